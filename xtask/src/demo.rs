@@ -1,5 +1,5 @@
 //! `cargo xtask demo`: signalling of 100,000 UEs against our region, our node and a real Redis,
-//! with the node killed on the way, in under two minutes.
+//! with the node killed during the run, in under two minutes.
 
 use crate::{packages, run};
 use std::fs;

@@ -1,4 +1,5 @@
-//! The gate: every check that a change must pass, with a table at the end. Each check also runs alone.
+//! The gate: every check that a change must pass, with a table at the end. Each check also runs
+//! alone.
 
 use crate::finding::Finding;
 use crate::{deny, header, layers, run, tidy};

@@ -1,7 +1,7 @@
 //! The C header: what lies in `capi/include` must be what the code says.
 //!
-//! The generator is a test of crate `nearstate-capi` (`tests/integration/header.rs`), so that only that crate
-//! pays for it: it fails if the two differ, and writes the header if [`WRITE`] is set.
+//! The generator is a test of crate `nearstate-capi` (`tests/integration/header.rs`), so that only
+//! that crate pays for it: it fails if the two differ, and writes the header if [`WRITE`] is set.
 
 use crate::finding::Finding;
 use crate::run;

@@ -13,7 +13,7 @@ use nearstate_node::{Address, Endpoint, Node, NodeConfig, Protocol, Tls};
 use nearstate_observe::ObserveProtocol;
 use nearstate_resp::RespProtocol;
 use nearstate_resp::acl::Users;
-use nearstate_resp::server::Server;
+use nearstate_resp::server::RespServer;
 use nearstate_store::{CreateOptions, Region};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -67,11 +67,11 @@ fn serve_until_signal(
     begin: Instant,
 ) -> Result<()> {
     let region = attach(settings)?;
-    let mut resp = nearstate_resp::server::Settings::new(users);
+    let mut resp = nearstate_resp::server::RespSettings::new(users);
     settings.apply_to(&mut resp);
     let first = settings.listen.first().or(settings.tls_listen.first());
     resp.port = first.map_or(0, std::net::SocketAddr::port);
-    let server = Arc::new(Server::new(resp));
+    let server = Arc::new(RespServer::new(resp));
     let metrics = ServerMetrics::new(region.clone(), Arc::clone(&server));
     let protocols: [Arc<dyn Protocol>; 2] = [
         Arc::new(RespProtocol::new(server)),

@@ -1,87 +1,87 @@
-//! What is known of a command: one row of the table.
+//! Description of a command: one row of the table.
 //!
-//! `R` is what carries it out; the rows are the same for whoever only reads them (users, the
-//! answer to `COMMAND`, the documentation).
+//! `R` is the function that executes it. Code that only reads descriptions (ACL, `COMMAND`,
+//! documentation) is generic over it.
 
 pub mod command_table;
 pub mod stats;
-mod key_spec;
+mod arg_positions;
 mod flags;
 
-pub use flags::{Categories, Flags, Group};
-pub use key_spec::{Places, Walk};
+pub use arg_positions::{ArgPositions, KeyspaceScope};
+pub use flags::{AclCategories, CommandFlags, CommandGroup};
 
 use crate::parse::Args;
-use crate::reply::error_reply::Refusal;
+use crate::reply::error_reply::ErrorReply;
 
-/// One command, or one subcommand, of the table.
+/// A command or subcommand.
 #[derive(Clone, Copy, Debug)]
 pub struct Command<R> {
-    /// In lower case; that of a subcommand is `client|setname`.
+    /// Lower case; subcommands as `client|setname`.
     pub name: &'static str,
-    /// How many arguments with the name (and the subcommand's); below zero: at least so many.
+    /// Number of arguments including the names of command and subcommand; negative for a minimum.
     pub arity: i8,
-    /// What kind of command it is.
-    pub flags: Flags,
+    /// Flags.
+    pub flags: CommandFlags,
     /// Which arguments are keys.
-    pub keys: Places,
-    /// Which arguments are channels that it publishes to or subscribes to.
-    pub channels: Places,
-    /// What of a namespace it walks.
-    pub walk: Walk,
-    /// The chapter that it stands in.
-    pub group: Group,
-    /// Categories of users' rules beyond those that follow from flags and group.
-    pub also: Categories,
-    /// What it does, in a line.
+    pub keys: ArgPositions,
+    /// Which arguments are channels.
+    pub channels: ArgPositions,
+    /// Keys that the command accesses beside its key arguments.
+    pub walk: KeyspaceScope,
+    /// Group in the documentation.
+    pub group: CommandGroup,
+    /// ACL categories beyond those that follow from flags and group.
+    pub also: AclCategories,
+    /// Summary in one sentence.
     pub summary: &'static str,
-    /// What it costs.
+    /// Time complexity.
     pub complexity: &'static str,
-    /// How it differs from the command of that name in Redis 7; empty if in nothing.
+    /// Differences from the command in Redis 7; empty if there are none.
     pub differs: &'static str,
-    /// Its place among all, which the catalogue gives it.
+    /// Index in the order of names, assigned by [`CommandTable`](command_table::CommandTable).
     pub number: u16,
-    /// Carries it out.
+    /// Executes the command.
     pub run: R,
 }
 
 impl<R> Command<R> {
     /// Whether its first argument names a subcommand.
     #[inline]
-    pub const fn has_parts(&self) -> bool {
-        self.flags.has(Flags::CONTAINER)
+    pub const fn has_subcommands(&self) -> bool {
+        self.flags.has(CommandFlags::CONTAINER)
     }
 
-    /// All categories that it is in.
-    pub fn categories(&self) -> Categories {
-        // What is never carried out itself is in no group, as in Redis.
-        if self.has_parts() && self.arity < -1 {
-            return Categories::SLOW;
+    /// All ACL categories.
+    pub fn categories(&self) -> AclCategories {
+        // A container that is never executed is in no category of its group, as in Redis.
+        if self.has_subcommands() && self.arity < -1 {
+            return AclCategories::SLOW;
         }
         let mut found = self.flags.categories();
-        if self.group == Group::Scripts {
-            // As in Redis: who may read may not therefore run scripts.
-            found = found.without(Categories::READ);
+        if self.group == CommandGroup::Scripts {
+            // As in Redis: permission to read does not include scripts.
+            found = found.without(AclCategories::READ);
         }
         found.and(self.group.categories()).and(self.also)
     }
 
-    /// The name of the command that this is a subcommand of, and its own.
-    pub fn parts(&self) -> (&'static str, Option<&'static str>) {
+    /// The name of the command, and of the subcommand if it is one.
+    pub fn name_and_subcommand(&self) -> (&'static str, Option<&'static str>) {
         match self.name.split_once('|') {
             Some((container, own)) => (container, Some(own)),
             None => (self.name, None),
         }
     }
 
-    /// Refuses a request with too few or too many arguments.
+    /// Checks the number of arguments.
     ///
     /// # Errors
-    /// The text of Redis.
+    /// Redis' text.
     #[inline]
-    pub fn check_arity(&self, args: Args<'_>) -> Result<(), Refusal> {
+    pub fn check_arity(&self, args: Args<'_>) -> Result<(), ErrorReply> {
         let wanted = usize::from(self.arity.unsigned_abs());
         let is_right = if self.arity < 0 { args.len() >= wanted } else { args.len() == wanted };
-        if is_right { Ok(()) } else { Err(Refusal::arity(self.name)) }
+        if is_right { Ok(()) } else { Err(ErrorReply::arity(self.name)) }
     }
 }

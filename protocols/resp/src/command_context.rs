@@ -1,51 +1,53 @@
-//! What a command is given of the client that asked.
+//! The arguments of a command's function beside the request: server, records, connection and
+//! transaction.
 
-use crate::command::command_table::Catalogue;
-use crate::connection_state::Link;
+use crate::command::command_table::CommandTable;
+use crate::connection_state::ConnectionState;
 use crate::parse::Args;
-use crate::records::{Fault, Found, Records, Spot};
+use crate::records::{ChangeError, RecordRef, Records, ResolvedKey};
 use crate::reply::Reply;
-use crate::reply::error_reply::Refusal;
-use crate::server::Server;
+use crate::reply::error_reply::ErrorReply;
+use crate::server::RespServer;
 use nearstate_model::Error;
 use nearstate_model::limits::TRANSACTION_TRIES;
 use nearstate_store::{Namespace, RetryPolicy, Session, Txn, View, since_boot};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the transaction of one command is tried again when others are faster. Its core serves
-/// nobody else meanwhile; a transaction over a thousand records takes some milliseconds.
-pub(crate) const TRIED_FOR: Duration = Duration::from_millis(100);
+/// Time limit for retries of a single command's transaction after conflicts. The core serves no
+/// other client meanwhile; a transaction over a thousand records takes some milliseconds.
+pub(crate) const RETRY_TIME_MAX: Duration = Duration::from_millis(100);
 
-/// With [`TRIED_FOR`].
-pub(crate) const PATIENCE: RetryPolicy =
-    RetryPolicy { tries: TRANSACTION_TRIES, within: Some(TRIED_FOR) };
+/// Retries until [`RETRY_TIME_MAX`].
+pub(crate) const RETRY_POLICY: RetryPolicy =
+    RetryPolicy { tries: TRANSACTION_TRIES, within: Some(RETRY_TIME_MAX) };
 
-/// Carries a command out and writes its one answer. After a refusal nothing that it has written
-/// stands: the caller rewinds the reply and writes the refusal.
-pub type Run = for<'a> fn(&mut Client<'_>, Args<'a>, &mut Reply<'_>) -> Result<(), Refusal>;
+/// Executes a command and writes its reply. If it returns an error, the caller discards what the
+/// function wrote and writes the error.
+pub type CommandFn =
+    for<'a> fn(&mut CommandContext<'_>, Args<'a>, &mut Reply<'_>) -> Result<(), ErrorReply>;
 
 /// A row of the table.
-pub type Command = crate::command::Command<Run>;
+pub type Command = crate::command::Command<CommandFn>;
 
-/// The client's side of a request.
+/// What a command can access.
 #[derive(Debug)]
-pub struct Client<'c> {
+pub struct CommandContext<'c> {
     /// All commands.
-    pub catalogue: &'static Catalogue<Run>,
-    /// What all clients share, on every core.
-    pub server: &'c Arc<Server>,
-    /// The records, as this core reaches them.
+    pub table: &'static CommandTable<CommandFn>,
+    /// State of all clients on all cores.
+    pub server: &'c Arc<RespServer>,
+    /// The records, with this core's session.
     pub records: &'c Records,
     /// The connection.
-    pub link: &'c mut Link,
-    /// The transaction of `EXEC`, while its commands run.
-    pub txn: Option<&'c dyn Lent>,
+    pub connection: &'c mut ConnectionState,
+    /// The transaction of `EXEC` while its commands run.
+    pub txn: Option<&'c dyn ExecTxn>,
 }
 
-/// A transaction that `EXEC` lends to its commands. A trait, because a reference to a [`Txn`] names
-/// how long the session lives, which a command need not know.
-pub trait Lent: std::fmt::Debug {
+/// The transaction of `EXEC`, as its commands see it. A trait, because the type of a reference to
+/// [`Txn`] includes the lifetime of the session, which commands need not know.
+pub trait ExecTxn: std::fmt::Debug {
     /// As [`Txn::get`].
     ///
     /// # Errors
@@ -67,26 +69,26 @@ pub trait Lent: std::fmt::Debug {
     /// As [`Txn::written`].
     fn written(&self, namespace: Namespace) -> Vec<(Vec<u8>, bool)>;
 
-    /// Does something with the transaction itself.
+    /// Calls `body` with the transaction.
     fn with(&self, body: &mut dyn FnMut(&Txn<'_>));
 
-    /// What is left of the time that its commands may have.
+    /// Remaining time of the commands.
     fn left(&self) -> Duration;
 
-    /// True once they have had all of it.
+    /// True if no time remains.
     fn is_late(&self) -> bool {
         self.left().is_zero()
     }
 }
 
-/// A transaction whose commands have to be done at a time: of [`since_boot`].
+/// A transaction with a deadline, in time of [`since_boot`].
 #[derive(Debug)]
-pub(crate) struct Timed<'t, 's> {
+pub(crate) struct DeadlineTxn<'t, 's> {
     pub(crate) txn: &'t Txn<'s>,
-    pub(crate) until: Duration,
+    pub(crate) deadline: Duration,
 }
 
-impl Lent for Timed<'_, '_> {
+impl ExecTxn for DeadlineTxn<'_, '_> {
     fn get(&self, namespace: Namespace, key: &[u8]) -> Result<Option<View<'_>>, Error> {
         self.txn.get(namespace, key)
     }
@@ -108,70 +110,74 @@ impl Lent for Timed<'_, '_> {
     }
 
     fn left(&self) -> Duration {
-        self.until.saturating_sub(since_boot())
+        self.deadline.saturating_sub(since_boot())
     }
 }
 
-impl<'c> Client<'c> {
-    /// This core's session.
+impl<'c> CommandContext<'c> {
+    /// The session of this core.
     #[inline]
     pub fn session(&self) -> &'c Session {
         self.records.session()
     }
 
-    /// The record of a key, alone or in the transaction of `EXEC`.
+    /// Reads the record of a key, in the transaction of `EXEC` if there is one.
     ///
     /// # Errors
-    /// What the store says.
+    /// Those of the store.
     #[inline]
-    pub fn read(&self, key: &[u8]) -> Result<Option<Found<'c>>, Refusal> {
-        let found = match (self.records.find(key)?, self.txn) {
+    pub fn read(&self, key: &[u8]) -> Result<Option<RecordRef<'c>>, ErrorReply> {
+        let found = match (self.records.resolve(key)?, self.txn) {
             (None, _) => None,
-            (Some(spot), None) => self.session().get(spot.namespace, spot.key)?.map(Found),
-            (Some(spot), Some(txn)) => txn.get(spot.namespace, spot.key)?.map(Found),
+            (Some(resolved), None) => {
+                self.session().get(resolved.namespace, resolved.key)?.map(RecordRef)
+            }
+            (Some(resolved), Some(txn)) => {
+                txn.get(resolved.namespace, resolved.key)?.map(RecordRef)
+            }
         };
-        self.records.note(found.is_some());
+        self.records.count_lookup(found.is_some());
         Ok(found)
     }
 
-    /// Refuses to go on once the commands of `EXEC` have had their time. Whoever walks asks it
-    /// between two slices; `EXEC` itself ends then, whatever a command makes of the refusal.
+    /// Checks the time limit of `EXEC`. Commands that scan keys call this between two slices;
+    /// `EXEC` then fails, even if the command ignores the error.
     ///
     /// # Errors
-    /// The time is over.
-    pub fn judge_time(&self) -> Result<(), Refusal> {
+    /// The time limit is exceeded.
+    pub fn check_deadline(&self) -> Result<(), ErrorReply> {
         match self.txn {
-            Some(txn) if txn.is_late() => Err(Refusal::fixed("ERR no time is left")),
+            Some(txn) if txn.is_late() => Err(ErrorReply::fixed("ERR no time is left")),
             Some(_) | None => Ok(()),
         }
     }
 
-    /// Runs a change in a transaction of its own, again if others were faster, for a while; or in
-    /// that of `EXEC`. What it reads is judged behind its end: with each read it would cost the
-    /// square of their number.
+    /// Runs a change in its own transaction with a limited number of retries, or in the transaction
+    /// of `EXEC`. Reads are validated once at the end: validation at each read has quadratic cost.
     ///
     /// # Errors
-    /// What `change` or the store says. Nothing was changed then, but `EXEC` goes on.
+    /// Those of `change` and of the store. Nothing was changed, but `EXEC` continues.
     pub fn change<T>(
         &self,
-        mut change: impl FnMut(&Change<'_, '_>) -> Result<T, Fault>,
-    ) -> Result<T, Refusal> {
-        if let Some(lent) = self.txn {
+        mut change: impl FnMut(&CommandTxn<'_, '_>) -> Result<T, ChangeError>,
+    ) -> Result<T, ErrorReply> {
+        if let Some(exec_txn) = self.txn {
             let mut done = None;
-            lent.with(&mut |txn| done = Some(change(&Change { records: self.records, txn })));
+            exec_txn
+                .with(&mut |txn| done = Some(change(&CommandTxn { records: self.records, txn })));
             return match done {
-                Some(done) => done.map_err(Refusal::from),
-                None => Err(Refusal::fixed("ERR the transaction of EXEC was not lent")),
+                Some(done) => done.map_err(ErrorReply::from),
+                None => Err(ErrorReply::fixed("ERR the transaction of EXEC was not lent")),
             };
         }
         let mut refusal = None;
-        let done = self.session().transact_within(PATIENCE, |txn| {
-            // That of a run whose reads did not fit together is none.
+        let done = self.session().transact_within(RETRY_POLICY, |txn| {
+            // An error of a run with inconsistent reads is not valid.
             refusal = None;
             txn.validated_once(|| {
-                change(&Change { records: self.records, txn }).map_err(|fault| match fault {
-                    Fault::Store(error) => error,
-                    Fault::Refused(why) => {
+                change(&CommandTxn { records: self.records, txn }).map_err(|fault| match fault {
+                    ChangeError::Store(error) => error,
+                    ChangeError::Refused(why) => {
                         refusal = Some(why);
                         Error::BadArgument { detail: String::new() }
                     }
@@ -185,71 +191,75 @@ impl<'c> Client<'c> {
     }
 }
 
-impl Client<'_> {
-    /// Sends a message to all that hear a channel; between MULTI and EXEC behind the commit. How
-    /// many hear it.
+impl CommandContext<'_> {
+    /// Publishes a message, during EXEC after the commit. Returns the number of receivers.
     pub fn publish(&mut self, channel: &[u8], payload: &[u8]) -> usize {
         if self.txn.is_some() {
-            let (hearers, finding) = self.reach(channel);
-            self.link.outbox.put(channel, payload, hearers, finding);
-            return hearers;
+            let (subscribers, lookup_time) = self.count_receivers(channel);
+            self.connection.deferred_messages.put(channel, payload, subscribers, lookup_time);
+            return subscribers;
         }
         self.server.publish(channel, payload)
     }
 
-    /// How many hear a channel, and how long it took to find that out.
-    pub fn reach(&self, channel: &[u8]) -> (usize, Duration) {
+    /// Number of receivers of a channel, and the time to find them.
+    pub fn count_receivers(&self, channel: &[u8]) -> (usize, Duration) {
         let begun = since_boot();
-        let hearers = self.server.hub.reach(channel);
-        (hearers, since_boot().saturating_sub(begun))
+        let subscribers = self.server.pubsub.count_receivers(channel);
+        (subscribers, since_boot().saturating_sub(begun))
     }
 }
 
-/// A transaction that a command changes records in.
+/// The transaction in which a command changes records.
 #[derive(Debug)]
-pub struct Change<'r, 's> {
-    /// Finds namespaces.
+pub struct CommandTxn<'r, 's> {
+    /// Resolves namespaces.
     pub records: &'r Records,
     /// The transaction.
     pub txn: &'r Txn<'s>,
 }
 
-impl<'r> Change<'r, '_> {
-    /// Where a key's record is to be, with a value of so many bytes: [`Records::make`]. Whatever
-    /// else of the request can be refused is judged before.
+impl<'r> CommandTxn<'r, '_> {
+    /// Resolves a key that is about to be written with a value of `bytes` bytes, as
+    /// [`Records::resolve_or_create`]. Check everything else that can be rejected before, because
+    /// the namespace remains.
     ///
     /// # Errors
-    /// What the store says.
-    pub fn spot<'a>(&self, key: &'a [u8], bytes: usize) -> Result<Spot<'a>, Fault> {
-        Ok(self.records.make(key, bytes)?)
+    /// Those of the store.
+    pub fn resolved<'a>(
+        &self,
+        key: &'a [u8],
+        bytes: usize,
+    ) -> Result<ResolvedKey<'a>, ChangeError> {
+        Ok(self.records.resolve_or_create(key, bytes)?)
     }
 
-    /// The record of a key; `None` if there is none.
+    /// Reads the record of a key; `None` if it does not exist.
     ///
     /// # Errors
-    /// What the store says.
-    pub fn read(&self, key: &[u8]) -> Result<Option<Found<'r>>, Fault> {
-        match self.records.find(key)? {
-            Some(spot) => self.read_at(spot),
+    /// Those of the store.
+    pub fn read(&self, key: &[u8]) -> Result<Option<RecordRef<'r>>, ChangeError> {
+        match self.records.resolve(key)? {
+            Some(resolved) => self.read_at(resolved),
             None => Ok(None),
         }
     }
 
-    /// As [`Change::read`], at a place that is known.
+    /// As [`CommandTxn::read`], with a resolved key.
     ///
     /// # Errors
-    /// What the store says.
-    pub fn read_at(&self, spot: Spot<'_>) -> Result<Option<Found<'r>>, Fault> {
-        Ok(self.txn.get(spot.namespace, spot.key)?.map(Found))
+    /// Those of the store.
+    pub fn read_at(&self, resolved: ResolvedKey<'_>) -> Result<Option<RecordRef<'r>>, ChangeError> {
+        Ok(self.txn.get(resolved.namespace, resolved.key)?.map(RecordRef))
     }
 
-    /// Deletes the record of a key. False if there was none.
+    /// Deletes the record of a key. Returns whether it existed.
     ///
     /// # Errors
-    /// What the store says.
-    pub fn delete(&self, key: &[u8]) -> Result<bool, Fault> {
-        match self.records.find(key)? {
-            Some(Spot { namespace, key }) => Ok(self.txn.delete(namespace, key)?),
+    /// Those of the store.
+    pub fn delete(&self, key: &[u8]) -> Result<bool, ChangeError> {
+        match self.records.resolve(key)? {
+            Some(ResolvedKey { namespace, key }) => Ok(self.txn.delete(namespace, key)?),
             None => Ok(false),
         }
     }

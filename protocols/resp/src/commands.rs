@@ -25,10 +25,10 @@ mod deferred_array;
 mod scan_options;
 mod random;
 
-use crate::command_context::Client;
+use crate::command_context::CommandContext;
 use crate::parse::Args;
 use crate::reply::Reply;
-use crate::reply::error_reply::Refusal;
+use crate::reply::error_reply::ErrorReply;
 
 /// An argument that the command's arity promises.
 fn arg(args: Args<'_>, index: usize) -> &[u8] {
@@ -37,11 +37,11 @@ fn arg(args: Args<'_>, index: usize) -> &[u8] {
 
 /// The body of a command that has subcommands only: each of them has its own, and the catalogue
 /// refuses what names none.
-pub(crate) fn of_parts(
-    _: &mut Client<'_>,
+pub(crate) fn container(
+    _: &mut CommandContext<'_>,
     args: Args<'_>,
     _: &mut Reply<'_>,
-) -> Result<(), Refusal> {
+) -> Result<(), ErrorReply> {
     let name = String::from_utf8_lossy(arg(args, 0)).to_ascii_uppercase();
-    Err(Refusal::new(format!("ERR {name} does nothing without a subcommand")))
+    Err(ErrorReply::new(format!("ERR {name} does nothing without a subcommand")))
 }

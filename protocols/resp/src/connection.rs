@@ -1,82 +1,87 @@
-//! One client's conversation: requests in, answers out, and what others send to it.
+//! One client connection: parses requests, executes them, and writes replies and messages.
 
 mod prefetch;
 
-use crate::command::{Flags, Places};
-use crate::command_context::{Client, Command};
+use crate::command::{ArgPositions, CommandFlags};
+use crate::command_context::{Command, CommandContext};
 use crate::commands::{local, pubsub};
-use crate::connection_state::{Link, Queue};
-use crate::core_context::OnCore;
-use crate::parse::{Args, Parsed, Parser};
+use crate::connection_state::{CommandQueue, ConnectionState};
+use crate::core_context::CoreContext;
+use crate::parse::{Args, ParseResult, RequestParser};
 
-use crate::reply::error_reply::Refusal;
+use crate::reply::error_reply::ErrorReply;
 use crate::reply::{Reply, RespVersion};
-use crate::server::SlowRequest;
-use crate::sliced_task::Progress;
+use crate::server::SlowLogEntry;
+use crate::sliced_task::TaskProgress;
 use crate::table::TABLE;
-use nearstate_model::Error;
+use nearstate_local_transport::response_line;
 use nearstate_model::limits::CHANNEL_BYTES_MAX;
 use nearstate_node::executor::is_due;
 use nearstate_node::{
-    ConnectionHandler, Consumed, LocalResource, NextAction, OUTPUT_HIGH_WATER_BYTES,
+    ConnectionHandler, Consumed, DescriptorReply, LocalPeer, NextAction, OUTPUT_HIGH_WATER_BYTES,
 };
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-/// Arguments of a slow request that are kept, and bytes of each, as in Redis.
+/// Arguments of a slow log entry and bytes of each argument, as in Redis.
 const SLOW_ARGS_MAX: usize = 32;
 const SLOW_ARG_BYTES_MAX: usize = 128;
 
-/// Requests between two looks at the clock, whether it is somebody else's turn.
+/// Requests between two checks whether the time slice of this connection is over.
 const REQUESTS_PER_LOOK: u64 = 4;
 
-/// Bytes that `MULTI` may queue. More is refused before it costs memory.
+/// Bytes of requests that `MULTI` queues. Further requests are rejected before they use memory.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
-/// What a queued request costs beside its bytes.
+/// Memory of a queued request beside its bytes.
 const QUEUED_BYTES: usize = 64;
 
-/// A client's side.
+/// Handler of one connection.
 #[derive(Debug)]
-pub(crate) struct Talk {
-    core: Rc<OnCore>,
-    link: Link,
-    parser: Parser,
-    /// Requests whose records were asked for already.
-    ahead: usize,
-    /// Requests so far.
+pub(crate) struct RespConnection {
+    core: Rc<CoreContext>,
+    connection: ConnectionState,
+    parser: RequestParser,
+    /// Following requests whose records are already prefetched.
+    prefetched: usize,
+    /// Requests executed.
     requests: u64,
 }
 
-impl Talk {
-    /// Begins to talk.
-    pub(crate) fn new(core: Rc<OnCore>, link: Link) -> Self {
-        let mut parser = Parser::new(core.server.settings.request_bytes_max);
-        parser.set_stranger(link.user.is_none());
-        Self { core, link, parser, ahead: 0, requests: 0 }
+impl RespConnection {
+    /// A new connection.
+    pub(crate) fn new(core: Rc<CoreContext>, connection: ConnectionState) -> Self {
+        let mut parser = RequestParser::new(core.server.settings.request_bytes_max);
+        parser.set_unauthenticated(connection.user.is_none());
+        Self { core, connection, parser, prefetched: 0, requests: 0 }
     }
 
-    /// Answers one request.
-    fn answer(core: &OnCore, link: &mut Link, args: Args<'_>, output: &mut Vec<u8>) {
+    /// Executes one request.
+    fn answer(
+        core: &CoreContext,
+        connection: &mut ConnectionState,
+        args: Args<'_>,
+        output: &mut Vec<u8>,
+    ) {
         if args.is_empty() {
             return;
         }
         let max = core.answer_bytes_max();
-        let mut reply = Reply::new(output, link.protocol).within(max);
+        let mut reply = Reply::new(output, connection.protocol).within(max);
         let mark = reply.mark();
         let mut command = None;
-        let mut done = judge(link, args).and_then(|asked| {
-            command = Some(asked);
-            if is_queued(link, asked) {
-                return queue(link, asked, args, &mut reply);
+        let mut done = check_request(connection, args).and_then(|requested| {
+            command = Some(requested);
+            if is_queued(connection, requested) {
+                return queue(connection, requested, args, &mut reply);
             }
-            let mut client = Client {
-                catalogue: &TABLE,
+            let mut client = CommandContext {
+                table: &TABLE,
                 server: &core.server,
                 records: &core.records,
-                link: &mut *link,
+                connection: &mut *connection,
                 txn: None,
             };
-            (asked.run)(&mut client, args, &mut reply)
+            (requested.run)(&mut client, args, &mut reply)
         });
         if reply.is_over() && done.is_ok() {
             done = Err(too_long(max, command));
@@ -86,86 +91,87 @@ impl Talk {
             reply.rewind(mark);
             reply.error(refusal.text());
             if command.is_none()
-                && let Some(queue) = &mut link.queue
+                && let Some(queue) = &mut connection.queue
             {
-                queue.is_spoilt = true;
+                queue.is_dirty = true;
             }
         }
-        core.count(command, is_refused, |micros| slow_request(link, command, args, micros));
+        core.count(command, is_refused, |micros| slow_request(connection, command, args, micros));
     }
 
     fn finish(&mut self, output: &mut Vec<u8>) -> Option<Poll<NextAction>> {
-        let work = self.link.work.as_mut()?;
+        let task = self.connection.task.as_mut()?;
         let max = self.core.answer_bytes_max();
-        let mut reply = Reply::new(output, self.link.protocol).within(max);
+        let mut reply = Reply::new(output, self.connection.protocol).within(max);
         let mark = reply.mark();
-        let mut stepped = work.step(&self.core.records, &self.core.server, &mut reply);
-        if stepped.is_ok() && (reply.is_over() || work.collected() > max) {
-            stepped = Err(too_long(max, None));
+        let mut result = task.step(&self.core.records, &self.core.server, &mut reply);
+        if result.is_ok() && (reply.is_over() || task.collected() > max) {
+            result = Err(too_long(max, None));
         }
-        match stepped {
-            Ok(Progress::More) => return Some(Poll::Ready(NextAction::Work)),
-            Ok(Progress::Done) => {}
+        match result {
+            Ok(TaskProgress::More) => return Some(Poll::Ready(NextAction::Work)),
+            Ok(TaskProgress::Done) => {}
             Err(refusal) => {
                 reply.rewind(mark);
                 reply.error(refusal.text());
             }
         }
-        self.link.work = None;
+        self.connection.task = None;
         Some(Poll::Ready(NextAction::Read))
     }
 }
 
-impl ConnectionHandler for Talk {
+impl ConnectionHandler for RespConnection {
     fn on_input(&mut self, input: &[u8], output: &mut Vec<u8>) -> Consumed {
         self.core.begin();
         let mut taken = 0;
-        self.ahead = 0;
+        self.prefetched = 0;
         let then = loop {
             if output.len() >= OUTPUT_HIGH_WATER_BYTES {
                 break NextAction::Read;
             }
             let rest = input.get(taken..).unwrap_or_default();
             match self.parser.next(rest) {
-                Parsed::Request { taken: bytes } => {
-                    if self.ahead > 0 {
-                        self.ahead -= 1;
-                    } else if bytes < rest.len() && self.link.user.is_some() {
-                        self.ahead = prefetch::look(&self.core.records, rest).saturating_sub(1);
+                ParseResult::Request { taken: bytes } => {
+                    if self.prefetched > 0 {
+                        self.prefetched -= 1;
+                    } else if bytes < rest.len() && self.connection.user.is_some() {
+                        self.prefetched =
+                            prefetch::prefetch_keys(&self.core.records, rest).saturating_sub(1);
                     }
                     let args = self.parser.args(rest);
-                    Self::answer(&self.core, &mut self.link, args, output);
+                    Self::answer(&self.core, &mut self.connection, args, output);
                     taken += bytes;
                     self.requests = self.requests.wrapping_add(1);
                 }
-                Parsed::Incomplete { .. } => break NextAction::Read,
-                Parsed::Broken(broken) => {
-                    Reply::new(output, self.link.protocol).error(&broken.to_string());
+                ParseResult::Incomplete { .. } => break NextAction::Read,
+                ParseResult::ProtocolError(broken) => {
+                    Reply::new(output, self.connection.protocol).error(&broken.to_string());
                     break NextAction::Close;
                 }
             }
-            self.parser.set_stranger(self.link.user.is_none());
-            if self.link.is_closing {
+            self.parser.set_unauthenticated(self.connection.user.is_none());
+            if self.connection.is_closing {
                 break NextAction::Close;
             }
-            // What is left is heard in another turn: others are served between.
+            // The remaining input is read later, after other connections were served.
             let is_due = self.requests.is_multiple_of(REQUESTS_PER_LOOK) && is_due();
-            if let Some(what) = self.link.near.take() {
-                break NextAction::Near(what);
+            if self.connection.local_request.is_some() {
+                break NextAction::SendDescriptors;
             }
-            if self.link.work.is_some() {
+            if self.connection.task.is_some() {
                 break NextAction::Work;
             }
             if is_due {
                 break NextAction::Read;
             }
         };
-        self.core.note_found();
+        self.core.count_lookups();
         Consumed { bytes: taken, next: then }
     }
 
     fn buffered_bytes(&self) -> usize {
-        self.parser.kept() + self.link.kept()
+        self.parser.memory_bytes() + self.connection.memory_bytes()
     }
 
     fn poll_progress(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<NextAction> {
@@ -173,10 +179,10 @@ impl ConnectionHandler for Talk {
             return then;
         }
         while output.len() < OUTPUT_HIGH_WATER_BYTES {
-            match self.link.mailbox.poll(cx) {
-                Poll::Ready(Some(letter)) => {
-                    let mut reply = Reply::new(output, self.link.protocol);
-                    pubsub::write_letter(&letter, &mut reply);
+            match self.connection.mailbox.poll(cx) {
+                Poll::Ready(Some(delivery)) => {
+                    let mut reply = Reply::new(output, self.connection.protocol);
+                    pubsub::write_delivery(&delivery, &mut reply);
                 }
                 Poll::Ready(None) => return Poll::Ready(NextAction::Close),
                 Poll::Pending => return Poll::Pending,
@@ -185,60 +191,77 @@ impl ConnectionHandler for Talk {
         Poll::Pending
     }
 
-    fn near(&mut self, what: LocalResource, refused: Option<&Error>, output: &mut Vec<u8>) {
-        match refused {
-            None => output.extend_from_slice(&local::given(what)),
-            Some(why) => Reply::new(output, self.link.protocol).error(&local::refused(why)),
+    fn send_descriptors(
+        &mut self,
+        peer: nearstate_model::Result<&LocalPeer<'_>>,
+        output: &mut Vec<u8>,
+    ) -> Option<DescriptorReply> {
+        let resource = self.connection.local_request.take()?;
+        let granted = peer.and_then(|peer| local::grant(resource, peer, self.core.core.region()));
+        match granted {
+            Ok(reply) => {
+                output.extend_from_slice(&response_line(resource));
+                Some(reply)
+            }
+            Err(error) => {
+                Reply::new(output, self.connection.protocol).error(&local::error(&error));
+                None
+            }
         }
     }
 }
 
-impl Drop for Talk {
+impl Drop for RespConnection {
     fn drop(&mut self) {
-        pubsub::leave_all(&self.core.server, &mut self.link);
-        self.core.server.leave(self.link.id);
+        pubsub::unsubscribe_all(&self.core.server, &mut self.connection);
+        self.core.server.remove_client(self.connection.id);
     }
 }
 
-/// What is said instead of an answer that is too long. A change of records, or of what the client
-/// hears and is, is made by then; work in slices that has a long answer changes nothing.
-fn too_long(max: usize, command: Option<&Command>) -> Refusal {
+/// The error for a reply that is too long. By then a change of records, or of the connection's
+/// subscriptions or user, is made. A sliced task with a long reply changes nothing.
+fn too_long(max: usize, command: Option<&Command>) -> ErrorReply {
     let may_change = command.is_some_and(|command| {
         let flags = command.flags;
-        flags.has(Flags::WRITE) || flags.has(Flags::NOSCRIPT) && !flags.has(Flags::ADMIN)
+        flags.has(CommandFlags::WRITE)
+            || flags.has(CommandFlags::NOSCRIPT) && !flags.has(CommandFlags::ADMIN)
     });
     let changed = if may_change { "; what the request was to change is changed" } else { "" };
-    Refusal::new(format!(
+    ErrorReply::new(format!(
         "ERR the answer has more than {max} bytes: ask for less at once, or raise \
          limits.output_bytes_max{changed}"
     ))
 }
 
-/// The command that is asked for, if this client may run it now.
-fn judge(link: &Link, args: Args<'_>) -> Result<&'static Command, Refusal> {
-    let asked = TABLE.asked(args);
-    let Some(user) = &link.user else {
-        return match asked {
-            Ok(command) if command.flags.has(Flags::NO_AUTH) => Ok(command),
-            _ => Err(Refusal::NO_AUTH),
+/// The command of a request, if this client may execute it now.
+fn check_request(
+    connection: &ConnectionState,
+    args: Args<'_>,
+) -> Result<&'static Command, ErrorReply> {
+    let requested = TABLE.lookup(args);
+    let Some(user) = &connection.user else {
+        return match requested {
+            Ok(command) if command.flags.has(CommandFlags::NO_AUTH) => Ok(command),
+            _ => Err(ErrorReply::NO_AUTH),
         };
     };
-    let command = asked?;
-    if !matches!(command.channels, Places::No) {
-        judge_channels(command, args)?;
+    let command = requested?;
+    if !matches!(command.channels, ArgPositions::None) {
+        check_channel_names(command, args)?;
     }
     user.check(command, args)?;
-    if link.protocol == RespVersion::Resp2 && link.hears() > 0 {
-        pubsub::may_run_while_hearing(command)?;
+    if connection.protocol == RespVersion::Resp2 && connection.subscription_count() > 0 {
+        pubsub::check_allowed_while_subscribed(command)?;
     }
     Ok(command)
 }
 
-/// A name is compared with patterns, which takes as long as both are long.
-fn judge_channels(command: &Command, args: Args<'_>) -> Result<(), Refusal> {
+/// Limits the length of names, because matching a name with a pattern takes time in proportion to
+/// the product of their lengths.
+fn check_channel_names(command: &Command, args: Args<'_>) -> Result<(), ErrorReply> {
     let mut names = command.channels.of(args).filter_map(|at| args.get(at));
     match names.find(|name| name.len() > CHANNEL_BYTES_MAX) {
-        Some(name) => Err(Refusal::new(format!(
+        Some(name) => Err(ErrorReply::new(format!(
             "ERR a channel of {} bytes: its name may have {CHANNEL_BYTES_MAX}",
             name.len()
         ))),
@@ -246,9 +269,9 @@ fn judge_channels(command: &Command, args: Args<'_>) -> Result<(), Refusal> {
     }
 }
 
-/// Between MULTI and EXEC commands are queued, but for those that are about that.
-fn is_queued(link: &Link, command: &Command) -> bool {
-    link.queue.is_some()
+/// Between MULTI and EXEC all commands are queued except those that control the transaction.
+fn is_queued(connection: &ConnectionState, command: &Command) -> bool {
+    connection.queue.is_some()
         && !matches!(
             command.name,
             "exec" | "discard" | "multi" | "watch" | "tag|watch" | "quit" | "reset"
@@ -256,18 +279,18 @@ fn is_queued(link: &Link, command: &Command) -> bool {
 }
 
 fn queue(
-    link: &mut Link,
+    connection: &mut ConnectionState,
     command: &'static Command,
     args: Args<'_>,
     reply: &mut Reply<'_>,
-) -> Result<(), Refusal> {
-    let queue = link.queue.get_or_insert_with(Queue::default);
+) -> Result<(), ErrorReply> {
+    let queue = connection.queue.get_or_insert_with(CommandQueue::default);
     let kept = args.keep();
     queue.bytes += kept.bytes() + QUEUED_BYTES;
     if queue.bytes > QUEUE_BYTES_MAX {
-        queue.is_spoilt = true;
+        queue.is_dirty = true;
         queue.requests = Vec::new();
-        return Err(Refusal::new(format!(
+        return Err(ErrorReply::new(format!(
             "ERR the commands since MULTI have more than {QUEUE_BYTES_MAX} bytes: send fewer"
         )));
     }
@@ -276,15 +299,16 @@ fn queue(
     Ok(())
 }
 
-/// A request for the slow log. What may be a password is left out.
+/// The slow log entry of a request, without arguments that may contain passwords.
 fn slow_request(
-    link: &Link,
+    connection: &ConnectionState,
     command: Option<&'static Command>,
     args: Args<'_>,
     micros: u64,
-) -> SlowRequest {
-    let is_secret = command
-        .is_none_or(|command| command.flags.has(Flags::NO_AUTH) || command.name.starts_with("acl"));
+) -> SlowLogEntry {
+    let is_secret = command.is_none_or(|command| {
+        command.flags.has(CommandFlags::NO_AUTH) || command.name.starts_with("acl")
+    });
     let shown = if is_secret { 1 } else { SLOW_ARGS_MAX };
     let mut kept: Vec<Vec<u8>> = Vec::new();
     for arg in args.iter().take(shown) {
@@ -300,13 +324,13 @@ fn slow_request(
     if args.len() > kept.len() {
         kept.push(format!("... ({} more arguments)", args.len() - kept.len()).into_bytes());
     }
-    SlowRequest {
+    SlowLogEntry {
         id: 0,
         at_seconds: nearstate_store::now_ms_coarse() / 1000,
         micros,
         args: kept,
-        address: link.address.clone(),
-        name: String::from_utf8_lossy(&link.name).into_owned(),
+        address: connection.address.clone(),
+        name: String::from_utf8_lossy(&connection.name).into_owned(),
     }
 }
 
@@ -314,8 +338,8 @@ fn slow_request(
 mod tests {
     use super::*;
     use crate::acl::Users;
-    use crate::command::stats::CommandCounts;
-    use crate::server::{Server, Settings};
+    use crate::command::stats::CoreStats;
+    use crate::server::{RespServer, RespSettings};
     use nearstate_node::clock::Clock;
     use nearstate_node::{Core, CoreParts, Peer, PeerAddress};
     use nearstate_store::{CreateOptions, Region, since_boot};
@@ -325,7 +349,7 @@ mod tests {
     fn a_change_that_meets_conflicts_is_given_up_after_a_while() {
         let folder = tempfile::tempdir().unwrap();
         let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
-        let server = Arc::new(Server::new(Settings::new(Users::open(&TABLE))));
+        let server = Arc::new(RespServer::new(RespSettings::new(Users::open(&TABLE))));
         let core = Core::new(CoreParts {
             index: 0,
             count: 1,
@@ -334,24 +358,24 @@ mod tests {
             metrics: Arc::default(),
             clock: Clock::new_virtual(),
         });
-        let counts = Arc::new(CommandCounts::new(std::iter::empty()));
-        let core = OnCore::new(&server, &core.unwrap(), counts);
+        let counts = Arc::new(CoreStats::new(std::iter::empty()));
+        let core = CoreContext::new(&server, &core.unwrap(), counts);
         let address = PeerAddress::Unix { pid: None, uid: 0, gid: 0 };
-        let mut link = core.link(&Peer { id: 1, address, certificate: None });
-        let client = Client {
-            catalogue: &TABLE,
+        let mut connection = core.new_connection(&Peer { id: 1, address, certificate: None });
+        let client = CommandContext {
+            table: &TABLE,
             server: &server,
             records: &core.records,
-            link: &mut link,
+            connection: &mut connection,
             txn: None,
         };
         let mut tries = 0;
         let done = client.change(|_| -> Result<(), _> {
             tries += 1;
-            // Each takes half of the time that all may take.
+            // Each run takes half of the time limit.
             let begun = since_boot();
-            while since_boot() < begun + crate::command_context::TRIED_FOR / 2 {}
-            Err(Error::Conflict { detail: "somebody is faster".to_owned() }.into())
+            while since_boot() < begun + crate::command_context::RETRY_TIME_MAX / 2 {}
+            Err(nearstate_model::Error::Conflict { detail: "somebody is faster".to_owned() }.into())
         });
         let refusal = done.unwrap_err();
         assert!(refusal.text().starts_with("BUSY"), "{refusal}");

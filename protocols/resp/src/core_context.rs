@@ -1,49 +1,50 @@
-//! What the protocol has on a core.
+//! State of the protocol on one core.
 
-use crate::command::stats::CommandCounts;
+use crate::command::stats::CoreStats;
 use crate::command_context::Command;
-use crate::connection_state::{Link, Names, Outbox, Watching};
+use crate::connection_state::{ConnectionState, DeferredMessages, Subscriptions, WatchedRecords};
 use crate::pubsub::mailbox::Mailbox;
 use crate::records::Records;
 use crate::reply::RespVersion;
-use crate::server::{Card, Server, SlowRequest, Tallies};
+use crate::server::{ClientEntry, RespServer, ServerStats, SlowLogEntry};
 use nearstate_node::{Core, Peer, PeerAddress};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What the protocol has on a core.
+/// State of the protocol on one core.
 #[derive(Debug)]
-pub(crate) struct OnCore {
-    pub(crate) server: Arc<Server>,
+pub(crate) struct CoreContext {
+    pub(crate) server: Arc<RespServer>,
     pub(crate) records: Records,
     pub(crate) core: Core,
-    counts: Arc<CommandCounts>,
-    /// When the present request began: the end of the one before, in ticks.
-    last: Cell<u64>,
+    counts: Arc<CoreStats>,
+    /// Start of the current request, which is the end of the previous one, in ticks.
+    request_start: Cell<u64>,
 }
 
-impl OnCore {
-    pub(crate) fn new(server: &Arc<Server>, core: &Core, counts: Arc<CommandCounts>) -> Self {
+impl CoreContext {
+    pub(crate) fn new(server: &Arc<RespServer>, core: &Core, counts: Arc<CoreStats>) -> Self {
         Self {
             server: Arc::clone(server),
             records: Records::new(Rc::clone(core.session()), Arc::clone(server)),
             core: core.clone(),
             counts,
-            last: Cell::new(0),
+            request_start: Cell::new(0),
         }
     }
 
-    /// A connection that has just come.
-    pub(crate) fn link(&self, peer: &Peer) -> Link {
+    /// The state of a new connection. Registers it with the server.
+    pub(crate) fn new_connection(&self, peer: &Peer) -> ConnectionState {
         let settings = &self.server.settings;
-        // A certificate proves a name as well as a password would.
+        // A verified certificate authenticates a user as a password does.
         let proven = peer
             .certificate
             .as_ref()
-            .and_then(|name| settings.users.named(name.as_bytes()).filter(|user| user.is_on()));
-        let user = proven.or_else(|| settings.users.welcome()).cloned();
-        let mailbox = Arc::new(Mailbox::new(settings.mailbox_bytes_max, &self.server.hub.post));
+            .and_then(|name| settings.users.find(name.as_bytes()).filter(|user| user.is_on()));
+        let user = proven.or_else(|| settings.users.initial_user()).cloned();
+        let mailbox =
+            Arc::new(Mailbox::new(settings.mailbox_bytes_max, &self.server.pubsub.budget));
         let (address, local, local_host, local_port) = match &peer.address {
             PeerAddress::Tcp { remote, local } => {
                 (remote.to_string(), local.to_string(), local.ip().to_string(), local.port())
@@ -53,22 +54,22 @@ impl OnCore {
                 (path.clone(), path, "127.0.0.1".to_owned(), settings.port)
             }
         };
-        Tallies::add(&self.server.tallies.connections, 1);
-        self.server.enter(
+        ServerStats::add(&self.server.stats.connections, 1);
+        self.server.add_client(
             peer.id,
-            Card {
+            ClientEntry {
                 address: address.clone(),
                 local,
                 name: String::new(),
                 library: Default::default(),
                 user: user.as_ref().map(|user| user.name().to_owned()).unwrap_or_default(),
                 since_ms: nearstate_store::now_ms_coarse(),
-                hears: [0; 2],
+                subscription_count: [0; 2],
                 protocol: 2,
                 mailbox: Arc::clone(&mailbox),
             },
         );
-        Link {
+        ConnectionState {
             id: peer.id,
             protocol: RespVersion::default(),
             user,
@@ -77,52 +78,52 @@ impl OnCore {
             local_host,
             local_port,
             mailbox,
-            channels: Names::default(),
-            patterns: Names::default(),
+            channels: Subscriptions::default(),
+            patterns: Subscriptions::default(),
             queue: None,
-            watched: Watching::default(),
-            outbox: Outbox::default(),
-            work: None,
+            watched: WatchedRecords::default(),
+            deferred_messages: DeferredMessages::default(),
+            task: None,
             is_closing: false,
-            near: None,
+            local_request: None,
         }
     }
 
-    /// The most bytes that an answer may have.
+    /// Limit of the bytes of a reply.
     #[inline]
     pub(crate) fn answer_bytes_max(&self) -> usize {
         self.core.limits().output_bytes_max
     }
 
-    /// Counts what reads have found.
+    /// Adds the hits and misses of reads to the statistics.
     #[inline]
-    pub(crate) fn note_found(&self) {
-        let found = self.records.take_found();
+    pub(crate) fn count_lookups(&self) {
+        let found = self.records.take_lookups();
         if found != [0, 0] {
-            self.counts.add_found(found);
+            self.counts.add_lookups(found);
         }
     }
 
-    /// Some requests have come.
+    /// Starts the clock for the first request of an input.
     pub(crate) fn begin(&self) {
-        self.last.set(self.core.clock().now());
+        self.request_start.set(self.core.clock().now());
     }
 
-    /// Counts a request that was answered, and keeps it if it took long.
+    /// Counts an executed request, and adds it to the slow log if it was slow.
     #[inline]
     pub(crate) fn count(
         &self,
         command: Option<&'static Command>,
         is_refused: bool,
-        slow: impl FnOnce(u64) -> SlowRequest,
+        slow: impl FnOnce(u64) -> SlowLogEntry,
     ) {
         let now = self.core.clock().now();
-        let nanos = self.core.clock().nanos(now.saturating_sub(self.last.replace(now)));
+        let nanos = self.core.clock().nanos(now.saturating_sub(self.request_start.replace(now)));
         self.core.metrics().requests.add(1);
         self.counts.count(command.map(|command| command.number), nanos, is_refused);
         let micros = nanos / 1000;
         if micros >= self.server.settings.slow_micros {
-            self.server.keep_slow(slow(micros));
+            self.server.log_slow(slow(micros));
         }
     }
 }

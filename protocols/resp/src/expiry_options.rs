@@ -1,18 +1,18 @@
-//! When a record ends: the options `EX`, `PX`, `EXAT`, `PXAT`.
+//! The expiration options `EX`, `PX`, `EXAT` and `PXAT`.
 
 use crate::number::integer;
-use crate::reply::error_reply::Refusal;
+use crate::reply::error_reply::ErrorReply;
 
-/// How a time is said.
+/// Unit and origin of a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unit {
-    /// True if the number counts seconds, else milliseconds.
+pub struct ExpiryUnit {
+    /// True for seconds, false for milliseconds.
     pub is_seconds: bool,
-    /// True if it counts from 1970, else from now.
+    /// True for Unix time, false for a time to live.
     pub is_absolute: bool,
 }
 
-impl Unit {
+impl ExpiryUnit {
     /// The unit of an option, in any case.
     pub fn of(option: &[u8]) -> Option<Self> {
         let unit = |is_seconds, is_absolute| Some(Self { is_seconds, is_absolute });
@@ -25,19 +25,21 @@ impl Unit {
         }
     }
 
-    /// The end in milliseconds since 1970, of a number that must be above zero.
+    /// Expiration time in Unix milliseconds, from a positive number.
     ///
     /// # Errors
-    /// `ERR value is not an integer ..`, or `ERR invalid expire time in '{name}' command`.
-    pub fn end(self, number: &[u8], name: &str) -> Result<u64, Refusal> {
-        let number = integer(number).ok_or(Refusal::NOT_INTEGER)?;
+    /// `ERR value is not an integer ..` or `ERR invalid expire time in '{name}' command`.
+    pub fn end(self, number: &[u8], name: &str) -> Result<u64, ErrorReply> {
+        let number = integer(number).ok_or(ErrorReply::NOT_INTEGER)?;
         if number <= 0 {
-            return Err(Refusal::expire_time(name));
+            return Err(ErrorReply::expire_time(name));
         }
-        self.end_of(number).and_then(|ms| u64::try_from(ms).ok()).ok_or(Refusal::expire_time(name))
+        self.end_of(number)
+            .and_then(|ms| u64::try_from(ms).ok())
+            .ok_or(ErrorReply::expire_time(name))
     }
 
-    /// The end in milliseconds since 1970, which may have passed; `None` beyond 64 bits.
+    /// Expiration time in Unix milliseconds, possibly in the past; `None` if it exceeds 64 bits.
     pub fn end_of(self, number: i64) -> Option<i64> {
         let ms = if self.is_seconds { number.checked_mul(1000)? } else { number };
         if self.is_absolute {

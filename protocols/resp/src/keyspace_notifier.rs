@@ -1,14 +1,13 @@
-//! The task that tells clients what happens to keys: on one core, in the background class, fed by
-//! watches of the region, so that changes by embedded processes are told as well.
+//! Background task that publishes keyspace notifications. It runs on one core and reads watches of
+//! the region, so that changes by embedded processes are published as well.
 //!
-//! While no event is chosen it waits for that alone: there is no watch, no thread and no timer.
-//! While some are, it sleeps until a watched namespace has something to tell, and looks ten times a
-//! second whether others have made a namespace (the region wakes nobody for that) and whether
-//! records have ended (nobody changes those).
+//! Without an enabled event there is no watch, thread or timer. With enabled events the task sleeps
+//! until a watched namespace has an event. Ten times a second it looks for namespaces that other
+//! processes created (the region sends no wake-up for them) and for expired records.
 
-use crate::keyspace_events::watches::Followed;
-use crate::keyspace_events::{Class, KeyspaceEvents, names_of};
-use crate::server::Server;
+use crate::keyspace_events::watches::WatchedNamespace;
+use crate::keyspace_events::{EventClass, KeyspaceEvents, names_of};
+use crate::server::RespServer;
 use nearstate_model::Result;
 use nearstate_node::WatchSelector;
 use nearstate_node::executor::{Sleep, is_due, sleep, yield_now};
@@ -21,154 +20,158 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// How long the task does not know of a namespace that an embedded process has made, or of a record
-/// whose time has passed: what Redis takes to look for the latter.
-const LOOK: Duration = Duration::from_millis(100);
+/// Latency until the task notices a namespace that an embedded process created or a record that
+/// expired. Redis' active expiry has the same interval.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Records that are collected at a time: some tens of microseconds.
+/// Records deleted per call of the collector: some tens of microseconds.
 const COLLECTED: usize = 8;
 
-/// How often in a row that is done at a look: forty thousand records a second.
+/// Calls of the collector per interval: forty thousand records a second.
 const COLLECTIONS: usize = 512;
 
-/// Events of a namespace after which another has its turn.
+/// Events of one namespace before the task reads the next one.
 const EVENTS_IN_A_ROW: usize = 1024;
 
-/// Events between two looks at the clock.
+/// Events between two checks of the clock.
 const EVENTS_AT_ONCE: usize = 16;
 
-/// Tells for as long as the core lives.
-pub(crate) async fn tell(server: Arc<Server>, session: Rc<Session>) {
+/// Publishes events for the lifetime of the core.
+pub(crate) async fn run_notifier(server: Arc<RespServer>, session: Rc<Session>) {
     loop {
-        let turn = poll_fn(|cx| server.keyspace.poll_chosen(cx)).await;
-        let done = match Teller::new(&server, &session, turn) {
+        let generation = poll_fn(|cx| server.keyspace.poll_enabled(cx)).await;
+        let done = match KeyspaceNotifier::new(&server, &session, generation) {
             Ok(mut teller) => teller.run().await,
             Err(error) => Err(error),
         };
         if done.is_err() {
-            // The watches are gone with the teller: all begins anew, and what came is lost.
-            server.keyspace.end_turn(turn);
-            sleep(LOOK).await;
+            // The notifier and its watches are dropped. The task starts again; events in between
+            // are lost.
+            server.keyspace.end_generation(generation);
+            sleep(POLL_INTERVAL).await;
         }
     }
 }
 
-struct Teller<'s> {
-    server: &'s Server,
+struct KeyspaceNotifier<'s> {
+    server: &'s RespServer,
     session: &'s Session,
     watch_selector: WatchSelector,
-    followed: Vec<Followed>,
-    /// Those that may have something to tell, by their places in `followed`.
-    due: Vec<usize>,
-    /// The numbers of those whose watches gave damage.
-    ended: Vec<u32>,
-    /// The watch_selector waits for all that are followed.
+    watched: Vec<WatchedNamespace>,
+    /// Indices in `watched` of the namespaces that may have events.
+    ready: Vec<usize>,
+    /// Numbers of the namespaces whose watches returned damaged entries.
+    failed: Vec<u32>,
+    /// True while `watch_selector` waits for all watched namespaces.
     is_waiting: bool,
-    /// How many namespaces there were when they were looked through.
-    known: Option<usize>,
+    /// Number of namespaces at the last complete look.
+    known_namespaces: Option<usize>,
     tick: Sleep,
-    turn: u64,
+    generation: u64,
     channel: Vec<u8>,
 }
 
-impl<'s> Teller<'s> {
-    fn new(server: &'s Server, session: &'s Session, turn: u64) -> Result<Self> {
+impl<'s> KeyspaceNotifier<'s> {
+    fn new(server: &'s RespServer, session: &'s Session, generation: u64) -> Result<Self> {
         Ok(Self {
             server,
             session,
             watch_selector: WatchSelector::new()?,
-            followed: Vec::new(),
-            due: Vec::new(),
-            ended: Vec::new(),
+            watched: Vec::new(),
+            ready: Vec::new(),
+            failed: Vec::new(),
             is_waiting: false,
-            known: None,
-            tick: sleep(LOOK),
-            turn,
+            known_namespaces: None,
+            tick: sleep(POLL_INTERVAL),
+            generation,
             channel: Vec::new(),
         })
     }
 
-    /// Tells until no event is chosen any more.
+    /// Publishes events until none is enabled.
     async fn run(&mut self) -> Result<()> {
-        self.look()?;
+        self.watch_new_namespaces()?;
         loop {
-            let Some(fresh) = self.server.keyspace.take_fresh(self.turn) else { return Ok(()) };
-            for followed in fresh {
-                self.due.push(self.followed.len());
-                self.followed.push(followed);
+            let Some(new_watches) = self.server.keyspace.take_new(self.generation) else {
+                return Ok(());
+            };
+            for watched in new_watches {
+                self.ready.push(self.watched.len());
+                self.watched.push(watched);
                 self.is_waiting = false;
             }
-            for place in std::mem::take(&mut self.due) {
+            for place in std::mem::take(&mut self.ready) {
                 self.is_waiting = false;
                 self.read(place).await;
             }
-            self.forget_ended();
-            if self.due.is_empty() && !self.is_waiting {
-                let waits = self.followed.iter();
+            self.drop_failed();
+            if self.ready.is_empty() && !self.is_waiting {
+                let waits = self.watched.iter();
                 let waits = waits.map(|one| (one.watch.waiter(), one.watch.looked()));
                 self.watch_selector.wait_for(waits.collect());
                 self.is_waiting = true;
             }
-            if !self.due.is_empty() {
+            if !self.ready.is_empty() {
                 yield_now().await;
             }
             let is_tick = poll_fn(|cx| self.poll(cx)).await?;
             if is_tick {
-                self.look()?;
+                self.watch_new_namespaces()?;
                 self.collect().await;
-                self.tick = sleep(LOOK);
+                self.tick = sleep(POLL_INTERVAL);
             }
         }
     }
 
-    /// Ready with something to do; true: it is time for a look.
+    /// Ready when there is work. True: the poll interval has passed.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool>> {
-        if let Poll::Ready(told) = self.watch_selector.poll(cx) {
-            self.due.extend(told?);
+        if let Poll::Ready(ready_now) = self.watch_selector.poll(cx) {
+            self.ready.extend(ready_now?);
         }
-        let is_fresh = self.server.keyspace.poll_fresh(cx, self.turn).is_ready();
+        let is_fresh = self.server.keyspace.poll_new(cx, self.generation).is_ready();
         let is_tick = Pin::new(&mut self.tick).poll(cx).is_ready();
-        if is_tick || is_fresh || !self.due.is_empty() {
+        if is_tick || is_fresh || !self.ready.is_empty() {
             return Poll::Ready(Ok(is_tick));
         }
         Poll::Pending
     }
 
-    /// Follows the namespaces that are new.
-    fn look(&mut self) -> Result<()> {
+    /// Watches the namespaces that are new.
+    fn watch_new_namespaces(&mut self) -> Result<()> {
         let count = self.session.namespace_count()?;
-        if self.known == Some(count) {
+        if self.known_namespaces == Some(count) {
             return Ok(());
         }
         let mut is_whole = true;
         for (name, namespace) in self.session.namespaces()? {
-            let followed = self.server.keyspace.try_to_follow(self.session, &name, namespace);
-            if followed.is_err() {
+            let watched = self.server.keyspace.try_watch(self.session, &name, namespace);
+            if watched.is_err() {
                 self.server.keyspace.counts.failed.fetch_add(1, Ordering::Relaxed);
                 is_whole = false;
             }
         }
-        self.known = is_whole.then_some(count);
+        self.known_namespaces = is_whole.then_some(count);
         Ok(())
     }
 
-    /// Reads what a namespace has to tell; it is due again if there is more.
+    /// Publishes the events of one namespace. Marks it ready again if there are more.
     async fn read(&mut self, place: usize) {
         let events = self.server.keyspace.events();
         for count in 1..=EVENTS_IN_A_ROW {
-            let Some(Followed { number, prefix, watch }) = self.followed.get_mut(place) else {
+            let Some(WatchedNamespace { number, prefix, watch }) = self.watched.get_mut(place)
+            else {
                 return;
             };
             match watch.next() {
                 Ok(None) => return,
                 Ok(Some(Notice::Event(event))) => {
-                    say(self.server, events, (prefix, &event), &mut self.channel);
+                    publish_event(self.server, events, (prefix, &event), &mut self.channel);
                 }
                 Ok(Some(Notice::Lost { events })) => {
                     self.server.keyspace.counts.lost.fetch_add(events, Ordering::Relaxed);
                 }
                 Err(_) => {
-                    self.ended.push(*number);
+                    self.failed.push(*number);
                     return;
                 }
             }
@@ -176,44 +179,45 @@ impl<'s> Teller<'s> {
                 yield_now().await;
             }
         }
-        self.due.push(place);
+        self.ready.push(place);
     }
 
-    /// Lets go of watches that gave damage. The next look follows their namespaces anew.
-    fn forget_ended(&mut self) {
-        for number in std::mem::take(&mut self.ended) {
-            self.server.keyspace.lose(number);
-            self.followed.retain(|one| one.number != number);
-            // Their places have changed: all are looked at.
-            self.due = (0..self.followed.len()).collect();
-            self.known = None;
+    /// Drops watches that returned damaged entries. The next interval watches their namespaces
+    /// again.
+    fn drop_failed(&mut self) {
+        for number in std::mem::take(&mut self.failed) {
+            self.server.keyspace.unwatch_failed(number);
+            self.watched.retain(|one| one.number != number);
+            // Indices have changed: read all namespaces.
+            self.ready = (0..self.watched.len()).collect();
+            self.known_namespaces = None;
         }
     }
 
-    /// Deletes what has ended, which tells of it.
+    /// Deletes expired records, which creates their events.
     async fn collect(&self) {
-        if !self.server.keyspace.events().has(Class::EXPIRED) {
+        if !self.server.keyspace.events().has(EventClass::EXPIRED) {
             return;
         }
         for _ in 0..COLLECTIONS {
             match self.session.collect_expired(COLLECTED) {
                 Ok(collected) if collected.has_more => yield_now().await,
-                // What keeps one record from ending is met again at the next look.
+                // A failure is retried in the next interval.
                 Ok(_) | Err(_) => return,
             }
         }
     }
 }
 
-/// Tells what happened to a key.
-fn say(
-    server: &Server,
+/// Publishes one event.
+fn publish_event(
+    server: &RespServer,
     events: KeyspaceEvents,
     (prefix, event): (&[u8], &Event<'_>),
     channel: &mut Vec<u8>,
 ) {
     server.keyspace.counts.seen.fetch_add(1, Ordering::Relaxed);
-    if !server.hub.has_hearers() {
+    if !server.pubsub.has_subscribers() {
         return;
     }
     let key = [prefix, event.key].concat();
@@ -225,12 +229,12 @@ fn say(
             channel.clear();
             channel.extend_from_slice(way);
             channel.extend_from_slice(about);
-            server.tell(channel, payload);
+            server.deliver_event(channel, payload);
         };
-        if events.has(Class::KEYSPACE) {
+        if events.has(EventClass::KEYSPACE) {
             publish(b"__keyspace@0__:", &key, name.as_bytes());
         }
-        if events.has(Class::KEYEVENT) {
+        if events.has(EventClass::KEYEVENT) {
             publish(b"__keyevent@0__:", name.as_bytes(), &key);
         }
     }

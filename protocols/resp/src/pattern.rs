@@ -1,20 +1,20 @@
-//! The patterns that clients say: globs, with a bound of what a comparison with one costs.
+//! Glob patterns of clients, with limits of the matching cost.
 
-use crate::reply::error_reply::Refusal;
+use crate::reply::error_reply::ErrorReply;
 use nearstate_model::limits::{KEY_BYTES_MAX, NAMESPACE_NAME_BYTES_MAX};
 use nearstate_store::glob;
 
-/// The longest pattern, in bytes: the longest key as clients say it with every byte escaped, and a
-/// star. A longer one matches nothing that a shorter one would not.
+/// Maximum length: the longest key with every byte escaped, plus a star. A longer pattern matches
+/// nothing that a shorter one would not match.
 pub const PATTERN_BYTES_MAX: usize = 2 * (KEY_BYTES_MAX + NAMESPACE_NAME_BYTES_MAX + 3) + 1;
 
-/// Refuses a pattern whose comparison with a name would not take a time that is linear in both.
+/// Rejects a pattern whose matching time is not linear in the lengths of pattern and name.
 ///
 /// # Errors
-/// It is too long, or has too long a run with wildcards between two stars.
-pub fn judge(pattern: &[u8]) -> Result<(), Refusal> {
+/// The pattern is too long, or has too long a run with wildcards between two stars.
+pub fn validate(pattern: &[u8]) -> Result<(), ErrorReply> {
     if pattern.len() > PATTERN_BYTES_MAX {
-        return Err(Refusal::new(format!(
+        return Err(ErrorReply::new(format!(
             "ERR a pattern of {} bytes: it may have {PATTERN_BYTES_MAX}",
             pattern.len()
         )));
@@ -22,7 +22,7 @@ pub fn judge(pattern: &[u8]) -> Result<(), Refusal> {
     if glob::is_linear(pattern) {
         return Ok(());
     }
-    Err(Refusal::new(format!(
+    Err(ErrorReply::new(format!(
         "ERR a pattern with ? or [ in more than {} letters between two stars: make that part \
          shorter, or plain",
         glob::RUN_ITEMS_MAX
@@ -36,13 +36,13 @@ mod tests {
     #[test]
     fn what_would_take_long_is_refused_and_what_people_ask_is_not() {
         for pattern in ["", "*", "{ue},imsi-26201*", "*a*a*a*a*b", "*[0-9]??x*", "[a-z]*[^x]"] {
-            assert_eq!(judge(pattern.as_bytes()), Ok(()), "{pattern}");
+            assert_eq!(validate(pattern.as_bytes()), Ok(()), "{pattern}");
         }
         let long = "x".repeat(PATTERN_BYTES_MAX);
-        assert_eq!(judge(long.as_bytes()), Ok(()));
-        let why = judge((long + "x").as_bytes()).unwrap_err();
+        assert_eq!(validate(long.as_bytes()), Ok(()));
+        let why = validate((long + "x").as_bytes()).unwrap_err();
         assert!(why.text().contains("it may have 8709"), "{why}");
-        let why = judge(format!("*{}*", "?a".repeat(33)).as_bytes()).unwrap_err();
+        let why = validate(format!("*{}*", "?a".repeat(33)).as_bytes()).unwrap_err();
         assert!(why.text().contains("more than 64 letters"), "{why}");
     }
 }

@@ -1,11 +1,11 @@
-//! The protocol as the node meets it.
+//! Entry point of the crate: the node's [`Protocol`] for RESP.
 
-use crate::command::stats::CommandCounts;
-use crate::connection::Talk;
-use crate::core_context::OnCore;
+use crate::command::stats::CoreStats;
+use crate::connection::RespConnection;
+use crate::core_context::CoreContext;
 use crate::keyspace_notifier;
 use crate::reply::{Reply, RespVersion};
-use crate::server::Server;
+use crate::server::RespServer;
 use crate::table::TABLE;
 use nearstate_model::Result;
 use nearstate_node::executor::{TaskClass, spawn};
@@ -16,12 +16,12 @@ use std::sync::Arc;
 /// RESP2 and RESP3.
 #[derive(Debug)]
 pub struct RespProtocol {
-    server: Arc<Server>,
+    server: Arc<RespServer>,
 }
 
 impl RespProtocol {
-    /// The face of a server.
-    pub const fn new(server: Arc<Server>) -> Self {
+    /// The protocol on the state of `server`.
+    pub const fn new(server: Arc<RespServer>) -> Self {
         Self { server }
     }
 }
@@ -33,20 +33,21 @@ impl Protocol for RespProtocol {
 
     fn on_core(&self, core: &Core) -> Result<Rc<dyn CoreService>> {
         if self.server.keyspace.events().is_any() {
-            // Before any client comes, so that each change by one is told.
+            // Watches start before the first client connects, so that every change by a client is
+            // published.
             for (name, namespace) in core.session().namespaces()? {
-                self.server.keyspace.follow(core.session(), &name, namespace);
+                self.server.keyspace.watch_namespace(core.session(), &name, namespace);
             }
         }
         let commands = TABLE.commands().iter().map(|command| (command.name, command.flags));
-        let counts = Arc::new(CommandCounts::new(commands));
-        self.server.tallies.enlist(Arc::clone(&counts));
-        Ok(Rc::new(Parts(Rc::new(OnCore::new(&self.server, core, counts)))))
+        let counts = Arc::new(CoreStats::new(commands));
+        self.server.stats.add_core(Arc::clone(&counts));
+        Ok(Rc::new(RespCoreService(Rc::new(CoreContext::new(&self.server, core, counts)))))
     }
 
     fn limit_error(&self, why: &nearstate_node::LimitExceeded) -> Vec<u8> {
         let mut output = Vec::new();
-        // The first words are those that Redis' clients know, and try again after.
+        // The first words are those that Redis' clients recognise and retry after.
         let code = match why {
             nearstate_node::LimitExceeded::TooManyConnections { .. } => {
                 "ERR max number of clients reached: "
@@ -59,21 +60,21 @@ impl Protocol for RespProtocol {
     }
 }
 
-struct Parts(Rc<OnCore>);
+struct RespCoreService(Rc<CoreContext>);
 
-impl CoreService for Parts {
+impl CoreService for RespCoreService {
     fn begin(&self) {
-        // One task for the process: events have an order.
+        // One task for the process, because events are ordered.
         if self.0.core.index() == 0 {
-            let tell = keyspace_notifier::tell(
+            let run_notifier = keyspace_notifier::run_notifier(
                 Arc::clone(&self.0.server),
                 Rc::clone(self.0.core.session()),
             );
-            spawn(TaskClass::Background, "keyspace events", tell);
+            spawn(TaskClass::Background, "keyspace events", run_notifier);
         }
     }
 
     fn accept(&self, peer: &Peer) -> Box<dyn ConnectionHandler> {
-        Box::new(Talk::new(Rc::clone(&self.0), self.0.link(peer)))
+        Box::new(RespConnection::new(Rc::clone(&self.0), self.0.new_connection(peer)))
     }
 }

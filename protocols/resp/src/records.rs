@@ -1,8 +1,8 @@
-//! Keys as clients say them, and the records that they name.
+//! Resolves the keys of clients to records of the region.
 
 use crate::key_name::{KeyName, PLAIN_NAMESPACE, prefix_of};
-use crate::reply::error_reply::Refusal;
-use crate::server::Server;
+use crate::reply::error_reply::ErrorReply;
+use crate::server::RespServer;
 use nearstate_model::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result};
 use nearstate_store::{Form, Kind, Metadata, Namespace, Schema, Session, Txn, View};
@@ -11,34 +11,34 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The records of a region, found by the keys of clients. One for each core.
+/// Access to the records of the region by the keys of clients. One instance per core.
 #[derive(Debug)]
 pub struct Records {
     session: Rc<Session>,
-    server: Arc<Server>,
-    /// Namespaces that were met, by name. One that is there stays.
+    server: Arc<RespServer>,
+    /// Namespaces by name. Namespaces are never removed.
     known: RefCell<BTreeMap<String, Namespace>>,
-    /// The last one that was asked for: most requests ask for the same again.
+    /// Name of the namespace that was used last. Most requests use the same one again.
     last: RefCell<String>,
-    /// What stands before its keys where clients say them; empty for the keys that name none.
+    /// Key prefix of that namespace (`{ns},`), empty for the keys without a namespace.
     last_prefix: RefCell<Vec<u8>>,
     last_namespace: Cell<Option<Namespace>>,
-    /// Reads that found a record, and that found none, since the last [`Records::take_found`].
-    found: [Cell<u64>; 2],
+    /// Hits and misses of reads since the last [`Records::take_lookups`].
+    lookups: [Cell<u64>; 2],
 }
 
-/// Where a key's record is.
+/// A key in its namespace.
 #[derive(Clone, Copy, Debug)]
-pub struct Spot<'a> {
+pub struct ResolvedKey<'a> {
     /// The namespace.
     pub namespace: Namespace,
-    /// The key in it.
+    /// The key in the namespace.
     pub key: &'a [u8],
 }
 
 impl Records {
-    /// Those that a session reaches.
-    pub fn new(session: Rc<Session>, server: Arc<Server>) -> Self {
+    /// Records reached through a session.
+    pub fn new(session: Rc<Session>, server: Arc<RespServer>) -> Self {
         Self {
             session,
             server,
@@ -46,22 +46,22 @@ impl Records {
             last: RefCell::default(),
             last_prefix: RefCell::default(),
             last_namespace: Cell::new(None),
-            found: Default::default(),
+            lookups: Default::default(),
         }
     }
 
-    /// Counts a read.
+    /// Counts a hit or a miss.
     #[inline]
-    pub(crate) fn note(&self, is_there: bool) {
-        let [hits, misses] = &self.found;
-        let count = if is_there { hits } else { misses };
+    pub(crate) fn count_lookup(&self, exists: bool) {
+        let [hits, misses] = &self.lookups;
+        let count = if exists { hits } else { misses };
         count.set(count.get() + 1);
     }
 
-    /// Reads that found a record, and that found none, since this was asked before.
+    /// Hits and misses of reads since the last call.
     #[inline]
-    pub(crate) fn take_found(&self) -> [u64; 2] {
-        self.found.each_ref().map(Cell::take)
+    pub(crate) fn take_lookups(&self) -> [u64; 2] {
+        self.lookups.each_ref().map(Cell::take)
     }
 
     /// The session.
@@ -69,70 +69,72 @@ impl Records {
         &self.session
     }
 
-    /// Where a key's record is, or `None` if nobody has made its namespace: then it has none.
+    /// Resolves a key. `None` if its namespace does not exist, so that the key does not exist
+    /// either.
     ///
     /// # Errors
     /// Those of the store.
     #[inline]
-    pub fn find<'a>(&self, key: &'a [u8]) -> Result<Option<Spot<'a>>> {
-        if let Some(spot) = self.last_spot(key) {
-            return Ok(Some(spot));
+    pub fn resolve<'a>(&self, key: &'a [u8]) -> Result<Option<ResolvedKey<'a>>> {
+        if let Some(resolved) = self.resolve_last(key) {
+            return Ok(Some(resolved));
         }
         let KeyName { namespace, key } = KeyName::of(key);
-        let found = self.namespace(namespace)?;
-        Ok(found.map(|namespace| Spot { namespace, key }))
+        let lookups = self.namespace(namespace)?;
+        Ok(lookups.map(|namespace| ResolvedKey { namespace, key }))
     }
 
-    /// As [`Records::find`], of the namespace that was asked for last: its name is known to be
-    /// one, so that the key need not be taken apart.
+    /// As [`Records::resolve`] for the last namespace, by comparing the prefix instead of parsing
+    /// the key.
     #[inline]
-    fn last_spot<'a>(&self, key: &'a [u8]) -> Option<Spot<'a>> {
+    fn resolve_last<'a>(&self, key: &'a [u8]) -> Option<ResolvedKey<'a>> {
         let namespace = self.last_namespace.get()?;
         let prefix = self.last_prefix.borrow();
         let own = key.strip_prefix(prefix.as_slice()).filter(|_| !prefix.is_empty())?;
-        Some(Spot { namespace, key: own })
+        Some(ResolvedKey { namespace, key: own })
     }
 
-    /// As [`Records::find`], of namespaces that were met only: no look into the region.
+    /// As [`Records::resolve`] for namespaces in the cache, without access to the region.
     #[inline]
-    pub(crate) fn known_spot<'a>(&self, key: &'a [u8]) -> Option<Spot<'a>> {
-        if let Some(spot) = self.last_spot(key) {
-            return Some(spot);
+    pub(crate) fn resolve_known<'a>(&self, key: &'a [u8]) -> Option<ResolvedKey<'a>> {
+        if let Some(resolved) = self.resolve_last(key) {
+            return Some(resolved);
         }
         let KeyName { namespace, key } = KeyName::of(key);
         let last = self.last_namespace.get().filter(|_| *self.last.borrow() == namespace);
         let namespace = last.or_else(|| self.known.borrow().get(namespace).copied())?;
-        Some(Spot { namespace, key })
+        Some(ResolvedKey { namespace, key })
     }
 
-    /// Where a key's record is to be, with a value of so many bytes. Makes its namespace if there
-    /// is none; one that is made stays, so what no namespace takes is refused before.
+    /// Resolves a key that is about to be written with a value of `bytes` bytes. Creates its
+    /// namespace if necessary. Namespaces are never removed, so keys and values that are too large
+    /// are rejected before.
     ///
     /// # Errors
-    /// Those of [`judge`], and of the store.
+    /// Those of [`validate`] and of the store.
     #[inline]
-    pub fn make<'a>(&self, key: &'a [u8], bytes: usize) -> Result<Spot<'a>> {
-        if let Some(spot) = self.last_spot(key) {
-            return Ok(spot);
+    pub fn resolve_or_create<'a>(&self, key: &'a [u8], bytes: usize) -> Result<ResolvedKey<'a>> {
+        if let Some(resolved) = self.resolve_last(key) {
+            return Ok(resolved);
         }
         let KeyName { namespace: name, key: own } = KeyName::of(key);
         if let Some(namespace) = self.namespace(name)? {
-            return Ok(Spot { namespace, key: own });
+            return Ok(ResolvedKey { namespace, key: own });
         }
-        judge(key, bytes)?;
-        self.make_namespace(name).map(|namespace| Spot { namespace, key: own })
+        validate(key, bytes)?;
+        self.create_namespace(name).map(|namespace| ResolvedKey { namespace, key: own })
     }
 
     #[cold]
-    fn make_namespace(&self, name: &str) -> Result<Namespace> {
+    fn create_namespace(&self, name: &str) -> Result<Namespace> {
         let schema = Schema { kind: Kind::Mixed, ..Schema::default() };
         match self.session.namespace(name, &schema) {
             Ok(namespace) => {
-                // Before its first record, so that this is told as well.
-                self.server.keyspace.follow(&self.session, name, namespace);
+                // Before the first record is written, so that its event is published.
+                self.server.keyspace.watch_namespace(&self.session, name, namespace);
                 Ok(namespace)
             }
-            // Another process was faster, and made it of another kind.
+            // Another process created it at the same time with a different kind.
             Err(Error::WrongKind { .. }) => self
                 .namespace(name)?
                 .ok_or_else(|| Error::Conflict { detail: format!("namespace {name:?}") }),
@@ -140,7 +142,7 @@ impl Records {
         }
     }
 
-    /// The namespace of this name, if it has been made.
+    /// The namespace with this name, if it exists.
     ///
     /// # Errors
     /// Those of the store.
@@ -151,16 +153,16 @@ impl Records {
         {
             return Ok(Some(last));
         }
-        self.other_namespace(name)
+        self.lookup_namespace(name)
     }
 
-    fn other_namespace(&self, name: &str) -> Result<Option<Namespace>> {
+    fn lookup_namespace(&self, name: &str) -> Result<Option<Namespace>> {
         let known = self.known.borrow().get(name).copied();
         let namespace = match known {
             Some(namespace) => namespace,
             None => match self.session.known_namespace(name)? {
                 Some(namespace) => {
-                    self.server.keyspace.follow(&self.session, name, namespace);
+                    self.server.keyspace.watch_namespace(&self.session, name, namespace);
                     self.known.borrow_mut().insert(name.to_owned(), namespace);
                     namespace
                 }
@@ -181,7 +183,7 @@ impl Records {
         Ok(Some(namespace))
     }
 
-    /// All namespaces whose keys a client can name, with what stands before their keys.
+    /// All namespaces whose keys clients can name, with their key prefixes.
     ///
     /// # Errors
     /// Those of the store.
@@ -191,14 +193,14 @@ impl Records {
     }
 }
 
-/// Refuses a key, as clients say it, or a value of so many bytes that no namespace takes. For
-/// whoever would have changed something else by the time the store says so.
+/// Rejects a key or a value length that no namespace accepts. For commands that have other effects
+/// before the store would reject it.
 ///
 /// # Errors
 /// `KeyTooLarge`, `ValueTooLarge`.
 #[inline]
-pub fn judge(key: &[u8], bytes: usize) -> Result<()> {
-    // What stands in the namespace is no longer than all that is said.
+pub fn validate(key: &[u8], bytes: usize) -> Result<()> {
+    // The key in its namespace is never longer than the key of the client.
     if key.len() > KEY_BYTES_MAX {
         let own = KeyName::of(key).key.len();
         if own > KEY_BYTES_MAX {
@@ -213,12 +215,12 @@ pub fn judge(key: &[u8], bytes: usize) -> Result<()> {
 
 /// A record that was read, by the session or by a transaction: what commands take from it.
 #[derive(Debug)]
-pub struct Found<'r>(pub View<'r>);
+pub struct RecordRef<'r>(pub View<'r>);
 
-impl Found<'_> {
+impl RecordRef<'_> {
     /// Whether it is a string, a hash or a set.
     #[inline]
-    pub const fn form(&self) -> Form {
+    pub const fn record_type(&self) -> Form {
         self.0.form()
     }
 
@@ -227,10 +229,10 @@ impl Found<'_> {
     /// # Errors
     /// `WRONGTYPE`.
     #[inline]
-    pub fn string(&self) -> Result<&[u8], Refusal> {
-        match self.form() {
+    pub fn string(&self) -> Result<&[u8], ErrorReply> {
+        match self.record_type() {
             Form::Value => Ok(self.0.bytes()),
-            Form::Blocks | Form::Set => Err(Refusal::WRONG_TYPE),
+            Form::Blocks | Form::Set => Err(ErrorReply::WRONG_TYPE),
         }
     }
 
@@ -238,10 +240,10 @@ impl Found<'_> {
     ///
     /// # Errors
     /// `WRONGTYPE`.
-    pub fn fields(&self) -> Result<Vec<(&str, &[u8])>, Refusal> {
-        match self.form() {
+    pub fn fields(&self) -> Result<Vec<(&str, &[u8])>, ErrorReply> {
+        match self.record_type() {
             Form::Blocks => Ok(self.0.blocks().collect()),
-            Form::Value | Form::Set => Err(Refusal::WRONG_TYPE),
+            Form::Value | Form::Set => Err(ErrorReply::WRONG_TYPE),
         }
     }
 
@@ -249,9 +251,9 @@ impl Found<'_> {
     ///
     /// # Errors
     /// `WRONGTYPE`.
-    pub fn field(&self, name: &[u8]) -> Result<Option<&[u8]>, Refusal> {
-        if self.form() != Form::Blocks {
-            return Err(Refusal::WRONG_TYPE);
+    pub fn field(&self, name: &[u8]) -> Result<Option<&[u8]>, ErrorReply> {
+        if self.record_type() != Form::Blocks {
+            return Err(ErrorReply::WRONG_TYPE);
         }
         let Ok(name) = str::from_utf8(name) else { return Ok(None) };
         Ok(self.0.block(name))
@@ -261,10 +263,10 @@ impl Found<'_> {
     ///
     /// # Errors
     /// `WRONGTYPE`.
-    pub fn members(&self) -> Result<nearstate_store::Members<'_>, Refusal> {
-        match self.form() {
+    pub fn members(&self) -> Result<nearstate_store::Members<'_>, ErrorReply> {
+        match self.record_type() {
             Form::Set => Ok(self.0.members()),
-            Form::Value | Form::Blocks => Err(Refusal::WRONG_TYPE),
+            Form::Value | Form::Blocks => Err(ErrorReply::WRONG_TYPE),
         }
     }
 
@@ -284,91 +286,91 @@ impl Found<'_> {
     }
 }
 
-/// Why a change was not made: the store's reason, or the command's.
+/// Error of a change: of the store or of the command.
 #[derive(Debug)]
-pub enum Fault {
-    /// The store says no; a conflict is tried again.
+pub enum ChangeError {
+    /// Error of the store. Conflicts are retried.
     Store(Error),
-    /// The command says no.
-    Refused(Refusal),
+    /// Error reply of the command.
+    Refused(ErrorReply),
 }
 
-impl From<Error> for Fault {
+impl From<Error> for ChangeError {
     fn from(error: Error) -> Self {
         Self::Store(error)
     }
 }
 
-impl From<Refusal> for Fault {
-    fn from(refusal: Refusal) -> Self {
+impl From<ErrorReply> for ChangeError {
+    fn from(refusal: ErrorReply) -> Self {
         Self::Refused(refusal)
     }
 }
 
-impl From<Fault> for Refusal {
-    fn from(fault: Fault) -> Self {
+impl From<ChangeError> for ErrorReply {
+    fn from(fault: ChangeError) -> Self {
         match fault {
-            Fault::Store(error) => error.into(),
-            Fault::Refused(refusal) => refusal,
+            ChangeError::Store(error) => error.into(),
+            ChangeError::Refused(refusal) => refusal,
         }
     }
 }
 
-/// Puts a record anew, with the end and the tags that another had (or with none).
+/// Writes a string with the expiration time and tags in `kept`.
 ///
 /// # Errors
 /// Those of the store.
 pub fn put_string(
     txn: &Txn<'_>,
-    Spot { namespace, key }: Spot<'_>,
+    ResolvedKey { namespace, key }: ResolvedKey<'_>,
     value: &[u8],
-    kept: &Kept,
+    kept: &KeptMetadata,
 ) -> Result<()> {
     let tags = kept.tags();
-    txn.put_with_metadata(namespace, key, value, kept.labels(&tags))
+    txn.put_with_metadata(namespace, key, value, kept.metadata(&tags))
 }
 
-/// Puts a set anew, with the end and the tags that another had (or with none).
+/// Writes a set with the expiration time and tags in `kept`.
 ///
 /// # Errors
 /// Those of the store.
 pub fn put_set(
     txn: &Txn<'_>,
-    Spot { namespace, key }: Spot<'_>,
+    ResolvedKey { namespace, key }: ResolvedKey<'_>,
     members: &[&[u8]],
-    kept: &Kept,
+    kept: &KeptMetadata,
 ) -> Result<()> {
     let tags = kept.tags();
-    txn.put_members(namespace, key, members, kept.labels(&tags))
+    txn.put_members(namespace, key, members, kept.metadata(&tags))
 }
 
-/// What a record keeps when its value changes: its end, its tags.
+/// Metadata that a record keeps when its value changes.
 #[derive(Clone, Debug, Default)]
-pub struct Kept {
-    /// When it ends by itself, in milliseconds since 1970; 0: never.
+pub struct KeptMetadata {
+    /// Expiration time in Unix milliseconds, 0 for none.
     pub expires_ms: u64,
-    /// Its tags.
+    /// Tags.
     pub(crate) tags: Vec<(String, Vec<u8>)>,
 }
 
-impl Kept {
-    /// What this record has.
-    pub fn of(found: &Found<'_>) -> Self {
-        Self { expires_ms: found.expires_ms(), tags: found.tags() }
+impl KeptMetadata {
+    /// The metadata of a record.
+    pub fn of(lookups: &RecordRef<'_>) -> Self {
+        Self { expires_ms: lookups.expires_ms(), tags: lookups.tags() }
     }
 
-    /// An end, and no tags.
-    pub const fn until(expires_ms: u64) -> Self {
+    /// An expiration time without tags.
+    pub const fn with_expiry(expires_ms: u64) -> Self {
         Self { expires_ms, tags: Vec::new() }
     }
 
-    /// The tags, as the store takes them.
+    /// The tags in the form of the store.
     pub fn tags(&self) -> Vec<(&str, &[u8])> {
         self.tags.iter().map(|(name, value)| (name.as_str(), value.as_slice())).collect()
     }
 
-    /// With those of [`Kept::tags`].
-    pub const fn labels<'a>(&self, tags: &'a [(&'a str, &'a [u8])]) -> Metadata<'a> {
+    /// Metadata with the tags of [`KeptMetadata::tags`].
+    pub const fn metadata<'a>(&self, tags: &'a [(&'a str, &'a [u8])]) -> Metadata<'a> {
         Metadata { tags, expires_ms: self.expires_ms }
     }
 }

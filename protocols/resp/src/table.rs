@@ -1,5 +1,5 @@
-//! The one table of commands: the parser's arity, the answer to `COMMAND`, the categories of users'
-//! rules, the suggestions, and `docs/resp.md`.
+//! The table of commands: source of the arities, the reply to `COMMAND`, the ACL categories, the
+//! suggestions for unknown commands, and `docs/resp.md`.
 
 mod strings;
 mod hashes;
@@ -14,15 +14,15 @@ mod sentinel;
 mod local;
 mod tags;
 
-use crate::command::command_table::Catalogue;
-use crate::command::{Categories, Flags, Group, Places, Walk};
-use crate::command_context::{Command, Run};
+use crate::command::command_table::CommandTable;
+use crate::command::{AclCategories, ArgPositions, CommandFlags, CommandGroup, KeyspaceScope};
+use crate::command_context::{Command, CommandFn};
 use crate::commands;
 use std::sync::LazyLock;
 
 /// All commands.
-pub static TABLE: LazyLock<Catalogue<Run>> =
-    LazyLock::new(|| Catalogue::new(GROUPS.iter().copied().flatten()));
+pub static TABLE: LazyLock<CommandTable<CommandFn>> =
+    LazyLock::new(|| CommandTable::new(GROUPS.iter().copied().flatten()));
 
 const GROUPS: &[&[Command]] = &[
     strings::COMMANDS,
@@ -39,32 +39,32 @@ const GROUPS: &[&[Command]] = &[
     tags::COMMANDS,
 ];
 
-/// What a row says unless it says something else.
+/// Default values of a row.
 const ROW: Command = Command {
     name: "",
     arity: 1,
-    flags: Flags::NONE,
-    keys: Places::No,
-    channels: Places::No,
-    walk: Walk::No,
-    group: Group::Server,
-    also: Categories::NONE,
+    flags: CommandFlags::NONE,
+    keys: ArgPositions::None,
+    channels: ArgPositions::None,
+    walk: KeyspaceScope::None,
+    group: CommandGroup::Server,
+    also: AclCategories::NONE,
     summary: "",
     complexity: "O(1)",
     differs: "",
     number: 0,
-    run: commands::of_parts,
+    run: commands::container,
 };
 
-const READ: Flags = Flags::READONLY;
-const READ_FAST: Flags = READ.and(Flags::FAST);
-const WRITE: Flags = Flags::WRITE;
-const WRITE_FAST: Flags = WRITE.and(Flags::FAST);
+const READ: CommandFlags = CommandFlags::READONLY;
+const READ_FAST: CommandFlags = READ.and(CommandFlags::FAST);
+const WRITE: CommandFlags = CommandFlags::WRITE;
+const WRITE_FAST: CommandFlags = WRITE.and(CommandFlags::FAST);
 /// Writes, and may need more memory.
-const GROW: Flags = WRITE.and(Flags::DENYOOM);
-const GROW_FAST: Flags = GROW.and(Flags::FAST);
-/// Needs no records.
-const ANY_TIME: Flags = Flags::LOADING.and(Flags::STALE);
-/// About the connection.
-const TALK: Flags = ANY_TIME.and(Flags::NOSCRIPT);
-const OPERATOR: Flags = TALK.and(Flags::ADMIN);
+const GROW: CommandFlags = WRITE.and(CommandFlags::DENYOOM);
+const GROW_FAST: CommandFlags = GROW.and(CommandFlags::FAST);
+/// Accesses no records.
+const ANY_TIME: CommandFlags = CommandFlags::LOADING.and(CommandFlags::STALE);
+/// Concerns the connection.
+const CONNECTION: CommandFlags = ANY_TIME.and(CommandFlags::NOSCRIPT);
+const OPERATOR: CommandFlags = CONNECTION.and(CommandFlags::ADMIN);

@@ -2,14 +2,16 @@
 
 use crate::keeper::system;
 use crate::options::Options;
+use crate::presets::{self, Case, Measured, Preset};
+use crate::protocol::in_words;
 use crate::result::Run;
 use crate::table::{Align, Table, wrapped};
 use crate::targets::{self, Way};
 use crate::{outputs, report, run, saved, workloads};
 use nearstate_model::{Error, Result};
 use std::io::Write;
-use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Runs what the options ask for. Progress goes to standard error, tables or JSON to `out`.
 ///
@@ -18,39 +20,177 @@ use std::sync::atomic::AtomicBool;
 /// known of it was told.
 pub fn run(
     options: &Options,
-    command: &str,
+    words: &[String],
     stop: &'static AtomicBool,
     out: &mut impl Write,
 ) -> Result<()> {
     if options.list {
         return list(out);
     }
-    let outputs = [("--save", options.save.as_deref()), ("--report", options.report.as_deref())];
-    outputs::check(&outputs, &[])?;
-    let run = run::run(options, command, stop)?;
+    if let Some(name) = &options.preset {
+        return run_preset(name, options, words, (stop, out));
+    }
+    outputs::check(&files(options), &[])?;
+    let run = run::run(options, &command(words), stop)?;
     let mut failures = tell(&run, options, out);
     failures.extend(judge(&run).err());
     outputs::together(failures)
 }
 
+/// A case of a preset, parsed from its command line.
+#[derive(clap::Parser)]
+struct CaseLine {
+    #[command(flatten)]
+    options: Options,
+}
+
+/// Runs all cases of a preset, then prints their figures and goals, or their runs as a JSON array.
+fn run_preset(
+    name: &str,
+    given: &Options,
+    words: &[String],
+    (stop, out): (&'static AtomicBool, &mut impl Write),
+) -> Result<()> {
+    let given_words = words.iter().skip_while(|word| *word != "run").skip(1).cloned();
+    let given_words: Vec<String> = given_words.collect();
+    let mut cases = Vec::new();
+    for preset in presets::named(name)? {
+        for case in preset.cases {
+            let line = presets::command_line(&preset, case, &given_words);
+            let options = case_options(&line, given, (&preset, case))?;
+            outputs::check(&files(&options), &[])?;
+            cases.push((preset, *case, options, line));
+        }
+    }
+    let (mut measured, mut failures) = (Vec::new(), Vec::new());
+    for (preset, case, options, line) in cases {
+        let run = match run::run(&options, &format!("nearstate bench {}", line.join(" ")), stop) {
+            Ok(run) => run,
+            Err(e) => {
+                failures.push(in_case(&preset, &case, &e));
+                continue;
+            }
+        };
+        failures.extend(write_files(&run, &options));
+        failures.extend(judge(&run).err().map(|e| in_case(&preset, &case, &e)));
+        measured.push(Measured { preset, case, run });
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    let is_printed = preset_text(&measured, given.json)
+        .and_then(|text| write!(out, "{text}").and_then(|()| out.flush()).map_err(|e| wrote(&e)));
+    failures.extend(is_printed.err());
+    outputs::together(failures)
+}
+
+fn in_case(preset: &Preset, case: &Case, e: &Error) -> Error {
+    Error::Backend { detail: format!("{}/{}: {}", preset.name, case.name, in_words(e)) }
+}
+
+/// The options of a case: scaled, and with files of its own.
+fn case_options(
+    line: &[String],
+    given: &Options,
+    (preset, case): (&Preset, &Case),
+) -> Result<Options> {
+    let parsed = <CaseLine as clap::Parser>::try_parse_from(line);
+    let mut options = parsed.map_err(|e| Error::BadArgument { detail: e.to_string() })?.options;
+    if let Some(factor) = given.scale {
+        let least = options.clients * options.depth;
+        options.ops = scaled(options.ops, factor).max(1);
+        options.records = options.records.map(|records| scaled(records, factor).max(least));
+        options.warm_up = options.warm_up.map(|ops| scaled(ops, factor));
+    }
+    options.scale = None;
+    let of_case = |path: &PathBuf| {
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        let end =
+            path.extension().map_or_else(String::new, |e| format!(".{}", e.to_string_lossy()));
+        path.with_file_name(format!("{stem}-{}-{}{end}", preset.name, case.name))
+    };
+    options.save = options.save.as_ref().map(of_case);
+    options.report = options.report.as_ref().map(of_case);
+    Ok(options)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts far below 2^53")]
+#[expect(clippy::cast_possible_truncation, reason = "bounded by the options' limits")]
+#[expect(clippy::cast_sign_loss, reason = "a factor is positive")]
+fn scaled(count: u64, factor: f64) -> u64 {
+    (count as f64 * factor).round() as u64
+}
+
+fn preset_text(measured: &[Measured], is_json: bool) -> Result<String> {
+    if is_json {
+        let runs: Vec<&Run> = measured.iter().map(|one| &one.run).collect();
+        return json(&runs);
+    }
+    let mut text = presets::summary(measured).text();
+    if let Some(goals) = presets::goals(measured) {
+        text.push_str("\nGoals\n\n");
+        text.push_str(&goals.text());
+    }
+    let mut caveats: Vec<&str> = Vec::new();
+    for caveat in measured.iter().flat_map(|one| &one.run.caveats) {
+        if !caveats.contains(&caveat.as_str()) {
+            caveats.push(caveat);
+        }
+    }
+    if !caveats.is_empty() {
+        text.push_str("\nKeep in mind\n");
+        caveats.iter().for_each(|caveat| text.push_str(&wrapped(caveat, "  - ", "    ")));
+    }
+    Ok(text)
+}
+
+fn json(results: &impl serde::Serialize) -> Result<String> {
+    let text = serde_json::to_string(results)
+        .map_err(|e| Error::Backend { detail: format!("encoding the results: {e}") })?;
+    Ok(text + "\n")
+}
+
+/// The command of a run, with the words quoted that a shell would split.
+fn command(words: &[String]) -> String {
+    let quoted = |word: &String| {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=+@%".contains(c);
+        if !word.is_empty() && word.chars().all(is_plain) {
+            word.clone()
+        } else {
+            format!("'{}'", word.replace('\'', r"'\''"))
+        }
+    };
+    let words = words.iter().map(quoted);
+    std::iter::once("nearstate".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+}
+
+fn files(options: &Options) -> [(&'static str, Option<&Path>); 2] {
+    [("--save", options.save.as_deref()), ("--report", options.report.as_deref())]
+}
+
 /// What can be lost least comes first, and what fails keeps nothing else from being told: the
 /// failures.
 fn tell(run: &Run, options: &Options, out: &mut impl Write) -> Vec<Error> {
+    let mut failures = write_files(run, options);
+    let page = options.report.as_deref().filter(|page| !options.json && page.exists());
+    let is_printed = words(run, options, page)
+        .and_then(|text| write!(out, "{text}").and_then(|()| out.flush()).map_err(|e| wrote(&e)));
+    failures.extend(is_printed.err());
+    failures
+}
+
+/// Writes the saved run and the page; returns the failures.
+fn write_files(run: &Run, options: &Options) -> Vec<Error> {
     let is_saved = options.save.as_deref().map_or(Ok(()), |path| saved::save(run, path));
     let page = || report::page(run).html();
     let reported = options.report.as_deref();
     let is_reported = reported.map_or(Ok(()), |path| saved::write_file(path, page().as_bytes()));
-    let told_page = reported.filter(|_| is_reported.is_ok() && !options.json);
-    let is_printed = words(run, options, told_page)
-        .and_then(|text| write!(out, "{text}").and_then(|()| out.flush()).map_err(|e| wrote(&e)));
-    [is_saved, is_reported, is_printed].into_iter().filter_map(Result::err).collect()
+    [is_saved, is_reported].into_iter().filter_map(Result::err).collect()
 }
 
 fn words(run: &Run, options: &Options, page: Option<&Path>) -> Result<String> {
     if options.json {
-        let text = serde_json::to_string(run)
-            .map_err(|e| Error::Backend { detail: format!("the results cannot be told: {e}") })?;
-        return Ok(text + "\n");
+        return json(run);
     }
     let mut text = report::text(run);
     if options.classes {
@@ -90,6 +230,11 @@ fn list(out: &mut impl Write) -> Result<()> {
         for (variant, meaning) in workload.variants() {
             text.push_str(&wrapped(&format!("{variant}: {meaning}"), "    ", "      "));
         }
+    }
+    text.push_str("\nPresets\n");
+    for preset in presets::all() {
+        let line = format!("{} ({}): {}", preset.name, preset.workload, preset.about);
+        text.push_str(&wrapped(&line, "\n  ", "      "));
     }
     text.push_str("\nTargets, and how they do what not every store has\n\n");
     text.push_str(&abilities().text());

@@ -2,7 +2,6 @@
 
 pub mod transactions;
 pub mod micro;
-pub mod server;
 pub mod access;
 pub mod node;
 pub mod targets;

@@ -5,8 +5,10 @@
 
 pub mod peer_commands;
 pub mod conformance;
+pub mod code;
 pub mod deliver;
 pub mod commands;
+pub mod presets;
 pub mod compare;
 pub mod report;
 pub mod outputs;

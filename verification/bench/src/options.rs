@@ -23,14 +23,24 @@ Examples:
   nearstate bench run ycsb --variant b --rate 2000 --ops 20000       # open loop
   nearstate bench run ue-signalling --targets node,redis --ramp 1ms  # highest rate with that p99
   nearstate bench run ue-signalling --ramp 1ms --arrivals poisson    # with starts by chance
+  nearstate bench run --preset thesis --scale 0.1                    # several runs and their goals
 
 Ctrl-C ends a run: the turns that were over until then are verified no more, but shown and saved.
 The turn under way is not shown.")]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct Options {
     /// The workload
-    #[arg(required_unless_present = "list")]
+    #[arg(required_unless_present_any = ["list", "preset"])]
     pub workload: Option<String>,
+
+    /// Run the cases of a preset one after the other and show their figures beside each other and
+    /// against the goals; other options replace those of its cases. Names: --list
+    #[arg(long, value_name = "NAME")]
+    pub preset: Option<String>,
+
+    /// Change records and operations of the preset by this factor, such as 0.1
+    #[arg(long, requires = "preset", value_name = "FACTOR", value_parser = factor)]
+    pub scale: Option<f64>,
 
     /// List workloads, their variants, and targets with what each needs
     #[arg(long)]
@@ -174,6 +184,11 @@ pub struct Options {
 fn seconds(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| "a number of seconds".to_owned())?;
     if (0.01..=86_400.0).contains(&seconds) { Ok(seconds) } else { Err("0.01 to 86400".into()) }
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    let factor: f64 = text.parse().map_err(|_| "a factor such as 0.1".to_owned())?;
+    if (0.0001..=1000.0).contains(&factor) { Ok(factor) } else { Err("0.0001 to 1000".into()) }
 }
 
 fn rate(text: &str) -> Result<f64, String> {

@@ -8,8 +8,10 @@ pub mod ring;
 pub mod redis;
 pub mod region;
 pub mod lmdb;
+pub mod dashmap;
 pub mod memcached;
 pub mod geode;
+pub mod whitedb;
 mod resp;
 mod joined;
 mod started;
@@ -209,7 +211,9 @@ pub fn all() -> Vec<Box<dyn Target>> {
     all.extend(redis::ALL.map(|target| Box::new(target) as Box<dyn Target>));
     all.push(Box::new(memcached::MemcachedTarget));
     all.push(Box::new(lmdb::LmdbTarget));
+    all.push(Box::new(dashmap::DashMapTarget));
     all.push(Box::new(geode::GeodeTarget));
+    all.push(Box::new(whitedb::WhiteDbTarget));
     all.push(Box::new(null::NullTarget));
     all
 }

@@ -1,4 +1,5 @@
-//! No file of the workspace names a place of one machine: a home, or the folder it was checked out in.
+//! No file of the workspace names a place of one machine: a home, or the folder it was checked out
+//! in.
 
 use crate::finding::Finding;
 use crate::run;

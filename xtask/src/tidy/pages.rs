@@ -128,7 +128,8 @@ mod tests {
         let planted = Planted::new();
         planted.file("store/src/lib.rs", "//! A.\n");
         planted.file("docs/a.md", "");
-        let text = "`store/src/lib.rs` [a](a.md#part) [b](../store/src/lib.rs) `x.rs` `/dev/shm/a.md`\n\
+        let text = "`store/src/lib.rs` [a](a.md#part) [b](../store/src/lib.rs) \
+                    `x.rs` `/dev/shm/a.md`\n\
                     [c](https://example.org/gone.md)\n```\n`store/gone.rs`\n```\n\
                     [d](gone.md)\n`store/gone.rs`\n";
         assert_eq!(

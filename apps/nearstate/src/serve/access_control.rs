@@ -122,10 +122,10 @@ pub(crate) fn addresses(settings: &Settings, users: &Users) -> Result<()> {
     let requires_certificate = settings.tls_client_ca.is_some();
     let tls = settings.tls_listen.iter().map(|address| (address, true));
     for (address, is_tls) in plain.chain(tls).filter(|(address, _)| is_wide(address)) {
-        if is_tls && (requires_certificate || !users.let_strangers_in()) {
+        if is_tls && (requires_certificate || !users.allows_passwordless()) {
             continue;
         }
-        if !users.let_strangers_in() {
+        if !users.allows_passwordless() {
             log::emit(log::PLAIN_TEXT_PASSWORDS, &[("address", address)]);
         } else if settings.is_insecure {
             log::emit(log::UNAUTHENTICATED, &[("address", address)]);

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use nearstate_node::executor::{ExecutorStats, TaskClass};
 use nearstate_node::{Core, CoreStats, NodeMetrics, NodeStats};
 use nearstate_observe::{Report, Source};
-use nearstate_resp::server::Server;
+use nearstate_resp::server::RespServer;
 use nearstate_store::{Region, Session};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -31,7 +31,7 @@ pub(crate) struct ServerMetrics(Arc<MetricSources>);
 #[derive(Debug)]
 struct MetricSources {
     region: Region,
-    server: Arc<Server>,
+    server: Arc<RespServer>,
     /// There once the node serves.
     node: OnceLock<NodeMetrics>,
     is_ending: AtomicBool,
@@ -40,7 +40,7 @@ struct MetricSources {
 }
 
 impl ServerMetrics {
-    pub(crate) fn new(region: Region, server: Arc<Server>) -> Self {
+    pub(crate) fn new(region: Region, server: Arc<RespServer>) -> Self {
         let (node, is_ending) = (OnceLock::new(), AtomicBool::new(false));
         let records = Mutex::default();
         Self(Arc::new(MetricSources { region, server, node, is_ending, records }))
@@ -240,35 +240,35 @@ fn polls(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result
 
 fn requests(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let server = &metrics.0.server;
-    let (all, errors) = server.tallies.requests();
+    let (all, errors) = server.stats.requests();
     let read = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
-    let tallies = &server.tallies;
-    let [hits, misses] = tallies.found();
+    let stats = &server.stats;
+    let [hits, misses] = stats.lookups();
     for (name, help, value) in [
         ("requests", "RESP requests.", all),
         ("errors", "RESP requests with an error reply.", errors),
-        ("connections", "RESP connections accepted.", read(&tallies.connections)),
-        ("messages_published", "Messages published.", read(&tallies.published)),
+        ("connections", "RESP connections accepted.", read(&stats.connections)),
+        ("messages_published", "Messages published.", read(&stats.published)),
         ("keyspace_hits", "Key reads that found a record.", hits),
         ("keyspace_misses", "Key reads that found no record.", misses),
         (
             "slow_subscribers",
             "Subscribers disconnected because too many bytes were queued.",
-            server.hub.post.overruns(),
+            server.pubsub.budget.overruns(),
         ),
     ] {
         counter(to, &format!("resp_{name}"), help, value)?;
     }
     let clients = server.client_count() as u64;
     gauge(to, "resp_clients", "Connected clients.", clients)?;
-    let waiting = server.hub.post.bytes() as u64;
+    let waiting = server.pubsub.budget.bytes() as u64;
     gauge(to, "resp_pubsub_bytes", "Bytes of messages queued for subscribers.", waiting)?;
-    let slow = server.slow_count() as u64;
+    let slow = server.slow_log_len() as u64;
     gauge(to, "resp_slowlog_entries", "Entries of the slow log.", slow)
 }
 
 fn commands(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let all = metrics.0.server.tallies.commands();
+    let all = metrics.0.server.stats.commands();
     let label = |name: &&'static str| [("command", *name)];
     let values = all.iter().map(|(name, tally)| (label(name), tally.calls));
     counters(to, "resp_command_calls", "Calls, by command.", values)?;
@@ -284,7 +284,7 @@ fn commands(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Res
 }
 
 fn latencies(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let all = metrics.0.server.tallies.latencies();
+    let all = metrics.0.server.stats.latencies();
     let values = all.map(|(class, seen)| ([("class", class.name())], seen));
     let help = "Duration of requests, by class of command.";
     histograms(to, "resp_request_seconds", help, values)

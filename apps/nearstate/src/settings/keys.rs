@@ -243,7 +243,7 @@ impl Settings {
     }
 
     /// What the protocol of Redis is told, users and the port aside.
-    pub(crate) fn apply_to(&self, resp: &mut nearstate_resp::server::Settings) {
+    pub(crate) fn apply_to(&self, resp: &mut nearstate_resp::server::RespSettings) {
         resp.announced_host.clone_from(&self.announced_host);
         resp.masters.clone_from(&self.masters);
         resp.region = self.region.display().to_string();

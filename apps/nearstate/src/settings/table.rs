@@ -291,7 +291,7 @@ impl Settings {
     }
 
     /// Sets the settings of the RESP protocol, except users and port.
-    pub(crate) fn apply_to(&self, resp: &mut nearstate_resp::server::Settings) {
+    pub(crate) fn apply_to(&self, resp: &mut nearstate_resp::server::RespSettings) {
         resp.announced_host.clone_from(&self.sentinel_announce_host);
         resp.masters.clone_from(&self.sentinel_masters);
         resp.region = self.region.display().to_string();

@@ -87,9 +87,9 @@ fn the_defaults_are_those_of_the_libraries() {
     let settings = Settings::parse(&SettingLayers::default()).unwrap();
     assert_eq!(settings.limits(), nearstate_node::ConnectionLimits::default());
     let users = || nearstate_resp::acl::Users::open(&nearstate_resp::table::TABLE);
-    let mut resp = nearstate_resp::server::Settings::new(users());
+    let mut resp = nearstate_resp::server::RespSettings::new(users());
     settings.apply_to(&mut resp);
-    let known = nearstate_resp::server::Settings::new(users());
+    let known = nearstate_resp::server::RespSettings::new(users());
     assert_eq!(
         (resp.mailbox_bytes_max, resp.subscriptions_max, resp.request_bytes_max),
         (known.mailbox_bytes_max, known.subscriptions_max, known.request_bytes_max)

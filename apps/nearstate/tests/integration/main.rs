@@ -11,7 +11,7 @@
 
 mod access;
 mod bench_run;
-mod bench_server;
+mod bench_micro;
 mod conformance;
 mod fixture;
 mod hostile;

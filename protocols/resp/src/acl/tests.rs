@@ -1,18 +1,20 @@
 //! Rules, read and kept. The catalogue is a small one of the tests' own.
 
 use super::*;
-use crate::command::{Categories, Command, Flags, Group, Places, Walk};
-use crate::parse::KeptArgs;
+use crate::command::{
+    AclCategories, ArgPositions, Command, CommandFlags, CommandGroup, KeyspaceScope,
+};
+use crate::parse::OwnedArgs;
 
 const ROW: Command<()> = Command {
     name: "",
     arity: -1,
-    flags: Flags::NONE,
-    keys: Places::No,
-    channels: Places::No,
-    walk: Walk::No,
-    group: Group::Server,
-    also: Categories::NONE,
+    flags: CommandFlags::NONE,
+    keys: ArgPositions::None,
+    channels: ArgPositions::None,
+    walk: KeyspaceScope::None,
+    group: CommandGroup::Server,
+    also: AclCategories::NONE,
     summary: "",
     complexity: "",
     differs: "",
@@ -20,50 +22,69 @@ const ROW: Command<()> = Command {
     run: (),
 };
 
-const READ: Command<()> =
-    Command { flags: Flags::READONLY, keys: Places::ALL, group: Group::Keys, ..ROW };
+const READ: Command<()> = Command {
+    flags: CommandFlags::READONLY,
+    keys: ArgPositions::ALL,
+    group: CommandGroup::Keys,
+    ..ROW
+};
 
-fn catalogue() -> Catalogue<()> {
-    Catalogue::new(&[
-        Command { name: "get", keys: Places::ONE, group: Group::Strings, ..READ },
-        Command { name: "set", keys: Places::ONE, flags: Flags::WRITE, ..READ },
+fn table() -> CommandTable<()> {
+    CommandTable::new(&[
+        Command { name: "get", keys: ArgPositions::ONE, group: CommandGroup::Strings, ..READ },
+        Command { name: "set", keys: ArgPositions::ONE, flags: CommandFlags::WRITE, ..READ },
         Command { name: "mget", ..READ },
-        Command { name: "keys", keys: Places::No, walk: Walk::Pattern(1), ..READ },
-        Command { name: "scan", keys: Places::No, walk: Walk::Match, ..READ },
-        Command { name: "flushall", walk: Walk::All, flags: Flags::WRITE, ..ROW },
-        Command { name: "publish", channels: Places::ONE, flags: Flags::PUBSUB, ..ROW },
-        Command { name: "subscribe", channels: Places::ALL, flags: Flags::PUBSUB, ..ROW },
-        Command { name: "psubscribe", channels: Places::ALL, flags: Flags::PUBSUB, ..ROW },
-        Command { name: "auth", flags: Flags::NO_AUTH, ..ROW },
-        Command { name: "client", arity: -2, flags: Flags::CONTAINER, ..ROW },
+        Command { name: "keys", keys: ArgPositions::None, walk: KeyspaceScope::Pattern(1), ..READ },
+        Command { name: "scan", keys: ArgPositions::None, walk: KeyspaceScope::Match, ..READ },
+        Command { name: "flushall", walk: KeyspaceScope::All, flags: CommandFlags::WRITE, ..ROW },
+        Command {
+            name: "publish",
+            channels: ArgPositions::ONE,
+            flags: CommandFlags::PUBSUB,
+            ..ROW
+        },
+        Command {
+            name: "subscribe",
+            channels: ArgPositions::ALL,
+            flags: CommandFlags::PUBSUB,
+            ..ROW
+        },
+        Command {
+            name: "psubscribe",
+            channels: ArgPositions::ALL,
+            flags: CommandFlags::PUBSUB,
+            ..ROW
+        },
+        Command { name: "auth", flags: CommandFlags::NO_AUTH, ..ROW },
+        Command { name: "client", arity: -2, flags: CommandFlags::CONTAINER, ..ROW },
         Command { name: "client|id", ..ROW },
-        Command { name: "client|list", flags: Flags::ADMIN, ..ROW },
+        Command { name: "client|list", flags: CommandFlags::ADMIN, ..ROW },
     ])
 }
 
 fn users(text: &str) -> Users {
-    Users::parse(text, &catalogue()).unwrap()
+    Users::parse(text, &table()).unwrap()
 }
 
 fn user(rules: &str) -> Arc<User> {
-    Arc::clone(users(&format!("user u on nopass {rules}")).named(b"u").unwrap())
+    Arc::clone(users(&format!("user u on nopass {rules}")).find(b"u").unwrap())
 }
 
 /// What the user is told.
-fn told(user: &User, request: &str) -> String {
-    let catalogue = catalogue();
-    let kept: KeptArgs = request.split(' ').map(str::as_bytes).collect();
-    let command = catalogue.asked(kept.args()).unwrap();
+fn triple(user: &User, request: &str) -> String {
+    let table = table();
+    let kept: OwnedArgs = request.split(' ').map(str::as_bytes).collect();
+    let command = table.lookup(kept.args()).unwrap();
     user.check(command, kept.args()).err().map_or_else(String::new, |why| why.text().to_owned())
 }
 
 #[track_caller]
 fn assert_may(user: &User, may: &[&str], may_not: &[&str]) {
     for request in may {
-        assert_eq!(told(user, request), "", "{request}");
+        assert_eq!(triple(user, request), "", "{request}");
     }
     for request in may_not {
-        assert!(told(user, request).starts_with("NOPERM "), "{request}");
+        assert!(triple(user, request).starts_with("NOPERM "), "{request}");
     }
 }
 
@@ -71,21 +92,21 @@ fn assert_may(user: &User, may: &[&str], may_not: &[&str]) {
 fn where_nobody_was_declared_everybody_may_everything() {
     for text in ["", "\n  \n# nobody\n"] {
         let users = users(text);
-        let default = users.welcome().unwrap();
-        assert!(default.may_everything);
+        let default = users.initial_user().unwrap();
+        assert!(default.is_unrestricted);
         assert_eq!(default.line(), "user default on nopass ~* &* +@all");
         assert_may(default, &["get x", "flushall", "keys *", "publish c m"], &[]);
     }
-    assert!(Users::open(&catalogue()).prove(b"default", b"any").is_some());
+    assert!(Users::open(&table()).authenticate(b"default", b"any").is_some());
 }
 
 #[test]
 fn once_somebody_was_declared_nobody_else_comes_in() {
     let users = users("user xapp on >secret ~* &* +@all");
-    assert!(users.welcome().is_none());
-    assert!(users.prove(b"default", b"").is_none());
-    assert!(users.prove(b"xapp", b"secret").unwrap().may_everything);
-    assert_eq!(users.every().len(), 1);
+    assert!(users.initial_user().is_none());
+    assert!(users.authenticate(b"default", b"").is_none());
+    assert!(users.authenticate(b"xapp", b"secret").unwrap().is_unrestricted);
+    assert_eq!(users.iter().len(), 1);
 }
 
 #[test]
@@ -95,7 +116,8 @@ fn a_password_is_right_or_not() {
     let users = users(&format!(
         "user a on >one >two\nuser b on #{digits}\nuser c off >pw\nuser d on nopass\nuser e >x"
     ));
-    let is_in = |name: &str, word: &str| users.prove(name.as_bytes(), word.as_bytes()).is_some();
+    let is_in =
+        |name: &str, word: &str| users.authenticate(name.as_bytes(), word.as_bytes()).is_some();
     for (name, word, is_right) in [
         ("a", "one", true),
         ("a", "two", true),
@@ -112,7 +134,7 @@ fn a_password_is_right_or_not() {
     ] {
         assert_eq!(is_in(name, word), is_right, "{name} {word}");
     }
-    let shown: Vec<String> = users.named(b"b").unwrap().passwords().collect();
+    let shown: Vec<String> = users.find(b"b").unwrap().passwords().collect();
     assert_eq!(shown, [digits]);
     assert!(!format!("{users:?}").contains("30c9"), "a log would have the hash");
 }
@@ -130,7 +152,7 @@ fn a_user_may_run_what_the_rules_say_last() {
     let last = user("~* &* +get -@all +set");
     assert_may(&last, &["set x y"], &["get x"]);
     assert_eq!(
-        told(&none, "get x"),
+        triple(&none, "get x"),
         "NOPERM this user has no permissions to run the 'get' command"
     );
 }
@@ -144,7 +166,7 @@ fn a_user_may_touch_the_keys_of_his_namespaces() {
         &["get x", "get {ab},x", "mget {a},x {c},y", "get {a}x", "set {},x v", "flushall"],
     );
     let what = "NOPERM this user has no permissions to access one of the keys used as arguments";
-    assert_eq!(told(&two, "get {c},x"), what);
+    assert_eq!(triple(&two, "get {c},x"), what);
     let plain = user("~{},* +@all");
     assert_may(&plain, &["get x", "get {},x"], &["get {a},x", "keys *"]);
 }
@@ -176,8 +198,8 @@ fn a_user_may_use_the_channels_that_his_patterns_match() {
 fn a_line_that_is_shown_can_be_read_again() {
     let rules = "user u on #30c952fab122c3f9759f02a6d95c3758b246b4fee239957b2d4fee46e26170c4 \
                  ~{a},* ~{},* resetchannels &x &y* -@all +@read -mget +client|id";
-    let line = users(rules).named(b"u").unwrap().line();
-    assert_eq!(users(&line).named(b"u").unwrap().line(), line);
+    let line = users(rules).find(b"u").unwrap().line();
+    assert_eq!(users(&line).find(b"u").unwrap().line(), line);
     let mut words: Vec<&str> = rules.split(' ').collect();
     let mut again: Vec<&str> = line.split(' ').collect();
     words.sort_unstable();
@@ -189,7 +211,7 @@ fn a_line_that_is_shown_can_be_read_again() {
 fn rules_can_be_taken_back() {
     let line = user("~* &* +@all resetkeys resetchannels nocommands ~{a},*").line();
     assert_eq!(line, "user u on nopass ~{a},* resetchannels -@all");
-    assert!(Users::parse("user u on >a nopass resetpass", &catalogue()).is_err());
+    assert!(Users::parse("user u on >a nopass resetpass", &table()).is_err());
     assert_eq!(user("+@all ~* reset on nopass").line(), "user u on nopass resetchannels -@all");
     assert_eq!(user("+get +get +@read +get").command_rules(), "-@all +@read +get");
 }
@@ -202,7 +224,7 @@ fn a_line_that_is_none_says_what_would_be_right() {
         ("user a nopas", 1, "word 3: this is no rule: there are on, off"),
         ("user a on", 1, "has no password"),
         ("user a nopass\nuser a off", 2, "is declared twice"),
-        ("user a +gte", 1, "there is no command 'gte': is 'get' meant?"),
+        ("user a +gte", 1, "unknown command 'gte', did you mean 'get'?"),
         ("user a +zrangebyscore", 1, "docs/resp.md lists all"),
         ("user a +@reed", 1, "there is no category '@reed': keyspace, read,"),
         ("user a #abc", 1, "64 hexadecimal digits"),
@@ -216,7 +238,7 @@ fn a_line_that_is_none_says_what_would_be_right() {
         ("user a \u{e9}", 1, "is no rule"),
         ("user a on > secret", 1, "word 4: write the password right behind `>`"),
     ] {
-        let error = Users::parse(text, &catalogue()).unwrap_err();
+        let error = Users::parse(text, &table()).unwrap_err();
         assert_eq!(error.line, line, "{text}");
         assert!(error.what.contains(says), "{text}: {error}");
     }

@@ -1,12 +1,12 @@
-//! One user: what he may do, judged for each request.
+//! One user and the permission check of a request.
 
 use super::DEFAULT_USER;
-use super::password::Secrets;
-use crate::command::command_table::Catalogue;
-use crate::command::{Command, Flags, Walk};
+use super::password::PasswordHashes;
+use crate::command::command_table::CommandTable;
+use crate::command::{Command, CommandFlags, KeyspaceScope};
 use crate::key_name::{KeyName, pattern_namespace};
 use crate::parse::Args;
-use crate::reply::error_reply::Refusal;
+use crate::reply::error_reply::ErrorReply;
 use nearstate_store::glob;
 use std::collections::BTreeSet;
 
@@ -16,191 +16,192 @@ pub struct User {
     pub(super) name: String,
     pub(super) is_on: bool,
     pub(super) is_nopass: bool,
-    pub(super) secrets: Secrets,
-    /// A bit for each command of the catalogue, by its number.
+    pub(super) password_hashes: PasswordHashes,
+    /// A bit for each command, by its number.
     pub(super) commands: Vec<u64>,
-    /// The rules that `commands` was made of.
+    /// The rules that resulted in `commands`.
     pub(super) command_rules: Vec<String>,
-    pub(super) namespaces: Namespaces,
-    pub(super) channels: Channels,
-    /// Whether nothing is forbidden to him: then nothing needs to be looked at.
-    pub(super) may_everything: bool,
+    pub(super) namespaces: NamespaceRule,
+    pub(super) channels: ChannelRule,
+    /// True if every request is allowed, so that no check is needed.
+    pub(super) is_unrestricted: bool,
 }
 
-/// Which namespaces' keys he may use.
+/// Namespaces whose keys are allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Namespaces {
+pub(super) enum NamespaceRule {
     All,
     These(BTreeSet<String>),
 }
 
-/// Which channels he may use.
+/// Channels that are allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Channels {
+pub(super) enum ChannelRule {
     All,
     Matching(BTreeSet<Vec<u8>>),
 }
 
-const NO_KEY: Refusal = Refusal::fixed(
+const NO_KEY: ErrorReply = ErrorReply::fixed(
     "NOPERM this user has no permissions to access one of the keys used as arguments",
 );
-const NO_CHANNEL: Refusal = Refusal::fixed(
+const NO_CHANNEL: ErrorReply = ErrorReply::fixed(
     "NOPERM this user has no permissions to access one of the channels used as arguments",
 );
 
 impl User {
-    /// A user who may do nothing.
-    pub(super) fn new<R>(name: &str, catalogue: &Catalogue<R>) -> Self {
+    /// A user without permissions.
+    pub(super) fn new<R>(name: &str, table: &CommandTable<R>) -> Self {
         Self {
             name: name.to_owned(),
             is_on: false,
             is_nopass: false,
-            secrets: Secrets::default(),
-            commands: vec![0; catalogue.commands().len().div_ceil(64)],
+            password_hashes: PasswordHashes::default(),
+            commands: vec![0; table.commands().len().div_ceil(64)],
             command_rules: vec!["-@all".to_owned()],
-            namespaces: Namespaces::These(BTreeSet::new()),
-            channels: Channels::Matching(BTreeSet::new()),
-            may_everything: false,
+            namespaces: NamespaceRule::These(BTreeSet::new()),
+            channels: ChannelRule::Matching(BTreeSet::new()),
+            is_unrestricted: false,
         }
     }
 
-    /// The default user of a server where nobody was declared.
-    pub(super) fn everybody<R>(catalogue: &Catalogue<R>) -> Self {
-        let mut user = Self::new(DEFAULT_USER, catalogue);
+    /// The default user of a server without declared users.
+    pub(super) fn unrestricted<R>(table: &CommandTable<R>) -> Self {
+        let mut user = Self::new(DEFAULT_USER, table);
         user.commands.fill(u64::MAX);
         Self {
             is_on: true,
             is_nopass: true,
             command_rules: vec!["+@all".to_owned()],
-            namespaces: Namespaces::All,
-            channels: Channels::All,
-            may_everything: true,
+            namespaces: NamespaceRule::All,
+            channels: ChannelRule::All,
+            is_unrestricted: true,
             ..user
         }
     }
 
-    /// His name.
+    /// Name of the user.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether he may come in at all.
+    /// Whether the user can log in.
     pub fn is_on(&self) -> bool {
         self.is_on
     }
 
-    /// Whether nothing is forbidden to him: every command, key and channel.
-    pub fn may_everything(&self) -> bool {
-        self.may_everything
+    /// Whether every command, key and channel is allowed.
+    pub fn is_unrestricted(&self) -> bool {
+        self.is_unrestricted
     }
 
-    /// Whether any password is right.
+    /// Whether every password is accepted.
     pub fn is_nopass(&self) -> bool {
         self.is_nopass
     }
 
-    pub(super) fn secrets(&self) -> &Secrets {
-        &self.secrets
+    pub(super) fn password_hashes(&self) -> &PasswordHashes {
+        &self.password_hashes
     }
 
-    /// Judges a request whose command and number of arguments are right.
+    /// Checks the permissions for a request with valid command and arity.
     ///
     /// # Errors
-    /// What he may not: the command, one of the keys, the namespaces that it walks, one of the
-    /// channels.
+    /// The command, a key, a scanned namespace or a channel is not allowed.
     #[inline]
-    pub fn check<R>(&self, command: &Command<R>, args: Args<'_>) -> Result<(), Refusal> {
-        if self.may_everything || command.flags.has(Flags::NO_AUTH) {
+    pub fn check<R>(&self, command: &Command<R>, args: Args<'_>) -> Result<(), ErrorReply> {
+        if self.is_unrestricted || command.flags.has(CommandFlags::NO_AUTH) {
             return Ok(());
         }
         self.check_each(command, args)
     }
 
-    fn check_each<R>(&self, command: &Command<R>, args: Args<'_>) -> Result<(), Refusal> {
+    fn check_each<R>(&self, command: &Command<R>, args: Args<'_>) -> Result<(), ErrorReply> {
         if !self.may_run(command) {
             let name = command.name;
             let text = format!("NOPERM this user has no permissions to run the '{name}' command");
-            return Err(Refusal::new(text));
+            return Err(ErrorReply::new(text));
         }
-        if let Namespaces::These(_) = self.namespaces {
+        if let NamespaceRule::These(_) = self.namespaces {
             let mut keys = command.keys.of(args);
             let all = keys.all(|at| args.get(at).is_none_or(|key| self.may_touch(key)));
-            if !all || !self.may_walk(walked(command.walk, args)) {
+            if !all || !self.may_walk(scoped_namespaces(command.walk, args)) {
                 return Err(NO_KEY);
             }
         }
-        if let Channels::Matching(patterns) = &self.channels {
-            // A pattern is allowed where it is written in the rules; else somebody could ask for
-            // more than those match.
+        if let ChannelRule::Matching(patterns) = &self.channels {
+            // A pattern must equal a pattern in the rules: matching it could allow more channels
+            // than the rules do.
             let is_pattern = matches!(command.name, "psubscribe" | "punsubscribe");
-            let may = |channel: &[u8]| {
+            let is_allowed = |channel: &[u8]| {
                 let mut matching = patterns.iter().filter(|one| glob::matches(one, channel));
                 if is_pattern { patterns.contains(channel) } else { matching.next().is_some() }
             };
-            if !command.channels.of(args).all(|at| args.get(at).is_none_or(may)) {
+            if !command.channels.of(args).all(|at| args.get(at).is_none_or(is_allowed)) {
                 return Err(NO_CHANNEL);
             }
         }
         Ok(())
     }
 
-    /// Whether he may run this command.
+    /// Whether a command is allowed.
     #[inline]
     pub fn may_run<R>(&self, command: &Command<R>) -> bool {
         let (word, bit) = (usize::from(command.number / 64), command.number % 64);
         self.commands.get(word).is_some_and(|word| word >> bit & 1 == 1)
     }
 
-    /// Whether he may use this key.
+    /// Whether a key is allowed.
     #[inline]
     pub fn may_touch(&self, key: &[u8]) -> bool {
         match &self.namespaces {
-            Namespaces::All => true,
-            Namespaces::These(names) => names.contains(KeyName::of(key).namespace),
+            NamespaceRule::All => true,
+            NamespaceRule::These(names) => names.contains(KeyName::of(key).namespace),
         }
     }
 
-    fn may_walk(&self, walked: Walked<'_>) -> bool {
-        match (&self.namespaces, walked) {
-            (Namespaces::All, _) | (_, Walked::Nothing) => true,
-            (Namespaces::These(names), Walked::Namespace(name)) => names.contains(name),
-            (Namespaces::These(_), Walked::All) => false,
+    fn may_walk(&self, scoped_namespaces: ScopedNamespaces<'_>) -> bool {
+        match (&self.namespaces, scoped_namespaces) {
+            (NamespaceRule::All, _) | (_, ScopedNamespaces::Nothing) => true,
+            (NamespaceRule::These(names), ScopedNamespaces::Namespace(name)) => {
+                names.contains(name)
+            }
+            (NamespaceRule::These(_), ScopedNamespaces::All) => false,
         }
     }
 
-    /// His passwords, as SHA-256 in hexadecimal digits.
+    /// The password hashes, as SHA-256 in hexadecimal digits.
     pub fn passwords(&self) -> impl ExactSizeIterator<Item = String> {
-        self.secrets.shown()
+        self.password_hashes.hex_digits()
     }
 
-    /// His rules about commands: `-@all +get`.
+    /// Rules for commands: `-@all +get`.
     pub fn command_rules(&self) -> String {
         self.command_rules.join(" ")
     }
 
-    /// His rules about keys: `~{ns},*`.
+    /// Rules for keys: `~{ns},*`.
     pub fn key_rules(&self) -> String {
         match &self.namespaces {
-            Namespaces::All => "~*".to_owned(),
-            Namespaces::These(names) => {
-                let said: Vec<String> = names.iter().map(|name| key_rule(name)).collect();
-                said.join(" ")
+            NamespaceRule::All => "~*".to_owned(),
+            NamespaceRule::These(names) => {
+                let rules: Vec<String> = names.iter().map(|name| key_rule(name)).collect();
+                rules.join(" ")
             }
         }
     }
 
-    /// His rules about channels: `&channel`. What is not UTF-8 cannot stand in a configuration.
+    /// Rules for channels: `&channel`. A configuration contains only valid UTF-8.
     pub fn channel_rules(&self) -> String {
         match &self.channels {
-            Channels::All => "&*".to_owned(),
-            Channels::Matching(patterns) => {
-                let said = patterns.iter().map(|one| format!("&{}", String::from_utf8_lossy(one)));
-                said.collect::<Vec<String>>().join(" ")
+            ChannelRule::All => "&*".to_owned(),
+            ChannelRule::Matching(patterns) => {
+                let rules = patterns.iter().map(|one| format!("&{}", String::from_utf8_lossy(one)));
+                rules.collect::<Vec<String>>().join(" ")
             }
         }
     }
 
-    /// All of it in one line, as `ACL LIST` shows it; such a line can be read again.
+    /// The complete line of `ACL LIST`, which can be parsed again.
     pub fn line(&self) -> String {
         let mut words = vec!["user".to_owned(), self.name.clone()];
         words.push(if self.is_on { "on" } else { "off" }.to_owned());
@@ -209,7 +210,7 @@ impl User {
         }
         words.extend(self.passwords().map(|digits| format!("#{digits}")));
         words.push(self.key_rules());
-        if let Channels::Matching(_) = self.channels {
+        if let ChannelRule::Matching(_) = self.channels {
             words.push("resetchannels".to_owned());
         }
         words.push(self.channel_rules());
@@ -219,7 +220,7 @@ impl User {
     }
 }
 
-/// `~{ns},*`; the keys that name no namespace are `~{},*`.
+/// `~{ns},*`, or `~{},*` for the keys without a namespace.
 fn key_rule(namespace: &str) -> String {
     if namespace == crate::key_name::PLAIN_NAMESPACE {
         return "~{},*".to_owned();
@@ -227,24 +228,24 @@ fn key_rule(namespace: &str) -> String {
     format!("~{{{namespace}}},*")
 }
 
-/// Which namespaces a request walks.
+/// The namespaces that a request scans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Walked<'a> {
+enum ScopedNamespaces<'a> {
     Nothing,
     Namespace(&'a str),
     All,
 }
 
-fn walked(walk: Walk, args: Args<'_>) -> Walked<'_> {
+fn scoped_namespaces(walk: KeyspaceScope, args: Args<'_>) -> ScopedNamespaces<'_> {
     let pattern = match walk {
-        Walk::No => return Walked::Nothing,
-        Walk::All => return Walked::All,
-        Walk::Pattern(at) => args.get(usize::from(at)),
-        Walk::Match => match_of(args),
+        KeyspaceScope::None => return ScopedNamespaces::Nothing,
+        KeyspaceScope::All => return ScopedNamespaces::All,
+        KeyspaceScope::Pattern(at) => args.get(usize::from(at)),
+        KeyspaceScope::Match => match_of(args),
     };
     match pattern.and_then(pattern_namespace) {
-        Some(name) => Walked::Namespace(name.namespace),
-        None => Walked::All,
+        Some(name) => ScopedNamespaces::Namespace(name.namespace),
+        None => ScopedNamespaces::All,
     }
 }
 

@@ -1,17 +1,17 @@
-//! Flags, groups and categories of commands: the words of Redis.
+//! Flags, groups and ACL categories of commands, named as in Redis.
 
-/// What kind of command it is: a set of words.
+/// Flags of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Flags(u32);
+pub struct CommandFlags(u32);
 
-/// Sets of commands that rules of users name: a set of words.
+/// ACL categories of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Categories(u32);
+pub struct AclCategories(u32);
 
 macro_rules! flags {
     ($($name:ident $bit:literal $word:literal $says:literal)*) => {
-        impl Flags {
-            /// No word.
+        impl CommandFlags {
+            /// No flag.
             pub const NONE: Self = Self(0);
             $(#[doc = $says] pub const $name: Self = Self(1 << $bit);)*
             const WORDS: &[(Self, &'static str)] = &[$((Self::$name, $word)),*];
@@ -19,7 +19,7 @@ macro_rules! flags {
     };
 }
 
-// Those without a word are for us: no client is told.
+// Flags without a word are internal: `COMMAND` does not show them.
 flags! {
     WRITE 0 "write" "May change records."
     READONLY 1 "readonly" "Reads records, and changes none."
@@ -43,33 +43,34 @@ flags! {
     SECRET 19 "" "May be given passwords: its arguments are not shown or logged."
 }
 
-impl Flags {
-    /// These and those.
+impl CommandFlags {
+    /// The union.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether all of `other` are in.
+    /// Whether all flags of `other` are set.
     #[inline]
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// The words, as `COMMAND` says them.
+    /// The words that `COMMAND` shows.
     pub fn words(self) -> impl Iterator<Item = &'static str> + Clone {
-        let named = Self::WORDS.iter().filter(|(_, word)| !word.is_empty());
-        named.filter(move |(flag, _)| self.has(*flag)).map(|(_, word)| *word)
+        let find = Self::WORDS.iter().filter(|(_, word)| !word.is_empty());
+        find.filter(move |(flag, _)| self.has(*flag)).map(|(_, word)| *word)
     }
 
-    /// The categories that follow, as in Redis.
-    pub(super) fn categories(self) -> Categories {
-        let mut found = if self.has(Self::FAST) { Categories::FAST } else { Categories::SLOW };
+    /// The ACL categories that follow from the flags, as in Redis.
+    pub(super) fn categories(self) -> AclCategories {
+        let mut found =
+            if self.has(Self::FAST) { AclCategories::FAST } else { AclCategories::SLOW };
         for (flag, category) in [
-            (Self::WRITE, Categories::WRITE),
-            (Self::READONLY, Categories::READ),
-            (Self::ADMIN, Categories::ADMIN.and(Categories::DANGEROUS)),
-            (Self::PUBSUB, Categories::PUBSUB),
+            (Self::WRITE, AclCategories::WRITE),
+            (Self::READONLY, AclCategories::READ),
+            (Self::ADMIN, AclCategories::ADMIN.and(AclCategories::DANGEROUS)),
+            (Self::PUBSUB, AclCategories::PUBSUB),
         ] {
             if self.has(flag) {
                 found = found.and(category);
@@ -81,7 +82,7 @@ impl Flags {
 
 macro_rules! categories {
     ($($name:ident $bit:literal $word:literal)*) => {
-        impl Categories {
+        impl AclCategories {
             /// No category.
             pub const NONE: Self = Self(0);
             $(#[doc = concat!("`@", $word, "`")] pub const $name: Self = Self(1 << $bit);)*
@@ -108,32 +109,32 @@ categories! {
     SDL 14 "sdl"
 }
 
-impl Categories {
-    /// These and those.
+impl AclCategories {
+    /// The union.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// These but for those.
+    /// The difference.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// Whether all of `other` are in.
+    /// Whether all categories of `other` are included.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// The category of this name, without `@`, in any case.
-    pub fn named(name: &[u8]) -> Option<Self> {
+    /// The category with this name, without `@`, in any case.
+    pub fn find(name: &[u8]) -> Option<Self> {
         let is = |word: &str| word.as_bytes().eq_ignore_ascii_case(name);
-        Self::every().find(|(_, word)| is(word)).map(|(one, _)| one)
+        Self::iter().find(|(_, word)| is(word)).map(|(one, _)| one)
     }
 
-    /// Every category with its name.
-    pub fn every() -> impl ExactSizeIterator<Item = (Self, &'static str)> {
+    /// All categories with their names.
+    pub fn iter() -> impl ExactSizeIterator<Item = (Self, &'static str)> {
         Self::WORDS.iter().copied()
     }
 
@@ -143,37 +144,37 @@ impl Categories {
     }
 }
 
-/// The chapter of the table that a command stands in.
+/// Group of a command in the documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Group {
-    /// Bytes, and numbers in them.
+pub enum CommandGroup {
+    /// Strings.
     Strings,
-    /// Named blocks.
+    /// Hashes.
     Hashes,
-    /// Members.
+    /// Sets.
     Sets,
-    /// Keys of any form.
+    /// Keys of all types.
     Keys,
-    /// Records that are found by tags.
+    /// Tags.
     Tags,
-    /// The commands of the SDL back-end's module.
+    /// Commands of the SDL module.
     Sdl,
-    /// Scripts by their SHA-1.
+    /// Scripts.
     Scripts,
-    /// Channels.
+    /// Publish and subscribe.
     Pubsub,
-    /// Several commands as one.
+    /// Transactions.
     Transactions,
     /// The connection.
     Connection,
     /// The server.
     Server,
-    /// Where the master is.
+    /// Sentinel.
     Sentinel,
 }
 
-impl Group {
-    /// The word of `COMMAND DOCS`.
+impl CommandGroup {
+    /// The word in `COMMAND DOCS`.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Strings => "string",
@@ -190,18 +191,18 @@ impl Group {
         }
     }
 
-    pub(super) const fn categories(self) -> Categories {
+    pub(super) const fn categories(self) -> AclCategories {
         match self {
-            Self::Strings => Categories::STRING,
-            Self::Hashes => Categories::HASH,
-            Self::Sets => Categories::SET,
-            Self::Keys | Self::Tags => Categories::KEYSPACE,
-            Self::Sdl => Categories::SDL,
-            Self::Scripts => Categories::SCRIPTING,
-            Self::Pubsub => Categories::PUBSUB,
-            Self::Transactions => Categories::TRANSACTION,
-            Self::Connection => Categories::CONNECTION,
-            Self::Server | Self::Sentinel => Categories::NONE,
+            Self::Strings => AclCategories::STRING,
+            Self::Hashes => AclCategories::HASH,
+            Self::Sets => AclCategories::SET,
+            Self::Keys | Self::Tags => AclCategories::KEYSPACE,
+            Self::Sdl => AclCategories::SDL,
+            Self::Scripts => AclCategories::SCRIPTING,
+            Self::Pubsub => AclCategories::PUBSUB,
+            Self::Transactions => AclCategories::TRANSACTION,
+            Self::Connection => AclCategories::CONNECTION,
+            Self::Server | Self::Sentinel => AclCategories::NONE,
         }
     }
 }

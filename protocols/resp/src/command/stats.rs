@@ -1,61 +1,61 @@
-//! Calls of each command on one core: written by that core alone, read by anybody.
+//! Statistics of commands on one core. Written by this core only, read by all.
 
-use crate::command::Flags;
+use crate::command::CommandFlags;
 use nearstate_node::metrics::{Distribution, Histogram};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts of one core.
+/// Statistics of one core.
 #[derive(Debug)]
-pub struct CommandCounts {
-    commands: Vec<Count>,
+pub struct CoreStats {
+    commands: Vec<CommandCounters>,
     requests: AtomicU64,
     errors: AtomicU64,
-    /// Reads that found a record, and that found none.
-    found: [AtomicU64; 2],
-    /// How long requests of each class took, in nanoseconds.
-    latencies: [Histogram; Class::ALL.len()],
+    /// Hits and misses of reads.
+    lookups: [AtomicU64; 2],
+    /// Latencies by class, in nanoseconds.
+    latencies: [Histogram; CommandClass::ALL.len()],
 }
 
 #[derive(Debug)]
-struct Count {
+struct CommandCounters {
     name: &'static str,
-    class: Class,
+    class: CommandClass,
     calls: AtomicU64,
     nanos: AtomicU64,
     failed: AtomicU64,
 }
 
-/// What kind of request it is, for whoever wants to know how long such take.
+/// Class of a command in latency statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Class {
+pub enum CommandClass {
     /// Reads records.
     Read,
     /// May change records.
     Write,
-    /// About channels.
+    /// Uses channels.
     Pubsub,
-    /// All others; `EXEC` with what it runs, too.
+    /// All others, including `EXEC` with its commands.
     Other,
 }
 
-impl Class {
-    /// All, in the order in which they are shown.
+impl CommandClass {
+    /// All classes in the order of output.
     pub const ALL: [Self; 4] = [Self::Read, Self::Write, Self::Pubsub, Self::Other];
 
-    /// That of a command with these flags.
-    pub const fn of(flags: Flags) -> Self {
-        if flags.has(Flags::WRITE) {
+    /// The class of a command with these flags.
+    pub const fn of(flags: CommandFlags) -> Self {
+        if flags.has(CommandFlags::WRITE) {
             Self::Write
-        } else if flags.has(Flags::READONLY) {
+        } else if flags.has(CommandFlags::READONLY) {
             Self::Read
-        } else if flags.has(Flags::PUBSUB) {
+        } else if flags.has(CommandFlags::PUBSUB) {
             Self::Pubsub
         } else {
             Self::Other
         }
     }
 
-    /// Its name.
+    /// Name of the class.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -66,24 +66,24 @@ impl Class {
     }
 }
 
-/// What one command has done.
+/// Statistics of one command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CommandTally {
-    /// How often it was carried out.
+pub struct CommandStats {
+    /// Number of calls.
     pub calls: u64,
-    /// Microseconds in all.
+    /// Total duration in microseconds.
     pub micros: u64,
-    /// How often it answered with an error.
+    /// Number of error replies.
     pub failed: u64,
 }
 
-impl CommandCounts {
-    /// Of commands in the order of their numbers; nothing was called yet.
-    pub fn new(commands: impl Iterator<Item = (&'static str, Flags)>) -> Self {
+impl CoreStats {
+    /// Zeroed statistics of these commands, in the order of their numbers.
+    pub fn new(commands: impl Iterator<Item = (&'static str, CommandFlags)>) -> Self {
         let none = || AtomicU64::new(0);
-        let count = |(name, flags)| Count {
+        let count = |(name, flags)| CommandCounters {
             name,
-            class: Class::of(flags),
+            class: CommandClass::of(flags),
             calls: none(),
             nanos: none(),
             failed: none(),
@@ -92,12 +92,12 @@ impl CommandCounts {
             commands: commands.map(count).collect(),
             requests: AtomicU64::new(0),
             errors: AtomicU64::new(0),
-            found: [none(), none()],
-            latencies: Class::ALL.map(|_| Histogram::default()),
+            lookups: [none(), none()],
+            latencies: CommandClass::ALL.map(|_| Histogram::default()),
         }
     }
 
-    /// Counts a request. `None`: it was refused before a command was found.
+    /// Counts a request. `None`: it was rejected before its command was known.
     #[inline]
     pub fn count(&self, command: Option<u16>, nanos: u64, is_refused: bool) {
         add(&self.requests, 1);
@@ -117,33 +117,33 @@ impl CommandCounts {
         }
     }
 
-    /// Requests, and how many of them were refused.
+    /// Number of requests, and of those with error replies.
     pub fn totals(&self) -> (u64, u64) {
         (self.requests.load(Ordering::Relaxed), self.errors.load(Ordering::Relaxed))
     }
 
-    /// Adds reads that found a record, and that found none.
-    pub(crate) fn add_found(&self, more: [u64; 2]) {
-        for (count, more) in self.found.iter().zip(more) {
+    /// Adds hits and misses of reads.
+    pub(crate) fn add_lookups(&self, more: [u64; 2]) {
+        for (count, more) in self.lookups.iter().zip(more) {
             add(count, more);
         }
     }
 
-    /// Reads that found a record, and that found none.
-    pub fn found(&self) -> [u64; 2] {
-        self.found.each_ref().map(|count| count.load(Ordering::Relaxed))
+    /// Hits and misses of reads.
+    pub fn lookups(&self) -> [u64; 2] {
+        self.lookups.each_ref().map(|count| count.load(Ordering::Relaxed))
     }
 
-    /// How long the requests of each class took, in nanoseconds, in the order of [`Class::ALL`].
-    /// Of a walk over a namespace only the request itself counts, not the work that goes on.
-    pub fn latencies(&self) -> [Distribution; Class::ALL.len()] {
+    /// Latencies by class in nanoseconds, in the order of [`CommandClass::ALL`]. Of a sliced task
+    /// only the first slice counts.
+    pub fn latencies(&self) -> [Distribution; CommandClass::ALL.len()] {
         self.latencies.each_ref().map(Histogram::snapshot)
     }
 
-    /// Each command that was called, by name.
-    pub fn commands(&self) -> impl Iterator<Item = (&'static str, CommandTally)> {
+    /// Statistics of the commands that were called, by name.
+    pub fn commands(&self) -> impl Iterator<Item = (&'static str, CommandStats)> {
         self.commands.iter().filter_map(|count| {
-            let tally = CommandTally {
+            let tally = CommandStats {
                 calls: count.calls.load(Ordering::Relaxed),
                 micros: count.nanos.load(Ordering::Relaxed) / 1000,
                 failed: count.failed.load(Ordering::Relaxed),
@@ -153,7 +153,7 @@ impl CommandCounts {
     }
 }
 
-/// One writer: no locked instruction.
+/// One writer per counter: no locked instruction.
 #[inline]
 fn add(count: &AtomicU64, more: u64) {
     count.store(count.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
@@ -165,8 +165,9 @@ mod tests {
 
     #[test]
     fn a_request_counts_for_its_command_and_its_class() {
-        let rows = [("get", Flags::READONLY.and(Flags::FAST)), ("set", Flags::WRITE)];
-        let counts = CommandCounts::new(rows.into_iter());
+        let rows =
+            [("get", CommandFlags::READONLY.and(CommandFlags::FAST)), ("set", CommandFlags::WRITE)];
+        let counts = CoreStats::new(rows.into_iter());
         counts.count(Some(0), 2_000, false);
         counts.count(Some(0), 3_000, true);
         counts.count(Some(1), 7_000, false);
@@ -175,8 +176,8 @@ mod tests {
         let [read, write, pubsub, other] = counts.latencies();
         assert_eq!((read.total(), read.sum, write.total()), (2, 5_000, 1));
         assert_eq!((pubsub.total(), other.total()), (0, 0));
-        let tallies: Vec<_> = counts.commands().collect();
-        let get = CommandTally { calls: 2, micros: 5, failed: 1 };
-        assert_eq!(tallies.first(), Some(&("get", get)));
+        let stats: Vec<_> = counts.commands().collect();
+        let get = CommandStats { calls: 2, micros: 5, failed: 1 };
+        assert_eq!(stats.first(), Some(&("get", get)));
     }
 }

@@ -3,36 +3,42 @@
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
 use super::arg;
-use crate::command_context::Client;
+use crate::command_context::CommandContext;
 use crate::number::integer;
 use crate::parse::Args;
 use crate::reply::Reply;
-use crate::reply::error_reply::Refusal;
-use crate::server::Card;
+use crate::reply::error_reply::{CommandResult, ErrorReply};
+use crate::server::ClientEntry;
 use nearstate_store::now_ms_coarse;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-type Answer = Result<(), Refusal>;
-
 /// `CLIENT INFO`
-pub(crate) fn info(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let card = client.server.card(client.link.id);
+pub(crate) fn info(
+    ctx: &mut CommandContext<'_>,
+    _: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let client_entry = ctx.server.client_entry(ctx.connection.id);
     let mut lines = String::new();
-    if let Some(card) = card {
-        line(client, client.link.id, &card, &mut lines);
+    if let Some(client_entry) = client_entry {
+        line(ctx, ctx.connection.id, &client_entry, &mut lines);
     }
     reply.verbatim(&lines);
     Ok(())
 }
 
 /// `CLIENT LIST [TYPE normal|master|replica|pubsub | ID id ..]`
-pub(crate) fn list(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let filter = Filter::read(args.from(2))?;
+pub(crate) fn list(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let filter = ClientFilter::read(args.from(2))?;
     let mut lines = String::new();
-    for (id, card) in client.server.clients() {
-        if filter.takes(id, &card) {
-            line(client, id, &card, &mut lines);
+    for (id, client_entry) in ctx.server.clients() {
+        if filter.takes(id, &client_entry) {
+            line(ctx, id, &client_entry, &mut lines);
         }
     }
     reply.verbatim(&lines);
@@ -40,15 +46,15 @@ pub(crate) fn list(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
 }
 
 /// Which connections are listed.
-enum Filter {
+enum ClientFilter {
     All,
     /// Those that hear something, or those that do not.
     Hearing(bool),
     Ids(BTreeSet<u64>),
 }
 
-impl Filter {
-    fn read(args: Args<'_>) -> Result<Self, Refusal> {
+impl ClientFilter {
+    fn read(args: Args<'_>) -> Result<Self, ErrorReply> {
         let is = |word: &str| arg(args, 0).eq_ignore_ascii_case(word.as_bytes());
         match args.len() {
             0 => Ok(Self::All),
@@ -56,13 +62,13 @@ impl Filter {
             2.. if is("id") => {
                 let id = |text| integer(text).and_then(|id| u64::try_from(id).ok());
                 let ids: Option<BTreeSet<u64>> = args.from(1).iter().map(id).collect();
-                ids.map(Self::Ids).ok_or(Refusal::fixed("ERR Invalid client ID"))
+                ids.map(Self::Ids).ok_or(ErrorReply::fixed("ERR Invalid client ID"))
             }
-            _ => Err(Refusal::SYNTAX),
+            _ => Err(ErrorReply::SYNTAX),
         }
     }
 
-    fn sort(sort: &[u8]) -> Result<Self, Refusal> {
+    fn sort(sort: &[u8]) -> Result<Self, ErrorReply> {
         match sort.to_ascii_lowercase().as_slice() {
             b"normal" => Ok(Self::Hearing(false)),
             b"pubsub" => Ok(Self::Hearing(true)),
@@ -70,15 +76,17 @@ impl Filter {
             b"master" | b"replica" | b"slave" => Ok(Self::Ids(BTreeSet::new())),
             _ => {
                 let shown = String::from_utf8_lossy(sort.get(..32).unwrap_or(sort)).into_owned();
-                Err(Refusal::new(format!("ERR Unknown client type '{shown}'")))
+                Err(ErrorReply::new(format!("ERR Unknown client type '{shown}'")))
             }
         }
     }
 
-    fn takes(&self, id: u64, card: &Card) -> bool {
+    fn takes(&self, id: u64, client_entry: &ClientEntry) -> bool {
         match self {
             Self::All => true,
-            Self::Hearing(hears) => (card.hears != [0; 2]) == *hears,
+            Self::Hearing(subscription_count) => {
+                (client_entry.subscription_count != [0; 2]) == *subscription_count
+            }
             Self::Ids(ids) => ids.contains(&id),
         }
     }
@@ -86,14 +94,14 @@ impl Filter {
 
 /// The fields of Redis that are known here, in its order. What the client has queued is known of
 /// itself only.
-fn line(client: &Client<'_>, id: u64, card: &Card, lines: &mut String) {
-    let age = now_ms_coarse().saturating_sub(card.since_ms) / 1000;
-    let [sub, psub] = card.hears;
-    let flags = if card.hears == [0; 2] { 'N' } else { 'P' };
-    let mine = if id == client.link.id { client.link.queue.as_ref() } else { None };
+fn line(ctx: &CommandContext<'_>, id: u64, client_entry: &ClientEntry, lines: &mut String) {
+    let age = now_ms_coarse().saturating_sub(client_entry.since_ms) / 1000;
+    let [sub, psub] = client_entry.subscription_count;
+    let flags = if client_entry.subscription_count == [0; 2] { 'N' } else { 'P' };
+    let mine = if id == ctx.connection.id { ctx.connection.queue.as_ref() } else { None };
     let multi = mine.map_or(-1, |queue| i64::try_from(queue.requests.len()).unwrap_or(i64::MAX));
-    let [library, version] = &card.library;
-    let Card { address, local, name, user, protocol, .. } = card;
+    let [library, version] = &client_entry.library;
+    let ClientEntry { address, local, name, user, protocol, .. } = client_entry;
     // Writing to a String cannot fail.
     let _ = writeln!(
         lines,

@@ -2,13 +2,13 @@
 
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
-use crate::command::command_table::Catalogue;
-use crate::command::{Categories, Flags};
-use crate::command_context::{Client, Command, Run};
+use crate::command::command_table::CommandTable;
+use crate::command::{AclCategories, CommandFlags};
+use crate::command_context::{Command, CommandContext, CommandFn};
 use crate::parse::Args;
 use crate::pattern;
 use crate::reply::Reply;
-use crate::reply::error_reply::Refusal;
+use crate::reply::error_reply::{CommandResult, ErrorReply};
 use nearstate_store::glob;
 use std::fmt::Write as _;
 
@@ -18,60 +18,82 @@ const SINCE: &str = "0.1.0";
 /// What the SDL back-end's module calls itself, for `COMMAND LIST FILTERBY MODULE`.
 const MODULE: &[u8] = b"exstrings";
 
-type Answer = Result<(), Refusal>;
-
 /// All that is needed of the client.
-type Known = &'static Catalogue<Run>;
+type Commands = &'static CommandTable<CommandFn>;
 
 /// `COMMAND`
-pub(crate) fn command(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    tell_command(client.catalogue, args, reply)
+pub(crate) fn command(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    tell_command(ctx.table, args, reply)
 }
 
 /// `COMMAND COUNT`
-pub(crate) fn count(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    tell_count(client.catalogue, args, reply)
+pub(crate) fn count(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    tell_count(ctx.table, args, reply)
 }
 
 /// `COMMAND INFO [name ...]`
-pub(crate) fn info(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    tell_info(client.catalogue, args, reply)
+pub(crate) fn info(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    tell_info(ctx.table, args, reply)
 }
 
 /// `COMMAND DOCS [name ...]`
-pub(crate) fn docs(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    tell_docs(client.catalogue, args, reply)
+pub(crate) fn docs(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    tell_docs(ctx.table, args, reply)
 }
 
 /// `COMMAND LIST [FILTERBY MODULE name | ACLCAT category | PATTERN pattern]`
-pub(crate) fn list(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    tell_list(client.catalogue, args, reply)
+pub(crate) fn list(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    tell_list(ctx.table, args, reply)
 }
 
 /// `COMMAND GETKEYS command [argument ...]`
-pub(crate) fn getkeys(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    tell_getkeys(client.catalogue, args, reply)
+pub(crate) fn getkeys(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    tell_getkeys(ctx.table, args, reply)
 }
 
-fn tell_command(known: Known, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+fn tell_command(known: Commands, _: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     reply.array(tops(known).count());
     tops(known).for_each(|command| row(command, reply));
     Ok(())
 }
 
-fn tell_count(known: Known, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+fn tell_count(known: Commands, _: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     reply.count(tops(known).count());
     Ok(())
 }
 
-fn tell_info(known: Known, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+fn tell_info(known: Commands, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let names = args.from(2);
     if names.is_empty() {
         return tell_command(known, args, reply);
     }
     reply.array(names.len());
     for name in names.iter() {
-        match known.named(name) {
+        match known.find(name) {
             Some(command) => row(command, reply),
             None => reply.nil_array(),
         }
@@ -79,12 +101,12 @@ fn tell_info(known: Known, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
     Ok(())
 }
 
-fn tell_docs(known: Known, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+fn tell_docs(known: Commands, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let names = args.from(2);
     let chosen: Vec<&Command> = if names.is_empty() {
         tops(known).collect()
     } else {
-        names.iter().filter_map(|name| known.named(name)).collect()
+        names.iter().filter_map(|name| known.find(name)).collect()
     };
     reply.map(chosen.len());
     for command in chosen {
@@ -93,7 +115,7 @@ fn tell_docs(known: Known, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
     Ok(())
 }
 
-fn tell_list(known: Known, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+fn tell_list(known: Commands, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let filter = filter(args.from(2))?;
     let chosen = || known.commands().iter().filter(|command| filter.takes(command));
     reply.array(chosen().count());
@@ -101,34 +123,35 @@ fn tell_list(known: Known, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
     Ok(())
 }
 
-fn tell_getkeys(known: Known, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let asked = args.from(2);
-    let command =
-        known.meant(asked).map_err(|_| Refusal::fixed("ERR Invalid command specified"))?;
-    if command.keys.are_none() {
-        return Err(Refusal::fixed("ERR The command has no key arguments"));
+fn tell_getkeys(known: Commands, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+    let lookup = args.from(2);
+    let command = known
+        .lookup_any_arity(lookup)
+        .map_err(|_| ErrorReply::fixed("ERR Invalid command specified"))?;
+    if command.keys.is_none() {
+        return Err(ErrorReply::fixed("ERR The command has no key arguments"));
     }
-    if command.check_arity(asked).is_err() {
+    if command.check_arity(lookup).is_err() {
         let text = "ERR Invalid number of arguments specified for command";
-        return Err(Refusal::fixed(text));
+        return Err(ErrorReply::fixed(text));
     }
-    let keys = command.keys.of(asked);
-    if keys.len() == 0 && !command.flags.has(Flags::NO_MANDATORY_KEYS) {
-        return Err(Refusal::fixed("ERR Invalid arguments specified for command"));
+    let keys = command.keys.of(lookup);
+    if keys.len() == 0 && !command.flags.has(CommandFlags::NO_MANDATORY_KEYS) {
+        return Err(ErrorReply::fixed("ERR Invalid arguments specified for command"));
     }
     reply.array(keys.len());
-    keys.for_each(|at| reply.bulk(asked.get(at).unwrap_or_default()));
+    keys.for_each(|at| reply.bulk(lookup.get(at).unwrap_or_default()));
     Ok(())
 }
 
 /// All that are not subcommands.
-fn tops(known: Known) -> impl Iterator<Item = &'static Command> {
+fn tops(known: Commands) -> impl Iterator<Item = &'static Command> {
     known.commands().iter().filter(|command| !command.name.contains('|'))
 }
 
 /// A row of the table in seven elements. Redis 7 has ten; sdlgo takes six or seven only.
 fn row(command: &Command, reply: &mut Reply<'_>) {
-    let (first, last, step) = command.keys.told();
+    let (first, last, step) = command.keys.triple();
     reply.array(7);
     reply.bulk(command.name.as_bytes());
     reply.int(command.arity.into());
@@ -150,10 +173,10 @@ fn row(command: &Command, reply: &mut Reply<'_>) {
 }
 
 /// What a command does and costs, under its name.
-fn doc(known: Known, command: &Command, reply: &mut Reply<'_>) {
-    let (_, part) = command.parts();
-    let parts: Vec<&Command> = match part {
-        None => known.parts_of(command.name).collect(),
+fn doc(known: Commands, command: &Command, reply: &mut Reply<'_>) {
+    let (_, part) = command.name_and_subcommand();
+    let name_and_subcommand: Vec<&Command> = match part {
+        None => known.subcommands_of(command.name).collect(),
         Some(_) => Vec::new(),
     };
     let facts = [
@@ -165,53 +188,53 @@ fn doc(known: Known, command: &Command, reply: &mut Reply<'_>) {
     ];
     let facts = facts.iter().filter(|(_, fact)| !fact.is_empty());
     reply.bulk(command.name.as_bytes());
-    reply.map(facts.clone().count() + usize::from(!parts.is_empty()));
+    reply.map(facts.clone().count() + usize::from(!name_and_subcommand.is_empty()));
     for (name, fact) in facts {
         reply.bulk(name.as_bytes());
         reply.bulk(fact.as_bytes());
     }
-    if !parts.is_empty() {
+    if !name_and_subcommand.is_empty() {
         reply.bulk(b"subcommands");
-        reply.map(parts.len());
-        for part in parts {
+        reply.map(name_and_subcommand.len());
+        for part in name_and_subcommand {
             doc(known, part, reply);
         }
     }
 }
 
 /// Which names `COMMAND LIST` says.
-enum Filter<'a> {
+enum ListFilter<'a> {
     Every,
     Module(bool),
-    Category(Option<Categories>),
+    Category(Option<AclCategories>),
     Pattern(&'a [u8]),
 }
 
-fn filter(args: Args<'_>) -> Result<Filter<'_>, Refusal> {
+fn filter(args: Args<'_>) -> Result<ListFilter<'_>, ErrorReply> {
     let (Some(by), Some(what), Some(value), 3) =
         (args.get(0), args.get(1), args.get(2), args.len())
     else {
-        return if args.is_empty() { Ok(Filter::Every) } else { Err(Refusal::SYNTAX) };
+        return if args.is_empty() { Ok(ListFilter::Every) } else { Err(ErrorReply::SYNTAX) };
     };
     if !by.eq_ignore_ascii_case(b"filterby") {
-        return Err(Refusal::SYNTAX);
+        return Err(ErrorReply::SYNTAX);
     }
     match what.to_ascii_lowercase().as_slice() {
-        b"module" => Ok(Filter::Module(value == MODULE)),
-        b"aclcat" => Ok(Filter::Category(Categories::named(value))),
+        b"module" => Ok(ListFilter::Module(value == MODULE)),
+        b"aclcat" => Ok(ListFilter::Category(AclCategories::find(value))),
         b"pattern" => {
-            pattern::judge(value)?;
-            Ok(Filter::Pattern(value))
+            pattern::validate(value)?;
+            Ok(ListFilter::Pattern(value))
         }
-        _ => Err(Refusal::SYNTAX),
+        _ => Err(ErrorReply::SYNTAX),
     }
 }
 
-impl Filter<'_> {
+impl ListFilter<'_> {
     fn takes(&self, command: &Command) -> bool {
         match self {
             Self::Every => true,
-            Self::Module(is_ours) => *is_ours && command.flags.has(Flags::MODULE),
+            Self::Module(is_ours) => *is_ours && command.flags.has(CommandFlags::MODULE),
             Self::Category(category) => {
                 category.is_some_and(|category| command.categories().has(category))
             }

@@ -2,97 +2,101 @@
 //! set it by themselves.
 
 use super::server::{NOTIFY, settings};
-use super::transactions::refuse_inside;
-use crate::command_context::Client;
+use super::transactions::reject_in_exec;
+use crate::command_context::CommandContext;
 use crate::keyspace_events::KeyspaceEvents;
 use crate::parse::Args;
 use crate::records::Records;
 use crate::reply::Reply;
-use crate::reply::error_reply::Refusal;
-use crate::server::Server;
-use crate::sliced_task::{Progress, Work};
+use crate::reply::error_reply::{CommandResult, ErrorReply};
+use crate::server::RespServer;
+use crate::sliced_task::{SlicedTask, TaskProgress};
 use nearstate_model::Error;
 use nearstate_store::Namespace;
 
-type Answer = Result<(), Refusal>;
-
 /// `CONFIG SET name value [name value ..]`
-pub(crate) fn set(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    refuse_inside(client, args)?;
+pub(crate) fn set(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    reject_in_exec(ctx, args)?;
     let pairs = args.from(2);
     if !pairs.len().is_multiple_of(2) {
-        return Err(Refusal::SYNTAX);
+        return Err(ErrorReply::SYNTAX);
     }
-    let known = settings(client)?;
-    let mut letters = None;
+    let known = settings(ctx)?;
+    let mut deliveries = None;
     let names = pairs.iter().step_by(2);
     for (said, value) in names.zip(pairs.iter().skip(1).step_by(2)) {
         let name = said.to_ascii_lowercase();
         let Some((name, _)) = known.iter().find(|(known, _)| known.as_bytes() == name) else {
             let said = String::from_utf8_lossy(said);
-            return Err(Refusal::new(format!(
+            return Err(ErrorReply::new(format!(
                 "ERR Unknown option or number of arguments for CONFIG SET - '{said}'"
             )));
         };
-        match (*name, letters.replace(value)) {
+        match (*name, deliveries.replace(value)) {
             (NOTIFY, None) => {}
             (NOTIFY, Some(_)) => return Err(failed(name, "duplicate parameter")),
             _ => return Err(failed(name, "can't set immutable config")),
         }
     }
-    let events = match KeyspaceEvents::parse(letters.unwrap_or_default()) {
+    let events = match KeyspaceEvents::parse(deliveries.unwrap_or_default()) {
         Ok(events) => events,
         Err(Error::BadArgument { detail }) => return Err(failed(NOTIFY, &detail)),
         Err(error) => return Err(error.into()),
     };
-    let keyspace = &client.server.keyspace;
+    let keyspace = &ctx.server.keyspace;
     let before = keyspace.events();
-    keyspace.choose(events);
+    keyspace.set_events(events);
     if !events.is_any() {
         reply.ok();
         return Ok(());
     }
     // Each is followed when the answer is given: what the client does next is told.
-    let mut namespaces = client.session().namespaces()?;
+    let mut namespaces = ctx.session().namespaces()?;
     namespaces.reverse();
-    client.link.work = Some(Box::new(Following { before, namespaces }));
+    ctx.connection.task = Some(Box::new(WatchNamespacesTask { before, namespaces }));
     Ok(())
 }
 
-fn failed(name: &str, why: &str) -> Refusal {
-    Refusal::new(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"))
+fn failed(name: &str, why: &str) -> ErrorReply {
+    ErrorReply::new(format!(
+        "ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"
+    ))
 }
 
 /// Follows the namespaces that are there, one in each slice.
 #[derive(Debug)]
-struct Following {
+struct WatchNamespacesTask {
     /// What is chosen again if one cannot be followed.
     before: KeyspaceEvents,
     /// Those that are left, the next one last.
     namespaces: Vec<(String, Namespace)>,
 }
 
-impl Work for Following {
+impl SlicedTask for WatchNamespacesTask {
     fn step(
         &mut self,
         records: &Records,
-        server: &Server,
+        server: &RespServer,
         reply: &mut Reply<'_>,
-    ) -> Result<Progress, Refusal> {
+    ) -> Result<TaskProgress, ErrorReply> {
         let Some((name, namespace)) = self.namespaces.pop() else {
             reply.ok();
-            return Ok(Progress::Done);
+            return Ok(TaskProgress::Done);
         };
-        match server.keyspace.try_to_follow(records.session(), &name, namespace) {
-            Ok(()) => Ok(Progress::More),
+        match server.keyspace.try_watch(records.session(), &name, namespace) {
+            Ok(()) => Ok(TaskProgress::More),
             Err(error) => {
-                server.keyspace.choose(self.before);
+                server.keyspace.set_events(self.before);
                 Err(failed(NOTIFY, &error.to_string()))
             }
         }
     }
 
-    fn kept(&self) -> usize {
+    fn memory_bytes(&self) -> usize {
         self.namespaces.iter().map(|(name, _)| name.len() + size_of::<(String, Namespace)>()).sum()
     }
 }

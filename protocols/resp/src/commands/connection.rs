@@ -4,33 +4,35 @@
 
 use super::arg;
 use super::keys::check_database;
-use super::pubsub::{leave_all, tell, write_letters};
-use super::transactions::refuse_inside;
+use super::pubsub::{deliver_event, unsubscribe_all, write_deliveries};
+use super::transactions::reject_in_exec;
 use crate::acl::{DEFAULT_USER, User};
-use crate::command_context::Client;
-use crate::connection_state::Watching;
+use crate::command_context::CommandContext;
+use crate::connection_state::WatchedRecords;
 use crate::number::integer;
 use crate::parse::Args;
-use crate::reply::error_reply::Refusal;
+use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::reply::{Reply, RespVersion};
 use crate::server::REDIS_VERSION;
 use std::sync::Arc;
 
-type Answer = Result<(), Refusal>;
-
-const NO_NAME: Refusal =
-    Refusal::fixed("ERR Client names cannot contain spaces, newlines or special characters.");
+const NO_NAME: ErrorReply =
+    ErrorReply::fixed("ERR Client names cannot contain spaces, newlines or special characters.");
 
 /// The longest name of a connection, in bytes: what `CLIENT LIST` shows is told to others, and kept
 /// for each connection.
 const NAME_BYTES_MAX: usize = 1024;
 
 /// `PING [message]`
-pub(crate) fn ping(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn ping(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     if args.len() > 2 {
-        return Err(Refusal::arity("ping"));
+        return Err(ErrorReply::arity("ping"));
     }
-    if client.link.hears() > 0 && client.link.protocol == RespVersion::Resp2 {
+    if ctx.connection.subscription_count() > 0 && ctx.connection.protocol == RespVersion::Resp2 {
         // What a client that hears something takes for a message, and no other form.
         reply.array(2);
         reply.bulk(b"pong");
@@ -45,53 +47,73 @@ pub(crate) fn ping(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
 }
 
 /// `ECHO message`
-pub(crate) fn echo(_: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn echo(
+    _: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     reply.bulk(arg(args, 1));
     Ok(())
 }
 
 /// `QUIT`
-pub(crate) fn quit(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    client.link.is_closing = true;
+pub(crate) fn quit(
+    ctx: &mut CommandContext<'_>,
+    _: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    ctx.connection.is_closing = true;
     reply.ok();
     Ok(())
 }
 
 /// `RESET`
-pub(crate) fn reset(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    leave_all(client.server, client.link);
-    write_letters(client.link, reply);
-    let link = &mut *client.link;
-    link.queue = None;
-    link.watched = Watching::default();
-    link.name = Vec::new();
-    link.protocol = RespVersion::Resp2;
-    link.user = client.server.settings.users.welcome().cloned();
-    let user = link.user.as_ref().map(|user| user.name().to_owned()).unwrap_or_default();
-    client.server.note(link.id, |card| {
-        card.user = user;
-        card.name = String::new();
-        card.protocol = 2;
+pub(crate) fn reset(
+    ctx: &mut CommandContext<'_>,
+    _: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    unsubscribe_all(ctx.server, ctx.connection);
+    write_deliveries(ctx.connection, reply);
+    let connection = &mut *ctx.connection;
+    connection.queue = None;
+    connection.watched = WatchedRecords::default();
+    connection.name = Vec::new();
+    connection.protocol = RespVersion::Resp2;
+    connection.user = ctx.server.settings.users.initial_user().cloned();
+    let user = connection.user.as_ref().map(|user| user.name().to_owned()).unwrap_or_default();
+    ctx.server.update_client(connection.id, |client_entry| {
+        client_entry.user = user;
+        client_entry.name = String::new();
+        client_entry.protocol = 2;
     });
-    tell(client);
+    deliver_event(ctx);
     reply.set_protocol(RespVersion::Resp2);
     reply.simple("RESET");
     Ok(())
 }
 
 /// `SELECT 0`
-pub(crate) fn select(_: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn select(
+    _: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     check_database(arg(args, 1))?;
     reply.ok();
     Ok(())
 }
 
 /// `AUTH [user] password`
-pub(crate) fn auth(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn auth(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let (name, password) = match args.len() {
         2 => {
-            if client.server.settings.users.welcome().is_some() {
-                return Err(Refusal::fixed(
+            if ctx.server.settings.users.initial_user().is_some() {
+                return Err(ErrorReply::fixed(
                     "ERR AUTH <password> called without any password configured for the default \
                      user. Are you sure your configuration is correct?",
                 ));
@@ -99,53 +121,61 @@ pub(crate) fn auth(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
             (DEFAULT_USER.as_bytes(), arg(args, 1))
         }
         3 => (arg(args, 1), arg(args, 2)),
-        _ => return Err(Refusal::SYNTAX),
+        _ => return Err(ErrorReply::SYNTAX),
     };
-    let user = prove(client, name, password)?;
-    let called = client.link.name.clone();
-    become_known(client, Some(user), called);
+    let user = authenticate(ctx, name, password)?;
+    let called = ctx.connection.name.clone();
+    set_user(ctx, Some(user), called);
     reply.ok();
     Ok(())
 }
 
-fn prove(client: &Client<'_>, name: &[u8], password: &[u8]) -> Result<Arc<User>, Refusal> {
-    client.server.settings.users.prove(name, password).cloned().ok_or(Refusal::WRONG_PASS)
+fn authenticate(
+    ctx: &CommandContext<'_>,
+    name: &[u8],
+    password: &[u8],
+) -> Result<Arc<User>, ErrorReply> {
+    ctx.server.settings.users.authenticate(name, password).cloned().ok_or(ErrorReply::WRONG_PASS)
 }
 
 /// Says of the connection who it is and what it is called.
-fn become_known(client: &mut Client<'_>, user: Option<Arc<User>>, name: Vec<u8>) {
-    client.server.note(client.link.id, |card| {
-        card.name = String::from_utf8_lossy(&name).into_owned();
+fn set_user(ctx: &mut CommandContext<'_>, user: Option<Arc<User>>, name: Vec<u8>) {
+    ctx.server.update_client(ctx.connection.id, |client_entry| {
+        client_entry.name = String::from_utf8_lossy(&name).into_owned();
         if let Some(user) = &user {
-            user.name().clone_into(&mut card.user);
+            user.name().clone_into(&mut client_entry.user);
         }
     });
-    client.link.name = name;
+    ctx.connection.name = name;
     if user.is_some() {
-        client.link.user = user;
+        ctx.connection.user = user;
     }
 }
 
 /// `HELLO [version [AUTH user password] [SETNAME name]]`: all of it or nothing.
-pub(crate) fn hello(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    refuse_inside(client, args)?;
+pub(crate) fn hello(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    reject_in_exec(ctx, args)?;
     let protocol = match args.get(1).map(integer) {
-        None => client.link.protocol,
+        None => ctx.connection.protocol,
         Some(Some(2)) => RespVersion::Resp2,
         Some(Some(3)) => RespVersion::Resp3,
-        Some(Some(_)) => return Err(Refusal::fixed("NOPROTO unsupported protocol version")),
+        Some(Some(_)) => return Err(ErrorReply::fixed("NOPROTO unsupported protocol version")),
         Some(None) => {
             let text = "ERR RespVersion version is not an integer or out of range";
-            return Err(Refusal::fixed(text));
+            return Err(ErrorReply::fixed(text));
         }
     };
-    let (mut user, mut name) = (None, client.link.name.clone());
+    let (mut user, mut name) = (None, ctx.connection.name.clone());
     let mut at = 2;
     while let Some(option) = args.get(at) {
         let is = |word: &str| option.eq_ignore_ascii_case(word.as_bytes());
         match (args.get(at + 1), args.get(at + 2)) {
             (Some(who), Some(password)) if is("auth") => {
-                user = Some(prove(client, who, password)?);
+                user = Some(authenticate(ctx, who, password)?);
                 at += 3;
             }
             (Some(given), _) if is("setname") => {
@@ -153,31 +183,33 @@ pub(crate) fn hello(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'
                 at += 2;
             }
             // What follows AUTH may be a part of a password with blanks: it is not shown.
-            _ if user.is_some() => return Err(Refusal::fixed("ERR Syntax error in HELLO option")),
+            _ if user.is_some() => {
+                return Err(ErrorReply::fixed("ERR Syntax error in HELLO option"));
+            }
             _ => {
                 let shown = option.get(..option.len().min(32)).unwrap_or_default();
                 let shown = String::from_utf8_lossy(shown);
-                return Err(Refusal::new(format!("ERR Syntax error in HELLO option '{shown}'")));
+                return Err(ErrorReply::new(format!("ERR Syntax error in HELLO option '{shown}'")));
             }
         }
     }
-    if user.is_none() && client.link.user.is_none() {
-        return Err(Refusal::fixed(
+    if user.is_none() && ctx.connection.user.is_none() {
+        return Err(ErrorReply::fixed(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the \
              HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and \
              select the RESP protocol version at the same time",
         ));
     }
-    become_known(client, user, name);
-    client.link.protocol = protocol;
+    set_user(ctx, user, name);
+    ctx.connection.protocol = protocol;
     let version = if protocol == RespVersion::Resp3 { 3 } else { 2 };
-    client.server.note(client.link.id, |card| card.protocol = version);
+    ctx.server.update_client(ctx.connection.id, |client_entry| client_entry.protocol = version);
     reply.set_protocol(protocol);
-    greet(client, version, reply);
+    write_hello(ctx, version, reply);
     Ok(())
 }
 
-fn greet(client: &Client<'_>, version: u8, reply: &mut Reply<'_>) {
+fn write_hello(ctx: &CommandContext<'_>, version: u8, reply: &mut Reply<'_>) {
     reply.map(7);
     for word in ["server", "redis", "version", REDIS_VERSION] {
         reply.bulk(word.as_bytes());
@@ -185,7 +217,7 @@ fn greet(client: &Client<'_>, version: u8, reply: &mut Reply<'_>) {
     reply.bulk(b"proto");
     reply.int(version.into());
     reply.bulk(b"id");
-    reply.int(i64::try_from(client.link.id).unwrap_or(i64::MAX));
+    reply.int(i64::try_from(ctx.connection.id).unwrap_or(i64::MAX));
     for word in ["mode", "standalone", "role", "master", "modules"] {
         reply.bulk(word.as_bytes());
     }
@@ -193,10 +225,10 @@ fn greet(client: &Client<'_>, version: u8, reply: &mut Reply<'_>) {
 }
 
 /// A name, if it can stand in a line of `CLIENT LIST`.
-fn checked_name(name: &[u8]) -> Result<&[u8], Refusal> {
+fn checked_name(name: &[u8]) -> Result<&[u8], ErrorReply> {
     if name.len() > NAME_BYTES_MAX {
         let bytes = name.len();
-        return Err(Refusal::new(format!(
+        return Err(ErrorReply::new(format!(
             "ERR a name of {bytes} bytes: a connection's name has at most {NAME_BYTES_MAX}"
         )));
     }
@@ -205,28 +237,44 @@ fn checked_name(name: &[u8]) -> Result<&[u8], Refusal> {
 }
 
 /// `CLIENT ID`
-pub(crate) fn id(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    reply.int(i64::try_from(client.link.id).unwrap_or(i64::MAX));
+pub(crate) fn id(
+    ctx: &mut CommandContext<'_>,
+    _: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    reply.int(i64::try_from(ctx.connection.id).unwrap_or(i64::MAX));
     Ok(())
 }
 
 /// `CLIENT SETNAME name`
-pub(crate) fn setname(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn setname(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let name = checked_name(arg(args, 2))?.to_vec();
-    become_known(client, None, name);
+    set_user(ctx, None, name);
     reply.ok();
     Ok(())
 }
 
 /// `CLIENT GETNAME`
-pub(crate) fn getname(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let name = client.link.name.as_slice();
+pub(crate) fn getname(
+    ctx: &mut CommandContext<'_>,
+    _: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let name = ctx.connection.name.as_slice();
     reply.bulk_or_nil((!name.is_empty()).then_some(name));
     Ok(())
 }
 
 /// `CLIENT SETINFO LIB-NAME|LIB-VER value`
-pub(crate) fn setinfo(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn setinfo(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let option = arg(args, 2);
     let place = if option.eq_ignore_ascii_case(b"lib-name") {
         0
@@ -234,15 +282,17 @@ pub(crate) fn setinfo(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply
         1
     } else {
         let shown = String::from_utf8_lossy(option.get(..32).unwrap_or(option)).into_owned();
-        return Err(Refusal::new(format!("ERR Unrecognized option '{shown}'")));
+        return Err(ErrorReply::new(format!("ERR Unrecognized option '{shown}'")));
     };
     let name = if place == 0 { "lib-name" } else { "lib-ver" };
     let value = checked_name(arg(args, 3)).map_err(|_| {
-        Refusal::new(format!("ERR {name} cannot contain spaces, newlines or special characters."))
+        ErrorReply::new(format!(
+            "ERR {name} cannot contain spaces, newlines or special characters."
+        ))
     })?;
     let value = String::from_utf8_lossy(value).into_owned();
-    client.server.note(client.link.id, |card| {
-        if let Some(part) = card.library.get_mut(place) {
+    ctx.server.update_client(ctx.connection.id, |client_entry| {
+        if let Some(part) = client_entry.library.get_mut(place) {
             *part = value;
         }
     });
@@ -251,10 +301,14 @@ pub(crate) fn setinfo(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply
 }
 
 /// `CLIENT NO-TOUCH ON|OFF`
-pub(crate) fn no_touch(_: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn no_touch(
+    _: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let is = |word: &str| arg(args, 2).eq_ignore_ascii_case(word.as_bytes());
     if !is("on") && !is("off") {
-        return Err(Refusal::SYNTAX);
+        return Err(ErrorReply::SYNTAX);
     }
     reply.ok();
     Ok(())

@@ -1,34 +1,32 @@
 //! When keys end: `EXPIRE`, `TTL` and what belongs to them.
 
 use super::arg;
-use crate::command_context::Client;
-use crate::expiry_options::Unit;
+use crate::command_context::CommandContext;
+use crate::expiry_options::ExpiryUnit;
 use crate::number::integer_or_refuse;
 use crate::parse::Args;
-use crate::records::Kept;
+use crate::records::KeptMetadata;
 use crate::reply::Reply;
-use crate::reply::error_reply::Refusal;
+use crate::reply::error_reply::{CommandResult, ErrorReply};
 use nearstate_store::now_ms_coarse;
 
-type Answer = Result<(), Refusal>;
-
-const AFTER_SECONDS: Unit = Unit { is_seconds: true, is_absolute: false };
-const AFTER_MS: Unit = Unit { is_seconds: false, is_absolute: false };
-const AT_SECONDS: Unit = Unit { is_seconds: true, is_absolute: true };
-const AT_MS: Unit = Unit { is_seconds: false, is_absolute: true };
+const AFTER_SECONDS: ExpiryUnit = ExpiryUnit { is_seconds: true, is_absolute: false };
+const AFTER_MS: ExpiryUnit = ExpiryUnit { is_seconds: false, is_absolute: false };
+const AT_SECONDS: ExpiryUnit = ExpiryUnit { is_seconds: true, is_absolute: true };
+const AT_MS: ExpiryUnit = ExpiryUnit { is_seconds: false, is_absolute: true };
 
 /// Which present ends give way to a new one: `NX`, `XX`, `GT`, `LT`.
 #[expect(clippy::struct_excessive_bools, reason = "four words that a client may give together")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Given {
+struct ExpireCondition {
     none: bool,
     some: bool,
     earlier: bool,
     later: bool,
 }
 
-impl Given {
-    fn read(options: Args<'_>) -> Result<Self, Refusal> {
+impl ExpireCondition {
+    fn read(options: Args<'_>) -> Result<Self, ErrorReply> {
         let mut given = Self::default();
         for option in options.iter() {
             match option.to_ascii_lowercase().as_slice() {
@@ -38,17 +36,17 @@ impl Given {
                 b"lt" => given.later = true,
                 _ => {
                     let shown = String::from_utf8_lossy(option);
-                    return Err(Refusal::new(format!("ERR Unsupported option {shown}")));
+                    return Err(ErrorReply::new(format!("ERR Unsupported option {shown}")));
                 }
             }
         }
         if given.none && (given.some || given.earlier || given.later) {
             let text = "ERR NX and XX, GT or LT options at the same time are not compatible";
-            return Err(Refusal::fixed(text));
+            return Err(ErrorReply::fixed(text));
         }
         if given.earlier && given.later {
             let text = "ERR GT and LT options at the same time are not compatible";
-            return Err(Refusal::fixed(text));
+            return Err(ErrorReply::fixed(text));
         }
         Ok(given)
     }
@@ -66,84 +64,109 @@ impl Given {
 }
 
 /// Lets a key end at a time; at once if that has passed.
-fn end(client: &Client<'_>, args: Args<'_>, unit: Unit, name: &str) -> Result<bool, Refusal> {
-    let given = Given::read(args.from(3))?;
+fn end(
+    ctx: &CommandContext<'_>,
+    args: Args<'_>,
+    unit: ExpiryUnit,
+    name: &str,
+) -> Result<bool, ErrorReply> {
+    let given = ExpireCondition::read(args.from(3))?;
     let number = integer_or_refuse(arg(args, 2))?;
-    let new = unit.end_of(number).ok_or_else(|| Refusal::expire_time(name))?;
-    client.change(|change| {
-        let Some(spot) = change.records.find(arg(args, 1))? else { return Ok(false) };
-        let Some(found) = change.read_at(spot)? else { return Ok(false) };
+    let new = unit.end_of(number).ok_or_else(|| ErrorReply::expire_time(name))?;
+    ctx.change(|change| {
+        let Some(resolved) = change.records.resolve(arg(args, 1))? else { return Ok(false) };
+        let Some(found) = change.read_at(resolved)? else { return Ok(false) };
         if !given.allows(found.expires_ms(), new) {
             return Ok(false);
         }
-        let mut kept = Kept::of(&found);
+        let mut kept = KeptMetadata::of(&found);
         drop(found);
         match u64::try_from(new).ok().filter(|new| *new > now_ms_coarse()) {
             Some(new) => {
                 kept.expires_ms = new;
                 let tags = kept.tags();
-                change.txn.set_metadata(spot.namespace, spot.key, kept.labels(&tags))?;
+                change.txn.set_metadata(resolved.namespace, resolved.key, kept.metadata(&tags))?;
             }
-            None => drop(change.txn.delete(spot.namespace, spot.key)?),
+            None => drop(change.txn.delete(resolved.namespace, resolved.key)?),
         }
         Ok(true)
     })
 }
 
 /// `EXPIRE key seconds [NX | XX | GT | LT]`
-pub(crate) fn expire(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    reply.int(end(client, args, AFTER_SECONDS, "expire")?.into());
+pub(crate) fn expire(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    reply.int(end(ctx, args, AFTER_SECONDS, "expire")?.into());
     Ok(())
 }
 
 /// `PEXPIRE key milliseconds [NX | XX | GT | LT]`
-pub(crate) fn pexpire(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    reply.int(end(client, args, AFTER_MS, "pexpire")?.into());
+pub(crate) fn pexpire(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    reply.int(end(ctx, args, AFTER_MS, "pexpire")?.into());
     Ok(())
 }
 
 /// `EXPIREAT key seconds-since-1970 [NX | XX | GT | LT]`
-pub(crate) fn expireat(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    reply.int(end(client, args, AT_SECONDS, "expireat")?.into());
+pub(crate) fn expireat(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    reply.int(end(ctx, args, AT_SECONDS, "expireat")?.into());
     Ok(())
 }
 
 /// `PEXPIREAT key milliseconds-since-1970 [NX | XX | GT | LT]`
-pub(crate) fn pexpireat(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    reply.int(end(client, args, AT_MS, "pexpireat")?.into());
+pub(crate) fn pexpireat(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    reply.int(end(ctx, args, AT_MS, "pexpireat")?.into());
     Ok(())
 }
 
 /// `PERSIST key`
-pub(crate) fn persist(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let has_ended = client.change(|change| {
-        let Some(spot) = change.records.find(arg(args, 1))? else { return Ok(false) };
-        let Some(found) = change.read_at(spot)? else { return Ok(false) };
+pub(crate) fn persist(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let has_ended = ctx.change(|change| {
+        let Some(resolved) = change.records.resolve(arg(args, 1))? else { return Ok(false) };
+        let Some(found) = change.read_at(resolved)? else { return Ok(false) };
         if found.expires_ms() == 0 {
             return Ok(false);
         }
-        let mut kept = Kept::of(&found);
+        let mut kept = KeptMetadata::of(&found);
         drop(found);
         kept.expires_ms = 0;
         let tags = kept.tags();
-        Ok(change.txn.set_metadata(spot.namespace, spot.key, kept.labels(&tags))?)
+        Ok(change.txn.set_metadata(resolved.namespace, resolved.key, kept.metadata(&tags))?)
     })?;
     reply.int(has_ended.into());
     Ok(())
 }
 
-/// Tells when a key ends: -2 if it is not there, -1 if never, else what `told` makes of it.
-fn tell(
-    client: &Client<'_>,
+/// Tells when a key ends: -2 if it is not there, -1 if never, else what `triple` makes of it.
+fn deliver_event(
+    ctx: &CommandContext<'_>,
     args: Args<'_>,
-    told: impl Fn(u64) -> u64,
+    triple: impl Fn(u64) -> u64,
     reply: &mut Reply<'_>,
-) -> Answer {
+) -> CommandResult {
     let key = arg(args, 1);
-    reply.int(match client.read(key)? {
+    reply.int(match ctx.read(key)? {
         None => -2,
         Some(found) if found.expires_ms() == 0 => -1,
-        Some(found) => i64::try_from(told(found.expires_ms())).unwrap_or(i64::MAX),
+        Some(found) => i64::try_from(triple(found.expires_ms())).unwrap_or(i64::MAX),
     });
     Ok(())
 }
@@ -158,25 +181,37 @@ fn left(end: u64) -> u64 {
 }
 
 /// `TTL key`
-pub(crate) fn ttl(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    tell(client, args, |end| seconds(left(end)), reply)
+pub(crate) fn ttl(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    deliver_event(ctx, args, |end| seconds(left(end)), reply)
 }
 
 /// `PTTL key`
-pub(crate) fn pttl(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    tell(client, args, left, reply)
+pub(crate) fn pttl(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    deliver_event(ctx, args, left, reply)
 }
 
 /// `EXPIRETIME key`
-pub(crate) fn expiretime(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    tell(client, args, seconds, reply)
+pub(crate) fn expiretime(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    deliver_event(ctx, args, seconds, reply)
 }
 
 /// `PEXPIRETIME key`
 pub(crate) fn pexpiretime(
-    client: &mut Client<'_>,
+    ctx: &mut CommandContext<'_>,
     args: Args<'_>,
     reply: &mut Reply<'_>,
-) -> Answer {
-    tell(client, args, |end| end, reply)
+) -> CommandResult {
+    deliver_event(ctx, args, |end| end, reply)
 }

@@ -1,36 +1,34 @@
 //! Hashes: records of named blocks; a field is a block.
 
 use super::arg;
-use super::random::{Wanted, below, bounded};
-use super::scan_options::{self, Options};
-use crate::command_context::{Change, Client};
+use super::random::{RandomCount, below, bounded};
+use super::scan_options::{self, ScanOptions};
+use crate::command_context::{CommandContext, CommandTxn};
 use crate::number::long_double::LongDouble;
 use crate::number::{integer, integer_or_refuse};
 use crate::parse::Args;
-use crate::records::{Fault, Found, Spot};
-use crate::reply::error_reply::Refusal;
+use crate::records::{ChangeError, RecordRef, ResolvedKey};
+use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::reply::{Reply, RespVersion};
 use nearstate_model::limits::{BLOCK_NAME_BYTES_MAX, BLOCKS_MAX};
 use nearstate_store::BlockChange;
 use std::collections::{BTreeMap, BTreeSet};
 
-type Answer = Result<(), Refusal>;
-
 /// A field and its value.
 pub(super) type Field<'a> = (&'a str, &'a [u8]);
 
 /// A number that a field is to be increased by is none.
-const INFINITE: Refusal = Refusal::fixed("ERR value is NaN or Infinity");
+const INFINITE: ErrorReply = ErrorReply::fixed("ERR value is NaN or Infinity");
 
 /// Fields up to this many are looked for one by one: that needs no memory.
 const LINEAR_MAX: usize = 8;
 
 /// The name of a field, if the region can keep it.
-fn name_of(field: &[u8]) -> Result<&str, Refusal> {
+fn name_of(field: &[u8]) -> Result<&str, ErrorReply> {
     let name = str::from_utf8(field).ok();
     let is_right = |name: &&str| !name.is_empty() && !name.contains('\0');
     name.filter(is_right).filter(|name| name.len() <= BLOCK_NAME_BYTES_MAX).ok_or_else(|| {
-        Refusal::new(format!(
+        ErrorReply::new(format!(
             "ERR a field's name has 1 to {BLOCK_NAME_BYTES_MAX} bytes of UTF-8 without a NUL: \
              give this one such a name"
         ))
@@ -38,55 +36,55 @@ fn name_of(field: &[u8]) -> Result<&str, Refusal> {
 }
 
 /// The fields of a hash; none if there is none.
-pub(super) fn fields<'f>(found: Option<&'f Found<'_>>) -> Result<Vec<Field<'f>>, Refusal> {
-    found.map_or(Ok(Vec::new()), Found::fields)
+pub(super) fn fields<'f>(found: Option<&'f RecordRef<'_>>) -> Result<Vec<Field<'f>>, ErrorReply> {
+    found.map_or(Ok(Vec::new()), RecordRef::fields)
 }
 
 /// Which of some names a hash does not have.
 fn missing(there: &[Field<'_>], changes: &[BlockChange<'_>]) -> usize {
     if changes.len() <= LINEAR_MAX {
-        let is_there = |name: &str| there.iter().any(|(known, _)| *known == name);
-        return changes.iter().filter(|change| !is_there(change.name)).count();
+        let exists = |name: &str| there.iter().any(|(known, _)| *known == name);
+        return changes.iter().filter(|change| !exists(change.name)).count();
     }
     let there: BTreeSet<&str> = there.iter().map(|(name, _)| *name).collect();
     changes.iter().filter(|change| !there.contains(change.name)).count()
 }
 
 /// Refuses more fields than a hash has.
-fn judge_count(fields: usize) -> Answer {
+fn check_field_count(fields: usize) -> CommandResult {
     if fields <= BLOCKS_MAX {
         return Ok(());
     }
-    Err(Refusal::new(format!("ERR a hash of {fields} fields: it has at most {BLOCKS_MAX}")))
+    Err(ErrorReply::new(format!("ERR a hash of {fields} fields: it has at most {BLOCKS_MAX}")))
 }
 
 /// Where a hash is to be that gets these fields, each named once. Refuses before its namespace is
 /// made what no hash takes.
-pub(super) fn spot_of<'a>(
-    change: &Change<'_, '_>,
+pub(super) fn resolve_hash<'a>(
+    change: &CommandTxn<'_, '_>,
     key: &'a [u8],
     changes: &[BlockChange<'_>],
-) -> Result<Spot<'a>, Fault> {
-    judge_count(changes.len())?;
+) -> Result<ResolvedKey<'a>, ChangeError> {
+    check_field_count(changes.len())?;
     let bytes = changes.iter().filter_map(|field| field.bytes).map(<[u8]>::len);
-    change.spot(key, bytes.max().unwrap_or_default())
+    change.resolved(key, bytes.max().unwrap_or_default())
 }
 
 /// Sets fields, each named once; how many are new. Refuses before anything is written.
 pub(super) fn set_fields(
-    change: &Change<'_, '_>,
-    spot: Spot<'_>,
+    change: &CommandTxn<'_, '_>,
+    resolved: ResolvedKey<'_>,
     there: &[Field<'_>],
     changes: &[BlockChange<'_>],
-) -> Result<usize, Fault> {
+) -> Result<usize, ChangeError> {
     let new = missing(there, changes);
-    judge_count(there.len() + new)?;
-    change.txn.patch(spot.namespace, spot.key, changes)?;
+    check_field_count(there.len() + new)?;
+    change.txn.patch(resolved.namespace, resolved.key, changes)?;
     Ok(new)
 }
 
 /// Fields with their values, each once with the last value that it is given.
-pub(super) fn pairs(args: Args<'_>) -> Result<Vec<BlockChange<'_>>, Refusal> {
+pub(super) fn pairs(args: Args<'_>) -> Result<Vec<BlockChange<'_>>, ErrorReply> {
     let mut changes: Vec<BlockChange<'_>> = Vec::with_capacity(args.len() / 2);
     let mut places = BTreeMap::new();
     for at in (0..args.len()).step_by(2) {
@@ -101,42 +99,54 @@ pub(super) fn pairs(args: Args<'_>) -> Result<Vec<BlockChange<'_>>, Refusal> {
     Ok(changes)
 }
 
-fn set_pairs(client: &Client<'_>, args: Args<'_>, name: &str) -> Result<usize, Refusal> {
+fn set_pairs(ctx: &CommandContext<'_>, args: Args<'_>, name: &str) -> Result<usize, ErrorReply> {
     if args.len() % 2 == 1 {
-        return Err(Refusal::arity(name));
+        return Err(ErrorReply::arity(name));
     }
     let changes = pairs(args.from(2))?;
-    client.change(|change| {
-        let spot = spot_of(change, arg(args, 1), &changes)?;
-        let found = change.read_at(spot)?;
-        set_fields(change, spot, &fields(found.as_ref())?, &changes)
+    ctx.change(|change| {
+        let resolved = resolve_hash(change, arg(args, 1), &changes)?;
+        let found = change.read_at(resolved)?;
+        set_fields(change, resolved, &fields(found.as_ref())?, &changes)
     })
 }
 
 /// `HSET key field value [field value ...]`
-pub(crate) fn hset(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    reply.count(set_pairs(client, args, "hset")?);
+pub(crate) fn hset(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    reply.count(set_pairs(ctx, args, "hset")?);
     Ok(())
 }
 
 /// `HMSET key field value [field value ...]`
-pub(crate) fn hmset(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    set_pairs(client, args, "hmset")?;
+pub(crate) fn hmset(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    set_pairs(ctx, args, "hmset")?;
     reply.ok();
     Ok(())
 }
 
 /// `HSETNX key field value`
-pub(crate) fn hsetnx(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn hsetnx(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let changes = pairs(args.from(2))?;
-    let is_set = client.change(|change| {
-        let spot = spot_of(change, arg(args, 1), &changes)?;
-        let found = change.read_at(spot)?;
+    let is_set = ctx.change(|change| {
+        let resolved = resolve_hash(change, arg(args, 1), &changes)?;
+        let found = change.read_at(resolved)?;
         let there = fields(found.as_ref())?;
         if missing(&there, &changes) == 0 {
             return Ok(false);
         }
-        set_fields(change, spot, &there, &changes)?;
+        set_fields(change, resolved, &there, &changes)?;
         Ok(true)
     })?;
     reply.int(is_set.into());
@@ -144,8 +154,12 @@ pub(crate) fn hsetnx(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<
 }
 
 /// `HGET key field`
-pub(crate) fn hget(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    match client.read(arg(args, 1))? {
+pub(crate) fn hget(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    match ctx.read(arg(args, 1))? {
         Some(found) => reply.bulk_or_nil(found.field(arg(args, 2))?),
         None => reply.nil(),
     }
@@ -153,13 +167,17 @@ pub(crate) fn hget(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
 }
 
 /// `HMGET key field [field ...]`
-pub(crate) fn hmget(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let found = client.read(arg(args, 1))?;
+pub(crate) fn hmget(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let found = ctx.read(arg(args, 1))?;
     let there = fields(found.as_ref())?;
-    let asked = args.from(2);
-    reply.array(asked.len());
-    if asked.len() <= LINEAR_MAX {
-        for field in asked.iter() {
+    let lookup = args.from(2);
+    reply.array(lookup.len());
+    if lookup.len() <= LINEAR_MAX {
+        for field in lookup.iter() {
             let value = there.iter().find(|(name, _)| name.as_bytes() == field);
             reply.bulk_or_nil(value.map(|(_, value)| *value));
         }
@@ -167,13 +185,17 @@ pub(crate) fn hmget(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'
     }
     let there: BTreeMap<&[u8], &[u8]> =
         there.into_iter().map(|(name, value)| (name.as_bytes(), value)).collect();
-    asked.iter().for_each(|field| reply.bulk_or_nil(there.get(field).copied()));
+    lookup.iter().for_each(|field| reply.bulk_or_nil(there.get(field).copied()));
     Ok(())
 }
 
 /// `HGETALL key`
-pub(crate) fn hgetall(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let found = client.read(arg(args, 1))?;
+pub(crate) fn hgetall(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let found = ctx.read(arg(args, 1))?;
     let there = fields(found.as_ref())?;
     reply.map(there.len());
     for (name, value) in there {
@@ -184,8 +206,12 @@ pub(crate) fn hgetall(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply
 }
 
 /// `HKEYS key`
-pub(crate) fn hkeys(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let found = client.read(arg(args, 1))?;
+pub(crate) fn hkeys(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let found = ctx.read(arg(args, 1))?;
     let there = fields(found.as_ref())?;
     reply.array(there.len());
     for (name, _) in there {
@@ -195,8 +221,12 @@ pub(crate) fn hkeys(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'
 }
 
 /// `HVALS key`
-pub(crate) fn hvals(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let found = client.read(arg(args, 1))?;
+pub(crate) fn hvals(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let found = ctx.read(arg(args, 1))?;
     let there = fields(found.as_ref())?;
     reply.array(there.len());
     for (_, value) in there {
@@ -206,25 +236,37 @@ pub(crate) fn hvals(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'
 }
 
 /// `HLEN key`
-pub(crate) fn hlen(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let found = client.read(arg(args, 1))?;
+pub(crate) fn hlen(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let found = ctx.read(arg(args, 1))?;
     reply.count(fields(found.as_ref())?.len());
     Ok(())
 }
 
 /// `HEXISTS key field`
-pub(crate) fn hexists(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let is_there = match client.read(arg(args, 1))? {
+pub(crate) fn hexists(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let exists = match ctx.read(arg(args, 1))? {
         Some(found) => found.field(arg(args, 2))?.is_some(),
         None => false,
     };
-    reply.int(is_there.into());
+    reply.int(exists.into());
     Ok(())
 }
 
 /// `HSTRLEN key field`
-pub(crate) fn hstrlen(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let bytes = match client.read(arg(args, 1))? {
+pub(crate) fn hstrlen(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let bytes = match ctx.read(arg(args, 1))? {
         Some(found) => found.field(arg(args, 2))?.map_or(0, <[u8]>::len),
         None => 0,
     };
@@ -233,21 +275,25 @@ pub(crate) fn hstrlen(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply
 }
 
 /// `HDEL key field [field ...]`
-pub(crate) fn hdel(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let gone = client.change(|change| {
-        let Some(spot) = change.records.find(arg(args, 1))? else { return Ok(0) };
-        let Some(found) = change.read_at(spot)? else { return Ok(0) };
+pub(crate) fn hdel(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let gone = ctx.change(|change| {
+        let Some(resolved) = change.records.resolve(arg(args, 1))? else { return Ok(0) };
+        let Some(found) = change.read_at(resolved)? else { return Ok(0) };
         let there = found.fields()?;
-        let asked: BTreeSet<&[u8]> = args.from(2).iter().collect();
+        let lookup: BTreeSet<&[u8]> = args.from(2).iter().collect();
         let gone: Vec<BlockChange<'_>> = there
             .iter()
-            .filter(|(name, _)| asked.contains(name.as_bytes()))
+            .filter(|(name, _)| lookup.contains(name.as_bytes()))
             .map(|(name, _)| BlockChange { name, bytes: None })
             .collect();
         if gone.len() == there.len() {
-            change.txn.delete(spot.namespace, spot.key)?;
+            change.txn.delete(resolved.namespace, resolved.key)?;
         } else if !gone.is_empty() {
-            change.txn.patch(spot.namespace, spot.key, &gone)?;
+            change.txn.patch(resolved.namespace, resolved.key, &gone)?;
         }
         Ok(gone.len())
     })?;
@@ -257,34 +303,38 @@ pub(crate) fn hdel(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
 
 /// Sets a field to what `edit` makes of its value.
 fn edit<T: AsRef<[u8]>>(
-    client: &Client<'_>,
+    ctx: &CommandContext<'_>,
     args: Args<'_>,
-    edit: impl Fn(Option<&[u8]>) -> Result<T, Refusal>,
-) -> Result<T, Refusal> {
+    edit: impl Fn(Option<&[u8]>) -> Result<T, ErrorReply>,
+) -> Result<T, ErrorReply> {
     let name = name_of(arg(args, 2))?;
-    client.change(|change| {
-        let spot = if let Some(spot) = change.records.find(arg(args, 1))? {
-            spot
+    ctx.change(|change| {
+        let resolved = if let Some(resolved) = change.records.resolve(arg(args, 1))? {
+            resolved
         } else {
             // What cannot be made of nothing is refused before a namespace is made.
             let new = edit(None)?;
-            spot_of(change, arg(args, 1), &[BlockChange { name, bytes: Some(new.as_ref()) }])?
+            resolve_hash(change, arg(args, 1), &[BlockChange { name, bytes: Some(new.as_ref()) }])?
         };
-        let found = change.read_at(spot)?;
+        let found = change.read_at(resolved)?;
         let there = fields(found.as_ref())?;
         let known = there.iter().find(|(known, _)| *known == name);
         let new = edit(known.map(|(_, value)| *value))?;
-        set_fields(change, spot, &there, &[BlockChange { name, bytes: Some(new.as_ref()) }])?;
+        set_fields(change, resolved, &there, &[BlockChange { name, bytes: Some(new.as_ref()) }])?;
         Ok(new)
     })
 }
 
 /// `HINCRBY key field increment`
-pub(crate) fn hincrby(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn hincrby(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let delta = integer_or_refuse(arg(args, 3))?;
-    let sum = edit(client, args, |value| {
-        let number = value.map_or(Some(0), integer).ok_or(Refusal::HASH_NOT_INTEGER)?;
-        let sum = number.checked_add(delta).ok_or(Refusal::OVERFLOW)?;
+    let sum = edit(ctx, args, |value| {
+        let number = value.map_or(Some(0), integer).ok_or(ErrorReply::HASH_NOT_INTEGER)?;
+        let sum = number.checked_add(delta).ok_or(ErrorReply::OVERFLOW)?;
         Ok(sum.to_string())
     })?;
     reply.int(integer(sum.as_bytes()).unwrap_or_default());
@@ -293,34 +343,38 @@ pub(crate) fn hincrby(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply
 
 /// `HINCRBYFLOAT key field increment`
 pub(crate) fn hincrbyfloat(
-    client: &mut Client<'_>,
+    ctx: &mut CommandContext<'_>,
     args: Args<'_>,
     reply: &mut Reply<'_>,
-) -> Answer {
-    let delta = LongDouble::parse(arg(args, 3)).ok_or(Refusal::NOT_FLOAT)?;
+) -> CommandResult {
+    let delta = LongDouble::parse(arg(args, 3)).ok_or(ErrorReply::NOT_FLOAT)?;
     if !delta.is_finite() {
         return Err(INFINITE);
     }
-    let sum = edit(client, args, |value| {
-        let number = LongDouble::parse(value.unwrap_or(b"0")).ok_or(Refusal::HASH_NOT_FLOAT)?;
-        Ok(number.plus(delta).ok_or(Refusal::NAN_OR_INFINITY)?.text())
+    let sum = edit(ctx, args, |value| {
+        let number = LongDouble::parse(value.unwrap_or(b"0")).ok_or(ErrorReply::HASH_NOT_FLOAT)?;
+        Ok(number.plus(delta).ok_or(ErrorReply::NAN_OR_INFINITY)?.text())
     })?;
     reply.bulk(sum.as_bytes());
     Ok(())
 }
 
 /// `HSCAN key cursor [MATCH pattern] [COUNT count]`
-pub(crate) fn hscan(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn hscan(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     scan_options::read_cursor(arg(args, 2))?;
-    let Some(found) = client.read(arg(args, 1))? else {
-        scan_options::whole(reply, |_| 0);
+    let Some(found) = ctx.read(arg(args, 1))? else {
+        scan_options::write_single_page(reply, |_| 0);
         return Ok(());
     };
     let there = found.fields()?;
-    let options = Options::read(args.from(3), false)?;
-    scan_options::whole(reply, |reply| {
+    let options = ScanOptions::read(args.from(3), false)?;
+    scan_options::write_single_page(reply, |reply| {
         let mut elements = 0;
-        for (name, value) in there.iter().filter(|(name, _)| options.takes(name.as_bytes())) {
+        for (name, value) in there.iter().filter(|(name, _)| options.matches(name.as_bytes())) {
             reply.bulk(name.as_bytes());
             reply.bulk(value);
             elements += 2;
@@ -331,24 +385,28 @@ pub(crate) fn hscan(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'
 }
 
 /// `HRANDFIELD key [count [WITHVALUES]]`
-pub(crate) fn hrandfield(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn hrandfield(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let Some(count) = args.get(2) else {
-        let found = client.read(arg(args, 1))?;
+        let found = ctx.read(arg(args, 1))?;
         let there = fields(found.as_ref())?;
         reply.bulk_or_nil(there.get(below(there.len())).map(|(name, _)| name.as_bytes()));
         return Ok(());
     };
-    let wanted = Wanted::read(count)?;
+    let wanted = RandomCount::read(count)?;
     let has_values = match (args.get(3), args.len()) {
         (None, _) => false,
         (Some(word), 4) if word.eq_ignore_ascii_case(b"withvalues") => true,
-        (Some(_), _) => return Err(Refusal::SYNTAX),
+        (Some(_), _) => return Err(ErrorReply::SYNTAX),
     };
     if has_values && integer(count).is_some_and(|count| count.unsigned_abs() > i64::MAX as u64 / 2)
     {
-        return Err(Refusal::OUT_OF_RANGE);
+        return Err(ErrorReply::OUT_OF_RANGE);
     }
-    let found = client.read(arg(args, 1))?;
+    let found = ctx.read(arg(args, 1))?;
     let there = fields(found.as_ref())?;
     let places = wanted.places(there.len())?;
     let begun = reply.mark();
@@ -362,7 +420,7 @@ pub(crate) fn hrandfield(client: &mut Client<'_>, args: Args<'_>, reply: &mut Re
         if has_values {
             reply.bulk(value);
         }
-        if wanted.may_repeat() {
+        if wanted.allows_repeats() {
             bounded(reply.written(begun))?;
         }
     }

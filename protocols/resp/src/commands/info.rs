@@ -1,19 +1,17 @@
 //! `INFO`: facts about the server, in sections, under the names that Redis' tools read. What is not
 //! known here is left out, and such tools take it for 0.
 
-use crate::command_context::Client;
+use crate::command_context::CommandContext;
 use crate::parse::Args;
 use crate::records::Records;
 use crate::reply::Reply;
-use crate::reply::error_reply::Refusal;
-use crate::server::{REDIS_VERSION, Server};
-use crate::sliced_task::{Progress, Work};
+use crate::reply::error_reply::{CommandResult, ErrorReply};
+use crate::server::{REDIS_VERSION, RespServer};
+use crate::sliced_task::{SlicedTask, TaskProgress};
 use nearstate_node::process;
 use nearstate_store::{Counted, Inspection, Kind, Namespace, now_ms_coarse};
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
-
-type Answer = Result<(), Refusal>;
 
 /// All sections in the order in which they are told, and whether `INFO` alone and `INFO all` tell
 /// them.
@@ -34,17 +32,21 @@ const SECTIONS: [(&str, bool, bool); 10] = [
 const COUNTED_BUCKETS: u64 = 512;
 
 /// `INFO [section ..]`
-pub(crate) fn info(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let asked: Vec<Vec<u8>> = args.from(1).iter().map(<[u8]>::to_ascii_lowercase).collect();
-    let is_asked = |name: &str| asked.iter().any(|one| one == name.as_bytes());
-    let (usual, all) = (asked.is_empty() || is_asked("default"), is_asked("all"));
+pub(crate) fn info(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let lookup: Vec<Vec<u8>> = args.from(1).iter().map(<[u8]>::to_ascii_lowercase).collect();
+    let is_asked = |name: &str| lookup.iter().any(|one| one == name.as_bytes());
+    let (usual, all) = (lookup.is_empty() || is_asked("default"), is_asked("all"));
     let everything = is_asked("everything");
-    let seen = client.session().region().inspect()?;
+    let seen = ctx.session().region().inspect()?;
     let mut text = String::new();
     for (name, is_usual, is_of_all) in SECTIONS {
         if usual && is_usual || all && is_of_all || everything || is_asked(name) {
             begin(&mut text, name);
-            section(client, &seen, name, &mut text);
+            section(ctx, &seen, name, &mut text);
         }
     }
     if !(usual || all || everything || is_asked("keyspace")) {
@@ -52,11 +54,11 @@ pub(crate) fn info(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
         return Ok(());
     }
     // The keys are counted, a slice at a time.
-    let mut namespaces = client.records.namespaces()?;
+    let mut namespaces = ctx.records.namespaces()?;
     namespaces.retain(|(_, namespace)| namespace.kind() != Kind::Counters);
     let namespaces = namespaces.into_iter().map(|(_, namespace)| namespace).collect();
-    client.link.work =
-        Some(Box::new(Keyspace { text, namespaces, from: 0, counted: Counted::default() }));
+    ctx.connection.task =
+        Some(Box::new(KeyspaceSection { text, namespaces, from: 0, counted: Counted::default() }));
     Ok(())
 }
 
@@ -65,11 +67,11 @@ fn begin(text: &mut String, name: &str) {
     if !text.is_empty() {
         text.push_str("\r\n");
     }
-    let mut letters = name.chars();
-    let first = letters.next().map(|first| first.to_ascii_uppercase());
+    let mut deliveries = name.chars();
+    let first = deliveries.next().map(|first| first.to_ascii_uppercase());
     text.push_str("# ");
     text.extend(first);
-    text.push_str(letters.as_str());
+    text.push_str(deliveries.as_str());
     if name == "cpu" {
         text.truncate(text.len() - "Cpu".len());
         text.push_str("CPU");
@@ -77,17 +79,17 @@ fn begin(text: &mut String, name: &str) {
     text.push_str("\r\n");
 }
 
-fn section(client: &Client<'_>, seen: &Inspection, name: &str, text: &mut String) {
-    let mut facts = Facts(text);
+fn section(ctx: &CommandContext<'_>, seen: &Inspection, name: &str, text: &mut String) {
+    let mut facts = InfoText(text);
     match name {
-        "server" => server(client.server, seen, &mut facts),
+        "server" => server(ctx.server, seen, &mut facts),
         "clients" => {
-            facts.say("connected_clients", client.server.client_count());
+            facts.say("connected_clients", ctx.server.client_count());
             facts.say("blocked_clients", 0);
         }
         "memory" => memory(seen, &mut facts),
         "persistence" => facts.say("loading", 0),
-        "stats" => stats(client.server, &mut facts),
+        "stats" => stats(ctx.server, &mut facts),
         "replication" => {
             facts.say("role", "master");
             facts.say("connected_slaves", 0);
@@ -99,16 +101,16 @@ fn section(client: &Client<'_>, seen: &Inspection, name: &str, text: &mut String
                 facts.say("used_cpu_user", format_args!("{:.6}", used.user_seconds));
             }
         }
-        "commandstats" => commands(client.server, &mut facts),
+        "commandstats" => commands(ctx.server, &mut facts),
         "cluster" => facts.say("cluster_enabled", 0),
         _ => {}
     }
 }
 
 /// Lines of a name and a value.
-struct Facts<'t>(&'t mut String);
+struct InfoText<'t>(&'t mut String);
 
-impl Facts<'_> {
+impl InfoText<'_> {
     fn say(&mut self, name: &str, value: impl std::fmt::Display) {
         // Writing to a String cannot fail.
         let _ = write!(self.0, "{name}:{value}\r\n");
@@ -134,7 +136,7 @@ fn human(bytes: u64) -> String {
     if unit == "B" { format!("{bytes}B") } else { format!("{size:.2}{unit}") }
 }
 
-fn server(server: &Server, seen: &Inspection, facts: &mut Facts<'_>) {
+fn server(server: &RespServer, seen: &Inspection, facts: &mut InfoText<'_>) {
     let settings = &server.settings;
     let now = now_ms_coarse();
     let up = now.saturating_sub(settings.started_ms) / 1000;
@@ -161,7 +163,7 @@ fn server(server: &Server, seen: &Inspection, facts: &mut Facts<'_>) {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
-fn memory(seen: &Inspection, facts: &mut Facts<'_>) {
+fn memory(seen: &Inspection, facts: &mut InfoText<'_>) {
     let resident = process::usage().map(|used| used.resident_bytes);
     facts.say_bytes("used_memory", seen.bytes_taken);
     if let Some(resident) = resident {
@@ -181,24 +183,24 @@ fn memory(seen: &Inspection, facts: &mut Facts<'_>) {
     }
 }
 
-fn stats(server: &Server, facts: &mut Facts<'_>) {
-    let tallies = &server.tallies;
-    let (requests, errors) = tallies.requests();
-    facts.say("total_connections_received", tallies.connections.load(Ordering::Relaxed));
+fn stats(server: &RespServer, facts: &mut InfoText<'_>) {
+    let stats = &server.stats;
+    let (requests, errors) = stats.requests();
+    facts.say("total_connections_received", stats.connections.load(Ordering::Relaxed));
     facts.say("total_commands_processed", requests);
     facts.say("total_error_replies", errors);
-    let [hits, misses] = tallies.found();
+    let [hits, misses] = stats.lookups();
     facts.say("keyspace_hits", hits);
     facts.say("keyspace_misses", misses);
-    facts.say("messages_published", tallies.published.load(Ordering::Relaxed));
-    facts.say("pubsub_channels", server.hub.channel_count());
-    facts.say("pubsub_patterns", server.hub.patterns());
+    facts.say("messages_published", stats.published.load(Ordering::Relaxed));
+    facts.say("pubsub_channels", server.pubsub.channel_count());
+    facts.say("pubsub_patterns", server.pubsub.patterns());
     let keyspace = &server.keyspace.counts;
     facts.say("keyspace_namespaces_watched", keyspace.watched.load(Ordering::Relaxed));
     facts.say("keyspace_events_seen", keyspace.seen.load(Ordering::Relaxed));
     facts.say("keyspace_events_lost", keyspace.lost.load(Ordering::Relaxed));
     facts.say("keyspace_watches_failed", keyspace.failed.load(Ordering::Relaxed));
-    facts.say("slowlog_entries", server.slow_count());
+    facts.say("slowlog_entries", server.slow_log_len());
     // There is nobody to be in sync with, and nothing is thrown away.
     for name in ["sync_full", "sync_partial_ok", "sync_partial_err", "evicted_keys"] {
         facts.say(name, 0);
@@ -206,8 +208,8 @@ fn stats(server: &Server, facts: &mut Facts<'_>) {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
-fn commands(server: &Server, facts: &mut Facts<'_>) {
-    for (name, tally) in server.tallies.commands() {
+fn commands(server: &RespServer, facts: &mut InfoText<'_>) {
+    for (name, tally) in server.stats.commands() {
         let each = tally.micros as f64 / tally.calls.max(1) as f64;
         facts.say(
             &format!("cmdstat_{name}"),
@@ -221,7 +223,7 @@ fn commands(server: &Server, facts: &mut Facts<'_>) {
 
 /// The last section, which counts.
 #[derive(Debug)]
-struct Keyspace {
+struct KeyspaceSection {
     text: String,
     /// Namespaces that are still to be counted, the present one last.
     namespaces: Vec<Namespace>,
@@ -229,13 +231,13 @@ struct Keyspace {
     counted: Counted,
 }
 
-impl Work for Keyspace {
+impl SlicedTask for KeyspaceSection {
     fn step(
         &mut self,
         records: &Records,
-        _: &Server,
+        _: &RespServer,
         reply: &mut Reply<'_>,
-    ) -> Result<Progress, Refusal> {
+    ) -> Result<TaskProgress, ErrorReply> {
         if let Some(namespace) = self.namespaces.last() {
             let (more, next) =
                 records.session().count_part(*namespace, self.from, COUNTED_BUCKETS)?;
@@ -245,19 +247,19 @@ impl Work for Keyspace {
             if next.is_none() {
                 self.namespaces.pop();
             }
-            return Ok(Progress::More);
+            return Ok(TaskProgress::More);
         }
         begin(&mut self.text, "keyspace");
         let Counted { records: keys, ending } = self.counted;
         if keys > 0 {
             let line = format_args!("keys={keys},expires={ending},avg_ttl=0");
-            Facts(&mut self.text).say("db0", line);
+            InfoText(&mut self.text).say("db0", line);
         }
         reply.verbatim(&self.text);
-        Ok(Progress::Done)
+        Ok(TaskProgress::Done)
     }
 
-    fn kept(&self) -> usize {
+    fn memory_bytes(&self) -> usize {
         self.text.capacity() + self.namespaces.capacity() * size_of::<Namespace>()
     }
 }

@@ -1,17 +1,15 @@
 //! Keys, whatever their records are: deleting, renaming, copying, telling what is there.
 
 use super::arg;
-use crate::command_context::{Change, Client, PATIENCE};
+use crate::command_context::{CommandContext, CommandTxn, RETRY_POLICY};
 use crate::number::{integer, small_integer_or_refuse};
 use crate::parse::Args;
-use crate::records::{Fault, Found, Kept, Spot, put_set, put_string};
+use crate::records::{ChangeError, KeptMetadata, RecordRef, ResolvedKey, put_set, put_string};
 use crate::reply::Reply;
-use crate::reply::error_reply::Refusal;
+use crate::reply::error_reply::{CommandResult, ErrorReply};
 use nearstate_model::Error;
 use nearstate_model::limits::{KEY_BYTES_MAX, TRANSACTION_RECORDS_MAX};
 use nearstate_store::{BlockChange, Form, Kind, Txn};
-
-type Answer = Result<(), Refusal>;
 
 /// How many keys are deleted at one instant at first where one transaction does not take all of
 /// them; fewer where the indexes of their tags are too many as well.
@@ -25,29 +23,39 @@ const PACKED_COUNT_MAX: usize = 512;
 const PACKED_BYTES_MAX: usize = 64;
 
 /// The counter that a key names: of a namespace that an embedded process has made for them.
-fn counter<'k>(client: &Client<'_>, key: &'k [u8]) -> Result<Option<Spot<'k>>, Refusal> {
-    let spot = client.records.find(key)?;
-    Ok(spot.filter(|spot| spot.namespace.kind() == Kind::Counters))
+fn counter<'k>(
+    ctx: &CommandContext<'_>,
+    key: &'k [u8],
+) -> Result<Option<ResolvedKey<'k>>, ErrorReply> {
+    let resolved = ctx.records.resolve(key)?;
+    Ok(resolved.filter(|resolved| resolved.namespace.kind() == Kind::Counters))
 }
 
 /// The form of a key's record; `None` if there is none. A counter is a value.
-pub(super) fn form_of(client: &Client<'_>, key: &[u8]) -> Result<Option<Form>, Refusal> {
-    if let Some(spot) = counter(client, key)? {
-        if spot.key.len() > KEY_BYTES_MAX {
+pub(super) fn type_of_key(
+    ctx: &CommandContext<'_>,
+    key: &[u8],
+) -> Result<Option<Form>, ErrorReply> {
+    if let Some(resolved) = counter(ctx, key)? {
+        if resolved.key.len() > KEY_BYTES_MAX {
             return Ok(None);
         }
-        let count = client.session().read_counter(spot.namespace, spot.key)?;
+        let count = ctx.session().read_counter(resolved.namespace, resolved.key)?;
         return Ok(count.map(|_| Form::Value));
     }
-    Ok(client.read(key)?.map(|found| found.form()))
+    Ok(ctx.read(key)?.map(|found| found.record_type()))
 }
 
 /// `DEL key [key ...]`, `UNLINK key [key ...]`
-pub(crate) fn del(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn del(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let keys = args.from(1);
-    if let (Some(key), 1, None) = (keys.get(0), keys.len(), client.txn) {
-        let is_gone = match client.records.find(key)? {
-            Some(Spot { namespace, key }) => client.session().delete(namespace, key)?,
+    if let (Some(key), 1, None) = (keys.get(0), keys.len(), ctx.txn) {
+        let is_gone = match ctx.records.resolve(key)? {
+            Some(ResolvedKey { namespace, key }) => ctx.session().delete(namespace, key)?,
             None => false,
         };
         reply.int(is_gone.into());
@@ -55,55 +63,57 @@ pub(crate) fn del(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>
     }
     let (mut records, mut counters) = (Vec::with_capacity(keys.len()), Vec::new());
     for key in keys.iter() {
-        match (counter(client, key)?, client.txn) {
+        match (counter(ctx, key)?, ctx.txn) {
             (None, _) => records.push(key),
-            (Some(_), Some(_)) => return Err(Refusal::WRONG_TYPE),
-            (Some(spot), None) => counters.push(spot),
+            (Some(_), Some(_)) => return Err(ErrorReply::WRONG_TYPE),
+            (Some(resolved), None) => counters.push(resolved),
         }
     }
-    let mut deleted = Deleted::default();
-    deleted.all(client, &records).and_then(|()| deleted.counters(client, &counters)).map_err(
+    let mut deleted = DeleteProgress::default();
+    deleted.all(ctx, &records).and_then(|()| deleted.counters(ctx, &counters)).map_err(
         // Between MULTI and EXEC all is taken back.
-        |error| match (deleted.done, client.txn) {
-            (0, _) | (_, Some(_)) => Refusal::from(error),
-            (done, None) => Refusal::from(error).half_way(&format!(
+        |error| match (deleted.done, ctx.txn) {
+            (0, _) | (_, Some(_)) => ErrorReply::from(error),
+            (done, None) => ErrorReply::from(error).half_way(&format!(
                 "of the {} keys the first {done} are done (counters come last), {} of them were \
                  there and are deleted, and the others are as they were: send it again",
                 keys.len(),
-                deleted.gone
+                deleted.deleted
             )),
         },
     )?;
-    reply.count(deleted.gone);
+    reply.count(deleted.deleted);
     Ok(())
 }
 
 /// How far a `DEL` is.
 #[derive(Debug, Default)]
-struct Deleted {
+struct DeleteProgress {
     /// Keys that were dealt with, in their order.
     done: usize,
     /// Those of them that were there.
-    gone: usize,
+    deleted: usize,
 }
 
-impl Deleted {
+impl DeleteProgress {
     /// Deletes all at one instant if one transaction takes them, else in parts. An error undoes
     /// what is not counted.
-    fn all(&mut self, client: &Client<'_>, keys: &[&[u8]]) -> Result<(), Error> {
-        if keys.len() <= TRANSACTION_RECORDS_MAX || client.txn.is_some() {
-            match self.part(client, keys) {
+    fn all(&mut self, ctx: &CommandContext<'_>, keys: &[&[u8]]) -> Result<(), Error> {
+        if keys.len() <= TRANSACTION_RECORDS_MAX || ctx.txn.is_some() {
+            match self.part(ctx, keys) {
                 // What the indexes of tags add is known only by then.
-                Err(Error::TransactionTooLarge { .. }) if client.txn.is_none() => {}
+                Err(Error::TransactionTooLarge { .. }) if ctx.txn.is_none() => {}
                 done => return done,
             }
         }
-        let (mut rest, mut most) = (keys, PART_KEYS.min(keys.len().div_ceil(2)));
+        let (mut rest, mut bytes_max) = (keys, PART_KEYS.min(keys.len().div_ceil(2)));
         while !rest.is_empty() {
-            let (part, others) = rest.split_at(most.min(rest.len()));
-            match self.part(client, part) {
+            let (part, others) = rest.split_at(bytes_max.min(rest.len()));
+            match self.part(ctx, part) {
                 // With so many tags as a record may have one fits.
-                Err(Error::TransactionTooLarge { .. }) if part.len() > 1 => most = part.len() / 2,
+                Err(Error::TransactionTooLarge { .. }) if part.len() > 1 => {
+                    bytes_max = part.len() / 2
+                }
                 done => {
                     done?;
                     rest = others;
@@ -114,20 +124,20 @@ impl Deleted {
     }
 
     /// Deletes some keys at one instant, alone or in the transaction of `EXEC`.
-    fn part(&mut self, client: &Client<'_>, keys: &[&[u8]]) -> Result<(), Error> {
+    fn part(&mut self, ctx: &CommandContext<'_>, keys: &[&[u8]]) -> Result<(), Error> {
         let mut spots = Vec::with_capacity(keys.len());
         for key in keys {
-            if let Some(Spot { namespace, key }) = client.records.find(key)? {
+            if let Some(ResolvedKey { namespace, key }) = ctx.records.resolve(key)? {
                 spots.push((namespace, key));
             }
         }
         let delete = |txn: &Txn<'_>| txn.delete_all(&spots);
-        self.gone += match client.txn {
-            None => client.session().transact_within(PATIENCE, delete)?,
+        self.deleted += match ctx.txn {
+            None => ctx.session().transact_within(RETRY_POLICY, delete)?,
             Some(lent) => {
-                let mut gone = Ok(0);
-                lent.with(&mut |txn| gone = delete(txn));
-                gone?
+                let mut deleted = Ok(0);
+                lent.with(&mut |txn| deleted = delete(txn));
+                deleted?
             }
         };
         self.done += keys.len();
@@ -135,9 +145,13 @@ impl Deleted {
     }
 
     /// Deletes counters, each by itself: they are in no transaction.
-    fn counters(&mut self, client: &Client<'_>, spots: &[Spot<'_>]) -> Result<(), Error> {
-        for Spot { namespace, key } in spots {
-            self.gone += usize::from(client.session().delete(*namespace, key)?);
+    fn counters(
+        &mut self,
+        ctx: &CommandContext<'_>,
+        spots: &[ResolvedKey<'_>],
+    ) -> Result<(), Error> {
+        for ResolvedKey { namespace, key } in spots {
+            self.deleted += usize::from(ctx.session().delete(*namespace, key)?);
             self.done += 1;
         }
         Ok(())
@@ -145,23 +159,31 @@ impl Deleted {
 }
 
 /// `EXISTS key [key ...]`, `TOUCH key [key ...]`
-pub(crate) fn exists(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn exists(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let mut there = 0;
     for key in args.from(1).iter() {
-        there += usize::from(form_of(client, key)?.is_some());
+        there += usize::from(type_of_key(ctx, key)?.is_some());
     }
     reply.count(there);
     Ok(())
 }
 
 /// `TYPE key`
-pub(crate) fn type_of(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    reply.simple(form_of(client, arg(args, 1))?.map_or("none", word));
+pub(crate) fn type_of(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    reply.simple(type_of_key(ctx, arg(args, 1))?.map_or("none", type_name));
     Ok(())
 }
 
 /// What Redis calls a form.
-pub(super) const fn word(form: Form) -> &'static str {
+pub(super) const fn type_name(form: Form) -> &'static str {
     match form {
         Form::Value => "string",
         Form::Blocks => "hash",
@@ -170,21 +192,25 @@ pub(super) const fn word(form: Form) -> &'static str {
 }
 
 /// Puts what was found to another place, whatever is there: value, end and tags.
-fn put_copy(change: &Change<'_, '_>, target: Spot<'_>, found: &Found<'_>) -> Result<(), Fault> {
+fn put_copy(
+    change: &CommandTxn<'_, '_>,
+    target: ResolvedKey<'_>,
+    found: &RecordRef<'_>,
+) -> Result<(), ChangeError> {
     // All that may be refused is judged first: between MULTI and EXEC nothing is taken back.
-    let Spot { namespace, key } = target;
-    let may_be = match (namespace.kind(), found.form()) {
+    let ResolvedKey { namespace, key } = target;
+    let may_be = match (namespace.kind(), found.record_type()) {
         (Kind::Mixed, _) | (Kind::Value, Form::Value) | (Kind::Blocks, Form::Blocks) => true,
         (Kind::Value | Kind::Blocks | Kind::Counters, _) => false,
     };
     if !may_be {
-        return Err(Refusal::WRONG_TYPE.into());
+        return Err(ErrorReply::WRONG_TYPE.into());
     }
     if key.len() > KEY_BYTES_MAX {
         return Err(Error::KeyTooLarge { bytes: key.len() }.into());
     }
-    let kept = Kept::of(found);
-    match found.form() {
+    let kept = KeptMetadata::of(found);
+    match found.record_type() {
         Form::Value => put_string(change.txn, target, found.string()?, &kept)?,
         Form::Set => {
             let members: Vec<&[u8]> = found.members()?.collect();
@@ -200,7 +226,7 @@ fn put_copy(change: &Change<'_, '_>, target: Spot<'_>, found: &Found<'_>) -> Res
             change.txn.patch(namespace, key, &blocks)?;
             let tags = kept.tags();
             if kept.expires_ms != 0 || !tags.is_empty() {
-                change.txn.set_metadata(namespace, key, kept.labels(&tags))?;
+                change.txn.set_metadata(namespace, key, kept.metadata(&tags))?;
             }
         }
     }
@@ -208,14 +234,14 @@ fn put_copy(change: &Change<'_, '_>, target: Spot<'_>, found: &Found<'_>) -> Res
 }
 
 /// Gives a record another key. False if `is_free` is asked for and there is a record.
-fn rename_to(client: &Client<'_>, args: Args<'_>, is_free: bool) -> Result<bool, Refusal> {
+fn rename_to(ctx: &CommandContext<'_>, args: Args<'_>, is_free: bool) -> Result<bool, ErrorReply> {
     let (from, to) = (arg(args, 1), arg(args, 2));
-    client.change(|change| {
-        let Some(found) = change.read(from)? else { return Err(Refusal::NO_KEY.into()) };
+    ctx.change(|change| {
+        let Some(found) = change.read(from)? else { return Err(ErrorReply::NO_KEY.into()) };
         if from == to {
             return Ok(false);
         }
-        let target = change.spot(to, 0)?;
+        let target = change.resolved(to, 0)?;
         if is_free && change.read_at(target)?.is_some() {
             return Ok(false);
         }
@@ -226,20 +252,32 @@ fn rename_to(client: &Client<'_>, args: Args<'_>, is_free: bool) -> Result<bool,
 }
 
 /// `RENAME key newkey`
-pub(crate) fn rename(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    rename_to(client, args, false)?;
+pub(crate) fn rename(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    rename_to(ctx, args, false)?;
     reply.ok();
     Ok(())
 }
 
 /// `RENAMENX key newkey`
-pub(crate) fn renamenx(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    reply.int(rename_to(client, args, true)?.into());
+pub(crate) fn renamenx(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    reply.int(rename_to(ctx, args, true)?.into());
     Ok(())
 }
 
 /// `COPY source destination [DB destination-db] [REPLACE]`
-pub(crate) fn copy(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn copy(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let (from, to) = (arg(args, 1), arg(args, 2));
     let mut has_replace = false;
     let mut rest = args.from(3);
@@ -253,16 +291,16 @@ pub(crate) fn copy(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
                 check_database(number)?;
                 2
             }
-            _ => return Err(Refusal::SYNTAX),
+            _ => return Err(ErrorReply::SYNTAX),
         };
         rest = rest.from(taken);
     }
     if from == to {
-        return Err(Refusal::fixed("ERR source and destination objects are the same"));
+        return Err(ErrorReply::fixed("ERR source and destination objects are the same"));
     }
-    let is_copied = client.change(|change| {
+    let is_copied = ctx.change(|change| {
         let Some(found) = change.read(from)? else { return Ok(false) };
-        let target = change.spot(to, 0)?;
+        let target = change.resolved(to, 0)?;
         if !has_replace && change.read_at(target)?.is_some() {
             return Ok(false);
         }
@@ -273,16 +311,20 @@ pub(crate) fn copy(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
 }
 
 /// There is one database.
-pub(super) fn check_database(number: &[u8]) -> Result<(), Refusal> {
+pub(super) fn check_database(number: &[u8]) -> Result<(), ErrorReply> {
     match small_integer_or_refuse(number)? {
         0 => Ok(()),
-        _ => Err(Refusal::fixed("ERR DB index is out of range")),
+        _ => Err(ErrorReply::fixed("ERR DB index is out of range")),
     }
 }
 
 /// `OBJECT ENCODING key`
-pub(crate) fn encoding(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    match client.read(arg(args, 2))? {
+pub(crate) fn encoding(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    match ctx.read(arg(args, 2))? {
         Some(found) => reply.bulk(encoding_of(&found)?.as_bytes()),
         None => reply.nil(),
     }
@@ -290,9 +332,9 @@ pub(crate) fn encoding(client: &mut Client<'_>, args: Args<'_>, reply: &mut Repl
 }
 
 /// How Redis would keep it.
-fn encoding_of(found: &Found<'_>) -> Result<&'static str, Refusal> {
+fn encoding_of(found: &RecordRef<'_>) -> Result<&'static str, ErrorReply> {
     let is_short = |bytes: &[u8]| bytes.len() <= PACKED_BYTES_MAX;
-    Ok(match found.form() {
+    Ok(match found.record_type() {
         Form::Value => match found.string()? {
             text if integer(text).is_some() => "int",
             text if text.len() <= EMBEDDED_BYTES_MAX => "embstr",

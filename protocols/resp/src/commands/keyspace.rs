@@ -5,38 +5,44 @@ mod in_txn;
 mod tasks;
 
 use super::arg;
-use super::keyspace_walk::{areas, takes};
-use super::scan_options::{self, Options};
-use crate::command_context::Client;
+use super::keyspace_walk::{list_namespaces, matches};
+use super::scan_options::{self, ScanOptions};
+use crate::command_context::CommandContext;
 use crate::parse::Args;
 use crate::pattern;
 use crate::reply::Reply;
-use crate::reply::error_reply::Refusal;
-use crate::sliced_task::{Progress, Work};
+use crate::reply::error_reply::{CommandResult, ErrorReply};
+use crate::sliced_task::{SlicedTask, TaskProgress};
 use std::ops::ControlFlow;
-use tasks::{Counting, Deleting, Listing, Picking, Scanning};
-
-type Answer = Result<(), Refusal>;
+use tasks::{DbsizeTask, FlushTask, KeysTask, RandomKeyTask, ScanTask};
 
 /// Begins work; what ends within a slice is answered at once.
-fn begin(client: &mut Client<'_>, mut work: impl Work + 'static, reply: &mut Reply<'_>) -> Answer {
-    if work.step(client.records, client.server, reply)? == Progress::More {
-        client.link.work = Some(Box::new(work));
+fn begin(
+    ctx: &mut CommandContext<'_>,
+    mut task: impl SlicedTask + 'static,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    if task.step(ctx.records, ctx.server, reply)? == TaskProgress::More {
+        ctx.connection.task = Some(Box::new(task));
     }
     Ok(())
 }
 
 /// `KEYS pattern`
-pub(crate) fn keys(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    pattern::judge(arg(args, 1))?;
+pub(crate) fn keys(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    pattern::validate(arg(args, 1))?;
     let pattern = Some(arg(args, 1)).filter(|pattern| *pattern != b"*");
-    let areas = areas(client.records, pattern)?;
-    if client.txn.is_some() {
+    let namespaces = list_namespaces(ctx.records, pattern)?;
+    if ctx.txn.is_some() {
         let begun = reply.mark();
         let mut count = 0;
-        in_txn::each_key(client, &areas, |said, _| {
-            if takes(pattern, said) {
-                reply.bulk(said);
+        in_txn::each_key(ctx, &namespaces, |key_text, _| {
+            if matches(pattern, key_text) {
+                reply.bulk(key_text);
                 count += 1;
             }
             if reply.is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -44,76 +50,93 @@ pub(crate) fn keys(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
         reply.close_array(begun, count);
         return Ok(());
     }
-    begin(client, Listing::new(areas, pattern), reply)
+    begin(ctx, KeysTask::new(namespaces, pattern), reply)
 }
 
 /// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`
-pub(crate) fn scan(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn scan(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let cursor = scan_options::read_cursor(arg(args, 1))?;
-    let options = Options::read(args.from(2), true)?;
-    let areas = areas(client.records, options.pattern)?;
-    if client.txn.is_some() {
+    let options = ScanOptions::read(args.from(2), true)?;
+    let namespaces = list_namespaces(ctx.records, options.pattern)?;
+    if ctx.txn.is_some() {
         let (mut found, mut bytes) = (Vec::new(), 0);
-        in_txn::each_key(client, &areas, |said, _| {
-            if options.takes(said) {
-                found.push(said.to_vec());
-                bytes += said.len() + size_of::<Vec<u8>>();
-                reply.judge_more(bytes);
+        in_txn::each_key(ctx, &namespaces, |key_text, _| {
+            if options.matches(key_text) {
+                found.push(key_text.to_vec());
+                bytes += key_text.len() + size_of::<Vec<u8>>();
+                reply.check_room_for(bytes);
             }
             if reply.is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
-        if let Some(form) = options.form {
-            found = in_txn::of_form(client, found, form)?;
+        if let Some(form) = options.record_type {
+            found = in_txn::with_type(ctx, found, form)?;
         }
-        scan_options::whole(reply, |reply| {
-            for said in &found {
-                reply.bulk(said);
+        scan_options::write_single_page(reply, |reply| {
+            for key_text in &found {
+                reply.bulk(key_text);
             }
             found.len()
         });
         return Ok(());
     }
-    begin(client, Scanning::new(areas, cursor, options), reply)
+    begin(ctx, ScanTask::new(namespaces, cursor, options), reply)
 }
 
 /// `RANDOMKEY`
-pub(crate) fn randomkey(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let areas = areas(client.records, None)?;
-    if client.txn.is_some() {
-        reply.bulk_or_nil(in_txn::any_key(client, &areas)?.as_deref());
+pub(crate) fn randomkey(
+    ctx: &mut CommandContext<'_>,
+    _: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let namespaces = list_namespaces(ctx.records, None)?;
+    if ctx.txn.is_some() {
+        reply.bulk_or_nil(in_txn::any_key(ctx, &namespaces)?.as_deref());
         return Ok(());
     }
-    let picking = Picking::new(client.session(), areas)?;
-    begin(client, picking, reply)
+    let picking = RandomKeyTask::new(ctx.session(), namespaces)?;
+    begin(ctx, picking, reply)
 }
 
 /// `DBSIZE`
-pub(crate) fn dbsize(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let areas = areas(client.records, None)?;
-    if client.txn.is_some() {
+pub(crate) fn dbsize(
+    ctx: &mut CommandContext<'_>,
+    _: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let namespaces = list_namespaces(ctx.records, None)?;
+    if ctx.txn.is_some() {
         let mut count = 0;
-        in_txn::each_key(client, &areas, |_, _| {
+        in_txn::each_key(ctx, &namespaces, |_, _| {
             count += 1;
             ControlFlow::Continue(())
         })?;
         reply.count(count);
         return Ok(());
     }
-    begin(client, Counting::new(areas), reply)
+    begin(ctx, DbsizeTask::new(namespaces), reply)
 }
 
 /// `FLUSHALL [ASYNC | SYNC]`, `FLUSHDB [ASYNC | SYNC]`
-pub(crate) fn flush(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let is_word =
-        |word: &[u8]| word.eq_ignore_ascii_case(b"async") || word.eq_ignore_ascii_case(b"sync");
+pub(crate) fn flush(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let is_word = |type_name: &[u8]| {
+        type_name.eq_ignore_ascii_case(b"async") || type_name.eq_ignore_ascii_case(b"sync")
+    };
     if args.len() > 2 || !args.from(1).iter().all(is_word) {
-        return Err(Refusal::SYNTAX);
+        return Err(ErrorReply::SYNTAX);
     }
-    let areas = areas(client.records, None)?;
-    if client.txn.is_some() {
-        in_txn::delete_all(client, &areas)?;
+    let namespaces = list_namespaces(ctx.records, None)?;
+    if ctx.txn.is_some() {
+        in_txn::delete_all(ctx, &namespaces)?;
         reply.ok();
         return Ok(());
     }
-    begin(client, Deleting::new(areas), reply)
+    begin(ctx, FlushTask::new(namespaces), reply)
 }

@@ -3,7 +3,7 @@
 
 use crate::key_name::{KeyName, PLAIN_NAMESPACE, pattern_namespace, prefix_of};
 use crate::records::Records;
-use crate::reply::error_reply::Refusal;
+use crate::reply::error_reply::ErrorReply;
 use nearstate_node::executor::is_due;
 use nearstate_store::{Buckets, Namespace, Session, View, glob};
 use std::collections::VecDeque;
@@ -14,87 +14,93 @@ const BUCKETS_PER_LOOK: u64 = 8;
 
 /// A namespace, and what stands before its keys where clients say them.
 #[derive(Clone, Debug)]
-pub(super) struct Area {
+pub(super) struct NamespaceKeys {
     pub(super) prefix: Vec<u8>,
     pub(super) namespace: Namespace,
 }
 
-impl Area {
-    /// A key of this namespace as clients say it, in `said`. False if they cannot say it: an
+impl NamespaceKeys {
+    /// A key of this namespace as clients say it, in `key_text`. False if they cannot say it: an
     /// embedded process has put a key there that names another namespace.
-    pub(super) fn say(&self, key: &[u8], said: &mut Vec<u8>) -> bool {
-        said.clear();
-        said.extend_from_slice(&self.prefix);
-        said.extend_from_slice(key);
+    pub(super) fn write_key(&self, key: &[u8], key_text: &mut Vec<u8>) -> bool {
+        key_text.clear();
+        key_text.extend_from_slice(&self.prefix);
+        key_text.extend_from_slice(key);
         !self.prefix.is_empty() || KeyName::of(key).namespace == PLAIN_NAMESPACE
     }
 }
 
 /// The namespaces that may have keys that match a pattern (`None`: any key), always in the same
 /// order: new ones come behind.
-pub(super) fn areas(records: &Records, pattern: Option<&[u8]>) -> Result<Vec<Area>, Refusal> {
+pub(super) fn list_namespaces(
+    records: &Records,
+    pattern: Option<&[u8]>,
+) -> Result<Vec<NamespaceKeys>, ErrorReply> {
     if let Some(KeyName { namespace, .. }) = pattern.and_then(pattern_namespace) {
         let known = records.namespace(namespace)?;
-        let area = |namespace_known| {
-            Some(Area { prefix: prefix_of(namespace)?, namespace: namespace_known })
+        let namespace_keys = |namespace_known| {
+            Some(NamespaceKeys { prefix: prefix_of(namespace)?, namespace: namespace_known })
         };
-        return Ok(known.and_then(area).into_iter().collect());
+        return Ok(known.and_then(namespace_keys).into_iter().collect());
     }
     let all = records.namespaces()?.into_iter();
-    Ok(all.map(|(prefix, namespace)| Area { prefix, namespace }).collect())
+    Ok(all.map(|(prefix, namespace)| NamespaceKeys { prefix, namespace }).collect())
 }
 
 /// What the list of namespaces takes, in bytes.
-pub(super) fn bytes_of(areas: &[Area]) -> usize {
-    areas.iter().map(|area| size_of::<Area>() + area.prefix.len()).sum()
+pub(super) fn list_bytes(namespaces: &[NamespaceKeys]) -> usize {
+    namespaces
+        .iter()
+        .map(|namespace_keys| size_of::<NamespaceKeys>() + namespace_keys.prefix.len())
+        .sum()
 }
 
 /// Whether a key, as clients say it, is asked for.
-pub(super) fn takes(pattern: Option<&[u8]>, said: &[u8]) -> bool {
-    pattern.is_none_or(|pattern| glob::matches(pattern, said))
+pub(super) fn matches(pattern: Option<&[u8]>, key_text: &[u8]) -> bool {
+    pattern.is_none_or(|pattern| glob::matches(pattern, key_text))
 }
 
 /// Namespaces that are walked through one after the other. Every record that is there all the while
 /// is met once; of those that come or go meanwhile any.
 #[derive(Debug)]
-pub(super) struct Path {
-    areas: VecDeque<Area>,
+pub(super) struct KeyspaceWalk {
+    namespaces: VecDeque<NamespaceKeys>,
     buckets: Option<Buckets>,
     /// What keys must match; `None`: any key.
     pattern: Option<Vec<u8>>,
     /// The present key, as clients say it.
-    said: Vec<u8>,
+    key_text: Vec<u8>,
     /// What it took at first: more than it takes now.
     bytes: usize,
 }
 
-impl Path {
-    pub(super) fn new(areas: Vec<Area>, pattern: Option<&[u8]>) -> Self {
-        let bytes = bytes_of(&areas) + pattern.map_or(0, <[u8]>::len);
-        let (areas, pattern) = (areas.into(), pattern.map(<[u8]>::to_vec));
-        Self { areas, buckets: None, pattern, said: Vec::new(), bytes }
+impl KeyspaceWalk {
+    pub(super) fn new(namespaces: Vec<NamespaceKeys>, pattern: Option<&[u8]>) -> Self {
+        let bytes = list_bytes(&namespaces) + pattern.map_or(0, <[u8]>::len);
+        let (namespaces, pattern) = (namespaces.into(), pattern.map(<[u8]>::to_vec));
+        Self { namespaces, buckets: None, pattern, key_text: Vec::new(), bytes }
     }
 
     /// What it takes, in bytes.
-    pub(super) fn kept(&self) -> usize {
-        self.bytes + self.said.capacity()
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.bytes + self.key_text.capacity()
     }
 
     /// The present namespace and what is left to look at there; `None` at the end.
-    pub(super) fn here(
+    pub(super) fn current(
         &mut self,
         session: &Session,
-    ) -> Result<Option<(&Area, &mut Buckets)>, Refusal> {
-        let Some(area) = self.areas.front() else { return Ok(None) };
+    ) -> Result<Option<(&NamespaceKeys, &mut Buckets)>, ErrorReply> {
+        let Some(namespace_keys) = self.namespaces.front() else { return Ok(None) };
         if self.buckets.is_none() {
-            self.buckets = Some(session.buckets(area.namespace)?);
+            self.buckets = Some(session.buckets(namespace_keys.namespace)?);
         }
-        Ok(self.buckets.as_mut().map(|buckets| (area, buckets)))
+        Ok(self.buckets.as_mut().map(|buckets| (namespace_keys, buckets)))
     }
 
     /// On to the next namespace.
-    pub(super) fn leave(&mut self) {
-        self.areas.pop_front();
+    pub(super) fn next_namespace(&mut self) {
+        self.namespaces.pop_front();
         self.buckets = None;
     }
 
@@ -103,48 +109,49 @@ impl Path {
     pub(super) fn walk(
         &mut self,
         session: &Session,
-        most: u64,
-        mut each: impl FnMut(&Area, View<'_>),
-    ) -> Result<bool, Refusal> {
-        let mut left = most;
+        bytes_max: u64,
+        mut each: impl FnMut(&NamespaceKeys, View<'_>),
+    ) -> Result<bool, ErrorReply> {
+        let mut left = bytes_max;
         while left > 0 {
-            let Some((area, buckets)) = self.here(session)? else { return Ok(false) };
+            let Some((namespace_keys, buckets)) = self.current(session)? else { return Ok(false) };
             let part = left.min(BUCKETS_PER_LOOK);
-            let has_more = session.walk_buckets(area.namespace, buckets, part, |view| {
-                each(area, view);
-                Ok(())
-            })?;
+            let has_more =
+                session.walk_buckets(namespace_keys.namespace, buckets, part, |view| {
+                    each(namespace_keys, view);
+                    Ok(())
+                })?;
             left -= part;
             if !has_more {
-                self.leave();
+                self.next_namespace();
                 break;
             }
             if is_due() {
                 break;
             }
         }
-        Ok(!self.areas.is_empty())
+        Ok(!self.namespaces.is_empty())
     }
 
     /// A slice, of which `each` is called with the records that are asked for and their keys, until
     /// it refuses. False at the end.
-    pub(super) fn find(
+    pub(super) fn walk_keys(
         &mut self,
         session: &Session,
-        most: u64,
-        mut each: impl FnMut(&[u8], &View<'_>) -> Result<(), Refusal>,
-    ) -> Result<bool, Refusal> {
-        let (pattern, mut said) = (self.pattern.take(), std::mem::take(&mut self.said));
+        bytes_max: u64,
+        mut each: impl FnMut(&[u8], &View<'_>) -> Result<(), ErrorReply>,
+    ) -> Result<bool, ErrorReply> {
+        let (pattern, mut key_text) = (self.pattern.take(), std::mem::take(&mut self.key_text));
         let mut refused = Ok(());
-        let walked = self.walk(session, most, |area, view| {
+        let walked = self.walk(session, bytes_max, |namespace_keys, view| {
             if refused.is_ok()
-                && area.say(view.key(), &mut said)
-                && takes(pattern.as_deref(), &said)
+                && namespace_keys.write_key(view.key(), &mut key_text)
+                && matches(pattern.as_deref(), &key_text)
             {
-                refused = each(&said, &view);
+                refused = each(&key_text, &view);
             }
         });
-        (self.pattern, self.said) = (pattern, said);
+        (self.pattern, self.key_text) = (pattern, key_text);
         refused.and(walked)
     }
 }

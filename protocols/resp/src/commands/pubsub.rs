@@ -3,24 +3,22 @@
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
 use super::arg;
-use super::deferred_array::Elements;
-use super::transactions::refuse_inside;
-use crate::command::Flags;
-use crate::command_context::{Client, Command};
-use crate::connection_state::{Link, Names};
+use super::deferred_array::DeferredArray;
+use super::transactions::reject_in_exec;
+use crate::command::CommandFlags;
+use crate::command_context::{Command, CommandContext};
+use crate::connection_state::{ConnectionState, Subscriptions};
 use crate::parse::Args;
 use crate::pattern;
-use crate::pubsub::mailbox::Letter;
-use crate::pubsub::{self, Crowded, Hub};
+use crate::pubsub::mailbox::Delivery;
+use crate::pubsub::{self, PatternShareExceeded, PubSub};
 use crate::records::Records;
 use crate::reply::Reply;
-use crate::reply::error_reply::Refusal;
-use crate::server::Server;
-use crate::sliced_task::{Progress, Work};
+use crate::reply::error_reply::{CommandResult, ErrorReply};
+use crate::server::RespServer;
+use crate::sliced_task::{SlicedTask, TaskProgress};
 use nearstate_store::glob;
 use std::collections::BTreeSet;
-
-type Answer = Result<(), Refusal>;
 
 /// The most patterns of one client, also of those that others hear as well: each is a letter for
 /// every message that matches. What the hub takes of new ones may be fewer.
@@ -35,11 +33,11 @@ const NAMES_BYTES_MAX: usize = 64 << 20;
 
 /// Refuses what a RESP2 client that hears something may not ask: it could not tell the answer from
 /// a message.
-pub(crate) fn may_run_while_hearing(command: &Command) -> Result<(), Refusal> {
-    if command.flags.has(Flags::SUBSCRIBED) {
+pub(crate) fn check_allowed_while_subscribed(command: &Command) -> Result<(), ErrorReply> {
+    if command.flags.has(CommandFlags::SUBSCRIBED) {
         return Ok(());
     }
-    Err(Refusal::new(format!(
+    Err(ErrorReply::new(format!(
         "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are \
          allowed in this context",
         command.name
@@ -47,17 +45,17 @@ pub(crate) fn may_run_while_hearing(command: &Command) -> Result<(), Refusal> {
 }
 
 /// A client hears nothing any more.
-pub(crate) fn leave_all(server: &Server, link: &mut Link) {
-    for channel in std::mem::take(&mut link.channels).iter() {
-        server.hub.leave(channel, link.id);
+pub(crate) fn unsubscribe_all(server: &RespServer, connection: &mut ConnectionState) {
+    for channel in std::mem::take(&mut connection.channels).iter() {
+        server.pubsub.unsubscribe(channel, connection.id);
     }
-    let patterns = std::mem::take(&mut link.patterns);
-    server.hub.leave_all_matching(patterns.iter(), link.id);
+    let patterns = std::mem::take(&mut connection.patterns);
+    server.pubsub.unsubscribe_patterns(patterns.iter(), connection.id);
 }
 
 /// Writes a message.
-pub(crate) fn write_letter(letter: &Letter, reply: &mut Reply<'_>) {
-    match &letter.pattern {
+pub(crate) fn write_delivery(delivery: &Delivery, reply: &mut Reply<'_>) {
+    match &delivery.pattern {
         None => {
             reply.push(3);
             reply.bulk(b"message");
@@ -68,28 +66,28 @@ pub(crate) fn write_letter(letter: &Letter, reply: &mut Reply<'_>) {
             reply.bulk(pattern);
         }
     }
-    reply.bulk(&letter.message.channel);
-    reply.bulk(&letter.message.payload);
+    reply.bulk(&delivery.message.channel);
+    reply.bulk(&delivery.message.payload);
 }
 
 /// Writes the messages that have come already: in RESP2 they could not be told from answers once
 /// the client hears nothing.
-pub(crate) fn write_letters(link: &Link, reply: &mut Reply<'_>) {
-    link.mailbox.take_all().iter().for_each(|letter| write_letter(letter, reply));
+pub(crate) fn write_deliveries(connection: &ConnectionState, reply: &mut Reply<'_>) {
+    connection.mailbox.take_all().iter().for_each(|delivery| write_delivery(delivery, reply));
 }
 
 /// What a client may hear: channels, or those that match patterns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sort {
+enum SubscriptionKind {
     Channel,
     Pattern,
 }
 
-impl Sort {
-    fn of(self, link: &mut Link) -> &mut Names {
+impl SubscriptionKind {
+    fn of(self, connection: &mut ConnectionState) -> &mut Subscriptions {
         match self {
-            Self::Channel => &mut link.channels,
-            Self::Pattern => &mut link.patterns,
+            Self::Channel => &mut connection.channels,
+            Self::Pattern => &mut connection.patterns,
         }
     }
 
@@ -102,191 +100,220 @@ impl Sort {
 }
 
 /// `SUBSCRIBE channel ..`
-pub(crate) fn subscribe(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    subscribe_all(client, args, Sort::Channel, reply)
+pub(crate) fn subscribe(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    subscribe_all(ctx, args, SubscriptionKind::Channel, reply)
 }
 
 /// `PSUBSCRIBE pattern ..`
-pub(crate) fn psubscribe(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    subscribe_all(client, args, Sort::Pattern, reply)
+pub(crate) fn psubscribe(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    subscribe_all(ctx, args, SubscriptionKind::Pattern, reply)
 }
 
 /// `UNSUBSCRIBE [channel ..]`
 pub(crate) fn unsubscribe(
-    client: &mut Client<'_>,
+    ctx: &mut CommandContext<'_>,
     args: Args<'_>,
     reply: &mut Reply<'_>,
-) -> Answer {
-    leave(client, args, Sort::Channel, reply)
+) -> CommandResult {
+    leave(ctx, args, SubscriptionKind::Channel, reply)
 }
 
 /// `PUNSUBSCRIBE [pattern ..]`
 pub(crate) fn punsubscribe(
-    client: &mut Client<'_>,
+    ctx: &mut CommandContext<'_>,
     args: Args<'_>,
     reply: &mut Reply<'_>,
-) -> Answer {
-    leave(client, args, Sort::Pattern, reply)
+) -> CommandResult {
+    leave(ctx, args, SubscriptionKind::Pattern, reply)
 }
 
 fn subscribe_all(
-    client: &mut Client<'_>,
+    ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    sort: Sort,
+    kind: SubscriptionKind,
     reply: &mut Reply<'_>,
-) -> Answer {
-    refuse_inside(client, args)?;
+) -> CommandResult {
+    reject_in_exec(ctx, args)?;
     let names = args.from(1);
-    let (hub, link) = (&client.server.hub, &mut *client.link);
+    let (pubsub, connection) = (&ctx.server.pubsub, &mut *ctx.connection);
     let fresh: BTreeSet<&[u8]> =
-        names.iter().filter(|name| !sort.of(link).contains(name)).collect();
-    let most = client.server.settings.subscriptions_max;
-    if link.hears().saturating_add(fresh.len()) > most {
-        return Err(Refusal::new(format!(
-            "ERR a client may hear {most} channels and patterns: unsubscribe from some, use a \
+        names.iter().filter(|name| !kind.of(connection).contains(name)).collect();
+    let bytes_max = ctx.server.settings.subscriptions_max;
+    if connection.subscription_count().saturating_add(fresh.len()) > bytes_max {
+        return Err(ErrorReply::new(format!(
+            "ERR a client may hear {bytes_max} channels and patterns: unsubscribe from some, use a \
              pattern, or open another connection"
         )));
     }
-    let more: usize = fresh.iter().map(|name| Names::cost(name)).sum();
-    if link.channels.bytes() + link.patterns.bytes() + more > NAMES_BYTES_MAX {
-        return Err(Refusal::new(format!(
+    let more: usize = fresh.iter().map(|name| Subscriptions::cost(name)).sum();
+    if connection.channels.bytes() + connection.patterns.bytes() + more > NAMES_BYTES_MAX {
+        return Err(ErrorReply::new(format!(
             "ERR the names that a client hears may take {NAMES_BYTES_MAX} bytes of the node: \
              unsubscribe from some, or use a pattern"
         )));
     }
-    if sort == Sort::Pattern {
-        hear_matching(hub, link, &fresh)?;
+    if kind == SubscriptionKind::Pattern {
+        subscribe_patterns(pubsub, connection, &fresh)?;
     }
-    let [word, _] = sort.words();
+    let [word, _] = kind.words();
     for name in names.iter() {
-        if sort.of(link).insert(name) && sort == Sort::Channel {
-            hub.subscribe(name, link.id, &link.mailbox);
+        if kind.of(connection).insert(name) && kind == SubscriptionKind::Channel {
+            pubsub.subscribe(name, connection.id, &connection.mailbox);
         }
-        confirm(word, Some(name), link, reply);
+        confirm(word, Some(name), connection, reply);
     }
-    tell(client);
+    deliver_event(ctx);
     Ok(())
 }
 
 /// Hears all patterns that are new to a client, or none: with too many a message would take too
 /// long.
-fn hear_matching(hub: &Hub, link: &Link, fresh: &BTreeSet<&[u8]>) -> Answer {
-    fresh.iter().try_for_each(|name| pattern::judge(name))?;
-    let held = link.patterns.len();
+fn subscribe_patterns(
+    pubsub: &PubSub,
+    connection: &ConnectionState,
+    fresh: &BTreeSet<&[u8]>,
+) -> CommandResult {
+    fresh.iter().try_for_each(|name| pattern::validate(name))?;
+    let held = connection.patterns.len();
     if held.saturating_add(fresh.len()) > PATTERNS_MAX {
-        return Err(Refusal::new(format!(
+        return Err(ErrorReply::new(format!(
             "ERR a client may hear {PATTERNS_MAX} patterns: unsubscribe from some, or subscribe to \
              channels"
         )));
     }
-    hub.hear_matching(fresh, held, (link.id, &link.mailbox)).map_err(|Crowded { heard, share }| {
-        Refusal::new(format!(
-            "ERR the clients of this node hear {heard} different patterns of at most {}, and \
+    pubsub.subscribe_patterns(fresh, held, (connection.id, &connection.mailbox)).map_err(
+        |PatternShareExceeded { heard, share }| {
+            ErrorReply::new(format!(
+                "ERR the clients of this node hear {heard} different patterns of at most {}, and \
                  the more they are, the fewer each may have: {share} now, and you would hear {}. \
                  Unsubscribe from some, subscribe to channels, or to patterns that others hear",
-            pubsub::PATTERNS_MAX,
-            held + fresh.len()
-        ))
-    })
+                pubsub::PATTERNS_MAX,
+                held + fresh.len()
+            ))
+        },
+    )
 }
 
-fn leave(client: &mut Client<'_>, args: Args<'_>, sort: Sort, reply: &mut Reply<'_>) -> Answer {
-    refuse_inside(client, args)?;
-    let (hub, link) = (&client.server.hub, &mut *client.link);
+fn leave(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    kind: SubscriptionKind,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    reject_in_exec(ctx, args)?;
+    let (pubsub, connection) = (&ctx.server.pubsub, &mut *ctx.connection);
     let given = args.from(1);
     let names: Vec<Vec<u8>> = if given.is_empty() {
-        sort.of(link).iter().map(<[u8]>::to_vec).collect()
+        kind.of(connection).iter().map(<[u8]>::to_vec).collect()
     } else {
         given.iter().map(<[u8]>::to_vec).collect()
     };
     for name in &names {
-        match sort {
-            Sort::Channel => hub.leave(name, link.id),
-            Sort::Pattern => hub.leave_matching(name, link.id),
+        match kind {
+            SubscriptionKind::Channel => pubsub.unsubscribe(name, connection.id),
+            SubscriptionKind::Pattern => pubsub.unsubscribe_pattern(name, connection.id),
         };
     }
-    write_letters(link, reply);
-    let [_, word] = sort.words();
+    write_deliveries(connection, reply);
+    let [_, word] = kind.words();
     if names.is_empty() {
-        confirm(word, None, link, reply);
+        confirm(word, None, connection, reply);
     }
     for name in &names {
-        sort.of(link).remove(name);
-        confirm(word, Some(name), link, reply);
+        kind.of(connection).remove(name);
+        confirm(word, Some(name), connection, reply);
     }
-    tell(client);
+    deliver_event(ctx);
     Ok(())
 }
 
-fn confirm(word: &[u8], name: Option<&[u8]>, link: &Link, reply: &mut Reply<'_>) {
+fn confirm(word: &[u8], name: Option<&[u8]>, connection: &ConnectionState, reply: &mut Reply<'_>) {
     reply.push(3);
     reply.bulk(word);
     reply.bulk_or_nil(name);
-    reply.count(link.hears());
+    reply.count(connection.subscription_count());
 }
 
 /// Lets `CLIENT LIST` know.
-pub(crate) fn tell(client: &Client<'_>) {
-    let hears = [client.link.channels.len(), client.link.patterns.len()];
-    client.server.note(client.link.id, |card| card.hears = hears);
+pub(crate) fn deliver_event(ctx: &CommandContext<'_>) {
+    let subscription_count = [ctx.connection.channels.len(), ctx.connection.patterns.len()];
+    ctx.server.update_client(ctx.connection.id, |client_entry| {
+        client_entry.subscription_count = subscription_count
+    });
 }
 
 /// `PUBLISH channel message`
-pub(crate) fn publish(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let reached = client.publish(arg(args, 1), arg(args, 2));
+pub(crate) fn publish(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let reached = ctx.publish(arg(args, 1), arg(args, 2));
     reply.count(reached);
     Ok(())
 }
 
 /// `PUBSUB CHANNELS [pattern]`
-pub(crate) fn channels(client: &mut Client<'_>, args: Args<'_>, _: &mut Reply<'_>) -> Answer {
+pub(crate) fn channels(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    _: &mut Reply<'_>,
+) -> CommandResult {
     if args.len() > 3 {
-        return Err(Refusal::fixed(
+        return Err(ErrorReply::fixed(
             "ERR unknown subcommand or wrong number of arguments for 'channels'. Try PUBSUB HELP.",
         ));
     }
     if let Some(pattern) = args.get(2) {
-        pattern::judge(pattern)?;
+        pattern::validate(pattern)?;
     }
     let pattern = args.get(2).map(<[u8]>::to_vec);
-    client.link.work = Some(Box::new(Channels { pattern, ..Channels::default() }));
+    ctx.connection.task = Some(Box::new(ChannelsTask { pattern, ..ChannelsTask::default() }));
     Ok(())
 }
 
 /// `PUBSUB CHANNELS`, a slice at a time.
 #[derive(Debug, Default)]
-struct Channels {
+struct ChannelsTask {
     pattern: Option<Vec<u8>>,
     /// The channel that was looked at last.
     last: Option<Vec<u8>>,
-    found: Elements,
+    found: DeferredArray,
     is_walked: bool,
 }
 
-impl Work for Channels {
+impl SlicedTask for ChannelsTask {
     fn step(
         &mut self,
         _: &Records,
-        server: &Server,
+        server: &RespServer,
         reply: &mut Reply<'_>,
-    ) -> Result<Progress, Refusal> {
+    ) -> Result<TaskProgress, ErrorReply> {
         if self.is_walked {
-            return Ok(self.found.hand_on(reply));
+            return Ok(self.found.write_part(reply));
         }
-        let looked = server.hub.channels(self.last.as_deref(), CHANNELS_IN_SLICE);
+        let looked = server.pubsub.channels(self.last.as_deref(), CHANNELS_IN_SLICE);
         let takes =
             |name: &[u8]| self.pattern.as_ref().is_none_or(|pattern| glob::matches(pattern, name));
         looked.iter().filter(|name| takes(name)).for_each(|name| self.found.push(name));
         self.is_walked = looked.len() < CHANNELS_IN_SLICE;
         if !self.is_walked {
             self.last = looked.into_iter().next_back();
-            return Ok(Progress::More);
+            return Ok(TaskProgress::More);
         }
         reply.array(self.found.count());
-        Ok(self.found.hand_on(reply))
+        Ok(self.found.write_part(reply))
     }
 
-    fn kept(&self) -> usize {
+    fn memory_bytes(&self) -> usize {
         let names = [&self.pattern, &self.last];
         self.found.bytes() + names.into_iter().flatten().map(Vec::len).sum::<usize>()
     }
@@ -297,18 +324,26 @@ impl Work for Channels {
 }
 
 /// `PUBSUB NUMSUB [channel ..]`
-pub(crate) fn numsub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn numsub(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let channels = args.from(2);
     reply.array(channels.len() * 2);
     for channel in channels.iter() {
         reply.bulk(channel);
-        reply.count(client.server.hub.hearers(channel));
+        reply.count(ctx.server.pubsub.subscribers(channel));
     }
     Ok(())
 }
 
 /// `PUBSUB NUMPAT`
-pub(crate) fn numpat(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    reply.count(client.server.hub.patterns());
+pub(crate) fn numpat(
+    ctx: &mut CommandContext<'_>,
+    _: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    reply.count(ctx.server.pubsub.patterns());
     Ok(())
 }

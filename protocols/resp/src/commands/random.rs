@@ -1,7 +1,7 @@
 //! Chance, where a command asks for some of many.
 
 use crate::number::integer_or_refuse;
-use crate::reply::error_reply::Refusal;
+use crate::reply::error_reply::ErrorReply;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The most elements that are picked with repetition, and the most bytes of such an answer: nothing
@@ -35,7 +35,7 @@ pub(super) fn next() -> u64 {
 }
 
 /// So many different places below `all`, in no order; all of them if there are not so many.
-pub(super) fn some_of(all: usize, count: usize) -> Vec<usize> {
+pub(super) fn sample(all: usize, count: usize) -> Vec<usize> {
     let mut places: Vec<usize> = (0..all).collect();
     let count = count.min(all);
     if count < all {
@@ -49,31 +49,31 @@ pub(super) fn some_of(all: usize, count: usize) -> Vec<usize> {
 
 /// How many elements a command asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum RandomCount {
     /// Different ones, at most so many.
     Different(usize),
     /// So many, the same one perhaps several times.
     Any(usize),
 }
 
-impl Wanted {
+impl RandomCount {
     /// Reads the count of `HRANDFIELD` and `SRANDMEMBER`: below zero it allows repetition.
-    pub(super) fn read(count: &[u8]) -> Result<Self, Refusal> {
+    pub(super) fn read(count: &[u8]) -> Result<Self, ErrorReply> {
         let count = integer_or_refuse(count)?;
         if count == i64::MIN {
             let least = -i64::MAX;
             let text =
                 format!("ERR value is out of range, value must between {least} and {}", i64::MAX);
-            return Err(Refusal::new(text));
+            return Err(ErrorReply::new(text));
         }
         let size = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
         Ok(if count < 0 { Self::Any(size) } else { Self::Different(size) })
     }
 
     /// The places of that many among `all`.
-    pub(super) fn places(self, all: usize) -> Result<Vec<usize>, Refusal> {
+    pub(super) fn places(self, all: usize) -> Result<Vec<usize>, ErrorReply> {
         match self {
-            Self::Different(count) => Ok(some_of(all, count)),
+            Self::Different(count) => Ok(sample(all, count)),
             Self::Any(_) if all == 0 => Ok(Vec::new()),
             Self::Any(count) if count as u64 > PICKS_MAX => Err(too_many()),
             Self::Any(count) => Ok((0..count).map(|_| below(all)).collect()),
@@ -81,21 +81,21 @@ impl Wanted {
     }
 
     /// Whether the answer may be longer than what is stored.
-    pub(super) const fn may_repeat(self) -> bool {
+    pub(super) const fn allows_repeats(self) -> bool {
         matches!(self, Self::Any(_))
     }
 }
 
 /// What is asked for more often than is answered.
-fn too_many() -> Refusal {
-    Refusal::new(format!(
+fn too_many() -> ErrorReply {
+    ErrorReply::new(format!(
         "ERR value is out of range: at most {PICKS_MAX} elements and {PICKED_BYTES_MAX} bytes are \
          answered with repetition"
     ))
 }
 
 /// Refuses an answer with repetition that grows too long.
-pub(super) fn bounded(bytes: usize) -> Result<(), Refusal> {
+pub(super) fn bounded(bytes: usize) -> Result<(), ErrorReply> {
     if bytes > PICKED_BYTES_MAX { Err(too_many()) } else { Ok(()) }
 }
 
@@ -107,7 +107,7 @@ mod tests {
     fn some_are_different_ones_and_every_one_comes_at_some_time() {
         let mut seen = [0; 10];
         for _ in 0..1000 {
-            let mut some = some_of(10, 3);
+            let mut some = sample(10, 3);
             for place in &some {
                 seen[*place] += 1;
             }
@@ -116,18 +116,18 @@ mod tests {
             assert_eq!(some.len(), 3);
         }
         assert!(seen.iter().all(|times| (100..600).contains(times)), "{seen:?}");
-        assert_eq!(some_of(3, 9), [0, 1, 2]);
-        assert_eq!(some_of(0, 9), []);
+        assert_eq!(sample(3, 9), [0, 1, 2]);
+        assert_eq!(sample(0, 9), []);
         assert_eq!(below(0), 0);
     }
 
     #[test]
     fn repetition_has_a_bound() {
-        assert_eq!(Wanted::read(b"-3").unwrap().places(1).unwrap(), [0, 0, 0]);
-        assert_eq!(Wanted::read(b"-3").unwrap().places(0).unwrap(), []);
-        assert_eq!(Wanted::read(b"9223372036854775807").unwrap().places(2).unwrap(), [0, 1]);
-        assert!(Wanted::read(b"-9223372036854775807").unwrap().places(2).is_err());
-        assert!(Wanted::read(b"-9223372036854775808").is_err());
+        assert_eq!(RandomCount::read(b"-3").unwrap().places(1).unwrap(), [0, 0, 0]);
+        assert_eq!(RandomCount::read(b"-3").unwrap().places(0).unwrap(), []);
+        assert_eq!(RandomCount::read(b"9223372036854775807").unwrap().places(2).unwrap(), [0, 1]);
+        assert!(RandomCount::read(b"-9223372036854775807").unwrap().places(2).is_err());
+        assert!(RandomCount::read(b"-9223372036854775808").is_err());
         assert!(bounded(PICKED_BYTES_MAX).is_ok() && bounded(PICKED_BYTES_MAX + 1).is_err());
     }
 }

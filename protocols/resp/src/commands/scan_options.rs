@@ -4,7 +4,7 @@ use crate::number::{cursor, integer_or_refuse};
 use crate::parse::Args;
 use crate::pattern;
 use crate::reply::Reply;
-use crate::reply::error_reply::Refusal;
+use crate::reply::error_reply::ErrorReply;
 use nearstate_store::glob;
 
 /// How much a call of `SCAN` looks at unless the client says otherwise, as in Redis.
@@ -12,38 +12,38 @@ const COUNT: u64 = 10;
 
 /// What a walk in parts is to give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Options<'a> {
+pub(super) struct ScanOptions<'a> {
     /// Only what matches; `None`: all.
     pub(super) pattern: Option<&'a [u8]>,
     /// Roughly how many to look at.
     pub(super) count: u64,
     /// Only records of this type.
-    pub(super) form: Option<&'a [u8]>,
+    pub(super) record_type: Option<&'a [u8]>,
 }
 
 /// Reads a cursor.
-pub(super) fn read_cursor(text: &[u8]) -> Result<u64, Refusal> {
-    cursor(text).ok_or(Refusal::CURSOR)
+pub(super) fn read_cursor(text: &[u8]) -> Result<u64, ErrorReply> {
+    cursor(text).ok_or(ErrorReply::CURSOR)
 }
 
-impl<'a> Options<'a> {
+impl<'a> ScanOptions<'a> {
     /// Reads the arguments behind the cursor. `has_type`: `TYPE` is one.
-    pub(super) fn read(mut rest: Args<'a>, has_type: bool) -> Result<Self, Refusal> {
-        let mut options = Self { pattern: None, count: COUNT, form: None };
+    pub(super) fn read(mut rest: Args<'a>, has_type: bool) -> Result<Self, ErrorReply> {
+        let mut options = Self { pattern: None, count: COUNT, record_type: None };
         while let Some(option) = rest.get(0) {
-            let Some(value) = rest.get(1) else { return Err(Refusal::SYNTAX) };
+            let Some(value) = rest.get(1) else { return Err(ErrorReply::SYNTAX) };
             match option.to_ascii_lowercase().as_slice() {
                 b"count" => {
                     let count = integer_or_refuse(value)?;
-                    let count = u64::try_from(count).map_err(|_| Refusal::SYNTAX)?;
-                    options.count = if count == 0 { return Err(Refusal::SYNTAX) } else { count };
+                    let count = u64::try_from(count).map_err(|_| ErrorReply::SYNTAX)?;
+                    options.count = if count == 0 { return Err(ErrorReply::SYNTAX) } else { count };
                 }
                 b"match" => {
-                    pattern::judge(value)?;
+                    pattern::validate(value)?;
                     options.pattern = (value != b"*").then_some(value);
                 }
-                b"type" if has_type => options.form = Some(value),
-                _ => return Err(Refusal::SYNTAX),
+                b"type" if has_type => options.record_type = Some(value),
+                _ => return Err(ErrorReply::SYNTAX),
             }
             rest = rest.from(2);
         }
@@ -51,14 +51,14 @@ impl<'a> Options<'a> {
     }
 
     /// Whether a name is asked for.
-    pub(super) fn takes(&self, name: &[u8]) -> bool {
+    pub(super) fn matches(&self, name: &[u8]) -> bool {
         self.pattern.is_none_or(|pattern| glob::matches(pattern, name))
     }
 }
 
 /// The answer of a walk that was whole in one call: no cursor to go on with, and what `each`
 /// writes, as many elements as it says.
-pub(super) fn whole(reply: &mut Reply<'_>, each: impl FnOnce(&mut Reply<'_>) -> usize) {
+pub(super) fn write_single_page(reply: &mut Reply<'_>, each: impl FnOnce(&mut Reply<'_>) -> usize) {
     reply.array(2);
     reply.bulk(b"0");
     let mark = reply.mark();

@@ -3,19 +3,17 @@
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
 use super::arg;
-use crate::command_context::{Change, Client};
-use crate::expiry_options::Unit;
+use crate::command_context::{CommandContext, CommandTxn};
+use crate::expiry_options::ExpiryUnit;
 use crate::number::{integer, integer_or_refuse};
 use crate::parse::Args;
-use crate::records::{Fault, Found, Kept};
+use crate::records::{ChangeError, KeptMetadata, RecordRef};
 use crate::reply::Reply;
-use crate::reply::error_reply::Refusal;
+use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::script::Script;
 use nearstate_store::now_ms_coarse;
 
-type Answer = Result<(), Refusal>;
-
-const UNKNOWN: Refusal = Refusal::fixed(
+const UNKNOWN: ErrorReply = ErrorReply::fixed(
     "ERR this server runs no Lua: it knows the lock scripts of redis-py, ricsdl and sdlgo. Use \
      SETIE, DELIE, or MULTI with WATCH instead",
 );
@@ -25,38 +23,62 @@ const NO_LOCK: i64 = -10;
 const NOT_MINE: i64 = -11;
 
 /// `EVAL script keys [key ..] [arg ..]`
-pub(crate) fn eval(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let call = Call::read(args)?;
-    call.run(client, Script::of_text(arg(args, 1)).ok_or(UNKNOWN)?, reply)
+pub(crate) fn eval(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let call = ScriptCall::read(args)?;
+    call.run(ctx, Script::of_text(arg(args, 1)).ok_or(UNKNOWN)?, reply)
 }
 
 /// `EVALSHA sha1 keys [key ..] [arg ..]`
-pub(crate) fn evalsha(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let call = Call::read(args)?;
-    call.run(client, Script::of_sha(arg(args, 1)).ok_or(Refusal::NO_SCRIPT)?, reply)
+pub(crate) fn evalsha(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let call = ScriptCall::read(args)?;
+    call.run(ctx, Script::of_sha(arg(args, 1)).ok_or(ErrorReply::NO_SCRIPT)?, reply)
 }
 
 /// `EVAL_RO script keys [key ..] [arg ..]`
-pub(crate) fn eval_ro(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let call = Call::read(args)?;
-    call.run_reading(client, Script::of_text(arg(args, 1)).ok_or(UNKNOWN)?, reply)
+pub(crate) fn eval_ro(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let call = ScriptCall::read(args)?;
+    call.run_reading(ctx, Script::of_text(arg(args, 1)).ok_or(UNKNOWN)?, reply)
 }
 
 /// `EVALSHA_RO sha1 keys [key ..] [arg ..]`
-pub(crate) fn evalsha_ro(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let call = Call::read(args)?;
-    call.run_reading(client, Script::of_sha(arg(args, 1)).ok_or(Refusal::NO_SCRIPT)?, reply)
+pub(crate) fn evalsha_ro(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let call = ScriptCall::read(args)?;
+    call.run_reading(ctx, Script::of_sha(arg(args, 1)).ok_or(ErrorReply::NO_SCRIPT)?, reply)
 }
 
 /// `SCRIPT LOAD script`
-pub(crate) fn load(_: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn load(
+    _: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let script = Script::of_text(arg(args, 2)).ok_or(UNKNOWN)?;
     reply.bulk(script.sha().as_bytes());
     Ok(())
 }
 
 /// `SCRIPT EXISTS sha1 ..`
-pub(crate) fn exists(_: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn exists(
+    _: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let shas = args.from(2);
     reply.array(shas.len());
     for sha in shas.iter() {
@@ -66,10 +88,14 @@ pub(crate) fn exists(_: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) 
 }
 
 /// `SCRIPT FLUSH [ASYNC|SYNC]`
-pub(crate) fn flush(_: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn flush(
+    _: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let is = |word: &str| arg(args, 2).eq_ignore_ascii_case(word.as_bytes());
     if args.len() > 3 || args.len() == 3 && !is("async") && !is("sync") {
-        return Err(Refusal::fixed("ERR SCRIPT FLUSH only support SYNC|ASYNC option"));
+        return Err(ErrorReply::fixed("ERR SCRIPT FLUSH only support SYNC|ASYNC option"));
     }
     reply.ok();
     Ok(())
@@ -77,73 +103,83 @@ pub(crate) fn flush(_: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -
 
 /// What a script is given.
 #[derive(Clone, Copy)]
-struct Call<'a> {
+struct ScriptCall<'a> {
     key: Option<&'a [u8]>,
     argv: Args<'a>,
 }
 
-impl<'a> Call<'a> {
-    fn read(args: Args<'a>) -> Result<Self, Refusal> {
+impl<'a> ScriptCall<'a> {
+    fn read(args: Args<'a>) -> Result<Self, ErrorReply> {
         let keys = integer_or_refuse(arg(args, 2))?;
         let keys = usize::try_from(keys)
-            .map_err(|_| Refusal::fixed("ERR Number of keys can't be negative"))?;
+            .map_err(|_| ErrorReply::fixed("ERR Number of keys can't be negative"))?;
         if keys > args.len() - 3 {
             let text = "ERR Number of keys can't be greater than number of args";
-            return Err(Refusal::fixed(text));
+            return Err(ErrorReply::fixed(text));
         }
         let key = if keys > 0 { args.get(3) } else { None };
         Ok(Self { key, argv: args.from(3 + keys) })
     }
 
-    fn run(self, client: &Client<'_>, script: Script, reply: &mut Reply<'_>) -> Answer {
+    fn run(self, ctx: &CommandContext<'_>, script: Script, reply: &mut Reply<'_>) -> CommandResult {
         let wanted = match script {
             Script::Release | Script::Validity => 1,
             Script::Refresh | Script::Reacquire => 2,
             Script::Extend => 3,
         };
         let Some(key) = self.key.filter(|_| self.argv.len() >= wanted) else {
-            return Err(Refusal::new(format!(
+            return Err(ErrorReply::new(format!(
                 "ERR this script takes a key and {wanted} arguments behind it"
             )));
         };
         let answer = match script {
-            Script::Validity => self.validity(client, key)?,
+            Script::Validity => self.validity(ctx, key)?,
             Script::Refresh | Script::Release | Script::Reacquire | Script::Extend => {
-                client.change(|change| self.change(change, key, script))?
+                ctx.change(|change| self.change(change, key, script))?
             }
         };
         reply.int(answer);
         Ok(())
     }
 
-    fn run_reading(self, client: &Client<'_>, script: Script, reply: &mut Reply<'_>) -> Answer {
+    fn run_reading(
+        self,
+        ctx: &CommandContext<'_>,
+        script: Script,
+        reply: &mut Reply<'_>,
+    ) -> CommandResult {
         if script != Script::Validity {
             let text = "ERR Write commands are not allowed from read-only scripts.";
-            return Err(Refusal::fixed(text));
+            return Err(ErrorReply::fixed(text));
         }
-        self.run(client, script, reply)
+        self.run(ctx, script, reply)
     }
 
     fn token(self) -> &'a [u8] {
         arg(self.argv, 0)
     }
 
-    fn validity(self, client: &Client<'_>, key: &[u8]) -> Result<i64, Refusal> {
-        let Some(found) = client.read(key)? else { return Ok(NO_LOCK) };
+    fn validity(self, ctx: &CommandContext<'_>, key: &[u8]) -> Result<i64, ErrorReply> {
+        let Some(found) = ctx.read(key)? else { return Ok(NO_LOCK) };
         let answer = if found.string()? == self.token() { left_ms(&found) } else { NOT_MINE };
-        client.session().whole()?;
+        ctx.session().whole()?;
         Ok(answer)
     }
 
     /// The scripts that change a lock, which they do only for who has its token.
-    fn change(self, change: &Change<'_, '_>, key: &[u8], script: Script) -> Result<i64, Fault> {
+    fn change(
+        self,
+        change: &CommandTxn<'_, '_>,
+        key: &[u8],
+        script: Script,
+    ) -> Result<i64, ChangeError> {
         let Some(found) = change.read(key)? else { return Ok(0) };
         if found.string()? != self.token() {
             return Ok(0);
         }
-        let (left, kept) = (left_ms(&found), Kept::of(&found));
+        let (left, kept) = (left_ms(&found), KeptMetadata::of(&found));
         drop(found);
-        let ms = || integer(arg(self.argv, 1)).ok_or(Refusal::NOT_INTEGER);
+        let ms = || integer(arg(self.argv, 1)).ok_or(ErrorReply::NOT_INTEGER);
         match script {
             Script::Release | Script::Validity => {
                 change.delete(key)?;
@@ -160,7 +196,7 @@ impl<'a> Call<'a> {
 }
 
 /// `PTTL` of a record that is there.
-fn left_ms(found: &Found<'_>) -> i64 {
+fn left_ms(found: &RecordRef<'_>) -> i64 {
     match found.expires_ms() {
         0 => -1,
         end => i64::try_from(end.saturating_sub(now_ms_coarse())).unwrap_or(i64::MAX),
@@ -169,19 +205,20 @@ fn left_ms(found: &Found<'_>) -> i64 {
 
 /// `PEXPIRE`: lets a record end so many milliseconds from now; at once if that is not ahead.
 fn end_in(
-    change: &Change<'_, '_>,
+    change: &CommandTxn<'_, '_>,
     key: &[u8],
-    mut kept: Kept,
+    mut kept: KeptMetadata,
     ms: Option<i64>,
-) -> Result<(), Fault> {
-    let unit = Unit { is_seconds: false, is_absolute: false };
-    let end = ms.and_then(|ms| unit.end_of(ms)).ok_or_else(|| Refusal::expire_time("pexpire"))?;
+) -> Result<(), ChangeError> {
+    let unit = ExpiryUnit { is_seconds: false, is_absolute: false };
+    let end =
+        ms.and_then(|ms| unit.end_of(ms)).ok_or_else(|| ErrorReply::expire_time("pexpire"))?;
     match u64::try_from(end) {
         Ok(end) if end > now_ms_coarse() => {
             kept.expires_ms = end;
-            let spot = change.spot(key, 0)?;
+            let resolved = change.resolved(key, 0)?;
             let tags = kept.tags();
-            change.txn.set_metadata(spot.namespace, spot.key, kept.labels(&tags))?;
+            change.txn.set_metadata(resolved.namespace, resolved.key, kept.metadata(&tags))?;
         }
         _ => drop(change.delete(key)?),
     }

@@ -7,24 +7,22 @@ pub(crate) use pattern::{ndel_atomic, nget_atomic, nget_noatomic};
 
 use super::arg;
 use super::strings::{SetOptions, put_all, set_in};
-use crate::command_context::{Change, Client};
-use crate::connection_state::Weight;
+use crate::command_context::{CommandContext, CommandTxn};
+use crate::connection_state::PublishCost;
 use crate::number::integer;
 use crate::parse::Args;
-use crate::records::{Fault, Kept, put_string};
+use crate::records::{ChangeError, KeptMetadata, put_string};
 use crate::reply::Reply;
-use crate::reply::error_reply::Refusal;
+use crate::reply::error_reply::{CommandResult, ErrorReply};
 use nearstate_store::since_boot;
 
-type Answer = Result<(), Refusal>;
-
-const SET_COUNTS: [Refusal; 2] = [
-    Refusal::fixed("ERR SET_PAIR_COUNT and PUB_PAIR_COUNT must be greater than zero"),
-    Refusal::fixed("ERR SET_PAIR_COUNT or PUB_PAIR_COUNT do not match the total pair count"),
+const SET_COUNTS: [ErrorReply; 2] = [
+    ErrorReply::fixed("ERR SET_PAIR_COUNT and PUB_PAIR_COUNT must be greater than zero"),
+    ErrorReply::fixed("ERR SET_PAIR_COUNT or PUB_PAIR_COUNT do not match the total pair count"),
 ];
-const DEL_COUNTS: [Refusal; 2] = [
-    Refusal::fixed("ERR DEL_COUNT and PUB_PAIR_COUNT must be greater than zero"),
-    Refusal::fixed("ERR DEL_COUNT or PUB_PAIR_COUNT do not match the total pair count"),
+const DEL_COUNTS: [ErrorReply; 2] = [
+    ErrorReply::fixed("ERR DEL_COUNT and PUB_PAIR_COUNT must be greater than zero"),
+    ErrorReply::fixed("ERR DEL_COUNT or PUB_PAIR_COUNT do not match the total pair count"),
 ];
 
 /// The most messages of one command. SDL's clients publish one or a few with a write; more than
@@ -32,12 +30,12 @@ const DEL_COUNTS: [Refusal; 2] = [
 const MESSAGES_MAX: usize = 1024;
 
 /// So few messages are sent without being weighed before: with the slowest patterns that clients
-/// can hear (`hub.rs`, 50 ms) they take less than [`EXEC_MAX`](crate::server::EXEC_MAX).
+/// can hear (`pubsub.rs`, 50 ms) they take less than [`EXEC_MAX`](crate::server::EXEC_MAX).
 const UNWEIGHED_MAX: usize = 16;
 
 /// What must be so of a key's string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum When<'a> {
+enum ValueCondition<'a> {
     /// It is this value.
     Equal(&'a [u8]),
     /// It is another one, or there is none.
@@ -48,9 +46,9 @@ enum When<'a> {
     Absent,
 }
 
-impl When<'_> {
+impl ValueCondition<'_> {
     /// Judges a key. All bytes of the values count.
-    fn holds(self, change: &Change<'_, '_>, key: &[u8]) -> Result<bool, Fault> {
+    fn holds(self, change: &CommandTxn<'_, '_>, key: &[u8]) -> Result<bool, ChangeError> {
         let found = change.read(key)?;
         let value = found.as_ref().map(|found| found.string()).transpose()?;
         Ok(match self {
@@ -63,19 +61,32 @@ impl When<'_> {
 }
 
 /// `SETIE key new old [options of SET]`
-pub(crate) fn setie(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    set_if(client, args, When::Equal(arg(args, 3)), reply)
+pub(crate) fn setie(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    set_if(ctx, args, ValueCondition::Equal(arg(args, 3)), reply)
 }
 
 /// `SETNE key new old [options of SET]`
-pub(crate) fn setne(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    set_if(client, args, When::Different(arg(args, 3)), reply)
+pub(crate) fn setne(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    set_if(ctx, args, ValueCondition::Different(arg(args, 3)), reply)
 }
 
-fn set_if(client: &Client<'_>, args: Args<'_>, when: When<'_>, reply: &mut Reply<'_>) -> Answer {
+fn set_if(
+    ctx: &CommandContext<'_>,
+    args: Args<'_>,
+    when: ValueCondition<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let options = SetOptions::read(args.from(4))?;
     let (key, new) = (arg(args, 1), arg(args, 2));
-    let outcome = client.change(|change| {
+    let outcome = ctx.change(|change| {
         if !when.holds(change, key)? {
             return Ok(None);
         }
@@ -89,102 +100,162 @@ fn set_if(client: &Client<'_>, args: Args<'_>, when: When<'_>, reply: &mut Reply
 }
 
 /// `DELIE key old`
-pub(crate) fn delie(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    del_if_pub(client, args, When::Equal(arg(args, 2)), reply)
+pub(crate) fn delie(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    del_if_pub(ctx, args, ValueCondition::Equal(arg(args, 2)), reply)
 }
 
 /// `DELNE key old`
-pub(crate) fn delne(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    del_if_pub(client, args, When::Different(arg(args, 2)), reply)
+pub(crate) fn delne(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    del_if_pub(ctx, args, ValueCondition::Different(arg(args, 2)), reply)
 }
 
 /// `MSETPUB key value [key value ..] channel message`
-pub(crate) fn msetpub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn msetpub(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     if args.len().is_multiple_of(2) {
-        return Err(Refusal::arity("msetpub"));
+        return Err(ErrorReply::arity("msetpub"));
     }
     let message = args.len() - 2;
-    set_all_pub(client, args.first(message).from(1), args.from(message), reply)
+    set_all_pub(ctx, args.first(message).from(1), args.from(message), reply)
 }
 
 /// `MSETMPUB pairs messages key value .. channel message ..`
-pub(crate) fn msetmpub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn msetmpub(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     if args.len().is_multiple_of(2) {
-        return Err(Refusal::arity("msetmpub"));
+        return Err(ErrorReply::arity("msetmpub"));
     }
     let messages = counted(args, 2, &SET_COUNTS)?;
-    set_all_pub(client, args.first(messages).from(3), args.from(messages), reply)
+    set_all_pub(ctx, args.first(messages).from(3), args.from(messages), reply)
 }
 
 /// `SETXXPUB key value channel message`
-pub(crate) fn setxxpub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    set_if_pub(client, args, (When::Present, 3), reply)
+pub(crate) fn setxxpub(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    set_if_pub(ctx, args, (ValueCondition::Present, 3), reply)
 }
 
 /// `SETNXPUB key value channel message`
-pub(crate) fn setnxpub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    set_if_pub(client, args, (When::Absent, 3), reply)
+pub(crate) fn setnxpub(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    set_if_pub(ctx, args, (ValueCondition::Absent, 3), reply)
 }
 
 /// `SETNXMPUB key value channel message [channel message ..]`
-pub(crate) fn setnxmpub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn setnxmpub(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     if args.len().is_multiple_of(2) {
-        return Err(Refusal::arity("setnxmpub"));
+        return Err(ErrorReply::arity("setnxmpub"));
     }
-    set_if_pub(client, args, (When::Absent, 3), reply)
+    set_if_pub(ctx, args, (ValueCondition::Absent, 3), reply)
 }
 
 /// `SETIEPUB key new old channel message`
-pub(crate) fn setiepub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    set_if_pub(client, args, (When::Equal(arg(args, 3)), 4), reply)
+pub(crate) fn setiepub(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    set_if_pub(ctx, args, (ValueCondition::Equal(arg(args, 3)), 4), reply)
 }
 
 /// `SETIEMPUB key new old channel message [channel message ..]`
-pub(crate) fn setiempub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn setiempub(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     if !args.len().is_multiple_of(2) {
-        return Err(Refusal::arity("setiempub"));
+        return Err(ErrorReply::arity("setiempub"));
     }
-    set_if_pub(client, args, (When::Equal(arg(args, 3)), 4), reply)
+    set_if_pub(ctx, args, (ValueCondition::Equal(arg(args, 3)), 4), reply)
 }
 
 /// `SETNEPUB key new old channel message`
-pub(crate) fn setnepub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    set_if_pub(client, args, (When::Different(arg(args, 3)), 4), reply)
+pub(crate) fn setnepub(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    set_if_pub(ctx, args, (ValueCondition::Different(arg(args, 3)), 4), reply)
 }
 
 /// `DELPUB key [key ..] channel message`
-pub(crate) fn delpub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn delpub(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let message = args.len() - 2;
-    del_all_pub(client, args.first(message).from(1), args.from(message), reply)
+    del_all_pub(ctx, args.first(message).from(1), args.from(message), reply)
 }
 
 /// `DELMPUB keys messages key .. channel message ..`
-pub(crate) fn delmpub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn delmpub(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let messages = counted(args, 1, &DEL_COUNTS)?;
-    del_all_pub(client, args.first(messages).from(3), args.from(messages), reply)
+    del_all_pub(ctx, args.first(messages).from(3), args.from(messages), reply)
 }
 
 /// `DELIEPUB key old channel message`
-pub(crate) fn deliepub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    del_if_pub(client, args, When::Equal(arg(args, 2)), reply)
+pub(crate) fn deliepub(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    del_if_pub(ctx, args, ValueCondition::Equal(arg(args, 2)), reply)
 }
 
 /// `DELIEMPUB key old channel message [channel message ..]`
-pub(crate) fn deliempub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn deliempub(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     if args.len().is_multiple_of(2) {
-        return Err(Refusal::arity("deliempub"));
+        return Err(ErrorReply::arity("deliempub"));
     }
-    del_if_pub(client, args, When::Equal(arg(args, 2)), reply)
+    del_if_pub(ctx, args, ValueCondition::Equal(arg(args, 2)), reply)
 }
 
 /// `DELNEPUB key old channel message`
-pub(crate) fn delnepub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    del_if_pub(client, args, When::Different(arg(args, 2)), reply)
+pub(crate) fn delnepub(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    del_if_pub(ctx, args, ValueCondition::Different(arg(args, 2)), reply)
 }
 
 /// Where the messages begin, of a request that counts its keys, each with `step` arguments, and its
 /// messages.
-fn counted(args: Args<'_>, step: usize, refusals: &[Refusal; 2]) -> Result<usize, Refusal> {
+fn counted(args: Args<'_>, step: usize, refusals: &[ErrorReply; 2]) -> Result<usize, ErrorReply> {
     let [too_small, mismatch] = refusals;
     let count = |at| integer(arg(args, at)).filter(|count| *count > 0);
     let (Some(keys), Some(messages)) = (count(1), count(2)) else { return Err(too_small.clone()) };
@@ -199,30 +270,30 @@ fn counted(args: Args<'_>, step: usize, refusals: &[Refusal; 2]) -> Result<usize
 
 /// Refuses what would keep the core for too long, before anything is written: behind the write it
 /// would be too late. What `EXEC` sends it weighs itself.
-fn judge_messages(client: &Client<'_>, messages: Args<'_>) -> Answer {
+fn check_publish_cost(ctx: &CommandContext<'_>, messages: Args<'_>) -> CommandResult {
     let count = messages.len() / 2;
     if count > MESSAGES_MAX {
-        return Err(Refusal::new(format!(
+        return Err(ErrorReply::new(format!(
             "ERR {count} messages: a command publishes at most {MESSAGES_MAX}, send several; \
              nothing was changed and nothing sent"
         )));
     }
-    if client.txn.is_some() || count <= UNWEIGHED_MAX {
+    if ctx.txn.is_some() || count <= UNWEIGHED_MAX {
         return Ok(());
     }
-    let (most, mut weight) = (client.server.settings.exec_max, Weight::default());
+    let (bytes_max, mut weight) = (ctx.server.settings.exec_max, PublishCost::default());
     // To find the hearers keeps the core as well, and is done once more to send.
-    let until = since_boot().saturating_add(most);
+    let until = since_boot().saturating_add(bytes_max);
     for at in (0..messages.len()).step_by(2) {
         let (channel, payload) = (arg(messages, at), arg(messages, at + 1));
-        let (hearers, finding) = client.reach(channel);
-        weight.add(channel.len() + payload.len(), hearers, finding);
+        let (subscribers, finding) = ctx.count_receivers(channel);
+        weight.add(channel.len() + payload.len(), subscribers, finding);
         if weight.takes > until.saturating_sub(since_boot()) {
-            return Err(Refusal::new(format!(
+            return Err(ErrorReply::new(format!(
                 "ERR to send {count} messages, the first {} of them to {} hearers, would take \
-                 longer than {most:?}, and nobody else would be served: publish fewer at once, or \
+                 longer than {bytes_max:?}, and nobody else would be served: publish fewer at once, or \
                  raise resp.exec_max; nothing was changed and nothing sent",
-                weight.messages, weight.letters
+                weight.messages, weight.deliveries
             )));
         }
     }
@@ -230,41 +301,41 @@ fn judge_messages(client: &Client<'_>, messages: Args<'_>) -> Answer {
 }
 
 /// Sends messages, of pairs of a channel and a message.
-fn publish(client: &mut Client<'_>, messages: Args<'_>) -> Answer {
+fn publish(ctx: &mut CommandContext<'_>, messages: Args<'_>) -> CommandResult {
     for at in (0..messages.len()).step_by(2) {
         // Who hears each of them is looked up at once between MULTI and EXEC as well.
-        client.judge_time()?;
-        client.publish(arg(messages, at), arg(messages, at + 1));
+        ctx.check_deadline()?;
+        ctx.publish(arg(messages, at), arg(messages, at + 1));
     }
     Ok(())
 }
 
 fn set_all_pub(
-    client: &mut Client<'_>,
+    ctx: &mut CommandContext<'_>,
     pairs: Args<'_>,
     messages: Args<'_>,
     reply: &mut Reply<'_>,
-) -> Answer {
-    judge_messages(client, messages)?;
-    client.change(|change| put_all(change, pairs))?;
-    publish(client, messages)?;
+) -> CommandResult {
+    check_publish_cost(ctx, messages)?;
+    ctx.change(|change| put_all(change, pairs))?;
+    publish(ctx, messages)?;
     reply.ok();
     Ok(())
 }
 
 /// Sets argument 1 to argument 2 under a condition; the messages begin at the given argument.
 fn set_if_pub(
-    client: &mut Client<'_>,
+    ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    (when, messages): (When<'_>, usize),
+    (when, messages): (ValueCondition<'_>, usize),
     reply: &mut Reply<'_>,
-) -> Answer {
-    judge_messages(client, args.from(messages))?;
-    let is_set = client.change(|change| {
+) -> CommandResult {
+    check_publish_cost(ctx, args.from(messages))?;
+    let is_set = ctx.change(|change| {
         let is_so = when.holds(change, arg(args, 1))?;
         if is_so {
-            let spot = change.spot(arg(args, 1), arg(args, 2).len())?;
-            put_string(change.txn, spot, arg(args, 2), &Kept::default())?;
+            let resolved = change.resolved(arg(args, 1), arg(args, 2).len())?;
+            put_string(change.txn, resolved, arg(args, 2), &KeptMetadata::default())?;
         }
         Ok(is_so)
     })?;
@@ -272,19 +343,19 @@ fn set_if_pub(
         reply.nil();
         return Ok(());
     }
-    publish(client, args.from(messages))?;
+    publish(ctx, args.from(messages))?;
     reply.ok();
     Ok(())
 }
 
 fn del_all_pub(
-    client: &mut Client<'_>,
+    ctx: &mut CommandContext<'_>,
     keys: Args<'_>,
     messages: Args<'_>,
     reply: &mut Reply<'_>,
-) -> Answer {
-    judge_messages(client, messages)?;
-    let deleted = client.change(|change| {
+) -> CommandResult {
+    check_publish_cost(ctx, messages)?;
+    let deleted = ctx.change(|change| {
         let mut deleted = 0_usize;
         for key in keys.iter() {
             deleted += usize::from(change.delete(key)?);
@@ -292,7 +363,7 @@ fn del_all_pub(
         Ok(deleted)
     })?;
     if deleted > 0 {
-        publish(client, messages)?;
+        publish(ctx, messages)?;
     }
     reply.count(deleted);
     Ok(())
@@ -300,16 +371,16 @@ fn del_all_pub(
 
 /// Deletes argument 1 under a condition; messages follow the value.
 fn del_if_pub(
-    client: &mut Client<'_>,
+    ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    when: When<'_>,
+    when: ValueCondition<'_>,
     reply: &mut Reply<'_>,
-) -> Answer {
-    judge_messages(client, args.from(3))?;
-    let is_deleted = client
-        .change(|change| Ok(when.holds(change, arg(args, 1))? && change.delete(arg(args, 1))?))?;
+) -> CommandResult {
+    check_publish_cost(ctx, args.from(3))?;
+    let is_deleted =
+        ctx.change(|change| Ok(when.holds(change, arg(args, 1))? && change.delete(arg(args, 1))?))?;
     if is_deleted {
-        publish(client, args.from(3))?;
+        publish(ctx, args.from(3))?;
     }
     reply.int(is_deleted.into());
     Ok(())

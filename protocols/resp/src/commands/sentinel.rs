@@ -3,29 +3,27 @@
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
 use super::arg;
-use crate::command_context::Client;
+use crate::command_context::CommandContext;
 use crate::parse::Args;
 use crate::reply::Reply;
-use crate::reply::error_reply::Refusal;
-
-type Answer = Result<(), Refusal>;
+use crate::reply::error_reply::{CommandResult, ErrorReply};
 
 /// What masters are called where nobody has said it: O-RAN's helm chart, and Redis' own example.
 const USUAL_MASTERS: [&str; 2] = ["dbaasmaster", "mymaster"];
 
-const NO_MASTER: Refusal = Refusal::fixed("ERR No such master with that name");
+const NO_MASTER: ErrorReply = ErrorReply::fixed("ERR No such master with that name");
 
 /// `SENTINEL GET-MASTER-ADDR-BY-NAME name`
 pub(crate) fn get_master_addr(
-    client: &mut Client<'_>,
+    ctx: &mut CommandContext<'_>,
     args: Args<'_>,
     reply: &mut Reply<'_>,
-) -> Answer {
-    if check(client, arg(args, 2)).is_err() {
+) -> CommandResult {
+    if check(ctx, arg(args, 2)).is_err() {
         reply.nil_array();
         return Ok(());
     }
-    let (host, port) = address(client);
+    let (host, port) = address(ctx);
     reply.array(2);
     reply.bulk(host.as_bytes());
     reply.bulk(port.to_string().as_bytes());
@@ -33,8 +31,12 @@ pub(crate) fn get_master_addr(
 }
 
 /// `SENTINEL MASTERS`
-pub(crate) fn masters(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let masters = &client.server.settings.masters;
+pub(crate) fn masters(
+    ctx: &mut CommandContext<'_>,
+    _: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let masters = &ctx.server.settings.masters;
     let names: Vec<&str> = if masters.is_empty() {
         USUAL_MASTERS.to_vec()
     } else {
@@ -42,48 +44,57 @@ pub(crate) fn masters(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_
     };
     reply.array(names.len());
     for name in &names {
-        record(client, name.as_bytes(), reply);
+        record(ctx, name.as_bytes(), reply);
     }
     Ok(())
 }
 
 /// `SENTINEL MASTER name`
-pub(crate) fn master(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    check(client, arg(args, 2))?;
-    record(client, arg(args, 2), reply);
+pub(crate) fn master(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    check(ctx, arg(args, 2))?;
+    record(ctx, arg(args, 2), reply);
     Ok(())
 }
 
 /// `SENTINEL SLAVES|REPLICAS|SENTINELS name`: there are none beside us.
-pub(crate) fn others(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    check(client, arg(args, 2))?;
+pub(crate) fn others(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    check(ctx, arg(args, 2))?;
     reply.array(0);
     Ok(())
 }
 
 /// Whether the master of this name is ours.
-fn check(client: &Client<'_>, name: &[u8]) -> Answer {
-    let masters = &client.server.settings.masters;
+fn check(ctx: &CommandContext<'_>, name: &[u8]) -> CommandResult {
+    let masters = &ctx.server.settings.masters;
     let is_ours = masters.is_empty() || masters.iter().any(|master| master.as_bytes() == name);
     if is_ours { Ok(()) } else { Err(NO_MASTER) }
 }
 
 /// Where clients are sent: where this one has found us, unless the configuration says otherwise.
-fn address(client: &Client<'_>) -> (String, u16) {
-    let settings = &client.server.settings;
+fn address(ctx: &CommandContext<'_>) -> (String, u16) {
+    let settings = &ctx.server.settings;
     if let Some(host) = &settings.announced_host {
         return (host.clone(), settings.port);
     }
-    let host = &client.link.local_host;
+    let host = &ctx.connection.local_host;
     // A socket for both families names IPv4 addresses like this; not every client can read it.
     let host = host.strip_prefix("::ffff:").filter(|rest| rest.contains('.')).unwrap_or(host);
-    let port = if client.link.local_port == 0 { settings.port } else { client.link.local_port };
+    let port =
+        if ctx.connection.local_port == 0 { settings.port } else { ctx.connection.local_port };
     (host.to_owned(), port)
 }
 
 /// What the clients read of a master.
-fn record(client: &Client<'_>, name: &[u8], reply: &mut Reply<'_>) {
-    let (host, port) = address(client);
+fn record(ctx: &CommandContext<'_>, name: &[u8], reply: &mut Reply<'_>) {
+    let (host, port) = address(ctx);
     let port = port.to_string();
     let fields: [(&str, &[u8]); 9] = [
         ("name", name),

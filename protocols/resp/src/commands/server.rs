@@ -3,18 +3,16 @@
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
 use super::arg;
-use crate::command_context::Client;
+use crate::command_context::CommandContext;
 use crate::number::{integer, integer_or_refuse};
 use crate::parse::Args;
 use crate::pattern;
-use crate::records::Found;
+use crate::records::RecordRef;
 use crate::reply::Reply;
-use crate::reply::error_reply::Refusal;
-use crate::server::SlowRequest;
+use crate::reply::error_reply::{CommandResult, ErrorReply};
+use crate::server::SlowLogEntry;
 use nearstate_model::limits::VALUE_BYTES_MAX;
 use nearstate_store::{Form, glob, now_ms_coarse};
-
-type Answer = Result<(), Refusal>;
 
 /// Entries that `SLOWLOG GET` gives if nobody says how many.
 const SLOW_ENTRIES: usize = 10;
@@ -26,14 +24,20 @@ const PATTERNS_MAX: usize = 128;
 pub(super) const NOTIFY: &str = "notify-keyspace-events";
 
 /// `CONFIG GET pattern ..`
-pub(crate) fn config_get(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let asked = args.from(2);
-    if asked.len() > PATTERNS_MAX {
-        return Err(Refusal::new(format!("ERR CONFIG GET takes at most {PATTERNS_MAX} patterns")));
+pub(crate) fn config_get(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let lookup = args.from(2);
+    if lookup.len() > PATTERNS_MAX {
+        return Err(ErrorReply::new(format!(
+            "ERR CONFIG GET takes at most {PATTERNS_MAX} patterns"
+        )));
     }
-    asked.iter().try_for_each(pattern::judge)?;
-    let patterns: Vec<Vec<u8>> = asked.iter().map(<[u8]>::to_ascii_lowercase).collect();
-    let mut settings = settings(client)?;
+    lookup.iter().try_for_each(pattern::validate)?;
+    let patterns: Vec<Vec<u8>> = lookup.iter().map(<[u8]>::to_ascii_lowercase).collect();
+    let mut settings = settings(ctx)?;
     settings
         .retain(|(name, _)| patterns.iter().any(|pattern| glob::matches(pattern, name.as_bytes())));
     reply.map(settings.len());
@@ -45,9 +49,11 @@ pub(crate) fn config_get(client: &mut Client<'_>, args: Args<'_>, reply: &mut Re
 }
 
 /// The settings of Redis that mean something here, or whose only value is known.
-pub(super) fn settings(client: &Client<'_>) -> Result<Vec<(&'static str, String)>, Refusal> {
-    let settings = &client.server.settings;
-    let seen = client.session().region().inspect()?;
+pub(super) fn settings(
+    ctx: &CommandContext<'_>,
+) -> Result<Vec<(&'static str, String)>, ErrorReply> {
+    let settings = &ctx.server.settings;
+    let seen = ctx.session().region().inspect()?;
     let (folder, file) = settings.region.rsplit_once('/').unwrap_or((".", &settings.region));
     let pubsub = settings.mailbox_bytes_max;
     let fixed = [
@@ -70,12 +76,12 @@ pub(super) fn settings(client: &Client<'_>) -> Result<Vec<(&'static str, String)
     let mut all: Vec<(&'static str, String)> =
         fixed.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
     all.extend([
-        ("bind", client.link.local_host.clone()),
+        ("bind", ctx.connection.local_host.clone()),
         ("client-output-buffer-limit", format!("normal 0 0 0 slave 0 0 0 pubsub {pubsub} 0 0")),
         ("client-query-buffer-limit", settings.request_bytes_max.to_string()),
         ("dbfilename", file.to_owned()),
         ("dir", folder.to_owned()),
-        (NOTIFY, client.server.keyspace.events().letters()),
+        (NOTIFY, ctx.server.keyspace.events().deliveries()),
         ("maxmemory", seen.bytes_max.to_string()),
         ("port", settings.port.to_string()),
         ("proto-max-bulk-len", VALUE_BYTES_MAX.to_string()),
@@ -88,13 +94,13 @@ pub(super) fn settings(client: &Client<'_>) -> Result<Vec<(&'static str, String)
 
 /// `SLOWLOG GET [count]`
 pub(crate) fn slowlog_get(
-    client: &mut Client<'_>,
+    ctx: &mut CommandContext<'_>,
     args: Args<'_>,
     reply: &mut Reply<'_>,
-) -> Answer {
+) -> CommandResult {
     let count = match args.get(2).map(integer) {
         _ if args.len() > 3 => {
-            return Err(Refusal::fixed(
+            return Err(ErrorReply::fixed(
                 "ERR unknown subcommand or wrong number of arguments for 'get'. Try SLOWLOG HELP.",
             ));
         }
@@ -103,10 +109,10 @@ pub(crate) fn slowlog_get(
         Some(Some(count)) if count >= 0 => usize::try_from(count).unwrap_or(usize::MAX),
         Some(_) => {
             let text = "ERR count should be greater than or equal to -1";
-            return Err(Refusal::fixed(text));
+            return Err(ErrorReply::fixed(text));
         }
     };
-    let slow = client.server.slow_requests(count);
+    let slow = ctx.server.slow_log_entries(count);
     reply.array(slow.len());
     for request in &slow {
         slow_request(request, reply);
@@ -114,7 +120,7 @@ pub(crate) fn slowlog_get(
     Ok(())
 }
 
-fn slow_request(request: &SlowRequest, reply: &mut Reply<'_>) {
+fn slow_request(request: &SlowLogEntry, reply: &mut Reply<'_>) {
     let int = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     reply.array(6);
     reply.int(int(request.id));
@@ -127,14 +133,22 @@ fn slow_request(request: &SlowRequest, reply: &mut Reply<'_>) {
 }
 
 /// `SLOWLOG LEN`
-pub(crate) fn slowlog_len(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    reply.count(client.server.slow_count());
+pub(crate) fn slowlog_len(
+    ctx: &mut CommandContext<'_>,
+    _: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    reply.count(ctx.server.slow_log_len());
     Ok(())
 }
 
 /// `SLOWLOG RESET`
-pub(crate) fn slowlog_reset(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    client.server.forget_slow();
+pub(crate) fn slowlog_reset(
+    ctx: &mut CommandContext<'_>,
+    _: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    ctx.server.reset_slow_log();
     reply.ok();
     Ok(())
 }
@@ -146,35 +160,37 @@ const LINE: usize = 64;
 
 /// `MEMORY USAGE key [SAMPLES count]`
 pub(crate) fn memory_usage(
-    client: &mut Client<'_>,
+    ctx: &mut CommandContext<'_>,
     args: Args<'_>,
     reply: &mut Reply<'_>,
-) -> Answer {
+) -> CommandResult {
     match args.len() {
         3 => {}
         5 if arg(args, 3).eq_ignore_ascii_case(b"samples") => {
             if integer_or_refuse(arg(args, 4))? < 0 {
-                return Err(Refusal::SYNTAX);
+                return Err(ErrorReply::SYNTAX);
             }
         }
-        _ => return Err(Refusal::SYNTAX),
+        _ => return Err(ErrorReply::SYNTAX),
     }
     let key = arg(args, 2);
-    let Some(found) = client.read(key)? else {
+    let Some(found) = ctx.read(key)? else {
         reply.nil();
         return Ok(());
     };
     let bytes = RECORD_HEAD + key.len() + content_bytes(&found)?;
-    client.session().whole()?;
+    ctx.session().whole()?;
     reply.count(bytes.next_multiple_of(LINE));
     Ok(())
 }
 
 /// About what a record's value takes: what stands before each part of it is some ten bytes.
-fn content_bytes(found: &Found<'_>) -> Result<usize, Refusal> {
+fn content_bytes(found: &RecordRef<'_>) -> Result<usize, ErrorReply> {
     const PART: usize = 8;
-    let sum = |parts: &mut dyn Iterator<Item = usize>| parts.map(|bytes| bytes + PART).sum();
-    let value: usize = match found.form() {
+    let sum = |name_and_subcommand: &mut dyn Iterator<Item = usize>| {
+        name_and_subcommand.map(|bytes| bytes + PART).sum()
+    };
+    let value: usize = match found.record_type() {
         Form::Value => found.string()?.len(),
         Form::Blocks => {
             sum(&mut found.fields()?.iter().map(|(name, bytes)| name.len() + bytes.len()))
@@ -186,7 +202,11 @@ fn content_bytes(found: &Found<'_>) -> Result<usize, Refusal> {
 }
 
 /// `TIME`
-pub(crate) fn time(_: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn time(
+    _: &mut CommandContext<'_>,
+    _: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let now = now_ms_coarse();
     reply.array(2);
     reply.bulk((now / 1000).to_string().as_bytes());
@@ -195,18 +215,26 @@ pub(crate) fn time(_: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> An
 }
 
 /// `LASTSAVE`
-pub(crate) fn lastsave(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let seconds = client.server.settings.started_ms / 1000;
+pub(crate) fn lastsave(
+    ctx: &mut CommandContext<'_>,
+    _: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let seconds = ctx.server.settings.started_ms / 1000;
     reply.int(i64::try_from(seconds).unwrap_or(i64::MAX));
     Ok(())
 }
 
 /// `WAIT replicas timeout`
-pub(crate) fn wait(_: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn wait(
+    _: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     integer_or_refuse(arg(args, 1))?;
     match integer(arg(args, 2)) {
-        None => Err(Refusal::fixed("ERR timeout is not an integer or out of range")),
-        Some(..0) => Err(Refusal::fixed("ERR timeout is negative")),
+        None => Err(ErrorReply::fixed("ERR timeout is not an integer or out of range")),
+        Some(..0) => Err(ErrorReply::fixed("ERR timeout is negative")),
         Some(0..) => {
             reply.int(0);
             Ok(())
@@ -215,7 +243,11 @@ pub(crate) fn wait(_: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) ->
 }
 
 /// `ROLE`
-pub(crate) fn role(_: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn role(
+    _: &mut CommandContext<'_>,
+    _: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     reply.array(3);
     reply.bulk(b"master");
     reply.int(0);

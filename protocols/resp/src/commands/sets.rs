@@ -1,25 +1,23 @@
 //! Sets: records of members.
 
 use super::arg;
-use super::random::{Wanted, below, bounded, some_of};
-use super::scan_options::{self, Options};
-use crate::command_context::{Change, Client};
+use super::random::{RandomCount, below, bounded, sample};
+use super::scan_options::{self, ScanOptions};
+use crate::command_context::{CommandContext, CommandTxn};
 use crate::number::integer;
 use crate::parse::{ARGS_MAX, Args};
-use crate::records::{Fault, Found, Kept, Spot, put_set};
+use crate::records::{ChangeError, KeptMetadata, RecordRef, ResolvedKey, put_set};
 use crate::reply::Reply;
-use crate::reply::error_reply::Refusal;
+use crate::reply::error_reply::{CommandResult, ErrorReply};
 use nearstate_model::limits::MEMBERS_OF_SET_MAX;
 use nearstate_store::{Kind, Members};
 use std::collections::BTreeSet;
 
-type Answer = Result<(), Refusal>;
-
 const _: () = assert!(ARGS_MAX <= MEMBERS_OF_SET_MAX, "a set has room for what one request adds");
 
 /// The members of a set; none if there is none.
-fn members<'f>(found: Option<&'f Found<'_>>) -> Result<Members<'f>, Refusal> {
-    found.map_or(Ok(Members::default()), Found::members)
+fn members<'f>(found: Option<&'f RecordRef<'_>>) -> Result<Members<'f>, ErrorReply> {
+    found.map_or(Ok(Members::default()), RecordRef::members)
 }
 
 /// Those of some bytes, ascending, each once.
@@ -46,27 +44,31 @@ fn merged<'m>(there: Members<'m>, new: &[&'m [u8]]) -> Vec<&'m [u8]> {
 
 /// Puts what is left of a set, or deletes it if that is nothing.
 fn put_rest(
-    change: &Change<'_, '_>,
-    spot: Spot<'_>,
-    found: &Found<'_>,
+    change: &CommandTxn<'_, '_>,
+    resolved: ResolvedKey<'_>,
+    found: &RecordRef<'_>,
     rest: &[&[u8]],
-) -> Result<(), Fault> {
+) -> Result<(), ChangeError> {
     if rest.is_empty() {
-        change.txn.delete(spot.namespace, spot.key)?;
+        change.txn.delete(resolved.namespace, resolved.key)?;
     } else {
-        put_set(change.txn, spot, rest, &Kept::of(found))?;
+        put_set(change.txn, resolved, rest, &KeptMetadata::of(found))?;
     }
     Ok(())
 }
 
 /// `SADD key member [member ...]`
-pub(crate) fn sadd(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn sadd(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let given = ordered(args.from(2));
     let bytes = given.iter().map(|member| member.len()).sum();
-    let new = client.change(|change| {
-        let spot = change.spot(arg(args, 1), bytes)?;
-        let found = change.read_at(spot)?;
-        add(change, spot, found.as_ref(), &given)
+    let new = ctx.change(|change| {
+        let resolved = change.resolved(arg(args, 1), bytes)?;
+        let found = change.read_at(resolved)?;
+        add(change, resolved, found.as_ref(), &given)
     })?;
     reply.count(new);
     Ok(())
@@ -74,27 +76,31 @@ pub(crate) fn sadd(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
 
 /// Adds members, ascending; how many are new.
 fn add(
-    change: &Change<'_, '_>,
-    spot: Spot<'_>,
-    found: Option<&Found<'_>>,
+    change: &CommandTxn<'_, '_>,
+    resolved: ResolvedKey<'_>,
+    found: Option<&RecordRef<'_>>,
     given: &[&[u8]],
-) -> Result<usize, Fault> {
+) -> Result<usize, ChangeError> {
     let there = members(found)?;
     let new: Vec<&[u8]> = given.iter().copied().filter(|given| !there.contains(given)).collect();
     if !new.is_empty() {
-        let kept = found.map(Kept::of).unwrap_or_default();
-        put_set(change.txn, spot, &merged(there, &new), &kept)?;
+        let kept = found.map(KeptMetadata::of).unwrap_or_default();
+        put_set(change.txn, resolved, &merged(there, &new), &kept)?;
     }
     Ok(new.len())
 }
 
 /// `SREM key member [member ...]`
-pub(crate) fn srem(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn srem(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let given = ordered(args.from(2));
-    let gone = client.change(|change| {
-        let Some(spot) = change.records.find(arg(args, 1))? else { return Ok(0) };
-        let Some(found) = change.read_at(spot)? else { return Ok(0) };
-        remove(change, spot, &found, &given)
+    let gone = ctx.change(|change| {
+        let Some(resolved) = change.records.resolve(arg(args, 1))? else { return Ok(0) };
+        let Some(found) = change.read_at(resolved)? else { return Ok(0) };
+        remove(change, resolved, &found, &given)
     })?;
     reply.count(gone);
     Ok(())
@@ -102,24 +108,28 @@ pub(crate) fn srem(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
 
 /// Takes members away, ascending; how many were there.
 fn remove(
-    change: &Change<'_, '_>,
-    spot: Spot<'_>,
-    found: &Found<'_>,
+    change: &CommandTxn<'_, '_>,
+    resolved: ResolvedKey<'_>,
+    found: &RecordRef<'_>,
     given: &[&[u8]],
-) -> Result<usize, Fault> {
+) -> Result<usize, ChangeError> {
     let there = found.members()?;
     let gone = given.iter().filter(|given| there.contains(given)).count();
     if gone > 0 {
         let rest: Vec<&[u8]> =
             there.filter(|member| given.binary_search(member).is_err()).collect();
-        put_rest(change, spot, found, &rest)?;
+        put_rest(change, resolved, found, &rest)?;
     }
     Ok(gone)
 }
 
 /// `SMEMBERS key`
-pub(crate) fn smembers(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let found = client.read(arg(args, 1))?;
+pub(crate) fn smembers(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let found = ctx.read(arg(args, 1))?;
     let there = members(found.as_ref())?;
     reply.set(there.len());
     there.for_each(|member| reply.bulk(member));
@@ -127,49 +137,65 @@ pub(crate) fn smembers(client: &mut Client<'_>, args: Args<'_>, reply: &mut Repl
 }
 
 /// `SISMEMBER key member`
-pub(crate) fn sismember(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let found = client.read(arg(args, 1))?;
+pub(crate) fn sismember(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let found = ctx.read(arg(args, 1))?;
     reply.int(members(found.as_ref())?.contains(arg(args, 2)).into());
     Ok(())
 }
 
 /// `SMISMEMBER key member [member ...]`
-pub(crate) fn smismember(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let found = client.read(arg(args, 1))?;
+pub(crate) fn smismember(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let found = ctx.read(arg(args, 1))?;
     let there = members(found.as_ref())?;
-    let asked = args.from(2);
-    reply.array(asked.len());
-    asked.iter().for_each(|member| reply.int(there.contains(member).into()));
+    let lookup = args.from(2);
+    reply.array(lookup.len());
+    lookup.iter().for_each(|member| reply.int(there.contains(member).into()));
     Ok(())
 }
 
 /// `SCARD key`
-pub(crate) fn scard(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let found = client.read(arg(args, 1))?;
+pub(crate) fn scard(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let found = ctx.read(arg(args, 1))?;
     reply.count(members(found.as_ref())?.len());
     Ok(())
 }
 
 /// `SPOP key [count]`
-pub(crate) fn spop(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn spop(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     if args.len() > 3 {
-        return Err(Refusal::SYNTAX);
+        return Err(ErrorReply::SYNTAX);
     }
     let count = match args.get(2) {
         None => None,
         Some(text) => {
             let count = integer(text).and_then(|count| usize::try_from(count).ok());
-            let refusal = Refusal::fixed("ERR value is out of range, must be positive");
+            let refusal = ErrorReply::fixed("ERR value is out of range, must be positive");
             Some(count.ok_or(refusal)?)
         }
     };
     let begun = reply.mark();
-    client.change(|change| {
+    ctx.change(|change| {
         reply.rewind(begun);
-        let spot = change.records.find(arg(args, 1))?;
-        let found = spot.map(|spot| change.read_at(spot)).transpose()?.flatten();
+        let resolved = change.records.resolve(arg(args, 1))?;
+        let found = resolved.map(|resolved| change.read_at(resolved)).transpose()?.flatten();
         let there = members(found.as_ref())?;
-        let mut places = some_of(there.len(), count.unwrap_or(1));
+        let mut places = sample(there.len(), count.unwrap_or(1));
         if count.is_some() {
             reply.set(places.len());
         } else if places.is_empty() {
@@ -179,12 +205,12 @@ pub(crate) fn spop(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
             reply.bulk(there.at(*place).unwrap_or_default());
         }
         places.sort_unstable();
-        if let (Some(spot), Some(found), false) = (spot, &found, places.is_empty()) {
+        if let (Some(resolved), Some(found), false) = (resolved, &found, places.is_empty()) {
             let rest: Vec<&[u8]> = (0..there.len())
                 .filter(|place| places.binary_search(place).is_err())
                 .filter_map(|place| there.at(place))
                 .collect();
-            put_rest(change, spot, found, &rest)?;
+            put_rest(change, resolved, found, &rest)?;
         }
         Ok(())
     })
@@ -192,15 +218,15 @@ pub(crate) fn spop(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
 
 /// `SRANDMEMBER key [count]`
 pub(crate) fn srandmember(
-    client: &mut Client<'_>,
+    ctx: &mut CommandContext<'_>,
     args: Args<'_>,
     reply: &mut Reply<'_>,
-) -> Answer {
+) -> CommandResult {
     if args.len() > 3 {
-        return Err(Refusal::SYNTAX);
+        return Err(ErrorReply::SYNTAX);
     }
-    let wanted = args.get(2).map(Wanted::read).transpose()?;
-    let found = client.read(arg(args, 1))?;
+    let wanted = args.get(2).map(RandomCount::read).transpose()?;
+    let found = ctx.read(arg(args, 1))?;
     let there = members(found.as_ref())?;
     let Some(wanted) = wanted else {
         reply.bulk_or_nil(there.at(below(there.len())));
@@ -211,7 +237,7 @@ pub(crate) fn srandmember(
     reply.array(places.len());
     for place in places {
         reply.bulk(there.at(place).unwrap_or_default());
-        if wanted.may_repeat() {
+        if wanted.allows_repeats() {
             bounded(reply.written(begun))?;
         }
     }
@@ -219,22 +245,26 @@ pub(crate) fn srandmember(
 }
 
 /// `SMOVE source destination member`
-pub(crate) fn smove(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn smove(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let (from, to, member) = (arg(args, 1), arg(args, 2), arg(args, 3));
-    let is_moved = client.change(|change| {
+    let is_moved = ctx.change(|change| {
         let Some(source) = change.read(from)? else { return Ok(false) };
         let target = change.read(to)?;
-        let is_there = source.members()?.contains(member);
+        let exists = source.members()?.contains(member);
         members(target.as_ref())?;
-        if from == to || !is_there {
-            return Ok(is_there);
+        if from == to || !exists {
+            return Ok(exists);
         }
-        let spot = change.spot(to, member.len())?;
-        if spot.namespace.kind() != Kind::Mixed {
-            return Err(Refusal::WRONG_TYPE.into());
+        let resolved = change.resolved(to, member.len())?;
+        if resolved.namespace.kind() != Kind::Mixed {
+            return Err(ErrorReply::WRONG_TYPE.into());
         }
-        add(change, spot, target.as_ref(), &[member])?;
-        remove(change, change.spot(from, 0)?, &source, &[member])?;
+        add(change, resolved, target.as_ref(), &[member])?;
+        remove(change, change.resolved(from, 0)?, &source, &[member])?;
         Ok(true)
     })?;
     reply.int(is_moved.into());
@@ -243,13 +273,13 @@ pub(crate) fn smove(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'
 
 /// What becomes of several sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Algebra {
+enum SetOperation {
     Intersection,
     Union,
     Difference,
 }
 
-impl Algebra {
+impl SetOperation {
     /// Calls `each` with every member of the answer, ascending, until it says false. The sets are
     /// in the order in which they were named; one that is not there is empty.
     fn each<'m>(self, sets: &[Members<'m>], each: impl FnMut(&'m [u8]) -> bool) {
@@ -278,11 +308,11 @@ impl Algebra {
 
 /// Answers with members of several sets, as they are at one moment.
 fn combine(
-    client: &Client<'_>,
+    ctx: &CommandContext<'_>,
     keys: Args<'_>,
     mut answer: impl FnMut(&[Members<'_>]),
-) -> Result<(), Refusal> {
-    client.change(|change| {
+) -> Result<(), ErrorReply> {
+    ctx.change(|change| {
         // A set that is named again changes nothing, but for the first, from which the others may
         // be taken away.
         let mut named = BTreeSet::new();
@@ -299,9 +329,14 @@ fn combine(
     })
 }
 
-fn tell(client: &Client<'_>, keys: Args<'_>, algebra: Algebra, reply: &mut Reply<'_>) -> Answer {
+fn deliver_event(
+    ctx: &CommandContext<'_>,
+    keys: Args<'_>,
+    algebra: SetOperation,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let begun = reply.mark();
-    combine(client, keys, |sets| {
+    combine(ctx, keys, |sets| {
         reply.rewind(begun);
         let mut count = 0;
         algebra.each(sets, |member| {
@@ -314,44 +349,60 @@ fn tell(client: &Client<'_>, keys: Args<'_>, algebra: Algebra, reply: &mut Reply
 }
 
 /// `SINTER key [key ...]`
-pub(crate) fn sinter(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    tell(client, args.from(1), Algebra::Intersection, reply)
+pub(crate) fn sinter(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    deliver_event(ctx, args.from(1), SetOperation::Intersection, reply)
 }
 
 /// `SUNION key [key ...]`
-pub(crate) fn sunion(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    tell(client, args.from(1), Algebra::Union, reply)
+pub(crate) fn sunion(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    deliver_event(ctx, args.from(1), SetOperation::Union, reply)
 }
 
 /// `SDIFF key [key ...]`
-pub(crate) fn sdiff(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    tell(client, args.from(1), Algebra::Difference, reply)
+pub(crate) fn sdiff(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    deliver_event(ctx, args.from(1), SetOperation::Difference, reply)
 }
 
 /// `SINTERCARD numkeys key [key ...] [LIMIT limit]`
-pub(crate) fn sintercard(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn sintercard(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let keys = integer(arg(args, 1)).filter(|keys| *keys > 0).map(usize::try_from);
     let Some(Ok(keys)) = keys else {
-        return Err(Refusal::fixed("ERR numkeys should be greater than 0"));
+        return Err(ErrorReply::fixed("ERR numkeys should be greater than 0"));
     };
     if keys > args.len() - 2 {
-        return Err(Refusal::fixed("ERR Number of keys can't be greater than number of args"));
+        return Err(ErrorReply::fixed("ERR Number of keys can't be greater than number of args"));
     }
     let mut limit = usize::MAX;
     let mut rest = args.from(2 + keys);
     while let Some(option) = rest.get(0) {
         let (b"limit", Some(number)) = (option.to_ascii_lowercase().as_slice(), rest.get(1)) else {
-            return Err(Refusal::SYNTAX);
+            return Err(ErrorReply::SYNTAX);
         };
         let number = integer(number).and_then(|number| usize::try_from(number).ok());
-        let refusal = Refusal::fixed("ERR LIMIT can't be negative");
+        let refusal = ErrorReply::fixed("ERR LIMIT can't be negative");
         limit = Some(number.ok_or(refusal)?).filter(|limit| *limit > 0).unwrap_or(usize::MAX);
         rest = rest.from(2);
     }
     let mut count = 0;
-    combine(client, args.from(2).first(keys), |sets| {
+    combine(ctx, args.from(2).first(keys), |sets| {
         count = 0;
-        Algebra::Intersection.each(sets, |_| {
+        SetOperation::Intersection.each(sets, |_| {
             count += 1;
             count < limit
         });
@@ -361,16 +412,20 @@ pub(crate) fn sintercard(client: &mut Client<'_>, args: Args<'_>, reply: &mut Re
 }
 
 /// `SSCAN key cursor [MATCH pattern] [COUNT count]`
-pub(crate) fn sscan(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn sscan(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     scan_options::read_cursor(arg(args, 2))?;
-    let Some(found) = client.read(arg(args, 1))? else {
-        scan_options::whole(reply, |_| 0);
+    let Some(found) = ctx.read(arg(args, 1))? else {
+        scan_options::write_single_page(reply, |_| 0);
         return Ok(());
     };
     let there = found.members()?;
-    let options = Options::read(args.from(3), false)?;
-    scan_options::whole(reply, |reply| {
-        let chosen = there.filter(|member| options.takes(member));
+    let options = ScanOptions::read(args.from(3), false)?;
+    scan_options::write_single_page(reply, |reply| {
+        let chosen = there.filter(|member| options.matches(member));
         chosen.map(|member| reply.bulk(member)).count()
     });
     Ok(())

@@ -1,66 +1,80 @@
 //! Strings.
 
 use super::arg;
-use crate::command_context::{Change, Client};
-use crate::expiry_options::Unit;
+use crate::command_context::{CommandContext, CommandTxn};
+use crate::expiry_options::ExpiryUnit;
 use crate::number::long_double::LongDouble;
 use crate::number::{integer, integer_or_refuse};
 use crate::parse::Args;
-use crate::records::{Fault, Found, Kept, Spot, judge, put_string};
+use crate::records::{ChangeError, KeptMetadata, RecordRef, ResolvedKey, put_string, validate};
 use crate::reply::Reply;
-use crate::reply::error_reply::Refusal;
+use crate::reply::error_reply::{CommandResult, ErrorReply};
 use nearstate_model::limits::VALUE_BYTES_MAX;
 use nearstate_store::{Condition, Outcome, now_ms_coarse};
 
-type Answer = Result<(), Refusal>;
-
 /// What Redis says of a string that would be too long, with our bound.
-const TOO_LONG: Refusal =
-    Refusal::fixed("ERR string exceeds maximum allowed size (134217728 bytes)");
+const TOO_LONG: ErrorReply =
+    ErrorReply::fixed("ERR string exceeds maximum allowed size (134217728 bytes)");
 const _: () = assert!(VALUE_BYTES_MAX == 134_217_728, "the text above says it");
 
 /// The bytes of a string, of a record that may not be there.
-fn text<'f>(found: Option<&'f Found<'_>>) -> Result<&'f [u8], Refusal> {
+fn text<'f>(found: Option<&'f RecordRef<'_>>) -> Result<&'f [u8], ErrorReply> {
     found.map_or(Ok(&[]), |found| found.string())
 }
 
-fn kept(found: Option<&Found<'_>>) -> Kept {
-    found.map(Kept::of).unwrap_or_default()
+fn memory_bytes(found: Option<&RecordRef<'_>>) -> KeptMetadata {
+    found.map(KeptMetadata::of).unwrap_or_default()
 }
 
 /// `GET key`
-pub(crate) fn get(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let found = client.read(arg(args, 1))?;
-    reply.bulk_or_nil(found.as_ref().map(Found::string).transpose()?);
-    client.session().whole()?;
+pub(crate) fn get(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let found = ctx.read(arg(args, 1))?;
+    reply.bulk_or_nil(found.as_ref().map(RecordRef::string).transpose()?);
+    ctx.session().whole()?;
     Ok(())
 }
 
 /// `MGET key ..`: of what is no string nothing.
-pub(crate) fn mget(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn mget(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     reply.array(args.len() - 1);
     for key in args.from(1).iter() {
-        let found = client.read(key)?;
+        let found = ctx.read(key)?;
         reply.bulk_or_nil(found.as_ref().and_then(|found| found.string().ok()));
     }
-    client.session().whole()?;
+    ctx.session().whole()?;
     Ok(())
 }
 
 /// `STRLEN key`
-pub(crate) fn strlen(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let found = client.read(arg(args, 1))?;
+pub(crate) fn strlen(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let found = ctx.read(arg(args, 1))?;
     reply.count(text(found.as_ref())?.len());
     Ok(())
 }
 
 /// `GETRANGE key start end`
-pub(crate) fn getrange(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn getrange(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let (start, end) = (integer_or_refuse(arg(args, 2))?, integer_or_refuse(arg(args, 3))?);
-    let found = client.read(arg(args, 1))?;
+    let found = ctx.read(arg(args, 1))?;
     let bytes = text(found.as_ref())?;
     reply.bulk(part(bytes, start, end));
-    client.session().whole()?;
+    ctx.session().whole()?;
     Ok(())
 }
 
@@ -82,16 +96,16 @@ fn part(bytes: &[u8], start: i64, end: i64) -> &[u8] {
 /// An end among options, which is judged when all of them are read. The same unit may be said
 /// again, as in Redis: the last one counts.
 #[derive(Clone, Copy, Debug, Default)]
-struct Until<'a>(Option<(Unit, &'a [u8])>);
+struct ExpiryOption<'a>(Option<(ExpiryUnit, &'a [u8])>);
 
-impl<'a> Until<'a> {
+impl<'a> ExpiryOption<'a> {
     const fn is_empty(self) -> bool {
         self.0.is_none()
     }
 
     /// Takes a unit and its number; false if they are none, or another unit was said.
     fn take(&mut self, option: &[u8], number: Option<&'a [u8]>) -> bool {
-        let (Some(unit), Some(number)) = (Unit::of(option), number) else { return false };
+        let (Some(unit), Some(number)) = (ExpiryUnit::of(option), number) else { return false };
         if self.0.is_some_and(|(said, _)| said != unit) {
             return false;
         }
@@ -100,7 +114,7 @@ impl<'a> Until<'a> {
     }
 
     /// The end in milliseconds since 1970.
-    fn end(self, name: &str) -> Result<Option<u64>, Refusal> {
+    fn end(self, name: &str) -> Result<Option<u64>, ErrorReply> {
         self.0.map(|(unit, number)| unit.end(number, name)).transpose()
     }
 }
@@ -122,9 +136,9 @@ pub(crate) struct SetOptions {
 }
 
 impl SetOptions {
-    pub(crate) fn read(options: Args<'_>) -> Result<Self, Refusal> {
+    pub(crate) fn read(options: Args<'_>) -> Result<Self, ErrorReply> {
         let mut read = Self::default();
-        let mut until = Until::default();
+        let mut until = ExpiryOption::default();
         let mut rest = options;
         while let Some(option) = rest.get(0) {
             let is = |word: &str| option.eq_ignore_ascii_case(word.as_bytes());
@@ -140,7 +154,7 @@ impl SetOptions {
             } else if !read.is_keeping && until.take(option, rest.get(1)) {
                 taken = 2;
             } else {
-                return Err(Refusal::SYNTAX);
+                return Err(ErrorReply::SYNTAX);
             }
             rest = rest.from(taken);
         }
@@ -168,70 +182,74 @@ impl SetOptions {
 pub(crate) type SetOutcome = (bool, Option<Vec<u8>>);
 
 /// `SET key value [NX|XX] [GET] [EX s|PX ms|EXAT s|PXAT ms|KEEPTTL]`
-pub(crate) fn set(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn set(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     if args.len() == 3 {
-        put(client, arg(args, 1), arg(args, 2))?;
+        put(ctx, arg(args, 1), arg(args, 2))?;
         reply.ok();
         return Ok(());
     }
     let options = SetOptions::read(args.from(3))?;
-    let outcome = set_with(client, arg(args, 1), arg(args, 2), options)?;
+    let outcome = set_with(ctx, arg(args, 1), arg(args, 2), options)?;
     options.answer(&outcome, reply);
     Ok(())
 }
 
 fn set_with(
-    client: &Client<'_>,
+    ctx: &CommandContext<'_>,
     key: &[u8],
     value: &[u8],
     options: SetOptions,
-) -> Result<SetOutcome, Refusal> {
-    if client.txn.is_none() && options.is_one_step() {
-        return set_at_once(client, key, value, options);
+) -> Result<SetOutcome, ErrorReply> {
+    if ctx.txn.is_none() && options.is_one_step() {
+        return set_at_once(ctx, key, value, options);
     }
-    client.change(|change| set_in(change, key, value, options))
+    ctx.change(|change| set_in(change, key, value, options))
 }
 
 /// One step of the store: the condition is judged where the record is replaced.
 fn set_at_once(
-    client: &Client<'_>,
+    ctx: &CommandContext<'_>,
     key: &[u8],
     value: &[u8],
     options: SetOptions,
-) -> Result<SetOutcome, Refusal> {
+) -> Result<SetOutcome, ErrorReply> {
     let condition = match options {
         SetOptions { is_absent: true, .. } => Condition::Absent,
         SetOptions { is_present: true, .. } => Condition::Present,
         SetOptions { .. } => Condition::Always,
     };
-    let spot = if options.is_present {
-        client.records.find(key)?
+    let resolved = if options.is_present {
+        ctx.records.resolve(key)?
     } else {
-        Some(client.records.make(key, value.len())?)
+        Some(ctx.records.resolve_or_create(key, value.len())?)
     };
-    let Some(Spot { namespace, key }) = spot else { return Ok((false, None)) };
-    let outcome = client.session().put_if(namespace, key, value, condition)?;
+    let Some(ResolvedKey { namespace, key }) = resolved else { return Ok((false, None)) };
+    let outcome = ctx.session().put_if(namespace, key, value, condition)?;
     Ok((matches!(outcome, Outcome::Done { .. }), None))
 }
 
 /// Sets a key as SET does, as a part of a change.
 pub(crate) fn set_in(
-    change: &Change<'_, '_>,
+    change: &CommandTxn<'_, '_>,
     key: &[u8],
     value: &[u8],
     options: SetOptions,
-) -> Result<SetOutcome, Fault> {
-    if options.is_present && change.records.find(key)?.is_none() {
+) -> Result<SetOutcome, ChangeError> {
+    if options.is_present && change.records.resolve(key)?.is_none() {
         return Ok((false, None));
     }
-    let spot = change.spot(key, value.len())?;
-    let found = change.read_at(spot)?;
+    let resolved = change.resolved(key, value.len())?;
+    let found = change.read_at(resolved)?;
     let before = match &found {
         Some(found) if options.has_get => Some(found.string()?.to_vec()),
         _ => None,
     };
-    let is_there = found.is_some();
-    if options.is_absent && is_there || options.is_present && !is_there {
+    let exists = found.is_some();
+    if options.is_absent && exists || options.is_present && !exists {
         return Ok((false, before));
     }
     let expires_ms = match &found {
@@ -240,66 +258,86 @@ pub(crate) fn set_in(
     };
     drop(found);
     if has_passed(expires_ms) {
-        change.txn.delete(spot.namespace, spot.key)?;
+        change.txn.delete(resolved.namespace, resolved.key)?;
     } else {
-        put_string(change.txn, spot, value, &Kept::until(expires_ms))?;
+        put_string(change.txn, resolved, value, &KeptMetadata::with_expiry(expires_ms))?;
     }
     Ok((true, before))
 }
 
 /// Sets a key, whatever was there.
-fn put(client: &Client<'_>, key: &[u8], value: &[u8]) -> Answer {
-    let Spot { namespace, key } = client.records.make(key, value.len())?;
-    match client.txn {
+fn put(ctx: &CommandContext<'_>, key: &[u8], value: &[u8]) -> CommandResult {
+    let ResolvedKey { namespace, key } = ctx.records.resolve_or_create(key, value.len())?;
+    match ctx.txn {
         Some(txn) => txn.put(namespace, key, value)?,
-        None => drop(client.session().put(namespace, key, value)?),
+        None => drop(ctx.session().put(namespace, key, value)?),
     }
     Ok(())
 }
 
 /// `SETNX key value`
-pub(crate) fn setnx(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn setnx(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let options = SetOptions { is_absent: true, ..SetOptions::default() };
-    let (is_set, _) = set_with(client, arg(args, 1), arg(args, 2), options)?;
+    let (is_set, _) = set_with(ctx, arg(args, 1), arg(args, 2), options)?;
     reply.int(is_set.into());
     Ok(())
 }
 
 /// `SETEX key seconds value`
-pub(crate) fn setex(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let unit = Unit { is_seconds: true, is_absolute: false };
-    set_until(client, args, unit.end(arg(args, 2), "setex")?, reply)
+pub(crate) fn setex(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let unit = ExpiryUnit { is_seconds: true, is_absolute: false };
+    set_until(ctx, args, unit.end(arg(args, 2), "setex")?, reply)
 }
 
 /// `PSETEX key milliseconds value`
-pub(crate) fn psetex(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let unit = Unit { is_seconds: false, is_absolute: false };
-    set_until(client, args, unit.end(arg(args, 2), "psetex")?, reply)
+pub(crate) fn psetex(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let unit = ExpiryUnit { is_seconds: false, is_absolute: false };
+    set_until(ctx, args, unit.end(arg(args, 2), "psetex")?, reply)
 }
 
 fn set_until(
-    client: &Client<'_>,
+    ctx: &CommandContext<'_>,
     args: Args<'_>,
     expires_ms: u64,
     reply: &mut Reply<'_>,
-) -> Answer {
+) -> CommandResult {
     let options = SetOptions { expires_ms, ..SetOptions::default() };
-    set_with(client, arg(args, 1), arg(args, 3), options)?;
+    set_with(ctx, arg(args, 1), arg(args, 3), options)?;
     reply.ok();
     Ok(())
 }
 
 /// `GETSET key value`
-pub(crate) fn getset(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn getset(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let options = SetOptions { has_get: true, ..SetOptions::default() };
-    let (_, before) = set_with(client, arg(args, 1), arg(args, 2), options)?;
+    let (_, before) = set_with(ctx, arg(args, 1), arg(args, 2), options)?;
     reply.bulk_or_nil(before.as_deref());
     Ok(())
 }
 
 /// `GETDEL key`
-pub(crate) fn getdel(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let before = client.change(|change| {
+pub(crate) fn getdel(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let before = ctx.change(|change| {
         let Some(found) = change.read(arg(args, 1))? else { return Ok(None) };
         let before = found.string()?.to_vec();
         drop(found);
@@ -311,8 +349,12 @@ pub(crate) fn getdel(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<
 }
 
 /// `GETEX key [EX s|PX ms|EXAT s|PXAT ms|PERSIST]`
-pub(crate) fn getex(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let mut until = Until::default();
+pub(crate) fn getex(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let mut until = ExpiryOption::default();
     let mut is_persisting = false;
     let mut rest = args.from(2);
     while let Some(option) = rest.get(0) {
@@ -322,27 +364,27 @@ pub(crate) fn getex(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'
         } else if !is_persisting && until.take(option, rest.get(1)) {
             rest = rest.from(2);
         } else {
-            return Err(Refusal::SYNTAX);
+            return Err(ErrorReply::SYNTAX);
         }
     }
     if !is_persisting && until.is_empty() {
-        return get(client, args, reply);
+        return get(ctx, args, reply);
     }
-    let value = client.change(|change| {
-        let Some(spot) = change.records.find(arg(args, 1))? else { return Ok(None) };
-        let Some(found) = change.read_at(spot)? else { return Ok(None) };
+    let value = ctx.change(|change| {
+        let Some(resolved) = change.records.resolve(arg(args, 1))? else { return Ok(None) };
+        let Some(found) = change.read_at(resolved)? else { return Ok(None) };
         let value = found.string()?.to_vec();
         let expires_ms = until.end("getex")?.unwrap_or_default();
         if found.expires_ms() == expires_ms {
             // No change, which who watches the key would see.
             return Ok(Some(value));
         }
-        let kept = Kept { expires_ms, ..Kept::of(&found) };
+        let kept = KeptMetadata { expires_ms, ..KeptMetadata::of(&found) };
         drop(found);
         if has_passed(expires_ms) {
-            change.txn.delete(spot.namespace, spot.key)?;
+            change.txn.delete(resolved.namespace, resolved.key)?;
         } else {
-            put_string(change.txn, spot, &value, &kept)?;
+            put_string(change.txn, resolved, &value, &kept)?;
         }
         Ok(Some(value))
     })?;
@@ -351,38 +393,46 @@ pub(crate) fn getex(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'
 }
 
 /// `MSET key value ..`
-pub(crate) fn mset(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn mset(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     if args.len().is_multiple_of(2) {
-        return Err(Refusal::arity("mset"));
+        return Err(ErrorReply::arity("mset"));
     }
     if args.len() == 3 {
-        put(client, arg(args, 1), arg(args, 2))?;
+        put(ctx, arg(args, 1), arg(args, 2))?;
     } else {
-        client.change(|change| put_all(change, args.from(1)))?;
+        ctx.change(|change| put_all(change, args.from(1)))?;
     }
     reply.ok();
     Ok(())
 }
 
 /// Puts keys with their values, or refuses before the namespace of the first is made.
-pub(crate) fn put_all(change: &Change<'_, '_>, pairs: Args<'_>) -> Result<(), Fault> {
+pub(crate) fn put_all(change: &CommandTxn<'_, '_>, pairs: Args<'_>) -> Result<(), ChangeError> {
     let pairs = || (0..pairs.len()).step_by(2).map(|at| (arg(pairs, at), arg(pairs, at + 1)));
     for (key, value) in pairs() {
-        judge(key, value.len())?;
+        validate(key, value.len())?;
     }
     for (key, value) in pairs() {
-        let Spot { namespace, key } = change.spot(key, value.len())?;
+        let ResolvedKey { namespace, key } = change.resolved(key, value.len())?;
         change.txn.put(namespace, key, value)?;
     }
     Ok(())
 }
 
 /// `MSETNX key value ..`
-pub(crate) fn msetnx(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn msetnx(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     if args.len().is_multiple_of(2) {
-        return Err(Refusal::arity("msetnx"));
+        return Err(ErrorReply::arity("msetnx"));
     }
-    let is_set = client.change(|change| {
+    let is_set = ctx.change(|change| {
         for at in (1..args.len()).step_by(2) {
             if change.read(arg(args, at))?.is_some() {
                 return Ok(false);
@@ -397,33 +447,37 @@ pub(crate) fn msetnx(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<
 /// Changes the bytes of a string, which keeps its end and its tags. `edit` is told whether it was
 /// there; what it answers.
 fn edit<T>(
-    client: &Client<'_>,
+    ctx: &CommandContext<'_>,
     key: &[u8],
-    mut edit: impl FnMut(&mut Vec<u8>, bool) -> Result<T, Refusal>,
-) -> Result<T, Refusal> {
-    client.change(|change| {
-        let spot = if let Some(spot) = change.records.find(key)? {
-            spot
+    mut edit: impl FnMut(&mut Vec<u8>, bool) -> Result<T, ErrorReply>,
+) -> Result<T, ErrorReply> {
+    ctx.change(|change| {
+        let resolved = if let Some(resolved) = change.records.resolve(key)? {
+            resolved
         } else {
             // What cannot be made of nothing is refused before a namespace is made.
             let mut bytes = Vec::new();
             edit(&mut bytes, false)?;
-            change.spot(key, bytes.len())?
+            change.resolved(key, bytes.len())?
         };
-        let found = change.read_at(spot)?;
+        let found = change.read_at(resolved)?;
         let mut bytes = text(found.as_ref())?.to_vec();
-        let (kept, is_there) = (kept(found.as_ref()), found.is_some());
+        let (kept, exists) = (memory_bytes(found.as_ref()), found.is_some());
         drop(found);
-        let answer = edit(&mut bytes, is_there)?;
-        put_string(change.txn, spot, &bytes, &kept)?;
+        let answer = edit(&mut bytes, exists)?;
+        put_string(change.txn, resolved, &bytes, &kept)?;
         Ok(answer)
     })
 }
 
 /// `APPEND key value`
-pub(crate) fn append(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn append(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let more = arg(args, 2);
-    let bytes = edit(client, arg(args, 1), |bytes, _| {
+    let bytes = edit(ctx, arg(args, 1), |bytes, _| {
         if bytes.len().saturating_add(more.len()) > VALUE_BYTES_MAX {
             return Err(TOO_LONG);
         }
@@ -435,17 +489,21 @@ pub(crate) fn append(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<
 }
 
 /// `SETRANGE key offset value`
-pub(crate) fn setrange(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn setrange(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let offset = integer_or_refuse(arg(args, 2))?;
-    let offset = usize::try_from(offset).map_err(|_| Refusal::OFFSET)?;
+    let offset = usize::try_from(offset).map_err(|_| ErrorReply::OFFSET)?;
     let part = arg(args, 3);
     if part.is_empty() {
-        return strlen(client, args, reply);
+        return strlen(ctx, args, reply);
     }
     if offset.saturating_add(part.len()) > VALUE_BYTES_MAX {
         return Err(TOO_LONG);
     }
-    let bytes = edit(client, arg(args, 1), |bytes, _| {
+    let bytes = edit(ctx, arg(args, 1), |bytes, _| {
         let end = offset + part.len();
         if bytes.len() < end {
             bytes.resize(end, 0);
@@ -460,32 +518,48 @@ pub(crate) fn setrange(client: &mut Client<'_>, args: Args<'_>, reply: &mut Repl
 }
 
 /// `INCR key`
-pub(crate) fn incr(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    add(client, arg(args, 1), 1, reply)
+pub(crate) fn incr(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    add(ctx, arg(args, 1), 1, reply)
 }
 
 /// `DECR key`
-pub(crate) fn decr(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    add(client, arg(args, 1), -1, reply)
+pub(crate) fn decr(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    add(ctx, arg(args, 1), -1, reply)
 }
 
 /// `INCRBY key increment`
-pub(crate) fn incrby(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    add(client, arg(args, 1), integer_or_refuse(arg(args, 2))?, reply)
+pub(crate) fn incrby(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    add(ctx, arg(args, 1), integer_or_refuse(arg(args, 2))?, reply)
 }
 
 /// `DECRBY key decrement`
-pub(crate) fn decrby(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn decrby(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let decrement = integer_or_refuse(arg(args, 2))?;
-    let delta = decrement.checked_neg().ok_or(Refusal::fixed("ERR decrement would overflow"))?;
-    add(client, arg(args, 1), delta, reply)
+    let delta = decrement.checked_neg().ok_or(ErrorReply::fixed("ERR decrement would overflow"))?;
+    add(ctx, arg(args, 1), delta, reply)
 }
 
-fn add(client: &Client<'_>, key: &[u8], delta: i64, reply: &mut Reply<'_>) -> Answer {
-    let sum = edit(client, key, |bytes, is_there| {
-        let number = if is_there { integer(bytes) } else { Some(0) };
-        let number = number.ok_or(Refusal::NOT_INTEGER)?;
-        let sum = number.checked_add(delta).ok_or(Refusal::OVERFLOW)?;
+fn add(ctx: &CommandContext<'_>, key: &[u8], delta: i64, reply: &mut Reply<'_>) -> CommandResult {
+    let sum = edit(ctx, key, |bytes, exists| {
+        let number = if exists { integer(bytes) } else { Some(0) };
+        let number = number.ok_or(ErrorReply::NOT_INTEGER)?;
+        let sum = number.checked_add(delta).ok_or(ErrorReply::OVERFLOW)?;
         bytes.clear();
         bytes.extend_from_slice(sum.to_string().as_bytes());
         Ok(sum)
@@ -496,15 +570,15 @@ fn add(client: &Client<'_>, key: &[u8], delta: i64, reply: &mut Reply<'_>) -> An
 
 /// `INCRBYFLOAT key increment`
 pub(crate) fn incrbyfloat(
-    client: &mut Client<'_>,
+    ctx: &mut CommandContext<'_>,
     args: Args<'_>,
     reply: &mut Reply<'_>,
-) -> Answer {
-    let sum = edit(client, arg(args, 1), |bytes, is_there| {
-        let number = LongDouble::parse(if is_there { bytes } else { b"0" });
-        let number = number.ok_or(Refusal::NOT_FLOAT)?;
-        let delta = LongDouble::parse(arg(args, 2)).ok_or(Refusal::NOT_FLOAT)?;
-        let sum = number.plus(delta).ok_or(Refusal::NAN_OR_INFINITY)?.text();
+) -> CommandResult {
+    let sum = edit(ctx, arg(args, 1), |bytes, exists| {
+        let number = LongDouble::parse(if exists { bytes } else { b"0" });
+        let number = number.ok_or(ErrorReply::NOT_FLOAT)?;
+        let delta = LongDouble::parse(arg(args, 2)).ok_or(ErrorReply::NOT_FLOAT)?;
+        let sum = number.plus(delta).ok_or(ErrorReply::NAN_OR_INFINITY)?.text();
         bytes.clear();
         bytes.extend_from_slice(sum.as_bytes());
         Ok(sum)

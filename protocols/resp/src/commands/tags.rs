@@ -5,18 +5,18 @@
 //! be walked hold for what is found by a tag.
 
 use super::arg;
-use super::hashes::{fields, pairs, set_fields, spot_of};
-use super::transactions::{judge_watched, refuse_inside};
-use crate::command_context::{Change, Client};
+use super::hashes::{fields, pairs, resolve_hash, set_fields};
+use super::transactions::{check_watched, reject_in_exec};
+use crate::command_context::{CommandContext, CommandTxn};
 use crate::connection_state::WatchedTag;
 use crate::key_name::{KeyName, PLAIN_NAMESPACE, is_literal, pattern_namespace};
 use crate::number::integer;
 use crate::parse::Args;
-use crate::records::{Fault, Found, Records, Spot};
+use crate::records::{ChangeError, RecordRef, Records, ResolvedKey};
 use crate::reply::Reply;
-use crate::reply::error_reply::Refusal;
-use crate::server::Server;
-use crate::sliced_task::{Progress, Work};
+use crate::reply::error_reply::{CommandResult, ErrorReply};
+use crate::server::RespServer;
+use crate::sliced_task::{SlicedTask, TaskProgress};
 use nearstate_model::Error;
 use nearstate_model::limits::{
     NAMESPACE_NAME_BYTES_MAX, TAG_NAME_BYTES_MAX, TAG_VALUE_BYTES_MAX, TAGS_MAX,
@@ -27,10 +27,8 @@ use nearstate_store::{
 };
 use std::time::Duration;
 
-type Answer = Result<(), Refusal>;
-
 /// A tag and its value.
-type Tag<'a> = (&'a str, &'a [u8]);
+type TagValue<'a> = (&'a str, &'a [u8]);
 
 /// Buckets whose records a slice of a declaration enters: some fifty, each in a transaction.
 const DECLARE_BUCKETS: usize = 16;
@@ -58,18 +56,18 @@ const ENTRIES_MAX: u64 = 16_384;
 /// so whoever asks again comes to the others.
 const COLLECTED_MAX: usize = 512;
 
-const NO_NAMESPACE: Refusal = Refusal::fixed(
+const NO_NAMESPACE: ErrorReply = ErrorReply::fixed(
     "ERR tags belong to one namespace: say it as the pattern of all of its keys, {ns},*; ns has 1 \
      to 255 bytes of UTF-8 without { } , and NUL",
 );
-const NO_TAGS: Refusal = Refusal::fixed(
+const NO_TAGS: ErrorReply = ErrorReply::fixed(
     "ERR a key that names no namespace has no tags: call it {ns},key, where ns has 1 to 255 bytes \
      of UTF-8 without { } , and NUL, and declare the tags, TAG DECLARE {ns},* tag",
 );
 const _: () = assert!(NAMESPACE_NAME_BYTES_MAX == 255, "the texts above say it");
 
 /// The namespace of a pattern `{ns},*`.
-fn namespace_of(pattern: &[u8]) -> Result<&str, Refusal> {
+fn namespace_of(pattern: &[u8]) -> Result<&str, ErrorReply> {
     match pattern_namespace(pattern) {
         Some(name) if name.key == b"*" => Ok(name.namespace),
         Some(_) => Err(NO_NAMESPACE),
@@ -82,30 +80,30 @@ fn namespace_of(pattern: &[u8]) -> Result<&str, Refusal> {
 
 /// That no pattern says this namespace, so that nobody can declare its tags or look for them.
 #[cold]
-fn unsayable(namespace: &str) -> Refusal {
-    Refusal::new(format!(
+fn unsayable(namespace: &str) -> ErrorReply {
+    ErrorReply::new(format!(
         "ERR the namespace '{namespace}' can have no tags: in a pattern its * ? [ or \\ stands for \
          other letters; take a namespace whose name has none of them"
     ))
 }
 
 /// The name of a tag, if one may have it.
-fn tag_name(said: &[u8]) -> Result<&str, Refusal> {
+fn tag_name(said: &[u8]) -> Result<&str, ErrorReply> {
     let is_right =
         |name: &&str| (1..=TAG_NAME_BYTES_MAX).contains(&name.len()) && !name.contains('\0');
     str::from_utf8(said).ok().filter(is_right).ok_or_else(|| {
-        Refusal::new(format!(
+        ErrorReply::new(format!(
             "ERR a tag's name has 1 to {TAG_NAME_BYTES_MAX} bytes of UTF-8 without a NUL: give \
              this one such a name"
         ))
     })
 }
 
-fn value_of(said: &[u8]) -> Result<&[u8], Refusal> {
+fn value_of(said: &[u8]) -> Result<&[u8], ErrorReply> {
     if said.len() <= TAG_VALUE_BYTES_MAX {
         return Ok(said);
     }
-    Err(Refusal::new(format!(
+    Err(ErrorReply::new(format!(
         "ERR a tag's value of {} bytes: it has at most {TAG_VALUE_BYTES_MAX}, take a digest of a \
          longer one",
         said.len()
@@ -113,13 +111,13 @@ fn value_of(said: &[u8]) -> Result<&[u8], Refusal> {
 }
 
 /// So many pairs as argument `at` says, and what stands behind them.
-fn counted(args: Args<'_>, at: usize) -> Result<(Args<'_>, Args<'_>), Refusal> {
+fn counted(args: Args<'_>, at: usize) -> Result<(Args<'_>, Args<'_>), ErrorReply> {
     let count = integer(arg(args, at)).and_then(|count| usize::try_from(count).ok());
-    let count = count.ok_or(Refusal::NOT_INTEGER)?;
+    let count = count.ok_or(ErrorReply::NOT_INTEGER)?;
     let behind = args.from(at + 1);
     let words = count.saturating_mul(2);
     if behind.len() < words {
-        return Err(Refusal::new(format!(
+        return Err(ErrorReply::new(format!(
             "ERR {count} pairs were announced, and {} words follow: give a name and a value for \
              each",
             behind.len()
@@ -128,10 +126,10 @@ fn counted(args: Args<'_>, at: usize) -> Result<(Args<'_>, Args<'_>), Refusal> {
     Ok((behind.first(words), behind.from(words)))
 }
 
-fn tags_of(pairs: Args<'_>) -> Result<Vec<Tag<'_>>, Refusal> {
+fn tags_of(pairs: Args<'_>) -> Result<Vec<TagValue<'_>>, ErrorReply> {
     let count = pairs.len() / 2;
     if count > TAGS_MAX {
-        return Err(Refusal::new(format!(
+        return Err(ErrorReply::new(format!(
             "ERR {count} tags: a record has at most {TAGS_MAX}; put what is not searched for into \
              the value"
         )));
@@ -143,32 +141,32 @@ fn tags_of(pairs: Args<'_>) -> Result<Vec<Tag<'_>>, Refusal> {
 /// Where a key's record is, if its namespace is there. Refuses a tag that the namespace does not
 /// have: nobody would find the record by it.
 fn check_declared<'a>(
-    change: &Change<'_, '_>,
+    change: &CommandTxn<'_, '_>,
     key: &'a [u8],
-    tags: &[Tag<'_>],
-) -> Result<Option<Spot<'a>>, Fault> {
-    let spot = change.records.find(key)?;
+    tags: &[TagValue<'_>],
+) -> Result<Option<ResolvedKey<'a>>, ChangeError> {
+    let resolved = change.records.resolve(key)?;
     for (name, _) in tags {
-        let is_there = match spot {
-            Some(spot) => change.records.session().has_tag(spot.namespace, name)?,
+        let exists = match resolved {
+            Some(resolved) => change.records.session().has_tag(resolved.namespace, name)?,
             None => false,
         };
-        if !is_there {
+        if !exists {
             return Err(undeclared(KeyName::of(key).namespace, name).into());
         }
     }
-    Ok(spot)
+    Ok(resolved)
 }
 
 #[cold]
-fn undeclared(namespace: &str, tag: &str) -> Refusal {
+fn undeclared(namespace: &str, tag: &str) -> ErrorReply {
     if namespace == PLAIN_NAMESPACE {
         return NO_TAGS;
     }
     if !is_literal(namespace) {
         return unsayable(namespace);
     }
-    Refusal::new(format!(
+    ErrorReply::new(format!(
         "ERR the namespace has no tag '{tag}': declare it first, TAG DECLARE {{{namespace}}},* \
          {tag}"
     ))
@@ -176,14 +174,14 @@ fn undeclared(namespace: &str, tag: &str) -> Refusal {
 
 /// Under which condition a record is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum When {
+enum WriteCondition {
     Always,
     Absent,
     Present,
 }
 
-impl When {
-    fn read(options: Args<'_>) -> Result<Self, Refusal> {
+impl WriteCondition {
+    fn read(options: Args<'_>) -> Result<Self, ErrorReply> {
         let is = |word: &str| {
             options.get(0).is_some_and(|said| said.eq_ignore_ascii_case(word.as_bytes()))
         };
@@ -191,22 +189,26 @@ impl When {
             0 => Ok(Self::Always),
             1 if is("nx") => Ok(Self::Absent),
             1 if is("xx") => Ok(Self::Present),
-            _ => Err(Refusal::SYNTAX),
+            _ => Err(ErrorReply::SYNTAX),
         }
     }
 
-    const fn holds(self, is_there: bool) -> bool {
+    const fn holds(self, exists: bool) -> bool {
         match self {
             Self::Always => true,
-            Self::Absent => !is_there,
-            Self::Present => is_there,
+            Self::Absent => !exists,
+            Self::Present => exists,
         }
     }
 }
 
 /// `TAG DECLARE {ns},* tag [UNIQUE] [ORDERED] [COUNTED] [REQUIRED]`
-pub(crate) fn declare(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    refuse_inside(client, args)?;
+pub(crate) fn declare(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    reject_in_exec(ctx, args)?;
     namespace_of(arg(args, 2))?;
     let mut tag = TagSchema { name: tag_name(arg(args, 3))?.to_owned(), ..TagSchema::default() };
     for word in args.from(4).iter() {
@@ -215,31 +217,31 @@ pub(crate) fn declare(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply
             b"ordered" => tag.is_ordered = true,
             b"counted" => tag.is_counted = true,
             b"required" => tag.is_required = true,
-            _ => return Err(Refusal::SYNTAX),
+            _ => return Err(ErrorReply::SYNTAX),
         }
     }
-    let namespace = client.records.make(arg(args, 2), 0)?.namespace;
+    let namespace = ctx.records.resolve_or_create(arg(args, 2), 0)?.namespace;
     let name = tag.name.clone();
-    let declaring = client.session().begin_declaring(namespace, &[tag], DECLARE_PATIENCE)?;
-    let mut building = Building { declaring, namespace, name };
+    let declaring = ctx.session().begin_declaring(namespace, &[tag], DECLARE_PATIENCE)?;
+    let mut building = DeclareTagTask { declaring, namespace, name };
     // What is there already is answered at once.
-    if building.step(client.records, client.server, reply)? == Progress::More {
-        client.link.work = Some(Box::new(building));
+    if building.step(ctx.records, ctx.server, reply)? == TaskProgress::More {
+        ctx.connection.task = Some(Box::new(building));
     }
     Ok(())
 }
 
 /// A tag that is declared in slices, so that others are served between them.
 #[derive(Debug)]
-struct Building {
+struct DeclareTagTask {
     declaring: Declaring,
     namespace: Namespace,
     name: String,
 }
 
-impl Building {
+impl DeclareTagTask {
     /// Why it has ended. What stands of it is kept by all writers, and not looked up.
-    fn ended(&self, session: &Session, error: Error) -> Refusal {
+    fn ended(&self, session: &Session, error: Error) -> ErrorReply {
         // It is refused, and would be again: what may be there of this name is another's.
         if matches!(error, Error::TagTaken { .. } | Error::BadArgument { .. }) {
             return error.into();
@@ -247,7 +249,7 @@ impl Building {
         let is_open =
             |tag: &nearstate_store::Tag| tag.name == self.name && tag.state == TagState::Building;
         let is_begun = session.tags(self.namespace).is_ok_and(|tags| tags.iter().any(is_open));
-        let refusal = Refusal::from(error);
+        let refusal = ErrorReply::from(error);
         if is_begun {
             return refusal.half_way(
                 "the tag is there, but not all records are entered: send TAG DECLARE again, and \
@@ -258,58 +260,64 @@ impl Building {
     }
 }
 
-impl Work for Building {
+impl SlicedTask for DeclareTagTask {
     fn step(
         &mut self,
         records: &Records,
-        _: &Server,
+        _: &RespServer,
         reply: &mut Reply<'_>,
-    ) -> Result<Progress, Refusal> {
+    ) -> Result<TaskProgress, ErrorReply> {
         let session = records.session();
         let until = since_boot().saturating_add(DECLARE_SLICE);
         for _ in 0..DECLARE_BUCKETS {
             let has_more = session.go_on(&mut self.declaring, 1);
             if !has_more.map_err(|error| self.ended(session, error))? {
                 reply.ok();
-                return Ok(Progress::Done);
+                return Ok(TaskProgress::Done);
             }
             if self.declaring.is_contended() || since_boot() >= until {
                 break;
             }
         }
-        Ok(Progress::More)
+        Ok(TaskProgress::More)
     }
 
-    fn kept(&self) -> usize {
+    fn memory_bytes(&self) -> usize {
         2 * self.name.len() + size_of::<Self>()
     }
 }
 
 /// `TAG SET key value tags|KEEP [tag value ..] [NX | XX]`
-pub(crate) fn set(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn set(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let is_keeping = arg(args, 4).eq_ignore_ascii_case(b"keep");
     let (pairs, options) =
         if is_keeping { (Args::default(), args.from(5)) } else { counted(args, 4)? };
-    let (tags, when) = (tags_of(pairs)?, When::read(options)?);
-    let is_set = client.change(|change| {
-        let spot = check_declared(change, arg(args, 2), &tags)?;
-        if spot.is_none() && !when.holds(false) {
+    let (tags, when) = (tags_of(pairs)?, WriteCondition::read(options)?);
+    let is_set = ctx.change(|change| {
+        let resolved = check_declared(change, arg(args, 2), &tags)?;
+        if resolved.is_none() && !when.holds(false) {
             return Ok(false);
         }
-        let spot = change.spot(arg(args, 2), arg(args, 3).len())?;
+        let resolved = change.resolved(arg(args, 2), arg(args, 3).len())?;
         let found = match (is_keeping, when) {
-            (false, When::Always) => None,
-            (true, _) | (false, When::Absent | When::Present) => change.read_at(spot)?,
+            (false, WriteCondition::Always) => None,
+            (true, _) | (false, WriteCondition::Absent | WriteCondition::Present) => {
+                change.read_at(resolved)?
+            }
         };
         if !when.holds(found.is_some()) {
             return Ok(false);
         }
-        let kept = found.as_ref().filter(|_| is_keeping).map(Found::tags).unwrap_or_default();
+        let kept = found.as_ref().filter(|_| is_keeping).map(RecordRef::tags).unwrap_or_default();
         drop(found);
-        let kept: Vec<Tag<'_>> =
+        let kept: Vec<TagValue<'_>> =
             kept.iter().map(|(name, value)| (name.as_str(), value.as_slice())).collect();
-        let labels = Metadata { tags: if is_keeping { &kept } else { &tags }, expires_ms: 0 };
-        change.txn.put_with_metadata(spot.namespace, spot.key, arg(args, 3), labels)?;
+        let metadata = Metadata { tags: if is_keeping { &kept } else { &tags }, expires_ms: 0 };
+        change.txn.put_with_metadata(resolved.namespace, resolved.key, arg(args, 3), metadata)?;
         Ok(true)
     })?;
     if is_set {
@@ -321,62 +329,78 @@ pub(crate) fn set(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>
 }
 
 /// `TAG HSET key fields field value .. tags [tag value ..] [NX | XX]`
-pub(crate) fn hset(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn hset(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let (given, rest) = counted(args, 3)?;
     if given.is_empty() {
-        return Err(Refusal::fixed("ERR no field is set: TAG CHANGE changes the tags alone"));
+        return Err(ErrorReply::fixed("ERR no field is set: TAG CHANGE changes the tags alone"));
     }
     let (given_tags, options) = counted(rest, 0)?;
-    let (tags, when) = (tags_of(given_tags)?, When::read(options)?);
+    let (tags, when) = (tags_of(given_tags)?, WriteCondition::read(options)?);
     let changes = pairs(given)?;
-    let made = client.change(|change| {
-        let spot = check_declared(change, arg(args, 2), &tags)?;
-        if spot.is_none() && !when.holds(false) {
+    let raw = ctx.change(|change| {
+        let resolved = check_declared(change, arg(args, 2), &tags)?;
+        if resolved.is_none() && !when.holds(false) {
             return Ok(None);
         }
-        let spot = spot_of(change, arg(args, 2), &changes)?;
-        let found = change.read_at(spot)?;
+        let resolved = resolve_hash(change, arg(args, 2), &changes)?;
+        let found = change.read_at(resolved)?;
         if !when.holds(found.is_some()) {
             return Ok(None);
         }
-        let expires_ms = found.as_ref().map_or(0, Found::expires_ms);
-        let made = set_fields(change, spot, &fields(found.as_ref())?, &changes)?;
-        change.txn.set_metadata(spot.namespace, spot.key, Metadata { tags: &tags, expires_ms })?;
-        Ok(Some(made))
+        let expires_ms = found.as_ref().map_or(0, RecordRef::expires_ms);
+        let raw = set_fields(change, resolved, &fields(found.as_ref())?, &changes)?;
+        change.txn.set_metadata(
+            resolved.namespace,
+            resolved.key,
+            Metadata { tags: &tags, expires_ms },
+        )?;
+        Ok(Some(raw))
     })?;
-    match made {
-        Some(made) => reply.count(made),
+    match raw {
+        Some(raw) => reply.count(raw),
         None => reply.nil(),
     }
     Ok(())
 }
 
 /// `TAG CHANGE key tags [tag value ..]`
-pub(crate) fn change(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn change(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let (pairs, rest) = counted(args, 3)?;
     if !rest.is_empty() {
-        return Err(Refusal::SYNTAX);
+        return Err(ErrorReply::SYNTAX);
     }
     let tags = tags_of(pairs)?;
-    let is_there = client.change(|change| {
-        let spot = check_declared(change, arg(args, 2), &tags)?;
-        let Some(spot) = spot else { return Ok(false) };
-        let Some(found) = change.read_at(spot)? else { return Ok(false) };
+    let exists = ctx.change(|change| {
+        let resolved = check_declared(change, arg(args, 2), &tags)?;
+        let Some(resolved) = resolved else { return Ok(false) };
+        let Some(found) = change.read_at(resolved)? else { return Ok(false) };
         let expires_ms = found.expires_ms();
         drop(found);
         Ok(change.txn.set_metadata(
-            spot.namespace,
-            spot.key,
+            resolved.namespace,
+            resolved.key,
             Metadata { tags: &tags, expires_ms },
         )?)
     })?;
-    reply.int(is_there.into());
+    reply.int(exists.into());
     Ok(())
 }
 
 /// `TAG OF key`
-pub(crate) fn of(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let Some(found) = client.read(arg(args, 2))? else {
+pub(crate) fn of(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let Some(found) = ctx.read(arg(args, 2))? else {
         reply.nil_array();
         return Ok(());
     };
@@ -387,12 +411,12 @@ pub(crate) fn of(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>)
         reply.bulk(name.as_bytes());
         reply.bulk(&value);
     }
-    client.session().whole()?;
+    ctx.session().whole()?;
     Ok(())
 }
 
 /// What is looked for.
-struct Sought<'a> {
+struct TagQuery<'a> {
     namespace: Namespace,
     /// What stands before its keys where clients say them.
     prefix: &'a [u8],
@@ -400,16 +424,16 @@ struct Sought<'a> {
     value: &'a [u8],
 }
 
-impl<'a> Sought<'a> {
+impl<'a> TagQuery<'a> {
     /// Of arguments 2 to 4. A tag that is not declared is refused.
-    fn of(client: &Client<'_>, args: Args<'a>) -> Result<Self, Refusal> {
+    fn of(ctx: &CommandContext<'_>, args: Args<'a>) -> Result<Self, ErrorReply> {
         let name = namespace_of(arg(args, 2))?;
         let (tag, value) = (tag_name(arg(args, 3))?, value_of(arg(args, 4))?);
         // The pattern is that of all of its keys.
         let prefix = arg(args, 2).strip_suffix(b"*");
-        let known = client.records.namespace(name)?.zip(prefix);
+        let known = ctx.records.namespace(name)?.zip(prefix);
         let Some((namespace, prefix)) = known else { return Err(undeclared(name, tag)) };
-        if !client.session().has_tag(namespace, tag)? {
+        if !ctx.session().has_tag(namespace, tag)? {
             return Err(undeclared(name, tag));
         }
         Ok(Self { namespace, prefix, tag, value })
@@ -423,19 +447,19 @@ impl<'a> Sought<'a> {
     /// Hands the record that has a unique tag's value to `read`, with its key.
     fn find<T>(
         &self,
-        client: &Client<'_>,
-        read: impl Fn(&[u8], &Found<'_>) -> Result<T, Refusal>,
-    ) -> Result<Option<T>, Refusal> {
-        let Some(lent) = client.txn else {
-            let view = client.session().find(self.namespace, self.tag, self.value)?;
+        ctx: &CommandContext<'_>,
+        read: impl Fn(&[u8], &RecordRef<'_>) -> Result<T, ErrorReply>,
+    ) -> Result<Option<T>, ErrorReply> {
+        let Some(lent) = ctx.txn else {
+            let view = ctx.session().find(self.namespace, self.tag, self.value)?;
             let Some(view) = view else { return Ok(None) };
             let key = view.key().to_vec();
-            return read(&key, &Found(view)).map(Some);
+            return read(&key, &RecordRef(view)).map(Some);
         };
         let mut heard = Ok(None);
         lent.with(&mut |txn| {
             heard = match txn.find(self.namespace, self.tag, self.value) {
-                Ok(Some((key, record))) => read(&key, &Found(record)).map(Some),
+                Ok(Some((key, record))) => read(&key, &RecordRef(record)).map(Some),
                 Ok(None) => Ok(None),
                 Err(error) => Err(error.into()),
             };
@@ -445,35 +469,39 @@ impl<'a> Sought<'a> {
 }
 
 /// `TAG FIND {ns},* tag value [field ..]`
-pub(crate) fn find(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let sought = Sought::of(client, args)?;
-    let (asked, mark) = (args.from(5), reply.mark());
+pub(crate) fn find(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let query = TagQuery::of(ctx, args)?;
+    let (lookup, mark) = (args.from(5), reply.mark());
     let reply = std::cell::RefCell::new(reply);
-    let found = sought.find(client, |key, found| {
+    let found = query.find(ctx, |key, found| {
         let mut reply = reply.borrow_mut();
         reply.rewind(mark);
         reply.array(2);
-        reply.bulk(&sought.said(key));
-        write_record(found, asked, &mut reply)
+        reply.bulk(&query.said(key));
+        write_record(found, lookup, &mut reply)
     })?;
-    client.records.note(found.is_some());
+    ctx.records.count_lookup(found.is_some());
     if found.is_none() {
         reply.borrow_mut().nil_array();
     }
-    client.session().whole()?;
+    ctx.session().whole()?;
     Ok(())
 }
 
 /// A record in the form that it has, or some fields of a hash.
-fn write_record(found: &Found<'_>, asked: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    if !asked.is_empty() {
-        reply.array(asked.len());
-        for field in asked.iter() {
+fn write_record(found: &RecordRef<'_>, lookup: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+    if !lookup.is_empty() {
+        reply.array(lookup.len());
+        for field in lookup.iter() {
             reply.bulk_or_nil(found.field(field)?);
         }
         return Ok(());
     }
-    match found.form() {
+    match found.record_type() {
         Form::Value => reply.bulk(found.string()?),
         Form::Blocks => {
             let there = found.fields()?;
@@ -493,35 +521,39 @@ fn write_record(found: &Found<'_>, asked: Args<'_>, reply: &mut Reply<'_>) -> An
 }
 
 /// `TAG KEYS {ns},* tag value [COUNT n]`
-pub(crate) fn keys(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let most = match args.len() {
+pub(crate) fn keys(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let bytes_max = match args.len() {
         5 => None,
         7 if arg(args, 5).eq_ignore_ascii_case(b"count") => {
             let count = integer(arg(args, 6)).and_then(|count| usize::try_from(count).ok());
             let count = count.filter(|count| (1..=KEYS_MAX).contains(count));
             Some(count.ok_or_else(|| {
-                Refusal::new(format!("ERR a count of keys is 1 to {KEYS_MAX}: give such a one"))
+                ErrorReply::new(format!("ERR a count of keys is 1 to {KEYS_MAX}: give such a one"))
             })?)
         }
-        _ => return Err(Refusal::SYNTAX),
+        _ => return Err(ErrorReply::SYNTAX),
     };
-    let sought = Sought::of(client, args)?;
+    let query = TagQuery::of(ctx, args)?;
     let mut found: Vec<Vec<u8>> = Vec::new();
     // One more than may be tells that there are more.
-    let enough = most.unwrap_or(KEYS_MAX + 1);
+    let enough = bytes_max.unwrap_or(KEYS_MAX + 1);
     let mut note = |key: &[u8]| {
-        found.push(sought.said(key));
+        found.push(query.said(key));
         found.len() < enough
     };
-    let values = Values::Equal(sought.value);
-    match client.txn {
+    let values = Values::Equal(query.value);
+    match ctx.txn {
         None => {
             let each = |view: &nearstate_store::View<'_>| note(view.key());
-            let (namespace, of) = (sought.namespace, (sought.tag, values));
-            if !client.session().find_some(namespace, of, ENTRIES_MAX, each)? {
+            let (namespace, of) = (query.namespace, (query.tag, values));
+            if !ctx.session().find_some(namespace, of, ENTRIES_MAX, each)? {
                 // What keeps them from being collected is told to whoever writes.
-                let _ = client.session().collect_expired(COLLECTED_MAX);
-                return Err(Refusal::new(format!(
+                let _ = ctx.session().collect_expired(COLLECTED_MAX);
+                return Err(ErrorReply::new(format!(
                     "BUSY of more than {ENTRIES_MAX} records that had this value most have ended, \
                      and are still being collected: ask again"
                 )));
@@ -530,13 +562,13 @@ pub(crate) fn keys(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
         Some(lent) => {
             let mut done = Ok(());
             lent.with(&mut |txn| {
-                done = txn.find_all(sought.namespace, sought.tag, values, &mut note);
+                done = txn.find_all(query.namespace, query.tag, values, &mut note);
             });
             done?;
         }
     }
     if found.len() > KEYS_MAX {
-        return Err(Refusal::new(format!(
+        return Err(ErrorReply::new(format!(
             "ERR more than {KEYS_MAX} records have this value: ask for some with COUNT, or let a \
              process on the node's host find them"
         )));
@@ -545,22 +577,26 @@ pub(crate) fn keys(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
     for key in &found {
         reply.bulk(key);
     }
-    client.session().whole()?;
+    ctx.session().whole()?;
     Ok(())
 }
 
 /// `TAG WATCH {ns},* tag value`
-pub(crate) fn watch(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    if client.link.queue.is_some() {
-        return Err(Refusal::fixed("ERR TAG WATCH inside MULTI is not allowed"));
+pub(crate) fn watch(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    if ctx.connection.queue.is_some() {
+        return Err(ErrorReply::fixed("ERR TAG WATCH inside MULTI is not allowed"));
     }
-    let sought = Sought::of(client, args)?;
-    judge_watched(client.link, 2)?;
-    let seen = sought.find(client, |key, found| Ok((sought.said(key), found.version())))?;
-    let (key, version) = seen.unwrap_or_else(|| (sought.said(b""), None));
-    let (name, value) = (sought.tag.to_owned(), sought.value.to_vec());
-    client.link.watched.add_tag(WatchedTag { name, value, key, version });
-    client.session().whole()?;
+    let query = TagQuery::of(ctx, args)?;
+    check_watched(ctx.connection, 2)?;
+    let seen = query.find(ctx, |key, found| Ok((query.said(key), found.version())))?;
+    let (key, version) = seen.unwrap_or_else(|| (query.said(b""), None));
+    let (name, value) = (query.tag.to_owned(), query.value.to_vec());
+    ctx.connection.watched.add_tag(WatchedTag { name, value, key, version });
+    ctx.session().whole()?;
     reply.ok();
     Ok(())
 }

@@ -3,55 +3,69 @@
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
 use super::arg;
-use crate::command::Categories;
-use crate::command_context::Client;
+use crate::command::AclCategories;
+use crate::command_context::CommandContext;
 use crate::parse::Args;
 use crate::reply::Reply;
-use crate::reply::error_reply::Refusal;
-
-type Answer = Result<(), Refusal>;
+use crate::reply::error_reply::{CommandResult, ErrorReply};
 
 /// `ACL WHOAMI`
-pub(crate) fn whoami(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let name = client.link.user.as_ref().map_or("", |user| user.name());
+pub(crate) fn whoami(
+    ctx: &mut CommandContext<'_>,
+    _: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let name = ctx.connection.user.as_ref().map_or("", |user| user.name());
     reply.bulk(name.as_bytes());
     Ok(())
 }
 
 /// `ACL LIST`
-pub(crate) fn list(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let users = client.server.settings.users.every();
+pub(crate) fn list(
+    ctx: &mut CommandContext<'_>,
+    _: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let users = ctx.server.settings.users.iter();
     reply.array(users.len());
     users.for_each(|user| reply.bulk(user.line().as_bytes()));
     Ok(())
 }
 
 /// `ACL USERS`
-pub(crate) fn users(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let users = client.server.settings.users.every();
+pub(crate) fn users(
+    ctx: &mut CommandContext<'_>,
+    _: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let users = ctx.server.settings.users.iter();
     reply.array(users.len());
     users.for_each(|user| reply.bulk(user.name().as_bytes()));
     Ok(())
 }
 
 /// `ACL CAT [category]`
-pub(crate) fn cat(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn cat(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let Some(name) = args.get(2) else {
-        let every = Categories::every();
+        let every = AclCategories::iter();
         reply.array(every.len());
         every.for_each(|(_, word)| reply.bulk(word.as_bytes()));
         return Ok(());
     };
     if args.len() > 3 {
-        return Err(Refusal::fixed(
+        return Err(ErrorReply::fixed(
             "ERR unknown subcommand or wrong number of arguments for 'cat'. Try ACL HELP.",
         ));
     }
-    let Some(category) = Categories::named(name) else {
+    let Some(category) = AclCategories::find(name) else {
         let shown = String::from_utf8_lossy(name.get(..32).unwrap_or(name)).into_owned();
-        return Err(Refusal::new(format!("ERR Unknown category '{shown}'")));
+        return Err(ErrorReply::new(format!("ERR Unknown category '{shown}'")));
     };
-    let all = client.catalogue.commands().iter();
+    let all = ctx.table.commands().iter();
     let chosen = all.filter(|command| command.categories().has(category));
     reply.array(chosen.clone().count());
     chosen.for_each(|command| reply.bulk(command.name.as_bytes()));
@@ -59,8 +73,12 @@ pub(crate) fn cat(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>
 }
 
 /// `ACL GETUSER name`
-pub(crate) fn getuser(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let Some(user) = client.server.settings.users.named(arg(args, 2)) else {
+pub(crate) fn getuser(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let Some(user) = ctx.server.settings.users.find(arg(args, 2)) else {
         reply.nil();
         return Ok(());
     };

@@ -1,24 +1,24 @@
-//! A look ahead: which keys the requests of a pipeline will ask for.
+//! Prefetches the records of pipelined requests.
 //!
-//! A record that is not in a cache costs three misses, one after the other. Those of different
-//! records can overlap, if all of them are asked for before the first is needed. So the keys of the
-//! next requests are picked out of the input. It is a guess: what is not plainly a request on a key
-//! ends it, and whoever parses the input afterwards is not bound by it.
+//! Reading a record that is not cached costs three dependent cache misses. Misses of different
+//! records overlap if all records are requested before the first one is needed. Therefore the keys
+//! of the next requests are extracted from the input. The extraction is a hint only: it stops at
+//! anything that is not plainly a request with a key, and the parser does not depend on it.
 
 use crate::records::Records;
 use nearstate_store::Prefetch;
 
-/// Requests that are looked at: as many records as a processor can wait for at once.
+/// Requests per prefetch: as many records as a processor can load concurrently.
 const REQUESTS_MAX: usize = 16;
 
-/// Asks for the records of the first requests in `input`. How many requests those are: so many
-/// need no further look.
-pub(crate) fn look(records: &Records, mut input: &[u8]) -> usize {
+/// Prefetches the records of the first requests in `input`. Returns the number of these requests,
+/// which need no further prefetch.
+pub(crate) fn prefetch_keys(records: &Records, mut input: &[u8]) -> usize {
     let mut wanted: [Option<Prefetch<'_>>; REQUESTS_MAX] = [None; REQUESTS_MAX];
     let mut requests = 0;
     for place in &mut wanted {
-        let Some((request, rest)) = Request::read(input) else { break };
-        *place = request.wants(records);
+        let Some((request, rest)) = RequestPrefix::read(input) else { break };
+        *place = request.prefetch(records);
         input = rest;
         requests += 1;
     }
@@ -28,16 +28,16 @@ pub(crate) fn look(records: &Records, mut input: &[u8]) -> usize {
     requests
 }
 
-/// A request that is whole and has a key.
+/// A complete request with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Request<'i> {
-    /// Its first arguments; empty those that it does not have.
+struct RequestPrefix<'i> {
+    /// Its first arguments; missing ones are empty.
     words: [&'i [u8]; 5],
     key: &'i [u8],
 }
 
-impl<'i> Request<'i> {
-    /// The first one of an input, and what follows it.
+impl<'i> RequestPrefix<'i> {
+    /// The first request of the input and the remaining input.
     fn read(input: &'i [u8]) -> Option<(Self, &'i [u8])> {
         let (arguments, mut rest) = header(b'*', input)?;
         let mut words = [&b""[..]; 5];
@@ -54,27 +54,28 @@ impl<'i> Request<'i> {
         Some((Self { words, key }, rest))
     }
 
-    /// What it will ask of the store.
+    /// What the request will read.
     #[inline]
-    fn wants(&self, records: &Records) -> Option<Prefetch<'i>> {
-        let spot = records.known_spot(self.key)?;
+    fn prefetch(&self, records: &Records) -> Option<Prefetch<'i>> {
+        let resolved = records.resolve_known(self.key)?;
         let [name, part, _, tag, value] = self.words;
-        if spot.key == b"*" {
-            // A pattern, `{ns},*`: there is no record of that key.
+        if resolved.key == b"*" {
+            // A pattern `{ns},*` names no record.
             let is_find = name.eq_ignore_ascii_case(b"tag") && part.eq_ignore_ascii_case(b"find");
             let tag = str::from_utf8(tag).ok().filter(|_| is_find)?;
-            return Some(Prefetch::Find(spot.namespace, tag, value));
+            return Some(Prefetch::Find(resolved.namespace, tag, value));
         }
-        // Those that answer with a record have it in their names: GET, HGETALL, HMGET, GETRANGE.
+        // Commands that return record contents have `get` in their names: GET, HGETALL, HMGET,
+        // GETRANGE.
         let is_read = name.windows(3).any(|part| part.eq_ignore_ascii_case(b"get"));
         let ahead = if is_read { Prefetch::Read } else { Prefetch::Touch };
-        Some(ahead(spot.namespace, spot.key))
+        Some(ahead(resolved.namespace, resolved.key))
     }
 }
 
-/// Commands whose first key is not argument 1: that is what they count, or their subcommand. `TAG`
-/// has a pattern in its place where it looks for a record by a value.
-const ELSEWHERE: [(&[u8], usize); 10] = [
+/// Commands whose first key is not argument 1. `TAG` has a pattern at that position when it looks
+/// up a record by value.
+const FIRST_KEY_POSITIONS: [(&[u8], usize); 10] = [
     (b"tag", 2),
     (b"eval", 3),
     (b"object", 2),
@@ -87,16 +88,16 @@ const ELSEWHERE: [(&[u8], usize); 10] = [
     (b"sintercard", 2),
 ];
 
-/// Which argument is the first key of a command that has one.
+/// Position of the first key of a command that has keys.
 #[inline]
 fn key_at(name: &[u8]) -> usize {
-    // Names of most commands differ from all of them in their length or in their first letter.
+    // Most names differ from all of these in length or first letter.
     let is_it = |own: &[u8]| {
         own.len() == name.len()
             && own.first().zip(name.first()).is_some_and(|(own, said)| *own == said | 0x20)
             && own.eq_ignore_ascii_case(name)
     };
-    ELSEWHERE.iter().find(|(own, _)| is_it(own)).map_or(1, |(_, at)| *at)
+    FIRST_KEY_POSITIONS.iter().find(|(own, _)| is_it(own)).map_or(1, |(_, at)| *at)
 }
 
 fn bulk(input: &[u8]) -> Option<(&[u8], &[u8])> {
@@ -105,7 +106,7 @@ fn bulk(input: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((bytes, rest.strip_prefix(b"\r\n")?))
 }
 
-/// A number of at most seven digits behind its mark, and what follows.
+/// A number of at most seven digits after its type byte, and the remaining input.
 fn header(mark: u8, input: &[u8]) -> Option<(usize, &[u8])> {
     let mut rest = input.strip_prefix(&[mark])?;
     let mut number = 0;
@@ -124,8 +125,8 @@ fn header(mark: u8, input: &[u8]) -> Option<(usize, &[u8])> {
 mod tests {
     use super::*;
     use crate::acl::Users;
-    use crate::command::Places;
-    use crate::server::{Server, Settings};
+    use crate::command::ArgPositions;
+    use crate::server::{RespServer, RespSettings};
     use crate::table::TABLE;
     use nearstate_store::{CreateOptions, Region};
     use std::rc::Rc;
@@ -141,22 +142,22 @@ mod tests {
         let mut others = 0;
         for command in TABLE.commands() {
             let first = match command.keys {
-                Places::No | Places::Behind { .. } => continue,
-                Places::Span { first, .. } => usize::try_from(first).unwrap(),
-                Places::Counted { first, .. } => usize::from(first),
+                ArgPositions::None | ArgPositions::AfterCounted { .. } => continue,
+                ArgPositions::Span { first, .. } => usize::try_from(first).unwrap(),
+                ArgPositions::Counted { first, .. } => usize::from(first),
             };
-            let (name, part) = command.parts();
+            let (name, part) = command.name_and_subcommand();
             let name = name.to_ascii_uppercase();
             let mut words = vec![name.as_str()];
             words.extend(part);
             words.extend(["1"; 3].iter().take(first - words.len()));
             words.extend(["{ns},key", "x", "y"]);
             let sent = request_of(&words);
-            let (request, rest) = Request::read(sent.as_bytes()).unwrap();
+            let (request, rest) = RequestPrefix::read(sent.as_bytes()).unwrap();
             assert_eq!((request.key, rest), (&b"{ns},key"[..], &b""[..]), "{words:?}");
             others += usize::from(first > 1);
         }
-        assert!(others >= ELSEWHERE.len(), "{others} have it elsewhere");
+        assert!(others >= FIRST_KEY_POSITIONS.len(), "{others} have it elsewhere");
     }
 
     #[test]
@@ -164,10 +165,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
         let session = Rc::new(region.session().unwrap());
-        let server = Arc::new(Server::new(Settings::new(Users::open(&TABLE))));
+        let server = Arc::new(RespServer::new(RespSettings::new(Users::open(&TABLE))));
         let records = Records::new(session, server);
-        records.make(b"{ns},", 0).unwrap();
-        assert!(records.find(b"{ns},").unwrap().is_some(), "and known from now on");
+        records.resolve_or_create(b"{ns},", 0).unwrap();
+        assert!(records.resolve(b"{ns},").unwrap().is_some(), "and known from now on");
         for (line, wanted) in [
             ("GET {ns},k", Some("Read k")),
             ("hmget {ns},k field", Some("Read k")),
@@ -184,25 +185,25 @@ mod tests {
         ] {
             let words: Vec<&str> = line.split(' ').collect();
             let sent = request_of(&words);
-            let (request, _) = Request::read(sent.as_bytes()).unwrap();
-            let told = request.wants(&records).map(|ahead| match ahead {
+            let (request, _) = RequestPrefix::read(sent.as_bytes()).unwrap();
+            let triple = request.prefetch(&records).map(|ahead| match ahead {
                 Prefetch::Touch(_, key) => format!("Touch {}", key.escape_ascii()),
                 Prefetch::Read(_, key) => format!("Read {}", key.escape_ascii()),
                 Prefetch::Find(_, tag, value) => format!("Find {tag} {}", value.escape_ascii()),
             });
-            assert_eq!(told.as_deref(), wanted, "{line}");
+            assert_eq!(triple.as_deref(), wanted, "{line}");
         }
     }
 
     #[test]
     fn keys_are_picked_out_of_whole_requests_only() {
         let two = b"*2\r\n$3\r\nGET\r\n$2\r\nab\r\n*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$0\r\n\r\n";
-        let (request, rest) = Request::read(two).unwrap();
+        let (request, rest) = RequestPrefix::read(two).unwrap();
         assert_eq!(request.key, b"ab");
-        let (request, rest) = Request::read(rest).unwrap();
+        let (request, rest) = RequestPrefix::read(rest).unwrap();
         assert_eq!((request.key, rest), (&b"k"[..], &b""[..]));
         for end in 0..21 {
-            assert_eq!(Request::read(&two[..end]), None, "{end}");
+            assert_eq!(RequestPrefix::read(&two[..end]), None, "{end}");
         }
         for odd in [
             &b""[..],
@@ -215,7 +216,7 @@ mod tests {
             b"*9999999999\r\n$1\r\na\r\n$1\r\na\r\n",
             b"*2\r\n$1\r\na\r\n$1\r\nab\r\n",
         ] {
-            assert_eq!(Request::read(odd), None, "{}", odd.escape_ascii());
+            assert_eq!(RequestPrefix::read(odd), None, "{}", odd.escape_ascii());
         }
     }
 }

@@ -1,8 +1,7 @@
-//! Which namespaces are watched for keyspace events: what all cores and the one task that tells
-//! share.
+//! Namespaces watched for keyspace notifications: state shared by all cores and the notifier task.
 //!
-//! A namespace is followed before whoever made it writes into it, and so its first change is told.
-//! Nothing is watched while no event is chosen.
+//! A namespace is watched before its creator writes to it, so that its first change is published.
+//! Nothing is watched while no event is enabled.
 
 use crate::key_name::prefix_of;
 use crate::keyspace_events::KeyspaceEvents;
@@ -15,66 +14,65 @@ use std::task::{Context, Poll, Waker};
 
 /// The watched namespaces.
 #[derive(Debug, Default)]
-pub struct Keyspace {
-    /// The events that are told. Written under the lock.
+pub struct KeyspaceWatches {
+    /// Enabled events. Written under the lock.
     events: AtomicU16,
-    /// Counts of what was told.
-    pub counts: KeyspaceCounts,
-    state: Mutex<State>,
+    /// Statistics of notifications.
+    pub counts: KeyspaceStats,
+    state: Mutex<WatchState>,
 }
 
-/// What `INFO` says of the events.
+/// Statistics of notifications in `INFO`.
 #[derive(Debug, Default)]
-pub struct KeyspaceCounts {
-    /// Changes of records that were read from the region, heard by somebody or not.
+pub struct KeyspaceStats {
+    /// Changes read from the region, with or without subscribers.
     pub seen: AtomicU64,
-    /// Changes that nobody was told, because more came than the node could read.
+    /// Changes that were not published because the node read too slowly.
     pub lost: AtomicU64,
-    /// Times that a namespace could not be watched, or what its watch gave was damaged.
+    /// Failures: a namespace could not be watched, or its watch returned damaged entries.
     pub failed: AtomicU64,
-    /// Namespaces that are watched.
+    /// Number of watched namespaces.
     pub watched: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    /// The numbers of the namespaces that are watched.
+struct WatchState {
+    /// Numbers of the watched namespaces.
     numbers: BTreeSet<u32>,
-    /// Watches that the task has not taken yet.
-    fresh: Vec<Followed>,
-    /// Grows whenever all watches end.
-    turn: u64,
+    /// Watches that the notifier has not taken yet.
+    new_watches: Vec<WatchedNamespace>,
+    /// Incremented whenever all watches end.
+    generation: u64,
     waker: Option<Waker>,
 }
 
-/// A namespace that is watched.
+/// A watched namespace.
 #[derive(Debug)]
-pub(crate) struct Followed {
+pub(crate) struct WatchedNamespace {
     pub(crate) number: u32,
-    /// What stands before its keys where clients say them.
+    /// Prefix of its keys as clients write them.
     pub(crate) prefix: Vec<u8>,
     pub(crate) watch: Watch,
 }
 
-impl Keyspace {
-    /// With these events chosen from the start.
+impl KeyspaceWatches {
+    /// With these events enabled.
     pub fn new(events: KeyspaceEvents) -> Self {
         Self { events: AtomicU16::new(events.bits()), ..Self::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WatchState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The events that are told.
+    /// Enabled events.
     pub fn events(&self) -> KeyspaceEvents {
         KeyspaceEvents::of_bits(self.events.load(Ordering::Acquire))
     }
 
-    /// Chooses the events that are told from now on. Where there are none all watches end; where
-    /// there were none, the namespaces that are there are to be [followed](Self::follow) one by
-    /// one.
-    pub fn choose(&self, events: KeyspaceEvents) {
+    /// Enables events. Without any, all watches end. If none was enabled before, the caller
+    /// [watches](Self::watch_namespace) the existing namespaces.
+    pub fn set_events(&self, events: KeyspaceEvents) {
         let mut state = self.lock();
         self.events.store(events.bits(), Ordering::Release);
         if !events.is_any() {
@@ -84,27 +82,26 @@ impl Keyspace {
         wake(state);
     }
 
-    /// Follows a namespace, if events are chosen and it is not followed: its changes from now on
-    /// are told. A failure is counted, and whoever asks again tries again: a client's write does
-    /// not fail because others cannot be told of it.
-    pub fn follow(&self, session: &Session, name: &str, namespace: Namespace) {
+    /// Watches a namespace if events are enabled. A failure is counted and the next call retries: a
+    /// write does not fail because its event cannot be published.
+    pub fn watch_namespace(&self, session: &Session, name: &str, namespace: Namespace) {
         if !self.events().is_any() {
             return;
         }
-        if self.try_to_follow(session, name, namespace).is_err() {
+        if self.try_watch(session, name, namespace).is_err() {
             self.counts.failed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// As [`Keyspace::follow`], for who wants to know.
+    /// As [`KeyspaceWatches::watch_namespace`], and returns the error.
     ///
     /// # Errors
     /// As [`Session::watch`].
-    pub fn try_to_follow(&self, session: &Session, name: &str, namespace: Namespace) -> Result<()> {
+    pub fn try_watch(&self, session: &Session, name: &str, namespace: Namespace) -> Result<()> {
         let (Some(prefix), false) = (prefix_of(name), namespace.kind() == Kind::Counters) else {
             return Ok(());
         };
-        // Held meanwhile: who finds the namespace followed may rely on it.
+        // Held until the watch exists, so that other callers can rely on it.
         let mut state = self.lock();
         let number = namespace.number();
         if !self.events().is_any() || state.numbers.contains(&number) {
@@ -112,72 +109,72 @@ impl Keyspace {
         }
         let watch = session.watch(namespace, Filter::Namespace)?;
         state.numbers.insert(number);
-        state.fresh.push(Followed { number, prefix, watch });
+        state.new_watches.push(WatchedNamespace { number, prefix, watch });
         self.counts.watched.store(state.numbers.len(), Ordering::Relaxed);
         wake(state);
         Ok(())
     }
 
-    /// A namespace's watch has ended: it may be followed anew.
-    pub(crate) fn lose(&self, number: u32) {
+    /// The watch of a namespace failed: it may be watched again.
+    pub(crate) fn unwatch_failed(&self, number: u32) {
         let mut state = self.lock();
         state.numbers.remove(&number);
         self.counts.watched.store(state.numbers.len(), Ordering::Relaxed);
         self.counts.failed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// All watches of a turn have ended: the namespaces may be followed anew.
-    pub(crate) fn end_turn(&self, turn: u64) {
+    /// All watches of a generation ended: their namespaces may be watched again.
+    pub(crate) fn end_generation(&self, generation: u64) {
         let mut state = self.lock();
-        if state.turn == turn {
+        if state.generation == generation {
             state.end();
         }
         self.counts.watched.store(state.numbers.len(), Ordering::Relaxed);
         self.counts.failed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Ready once events are chosen: the turn in which that is.
-    pub(crate) fn poll_chosen(&self, cx: &mut Context<'_>) -> Poll<u64> {
+    /// Ready with the current generation once events are enabled.
+    pub(crate) fn poll_enabled(&self, cx: &mut Context<'_>) -> Poll<u64> {
         let mut state = self.lock();
         if self.events().is_any() {
-            return Poll::Ready(state.turn);
+            return Poll::Ready(state.generation);
         }
-        state.leave(cx);
+        state.store_waker(cx);
         Poll::Pending
     }
 
-    /// Ready once there are watches to take, or those of this turn have ended.
-    pub(crate) fn poll_fresh(&self, cx: &mut Context<'_>, turn: u64) -> Poll<()> {
+    /// Ready once there are new watches or the generation has ended.
+    pub(crate) fn poll_new(&self, cx: &mut Context<'_>, generation: u64) -> Poll<()> {
         let mut state = self.lock();
-        if state.turn != turn || !state.fresh.is_empty() {
+        if state.generation != generation || !state.new_watches.is_empty() {
             return Poll::Ready(());
         }
-        state.leave(cx);
+        state.store_waker(cx);
         Poll::Pending
     }
 
-    /// The watches that nobody has taken yet; `None` if those of this turn have ended.
-    pub(crate) fn take_fresh(&self, turn: u64) -> Option<Vec<Followed>> {
+    /// Takes the new watches; `None` if the generation has ended.
+    pub(crate) fn take_new(&self, generation: u64) -> Option<Vec<WatchedNamespace>> {
         let mut state = self.lock();
-        (state.turn == turn).then(|| std::mem::take(&mut state.fresh))
+        (state.generation == generation).then(|| std::mem::take(&mut state.new_watches))
     }
 }
 
-impl State {
+impl WatchState {
     fn end(&mut self) {
         self.numbers.clear();
-        self.fresh.clear();
-        self.turn += 1;
+        self.new_watches.clear();
+        self.generation += 1;
     }
 
-    fn leave(&mut self, cx: &Context<'_>) {
+    fn store_waker(&mut self, cx: &Context<'_>) {
         if !self.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             self.waker = Some(cx.waker().clone());
         }
     }
 }
 
-fn wake(mut state: MutexGuard<'_, State>) {
+fn wake(mut state: MutexGuard<'_, WatchState>) {
     let waker = state.waker.take();
     drop(state);
     if let Some(waker) = waker {

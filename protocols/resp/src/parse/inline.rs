@@ -1,39 +1,40 @@
-//! An inline line cut into words, with the quotes that Redis knows: `"a\x41\n"` and `'it\'s'`.
+//! Splits an inline request into arguments, with Redis' quotes: `"a\x41\n"` and `'it\'s'`.
 
-use super::{Broken, Place, Stop, place};
+use super::{ArgRange, ParseStop, ProtocolError, offset};
 
-/// Cuts `line`; the words go to `unquoted`, one behind the other.
+/// Splits `line` and appends the unquoted arguments to `unquoted`.
 pub(super) fn split(
     line: &[u8],
     unquoted: &mut Vec<u8>,
-    places: &mut Vec<Place>,
-) -> Result<(), Stop> {
+    ranges: &mut Vec<ArgRange>,
+) -> Result<(), ParseStop> {
     let mut rest = line;
     loop {
         rest = match rest {
             [] => return Ok(()),
             [byte, after @ ..] if is_space(*byte) => after,
             _ => {
-                let from = place(unquoted.len());
-                let after = word(rest, unquoted).ok_or(Stop::Broken(Broken::Quotes))?;
-                places.push((from, place(unquoted.len())));
+                let from = offset(unquoted.len());
+                let after =
+                    word(rest, unquoted).ok_or(ParseStop::ProtocolError(ProtocolError::Quotes))?;
+                ranges.push((from, offset(unquoted.len())));
                 after
             }
         };
     }
 }
 
-/// What C's `isspace` takes: between words, and behind a closing quote.
+/// C's `isspace`: separates words and follows closing quotes.
 fn is_space(byte: u8) -> bool {
     byte.is_ascii_whitespace() || byte == 0x0b
 }
 
-/// What ends a word without quotes: Redis takes fewer bytes here.
+/// Ends an unquoted word. Redis accepts fewer bytes here.
 fn ends_word(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\r')
 }
 
-/// Takes one word; `None` if its quotes do not close, or close in the middle of it.
+/// Reads one word; `None` for unbalanced quotes or text after a closing quote.
 fn word<'a>(line: &'a [u8], out: &mut Vec<u8>) -> Option<&'a [u8]> {
     let mut rest = line;
     loop {
@@ -50,7 +51,7 @@ fn word<'a>(line: &'a [u8], out: &mut Vec<u8>) -> Option<&'a [u8]> {
     }
 }
 
-/// A closing quote is followed by a blank or by nothing.
+/// A space or the end must follow a closing quote.
 fn ends(rest: &[u8]) -> bool {
     rest.first().is_none_or(|byte| is_space(*byte))
 }

@@ -5,18 +5,20 @@ use super::*;
 const LIMIT: usize = 1 << 20;
 
 /// The arguments of each request, then what stopped the parser.
-fn read(input: &[u8]) -> (Vec<Vec<String>>, Parsed) {
-    let mut parser = Parser::new(LIMIT);
+fn read(input: &[u8]) -> (Vec<Vec<String>>, ParseResult) {
+    let mut parser = RequestParser::new(LIMIT);
     let mut rest = input;
     let mut requests = Vec::new();
     loop {
         match parser.next(rest) {
-            Parsed::Request { taken } => {
+            ParseResult::Request { taken } => {
                 let args = parser.args(rest).iter();
                 requests.push(args.map(|arg| arg.escape_ascii().to_string()).collect());
                 rest = &rest[taken..];
             }
-            stop @ (Parsed::Incomplete { .. } | Parsed::Broken(_)) => return (requests, stop),
+            stop @ (ParseResult::Incomplete { .. } | ParseResult::ProtocolError(_)) => {
+                return (requests, stop);
+            }
         }
     }
 }
@@ -24,14 +26,14 @@ fn read(input: &[u8]) -> (Vec<Vec<String>>, Parsed) {
 /// The arguments of the one request in `input`.
 fn one(input: &[u8]) -> Vec<String> {
     let (mut requests, stop) = read(input);
-    assert_eq!((requests.len(), stop), (1, Parsed::Incomplete { needed: 1 }), "{requests:?}");
+    assert_eq!((requests.len(), stop), (1, ParseResult::Incomplete { needed: 1 }), "{requests:?}");
     requests.remove(0)
 }
 
 fn broken(input: &[u8]) -> String {
     match read(input).1 {
-        Parsed::Broken(why) => why.to_string(),
-        other @ (Parsed::Request { .. } | Parsed::Incomplete { .. }) => {
+        ParseResult::ProtocolError(why) => why.to_string(),
+        other @ (ParseResult::Request { .. } | ParseResult::Incomplete { .. }) => {
             panic!("{other:?} of {:?}", input.escape_ascii().to_string())
         }
     }
@@ -41,7 +43,7 @@ fn broken(input: &[u8]) -> String {
 fn arrays_of_bulks_are_requests() {
     let (requests, stop) = read(b"*2\r\n$3\r\nGET\r\n$0\r\n\r\n*1\r\n$4\r\nP\r\nG\r\n");
     assert_eq!(requests, [vec!["GET", ""], vec!["P\\r\\nG"]]);
-    assert_eq!(stop, Parsed::Incomplete { needed: 1 });
+    assert_eq!(stop, ParseResult::Incomplete { needed: 1 });
 }
 
 #[test]
@@ -104,10 +106,10 @@ fn what_is_no_request_is_broken_with_the_words_of_redis() {
 
 #[test]
 fn a_parser_that_is_broken_stays_so() {
-    let mut parser = Parser::new(LIMIT);
+    let mut parser = RequestParser::new(LIMIT);
     let input = b"*1\r\n+a\r\n";
-    assert_eq!(parser.next(input), Parsed::Broken(Broken::Mark(b'+')));
-    assert_eq!(parser.next(input), Parsed::Broken(Broken::Mark(b'+')));
+    assert_eq!(parser.next(input), ParseResult::ProtocolError(ProtocolError::ReplyMark(b'+')));
+    assert_eq!(parser.next(input), ParseResult::ProtocolError(ProtocolError::ReplyMark(b'+')));
 }
 
 #[test]
@@ -122,79 +124,94 @@ fn an_inline_line_has_a_longest_length() {
 #[test]
 fn a_request_beyond_the_limit_is_refused_before_it_has_come() {
     let whole = |bytes: usize| format!("*1\r\n${bytes}\r\n");
-    let most = LIMIT - whole(LIMIT).len() - 2;
-    assert_eq!(read(whole(most).as_bytes()).1, Parsed::Incomplete { needed: most + 2 });
-    assert_eq!(read(whole(most + 1).as_bytes()).1, Parsed::Broken(Broken::TooLarge));
-    assert_eq!(read(whole(LIMIT + 1).as_bytes()).1, Parsed::Broken(Broken::Length));
+    let bytes_max = LIMIT - whole(LIMIT).len() - 2;
+    assert_eq!(
+        read(whole(bytes_max).as_bytes()).1,
+        ParseResult::Incomplete { needed: bytes_max + 2 }
+    );
+    assert_eq!(
+        read(whole(bytes_max + 1).as_bytes()).1,
+        ParseResult::ProtocolError(ProtocolError::TooLarge)
+    );
+    assert_eq!(
+        read(whole(LIMIT + 1).as_bytes()).1,
+        ParseResult::ProtocolError(ProtocolError::Length)
+    );
     let many = [&b"*1000000\r\n"[..], &b"$0\r\n\r\n".repeat(LIMIT / 6)].concat();
-    assert_eq!(read(&many).1, Parsed::Broken(Broken::TooLarge));
+    assert_eq!(read(&many).1, ParseResult::ProtocolError(ProtocolError::TooLarge));
 }
 
 #[test]
 fn nothing_is_allocated_for_what_was_only_announced() {
-    let mut parser = Parser::new(REQUEST_BYTES_MAX);
+    let mut parser = RequestParser::new(REQUEST_BYTES_MAX);
     let input = b"*1048576\r\n$536870912\r\nabc";
-    assert_eq!(parser.next(input), Parsed::Incomplete { needed: 536_870_912 - 1 });
-    assert_eq!((parser.places.capacity(), parser.unquoted.capacity()), (0, 0));
+    assert_eq!(parser.next(input), ParseResult::Incomplete { needed: 536_870_912 - 1 });
+    assert_eq!((parser.ranges.capacity(), parser.unquoted.capacity()), (0, 0));
 }
 
 #[test]
 fn the_places_of_a_large_request_are_given_back() {
-    let mut parser = Parser::new(LIMIT);
+    let mut parser = RequestParser::new(LIMIT);
     let many = [&b"*10000\r\n"[..], &b"$0\r\n\r\n".repeat(10_000)].concat();
-    assert_eq!(parser.next(&many), Parsed::Request { taken: many.len() });
+    assert_eq!(parser.next(&many), ParseResult::Request { taken: many.len() });
     assert_eq!(parser.args(&many).len(), 10_000);
-    assert_eq!(parser.next(b""), Parsed::Incomplete { needed: 1 });
-    assert!(parser.places.capacity() <= PLACES_KEPT);
+    assert_eq!(parser.next(b""), ParseResult::Incomplete { needed: 1 });
+    assert!(parser.ranges.capacity() <= PLACES_KEPT);
 }
 
 #[test]
 fn pieces_are_read_once() {
     let body = b"v".repeat(100_000);
     let input = [&b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100000\r\n"[..], &body, b"\r\n"].concat();
-    let mut parser = Parser::new(LIMIT);
+    let mut parser = RequestParser::new(LIMIT);
     for end in 0..input.len() {
         let before = parser.at;
-        assert!(matches!(parser.next(&input[..end]), Parsed::Incomplete { needed: 1.. }));
+        assert!(matches!(parser.next(&input[..end]), ParseResult::Incomplete { needed: 1.. }));
         // What was read is not begun again: the place never goes back.
         assert!(parser.at >= before && parser.at <= end, "{end}");
         if end > 100 {
             assert_eq!(parser.at, input.len() - body.len() - 2);
         }
     }
-    assert_eq!(parser.next(&input), Parsed::Request { taken: input.len() });
+    assert_eq!(parser.next(&input), ParseResult::Request { taken: input.len() });
     assert_eq!(parser.args(&input).iter().collect::<Vec<_>>(), [&b"SET"[..], b"k", &body]);
 
     let line = [&b"x".repeat(60_000)[..], b"\r\n"].concat();
-    let mut parser = Parser::new(LIMIT);
+    let mut parser = RequestParser::new(LIMIT);
     for end in 1..line.len() {
-        assert_eq!(parser.next(&line[..end]), Parsed::Incomplete { needed: 1 });
+        assert_eq!(parser.next(&line[..end]), ParseResult::Incomplete { needed: 1 });
         assert_eq!(parser.searched, end);
     }
-    assert_eq!(parser.next(&line), Parsed::Request { taken: line.len() });
+    assert_eq!(parser.next(&line), ParseResult::Request { taken: line.len() });
 }
 
 #[test]
 fn a_stranger_may_say_little() {
-    let mut parser = Parser::new(LIMIT);
-    parser.set_stranger(true);
-    assert_eq!(parser.next(b"*11\r\n"), Parsed::Broken(Broken::StrangerCount));
-    let mut parser = Parser::new(LIMIT);
-    parser.set_stranger(true);
-    assert_eq!(parser.next(b"*1\r\n$16385\r\n"), Parsed::Broken(Broken::StrangerLength));
-    let mut parser = Parser::new(LIMIT);
-    parser.set_stranger(true);
+    let mut parser = RequestParser::new(LIMIT);
+    parser.set_unauthenticated(true);
+    assert_eq!(
+        parser.next(b"*11\r\n"),
+        ParseResult::ProtocolError(ProtocolError::UnauthenticatedCount)
+    );
+    let mut parser = RequestParser::new(LIMIT);
+    parser.set_unauthenticated(true);
+    assert_eq!(
+        parser.next(b"*1\r\n$16385\r\n"),
+        ParseResult::ProtocolError(ProtocolError::UnauthenticatedLength)
+    );
+    let mut parser = RequestParser::new(LIMIT);
+    parser.set_unauthenticated(true);
     let auth = b"*3\r\n$4\r\nAUTH\r\n$1\r\nu\r\n$1\r\np\r\n";
-    assert_eq!(parser.next(auth), Parsed::Request { taken: auth.len() });
-    parser.set_stranger(false);
-    assert_eq!(parser.next(b"*11\r\n"), Parsed::Incomplete { needed: 1 });
+    assert_eq!(parser.next(auth), ParseResult::Request { taken: auth.len() });
+    parser.set_unauthenticated(false);
+    assert_eq!(parser.next(b"*11\r\n"), ParseResult::Incomplete { needed: 1 });
 }
 
 #[test]
 fn arguments_can_be_kept_and_taken_in_parts() {
     let input = b"*4\r\n$1\r\na\r\n$2\r\nbb\r\n$0\r\n\r\n$1\r\nd\r\n";
-    let mut parser = Parser::new(LIMIT);
-    assert_eq!(parser.next(input), Parsed::Request { taken: input.len() });
+    let mut parser = RequestParser::new(LIMIT);
+    assert_eq!(parser.next(input), ParseResult::Request { taken: input.len() });
     let args = parser.args(input);
     let kept = args.keep();
     assert_eq!(kept.args().iter().collect::<Vec<_>>(), args.iter().collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! What others send to a connection: messages of channels, from any core.
+//! Message queue of a connection, filled from any core.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -6,28 +6,28 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// What waits in all mailboxes of a node together: each message once, and what its letters cost. A
-/// mailbox has a bound of its own, but there are as many as there are clients. Who sends a message
-/// looks behind it whether the post is full, and makes room.
+/// Accounts for the bytes queued in all mailboxes of the node: each message once, plus its
+/// deliveries. Each mailbox has its own limit, but the number of clients is not limited by it. The
+/// sender of a message checks afterwards whether the budget is exceeded and closes clients.
 #[derive(Debug)]
-pub struct Post {
+pub struct MessageBudget {
     bytes: AtomicUsize,
     bytes_max: usize,
     overruns: AtomicU64,
 }
 
-impl Post {
-    /// For so many bytes.
+impl MessageBudget {
+    /// A budget of `bytes_max` bytes.
     pub const fn new(bytes_max: usize) -> Self {
         Self { bytes: AtomicUsize::new(0), bytes_max, overruns: AtomicU64::new(0) }
     }
 
-    /// Bytes that wait.
+    /// Bytes queued.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Mailboxes that were closed because more waited than may.
+    /// Number of mailboxes that were closed because they exceeded a limit.
     pub fn overruns(&self) -> u64 {
         self.overruns.load(Ordering::Relaxed)
     }
@@ -40,47 +40,47 @@ impl Post {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// True if more waits than may.
+    /// True if the budget is exceeded.
     pub fn is_full(&self) -> bool {
         self.bytes() > self.bytes_max
     }
 
-    /// How many bytes may wait.
+    /// The budget in bytes.
     pub const fn bytes_max(&self) -> usize {
         self.bytes_max
     }
 }
 
-/// A message on its way to a client. One for all that hear it; it counts from when the first of
-/// them has it in its mailbox until it is gone.
+/// A message, shared by all its receivers. Its bytes count from the first delivery until it is
+/// dropped.
 #[derive(Debug)]
 pub struct Message {
-    /// Where it was published.
+    /// Channel.
     pub channel: Vec<u8>,
-    /// What was.
+    /// Payload.
     pub payload: Vec<u8>,
-    post: Arc<Post>,
-    /// True once it counts. One that nobody hears, or that no mailbox takes because it is too
-    /// large, is in nobody's way: it must not be what others are closed for.
+    budget: Arc<MessageBudget>,
+    /// True once the bytes count. A message without subscribers, or too large for every mailbox,
+    /// does not count: no client may be closed because of it.
     is_counted: AtomicBool,
 }
 
 impl Message {
-    /// One that counts with this post once it is in a mailbox.
-    pub fn new(post: &Arc<Post>, channel: &[u8], payload: &[u8]) -> Self {
+    /// A message that counts in `budget` once it is delivered to a mailbox.
+    pub fn new(budget: &Arc<MessageBudget>, channel: &[u8], payload: &[u8]) -> Self {
         let (channel, payload) = (channel.to_vec(), payload.to_vec());
-        Self { channel, payload, post: Arc::clone(post), is_counted: AtomicBool::new(false) }
+        Self { channel, payload, budget: Arc::clone(budget), is_counted: AtomicBool::new(false) }
     }
 
     fn bytes(&self) -> usize {
         self.channel.len() + self.payload.len()
     }
 
-    /// It is in a mailbox. Whoever drops it has got it behind this, from the mailbox's lock or from
-    /// whoever sent it.
+    /// Counts the bytes at the first delivery. The drop happens after this, ordered by the
+    /// mailbox's lock or by the sender.
     fn count(&self) {
         if !self.is_counted.swap(true, Ordering::Relaxed) {
-            self.post.take(self.bytes());
+            self.budget.take(self.bytes());
         }
     }
 }
@@ -88,91 +88,90 @@ impl Message {
 impl Drop for Message {
     fn drop(&mut self) {
         if *self.is_counted.get_mut() {
-            self.post.give_back(self.bytes());
+            self.budget.give_back(self.bytes());
         }
     }
 }
 
-/// A message, and why this client gets it.
+/// A message for one client.
 #[derive(Clone, Debug)]
-pub struct Letter {
+pub struct Delivery {
     /// The message.
     pub message: Arc<Message>,
-    /// The pattern that let it through; `None`: the client hears the channel itself.
+    /// The pattern that matched; `None` for a subscription to the channel.
     pub pattern: Option<Arc<[u8]>>,
 }
 
-impl Letter {
+impl Delivery {
     fn bytes(&self) -> usize {
-        self.message.bytes() + LETTER_BYTES
+        self.message.bytes() + DELIVERY_BYTES
     }
 }
 
-/// What a letter costs beside its bytes.
-const LETTER_BYTES: usize = 64;
+/// Memory of a delivery beside its bytes.
+const DELIVERY_BYTES: usize = 64;
 
-/// Letters that an empty mailbox keeps room for: some kilobytes.
-const LETTERS_KEPT_MAX: usize = 256;
+/// Capacity that an empty mailbox keeps: some kilobytes.
+const DELIVERIES_KEPT_MAX: usize = 256;
 
-/// The mailbox of one connection. A client that does not read is closed when the letters that wait
-/// for it pass a bound; or when those that wait for all clients pass theirs, and most of them wait
-/// for this one.
+/// Message queue of one connection. A client that reads too slowly is closed when its queue exceeds
+/// the limit, or when all queues exceed the budget and its queue is the longest.
 #[derive(Debug)]
 pub struct Mailbox {
     bytes_max: usize,
-    post: Arc<Post>,
-    state: Mutex<State>,
+    budget: Arc<MessageBudget>,
+    state: Mutex<MailboxState>,
 }
 
 #[derive(Default)]
-struct State {
-    letters: VecDeque<Letter>,
+struct MailboxState {
+    deliveries: VecDeque<Delivery>,
     bytes: usize,
     waker: Option<Waker>,
     is_over: bool,
     is_closed: bool,
 }
 
-impl State {
-    /// More waits than may: what waits is thrown away, and the connection will be closed.
-    fn overrun(&mut self, post: &Post) {
+impl MailboxState {
+    /// Discards the queue. The connection will be closed.
+    fn overrun(&mut self, budget: &MessageBudget) {
         self.is_over = true;
         self.bytes = 0;
-        post.overruns.fetch_add(1, Ordering::Relaxed);
-        post.give_back(self.letters.len() * LETTER_BYTES);
-        self.letters = VecDeque::new();
+        budget.overruns.fetch_add(1, Ordering::Relaxed);
+        budget.give_back(self.deliveries.len() * DELIVERY_BYTES);
+        self.deliveries = VecDeque::new();
     }
 }
 
-impl fmt::Debug for State {
+impl fmt::Debug for MailboxState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("State").field("letters", &self.letters.len()).finish_non_exhaustive()
+        f.debug_struct("State").field("letters", &self.deliveries.len()).finish_non_exhaustive()
     }
 }
 
 impl Mailbox {
-    /// An empty one that may hold so many bytes, of those that the post may.
-    pub fn new(bytes_max: usize, post: &Arc<Post>) -> Self {
-        Self { bytes_max, post: Arc::clone(post), state: Mutex::default() }
+    /// An empty mailbox with a limit of `bytes_max` bytes.
+    pub fn new(bytes_max: usize, budget: &Arc<MessageBudget>) -> Self {
+        Self { bytes_max, budget: Arc::clone(budget), state: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, MailboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a letter in. A mailbox that is over its bound takes no more, and is read no more.
-    pub fn put(&self, letter: Letter) {
+    /// Queues a delivery. A mailbox that exceeded its limit ignores it.
+    pub fn put(&self, delivery: Delivery) {
         let mut state = self.lock();
         if state.is_over {
             return;
         }
-        state.bytes += letter.bytes();
+        state.bytes += delivery.bytes();
         if state.bytes > self.bytes_max {
-            state.overrun(&self.post);
+            state.overrun(&self.budget);
         } else {
-            letter.message.count();
-            self.post.take(LETTER_BYTES);
-            state.letters.push_back(letter);
+            delivery.message.count();
+            self.budget.take(DELIVERY_BYTES);
+            state.deliveries.push_back(delivery);
         }
         let waker = state.waker.take();
         drop(state);
@@ -181,18 +180,18 @@ impl Mailbox {
         }
     }
 
-    /// Bytes of what waits in it, whoever else it waits for; 0 once it is over.
+    /// Bytes queued, including bytes shared with other mailboxes; 0 after an overrun.
     pub fn held(&self) -> usize {
         self.lock().bytes
     }
 
-    /// Gives up a client that does not read, as [`Mailbox::put`] does at the mailbox's own bound.
+    /// Closes a client that reads too slowly, as [`Mailbox::put`] does at the limit of the mailbox.
     pub fn overrun(&self) {
         let mut state = self.lock();
         if state.is_over {
             return;
         }
-        state.overrun(&self.post);
+        state.overrun(&self.budget);
         let waker = state.waker.take();
         drop(state);
         if let Some(waker) = waker {
@@ -200,7 +199,7 @@ impl Mailbox {
         }
     }
 
-    /// Asks the connection to close.
+    /// Requests that the connection closes.
     pub fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;
@@ -211,21 +210,20 @@ impl Mailbox {
         }
     }
 
-    /// The next letter. `Ready(None)`: the connection is to be closed, because the client was too
-    /// slow or somebody has asked for it.
-    pub fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Letter>> {
+    /// The next delivery. `Ready(None)`: the connection must close, after an overrun or on request.
+    pub fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Delivery>> {
         let mut state = self.lock();
         if state.is_over || state.is_closed {
             return Poll::Ready(None);
         }
-        if let Some(letter) = state.letters.pop_front() {
-            state.bytes = state.bytes.saturating_sub(letter.bytes());
-            self.post.give_back(LETTER_BYTES);
-            // Room that nobody counts is not kept for a burst that is over.
-            if state.letters.is_empty() && state.letters.capacity() > LETTERS_KEPT_MAX {
-                state.letters = VecDeque::new();
+        if let Some(delivery) = state.deliveries.pop_front() {
+            state.bytes = state.bytes.saturating_sub(delivery.bytes());
+            self.budget.give_back(DELIVERY_BYTES);
+            // Memory that is not accounted for is released after a burst.
+            if state.deliveries.is_empty() && state.deliveries.capacity() > DELIVERIES_KEPT_MAX {
+                state.deliveries = VecDeque::new();
             }
-            return Poll::Ready(Some(letter));
+            return Poll::Ready(Some(delivery));
         }
         if !state.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             state.waker = Some(cx.waker().clone());
@@ -233,19 +231,19 @@ impl Mailbox {
         Poll::Pending
     }
 
-    /// All letters that wait; none if the connection is to be closed. Who stops to hear something
-    /// is given them first: they came before.
-    pub fn take_all(&self) -> Vec<Letter> {
+    /// Takes all deliveries; none if the connection must close. A client that unsubscribes receives
+    /// these first, because they were sent before.
+    pub fn take_all(&self) -> Vec<Delivery> {
         let mut state = self.lock();
         if state.is_over || state.is_closed {
             return Vec::new();
         }
         state.bytes = 0;
-        self.post.give_back(state.letters.len() * LETTER_BYTES);
-        std::mem::take(&mut state.letters).into()
+        self.budget.give_back(state.deliveries.len() * DELIVERY_BYTES);
+        std::mem::take(&mut state.deliveries).into()
     }
 
-    /// True if it was closed because the client did not read.
+    /// True if it was closed because the client read too slowly.
     pub fn is_over(&self) -> bool {
         self.lock().is_over
     }
@@ -253,7 +251,7 @@ impl Mailbox {
 
 impl Drop for Mailbox {
     fn drop(&mut self) {
-        self.post.give_back(self.lock().letters.len() * LETTER_BYTES);
+        self.budget.give_back(self.lock().deliveries.len() * DELIVERY_BYTES);
     }
 }
 
@@ -261,70 +259,70 @@ impl Drop for Mailbox {
 mod tests {
     use super::*;
 
-    fn post() -> Arc<Post> {
-        Arc::new(Post::new(usize::MAX))
+    fn budget() -> Arc<MessageBudget> {
+        Arc::new(MessageBudget::new(usize::MAX))
     }
 
-    fn letter(bytes: usize) -> Letter {
-        letter_of(&post(), bytes)
+    fn delivery(bytes: usize) -> Delivery {
+        letter_of(&budget(), bytes)
     }
 
-    fn letter_of(post: &Arc<Post>, bytes: usize) -> Letter {
-        Letter { message: Arc::new(Message::new(post, b"c", &vec![0; bytes])), pattern: None }
+    fn letter_of(budget: &Arc<MessageBudget>, bytes: usize) -> Delivery {
+        Delivery { message: Arc::new(Message::new(budget, b"c", &vec![0; bytes])), pattern: None }
     }
 
     #[test]
     fn a_message_counts_once_and_what_is_given_up_counts_no_more() {
-        let post = Arc::new(Post::new(1000));
-        let [one, two] = [(); 2].map(|()| Mailbox::new(10_000, &post));
+        let budget = Arc::new(MessageBudget::new(1000));
+        let [one, two] = [(); 2].map(|()| Mailbox::new(10_000, &budget));
         let mut cx = Context::from_waker(Waker::noop());
-        let large = letter_of(&post, 800);
+        let large = letter_of(&budget, 800);
         one.put(large.clone());
         two.put(large);
-        assert_eq!(post.bytes(), 801 + 2 * LETTER_BYTES, "one message, two letters");
-        assert!(!post.is_full());
-        two.put(letter_of(&post, 300));
-        assert!(post.is_full());
-        assert_eq!((one.held(), two.held()), (801 + LETTER_BYTES, 1102 + 2 * LETTER_BYTES));
+        assert_eq!(budget.bytes(), 801 + 2 * DELIVERY_BYTES, "one message, two letters");
+        assert!(!budget.is_full());
+        two.put(letter_of(&budget, 300));
+        assert!(budget.is_full());
+        assert_eq!((one.held(), two.held()), (801 + DELIVERY_BYTES, 1102 + 2 * DELIVERY_BYTES));
         two.overrun();
         two.overrun();
         assert!(two.is_over() && matches!(two.poll(&mut cx), Poll::Ready(None)));
-        two.put(letter_of(&post, 1));
-        assert_eq!((two.held(), post.overruns()), (0, 1));
-        assert_eq!(post.bytes(), 801 + LETTER_BYTES, "one has it still");
+        two.put(letter_of(&budget, 1));
+        assert_eq!((two.held(), budget.overruns()), (0, 1));
+        assert_eq!(budget.bytes(), 801 + DELIVERY_BYTES, "one has it still");
         let read = one.poll(&mut cx);
-        assert_eq!((one.held(), post.bytes()), (0, 801));
+        assert_eq!((one.held(), budget.bytes()), (0, 801));
         drop(read);
-        assert_eq!(post.bytes(), 0);
-        one.put(letter_of(&post, 700));
+        assert_eq!(budget.bytes(), 0);
+        one.put(letter_of(&budget, 700));
         assert_eq!(one.take_all().len(), 1);
-        assert_eq!(post.bytes(), 0, "taken, and gone");
+        assert_eq!(budget.bytes(), 0, "taken, and gone");
     }
 
     #[test]
     fn letters_come_in_order_and_a_client_that_does_not_read_is_closed() {
-        let mailbox = Mailbox::new(1000, &post());
+        let mailbox = Mailbox::new(1000, &budget());
         let mut cx = Context::from_waker(Waker::noop());
         for bytes in [1, 2] {
-            mailbox.put(letter(bytes));
+            mailbox.put(delivery(bytes));
         }
         for bytes in [1, 2] {
-            let Poll::Ready(Some(letter)) = mailbox.poll(&mut cx) else { panic!("no letter") };
-            assert_eq!(letter.message.payload.len(), bytes);
+            let Poll::Ready(Some(delivery)) = mailbox.poll(&mut cx) else { panic!("no letter") };
+            assert_eq!(delivery.message.payload.len(), bytes);
         }
         assert!(mailbox.poll(&mut cx).is_pending());
-        (0..9).for_each(|_| mailbox.put(letter(4)));
+        (0..9).for_each(|_| mailbox.put(delivery(4)));
         assert_eq!(mailbox.take_all().len(), 9);
         assert!(mailbox.poll(&mut cx).is_pending());
-        (0..20).for_each(|_| mailbox.put(letter(40)));
+        (0..20).for_each(|_| mailbox.put(delivery(40)));
         assert!(mailbox.is_over());
         assert!(matches!(mailbox.poll(&mut cx), Poll::Ready(None)));
     }
 
     #[test]
     fn a_mailbox_that_is_closed_gives_no_more() {
-        let mailbox = Mailbox::new(1000, &post());
-        mailbox.put(letter(1));
+        let mailbox = Mailbox::new(1000, &budget());
+        mailbox.put(delivery(1));
         mailbox.close();
         assert!(matches!(mailbox.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(None)));
         assert!(!mailbox.is_over());

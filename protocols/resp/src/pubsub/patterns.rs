@@ -1,40 +1,40 @@
-//! The patterns that somebody hears, in the order of what they begin with: a message is compared
-//! only with those that begin as its channel does.
+//! Index of subscribed patterns by literal prefix: a channel is compared only with the patterns
+//! whose prefixes it starts with.
 
 use crate::pubsub::mailbox::Mailbox;
 use nearstate_store::glob;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes of a pattern's begin by which it is found: enough to tell namespaces and the first parts
-/// of keys from each other. What follows is judged by the comparison.
+/// Maximum bytes of a search prefix: enough to distinguish namespaces and the first parts of keys.
+/// The comparison decides about the rest.
 const BEGIN_BYTES_MAX: usize = 64;
 
-/// From so many on patterns are merged into those that are there: sixteen thousand of them are
-/// looked through in the time in which some tens are put in, each in its place.
+/// From this number on, new patterns are merged into the index: sorting sixteen thousand patterns
+/// takes as long as inserting some tens of them one by one.
 const MERGED_MIN: usize = 32;
 
-/// Those that hear something, by the ids of their connections.
-pub(super) type Hearers = BTreeMap<u64, Arc<Mailbox>>;
+/// Subscribers by connection id.
+pub(super) type Subscribers = BTreeMap<u64, Arc<Mailbox>>;
 
-/// A pattern that somebody hears.
+/// A pattern and its subscribers.
 #[derive(Debug)]
-pub(super) struct Heard {
+pub(super) struct PatternSubscribers {
     pub(super) pattern: Arc<[u8]>,
-    /// What every channel that matches begins with: all of it, or as much as is kept.
+    /// Prefix of every matching channel, truncated to the maximum.
     begin: Box<[u8]>,
-    hearers: Mutex<Hearers>,
+    subscribers: Mutex<Subscribers>,
 }
 
-impl Heard {
+impl PatternSubscribers {
     pub(super) fn new(pattern: &[u8]) -> Self {
         let begin = glob::literal_begin(pattern, BEGIN_BYTES_MAX).into_boxed_slice();
-        Self { pattern: Arc::from(pattern), begin, hearers: Mutex::default() }
+        Self { pattern: Arc::from(pattern), begin, subscribers: Mutex::default() }
     }
 
-    /// Who hears it: nobody any more, if it was taken out since it was found.
-    pub(super) fn hearers(&self) -> MutexGuard<'_, Hearers> {
-        self.hearers.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The subscribers; empty if the pattern was removed from the index in the meantime.
+    pub(super) fn subscribers(&self) -> MutexGuard<'_, Subscribers> {
+        self.subscribers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn place(&self) -> (&[u8], &[u8]) {
@@ -42,14 +42,14 @@ impl Heard {
     }
 }
 
-/// All of them. A copy is a pointer for each.
+/// All patterns. Copying copies one pointer for each.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Patterns {
-    /// Ascending by what they begin with, then by all of it.
-    sorted: Vec<Arc<Heard>>,
+pub(super) struct PatternIndex {
+    /// Ascending by prefix, then by pattern.
+    sorted: Vec<Arc<PatternSubscribers>>,
 }
 
-impl Patterns {
+impl PatternIndex {
     pub(super) const fn len(&self) -> usize {
         self.sorted.len()
     }
@@ -64,12 +64,12 @@ impl Patterns {
         self.sorted.binary_search_by(|heard| heard.place().cmp(&wanted)).ok()
     }
 
-    pub(super) fn get(&self, pattern: &[u8]) -> Option<&Arc<Heard>> {
+    pub(super) fn get(&self, pattern: &[u8]) -> Option<&Arc<PatternSubscribers>> {
         self.place_of(pattern).and_then(|at| self.sorted.get(at))
     }
 
-    /// Adds some that are not there yet.
-    pub(super) fn add(&mut self, fresh: Vec<Arc<Heard>>) {
+    /// Adds patterns that are not in the index.
+    pub(super) fn add(&mut self, fresh: Vec<Arc<PatternSubscribers>>) {
         if fresh.len() < MERGED_MIN {
             for heard in fresh {
                 let at = self.sorted.partition_point(|there| there.place() < heard.place());
@@ -78,7 +78,7 @@ impl Patterns {
             return;
         }
         self.sorted.extend(fresh);
-        // Two runs that are sorted: a merge.
+        // Two sorted runs: a merge.
         self.sorted.sort_by(|one, other| one.place().cmp(&other.place()));
     }
 
@@ -88,8 +88,8 @@ impl Patterns {
         }
     }
 
-    /// Those that a channel matches.
-    pub(super) fn matching(&self, channel: &[u8]) -> Vec<Arc<Heard>> {
+    /// The patterns that a channel matches.
+    pub(super) fn matching(&self, channel: &[u8]) -> Vec<Arc<PatternSubscribers>> {
         let mut found = Vec::new();
         self.each_alike(channel, |heard| {
             if glob::matches(&heard.pattern, channel) {
@@ -99,9 +99,9 @@ impl Patterns {
         found
     }
 
-    /// Calls `each` with those that begin as a channel does.
-    fn each_alike(&self, channel: &[u8], mut each: impl FnMut(&Arc<Heard>)) {
-        // Those whose begins have the channel's first `depth` bytes, and maybe more.
+    /// Calls `each` with the patterns whose prefixes the channel starts with.
+    fn each_alike(&self, channel: &[u8], mut each: impl FnMut(&Arc<PatternSubscribers>)) {
+        // Patterns whose prefixes start with the first `depth` bytes of the channel.
         let mut alike = self.sorted.as_slice();
         for depth in 0..=BEGIN_BYTES_MAX {
             let ended = alike.partition_point(|heard| heard.begin.len() == depth);
@@ -122,11 +122,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn heard(pattern: &[u8]) -> Arc<Heard> {
-        Arc::new(Heard::new(pattern))
+    fn heard(pattern: &[u8]) -> Arc<PatternSubscribers> {
+        Arc::new(PatternSubscribers::new(pattern))
     }
 
-    fn alike(patterns: &Patterns, channel: &[u8]) -> usize {
+    fn alike(patterns: &PatternIndex, channel: &[u8]) -> usize {
         let mut count = 0;
         patterns.each_alike(channel, |_| count += 1);
         count
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_channel_is_compared_with_what_begins_as_it_does_and_not_with_the_others() {
-        let mut patterns = Patterns::default();
+        let mut patterns = PatternIndex::default();
         let named = (0..10_000).map(|number| heard(format!("{{ns{number}}},*").as_bytes()));
         patterns.add(named.collect());
         assert_eq!(alike(&patterns, b"{ns77},k"), 1);
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(alike(&patterns, b"{ns77},k"), 6);
         assert_eq!(patterns.matching(b"{ns77},k").len(), 6);
         assert_eq!((alike(&patterns, b""), patterns.matching(b"").len()), (2, 1));
-        // What begins alike for longer than is kept is told apart by the comparison.
+        // Patterns with equal prefixes of the maximum length are distinguished by the comparison.
         let long = |last: &str| format!("{}{last}*", "x".repeat(BEGIN_BYTES_MAX));
         patterns.add(["a", "b"].map(|last| heard(long(last).as_bytes())).to_vec());
         let channel = long("a").into_bytes();
@@ -158,7 +158,7 @@ mod tests {
             channels in prop::collection::vec("[ab*\\\\\\[]{0,6}", 1..10),
             gone in 0_usize..40,
         ) {
-            let mut patterns = Patterns::default();
+            let mut patterns = PatternIndex::default();
             for name in &names {
                 patterns.add(vec![heard(name.as_bytes())]);
             }

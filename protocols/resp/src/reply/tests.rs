@@ -43,7 +43,7 @@ fn answers_are_these_bytes() {
         (row(|r| r.boolean(true)), ":1|", "#t|"),
         (row(|r| r.boolean(false)), ":0|", "#f|"),
         (row(|r| r.verbatim("a\r\nb")), "$4|a|b|", "=8|txt:a|b|"),
-        (row(|r| r.made(b":7\r\n")), ":7|", ":7|"),
+        (row(|r| r.raw(b":7\r\n")), ":7|", ":7|"),
     ];
     for (write, two, three) in table {
         assert_eq!(written(RespVersion::Resp2, &*write), two);
@@ -153,8 +153,8 @@ fn what_has_no_room_is_left_out_and_known() {
     reply.rewind(mark);
     reply.error("ERR too long");
     assert_eq!(out, b"before-ERR too long\r\n");
-    let mut made = Vec::new();
-    let mut reply = Reply::new(&mut made, RespVersion::Resp3).within(2);
-    reply.made(b"+OK\r\n");
-    assert!(reply.is_over() && made.is_empty());
+    let mut raw = Vec::new();
+    let mut reply = Reply::new(&mut raw, RespVersion::Resp3).within(2);
+    reply.raw(b"+OK\r\n");
+    assert!(reply.is_over() && raw.is_empty());
 }

@@ -1,84 +1,84 @@
 //! Publish and subscribe.
 
-use super::{ANY_TIME, TALK};
-use crate::command::{Flags, Group, Places};
+use super::{ANY_TIME, CONNECTION};
+use crate::command::{ArgPositions, CommandFlags, CommandGroup};
 use crate::command_context::Command;
 use crate::commands::pubsub;
 
-const ROW: Command = Command { group: Group::Pubsub, ..super::ROW };
+const ROW: Command = Command { group: CommandGroup::Pubsub, ..super::ROW };
 
 pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "subscribe",
         arity: -2,
-        flags: TALK.and(Flags::PUBSUB).and(Flags::SUBSCRIBED),
-        channels: Places::ALL,
-        summary: "Listens to channels.",
+        flags: CONNECTION.and(CommandFlags::PUBSUB).and(CommandFlags::SUBSCRIBED),
+        channels: ArgPositions::ALL,
+        summary: "Subscribes to one or more channels.",
         complexity: "O(N), N channels given",
-        differs: "Refused between MULTI and EXEC. A name has at most 4096 bytes.",
+        differs: "Rejected between MULTI and EXEC. A channel name has at most 4096 bytes.",
         run: pubsub::subscribe,
         ..ROW
     },
     Command {
         name: "unsubscribe",
         arity: -1,
-        flags: TALK.and(Flags::PUBSUB).and(Flags::SUBSCRIBED),
-        channels: Places::ALL,
-        summary: "Listens to channels no longer; without one, to none.",
+        flags: CONNECTION.and(CommandFlags::PUBSUB).and(CommandFlags::SUBSCRIBED),
+        channels: ArgPositions::ALL,
+        summary: "Unsubscribes from channels, or from all channels.",
         complexity: "O(N), N channels given",
-        differs: "Refused between MULTI and EXEC.",
+        differs: "Rejected between MULTI and EXEC.",
         run: pubsub::unsubscribe,
         ..ROW
     },
     Command {
         name: "psubscribe",
         arity: -2,
-        flags: TALK.and(Flags::PUBSUB).and(Flags::SUBSCRIBED),
-        channels: Places::ALL,
-        summary: "Listens to the channels that match patterns.",
+        flags: CONNECTION.and(CommandFlags::PUBSUB).and(CommandFlags::SUBSCRIBED),
+        channels: ArgPositions::ALL,
+        summary: "Subscribes to the channels that match one or more patterns.",
         complexity: "O(N), N patterns given",
-        differs: "Refused between MULTI and EXEC. A name has at most 4096 bytes, a client at most \
-                  1024 patterns, all clients 16384 different ones. The more there are, the \
-                  fewer each client may hear that wishes for one which nobody hears yet: 256 when \
-                  half are free.",
+        differs: "Rejected between MULTI and EXEC. A pattern has at most 4096 bytes, a client at \
+                  most 1024 patterns, all clients together at most 16384 different patterns. The \
+                  more patterns exist, the fewer a client may have when it adds a new one: 256 \
+                  when half of them are in use.",
         run: pubsub::psubscribe,
         ..ROW
     },
     Command {
         name: "punsubscribe",
         arity: -1,
-        flags: TALK.and(Flags::PUBSUB).and(Flags::SUBSCRIBED),
-        channels: Places::ALL,
-        summary: "Listens to patterns no longer; without one, to none.",
+        flags: CONNECTION.and(CommandFlags::PUBSUB).and(CommandFlags::SUBSCRIBED),
+        channels: ArgPositions::ALL,
+        summary: "Unsubscribes from patterns, or from all patterns.",
         complexity: "O(N), N patterns given",
-        differs: "Refused between MULTI and EXEC.",
+        differs: "Rejected between MULTI and EXEC.",
         run: pubsub::punsubscribe,
         ..ROW
     },
     Command {
         name: "publish",
         arity: 3,
-        flags: ANY_TIME.and(Flags::PUBSUB).and(Flags::FAST),
-        channels: Places::ONE,
-        summary: "Sends a message to all that listen to a channel.",
-        complexity: "O(N+M), N that listen, M patterns that begin as the channel does",
-        differs: "Between MULTI and EXEC it is sent behind the commit, and answers how many \
-                  would have been reached before.",
+        flags: ANY_TIME.and(CommandFlags::PUBSUB).and(CommandFlags::FAST),
+        channels: ArgPositions::ONE,
+        summary: "Posts a message to a channel.",
+        complexity: "O(N+M), N subscribers, M patterns that start as the channel does",
+        differs: "Between MULTI and EXEC the message is sent after the commit, and the reply is \
+                  the number of clients that would have received it before.",
         run: pubsub::publish,
         ..ROW
     },
     Command {
         name: "pubsub",
         arity: -2,
-        flags: Flags::CONTAINER,
-        summary: "Looks at channels.",
+        flags: CommandFlags::CONTAINER,
+        summary: "Contains commands that inspect channels.",
         ..ROW
     },
     Command {
         name: "pubsub|channels",
         arity: -2,
-        flags: ANY_TIME.and(Flags::PUBSUB),
-        summary: "Channels that somebody listens to.",
+        flags: ANY_TIME.and(CommandFlags::PUBSUB),
+        summary: "Returns the active channels.",
         complexity: "O(N), N channels",
         run: pubsub::channels,
         ..ROW
@@ -86,8 +86,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "pubsub|numsub",
         arity: -2,
-        flags: ANY_TIME.and(Flags::PUBSUB),
-        summary: "How many listen to channels.",
+        flags: ANY_TIME.and(CommandFlags::PUBSUB),
+        summary: "Returns the number of subscribers of channels.",
         complexity: "O(N), N channels given",
         run: pubsub::numsub,
         ..ROW
@@ -95,8 +95,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "pubsub|numpat",
         arity: 2,
-        flags: ANY_TIME.and(Flags::PUBSUB),
-        summary: "How many patterns are listened to.",
+        flags: ANY_TIME.and(CommandFlags::PUBSUB),
+        summary: "Returns the number of pattern subscriptions.",
         run: pubsub::numpat,
         ..ROW
     },

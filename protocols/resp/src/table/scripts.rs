@@ -1,69 +1,70 @@
 //! Scripts: those five that the clients send, by their SHA-1.
 
-use crate::command::{Flags, Group, Places};
+use crate::command::{ArgPositions, CommandFlags, CommandGroup};
 use crate::command_context::Command;
 use crate::commands::scripts;
 
-const ROW: Command = Command { group: Group::Scripts, ..super::ROW };
+const ROW: Command = Command { group: CommandGroup::Scripts, ..super::ROW };
 
 pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "eval",
         arity: -3,
-        flags: Flags::NOSCRIPT
-            .and(Flags::STALE)
-            .and(Flags::SKIP_MONITOR)
-            .and(Flags::NO_MANDATORY_KEYS)
-            .and(Flags::MOVABLE_KEYS),
-        keys: Places::Counted { count: 2, first: 3, step: 1 },
-        summary: "Runs a script.",
+        flags: CommandFlags::NOSCRIPT
+            .and(CommandFlags::STALE)
+            .and(CommandFlags::SKIP_MONITOR)
+            .and(CommandFlags::NO_MANDATORY_KEYS)
+            .and(CommandFlags::MOVABLE_KEYS),
+        keys: ArgPositions::Counted { count: 2, first: 3, step: 1 },
+        summary: "Executes a script.",
         complexity: "That of the script",
-        differs: "Knows the lock scripts of redis-py, ricsdl and sdlgo only; any other is refused.",
+        differs: "Supports the lock scripts of redis-py, ricsdl and sdlgo only. Other scripts are \
+                  rejected.",
         run: scripts::eval,
         ..ROW
     },
     Command {
         name: "evalsha",
         arity: -3,
-        flags: Flags::NOSCRIPT
-            .and(Flags::STALE)
-            .and(Flags::SKIP_MONITOR)
-            .and(Flags::NO_MANDATORY_KEYS)
-            .and(Flags::MOVABLE_KEYS),
-        keys: Places::Counted { count: 2, first: 3, step: 1 },
-        summary: "Runs a script by its SHA-1.",
+        flags: CommandFlags::NOSCRIPT
+            .and(CommandFlags::STALE)
+            .and(CommandFlags::SKIP_MONITOR)
+            .and(CommandFlags::NO_MANDATORY_KEYS)
+            .and(CommandFlags::MOVABLE_KEYS),
+        keys: ArgPositions::Counted { count: 2, first: 3, step: 1 },
+        summary: "Executes a script by its SHA-1 digest.",
         complexity: "That of the script",
-        differs: "Knows those scripts without a SCRIPT LOAD before.",
+        differs: "The supported scripts need no SCRIPT LOAD.",
         run: scripts::evalsha,
         ..ROW
     },
     Command {
         name: "eval_ro",
         arity: -3,
-        flags: Flags::NOSCRIPT
-            .and(Flags::READONLY)
-            .and(Flags::STALE)
-            .and(Flags::SKIP_MONITOR)
-            .and(Flags::NO_MANDATORY_KEYS)
-            .and(Flags::MOVABLE_KEYS),
-        keys: Places::Counted { count: 2, first: 3, step: 1 },
-        summary: "Runs a script that changes nothing.",
+        flags: CommandFlags::NOSCRIPT
+            .and(CommandFlags::READONLY)
+            .and(CommandFlags::STALE)
+            .and(CommandFlags::SKIP_MONITOR)
+            .and(CommandFlags::NO_MANDATORY_KEYS)
+            .and(CommandFlags::MOVABLE_KEYS),
+        keys: ArgPositions::Counted { count: 2, first: 3, step: 1 },
+        summary: "Executes a read-only script.",
         complexity: "That of the script",
-        differs: "Of the known scripts only that of ricsdl which asks how long a lock is valid.",
+        differs: "Supports only the script of ricsdl that returns the validity time of a lock.",
         run: scripts::eval_ro,
         ..ROW
     },
     Command {
         name: "evalsha_ro",
         arity: -3,
-        flags: Flags::NOSCRIPT
-            .and(Flags::READONLY)
-            .and(Flags::STALE)
-            .and(Flags::SKIP_MONITOR)
-            .and(Flags::NO_MANDATORY_KEYS)
-            .and(Flags::MOVABLE_KEYS),
-        keys: Places::Counted { count: 2, first: 3, step: 1 },
-        summary: "Runs a script that changes nothing, by its SHA-1.",
+        flags: CommandFlags::NOSCRIPT
+            .and(CommandFlags::READONLY)
+            .and(CommandFlags::STALE)
+            .and(CommandFlags::SKIP_MONITOR)
+            .and(CommandFlags::NO_MANDATORY_KEYS)
+            .and(CommandFlags::MOVABLE_KEYS),
+        keys: ArgPositions::Counted { count: 2, first: 3, step: 1 },
+        summary: "Executes a read-only script by its SHA-1 digest.",
         complexity: "That of the script",
         differs: "As EVAL_RO.",
         run: scripts::evalsha_ro,
@@ -72,25 +73,25 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "script",
         arity: -2,
-        flags: Flags::CONTAINER,
-        summary: "Looks after scripts.",
+        flags: CommandFlags::CONTAINER,
+        summary: "Contains commands for scripts.",
         ..ROW
     },
     Command {
         name: "script|load",
         arity: 3,
-        flags: Flags::NOSCRIPT.and(Flags::STALE),
-        summary: "The SHA-1 of a script, if it is one that we know.",
+        flags: CommandFlags::NOSCRIPT.and(CommandFlags::STALE),
+        summary: "Returns the SHA-1 digest of a supported script.",
         complexity: "O(N), N bytes of the script",
-        differs: "Refuses a script that we do not know.",
+        differs: "Rejects a script that is not supported.",
         run: scripts::load,
         ..ROW
     },
     Command {
         name: "script|exists",
         arity: -3,
-        flags: Flags::NOSCRIPT,
-        summary: "Which scripts we know.",
+        flags: CommandFlags::NOSCRIPT,
+        summary: "Returns which scripts, named by their SHA-1 digests, are supported.",
         complexity: "O(N), N scripts given",
         run: scripts::exists,
         ..ROW
@@ -98,9 +99,9 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "script|flush",
         arity: -2,
-        flags: Flags::NOSCRIPT,
-        summary: "Forgets nothing.",
-        differs: "The known scripts stay.",
+        flags: CommandFlags::NOSCRIPT,
+        summary: "Returns OK.",
+        differs: "Removes no script: the supported scripts are built in.",
         run: scripts::flush,
         ..ROW
     },

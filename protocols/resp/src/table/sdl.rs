@@ -1,46 +1,46 @@
 //! The commands of the SDL back-end's module (o-ran-sc/ric-plt-dbaas), all twenty.
 
 use super::{GROW, READ, WRITE};
-use crate::command::{Flags, Group, Places, Walk};
+use crate::command::{ArgPositions, CommandFlags, CommandGroup, KeyspaceScope};
 use crate::command_context::Command;
 use crate::commands::sdl;
 
-const ROW: Command = Command { group: Group::Sdl, ..super::ROW };
+const ROW: Command = Command { group: CommandGroup::Sdl, ..super::ROW };
 
 /// What bounds the messages of one command.
-const MESSAGES: &str = "At most 1024 messages; refused if sending them would take longer than \
+const MESSAGES: &str = "At most 1024 messages; rejected if sending them would take longer than \
                         `resp.exec_max`.";
 
 pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "setie",
         arity: -4,
-        flags: GROW.and(Flags::MODULE),
-        keys: Places::ONE,
-        summary: "Sets a key if it has the old value.",
+        flags: GROW.and(CommandFlags::MODULE),
+        keys: ArgPositions::ONE,
+        summary: "Sets a key if its value equals the specified value.",
         complexity: "O(N), N bytes of the values",
-        differs: "Compares whole values; the module stops at a NUL. The options of SET are judged \
-                  before the value.",
+        differs: "Compares whole values; the module compares up to the first NUL. The options of \
+                  SET are checked before the value.",
         run: sdl::setie,
         ..ROW
     },
     Command {
         name: "setne",
         arity: -4,
-        flags: GROW.and(Flags::MODULE),
-        keys: Places::ONE,
-        summary: "Sets a key if it has not the old value.",
+        flags: GROW.and(CommandFlags::MODULE),
+        keys: ArgPositions::ONE,
+        summary: "Sets a key if its value differs from the specified value.",
         complexity: "O(N), N bytes of the values",
-        differs: "Compares whole values. The options of SET are judged before the value.",
+        differs: "Compares whole values. The options of SET are checked before the value.",
         run: sdl::setne,
         ..ROW
     },
     Command {
         name: "delie",
         arity: 3,
-        flags: WRITE.and(Flags::MODULE),
-        keys: Places::ONE,
-        summary: "Deletes a key if it has the old value.",
+        flags: WRITE.and(CommandFlags::MODULE),
+        keys: ArgPositions::ONE,
+        summary: "Deletes a key if its value equals the specified value.",
         complexity: "O(N), N bytes of the value",
         differs: "Compares whole values.",
         run: sdl::delie,
@@ -49,9 +49,9 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "delne",
         arity: 3,
-        flags: WRITE.and(Flags::MODULE),
-        keys: Places::ONE,
-        summary: "Deletes a key if it has not the old value.",
+        flags: WRITE.and(CommandFlags::MODULE),
+        keys: ArgPositions::ONE,
+        summary: "Deletes a key if its value differs from the specified value.",
         complexity: "O(N), N bytes of the value",
         differs: "Compares whole values.",
         run: sdl::delne,
@@ -60,9 +60,9 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "msetpub",
         arity: -5,
-        flags: GROW.and(Flags::PUBSUB).and(Flags::MODULE),
-        keys: Places::span(1, -3, 2),
-        channels: Places::span(-2, -2, 1),
+        flags: GROW.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
+        keys: ArgPositions::span(1, -3, 2),
+        channels: ArgPositions::span(-2, -2, 1),
         summary: "Sets keys, and publishes a message.",
         complexity: "O(N), N keys given",
         run: sdl::msetpub,
@@ -71,9 +71,12 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "msetmpub",
         arity: -7,
-        flags: GROW.and(Flags::PUBSUB).and(Flags::MOVABLE_KEYS).and(Flags::MODULE),
-        keys: Places::Counted { count: 1, first: 3, step: 2 },
-        channels: Places::Behind { count: 1, first: 3, step: 2 },
+        flags: GROW
+            .and(CommandFlags::PUBSUB)
+            .and(CommandFlags::MOVABLE_KEYS)
+            .and(CommandFlags::MODULE),
+        keys: ArgPositions::Counted { count: 1, first: 3, step: 2 },
+        channels: ArgPositions::AfterCounted { count: 1, first: 3, step: 2 },
         summary: "Sets keys, and publishes messages.",
         complexity: "O(N), N keys and messages given",
         differs: MESSAGES,
@@ -83,30 +86,30 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "setxxpub",
         arity: 5,
-        flags: GROW.and(Flags::PUBSUB).and(Flags::MODULE),
-        keys: Places::ONE,
-        channels: Places::span(-2, -2, 1),
-        summary: "Sets a key if it is there, and publishes a message.",
+        flags: GROW.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
+        keys: ArgPositions::ONE,
+        channels: ArgPositions::span(-2, -2, 1),
+        summary: "Sets a key if it exists, and publishes a message.",
         run: sdl::setxxpub,
         ..ROW
     },
     Command {
         name: "setnxpub",
         arity: 5,
-        flags: GROW.and(Flags::PUBSUB).and(Flags::MODULE),
-        keys: Places::ONE,
-        channels: Places::span(-2, -2, 1),
-        summary: "Sets a key if it is not there, and publishes a message.",
+        flags: GROW.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
+        keys: ArgPositions::ONE,
+        channels: ArgPositions::span(-2, -2, 1),
+        summary: "Sets a key if it does not exist, and publishes a message.",
         run: sdl::setnxpub,
         ..ROW
     },
     Command {
         name: "setnxmpub",
         arity: -5,
-        flags: GROW.and(Flags::PUBSUB).and(Flags::MODULE),
-        keys: Places::ONE,
-        channels: Places::span(3, -2, 2),
-        summary: "Sets a key if it is not there, and publishes messages.",
+        flags: GROW.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
+        keys: ArgPositions::ONE,
+        channels: ArgPositions::span(3, -2, 2),
+        summary: "Sets a key if it does not exist, and publishes messages.",
         complexity: "O(N), N messages given",
         differs: MESSAGES,
         run: sdl::setnxmpub,
@@ -115,10 +118,10 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "setiepub",
         arity: 6,
-        flags: GROW.and(Flags::PUBSUB).and(Flags::MODULE),
-        keys: Places::ONE,
-        channels: Places::span(-2, -2, 1),
-        summary: "Sets a key if it has the old value, and publishes a message.",
+        flags: GROW.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
+        keys: ArgPositions::ONE,
+        channels: ArgPositions::span(-2, -2, 1),
+        summary: "Sets a key if its value equals the specified value, and publishes a message.",
         complexity: "O(N), N bytes of the values",
         differs: "Compares whole values.",
         run: sdl::setiepub,
@@ -127,10 +130,10 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "setiempub",
         arity: -6,
-        flags: GROW.and(Flags::PUBSUB).and(Flags::MODULE),
-        keys: Places::ONE,
-        channels: Places::span(4, -2, 2),
-        summary: "Sets a key if it has the old value, and publishes messages.",
+        flags: GROW.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
+        keys: ArgPositions::ONE,
+        channels: ArgPositions::span(4, -2, 2),
+        summary: "Sets a key if its value equals the specified value, and publishes messages.",
         complexity: "O(N), N bytes of the values",
         differs: "Compares whole values. At most 1024 messages; refused if sending them \
                   would take longer than `resp.exec_max`.",
@@ -140,10 +143,11 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "setnepub",
         arity: 6,
-        flags: GROW.and(Flags::PUBSUB).and(Flags::MODULE),
-        keys: Places::ONE,
-        channels: Places::span(-2, -2, 1),
-        summary: "Sets a key if it has not the old value, and publishes a message.",
+        flags: GROW.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
+        keys: ArgPositions::ONE,
+        channels: ArgPositions::span(-2, -2, 1),
+        summary: "Sets a key if its value differs from the specified value, and publishes a \
+                  message.",
         complexity: "O(N), N bytes of the values",
         differs: "Compares whole values.",
         run: sdl::setnepub,
@@ -152,10 +156,10 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "delpub",
         arity: -4,
-        flags: WRITE.and(Flags::PUBSUB).and(Flags::MODULE),
-        keys: Places::span(1, -3, 1),
-        channels: Places::span(-2, -2, 1),
-        summary: "Deletes keys, and publishes a message if one was there.",
+        flags: WRITE.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
+        keys: ArgPositions::span(1, -3, 1),
+        channels: ArgPositions::span(-2, -2, 1),
+        summary: "Deletes keys, and publishes a message if at least one key existed.",
         complexity: "O(N), N keys given",
         run: sdl::delpub,
         ..ROW
@@ -163,10 +167,13 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "delmpub",
         arity: -6,
-        flags: WRITE.and(Flags::PUBSUB).and(Flags::MOVABLE_KEYS).and(Flags::MODULE),
-        keys: Places::Counted { count: 1, first: 3, step: 1 },
-        channels: Places::Behind { count: 1, first: 3, step: 1 },
-        summary: "Deletes keys, and publishes messages if one was there.",
+        flags: WRITE
+            .and(CommandFlags::PUBSUB)
+            .and(CommandFlags::MOVABLE_KEYS)
+            .and(CommandFlags::MODULE),
+        keys: ArgPositions::Counted { count: 1, first: 3, step: 1 },
+        channels: ArgPositions::AfterCounted { count: 1, first: 3, step: 1 },
+        summary: "Deletes keys, and publishes messages if at least one key existed.",
         complexity: "O(N), N keys and messages given",
         differs: MESSAGES,
         run: sdl::delmpub,
@@ -175,10 +182,10 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "deliepub",
         arity: 5,
-        flags: WRITE.and(Flags::PUBSUB).and(Flags::MODULE),
-        keys: Places::ONE,
-        channels: Places::span(-2, -2, 1),
-        summary: "Deletes a key if it has the old value, and publishes a message.",
+        flags: WRITE.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
+        keys: ArgPositions::ONE,
+        channels: ArgPositions::span(-2, -2, 1),
+        summary: "Deletes a key if its value equals the specified value, and publishes a message.",
         complexity: "O(N), N bytes of the value",
         differs: "Compares whole values.",
         run: sdl::deliepub,
@@ -187,10 +194,10 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "deliempub",
         arity: -5,
-        flags: WRITE.and(Flags::PUBSUB).and(Flags::MODULE),
-        keys: Places::ONE,
-        channels: Places::span(3, -2, 2),
-        summary: "Deletes a key if it has the old value, and publishes messages.",
+        flags: WRITE.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
+        keys: ArgPositions::ONE,
+        channels: ArgPositions::span(3, -2, 2),
+        summary: "Deletes a key if its value equals the specified value, and publishes messages.",
         complexity: "O(N), N bytes of the value",
         differs: "Compares whole values. At most 1024 messages; refused if sending them \
                   would take longer than `resp.exec_max`.",
@@ -200,10 +207,11 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "delnepub",
         arity: 5,
-        flags: WRITE.and(Flags::PUBSUB).and(Flags::MODULE),
-        keys: Places::ONE,
-        channels: Places::span(-2, -2, 1),
-        summary: "Deletes a key if it has not the old value, and publishes a message.",
+        flags: WRITE.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
+        keys: ArgPositions::ONE,
+        channels: ArgPositions::span(-2, -2, 1),
+        summary: "Deletes a key if its value differs from the specified value, and publishes a \
+                  message.",
         complexity: "O(N), N bytes of the value",
         differs: "Compares whole values.",
         run: sdl::delnepub,
@@ -212,24 +220,24 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "nget.atomic",
         arity: -2,
-        flags: READ.and(Flags::MODULE),
-        walk: Walk::Pattern(1),
-        summary: "The keys that match a pattern, with their values, at one instant.",
-        complexity: "O(N), N keys of the namespace, or of all",
-        differs: "All values stood at one instant; a key that comes while the names are collected \
-                  may be missing. Refused if more than 4096 keys match. Between MULTI and EXEC it \
-                  does not meet keys that the same transaction makes.",
+        flags: READ.and(CommandFlags::MODULE),
+        walk: KeyspaceScope::Pattern(1),
+        summary: "Returns all keys that match a pattern with their values, read atomically.",
+        complexity: "O(N), N keys of the namespace or of all namespaces",
+        differs: "All values are of one instant. A key that is created while the names are \
+                  collected may be missing. Rejected if more than 4096 keys match. Between MULTI \
+                  and EXEC it does not include keys that the same transaction created.",
         run: sdl::nget_atomic,
         ..ROW
     },
     Command {
         name: "nget.noatomic",
         arity: -2,
-        flags: READ.and(Flags::MODULE),
-        walk: Walk::Pattern(1),
-        summary: "The keys that match a pattern, with their values.",
-        complexity: "O(N), N keys of the namespace, or of all",
-        differs: "Refused if the keys and values have more than 256 MiB. Between MULTI and EXEC as \
+        flags: READ.and(CommandFlags::MODULE),
+        walk: KeyspaceScope::Pattern(1),
+        summary: "Returns all keys that match a pattern with their values.",
+        complexity: "O(N), N keys of the namespace or of all namespaces",
+        differs: "Rejected if keys and values exceed 256 MiB. Between MULTI and EXEC as \
                   NGET.ATOMIC.",
         run: sdl::nget_noatomic,
         ..ROW
@@ -237,13 +245,13 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "ndel.atomic",
         arity: 2,
-        flags: WRITE.and(Flags::MODULE),
-        walk: Walk::Pattern(1),
-        summary: "Deletes the keys that match a pattern, at one instant.",
-        complexity: "O(N), N keys of the namespace, or of all",
-        differs: "All go at one instant; a key that comes while the names are collected may stay. \
-                  Refused if more than 4096 keys match. Between MULTI and EXEC it does not meet \
-                  keys that the same transaction makes.",
+        flags: WRITE.and(CommandFlags::MODULE),
+        walk: KeyspaceScope::Pattern(1),
+        summary: "Atomically deletes all keys that match a pattern.",
+        complexity: "O(N), N keys of the namespace or of all namespaces",
+        differs: "A key that is created while the names are collected may remain. Rejected if more \
+                  than 4096 keys match. Between MULTI and EXEC it does not include keys that the \
+                  same transaction created.",
         run: sdl::ndel_atomic,
         ..ROW
     },

@@ -1,101 +1,109 @@
 //! The connection and the server.
 
-use super::{ANY_TIME, OPERATOR, READ, TALK};
-use crate::command::{Categories, Flags, Group, Places};
+use super::{ANY_TIME, CONNECTION, OPERATOR, READ};
+use crate::command::{AclCategories, ArgPositions, CommandFlags, CommandGroup};
 use crate::command_context::Command;
 use crate::commands::{clients, command, config, connection, info, server, users};
 
-const ROW: Command = Command { group: Group::Server, ..super::ROW };
+const ROW: Command = Command { group: CommandGroup::Server, ..super::ROW };
 
 pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "ping",
         arity: -1,
-        flags: Flags::FAST.and(Flags::SUBSCRIBED),
-        group: Group::Connection,
-        summary: "Answers PONG, or what it is given.",
+        flags: CommandFlags::FAST.and(CommandFlags::SUBSCRIBED),
+        group: CommandGroup::Connection,
+        summary: "Returns PONG or the given string.",
         run: connection::ping,
         ..ROW
     },
     Command {
         name: "echo",
         arity: 2,
-        flags: ANY_TIME.and(Flags::FAST),
-        group: Group::Connection,
-        summary: "Answers what it is given.",
+        flags: ANY_TIME.and(CommandFlags::FAST),
+        group: CommandGroup::Connection,
+        summary: "Returns the given string.",
         run: connection::echo,
         ..ROW
     },
     Command {
         name: "quit",
         arity: -1,
-        flags: TALK
-            .and(Flags::FAST)
-            .and(Flags::NO_AUTH)
-            .and(Flags::ALLOW_BUSY)
-            .and(Flags::AT_ONCE)
-            .and(Flags::SUBSCRIBED),
-        group: Group::Connection,
+        flags: CONNECTION
+            .and(CommandFlags::FAST)
+            .and(CommandFlags::NO_AUTH)
+            .and(CommandFlags::ALLOW_BUSY)
+            .and(CommandFlags::AT_ONCE)
+            .and(CommandFlags::SUBSCRIBED),
+        group: CommandGroup::Connection,
         summary: "Closes the connection.",
         run: connection::quit,
         ..ROW
     },
     Command {
         name: "reset",
-        flags: TALK
-            .and(Flags::FAST)
-            .and(Flags::NO_AUTH)
-            .and(Flags::ALLOW_BUSY)
-            .and(Flags::AT_ONCE)
-            .and(Flags::SUBSCRIBED),
-        group: Group::Connection,
-        summary: "Makes the connection a new one.",
+        flags: CONNECTION
+            .and(CommandFlags::FAST)
+            .and(CommandFlags::NO_AUTH)
+            .and(CommandFlags::ALLOW_BUSY)
+            .and(CommandFlags::AT_ONCE)
+            .and(CommandFlags::SUBSCRIBED),
+        group: CommandGroup::Connection,
+        summary: "Resets the connection.",
         run: connection::reset,
         ..ROW
     },
     Command {
         name: "select",
         arity: 2,
-        flags: ANY_TIME.and(Flags::FAST),
-        group: Group::Connection,
-        summary: "Chooses a database.",
-        differs: "Takes 0 only: there is one database.",
+        flags: ANY_TIME.and(CommandFlags::FAST),
+        group: CommandGroup::Connection,
+        summary: "Changes the selected database.",
+        differs: "Accepts 0 only: there is one database.",
         run: connection::select,
         ..ROW
     },
     Command {
         name: "hello",
         arity: -1,
-        flags: TALK.and(Flags::FAST).and(Flags::NO_AUTH).and(Flags::ALLOW_BUSY).and(Flags::SECRET),
-        group: Group::Connection,
-        summary: "Chooses the protocol; may say who the client is.",
-        differs: "Refused between MULTI and EXEC.",
+        flags: CONNECTION
+            .and(CommandFlags::FAST)
+            .and(CommandFlags::NO_AUTH)
+            .and(CommandFlags::ALLOW_BUSY)
+            .and(CommandFlags::SECRET),
+        group: CommandGroup::Connection,
+        summary: "Negotiates the protocol version and optionally authenticates the connection.",
+        differs: "Rejected between MULTI and EXEC.",
         run: connection::hello,
         ..ROW
     },
     Command {
         name: "auth",
         arity: -2,
-        flags: TALK.and(Flags::FAST).and(Flags::NO_AUTH).and(Flags::ALLOW_BUSY).and(Flags::SECRET),
-        group: Group::Connection,
-        summary: "Says who the client is.",
+        flags: CONNECTION
+            .and(CommandFlags::FAST)
+            .and(CommandFlags::NO_AUTH)
+            .and(CommandFlags::ALLOW_BUSY)
+            .and(CommandFlags::SECRET),
+        group: CommandGroup::Connection,
+        summary: "Authenticates the connection.",
         run: connection::auth,
         ..ROW
     },
     Command {
         name: "acl",
         arity: -2,
-        flags: Flags::CONTAINER,
-        summary: "Looks at users.",
-        differs: "Users are made in the configuration only: no SETUSER, DELUSER, LOAD, SAVE, LOG, \
-                  DRYRUN, GENPASS.",
+        flags: CommandFlags::CONTAINER,
+        summary: "Contains commands for access control lists.",
+        differs: "Users are declared in the configuration only. SETUSER, DELUSER, LOAD, SAVE, LOG, \
+                  DRYRUN and GENPASS are not supported.",
         ..ROW
     },
     Command {
         name: "acl|whoami",
         arity: 2,
-        flags: TALK,
-        summary: "Who the client is.",
+        flags: CONNECTION,
+        summary: "Returns the user name of the connection.",
         run: users::whoami,
         ..ROW
     },
@@ -103,9 +111,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "acl|list",
         arity: 2,
         flags: OPERATOR,
-        summary: "All users with their rules.",
+        summary: "Lists the users with their ACL rules.",
         complexity: "O(N), N users",
-        differs: "Namespaces stand as `~{ns},*`; there are no selectors.",
+        differs: "Namespaces are shown as `~{ns},*`. Selectors are not supported.",
         run: users::list,
         ..ROW
     },
@@ -113,7 +121,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "acl|users",
         arity: 2,
         flags: OPERATOR,
-        summary: "The names of all users.",
+        summary: "Lists all users.",
         complexity: "O(N), N users",
         run: users::users,
         ..ROW
@@ -121,10 +129,10 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "acl|cat",
         arity: -2,
-        flags: TALK,
-        summary: "The categories, or the commands of one.",
+        flags: CONNECTION,
+        summary: "Lists the ACL categories, or the commands of one category.",
         complexity: "O(N), N commands",
-        differs: "Has the category `@sdl`, and none of the forms that are not offered.",
+        differs: "Has the category `@sdl`, and no categories of unsupported data types.",
         run: users::cat,
         ..ROW
     },
@@ -132,54 +140,54 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "acl|getuser",
         arity: 3,
         flags: OPERATOR,
-        summary: "A user's rules.",
+        summary: "Lists the ACL rules of a user.",
         complexity: "O(N), N rules of the user",
-        differs: "There are no selectors.",
+        differs: "Selectors are not supported.",
         run: users::getuser,
         ..ROW
     },
     Command {
         name: "client",
         arity: -2,
-        flags: Flags::CONTAINER,
-        group: Group::Connection,
-        summary: "Looks at connections.",
-        differs: "No KILL, PAUSE, REPLY, TRACKING, UNBLOCK, NO-EVICT.",
+        flags: CommandFlags::CONTAINER,
+        group: CommandGroup::Connection,
+        summary: "Contains commands for connections.",
+        differs: "KILL, PAUSE, REPLY, TRACKING, UNBLOCK and NO-EVICT are not supported.",
         ..ROW
     },
     Command {
         name: "client|id",
         arity: 2,
-        flags: TALK,
-        group: Group::Connection,
-        summary: "The number of this connection.",
+        flags: CONNECTION,
+        group: CommandGroup::Connection,
+        summary: "Returns the ID of the connection.",
         run: connection::id,
         ..ROW
     },
     Command {
         name: "client|setname",
         arity: 3,
-        flags: TALK,
-        group: Group::Connection,
-        summary: "Gives this connection a name.",
+        flags: CONNECTION,
+        group: CommandGroup::Connection,
+        summary: "Sets the name of the connection.",
         run: connection::setname,
         ..ROW
     },
     Command {
         name: "client|getname",
         arity: 2,
-        flags: TALK,
-        group: Group::Connection,
-        summary: "The name of this connection.",
+        flags: CONNECTION,
+        group: CommandGroup::Connection,
+        summary: "Returns the name of the connection.",
         run: connection::getname,
         ..ROW
     },
     Command {
         name: "client|setinfo",
         arity: 4,
-        flags: TALK,
-        group: Group::Connection,
-        summary: "Says which library the client uses.",
+        flags: CONNECTION,
+        group: CommandGroup::Connection,
+        summary: "Sets the name or the version of the client library.",
         differs: "As in Redis 7.2.",
         run: connection::setinfo,
         ..ROW
@@ -187,10 +195,10 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "client|info",
         arity: 2,
-        flags: TALK,
-        group: Group::Connection,
-        summary: "What is known of this connection.",
-        differs: "Only the fields that are known; `lib-name` and `lib-ver` as in Redis 7.2.",
+        flags: CONNECTION,
+        group: CommandGroup::Connection,
+        summary: "Returns information about the connection.",
+        differs: "Unknown fields are omitted; `lib-name` and `lib-ver` as in Redis 7.2.",
         run: clients::info,
         ..ROW
     },
@@ -198,32 +206,33 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "client|list",
         arity: -2,
         flags: OPERATOR,
-        group: Group::Connection,
-        summary: "What is known of all connections.",
+        group: CommandGroup::Connection,
+        summary: "Lists open connections.",
         complexity: "O(N), N connections",
-        differs: "As CLIENT INFO; `multi` is known of the connection itself only. No MAXAGE.",
+        differs: "As CLIENT INFO; `multi` is shown for the own connection only. MAXAGE is not \
+                  supported.",
         run: clients::list,
         ..ROW
     },
     Command {
         name: "client|no-touch",
         arity: 3,
-        flags: TALK,
-        group: Group::Connection,
-        summary: "Accepted.",
-        differs: "As in Redis 7.2; changes nothing: there is no eviction.",
+        flags: CONNECTION,
+        group: CommandGroup::Connection,
+        summary: "Returns OK.",
+        differs: "As in Redis 7.2, without effect: there is no eviction.",
         run: connection::no_touch,
         ..ROW
     },
     Command {
         name: "command",
         arity: -1,
-        flags: ANY_TIME.and(Flags::CONTAINER),
-        also: Categories::CONNECTION,
-        summary: "All commands, in the form of Redis 6: seven elements for each.",
+        flags: ANY_TIME.and(CommandFlags::CONTAINER),
+        also: AclCategories::CONNECTION,
+        summary: "Returns information about all commands.",
         complexity: "O(N), N commands",
-        differs: "Seven elements and not ten: what sdlgo checks for. Subcommands stand in COMMAND \
-                  INFO.",
+        differs: "Seven elements per command as in Redis 6, not ten: sdlgo requires seven. \
+                  Subcommands are in COMMAND INFO.",
         run: command::command,
         ..ROW
     },
@@ -231,8 +240,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "command|count",
         arity: 2,
         flags: ANY_TIME,
-        also: Categories::CONNECTION,
-        summary: "How many commands there are.",
+        also: AclCategories::CONNECTION,
+        summary: "Returns the number of commands.",
         run: command::count,
         ..ROW
     },
@@ -240,10 +249,10 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "command|info",
         arity: -2,
         flags: ANY_TIME,
-        also: Categories::CONNECTION,
-        summary: "Rows of the table.",
+        also: AclCategories::CONNECTION,
+        summary: "Returns information about one or more commands.",
         complexity: "O(N), N names given",
-        differs: "Seven elements and not ten.",
+        differs: "Seven elements per command, not ten.",
         run: command::info,
         ..ROW
     },
@@ -251,10 +260,10 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "command|docs",
         arity: -2,
         flags: ANY_TIME,
-        also: Categories::CONNECTION,
-        summary: "What commands do and cost.",
+        also: AclCategories::CONNECTION,
+        summary: "Returns documentation of commands.",
         complexity: "O(N), N names given",
-        differs: "No history and no arguments; `differs` says what differs from Redis.",
+        differs: "Without history and arguments. `differs` describes differences from Redis.",
         run: command::docs,
         ..ROW
     },
@@ -262,8 +271,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "command|list",
         arity: -2,
         flags: ANY_TIME,
-        also: Categories::CONNECTION,
-        summary: "The names of all commands.",
+        also: AclCategories::CONNECTION,
+        summary: "Returns the names of all commands.",
         complexity: "O(N), N commands",
         run: command::list,
         ..ROW
@@ -272,8 +281,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "command|getkeys",
         arity: -4,
         flags: ANY_TIME,
-        also: Categories::CONNECTION,
-        summary: "Which arguments of a request are keys.",
+        also: AclCategories::CONNECTION,
+        summary: "Extracts the key names of a command.",
         complexity: "O(N), N arguments",
         run: command::getkeys,
         ..ROW
@@ -282,29 +291,30 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "info",
         arity: -1,
         flags: ANY_TIME,
-        also: Categories::DANGEROUS,
-        summary: "Facts about the server.",
-        differs: "No latencystats and no errorstats. `used_memory` is what the region has ever \
-                  taken, `maxmemory` its size; `redis_version` is the release whose answers \
-                  these are.",
+        also: AclCategories::DANGEROUS,
+        summary: "Returns information and statistics about the server.",
+        differs: "No latencystats and errorstats sections. `used_memory` is the memory that the \
+                  region has ever allocated, `maxmemory` its size. `redis_version` is the Redis \
+                  release with the same replies.",
         run: info::info,
         ..ROW
     },
     Command {
         name: "config",
         arity: -2,
-        flags: Flags::CONTAINER,
-        summary: "Looks at the configuration.",
-        differs: "Only GET, and SET of one setting: the configuration is a file.",
+        flags: CommandFlags::CONTAINER,
+        summary: "Contains commands for the configuration.",
+        differs: "Supports GET, and SET of one setting. All other settings are in the \
+                  configuration file.",
         ..ROW
     },
     Command {
         name: "config|get",
         arity: -3,
         flags: OPERATOR,
-        summary: "The settings that match patterns.",
+        summary: "Returns the values of settings.",
         complexity: "O(N*M), N settings, M patterns",
-        differs: "Knows some thirty names.",
+        differs: "Supports about thirty names.",
         run: server::config_get,
         ..ROW
     },
@@ -312,51 +322,52 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "config|set",
         arity: -4,
         flags: OPERATOR,
-        summary: "Sets `notify-keyspace-events`: which events of keys clients are told.",
-        complexity: "O(N+B), N namespaces, B buckets of theirs, in slices",
-        differs: "Sets no other setting, and this one until the node ends; refused between MULTI \
-                  and EXEC. The events are the region's, so changes by embedded processes are told \
-                  as well: `new`, `set`, `hset` and `sadd` by what the record is after the change \
-                  (EXPIRE of a string is `set`, SREM `sadd`, RENAME `del` and `set`), `del` \
-                  (FLUSHALL: for each key), `expired`; a transaction tells each record once, and \
-                  keys of two namespaces have no order. The letters l, z, t, e, d and m are taken, \
-                  and nothing comes of them. Changes that an embedded process makes within 100 ms \
-                  of making their namespace may not be told. With events chosen each namespace \
-                  takes a MiB for good and its writers tell of each change, also when none are \
-                  chosen any more. `INFO stats` counts what was lost.",
+        summary: "Sets `notify-keyspace-events`, which selects the keyspace notifications.",
+        complexity: "O(N+B), N namespaces, B buckets of them, in slices",
+        differs: "Sets no other setting. The value is lost when the node ends. Rejected between \
+                  MULTI and EXEC. The events come from the region, so changes by embedded \
+                  processes are published as well. The event name depends on the record after the \
+                  change: `new`, `set`, `hset` or `sadd` (EXPIRE of a string is `set`, SREM is \
+                  `sadd`, RENAME is `del` and `set`), `del` (FLUSHALL: one for each key), \
+                  `expired`. A transaction publishes one event for each record. Keys of different \
+                  namespaces have no order. The flags l, z, t, e, d and m are accepted without \
+                  effect. Changes that an embedded process makes within 100 ms after it creates a \
+                  namespace may be missed. With notifications enabled, each namespace permanently \
+                  uses 1 MiB and its writers record each change, even after notifications are \
+                  disabled. `INFO stats` counts lost events.",
         run: config::set,
         ..ROW
     },
     Command {
         name: "slowlog",
         arity: -2,
-        flags: Flags::CONTAINER,
-        summary: "Looks at slow commands.",
+        flags: CommandFlags::CONTAINER,
+        summary: "Contains commands for the slow log.",
         ..ROW
     },
     Command {
         name: "slowlog|get",
         arity: -2,
-        flags: ANY_TIME.and(Flags::ADMIN),
-        summary: "The last slow commands.",
+        flags: ANY_TIME.and(CommandFlags::ADMIN),
+        summary: "Returns the latest entries of the slow log.",
         complexity: "O(N), N entries asked for",
-        differs: "Arguments of commands that may be given passwords are left out.",
+        differs: "Arguments of commands that may contain passwords are omitted.",
         run: server::slowlog_get,
         ..ROW
     },
     Command {
         name: "slowlog|len",
         arity: 2,
-        flags: ANY_TIME.and(Flags::ADMIN),
-        summary: "How many slow commands are remembered.",
+        flags: ANY_TIME.and(CommandFlags::ADMIN),
+        summary: "Returns the number of entries of the slow log.",
         run: server::slowlog_len,
         ..ROW
     },
     Command {
         name: "slowlog|reset",
         arity: 2,
-        flags: ANY_TIME.and(Flags::ADMIN),
-        summary: "Forgets the slow commands.",
+        flags: ANY_TIME.and(CommandFlags::ADMIN),
+        summary: "Clears the slow log.",
         complexity: "O(N), N entries",
         run: server::slowlog_reset,
         ..ROW
@@ -364,53 +375,53 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "memory",
         arity: -2,
-        flags: Flags::CONTAINER,
-        summary: "Looks at memory.",
-        differs: "Only USAGE.",
+        flags: CommandFlags::CONTAINER,
+        summary: "Contains commands for memory usage.",
+        differs: "USAGE is the only subcommand.",
         ..ROW
     },
     Command {
         name: "memory|usage",
         arity: -3,
         flags: READ,
-        keys: Places::span(2, 2, 1),
-        summary: "How many bytes a record takes.",
-        differs: "What it takes in the region; SAMPLES changes nothing.",
+        keys: ArgPositions::span(2, 2, 1),
+        summary: "Returns the memory usage of a key in bytes.",
+        differs: "Memory in the region. SAMPLES has no effect.",
         run: server::memory_usage,
         ..ROW
     },
     Command {
         name: "time",
-        flags: ANY_TIME.and(Flags::FAST),
-        summary: "The time of the server.",
-        differs: "Counts in steps of a few milliseconds.",
+        flags: ANY_TIME.and(CommandFlags::FAST),
+        summary: "Returns the server time.",
+        differs: "Resolution of a few milliseconds.",
         run: server::time,
         ..ROW
     },
     Command {
         name: "lastsave",
-        flags: ANY_TIME.and(Flags::FAST),
-        also: Categories::ADMIN.and(Categories::DANGEROUS),
-        summary: "When the region was last made safe on a disk.",
-        differs: "When the server was started: a region on a disk is written by the kernel.",
+        flags: ANY_TIME.and(CommandFlags::FAST),
+        also: AclCategories::ADMIN.and(AclCategories::DANGEROUS),
+        summary: "Returns the Unix timestamp of the last save to disk.",
+        differs: "Returns the start time of the server: the kernel writes a region on a disk.",
         run: server::lastsave,
         ..ROW
     },
     Command {
         name: "wait",
         arity: 3,
-        flags: Flags::NOSCRIPT,
-        also: Categories::CONNECTION,
-        summary: "How many replicas have what was written.",
-        differs: "Answers 0 at once: there are no replicas.",
+        flags: CommandFlags::NOSCRIPT,
+        also: AclCategories::CONNECTION,
+        summary: "Returns the number of replicas that acknowledged the preceding writes.",
+        differs: "Returns 0 immediately: there are no replicas.",
         run: server::wait,
         ..ROW
     },
     Command {
         name: "role",
-        flags: TALK.and(Flags::FAST),
-        also: Categories::ADMIN.and(Categories::DANGEROUS),
-        summary: "What the server is for others.",
+        flags: CONNECTION.and(CommandFlags::FAST),
+        also: AclCategories::ADMIN.and(AclCategories::DANGEROUS),
+        summary: "Returns the replication role.",
         run: server::role,
         ..ROW
     },

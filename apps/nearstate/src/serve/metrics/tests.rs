@@ -6,7 +6,7 @@ use nearstate_node::clock::Clock;
 use nearstate_node::metrics::Distribution;
 use nearstate_node::{CoreParts, NodeMetrics};
 use nearstate_resp::acl::Users;
-use nearstate_resp::server::Settings;
+use nearstate_resp::server::RespSettings;
 use nearstate_resp::table::TABLE;
 use nearstate_store::{CreateOptions, Schema};
 use std::collections::BTreeSet;
@@ -55,7 +55,7 @@ fn every_line_is_of_the_form_whatever_names_there_are_and_the_page_ends() {
     let session = region.session().unwrap();
     let view = session.namespace("a\"b\\c\nd}{=", &Schema::default()).unwrap();
     session.put(view, b"key", b"value").unwrap();
-    let server = Arc::new(Server::new(Settings::new(Users::open(&TABLE))));
+    let server = Arc::new(RespServer::new(RespSettings::new(Users::open(&TABLE))));
     let metrics = ServerMetrics::new(region, server);
     assert_eq!(metrics.readiness(), Err("starting".to_owned()));
     metrics.begin(NodeMetrics::default());
@@ -83,8 +83,10 @@ fn every_line_is_of_the_form_whatever_names_there_are_and_the_page_ends() {
 fn the_documentation_has_every_family() {
     let folder = tempfile::tempdir().unwrap();
     let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
-    let metrics =
-        ServerMetrics::new(region, Arc::new(Server::new(Settings::new(Users::open(&TABLE)))));
+    let metrics = ServerMetrics::new(
+        region,
+        Arc::new(RespServer::new(RespSettings::new(Users::open(&TABLE)))),
+    );
     let mut table = "| name | kind | what |\n|---|---|---|\n".to_owned();
     let mut help = "";
     let page = page(&metrics);
@@ -124,8 +126,10 @@ fn of_many_namespaces_those_with_the_most_records_are_named() {
             session.put(namespace, &record.to_le_bytes(), b"v").unwrap();
         }
     }
-    let metrics =
-        ServerMetrics::new(region, Arc::new(Server::new(Settings::new(Users::open(&TABLE)))));
+    let metrics = ServerMetrics::new(
+        region,
+        Arc::new(RespServer::new(RespSettings::new(Users::open(&TABLE)))),
+    );
     let page = page(&metrics);
     let named = |what: &str| page.matches(&format!("\nnearstate_namespace_{what}{{")).count();
     assert_eq!([named("records"), named("bytes"), named("tags"), named("buckets")], [256; 4]);

@@ -1,13 +1,13 @@
 //! `COMMAND` as clients see it, byte by byte where one of them is particular.
 
 use super::*;
-use crate::parse::KeptArgs;
+use crate::parse::OwnedArgs;
 use crate::reply::RespVersion;
 use crate::table::TABLE;
 
-type Tell = fn(Known, Args<'_>, &mut Reply<'_>) -> Answer;
+type Tell = fn(Commands, Args<'_>, &mut Reply<'_>) -> CommandResult;
 
-const ROWS: [(&str, Run, Tell); 6] = [
+const ROWS: [(&str, CommandFn, Tell); 6] = [
     ("command", command, tell_command),
     ("command|count", count, tell_count),
     ("command|info", info, tell_info),
@@ -17,13 +17,13 @@ const ROWS: [(&str, Run, Tell); 6] = [
 ];
 
 fn answer(protocol: RespVersion, request: &str) -> String {
-    let kept: KeptArgs = request.split(' ').map(str::as_bytes).collect();
-    let asked = TABLE.asked(kept.args()).unwrap();
-    let (_, run, tell) = ROWS.iter().find(|(name, _, _)| *name == asked.name).unwrap();
-    assert!(std::ptr::fn_addr_eq(*run, asked.run), "{request} is carried out by something else");
+    let kept: OwnedArgs = request.split(' ').map(str::as_bytes).collect();
+    let lookup = TABLE.lookup(kept.args()).unwrap();
+    let (_, run, deliver_event) = ROWS.iter().find(|(name, _, _)| *name == lookup.name).unwrap();
+    assert!(std::ptr::fn_addr_eq(*run, lookup.run), "{request} is carried out by something else");
     let mut out = Vec::new();
     let mut reply = Reply::new(&mut out, protocol);
-    if let Err(refusal) = tell(&TABLE, kept.args(), &mut reply) {
+    if let Err(refusal) = deliver_event(&TABLE, kept.args(), &mut reply) {
         reply.error(refusal.text());
     }
     String::from_utf8(out).unwrap().replace("\r\n", "|")
@@ -61,7 +61,7 @@ fn all_commands_are_told_and_no_subcommand() {
 
 #[test]
 fn docs_are_a_map_of_maps() {
-    let echo = "$7|summary|$28|Answers what it is given.|";
+    let echo = "$7|summary|$28|Returns the given string.|";
     let echo = echo.replace("$28", "$25");
     let rest = "$5|since|$5|0.1.0|$5|group|$10|connection|$10|complexity|$4|O(1)|";
     assert_eq!(

@@ -1,11 +1,11 @@
 //! Walks between `MULTI` and `EXEC`: over what is in the region, and what the transaction has
 //! written over it.
 
-use crate::command_context::Client;
-use crate::commands::keys::{form_of, word};
-use crate::commands::keyspace_walk::Area;
+use crate::command_context::CommandContext;
+use crate::commands::keys::{type_name, type_of_key};
+use crate::commands::keyspace_walk::NamespaceKeys;
 use crate::commands::random;
-use crate::reply::error_reply::Refusal;
+use crate::reply::error_reply::ErrorReply;
 use crate::sliced_task::SLICE_BUCKETS;
 use nearstate_store::Namespace;
 use std::cell::Cell;
@@ -20,7 +20,7 @@ const DELETED_MAX: usize = 1000;
 const KEYS_PER_LOOK: usize = 64;
 
 /// A record of an area, as a transaction has it.
-pub(super) struct Place<'k> {
+pub(super) struct ResolvedKey<'k> {
     pub(super) namespace: Namespace,
     pub(super) key: &'k [u8],
 }
@@ -28,35 +28,36 @@ pub(super) struct Place<'k> {
 /// Calls `each` with every key, as clients say it and as it stands in its namespace, until it
 /// answers that this is enough, or the time is over.
 pub(super) fn each_key(
-    client: &Client<'_>,
-    areas: &[Area],
-    mut each: impl FnMut(&[u8], Place<'_>) -> ControlFlow<()>,
-) -> Result<(), Refusal> {
-    let session = client.session();
-    let mut said = Vec::new();
-    client.change(|change| {
-        for area in areas {
-            let namespace = area.namespace;
-            let own: BTreeMap<Vec<u8>, bool> = change.txn.written(namespace).into_iter().collect();
+    ctx: &CommandContext<'_>,
+    namespaces: &[NamespaceKeys],
+    mut each: impl FnMut(&[u8], ResolvedKey<'_>) -> ControlFlow<()>,
+) -> Result<(), ErrorReply> {
+    let session = ctx.session();
+    let mut key_text = Vec::new();
+    ctx.change(|change| {
+        for namespace_keys in namespaces {
+            let namespace = namespace_keys.namespace;
+            let written: BTreeMap<Vec<u8>, bool> =
+                change.txn.written(namespace).into_iter().collect();
             let is_enough = Cell::new(false);
-            let mut tell = |key: &[u8]| {
-                if !is_enough.get() && area.say(key, &mut said) {
-                    is_enough.set(each(&said, Place { namespace, key }).is_break());
+            let mut visit = |key: &[u8]| {
+                if !is_enough.get() && namespace_keys.write_key(key, &mut key_text) {
+                    is_enough.set(each(&key_text, ResolvedKey { namespace, key }).is_break());
                 }
             };
             let mut buckets = session.buckets(namespace)?;
             let mut has_more = true;
             while has_more && !is_enough.get() {
-                client.judge_time()?;
+                ctx.check_deadline()?;
                 has_more =
                     session.walk_buckets(namespace, &mut buckets, SLICE_BUCKETS, |view| {
-                        if !own.contains_key(view.key()) {
-                            tell(view.key());
+                        if !written.contains_key(view.key()) {
+                            visit(view.key());
                         }
                         Ok(())
                     })?;
             }
-            own.iter().filter(|(_, is_there)| **is_there).for_each(|(key, _)| tell(key));
+            written.iter().filter(|(_, exists)| **exists).for_each(|(key, _)| visit(key));
             if is_enough.get() {
                 break;
             }
@@ -66,18 +67,18 @@ pub(super) fn each_key(
 }
 
 /// Those keys whose records have a type.
-pub(super) fn of_form(
-    client: &Client<'_>,
+pub(super) fn with_type(
+    ctx: &CommandContext<'_>,
     keys: Vec<Vec<u8>>,
     form: &[u8],
-) -> Result<Vec<Vec<u8>>, Refusal> {
+) -> Result<Vec<Vec<u8>>, ErrorReply> {
     let mut kept = Vec::new();
     for (number, key) in keys.into_iter().enumerate() {
         if number.is_multiple_of(KEYS_PER_LOOK) {
-            client.judge_time()?;
+            ctx.check_deadline()?;
         }
-        let found = form_of(client, &key)?;
-        if found.is_some_and(|found| word(found).as_bytes().eq_ignore_ascii_case(form)) {
+        let found = type_of_key(ctx, &key)?;
+        if found.is_some_and(|found| type_name(found).as_bytes().eq_ignore_ascii_case(form)) {
             kept.push(key);
         }
     }
@@ -85,13 +86,16 @@ pub(super) fn of_form(
 }
 
 /// One of the keys, each as likely as any other.
-pub(super) fn any_key(client: &Client<'_>, areas: &[Area]) -> Result<Option<Vec<u8>>, Refusal> {
+pub(super) fn any_key(
+    ctx: &CommandContext<'_>,
+    namespaces: &[NamespaceKeys],
+) -> Result<Option<Vec<u8>>, ErrorReply> {
     let mut picked = None;
     let mut count = 0;
-    each_key(client, areas, |said, _| {
+    each_key(ctx, namespaces, |key_text, _| {
         count += 1;
         if random::below(count) == 0 {
-            picked = Some(said.to_vec());
+            picked = Some(key_text.to_vec());
         }
         ControlFlow::Continue(())
     })?;
@@ -99,10 +103,13 @@ pub(super) fn any_key(client: &Client<'_>, areas: &[Area]) -> Result<Option<Vec<
 }
 
 /// Deletes every key, or refuses before any is deleted.
-pub(super) fn delete_all(client: &Client<'_>, areas: &[Area]) -> Result<(), Refusal> {
+pub(super) fn delete_all(
+    ctx: &CommandContext<'_>,
+    namespaces: &[NamespaceKeys],
+) -> Result<(), ErrorReply> {
     let mut keys = Vec::new();
     let mut count = 0;
-    each_key(client, areas, |_, Place { namespace, key }| {
+    each_key(ctx, namespaces, |_, ResolvedKey { namespace, key }| {
         count += 1;
         if count <= DELETED_MAX {
             keys.push((namespace, key.to_vec()));
@@ -110,12 +117,12 @@ pub(super) fn delete_all(client: &Client<'_>, areas: &[Area]) -> Result<(), Refu
         ControlFlow::Continue(())
     })?;
     if count > DELETED_MAX {
-        return Err(Refusal::new(format!(
+        return Err(ErrorReply::new(format!(
             "ERR {count} keys: between MULTI and EXEC at most {DELETED_MAX} are deleted together; \
              send FLUSHALL alone"
         )));
     }
-    client.change(|change| {
+    ctx.change(|change| {
         for (namespace, key) in &keys {
             change.txn.delete(*namespace, key)?;
         }

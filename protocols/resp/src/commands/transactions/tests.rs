@@ -2,14 +2,14 @@
 
 use super::*;
 use crate::acl::Users;
-use crate::command::command_table::Catalogue;
-use crate::command::stats::CommandCounts;
-use crate::command_context::Run;
+use crate::command::command_table::CommandTable;
+use crate::command::stats::CoreStats;
+use crate::command_context::CommandFn;
 use crate::commands::strings;
-use crate::core_context::OnCore;
-use crate::parse::KeptArgs;
+use crate::core_context::CoreContext;
+use crate::parse::OwnedArgs;
 use crate::reply::RespVersion;
-use crate::server::{Server, Settings};
+use crate::server::{RespServer, RespSettings};
 use crate::table::TABLE;
 use nearstate_node::clock::Clock;
 use nearstate_node::{Core, CoreParts, Peer, PeerAddress};
@@ -37,15 +37,15 @@ fn meddle() {
     }
 }
 
-fn get(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let done = strings::get(client, args, reply);
+fn get(ctx: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+    let done = strings::get(ctx, args, reply);
     meddle();
     done
 }
 
-static CATALOGUE: LazyLock<Catalogue<Run>> = LazyLock::new(|| {
-    let command = Command { run: get, ..*TABLE.named(b"get").unwrap() };
-    Catalogue::new(&[command])
+static CATALOGUE: LazyLock<CommandTable<CommandFn>> = LazyLock::new(|| {
+    let command = Command { run: get, ..*TABLE.find(b"get").unwrap() };
+    CommandTable::new(&[command])
 });
 
 /// Each read judging all before it would cost the square of their number, and would end the first
@@ -55,8 +55,8 @@ fn what_a_transaction_reads_is_judged_behind_its_last_read() {
     let folder = tempfile::tempdir().unwrap();
     let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
     let session = region.session().unwrap();
-    let server = Arc::new(Server::new(Settings::new(Users::open(&TABLE))));
-    let parts = CoreParts {
+    let server = Arc::new(RespServer::new(RespSettings::new(Users::open(&TABLE))));
+    let name_and_subcommand = CoreParts {
         index: 0,
         count: 1,
         region,
@@ -64,29 +64,30 @@ fn what_a_transaction_reads_is_judged_behind_its_last_read() {
         metrics: Arc::default(),
         clock: Clock::new_virtual(),
     };
-    let counts = Arc::new(CommandCounts::new(std::iter::empty()));
-    let core = OnCore::new(&server, &Core::new(parts).unwrap(), counts);
+    let counts = Arc::new(CoreStats::new(std::iter::empty()));
+    let core = CoreContext::new(&server, &Core::new(name_and_subcommand).unwrap(), counts);
     let address = PeerAddress::Unix { pid: None, uid: 0, gid: 0 };
-    let mut link = core.link(&Peer { id: 1, address, certificate: None });
+    let mut connection = core.new_connection(&Peer { id: 1, address, certificate: None });
     let keys: Vec<Vec<u8>> = (0..KEYS).map(|key| format!("{{n}},{key}").into_bytes()).collect();
-    let namespace = core.records.make(b"{n},", 0).unwrap().namespace;
+    let namespace = core.records.resolve_or_create(b"{n},", 0).unwrap().namespace;
     for key in 0..KEYS {
         session.put(namespace, key.to_string().as_bytes(), b"old").unwrap();
     }
     OTHER.with(|other| other.set((session, namespace)).unwrap());
-    let mut client = Client {
-        catalogue: &CATALOGUE,
+    let mut ctx = CommandContext {
+        table: &CATALOGUE,
         server: &server,
         records: &core.records,
-        link: &mut link,
+        connection: &mut connection,
         txn: None,
     };
 
-    let asked = keys.iter().map(|key| (0, KeptArgs::from_iter([b"GET", key.as_slice()])));
-    client.link.queue = Some(Queue { requests: asked.collect(), ..Queue::default() });
+    let lookup = keys.iter().map(|key| (0, OwnedArgs::from_iter([b"GET", key.as_slice()])));
+    ctx.connection.queue =
+        Some(CommandQueue { requests: lookup.collect(), ..CommandQueue::default() });
     let mut output = Vec::new();
     let mut reply = Reply::new(&mut output, RespVersion::Resp2);
-    exec(&mut client, Args::default(), &mut reply).unwrap();
+    exec(&mut ctx, Args::default(), &mut reply).unwrap();
     assert!(output.starts_with(b"*100\r\n$3\r\nnew\r\n$3\r\nold\r\n"), "{}", output.escape_ascii());
     assert_eq!(READS.replace(0), 2 * KEYS, "both runs read all");
 
@@ -94,7 +95,7 @@ fn what_a_transaction_reads_is_judged_behind_its_last_read() {
         let (session, namespace) = other.get().unwrap();
         session.put(*namespace, b"0", b"old").unwrap();
     });
-    let found = client.change(|change| {
+    let found = ctx.change(|change| {
         let mut all = Vec::new();
         for key in &keys {
             let found = change.read(key);
@@ -103,7 +104,7 @@ fn what_a_transaction_reads_is_judged_behind_its_last_read() {
         }
         // What is refused because of reads that do not fit together is not refused.
         match all.first() {
-            Some(first) if first == b"old" => Err(Refusal::SYNTAX.into()),
+            Some(first) if first == b"old" => Err(ErrorReply::SYNTAX.into()),
             _ => Ok(all),
         }
     });

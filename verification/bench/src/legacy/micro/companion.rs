@@ -147,19 +147,3 @@ pub fn at_once(mut started: Vec<Companion>) -> Result<Took> {
     }
     Ok(Took { wall_ns: last_ns.saturating_sub(first_ns), used_ns })
 }
-
-/// `writers` processes insert `ops` records each, all from the same moment on. Returns nanoseconds
-/// for each write: wall time from the first start to the last end, over all writes; and the
-/// processor time of all of them.
-///
-/// # Errors
-/// If one of them failed.
-pub fn writers(target: &str, path: &Path, writers: u64, terms: &Terms) -> Result<[f64; 2]> {
-    let mut started = Vec::new();
-    for records in 0..writers {
-        let terms = Terms { records, ..*terms };
-        started.push(Companion::start(Role::Insert, target, path, &terms)?);
-    }
-    let Took { wall_ns, used_ns } = at_once(started)?;
-    Ok([wall_ns, used_ns].map(|ns| crate::stat::sequence_average(ns, writers * terms.ops)))
-}

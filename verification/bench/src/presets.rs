@@ -1,0 +1,184 @@
+//! Presets: documented sets of runs with fixed options, and the goals that their figures are held
+//! against.
+//!
+//! A preset is a list of cases. A case is a run of one workload, given as words of the command line
+//! of `bench run`. Options that the user gives replace those of the case.
+
+mod outcome;
+mod thesis;
+mod txn;
+
+pub use outcome::{Measured, goals, summary};
+
+use nearstate_model::{Error, Result};
+
+/// A set of runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Preset {
+    /// The word of the command line.
+    pub name: &'static str,
+    /// The workload of all of its cases.
+    pub workload: &'static str,
+    /// What it measures, in a sentence.
+    pub about: &'static str,
+    /// Its runs, in order.
+    pub cases: &'static [Case],
+}
+
+/// One run of a preset.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// Its name within the preset, and a part of the names of its files.
+    pub name: &'static str,
+    /// Options of `bench run`, as `--name value` or `--name`, separated by spaces.
+    pub words: &'static str,
+    /// What its figures must reach.
+    pub goals: &'static [Goal],
+}
+
+/// A bound on a figure of a target.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Goal {
+    /// The target needs at most so many nanoseconds for an operation of one client.
+    NsAtMost(&'static str, f64),
+    /// The target does at least so many operations per second, over all clients.
+    RateAtLeast(&'static str, f64),
+    /// The target does at least so many times the rate of a peer.
+    TimesPeer(&'static str, &'static str, f64),
+    /// The target needs at most so many times what it needs in another case of the preset.
+    TimesCase(&'static str, &'static str, f64),
+    /// The target's servers need at most so many times the processor time of a peer's servers.
+    ServerTimePeer(&'static str, &'static str, f64),
+    /// A record takes at most so many bytes.
+    BytesAtMost(&'static str, f64),
+}
+
+/// Every preset.
+pub fn all() -> impl Iterator<Item = Preset> {
+    thesis::PRESETS.into_iter().chain(txn::PRESETS)
+}
+
+/// Names that stand for several presets.
+const GROUPS: [(&str, &[&str]); 2] = [
+    ("thesis", &["thesis-1", "thesis-2", "thesis-3", "thesis-4", "thesis-5", "thesis-6"]),
+    (
+        "thesis-numa",
+        &["thesis-numa-1", "thesis-numa-2", "thesis-numa-3", "thesis-numa-4", "thesis-numa-5"],
+    ),
+];
+
+/// The presets of this name, which may be that of a group.
+///
+/// # Errors
+/// `BadArgument` with all names, if there is none.
+pub fn named(name: &str) -> Result<Vec<Preset>> {
+    let members = GROUPS.iter().find(|(group, _)| *group == name).map(|(_, members)| *members);
+    let wanted = members.unwrap_or(std::slice::from_ref(&name));
+    let presets: Vec<Preset> = all().filter(|preset| wanted.contains(&preset.name)).collect();
+    if presets.is_empty() {
+        let groups = GROUPS.iter().map(|(group, _)| *group);
+        let names: Vec<&str> = groups.chain(all().map(|preset| preset.name)).collect();
+        return Err(Error::BadArgument {
+            detail: format!("unknown preset {name:?}, expected one of {}", names.join(", ")),
+        });
+    }
+    Ok(presets)
+}
+
+/// The command line of a case: `run`, the workload, the options of the case that `given` does not
+/// replace, and `given` without its `--preset`.
+pub fn command_line(preset: &Preset, case: &Case, given: &[String]) -> Vec<String> {
+    let mut out = vec!["run".to_owned()];
+    let own = without_preset(given);
+    if !own.iter().any(|word| word == preset.workload) {
+        out.push(preset.workload.to_owned());
+    }
+    let mut words = case.words.split_whitespace().peekable();
+    while let Some(option) = words.next() {
+        let value = words.next_if(|word| !word.starts_with("--"));
+        if !is_given(&own, option) {
+            out.push(option.to_owned());
+            out.extend(value.map(str::to_owned));
+        }
+    }
+    out.extend(own);
+    out
+}
+
+fn is_given(words: &[String], option: &str) -> bool {
+    words.iter().any(|word| {
+        word.strip_prefix(option).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+    })
+}
+
+fn without_preset(words: &[String]) -> Vec<String> {
+    let mut out = Vec::new();
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        if word == "--preset" {
+            words.next();
+        } else if !word.starts_with("--preset=") {
+            out.push(word.clone());
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{targets, workloads};
+    use std::collections::BTreeSet;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: crate::options::Options,
+    }
+
+    fn words(text: &str) -> Vec<String> {
+        text.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn options_of_the_user_replace_those_of_a_case() {
+        let case = Case { name: "a", words: "--variant put --ops 10 --own-records", goals: &[] };
+        let preset = Preset { name: "p", workload: "micro", about: "", cases: &[] };
+        let line = command_line(&preset, &case, &words("--preset p --ops=7 --json"));
+        assert_eq!(line.join(" "), "run micro --variant put --own-records --ops=7 --json");
+        let line = command_line(&preset, &case, &words("micro --preset=p --variant view"));
+        assert_eq!(line.join(" "), "run --ops 10 --own-records micro --variant view");
+    }
+
+    #[test]
+    fn every_case_is_a_command_line_of_a_known_workload_and_its_goals_name_targets() {
+        for preset in all() {
+            let blueprint = workloads::named(preset.workload).unwrap();
+            let names: BTreeSet<&str> = preset.cases.iter().map(|case| case.name).collect();
+            assert_eq!(names.len(), preset.cases.len(), "{}: names are unique", preset.name);
+            for case in preset.cases {
+                let line = command_line(&preset, case, &[]);
+                let options = <Line as clap::Parser>::try_parse_from(&line)
+                    .map_or_else(|e| panic!("{line:?}: {e}"), |line| line.options);
+                let variants = blueprint.variants();
+                if let Some(variant) = &options.variant {
+                    assert!(variants.iter().any(|(name, _)| name == variant), "{line:?}");
+                }
+                for target in &options.targets {
+                    assert!(targets::named(target).is_ok(), "{line:?}");
+                }
+                for goal in case.goals {
+                    outcome::check_names(goal, &names, &options.targets);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn groups_have_only_presets_that_exist() {
+        for (group, members) in GROUPS {
+            assert_eq!(named(group).unwrap().len(), members.len(), "{group}");
+        }
+        assert!(named("thesis-9").unwrap_err().to_string().contains("thesis-numa"));
+    }
+}

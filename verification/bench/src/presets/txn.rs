@@ -1,0 +1,6 @@
+//! Presets of transactions.
+
+use super::Preset;
+
+/// All of them.
+pub(super) const PRESETS: [Preset; 0] = [];

@@ -1,0 +1,341 @@
+//! WhiteDB, the memory-centric back-end of paper 1.
+//!
+//! Its library is GPL-3.0, so nothing of it is linked here: each client has a process of a separate
+//! C program (`verification/peers/whitedb`), which is compiled when it is first needed and runs
+//! whole blocks of operations. A block costs two messages over pipes. The target takes the workload
+//! `micro` only: a table of plain values.
+
+use super::{Abilities, Database, Need, Target, Way};
+use crate::access::{Access, Body, Change, Connection, Entry, Hear, Parts, Schema, Table, Tag};
+use crate::keeper::{own_program, system};
+use crate::operations::{Block, Operation};
+use nearstate_model::{Error, Result};
+use std::io::{BufRead as _, BufReader, BufWriter, Read as _, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::{env, fs};
+
+const INSTALL: &str = "apt-get install -y libwgdb-dev gcc";
+
+/// Where distributions put the library's header.
+const HEADERS: [&str; 2] = ["/usr/include/whitedb/dbapi.h", "/usr/local/include/whitedb/dbapi.h"];
+
+/// Names the folder of the peers' sources.
+const SOURCE_VARIABLE: &str = "NEARSTATE_PEERS";
+const SOURCE: &str = "verification/peers/whitedb/node.c";
+
+/// The layout in which the lock is held for a block of puts, as in the thesis.
+const BLOCK_LOCK: &str = "block-lock";
+
+/// Bytes of a segment beside those of its records.
+const SEGMENT_BYTES: u64 = 128 << 20;
+
+const PLAIN: &str = "only tables of plain values, without tags, are stored in it";
+
+/// The target.
+#[derive(Clone, Copy, Debug)]
+pub struct WhiteDbTarget;
+
+impl Target for WhiteDbTarget {
+    fn name(&self) -> &'static str {
+        "whitedb"
+    }
+
+    fn version(&self) -> Result<String> {
+        built()?;
+        let output =
+            Command::new("dpkg-query").args(["-W", "-f=${Version}", "libwgdb-dev"]).output();
+        let version = output.ok().filter(|o| o.status.success()).map_or_else(
+            || "of unknown version".to_owned(),
+            |o| String::from_utf8_lossy(&o.stdout).trim().to_owned(),
+        );
+        Ok(format!("libwgdb {version}, in a process of its own"))
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            delta: Way::Declined(PLAIN),
+            unique_tag: Way::Declined(PLAIN),
+            transaction: Way::Declined("its lock covers the database, and it cannot abort"),
+            scan: Way::Declined("no cursor in the order of keys that inserts do not disturb"),
+            pipeline: Way::Native,
+            shared: Way::Native,
+            walk: Way::Native,
+        }
+    }
+
+    fn has_layout(&self, layout: &str) -> Result<bool> {
+        Ok(layout == BLOCK_LOCK)
+    }
+
+    fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
+        let each = need.record_bytes.saturating_mul(2).saturating_add(512);
+        let bytes = need.records.saturating_mul(each).saturating_add(SEGMENT_BYTES);
+        // The key holds this process's number; the keeping process refuses a key that exists.
+        let key = 0x6E73_0000 | (std::process::id() & 0xFFFF);
+        let mut keep = Pipes::start(&["keep", &key.to_string(), &bytes.to_string()])?;
+        keep.number()?;
+        let lock = if need.layout.as_deref() == Some(BLOCK_LOCK) { "block" } else { "record" };
+        Ok(Box::new(Segment { address: format!("{key} {lock}"), _keep: keep }))
+    }
+
+    fn connect(&self, address: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
+        let is_plain =
+            schema.tables.iter().all(|table| table.parts.len() == 1 && table.tags.is_empty());
+        let (key, lock) = address.split_once(' ').unwrap_or((address, "record"));
+        if schema.tables.len() != 1 || !is_plain {
+            return Err(Error::BadArgument { detail: format!("whitedb: {PLAIN}: use micro") });
+        }
+        let pipes = Pipes::start(&["serve", key, lock])?;
+        Ok(Box::new(WhiteDbConnection { pipes, values: Vec::new(), value: Vec::new() }))
+    }
+}
+
+/// A database in a System V shared memory segment. The keeping process removes it when its standard
+/// input ends, so also when this process is killed.
+#[derive(Debug)]
+struct Segment {
+    address: String,
+    _keep: Pipes,
+}
+
+impl Database for Segment {
+    fn address(&self) -> String {
+        self.address.clone()
+    }
+
+    fn memory_bytes(&mut self) -> Option<u64> {
+        None
+    }
+}
+
+/// A process of the C program.
+#[derive(Debug)]
+struct Pipes {
+    child: Child,
+    requests: Option<BufWriter<ChildStdin>>,
+    replies: BufReader<ChildStdout>,
+}
+
+impl Drop for Pipes {
+    fn drop(&mut self) {
+        drop(self.requests.take());
+        let _ = self.child.wait();
+    }
+}
+
+impl Pipes {
+    fn start(words: &[&str]) -> Result<Self> {
+        let mut command = Command::new(built()?);
+        // The library prints to the program's standard error.
+        command.args(words).process_group(0).stderr(Stdio::null());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(|e| system("starting whitedb-node", &e))?;
+        let (Some(requests), Some(replies)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(Error::Backend { detail: "whitedb-node has no pipes".to_owned() });
+        };
+        let (requests, replies) = (BufWriter::new(requests), BufReader::new(replies));
+        Ok(Self { child, requests: Some(requests), replies })
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        let requests = self.requests.as_mut();
+        requests.map_or(Ok(()), |to| to.write_all(bytes)).map_err(|e| gone(&e))
+    }
+
+    fn request(&mut self, letter: u8, count: usize) -> Result<()> {
+        self.send(&[letter])?;
+        self.count(count)
+    }
+
+    fn count(&mut self, count: usize) -> Result<()> {
+        let count = u32::try_from(count)
+            .map_err(|_| Error::BadArgument { detail: format!("{count} is too large a block") })?;
+        self.send(&count.to_ne_bytes())
+    }
+
+    /// The number that answers a request.
+    fn number(&mut self) -> Result<u64> {
+        if let Some(requests) = &mut self.requests {
+            requests.flush().map_err(|e| gone(&e))?;
+        }
+        let mut bytes = [0; 8];
+        self.replies.read_exact(&mut bytes).map_err(|e| gone(&e))?;
+        match u64::from_ne_bytes(bytes) {
+            u64::MAX => {
+                let mut detail = String::new();
+                self.replies.read_line(&mut detail).map_err(|e| gone(&e))?;
+                Err(Error::Backend { detail: detail.trim_end().to_owned() })
+            }
+            number => Ok(number),
+        }
+    }
+}
+
+fn gone(e: &std::io::Error) -> Error {
+    system("talking to whitedb-node", e)
+}
+
+#[derive(Debug)]
+struct WhiteDbConnection {
+    pipes: Pipes,
+    /// The values that the process has.
+    values: Vec<Vec<u8>>,
+    value: Vec<u8>,
+}
+
+impl WhiteDbConnection {
+    fn send_values(&mut self, values: &[Vec<u8>]) -> Result<()> {
+        if self.values == values {
+            return Ok(());
+        }
+        self.values = values.to_vec();
+        self.pipes.request(b'V', values.len())?;
+        for value in values {
+            self.pipes.count(value.len())?;
+            self.pipes.send(value)?;
+        }
+        Ok(())
+    }
+}
+
+impl Access for WhiteDbConnection {
+    fn read(&mut self, _: Table, key: &[u8], _: Parts, hear: &mut Hear<'_>) -> Result<bool> {
+        self.pipes.request(b'r', key.len())?;
+        self.pipes.send(key)?;
+        let Some(bytes) = self.pipes.number()?.checked_sub(1) else { return Ok(false) };
+        self.value.resize(usize::try_from(bytes).unwrap_or(usize::MAX), 0);
+        self.pipes.replies.read_exact(&mut self.value).map_err(|e| gone(&e))?;
+        hear(0, &self.value);
+        Ok(true)
+    }
+
+    fn put(&mut self, _: Table, entry: &Entry<'_>) -> Result<()> {
+        let value = entry.parts.first().map_or(&[][..], |(_, bytes)| bytes);
+        self.pipes.request(b'P', entry.key.len())?;
+        self.pipes.send(entry.key)?;
+        self.pipes.count(value.len())?;
+        self.pipes.send(value)?;
+        self.pipes.number().map(drop)
+    }
+
+    fn change(&mut self, _: Table, _: &Change<'_>) -> Result<bool> {
+        Err(declined())
+    }
+
+    fn delete(&mut self, _: Table, _: &[u8], _: &[Tag<'_>]) -> Result<bool> {
+        Err(declined())
+    }
+
+    fn find(
+        &mut self,
+        _: Table,
+        _: Tag<'_>,
+        _: Parts,
+        _: &mut Vec<u8>,
+        _: &mut Hear<'_>,
+    ) -> Result<bool> {
+        Err(declined())
+    }
+
+    fn scan(
+        &mut self,
+        _: Table,
+        _: &[u8],
+        _: usize,
+        _: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        Err(declined())
+    }
+}
+
+fn declined() -> Error {
+    Error::BadArgument { detail: "whitedb: only whole values are read and written".to_owned() }
+}
+
+impl Connection for WhiteDbConnection {
+    fn transact(&mut self, _: &mut Body<'_>) -> Result<()> {
+        Err(declined())
+    }
+
+    fn run_block(&mut self, operation: Operation, block: Block<'_>) -> Result<u64> {
+        let letter = match operation {
+            Operation::View | Operation::BatchView => b'v',
+            Operation::Copy | Operation::BatchCopy => b'c',
+            Operation::Chain => b'h',
+            Operation::Put => b'p',
+            Operation::Walk => return self.walk(crate::access::OPERATIONS),
+        };
+        if operation == Operation::Put {
+            self.send_values(block.values)?;
+        }
+        self.pipes.request(letter, block.keys.len())?;
+        self.pipes.send(block.keys.as_flattened())?;
+        self.pipes.number()
+    }
+
+    fn walk(&mut self, _: Table) -> Result<u64> {
+        self.pipes.request(b'w', 0)?;
+        self.pipes.number()
+    }
+}
+
+/// The C program, compiled beside this program if it is older than its source.
+fn built() -> Result<PathBuf> {
+    if !HEADERS.iter().any(|h| Path::new(h).exists()) {
+        return Err(Error::BadArgument {
+            detail: format!("the WhiteDB library is not installed: {INSTALL}"),
+        });
+    }
+    let source = source()?;
+    let own = own_program()?;
+    let folder = own.parent().map_or_else(env::temp_dir, |p| p.join("peers"));
+    fs::create_dir_all(&folder).map_err(|e| {
+        system(&format!("creating {}: give a folder that can be written", folder.display()), &e)
+    })?;
+    let program = folder.join("whitedb-node");
+    let changed = |path: &Path| fs::metadata(path).and_then(|m| m.modified());
+    if let (Ok(program_changed), Ok(source_changed)) = (changed(&program), changed(&source))
+        && program_changed >= source_changed
+    {
+        return Ok(program);
+    }
+    compile(&source, &program)?;
+    Ok(program)
+}
+
+fn compile(source: &Path, program: &Path) -> Result<()> {
+    // Two runs may compile at the same time: each into a file of its own, which is then renamed.
+    let own = program.with_extension(std::process::id().to_string());
+    let output = Command::new("cc")
+        .args(["-O3", "-Wall", "-o"])
+        .args([&own, source])
+        .args(["-lwgdb", "-lm"])
+        .output()
+        .map_err(|e| system(&format!("starting cc for whitedb-node: {INSTALL}"), &e))?;
+    if !output.status.success() {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        return Err(Error::Backend {
+            detail: format!("cc could not build {}: {}", source.display(), errors.trim()),
+        });
+    }
+    fs::rename(&own, program).map_err(|e| system("installing whitedb-node", &e))
+}
+
+/// The source of the C program: below the folder that a variable names, around this program, or
+/// where this program was built.
+fn source() -> Result<PathBuf> {
+    let named = env::var_os(SOURCE_VARIABLE).map(|p| PathBuf::from(p).join("whitedb/node.c"));
+    let own = own_program()?;
+    let around = own.ancestors().map(|a| a.join(SOURCE));
+    let built_from = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().map(|a| a.join(SOURCE));
+    named.into_iter().chain(around).chain(built_from).find(|p| p.exists()).ok_or_else(|| {
+        Error::BadArgument {
+            detail: format!(
+                "{SOURCE} does not exist: run from a checkout, or set {SOURCE_VARIABLE} to the \
+                 folder verification/peers"
+            ),
+        }
+    })
+}
