@@ -38,7 +38,7 @@ impl Place {
 
 /// An object with these bytes, committed.
 fn object(session: &Session, bytes: &[u8]) -> Address {
-    let made = session.transact::<_, nearstate_store::Error>(|txn| {
+    let made = session.transact::<_, Error>(|txn| {
         let address = txn.alloc(bytes.len())?;
         txn.open_write(address, |object| object.copy_from_slice(bytes))?;
         Ok(address)
@@ -226,13 +226,13 @@ fn of_two_writers_of_an_object_one_is_refused() {
     let txn = session.begin().unwrap();
     txn.open_read(address).unwrap();
     txn.open_write(second, |bytes| bytes[0] = b'3').unwrap();
-    other.transact::<_, nearstate_store::Error>(|txn| txn.free(address)).unwrap();
+    other.transact::<_, Error>(|txn| txn.free(address)).unwrap();
     assert!(matches!(txn.commit(), Err(Error::Conflict { .. })));
     // And what is freed is written meanwhile.
     let txn = session.begin().unwrap();
     txn.free(second).unwrap();
     other
-        .transact::<_, nearstate_store::Error>(|txn| {
+        .transact::<_, Error>(|txn| {
             txn.open_write(second, |bytes| bytes[0] = b'4')
         })
         .unwrap();
@@ -265,7 +265,7 @@ fn objects_and_records_by_key_commit_together() {
     drop(txn);
     assert!(session.get(sockets, b"port-36412").unwrap().is_none());
     session.transact(open).unwrap();
-    let found = other.transact::<_, nearstate_store::Error>(|txn| {
+    let found = other.transact::<_, Error>(|txn| {
         let record = txn.get(sockets, b"port-36412")?.unwrap();
         let bits = u64::from_le_bytes(record.bytes().try_into().unwrap());
         let address = Address::from_bits(bits).unwrap();
@@ -355,7 +355,7 @@ fn sizes_have_bounds() {
     let empty = object(&session, b"");
     assert_eq!(read(&session, empty).unwrap(), b"");
     let large = session.transact(|txn| txn.alloc(70 << 20)).unwrap();
-    let tail = session.transact::<_, nearstate_store::Error>(|txn| {
+    let tail = session.transact::<_, Error>(|txn| {
         Ok(txn.open_read_range(large, (70 << 20) - 4..)?.to_vec())
     });
     assert_eq!(tail.unwrap(), [0; 4]);
@@ -506,7 +506,7 @@ mod rings {
         let place = place();
         let session = place.region.session().unwrap();
         let heads = session
-            .transact::<_, nearstate_store::Error>(|txn| Ok([ring(txn)?, ring(txn)?]))
+            .transact::<_, Error>(|txn| Ok([ring(txn)?, ring(txn)?]))
             .unwrap();
         let made: i64 = std::thread::scope(|scope| {
             let workers: Vec<_> = (1..4_u64)
@@ -544,7 +544,7 @@ mod rings {
             workers.into_iter().map(|worker| worker.join().unwrap()).sum()
         });
         let all = session
-            .transact::<_, nearstate_store::Error>(|txn| {
+            .transact::<_, Error>(|txn| {
                 Ok([walk(txn, heads[0])?, walk(txn, heads[1])?].concat())
             })
             .unwrap();
