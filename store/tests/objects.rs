@@ -231,11 +231,7 @@ fn of_two_writers_of_an_object_one_is_refused() {
     // And what is freed is written meanwhile.
     let txn = session.begin().unwrap();
     txn.free(second).unwrap();
-    other
-        .transact::<_, Error>(|txn| {
-            txn.open_write(second, |bytes| bytes[0] = b'4')
-        })
-        .unwrap();
+    other.transact::<_, Error>(|txn| txn.open_write(second, |bytes| bytes[0] = b'4')).unwrap();
     assert!(matches!(txn.commit(), Err(Error::Conflict { .. })));
     assert_eq!(read(&session, second).unwrap(), b"4000");
     // Freed by two: once.
@@ -355,9 +351,8 @@ fn sizes_have_bounds() {
     let empty = object(&session, b"");
     assert_eq!(read(&session, empty).unwrap(), b"");
     let large = session.transact(|txn| txn.alloc(70 << 20)).unwrap();
-    let tail = session.transact::<_, Error>(|txn| {
-        Ok(txn.open_read_range(large, (70 << 20) - 4..)?.to_vec())
-    });
+    let tail = session
+        .transact::<_, Error>(|txn| Ok(txn.open_read_range(large, (70 << 20) - 4..)?.to_vec()));
     assert_eq!(tail.unwrap(), [0; 4]);
     let txn = session.begin().unwrap();
     let refused = txn.alloc(limits::VALUE_BYTES_MAX + 1);
@@ -505,9 +500,7 @@ mod rings {
     fn linked_objects_stay_whole_while_threads_relink_them() {
         let place = place();
         let session = place.region.session().unwrap();
-        let heads = session
-            .transact::<_, Error>(|txn| Ok([ring(txn)?, ring(txn)?]))
-            .unwrap();
+        let heads = session.transact::<_, Error>(|txn| Ok([ring(txn)?, ring(txn)?])).unwrap();
         let made: i64 = std::thread::scope(|scope| {
             let workers: Vec<_> = (1..4_u64)
                 .map(|thread| {
@@ -544,9 +537,7 @@ mod rings {
             workers.into_iter().map(|worker| worker.join().unwrap()).sum()
         });
         let all = session
-            .transact::<_, Error>(|txn| {
-                Ok([walk(txn, heads[0])?, walk(txn, heads[1])?].concat())
-            })
+            .transact::<_, Error>(|txn| Ok([walk(txn, heads[0])?, walk(txn, heads[1])?].concat()))
             .unwrap();
         assert_eq!(i64::try_from(all.len()), Ok(made));
         assert_eq!(session.objects().unwrap().count, all.len() as u64 + 2);
