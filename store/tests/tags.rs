@@ -332,7 +332,7 @@ fn a_required_tag_is_asked_of_every_new_record() {
     session.patch(blocks, b"a", &[change], Condition::Always).unwrap();
     // A transaction may be used while it looks for records.
     session
-        .transact::<_, nearstate_store::Error>(|txn| {
+        .transact::<_, Error>(|txn| {
             let mut seen = 0;
             txn.find_all(ns, "supi", Values::Equal(b"imsi-1"), |key| {
                 seen += usize::from(txn.get(ns, key).unwrap().is_some());

@@ -128,7 +128,7 @@ fn a_transaction_may_touch_thousands_of_records_and_no_more() {
         .unwrap();
     assert_eq!(session.count(ue).unwrap(), keys.len() as u64);
     session
-        .transact::<_, nearstate_store::Error>(|txn| {
+        .transact::<_, Error>(|txn| {
             for (number, key) in keys.iter().enumerate() {
                 match number % 3 {
                     0 => assert!(txn.delete(ue, key.as_bytes())?),
@@ -174,7 +174,7 @@ fn blocks_change_with_values_and_show_in_the_transaction() {
         })
         .unwrap();
     session
-        .transact::<_, nearstate_store::Error>(|txn| {
+        .transact::<_, Error>(|txn| {
             txn.patch(contexts, b"imsi-1", &[change("auth", Some(b"l"))])?;
             txn.patch(contexts, b"imsi-1", &[change("loc", Some(b"cell 5"))])?;
             let record = txn.get(contexts, b"imsi-1")?.unwrap();
@@ -252,7 +252,7 @@ fn what_a_transaction_reads_is_consistent_while_others_write() {
             let mut seen = 0_u64;
             while !is_over.load(Ordering::Acquire) || seen == 0 {
                 let sum: u64 = session
-                    .transact::<_, nearstate_store::Error>(|txn| {
+                    .transact::<_, Error>(|txn| {
                         (0..ACCOUNTS)
                             .map(|account| {
                                 let record = txn.get(ue, &account.to_le_bytes())?;
@@ -333,7 +333,7 @@ fn many_are_deleted_at_one_instant_or_the_reads_did_not_fit_together() {
     // Once more what the transaction itself has written, and read before.
     session.put(ns, b"a", b"1").unwrap();
     session
-        .transact::<_, nearstate_store::Error>(|txn| {
+        .transact::<_, Error>(|txn| {
             assert!(txn.get(ns, b"a")?.is_some());
             txn.put(ns, b"b", b"2")?;
             let those = [(ns, b"a".as_slice()), (ns, b"b"), (ns, b"c"), (ns, b"b")];
