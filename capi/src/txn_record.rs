@@ -2,8 +2,8 @@
 
 use nearstate_store::Metadata;
 
-use crate::border::{Out, borrow, guard};
 use crate::bytes::ns_bytes;
+use crate::ffi::{Out, borrow, guard};
 use crate::metadata::ns_metadata;
 use crate::patch::ns_block_change_list;
 use crate::session::ns_namespace;
