@@ -5,12 +5,13 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
 
-use nearstate_store::{BlockChange, Condition, Outcome, Region, Session};
+use nearstate_store::{BlockChange, Condition, Outcome, Session};
 
 use super::history::{HistoryLine, ReadValue, WrittenValue};
 use super::model::{ACCOUNTS, BLOCKS, FIRSTS, HistoryModel, NAMES, NODES, PLAIN, Payload, RECORDS};
 use super::recorded_txn::{KeyMap, OperationError, RecordedTxn, RoundContext, encode};
 use crate::clock::now_ns;
+use crate::region_access::open_session;
 use crate::rng::{Rng, percent, seeded};
 
 /// The file of a process's operations.
@@ -41,8 +42,7 @@ impl RoundCommand {
 
 /// Executes every round that standard input names, until it ends.
 pub(crate) fn run(folder: &Path, me: u16) -> Result<(), String> {
-    let region = Region::attach(&folder.join("region")).map_err(|e| format!("attach: {e}"))?;
-    let session = region.session().map_err(|e| format!("session: {e}"))?;
+    let session = open_session(&folder.join("region"))?;
     let places = KeyMap::open(&session)?;
     let path = path_of(folder, me);
     let file = OpenOptions::new().append(true).create(true).open(&path);
@@ -71,8 +71,8 @@ pub(crate) fn run(folder: &Path, me: u16) -> Result<(), String> {
             }
         })?;
         let mut out = std::io::stdout().lock();
-        let error_output = writeln!(out, "done {}", round.number).and_then(|()| out.flush());
-        error_output.map_err(|e| format!("standard output: {e}"))?;
+        let written = writeln!(out, "done {}", round.number).and_then(|()| out.flush());
+        written.map_err(|e| format!("standard output: {e}"))?;
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use nearstate_store::{
 use serde_json::{Value, json};
 
 use crate::rng::{Rng, seeded};
-use crate::spawn::{ChildCommand, was_killed};
+use crate::spawn::{ChildCommand, errors_path, kill};
 use crate::tags::stress::replay::StreamReplay;
 use crate::tags::stress::worker::{open, path_of};
 use crate::verify::check_clean;
@@ -236,20 +236,13 @@ impl TagStress<'_> {
             self.rng.u64(..).to_string(),
             "0".to_owned(),
         ];
-        let errors = self.options.folder.join(format!("{role}-{number}.errors"));
+        let errors = errors_path(&self.options.folder, &format!("{role}-{number}"));
         self.starter.start(&words, &[], &errors)
     }
 
     fn kill(&self, slot: &mut ChildSlot) -> Result<(), String> {
-        let _ = slot.child.kill();
-        let status = slot.child.wait().map_err(|e| format!("wait: {e}"))?;
-        if was_killed(status) {
-            return Ok(());
-        }
         let name = format!("{}-{}", slot.role, slot.number);
-        let errors = self.options.folder.join(format!("{name}.errors"));
-        let error_output = fs::read_to_string(errors).unwrap_or_default();
-        Err(format!("{name} exited with {status}: {}", error_output.trim()))
+        kill(&mut slot.child, &name, &errors_path(&self.options.folder, &name))
     }
 
     fn kill_one(&mut self) -> Result<(), String> {
