@@ -2,6 +2,7 @@
 //! instruction, more histories, more random commands and more random input.
 
 use crate::{packages, run};
+use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
@@ -87,7 +88,7 @@ pub(crate) fn all(root: &Path, args: &[String]) -> Result<bool, String> {
         let result = if done.is_ok() { "ok" } else { "FAIL" };
         is_success &= done.is_ok();
         let minutes = begun.elapsed().as_secs_f64() / 60.0;
-        table.push_str(&format!("{result:<5} {minutes:>6.1} min  {}\n", part.what));
+        let _ = writeln!(table, "{result:<5} {minutes:>6.1} min  {}", part.what);
     }
     print!("\n{table}");
     Ok(is_success)

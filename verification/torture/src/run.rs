@@ -76,7 +76,7 @@ pub fn run(
     starter: &ChildCommand,
     tick: &mut dyn FnMut(&TortureReport),
 ) -> Result<TortureReport, String> {
-    let started = Instant::now();
+    let begin = Instant::now();
     fs::create_dir_all(&options.folder)
         .map_err(|e| format!("{}: {e}", options.folder.display()))?;
     let log = File::create(options.folder.join("log")).map_err(|e| format!("log: {e}"))?;
@@ -96,7 +96,7 @@ pub fn run(
         let _ = slot.child.kill();
         let _ = slot.child.wait();
     }
-    run.report.seconds = started.elapsed().as_secs_f64();
+    run.report.seconds = begin.elapsed().as_secs_f64();
     match done {
         Ok(()) => {
             fs::remove_dir_all(&options.folder).map_err(|e| format!("cannot clean up: {e}"))?;

@@ -80,7 +80,7 @@ pub fn run(
     starter: &ChildCommand,
     tick: &mut dyn FnMut(&NodeKillTotals),
 ) -> Result<NodeKillTotals, String> {
-    let started = Instant::now();
+    let begin = Instant::now();
     let folder = &options.folder;
     fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let clients = 0..usize::from(options.clients);
@@ -101,7 +101,7 @@ pub fn run(
         let _ = child.kill();
         let _ = child.wait();
     }
-    run.totals.seconds = started.elapsed().as_secs_f64();
+    run.totals.seconds = begin.elapsed().as_secs_f64();
     run.totals.starts_us.sort_unstable();
     match done {
         Ok(()) => {
@@ -196,7 +196,7 @@ impl NodeKillRun<'_> {
 
     /// Waits until each embedded writer has completed more operations.
     fn wait_for_embedded(&mut self, when: &str) -> Result<u64, String> {
-        let started = Instant::now();
+        let begin = Instant::now();
         let before = self.progress()?;
         loop {
             for at in 0..self.embedded.len() {
@@ -211,7 +211,7 @@ impl NodeKillRun<'_> {
             if more.clone().all(|more| more >= WHILE_DOWN) {
                 return Ok(more.sum());
             }
-            if started.elapsed() > WAIT_MAX {
+            if begin.elapsed() > WAIT_MAX {
                 return Err(format!("embedded writers make no progress {when}: {now:?}"));
             }
             std::thread::sleep(Duration::from_micros(200));
@@ -334,7 +334,7 @@ impl NodeKillRun<'_> {
         if counter == SharedCounter::Sockets {
             return readback::counter(session, counter);
         }
-        let started = Instant::now();
+        let begin = Instant::now();
         loop {
             let before = self.progress()?;
             let found = readback::counter(session, counter)?;
@@ -347,7 +347,7 @@ impl NodeKillRun<'_> {
                     )
                 });
             }
-            if started.elapsed() > WAIT_MAX {
+            if begin.elapsed() > WAIT_MAX {
                 return Err("the embedded writers were never idle".to_owned());
             }
         }

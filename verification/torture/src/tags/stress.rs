@@ -141,7 +141,7 @@ pub fn run(
     starter: &ChildCommand,
     tick: &mut dyn FnMut(&TagStressTotals),
 ) -> Result<TagStressTotals, String> {
-    let started = Instant::now();
+    let begin = Instant::now();
     let folder = &options.folder;
     fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let mut stress = TagStress {
@@ -157,7 +157,7 @@ pub fn run(
         let _ = slot.child.kill();
         let _ = slot.child.wait();
     }
-    stress.totals.seconds = started.elapsed().as_secs_f64();
+    stress.totals.seconds = begin.elapsed().as_secs_f64();
     match done {
         Ok(()) => {
             fs::remove_dir_all(folder).map_err(|e| format!("cannot clean up: {e}"))?;
@@ -214,8 +214,8 @@ impl TagStress<'_> {
         let until = self.options.kills.min(self.totals.kills + self.options.kills_per_check);
         while self.totals.kills < until {
             let pause = Duration::from_micros(self.rng.u64(..=self.options.pause_us_max));
-            let started = Instant::now();
-            while started.elapsed() < pause {
+            let begin = Instant::now();
+            while begin.elapsed() < pause {
                 self.drain(&mut stream, watch)?;
                 std::thread::sleep(Duration::from_micros(500));
             }
