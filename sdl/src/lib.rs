@@ -54,4 +54,5 @@ pub use open::open;
 pub use redis_storage::RedisStorage;
 pub use region_storage::RegionStorage;
 pub use storage::{Keys, Records, SyncStorage};
+pub use validate::{WRITE_BYTES_MAX, WRITE_RECORDS_MAX};
 pub use watch_fd::WatchFd;

@@ -367,15 +367,11 @@ impl SyncStorage for LocalStorage {
 
     fn set(&mut self, namespace: &str, pairs: &[(&[u8], &[u8])]) -> Result<()> {
         validate::namespace(namespace)?;
-        validate::count(pairs.len())?;
-        let mut keys = Vec::with_capacity(pairs.len());
-        for (key, value) in pairs {
-            validate::record(key, value)?;
-            keys.push(redis_key(namespace, key));
-        }
+        validate::set(pairs)?;
         if let Some(region) = self.region()? {
             return region.set(namespace, pairs);
         }
+        let keys: Vec<_> = pairs.iter().map(|(key, _)| redis_key(namespace, key)).collect();
         let mut args: Vec<&[u8]> = vec![b"MSET"];
         for (key, (_, value)) in keys.iter().zip(pairs) {
             args.extend([key.as_slice(), value]);
@@ -416,7 +412,7 @@ impl SyncStorage for LocalStorage {
         each: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<()> {
         validate::namespace(namespace)?;
-        validate::count(keys.len())?;
+        validate::read(keys.len())?;
         if let Some(region) = self.region()? {
             return region.visit(namespace, keys, each);
         }
@@ -437,7 +433,7 @@ impl SyncStorage for LocalStorage {
 
     fn remove(&mut self, namespace: &str, keys: &[&[u8]]) -> Result<()> {
         validate::namespace(namespace)?;
-        validate::count(keys.len())?;
+        validate::remove(keys)?;
         if let Some(region) = self.region()? {
             return region.remove(namespace, keys);
         }

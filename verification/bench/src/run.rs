@@ -4,13 +4,13 @@
 mod stand;
 mod ramp;
 
-use crate::legacy::access::display::Display;
-use crate::legacy::place::Places;
-use crate::legacy::protocol::monotonic_ns;
+use crate::clock::monotonic_ns;
+use crate::cpus::Places;
 use crate::machine::Machine;
 use crate::noise;
 use crate::options::Options;
 use crate::processes;
+use crate::progress::Display;
 use crate::result::{About, Drive, FORMAT, Run, TargetResult};
 use crate::space;
 use crate::table::counted;
