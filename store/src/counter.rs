@@ -38,7 +38,7 @@ impl Session {
             if self.create_counter(lookup, delta)? {
                 return Ok(());
             }
-            // Somebody else created it.
+            // Another session created it.
         }
     }
 

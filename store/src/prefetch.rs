@@ -1,6 +1,6 @@
 //! Asking the processor for what is about to be read or written, so that the cache misses of
 //! records that come one after the other overlap. Changes nothing and promises nothing: each look
-//! is a guess, which whoever reads afterwards is not bound by.
+//! is a guess, which does not bind the read that follows.
 
 use crate::index::internal::posting_key;
 use crate::read::{BATCH, BATCH_LINES};

@@ -1,4 +1,4 @@
-//! The shortest path in the house: reading a record.
+//! Reading a record, alone and in batches: the hot path of every reader.
 
 use nearstate_model::{Error, Result};
 

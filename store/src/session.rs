@@ -47,7 +47,7 @@ impl Region {
     }
 
     /// The region's file, opened anew for a process of this kernel that cannot or should not open
-    /// it by its path. Whoever has it may read and write every byte of the region.
+    /// it by its path. Its holder can read and write every byte of the region.
     ///
     /// # Errors
     /// `System` (no more files, the file is another's), `NotARegion` (it was replaced).
@@ -55,8 +55,8 @@ impl Region {
         self.memory.files()
     }
 
-    /// Attaches to a region by its file, as somebody else has opened it. `name` is what errors call
-    /// it.
+    /// Attaches to a region by descriptors that another process has opened. `name` is the path that
+    /// errors show.
     ///
     /// # Errors
     /// As [`Region::attach`]; `BadArgument` if the two descriptors are one open file.
@@ -113,7 +113,7 @@ impl Region {
         Ok(seen)
     }
 
-    /// True if there is a hidden namespace of this name.
+    /// True if the internal namespace of this name exists.
     pub(crate) fn has_internal(&self, name: &[u8]) -> Result<bool> {
         let seen = self.memory.inspect()?;
         Ok(seen.namespaces.iter().any(|namespace| namespace.name == name))
@@ -230,7 +230,7 @@ impl Session {
     }
 
     /// How many namespaces the region has, those that it keeps for itself included: it grows with
-    /// each that is made, so who wants to know of new ones lists them when it has changed.
+    /// each that is made, so list the namespaces when it has changed.
     ///
     /// Complexity: a load for each.
     ///

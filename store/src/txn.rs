@@ -274,8 +274,8 @@ impl Txn<'_> {
     /// Cost: linear in the bytes of all members, as is each change of a set.
     ///
     /// # Errors
-    /// As [`Txn::put_with_metadata`]; `WrongKind` in a namespace that is not mixed; `BadArgument`: a set
-    /// without members (delete the record), or with more than [`MEMBERS_OF_SET_MAX`].
+    /// As [`Txn::put_with_metadata`]; `WrongKind` in a namespace that is not mixed; `BadArgument`:
+    /// a set without members (delete the record), or with more than [`MEMBERS_OF_SET_MAX`].
     ///
     /// [`MEMBERS_OF_SET_MAX`]: nearstate_model::limits::MEMBERS_OF_SET_MAX
     pub fn put_members(
@@ -343,7 +343,8 @@ impl Txn<'_> {
     /// Cost: a copy of the value; of blocks above 512 bytes none.
     ///
     /// # Errors
-    /// `BadArgument` as [`Txn::put_with_metadata`]; `WrongKind` in a namespace of counters; `Conflict`,
+    /// `BadArgument` as [`Txn::put_with_metadata`]; `WrongKind` in a namespace of counters;
+    /// `Conflict`,
     /// `TransactionTooLarge`, `Damaged`.
     pub fn set_metadata(
         &self,
@@ -437,8 +438,8 @@ impl Txn<'_> {
     }
 
     /// The keys of a namespace that the transaction has written so far: each with true if it puts a
-    /// record there, false if it deletes it. For whoever walks a namespace within a transaction: a
-    /// walk meets what is in the region, which has none of this yet.
+    /// record there, false if it deletes it. For a scan within a transaction: the
+    /// scan returns the records of the region, which does not have these writes yet.
     pub fn written(&self, namespace: Namespace) -> Vec<(Vec<u8>, bool)> {
         let set = self.set.borrow();
         let entries = set.buffers.entries.iter();

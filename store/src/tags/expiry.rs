@@ -70,7 +70,7 @@ impl Session {
                 for entry in &new_value {
                     match self.end(tree, entry) {
                         Ok(is_ended) => collected.records += usize::from(is_ended),
-                        // Somebody else has it, or something keeps this one: the others go on.
+                        // Another session deletes it, or this one fails: continue with the others.
                         Err(Error::Conflict { .. }) => collected.has_more = true,
                         Err(error) => failed = failed.or(Some(error)),
                     }
@@ -115,7 +115,7 @@ impl Session {
         let is_there = ordered.remove(&mut set, root, &new_value.entry);
         let ended = is_there.and_then(|is_there| {
             if !is_there {
-                return Ok(false); // Somebody else was faster.
+                return Ok(false); // Another session was faster.
             }
             let hash = self.hash(&new_value.key);
             let (place, stored) = set.read(new_value.namespace, hash, &new_value.key)?;

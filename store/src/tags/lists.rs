@@ -96,9 +96,10 @@ impl List {
             };
             return Ok(ListPosition { number, place, is_there });
         }
-        let detail = "a tag's list of postings, which changes all the time; if nobody changes it, \
+        let detail =
+            "a tag's list of postings, which changes all the time; if no session changes it, \
                       check the region"
-            .to_owned();
+                .to_owned();
         Err(set.buffers.conflict(detail))
     }
 
@@ -343,11 +344,11 @@ mod tests {
     }
 
     fn parts(session: &Session, ns: Namespace) -> usize {
-        let hidden = Namespace { index: session.internal_table().unwrap(), kind: Kind::Value };
+        let internal = Namespace { index: session.internal_table().unwrap(), kind: Kind::Value };
         let (mut prefix, mut count) = (Vec::new(), 0);
         list_prefix(ns.index, 0, &mut prefix);
         session
-            .each_stored(hidden, &mut |cell| {
+            .each_stored(internal, &mut |cell| {
                 count += usize::from(cell.key()?.starts_with(&prefix));
                 Ok(())
             })

@@ -58,13 +58,13 @@ impl Session {
         if value.len() > TAG_VALUE_BYTES_MAX {
             return Ok(None);
         }
-        let hidden = self.member.table(self.internal_table()?)?;
+        let internal = self.member.table(self.internal_table()?)?;
         let mut key = Vec::with_capacity(8 + value.len());
         posting_key(namespace.index, known.id, value, &mut key);
         let hash = self.hash(&key);
         for _ in 0..TRANSACTION_TRIES {
             let _held = self.member.pin()?;
-            let posting = self.member.lookup_small(hidden, hash, &key)?;
+            let posting = self.member.lookup_small(internal, hash, &key)?;
             let Some((_, record)) = posting.record else { return Ok(None) };
             if let Some(view) = self.get(namespace, record)? {
                 if view.tags().any(|(name, found)| name == tag && found == value) {
@@ -112,7 +112,7 @@ impl Session {
     }
 
     /// As [`Session::find_all`], but goes over `most` entries of the index at the most: those of
-    /// records past their time are entries until somebody collects them. False if there are more.
+    /// records past their time are entries until they are collected. False if there are more.
     ///
     /// # Errors
     /// As [`Session::find_all`].
@@ -217,7 +217,7 @@ impl Txn<'_> {
     ///
     /// Records past their time are left out; each record that is looked at, also one of those, is
     /// part of what the transaction has read. What it has written itself is not in the index yet,
-    /// see [`Txn::find`]. Whoever only collects the keys calls this in [`Txn::validated_once`].
+    /// see [`Txn::find`]. To collect only the keys, call this within [`Txn::validated_once`].
     ///
     /// # Errors
     /// As [`Session::find_all`]; `Conflict`: what was read earlier is not so any more;

@@ -386,7 +386,8 @@ impl<'s> WriteSet<'s> {
         let [stripe, ..] = (self.session.member.index() % u32::from(STRIPES)).to_le_bytes();
         count_key(table, tag, stripe, value, &mut scratch.key);
         let before = self.internal_value(&scratch.key, read_count)?.unwrap_or(0);
-        // One stripe alone may be below zero: who takes a value away is not who gave it.
+        // One stripe alone may be below zero: the session that removes a value may not be the one
+        // that added it.
         match before.wrapping_add(change) {
             0 => self.delete_internal(&scratch.key),
             after => self.put_internal(&scratch.key, &after.to_le_bytes()),

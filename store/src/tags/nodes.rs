@@ -1,4 +1,4 @@
-//! The hidden namespace inside a transaction: its records, and the nodes of ordered indexes.
+//! The internal namespace inside a transaction: its records, and the nodes of ordered indexes.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::session::buffers::Write;
 use crate::txn::write_set::WriteSet;
 
 impl Session {
-    /// Number of the hidden namespace. Nothing may be pending.
+    /// Number of the internal namespace. Nothing may be pending.
     pub(crate) fn internal_table(&self) -> Result<u32> {
         if let Some(table) = self.internal.table.get() {
             return Ok(table);
@@ -39,7 +39,7 @@ impl Session {
             Some((_, bytes)) => Arc::new(TagSet::decode(bytes)?),
             None => Arc::default(),
         };
-        // Who goes by these tags makes sure that nobody commits by older ones any more.
+        // Raising the generation keeps every session from committing by older tags.
         let now = if now < tags.generation { self.raise_to(namespace, &tags)? } else { now };
         self.internal.tags.borrow_mut().insert(namespace, (now, Arc::clone(&tags)));
         Ok(tags)
@@ -55,7 +55,7 @@ impl Session {
         Ok(word / namespace_flags::GENERATION)
     }
 
-    /// A name for a node that probably no other has; whoever uses it makes sure.
+    /// A name for a node, probably unused. The caller checks.
     fn name_node(&self) -> u64 {
         let [last, now] = [self.internal.named.get(), nearstate_memory::now_ms_coarse()];
         let words = [last, now, u64::from(self.member.index())];
@@ -69,7 +69,7 @@ impl Session {
     }
 }
 
-/// What a transaction has of a record of the hidden namespace.
+/// What a transaction has of a record of the internal namespace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum OwnWrite {
     /// It was deleted in this transaction.
@@ -100,8 +100,8 @@ impl WriteSet<'_> {
         }
     }
 
-    /// The entry of a record of the hidden namespace that this transaction has written, or has read
-    /// just now.
+    /// The entry of a record of the internal namespace that this transaction has written, or has
+    /// read just now.
     #[inline]
     pub(crate) fn internal_place(&mut self, key: &[u8]) -> Result<usize> {
         let hash = self.session.hash(key);
@@ -141,7 +141,8 @@ impl WriteSet<'_> {
         }
     }
 
-    /// A record of the hidden namespace as this transaction has it, tracked: `read` sees its value.
+    /// A record of the internal namespace as this transaction has it, tracked: `read` sees its
+    /// value.
     pub(crate) fn internal_value<R>(
         &mut self,
         key: &[u8],
@@ -151,7 +152,7 @@ impl WriteSet<'_> {
         Ok(self.internal_at(place)?.map(read))
     }
 
-    /// Puts a record of the hidden namespace.
+    /// Puts a record of the internal namespace.
     pub(crate) fn put_internal(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         let table = self.session.internal_table()?;
         let hash = self.session.hash(key);
@@ -159,7 +160,7 @@ impl WriteSet<'_> {
         self.put(place, value, &[])
     }
 
-    /// Deletes a record of the hidden namespace.
+    /// Deletes a record of the internal namespace.
     pub(crate) fn delete_internal(&mut self, key: &[u8]) -> Result<()> {
         let table = self.session.internal_table()?;
         let hash = self.session.hash(key);

@@ -33,14 +33,14 @@ use crate::txn::write::{Condition, FlagCheck, NEEDS_TXN, NOTIFIES, Outcome, Sing
 /// let names = BlockLayout::new(&["profile", "handovers"])?; // once for each session
 ///
 /// let outcome = loop {
-///     let Some(context) = session.get_for_update(ue, b"imsi-262011234567890")? else { break None };
-///     let mut count = 0;
+///     let Some(context) = session.get_for_update(ue, b"imsi-262011234567890")? else { break None
+/// };     let mut count = 0;
 ///     context.blocks_of(&names, |place| place == HANDOVERS, |_, bytes| {
 ///         count = bytes.first().copied().unwrap_or(0);
 ///     });
 ///     match context.patch(&names, &[(HANDOVERS, &[count + 1])])? {
 ///         Outcome::Done { version } => break Some(version),
-///         Outcome::Refused { .. } => {} // somebody else was faster: what was read is old
+///         Outcome::Refused { .. } => {} // another session has changed the record: read again
 ///     }
 /// };
 /// assert_eq!(outcome, Some(2));

@@ -5,7 +5,8 @@
 //! read or written. All of it belongs to the transaction, together with records by key: a commit
 //! makes all changes visible at one instant, and a death leaves all of them or none.
 //!
-//! An object is a record of a hidden namespace, so that commit and recovery are those of records.
+//! An object is a record of an internal namespace, so that commit and recovery are those of
+//! records.
 
 use std::borrow::Cow;
 use std::ops::{Bound, Range, RangeBounds};
@@ -168,8 +169,8 @@ impl<'s> Opened<'s> {
 }
 
 impl Txn<'_> {
-    /// Makes an object of `bytes` bytes, all of them 0. Nobody else sees it before the commit, and
-    /// nothing of it remains if there is none, but that its address is never given again.
+    /// Makes an object of `bytes` bytes, all of them 0. Other sessions see it after the commit.
+    /// Without a commit it does not exist; its address is never assigned again.
     ///
     /// ```
     /// # use nearstate_store::{Address, CreateOptions, Region, Schema};

@@ -12,12 +12,12 @@ use crate::record::{
 use crate::session::{KeyLookup, Namespace, Session, check_key, wrong_kind};
 use crate::txn::write::{Condition, FlagCheck, NEEDS_TXN, NOTIFIES, Outcome, SingleWrite, present};
 
-/// How often a patch is made anew because somebody else has changed the record meanwhile.
+/// How often a patch is retried because another session has changed the record in the meantime.
 const ATTEMPTS_MAX: u32 = 16;
 
 impl Session {
-    /// Patches a record that nobody is told of and whose tags stay as they are; `None` if it is not
-    /// one, or others change it all the time.
+    /// Patches a record without a transaction; `None` if the namespace needs one, or if other
+    /// sessions change the record all the time.
     pub(crate) fn patch_direct(
         &self,
         namespace: Namespace,

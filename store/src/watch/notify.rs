@@ -81,7 +81,7 @@ impl<'s> WriteSet<'s> {
         let is_past = is_past(meta)?;
         let is_there = version.is_some() && !is_past;
         if version.is_some() && is_past {
-            // Whoever deletes or replaces it first tells that it had ended.
+            // The first write that deletes or replaces it reports the expiry.
             add(&ended, false);
         }
         let mut blocks: Vec<&str> = Vec::new();
