@@ -1,6 +1,5 @@
-/* What transactions and objects promise in C, one promise a function: `transactions PROMISE PATH`
- * with the path of a region that is not there yet. Ends with 0 if the promise is kept; else names
- * the line. */
+/* Tests of transactions and objects: `transactions TEST PATH`, with the path of a region that does
+ * not exist. Exits with 0 if the test passes, otherwise prints the failed line. */
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -63,7 +62,7 @@ static void a_transaction_is_atomic(void)
         OK(ns_txn_delete(txn, values, ns_text("old")));
         CHECK(ns_txn_get(txn, values, ns_text("old"), &record) == NS_NOT_FOUND);
         CHECK(ns_txn_delete(txn, values, ns_text("old")) == NS_NOT_FOUND);
-        /* It sees what it has written; nobody else does. */
+        /* Only the transaction sees its own writes. */
         OK(ns_txn_get(txn, values, ns_text("a"), &record));
         CHECK(is(record.value, "1") && record.version == 0);
         OK(ns_txn_get(txn, blocks, ns_text("ue"), &record));
@@ -110,7 +109,7 @@ static void metadata_belongs_to_its_record(void)
     CHECK(record.expires_ms == metadata.expires_ms && is(record.value, "v"));
     OK(ns_txn_put_with_metadata(txn, values, ns_text("ue"), ns_text("v"), past));
     OK(ns_txn_commit(txn));
-    CHECK(has("ue", NULL)); /* Its time has passed. */
+    CHECK(has("ue", NULL)); /* It has expired. */
 }
 
 static void a_conflict_is_a_status_and_changes_nothing(void)
@@ -122,10 +121,10 @@ static void a_conflict_is_a_status_and_changes_nothing(void)
     OK(ns_txn_get(txn, values, ns_text("a"), &record));
     OK(ns_txn_put(txn, values, ns_text("b"), ns_text("1")));
     OK(ns_put(other, others_values, ns_text("a"), ns_text("2"), NULL));
-    CHECK(is(record.value, "1")); /* What it has read stays where it is. */
+    CHECK(is(record.value, "1")); /* What it has read does not move. */
     IS(NS_CONFLICT, ns_txn_commit(txn));
     CHECK(has("b", NULL) && has("a", "2"));
-    /* A read that does not fit the earlier ones is refused at once. */
+    /* A read that is inconsistent with earlier ones fails at once. */
     OK(ns_txn_begin(session, &txn));
     OK(ns_txn_get(txn, values, ns_text("a"), &record));
     OK(ns_put(other, others_values, ns_text("a"), ns_text("3"), NULL));
@@ -157,7 +156,7 @@ static int32_t add(void *context, ns_txn *txn)
     if (run->runs <= run->conflicts)
         OK(ns_put(other, others_values, ns_text("a"), ns_text("new"), NULL));
     if (run->runs == 2)
-        return ns_txn_get(txn, values, ns_text("c"), &record); /* It meets the conflict itself. */
+        return ns_txn_get(txn, values, ns_text("c"), &record); /* This call detects the conflict. */
     return run->answer;
 }
 
@@ -169,11 +168,11 @@ static void a_function_is_retried_until_it_commits(void)
     OK(ns_transact(session, add, &run));
     CHECK(run.runs == 4 && has("b", "new"));
     OK(ns_object_count(other, &objects, &bytes));
-    CHECK(objects == 1 && bytes == 8); /* Of three runs nothing is left. */
+    CHECK(objects == 1 && bytes == 8); /* Nothing remains of the three aborted runs. */
     OK(ns_object_count(other, &objects, NULL));
     IS(NS_BAD_ARGUMENT, ns_object_count(other, NULL, &bytes));
     OK(ns_delete(session, values, ns_text("b")));
-    /* It may give up, with any answer. */
+    /* The function may abort with any status. */
     run = (struct run){0, 0, NS_NOT_FOUND, 0};
     CHECK(ns_transact(session, add, &run) == NS_NOT_FOUND && run.runs == 1 && has("b", NULL));
     run = (struct run){0, 0, 4711, 0};
@@ -266,7 +265,7 @@ static void an_opened_object_does_not_move(void)
     CHECK(strcmp(seen->text, "written late") == 0);
     OK(ns_txn_open_read_range(txn, first, 8, 8, &place));
     CHECK((const char *)place == (const char *)before + 8);
-    /* A part is opened, then another, then all: one copy, in one place. */
+    /* One range is opened, then another, then all: there is one copy. */
     OK(ns_txn_open_write_range(txn, first, 8, 8, &part));
     *(uint64_t *)part = 2;
     OK(ns_txn_open_write_range(txn, first, 0, 8, &again));
@@ -275,7 +274,7 @@ static void an_opened_object_does_not_move(void)
     CHECK(memory == again && (char *)memory + 8 == (char *)part);
     node = (struct node *)memory;
     CHECK(node->number == 2 && node->next == 0 && strcmp(node->text, "written late") == 0);
-    CHECK(seen->number == 1 && seen->next == second); /* The region's bytes are as they were. */
+    CHECK(seen->number == 1 && seen->next == second); /* The bytes in the region have not changed. */
     OK(ns_txn_free(txn, second));
     OK(ns_txn_commit(txn));
 
@@ -366,7 +365,7 @@ static void a_session_stays_open_while_a_transaction_is_open(void)
     CHECK(ns_txn_get(two, values, ns_text("a"), &record) == NS_NOT_FOUND);
     OK(ns_txn_commit(one));
     IS(NS_BAD_ARGUMENT, ns_session_close(session));
-    IS(NS_CONFLICT, ns_txn_commit(two)); /* It had read that there is none. */
+    IS(NS_CONFLICT, ns_txn_commit(two)); /* It had read that the record does not exist. */
     CHECK(has("a", "1") && has("b", NULL));
 }
 
