@@ -1,4 +1,4 @@
-//! The part of a region's URL after `region:`. Total: any text gives a place or a refusal.
+//! Parses the part of a region's URL after `region:`. Any text results in a URL or an error.
 
 use std::path::PathBuf;
 
@@ -6,18 +6,18 @@ use nearstate_store::{CreateOptions, NumaPolicy, PageSize, PinMode};
 
 use crate::error::{Error, Result};
 
-/// Where a region is, and how to make it if that was asked for.
+/// The location of a region, and how to create it if requested.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct RegionUrl {
     pub(crate) path: PathBuf,
     pub(crate) create: Option<CreateOptions>,
 }
 
-/// Reads `/path?option=value&..`.
-pub(crate) fn read(text: &str) -> Result<Place> {
+/// Parses `/path?option=value&..`.
+pub(crate) fn parse(text: &str) -> Result<RegionUrl> {
     let (path, options) = text.split_once('?').unwrap_or((text, ""));
     if path.is_empty() {
-        return Err(Error::refused("no path: give region:/path of a region's file"));
+        return Err(Error::refused("the URL has no path; give region:/path of a region's file"));
     }
     let mut create = CreateOptions::default();
     let mut is_creating = false;
@@ -25,17 +25,17 @@ pub(crate) fn read(text: &str) -> Result<Place> {
     for option in options.split('&').filter(|option| !option.is_empty()) {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
         match name {
-            "create" => is_creating = truth(name, value)?,
+            "create" => is_creating = boolean(name, value)?,
             "max" => create.bytes_max = bytes(value)?,
             "page" => create.page = page(value)?,
-            "populate" => create.populate = truth(name, value)?,
+            "populate" => create.populate = boolean(name, value)?,
             "numa" => create.numa = numa(value)?,
             "pin" => create.pin = pin(value)?,
             "mode" => create.mode = mode(value)?,
             _ => {
                 return Err(Error::refused(format!(
-                    "`{name}` is no option of a region: there are create, max, page, populate, \
-                     numa, pin, mode"
+                    "unknown option `{name}`; give create, max, page, populate, \
+                     numa, pin or mode"
                 )));
             }
         }
@@ -45,17 +45,17 @@ pub(crate) fn read(text: &str) -> Result<Place> {
     }
     if let (Some(name), false) = (named, is_creating) {
         return Err(Error::refused(format!(
-            "`{name}` says how to make a region, and create=1 is not there: add it"
+            "`{name}` has an effect only on creation; add create=1"
         )));
     }
-    Ok(Place { path: PathBuf::from(path), create: is_creating.then_some(create) })
+    Ok(RegionUrl { path: PathBuf::from(path), create: is_creating.then_some(create) })
 }
 
 fn refused<T>(name: &str, value: &str, right: &str) -> Result<T> {
-    Err(Error::refused(format!("{name}={value}: give {right}")))
+    Err(Error::refused(format!("{name}={value} is not valid; give {right}")))
 }
 
-fn truth(name: &str, value: &str) -> Result<bool> {
+fn boolean(name: &str, value: &str) -> Result<bool> {
     match value {
         "1" => Ok(true),
         "0" => Ok(false),
@@ -131,8 +131,8 @@ mod tests {
     fn all_options_are_read() {
         let text = "/dev/shm/ue?create=1&max=4GiB&page=2MiB&populate=1&numa=bind:0,3&pin=fenced\
                     &mode=0660";
-        let place = read(text).unwrap();
-        assert_eq!(place.path, PathBuf::from("/dev/shm/ue"));
+        let url = parse(text).unwrap();
+        assert_eq!(url.path, PathBuf::from("/dev/shm/ue"));
         let expected = CreateOptions {
             bytes_max: 4 << 30,
             page: PageSize::Huge2M,
@@ -141,14 +141,14 @@ mod tests {
             pin: PinMode::Fenced,
             mode: 0o660,
         };
-        assert_eq!(place.create, Some(expected));
+        assert_eq!(url.create, Some(expected));
     }
 
     #[test]
     fn without_create_a_region_is_only_attached() {
-        assert_eq!(read("/x").unwrap(), Place { path: PathBuf::from("/x"), create: None });
-        assert_eq!(read("/x?create=0").unwrap().create, None);
-        assert!(read("/x?max=1GiB").is_err(), "an option without effect is a mistake");
+        assert_eq!(parse("/x").unwrap(), RegionUrl { path: PathBuf::from("/x"), create: None });
+        assert_eq!(parse("/x?create=0").unwrap().create, None);
+        assert!(parse("/x?max=1GiB").is_err(), "an option without effect is a mistake");
     }
 
     #[test]
@@ -170,16 +170,16 @@ mod tests {
             "/x?create=1&mode=999",
             "/x?create=1&mode=7777",
         ] {
-            assert!(read(wrong).is_err(), "{wrong}");
+            assert!(parse(wrong).is_err(), "{wrong}");
         }
     }
 
     proptest! {
         #[test]
-        fn any_text_is_a_place_or_a_refusal(
+        fn any_text_is_a_url_or_a_refusal(
             text in "(/x)?[?]?((create|max|page|numa|pin|mode)?[=]?[01a-zA-Z:,é]{0,9}&?){0,4}"
         ) {
-            let _ = read(&text);
+            let _ = parse(&text);
         }
     }
 }

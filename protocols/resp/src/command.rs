@@ -1,47 +1,47 @@
-//! What is known of a command: one row of the table.
+//! Description of a command: one row of the table.
 //!
-//! `R` is what carries it out; the rows are the same for whoever only reads them (users, the
-//! answer to `COMMAND`, the documentation).
+//! `R` is the function that executes it. Code that only reads descriptions (ACL, `COMMAND`,
+//! documentation) is generic over it.
 
 pub mod command_table;
 pub mod stats;
-mod key_spec;
+mod arg_positions;
 mod flags;
 
+pub use arg_positions::{ArgPositions, KeyspaceScope};
 pub use flags::{AclCategories, CommandFlags, CommandGroup};
-pub use key_spec::{ArgPositions, KeyspaceScope};
 
 use crate::parse::Args;
 use crate::reply::error_reply::ErrorReply;
 
-/// One command, or one subcommand, of the table.
+/// A command or subcommand.
 #[derive(Clone, Copy, Debug)]
 pub struct Command<R> {
-    /// In lower case; that of a subcommand is `client|setname`.
+    /// Lower case; subcommands as `client|setname`.
     pub name: &'static str,
-    /// How many arguments with the name (and the subcommand's); below zero: at least so many.
+    /// Number of arguments including the names of command and subcommand; negative for a minimum.
     pub arity: i8,
-    /// What kind of command it is.
+    /// Flags.
     pub flags: CommandFlags,
     /// Which arguments are keys.
     pub keys: ArgPositions,
-    /// Which arguments are channels that it publishes to or subscribes to.
+    /// Which arguments are channels.
     pub channels: ArgPositions,
-    /// What of a namespace it walks.
+    /// Keys that the command accesses beside its key arguments.
     pub walk: KeyspaceScope,
-    /// The chapter that it stands in.
+    /// Group in the documentation.
     pub group: CommandGroup,
-    /// Categories of users' rules beyond those that follow from flags and group.
+    /// ACL categories beyond those that follow from flags and group.
     pub also: AclCategories,
-    /// What it does, in a line.
+    /// Summary in one sentence.
     pub summary: &'static str,
-    /// What it costs.
+    /// Time complexity.
     pub complexity: &'static str,
-    /// How it differs from the command of that name in Redis 7; empty if in nothing.
+    /// Differences from the command in Redis 7; empty if there are none.
     pub differs: &'static str,
-    /// Its place among all, which the catalogue gives it.
+    /// Index in the order of names, assigned by [`CommandTable`](command_table::CommandTable).
     pub number: u16,
-    /// Carries it out.
+    /// Executes the command.
     pub run: R,
 }
 
@@ -52,21 +52,21 @@ impl<R> Command<R> {
         self.flags.has(CommandFlags::CONTAINER)
     }
 
-    /// All categories that it is in.
+    /// All ACL categories.
     pub fn categories(&self) -> AclCategories {
-        // What is never carried out itself is in no group, as in Redis.
+        // A container that is never executed is in no category of its group, as in Redis.
         if self.has_subcommands() && self.arity < -1 {
             return AclCategories::SLOW;
         }
         let mut found = self.flags.categories();
         if self.group == CommandGroup::Scripts {
-            // As in Redis: who may read may not therefore run scripts.
+            // As in Redis: permission to read does not include scripts.
             found = found.without(AclCategories::READ);
         }
         found.and(self.group.categories()).and(self.also)
     }
 
-    /// The name of the command that this is a subcommand of, and its own.
+    /// The name of the command, and of the subcommand if it is one.
     pub fn name_and_subcommand(&self) -> (&'static str, Option<&'static str>) {
         match self.name.split_once('|') {
             Some((container, own)) => (container, Some(own)),
@@ -74,10 +74,10 @@ impl<R> Command<R> {
         }
     }
 
-    /// Refuses a request with too few or too many arguments.
+    /// Checks the number of arguments.
     ///
     /// # Errors
-    /// The text of Redis.
+    /// Redis' text.
     #[inline]
     pub fn check_arity(&self, args: Args<'_>) -> Result<(), ErrorReply> {
         let wanted = usize::from(self.arity.unsigned_abs());

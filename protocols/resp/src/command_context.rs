@@ -1,4 +1,5 @@
-//! What a command is given of the client that asked.
+//! The arguments of a command's function beside the request: server, records, connection and
+//! transaction.
 
 use crate::command::command_table::CommandTable;
 use crate::connection_state::ConnectionState;
@@ -13,39 +14,39 @@ use nearstate_store::{Namespace, Record, RetryPolicy, Session, Txn, since_boot};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the transaction of one command is tried again when others are faster. Its core serves
-/// nobody else meanwhile; a transaction over a thousand records takes some milliseconds.
+/// Time limit for retries of a single command's transaction after conflicts. The core serves no
+/// other client meanwhile; a transaction over a thousand records takes some milliseconds.
 pub(crate) const RETRY_TIME_MAX: Duration = Duration::from_millis(100);
 
-/// With [`RETRY_TIME_MAX`].
+/// Retries until [`RETRY_TIME_MAX`].
 pub(crate) const RETRY_POLICY: RetryPolicy =
     RetryPolicy { tries: TRANSACTION_TRIES, within: Some(RETRY_TIME_MAX) };
 
-/// Carries a command out and writes its one answer. After a refusal nothing that it has written
-/// stands: the caller rewinds the reply and writes the refusal.
+/// Executes a command and writes its reply. If it returns an error, the caller discards what the
+/// function wrote and writes the error.
 pub type CommandFn =
     for<'a> fn(&mut CommandContext<'_>, Args<'a>, &mut Reply<'_>) -> Result<(), ErrorReply>;
 
 /// A row of the table.
 pub type Command = crate::command::Command<CommandFn>;
 
-/// The client's side of a request.
+/// What a command can access.
 #[derive(Debug)]
 pub struct CommandContext<'c> {
     /// All commands.
     pub table: &'static CommandTable<CommandFn>,
-    /// What all clients share, on every core.
+    /// State of all clients on all cores.
     pub server: &'c Arc<RespServer>,
-    /// The records, as this core reaches them.
+    /// The records, with this core's session.
     pub records: &'c Records,
     /// The connection.
     pub connection: &'c mut ConnectionState,
-    /// The transaction of `EXEC`, while its commands run.
+    /// The transaction of `EXEC` while its commands run.
     pub txn: Option<&'c dyn ExecTxn>,
 }
 
-/// A transaction that `EXEC` lends to its commands. A trait, because a reference to a [`Txn`] names
-/// how long the session lives, which a command need not know.
+/// The transaction of `EXEC`, as its commands see it. A trait, because the type of a reference to
+/// [`Txn`] includes the lifetime of the session, which commands need not know.
 pub trait ExecTxn: std::fmt::Debug {
     /// As [`Txn::get`].
     ///
@@ -68,19 +69,19 @@ pub trait ExecTxn: std::fmt::Debug {
     /// As [`Txn::written`].
     fn written(&self, namespace: Namespace) -> Vec<(Vec<u8>, bool)>;
 
-    /// Does something with the transaction itself.
+    /// Calls `body` with the transaction.
     fn with(&self, body: &mut dyn FnMut(&Txn<'_>));
 
-    /// What is left of the time that its commands may have.
+    /// Remaining time of the commands.
     fn left(&self) -> Duration;
 
-    /// True once they have had all of it.
+    /// True if no time remains.
     fn is_late(&self) -> bool {
         self.left().is_zero()
     }
 }
 
-/// A transaction whose commands have to be done at a time: of [`since_boot`].
+/// A transaction with a deadline, in time of [`since_boot`].
 #[derive(Debug)]
 pub(crate) struct DeadlineTxn<'t, 's> {
     pub(crate) txn: &'t Txn<'s>,
@@ -114,16 +115,16 @@ impl ExecTxn for DeadlineTxn<'_, '_> {
 }
 
 impl<'c> CommandContext<'c> {
-    /// This core's session.
+    /// The session of this core.
     #[inline]
     pub fn session(&self) -> &'c Session {
         self.records.session()
     }
 
-    /// The record of a key, alone or in the transaction of `EXEC`.
+    /// Reads the record of a key, in the transaction of `EXEC` if there is one.
     ///
     /// # Errors
-    /// What the store says.
+    /// Those of the store.
     #[inline]
     pub fn read(&self, key: &[u8]) -> Result<Option<RecordRef<'c>>, ErrorReply> {
         let found = match (self.records.resolve(key)?, self.txn) {
@@ -139,11 +140,11 @@ impl<'c> CommandContext<'c> {
         Ok(found)
     }
 
-    /// Refuses to go on once the commands of `EXEC` have had their time. Whoever walks asks it
-    /// between two slices; `EXEC` itself ends then, whatever a command makes of the refusal.
+    /// Checks the time limit of `EXEC`. Commands that scan keys call this between two slices;
+    /// `EXEC` then fails, even if the command ignores the error.
     ///
     /// # Errors
-    /// The time is over.
+    /// The time limit is exceeded.
     pub fn check_deadline(&self) -> Result<(), ErrorReply> {
         match self.txn {
             Some(txn) if txn.is_late() => Err(ErrorReply::fixed("ERR no time is left")),
@@ -151,12 +152,11 @@ impl<'c> CommandContext<'c> {
         }
     }
 
-    /// Runs a change in a transaction of its own, again if others were faster, for a while; or in
-    /// that of `EXEC`. What it reads is judged behind its end: with each read it would cost the
-    /// square of their number.
+    /// Runs a change in its own transaction with a limited number of retries, or in the transaction
+    /// of `EXEC`. Reads are validated once at the end: validation at each read has quadratic cost.
     ///
     /// # Errors
-    /// What `change` or the store says. Nothing was changed then, but `EXEC` goes on.
+    /// Those of `change` and of the store. Nothing was changed, but `EXEC` continues.
     pub fn change<T>(
         &self,
         mut change: impl FnMut(&CommandTxn<'_, '_>) -> Result<T, ChangeError>,
@@ -172,7 +172,7 @@ impl<'c> CommandContext<'c> {
         }
         let mut refusal = None;
         let done = self.session().transact_within(RETRY_POLICY, |txn| {
-            // That of a run whose reads did not fit together is none.
+            // An error of a run with inconsistent reads is not valid.
             refusal = None;
             txn.judged_once(|| {
                 change(&CommandTxn { records: self.records, txn }).map_err(|fault| match fault {
@@ -192,8 +192,7 @@ impl<'c> CommandContext<'c> {
 }
 
 impl CommandContext<'_> {
-    /// Sends a message to all that hear a channel; between MULTI and EXEC behind the commit. How
-    /// many hear it.
+    /// Publishes a message, during EXEC after the commit. Returns the number of receivers.
     pub fn publish(&mut self, channel: &[u8], payload: &[u8]) -> usize {
         if self.txn.is_some() {
             let (subscribers, lookup_time) = self.count_receivers(channel);
@@ -203,7 +202,7 @@ impl CommandContext<'_> {
         self.server.publish(channel, payload)
     }
 
-    /// How many hear a channel, and how long it took to find that out.
+    /// Number of receivers of a channel, and the time to find them.
     pub fn count_receivers(&self, channel: &[u8]) -> (usize, Duration) {
         let begun = since_boot();
         let subscribers = self.server.pubsub.count_receivers(channel);
@@ -211,21 +210,22 @@ impl CommandContext<'_> {
     }
 }
 
-/// A transaction that a command changes records in.
+/// The transaction in which a command changes records.
 #[derive(Debug)]
 pub struct CommandTxn<'r, 's> {
-    /// Finds namespaces.
+    /// Resolves namespaces.
     pub records: &'r Records,
     /// The transaction.
     pub txn: &'r Txn<'s>,
 }
 
 impl<'r> CommandTxn<'r, '_> {
-    /// Where a key's record is to be, with a value of so many bytes: [`Records::resolve_or_create`]. Whatever
-    /// else of the request can be refused is judged before.
+    /// Resolves a key that is about to be written with a value of `bytes` bytes, as
+    /// [`Records::resolve_or_create`]. Check everything else that can be rejected before, because
+    /// the namespace remains.
     ///
     /// # Errors
-    /// What the store says.
+    /// Those of the store.
     pub fn resolved<'a>(
         &self,
         key: &'a [u8],
@@ -234,10 +234,10 @@ impl<'r> CommandTxn<'r, '_> {
         Ok(self.records.resolve_or_create(key, bytes)?)
     }
 
-    /// The record of a key; `None` if there is none.
+    /// Reads the record of a key; `None` if it does not exist.
     ///
     /// # Errors
-    /// What the store says.
+    /// Those of the store.
     pub fn read(&self, key: &[u8]) -> Result<Option<RecordRef<'r>>, ChangeError> {
         match self.records.resolve(key)? {
             Some(resolved) => self.read_at(resolved),
@@ -245,18 +245,18 @@ impl<'r> CommandTxn<'r, '_> {
         }
     }
 
-    /// As [`CommandTxn::read`], at a place that is known.
+    /// As [`CommandTxn::read`], with a resolved key.
     ///
     /// # Errors
-    /// What the store says.
+    /// Those of the store.
     pub fn read_at(&self, resolved: ResolvedKey<'_>) -> Result<Option<RecordRef<'r>>, ChangeError> {
         Ok(self.txn.get(resolved.namespace, resolved.key)?.map(RecordRef::Record))
     }
 
-    /// Deletes the record of a key. False if there was none.
+    /// Deletes the record of a key. Returns whether it existed.
     ///
     /// # Errors
-    /// What the store says.
+    /// Those of the store.
     pub fn delete(&self, key: &[u8]) -> Result<bool, ChangeError> {
         match self.records.resolve(key)? {
             Some(ResolvedKey { namespace, key }) => Ok(self.txn.delete(namespace, key)?),

@@ -1,4 +1,4 @@
-//! One client's conversation: requests in, answers out, and what others send to it.
+//! One client connection: parses requests, executes them, and writes replies and messages.
 
 mod prefetch;
 
@@ -14,48 +14,48 @@ use crate::reply::{Reply, RespVersion};
 use crate::server::SlowLogEntry;
 use crate::sliced_task::TaskProgress;
 use crate::table::TABLE;
-use nearstate_model::Error;
+use nearstate_local_transport::response_line;
 use nearstate_model::limits::CHANNEL_BYTES_MAX;
 use nearstate_node::executor::is_due;
 use nearstate_node::{
-    ConnectionHandler, Consumed, LocalResource, NextAction, OUTPUT_HIGH_WATER_BYTES,
+    ConnectionHandler, Consumed, DescriptorReply, LocalPeer, NextAction, OUTPUT_HIGH_WATER_BYTES,
 };
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-/// Arguments of a slow request that are kept, and bytes of each, as in Redis.
+/// Arguments of a slow log entry and bytes of each argument, as in Redis.
 const SLOW_ARGS_MAX: usize = 32;
 const SLOW_ARG_BYTES_MAX: usize = 128;
 
-/// Requests between two looks at the clock, whether it is somebody else's turn.
+/// Requests between two checks whether the time slice of this connection is over.
 const REQUESTS_PER_LOOK: u64 = 4;
 
-/// Bytes that `MULTI` may queue. More is refused before it costs memory.
+/// Bytes of requests that `MULTI` queues. Further requests are rejected before they use memory.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
-/// What a queued request costs beside its bytes.
+/// Memory of a queued request beside its bytes.
 const QUEUED_BYTES: usize = 64;
 
-/// A client's side.
+/// Handler of one connection.
 #[derive(Debug)]
 pub(crate) struct RespConnection {
     core: Rc<CoreContext>,
     connection: ConnectionState,
     parser: RequestParser,
-    /// Requests whose records were asked for already.
+    /// Following requests whose records are already prefetched.
     prefetched: usize,
-    /// Requests so far.
+    /// Requests executed.
     requests: u64,
 }
 
 impl RespConnection {
-    /// Begins to talk.
+    /// A new connection.
     pub(crate) fn new(core: Rc<CoreContext>, connection: ConnectionState) -> Self {
         let mut parser = RequestParser::new(core.server.settings.request_bytes_max);
         parser.set_unauthenticated(connection.user.is_none());
         Self { core, connection, parser, prefetched: 0, requests: 0 }
     }
 
-    /// Answers one request.
+    /// Executes one request.
     fn answer(
         core: &CoreContext,
         connection: &mut ConnectionState,
@@ -154,10 +154,10 @@ impl ConnectionHandler for RespConnection {
             if self.connection.is_closing {
                 break NextAction::Close;
             }
-            // What is left is heard in another turn: others are served between.
+            // The remaining input is read later, after other connections were served.
             let is_due = self.requests.is_multiple_of(REQUESTS_PER_LOOK) && is_due();
-            if let Some(what) = self.connection.near.take() {
-                break NextAction::Near(what);
+            if self.connection.local_request.is_some() {
+                break NextAction::SendDescriptors;
             }
             if self.connection.task.is_some() {
                 break NextAction::Work;
@@ -191,10 +191,22 @@ impl ConnectionHandler for RespConnection {
         Poll::Pending
     }
 
-    fn near(&mut self, what: LocalResource, refused: Option<&Error>, output: &mut Vec<u8>) {
-        match refused {
-            None => output.extend_from_slice(&local::given(what)),
-            Some(why) => Reply::new(output, self.connection.protocol).error(&local::refused(why)),
+    fn send_descriptors(
+        &mut self,
+        peer: nearstate_model::Result<&LocalPeer<'_>>,
+        output: &mut Vec<u8>,
+    ) -> Option<DescriptorReply> {
+        let resource = self.connection.local_request.take()?;
+        let granted = peer.and_then(|peer| local::grant(resource, peer, self.core.core.region()));
+        match granted {
+            Ok(reply) => {
+                output.extend_from_slice(&response_line(resource));
+                Some(reply)
+            }
+            Err(error) => {
+                Reply::new(output, self.connection.protocol).error(&local::error(&error));
+                None
+            }
         }
     }
 }
@@ -206,8 +218,8 @@ impl Drop for RespConnection {
     }
 }
 
-/// What is said instead of an answer that is too long. A change of records, or of what the client
-/// hears and is, is made by then; work in slices that has a long answer changes nothing.
+/// The error for a reply that is too long. By then a change of records, or of the connection's
+/// subscriptions or user, is made. A sliced task with a long reply changes nothing.
 fn too_long(max: usize, command: Option<&Command>) -> ErrorReply {
     let may_change = command.is_some_and(|command| {
         let flags = command.flags;
@@ -221,7 +233,7 @@ fn too_long(max: usize, command: Option<&Command>) -> ErrorReply {
     ))
 }
 
-/// The command that is asked for, if this client may run it now.
+/// The command of a request, if this client may execute it now.
 fn check_request(
     connection: &ConnectionState,
     args: Args<'_>,
@@ -244,7 +256,8 @@ fn check_request(
     Ok(command)
 }
 
-/// A name is compared with patterns, which takes as long as both are long.
+/// Limits the length of names, because matching a name with a pattern takes time in proportion to
+/// the product of their lengths.
 fn check_channel_names(command: &Command, args: Args<'_>) -> Result<(), ErrorReply> {
     let mut names = command.channels.of(args).filter_map(|at| args.get(at));
     match names.find(|name| name.len() > CHANNEL_BYTES_MAX) {
@@ -256,7 +269,7 @@ fn check_channel_names(command: &Command, args: Args<'_>) -> Result<(), ErrorRep
     }
 }
 
-/// Between MULTI and EXEC commands are queued, but for those that are about that.
+/// Between MULTI and EXEC all commands are queued except those that control the transaction.
 fn is_queued(connection: &ConnectionState, command: &Command) -> bool {
     connection.queue.is_some()
         && !matches!(
@@ -286,7 +299,7 @@ fn queue(
     Ok(())
 }
 
-/// A request for the slow log. What may be a password is left out.
+/// The slow log entry of a request, without arguments that may contain passwords.
 fn slow_request(
     connection: &ConnectionState,
     command: Option<&'static Command>,
@@ -359,10 +372,10 @@ mod tests {
         let mut tries = 0;
         let done = client.change(|_| -> Result<(), _> {
             tries += 1;
-            // Each takes half of the time that all may take.
+            // Each run takes half of the time limit.
             let begun = since_boot();
             while since_boot() < begun + crate::command_context::RETRY_TIME_MAX / 2 {}
-            Err(Error::Conflict { detail: "somebody is faster".to_owned() }.into())
+            Err(nearstate_model::Error::Conflict { detail: "somebody is faster".to_owned() }.into())
         });
         let refusal = done.unwrap_err();
         assert!(refusal.text().starts_with("BUSY"), "{refusal}");

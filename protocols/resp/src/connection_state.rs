@@ -1,4 +1,4 @@
-//! The state of one connection: who it is, what it hears, what it has queued.
+//! State of one connection: user, subscriptions, queued commands, watched keys.
 
 use crate::acl::User;
 use crate::parse::OwnedArgs;
@@ -9,95 +9,96 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One connection.
+/// State of one connection.
 #[derive(Debug)]
 pub struct ConnectionState {
     /// `CLIENT ID`.
     pub id: u64,
-    /// Which protocol it speaks.
+    /// Protocol version.
     pub protocol: RespVersion,
-    /// Who it is, once it has said so (or where nobody needs to).
+    /// The user, once authenticated or if no authentication is required.
     pub user: Option<Arc<User>>,
     /// `CLIENT SETNAME`.
     pub name: Vec<u8>,
-    /// Its address, as `CLIENT LIST` shows it.
+    /// The client's address, as `CLIENT LIST` shows it.
     pub address: String,
-    /// The host that it reached us by, for `SENTINEL`.
+    /// The local host of the connection, for `SENTINEL`.
     pub local_host: String,
-    /// The port that it reached us by, 0 at a Unix socket.
+    /// The local port of the connection, 0 for a Unix socket.
     pub local_port: u16,
-    /// Where messages for it go.
+    /// Receives published messages.
     pub mailbox: Arc<Mailbox>,
-    /// The channels that it hears.
+    /// Subscribed channels.
     pub channels: Subscriptions,
-    /// The patterns whose channels it hears.
+    /// Subscribed patterns.
     pub patterns: Subscriptions,
-    /// What `MULTI` has queued.
+    /// Commands queued by `MULTI`.
     pub queue: Option<CommandQueue>,
-    /// What `WATCH` has seen.
+    /// Keys and tag values watched by `WATCH` and `TAG WATCH`.
     pub watched: WatchedRecords,
-    /// Messages of the commands that `EXEC` runs: they are sent once it has committed.
+    /// Messages of the commands of `EXEC`, to be sent after the commit.
     pub deferred_messages: DeferredMessages,
-    /// Work that goes on after the request: a walk over a namespace.
+    /// The rest of a command that runs in slices, such as a scan of a namespace.
     pub task: Option<Box<dyn SlicedTask>>,
-    /// True once the connection is to be closed behind the present answer.
+    /// True if the connection closes after the current reply.
     pub is_closing: bool,
-    /// What the client has asked the node for, to come near to it.
-    pub near: Option<nearstate_node::LocalResource>,
+    /// Resource of the local transport that the client requested and has not received yet.
+    pub local_request: Option<nearstate_local_transport::LocalResource>,
 }
 
-/// Names of what a client hears, and what they cost the node.
+/// Names of subscribed channels or patterns, with their memory.
 #[derive(Debug, Default)]
 pub struct Subscriptions {
     names: BTreeSet<Vec<u8>>,
     bytes: usize,
 }
 
-/// What a name costs beside its bytes, here and in the hub: places in three trees, half of them
-/// empty; of a pattern what it is found by; and the allocator's share.
+/// Memory of a subscription beside its bytes, here and in [`PubSub`](crate::pubsub::PubSub):
+/// entries of three trees that may be half empty, the search prefix of a pattern, and allocator
+/// overhead.
 const NAME_COST: usize = 512;
 
 impl Subscriptions {
-    /// What a name costs: it stands here and in the hub.
+    /// Memory of a subscription. The name is stored twice.
     pub const fn cost(name: &[u8]) -> usize {
         2 * name.len() + NAME_COST
     }
 
-    /// What all of them cost, in bytes.
+    /// Memory of all subscriptions in bytes.
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// How many there are.
+    /// Number of names.
     pub fn len(&self) -> usize {
         self.names.len()
     }
 
-    /// True if there is none.
+    /// True if there are no names.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
 
-    /// Whether this is one of them.
+    /// Whether a name is subscribed.
     pub fn contains(&self, name: &[u8]) -> bool {
         self.names.contains(name)
     }
 
-    /// Adds one. False if it was there.
+    /// Adds a name. Returns false if it was present.
     pub fn insert(&mut self, name: &[u8]) -> bool {
         let is_new = self.names.insert(name.to_vec());
         self.bytes += if is_new { Self::cost(name) } else { 0 };
         is_new
     }
 
-    /// Takes one away.
+    /// Removes a name.
     pub fn remove(&mut self, name: &[u8]) {
         if self.names.remove(name) {
             self.bytes = self.bytes.saturating_sub(Self::cost(name));
         }
     }
 
-    /// All of them, in their order.
+    /// All names in order.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         self.names.iter().map(Vec::as_slice)
     }
@@ -106,45 +107,45 @@ impl Subscriptions {
 /// Requests between `MULTI` and `EXEC`.
 #[derive(Debug, Default)]
 pub struct CommandQueue {
-    /// Each with the number of its command.
+    /// Requests, each with the number of its command.
     pub requests: Vec<(u16, OwnedArgs)>,
-    /// Bytes of all of them.
+    /// Bytes of all requests.
     pub bytes: usize,
-    /// True once one of them was refused: `EXEC` refuses all.
+    /// True if a request was rejected: `EXEC` then fails.
     pub is_dirty: bool,
 }
 
-/// Messages that are sent behind a commit, and how long that will take: behind it, it would be too
-/// late to refuse.
+/// Messages to be sent after a commit, and the estimated time to send them. The time is limited
+/// before the commit, because a commit cannot be undone.
 #[derive(Debug, Default)]
 pub struct DeferredMessages {
-    /// Each with its channel.
+    /// Channel and payload of each message.
     pub messages: Vec<(Vec<u8>, Vec<u8>)>,
-    /// What it costs to send them.
+    /// Cost of sending them.
     pub weight: PublishCost,
 }
 
-/// What it costs to send messages, as far as that is known before.
+/// Estimated cost of sending messages.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PublishCost {
-    /// How many messages.
+    /// Number of messages.
     pub messages: usize,
-    /// To how many clients they go: as many letters as that.
+    /// Number of receivers of all messages.
     pub deliveries: usize,
-    /// How long it will take to send all of them, at the most.
+    /// Upper estimate of the time to send all messages.
     pub takes: Duration,
 }
 
-/// What a letter takes: a lock, a place in a mailbox, and now and then a call to another core. It
-/// is some tenths of that where the hearers are few and the caches warm; a message without a
-/// letter counts as one.
+/// Time of a delivery: a lock, an entry of a mailbox, and sometimes a wake-up of another core. With
+/// few subscribers and warm caches it is some tenths of this. A message without subscribers counts
+/// as one delivery.
 const DELIVERY_TIME: Duration = Duration::from_micros(1);
-/// What a byte of a message takes: it is copied once, into new memory.
+/// Time per byte of a message, which is copied once.
 const BYTE_TIME: Duration = Duration::from_nanos(1);
 
 impl PublishCost {
-    /// One more message, of so many bytes with its channel, for so many hearers. To find them took
-    /// `lookup_time`, and will once more.
+    /// Adds a message of `bytes` bytes including its channel. Finding its subscribers took
+    /// `lookup_time` and takes it again when the message is sent.
     pub fn add(&mut self, bytes: usize, subscribers: usize, lookup_time: Duration) {
         let times = |each: Duration, count: usize| {
             each.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX))
@@ -159,7 +160,7 @@ impl PublishCost {
 }
 
 impl DeferredMessages {
-    /// A message for so many hearers, who were found in so long.
+    /// Adds a message for `subscribers` clients.
     pub fn put(
         &mut self,
         channel: &[u8],
@@ -172,82 +173,82 @@ impl DeferredMessages {
     }
 }
 
-/// What `WATCH` and `TAG WATCH` have seen.
+/// What `WATCH` and `TAG WATCH` monitor.
 #[derive(Clone, Debug, Default)]
 pub struct WatchedRecords {
-    /// Keys as the client says them, each with the version of its record; `None`: there was none.
+    /// Keys as sent by the client, with the version of the record or `None` if it did not exist.
     keys: BTreeMap<Vec<u8>, Option<u64>>,
     tags: Vec<WatchedTag>,
     bytes: usize,
 }
 
-/// A tag's value that `TAG WATCH` has looked for.
+/// A tag value monitored by `TAG WATCH`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchedTag {
-    /// The tag's name.
+    /// Name of the tag.
     pub name: String,
     /// The value.
     pub value: Vec<u8>,
-    /// The key that it led to, as clients say it; where it led to none, an empty one of the tag's
-    /// namespace.
+    /// Key of the record with this value, as clients write it. If there is none, the empty key of
+    /// the tag's namespace.
     pub key: Vec<u8>,
-    /// The version of that key's record; `None`: the value led to none.
+    /// Version of that record, or `None` if there is none.
     pub version: Option<u64>,
 }
 
-/// What a place in a tree or a list costs beside its bytes: half of them may be empty.
+/// Memory of an entry beside its bytes: trees and lists may be half empty.
 const WATCHED_COST: usize = 2 * size_of::<WatchedTag>();
 
 impl WatchedRecords {
-    /// Whether this key is watched.
+    /// Whether a key is watched.
     pub fn has(&self, key: &[u8]) -> bool {
         self.keys.contains_key(key)
     }
 
-    /// Watches a key, which had this version.
+    /// Watches a key with its current version.
     pub fn add(&mut self, key: &[u8], version: Option<u64>) {
         if self.keys.insert(key.to_vec(), version).is_none() {
             self.bytes += key.len() + WATCHED_COST;
         }
     }
 
-    /// Watches a tag's value.
+    /// Watches a tag value.
     pub fn add_tag(&mut self, tag: WatchedTag) {
         self.bytes += tag.key.len() + tag.name.len() + tag.value.len() + WATCHED_COST;
         self.tags.push(tag);
     }
 
-    /// The keys, each with its version.
+    /// The keys with their versions.
     pub fn keys(&self) -> impl Iterator<Item = (&[u8], Option<u64>)> {
         self.keys.iter().map(|(key, version)| (key.as_slice(), *version))
     }
 
-    /// The tags' values.
+    /// The tag values.
     pub fn tags(&self) -> &[WatchedTag] {
         &self.tags
     }
 
-    /// How many records of a transaction they take: a tag's value is one, and the record that it
-    /// leads to.
+    /// Number of records that they add to a transaction. A tag value adds its posting and its
+    /// record.
     pub fn records(&self) -> usize {
         self.keys.len() + 2 * self.tags.len()
     }
 
-    /// What it keeps of the node's memory, in bytes.
+    /// Memory in bytes.
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
 }
 
 impl ConnectionState {
-    /// What it keeps of the node's memory while it waits, its mailbox aside, in bytes.
+    /// Memory in bytes, without the mailbox.
     pub fn memory_bytes(&self) -> usize {
         let queued = self.queue.as_ref().map_or(0, |queue| queue.bytes);
         let task = self.task.as_ref().map_or(0, |task| task.memory_bytes());
         queued + self.watched.bytes() + task + self.channels.bytes() + self.patterns.bytes()
     }
 
-    /// How many channels and patterns it hears.
+    /// Number of subscribed channels and patterns.
     pub fn subscription_count(&self) -> usize {
         self.channels.len() + self.patterns.len()
     }

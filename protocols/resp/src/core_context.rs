@@ -1,4 +1,4 @@
-//! What the protocol has on a core.
+//! State of the protocol on one core.
 
 use crate::command::stats::CoreStats;
 use crate::command_context::Command;
@@ -12,14 +12,14 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What the protocol has on a core.
+/// State of the protocol on one core.
 #[derive(Debug)]
 pub(crate) struct CoreContext {
     pub(crate) server: Arc<RespServer>,
     pub(crate) records: Records,
     pub(crate) core: Core,
     counts: Arc<CoreStats>,
-    /// When the present request began: the end of the one before, in ticks.
+    /// Start of the current request, which is the end of the previous one, in ticks.
     request_start: Cell<u64>,
 }
 
@@ -34,10 +34,10 @@ impl CoreContext {
         }
     }
 
-    /// A connection that has just come.
+    /// The state of a new connection. Registers it with the server.
     pub(crate) fn new_connection(&self, peer: &Peer) -> ConnectionState {
         let settings = &self.server.settings;
-        // A certificate proves a name as well as a password would.
+        // A verified certificate authenticates a user as a password does.
         let proven = peer
             .certificate
             .as_ref()
@@ -85,17 +85,17 @@ impl CoreContext {
             deferred_messages: DeferredMessages::default(),
             task: None,
             is_closing: false,
-            near: None,
+            local_request: None,
         }
     }
 
-    /// The most bytes that an answer may have.
+    /// Limit of the bytes of a reply.
     #[inline]
     pub(crate) fn answer_bytes_max(&self) -> usize {
         self.core.limits().output_bytes_max
     }
 
-    /// Counts what reads have found.
+    /// Adds the hits and misses of reads to the statistics.
     #[inline]
     pub(crate) fn count_lookups(&self) {
         let found = self.records.take_lookups();
@@ -104,12 +104,12 @@ impl CoreContext {
         }
     }
 
-    /// Some requests have come.
+    /// Starts the clock for the first request of an input.
     pub(crate) fn begin(&self) {
         self.request_start.set(self.core.clock().now());
     }
 
-    /// Counts a request that was answered, and keeps it if it took long.
+    /// Counts an executed request, and adds it to the slow log if it was slow.
     #[inline]
     pub(crate) fn count(
         &self,

@@ -1,14 +1,14 @@
-//! When a record ends: the options `EX`, `PX`, `EXAT`, `PXAT`.
+//! The expiration options `EX`, `PX`, `EXAT` and `PXAT`.
 
 use crate::number::integer;
 use crate::reply::error_reply::ErrorReply;
 
-/// How a time is said.
+/// Unit and origin of a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpiryUnit {
-    /// True if the number counts seconds, else milliseconds.
+    /// True for seconds, false for milliseconds.
     pub is_seconds: bool,
-    /// True if it counts from 1970, else from now.
+    /// True for Unix time, false for a time to live.
     pub is_absolute: bool,
 }
 
@@ -25,10 +25,10 @@ impl ExpiryUnit {
         }
     }
 
-    /// The end in milliseconds since 1970, of a number that must be above zero.
+    /// Expiration time in Unix milliseconds, from a positive number.
     ///
     /// # Errors
-    /// `ERR value is not an integer ..`, or `ERR invalid expire time in '{name}' command`.
+    /// `ERR value is not an integer ..` or `ERR invalid expire time in '{name}' command`.
     pub fn end(self, number: &[u8], name: &str) -> Result<u64, ErrorReply> {
         let number = integer(number).ok_or(ErrorReply::NOT_INTEGER)?;
         if number <= 0 {
@@ -39,7 +39,7 @@ impl ExpiryUnit {
             .ok_or(ErrorReply::expire_time(name))
     }
 
-    /// The end in milliseconds since 1970, which may have passed; `None` beyond 64 bits.
+    /// Expiration time in Unix milliseconds, possibly in the past; `None` if it exceeds 64 bits.
     pub fn end_of(self, number: i64) -> Option<i64> {
         let ms = if self.is_seconds { number.checked_mul(1000)? } else { number };
         if self.is_absolute {

@@ -1,22 +1,22 @@
-//! Which namespace a key stands in: `{ns},key` is key `key` of namespace `ns`; any other key
-//! stands, whole, in a namespace that no client can name (`docs/decisions/007-node.md`).
+//! Names of keys: `{ns},key` is the key `key` of the namespace `ns`. All other keys are stored
+//! unchanged in a namespace that clients cannot name (`docs/decisions/007-node.md`).
 
 use nearstate_model::limits::NAMESPACE_NAME_BYTES_MAX;
 
-/// The namespace of the keys that name none.
+/// The namespace of the keys without a namespace.
 pub const PLAIN_NAMESPACE: &str = "{}";
 
-/// A key as clients say it, taken apart.
+/// A parsed key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyName<'a> {
-    /// Its namespace.
+    /// Namespace.
     pub namespace: &'a str,
-    /// Its key there.
+    /// Key in the namespace.
     pub key: &'a [u8],
 }
 
 impl<'a> KeyName<'a> {
-    /// Takes a key apart.
+    /// Parses a key.
     #[inline]
     pub fn of(key: &'a [u8]) -> Self {
         match split(key) {
@@ -26,26 +26,26 @@ impl<'a> KeyName<'a> {
     }
 }
 
-/// The only namespace whose keys can match a pattern, and what of the pattern is left for its
-/// keys; `None` if the pattern may match keys of several.
+/// The only namespace with matching keys, and the rest of the pattern; `None` if keys of several
+/// namespaces may match.
 pub fn pattern_namespace(pattern: &[u8]) -> Option<KeyName<'_>> {
     let (namespace, key) = split(pattern)?;
     is_literal(namespace).then_some(KeyName { namespace, key })
 }
 
-/// Whether a pattern can say this namespace: its name has nothing that stands for other letters.
+/// Whether the namespace of a pattern is literal.
 pub fn is_literal(namespace: &str) -> bool {
     !namespace.bytes().any(|byte| matches!(byte, b'*' | b'?' | b'[' | b'\\'))
 }
 
-/// Whether a namespace that clients can name may have this name.
+/// Whether clients can name a namespace with this name.
 pub fn is_nameable(namespace: &[u8]) -> bool {
     (1..=NAMESPACE_NAME_BYTES_MAX).contains(&namespace.len())
         && !namespace.iter().any(|byte| matches!(byte, b'{' | b'}' | b',' | 0))
         && std::str::from_utf8(namespace).is_ok()
 }
 
-/// What stands before the keys of a namespace where clients say them; `None` if they cannot.
+/// Prefix of the keys of a namespace as clients write them; `None` if clients cannot name it.
 pub fn prefix_of(namespace: &str) -> Option<Vec<u8>> {
     if namespace == PLAIN_NAMESPACE {
         return Some(Vec::new());
@@ -56,7 +56,7 @@ pub fn prefix_of(namespace: &str) -> Option<Vec<u8>> {
 #[inline]
 fn split(key: &[u8]) -> Option<(&str, &[u8])> {
     let rest = key.strip_prefix(b"{")?;
-    // A longer name is none, so no more than this is searched, however long the key is.
+    // Limits the search: namespace names are not longer, whatever the length of the key.
     let end = rest.iter().take(NAMESPACE_NAME_BYTES_MAX + 1).position(|byte| *byte == b'}')?;
     let (namespace, rest) = rest.split_at_checked(end)?;
     let key = rest.strip_prefix(b"},")?;

@@ -1,27 +1,26 @@
-//! Events of keys under Redis' names: which of them clients are told, and what each is called.
+//! Keyspace notifications: the flags that enable them and the names of events, as in Redis.
 
 pub mod watches;
 
 use nearstate_model::{Error, Result};
 use nearstate_store::{EventKind, Form};
 
-/// What `notify-keyspace-events` says: a letter for each class of events that is told, and for each
-/// way of telling it.
+/// The value of `notify-keyspace-events`: a flag per class of events and per kind of channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyspaceEvents {
     bits: u16,
 }
 
-/// The letters in the order in which Redis shows them.
+/// The flags in the order in which Redis prints them.
 const LETTERS: [u8; 14] = *b"g$lshzxetdnKEm";
 
-/// What `A` stands for.
+/// Flags included in `A`.
 const ALL: u16 = bits(b"g$lshzxetd");
 
-/// Classes of events that happen here.
+/// Classes of events that occur.
 const HAPPENING: u16 = bits(b"g$shxn");
 
-/// The bits of some letters; 0 for what is none.
+/// Bits of flags; 0 for unknown flags.
 const fn bits(deliveries: &[u8]) -> u16 {
     let mut bits = 0;
     let mut rest = deliveries;
@@ -45,16 +44,16 @@ const fn bit(delivery: u8) -> u16 {
     0
 }
 
-/// What a letter stands for that a client is told by.
+/// One flag: a class of events or a kind of channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventClass(u16);
 
 impl EventClass {
-    /// `K`: in the channel of the key.
+    /// `K`: publish to the channel of the key.
     pub const KEYSPACE: Self = Self(bit(b'K'));
-    /// `E`: in the channel of the event.
+    /// `E`: publish to the channel of the event.
     pub const KEYEVENT: Self = Self(bit(b'E'));
-    /// `g`: what happens to keys of every type.
+    /// `g`: events of keys of all types.
     pub const GENERIC: Self = Self(bit(b'g'));
     /// `$`
     pub const STRING: Self = Self(bit(b'$'));
@@ -72,10 +71,10 @@ impl KeyspaceEvents {
     /// None.
     pub const NONE: Self = Self { bits: 0 };
 
-    /// Reads the letters, as Redis takes them.
+    /// Parses flags as Redis does.
     ///
     /// # Errors
-    /// `BadArgument`: a letter that is none, in Redis' words.
+    /// `BadArgument`: an unknown flag, with Redis' text.
     pub fn parse(deliveries: &[u8]) -> Result<Self> {
         let mut bits = 0;
         for delivery in deliveries {
@@ -92,7 +91,7 @@ impl KeyspaceEvents {
         Ok(Self { bits })
     }
 
-    /// The letters, as Redis shows them: `A` for all that it stands for, and then no `n`.
+    /// The flags as Redis prints them: `A` for all that it includes, and then no `n`.
     pub fn deliveries(self) -> String {
         let has_all = self.bits & ALL == ALL;
         let hidden = if has_all { ALL | EventClass::NEW.0 } else { 0 };
@@ -101,12 +100,12 @@ impl KeyspaceEvents {
         has_all.then_some(b'A').into_iter().chain(shown).map(char::from).collect()
     }
 
-    /// True if a class is told, or a way of telling is chosen.
+    /// True if a class of events or a kind of channel is enabled.
     pub const fn has(self, class: EventClass) -> bool {
         self.bits & class.0 != 0
     }
 
-    /// True if anything is told that can happen here.
+    /// True if an event that occurs here is published.
     pub const fn is_any(self) -> bool {
         let ways = EventClass::KEYSPACE.0 | EventClass::KEYEVENT.0;
         self.bits & HAPPENING != 0 && self.bits & ways != 0
@@ -121,10 +120,10 @@ impl KeyspaceEvents {
     }
 }
 
-/// What an event of the region is called, in the order in which Redis would tell it.
+/// Names of an event of the region, in the order in which Redis would publish them.
 ///
-/// The region knows that a record was made, changed or deleted, and what it is, and not by which
-/// command: so whatever changes a hash is `hset`.
+/// The region knows that a record was created, changed or deleted and its type, but not the
+/// command. Therefore all changes of a hash are `hset`.
 pub fn names_of(kind: EventKind, form: Form) -> impl Iterator<Item = (EventClass, &'static str)> {
     let new = (kind == EventKind::Created).then_some((EventClass::NEW, "new"));
     let named = match (kind, form) {

@@ -1,10 +1,9 @@
-//! The task that tells clients what happens to keys: on one core, in the background class, fed by
-//! watches of the region, so that changes by embedded processes are told as well.
+//! Background task that publishes keyspace notifications. It runs on one core and reads watches of
+//! the region, so that changes by embedded processes are published as well.
 //!
-//! While no event is chosen it waits for that alone: there is no watch, no thread and no timer.
-//! While some are, it sleeps until a watched namespace has something to tell, and looks ten times a
-//! second whether others have made a namespace (the region wakes nobody for that) and whether
-//! records have ended (nobody changes those).
+//! Without an enabled event there is no watch, thread or timer. With enabled events the task sleeps
+//! until a watched namespace has an event. Ten times a second it looks for namespaces that other
+//! processes created (the region sends no wake-up for them) and for expired records.
 
 use crate::keyspace_events::watches::WatchedNamespace;
 use crate::keyspace_events::{EventClass, KeyspaceEvents, names_of};
@@ -21,23 +20,23 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// How long the task does not know of a namespace that an embedded process has made, or of a record
-/// whose time has passed: what Redis takes to look for the latter.
+/// Latency until the task notices a namespace that an embedded process created or a record that
+/// expired. Redis' active expiry has the same interval.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Records that are collected at a time: some tens of microseconds.
+/// Records deleted per call of the collector: some tens of microseconds.
 const COLLECTED: usize = 8;
 
-/// How often in a row that is done at a look: forty thousand records a second.
+/// Calls of the collector per interval: forty thousand records a second.
 const COLLECTIONS: usize = 512;
 
-/// Events of a namespace after which another has its turn.
+/// Events of one namespace before the task reads the next one.
 const EVENTS_IN_A_ROW: usize = 1024;
 
-/// Events between two looks at the clock.
+/// Events between two checks of the clock.
 const EVENTS_AT_ONCE: usize = 16;
 
-/// Tells for as long as the core lives.
+/// Publishes events for the lifetime of the core.
 pub(crate) async fn run_notifier(server: Arc<RespServer>, session: Rc<Session>) {
     loop {
         let generation = poll_fn(|cx| server.keyspace.poll_enabled(cx)).await;
@@ -46,7 +45,8 @@ pub(crate) async fn run_notifier(server: Arc<RespServer>, session: Rc<Session>) 
             Err(error) => Err(error),
         };
         if done.is_err() {
-            // The watches are gone with the teller: all begins anew, and what came is lost.
+            // The notifier and its watches are dropped. The task starts again; events in between
+            // are lost.
             server.keyspace.end_generation(generation);
             sleep(POLL_INTERVAL).await;
         }
@@ -58,13 +58,13 @@ struct KeyspaceNotifier<'s> {
     session: &'s Session,
     watch_selector: WatchSelector,
     watched: Vec<WatchedNamespace>,
-    /// Those that may have something to tell, by their places in `watched`.
+    /// Indices in `watched` of the namespaces that may have events.
     ready: Vec<usize>,
-    /// The numbers of those whose watches gave damage.
+    /// Numbers of the namespaces whose watches returned damaged entries.
     failed: Vec<u32>,
-    /// The watch_selector waits for all that are followed.
+    /// True while `watch_selector` waits for all watched namespaces.
     is_waiting: bool,
-    /// How many namespaces there were when they were looked through.
+    /// Number of namespaces at the last complete look.
     known_namespaces: Option<usize>,
     tick: Sleep,
     generation: u64,
@@ -88,7 +88,7 @@ impl<'s> KeyspaceNotifier<'s> {
         })
     }
 
-    /// Tells until no event is chosen any more.
+    /// Publishes events until none is enabled.
     async fn run(&mut self) -> Result<()> {
         self.watch_new_namespaces()?;
         loop {
@@ -123,7 +123,7 @@ impl<'s> KeyspaceNotifier<'s> {
         }
     }
 
-    /// Ready with something to do; true: it is time for a look.
+    /// Ready when there is work. True: the poll interval has passed.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool>> {
         if let Poll::Ready(ready_now) = self.watch_selector.poll(cx) {
             self.ready.extend(ready_now?);
@@ -136,7 +136,7 @@ impl<'s> KeyspaceNotifier<'s> {
         Poll::Pending
     }
 
-    /// Follows the namespaces that are new.
+    /// Watches the namespaces that are new.
     fn watch_new_namespaces(&mut self) -> Result<()> {
         let count = self.session.namespace_count()?;
         if self.known_namespaces == Some(count) {
@@ -154,7 +154,7 @@ impl<'s> KeyspaceNotifier<'s> {
         Ok(())
     }
 
-    /// Reads what a namespace has to tell; it is due again if there is more.
+    /// Publishes the events of one namespace. Marks it ready again if there are more.
     async fn read(&mut self, place: usize) {
         let events = self.server.keyspace.events();
         for count in 1..=EVENTS_IN_A_ROW {
@@ -182,18 +182,19 @@ impl<'s> KeyspaceNotifier<'s> {
         self.ready.push(place);
     }
 
-    /// Lets go of watches that gave damage. The next look follows their namespaces anew.
+    /// Drops watches that returned damaged entries. The next interval watches their namespaces
+    /// again.
     fn drop_failed(&mut self) {
         for number in std::mem::take(&mut self.failed) {
             self.server.keyspace.unwatch_failed(number);
             self.watched.retain(|one| one.number != number);
-            // Their places have changed: all are looked at.
+            // Indices have changed: read all namespaces.
             self.ready = (0..self.watched.len()).collect();
             self.known_namespaces = None;
         }
     }
 
-    /// Deletes what has ended, which tells of it.
+    /// Deletes expired records, which creates their events.
     async fn collect(&self) {
         if !self.server.keyspace.events().has(EventClass::EXPIRED) {
             return;
@@ -201,14 +202,14 @@ impl<'s> KeyspaceNotifier<'s> {
         for _ in 0..COLLECTIONS {
             match self.session.collect_expired(COLLECTED) {
                 Ok(collected) if collected.has_more => yield_now().await,
-                // What keeps one record from ending is met again at the next look.
+                // A failure is retried in the next interval.
                 Ok(_) | Err(_) => return,
             }
         }
     }
 }
 
-/// Tells what happened to a key.
+/// Publishes one event.
 fn publish_event(
     server: &RespServer,
     events: KeyspaceEvents,

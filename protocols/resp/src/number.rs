@@ -1,10 +1,10 @@
-//! Numbers as clients write them, and as they are written back.
+//! Parsing of numbers, as strict as Redis.
 
 pub mod long_double;
 
 use crate::reply::error_reply::ErrorReply;
 
-/// A whole number of 64 bits as Redis takes it: no plus, no blanks, no leading zeros.
+/// A signed 64-bit integer: no plus sign, spaces or leading zeros.
 pub fn integer(text: &[u8]) -> Option<i64> {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     let is_right = match digits {
@@ -18,7 +18,7 @@ pub fn integer(text: &[u8]) -> Option<i64> {
     str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// As [`integer`], or the refusal that Redis gives.
+/// As [`integer`], with Redis' error.
 ///
 /// # Errors
 /// `ERR value is not an integer or out of range`
@@ -26,7 +26,7 @@ pub fn integer_or_refuse(text: &[u8]) -> Result<i64, ErrorReply> {
     integer(text).ok_or(ErrorReply::NOT_INTEGER)
 }
 
-/// As [`integer_or_refuse`], within 32 bits.
+/// As [`integer_or_refuse`], for 32 bits.
 ///
 /// # Errors
 /// `ERR value is not an integer ..` or `ERR value is out of range, value must between ..`
@@ -39,7 +39,7 @@ pub fn small_integer_or_refuse(text: &[u8]) -> Result<i32, ErrorReply> {
     })
 }
 
-/// Whether a minus stands in front of a number, and the number without its sign, if it has one.
+/// Whether a number is negative, and the number without its sign.
 pub fn signed(text: &[u8]) -> (bool, &[u8]) {
     match text.split_first() {
         Some((b'-', number)) => (true, number),
@@ -48,8 +48,8 @@ pub fn signed(text: &[u8]) -> (bool, &[u8]) {
     }
 }
 
-/// A cursor, as generous as C's `strtoul`, with which Redis reads it: signs, leading zeros, nothing
-/// at all. `None`: it is no number, or larger than 64 bits.
+/// A cursor, parsed as C's `strtoul` does: signs, leading zeros and an empty text are accepted.
+/// `None` if it is not a number or exceeds 64 bits.
 pub fn cursor(text: &[u8]) -> Option<u64> {
     let (is_negative, digits) = signed(text);
     if digits.is_empty() {

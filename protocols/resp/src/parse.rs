@@ -1,10 +1,9 @@
-//! Requests: arrays of bulks (RESP2 and RESP3 alike) and inline lines, out of a slice of bytes that
-//! grows at its end.
+//! Incremental parser of requests: arrays of bulk strings (RESP2 and RESP3) and inline commands.
 //!
-//! The caller keeps the bytes of a request until the parser has seen all of it, and hands them in
-//! from the request's first byte each time; the parser remembers how far it came, so a request that
-//! arrives in a thousand pieces is read once. A length that a client states is compared with the
-//! limits and then waited for: nothing is allocated from it.
+//! The caller keeps the bytes of a request until it is complete and passes them from the first byte
+//! at each call. The parser remembers its position, so that a request in a thousand pieces is
+//! scanned once. Lengths sent by the client are checked against the limits; no memory is allocated
+//! for them.
 
 mod inline;
 mod args;
@@ -13,69 +12,68 @@ pub use args::{Args, OwnedArgs};
 
 use std::fmt;
 
-/// The most arguments of one request, as in Redis. More are refused as a broken protocol.
+/// Maximum number of arguments, as in Redis. More are a protocol error.
 pub const ARGS_MAX: usize = 1 << 20;
 
-/// The longest inline request and the longest line with a number, in bytes, as in Redis.
+/// Maximum bytes of an inline request and of a line with a number, as in Redis.
 pub const INLINE_BYTES_MAX: usize = 64 << 10;
 
-/// The most arguments of a request of somebody who has not said who he is yet, as in Redis.
+/// Maximum number of arguments of unauthenticated clients, as in Redis.
 pub const UNAUTHENTICATED_ARGS_MAX: usize = 10;
 
-/// The longest argument of a stranger, in bytes, as in Redis.
+/// Maximum bytes of an argument of unauthenticated clients, as in Redis.
 pub const UNAUTHENTICATED_BULK_BYTES_MAX: usize = 16 << 10;
 
-/// The largest request that a parser may be told to accept, in bytes: places in it are 32 bits.
+/// Upper limit of the configurable request size: offsets have 32 bits.
 pub const REQUEST_BYTES_MAX: usize = 3 << 30;
 
-/// The longest number of a header: `-` and 19 digits, with its mark and its end.
+/// Longest header: `-` and 19 digits with type byte and line end.
 const HEADER_BYTES_MAX: usize = 24;
 
-/// A table of places that a large request has left is given back above this many.
+/// Capacity that the parser keeps after a large request.
 const PLACES_KEPT: usize = 1024;
 
-/// What a parser made of the bytes so far.
+/// Result of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum ParseResult {
-    /// A whole request; [`RequestParser::args`] has its arguments. None at all (an empty line, `*0`) is
-    /// a request that gets no answer.
+    /// A complete request; [`RequestParser::args`] returns its arguments. A request without
+    /// arguments (an empty line, `*0`) has no reply.
     Request {
-        /// Bytes of the input that it took.
+        /// Bytes of the input that it used.
         taken: usize,
     },
     /// More bytes are needed.
     Incomplete {
-        /// At least this many more. It comes from the client: no buffer should grow by it before
-        /// bytes have come.
+        /// At least this many. The client determines the number, so do not allocate it in advance.
         needed: usize,
     },
-    /// The client does not speak the protocol: send this, then close.
+    /// The input is invalid: send this error, then close the connection.
     ProtocolError(ProtocolError),
 }
 
-/// Why a connection is closed. Its text is that of the error reply, without `-` and line end.
+/// A violation of the protocol. Its text is that of the error reply, without `-` and line end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtocolError {
-    /// The count of arguments is no number, or too large.
+    /// The number of arguments is invalid or too large.
     Count,
-    /// The length of an argument is no number, negative, or beyond the limit.
+    /// The length of an argument is invalid, negative or too large.
     Length,
-    /// An argument does not begin with `$` but with this.
+    /// An argument starts with this byte instead of `$`.
     ReplyMark(u8),
-    /// An argument is not followed by CR LF.
+    /// CR LF is missing after an argument.
     End,
-    /// An inline line is longer than [`INLINE_BYTES_MAX`].
+    /// An inline request is longer than [`INLINE_BYTES_MAX`].
     InlineTooLong,
-    /// Quotes of an inline line do not close.
+    /// Unbalanced quotes in an inline request.
     Quotes,
-    /// The whole request is beyond the limit.
+    /// The request exceeds its limit.
     TooLarge,
-    /// A stranger's count.
+    /// Too many arguments of an unauthenticated client.
     UnauthenticatedCount,
-    /// A stranger's length.
+    /// An argument of an unauthenticated client is too long.
     UnauthenticatedLength,
-    /// An HTTP client that somebody sent here to do his work.
+    /// An HTTP request, possibly a cross-protocol attack.
     Http,
 }
 
@@ -100,41 +98,41 @@ impl fmt::Display for ProtocolError {
     }
 }
 
-/// Where an argument begins and ends.
+/// Start and end of an argument.
 pub(crate) type ArgRange = (u32, u32);
 
-/// The part of a request that comes next.
+/// The next part of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ParserStep {
-    /// Its first byte, then the count of its arguments or an inline line.
+    /// The first byte.
     Begin,
-    /// The header of the next argument; so many are still to come.
+    /// The header of an argument; `left` arguments remain.
     Header { left: usize },
-    /// The bytes of an argument, which end here.
+    /// The bytes of an argument up to `end`.
     Bulk { left: usize, end: usize },
-    /// The line's end.
+    /// The rest of an inline request.
     Inline,
 }
 
-/// Reads one client's requests, one after the other.
+/// Parses the requests of one client.
 #[derive(Debug)]
 pub struct RequestParser {
     request_max: usize,
     is_unauthenticated: bool,
     step: ParserStep,
-    /// The first byte that was not read yet.
+    /// Offset of the next byte.
     at: usize,
-    /// An inline line was searched for its end up to here.
+    /// End of the searched part of an inline request.
     searched: usize,
     ranges: Vec<ArgRange>,
-    /// Arguments of an inline line, without their quotes.
+    /// Arguments of an inline request without quotes.
     unquoted: Vec<u8>,
     is_inline: bool,
     is_whole: bool,
 }
 
 impl RequestParser {
-    /// A parser that accepts requests of up to `request_bytes_max` (at most [`REQUEST_BYTES_MAX`]).
+    /// A parser for requests of at most `request_bytes_max` bytes (at most [`REQUEST_BYTES_MAX`]).
     pub fn new(request_bytes_max: usize) -> Self {
         Self {
             request_max: request_bytes_max.min(REQUEST_BYTES_MAX),
@@ -149,13 +147,13 @@ impl RequestParser {
         }
     }
 
-    /// Whether the client must still say who it is: until then its requests are kept small.
+    /// Sets whether the client is unauthenticated, which lowers the limits.
     pub fn set_unauthenticated(&mut self, is_unauthenticated: bool) {
         self.is_unauthenticated = is_unauthenticated;
     }
 
-    /// Reads on. `input` begins where the request begins, and has at least the bytes that it had at
-    /// the last call if that said `Incomplete`. After a request the next call begins a new one.
+    /// Continues. `input` starts with the request, and after `Incomplete` it contains the previous
+    /// bytes and more. After a complete request the next call starts a new one.
     #[inline]
     pub fn next(&mut self, input: &[u8]) -> ParseResult {
         if self.is_whole {
@@ -171,14 +169,14 @@ impl RequestParser {
         }
     }
 
-    /// The arguments of the request that was read last, out of the same bytes.
+    /// The arguments of the last request, from the same input.
     #[inline]
     pub fn args<'a>(&'a self, input: &'a [u8]) -> Args<'a> {
         let bytes = if self.is_inline { &self.unquoted } else { input };
         Args::new(bytes, &self.ranges)
     }
 
-    /// Bytes that it remembers of a half request, beside the request's own.
+    /// Memory of an incomplete request, beside its bytes.
     pub fn memory_bytes(&self) -> usize {
         self.ranges.capacity() * size_of::<ArgRange>()
     }
@@ -212,7 +210,7 @@ impl RequestParser {
         }
     }
 
-    /// `*3`: how many arguments.
+    /// `*3`: the number of arguments.
     fn count(&mut self, input: &[u8]) -> Result<ParserStep, ParseStop> {
         let (number, after) = number(input, 1, ProtocolError::Count)?;
         let count = match number {
@@ -229,7 +227,7 @@ impl RequestParser {
         Ok(ParserStep::Header { left: count })
     }
 
-    /// `$3`: how long the next argument is.
+    /// `$3`: the length of the next argument.
     #[inline]
     fn header(&mut self, input: &[u8], left: usize) -> Result<ParserStep, ParseStop> {
         match input.get(self.at) {
@@ -246,7 +244,7 @@ impl RequestParser {
         if self.is_unauthenticated && length > UNAUTHENTICATED_BULK_BYTES_MAX {
             return Err(ParseStop::ProtocolError(ProtocolError::UnauthenticatedLength));
         }
-        // So no more than a header is ever read beyond the limit.
+        // At most a header is read beyond the limit.
         if after + length + 2 > self.request_max {
             return Err(ParseStop::ProtocolError(ProtocolError::TooLarge));
         }
@@ -254,7 +252,7 @@ impl RequestParser {
         Ok(ParserStep::Bulk { left, end: after + length })
     }
 
-    /// The bytes of an argument and the line end behind them.
+    /// The bytes of an argument and the line end.
     #[inline]
     fn bulk(&mut self, input: &[u8], left: usize, end: usize) -> Result<ParserStep, ParseStop> {
         match input.get(end..end + 2) {
@@ -267,7 +265,7 @@ impl RequestParser {
         Ok(ParserStep::Header { left: left - 1 })
     }
 
-    /// A line of words, as a person types it.
+    /// An inline request.
     fn inline(&mut self, input: &[u8]) -> Result<(), ParseStop> {
         let unsearched = input.get(self.searched..).unwrap_or_default();
         let allowed = (INLINE_BYTES_MAX + 1).saturating_sub(self.searched);
@@ -295,21 +293,21 @@ impl RequestParser {
     }
 }
 
-/// Why reading stopped before the request's end.
+/// Why parsing stopped before the end of the request.
 #[derive(Debug)]
 enum ParseStop {
     Needs(usize),
     ProtocolError(ProtocolError),
 }
 
-/// Places are below [`REQUEST_BYTES_MAX`].
+/// Offsets are below [`REQUEST_BYTES_MAX`].
 #[inline]
 fn offset(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }
 
-/// A decimal number from `from` on and the place behind its CR LF, as strict as Redis is: no plus,
-/// no leading zero, no blank.
+/// A decimal number and the offset after its CR LF. As strict as Redis: no plus sign, leading zeros
+/// or spaces.
 #[inline]
 fn number(input: &[u8], from: usize, broken: ProtocolError) -> Result<(i64, usize), ParseStop> {
     let rest = input.get(from..).unwrap_or_default();
@@ -336,7 +334,7 @@ fn number(input: &[u8], from: usize, broken: ProtocolError) -> Result<(i64, usiz
     }
 }
 
-/// The number's sign and form, once its CR was seen at `index`.
+/// Validates sign and form of a number once its CR was found at `index`.
 #[inline]
 fn ended(rest: &[u8], index: usize, value: i64, broken: ProtocolError) -> Result<i64, ParseStop> {
     let digits = rest.get(..index).unwrap_or_default();

@@ -1,17 +1,17 @@
-//! The patterns that clients say: globs, with a bound of what a comparison with one costs.
+//! Glob patterns of clients, with limits of the matching cost.
 
 use crate::reply::error_reply::ErrorReply;
 use nearstate_model::limits::{KEY_BYTES_MAX, NAMESPACE_NAME_BYTES_MAX};
 use nearstate_store::glob;
 
-/// The longest pattern, in bytes: the longest key as clients say it with every byte escaped, and a
-/// star. A longer one matches nothing that a shorter one would not.
+/// Maximum length: the longest key with every byte escaped, plus a star. A longer pattern matches
+/// nothing that a shorter one would not match.
 pub const PATTERN_BYTES_MAX: usize = 2 * (KEY_BYTES_MAX + NAMESPACE_NAME_BYTES_MAX + 3) + 1;
 
-/// Refuses a pattern whose comparison with a name would not take a time that is linear in both.
+/// Rejects a pattern whose matching time is not linear in the lengths of pattern and name.
 ///
 /// # Errors
-/// It is too long, or has too long a run with wildcards between two stars.
+/// The pattern is too long, or has too long a run with wildcards between two stars.
 pub fn validate(pattern: &[u8]) -> Result<(), ErrorReply> {
     if pattern.len() > PATTERN_BYTES_MAX {
         return Err(ErrorReply::new(format!(

@@ -1,4 +1,4 @@
-//! The protocol as the node meets it.
+//! Entry point of the crate: the node's [`Protocol`] for RESP.
 
 use crate::command::stats::CoreStats;
 use crate::connection::RespConnection;
@@ -20,7 +20,7 @@ pub struct RespProtocol {
 }
 
 impl RespProtocol {
-    /// The face of a server.
+    /// The protocol on the state of `server`.
     pub const fn new(server: Arc<RespServer>) -> Self {
         Self { server }
     }
@@ -33,7 +33,8 @@ impl Protocol for RespProtocol {
 
     fn on_core(&self, core: &Core) -> Result<Rc<dyn CoreService>> {
         if self.server.keyspace.events().is_any() {
-            // Before any client comes, so that each change by one is told.
+            // Watches start before the first client connects, so that every change by a client is
+            // published.
             for (name, namespace) in core.session().namespaces()? {
                 self.server.keyspace.watch_namespace(core.session(), &name, namespace);
             }
@@ -46,7 +47,7 @@ impl Protocol for RespProtocol {
 
     fn limit_error(&self, why: &nearstate_node::LimitExceeded) -> Vec<u8> {
         let mut output = Vec::new();
-        // The first words are those that Redis' clients know, and try again after.
+        // The first words are those that Redis' clients recognise and retry after.
         let code = match why {
             nearstate_node::LimitExceeded::TooManyConnections { .. } => {
                 "ERR max number of clients reached: "
@@ -63,7 +64,7 @@ struct RespCoreService(Rc<CoreContext>);
 
 impl CoreService for RespCoreService {
     fn begin(&self) {
-        // One task for the process: events have an order.
+        // One task for the process, because events are ordered.
         if self.0.core.index() == 0 {
             let run_notifier = keyspace_notifier::run_notifier(
                 Arc::clone(&self.0.server),

@@ -1,4 +1,4 @@
-//! Who hears which channel, on all cores, and who is connected.
+//! Subscriptions of all clients on all cores, and the delivery of messages.
 
 mod patterns;
 pub mod mailbox;
@@ -10,51 +10,53 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The most different patterns of all clients. A comparison takes some ten nanoseconds where the
-/// begin of the channel differs behind what the patterns are found by, and some microseconds if
-/// both were made to be slow: then a message keeps the core of its sender for 50 ms, and nobody
-/// else.
+/// Limit of different patterns of all clients. A comparison takes some tens of nanoseconds if the
+/// channel differs from the pattern after the search prefix, and some microseconds for the worst
+/// patterns. At the limit a message occupies the core of its sender for at most 50 ms, and no other
+/// core.
 pub const PATTERNS_MAX: usize = 16_384;
 
-/// While nobody hears any, one client may have one part in so many of them; when half are free, a
-/// quarter of that, and so on with the square of what is free, but one as long as there is any.
-/// Sixteen clients that take all they can leave half, and it takes some thousand to leave none.
+/// With no pattern in use, one client may use one in `SHARES` of them. With half of them in use the
+/// share is a quarter of that: it decreases with the square of the free patterns, and is at least
+/// one while any is free. Sixteen clients that use their full share leave half of them free; it
+/// takes some thousand clients to use all.
 const SHARES: usize = 16;
 
-/// How many patterns a client may hear that wishes for a new one, of those that are free.
+/// Number of patterns that a client may have when it adds a new one, with `free` free patterns.
 const fn share_of(free: usize) -> usize {
     let share = free.saturating_mul(free) / (PATTERNS_MAX * SHARES);
     if share == 0 && free > 0 { 1 } else { share }
 }
 
-/// Channels, patterns, and the mailboxes of those that hear them.
+/// Channels, patterns and their subscribers.
 #[derive(Debug)]
 pub struct PubSub {
-    /// Where messages count while they wait.
+    /// Accounts for the memory of queued messages.
     pub budget: Arc<MessageBudget>,
     state: Mutex<PubSubState>,
-    /// How many wishes there are: where none is, publishing takes no lock.
+    /// Number of subscriptions. If it is zero, publishing takes no lock.
     subscription_count: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct PubSubState {
     channels: BTreeMap<Vec<u8>, Subscribers>,
-    /// Copied by who changes it while somebody compares a channel with it.
+    /// Copied on a change while a message is compared with the patterns.
     patterns: Arc<PatternIndex>,
 }
 
-/// Why a client may not hear more patterns: other clients hear too many.
+/// The error of a client that would exceed its share of patterns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PatternShareExceeded {
-    /// How many different ones all clients hear.
+    /// Number of different patterns of all clients.
     pub heard: usize,
-    /// How many a client may hear that wishes for a new one.
+    /// Number of patterns that a client may have when it adds a new one.
     pub share: usize,
 }
 
 impl PubSub {
-    /// In which nobody hears anything; messages wait within this bound.
+    /// Without subscriptions. Queued messages of all clients have at most `messages_bytes_max`
+    /// bytes.
     pub fn new(messages_bytes_max: usize) -> Self {
         let budget = Arc::new(MessageBudget::new(messages_bytes_max));
         Self { budget, state: Mutex::default(), subscription_count: AtomicUsize::new(0) }
@@ -64,18 +66,19 @@ impl PubSub {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection wishes to hear a channel. False if it does already.
+    /// Subscribes a connection to a channel. Returns false if it was subscribed.
     pub fn subscribe(&self, channel: &[u8], id: u64, mailbox: &Arc<Mailbox>) -> bool {
         let mut state = self.lock();
         let subscribers = state.channels.entry(channel.to_vec()).or_default();
         self.count(subscribers.insert(id, Arc::clone(mailbox)).is_none(), true)
     }
 
-    /// A connection that hears `held` patterns wishes to hear all channels that match some more.
+    /// Subscribes a connection that has `held` patterns to more patterns.
     ///
     /// # Errors
-    /// It would hear more than its share, and some of them are new: it hears none of them. What
-    /// others hear as well costs no further comparison, and is no matter of shares.
+    /// The client would exceed its share and some patterns are new: it is subscribed to none.
+    /// Patterns that other clients have cost no further comparison and are not limited by the
+    /// share.
     pub fn subscribe_patterns(
         &self,
         more: &BTreeSet<&[u8]>,
@@ -108,7 +111,7 @@ impl PubSub {
         Ok(())
     }
 
-    /// A connection does not wish to hear a channel any more.
+    /// Unsubscribes a connection from a channel.
     pub fn unsubscribe(&self, channel: &[u8], id: u64) -> bool {
         let mut state = self.lock();
         let Some(subscribers) = state.channels.get_mut(channel) else { return false };
@@ -119,7 +122,7 @@ impl PubSub {
         self.count(was_present, false)
     }
 
-    /// A connection does not wish to hear a pattern's channels any more.
+    /// Unsubscribes a connection from a pattern.
     pub fn unsubscribe_pattern(&self, pattern: &[u8], id: u64) -> bool {
         let mut state = self.lock();
         let Some(heard) = state.patterns.get(pattern) else { return false };
@@ -133,8 +136,8 @@ impl PubSub {
         self.count(was_present, false)
     }
 
-    /// As [`PubSub::unsubscribe_pattern`] of many: while somebody compares patterns they are copied once,
-    /// not for each.
+    /// As [`PubSub::unsubscribe_pattern`] for several patterns: a concurrent comparison causes one
+    /// copy of the index, not one for each pattern.
     pub fn unsubscribe_patterns<'p>(&self, patterns: impl Iterator<Item = &'p [u8]>, id: u64) {
         let mut state = self.lock();
         let mut gone = Vec::new();
@@ -164,16 +167,16 @@ impl PubSub {
         is_change
     }
 
-    /// True if somebody hears something.
+    /// True if there is a subscription.
     #[inline]
     pub fn has_subscribers(&self) -> bool {
         self.subscription_count.load(Ordering::Acquire) > 0
     }
 
-    /// The patterns that a channel matches, and the state. They are compared while nobody waits for
-    /// the lock: one that comes meanwhile has come behind the message, and one that goes has no
-    /// hearers any more. All letters of a message are sent under one lock, so that all clients hear
-    /// messages in one order.
+    /// The patterns that a channel matches, and the locked state. The comparison runs without the
+    /// lock. A pattern added meanwhile counts as added after the message, and a removed one has no
+    /// subscribers. All deliveries of a message are made under one lock, so that all clients
+    /// receive messages in the same order.
     fn matching_patterns(
         &self,
         channel: &[u8],
@@ -192,12 +195,12 @@ impl PubSub {
         let patterns = Arc::clone(&state.patterns);
         drop(state);
         let found = matching(&patterns);
-        // Who changes the patterns while somebody has them must copy all.
+        // A change of the patterns while they are referenced copies all of them.
         drop(patterns);
         (self.lock(), found)
     }
 
-    /// Sends a message to everybody who hears the channel; how many letters that were.
+    /// Delivers a message to all subscribers of a channel. Returns the number of deliveries.
     pub fn publish(&self, channel: &[u8], payload: &[u8]) -> usize {
         if !self.has_subscribers() {
             return 0;
@@ -219,7 +222,7 @@ impl PubSub {
         sent
     }
 
-    /// How many letters a message in this channel would be.
+    /// Number of deliveries that a message to this channel would cause.
     pub fn count_receivers(&self, channel: &[u8]) -> usize {
         if !self.has_subscribers() {
             return 0;
@@ -229,13 +232,12 @@ impl PubSub {
         itself + matching.iter().map(|heard| heard.subscribers().len()).sum::<usize>()
     }
 
-    /// How many channels somebody hears.
+    /// Number of channels with subscribers.
     pub fn channel_count(&self) -> usize {
         self.lock().channels.len()
     }
 
-    /// The channels that somebody hears, in the order of their names: so many at the most, those
-    /// behind `last`.
+    /// Channels with subscribers after `last` in the order of their names, at most `most`.
     pub fn channels(&self, last: Option<&[u8]>, bytes_max: usize) -> Vec<Vec<u8>> {
         let state = self.lock();
         let behind = last.map_or(Bound::Unbounded, Bound::Excluded);
@@ -243,12 +245,12 @@ impl PubSub {
         names.take(bytes_max).map(|(name, _)| name.clone()).collect()
     }
 
-    /// How many hear a channel itself.
+    /// Number of subscribers of a channel, without patterns.
     pub fn subscribers(&self, channel: &[u8]) -> usize {
         self.lock().channels.get(channel).map_or(0, BTreeMap::len)
     }
 
-    /// How many patterns somebody hears.
+    /// Number of different patterns.
     pub fn patterns(&self) -> usize {
         self.lock().patterns.len()
     }
@@ -283,7 +285,7 @@ mod tests {
         assert!(pubsub.channels(None, 9).is_empty());
     }
 
-    /// As clients do who take all that they may: how many that is.
+    /// Number of patterns that clients get which each take their full share.
     fn take_all(pubsub: &PubSub, id: u64, mailbox: &Arc<Mailbox>) -> usize {
         for held in 0.. {
             let pattern = format!("{id}-{held}*");
@@ -306,7 +308,7 @@ mod tests {
         for id in 17..900 {
             assert!(take_all(&pubsub, id, &mailbox) > 0, "client {id}");
         }
-        // There is an end, and it is the bound.
+        // The limit is reached eventually.
         for id in 900..2000 {
             take_all(&pubsub, id, &mailbox);
         }

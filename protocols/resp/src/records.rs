@@ -1,4 +1,4 @@
-//! Keys as clients say them, and the records that they name.
+//! Resolves the keys of clients to records of the region.
 
 use crate::key_name::{KeyName, PLAIN_NAMESPACE, prefix_of};
 use crate::reply::error_reply::ErrorReply;
@@ -11,33 +11,33 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The records of a region, found by the keys of clients. One for each core.
+/// Access to the records of the region by the keys of clients. One instance per core.
 #[derive(Debug)]
 pub struct Records {
     session: Rc<Session>,
     server: Arc<RespServer>,
-    /// Namespaces that were met, by name. One that is there stays.
+    /// Namespaces by name. Namespaces are never removed.
     known: RefCell<BTreeMap<String, Namespace>>,
-    /// The last one that was asked for: most requests ask for the same again.
+    /// Name of the namespace that was used last. Most requests use the same one again.
     last: RefCell<String>,
-    /// What stands before its keys where clients say them; empty for the keys that name none.
+    /// Key prefix of that namespace (`{ns},`), empty for the keys without a namespace.
     last_prefix: RefCell<Vec<u8>>,
     last_namespace: Cell<Option<Namespace>>,
-    /// Reads that found a record, and that found none, since the last [`Records::take_lookups`].
+    /// Hits and misses of reads since the last [`Records::take_lookups`].
     lookups: [Cell<u64>; 2],
 }
 
-/// Where a key's record is.
+/// A key in its namespace.
 #[derive(Clone, Copy, Debug)]
 pub struct ResolvedKey<'a> {
     /// The namespace.
     pub namespace: Namespace,
-    /// The key in it.
+    /// The key in the namespace.
     pub key: &'a [u8],
 }
 
 impl Records {
-    /// Those that a session reaches.
+    /// Records reached through a session.
     pub fn new(session: Rc<Session>, server: Arc<RespServer>) -> Self {
         Self {
             session,
@@ -50,7 +50,7 @@ impl Records {
         }
     }
 
-    /// Counts a read.
+    /// Counts a hit or a miss.
     #[inline]
     pub(crate) fn count_lookup(&self, exists: bool) {
         let [hits, misses] = &self.lookups;
@@ -58,7 +58,7 @@ impl Records {
         count.set(count.get() + 1);
     }
 
-    /// Reads that found a record, and that found none, since this was asked before.
+    /// Hits and misses of reads since the last call.
     #[inline]
     pub(crate) fn take_lookups(&self) -> [u64; 2] {
         self.lookups.each_ref().map(Cell::take)
@@ -69,7 +69,8 @@ impl Records {
         &self.session
     }
 
-    /// Where a key's record is, or `None` if nobody has made its namespace: then it has none.
+    /// Resolves a key. `None` if its namespace does not exist, so that the key does not exist
+    /// either.
     ///
     /// # Errors
     /// Those of the store.
@@ -83,8 +84,8 @@ impl Records {
         Ok(lookups.map(|namespace| ResolvedKey { namespace, key }))
     }
 
-    /// As [`Records::resolve`], of the namespace that was asked for last: its name is known to be
-    /// one, so that the key need not be taken apart.
+    /// As [`Records::resolve`] for the last namespace, by comparing the prefix instead of parsing
+    /// the key.
     #[inline]
     fn resolve_last<'a>(&self, key: &'a [u8]) -> Option<ResolvedKey<'a>> {
         let namespace = self.last_namespace.get()?;
@@ -93,7 +94,7 @@ impl Records {
         Some(ResolvedKey { namespace, key: own })
     }
 
-    /// As [`Records::resolve`], of namespaces that were met only: no look into the region.
+    /// As [`Records::resolve`] for namespaces in the cache, without access to the region.
     #[inline]
     pub(crate) fn resolve_known<'a>(&self, key: &'a [u8]) -> Option<ResolvedKey<'a>> {
         if let Some(resolved) = self.resolve_last(key) {
@@ -105,11 +106,12 @@ impl Records {
         Some(ResolvedKey { namespace, key })
     }
 
-    /// Where a key's record is to be, with a value of so many bytes. Makes its namespace if there
-    /// is none; one that is made stays, so what no namespace takes is refused before.
+    /// Resolves a key that is about to be written with a value of `bytes` bytes. Creates its
+    /// namespace if necessary. Namespaces are never removed, so keys and values that are too large
+    /// are rejected before.
     ///
     /// # Errors
-    /// Those of [`validate`], and of the store.
+    /// Those of [`validate`] and of the store.
     #[inline]
     pub fn resolve_or_create<'a>(&self, key: &'a [u8], bytes: usize) -> Result<ResolvedKey<'a>> {
         if let Some(resolved) = self.resolve_last(key) {
@@ -128,11 +130,11 @@ impl Records {
         let schema = Schema { kind: Kind::Mixed, ..Schema::default() };
         match self.session.namespace(name, &schema) {
             Ok(namespace) => {
-                // Before its first record, so that this is told as well.
+                // Before the first record is written, so that its event is published.
                 self.server.keyspace.watch_namespace(&self.session, name, namespace);
                 Ok(namespace)
             }
-            // Another process was faster, and made it of another kind.
+            // Another process created it at the same time with a different kind.
             Err(Error::WrongKind { .. }) => self
                 .namespace(name)?
                 .ok_or_else(|| Error::Conflict { detail: format!("namespace {name:?}") }),
@@ -140,7 +142,7 @@ impl Records {
         }
     }
 
-    /// The namespace of this name, if it has been made.
+    /// The namespace with this name, if it exists.
     ///
     /// # Errors
     /// Those of the store.
@@ -181,7 +183,7 @@ impl Records {
         Ok(Some(namespace))
     }
 
-    /// All namespaces whose keys a client can name, with what stands before their keys.
+    /// All namespaces whose keys clients can name, with their key prefixes.
     ///
     /// # Errors
     /// Those of the store.
@@ -191,14 +193,14 @@ impl Records {
     }
 }
 
-/// Refuses a key, as clients say it, or a value of so many bytes that no namespace takes. For
-/// whoever would have changed something else by the time the store says so.
+/// Rejects a key or a value length that no namespace accepts. For commands that have other effects
+/// before the store would reject it.
 ///
 /// # Errors
 /// `KeyTooLarge`, `ValueTooLarge`.
 #[inline]
 pub fn validate(key: &[u8], bytes: usize) -> Result<()> {
-    // What stands in the namespace is no longer than all that is said.
+    // The key in its namespace is never longer than the key of the client.
     if key.len() > KEY_BYTES_MAX {
         let own = KeyName::of(key).key.len();
         if own > KEY_BYTES_MAX {
@@ -211,17 +213,17 @@ pub fn validate(key: &[u8], bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// A record, alone or as a transaction sees it.
+/// A record that was read, directly or in a transaction.
 #[derive(Debug)]
 pub enum RecordRef<'r> {
-    /// As the region has it.
+    /// Read directly.
     View(View<'r>),
-    /// As a transaction has it.
+    /// Read in a transaction.
     Record(Record<'r>),
 }
 
 impl RecordRef<'_> {
-    /// What it is.
+    /// Its type.
     #[inline]
     pub fn record_type(&self) -> Form {
         match self {
@@ -255,7 +257,7 @@ impl RecordRef<'_> {
         }
     }
 
-    /// A field of a hash. Linear in their number.
+    /// A field of a hash. The search is linear.
     ///
     /// # Errors
     /// `WRONGTYPE`.
@@ -282,7 +284,7 @@ impl RecordRef<'_> {
         }
     }
 
-    /// When it ends by itself, in milliseconds since 1970; 0: never.
+    /// Expiration time in Unix milliseconds, 0 for none.
     pub fn expires_ms(&self) -> u64 {
         match self {
             Self::View(view) => view.expires_ms(),
@@ -290,7 +292,7 @@ impl RecordRef<'_> {
         }
     }
 
-    /// Its version; `None` for what a transaction has written itself.
+    /// Version of the record, `None` if the transaction wrote it.
     pub fn version(&self) -> Option<u64> {
         match self {
             Self::View(view) => Some(view.version()),
@@ -298,7 +300,7 @@ impl RecordRef<'_> {
         }
     }
 
-    /// Its tags, which a change that keeps the record keeps as well.
+    /// Its tags. Changes of the value keep them.
     pub fn tags(&self) -> Vec<(String, Vec<u8>)> {
         let owned = |(name, value): (&str, &[u8])| (name.to_owned(), value.to_vec());
         match self {
@@ -308,12 +310,12 @@ impl RecordRef<'_> {
     }
 }
 
-/// Why a change was not made: the store's reason, or the command's.
+/// Error of a change: of the store or of the command.
 #[derive(Debug)]
 pub enum ChangeError {
-    /// The store says no; a conflict is tried again.
+    /// Error of the store. Conflicts are retried.
     Store(Error),
-    /// The command says no.
+    /// Error reply of the command.
     Refused(ErrorReply),
 }
 
@@ -338,7 +340,7 @@ impl From<ChangeError> for ErrorReply {
     }
 }
 
-/// Puts a record anew, with the end and the tags that another had (or with none).
+/// Writes a string with the expiration time and tags in `kept`.
 ///
 /// # Errors
 /// Those of the store.
@@ -352,7 +354,7 @@ pub fn put_string(
     txn.put_with_metadata(namespace, key, value, kept.metadata(&tags))
 }
 
-/// Puts a set anew, with the end and the tags that another had (or with none).
+/// Writes a set with the expiration time and tags in `kept`.
 ///
 /// # Errors
 /// Those of the store.
@@ -366,32 +368,32 @@ pub fn put_set(
     txn.put_members(namespace, key, members, kept.metadata(&tags))
 }
 
-/// What a record keeps when its value changes: its end, its tags.
+/// Metadata that a record keeps when its value changes.
 #[derive(Clone, Debug, Default)]
 pub struct KeptMetadata {
-    /// When it ends by itself, in milliseconds since 1970; 0: never.
+    /// Expiration time in Unix milliseconds, 0 for none.
     pub expires_ms: u64,
-    /// Its tags.
+    /// Tags.
     pub(crate) tags: Vec<(String, Vec<u8>)>,
 }
 
 impl KeptMetadata {
-    /// What this record has.
+    /// The metadata of a record.
     pub fn of(lookups: &RecordRef<'_>) -> Self {
         Self { expires_ms: lookups.expires_ms(), tags: lookups.tags() }
     }
 
-    /// An end, and no tags.
+    /// An expiration time without tags.
     pub const fn with_expiry(expires_ms: u64) -> Self {
         Self { expires_ms, tags: Vec::new() }
     }
 
-    /// The tags, as the store takes them.
+    /// The tags in the form of the store.
     pub fn tags(&self) -> Vec<(&str, &[u8])> {
         self.tags.iter().map(|(name, value)| (name.as_str(), value.as_slice())).collect()
     }
 
-    /// With those of [`KeptMetadata::tags`].
+    /// Metadata with the tags of [`KeptMetadata::tags`].
     pub const fn metadata<'a>(&self, tags: &'a [(&'a str, &'a [u8])]) -> Metadata<'a> {
         Metadata { tags, expires_ms: self.expires_ms }
     }

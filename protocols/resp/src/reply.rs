@@ -1,67 +1,66 @@
-//! Answers, written straight into the connection's output, in RESP2 or RESP3.
+//! Encoder of replies in RESP2 or RESP3, into the output of the connection.
 
 pub mod error_reply;
 
 use std::fmt::Write as _;
 
-/// Which protocol the client speaks.
+/// Protocol version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum RespVersion {
-    /// What every client begins with.
+    /// Default of a new connection.
     #[default]
     Resp2,
     /// After `HELLO 3`.
     Resp3,
 }
 
-/// Where an aggregate of unknown length began.
+/// Start of an aggregate of unknown length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyMark {
     at: usize,
-    /// Something was left out before.
+    /// Whether output was omitted before.
     is_over: bool,
 }
 
-/// Writes answers. What is written is always well-formed: texts are made harmless, bulks have
-/// their length in front of them. That as many elements follow as were announced is the caller's.
+/// Encodes replies. Line ends in texts are replaced and bulks carry their length, so the output is
+/// well-formed if the caller writes as many elements as it announced.
 #[derive(Debug)]
 pub struct Reply<'o> {
     out: &'o mut Vec<u8>,
     protocol: RespVersion,
-    /// The most bytes that `out` may have.
+    /// Limit of the bytes of `out`.
     until: usize,
     is_over: bool,
 }
 
 impl<'o> Reply<'o> {
-    /// Answers go to the end of `out`.
+    /// Appends replies to `out`.
     #[inline]
     pub fn new(out: &'o mut Vec<u8>, protocol: RespVersion) -> Self {
         Self { out, protocol, until: usize::MAX, is_over: false }
     }
 
-    /// No bytes are written with which `out` would have more than so many. A request of a few
-    /// kilobytes may ask a hundred times for the same megabytes: what would be sent must not be in
-    /// memory before somebody looks how much it is.
+    /// Limits the bytes of `out`. A request of a few kilobytes may request the same megabytes a
+    /// hundred times, so the limit is checked before the output is in memory.
     #[inline]
     #[must_use]
     pub fn within(self, until: usize) -> Self {
         Self { until, ..self }
     }
 
-    /// The most bytes that there may be in all.
+    /// Limit of the bytes of the output.
     #[inline]
     pub fn bytes_max(&self) -> usize {
         self.until
     }
 
-    /// True if something was left out: what was written is no answer and is to be taken back.
+    /// True if output was omitted: the reply is incomplete and must be discarded.
     #[inline]
     pub fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// Judges answers that are being collected elsewhere, and are to be so long.
+    /// Marks the reply as too long if `bytes` more bytes, collected elsewhere, exceed the limit.
     pub fn check_room_for(&mut self, bytes: usize) {
         self.has_room(bytes);
     }
@@ -72,13 +71,13 @@ impl<'o> Reply<'o> {
         !self.is_over
     }
 
-    /// The protocol that is written.
+    /// Protocol version of the output.
     #[inline]
     pub fn protocol(&self) -> RespVersion {
         self.protocol
     }
 
-    /// What follows is in `protocol` (`HELLO` answers in the new one).
+    /// Changes the protocol version (`HELLO` replies in the new one).
     pub fn set_protocol(&mut self, protocol: RespVersion) {
         self.protocol = protocol;
     }
@@ -89,18 +88,18 @@ impl<'o> Reply<'o> {
         self.out.extend_from_slice(b"+OK\r\n");
     }
 
-    /// A short text without a length. Line ends in it become blanks.
+    /// A simple string. Line ends are replaced by spaces.
     #[inline]
     pub fn simple(&mut self, text: &str) {
         self.line(b'+', text);
     }
 
-    /// An error; its text begins with its code (`ERR`, `WRONGTYPE`). Line ends become blanks.
+    /// An error that starts with its code (`ERR`, `WRONGTYPE`). Line ends are replaced by spaces.
     pub fn error(&mut self, text: &str) {
         self.line(b'-', text);
     }
 
-    /// A whole number.
+    /// An integer.
     #[inline]
     pub fn int(&mut self, number: i64) {
         match number {
@@ -110,13 +109,13 @@ impl<'o> Reply<'o> {
         }
     }
 
-    /// A count of things in memory.
+    /// A count.
     #[inline]
     pub fn count(&mut self, number: usize) {
         self.head(b':', number);
     }
 
-    /// Bytes.
+    /// A bulk string.
     #[inline]
     pub fn bulk(&mut self, bytes: &[u8]) {
         if !self.has_room(bytes.len()) {
@@ -128,7 +127,7 @@ impl<'o> Reply<'o> {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// Bytes, or that there are none.
+    /// A bulk string or null.
     #[inline]
     pub fn bulk_or_nil(&mut self, bytes: Option<&[u8]>) {
         match bytes {
@@ -137,24 +136,24 @@ impl<'o> Reply<'o> {
         }
     }
 
-    /// Nothing, where bytes could be.
+    /// Null in place of a bulk string.
     #[inline]
     pub fn nil(&mut self) {
         self.either(b"$-1\r\n", b"_\r\n");
     }
 
-    /// Nothing, where an array could be.
+    /// Null in place of an array.
     pub fn nil_array(&mut self) {
         self.either(b"*-1\r\n", b"_\r\n");
     }
 
-    /// So many elements follow.
+    /// Header of an array.
     #[inline]
     pub fn array(&mut self, elements: usize) {
         self.head(b'*', elements);
     }
 
-    /// So many pairs follow: an array of twice as many in RESP2.
+    /// Header of a map: an array of twice as many elements in RESP2.
     pub fn map(&mut self, pairs: usize) {
         match self.protocol {
             RespVersion::Resp2 => self.head(b'*', pairs.saturating_mul(2)),
@@ -162,17 +161,17 @@ impl<'o> Reply<'o> {
         }
     }
 
-    /// So many elements without an order follow: an array in RESP2.
+    /// Header of a set: an array in RESP2.
     pub fn set(&mut self, elements: usize) {
         self.head_of(b'~', elements);
     }
 
-    /// So many elements follow that nobody asked for: an array in RESP2.
+    /// Header of a push message: an array in RESP2.
     pub fn push(&mut self, elements: usize) {
         self.head_of(b'>', elements);
     }
 
-    /// A number with a fraction, as short as reads back the same: bytes in RESP2.
+    /// A double, with the fewest digits that parse to the same value: a bulk string in RESP2.
     pub fn double(&mut self, number: f64) {
         let mut text = String::new();
         spell(&mut text, number);
@@ -182,7 +181,7 @@ impl<'o> Reply<'o> {
         }
     }
 
-    /// Yes or no: 1 or 0 in RESP2.
+    /// A boolean: 1 or 0 in RESP2.
     pub fn boolean(&mut self, is_so: bool) {
         if is_so {
             self.either(b":1\r\n", b"#t\r\n");
@@ -191,7 +190,7 @@ impl<'o> Reply<'o> {
         }
     }
 
-    /// Text for people, with line ends: bytes in RESP2.
+    /// A verbatim string: a bulk string in RESP2.
     pub fn verbatim(&mut self, text: &str) {
         match self.protocol {
             RespVersion::Resp2 => self.bulk(text.as_bytes()),
@@ -208,37 +207,36 @@ impl<'o> Reply<'o> {
         }
     }
 
-    /// Answers that were made elsewhere, whole, in this protocol.
+    /// Encoded elements in this protocol version.
     pub fn raw(&mut self, answers: &[u8]) {
         if self.has_room(answers.len()) {
             self.out.extend_from_slice(answers);
         }
     }
 
-    /// Begins an aggregate whose length is known only behind its last element, or marks a place to
-    /// go back to.
+    /// Start of an aggregate whose length is known only at its end, or a position for
+    /// [`Self::rewind`].
     #[inline]
     pub fn mark(&self) -> ReplyMark {
         ReplyMark { at: self.out.len(), is_over: self.is_over }
     }
 
-    /// All that was written since `mark` becomes an array of so many elements. Moves it by a few
-    /// bytes: its cost is a copy.
+    /// Turns everything since `mark` into an array. Moves the bytes by the length of the header.
     pub fn close_array(&mut self, mark: ReplyMark, elements: usize) {
         self.close(mark, |reply| reply.array(elements));
     }
 
-    /// As [`Self::close_array`], a set.
+    /// As [`Self::close_array`], for a set.
     pub fn close_set(&mut self, mark: ReplyMark, elements: usize) {
         self.close(mark, |reply| reply.set(elements));
     }
 
-    /// As [`Self::close_array`], a map of so many pairs.
+    /// As [`Self::close_array`], for a map.
     pub fn close_map(&mut self, mark: ReplyMark, pairs: usize) {
         self.close(mark, |reply| reply.map(pairs));
     }
 
-    /// Takes back all that was written since `mark`, and that something of it was left out.
+    /// Discards everything since `mark`.
     #[inline]
     pub fn rewind(&mut self, mark: ReplyMark) {
         self.out.truncate(mark.at);
@@ -275,7 +273,7 @@ impl<'o> Reply<'o> {
         }
     }
 
-    /// A mark, a number, a line end.
+    /// A type byte, a number and a line end.
     #[inline]
     fn head(&mut self, mark: u8, number: usize) {
         match u8::try_from(number) {
@@ -314,7 +312,7 @@ impl<'o> Reply<'o> {
         self.out.extend_from_slice(line.get(from..).unwrap_or_default());
     }
 
-    /// A mark, a text without line ends, a line end.
+    /// A type byte, a text without line ends and a line end.
     fn line(&mut self, mark: u8, text: &str) {
         self.out.reserve(text.len() + 3);
         self.out.push(mark);
@@ -329,10 +327,10 @@ impl<'o> Reply<'o> {
     }
 }
 
-/// A mark, a sign, 20 digits and a line end.
+/// A type byte, a sign, 20 digits and a line end.
 const HEAD_BYTES_MAX: usize = 24;
 
-/// As Redis spells numbers: plain digits in a wide middle range, else with an exponent.
+/// Formats a number as Redis does: plain digits in a wide range, otherwise with an exponent.
 fn spell(text: &mut String, number: f64) {
     let size = number.abs();
     let is_plain = size == 0.0 || (1e-5..1e21).contains(&size);

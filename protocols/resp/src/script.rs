@@ -1,25 +1,27 @@
-//! The scripts that the clients send: told apart by their SHA-1, because an interpreter would be a
-//! second way to hold the core.
+//! The supported scripts of SDL and lock clients, identified by SHA-1. A general interpreter could
+//! occupy a core for an unlimited time.
 
 use sha1_smol::Sha1;
 
-/// A script that we carry out without reading it.
+/// A supported script, implemented natively.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Script {
-    /// sdlgo's refresh of a lock: if the value is the token, `PEXPIRE` (1 or 0); else 0.
+    /// sdlgo, refresh of a lock: `PEXPIRE` if the value is the token (1 or 0), otherwise 0.
     Refresh,
-    /// redis-py's release: if the value is the token, the key is deleted, 1; else 0.
+    /// redis-py, release: deletes the key if the value is the token and returns 1, otherwise 0.
     Release,
-    /// redis-py's reacquire: if the value is the token, `PEXPIRE`, 1; else 0.
+    /// redis-py, reacquire: `PEXPIRE` if the value is the token and returns 1, otherwise 0.
     Reacquire,
-    /// ricsdl's validity: -10 absent, -11 another token, else the time that is left, in ms.
+    /// ricsdl, validity: -10 if the key does not exist, -11 if the value differs, otherwise the
+    /// time to live in ms.
     Validity,
-    /// redis-py's extend: 0 for an absent key, another token, or a key that does not end; else it
-    /// ends ARGV 2 ms from now, or that much later than now if ARGV 3 is `0`; 1.
+    /// redis-py, extend: 0 if the key does not exist, its value differs, or it has no expiration
+    /// time. Otherwise sets the time to live to ARGV 2 ms, added to the current one if ARGV 3 is
+    /// `0`, and returns 1.
     Extend,
 }
 
-/// Each with its SHA-1, as the clients send it.
+/// SHA-1 of each script.
 const KNOWN: [(Script, &str); 5] = [
     (Script::Refresh, "a7aba3bc5d6e99b3003da8b9d80a63b9f4092ecf"),
     (Script::Release, "c3f8721cbb97f72bc19e972846bd7aaf91901658"),
@@ -29,18 +31,18 @@ const KNOWN: [(Script, &str); 5] = [
 ];
 
 impl Script {
-    /// The script of this SHA-1, in hexadecimal digits of any case.
+    /// The script with this SHA-1, in hexadecimal digits of any case.
     pub fn of_sha(sha: &[u8]) -> Option<Self> {
         let is = |known: &str| known.as_bytes().eq_ignore_ascii_case(sha);
         KNOWN.iter().find(|(_, known)| is(known)).map(|(script, _)| *script)
     }
 
-    /// The script of this text.
+    /// The script with this text.
     pub fn of_text(text: &[u8]) -> Option<Self> {
         Self::of_sha(Sha1::from(text).digest().to_string().as_bytes())
     }
 
-    /// Its SHA-1, in hexadecimal digits.
+    /// Its SHA-1 in hexadecimal digits.
     pub fn sha(self) -> &'static str {
         KNOWN.iter().find(|(script, _)| *script == self).map_or("", |(_, sha)| sha)
     }

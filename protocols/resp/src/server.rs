@@ -1,4 +1,4 @@
-//! What all clients share, on every core: users, channels, who is connected, settings, counts.
+//! State of all clients on all cores: users, subscriptions, connections, settings, statistics.
 
 use crate::acl::Users;
 use crate::command::stats::{CommandClass, CommandStats, CoreStats};
@@ -13,72 +13,72 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What the node says of itself to this protocol.
+/// Settings of the protocol.
 #[derive(Debug)]
 pub struct RespSettings {
-    /// The users; `Users::open` where none was declared.
+    /// The users; `Users::open` if none is declared.
     pub users: Users,
-    /// The port that it is told to be reached by (`CONFIG GET port`, `SENTINEL`), 0 for none.
+    /// The announced port (`CONFIG GET port`, `SENTINEL`), 0 for none.
     pub port: u16,
-    /// The address that `SENTINEL` answers, if clients are to use another than they came by.
+    /// The host in replies of `SENTINEL`; by default the local address of the connection.
     pub announced_host: Option<String>,
-    /// The names that `SENTINEL` answers to; empty: to every name.
+    /// The master names that `SENTINEL` accepts; empty for all names.
     pub masters: Vec<String>,
-    /// The region's file.
+    /// Path of the region.
     pub region: String,
-    /// Bytes of messages that may wait for one client.
+    /// Limit of queued message bytes per client.
     pub mailbox_bytes_max: usize,
-    /// Bytes of messages that may wait for all clients together.
+    /// Limit of queued message bytes of all clients together.
     pub messages_bytes_max: usize,
-    /// The most channels and patterns of one client.
+    /// Limit of channels and patterns per client.
     pub subscriptions_max: usize,
-    /// The most bytes of one request.
+    /// Limit of the bytes of a request.
     pub request_bytes_max: usize,
-    /// How long the commands of one `EXEC`, and the sending of its messages, may keep their core;
-    /// so long may the messages of one of SDL's commands take.
+    /// Limit of the time for the commands and messages of one `EXEC`, and for the messages of one
+    /// command of the SDL module.
     pub exec_max: Duration,
-    /// Requests that take longer are kept in the slow log.
+    /// Threshold of the slow log.
     pub slow_micros: u64,
-    /// The most entries of the slow log.
+    /// Limit of slow log entries.
     pub slow_entries_max: usize,
-    /// The events of keys that are told from the start on.
+    /// Keyspace notifications enabled at start.
     pub keyspace_events: KeyspaceEvents,
-    /// Milliseconds since 1970 at the start.
+    /// Start time in Unix milliseconds.
     pub started_ms: u64,
-    /// The process's id.
+    /// Process id.
     pub pid: u32,
 }
 
-/// The release of Redis whose commands and answers these are: clients go by it.
+/// The Redis release whose commands and replies are implemented. Clients depend on it.
 pub const REDIS_VERSION: &str = "7.0.15";
 
-/// The most bytes of messages that wait for one client: what Redis allows a subscriber.
+/// Limit of queued message bytes per client, as Redis' default for subscribers.
 pub const MAILBOX_BYTES_MAX: usize = 32 << 20;
 
-/// The most bytes of messages that wait for all clients together: 32 of them may be as far behind
-/// as one may be. With more the client is closed for whom most waits, and then the next one, until
-/// it is enough. The last message may pass it, while it is sent.
+/// Limit of queued message bytes of all clients together: 32 clients at their own limit. Above it,
+/// the client with the most queued bytes is closed, then the next one, until the total is below the
+/// limit. The last message may exceed the limit while it is sent.
 pub const MESSAGES_BYTES_MAX: usize = 1 << 30;
 
-/// The most bytes of one request: the largest value, and as much for what comes with it.
+/// Limit of the bytes of a request: the largest value plus the same amount for all other arguments.
 pub const REQUEST_BYTES_MAX: usize = 256 << 20;
 
-/// How long the commands of one `EXEC` may keep their core, conflicts, all that was run again and
-/// the messages that it is about to send included. Then nothing of it is changed. It is what a
-/// client waits for an answer, and others of the core wait as long.
+/// Limit of the time that one `EXEC` occupies its core, including conflicts, retries and sending
+/// its messages. Above it nothing is changed. The client, and others of the core, wait at most this
+/// long.
 pub const EXEC_MAX: Duration = Duration::from_secs(1);
 
-/// Requests that take as long are kept in the slow log: what Redis keeps.
+/// Threshold of the slow log, as in Redis.
 pub const SLOW_MICROS: u64 = 10_000;
 
-/// The most entries of the slow log: what Redis keeps.
+/// Limit of slow log entries, as in Redis.
 pub const SLOW_ENTRIES_MAX: usize = 128;
 
-/// The most channels and patterns of one client. SDL's clients have a few.
+/// Limit of channels and patterns per client. SDL's clients use a few.
 pub const SUBSCRIPTIONS_MAX: usize = 100_000;
 
 impl RespSettings {
-    /// What holds where nobody has said anything else.
+    /// Default settings.
     pub fn new(users: Users) -> Self {
         Self {
             users,
@@ -100,54 +100,54 @@ impl RespSettings {
     }
 }
 
-/// What all clients share.
+/// State of all clients.
 #[derive(Debug)]
 pub struct RespServer {
-    /// What the node says of itself.
+    /// The settings.
     pub settings: RespSettings,
-    /// Channels.
+    /// Channels and patterns.
     pub pubsub: PubSub,
-    /// Namespaces that are watched for events of keys.
+    /// Namespaces watched for keyspace notifications.
     pub keyspace: KeyspaceWatches,
-    /// Requests of all clients, by command.
+    /// Statistics of requests.
     pub stats: ServerStats,
     clients: Mutex<BTreeMap<u64, ClientEntry>>,
     slow: Mutex<SlowLog>,
 }
 
-/// What others may know of a connection (`CLIENT LIST`).
+/// Public state of a connection (`CLIENT LIST`).
 #[derive(Clone, Debug)]
 pub struct ClientEntry {
-    /// Its address, as `CLIENT LIST` shows it.
+    /// The client's address, as `CLIENT LIST` shows it.
     pub address: String,
-    /// Our end.
+    /// Local address.
     pub local: String,
     /// `CLIENT SETNAME`.
     pub name: String,
     /// `CLIENT SETINFO`.
     pub library: [String; 2],
-    /// Who it is; empty before `AUTH`.
+    /// User name, empty before `AUTH`.
     pub user: String,
-    /// When it came, milliseconds since 1970.
+    /// Connect time in Unix milliseconds.
     pub since_ms: u64,
-    /// Channels and patterns that it hears.
+    /// Numbers of subscribed channels and patterns.
     pub subscription_count: [usize; 2],
     /// 2 or 3.
     pub protocol: u8,
-    /// Where messages for it go.
+    /// Receives published messages.
     pub mailbox: Arc<Mailbox>,
 }
 
-/// A request that took long.
+/// An entry of the slow log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlowLogEntry {
     /// Ascending, from 0.
     pub id: u64,
-    /// When, seconds since 1970.
+    /// Start time in Unix seconds.
     pub at_seconds: u64,
-    /// How long, in microseconds.
+    /// Duration in microseconds.
     pub micros: u64,
-    /// Its arguments, cut.
+    /// Arguments, truncated.
     pub args: Vec<Vec<u8>>,
     /// The client's address.
     pub address: String,
@@ -162,7 +162,7 @@ struct SlowLog {
 }
 
 impl RespServer {
-    /// Nobody is connected yet.
+    /// A server without connections.
     pub fn new(settings: RespSettings) -> Self {
         Self {
             keyspace: KeyspaceWatches::new(settings.keyspace_events),
@@ -178,40 +178,40 @@ impl RespServer {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A client has come.
+    /// Registers a connection.
     pub fn add_client(&self, id: u64, client_entry: ClientEntry) {
         self.lock_clients().insert(id, client_entry);
     }
 
-    /// A client has gone.
+    /// Removes a connection.
     pub fn remove_client(&self, id: u64) {
         self.lock_clients().remove(&id);
     }
 
-    /// Changes what others know of a client.
+    /// Changes the public state of a connection.
     pub fn update_client(&self, id: u64, change: impl FnOnce(&mut ClientEntry)) {
         if let Some(client_entry) = self.lock_clients().get_mut(&id) {
             change(client_entry);
         }
     }
 
-    /// All clients, in the order in which they came.
+    /// All connections, oldest first.
     pub fn clients(&self) -> Vec<(u64, ClientEntry)> {
         self.lock_clients().iter().map(|(id, client_entry)| (*id, client_entry.clone())).collect()
     }
 
-    /// What is known of one client.
+    /// The public state of one connection.
     pub fn client_entry(&self, id: u64) -> Option<ClientEntry> {
         self.lock_clients().get(&id).cloned()
     }
 
-    /// Sends a message to all that hear a channel; how many letters that were.
+    /// Publishes a message of a client. Returns the number of deliveries.
     pub fn publish(&self, channel: &[u8], payload: &[u8]) -> usize {
         ServerStats::add(&self.stats.published, 1);
         self.deliver_event(channel, payload)
     }
 
-    /// As [`RespServer::publish`], of what no client has published.
+    /// As [`RespServer::publish`] for messages that no client sent.
     pub fn deliver_event(&self, channel: &[u8], payload: &[u8]) -> usize {
         let deliveries = self.pubsub.publish(channel, payload);
         if self.pubsub.budget.is_full() {
@@ -220,12 +220,14 @@ impl RespServer {
         deliveries
     }
 
-    /// Closes clients for whom most waits until what waits for all is within its bound. Closing one
-    /// may give little back: others may wait for the same messages. Those whose mailboxes are
-    /// within the bound together are innocent: what is over is on its way to clients that read.
+    /// Closes the clients with the most queued bytes until the total is within the limit. Closing
+    /// one may release little, because messages are shared with other clients. If the mailboxes
+    /// together are within the limit, the excess is in messages being written, and no client is
+    /// closed.
     #[cold]
     fn enforce_message_budget(&self) {
-        // Two cores that find the post full at once close no more than one would: this is held.
+        // The lock is held throughout, so that two cores together close no more clients than one
+        // would.
         let clients = self.lock_clients();
         let held = clients
             .values()
@@ -242,7 +244,7 @@ impl RespServer {
         }
     }
 
-    /// How many clients there are.
+    /// Number of connections.
     pub fn client_count(&self) -> usize {
         self.lock_clients().len()
     }
@@ -251,7 +253,7 @@ impl RespServer {
         self.slow.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a request that took long; the oldest goes where there are too many.
+    /// Adds an entry to the slow log. Removes the oldest ones above the limit.
     pub fn log_slow(&self, mut request: SlowLogEntry) {
         let mut slow = self.slow();
         request.id = slow.next;
@@ -260,35 +262,35 @@ impl RespServer {
         slow.entries.truncate(self.settings.slow_entries_max);
     }
 
-    /// The slow log, the newest first.
+    /// Entries of the slow log, newest first.
     pub fn slow_log_entries(&self, count: usize) -> Vec<SlowLogEntry> {
         self.slow().entries.iter().take(count).cloned().collect()
     }
 
-    /// How many entries the slow log has.
+    /// Number of slow log entries.
     pub fn slow_log_len(&self) -> usize {
         self.slow().entries.len()
     }
 
-    /// Empties the slow log.
+    /// Clears the slow log.
     pub fn reset_slow_log(&self) {
         self.slow().entries.clear();
     }
 }
 
-/// Counts over all cores.
+/// Statistics of all cores.
 #[derive(Debug, Default)]
 pub struct ServerStats {
-    /// Connections that came.
+    /// Connections accepted.
     pub connections: AtomicU64,
     /// Messages published.
     pub published: AtomicU64,
-    /// Requests, core by core.
+    /// Statistics of requests, by core.
     cores: Mutex<Vec<Arc<CoreStats>>>,
 }
 
 impl ServerStats {
-    /// Adds to a count.
+    /// Adds to a counter.
     pub fn add(count: &AtomicU64, more: u64) {
         count.fetch_add(more, Ordering::Relaxed);
     }
@@ -297,12 +299,12 @@ impl ServerStats {
         self.cores.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on the requests of one more core count.
+    /// Adds the statistics of a core.
     pub(crate) fn add_core(&self, core: Arc<CoreStats>) {
         self.cores().push(core);
     }
 
-    /// Reads that found a record, and that found none.
+    /// Hits and misses of reads.
     pub fn lookups(&self) -> [u64; 2] {
         self.cores()
             .iter()
@@ -310,13 +312,13 @@ impl ServerStats {
             .fold([0, 0], |[hits, misses], [more, less]| [hits + more, misses + less])
     }
 
-    /// All requests, and how many of them were answered with an error.
+    /// Number of requests, and of those with error replies.
     pub fn requests(&self) -> (u64, u64) {
         let totals = self.cores().iter().map(|core| core.totals()).collect::<Vec<_>>();
         totals.iter().fold((0, 0), |(all, bad), (more, worse)| (all + more, bad + worse))
     }
 
-    /// How long the requests of each class took, in nanoseconds, over all cores.
+    /// Latencies of requests by class, in nanoseconds, of all cores.
     pub fn latencies(&self) -> [(CommandClass, Distribution); CommandClass::ALL.len()] {
         let mut all = CommandClass::ALL.map(|class| (class, Distribution::default()));
         for core in self.cores().iter() {
@@ -327,7 +329,7 @@ impl ServerStats {
         all
     }
 
-    /// All commands that were called, by name.
+    /// Statistics of the commands that were called, by name.
     pub fn commands(&self) -> BTreeMap<&'static str, CommandStats> {
         let mut all: BTreeMap<&'static str, CommandStats> = BTreeMap::new();
         for core in self.cores().iter() {

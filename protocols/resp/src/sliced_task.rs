@@ -1,4 +1,4 @@
-//! Work that goes on after a request: walks over namespaces, a slice at a time.
+//! Commands that run in slices, such as scans of namespaces.
 
 use crate::records::Records;
 use crate::reply::Reply;
@@ -6,18 +6,17 @@ use crate::reply::error_reply::ErrorReply;
 use crate::server::RespServer;
 use std::fmt::Debug;
 
-/// The buckets of an index that one slice of a walk looks at: some two hundred records, 20 to 50
-/// us.
+/// Index buckets per slice: about two hundred records, 20 to 50 us.
 pub const SLICE_BUCKETS: u64 = 64;
 
-/// Work in slices. Between two of them other connections are served; this one's further requests
-/// wait.
+/// The rest of a command that runs in slices. Other connections are served between two slices.
+/// Later requests of the same connection wait.
 pub trait SlicedTask: Debug {
-    /// Does a slice. The answer is written as it grows, or at the end.
+    /// Runs one slice. Writes the reply as it grows, or at the end.
     ///
     /// # Errors
-    /// The work is over. What it has written is taken back if the answer is not begun on the wire;
-    /// work that answers with one aggregate therefore writes it at its end.
+    /// The task ends. Its output is discarded unless a part of the reply was sent. A task whose
+    /// reply is one aggregate therefore writes it at the end.
     fn step(
         &mut self,
         records: &Records,
@@ -25,21 +24,21 @@ pub trait SlicedTask: Debug {
         reply: &mut Reply<'_>,
     ) -> Result<TaskProgress, ErrorReply>;
 
-    /// About how many bytes it keeps between two slices. They count for what a core may keep.
+    /// Approximate memory between two slices. It counts for the memory limit of the core.
     fn memory_bytes(&self) -> usize;
 
-    /// How many bytes of its answer it has collected and not told. Work that has collected more
-    /// than an answer may have is over.
+    /// Bytes of the reply that are collected and not written. A task that collects more than the
+    /// limit of a reply is ended.
     fn collected(&self) -> usize {
         0
     }
 }
 
-/// How far work is.
+/// Progress of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskProgress {
-    /// There is more to do.
+    /// More slices follow.
     More,
-    /// The answer is written.
+    /// The reply is complete.
     Done,
 }

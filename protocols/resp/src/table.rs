@@ -1,5 +1,5 @@
-//! The one table of commands: the parser's arity, the answer to `COMMAND`, the categories of users'
-//! rules, the suggestions, and `docs/resp.md`.
+//! The table of commands: source of the arities, the reply to `COMMAND`, the ACL categories, the
+//! suggestions for unknown commands, and `docs/resp.md`.
 
 mod strings;
 mod hashes;
@@ -39,7 +39,7 @@ const GROUPS: &[&[Command]] = &[
     tags::COMMANDS,
 ];
 
-/// What a row says unless it says something else.
+/// Default values of a row.
 const ROW: Command = Command {
     name: "",
     arity: 1,
@@ -63,8 +63,8 @@ const WRITE_FAST: CommandFlags = WRITE.and(CommandFlags::FAST);
 /// Writes, and may need more memory.
 const GROW: CommandFlags = WRITE.and(CommandFlags::DENYOOM);
 const GROW_FAST: CommandFlags = GROW.and(CommandFlags::FAST);
-/// Needs no records.
+/// Accesses no records.
 const ANY_TIME: CommandFlags = CommandFlags::LOADING.and(CommandFlags::STALE);
-/// About the connection.
+/// Concerns the connection.
 const CONNECTION: CommandFlags = ANY_TIME.and(CommandFlags::NOSCRIPT);
 const OPERATOR: CommandFlags = CONNECTION.and(CommandFlags::ADMIN);

@@ -5,6 +5,7 @@
 
 pub mod peer_commands;
 pub mod conformance;
+pub mod code;
 pub mod deliver;
 pub mod commands;
 pub mod presets;
@@ -35,9 +36,11 @@ pub mod access;
 pub mod operations;
 pub mod spread;
 pub mod chance;
-pub mod legacy;
 pub mod html;
 pub mod keeper;
+pub mod progress;
 pub mod table;
 pub mod stat;
 pub mod machine;
+pub mod cpus;
+pub mod clock;

@@ -62,7 +62,7 @@ pub struct Plan {
 }
 
 /// One turn of a client.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Turn {
     /// Operations.
     pub ops: u64,

@@ -8,6 +8,7 @@ pub mod ring;
 pub mod redis;
 pub mod region;
 pub mod lmdb;
+pub mod dashmap;
 pub mod memcached;
 pub mod geode;
 pub mod whitedb;
@@ -210,6 +211,7 @@ pub fn all() -> Vec<Box<dyn Target>> {
     all.extend(redis::ALL.map(|target| Box::new(target) as Box<dyn Target>));
     all.push(Box::new(memcached::MemcachedTarget));
     all.push(Box::new(lmdb::LmdbTarget));
+    all.push(Box::new(dashmap::DashMapTarget));
     all.push(Box::new(geode::GeodeTarget));
     all.push(Box::new(whitedb::WhiteDbTarget));
     all.push(Box::new(null::NullTarget));

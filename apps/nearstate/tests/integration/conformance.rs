@@ -86,6 +86,11 @@ fn lmdb_keeps_the_promises() {
 }
 
 #[test]
+fn dashmap_keeps_the_promises() {
+    holds("dashmap", None);
+}
+
+#[test]
 fn memcached_keeps_the_promises() {
     holds("memcached", None);
 }

@@ -9,9 +9,9 @@
     reason = "a test fails by panicking, and prints what it measured"
 )]
 
-mod access;
+mod bench_presets;
 mod bench_run;
-mod bench_server;
+mod bench_micro;
 mod conformance;
 mod fixture;
 mod hostile;

@@ -1,4 +1,4 @@
-//! Passwords, of which only the SHA-256 is kept.
+//! Passwords, stored as SHA-256 only.
 
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -6,12 +6,12 @@ use std::hint::black_box;
 
 const BYTES: usize = 32;
 
-/// The passwords of one user.
+/// The password hashes of one user.
 #[derive(Clone, Default)]
 pub(super) struct PasswordHashes(Vec<[u8; BYTES]>);
 
 impl PasswordHashes {
-    /// Whether this is one of them. Every one is compared with, and every byte of it.
+    /// Whether a password is one of them. Compares with all of them, in constant time.
     pub(super) fn contains(&self, password: &[u8]) -> bool {
         let given = hash(password);
         let mut is_one = false;
@@ -49,7 +49,7 @@ impl PasswordHashes {
     }
 }
 
-/// Not even the hashes are for a log.
+/// Hashes are not logged.
 impl fmt::Debug for PasswordHashes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} passwords", self.0.len())
@@ -60,7 +60,7 @@ pub(super) fn hash(password: &[u8]) -> [u8; BYTES] {
     Sha256::digest(password).into()
 }
 
-/// A hash as somebody wrote it down: 64 hexadecimal digits.
+/// Parses a hash of 64 hexadecimal digits.
 pub(super) fn of_digits(digits: &str) -> Option<[u8; BYTES]> {
     let mut secret = [0; BYTES];
     if digits.len() != 2 * BYTES || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
@@ -72,7 +72,7 @@ pub(super) fn of_digits(digits: &str) -> Option<[u8; BYTES]> {
     Some(secret)
 }
 
-/// Compares without ending early: how long it takes says nothing about where they differ.
+/// Compares in constant time, so that the duration does not reveal the first difference.
 fn is_same(left: &[u8; BYTES], right: &[u8; BYTES]) -> bool {
     let differ = left.iter().zip(right).fold(0, |differ, (left, right)| differ | (left ^ right));
     black_box(differ) == 0

@@ -1,4 +1,4 @@
-//! The lines of the configuration that declare users.
+//! Parser of the configuration lines that declare users.
 
 use super::password;
 use super::user::{ChannelRule, NamespaceRule, User};
@@ -8,12 +8,12 @@ use crate::key_name::{PLAIN_NAMESPACE, is_nameable};
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// Why a line declares nobody.
+/// An invalid line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AclRuleError {
-    /// The line, counted from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// What is wrong, and what would be right.
+    /// What is wrong, and the correct form.
     pub what: String,
 }
 
@@ -25,7 +25,7 @@ impl fmt::Display for AclRuleError {
 
 impl std::error::Error for AclRuleError {}
 
-/// Reads all users.
+/// Parses all users.
 pub(super) fn read<R>(text: &str, table: &CommandTable<R>) -> Result<Vec<User>, AclRuleError> {
     let mut users: Vec<User> = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
@@ -91,7 +91,7 @@ fn apply<R>(user: &mut User, rule: &str, table: &CommandTable<R>) -> Result<(), 
     Ok(())
 }
 
-/// A rule that begins with a mark.
+/// Applies a rule that starts with a prefix character.
 fn apply_prefixed<R>(user: &mut User, rule: &str, table: &CommandTable<R>) -> Result<(), String> {
     let mut rest = rule.chars();
     match rest.next() {
@@ -107,7 +107,7 @@ fn apply_prefixed<R>(user: &mut User, rule: &str, table: &CommandTable<R>) -> Re
         Some('&') => channel(user, rest.as_str())?,
         Some(sign @ ('+' | '-')) => command(user, rest.as_str(), sign == '+', table)?,
         _ => {
-            // The word itself is not shown: it may be a password that lacks its `>`.
+            // The word is not shown: it may be a password without its `>`.
             return Err("this is no rule: there are on, off, nopass, >password, #sha256, \
                         +command, -command, +@category, -@category, ~{namespace},*, ~*, \
                         &channel, allkeys, allchannels, allcommands, nocommands, resetpass, \
@@ -127,7 +127,8 @@ fn namespace(user: &mut User, pattern: &str) -> Result<(), String> {
     let name = pattern.strip_prefix('{').and_then(|rest| rest.strip_suffix("},*"));
     let is_glob = |name: &str| name.contains(['*', '?', '[', '\\']);
     let name = match name {
-        // No client can say the name of the keys that name no namespace; here it is the empty one.
+        // Clients cannot name the namespace of the keys without a namespace; rules use the empty
+        // name.
         Some("") => PLAIN_NAMESPACE,
         Some(name) if is_nameable(name.as_bytes()) && !is_glob(name) => name,
         _ => {
@@ -137,7 +138,7 @@ fn namespace(user: &mut User, pattern: &str) -> Result<(), String> {
             ));
         }
     };
-    // As in Redis, more than all is all.
+    // As in Redis, more rules do not restrict `~*`.
     if let NamespaceRule::These(names) = &mut user.namespaces {
         names.insert(name.to_owned());
     }
@@ -176,8 +177,8 @@ fn command<R>(
         let Some(found) = table.find(name.as_bytes()) else {
             return Err(table.not_found(name));
         };
-        // With a command go its subcommands; with a subcommand its container, which does nothing
-        // by itself.
+        // A command includes its subcommands. A subcommand includes its container, which does
+        // nothing alone.
         numbers(table, |command| {
             command.name == found.name || command.name_and_subcommand().0 == found.name
         })

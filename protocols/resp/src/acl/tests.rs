@@ -224,7 +224,7 @@ fn a_line_that_is_none_says_what_would_be_right() {
         ("user a nopas", 1, "word 3: this is no rule: there are on, off"),
         ("user a on", 1, "has no password"),
         ("user a nopass\nuser a off", 2, "is declared twice"),
-        ("user a +gte", 1, "there is no command 'gte': is 'get' meant?"),
+        ("user a +gte", 1, "unknown command 'gte', did you mean 'get'?"),
         ("user a +zrangebyscore", 1, "docs/resp.md lists all"),
         ("user a +@reed", 1, "there is no category '@reed': keyspace, read,"),
         ("user a #abc", 1, "64 hexadecimal digits"),

@@ -1,4 +1,4 @@
-//! One user: what he may do, judged for each request.
+//! One user and the permission check of a request.
 
 use super::DEFAULT_USER;
 use super::password::PasswordHashes;
@@ -17,24 +17,24 @@ pub struct User {
     pub(super) is_on: bool,
     pub(super) is_nopass: bool,
     pub(super) password_hashes: PasswordHashes,
-    /// A bit for each command of the catalogue, by its number.
+    /// A bit for each command, by its number.
     pub(super) commands: Vec<u64>,
-    /// The rules that `commands` was made of.
+    /// The rules that resulted in `commands`.
     pub(super) command_rules: Vec<String>,
     pub(super) namespaces: NamespaceRule,
     pub(super) channels: ChannelRule,
-    /// Whether nothing is forbidden to him: then nothing needs to be looked at.
+    /// True if every request is allowed, so that no check is needed.
     pub(super) is_unrestricted: bool,
 }
 
-/// Which namespaces' keys he may use.
+/// Namespaces whose keys are allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NamespaceRule {
     All,
     These(BTreeSet<String>),
 }
 
-/// Which channels he may use.
+/// Channels that are allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ChannelRule {
     All,
@@ -49,7 +49,7 @@ const NO_CHANNEL: ErrorReply = ErrorReply::fixed(
 );
 
 impl User {
-    /// A user who may do nothing.
+    /// A user without permissions.
     pub(super) fn new<R>(name: &str, table: &CommandTable<R>) -> Self {
         Self {
             name: name.to_owned(),
@@ -64,7 +64,7 @@ impl User {
         }
     }
 
-    /// The default user of a server where nobody was declared.
+    /// The default user of a server without declared users.
     pub(super) fn unrestricted<R>(table: &CommandTable<R>) -> Self {
         let mut user = Self::new(DEFAULT_USER, table);
         user.commands.fill(u64::MAX);
@@ -79,22 +79,22 @@ impl User {
         }
     }
 
-    /// His name.
+    /// Name of the user.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether he may come in at all.
+    /// Whether the user can log in.
     pub fn is_on(&self) -> bool {
         self.is_on
     }
 
-    /// Whether nothing is forbidden to him: every command, key and channel.
+    /// Whether every command, key and channel is allowed.
     pub fn is_unrestricted(&self) -> bool {
         self.is_unrestricted
     }
 
-    /// Whether any password is right.
+    /// Whether every password is accepted.
     pub fn is_nopass(&self) -> bool {
         self.is_nopass
     }
@@ -103,11 +103,10 @@ impl User {
         &self.password_hashes
     }
 
-    /// Judges a request whose command and number of arguments are right.
+    /// Checks the permissions for a request with valid command and arity.
     ///
     /// # Errors
-    /// What he may not: the command, one of the keys, the namespaces that it walks, one of the
-    /// channels.
+    /// The command, a key, a scanned namespace or a channel is not allowed.
     #[inline]
     pub fn check<R>(&self, command: &Command<R>, args: Args<'_>) -> Result<(), ErrorReply> {
         if self.is_unrestricted || command.flags.has(CommandFlags::NO_AUTH) {
@@ -130,8 +129,8 @@ impl User {
             }
         }
         if let ChannelRule::Matching(patterns) = &self.channels {
-            // A pattern is allowed where it is written in the rules; else somebody could ask for
-            // more than those match.
+            // A pattern must equal a pattern in the rules: matching it could allow more channels
+            // than the rules do.
             let is_pattern = matches!(command.name, "psubscribe" | "punsubscribe");
             let is_allowed = |channel: &[u8]| {
                 let mut matching = patterns.iter().filter(|one| glob::matches(one, channel));
@@ -144,14 +143,14 @@ impl User {
         Ok(())
     }
 
-    /// Whether he may run this command.
+    /// Whether a command is allowed.
     #[inline]
     pub fn may_run<R>(&self, command: &Command<R>) -> bool {
         let (word, bit) = (usize::from(command.number / 64), command.number % 64);
         self.commands.get(word).is_some_and(|word| word >> bit & 1 == 1)
     }
 
-    /// Whether he may use this key.
+    /// Whether a key is allowed.
     #[inline]
     pub fn may_touch(&self, key: &[u8]) -> bool {
         match &self.namespaces {
@@ -170,17 +169,17 @@ impl User {
         }
     }
 
-    /// His passwords, as SHA-256 in hexadecimal digits.
+    /// The password hashes, as SHA-256 in hexadecimal digits.
     pub fn passwords(&self) -> impl ExactSizeIterator<Item = String> {
         self.password_hashes.hex_digits()
     }
 
-    /// His rules about commands: `-@all +get`.
+    /// Rules for commands: `-@all +get`.
     pub fn command_rules(&self) -> String {
         self.command_rules.join(" ")
     }
 
-    /// His rules about keys: `~{ns},*`.
+    /// Rules for keys: `~{ns},*`.
     pub fn key_rules(&self) -> String {
         match &self.namespaces {
             NamespaceRule::All => "~*".to_owned(),
@@ -191,7 +190,7 @@ impl User {
         }
     }
 
-    /// His rules about channels: `&channel`. What is not UTF-8 cannot stand in a configuration.
+    /// Rules for channels: `&channel`. A configuration contains only valid UTF-8.
     pub fn channel_rules(&self) -> String {
         match &self.channels {
             ChannelRule::All => "&*".to_owned(),
@@ -202,7 +201,7 @@ impl User {
         }
     }
 
-    /// All of it in one line, as `ACL LIST` shows it; such a line can be read again.
+    /// The complete line of `ACL LIST`, which can be parsed again.
     pub fn line(&self) -> String {
         let mut words = vec!["user".to_owned(), self.name.clone()];
         words.push(if self.is_on { "on" } else { "off" }.to_owned());
@@ -221,7 +220,7 @@ impl User {
     }
 }
 
-/// `~{ns},*`; the keys that name no namespace are `~{},*`.
+/// `~{ns},*`, or `~{},*` for the keys without a namespace.
 fn key_rule(namespace: &str) -> String {
     if namespace == crate::key_name::PLAIN_NAMESPACE {
         return "~{},*".to_owned();
@@ -229,7 +228,7 @@ fn key_rule(namespace: &str) -> String {
     format!("~{{{namespace}}},*")
 }
 
-/// Which namespaces a request walks.
+/// The namespaces that a request scans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ScopedNamespaces<'a> {
     Nothing,

@@ -1,20 +1,21 @@
-//! The commands of the table, found by name.
+//! All commands, with a hash table of their names.
 
 use crate::command::Command;
 use crate::parse::Args;
 use crate::reply::error_reply::ErrorReply;
 use std::fmt::Write as _;
 
-/// All commands, in the order of their names.
+/// All commands in the order of their names.
 #[derive(Debug)]
 pub struct CommandTable<R> {
     commands: Vec<Command<R>>,
-    /// At least four for each command, a power of two: the place in `commands` and 1, or 0.
+    /// Open addressing, at least four slots per command, a power of two. A slot is the index in
+    /// `commands` plus 1, or 0 if empty.
     slots: Vec<u16>,
 }
 
 impl<R: Copy> CommandTable<R> {
-    /// Of these commands; each name stands there once.
+    /// A table of commands with distinct names.
     pub fn new<'a>(commands: impl IntoIterator<Item = &'a Command<R>>) -> Self
     where
         R: 'a,
@@ -37,12 +38,12 @@ impl<R: Copy> CommandTable<R> {
 }
 
 impl<R> CommandTable<R> {
-    /// All, in the order of their names.
+    /// All commands in the order of their names.
     pub fn commands(&self) -> &[Command<R>] {
         &self.commands
     }
 
-    /// The command of this name in any case; `client|setname` for a subcommand.
+    /// The command with this name, in any case; `client|setname` for a subcommand.
     #[inline]
     pub fn find(&self, name: &[u8]) -> Option<&Command<R>> {
         if name.len() > NAME_BYTES_MAX {
@@ -58,11 +59,11 @@ impl<R> CommandTable<R> {
             .filter(move |command| matches!(command.name_and_subcommand(), (of, Some(_)) if of == container))
     }
 
-    /// The command that a request asks for, with the right number of arguments.
+    /// The command of a request, with a valid number of arguments.
     ///
     /// # Errors
-    /// There is none of this name, which the text says with the nearest one, or it takes another
-    /// number of arguments.
+    /// The command is unknown (the error names the closest one) or the number of arguments is
+    /// wrong.
     #[inline]
     pub fn lookup(&self, args: Args<'_>) -> Result<&Command<R>, ErrorReply> {
         let command = self.lookup_any_arity(args)?;
@@ -70,10 +71,10 @@ impl<R> CommandTable<R> {
         Ok(command)
     }
 
-    /// The command that a request asks for, however many arguments it has.
+    /// The command of a request, regardless of the number of arguments.
     ///
     /// # Errors
-    /// There is none of this name, which the text says with the nearest one.
+    /// The command is unknown. The error names the closest one.
     #[inline]
     pub fn lookup_any_arity(&self, args: Args<'_>) -> Result<&Command<R>, ErrorReply> {
         let name = args.get(0).unwrap_or_default();
@@ -114,6 +115,11 @@ impl<R> CommandTable<R> {
 
     #[cold]
     fn unknown(&self, name: &[u8], args: Args<'_>) -> ErrorReply {
+        if name.eq_ignore_ascii_case(b"near") {
+            return ErrorReply::fixed(
+                "ERR the command NEAR was renamed: send LOCAL REGION or LOCAL RING",
+            );
+        }
         let mut text = format!("ERR unknown command '{}', with args beginning with: ", clip(name));
         let from = text.len();
         for arg in args.from(1).iter() {
@@ -124,16 +130,16 @@ impl<R> CommandTable<R> {
             let _ = write!(text, "'{}' ", clip(arg));
         }
         if let Some(near) = self.closest(name) {
-            let _ = write!(text, "(the nearest that is offered is '{}')", near.replace('|', " "));
+            let _ = write!(text, "(did you mean '{}'?)", near.replace('|', " "));
         }
         ErrorReply::new(text)
     }
 
-    /// That there is no command of this name, for whoever writes a configuration.
+    /// The error for an unknown command name in a configuration.
     pub fn not_found(&self, name: &str) -> String {
         match self.closest(name.as_bytes()) {
-            Some(near) => format!("there is no command '{name}': is '{near}' meant?"),
-            None => format!("there is no command '{name}': docs/resp.md lists all"),
+            Some(near) => format!("unknown command '{name}', did you mean '{near}'?"),
+            None => format!("unknown command '{name}': docs/resp.md lists all commands"),
         }
     }
 
@@ -149,26 +155,27 @@ impl<R> CommandTable<R> {
             let _ = write!(offered, "{comma}{}", own.unwrap_or_default());
         }
         let (part, container) = (clip(part), container.to_ascii_uppercase());
-        ErrorReply::new(format!("ERR unknown subcommand '{part}'. {container} offers: {offered}"))
+        ErrorReply::new(format!("ERR unknown subcommand '{part}'. {container} supports: {offered}"))
     }
 }
 
-/// How much of a stranger's bytes an error shows, as in Redis.
+/// Maximum bytes of client input in an error, as in Redis.
 const SHOWN_BYTES_MAX: usize = 128;
 
-/// The beginning of somebody's bytes, as text.
+/// The start of client input, as text.
 fn clip(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.get(..SHOWN_BYTES_MAX).unwrap_or(bytes)).into_owned()
 }
 
-/// No name is longer, and a stranger may send one of half a gigabyte: it is not even hashed.
+/// Longer than every command name. Longer input is rejected without hashing: it may have half a
+/// gigabyte.
 const NAME_BYTES_MAX: usize = 48;
 
-/// What a hash of nothing is.
+/// FNV-1a offset basis.
 const HASH_BEGIN: u32 = 0x811c_9dc5;
 
-/// FNV-1a: goes on from the hash of what stood before, with the bytes in lower case. Whoever sends
-/// crafted names meets a few steps more, no list: the slots are filled by the table alone.
+/// FNV-1a of the lower-case bytes, continued from `before`. Only command names are in the table, so
+/// crafted input causes at most a few more probes.
 #[inline]
 fn hash(before: u32, bytes: &[u8]) -> u32 {
     bytes.iter().fold(before, |hash, byte| {
@@ -176,10 +183,10 @@ fn hash(before: u32, bytes: &[u8]) -> u32 {
     })
 }
 
-/// The slot where the search for a hash begins. `slots` is a power of two.
+/// The first slot of a hash. `slots` is a power of two.
 #[inline]
 fn slot(hash: u32, slots: usize) -> usize {
-    // The upper half of such a hash is the better one.
+    // The upper half of an FNV hash is better distributed.
     (hash ^ (hash >> 15)) as usize & slots.wrapping_sub(1)
 }
 
@@ -188,9 +195,9 @@ fn slot_after(at: usize, slots: usize) -> usize {
     (at + 1) & (slots - 1)
 }
 
-/// The name that is nearest to what was typed, if it is near at all.
+/// The most similar name, if it is similar enough.
 fn closest<'a>(typed: &[u8], names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    // No name is longer; what is much longer is near to none.
+    // Much longer input is similar to no name.
     let typed = typed.get(..TYPED_BYTES_MAX).unwrap_or(typed).to_ascii_lowercase();
     let allowed = (typed.len() / 3).clamp(1, 3);
     names
@@ -202,8 +209,8 @@ fn closest<'a>(typed: &[u8], names: impl Iterator<Item = &'a str>) -> Option<&'a
 
 const TYPED_BYTES_MAX: usize = 32;
 
-/// How many bytes must be put in, left out, replaced, or swapped with the next one (Damerau,
-/// without a second change of what was swapped).
+/// Damerau-Levenshtein distance (optimal string alignment): insertions, deletions, replacements and
+/// swaps of adjacent bytes.
 fn distance(left: &[u8], right: &[u8]) -> usize {
     let mut before: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=right.len()).collect();

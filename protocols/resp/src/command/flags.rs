@@ -1,17 +1,17 @@
-//! Flags, groups and categories of commands: the words of Redis.
+//! Flags, groups and ACL categories of commands, named as in Redis.
 
-/// What kind of command it is: a set of words.
+/// Flags of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandFlags(u32);
 
-/// Sets of commands that rules of users name: a set of words.
+/// ACL categories of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct AclCategories(u32);
 
 macro_rules! flags {
     ($($name:ident $bit:literal $word:literal $says:literal)*) => {
         impl CommandFlags {
-            /// No word.
+            /// No flag.
             pub const NONE: Self = Self(0);
             $(#[doc = $says] pub const $name: Self = Self(1 << $bit);)*
             const WORDS: &[(Self, &'static str)] = &[$((Self::$name, $word)),*];
@@ -19,7 +19,7 @@ macro_rules! flags {
     };
 }
 
-// Those without a word are for us: no client is told.
+// Flags without a word are internal: `COMMAND` does not show them.
 flags! {
     WRITE 0 "write" "May change records."
     READONLY 1 "readonly" "Reads records, and changes none."
@@ -44,25 +44,25 @@ flags! {
 }
 
 impl CommandFlags {
-    /// These and those.
+    /// The union.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether all of `other` are in.
+    /// Whether all flags of `other` are set.
     #[inline]
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// The words, as `COMMAND` says them.
+    /// The words that `COMMAND` shows.
     pub fn words(self) -> impl Iterator<Item = &'static str> + Clone {
         let find = Self::WORDS.iter().filter(|(_, word)| !word.is_empty());
         find.filter(move |(flag, _)| self.has(*flag)).map(|(_, word)| *word)
     }
 
-    /// The categories that follow, as in Redis.
+    /// The ACL categories that follow from the flags, as in Redis.
     pub(super) fn categories(self) -> AclCategories {
         let mut found =
             if self.has(Self::FAST) { AclCategories::FAST } else { AclCategories::SLOW };
@@ -110,30 +110,30 @@ categories! {
 }
 
 impl AclCategories {
-    /// These and those.
+    /// The union.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// These but for those.
+    /// The difference.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// Whether all of `other` are in.
+    /// Whether all categories of `other` are included.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// The category of this name, without `@`, in any case.
+    /// The category with this name, without `@`, in any case.
     pub fn find(name: &[u8]) -> Option<Self> {
         let is = |word: &str| word.as_bytes().eq_ignore_ascii_case(name);
         Self::iter().find(|(_, word)| is(word)).map(|(one, _)| one)
     }
 
-    /// Every category with its name.
+    /// All categories with their names.
     pub fn iter() -> impl ExactSizeIterator<Item = (Self, &'static str)> {
         Self::WORDS.iter().copied()
     }
@@ -144,37 +144,37 @@ impl AclCategories {
     }
 }
 
-/// The chapter of the table that a command stands in.
+/// Group of a command in the documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CommandGroup {
-    /// Bytes, and numbers in them.
+    /// Strings.
     Strings,
-    /// Named blocks.
+    /// Hashes.
     Hashes,
-    /// Members.
+    /// Sets.
     Sets,
-    /// Keys of any form.
+    /// Keys of all types.
     Keys,
-    /// Records that are found by tags.
+    /// Tags.
     Tags,
-    /// The commands of the SDL back-end's module.
+    /// Commands of the SDL module.
     Sdl,
-    /// Scripts by their SHA-1.
+    /// Scripts.
     Scripts,
-    /// Channels.
+    /// Publish and subscribe.
     Pubsub,
-    /// Several commands as one.
+    /// Transactions.
     Transactions,
     /// The connection.
     Connection,
     /// The server.
     Server,
-    /// Where the master is.
+    /// Sentinel.
     Sentinel,
 }
 
 impl CommandGroup {
-    /// The word of `COMMAND DOCS`.
+    /// The word in `COMMAND DOCS`.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Strings => "string",

@@ -1,18 +1,18 @@
-//! Calls of each command on one core: written by that core alone, read by anybody.
+//! Statistics of commands on one core. Written by this core only, read by all.
 
 use crate::command::CommandFlags;
 use nearstate_node::metrics::{Distribution, Histogram};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts of one core.
+/// Statistics of one core.
 #[derive(Debug)]
 pub struct CoreStats {
     commands: Vec<CommandCounters>,
     requests: AtomicU64,
     errors: AtomicU64,
-    /// Reads that found a record, and that found none.
+    /// Hits and misses of reads.
     lookups: [AtomicU64; 2],
-    /// How long requests of each class took, in nanoseconds.
+    /// Latencies by class, in nanoseconds.
     latencies: [Histogram; CommandClass::ALL.len()],
 }
 
@@ -25,24 +25,24 @@ struct CommandCounters {
     failed: AtomicU64,
 }
 
-/// What kind of request it is, for whoever wants to know how long such take.
+/// Class of a command in latency statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CommandClass {
     /// Reads records.
     Read,
     /// May change records.
     Write,
-    /// About channels.
+    /// Uses channels.
     Pubsub,
-    /// All others; `EXEC` with what it runs, too.
+    /// All others, including `EXEC` with its commands.
     Other,
 }
 
 impl CommandClass {
-    /// All, in the order in which they are shown.
+    /// All classes in the order of output.
     pub const ALL: [Self; 4] = [Self::Read, Self::Write, Self::Pubsub, Self::Other];
 
-    /// That of a command with these flags.
+    /// The class of a command with these flags.
     pub const fn of(flags: CommandFlags) -> Self {
         if flags.has(CommandFlags::WRITE) {
             Self::Write
@@ -55,7 +55,7 @@ impl CommandClass {
         }
     }
 
-    /// Its name.
+    /// Name of the class.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -66,19 +66,19 @@ impl CommandClass {
     }
 }
 
-/// What one command has done.
+/// Statistics of one command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CommandStats {
-    /// How often it was carried out.
+    /// Number of calls.
     pub calls: u64,
-    /// Microseconds in all.
+    /// Total duration in microseconds.
     pub micros: u64,
-    /// How often it answered with an error.
+    /// Number of error replies.
     pub failed: u64,
 }
 
 impl CoreStats {
-    /// Of commands in the order of their numbers; nothing was called yet.
+    /// Zeroed statistics of these commands, in the order of their numbers.
     pub fn new(commands: impl Iterator<Item = (&'static str, CommandFlags)>) -> Self {
         let none = || AtomicU64::new(0);
         let count = |(name, flags)| CommandCounters {
@@ -97,7 +97,7 @@ impl CoreStats {
         }
     }
 
-    /// Counts a request. `None`: it was refused before a command was found.
+    /// Counts a request. `None`: it was rejected before its command was known.
     #[inline]
     pub fn count(&self, command: Option<u16>, nanos: u64, is_refused: bool) {
         add(&self.requests, 1);
@@ -117,30 +117,30 @@ impl CoreStats {
         }
     }
 
-    /// Requests, and how many of them were refused.
+    /// Number of requests, and of those with error replies.
     pub fn totals(&self) -> (u64, u64) {
         (self.requests.load(Ordering::Relaxed), self.errors.load(Ordering::Relaxed))
     }
 
-    /// Adds reads that found a record, and that found none.
+    /// Adds hits and misses of reads.
     pub(crate) fn add_lookups(&self, more: [u64; 2]) {
         for (count, more) in self.lookups.iter().zip(more) {
             add(count, more);
         }
     }
 
-    /// Reads that found a record, and that found none.
+    /// Hits and misses of reads.
     pub fn lookups(&self) -> [u64; 2] {
         self.lookups.each_ref().map(|count| count.load(Ordering::Relaxed))
     }
 
-    /// How long the requests of each class took, in nanoseconds, in the order of [`CommandClass::ALL`].
-    /// Of a walk over a namespace only the request itself counts, not the work that goes on.
+    /// Latencies by class in nanoseconds, in the order of [`CommandClass::ALL`]. Of a sliced task
+    /// only the first slice counts.
     pub fn latencies(&self) -> [Distribution; CommandClass::ALL.len()] {
         self.latencies.each_ref().map(Histogram::snapshot)
     }
 
-    /// Each command that was called, by name.
+    /// Statistics of the commands that were called, by name.
     pub fn commands(&self) -> impl Iterator<Item = (&'static str, CommandStats)> {
         self.commands.iter().filter_map(|count| {
             let tally = CommandStats {
@@ -153,7 +153,7 @@ impl CoreStats {
     }
 }
 
-/// One writer: no locked instruction.
+/// One writer per counter: no locked instruction.
 #[inline]
 fn add(count: &AtomicU64, more: u64) {
     count.store(count.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);

@@ -1,18 +1,18 @@
-//! A look ahead: which keys the requests of a pipeline will ask for.
+//! Prefetches the records of pipelined requests.
 //!
-//! A record that is not in a cache costs three misses, one after the other. Those of different
-//! records can overlap, if all of them are asked for before the first is needed. So the keys of the
-//! next requests are picked out of the input. It is a guess: what is not plainly a request on a key
-//! ends it, and whoever parses the input afterwards is not bound by it.
+//! Reading a record that is not cached costs three dependent cache misses. Misses of different
+//! records overlap if all records are requested before the first one is needed. Therefore the keys
+//! of the next requests are extracted from the input. The extraction is a hint only: it stops at
+//! anything that is not plainly a request with a key, and the parser does not depend on it.
 
 use crate::records::Records;
 use nearstate_store::Prefetch;
 
-/// Requests that are looked at: as many records as a processor can wait for at once.
+/// Requests per prefetch: as many records as a processor can load concurrently.
 const REQUESTS_MAX: usize = 16;
 
-/// Asks for the records of the first requests in `input`. How many requests those are: so many
-/// need no further look.
+/// Prefetches the records of the first requests in `input`. Returns the number of these requests,
+/// which need no further prefetch.
 pub(crate) fn prefetch_keys(records: &Records, mut input: &[u8]) -> usize {
     let mut wanted: [Option<Prefetch<'_>>; REQUESTS_MAX] = [None; REQUESTS_MAX];
     let mut requests = 0;
@@ -28,16 +28,16 @@ pub(crate) fn prefetch_keys(records: &Records, mut input: &[u8]) -> usize {
     requests
 }
 
-/// A request that is whole and has a key.
+/// A complete request with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RequestPrefix<'i> {
-    /// Its first arguments; empty those that it does not have.
+    /// Its first arguments; missing ones are empty.
     words: [&'i [u8]; 5],
     key: &'i [u8],
 }
 
 impl<'i> RequestPrefix<'i> {
-    /// The first one of an input, and what follows it.
+    /// The first request of the input and the remaining input.
     fn read(input: &'i [u8]) -> Option<(Self, &'i [u8])> {
         let (arguments, mut rest) = header(b'*', input)?;
         let mut words = [&b""[..]; 5];
@@ -54,26 +54,27 @@ impl<'i> RequestPrefix<'i> {
         Some((Self { words, key }, rest))
     }
 
-    /// What it will ask of the store.
+    /// What the request will read.
     #[inline]
     fn prefetch(&self, records: &Records) -> Option<Prefetch<'i>> {
         let resolved = records.resolve_known(self.key)?;
         let [name, part, _, tag, value] = self.words;
         if resolved.key == b"*" {
-            // A pattern, `{ns},*`: there is no record of that key.
+            // A pattern `{ns},*` names no record.
             let is_find = name.eq_ignore_ascii_case(b"tag") && part.eq_ignore_ascii_case(b"find");
             let tag = str::from_utf8(tag).ok().filter(|_| is_find)?;
             return Some(Prefetch::Find(resolved.namespace, tag, value));
         }
-        // Those that answer with a record have it in their names: GET, HGETALL, HMGET, GETRANGE.
+        // Commands that return record contents have `get` in their names: GET, HGETALL, HMGET,
+        // GETRANGE.
         let is_read = name.windows(3).any(|part| part.eq_ignore_ascii_case(b"get"));
         let ahead = if is_read { Prefetch::Read } else { Prefetch::Touch };
         Some(ahead(resolved.namespace, resolved.key))
     }
 }
 
-/// Commands whose first key is not argument 1: that is what they count, or their subcommand. `TAG`
-/// has a pattern in its place where it looks for a record by a value.
+/// Commands whose first key is not argument 1. `TAG` has a pattern at that position when it looks
+/// up a record by value.
 const FIRST_KEY_POSITIONS: [(&[u8], usize); 10] = [
     (b"tag", 2),
     (b"eval", 3),
@@ -87,10 +88,10 @@ const FIRST_KEY_POSITIONS: [(&[u8], usize); 10] = [
     (b"sintercard", 2),
 ];
 
-/// Which argument is the first key of a command that has one.
+/// Position of the first key of a command that has keys.
 #[inline]
 fn key_at(name: &[u8]) -> usize {
-    // Names of most commands differ from all of them in their length or in their first letter.
+    // Most names differ from all of these in length or first letter.
     let is_it = |own: &[u8]| {
         own.len() == name.len()
             && own.first().zip(name.first()).is_some_and(|(own, said)| *own == said | 0x20)
@@ -105,7 +106,7 @@ fn bulk(input: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((bytes, rest.strip_prefix(b"\r\n")?))
 }
 
-/// A number of at most seven digits behind its mark, and what follows.
+/// A number of at most seven digits after its type byte, and the remaining input.
 fn header(mark: u8, input: &[u8]) -> Option<(usize, &[u8])> {
     let mut rest = input.strip_prefix(&[mark])?;
     let mut number = 0;

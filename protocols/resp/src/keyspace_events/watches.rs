@@ -1,8 +1,7 @@
-//! Which namespaces are watched for keyspace events: what all cores and the one task that tells
-//! share.
+//! Namespaces watched for keyspace notifications: state shared by all cores and the notifier task.
 //!
-//! A namespace is followed before whoever made it writes into it, and so its first change is told.
-//! Nothing is watched while no event is chosen.
+//! A namespace is watched before its creator writes to it, so that its first change is published.
+//! Nothing is watched while no event is enabled.
 
 use crate::key_name::prefix_of;
 use crate::keyspace_events::KeyspaceEvents;
@@ -16,48 +15,48 @@ use std::task::{Context, Poll, Waker};
 /// The watched namespaces.
 #[derive(Debug, Default)]
 pub struct KeyspaceWatches {
-    /// The events that are told. Written under the lock.
+    /// Enabled events. Written under the lock.
     events: AtomicU16,
-    /// Counts of what was told.
+    /// Statistics of notifications.
     pub counts: KeyspaceStats,
     state: Mutex<WatchState>,
 }
 
-/// What `INFO` says of the events.
+/// Statistics of notifications in `INFO`.
 #[derive(Debug, Default)]
 pub struct KeyspaceStats {
-    /// Changes of records that were read from the region, heard by somebody or not.
+    /// Changes read from the region, with or without subscribers.
     pub seen: AtomicU64,
-    /// Changes that nobody was told, because more came than the node could read.
+    /// Changes that were not published because the node read too slowly.
     pub lost: AtomicU64,
-    /// Times that a namespace could not be watched, or what its watch gave was damaged.
+    /// Failures: a namespace could not be watched, or its watch returned damaged entries.
     pub failed: AtomicU64,
-    /// Namespaces that are watched.
+    /// Number of watched namespaces.
     pub watched: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct WatchState {
-    /// The numbers of the namespaces that are watched.
+    /// Numbers of the watched namespaces.
     numbers: BTreeSet<u32>,
-    /// Watches that the task has not taken yet.
+    /// Watches that the notifier has not taken yet.
     new_watches: Vec<WatchedNamespace>,
-    /// Grows whenever all watches end.
+    /// Incremented whenever all watches end.
     generation: u64,
     waker: Option<Waker>,
 }
 
-/// A namespace that is watched.
+/// A watched namespace.
 #[derive(Debug)]
 pub(crate) struct WatchedNamespace {
     pub(crate) number: u32,
-    /// What stands before its keys where clients say them.
+    /// Prefix of its keys as clients write them.
     pub(crate) prefix: Vec<u8>,
     pub(crate) watch: Watch,
 }
 
 impl KeyspaceWatches {
-    /// With these events chosen from the start.
+    /// With these events enabled.
     pub fn new(events: KeyspaceEvents) -> Self {
         Self { events: AtomicU16::new(events.bits()), ..Self::default() }
     }
@@ -66,14 +65,13 @@ impl KeyspaceWatches {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The events that are told.
+    /// Enabled events.
     pub fn events(&self) -> KeyspaceEvents {
         KeyspaceEvents::of_bits(self.events.load(Ordering::Acquire))
     }
 
-    /// Chooses the events that are told from now on. Where there are none all watches end; where
-    /// there were none, the namespaces that are there are to be [followed](Self::follow) one by
-    /// one.
+    /// Enables events. Without any, all watches end. If none was enabled before, the caller
+    /// [watches](Self::watch_namespace) the existing namespaces.
     pub fn set_events(&self, events: KeyspaceEvents) {
         let mut state = self.lock();
         self.events.store(events.bits(), Ordering::Release);
@@ -84,9 +82,8 @@ impl KeyspaceWatches {
         wake(state);
     }
 
-    /// Follows a namespace, if events are chosen and it is not followed: its changes from now on
-    /// are told. A failure is counted, and whoever asks again tries again: a client's write does
-    /// not fail because others cannot be told of it.
+    /// Watches a namespace if events are enabled. A failure is counted and the next call retries: a
+    /// write does not fail because its event cannot be published.
     pub fn watch_namespace(&self, session: &Session, name: &str, namespace: Namespace) {
         if !self.events().is_any() {
             return;
@@ -96,7 +93,7 @@ impl KeyspaceWatches {
         }
     }
 
-    /// As [`KeyspaceWatches::watch_namespace`], for who wants to know.
+    /// As [`KeyspaceWatches::watch_namespace`], and returns the error.
     ///
     /// # Errors
     /// As [`Session::watch`].
@@ -104,7 +101,7 @@ impl KeyspaceWatches {
         let (Some(prefix), false) = (prefix_of(name), namespace.kind() == Kind::Counters) else {
             return Ok(());
         };
-        // Held meanwhile: who finds the namespace followed may rely on it.
+        // Held until the watch exists, so that other callers can rely on it.
         let mut state = self.lock();
         let number = namespace.number();
         if !self.events().is_any() || state.numbers.contains(&number) {
@@ -118,7 +115,7 @@ impl KeyspaceWatches {
         Ok(())
     }
 
-    /// A namespace's watch has ended: it may be followed anew.
+    /// The watch of a namespace failed: it may be watched again.
     pub(crate) fn unwatch_failed(&self, number: u32) {
         let mut state = self.lock();
         state.numbers.remove(&number);
@@ -126,7 +123,7 @@ impl KeyspaceWatches {
         self.counts.failed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// All watches of a turn have ended: the namespaces may be followed anew.
+    /// All watches of a generation ended: their namespaces may be watched again.
     pub(crate) fn end_generation(&self, generation: u64) {
         let mut state = self.lock();
         if state.generation == generation {
@@ -136,7 +133,7 @@ impl KeyspaceWatches {
         self.counts.failed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Ready once events are chosen: the turn in which that is.
+    /// Ready with the current generation once events are enabled.
     pub(crate) fn poll_enabled(&self, cx: &mut Context<'_>) -> Poll<u64> {
         let mut state = self.lock();
         if self.events().is_any() {
@@ -146,7 +143,7 @@ impl KeyspaceWatches {
         Poll::Pending
     }
 
-    /// Ready once there are watches to take, or those of this turn have ended.
+    /// Ready once there are new watches or the generation has ended.
     pub(crate) fn poll_new(&self, cx: &mut Context<'_>, generation: u64) -> Poll<()> {
         let mut state = self.lock();
         if state.generation != generation || !state.new_watches.is_empty() {
@@ -156,7 +153,7 @@ impl KeyspaceWatches {
         Poll::Pending
     }
 
-    /// The watches that nobody has taken yet; `None` if those of this turn have ended.
+    /// Takes the new watches; `None` if the generation has ended.
     pub(crate) fn take_new(&self, generation: u64) -> Option<Vec<WatchedNamespace>> {
         let mut state = self.lock();
         (state.generation == generation).then(|| std::mem::take(&mut state.new_watches))

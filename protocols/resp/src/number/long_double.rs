@@ -1,16 +1,15 @@
-//! Numbers with a fraction as Redis reckons with them where it keeps them as text (`HINCRBYFLOAT`,
-//! `INCRBYFLOAT`): the 80-bit floating point of x86, read, added and printed with exactly its
-//! rounding, so that 0.1 and 0.2 are 0.3 here as there.
+//! Floating-point numbers of `HINCRBYFLOAT` and `INCRBYFLOAT`: the 80-bit format of x86, with
+//! exactly its rounding in parsing, addition and printing, so that 0.1 plus 0.2 is 0.3 as in Redis.
 //!
-//! A finite number is `mantissa * 2^exponent`. Sums and decimal fractions are reckoned in whole
-//! numbers of any size, and rounded once, to the nearest, the even one of two.
+//! A finite number is `mantissa * 2^exponent`. Sums and decimal fractions are computed with
+//! integers of any size and rounded once, to nearest even.
 
 mod natural;
 
 use crate::number::signed;
 use natural::BigUint;
 
-/// A number of 64 bits of mantissa and 15 of exponent; never NaN.
+/// A number with 64 bits of mantissa and 15 bits of exponent; never NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LongDouble {
     is_negative: bool,
@@ -23,25 +22,25 @@ enum Magnitude {
     Infinite,
 }
 
-/// The longest text that is read as a number, as in Redis.
+/// Longest text of a number, as in Redis.
 const TEXT_BYTES_MAX: usize = 5 * 1024 - 1;
 
-/// The exponent of the smallest number above 0.
+/// Exponent of the smallest positive number.
 const EXPONENT_MIN: i32 = -16_445;
 
 /// The first power of two that is too large.
 const POWER_MAX: i32 = 16_384;
 
-/// Powers of ten beyond which a number is too large, or too small, whatever its digits are.
+/// Decimal exponents beyond which every number overflows or underflows.
 const TENS_MAX: i64 = 4_950;
 const TENS_MIN: i64 = -4_970;
 
-/// Digits behind the point that are printed.
+/// Printed digits after the point.
 const FRACTION_DIGITS: u32 = 17;
 
 impl LongDouble {
-    /// Reads what C's `strtold` reads, as far as Redis takes it: the whole of a text without
-    /// blanks, that is no NaN and neither too large nor, unless it is 0, too small.
+    /// Parses what C's `strtold` parses, with Redis' restrictions: the whole text, no spaces, no
+    /// NaN, no overflow or underflow.
     pub fn parse(text: &[u8]) -> Option<Self> {
         if text.len() > TEXT_BYTES_MAX {
             return None;
@@ -58,12 +57,12 @@ impl LongDouble {
         Some(Self { is_negative, magnitude })
     }
 
-    /// True for what is not infinite.
+    /// False for infinity.
     pub const fn is_finite(self) -> bool {
         matches!(self.magnitude, Magnitude::Finite { .. })
     }
 
-    /// The sum; `None` if it is no finite number.
+    /// The sum; `None` if it is not finite.
     pub fn plus(self, other: Self) -> Option<Self> {
         let Magnitude::Finite { mantissa: one, exponent: from } = self.magnitude else {
             return None;
@@ -93,8 +92,7 @@ impl LongDouble {
         matches!(magnitude, Magnitude::Finite { .. }).then_some(Self { is_negative, magnitude })
     }
 
-    /// As Redis prints it: without an exponent, at most 17 digits behind the point, no zeros at the
-    /// end.
+    /// Redis' format: no exponent, at most 17 digits after the point, no trailing zeros.
     pub fn text(self) -> String {
         let Magnitude::Finite { mantissa, exponent } = self.magnitude else {
             return if self.is_negative { "-inf".to_owned() } else { "inf".to_owned() };
@@ -116,13 +114,13 @@ impl LongDouble {
     }
 }
 
-/// By how much one exponent is above another that is not greater.
+/// The difference of two exponents, the first of which is not smaller.
 fn above(exponent: i32, other: i32) -> usize {
     usize::try_from(exponent.saturating_sub(other)).unwrap_or_default()
 }
 
-/// The nearest number to `whole * 2^exponent`, of which `has_more` says that the whole was cut
-/// somewhere below its last bit (it has 66 bits at least, then).
+/// The number nearest to `whole * 2^exponent`. `has_more`: lower bits of `whole`, which has at
+/// least 66 bits, were cut off.
 fn rounded(whole: &BigUint, exponent: i32, has_more: bool) -> Magnitude {
     let bits = i32::try_from(whole.bits()).unwrap_or(i32::MAX);
     if bits == 0 {
@@ -133,7 +131,7 @@ fn rounded(whole: &BigUint, exponent: i32, has_more: bool) -> Magnitude {
         0 => whole.halved(above(lowest, exponent), has_more),
         up => whole.shifted_left(up),
     };
-    // Rounding up may have made a bit more.
+    // Rounding up may have added a bit.
     let (mantissa, lowest) = match mantissa.low_u64() {
         Some(mantissa) => (mantissa, lowest),
         None => (1 << 63, lowest + 1),
@@ -146,8 +144,8 @@ fn rounded(whole: &BigUint, exponent: i32, has_more: bool) -> Magnitude {
     }
 }
 
-/// Digits with a point somewhere among them, and what stands behind: the digits, how many of them
-/// were behind the point, the rest.
+/// Digits with an optional point: the digits, how many of them follow the point, and the remaining
+/// text.
 fn digits_of(text: &[u8], is_digit: impl Fn(u8) -> bool) -> Option<(Vec<u8>, i64, &[u8])> {
     let mut digits = Vec::new();
     let (mut behind, mut is_behind, mut taken) = (0, false, 0);
@@ -165,7 +163,7 @@ fn digits_of(text: &[u8], is_digit: impl Fn(u8) -> bool) -> Option<(Vec<u8>, i64
     (!digits.is_empty()).then_some((digits, behind, text.get(taken..).unwrap_or_default()))
 }
 
-/// The exponent behind its letter; 0 for nothing. Beyond any that matters it is cut.
+/// The exponent after its letter; 0 if there is none. Clamped to the range that matters.
 fn exponent_of(text: &[u8], delivery: u8) -> Option<i64> {
     let Some((first, rest)) = text.split_first() else { return Some(0) };
     if first.to_ascii_lowercase() != delivery {
@@ -202,7 +200,7 @@ fn decimal(text: &[u8]) -> Option<Magnitude> {
     }
     let mut below = BigUint::of(1);
     below.multiply_by_power(10, u32::try_from(tens.unsigned_abs()).ok()?);
-    // So that the quotient has 66 or 67 bits: two more than are kept.
+    // The quotient then has 66 or 67 bits, two more than the mantissa.
     let lift = i64::try_from(below.bits()).ok()? + 66 - i64::try_from(whole.bits()).ok()?;
     match usize::try_from(lift) {
         Ok(lift) => whole = whole.shifted_left(lift),
@@ -219,13 +217,13 @@ fn hexadecimal(text: &[u8]) -> Option<Magnitude> {
     if whole.is_zero() {
         return Some(Magnitude::Finite { mantissa: 0, exponent: EXPONENT_MIN });
     }
-    // Beyond a hundred thousand either way nothing is in range, however many digits there are.
+    // Beyond a hundred thousand every number is out of range, regardless of its digits.
     let twos = i32::try_from(twos.clamp(-100_000, 100_000)).ok()?;
-    // The lowest exponent is below by more than there are bits to shift out.
+    // The lowest exponent is further away than there are bits to shift out.
     in_range(rounded(&whole, twos, false))
 }
 
-/// A number that was not 0 and is neither infinite nor 0 now.
+/// A nonzero number that is neither infinite nor 0 after rounding.
 const fn in_range(magnitude: Magnitude) -> Option<Magnitude> {
     match magnitude {
         Magnitude::Infinite | Magnitude::Finite { mantissa: 0, .. } => None,

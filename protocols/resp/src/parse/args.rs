@@ -1,8 +1,8 @@
-//! The arguments of a request: places in bytes that somebody else holds, or a copy.
+//! Arguments of a request: borrowed from the input, or copied.
 
 use super::{ArgRange, offset};
 
-/// The arguments of one request, the command's name first. A copy is two pointers.
+/// The arguments of a request, starting with the command's name. Cheap to copy.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Args<'a> {
     bytes: &'a [u8],
@@ -15,13 +15,13 @@ impl<'a> Args<'a> {
         Self { bytes, ranges }
     }
 
-    /// How many there are, with the name.
+    /// Number of arguments including the name.
     #[inline]
     pub fn len(self) -> usize {
         self.ranges.len()
     }
 
-    /// Whether there is none: such a request gets no answer.
+    /// Whether there are none: such a request has no reply.
     #[inline]
     pub fn is_empty(self) -> bool {
         self.ranges.is_empty()
@@ -34,21 +34,21 @@ impl<'a> Args<'a> {
         self.bytes.get(from as usize..to as usize)
     }
 
-    /// Those from `first` on; none if there are not so many.
+    /// The arguments from `first` on.
     #[inline]
     #[must_use]
     pub fn from(self, first: usize) -> Self {
         Self { bytes: self.bytes, ranges: self.ranges.get(first..).unwrap_or_default() }
     }
 
-    /// The first `count` of them, or all.
+    /// The first `count` arguments, or all.
     #[inline]
     #[must_use]
     pub fn first(self, count: usize) -> Self {
         Self { bytes: self.bytes, ranges: self.ranges.get(..count).unwrap_or(self.ranges) }
     }
 
-    /// One after the other, the name first.
+    /// Iterates over the arguments, starting with the name.
     #[inline]
     pub fn iter(self) -> impl ExactSizeIterator<Item = &'a [u8]> + DoubleEndedIterator + Clone {
         let bytes = self.bytes;
@@ -57,7 +57,7 @@ impl<'a> Args<'a> {
             .map(move |(from, to)| bytes.get(*from as usize..*to as usize).unwrap_or_default())
     }
 
-    /// A copy that outlives the input: for a queue, a log.
+    /// A copy that outlives the input, for a queue or a log.
     pub fn keep(self) -> OwnedArgs {
         let mut kept = OwnedArgs::default();
         kept.bytes.reserve_exact(self.iter().map(<[u8]>::len).sum());
@@ -67,7 +67,7 @@ impl<'a> Args<'a> {
     }
 }
 
-/// Arguments with the bytes that they stand in.
+/// Arguments with their bytes.
 #[derive(Clone, Debug, Default)]
 pub struct OwnedArgs {
     bytes: Vec<u8>,
@@ -75,19 +75,19 @@ pub struct OwnedArgs {
 }
 
 impl OwnedArgs {
-    /// One more argument.
+    /// Adds an argument.
     pub fn push(&mut self, arg: &[u8]) {
         let from = offset(self.bytes.len());
         self.bytes.extend_from_slice(arg);
         self.ranges.push((from, offset(self.bytes.len())));
     }
 
-    /// To be read.
+    /// Borrows the arguments.
     pub fn args(&self) -> Args<'_> {
         Args::new(&self.bytes, &self.ranges)
     }
 
-    /// What they take, in bytes.
+    /// Memory in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes.len() + self.ranges.len() * size_of::<ArgRange>()
     }

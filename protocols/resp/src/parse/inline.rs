@@ -1,8 +1,8 @@
-//! An inline line cut into words, with the quotes that Redis knows: `"a\x41\n"` and `'it\'s'`.
+//! Splits an inline request into arguments, with Redis' quotes: `"a\x41\n"` and `'it\'s'`.
 
 use super::{ArgRange, ParseStop, ProtocolError, offset};
 
-/// Cuts `line`; the words go to `unquoted`, one behind the other.
+/// Splits `line` and appends the unquoted arguments to `unquoted`.
 pub(super) fn split(
     line: &[u8],
     unquoted: &mut Vec<u8>,
@@ -24,17 +24,17 @@ pub(super) fn split(
     }
 }
 
-/// What C's `isspace` takes: between words, and behind a closing quote.
+/// C's `isspace`: separates words and follows closing quotes.
 fn is_space(byte: u8) -> bool {
     byte.is_ascii_whitespace() || byte == 0x0b
 }
 
-/// What ends a word without quotes: Redis takes fewer bytes here.
+/// Ends an unquoted word. Redis accepts fewer bytes here.
 fn ends_word(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\r')
 }
 
-/// Takes one word; `None` if its quotes do not close, or close in the middle of it.
+/// Reads one word; `None` for unbalanced quotes or text after a closing quote.
 fn word<'a>(line: &'a [u8], out: &mut Vec<u8>) -> Option<&'a [u8]> {
     let mut rest = line;
     loop {
@@ -51,7 +51,7 @@ fn word<'a>(line: &'a [u8], out: &mut Vec<u8>) -> Option<&'a [u8]> {
     }
 }
 
-/// A closing quote is followed by a blank or by nothing.
+/// A space or the end must follow a closing quote.
 fn ends(rest: &[u8]) -> bool {
     rest.first().is_none_or(|byte| is_space(*byte))
 }

@@ -1,4 +1,4 @@
-//! What others send to a connection: messages of channels, from any core.
+//! Message queue of a connection, filled from any core.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// What waits in all mailboxes of a node together: each message once, and what its letters cost. A
-/// mailbox has a bound of its own, but there are as many as there are clients. Who sends a message
-/// looks behind it whether the post is full, and makes room.
+/// Accounts for the bytes queued in all mailboxes of the node: each message once, plus its
+/// deliveries. Each mailbox has its own limit, but the number of clients is not limited by it. The
+/// sender of a message checks afterwards whether the budget is exceeded and closes clients.
 #[derive(Debug)]
 pub struct MessageBudget {
     bytes: AtomicUsize,
@@ -17,17 +17,17 @@ pub struct MessageBudget {
 }
 
 impl MessageBudget {
-    /// For so many bytes.
+    /// A budget of `bytes_max` bytes.
     pub const fn new(bytes_max: usize) -> Self {
         Self { bytes: AtomicUsize::new(0), bytes_max, overruns: AtomicU64::new(0) }
     }
 
-    /// Bytes that wait.
+    /// Bytes queued.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Mailboxes that were closed because more waited than may.
+    /// Number of mailboxes that were closed because they exceeded a limit.
     pub fn overruns(&self) -> u64 {
         self.overruns.load(Ordering::Relaxed)
     }
@@ -40,33 +40,33 @@ impl MessageBudget {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// True if more waits than may.
+    /// True if the budget is exceeded.
     pub fn is_full(&self) -> bool {
         self.bytes() > self.bytes_max
     }
 
-    /// How many bytes may wait.
+    /// The budget in bytes.
     pub const fn bytes_max(&self) -> usize {
         self.bytes_max
     }
 }
 
-/// A message on its way to a client. One for all that hear it; it counts from when the first of
-/// them has it in its mailbox until it is gone.
+/// A message, shared by all its receivers. Its bytes count from the first delivery until it is
+/// dropped.
 #[derive(Debug)]
 pub struct Message {
-    /// Where it was published.
+    /// Channel.
     pub channel: Vec<u8>,
-    /// What was.
+    /// Payload.
     pub payload: Vec<u8>,
     budget: Arc<MessageBudget>,
-    /// True once it counts. One that nobody hears, or that no mailbox takes because it is too
-    /// large, is in nobody's way: it must not be what others are closed for.
+    /// True once the bytes count. A message without subscribers, or too large for every mailbox,
+    /// does not count: no client may be closed because of it.
     is_counted: AtomicBool,
 }
 
 impl Message {
-    /// One that counts with this post once it is in a mailbox.
+    /// A message that counts in `budget` once it is delivered to a mailbox.
     pub fn new(budget: &Arc<MessageBudget>, channel: &[u8], payload: &[u8]) -> Self {
         let (channel, payload) = (channel.to_vec(), payload.to_vec());
         Self { channel, payload, budget: Arc::clone(budget), is_counted: AtomicBool::new(false) }
@@ -76,8 +76,8 @@ impl Message {
         self.channel.len() + self.payload.len()
     }
 
-    /// It is in a mailbox. Whoever drops it has got it behind this, from the mailbox's lock or from
-    /// whoever sent it.
+    /// Counts the bytes at the first delivery. The drop happens after this, ordered by the
+    /// mailbox's lock or by the sender.
     fn count(&self) {
         if !self.is_counted.swap(true, Ordering::Relaxed) {
             self.budget.take(self.bytes());
@@ -93,12 +93,12 @@ impl Drop for Message {
     }
 }
 
-/// A message, and why this client gets it.
+/// A message for one client.
 #[derive(Clone, Debug)]
 pub struct Delivery {
     /// The message.
     pub message: Arc<Message>,
-    /// The pattern that let it through; `None`: the client hears the channel itself.
+    /// The pattern that matched; `None` for a subscription to the channel.
     pub pattern: Option<Arc<[u8]>>,
 }
 
@@ -108,15 +108,14 @@ impl Delivery {
     }
 }
 
-/// What a letter costs beside its bytes.
+/// Memory of a delivery beside its bytes.
 const DELIVERY_BYTES: usize = 64;
 
-/// Letters that an empty mailbox keeps room for: some kilobytes.
+/// Capacity that an empty mailbox keeps: some kilobytes.
 const DELIVERIES_KEPT_MAX: usize = 256;
 
-/// The mailbox of one connection. A client that does not read is closed when the letters that wait
-/// for it pass a bound; or when those that wait for all clients pass theirs, and most of them wait
-/// for this one.
+/// Message queue of one connection. A client that reads too slowly is closed when its queue exceeds
+/// the limit, or when all queues exceed the budget and its queue is the longest.
 #[derive(Debug)]
 pub struct Mailbox {
     bytes_max: usize,
@@ -134,7 +133,7 @@ struct MailboxState {
 }
 
 impl MailboxState {
-    /// More waits than may: what waits is thrown away, and the connection will be closed.
+    /// Discards the queue. The connection will be closed.
     fn overrun(&mut self, budget: &MessageBudget) {
         self.is_over = true;
         self.bytes = 0;
@@ -151,7 +150,7 @@ impl fmt::Debug for MailboxState {
 }
 
 impl Mailbox {
-    /// An empty one that may hold so many bytes, of those that the post may.
+    /// An empty mailbox with a limit of `bytes_max` bytes.
     pub fn new(bytes_max: usize, budget: &Arc<MessageBudget>) -> Self {
         Self { bytes_max, budget: Arc::clone(budget), state: Mutex::default() }
     }
@@ -160,7 +159,7 @@ impl Mailbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a letter in. A mailbox that is over its bound takes no more, and is read no more.
+    /// Queues a delivery. A mailbox that exceeded its limit ignores it.
     pub fn put(&self, delivery: Delivery) {
         let mut state = self.lock();
         if state.is_over {
@@ -181,12 +180,12 @@ impl Mailbox {
         }
     }
 
-    /// Bytes of what waits in it, whoever else it waits for; 0 once it is over.
+    /// Bytes queued, including bytes shared with other mailboxes; 0 after an overrun.
     pub fn held(&self) -> usize {
         self.lock().bytes
     }
 
-    /// Gives up a client that does not read, as [`Mailbox::put`] does at the mailbox's own bound.
+    /// Closes a client that reads too slowly, as [`Mailbox::put`] does at the limit of the mailbox.
     pub fn overrun(&self) {
         let mut state = self.lock();
         if state.is_over {
@@ -200,7 +199,7 @@ impl Mailbox {
         }
     }
 
-    /// Asks the connection to close.
+    /// Requests that the connection closes.
     pub fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;
@@ -211,8 +210,7 @@ impl Mailbox {
         }
     }
 
-    /// The next letter. `Ready(None)`: the connection is to be closed, because the client was too
-    /// slow or somebody has asked for it.
+    /// The next delivery. `Ready(None)`: the connection must close, after an overrun or on request.
     pub fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Delivery>> {
         let mut state = self.lock();
         if state.is_over || state.is_closed {
@@ -221,7 +219,7 @@ impl Mailbox {
         if let Some(delivery) = state.deliveries.pop_front() {
             state.bytes = state.bytes.saturating_sub(delivery.bytes());
             self.budget.give_back(DELIVERY_BYTES);
-            // Room that nobody counts is not kept for a burst that is over.
+            // Memory that is not accounted for is released after a burst.
             if state.deliveries.is_empty() && state.deliveries.capacity() > DELIVERIES_KEPT_MAX {
                 state.deliveries = VecDeque::new();
             }
@@ -233,8 +231,8 @@ impl Mailbox {
         Poll::Pending
     }
 
-    /// All letters that wait; none if the connection is to be closed. Who stops to hear something
-    /// is given them first: they came before.
+    /// Takes all deliveries; none if the connection must close. A client that unsubscribes receives
+    /// these first, because they were sent before.
     pub fn take_all(&self) -> Vec<Delivery> {
         let mut state = self.lock();
         if state.is_over || state.is_closed {
@@ -245,7 +243,7 @@ impl Mailbox {
         std::mem::take(&mut state.deliveries).into()
     }
 
-    /// True if it was closed because the client did not read.
+    /// True if it was closed because the client read too slowly.
     pub fn is_over(&self) -> bool {
         self.lock().is_over
     }

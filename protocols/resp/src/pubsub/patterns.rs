@@ -1,27 +1,27 @@
-//! The patterns that somebody hears, in the order of what they begin with: a message is compared
-//! only with those that begin as its channel does.
+//! Index of subscribed patterns by literal prefix: a channel is compared only with the patterns
+//! whose prefixes it starts with.
 
 use crate::pubsub::mailbox::Mailbox;
 use nearstate_store::glob;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes of a pattern's begin by which it is found: enough to tell namespaces and the first parts
-/// of keys from each other. What follows is judged by the comparison.
+/// Maximum bytes of a search prefix: enough to distinguish namespaces and the first parts of keys.
+/// The comparison decides about the rest.
 const BEGIN_BYTES_MAX: usize = 64;
 
-/// From so many on patterns are merged into those that are there: sixteen thousand of them are
-/// looked through in the time in which some tens are put in, each in its place.
+/// From this number on, new patterns are merged into the index: sorting sixteen thousand patterns
+/// takes as long as inserting some tens of them one by one.
 const MERGED_MIN: usize = 32;
 
-/// Those that hear something, by the ids of their connections.
+/// Subscribers by connection id.
 pub(super) type Subscribers = BTreeMap<u64, Arc<Mailbox>>;
 
-/// A pattern that somebody hears.
+/// A pattern and its subscribers.
 #[derive(Debug)]
 pub(super) struct PatternSubscribers {
     pub(super) pattern: Arc<[u8]>,
-    /// What every channel that matches begins with: all of it, or as much as is kept.
+    /// Prefix of every matching channel, truncated to the maximum.
     begin: Box<[u8]>,
     subscribers: Mutex<Subscribers>,
 }
@@ -32,7 +32,7 @@ impl PatternSubscribers {
         Self { pattern: Arc::from(pattern), begin, subscribers: Mutex::default() }
     }
 
-    /// Who hears it: nobody any more, if it was taken out since it was found.
+    /// The subscribers; empty if the pattern was removed from the index in the meantime.
     pub(super) fn subscribers(&self) -> MutexGuard<'_, Subscribers> {
         self.subscribers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -42,10 +42,10 @@ impl PatternSubscribers {
     }
 }
 
-/// All of them. A copy is a pointer for each.
+/// All patterns. Copying copies one pointer for each.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PatternIndex {
-    /// Ascending by what they begin with, then by all of it.
+    /// Ascending by prefix, then by pattern.
     sorted: Vec<Arc<PatternSubscribers>>,
 }
 
@@ -68,7 +68,7 @@ impl PatternIndex {
         self.place_of(pattern).and_then(|at| self.sorted.get(at))
     }
 
-    /// Adds some that are not there yet.
+    /// Adds patterns that are not in the index.
     pub(super) fn add(&mut self, fresh: Vec<Arc<PatternSubscribers>>) {
         if fresh.len() < MERGED_MIN {
             for heard in fresh {
@@ -78,7 +78,7 @@ impl PatternIndex {
             return;
         }
         self.sorted.extend(fresh);
-        // Two runs that are sorted: a merge.
+        // Two sorted runs: a merge.
         self.sorted.sort_by(|one, other| one.place().cmp(&other.place()));
     }
 
@@ -88,7 +88,7 @@ impl PatternIndex {
         }
     }
 
-    /// Those that a channel matches.
+    /// The patterns that a channel matches.
     pub(super) fn matching(&self, channel: &[u8]) -> Vec<Arc<PatternSubscribers>> {
         let mut found = Vec::new();
         self.each_alike(channel, |heard| {
@@ -99,9 +99,9 @@ impl PatternIndex {
         found
     }
 
-    /// Calls `each` with those that begin as a channel does.
+    /// Calls `each` with the patterns whose prefixes the channel starts with.
     fn each_alike(&self, channel: &[u8], mut each: impl FnMut(&Arc<PatternSubscribers>)) {
-        // Those whose begins have the channel's first `depth` bytes, and maybe more.
+        // Patterns whose prefixes start with the first `depth` bytes of the channel.
         let mut alike = self.sorted.as_slice();
         for depth in 0..=BEGIN_BYTES_MAX {
             let ended = alike.partition_point(|heard| heard.begin.len() == depth);
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(alike(&patterns, b"{ns77},k"), 6);
         assert_eq!(patterns.matching(b"{ns77},k").len(), 6);
         assert_eq!((alike(&patterns, b""), patterns.matching(b"").len()), (2, 1));
-        // What begins alike for longer than is kept is told apart by the comparison.
+        // Patterns with equal prefixes of the maximum length are distinguished by the comparison.
         let long = |last: &str| format!("{}{last}*", "x".repeat(BEGIN_BYTES_MAX));
         patterns.add(["a", "b"].map(|last| heard(long(last).as_bytes())).to_vec());
         let channel = long("a").into_bytes();

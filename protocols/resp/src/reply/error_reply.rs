@@ -1,4 +1,4 @@
-//! Why a command was not carried out: the text of an error reply, its code first.
+//! Error replies of commands.
 
 use nearstate_model::Error;
 use std::borrow::Cow;
@@ -7,50 +7,51 @@ use std::fmt;
 /// The result of every command.
 pub type CommandResult = Result<(), ErrorReply>;
 
-/// An error reply. Nothing was changed, or the command says otherwise.
+/// Text of an error reply, starting with its code. Nothing was changed unless the command documents
+/// otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ErrorReply(Cow<'static, str>);
 
 impl ErrorReply {
-    /// The record has another form than the command needs.
+    /// The record has another type.
     pub const WRONG_TYPE: Self =
         Self::fixed("WRONGTYPE Operation against a key holding the wrong kind of value");
-    /// An option or its place is wrong.
+    /// Invalid option or order of options.
     pub const SYNTAX: Self = Self::fixed("ERR syntax error");
-    /// Not a whole number of 64 bits.
+    /// Not a 64-bit integer.
     pub const NOT_INTEGER: Self = Self::fixed("ERR value is not an integer or out of range");
     /// Not a number.
     pub const NOT_FLOAT: Self = Self::fixed("ERR value is not a valid float");
-    /// A field of a hash that should be counted is no whole number.
+    /// The field to increment is not an integer.
     pub const HASH_NOT_INTEGER: Self = Self::fixed("ERR hash value is not an integer");
-    /// A field of a hash that should be counted is no number.
+    /// The field to increment is not a number.
     pub const HASH_NOT_FLOAT: Self = Self::fixed("ERR hash value is not a float");
-    /// A sum beyond 64 bits.
+    /// The sum exceeds 64 bits.
     pub const OVERFLOW: Self = Self::fixed("ERR increment or decrement would overflow");
-    /// A sum that is no number.
+    /// The sum is not a number.
     pub const NAN_OR_INFINITY: Self = Self::fixed("ERR increment would produce NaN or Infinity");
-    /// The key that must be there is not.
+    /// The key does not exist.
     pub const NO_KEY: Self = Self::fixed("ERR no such key");
-    /// A cursor that is no number.
+    /// The cursor is not a number.
     pub const CURSOR: Self = Self::fixed("ERR invalid cursor");
-    /// A place or a count below zero, or too large.
+    /// An index or count is negative or too large.
     pub const OUT_OF_RANGE: Self = Self::fixed("ERR value is out of range");
-    /// A place below zero.
+    /// A negative offset.
     pub const OFFSET: Self = Self::fixed("ERR offset is out of range");
-    /// A script whose SHA-1 is not one that we know.
+    /// A script that is not supported.
     pub const NO_SCRIPT: Self = Self::fixed("NOSCRIPT No matching script. Please use EVAL.");
-    /// A user must say who he is first.
+    /// The client is not authenticated.
     pub const NO_AUTH: Self = Self::fixed("NOAUTH Authentication required.");
-    /// A name or a password that is not right. Which of the two is not said.
+    /// Wrong name or password. The text does not say which.
     pub const WRONG_PASS: Self =
         Self::fixed("WRONGPASS invalid username-password pair or user is disabled.");
 
-    /// A text that is known beforehand; it begins with its code.
+    /// A constant text that starts with its code.
     pub const fn fixed(text: &'static str) -> Self {
         Self(Cow::Borrowed(text))
     }
 
-    /// A text; it begins with its code (`ERR`, `OOM`).
+    /// A text that starts with its code (`ERR`, `OOM`).
     pub fn new(text: impl Into<Cow<'static, str>>) -> Self {
         Self(text.into())
     }
@@ -65,13 +66,13 @@ impl ErrorReply {
         Self::new(format!("ERR invalid expire time in '{name}' command"))
     }
 
-    /// True if others were faster, and trying again may help.
+    /// True if a conflict was the reason and a retry may succeed.
     pub fn is_conflict(&self) -> bool {
         self.0.starts_with("TRYAGAIN ")
     }
 
-    /// Of a request that is half done: what is, and what is to be done. No client may repeat it by
-    /// itself then.
+    /// The error of a request that was executed partially: what is done and what is left. Clients
+    /// must not retry it automatically.
     #[must_use]
     pub fn half_way(self, done: &str) -> Self {
         let text = match self.0.strip_prefix("TRYAGAIN ") {
@@ -81,7 +82,7 @@ impl ErrorReply {
         Self::new(text)
     }
 
-    /// The reply's text, without its mark and line end.
+    /// Text of the reply without type byte and line end.
     pub fn text(&self) -> &str {
         &self.0
     }
@@ -95,8 +96,8 @@ impl fmt::Display for ErrorReply {
 
 impl std::error::Error for ErrorReply {}
 
-/// The code tells a client what it may do: `TRYAGAIN` is one that clients repeat by themselves,
-/// and is given only where nothing was changed.
+/// The code decides how clients react. Clients retry `TRYAGAIN` automatically, so it is used only
+/// if nothing was changed.
 impl From<Error> for ErrorReply {
     fn from(error: Error) -> Self {
         let code = match &error {

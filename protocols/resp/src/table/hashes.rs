@@ -15,7 +15,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "hset",
         arity: -4,
         flags: GROW_FAST,
-        summary: "Sets fields of a hash; answers how many are new.",
+        summary: "Sets one or more fields of a hash. Returns the number of fields that were added.",
         complexity: "O(N), N fields given",
         differs: FIELDS,
         run: hashes::hset,
@@ -25,7 +25,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "hmset",
         arity: -4,
         flags: GROW_FAST,
-        summary: "Sets fields of a hash; answers OK.",
+        summary: "Sets one or more fields of a hash. Returns OK.",
         complexity: "O(N), N fields given",
         differs: FIELDS,
         run: hashes::hmset,
@@ -35,7 +35,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "hsetnx",
         arity: 4,
         flags: GROW_FAST,
-        summary: "Sets a field of a hash if it is not there.",
+        summary: "Sets a field of a hash if the field does not exist.",
         differs: FIELDS,
         run: hashes::hsetnx,
         ..ROW
@@ -44,7 +44,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "hget",
         arity: 3,
         flags: READ_FAST,
-        summary: "The value of a field.",
+        summary: "Returns the value of a field of a hash.",
         run: hashes::hget,
         ..ROW
     },
@@ -52,7 +52,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "hmget",
         arity: -3,
         flags: READ_FAST,
-        summary: "The values of some fields.",
+        summary: "Returns the values of one or more fields of a hash.",
         complexity: "O(N), N fields given",
         run: hashes::hmget,
         ..ROW
@@ -61,7 +61,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "hgetall",
         arity: 2,
         flags: READ,
-        summary: "All fields with their values.",
+        summary: "Returns all fields and values of a hash.",
         complexity: "O(N), N fields of the hash",
         run: hashes::hgetall,
         ..ROW
@@ -70,7 +70,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "hdel",
         arity: -3,
         flags: WRITE_FAST,
-        summary: "Deletes fields; with the last one the key.",
+        summary: "Deletes one or more fields of a hash. Deletes the hash if no field remains.",
         complexity: "O(N), N fields given",
         run: hashes::hdel,
         ..ROW
@@ -79,7 +79,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "hexists",
         arity: 3,
         flags: READ_FAST,
-        summary: "Whether a field is there.",
+        summary: "Returns whether a field exists in a hash.",
         run: hashes::hexists,
         ..ROW
     },
@@ -87,7 +87,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "hlen",
         arity: 2,
         flags: READ_FAST,
-        summary: "How many fields there are.",
+        summary: "Returns the number of fields of a hash.",
         run: hashes::hlen,
         ..ROW
     },
@@ -95,7 +95,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "hkeys",
         arity: 2,
         flags: READ,
-        summary: "The names of all fields.",
+        summary: "Returns all fields of a hash.",
         complexity: "O(N), N fields of the hash",
         run: hashes::hkeys,
         ..ROW
@@ -104,7 +104,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "hvals",
         arity: 2,
         flags: READ,
-        summary: "The values of all fields.",
+        summary: "Returns all values of a hash.",
         complexity: "O(N), N fields of the hash",
         run: hashes::hvals,
         ..ROW
@@ -113,7 +113,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "hincrby",
         arity: 4,
         flags: GROW_FAST,
-        summary: "Adds to the number in a field.",
+        summary: "Increments the integer value of a field of a hash by a number.",
         differs: FIELDS,
         run: hashes::hincrby,
         ..ROW
@@ -122,7 +122,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "hincrbyfloat",
         arity: 4,
         flags: GROW_FAST,
-        summary: "Adds a fraction to the number in a field.",
+        summary: "Increments the floating-point value of a field of a hash by a number.",
         differs: FIELDS,
         run: hashes::hincrbyfloat,
         ..ROW
@@ -131,7 +131,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "hstrlen",
         arity: 3,
         flags: READ_FAST,
-        summary: "The length of a field's value.",
+        summary: "Returns the length of the value of a field of a hash.",
         run: hashes::hstrlen,
         ..ROW
     },
@@ -139,9 +139,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "hscan",
         arity: -3,
         flags: READ,
-        summary: "Walks the fields of a hash in parts.",
+        summary: "Iterates over the fields and values of a hash.",
         complexity: "O(N), N fields of the hash",
-        differs: "Answers the whole hash in one call, whatever COUNT says.",
+        differs: "Returns the whole hash in one call, regardless of COUNT.",
         run: hashes::hscan,
         ..ROW
     },
@@ -149,9 +149,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "hrandfield",
         arity: -2,
         flags: READ,
-        summary: "Fields by chance.",
+        summary: "Returns one or more random fields of a hash.",
         complexity: "O(N), N fields of the hash",
-        differs: "With a count below zero at most 65536 fields and 64 MiB are answered.",
+        differs: "A negative count returns at most 65536 fields and 64 MiB.",
         run: hashes::hrandfield,
         ..ROW
     },

@@ -13,11 +13,11 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -2,
         flags: WRITE,
         keys: ArgPositions::ALL,
-        summary: "Deletes keys.",
+        summary: "Deletes one or more keys.",
         complexity: "O(N), N keys given",
-        differs: "All at one instant, or none, if one transaction takes them: 4096 records, with \
-                  what the indexes of their tags add. Else in parts of 1000, each at one instant, \
-                  and an error says how many keys are done. Counters are deleted last, each alone.",
+        differs: "Atomic if one transaction can hold all changes: 4096 records, including changes \
+                  of tag indexes. Otherwise deletes atomic batches of 1000 keys, and an error \
+                  reports how many keys were processed. Counters are deleted last, one at a time.",
         run: keys::del,
         ..ROW
     },
@@ -26,9 +26,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -2,
         flags: WRITE_FAST,
         keys: ArgPositions::ALL,
-        summary: "Deletes keys.",
+        summary: "Deletes one or more keys.",
         complexity: "O(N), N keys given",
-        differs: "Does what DEL does: memory is given back later by whoever writes, in both.",
+        differs: "Same as DEL: writers reclaim the memory later, with both commands.",
         run: keys::del,
         ..ROW
     },
@@ -37,7 +37,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -2,
         flags: READ_FAST,
         keys: ArgPositions::ALL,
-        summary: "How many of the keys are there.",
+        summary: "Returns how many of the specified keys exist.",
         complexity: "O(N), N keys given",
         run: keys::exists,
         ..ROW
@@ -46,7 +46,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "type",
         arity: 2,
         flags: READ_FAST,
-        summary: "The form of a record: string, hash, set or none.",
+        summary: "Returns the type of the value of a key: string, hash, set or none.",
         run: keys::type_of,
         ..ROW
     },
@@ -55,7 +55,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 3,
         flags: WRITE,
         keys: ArgPositions::TWO,
-        summary: "Gives a record another key, whatever was there.",
+        summary: "Renames a key and overwrites the destination.",
         complexity: "O(N), N bytes of the record",
         run: keys::rename,
         ..ROW
@@ -65,7 +65,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 3,
         flags: WRITE_FAST,
         keys: ArgPositions::TWO,
-        summary: "Gives a record another key if that is free.",
+        summary: "Renames a key if the new name does not exist.",
         complexity: "O(N), N bytes of the record",
         run: keys::renamenx,
         ..ROW
@@ -75,10 +75,10 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -3,
         flags: GROW,
         keys: ArgPositions::TWO,
-        summary: "Copies a record to another key.",
+        summary: "Copies the value of a key to another key.",
         complexity: "O(N), N bytes of the record",
-        differs: "`DB` takes 0 only: there is one database. Tags are copied too: the value of a \
-                  unique tag is taken then, and answers `TAGTAKEN`.",
+        differs: "`DB` accepts 0 only: there is one database. Tags are copied too. If a tag is \
+                  unique, its value is already taken and COPY returns `TAGTAKEN`.",
         run: keys::copy,
         ..ROW
     },
@@ -87,9 +87,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -2,
         flags: READ_FAST,
         keys: ArgPositions::ALL,
-        summary: "How many of the keys are there.",
+        summary: "Returns how many of the specified keys exist.",
         complexity: "O(N), N keys given",
-        differs: "Touches nothing: there is no eviction.",
+        differs: "Does not change access times: there is no eviction.",
         run: keys::exists,
         ..ROW
     },
@@ -97,7 +97,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "expire",
         arity: -3,
         flags: WRITE_FAST,
-        summary: "Lets a key end after some seconds.",
+        summary: "Sets the expiration time of a key in seconds.",
         run: expiry::expire,
         ..ROW
     },
@@ -105,7 +105,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "pexpire",
         arity: -3,
         flags: WRITE_FAST,
-        summary: "Lets a key end after some milliseconds.",
+        summary: "Sets the expiration time of a key in milliseconds.",
         run: expiry::pexpire,
         ..ROW
     },
@@ -113,7 +113,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "expireat",
         arity: -3,
         flags: WRITE_FAST,
-        summary: "Lets a key end at a time in seconds since 1970.",
+        summary: "Sets the expiration time of a key to a Unix timestamp in seconds.",
         run: expiry::expireat,
         ..ROW
     },
@@ -121,7 +121,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "pexpireat",
         arity: -3,
         flags: WRITE_FAST,
-        summary: "Lets a key end at a time in milliseconds since 1970.",
+        summary: "Sets the expiration time of a key to a Unix timestamp in milliseconds.",
         run: expiry::pexpireat,
         ..ROW
     },
@@ -129,7 +129,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "ttl",
         arity: 2,
         flags: READ_FAST,
-        summary: "How many seconds a key has left.",
+        summary: "Returns the remaining time to live of a key in seconds.",
         run: expiry::ttl,
         ..ROW
     },
@@ -137,7 +137,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "pttl",
         arity: 2,
         flags: READ_FAST,
-        summary: "How many milliseconds a key has left.",
+        summary: "Returns the remaining time to live of a key in milliseconds.",
         run: expiry::pttl,
         ..ROW
     },
@@ -145,7 +145,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "expiretime",
         arity: 2,
         flags: READ_FAST,
-        summary: "When a key ends, in seconds since 1970.",
+        summary: "Returns the expiration time of a key as a Unix timestamp in seconds.",
         run: expiry::expiretime,
         ..ROW
     },
@@ -153,7 +153,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "pexpiretime",
         arity: 2,
         flags: READ_FAST,
-        summary: "When a key ends, in milliseconds since 1970.",
+        summary: "Returns the expiration time of a key as a Unix timestamp in milliseconds.",
         run: expiry::pexpiretime,
         ..ROW
     },
@@ -161,7 +161,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "persist",
         arity: 2,
         flags: WRITE_FAST,
-        summary: "Lets a key not end.",
+        summary: "Removes the expiration time of a key.",
         run: expiry::persist,
         ..ROW
     },
@@ -172,10 +172,10 @@ pub(crate) const COMMANDS: &[Command] = &[
         keys: ArgPositions::None,
         walk: KeyspaceScope::Pattern(1),
         also: AclCategories::DANGEROUS,
-        summary: "All keys that match a pattern.",
-        complexity: "O(N), N keys of the namespace, or of all",
-        differs: "A pattern that begins with a literal `{ns},` walks that namespace only. Keys \
-                  that come or go meanwhile may be answered or not.",
+        summary: "Returns all keys that match a pattern.",
+        complexity: "O(N), N keys of the namespace or of all namespaces",
+        differs: "A pattern that starts with a literal `{ns},` scans that namespace only. Keys \
+                  that are created or deleted during the command may or may not be returned.",
         run: keyspace::keys,
         ..ROW
     },
@@ -185,10 +185,10 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: READ,
         keys: ArgPositions::None,
         walk: KeyspaceScope::Match,
-        summary: "Walks the keys in parts.",
-        complexity: "O(1) a call, O(N) for all N keys",
-        differs: "A MATCH that begins with a literal `{ns},` walks that namespace only. Between \
-                  MULTI and EXEC the walk is whole in one call.",
+        summary: "Iterates over the keys.",
+        complexity: "O(1) per call, O(N) for a complete iteration over N keys",
+        differs: "A MATCH pattern that starts with a literal `{ns},` scans that namespace only. \
+                  Between MULTI and EXEC one call returns all keys.",
         run: keyspace::scan,
         ..ROW
     },
@@ -197,7 +197,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: READ,
         keys: ArgPositions::None,
         walk: KeyspaceScope::All,
-        summary: "A key by chance.",
+        summary: "Returns a random key.",
         run: keyspace::randomkey,
         ..ROW
     },
@@ -206,9 +206,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: READ_FAST,
         keys: ArgPositions::None,
         walk: KeyspaceScope::All,
-        summary: "How many keys there are.",
+        summary: "Returns the number of keys.",
         complexity: "O(N), N keys",
-        differs: "Keys that come or go meanwhile may be counted or not.",
+        differs: "Keys that are created or deleted during the command may or may not be counted.",
         run: keyspace::dbsize,
         ..ROW
     },
@@ -221,7 +221,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         also: AclCategories::DANGEROUS,
         summary: "Deletes all keys.",
         complexity: "O(N), N keys",
-        differs: "The same as FLUSHALL: there is one database.",
+        differs: "Same as FLUSHALL: there is one database.",
         run: keyspace::flush,
         ..ROW
     },
@@ -234,8 +234,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         also: AclCategories::DANGEROUS,
         summary: "Deletes all keys.",
         complexity: "O(N), N keys",
-        differs: "Deletes in parts, whether ASYNC or SYNC: keys that come meanwhile may stay. \
-                  Between MULTI and EXEC at most 1000 keys, at one instant.",
+        differs: "Deletes in batches, with ASYNC and with SYNC: keys that are created during the \
+                  command may remain. Between MULTI and EXEC, deletes at most 1000 keys, \
+                  atomically.",
         run: keyspace::flush,
         ..ROW
     },
@@ -244,8 +245,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -2,
         flags: CommandFlags::CONTAINER,
         keys: ArgPositions::None,
-        summary: "Looks into a record.",
-        differs: "Has no subcommand but ENCODING.",
+        summary: "Contains commands that inspect the value of a key.",
+        differs: "ENCODING is the only subcommand.",
         ..ROW
     },
     Command {
@@ -253,9 +254,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 3,
         flags: READ,
         keys: ArgPositions::span(2, 2, 1),
-        summary: "How a record is kept.",
-        differs: "The word is told by what the record is now, in Redis by how it became so; what \
-                  lies in the region is the same for all.",
+        summary: "Returns the encoding of the value of a key.",
+        differs: "The encoding name depends on the current value, in Redis on its history. The \
+                  region stores all encodings alike.",
         run: keys::encoding,
         ..ROW
     },

@@ -12,16 +12,19 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "local",
         arity: -2,
         flags: CommandFlags::CONTAINER,
-        summary: "Opens the local transport on a Unix socket of this host: see spec/local-transport.md.",
-        differs: "Is not there.",
+        summary: "Contains commands that open the local transport on a Unix socket of this host. \
+                  See spec/local-transport.md.",
+        differs: "Not in Redis.",
         ..ROW
     },
     Command {
         name: "local|region",
         arity: 2,
         flags: OPERATOR,
-        summary: "The region's file, by its descriptors: the client reads and writes it itself.",
-        differs: "Is not there. For users who may run every command on every key and channel.",
+        summary: "Sends the file descriptors of the region, so that the client accesses its memory \
+                  directly.",
+        differs: "Not in Redis. Requires a user with permission for all commands, keys and \
+                  channels.",
         run: local::region,
         ..ROW
     },
@@ -29,8 +32,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "local|ring",
         arity: 2,
         flags: super::CONNECTION,
-        summary: "A ring in shared memory, through which the connection goes on.",
-        differs: "Is not there. Nothing may be sent behind it before its answer.",
+        summary: "Continues the connection over a ring in shared memory.",
+        differs: "Not in Redis. The client must wait for the reply before it sends the next \
+                  request.",
         run: local::ring,
         ..ROW
     },

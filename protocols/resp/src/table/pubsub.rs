@@ -13,9 +13,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -2,
         flags: CONNECTION.and(CommandFlags::PUBSUB).and(CommandFlags::SUBSCRIBED),
         channels: ArgPositions::ALL,
-        summary: "Listens to channels.",
+        summary: "Subscribes to one or more channels.",
         complexity: "O(N), N channels given",
-        differs: "Refused between MULTI and EXEC. A name has at most 4096 bytes.",
+        differs: "Rejected between MULTI and EXEC. A channel name has at most 4096 bytes.",
         run: pubsub::subscribe,
         ..ROW
     },
@@ -24,9 +24,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -1,
         flags: CONNECTION.and(CommandFlags::PUBSUB).and(CommandFlags::SUBSCRIBED),
         channels: ArgPositions::ALL,
-        summary: "Listens to channels no longer; without one, to none.",
+        summary: "Unsubscribes from channels, or from all channels.",
         complexity: "O(N), N channels given",
-        differs: "Refused between MULTI and EXEC.",
+        differs: "Rejected between MULTI and EXEC.",
         run: pubsub::unsubscribe,
         ..ROW
     },
@@ -35,12 +35,12 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -2,
         flags: CONNECTION.and(CommandFlags::PUBSUB).and(CommandFlags::SUBSCRIBED),
         channels: ArgPositions::ALL,
-        summary: "Listens to the channels that match patterns.",
+        summary: "Subscribes to the channels that match one or more patterns.",
         complexity: "O(N), N patterns given",
-        differs: "Refused between MULTI and EXEC. A name has at most 4096 bytes, a client at most \
-                  1024 patterns, all clients 16384 different ones. The more there are, the \
-                  fewer each client may hear that wishes for one which nobody hears yet: 256 when \
-                  half are free.",
+        differs: "Rejected between MULTI and EXEC. A pattern has at most 4096 bytes, a client at \
+                  most 1024 patterns, all clients together at most 16384 different patterns. The \
+                  more patterns exist, the fewer a client may have when it adds a new one: 256 \
+                  when half of them are in use.",
         run: pubsub::psubscribe,
         ..ROW
     },
@@ -49,9 +49,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -1,
         flags: CONNECTION.and(CommandFlags::PUBSUB).and(CommandFlags::SUBSCRIBED),
         channels: ArgPositions::ALL,
-        summary: "Listens to patterns no longer; without one, to none.",
+        summary: "Unsubscribes from patterns, or from all patterns.",
         complexity: "O(N), N patterns given",
-        differs: "Refused between MULTI and EXEC.",
+        differs: "Rejected between MULTI and EXEC.",
         run: pubsub::punsubscribe,
         ..ROW
     },
@@ -60,10 +60,10 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 3,
         flags: ANY_TIME.and(CommandFlags::PUBSUB).and(CommandFlags::FAST),
         channels: ArgPositions::ONE,
-        summary: "Sends a message to all that listen to a channel.",
-        complexity: "O(N+M), N that listen, M patterns that begin as the channel does",
-        differs: "Between MULTI and EXEC it is sent behind the commit, and answers how many \
-                  would have been reached before.",
+        summary: "Posts a message to a channel.",
+        complexity: "O(N+M), N subscribers, M patterns that start as the channel does",
+        differs: "Between MULTI and EXEC the message is sent after the commit, and the reply is \
+                  the number of clients that would have received it before.",
         run: pubsub::publish,
         ..ROW
     },
@@ -71,14 +71,14 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "pubsub",
         arity: -2,
         flags: CommandFlags::CONTAINER,
-        summary: "Looks at channels.",
+        summary: "Contains commands that inspect channels.",
         ..ROW
     },
     Command {
         name: "pubsub|channels",
         arity: -2,
         flags: ANY_TIME.and(CommandFlags::PUBSUB),
-        summary: "Channels that somebody listens to.",
+        summary: "Returns the active channels.",
         complexity: "O(N), N channels",
         run: pubsub::channels,
         ..ROW
@@ -87,7 +87,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "pubsub|numsub",
         arity: -2,
         flags: ANY_TIME.and(CommandFlags::PUBSUB),
-        summary: "How many listen to channels.",
+        summary: "Returns the number of subscribers of channels.",
         complexity: "O(N), N channels given",
         run: pubsub::numsub,
         ..ROW
@@ -96,7 +96,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "pubsub|numpat",
         arity: 2,
         flags: ANY_TIME.and(CommandFlags::PUBSUB),
-        summary: "How many patterns are listened to.",
+        summary: "Returns the number of pattern subscriptions.",
         run: pubsub::numpat,
         ..ROW
     },

@@ -16,9 +16,10 @@ pub(crate) const COMMANDS: &[Command] = &[
             .and(CommandFlags::NO_MANDATORY_KEYS)
             .and(CommandFlags::MOVABLE_KEYS),
         keys: ArgPositions::Counted { count: 2, first: 3, step: 1 },
-        summary: "Runs a script.",
+        summary: "Executes a script.",
         complexity: "That of the script",
-        differs: "Knows the lock scripts of redis-py, ricsdl and sdlgo only; any other is refused.",
+        differs: "Supports the lock scripts of redis-py, ricsdl and sdlgo only. Other scripts are \
+                  rejected.",
         run: scripts::eval,
         ..ROW
     },
@@ -31,9 +32,9 @@ pub(crate) const COMMANDS: &[Command] = &[
             .and(CommandFlags::NO_MANDATORY_KEYS)
             .and(CommandFlags::MOVABLE_KEYS),
         keys: ArgPositions::Counted { count: 2, first: 3, step: 1 },
-        summary: "Runs a script by its SHA-1.",
+        summary: "Executes a script by its SHA-1 digest.",
         complexity: "That of the script",
-        differs: "Knows those scripts without a SCRIPT LOAD before.",
+        differs: "The supported scripts need no SCRIPT LOAD.",
         run: scripts::evalsha,
         ..ROW
     },
@@ -47,9 +48,9 @@ pub(crate) const COMMANDS: &[Command] = &[
             .and(CommandFlags::NO_MANDATORY_KEYS)
             .and(CommandFlags::MOVABLE_KEYS),
         keys: ArgPositions::Counted { count: 2, first: 3, step: 1 },
-        summary: "Runs a script that changes nothing.",
+        summary: "Executes a read-only script.",
         complexity: "That of the script",
-        differs: "Of the known scripts only that of ricsdl which asks how long a lock is valid.",
+        differs: "Supports only the script of ricsdl that returns the validity time of a lock.",
         run: scripts::eval_ro,
         ..ROW
     },
@@ -63,7 +64,7 @@ pub(crate) const COMMANDS: &[Command] = &[
             .and(CommandFlags::NO_MANDATORY_KEYS)
             .and(CommandFlags::MOVABLE_KEYS),
         keys: ArgPositions::Counted { count: 2, first: 3, step: 1 },
-        summary: "Runs a script that changes nothing, by its SHA-1.",
+        summary: "Executes a read-only script by its SHA-1 digest.",
         complexity: "That of the script",
         differs: "As EVAL_RO.",
         run: scripts::evalsha_ro,
@@ -73,16 +74,16 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "script",
         arity: -2,
         flags: CommandFlags::CONTAINER,
-        summary: "Looks after scripts.",
+        summary: "Contains commands for scripts.",
         ..ROW
     },
     Command {
         name: "script|load",
         arity: 3,
         flags: CommandFlags::NOSCRIPT.and(CommandFlags::STALE),
-        summary: "The SHA-1 of a script, if it is one that we know.",
+        summary: "Returns the SHA-1 digest of a supported script.",
         complexity: "O(N), N bytes of the script",
-        differs: "Refuses a script that we do not know.",
+        differs: "Rejects a script that is not supported.",
         run: scripts::load,
         ..ROW
     },
@@ -90,7 +91,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "script|exists",
         arity: -3,
         flags: CommandFlags::NOSCRIPT,
-        summary: "Which scripts we know.",
+        summary: "Returns which scripts, named by their SHA-1 digests, are supported.",
         complexity: "O(N), N scripts given",
         run: scripts::exists,
         ..ROW
@@ -99,8 +100,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "script|flush",
         arity: -2,
         flags: CommandFlags::NOSCRIPT,
-        summary: "Forgets nothing.",
-        differs: "The known scripts stay.",
+        summary: "Returns OK.",
+        differs: "Removes no script: the supported scripts are built in.",
         run: scripts::flush,
         ..ROW
     },

@@ -8,7 +8,7 @@ use crate::commands::sdl;
 const ROW: Command = Command { group: CommandGroup::Sdl, ..super::ROW };
 
 /// What bounds the messages of one command.
-const MESSAGES: &str = "At most 1024 messages; refused if sending them would take longer than \
+const MESSAGES: &str = "At most 1024 messages; rejected if sending them would take longer than \
                         `resp.exec_max`.";
 
 pub(crate) const COMMANDS: &[Command] = &[
@@ -17,10 +17,10 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -4,
         flags: GROW.and(CommandFlags::MODULE),
         keys: ArgPositions::ONE,
-        summary: "Sets a key if it has the old value.",
+        summary: "Sets a key if its value equals the specified value.",
         complexity: "O(N), N bytes of the values",
-        differs: "Compares whole values; the module stops at a NUL. The options of SET are judged \
-                  before the value.",
+        differs: "Compares whole values; the module compares up to the first NUL. The options of \
+                  SET are checked before the value.",
         run: sdl::setie,
         ..ROW
     },
@@ -29,9 +29,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -4,
         flags: GROW.and(CommandFlags::MODULE),
         keys: ArgPositions::ONE,
-        summary: "Sets a key if it has not the old value.",
+        summary: "Sets a key if its value differs from the specified value.",
         complexity: "O(N), N bytes of the values",
-        differs: "Compares whole values. The options of SET are judged before the value.",
+        differs: "Compares whole values. The options of SET are checked before the value.",
         run: sdl::setne,
         ..ROW
     },
@@ -40,7 +40,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 3,
         flags: WRITE.and(CommandFlags::MODULE),
         keys: ArgPositions::ONE,
-        summary: "Deletes a key if it has the old value.",
+        summary: "Deletes a key if its value equals the specified value.",
         complexity: "O(N), N bytes of the value",
         differs: "Compares whole values.",
         run: sdl::delie,
@@ -51,7 +51,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 3,
         flags: WRITE.and(CommandFlags::MODULE),
         keys: ArgPositions::ONE,
-        summary: "Deletes a key if it has not the old value.",
+        summary: "Deletes a key if its value differs from the specified value.",
         complexity: "O(N), N bytes of the value",
         differs: "Compares whole values.",
         run: sdl::delne,
@@ -89,7 +89,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: GROW.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
         keys: ArgPositions::ONE,
         channels: ArgPositions::span(-2, -2, 1),
-        summary: "Sets a key if it is there, and publishes a message.",
+        summary: "Sets a key if it exists, and publishes a message.",
         run: sdl::setxxpub,
         ..ROW
     },
@@ -99,7 +99,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: GROW.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
         keys: ArgPositions::ONE,
         channels: ArgPositions::span(-2, -2, 1),
-        summary: "Sets a key if it is not there, and publishes a message.",
+        summary: "Sets a key if it does not exist, and publishes a message.",
         run: sdl::setnxpub,
         ..ROW
     },
@@ -109,7 +109,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: GROW.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
         keys: ArgPositions::ONE,
         channels: ArgPositions::span(3, -2, 2),
-        summary: "Sets a key if it is not there, and publishes messages.",
+        summary: "Sets a key if it does not exist, and publishes messages.",
         complexity: "O(N), N messages given",
         differs: MESSAGES,
         run: sdl::setnxmpub,
@@ -121,7 +121,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: GROW.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
         keys: ArgPositions::ONE,
         channels: ArgPositions::span(-2, -2, 1),
-        summary: "Sets a key if it has the old value, and publishes a message.",
+        summary: "Sets a key if its value equals the specified value, and publishes a message.",
         complexity: "O(N), N bytes of the values",
         differs: "Compares whole values.",
         run: sdl::setiepub,
@@ -133,7 +133,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: GROW.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
         keys: ArgPositions::ONE,
         channels: ArgPositions::span(4, -2, 2),
-        summary: "Sets a key if it has the old value, and publishes messages.",
+        summary: "Sets a key if its value equals the specified value, and publishes messages.",
         complexity: "O(N), N bytes of the values",
         differs: "Compares whole values. At most 1024 messages; refused if sending them \
                   would take longer than `resp.exec_max`.",
@@ -146,7 +146,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: GROW.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
         keys: ArgPositions::ONE,
         channels: ArgPositions::span(-2, -2, 1),
-        summary: "Sets a key if it has not the old value, and publishes a message.",
+        summary: "Sets a key if its value differs from the specified value, and publishes a \
+                  message.",
         complexity: "O(N), N bytes of the values",
         differs: "Compares whole values.",
         run: sdl::setnepub,
@@ -158,7 +159,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: WRITE.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
         keys: ArgPositions::span(1, -3, 1),
         channels: ArgPositions::span(-2, -2, 1),
-        summary: "Deletes keys, and publishes a message if one was there.",
+        summary: "Deletes keys, and publishes a message if at least one key existed.",
         complexity: "O(N), N keys given",
         run: sdl::delpub,
         ..ROW
@@ -172,7 +173,7 @@ pub(crate) const COMMANDS: &[Command] = &[
             .and(CommandFlags::MODULE),
         keys: ArgPositions::Counted { count: 1, first: 3, step: 1 },
         channels: ArgPositions::AfterCounted { count: 1, first: 3, step: 1 },
-        summary: "Deletes keys, and publishes messages if one was there.",
+        summary: "Deletes keys, and publishes messages if at least one key existed.",
         complexity: "O(N), N keys and messages given",
         differs: MESSAGES,
         run: sdl::delmpub,
@@ -184,7 +185,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: WRITE.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
         keys: ArgPositions::ONE,
         channels: ArgPositions::span(-2, -2, 1),
-        summary: "Deletes a key if it has the old value, and publishes a message.",
+        summary: "Deletes a key if its value equals the specified value, and publishes a message.",
         complexity: "O(N), N bytes of the value",
         differs: "Compares whole values.",
         run: sdl::deliepub,
@@ -196,7 +197,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: WRITE.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
         keys: ArgPositions::ONE,
         channels: ArgPositions::span(3, -2, 2),
-        summary: "Deletes a key if it has the old value, and publishes messages.",
+        summary: "Deletes a key if its value equals the specified value, and publishes messages.",
         complexity: "O(N), N bytes of the value",
         differs: "Compares whole values. At most 1024 messages; refused if sending them \
                   would take longer than `resp.exec_max`.",
@@ -209,7 +210,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: WRITE.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
         keys: ArgPositions::ONE,
         channels: ArgPositions::span(-2, -2, 1),
-        summary: "Deletes a key if it has not the old value, and publishes a message.",
+        summary: "Deletes a key if its value differs from the specified value, and publishes a \
+                  message.",
         complexity: "O(N), N bytes of the value",
         differs: "Compares whole values.",
         run: sdl::delnepub,
@@ -220,11 +222,11 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -2,
         flags: READ.and(CommandFlags::MODULE),
         walk: KeyspaceScope::Pattern(1),
-        summary: "The keys that match a pattern, with their values, at one instant.",
-        complexity: "O(N), N keys of the namespace, or of all",
-        differs: "All values stood at one instant; a key that comes while the names are collected \
-                  may be missing. Refused if more than 4096 keys match. Between MULTI and EXEC it \
-                  does not meet keys that the same transaction makes.",
+        summary: "Returns all keys that match a pattern with their values, read atomically.",
+        complexity: "O(N), N keys of the namespace or of all namespaces",
+        differs: "All values are of one instant. A key that is created while the names are \
+                  collected may be missing. Rejected if more than 4096 keys match. Between MULTI \
+                  and EXEC it does not include keys that the same transaction created.",
         run: sdl::nget_atomic,
         ..ROW
     },
@@ -233,9 +235,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -2,
         flags: READ.and(CommandFlags::MODULE),
         walk: KeyspaceScope::Pattern(1),
-        summary: "The keys that match a pattern, with their values.",
-        complexity: "O(N), N keys of the namespace, or of all",
-        differs: "Refused if the keys and values have more than 256 MiB. Between MULTI and EXEC as \
+        summary: "Returns all keys that match a pattern with their values.",
+        complexity: "O(N), N keys of the namespace or of all namespaces",
+        differs: "Rejected if keys and values exceed 256 MiB. Between MULTI and EXEC as \
                   NGET.ATOMIC.",
         run: sdl::nget_noatomic,
         ..ROW
@@ -245,11 +247,11 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 2,
         flags: WRITE.and(CommandFlags::MODULE),
         walk: KeyspaceScope::Pattern(1),
-        summary: "Deletes the keys that match a pattern, at one instant.",
-        complexity: "O(N), N keys of the namespace, or of all",
-        differs: "All go at one instant; a key that comes while the names are collected may stay. \
-                  Refused if more than 4096 keys match. Between MULTI and EXEC it does not meet \
-                  keys that the same transaction makes.",
+        summary: "Atomically deletes all keys that match a pattern.",
+        complexity: "O(N), N keys of the namespace or of all namespaces",
+        differs: "A key that is created while the names are collected may remain. Rejected if more \
+                  than 4096 keys match. Between MULTI and EXEC it does not include keys that the \
+                  same transaction created.",
         run: sdl::ndel_atomic,
         ..ROW
     },

@@ -12,17 +12,16 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "sentinel",
         arity: -2,
         flags: CommandFlags::CONTAINER,
-        summary: "Where masters are.",
-        differs: "There is one server, which is the master, under every name, or under those of \
-                  the configuration. Where that has none, MASTERS says `dbaasmaster` and \
-                  `mymaster`.",
+        summary: "Contains commands of Redis Sentinel.",
+        differs: "This server is the only master, under every name or under the configured names. \
+                  Without configured names, MASTERS returns `dbaasmaster` and `mymaster`.",
         ..ROW
     },
     Command {
         name: "sentinel|get-master-addr-by-name",
         arity: 3,
         flags: ANY_TIME,
-        summary: "The address of a master.",
+        summary: "Returns the address of a master.",
         run: sentinel::get_master_addr,
         ..ROW
     },
@@ -30,7 +29,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "sentinel|masters",
         arity: 2,
         flags: ANY_TIME,
-        summary: "All masters.",
+        summary: "Returns the monitored masters.",
         run: sentinel::masters,
         ..ROW
     },
@@ -38,7 +37,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "sentinel|master",
         arity: 3,
         flags: ANY_TIME,
-        summary: "What is known of a master.",
+        summary: "Returns the state of a master.",
         run: sentinel::master,
         ..ROW
     },
@@ -46,7 +45,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "sentinel|slaves",
         arity: 3,
         flags: ANY_TIME,
-        summary: "The replicas of a master.",
+        summary: "Returns the replicas of a master.",
         run: sentinel::others,
         ..ROW
     },
@@ -54,7 +53,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "sentinel|replicas",
         arity: 3,
         flags: ANY_TIME,
-        summary: "The replicas of a master.",
+        summary: "Returns the replicas of a master.",
         run: sentinel::others,
         ..ROW
     },
@@ -62,7 +61,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "sentinel|sentinels",
         arity: 3,
         flags: ANY_TIME,
-        summary: "The other sentinels of a master.",
+        summary: "Returns the Sentinel instances of a master.",
         run: sentinel::others,
         ..ROW
     },

@@ -13,7 +13,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -1,
         flags: CommandFlags::FAST.and(CommandFlags::SUBSCRIBED),
         group: CommandGroup::Connection,
-        summary: "Answers PONG, or what it is given.",
+        summary: "Returns PONG or the given string.",
         run: connection::ping,
         ..ROW
     },
@@ -22,7 +22,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 2,
         flags: ANY_TIME.and(CommandFlags::FAST),
         group: CommandGroup::Connection,
-        summary: "Answers what it is given.",
+        summary: "Returns the given string.",
         run: connection::echo,
         ..ROW
     },
@@ -49,7 +49,7 @@ pub(crate) const COMMANDS: &[Command] = &[
             .and(CommandFlags::AT_ONCE)
             .and(CommandFlags::SUBSCRIBED),
         group: CommandGroup::Connection,
-        summary: "Makes the connection a new one.",
+        summary: "Resets the connection.",
         run: connection::reset,
         ..ROW
     },
@@ -58,8 +58,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 2,
         flags: ANY_TIME.and(CommandFlags::FAST),
         group: CommandGroup::Connection,
-        summary: "Chooses a database.",
-        differs: "Takes 0 only: there is one database.",
+        summary: "Changes the selected database.",
+        differs: "Accepts 0 only: there is one database.",
         run: connection::select,
         ..ROW
     },
@@ -72,8 +72,8 @@ pub(crate) const COMMANDS: &[Command] = &[
             .and(CommandFlags::ALLOW_BUSY)
             .and(CommandFlags::SECRET),
         group: CommandGroup::Connection,
-        summary: "Chooses the protocol; may say who the client is.",
-        differs: "Refused between MULTI and EXEC.",
+        summary: "Negotiates the protocol version and optionally authenticates the connection.",
+        differs: "Rejected between MULTI and EXEC.",
         run: connection::hello,
         ..ROW
     },
@@ -86,7 +86,7 @@ pub(crate) const COMMANDS: &[Command] = &[
             .and(CommandFlags::ALLOW_BUSY)
             .and(CommandFlags::SECRET),
         group: CommandGroup::Connection,
-        summary: "Says who the client is.",
+        summary: "Authenticates the connection.",
         run: connection::auth,
         ..ROW
     },
@@ -94,16 +94,16 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "acl",
         arity: -2,
         flags: CommandFlags::CONTAINER,
-        summary: "Looks at users.",
-        differs: "Users are made in the configuration only: no SETUSER, DELUSER, LOAD, SAVE, LOG, \
-                  DRYRUN, GENPASS.",
+        summary: "Contains commands for access control lists.",
+        differs: "Users are declared in the configuration only. SETUSER, DELUSER, LOAD, SAVE, LOG, \
+                  DRYRUN and GENPASS are not supported.",
         ..ROW
     },
     Command {
         name: "acl|whoami",
         arity: 2,
         flags: CONNECTION,
-        summary: "Who the client is.",
+        summary: "Returns the user name of the connection.",
         run: users::whoami,
         ..ROW
     },
@@ -111,9 +111,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "acl|list",
         arity: 2,
         flags: OPERATOR,
-        summary: "All users with their rules.",
+        summary: "Lists the users with their ACL rules.",
         complexity: "O(N), N users",
-        differs: "Namespaces stand as `~{ns},*`; there are no selectors.",
+        differs: "Namespaces are shown as `~{ns},*`. Selectors are not supported.",
         run: users::list,
         ..ROW
     },
@@ -121,7 +121,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "acl|users",
         arity: 2,
         flags: OPERATOR,
-        summary: "The names of all users.",
+        summary: "Lists all users.",
         complexity: "O(N), N users",
         run: users::users,
         ..ROW
@@ -130,9 +130,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "acl|cat",
         arity: -2,
         flags: CONNECTION,
-        summary: "The categories, or the commands of one.",
+        summary: "Lists the ACL categories, or the commands of one category.",
         complexity: "O(N), N commands",
-        differs: "Has the category `@sdl`, and none of the forms that are not offered.",
+        differs: "Has the category `@sdl`, and no categories of unsupported data types.",
         run: users::cat,
         ..ROW
     },
@@ -140,9 +140,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "acl|getuser",
         arity: 3,
         flags: OPERATOR,
-        summary: "A user's rules.",
+        summary: "Lists the ACL rules of a user.",
         complexity: "O(N), N rules of the user",
-        differs: "There are no selectors.",
+        differs: "Selectors are not supported.",
         run: users::getuser,
         ..ROW
     },
@@ -151,8 +151,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -2,
         flags: CommandFlags::CONTAINER,
         group: CommandGroup::Connection,
-        summary: "Looks at connections.",
-        differs: "No KILL, PAUSE, REPLY, TRACKING, UNBLOCK, NO-EVICT.",
+        summary: "Contains commands for connections.",
+        differs: "KILL, PAUSE, REPLY, TRACKING, UNBLOCK and NO-EVICT are not supported.",
         ..ROW
     },
     Command {
@@ -160,7 +160,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 2,
         flags: CONNECTION,
         group: CommandGroup::Connection,
-        summary: "The number of this connection.",
+        summary: "Returns the ID of the connection.",
         run: connection::id,
         ..ROW
     },
@@ -169,7 +169,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 3,
         flags: CONNECTION,
         group: CommandGroup::Connection,
-        summary: "Gives this connection a name.",
+        summary: "Sets the name of the connection.",
         run: connection::setname,
         ..ROW
     },
@@ -178,7 +178,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 2,
         flags: CONNECTION,
         group: CommandGroup::Connection,
-        summary: "The name of this connection.",
+        summary: "Returns the name of the connection.",
         run: connection::getname,
         ..ROW
     },
@@ -187,7 +187,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 4,
         flags: CONNECTION,
         group: CommandGroup::Connection,
-        summary: "Says which library the client uses.",
+        summary: "Sets the name or the version of the client library.",
         differs: "As in Redis 7.2.",
         run: connection::setinfo,
         ..ROW
@@ -197,8 +197,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 2,
         flags: CONNECTION,
         group: CommandGroup::Connection,
-        summary: "What is known of this connection.",
-        differs: "Only the fields that are known; `lib-name` and `lib-ver` as in Redis 7.2.",
+        summary: "Returns information about the connection.",
+        differs: "Unknown fields are omitted; `lib-name` and `lib-ver` as in Redis 7.2.",
         run: clients::info,
         ..ROW
     },
@@ -207,9 +207,10 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -2,
         flags: OPERATOR,
         group: CommandGroup::Connection,
-        summary: "What is known of all connections.",
+        summary: "Lists open connections.",
         complexity: "O(N), N connections",
-        differs: "As CLIENT INFO; `multi` is known of the connection itself only. No MAXAGE.",
+        differs: "As CLIENT INFO; `multi` is shown for the own connection only. MAXAGE is not \
+                  supported.",
         run: clients::list,
         ..ROW
     },
@@ -218,8 +219,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 3,
         flags: CONNECTION,
         group: CommandGroup::Connection,
-        summary: "Accepted.",
-        differs: "As in Redis 7.2; changes nothing: there is no eviction.",
+        summary: "Returns OK.",
+        differs: "As in Redis 7.2, without effect: there is no eviction.",
         run: connection::no_touch,
         ..ROW
     },
@@ -228,10 +229,10 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -1,
         flags: ANY_TIME.and(CommandFlags::CONTAINER),
         also: AclCategories::CONNECTION,
-        summary: "All commands, in the form of Redis 6: seven elements for each.",
+        summary: "Returns information about all commands.",
         complexity: "O(N), N commands",
-        differs: "Seven elements and not ten: what sdlgo checks for. Subcommands stand in COMMAND \
-                  INFO.",
+        differs: "Seven elements per command as in Redis 6, not ten: sdlgo requires seven. \
+                  Subcommands are in COMMAND INFO.",
         run: command::command,
         ..ROW
     },
@@ -240,7 +241,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 2,
         flags: ANY_TIME,
         also: AclCategories::CONNECTION,
-        summary: "How many commands there are.",
+        summary: "Returns the number of commands.",
         run: command::count,
         ..ROW
     },
@@ -249,9 +250,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -2,
         flags: ANY_TIME,
         also: AclCategories::CONNECTION,
-        summary: "Rows of the table.",
+        summary: "Returns information about one or more commands.",
         complexity: "O(N), N names given",
-        differs: "Seven elements and not ten.",
+        differs: "Seven elements per command, not ten.",
         run: command::info,
         ..ROW
     },
@@ -260,9 +261,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -2,
         flags: ANY_TIME,
         also: AclCategories::CONNECTION,
-        summary: "What commands do and cost.",
+        summary: "Returns documentation of commands.",
         complexity: "O(N), N names given",
-        differs: "No history and no arguments; `differs` says what differs from Redis.",
+        differs: "Without history and arguments. `differs` describes differences from Redis.",
         run: command::docs,
         ..ROW
     },
@@ -271,7 +272,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -2,
         flags: ANY_TIME,
         also: AclCategories::CONNECTION,
-        summary: "The names of all commands.",
+        summary: "Returns the names of all commands.",
         complexity: "O(N), N commands",
         run: command::list,
         ..ROW
@@ -281,7 +282,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -4,
         flags: ANY_TIME,
         also: AclCategories::CONNECTION,
-        summary: "Which arguments of a request are keys.",
+        summary: "Extracts the key names of a command.",
         complexity: "O(N), N arguments",
         run: command::getkeys,
         ..ROW
@@ -291,10 +292,10 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -1,
         flags: ANY_TIME,
         also: AclCategories::DANGEROUS,
-        summary: "Facts about the server.",
-        differs: "No latencystats and no errorstats. `used_memory` is what the region has ever \
-                  taken, `maxmemory` its size; `redis_version` is the release whose answers \
-                  these are.",
+        summary: "Returns information and statistics about the server.",
+        differs: "No latencystats and errorstats sections. `used_memory` is the memory that the \
+                  region has ever allocated, `maxmemory` its size. `redis_version` is the Redis \
+                  release with the same replies.",
         run: info::info,
         ..ROW
     },
@@ -302,17 +303,18 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "config",
         arity: -2,
         flags: CommandFlags::CONTAINER,
-        summary: "Looks at the configuration.",
-        differs: "Only GET, and SET of one setting: the configuration is a file.",
+        summary: "Contains commands for the configuration.",
+        differs: "Supports GET, and SET of one setting. All other settings are in the \
+                  configuration file.",
         ..ROW
     },
     Command {
         name: "config|get",
         arity: -3,
         flags: OPERATOR,
-        summary: "The settings that match patterns.",
+        summary: "Returns the values of settings.",
         complexity: "O(N*M), N settings, M patterns",
-        differs: "Knows some thirty names.",
+        differs: "Supports about thirty names.",
         run: server::config_get,
         ..ROW
     },
@@ -320,18 +322,19 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "config|set",
         arity: -4,
         flags: OPERATOR,
-        summary: "Sets `notify-keyspace-events`: which events of keys clients are told.",
-        complexity: "O(N+B), N namespaces, B buckets of theirs, in slices",
-        differs: "Sets no other setting, and this one until the node ends; refused between MULTI \
-                  and EXEC. The events are the region's, so changes by embedded processes are told \
-                  as well: `new`, `set`, `hset` and `sadd` by what the record is after the change \
-                  (EXPIRE of a string is `set`, SREM `sadd`, RENAME `del` and `set`), `del` \
-                  (FLUSHALL: for each key), `expired`; a transaction tells each record once, and \
-                  keys of two namespaces have no order. The letters l, z, t, e, d and m are taken, \
-                  and nothing comes of them. Changes that an embedded process makes within 100 ms \
-                  of making their namespace may not be told. With events chosen each namespace \
-                  takes a MiB for good and its writers tell of each change, also when none are \
-                  chosen any more. `INFO stats` counts what was lost.",
+        summary: "Sets `notify-keyspace-events`, which selects the keyspace notifications.",
+        complexity: "O(N+B), N namespaces, B buckets of them, in slices",
+        differs: "Sets no other setting. The value is lost when the node ends. Rejected between \
+                  MULTI and EXEC. The events come from the region, so changes by embedded \
+                  processes are published as well. The event name depends on the record after the \
+                  change: `new`, `set`, `hset` or `sadd` (EXPIRE of a string is `set`, SREM is \
+                  `sadd`, RENAME is `del` and `set`), `del` (FLUSHALL: one for each key), \
+                  `expired`. A transaction publishes one event for each record. Keys of different \
+                  namespaces have no order. The flags l, z, t, e, d and m are accepted without \
+                  effect. Changes that an embedded process makes within 100 ms after it creates a \
+                  namespace may be missed. With notifications enabled, each namespace permanently \
+                  uses 1 MiB and its writers record each change, even after notifications are \
+                  disabled. `INFO stats` counts lost events.",
         run: config::set,
         ..ROW
     },
@@ -339,16 +342,16 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "slowlog",
         arity: -2,
         flags: CommandFlags::CONTAINER,
-        summary: "Looks at slow commands.",
+        summary: "Contains commands for the slow log.",
         ..ROW
     },
     Command {
         name: "slowlog|get",
         arity: -2,
         flags: ANY_TIME.and(CommandFlags::ADMIN),
-        summary: "The last slow commands.",
+        summary: "Returns the latest entries of the slow log.",
         complexity: "O(N), N entries asked for",
-        differs: "Arguments of commands that may be given passwords are left out.",
+        differs: "Arguments of commands that may contain passwords are omitted.",
         run: server::slowlog_get,
         ..ROW
     },
@@ -356,7 +359,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "slowlog|len",
         arity: 2,
         flags: ANY_TIME.and(CommandFlags::ADMIN),
-        summary: "How many slow commands are remembered.",
+        summary: "Returns the number of entries of the slow log.",
         run: server::slowlog_len,
         ..ROW
     },
@@ -364,7 +367,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "slowlog|reset",
         arity: 2,
         flags: ANY_TIME.and(CommandFlags::ADMIN),
-        summary: "Forgets the slow commands.",
+        summary: "Clears the slow log.",
         complexity: "O(N), N entries",
         run: server::slowlog_reset,
         ..ROW
@@ -373,8 +376,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "memory",
         arity: -2,
         flags: CommandFlags::CONTAINER,
-        summary: "Looks at memory.",
-        differs: "Only USAGE.",
+        summary: "Contains commands for memory usage.",
+        differs: "USAGE is the only subcommand.",
         ..ROW
     },
     Command {
@@ -382,16 +385,16 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -3,
         flags: READ,
         keys: ArgPositions::span(2, 2, 1),
-        summary: "How many bytes a record takes.",
-        differs: "What it takes in the region; SAMPLES changes nothing.",
+        summary: "Returns the memory usage of a key in bytes.",
+        differs: "Memory in the region. SAMPLES has no effect.",
         run: server::memory_usage,
         ..ROW
     },
     Command {
         name: "time",
         flags: ANY_TIME.and(CommandFlags::FAST),
-        summary: "The time of the server.",
-        differs: "Counts in steps of a few milliseconds.",
+        summary: "Returns the server time.",
+        differs: "Resolution of a few milliseconds.",
         run: server::time,
         ..ROW
     },
@@ -399,8 +402,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "lastsave",
         flags: ANY_TIME.and(CommandFlags::FAST),
         also: AclCategories::ADMIN.and(AclCategories::DANGEROUS),
-        summary: "When the region was last made safe on a disk.",
-        differs: "When the server was started: a region on a disk is written by the kernel.",
+        summary: "Returns the Unix timestamp of the last save to disk.",
+        differs: "Returns the start time of the server: the kernel writes a region on a disk.",
         run: server::lastsave,
         ..ROW
     },
@@ -409,8 +412,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 3,
         flags: CommandFlags::NOSCRIPT,
         also: AclCategories::CONNECTION,
-        summary: "How many replicas have what was written.",
-        differs: "Answers 0 at once: there are no replicas.",
+        summary: "Returns the number of replicas that acknowledged the preceding writes.",
+        differs: "Returns 0 immediately: there are no replicas.",
         run: server::wait,
         ..ROW
     },
@@ -418,7 +421,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "role",
         flags: CONNECTION.and(CommandFlags::FAST),
         also: AclCategories::ADMIN.and(AclCategories::DANGEROUS),
-        summary: "What the server is for others.",
+        summary: "Returns the replication role.",
         run: server::role,
         ..ROW
     },

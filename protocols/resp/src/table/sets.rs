@@ -12,8 +12,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "sadd",
         arity: -3,
         flags: GROW_FAST,
-        summary: "Adds members to a set; answers how many are new.",
-        complexity: "O(N), N members of the set, which is written anew",
+        summary: "Adds one or more members to a set. Returns the number of members that were \
+                  added.",
+        complexity: "O(N), N members of the set, which is rewritten",
         differs: "A set has at most 1048576 members.",
         run: sets::sadd,
         ..ROW
@@ -22,8 +23,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "srem",
         arity: -3,
         flags: WRITE_FAST,
-        summary: "Takes members from a set; with the last one the key.",
-        complexity: "O(N), N members of the set, which is written anew",
+        summary: "Removes one or more members from a set. Deletes the set if no member remains.",
+        complexity: "O(N), N members of the set, which is rewritten",
         run: sets::srem,
         ..ROW
     },
@@ -31,7 +32,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "smembers",
         arity: 2,
         flags: READ,
-        summary: "All members.",
+        summary: "Returns all members of a set.",
         complexity: "O(N), N members of the set",
         run: sets::smembers,
         ..ROW
@@ -40,7 +41,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "sismember",
         arity: 3,
         flags: READ_FAST,
-        summary: "Whether this is a member.",
+        summary: "Returns whether a value is a member of a set.",
         run: sets::sismember,
         ..ROW
     },
@@ -48,7 +49,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "smismember",
         arity: -3,
         flags: READ_FAST,
-        summary: "Whether these are members, one by one.",
+        summary: "Returns whether each of one or more values is a member of a set.",
         complexity: "O(N), N members given",
         run: sets::smismember,
         ..ROW
@@ -57,7 +58,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "scard",
         arity: 2,
         flags: READ_FAST,
-        summary: "How many members there are.",
+        summary: "Returns the number of members of a set.",
         run: sets::scard,
         ..ROW
     },
@@ -65,8 +66,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "spop",
         arity: -2,
         flags: WRITE_FAST,
-        summary: "Takes members by chance, and answers them.",
-        complexity: "O(N), N members of the set, which is written anew",
+        summary: "Removes and returns one or more random members of a set.",
+        complexity: "O(N), N members of the set, which is rewritten",
         run: sets::spop,
         ..ROW
     },
@@ -74,9 +75,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "srandmember",
         arity: -2,
         flags: READ,
-        summary: "Members by chance.",
-        complexity: "O(N), N members of the set, or asked for",
-        differs: "With a count below zero at most 65536 members and 64 MiB are answered.",
+        summary: "Returns one or more random members of a set.",
+        complexity: "O(N), N members of the set or requested",
+        differs: "A negative count returns at most 65536 members and 64 MiB.",
         run: sets::srandmember,
         ..ROW
     },
@@ -86,7 +87,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: WRITE_FAST,
         keys: ArgPositions::TWO,
         summary: "Moves a member from one set to another.",
-        complexity: "O(N), N members of the set, which is written anew",
+        complexity: "O(N), N members of the sets, which are rewritten",
         differs: "A set has at most 1048576 members.",
         run: sets::smove,
         ..ROW
@@ -96,8 +97,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -2,
         flags: READ,
         keys: ArgPositions::ALL,
-        summary: "What all sets have.",
-        complexity: "O(N*M), N members of the smallest, M sets",
+        summary: "Returns the members that are in all sets.",
+        complexity: "O(N*M), N members of the smallest of M sets",
         run: sets::sinter,
         ..ROW
     },
@@ -106,7 +107,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -2,
         flags: READ,
         keys: ArgPositions::ALL,
-        summary: "What any of the sets has.",
+        summary: "Returns the members that are in any of the sets.",
         complexity: "O(N), N members of all sets",
         run: sets::sunion,
         ..ROW
@@ -116,7 +117,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -2,
         flags: READ,
         keys: ArgPositions::ALL,
-        summary: "What the first set has and no other.",
+        summary: "Returns the members of the first set that are in none of the other sets.",
         complexity: "O(N), N members of all sets",
         run: sets::sdiff,
         ..ROW
@@ -126,8 +127,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -3,
         flags: READ.and(CommandFlags::MOVABLE_KEYS),
         keys: ArgPositions::Counted { count: 1, first: 2, step: 1 },
-        summary: "How many members all sets have.",
-        complexity: "O(N*M), N members of the smallest, M sets",
+        summary: "Returns the number of members that are in all sets.",
+        complexity: "O(N*M), N members of the smallest of M sets",
         run: sets::sintercard,
         ..ROW
     },
@@ -135,9 +136,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "sscan",
         arity: -3,
         flags: READ,
-        summary: "Walks the members of a set in parts.",
+        summary: "Iterates over the members of a set.",
         complexity: "O(N), N members of the set",
-        differs: "Answers the whole set in one call, whatever COUNT says.",
+        differs: "Returns the whole set in one call, regardless of COUNT.",
         run: sets::sscan,
         ..ROW
     },

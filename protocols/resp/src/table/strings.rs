@@ -17,7 +17,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: run::get,
         arity: 2,
         flags: READ_FAST,
-        summary: "The value of a key.",
+        summary: "Returns the value of a key.",
         ..ROW
     },
     Command {
@@ -25,9 +25,10 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: run::set,
         arity: -3,
         flags: GROW,
-        summary: "Sets a key to a value, whatever was there.",
-        differs: "An EXAT or PXAT that has passed deletes the key at once: DBSIZE does not count \
-                  it.",
+        summary: "Sets the value of a key, regardless of its type. Creates the key if it does not \
+                  exist.",
+        differs: "An EXAT or PXAT time in the past deletes the key immediately, so that DBSIZE \
+                  does not count it.",
         ..ROW
     },
     Command {
@@ -35,7 +36,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: run::setnx,
         arity: 3,
         flags: GROW_FAST,
-        summary: "Sets a key to a value if it is not there.",
+        summary: "Sets the value of a key if the key does not exist.",
         ..ROW
     },
     Command {
@@ -43,7 +44,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: run::setex,
         arity: 4,
         flags: GROW,
-        summary: "Sets a key to a value that ends after some seconds.",
+        summary: "Sets the value and the expiration time in seconds of a key.",
         ..ROW
     },
     Command {
@@ -51,7 +52,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: run::psetex,
         arity: 4,
         flags: GROW,
-        summary: "Sets a key to a value that ends after some milliseconds.",
+        summary: "Sets the value and the expiration time in milliseconds of a key.",
         ..ROW
     },
     Command {
@@ -59,7 +60,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: run::getset,
         arity: 3,
         flags: GROW_FAST,
-        summary: "Sets a key to a value, and answers the one before.",
+        summary: "Sets a key to a new value and returns its previous value.",
         ..ROW
     },
     Command {
@@ -67,7 +68,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: run::getdel,
         arity: 2,
         flags: WRITE_FAST,
-        summary: "Answers the value of a key, and deletes it.",
+        summary: "Returns the value of a key and deletes the key.",
         ..ROW
     },
     Command {
@@ -75,7 +76,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: run::getex,
         arity: -2,
         flags: WRITE_FAST,
-        summary: "Answers the value of a key, and changes when it ends.",
+        summary: "Returns the value of a key and sets or removes its expiration time.",
         ..ROW
     },
     Command {
@@ -84,7 +85,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -2,
         flags: READ_FAST,
         keys: ArgPositions::ALL,
-        summary: "The values of some keys.",
+        summary: "Returns the values of one or more keys.",
         complexity: "O(N), N keys",
         ..ROW
     },
@@ -94,7 +95,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -3,
         flags: GROW,
         keys: ArgPositions::span(1, -1, 2),
-        summary: "Sets some keys to values, all or none.",
+        summary: "Atomically sets one or more keys.",
         complexity: "O(N), N keys",
         ..ROW
     },
@@ -104,7 +105,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -3,
         flags: GROW,
         keys: ArgPositions::span(1, -1, 2),
-        summary: "Sets some keys to values if none of them is there.",
+        summary: "Atomically sets one or more keys if none of them exists.",
         complexity: "O(N), N keys",
         ..ROW
     },
@@ -113,7 +114,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: run::append,
         arity: 3,
         flags: GROW_FAST,
-        summary: "Appends to a value, or sets it.",
+        summary: "Appends a string to the value of a key. Creates the key if it does not exist.",
         complexity: "O(N), N bytes of the new value",
         differs: LENGTH,
         ..ROW
@@ -123,7 +124,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: run::strlen,
         arity: 2,
         flags: READ_FAST,
-        summary: "The length of a value.",
+        summary: "Returns the length of the value of a key.",
         ..ROW
     },
     Command {
@@ -131,8 +132,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: run::getrange,
         arity: 4,
         flags: READ,
-        summary: "A part of a value.",
-        complexity: "O(N), N bytes of the part",
+        summary: "Returns a substring of the value of a key.",
+        complexity: "O(N), N bytes of the substring",
         ..ROW
     },
     Command {
@@ -140,7 +141,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: run::setrange,
         arity: 4,
         flags: GROW,
-        summary: "Overwrites a part of a value.",
+        summary: "Overwrites a part of the value of a key, starting at an offset.",
         complexity: "O(N), N bytes of the new value",
         differs: LENGTH,
         ..ROW
@@ -150,7 +151,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: run::incr,
         arity: 2,
         flags: GROW_FAST,
-        summary: "Adds one to the number in a value.",
+        summary: "Increments the integer value of a key by one. Uses 0 as initial value if the key \
+                  does not exist.",
         ..ROW
     },
     Command {
@@ -158,7 +160,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: run::decr,
         arity: 2,
         flags: GROW_FAST,
-        summary: "Takes one from the number in a value.",
+        summary: "Decrements the integer value of a key by one. Uses 0 as initial value if the key \
+                  does not exist.",
         ..ROW
     },
     Command {
@@ -166,7 +169,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: run::incrby,
         arity: 3,
         flags: GROW_FAST,
-        summary: "Adds to the number in a value.",
+        summary: "Increments the integer value of a key by a number. Uses 0 as initial value if \
+                  the key does not exist.",
         ..ROW
     },
     Command {
@@ -174,7 +178,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: run::decrby,
         arity: 3,
         flags: GROW_FAST,
-        summary: "Takes from the number in a value.",
+        summary: "Decrements the integer value of a key by a number. Uses 0 as initial value if \
+                  the key does not exist.",
         ..ROW
     },
     Command {
@@ -182,7 +187,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: run::incrbyfloat,
         arity: 3,
         flags: GROW_FAST,
-        summary: "Adds a fraction to the number in a value.",
+        summary: "Increments the floating-point value of a key by a number. Uses 0 as initial \
+                  value if the key does not exist.",
         ..ROW
     },
 ];

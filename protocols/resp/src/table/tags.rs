@@ -18,8 +18,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "tag",
         arity: -2,
         flags: CommandFlags::CONTAINER,
-        summary: "Records with tags, by which they are found: \
-                  see docs/decisions/011-tags-over-resp.md.",
+        summary: "Contains commands for records with tags, which index the records. See \
+                  docs/decisions/011-tags-over-resp.md.",
+        differs: "Not in Redis.",
         ..ROW
     },
     Command {
@@ -28,12 +29,14 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: GROW,
         // For good, and it may make others' writes fail.
         also: AclCategories::DANGEROUS,
-        summary: "Gives the namespace {ns},* a tag: UNIQUE, ORDERED, COUNTED, REQUIRED.",
-        complexity: "O(N), N records of the namespace; of what they contradict O(M), M entries of \
-                     all indexes",
-        differs: "Is not there. Not between MULTI and EXEC. A tag is for good; a namespace has at \
-                  most 32. Others are served meanwhile. Who is cut off, or finds no room, sends it \
-                  again: until then nothing is found by the tag.",
+        summary: "Declares a tag for the namespace `{ns},*`, with the options UNIQUE, ORDERED, \
+                  COUNTED and REQUIRED.",
+        complexity: "O(N), N records of the namespace. If records contradict the declaration, \
+                     O(M), M entries of all indexes",
+        differs: "Not in Redis. Not allowed between MULTI and EXEC. A declaration cannot be \
+                  removed; a namespace has at most 32 tags. Other clients are served during the \
+                  command. If the connection is lost or the region is full, repeat the command: \
+                  until it succeeds, lookups by the tag are rejected.",
         run: tags::declare,
         ..OF_NAMESPACE
     },
@@ -41,10 +44,11 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "tag|set",
         arity: -5,
         flags: GROW,
-        summary: "Sets a key to a value with so many tags, or KEEPs those that it has; NX, XX.",
-        complexity: "O(N), N tags given and taken; of ORDERED ones O(log(M)), M records",
-        differs: "Is not there. At most 64 tags, with values of at most 1024 bytes. TAGTAKEN: \
-                  another record has a unique value, and nothing was changed.",
+        summary: "Sets the value of a key and its tags, or keeps the current tags with KEEP. NX \
+                  and XX as in SET.",
+        complexity: "O(N), N tags added and removed; O(log(M)) for each ORDERED tag, M records",
+        differs: "Not in Redis. A record has at most 64 tags with values of at most 1024 bytes. \
+                  TAGTAKEN: another record has the value of a unique tag, and nothing was changed.",
         run: tags::set,
         ..OF_KEY
     },
@@ -52,10 +56,11 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "tag|hset",
         arity: -7,
         flags: GROW,
-        summary: "Sets so many fields of a hash, and all of its tags; NX, XX; answers how many \
-                  fields are new.",
-        complexity: "O(N), N fields and tags given and taken; of ORDERED ones O(log(M)), M records",
-        differs: "Is not there. Bounds and errors as TAG SET and HSET.",
+        summary: "Sets fields of a hash and all of its tags, with NX or XX. Returns the number of \
+                  fields that were added.",
+        complexity: "O(N), N fields and tags added and removed; O(log(M)) for each ORDERED tag, M \
+                     records",
+        differs: "Not in Redis. Limits and errors as for TAG SET and HSET.",
         run: tags::hset,
         ..OF_KEY
     },
@@ -63,10 +68,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "tag|change",
         arity: -4,
         flags: GROW,
-        summary: "Gives a record of any form these tags instead of those that it has; answers \
-                  whether it is there.",
+        summary: "Replaces the tags of a key. Returns whether the key exists.",
         complexity: "O(N), N bytes of the record",
-        differs: "Is not there. Bounds and errors as TAG SET.",
+        differs: "Not in Redis. Limits and errors as for TAG SET.",
         run: tags::change,
         ..OF_KEY
     },
@@ -74,18 +78,19 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "tag|of",
         arity: 3,
         flags: READ_FAST,
-        summary: "The tags of a record, each with its value.",
+        summary: "Returns the tags of a key with their values.",
         run: tags::of,
+        differs: "Not in Redis.",
         ..OF_KEY
     },
     Command {
         name: "tag|find",
         arity: -5,
         flags: READ,
-        summary: "The key and the record that has this value of a unique tag: the whole record, \
-                  or some fields of a hash.",
+        summary: "Returns the key and the record that have a value of a unique tag: the whole \
+                  record or some fields of a hash.",
         complexity: "O(N), N bytes of the record",
-        differs: "Is not there. Between MULTI and EXEC tags are as they were before MULTI.",
+        differs: "Not in Redis. Between MULTI and EXEC the lookup uses the tags as of MULTI.",
         run: tags::find,
         ..OF_NAMESPACE
     },
@@ -93,11 +98,12 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "tag|keys",
         arity: -5,
         flags: READ,
-        summary: "The keys of all records that have this value of a tag, or COUNT of them.",
-        complexity: "O(N), N keys answered, and records that have ended and are not collected",
-        differs: "Is not there. Refused if there are more than 4096 and no COUNT is given. BUSY if \
-                  more than 16384 have ended: then some are collected. Between MULTI and EXEC as \
-                  TAG FIND.",
+        summary: "Returns the keys of all records that have a value of a tag, or at most COUNT of \
+                  them.",
+        complexity: "O(N), N keys returned, and expired records that are not yet collected",
+        differs: "Not in Redis. Rejected if more than 4096 keys match and COUNT is not given. \
+                  Returns BUSY if more than 16384 matching records have expired; some of them are \
+                  then collected. Between MULTI and EXEC as for TAG FIND.",
         run: tags::keys,
         ..OF_NAMESPACE
     },
@@ -105,8 +111,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "tag|watch",
         arity: 5,
         flags: READ.and(CommandFlags::NOSCRIPT),
-        summary: "Watches which record has this value of a unique tag, and that record.",
-        differs: "Is not there. Counts as a key of WATCH; UNWATCH, DISCARD and EXEC end it.",
+        summary: "Monitors a value of a unique tag and the record that has it, until the next \
+                  EXEC.",
+        differs: "Not in Redis. Counts as a key of WATCH. UNWATCH, DISCARD and EXEC remove it.",
         run: tags::watch,
         ..OF_NAMESPACE
     },

@@ -14,24 +14,24 @@ pub(crate) const COMMANDS: &[Command] = &[
             .and(CommandFlags::FAST)
             .and(CommandFlags::ALLOW_BUSY)
             .and(CommandFlags::AT_ONCE),
-        summary: "Queues what follows until EXEC.",
+        summary: "Starts a transaction.",
         run: transactions::multi,
         ..ROW
     },
     Command {
         name: "exec",
         flags: CONNECTION.and(CommandFlags::SKIP_SLOWLOG).and(CommandFlags::AT_ONCE),
-        summary: "Runs what was queued, all at one instant.",
-        complexity: "That of what was queued",
-        differs: "The region is changed by all of them or by none, also for embedded processes; a \
-                  command that fails in it leaves the others' changes, as in Redis. If the commit \
-                  is refused (no room, more than 4096 records, a tag that is taken), or all of it \
-                  takes longer than `resp.exec_max` (a second, the sending of its messages counted \
-                  as a microsecond for each hearer), or its answers are longer than \
-                  `limits.output_bytes_max`, EXEC answers one error, and nothing has changed. \
-                  Commands that walk over keys see what was there before; those that change keys \
-                  on such a walk, those that subscribe, and HELLO answer an error. Messages are \
-                  sent behind the commit.",
+        summary: "Executes all commands of a transaction.",
+        complexity: "That of the queued commands",
+        differs: "Other clients and embedded processes see all changes or none. A command that \
+                  fails during EXEC leaves the changes of the other commands, as in Redis. EXEC \
+                  returns one error and changes nothing if the commit is rejected (region full, \
+                  more than 4096 records, value of a unique tag taken), if it takes longer than \
+                  `resp.exec_max` (one second; each message counts as a microsecond per \
+                  subscriber), or if the replies exceed `limits.output_bytes_max`. Commands that \
+                  scan keys see the state before EXEC. Commands that change keys during such a \
+                  scan, commands that subscribe, and HELLO return an error. Messages are sent \
+                  after the commit.",
         run: transactions::exec,
         ..ROW
     },
@@ -41,7 +41,7 @@ pub(crate) const COMMANDS: &[Command] = &[
             .and(CommandFlags::FAST)
             .and(CommandFlags::ALLOW_BUSY)
             .and(CommandFlags::AT_ONCE),
-        summary: "Forgets what was queued.",
+        summary: "Discards a transaction.",
         run: transactions::discard,
         ..ROW
     },
@@ -53,17 +53,17 @@ pub(crate) const COMMANDS: &[Command] = &[
             .and(CommandFlags::ALLOW_BUSY)
             .and(CommandFlags::AT_ONCE),
         keys: ArgPositions::ALL,
-        summary: "Lets EXEC do nothing if one of these keys is changed before.",
+        summary: "Monitors changes of keys to determine the execution of a transaction.",
         complexity: "O(N), N keys given",
-        differs: "At most 4096 keys. A key that was not there, has come and has gone again counts \
-                  as unchanged.",
+        differs: "At most 4096 keys. A key that did not exist, was created and deleted again \
+                  counts as unchanged.",
         run: transactions::watch,
         ..ROW
     },
     Command {
         name: "unwatch",
         flags: CONNECTION.and(CommandFlags::FAST).and(CommandFlags::ALLOW_BUSY),
-        summary: "Watches no key any longer.",
+        summary: "Removes all keys monitored by WATCH.",
         run: transactions::unwatch,
         ..ROW
     },

@@ -8,7 +8,7 @@ use crate::access::{
     Schema, TAGS_MAX, Table, TableSchema, Tag, Work, one_by_one,
 };
 use crate::keeper::Keeper;
-use crate::operations::{self, Block, Operation, Store};
+use crate::operations::{self, KeyBlock, Operation, Store};
 use nearstate_model::limits::REGION_BYTES_MIN;
 use nearstate_model::{Error, Result};
 use nearstate_store::{
@@ -440,7 +440,7 @@ impl Access for RegionConnection {
 }
 
 impl Connection for RegionConnection {
-    fn run_block(&mut self, operation: Operation, block: Block<'_>) -> Result<u64> {
+    fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
         operations::run(&mut self.loops(OPERATIONS)?, operation, block)
     }
 

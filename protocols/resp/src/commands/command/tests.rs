@@ -61,7 +61,7 @@ fn all_commands_are_told_and_no_subcommand() {
 
 #[test]
 fn docs_are_a_map_of_maps() {
-    let echo = "$7|summary|$28|Answers what it is given.|";
+    let echo = "$7|summary|$28|Returns the given string.|";
     let echo = echo.replace("$28", "$25");
     let rest = "$5|since|$5|0.1.0|$5|group|$10|connection|$10|complexity|$4|O(1)|";
     assert_eq!(

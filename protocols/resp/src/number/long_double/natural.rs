@@ -1,9 +1,9 @@
-//! Whole numbers of any size, as far as reading and printing a number with a fraction needs them.
+//! Unsigned integers of any size, with the operations that [`LongDouble`](super::LongDouble) needs.
 
 use std::cmp::Ordering;
 use std::fmt::Write as _;
 
-/// A whole number, not below 0: 32 bits a digit, the lowest first, no zeros at the end.
+/// An unsigned integer: 32-bit limbs, lowest first, no leading zero limbs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BigUint(Vec<u32>);
 
@@ -14,10 +14,10 @@ impl BigUint {
         new
     }
 
-    /// Of digits in ASCII, to base 10 or 16.
+    /// Parses ASCII digits to base 10 or 16.
     pub(super) fn of_digits(digits: &[u8], base: u32) -> Self {
         let mut new = Self(Vec::new());
-        // Seven at a time: 16^7 still fits.
+        // Seven digits at a time: 16^7 fits.
         for part in digits.chunks(7) {
             let (mut number, mut scale) = (0, 1);
             for digit in part {
@@ -33,13 +33,13 @@ impl BigUint {
         self.0.is_empty()
     }
 
-    /// How many bits it has.
+    /// Number of bits.
     pub(super) fn bits(&self) -> usize {
         let last = self.0.last().map_or(0, |last| 32 - last.leading_zeros() as usize);
         self.0.len().saturating_sub(1) * 32 + last
     }
 
-    /// The number, if it has at most 64 bits.
+    /// The value, if it has at most 64 bits.
     pub(super) fn low_u64(&self) -> Option<u64> {
         match self.0.as_slice() {
             [] => Some(0),
@@ -65,7 +65,7 @@ impl BigUint {
         }
     }
 
-    /// Takes away one that is not greater.
+    /// Subtracts a number that is not greater.
     pub(super) fn subtract(&mut self, other: &Self) {
         let mut borrow = false;
         let others = other.0.iter().copied().chain(std::iter::repeat(0));
@@ -79,7 +79,7 @@ impl BigUint {
     }
 
     pub(super) fn multiply_by_power(&mut self, base: u32, power: u32) {
-        // Nine at a time: 10^9 still fits.
+        // Nine digits at a time: 10^9 fits.
         for _ in 0..power / 9 {
             self.multiply_add(base.pow(9), 0);
         }
@@ -129,8 +129,8 @@ impl BigUint {
         (new, has_more)
     }
 
-    /// Divided by 2 so many times, rounded to the nearest, of two to the even one. `has_more`:
-    /// there was a little more than this number.
+    /// Divided by a power of two, rounded to nearest even. `has_more`: the number was slightly
+    /// larger.
     pub(super) fn halved(&self, times: usize, has_more: bool) -> Self {
         let Some(before) = times.checked_sub(1) else { return self.clone() };
         let (twice, has_below) = self.shifted_right(before);
@@ -146,7 +146,7 @@ impl BigUint {
         self.0.first().is_some_and(|digit| digit % 2 == 1)
     }
 
-    /// The quotient, which has at most 68 bits, and whether there is a rest. Not by 0.
+    /// The quotient, of at most 68 bits, and whether there is a remainder. The divisor is not 0.
     pub(super) fn divided(mut self, by: &Self) -> (Self, bool) {
         let mut quotient = Self(Vec::new());
         let mut part = by.shifted_left(67);
@@ -161,7 +161,7 @@ impl BigUint {
         (quotient, !self.is_zero())
     }
 
-    /// In decimal digits; "0" for zero.
+    /// Decimal digits; "0" for zero.
     pub(super) fn decimal(mut self) -> String {
         const PART: u32 = 1_000_000_000;
         let mut name_and_subcommand = Vec::new();

@@ -1,0 +1,87 @@
+//! `docs/resp.md` equals the page generated from the table of commands. `NEARSTATE_RESP_WRITE=1`
+//! writes the page.
+
+#![expect(clippy::expect_used, reason = "a file that cannot be written ends its test")]
+
+use nearstate_resp::command::CommandGroup;
+use nearstate_resp::command_context::Command;
+use nearstate_resp::table::TABLE;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+
+const ADVICE: &str = "run `NEARSTATE_RESP_WRITE=1 cargo test -p nearstate-resp --test integration command_reference` and \
+                      commit what it wrote";
+
+const GROUPS: [(CommandGroup, &str); 12] = [
+    (CommandGroup::Strings, "Strings"),
+    (CommandGroup::Hashes, "Hashes"),
+    (CommandGroup::Sets, "Sets"),
+    (CommandGroup::Keys, "Keys"),
+    (CommandGroup::Tags, "Tags"),
+    (CommandGroup::Sdl, "Commands of the SDL module"),
+    (CommandGroup::Scripts, "Scripts"),
+    (CommandGroup::Pubsub, "Publish and subscribe"),
+    (CommandGroup::Transactions, "Transactions"),
+    (CommandGroup::Connection, "Connection"),
+    (CommandGroup::Server, "Server"),
+    (CommandGroup::Sentinel, "Sentinel"),
+];
+
+const HEAD: &str = "\
+# Commands
+
+This page is generated from the table of commands in `protocols/resp/src/table`. Do not edit it.
+
+The node supports RESP2 and, after `HELLO 3`, RESP3. A command that is not listed returns an error
+that names the closest listed command. *Arity* includes the names of the command and the subcommand;
+`-3` means 3 or more. *Differences* describes what differs from Redis 7; empty means no difference.
+
+A key `{ns},key` is the key `key` of the namespace `ns`, under which embedded processes find it. All
+other keys are stored unchanged in one separate namespace. A key has at most 4096 bytes.
+
+Where Redis defines no order, the fields of a hash are returned in the order in which they were
+first set, and the members of a set in ascending order. Errors that repeat a part of the request
+replace invalid UTF-8 with U+FFFD.
+";
+
+fn row(page: &mut String, command: &Command) {
+    let name = command.name.replace('|', " ").to_ascii_uppercase();
+    let Command { arity, summary, complexity, differs, .. } = command;
+    let cells = [summary, complexity, differs].map(|text| text.replace('|', "\\|"));
+    let [summary, complexity, differs] = cells;
+    writeln!(page, "| `{name}` | {arity} | {summary} | {complexity} | {differs} |")
+        .expect("a String takes all");
+}
+
+fn page() -> String {
+    let mut page = HEAD.to_owned();
+    for (group, title) in GROUPS {
+        write!(page, "\n## {title}\n\n").expect("a String takes all");
+        page.push_str(
+            "| command | arity | summary | complexity | differences |\n|---|---|---|---|---|\n",
+        );
+        let commands = TABLE.commands().iter().filter(|command| command.group == group);
+        commands.for_each(|command| row(&mut page, command));
+    }
+    page
+}
+
+#[test]
+fn the_page_matches_the_command_table() {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/resp.md");
+    let page = page();
+    if std::env::var_os("NEARSTATE_RESP_WRITE").is_some_and(|word| word == "1") {
+        fs::write(&path, &page).expect("the page can be written");
+    }
+    let there = fs::read_to_string(&path).unwrap_or_default();
+    let differs = there.lines().zip(page.lines()).position(|(there, made)| there != made);
+    let line = differs.unwrap_or_else(|| there.lines().count().min(page.lines().count())) + 1;
+    assert!(there == page, "docs/resp.md:{line}: differs from the command table: {ADVICE}");
+}
+
+#[test]
+fn the_page_lists_every_command() {
+    let rows = page().lines().filter(|line| line.starts_with("| `")).count();
+    assert_eq!(rows, TABLE.commands().len());
+}

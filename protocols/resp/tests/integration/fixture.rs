@@ -1,0 +1,176 @@
+//! A client without a socket: bytes in, bytes out.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(dead_code, clippy::allow_attributes, reason = "each test uses a part of it")]
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use nearstate_node::clock::Clock;
+use nearstate_node::{
+    ConnectionHandler, ConnectionLimits, Core, CoreParts, CoreService, NextAction, Peer,
+    PeerAddress, Protocol,
+};
+use nearstate_resp::RespProtocol;
+use nearstate_resp::acl::Users;
+use nearstate_resp::server::{RespServer, RespSettings};
+use nearstate_resp::table::TABLE;
+use nearstate_store::{CreateOptions, Error, Region};
+
+/// A server on one core.
+pub(crate) struct TestNode {
+    pub(crate) server: Arc<RespServer>,
+    pub(crate) region: Region,
+    service: Rc<dyn CoreService>,
+    next: std::cell::Cell<u64>,
+    _dir: tempfile::TempDir,
+}
+
+/// A client.
+pub(crate) struct TestClient {
+    handler: Box<dyn ConnectionHandler>,
+    rest: Vec<u8>,
+    /// True once the server has closed.
+    pub(crate) is_closed: bool,
+}
+
+pub(crate) fn node() -> TestNode {
+    node_with(RespSettings::new(Users::open(&TABLE)))
+}
+
+pub(crate) fn node_with(settings: RespSettings) -> TestNode {
+    node_with_limits(settings, ConnectionLimits::default())
+}
+
+pub(crate) fn node_with_limits(settings: RespSettings, limits: ConnectionLimits) -> TestNode {
+    build_node(settings, limits, &CreateOptions::default())
+}
+
+/// With a region of its own size.
+pub(crate) fn node_in(options: &CreateOptions) -> TestNode {
+    build_node(RespSettings::new(Users::open(&TABLE)), ConnectionLimits::default(), options)
+}
+
+fn build_node(
+    settings: RespSettings,
+    limits: ConnectionLimits,
+    options: &CreateOptions,
+) -> TestNode {
+    let dir = tempfile::tempdir().unwrap();
+    let region = Region::create(&dir.path().join("region"), options).unwrap();
+    let server = Arc::new(RespServer::new(settings));
+    let core = Core::new(CoreParts {
+        index: 0,
+        count: 1,
+        region: region.clone(),
+        limits: Arc::new(limits),
+        metrics: Arc::default(),
+        clock: Clock::new_virtual(),
+    })
+    .unwrap();
+    let service = RespProtocol::new(Arc::clone(&server)).on_core(&core).unwrap();
+    TestNode { server, region, service, next: std::cell::Cell::new(1), _dir: dir }
+}
+
+impl TestNode {
+    /// Begins what the server does by itself, on the executor of this thread.
+    pub(crate) fn begin(&self) {
+        self.service.begin();
+    }
+
+    pub(crate) fn client(&self) -> TestClient {
+        let id = self.next.replace(self.next.get() + 1);
+        let remote = format!("127.0.0.1:{}", 40_000 + id).parse().unwrap();
+        let local = "127.0.0.1:6379".parse().unwrap();
+        let peer = Peer { id, address: PeerAddress::Tcp { remote, local }, certificate: None };
+        TestClient { handler: self.service.accept(&peer), rest: Vec::new(), is_closed: false }
+    }
+}
+
+impl TestClient {
+    /// Sends bytes; everything that comes back, work and messages included.
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> Vec<u8> {
+        self.rest.extend_from_slice(bytes);
+        let mut all = Vec::new();
+        loop {
+            let mut output = Vec::new();
+            let received = self.handler.on_input(&self.rest, &mut output);
+            self.rest.drain(..received.bytes);
+            all.append(&mut output);
+            match received.next {
+                NextAction::Close => self.is_closed = true,
+                NextAction::Read | NextAction::Work => all.append(&mut self.poll_progress()),
+                NextAction::SendDescriptors => {
+                    // There is no node here that could give anything.
+                    let why = Error::BadArgument { detail: "no node".to_owned() };
+                    assert!(self.handler.send_descriptors(Err(why), &mut all).is_none());
+                }
+            }
+            if received.bytes == 0 || self.is_closed || self.rest.is_empty() {
+                return all;
+            }
+        }
+    }
+
+    /// Sends a request and lets nothing happen yet; what has come of it so far.
+    pub(crate) fn begin(&mut self, words: &[&[u8]]) -> (Vec<u8>, NextAction) {
+        let mut output = Vec::new();
+        let received = self.handler.on_input(&request(words), &mut output);
+        (output, received.next)
+    }
+
+    /// One step of what happens by itself.
+    pub(crate) fn step(&mut self) -> (Vec<u8>, Poll<NextAction>) {
+        let mut output = Vec::new();
+        let then = self.handler.poll_progress(&mut Context::from_waker(Waker::noop()), &mut output);
+        (output, then)
+    }
+
+    /// Bytes of the node that the client keeps while it waits.
+    pub(crate) fn kept(&self) -> usize {
+        self.handler.buffered_bytes()
+    }
+
+    /// What comes by itself.
+    pub(crate) fn poll_progress(&mut self) -> Vec<u8> {
+        let mut all = Vec::new();
+        loop {
+            let mut output = Vec::new();
+            let then =
+                self.handler.poll_progress(&mut Context::from_waker(Waker::noop()), &mut output);
+            all.append(&mut output);
+            match then {
+                Poll::Ready(NextAction::Work) => {}
+                Poll::Ready(NextAction::Close) => {
+                    self.is_closed = true;
+                    return all;
+                }
+                Poll::Ready(NextAction::Read | NextAction::SendDescriptors) | Poll::Pending => {
+                    return all;
+                }
+            }
+        }
+    }
+
+    /// Sends a request of words that are parted by blanks; the answer as text.
+    pub(crate) fn ask(&mut self, words: &str) -> String {
+        let words: Vec<&[u8]> = words.split(' ').map(str::as_bytes).collect();
+        self.ask_bytes(&words)
+    }
+
+    /// Sends a request; the answer as text, `\r\n` as `|`.
+    pub(crate) fn ask_bytes(&mut self, words: &[&[u8]]) -> String {
+        let answer = self.send(&request(words));
+        String::from_utf8_lossy(&answer).replace("\r\n", "|")
+    }
+}
+
+pub(crate) fn request(words: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        bytes.extend_from_slice(word);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}

@@ -1,0 +1,501 @@
+//! What one client may take of the node's memory and time: it counts while it is kept, and there is
+//! a bound to it.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::task::Poll;
+
+use crate::fixture::{TestClient, TestNode, node, node_with, node_with_limits, request};
+use nearstate_node::{Address, ConnectionLimits, Endpoint, NextAction, Node, NodeConfig};
+use nearstate_resp::RespProtocol;
+use nearstate_resp::acl::Users;
+use nearstate_resp::pubsub::mailbox::{Delivery, Mailbox, Message};
+use nearstate_resp::server::{RespServer, RespSettings};
+use nearstate_resp::table::TABLE;
+use nearstate_store::{CreateOptions, Region, Schema};
+
+/// What the parser remembers of requests that were.
+const LITTLE: usize = 4096;
+
+fn settings() -> RespSettings {
+    RespSettings::new(Users::open(&TABLE))
+}
+
+/// A request of a name and many other words.
+fn many(name: &str, count: usize, bytes: usize) -> Vec<Vec<u8>> {
+    let word = |number: usize| format!("{number:0bytes$}").into_bytes();
+    std::iter::once(name.as_bytes().to_vec()).chain((0..count).map(word)).collect()
+}
+
+fn ask(client: &mut TestClient, words: &[Vec<u8>]) -> String {
+    let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+    client.ask_bytes(&words)
+}
+
+fn fill(node: &TestNode, records: u32) {
+    let session = node.region.session().unwrap();
+    let namespace = session.namespace("ue", &Schema::default()).unwrap();
+    for number in 0..records {
+        session.put(namespace, format!("{number:0100}").as_bytes(), b"v").unwrap();
+    }
+}
+
+#[test]
+fn what_a_client_hears_counts_as_long_as_it_hears_it() {
+    let node = node();
+    let mut client = node.client();
+    let nothing = client.kept();
+    for (begin, end) in [("SUBSCRIBE", "UNSUBSCRIBE"), ("PSUBSCRIBE", "PUNSUBSCRIBE")] {
+        ask(&mut client, &many(begin, 50, 1000));
+        let kept = client.kept() - nothing;
+        assert!((100_000..200_000).contains(&kept), "names stand in two places: {kept}");
+        ask(&mut client, &many(begin, 50, 1000));
+        assert_eq!(client.kept() - nothing, kept, "once is enough");
+        ask(&mut client, &many(end, 20, 1000));
+        assert!(client.kept() - nothing < kept * 2 / 3);
+        client.ask(end);
+        assert!(client.kept() - nothing < LITTLE);
+    }
+    ask(&mut client, &many("SUBSCRIBE", 50, 1000));
+    client.ask("RESET");
+    assert!(client.kept() - nothing < LITTLE);
+}
+
+#[test]
+fn names_that_would_take_too_much_are_refused_before_they_do() {
+    let node = node();
+    let mut client = node.client();
+    let reply = ask(&mut client, &many("SUBSCRIBE", 10_000, 4000));
+    assert!(reply.starts_with("-ERR the names that a client hears may take 67108864"), "{reply}");
+    assert!(client.kept() < 1 << 20 && node.server.pubsub.channel_count() == 0);
+    assert!(ask(&mut client, &many("SUBSCRIBE", 100, 4000)).starts_with("*3"));
+}
+
+#[test]
+fn what_a_walk_has_found_counts_until_it_is_told_and_is_not_more_than_an_answer_may_have() {
+    let node = node();
+    fill(&node, 3000);
+    let mut client = node.client();
+    let nothing = client.kept();
+    for words in [&[&b"KEYS"[..], b"*"][..], &[b"SCAN", b"0", b"COUNT", b"9999"]] {
+        let (_, mut then) = client.begin(words);
+        let (mut most, mut reply) = (0, 0);
+        while then == NextAction::Work {
+            let (output, next) = client.step();
+            reply += output.len();
+            most = most.max(client.kept() - nothing);
+            let Poll::Ready(next) = next else { panic!("a walk that waits") };
+            then = next;
+        }
+        assert!(reply > 300_000, "the keys were told: {reply}");
+        assert!((300_000..400_000).contains(&most), "and kept before: {most}");
+        assert!(client.kept() - nothing < LITTLE);
+    }
+    let limits = ConnectionLimits { output_bytes_max: 100_000, ..ConnectionLimits::default() };
+    let node = node_with_limits(settings(), limits);
+    fill(&node, 3000);
+    let mut client = node.client();
+    for request in ["KEYS *", "SCAN 0 COUNT 9999", "NGET.NOATOMIC {ue},*", "NGET.ATOMIC {ue},*"] {
+        let reply = client.ask(request);
+        assert!(
+            reply.starts_with("-ERR the answer has more than 100000 bytes"),
+            "{request}: {reply}"
+        );
+        assert_eq!(client.ask("PING"), "+PONG|", "the connection goes on");
+        assert!(client.kept() - nothing < LITTLE);
+    }
+    assert_eq!(client.ask("NDEL.ATOMIC {ue},*"), ":3000|", "its answer is short");
+    let add = [vec![b"SADD".to_vec(), b"s".to_vec()], many("m", 900, 200)].concat();
+    assert_eq!(ask(&mut client, &add), ":901|");
+    let actual = "ask for less at once, or raise limits.output_bytes_max";
+    let changed = "; what the request was to change is changed";
+    for (request, ending) in
+        [("SMEMBERS s", ""), ("SPOP s 901", changed), ("SMEMBERS s", "*0|"), ("KEYS *", "*0|")]
+    {
+        let reply = client.ask(request);
+        let is_right = reply == ending || reply.ends_with(&format!("{actual}{ending}|"));
+        assert!(is_right, "{request}: {}", reply.get(..200).unwrap_or(&reply));
+    }
+    fill(&node, 3000);
+    let reply = client.ask("KEYS *");
+    assert!(reply.ends_with(&format!("{actual}|")), "{reply}");
+    let reply = ask(&mut client, &many("SUBSCRIBE", 1000, 100));
+    assert!(
+        reply.ends_with(&format!("{actual}{changed}|")) && reply.starts_with("-ERR "),
+        "{reply}"
+    );
+    assert_eq!(node.server.pubsub.channel_count(), 1000, "it hears them");
+}
+
+#[test]
+fn messages_that_nobody_reads_have_a_bound_and_who_holds_most_of_them_is_closed() {
+    let node = node_with(RespSettings { messages_bytes_max: 100_000, ..settings() });
+    let [mut slow, mut alike, mut honest, mut sender] = [(); 4].map(|()| node.client());
+    let post = &node.server.pubsub.budget;
+    slow.ask("SUBSCRIBE a");
+    honest.ask("SUBSCRIBE b");
+    let message = "x".repeat(30_000);
+    for _ in 0..3 {
+        assert_eq!(sender.ask(&format!("PUBLISH a {message}")), ":1|");
+    }
+    assert!((90_000..100_000).contains(&post.bytes()));
+    // Each is far below its own bound; the message for the one is too much because of the other.
+    assert_eq!(sender.ask(&format!("PUBLISH b {message}")), ":1|");
+    assert!(slow.poll_progress().is_empty() && slow.is_closed, "most waited for it");
+    assert!(honest.poll_progress().len() > 30_000 && !honest.is_closed, "it has its message");
+    assert_eq!((post.overruns(), post.bytes()), (1, 0));
+    // The same messages wait for two: one alone would give nothing back.
+    slow = node.client();
+    slow.ask("SUBSCRIBE a");
+    alike.ask("SUBSCRIBE a b");
+    for _ in 0..3 {
+        assert_eq!(sender.ask(&format!("PUBLISH a {message}")), ":2|");
+    }
+    assert_eq!(sender.ask(&format!("PUBLISH b {message}")), ":2|");
+    assert!(slow.poll_progress().is_empty() && slow.is_closed);
+    assert!(alike.poll_progress().is_empty() && alike.is_closed);
+    assert!(honest.poll_progress().len() > 30_000 && !honest.is_closed);
+    assert_eq!((post.overruns(), post.bytes()), (3, 0));
+    honest.ask("PING");
+    sender.ask("PUBLISH b x");
+    drop(honest);
+    assert_eq!(post.bytes(), 0);
+}
+
+#[test]
+fn nobody_is_closed_for_messages_that_wait_in_no_mailbox() {
+    let node = node_with(RespSettings { messages_bytes_max: 100_000, ..settings() });
+    let (mut honest, mut sender) = (node.client(), node.client());
+    let post = &node.server.pubsub.budget;
+    honest.ask("SUBSCRIBE b");
+    let large = || Message::new(post, b"a", &vec![b'x'; 200_000]);
+    // Another core compares it with patterns, and nobody may hear it.
+    let sought = large();
+    assert_eq!(post.bytes(), 0);
+    assert_eq!(sender.ask("PUBLISH b 1"), ":1|");
+    // A client that may not have so much is closed for it, and nobody else.
+    let small = Mailbox::new(150_000, post);
+    small.put(Delivery { message: Arc::new(sought), pattern: None });
+    assert_eq!((small.is_over(), post.overruns()), (true, 1));
+    // A client has it in hand, while another core writes it out.
+    let quick = Mailbox::new(300_000, post);
+    quick.put(Delivery { message: Arc::new(large()), pattern: None });
+    let in_hand = quick.take_all();
+    assert!(post.is_full());
+    assert_eq!(sender.ask("PUBLISH b 2"), ":1|");
+    assert_eq!(post.overruns(), 1);
+    drop(in_hand);
+    let received = String::from_utf8(honest.poll_progress()).unwrap();
+    assert_eq!((received.matches("message").count(), honest.is_closed), (2, false), "{received}");
+    assert_eq!(post.bytes(), 0);
+}
+
+#[test]
+fn a_core_closes_the_client_with_whose_subscriptions_it_would_keep_too_much() {
+    let folder = tempfile::tempdir().unwrap();
+    let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
+    let path = folder.path().join("s");
+    let address = Address::Unix { path: path.clone(), mode: 0o600 };
+    let config = NodeConfig {
+        cores: 1,
+        is_pinned: false,
+        endpoints: vec![Endpoint { protocol: "resp".to_owned(), address, tls: None }],
+        limits: ConnectionLimits { core_bytes_max: 4 << 20, ..ConnectionLimits::default() },
+        ..NodeConfig::default()
+    };
+    let service = RespProtocol::new(Arc::new(RespServer::new(settings())));
+    let node = Node::start(&config, &region, &[Arc::new(service)]).unwrap();
+    let connect = || UnixStream::connect(&path).unwrap();
+    let subscribe = |stream: &mut UnixStream, count: usize| {
+        let words = many("SUBSCRIBE", count, 4000);
+        let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+        // The node may close before all of it is written.
+        let _ = stream.write_all(&request(&words));
+    };
+    let hears = |stream: &mut UnixStream, wanted: &str| {
+        let mut reply = Vec::new();
+        let mut part = [0; 4096];
+        while !String::from_utf8_lossy(&reply).contains(wanted) {
+            let bytes = stream.read(&mut part).unwrap();
+            assert!(bytes > 0, "{wanted} is not in what was said");
+            reply.extend_from_slice(&part[..bytes]);
+        }
+    };
+    let mut first = connect();
+    subscribe(&mut first, 200);
+    hears(&mut first, ":200\r\n");
+    // These take 1.7 MB, 300 more would be above 4 MiB.
+    let mut second = connect();
+    subscribe(&mut second, 300);
+    // Closed: its answers are a part of what is too much.
+    let _ = second.read_to_end(&mut Vec::new());
+    assert_eq!(node.stats().total().0.out_of_memory, 1);
+    drop(first);
+    while node.stats().total().0.open() > 0 {
+        std::thread::yield_now();
+    }
+    let mut third = connect();
+    subscribe(&mut third, 200);
+    hears(&mut third, ":200\r\n");
+}
+
+fn multi(client: &mut TestClient, requests: &[&str]) -> String {
+    assert_eq!(client.ask("MULTI"), "+OK|");
+    for request in requests {
+        assert_eq!(client.ask(request), "+QUEUED|", "{request}");
+    }
+    client.ask("EXEC")
+}
+
+#[test]
+fn a_transaction_whose_answers_are_too_long_stops_there_and_changes_nothing() {
+    let limits = ConnectionLimits { output_bytes_max: 250_000, ..ConnectionLimits::default() };
+    let node = node_with_limits(settings(), limits);
+    fill(&node, 1000);
+    let mut client = node.client();
+    ask(&mut client, &[vec![b"SADD".to_vec(), b"s".to_vec()], many("m", 900, 100)].concat());
+    for request in ["KEYS *", "SCAN 0 COUNT 9999", "SMEMBERS s", "NGET.ATOMIC {ue},*"] {
+        assert!(!client.ask(request).starts_with('-'), "one is not too long: {request}");
+        let reply = multi(&mut client, &["SET done 1", request, request, request, request]);
+        let wanted = "-EXECABORT the answers have more than 250000 bytes";
+        assert!(reply.starts_with(wanted), "{request}: {reply}");
+        assert_eq!(client.ask("EXISTS done"), ":0|");
+    }
+    assert!(multi(&mut client, &["SET done 1", "KEYS *"]).starts_with("*2|+OK|*"));
+}
+
+#[test]
+fn a_transaction_that_keeps_its_core_for_too_long_is_refused_and_changes_nothing() {
+    let brief = std::time::Duration::from_millis(1);
+    let node = node_with(RespSettings { exec_max: brief, ..settings() });
+    fill(&node, 200_000);
+    let mut client = node.client();
+    let wanted = "-EXECABORT the commands took longer than 1ms";
+    // One walk alone takes many times as long, and so do many commands that are short.
+    for request in ["KEYS none", "SCAN 0 MATCH none", "DBSIZE", "RANDOMKEY", "NGET.ATOMIC {ue},n"] {
+        let reply = multi(&mut client, &["SET done 1", request, "SET done 2"]);
+        assert!(reply.starts_with(wanted), "{request}: {reply}");
+    }
+    ask(&mut client, &[vec![b"SADD".to_vec(), b"s".to_vec()], many("m", 500, 100)].concat());
+    client.ask("MULTI");
+    client.ask("SET done 1");
+    for _ in 0..2000 {
+        client.ask("SMEMBERS s");
+    }
+    let reply = client.ask("EXEC");
+    assert!(reply.starts_with(wanted), "{}", reply.get(..100).unwrap_or(&reply));
+    assert_eq!(client.ask("EXISTS done"), ":0|");
+    assert_eq!(multi(&mut client, &["SET done 1"]), "*1|+OK|");
+    assert_eq!(client.ask("DBSIZE"), ":200002|", "alone it gives way, and has no bound");
+}
+
+#[test]
+fn what_is_watched_counts_for_the_time_of_a_transaction() {
+    let none = std::time::Duration::ZERO;
+    let node = node_with(RespSettings { exec_max: none, ..settings() });
+    let mut client = node.client();
+    for watched in ["WATCH a b", "TAG WATCH {s},* id 1"] {
+        client.ask("TAG DECLARE {s},* id UNIQUE");
+        assert_eq!(client.ask(watched), "+OK|");
+        // There is no command that could take long.
+        let reply = multi(&mut client, &[]);
+        assert!(reply.starts_with("-EXECABORT the commands took longer than 0ns"), "{reply}");
+    }
+    assert_eq!(multi(&mut client, &[]), "*0|");
+}
+
+#[test]
+fn messages_of_a_transaction_count_for_its_time_before_any_of_them_is_sent() {
+    // Commands and all below take a small part of it, so that the messages alone are too many.
+    let most = std::time::Duration::from_secs(3);
+    let node = node_with(RespSettings { exec_max: most, ..settings() });
+    let mut subscribers: Vec<TestClient> = (0..500).map(|_| node.client()).collect();
+    for (number, subscriber) in subscribers.iter_mut().enumerate() {
+        subscriber.ask(if number % 2 == 0 { "SUBSCRIBE c" } else { "PSUBSCRIBE c*" });
+    }
+    let mut client = node.client();
+    let mut publish = |request: &str, count: usize| {
+        assert_eq!(client.ask("MULTI"), "+OK|");
+        client.ask("SET done 1");
+        (0..count).for_each(|_| drop(client.ask(request)));
+        let reply = client.ask("EXEC");
+        (reply, client.ask("EXISTS done"))
+    };
+    let many = "MSETMPUB 1 4 k v c m c m c m c m";
+    for (request, count) in [("PUBLISH c m", 8000), (many, 2000)] {
+        let (reply, is_there) = publish(request, count);
+        assert!(reply.starts_with("-EXECABORT with "), "{request}: {reply}");
+        assert!(reply.contains("it would take longer than 3s"), "{reply}");
+        assert_eq!(is_there, ":0|", "{request}: nothing was changed");
+        assert!(
+            subscribers.iter_mut().all(|subscriber| subscriber.poll_progress().is_empty()),
+            "and nothing sent"
+        );
+    }
+    let (reply, is_there) = publish("PUBLISH c m", 8);
+    assert_eq!(
+        (reply.as_str(), is_there.as_str()),
+        (&*format!("*9|+OK|{}", ":500|".repeat(8)), ":1|")
+    );
+    for subscriber in &mut subscribers {
+        let received = String::from_utf8(subscriber.poll_progress()).unwrap();
+        assert_eq!(received.matches("message").count(), 8);
+    }
+}
+
+#[test]
+fn what_one_command_publishes_is_bounded_before_it_writes_anything() {
+    let node = node();
+    let mut subscribers: Vec<TestClient> = (0..1000).map(|_| node.client()).collect();
+    for subscriber in &mut subscribers {
+        subscriber.ask("SUBSCRIBE c");
+    }
+    let mut client = node.client();
+    assert_eq!(client.ask("SET there v"), "+OK|");
+    let messages = |count: usize, channel: &str| format!(" {channel} m").repeat(count);
+    let commands = |count: usize, channel: &str| {
+        let messages = messages(count, channel);
+        [
+            format!("MSETMPUB 1 {count} new v{messages}"),
+            format!("SETNXMPUB new v{messages}"),
+            format!("SETIEMPUB there w v{messages}"),
+            format!("DELIEMPUB there v{messages}"),
+            format!("DELMPUB 1 {count} there{messages}"),
+        ]
+    };
+    let many = commands(1025, "nobody").map(|request| (request, "-ERR 1025 messages: a command"));
+    let slow =
+        commands(1024, "c").map(|request| (request, "-ERR to send 1024 messages, the first"));
+    for (request, refusal) in many.iter().chain(&slow) {
+        let reply = client.ask(request);
+        assert!(reply.starts_with(refusal), "{request}: {reply}");
+        assert!(reply.ends_with("nothing was changed and nothing sent|"), "{reply}");
+    }
+    assert_eq!(client.ask("MGET there new"), "*2|$1|v|$-1|");
+    assert!(
+        subscribers.iter_mut().all(|subscriber| subscriber.poll_progress().is_empty()),
+        "nothing was sent"
+    );
+    // What is many but goes to nobody is no load, and few are sent whoever hears them.
+    for (request, deliveries) in [
+        (format!("MSETMPUB 1 1024 new v{}", messages(1024, "nobody")), 0),
+        (format!("SETIEMPUB there w v{}", messages(16, "c")), 16),
+    ] {
+        assert_eq!(client.ask(&request), "+OK|", "{request}");
+        let received = String::from_utf8(subscribers[0].poll_progress()).unwrap();
+        assert_eq!(received.matches("message").count(), deliveries);
+    }
+}
+
+#[test]
+fn patterns_that_were_made_to_be_slow_cost_no_more_than_others() {
+    let node = node();
+    let session = node.region.session().unwrap();
+    let namespace = session.namespace("ue", &Schema::default()).unwrap();
+    for number in 0..2000_u32 {
+        let mut key = vec![b'a'; 4000];
+        key.extend_from_slice(number.to_string().as_bytes());
+        session.put(namespace, &key, b"v").unwrap();
+    }
+    let (mut client, mut subscriber) = (node.client(), node.client());
+    // Tried at each place again, one of them takes minutes over these keys.
+    let slow = [
+        format!("{{ue}},{}b", "a*".repeat(1000)),
+        format!("{{ue}},*{}b*", "a".repeat(2000)),
+        format!("{{ue}},*{}b*", "?a".repeat(30)),
+        format!("*{}", "[^b]*".repeat(400)) + "b",
+    ];
+    for pattern in &slow {
+        for (request, wanted) in [
+            (format!("KEYS {pattern}"), "*0|"),
+            (format!("NGET.ATOMIC {pattern}"), "*0|"),
+            (format!("SCAN 0 MATCH {pattern} COUNT 9999"), "*2|$1|0|*0|"),
+        ] {
+            let reply = client.ask(&request);
+            assert!(reply == wanted, "{pattern}: {}", reply.get(..100).unwrap_or(&reply));
+        }
+        assert!(subscriber.ask(&format!("PSUBSCRIBE {pattern}")).starts_with("*3|"));
+    }
+    let channel = format!("{{ue}},{}", "a".repeat(4000));
+    for _ in 0..200 {
+        assert_eq!(client.ask(&format!("PUBLISH {channel} x")), ":0|");
+    }
+    // The only ones that cannot be compared with in one pass are refused, wherever they are said.
+    let worst = format!("*{}*", "?a".repeat(40));
+    for request in [
+        "KEYS",
+        "SCAN 0 MATCH",
+        "HSCAN h 0 MATCH",
+        "SSCAN s 0 MATCH",
+        "NGET.ATOMIC",
+        "NGET.NOATOMIC",
+        "NDEL.ATOMIC",
+        "PSUBSCRIBE",
+        "PUBSUB CHANNELS",
+        "CONFIG GET",
+        "COMMAND LIST FILTERBY PATTERN",
+    ] {
+        let mut other = node.client();
+        if request.starts_with(['H', 'S']) && request != "SCAN 0 MATCH" {
+            other.ask("HSET h f v");
+            other.ask("SADD s m");
+        }
+        let reply = other.ask(&format!("{request} {worst}"));
+        assert!(reply.starts_with("-ERR a pattern with ? or ["), "{request}: {reply}");
+        let reply = other.ask(&format!("{request} {}", "x".repeat(10_000)));
+        assert!(reply.contains("may have 8709") || reply.contains("may have 4096"), "{reply}");
+    }
+}
+
+#[test]
+fn there_are_so_many_patterns_of_a_client_and_all_clients_share_them() {
+    let node = node();
+    let mut one = node.client();
+    assert!(ask(&mut one, &many("PSUBSCRIBE", 1024, 10)).starts_with("*3|"));
+    assert!(one.ask("PSUBSCRIBE one-more").starts_with("-ERR a client may hear 1024 patterns"));
+    assert!(one.ask("SUBSCRIBE one-more").starts_with("*3|"));
+    // Others that take as much as they may, by halves of it: the node is never full of them.
+    let mut others = Vec::new();
+    for number in 1..50 {
+        let mut other = node.client();
+        let (mut next, mut part) = (0, 512);
+        while part > 0 {
+            let names = (next..next + part).map(|name| format!("{number}-{name}").into_bytes());
+            let words = std::iter::once(b"PSUBSCRIBE".to_vec()).chain(names);
+            let reply = ask(&mut other, &words.collect::<Vec<_>>());
+            next += if reply.starts_with("*3|") { part } else { 0 };
+            assert!(
+                reply.starts_with("*3|") || reply.contains("patterns of at most 16384, and"),
+                "{reply}"
+            );
+            part /= 2;
+        }
+        others.push(other);
+    }
+    assert!(node.server.pubsub.patterns() < 16_384 * 4 / 5, "{}", node.server.pubsub.patterns());
+    let mut late = node.client();
+    let reply = ask(&mut late, &many("PSUBSCRIBE", 1000, 11));
+    assert!(reply.contains("and you would hear 1000."), "{reply}");
+    assert!(ask(&mut late, &many("PSUBSCRIBE", 50, 11)).starts_with("*3|"));
+    // What somebody hears already is compared with once for all.
+    let mut like_one = node.client();
+    assert!(ask(&mut like_one, &many("PSUBSCRIBE", 1024, 10)).starts_with("*3|"));
+    others.clear();
+    assert!(ask(&mut late, &many("PSUBSCRIBE", 800, 12)).starts_with("*3|"));
+}
+
+#[test]
+fn the_channels_are_told_in_slices_all_of_them_once() {
+    let node = node();
+    let (mut subscriber, mut client) = (node.client(), node.client());
+    ask(&mut subscriber, &many("SUBSCRIBE", 500, 5));
+    let reply = client.ask("PUBSUB CHANNELS");
+    assert!(reply.starts_with("*500|$5|00000|$5|00001|"), "{reply}");
+    assert_eq!(reply.matches("$5|").count(), 500);
+    assert!(client.ask("PUBSUB CHANNELS *9?").starts_with("*50|$5|00090|"));
+    assert_eq!(client.ask("PUBSUB CHANNELS none"), "*0|");
+    assert_eq!(node.client().ask("PUBSUB CHANNELS 00064"), "*1|$5|00064|");
+}

@@ -1,0 +1,22 @@
+//! Integration tests of the RESP crate: clients without sockets ([`fixture`]), nodes with sockets,
+//! and the clients of the local transport.
+
+mod fixture;
+mod command_reference;
+mod command_table;
+mod golden;
+mod keyspace;
+mod keyspace_notifications;
+mod limits;
+mod local_transport;
+mod local_transport_sdl;
+mod models;
+mod pubsub;
+mod rejected_requests;
+mod scripts;
+mod sdl;
+mod sentinel;
+mod server;
+mod strings;
+mod tags;
+mod transactions;

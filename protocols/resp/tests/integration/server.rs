@@ -1,0 +1,410 @@
+//! The connection and the server, as Redis 7.0 answers.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use crate::fixture::{TestClient, TestNode, node, node_with};
+use nearstate_resp::acl::Users;
+use nearstate_resp::server::RespSettings;
+use nearstate_resp::table::TABLE;
+use nearstate_store::{Metadata, now_ms_coarse};
+
+fn all(client: &mut TestClient, script: &[(&str, &str)]) {
+    for (request, answer) in script {
+        assert_eq!(client.ask(request), *answer, "{request}");
+    }
+}
+
+/// A place with an operator, a reader, and a default user with a password.
+fn guarded() -> TestNode {
+    let lines = "user default on >letmein +@all ~* &*\n\
+                 user reader on >hunter2 +get +client +acl +hello +info ~{ns},*\n\
+                 user gone off >away +@all\n";
+    let users = Users::parse(lines, &TABLE).unwrap();
+    node_with(RespSettings { slow_micros: 0, slow_entries_max: 1000, ..RespSettings::new(users) })
+}
+
+#[test]
+fn the_connection_answers_as_in_redis() {
+    let node = node();
+    let mut client = node.client();
+    let hello = |version: u8| {
+        let (mark, pairs) = if version == 3 { ('%', 7) } else { ('*', 14) };
+        format!(
+            "{mark}{pairs}|$6|server|$5|redis|$7|version|$6|7.0.15|$5|proto|:{version}|$2|id|:1|\
+             $4|mode|$10|standalone|$4|role|$6|master|$7|modules|*0|"
+        )
+    };
+    let bad_name = "-ERR Client names cannot contain spaces, newlines or special characters.|";
+    all(
+        &mut client,
+        &[
+            ("PING", "+PONG|"),
+            ("PING a", "$1|a|"),
+            ("PING a b", "-ERR wrong number of arguments for 'ping' command|"),
+            ("ECHO a", "$1|a|"),
+            ("SELECT 0", "+OK|"),
+            ("SELECT 1", "-ERR DB index is out of range|"),
+            ("SELECT -1", "-ERR DB index is out of range|"),
+            ("SELECT x", "-ERR value is not an integer or out of range|"),
+            ("HELLO", &hello(2)),
+            ("HELLO 3", &hello(3)),
+            ("HELLO 2", &hello(2)),
+            ("HELLO 4", "-NOPROTO unsupported protocol version|"),
+            ("HELLO x", "-ERR RespVersion version is not an integer or out of range|"),
+            ("HELLO 2 foo", "-ERR Syntax error in HELLO option 'foo'|"),
+            ("HELLO 2 auth a", "-ERR Syntax error in HELLO option 'auth'|"),
+            ("HELLO 2 auth default x", &hello(2)),
+            (
+                "HELLO 3 auth nobody x",
+                "-WRONGPASS invalid username-password pair or user is disabled.|",
+            ),
+            ("HELLO 3 setname a\nb", bad_name),
+            ("CLIENT GETNAME", "$-1|"),
+            ("HELLO 3 setname me", &hello(3)),
+            ("CLIENT GETNAME", "$2|me|"),
+            (
+                "AUTH x",
+                "-ERR AUTH <password> called without any password configured for the default \
+                 user. Are you sure your configuration is correct?|",
+            ),
+            ("AUTH default x", "+OK|"),
+            ("AUTH a b", "-WRONGPASS invalid username-password pair or user is disabled.|"),
+            ("AUTH a b c", "-ERR syntax error|"),
+            ("ACL WHOAMI", "$7|default|"),
+            ("CLIENT ID", ":1|"),
+            ("CLIENT SETNAME a\tb", bad_name),
+            ("CLIENT SETNAME joe", "+OK|"),
+            ("CLIENT SETINFO LIB-NAME redis-py", "+OK|"),
+            ("CLIENT SETINFO lib-ver 4.3.6", "+OK|"),
+            ("CLIENT SETINFO x y", "-ERR Unrecognized option 'x'|"),
+            ("CLIENT NO-TOUCH ON", "+OK|"),
+            ("CLIENT NO-TOUCH x", "-ERR syntax error|"),
+            ("GET a", "_|"),
+            ("RESET", "+RESET|"),
+            ("GET a", "$-1|"),
+            ("CLIENT GETNAME", "$-1|"),
+            ("RESET x", "-ERR wrong number of arguments for 'reset' command|"),
+            ("QUIT a", "+OK|"),
+        ],
+    );
+    assert!(client.is_closed);
+}
+
+#[test]
+fn connections_are_listed() {
+    let node = node();
+    let (mut one, mut two) = (node.client(), node.client());
+    one.ask("CLIENT SETNAME joe");
+    one.ask("CLIENT SETINFO lib-name go-redis");
+    two.ask("SUBSCRIBE a b");
+    two.ask("PSUBSCRIBE c");
+    let first = "id=1 addr=127.0.0.1:40001 laddr=127.0.0.1:6379 name=joe age=";
+    let info = one.ask("CLIENT INFO");
+    assert!(info.contains(first), "{info}");
+    let rest = " flags=N db=0 sub=0 psub=0 ssub=0 multi=-1 user=default redir=-1 resp=2 \
+                lib-name=go-redis lib-ver=\n|";
+    assert!(info.ends_with(rest), "{info}");
+    let list = one.ask("CLIENT LIST");
+    assert!(list.contains(first) && list.contains("\nid=2 "), "{list}");
+    assert!(list.contains(" flags=P db=0 sub=2 psub=1 "), "{list}");
+    for (filter, has_one, has_two) in [
+        ("TYPE normal", true, false),
+        ("TYPE pubsub", false, true),
+        ("TYPE replica", false, false),
+        ("ID 2", false, true),
+        ("ID 1 2 3", true, true),
+        ("ID 3", false, false),
+    ] {
+        let list = one.ask(&format!("CLIENT LIST {filter}"));
+        let has = |id: &str| list.contains(&format!("id={id} "));
+        assert_eq!((has("1"), has("2")), (has_one, has_two), "{filter}: {list}");
+    }
+    all(
+        &mut one,
+        &[
+            ("CLIENT LIST TYPE foo", "-ERR Unknown client type 'foo'|"),
+            ("CLIENT LIST ID x", "-ERR Invalid client ID|"),
+            ("CLIENT LIST ID", "-ERR syntax error|"),
+            ("CLIENT LIST foo", "-ERR syntax error|"),
+            ("CLIENT LIST ID 99", "$0||"),
+        ],
+    );
+    assert!(one.ask("HELLO 3").starts_with('%'));
+    let info = one.ask("CLIENT INFO");
+    assert!(info.starts_with('=') && info.contains("|txt:id=1 ") && info.contains(" resp=3 "));
+    drop(two);
+    assert!(!one.ask("CLIENT LIST").contains("id=2 "));
+}
+
+#[test]
+fn a_stranger_says_who_he_is_first() {
+    let node = guarded();
+    let mut client = node.client();
+    let no_auth = "-NOAUTH Authentication required.|";
+    let wrong = "-WRONGPASS invalid username-password pair or user is disabled.|";
+    all(
+        &mut client,
+        &[
+            ("GET {ns},a", no_auth),
+            ("PING", no_auth),
+            ("MULTI", no_auth),
+            ("AUTH wrong", wrong),
+            ("AUTH reader letmein", wrong),
+            ("AUTH gone away", wrong),
+        ],
+    );
+    let refused = client.ask("HELLO 3");
+    assert!(refused.starts_with("-NOAUTH HELLO must be called with the client already"));
+    assert!(client.ask("HELLO 3 AUTH reader wrong").starts_with("-WRONGPASS "));
+    assert_eq!(client.ask("GET {ns},a"), no_auth);
+    assert!(client.ask("HELLO 3 AUTH reader hunter2 SETNAME r").starts_with("%7|"));
+    all(
+        &mut client,
+        &[
+            ("ACL WHOAMI", "$6|reader|"),
+            ("CLIENT GETNAME", "$1|r|"),
+            ("GET {ns},a", "_|"),
+            (
+                "GET a",
+                "-NOPERM this user has no permissions to access one of the keys used as \
+                 arguments|",
+            ),
+            ("SET {ns},a 1", "-NOPERM this user has no permissions to run the 'set' command|"),
+            ("AUTH letmein", "+OK|"),
+            ("ACL WHOAMI", "$7|default|"),
+            ("RESET", "+RESET|"),
+            ("GET {ns},a", no_auth),
+        ],
+    );
+    assert!(client.ask("CLIENT INFO").starts_with("-NOAUTH"));
+}
+
+/// Every request is kept as if it had been slow; no password is anywhere.
+#[test]
+fn passwords_are_neither_logged_nor_told() {
+    let node = guarded();
+    let mut client = node.client();
+    let mut reply = String::new();
+    for request in [
+        "AUTH default wrongsecret",
+        "AUTH wrongsecret",
+        "HELLO 3 AUTH default wrongsecret",
+        "HELLO 2 AUTH default letmein wrongsecret",
+        "HELLO 2 AUTH default letmein",
+        "AUTH reader hunter2 wrongsecret",
+        "AUTH reader hunter2",
+        "AUTH letmein",
+        "MULTI",
+        "AUTH reader hunter2",
+        "AUTH default letmein",
+        "AUTH default wrongsecret",
+        "EXEC",
+        "SET k v",
+        "SLOWLOG GET -1",
+        "SLOWLOG LEN",
+        "INFO everything",
+        "CLIENT LIST",
+        "CONFIG GET *",
+        "ACL LIST",
+        "ACL GETUSER reader",
+    ] {
+        reply.push_str(&client.ask(request));
+    }
+    assert!(reply.contains("$4|AUTH|") && reply.contains("$3|SET|$1|k|$1|v|"), "{reply}");
+    for secret in ["letmein", "hunter2", "wrongsecret"] {
+        assert!(!reply.contains(secret), "{secret} is told: {reply}");
+    }
+}
+
+#[test]
+fn users_are_told() {
+    let node = guarded();
+    let mut client = node.client();
+    client.ask("AUTH letmein");
+    assert_eq!(client.ask("ACL USERS"), "*3|$7|default|$4|gone|$6|reader|");
+    let list = client.ask("ACL LIST");
+    assert!(list.starts_with("*3|$") && list.contains("|user gone off #"), "{list}");
+    let reader = client.ask("ACL GETUSER reader");
+    let hash = "f52fbd32b2b3b86ff88ef6c490628285f482af15ddcb29541f94bcf526a3f6c7";
+    let expected = format!(
+        "*12|$5|flags|*1|$2|on|$9|passwords|*1|$64|{hash}|$8|commands|$36|-@all +get +client +acl \
+         +hello +info|"
+    );
+    assert!(reader.starts_with(&expected), "{reader}");
+    assert!(reader.ends_with("$4|keys|$7|~{ns},*|$8|channels|$0||$9|selectors|*0|"), "{reader}");
+    all(
+        &mut client,
+        &[
+            ("ACL GETUSER nobody", "$-1|"),
+            ("ACL CAT transaction", "*5|$7|discard|$4|exec|$5|multi|$7|unwatch|$5|watch|"),
+            ("ACL CAT foo", "-ERR Unknown category 'foo'|"),
+            (
+                "ACL CAT a b",
+                "-ERR unknown subcommand or wrong number of arguments for 'cat'. Try ACL HELP.|",
+            ),
+        ],
+    );
+    assert!(client.ask("ACL CAT").contains("$3|sdl|"));
+    let mut open = node_with(RespSettings::new(Users::open(&TABLE))).client();
+    assert_eq!(open.ask("ACL LIST"), "*1|$34|user default on nopass ~* &* +@all|");
+    assert_eq!(
+        open.ask("ACL GETUSER default"),
+        "*12|$5|flags|*2|$2|on|$6|nopass|$9|passwords|*0|$8|commands|$5|+@all|$4|keys|$2|~*|\
+         $8|channels|$2|&*|$9|selectors|*0|"
+    );
+}
+
+/// The value of a field of `INFO`.
+fn fact<'i>(info: &'i str, name: &str) -> &'i str {
+    let line = info.split('|').find_map(|line| line.strip_prefix(&format!("{name}:")));
+    line.unwrap_or_else(|| panic!("{name} is not in {info}"))
+}
+
+#[test]
+fn facts_are_those_that_the_tools_read_and_they_are_so() {
+    let node = node();
+    let mut client = node.client();
+    client.ask("MSET {ns},a 1 {ns},b 2 c 3");
+    client.ask("SET d 4 EX 100");
+    client.ask("SUBSCRIBE x");
+    client.ask("UNSUBSCRIBE");
+    let mut other = node.client();
+    other.ask("SUBSCRIBE x y");
+    let info = client.ask("INFO all");
+    for (name, value) in [
+        ("role", "master"),
+        ("redis_version", "7.0.15"),
+        ("redis_mode", "standalone"),
+        ("connected_slaves", "0"),
+        ("connected_clients", "2"),
+        ("uptime_in_days", "0"),
+        ("tcp_port", "6379"),
+        ("total_connections_received", "2"),
+        ("total_commands_processed", "5"),
+        ("pubsub_channels", "2"),
+        ("sync_full", "0"),
+        ("sync_partial_ok", "0"),
+        ("sync_partial_err", "0"),
+        ("loading", "0"),
+        ("cluster_enabled", "0"),
+        ("db0", "keys=4,expires=1,avg_ttl=0"),
+    ] {
+        assert_eq!(fact(&info, name), value, "{name}");
+    }
+    let number = |name: &str| fact(&info, name).parse::<u64>().unwrap();
+    let seen = node.region.inspect().unwrap();
+    assert_eq!((number("used_memory"), number("maxmemory")), (seen.bytes_taken, seen.bytes_max));
+    assert!(number("used_memory_rss") > 0 && number("region_sessions") >= 1);
+    assert!(fact(&info, "used_memory_human").ends_with(['K', 'M', 'G']));
+    assert!(fact(&info, "used_cpu_user").parse::<f64>().is_ok());
+    assert!(fact(&info, "cmdstat_mset").starts_with("calls=1,usec="));
+    assert!(fact(&info, "mem_fragmentation_ratio").parse::<f64>().is_ok());
+    assert!(fact(&info, "mem_fragmentation_bytes").parse::<i64>().is_ok());
+    // Sections on request, in one order, parted by empty lines.
+    assert_eq!(client.ask("INFO foo"), "$0||");
+    assert_eq!(client.ask("INFO cluster modules"), "$43|# Modules||# Cluster|cluster_enabled:0||");
+    assert_eq!(client.ask("INFO KEYSPACE"), "$44|# Keyspace|db0:keys=4,expires=1,avg_ttl=0||");
+    let usual = client.ask("INFO");
+    assert!(usual.contains("|# CPU|") && usual.contains("|# Keyspace|"), "{usual}");
+    assert!(usual.contains("# Modules") && !usual.contains("# Commandstats"), "{usual}");
+    assert!(!client.ask("INFO all").contains("# Modules"));
+    assert!(client.ask("INFO everything").contains("# Modules"));
+    client.ask("HELLO 3");
+    assert!(client.ask("INFO server").contains("|txt:# Server|redis_version:7.0.15|"));
+}
+
+#[test]
+fn keys_that_ended_are_not_counted() {
+    let node = node();
+    let mut client = node.client();
+    client.ask("SET {ns},a 1");
+    let session = node.region.session().unwrap();
+    let namespace = session.known_namespace("ns").unwrap().unwrap();
+    for (key, expires_ms) in [(b"b", now_ms_coarse() - 1), (b"c", now_ms_coarse() + 1_000_000)] {
+        let labels = Metadata { expires_ms, ..Metadata::default() };
+        session.transact(|txn| txn.put_with_metadata(namespace, key, b"v", labels)).unwrap();
+    }
+    let keyspace = client.ask("INFO keyspace");
+    assert_eq!(fact(&keyspace, "db0"), "keys=2,expires=1,avg_ttl=0");
+}
+
+#[test]
+fn settings_the_slow_log_and_sizes_answer_as_in_redis() {
+    let settings = RespSettings {
+        slow_micros: 0,
+        slow_entries_max: 3,
+        ..RespSettings::new(Users::open(&TABLE))
+    };
+    let node = node_with(settings);
+    let mut client = node.client();
+    let count = "-ERR count should be greater than or equal to -1|";
+    all(
+        &mut client,
+        &[
+            ("CONFIG GET nope", "*0|"),
+            ("CONFIG GET databases SAVE", "*4|$9|databases|$1|1|$4|save|$0||"),
+            ("CONFIG GET appendonl? timeout", "*4|$10|appendonly|$2|no|$7|timeout|$1|0|"),
+            (
+                "CONFIG GET slowlog*",
+                "*4|$23|slowlog-log-slower-than|$1|0|$15|slowlog-max-len|$1|3|",
+            ),
+            ("CONFIG GET port", "*2|$4|port|$4|6379|"),
+            ("CONFIG GET", "-ERR wrong number of arguments for 'config|get' command|"),
+            ("SLOWLOG RESET", "+OK|"),
+            ("SLOWLOG LEN", ":1|"),
+            ("SLOWLOG GET -2", count),
+            ("SLOWLOG GET x", count),
+            ("SLOWLOG LEN", ":3|"),
+        ],
+    );
+    assert_eq!(client.ask("SLOWLOG GET 0"), "*0|");
+    client.ask("SET k v");
+    let slow = client.ask("SLOWLOG GET 1");
+    let rest = "|*3|$3|SET|$1|k|$1|v|$15|127.0.0.1:40001|$0||";
+    assert!(slow.starts_with("*1|*6|:") && slow.ends_with(rest), "{slow}");
+    assert!(client.ask("SLOWLOG GET").starts_with("*3|"));
+    assert!(client.ask("HELLO 3").starts_with('%'));
+    assert_eq!(client.ask("CONFIG GET maxmemory-p*"), "%1|$16|maxmemory-policy|$10|noeviction|");
+    let maxmemory = node.region.inspect().unwrap().bytes_max.to_string();
+    let expected = format!("%1|$9|maxmemory|${}|{maxmemory}|", maxmemory.len());
+    assert_eq!(client.ask("CONFIG GET maxmemory"), expected);
+    let integer = "-ERR value is not an integer or out of range|";
+    all(
+        &mut client,
+        &[
+            ("MEMORY USAGE k", ":64|"),
+            ("MEMORY USAGE k SAMPLES 5", ":64|"),
+            ("MEMORY USAGE k SAMPLES x", integer),
+            ("MEMORY USAGE k SAMPLES -1", "-ERR syntax error|"),
+            ("MEMORY USAGE k foo 5", "-ERR syntax error|"),
+            ("MEMORY USAGE k SAMPLES", "-ERR syntax error|"),
+            ("MEMORY USAGE nokey", "_|"),
+            ("WAIT 0 0", ":0|"),
+            ("WAIT x 0", integer),
+            ("WAIT 0 x", "-ERR timeout is not an integer or out of range|"),
+            ("WAIT 0 -1", "-ERR timeout is negative|"),
+            ("ROLE", "*3|$6|master|:0|*0|"),
+        ],
+    );
+    let value = "v".repeat(1000);
+    client.ask_bytes(&[b"SET", b"k", value.as_bytes()]);
+    assert_eq!(client.ask("MEMORY USAGE k"), ":1088|");
+    let time = client.ask("TIME");
+    let seconds = (now_ms_coarse() / 1000).to_string();
+    let prefix = seconds.get(..7).unwrap();
+    assert!(time.starts_with(&format!("*2|$10|{prefix}")), "{time}");
+    assert_eq!(client.ask("LASTSAVE"), format!(":{}|", node.server.settings.started_ms / 1000));
+}
+
+#[test]
+fn info_counts_the_reads_that_found_something_and_those_that_did_not() {
+    let node = node();
+    let mut client = node.client();
+    client.ask("SET there v");
+    client.ask("GET there");
+    client.ask("MGET there absent {no},namespace");
+    let reply = client.ask("INFO stats");
+    for line in ["keyspace_hits:2", "keyspace_misses:2"] {
+        assert!(reply.contains(line), "{line}: {reply}");
+    }
+}

@@ -1,0 +1,200 @@
+//! Strings, as Redis 7.0 answers them.
+
+use crate::fixture::node;
+
+/// Asks each, in order, on no records.
+fn each_is_answered(requests: &[(&str, &str)]) {
+    let node = node();
+    let mut client = node.client();
+    for (request, answer) in requests {
+        assert_eq!(client.ask(request), *answer, "{request}");
+    }
+}
+
+#[test]
+fn a_key_is_set_only_if_it_is_there_or_only_if_it_is_not() {
+    let node = node();
+    let mut client = node.client();
+    for (request, answer) in [
+        ("SET k v XX", "$-1|"),
+        ("EXISTS k", ":0|"),
+        ("SET k v NX", "+OK|"),
+        ("SET k w NX", "$-1|"),
+        ("SET k x XX", "+OK|"),
+        ("GET k", "$1|x|"),
+        ("HSET replaced f v", ":1|"),
+        ("SET replaced s NX", "$-1|"),
+        ("SET replaced s XX", "+OK|"),
+        ("GET replaced", "$1|s|"),
+        ("SET ends v PX 100000", "+OK|"),
+        ("SET ends w XX", "+OK|"),
+        ("TTL ends", ":-1|"),
+    ] {
+        assert_eq!(client.ask(request), answer, "{request}");
+    }
+}
+
+#[test]
+fn strings_answer_as_redis_does() {
+    let node = node();
+    let mut client = node.client();
+    for (request, answer) in [
+        ("GET k", "$-1|"),
+        ("SET k v", "+OK|"),
+        ("GET k", "$1|v|"),
+        ("GET", "-ERR wrong number of arguments for 'get' command|"),
+        ("SETNX k w", ":0|"),
+        ("SETNX n w", ":1|"),
+        ("SET k x NX", "$-1|"),
+        ("SET k x XX GET", "$1|v|"),
+        ("SET absent x XX GET", "$-1|"),
+        ("SET k x NX XX", "-ERR syntax error|"),
+        ("SET k x EX 0", "-ERR invalid expire time in 'set' command|"),
+        ("SET k x EX x", "-ERR value is not an integer or out of range|"),
+        ("SET k x EX 9223372036854775807", "-ERR invalid expire time in 'set' command|"),
+        ("SET k x EX 10 PX 10", "-ERR syntax error|"),
+        ("SET k x BOGUS", "-ERR syntax error|"),
+        ("SET k y PX 100000 NX", "$-1|"),
+        ("set lock token ex 2 nx", "+OK|"),
+        ("GETSET k z", "$1|x|"),
+        ("GETDEL k", "$1|z|"),
+        ("GETDEL k", "$-1|"),
+        ("MSET a 1 b 2", "+OK|"),
+        ("MSET a", "-ERR wrong number of arguments for 'mset' command|"),
+        ("MSET a 1 b", "-ERR wrong number of arguments for 'mset' command|"),
+        ("MGET a b c", "*3|$1|1|$1|2|$-1|"),
+        ("MSETNX b 9 c 9", ":0|"),
+        ("MSETNX c 9 d 9", ":1|"),
+        ("GET b", "$1|2|"),
+        ("APPEND s Hello", ":5|"),
+        ("APPEND s World", ":10|"),
+        ("STRLEN s", ":10|"),
+        ("GETRANGE s 0 4", "$5|Hello|"),
+        ("GETRANGE s -5 -1", "$5|World|"),
+        ("GETRANGE s 5 1000", "$5|World|"),
+        ("GETRANGE s 7 3", "$0||"),
+        ("GETRANGE s -1 -5", "$0||"),
+        ("SETRANGE s 5 ABC", ":10|"),
+        ("GET s", "$10|HelloABCld|"),
+        ("SETRANGE s -1 x", "-ERR offset is out of range|"),
+        ("SETRANGE s 134217728 x", "-ERR string exceeds maximum allowed size (134217728 bytes)|"),
+        ("INCR i", ":1|"),
+        ("INCRBY i 41", ":42|"),
+        ("DECR i", ":41|"),
+        ("DECRBY i 50", ":-9|"),
+        ("INCRBY i 9223372036854775807", ":9223372036854775798|"),
+        ("INCRBY i 100", "-ERR increment or decrement would overflow|"),
+        ("DECRBY i -9223372036854775808", "-ERR decrement would overflow|"),
+        ("INCR s", "-ERR value is not an integer or out of range|"),
+        ("INCRBYFLOAT f 10.5", "$4|10.5|"),
+        ("INCRBYFLOAT f 0.1", "$4|10.6|"),
+        ("INCRBYFLOAT f 5.0e3", "$22|5010.60000000000000009|"),
+        ("INCRBYFLOAT s 1", "-ERR value is not a valid float|"),
+        ("SETEX e 0 v", "-ERR invalid expire time in 'setex' command|"),
+        ("SETEX e 100 v", "+OK|"),
+        ("PSETEX e 100000 w", "+OK|"),
+        ("GETEX e PERSIST", "$1|w|"),
+        ("GETEX e EX", "-ERR syntax error|"),
+        ("GETEX e", "$1|w|"),
+        ("SETRANGE gap 3 x", ":4|"),
+    ] {
+        assert_eq!(client.ask(request), answer, "{request}");
+    }
+    assert_eq!(client.ask_bytes(&[b"GET", b"gap"]), "$4|\0\0\0x|");
+}
+
+#[test]
+fn options_are_judged_in_the_order_of_redis() {
+    each_is_answered(&[
+        ("SETEX e 100 w", "+OK|"),
+        // The words are judged before the time, and that before the key.
+        ("SET k x EX 0 BOGUS", "-ERR syntax error|"),
+        ("SET k x EX 10 EX 0", "-ERR invalid expire time in 'set' command|"),
+        ("SET k x KEEPTTL KEEPTTL", "+OK|"),
+        ("SET k x KEEPTTL EX 10", "-ERR syntax error|"),
+        // A key's absence before the time.
+        ("GETEX absent PXAT -1", "$-1|"),
+        ("GETEX absent EX x", "$-1|"),
+        ("GETEX absent PERSIST PERSIST", "$-1|"),
+        ("GETEX absent PERSIST EX 10", "-ERR syntax error|"),
+        ("GETEX e EX x", "-ERR value is not an integer or out of range|"),
+        ("GETEX e PXAT -1", "-ERR invalid expire time in 'getex' command|"),
+        // What ends in the past is gone.
+        ("GETEX e PXAT 1", "$1|w|"),
+        ("GET e", "$-1|"),
+        ("SET p v EXAT 1", "+OK|"),
+        ("EXISTS p", ":0|"),
+    ]);
+}
+
+#[test]
+fn numbers_are_reckoned_as_in_redis() {
+    each_is_answered(&[
+        // The 80 bits of x86.
+        ("SET f 3.0e3", "+OK|"),
+        ("INCRBYFLOAT f 200", "$4|3200|"),
+        ("INCRBYFLOAT f 0x10", "$4|3216|"),
+        ("SET f 0.1", "+OK|"),
+        ("INCRBYFLOAT f 3.0e3", "$22|3000.10000000000000009|"),
+        ("INCRBYFLOAT new 1e-30", "$1|0|"),
+        ("INCRBYFLOAT new inf", "-ERR increment would produce NaN or Infinity|"),
+        ("INCRBYFLOAT new nan", "-ERR value is not a valid float|"),
+        (
+            "SELECT 4294967296",
+            "-ERR value is out of range, value must between -2147483648 and \
+                               2147483647|",
+        ),
+        ("SELECT 1", "-ERR DB index is out of range|"),
+    ]);
+}
+
+#[test]
+fn in_a_transaction_as_outside_of_it_what_has_ended_is_gone() {
+    let node = node();
+    let mut client = node.client();
+    for (request, answer) in [
+        ("MSET a 1 b 2", "+OK|"),
+        ("MULTI", "+OK|"),
+        ("GETEX a PXAT 1", "+QUEUED|"),
+        ("COPY a c", "+QUEUED|"),
+        ("SET b 3 EXAT 1", "+QUEUED|"),
+        ("GET b", "+QUEUED|"),
+        ("EXEC", "*4|$1|1|:0|+OK|$-1|"),
+        ("DBSIZE", ":0|"),
+    ] {
+        assert_eq!(client.ask(request), answer, "{request}");
+    }
+}
+
+#[test]
+fn who_watches_sees_a_getex_that_changes_something_and_no_other() {
+    let node = node();
+    let (mut watcher, mut other) = (node.client(), node.client());
+    for (change, answer) in
+        [("GETEX k PERSIST", "*0|"), ("GETEX k EX 1000", "*-1|"), ("GETEX k PERSIST", "*-1|")]
+    {
+        assert!(other.ask("SETNX k v").starts_with(':'));
+        assert_eq!(watcher.ask("WATCH k"), "+OK|");
+        assert_eq!(other.ask(change), "$1|v|");
+        assert_eq!(watcher.ask("MULTI"), "+OK|");
+        assert_eq!(watcher.ask("EXEC"), answer, "{change}");
+    }
+}
+
+#[test]
+fn a_request_in_pieces_and_many_at_once_are_answered_in_order() {
+    let node = node();
+    let mut client = node.client();
+    let one = crate::fixture::request(&[b"INCR", b"{ns},count"]);
+    let mut answers = Vec::new();
+    for byte in one.repeat(3) {
+        answers.extend_from_slice(&client.send(&[byte]));
+    }
+    answers.extend_from_slice(&client.send(&one.repeat(7)));
+    let expected = (1..=10).fold(String::new(), |reply, number| reply + &format!(":{number}\r\n"));
+    assert_eq!(String::from_utf8_lossy(&answers), expected);
+    let session = node.region.session().expect("a session");
+    let namespace = session.known_namespace("ns").expect("no damage").expect("made by INCR");
+    let view = session.get(namespace, b"count").expect("no damage").expect("there");
+    assert_eq!(view.bytes(), b"10", "an embedded process sees the same record");
+}

@@ -1,0 +1,245 @@
+//! `DashMap`: a map in one process, under a lock for each of its shards. Each client process has a
+//! map of its own. It shows what a map in memory costs that no other process shares.
+
+use super::joined::{hand_over, joined};
+use super::{Abilities, Database, Need, Target, Way};
+use crate::access::{
+    Access, Body, Change, Connection, Entry, Hear, Parts, Schema, Table, TableSchema, Tag,
+};
+use crate::operations::{self, KeyBlock, Operation, Store};
+use dashmap::DashMap;
+use foldhash::fast::RandomState;
+use nearstate_model::{Error, Result};
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Bytes of a key that is kept without an allocation of its own.
+const INLINE_BYTES: usize = 30;
+
+/// `DashMap` as a target.
+#[derive(Clone, Copy, Debug)]
+pub struct DashMapTarget;
+
+impl Target for DashMapTarget {
+    fn name(&self) -> &'static str {
+        "dashmap"
+    }
+
+    fn version(&self) -> Result<String> {
+        Ok("DashMap 6 with foldhash, a map of each client process".to_owned())
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            delta: Way::Emulated("the whole record is replaced under its shard's lock"),
+            unique_tag: Way::Declined("a map has no tags"),
+            transaction: Way::Declined("a map has no transactions"),
+            scan: Way::Declined("a hash map has no order"),
+            pipeline: Way::Emulated("one by one"),
+            shared: Way::Declined("each process has a map of its own"),
+            walk: Way::Native,
+        }
+    }
+
+    fn start(&self, _: &Need) -> Result<Box<dyn Database>> {
+        static STARTED: AtomicU64 = AtomicU64::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        Ok(Box::new(OwnMaps { address: format!("dashmap-{number}") }))
+    }
+
+    fn connect(&self, address: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
+        let mut all = MAPS.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || schema.tables.iter().map(|_| Records::default()).collect();
+        let maps = Arc::clone(all.entry(address.to_owned()).or_insert_with(|| Arc::new(new())));
+        Ok(Box::new(DashMapConnection { maps, tables: schema.tables, scratch: Vec::new() }))
+    }
+}
+
+type Records = DashMap<InlineKey, Box<[u8]>, RandomState>;
+
+/// The maps of this process, by address; those of a table by its number.
+static MAPS: Mutex<BTreeMap<String, Arc<Vec<Records>>>> = Mutex::new(BTreeMap::new());
+
+#[derive(Debug)]
+struct OwnMaps {
+    address: String,
+}
+
+impl Database for OwnMaps {
+    fn address(&self) -> String {
+        self.address.clone()
+    }
+
+    /// Its records are in the memory of its clients.
+    fn memory_bytes(&mut self) -> Option<u64> {
+        None
+    }
+}
+
+/// A key that is compared and hashed as its bytes.
+#[derive(Debug)]
+enum InlineKey {
+    Short(u8, [u8; INLINE_BYTES]),
+    Long(Box<[u8]>),
+}
+
+impl InlineKey {
+    fn new(key: &[u8]) -> Self {
+        let mut bytes = [0; INLINE_BYTES];
+        match (bytes.get_mut(..key.len()), u8::try_from(key.len())) {
+            (Some(place), Ok(length)) => {
+                place.copy_from_slice(key);
+                Self::Short(length, bytes)
+            }
+            _ => Self::Long(key.into()),
+        }
+    }
+}
+
+impl Borrow<[u8]> for InlineKey {
+    #[inline]
+    fn borrow(&self) -> &[u8] {
+        match self {
+            Self::Short(length, bytes) => bytes.get(..usize::from(*length)).unwrap_or_default(),
+            Self::Long(bytes) => bytes,
+        }
+    }
+}
+
+impl Hash for InlineKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Borrow::<[u8]>::borrow(self).hash(state);
+    }
+}
+
+impl PartialEq for InlineKey {
+    fn eq(&self, other: &Self) -> bool {
+        Borrow::<[u8]>::borrow(self) == Borrow::<[u8]>::borrow(other)
+    }
+}
+
+impl Eq for InlineKey {}
+
+#[derive(Debug)]
+struct DashMapConnection {
+    maps: Arc<Vec<Records>>,
+    tables: &'static [TableSchema],
+    scratch: Vec<u8>,
+}
+
+impl DashMapConnection {
+    #[inline]
+    fn at(&self, table: Table) -> Result<(&Records, &'static TableSchema)> {
+        let at = self.maps.get(table.0).zip(self.tables.get(table.0));
+        at.ok_or_else(|| Error::BadArgument {
+            detail: format!("the workload's schema has no table {}", table.0),
+        })
+    }
+}
+
+fn declined<T>(what: &str) -> Result<T> {
+    Err(Error::BadArgument { detail: format!("dashmap: {what}") })
+}
+
+impl Access for DashMapConnection {
+    fn read(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        let (records, schema) = self.at(table)?;
+        let Some(value) = records.get(key) else { return Ok(false) };
+        hand_over(schema, &value, wanted, hear)?;
+        Ok(true)
+    }
+
+    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let (records, schema) = self.at(table)?;
+        joined(schema, None, entry.parts, &mut scratch)?;
+        records.insert(InlineKey::new(entry.key), scratch.as_slice().into());
+        self.scratch = scratch;
+        Ok(())
+    }
+
+    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let (records, schema) = self.at(table)?;
+        let Some(mut value) = records.get_mut(change.key) else { return Ok(false) };
+        joined(schema, Some(&value), change.parts, &mut scratch)?;
+        *value = scratch.as_slice().into();
+        drop(value);
+        self.scratch = scratch;
+        Ok(true)
+    }
+
+    fn delete(&mut self, table: Table, key: &[u8], _: &[Tag<'_>]) -> Result<bool> {
+        Ok(self.at(table)?.0.remove(key).is_some())
+    }
+
+    fn find(
+        &mut self,
+        _: Table,
+        _: Tag<'_>,
+        _: Parts,
+        _: &mut Vec<u8>,
+        _: &mut Hear<'_>,
+    ) -> Result<bool> {
+        declined("no tags")
+    }
+
+    fn scan(
+        &mut self,
+        _: Table,
+        _: &[u8],
+        _: usize,
+        _: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        declined("no scan in the order of keys")
+    }
+}
+
+impl Connection for DashMapConnection {
+    fn transact(&mut self, _: &mut Body<'_>) -> Result<()> {
+        declined("no transactions")
+    }
+
+    fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
+        match self.maps.first() {
+            Some(records) => operations::run(&mut Loops(records), operation, block),
+            None => declined("no table"),
+        }
+    }
+
+    fn walk(&mut self, table: Table) -> Result<u64> {
+        Loops(self.at(table)?.0).walk()
+    }
+}
+
+/// The records of one table, for loops of single operations.
+struct Loops<'m>(&'m Records);
+
+impl Store for Loops<'_> {
+    #[inline]
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.0.insert(InlineKey::new(key), value.into());
+        Ok(())
+    }
+
+    #[inline]
+    fn view<T>(&mut self, key: &[u8], look: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
+        Ok(self.0.get(key).map(|value| look(&value)))
+    }
+
+    fn walk(&mut self) -> Result<u64> {
+        Ok(self.0.iter().fold(0, |count, record| {
+            std::hint::black_box(record.key());
+            count + 1
+        }))
+    }
+}
