@@ -1,4 +1,5 @@
-//! A ring: two pipes in memory that two processes map, one for each direction (`spec/local-transport.md`).
+//! A local ring: two pipes in memory that two processes map, one for each direction
+//! (`spec/local-transport.md`).
 
 pub(crate) mod words;
 
@@ -7,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::layout::Corruption;
@@ -19,8 +20,8 @@ use crate::system;
 /// The format of a ring.
 pub const RING_FORMAT: u64 = 1;
 
-/// Bytes of a pipe: what a core reads at once, and the answers that it collects before it sends.
-/// Larger requests and answers go through it in pieces.
+/// Bytes of a pipe: what a core reads at once, and the responses that it collects before it sends.
+/// Larger requests and responses go through it in pieces.
 pub const PIPE_BYTES: usize = 64 << 10;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"NEARRING");
@@ -37,16 +38,23 @@ const ANSWER_HEAD: usize = 0x280 / 8;
 const CLIENT_SLEEPS: usize = 0x300 / 8;
 const NODE_SLEEPS: usize = 0x380 / 8;
 
-/// What came of a read or a write.
+const _: () = assert!(PIPE_WORDS.is_power_of_two(), "an index is masked");
+const _: () = assert!(REQUEST_TAIL + 16 == REQUEST_HEAD && REQUEST_HEAD + 16 == ANSWER_TAIL);
+const _: () = assert!(ANSWER_TAIL + 16 == ANSWER_HEAD && ANSWER_HEAD + 16 == CLIENT_SLEEPS);
+const _: () = assert!(CLIENT_SLEEPS + 16 == NODE_SLEEPS, "each word has 128 bytes of its own");
+const _: () = assert!(NODE_SLEEPS + 16 <= FIRST_WORDS, "the words of the pipes follow the head");
+const _: () = assert!(BYTES.is_multiple_of(4096), "the ring fills its pages");
+
+/// The result of a read or a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PipeTransfer {
-    /// Bytes that went.
+    /// Bytes transferred.
     pub bytes: usize,
-    /// The other side sleeps for this: the caller must call it.
+    /// The other side sleeps until this happened: the caller must ring the doorbell.
     pub must_ring_doorbell: bool,
 }
 
-/// What a side sleeps for.
+/// What a side waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PipeInterest {
     /// Bytes to read.
@@ -55,7 +63,7 @@ pub struct PipeInterest {
     pub writable: bool,
 }
 
-/// One side of a ring. The other side is another process, which is not trusted.
+/// One side of a ring. The other side is another process and is not trusted.
 #[derive(Debug)]
 pub struct PipeEnd {
     shared: Mapped,
@@ -64,7 +72,7 @@ pub struct PipeEnd {
     reader: Reader,
 }
 
-/// The memory, and nothing else in it than words that are accessed atomically.
+/// The memory. It contains only words that are accessed atomically.
 #[derive(Debug)]
 struct Mapped {
     base: NonNull<u8>,
@@ -104,20 +112,23 @@ impl Mapped {
         Ok(PipeWords {
             tail: self.word(tail)?,
             head: self.word(head)?,
-            words: self.words().get(from..from + PIPE_WORDS).unwrap_or_default(),
+            words: match self.words().get(from..from + PIPE_WORDS) {
+                Some(words) => words,
+                None => invariant!("a pipe begins at word {from}"),
+            },
         })
     }
 }
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: the words are lent by `self` only, so nobody has one any more.
+        // SAFETY: the words are lent by `self` only, so no reference is left.
         unsafe { system::unmap(self.base, BYTES as u64) };
     }
 }
 
 impl PipeEnd {
-    /// Makes a ring: the node's side of it, and the memory for its client.
+    /// Creates a ring: the node's side of it, and the memory for its client.
     ///
     /// # Errors
     /// `System` if there is no memory or no descriptor, `Full` without memory.
@@ -130,10 +141,10 @@ impl PipeEnd {
         Ok((Self::on(shared, true), memory))
     }
 
-    /// The client's side of a ring that a node has made.
+    /// The client's side of a ring that a node has created.
     ///
     /// # Errors
-    /// `BadArgument` for what is no ring of this format.
+    /// `BadArgument` for memory that is not a ring of this format.
     pub fn attach(memory: OwnedFd) -> Result<Self> {
         let refused = |what: &str| Error::BadArgument {
             detail: format!("what the node gave is no ring ({what}); is it of another release?"),
@@ -163,7 +174,7 @@ impl PipeEnd {
         self.shared.word(if is_node { NODE_SLEEPS } else { CLIENT_SLEEPS })
     }
 
-    /// Writes as much as there is room for; 0 bytes: none.
+    /// Writes as much as fits, possibly 0 bytes.
     ///
     /// # Errors
     /// `Damaged` if the other side does not keep to the protocol. The ring is of no use any more.
@@ -176,7 +187,7 @@ impl PipeEnd {
         Ok(PipeTransfer { bytes, must_ring_doorbell })
     }
 
-    /// Reads as much as is there; 0 bytes: nothing.
+    /// Reads what is available, possibly 0 bytes.
     ///
     /// # Errors
     /// As [`PipeEnd::write`].
@@ -189,7 +200,7 @@ impl PipeEnd {
         Ok(PipeTransfer { bytes, must_ring_doorbell })
     }
 
-    /// True if something of what is wanted can be had, or the ring is broken.
+    /// True if the pipe is ready for `wants`, or if the ring is broken.
     #[inline]
     pub fn has(&self, wants: PipeInterest) -> bool {
         let has_bytes = || {
@@ -204,7 +215,7 @@ impl PipeEnd {
             || wants.writable && has_room().unwrap_or(true)
     }
 
-    /// Tells the other side that this one sleeps. `false`: it must not, there is something to do.
+    /// Announces that this side sleeps. Returns false if it must not, because there is work.
     #[inline]
     pub fn fall_asleep(&self, wants: PipeInterest) -> bool {
         let bits =
@@ -218,7 +229,7 @@ impl PipeEnd {
         true
     }
 
-    /// Tells the other side that this one is awake.
+    /// Announces that this side is awake.
     #[inline]
     pub fn wake(&self) {
         if let Ok(own) = self.sleeps(self.is_node)
@@ -229,7 +240,8 @@ impl PipeEnd {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(not(loom))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -306,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_can_shrink_the_memory_and_a_hole_in_it_is_zeros() {
+    fn the_memory_cannot_shrink_and_a_hole_in_it_reads_as_zeros() {
         let (mut node, mut client, file) = ring();
         assert!(file.set_len(0).is_err() && file.set_len(1 << 20).is_err());
         client.write(&[9; 5000]).unwrap();

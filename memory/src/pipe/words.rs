@@ -9,21 +9,23 @@
 //! W4  fence; load the reader's word         R4  fence; load the writer's word
 //! W5  it sleeps for bytes: call it          R5  it sleeps for room: call it
 //!
-//! who has nothing to do
+//! a side without work
 //! S1  word = what it sleeps for
 //! S2  fence                                 (pairs with W4 and R4)
 //! S3  look at tail and head once more; sleep only if there is nothing to do
 //! ```
 //!
 //! R1 with W3: who sees the tail sees the words before it. W1 with R3: words are stored again only
-//! after they were read. Either W4 sees S1 or S3 sees W3, so nobody sleeps over a byte, or over
-//! room.
+//! after they were read. Either W4 sees S1 or S3 sees W3, so no side sleeps although there is a byte or
+//! room for one.
 //!
 //! Words are stored whole, so the writer keeps out of the word that the head stands in: it may have
 //! bytes that were not read. A writer therefore finds up to seven bytes less room than there is.
 //!
 //! Positions count bytes and wrap. Each side keeps its own and never loads it; the other's is
 //! believed only within a capacity of it, and each index is masked.
+
+use nearstate_model::invariant;
 
 use crate::atomic::{AtomicU64, Ordering, fence, mutant};
 use crate::layout::Corruption;
@@ -59,13 +61,17 @@ impl Words for [AtomicU64] {
 
     #[inline]
     fn load(&self, index: usize) -> u64 {
-        self.get(index).map_or(0, |word| word.load(Ordering::Relaxed))
+        match self.get(index) {
+            Some(word) => word.load(Ordering::Relaxed),
+            None => invariant!("word {index} of a pipe of {} words", self.len()),
+        }
     }
 
     #[inline]
     fn store(&self, index: usize, word: u64) {
-        if let Some(place) = self.get(index) {
-            place.store(word, Ordering::Relaxed);
+        match self.get(index) {
+            Some(place) => place.store(word, Ordering::Relaxed),
+            None => invariant!("word {index} of a pipe of {} words", self.len()),
         }
     }
 }
@@ -283,7 +289,8 @@ pub(crate) fn must_ring_doorbell(other: &AtomicU64, bit: u64) -> bool {
     other.load(Ordering::Relaxed) & bit != 0 && other.fetch_and(!bit, Ordering::Relaxed) & bit != 0
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(not(loom))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
