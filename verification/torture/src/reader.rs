@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use nearstate_store::{Error, Session, View};
 
 use crate::content::{KeySpace, TortureKey, words_of};
-use crate::oracle::{ObservedRecord, observe, observe_record};
+use crate::oracle::{ObservedRecord, observe};
 use crate::region_access::open_session;
 use crate::rng::{Rng, percent};
 use crate::writer::{BLOCKS_KEYS, COUNT_KEYS, GROW_KEYS, HOT_KEYS, KeySpaces, OWN_KEYS, PAIR_KEYS};
@@ -203,7 +203,7 @@ impl VerifyingReader {
         for key in [first, second] {
             match txn.get(self.spaces.of(key.space), &key.bytes()) {
                 Ok(record) => {
-                    observed.push(record.map(|record| observe_record(key, &record)).transpose()?);
+                    observed.push(record.map(|record| observe(key, &record)).transpose()?);
                 }
                 Err(Error::Conflict { .. }) => return Ok(()),
                 Err(error) => return Err(format!("{key:?}: get: {error}")),

@@ -268,7 +268,7 @@ fn execute_change(
             txn.put_with_metadata(spaces.of(key)?, key.as_bytes(), value.as_bytes(), metadata)
         }),
         ScriptChange::Label(_, tags, expires) => with_metadata(tags, *expires, &|metadata| {
-            txn.label(spaces.of(key)?, key.as_bytes(), metadata).map(drop)
+            txn.set_metadata(spaces.of(key)?, key.as_bytes(), metadata).map(drop)
         }),
         ScriptChange::Patch(_, name, bytes) => {
             let change = BlockChange { name, bytes: bytes.map(str::as_bytes) };
