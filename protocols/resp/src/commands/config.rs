@@ -1,5 +1,5 @@
-//! `CONFIG SET`: the one setting that is not for the configuration's file alone, because clients
-//! set it by themselves.
+//! `CONFIG SET` of the one setting that clients set themselves. All others are in the configuration
+//! file.
 
 use super::server::{NOTIFY, settings};
 use super::transactions::reject_in_exec;
@@ -54,7 +54,7 @@ pub(crate) fn set(
         reply.ok();
         return Ok(());
     }
-    // Each is followed when the answer is given: what the client does next is told.
+    // All namespaces are watched before the reply: later changes are published.
     let mut namespaces = ctx.session().namespaces()?;
     namespaces.reverse();
     ctx.connection.task = Some(Box::new(WatchNamespacesTask { before, namespaces }));
@@ -67,12 +67,12 @@ fn failed(name: &str, why: &str) -> ErrorReply {
     ))
 }
 
-/// Follows the namespaces that are there, one in each slice.
+/// Watches the existing namespaces, one per slice.
 #[derive(Debug)]
 struct WatchNamespacesTask {
-    /// What is chosen again if one cannot be followed.
+    /// The previous value, restored if a namespace cannot be watched.
     before: KeyspaceEvents,
-    /// Those that are left, the next one last.
+    /// Remaining namespaces, the next one last.
     namespaces: Vec<(String, Namespace)>,
 }
 

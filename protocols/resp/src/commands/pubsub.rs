@@ -1,4 +1,4 @@
-//! Channels: who hears them, and what is sent.
+//! Publish and subscribe commands.
 
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
@@ -20,19 +20,19 @@ use crate::sliced_task::{SlicedTask, TaskProgress};
 use nearstate_store::glob;
 use std::collections::BTreeSet;
 
-/// The most patterns of one client, also of those that others hear as well: each is a letter for
-/// every message that matches. What the hub takes of new ones may be fewer.
+/// Limit of patterns per client, including those of other clients: each causes a delivery for every
+/// matching message. The share of new patterns may be lower.
 const PATTERNS_MAX: usize = 1024;
 
-/// Channels that a slice of `PUBSUB CHANNELS` looks at, while nobody can send a message.
+/// Channels that a slice of `PUBSUB CHANNELS` reads under the lock of the subscriptions.
 const CHANNELS_IN_SLICE: usize = 64;
 
-/// What the channels and patterns of one client may cost the node, in bytes: as much as `MULTI` may
-/// queue. The next one is refused before it costs memory.
+/// Limit of the memory of a client's subscriptions, equal to that of `MULTI`. Further subscriptions
+/// are rejected before they use memory.
 const NAMES_BYTES_MAX: usize = 64 << 20;
 
-/// Refuses what a RESP2 client that hears something may not ask: it could not tell the answer from
-/// a message.
+/// Rejects commands that a subscribed RESP2 client may not send, because it could not distinguish
+/// replies from messages.
 pub(crate) fn check_allowed_while_subscribed(command: &Command) -> Result<(), ErrorReply> {
     if command.flags.has(CommandFlags::SUBSCRIBED) {
         return Ok(());
@@ -44,7 +44,7 @@ pub(crate) fn check_allowed_while_subscribed(command: &Command) -> Result<(), Er
     )))
 }
 
-/// A client hears nothing any more.
+/// Removes all subscriptions of a client.
 pub(crate) fn unsubscribe_all(server: &RespServer, connection: &mut ConnectionState) {
     for channel in std::mem::take(&mut connection.channels).iter() {
         server.pubsub.unsubscribe(channel, connection.id);
@@ -70,13 +70,13 @@ pub(crate) fn write_delivery(delivery: &Delivery, reply: &mut Reply<'_>) {
     reply.bulk(&delivery.message.payload);
 }
 
-/// Writes the messages that have come already: in RESP2 they could not be told from answers once
-/// the client hears nothing.
+/// Writes the queued messages. A RESP2 client without subscriptions could not distinguish them from
+/// replies.
 pub(crate) fn write_deliveries(connection: &ConnectionState, reply: &mut Reply<'_>) {
     connection.mailbox.take_all().iter().for_each(|delivery| write_delivery(delivery, reply));
 }
 
-/// What a client may hear: channels, or those that match patterns.
+/// Kind of a subscription: channel or pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SubscriptionKind {
     Channel,
@@ -174,8 +174,7 @@ fn subscribe_all(
     Ok(())
 }
 
-/// Hears all patterns that are new to a client, or none: with too many a message would take too
-/// long.
+/// Subscribes to all patterns that are new to the client, or to none if there would be too many.
 fn subscribe_patterns(
     pubsub: &PubSub,
     connection: &ConnectionState,
@@ -242,7 +241,7 @@ fn confirm(word: &[u8], name: Option<&[u8]>, connection: &ConnectionState, reply
     reply.count(connection.subscription_count());
 }
 
-/// Lets `CLIENT LIST` know.
+/// Updates `CLIENT LIST`.
 pub(crate) fn deliver_event(ctx: &CommandContext<'_>) {
     let subscription_count = [ctx.connection.channels.len(), ctx.connection.patterns.len()];
     ctx.server.update_client(ctx.connection.id, |client_entry| {
@@ -280,11 +279,11 @@ pub(crate) fn channels(
     Ok(())
 }
 
-/// `PUBSUB CHANNELS`, a slice at a time.
+/// `PUBSUB CHANNELS` in slices.
 #[derive(Debug, Default)]
 struct ChannelsTask {
     pattern: Option<Vec<u8>>,
-    /// The channel that was looked at last.
+    /// The channel that was read last.
     last: Option<Vec<u8>>,
     found: DeferredArray,
     is_walked: bool,

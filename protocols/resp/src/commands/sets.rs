@@ -1,4 +1,4 @@
-//! Sets: records of members.
+//! Set commands.
 
 use super::arg;
 use super::random::{RandomCount, below, bounded, sample};
@@ -15,12 +15,12 @@ use std::collections::BTreeSet;
 
 const _: () = assert!(ARGS_MAX <= MEMBERS_OF_SET_MAX, "a set has room for what one request adds");
 
-/// The members of a set; none if there is none.
+/// The members of a set; none if the key does not exist.
 fn members<'f>(found: Option<&'f RecordRef<'_>>) -> Result<Members<'f>, ErrorReply> {
     found.map_or(Ok(Members::default()), RecordRef::members)
 }
 
-/// Those of some bytes, ascending, each once.
+/// Distinct members in ascending order.
 fn ordered(args: Args<'_>) -> Vec<&[u8]> {
     let mut all: Vec<&[u8]> = args.iter().collect();
     all.sort_unstable();
@@ -28,7 +28,7 @@ fn ordered(args: Args<'_>) -> Vec<&[u8]> {
     all
 }
 
-/// Both together, ascending: what is in order already costs no sorting.
+/// The union of two sorted lists.
 fn merged<'m>(there: Members<'m>, new: &[&'m [u8]]) -> Vec<&'m [u8]> {
     let mut all = Vec::with_capacity(there.len() + new.len());
     let mut new = new.iter().copied().peekable();
@@ -42,7 +42,7 @@ fn merged<'m>(there: Members<'m>, new: &[&'m [u8]]) -> Vec<&'m [u8]> {
     all
 }
 
-/// Puts what is left of a set, or deletes it if that is nothing.
+/// Writes the remaining members of a set, or deletes an empty set.
 fn put_rest(
     change: &CommandTxn<'_, '_>,
     resolved: ResolvedKey<'_>,
@@ -74,7 +74,7 @@ pub(crate) fn sadd(
     Ok(())
 }
 
-/// Adds members, ascending; how many are new.
+/// Adds members in ascending order. Returns the number of new ones.
 fn add(
     change: &CommandTxn<'_, '_>,
     resolved: ResolvedKey<'_>,
@@ -106,7 +106,7 @@ pub(crate) fn srem(
     Ok(())
 }
 
-/// Takes members away, ascending; how many were there.
+/// Removes members in ascending order. Returns how many existed.
 fn remove(
     change: &CommandTxn<'_, '_>,
     resolved: ResolvedKey<'_>,
@@ -271,7 +271,7 @@ pub(crate) fn smove(
     Ok(())
 }
 
-/// What becomes of several sets.
+/// Operation on several sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SetOperation {
     Intersection,
@@ -280,8 +280,8 @@ enum SetOperation {
 }
 
 impl SetOperation {
-    /// Calls `each` with every member of the answer, ascending, until it says false. The sets are
-    /// in the order in which they were named; one that is not there is empty.
+    /// Calls `each` with every member of the result in ascending order until it returns false. The
+    /// sets are in the order of the request; missing ones are empty.
     fn each<'m>(self, sets: &[Members<'m>], each: impl FnMut(&'m [u8]) -> bool) {
         let Some((first, others)) = sets.split_first() else { return };
         match self {
@@ -306,15 +306,15 @@ impl SetOperation {
     }
 }
 
-/// Answers with members of several sets, as they are at one moment.
+/// Replies with the result of an operation, on sets read at one instant.
 fn combine(
     ctx: &CommandContext<'_>,
     keys: Args<'_>,
     mut answer: impl FnMut(&[Members<'_>]),
 ) -> Result<(), ErrorReply> {
     ctx.change(|change| {
-        // A set that is named again changes nothing, but for the first, from which the others may
-        // be taken away.
+        // A repeated set changes nothing, except the first one, from which others may be
+        // subtracted.
         let mut named = BTreeSet::new();
         let found = keys
             .iter()

@@ -1,8 +1,8 @@
-//! Records with tags: the store's own indexes, one request for each
+//! Tag commands: records with tags and lookups in the indexes of the store, one request for each
 //! (`docs/decisions/011-tags-over-resp.md`).
 //!
-//! A namespace is said as the pattern of all of its keys, `{ns},*`: so users' rules about what may
-//! be walked hold for what is found by a tag.
+//! A namespace is written as the pattern of all its keys, `{ns},*`, so that the ACL rules for scans
+//! apply to lookups by tag.
 
 use super::arg;
 use super::hashes::{fields, pairs, resolve_hash, set_fields};
@@ -30,30 +30,29 @@ use std::time::Duration;
 /// A tag and its value.
 type TagValue<'a> = (&'a str, &'a [u8]);
 
-/// Buckets whose records a slice of a declaration enters: some fifty, each in a transaction.
+/// Buckets per slice of a declaration: about fifty records, each indexed in its own transaction.
 const DECLARE_BUCKETS: usize = 16;
 
-/// A slice ends with the bucket in which it has taken as long, and at a conflict. With one value
-/// each, fifty records take a third of it; with sixty-four values of an ordered tag each takes
-/// several of it.
+/// A slice ends after the bucket in which this time has passed, and after a conflict. Fifty records
+/// with one value each take a third of it; a record with sixty-four values of an ordered tag takes
+/// several times as long.
 const DECLARE_SLICE: Duration = Duration::from_millis(1);
 
-/// How long a declaration goes on with one record that others change all the time, a few runs in
-/// each slice: others are served meanwhile, so only its own client waits. Thousands of slices; a
-/// record for which that is not enough is changed more often than it can be read.
+/// Limit of the time that a declaration retries one record that changes permanently, with a few
+/// attempts per slice. Other clients are served meanwhile. The limit allows thousands of slices.
 const DECLARE_PATIENCE: RetryPolicy =
     RetryPolicy { tries: u32::MAX, within: Some(Duration::from_secs(10)) };
 
-/// The most keys that a tag's value is answered with: what a transaction takes, some milliseconds.
+/// Limit of keys in a reply: the limit of a transaction, some milliseconds.
 const KEYS_MAX: usize = 4096;
 
-/// Entries of an index that are gone over for them: each is a look for a record, some tenths of a
-/// microsecond, and those whose records have ended answer nothing. Between `MULTI` and `EXEC` there
-/// are fewer: each is a record of the transaction.
+/// Limit of index entries read for a reply. Each takes some tenths of a microsecond, and entries of
+/// expired records yield no key. Between `MULTI` and `EXEC` the limit is lower, because each is a
+/// record of the transaction.
 const ENTRIES_MAX: u64 = 16_384;
 
-/// Ended records that are collected when there were more entries than that: some milliseconds, and
-/// so whoever asks again comes to the others.
+/// Expired records collected after that limit is reached: some milliseconds. A repeated request
+/// thus reaches the other records.
 const COLLECTED_MAX: usize = 512;
 
 const NO_NAMESPACE: ErrorReply = ErrorReply::fixed(
@@ -78,7 +77,7 @@ fn namespace_of(pattern: &[u8]) -> Result<&str, ErrorReply> {
     }
 }
 
-/// That no pattern says this namespace, so that nobody can declare its tags or look for them.
+/// Error for a namespace that no pattern can name.
 #[cold]
 fn unsayable(namespace: &str) -> ErrorReply {
     ErrorReply::new(format!(
@@ -87,7 +86,7 @@ fn unsayable(namespace: &str) -> ErrorReply {
     ))
 }
 
-/// The name of a tag, if one may have it.
+/// A valid name of a tag.
 fn tag_name(said: &[u8]) -> Result<&str, ErrorReply> {
     let is_right =
         |name: &&str| (1..=TAG_NAME_BYTES_MAX).contains(&name.len()) && !name.contains('\0');
@@ -110,7 +109,7 @@ fn value_of(said: &[u8]) -> Result<&[u8], ErrorReply> {
     )))
 }
 
-/// So many pairs as argument `at` says, and what stands behind them.
+/// As many pairs as argument `at` says, and the arguments after them.
 fn counted(args: Args<'_>, at: usize) -> Result<(Args<'_>, Args<'_>), ErrorReply> {
     let count = integer(arg(args, at)).and_then(|count| usize::try_from(count).ok());
     let count = count.ok_or(ErrorReply::NOT_INTEGER)?;
@@ -138,8 +137,8 @@ fn tags_of(pairs: Args<'_>) -> Result<Vec<TagValue<'_>>, ErrorReply> {
     at.map(|at| Ok((tag_name(arg(pairs, at))?, value_of(arg(pairs, at + 1))?))).collect()
 }
 
-/// Where a key's record is, if its namespace is there. Refuses a tag that the namespace does not
-/// have: nobody would find the record by it.
+/// Resolves a key in an existing namespace. Rejects undeclared tags, by which the record could not
+/// be found.
 fn check_declared<'a>(
     change: &CommandTxn<'_, '_>,
     key: &'a [u8],
@@ -172,7 +171,7 @@ fn undeclared(namespace: &str, tag: &str) -> ErrorReply {
     ))
 }
 
-/// Under which condition a record is written.
+/// Condition on the existence of the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WriteCondition {
     Always,
@@ -224,14 +223,14 @@ pub(crate) fn declare(
     let name = tag.name.clone();
     let declaring = ctx.session().begin_declaring(namespace, &[tag], DECLARE_PATIENCE)?;
     let mut building = DeclareTagTask { declaring, namespace, name };
-    // What is there already is answered at once.
+    // A complete declaration replies at once.
     if building.step(ctx.records, ctx.server, reply)? == TaskProgress::More {
         ctx.connection.task = Some(Box::new(building));
     }
     Ok(())
 }
 
-/// A tag that is declared in slices, so that others are served between them.
+/// A declaration that runs in slices.
 #[derive(Debug)]
 struct DeclareTagTask {
     declaring: Declaring,
@@ -240,9 +239,10 @@ struct DeclareTagTask {
 }
 
 impl DeclareTagTask {
-    /// Why it has ended. What stands of it is kept by all writers, and not looked up.
+    /// The error that ended the declaration. Writers maintain the incomplete index, and lookups
+    /// reject it.
     fn ended(&self, session: &Session, error: Error) -> ErrorReply {
-        // It is refused, and would be again: what may be there of this name is another's.
+        // A repeated request fails as well: an existing tag of this name is another declaration.
         if matches!(error, Error::TagTaken { .. } | Error::BadArgument { .. }) {
             return error.into();
         }
@@ -401,7 +401,7 @@ pub(crate) fn of(
         return Ok(());
     };
     let tags = found.tags();
-    // No map: a name may have several values.
+    // Not a map, because a tag may have several values.
     reply.array(2 * tags.len());
     for (name, value) in tags {
         reply.bulk(name.as_bytes());
@@ -411,21 +411,21 @@ pub(crate) fn of(
     Ok(())
 }
 
-/// What is looked for.
+/// A lookup by tag.
 struct TagQuery<'a> {
     namespace: Namespace,
-    /// What stands before its keys where clients say them.
+    /// Prefix of the keys as clients write them.
     prefix: &'a [u8],
     tag: &'a str,
     value: &'a [u8],
 }
 
 impl<'a> TagQuery<'a> {
-    /// Of arguments 2 to 4. A tag that is not declared is refused.
+    /// Parses arguments 2 to 4. Rejects undeclared tags.
     fn of(ctx: &CommandContext<'_>, args: Args<'a>) -> Result<Self, ErrorReply> {
         let name = namespace_of(arg(args, 2))?;
         let (tag, value) = (tag_name(arg(args, 3))?, value_of(arg(args, 4))?);
-        // The pattern is that of all of its keys.
+        // The pattern of all keys of the namespace.
         let prefix = arg(args, 2).strip_suffix(b"*");
         let known = ctx.records.namespace(name)?.zip(prefix);
         let Some((namespace, prefix)) = known else { return Err(undeclared(name, tag)) };
@@ -435,12 +435,12 @@ impl<'a> TagQuery<'a> {
         Ok(Self { namespace, prefix, tag, value })
     }
 
-    /// A key as clients say it.
+    /// A key as clients write it.
     fn said(&self, key: &[u8]) -> Vec<u8> {
         [self.prefix, key].concat()
     }
 
-    /// Hands the record that has a unique tag's value to `read`, with its key.
+    /// Calls `read` with the record that has a value of a unique tag, and its key.
     fn find<T>(
         &self,
         ctx: &CommandContext<'_>,
@@ -488,7 +488,7 @@ pub(crate) fn find(
     Ok(())
 }
 
-/// A record in the form that it has, or some fields of a hash.
+/// Writes a record by its type, or some fields of a hash.
 fn write_record(found: &RecordRef<'_>, lookup: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     if !lookup.is_empty() {
         reply.array(lookup.len());
@@ -535,7 +535,7 @@ pub(crate) fn keys(
     };
     let query = TagQuery::of(ctx, args)?;
     let mut found: Vec<Vec<u8>> = Vec::new();
-    // One more than may be tells that there are more.
+    // One more than the limit shows that there are more.
     let enough = bytes_max.unwrap_or(KEYS_MAX + 1);
     let mut note = |key: &[u8]| {
         found.push(query.said(key));
@@ -547,7 +547,7 @@ pub(crate) fn keys(
             let each = |view: &nearstate_store::View<'_>| note(view.key());
             let (namespace, of) = (query.namespace, (query.tag, values));
             if !ctx.session().find_some(namespace, of, ENTRIES_MAX, each)? {
-                // What keeps them from being collected is told to whoever writes.
+                // Failures of the collection are reported by later writes.
                 let _ = ctx.session().collect_expired(COLLECTED_MAX);
                 return Err(ErrorReply::new(format!(
                     "BUSY of more than {ENTRIES_MAX} records that had this value most have ended, \

@@ -1,9 +1,9 @@
-//! `MULTI` to `EXEC`: the queued commands run in one transaction of the store, so that all of them,
-//! and what `WATCH` has seen, are of one instant.
+//! Transaction commands. `EXEC` runs the queued commands in one transaction of the store, together
+//! with the check of the watched keys.
 //!
-//! A conflict runs them anew, which nobody sees: replies are taken back, and messages are sent only
-//! behind the commit. A command that fails has its error as its reply and leaves nothing; if it had
-//! written something before it failed, all are run anew without it.
+//! After a conflict all commands run again, invisibly: replies are discarded, and messages are sent
+//! only after the commit. A command that fails replies with its error and has no effect. If it
+//! failed after a write, all commands run again without it.
 
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
@@ -26,8 +26,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const ABORTED: ErrorReply =
     ErrorReply::fixed("EXECABORT Transaction discarded because of previous errors.");
 
-/// How many commands of one `EXEC` may fail after they have written something. Each costs another
-/// run of all; one more refuses all.
+/// Limit of commands of one `EXEC` that fail after a write. Each costs another run; one more fails
+/// the `EXEC`.
 const HALF_DONE_MAX: usize = 16;
 
 /// `MULTI`
@@ -87,7 +87,7 @@ pub(crate) fn watch(
     Ok(())
 }
 
-/// Refuses to watch `more` records when a transaction does not take them: `EXEC` reads them all.
+/// Rejects `more` watched records beyond the limit of a transaction: `EXEC` reads all of them.
 pub(super) fn check_watched(connection: &ConnectionState, more: usize) -> CommandResult {
     if connection.watched.records() + more <= TRANSACTION_RECORDS_MAX {
         return Ok(());
@@ -141,24 +141,24 @@ pub(crate) fn exec(
 struct ExecRun {
     queue: CommandQueue,
     watched: WatchedRecords,
-    /// Those that failed half way in an earlier run, by their place: they are left out.
+    /// Commands, by index, that failed after a write in an earlier run. They are skipped.
     refused: BTreeMap<usize, ErrorReply>,
 }
 
-/// How a run ended.
+/// Result of a run.
 enum ExecEnd {
-    /// Every command has its reply; a watched key that has changed has made it nil.
+    /// Every command has a reply. If a watched key changed, the reply is null.
     Whole,
-    /// A command failed after it had written something.
+    /// A command failed after a write.
     Partial(usize, ErrorReply),
-    /// They took too long, or answered too much: nothing of it is to be.
+    /// Time or reply limit exceeded: nothing is changed.
     Stopped(ErrorReply),
 }
 
 impl ExecRun {
     fn carry_out(&mut self, ctx: &mut CommandContext<'_>, reply: &mut Reply<'_>) -> CommandResult {
         let (session, mark) = (ctx.session(), reply.mark());
-        // This core serves nobody else until then, however often all are run.
+        // Limits the total time of all runs, in which the core serves no other client.
         let until = since_boot().saturating_add(ctx.server.settings.exec_max);
         loop {
             let left = until.saturating_sub(since_boot());
@@ -167,17 +167,17 @@ impl ExecRun {
             let done = session.transact_within(retry_policy, |txn| {
                 reply.rewind(mark);
                 ctx.connection.deferred_messages = DeferredMessages::default();
-                // With each read they would cost the square of their number. What the commands do
-                // until then is the transaction's, the reply's, or the outbox'.
+                // Validation at each read has quadratic cost. Until the validation at the end, the
+                // commands affect only the transaction, the reply and the deferred messages.
                 match txn
                     .judged_once(|| self.run(ctx, &DeadlineTxn { txn, deadline: until }, reply))?
                 {
-                    // Behind the commit it would be too late to refuse.
+                    // Checked before the commit, which cannot be undone.
                     ExecEnd::Whole => return session.whole(),
                     ExecEnd::Partial(place, refusal) => cut = Some((Some(place), refusal)),
                     ExecEnd::Stopped(refusal) => cut = Some((None, refusal)),
                 }
-                // Ends the transaction; nobody reads this.
+                // Ends the transaction; the text is not used.
                 Err(Error::BadArgument { detail: String::new() })
             });
             match (done, cut) {
@@ -238,8 +238,7 @@ impl ExecRun {
         Ok(ExecEnd::Whole)
     }
 
-    /// Whether all that is watched is as it was. It looks no further once no time is left: who asks
-    /// judges that as well.
+    /// Whether all watched keys are unchanged. Stops at the time limit, which the caller checks.
     fn stands(
         &self,
         records: &Records,
@@ -255,7 +254,8 @@ impl ExecRun {
             }
         }
         for (key, seen) in self.watched.keys() {
-            // Made if need be: what is not there yet is watched as well, if something is written.
+            // Created if necessary, because missing keys are watched as well if something is
+            // written.
             let resolved = if is_writing {
                 Some(records.resolve_or_create(key, 0)?)
             } else {
@@ -278,7 +278,7 @@ impl ExecRun {
     }
 }
 
-/// Whether a watched tag still leads to the same record in the same version, in a transaction.
+/// Whether a watched tag value still leads to the same version of the same record.
 fn tag_stands(records: &Records, txn: &Txn<'_>, tag: &WatchedTag) -> Stored<bool> {
     let Some(ResolvedKey { namespace, key }) = records.resolve(&tag.key)? else {
         return Ok(tag.version.is_none());
@@ -290,7 +290,7 @@ fn tag_stands(records: &Records, txn: &Txn<'_>, tag: &WatchedTag) -> Stored<bool
     })
 }
 
-/// Why the commands are to stop here, if they are.
+/// The reason to stop the commands here, if there is one.
 fn validate(ctx: &CommandContext<'_>, lent: &dyn ExecTxn, reply: &Reply<'_>) -> Option<ErrorReply> {
     if reply.is_over() {
         return Some(ErrorReply::new(format!(
@@ -323,7 +323,7 @@ fn run_one(
     txn: &dyn ExecTxn,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
-    // An AUTH among them may have changed who this is.
+    // A preceding AUTH may have changed the user.
     if let Some(user) = &ctx.connection.user {
         user.check(command, args)?;
     }
@@ -353,7 +353,7 @@ fn run_one(
     Ok(())
 }
 
-/// Refuses what cannot be undone or run twice.
+/// Rejects commands that cannot be undone or run twice.
 pub(crate) fn reject_in_exec(ctx: &CommandContext<'_>, args: Args<'_>) -> CommandResult {
     if ctx.txn.is_none() {
         return Ok(());
