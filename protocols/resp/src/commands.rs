@@ -43,5 +43,5 @@ pub(crate) fn container(
     _: &mut Reply<'_>,
 ) -> Result<(), ErrorReply> {
     let name = String::from_utf8_lossy(arg(args, 0)).to_ascii_uppercase();
-    Err(ErrorReply::new(format!("ERR {name} does nothing without a subcommand")))
+    Err(ErrorReply::new(format!("ERR missing subcommand of {name}")))
 }

@@ -15,7 +15,7 @@ pub const PATTERN_BYTES_MAX: usize = 2 * (KEY_BYTES_MAX + NAMESPACE_NAME_BYTES_M
 pub fn validate(pattern: &[u8]) -> Result<(), ErrorReply> {
     if pattern.len() > PATTERN_BYTES_MAX {
         return Err(ErrorReply::new(format!(
-            "ERR a pattern of {} bytes: it may have {PATTERN_BYTES_MAX}",
+            "ERR pattern of {} bytes is too long: the limit is {PATTERN_BYTES_MAX}",
             pattern.len()
         )));
     }
@@ -23,8 +23,8 @@ pub fn validate(pattern: &[u8]) -> Result<(), ErrorReply> {
         return Ok(());
     }
     Err(ErrorReply::new(format!(
-        "ERR a pattern with ? or [ in more than {} letters between two stars: make that part \
-         shorter, or plain",
+        "ERR pattern is too complex: a part between two stars has ? or [ and more than {} \
+         characters; shorten it or use literal characters",
         glob::RUN_ITEMS_MAX
     )))
 }

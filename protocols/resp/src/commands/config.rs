@@ -26,23 +26,23 @@ pub(crate) fn set(
         return Err(ErrorReply::SYNTAX);
     }
     let known = settings(ctx)?;
-    let mut deliveries = None;
+    let mut flags = None;
     let names = pairs.iter().step_by(2);
-    for (said, value) in names.zip(pairs.iter().skip(1).step_by(2)) {
-        let name = said.to_ascii_lowercase();
+    for (word, value) in names.zip(pairs.iter().skip(1).step_by(2)) {
+        let name = word.to_ascii_lowercase();
         let Some((name, _)) = known.iter().find(|(known, _)| known.as_bytes() == name) else {
-            let said = String::from_utf8_lossy(said);
+            let word = String::from_utf8_lossy(word);
             return Err(ErrorReply::new(format!(
-                "ERR Unknown option or number of arguments for CONFIG SET - '{said}'"
+                "ERR Unknown option or number of arguments for CONFIG SET - '{word}'"
             )));
         };
-        match (*name, deliveries.replace(value)) {
+        match (*name, flags.replace(value)) {
             (NOTIFY, None) => {}
             (NOTIFY, Some(_)) => return Err(failed(name, "duplicate parameter")),
             _ => return Err(failed(name, "can't set immutable config")),
         }
     }
-    let events = match KeyspaceEvents::parse(deliveries.unwrap_or_default()) {
+    let events = match KeyspaceEvents::parse(flags.unwrap_or_default()) {
         Ok(events) => events,
         Err(Error::BadArgument { detail }) => return Err(failed(NOTIFY, &detail)),
         Err(error) => return Err(error.into()),

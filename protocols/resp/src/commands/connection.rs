@@ -4,7 +4,7 @@
 
 use super::arg;
 use super::keys::check_database;
-use super::pubsub::{deliver_event, unsubscribe_all, write_deliveries};
+use super::pubsub::{unsubscribe_all, update_client_list, write_deliveries};
 use super::transactions::reject_in_exec;
 use crate::acl::{DEFAULT_USER, User};
 use crate::command_context::CommandContext;
@@ -86,7 +86,7 @@ pub(crate) fn reset(
         client_entry.name = String::new();
         client_entry.protocol = 2;
     });
-    deliver_event(ctx);
+    update_client_list(ctx);
     reply.set_protocol(RespVersion::Resp2);
     reply.simple("RESET");
     Ok(())
@@ -164,7 +164,7 @@ pub(crate) fn hello(
         Some(Some(3)) => RespVersion::Resp3,
         Some(Some(_)) => return Err(ErrorReply::fixed("NOPROTO unsupported protocol version")),
         Some(None) => {
-            let text = "ERR RespVersion version is not an integer or out of range";
+            let text = "ERR Protocol version is not an integer or out of range";
             return Err(ErrorReply::fixed(text));
         }
     };
@@ -228,7 +228,7 @@ fn checked_name(name: &[u8]) -> Result<&[u8], ErrorReply> {
     if name.len() > NAME_BYTES_MAX {
         let bytes = name.len();
         return Err(ErrorReply::new(format!(
-            "ERR a name of {bytes} bytes: a connection's name has at most {NAME_BYTES_MAX}"
+            "ERR connection name of {bytes} bytes is too long: the limit is {NAME_BYTES_MAX}"
         )));
     }
     let is_right = name.iter().all(|byte| (b'!'..=b'~').contains(byte));

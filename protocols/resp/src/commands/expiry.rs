@@ -157,7 +157,7 @@ pub(crate) fn persist(
 
 /// Replies -2 if the key does not exist, -1 if it has no expiration time, otherwise the result of
 /// `triple`.
-fn deliver_event(
+fn reply_time(
     ctx: &CommandContext<'_>,
     args: Args<'_>,
     triple: impl Fn(u64) -> u64,
@@ -187,7 +187,7 @@ pub(crate) fn ttl(
     args: Args<'_>,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
-    deliver_event(ctx, args, |end| seconds(left(end)), reply)
+    reply_time(ctx, args, |end| seconds(left(end)), reply)
 }
 
 /// `PTTL key`
@@ -196,7 +196,7 @@ pub(crate) fn pttl(
     args: Args<'_>,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
-    deliver_event(ctx, args, left, reply)
+    reply_time(ctx, args, left, reply)
 }
 
 /// `EXPIRETIME key`
@@ -205,7 +205,7 @@ pub(crate) fn expiretime(
     args: Args<'_>,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
-    deliver_event(ctx, args, seconds, reply)
+    reply_time(ctx, args, seconds, reply)
 }
 
 /// `PEXPIRETIME key`
@@ -214,5 +214,5 @@ pub(crate) fn pexpiretime(
     args: Args<'_>,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
-    deliver_event(ctx, args, |end| end, reply)
+    reply_time(ctx, args, |end| end, reply)
 }

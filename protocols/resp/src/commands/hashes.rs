@@ -29,8 +29,8 @@ fn name_of(field: &[u8]) -> Result<&str, ErrorReply> {
     let is_right = |name: &&str| !name.is_empty() && !name.contains('\0');
     name.filter(is_right).filter(|name| name.len() <= BLOCK_NAME_BYTES_MAX).ok_or_else(|| {
         ErrorReply::new(format!(
-            "ERR a field's name has 1 to {BLOCK_NAME_BYTES_MAX} bytes of UTF-8 without a NUL: \
-             give this one such a name"
+            "ERR invalid field name: it must have 1 to {BLOCK_NAME_BYTES_MAX} bytes of UTF-8 \
+             without NUL"
         ))
     })
 }
@@ -55,7 +55,7 @@ fn check_field_count(fields: usize) -> CommandResult {
     if fields <= BLOCKS_MAX {
         return Ok(());
     }
-    Err(ErrorReply::new(format!("ERR a hash of {fields} fields: it has at most {BLOCKS_MAX}")))
+    Err(ErrorReply::new(format!("ERR {fields} fields exceed the limit of {BLOCKS_MAX} per hash")))
 }
 
 /// Resolves the key of a hash that is about to be written with these distinct fields. Rejects

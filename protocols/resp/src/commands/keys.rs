@@ -106,14 +106,12 @@ impl DeleteProgress {
                 done => return done,
             }
         }
-        let (mut rest, mut bytes_max) = (keys, PART_KEYS.min(keys.len().div_ceil(2)));
+        let (mut rest, mut limit) = (keys, PART_KEYS.min(keys.len().div_ceil(2)));
         while !rest.is_empty() {
-            let (part, others) = rest.split_at(bytes_max.min(rest.len()));
+            let (part, others) = rest.split_at(limit.min(rest.len()));
             match self.part(ctx, part) {
                 // A single key fits with the maximum number of tags.
-                Err(Error::TransactionTooLarge { .. }) if part.len() > 1 => {
-                    bytes_max = part.len() / 2
-                }
+                Err(Error::TransactionTooLarge { .. }) if part.len() > 1 => limit = part.len() / 2,
                 done => {
                     done?;
                     rest = others;
@@ -134,9 +132,9 @@ impl DeleteProgress {
         let delete = |txn: &Txn<'_>| txn.delete_all(&spots);
         self.deleted += match ctx.txn {
             None => ctx.session().transact_within(RETRY_POLICY, delete)?,
-            Some(lent) => {
+            Some(exec_txn) => {
                 let mut deleted = Ok(0);
-                lent.with(&mut |txn| deleted = delete(txn));
+                exec_txn.with(&mut |txn| deleted = delete(txn));
                 deleted?
             }
         };

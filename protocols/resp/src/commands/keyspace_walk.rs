@@ -109,10 +109,10 @@ impl KeyspaceWalk {
     pub(super) fn walk(
         &mut self,
         session: &Session,
-        bytes_max: u64,
+        limit: u64,
         mut each: impl FnMut(&NamespaceKeys, View<'_>),
     ) -> Result<bool, ErrorReply> {
-        let mut left = bytes_max;
+        let mut left = limit;
         while left > 0 {
             let Some((namespace_keys, buckets)) = self.current(session)? else { return Ok(false) };
             let part = left.min(BUCKETS_PER_LOOK);
@@ -138,12 +138,12 @@ impl KeyspaceWalk {
     pub(super) fn walk_keys(
         &mut self,
         session: &Session,
-        bytes_max: u64,
+        limit: u64,
         mut each: impl FnMut(&[u8], &View<'_>) -> Result<(), ErrorReply>,
     ) -> Result<bool, ErrorReply> {
         let (pattern, mut key_text) = (self.pattern.take(), std::mem::take(&mut self.key_text));
         let mut refused = Ok(());
-        let walked = self.walk(session, bytes_max, |namespace_keys, view| {
+        let walked = self.walk(session, limit, |namespace_keys, view| {
             if refused.is_ok()
                 && namespace_keys.write_key(view.key(), &mut key_text)
                 && matches(pattern.as_deref(), &key_text)

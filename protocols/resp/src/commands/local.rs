@@ -17,8 +17,8 @@ pub(crate) fn region(
     let user = ctx.connection.user.as_ref();
     if !user.is_some_and(|user| user.is_unrestricted()) {
         return Err(ErrorReply::fixed(
-            "NOPERM only a user who may run every command on every key and channel is given the \
-             region; ask for LOCAL RING",
+            "NOPERM LOCAL REGION requires permission for all commands, keys and channels: use \
+             LOCAL RING",
         ));
     }
     ask(ctx, LocalResource::Region)

@@ -146,18 +146,18 @@ fn subscribe_all(
     let (pubsub, connection) = (&ctx.server.pubsub, &mut *ctx.connection);
     let fresh: BTreeSet<&[u8]> =
         names.iter().filter(|name| !kind.of(connection).contains(name)).collect();
-    let bytes_max = ctx.server.settings.subscriptions_max;
-    if connection.subscription_count().saturating_add(fresh.len()) > bytes_max {
+    let limit = ctx.server.settings.subscriptions_max;
+    if connection.subscription_count().saturating_add(fresh.len()) > limit {
         return Err(ErrorReply::new(format!(
-            "ERR a client may hear {bytes_max} channels and patterns: unsubscribe from some, use a \
-             pattern, or open another connection"
+            "ERR too many subscriptions: the limit is {limit} channels and patterns per client; \
+             unsubscribe from some, use a pattern, or open another connection"
         )));
     }
     let more: usize = fresh.iter().map(|name| Subscriptions::cost(name)).sum();
     if connection.channels.bytes() + connection.patterns.bytes() + more > NAMES_BYTES_MAX {
         return Err(ErrorReply::new(format!(
-            "ERR the names that a client hears may take {NAMES_BYTES_MAX} bytes of the node: \
-             unsubscribe from some, or use a pattern"
+            "ERR subscriptions of the client exceed {NAMES_BYTES_MAX} bytes of memory: \
+             unsubscribe from some or use a pattern"
         )));
     }
     if kind == SubscriptionKind::Pattern {
@@ -170,7 +170,7 @@ fn subscribe_all(
         }
         confirm(word, Some(name), connection, reply);
     }
-    deliver_event(ctx);
+    update_client_list(ctx);
     Ok(())
 }
 
@@ -184,16 +184,16 @@ fn subscribe_patterns(
     let held = connection.patterns.len();
     if held.saturating_add(fresh.len()) > PATTERNS_MAX {
         return Err(ErrorReply::new(format!(
-            "ERR a client may hear {PATTERNS_MAX} patterns: unsubscribe from some, or subscribe to \
-             channels"
+            "ERR too many patterns: the limit is {PATTERNS_MAX} per client; unsubscribe from \
+             some or subscribe to channels"
         )));
     }
     pubsub.subscribe_patterns(fresh, held, (connection.id, &connection.mailbox)).map_err(
-        |PatternShareExceeded { heard, share }| {
+        |PatternShareExceeded { in_use, share }| {
             ErrorReply::new(format!(
-                "ERR the clients of this node hear {heard} different patterns of at most {}, and \
-                 the more they are, the fewer each may have: {share} now, and you would hear {}. \
-                 Unsubscribe from some, subscribe to channels, or to patterns that others hear",
+                "ERR too many patterns: clients of this node use {in_use} of {} patterns, which \
+                 limits each client to {share}; this client would have {}. Unsubscribe from \
+                 some, or subscribe to channels or to patterns in use",
                 pubsub::PATTERNS_MAX,
                 held + fresh.len()
             ))
@@ -230,7 +230,7 @@ fn leave(
         kind.of(connection).remove(name);
         confirm(word, Some(name), connection, reply);
     }
-    deliver_event(ctx);
+    update_client_list(ctx);
     Ok(())
 }
 
@@ -242,7 +242,7 @@ fn confirm(word: &[u8], name: Option<&[u8]>, connection: &ConnectionState, reply
 }
 
 /// Updates `CLIENT LIST`.
-pub(crate) fn deliver_event(ctx: &CommandContext<'_>) {
+pub(crate) fn update_client_list(ctx: &CommandContext<'_>) {
     let subscription_count = [ctx.connection.channels.len(), ctx.connection.patterns.len()];
     ctx.server.update_client(ctx.connection.id, |client_entry| {
         client_entry.subscription_count = subscription_count

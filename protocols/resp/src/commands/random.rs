@@ -89,8 +89,8 @@ impl RandomCount {
 /// Error of a selection that is too large.
 fn too_many() -> ErrorReply {
     ErrorReply::new(format!(
-        "ERR value is out of range: at most {PICKS_MAX} elements and {PICKED_BYTES_MAX} bytes are \
-         answered with repetition"
+        "ERR value is out of range: with repetition at most {PICKS_MAX} elements and \
+         {PICKED_BYTES_MAX} bytes are returned"
     ))
 }
 

@@ -14,8 +14,8 @@ use crate::script::Script;
 use nearstate_store::now_ms_coarse;
 
 const UNKNOWN: ErrorReply = ErrorReply::fixed(
-    "ERR this server runs no Lua: it knows the lock scripts of redis-py, ricsdl and sdlgo. Use \
-     SETIE, DELIE, or MULTI with WATCH instead",
+    "ERR unsupported script: only the lock scripts of redis-py, ricsdl and sdlgo are supported. \
+     Use SETIE, DELIE, or MULTI with WATCH",
 );
 
 /// Results of ricsdl's validity script if the lock does not exist or has another token.
@@ -129,7 +129,8 @@ impl<'a> ScriptCall<'a> {
         };
         let Some(key) = self.key.filter(|_| self.argv.len() >= wanted) else {
             return Err(ErrorReply::new(format!(
-                "ERR this script takes a key and {wanted} arguments behind it"
+                "ERR wrong number of arguments: the script requires a key and {wanted} \
+                 arguments"
             )));
         };
         let answer = match script {

@@ -274,25 +274,25 @@ fn check_publish_cost(ctx: &CommandContext<'_>, messages: Args<'_>) -> CommandRe
     let count = messages.len() / 2;
     if count > MESSAGES_MAX {
         return Err(ErrorReply::new(format!(
-            "ERR {count} messages: a command publishes at most {MESSAGES_MAX}, send several; \
-             nothing was changed and nothing sent"
+            "ERR {count} messages exceed the limit of {MESSAGES_MAX} per command: send several \
+             commands; nothing was changed or sent"
         )));
     }
     if ctx.txn.is_some() || count <= UNWEIGHED_MAX {
         return Ok(());
     }
-    let (bytes_max, mut weight) = (ctx.server.settings.exec_max, PublishCost::default());
+    let (limit, mut weight) = (ctx.server.settings.exec_max, PublishCost::default());
     // Finding the subscribers takes time as well, now and when the messages are sent.
-    let until = since_boot().saturating_add(bytes_max);
+    let until = since_boot().saturating_add(limit);
     for at in (0..messages.len()).step_by(2) {
         let (channel, payload) = (arg(messages, at), arg(messages, at + 1));
         let (subscribers, finding) = ctx.count_receivers(channel);
         weight.add(channel.len() + payload.len(), subscribers, finding);
         if weight.takes > until.saturating_sub(since_boot()) {
             return Err(ErrorReply::new(format!(
-                "ERR to send {count} messages, the first {} of them to {} hearers, would take \
-                 longer than {bytes_max:?}, and nobody else would be served: publish fewer at once, or \
-                 raise resp.exec_max; nothing was changed and nothing sent",
+                "ERR sending {count} messages, the first {} of them to {} subscribers, would \
+                 exceed the time limit of {limit:?}: publish fewer messages or raise \
+                 resp.exec_max; nothing was changed or sent",
                 weight.messages, weight.deliveries
             )));
         }

@@ -32,7 +32,7 @@ pub(crate) fn config_get(
     let lookup = args.from(2);
     if lookup.len() > PATTERNS_MAX {
         return Err(ErrorReply::new(format!(
-            "ERR CONFIG GET takes at most {PATTERNS_MAX} patterns"
+            "ERR too many patterns: CONFIG GET accepts at most {PATTERNS_MAX}"
         )));
     }
     lookup.iter().try_for_each(pattern::validate)?;
@@ -81,7 +81,7 @@ pub(super) fn settings(
         ("client-query-buffer-limit", settings.request_bytes_max.to_string()),
         ("dbfilename", file.to_owned()),
         ("dir", folder.to_owned()),
-        (NOTIFY, ctx.server.keyspace.events().deliveries()),
+        (NOTIFY, ctx.server.keyspace.events().flags()),
         ("maxmemory", seen.bytes_max.to_string()),
         ("port", settings.port.to_string()),
         ("proto-max-bulk-len", VALUE_BYTES_MAX.to_string()),

@@ -29,10 +29,10 @@ fn ordered(args: Args<'_>) -> Vec<&[u8]> {
 }
 
 /// The union of two sorted lists.
-fn merged<'m>(there: Members<'m>, new: &[&'m [u8]]) -> Vec<&'m [u8]> {
-    let mut all = Vec::with_capacity(there.len() + new.len());
+fn merged<'m>(members: Members<'m>, new: &[&'m [u8]]) -> Vec<&'m [u8]> {
+    let mut all = Vec::with_capacity(members.len() + new.len());
     let mut new = new.iter().copied().peekable();
-    for member in there {
+    for member in members {
         while let Some(before) = new.next_if(|new| *new < member) {
             all.push(before);
         }
@@ -81,11 +81,11 @@ fn add(
     found: Option<&RecordRef<'_>>,
     given: &[&[u8]],
 ) -> Result<usize, ChangeError> {
-    let there = members(found)?;
-    let new: Vec<&[u8]> = given.iter().copied().filter(|given| !there.contains(given)).collect();
+    let members = members(found)?;
+    let new: Vec<&[u8]> = given.iter().copied().filter(|given| !members.contains(given)).collect();
     if !new.is_empty() {
         let kept = found.map(KeptMetadata::of).unwrap_or_default();
-        put_set(change.txn, resolved, &merged(there, &new), &kept)?;
+        put_set(change.txn, resolved, &merged(members, &new), &kept)?;
     }
     Ok(new.len())
 }
@@ -113,11 +113,11 @@ fn remove(
     found: &RecordRef<'_>,
     given: &[&[u8]],
 ) -> Result<usize, ChangeError> {
-    let there = found.members()?;
-    let gone = given.iter().filter(|given| there.contains(given)).count();
+    let members = found.members()?;
+    let gone = given.iter().filter(|given| members.contains(given)).count();
     if gone > 0 {
         let rest: Vec<&[u8]> =
-            there.filter(|member| given.binary_search(member).is_err()).collect();
+            members.filter(|member| given.binary_search(member).is_err()).collect();
         put_rest(change, resolved, found, &rest)?;
     }
     Ok(gone)
@@ -130,9 +130,9 @@ pub(crate) fn smembers(
     reply: &mut Reply<'_>,
 ) -> CommandResult {
     let found = ctx.read(arg(args, 1))?;
-    let there = members(found.as_ref())?;
-    reply.set(there.len());
-    there.for_each(|member| reply.bulk(member));
+    let members = members(found.as_ref())?;
+    reply.set(members.len());
+    members.for_each(|member| reply.bulk(member));
     Ok(())
 }
 
@@ -154,10 +154,10 @@ pub(crate) fn smismember(
     reply: &mut Reply<'_>,
 ) -> CommandResult {
     let found = ctx.read(arg(args, 1))?;
-    let there = members(found.as_ref())?;
+    let members = members(found.as_ref())?;
     let lookup = args.from(2);
     reply.array(lookup.len());
-    lookup.iter().for_each(|member| reply.int(there.contains(member).into()));
+    lookup.iter().for_each(|member| reply.int(members.contains(member).into()));
     Ok(())
 }
 
@@ -185,8 +185,8 @@ pub(crate) fn spop(
         None => None,
         Some(text) => {
             let count = integer(text).and_then(|count| usize::try_from(count).ok());
-            let refusal = ErrorReply::fixed("ERR value is out of range, must be positive");
-            Some(count.ok_or(refusal)?)
+            let error = ErrorReply::fixed("ERR value is out of range, must be positive");
+            Some(count.ok_or(error)?)
         }
     };
     let begun = reply.mark();
@@ -194,21 +194,21 @@ pub(crate) fn spop(
         reply.rewind(begun);
         let resolved = change.records.resolve(arg(args, 1))?;
         let found = resolved.map(|resolved| change.read_at(resolved)).transpose()?.flatten();
-        let there = members(found.as_ref())?;
-        let mut places = sample(there.len(), count.unwrap_or(1));
+        let members = members(found.as_ref())?;
+        let mut places = sample(members.len(), count.unwrap_or(1));
         if count.is_some() {
             reply.set(places.len());
         } else if places.is_empty() {
             reply.nil();
         }
         for place in &places {
-            reply.bulk(there.at(*place).unwrap_or_default());
+            reply.bulk(members.at(*place).unwrap_or_default());
         }
         places.sort_unstable();
         if let (Some(resolved), Some(found), false) = (resolved, &found, places.is_empty()) {
-            let rest: Vec<&[u8]> = (0..there.len())
+            let rest: Vec<&[u8]> = (0..members.len())
                 .filter(|place| places.binary_search(place).is_err())
-                .filter_map(|place| there.at(place))
+                .filter_map(|place| members.at(place))
                 .collect();
             put_rest(change, resolved, found, &rest)?;
         }
@@ -227,16 +227,16 @@ pub(crate) fn srandmember(
     }
     let wanted = args.get(2).map(RandomCount::read).transpose()?;
     let found = ctx.read(arg(args, 1))?;
-    let there = members(found.as_ref())?;
+    let members = members(found.as_ref())?;
     let Some(wanted) = wanted else {
-        reply.bulk_or_nil(there.at(below(there.len())));
+        reply.bulk_or_nil(members.at(below(members.len())));
         return Ok(());
     };
-    let places = wanted.places(there.len())?;
+    let places = wanted.places(members.len())?;
     let begun = reply.mark();
     reply.array(places.len());
     for place in places {
-        reply.bulk(there.at(place).unwrap_or_default());
+        reply.bulk(members.at(place).unwrap_or_default());
         if wanted.allows_repeats() {
             bounded(reply.written(begun))?;
         }
@@ -329,7 +329,7 @@ fn combine(
     })
 }
 
-fn deliver_event(
+fn reply_operation(
     ctx: &CommandContext<'_>,
     keys: Args<'_>,
     algebra: SetOperation,
@@ -354,7 +354,7 @@ pub(crate) fn sinter(
     args: Args<'_>,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
-    deliver_event(ctx, args.from(1), SetOperation::Intersection, reply)
+    reply_operation(ctx, args.from(1), SetOperation::Intersection, reply)
 }
 
 /// `SUNION key [key ...]`
@@ -363,7 +363,7 @@ pub(crate) fn sunion(
     args: Args<'_>,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
-    deliver_event(ctx, args.from(1), SetOperation::Union, reply)
+    reply_operation(ctx, args.from(1), SetOperation::Union, reply)
 }
 
 /// `SDIFF key [key ...]`
@@ -372,7 +372,7 @@ pub(crate) fn sdiff(
     args: Args<'_>,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
-    deliver_event(ctx, args.from(1), SetOperation::Difference, reply)
+    reply_operation(ctx, args.from(1), SetOperation::Difference, reply)
 }
 
 /// `SINTERCARD numkeys key [key ...] [LIMIT limit]`
@@ -395,8 +395,8 @@ pub(crate) fn sintercard(
             return Err(ErrorReply::SYNTAX);
         };
         let number = integer(number).and_then(|number| usize::try_from(number).ok());
-        let refusal = ErrorReply::fixed("ERR LIMIT can't be negative");
-        limit = Some(number.ok_or(refusal)?).filter(|limit| *limit > 0).unwrap_or(usize::MAX);
+        let error = ErrorReply::fixed("ERR LIMIT can't be negative");
+        limit = Some(number.ok_or(error)?).filter(|limit| *limit > 0).unwrap_or(usize::MAX);
         rest = rest.from(2);
     }
     let mut count = 0;
@@ -422,10 +422,10 @@ pub(crate) fn sscan(
         scan_options::write_single_page(reply, |_| 0);
         return Ok(());
     };
-    let there = found.members()?;
+    let members = found.members()?;
     let options = ScanOptions::read(args.from(3), false)?;
     scan_options::write_single_page(reply, |reply| {
-        let chosen = there.filter(|member| options.matches(member));
+        let chosen = members.filter(|member| options.matches(member));
         chosen.map(|member| reply.bulk(member)).count()
     });
     Ok(())

@@ -106,7 +106,7 @@ impl<'a> ExpiryOption<'a> {
     /// Reads a unit and its number. Returns false for another word or a second unit.
     fn take(&mut self, option: &[u8], number: Option<&'a [u8]>) -> bool {
         let (Some(unit), Some(number)) = (ExpiryUnit::of(option), number) else { return false };
-        if self.0.is_some_and(|(said, _)| said != unit) {
+        if self.0.is_some_and(|(given, _)| given != unit) {
             return false;
         }
         self.0 = Some((unit, number));

@@ -56,12 +56,12 @@ const ENTRIES_MAX: u64 = 16_384;
 const COLLECTED_MAX: usize = 512;
 
 const NO_NAMESPACE: ErrorReply = ErrorReply::fixed(
-    "ERR tags belong to one namespace: say it as the pattern of all of its keys, {ns},*; ns has 1 \
-     to 255 bytes of UTF-8 without { } , and NUL",
+    "ERR invalid namespace pattern: write {ns},* where ns has 1 to 255 bytes of UTF-8 without { \
+     } , and NUL",
 );
 const NO_TAGS: ErrorReply = ErrorReply::fixed(
-    "ERR a key that names no namespace has no tags: call it {ns},key, where ns has 1 to 255 bytes \
-     of UTF-8 without { } , and NUL, and declare the tags, TAG DECLARE {ns},* tag",
+    "ERR a key without a namespace cannot have tags: name it {ns},key, where ns has 1 to 255 \
+     bytes of UTF-8 without { } , and NUL, and declare its tags with TAG DECLARE {ns},* tag",
 );
 const _: () = assert!(NAMESPACE_NAME_BYTES_MAX == 255, "the texts above say it");
 
@@ -81,31 +81,31 @@ fn namespace_of(pattern: &[u8]) -> Result<&str, ErrorReply> {
 #[cold]
 fn unsayable(namespace: &str) -> ErrorReply {
     ErrorReply::new(format!(
-        "ERR the namespace '{namespace}' can have no tags: in a pattern its * ? [ or \\ stands for \
-         other letters; take a namespace whose name has none of them"
+        "ERR namespace '{namespace}' cannot have tags: its name contains * ? [ or \\, which are \
+         special in patterns; use another namespace"
     ))
 }
 
 /// A valid name of a tag.
-fn tag_name(said: &[u8]) -> Result<&str, ErrorReply> {
+fn tag_name(given: &[u8]) -> Result<&str, ErrorReply> {
     let is_right =
         |name: &&str| (1..=TAG_NAME_BYTES_MAX).contains(&name.len()) && !name.contains('\0');
-    str::from_utf8(said).ok().filter(is_right).ok_or_else(|| {
+    str::from_utf8(given).ok().filter(is_right).ok_or_else(|| {
         ErrorReply::new(format!(
-            "ERR a tag's name has 1 to {TAG_NAME_BYTES_MAX} bytes of UTF-8 without a NUL: give \
-             this one such a name"
+            "ERR invalid tag name: it must have 1 to {TAG_NAME_BYTES_MAX} bytes of UTF-8 \
+             without NUL"
         ))
     })
 }
 
-fn value_of(said: &[u8]) -> Result<&[u8], ErrorReply> {
-    if said.len() <= TAG_VALUE_BYTES_MAX {
-        return Ok(said);
+fn value_of(given: &[u8]) -> Result<&[u8], ErrorReply> {
+    if given.len() <= TAG_VALUE_BYTES_MAX {
+        return Ok(given);
     }
     Err(ErrorReply::new(format!(
-        "ERR a tag's value of {} bytes: it has at most {TAG_VALUE_BYTES_MAX}, take a digest of a \
-         longer one",
-        said.len()
+        "ERR tag value of {} bytes is too long: the limit is {TAG_VALUE_BYTES_MAX}; use a \
+         digest of the value",
+        given.len()
     )))
 }
 
@@ -117,8 +117,8 @@ fn counted(args: Args<'_>, at: usize) -> Result<(Args<'_>, Args<'_>), ErrorReply
     let words = count.saturating_mul(2);
     if behind.len() < words {
         return Err(ErrorReply::new(format!(
-            "ERR {count} pairs were announced, and {} words follow: give a name and a value for \
-             each",
+            "ERR wrong number of arguments: {count} pairs of name and value expected, {} \
+             arguments given",
             behind.len()
         )));
     }
@@ -129,8 +129,8 @@ fn tags_of(pairs: Args<'_>) -> Result<Vec<TagValue<'_>>, ErrorReply> {
     let count = pairs.len() / 2;
     if count > TAGS_MAX {
         return Err(ErrorReply::new(format!(
-            "ERR {count} tags: a record has at most {TAGS_MAX}; put what is not searched for into \
-             the value"
+            "ERR {count} tags exceed the limit of {TAGS_MAX} per record: store data that is not \
+             searched in the value"
         )));
     }
     let at = (0..pairs.len()).step_by(2);
@@ -166,8 +166,7 @@ fn undeclared(namespace: &str, tag: &str) -> ErrorReply {
         return unsayable(namespace);
     }
     ErrorReply::new(format!(
-        "ERR the namespace has no tag '{tag}': declare it first, TAG DECLARE {{{namespace}}},* \
-         {tag}"
+        "ERR tag '{tag}' is not declared: send TAG DECLARE {{{namespace}}},* {tag} first"
     ))
 }
 
@@ -182,7 +181,7 @@ enum WriteCondition {
 impl WriteCondition {
     fn read(options: Args<'_>) -> Result<Self, ErrorReply> {
         let is = |word: &str| {
-            options.get(0).is_some_and(|said| said.eq_ignore_ascii_case(word.as_bytes()))
+            options.get(0).is_some_and(|given| given.eq_ignore_ascii_case(word.as_bytes()))
         };
         match options.len() {
             0 => Ok(Self::Always),
@@ -249,14 +248,14 @@ impl DeclareTagTask {
         let is_open =
             |tag: &nearstate_store::Tag| tag.name == self.name && tag.state == TagState::Building;
         let is_begun = session.tags(self.namespace).is_ok_and(|tags| tags.iter().any(is_open));
-        let refusal = ErrorReply::from(error);
+        let error = ErrorReply::from(error);
         if is_begun {
-            return refusal.half_way(
+            return error.half_way(
                 "the tag is there, but not all records are entered: send TAG DECLARE again, and \
                  they will be; until then nothing is found by it",
             );
         }
-        refusal
+        error
     }
 }
 
@@ -336,7 +335,10 @@ pub(crate) fn hset(
 ) -> CommandResult {
     let (given, rest) = counted(args, 3)?;
     if given.is_empty() {
-        return Err(ErrorReply::fixed("ERR no field is set: TAG CHANGE changes the tags alone"));
+        return Err(ErrorReply::fixed(
+            "ERR no fields given: use TAG CHANGE to change only the \
+                                      tags",
+        ));
     }
     let (given_tags, options) = counted(rest, 0)?;
     let (tags, when) = (tags_of(given_tags)?, WriteCondition::read(options)?);
@@ -436,7 +438,7 @@ impl<'a> TagQuery<'a> {
     }
 
     /// A key as clients write it.
-    fn said(&self, key: &[u8]) -> Vec<u8> {
+    fn client_key(&self, key: &[u8]) -> Vec<u8> {
         [self.prefix, key].concat()
     }
 
@@ -446,14 +448,14 @@ impl<'a> TagQuery<'a> {
         ctx: &CommandContext<'_>,
         read: impl Fn(&[u8], &RecordRef<'_>) -> Result<T, ErrorReply>,
     ) -> Result<Option<T>, ErrorReply> {
-        let Some(lent) = ctx.txn else {
+        let Some(exec_txn) = ctx.txn else {
             let view = ctx.session().find(self.namespace, self.tag, self.value)?;
             let Some(view) = view else { return Ok(None) };
             let key = view.key().to_vec();
             return read(&key, &RecordRef::View(view)).map(Some);
         };
         let mut heard = Ok(None);
-        lent.with(&mut |txn| {
+        exec_txn.with(&mut |txn| {
             heard = match txn.find(self.namespace, self.tag, self.value) {
                 Ok(Some((key, record))) => read(&key, &RecordRef::Record(record)).map(Some),
                 Ok(None) => Ok(None),
@@ -477,7 +479,7 @@ pub(crate) fn find(
         let mut reply = reply.borrow_mut();
         reply.rewind(mark);
         reply.array(2);
-        reply.bulk(&query.said(key));
+        reply.bulk(&query.client_key(key));
         write_record(found, lookup, &mut reply)
     })?;
     ctx.records.count_lookup(found.is_some());
@@ -522,13 +524,13 @@ pub(crate) fn keys(
     args: Args<'_>,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
-    let bytes_max = match args.len() {
+    let limit = match args.len() {
         5 => None,
         7 if arg(args, 5).eq_ignore_ascii_case(b"count") => {
             let count = integer(arg(args, 6)).and_then(|count| usize::try_from(count).ok());
             let count = count.filter(|count| (1..=KEYS_MAX).contains(count));
             Some(count.ok_or_else(|| {
-                ErrorReply::new(format!("ERR a count of keys is 1 to {KEYS_MAX}: give such a one"))
+                ErrorReply::new(format!("ERR invalid COUNT: it must be between 1 and {KEYS_MAX}"))
             })?)
         }
         _ => return Err(ErrorReply::SYNTAX),
@@ -536,9 +538,9 @@ pub(crate) fn keys(
     let query = TagQuery::of(ctx, args)?;
     let mut found: Vec<Vec<u8>> = Vec::new();
     // One more than the limit shows that there are more.
-    let enough = bytes_max.unwrap_or(KEYS_MAX + 1);
+    let enough = limit.unwrap_or(KEYS_MAX + 1);
     let mut note = |key: &[u8]| {
-        found.push(query.said(key));
+        found.push(query.client_key(key));
         found.len() < enough
     };
     let values = Values::Equal(query.value);
@@ -550,14 +552,14 @@ pub(crate) fn keys(
                 // Failures of the collection are reported by later writes.
                 let _ = ctx.session().collect_expired(COLLECTED_MAX);
                 return Err(ErrorReply::new(format!(
-                    "BUSY of more than {ENTRIES_MAX} records that had this value most have ended, \
-                     and are still being collected: ask again"
+                    "BUSY most of more than {ENTRIES_MAX} records with this value have expired \
+                     and are being collected: repeat the command"
                 )));
             }
         }
-        Some(lent) => {
+        Some(exec_txn) => {
             let mut done = Ok(());
-            lent.with(&mut |txn| {
+            exec_txn.with(&mut |txn| {
                 done = txn.find_all(query.namespace, query.tag, values, &mut note);
             });
             done?;
@@ -565,8 +567,8 @@ pub(crate) fn keys(
     }
     if found.len() > KEYS_MAX {
         return Err(ErrorReply::new(format!(
-            "ERR more than {KEYS_MAX} records have this value: ask for some with COUNT, or let a \
-             process on the node's host find them"
+            "ERR more than {KEYS_MAX} records have this value: use COUNT, or search from a \
+             process on the node's host"
         )));
     }
     reply.array(found.len());
@@ -588,8 +590,8 @@ pub(crate) fn watch(
     }
     let query = TagQuery::of(ctx, args)?;
     check_watched(ctx.connection, 2)?;
-    let seen = query.find(ctx, |key, found| Ok((query.said(key), found.version())))?;
-    let (key, version) = seen.unwrap_or_else(|| (query.said(b""), None));
+    let seen = query.find(ctx, |key, found| Ok((query.client_key(key), found.version())))?;
+    let (key, version) = seen.unwrap_or_else(|| (query.client_key(b""), None));
     let (name, value) = (query.tag.to_owned(), query.value.to_vec());
     ctx.connection.watched.add_tag(WatchedTag { name, value, key, version });
     ctx.session().whole()?;

@@ -98,8 +98,8 @@ pub(super) fn check_watched(connection: &ConnectionState, more: usize) -> Comman
 #[cold]
 fn too_many_watched() -> ErrorReply {
     ErrorReply::new(format!(
-        "ERR a client watches at most {TRANSACTION_RECORDS_MAX} keys, as many as a transaction \
-         takes (a value of a tag counts twice): UNWATCH, and watch fewer"
+        "ERR too many watched keys: a transaction holds at most {TRANSACTION_RECORDS_MAX} (a \
+         tag value counts as two); send UNWATCH and watch fewer keys"
     ))
 }
 
@@ -174,8 +174,8 @@ impl ExecRun {
                 {
                     // Checked before the commit, which cannot be undone.
                     ExecEnd::Whole => return session.whole(),
-                    ExecEnd::Partial(place, refusal) => cut = Some((Some(place), refusal)),
-                    ExecEnd::Stopped(refusal) => cut = Some((None, refusal)),
+                    ExecEnd::Partial(place, error) => cut = Some((Some(place), error)),
+                    ExecEnd::Stopped(error) => cut = Some((None, error)),
                 }
                 // Ends the transaction; the text is not used.
                 Err(Error::BadArgument { detail: String::new() })
@@ -183,10 +183,10 @@ impl ExecRun {
             match (done, cut) {
                 (Ok(()), _) => return Ok(()),
                 (Err(error), None) => return Err(error.into()),
-                (Err(_), Some((Some(place), refusal))) if self.refused.len() < HALF_DONE_MAX => {
-                    self.refused.insert(place, refusal);
+                (Err(_), Some((Some(place), error))) if self.refused.len() < HALF_DONE_MAX => {
+                    self.refused.insert(place, error);
                 }
-                (Err(_), Some((_, refusal))) => return Err(refusal),
+                (Err(_), Some((_, error))) => return Err(error),
             }
         }
     }
@@ -195,18 +195,18 @@ impl ExecRun {
     fn run(
         &self,
         ctx: &mut CommandContext<'_>,
-        lent: &DeadlineTxn<'_, '_>,
+        exec_txn: &DeadlineTxn<'_, '_>,
         reply: &mut Reply<'_>,
     ) -> Stored<ExecEnd> {
-        let txn = lent.txn;
+        let txn = exec_txn.txn;
         let commands = ctx.table.commands();
         let is_writing = self.queue.requests.iter().any(|(number, _)| {
             let command = commands.get(usize::from(*number));
             command.is_some_and(|command| command.flags.has(CommandFlags::WRITE))
         });
         if self.watched.records() > 0 {
-            let stands = self.stands(ctx.records, lent, is_writing)?;
-            if let Some(why) = validate(ctx, lent, reply) {
+            let stands = self.stands(ctx.records, exec_txn, is_writing)?;
+            if let Some(why) = validate(ctx, exec_txn, reply) {
                 return Ok(ExecEnd::Stopped(why));
             }
             if !stands {
@@ -219,21 +219,21 @@ impl ExecRun {
             let Some(command) = commands.get(usize::from(*number)) else { continue };
             let (mark, changes) = (reply.mark(), txn.changes());
             let done = match self.refused.get(&place) {
-                Some(refusal) => Err(refusal.clone()),
-                None => run_one(ctx, (command, kept.args()), lent, reply),
+                Some(error) => Err(error.clone()),
+                None => run_one(ctx, (command, kept.args()), exec_txn, reply),
             };
-            if let Some(why) = validate(ctx, lent, reply) {
+            if let Some(why) = validate(ctx, exec_txn, reply) {
                 return Ok(ExecEnd::Stopped(why));
             }
-            let Err(refusal) = done else { continue };
-            if refusal.is_conflict() {
+            let Err(error) = done else { continue };
+            if error.is_conflict() {
                 return Err(Error::Conflict { detail: "what a command had read".to_owned() });
             }
             if txn.changes() != changes {
-                return Ok(ExecEnd::Partial(place, refusal));
+                return Ok(ExecEnd::Partial(place, error));
             }
             reply.rewind(mark);
-            reply.error(refusal.text());
+            reply.error(error.text());
         }
         Ok(ExecEnd::Whole)
     }
@@ -242,14 +242,14 @@ impl ExecRun {
     fn stands(
         &self,
         records: &Records,
-        lent: &DeadlineTxn<'_, '_>,
+        exec_txn: &DeadlineTxn<'_, '_>,
         is_writing: bool,
     ) -> Stored<bool> {
         for tag in self.watched.tags() {
-            if !tag_stands(records, lent.txn, tag)? {
+            if !tag_stands(records, exec_txn.txn, tag)? {
                 return Ok(false);
             }
-            if lent.is_late() {
+            if exec_txn.is_late() {
                 return Ok(true);
             }
         }
@@ -263,14 +263,14 @@ impl ExecRun {
             };
             let version = match resolved {
                 Some(ResolvedKey { namespace, key }) => {
-                    lent.txn.get(namespace, key)?.and_then(|record| record.version())
+                    exec_txn.txn.get(namespace, key)?.and_then(|record| record.version())
                 }
                 None => None,
             };
             if version != seen {
                 return Ok(false);
             }
-            if lent.is_late() {
+            if exec_txn.is_late() {
                 return Ok(true);
             }
         }
@@ -291,27 +291,31 @@ fn tag_stands(records: &Records, txn: &Txn<'_>, tag: &WatchedTag) -> Stored<bool
 }
 
 /// The reason to stop the commands here, if there is one.
-fn validate(ctx: &CommandContext<'_>, lent: &dyn ExecTxn, reply: &Reply<'_>) -> Option<ErrorReply> {
+fn validate(
+    ctx: &CommandContext<'_>,
+    exec_txn: &dyn ExecTxn,
+    reply: &Reply<'_>,
+) -> Option<ErrorReply> {
     if reply.is_over() {
         return Some(ErrorReply::new(format!(
-            "EXECABORT the answers have more than {} bytes: ask for less at once, or raise \
+            "EXECABORT replies exceed {} bytes: request less at once or raise \
              limits.output_bytes_max; nothing was changed",
             reply.bytes_max()
         )));
     }
-    let (bytes_max, rest) = (ctx.server.settings.exec_max, lent.left());
+    let (limit, rest) = (ctx.server.settings.exec_max, exec_txn.left());
     if rest.is_zero() {
         return Some(ErrorReply::new(format!(
-            "EXECABORT the commands took longer than {bytes_max:?}, and nobody else was served: send \
-             fewer, walk outside of MULTI, or raise resp.exec_max; nothing was changed"
+            "EXECABORT commands exceed the time limit of {limit:?}: queue fewer commands, scan \
+             keys outside MULTI, or raise resp.exec_max; nothing was changed"
         )));
     }
     let weight = ctx.connection.deferred_messages.weight;
     (weight.takes > rest).then(|| {
         ErrorReply::new(format!(
-            "EXECABORT with {} messages for {} hearers it would take longer than {bytes_max:?}, and \
-             nobody else would be served: publish fewer at once, or outside of MULTI, or raise \
-             resp.exec_max; nothing was changed and nothing sent",
+            "EXECABORT sending {} messages to {} subscribers would exceed the time limit of \
+             {limit:?}: publish fewer messages, publish outside MULTI, or raise resp.exec_max; \
+             nothing was changed or sent",
             weight.messages, weight.deliveries
         ))
     })
@@ -341,7 +345,7 @@ fn run_one(
     if command.flags.has(CommandFlags::WRITE) {
         let name = command.name.to_ascii_uppercase();
         return Err(ErrorReply::new(format!(
-            "ERR {name} walks over all keys and cannot be a part of a transaction: send it alone"
+            "ERR {name} scans all keys and is not allowed between MULTI and EXEC: send it alone"
         )));
     }
     while work.step(ctx.records, ctx.server, reply)? == TaskProgress::More {

@@ -113,7 +113,7 @@ fn a_bulk_of_512_mb_without_a_body_is_refused_or_costs_nothing() {
     let mut stream = usual.tcp();
     stream.write_all(HUGE).unwrap();
     let said = all_of(&mut stream);
-    assert!(said.starts_with(b"-ERR RespVersion error: invalid bulk length"), "{said:?}");
+    assert!(said.starts_with(b"-ERR Protocol error: invalid bulk length"), "{said:?}");
     usual.is_as_before(LEFT_OVER);
     drop(usual);
 

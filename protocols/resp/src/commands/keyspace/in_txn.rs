@@ -117,8 +117,8 @@ pub(super) fn delete_all(
     })?;
     if count > DELETED_MAX {
         return Err(ErrorReply::new(format!(
-            "ERR {count} keys: between MULTI and EXEC at most {DELETED_MAX} are deleted together; \
-             send FLUSHALL alone"
+            "ERR {count} keys exceed the limit of {DELETED_MAX} for FLUSHALL between MULTI and \
+             EXEC: send FLUSHALL alone"
         )));
     }
     ctx.change(|change| {

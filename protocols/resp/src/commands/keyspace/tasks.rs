@@ -125,9 +125,9 @@ impl ScanTask {
             return Ok(None);
         };
         // A bucket has three to four records.
-        let bytes_max = (self.records_left / 4).clamp(1, BUCKETS_PER_LOOK);
+        let limit = (self.records_left / 4).clamp(1, BUCKETS_PER_LOOK);
         let mut looked = 0;
-        let next = session.walk_part(namespace_keys.namespace, self.bucket, bytes_max, |view| {
+        let next = session.walk_part(namespace_keys.namespace, self.bucket, limit, |view| {
             looked += 1;
             let is_form =
                 |form: &Vec<u8>| type_name(view.form()).as_bytes().eq_ignore_ascii_case(form);
@@ -145,9 +145,9 @@ impl ScanTask {
             None => (self.namespace_keys + 1, 0),
         };
         self.records_left = self.records_left.saturating_sub(looked);
-        self.buckets_left = self.buckets_left.saturating_sub(bytes_max);
+        self.buckets_left = self.buckets_left.saturating_sub(limit);
         let is_enough = self.records_left == 0 || self.buckets_left == 0;
-        Ok((!is_enough && self.namespace_keys < self.namespaces.len()).then_some(bytes_max))
+        Ok((!is_enough && self.namespace_keys < self.namespaces.len()).then_some(limit))
     }
 
     /// Cursor of the next call; 0 at the end.

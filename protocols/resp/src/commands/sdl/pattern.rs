@@ -20,8 +20,8 @@ use nearstate_store::{Form, Kind, Txn};
 use std::collections::{BTreeMap, BTreeSet};
 
 const TOO_MANY: ErrorReply = ErrorReply::fixed(
-    "ERR more than 4096 keys match, more than one transaction takes: use a narrower pattern, \
-     NGET.NOATOMIC, or KEYS and DEL in parts",
+    "ERR more than 4096 keys match, the limit of a transaction: use a narrower pattern, \
+     NGET.NOATOMIC, or KEYS and several DEL",
 );
 const _: () = assert!(TRANSACTION_RECORDS_MAX == 4096, "the text above says it");
 
@@ -29,7 +29,7 @@ const _: () = assert!(TRANSACTION_RECORDS_MAX == 4096, "the text above says it")
 const ANSWER_BYTES_MAX: usize = TRANSACTION_BYTES_MAX;
 
 const TOO_LARGE: ErrorReply = ErrorReply::fixed(
-    "ERR the keys and values that match have more than 256 MiB: use a narrower pattern, or SCAN",
+    "ERR matching keys and values exceed 256 MiB: use a narrower pattern or SCAN",
 );
 const _: () = assert!(ANSWER_BYTES_MAX == 256 << 20, "the text above says it");
 
@@ -90,7 +90,7 @@ fn begin(
 ) -> CommandResult {
     let path = path(ctx, pattern)?;
     let mut gather = PatternTxnTask { path, keys: BTreeSet::new(), bytes: 0, action };
-    let Some(lent) = ctx.txn else {
+    let Some(exec_txn) = ctx.txn else {
         ctx.connection.task = Some(Box::new(gather));
         return Ok(());
     };
@@ -98,7 +98,7 @@ fn begin(
         ctx.check_deadline()?;
     }
     let mut done: Stored<PatternResult> = Ok(PatternResult::default());
-    lent.with(&mut |txn| done = gather.carry_out(ctx.records, txn));
+    exec_txn.with(&mut |txn| done = gather.carry_out(ctx.records, txn));
     done?.answer(action, reply)
 }
 
