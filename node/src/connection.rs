@@ -1,17 +1,40 @@
-//! One client's connection: bytes in, bytes out, bounds. A task of its core for as long as it
-//! lasts.
+//! One client's connection: reads requests, lets the handler answer them, writes the replies, and
+//! enforces the limits. A task of its core for as long as the connection lasts.
+//!
+//! A connection is in one [`ConnectionPhase`]. In every phase it first writes its output, and then
+//! does what the phase says:
 //!
 //! ```text
-//!      +------------------------------- all sent -------------------------------+
-//!      v                                                                        |
-//!   what happens by itself -> the input that is left, or a read -> hear -> send -+
-//!      |                         |                                         |
-//!   Work: again, as background   nothing there: wait for the client        client does not read:
-//!   work, until Listen           (in mid-request with a time-out)          wait, read nothing more
+//! phase                action                                    transitions
+//! Reading              poll the handler, then handle buffered    work_started => Working
+//!                      input, then read                          descriptors_requested
+//!                                                                  => SendingDescriptors
+//!                                                                close_requested => Closing
+//! Working              poll the handler, as background work      work_finished => Reading
+//!                                                                descriptors_requested,
+//!                                                                close_requested
+//! SendingDescriptors   send one reply with descriptors           descriptors_finished => Reading
+//! Closing              shut the write side down                  shutdown_sent => Lingering
+//! Lingering            discard input                             (ends)
 //! ```
 //!
-//! A read takes what has come, 64 KB at most, into memory of the core; so a connection that waits
-//! for its client keeps no buffer. All answers to it leave in one write.
+//! A limit that is exceeded (`limit_exceeded`) leads from each of the first three phases to
+//! Closing, with an error reply as the last output. The connection ends with a [`ConnectionEnd`]:
+//!
+//! - `Closed` in any phase, when the client closes its side or the stream fails; in Reading also
+//!   when the node drains and the connection is idle; in Lingering after [`LINGER`].
+//! - `SlowReader` in any phase, when the client reads nothing for `unread_max`, or the output
+//!   exceeds its limit.
+//! - `RequestTimeout` in Reading, when an incomplete request lasts longer than its time limit.
+//!
+//! While the client does not read, the connection reads nothing either. In Reading the handler is
+//! polled nevertheless, so that messages of other clients are delivered up to the limit.
+//!
+//! A read takes at most 64 KiB into memory of the core, so an idle connection owns no buffer. All
+//! replies to a read are written together.
+
+mod buffers;
+mod phase;
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -19,308 +42,336 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use nearstate_local_transport::LocalResource;
-use nearstate_model::Error;
+use nearstate_model::{Error, Result, invariant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::endpoint_context::{EndpointContext, READ_BYTES};
 use crate::executor::{Sleep, TaskClass, become_class, is_due, sleep};
 use crate::local_stream::{DescriptorReply, LocalStream};
 use crate::protocol::{
-    CloseReason, ConnectionHandler, ForcedClose, LimitExceeded, NextAction,
+    CloseReason, ConnectionHandler, Consumed, ForcedClose, LimitExceeded, NextAction,
     OUTPUT_HIGH_WATER_BYTES, Peer,
 };
+use buffers::{InputBuffer, OutputBuffer, RequestTimer};
+use phase::ConnectionPhase;
 
-/// How long a connection that we close waits for the client to close its side, so that the last
-/// answer arrives. Bytes that nobody has read would make the kernel cut the connection and drop
-/// the answer with it.
+/// How long a connection lingers after the node shut its side down: long enough for the last reply
+/// to arrive.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Why a connection is over.
+/// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    /// Client or handler have closed it, or the socket has failed.
-    Over,
-    /// The client did not read.
-    Slow,
-    /// The client did not finish a request.
-    HalfSent,
-}
-
-/// A request that is not whole yet.
-struct Half {
-    since: u64,
-    alarm: Sleep,
+enum ConnectionEnd {
+    /// The client or the handler closed it, or the stream failed.
+    Closed,
+    /// The client did not read its replies.
+    SlowReader,
+    /// The client did not complete a request in time.
+    RequestTimeout,
 }
 
 struct Connection<S> {
     stream: S,
-    /// The stream, if it can give a client what is near.
-    near: fn(&mut S) -> Option<&mut LocalStream>,
-    /// What the client has asked for and is about to be given.
-    reply: Option<(Vec<u8>, DescriptorReply)>,
+    /// The stream as one that can carry descriptors, if it can.
+    local: fn(&mut S) -> Option<&mut LocalStream>,
     handler: Box<dyn ConnectionHandler>,
     endpoint: Rc<EndpointContext>,
-    then: NextAction,
-    /// What has come and was not taken, from `taken` on.
-    input: Vec<u8>,
-    taken: usize,
-    /// The handler took something and left something: ask it again.
-    is_to_hear: bool,
-    /// Answers, from `sent` on not sent yet.
-    output: Vec<u8>,
-    sent: usize,
-    /// Bytes that the stream itself may still hold: TLS does.
-    unflushed: usize,
-    /// When the answers that are not sent yet were asked for; 0 if nobody did.
-    asked_at: u64,
-    half: Option<Half>,
-    /// Set while the client does not read, or before we close.
-    retry_policy: Option<Sleep>,
-    is_lingering: bool,
-    /// Set when the client was refused.
-    refused: Option<CloseReason>,
-    /// More answers are waiting than may.
-    is_flooded: bool,
-    /// Bytes that the core has noted for this connection.
-    kept: usize,
+    phase: ConnectionPhase,
+    input: InputBuffer,
+    output: OutputBuffer,
+    /// The reply of phase SendingDescriptors, once the handler has made it.
+    descriptor_reply: Option<(Vec<u8>, DescriptorReply)>,
+    /// The timer of the phases Closing and Lingering.
+    close_timer: Option<Sleep>,
+    /// The limit that the client exceeded, to be reported at the end.
+    close_reason: Option<CloseReason>,
+    /// The bytes of this connection in the core's total.
+    bytes_buffered: usize,
 }
 
-/// Serves a client until one of both has enough.
+/// Serves a client until the connection ends.
 pub(crate) async fn serve<S>(endpoint: Rc<EndpointContext>, stream: S, peer: Peer)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    serve_over(endpoint, stream, peer, |_| None).await;
+    serve_stream(endpoint, stream, peer, |_| None).await;
 }
 
-/// The same, for one that may come near.
-pub(crate) async fn serve_near(endpoint: Rc<EndpointContext>, line: LocalStream, peer: Peer) {
-    serve_over(endpoint, line, peer, |line| Some(line)).await;
+/// As [`serve`], for a stream that can carry descriptors and continue over a ring.
+pub(crate) async fn serve_local(endpoint: Rc<EndpointContext>, stream: LocalStream, peer: Peer) {
+    serve_stream(endpoint, stream, peer, |stream| Some(stream)).await;
 }
 
-async fn serve_over<S>(
+async fn serve_stream<S>(
     endpoint: Rc<EndpointContext>,
     stream: S,
     peer: Peer,
-    near: fn(&mut S) -> Option<&mut LocalStream>,
+    local: fn(&mut S) -> Option<&mut LocalStream>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let handler = endpoint.accept(&peer);
     let mut connection = Connection {
         stream,
-        near,
-        reply: None,
+        local,
         handler,
         endpoint,
-        then: NextAction::Read,
-        input: Vec::new(),
-        taken: 0,
-        is_to_hear: false,
-        output: Vec::new(),
-        sent: 0,
-        unflushed: 0,
-        asked_at: 0,
-        half: None,
-        retry_policy: None,
-        is_lingering: false,
-        refused: None,
-        is_flooded: false,
-        kept: 0,
+        phase: ConnectionPhase::Reading,
+        input: InputBuffer::default(),
+        output: OutputBuffer::default(),
+        descriptor_reply: None,
+        close_timer: None,
+        close_reason: None,
+        bytes_buffered: 0,
     };
     let end = poll_fn(|cx| connection.poll(cx)).await;
     let metrics = connection.endpoint.core().metrics();
     let reason = match end {
-        End::Over => connection.refused,
-        End::Slow => {
+        ConnectionEnd::Closed => connection.close_reason,
+        ConnectionEnd::SlowReader => {
             metrics.slow_clients.add(1);
             Some(CloseReason::SlowReader)
         }
-        End::HalfSent => {
+        ConnectionEnd::RequestTimeout => {
             metrics.half_sent.add(1);
             Some(CloseReason::HalfSent)
         }
     };
     if let Some(reason) = reason {
-        connection.endpoint.report_forced_close(&ForcedClose { address: peer.address, reason });
+        let address = peer.address;
+        connection.endpoint.report_forced_close(&ForcedClose { address, reason });
     }
 }
 
 impl<S> Drop for Connection<S> {
     fn drop(&mut self) {
-        self.endpoint.update_buffered(self.kept, 0);
+        self.endpoint.update_buffered(self.bytes_buffered, 0);
     }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
-        let end = self.go_on(cx);
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionEnd> {
+        let end = self.run(cx);
         if end.is_pending() {
-            self.put_away();
-            if self.note_kept() {
+            self.release_buffers();
+            if self.account_buffers() {
                 return end;
             }
-            // The next call sends the refusal.
+            // The next poll sends the error reply.
             cx.waker().wake_by_ref();
         }
         end
     }
 
-    fn go_on(&mut self, cx: &mut Context<'_>) -> Poll<End> {
-        let mut has_turned = false;
+    /// Writes the output and acts by phase, until the connection waits or its time slice is over.
+    fn run(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionEnd> {
+        let mut is_first_round = true;
         loop {
-            if self.is_flooded {
-                return Poll::Ready(End::Slow);
+            if self.output.is_over_limit {
+                return Poll::Ready(ConnectionEnd::SlowReader);
             }
-            match self.send(cx) {
+            match self.write_output(cx) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(end)) => return Poll::Ready(end),
                 Poll::Pending => return self.wait_for_reader(cx),
             }
-            if has_turned && is_due() {
+            if !is_first_round && is_due() {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            has_turned = true;
-            match self.then {
-                NextAction::Close => return self.linger(cx),
-                NextAction::Work => ready!(self.work(cx)),
-                NextAction::Near(what) => {
-                    if let Some(end) = ready!(self.give(what, cx)) {
-                        return Poll::Ready(end);
-                    }
-                }
-                NextAction::Read => {
-                    if let Some(end) = ready!(self.listen(cx)) {
-                        return Poll::Ready(end);
-                    }
-                }
+            is_first_round = false;
+            let end = match self.phase {
+                ConnectionPhase::Reading => ready!(self.poll_reading(cx)),
+                ConnectionPhase::Working => ready!(self.poll_working(cx)),
+                ConnectionPhase::SendingDescriptors => ready!(self.poll_sending_descriptors(cx)),
+                ConnectionPhase::Closing => ready!(self.poll_closing(cx)),
+                ConnectionPhase::Lingering => Some(ready!(self.poll_lingering(cx))),
+            };
+            if let Some(end) = end {
+                return Poll::Ready(end);
             }
         }
     }
 
-    /// Lets work go on by one step. `Ready`: something is to be sent, or the work is over.
-    fn work(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        match self.poll_progress(cx) {
-            Poll::Ready(NextAction::Work) => {
-                become_class(TaskClass::Background);
-                // What there is to send is sent first; the rest of the work is for the next poll.
-                cx.waker().wake_by_ref();
-                if self.output.is_empty() { Poll::Pending } else { self.send_between(cx) }
-            }
-            Poll::Ready(then) => {
-                become_class(TaskClass::Request);
-                self.then = then;
-                Poll::Ready(())
-            }
-            Poll::Pending if self.output.is_empty() => Poll::Pending,
-            Poll::Pending => Poll::Ready(()),
-        }
-    }
-
-    /// Sends what a step of work has made, and gives way. Errors show with the next poll.
-    fn send_between(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        match self.send(cx) {
-            Poll::Ready(Ok(())) => Poll::Pending,
-            Poll::Pending | Poll::Ready(Err(_)) => Poll::Ready(()),
-        }
-    }
-
-    /// Gives the client what it has asked for, or lets the handler say why not.
-    fn give(&mut self, what: LocalResource, cx: &mut Context<'_>) -> Poll<Option<End>> {
-        let (answer, mut reply) = match self.reply.take() {
-            Some(begun) => begun,
-            None => match self.prepare(what) {
-                Ok(reply) => {
-                    let mut answer = Vec::new();
-                    self.handler.near(what, None, &mut answer);
-                    (answer, reply)
-                }
-                Err(why) => {
-                    self.borrow_output();
-                    self.handler.near(what, Some(&why), &mut self.output);
-                    self.then = NextAction::Read;
-                    return Poll::Ready(None);
-                }
-            },
-        };
-        let given = match (self.near)(&mut self.stream) {
-            Some(line) => line.poll_give(cx, &answer, &mut reply),
-            None => Poll::Ready(Err(std::io::Error::from(std::io::ErrorKind::Unsupported))),
-        };
-        match given {
-            Poll::Ready(Ok(())) => {
-                self.retry_policy = None;
-                self.asked_at = 0;
-                self.then = NextAction::Read;
-                Poll::Ready(None)
-            }
-            Poll::Ready(Err(_)) => Poll::Ready(Some(End::Over)),
-            Poll::Pending => {
-                self.reply = Some((answer, reply));
-                let unread_max = self.endpoint.core().limits().unread_max;
-                let retry_policy = self.retry_policy.get_or_insert_with(|| sleep(unread_max));
-                Pin::new(retry_policy).poll(cx).map(|()| Some(End::Slow))
-            }
-        }
-    }
-
-    fn prepare(&mut self, what: LocalResource) -> Result<DescriptorReply, Error> {
-        let refused = |detail: &str| Err(Error::BadArgument { detail: detail.to_owned() });
-        if self.input.len() > self.taken {
-            // It would be heard, and what follows it on the socket would not.
-            return refused("send nothing behind this request before its answer has come");
-        }
-        match (self.near)(&mut self.stream) {
-            Some(line) => line.prepare(what, self.endpoint.core()),
-            None => refused("this works over a Unix socket only: connect to the node's"),
-        }
-    }
-
-    /// What happens by itself, then what the client says. `Ready(None)`: there may be something to
-    /// send.
-    fn listen(&mut self, cx: &mut Context<'_>) -> Poll<Option<End>> {
-        match self.poll_progress(cx) {
+    /// Reading: messages of other clients first, then requests. `Ready(None)`: there may be output,
+    /// or the phase has changed.
+    fn poll_reading(&mut self, cx: &mut Context<'_>) -> Poll<Option<ConnectionEnd>> {
+        match self.poll_handler(cx) {
             Poll::Ready(NextAction::Read) | Poll::Pending => {}
-            Poll::Ready(then) => {
-                self.then = then;
+            Poll::Ready(next) => {
+                self.follow(next);
                 return Poll::Ready(None);
             }
         }
         if !self.output.is_empty() {
             return Poll::Ready(None);
         }
-        if self.is_to_hear {
-            self.hear_again();
+        if self.input.is_handled_again {
+            self.handle_buffered();
             return Poll::Ready(None);
         }
-        match self.read(cx) {
-            Poll::Ready(Ok(0) | Err(_)) => Poll::Ready(Some(End::Over)),
+        match self.read_requests(cx) {
+            Poll::Ready(Ok(0) | Err(_)) => Poll::Ready(Some(ConnectionEnd::Closed)),
             Poll::Ready(Ok(_)) => Poll::Ready(None),
             Poll::Pending => self.wait_for_request(cx),
         }
     }
 
-    /// Reads once, and lets the handler hear it. Returns how many bytes have come.
-    fn read(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<usize>> {
+    /// Working: one step of the handler's work. `Ready`: there is output, or the work is finished.
+    fn poll_working(&mut self, cx: &mut Context<'_>) -> Poll<Option<ConnectionEnd>> {
+        match self.poll_handler(cx) {
+            Poll::Ready(NextAction::Work) => {
+                // The output is written now; the next step of the work is for the next poll.
+                cx.waker().wake_by_ref();
+                if self.output.is_empty() {
+                    return Poll::Pending;
+                }
+                match self.write_output(cx) {
+                    Poll::Ready(Ok(())) => Poll::Pending,
+                    // The caller's next write meets the same result and handles it.
+                    Poll::Pending | Poll::Ready(Err(_)) => Poll::Ready(None),
+                }
+            }
+            Poll::Ready(next) => {
+                become_class(TaskClass::Request);
+                self.follow(next);
+                Poll::Ready(None)
+            }
+            Poll::Pending if self.output.is_empty() => Poll::Pending,
+            Poll::Pending => Poll::Ready(None),
+        }
+    }
+
+    /// SendingDescriptors: the handler makes the reply once; the stream sends it in one message.
+    fn poll_sending_descriptors(&mut self, cx: &mut Context<'_>) -> Poll<Option<ConnectionEnd>> {
+        let made = self.descriptor_reply.take().or_else(|| self.make_descriptor_reply());
+        let Some((bytes, mut reply)) = made else {
+            self.phase = self.phase.descriptors_finished();
+            return Poll::Ready(None);
+        };
+        let sent = match (self.local)(&mut self.stream) {
+            Some(stream) => stream.poll_send(cx, &bytes, &mut reply),
+            None => unreachable!("only a local peer makes a descriptor reply"),
+        };
+        match sent {
+            Poll::Ready(Ok(())) => {
+                self.output.write_timer = None;
+                self.output.requested_at = 0;
+                self.phase = self.phase.descriptors_finished();
+                Poll::Ready(None)
+            }
+            Poll::Ready(Err(_)) => Poll::Ready(Some(ConnectionEnd::Closed)),
+            Poll::Pending => {
+                self.descriptor_reply = Some((bytes, reply));
+                self.poll_write_timer(cx).map(Some)
+            }
+        }
+    }
+
+    /// Lets the handler make the reply with descriptors. `None`: its output is an error reply.
+    fn make_descriptor_reply(&mut self) -> Option<(Vec<u8>, DescriptorReply)> {
+        let core = self.endpoint.core();
+        let peer = if self.input.unconsumed() > 0 {
+            // After the switch to a ring, bytes that follow on the socket would be lost.
+            Err(bad_request("send nothing after this request before its reply has arrived"))
+        } else {
+            match (self.local)(&mut self.stream) {
+                Some(stream) => stream.peer(core.limits().rings_max, core.metrics()),
+                None => Err(bad_request("this request needs a connection to a Unix socket")),
+            }
+        };
+        let mut bytes = Vec::new();
+        let peer = match &peer {
+            Ok(peer) => Ok(peer),
+            Err(error) => Err(error.clone()),
+        };
+        match self.handler.send_descriptors(peer, &mut bytes) {
+            Some(reply) => Some((bytes, reply)),
+            None => {
+                self.borrow_output();
+                self.output.bytes.extend_from_slice(&bytes);
+                None
+            }
+        }
+    }
+
+    /// Closing: shuts the write side down. A TLS stream writes its last message, for which a client
+    /// that does not read leaves no room.
+    fn poll_closing(&mut self, cx: &mut Context<'_>) -> Poll<Option<ConnectionEnd>> {
+        if Pin::new(&mut self.stream).poll_shutdown(cx).is_pending() {
+            let timer = self.close_timer.get_or_insert_with(|| sleep(LINGER));
+            return Pin::new(timer).poll(cx).map(|()| Some(ConnectionEnd::Closed));
+        }
+        self.phase = self.phase.shutdown_sent();
+        self.close_timer = Some(sleep(LINGER));
+        self.input.clear();
+        Poll::Ready(None)
+    }
+
+    /// Lingering: discards input until the client closes its side, or [`LINGER`] is over.
+    fn poll_lingering(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionEnd> {
+        let timer = self.close_timer.get_or_insert_with(|| sleep(LINGER));
+        if Pin::new(timer).poll(cx).is_ready() {
+            return Poll::Ready(ConnectionEnd::Closed);
+        }
+        let mut scratch = self.endpoint.borrow_scratch();
+        let read = self.read_into(&mut scratch, cx);
+        self.endpoint.return_scratch(scratch);
+        match read {
+            Poll::Ready(Ok(bytes)) if bytes > 0 => {
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Poll::Ready(_) => Poll::Ready(ConnectionEnd::Closed),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    /// Changes the phase as the handler asks.
+    #[inline]
+    fn follow(&mut self, next: NextAction) {
+        self.phase = match (next, self.phase) {
+            (NextAction::Read, ConnectionPhase::Working) => self.phase.work_finished(),
+            (NextAction::Read, phase) => phase,
+            (NextAction::Work, phase) => {
+                become_class(TaskClass::Background);
+                phase.work_started()
+            }
+            (NextAction::Close, phase) => phase.close_requested(),
+            (NextAction::SendDescriptors, phase) => phase.descriptors_requested(),
+        };
+    }
+
+    fn poll_handler(&mut self, cx: &mut Context<'_>) -> Poll<NextAction> {
+        self.borrow_output();
+        let next = self.handler.poll_progress(cx, &mut self.output.bytes);
+        self.check_output_limit();
+        if matches!(next, Poll::Ready(NextAction::Work)) {
+            become_class(TaskClass::Background);
+        }
+        next
+    }
+
+    /// Reads once and lets the handler answer. Returns the number of bytes that were read.
+    fn read_requests(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<usize>> {
         let mut scratch = self.endpoint.borrow_scratch();
         let read = self.read_into(&mut scratch, cx);
         if let Poll::Ready(Ok(bytes)) = read
             && bytes > 0
         {
-            self.asked_at = self.endpoint.core().clock().now();
-            let come = scratch.get(..bytes).unwrap_or_default();
+            self.output.requested_at = self.endpoint.core().clock().now();
+            let received = scratch.get(..bytes).unwrap_or_default();
+            let max = self.endpoint.core().limits().input_bytes_max;
             if self.input.is_empty() {
-                let taken = self.on_input(come);
-                let rest = come.get(taken..).unwrap_or_default();
-                if !rest.is_empty() {
-                    self.keep(rest);
-                    self.judge_input();
+                let consumed = self.handle(received);
+                let remaining = received.get(consumed..).unwrap_or_default();
+                if !remaining.is_empty() {
+                    self.input.append(remaining, max);
+                    self.check_input_limit();
                 }
             } else {
-                self.keep(come);
-                self.hear_again();
+                self.input.append(received, max);
+                self.handle_buffered();
             }
         }
         self.endpoint.return_scratch(scratch);
@@ -343,115 +394,67 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Poll::Ready(Ok(bytes))
     }
 
-    /// Lets the handler hear what it has left.
-    fn hear_again(&mut self) {
-        let input = std::mem::take(&mut self.input);
-        let taken = self.on_input(input.get(self.taken..).unwrap_or_default());
-        self.input = input;
-        self.taken += taken;
-        if self.taken >= self.input.len() {
-            self.input = Vec::new();
-            self.taken = 0;
-        }
-        self.judge_input();
+    /// Lets the handler continue with the buffered input.
+    fn handle_buffered(&mut self) {
+        let (bytes, start) = self.input.take();
+        let consumed = self.handle(bytes.get(start..).unwrap_or_default());
+        self.input.restore(bytes, consumed);
+        self.check_input_limit();
     }
 
-    /// Returns how much was taken.
-    fn on_input(&mut self, input: &[u8]) -> usize {
+    /// Lets the handler answer requests. Returns the number of bytes that it consumed.
+    fn handle(&mut self, input: &[u8]) -> usize {
         self.borrow_output();
-        let consumed = self.handler.on_input(input, &mut self.output);
-        debug_assert!(consumed.bytes <= input.len(), "a handler takes what it was given");
-        let taken = consumed.bytes.min(input.len());
-        self.is_to_hear = taken > 0 && taken < input.len();
-        if taken > 0 {
-            self.half = None;
+        let Consumed { bytes, next } = self.handler.on_input(input, &mut self.output.bytes);
+        invariant!(bytes <= input.len(), "a handler consumes at most its input");
+        self.input.is_handled_again = bytes > 0 && bytes < input.len();
+        if bytes > 0 {
+            self.input.request_timer = None;
         }
-        self.follow(consumed.next);
-        self.judge_output();
-        taken
+        self.follow(next);
+        self.check_output_limit();
+        bytes
     }
 
-    fn follow(&mut self, then: NextAction) {
-        self.then = then;
-        if then == NextAction::Work {
-            become_class(TaskClass::Background);
-        }
-    }
-
-    fn poll_progress(&mut self, cx: &mut Context<'_>) -> Poll<NextAction> {
-        self.borrow_output();
-        let happened = self.handler.poll_progress(cx, &mut self.output);
-        self.judge_output();
-        if let Poll::Ready(then) = happened
-            && self.then != NextAction::Close
-        {
-            if then == NextAction::Work {
-                become_class(TaskClass::Background);
-            }
-            return Poll::Ready(then);
-        }
-        if self.then == NextAction::Close { Poll::Ready(NextAction::Close) } else { Poll::Pending }
-    }
-
-    /// Keeps bytes that were not taken.
-    fn keep(&mut self, bytes: &[u8]) {
-        if self.taken > 0 {
-            self.input.drain(..self.taken);
-            self.taken = 0;
-        }
+    /// Closes the connection if an incomplete request exceeds the size limit.
+    fn check_input_limit(&mut self) {
         let max = self.endpoint.core().limits().input_bytes_max;
-        let needed = self.input.len() + bytes.len();
-        if needed > self.input.capacity() {
-            // Grows by halves, but not past the bound: what is needed passes it by a read at most.
-            let wanted = needed.max((needed + needed / 2).min(max));
-            self.input.reserve_exact(wanted - self.input.len());
-        }
-        self.input.extend_from_slice(bytes);
-    }
-
-    /// A request that is larger than allowed ends the handler.
-    fn judge_input(&mut self) {
-        let max = self.endpoint.core().limits().input_bytes_max;
-        if !self.is_to_hear && self.then == NextAction::Read && self.input.len() - self.taken > max
-        {
+        let is_incomplete = !self.input.is_handled_again && self.phase == ConnectionPhase::Reading;
+        if is_incomplete && self.input.unconsumed() > max {
             self.endpoint.core().metrics().too_large.add(1);
-            self.refuse(&LimitExceeded::RequestTooLarge { max });
+            self.exceed(&LimitExceeded::RequestTooLarge { max });
         }
     }
 
-    /// So do answers that the client does not read.
-    fn judge_output(&mut self) {
-        if self.output.len() > self.endpoint.core().limits().output_bytes_max {
-            self.is_flooded = true;
+    fn check_output_limit(&mut self) {
+        if self.output.bytes.len() > self.endpoint.core().limits().output_bytes_max {
+            self.output.is_over_limit = true;
         }
     }
 
-    fn refuse(&mut self, why: &LimitExceeded) {
-        self.input = Vec::new();
-        self.taken = 0;
-        self.is_to_hear = false;
-        self.output.extend_from_slice(&self.endpoint.limit_error(why));
-        self.then = NextAction::Close;
-        self.refused = match why {
+    /// The client exceeded a limit: replies with the protocol's error and closes.
+    fn exceed(&mut self, limit: &LimitExceeded) {
+        self.input.clear();
+        self.input.is_handled_again = false;
+        self.output.bytes.extend_from_slice(&self.endpoint.limit_error(limit));
+        self.phase = self.phase.limit_exceeded();
+        self.close_reason = match limit {
             LimitExceeded::TooManyConnections { .. } => None,
             LimitExceeded::RequestTooLarge { .. } => Some(CloseReason::TooLarge),
             LimitExceeded::OutOfMemory { .. } => Some(CloseReason::OutOfMemory),
         };
     }
 
-    /// Sends what there is. `Pending`: the socket is full.
-    fn send(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
-        if self.output.is_empty() && self.unflushed == 0 {
+    /// Writes and flushes the output. `Pending`: the stream is full.
+    fn write_output(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ConnectionEnd>> {
+        if self.output.is_empty() && self.output.unflushed == 0 {
             return Poll::Ready(Ok(()));
         }
-        while self.sent < self.output.len() {
-            let rest = self.output.get(self.sent..).unwrap_or_default();
-            match ready!(Pin::new(&mut self.stream).poll_write(cx, rest)) {
-                Ok(0) | Err(_) => return Poll::Ready(Err(End::Over)),
+        while !self.output.unsent().is_empty() {
+            match ready!(Pin::new(&mut self.stream).poll_write(cx, self.output.unsent())) {
+                Ok(0) | Err(_) => return Poll::Ready(Err(ConnectionEnd::Closed)),
                 Ok(bytes) => {
-                    self.sent += bytes;
-                    self.unflushed += bytes;
-                    self.retry_policy = None;
+                    self.output.advance(bytes);
                     let metrics = self.endpoint.core().metrics();
                     metrics.writes.add(1);
                     metrics.bytes_written.add(bytes as u64);
@@ -459,131 +462,103 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
         }
         if ready!(Pin::new(&mut self.stream).poll_flush(cx)).is_err() {
-            return Poll::Ready(Err(End::Over));
+            return Poll::Ready(Err(ConnectionEnd::Closed));
         }
-        self.unflushed = 0;
-        self.retry_policy = None;
-        self.output.clear();
-        self.sent = 0;
-        if self.asked_at > 0 {
+        self.output.finish();
+        if self.output.requested_at > 0 {
             let core = self.endpoint.core();
-            let ticks = core.clock().now().saturating_sub(self.asked_at);
+            let ticks = core.clock().now().saturating_sub(self.output.requested_at);
             core.metrics().response_nanos.record(core.clock().nanos(ticks));
-            self.asked_at = 0;
+            self.output.requested_at = 0;
         }
         Poll::Ready(Ok(()))
     }
 
-    /// The client does not read. Messages of others go on as far as they fit; requests and work
-    /// wait.
-    fn wait_for_reader(&mut self, cx: &mut Context<'_>) -> Poll<End> {
-        self.half = None;
-        if self.then == NextAction::Read {
-            self.output.drain(..self.sent);
-            self.sent = 0;
-            match self.poll_progress(cx) {
-                // It would have to be told, and it does not read.
-                Poll::Ready(NextAction::Close) => return Poll::Ready(End::Slow),
-                Poll::Ready(then @ (NextAction::Work | NextAction::Near(_))) => self.then = then,
-                Poll::Ready(NextAction::Read) | Poll::Pending => {}
+    /// The client does not read. In Reading, messages of other clients are still delivered into the
+    /// output; requests and work wait.
+    fn wait_for_reader(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionEnd> {
+        self.input.request_timer = None;
+        if self.phase == ConnectionPhase::Reading {
+            self.output.compact();
+            match self.poll_handler(cx) {
+                // The client could not receive the last reply.
+                Poll::Ready(NextAction::Close) => return Poll::Ready(ConnectionEnd::SlowReader),
+                Poll::Ready(next) => self.follow(next),
+                Poll::Pending => {}
             }
         }
-        let unread_max = self.endpoint.core().limits().unread_max;
-        let retry_policy = self.retry_policy.get_or_insert_with(|| sleep(unread_max));
-        Pin::new(retry_policy).poll(cx).map(|()| End::Slow)
+        self.poll_write_timer(cx)
     }
 
-    /// The client has said nothing, or half of something.
-    fn wait_for_request(&mut self, cx: &mut Context<'_>) -> Poll<Option<End>> {
+    fn poll_write_timer(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionEnd> {
+        let timeout = self.endpoint.core().limits().unread_max;
+        Pin::new(self.output.write_timer(timeout)).poll(cx).map(|()| ConnectionEnd::SlowReader)
+    }
+
+    /// The client has sent nothing, or an incomplete request, which has a time limit.
+    fn wait_for_request(&mut self, cx: &mut Context<'_>) -> Poll<Option<ConnectionEnd>> {
         if self.input.is_empty() {
-            self.half = None;
+            self.input.request_timer = None;
             if self.endpoint.is_draining() {
-                return Poll::Ready(Some(End::Over));
+                return Poll::Ready(Some(ConnectionEnd::Closed));
             }
             return Poll::Pending;
         }
         let core = self.endpoint.core();
         let max = core.limits().half_sent(self.input.len());
         let now = core.clock().now();
-        let half = self.half.get_or_insert_with(|| Half { since: now, alarm: sleep(max) });
-        while Pin::new(&mut half.alarm).poll(cx).is_ready() {
-            let left = max.saturating_sub(core.clock().time(now.saturating_sub(half.since)));
+        let start = || RequestTimer { started_at: now, sleep: sleep(max) };
+        let timer = self.input.request_timer.get_or_insert_with(start);
+        while Pin::new(&mut timer.sleep).poll(cx).is_ready() {
+            // The limit grows with the bytes that have arrived since the timer was set.
+            let left = max.saturating_sub(core.clock().time(now.saturating_sub(timer.started_at)));
             if left.is_zero() {
-                return Poll::Ready(Some(End::HalfSent));
+                return Poll::Ready(Some(ConnectionEnd::RequestTimeout));
             }
-            half.alarm = sleep(left);
+            timer.sleep = sleep(left);
         }
         Poll::Pending
     }
 
-    /// All is said and sent. Waits until the client has closed as well, for a moment.
-    fn linger(&mut self, cx: &mut Context<'_>) -> Poll<End> {
-        if !self.is_lingering {
-            if Pin::new(&mut self.stream).poll_shutdown(cx).is_pending() {
-                // The last words of TLS find no room: the client does not read.
-                let retry_policy = self.retry_policy.get_or_insert_with(|| sleep(LINGER));
-                return Pin::new(retry_policy).poll(cx).map(|()| End::Over);
-            }
-            self.is_lingering = true;
-            self.retry_policy = Some(sleep(LINGER));
-            self.input = Vec::new();
-            self.taken = 0;
-        }
-        if let Some(retry_policy) = &mut self.retry_policy
-            && Pin::new(retry_policy).poll(cx).is_ready()
-        {
-            return Poll::Ready(End::Over);
-        }
-        let mut scratch = self.endpoint.borrow_scratch();
-        let read = self.read_into(&mut scratch, cx);
-        self.endpoint.return_scratch(scratch);
-        match read {
-            Poll::Ready(Ok(bytes)) if bytes > 0 => {
-                cx.waker().wake_by_ref();
-                Poll::Pending
-            }
-            Poll::Ready(_) => Poll::Ready(End::Over),
-            Poll::Pending => Poll::Pending,
-        }
-    }
-
-    /// Takes the core's buffer for answers, unless there are answers in one.
+    /// Takes the core's output buffer, unless the connection has one.
     fn borrow_output(&mut self) {
-        if self.output.capacity() == 0 {
-            self.output = self.endpoint.borrow_output();
+        if self.output.bytes.capacity() == 0 {
+            self.output.bytes = self.endpoint.borrow_output();
         }
     }
 
-    /// Before waiting: buffers that hold nothing go back, those that hold little shrink.
-    fn put_away(&mut self) {
-        if self.output.is_empty() && self.output.capacity() > 0 {
-            self.endpoint.return_output(std::mem::take(&mut self.output));
+    /// Before the connection waits: returns an empty output buffer, and shrinks large buffers.
+    fn release_buffers(&mut self) {
+        if self.output.is_empty() && self.output.bytes.capacity() > 0 {
+            self.endpoint.return_output(std::mem::take(&mut self.output.bytes));
         }
-        for buffer in [&mut self.input, &mut self.output] {
-            if buffer.capacity() > READ_BYTES && buffer.capacity() / 4 > buffer.len() {
-                buffer.shrink_to_fit();
-            }
-        }
+        self.input.shrink();
+        self.output.shrink();
     }
 
-    /// Notes how much memory the connection keeps while it waits. `false`: the core has no more,
-    /// and the connection is about to be closed.
-    fn note_kept(&mut self) -> bool {
-        let kept = self.input.capacity() + self.output.capacity() + self.handler.buffered_bytes();
-        let is_more = kept > self.kept;
-        let total = self.endpoint.update_buffered(self.kept, kept);
-        self.kept = kept;
+    /// Updates the core's total of buffered bytes. `false`: the total exceeds its limit, and the
+    /// connection is about to be closed.
+    fn account_buffers(&mut self) -> bool {
+        let bytes =
+            self.input.capacity() + self.output.bytes.capacity() + self.handler.buffered_bytes();
+        let has_grown = bytes > self.bytes_buffered;
+        let total = self.endpoint.update_buffered(self.bytes_buffered, bytes);
+        self.bytes_buffered = bytes;
         let max = self.endpoint.core().limits().core_bytes_max;
-        if !is_more || total <= max || self.then == NextAction::Close {
+        let is_ending = matches!(self.phase, ConnectionPhase::Closing | ConnectionPhase::Lingering);
+        if !has_grown || total <= max || is_ending {
             return true;
         }
         self.endpoint.core().metrics().out_of_memory.add(1);
-        self.refuse(&LimitExceeded::OutOfMemory { max });
-        if self.output.capacity() > OUTPUT_HIGH_WATER_BYTES + READ_BYTES {
-            // The answers are what is too much: the client gets none of the rest.
-            self.output = Vec::new();
-            self.sent = 0;
+        self.exceed(&LimitExceeded::OutOfMemory { max });
+        if self.output.bytes.capacity() > OUTPUT_HIGH_WATER_BYTES + READ_BYTES {
+            // The replies themselves are too large: they are dropped, with the error reply.
+            self.output.discard();
         }
         false
     }
+}
+
+fn bad_request(detail: &str) -> Error {
+    Error::BadArgument { detail: detail.to_owned() }
 }

@@ -1,9 +1,9 @@
-//! Floor 3: the node. A thread for each core, an executor on it, sockets, limits, metrics. It knows
-//! no protocol: bytes of a connection go to its [`ConnectionHandler`], which a [`Protocol`] has made.
+//! Layer 3: the node. One thread per core, an executor on each, sockets, limits and metrics. It
+//! knows no protocol: the bytes of a connection go to its [`ConnectionHandler`], which a
+//! [`Protocol`] creates.
 //!
-//! A connection belongs to one core for its life, and so does everything that it touches there;
-//! what comes from elsewhere comes through an [`executor::Inbox`]. See
-//! `docs/decisions/007-node.md`.
+//! A connection, and everything that it uses, belongs to one core for its whole life. Messages of
+//! other threads arrive through an [`executor::Inbox`]. See `docs/decisions/007-node.md`.
 
 #![forbid(unsafe_code)]
 
@@ -12,10 +12,10 @@ mod sampler;
 mod worker;
 mod listener;
 mod connection;
-mod local_stream;
 mod tls;
 mod endpoint_context;
 mod protocol;
+mod local_stream;
 mod core;
 mod watch_selector;
 mod placement;
@@ -28,7 +28,7 @@ pub mod clock;
 pub use core::{Core, CoreMetrics, CoreParts, CoreStats};
 pub use limits::{ConnectionLimits, RINGS_MAX};
 pub use listener::Address;
-pub use nearstate_local_transport::LocalResource;
+pub use local_stream::{DescriptorReply, LocalPeer};
 pub use node::{Endpoint, Node, NodeConfig, NodeMetrics, NodeStats};
 pub use protocol::{
     CloseReason, ConnectionHandler, Consumed, CoreService, ForcedClose, LimitExceeded, NextAction,

@@ -16,10 +16,10 @@ use nearstate_model::{Error, Result};
 use socket2::{Domain, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-use crate::connection::{serve, serve_near};
+use crate::connection::{serve, serve_local};
 use crate::endpoint_context::EndpointContext;
 use crate::executor::{Outbox, TaskClass, sleep, spawn, yield_if_due};
-use crate::local_stream::{LocalStream, Rings};
+use crate::local_stream::{LocalStream, RingCount};
 use crate::protocol::{CloseReason, ForcedClose, LimitExceeded, Peer, PeerAddress};
 use crate::tls::{Tls, TlsClient};
 
@@ -63,7 +63,7 @@ pub(crate) enum BoundSocket {
 pub(crate) struct ConnectionStats {
     open: AtomicUsize,
     last_peer: AtomicU64,
-    rings: Rings,
+    rings: RingCount,
 }
 
 /// An endpoint on one core.
@@ -269,7 +269,7 @@ impl Listener {
         let Ok(who) = stream.peer_cred() else { return };
         let address = PeerAddress::Unix { pid: who.pid(), uid: who.uid(), gid: who.gid() };
         match self.admit() {
-            Ok(presence) => self.begin_near(stream, address, presence),
+            Ok(presence) => self.begin_local(stream, address, presence),
             Err(refusal) => {
                 if let Ok(mut stream) = stream.into_std() {
                     let _ = io::Write::write(&mut stream, &refusal);
@@ -322,13 +322,13 @@ impl Listener {
         Err(self.context.limit_error(&LimitExceeded::TooManyConnections { max }))
     }
 
-    fn begin_near(&self, stream: UnixStream, address: PeerAddress, presence: Presence) {
+    fn begin_local(&self, stream: UnixStream, address: PeerAddress, presence: Presence) {
         let id = presence.id;
         let context = Rc::clone(&self.context);
-        let line = LocalStream::new(stream, self.stats.rings.clone());
+        let stream = LocalStream::new(stream, self.stats.rings.clone());
         let task = spawn(TaskClass::Request, self.name, async move {
             let peer = Peer { id, address, certificate: None };
-            serve_near(context, line, peer).await;
+            serve_local(context, stream, peer).await;
             drop(presence);
         });
         self.context.connections().insert(id, task);

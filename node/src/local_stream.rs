@@ -1,5 +1,6 @@
-//! The stream of a client at a Unix socket: the socket, and a ring once the client has asked for
-//! one. Then bytes go through the ring, and the socket says when to look, and when it is over.
+//! The stream of a client on a Unix socket. It can carry file descriptors with a reply, and it can
+//! continue over a ring in shared memory: then bytes go through the ring, and the socket is the
+//! doorbell and signals the end of the connection.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -10,77 +11,80 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
-use nearstate_local_transport::{LocalResource, PipeEnd, PipeInterest, ring_doorbell, send};
-use nearstate_model::{Error, Result};
+use nearstate_local_transport::{PipeEnd, PipeInterest, ring_doorbell, send};
+use nearstate_model::{Error, Result, invariant};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::UnixStream;
 
-use crate::core::{Core, CoreMetrics};
+use crate::core::CoreMetrics;
 use crate::executor::{PollSource, watch_source};
 
-/// How many rings the node has.
+/// The number of rings of the node.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Rings(Arc<AtomicUsize>);
+pub(crate) struct RingCount(Arc<AtomicUsize>);
 
-/// A ring that is counted.
+/// Counts one ring while it exists.
 #[derive(Debug)]
-struct Counted(Rings);
+struct RingPermit(RingCount);
 
-impl Rings {
-    fn admit(&self, max: usize) -> Result<Counted> {
-        let counted = Counted(self.clone());
+impl RingCount {
+    fn acquire(&self, max: usize) -> Result<RingPermit> {
+        let permit = RingPermit(self.clone());
         if self.0.fetch_add(1, Ordering::Relaxed) < max {
-            return Ok(counted);
+            return Ok(permit);
         }
         Err(Error::Full {
             detail: format!(
-                "the node has {max} rings, as many as it may (limits.rings_max); go on over the \
-                 socket"
+                "the node has reached its limit of {max} rings (limits.rings_max); use the socket"
             ),
         })
     }
 }
 
-impl Drop for Counted {
+impl Drop for RingPermit {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
+        let before = self.0.0.fetch_sub(1, Ordering::Relaxed);
+        invariant!(before > 0, "each ring permit was counted once");
     }
 }
 
-/// The stream.
+/// The stream of one client.
 #[derive(Debug)]
 pub(crate) struct LocalStream {
     socket: UnixStream,
-    ring: Option<Ring>,
-    rings: Rings,
-    is_region_given: bool,
+    ring: Option<ServedRing>,
+    rings: RingCount,
+    /// Descriptors were sent over this connection. The kernel counts descriptors in flight against
+    /// the node's limit, so a client that never reads gets at most one set.
+    has_sent_descriptors: bool,
 }
 
+/// The node's end of a ring.
 #[derive(Debug)]
-struct Ring {
-    shared: Rc<Shared>,
-    /// The socket has ended: what is in the ring is all.
-    is_over: bool,
+struct ServedRing {
+    shared: Rc<RingSource>,
+    /// The socket has ended. The bytes in the ring are the last ones.
+    has_socket_ended: bool,
     metrics: Arc<CoreMetrics>,
-    _counted: Counted,
+    _permit: RingPermit,
 }
 
-/// What the connection and the core's list have of a ring.
+/// The part of a ring that the connection shares with the core's list of poll sources.
 #[derive(Debug)]
-struct Shared {
+struct RingSource {
     end: RefCell<PipeEnd>,
-    wants: Cell<PipeInterest>,
+    interest: Cell<PipeInterest>,
     is_registered: Cell<bool>,
 }
 
-impl PollSource for Shared {
+impl PollSource for RingSource {
     #[inline]
     fn is_ready(&self) -> bool {
-        self.end.borrow().has(self.wants.get())
+        self.end.borrow().has(self.interest.get())
     }
 
     fn arm(&self) -> bool {
-        self.end.borrow().fall_asleep(self.wants.get())
+        self.end.borrow().fall_asleep(self.interest.get())
     }
 
     #[inline]
@@ -89,69 +93,101 @@ impl PollSource for Shared {
     }
 }
 
-/// What is about to be given to a client.
+/// A client on this host that can receive descriptors. A protocol uses it to build the reply to a
+/// request for descriptors; see [`crate::ConnectionHandler::send_descriptors`].
 #[derive(Debug)]
-pub(crate) struct DescriptorReply {
+pub struct LocalPeer<'connection> {
+    rings: &'connection RingCount,
+    rings_max: usize,
+    metrics: &'connection Arc<CoreMetrics>,
+    has_sent_descriptors: bool,
+}
+
+/// The descriptors of a reply, and the ring over which the connection continues after it.
+#[derive(Debug)]
+pub struct DescriptorReply {
     descriptors: Vec<OwnedFd>,
-    ring: Option<Ring>,
+    ring: Option<ServedRing>,
+}
+
+impl LocalPeer<'_> {
+    /// A reply that carries these descriptors. The connection stays on its socket.
+    ///
+    /// # Errors
+    /// `BadArgument` if this connection has carried descriptors before.
+    pub fn descriptors(&self, descriptors: Vec<OwnedFd>) -> Result<DescriptorReply> {
+        if self.has_sent_descriptors {
+            return Err(bad_request(
+                "this connection has received descriptors already; use another connection",
+            ));
+        }
+        Ok(DescriptorReply { descriptors, ring: None })
+    }
+
+    /// A reply that carries the memory of a new ring, over which the connection continues.
+    ///
+    /// # Errors
+    /// `Full` at the limit of rings, `System` if the kernel refuses the memory.
+    pub fn ring(&self) -> Result<DescriptorReply> {
+        let permit = self.rings.acquire(self.rings_max)?;
+        let (end, memory) = PipeEnd::create()?;
+        let shared = Rc::new(RingSource {
+            end: RefCell::new(end),
+            interest: Cell::default(),
+            is_registered: Cell::default(),
+        });
+        let metrics = Arc::clone(self.metrics);
+        let ring = ServedRing { shared, has_socket_ended: false, metrics, _permit: permit };
+        Ok(DescriptorReply { descriptors: vec![memory], ring: Some(ring) })
+    }
+}
+
+fn bad_request(detail: &str) -> Error {
+    Error::BadArgument { detail: detail.to_owned() }
 }
 
 impl LocalStream {
-    pub(crate) fn new(socket: UnixStream, rings: Rings) -> Self {
-        Self { socket, ring: None, rings, is_region_given: false }
+    pub(crate) fn new(socket: UnixStream, rings: RingCount) -> Self {
+        Self { socket, ring: None, rings, has_sent_descriptors: false }
     }
 
-    /// Makes what a client asks for.
-    pub(crate) fn prepare(&mut self, what: LocalResource, core: &Core) -> Result<DescriptorReply> {
-        let refused = |detail: &str| Err(Error::BadArgument { detail: detail.to_owned() });
+    /// The peer, for the reply to a request for descriptors.
+    ///
+    /// # Errors
+    /// `BadArgument` if the connection uses a ring already.
+    pub(crate) fn peer<'connection>(
+        &'connection self,
+        rings_max: usize,
+        metrics: &'connection Arc<CoreMetrics>,
+    ) -> Result<LocalPeer<'connection>> {
         if self.ring.is_some() {
-            return refused("this connection is a ring; ask over another");
+            return Err(bad_request("this connection uses a ring already; use another connection"));
         }
-        match what {
-            // Descriptors on their way to a client that does not read are the node's until then.
-            LocalResource::Region if self.is_region_given => {
-                refused("this connection was given the region; ask over another")
-            }
-            LocalResource::Region => {
-                let files = core.region().files()?;
-                self.is_region_given = true;
-                Ok(DescriptorReply { descriptors: vec![files.file, files.liveness], ring: None })
-            }
-            LocalResource::Ring => {
-                let counted = self.rings.admit(core.limits().rings_max)?;
-                let (end, memory) = PipeEnd::create()?;
-                let shared = Rc::new(Shared {
-                    end: RefCell::new(end),
-                    wants: Cell::default(),
-                    is_registered: Cell::default(),
-                });
-                let metrics = Arc::clone(core.metrics());
-                let ring = Ring { shared, is_over: false, metrics, _counted: counted };
-                Ok(DescriptorReply { descriptors: vec![memory], ring: Some(ring) })
-            }
-        }
+        let has_sent_descriptors = self.has_sent_descriptors;
+        Ok(LocalPeer { rings: &self.rings, rings_max, metrics, has_sent_descriptors })
     }
 
-    /// Sends the answer, and with it what it gives.
-    pub(crate) fn poll_give(
+    /// Sends the reply and its descriptors in one message.
+    pub(crate) fn poll_send(
         &mut self,
         cx: &mut Context<'_>,
-        answer: &[u8],
+        bytes: &[u8],
         reply: &mut DescriptorReply,
     ) -> Poll<io::Result<()>> {
         loop {
             ready!(self.socket.poll_write_ready(cx))?;
             let descriptors: Vec<_> = reply.descriptors.iter().map(AsFd::as_fd).collect();
-            let give = || send(self.socket.as_fd(), answer, &descriptors);
-            match self.socket.try_io(Interest::WRITABLE, give) {
+            let send = || send(self.socket.as_fd(), bytes, &descriptors);
+            match self.socket.try_io(Interest::WRITABLE, send) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Poll::Ready(Err(error)),
-                Ok(bytes) if bytes < answer.len() => {
-                    // A few bytes go whole or not at all.
+                Ok(sent) if sent < bytes.len() => {
+                    // The kernel takes a few bytes completely or not at all.
                     return Poll::Ready(Err(io::Error::from(io::ErrorKind::WriteZero)));
                 }
                 Ok(_) => {
                     self.ring = reply.ring.take();
+                    self.has_sent_descriptors = true;
                     return Poll::Ready(Ok(()));
                 }
             }
@@ -159,30 +195,31 @@ impl LocalStream {
     }
 }
 
-impl Ring {
-    /// The client has written what no client writes. The connection ends with it, so it is counted
-    /// once.
+impl ServedRing {
+    /// The client wrote invalid positions into the ring. The connection ends with this error, so it
+    /// is counted once.
     fn broken(&self, error: &Error) -> io::Error {
         self.metrics.ring_faults.add(1);
         io::Error::new(io::ErrorKind::InvalidData, error.to_string())
     }
 
-    /// Nothing can be done now: hears the calls, and looks out. `Ready`: look again. Not asked
-    /// twice in one poll if there were calls, for a client may call for ever.
-    fn wait(
+    /// Waits for the ring: reads the doorbell and registers the ring as a poll source. `Ready`:
+    /// check the ring again. After a doorbell the task yields first, because a client may ring
+    /// without end.
+    fn poll_ready(
         &mut self,
         socket: &mut UnixStream,
         cx: &mut Context<'_>,
         interest: PipeInterest,
     ) -> Poll<io::Result<()>> {
-        self.shared.wants.set(interest);
-        let mut calls = [0; 64];
-        let mut into = ReadBuf::new(&mut calls);
+        self.shared.interest.set(interest);
+        let mut doorbell = [0; 64];
+        let mut into = ReadBuf::new(&mut doorbell);
         match Pin::new(socket).poll_read(cx, &mut into) {
             Poll::Ready(read) => {
-                // An end by force is an end.
+                // A reset is an end, too.
                 if read.is_err() || into.filled().is_empty() {
-                    self.is_over = true;
+                    self.has_socket_ended = true;
                     return Poll::Ready(Ok(()));
                 }
                 cx.waker().wake_by_ref();
@@ -203,18 +240,19 @@ impl Ring {
     ) -> Poll<io::Result<()>> {
         self.shared.end.borrow().wake();
         loop {
-            let was_over = self.is_over;
+            let had_socket_ended = self.has_socket_ended;
             let free = into.initialize_unfilled();
             let read = self.shared.end.borrow_mut().read(free);
-            let moved = read.map_err(|e| self.broken(&e))?;
-            if moved.must_ring_doorbell {
+            let transfer = read.map_err(|e| self.broken(&e))?;
+            if transfer.must_ring_doorbell {
                 ring_doorbell(socket.as_fd());
             }
-            if moved.bytes > 0 || was_over {
-                into.advance(moved.bytes);
+            if transfer.bytes > 0 || had_socket_ended {
+                into.advance(transfer.bytes);
                 return Poll::Ready(Ok(()));
             }
-            ready!(self.wait(socket, cx, PipeInterest { readable: true, writable: false }))?;
+            let interest = PipeInterest { readable: true, writable: false };
+            ready!(self.poll_ready(socket, cx, interest))?;
         }
     }
 
@@ -226,19 +264,20 @@ impl Ring {
     ) -> Poll<io::Result<usize>> {
         self.shared.end.borrow().wake();
         loop {
-            if self.is_over {
+            if self.has_socket_ended {
                 return Poll::Ready(Err(io::Error::from(io::ErrorKind::BrokenPipe)));
             }
             let written = self.shared.end.borrow_mut().write(bytes);
-            let moved = written.map_err(|e| self.broken(&e))?;
-            if moved.must_ring_doorbell {
+            let transfer = written.map_err(|e| self.broken(&e))?;
+            if transfer.must_ring_doorbell {
                 ring_doorbell(socket.as_fd());
             }
-            if moved.bytes > 0 {
-                return Poll::Ready(Ok(moved.bytes));
+            if transfer.bytes > 0 {
+                return Poll::Ready(Ok(transfer.bytes));
             }
-            // Only room: bytes that nobody reads now would wake the task for ever.
-            ready!(self.wait(socket, cx, PipeInterest { readable: false, writable: true }))?;
+            // Readable bytes are of no interest here: they would wake the task in a loop.
+            let interest = PipeInterest { readable: false, writable: true };
+            ready!(self.poll_ready(socket, cx, interest))?;
         }
     }
 }
@@ -250,10 +289,10 @@ impl AsyncRead for LocalStream {
         cx: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let line = &mut *self;
-        match &mut line.ring {
-            None => Pin::new(&mut line.socket).poll_read(cx, into),
-            Some(ring) => ring.poll_read(&mut line.socket, cx, into),
+        let stream = &mut *self;
+        match &mut stream.ring {
+            None => Pin::new(&mut stream.socket).poll_read(cx, into),
+            Some(ring) => ring.poll_read(&mut stream.socket, cx, into),
         }
     }
 }
@@ -265,10 +304,10 @@ impl AsyncWrite for LocalStream {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let line = &mut *self;
-        match &mut line.ring {
-            None => Pin::new(&mut line.socket).poll_write(cx, bytes),
-            Some(ring) => ring.poll_write(&mut line.socket, cx, bytes),
+        let stream = &mut *self;
+        match &mut stream.ring {
+            None => Pin::new(&mut stream.socket).poll_write(cx, bytes),
+            Some(ring) => ring.poll_write(&mut stream.socket, cx, bytes),
         }
     }
 
@@ -276,7 +315,7 @@ impl AsyncWrite for LocalStream {
         Pin::new(&mut self.socket).poll_flush(cx)
     }
 
-    /// The end of the socket is the end of the ring: its client reads what is in it first.
+    /// Shuts the socket down. The client reads the bytes in the ring before it sees the end.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.socket).poll_shutdown(cx)
     }

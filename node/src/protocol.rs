@@ -1,8 +1,9 @@
-//! The border between the node and a protocol: bytes on this side, requests on the other.
+//! The interface between the node and a protocol: the node moves bytes, the protocol handles
+//! requests.
 //!
-//! A [`Protocol`] is a protocol. On each core it has a [`CoreService`], and that makes a
-//! [`ConnectionHandler`] for every client of the core. None of them knows a socket or a thread, so that
-//! a protocol is tested with bytes alone.
+//! A [`Protocol`] creates a [`CoreService`] on each core, and the service creates a
+//! [`ConnectionHandler`] for each client. None of them knows sockets or threads, so a protocol is
+//! tested with bytes alone.
 //!
 //! ```
 //! use std::task::{Context, Poll};
@@ -33,115 +34,126 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use nearstate_local_transport::LocalResource;
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 
 use crate::core::Core;
+use crate::local_stream::{DescriptorReply, LocalPeer};
 
-/// So many bytes of output are enough for now. A handler that takes one request after the
-/// other stops when its output has grown to this, leaves the rest of the input, and is asked again
-/// as soon as the client has read. So a small request for something large, sent a thousand times at
-/// once, costs the memory of one answer. What fits in a socket's buffer.
+/// The high-water mark of the output, 64 KiB: what fits into a socket's buffer. A handler stops
+/// before the next request when its output has this size. The node calls it again when the client
+/// has read the output. Without this limit, a thousand small pipelined requests for large values
+/// would cost the memory of a thousand replies.
 pub const OUTPUT_HIGH_WATER_BYTES: usize = 64 << 10;
 
-/// A protocol. One for the process.
+/// A protocol. One instance per process.
 pub trait Protocol: Send + Sync {
-    /// What an endpoint calls it: "resp".
+    /// The name that endpoints use: "resp".
     fn name(&self) -> &'static str;
 
-    /// What the protocol keeps on a core. Called once on each core's own thread, before the first
-    /// connection.
+    /// Creates the protocol's service on a core. Called once on each core's own thread, before the
+    /// first connection.
     ///
     /// # Errors
-    /// Whatever keeps it from serving; the node does not start then.
+    /// Anything that prevents the protocol from serving. The node does not start then.
     fn on_core(&self, core: &Core) -> Result<Rc<dyn CoreService>>;
 
-    /// What a client is told before its connection is closed, in words of the protocol; empty where
-    /// the protocol has none. Also called from the thread that accepts.
-    fn limit_error(&self, why: &LimitExceeded) -> Vec<u8>;
+    /// The error reply that the protocol sends before the node closes a connection because of a
+    /// limit. Empty if the protocol has none. Also called by the task that accepts.
+    fn limit_error(&self, limit: &LimitExceeded) -> Vec<u8>;
 }
 
-/// A protocol's part on one core: a session of the region, caches, what its clients share.
+/// A protocol on one core: its session of the region, its caches, the state that its clients share.
 pub trait CoreService {
-    /// Begins what it does by itself, before the first client comes. Called on the core, where
-    /// tasks can be begun.
+    /// Starts background tasks. Called on the core, before the first connection.
     fn begin(&self) {}
 
-    /// Begins to talk with a client.
+    /// Creates the handler of a new connection.
     fn accept(&self, peer: &Peer) -> Box<dyn ConnectionHandler>;
 }
 
-/// One client's side. Never waits, never blocks.
+/// The protocol's side of one connection. It never blocks.
 pub trait ConnectionHandler {
-    /// Takes whole requests off the front of `input`, appends answers to `output`. Returns how many
-    /// bytes it has taken, and what is to happen next.
+    /// Handles complete requests at the front of `input` and appends the replies to `output`.
+    /// Returns the number of bytes that it consumed, and what the node does next.
     ///
-    /// Called with everything that has come and was not taken: when more has come, and again at
-    /// once (after the answers were sent) as long as it takes some of it and leaves some. So it may
-    /// stop after any request, and does when `output` has [`OUTPUT_HIGH_WATER_BYTES`]. If it takes nothing, the node
-    /// waits for more bytes; what a handler wants to remember of a half request it keeps
-    /// itself.
+    /// `input` holds all bytes that were received and not consumed. The node calls again when more
+    /// bytes arrive; and at once, after the replies are sent, if the handler consumed some bytes and
+    /// left others. A handler may therefore stop after any request, and must stop when `output` has
+    /// [`OUTPUT_HIGH_WATER_BYTES`]. If it consumes nothing, the node waits for more bytes; the
+    /// handler itself keeps the parse state of an incomplete request.
     fn on_input(&mut self, input: &[u8], output: &mut Vec<u8>) -> Consumed;
 
-    /// Whatever happens by itself: work that was begun and yields (a long scan), messages of
-    /// others. Polled after each `hear` and whenever it has woken the task.
+    /// Continues work that yields (a long scan), and delivers messages of other clients. Polled
+    /// after each [`ConnectionHandler::on_input`] and when it has woken the task.
     ///
-    /// `Pending`: nothing for now; it wakes the task when there is. `Ready(Work)`: there is more,
-    /// ask again; other tasks run meanwhile, and between `Work` and `Listen` the connection's task
-    /// is of the background class. `Ready(Listen)`: the work is done, or there was none.
-    /// `Ready(Close)`: as for `hear`.
+    /// - `Pending`: nothing to do now. The handler wakes the task when that changes.
+    /// - `Ready(Work)`: there is more work. The node polls again after other tasks. Between `Work`
+    ///   and `Read` the task of the connection is of the background class.
+    /// - `Ready(Read)`: the work is finished, or there was none.
+    /// - `Ready(Close)`, `Ready(SendDescriptors)`: as for [`ConnectionHandler::on_input`].
     ///
-    /// `output` holds what the client has not read yet. While that is [`OUTPUT_HIGH_WATER_BYTES`] nothing should be
-    /// added; the call is repeated when the client has read. Work is not asked to go on before.
+    /// `output` holds the bytes that the client has not read yet. While it has
+    /// [`OUTPUT_HIGH_WATER_BYTES`], the handler adds nothing; the node polls again when the client
+    /// has read, and does not continue work before.
     fn poll_progress(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<NextAction>;
 
-    /// What came of [`NextAction::Near`]: appends the answer, with whose first byte the descriptors
-    /// travel ([`nearstate_local_transport::response_line`]), or says why there are none, and the handler goes
-    /// on as before. A handler that never asks needs none of it.
-    fn near(&mut self, _: LocalResource, _refused: Option<&Error>, _output: &mut Vec<u8>) {}
+    /// Completes a request that returned [`NextAction::SendDescriptors`], after all earlier output
+    /// was sent. Appends the reply to `output`, and returns the descriptors that travel with its
+    /// first byte; `None` if the request failed.
+    ///
+    /// `peer` creates the descriptors. It is an error if this connection cannot carry any; the
+    /// handler reports that error.
+    fn send_descriptors(
+        &mut self,
+        peer: Result<&LocalPeer<'_>>,
+        _output: &mut Vec<u8>,
+    ) -> Option<DescriptorReply> {
+        debug_assert!(peer.is_err(), "a handler that asks for descriptors implements this");
+        None
+    }
 
-    /// Bytes that the handler keeps for its client while it waits, whatever they are: they
-    /// count as those of half requests do, for [`crate::ConnectionLimits::core_bytes_max`].
+    /// Bytes that the handler buffers for its client between calls. They count towards
+    /// [`crate::ConnectionLimits::core_bytes_max`], as incomplete requests do.
     fn buffered_bytes(&self) -> usize {
         0
     }
 }
 
-/// What came of some bytes.
+/// The result of [`ConnectionHandler::on_input`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Consumed {
-    /// How many bytes at the front of the input are done with.
+    /// The number of bytes at the front of the input that the handler consumed.
     pub bytes: usize,
-    /// What is next.
+    /// What the node does next.
     pub next: NextAction,
 }
 
-/// What is next in a handler.
+/// What the node does after a call of a handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextAction {
-    /// Needs more bytes, or has nothing more to do now.
+    /// Read more requests.
     Read,
-    /// Has work of its own: `hear` is not called again before `poll_progress` has answered `Listen`.
+    /// Poll the handler's work. No input is handled before it returns [`NextAction::Read`].
     Work,
-    /// Flush, then close.
+    /// Send the output, then close the connection.
     Close,
-    /// The client has asked to come near: for the region's file, or to go on over a ring.
-    Near(LocalResource),
+    /// Send the output, then call [`ConnectionHandler::send_descriptors`].
+    SendDescriptors,
 }
 
-/// Where a client is.
+/// The address of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerAddress {
-    /// At another address, or at a loopback one.
+    /// A TCP connection, possibly over loopback.
     Tcp {
         /// The client's end.
         remote: SocketAddr,
-        /// Our end.
+        /// The node's end.
         local: SocketAddr,
     },
-    /// On this host, at a Unix socket.
+    /// A connection to a Unix socket of this host.
     Unix {
-        /// The client's process, where the kernel says it.
+        /// The client's process, if the kernel reports it.
         pid: Option<i32>,
         /// The client's user.
         uid: u32,
@@ -150,43 +162,43 @@ pub enum PeerAddress {
     },
 }
 
-/// Who a client is, as far as its socket tells.
+/// A client, as far as its socket identifies it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Unique in the life of the node, ascending, from 1.
+    /// A number that is unique during the life of the node; ascending, from 1.
     pub id: u64,
-    /// Where it is.
+    /// The address of the client.
     pub address: PeerAddress,
-    /// The name in the certificate that the client has shown, if it has shown one.
+    /// The name in the client's TLS certificate, if it presented one.
     pub certificate: Option<String>,
 }
 
-/// A client that was sent away for what it did, or did not.
+/// A connection that the node closes because of its client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForcedClose {
-    /// Where it is.
+    /// The address of the client.
     pub address: PeerAddress,
-    /// Why.
+    /// Why the node closes it.
     pub reason: CloseReason,
 }
 
-/// Why a client was sent away.
+/// Why the node closes a connection because of its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseReason {
-    /// It did not read its answers.
+    /// The client did not read its replies.
     SlowReader,
-    /// It did not finish a request in time.
+    /// The client did not complete a request in time.
     HalfSent,
-    /// It sent a request that was larger than it may be.
+    /// A request exceeded the size limit.
     TooLarge,
-    /// The clients of its core together kept too much memory, and it was the one that wanted more.
+    /// The buffers of the core's connections exceeded their limit when this one needed more.
     OutOfMemory,
-    /// It did not come to terms about TLS.
+    /// The TLS handshake failed.
     Handshake,
 }
 
 impl CloseReason {
-    /// A word for it.
+    /// The name in log events.
     pub const fn name(self) -> &'static str {
         match self {
             Self::SlowReader => "slow_reader",
@@ -208,22 +220,22 @@ impl fmt::Display for PeerAddress {
     }
 }
 
-/// Why a client is sent away.
+/// A limit that a client exceeded. The node reports it to the client and closes the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LimitExceeded {
-    /// The node has as many connections as it may.
+    /// The number of connections of the node.
     TooManyConnections {
-        /// How many that are.
+        /// The limit.
         max: usize,
     },
-    /// A request is larger than the node accepts.
+    /// The size of a request.
     RequestTooLarge {
-        /// Bytes that it may have.
+        /// The limit in bytes.
         max: usize,
     },
-    /// All requests of the core together are larger than it accepts.
+    /// The buffers of all connections of the core.
     OutOfMemory {
-        /// Bytes that they may have.
+        /// The limit in bytes.
         max: usize,
     },
 }
@@ -233,17 +245,18 @@ impl fmt::Display for LimitExceeded {
         match self {
             Self::TooManyConnections { max } => write!(
                 f,
-                "the node has {max} connections, as many as it may; close some, or raise \
+                "the node has reached its limit of {max} connections; close some, or raise \
                  limits.connections_max and `ulimit -n`"
             ),
             Self::RequestTooLarge { max } => write!(
                 f,
-                "a request may have {max} bytes; send it in parts, or raise limits.input_bytes_max"
+                "the request exceeds the limit of {max} bytes; split it, or raise \
+                 limits.input_bytes_max"
             ),
             Self::OutOfMemory { max } => write!(
                 f,
-                "half sent requests, unread answers, subscriptions, queues and walks of all \
-                 clients of this core passed {max} bytes; ask for less at once, or raise \
+                "incomplete requests, unread replies, subscriptions, queues and scans of this \
+                 core's clients exceed {max} bytes; request less at once, or raise \
                  limits.core_bytes_max"
             ),
         }

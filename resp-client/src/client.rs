@@ -4,7 +4,7 @@
 
 use std::io::{self, Read, Write};
 
-use crate::reply::{Null, Reply};
+use crate::reply::{NullEncoding, RespReply};
 
 /// Nesting of arrays, maps and sets. Redis' own commands nest replies five deep at most.
 const DEPTH_MAX: u32 = 16;
@@ -20,7 +20,7 @@ const READ_BYTES: usize = 64 << 10;
 
 /// A stream, the bytes that were read from it and not consumed yet, and a request buffer.
 #[derive(Debug)]
-pub struct Client<S> {
+pub struct RespClient<S> {
     stream: S,
     input: Vec<u8>,
     consumed: usize,
@@ -42,7 +42,7 @@ pub fn encode_request(args: &[&[u8]], into: &mut Vec<u8>) {
     }
 }
 
-impl<S: Read + Write> Client<S> {
+impl<S: Read + Write> RespClient<S> {
     /// A client of the server behind `stream`.
     pub const fn new(stream: S) -> Self {
         Self { stream, input: Vec::new(), consumed: 0, request: Vec::new(), reply_bytes: 0 }
@@ -58,7 +58,7 @@ impl<S: Read + Write> Client<S> {
     /// # Errors
     /// The stream's error; `UnexpectedEof` if the server closed it; `InvalidData` for a malformed
     /// reply. An error reply is not an error here.
-    pub fn request(&mut self, args: &[&[u8]]) -> io::Result<Reply> {
+    pub fn request(&mut self, args: &[&[u8]]) -> io::Result<RespReply> {
         let mut request = std::mem::take(&mut self.request);
         request.clear();
         encode_request(args, &mut request);
@@ -69,7 +69,7 @@ impl<S: Read + Write> Client<S> {
         sent.and_then(|()| self.receive())
     }
 
-    /// Sends encoded requests. Pipelining: call [`Client::receive`] once for each of them.
+    /// Sends encoded requests. Pipelining: call [`RespClient::receive`] once for each of them.
     ///
     /// # Errors
     /// The stream's error.
@@ -81,37 +81,37 @@ impl<S: Read + Write> Client<S> {
     /// Receives the next reply.
     ///
     /// # Errors
-    /// As [`Client::request`].
-    pub fn receive(&mut self) -> io::Result<Reply> {
+    /// As [`RespClient::request`].
+    pub fn receive(&mut self) -> io::Result<RespReply> {
         self.reply_bytes = 0;
         self.parse(0)
     }
 
-    fn parse(&mut self, depth: u32) -> io::Result<Reply> {
+    fn parse(&mut self, depth: u32) -> io::Result<RespReply> {
         let line = self.line()?;
         let (kind, text) = line.split_first().ok_or_else(|| malformed("an empty line"))?;
         match kind {
-            b'+' => Ok(Reply::Simple(text.to_vec())),
-            b'-' => Ok(Reply::Error(text.to_vec())),
-            b':' => Ok(Reply::Integer(canonical(text)?)),
-            b',' => Ok(Reply::Double(text.to_vec())),
-            b'(' => Ok(Reply::BigNumber(text.to_vec())),
-            b'#' if text == b"t" || text == b"f" => Ok(Reply::Boolean(text == b"t")),
-            b'_' if text.is_empty() => Ok(Reply::Null(Null::Resp3)),
-            b'$' if text == b"-1" => Ok(Reply::Null(Null::Bulk)),
-            b'*' if text == b"-1" => Ok(Reply::Null(Null::Array)),
-            b'$' => Ok(Reply::Bulk(self.string(text)?)),
-            b'=' => Ok(Reply::Verbatim(self.string(text)?)),
-            b'*' => Ok(Reply::Array(self.items(count(text)?, depth)?)),
-            b'~' => Ok(Reply::Set(self.items(count(text)?, depth)?)),
-            b'>' => Ok(Reply::Push(self.items(count(text)?, depth)?)),
-            b'%' => Ok(Reply::Map(self.items(count(text)?.saturating_mul(2), depth)?)),
+            b'+' => Ok(RespReply::Simple(text.to_vec())),
+            b'-' => Ok(RespReply::Error(text.to_vec())),
+            b':' => Ok(RespReply::Integer(canonical(text)?)),
+            b',' => Ok(RespReply::Double(text.to_vec())),
+            b'(' => Ok(RespReply::BigNumber(text.to_vec())),
+            b'#' if text == b"t" || text == b"f" => Ok(RespReply::Boolean(text == b"t")),
+            b'_' if text.is_empty() => Ok(RespReply::Null(NullEncoding::Resp3)),
+            b'$' if text == b"-1" => Ok(RespReply::Null(NullEncoding::Bulk)),
+            b'*' if text == b"-1" => Ok(RespReply::Null(NullEncoding::Array)),
+            b'$' => Ok(RespReply::Bulk(self.string(text)?)),
+            b'=' => Ok(RespReply::Verbatim(self.string(text)?)),
+            b'*' => Ok(RespReply::Array(self.items(count(text)?, depth)?)),
+            b'~' => Ok(RespReply::Set(self.items(count(text)?, depth)?)),
+            b'>' => Ok(RespReply::Push(self.items(count(text)?, depth)?)),
+            b'%' => Ok(RespReply::Map(self.items(count(text)?.saturating_mul(2), depth)?)),
             _ => Err(malformed(&format!("unknown type in {:?}", text_of(&line)))),
         }
     }
 
     /// Parses so many nested replies. Memory grows with the bytes that arrive, not with `count`.
-    fn items(&mut self, count: usize, depth: u32) -> io::Result<Vec<Reply>> {
+    fn items(&mut self, count: usize, depth: u32) -> io::Result<Vec<RespReply>> {
         if depth >= DEPTH_MAX {
             return Err(malformed(&format!("more than {DEPTH_MAX} levels of nesting")));
         }
@@ -244,8 +244,8 @@ mod tests {
         }
     }
 
-    fn client(replies: &[u8], step: usize) -> Client<Script> {
-        Client::new(Script { requests: Vec::new(), replies: replies.to_vec(), step })
+    fn client(replies: &[u8], step: usize) -> RespClient<Script> {
+        RespClient::new(Script { requests: Vec::new(), replies: replies.to_vec(), step })
     }
 
     #[test]
@@ -256,12 +256,12 @@ mod tests {
             let mut client = client(all, step);
             let mut next = || client.request(&[b"GET", b"k"]).unwrap();
             assert!(next().is_ok());
-            assert_eq!(next(), Reply::Error(b"ERR no".to_vec()));
-            assert_eq!(next(), Reply::Integer(-7));
-            assert_eq!(next(), Reply::Bulk(b"a\r\n".to_vec()));
-            assert_eq!(next(), Reply::Null(Null::Bulk));
-            let inner = Reply::Array(vec![Reply::Bulk(Vec::new())]);
-            assert_eq!(next(), Reply::Array(vec![Reply::Bulk(b"0".to_vec()), inner]));
+            assert_eq!(next(), RespReply::Error(b"ERR no".to_vec()));
+            assert_eq!(next(), RespReply::Integer(-7));
+            assert_eq!(next(), RespReply::Bulk(b"a\r\n".to_vec()));
+            assert_eq!(next(), RespReply::Null(NullEncoding::Bulk));
+            let inner = RespReply::Array(vec![RespReply::Bulk(Vec::new())]);
+            assert_eq!(next(), RespReply::Array(vec![RespReply::Bulk(b"0".to_vec()), inner]));
             assert!(client.stream.requests.starts_with(b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n*2"));
             let error = client.request(&[]).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
@@ -306,7 +306,8 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_give_a_reply_or_an_error(
-            bytes in "([+:$*%~>#_,(=-]?[0-9-]{0,3}(\r\n)?[a-z]{0,4}(\r\n)?){0,8}", step in 1..9_usize
+            bytes in "([+:$*%~>#_,(=-]?[0-9-]{0,3}(\r\n)?[a-z]{0,4}(\r\n)?){0,8}",
+            step in 1..9_usize
         ) {
             let _ = client(bytes.as_bytes(), step).receive();
         }

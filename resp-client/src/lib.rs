@@ -8,9 +8,9 @@
 
 #![forbid(unsafe_code)]
 
-pub use client::{Client, encode_request};
-pub use reply::{Null, Reply};
-pub use socket::Socket;
+pub use client::{RespClient, encode_request};
+pub use reply::{NullEncoding, RespReply};
+pub use socket::TimeoutSocket;
 
 mod client;
 mod reply;

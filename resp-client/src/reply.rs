@@ -4,7 +4,7 @@ use std::fmt;
 
 /// The three encodings of "no value".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Null {
+pub enum NullEncoding {
     /// RESP2's `$-1`.
     Bulk,
     /// RESP2's `*-1`.
@@ -15,7 +15,7 @@ pub enum Null {
 
 /// One reply. Two replies are equal exactly if their bytes are equal.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reply {
+pub enum RespReply {
     /// `+OK`
     Simple(Vec<u8>),
     /// `-ERR text`
@@ -33,7 +33,7 @@ pub enum Reply {
     /// `=7`: a string with a format prefix.
     Verbatim(Vec<u8>),
     /// No value.
-    Null(Null),
+    Null(NullEncoding),
     /// `*2`
     Array(Vec<Self>),
     /// `%1`: keys and values in turn.
@@ -44,7 +44,7 @@ pub enum Reply {
     Push(Vec<Self>),
 }
 
-impl Reply {
+impl RespReply {
     /// The first byte of the reply's encoding, which names its type.
     pub const fn type_byte(&self) -> u8 {
         match self {
@@ -54,10 +54,10 @@ impl Reply {
             Self::Double(_) => b',',
             Self::BigNumber(_) => b'(',
             Self::Boolean(_) => b'#',
-            Self::Bulk(_) | Self::Null(Null::Bulk) => b'$',
+            Self::Bulk(_) | Self::Null(NullEncoding::Bulk) => b'$',
             Self::Verbatim(_) => b'=',
-            Self::Null(Null::Resp3) => b'_',
-            Self::Array(_) | Self::Null(Null::Array) => b'*',
+            Self::Null(NullEncoding::Resp3) => b'_',
+            Self::Array(_) | Self::Null(NullEncoding::Array) => b'*',
             Self::Map(_) => b'%',
             Self::Set(_) => b'~',
             Self::Push(_) => b'>',
@@ -68,7 +68,15 @@ impl Reply {
     pub fn items(&self) -> &[Self] {
         match self {
             Self::Array(items) | Self::Map(items) | Self::Set(items) | Self::Push(items) => items,
-            _ => &[],
+            Self::Simple(_)
+            | Self::Error(_)
+            | Self::Integer(_)
+            | Self::Double(_)
+            | Self::BigNumber(_)
+            | Self::Boolean(_)
+            | Self::Bulk(_)
+            | Self::Verbatim(_)
+            | Self::Null(_) => &[],
         }
     }
 
@@ -82,15 +90,15 @@ impl Reply {
     /// # Errors
     /// The reply as text if it is neither.
     pub fn into_bulk(self) -> Result<Option<Vec<u8>>, String> {
-        match self {
-            Self::Bulk(bytes) => Ok(Some(bytes)),
-            Self::Null(_) => Ok(None),
-            other => Err(format!("expected a bulk string, received {other}")),
+        if let Self::Bulk(bytes) = self {
+            return Ok(Some(bytes));
         }
+        let is_null = matches!(self, Self::Null(_));
+        if is_null { Ok(None) } else { Err(format!("expected a bulk string, received {self}")) }
     }
 }
 
-/// Bytes of a string that [`Reply`]'s `Display` shows.
+/// Bytes of a string that [`RespReply`]'s `Display` shows.
 const SHOWN_BYTES_MAX: usize = 120;
 
 fn write_quoted(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
@@ -102,7 +110,7 @@ fn write_quoted(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
     Ok(())
 }
 
-impl fmt::Display for Reply {
+impl fmt::Display for RespReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = char::from(self.type_byte());
         match self {
@@ -112,10 +120,11 @@ impl fmt::Display for Reply {
             Self::Integer(number) => write!(f, "{kind}{number}"),
             Self::Boolean(is_true) => write!(f, "{kind}{}", if *is_true { 't' } else { 'f' }),
             Self::Bulk(bytes) | Self::Verbatim(bytes) => write_quoted(f, bytes),
-            Self::Null(Null::Resp3) => write!(f, "_"),
-            Self::Null(Null::Bulk | Null::Array) => write!(f, "{kind}-1"),
+            Self::Null(NullEncoding::Resp3) => write!(f, "_"),
+            Self::Null(NullEncoding::Bulk | NullEncoding::Array) => write!(f, "{kind}-1"),
             Self::Array(items) | Self::Map(items) | Self::Set(items) | Self::Push(items) => {
-                let count = if matches!(self, Self::Map(_)) { items.len() / 2 } else { items.len() };
+                let count =
+                    if matches!(self, Self::Map(_)) { items.len() / 2 } else { items.len() };
                 write!(f, "{kind}{count}[")?;
                 for (index, item) in items.iter().enumerate() {
                     write!(f, "{}{item}", if index > 0 { ", " } else { "" })?;

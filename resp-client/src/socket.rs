@@ -8,14 +8,14 @@ use std::time::Duration;
 
 /// A connected socket.
 #[derive(Debug)]
-pub enum Socket {
+pub enum TimeoutSocket {
     /// TCP, without Nagle's delay.
     Tcp(TcpStream),
     /// A Unix socket.
     Unix(UnixStream),
 }
 
-impl Socket {
+impl TimeoutSocket {
     /// Connects over TCP. `timeout` bounds the connection attempt, each read and each write.
     ///
     /// # Errors
@@ -40,7 +40,7 @@ impl Socket {
     }
 }
 
-impl Read for Socket {
+impl Read for TimeoutSocket {
     #[inline]
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
@@ -50,7 +50,7 @@ impl Read for Socket {
     }
 }
 
-impl Write for Socket {
+impl Write for TimeoutSocket {
     #[inline]
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {

@@ -15,6 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nearstate_local_transport::{LocalRing, Response, connect, request_region, request_ring};
+use nearstate_resp_client::{RespClient, RespReply};
 use nearstate_store::since_boot;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -22,7 +23,6 @@ use crate::redis_names::{TIMEOUT, WALK, duration, escaped, redis_key};
 use crate::region_storage::RegionStorage;
 use crate::storage::{Keys, SyncStorage};
 use crate::validate;
-use crate::wire::{Reply, Wire};
 use mapped::{FileId, Look, Mapped};
 
 /// Between two attempts of a wait for the node.
@@ -60,7 +60,7 @@ enum Open {
     /// Not yet, or no longer.
     Away,
     Region(Box<Mapped>),
-    Ring(Box<Wire<LocalRing>>),
+    Ring(Box<RespClient<LocalRing>>),
 }
 
 /// What a node gives.
@@ -211,7 +211,7 @@ impl LocalStorage {
             Response::Refused(text) => Err(self.refused(&text)),
             Response::Granted(memory) => {
                 let ring = LocalRing::new(memory, socket, self.timeout)?;
-                Ok(Given::Other(Open::Ring(Box::new(Wire::new(ring)))))
+                Ok(Given::Other(Open::Ring(Box::new(RespClient::new(ring)))))
             }
         }
     }
@@ -219,12 +219,12 @@ impl LocalStorage {
     /// Says who we are.
     fn greet(&self, socket: UnixStream) -> Result<UnixStream> {
         let Some(user) = &self.user else { return Ok(socket) };
-        let mut wire = Wire::new(socket);
+        let mut client = RespClient::new(socket);
         let auth: [&[u8]; 3] = [b"AUTH", user.name.as_bytes(), user.password.as_bytes()];
-        let answer = wire.ask(&auth).map_err(|e| self.lost(ErrorKind::NotConnected, &e))?;
-        match (answer, wire.into_stream()) {
-            (Reply::Simple(_), Some(socket)) => Ok(socket),
-            (Reply::Error(text), _) => Err(self.refused(&text)),
+        let answer = client.request(&auth).map_err(|e| self.lost(ErrorKind::NotConnected, &e))?;
+        match (answer, client.into_stream()) {
+            (RespReply::Simple(_), Some(socket)) => Ok(socket),
+            (RespReply::Error(text), _) => Err(self.refused(&String::from_utf8_lossy(&text))),
             _ => Err(self.refused("it did not answer AUTH as a node does")),
         }
     }
@@ -239,12 +239,12 @@ impl LocalStorage {
     }
 
     /// Asks the node through the ring. A ring whose answers may be out of step is not used again.
-    fn ask(&mut self, args: &[&[u8]]) -> Result<Reply> {
-        let Open::Ring(wire) = self.connected()? else {
+    fn ask(&mut self, args: &[&[u8]]) -> Result<RespReply> {
+        let Open::Ring(client) = self.connected()? else {
             return Err(Error::refused("no ring: this is a mistake of the library"));
         };
-        match wire.ask(args) {
-            Ok(Reply::Error(text)) => Err(judge(&text)),
+        match client.request(args) {
+            Ok(RespReply::Error(text)) => Err(judge(&String::from_utf8_lossy(&text))),
             Ok(reply) => Ok(reply),
             Err(error) => {
                 self.open = Open::Away;
@@ -255,7 +255,7 @@ impl LocalStorage {
 
     /// As `ask`, for a request that alters nothing: once more over a new ring if the old one had
     /// ended, as it does when the node is restarted.
-    fn ask_again(&mut self, args: &[&[u8]]) -> Result<Reply> {
+    fn ask_again(&mut self, args: &[&[u8]]) -> Result<RespReply> {
         let was_open = matches!(self.open, Open::Ring(_));
         let begun = Instant::now();
         match self.ask(args) {
@@ -291,12 +291,14 @@ impl LocalStorage {
         let mut cursor = b"0".to_vec();
         loop {
             let scan: [&[u8]; 6] = [b"SCAN", &cursor, b"MATCH", &whole, b"COUNT", count.as_bytes()];
-            let Reply::Array(step) = self.ask_again(&scan)? else { return Err(strange("SCAN")) };
-            let [Reply::Bulk(next), Reply::Array(found)] = step.as_slice() else {
+            let RespReply::Array(step) = self.ask_again(&scan)? else {
+                return Err(strange("SCAN"));
+            };
+            let [RespReply::Bulk(next), RespReply::Array(found)] = step.as_slice() else {
                 return Err(strange("SCAN"));
             };
             for key in found {
-                let Reply::Bulk(key) = key else { return Err(strange("SCAN")) };
+                let RespReply::Bulk(key) = key else { return Err(strange("SCAN")) };
                 keys.extend(key.strip_prefix(&*prefix).map(<[u8]>::to_vec));
             }
             if next == b"0" {
@@ -365,15 +367,11 @@ impl SyncStorage for LocalStorage {
 
     fn set(&mut self, namespace: &str, pairs: &[(&[u8], &[u8])]) -> Result<()> {
         validate::namespace(namespace)?;
-        validate::count(pairs.len())?;
-        let mut keys = Vec::with_capacity(pairs.len());
-        for (key, value) in pairs {
-            validate::record(key, value)?;
-            keys.push(redis_key(namespace, key));
-        }
+        validate::set(pairs)?;
         if let Some(region) = self.region()? {
             return region.set(namespace, pairs);
         }
+        let keys: Vec<_> = pairs.iter().map(|(key, _)| redis_key(namespace, key)).collect();
         let mut args: Vec<&[u8]> = vec![b"MSET"];
         for (key, (_, value)) in keys.iter().zip(pairs) {
             args.extend([key.as_slice(), value]);
@@ -388,10 +386,12 @@ impl SyncStorage for LocalStorage {
             return region.set_if(namespace, key, old, new);
         }
         let reply = self.ask(&[b"SETIE", &redis_key(namespace, key), new, old])?;
-        if reply != Reply::Nil && !matches!(reply, Reply::Simple(_)) {
-            return Err(strange("SETIE"));
+        let is_set = matches!(reply, RespReply::Simple(_));
+        if is_set || matches!(reply, RespReply::Null(_)) {
+            Ok(is_set)
+        } else {
+            Err(strange("SETIE"))
         }
-        Ok(reply != Reply::Nil)
     }
 
     fn set_if_not_exists(&mut self, namespace: &str, key: &[u8], value: &[u8]) -> Result<bool> {
@@ -401,7 +401,7 @@ impl SyncStorage for LocalStorage {
             return region.set_if_not_exists(namespace, key, value);
         }
         let reply = self.ask(&[b"SETNX", &redis_key(namespace, key), value])?;
-        let Reply::Int(count) = reply else { return Err(strange("SETNX")) };
+        let RespReply::Integer(count) = reply else { return Err(strange("SETNX")) };
         Ok(count == 1)
     }
 
@@ -412,7 +412,7 @@ impl SyncStorage for LocalStorage {
         each: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<()> {
         validate::namespace(namespace)?;
-        validate::count(keys.len())?;
+        validate::read(keys.len())?;
         if let Some(region) = self.region()? {
             return region.visit(namespace, keys, each);
         }
@@ -420,11 +420,11 @@ impl SyncStorage for LocalStorage {
             return Ok(());
         }
         let named: Vec<_> = keys.iter().map(|key| redis_key(namespace, key)).collect();
-        let Reply::Array(values) = self.ask_again(&with_keys(b"MGET", &named))? else {
+        let RespReply::Array(values) = self.ask_again(&with_keys(b"MGET", &named))? else {
             return Err(strange("MGET"));
         };
         for (key, value) in keys.iter().zip(values) {
-            if let Reply::Bulk(value) = value {
+            if let RespReply::Bulk(value) = value {
                 each(key, &value);
             }
         }
@@ -433,7 +433,7 @@ impl SyncStorage for LocalStorage {
 
     fn remove(&mut self, namespace: &str, keys: &[&[u8]]) -> Result<()> {
         validate::namespace(namespace)?;
-        validate::count(keys.len())?;
+        validate::remove(keys)?;
         if let Some(region) = self.region()? {
             return region.remove(namespace, keys);
         }
@@ -447,7 +447,7 @@ impl SyncStorage for LocalStorage {
             return region.remove_if(namespace, key, value);
         }
         let reply = self.ask(&[b"DELIE", &redis_key(namespace, key), value])?;
-        let Reply::Int(count) = reply else { return Err(strange("DELIE")) };
+        let RespReply::Integer(count) = reply else { return Err(strange("DELIE")) };
         Ok(count == 1)
     }
 

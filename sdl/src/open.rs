@@ -38,11 +38,14 @@ use crate::storage::SyncStorage;
 pub fn open(url: &str) -> Result<Box<dyn SyncStorage>> {
     match url.split_once(':') {
         Some(("region", rest)) => Ok(Box::new(RegionStorage::open(rest)?)),
-        Some(("near", rest)) => Ok(Box::new(LocalStorage::open(rest)?)),
+        Some(("local", rest)) => Ok(Box::new(LocalStorage::open(rest)?)),
+        Some(("near", rest)) => Err(Error::refused(format!(
+            "the scheme near: is not supported any more; give local:{rest}"
+        ))),
         #[cfg(feature = "redis")]
         Some(("redis" | "redis+unix", _)) => Ok(Box::new(RedisStorage::open(url)?)),
         _ => Err(Error::refused(format!(
-            "{url:?} names no back-end: give region:/path, near:/path, redis://host:port or \
+            "{url:?} names no back-end; give region:/path, local:/path, redis://host:port or \
              redis+unix:///path"
         ))),
     }
@@ -61,6 +64,13 @@ mod tests {
             let error = open(url).unwrap_err();
             assert_eq!(error.kind, ErrorKind::RejectedBySdl, "{url}: {error}");
         }
+    }
+
+    #[test]
+    fn the_error_for_the_old_scheme_names_the_new_one() {
+        let error = open("near:/run/nearstate.sock?way=ring").unwrap_err();
+        assert_eq!(error.kind, ErrorKind::RejectedBySdl);
+        assert!(error.to_string().contains("local:/run/nearstate.sock?way=ring"), "{error}");
     }
 
     #[test]

@@ -196,10 +196,9 @@ impl SyncStorage for RedisStorage {
 
     fn set(&mut self, namespace: &str, pairs: &[(&[u8], &[u8])]) -> Result<()> {
         validate::namespace(namespace)?;
-        validate::count(pairs.len())?;
+        validate::set(pairs)?;
         let mut command = redis::cmd("MSET");
         for (key, value) in pairs {
-            validate::record(key, value)?;
             command.arg(redis_key(namespace, key)).arg(*value);
         }
         if pairs.is_empty() { Ok(()) } else { self.ask(&command) }
@@ -226,7 +225,7 @@ impl SyncStorage for RedisStorage {
         each: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<()> {
         validate::namespace(namespace)?;
-        validate::count(keys.len())?;
+        validate::read(keys.len())?;
         if keys.is_empty() {
             return Ok(());
         }
@@ -245,7 +244,7 @@ impl SyncStorage for RedisStorage {
 
     fn remove(&mut self, namespace: &str, keys: &[&[u8]]) -> Result<()> {
         validate::namespace(namespace)?;
-        validate::count(keys.len())?;
+        validate::remove(keys)?;
         let mut command = redis::cmd("DEL");
         for key in keys {
             command.arg(redis_key(namespace, key));

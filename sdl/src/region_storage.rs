@@ -1,4 +1,5 @@
-//! The operations on a region of shared memory: no server, no system call to read.
+//! The region back-end: operations on shared memory, without a server, and without a system call
+//! for reads.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,8 +14,8 @@ use crate::region_url;
 use crate::storage::{Keys, SyncStorage};
 use crate::validate;
 
-/// An attached region. Namespaces are made on demand, mixed; what is not a value in them (a hash or
-/// a set that somebody made through a node) is not there for `get`, as it is with Redis' MGET.
+/// An attached region. Namespaces are created on demand, of kind `Mixed`. `get` skips records that
+/// are not values (a hash or a set that a client of a node created), as Redis' MGET does.
 pub struct RegionStorage {
     session: Session,
     namespaces: BTreeMap<String, Namespace>,
@@ -32,18 +33,18 @@ impl RegionStorage {
     ///
     /// # Errors
     /// As [`crate::open()`].
-    pub fn open(place: &str) -> Result<Self> {
-        let place = region_url::read(place)?;
-        Self::on(match &place.create {
-            Some(options) => Region::attach_or_create(&place.path, options)?,
-            None => Region::attach(&place.path)?,
+    pub fn open(url: &str) -> Result<Self> {
+        let location = region_url::parse(url)?;
+        Self::on(match &location.create {
+            Some(options) => Region::attach_or_create(&location.path, options)?,
+            None => Region::attach(&location.path)?,
         })
     }
 
-    /// Uses a region that is attached already.
+    /// Uses an attached region.
     ///
     /// # Errors
-    /// `RejectedByBackend` above the most sessions of a region, `NotConnected` after a fork.
+    /// `RejectedByBackend` at the limit of sessions of a region, `NotConnected` after a fork.
     pub fn on(region: Region) -> Result<Self> {
         Ok(Self { session: region.session()?, namespaces: BTreeMap::new(), region })
     }
@@ -61,7 +62,7 @@ impl RegionStorage {
         let namespace = if let Some(known) = self.session.known_namespace(name)? {
             known
         } else {
-            // Mixed, so that a node may serve it to clients that keep hashes and sets as well.
+            // Mixed, so that clients of a node can store hashes and sets in it, too.
             let schema = Schema { kind: Kind::Mixed, ..Schema::default() };
             self.session.namespace(name, &schema)?
         };
@@ -89,14 +90,19 @@ impl SyncStorage for RegionStorage {
     }
 
     fn set(&mut self, namespace: &str, pairs: &[(&[u8], &[u8])]) -> Result<()> {
+        validate::set(pairs)?;
         let namespace = self.namespace(namespace)?;
-        validate::count(pairs.len())?;
-        // All of them first, so that a refusal finds nothing written.
-        for (key, value) in pairs {
-            validate::record(key, value)?;
-        }
-        for (done, (key, value)) in pairs.iter().enumerate() {
-            self.session.put(namespace, key, value).map_err(|cause| after(done, cause))?;
+        match pairs {
+            [] => {}
+            [(key, value)] => {
+                self.session.put(namespace, key, value)?;
+            }
+            several => self.session.transact(|txn| -> nearstate_store::Result<()> {
+                for (key, value) in several {
+                    txn.put(namespace, key, value)?;
+                }
+                Ok(())
+            })?,
         }
         Ok(())
     }
@@ -121,7 +127,7 @@ impl SyncStorage for RegionStorage {
         each: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<()> {
         let namespace = self.namespace(namespace)?;
-        validate::count(keys.len())?;
+        validate::read(keys.len())?;
         self.session.get_batch(namespace, keys, |_, view| {
             if let Some(view) = view.filter(|view| view.form() == Form::Value) {
                 each(view.key(), view.bytes());
@@ -131,10 +137,18 @@ impl SyncStorage for RegionStorage {
     }
 
     fn remove(&mut self, namespace: &str, keys: &[&[u8]]) -> Result<()> {
+        validate::remove(keys)?;
         let namespace = self.namespace(namespace)?;
-        validate::count(keys.len())?;
-        for (done, key) in keys.iter().enumerate() {
-            self.session.delete(namespace, key).map_err(|cause| after(done, cause))?;
+        match keys {
+            [] => {}
+            [key] => {
+                self.session.delete(namespace, key)?;
+            }
+            several => {
+                let records: Vec<_> = several.iter().map(|key| (namespace, *key)).collect();
+                let delete = |txn: &nearstate_store::Txn<'_>| txn.delete_all(&records);
+                self.session.transact(delete)?;
+            }
         }
         Ok(())
     }
@@ -157,15 +171,15 @@ impl SyncStorage for RegionStorage {
         let mut scan = self.session.scan(namespace)?;
         let mut done = 0;
         while let Some(view) = scan.next()? {
-            self.session.delete(namespace, view.key()).map_err(|cause| after(done, cause))?;
+            self.session.delete(namespace, view.key()).map_err(|cause| partial(done, cause))?;
             done += 1;
         }
         Ok(())
     }
 }
 
-/// A failure after so many records were changed.
-fn after(done: usize, cause: nearstate_model::Error) -> crate::Error {
+/// An error after `done` records were changed.
+fn partial(done: usize, cause: nearstate_model::Error) -> crate::Error {
     let error = crate::Error::from(cause);
     if done == 0 { error } else { error.half_way() }
 }

@@ -1,4 +1,4 @@
-//! The part of a region's URL after `region:`. Total: any text gives a place or a refusal.
+//! The part of a region's URL after `region:`. Total: any text gives a URL or a refusal.
 
 use std::path::PathBuf;
 
@@ -8,13 +8,13 @@ use crate::error::{Error, Result};
 
 /// Where a region is, and how to make it if that was asked for.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct RegionUrl {
     pub(crate) path: PathBuf,
     pub(crate) create: Option<CreateOptions>,
 }
 
 /// Reads `/path?option=value&..`.
-pub(crate) fn read(text: &str) -> Result<Place> {
+pub(crate) fn parse(text: &str) -> Result<RegionUrl> {
     let (path, options) = text.split_once('?').unwrap_or((text, ""));
     if path.is_empty() {
         return Err(Error::refused("no path: give region:/path of a region's file"));
@@ -48,7 +48,7 @@ pub(crate) fn read(text: &str) -> Result<Place> {
             "`{name}` says how to make a region, and create=1 is not there: add it"
         )));
     }
-    Ok(Place { path: PathBuf::from(path), create: is_creating.then_some(create) })
+    Ok(RegionUrl { path: PathBuf::from(path), create: is_creating.then_some(create) })
 }
 
 fn refused<T>(name: &str, value: &str, right: &str) -> Result<T> {
@@ -131,8 +131,8 @@ mod tests {
     fn all_options_are_read() {
         let text = "/dev/shm/ue?create=1&max=4GiB&page=2MiB&populate=1&numa=bind:0,3&pin=fenced\
                     &mode=0660";
-        let place = read(text).unwrap();
-        assert_eq!(place.path, PathBuf::from("/dev/shm/ue"));
+        let url = parse(text).unwrap();
+        assert_eq!(url.path, PathBuf::from("/dev/shm/ue"));
         let expected = CreateOptions {
             bytes_max: 4 << 30,
             page: PageSize::Huge2M,
@@ -141,14 +141,14 @@ mod tests {
             pin: PinMode::Fenced,
             mode: 0o660,
         };
-        assert_eq!(place.create, Some(expected));
+        assert_eq!(url.create, Some(expected));
     }
 
     #[test]
     fn without_create_a_region_is_only_attached() {
-        assert_eq!(read("/x").unwrap(), Place { path: PathBuf::from("/x"), create: None });
-        assert_eq!(read("/x?create=0").unwrap().create, None);
-        assert!(read("/x?max=1GiB").is_err(), "an option without effect is a mistake");
+        assert_eq!(parse("/x").unwrap(), RegionUrl { path: PathBuf::from("/x"), create: None });
+        assert_eq!(parse("/x?create=0").unwrap().create, None);
+        assert!(parse("/x?max=1GiB").is_err(), "an option without effect is a mistake");
     }
 
     #[test]
@@ -170,16 +170,16 @@ mod tests {
             "/x?create=1&mode=999",
             "/x?create=1&mode=7777",
         ] {
-            assert!(read(wrong).is_err(), "{wrong}");
+            assert!(parse(wrong).is_err(), "{wrong}");
         }
     }
 
     proptest! {
         #[test]
-        fn any_text_is_a_place_or_a_refusal(
+        fn any_text_is_a_url_or_a_refusal(
             text in "(/x)?[?]?((create|max|page|numa|pin|mode)?[=]?[01a-zA-Z:,é]{0,9}&?){0,4}"
         ) {
-            let _ = read(&text);
+            let _ = parse(&text);
         }
     }
 }

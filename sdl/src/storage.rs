@@ -14,37 +14,37 @@ pub type Keys = BTreeSet<Vec<u8>>;
 
 /// Records by namespace and key, in a region or in a Redis.
 ///
-/// **Namespaces** (paper 1, section 4.2.1) scope keys by type of data. One is there as soon as it
-/// is named: 1 to 255 bytes, no `,`, `{`, `}` or NUL. **Keys** and **values** are bytes, compared
-/// and returned exactly, NULs and empty values included. A record that is written has a key of at
-/// most 4,096 bytes and a value of at most 128 MiB ([`nearstate_model::limits`]) on either
-/// back-end.
+/// **Namespaces** (paper 1, section 4.2.1) scope keys by type of data. A namespace exists as soon as
+/// it is named: 1 to 255 bytes without `,`, `{`, `}` and NUL. **Keys** and **values** are bytes,
+/// compared and returned exactly, including NULs and empty values. On every back-end a record has a
+/// key of at most 4,096 bytes and a value of at most 128 MiB ([`nearstate_model::limits`]).
 ///
-/// # What is atomic
+/// # Atomicity
 ///
-/// | operation | region | Redis |
-/// |---|---|---|
-/// | `set`, `remove` of one record | yes | yes |
-/// | `set` of several records | **each record for itself**, in order | all at once (`MSET`) |
-/// | `remove` of several records | each record for itself | all at once (`DEL`) |
-/// | `get`, `visit` of several records | each record for itself | all at once (`MGET`) |
-/// | `set_if`, `set_if_not_exists`, `remove_if` | yes | yes |
-/// | `list_keys`, `find_keys`, `remove_all` | no | no |
+/// | operation | region | node over a ring | Redis |
+/// |---|---|---|---|
+/// | `set`, `remove` of several records | all or nothing | all or nothing (`MSET`, `DEL`) | all or nothing (`MSET`, `DEL`) |
+/// | `get`, `visit` of several records | each record by itself | all at once (`MGET`) | all at once (`MGET`) |
+/// | `set_if`, `set_if_not_exists`, `remove_if` | yes | yes | yes |
+/// | `list_keys`, `find_keys`, `remove_all` | no | no | no |
 ///
-/// What others put while a listing or `remove_all` goes on may be met or missed.
+/// A `set` or `remove` of several records is one transaction: no reader sees a part of it, and a
+/// process that is killed in the middle leaves all of it or nothing. Its limits are the same on
+/// every back-end: [`crate::WRITE_RECORDS_MAX`] records, and [`crate::WRITE_BYTES_MAX`] bytes of
+/// keys and values for a `set`. Beyond them the operation answers `RejectedBySdl` and writes
+/// nothing. In a namespace with tags, index entries count towards the transaction, too: a region
+/// refuses a `remove` that becomes too large by them, and a node over a ring executes it in parts.
 ///
-/// A region has no transactions yet. A reader may therefore see the first pairs of a `set` and not
-/// yet the last, and a process that is killed in the middle leaves the first pairs written, each of
-/// them whole. Where several values belong together, put them into one record.
+/// Records that others write during a listing or a `remove_all` may be found or missed.
 ///
 /// # Errors
 ///
-/// Every operation may answer with any [`crate::ErrorKind`]; the kind says whether records may have
-/// changed. A `set` on a region that fails after its first pair says `BackendFailure`.
+/// Every operation may return any [`crate::ErrorKind`]. The kind tells whether records may have
+/// changed.
 ///
 /// # Threads
 ///
-/// One instance belongs to one thread at a time; open one for each thread.
+/// One thread uses an instance at a time. Open one for each thread.
 pub trait SyncStorage: Debug + Send {
     /// Can the namespace be served now? Asks a server at most for its time-out.
     ///

@@ -1,31 +1,79 @@
-//! What may be asked, the same on every back-end, checked before anything is sent: an application
-//! that is tested against one back-end is not surprised by the other.
+//! Validation of requests, the same for every back-end and before anything is sent. An application
+//! that was tested with one back-end gets the same refusals from the others.
 
 use nearstate_model::Error as Cause;
-use nearstate_model::limits::{KEY_BYTES_MAX, NAMESPACE_NAME_BYTES_MAX, VALUE_BYTES_MAX};
+use nearstate_model::limits::{
+    KEY_BYTES_MAX, NAMESPACE_NAME_BYTES_MAX, TRANSACTION_RECORDS_MAX, VALUE_BYTES_MAX,
+};
 
 use crate::error::{Error, Result};
 
-/// The most keys of one request: the bound that O-RAN's SDL documents (a Redis reads at most 2^20
-/// words of one command, and a pair is two).
-pub(crate) const KEYS_MAX: usize = 524_287;
+/// The most keys of one read: the limit that O-RAN's SDL documents. (A Redis accepts at most 2^20
+/// arguments of one command, and a pair is two.)
+pub(crate) const READ_KEYS_MAX: usize = 524_287;
 
-/// Refuses names that no SDL client may use.
+/// The most records of one `set` or `remove`: the records of one transaction of a region, because
+/// all of them are written together or not at all. Further records are refused, and nothing is
+/// written.
+pub const WRITE_RECORDS_MAX: usize = TRANSACTION_RECORDS_MAX;
+
+/// The most bytes of keys and values of a `set` of several records: half of the largest value. With
+/// the protocol's overhead for each key this stays below the request limit of a node (129 MiB) and
+/// the transaction limit of a region (256 MiB). A `set` of one record has the limits of that record
+/// only. Larger ones are refused, and nothing is written.
+pub const WRITE_BYTES_MAX: usize = VALUE_BYTES_MAX / 2;
+
+/// Refuses namespace names that SDL clients may not use.
 pub(crate) fn namespace(name: &str) -> Result<()> {
     let bytes = name.len();
     if bytes == 0 || bytes > NAMESPACE_NAME_BYTES_MAX || name.contains([',', '{', '}', '\0']) {
         return Err(Error::refused(format!(
-            "{name:?} is no namespace: give 1 to {NAMESPACE_NAME_BYTES_MAX} bytes without a comma, \
-             braces or NUL"
+            "{name:?} is not a valid namespace; give 1 to {NAMESPACE_NAME_BYTES_MAX} bytes without \
+             a comma, braces or NUL"
         )));
     }
     Ok(())
 }
 
-/// Refuses requests of too many keys.
-pub(crate) fn count(keys: usize) -> Result<()> {
-    if keys > KEYS_MAX {
-        return Err(Error::refused(format!("{keys} keys in one request: give at most {KEYS_MAX}")));
+/// Refuses reads of too many keys.
+pub(crate) fn read(keys: usize) -> Result<()> {
+    if keys > READ_KEYS_MAX {
+        return Err(Error::refused(format!(
+            "{keys} keys in one read exceed the limit of {READ_KEYS_MAX}; read them in parts"
+        )));
+    }
+    Ok(())
+}
+
+/// Refuses a `set` that some back-end could not carry out as one transaction.
+pub(crate) fn set(pairs: &[(&[u8], &[u8])]) -> Result<()> {
+    write_count(pairs.len())?;
+    let mut bytes = 0;
+    for (key, value) in pairs {
+        record(key, value)?;
+        bytes += key.len() + value.len();
+    }
+    if pairs.len() > 1 && bytes > WRITE_BYTES_MAX {
+        return Err(Error::refused(format!(
+            "{} records of {bytes} bytes exceed the limit of {WRITE_BYTES_MAX} bytes for one set; \
+             set them in parts",
+            pairs.len()
+        )));
+    }
+    Ok(())
+}
+
+/// Refuses a `remove` that some back-end could not carry out as one transaction.
+pub(crate) fn remove(keys: &[&[u8]]) -> Result<()> {
+    write_count(keys.len())
+}
+
+fn write_count(records: usize) -> Result<()> {
+    if records > WRITE_RECORDS_MAX {
+        return Err(Error::refused(format!(
+            "{records} records exceed the limit of {WRITE_RECORDS_MAX} records for one set or \
+             remove; write them in parts"
+        )));
     }
     Ok(())
 }
@@ -57,12 +105,22 @@ mod tests {
     }
 
     #[test]
-    fn records_keep_to_the_limits_of_the_house() {
+    fn records_keep_the_limits_of_the_model() {
         assert_eq!(record(&[0; KEY_BYTES_MAX], b""), Ok(()));
         assert_eq!(record(b"", b""), Ok(()));
         assert!(record(&[0; KEY_BYTES_MAX + 1], b"").is_err());
         assert!(record(b"k", &vec![0; VALUE_BYTES_MAX + 1]).is_err());
-        assert_eq!(count(KEYS_MAX), Ok(()));
-        assert!(count(KEYS_MAX + 1).is_err());
+        assert_eq!(read(READ_KEYS_MAX), Ok(()));
+        assert!(read(READ_KEYS_MAX + 1).is_err());
+    }
+
+    #[test]
+    fn one_record_has_no_limit_of_bytes_beyond_its_own() {
+        let value = vec![0; VALUE_BYTES_MAX];
+        assert_eq!(set(&[(b"k", &value)]), Ok(()));
+        assert!(set(&[(b"k", &value), (b"l", b"")]).is_err());
+        let half = &value[..WRITE_BYTES_MAX / 2 - 1];
+        assert_eq!(set(&[(b"k", half), (b"l", half)]), Ok(()));
+        assert!(set(&[(b"k", half), (b"lm", half)]).is_err(), "keys count");
     }
 }

@@ -1,11 +1,11 @@
 // Decides whether histories of a store are strictly serializable, with Porcupine.
 //
-// One history a line on standard input (JSON, see type history), one verdict a line on standard
-// output: "NAME legal", "NAME illegal" or "NAME undecided" (the time was over).
+// Input: one history per line (JSON, see type history). Output: one verdict per line, "NAME legal",
+// "NAME illegal" or "NAME undecided" (the time limit was reached).
 //
 // The whole store is one object: its state is the value of every key. An operation reads some keys
-// and writes some, at one moment between its call and its return. So a history is linearizable for
-// this object exactly when its transactions, reads and writes are strictly serializable.
+// and writes some, at one moment between its call and its return. A history is linearizable for this
+// object exactly if its transactions, reads and writes are strictly serializable.
 package main
 
 import (
@@ -21,10 +21,10 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// What was read or is written: a number of its own for each value.
+// What was read or is written: a unique number for each value.
 const (
 	absent  = 0
-	present = -1 // read only: some value, not known which
+	present = -1 // read only: an unknown value
 )
 
 // An access is a key's number and its value.
@@ -33,9 +33,9 @@ type access [2]int64
 type operation struct {
 	Client int   `json:"client"`
 	Call   int64 `json:"call"`
-	// 0: never returned, for its process was killed.
+	// 0: never returned, because its process was killed.
 	Return int64 `json:"return"`
-	// It is not known whether it happened: its process was killed.
+	// It may not have happened: its process was killed.
 	Unknown bool     `json:"unknown"`
 	Reads   []access `json:"reads"`
 	Writes  []access `json:"writes"`
@@ -45,7 +45,7 @@ type history struct {
 	Name string `json:"name"`
 	// Values before the first operation, by key.
 	Start []int64 `json:"start"`
-	// Milliseconds that may be spent.
+	// The time limit in milliseconds.
 	Limit int64       `json:"limit_ms"`
 	Ops   []operation `json:"ops"`
 	// If the history is illegal: a page that shows how far it can be ordered.
@@ -77,8 +77,8 @@ func holds(state string, reads []access) bool {
 	return true
 }
 
-// One step of the store. An operation of a killed process did all or nothing: where its reads do
-// not hold, it did nothing. That it never happened is the same as coming last.
+// One step of the store. An operation of a killed process has a complete effect or none: if its reads
+// do not hold, it has none. Never happening is equivalent to being the last.
 func step(state, input, output interface{}) (bool, interface{}) {
 	op, now := input.(*operation), state.(string)
 	if !holds(now, op.Reads) {
@@ -127,7 +127,7 @@ func model(start []int64) porcupine.Model {
 	}
 }
 
-func judge(h *history) (string, error) {
+func check(h *history) (string, error) {
 	ops := make([]porcupine.Operation, len(h.Ops))
 	for i := range h.Ops {
 		op := &h.Ops[i]
@@ -174,7 +174,7 @@ func main() {
 			fmt.Fprintln(os.Stderr, "not a history:", err)
 			os.Exit(1)
 		}
-		verdict, err := judge(&h)
+		verdict, err := check(&h)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, h.Name+":", err)
 			os.Exit(1)

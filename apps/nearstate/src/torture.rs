@@ -1,17 +1,17 @@
-//! `nearstate torture`: writers and readers on one region, a killer, and an oracle that knows what
-//! was acknowledged; then histories of transactions, judged by a checker.
+//! `nearstate torture`: writers and readers on one region, random kills, and an oracle that knows
+//! the acknowledged writes; then histories of transactions, checked for strict serializability.
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use nearstate_torture::histories::checker::Checker;
-use nearstate_torture::histories::game::{Options as Game, Totals};
+use nearstate_torture::histories::checker::HistoryChecker;
+use nearstate_torture::histories::options::{HistoryOptions, HistoryTotals};
 use nearstate_torture::histories::rounds::play;
-use nearstate_torture::report::Report;
-use nearstate_torture::run::{Options, run as torture};
-use nearstate_torture::served;
-use nearstate_torture::served::plant::Plant;
-use nearstate_torture::spawn::Starter;
-use nearstate_torture::tagged::crowd;
+use nearstate_torture::node_kills;
+use nearstate_torture::node_kills::injected_fault::InjectedFault;
+use nearstate_torture::report::TortureReport;
+use nearstate_torture::run::{TortureOptions, run as torture};
+use nearstate_torture::spawn::ChildCommand;
+use nearstate_torture::tags::stress;
 use nearstate_torture::{child, step};
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -34,10 +34,10 @@ pub(crate) struct Torture {
     #[arg(long, default_value_t = 4, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u16).range(0..=64))]
     readers: u16,
-    /// Folder for the region and the journals, best in memory; a new one is made in it
+    /// Folder for the region and the journals, preferably in memory; a new folder is created in it
     #[arg(long, default_value = "/dev/shm", value_name = "DIR")]
     path: PathBuf,
-    /// Seed of all choices; a new one each time if it is not given
+    /// Seed of all random choices [default: a new one each time]
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
     /// Kills between two offline checks
@@ -47,19 +47,19 @@ pub(crate) struct Torture {
     /// The longest pause between two kills, in microseconds
     #[arg(long, default_value_t = 6000, value_name = "US")]
     pause_us_max: u64,
-    /// Processes to kill afterwards that attach and detach sessions with tags, collect, look up
+    /// Processes to kill afterwards that write sessions with tags, collect expired ones and search
     #[arg(long, default_value_t = 1000, value_name = "N")]
     tagged_kills: u64,
-    /// Histories of killed processes to check for strict serializability afterwards (needs go)
+    /// Histories of killed processes to check for strict serializability afterwards (needs Go)
     #[arg(long, default_value_t = 2000, value_name = "N")]
     histories: u64,
-    /// Kill at single instructions instead: after every N-th of each kind of write (1 = every one)
+    /// Kill after single instructions instead: every N-th of each kind of write (1 = every one)
     #[arg(long, value_name = "N")]
     step: Option<u64>,
-    /// Kill a node instead: so many times, under clients at its sockets and embedded writers
+    /// Kill a node instead, so many times, under clients at its sockets and embedded writers
     #[arg(long, value_name = "N", conflicts_with = "step")]
     node_kills: Option<u64>,
-    /// What the region of the node has before, in MiB
+    /// Content of the node's region before the first start, in MiB
     #[arg(long, default_value_t = 768, value_name = "MIB")]
     #[arg(value_parser = clap::value_parser!(u64).range(0..=800))]
     node_fill_mib: u64,
@@ -74,14 +74,14 @@ pub(crate) struct Child {
     words: Vec<String>,
 }
 
-/// What a child does.
+/// Runs a child.
 pub(crate) fn run_child(child: &Child) -> ExitCode {
     child::main(&child.words)
 }
 
-/// Runs, shows how far it is, and prints what was found.
+/// Runs, shows the progress, and prints the result.
 pub(crate) fn run(args: &Torture) -> ExitCode {
-    let done = Starter::own(CHILD).and_then(|starter| match (args.step, args.node_kills) {
+    let done = ChildCommand::own(CHILD).and_then(|starter| match (args.step, args.node_kills) {
         (Some(stride), _) => steps(args, stride, &starter),
         (None, Some(count)) => node_kills(args, count, &starter),
         (None, None) => kills(args, &starter),
@@ -109,15 +109,15 @@ fn bar(length: u64) -> ProgressBar {
     ProgressBar::new(length).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-fn kills(args: &Torture, starter: &Starter) -> Result<String, String> {
+fn kills(args: &Torture, starter: &ChildCommand) -> Result<String, String> {
     let seed = args.seed.unwrap_or_else(nearstate_torture::clock::now_ns);
     if args.histories > 0 {
-        // What is missing for the second half is said before the first.
-        drop(Checker::start()?);
+        // A missing program is reported before the first part runs.
+        drop(HistoryChecker::start()?);
     }
     let mut report = writers_and_readers(args, seed, starter)?;
     if args.tagged_kills > 0 {
-        report.crowd = Some(crowd(args, seed, starter)?);
+        report.tag_stress = Some(tag_stress(args, seed, starter)?);
     }
     if args.histories > 0 {
         report.histories = Some(histories(args, seed, starter)?);
@@ -125,35 +125,39 @@ fn kills(args: &Torture, starter: &Starter) -> Result<String, String> {
     Ok(if args.json { report.json().to_string() } else { report.table() })
 }
 
-fn crowd(args: &Torture, seed: u64, starter: &Starter) -> Result<crowd::Totals, String> {
-    let options = crowd::Options {
+fn tag_stress(
+    args: &Torture,
+    seed: u64,
+    starter: &ChildCommand,
+) -> Result<stress::TagStressTotals, String> {
+    let options = stress::TagStressOptions {
         kills: args.tagged_kills,
         kills_per_check: args.kills_per_check.min(100),
         writers: args.writers,
         collectors: 2,
         readers: args.readers,
-        folder: args.path.join(format!("nearstate-crowd-{}", std::process::id())),
+        folder: args.path.join(format!("nearstate-tag-stress-{}", std::process::id())),
         seed,
         pause_us_max: args.pause_us_max.max(10_000),
     };
     let bar = bar(args.tagged_kills);
-    let mut tick = |totals: &crowd::Totals| {
+    let mut tick = |totals: &stress::TagStressTotals| {
         bar.set_position(totals.kills);
         bar.set_message(format!(
             "kills, {} transactions with tags, {} events, {} checks clean",
             totals.done, totals.events, totals.checks
         ));
     };
-    let done = crowd::run(&options, starter, &mut tick);
+    let done = stress::run(&options, starter, &mut tick);
     bar.finish_and_clear();
     done
 }
 
-fn histories(args: &Torture, seed: u64, starter: &Starter) -> Result<Totals, String> {
-    let game = Game {
+fn histories(args: &Torture, seed: u64, starter: &ChildCommand) -> Result<HistoryTotals, String> {
+    let history_options = HistoryOptions {
         rounds: args.histories,
         rounds_per_check: 50,
-        players: 4,
+        processes: 4,
         operations: 24,
         kills_percent: 60,
         jitter: 150,
@@ -163,14 +167,14 @@ fn histories(args: &Torture, seed: u64, starter: &Starter) -> Result<Totals, Str
         is_survey: false,
     };
     let bar = bar(args.histories);
-    let mut tick = |totals: &Totals| {
+    let mut tick = |totals: &HistoryTotals| {
         bar.set_position(totals.rounds);
         bar.set_message(format!(
-            "histories, {} operations, {} kills, {} snapshots whole",
+            "histories, {} operations, {} kills, {} snapshots checked",
             totals.ops, totals.kills, totals.snapshots
         ));
     };
-    let done = play(&game, starter, &mut tick);
+    let done = play(&history_options, starter, &mut tick);
     bar.finish_and_clear();
     done
 }
@@ -178,8 +182,8 @@ fn histories(args: &Torture, seed: u64, starter: &Starter) -> Result<Totals, Str
 /// The longest time that a node serves before it is killed.
 const SERVES_US_MAX: u64 = 150_000;
 
-fn node_kills(args: &Torture, kills: u64, starter: &Starter) -> Result<String, String> {
-    let options = served::run::Options {
+fn node_kills(args: &Torture, kills: u64, starter: &ChildCommand) -> Result<String, String> {
+    let options = node_kills::run::NodeKillOptions {
         kills,
         kills_per_check: args.kills_per_check.min(50),
         clients: args.writers,
@@ -188,25 +192,29 @@ fn node_kills(args: &Torture, kills: u64, starter: &Starter) -> Result<String, S
         folder: args.path.join(format!("nearstate-node-{}", std::process::id())),
         seed: args.seed.unwrap_or_else(nearstate_torture::clock::now_ns),
         pause_us_max: SERVES_US_MAX,
-        plant: Plant::Nothing,
+        injected_fault: InjectedFault::None,
     };
     let bar = bar(kills);
-    let mut tick = |totals: &served::totals::Totals| {
+    let mut tick = |totals: &node_kills::totals::NodeKillTotals| {
         bar.set_position(totals.kills);
         bar.set_message(format!(
             "kills of the node, {} requests answered, {} records read back, {} checks clean",
-            totals.told,
+            totals.answered,
             totals.records_by_socket + totals.records_by_session,
             totals.checks
         ));
     };
-    let done = served::run::run(&options, starter, &mut tick);
+    let done = node_kills::run::run(&options, starter, &mut tick);
     bar.finish_and_clear();
     done.map(|totals| if args.json { totals.json().to_string() } else { totals.table() })
 }
 
-fn writers_and_readers(args: &Torture, seed: u64, starter: &Starter) -> Result<Report, String> {
-    let options = Options {
+fn writers_and_readers(
+    args: &Torture,
+    seed: u64,
+    starter: &ChildCommand,
+) -> Result<TortureReport, String> {
+    let options = TortureOptions {
         kills: args.kills,
         kills_per_check: args.kills_per_check,
         writers: args.writers,
@@ -216,7 +224,7 @@ fn writers_and_readers(args: &Torture, seed: u64, starter: &Starter) -> Result<R
         pause_us_max: args.pause_us_max,
     };
     let bar = bar(args.kills);
-    let mut tick = |report: &Report| {
+    let mut tick = |report: &TortureReport| {
         bar.set_position(report.kills);
         bar.set_message(format!(
             "kills, {} writes verified, {} transactions, {} checks clean",
@@ -228,20 +236,21 @@ fn writers_and_readers(args: &Torture, seed: u64, starter: &Starter) -> Result<R
     done
 }
 
-fn steps(args: &Torture, stride: u64, starter: &Starter) -> Result<String, String> {
+fn steps(args: &Torture, stride: u64, starter: &ChildCommand) -> Result<String, String> {
     let bar = bar(0);
     let mut tick = |name: &str, at: u64, whole: u64| {
         bar.set_length(whole);
         bar.set_position(at);
         bar.set_message(format!("instructions of {name}"));
     };
-    let done = step::sweep(&folder(args), starter, step::Stride::Every(stride.max(1)), &mut tick);
+    let done =
+        step::sweep(&folder(args), starter, step::StepStride::Every(stride.max(1)), &mut tick);
     bar.finish_and_clear();
     match done {
         Ok(rows) if args.json => Ok(step::json(&rows).to_string()),
         Ok(rows) => Ok(step::table(&rows)),
-        Err(step::Stop::Found(error)) => Err(error),
-        Err(step::Stop::NotPermitted(why)) => {
+        Err(step::SweepError::Violation(error)) => Err(error),
+        Err(step::SweepError::NotPermitted(why)) => {
             Err(format!("nothing was tested: this machine does not permit ptrace ({why})"))
         }
     }

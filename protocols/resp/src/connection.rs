@@ -14,11 +14,11 @@ use crate::reply::{Reply, RespVersion};
 use crate::server::SlowLogEntry;
 use crate::sliced_task::TaskProgress;
 use crate::table::TABLE;
-use nearstate_model::Error;
+use nearstate_local_transport::response_line;
 use nearstate_model::limits::CHANNEL_BYTES_MAX;
 use nearstate_node::executor::is_due;
 use nearstate_node::{
-    ConnectionHandler, Consumed, LocalResource, NextAction, OUTPUT_HIGH_WATER_BYTES,
+    ConnectionHandler, Consumed, DescriptorReply, LocalPeer, NextAction, OUTPUT_HIGH_WATER_BYTES,
 };
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -156,8 +156,8 @@ impl ConnectionHandler for RespConnection {
             }
             // The remaining input is read later, after other connections were served.
             let is_due = self.requests.is_multiple_of(REQUESTS_PER_LOOK) && is_due();
-            if let Some(what) = self.connection.near.take() {
-                break NextAction::Near(what);
+            if self.connection.local_request.is_some() {
+                break NextAction::SendDescriptors;
             }
             if self.connection.task.is_some() {
                 break NextAction::Work;
@@ -191,10 +191,22 @@ impl ConnectionHandler for RespConnection {
         Poll::Pending
     }
 
-    fn near(&mut self, what: LocalResource, refused: Option<&Error>, output: &mut Vec<u8>) {
-        match refused {
-            None => output.extend_from_slice(&local::given(what)),
-            Some(why) => Reply::new(output, self.connection.protocol).error(&local::refused(why)),
+    fn send_descriptors(
+        &mut self,
+        peer: nearstate_model::Result<&LocalPeer<'_>>,
+        output: &mut Vec<u8>,
+    ) -> Option<DescriptorReply> {
+        let resource = self.connection.local_request.take()?;
+        let granted = peer.and_then(|peer| local::grant(resource, peer, self.core.core.region()));
+        match granted {
+            Ok(reply) => {
+                output.extend_from_slice(&response_line(resource));
+                Some(reply)
+            }
+            Err(error) => {
+                Reply::new(output, self.connection.protocol).error(&local::error(&error));
+                None
+            }
         }
     }
 }
@@ -364,7 +376,7 @@ mod tests {
             // Each run takes half of the time limit.
             let begun = since_boot();
             while since_boot() < begun + crate::command_context::RETRY_TIME_MAX / 2 {}
-            Err(Error::Conflict { detail: "somebody is faster".to_owned() }.into())
+            Err(nearstate_model::Error::Conflict { detail: "somebody is faster".to_owned() }.into())
         });
         let error = done.unwrap_err();
         assert!(error.text().starts_with("BUSY"), "{error}");

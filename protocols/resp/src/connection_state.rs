@@ -42,8 +42,8 @@ pub struct ConnectionState {
     pub task: Option<Box<dyn SlicedTask>>,
     /// True if the connection closes after the current reply.
     pub is_closing: bool,
-    /// Resource of the local transport that the client requested.
-    pub near: Option<nearstate_node::LocalResource>,
+    /// Resource of the local transport that the client requested and has not received yet.
+    pub local_request: Option<nearstate_local_transport::LocalResource>,
 }
 
 /// Names of subscribed channels or patterns, with their memory.

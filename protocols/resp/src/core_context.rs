@@ -85,7 +85,7 @@ impl CoreContext {
             deferred_messages: DeferredMessages::default(),
             task: None,
             is_closing: false,
-            near: None,
+            local_request: None,
         }
     }
 

@@ -18,14 +18,27 @@ macro_rules! on_every_back_end {
                 let place = crate::fixture::Place::$back_end();
                 crate::promises::$promise(&mut *place.open());
             })*
+        }
+    };
+}
 
-            #[test]
-            fn conditional_writes_of_two_instances_lose_nothing() {
+/// As above, for promises about several instances of one back-end.
+macro_rules! shared_on_every_back_end {
+    ($($promise:ident)*) => {
+        shared_on_every_back_end!(@ region_shared, region: $($promise)*);
+        shared_on_every_back_end!(@ redis_tcp_shared, redis_tcp: $($promise)*);
+        shared_on_every_back_end!(@ redis_unix_shared, redis_unix: $($promise)*);
+    };
+    (@ $module:ident, $back_end:ident: $($promise:ident)*) => {
+        mod $module {
+            $(#[test]
+            fn $promise() {
                 let place = crate::fixture::Place::$back_end();
-                crate::promises::conditional_writes_of_two_instances_lose_nothing(&|| place.open());
-            }
+                crate::promises::$promise(&|| place.open());
+            })*
         }
     };
 }
 
 promises::with_every_promise!(on_every_back_end);
+promises::with_every_shared_promise!(shared_on_every_back_end);

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use nearstate_sdl::{ErrorKind, Keys, Records, SyncStorage};
+use nearstate_sdl::{ErrorKind, Keys, Records, SyncStorage, WRITE_BYTES_MAX, WRITE_RECORDS_MAX};
 
 const NS: &str = "session";
 
@@ -233,6 +233,99 @@ pub(crate) fn conditional_writes_of_two_instances_lose_nothing(
     assert_eq!(end, records(&[(b"count", (2 * STEPS).to_string().as_bytes())]));
 }
 
+/// The number in a record.
+fn number(sdl: &mut dyn SyncStorage, key: &[u8]) -> Option<u32> {
+    let value = sdl.get(NS, &[key]).unwrap().remove(key)?;
+    Some(u32::from_le_bytes(value.try_into().unwrap()))
+}
+
+/// One instance sets two records to ascending numbers; another one reads them one after the other,
+/// in both orders. The record that is read later is never older.
+pub(crate) fn a_reader_sees_all_of_a_set_or_nothing(
+    open: &(dyn Fn() -> Box<dyn SyncStorage> + Sync),
+) {
+    const SETS: u32 = 2000;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut sdl = open();
+            for n in 1..=SETS {
+                let n = n.to_le_bytes();
+                sdl.set(NS, &[(b"a", &n), (b"b", &n)]).unwrap();
+            }
+        });
+        let mut sdl = open();
+        let mut last = 0;
+        while last < SETS {
+            for (first, second) in [(b"a", b"b"), (b"b", b"a")] {
+                let first = number(&mut *sdl, first).unwrap_or(0);
+                last = number(&mut *sdl, second).unwrap_or(0);
+                assert!(last >= first, "{first} was read, and then {last}");
+            }
+        }
+    });
+}
+
+/// In each round two instances write both records at the same time. Afterwards both records are of
+/// the same writer, or both are gone.
+pub(crate) fn writes_of_several_records_do_not_mix(
+    open: &(dyn Fn() -> Box<dyn SyncStorage> + Sync),
+) {
+    const ROUNDS: u32 = 200;
+    let barrier = std::sync::Barrier::new(3);
+    let run = |write: fn(&mut dyn SyncStorage, u32)| {
+        let mut sdl = open();
+        for round in 0..ROUNDS {
+            barrier.wait();
+            write(&mut *sdl, round);
+            barrier.wait();
+        }
+    };
+    fn set(sdl: &mut dyn SyncStorage, n: u32) {
+        let n = n.to_le_bytes();
+        sdl.set(NS, &[(b"a", &n), (b"b", &n)]).unwrap();
+    }
+    fn remove_or_set(sdl: &mut dyn SyncStorage, n: u32) {
+        if n.is_multiple_of(2) {
+            sdl.remove(NS, &[b"a", b"b"]).unwrap();
+        } else {
+            set(sdl, n + ROUNDS);
+        }
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| run(set));
+        scope.spawn(|| run(remove_or_set));
+        let mut sdl = open();
+        for round in 0..ROUNDS {
+            barrier.wait();
+            barrier.wait();
+            let records = sdl.get(NS, &[b"a", b"b"]).unwrap();
+            assert_eq!(records.get(&b"a"[..]), records.get(&b"b"[..]), "round {round}");
+        }
+    });
+}
+
+pub(crate) fn a_write_above_the_limits_is_refused_and_changes_nothing(sdl: &mut dyn SyncStorage) {
+    let many: Vec<[u8; 4]> = (0..=4096_u32).map(u32::to_le_bytes).collect();
+    let pairs: Vec<(&[u8], &[u8])> = many.iter().map(|key| (&key[..], &b"v"[..])).collect();
+    let named: Vec<&[u8]> = many.iter().map(|key| &key[..]).collect();
+    assert_eq!(pairs.len(), WRITE_RECORDS_MAX + 1);
+    let error = sdl.set(NS, &pairs).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::RejectedBySdl, "{error}");
+    assert!(error.to_string().contains("4096 records"), "{error}");
+    assert_eq!(sdl.list_keys(NS, b"*").unwrap(), keys(&[]));
+    sdl.set(NS, &pairs[1..]).unwrap();
+    assert_eq!(sdl.list_keys(NS, b"*").unwrap().len(), WRITE_RECORDS_MAX);
+    let error = sdl.remove(NS, &named).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::RejectedBySdl, "{error}");
+    assert_eq!(sdl.list_keys(NS, b"*").unwrap().len(), WRITE_RECORDS_MAX);
+    sdl.remove(NS, &named[1..]).unwrap();
+    assert_eq!(sdl.list_keys(NS, b"*").unwrap(), keys(&[]));
+    let half = vec![b'v'; WRITE_BYTES_MAX / 2];
+    let error = sdl.set(NS, &[(b"a", &half), (b"b", &half)]).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::RejectedBySdl, "{error}");
+    assert_eq!(sdl.list_keys(NS, b"*").unwrap(), keys(&[]));
+}
+
 /// Gives every promise on an empty storage to a macro.
 macro_rules! with_every_promise {
     ($then:ident) => {
@@ -250,8 +343,21 @@ macro_rules! with_every_promise {
             what_no_back_end_may_keep_is_refused_before_anything_is_written
             names_that_are_no_namespace_are_refused_by_every_operation
             large_values_come_back_whole
+            a_write_above_the_limits_is_refused_and_changes_nothing
             it_is_ready
         }
     };
 }
 pub(crate) use with_every_promise;
+
+/// Gives every promise about several instances to a macro.
+macro_rules! with_every_shared_promise {
+    ($then:ident) => {
+        $then! {
+            conditional_writes_of_two_instances_lose_nothing
+            a_reader_sees_all_of_a_set_or_nothing
+            writes_of_several_records_do_not_mix
+        }
+    };
+}
+pub(crate) use with_every_shared_promise;

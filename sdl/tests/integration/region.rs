@@ -1,8 +1,7 @@
-//! What only a region can show: options of its URL, who may share it, and what a half-done `set`
-//! says.
+//! Tests of the region back-end alone: URL options, shared use, a full region, watches.
 
 use nearstate_sdl::{ErrorKind, RegionStorage, SyncStorage as _, open};
-use nearstate_store::{CreateOptions, Kind, Region, Schema, check};
+use nearstate_store::{CreateOptions, EventKind, Filter, Kind, Notice, Region, Schema, check};
 
 #[test]
 fn two_instances_of_one_url_share_the_records() {
@@ -44,14 +43,46 @@ fn a_namespace_of_named_blocks_is_not_for_values() {
 }
 
 #[test]
-fn a_set_that_runs_out_of_room_says_how_much_may_be_there() {
+fn a_set_that_runs_out_of_room_writes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("region:{}/region?create=1&max=64MiB", folder.path().display());
     let mut sdl = open(&url).unwrap();
     let large = vec![7; 128 << 20];
     let error = sdl.set("ns", &[(b"large", &large)]).unwrap_err();
-    assert_eq!(error.kind, ErrorKind::RejectedByBackend, "nothing was written: {error}");
-    let error = sdl.set("ns", &[(b"small", b"v"), (b"large", &large)]).unwrap_err();
-    assert_eq!(error.kind, ErrorKind::BackendFailure, "the first pair was: {error}");
-    assert_eq!(sdl.list_keys("ns", b"*").unwrap().len(), 1);
+    assert_eq!(error.kind, ErrorKind::RejectedByBackend, "{error}");
+    let pairs: [(&[u8], &[u8]); 3] =
+        [(b"small", b"v"), (b"half", &large[..30 << 20]), (b"other half", &large[..30 << 20])];
+    let error = sdl.set("ns", &pairs).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::RejectedByBackend, "{error}");
+    assert_eq!(sdl.list_keys("ns", b"*").unwrap().len(), 0, "not even the first pair");
+}
+
+#[test]
+fn the_events_of_a_set_of_several_records_belong_to_one_commit() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+    let region = Region::create(&folder.path().join("region"), &options).unwrap();
+    let session = region.session().unwrap();
+    let mut sdl = RegionStorage::on(region).unwrap();
+    assert!(sdl.is_ready("ns").unwrap());
+    let namespace = session.known_namespace("ns").unwrap().unwrap();
+    let mut watch = session.watch(namespace, Filter::Namespace).unwrap();
+    let pairs: Vec<[u8; 1]> = (0..100).map(|n| [n]).collect();
+    let pairs: Vec<(&[u8], &[u8])> = pairs.iter().map(|key| (&key[..], &b"v"[..])).collect();
+    sdl.set("ns", &pairs).unwrap();
+    let keys: Vec<&[u8]> = pairs.iter().map(|(key, _)| *key).collect();
+    sdl.remove("ns", &keys).unwrap();
+    let mut events = Vec::new();
+    while let Some(notice) = watch.next().unwrap() {
+        let Notice::Event(event) = notice else { panic!("events were lost") };
+        events.push((event.kind, event.key.to_vec()));
+    }
+    for (kind, events) in [EventKind::Created, EventKind::Deleted].iter().zip(events.chunks(100)) {
+        let all: std::collections::BTreeSet<_> = events.iter().map(|(_, key)| key).collect();
+        assert_eq!(all.len(), 100);
+        assert!(
+            events.iter().all(|(event, _)| event == kind),
+            "no event of one set among another's"
+        );
+    }
 }

@@ -1,5 +1,5 @@
 // go-redis v9 against the node: both versions of the protocol, pipelines, transactions with WATCH,
-// subscriptions, walks, and the client that asks Sentinel.
+// subscriptions, iterations, and the Sentinel client.
 package clients
 
 import (

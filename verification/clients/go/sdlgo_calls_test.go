@@ -1,6 +1,6 @@
-// What O-RAN's sdlgo sends, through the client that it uses (go-redis v8.11.4) with the options
-// that it sets. sdlgo itself is not to be had from the module proxy, so its calls are made here one
-// by one; what it sends for each stands in the table of calls of the SDL clients.
+// The requests of O-RAN's sdlgo, sent through the client that it uses (go-redis v8.11.4) with the
+// same options. The module proxy does not have sdlgo itself, so the tests make its calls one by one;
+// the table of calls of the SDL clients lists the requests of each.
 package clients
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/go-redis/redis/v8"
 )
 
-// How long anything may take on a busy machine. What waits ends as soon as it may.
+// Longer than anything takes on a busy machine. Waits end as soon as their condition holds.
 const wait = 30 * time.Second
 
 func address(t testing.TB) string {
@@ -25,7 +25,7 @@ func address(t testing.TB) string {
 	return host + ":" + port
 }
 
-// sdlgo's sha of the script that refreshes a lock.
+// The SHA-1 of sdlgo's script that refreshes a lock.
 const refresh = "a7aba3bc5d6e99b3003da8b9d80a63b9f4092ecf"
 
 type backend struct {
@@ -44,7 +44,7 @@ var backends = []backend{
 	}},
 }
 
-// each runs a test for every way to find the node, on no records.
+// each runs a test on an empty node for every way to find the node.
 func each(t *testing.T, test func(t *testing.T, ctx context.Context, db *redis.Client)) {
 	for _, backend := range backends {
 		t.Run(backend.name, func(t *testing.T) {

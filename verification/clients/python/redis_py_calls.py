@@ -1,5 +1,5 @@
-"""Today's redis-py against the node: both versions of the protocol, pipelines, transactions,
-subscriptions, locks, walks. The address comes in NEARSTATE_HOST and NEARSTATE_PORT."""
+"""Current redis-py against the node: both versions of the protocol, pipelines, transactions,
+subscriptions, locks, iterations. NEARSTATE_HOST and NEARSTATE_PORT have the address."""
 
 import os
 import threading
@@ -12,12 +12,12 @@ from redis.sentinel import Sentinel
 HOST = os.environ["NEARSTATE_HOST"]
 PORT = int(os.environ["NEARSTATE_PORT"])
 
-# How long anything may take on a busy machine. What waits ends as soon as it may.
+# Longer than anything takes on a busy machine. Waits end as soon as their condition holds.
 WAIT_S = 30
 
 
 class Calls:
-    """What is the same in both versions of the protocol."""
+    """Tests that are the same in both versions of the protocol."""
 
     protocol = 0
 
@@ -229,13 +229,13 @@ class Calls:
 
 
 class Resp2(Calls, unittest.TestCase):
-    """The older version, which every server and client knows."""
+    """RESP2, which every server and client supports."""
 
     protocol = 2
 
 
 class Resp3(Calls, unittest.TestCase):
-    """The newer one: HELLO 3, maps and sets, messages beside replies."""
+    """RESP3: HELLO 3, maps and sets, push messages."""
 
     protocol = 3
 

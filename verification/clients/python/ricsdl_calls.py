@@ -1,5 +1,5 @@
-"""Every call of O-RAN's Python SDL client, as an xApp makes them, against the node: once at its
-address, once by Sentinel. The address comes in NEARSTATE_HOST and NEARSTATE_PORT."""
+"""Every call of O-RAN's Python SDL client, as an xApp makes them, against the node: directly at its
+address and through Sentinel. NEARSTATE_HOST and NEARSTATE_PORT have the address."""
 
 import os
 import queue
@@ -9,12 +9,12 @@ import unittest
 HOST = os.environ["NEARSTATE_HOST"]
 PORT = os.environ["NEARSTATE_PORT"]
 
-# How long an event may take on a busy machine. What waits for one ends as soon as it is there.
+# Longer than an event takes on a busy machine. Waits end as soon as it arrives.
 EVENT_S = 30
 
 
 def storage(more):
-    """A SyncStorage whose whole configuration is the environment, as in a deployment."""
+    """A SyncStorage that is configured by the environment only, as in a deployment."""
     for name in [name for name in os.environ if name.startswith("DBAAS_")]:
         del os.environ[name]
     os.environ.update({"DBAAS_SERVICE_HOST": HOST, "DBAAS_SERVICE_PORT": PORT, **more})
@@ -24,7 +24,7 @@ def storage(more):
 
 
 class Calls:
-    """What is the same however the node is found."""
+    """Tests that do not depend on how the node is found."""
 
     more = {}
     ns = ""
@@ -149,7 +149,7 @@ class Calls:
         self.fail("no event came")
 
     def listen(self, *channels):
-        """Subscribes, and returns when the server knows of it: the client does not wait."""
+        """Subscribes, and waits until the server has done so: the client does not wait."""
         self.sdl.subscribe_channel(self.ns, lambda channel, events: None, set(channels))
         probe = storage(self.more)
         ends = time.monotonic() + EVENT_S
@@ -239,7 +239,7 @@ class BySentinel(Calls, unittest.TestCase):
 
 
 class ByThreeAddresses(unittest.TestCase):
-    """Shards: the client chooses one by the namespace. Here all are the same node."""
+    """Shards, which the client selects by the namespace. Here all are the same node."""
 
     def test_namespaces_of_all_shards(self):
         sdl = storage({"DBAAS_CLUSTER_ADDR_LIST": ",".join([HOST] * 3)})
@@ -252,7 +252,7 @@ class ByThreeAddresses(unittest.TestCase):
 
 
 class NoServer(unittest.TestCase):
-    """What the client says when nobody listens, so that the tests above mean something."""
+    """The client's error without a server, which proves that the tests above use one."""
 
     def test_it_is_not_active(self):
         from ricsdl.exceptions import NotConnected

@@ -1,168 +1,198 @@
-//! The same commands to both servers, the first reply that differs, and the fewest commands that
-//! still show it.
+//! Sends the same commands to both servers, finds the first reply that differs, and shortens the
+//! sequence as long as a difference remains.
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use crate::leeway;
-use crate::link::Link;
-use crate::sequence::{LINKS, Step};
-use crate::wire::{Reply, request, typed};
+use nearstate_resp_client::{RespClient, RespReply, TimeoutSocket, encode_request};
 
-/// Where both servers listen.
+use crate::known_differences;
+use crate::sequence::{CLIENTS, CommandStep};
+
+/// Longer than any reply takes on a busy machine: a server that does not reply fails a test instead
+/// of blocking it.
+const REPLY_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// The addresses of both servers.
 #[derive(Clone, Copy, Debug)]
-pub struct Pair {
+pub struct ServerPair {
     /// Debian's Redis.
     pub redis: SocketAddr,
     /// The node.
-    pub ours: SocketAddr,
+    pub node: SocketAddr,
 }
 
-/// A step that they answered differently.
+/// A step to which the servers replied differently.
 #[derive(Clone, Debug)]
-pub struct Difference {
-    /// What led to it: the last one is the one that differs.
-    pub steps: Vec<Step>,
-    /// Which version of the protocol was spoken.
+pub struct ReplyDifference {
+    /// The steps up to the difference; the last one is the one that differs.
+    pub steps: Vec<CommandStep>,
+    /// The protocol version: 2 or 3.
     pub protocol: u8,
-    /// What Redis answered.
-    pub redis: Reply,
-    /// What the node answered.
-    pub ours: Reply,
+    /// Redis' reply.
+    pub redis: RespReply,
+    /// The node's reply.
+    pub node: RespReply,
 }
 
-/// Requests are sent in groups of this size at most: both servers take as much without a reader.
+/// Requests are sent in groups of at most this size: both servers accept as much without a reader.
 const GROUP_BYTES_MAX: usize = 16 << 10;
 
-/// How many calls a walk over a handful of keys may take.
-const WALK_CALLS_MAX: usize = 1000;
+/// Requests that an iteration over a few keys may take.
+const ITERATION_REQUESTS_MAX: usize = 1000;
 
-/// How many times a sequence is tried again, to make it shorter.
-const TRIES_MAX: usize = 400;
+/// Attempts to shorten a sequence.
+const ATTEMPTS_MAX: usize = 400;
 
-/// One server's side of a conversation: its clients.
-struct Side {
-    links: Vec<Link>,
+type Connection = RespClient<TimeoutSocket>;
+
+/// One server with its clients.
+struct ServerClients {
+    clients: Vec<Connection>,
 }
 
-impl Side {
+/// The arguments as slices.
+fn slices(args: &[Vec<u8>]) -> Vec<&[u8]> {
+    args.iter().map(Vec::as_slice).collect()
+}
+
+fn connect(address: SocketAddr, protocol: u8) -> Result<Connection, String> {
+    let socket = TimeoutSocket::tcp(address, REPLY_WAIT_MAX);
+    let mut client = RespClient::new(socket.map_err(|error| format!("{address}: {error}"))?);
+    let greeting = client.request(&[b"HELLO", protocol.to_string().as_bytes()]);
+    let greeting = greeting.map_err(|error| format!("HELLO: {error}"))?;
+    let expected = if protocol == 3 { b'%' } else { b'*' };
+    if greeting.type_byte() == expected { Ok(client) } else { Err(format!("HELLO: {greeting}")) }
+}
+
+/// A reply that stands for a failure of the connection.
+fn no_reply(error: &std::io::Error) -> RespReply {
+    RespReply::Error(format!("(no reply) {error}").into_bytes())
+}
+
+impl ServerClients {
     fn open(address: SocketAddr, protocol: u8) -> Result<Self, String> {
-        let links = (0..LINKS).map(|_| Link::open(address, protocol)).collect::<Result<_, _>>()?;
-        let mut side = Self { links };
-        let emptied = side.link(0)?.ask(&[b"FLUSHALL".to_vec()])?;
-        if emptied.head == b"+OK" { Ok(side) } else { Err(format!("FLUSHALL: {emptied}")) }
+        let clients = (0..CLIENTS).map(|_| connect(address, protocol)).collect::<Result<_, _>>()?;
+        let mut server = Self { clients };
+        let flushed = server.client(0)?.request(&[b"FLUSHALL"]);
+        let flushed = flushed.map_err(|error| format!("FLUSHALL: {error}"))?;
+        if flushed.is_ok() { Ok(server) } else { Err(format!("FLUSHALL: {flushed}")) }
     }
 
-    fn link(&mut self, at: usize) -> Result<&mut Link, String> {
-        self.links.get_mut(at).ok_or_else(|| format!("no client {at}"))
+    fn client(&mut self, index: usize) -> Result<&mut Connection, String> {
+        self.clients.get_mut(index).ok_or_else(|| format!("no client {index}"))
     }
 
-    /// The reply to a step that has been sent; a server that does not give one is a reply too.
-    fn reply(&mut self, step: &Step) -> Result<Reply, String> {
-        let link = self.link(step.link)?;
-        let reply = link.reply().and_then(|reply| match step.cursor_at {
-            Some(cursor_at) => walk(link, step, cursor_at, reply),
+    /// The reply to a step that was sent. A failure counts as a reply.
+    fn reply(&mut self, step: &CommandStep) -> Result<RespReply, String> {
+        let client = self.client(step.client)?;
+        let reply = client.receive().and_then(|reply| match step.cursor_at {
+            Some(cursor_at) => iterate(client, step, cursor_at, reply),
             None => Ok(reply),
         });
-        Ok(reply.unwrap_or_else(|why| Reply::told(&why)))
+        Ok(reply.unwrap_or_else(|error| no_reply(&error)))
     }
 }
 
-/// Asks on with every cursor, and makes one reply of all that came: in order, without doubles,
-/// which Redis may send.
-fn walk(link: &mut Link, step: &Step, cursor_at: usize, first: Reply) -> Result<Reply, String> {
-    let mut words = step.words.clone();
+/// Follows the cursor to the end of the iteration and merges the replies: sorted and without
+/// duplicates, which Redis may return.
+fn iterate(
+    client: &mut Connection,
+    step: &CommandStep,
+    cursor_at: usize,
+    first: RespReply,
+) -> std::io::Result<RespReply> {
+    let is_hash = step.args.first().is_some_and(|name| name.eq_ignore_ascii_case(b"HSCAN"));
+    let mut args = step.args.clone();
     let mut reply = first;
     let mut all = Vec::new();
-    for _ in 0..WALK_CALLS_MAX {
-        let [cursor, part] = reply.items.as_slice() else { return Ok(reply) };
-        let each = if step.words.first().is_some_and(|name| name.eq_ignore_ascii_case(b"HSCAN")) {
-            2
-        } else {
-            1
-        };
-        all.extend(part.items.chunks(each).map(<[Reply]>::to_vec));
-        let cursor = cursor.body.clone().unwrap_or_default();
+    for _ in 0..ITERATION_REQUESTS_MAX {
+        let [RespReply::Bulk(cursor), part] = reply.items() else { return Ok(reply) };
+        all.extend(part.items().chunks(if is_hash { 2 } else { 1 }).map(<[RespReply]>::to_vec));
         if cursor == b"0" {
             all.sort();
             all.dedup();
-            let items = all.concat();
-            return Ok(Reply {
-                head: part.head.get(..1).unwrap_or(b"").to_vec(),
-                body: None,
-                items,
-            });
+            return Ok(RespReply::Array(all.concat()));
         }
-        if let Some(word) = words.get_mut(cursor_at) {
-            *word = cursor;
+        if let Some(arg) = args.get_mut(cursor_at) {
+            arg.clone_from(cursor);
         }
-        reply = link.ask(&words)?;
+        reply = client.request(&slices(&args))?;
     }
-    Err(format!("a walk without end, {WALK_CALLS_MAX} calls"))
+    Err(std::io::Error::other(format!("no end after {ITERATION_REQUESTS_MAX} requests")))
 }
 
-/// What a client's transaction has collected, so that the replies of EXEC find their commands.
+/// The commands that a client's transaction has queued, which EXEC's replies belong to.
 #[derive(Default)]
-struct Collected {
+struct QueuedCommands {
     is_open: bool,
     commands: Vec<Vec<Vec<u8>>>,
 }
 
-impl Collected {
-    /// Whether both replies to this step are the same; takes note of what it does.
-    fn is_same(&mut self, step: &Step, redis: &Reply, ours: &Reply) -> bool {
+impl QueuedCommands {
+    /// Whether both replies to this step are the same. Records what the step queues.
+    fn is_same(&mut self, step: &CommandStep, redis: &RespReply, node: &RespReply) -> bool {
         let is_named =
-            |name: &[u8]| step.words.first().is_some_and(|word| word.eq_ignore_ascii_case(name));
+            |name: &[u8]| step.args.first().is_some_and(|arg| arg.eq_ignore_ascii_case(name));
         if is_named(b"EXEC") || is_named(b"DISCARD") {
             let commands = std::mem::take(self).commands;
-            return redis == ours || is_same_exec(&commands, redis, ours);
+            return redis == node || is_same_exec(&commands, redis, node);
         }
-        if is_named(b"MULTI") && redis.head == b"+OK" {
+        if is_named(b"MULTI") && redis.is_ok() {
             *self = Self { is_open: true, commands: Vec::new() };
-        } else if self.is_open && redis.head == b"+QUEUED" {
-            self.commands.push(step.words.clone());
-            return redis == ours;
+        } else if self.is_open && *redis == RespReply::Simple(b"QUEUED".to_vec()) {
+            self.commands.push(step.args.clone());
+            return redis == node;
         }
-        leeway::is_same(&step.words, redis, ours)
+        known_differences::is_same(&step.args, redis, node)
     }
 }
 
-fn is_same_exec(commands: &[Vec<Vec<u8>>], redis: &Reply, ours: &Reply) -> bool {
-    redis.head == ours.head
-        && redis.items.len() == commands.len()
-        && redis.items.len() == ours.items.len()
+fn is_same_exec(commands: &[Vec<Vec<u8>>], redis: &RespReply, node: &RespReply) -> bool {
+    redis.type_byte() == node.type_byte()
+        && redis.items().len() == commands.len()
+        && redis.items().len() == node.items().len()
         && commands
             .iter()
-            .zip(redis.items.iter().zip(&ours.items))
-            .all(|(words, (redis, ours))| leeway::is_same(words, redis, ours))
+            .zip(redis.items().iter().zip(node.items()))
+            .all(|(args, (redis, node))| known_differences::is_same(args, redis, node))
 }
 
-/// Says all steps to both servers, which are emptied before. Returns the first difference.
+/// Empties both servers and sends all steps to them. Returns the first difference.
 ///
 /// # Errors
-/// If one of the servers is not there at all.
-pub fn compare(pair: Pair, steps: &[Step], protocol: u8) -> Result<Option<Difference>, String> {
-    let mut redis = Side::open(pair.redis, protocol)?;
-    let mut ours = Side::open(pair.ours, protocol)?;
-    let mut collected: [Collected; LINKS] = Default::default();
+/// One of the servers cannot be reached.
+pub fn compare(
+    pair: ServerPair,
+    steps: &[CommandStep],
+    protocol: u8,
+) -> Result<Option<ReplyDifference>, String> {
+    let mut redis = ServerClients::open(pair.redis, protocol)?;
+    let mut node = ServerClients::open(pair.node, protocol)?;
+    let mut queued: [QueuedCommands; CLIENTS] = Default::default();
     let mut begin = 0;
     while let Some(group) =
         steps.get(begin..begin + group_length(steps.get(begin..).unwrap_or(&[])))
     {
         let Some(first) = group.first() else { break };
-        let requests: Vec<u8> = group.iter().flat_map(|step| request(&step.words)).collect();
-        redis.link(first.link)?.send(&requests)?;
-        let sent = ours.link(first.link)?.send(&requests);
-        for (at, step) in group.iter().enumerate() {
-            let wanted = redis.reply(step)?;
-            let got = match &sent {
-                Ok(()) => ours.reply(step)?,
-                Err(why) => Reply::told(why),
+        let mut requests = Vec::new();
+        for step in group {
+            encode_request(&slices(&step.args), &mut requests);
+        }
+        redis.client(first.client)?.send(&requests).map_err(|e| format!("Redis: {e}"))?;
+        let sent = node.client(first.client)?.send(&requests);
+        for (index, step) in group.iter().enumerate() {
+            let expected = redis.reply(step)?;
+            let actual = match &sent {
+                Ok(()) => node.reply(step)?,
+                Err(error) => no_reply(error),
             };
-            let state = collected.get_mut(step.link).ok_or("no such client")?;
-            if !state.is_same(step, &wanted, &got) {
-                let steps = steps.get(..=begin + at).unwrap_or(steps).to_vec();
-                return Ok(Some(Difference { steps, protocol, redis: wanted, ours: got }));
+            let state = queued.get_mut(step.client).ok_or("no such client")?;
+            if !state.is_same(step, &expected, &actual) {
+                let steps = steps.get(..=begin + index).unwrap_or(steps).to_vec();
+                let (redis, node) = (expected, actual);
+                return Ok(Some(ReplyDifference { steps, protocol, redis, node }));
             }
         }
         begin += group.len();
@@ -170,38 +200,38 @@ pub fn compare(pair: Pair, steps: &[Step], protocol: u8) -> Result<Option<Differ
     Ok(None)
 }
 
-/// How many of these steps are sent together: those of one client, without a walk among them.
-fn group_length(steps: &[Step]) -> usize {
+/// How many of these steps are sent together: those of one client, without an iteration among them.
+fn group_length(steps: &[CommandStep]) -> usize {
     let Some(first) = steps.first() else { return 0 };
     let mut bytes = 0;
     let together = steps.iter().take_while(|step| {
-        bytes += step.words.iter().map(Vec::len).sum::<usize>();
-        step.link == first.link && step.cursor_at.is_none() && bytes <= GROUP_BYTES_MAX
+        bytes += step.args.iter().map(Vec::len).sum::<usize>();
+        step.client == first.client && step.cursor_at.is_none() && bytes <= GROUP_BYTES_MAX
     });
     together.count().max(1)
 }
 
-/// Leaves out steps, first many at once, then one by one, as long as a difference remains.
+/// Removes steps, first many at once, then one by one, as long as a difference remains.
 ///
 /// # Errors
-/// If one of the servers is not there any longer.
-pub fn shorten(pair: Pair, found: Difference) -> Result<Difference, String> {
-    let mut best = found;
+/// One of the servers cannot be reached.
+pub fn shorten(pair: ServerPair, difference: ReplyDifference) -> Result<ReplyDifference, String> {
+    let mut best = difference;
     let mut part = best.steps.len() / 2;
-    let mut tries = 0;
-    while part > 0 && tries < TRIES_MAX {
+    let mut attempts = 0;
+    while part > 0 && attempts < ATTEMPTS_MAX {
         let mut begin = 0;
         let mut is_shorter = false;
-        while begin < best.steps.len() && tries < TRIES_MAX {
-            let left: Vec<Step> = best
+        while begin < best.steps.len() && attempts < ATTEMPTS_MAX {
+            let remaining: Vec<CommandStep> = best
                 .steps
                 .iter()
                 .enumerate()
-                .filter(|(at, _)| !(begin..begin + part).contains(at))
+                .filter(|(index, _)| !(begin..begin + part).contains(index))
                 .map(|(_, step)| step.clone())
                 .collect();
-            tries += 1;
-            match compare(pair, &left, best.protocol)? {
+            attempts += 1;
+            match compare(pair, &remaining, best.protocol)? {
                 Some(shorter) => (best, is_shorter) = (shorter, true),
                 None => begin += part,
             }
@@ -213,22 +243,35 @@ pub fn shorten(pair: Pair, found: Difference) -> Result<Difference, String> {
     Ok(best)
 }
 
-impl Difference {
-    /// The name of the command that was answered differently.
+impl ReplyDifference {
+    /// The name of the command whose replies differ.
     pub fn command(&self) -> String {
-        let name = self.steps.last().and_then(|step| step.words.first());
+        let name = self.steps.last().and_then(|step| step.args.first());
         name.map_or_else(String::new, |name| String::from_utf8_lossy(name).to_uppercase())
     }
 }
 
-impl fmt::Display for Difference {
+/// Arguments as one would type them in `redis-cli`.
+fn command_line(args: &[Vec<u8>]) -> String {
+    let is_plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b'\'');
+    let words = args.iter().map(|arg| {
+        if !arg.is_empty() && arg.len() <= 120 && arg.iter().all(is_plain) {
+            String::from_utf8_lossy(arg).into_owned()
+        } else {
+            RespReply::Bulk(arg.clone()).to_string()
+        }
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+impl fmt::Display for ReplyDifference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "RESP{}, {} commands:", self.protocol, self.steps.len())?;
         for step in &self.steps {
-            let walk = if step.cursor_at.is_some() { " (and on with every cursor)" } else { "" };
-            writeln!(f, "  client {}: {}{walk}", step.link, typed(&step.words))?;
+            let note = if step.cursor_at.is_some() { " (to the end of the iteration)" } else { "" };
+            writeln!(f, "  client {}: {}{note}", step.client, command_line(&step.args))?;
         }
         writeln!(f, "  redis: {}", self.redis)?;
-        writeln!(f, "  ours:  {}", self.ours)
+        writeln!(f, "  node:  {}", self.node)
     }
 }

@@ -1,5 +1,5 @@
-//! The node and its peer, started for a test on a free port of loopback, with a folder of their
-//! own, and ended by their process id, however the test ends.
+//! Starts the node or Redis for a test, on a free loopback port and with a folder of its own. The
+//! process is killed when the test ends, also by a panic.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -11,41 +11,41 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
-/// Longer than any start takes on a busy machine; a server that ends earlier is noticed at once.
+/// Longer than any start takes on a busy machine. A server that exits earlier is detected at once.
 const START_MAX: Duration = Duration::from_secs(60);
 
-/// How often a starting server is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// How often a starting server is polled.
+const POLL_EVERY: Duration = Duration::from_millis(5);
 
-/// How many free ports are tried, should others take them as soon as they are found.
+/// Free ports that are tried, in case other processes take them first.
 const PORTS_MAX: usize = 5;
 
-/// Names a `nearstate` to test instead of the one that cargo builds from these sources.
+/// Names the `nearstate` to test. Without it, cargo builds one from these sources.
 const PROGRAM_VARIABLE: &str = "NEARSTATE_PROGRAM";
 
-/// A server that runs while this lives.
+/// A running server. Dropping it kills the process.
 #[derive(Debug)]
-pub struct Server {
+pub struct TestServer {
     child: Child,
-    /// Where it listens.
+    /// The address that it listens on.
     pub address: SocketAddr,
-    /// What it writes to its standard error.
+    /// The file of its standard error.
     errors: PathBuf,
     folder: tempfile::TempDir,
 }
 
-impl Server {
-    /// A node of two cores on a region of its own, with these words more.
+impl TestServer {
+    /// A node with two cores and a region of its own, and these additional arguments.
     ///
     /// # Errors
-    /// Why it does not serve, with what it wrote.
+    /// Why it does not serve, with its standard error.
     pub fn node(more: &[&str]) -> Result<Self, String> {
         let program = program()?;
         Self::at_free_port(&|address, folder| {
             let mut command = Command::new(&program);
-            // These are settings of a node, or none that it knows.
-            let is_ours = |name: &OsString| name.to_string_lossy().starts_with("NEARSTATE_");
-            for (name, _) in env::vars_os().filter(|(name, _)| is_ours(name)) {
+            // The node would read these as settings.
+            let is_setting = |name: &OsString| name.to_string_lossy().starts_with("NEARSTATE_");
+            for (name, _) in env::vars_os().filter(|(name, _)| is_setting(name)) {
                 command.env_remove(name);
             }
             command.args(["serve", "--listen", &address.to_string(), "--cores", "2", "--region"]);
@@ -54,7 +54,7 @@ impl Server {
         })
     }
 
-    /// Debian's Redis, of one database, which keeps nothing on a disk, with these words more.
+    /// Debian's Redis with one database and no persistence, and these additional arguments.
     ///
     /// # Errors
     /// Why it does not serve.
@@ -72,17 +72,17 @@ impl Server {
         let mut last = String::new();
         for _ in 0..PORTS_MAX {
             let free = TcpListener::bind("127.0.0.1:0").and_then(|bound| bound.local_addr());
-            let address = free.map_err(|why| format!("no free port: {why}"))?;
+            let address = free.map_err(|error| format!("no free port: {error}"))?;
             let folder = folder()?;
             let mut command = make(address, folder.path());
             let mut server = Self::start(&mut command, folder, address)?;
-            // Another process may take the port first; then this one ends, and the next is tried.
+            // If another process takes the port first, the server exits and the next port is tried.
             if server.is_started()? {
                 return Ok(server);
             }
-            last = server.written();
+            last = server.error_output();
         }
-        Err(format!("{PORTS_MAX} servers have ended as soon as they were started: {last}"))
+        Err(format!("{PORTS_MAX} servers exited at once after their start: {last}"))
     }
 
     fn start(
@@ -91,16 +91,17 @@ impl Server {
         address: SocketAddr,
     ) -> Result<Self, String> {
         let errors = folder.path().join("errors");
-        let file = File::create(&errors).map_err(|why| format!("{}: {why}", errors.display()))?;
+        let file =
+            File::create(&errors).map_err(|error| format!("{}: {error}", errors.display()))?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
         let program = command.get_program().to_string_lossy().into_owned();
-        let child = command.spawn().map_err(|why| {
-            format!("{program}: {why}: `cargo xtask test` installs what the tests need")
+        let child = command.spawn().map_err(|error| {
+            format!("{program}: {error}: `cargo xtask test` installs what the tests need")
         })?;
         Ok(Self { child, address, errors, folder })
     }
 
-    /// Waits until it answers; false if it has ended.
+    /// Waits until it replies. Returns false if it has exited.
     fn is_started(&mut self) -> Result<bool, String> {
         let begun = Instant::now();
         while !self.answers() {
@@ -108,9 +109,12 @@ impl Server {
                 return Ok(false);
             }
             if begun.elapsed() > START_MAX {
-                return Err(format!("a server that neither serves nor ends: {}", self.written()));
+                return Err(format!(
+                    "the server neither serves nor exits: {}",
+                    self.error_output()
+                ));
             }
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(POLL_EVERY);
         }
         Ok(self.is_running())
     }
@@ -123,60 +127,63 @@ impl Server {
         is_asked && stream.read_exact(&mut reply).is_ok() && reply == *b"+PONG\r\n"
     }
 
-    /// What it has written to its standard error.
-    pub fn written(&self) -> String {
+    /// Its standard error so far.
+    pub fn error_output(&self) -> String {
         fs::read_to_string(&self.errors).unwrap_or_default()
     }
 
-    /// Whether it still runs.
+    /// Whether the process is running.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// The folder that goes with it.
+    /// The server's folder.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 }
 
-impl Drop for Server {
+impl Drop for TestServer {
     fn drop(&mut self) {
-        // Ends exactly the process that was started above.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if thread::panicking() {
-            let _ = writeln!(std::io::stderr(), "the server wrote: {}", self.written());
+            let _ = writeln!(
+                std::io::stderr(),
+                "standard error of the server: {}",
+                self.error_output()
+            );
         }
     }
 }
 
-/// A folder in memory, if there is one.
+/// A temporary folder, in memory if possible.
 fn folder() -> Result<tempfile::TempDir, String> {
     let base = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
     tempfile::Builder::new()
         .prefix("nearstate-clients-")
         .tempdir_in(base)
-        .map_err(|why| format!("no folder in {base}: {why}"))
+        .map_err(|error| format!("no folder in {base}: {error}"))
 }
 
-/// The root of the house.
+/// The root of the workspace.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The folder that cargo builds into.
+/// Cargo's target folder.
 ///
 /// # Errors
-/// If this is not a test that cargo has built.
+/// This process is not a test that cargo has built.
 pub fn build_folder() -> Result<PathBuf, String> {
-    let test = env::current_exe().map_err(|why| format!("own path: {why}"))?;
+    let test = env::current_exe().map_err(|error| format!("own path: {error}"))?;
     // TARGET/PROFILE/deps/TEST
-    let folder = test.ancestors().nth(3).ok_or("a test that stands in no build folder")?;
+    let folder = test.ancestors().nth(3).ok_or("this test is not in a target folder")?;
     Ok(folder.to_owned())
 }
 
-/// The `nearstate` of these sources. A test may only name programs of its own package, so cargo is
-/// asked to build it; after `cargo test --workspace` there is nothing left to build.
+/// The `nearstate` of these sources. Cargo passes a test only the paths of programs of its own
+/// package, so this calls cargo to build it. After `cargo test --workspace` it is up to date already.
 fn program() -> Result<PathBuf, String> {
     static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     PROGRAM
@@ -191,47 +198,46 @@ fn built() -> Result<PathBuf, String> {
     let target = build_folder()?;
     let folder = if cfg!(debug_assertions) { "debug" } else { "release" };
     let mut build = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // As a test of its own package, in the whole workspace: what other packages want of the same
-    // libraries for their tests is a part of what is built, and `cargo build` would leave it out.
+    // `cargo build` would resolve other features of the dependencies and build them again.
     build.args(["test", "--quiet", "--no-run", "--workspace", "--test", "integration"]);
     if folder == "release" {
         build.arg("--release");
     }
     build.arg("--target-dir").arg(&target).current_dir(root());
-    told(&mut build)?;
+    output_of(&mut build)?;
     Ok(target.join(folder).join("nearstate"))
 }
 
-/// Runs a command to its end and returns all that it said.
+/// Runs a command and returns its standard output and standard error.
 ///
 /// # Errors
-/// That it cannot be started or did not end well, with all that it said.
-pub fn told(command: &mut Command) -> Result<String, String> {
-    fed(command, b"")
+/// The command cannot be started or fails; the text contains its output.
+pub fn output_of(command: &mut Command) -> Result<String, String> {
+    output_with_input(command, b"")
 }
 
-/// As [`told`], of a command that reads this from its standard input.
+/// As [`output_of`], with this standard input.
 ///
 /// # Errors
-/// As [`told`].
-pub fn fed(command: &mut Command, input: &[u8]) -> Result<String, String> {
+/// As [`output_of`].
+pub fn output_with_input(command: &mut Command, input: &[u8]) -> Result<String, String> {
     let program = command.get_program().to_string_lossy().into_owned();
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(|why| {
-        format!("{program}: {why}: `cargo xtask test` installs what the tests need")
+    let mut child = command.spawn().map_err(|error| {
+        format!("{program}: {error}: `cargo xtask test` installs what the tests need")
     })?;
-    let feed = child.stdin.take();
+    let stdin = child.stdin.take();
     let ended = thread::scope(|scope| {
-        // It may say much before it has read all. Whether it has read all is its own affair.
-        scope.spawn(move || feed.map(|mut feed| feed.write_all(input)));
+        // A thread of its own: the command may write much before it has read everything.
+        scope.spawn(move || stdin.map(|mut stdin| stdin.write_all(input)));
         child.wait_with_output()
     });
-    let ended = ended.map_err(|why| format!("{program}: {why}"))?;
-    let mut said = String::from_utf8_lossy(&ended.stdout).into_owned();
-    said.push_str(&String::from_utf8_lossy(&ended.stderr));
+    let ended = ended.map_err(|error| format!("{program}: {error}"))?;
+    let mut output = String::from_utf8_lossy(&ended.stdout).into_owned();
+    output.push_str(&String::from_utf8_lossy(&ended.stderr));
     if ended.status.success() {
-        Ok(said)
+        Ok(output)
     } else {
-        Err(format!("{program}: {}\n{said}", ended.status))
+        Err(format!("{program}: {}\n{output}", ended.status))
     }
 }

@@ -1,24 +1,25 @@
-//! Commands by chance: what three clients say in turn, from a seed.
+//! Random commands: what three clients send in turn, from a seed.
 
-use crate::dice::Dice;
-use crate::forms::{Form, HASHES, KEYS, Part, SELDOM, SETS, STRINGS, WALKS};
-use crate::leeway;
+use fastrand::Rng;
 
-/// How many clients take turns. The last one only looks, when the others are done.
-pub const LINKS: usize = 3;
+use crate::command_forms::{ArgForm, CommandForm, HASHES, ITERATIONS, KEYS, RARE, SETS, STRINGS};
+use crate::known_differences;
 
-/// What one client does.
+/// Clients that send commands in turn. The last one only reads, after the others have finished.
+pub const CLIENTS: usize = 3;
+
+/// One command of one client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
-    /// Which client.
-    pub link: usize,
-    /// What it says.
-    pub words: Vec<Vec<u8>>,
-    /// Where its cursor stands, if it asks again with every cursor that it is given.
+pub struct CommandStep {
+    /// The index of the client.
+    pub client: usize,
+    /// The command's name and arguments.
+    pub args: Vec<Vec<u8>>,
+    /// The index of the cursor, if the command is repeated until the iteration ends.
     pub cursor_at: Option<usize>,
 }
 
-/// Few keys, so that commands of all kinds meet. Some stand in namespaces, some only look so.
+/// Few keys, so that commands of all kinds meet. Some are in namespaces, some only look like it.
 const KEY_POOL: &[&[u8]] = &[
     b"{ns},a",
     b"{ns},b",
@@ -68,7 +69,7 @@ const VALUE_POOL: &[&[u8]] = &[
     b"inf",
     b"nan",
 ];
-const WHOLE_POOL: &[&str] = &[
+const INTEGER_POOL: &[&str] = &[
     "1",
     "2",
     "-1",
@@ -87,7 +88,7 @@ const WHOLE_POOL: &[&str] = &[
     "-0",
     "4611686018427387904",
 ];
-const FRACTION_POOL: &[&str] = &[
+const FLOAT_POOL: &[&str] = &[
     "1",
     "0.1",
     "-0.1",
@@ -118,7 +119,7 @@ const FRACTION_POOL: &[&str] = &[
     "-0",
     "0",
 ];
-const PLACE_POOL: &[&str] =
+const INDEX_POOL: &[&str] =
     &["0", "1", "-1", "3", "-3", "100", "-100", "9999999999", "-9223372036854775808", "x", "5"];
 const OFFSET_POOL: &[&str] = &["0", "1", "3", "10", "300", "-1", "x", "536870912", "536870911x"];
 const AT_POOL: &[&str] = &[
@@ -147,7 +148,7 @@ const AT_MILLIS_POOL: &[&str] = &[
     "9223372036854775807",
     "x",
 ];
-const END_POOL: &[&str] = &[
+const EXPIRY_POOL: &[&str] = &[
     "0",
     "-1",
     "x",
@@ -183,239 +184,248 @@ const GLOB_POOL: &[&str] = &[
     "{ns}*",
 ];
 
-/// What one sequence has: its clients' states, as far as the choice of commands needs them.
-struct Writer {
-    dice: Dice,
-    steps: Vec<Step>,
-    /// For each client, whether it collects a transaction.
-    is_collecting: [bool; LINKS],
-    /// How many ends from now have been said: no two are the same.
-    ends: usize,
-    /// How many keys have been watched that were not there.
+/// A sequence in progress: the clients' states, as far as the choice of commands needs them.
+struct SequenceBuilder {
+    rng: Rng,
+    steps: Vec<CommandStep>,
+    /// For each client, whether a transaction is open.
+    is_in_txn: [bool; CLIENTS],
+    /// The number of relative expiry times so far: no two are the same.
+    expiries: usize,
+    /// The number of keys that were watched before they existed.
     fresh: usize,
 }
 
-/// About this many steps by chance, then a look at everything that is there.
-pub fn sequence(seed: u64, number: u64, length: usize) -> Vec<Step> {
-    let mut writer = Writer {
-        dice: Dice::new(seed, number),
+/// About this many random steps, then commands that read every record.
+pub fn sequence(seed: u64, number: u64, length: usize) -> Vec<CommandStep> {
+    let mut builder = SequenceBuilder {
+        rng: Rng::with_seed(seed ^ number.rotate_left(32)),
         steps: Vec::new(),
-        is_collecting: [false; LINKS],
-        ends: 0,
+        is_in_txn: [false; CLIENTS],
+        expiries: 0,
         fresh: 0,
     };
-    while writer.steps.len() < length {
-        let link = writer.dice.below(LINKS - 1);
-        // Several in a row, so that most of a transaction is said before another client speaks.
-        for _ in 0..=writer.dice.below(6) {
-            writer.step(link);
+    while builder.steps.len() < length {
+        let client = builder.rng.usize(..CLIENTS - 1);
+        // Several in a row, so that most of a transaction is sent before another client sends.
+        for _ in 0..=builder.rng.usize(..6) {
+            builder.step(client);
         }
     }
-    writer.look();
-    writer.steps
+    builder.read_all();
+    builder.steps
 }
 
-impl Writer {
-    fn say(&mut self, link: usize, words: &[&[u8]]) {
-        let words = words.iter().map(|word| word.to_vec()).collect();
-        self.steps.push(Step { link, words, cursor_at: None });
+impl SequenceBuilder {
+    fn send(&mut self, client: usize, args: &[&[u8]]) {
+        let args = args.iter().map(|word| word.to_vec()).collect();
+        self.steps.push(CommandStep { client, args, cursor_at: None });
     }
 
-    fn step(&mut self, link: usize) {
-        let is_collecting = self.is_collecting.get(link).copied().unwrap_or(false);
-        let begins_or_ends = self.dice.below(100);
-        match (is_collecting, begins_or_ends) {
-            (true, 0..=19) | (false, 6) => self.end_transaction(link),
-            (true, 20..=21) => self.say(link, &[b"MULTI"]),
-            (true, 22) => self.say(link, &[b"WATCH", b"a"]),
-            (false, 0..=3) => self.begin_transaction(link),
-            (false, 4..=5) => self.watch(link),
-            (false, 7..=9) => self.walk(link),
-            _ => self.command(link),
+    fn step(&mut self, client: usize) {
+        let is_in_txn = self.is_in_txn.get(client).copied().unwrap_or(false);
+        let draw = self.rng.usize(..100);
+        match (is_in_txn, draw) {
+            (true, 0..=19) | (false, 6) => self.end_transaction(client),
+            (true, 20..=21) => self.send(client, &[b"MULTI"]),
+            (true, 22) => self.send(client, &[b"WATCH", b"a"]),
+            (false, 0..=3) => self.begin_transaction(client),
+            (false, 4..=5) => self.watch(client),
+            (false, 7..=9) => self.iterate(client),
+            _ => self.command(client),
         }
     }
 
-    fn begin_transaction(&mut self, link: usize) {
-        self.collects(link, true);
-        self.say(link, &[b"MULTI"]);
+    fn begin_transaction(&mut self, client: usize) {
+        self.set_in_txn(client, true);
+        self.send(client, &[b"MULTI"]);
     }
 
-    fn end_transaction(&mut self, link: usize) {
-        self.collects(link, false);
-        let end = self.dice.word(&["EXEC", "EXEC", "EXEC", "exec", "DISCARD"]);
-        self.say(link, &[end.as_bytes()]);
+    fn end_transaction(&mut self, client: usize) {
+        self.set_in_txn(client, false);
+        let end = self.word(&["EXEC", "EXEC", "EXEC", "exec", "DISCARD"]);
+        self.send(client, &[end.as_bytes()]);
     }
 
-    fn collects(&mut self, link: usize, is_so: bool) {
-        if let Some(state) = self.is_collecting.get_mut(link) {
-            *state = is_so;
+    fn set_in_txn(&mut self, client: usize, is_in_txn: bool) {
+        if let Some(state) = self.is_in_txn.get_mut(client) {
+            *state = is_in_txn;
         }
     }
 
-    fn watch(&mut self, link: usize) {
-        if self.dice.chance(15) {
-            return self.say(link, &[b"UNWATCH"]);
+    fn watch(&mut self, client: usize) {
+        if self.percent(15) {
+            return self.send(client, &[b"UNWATCH"]);
         }
-        let mut words = vec![b"WATCH".to_vec()];
-        self.part(Part::Keys, &mut words);
-        if self.dice.chance(20) {
-            self.watch_fresh(link);
+        let mut args = vec![b"WATCH".to_vec()];
+        self.part(ArgForm::Keys, &mut args);
+        if self.percent(20) {
+            self.watch_fresh(client);
         } else {
-            // They are there, so that none can come and go again unseen.
-            for key in words.iter().skip(1) {
-                self.say(link, &[b"SETNX", key, b"watched"]);
+            // The keys exist, so that none can be created and deleted again unnoticed.
+            for key in args.iter().skip(1) {
+                self.send(client, &[b"SETNX", key, b"watched"]);
             }
-            self.steps.push(Step { link, words, cursor_at: None });
+            self.steps.push(CommandStep { client, args, cursor_at: None });
         }
-        if self.dice.chance(70) {
-            self.begin_transaction(link);
+        if self.percent(70) {
+            self.begin_transaction(client);
         }
     }
 
-    /// Watches a key that is not there; then another client may set it.
-    fn watch_fresh(&mut self, link: usize) {
+    /// Watches a key that does not exist. Then another client may set it.
+    fn watch_fresh(&mut self, client: usize) {
         self.fresh += 1;
         let key = format!("{{watched}},{}", self.fresh).into_bytes();
-        self.say(link, &[b"WATCH", &key]);
-        let other = (link + 1) % (LINKS - 1);
-        if self.dice.chance(50) && self.is_collecting.get(other) == Some(&false) {
-            self.say(other, &[b"SET", &key, b"now"]);
+        self.send(client, &[b"WATCH", &key]);
+        let other = (client + 1) % (CLIENTS - 1);
+        if self.percent(50) && self.is_in_txn.get(other) == Some(&false) {
+            self.send(other, &[b"SET", &key, b"now"]);
         }
     }
 
-    fn walk(&mut self, link: usize) {
-        let Some((name, parts)) = self.dice.pick(WALKS) else { return };
-        let (name, mut words) = (*name, self.name(name));
+    fn iterate(&mut self, client: usize) {
+        let Some((name, parts)) = self.rng.choice(ITERATIONS) else { return };
+        let (name, mut args) = (*name, self.name(name));
         for (at, part) in parts.iter().enumerate() {
             if at + 1 == parts.len() {
-                words.push(b"0".to_vec());
+                args.push(b"0".to_vec());
             }
-            self.part(*part, &mut words);
+            self.part(*part, &mut args);
         }
         let cursor_at = Some(if name == "SCAN" { 1 } else { 2 });
-        self.steps.push(Step { link, words, cursor_at });
+        self.steps.push(CommandStep { client, args, cursor_at });
     }
 
-    fn command(&mut self, link: usize) {
-        let forms: &[Form] = match self.dice.below(100) {
+    fn command(&mut self, client: usize) {
+        let forms: &[CommandForm] = match self.rng.usize(..100) {
             0..=34 => STRINGS,
             35..=54 => HASHES,
             55..=72 => SETS,
             73..=98 => KEYS,
-            _ => SELDOM,
+            _ => RARE,
         };
-        let Some((name, parts)) = self.dice.pick(forms) else { return };
-        let mut words = self.name(name);
+        let Some((name, parts)) = self.rng.choice(forms) else { return };
+        let mut args = self.name(name);
         for part in *parts {
-            self.part(*part, &mut words);
+            self.part(*part, &mut args);
         }
-        if !name.ends_with("SCAN") && self.dice.chance(4) {
-            self.twist(&mut words);
+        if !name.ends_with("SCAN") && self.percent(4) {
+            self.mutate(&mut args);
         }
-        // Nothing may take a key away that was not there when it was watched.
+        // Nothing may delete a key that did not exist when it was watched.
         let is_flush = name.starts_with("FLUSH") && self.fresh > 0;
-        if !is_flush && !leeway::is_left_out(&words) {
-            self.steps.push(Step { link, words, cursor_at: None });
+        if !is_flush && !known_differences::is_excluded(&args) {
+            self.steps.push(CommandStep { client, args, cursor_at: None });
         }
     }
 
     fn name(&mut self, name: &str) -> Vec<Vec<u8>> {
-        let is_lower = self.dice.chance(10);
+        let is_lower = self.percent(10);
         vec![if is_lower { name.to_lowercase() } else { name.to_owned() }.into_bytes()]
     }
 
-    /// Something is missing, too much, double or another.
-    fn twist(&mut self, words: &mut Vec<Vec<u8>>) {
-        let at = 1 + self.dice.below(words.len().saturating_sub(1));
-        match self.dice.below(4) {
-            0 if words.len() > 1 => drop(words.pop()),
-            1 => words.push(self.short_value()),
-            2 => words.extend(words.get(at).cloned()),
+    /// Removes, adds, duplicates or replaces an argument.
+    fn mutate(&mut self, args: &mut Vec<Vec<u8>>) {
+        let at = 1 + self.rng.usize(..args.len().max(2) - 1);
+        match self.rng.usize(..4) {
+            0 if args.len() > 1 => drop(args.pop()),
+            1 => args.push(self.short_value()),
+            2 => args.extend(args.get(at).cloned()),
             _ => {
                 let other = self.short_value();
-                if let Some(word) = words.get_mut(at) {
+                if let Some(word) = args.get_mut(at) {
                     *word = other;
                 }
             }
         }
     }
 
-    fn part(&mut self, part: Part, words: &mut Vec<Vec<u8>>) {
+    fn part(&mut self, part: ArgForm, args: &mut Vec<Vec<u8>>) {
         match part {
-            Part::Key => words.push(self.one(KEY_POOL)),
-            Part::Keys => self.several(KEY_POOL, 4, words),
-            Part::CountedKeys => {
+            ArgForm::Key => args.push(self.one(KEY_POOL)),
+            ArgForm::Keys => self.several(KEY_POOL, 4, args),
+            ArgForm::CountedKeys => {
                 let mut keys = Vec::new();
                 self.several(KEY_POOL, 3, &mut keys);
-                words.push(keys.len().to_string().into_bytes());
-                words.extend(keys);
+                args.push(keys.len().to_string().into_bytes());
+                args.extend(keys);
             }
-            Part::Value => words.push(self.value()),
-            Part::KeyValues => self.pairs(KEY_POOL, words),
-            Part::Field => words.push(self.one(FIELD_POOL)),
-            Part::Fields => self.several(FIELD_POOL, 4, words),
-            Part::FieldValues => self.pairs(FIELD_POOL, words),
-            Part::Member => words.push(self.one(MEMBER_POOL)),
-            Part::Members => self.several(MEMBER_POOL, 4, words),
-            Part::Whole => self.mostly(7, WHOLE_POOL, words),
-            Part::Fraction => self.mostly(13, FRACTION_POOL, words),
-            Part::Place => words.push(self.dice.word(PLACE_POOL).into()),
-            Part::Offset => words.push(self.dice.word(OFFSET_POOL).into()),
-            Part::Seconds => self.end(1, words),
-            Part::Millis => self.end(1000, words),
-            Part::At => words.push(self.dice.word(AT_POOL).into()),
-            Part::AtMillis => words.push(self.dice.word(AT_MILLIS_POOL).into()),
-            Part::Glob => words.push(self.dice.word(GLOB_POOL).into()),
-            Part::OneOf(choices) => {
-                let choice = self.dice.word(choices);
-                words.extend(choice.split_whitespace().map(|word| word.as_bytes().to_vec()));
+            ArgForm::Value => args.push(self.value()),
+            ArgForm::KeyValues => self.pairs(KEY_POOL, args),
+            ArgForm::Field => args.push(self.one(FIELD_POOL)),
+            ArgForm::Fields => self.several(FIELD_POOL, 4, args),
+            ArgForm::FieldValues => self.pairs(FIELD_POOL, args),
+            ArgForm::Member => args.push(self.one(MEMBER_POOL)),
+            ArgForm::Members => self.several(MEMBER_POOL, 4, args),
+            ArgForm::Integer => self.mostly(7, INTEGER_POOL, args),
+            ArgForm::Float => self.mostly(13, FLOAT_POOL, args),
+            ArgForm::Index => args.push(self.word(INDEX_POOL).into()),
+            ArgForm::Offset => args.push(self.word(OFFSET_POOL).into()),
+            ArgForm::Seconds => self.expiry(1, args),
+            ArgForm::Millis => self.expiry(1000, args),
+            ArgForm::At => args.push(self.word(AT_POOL).into()),
+            ArgForm::AtMillis => args.push(self.word(AT_MILLIS_POOL).into()),
+            ArgForm::Glob => args.push(self.word(GLOB_POOL).into()),
+            ArgForm::OneOf(choices) => {
+                let choice = self.word(choices);
+                args.extend(choice.split_whitespace().map(|word| word.as_bytes().to_vec()));
             }
-            Part::Maybe(parts) if self.dice.chance(50) => {
+            ArgForm::Maybe(parts) if self.percent(50) => {
                 for part in parts {
-                    self.part(*part, words);
+                    self.part(*part, args);
                 }
             }
-            Part::Maybe(_) => {}
+            ArgForm::Maybe(_) => {}
         }
+    }
+
+    /// True with this probability.
+    fn percent(&mut self, percent: usize) -> bool {
+        self.rng.usize(..100) < percent
+    }
+
+    fn word(&mut self, choices: &[&'static str]) -> &'static str {
+        self.rng.choice(choices).copied().unwrap_or_default()
     }
 
     fn one(&mut self, pool: &[&[u8]]) -> Vec<u8> {
-        self.dice.pick(pool).map_or_else(Vec::new, |word| word.to_vec())
+        self.rng.choice(pool).map_or_else(Vec::new, |word| word.to_vec())
     }
 
-    fn several(&mut self, pool: &[&[u8]], most: usize, words: &mut Vec<Vec<u8>>) {
-        for _ in 0..=self.dice.below(most) {
-            words.push(self.one(pool));
+    fn several(&mut self, pool: &[&[u8]], most: usize, args: &mut Vec<Vec<u8>>) {
+        for _ in 0..=self.rng.usize(..most) {
+            args.push(self.one(pool));
         }
     }
 
-    fn pairs(&mut self, pool: &[&[u8]], words: &mut Vec<Vec<u8>>) {
-        for _ in 0..=self.dice.below(3) {
-            words.push(self.one(pool));
-            words.push(self.value());
+    fn pairs(&mut self, pool: &[&[u8]], args: &mut Vec<Vec<u8>>) {
+        for _ in 0..=self.rng.usize(..3) {
+            args.push(self.one(pool));
+            args.push(self.value());
         }
     }
 
-    /// Mostly one of the first, which are as they should be.
-    fn mostly(&mut self, first: usize, pool: &[&'static str], words: &mut Vec<Vec<u8>>) {
-        let pool = if self.dice.chance(80) { pool.get(..first).unwrap_or(pool) } else { pool };
-        words.push(self.dice.word(pool).into());
+    /// Mostly one of the first, which are valid.
+    fn mostly(&mut self, first: usize, pool: &[&'static str], args: &mut Vec<Vec<u8>>) {
+        let pool = if self.percent(80) { pool.get(..first).unwrap_or(pool) } else { pool };
+        args.push(self.word(pool).into());
     }
 
-    /// A time from now. A thousand seconds lie between any two, so that it does not matter when
-    /// within a few minutes each server hears of it.
-    fn end(&mut self, units_per_second: usize, words: &mut Vec<Vec<u8>>) {
-        self.ends += 1;
-        let seconds = 100_000 + 1000 * self.ends;
-        if self.dice.chance(85) {
-            words.push((seconds * units_per_second).to_string().into_bytes());
+    /// A relative expiry time. Any two differ by a thousand seconds or more, so it does not matter
+    /// when within a few minutes each server executes the command.
+    fn expiry(&mut self, units_per_second: usize, args: &mut Vec<Vec<u8>>) {
+        self.expiries += 1;
+        let seconds = 100_000 + 1000 * self.expiries;
+        if self.percent(85) {
+            args.push((seconds * units_per_second).to_string().into_bytes());
         } else {
-            words.push(self.dice.word(END_POOL).into());
+            args.push(self.word(EXPIRY_POOL).into());
         }
     }
 
     fn value(&mut self) -> Vec<u8> {
-        match self.dice.below(100) {
+        match self.rng.usize(..100) {
             0..=74 => self.one(VALUE_POOL),
             75..=94 => self.text(100),
             95..=98 => self.text(3000),
@@ -423,25 +433,25 @@ impl Writer {
         }
     }
 
-    /// One that could be a key as well.
+    /// A value that could also be a key.
     fn short_value(&mut self) -> Vec<u8> {
-        if self.dice.chance(75) { self.one(VALUE_POOL) } else { self.text(100) }
+        if self.percent(75) { self.one(VALUE_POOL) } else { self.text(100) }
     }
 
     fn text(&mut self, most: usize) -> Vec<u8> {
-        let (first, length) = (self.dice.below(26), self.dice.below(most));
+        let (first, length) = (self.rng.usize(..26), self.rng.usize(..most));
         (b'a'..=b'z').cycle().skip(first).take(length).collect()
     }
 
-    /// Whatever the commands have left behind, seen by a client that says nothing else.
-    fn look(&mut self) {
-        let link = LINKS - 1;
-        self.say(link, &[b"DBSIZE"]);
-        self.say(link, &[b"KEYS", b"*"]);
-        self.say(link, &[b"KEYS", b"{ns},*"]);
+    /// Reads every record, by a client that sends nothing else.
+    fn read_all(&mut self) {
+        let client = CLIENTS - 1;
+        self.send(client, &[b"DBSIZE"]);
+        self.send(client, &[b"KEYS", b"*"]);
+        self.send(client, &[b"KEYS", b"{ns},*"]);
         for key in KEY_POOL {
             for name in ["TYPE", "GET", "HGETALL", "SMEMBERS", "PEXPIRETIME"] {
-                self.say(link, &[name.as_bytes(), key]);
+                self.send(client, &[name.as_bytes(), key]);
             }
         }
     }

@@ -1,9 +1,9 @@
-//! Floor 5: whatever reads bytes of others, fed with bytes that nobody would write. The targets are
-//! the tests beside this file: a region's header, the block table of a record, globs, and requests
-//! of Redis' wire.
+//! Layer 5: every parser of untrusted bytes, fed with bytes that no correct program writes. The
+//! targets are the tests beside this file: a region's header, the block table of a record, glob
+//! patterns, and requests of Redis' protocol.
 //!
-//! Each runs a bounded number of cases with every `cargo test`; `PROPTEST_CASES=1000000` runs more.
-//! What is mutated begins as something valid, with its checksums mended afterwards: else only the
-//! checksum would be tested.
+//! Each test runs a bounded number of cases; `PROPTEST_CASES=1000000` runs more. Mutated input is
+//! valid at first, and its checksums are corrected afterwards: otherwise only the checksum would be
+//! tested.
 
 #![forbid(unsafe_code)]

@@ -1,25 +1,25 @@
-//! What a child process does: `ROLE FOLDER NUMBER SEED ROUND [MORE]`.
+//! The roles of child processes: `ROLE FOLDER NUMBER SEED ROUND [MORE]`.
 
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::dice::Dice;
-use crate::histories::player;
+use crate::histories::process;
+use crate::node_kills::{embedded, node_process};
 use crate::reader;
+use crate::rng::seeded;
 use crate::scenario;
-use crate::served::{embedded, node};
 use crate::step;
-use crate::tagged::actor;
-use crate::tagged::crowd::worker;
-use crate::writer::Writer;
+use crate::tags::script_process;
+use crate::tags::stress::worker;
+use crate::writer::JournaledWriter;
 
-/// A child's words after the sub-command.
+/// Runs a child with the arguments after the sub-command.
 ///
-/// It ends with 0 when its work is done, and with 1 and a sentence on standard error when it met
-/// something that must not be.
+/// The exit status is 0 after complete work, and 1 with one line on standard error after a
+/// violation.
 pub fn main(words: &[String]) -> ExitCode {
-    // A child whose starter is gone ends too.
+    // A child exits when its parent is gone.
     let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
     match run(words) {
         Ok(()) => ExitCode::SUCCESS,
@@ -32,32 +32,32 @@ pub fn main(words: &[String]) -> ExitCode {
 
 fn run(words: &[String]) -> Result<(), String> {
     let [role, folder, number, seed, round, more @ ..] = words else {
-        return Err("give ROLE FOLDER NUMBER SEED ROUND".to_owned());
+        return Err("expected the arguments ROLE FOLDER NUMBER SEED ROUND".to_owned());
     };
     let folder = Path::new(folder);
-    let number: u16 = number.parse().map_err(|_| "NUMBER is no number")?;
-    let seed: u64 = seed.parse().map_err(|_| "SEED is no number")?;
-    let round: u64 = round.parse().map_err(|_| "ROUND is no number")?;
-    let mut dice = Dice::new(&[seed, round, u64::from(number)]);
+    let number: u16 = number.parse().map_err(|_| "NUMBER is not a number")?;
+    let seed: u64 = seed.parse().map_err(|_| "SEED is not a number")?;
+    let round: u64 = round.parse().map_err(|_| "ROUND is not a number")?;
+    let mut rng = seeded(&[seed, round, u64::from(number)]);
     let word = more.first().map_or("", String::as_str);
     match role.as_str() {
-        "writer" => Writer::open(folder, number, round)?.run(&mut dice),
+        "writer" => JournaledWriter::open(folder, number, round)?.run(&mut rng),
         "reader" => {
-            let writers = word.parse().map_err(|_| "the number of writers is none")?;
-            reader::run(folder, number, writers, round, &mut dice)
+            let writers = word.parse().map_err(|_| "WRITERS is not a number")?;
+            reader::run(folder, number, writers, round, &mut rng)
         }
         "scenario" => scenario::play(folder, word),
-        "player" => player::run(folder, number),
+        "player" => process::run(folder, number),
         "step" => step::play(folder, word),
         "put" => scenario::put_one(folder, number),
-        "tagged" => actor::play(folder, word, usize::from(number)),
-        "tagged-writer" => worker::write(folder, number, &mut dice),
-        "tagged-collector" => worker::collect(folder, &mut dice),
-        "tagged-reader" => worker::read(folder, number, &mut dice),
-        "served-node" => node::serve(folder),
-        "served-embedded" => embedded::write(folder, number, &mut dice),
-        "fill" => actor::fill(folder),
+        "tagged" => script_process::play(folder, word, usize::from(number)),
+        "tagged-writer" => worker::write(folder, number, &mut rng),
+        "tagged-collector" => worker::collect(folder, &mut rng),
+        "tagged-reader" => worker::read(folder, number, &mut rng),
+        "served-node" => node_process::serve(folder),
+        "served-embedded" => embedded::write(folder, number, &mut rng),
+        "fill" => script_process::fill(folder),
         "attach" => scenario::attach(folder),
-        other => Err(format!("no role {other}")),
+        other => Err(format!("unknown role {other:?}")),
     }
 }

@@ -2,7 +2,7 @@
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Now, in nanoseconds since the machine started; 0 if the kernel has no such clock.
+/// Nanoseconds since the machine started, or 0 if the kernel does not have this clock.
 pub fn now_ns() -> u64 {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| {
         let seconds = u64::try_from(time.tv_sec()).unwrap_or(0);

@@ -1,53 +1,52 @@
-//! Content that describes itself: whoever reads a value can tell by whom it was written, for which
-//! key, with which sequence number and length, and that each of its bytes is the one that was
-//! written.
+//! Content that describes itself. A reader can derive from a value its writer, its key, its
+//! sequence number and its length, and can verify every byte.
 
-use crate::dice::mix;
+use crate::rng::mix;
 
-/// What the records of a run are for.
+/// A group of records with one purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum Space {
-    /// Values of one writer: its own keys, exactly accounted for.
+pub enum KeySpace {
+    /// Values of one writer, exactly accounted for.
     Own = 0,
     /// Records of named blocks of one writer.
     Blocks = 1,
-    /// Many small records of one writer, in a namespace that grows.
+    /// Many small records of one writer, in a growing namespace.
     Grow = 2,
     /// Values that all writers write.
     Hot = 3,
-    /// Counters that all writers raise.
+    /// Counters that all writers increment.
     Count = 4,
-    /// Values of one writer that are written two by two, in one transaction each time.
+    /// Values of one writer, written in pairs, each pair in one transaction.
     Pair = 5,
 }
 
-impl Space {
-    /// All of them.
+impl KeySpace {
+    /// All.
     pub const ALL: [Self; 6] =
         [Self::Own, Self::Blocks, Self::Grow, Self::Hot, Self::Count, Self::Pair];
 
-    /// From its number.
+    /// The space of a number.
     pub fn of(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|space| *space as u8 == number)
     }
 }
 
-/// Which record: a space, the writer that owns the key (0 in shared spaces), a number.
+/// A record: a space, the writer that owns the key (0 in shared spaces), and a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key {
-    /// Its space.
-    pub space: Space,
-    /// Its owner.
+pub struct TortureKey {
+    /// The space.
+    pub space: KeySpace,
+    /// The owner.
     pub writer: u16,
-    /// Its number.
+    /// The number.
     pub number: u32,
 }
 
 const LETTERS: [&str; 6] = ["own", "blocks", "grow", "hot", "count", "pair"];
 
-impl Key {
-    /// The key's bytes: 12 to 220 of them, as the number decides.
+impl TortureKey {
+    /// The key's bytes: 12 to 220, depending on the number.
     pub fn bytes(self) -> Vec<u8> {
         let name = LETTERS.get(self.space as usize).copied().unwrap_or_default();
         let mut text = format!("{name}-{}-{:06}-", self.writer, self.number).into_bytes();
@@ -62,7 +61,7 @@ impl Key {
         let text = std::str::from_utf8(bytes).ok()?;
         let mut parts = text.split('-');
         let name = parts.next()?;
-        let space = Space::ALL.into_iter().find(|s| LETTERS.get(*s as usize) == Some(&name))?;
+        let space = KeySpace::ALL.into_iter().find(|s| LETTERS.get(*s as usize) == Some(&name))?;
         let key = Self {
             space,
             writer: parts.next()?.parse().ok()?,
@@ -74,43 +73,43 @@ impl Key {
 
 /// One write of one value or block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamp {
+pub struct ContentStamp {
     /// The record.
-    pub key: Key,
-    /// The block of it; 0 in values.
+    pub key: TortureKey,
+    /// The block of the record; 0 in values.
     pub block: u8,
-    /// Who wrote.
+    /// The writer.
     pub writer: u16,
     /// The writer's sequence number.
     pub seq: u64,
-    /// Bytes.
+    /// Bytes of content.
     pub len: u32,
 }
 
 const HEADER: usize = 40;
 const MAGIC: u64 = 0x746f_7274_7572_6531;
 
-impl Stamp {
+impl ContentStamp {
     fn head(&self) -> [u64; 5] {
-        [MAGIC, self.place(), u64::from(self.writer), self.seq, u64::from(self.len)]
+        [MAGIC, self.location(), u64::from(self.writer), self.seq, u64::from(self.len)]
     }
 
-    /// Key and block in one word.
-    fn place(&self) -> u64 {
+    /// Space, block, owner and number in one word.
+    fn location(&self) -> u64 {
         (self.key.space as u64) << 56
             | u64::from(self.block) << 48
             | u64::from(self.key.writer) << 32
             | u64::from(self.key.number)
     }
 
-    /// The content. Shorter than its header it tells only the place, the length and eight bits of
-    /// the sequence number.
+    /// Writes the content. Content that is shorter than its header only identifies the location,
+    /// the length and eight bits of the sequence number.
     pub fn fill(&self, out: &mut Vec<u8>) {
         out.clear();
         let len = self.len as usize;
         if len < HEADER {
             let first = self.short_mark();
-            out.extend(short_bytes(self.place(), len, first));
+            out.extend(short_bytes(self.location(), len, first));
             return;
         }
         out.reserve(len + 8);
@@ -134,11 +133,12 @@ impl Stamp {
         first
     }
 
-    /// What tells this content from another of the same place: never 0, which means none.
-    pub fn print(&self) -> u64 {
+    /// Distinguishes this content from others of the same location. Never 0, which means no
+    /// content.
+    pub fn fingerprint(&self) -> u64 {
         if (self.len as usize) < HEADER {
             let mark = if self.len == 0 { 0 } else { self.short_mark() };
-            return short_print(self.len as usize, mark);
+            return short_fingerprint(self.len as usize, mark);
         }
         self.seed() | 1
     }
@@ -155,16 +155,20 @@ fn short_bytes(place: u64, len: usize, first: u8) -> impl Iterator<Item = u8> {
     })
 }
 
-fn short_print(len: usize, first: u8) -> u64 {
+fn short_fingerprint(len: usize, first: u8) -> u64 {
     mix(len as u64 ^ u64::from(first) << 32) | 1
 }
 
-/// Verifies every byte of a content and gives its print.
+/// Verifies every byte of a content and returns its fingerprint.
 ///
 /// # Errors
-/// One sentence: what is not as written.
-pub fn verify(key: Key, block: u8, bytes: &[u8]) -> Result<(u64, Option<Stamp>), String> {
-    let place = Stamp { key, block, writer: 0, seq: 0, len: 0 }.place();
+/// What differs from the written content.
+pub fn verify(
+    key: TortureKey,
+    block: u8,
+    bytes: &[u8],
+) -> Result<(u64, Option<ContentStamp>), String> {
+    let place = ContentStamp { key, block, writer: 0, seq: 0, len: 0 }.location();
     if bytes.len() < HEADER {
         let zero = short_bytes(place, bytes.len(), 0).next().unwrap_or(0);
         let first = bytes.first().map_or(0, |byte| byte ^ zero);
@@ -174,7 +178,7 @@ pub fn verify(key: Key, block: u8, bytes: &[u8]) -> Result<(u64, Option<Stamp>),
                 bytes.len()
             ));
         }
-        return Ok((short_print(bytes.len(), first), None));
+        return Ok((short_fingerprint(bytes.len(), first), None));
     }
     let mut words = bytes
         .chunks_exact(8)
@@ -185,7 +189,7 @@ pub fn verify(key: Key, block: u8, bytes: &[u8]) -> Result<(u64, Option<Stamp>),
     if magic != MAGIC || place_there != place || len != bytes.len() as u64 {
         return Err(format!("{key:?}.{block}: {} bytes with the header {head:x?}", bytes.len()));
     }
-    let stamp = Stamp {
+    let stamp = ContentStamp {
         key,
         block,
         writer: u16::try_from(writer).unwrap_or(u16::MAX),
@@ -201,11 +205,11 @@ pub fn verify(key: Key, block: u8, bytes: &[u8]) -> Result<(u64, Option<Stamp>),
             return Err(format!("{key:?}.{block}: {stamp:?} is torn at byte {at}"));
         }
     }
-    Ok((stamp.print(), Some(stamp)))
+    Ok((stamp.fingerprint(), Some(stamp)))
 }
 
 /// The content of a counter.
-pub fn counter(key: Key, count: u64) -> Vec<u8> {
+pub fn counter(key: TortureKey, count: u64) -> Vec<u8> {
     let mut bytes = count.to_le_bytes().to_vec();
     bytes.extend_from_slice(&mix(count ^ u64::from(key.number) << 40).to_le_bytes());
     bytes
@@ -214,11 +218,11 @@ pub fn counter(key: Key, count: u64) -> Vec<u8> {
 /// The number in a counter.
 ///
 /// # Errors
-/// One sentence if it is not a counter's content.
-pub fn count_in(key: Key, bytes: &[u8]) -> Result<u64, String> {
+/// The bytes are not a counter's content.
+pub fn count_in(key: TortureKey, bytes: &[u8]) -> Result<u64, String> {
     let count = bytes.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
     if counter(key, count) != bytes {
-        return Err(format!("{key:?}: no counter: {bytes:x?}"));
+        return Err(format!("{key:?}: not a counter: {bytes:x?}"));
     }
     Ok(count)
 }
@@ -228,31 +232,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_changed_byte_or_length_of_a_content_is_found() {
-        let key = Key { space: Space::Own, writer: 3, number: 23 };
+    fn any_changed_byte_or_length_of_a_content_is_detected() {
+        let key = TortureKey { space: KeySpace::Own, writer: 3, number: 23 };
         for len in [1, 2, 39, 40, 41, 47, 48, 100, 1000] {
-            let stamp = Stamp { key, block: 0, writer: 3, seq: 77, len };
+            let stamp = ContentStamp { key, block: 0, writer: 3, seq: 77, len };
             let mut bytes = Vec::new();
             stamp.fill(&mut bytes);
             assert_eq!(bytes.len(), len as usize);
-            assert_eq!(verify(key, 0, &bytes).unwrap().0, stamp.print());
+            assert_eq!(verify(key, 0, &bytes).unwrap().0, stamp.fingerprint());
             for at in 0..bytes.len() {
                 bytes[at] ^= 0x10;
-                let print = verify(key, 0, &bytes).map(|(print, _)| print);
-                assert_ne!(print, Ok(stamp.print()), "byte {at} of {len}");
+                let fingerprint = verify(key, 0, &bytes).map(|(fingerprint, _)| fingerprint);
+                assert_ne!(fingerprint, Ok(stamp.fingerprint()), "byte {at} of {len}");
                 bytes[at] ^= 0x10;
             }
             bytes.pop();
-            assert_ne!(verify(key, 0, &bytes).map(|(print, _)| print), Ok(stamp.print()));
+            assert_ne!(
+                verify(key, 0, &bytes).map(|(fingerprint, _)| fingerprint),
+                Ok(stamp.fingerprint())
+            );
         }
     }
 
     #[test]
-    fn a_key_is_found_again_in_its_bytes() {
+    fn a_key_is_parsed_from_its_bytes() {
         for number in 0..600 {
-            let key = Key { space: Space::Grow, writer: 2, number };
-            assert_eq!(Key::parse(&key.bytes()), Some(key));
+            let key = TortureKey { space: KeySpace::Grow, writer: 2, number };
+            assert_eq!(TortureKey::parse(&key.bytes()), Some(key));
         }
-        assert_eq!(Key::parse(b"own-1-2-"), None);
+        assert_eq!(TortureKey::parse(b"own-1-2-"), None);
     }
 }

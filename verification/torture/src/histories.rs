@@ -1,18 +1,18 @@
 //! Histories: real processes run transactions, reads and writes on a few records, are killed, and
-//! write down what they saw and when. A checker that others wrote (Porcupine) decides whether one
-//! order of all of it explains everything that was seen: strict serializability of the whole store.
+//! record what they read and when. An external checker (Porcupine) decides whether one order of all
+//! operations explains every result: strict serializability of the whole store.
 //!
-//! Every operation, of whatever model, is reads and writes of numbered values at one moment, so one
-//! specification serves all models. What a model promises beyond that (money is kept, a ring is
-//! closed, an index fits) is judged beside it, on every snapshot.
+//! Every operation of every model consists of reads and writes of numbered values at one moment, so
+//! one specification serves all models. The invariants of a model (the bank's total, a closed ring,
+//! a consistent index) are checked separately on every snapshot.
 //!
-//! Modules stand in the order of floors: each uses only those below it.
+//! A module uses only modules that are listed below it.
 
 pub mod rounds;
-mod team;
+mod process_group;
 pub mod checker;
-pub mod game;
-pub mod player;
-mod pad;
+pub mod options;
+pub mod process;
+mod recorded_txn;
 pub mod history;
 pub mod model;

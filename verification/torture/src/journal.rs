@@ -1,103 +1,103 @@
-//! What a writer is about to do and what was acknowledged to it, in a file of its own that survives
-//! it: the intent is written before the call, the acknowledgement after it. Entries are 64 bytes
-//! and written by one `write(2)` each, which a kill does not tear; a checksum makes sure. Those of
-//! one transaction are written by one call, which a kill may cut between two of them.
+//! The journal of a writer: what it is about to do and what was acknowledged, in a file that
+//! survives the process. The intent is written before the call, the acknowledgement after it. An
+//! entry is 64 bytes with a checksum, written by one `write(2)`, which a kill does not tear. The
+//! entries of a transaction are written by one call, which a kill may cut between two entries.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use crate::content::{Key, Space};
-use crate::dice::mix;
+use crate::content::{KeySpace, TortureKey};
+use crate::rng::mix;
 
 const WORDS: usize = 8;
 const BYTES: usize = 8 * WORDS;
 
-/// What an entry says.
+/// The kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Tag {
-    /// The first entry of a file: `seq` counts from here.
+pub enum EntryKind {
+    /// The first entry of a file: sequence numbers start at `seq`.
     Base = 1,
-    /// A process began to use the region.
+    /// A process has attached the region.
     Attached = 2,
-    /// About to do.
+    /// The writer is about to call the store.
     Intent = 3,
-    /// Done, or refused as expected.
+    /// The call succeeded, or was refused as expected.
     Ack = 4,
 }
 
-/// What is done.
+/// A call of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Op {
+pub enum WriteKind {
     /// `put`.
     Put = 1,
-    /// `put_if` that there is none.
+    /// `put_if` the key is absent.
     PutAbsent = 2,
-    /// `put_if` that there is one.
+    /// `put_if` the key is present.
     PutPresent = 3,
-    /// `put_if` that it has the version that it has.
+    /// `put_if` with the current version.
     PutVersion = 4,
-    /// `put_if` that its value is what it is.
+    /// `put_if` with the current value.
     PutValue = 5,
-    /// `put_if` with a version that it has not: must be refused.
+    /// `put_if` with a version that does not exist: must be refused.
     PutStale = 6,
     /// `delete`.
     Delete = 7,
-    /// `delete_if` that it has the version that it has.
+    /// `delete_if` with the current version.
     DeleteVersion = 8,
     /// `patch`.
     Patch = 9,
-    /// Raise a counter by `put_if` with its version.
+    /// Increment a counter by `put_if` with its version.
     Raise = 10,
 }
 
-const OPS: [Op; 10] = [
-    Op::Put,
-    Op::PutAbsent,
-    Op::PutPresent,
-    Op::PutVersion,
-    Op::PutValue,
-    Op::PutStale,
-    Op::Delete,
-    Op::DeleteVersion,
-    Op::Patch,
-    Op::Raise,
+const OPS: [WriteKind; 10] = [
+    WriteKind::Put,
+    WriteKind::PutAbsent,
+    WriteKind::PutPresent,
+    WriteKind::PutVersion,
+    WriteKind::PutValue,
+    WriteKind::PutStale,
+    WriteKind::Delete,
+    WriteKind::DeleteVersion,
+    WriteKind::Patch,
+    WriteKind::Raise,
 ];
 
-/// The mask of an acknowledgement that says: there was no room.
+/// The mask of an acknowledgement that means: the region was full.
 pub const FULL: u32 = u32::MAX;
 
-/// The mask of an acknowledgement that says: others were faster each time.
+/// The mask of an acknowledgement that means: every attempt ended in a conflict.
 pub const CONFLICT: u32 = u32::MAX - 1;
 
 /// One entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// What it says.
-    pub tag: Tag,
-    /// What is done.
-    pub op: Op,
-    /// To which record.
-    pub key: Key,
-    /// How many entries of the same transaction follow at once.
+pub struct JournalEntry {
+    /// The kind.
+    pub tag: EntryKind,
+    /// The call.
+    pub op: WriteKind,
+    /// The record.
+    pub key: TortureKey,
+    /// The number of further entries of the same transaction.
     pub left: u8,
-    /// Sequence number of the intent: greater than all before of this writer.
+    /// Sequence number of the intent, increasing for each writer.
     pub seq: u64,
     /// Bytes of the new content.
     pub len: u32,
-    /// Patch: two bits for each block: 1 sets it, 2 takes it away.
+    /// Patch: two bits for each block. 1 sets the block, 2 deletes it.
     pub mask: u32,
-    /// Print of the content that the writer saw before; 0 = none.
+    /// Fingerprint of the content that the writer read before; 0 means none.
     pub old: u64,
-    /// Acknowledgement: the version. 0 = nothing was there to delete, or refused.
+    /// Acknowledgement: the version. 0 means that there was nothing to delete, or a refusal.
     pub version: u64,
-    /// When, in nanoseconds of the common clock.
+    /// Time, in nanoseconds of the common clock.
     pub at_ns: u64,
 }
 
-impl Entry {
+impl JournalEntry {
     fn words(&self) -> [u64; WORDS] {
         let kind = (self.tag as u64)
             | (self.op as u64) << 8
@@ -118,12 +118,12 @@ impl Entry {
         let mut word = || words.next();
         let (kind, number, seq, sizes) = (word()?, word()?, word()?, word()?);
         let [tag, op, space, left, low, high, ..] = kind.to_le_bytes();
-        let tags = [Tag::Base, Tag::Attached, Tag::Intent, Tag::Ack];
+        let tags = [EntryKind::Base, EntryKind::Attached, EntryKind::Intent, EntryKind::Ack];
         let entry = Self {
             tag: tags.into_iter().find(|known| *known as u8 == tag)?,
             op: OPS.into_iter().find(|known| *known as u8 == op)?,
-            key: Key {
-                space: Space::of(space)?,
+            key: TortureKey {
+                space: KeySpace::of(space)?,
                 writer: u16::from_le_bytes([low, high]),
                 number: u32::try_from(number).ok()?,
             },
@@ -139,11 +139,11 @@ impl Entry {
         (word()? == sum).then_some(entry)
     }
 
-    fn mark(tag: Tag, seq: u64, at_ns: u64) -> Self {
+    fn mark(tag: EntryKind, seq: u64, at_ns: u64) -> Self {
         Self {
             tag,
-            op: Op::Put,
-            key: Key { space: Space::Own, writer: 0, number: 0 },
+            op: WriteKind::Put,
+            key: TortureKey { space: KeySpace::Own, writer: 0, number: 0 },
             left: 0,
             seq,
             len: 0,
@@ -155,7 +155,7 @@ impl Entry {
     }
 }
 
-/// A journal that its writer appends to.
+/// An open journal.
 #[derive(Debug)]
 pub struct Journal {
     file: File,
@@ -168,17 +168,17 @@ pub fn path_of(folder: &Path, writer: u16) -> PathBuf {
     folder.join(format!("journal-{writer}"))
 }
 
-/// Begins a journal anew: sequence numbers go on from `base`.
+/// Starts a new journal, with sequence numbers from `base`.
 ///
 /// # Errors
-/// The file system's.
+/// The file system's error.
 pub fn begin(path: &Path, base: u64) -> io::Result<()> {
     let mut file = File::create(path)?;
-    write(&mut file, &[Entry::mark(Tag::Base, base, 0)])
+    write(&mut file, &[JournalEntry::mark(EntryKind::Base, base, 0)])
 }
 
-fn write(file: &mut File, entries: &[Entry]) -> io::Result<()> {
-    let words = entries.iter().flat_map(Entry::words);
+fn write(file: &mut File, entries: &[JournalEntry]) -> io::Result<()> {
+    let words = entries.iter().flat_map(JournalEntry::words);
     let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
     file.write_all(&bytes)
 }
@@ -186,53 +186,53 @@ fn write(file: &mut File, entries: &[Entry]) -> io::Result<()> {
 /// All entries of a journal, without a torn last one.
 ///
 /// # Errors
-/// The file system's; an entry in the middle that is none.
-pub fn read(path: &Path) -> io::Result<Vec<Entry>> {
+/// The file system's error; an invalid entry.
+pub fn read(path: &Path) -> io::Result<Vec<JournalEntry>> {
     let bytes = std::fs::read(path)?;
     let count = bytes.len() / BYTES;
     let mut entries = Vec::with_capacity(count);
     for chunk in bytes.chunks_exact(BYTES) {
-        match Entry::parse(chunk) {
+        match JournalEntry::parse(chunk) {
             Some(entry) => entries.push(entry),
-            None => return Err(io::Error::other(format!("{}: a bad entry", path.display()))),
+            None => return Err(io::Error::other(format!("{}: an invalid entry", path.display()))),
         }
     }
     Ok(entries)
 }
 
 impl Journal {
-    /// Opens a journal to go on with it. Also returns the intent that the last process left without
-    /// an acknowledgement, if it did.
+    /// Opens an existing journal. Also returns the intent that the last process left without an
+    /// acknowledgement, if any.
     ///
     /// # Errors
-    /// The file system's.
-    pub fn open(path: &Path) -> io::Result<(Self, Option<Entry>)> {
+    /// The file system's error.
+    pub fn open(path: &Path) -> io::Result<(Self, Option<JournalEntry>)> {
         use std::io::{Read, Seek, SeekFrom};
         let mut file = OpenOptions::new().read(true).append(true).open(path)?;
         let mut bytes = [0; BYTES];
         file.read_exact(&mut bytes)?;
-        let base = Entry::parse(&bytes)
-            .filter(|entry| entry.tag == Tag::Base)
-            .ok_or_else(|| io::Error::other("a journal without a beginning"))?;
+        let base = JournalEntry::parse(&bytes)
+            .filter(|entry| entry.tag == EntryKind::Base)
+            .ok_or_else(|| io::Error::other("a journal without a base entry"))?;
         let count = file.metadata()?.len() / BYTES as u64;
         file.seek(SeekFrom::Start((count - 1) * BYTES as u64))?;
         file.read_exact(&mut bytes)?;
-        let last = Entry::parse(&bytes).filter(|entry| entry.tag == Tag::Intent);
+        let last = JournalEntry::parse(&bytes).filter(|entry| entry.tag == EntryKind::Intent);
         Ok((Self { file, path: path.to_owned(), next: base.seq + count }, last))
     }
 
-    fn append(&mut self, entries: &[Entry]) -> Result<(), String> {
+    fn append(&mut self, entries: &[JournalEntry]) -> Result<(), String> {
         write(&mut self.file, entries).map_err(|e| format!("{}: {e}", self.path.display()))?;
         self.next += entries.len() as u64;
         Ok(())
     }
 
-    /// Says that this process uses the region now.
+    /// Records that this process has attached the region.
     ///
     /// # Errors
-    /// The file system's, in words.
+    /// The file system's error.
     pub fn attached(&mut self, at_ns: u64) -> Result<(), String> {
-        self.append(&[Entry::mark(Tag::Attached, self.next, at_ns)])
+        self.append(&[JournalEntry::mark(EntryKind::Attached, self.next, at_ns)])
     }
 
     /// The sequence number of the next intent.
@@ -243,24 +243,29 @@ impl Journal {
     /// Writes an intent, or those of one transaction.
     ///
     /// # Errors
-    /// The file system's, in words.
-    pub fn intend(&mut self, entries: &[Entry]) -> Result<(), String> {
+    /// The file system's error.
+    pub fn intend(&mut self, entries: &[JournalEntry]) -> Result<(), String> {
         self.append(entries)
     }
 
     /// Writes the acknowledgements of a transaction's intents.
     ///
     /// # Errors
-    /// The file system's, in words.
-    pub fn acknowledge_all(&mut self, acks: &[Entry]) -> Result<(), String> {
+    /// The file system's error.
+    pub fn acknowledge_all(&mut self, acks: &[JournalEntry]) -> Result<(), String> {
         self.append(acks)
     }
 
     /// Writes the acknowledgement of an intent.
     ///
     /// # Errors
-    /// The file system's, in words.
-    pub fn acknowledge(&mut self, intent: &Entry, version: u64, at_ns: u64) -> Result<(), String> {
-        self.append(&[Entry { tag: Tag::Ack, version, at_ns, ..*intent }])
+    /// The file system's error.
+    pub fn acknowledge(
+        &mut self,
+        intent: &JournalEntry,
+        version: u64,
+        at_ns: u64,
+    ) -> Result<(), String> {
+        self.append(&[JournalEntry { tag: EntryKind::Ack, version, at_ns, ..*intent }])
     }
 }

@@ -1,19 +1,21 @@
-//! The oracle: from the writers' journals it knows which states each record may have.
+//! The oracle: derives from the writers' journals which states each record may have.
 //!
-//! A key of one writer: exactly the state of its last acknowledged operation; after one that was
-//! cut short by a kill, that state or the next. Each further intent tells which of them its writer
-//! saw. A key that all write: the acknowledged change with the greatest version, or one that was
-//! cut short and has a greater one. A counter: what was acknowledged, and at most what was cut
-//! short on top. Of a transaction that was cut short, the first record that tells whether it
-//! happened decides for all others.
+//! - A key of one writer has the state of its last acknowledged operation. After an operation that
+//!   a kill cut short, it has that state or the next one. Each further intent records which of them
+//!   its writer read.
+//! - A key of all writers has the acknowledged change with the greatest version, or a change that
+//!   was cut short and has a greater version.
+//! - A counter has the acknowledged increments and at most those that were cut short.
+//! - Of a transaction that was cut short, the first record that shows whether it happened decides
+//!   for all others.
 
 use std::collections::BTreeMap;
 
-use crate::content::{Key, Space, Stamp, count_in, verify};
-use crate::dice::{Dice, mix};
-use crate::journal::{CONFLICT, Entry, FULL, Op, Tag};
+use crate::content::{ContentStamp, KeySpace, TortureKey, count_in, verify};
+use crate::journal::{CONFLICT, EntryKind, FULL, JournalEntry, WriteKind};
+use crate::rng::{mix, seeded};
 
-/// How many blocks a record of a run may have.
+/// The number of blocks of a record.
 pub const BLOCKS: u8 = 6;
 
 /// Name of a block.
@@ -24,18 +26,18 @@ pub fn block_name(block: u8) -> &'static str {
         .unwrap_or_default()
 }
 
-/// Bytes of a block in a patch: the first is large, so that others are patched beside it; the rest
-/// stand in the record's cell or in one of their own.
+/// Bytes of a block in a patch. The first block is large, so that others are patched beside it. The
+/// others are stored in the record's cell or in a cell of their own.
 pub fn block_len(seq: u64, block: u8) -> u32 {
-    let mut dice = Dice::new(&[seq, u64::from(block)]);
+    let mut rng = seeded(&[seq, u64::from(block)]);
     match block {
-        0 => 20_000 + dice.pick(40_000),
-        1 => 400 + dice.pick(800),
-        _ => dice.pick(700),
+        0 => 20_000 + rng.u32(..40_000),
+        1 => 400 + rng.u32(..800),
+        _ => rng.u32(..700),
     }
 }
 
-/// What a mask says of a block: `Some(true)` sets it, `Some(false)` takes it away.
+/// The effect of a mask on a block: `Some(true)` sets it, `Some(false)` deletes it.
 pub const fn block_change(mask: u32, block: u8) -> Option<bool> {
     match mask >> (2 * block) & 3 {
         1 => Some(true),
@@ -46,81 +48,89 @@ pub const fn block_change(mask: u32, block: u8) -> Option<bool> {
 
 /// A record's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Content {
-    /// Print of its value.
+pub enum RecordContent {
+    /// Fingerprint of the value.
     Value(u64),
-    /// Prints of its blocks.
+    /// Fingerprints of the blocks.
     Blocks(BTreeMap<u8, u64>),
 }
 
-impl Content {
-    /// Its print, never 0.
-    pub fn print(&self) -> u64 {
+impl RecordContent {
+    /// The fingerprint, never 0.
+    pub fn fingerprint(&self) -> u64 {
         match self {
-            Self::Value(print) => *print,
+            Self::Value(fingerprint) => *fingerprint,
             Self::Blocks(blocks) => {
-                blocks.iter().fold(7, |sum, (block, print)| mix(sum ^ print ^ u64::from(*block)))
+                blocks
+                    .iter()
+                    .fold(7, |sum, (block, fingerprint)| mix(sum ^ fingerprint ^ u64::from(*block)))
                     | 1
             }
         }
     }
 }
 
-fn print_of(state: Option<&Content>) -> u64 {
-    state.map_or(0, Content::print)
+fn fingerprint_of(state: Option<&RecordContent>) -> u64 {
+    state.map_or(0, RecordContent::fingerprint)
 }
 
-/// A record as it was found in the region.
+/// A record as it was read from the region.
 #[derive(Clone, Debug)]
-pub struct Found {
-    /// Its content, every byte verified.
-    pub content: Content,
-    /// Its version.
+pub struct ObservedRecord {
+    /// The content, every byte verified.
+    pub content: RecordContent,
+    /// The version.
     pub version: u64,
-    /// The number in it, if it is a counter; of one of a pair, which transaction wrote it.
+    /// The value of a counter. Of a record of a pair, the transaction that wrote it.
     pub count: u64,
 }
 
 /// Verifies each byte of a record.
 ///
 /// # Errors
-/// One sentence: what is not as written.
-pub fn judge(key: Key, view: &nearstate_store::View<'_>) -> Result<Found, String> {
+/// What differs from the written content.
+pub fn observe(
+    key: TortureKey,
+    view: &nearstate_store::View<'_>,
+) -> Result<ObservedRecord, String> {
     if key.bytes() != view.key() {
         return Err(format!("{key:?}: has the key {:x?}", view.key()));
     }
-    judge_parts(key, view.version(), view.bytes(), view.blocks())
+    observe_parts(key, view.version(), view.bytes(), view.blocks())
 }
 
-/// Verifies each byte of a record as a transaction sees it, before it has changed it.
+/// As [`observe`], for a record that a transaction reads and has not changed.
 ///
 /// # Errors
-/// One sentence: what is not as written.
-pub fn judge_record(key: Key, record: &nearstate_store::Record<'_>) -> Result<Found, String> {
-    judge_parts(key, record.version().unwrap_or(0), record.bytes(), record.blocks())
+/// What differs from the written content.
+pub fn observe_record(
+    key: TortureKey,
+    record: &nearstate_store::Record<'_>,
+) -> Result<ObservedRecord, String> {
+    observe_parts(key, record.version().unwrap_or(0), record.bytes(), record.blocks())
 }
 
-fn judge_parts<'r>(
-    key: Key,
+fn observe_parts<'r>(
+    key: TortureKey,
     version: u64,
     value: &[u8],
     blocks_there: impl Iterator<Item = (&'r str, &'r [u8])>,
-) -> Result<Found, String> {
+) -> Result<ObservedRecord, String> {
     match key.space {
-        Space::Own | Space::Grow | Space::Hot | Space::Pair => {
-            let (print, stamp) = verify(key, 0, value)?;
+        KeySpace::Own | KeySpace::Grow | KeySpace::Hot | KeySpace::Pair => {
+            let (fingerprint, stamp) = verify(key, 0, value)?;
             let count = match (key.space, stamp) {
-                (Space::Pair, Some(stamp)) => round_of(key, stamp.seq),
-                (Space::Pair, None) => return Err(format!("{key:?}: too short for a pair")),
+                (KeySpace::Pair, Some(stamp)) => round_of(key, stamp.seq),
+                (KeySpace::Pair, None) => return Err(format!("{key:?}: too short for a pair")),
                 _ => 0,
             };
-            Ok(Found { content: Content::Value(print), version, count })
+            Ok(ObservedRecord { content: RecordContent::Value(fingerprint), version, count })
         }
-        Space::Count => {
+        KeySpace::Count => {
             let count = count_in(key, value)?;
-            Ok(Found { content: Content::Value(mix(count) | 1), version, count })
+            Ok(ObservedRecord { content: RecordContent::Value(mix(count) | 1), version, count })
         }
-        Space::Blocks => {
+        KeySpace::Blocks => {
             let mut blocks = BTreeMap::new();
             for (name, bytes) in blocks_there {
                 let block = (0..BLOCKS)
@@ -128,28 +138,36 @@ fn judge_parts<'r>(
                     .ok_or_else(|| format!("{key:?}: a block {name:?}"))?;
                 blocks.insert(block, verify(key, block, bytes)?.0);
             }
-            Ok(Found { content: Content::Blocks(blocks), version, count: 0 })
+            Ok(ObservedRecord { content: RecordContent::Blocks(blocks), version, count: 0 })
         }
     }
 }
 
-/// Both of a pair are written next to each other: the same number for both.
-const fn round_of(key: Key, seq: u64) -> u64 {
+/// The records of a pair have consecutive sequence numbers: the same result for both.
+const fn round_of(key: TortureKey, seq: u64) -> u64 {
     seq.wrapping_sub(key.number as u64 & 1)
 }
 
-/// What an operation makes of a record if it is carried out.
-fn after(entry: &Entry, writer: u16, before: Option<&Content>) -> Option<Content> {
-    let stamp = |block, len| Stamp { key: entry.key, block, writer, seq: entry.seq, len }.print();
+/// The content of a record after an operation.
+fn after(
+    entry: &JournalEntry,
+    writer: u16,
+    before: Option<&RecordContent>,
+) -> Option<RecordContent> {
+    let stamp = |block, len| {
+        ContentStamp { key: entry.key, block, writer, seq: entry.seq, len }.fingerprint()
+    };
     match entry.op {
-        Op::Put | Op::PutAbsent | Op::PutPresent | Op::PutVersion | Op::PutValue => {
-            Some(Content::Value(stamp(0, entry.len)))
-        }
-        Op::PutStale | Op::Raise => before.cloned(),
-        Op::Delete | Op::DeleteVersion => None,
-        Op::Patch => {
+        WriteKind::Put
+        | WriteKind::PutAbsent
+        | WriteKind::PutPresent
+        | WriteKind::PutVersion
+        | WriteKind::PutValue => Some(RecordContent::Value(stamp(0, entry.len))),
+        WriteKind::PutStale | WriteKind::Raise => before.cloned(),
+        WriteKind::Delete | WriteKind::DeleteVersion => None,
+        WriteKind::Patch => {
             let mut blocks = match before {
-                Some(Content::Blocks(blocks)) => blocks.clone(),
+                Some(RecordContent::Blocks(blocks)) => blocks.clone(),
                 _ => BTreeMap::new(),
             };
             for block in 0..BLOCKS {
@@ -163,110 +181,111 @@ fn after(entry: &Entry, writer: u16, before: Option<&Content>) -> Option<Content
                     None => {}
                 }
             }
-            Some(Content::Blocks(blocks))
+            Some(RecordContent::Blocks(blocks))
         }
     }
 }
 
 /// A key of one writer.
 #[derive(Clone, Debug)]
-struct Own {
-    /// States that it may have; one unless a change was cut short.
-    states: Vec<Option<Content>>,
-    /// The greatest version that was acknowledged.
+struct OwnedKey {
+    /// Possible states; one unless a change was cut short.
+    states: Vec<Option<RecordContent>>,
+    /// The greatest acknowledged version.
     version: u64,
 }
 
 /// A key that all writers write.
 #[derive(Clone, Debug, Default)]
-struct Shared {
-    /// Acknowledged changes: twice the version, plus one for a deletion; the print, 0 if deleted.
+struct SharedKey {
+    /// The last acknowledged change: twice the version, plus one for a deletion; the fingerprint, 0
+    /// for a deletion.
     last: (u64, u64),
     /// Acknowledged since the last comparison, by version: no two may have the same.
     acks: BTreeMap<u64, u64>,
-    /// Cut short: the prints, 0 for a deletion.
-    doubts: Vec<u64>,
-    /// Counters: acknowledged and cut short.
+    /// Fingerprints of changes that were cut short, 0 for a deletion.
+    uncertain: Vec<u64>,
+    /// Counters: acknowledged increments, and those that were cut short.
     raised: u64,
-    raised_perhaps: u64,
+    raised_uncertain: u64,
 }
 
 /// One record of a transaction that was cut short.
 #[derive(Clone, Copy, Debug)]
-struct Member {
-    entry: Entry,
-    /// Prints before and after. Of a key that all write: 0 and what is written.
+struct UncertainWrite {
+    entry: JournalEntry,
+    /// Fingerprints before and after. For a key of all writers: 0 and the written content.
     old: u64,
     new: u64,
 }
 
-fn is_shared(key: Key) -> bool {
-    matches!(key.space, Space::Hot | Space::Count)
+fn is_shared(key: TortureKey) -> bool {
+    matches!(key.space, KeySpace::Hot | KeySpace::Count)
 }
 
-/// What was counted in the journals.
+/// Counts from the journals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// Operations that were acknowledged.
+pub struct OracleCounts {
+    /// Acknowledged operations.
     pub acks: u64,
     /// Operations that a kill cut short.
     pub cut_short: u64,
     /// Processes that attached.
     pub attached: u64,
-    /// Acknowledged states that were read back and compared: by a writer before its next change,
-    /// or at a check.
+    /// Acknowledged states that were read back and compared, by a writer before its next change or
+    /// at a check.
     pub verified: u64,
-    /// Writes refused because a view held the heap's free cells back.
+    /// Writes refused because a view kept free cells from being reused.
     pub full: u64,
-    /// Transactions that were acknowledged.
+    /// Acknowledged transactions.
     pub transactions: u64,
     /// Transactions that a kill cut short.
     pub transactions_cut_short: u64,
-    /// Of these, those of which one record told about the others.
+    /// Of these, transactions whose outcome one record revealed.
     pub transactions_resolved: u64,
-    /// Transactions that gave up because others were faster each time.
+    /// Transactions whose every attempt ended in a conflict.
     pub conflicts: u64,
 }
 
 /// The oracle.
 #[derive(Clone, Debug, Default)]
 pub struct Oracle {
-    own: BTreeMap<Key, Own>,
-    shared: BTreeMap<Key, Shared>,
-    /// Transactions that were cut short, and of which nothing was seen since.
-    torn: Vec<Vec<Member>>,
-    /// What was counted.
-    pub tally: Tally,
+    own: BTreeMap<TortureKey, OwnedKey>,
+    shared: BTreeMap<TortureKey, SharedKey>,
+    /// Transactions that were cut short and whose outcome is still unknown.
+    torn: Vec<Vec<UncertainWrite>>,
+    /// The counts.
+    pub counts: OracleCounts,
 }
 
 impl Oracle {
-    /// Takes a writer's journal in.
+    /// Processes a writer's journal.
     ///
     /// # Errors
-    /// One sentence: the writer saw what cannot be, or was told what cannot be.
-    pub fn replay(&mut self, writer: u16, entries: &[Entry]) -> Result<(), String> {
-        let mut open: Vec<Entry> = Vec::new();
+    /// The writer read a state or received a reply that is impossible.
+    pub fn replay(&mut self, writer: u16, entries: &[JournalEntry]) -> Result<(), String> {
+        let mut open: Vec<JournalEntry> = Vec::new();
         let mut last_ack = None;
         for entry in entries {
             match entry.tag {
-                Tag::Base => {}
-                Tag::Attached => {
-                    self.tally.attached += 1;
+                EntryKind::Base => {}
+                EntryKind::Attached => {
+                    self.counts.attached += 1;
                     self.cut_short(writer, std::mem::take(&mut open), last_ack.take());
                 }
-                Tag::Intent => {
+                EntryKind::Intent => {
                     if open.last().is_some_and(|before| before.left == 0) {
                         self.cut_short(writer, std::mem::take(&mut open), last_ack.take());
                     }
                     open.push(*entry);
-                    self.saw(entry).map_err(|e| format!("writer {writer}: {e}"))?;
+                    self.add_read(entry).map_err(|e| format!("writer {writer}: {e}"))?;
                 }
-                Tag::Ack => {
+                EntryKind::Ack => {
                     let is_whole = open.len() > 1 || last_ack.is_some();
                     open.retain(|intent| intent.seq != entry.seq);
                     last_ack = if open.is_empty() { None } else { Some(*entry) };
                     let is_last = open.is_empty() && is_whole;
-                    self.tally_ack(entry, is_last);
+                    self.count_ack(entry, is_last);
                     self.done(writer, entry).map_err(|e| format!("writer {writer}: {e}"))?;
                 }
             }
@@ -275,49 +294,49 @@ impl Oracle {
         Ok(())
     }
 
-    fn tally_ack(&mut self, entry: &Entry, is_last_of_many: bool) {
-        let is_nothing = entry.op == Op::PutStale && entry.mask >= CONFLICT;
-        self.tally.acks += u64::from(!is_nothing);
-        self.tally.full += u64::from(is_nothing && entry.mask == FULL);
+    fn count_ack(&mut self, entry: &JournalEntry, is_last_of_many: bool) {
+        let is_nothing = entry.op == WriteKind::PutStale && entry.mask >= CONFLICT;
+        self.counts.acks += u64::from(!is_nothing);
+        self.counts.full += u64::from(is_nothing && entry.mask == FULL);
         if is_last_of_many {
-            self.tally.transactions += u64::from(!is_nothing);
-            self.tally.conflicts += u64::from(is_nothing && entry.mask == CONFLICT);
+            self.counts.transactions += u64::from(!is_nothing);
+            self.counts.conflicts += u64::from(is_nothing && entry.mask == CONFLICT);
         }
     }
 
-    fn own(&mut self, key: Key) -> &mut Own {
-        self.own.entry(key).or_insert_with(|| Own { states: vec![None], version: 0 })
+    fn owned_key(&mut self, key: TortureKey) -> &mut OwnedKey {
+        self.own.entry(key).or_insert_with(|| OwnedKey { states: vec![None], version: 0 })
     }
 
-    /// The writer saw the record before its change.
-    fn saw(&mut self, entry: &Entry) -> Result<(), String> {
+    /// The writer read the record before its change.
+    fn add_read(&mut self, entry: &JournalEntry) -> Result<(), String> {
         if is_shared(entry.key) {
             return Ok(());
         }
         self.resolve(entry.key, entry.old)?;
-        let own = self.own(entry.key);
+        let own = self.owned_key(entry.key);
         let before = own.states.clone();
-        own.states.retain(|state| print_of(state.as_ref()) == entry.old);
+        own.states.retain(|state| fingerprint_of(state.as_ref()) == entry.old);
         if own.states.is_empty() {
             return Err(format!(
-                "{:?}: before {:?} number {} it saw {:#x}, and there may only be {before:x?}",
+                "{:?}: before {:?} number {} it read {:#x}, and possible states are {before:x?}",
                 entry.key, entry.op, entry.seq, entry.old
             ));
         }
-        self.tally.verified += 1;
+        self.counts.verified += 1;
         Ok(())
     }
 
-    fn done(&mut self, writer: u16, entry: &Entry) -> Result<(), String> {
+    fn done(&mut self, writer: u16, entry: &JournalEntry) -> Result<(), String> {
         if is_shared(entry.key) {
             return self.done_shared(writer, entry);
         }
-        let own = self.own(entry.key);
+        let own = self.owned_key(entry.key);
         for state in &mut own.states {
             *state = after(entry, writer, state.as_ref());
         }
-        let is_change = entry.version != 0 && entry.op != Op::PutStale;
-        let is_delete = matches!(entry.op, Op::Delete | Op::DeleteVersion);
+        let is_change = entry.version != 0 && entry.op != WriteKind::PutStale;
+        let is_delete = matches!(entry.op, WriteKind::Delete | WriteKind::DeleteVersion);
         if is_change && !is_delete && entry.version <= own.version {
             return Err(format!(
                 "{:?}: version {} after {}",
@@ -328,59 +347,60 @@ impl Oracle {
         Ok(())
     }
 
-    fn done_shared(&mut self, writer: u16, entry: &Entry) -> Result<(), String> {
+    fn done_shared(&mut self, writer: u16, entry: &JournalEntry) -> Result<(), String> {
         let shared = self.shared.entry(entry.key).or_default();
         if entry.version == 0 {
             return Ok(()); // Refused, or nothing to delete.
         }
-        let is_delete = matches!(entry.op, Op::Delete | Op::DeleteVersion);
-        let print = if is_delete { 0 } else { print_of(after(entry, writer, None).as_ref()) };
+        let is_delete = matches!(entry.op, WriteKind::Delete | WriteKind::DeleteVersion);
+        let fingerprint =
+            if is_delete { 0 } else { fingerprint_of(after(entry, writer, None).as_ref()) };
         let order = 2 * entry.version + u64::from(is_delete);
-        if shared.acks.insert(order, print).is_some() {
+        if shared.acks.insert(order, fingerprint).is_some() {
             return Err(format!(
                 "{:?}: version {} was given to two changes",
                 entry.key, entry.version
             ));
         }
-        shared.last = shared.last.max((order, print));
-        shared.raised += u64::from(entry.op == Op::Raise);
+        shared.last = shared.last.max((order, fingerprint));
+        shared.raised += u64::from(entry.op == WriteKind::Raise);
         Ok(())
     }
 
-    /// A process ended. `open`: what it had not written an acknowledgement of. `last_ack`: one of
-    /// the same transaction, which tells that all of it is done, or that nothing is.
-    fn cut_short(&mut self, writer: u16, open: Vec<Entry>, last_ack: Option<Entry>) {
+    /// A process has ended. `open` has the intents without an acknowledgement. `last_ack` is an
+    /// acknowledgement of the same transaction, which shows that all of it happened, or nothing.
+    fn cut_short(&mut self, writer: u16, open: Vec<JournalEntry>, last_ack: Option<JournalEntry>) {
         match (open.last(), last_ack) {
             (None, _) => return,
             (Some(_), Some(ack)) => {
-                let is_done = ack.op != Op::PutStale;
+                let is_done = ack.op != WriteKind::PutStale;
                 for entry in open.iter().filter(|_| is_done) {
                     self.done_unnumbered(writer, entry);
                 }
                 return;
             }
-            // It was killed while it wrote its intents: before the call.
+            // Killed while it wrote its intents, before the call.
             (Some(last), None) if last.left > 0 => return,
             (Some(_), None) => {}
         }
-        self.tally.cut_short += open.len() as u64;
+        self.counts.cut_short += open.len() as u64;
         let mut members = Vec::new();
         for entry in open {
             if is_shared(entry.key) {
-                let print = print_of(after(&entry, writer, None).as_ref());
+                let fingerprint = fingerprint_of(after(&entry, writer, None).as_ref());
                 let shared = self.shared.entry(entry.key).or_default();
-                shared.doubts.push(print);
-                shared.raised_perhaps += u64::from(entry.op == Op::Raise);
-                members.push(Member { entry, old: 0, new: print });
+                shared.uncertain.push(fingerprint);
+                shared.raised_uncertain += u64::from(entry.op == WriteKind::Raise);
+                members.push(UncertainWrite { entry, old: 0, new: fingerprint });
                 continue;
             }
-            let own = self.own(entry.key);
+            let own = self.owned_key(entry.key);
             for state in own.states.clone() {
                 let next = after(&entry, writer, state.as_ref());
-                members.push(Member {
+                members.push(UncertainWrite {
                     entry,
-                    old: print_of(state.as_ref()),
-                    new: print_of(next.as_ref()),
+                    old: fingerprint_of(state.as_ref()),
+                    new: fingerprint_of(next.as_ref()),
                 });
                 if !own.states.contains(&next) {
                     own.states.push(next);
@@ -388,40 +408,41 @@ impl Oracle {
             }
         }
         if members.len() > 1 {
-            self.tally.transactions_cut_short += 1;
+            self.counts.transactions_cut_short += 1;
             self.torn.push(members);
         }
     }
 
-    /// It is done, and with which version is not known.
-    fn done_unnumbered(&mut self, writer: u16, entry: &Entry) {
+    /// The change happened, with an unknown version.
+    fn done_unnumbered(&mut self, writer: u16, entry: &JournalEntry) {
         if is_shared(entry.key) {
-            let print = print_of(after(entry, writer, None).as_ref());
+            let fingerprint = fingerprint_of(after(entry, writer, None).as_ref());
             let shared = self.shared.entry(entry.key).or_default();
-            shared.doubts.push(print);
-            shared.raised += u64::from(entry.op == Op::Raise);
+            shared.uncertain.push(fingerprint);
+            shared.raised += u64::from(entry.op == WriteKind::Raise);
             return;
         }
-        for state in &mut self.own(entry.key).states {
+        for state in &mut self.owned_key(entry.key).states {
             *state = after(entry, writer, state.as_ref());
         }
     }
 
-    /// A record was seen. If a transaction that was cut short has it, this tells of all others.
-    fn resolve(&mut self, key: Key, print: u64) -> Result<(), String> {
-        let tells = |member: &Member| {
+    /// A record was read. If it belongs to a transaction that was cut short, this decides for the
+    /// other records.
+    fn resolve(&mut self, key: TortureKey, fingerprint: u64) -> Result<(), String> {
+        let decides = |member: &UncertainWrite| {
             member.entry.key == key && member.old != member.new && !is_shared(key)
         };
-        let Some(place) = self.torn.iter().position(|members| members.iter().any(tells)) else {
-            // It tells nothing; what happens to it from now on is not that transaction's.
+        let Some(place) = self.torn.iter().position(|members| members.iter().any(decides)) else {
+            // It decides nothing. Later changes of the record do not belong to that transaction.
             for members in &mut self.torn {
                 members.retain(|member| member.entry.key != key);
             }
             return Ok(());
         };
         let members = self.torn.swap_remove(place);
-        let is_done = members.iter().any(|member| tells(member) && member.new == print);
-        self.tally.transactions_resolved += 1;
+        let is_done = members.iter().any(|member| decides(member) && member.new == fingerprint);
+        self.counts.transactions_resolved += 1;
         for member in members {
             let other = member.entry.key;
             if is_shared(other) {
@@ -429,122 +450,138 @@ impl Oracle {
                 shared.resolve(&member, is_done);
                 continue;
             }
-            let wanted = if is_done { member.new } else { member.old };
-            let states = &mut self.own(other).states;
-            states.retain(|state| print_of(state.as_ref()) == wanted);
+            let expected = if is_done { member.new } else { member.old };
+            let states = &mut self.owned_key(other).states;
+            states.retain(|state| fingerprint_of(state.as_ref()) == expected);
             if states.is_empty() {
                 return Err(format!(
-                    "half of a transaction: {key:?} has {print:#x}, so {other:?} should have \
-                     {wanted:#x}"
+                    "half of a transaction: {key:?} has {fingerprint:#x}, so {other:?} should have \
+                     {expected:#x}"
                 ));
             }
         }
         Ok(())
     }
 
-    /// Compares a region's records with what they may be. Each of `found` was met once in a walk
-    /// over all namespaces. Afterwards the oracle knows exactly what is there.
+    /// Compares all records of a region with their possible states. Each record of `found` was
+    /// returned once by a scan of all namespaces. Afterwards the oracle knows exactly which records
+    /// exist.
     ///
     /// # Errors
-    /// One sentence: what is lost, torn, old or invented.
-    pub fn compare(&mut self, found: &BTreeMap<Key, Found>) -> Result<(), String> {
-        for key in found.keys() {
+    /// What is lost, torn, outdated or was never written.
+    pub fn compare(
+        &mut self,
+        observed: &BTreeMap<TortureKey, ObservedRecord>,
+    ) -> Result<(), String> {
+        for key in observed.keys() {
             if !self.own.contains_key(key) && !self.shared.contains_key(key) {
-                return Err(format!("{key:?}: nobody ever wrote it"));
+                return Err(format!("{key:?}: it was never written"));
             }
         }
-        let torn: Vec<Key> = self.torn.iter().flatten().map(|member| member.entry.key).collect();
+        let torn: Vec<TortureKey> =
+            self.torn.iter().flatten().map(|member| member.entry.key).collect();
         for key in torn.into_iter().filter(|key| !is_shared(*key)) {
-            self.resolve(key, print_of(found.get(&key).map(|found| &found.content)))?;
+            self.resolve(
+                key,
+                fingerprint_of(observed.get(&key).map(|observed| &observed.content)),
+            )?;
         }
         self.torn.clear();
         for (key, own) in &mut self.own {
-            let there = found.get(key);
-            let print = print_of(there.map(|found| &found.content));
-            own.states.retain(|state| print_of(state.as_ref()) == print);
+            let actual = observed.get(key);
+            let fingerprint = fingerprint_of(actual.map(|observed| &observed.content));
+            own.states.retain(|state| fingerprint_of(state.as_ref()) == fingerprint);
             if own.states.is_empty() {
-                return Err(format!("{key:?}: there is {there:x?}, which cannot be"));
+                return Err(format!("{key:?}: the state {actual:x?} is impossible"));
             }
-            if let Some(there) = there {
-                if there.version < own.version {
-                    return Err(format!("{key:?}: version {} is old", there.version));
+            if let Some(actual) = actual {
+                if actual.version < own.version {
+                    return Err(format!("{key:?}: version {} is old", actual.version));
                 }
-                own.version = there.version;
+                own.version = actual.version;
             }
-            self.tally.verified += 1;
+            self.counts.verified += 1;
         }
         for (key, shared) in &mut self.shared {
-            shared.compare(*key, found.get(key))?;
-            self.tally.verified += 1;
+            shared.compare(*key, observed.get(key))?;
+            self.counts.verified += 1;
         }
         self.own.retain(|_, own| own.version != 0 || own.states != [None]);
         Ok(())
     }
 
-    /// The keys of a space that may be there.
-    pub fn keys(&self, space: Space) -> Vec<Key> {
+    /// The keys of a space that may exist.
+    pub fn keys(&self, space: KeySpace) -> Vec<TortureKey> {
         self.own.keys().filter(|key| key.space == space).copied().collect()
     }
 
-    /// Forgets the keys of a space, whose namespace is left behind.
-    pub fn forget(&mut self, space: Space) {
+    /// Removes the keys of a space, whose namespace is not used any more.
+    pub fn forget(&mut self, space: KeySpace) {
         self.own.retain(|key, _| key.space != space);
     }
 }
 
-impl Shared {
-    /// Whether a transaction that was cut short is done has become known.
-    fn resolve(&mut self, member: &Member, is_done: bool) {
-        if member.entry.op == Op::Raise {
-            self.raised_perhaps = self.raised_perhaps.saturating_sub(1);
+impl SharedKey {
+    /// It is now known whether a transaction that was cut short happened.
+    fn resolve(&mut self, member: &UncertainWrite, is_done: bool) {
+        if member.entry.op == WriteKind::Raise {
+            self.raised_uncertain = self.raised_uncertain.saturating_sub(1);
             self.raised += u64::from(is_done);
-        } else if !is_done && let Some(at) = self.doubts.iter().position(|d| *d == member.new) {
-            self.doubts.swap_remove(at);
+        } else if !is_done && let Some(at) = self.uncertain.iter().position(|d| *d == member.new) {
+            self.uncertain.swap_remove(at);
         }
     }
 
-    fn compare(&mut self, key: Key, found: Option<&Found>) -> Result<(), String> {
-        if key.space == Space::Count {
-            return self.compare_count(key, found);
+    fn compare(
+        &mut self,
+        key: TortureKey,
+        observed: Option<&ObservedRecord>,
+    ) -> Result<(), String> {
+        if key.space == KeySpace::Count {
+            return self.compare_count(key, observed);
         }
-        let (order, print) = match found {
-            Some(found) => (2 * found.version, found.content.print()),
+        let (order, fingerprint) = match observed {
+            Some(observed) => (2 * observed.version, observed.content.fingerprint()),
             None => (u64::MAX, 0),
         };
-        let is_last = match found {
-            Some(_) => (order, print) == self.last,
+        let is_last = match observed {
+            Some(_) => (order, fingerprint) == self.last,
             None => self.last.1 == 0,
         };
-        let is_doubt = order > self.last.0 && self.doubts.contains(&print);
-        if !is_last && !is_doubt {
+        let is_uncertain = order > self.last.0 && self.uncertain.contains(&fingerprint);
+        if !is_last && !is_uncertain {
             return Err(format!(
-                "{key:?}: there is {found:x?}; acknowledged last: {:x?}, cut short: {:x?}",
-                self.last, self.doubts
+                "{key:?}: the state is {observed:x?}; acknowledged last: {:x?}, cut short: {:x?}",
+                self.last, self.uncertain
             ));
         }
-        if found.is_some() {
-            self.last = (order, print);
+        if observed.is_some() {
+            self.last = (order, fingerprint);
         } else {
-            // A deletion that was cut short has no known version; what it deleted had at least
-            // this.
+            // The version of a deletion that was cut short is unknown; it deleted at least this
+            // version.
             self.last.1 = 0;
         }
         self.acks.clear();
-        self.doubts.clear();
+        self.uncertain.clear();
         Ok(())
     }
 
-    fn compare_count(&mut self, key: Key, found: Option<&Found>) -> Result<(), String> {
-        let count = found.map_or(0, |found| found.count);
-        if !(self.raised..=self.raised + self.raised_perhaps).contains(&count) {
+    fn compare_count(
+        &mut self,
+        key: TortureKey,
+        observed: Option<&ObservedRecord>,
+    ) -> Result<(), String> {
+        let count = observed.map_or(0, |observed| observed.count);
+        if !(self.raised..=self.raised + self.raised_uncertain).contains(&count) {
             return Err(format!(
-                "{key:?}: it says {count}; acknowledged: {}, cut short: {}",
-                self.raised, self.raised_perhaps
+                "{key:?}: the counter is {count}; acknowledged: {}, cut short: {}",
+                self.raised, self.raised_uncertain
             ));
         }
-        (self.raised, self.raised_perhaps) = (count, 0);
+        (self.raised, self.raised_uncertain) = (count, 0);
         self.acks.clear();
-        self.doubts.clear();
+        self.uncertain.clear();
         Ok(())
     }
 }

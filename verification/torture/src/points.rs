@@ -1,23 +1,23 @@
 //! Every named crash point of every write path: a child kills itself there, another process
-//! verifies.
+//! verifies the region.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use nearstate_store::crash::POINTS;
 
-use crate::scenario::{End, SCENARIOS, Scenario, child, named, prepare, verify};
-use crate::spawn::Starter;
+use crate::scenario::{ChildEnd, SCENARIOS, Scenario, child, named, prepare, verify};
+use crate::spawn::ChildCommand;
 
-/// How often each point was reached, by scenario.
+/// The points that were reached.
 #[derive(Clone, Debug, Default)]
-pub struct Reached {
+pub struct ReachedPoints {
     /// Kills at each point.
     pub kills: BTreeMap<&'static str, u64>,
 }
 
-impl Reached {
-    /// Points that no scenario reached.
+impl ReachedPoints {
+    /// Points that were not reached.
     pub fn missing(&self) -> Vec<&'static str> {
         POINTS.iter().filter(|point| !self.kills.contains_key(*point)).copied().collect()
     }
@@ -27,22 +27,25 @@ impl Reached {
     }
 }
 
-/// How thoroughly points are tried.
+/// How thoroughly points are tested.
 #[derive(Clone, Copy, Debug)]
-pub struct Depth {
-    /// The most occurrences of a point that are tried in one scenario.
+pub struct CrashDepth {
+    /// Occurrences of a point that are tested in one scenario, at most.
     pub occurrences: u32,
-    /// Of the points at which a child is left dead for recovery to be killed, one in this many.
+    /// Of the pairs of a crash point and a point of its recovery, one in this many is tested.
     pub stride: usize,
 }
 
-/// Kills at every point in every scenario, at several of its occurrences: the first ones, then ever
-/// farther apart.
+/// Kills at every point in every scenario, at several occurrences with increasing distance.
 ///
 /// # Errors
-/// What must not be, and at which point of which scenario.
-pub fn writes(folder: &Path, starter: &Starter, depth: Depth) -> Result<Reached, String> {
-    let mut reached = Reached::default();
+/// The violation that was found, with the point and the scenario.
+pub fn writes(
+    folder: &Path,
+    starter: &ChildCommand,
+    depth: CrashDepth,
+) -> Result<ReachedPoints, String> {
+    let mut reached = ReachedPoints::default();
     for scenario in SCENARIOS {
         for point in POINTS {
             let mut occurrence = 1_u32;
@@ -52,7 +55,7 @@ pub fn writes(folder: &Path, starter: &Starter, depth: Depth) -> Result<Reached,
                 let mut oracle = prepare(folder, scenario).map_err(context)?;
                 let words = ["scenario", scenario.name];
                 let end = child(starter, folder, words, Some(&plan)).map_err(context)?;
-                if end == End::Finished {
+                if end == ChildEnd::Finished {
                     break;
                 }
                 reached.count(point);
@@ -64,24 +67,28 @@ pub fn writes(folder: &Path, starter: &Starter, depth: Depth) -> Result<Reached,
     Ok(reached)
 }
 
-/// A child is left dead at a point; the next one, which recovers it, is killed at every point that
-/// recovery passes; then another verifies.
+/// Leaves a child dead at a point, kills the next process, which recovers it, at every point of the
+/// recovery, and lets another verify.
 ///
 /// # Errors
-/// What must not be, and at which points of which scenario.
-pub fn recoveries(folder: &Path, starter: &Starter, depth: Depth) -> Result<Reached, String> {
-    let mut reached = Reached::default();
+/// The violation that was found, with the points and the scenario.
+pub fn recoveries(
+    folder: &Path,
+    starter: &ChildCommand,
+    depth: CrashDepth,
+) -> Result<ReachedPoints, String> {
+    let mut reached = ReachedPoints::default();
     for scenario in SCENARIOS.iter().filter(|scenario| scenario.name != "full") {
-        // Those of transactions have their own pairs below.
-        let is_own = scenario.name.starts_with("transaction") || scenario.name == "told";
-        for (first, second) in pairs(if is_own { 5 * depth.stride } else { depth.stride }) {
+        // Transactions have their own pairs below.
+        let has_own_pairs = scenario.name.starts_with("transaction") || scenario.name == "streamed";
+        for (first, second) in pairs(if has_own_pairs { 5 * depth.stride } else { depth.stride }) {
             two_deaths(folder, starter, scenario, [first, second], &mut reached)?;
         }
     }
     for (first, second) in pairs_of_transactions() {
         let name = match first {
             first if first.starts_with("line.") => "transaction-grow",
-            "txn.announced" | "txn.decided" | "txn.appended" | "txn.ringing" => "told",
+            "txn.announced" | "txn.decided" | "txn.appended" | "txn.ringing" => "streamed",
             _ => "transaction",
         };
         let scenario = named(name).ok_or("no scenario of transactions")?;
@@ -93,7 +100,7 @@ pub fn recoveries(folder: &Path, starter: &Starter, depth: Depth) -> Result<Reac
 /// Every point of a commit with every point that its recovery passes.
 fn pairs_of_transactions() -> impl Iterator<Item = (&'static str, &'static str)> {
     let is_first = |point: &&str| point.starts_with("txn.") || point.starts_with("line.");
-    // What recovery does of a commit, beside its own points.
+    // What recovery does for a commit, besides its own points.
     let of_commit =
         ["undone", "appended", "settling", "settled", "unpended", "retired", "logged", "unlocking"];
     let is_second = move |point: &&str| {
@@ -106,8 +113,8 @@ fn pairs_of_transactions() -> impl Iterator<Item = (&'static str, &'static str)>
     })
 }
 
-/// Points of a write path with points that recovery passes. The recoverer's own points come with
-/// every one; the others, which it shares with the write path, with one in `stride`.
+/// Points of a write path with points of its recovery: of those that only recovery passes and of
+/// those that it shares with the write path, one in `stride`.
 fn pairs(stride: usize) -> impl Iterator<Item = (&'static str, &'static str)> {
     let is_recovery = |point: &&str| point.starts_with("recover.");
     let first = POINTS.iter().copied().filter(move |point| !is_recovery(point));
@@ -126,27 +133,27 @@ fn pairs(stride: usize) -> impl Iterator<Item = (&'static str, &'static str)> {
 
 fn two_deaths(
     folder: &Path,
-    starter: &Starter,
+    starter: &ChildCommand,
     scenario: &Scenario,
     [first, second]: [&'static str; 2],
-    reached: &mut Reached,
+    reached: &mut ReachedPoints,
 ) -> Result<(), String> {
     let context = |e| format!("{} killed at {first}, then {second}: {e}", scenario.name);
     let mut oracle = prepare(folder, scenario).map_err(context)?;
     let words = ["scenario", scenario.name];
     let plan = format!("{first}:2");
-    if child(starter, folder, words, Some(&plan)).map_err(context)? == End::Finished {
+    if child(starter, folder, words, Some(&plan)).map_err(context)? == ChildEnd::Finished {
         return Ok(());
     }
     reached.count(first);
     let plan = format!("{second}:1");
     let end = child(starter, folder, ["attach", ""], Some(&plan)).map_err(context)?;
-    if end == End::Killed {
+    if end == ChildEnd::Killed {
         reached.count(second);
         if second.starts_with("recover.") {
-            // A third one dies while it recovers both.
+            // A third process dies while it recovers both.
             let end = child(starter, folder, ["attach", ""], Some("recover.record:1"));
-            if end.map_err(context)? == End::Killed {
+            if end.map_err(context)? == ChildEnd::Killed {
                 reached.count("recover.record");
             }
         }

@@ -1,6 +1,6 @@
-//! A reader: it verifies every byte of every record that it sees, that the versions of a key never
-//! go back and name one content each, that a view stays as it is while it is held, and that of two
-//! records which are always written together the second one read is never older.
+//! A reader verifies every byte of every record that it reads. Versions of a key never decrease and
+//! identify one content each. A view does not change while it is held. Of two records that are
+//! always written together, the one that is read second is never older.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -9,35 +9,35 @@ use std::path::{Path, PathBuf};
 
 use nearstate_store::{Error, Region, Session, View};
 
-use crate::content::{Key, Space};
-use crate::dice::Dice;
-use crate::oracle::{Found, judge, judge_record};
-use crate::writer::{BLOCKS_KEYS, COUNT_KEYS, GROW_KEYS, HOT_KEYS, OWN_KEYS, PAIR_KEYS, Spaces};
+use crate::content::{KeySpace, TortureKey};
+use crate::oracle::{ObservedRecord, observe, observe_record};
+use crate::rng::{Rng, percent};
+use crate::writer::{BLOCKS_KEYS, COUNT_KEYS, GROW_KEYS, HOT_KEYS, KeySpaces, OWN_KEYS, PAIR_KEYS};
 
-/// Views that a reader holds at once.
+/// Views that a reader holds at the same time.
 const HELD: usize = 6;
 
-/// The file in which a reader counts what it verified.
+/// The file of a reader's counts.
 pub(crate) fn path_of(folder: &Path, reader: u16) -> PathBuf {
-    folder.join(format!("seen-{reader}"))
+    folder.join(format!("current-{reader}"))
 }
 
-/// What a reader's file says of all processes that were this reader.
+/// The counts of all processes that had one reader's number.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counted {
+pub(crate) struct ReaderCounts {
     /// Views verified.
     pub(crate) views: u64,
     /// Processes that attached.
     pub(crate) attached: u64,
-    /// Pairs that were judged.
+    /// Pairs checked.
     pub(crate) pairs: u64,
-    /// Of these, as one transaction's reads.
+    /// Of these, pairs read in one transaction.
     pub(crate) snapshots: u64,
 }
 
 const COUNTED_BYTES: usize = 32;
 
-pub(crate) fn counted(path: &Path) -> Counted {
+pub(crate) fn counts(path: &Path) -> ReaderCounts {
     let mut bytes = [0; COUNTED_BYTES];
     let _ = File::open(path).and_then(|mut file| file.read_exact(&mut bytes));
     let mut words = bytes
@@ -45,34 +45,34 @@ pub(crate) fn counted(path: &Path) -> Counted {
         .map(|word| word.iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte)));
     let mut word = || words.next().unwrap_or(0);
     let (views, attached, pairs, snapshots) = (word(), word(), word(), word());
-    Counted { views, attached, pairs, snapshots }
+    ReaderCounts { views, attached, pairs, snapshots }
 }
 
 #[derive(Debug)]
-struct Seen {
+struct LastSeen {
     version: u64,
-    print: u64,
+    fingerprint: u64,
     count: u64,
 }
 
-struct Reader {
-    spaces: Spaces,
+struct VerifyingReader {
+    spaces: KeySpaces,
     writers: u16,
-    last: BTreeMap<Key, Seen>,
+    last: BTreeMap<TortureKey, LastSeen>,
     file: File,
-    counted: Counted,
+    counts: ReaderCounts,
 }
 
-/// Reads for ever.
+/// Reads until it is killed.
 pub(crate) fn run(
     folder: &Path,
     me: u16,
     writers: u16,
     round: u64,
-    dice: &mut Dice,
+    rng: &mut Rng,
 ) -> Result<(), String> {
     let path = path_of(folder, me);
-    let mut counted = counted(&path);
+    let mut counts = counts(&path);
     let file = OpenOptions::new()
         .write(true)
         .create(true)
@@ -81,28 +81,28 @@ pub(crate) fn run(
         .map_err(|e| format!("{}: {e}", path.display()))?;
     let region = Region::attach(&folder.join("region")).map_err(|e| format!("attach: {e}"))?;
     let session = region.session().map_err(|e| format!("session: {e}"))?;
-    let spaces = Spaces::open(&session, round)?;
-    counted.attached += 1;
-    let mut reader = Reader { spaces, writers, last: BTreeMap::new(), file, counted };
+    let spaces = KeySpaces::open(&session, round)?;
+    counts.attached += 1;
+    let mut reader = VerifyingReader { spaces, writers, last: BTreeMap::new(), file, counts };
     reader.count()?;
     loop {
-        reader.hold_some(&session, dice)?;
+        reader.hold_some(&session, rng)?;
         for _ in 0..20 {
-            reader.pair(&session, dice)?;
+            reader.pair(&session, rng)?;
         }
-        if dice.chance(2) {
-            reader.walk(&session, dice)?;
+        if percent(rng, 2) {
+            reader.scan_some(&session, rng)?;
         }
-        if dice.chance(10) {
-            reader.batch(&session, dice)?;
+        if percent(rng, 10) {
+            reader.batch(&session, rng)?;
         }
         reader.count()?;
     }
 }
 
-impl Reader {
+impl VerifyingReader {
     fn count(&mut self) -> Result<(), String> {
-        let Counted { views, attached, pairs, snapshots } = self.counted;
+        let ReaderCounts { views, attached, pairs, snapshots } = self.counts;
         let words = [views, attached, pairs, snapshots];
         let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
         self.file
@@ -111,71 +111,81 @@ impl Reader {
             .map_err(|e| format!("count: {e}"))
     }
 
-    fn random_key(&self, dice: &mut Dice) -> Key {
-        let writer = u16::try_from(dice.below(u64::from(self.writers))).unwrap_or(0);
-        let (space, writer, bound) = match dice.below(10) {
-            0..=3 => (Space::Own, writer, OWN_KEYS),
-            4 => (Space::Blocks, writer, BLOCKS_KEYS),
-            5 => (Space::Grow, writer, GROW_KEYS),
-            6..=8 => (Space::Hot, 0, HOT_KEYS),
-            _ => (Space::Count, 0, COUNT_KEYS),
+    fn random_key(&self, rng: &mut Rng) -> TortureKey {
+        let writer = rng.u16(..self.writers);
+        let (space, writer, bound) = match rng.u64(..10) {
+            0..=3 => (KeySpace::Own, writer, OWN_KEYS),
+            4 => (KeySpace::Blocks, writer, BLOCKS_KEYS),
+            5 => (KeySpace::Grow, writer, GROW_KEYS),
+            6..=8 => (KeySpace::Hot, 0, HOT_KEYS),
+            _ => (KeySpace::Count, 0, COUNT_KEYS),
         };
-        Key { space, writer, number: dice.pick(bound) }
+        TortureKey { space, writer, number: rng.u32(..bound) }
     }
 
-    /// Verifies a view. Returns its print.
-    fn verify(&mut self, key: Key, view: &View<'_>) -> Result<u64, String> {
-        let found = judge(key, view)?;
-        let print = found.content.print();
-        self.note(key, &found)?;
-        Ok(print)
+    /// Verifies a view and returns its fingerprint.
+    fn verify(&mut self, key: TortureKey, view: &View<'_>) -> Result<u64, String> {
+        let observed = observe(key, view)?;
+        let fingerprint = observed.content.fingerprint();
+        self.compare_with_last(key, &observed)?;
+        Ok(fingerprint)
     }
 
-    /// Compares what was found with what was there before.
-    fn note(&mut self, key: Key, found: &Found) -> Result<(), String> {
-        let print = found.content.print();
-        self.counted.views += 1;
-        let seen = Seen { version: found.version, print, count: found.count };
+    /// Compares a record with what was read of it before.
+    fn compare_with_last(
+        &mut self,
+        key: TortureKey,
+        observed: &ObservedRecord,
+    ) -> Result<(), String> {
+        let fingerprint = observed.content.fingerprint();
+        self.counts.views += 1;
+        let current = LastSeen { version: observed.version, fingerprint, count: observed.count };
         if let Some(before) = self.last.get(&key) {
-            let is_back = seen.version < before.version || seen.count < before.count;
-            let is_same = seen.version == before.version && seen.print != before.print;
+            let is_back = current.version < before.version || current.count < before.count;
+            let is_same =
+                current.version == before.version && current.fingerprint != before.fingerprint;
             if is_back || is_same {
-                return Err(format!("{key:?}: {seen:x?} after {before:x?}"));
+                return Err(format!("{key:?}: {current:x?} after {before:x?}"));
             }
         }
-        self.last.insert(key, seen);
+        self.last.insert(key, current);
         Ok(())
     }
 
-    fn look(&mut self, session: &Session, key: Key) -> Result<Option<Found>, String> {
+    fn read(
+        &mut self,
+        session: &Session,
+        key: TortureKey,
+    ) -> Result<Option<ObservedRecord>, String> {
         let view = session.get(self.spaces.of(key.space), &key.bytes());
         let Some(view) = view.map_err(|e| format!("{key:?}: get: {e}"))? else { return Ok(None) };
-        let found = judge(key, &view)?;
-        self.note(key, &found)?;
-        Ok(Some(found))
+        let observed = observe(key, &view)?;
+        self.compare_with_last(key, &observed)?;
+        Ok(Some(observed))
     }
 
-    /// Two records that are always written together, in either order, by single reads; and both in
+    /// Reads two records that are always written together, in either order, by single reads or in
     /// one transaction.
-    fn pair(&mut self, session: &Session, dice: &mut Dice) -> Result<(), String> {
-        let writer = u16::try_from(dice.below(u64::from(self.writers))).unwrap_or(0);
-        let number = dice.pick(PAIR_KEYS);
-        let key = |number| Key { space: Space::Pair, writer, number };
+    fn pair(&mut self, session: &Session, rng: &mut Rng) -> Result<(), String> {
+        let writer = rng.u16(..self.writers);
+        let number = rng.u32(..PAIR_KEYS);
+        let key = |number| TortureKey { space: KeySpace::Pair, writer, number };
         let (first, second) = (key(number), key(number ^ 1));
-        if dice.chance(40) {
+        if percent(rng, 40) {
             return self.pair_at_once(session, first, second);
         }
-        let one = self.look(session, first)?;
-        let other = self.look(session, second)?;
+        let one = self.read(session, first)?;
+        let other = self.read(session, second)?;
         let is_bad = match (&one, &other) {
             (Some(one), Some(other)) => other.count < one.count,
-            // Both go together. So the first must be gone, or another, if it is read again.
+            // Both are deleted together, so the first one must now be absent or have another
+            // version.
             (Some(one), None) => {
-                self.look(session, first)?.is_some_and(|again| again.version == one.version)
+                self.read(session, first)?.is_some_and(|again| again.version == one.version)
             }
             (None, _) => return Ok(()),
         };
-        self.counted.pairs += 1;
+        self.counts.pairs += 1;
         if is_bad {
             return Err(format!(
                 "half of a transaction: {first:?} was {one:x?}, and after it {second:?} {other:x?}"
@@ -184,65 +194,72 @@ impl Reader {
         Ok(())
     }
 
-    fn pair_at_once(&mut self, session: &Session, first: Key, second: Key) -> Result<(), String> {
+    fn pair_at_once(
+        &mut self,
+        session: &Session,
+        first: TortureKey,
+        second: TortureKey,
+    ) -> Result<(), String> {
         let txn = session.begin().map_err(|e| format!("begin: {e}"))?;
-        let mut found = Vec::new();
+        let mut observed = Vec::new();
         for key in [first, second] {
             match txn.get(self.spaces.of(key.space), &key.bytes()) {
                 Ok(record) => {
-                    found.push(record.map(|record| judge_record(key, &record)).transpose()?);
+                    observed.push(record.map(|record| observe_record(key, &record)).transpose()?);
                 }
                 Err(Error::Conflict { .. }) => return Ok(()),
                 Err(error) => return Err(format!("{key:?}: get: {error}")),
             }
         }
         txn.commit().map_err(|e| format!("a transaction that only read: {e}"))?;
-        let rounds: Vec<Option<u64>> =
-            found.iter().map(|found| found.as_ref().map(|found| found.count)).collect();
-        self.counted.pairs += 1;
-        self.counted.snapshots += 1;
+        let rounds: Vec<Option<u64>> = observed
+            .iter()
+            .map(|observed| observed.as_ref().map(|observed| observed.count))
+            .collect();
+        self.counts.pairs += 1;
+        self.counts.snapshots += 1;
         match rounds.as_slice() {
             [one, other] if one != other => Err(format!(
-                "half of a transaction: at one moment {first:?} and {second:?} were {found:x?}"
+                "half of a transaction: at one moment {first:?} and {second:?} were {observed:x?}"
             )),
             _ => Ok(()),
         }
     }
 
-    /// Holds some views at once and verifies them again before it lets them go.
-    fn hold_some(&mut self, session: &Session, dice: &mut Dice) -> Result<(), String> {
+    /// Holds some views and verifies them again before it drops them.
+    fn hold_some(&mut self, session: &Session, rng: &mut Rng) -> Result<(), String> {
         let mut held = Vec::new();
-        for _ in 0..dice.below(40) {
-            let key = self.random_key(dice);
+        for _ in 0..rng.u64(..40) {
+            let key = self.random_key(rng);
             let view = session.get(self.spaces.of(key.space), &key.bytes());
             if let Some(view) = view.map_err(|e| format!("{key:?}: get: {e}"))? {
-                let print = self.verify(key, &view)?;
+                let fingerprint = self.verify(key, &view)?;
                 if held.len() < HELD {
-                    held.push((key, view, print));
+                    held.push((key, view, fingerprint));
                 }
             }
-            if dice.chance(5) {
+            if percent(rng, 5) {
                 std::thread::yield_now();
             }
         }
-        for (key, view, print) in held {
-            let again = judge(key, &view)?.content.print();
-            if again != print {
-                return Err(format!("{key:?}: a view changed from {print:x} to {again:x}"));
+        for (key, view, fingerprint) in held {
+            let again = observe(key, &view)?.content.fingerprint();
+            if again != fingerprint {
+                return Err(format!("{key:?}: a view changed from {fingerprint:x} to {again:x}"));
             }
         }
         Ok(())
     }
 
-    fn batch(&mut self, session: &Session, dice: &mut Dice) -> Result<(), String> {
-        let numbers: Vec<Key> = (0..20)
-            .map(|_| Key { space: Space::Hot, writer: 0, number: dice.pick(HOT_KEYS) })
+    fn batch(&mut self, session: &Session, rng: &mut Rng) -> Result<(), String> {
+        let numbers: Vec<TortureKey> = (0..20)
+            .map(|_| TortureKey { space: KeySpace::Hot, writer: 0, number: rng.u32(..HOT_KEYS) })
             .collect();
         let bytes: Vec<Vec<u8>> = numbers.iter().map(|key| key.bytes()).collect();
         let keys: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
         let mut failure = None;
         session
-            .get_batch(self.spaces.of(Space::Hot), &keys, |index, view| {
+            .get_batch(self.spaces.of(KeySpace::Hot), &keys, |index, view| {
                 if let (Some(view), Some(key)) = (view, numbers.get(index))
                     && let Err(error) = self.verify(*key, &view)
                 {
@@ -253,14 +270,14 @@ impl Reader {
         failure.map_or(Ok(()), Err)
     }
 
-    fn walk(&mut self, session: &Session, dice: &mut Dice) -> Result<(), String> {
-        let spaces = [Space::Blocks, Space::Hot, Space::Count, Space::Own];
-        let space = spaces.get(dice.pick(4) as usize).copied().unwrap_or(Space::Hot);
+    fn scan_some(&mut self, session: &Session, rng: &mut Rng) -> Result<(), String> {
+        let spaces = [KeySpace::Blocks, KeySpace::Hot, KeySpace::Count, KeySpace::Own];
+        let space = spaces.get(rng.usize(..4)).copied().unwrap_or(KeySpace::Hot);
         let mut scan = session.scan(self.spaces.of(space)).map_err(|e| format!("scan: {e}"))?;
-        let mut left = dice.below(400);
+        let mut left = rng.u64(..400);
         while let Some(view) = scan.next().map_err(|e| format!("scan: {e}"))? {
-            let key = Key::parse(view.key())
-                .ok_or_else(|| format!("a key that nobody wrote: {:x?}", view.key()))?;
+            let key = TortureKey::parse(view.key())
+                .ok_or_else(|| format!("a key that was never written: {:x?}", view.key()))?;
             self.verify(key, &view)?;
             left = left.saturating_sub(1);
             if left == 0 {

@@ -1,95 +1,95 @@
-//! What a torture run found out: numbers for people and for programs.
+//! The results of a torture run, as a table and as JSON.
 
 use std::fmt::Write as _;
 
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-use crate::histories::game::Totals;
-use crate::tagged::crowd;
+use crate::histories::options::HistoryTotals;
+use crate::tags::stress;
 
-/// True if the named points are built in.
+/// True if the crash points are built in.
 const HAS_POINTS: bool = cfg!(feature = "crash-points");
 
 const POINTS: &str = if HAS_POINTS {
     "built in: processes also stop between two stores"
 } else {
-    "not built in: faults of some nanoseconds are hardly met (cargo build --features crash-points)"
+    "not built in: short faults are rarely detected (cargo build --features crash-points)"
 };
 
-/// The longest latency that is told apart: ten minutes.
+/// The longest latency that the histograms can represent: ten minutes.
 const LONGEST_NS: u64 = 600_000_000_000;
 
-/// Numbers of a run.
+/// Results of a run.
 #[derive(Clone, Debug)]
-pub struct Report {
-    /// Seed of all choices.
+pub struct TortureReport {
+    /// Seed of all random choices.
     pub seed: u64,
     /// Processes killed at random instants.
     pub kills: u64,
     /// Of these, writers.
     pub kills_of_writers: u64,
-    /// Processes killed before a check, all at once.
+    /// Processes killed before a check, all at the same time.
     pub stops: u64,
-    /// Writes that were acknowledged.
+    /// Acknowledged writes.
     pub acks: u64,
     /// Writes that a kill cut short.
     pub cut_short: u64,
     /// Acknowledged states that were read back and compared.
     pub verified: u64,
-    /// Writes refused for lack of room while a view held free cells back.
+    /// Writes refused because a view kept free cells from being reused.
     pub full: u64,
-    /// Transactions that were acknowledged: all of their records are among the writes.
+    /// Acknowledged transactions; their records count as writes as well.
     pub transactions: u64,
     /// Transactions that a kill cut short.
     pub transactions_cut_short: u64,
-    /// Of these, those of which one record told what became of the others.
+    /// Of these, transactions whose outcome one record revealed.
     pub transactions_resolved: u64,
-    /// Transactions that gave up because others were faster each time.
+    /// Transactions whose every attempt ended in a conflict.
     pub conflicts: u64,
     /// Views of which readers verified every byte.
     pub views: u64,
-    /// Pairs of records, always written together, that readers judged.
+    /// Pairs of records, always written together, that readers checked.
     pub pairs: u64,
-    /// Of these, those that were read in one transaction.
+    /// Of these, pairs read in one transaction.
     pub pair_snapshots: u64,
-    /// What the crowd with tags came to, if there was one.
-    pub crowd: Option<crowd::Totals>,
-    /// What the histories came to, if any were played.
-    pub histories: Option<Totals>,
-    /// Dead sessions that were put in order.
+    /// Results of the tag stress test, if it ran.
+    pub tag_stress: Option<stress::TagStressTotals>,
+    /// Results of the histories, if any ran.
+    pub histories: Option<HistoryTotals>,
+    /// Recovered sessions of dead processes.
     pub recoveries: u64,
-    /// Of these, by the check, because nobody had met them before.
+    /// Of these, sessions that the check recovered.
     pub recoveries_by_check: u64,
     /// Offline checks, each with a comparison of all records.
     pub checks: u64,
     /// Records compared in all checks.
     pub records: u64,
-    /// Bytes that nothing reaches, in all checks. More than 0 ends a run.
+    /// Unreachable bytes in all checks. More than 0 ends a run.
     pub bytes_leaked: u64,
-    /// The most bytes of the heap that were taken.
+    /// Allocated bytes of the heap, at most.
     pub bytes_taken_max: u64,
-    /// The most bytes of records and index at a check.
+    /// Bytes of records and index at a check, at most.
     pub bytes_used_max: u64,
-    /// The bound of the taken bytes; more ends a run.
+    /// The limit of allocated bytes. More ends a run.
     pub bytes_taken_bound: u64,
-    /// For each kill the longest write that was in flight then or began in the 5 ms after it.
+    /// For each kill, the longest write that was in flight or began within the next 5 ms.
     pub after_kill_ns: Histogram<u64>,
     /// All writes.
     pub writes_ns: Histogram<u64>,
-    /// How long it took.
+    /// Duration of the run.
     pub seconds: f64,
 }
 
 fn histogram() -> Histogram<u64> {
-    // Three digits; the range is fixed and valid.
+    // Three digits: the range is fixed and valid.
     Histogram::new_with_bounds(1, LONGEST_NS, 3).unwrap_or_else(|_| {
         Histogram::new(3).unwrap_or_else(|_| unreachable!("three digits are allowed"))
     })
 }
 
-impl Report {
-    /// Before the first kill.
+impl TortureReport {
+    /// The results before the first kill.
     pub fn new(seed: u64, bytes_taken_bound: u64) -> Self {
         Self {
             seed,
@@ -107,7 +107,7 @@ impl Report {
             views: 0,
             pairs: 0,
             pair_snapshots: 0,
-            crowd: None,
+            tag_stress: None,
             histories: None,
             recoveries: 0,
             recoveries_by_check: 0,
@@ -123,7 +123,7 @@ impl Report {
         }
     }
 
-    /// For programs.
+    /// As JSON.
     pub fn json(&self) -> Value {
         let spread = |h: &Histogram<u64>| {
             json!({
@@ -151,8 +151,8 @@ impl Report {
             "views_verified": self.views,
             "pairs_verified": self.pairs,
             "pairs_verified_in_transactions": self.pair_snapshots,
-            "crowd": self.crowd.as_ref().map(crowd::Totals::json),
-            "histories": self.histories.as_ref().map(Totals::json),
+            "tag_stress": self.tag_stress.as_ref().map(stress::TagStressTotals::json),
+            "histories": self.histories.as_ref().map(HistoryTotals::json),
             "recoveries": self.recoveries,
             "recoveries_by_check": self.recoveries_by_check,
             "checks": self.checks,
@@ -167,7 +167,7 @@ impl Report {
         })
     }
 
-    /// For people.
+    /// As a table.
     pub fn table(&self) -> String {
         let us = |h: &Histogram<u64>| {
             format!(
@@ -203,7 +203,7 @@ impl Report {
             ),
             ("views verified byte by byte", self.views.to_string()),
             (
-                "pairs never half written",
+                "pairs, none half written",
                 format!("{} ({} in transactions)", self.pairs, self.pair_snapshots),
             ),
             (
@@ -226,8 +226,8 @@ impl Report {
             ("seconds", format!("{:.1}", self.seconds)),
         ];
         let mut text = String::new();
-        let crowd = self.crowd.iter().flat_map(crowd::Totals::lines);
-        let more = crowd.chain(self.histories.iter().flat_map(Totals::lines));
+        let tag_stress = self.tag_stress.iter().flat_map(stress::TagStressTotals::lines);
+        let more = tag_stress.chain(self.histories.iter().flat_map(HistoryTotals::lines));
         for (name, value) in lines.into_iter().chain(more) {
             let _ = writeln!(text, "{name:<30} {value}");
         }

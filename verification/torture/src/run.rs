@@ -1,5 +1,5 @@
-//! The torture run: writers, readers and a killer on one region, and an oracle that knows what was
-//! acknowledged.
+//! The torture run: writers, readers, random kills, and an oracle that knows the acknowledged
+//! writes.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -10,26 +10,26 @@ use std::time::{Duration, Instant};
 use nearstate_store::{CreateOptions, Region};
 
 use crate::clock::now_ns;
-use crate::content::Space;
-use crate::dice::Dice;
-use crate::journal::{self, Entry, Tag};
+use crate::content::KeySpace;
+use crate::journal::{self, EntryKind, JournalEntry};
 use crate::oracle::Oracle;
 use crate::reader;
-use crate::report::Report;
-use crate::spawn::{Starter, was_killed};
+use crate::report::TortureReport;
+use crate::rng::{Rng, percent, seeded};
+use crate::spawn::{ChildCommand, was_killed};
 use crate::verify::{check_clean, compare};
-use crate::writer::Spaces;
+use crate::writer::KeySpaces;
 
-/// The most bytes that a run may take from its region, the arenas of dead members and all: the
-/// region is not larger, so that a leak ends in `Full`, which ends the run.
+/// The size of the region, including the arenas of dead members: a leak ends in `Full`, which ends
+/// the run.
 const BYTES_MAX: u64 = 1 << 30;
 
-/// A write counts for a kill if it was in flight then, or began this soon after it.
+/// A write is attributed to a kill if it was in flight, or began this soon after it.
 const AFTER_KILL_NS: u64 = 5_000_000;
 
-/// What a run does.
+/// Parameters of a run.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct TortureOptions {
     /// Processes to kill.
     pub kills: u64,
     /// Kills between two checks.
@@ -38,30 +38,30 @@ pub struct Options {
     pub writers: u16,
     /// Processes that read.
     pub readers: u16,
-    /// A folder of its own, on the file system whose memory is used; made, and removed at the end
-    /// of a run that found nothing.
+    /// A folder of its own on the file system to test. It is created, and removed after a run
+    /// without violations.
     pub folder: PathBuf,
-    /// Seed of all choices.
+    /// Seed of all random choices.
     pub seed: u64,
     /// The longest pause between two kills.
     pub pause_us_max: u64,
 }
 
-struct Slot {
+struct ChildSlot {
     is_writer: bool,
     number: u16,
     child: Child,
 }
 
 /// A run in progress.
-struct Run<'r> {
-    options: &'r Options,
-    starter: &'r Starter,
-    dice: Dice,
+struct TortureRun<'r> {
+    options: &'r TortureOptions,
+    starter: &'r ChildCommand,
+    rng: Rng,
     oracle: Oracle,
-    report: Report,
+    report: TortureReport,
     log: File,
-    slots: Vec<Slot>,
+    slots: Vec<ChildSlot>,
     round: u64,
     kills_ns: Vec<u64>,
 }
@@ -69,22 +69,22 @@ struct Run<'r> {
 /// Runs, and calls `tick` after every kill.
 ///
 /// # Errors
-/// One sentence: what must not be was found; the folder is kept.
+/// The violation that was found; the folder is kept.
 pub fn run(
-    options: &Options,
-    starter: &Starter,
-    tick: &mut dyn FnMut(&Report),
-) -> Result<Report, String> {
-    let begun = Instant::now();
+    options: &TortureOptions,
+    starter: &ChildCommand,
+    tick: &mut dyn FnMut(&TortureReport),
+) -> Result<TortureReport, String> {
+    let started = Instant::now();
     fs::create_dir_all(&options.folder)
         .map_err(|e| format!("{}: {e}", options.folder.display()))?;
     let log = File::create(options.folder.join("log")).map_err(|e| format!("log: {e}"))?;
-    let mut run = Run {
+    let mut run = TortureRun {
         options,
         starter,
-        dice: Dice::new(&[options.seed, 1 << 32]),
+        rng: seeded(&[options.seed, 1 << 32]),
         oracle: Oracle::default(),
-        report: Report::new(options.seed, BYTES_MAX),
+        report: TortureReport::new(options.seed, BYTES_MAX),
         log,
         slots: Vec::new(),
         round: 0,
@@ -95,7 +95,7 @@ pub fn run(
         let _ = slot.child.kill();
         let _ = slot.child.wait();
     }
-    run.report.seconds = begun.elapsed().as_secs_f64();
+    run.report.seconds = started.elapsed().as_secs_f64();
     match done {
         Ok(()) => {
             fs::remove_dir_all(&options.folder).map_err(|e| format!("cannot clean up: {e}"))?;
@@ -115,8 +115,8 @@ pub fn run(
     }
 }
 
-impl Run<'_> {
-    fn all(&mut self, tick: &mut dyn FnMut(&Report)) -> Result<(), String> {
+impl TortureRun<'_> {
+    fn all(&mut self, tick: &mut dyn FnMut(&TortureReport)) -> Result<(), String> {
         let path = self.region();
         let options = CreateOptions { bytes_max: BYTES_MAX, ..CreateOptions::default() };
         drop(Region::create(&path, &options).map_err(|e| format!("create: {e}"))?);
@@ -127,7 +127,7 @@ impl Run<'_> {
             self.start_all()?;
             let until = self.options.kills.min(self.report.kills + self.options.kills_per_check);
             while self.report.kills < until {
-                let pause = self.dice.below(self.options.pause_us_max);
+                let pause = self.rng.u64(..=self.options.pause_us_max);
                 std::thread::sleep(Duration::from_micros(pause));
                 self.kill_one()?;
                 tick(&self.report);
@@ -155,14 +155,14 @@ impl Run<'_> {
             role.to_owned(),
             self.options.folder.display().to_string(),
             number.to_string(),
-            self.dice.word().to_string(),
+            self.rng.u64(..).to_string(),
             self.round.to_string(),
             self.options.writers.to_string(),
         ];
         let errors = self.options.folder.join(format!("{role}-{number}.errors"));
-        // Built with the crash points, half of all children give the processor away at one of them
-        // in so many: kills and readers then fall between any two stores.
-        let jitter = if self.dice.chance(50) { "400" } else { "0" };
+        // With crash points, half of the children yield the processor at one in so many points, so
+        // that kills and reads fall between any two stores.
+        let jitter = if percent(&mut self.rng, 50) { "400" } else { "0" };
         self.starter.start(&words, &[("NEARSTATE_JITTER", jitter)], &errors)
     }
 
@@ -171,13 +171,13 @@ impl Run<'_> {
         let readers = (0..self.options.readers).map(|number| (false, number));
         for (is_writer, number) in writers.chain(readers) {
             let child = self.start(is_writer, number)?;
-            self.slots.push(Slot { is_writer, number, child });
+            self.slots.push(ChildSlot { is_writer, number, child });
         }
         Ok(())
     }
 
     fn kill_one(&mut self) -> Result<(), String> {
-        let victim = usize::try_from(self.dice.below(self.slots.len() as u64)).unwrap_or(0);
+        let victim = self.rng.usize(..self.slots.len());
         for (index, slot) in self.slots.iter_mut().enumerate() {
             if index == victim {
                 kill(slot, &self.options.folder)?;
@@ -191,8 +191,8 @@ impl Run<'_> {
         self.kills_ns.push(now);
         self.report.kills += 1;
         self.report.kills_of_writers += u64::from(is_writer);
-        let who = if is_writer { "writer" } else { "reader" };
-        writeln!(self.log, "{now} kill {} {who} {number} pid {pid}", self.report.kills)
+        let role = if is_writer { "writer" } else { "reader" };
+        writeln!(self.log, "{now} kill {} {role} {number} pid {pid}", self.report.kills)
             .map_err(|e| format!("log: {e}"))?;
         let child = self.start(is_writer, number)?;
         if let Some(slot) = self.slots.get_mut(victim) {
@@ -209,7 +209,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The offline check, and all records against the oracle.
+    /// Runs the offline check and compares all records with the oracle.
     fn check(&mut self) -> Result<(), String> {
         writeln!(self.log, "{} check {}", now_ns(), self.round).map_err(|e| format!("log: {e}"))?;
         let path = self.region();
@@ -238,26 +238,26 @@ impl Run<'_> {
         }
         self.kills_ns.clear();
         compare(&path, self.round, &mut self.oracle)?;
-        self.leave_grown()?;
+        self.delete_grown()?;
         check_clean(&path)?;
         self.sum_up();
         Ok(())
     }
 
     fn sum_up(&mut self) {
-        let tally = self.oracle.tally;
-        self.report.acks = tally.acks;
-        self.report.cut_short = tally.cut_short;
-        self.report.verified = tally.verified;
-        self.report.full = tally.full;
-        self.report.recoveries = tally.attached;
-        self.report.transactions = tally.transactions;
-        self.report.transactions_cut_short = tally.transactions_cut_short;
-        self.report.transactions_resolved = tally.transactions_resolved;
-        self.report.conflicts = tally.conflicts;
+        let counts = self.oracle.counts;
+        self.report.acks = counts.acks;
+        self.report.cut_short = counts.cut_short;
+        self.report.verified = counts.verified;
+        self.report.full = counts.full;
+        self.report.recoveries = counts.attached;
+        self.report.transactions = counts.transactions;
+        self.report.transactions_cut_short = counts.transactions_cut_short;
+        self.report.transactions_resolved = counts.transactions_resolved;
+        self.report.conflicts = counts.conflicts;
         (self.report.views, self.report.pairs, self.report.pair_snapshots) = (0, 0, 0);
         for number in 0..self.options.readers {
-            let read = reader::counted(&reader::path_of(&self.options.folder, number));
+            let read = reader::counts(&reader::path_of(&self.options.folder, number));
             self.report.views += read.views;
             self.report.recoveries += read.attached;
             self.report.pairs += read.pairs;
@@ -265,15 +265,15 @@ impl Run<'_> {
         }
     }
 
-    /// Notes how long each write took, and the longest for each kill.
-    fn measure(&mut self, entries: &[Entry], worst: &mut [u64]) {
-        let mut begun = None;
+    /// Records the duration of each write, and the longest for each kill.
+    fn measure(&mut self, entries: &[JournalEntry], worst: &mut [u64]) {
+        let mut started = None;
         for entry in entries {
             match entry.tag {
-                Tag::Intent => begun = Some(entry.at_ns),
-                Tag::Base | Tag::Attached => begun = None,
-                Tag::Ack => {
-                    let Some(from) = begun.take() else { continue };
+                EntryKind::Intent => started = Some(entry.at_ns),
+                EntryKind::Base | EntryKind::Attached => started = None,
+                EntryKind::Ack => {
+                    let Some(from) = started.take() else { continue };
                     let took = entry.at_ns.saturating_sub(from);
                     self.report.writes_ns.saturating_record(took);
                     let first = from.saturating_sub(AFTER_KILL_NS);
@@ -287,35 +287,35 @@ impl Run<'_> {
         }
     }
 
-    /// Deletes what this round's growing namespace holds: the next round has another.
-    fn leave_grown(&mut self) -> Result<(), String> {
+    /// Deletes the records of this round's growing namespace. The next round uses another one.
+    fn delete_grown(&mut self) -> Result<(), String> {
         let region = Region::attach(&self.region()).map_err(|e| format!("attach: {e}"))?;
         let session = region.session().map_err(|e| format!("session: {e}"))?;
-        let spaces = Spaces::open(&session, self.round)?;
-        for key in self.oracle.keys(Space::Grow) {
+        let spaces = KeySpaces::open(&session, self.round)?;
+        for key in self.oracle.keys(KeySpace::Grow) {
             session
-                .delete(spaces.of(Space::Grow), &key.bytes())
+                .delete(spaces.of(KeySpace::Grow), &key.bytes())
                 .map_err(|e| format!("{key:?}: delete: {e}"))?;
         }
-        let left = session.count(spaces.of(Space::Grow)).map_err(|e| format!("count: {e}"))?;
+        let left = session.count(spaces.of(KeySpace::Grow)).map_err(|e| format!("count: {e}"))?;
         if left != 0 {
             return Err(format!("{left} records are left after all were deleted"));
         }
-        self.oracle.forget(Space::Grow);
+        self.oracle.forget(KeySpace::Grow);
         Ok(())
     }
 }
 
-fn kill(slot: &mut Slot, folder: &std::path::Path) -> Result<(), String> {
+fn kill(slot: &mut ChildSlot, folder: &std::path::Path) -> Result<(), String> {
     let _ = slot.child.kill();
     let status = slot.child.wait().map_err(|e| format!("wait: {e}"))?;
     if was_killed(status) { Ok(()) } else { Err(ended(slot, folder)) }
 }
 
-fn ended(slot: &mut Slot, folder: &std::path::Path) -> String {
+fn ended(slot: &mut ChildSlot, folder: &std::path::Path) -> String {
     let role = if slot.is_writer { "writer" } else { "reader" };
     let status = slot.child.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
     let file = folder.join(format!("{role}-{}.errors", slot.number));
-    let said = fs::read_to_string(file).unwrap_or_default();
-    format!("{role} {} ended with {status}: {}", slot.number, said.trim())
+    let error_output = fs::read_to_string(file).unwrap_or_default();
+    format!("{role} {} exited with {status}: {}", slot.number, error_output.trim())
 }

@@ -1,51 +1,57 @@
-//! Short, fixed pieces of work that reach every path of a write: a child does one of them while it
-//! is killed at a named point or after some instructions.
+//! Short, fixed workloads that reach every path of a write. A child runs one of them while it is
+//! killed at a named point or after some instructions.
 
 use std::path::Path;
 
 use nearstate_store::{CreateOptions, Error, Filter, Region, WhenFull};
 
-use crate::content::{Key, Space};
-use crate::journal::{self, Op};
+use crate::content::{KeySpace, TortureKey};
+use crate::journal::{self, WriteKind};
 use crate::oracle::Oracle;
-use crate::spawn::Starter;
-use crate::told::{self, STREAMED};
+use crate::spawn::ChildCommand;
+use crate::stream_check::{self, STREAMED};
 use crate::verify::{check_clean, compare};
-use crate::writer::{Order, Spaces, Writer};
+use crate::writer::{JournaledWriter, KeySpaces, PlannedWrite};
 
-/// A piece of work.
+/// A workload.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
-    /// What is there before, written by a process that ends well.
-    before: fn(&mut Script),
-    /// What the child does.
-    work: fn(&mut Script),
-    /// Its region is filled to the brim first.
+    /// Written first, by a process that is not killed.
+    before: fn(&mut WriteScript),
+    /// Written by the child.
+    work: fn(&mut WriteScript),
+    /// The region is filled completely first.
     is_full: bool,
-    /// Its records are watched, and told to the commit stream.
-    is_told: bool,
+    /// The records are watched and streamed.
+    is_streamed: bool,
 }
 
-/// Orders for a writer; those that stand together are one transaction.
+/// Writes; those in one list are one transaction.
 #[derive(Debug, Default)]
-pub(crate) struct Script(pub(crate) Vec<Vec<Order>>);
+pub(crate) struct WriteScript(pub(crate) Vec<Vec<PlannedWrite>>);
 
-impl Script {
-    pub(crate) fn each(&mut self, op: Op, space: Space, numbers: std::ops::Range<u32>, len: u32) {
+impl WriteScript {
+    pub(crate) fn each(
+        &mut self,
+        op: WriteKind,
+        space: KeySpace,
+        numbers: std::ops::Range<u32>,
+        len: u32,
+    ) {
         for number in numbers {
-            let key = Key { space, writer: 0, number };
-            self.0.push(vec![Order { op, key, len, mask: 0 }]);
+            let key = TortureKey { space, writer: 0, number };
+            self.0.push(vec![PlannedWrite { op, key, len, mask: 0 }]);
         }
     }
 
     pub(crate) fn patch(&mut self, number: u32, mask: u32) {
-        let key = Key { space: Space::Blocks, writer: 0, number };
-        self.0.push(vec![Order { op: Op::Patch, key, len: 0, mask }]);
+        let key = TortureKey { space: KeySpace::Blocks, writer: 0, number };
+        self.0.push(vec![PlannedWrite { op: WriteKind::Patch, key, len: 0, mask }]);
     }
 
-    /// What `fill` orders is one transaction.
+    /// Adds the writes of `fill` as one transaction.
     pub(crate) fn together(&mut self, fill: impl FnOnce(&mut Self)) {
         let mut parts = Self::default();
         fill(&mut parts);
@@ -53,42 +59,42 @@ impl Script {
     }
 }
 
-/// A mask that sets all six blocks, and ones that set or take away some.
+/// A mask that sets all six blocks, and masks that set or delete some.
 const ALL: u32 = 0b01_01_01_01_01_01;
 pub(crate) const SET_SECOND: u32 = 0b00_00_00_00_01_00;
 const SET_FIRST: u32 = 0b00_00_00_00_00_01;
 const TAKE_FIRST: u32 = 0b00_00_00_01_00_10;
 
-/// All scenarios. Together they pass every point.
+/// All scenarios. Together they reach every point.
 pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "insert",
-        before: |s| s.each(Op::Put, Space::Own, 0..40, 100),
-        work: |s| s.each(Op::PutAbsent, Space::Own, 40..60, 300),
+        before: |s| s.each(WriteKind::Put, KeySpace::Own, 0..40, 100),
+        work: |s| s.each(WriteKind::PutAbsent, KeySpace::Own, 40..60, 300),
         is_full: false,
-        is_told: false,
+        is_streamed: false,
     },
     Scenario {
         name: "replace",
-        before: |s| s.each(Op::Put, Space::Own, 0..20, 700),
+        before: |s| s.each(WriteKind::Put, KeySpace::Own, 0..20, 700),
         work: |s| {
             for len in [700, 30, 5000] {
-                s.each(Op::PutVersion, Space::Own, 0..6, len);
+                s.each(WriteKind::PutVersion, KeySpace::Own, 0..6, len);
             }
-            s.each(Op::PutStale, Space::Own, 0..2, 700);
+            s.each(WriteKind::PutStale, KeySpace::Own, 0..2, 700);
         },
         is_full: false,
-        is_told: false,
+        is_streamed: false,
     },
     Scenario {
         name: "delete",
-        before: |s| s.each(Op::Put, Space::Own, 0..40, 200),
+        before: |s| s.each(WriteKind::Put, KeySpace::Own, 0..40, 200),
         work: |s| {
-            s.each(Op::DeleteVersion, Space::Own, 0..10, 0);
-            s.each(Op::Put, Space::Own, 0..5, 200);
+            s.each(WriteKind::DeleteVersion, KeySpace::Own, 0..10, 0);
+            s.each(WriteKind::Put, KeySpace::Own, 0..5, 200);
         },
         is_full: false,
-        is_told: false,
+        is_streamed: false,
     },
     Scenario {
         name: "patch",
@@ -102,50 +108,50 @@ pub const SCENARIOS: &[Scenario] = &[
             s.patch(1, SET_FIRST);
             s.patch(2, TAKE_FIRST);
             s.patch(5, ALL);
-            s.each(Op::Delete, Space::Blocks, 3..4, 0);
+            s.each(WriteKind::Delete, KeySpace::Blocks, 3..4, 0);
         },
         is_full: false,
-        is_told: false,
+        is_streamed: false,
     },
     Scenario {
         name: "grow",
         before: |_| {},
-        work: |s| s.each(Op::Put, Space::Grow, 0..400, 20),
+        work: |s| s.each(WriteKind::Put, KeySpace::Grow, 0..400, 20),
         is_full: false,
-        is_told: false,
+        is_streamed: false,
     },
     Scenario {
         name: "pool",
-        before: |s| s.each(Op::Put, Space::Own, 0..40, 60_000),
+        before: |s| s.each(WriteKind::Put, KeySpace::Own, 0..40, 60_000),
         work: |s| {
-            s.each(Op::Delete, Space::Own, 0..36, 0);
-            s.each(Op::Put, Space::Own, 0..36, 60_000);
+            s.each(WriteKind::Delete, KeySpace::Own, 0..36, 0);
+            s.each(WriteKind::Put, KeySpace::Own, 0..36, 60_000);
         },
         is_full: false,
-        is_told: false,
+        is_streamed: false,
     },
     Scenario {
         name: "chunk",
         before: |_| {},
         work: |s| {
-            s.each(Op::Put, Space::Own, 0..8, 90_000);
-            s.each(Op::Put, Space::Own, 8..40, 12_000);
+            s.each(WriteKind::Put, KeySpace::Own, 0..8, 90_000);
+            s.each(WriteKind::Put, KeySpace::Own, 8..40, 12_000);
         },
         is_full: false,
-        is_told: false,
+        is_streamed: false,
     },
     Scenario {
         name: "transaction",
         before: |s| {
-            s.each(Op::Put, Space::Own, 0..30, 300);
+            s.each(WriteKind::Put, KeySpace::Own, 0..30, 300);
             for number in 0..3 {
                 s.patch(number, ALL);
             }
-            s.together(|s| s.each(Op::Put, Space::Pair, 0..2, 100));
+            s.together(|s| s.each(WriteKind::Put, KeySpace::Pair, 0..2, 100));
         },
         work: transactions,
         is_full: false,
-        is_told: false,
+        is_streamed: false,
     },
     Scenario {
         name: "transaction-grow",
@@ -153,78 +159,78 @@ pub const SCENARIOS: &[Scenario] = &[
         work: |s| {
             for first in 0..16 {
                 s.together(|s| {
-                    s.each(Op::Put, Space::Grow, 20 * first..20 * first + 20, 20);
-                    s.each(Op::Put, Space::Own, first..first + 1, 50);
+                    s.each(WriteKind::Put, KeySpace::Grow, 20 * first..20 * first + 20, 20);
+                    s.each(WriteKind::Put, KeySpace::Own, first..first + 1, 50);
                 });
             }
         },
         is_full: false,
-        is_told: false,
+        is_streamed: false,
     },
     Scenario {
-        name: "told",
+        name: "streamed",
         before: |s| {
-            s.each(Op::Put, Space::Own, 0..30, 300);
+            s.each(WriteKind::Put, KeySpace::Own, 0..30, 300);
             for number in 0..3 {
                 s.patch(number, ALL);
             }
-            s.together(|s| s.each(Op::Put, Space::Pair, 0..2, 100));
+            s.together(|s| s.each(WriteKind::Put, KeySpace::Pair, 0..2, 100));
         },
         work: |s| {
-            s.each(Op::Put, Space::Own, 20..22, 300);
+            s.each(WriteKind::Put, KeySpace::Own, 20..22, 300);
             transactions(s);
-            s.each(Op::Delete, Space::Own, 20..21, 0);
+            s.each(WriteKind::Delete, KeySpace::Own, 20..21, 0);
         },
         is_full: false,
-        is_told: true,
+        is_streamed: true,
     },
     Scenario {
         name: "full",
         before: |s| {
-            s.each(Op::Put, Space::Own, 0..50, 60_000);
-            s.each(Op::Put, Space::Hot, 0..15, 4 << 20);
-            s.each(Op::Put, Space::Hot, 15..400, 60_000);
-            s.each(Op::Delete, Space::Own, 0..40, 0);
+            s.each(WriteKind::Put, KeySpace::Own, 0..50, 60_000);
+            s.each(WriteKind::Put, KeySpace::Hot, 0..15, 4 << 20);
+            s.each(WriteKind::Put, KeySpace::Hot, 15..400, 60_000);
+            s.each(WriteKind::Delete, KeySpace::Own, 0..40, 0);
         },
         work: |s| {
-            s.each(Op::Put, Space::Own, 100..103, 500);
-            s.each(Op::Put, Space::Own, 103..140, 20_000);
+            s.each(WriteKind::Put, KeySpace::Own, 100..103, 500);
+            s.each(WriteKind::Put, KeySpace::Own, 103..140, 20_000);
         },
         is_full: true,
-        is_told: false,
+        is_streamed: false,
     },
 ];
 
 /// Inserts, replacements, deletions and patches in transactions.
-pub(crate) fn transactions(s: &mut Script) {
+pub(crate) fn transactions(s: &mut WriteScript) {
     s.together(|s| {
-        s.each(Op::Put, Space::Own, 0..2, 300);
-        s.each(Op::Put, Space::Own, 40..42, 700);
-        s.each(Op::Delete, Space::Own, 2..4, 0);
+        s.each(WriteKind::Put, KeySpace::Own, 0..2, 300);
+        s.each(WriteKind::Put, KeySpace::Own, 40..42, 700);
+        s.each(WriteKind::Delete, KeySpace::Own, 2..4, 0);
     });
-    s.together(|s| s.each(Op::Put, Space::Pair, 0..2, 200));
+    s.together(|s| s.each(WriteKind::Put, KeySpace::Pair, 0..2, 200));
     s.together(|s| {
         s.patch(0, SET_SECOND);
         s.patch(1, TAKE_FIRST);
         s.patch(5, ALL);
-        s.each(Op::Delete, Space::Blocks, 2..3, 0);
-        s.each(Op::Put, Space::Own, 4..5, 5000);
+        s.each(WriteKind::Delete, KeySpace::Blocks, 2..3, 0);
+        s.each(WriteKind::Put, KeySpace::Own, 4..5, 5000);
     });
     s.together(|s| {
-        s.each(Op::Put, Space::Hot, 0..2, 100);
-        s.each(Op::Raise, Space::Count, 0..2, 0);
-        s.each(Op::Delete, Space::Own, 40..41, 0);
+        s.each(WriteKind::Put, KeySpace::Hot, 0..2, 100);
+        s.each(WriteKind::Raise, KeySpace::Count, 0..2, 0);
+        s.each(WriteKind::Delete, KeySpace::Own, 40..41, 0);
     });
-    s.together(|s| s.each(Op::Delete, Space::Pair, 0..2, 0));
+    s.together(|s| s.each(WriteKind::Delete, KeySpace::Pair, 0..2, 0));
 }
 
-/// As "pool", with values that take fewer instructions to write: only stepped through.
+/// As "pool", with values that take fewer instructions to write. Used by single steps only.
 const STEPPED: &[Scenario] = &[Scenario {
     name: "pool-4k",
-    before: |s| s.each(Op::Put, Space::Own, 0..400, 4000),
-    work: |s| s.each(Op::Put, Space::Own, 380..400, 4000),
+    before: |s| s.each(WriteKind::Put, KeySpace::Own, 0..400, 4000),
+    work: |s| s.each(WriteKind::Put, KeySpace::Own, 380..400, 4000),
     is_full: false,
-    is_told: false,
+    is_streamed: false,
 }];
 
 /// The scenario of this name.
@@ -234,10 +240,10 @@ pub fn named(name: &str) -> Option<&'static Scenario> {
 
 pub(crate) const WRITER: u16 = 0;
 
-/// Creates a region with what a scenario needs, and returns what the oracle knows of it.
+/// Creates a region with the records that a scenario needs, and returns the oracle's knowledge.
 ///
 /// # Errors
-/// What went wrong, in words.
+/// What failed.
 pub fn prepare(folder: &Path, scenario: &Scenario) -> Result<Oracle, String> {
     std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let path = folder.join("region");
@@ -247,61 +253,61 @@ pub fn prepare(folder: &Path, scenario: &Scenario) -> Result<Oracle, String> {
     let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
     drop(Region::create(&path, &options).map_err(|e| format!("create: {e}"))?);
     let mut oracle = Oracle::default();
-    let mut script = Script::default();
+    let mut script = WriteScript::default();
     (scenario.before)(&mut script);
     work(folder, &mut oracle, 0, script, scenario.is_full)?;
-    if scenario.is_told {
-        tell(&path).map_err(|e| format!("watch: {e}"))?;
+    if scenario.is_streamed {
+        watch_and_stream(&path).map_err(|e| format!("watch: {e}"))?;
     }
     Ok(oracle)
 }
 
-/// From now on each change of these records is an event of a watch and of the commit stream.
-fn tell(path: &Path) -> Result<(), String> {
-    let words = |e: Error| e.to_string();
-    let session = Region::attach(path).and_then(|region| region.session()).map_err(words)?;
-    let spaces = Spaces::open(&session, 0)?;
-    for space in [Space::Own, Space::Pair, Space::Blocks] {
-        drop(session.watch(spaces.of(space), Filter::Namespace).map_err(words)?);
+/// From now on, each change of these records is an event of a watch and of the commit stream.
+fn watch_and_stream(path: &Path) -> Result<(), String> {
+    let context = |e: Error| e.to_string();
+    let session = Region::attach(path).and_then(|region| region.session()).map_err(context)?;
+    let spaces = KeySpaces::open(&session, 0)?;
+    for space in [KeySpace::Own, KeySpace::Pair, KeySpace::Blocks] {
+        drop(session.watch(spaces.of(space), Filter::Namespace).map_err(context)?);
     }
     STREAMED
         .into_iter()
         .try_for_each(|space| session.stream(spaces.of(space), WhenFull::LoseOldest))
-        .map_err(words)
+        .map_err(context)
 }
 
-/// What there is in scenario "told" before the commit stream begins.
-fn is_before_told(key: Key) -> bool {
+/// The records of scenario "streamed" that exist before the commit stream begins.
+fn is_before_stream(key: TortureKey) -> bool {
     match key.space {
-        Space::Own => key.number < 30,
-        Space::Pair => key.number < 2,
-        Space::Blocks | Space::Grow | Space::Hot | Space::Count => false,
+        KeySpace::Own => key.number < 30,
+        KeySpace::Pair => key.number < 2,
+        KeySpace::Blocks | KeySpace::Grow | KeySpace::Hot | KeySpace::Count => false,
     }
 }
 
-/// Does some orders in this process, and tells the oracle.
+/// Executes a script in this process and reports it to the oracle.
 pub(crate) fn work(
     folder: &Path,
     oracle: &mut Oracle,
     base: u64,
-    script: Script,
+    script: WriteScript,
     is_full: bool,
 ) -> Result<(), String> {
     let file = journal::path_of(folder, WRITER);
     journal::begin(&file, base).map_err(|e| format!("journal: {e}"))?;
-    // A process that wrote nothing opened no namespace either: that is left to the child.
+    // A process that writes nothing does not open a namespace either: the child does.
     if !script.0.is_empty() {
-        let mut writer = Writer::open(folder, WRITER, 0)?;
-        writer.is_full_fine = is_full;
+        let mut writer = JournaledWriter::open(folder, WRITER, 0)?;
+        writer.may_be_full = is_full;
         for orders in script.0 {
             writer.work(&orders)?;
         }
     }
-    learn(folder, oracle)
+    report_journal(folder, oracle)
 }
 
-/// Tells the oracle what stands in the journal, and begins the journal anew.
-pub(crate) fn learn(folder: &Path, oracle: &mut Oracle) -> Result<(), String> {
+/// Reports the journal to the oracle and starts a new journal.
+pub(crate) fn report_journal(folder: &Path, oracle: &mut Oracle) -> Result<(), String> {
     let file = journal::path_of(folder, WRITER);
     let entries = journal::read(&file).map_err(|e| format!("journal: {e}"))?;
     oracle.replay(WRITER, &entries)?;
@@ -309,15 +315,15 @@ pub(crate) fn learn(folder: &Path, oracle: &mut Oracle) -> Result<(), String> {
     journal::begin(&file, base).map_err(|e| format!("journal: {e}"))
 }
 
-/// What a child does: the work of a scenario.
+/// A child's role: executes a scenario.
 ///
 /// # Errors
-/// What must not be, in words.
+/// The violation that was found.
 pub fn play(folder: &Path, name: &str) -> Result<(), String> {
-    let scenario = named(name).ok_or_else(|| format!("no scenario {name:?}"))?;
-    let mut writer = Writer::open(folder, WRITER, 0)?;
-    writer.is_full_fine = scenario.is_full;
-    let mut script = Script::default();
+    let scenario = named(name).ok_or_else(|| format!("unknown scenario {name:?}"))?;
+    let mut writer = JournaledWriter::open(folder, WRITER, 0)?;
+    writer.may_be_full = scenario.is_full;
+    let mut script = WriteScript::default();
     (scenario.work)(&mut script);
     for orders in script.0 {
         writer.work(&orders)?;
@@ -325,118 +331,120 @@ pub fn play(folder: &Path, name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// What a child does: one put of the key with this number, beside any oracle.
+/// A child's role: puts the key with this number, unknown to any oracle.
 ///
 /// # Errors
-/// What the store said, in words.
+/// The store's error.
 pub fn put_one(folder: &Path, number: u16) -> Result<(), String> {
-    let key = Key { space: Space::Own, writer: WRITER, number: u32::from(number) };
+    let key = TortureKey { space: KeySpace::Own, writer: WRITER, number: u32::from(number) };
     let region = Region::attach(&folder.join("region")).map_err(|e| format!("attach: {e}"))?;
     let session = region.session().map_err(|e| format!("session: {e}"))?;
-    let spaces = Spaces::open(&session, 0)?;
+    let spaces = KeySpaces::open(&session, 0)?;
     let put = session.put(spaces.of(key.space), &key.bytes(), &[7; 500]);
     put.map(drop).map_err(|e| format!("put: {e}"))
 }
 
 /// How a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// Killed, as planned.
+pub enum ChildEnd {
+    /// It was killed as planned.
     Killed,
-    /// It did all of its work without passing the point often enough.
+    /// It completed its work without reaching the point often enough.
     Finished,
 }
 
 /// Starts a child with a role and waits for it.
 ///
 /// # Errors
-/// It met something that must not be.
+/// The child found a violation.
 pub fn child(
-    starter: &Starter,
+    starter: &ChildCommand,
     folder: &Path,
     words: [&str; 2],
     crash_at: Option<&str>,
-) -> Result<End, String> {
+) -> Result<ChildEnd, String> {
     let [role, scenario] = words;
     child_from(starter, folder, (role, 0, scenario), crash_at)
 }
 
-/// As [`child`], with the number that the child is given.
+/// As [`child`], with the child's number.
 ///
 /// # Errors
-/// It met something that must not be.
+/// The child found a violation.
 pub fn child_from(
-    starter: &Starter,
+    starter: &ChildCommand,
     folder: &Path,
     (role, number, what): (&str, usize, &str),
     crash_at: Option<&str>,
-) -> Result<End, String> {
+) -> Result<ChildEnd, String> {
     let errors = folder.join("errors");
-    let (place, number) = (folder.display().to_string(), number.to_string());
-    let words = [role, &place, &number, "0", "0", what].map(str::to_owned);
+    let (folder_name, number) = (folder.display().to_string(), number.to_string());
+    let words = [role, &folder_name, &number, "0", "0", what].map(str::to_owned);
     let settings: Vec<(&str, &str)> =
         crash_at.iter().map(|plan| ("NEARSTATE_CRASH_AT", *plan)).collect();
     let mut child = starter.start(&words, &settings, &errors)?;
     let status = child.wait().map_err(|e| format!("wait: {e}"))?;
     if crate::spawn::was_killed(status) {
-        return Ok(End::Killed);
+        return Ok(ChildEnd::Killed);
     }
     if status.success() {
-        return Ok(End::Finished);
+        return Ok(ChildEnd::Finished);
     }
-    let said = std::fs::read_to_string(&errors).unwrap_or_default();
-    Err(format!("a child ended with {status}: {}", said.trim()))
+    let error_output = std::fs::read_to_string(&errors).unwrap_or_default();
+    Err(format!("a child exited with {status}: {}", error_output.trim()))
 }
 
-/// After a kill: this process verifies the region, goes on with it, and verifies it again.
+/// Verifies the region after a kill, continues to write, and verifies it again.
 ///
 /// # Errors
-/// What must not be, in words.
+/// The violation that was found.
 pub fn verify(folder: &Path, scenario: &Scenario, oracle: &mut Oracle) -> Result<(), String> {
     let path = folder.join("region");
-    learn(folder, oracle)?;
+    report_journal(folder, oracle)?;
     check_clean(&path).map_err(|e| format!("after recovery: {e}"))?;
     compare(&path, 0, oracle).map_err(|e| format!("after recovery: {e}"))?;
-    if scenario.is_told {
-        told::compare(&path, is_before_told).map_err(|e| format!("after recovery: {e}"))?;
+    if scenario.is_streamed {
+        stream_check::compare(&path, is_before_stream)
+            .map_err(|e| format!("after recovery: {e}"))?;
     }
-    go_on(folder, scenario, oracle).map_err(|e| format!("going on: {e}"))?;
-    compare(&path, 0, oracle).map_err(|e| format!("after going on: {e}"))?;
-    if scenario.is_told {
-        told::compare(&path, is_before_told).map_err(|e| format!("after going on: {e}"))?;
+    continue_writing(folder, scenario, oracle).map_err(|e| format!("continuing: {e}"))?;
+    compare(&path, 0, oracle).map_err(|e| format!("after continuing: {e}"))?;
+    if scenario.is_streamed {
+        stream_check::compare(&path, is_before_stream)
+            .map_err(|e| format!("after continuing: {e}"))?;
     }
-    check_clean(&path).map_err(|e| format!("after going on: {e}"))?;
+    check_clean(&path).map_err(|e| format!("after continuing: {e}"))?;
     Ok(())
 }
 
-/// Some more of everything, among them the keys of the scenario.
-fn go_on(folder: &Path, scenario: &Scenario, oracle: &mut Oracle) -> Result<(), String> {
-    let mut script = Script::default();
+/// Writes some more records of every kind, including the keys of the scenario.
+fn continue_writing(folder: &Path, scenario: &Scenario, oracle: &mut Oracle) -> Result<(), String> {
+    let mut script = WriteScript::default();
     (scenario.work)(&mut script);
-    // Of many orders some; of few, which are transactions, all.
+    // Of many writes some; of few, which are transactions, all.
     let step = if script.0.len() < 20 { 1 } else { 7 };
-    let mut script = Script(script.0.into_iter().step_by(step).take(12).collect());
+    let mut script = WriteScript(script.0.into_iter().step_by(step).take(12).collect());
     for order in script.0.iter_mut().flatten() {
         order.op = match order.key.space {
-            Space::Blocks => Op::Patch,
-            Space::Count => Op::Raise,
-            Space::Own | Space::Grow | Space::Hot | Space::Pair => Op::Put,
+            KeySpace::Blocks => WriteKind::Patch,
+            KeySpace::Count => WriteKind::Raise,
+            KeySpace::Own | KeySpace::Grow | KeySpace::Hot | KeySpace::Pair => WriteKind::Put,
         };
         order.mask = SET_SECOND;
         order.len = order.len.clamp(40, 1000);
     }
-    script.each(Op::Put, Space::Own, 1000..1012, 64);
-    script.each(Op::Delete, Space::Own, 1000..1004, 0);
+    script.each(WriteKind::Put, KeySpace::Own, 1000..1012, 64);
+    script.each(WriteKind::Delete, KeySpace::Own, 1000..1004, 0);
     let file = journal::path_of(folder, WRITER);
     let entries = journal::read(&file).map_err(|e| format!("journal: {e}"))?;
     let base = entries.first().map_or(0, |first| first.seq) + entries.len() as u64;
     work(folder, oracle, base, script, scenario.is_full)
 }
 
-/// What a child does: it attaches, which recovers the dead, and detaches.
+/// A child's role: attaches, which recovers dead sessions, and detaches.
 ///
 /// # Errors
-/// What must not be, in words.
+/// The violation that was found.
 pub fn attach(folder: &Path) -> Result<(), String> {
     let region = Region::attach(&folder.join("region")).map_err(|e| format!("attach: {e}"))?;
     drop(region.session().map_err(|e| format!("session: {e}"))?);

@@ -1,4 +1,4 @@
-//! Children: real processes, started from the same binary.
+//! Child processes, started from the same program.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -6,31 +6,31 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-/// How a child is started: a program and its first words; the child's own words follow.
+/// A program and its first arguments; the child's own arguments follow.
 #[derive(Clone, Debug)]
-pub struct Starter(pub Vec<OsString>);
+pub struct ChildCommand(pub Vec<OsString>);
 
-/// What an environment variable of a child is set to.
-pub type Setting<'a> = (&'a str, &'a str);
+/// An environment variable of a child and its value.
+pub type EnvSetting<'a> = (&'a str, &'a str);
 
-impl Starter {
-    /// This binary, with a hidden sub-command.
+impl ChildCommand {
+    /// This program, with a hidden sub-command.
     ///
     /// # Errors
-    /// The system's, in words.
+    /// The operating system's error.
     pub fn own(sub_command: &str) -> Result<Self, String> {
         let program = std::env::current_exe().map_err(|e| format!("own path: {e}"))?;
         Ok(Self(vec![program.into_os_string(), sub_command.into()]))
     }
 
-    /// Starts a child. What it has to say goes to `errors`.
+    /// Starts a child. Its standard error is appended to `errors`.
     ///
     /// # Errors
-    /// The system's, in words.
+    /// The operating system's error.
     pub fn start(
         &self,
         words: &[String],
-        settings: &[Setting<'_>],
+        settings: &[EnvSetting<'_>],
         errors: &Path,
     ) -> Result<Child, String> {
         let mut command = self.command(words, settings, errors)?;
@@ -38,14 +38,14 @@ impl Starter {
         self.spawn(&mut command)
     }
 
-    /// Starts a child that is talked to: its standard input and output are pipes.
+    /// Starts a child whose standard input and output are pipes.
     ///
     /// # Errors
-    /// The system's, in words.
+    /// The operating system's error.
     pub fn start_piped(
         &self,
         words: &[String],
-        settings: &[Setting<'_>],
+        settings: &[EnvSetting<'_>],
         errors: &Path,
     ) -> Result<Child, String> {
         let mut command = self.command(words, settings, errors)?;
@@ -56,7 +56,7 @@ impl Starter {
     fn command(
         &self,
         words: &[String],
-        settings: &[Setting<'_>],
+        settings: &[EnvSetting<'_>],
         errors: &Path,
     ) -> Result<Command, String> {
         let (program, first) = self.0.split_first().ok_or("no program to start")?;

@@ -1,8 +1,8 @@
-//! The strongest of the three: a child goes through one operation instruction by instruction and is
-//! killed after each of them in turn; another process verifies.
+//! Single steps: a child executes one operation instruction by instruction and is killed after each
+//! of them in turn; another process verifies the region.
 //!
-//! The child asks to be traced and stops itself right before and right after the call; what lies
-//! between is stepped with `PTRACE_SINGLESTEP`.
+//! The child requests tracing and stops itself immediately before and after the call. The
+//! instructions between are stepped with `PTRACE_SINGLESTEP`.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -15,111 +15,111 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::content::{Key, Space};
-use crate::journal::{self, Op};
+use crate::content::{KeySpace, TortureKey};
+use crate::journal::{self, WriteKind};
 use crate::oracle::Oracle;
-use crate::scenario::{SET_SECOND, Scenario, Script, WRITER, named, prepare, verify};
-use crate::spawn::Starter;
-use crate::writer::{Order, Writer};
+use crate::scenario::{SET_SECOND, Scenario, WRITER, WriteScript, named, prepare, verify};
+use crate::spawn::ChildCommand;
+use crate::writer::{JournaledWriter, PlannedWrite};
 
-/// An operation that is stepped through.
+/// An operation that is stepped.
 #[derive(Clone, Copy, Debug)]
-pub struct Operation {
-    /// Its name.
+pub struct SteppedOperation {
+    /// The name.
     pub name: &'static str,
-    /// The scenario whose region it begins with.
+    /// The scenario that prepares the region.
     scenario: &'static str,
-    /// What the child does at full speed first, and as its last order step by step.
-    work: fn(&mut Script, u32),
+    /// What the child writes; the last write is stepped.
+    work: fn(&mut WriteScript, u32),
 }
 
-/// All operations: a put of each kind, a deletion, a patch, a cell from the frontier, cells that go
-/// to a pool and come from it, a transaction, a split.
-pub const OPERATIONS: &[Operation] = &[
-    Operation {
+/// All operations: a put of each kind, a deletion, a patch, a cell from the frontier, cells that
+/// move to a pool and from it, a transaction, a split.
+pub const OPERATIONS: &[SteppedOperation] = &[
+    SteppedOperation {
         name: "insert",
         scenario: "insert",
-        work: |s, _| s.each(Op::PutAbsent, Space::Own, 40..42, 300),
+        work: |s, _| s.each(WriteKind::PutAbsent, KeySpace::Own, 40..42, 300),
     },
-    Operation {
+    SteppedOperation {
         name: "replace",
         scenario: "replace",
-        work: |s, _| s.each(Op::PutVersion, Space::Own, 0..3, 700),
+        work: |s, _| s.each(WriteKind::PutVersion, KeySpace::Own, 0..3, 700),
     },
-    Operation {
+    SteppedOperation {
         name: "delete",
         scenario: "delete",
-        work: |s, _| s.each(Op::DeleteVersion, Space::Own, 3..5, 0),
+        work: |s, _| s.each(WriteKind::DeleteVersion, KeySpace::Own, 3..5, 0),
     },
-    Operation { name: "patch", scenario: "patch", work: |s, _| s.patch(0, SET_SECOND) },
-    Operation {
+    SteppedOperation { name: "patch", scenario: "patch", work: |s, _| s.patch(0, SET_SECOND) },
+    SteppedOperation {
         name: "chunk",
         scenario: "chunk",
-        work: |s, _| s.each(Op::Put, Space::Own, 0..1, 300),
+        work: |s, _| s.each(WriteKind::Put, KeySpace::Own, 0..1, 300),
     },
-    Operation {
+    SteppedOperation {
         name: "give",
         scenario: "pool-4k",
-        work: |s, _| s.each(Op::Delete, Space::Own, 0..385, 0),
+        work: |s, _| s.each(WriteKind::Delete, KeySpace::Own, 0..385, 0),
     },
-    Operation {
+    SteppedOperation {
         name: "take",
         scenario: "pool-4k",
         work: |s, _| {
-            s.each(Op::Delete, Space::Own, 0..385, 0);
-            s.each(Op::Put, Space::Own, 450..451, 4000);
+            s.each(WriteKind::Delete, KeySpace::Own, 0..385, 0);
+            s.each(WriteKind::Put, KeySpace::Own, 450..451, 4000);
         },
     },
-    Operation {
+    SteppedOperation {
         name: "transaction",
         scenario: "transaction",
         work: |s, _| {
-            s.together(|s| s.each(Op::Put, Space::Own, 10..12, 300));
+            s.together(|s| s.each(WriteKind::Put, KeySpace::Own, 10..12, 300));
             s.together(|s| {
-                s.each(Op::Put, Space::Own, 0..1, 300);
-                s.each(Op::Put, Space::Own, 43..44, 300);
-                s.each(Op::Delete, Space::Own, 5..6, 0);
+                s.each(WriteKind::Put, KeySpace::Own, 0..1, 300);
+                s.each(WriteKind::Put, KeySpace::Own, 43..44, 300);
+                s.each(WriteKind::Delete, KeySpace::Own, 5..6, 0);
             });
         },
     },
-    Operation {
+    SteppedOperation {
         name: "split",
         scenario: "grow",
-        work: |s, number| s.each(Op::Put, Space::Grow, number..number + 1, 20),
+        work: |s, number| s.each(WriteKind::Put, KeySpace::Grow, number..number + 1, 20),
     },
 ];
 
-/// What was found out about one operation.
+/// The result of one operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
-    /// Its name.
+pub struct SweepRow {
+    /// The name.
     pub name: &'static str,
     /// Instructions of the whole call.
     pub instructions: u64,
-    /// Kills, each after another number of instructions, and as many verifications.
+    /// Kills, each after another number of instructions and followed by a verification.
     pub kills: u64,
 }
 
-/// Where to kill.
+/// After which instructions to kill.
 #[derive(Clone, Copy, Debug)]
-pub enum Stride {
+pub enum StepStride {
     /// After every so many instructions.
     Every(u64),
-    /// At this many places, evenly over the call.
+    /// At this many instructions, evenly distributed.
     Places(u64),
 }
 
-/// Why there is nothing to report.
+/// Why a sweep has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// This machine does not let a process trace its child: nothing was tested.
+pub enum SweepError {
+    /// This machine does not permit a process to trace its child: nothing was tested.
     NotPermitted(String),
-    /// Something must not be.
-    Found(String),
+    /// A violation.
+    Violation(String),
 }
 
-/// For people.
-pub fn table(rows: &[Row]) -> String {
+/// As a table.
+pub fn table(rows: &[SweepRow]) -> String {
     let mut text = format!("{:<12} {:>14} {:>8}\n", "operation", "instructions", "kills");
     for row in rows {
         let _ = writeln!(text, "{:<12} {:>14} {:>8}", row.name, row.instructions, row.kills);
@@ -127,8 +127,8 @@ pub fn table(rows: &[Row]) -> String {
     text
 }
 
-/// For programs.
-pub fn json(rows: &[Row]) -> Value {
+/// As JSON.
+pub fn json(rows: &[SweepRow]) -> Value {
     let rows = rows.iter().map(|row| {
         let (name, instructions, kills) = (row.name, row.instructions, row.kills);
         json!({ "operation": name, "instructions": instructions, "kills": kills })
@@ -136,22 +136,22 @@ pub fn json(rows: &[Row]) -> Value {
     Value::Array(rows.collect())
 }
 
-/// What a child does: its orders, the last of them stepped. `NAME:NUMBER` names the operation.
+/// A child's role: executes an operation, named by `NAME:NUMBER`; the last write is stepped.
 ///
 /// # Errors
-/// What must not be, in words.
+/// The violation that was found.
 pub fn play(folder: &Path, what: &str) -> Result<(), String> {
-    let (name, number) = what.split_once(':').ok_or("give NAME:NUMBER")?;
-    let number = number.parse().map_err(|_| "NUMBER is none")?;
+    let (name, number) = what.split_once(':').ok_or("expected NAME:NUMBER")?;
+    let number = number.parse().map_err(|_| "NUMBER is not a number")?;
     let operation = OPERATIONS
         .iter()
         .find(|operation| operation.name == name)
-        .ok_or_else(|| format!("no operation {name:?}"))?;
+        .ok_or_else(|| format!("unknown operation {name:?}"))?;
     ptrace::traceme().map_err(|e| format!("not permitted to be traced: {e}"))?;
-    let mut script = Script::default();
+    let mut script = WriteScript::default();
     (operation.work)(&mut script, number);
-    let last: Vec<Order> = script.0.pop().ok_or("nothing to do")?;
-    let mut writer = Writer::open(folder, WRITER, 0)?;
+    let last: Vec<PlannedWrite> = script.0.pop().ok_or("the operation has no writes")?;
+    let mut writer = JournaledWriter::open(folder, WRITER, 0)?;
     for orders in script.0 {
         writer.work(&orders)?;
     }
@@ -159,33 +159,34 @@ pub fn play(folder: &Path, what: &str) -> Result<(), String> {
     writer.work(&last)
 }
 
-/// Kills children at instructions of every operation. `tick` learns which operation and how far.
+/// Kills children at instructions of every operation. `tick` receives the operation and the
+/// progress.
 ///
 /// # Errors
-/// [`Stop`].
+/// [`SweepError`].
 pub fn sweep(
     folder: &Path,
-    starter: &Starter,
-    stride: Stride,
+    starter: &ChildCommand,
+    stride: StepStride,
     tick: &mut dyn FnMut(&str, u64, u64),
-) -> Result<Vec<Row>, Stop> {
+) -> Result<Vec<SweepRow>, SweepError> {
     let mut rows = Vec::new();
     for operation in OPERATIONS {
         let scenario = named(operation.scenario)
-            .ok_or_else(|| Stop::Found(format!("no scenario {}", operation.scenario)))?;
+            .ok_or_else(|| SweepError::Violation(format!("no scenario {}", operation.scenario)))?;
         let context = |at: u64| {
             let name = operation.name;
             move |error: String| {
-                Stop::Found(format!("{name} killed after {at} instructions: {error}"))
+                SweepError::Violation(format!("{name} killed after {at} instructions: {error}"))
             }
         };
-        // Once to the end, to learn how long it is.
+        // Once to the end, to count the instructions.
         let (_, whole) = one(folder, starter, operation, scenario, u64::MAX)?;
         let step = match stride {
-            Stride::Every(step) => step,
-            Stride::Places(places) => (whole / places).max(1),
+            StepStride::Every(step) => step,
+            StepStride::Places(places) => (whole / places).max(1),
         };
-        let mut row = Row { name: operation.name, instructions: whole, kills: 0 };
+        let mut row = SweepRow { name: operation.name, instructions: whole, kills: 0 };
         let mut at = 0;
         loop {
             tick(operation.name, at, whole);
@@ -199,19 +200,21 @@ pub fn sweep(
         }
         rows.push(row);
     }
-    std::fs::remove_dir_all(folder).map_err(|e| Stop::Found(format!("cannot clean up: {e}")))?;
+    std::fs::remove_dir_all(folder)
+        .map_err(|e| SweepError::Violation(format!("cannot clean up: {e}")))?;
     Ok(rows)
 }
 
-/// One child, killed after `limit` instructions or at the end of the call. Returns how many it did.
+/// Runs one child, killed after `limit` instructions or at the end of the call. Returns how many it
+/// executed.
 fn one(
     folder: &Path,
-    starter: &Starter,
-    operation: &Operation,
+    starter: &ChildCommand,
+    operation: &SteppedOperation,
     scenario: &Scenario,
     limit: u64,
-) -> Result<(Oracle, u64), Stop> {
-    let context = |error: String| Stop::Found(format!("{}: {error}", operation.name));
+) -> Result<(Oracle, u64), SweepError> {
+    let context = |error: String| SweepError::Violation(format!("{}: {error}", operation.name));
     let mut oracle = prepare(folder, scenario).map_err(context)?;
     let number = match operation.name {
         "split" => find_split(folder, &mut oracle).map_err(context)?,
@@ -230,11 +233,13 @@ fn one(
     let done = trace(&child, limit);
     let killed = child.kill().and_then(|()| child.wait());
     killed.map_err(|e| context(e.to_string()))?;
-    let said = std::fs::read_to_string(&errors).unwrap_or_default();
+    let error_output = std::fs::read_to_string(&errors).unwrap_or_default();
     match done {
         Ok(count) => Ok((oracle, count)),
-        Err(_) if said.contains("not permitted") => Err(Stop::NotPermitted(said)),
-        Err(error) => Err(context(format!("{error}: {said}"))),
+        Err(_) if error_output.contains("not permitted") => {
+            Err(SweepError::NotPermitted(error_output))
+        }
+        Err(error) => Err(context(format!("{error}: {error_output}"))),
     }
 }
 
@@ -242,7 +247,7 @@ fn one(
 fn trace(child: &Child, limit: u64) -> Result<u64, String> {
     let pid = Pid::from_raw(child.id().cast_signed());
     if wait_for_stop(pid)? != Signal::SIGSTOP {
-        return Err("a traced child did not stop itself first".to_owned());
+        return Err("the traced child did not stop itself first".to_owned());
     }
     ptrace::setoptions(pid, ptrace::Options::PTRACE_O_EXITKILL)
         .map_err(|e| format!("ptrace: {e}"))?;
@@ -255,7 +260,7 @@ fn trace(child: &Child, limit: u64) -> Result<u64, String> {
     Ok(limit)
 }
 
-/// Waits until a traced child stops, and says by which signal.
+/// Waits until a traced child stops, and returns the signal.
 fn wait_for_stop(pid: Pid) -> Result<Signal, String> {
     let status = waitpid(pid, None).map_err(|e| format!("wait: {e}"))?;
     match status {
@@ -270,8 +275,8 @@ fn wait_for_stop(pid: Pid) -> Result<Signal, String> {
     }
 }
 
-/// Fills the growing namespace until an insert of one key splits a bucket, twice over; takes the
-/// key out again and returns its number: the next insert of it will split another.
+/// Fills the growing namespace until an insert of one key splits a bucket, three times in a row;
+/// deletes the key and returns its number. The next insert of it splits another bucket.
 fn find_split(folder: &Path, oracle: &mut Oracle) -> Result<u32, String> {
     let file = journal::path_of(folder, WRITER);
     let entries = journal::read(&file).map_err(|e| format!("journal: {e}"))?;
@@ -282,25 +287,25 @@ fn find_split(folder: &Path, oracle: &mut Oracle) -> Result<u32, String> {
         let all = region.inspect().map_err(|e| format!("inspect: {e}"))?.namespaces;
         Ok(all.iter().find(|entry| entry.name == b"grow-0").map_or(0, |entry| entry.buckets))
     };
-    let mut writer = Writer::open(folder, WRITER, 0)?;
+    let mut writer = JournaledWriter::open(folder, WRITER, 0)?;
     let mut change = |op, number| {
-        let key = Key { space: Space::Grow, writer: WRITER, number };
-        writer.order(Order { op, key, len: 20, mask: 0 })
+        let key = TortureKey { space: KeySpace::Grow, writer: WRITER, number };
+        writer.order(PlannedWrite { op, key, len: 20, mask: 0 })
     };
     for number in 0..2000 {
         let mut splits = 0;
         for _ in 0..3 {
             let before = buckets()?;
-            change(Op::Put, number)?;
+            change(WriteKind::Put, number)?;
             if buckets()? == before {
                 break;
             }
             splits += 1;
-            change(Op::Delete, number)?;
+            change(WriteKind::Delete, number)?;
         }
         if splits == 3 {
             drop(writer);
-            crate::scenario::learn(folder, oracle)?;
+            crate::scenario::report_journal(folder, oracle)?;
             return Ok(number);
         }
     }

@@ -1,18 +1,19 @@
-//! Verification by another process: the offline check, and every record against the oracle.
+//! Verification by another process: the offline check, and the comparison of every record with the
+//! oracle.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use nearstate_store::{CheckReport, Region, Session, check};
 
-use crate::content::{Key, Space};
-use crate::oracle::{Found, Oracle, judge};
-use crate::writer::Spaces;
+use crate::content::{KeySpace, TortureKey};
+use crate::oracle::{ObservedRecord, Oracle, observe};
+use crate::writer::KeySpaces;
 
 /// Runs the offline check.
 ///
 /// # Errors
-/// What it found, in words.
+/// The faults that it found.
 pub fn check_clean(path: &Path) -> Result<CheckReport, String> {
     let report = check(path).map_err(|e| format!("check: {e}"))?;
     if !report.is_clean() || report.bytes_leaked != 0 {
@@ -29,39 +30,43 @@ pub fn check_clean(path: &Path) -> Result<CheckReport, String> {
 /// Reads every record of every space.
 ///
 /// # Errors
-/// What is torn, in words.
-pub fn collect(session: &Session, spaces: &Spaces) -> Result<BTreeMap<Key, Found>, String> {
-    let mut found = BTreeMap::new();
-    for space in Space::ALL {
-        let words = |e| format!("scan of {space:?}: {e}");
-        let mut scan = session.scan(spaces.of(space)).map_err(words)?;
-        while let Some(view) = scan.next().map_err(words)? {
-            let key = Key::parse(view.key())
+/// What is torn.
+pub fn collect(
+    session: &Session,
+    spaces: &KeySpaces,
+) -> Result<BTreeMap<TortureKey, ObservedRecord>, String> {
+    let mut records = BTreeMap::new();
+    for space in KeySpace::ALL {
+        let context = |e| format!("scan of {space:?}: {e}");
+        let mut scan = session.scan(spaces.of(space)).map_err(context)?;
+        while let Some(view) = scan.next().map_err(context)? {
+            let key = TortureKey::parse(view.key())
                 .filter(|key| key.space == space)
-                .ok_or_else(|| format!("{space:?}: nobody wrote the key {:x?}", view.key()))?;
-            if found.insert(key, judge(key, &view)?).is_some() {
-                return Err(format!("{key:?}: met twice in one walk"));
+                .ok_or_else(|| format!("{space:?}: the key {:x?} was never written", view.key()))?;
+            if records.insert(key, observe(key, &view)?).is_some() {
+                return Err(format!("{key:?}: returned twice by one scan"));
             }
         }
     }
-    Ok(found)
+    Ok(records)
 }
 
-/// Attaches (which recovers), and compares all records with the oracle, by walk and by key.
+/// Attaches (which recovers dead sessions), and compares all records with the oracle, by scan and
+/// by key.
 ///
 /// # Errors
-/// What differs, in words.
+/// What differs.
 pub fn compare(path: &Path, round: u64, oracle: &mut Oracle) -> Result<(), String> {
     let region = Region::attach(path).map_err(|e| format!("attach: {e}"))?;
     let session = region.session().map_err(|e| format!("session: {e}"))?;
-    let spaces = Spaces::open(&session, round)?;
-    let found = collect(&session, &spaces)?;
-    oracle.compare(&found)?;
-    for (key, there) in &found {
+    let spaces = KeySpaces::open(&session, round)?;
+    let records = collect(&session, &spaces)?;
+    oracle.compare(&records)?;
+    for (key, record) in &records {
         let view = session.get(spaces.of(key.space), &key.bytes());
         let view = view.map_err(|e| format!("{key:?}: get: {e}"))?;
-        if view.map(|view| view.version()) != Some(there.version) {
-            return Err(format!("{key:?}: met in the walk, and not found by its key"));
+        if view.map(|view| view.version()) != Some(record.version) {
+            return Err(format!("{key:?}: returned by the scan, but not records by its key"));
         }
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! A writer: it reads a record, says in its journal what it saw and what it is about to do, does
-//! it, and says what was acknowledged.
+//! A writer reads a record, records in its journal what it read and what it is about to do, calls
+//! the store, and records the acknowledgement.
 
 mod group;
 
@@ -10,36 +10,36 @@ use nearstate_store::{
 };
 
 use crate::clock::now_ns;
-use crate::content::{Key, Space, Stamp, counter};
-use crate::dice::Dice;
-use crate::journal::{self, Entry, FULL, Journal, Op, Tag};
-use crate::oracle::{BLOCKS, Found, block_change, block_len, block_name, judge};
+use crate::content::{ContentStamp, KeySpace, TortureKey, counter};
+use crate::journal::{self, EntryKind, FULL, Journal, JournalEntry, WriteKind};
+use crate::oracle::{BLOCKS, ObservedRecord, block_change, block_len, block_name, observe};
+use crate::rng::{Rng, percent, value_size};
 
 /// Keys of one writer's own values.
 pub(crate) const OWN_KEYS: u32 = 1500;
 /// Records of named blocks of one writer.
 pub(crate) const BLOCKS_KEYS: u32 = 24;
-/// Keys that one writer may insert into the namespace that grows.
+/// Keys that one writer may insert into the growing namespace.
 pub(crate) const GROW_KEYS: u32 = 30_000;
 /// Keys that all writers write.
 pub(crate) const HOT_KEYS: u32 = 16;
 /// Counters.
 pub(crate) const COUNT_KEYS: u32 = 4;
-/// Keys of one writer that are written two by two.
+/// Keys of one writer that are written in pairs.
 pub(crate) const PAIR_KEYS: u32 = 16;
 
 /// The namespaces of a run.
 #[derive(Clone, Copy, Debug)]
-pub struct Spaces([Namespace; 6]);
+pub struct KeySpaces([Namespace; 6]);
 
-/// Rounds use this many growing namespaces in turn.
+/// The number of growing namespaces that rounds use in turn.
 const GROWING: u64 = 1000;
 
-impl Spaces {
-    /// Opens them; the growing one is the round's own.
+impl KeySpaces {
+    /// Opens the namespaces; the growing one belongs to the round.
     ///
     /// # Errors
-    /// As `Session::namespace`, in words.
+    /// As `Session::namespace`.
     pub fn open(session: &Session, round: u64) -> Result<Self, String> {
         let open = |name: &str, kind: Kind| {
             session
@@ -58,53 +58,53 @@ impl Spaces {
     }
 
     /// The namespace of a space.
-    pub const fn of(&self, space: Space) -> Namespace {
+    pub const fn of(&self, space: KeySpace) -> Namespace {
         let [own, blocks, grow, hot, count, pair] = self.0;
         match space {
-            Space::Own => own,
-            Space::Blocks => blocks,
-            Space::Grow => grow,
-            Space::Hot => hot,
-            Space::Count => count,
-            Space::Pair => pair,
+            KeySpace::Own => own,
+            KeySpace::Blocks => blocks,
+            KeySpace::Grow => grow,
+            KeySpace::Hot => hot,
+            KeySpace::Count => count,
+            KeySpace::Pair => pair,
         }
     }
 }
 
-/// One process that writes.
+/// A process that writes.
 #[derive(Debug)]
-pub(crate) struct Writer {
+pub(crate) struct JournaledWriter {
     session: Session,
-    spaces: Spaces,
+    spaces: KeySpaces,
     journal: Journal,
-    last: Option<Entry>,
+    last: Option<JournalEntry>,
     me: u16,
     buffer: Vec<u8>,
-    /// Of the blocks, at their numbers.
+    /// The names of the blocks, indexed by their numbers.
     names: BlockLayout,
-    /// A full region is an answer, not a failure.
-    pub(crate) is_full_fine: bool,
-    /// Stops itself right before and right after the call: for whoever steps through it.
+    /// A full region is an expected refusal.
+    pub(crate) may_be_full: bool,
+    /// Stops itself immediately before and after the call, for single steps.
     pub(crate) is_stepped: bool,
 }
 
-/// What is to be done with a record.
+/// A write that is to be executed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Order {
-    pub(crate) op: Op,
-    pub(crate) key: Key,
+pub(crate) struct PlannedWrite {
+    pub(crate) op: WriteKind,
+    pub(crate) key: TortureKey,
     pub(crate) len: u32,
     pub(crate) mask: u32,
 }
 
-impl Writer {
+impl JournaledWriter {
     pub(crate) fn open(folder: &Path, me: u16, round: u64) -> Result<Self, String> {
         let (mut journal, last) =
             Journal::open(&journal::path_of(folder, me)).map_err(|e| format!("journal: {e}"))?;
         let region = Region::attach(&folder.join("region")).map_err(|e| format!("attach: {e}"))?;
         let session = region.session().map_err(|e| format!("session: {e}"))?;
         journal.attached(now_ns())?;
-        let spaces = Spaces::open(&session, round)?;
+        let spaces = KeySpaces::open(&session, round)?;
         let buffer = Vec::new();
         let names: Vec<&str> = (0..BLOCKS).map(block_name).collect();
         let names = BlockLayout::new(&names).map_err(|e| format!("names: {e}"))?;
@@ -116,58 +116,58 @@ impl Writer {
             me,
             buffer,
             names,
-            is_full_fine: false,
+            may_be_full: false,
             is_stepped: false,
         })
     }
 
     /// Reads and verifies a record.
-    fn see(&self, key: Key) -> Result<Option<Found>, String> {
+    fn read(&self, key: TortureKey) -> Result<Option<ObservedRecord>, String> {
         let view = self.session.get(self.spaces.of(key.space), &key.bytes());
         match view.map_err(|e| format!("{key:?}: get: {e}"))? {
-            Some(view) => judge(key, &view).map(Some),
+            Some(view) => observe(key, &view).map(Some),
             None => Ok(None),
         }
     }
 
-    /// Does random things, for ever. First it looks at what its predecessor left half done.
-    pub(crate) fn run(&mut self, dice: &mut Dice) -> Result<(), String> {
+    /// Writes at random until it is killed. First it reads what its predecessor left incomplete.
+    pub(crate) fn run(&mut self, rng: &mut Rng) -> Result<(), String> {
         if let Some(last) = self.last.take() {
-            if last.key.space == Space::Pair {
-                self.random_group(dice)?;
+            if last.key.space == KeySpace::Pair {
+                self.random_group(rng)?;
             } else {
-                self.random_on(last.key, dice)?;
+                self.random_on(last.key, rng)?;
             }
         }
         loop {
-            if dice.chance(40) {
-                self.random_group(dice)?;
+            if percent(rng, 40) {
+                self.random_group(rng)?;
             } else {
-                let key = self.random_key(dice);
-                self.random_on(key, dice)?;
+                let key = self.random_key(rng);
+                self.random_on(key, rng)?;
             }
         }
     }
 
-    fn random_key(&self, dice: &mut Dice) -> Key {
-        let (space, writer, bound) = match dice.below(100) {
-            0..=39 => (Space::Own, self.me, OWN_KEYS),
-            40..=49 => (Space::Blocks, self.me, BLOCKS_KEYS),
-            50..=79 => (Space::Grow, self.me, GROW_KEYS),
-            80..=93 => (Space::Hot, 0, HOT_KEYS),
-            _ => (Space::Count, 0, COUNT_KEYS),
+    fn random_key(&self, rng: &mut Rng) -> TortureKey {
+        let (space, writer, bound) = match rng.u64(..100) {
+            0..=39 => (KeySpace::Own, self.me, OWN_KEYS),
+            40..=49 => (KeySpace::Blocks, self.me, BLOCKS_KEYS),
+            50..=79 => (KeySpace::Grow, self.me, GROW_KEYS),
+            80..=93 => (KeySpace::Hot, 0, HOT_KEYS),
+            _ => (KeySpace::Count, 0, COUNT_KEYS),
         };
-        Key { space, writer, number: dice.pick(bound) }
+        TortureKey { space, writer, number: rng.u32(..bound) }
     }
 
-    fn random_on(&mut self, key: Key, dice: &mut Dice) -> Result<(), String> {
-        let seen = self.see(key)?;
-        let order = choose(key, seen.is_some(), dice);
-        self.carry_out(order, seen.as_ref())
+    fn random_on(&mut self, key: TortureKey, rng: &mut Rng) -> Result<(), String> {
+        let observed = self.read(key)?;
+        let order = choose(key, observed.is_some(), rng);
+        self.execute(order, observed.as_ref())
     }
 
-    /// Does one order, or several in one transaction.
-    pub(crate) fn work(&mut self, orders: &[Order]) -> Result<(), String> {
+    /// Executes one write, or several in one transaction.
+    pub(crate) fn work(&mut self, orders: &[PlannedWrite]) -> Result<(), String> {
         match orders {
             [order] => self.order(*order),
             orders => self.group(orders),
@@ -175,46 +175,50 @@ impl Writer {
     }
 
     /// Reads a record and changes it.
-    pub(crate) fn order(&mut self, order: Order) -> Result<(), String> {
-        let seen = self.see(order.key)?;
-        self.carry_out(order, seen.as_ref())
+    pub(crate) fn order(&mut self, order: PlannedWrite) -> Result<(), String> {
+        let observed = self.read(order.key)?;
+        self.execute(order, observed.as_ref())
     }
 
-    fn carry_out(&mut self, order: Order, seen: Option<&Found>) -> Result<(), String> {
-        let intent = Entry {
-            tag: Tag::Intent,
+    fn execute(
+        &mut self,
+        order: PlannedWrite,
+        observed: Option<&ObservedRecord>,
+    ) -> Result<(), String> {
+        let intent = JournalEntry {
+            tag: EntryKind::Intent,
             op: order.op,
             key: order.key,
             left: 0,
             seq: self.journal.next_seq(),
             len: order.len,
             mask: order.mask,
-            old: seen.map_or(0, |found| found.content.print()),
-            version: seen.map_or(0, |found| found.version),
+            old: observed.map_or(0, |record| record.content.fingerprint()),
+            version: observed.map_or(0, |record| record.version),
             at_ns: now_ns(),
         };
         self.journal.intend(&[intent])?;
         self.stop_if_stepped();
-        let done = self.call(&intent, seen);
+        let done = self.call(&intent, observed);
         self.stop_if_stepped();
         let version = match done {
             Ok(version) => version,
-            // A reader that is kept from running holds back what was deleted since: an answer, not
-            // a loss. Any other lack of room is a leak.
-            Err(Error::Full { detail }) if self.is_full_fine || detail.contains("a view of") => {
-                let nothing = Entry { op: Op::PutStale, mask: FULL, ..intent };
+            // A reader that is not scheduled keeps deleted cells from being reused: a refusal, not
+            // a loss. Any other lack of space is a leak.
+            Err(Error::Full { detail }) if self.may_be_full || detail.contains("a view of") => {
+                let nothing = JournalEntry { op: WriteKind::PutStale, mask: FULL, ..intent };
                 return self.journal.acknowledge(&nothing, 0, now_ns());
             }
             Err(error) => return Err(format!("{intent:?}: {error}")),
         };
         self.journal.acknowledge(&intent, version, now_ns())?;
-        let is_shared = matches!(order.key.space, Space::Hot | Space::Count);
-        let must_do = !is_shared && order.op != Op::PutStale;
-        if must_do && version == 0 && !(intent.old == 0 && order.op == Op::Delete) {
-            return Err(format!("{intent:?}: refused"));
+        let is_shared = matches!(order.key.space, KeySpace::Hot | KeySpace::Count);
+        let must_do = !is_shared && order.op != WriteKind::PutStale;
+        if must_do && version == 0 && !(intent.old == 0 && order.op == WriteKind::Delete) {
+            return Err(format!("{intent:?}: unexpectedly refused"));
         }
-        if order.op == Op::PutStale && !is_shared && version != 0 {
-            return Err(format!("{intent:?}: done with a version that is not there"));
+        if order.op == WriteKind::PutStale && !is_shared && version != 0 {
+            return Err(format!("{intent:?}: succeeded with a version that does not exist"));
         }
         Ok(())
     }
@@ -225,51 +229,64 @@ impl Writer {
         }
     }
 
-    /// Calls the store. The new version, the version that was deleted, or 0 for "no".
-    fn call(&mut self, intent: &Entry, seen: Option<&Found>) -> Result<u64, Error> {
+    /// Calls the store. Returns the new version, the deleted version, or 0 for a refusal.
+    fn call(
+        &mut self,
+        intent: &JournalEntry,
+        observed: Option<&ObservedRecord>,
+    ) -> Result<u64, Error> {
         let namespace = self.spaces.of(intent.key.space);
         let key = intent.key.bytes();
         let version = intent.version;
         let mut value = std::mem::take(&mut self.buffer);
-        let stamp =
-            Stamp { key: intent.key, block: 0, writer: self.me, seq: intent.seq, len: intent.len };
+        let stamp = ContentStamp {
+            key: intent.key,
+            block: 0,
+            writer: self.me,
+            seq: intent.seq,
+            len: intent.len,
+        };
         stamp.fill(&mut value);
         let session = &self.session;
         let outcome = match intent.op {
-            Op::Put => {
+            WriteKind::Put => {
                 session.put(namespace, &key, &value).map(|version| Outcome::Done { version })
             }
-            Op::PutAbsent => session.put_if(namespace, &key, &value, Condition::Absent),
-            Op::PutPresent => session.put_if(namespace, &key, &value, Condition::Present),
-            Op::PutVersion if is_read_first(intent) => {
+            WriteKind::PutAbsent => session.put_if(namespace, &key, &value, Condition::Absent),
+            WriteKind::PutPresent => session.put_if(namespace, &key, &value, Condition::Present),
+            WriteKind::PutVersion if is_read_first(intent) => {
                 match session.get_for_update(namespace, &key)? {
                     Some(record) if record.view().version() == version => record.put(&value),
-                    other => {
-                        Ok(Outcome::Refused { current: other.map(|there| there.view().version()) })
-                    }
+                    other => Ok(Outcome::Refused {
+                        current: other.map(|record| record.view().version()),
+                    }),
                 }
             }
-            Op::PutVersion => session.put_if(namespace, &key, &value, Condition::Version(version)),
-            Op::PutStale => {
+            WriteKind::PutVersion => {
+                session.put_if(namespace, &key, &value, Condition::Version(version))
+            }
+            WriteKind::PutStale => {
                 session.put_if(namespace, &key, &value, Condition::Version(version + 1))
             }
-            Op::PutValue => {
-                let mut there = Vec::new();
-                session.get_copy(namespace, &key, &mut there)?;
-                session.put_if(namespace, &key, &value, Condition::Value(&there))
+            WriteKind::PutValue => {
+                let mut current = Vec::new();
+                session.get_copy(namespace, &key, &mut current)?;
+                session.put_if(namespace, &key, &value, Condition::Value(&current))
             }
-            Op::Delete if intent.key.space == Space::Own => {
+            WriteKind::Delete if intent.key.space == KeySpace::Own => {
                 let is_done = session.delete(namespace, &key)?;
                 Ok(Outcome::Done { version: if is_done { version } else { 0 } })
             }
-            Op::Delete => session.delete_if(namespace, &key, Condition::Present),
-            Op::DeleteVersion => session.delete_if(namespace, &key, Condition::Version(version)),
-            Op::Patch => patch(session, &self.names, (namespace, &key), intent, self.me),
-            Op::Raise => {
-                let count = seen.map_or(0, |found| found.count) + 1;
-                let condition = match seen {
+            WriteKind::Delete => session.delete_if(namespace, &key, Condition::Present),
+            WriteKind::DeleteVersion => {
+                session.delete_if(namespace, &key, Condition::Version(version))
+            }
+            WriteKind::Patch => patch(session, &self.names, (namespace, &key), intent, self.me),
+            WriteKind::Raise => {
+                let count = observed.map_or(0, |record| record.count) + 1;
+                let condition = match observed {
                     None => Condition::Absent,
-                    Some(found) => Condition::Version(found.version),
+                    Some(record) => Condition::Version(record.version),
                 };
                 session.put_if(namespace, &key, &counter(intent.key, count), condition)
             }
@@ -282,8 +299,8 @@ impl Writer {
     }
 }
 
-/// Whether a change is one of a record that was read for it: every second one, where it can be.
-const fn is_read_first(intent: &Entry) -> bool {
+/// Whether a change goes through `get_for_update`: every second one, if possible.
+const fn is_read_first(intent: &JournalEntry) -> bool {
     intent.seq.is_multiple_of(2)
 }
 
@@ -291,18 +308,18 @@ fn patch(
     session: &Session,
     names: &BlockLayout,
     (namespace, key): (Namespace, &[u8]),
-    intent: &Entry,
+    intent: &JournalEntry,
     writer: u16,
 ) -> Result<Outcome, Error> {
     let contents = contents(intent, writer);
-    let by_place: Option<Vec<(usize, &[u8])>> = contents
+    let by_index: Option<Vec<(usize, &[u8])>> = contents
         .iter()
         .map(|(block, bytes)| Some((usize::from(*block), bytes.as_deref()?)))
         .collect();
-    if let Some(by_place) = by_place.filter(|_| is_read_first(intent))
+    if let Some(by_index) = by_index.filter(|_| is_read_first(intent))
         && let Some(record) = session.get_for_update(namespace, key)?
     {
-        return record.patch(names, &by_place);
+        return record.patch(names, &by_index);
     }
     let changes: Vec<BlockChange<'_>> = contents
         .iter()
@@ -311,15 +328,15 @@ fn patch(
     session.patch(namespace, key, &changes, Condition::Always)
 }
 
-/// The blocks that a patch changes, and their bytes; `None` takes one away.
-fn contents(intent: &Entry, writer: u16) -> Vec<(u8, Option<Vec<u8>>)> {
+/// The blocks that a patch changes, and their bytes; `None` deletes a block.
+fn contents(intent: &JournalEntry, writer: u16) -> Vec<(u8, Option<Vec<u8>>)> {
     let mut contents = Vec::new();
     for block in 0..BLOCKS {
         let mut bytes = None;
         match block_change(intent.mask, block) {
             Some(true) => {
                 let len = block_len(intent.seq, block);
-                let stamp = Stamp { key: intent.key, block, writer, seq: intent.seq, len };
+                let stamp = ContentStamp { key: intent.key, block, writer, seq: intent.seq, len };
                 stamp.fill(bytes.insert(Vec::new()));
             }
             Some(false) => {}
@@ -330,40 +347,40 @@ fn contents(intent: &Entry, writer: u16) -> Vec<(u8, Option<Vec<u8>>)> {
     contents
 }
 
-/// Chooses what fits the record as it is.
-fn choose(key: Key, is_there: bool, dice: &mut Dice) -> Order {
-    let percent = dice.below(100);
-    let (op, len) = match (key.space, is_there) {
-        (Space::Count, _) => (Op::Raise, 0),
-        (Space::Blocks, true) if percent < 10 => (Op::Delete, 0),
-        (Space::Blocks, _) => (Op::Patch, 0),
-        (Space::Hot, _) if percent < 15 => (Op::Delete, 0),
-        (Space::Hot, _) => (Op::Put, dice.size()),
-        (Space::Pair, _) => (Op::Put, 100),
-        (Space::Grow, false) => (Op::Put, dice.pick(300)),
-        (Space::Grow, true) if percent < 50 => (Op::Delete, 0),
-        (Space::Grow, true) => (Op::PutPresent, dice.pick(300)),
-        (Space::Own, false) if percent < 60 => (Op::Put, dice.size()),
-        (Space::Own, false) if percent < 95 => (Op::PutAbsent, dice.size()),
-        (Space::Own, false) => (Op::Delete, 0),
-        (Space::Own, true) => match percent {
-            0..=34 => (Op::Put, dice.size()),
-            35..=44 => (Op::PutPresent, dice.size()),
-            45..=54 => (Op::PutVersion, dice.size()),
-            55..=62 => (Op::PutValue, dice.size()),
-            63..=67 => (Op::PutStale, dice.size()),
-            68..=89 => (Op::Delete, 0),
-            _ => (Op::DeleteVersion, 0),
+/// Chooses a write that fits the record's state.
+fn choose(key: TortureKey, is_present: bool, rng: &mut Rng) -> PlannedWrite {
+    let draw = rng.u64(..100);
+    let (op, len) = match (key.space, is_present) {
+        (KeySpace::Count, _) => (WriteKind::Raise, 0),
+        (KeySpace::Blocks, true) if draw < 10 => (WriteKind::Delete, 0),
+        (KeySpace::Blocks, _) => (WriteKind::Patch, 0),
+        (KeySpace::Hot, _) if draw < 15 => (WriteKind::Delete, 0),
+        (KeySpace::Hot, _) => (WriteKind::Put, value_size(rng)),
+        (KeySpace::Pair, _) => (WriteKind::Put, 100),
+        (KeySpace::Grow, false) => (WriteKind::Put, rng.u32(..300)),
+        (KeySpace::Grow, true) if draw < 50 => (WriteKind::Delete, 0),
+        (KeySpace::Grow, true) => (WriteKind::PutPresent, rng.u32(..300)),
+        (KeySpace::Own, false) if draw < 60 => (WriteKind::Put, value_size(rng)),
+        (KeySpace::Own, false) if draw < 95 => (WriteKind::PutAbsent, value_size(rng)),
+        (KeySpace::Own, false) => (WriteKind::Delete, 0),
+        (KeySpace::Own, true) => match draw {
+            0..=34 => (WriteKind::Put, value_size(rng)),
+            35..=44 => (WriteKind::PutPresent, value_size(rng)),
+            45..=54 => (WriteKind::PutVersion, value_size(rng)),
+            55..=62 => (WriteKind::PutValue, value_size(rng)),
+            63..=67 => (WriteKind::PutStale, value_size(rng)),
+            68..=89 => (WriteKind::Delete, 0),
+            _ => (WriteKind::DeleteVersion, 0),
         },
     };
     let mut mask = 0;
-    if op == Op::Patch {
+    if op == WriteKind::Patch {
         for block in 0..BLOCKS {
             let odds = if block == 0 { 15 } else { 35 };
-            if dice.chance(odds) {
-                mask |= if dice.chance(25) { 2 } else { 1 } << (2 * block);
+            if percent(rng, odds) {
+                mask |= if percent(rng, 25) { 2 } else { 1 } << (2 * block);
             }
         }
     }
-    Order { op, key, len, mask }
+    PlannedWrite { op, key, len, mask }
 }

@@ -1,14 +1,14 @@
-//! A short run of `nearstate torture --node-kills`, and the proof that its judge can say no.
+//! A short run of `nearstate torture --node-kills`, and the proof that it detects violations.
 
-use nearstate_torture::served::plant::Plant;
-use nearstate_torture::served::run::{Options, run};
-use nearstate_torture::spawn::Starter;
+use nearstate_torture::node_kills::injected_fault::InjectedFault;
+use nearstate_torture::node_kills::run::{NodeKillOptions, run};
+use nearstate_torture::spawn::ChildCommand;
 
-/// More than enough for a planted fault: one of the first few shows it.
+/// More than enough for an injected fault: one of the first few kills shows it.
 const KILLS_UNTIL_FOUND: u64 = 100;
 
-fn options(name: &str, kills: u64, plant: Plant) -> Options {
-    Options {
+fn options(name: &str, kills: u64, injected_fault: InjectedFault) -> NodeKillOptions {
+    NodeKillOptions {
         kills,
         kills_per_check: 5,
         clients: 4,
@@ -17,19 +17,19 @@ fn options(name: &str, kills: u64, plant: Plant) -> Options {
         folder: format!("/dev/shm/nearstate-{name}-test-{}", std::process::id()).into(),
         seed: 1,
         pause_us_max: 100_000,
-        plant,
+        injected_fault,
     }
 }
 
-fn starter() -> Starter {
-    Starter(vec![env!("CARGO_BIN_EXE_nearstate").into(), "torture-child".into()])
+fn starter() -> ChildCommand {
+    ChildCommand(vec![env!("CARGO_BIN_EXE_nearstate").into(), "torture-child".into()])
 }
 
-/// Kills until the planted fault is found. Returns what is said of it.
-fn found(name: &str, plant: Plant) -> String {
-    let options = options(name, KILLS_UNTIL_FOUND, plant);
+/// Kills until the injected fault is detected. Returns the error.
+fn detect(name: &str, injected_fault: InjectedFault) -> String {
+    let options = options(name, KILLS_UNTIL_FOUND, injected_fault);
     match run(&options, &starter(), &mut |_| {}) {
-        Ok(totals) => panic!("nobody has found it: {}", totals.table()),
+        Ok(totals) => panic!("the fault was not detected: {}", totals.table()),
         Err(error) => {
             eprintln!("{error}");
             std::fs::remove_dir_all(&options.folder).unwrap_or_else(|e| panic!("{e}"));
@@ -39,24 +39,24 @@ fn found(name: &str, plant: Plant) -> String {
 }
 
 #[test]
-fn a_node_that_is_killed_under_clients_and_embedded_writers_loses_and_halves_nothing() {
-    let options = options("node-kills", 10, Plant::Nothing);
+fn a_node_killed_under_clients_and_embedded_writers_loses_and_splits_nothing() {
+    let options = options("node-kills", 10, InjectedFault::None);
     let totals = run(&options, &starter(), &mut |_| {}).unwrap_or_else(|error| panic!("{error}"));
     eprintln!("{}", totals.table());
     assert_eq!((totals.kills, totals.bytes_leaked), (10, 0));
-    assert!(totals.checks >= 2 && totals.told > 100 && totals.transactions > 10);
+    assert!(totals.checks >= 2 && totals.answered > 100 && totals.transactions > 10);
     assert!(totals.cut > 0 && totals.embedded_while_down >= 100);
     assert!(totals.records_by_socket > 100 && totals.records_by_session > 100);
 }
 
 #[test]
-fn an_answer_before_the_commit_is_found() {
-    let error = found("early", Plant::AnswerBeforeCommit);
-    assert!(error.contains("in flight leaves them"), "{error}");
+fn a_reply_before_the_commit_is_detected() {
+    let error = detect("early", InjectedFault::ReplyBeforeCommit);
+    assert!(error.contains("not the result of any prefix"), "{error}");
 }
 
 #[test]
-fn a_transaction_that_is_committed_piece_by_piece_is_found() {
-    let error = found("unbound", Plant::Unbound);
-    assert!(error.contains("in flight leaves them"), "{error}");
+fn a_transaction_that_is_split_is_detected() {
+    let error = detect("split", InjectedFault::SplitTransaction);
+    assert!(error.contains("not the result of any prefix"), "{error}");
 }

@@ -5,8 +5,10 @@ use crate::command_context::CommandContext;
 use crate::parse::Args;
 use crate::reply::Reply;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
+use nearstate_local_transport::LocalResource;
 use nearstate_model::Error;
-use nearstate_node::LocalResource;
+use nearstate_node::{DescriptorReply, LocalPeer};
+use nearstate_store::Region;
 
 /// `LOCAL REGION`. A client with the region can write every byte of it, regardless of ACL rules.
 pub(crate) fn region(
@@ -34,16 +36,26 @@ fn ask(ctx: &mut CommandContext<'_>, what: LocalResource) -> CommandResult {
     if ctx.txn.is_some() {
         return Err(ErrorReply::fixed("ERR LOCAL is not allowed between MULTI and EXEC"));
     }
-    ctx.connection.near = Some(what);
+    ctx.connection.local_request = Some(what);
     Ok(())
 }
 
-/// The reply that carries the descriptors.
-pub(crate) fn given(what: LocalResource) -> Vec<u8> {
-    nearstate_local_transport::response_line(what)
+/// Makes the reply that carries the resource.
+pub(crate) fn grant(
+    resource: LocalResource,
+    peer: &LocalPeer<'_>,
+    region: &Region,
+) -> Result<DescriptorReply, Error> {
+    match resource {
+        LocalResource::Region => {
+            let files = region.files()?;
+            peer.descriptors(vec![files.file, files.liveness])
+        }
+        LocalResource::Ring => peer.ring(),
+    }
 }
 
-/// The error reply.
-pub(crate) fn refused(why: &Error) -> String {
-    format!("ERR LOCAL: {why}")
+/// The error reply of a request that was not granted.
+pub(crate) fn error(error: &Error) -> String {
+    format!("ERR LOCAL: {error}")
 }

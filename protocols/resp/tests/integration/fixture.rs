@@ -100,10 +100,10 @@ impl TestClient {
             match received.next {
                 NextAction::Close => self.is_closed = true,
                 NextAction::Read | NextAction::Work => all.append(&mut self.poll_progress()),
-                NextAction::Near(what) => {
+                NextAction::SendDescriptors => {
                     // There is no node here that could give anything.
                     let why = Error::BadArgument { detail: "no node".to_owned() };
-                    self.handler.near(what, Some(&why), &mut all);
+                    assert!(self.handler.send_descriptors(Err(why), &mut all).is_none());
                 }
             }
             if received.bytes == 0 || self.is_closed || self.rest.is_empty() {
@@ -145,7 +145,9 @@ impl TestClient {
                     self.is_closed = true;
                     return all;
                 }
-                Poll::Ready(NextAction::Read | NextAction::Near(_)) | Poll::Pending => return all,
+                Poll::Ready(NextAction::Read | NextAction::SendDescriptors) | Poll::Pending => {
+                    return all;
+                }
             }
         }
     }

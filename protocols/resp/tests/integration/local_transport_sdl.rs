@@ -63,15 +63,27 @@ macro_rules! on_both_ways {
                 let node = super::TestNode::new();
                 super::promises::$promise(&mut *node.open(stringify!($way)));
             })*
-
-            #[test]
-            fn conditional_writes_of_two_instances_lose_nothing() {
-                let node = super::TestNode::new();
-                let open = || node.open(stringify!($way));
-                super::promises::conditional_writes_of_two_instances_lose_nothing(&open);
-            }
         }
     };
 }
 
 promises::with_every_promise!(on_both_ways);
+
+macro_rules! shared_on_both_ways {
+    ($($promise:ident)*) => {
+        shared_on_both_ways!(@ region_shared, region: $($promise)*);
+        shared_on_both_ways!(@ ring_shared, ring: $($promise)*);
+    };
+    (@ $module:ident, $way:ident: $($promise:ident)*) => {
+        mod $module {
+            $(#[test]
+            fn $promise() {
+                let node = super::TestNode::new();
+                let open = || node.open(stringify!($way));
+                super::promises::$promise(&open);
+            })*
+        }
+    };
+}
+
+promises::with_every_shared_promise!(shared_on_both_ways);

@@ -1,51 +1,51 @@
-//! Random commands to the node and to Debian's Redis: every reply is the same, byte for byte, but
-//! for the list in `leeway.rs`.
+//! Random commands to the node and to Debian's Redis: every reply is the same, byte for byte, apart
+//! from the list in `known_differences.rs`.
 //!
-//! One test says the same commands in every run, the other ones by chance: `NEARSTATE_SEED` repeats
-//! those of a run that failed, and `NEARSTATE_SEQUENCES` says how many sequences of them.
+//! One test sends the same commands in every run, the other random ones. `NEARSTATE_SEED` repeats
+//! the commands of a failed run, and `NEARSTATE_SEQUENCES` sets the number of sequences.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 use std::env;
 use std::hash::BuildHasher as _;
 
-use nearstate_clients::differential::{Difference, Pair, compare, shorten};
-use nearstate_clients::forms::{HASHES, KEYS, SELDOM, SETS, STRINGS, WALKS};
-use nearstate_clients::programs::Server;
+use nearstate_clients::command_forms::{HASHES, ITERATIONS, KEYS, RARE, SETS, STRINGS};
+use nearstate_clients::differential::{ReplyDifference, ServerPair, compare, shorten};
+use nearstate_clients::programs::TestServer;
 use nearstate_clients::sequence::sequence;
 use nearstate_resp::command::CommandGroup;
 use nearstate_resp::table::TABLE;
 
-/// Commands by chance in one sequence, before the look at what they left.
+/// Random commands of one sequence, before all records are read.
 const LENGTH: usize = 180;
 
 /// A quarter of a million commands, half of them in each version of the protocol.
 const SEQUENCES: u64 = 1000;
 
-/// The least that a test has compared.
+/// Commands that a test compares at least.
 const COMMANDS_MIN: usize = 200_000;
 
-/// How many differences are shown; after as many there is no point in looking for more.
+/// Differences that are printed. The test ends when it has found as many.
 const SHOWN_MAX: usize = 25;
 
 #[test]
-fn every_reply_is_the_one_that_redis_gives() {
-    every_reply_is_the_same(1, SEQUENCES);
+fn every_reply_is_the_same_as_from_redis() {
+    compare_sequences(1, SEQUENCES);
 }
 
 #[test]
-fn so_it_is_for_commands_that_nobody_has_said_before() {
+fn every_reply_to_commands_of_a_new_seed_is_the_same_as_from_redis() {
     let setting = |name: &str| env::var(name).ok().and_then(|value| value.parse().ok());
-    let chance = RandomState::new().hash_one(std::process::id());
-    let seed = setting("NEARSTATE_SEED").unwrap_or(chance);
-    every_reply_is_the_same(seed, setting("NEARSTATE_SEQUENCES").unwrap_or(SEQUENCES));
+    let random = RandomState::new().hash_one(std::process::id());
+    let seed = setting("NEARSTATE_SEED").unwrap_or(random);
+    compare_sequences(seed, setting("NEARSTATE_SEQUENCES").unwrap_or(SEQUENCES));
 }
 
-/// What is said of transactions has no forms.
-const OF_TRANSACTIONS: [&str; 5] = ["multi", "exec", "discard", "watch", "unwatch"];
+/// The sequences send these without a form.
+const TXN_COMMANDS: [&str; 5] = ["multi", "exec", "discard", "watch", "unwatch"];
 
 #[test]
-fn no_command_is_forgotten() {
+fn every_command_of_the_table_is_compared() {
     let groups = [
         CommandGroup::Strings,
         CommandGroup::Hashes,
@@ -53,46 +53,47 @@ fn no_command_is_forgotten() {
         CommandGroup::Keys,
         CommandGroup::Transactions,
     ];
-    let forms = [STRINGS, HASHES, SETS, KEYS, SELDOM, WALKS].concat();
-    let is_said = |name: &str| {
+    let forms = [STRINGS, HASHES, SETS, KEYS, RARE, ITERATIONS].concat();
+    let is_compared = |name: &str| {
         forms.iter().any(|(form, _)| form.eq_ignore_ascii_case(name))
-            || OF_TRANSACTIONS.contains(&name)
+            || TXN_COMMANDS.contains(&name)
     };
-    let forgotten: Vec<&str> = TABLE
+    let missing: Vec<&str> = TABLE
         .commands()
         .iter()
         .filter(|command| groups.contains(&command.group))
         .map(|command| command.name_and_subcommand().0)
-        .filter(|name| !is_said(name))
+        .filter(|name| !is_compared(name))
         .collect();
-    assert!(forgotten.is_empty(), "put forms of these into forms.rs: {forgotten:?}");
+    assert!(missing.is_empty(), "add forms of these to command_forms.rs: {missing:?}");
 }
 
-fn every_reply_is_the_same(seed: u64, sequences: u64) {
+fn compare_sequences(seed: u64, sequences: u64) {
     println!("NEARSTATE_SEED={seed} repeats this run");
-    let redis = Server::redis(&[]).unwrap_or_else(|why| panic!("{why}"));
-    let node = Server::node(&[]).unwrap_or_else(|why| panic!("{why}"));
-    let pair = Pair { redis: redis.address, ours: node.address };
-    let mut found: BTreeMap<String, Difference> = BTreeMap::new();
+    let redis = TestServer::redis(&[]).unwrap_or_else(|error| panic!("{error}"));
+    let node = TestServer::node(&[]).unwrap_or_else(|error| panic!("{error}"));
+    let pair = ServerPair { redis: redis.address, node: node.address };
+    let mut differences: BTreeMap<String, ReplyDifference> = BTreeMap::new();
     let mut commands = 0;
     for number in 0..sequences {
         let steps = sequence(seed, number, LENGTH);
         let protocol = if number % 2 == 0 { 2 } else { 3 };
-        let difference = compare(pair, &steps, protocol).unwrap_or_else(|why| panic!("{why}"));
+        let difference = compare(pair, &steps, protocol).unwrap_or_else(|error| panic!("{error}"));
         commands += difference.as_ref().map_or(steps.len(), |difference| difference.steps.len());
         if let Some(difference) = difference {
-            let shorter = shorten(pair, difference).unwrap_or_else(|why| panic!("{why}"));
-            let key = format!("{} {}", shorter.command(), shorter.ours.head.escape_ascii());
-            found.entry(key).or_insert(shorter);
+            let shorter = shorten(pair, difference).unwrap_or_else(|error| panic!("{error}"));
+            let reply: String = shorter.node.to_string().chars().take(40).collect();
+            let key = format!("{} {reply}", shorter.command());
+            differences.entry(key).or_insert(shorter);
         }
-        if found.len() >= SHOWN_MAX {
+        if differences.len() >= SHOWN_MAX {
             break;
         }
     }
-    for difference in found.values() {
+    for difference in differences.values() {
         println!("{difference}");
     }
-    println!("{commands} commands compared, {} differences", found.len());
-    assert!(found.is_empty(), "NEARSTATE_SEED={seed}: the replies above differ");
+    println!("{commands} commands compared, {} differences", differences.len());
+    assert!(differences.is_empty(), "NEARSTATE_SEED={seed}: the replies above differ");
     assert!(commands >= COMMANDS_MIN || sequences < SEQUENCES, "only {commands} commands");
 }

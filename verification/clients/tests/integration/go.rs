@@ -4,26 +4,26 @@
 use std::path::Path;
 use std::process::Command;
 
-use nearstate_clients::programs::{Server, root, told};
+use nearstate_clients::programs::{TestServer, output_of, root};
 
-/// Tests of the Go programs, their parts not counted.
+/// Tests of the Go programs, without subtests.
 const TESTS: usize = 14;
 
 #[test]
 fn go_clients_work() {
-    let node = Server::node(&[]).unwrap_or_else(|why| panic!("{why}"));
-    // Where its own installer puts it, if it is on no path.
+    let node = TestServer::node(&[]).unwrap_or_else(|error| panic!("{error}"));
+    // The folder of Go's own installer, if go is not on the PATH.
     let installed = Path::new("/usr/local/go/bin/go");
     let go = if installed.is_file() { installed } else { Path::new("go") };
     let mut test = Command::new(go);
-    // One after the other: each begins with a node without records.
+    // One after the other: each test starts with an empty node.
     test.args(["test", "-count=1", "-parallel=1", "-v", "./..."]);
     test.env("GOTOOLCHAIN", "local").env("GOFLAGS", "-mod=readonly");
     test.env("NEARSTATE_HOST", node.address.ip().to_string());
     test.env("NEARSTATE_PORT", node.address.port().to_string());
-    let said = told(test.current_dir(root().join("verification/clients/go")))
-        .unwrap_or_else(|why| panic!("the modules come from Go's proxy, in reach once: {why}"));
-    println!("{said}");
-    let passed = said.lines().filter(|line| line.starts_with("--- PASS: ")).count();
-    assert_eq!(passed, TESTS, "{said}");
+    let output = output_of(test.current_dir(root().join("verification/clients/go")))
+        .unwrap_or_else(|error| panic!("Go's module proxy must be reachable once: {error}"));
+    println!("{output}");
+    let passed = output.lines().filter(|line| line.starts_with("--- PASS: ")).count();
+    assert_eq!(passed, TESTS, "{output}");
 }

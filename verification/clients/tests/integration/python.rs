@@ -1,24 +1,24 @@
-//! `ricsdl` as O-RAN pins it, and today's redis-py, against the node.
+//! `ricsdl` with the packages that O-RAN pins, and current redis-py, against the node.
 
-use nearstate_clients::programs::Server;
+use nearstate_clients::programs::TestServer;
 use nearstate_clients::python::{count, run};
 
-/// Lets a script use a node, in which so many tests must have run well.
-fn every_call_is_answered(script: &str, list: &str, tests: usize) {
-    let node = Server::node(&[]).unwrap_or_else(|why| panic!("{why}"));
-    let said = run(script, list, &node).unwrap_or_else(|why| panic!("{why}"));
-    println!("{said}");
-    assert_eq!(count(&said), Some(tests), "{said}");
+/// Runs a script with a node. The number of its tests that pass is `tests`.
+fn run_script(script: &str, list: &str, tests: usize) {
+    let node = TestServer::node(&[]).unwrap_or_else(|error| panic!("{error}"));
+    let output = run(script, list, &node).unwrap_or_else(|error| panic!("{error}"));
+    println!("{output}");
+    assert_eq!(count(&output), Some(tests), "{output}");
 }
 
 #[test]
-fn ricsdl_works_directly_and_by_sentinel() {
-    every_call_is_answered("ricsdl_calls.py", "ricsdl", 31);
+fn ricsdl_works_directly_and_through_sentinel() {
+    run_script("ricsdl_calls.py", "ricsdl", 31);
 }
 
 #[test]
 fn redis_py_works_in_both_versions_of_the_protocol() {
-    every_call_is_answered("redis_py_calls.py", "redis", 31);
+    run_script("redis_py_calls.py", "redis", 31);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! The block table of a record, and a record's children: any bytes, put into a region with sums
-//! that that fit, are read, patched and verified without a panic.
+//! The block table of a record and its children: any bytes, written into a region with a correct
+//! checksum, are read, patched and checked without a panic.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -12,14 +12,15 @@ use proptest::test_runner::TestRunner;
 const CASES: u32 = 3000;
 const KEY: &[u8] = b"k";
 
-/// What stands in a record's body where the store expects children and a block table.
+/// The part of a record's body where the store expects children and a block table.
 #[derive(Clone, Debug)]
 struct Body {
     children: Vec<u64>,
     table: Vec<u8>,
 }
 
-/// An entry of a table as the format has it: bytes of the name, place, child, bytes of the block.
+/// An entry of a table in the region format: length of the name, location, child, length of the
+/// block.
 fn entry() -> impl Strategy<Value = (u8, u8, u16, u32)> {
     (
         prop_oneof![0..6_u8, any::<u8>()],
@@ -29,9 +30,9 @@ fn entry() -> impl Strategy<Value = (u8, u8, u16, u32)> {
     )
 }
 
-/// Tables that are nearly right, and bytes that are nothing.
+/// Nearly valid tables, and random bytes.
 fn body() -> impl Strategy<Value = Body> {
-    let nearly = (
+    let nearly_valid = (
         prop::collection::vec(entry(), 0..6),
         prop_oneof![3 => Just(None), 1 => any::<u32>().prop_map(Some)],
         prop::collection::vec(prop_oneof![b'a'..=b'e', any::<u8>()], 0..200),
@@ -47,19 +48,19 @@ fn body() -> impl Strategy<Value = Body> {
             table.extend(rest);
             table
         });
-    let nothing = prop::collection::vec(any::<u8>(), 0..300);
+    let random = prop::collection::vec(any::<u8>(), 0..300);
     let child = prop_oneof![
         any::<u64>(),
         (0..1_u64 << 21).prop_map(|unit| unit * 64),
         (0..1024_u64).prop_map(|unit| nearstate_memory::layout::HEAP + unit * 64),
         (0..128_u64).prop_map(|less| u64::MAX - less),
     ];
-    (prop::collection::vec(child, 0..4), prop_oneof![3 => nearly, 1 => nothing])
+    (prop::collection::vec(child, 0..4), prop_oneof![3 => nearly_valid, 1 => random])
         .prop_map(|(children, table)| Body { children, table })
 }
 
 #[test]
-fn any_block_table_is_read_patched_and_verified() {
+fn any_block_table_is_read_patched_and_checked() {
     let base = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
     let dir = tempfile::tempdir_in(base).expect("a folder");
     let cases = ProptestConfig::default().cases.max(CASES);
@@ -68,23 +69,23 @@ fn any_block_table_is_read_patched_and_verified() {
     let number = Cell::new(0_u32);
     TestRunner::new(config)
         .run(&body(), |body| {
-            // A damaged record leaves damage: each case has a region of its own.
+            // A damaged record can damage its region: each case has a region of its own.
             number.set(number.get() + 1);
             let path = dir.path().join(number.get().to_string());
             let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
             let region = Region::create(&path, &options).expect("a region");
             put_raw(&path, &region, &body);
-            patched.set(patched.get() + u32::from(use_it(&region)));
+            patched.set(patched.get() + u32::from(use_record(&region)));
             drop(region);
             drop(check(&path));
             std::fs::remove_file(&path).expect("the file");
             Ok(())
         })
         .expect("a block table");
-    assert!(patched.get() > 0, "the generator never met a table that can be patched");
+    assert!(patched.get() > 0, "no generated table could be patched");
 }
 
-/// Publishes a record with any body, as a writer with other ideas of the format would.
+/// Publishes a record with any body, as a writer of another format would.
 fn put_raw(path: &Path, region: &Region, body: &Body) {
     let schema = Schema { kind: nearstate_store::Kind::Blocks, ..Schema::default() };
     let session = region.session().expect("a session");
@@ -111,8 +112,8 @@ fn put_raw(path: &Path, region: &Region, body: &Body) {
         .expect("a record");
 }
 
-/// Reads, patches and deletes. True if the table could be patched.
-fn use_it(region: &Region) -> bool {
+/// Reads, patches and deletes the record. True if the table could be patched.
+fn use_record(region: &Region) -> bool {
     let schema = Schema { kind: nearstate_store::Kind::Blocks, ..Schema::default() };
     let session = region.session().expect("a session");
     let Ok(ns) = session.namespace("blocks", &schema) else { return false };

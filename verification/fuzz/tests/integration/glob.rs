@@ -1,4 +1,4 @@
-//! Globs: any pattern over any text ends, and says what a plain recursive matcher says.
+//! Glob patterns: matching always terminates and agrees with a plain recursive matcher.
 
 use nearstate_store::glob::matches;
 use proptest::prelude::*;
@@ -10,20 +10,21 @@ fn config() -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 
-/// The same rules as slowly and plainly as they can be said.
-fn plainly(pattern: &[u8], text: &[u8]) -> bool {
+/// The same rules in the plainest form, without regard to time.
+fn matches_recursively(pattern: &[u8], text: &[u8]) -> bool {
     match (pattern, text) {
         ([], []) => true,
         ([b'*', rest @ ..], _) => {
-            plainly(rest, text) || matches!(text, [_, left @ ..] if plainly(pattern, left))
+            matches_recursively(rest, text)
+                || matches!(text, [_, left @ ..] if matches_recursively(pattern, left))
         }
-        ([b'?', rest @ ..], [_, left @ ..]) => plainly(rest, left),
+        ([b'?', rest @ ..], [_, left @ ..]) => matches_recursively(rest, left),
         ([b'[', rest @ ..], [byte, left @ ..]) => {
             let (is_in, rest) = class(rest, *byte);
-            is_in && plainly(rest, left)
+            is_in && matches_recursively(rest, left)
         }
         ([b'\\', literal, rest @ ..] | [literal, rest @ ..], [byte, left @ ..]) => {
-            literal == byte && plainly(rest, left)
+            literal == byte && matches_recursively(rest, left)
         }
         _ => false,
     }
@@ -49,8 +50,8 @@ fn class(pattern: &[u8], byte: u8) -> (bool, &[u8]) {
     }
 }
 
-/// Bytes that mean something in a pattern, and few others, so that they meet.
-fn telling(most: usize) -> impl Strategy<Value = Vec<u8>> {
+/// Bytes that are special in a pattern, and few others, so that they collide.
+fn special_bytes(most: usize) -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(prop::sample::select(b"**?[]^-\\abcd\x00\xff".to_vec()), 0..most)
 }
 
@@ -58,12 +59,14 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn a_glob_says_what_a_plain_matcher_says(pattern in telling(12), text in telling(10)) {
-        prop_assert_eq!(matches(&pattern, &text), plainly(&pattern, &text));
+    fn a_glob_agrees_with_a_recursive_matcher(
+        pattern in special_bytes(12), text in special_bytes(10)
+    ) {
+        prop_assert_eq!(matches(&pattern, &text), matches_recursively(&pattern, &text));
     }
 
     #[test]
-    fn any_bytes_end(
+    fn matching_any_bytes_terminates(
         pattern in prop::collection::vec(any::<u8>(), 0..80),
         text in prop::collection::vec(any::<u8>(), 0..80)
     ) {

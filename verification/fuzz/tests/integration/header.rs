@@ -1,4 +1,4 @@
-//! A region's header: judged alone, and in a file that is attached and verified.
+//! A region's header: validated alone, and in a file that is attached and checked.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -12,10 +12,10 @@ use proptest::sample::Index;
 use xxhash_rust::xxh3::xxh3_64;
 
 const PAGE: usize = 4096;
-/// What the checksum covers, and where it stands.
+/// The bytes that the checksum covers, and its offset.
 const SUMMED: usize = 120;
 
-/// Cases of what needs no file, and of what does.
+/// Cases of tests without and with a file.
 const CASES: u32 = 20_000;
 const CASES_WITH_A_FILE: u32 = 1500;
 
@@ -32,7 +32,7 @@ struct Made {
     page: Vec<u8>,
 }
 
-/// A region with a record in it, nobody attached.
+/// A region with one record, not attached by any process.
 fn made(pin: PinMode) -> Made {
     let base = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
     let dir = tempfile::tempdir_in(base).expect("a folder");
@@ -49,7 +49,7 @@ fn made(pin: PinMode) -> Made {
     Made { _dir: dir, path, file, page }
 }
 
-/// A change of a page: some bytes from a place on.
+/// A change of a page: bytes at an offset.
 type Change = (Index, Vec<u8>);
 
 fn apply(page: &mut [u8], changes: &[Change]) {
@@ -61,7 +61,7 @@ fn apply(page: &mut [u8], changes: &[Change]) {
     }
 }
 
-fn mend(page: &mut [u8]) {
+fn correct_checksum(page: &mut [u8]) {
     let sum = page.get(..SUMMED).map(xxh3_64).unwrap_or_default();
     apply_at(page, SUMMED, &sum.to_le_bytes());
 }
@@ -72,7 +72,7 @@ fn apply_at(page: &mut [u8], at: usize, bytes: &[u8]) {
     }
 }
 
-/// Changes of the part that the checksum covers; words of interest are hit often.
+/// Changes of the bytes that the checksum covers; special values are frequent.
 fn changes() -> impl Strategy<Value = Vec<(usize, Vec<u8>)>> {
     let word = prop_oneof![
         Just(0_u64),
@@ -89,8 +89,8 @@ fn changes() -> impl Strategy<Value = Vec<(usize, Vec<u8>)>> {
     prop::collection::vec(prop_oneof![2 => whole, 1 => some], 1..4)
 }
 
-/// What any page that is taken for a header must fulfil, whoever wrote it.
-fn sound(page: &[u8]) -> Result<(), TestCaseError> {
+/// Properties of any page that is accepted as a header.
+fn check_header(page: &[u8]) -> Result<(), TestCaseError> {
     match validate_superblock(page) {
         Ok(head) => {
             prop_assert!(head.length >= HEAP + (64 << 20) && head.length.is_multiple_of(4096));
@@ -98,7 +98,7 @@ fn sound(page: &[u8]) -> Result<(), TestCaseError> {
             let format = page.get(8..12).unwrap_or_default();
             prop_assert_eq!(format, FORMAT.to_le_bytes());
         }
-        // A message says what to do, and does not repeat what a stranger wrote.
+        // The message says what to do, and does not repeat untrusted bytes.
         Err(text) => {
             prop_assert!(
                 ["give the path", "newer build", "older build", "restore the file", "truncated"]
@@ -116,12 +116,12 @@ proptest! {
     #![proptest_config(config(CASES))]
 
     #[test]
-    fn any_page_is_judged(bytes in prop::collection::vec(any::<u8>(), 0..PAGE + 10)) {
-        sound(&bytes)?;
+    fn any_page_is_accepted_or_rejected(bytes in prop::collection::vec(any::<u8>(), 0..PAGE + 10)) {
+        check_header(&bytes)?;
     }
 
     #[test]
-    fn any_page_with_magic_and_checksum_is_judged(
+    fn any_page_with_magic_and_checksum_is_accepted_or_rejected(
         bytes in prop::collection::vec(any::<u8>(), PAGE), is_format_known in any::<bool>()
     ) {
         let mut page = bytes;
@@ -129,13 +129,13 @@ proptest! {
         if is_format_known {
             apply_at(&mut page, 8, &FORMAT.to_le_bytes());
         }
-        mend(&mut page);
-        sound(&page)?;
+        correct_checksum(&mut page);
+        check_header(&page)?;
     }
 }
 
 #[test]
-fn a_changed_header_is_refused_unless_its_checksum_fits() {
+fn a_changed_header_is_rejected_unless_its_checksum_is_correct() {
     let valid = made(PinMode::Auto).page;
     assert!(validate_superblock(&valid).is_ok());
     let mut runner = proptest::test_runner::TestRunner::new(config(CASES));
@@ -143,30 +143,30 @@ fn a_changed_header_is_refused_unless_its_checksum_fits() {
         .run(&changes(), |changes| {
             let mut page = valid.clone();
             for (at, bytes) in &changes {
-                // The checksum itself stays.
+                // The checksum itself is not changed.
                 let room = SUMMED - at;
                 apply_at(&mut page, *at, bytes.get(..room).unwrap_or(bytes));
             }
             if page != valid {
-                prop_assert!(validate_superblock(&page).is_err(), "a changed page was taken");
+                prop_assert!(validate_superblock(&page).is_err(), "a changed page was accepted");
             }
-            mend(&mut page);
-            sound(&page)
+            correct_checksum(&mut page);
+            check_header(&page)
         })
         .expect("the header");
-    // The generator reaches what is valid: another seed, id or time is as good.
+    // The generator also produces valid headers: any seed, id and time is valid.
     runner
         .run(&(32..40_usize, any::<u8>()), |(at, byte)| {
             let mut page = valid.clone();
             apply_at(&mut page, at, &[byte]);
-            mend(&mut page);
+            correct_checksum(&mut page);
             prop_assert!(validate_superblock(&page).is_ok());
             Ok(())
         })
         .expect("another seed");
 }
 
-/// A file whose header was changed is attached, used and verified, or refused in words.
+/// A file with a changed header is attached, used and checked, or rejected with a message.
 #[test]
 fn a_file_with_a_changed_header_never_ends_a_process() {
     for pin in [PinMode::Auto, PinMode::Fenced] {
@@ -178,18 +178,18 @@ fn a_file_with_a_changed_header_never_ends_a_process() {
         );
         let mut runner = proptest::test_runner::TestRunner::new(config(CASES_WITH_A_FILE));
         runner
-            .run(&strategy, |(static_part, anywhere, is_mended)| {
+            .run(&strategy, |(static_part, anywhere, is_corrected)| {
                 let mut page = made.page.clone();
                 apply(&mut page, &anywhere);
                 for (at, bytes) in &static_part {
                     apply_at(&mut page, *at, bytes);
                 }
-                if is_mended {
+                if is_corrected {
                     apply_at(&mut page, 0, b"NEARSTAT");
-                    mend(&mut page);
+                    correct_checksum(&mut page);
                 }
                 made.file.write_all_at(&page, 0).expect("a write");
-                live_with(&made.path)?;
+                use_file(&made.path)?;
                 made.file.write_all_at(&made.page, 0).expect("a write");
                 Ok(())
             })
@@ -197,7 +197,7 @@ fn a_file_with_a_changed_header_never_ends_a_process() {
     }
 }
 
-fn live_with(path: &Path) -> Result<(), TestCaseError> {
+fn use_file(path: &Path) -> Result<(), TestCaseError> {
     if let Ok(region) = Region::attach(path)
         && let Ok(session) = region.session()
     {

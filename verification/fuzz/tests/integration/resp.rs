@@ -1,5 +1,5 @@
-//! Requests of Redis' wire: any bytes, cut anywhere, are read without a panic, in bounded memory,
-//! and to the same end as in one piece.
+//! Requests of Redis' protocol: any bytes, split anywhere, are parsed without a panic, in bounded
+//! memory, and with the same result as in one piece.
 
 #![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
 
@@ -10,26 +10,27 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use std::cell::Cell;
 
-/// Streams of one test run. Small ones: what goes wrong, goes wrong within some requests.
-const STREAMS: u32 = 1_000_000;
+/// Streams of one test run. They are small: an error shows within a few requests.
+const STREAMS: u32 = 300_000;
 
-/// The largest request that the parsers of harmed streams take: so small that it is met often.
+/// The request limit of the parsers of mutated streams: so small that it is often reached.
 const REQUEST_BYTES: usize = 48;
 
-/// What came out of a stream: each request's arguments, and why it ended, if it broke.
+/// The result of a stream: each request's arguments, and the protocol error that ended it, if any.
 #[derive(Debug, PartialEq, Eq, Default)]
-struct Read {
+struct ParsedStream {
     requests: Vec<Vec<Vec<u8>>>,
     taken: usize,
     broken: Option<String>,
 }
 
-/// Reads as a connection does: a buffer grows by pieces, whole requests leave it at the front.
-fn read(stream: &[u8], cuts: &[usize], request_bytes: usize) -> Read {
+/// Parses as a connection does: a buffer grows by pieces, and complete requests are removed from its
+/// front.
+fn read(stream: &[u8], cuts: &[usize], request_bytes: usize) -> ParsedStream {
     let mut parser = RequestParser::new(request_bytes);
-    // Half of the streams are those of strangers.
+    // Half of the streams are those of unauthenticated clients.
     parser.set_unauthenticated(stream.len() % 2 == 1);
-    let mut read = Read::default();
+    let mut read = ParsedStream::default();
     for end in cuts.iter().copied().chain([stream.len()]) {
         loop {
             let input = &stream[read.taken..end];
@@ -41,8 +42,7 @@ fn read(stream: &[u8], cuts: &[usize], request_bytes: usize) -> Read {
                 }
                 ParseResult::Incomplete { needed } => {
                     assert!(needed > 0);
-                    // Nobody is asked to keep more than a request at its largest and a header, or
-                    // a line.
+                    // No more is buffered than the largest request and a header, or a line.
                     let is_array = input.first() == Some(&b'*');
                     let most = if is_array { request_bytes + 24 } else { INLINE_BYTES_MAX + 1 };
                     assert!(input.len() + needed <= most, "{} and {needed}", input.len());
@@ -62,7 +62,7 @@ fn read(stream: &[u8], cuts: &[usize], request_bytes: usize) -> Read {
 fn request() -> impl Strategy<Value = Vec<u8>> {
     let word = prop::collection::vec(any::<u8>(), 0..12);
     let array = prop::collection::vec(word, 0..5).prop_map(|words| array(&words));
-    let line = prop::collection::vec(telling(), 0..24).prop_map(|mut line| {
+    let line = prop::collection::vec(special_byte(), 0..24).prop_map(|mut line| {
         line.extend_from_slice(b"\r\n");
         line
     });
@@ -83,7 +83,7 @@ fn names() -> Vec<&'static str> {
     TABLE.commands().iter().map(|command| command.name).collect()
 }
 
-/// Words that mean something to commands.
+/// Arguments that are special to commands.
 fn word() -> impl Strategy<Value = Vec<u8>> {
     let meant = ["{a},k", "{a},*", "{b},k", "*", "match", "c", "0", "1", "2", "-1", "99999999999"];
     prop_oneof![
@@ -92,68 +92,77 @@ fn word() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Bytes that mean something on this wire, and few others.
-fn telling() -> impl Strategy<Value = u8> {
+/// Bytes that are special in the protocol, and few others.
+fn special_byte() -> impl Strategy<Value = u8> {
     prop::sample::select(b"*$-+0123456789\r\n\"'\\xg \0\xff".to_vec())
 }
 
-/// One thing that happens to a stream on its way.
+/// One mutation of a stream.
 #[derive(Clone, Debug)]
-enum Harm {
-    Replaced(prop::sample::Index, u8),
-    PutIn(prop::sample::Index, u8),
-    LeftOut(prop::sample::Index),
-    CutOff(prop::sample::Index),
+enum StreamMutation {
+    Replace(prop::sample::Index, u8),
+    Insert(prop::sample::Index, u8),
+    Remove(prop::sample::Index),
+    Truncate(prop::sample::Index),
 }
 
-fn harm() -> impl Strategy<Value = Harm> {
+fn mutation() -> impl Strategy<Value = StreamMutation> {
     let place = any::<prop::sample::Index>;
     prop_oneof![
-        (place(), telling()).prop_map(|(at, byte)| Harm::Replaced(at, byte)),
-        (place(), telling()).prop_map(|(at, byte)| Harm::PutIn(at, byte)),
-        place().prop_map(Harm::LeftOut),
-        place().prop_map(Harm::CutOff),
+        (place(), special_byte()).prop_map(|(at, byte)| StreamMutation::Replace(at, byte)),
+        (place(), special_byte()).prop_map(|(at, byte)| StreamMutation::Insert(at, byte)),
+        place().prop_map(StreamMutation::Remove),
+        place().prop_map(StreamMutation::Truncate),
     ]
 }
 
-fn harmed(mut stream: Vec<u8>, harms: &[Harm]) -> Vec<u8> {
-    for harm in harms {
+fn mutated(mut stream: Vec<u8>, mutations: &[StreamMutation]) -> Vec<u8> {
+    for mutation in mutations {
         if stream.is_empty() {
             break;
         }
         let length = stream.len();
-        match harm {
-            Harm::Replaced(at, byte) => stream[at.index(length)] = *byte,
-            Harm::PutIn(at, byte) => stream.insert(at.index(length), *byte),
-            Harm::LeftOut(at) => drop(stream.remove(at.index(length))),
-            Harm::CutOff(at) => stream.truncate(at.index(length)),
+        match mutation {
+            StreamMutation::Replace(at, byte) => stream[at.index(length)] = *byte,
+            StreamMutation::Insert(at, byte) => stream.insert(at.index(length), *byte),
+            StreamMutation::Remove(at) => drop(stream.remove(at.index(length))),
+            StreamMutation::Truncate(at) => stream.truncate(at.index(length)),
         }
     }
     stream
 }
 
-/// Where a stream is cut, in ascending order.
+/// Where a stream is split, in ascending order.
 fn cuts(places: &[prop::sample::Index], length: usize) -> Vec<usize> {
     let mut cuts: Vec<usize> = places.iter().map(|place| place.index(length + 1)).collect();
     cuts.sort_unstable();
     cuts
 }
 
+/// `PROPTEST_CASES` may ask for more streams.
+fn stream_count() -> u32 {
+    Config::default().cases.max(STREAMS)
+}
+
 /// The same streams in every run.
 fn runner() -> TestRunner {
-    let config = Config { cases: STREAMS, failure_persistence: None, ..Config::default() };
+    let config = Config {
+        cases: Config::default().cases.max(STREAMS),
+        failure_persistence: None,
+        ..Config::default()
+    };
     TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::XorShift))
 }
 
 #[test]
-fn harmed_streams_in_pieces_are_read_as_in_one_piece() {
+fn mutated_streams_in_pieces_are_parsed_as_in_one_piece() {
     let streams = prop::collection::vec(request(), 1..4);
-    let harms = prop::collection::vec(harm(), 0..4);
+    let mutations = prop::collection::vec(mutation(), 0..4);
     let places = prop::collection::vec(any::<prop::sample::Index>(), 0..4);
     let (broken, requests) = (Cell::new(0_u32), Cell::new(0_usize));
-    let judged = runner().run(&(streams, harms, places), |case| {
-        let (stream, harms, places) = case;
-        let stream = harmed(stream.concat(), &harms);
+    let result = runner().run(&(streams, mutations, places), |case| {
+        let (stream, mutations, places) = case;
+        let stream = mutated(stream.concat(), &mutations);
         let pieces = read(&stream, &cuts(&places, stream.len()), REQUEST_BYTES);
         let at_once = read(&stream, &[], REQUEST_BYTES);
         prop_assert_eq!(&pieces, &at_once);
@@ -161,29 +170,32 @@ fn harmed_streams_in_pieces_are_read_as_in_one_piece() {
         requests.set(requests.get() + at_once.requests.len());
         Ok(())
     });
-    assert!(judged.is_ok(), "{judged:?}");
-    // Streams that all break at once, or never, would prove little.
+    assert!(result.is_ok(), "{result:?}");
+    // Streams that all fail at once, or never, would prove little.
     let (broken, requests) = (broken.get(), requests.get());
-    assert!((STREAMS / 10..STREAMS / 10 * 9).contains(&broken), "{broken} of {STREAMS} broke");
-    assert!(requests > STREAMS as usize / 2, "{requests} requests came out");
+    assert!(
+        (stream_count() / 10..stream_count() / 10 * 9).contains(&broken),
+        "{broken} streams failed"
+    );
+    assert!(requests > stream_count() as usize / 2, "{requests} requests came out");
 }
 
 proptest! {
     #![proptest_config(Config { cases: 50_000, failure_persistence: None, ..Config::default() })]
 
     #[test]
-    fn what_was_written_comes_out(
+    fn encoded_requests_are_parsed_back(
         requests in prop::collection::vec(
             prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 1..6), 1..4),
         places in prop::collection::vec(any::<prop::sample::Index>(), 0..6)
     ) {
         let stream: Vec<u8> = requests.iter().flat_map(|words| array(words)).collect();
         let out = read(&stream, &cuts(&places, stream.len()), 1 << 10);
-        prop_assert_eq!(out, Read { requests, taken: stream.len(), broken: None });
+        prop_assert_eq!(out, ParsedStream { requests, taken: stream.len(), broken: None });
     }
 
     #[test]
-    fn any_words_are_asked_of_the_table_and_of_a_user(
+    fn any_arguments_are_checked_by_the_table_and_by_a_user(
         name in prop::sample::select(names()),
         words in prop::collection::vec(word(), 0..8)
     ) {

@@ -1,4 +1,4 @@
-//! The child of the tests: what `nearstate torture-child` is to `nearstate torture`.
+//! The child program of the tests, as `nearstate torture-child` is of `nearstate torture`.
 
 #![forbid(unsafe_code)]
 

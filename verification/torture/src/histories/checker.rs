@@ -1,5 +1,5 @@
-//! The checker: a small Go program around Porcupine (`verification/histories`), built when it is first
-//! needed, beside this program, and talked to over pipes.
+//! The checker: a small Go program that uses Porcupine (`verification/histories`). It is built when
+//! it is first needed, beside this program, and used over pipes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -7,42 +7,42 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::{env, fs};
 
 use super::history::History;
-use crate::dice::mix;
+use crate::rng::mix;
 
-/// What the checker is made of: part of this program, so that it can be built anywhere.
+/// The checker's sources: part of this program, so that it can be built anywhere.
 const SOURCES: [(&str, &str); 3] = [
     ("main.go", include_str!("../../../histories/main.go")),
     ("go.mod", include_str!("../../../histories/go.mod")),
     ("go.sum", include_str!("../../../histories/go.sum")),
 ];
 
-/// Milliseconds that one history may take. They take a few; one that is not decided is counted.
+/// Milliseconds that one history may take. Most take a few. Undecided histories are counted.
 const LIMIT_MS: u64 = 20_000;
 
-/// What the checker says of a history.
+/// The checker's result for a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ruling {
-    /// One order explains it.
+pub enum CheckerVerdict {
+    /// One order explains every result.
     Legal,
-    /// No order explains it.
+    /// No order explains every result.
     Illegal,
-    /// Not found out in time.
+    /// No decision within the time limit.
     Undecided,
 }
 
 /// A running checker.
 #[derive(Debug)]
-pub struct Checker {
+pub struct HistoryChecker {
     child: Child,
     questions: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
 }
 
-impl Checker {
-    /// Builds it if need be, and starts it.
+impl HistoryChecker {
+    /// Builds the checker if necessary, and starts it.
     ///
     /// # Errors
-    /// What is missing, in words.
+    /// What is missing.
     pub fn start() -> Result<Self, String> {
         let program = built()?;
         let mut command = Command::new(&program);
@@ -58,12 +58,12 @@ impl Checker {
         }
     }
 
-    /// Asks about one history. If it is illegal, `page` shows how far it can be ordered.
+    /// Checks one history. If it is illegal, `page` shows how far it can be ordered.
     ///
     /// # Errors
-    /// The checker's end, in words.
-    pub fn ask(&mut self, history: &History, page: &Path) -> Result<Ruling, String> {
-        let gone = |e: std::io::Error| format!("talking with the checker: {e}");
+    /// The checker has exited.
+    pub fn ask(&mut self, history: &History, page: &Path) -> Result<CheckerVerdict, String> {
+        let gone = |e: std::io::Error| format!("communication with the checker: {e}");
         let question = history.json(LIMIT_MS, &page.to_string_lossy());
         if let Some(questions) = &mut self.questions {
             questions.write_all(format!("{question}\n").as_bytes()).map_err(gone)?;
@@ -71,22 +71,22 @@ impl Checker {
         let mut line = String::new();
         self.answers.read_line(&mut line).map_err(gone)?;
         match line.trim_end().strip_prefix(&history.name).map(str::trim) {
-            Some("legal") => Ok(Ruling::Legal),
-            Some("illegal") => Ok(Ruling::Illegal),
-            Some("undecided") => Ok(Ruling::Undecided),
-            _ => Err(format!("the checker said {line:?} of {}", history.name)),
+            Some("legal") => Ok(CheckerVerdict::Legal),
+            Some("illegal") => Ok(CheckerVerdict::Illegal),
+            Some("undecided") => Ok(CheckerVerdict::Undecided),
+            _ => Err(format!("unexpected reply {line:?} of the checker for {}", history.name)),
         }
     }
 }
 
-impl Drop for Checker {
+impl Drop for HistoryChecker {
     fn drop(&mut self) {
         drop(self.questions.take());
         let _ = self.child.wait();
     }
 }
 
-/// The program, built from the sources that this one was built with.
+/// The program, built from the sources that this program contains.
 fn built() -> Result<PathBuf, String> {
     let print = SOURCES
         .iter()
@@ -103,7 +103,7 @@ fn built() -> Result<PathBuf, String> {
 }
 
 fn build(program: &Path) -> Result<(), String> {
-    // Two runs may build at once: each in a folder of its own, then one of them wins.
+    // Two runs may build at the same time: each in its own folder, and one of them wins.
     let folder = program.with_extension(std::process::id().to_string());
     fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let built = build_in(&folder, program);
@@ -124,14 +124,17 @@ fn build_in(folder: &Path, program: &Path) -> Result<(), String> {
         .output()
         .map_err(|e| format!("starting go: {e}"))?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("go could not build the checker of histories: {}", said.trim()));
+        let error_output = String::from_utf8_lossy(&output.stderr);
+        return Err(format!(
+            "go could not build the checker of histories: {}",
+            error_output.trim()
+        ));
     }
     let from = folder.join("checker");
     fs::rename(&from, program).map_err(|e| format!("{}: {e}", program.display()))
 }
 
-/// The go tool: on the path, or where its own installer puts it.
+/// The go tool: on the PATH, or in the folder of its own installer.
 fn go() -> Result<PathBuf, String> {
     let path = env::var_os("PATH").unwrap_or_default();
     let places = env::split_paths(&path).chain([PathBuf::from("/usr/local/go/bin")]);

@@ -1,75 +1,75 @@
-//! What a process writes down of its operations, line by line, and the history that comes of it.
+//! The file in which a process records its operations, line by line, and the history made of it.
 //!
 //! ```text
-//! R N                                process N of a player begins; what is before may be cut
-//! w OP CALL K=V .. | K:=V/P ..       about to write this, having read that
-//! d OP RETURN [K=V ..]               it is done; what it saw beside what stands above
-//! n OP RETURN [K=V ..]               nothing was written; what was read stands
+//! R N                                a process begins; the line before may be cut short
+//! w OP CALL K=V .. | K:=V/P ..       is about to write this, after these reads
+//! d OP RETURN [K=V ..]               the write is done, with further reads
+//! n OP RETURN [K=V ..]               nothing was written; the reads are valid
 //! r OP CALL RETURN K=V ..            a read
 //! ```
 //!
-//! A line is one `write(2)` and ends in a dot, which one that was cut short has not. `w` comes
-//! before the call, so that of a process that was killed it is known what it may have done. Values:
-//! a number of its own for each write, 0 none, + some.
+//! A line is one `write(2)` and ends in a dot, which a line that was cut short lacks. `w` precedes
+//! the call, so the possible writes of a killed process are known. Values: a unique number for each
+//! write, 0 for none, + for any.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::model::{Model, Payload, Snapshot};
+use super::model::{HistoryModel, KeySnapshot, Payload};
 
-/// What was seen of a key.
+/// What was read of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sight {
+pub enum ReadValue {
     /// The value with this number; 0 is none.
     Exactly(u64),
-    /// Some value.
+    /// Any value.
     Some,
 }
 
-/// A value that is written: its number and payload; the number 0 deletes.
+/// A written value: its number and payload. The number 0 means a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Written {
+pub struct WrittenValue {
     /// The key.
     pub key: u32,
-    /// The number of this write of this value.
+    /// The number of this write.
     pub value: u64,
-    /// What it means.
+    /// The payload.
     pub payload: Payload,
 }
 
 /// One operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Op {
-    /// Which process.
+pub struct HistoryOp {
+    /// The process.
     pub client: u32,
-    /// When it was called.
+    /// The time of the call.
     pub call: u64,
-    /// When it returned; 0: never.
+    /// The time of the return; 0 if it never returned.
     pub ret: u64,
-    /// Whether it happened is not known.
+    /// Whether it happened is unknown.
     pub is_unknown: bool,
-    /// What it read.
-    pub reads: Vec<(u32, Sight)>,
-    /// What it wrote.
-    pub writes: Vec<Written>,
+    /// The values that it read.
+    pub reads: Vec<(u32, ReadValue)>,
+    /// The values that it wrote.
+    pub writes: Vec<WrittenValue>,
 }
 
-/// How a whole line ends.
+/// The end of a complete line.
 const END: &str = " .\n";
 
 /// A line of a process's file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Line {
+pub(crate) enum HistoryLine {
     Round(u64),
-    Intent { op: u64, call: u64, reads: Vec<(u32, Sight)>, writes: Vec<Written> },
-    Done { op: u64, ret: u64, reads: Vec<(u32, Sight)> },
-    Nothing { op: u64, ret: u64, reads: Vec<(u32, Sight)> },
-    Read { op: u64, call: u64, ret: u64, reads: Vec<(u32, Sight)> },
+    Intent { op: u64, call: u64, reads: Vec<(u32, ReadValue)>, writes: Vec<WrittenValue> },
+    Done { op: u64, ret: u64, reads: Vec<(u32, ReadValue)> },
+    Nothing { op: u64, ret: u64, reads: Vec<(u32, ReadValue)> },
+    Read { op: u64, call: u64, ret: u64, reads: Vec<(u32, ReadValue)> },
 }
 
-impl Line {
+impl HistoryLine {
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         let reads = match self {
@@ -95,15 +95,15 @@ impl Line {
                 reads
             }
         };
-        for (key, sight) in reads {
-            let _ = match sight {
-                Sight::Exactly(value) => write!(text, " {key}={value:x}"),
-                Sight::Some => write!(text, " {key}=+"),
+        for (key, value) in reads {
+            let _ = match value {
+                ReadValue::Exactly(value) => write!(text, " {key}={value:x}"),
+                ReadValue::Some => write!(text, " {key}=+"),
             };
         }
         if let Self::Intent { writes, .. } = self {
             text.push_str(" |");
-            for Written { key, value, payload } in writes {
+            for WrittenValue { key, value, payload } in writes {
                 let _ = write!(text, " {key}:={value:x}/{payload:x}");
             }
         }
@@ -137,19 +137,19 @@ impl Line {
     }
 }
 
-fn parse_read(word: &str) -> Option<(u32, Sight)> {
+fn parse_read(word: &str) -> Option<(u32, ReadValue)> {
     let (key, value) = word.split_once('=')?;
-    let sight = match value {
-        "+" => Sight::Some,
-        value => Sight::Exactly(u64::from_str_radix(value, 16).ok()?),
+    let value = match value {
+        "+" => ReadValue::Some,
+        value => ReadValue::Exactly(u64::from_str_radix(value, 16).ok()?),
     };
-    Some((key.parse().ok()?, sight))
+    Some((key.parse().ok()?, value))
 }
 
-fn parse_write(word: &str) -> Option<Written> {
+fn parse_write(word: &str) -> Option<WrittenValue> {
     let (key, rest) = word.split_once(":=")?;
     let (value, payload) = rest.split_once('/')?;
-    Some(Written {
+    Some(WrittenValue {
         key: key.parse().ok()?,
         value: u64::from_str_radix(value, 16).ok()?,
         payload: u64::from_str_radix(payload, 16).ok()?,
@@ -159,46 +159,52 @@ fn parse_write(word: &str) -> Option<Written> {
 /// The operations of one round.
 #[derive(Clone, Debug)]
 pub struct History {
-    /// Its name, for people and files.
+    /// A name for messages and files.
     pub name: String,
-    /// What it is about.
-    pub model: Model,
+    /// The model.
+    pub model: HistoryModel,
     /// The numbers of the values at the start.
     pub start: Vec<u64>,
     /// The operations.
-    pub ops: Vec<Op>,
-    /// What each value means.
+    pub ops: Vec<HistoryOp>,
+    /// The payload of each value.
     payloads: BTreeMap<u64, Payload>,
 }
 
-/// What the lines of a round say about the work that was done in it.
+/// Counts of a round's operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
+pub struct HistoryCounts {
     /// Operations.
     pub ops: u64,
-    /// Transactions and writes that are done.
+    /// Committed transactions and completed writes.
     pub done: u64,
-    /// Transactions that met a conflict, or writes that were refused.
+    /// Transactions that met a conflict, and refused writes.
     pub refused: u64,
     /// Cut short by a kill.
     pub unknown: u64,
 }
 
 impl History {
-    /// Before the first operation: these values, each with its number.
-    pub fn new(name: String, model: Model, start: &[Option<Written>]) -> Self {
+    /// The history before the first operation, with these values.
+    pub fn new(name: String, model: HistoryModel, start: &[Option<WrittenValue>]) -> Self {
         let payloads = start.iter().flatten().map(|w| (w.value, w.payload)).collect();
         let start = start.iter().map(|written| written.map_or(0, |w| w.value)).collect();
         Self { name, model, start, ops: Vec::new(), payloads }
     }
 
-    /// Takes in what the processes of one client wrote down; those that were killed, when.
+    /// Adds the operations that the processes of one client recorded. `deaths` has the times of
+    /// their kills.
     ///
     /// # Errors
-    /// A line that is none, where none was cut short.
-    pub fn take(&mut self, client: u32, text: &str, deaths: &[u64]) -> Result<Counted, String> {
-        let mut counted = Counted::default();
-        let mut open: BTreeMap<u64, Op> = BTreeMap::new();
+    /// An invalid line where no kill can have cut one short.
+    pub fn take(
+        &mut self,
+        client: u32,
+        text: &str,
+        deaths: &[u64],
+    ) -> Result<HistoryCounts, String> {
+        let mut counted = HistoryCounts::default();
+        let mut open: BTreeMap<u64, HistoryOp> = BTreeMap::new();
         let death_of = |process: u64| {
             let death = usize::try_from(process).ok().and_then(|process| deaths.get(process));
             death.copied().unwrap_or(0)
@@ -206,20 +212,23 @@ impl History {
         let mut process = 0;
         let mut is_cut = false;
         for line in text.split_inclusive('\n').filter(|line| *line != "\n") {
-            let Some(line) = line.strip_suffix(END).and_then(Line::parse) else {
+            let Some(line) = line.strip_suffix(END).and_then(HistoryLine::parse) else {
                 if is_cut {
-                    return Err(format!("{}: client {client}: a bad line {line:?}", self.name));
+                    return Err(format!(
+                        "{}: client {client}: an invalid line {line:?}",
+                        self.name
+                    ));
                 }
                 is_cut = true;
                 continue;
             };
-            if let Line::Round(number) = line {
+            if let HistoryLine::Round(number) = line {
                 counted.unknown += self.cut_short(&mut open, death_of(process));
                 (process, is_cut) = (number, false);
                 continue;
             }
             if is_cut {
-                return Err(format!("{}: client {client}: a line after a bad one", self.name));
+                return Err(format!("{}: client {client}: a line after an invalid one", self.name));
             }
             counted.ops += 1;
             self.take_line(client, line, &mut open, &mut counted)?;
@@ -231,27 +240,28 @@ impl History {
     fn take_line(
         &mut self,
         client: u32,
-        line: Line,
-        open: &mut BTreeMap<u64, Op>,
-        counted: &mut Counted,
+        line: HistoryLine,
+        open: &mut BTreeMap<u64, HistoryOp>,
+        counted: &mut HistoryCounts,
     ) -> Result<(), String> {
-        let mut close = |op: u64| open.remove(&op).ok_or_else(|| format!("operation {op} is none"));
+        let mut close =
+            |op: u64| open.remove(&op).ok_or_else(|| format!("operation {op} does not exist"));
         match line {
-            Line::Round(_) => {}
-            Line::Intent { op, call, reads, writes } => {
+            HistoryLine::Round(_) => {}
+            HistoryLine::Intent { op, call, reads, writes } => {
                 self.payloads.extend(writes.iter().map(|w| (w.value, w.payload)));
                 let is_unknown = true;
-                open.insert(op, Op { client, call, ret: 0, is_unknown, reads, writes });
+                open.insert(op, HistoryOp { client, call, ret: 0, is_unknown, reads, writes });
                 counted.ops -= 1; // Its second line counts.
             }
-            Line::Done { op, ret, reads } => {
+            HistoryLine::Done { op, ret, reads } => {
                 let mut done = close(op)?;
                 done.reads.extend(reads);
                 (done.ret, done.is_unknown) = (ret, false);
                 self.ops.push(done);
                 counted.done += 1;
             }
-            Line::Nothing { op, ret, reads } => {
+            HistoryLine::Nothing { op, ret, reads } => {
                 let mut done = close(op)?;
                 done.writes.clear();
                 if !reads.is_empty() {
@@ -261,16 +271,16 @@ impl History {
                 self.ops.push(done);
                 counted.refused += 1;
             }
-            Line::Read { call, ret, reads, .. } => {
+            HistoryLine::Read { call, ret, reads, .. } => {
                 let (is_unknown, writes) = (false, Vec::new());
-                self.ops.push(Op { client, call, ret, is_unknown, reads, writes });
+                self.ops.push(HistoryOp { client, call, ret, is_unknown, reads, writes });
             }
         }
         Ok(())
     }
 
-    /// What was open when its process was killed may have happened, before that.
-    fn cut_short(&mut self, open: &mut BTreeMap<u64, Op>, death: u64) -> u64 {
+    /// Operations that were open when their process was killed may have happened before that.
+    fn cut_short(&mut self, open: &mut BTreeMap<u64, HistoryOp>, death: u64) -> u64 {
         let mut count = 0;
         for (_, mut op) in std::mem::take(open) {
             op.ret = death;
@@ -280,16 +290,16 @@ impl History {
         count
     }
 
-    /// An unknown operation of which something was seen happened before its process ended. One of
-    /// which nothing was seen may never have happened, so it has no end.
+    /// An unknown operation whose writes were read happened before its process ended. One whose
+    /// writes were never read may not have happened, so its end is unknown.
     pub fn bound_unknown(&mut self) {
         let seen: BTreeSet<u64> = self
             .ops
             .iter()
             .flat_map(|op| op.reads.iter())
-            .filter_map(|(_, sight)| match sight {
-                Sight::Exactly(value) if *value != 0 => Some(*value),
-                Sight::Exactly(_) | Sight::Some => None,
+            .filter_map(|(_, value)| match value {
+                ReadValue::Exactly(value) if *value != 0 => Some(*value),
+                ReadValue::Exactly(_) | ReadValue::Some => None,
             })
             .collect();
         for op in self.ops.iter_mut().filter(|op| op.is_unknown) {
@@ -299,26 +309,26 @@ impl History {
         }
     }
 
-    /// Judges every snapshot that an operation saw of all keys. Returns how many there were.
+    /// Checks the model's invariant on every snapshot of all keys. Returns the number of snapshots.
     ///
     /// # Errors
-    /// What is not as the model promises, or that nobody wrote what was read.
-    pub fn judge_snapshots(&self) -> Result<u64, String> {
+    /// A violated invariant, or a value that was never written.
+    pub fn check_snapshots(&self) -> Result<u64, String> {
         let mut count = 0;
         for op in &self.ops {
-            let mut all = Snapshot::new();
-            for (key, sight) in &op.reads {
-                let Sight::Exactly(value) = sight else { continue };
+            let mut all = KeySnapshot::new();
+            for (key, value) in &op.reads {
+                let ReadValue::Exactly(value) = value else { continue };
                 let payload = match value {
                     0 => None,
                     value => Some(*self.payloads.get(value).ok_or_else(|| {
-                        format!("{}: key {key} has {value:x}, which nobody wrote", self.name)
+                        format!("{}: key {key} has {value:x}, which was never written", self.name)
                     })?),
                 };
                 all.insert(*key, payload);
             }
             if all.len() as u64 == u64::from(self.model.keys()) {
-                self.model.judge(&all).map_err(|e| {
+                self.model.check(&all).map_err(|e| {
                     format!("{}: client {} at {}: {e}: {all:?}", self.name, op.client, op.call)
                 })?;
                 count += 1;
@@ -327,16 +337,16 @@ impl History {
         Ok(count)
     }
 
-    /// For the checker.
+    /// The input of the checker.
     pub fn json(&self, limit_ms: u64, page: &str) -> Value {
         let number = |value: u64| value.cast_signed();
         let ops: Vec<Value> = self
             .ops
             .iter()
             .map(|op| {
-                let reads = op.reads.iter().map(|(key, sight)| match sight {
-                    Sight::Exactly(value) => json!([key, number(*value)]),
-                    Sight::Some => json!([key, -1]),
+                let reads = op.reads.iter().map(|(key, value)| match value {
+                    ReadValue::Exactly(value) => json!([key, number(*value)]),
+                    ReadValue::Some => json!([key, -1]),
                 });
                 let writes = op.writes.iter().map(|w| json!([w.key, number(w.value)]));
                 json!({
@@ -364,28 +374,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_reads_back_as_it_was_written() {
-        let reads = vec![(3, Sight::Exactly(0xab)), (4, Sight::Exactly(0)), (9, Sight::Some)];
-        let writes = vec![Written { key: 1, value: 0xff0, payload: 7 }];
+    fn a_line_is_parsed_as_it_was_written() {
+        let reads =
+            vec![(3, ReadValue::Exactly(0xab)), (4, ReadValue::Exactly(0)), (9, ReadValue::Some)];
+        let writes = vec![WrittenValue { key: 1, value: 0xff0, payload: 7 }];
         for line in [
-            Line::Intent { op: 1, call: 5, reads: reads.clone(), writes: writes.clone() },
-            Line::Intent { op: 1, call: 5, reads: Vec::new(), writes },
-            Line::Done { op: 1, ret: 6, reads: Vec::new() },
-            Line::Nothing { op: 2, ret: 6, reads: reads.clone() },
-            Line::Read { op: 3, call: 6, ret: 7, reads },
+            HistoryLine::Intent { op: 1, call: 5, reads: reads.clone(), writes: writes.clone() },
+            HistoryLine::Intent { op: 1, call: 5, reads: Vec::new(), writes },
+            HistoryLine::Done { op: 1, ret: 6, reads: Vec::new() },
+            HistoryLine::Nothing { op: 2, ret: 6, reads: reads.clone() },
+            HistoryLine::Read { op: 3, call: 6, ret: 7, reads },
         ] {
-            assert_eq!(Line::parse(line.text().strip_suffix(END).unwrap()), Some(line));
+            assert_eq!(HistoryLine::parse(line.text().strip_suffix(END).unwrap()), Some(line));
         }
-        assert_eq!(Line::parse("w 1 5 3=ab"), None);
+        assert_eq!(HistoryLine::parse("w 1 5 3=ab"), None);
     }
 
     #[test]
-    fn what_a_kill_cut_short_is_unknown_and_bound_by_the_death_only_if_it_was_seen() {
-        let mut history = History::new("h".to_owned(), Model::Bank, &[None; 6]);
+    fn an_operation_that_was_cut_short_ends_with_its_process_only_if_its_writes_were_read() {
+        let mut history = History::new("h".to_owned(), HistoryModel::Bank, &[None; 6]);
         let first = "\nR 0 .\nw 0 10 | 1:=a1/1 .\nd 0 12 .\nw 1 20 | 1:=a2/1 2:=a3/1 .\nr 7 8 9";
         let text = format!("{first}\nR 1 .\nw 2 50 | 3:=a4/1 .\n");
         let counted = history.take(0, &text, &[30, 60]).unwrap();
-        assert_eq!(counted, Counted { ops: 1, done: 1, refused: 0, unknown: 2 });
+        assert_eq!(counted, HistoryCounts { ops: 1, done: 1, refused: 0, unknown: 2 });
         history.take(1, "\nR 1 .\nr 0 70 71 2=a3 3=0 .\n", &[]).unwrap();
         history.bound_unknown();
         let ends: Vec<u64> = history.ops.iter().map(|op| op.ret).collect();

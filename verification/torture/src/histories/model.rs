@@ -1,48 +1,47 @@
-//! The models: which keys there are, what they hold at the start, and what every snapshot of all of
-//! them must fulfil.
+//! The models: their keys, the initial values, and the invariant of every snapshot.
 
 use std::collections::BTreeMap;
 
-/// What the records of a round are.
+/// The structure of a round's records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Model {
-    /// Anything may be read and written with anything.
+pub enum HistoryModel {
+    /// Independent values.
     Registers,
     /// Money moves between accounts.
     Bank,
     /// Each record names its successor.
     Ring,
-    /// Records that have a second name, with an index of these.
+    /// Records with a second name, and an index of these names.
     Index,
 }
 
-/// What a key holds, beside the number of the write: a balance, a successor, a name.
+/// The meaning of a value: a balance, a successor, a name.
 pub type Payload = u64;
 
-/// All keys of a round, as one moment shows them.
-pub type Snapshot = BTreeMap<u32, Option<Payload>>;
+/// All keys of a round at one moment.
+pub type KeySnapshot = BTreeMap<u32, Option<Payload>>;
 
-/// Values that are registers of their own.
+/// Values that are registers.
 pub(crate) const PLAIN: u32 = 6;
-/// Records of named blocks beside them; each block is a register.
+/// Records of named blocks; each block is a register.
 pub(crate) const RECORDS: u32 = 2;
 /// Blocks of each.
 pub(crate) const BLOCKS: u32 = 2;
-/// Accounts, and what each has at the start.
+/// Accounts and the initial balance of each.
 pub(crate) const ACCOUNTS: u32 = 6;
 pub(crate) const BALANCE: Payload = 20;
-/// Nodes that there may be; the first is always in the ring.
+/// Nodes at most; the first one is always in the ring.
 pub(crate) const NODES: u32 = 8;
 const NODES_AT_START: u32 = 4;
-/// Records with a second name, and how many names there are.
+/// Records with a second name, and the number of names.
 pub(crate) const FIRSTS: u32 = 4;
 pub(crate) const NAMES: u32 = 5;
 
-impl Model {
-    /// All of them.
+impl HistoryModel {
+    /// All.
     pub const ALL: [Self; 4] = [Self::Registers, Self::Bank, Self::Ring, Self::Index];
 
-    /// Its name.
+    /// The name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Registers => "registers",
@@ -57,7 +56,7 @@ impl Model {
         Self::ALL.into_iter().find(|model| model.name() == name)
     }
 
-    /// How many keys it has.
+    /// The number of keys.
     pub const fn keys(self) -> u32 {
         match self {
             Self::Registers => PLAIN + RECORDS * BLOCKS,
@@ -67,63 +66,63 @@ impl Model {
         }
     }
 
-    /// What a key holds at the start.
+    /// The initial value of a key.
     pub fn start(self, key: u32) -> Option<Payload> {
         match self {
             Self::Registers => key.is_multiple_of(3).then_some(0),
             Self::Bank => Some(BALANCE),
             Self::Ring if key < NODES_AT_START => Some(u64::from((key + 1) % NODES_AT_START)),
-            // The first two have the first two names.
+            // The first two records have the first two names.
             Self::Index if key < 2 => Some(u64::from(FIRSTS + key)),
             Self::Index if (FIRSTS..FIRSTS + 2).contains(&key) => Some(u64::from(key - FIRSTS)),
             Self::Ring | Self::Index => None,
         }
     }
 
-    /// Judges a snapshot of all keys.
+    /// Checks the invariant on a snapshot of all keys.
     ///
     /// # Errors
-    /// What is not as the model promises, in words.
-    pub fn judge(self, all: &Snapshot) -> Result<(), String> {
+    /// The violated invariant.
+    pub fn check(self, all: &KeySnapshot) -> Result<(), String> {
         match self {
             Self::Registers => Ok(()),
-            Self::Bank => judge_bank(all),
-            Self::Ring => judge_ring(all),
-            Self::Index => judge_index(all),
+            Self::Bank => check_bank(all),
+            Self::Ring => check_ring(all),
+            Self::Index => check_index(all),
         }
     }
 }
 
-fn judge_bank(all: &Snapshot) -> Result<(), String> {
+fn check_bank(all: &KeySnapshot) -> Result<(), String> {
     let sum: u64 = all.values().flatten().sum();
     let whole = u64::from(ACCOUNTS) * BALANCE;
-    if sum == whole { Ok(()) } else { Err(format!("the accounts have {sum} of {whole}")) }
+    if sum == whole { Ok(()) } else { Err(format!("the accounts have {sum}, expected {whole}")) }
 }
 
-fn judge_ring(all: &Snapshot) -> Result<(), String> {
+fn check_ring(all: &KeySnapshot) -> Result<(), String> {
     let present = all.values().flatten().count();
-    let (mut node, mut met) = (0, 0);
+    let (mut node, mut visited) = (0, 0);
     loop {
         let Some(next) = all.get(&node).copied().flatten() else {
-            return Err(format!("node {node} is named as a successor and is not there"));
+            return Err(format!("node {node} is named as a successor and is absent"));
         };
-        met += 1;
+        visited += 1;
         node = u32::try_from(next).unwrap_or(u32::MAX);
         if node == 0 {
             break;
         }
-        if met > present {
-            return Err("the walk does not come back to its first node".to_owned());
+        if visited > present {
+            return Err("the successors do not lead back to the first node".to_owned());
         }
     }
-    if met == present {
+    if visited == present {
         Ok(())
     } else {
-        Err(format!("the ring has {met} nodes, and {present} are there"))
+        Err(format!("the ring has {visited} nodes of {present}"))
     }
 }
 
-fn judge_index(all: &Snapshot) -> Result<(), String> {
+fn check_index(all: &KeySnapshot) -> Result<(), String> {
     for (key, value) in all {
         let Some(other) = value else { continue };
         let back = u32::try_from(*other).ok().and_then(|other| all.get(&other).copied().flatten());
@@ -140,22 +139,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_model_fulfils_its_promise_at_the_start_and_not_without_one_key() {
-        for model in Model::ALL {
-            let all: Snapshot = (0..model.keys()).map(|key| (key, model.start(key))).collect();
-            assert_eq!(model.judge(&all), Ok(()));
-            for key in (0..model.keys()).filter(|_| model != Model::Registers) {
+    fn every_invariant_holds_at_the_start_and_not_without_one_key() {
+        for model in HistoryModel::ALL {
+            let all: KeySnapshot = (0..model.keys()).map(|key| (key, model.start(key))).collect();
+            assert_eq!(model.check(&all), Ok(()));
+            for key in (0..model.keys()).filter(|_| model != HistoryModel::Registers) {
                 let mut broken = all.clone();
                 if broken.insert(key, None).flatten().is_some() {
-                    assert!(model.judge(&broken).is_err(), "{model:?} without {key}");
+                    assert!(model.check(&broken).is_err(), "{model:?} without {key}");
                 }
             }
         }
     }
 
     #[test]
-    fn two_rings_and_a_ring_without_its_first_node_are_none() {
-        let ring = |all: &[Option<u64>]| judge_ring(&(0..).zip(all.iter().copied()).collect());
+    fn two_rings_and_a_ring_without_its_first_node_violate_the_invariant() {
+        let ring = |all: &[Option<u64>]| check_ring(&(0..).zip(all.iter().copied()).collect());
         assert_eq!(ring(&[Some(1), Some(0), None]), Ok(()));
         assert!(ring(&[Some(1), Some(0), Some(2)]).is_err());
         assert!(ring(&[Some(1), Some(2), Some(1)]).is_err());

@@ -1,64 +1,64 @@
-//! Round after round: processes play on a few records, some are killed and started again, and what
-//! they wrote down is judged.
+//! Rounds: processes execute operations on a few records, some are killed and restarted, and what
+//! they recorded is checked.
 
 use std::fs;
 use std::time::Instant;
 
 use nearstate_store::{CreateOptions, Region, Session};
 
-use super::checker::{Checker, Ruling};
-use super::game::{By, Found, Options, Totals, first_value};
-use super::history::{History, Op, Written};
-use super::model::Model;
-use super::pad::{Ground, Pad, Places, Stop};
-use super::team::{Ended, Team};
+use super::checker::{CheckerVerdict, HistoryChecker};
+use super::history::{History, HistoryOp, WrittenValue};
+use super::model::HistoryModel;
+use super::options::{Detector, HistoryOptions, HistoryTotals, Violation, first_value};
+use super::process_group::{ProcessGroup, ProcessRecord};
+use super::recorded_txn::{KeyMap, OperationError, RecordedTxn, RoundContext};
 use crate::clock::now_ns;
-use crate::dice::Dice;
-use crate::spawn::Starter;
+use crate::rng::{Rng, percent, seeded};
+use crate::spawn::ChildCommand;
 use crate::verify::check_clean;
 
-/// Number of the process that prepares a round and reads its end.
-const REFEREE: u64 = 255;
+/// Number of the process that prepares a round and reads the final state.
+const COORDINATOR: u64 = 255;
 
-struct Rounds<'r> {
-    options: &'r Options,
-    checker: Checker,
-    team: Team<'r>,
-    dice: Dice,
-    totals: Totals,
-    referee: Option<(Session, Places)>,
+struct HistoryRun<'r> {
+    options: &'r HistoryOptions,
+    checker: HistoryChecker,
+    group: ProcessGroup<'r>,
+    rng: Rng,
+    totals: HistoryTotals,
+    coordinator: Option<(Session, KeyMap)>,
 }
 
-/// Plays, and calls `tick` after every round.
+/// Runs all rounds, and calls `tick` after each.
 ///
 /// # Errors
-/// One sentence: what must not be was found; the folder is kept, with the history.
+/// The violation that was result; the folder is kept, with the history.
 pub fn play(
-    options: &Options,
-    starter: &Starter,
-    tick: &mut dyn FnMut(&Totals),
-) -> Result<Totals, String> {
-    let begun = Instant::now();
+    options: &HistoryOptions,
+    starter: &ChildCommand,
+    tick: &mut dyn FnMut(&HistoryTotals),
+) -> Result<HistoryTotals, String> {
+    let started = Instant::now();
     let folder = &options.folder;
     fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let mut rounds = Rounds {
+    let mut rounds = HistoryRun {
         options,
-        checker: Checker::start()?,
-        team: Team::new(options, starter),
-        dice: Dice::new(&[options.seed, 3 << 32]),
-        totals: Totals::default(),
-        referee: None,
+        checker: HistoryChecker::start()?,
+        group: ProcessGroup::new(options, starter),
+        rng: seeded(&[options.seed, 3 << 32]),
+        totals: HistoryTotals::default(),
+        coordinator: None,
     };
     let done = rounds.all(tick);
-    let Rounds { mut totals, team, .. } = rounds;
-    drop(team);
-    totals.seconds = begun.elapsed().as_secs_f64();
+    let HistoryRun { mut totals, group, .. } = rounds;
+    drop(group);
+    totals.seconds = started.elapsed().as_secs_f64();
     match done {
         Ok(()) => {
             fs::remove_dir_all(folder).map_err(|e| format!("cannot clean up: {e}"))?;
             Ok(totals)
         }
-        Err(Found(by, text)) => Err(format!(
+        Err(Violation(by, text)) => Err(format!(
             "{by:?}: {text}\n(round {} of seed {}; everything is in {})",
             totals.rounds,
             options.seed,
@@ -67,19 +67,19 @@ pub fn play(
     }
 }
 
-impl Rounds<'_> {
-    fn all(&mut self, tick: &mut dyn FnMut(&Totals)) -> Result<(), Found> {
+impl HistoryRun<'_> {
+    fn all(&mut self, tick: &mut dyn FnMut(&HistoryTotals)) -> Result<(), Violation> {
         self.open(true)?;
         while self.totals.rounds < self.options.rounds {
-            let found = self.round();
+            let result = self.round();
             self.totals.rounds += 1;
-            self.totals.kills = self.team.kills;
-            self.settle(found)?;
+            self.totals.kills = self.group.kills;
+            self.record_violation(result)?;
             let is_last = self.totals.rounds == self.options.rounds;
             if is_last || self.totals.rounds.is_multiple_of(self.options.rounds_per_check) {
-                let found = self.check();
-                let is_damaged = found.is_err();
-                self.settle(found)?;
+                let result = self.check();
+                let is_damaged = result.is_err();
+                self.record_violation(result)?;
                 if !is_last {
                     self.open(is_damaged)?;
                 }
@@ -89,10 +89,10 @@ impl Rounds<'_> {
         Ok(())
     }
 
-    /// A survey counts what is found; else it is the end.
-    fn settle(&mut self, found: Result<(), Found>) -> Result<(), Found> {
-        match found {
-            Err(Found(by, text)) if self.options.is_survey => {
+    /// A survey counts a violation. Otherwise it ends the run.
+    fn record_violation(&mut self, result: Result<(), Violation>) -> Result<(), Violation> {
+        match result {
+            Err(Violation(by, text)) if self.options.is_survey => {
                 *self.totals.caught.entry(by).or_default() += 1;
                 self.totals.first.entry(by).or_insert(text);
                 Ok(())
@@ -101,72 +101,79 @@ impl Rounds<'_> {
         }
     }
 
-    fn open(&mut self, is_new: bool) -> Result<(), Found> {
+    fn open(&mut self, is_new: bool) -> Result<(), Violation> {
         let path = self.options.folder.join("region");
-        let bad = |e: nearstate_store::Error| Found(By::Process, format!("region: {e}"));
+        let bad = |e: nearstate_store::Error| Violation(Detector::Process, format!("region: {e}"));
         if is_new {
             let _ = fs::remove_file(&path);
             let options = CreateOptions { bytes_max: 256 << 20, ..CreateOptions::default() };
             drop(Region::create(&path, &options).map_err(bad)?);
         }
         let session = Region::attach(&path).and_then(|region| region.session()).map_err(bad)?;
-        let places = Places::open(&session).map_err(|e| Found(By::Process, e))?;
-        self.referee = Some((session, places));
-        self.team.start_all()
+        let places = KeyMap::open(&session).map_err(|e| Violation(Detector::Process, e))?;
+        self.coordinator = Some((session, places));
+        self.group.start_all()
     }
 
-    /// Everybody ends, some of them by a kill, and the offline check looks at what they leave.
-    fn check(&mut self) -> Result<(), Found> {
-        let is_killed = self.options.kills_percent > 0 && self.dice.chance(50);
-        self.team.end_all(is_killed)?;
-        self.totals.kills = self.team.kills;
-        self.referee = None;
+    /// Ends all processes, some of them by a kill, and runs the offline check.
+    fn check(&mut self) -> Result<(), Violation> {
+        let is_killed = self.options.kills_percent > 0 && percent(&mut self.rng, 50);
+        self.group.end_all(is_killed)?;
+        self.totals.kills = self.group.kills;
+        self.coordinator = None;
         self.totals.checks += 1;
-        check_clean(&self.options.folder.join("region")).map_err(|e| Found(By::Check, e))?;
+        check_clean(&self.options.folder.join("region"))
+            .map_err(|e| Violation(Detector::Check, e))?;
         Ok(())
     }
 
-    fn round(&mut self) -> Result<(), Found> {
+    fn round(&mut self) -> Result<(), Violation> {
         let number = self.totals.rounds;
-        let all = Model::ALL;
+        let all = HistoryModel::ALL;
         let model = self.options.model.unwrap_or_else(|| {
-            all.get(self.dice.pick(4) as usize).copied().unwrap_or(Model::Registers)
+            all.get(self.rng.usize(..4)).copied().unwrap_or(HistoryModel::Registers)
         });
-        let start = self.prepare(model, number).map_err(refereed)?;
+        let start = self.prepare(model, number).map_err(coordinator_violation)?;
         let name = format!("{}-{}-{number}", self.options.seed, model.name());
         let mut history = History::new(name, model, &start);
-        let played = self.team.play(model, number, &mut self.dice);
-        let last = self.read_end(model, number).map_err(refereed)?;
-        self.clean(model, number).map_err(refereed)?;
+        let played = self.group.play(model, number, &mut self.rng);
+        let last = self.read_end(model, number).map_err(coordinator_violation)?;
+        self.clean(model, number).map_err(coordinator_violation)?;
         self.collect(&mut history, played?, last)?;
-        self.judge(&history)
+        self.check_history(&history)
     }
 
-    fn ground(&self, model: Model, round: u64) -> Result<Ground<'_>, Stop> {
-        let (session, places) = self.referee.as_ref().ok_or_else(|| "no session".to_owned())?;
-        Ok(Ground { session, places: *places, model, round })
+    fn context(&self, model: HistoryModel, round: u64) -> Result<RoundContext<'_>, OperationError> {
+        let (session, places) =
+            self.coordinator.as_ref().ok_or_else(|| "no open session".to_owned())?;
+        Ok(RoundContext { session, places: *places, model, round })
     }
 
-    /// Writes what the model begins with.
-    fn prepare(&self, model: Model, round: u64) -> Result<Vec<Option<Written>>, Stop> {
-        let ground = self.ground(model, round)?;
-        let mut pad = Pad::new(&ground, first_value(round, REFEREE, 0))?;
+    /// Writes the model's initial values.
+    fn prepare(
+        &self,
+        model: HistoryModel,
+        round: u64,
+    ) -> Result<Vec<Option<WrittenValue>>, OperationError> {
+        let context = self.context(model, round)?;
+        let mut txn = RecordedTxn::new(&context, first_value(round, COORDINATOR, 0))?;
         for key in 0..model.keys() {
             if let Some(payload) = model.start(key) {
-                pad.put(key, payload)?;
+                txn.put(key, payload)?;
             }
         }
-        let written = pad.writes.clone();
-        pad.commit()?;
+        let written = txn.writes.clone();
+        txn.commit()?;
         let of = |key| written.iter().find(|written| written.key == key).copied();
         Ok((0..model.keys()).map(of).collect())
     }
 
-    /// What is there when everybody has ended, as one more transaction and as single reads.
-    fn read_end(&self, model: Model, round: u64) -> Result<Vec<Op>, Stop> {
-        let ground = self.ground(model, round)?;
-        let client = u32::from(self.options.players);
-        let op = |call, reads| Op {
+    /// Reads the final state after all processes have ended, as one more transaction and as single
+    /// reads.
+    fn read_end(&self, model: HistoryModel, round: u64) -> Result<Vec<HistoryOp>, OperationError> {
+        let context = self.context(model, round)?;
+        let client = u32::from(self.options.processes);
+        let op = |call, reads| HistoryOp {
             client,
             call,
             ret: now_ns(),
@@ -175,26 +182,26 @@ impl Rounds<'_> {
             writes: Vec::new(),
         };
         let call = now_ns();
-        let mut pad = Pad::new(&ground, 0)?;
+        let mut txn = RecordedTxn::new(&context, 0)?;
         for key in 0..model.keys() {
-            pad.get(key)?;
+            txn.get(key)?;
         }
-        let reads = pad.sights();
-        pad.commit()?;
+        let reads = txn.reads();
+        txn.commit()?;
         let mut ops = vec![op(call, reads)];
         for key in 0..model.keys() {
             let call = now_ns();
-            let sight = ground.get(key)?;
-            ops.push(op(call, vec![(key, sight)]));
+            let value = context.get(key)?;
+            ops.push(op(call, vec![(key, value)]));
         }
         Ok(ops)
     }
 
-    fn clean(&self, model: Model, round: u64) -> Result<(), Stop> {
-        let ground = self.ground(model, round)?;
+    fn clean(&self, model: HistoryModel, round: u64) -> Result<(), OperationError> {
+        let context = self.context(model, round)?;
         for key in 0..model.keys() {
-            let place = ground.place(key);
-            ground.session.delete(place.namespace, &place.key)?;
+            let place = context.place(key);
+            context.session.delete(place.namespace, &place.key)?;
         }
         Ok(())
     }
@@ -202,13 +209,13 @@ impl Rounds<'_> {
     fn collect(
         &mut self,
         history: &mut History,
-        played: Vec<Ended>,
-        last: Vec<Op>,
-    ) -> Result<(), Found> {
-        for Ended { player, text, deaths } in played {
+        played: Vec<ProcessRecord>,
+        last: Vec<HistoryOp>,
+    ) -> Result<(), Violation> {
+        for ProcessRecord { process, text, deaths } in played {
             let counted = history
-                .take(u32::from(player), &text, &deaths)
-                .map_err(|e| Found(By::Process, e))?;
+                .take(u32::from(process), &text, &deaths)
+                .map_err(|e| Violation(Detector::Process, e))?;
             self.totals.ops += counted.ops;
             self.totals.done += counted.done;
             self.totals.refused += counted.refused;
@@ -220,42 +227,46 @@ impl Rounds<'_> {
         Ok(())
     }
 
-    /// Both judges look at it, so that a survey tells what each of them finds.
-    fn judge(&mut self, history: &History) -> Result<(), Found> {
+    /// Both the checker and the invariants are evaluated, so that a survey counts what each
+    /// detects.
+    fn check_history(&mut self, history: &History) -> Result<(), Violation> {
         let folder = &self.options.folder;
         let page = folder.join(format!("{}.html", history.name));
-        let ruling = self.checker.ask(history, &page).map_err(|error| Found(By::Process, error))?;
-        let snapshots = history.judge_snapshots();
-        self.totals.histories += u64::from(ruling != Ruling::Undecided);
-        self.totals.undecided += u64::from(ruling == Ruling::Undecided);
+        let ruling = self
+            .checker
+            .ask(history, &page)
+            .map_err(|error| Violation(Detector::Process, error))?;
+        let snapshots = history.check_snapshots();
+        self.totals.histories += u64::from(ruling != CheckerVerdict::Undecided);
+        self.totals.undecided += u64::from(ruling == CheckerVerdict::Undecided);
         self.totals.snapshots += snapshots.as_ref().copied().unwrap_or(0);
-        if ruling != Ruling::Illegal && snapshots.is_ok() {
+        if ruling != CheckerVerdict::Illegal && snapshots.is_ok() {
             return Ok(());
         }
         let file = folder.join(format!("{}.json", history.name));
         let text = history.json(0, "").to_string();
-        fs::write(&file, text).map_err(|e| Found(By::Process, e.to_string()))?;
-        let broken = snapshots.err().map(|e| Found(By::Promise, e));
-        if ruling == Ruling::Illegal {
+        fs::write(&file, text).map_err(|e| Violation(Detector::Process, e.to_string()))?;
+        let broken = snapshots.err().map(|e| Violation(Detector::Invariant, e));
+        if ruling == CheckerVerdict::Illegal {
             let text = format!(
                 "history {} is not strictly serializable: {} and {}",
                 history.name,
                 file.display(),
                 page.display()
             );
-            self.settle(broken.map_or(Ok(()), Err))?;
-            return Err(Found(By::History, text));
+            self.record_violation(broken.map_or(Ok(()), Err))?;
+            return Err(Violation(Detector::History, text));
         }
         broken.map_or(Ok(()), Err)
     }
 }
 
-fn refereed(stop: Stop) -> Found {
-    Found(
-        By::Process,
+fn coordinator_violation(stop: OperationError) -> Violation {
+    Violation(
+        Detector::Process,
         match stop {
-            Stop::Conflict => "a conflict while nobody else writes".to_owned(),
-            Stop::Bad(text) => format!("before or after a round: {text}"),
+            OperationError::Conflict => "a conflict without another writer".to_owned(),
+            OperationError::Violation(text) => format!("before or after a round: {text}"),
         },
     )
 }

@@ -1,109 +1,113 @@
-//! Transactions of a writer: several records, noted in the journal before the commit and
+//! Transactions of a writer: several records, recorded in the journal before the commit and
 //! acknowledged together after it.
 
 use nearstate_store::{BlockChange, Error};
 
-use super::{Order, PAIR_KEYS, Writer, choose, contents};
+use super::{JournaledWriter, PAIR_KEYS, PlannedWrite, choose, contents};
 use crate::clock::now_ns;
-use crate::content::{Key, Space, Stamp, counter};
-use crate::dice::Dice;
-use crate::journal::{CONFLICT, Entry, FULL, Op, Tag};
-use crate::oracle::{Found, block_name, judge_record};
+use crate::content::{ContentStamp, KeySpace, TortureKey, counter};
+use crate::journal::{CONFLICT, EntryKind, FULL, JournalEntry, WriteKind};
+use crate::oracle::{ObservedRecord, block_name, observe_record};
+use crate::rng::{Rng, percent};
 
-/// How often a transaction is tried: others change the shared records all the time.
+/// Attempts of a transaction: other writers change the shared records all the time.
 const TRIES: u32 = 200;
 
-/// The most records of a random transaction, a pair aside.
+/// Records of a random transaction, at most, without the pair.
 const RECORDS: u64 = 5;
 
-/// The shortest value of a pair: it must tell which transaction wrote it.
+/// The shortest value of a pair: it must identify the transaction that wrote it.
 const PAIR_BYTES: u32 = 40;
 
-impl Writer {
-    /// A transaction of some records, chosen at random.
-    pub(super) fn random_group(&mut self, dice: &mut Dice) -> Result<(), String> {
+impl JournaledWriter {
+    /// A transaction of random records.
+    pub(super) fn random_group(&mut self, rng: &mut Rng) -> Result<(), String> {
         let mut keys = Vec::new();
-        for _ in 0..2 + dice.below(RECORDS - 1) {
-            let key = self.random_key(dice);
-            if !keys.contains(&key) && key.space != Space::Pair {
+        for _ in 0..2 + rng.u64(..RECORDS - 1) {
+            let key = self.random_key(rng);
+            if !keys.contains(&key) && key.space != KeySpace::Pair {
                 keys.push(key);
             }
         }
         let mut orders = Vec::new();
-        if dice.chance(50) {
-            orders.extend(self.random_pair(dice)?);
+        if percent(rng, 50) {
+            orders.extend(self.random_pair(rng)?);
         }
         for key in keys {
-            let order = choose(key, self.see(key)?.is_some(), dice);
+            let order = choose(key, self.read(key)?.is_some(), rng);
             let op = match order.op {
-                Op::PutAbsent | Op::PutPresent | Op::PutVersion | Op::PutValue | Op::PutStale => {
-                    Op::Put
+                WriteKind::PutAbsent
+                | WriteKind::PutPresent
+                | WriteKind::PutVersion
+                | WriteKind::PutValue
+                | WriteKind::PutStale => WriteKind::Put,
+                WriteKind::DeleteVersion => WriteKind::Delete,
+                op @ (WriteKind::Put | WriteKind::Delete | WriteKind::Patch | WriteKind::Raise) => {
+                    op
                 }
-                Op::DeleteVersion => Op::Delete,
-                op @ (Op::Put | Op::Delete | Op::Patch | Op::Raise) => op,
             };
-            orders.push(Order { op, ..order });
+            orders.push(PlannedWrite { op, ..order });
         }
-        if dice.chance(5) {
+        if percent(rng, 5) {
             return self.abort_group(&orders);
         }
         self.group(&orders)
     }
 
-    /// Both of a pair are put or deleted.
-    fn random_pair(&self, dice: &mut Dice) -> Result<[Order; 2], String> {
-        let number = dice.pick(PAIR_KEYS / 2) * 2;
-        let key = |number| Key { space: Space::Pair, writer: self.me, number };
-        let is_there = self.see(key(number))?.is_some();
-        let op = if is_there && dice.chance(10) { Op::Delete } else { Op::Put };
-        let mut len = || if op == Op::Put { PAIR_BYTES + dice.pick(800) } else { 0 };
+    /// Puts or deletes both records of a pair.
+    fn random_pair(&self, rng: &mut Rng) -> Result<[PlannedWrite; 2], String> {
+        let number = rng.u32(..PAIR_KEYS / 2) * 2;
+        let key = |number| TortureKey { space: KeySpace::Pair, writer: self.me, number };
+        let is_present = self.read(key(number))?.is_some();
+        let op = if is_present && percent(rng, 10) { WriteKind::Delete } else { WriteKind::Put };
+        let mut len = || if op == WriteKind::Put { PAIR_BYTES + rng.u32(..800) } else { 0 };
         let (first, second) = (len(), len());
-        let order = |number, len| Order { op, key: key(number), len, mask: 0 };
+        let order = |number, len| PlannedWrite { op, key: key(number), len, mask: 0 };
         Ok([order(number, first), order(number + 1, second)])
     }
 
-    /// Does all orders in one transaction.
-    pub(crate) fn group(&mut self, orders: &[Order]) -> Result<(), String> {
+    /// Executes all writes in one transaction.
+    pub(crate) fn group(&mut self, orders: &[PlannedWrite]) -> Result<(), String> {
         let intents = self.intents(orders)?;
         self.journal.intend(&intents)?;
         self.stop_if_stepped();
         let done = self.commit(&intents);
         self.stop_if_stepped();
-        let nothing = |mask| (Op::PutStale, mask);
+        let nothing = |mask| (WriteKind::PutStale, mask);
         let (versions, refused) = match done {
             Ok(Some(versions)) => (versions, None),
             Ok(None) => (vec![0; intents.len()], Some(nothing(CONFLICT))),
-            Err(Error::Full { detail }) if self.is_full_fine || detail.contains("a view of") => {
+            Err(Error::Full { detail }) if self.may_be_full || detail.contains("a view of") => {
                 (vec![0; intents.len()], Some(nothing(FULL)))
             }
             Err(error) => return Err(format!("{intents:?}: {error}")),
         };
         let at_ns = now_ns();
-        let acks: Vec<Entry> = intents
+        let acks: Vec<JournalEntry> = intents
             .iter()
             .zip(versions)
             .map(|(intent, version)| {
                 let (op, mask) = refused.unwrap_or((intent.op, intent.mask));
-                Entry { tag: Tag::Ack, op, mask, version, at_ns, ..*intent }
+                JournalEntry { tag: EntryKind::Ack, op, mask, version, at_ns, ..*intent }
             })
             .collect();
         self.journal.acknowledge_all(&acks)
     }
 
-    fn intents(&self, orders: &[Order]) -> Result<Vec<Entry>, String> {
+    fn intents(&self, orders: &[PlannedWrite]) -> Result<Vec<JournalEntry>, String> {
         let (mut intents, mut seq) = (Vec::new(), self.journal.next_seq());
         for (index, order) in orders.iter().enumerate() {
-            let seen = self.see(order.key)?;
-            intents.push(Entry {
-                tag: Tag::Intent,
+            let observed = self.read(order.key)?;
+            intents.push(JournalEntry {
+                tag: EntryKind::Intent,
                 op: order.op,
                 key: order.key,
                 left: u8::try_from(orders.len() - 1 - index).map_err(|e| e.to_string())?,
                 seq,
                 len: order.len,
                 mask: order.mask,
-                old: seen.as_ref().map_or(0, |found| found.content.print()),
-                version: seen.as_ref().map_or(0, |found| found.version),
+                old: observed.as_ref().map_or(0, |record| record.content.fingerprint()),
+                version: observed.as_ref().map_or(0, |record| record.version),
                 at_ns: now_ns(),
             });
             seq += 1;
@@ -111,8 +115,8 @@ impl Writer {
         Ok(intents)
     }
 
-    /// Everything of a transaction but its commit: nothing may come of it.
-    fn abort_group(&self, orders: &[Order]) -> Result<(), String> {
+    /// Executes a transaction without its commit, which must have no effect.
+    fn abort_group(&self, orders: &[PlannedWrite]) -> Result<(), String> {
         let intents = self.intents(orders)?;
         let txn = self.session.begin().map_err(|e| format!("begin: {e}"))?;
         for intent in &intents {
@@ -125,7 +129,7 @@ impl Writer {
         txn.abort();
         let again = self.intents(orders)?;
         for (before, after) in intents.iter().zip(&again) {
-            let is_own = !matches!(before.key.space, Space::Hot | Space::Count);
+            let is_own = !matches!(before.key.space, KeySpace::Hot | KeySpace::Count);
             if is_own && (before.old, before.version) != (after.old, after.version) {
                 return Err(format!("{before:?}: an abort changed it to {after:?}"));
             }
@@ -133,9 +137,9 @@ impl Writer {
         Ok(())
     }
 
-    /// The versions that the records have now, or had before they were deleted; `None` if others
-    /// were faster each time.
-    fn commit(&self, intents: &[Entry]) -> Result<Option<Vec<u64>>, Error> {
+    /// The new versions, or the versions before the deletion; `None` if every attempt ended in a
+    /// conflict.
+    fn commit(&self, intents: &[JournalEntry]) -> Result<Option<Vec<u64>>, Error> {
         for _ in 0..TRIES {
             match self.commit_once(intents) {
                 Err(Error::Conflict { .. }) => std::thread::yield_now(),
@@ -146,44 +150,44 @@ impl Writer {
         Ok(None)
     }
 
-    fn commit_once(&self, intents: &[Entry]) -> Result<Vec<u64>, Error> {
+    fn commit_once(&self, intents: &[JournalEntry]) -> Result<Vec<u64>, Error> {
         let txn = self.session.begin()?;
         let mut versions = Vec::new();
         for intent in intents {
             let before = self.change(&txn, intent)?;
-            versions.push(if intent.op == Op::Delete { before } else { 0 });
+            versions.push(if intent.op == WriteKind::Delete { before } else { 0 });
         }
         let keys: Vec<Vec<u8>> = intents.iter().map(|intent| intent.key.bytes()).collect();
         txn.commit_with_versions(|key, version| {
-            let place = keys.iter().position(|known| known == key);
-            let told = place.and_then(|place| versions.get_mut(place)).zip(version);
-            if let Some((kept, version)) = told {
-                *kept = version;
+            let index = keys.iter().position(|known| known == key);
+            let pair = index.and_then(|index| versions.get_mut(index)).zip(version);
+            if let Some((slot, version)) = pair {
+                *slot = version;
             }
         })?;
         Ok(versions)
     }
 
-    /// Changes one record in a transaction. Returns the version that it had; 0 if it was not there,
-    /// or if that was not asked: some records are written without a look.
-    fn change(&self, txn: &nearstate_store::Txn<'_>, intent: &Entry) -> Result<u64, Error> {
+    /// Changes one record in a transaction. Returns its version; 0 if it is absent, or if it was
+    /// not read: some records are written without a read.
+    fn change(&self, txn: &nearstate_store::Txn<'_>, intent: &JournalEntry) -> Result<u64, Error> {
         let namespace = self.spaces.of(intent.key.space);
         let key = intent.key.bytes();
-        let is_blind = intent.op == Op::Put && intent.seq.is_multiple_of(3);
-        let mut seen: Option<Found> = None;
+        let is_blind = intent.op == WriteKind::Put && intent.seq.is_multiple_of(3);
+        let mut observed: Option<ObservedRecord> = None;
         if !is_blind && let Some(record) = txn.get(namespace, &key)? {
-            let judged = judge_record(intent.key, &record);
-            seen = Some(judged.map_err(|detail| Error::Damaged { detail })?);
+            let verified = observe_record(intent.key, &record);
+            observed = Some(verified.map_err(|detail| Error::Damaged { detail })?);
         }
         match intent.op {
-            Op::Delete => {
+            WriteKind::Delete => {
                 let was_there = txn.delete(namespace, &key)?;
-                if was_there != seen.is_some() {
-                    let detail = format!("{intent:?}: deleted {was_there}, seen {seen:?}");
+                if was_there != observed.is_some() {
+                    let detail = format!("{intent:?}: deleted {was_there}, observed {observed:?}");
                     return Err(Error::Damaged { detail });
                 }
             }
-            Op::Patch => {
+            WriteKind::Patch => {
                 let contents = contents(intent, self.me);
                 let changes: Vec<BlockChange<'_>> = contents
                     .iter()
@@ -194,25 +198,30 @@ impl Writer {
                     .collect();
                 txn.patch(namespace, &key, &changes)?;
             }
-            Op::Raise => {
-                let count = seen.as_ref().map_or(0, |found| found.count) + 1;
+            WriteKind::Raise => {
+                let count = observed.as_ref().map_or(0, |record| record.count) + 1;
                 txn.put(namespace, &key, &counter(intent.key, count))?;
             }
-            Op::Put
-            | Op::PutAbsent
-            | Op::PutPresent
-            | Op::PutVersion
-            | Op::PutValue
-            | Op::PutStale
-            | Op::DeleteVersion => {
+            WriteKind::Put
+            | WriteKind::PutAbsent
+            | WriteKind::PutPresent
+            | WriteKind::PutVersion
+            | WriteKind::PutValue
+            | WriteKind::PutStale
+            | WriteKind::DeleteVersion => {
                 let mut value = Vec::new();
                 let (key_of, writer) = (intent.key, self.me);
-                let stamp =
-                    Stamp { key: key_of, block: 0, writer, seq: intent.seq, len: intent.len };
+                let stamp = ContentStamp {
+                    key: key_of,
+                    block: 0,
+                    writer,
+                    seq: intent.seq,
+                    len: intent.len,
+                };
                 stamp.fill(&mut value);
                 txn.put(namespace, &key, &value)?;
             }
         }
-        Ok(seen.map_or(0, |found| found.version))
+        Ok(observed.map_or(0, |record| record.version))
     }
 }

@@ -1,11 +1,11 @@
 //! Every named crash point: a process kills itself there, another verifies the region.
 
-use nearstate_torture::points::{Depth, recoveries, writes};
-use nearstate_torture::tagged;
+use nearstate_torture::points::{CrashDepth, recoveries, writes};
+use nearstate_torture::tags;
 
 use crate::fixture::{folder, starter};
 
-const DEPTH: Depth = Depth { occurrences: 3, stride: 9 };
+const DEPTH: CrashDepth = CrashDepth { occurrences: 3, stride: 9 };
 
 /// Also covers tags, expiry, watchers, the commit stream, counters and objects: only all scenarios
 /// and scripts together reach every point.
@@ -16,8 +16,8 @@ fn a_kill_at_any_named_point_loses_tears_and_leaks_nothing() {
     let (plain, recovered, tagged) = std::thread::scope(|scope| {
         let plain = scope.spawn(|| writes(first, &starter(), DEPTH));
         let recovered = scope.spawn(|| recoveries(second, &starter(), DEPTH));
-        let depth = Depth { occurrences: 4, ..DEPTH };
-        let tagged = tagged::points::writes(third, &starter(), depth);
+        let depth = CrashDepth { occurrences: 4, ..DEPTH };
+        let tagged = tags::points::writes(third, &starter(), depth);
         (plain.join().unwrap(), recovered.join().unwrap(), tagged)
     });
     let mut reached = plain.unwrap_or_else(|e| panic!("{e}"));
@@ -38,8 +38,8 @@ fn a_kill_at_any_named_point_loses_tears_and_leaks_nothing() {
 #[test]
 fn a_kill_during_recovery_of_a_commit_delivers_each_event_once() {
     let folder = folder("tagged-recoveries");
-    let depth = Depth { occurrences: 4, ..DEPTH };
-    let reached = tagged::points::recoveries(&folder, &starter(), depth);
+    let depth = CrashDepth { occurrences: 4, ..DEPTH };
+    let reached = tags::points::recoveries(&folder, &starter(), depth);
     let reached = reached.unwrap_or_else(|e| panic!("{e}"));
     println!("{:#?}", reached.kills);
     assert!(reached.kills.contains_key("tell.numbered"));
@@ -49,7 +49,7 @@ fn a_kill_during_recovery_of_a_commit_delivers_each_event_once() {
 #[test]
 fn a_stream_that_refuses_when_full_loses_nothing_after_any_kill() {
     let folder = folder("tagged-kept");
-    let kills = tagged::points::kept(&folder, &starter()).unwrap_or_else(|e| panic!("{e}"));
+    let kills = tags::points::kept(&folder, &starter()).unwrap_or_else(|e| panic!("{e}"));
     assert!(kills > 10, "{kills} kills");
     std::fs::remove_dir_all(folder).unwrap();
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use nearstate_torture::spawn::Starter;
+use nearstate_torture::spawn::ChildCommand;
 
 /// A folder of its own for each test.
 pub(crate) fn folder(name: &str) -> PathBuf {
@@ -10,12 +10,12 @@ pub(crate) fn folder(name: &str) -> PathBuf {
 }
 
 /// Starts children that run the program of this crate.
-pub(crate) fn starter() -> Starter {
-    Starter(vec![env!("CARGO_BIN_EXE_nearstate-torture-child").into()])
+pub(crate) fn starter() -> ChildCommand {
+    ChildCommand(vec![env!("CARGO_BIN_EXE_nearstate-torture-child").into()])
 }
 
 /// As [`starter`], with settings in the children's environment.
-pub(crate) fn starter_with(settings: &[&str]) -> Starter {
+pub(crate) fn starter_with(settings: &[&str]) -> ChildCommand {
     let words = std::iter::once(&"env").chain(settings).map(|word| (*word).into());
-    Starter(words.chain([env!("CARGO_BIN_EXE_nearstate-torture-child").into()]).collect())
+    ChildCommand(words.chain([env!("CARGO_BIN_EXE_nearstate-torture-child").into()]).collect())
 }

@@ -1,16 +1,16 @@
 //! Histories of processes that are killed, checked for strict serializability.
 
-use nearstate_torture::histories::game::Options;
+use nearstate_torture::histories::options::HistoryOptions;
 use nearstate_torture::histories::rounds::play;
 
 use crate::fixture::{folder, starter};
 
 #[test]
 fn histories_of_killed_processes_are_strictly_serializable() {
-    let options = Options {
+    let options = HistoryOptions {
         rounds: 400,
         rounds_per_check: 40,
-        players: 4,
+        processes: 4,
         operations: 24,
         kills_percent: 60,
         jitter: 150,

@@ -1,19 +1,19 @@
 //! Faults injected into the store, and the means that detect each of them: the history checker, the
 //! models' invariants, the processes themselves. Without a fault, none of them reports anything.
 
-use nearstate_torture::histories::game::{By, Options, Totals};
-use nearstate_torture::histories::model::Model;
+use nearstate_torture::histories::model::HistoryModel;
+use nearstate_torture::histories::options::{Detector, HistoryOptions, HistoryTotals};
 use nearstate_torture::histories::rounds::play;
 
 use crate::fixture::{folder, starter_with};
 
 /// Runs rounds of one model and continues after a detected fault.
-fn survey(fault: &str, model: Model) -> Totals {
+fn survey(fault: &str, model: HistoryModel) -> HistoryTotals {
     let name = model.name();
-    let options = Options {
+    let options = HistoryOptions {
         rounds: 80,
         rounds_per_check: 40,
-        players: 4,
+        processes: 4,
         operations: 24,
         kills_percent: 0,
         jitter: 150,
@@ -31,13 +31,13 @@ fn survey(fault: &str, model: Model) -> Totals {
     totals
 }
 
-fn is_caught(totals: &Totals, by: By) -> bool {
+fn is_caught(totals: &HistoryTotals, by: Detector) -> bool {
     totals.caught.get(&by).is_some_and(|count| *count > 0)
 }
 
 #[test]
 fn without_a_fault_nothing_is_reported() {
-    for model in Model::ALL {
+    for model in HistoryModel::ALL {
         let totals = survey("none", model);
         assert!(totals.caught.is_empty());
         assert_eq!((totals.rounds, totals.histories), (80, 80));
@@ -48,28 +48,28 @@ fn without_a_fault_nothing_is_reported() {
 /// Two transactions overwrite each other: the bank's total changes, the ring breaks.
 #[test]
 fn a_commit_that_skips_its_validation_is_detected_by_histories_and_invariants() {
-    assert!(is_caught(&survey("skip-validation", Model::Registers), By::History));
-    let bank = survey("skip-validation", Model::Bank);
-    assert!(is_caught(&bank, By::History) && is_caught(&bank, By::Promise));
-    assert!(is_caught(&survey("skip-validation", Model::Ring), By::Process));
+    assert!(is_caught(&survey("skip-validation", HistoryModel::Registers), Detector::History));
+    let bank = survey("skip-validation", HistoryModel::Bank);
+    assert!(is_caught(&bank, Detector::History) && is_caught(&bank, Detector::Invariant));
+    assert!(is_caught(&survey("skip-validation", HistoryModel::Ring), Detector::Process));
 }
 
 /// New entries become visible one by one, before the commit point.
 #[test]
 fn a_commit_that_publishes_before_its_decision_is_detected_by_histories_and_invariants() {
-    let bank = survey("publish-early", Model::Bank);
-    assert!(is_caught(&bank, By::History) && is_caught(&bank, By::Promise));
-    let index = survey("publish-early", Model::Index);
-    assert!(is_caught(&index, By::History) || is_caught(&index, By::Promise));
+    let bank = survey("publish-early", HistoryModel::Bank);
+    assert!(is_caught(&bank, Detector::History) && is_caught(&bank, Detector::Invariant));
+    let index = survey("publish-early", HistoryModel::Index);
+    assert!(is_caught(&index, Detector::History) || is_caught(&index, Detector::Invariant));
 }
 
 /// The last write of a transaction is omitted: a record's name leads nowhere.
 #[test]
 fn a_commit_that_omits_its_index_is_detected_by_histories_and_invariants() {
-    assert!(is_caught(&survey("forget-index", Model::Registers), By::History));
-    let bank = survey("forget-index", Model::Bank);
-    assert!(is_caught(&bank, By::History) && is_caught(&bank, By::Promise));
-    assert!(is_caught(&survey("forget-index", Model::Index), By::Process));
+    assert!(is_caught(&survey("forget-index", HistoryModel::Registers), Detector::History));
+    let bank = survey("forget-index", HistoryModel::Bank);
+    assert!(is_caught(&bank, Detector::History) && is_caught(&bank, Detector::Invariant));
+    assert!(is_caught(&survey("forget-index", HistoryModel::Index), Detector::Process));
 }
 
 /// Readers read pairs of records that are always written together.
@@ -78,7 +78,7 @@ fn a_commit_that_publishes_before_its_decision_is_detected_by_readers_of_pairs()
     // The jitter yields the processor between two stores: without it, only nanoseconds lie between
     // two entries.
     let starter = starter_with(&["NEARSTATE_PLANT=publish-early", "NEARSTATE_JITTER=200"]);
-    let options = nearstate_torture::run::Options {
+    let options = nearstate_torture::run::TortureOptions {
         kills: 100,
         kills_per_check: 100,
         writers: 2,

@@ -1,12 +1,12 @@
 //! A short torture run: real processes, killed at random instants.
 
-use nearstate_torture::run::{Options, run};
+use nearstate_torture::run::{TortureOptions, run};
 
 use crate::fixture::{folder, starter};
 
 #[test]
 fn three_hundred_kills_lose_tear_and_leak_nothing() {
-    let options = Options {
+    let options = TortureOptions {
         kills: 300,
         kills_per_check: 100,
         writers: 4,

@@ -1,20 +1,20 @@
 //! Kills after single instructions of every kind of write.
 
-use nearstate_torture::step::{OPERATIONS, Stop, Stride, sweep, table};
+use nearstate_torture::step::{OPERATIONS, StepStride, SweepError, sweep, table};
 
 use crate::fixture::{folder, starter};
 
 #[test]
 fn a_kill_after_any_instruction_loses_tears_and_leaks_nothing() {
-    match sweep(&folder("step"), &starter(), Stride::Places(24), &mut |_, _, _| {}) {
+    match sweep(&folder("step"), &starter(), StepStride::Places(16), &mut |_, _, _| {}) {
         Ok(rows) => {
             println!("{}", table(&rows));
             assert_eq!(rows.len(), OPERATIONS.len());
             assert!(rows.iter().all(|row| row.instructions > 200 && row.kills >= 12), "{rows:?}");
         }
-        Err(Stop::NotPermitted(why)) => {
+        Err(SweepError::NotPermitted(why)) => {
             println!("SKIPPED: ptrace is not permitted here, no instruction was stepped: {why}");
         }
-        Err(Stop::Found(error)) => panic!("{error}"),
+        Err(SweepError::Violation(error)) => panic!("{error}"),
     }
 }

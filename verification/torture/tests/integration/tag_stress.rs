@@ -1,11 +1,11 @@
 //! Sessions with tags, expiry and watchers in many processes, killed at random.
 
-use nearstate_torture::tagged::crowd::{Options, run};
+use nearstate_torture::tags::stress::{TagStressOptions, run};
 
 use crate::fixture::{folder, starter_with};
 
-fn options(name: &str, kills: u64) -> Options {
-    Options {
+fn options(name: &str, kills: u64) -> TagStressOptions {
+    TagStressOptions {
         kills,
         kills_per_check: 50,
         writers: 4,
@@ -35,7 +35,7 @@ fn random_kills_leave_indexes_right_and_deliver_each_event_once() {
 #[test]
 fn a_commit_that_omits_a_posting_is_detected() {
     let starter = starter_with(&["NEARSTATE_PLANT=forget-posting"]);
-    let options = Options { readers: 0, ..options("forget-posting", 20) };
+    let options = TagStressOptions { readers: 0, ..options("forget-posting", 20) };
     let error = run(&options, &starter, &mut |_| {}).expect_err("the fault was not detected");
     println!("{error}");
     assert!(error.contains("is not in it"), "{error}");

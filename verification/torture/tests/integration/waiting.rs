@@ -9,7 +9,7 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use nearstate_store::{Error, Kind, Namespace, Region, Schema, Session};
-use nearstate_torture::content::{Key, Space};
+use nearstate_torture::content::{KeySpace, TortureKey};
 use nearstate_torture::scenario::{named, prepare};
 use nearstate_torture::spawn::was_killed;
 use nearstate_torture::verify::check_clean;
@@ -48,7 +48,7 @@ fn resume(child: &mut Child, folder: &Path) {
 }
 
 fn key(number: u32) -> Vec<u8> {
-    Key { space: Space::Own, writer: 0, number }.bytes()
+    TortureKey { space: KeySpace::Own, writer: 0, number }.bytes()
 }
 
 fn open(session: &Session, name: &str) -> Namespace {
@@ -84,10 +84,10 @@ fn a_writer_that_meets_a_dead_holder_of_its_lock_continues_within_ten_millisecon
             ["lock.taken:1", "lock.taken:2", "publish.noted:1", "publish.committed:1"][round % 4];
         let mut child = start(&folder, "put", 5, "", point);
         let is_killed = was_killed(child.wait().unwrap());
-        let begun = Instant::now();
+        let started = Instant::now();
         session.put(own, &key(5), b"after a death").unwrap();
         if is_killed {
-            waits.push(begun.elapsed());
+            waits.push(started.elapsed());
         }
     }
     assert!(waits.len() >= 40);
@@ -142,15 +142,15 @@ fn work_beside_stopped(scenario: &str, plan: &str, len: usize) {
     let (mut longest, mut stalls) = (Duration::ZERO, 0);
     let value = vec![7_u8; len];
     for number in 0..3000_u32 {
-        let begun = Instant::now();
+        let started = Instant::now();
         let key = format!("other-{}", number / 2 * 2 % 1000);
         let done = match number % 2 {
             0 => session.put(other, key.as_bytes(), &value).map(drop),
             _ => session.delete(other, key.as_bytes()).map(drop),
         };
         done.unwrap_or_else(|error| panic!("{plan}: {error}"));
-        longest = longest.max(begun.elapsed());
-        stalls += u32::from(begun.elapsed() > STALL);
+        longest = longest.max(started.elapsed());
+        stalls += u32::from(started.elapsed() > STALL);
     }
     println!("a process stopped at {plan} of {scenario}: longest {longest:?}");
     assert!(stalls <= 2, "{plan}: {stalls} of 3000 operations took longer than {STALL:?}");
@@ -183,11 +183,11 @@ fn a_stopped_holder_of_one_bucket_delays_that_bucket_only_and_is_named() {
     wait_until_stopped(&child);
     let (mut refused, mut done, mut stalls) = (0, 0, 0);
     for number in 1000..1400 {
-        let begun = Instant::now();
+        let started = Instant::now();
         match session.put(own, &key(number), &[1; 100]) {
             Ok(_) => {
                 done += 1;
-                stalls += u32::from(begun.elapsed() > STALL);
+                stalls += u32::from(started.elapsed() > STALL);
             }
             Err(Error::Stalled { .. }) => {
                 // A refusal has no effect, also if the index would have grown first.
@@ -203,12 +203,12 @@ fn a_stopped_holder_of_one_bucket_delays_that_bucket_only_and_is_named() {
     }
     println!("{done} other keys were put, {refused} in the held bucket were refused");
     assert!(done > refused && stalls <= 2, "{stalls} puts took longer than {STALL:?}");
-    let begun = Instant::now();
+    let started = Instant::now();
     let error = session.put(own, &key(5), b"wants the same").unwrap_err();
-    println!("the same key: {error} (after {:?})", begun.elapsed());
+    println!("the same key: {error} (after {:?})", started.elapsed());
     let Error::Stalled { holder } = error else { panic!("{error}") };
     assert_eq!((holder.pid, &holder.name[..]), (child.id(), "nearstate-tortu"));
-    assert!(begun.elapsed() >= Duration::from_secs(1));
+    assert!(started.elapsed() >= Duration::from_secs(1));
     // Reads never wait, not even for that key.
     assert_eq!(session.get(own, &key(5)).unwrap().unwrap().version(), before);
     resume(&mut child, &folder);
@@ -236,10 +236,10 @@ fn a_stopped_holder_of_the_bucket_that_is_split_next_fails_no_insert() {
     let own = open(&session, "own");
     let mut stalls = 0;
     for number in (1000..1300).filter(|number| !in_first(number)) {
-        let begun = Instant::now();
+        let started = Instant::now();
         session.put(own, &key(number), b"another bucket").unwrap();
         assert!(session.get(own, &key(number)).unwrap().is_some());
-        stalls += u32::from(begun.elapsed() > STALL);
+        stalls += u32::from(started.elapsed() > STALL);
     }
     assert!(stalls <= 2, "{stalls} inserts took longer than {STALL:?}");
     resume(&mut child, &folder);

@@ -1,0 +1,234 @@
+//! Every crash point that a script reaches: a child kills itself there, another process verifies
+//! the region, a second child executes the rest of the script, and the result is verified again.
+
+use std::path::{Path, PathBuf};
+
+use nearstate_store::crash::POINTS;
+use nearstate_store::{CreateOptions, Pattern, Region, Schema, StreamItem, WhenFull};
+
+use crate::points::{CrashDepth, ReachedPoints};
+use crate::scenario::{ChildEnd, child_from};
+use crate::spawn::ChildCommand;
+use crate::tags::model::TagModel;
+use crate::tags::script_process::{KEPT, ScriptProgress, forget_progress, progress};
+use crate::tags::scripts::{SCRIPTS, TagScript};
+use crate::tags::verifier::ScriptVerifier;
+use crate::verify::check_clean;
+
+/// Creates a region in a folder.
+fn create(folder: &Path) -> Result<PathBuf, String> {
+    std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let path = folder.join("region");
+    if path.exists() {
+        std::fs::remove_file(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    }
+    let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+    drop(Region::create(&path, &options).map_err(|e| format!("create: {e}"))?);
+    Ok(path)
+}
+
+/// A region at the beginning of a script.
+struct CrashCase<'c> {
+    folder: &'c Path,
+    starter: &'c ChildCommand,
+    script: &'c TagScript,
+    model: TagModel,
+    verifier: ScriptVerifier,
+}
+
+impl<'c> CrashCase<'c> {
+    fn new(
+        folder: &'c Path,
+        starter: &'c ChildCommand,
+        script: &'c TagScript,
+    ) -> Result<Self, String> {
+        let path = create(folder)?;
+        forget_progress(folder)?;
+        let mut model = TagModel::default();
+        if let Some(before) = script.before {
+            let what = format!("{}:before", script.name);
+            child_from(starter, folder, ("tagged", 0, &what), None)?;
+            model = model.after_all(&before());
+            model.is_forward = false;
+            forget_progress(folder)?;
+        }
+        let verifier = ScriptVerifier::new(&path, script, &mut model)?;
+        Ok(Self { folder, starter, script, model, verifier })
+    }
+
+    /// A child executes the script and is killed at a point.
+    fn play(&self, plan: &str) -> Result<ChildEnd, String> {
+        child_from(self.starter, self.folder, ("tagged", 0, self.script.name), Some(plan))
+    }
+
+    /// Verifies the region, has the rest of the script executed, and verifies it again.
+    fn verify(mut self) -> Result<(), String> {
+        let path = self.folder.join("region");
+        let steps = (self.script.work)();
+        check_clean(&path).map_err(|e| format!("after recovery: {e}"))?;
+        let ScriptProgress { done, is_begun } = progress(self.folder)?;
+        let before = self.model.after_all(steps.get(..done).unwrap_or_default());
+        let models = match steps.get(done) {
+            Some(step) if is_begun => before.after(step),
+            _ => vec![before],
+        };
+        let context = |e| format!("after {done} steps (one more begun: {is_begun}): {e}");
+        let which = self.verifier.compare(&path, &models).map_err(context)?;
+        // An incomplete step is repeated, unless that would execute it twice.
+        let is_whole = models.len() > 1 && which + 1 == models.len();
+        let from = done + usize::from(is_whole);
+        let remaining = steps.get(from..).unwrap_or_default();
+        let expected =
+            models.get(which).map(|model| model.after_all(remaining)).unwrap_or_default();
+        child_from(self.starter, self.folder, ("tagged", from, self.script.name), None)
+            .map_err(|e| format!("continuing: {e}"))?;
+        let compared = self.verifier.compare(&path, &[expected]);
+        compared.map_err(|e| format!("after continuing from step {from}: {e}"))?;
+        check_clean(&path).map_err(|e| format!("after continuing: {e}"))?;
+        Ok(())
+    }
+}
+
+/// Kills at every point in every script, at several of its occurrences.
+///
+/// # Errors
+/// The violation that was found, with the point and the script.
+pub fn writes(
+    folder: &Path,
+    starter: &ChildCommand,
+    depth: CrashDepth,
+) -> Result<ReachedPoints, String> {
+    let mut reached = ReachedPoints::default();
+    for script in SCRIPTS {
+        for point in POINTS {
+            let mut occurrence = 1_u32;
+            for _ in 0..depth.occurrences {
+                let plan = format!("{point}:{occurrence}");
+                let context = |e| format!("{} killed at {plan}: {e}", script.name);
+                let case = CrashCase::new(folder, starter, script).map_err(context)?;
+                if case.play(&plan).map_err(context)? == ChildEnd::Finished {
+                    case.verify().map_err(context)?;
+                    break;
+                }
+                reached.count(point);
+                case.verify().map_err(context)?;
+                occurrence = 2 * occurrence + 1;
+            }
+        }
+    }
+    Ok(reached)
+}
+
+/// Leaves a child dead at a point of a commit with events or of a ring's creation, kills the next
+/// process, which recovers it, at every point of the recovery, and lets another verify.
+///
+/// # Errors
+/// The violation that was found, with the points and the script.
+pub fn recoveries(
+    folder: &Path,
+    starter: &ChildCommand,
+    depth: CrashDepth,
+) -> Result<ReachedPoints, String> {
+    let mut reached = ReachedPoints::default();
+    let of_recovery = |point: &str| {
+        ["recover.", "tell.", "event.retired", "txn.sett", "txn.un", "txn.retired", "txn.appended"]
+            .iter()
+            .any(|prefix| point.starts_with(prefix))
+    };
+    let is_first = |point: &str| {
+        ["txn.", "tell.", "event.", "ring.", "line.", "counter."]
+            .iter()
+            .any(|prefix| point.starts_with(prefix))
+    };
+    let mut pair = 0_usize;
+    for script in SCRIPTS {
+        for first in POINTS.iter().copied().filter(|point| is_first(point)) {
+            for second in POINTS.iter().copied().filter(|point| of_recovery(point)) {
+                pair += 1;
+                if pair.is_multiple_of(depth.stride) {
+                    two_deaths(folder, starter, script, [first, second], &mut reached)?;
+                }
+            }
+        }
+    }
+    Ok(reached)
+}
+
+fn two_deaths(
+    folder: &Path,
+    starter: &ChildCommand,
+    script: &TagScript,
+    [first, second]: [&'static str; 2],
+    reached: &mut ReachedPoints,
+) -> Result<(), String> {
+    let context = |e| format!("{} killed at {first}, then {second}: {e}", script.name);
+    let case = CrashCase::new(folder, starter, script).map_err(context)?;
+    if case.play(&format!("{first}:3")).map_err(context)? == ChildEnd::Finished {
+        return Ok(());
+    }
+    reached.count(first);
+    let plan = format!("{second}:1");
+    let end = child_from(starter, folder, ("attach", 0, ""), Some(&plan)).map_err(context)?;
+    if end == ChildEnd::Killed {
+        reached.count(second);
+    }
+    case.verify().map_err(context)
+}
+
+/// Kills a process while it creates its stream's ring or appends to it, in a namespace whose stream
+/// refuses commits when it is full. The next process in its place writes until it is refused.
+///
+/// # Errors
+/// The violation that was found, with the point; above all a stream that has lost entries.
+pub fn kept(folder: &Path, starter: &ChildCommand) -> Result<u64, String> {
+    let mut kills = 0;
+    let of_rings = |point: &&&str| {
+        ["ring.", "tell.", "txn.announced"].iter().any(|prefix| point.starts_with(prefix))
+    };
+    for point in POINTS.iter().filter(of_rings) {
+        for occurrence in [1, 3] {
+            let context = |e| format!("filling killed at {point}:{occurrence}: {e}");
+            let path = create(folder).map_err(context)?;
+            stream_kept(&path).map_err(|e| context(e.to_string()))?;
+            let plan = format!("{point}:{occurrence}");
+            let end = child_from(starter, folder, ("fill", 0, ""), Some(&plan));
+            kills += u64::from(end.map_err(context)? == ChildEnd::Killed);
+            // The dead process's slot is free, and its ring is available to the next one.
+            child_from(starter, folder, ("attach", 0, ""), None).map_err(context)?;
+            child_from(starter, folder, ("fill", 0, ""), None).map_err(context)?;
+            verify_kept(&path).map_err(context)?;
+            check_clean(&path).map_err(context)?;
+        }
+    }
+    Ok(kills)
+}
+
+fn stream_kept(path: &Path) -> nearstate_store::Result<()> {
+    let session = Region::attach(path)?.session()?;
+    let ns = session.namespace(KEPT, &Schema::default())?;
+    session.stream(ns, WhenFull::Refuse)
+}
+
+/// Each record is in the stream once, and nothing is lost.
+fn verify_kept(path: &Path) -> Result<(), String> {
+    let region = Region::attach(path).map_err(|e| format!("attach: {e}"))?;
+    let session = region.session().map_err(|e| format!("session: {e}"))?;
+    let ns = session.namespace(KEPT, &Schema::default()).map_err(|e| format!("open: {e}"))?;
+    let mut keys = Vec::new();
+    let listed = session.list(ns, Pattern::All, |key| keys.push(key.to_vec()));
+    listed.map_err(|e| format!("list: {e}"))?;
+    let mut streamed = Vec::new();
+    let mut consumer = session.commit_stream().map_err(|e| format!("stream: {e}"))?;
+    while let Some(next) = consumer.next().map_err(|e| format!("stream: {e}"))? {
+        let StreamItem::Transaction(entry) = next else { return Err(format!("{next:?}")) };
+        for record in entry.records() {
+            streamed.push(record.map_err(|e| format!("{e:?}"))?.key.to_vec());
+        }
+    }
+    keys.sort();
+    streamed.sort();
+    if keys != streamed {
+        return Err(format!("{} records exist, {} are in the stream", keys.len(), streamed.len()));
+    }
+    Ok(())
+}

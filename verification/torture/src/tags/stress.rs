@@ -1,0 +1,343 @@
+//! The stress test: processes create and delete sessions with contended tags, collect expired
+//! records and search; they are killed at random. The content of the rings is replayed and compared
+//! with the writers' results and with the records ([`replay`]).
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use nearstate_store::{
+    CommitStream, CreateOptions, Filter, Notice, Region, StreamItem, Watch, WhenFull,
+};
+use serde_json::{Value, json};
+
+use crate::rng::{Rng, seeded};
+use crate::spawn::{ChildCommand, was_killed};
+use crate::tags::stress::replay::StreamReplay;
+use crate::tags::stress::worker::{open, path_of};
+use crate::verify::check_clean;
+
+mod replay;
+pub(crate) mod worker;
+
+/// The size of the region: each session that ever wrote has 4 MiB of it for its stream.
+const BYTES_MAX: u64 = 1 << 30;
+
+/// Parameters of a stress test.
+#[derive(Clone, Debug)]
+pub struct TagStressOptions {
+    /// Processes to kill.
+    pub kills: u64,
+    /// Kills between two checks.
+    pub kills_per_check: u64,
+    /// Processes that write.
+    pub writers: u16,
+    /// Processes that collect expired records.
+    pub collectors: u16,
+    /// Processes that search.
+    pub readers: u16,
+    /// A folder of its own. It is created, and removed after a run without violations.
+    pub folder: PathBuf,
+    /// Seed of all random choices.
+    pub seed: u64,
+    /// The longest pause between two kills.
+    pub pause_us_max: u64,
+}
+
+/// Results.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TagStressTotals {
+    /// Processes killed.
+    pub kills: u64,
+    /// Acknowledged transactions, each found in the stream once.
+    pub done: u64,
+    /// Transactions refused because another record had the unique value.
+    pub taken: u64,
+    /// Transactions that a kill cut short.
+    pub cut: u64,
+    /// Of these, transactions that committed.
+    pub cut_done: u64,
+    /// Expired records that were collected, each once.
+    pub collected: u64,
+    /// Lookups by tag.
+    pub lookups: u64,
+    /// Events, each delivered once.
+    pub events: u64,
+    /// True if watchers lost events.
+    pub has_lost_events: bool,
+    /// Offline checks.
+    pub checks: u64,
+    /// Records compared.
+    pub records: u64,
+    /// Duration of the run.
+    pub seconds: f64,
+}
+
+impl TagStressTotals {
+    /// As JSON.
+    pub fn json(&self) -> Value {
+        json!({
+            "kills": self.kills,
+            "transactions_acknowledged": self.done,
+            "transactions_refused_for_a_tag": self.taken,
+            "transactions_cut_short": self.cut,
+            "transactions_cut_short_committed": self.cut_done,
+            "records_collected": self.collected,
+            "lookups": self.lookups,
+            "events": self.events,
+            "events_were_lost": self.has_lost_events,
+            "checks": self.checks,
+            "records_compared": self.records,
+            "seconds": self.seconds,
+        })
+    }
+
+    /// As a table.
+    pub fn lines(&self) -> [(&'static str, String); 4] {
+        let lost = if self.has_lost_events { "; some lost by a slow watcher" } else { "" };
+        [
+            (
+                "transactions with tags",
+                format!(
+                    "{} ({} refused for a tag; {} cut short, {} of them committed)",
+                    self.done, self.taken, self.cut, self.cut_done
+                ),
+            ),
+            ("records collected", self.collected.to_string()),
+            ("lookups by tag", self.lookups.to_string()),
+            (
+                "events delivered once each",
+                format!(
+                    "{}{lost} ({} kills, {} checks, {:.1} seconds)",
+                    self.events, self.kills, self.checks, self.seconds
+                ),
+            ),
+        ]
+    }
+}
+
+struct ChildSlot {
+    role: &'static str,
+    number: u16,
+    child: Child,
+}
+
+struct TagStress<'c> {
+    options: &'c TagStressOptions,
+    starter: &'c ChildCommand,
+    rng: Rng,
+    replay: StreamReplay,
+    totals: TagStressTotals,
+    slots: Vec<ChildSlot>,
+}
+
+/// Runs a stress test, and calls `tick` after every kill.
+///
+/// # Errors
+/// The violation that was found; the folder is kept.
+pub fn run(
+    options: &TagStressOptions,
+    starter: &ChildCommand,
+    tick: &mut dyn FnMut(&TagStressTotals),
+) -> Result<TagStressTotals, String> {
+    let started = Instant::now();
+    let folder = &options.folder;
+    fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let mut stress = TagStress {
+        options,
+        starter,
+        rng: seeded(&[options.seed, 1 << 33]),
+        replay: StreamReplay::default(),
+        totals: TagStressTotals::default(),
+        slots: Vec::new(),
+    };
+    let done = stress.all(tick);
+    for slot in &mut stress.slots {
+        let _ = slot.child.kill();
+        let _ = slot.child.wait();
+    }
+    stress.totals.seconds = started.elapsed().as_secs_f64();
+    match done {
+        Ok(()) => {
+            fs::remove_dir_all(folder).map_err(|e| format!("cannot clean up: {e}"))?;
+            Ok(stress.totals)
+        }
+        Err(error) => Err(format!(
+            "{error}\n(after {} kills of a stress, seed {}; {})",
+            stress.totals.kills,
+            options.seed,
+            folder.display()
+        )),
+    }
+}
+
+impl TagStress<'_> {
+    fn all(&mut self, tick: &mut dyn FnMut(&TagStressTotals)) -> Result<(), String> {
+        let path = self.options.folder.join("region");
+        let options = CreateOptions { bytes_max: BYTES_MAX, ..CreateOptions::default() };
+        let region = Region::create(&path, &options).map_err(|e| format!("create: {e}"))?;
+        let session = region.session().map_err(|e| format!("session: {e}"))?;
+        let ns = open(&session)?;
+        let mut watch = session.watch(ns, Filter::Namespace).map_err(|e| format!("watch: {e}"))?;
+        session.stream(ns, WhenFull::Refuse).map_err(|e| format!("stream: {e}"))?;
+        drop(session);
+        while self.totals.kills < self.options.kills {
+            self.round(&region, &mut watch, tick)?;
+            // The check recovers the dead sessions, which appends the events of decided
+            // transactions.
+            check_clean(&path)?;
+            self.verify(&region, &mut watch)?;
+            check_clean(&path)?;
+            self.totals.checks += 2;
+            tick(&self.totals);
+        }
+        Ok(())
+    }
+
+    /// Kills until the next check, then stops all processes.
+    fn round(
+        &mut self,
+        region: &Region,
+        watch: &mut Watch,
+        tick: &mut dyn FnMut(&TagStressTotals),
+    ) -> Result<(), String> {
+        let session = region.session().map_err(|e| format!("session: {e}"))?;
+        let mut stream = session.commit_stream().map_err(|e| format!("stream: {e}"))?;
+        let TagStressOptions { writers, collectors, readers, .. } = *self.options;
+        for (role, count) in [("writer", writers), ("collector", collectors), ("reader", readers)] {
+            for number in 0..count {
+                let child = self.start(role, number)?;
+                self.slots.push(ChildSlot { role, number, child });
+            }
+        }
+        let until = self.options.kills.min(self.totals.kills + self.options.kills_per_check);
+        while self.totals.kills < until {
+            let pause = Duration::from_micros(self.rng.u64(..=self.options.pause_us_max));
+            let started = Instant::now();
+            while started.elapsed() < pause {
+                self.drain(&mut stream, watch)?;
+                std::thread::sleep(Duration::from_micros(500));
+            }
+            self.kill_one()?;
+            tick(&self.totals);
+        }
+        for mut slot in std::mem::take(&mut self.slots) {
+            self.kill(&mut slot)?;
+        }
+        self.drain(&mut stream, watch)
+    }
+
+    fn start(&mut self, role: &str, number: u16) -> Result<Child, String> {
+        let words = [
+            format!("tagged-{role}"),
+            self.options.folder.display().to_string(),
+            number.to_string(),
+            self.rng.u64(..).to_string(),
+            "0".to_owned(),
+        ];
+        let errors = self.options.folder.join(format!("{role}-{number}.errors"));
+        self.starter.start(&words, &[], &errors)
+    }
+
+    fn kill(&self, slot: &mut ChildSlot) -> Result<(), String> {
+        let _ = slot.child.kill();
+        let status = slot.child.wait().map_err(|e| format!("wait: {e}"))?;
+        if was_killed(status) {
+            return Ok(());
+        }
+        let name = format!("{}-{}", slot.role, slot.number);
+        let errors = self.options.folder.join(format!("{name}.errors"));
+        let error_output = fs::read_to_string(errors).unwrap_or_default();
+        Err(format!("{name} exited with {status}: {}", error_output.trim()))
+    }
+
+    fn kill_one(&mut self) -> Result<(), String> {
+        let victim = self.rng.usize(..self.slots.len());
+        let mut slot = self.slots.swap_remove(victim);
+        self.kill(&mut slot)?;
+        slot.child = self.start(slot.role, slot.number)?;
+        self.slots.push(slot);
+        self.totals.kills += 1;
+        for index in 0..self.slots.len() {
+            let ended = match self.slots.get_mut(index) {
+                Some(slot) => slot.child.try_wait().is_ok_and(|status| status.is_some()),
+                None => false,
+            };
+            if ended {
+                let mut slot = self.slots.swap_remove(index);
+                return self.kill(&mut slot);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the rings and acknowledges the stream.
+    fn drain(&mut self, stream: &mut CommitStream<'_>, watch: &mut Watch) -> Result<(), String> {
+        // The watchers' ring first: it is the smaller one.
+        while let Some(notice) = watch.next().map_err(|e| format!("watch: {e}"))? {
+            match notice {
+                Notice::Event(event) if !self.replay.has_lost_events => {
+                    self.replay.add_event(&event)?;
+                }
+                Notice::Event(_) => {}
+                Notice::Lost { .. } => self.replay.has_lost_events = true,
+            }
+        }
+        // Limited, so that the watchers' ring is read again soon.
+        for _ in 0..2000 {
+            match stream.next().map_err(|e| format!("stream: {e}"))? {
+                None => break,
+                Some(StreamItem::Transaction(entry)) => self.replay.add_entry(&entry)?,
+                Some(StreamItem::Lost { writer, transactions }) => {
+                    return Err(format!(
+                        "{transactions} transactions of writer {writer} lost, in a stream that \
+                         keeps everything"
+                    ));
+                }
+            }
+        }
+        stream.acknowledge().map_err(|e| format!("acknowledge: {e}"))
+    }
+
+    /// No process is writing: compares the rings with the records.
+    fn verify(&mut self, region: &Region, watch: &mut Watch) -> Result<(), String> {
+        let session = region.session().map_err(|e| format!("session: {e}"))?;
+        let ns = open(&session)?;
+        let mut stream = session.commit_stream().map_err(|e| format!("stream: {e}"))?;
+        for has_collected in [false, true] {
+            if has_collected {
+                let collected = session.collect_expired(usize::MAX);
+                collected.map_err(|e| format!("collect: {e}"))?;
+            }
+            // Two full rings contain less than this many batches.
+            for _ in 0..100 {
+                self.drain(&mut stream, watch)?;
+            }
+            self.replay.apply_round()?;
+            self.totals.records += self.replay.compare(&session, ns)?;
+        }
+        let mut sums = [0; 4];
+        for writer in 0..self.options.writers {
+            let path = path_of(&self.options.folder, "writer", writer);
+            let journal = fs::read_to_string(path).unwrap_or_default();
+            let checked = self.replay.check_writer(writer, &journal)?;
+            for (sum, part) in sums.iter_mut().zip(checked) {
+                *sum += part;
+            }
+        }
+        let totals = &mut self.totals;
+        [totals.done, totals.taken, totals.cut, totals.cut_done] = sums;
+        totals.collected = self.replay.collected;
+        totals.events = self.replay.events;
+        totals.has_lost_events = self.replay.has_lost_events;
+        totals.lookups = 0;
+        for reader in 0..self.options.readers {
+            let text = fs::read_to_string(path_of(&self.options.folder, "reader", reader));
+            let lines = text.unwrap_or_default();
+            totals.lookups +=
+                lines.lines().filter_map(|line| line.parse::<u64>().ok()).sum::<u64>();
+        }
+        Ok(())
+    }
+}
