@@ -115,7 +115,7 @@ fn who_may_everything_is_given_the_region_and_others_a_ring() {
         LocalStorage::open(&node).unwrap_err()
     };
     let error = refused("?user=half&password=half-word&way=region");
-    assert!(error.to_string().contains("NOPERM only a user"), "{error}");
+    assert!(error.to_string().contains("NOPERM LOCAL REGION requires"), "{error}");
     let error = refused("?user=none&password=none-word");
     assert!(error.to_string().contains("NOPERM"), "{error}");
     for stranger in ["", "?user=all&password=wrong"] {
