@@ -51,7 +51,7 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<bool, String> {
     }
     println!("\nreport: {} (opens offline in any browser)", report.display());
     println!("the run took {took:.0} s with {ues} UE{}", if ues == "1" { "" } else { "s" });
-    println!("paper 1's experiments: nearstate bench access --preset all --scale 0.1");
+    println!("paper 1's experiments: nearstate bench run --preset thesis --scale 0.1");
     if took > SECONDS_MAX {
         println!("that is more than two minutes: try fewer --ues");
     }

@@ -76,7 +76,7 @@ pub(crate) const ALL: &[Package] = &[
     Package {
         name: "strace",
         there: There::Program("strace"),
-        why: "counts the system calls of a read in `nearstate bench micro`",
+        why: "counts the system calls of a read in `nearstate bench code`",
     },
     Package {
         name: "whitedb",

@@ -1,7 +1,6 @@
 //! `nearstate bench`: experiments, and the two roles in which the bench starts this program again.
 
 use clap::{Args, Subcommand};
-use nearstate_bench::legacy::{access, micro, node, transactions};
 use nearstate_bench::{client, code, commands, deliver, keeper, options, peer_commands};
 use nearstate_model::Result;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -15,10 +14,6 @@ use std::time::Duration;
 /// What to measure.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Reproduce the thesis's data access experiments: region, Redis and WhiteDB side by side
-    Access(Box<access::options::Options>),
-    /// Measure transactions beside plain operations, TATP, and writers that conflict
-    Transactions(Box<transactions::options::Options>),
     Run(Box<options::Options>),
     Code(code::Options),
     Compare(commands::Compare),
@@ -32,15 +27,15 @@ pub(crate) enum Command {
     /// Replaced by workloads of `bench run`
     #[command(hide = true, disable_help_flag = true)]
     Micro(ReplacedCommand),
-    /// A process that adds to counters for `bench transactions`
-    #[command(hide = true)]
-    MicroRole(Box<micro::role::Options>),
-    /// One simulator node; `bench access` starts it and talks with it over pipes
-    #[command(hide = true)]
-    AccessNode,
+    /// Replaced by presets of `bench run`
+    #[command(hide = true, disable_help_flag = true)]
+    Access(ReplacedCommand),
+    /// Replaced by workloads of `bench run`
+    #[command(hide = true, disable_help_flag = true)]
+    Transactions(ReplacedCommand),
     /// Owns a folder and a server, and removes both when its standard input ends
     #[command(hide = true)]
-    AccessKeeper {
+    Reaper {
         /// The folder
         folder: PathBuf,
         /// The server's program and arguments
@@ -73,17 +68,19 @@ fn replaced(old: &str, new: &str) -> ! {
 /// Does it.
 pub(crate) fn run(command: Command) -> Result<()> {
     match command {
-        Command::Access(options) => {
-            access::run(&options, &command_line(), &mut std::io::stdout().lock())
+        Command::Access(_) => replaced("bench access", "run micro --preset thesis"),
+        Command::Transactions(words) if words.has("tatp") => {
+            replaced("bench transactions --only tatp", "run tatp")
         }
+        Command::Transactions(words) if words.has("sessions") => {
+            replaced("bench transactions --only sessions", "run sgw-session")
+        }
+        Command::Transactions(_) => replaced("bench transactions", "run txn --preset transactions"),
         Command::Micro(words) if words.has("--server") => {
             replaced("bench micro --server", "run kv --preset server")
         }
         Command::Micro(_) => replaced("bench micro", "run micro --preset goals"),
         Command::Code(options) => code::run(&options, &mut std::io::stdout().lock()),
-        Command::Transactions(options) => {
-            transactions::run(&options, &command_line(), &mut std::io::stdout().lock())
-        }
         Command::Run(options) => {
             deliver::run(&options, &words(), stop_flag(), &mut std::io::stdout().lock())
         }
@@ -91,9 +88,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Render(options) => commands::run_render(&options, &mut std::io::stdout().lock()),
         Command::Peers(command) => peer_commands::run(&command, &mut std::io::stdout().lock()),
         Command::WorkloadClient => client::serve(std::io::stdin().lock(), std::io::stdout().lock()),
-        Command::MicroRole(options) => micro::role::serve(&options),
-        Command::AccessNode => node::serve(std::io::stdin().lock(), std::io::stdout().lock()),
-        Command::AccessKeeper { folder, server } => keeper::serve(&folder, &server),
+        Command::Reaper { folder, server } => keeper::serve(&folder, &server),
     }
 }
 
@@ -125,20 +120,7 @@ fn stop_flag() -> &'static AtomicBool {
     flag
 }
 
+/// The words of the command line, without the program.
 fn words() -> Vec<String> {
     std::env::args().skip(1).collect()
-}
-
-/// The command as it was given, without the way to the program.
-fn command_line() -> String {
-    let quoted = |word: String| {
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=+@%".contains(c);
-        if !word.is_empty() && word.chars().all(is_plain) {
-            word
-        } else {
-            format!("'{}'", word.replace('\'', r"'\''"))
-        }
-    };
-    let words = std::env::args().skip(1).map(quoted);
-    std::iter::once("nearstate".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }

@@ -98,7 +98,7 @@ static int establish(struct smf *smf, ns_bytes supi)
     ns_block_change_list changes = {blocks, sizeof blocks / sizeof blocks[0]};
     ns_status status = ns_patch_if_absent(smf->session, smf->contexts, supi, changes, NULL);
     if (status == NS_REFUSED) {
-        puts("already there");
+        puts("already exists");
         return 0;
     }
     if (status != NS_OK)

@@ -101,7 +101,7 @@ static int packet(struct smf *smf, char **words)
     ns_tag teid = {ns_text("teid"), ns_text(words[0])};
     ns_status status = ns_find(smf->session, smf->sessions, teid, &view);
     if (status == NS_NOT_FOUND) {
-        puts("nobody's");
+        puts("no session");
         return 0;
     }
     if (status != NS_OK)

@@ -1,13 +1,13 @@
-//! Who waits for which moment. A heap of deadlines; a cancelled one stays in the heap as a number
-//! that leads to nobody, until it is met or until such numbers are the most of it. So to set and to
-//! cancel a time-out of every request costs a push and a store.
+//! The deadlines of an executor: a binary heap. A cancelled deadline stays in the heap as a stale
+//! key until it is reached, or until stale keys are the majority. So setting and cancelling a
+//! timeout for every request costs a push and a store.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::executor::ready::TaskWaiter;
 
-/// Names one deadline.
+/// Identifies a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct DeadlineKey {
     place: u32,
@@ -20,7 +20,7 @@ struct DeadlineSlot {
     waiter: Option<TaskWaiter>,
 }
 
-/// All deadlines of an executor.
+/// The deadlines of an executor.
 #[derive(Debug, Default)]
 pub(crate) struct Deadlines {
     heap: BinaryHeap<Reverse<(u64, DeadlineKey)>>,
@@ -59,7 +59,7 @@ impl Deadlines {
         key
     }
 
-    /// Somebody else waits for the deadline now. `false`: it has passed.
+    /// Replaces the waiter of a deadline. `false`: the deadline has passed.
     pub(crate) fn replace(&mut self, key: DeadlineKey, waiter: TaskWaiter) -> bool {
         let place = self.places.get_mut(key.place as usize);
         let Some(place) = place.filter(|place| place.generation == key.generation) else {

@@ -9,7 +9,6 @@
 //! No library is used: the draws are part of what a saved run means, and generators of libraries
 //! change between releases; YCSB's form of Zipf's law is in none.
 
-use crate::legacy::content::mix;
 use nearstate_model::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +38,15 @@ const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// Odd, and unlike [`GOLDEN`].
 const OTHER: u64 = 0xD6E8_FEB8_6659_FD93;
+
+/// A word that depends on every bit of `x`: the finalizer of splitmix64.
+#[inline]
+pub const fn mix(x: u64) -> u64 {
+    let x = x.wrapping_add(GOLDEN);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}
 
 /// One number that depends on all bits of three: what a record's contents are drawn from.
 #[inline]

@@ -6,7 +6,7 @@ mod fan;
 
 use crate::access::Connection;
 use crate::chance::seed_of;
-use crate::legacy::protocol::monotonic_ns;
+use crate::clock::monotonic_ns;
 use crate::meter::Meter;
 use crate::protocol::{Ask, Plan, Ran, Said, Turn, hear, in_words, say};
 use crate::result::CUT;

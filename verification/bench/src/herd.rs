@@ -1,8 +1,8 @@
 //! The client processes of one target: started, told what to do, listened to, and stopped whatever
 //! becomes of the orchestrator.
 
+use crate::clock::monotonic_ns;
 use crate::keeper::{ended, own_program};
-use crate::legacy::protocol::monotonic_ns;
 use crate::protocol::{Ask, Plan, Ran, STOPPED, Said, Turn, hear, say};
 use crate::result::{Check, Verdict};
 use nearstate_model::{Error, Result};

@@ -57,7 +57,7 @@ impl Keeper {
     ) -> Result<Self> {
         let folder = fresh_folder(parent)?;
         let mut command = Command::new(own_program()?);
-        command.args(["bench", "access-keeper"]).arg(&folder);
+        command.args(["bench", "reaper"]).arg(&folder);
         if let Some(server) = server {
             command.arg("--").arg(server).args(arguments(&folder));
         }

@@ -4,13 +4,13 @@
 mod stand;
 mod ramp;
 
-use crate::legacy::access::display::Display;
-use crate::legacy::place::Places;
-use crate::legacy::protocol::monotonic_ns;
+use crate::clock::monotonic_ns;
+use crate::cpus::Places;
 use crate::machine::Machine;
 use crate::noise;
 use crate::options::Options;
 use crate::processes;
+use crate::progress::Display;
 use crate::result::{About, Drive, FORMAT, Run, TargetResult};
 use crate::space;
 use crate::table::counted;
@@ -284,19 +284,14 @@ fn choose(options: &Options, blueprint: &dyn Blueprint) -> Result<(Vec<Chosen>, 
         });
     }
     let (mut chosen, mut missing) = (Vec::new(), Vec::new());
-    if options.targets.is_empty() {
-        for name in defaults {
-            let target = targets::named(name)?;
-            match target.version() {
-                Ok(version) => chosen.push(Chosen { target, version }),
-                Err(e) => missing.push(format!("{name} was not measured: {e}")),
-            }
-        }
-    }
-    for name in &options.targets {
+    let leaves_out = names.is_empty() || options.leaves_out_missing;
+    for name in or_default {
         let target = targets::named(name)?;
-        let version = target.version()?;
-        chosen.push(Chosen { target, version });
+        match target.version() {
+            Ok(version) => chosen.push(Chosen { target, version }),
+            Err(e) if leaves_out => missing.push(format!("{name} was not measured: {e}")),
+            Err(e) => return Err(e),
+        }
     }
     Ok((chosen, missing))
 }

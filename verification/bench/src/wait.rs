@@ -1,7 +1,7 @@
 //! Waiting for the intended start of an operation without being late, and without what that costs
 //! in processor time being taken for the operation's.
 
-use crate::legacy::protocol::monotonic_ns;
+use crate::clock::monotonic_ns;
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 

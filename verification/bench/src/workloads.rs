@@ -13,6 +13,7 @@ pub mod ycsb;
 pub mod stock;
 pub mod outbox;
 pub mod contents;
+mod identity;
 pub mod share;
 
 pub use crate::chance::Spread;

@@ -210,7 +210,7 @@ fn a_run_is_stopped_while_a_server_starts_and_that_is_no_fault_of_it() {
     let mut command = command("starting", &["--targets", "redis,region", "--json"]);
     command.env("PATH", path).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
-    let keeper = child_with(child.id(), "access-keeper");
+    let keeper = child_with(child.id(), "reaper");
     child_of(keeper);
     let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(sent.success());
@@ -319,7 +319,7 @@ fn what_a_server_said_last_is_told_by_its_keeper() {
     let kept = folder("words").join("nearstate-bench-kept");
     std::fs::create_dir_all(&kept).expect("a folder to keep");
     let mut keeper = Command::new(NEARSTATE)
-        .args(["bench", "access-keeper"])
+        .args(["bench", "reaper"])
         .arg(&kept)
         .args(["--", "sh", "-c", "echo the port; echo is taken >&2; exit 3"])
         .stdin(Stdio::piped())
@@ -496,7 +496,7 @@ fn a_keeper_outlives_what_ends_programs_of_its_name_and_cleans_up_when_its_input
     let kept = folder("keeper").join("nearstate-bench-kept");
     std::fs::create_dir_all(&kept).expect("a folder to keep");
     let mut keeper = Command::new(NEARSTATE)
-        .args(["bench", "access-keeper"])
+        .args(["bench", "reaper"])
         .arg(&kept)
         .args(["--", "sleep", "1000"])
         .stdin(Stdio::piped())

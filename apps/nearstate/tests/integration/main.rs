@@ -9,7 +9,7 @@
     reason = "a test fails by panicking, and prints what it measured"
 )]
 
-mod access;
+mod bench_presets;
 mod bench_run;
 mod bench_micro;
 mod conformance;

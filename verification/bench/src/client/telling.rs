@@ -12,7 +12,7 @@
 use crate::access::{
     Access, Body, Change, Connection, Entry, Hear, Parts, Reply, Request, Table, Tag, Work,
 };
-use crate::legacy::protocol::monotonic_ns;
+use crate::clock::monotonic_ns;
 use crate::operations::{Block, Operation};
 use crate::protocol::{Said, say};
 use nearstate_model::Result;

@@ -484,7 +484,7 @@ pub(super) const fn to_f64(count: u64) -> f64 {
 }
 
 /// Progress as a bar.
-struct Bar<'d>(crate::legacy::access::display::Step<'d>);
+struct Bar<'d>(crate::progress::Step<'d>);
 
 impl Listener for Bar<'_> {
     fn progress(&mut self, more: u64, p99_ns: u64) {

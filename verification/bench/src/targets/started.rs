@@ -158,7 +158,7 @@ impl Started {
         let mut how = match self.keeper.last_words() {
             Some(words) => words,
             None if self.keeper.has_ended() => {
-                "its keeper (`nearstate bench access-keeper`) was ended, and it has to be stopped \
+                "its keeper (`nearstate bench reaper`) was ended, and it has to be stopped \
                  with it"
                     .to_owned()
             }

@@ -1,6 +1,6 @@
 //! Telecom Application Transaction Processing (IBM, 2009; <http://tatpbenchmark.sourceforge.net>):
 //! seven transactions on the database of a home location register, by the published mix and the
-//! published rule for which subscribers are met. Rows and rules are those of `bench transactions`.
+//! published rule for which subscribers are met.
 //!
 //! | transaction | share | what it does here |
 //! |---|---|---|
@@ -21,6 +21,9 @@
 pub mod run;
 pub mod expected;
 pub mod model;
+mod population;
+pub mod requests;
+pub mod rows;
 
 use super::share::{self, Share};
 use super::{Blueprint, Parameters, Wishes, Workload};

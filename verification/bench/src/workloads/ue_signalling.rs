@@ -257,12 +257,12 @@ struct Client {
 }
 
 /// `imsi-` and fifteen digits (TS 23.003, SUPI of type IMSI).
-const KEY_BYTES: usize = crate::legacy::content::KEY_BYTES;
+const KEY_BYTES: usize = super::identity::KEY_BYTES;
 
 #[inline]
 fn key_of(ue: u64) -> [u8; KEY_BYTES] {
     let mut key = [0; KEY_BYTES];
-    crate::legacy::content::key(ue, &mut key);
+    super::identity::key(ue, &mut key);
     key
 }
 

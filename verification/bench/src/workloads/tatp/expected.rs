@@ -1,12 +1,12 @@
 //! What TATP's transactions must answer, and what the rows of a subscriber must be.
 
 use super::model::{Model, Subscriber};
-use crate::access::{Connection, Part, Parts, Table};
-use crate::legacy::transactions::tatp::requests::Kind;
-use crate::legacy::transactions::tatp::rows::{
+use super::requests::Kind;
+use super::rows::{
     BIT_1, DATA_A, STARTS, SUBSCRIBER_BYTES, TYPES, forwarding_key, number, subscriber_key,
     typed_key,
 };
+use crate::access::{Connection, Part, Parts, Table};
 use nearstate_model::{Error, Result};
 
 /// Subscribers: the first table of the schema.

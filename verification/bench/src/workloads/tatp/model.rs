@@ -2,12 +2,13 @@
 //! there are. All else follows from the seed.
 
 use super::super::share::Share;
-use crate::chance::draw;
-use crate::legacy::transactions::tatp::population::{Fresh, fresh_access, fresh_forwarding};
-use crate::legacy::transactions::tatp::rows::{
-    ACCESS_BYTES, BIT_1, DATA_A, Dice, FORWARDING_BYTES, IS_ACTIVE, STARTS, TYPES, VLR_LOCATION,
+use super::population::{Fresh, fresh_access, fresh_forwarding};
+use super::rows::{
+    ACCESS_BYTES, BIT_1, DATA_A, FORWARDING_BYTES, IS_ACTIVE, STARTS, TYPES, VLR_LOCATION,
     forwarding_row,
 };
+use crate::chance::Dice;
+use crate::chance::draw;
 
 /// Bit of the first type in [`Subscriber::flags`]: of access rows, facilities, active ones.
 const ACCESS: u32 = 0;

@@ -7,12 +7,10 @@ use super::expected::{
     ACCESS, BIT, DATA, FACILITY, FORWARDING, Flight, LOCATION, ROW, Request, SUBSCRIBER,
 };
 use super::model::Model;
+use super::requests::{KINDS, Kind, fold, reach};
+use super::rows::{IS_ACTIVE, STARTS, TYPES, forwarding_key, number, subscriber_key, typed_key};
 use crate::access::{Access, Change, Connection, Entry, PARTS_MAX, Part, Parts, Reply, Tag};
 use crate::chance::{Dice, draw};
-use crate::legacy::transactions::tatp::requests::{KINDS, Kind, fold, reach};
-use crate::legacy::transactions::tatp::rows::{
-    IS_ACTIVE, STARTS, TYPES, forwarding_key, number, subscriber_key, typed_key,
-};
 use crate::result::{Check, Verdict};
 use nearstate_model::{Error, Result};
 

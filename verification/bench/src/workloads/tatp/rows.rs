@@ -1,4 +1,4 @@
-//! The rows and keys of TATP's four tables as bytes, and where chance comes from.
+//! The rows and keys of TATP's four tables as bytes.
 //!
 //! ```text
 //! table               key                                row
@@ -12,7 +12,7 @@
 //!
 //! Numbers in keys are big-endian, so that keys stand in the order of the numbers.
 
-use crate::legacy::content::mix;
+use crate::chance::Dice;
 
 /// A subscriber's number: `s_id` in fifteen digits.
 pub type Number = [u8; 15];
@@ -80,23 +80,8 @@ pub fn forwarding_row(end: u8, numberx: &Number) -> [u8; FORWARDING_BYTES] {
     row
 }
 
-/// Where chance comes from: splitmix64.
-#[derive(Clone, Debug)]
-pub struct Dice(u64);
-
+/// Draws of fields.
 impl Dice {
-    /// Throws that depend on nothing but the seed.
-    pub fn new(seed: u64) -> Self {
-        Self(mix(seed))
-    }
-
-    /// 0 to `sides` - 1, each with the same chance (but for 2^-32).
-    #[inline]
-    pub fn below(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(1);
-        ((mix(self.0) >> 32) * sides) >> 32
-    }
-
     /// `first` to `last`.
     #[inline]
     pub fn byte(&mut self, first: u8, last: u8) -> u8 {

@@ -1,0 +1,51 @@
+//! Keys that look like a subscriber's identity.
+
+/// Bytes of a key that [`key`] writes: `imsi-` and fifteen digits.
+pub(super) const KEY_BYTES: usize = 20;
+
+/// Writes the key of `record`: a SUPI of fixed length.
+#[inline]
+pub(super) fn key(record: u64, out: &mut [u8; KEY_BYTES]) {
+    let (high, low) = (record / 100_000_000, record % 100_000_000);
+    // Seven digits of the higher half: its eighth is beyond what a key has.
+    let high = eight_digits(high % 10_000_000) >> 8;
+    let first = u64::from_le_bytes(*b"imsi-\0\0\0") | (high << 40);
+    let end = eight_digits(low).to_le_bytes();
+    // In words, not byte by byte: readers of a key read words.
+    let Some((begin, rest)) = out.split_first_chunk_mut::<8>() else { return };
+    *begin = first.to_le_bytes();
+    let Some((middle, rest)) = rest.split_first_chunk_mut::<4>() else { return };
+    let [a, b, c, d, ..] = (high >> 24).to_le_bytes();
+    *middle = [a, b, c, d];
+    if let Some((last, _)) = rest.split_first_chunk_mut::<8>() {
+        *last = end;
+    }
+}
+
+/// The decimal digits of a number below 10^8, the first in the lowest byte: two numbers of four
+/// digits, four of two, eight of one, each time all of them in one word.
+#[inline]
+const fn eight_digits(number: u64) -> u64 {
+    let fours = (number / 10_000) | ((number % 10_000) << 32);
+    // Divided by 100: exact below 10,000.
+    let hundreds = ((fours * 10_486) >> 20) & 0x0000_007f_0000_007f;
+    let twos = hundreds | ((fours - 100 * hundreds) << 16);
+    // Divided by 10: exact below 100.
+    let tens = ((twos * 103) >> 10) & 0x000f_000f_000f_000f;
+    let ones = tens | ((twos - 10 * tens) << 8);
+    ones + 0x3030_3030_3030_3030
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_fifteen_digits() {
+        let mut out = [0; KEY_BYTES];
+        for record in [0, 7, 99_999_999, 100_000_000, 123_456_789_012_345, 999_999_999_999_999] {
+            key(record, &mut out);
+            assert_eq!(out.as_slice(), format!("imsi-{record:015}").as_bytes());
+        }
+    }
+}
