@@ -116,8 +116,16 @@ fn a_script_is_known_by_its_text_and_another_is_refused() {
     for (sha, rest, answer) in [
         (RELEASE, "1 lock me", write),
         (VALIDITY, "1 lock me", ":-10|"),
-        (VALIDITY, "0 lock me", "-ERR this script takes a key and 1 arguments behind it|"),
-        (VALIDITY, "1 lock", "-ERR this script takes a key and 1 arguments behind it|"),
+        (
+            VALIDITY,
+            "0 lock me",
+            "-ERR wrong number of arguments: the script requires a key and 1 arguments|",
+        ),
+        (
+            VALIDITY,
+            "1 lock",
+            "-ERR wrong number of arguments: the script requires a key and 1 arguments|",
+        ),
     ] {
         let request = format!("EVALSHA_RO {sha} {rest}");
         assert_eq!(client.ask(&request), answer, "{request}");
