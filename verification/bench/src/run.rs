@@ -249,6 +249,7 @@ fn wished(wishes: Wishes, abilities: &Abilities) -> Vec<(&'static str, Way)> {
         (wishes.transaction, "transactions", &abilities.transaction),
         (wishes.scan, "scans", &abilities.scan),
         (wishes.walk, "walks over all records", &abilities.walk),
+        (wishes.counter, "counters", &abilities.counter),
     ]
     .into_iter()
     .filter(|(is_wished, ..)| *is_wished)

@@ -86,7 +86,12 @@ pub struct Abilities {
     pub shared: Way,
     /// All records in storage order.
     pub walk: Way,
+    /// Counters that several processes add to without a transaction.
+    pub counter: Way,
 }
+
+/// Why a target declines workloads of counters.
+pub(super) const NO_COUNTERS: &str = "only counters of the region are measured";
 
 /// A store that can be measured.
 pub trait Target: fmt::Debug {

@@ -65,6 +65,7 @@ impl Target for LmdbTarget {
             pipeline: Way::Emulated("one transaction for all of them"),
             shared: Way::Native,
             walk: Way::Native,
+            counter: Way::Declined(super::NO_COUNTERS),
         }
     }
 

@@ -168,6 +168,7 @@ pub(crate) const fn abilities(program: Program) -> Abilities {
         pipeline: Way::Native,
         shared: Way::Native,
         walk: Way::Native,
+        counter: Way::Declined(super::NO_COUNTERS),
     }
 }
 

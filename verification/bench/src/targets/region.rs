@@ -54,6 +54,7 @@ impl Target for RegionTarget {
             pipeline: Way::Emulated("reads overlap their cache misses, writes come one by one"),
             shared: Way::Native,
             walk: Way::Native,
+            counter: Way::Native,
         }
     }
 
@@ -174,6 +175,12 @@ impl RegionConnection {
 }
 
 impl RegionConnection {
+    /// The namespace of counters, which exists from the first use on.
+    fn counters(&self) -> Result<Namespace> {
+        let schema = nearstate_store::Schema { kind: Kind::Counters, ..Default::default() };
+        self.session.namespace("counters", &schema)
+    }
+
     /// Hands the parts of a record over that is to be changed.
     #[inline]
     fn hand_parts(
@@ -446,6 +453,16 @@ impl Connection for RegionConnection {
 
     fn walk(&mut self, table: Table) -> Result<u64> {
         self.loops(table)?.walk()
+    }
+
+    fn add(&mut self, counter: &[u8], times: u64) -> Result<()> {
+        let namespace = self.counters()?;
+        (0..times).try_for_each(|_| self.session.add(namespace, counter, 1))
+    }
+
+    fn counter(&mut self, counter: &[u8]) -> Result<i64> {
+        let namespace = self.counters()?;
+        Ok(self.session.read_counter(namespace, counter)?.unwrap_or(0))
     }
 
     #[inline]

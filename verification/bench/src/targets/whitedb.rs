@@ -62,6 +62,7 @@ impl Target for WhiteDbTarget {
             pipeline: Way::Native,
             shared: Way::Native,
             walk: Way::Native,
+            counter: Way::Declined(super::NO_COUNTERS),
         }
     }
 
