@@ -1,5 +1,5 @@
-//! Gives the shared library its name for the loader: programs that were linked against one format
-//! of calls do not start with another.
+//! Sets the soname of the shared library, so that the loader does not start a program with an
+//! incompatible version.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,27 +1,27 @@
-/* nearstate: the state layer for 5G network functions, in C. Generated; do not edit.
+/* nearstate: the state layer for 5G network functions, C API. Generated; do not edit.
  *
- * Records in shared memory that any process of this host reads and writes at once, without a
- * server, and that survive any of them. Link with `pkg-config --cflags --libs nearstate`.
+ * Records in shared memory that the processes of a host read and write concurrently, without a
+ * server, and that survive the death of any of them. Link with
+ * `pkg-config --cflags --libs nearstate`.
  *
- * The rules, to which every function refers:
+ * Rules of the API. The documentation of each function refers to them as "Safety".
  *
- * 1. Handles. A handle comes from this library and is not used after its close, detach, release,
- *    commit or abort: nobody can check that for a pointer. A region may be used by several threads
- *    at once; a session, with its views, records to change, names, transactions and streams, and a
- *    watch, by one thread at a time.
- * 2. Bytes. `data` points to `len` bytes that stay as they are during the call; it is NULL only
- *    with `len` 0. Text ends with a NUL.
- * 3. Out-parameters stand last, point to memory that may be written and need not hold anything.
- *    They are written if the answer is NS_OK, and otherwise only where it is said. NULL is refused,
- *    except where it is said that it may be NULL.
- * 4. Callbacks run in the calling thread before the call returns. What they are given is valid
- *    until they return. They return true to go on and false to end the walk, which is no failure
- *    (that of ns_transact answers a status). They may call this library. They neither throw nor
- *    longjmp: the process would be aborted.
+ * 1. Handles. A handle comes from this library and is invalid after its close, detach, release,
+ *    commit or abort. The library cannot detect the use of an invalid handle. Several threads may
+ *    use a region concurrently. A session, with its views, records for update, block layouts,
+ *    transactions and streams, and a watch, are used by one thread at a time.
+ * 2. Bytes. `data` points to `len` bytes that do not change during the call. It is NULL only if
+ *    `len` is 0. Text ends with a NUL.
+ * 3. Out-parameters come last and point to writable memory, which may be uninitialized. They are
+ *    written if the status is NS_OK, and otherwise only where documented. NULL is rejected unless
+ *    documented otherwise.
+ * 4. Callbacks run in the calling thread before the call returns. Their arguments are valid until
+ *    they return. They return true to continue and false to end the iteration, which is not an
+ *    error. (The callback of ns_transact returns a status.) They may call this library. They must
+ *    not throw or longjmp: that aborts the process.
  *
- * Lengths beyond a limit and NULL are refused before anything is touched. Reading a record
- * allocates nothing. After a fork the child attaches again; handles that it inherited answer
- * NS_FORKED.
+ * Lengths above a limit and NULL are rejected before anything is read. Reading a record allocates
+ * nothing. After a fork, the child must attach again; inherited handles return NS_FORKED.
  */
 
 
@@ -33,17 +33,17 @@
 #include <stdint.h>
 
 /**
- * Records that have this value.
+ * Records with this value.
  */
 #define NS_LOOKUP_EQUAL 1
 
 /**
- * Records with a value that begins so; the tag must be ordered.
+ * Records with a value that starts with this prefix. The tag must be ordered.
  */
 #define NS_LOOKUP_PREFIX 2
 
 /**
- * Records with a value within bounds; the tag must be ordered.
+ * Records with a value in a range. The tag must be ordered.
  */
 #define NS_LOOKUP_RANGE 3
 
@@ -53,32 +53,33 @@
 #define NS_BOUND_NONE 0
 
 /**
- * The value itself is within.
+ * The bound is part of the range.
  */
 #define NS_BOUND_INCLUDED 1
 
 /**
- * The value itself is not.
+ * The bound is not part of the range.
  */
 #define NS_BOUND_EXCLUDED 2
 
 /**
- * The oldest transactions are lost, and the consumer is told how many. Writers never wait.
+ * The oldest transactions are overwritten; the consumer learns how many were lost. Writers never
+ * wait.
  */
 #define NS_STREAM_FULL_OVERWRITE 1
 
 /**
- * Commits are refused with `NS_BEHIND` until the consumer has acknowledged some.
+ * Commits fail with `NS_BEHIND` until the consumer acknowledges older transactions.
  */
 #define NS_STREAM_FULL_REFUSE 2
 
 /**
- * The record has this value, tags and expiry, and nothing of before.
+ * The record was replaced by this value, tags and expiry.
  */
 #define NS_STREAM_OP_PUT 1
 
 /**
- * Some blocks of the record changed.
+ * Some blocks of the record were changed.
  */
 #define NS_STREAM_OP_PATCHED 2
 
@@ -88,7 +89,7 @@
 #define NS_STREAM_OP_DELETED 3
 
 /**
- * The record is gone because its time had passed.
+ * The record expired and was deleted.
  */
 #define NS_STREAM_OP_EXPIRED 4
 
@@ -98,57 +99,57 @@
 #define NS_FILTER_ALL 0
 
 /**
- * Of the record with this key.
+ * Events of the record with this key.
  */
 #define NS_FILTER_KEY 1
 
 /**
- * Of the records whose keys begin so.
+ * Events of records whose keys start with this prefix.
  */
 #define NS_FILTER_PREFIX 2
 
 /**
- * Of the records that have this value of a tag, before the change or after it.
+ * Events of records that have this value of a tag, before or after the change.
  */
 #define NS_FILTER_TAG 3
 
 /**
- * There was no such record, and now there is.
+ * The record was created.
  */
 #define NS_EVENT_CREATED 1
 
 /**
- * There was one, and it changed.
+ * The record was changed.
  */
 #define NS_EVENT_UPDATED 2
 
 /**
- * Somebody deleted it.
+ * The record was deleted.
  */
 #define NS_EVENT_DELETED 3
 
 /**
- * It ended by itself.
+ * The record expired.
  */
 #define NS_EVENT_EXPIRED 4
 
 /**
- * The watcher was too slow, and events are gone: read what is watched anew.
+ * The watcher was too slow and events were lost: read the watched records again.
  */
 #define NS_EVENT_LOST 5
 
 /**
- * All units hold.
+ * All conditions in `units` hold.
  */
 #define NS_SEARCH_AND 1
 
 /**
- * One of the units holds.
+ * At least one condition in `units` holds.
  */
 #define NS_SEARCH_OR 2
 
 /**
- * The one unit does not hold.
+ * The one condition in `units` does not hold.
  */
 #define NS_SEARCH_NOT 3
 
@@ -158,57 +159,58 @@
 #define NS_SEARCH_RECORDS 4
 
 /**
- * Some value of the tag is equal.
+ * A value of the tag equals the given one.
  */
 #define NS_SEARCH_EQ 5
 
 /**
- * There are values of the tag, and none is equal.
+ * The tag has values, and none equals the given one.
  */
 #define NS_SEARCH_NEQ 6
 
 /**
- * Some value of the tag is above.
+ * A value of the tag is greater than the given one.
  */
 #define NS_SEARCH_GT 7
 
 /**
- * Some value of the tag is above or equal.
+ * A value of the tag is greater than or equal to the given one.
  */
 #define NS_SEARCH_GTE 8
 
 /**
- * Some value of the tag is below.
+ * A value of the tag is less than the given one.
  */
 #define NS_SEARCH_LT 9
 
 /**
- * Some value of the tag is below or equal.
+ * A value of the tag is less than or equal to the given one.
  */
 #define NS_SEARCH_LTE 10
 
 /**
- * No two records have the same value: a commit that would make it so answers `NS_TAG_TAKEN`.
+ * No two records have the same value. A commit that violates this fails with `NS_TAG_TAKEN`.
  */
 #define NS_TAG_UNIQUE 1
 
 /**
- * Found by ranges and prefixes too.
+ * Supports lookups by range and prefix.
  */
 #define NS_TAG_ORDERED 2
 
 /**
- * How many records have a value is known without looking at them.
+ * The number of records with each value is stored.
  */
 #define NS_TAG_COUNTED 4
 
 /**
- * A record must have it: a commit that leaves one without is refused.
+ * Every record must have the tag. A commit that violates this fails.
  */
 #define NS_TAG_REQUIRED 8
 
 /**
- * Writers keep the index, and records from before are being entered: lookups are refused.
+ * The index is being built: writers maintain it, and existing records are being added. Lookups
+ * fail.
  */
 #define NS_TAG_BUILDING 1
 
@@ -218,17 +220,17 @@
 #define NS_TAG_READY 2
 
 /**
- * Records of a namespace have one value.
+ * Each record has one value.
  */
 #define NS_KIND_VALUE 1
 
 /**
- * Records of a namespace have named blocks.
+ * Each record has named blocks.
  */
 #define NS_KIND_BLOCKS 2
 
 /**
- * Records of a namespace are counters (`ns_counter_add`).
+ * Each record is a counter (`ns_counter_add`).
  */
 #define NS_KIND_COUNTERS 3
 
@@ -238,77 +240,77 @@
 #define NS_PAGE_SMALL 0
 
 /**
- * Pages of 2 MiB: the path must lie on a hugetlbfs mount.
+ * Pages of 2 MiB. The path must be on a hugetlbfs mount.
  */
 #define NS_PAGE_HUGE_2M 1
 
 /**
- * Memory comes from where it is touched first.
+ * Memory is allocated on the node of the processor that first touches it.
  */
 #define NS_NUMA_DEFAULT 0
 
 /**
- * Memory comes from the named nodes only.
+ * Memory is allocated on the given nodes only.
  */
 #define NS_NUMA_BIND 1
 
 /**
- * Memory comes from the named nodes in turn, page by page.
+ * Memory is interleaved over the given nodes, page by page.
  */
 #define NS_NUMA_INTERLEAVE 2
 
 /**
- * Asymmetric where the kernel has `membarrier(2)`, else fenced.
+ * Asymmetric if the kernel supports `membarrier(2)`, otherwise fenced.
  */
 #define NS_PIN_AUTO 0
 
 /**
- * A read costs no fence; every attaching process needs `membarrier(2)`.
+ * Reads need no fence. Every attaching process needs `membarrier(2)`.
  */
 #define NS_PIN_ASYMMETRIC 1
 
 /**
- * A full fence with every read (about 10 ns).
+ * Every read executes a full fence (about 10 ns).
  */
 #define NS_PIN_FENCED 2
 
 /**
- * The longest key, in bytes. The shortest has one.
+ * Maximum length of a key, in bytes. The minimum is 1.
  */
 #define NS_KEY_BYTES_MAX 4096
 
 /**
- * The largest value or block, in bytes.
+ * Maximum size of a value or block, in bytes.
  */
 #define NS_VALUE_BYTES_MAX 134217728
 
 /**
- * The most blocks of a record.
+ * Maximum number of blocks of a record.
  */
 #define NS_BLOCKS_MAX 1024
 
 /**
- * What a call answers. Numbers from 16 on are failures, behind which `ns_last_error` says more.
+ * The result of a call. Numbers from 16 are errors; `ns_last_error` returns a message for them.
  */
 typedef enum ns_status {
     /**
-     * Done.
+     * Success.
      */
     NS_OK = 0,
     /**
-     * There is no such record or block, or nothing to tell at present.
+     * The record or block does not exist, or no event is pending.
      */
     NS_NOT_FOUND = 1,
     /**
-     * The condition did not hold, and nothing was changed.
+     * The condition did not hold. Nothing was changed.
      */
     NS_REFUSED = 2,
     /**
-     * The caller's memory is too small: make room and ask again.
+     * The buffer is too small: enlarge it and call again.
      */
     NS_TOO_SMALL = 3,
     /**
-     * A bug in this library: close the session and report it with `ns_last_error`.
+     * A bug in this library: close the session and report the message of `ns_last_error`.
      */
     NS_BUG = 15,
     /**
@@ -401,73 +403,74 @@ typedef enum ns_status {
 } ns_status;
 
 /**
- * The names of the blocks that a program reads and changes, which go by their places from then on:
- * 0 for the first. They remember how the last record was laid out, so keep them for each kind of
- * record and each session, whose thread uses them.
+ * The names of the blocks that a program reads and changes. Calls refer to them by index, starting
+ * at 0. The layout caches the positions of the blocks in the last record, so use one layout per
+ * kind of record and session. It is used by the thread of its session.
  */
 typedef struct ns_block_layout ns_block_layout;
 
 /**
- * An attached region: a file of shared memory that any number of processes read and write at once.
+ * An attached region: a file of shared memory that several processes read and write concurrently.
  */
 typedef struct ns_region ns_region;
 
 /**
- * A thread's way into a region. One thread at a time uses it.
+ * A session gives a thread access to a region. It is used by one thread at a time.
  */
 typedef struct ns_session ns_session;
 
 /**
- * A consumer of all writers' commits. It is its session's, and used by the same thread.
+ * A consumer of the commits of all writers. It belongs to its session and is used by the same
+ * thread.
  */
 typedef struct ns_stream ns_stream;
 
 /**
- * An open transaction: changes of records and objects that happen all at one instant, for every
- * process and every reader, or not at all. What it has read stands still for it; a call that finds
- * something changed answers `NS_CONFLICT`, and the transaction is over then: end it and begin
- * again, or let `ns_transact` do that. Memory that is retired in the region is not used again
- * while it is open, so keep it short. It is its session's, and used by the same thread.
+ * An open transaction. Its changes of records and objects become visible to all processes at one
+ * instant, or not at all. Its reads are consistent: a call that detects a change of something that
+ * the transaction has read fails with `NS_CONFLICT`. The transaction then cannot commit: end it
+ * and begin another one, or use `ns_transact`. While it is open, memory freed in the region is not
+ * reused: keep it short. It belongs to its session and is used by the same thread.
  */
 typedef struct ns_txn ns_txn;
 
 /**
- * A wish to be told what happens to some records. It owes nothing to the session that made it,
- * which may be closed. One thread at a time uses it.
+ * A watch on some records. It is independent of the session that opened it, which may be closed.
+ * It is used by one thread at a time.
  */
 typedef struct ns_watch ns_watch;
 
 /**
- * The name of an object: it stands where a program had a pointer, in objects and in records. The
- * same in every process. Never 0, and never given to another object in the life of a region.
+ * The address of an object. It redatas pointers in objects and records, and is the same in every
+ * process. Never 0, and never reused during the life of a region.
  */
 typedef uint64_t ns_address;
 
 /**
- * Some bytes, NULs included. Passed by value; nothing is copied and nothing is owned.
+ * A range of bytes, which may contain NULs. Passed by value. It neither copies nor owns the bytes.
  */
 typedef struct ns_bytes {
     /**
-     * The first of them. NULL only if there are none.
+     * The first byte. NULL only if `len` is 0.
      */
     const uint8_t *data;
     /**
-     * How many.
+     * The number of bytes.
      */
     size_t len;
 } ns_bytes;
 
 /**
- * Gets the objects of a region, one by one.
+ * Receives each object of a region.
  */
 typedef bool (*ns_object_fn)(void *context, ns_address address, struct ns_bytes object);
 
 /**
- * A namespace, as one session knows it: of no use to another session. Passed by value.
+ * The handle of a namespace, valid only in the session that opened it. Passed by value.
  */
 typedef struct ns_namespace {
     /**
-     * The session's number and the namespace's number in it. Never 0.
+     * The number of the session and the number of the namespace in it. Never 0.
      */
     uint64_t id;
 } ns_namespace;
@@ -520,7 +523,7 @@ typedef struct ns_view {
 } ns_view;
 
 /**
- * One end of a range. All bytes 0: none.
+ * One end of a range. All bytes 0: no bound.
  */
 typedef struct ns_bound {
     /**
@@ -528,18 +531,18 @@ typedef struct ns_bound {
      */
     uint32_t kind;
     /**
-     * The value; not looked at if there is no bound.
+     * The value. Ignored if there is no bound.
      */
     struct ns_bytes value;
 } ns_bound;
 
 /**
- * Which values of a tag are looked for. Values compare as strings of bytes, so numbers are written
- * with the greatest byte first.
+ * The values of a tag to look up. Values are compared as byte strings, so numbers must be encoded
+ * in big-endian order.
  */
 typedef struct ns_lookup {
     /**
-     * The tag's name.
+     * The name of the tag.
      */
     struct ns_bytes tag;
     /**
@@ -547,21 +550,21 @@ typedef struct ns_lookup {
      */
     uint32_t kind;
     /**
-     * The value, or with what it begins. Not looked at in a range.
+     * The value or the prefix. Ignored for a range.
      */
     struct ns_bytes value;
     /**
-     * Where a range begins.
+     * The start of the range.
      */
     struct ns_bound from;
     /**
-     * Where it ends.
+     * The end of the range.
      */
     struct ns_bound to;
 } ns_lookup;
 
 /**
- * Gets the records of a walk. The view is lent: it ends with the callback and is not released.
+ * Receives each record of an iteration. The view ends with the callback and must not be released.
  */
 typedef bool (*ns_record_fn)(void *context, const struct ns_view *view);
 
@@ -588,7 +591,7 @@ typedef struct ns_record {
 } ns_record;
 
 /**
- * Gets the keys of a listing.
+ * Receives each key.
  */
 typedef bool (*ns_key_fn)(void *context, struct ns_bytes key);
 
@@ -598,20 +601,20 @@ typedef bool (*ns_key_fn)(void *context, struct ns_bytes key);
 typedef bool (*ns_block_fn)(void *context, struct ns_bytes name, struct ns_bytes block);
 
 /**
- * What a record carries beside its value. All bytes 0: nothing.
+ * The metadata of a record. All bytes 0: none.
  */
 typedef struct ns_metadata {
     /**
-     * The first of the tags; a name may stand several times. NULL only if there are none.
+     * The first tag; a name may occur several times. NULL only if `tags_len` is 0.
      */
     const struct ns_tag *tags;
     /**
-     * How many; at most 64.
+     * The number of tags: at most 64.
      */
     size_t tags_len;
     /**
-     * When the record ends by itself, in milliseconds since 1970; 0: never. One that is not after
-     * `ns_now_ms` is over at once.
+     * When the record expires, in milliseconds since 1970. 0: never. A record whose time is not
+     * after `ns_now_ms` expires immediately.
      */
     uint64_t expires_ms;
 } ns_metadata;
@@ -625,56 +628,56 @@ typedef struct ns_block_change {
      */
     struct ns_bytes name;
     /**
-     * The new bytes. Not looked at if `is_removal`.
+     * The new contents. Ignored if `is_removal`.
      */
     struct ns_bytes bytes;
     /**
-     * Take the block away.
+     * Removes the block.
      */
     bool is_removal;
 } ns_block_change;
 
 /**
- * Changes that are made in one step.
+ * A list of changes that are made in one step.
  */
 typedef struct ns_block_change_list {
     /**
-     * The first of them. NULL only if there are none.
+     * The first change. NULL only if `len` is 0.
      */
     const struct ns_block_change *items;
     /**
-     * How many; at most 1,024, no block twice.
+     * The number of changes: at most 1,024, each of a different block.
      */
     size_t len;
 } ns_block_change_list;
 
 /**
- * What is done in a transaction. Answers an `ns_status`: `NS_OK` to commit, `NS_CONFLICT` (as a
- * call that it made has answered) to be run again, anything else to give up.
+ * The function of a transaction. Returns an `ns_status`: `NS_OK` to commit, `NS_CONFLICT` (as
+ * returned by a call that it made) to be run again, anything else to abort.
  */
 typedef int32_t (*ns_txn_fn)(void *context, struct ns_txn *txn);
 
 /**
- * A committed transaction of a writer, or how many of its transactions are lost.
+ * A committed transaction of a writer, or a gap.
  */
 typedef struct ns_stream_entry {
     /**
-     * How many transactions of this writer are lost: read anew what they may have changed. 0: this
-     * is a transaction, and `ns_stream_records` walks it.
+     * The number of lost transactions of this writer: read the records again that they may have
+     * changed. 0: this is a transaction, and `ns_stream_records` iterates over its records.
      */
     uint64_t lost;
     /**
-     * Number of the transaction in its writer's stream: one more than that of the one before.
+     * The number of the transaction in its writer's stream: consecutive.
      */
     uint64_t number;
     /**
-     * Number of the writer's session. One that attaches later may have the same.
+     * The number of the writer's session. A later session may reuse it.
      */
     uint32_t writer;
 } ns_stream_entry;
 
 /**
- * What became of a record in a committed transaction.
+ * A record of a committed transaction.
  */
 typedef struct ns_stream_record {
     /**
@@ -686,7 +689,7 @@ typedef struct ns_stream_record {
      */
     uint32_t namespace_number;
     /**
-     * One of `NS_STREAM_OP_..`.
+     * The change: one of `NS_STREAM_OP_..`.
      */
     uint32_t op;
     /**
@@ -694,44 +697,44 @@ typedef struct ns_stream_record {
      */
     struct ns_bytes key;
     /**
-     * The version that it has since; of one that is gone, the last that it had.
+     * The version after the change. For a deleted record, its last version.
      */
     uint64_t version;
     /**
-     * The value that was put.
+     * The value, for `NS_STREAM_OP_PUT`.
      */
     struct ns_bytes value;
     /**
-     * When it ends by itself, in milliseconds since 1970; 0: never, or as before.
+     * When the record expires, in milliseconds since 1970. 0: never, or unchanged.
      */
     uint64_t expires_ms;
     /**
-     * It has the tags that `ns_stream_record_tags` walks and this expiry. If not, a patched record has
-     * those that it had.
+     * The transaction set the tags that `ns_stream_record_tags` reports and this expiry. If false,
+     * a patched record keeps its previous ones.
      */
     bool has_metadata;
     /**
-     * Of a patched record: all blocks of before are gone.
+     * For a patched record: all previous blocks were removed.
      */
     bool is_replacement;
     /**
      * Private.
      */
-    const void *held;
+    const void *record_pointer;
 } ns_stream_record;
 
 /**
- * Gets the records of a transaction, which end with the callback.
+ * Receives each record of a transaction. The record is valid until the callback returns.
  */
 typedef bool (*ns_stream_record_fn)(void *context, const struct ns_stream_record *record);
 
 /**
- * Gets the blocks of a patched record; `block` is NULL if the block is gone.
+ * Receives each changed block of a record; `block` is NULL if the block was removed.
  */
-typedef bool (*ns_block_change_fn)(void *context, struct ns_bytes name, const struct ns_bytes *block);
+typedef bool (*ns_patch_fn)(void *context, struct ns_bytes name, const struct ns_bytes *block);
 
 /**
- * Which events a watch gives. All bytes 0: those of all records.
+ * Selects the events of a watch. All bytes 0: events of all records.
  */
 typedef struct ns_watch_filter {
     /**
@@ -739,7 +742,7 @@ typedef struct ns_watch_filter {
      */
     uint32_t kind;
     /**
-     * The key, or with what keys begin.
+     * The key or the prefix.
      */
     struct ns_bytes key;
     /**
@@ -749,7 +752,7 @@ typedef struct ns_watch_filter {
 } ns_watch_filter;
 
 /**
- * A change of a record, or that some are lost.
+ * A change of a record, or a gap.
  */
 typedef struct ns_watch_event {
     /**
@@ -757,46 +760,47 @@ typedef struct ns_watch_event {
      */
     uint32_t kind;
     /**
-     * The names of blocks and the tags were too much for an event: read the record.
+     * The block names and tags did not fit into the event: read the record.
      */
     bool is_truncated;
     /**
-     * The record's key; good until the next call with the watch.
+     * The record's key, valid until the next call with the watch.
      */
     struct ns_bytes key;
     /**
-     * Its version after the change; the last one it had, if it is gone.
+     * The version after the change. For a deleted or expired record, its last version.
      */
     uint64_t version;
     /**
-     * Of `NS_EVENT_LOST`: how many, whether the filter would have let them through or not.
+     * For `NS_EVENT_LOST`: the number of lost events, including those that the filter would have
+     * dropped.
      */
     uint64_t lost;
 } ns_watch_event;
 
 /**
- * Keys to be read together.
+ * A list of keys.
  */
 typedef struct ns_key_list {
     /**
-     * The first of them. NULL only if there are none.
+     * The first key. NULL only if `len` is 0.
      */
     const struct ns_bytes *items;
     /**
-     * How many; at most 1,048,576.
+     * The number of keys: at most 1,048,576.
      */
     size_t len;
 } ns_key_list;
 
 /**
- * A condition on records, as the search expressions of TS 29.598 have it. Conditions stand in each
- * other by pointers, so one is written down where it is used, and nothing is freed:
+ * A condition on records, as in the search expressions of TS 29.598. Conditions refer to each
+ * other by pointers, so they can be written as local variables, and nothing must be freed:
  *
- * `ns_search_condition both[] = {{.kind = NS_SEARCH_EQ, .tag = dnn}, {.kind = NS_SEARCH_LT, .tag = end}};`
+ * `ns_search_condition both[] = {{.kind = NS_SEARCH_EQ, .tag = dnn},`
+ * `                              {.kind = NS_SEARCH_LT, .tag = end}};`
  * `ns_search_condition all = {.kind = NS_SEARCH_AND, .units = both, .units_len = 2};`
  *
- * At most 16 levels and 1,024 conditions and keys. Of the fields only those of its `how` are
- * looked at.
+ * At most 16 levels, and 1,024 conditions and keys. Only the fields of its `kind` are read.
  */
 typedef struct ns_search_condition {
     /**
@@ -804,82 +808,82 @@ typedef struct ns_search_condition {
      */
     uint32_t kind;
     /**
-     * And, or, not: the first of the conditions within.
+     * `NS_SEARCH_AND`, `_OR` and `_NOT`: the first nested condition.
      */
     const struct ns_search_condition *units;
     /**
-     * How many; 1 of not.
+     * The number of nested conditions; 1 for `NS_SEARCH_NOT`.
      */
     size_t units_len;
     /**
-     * Comparisons: the tag's name, and the value that its values are compared with, as strings of
-     * bytes.
+     * Comparisons: the tag's name, and the value to compare with. Values are compared as byte
+     * strings.
      */
     struct ns_tag tag;
     /**
-     * Records: their keys.
+     * `NS_SEARCH_RECORDS`: the keys.
      */
     struct ns_key_list records;
 } ns_search_condition;
 
 /**
- * What is declared of a tag.
+ * The declaration of a tag.
  */
 typedef struct ns_tag_schema {
     /**
-     * Its name, 1 to 255 bytes of UTF-8 without a NUL.
+     * The name, 1 to 255 bytes of UTF-8 without a NUL.
      */
     struct ns_bytes name;
     /**
-     * The sum of some of `NS_TAG_UNIQUE`, `NS_TAG_ORDERED`, `NS_TAG_COUNTED`, `NS_TAG_REQUIRED`;
-     * 0: found by equality.
+     * A sum of `NS_TAG_UNIQUE`, `NS_TAG_ORDERED`, `NS_TAG_COUNTED`, `NS_TAG_REQUIRED`; 0: lookups
+     * by equality only.
      */
     uint32_t properties;
 } ns_tag_schema;
 
 /**
- * Tags to be declared together.
+ * A list of tag declarations.
  */
 typedef struct ns_tag_schema_list {
     /**
-     * The first of them. NULL only if there are none.
+     * The first declaration. NULL only if `len` is 0.
      */
     const struct ns_tag_schema *items;
     /**
-     * How many; at most 32.
+     * The number of declarations: at most 32.
      */
     size_t len;
 } ns_tag_schema_list;
 
 /**
- * Gets the tags of a namespace, each with `NS_TAG_BUILDING` or `NS_TAG_READY`.
+ * Receives each tag of a namespace with its state, `NS_TAG_BUILDING` or `NS_TAG_READY`.
  */
 typedef bool (*ns_tag_fn)(void *context, const struct ns_tag_schema *tag, uint32_t state);
 
 /**
- * Names of blocks.
+ * A list of block names.
  */
 typedef struct ns_name_list {
     /**
-     * The first of them, each 1 to 255 bytes of UTF-8 without a NUL. NULL only if there are none.
+     * The first name: 1 to 255 bytes of UTF-8 without a NUL. NULL only if `len` is 0.
      */
     const struct ns_bytes *items;
     /**
-     * How many; at most 1,024, no name twice.
+     * The number of names: at most 1,024, without duplicates.
      */
     size_t len;
 } ns_name_list;
 
 /**
- * A record that was read to be changed. `view` shows what was read, to the functions of views as
- * well; it ends with the record, and releasing it does nothing. The change is made if the record
- * is still that one: nothing is locked meanwhile. While it is held, memory that is retired in the
- * region is not used again: release it when the work at hand is done. It may be moved, but only
- * one copy of it is changed or released. All bytes 0 is a record that holds nothing.
+ * A record that was read for update. `view` shows the version that was read; it ends with the
+ * record, and releasing it has no effect. A change succeeds only if that version is still current;
+ * no lock is held in between. While the record is held, memory freed in the region is not reused:
+ * release it as soon as possible. The structure may be moved, but only one copy may be changed or
+ * released. All bytes 0: an empty structure.
  */
 typedef struct ns_record_for_update {
     /**
-     * What was read.
+     * The version that was read.
      */
     struct ns_view view;
     /**
@@ -897,73 +901,73 @@ typedef struct ns_record_for_update {
 } ns_record_for_update;
 
 /**
- * New bytes of a block.
+ * New contents of a block.
  */
 typedef struct ns_indexed_change {
     /**
-     * The place of the block's name, from 0.
+     * The index of the block's name in the layout.
      */
     size_t index;
     /**
-     * The new bytes.
+     * The new contents.
      */
     struct ns_bytes bytes;
 } ns_indexed_change;
 
 /**
- * Changes that are made in one step.
+ * A list of changes that are made in one step.
  */
 typedef struct ns_indexed_change_list {
     /**
-     * The first of them. NULL only if there are none.
+     * The first change. NULL only if `len` is 0.
      */
     const struct ns_indexed_change *items;
     /**
-     * How many; at most 1,024, no place twice.
+     * The number of changes: at most 1,024, with different indexes.
      */
     size_t len;
 } ns_indexed_change_list;
 
 /**
- * A caller's own memory for a copy.
+ * Memory of the caller that receives a copy.
  */
 typedef struct ns_buffer {
     /**
-     * In: where the copy goes. NULL only with `capacity` 0.
+     * In: the destination. NULL only if `capacity` is 0.
      */
     uint8_t *data;
     /**
-     * In: how many bytes there is room for.
+     * In: the size of the destination, in bytes.
      */
     size_t capacity;
     /**
-     * Out: how many bytes the value has, also if they did not fit.
+     * Out: the size of the value, even if it did not fit.
      */
     size_t len;
     /**
-     * Out: the record's version.
+     * Out: the version of the record.
      */
     uint64_t version;
 } ns_buffer;
 
 /**
- * Gets the records of a batch, each with the number of its key; `view` is NULL if there is no
- * record. The view is lent: it ends with the callback and is not released.
+ * Receives each record of a batch with the index of its key; `view` is NULL if the record does not
+ * exist. The view ends with the callback and must not be released.
  */
 typedef bool (*ns_batch_fn)(void *context, size_t index, const struct ns_view *view);
 
 /**
- * How a region is created. Fill it with `ns_create_options_default` first, then change what is to
- * be other.
+ * Options of a new region. Initialize them with `ns_create_options_default`, then change fields.
  */
 typedef struct ns_create_options {
     /**
-     * Bytes of this structure, so that a later library knows what an earlier program filled.
+     * The size of this structure. A later library uses it to detect which fields an older program
+     * knows.
      */
     size_t struct_bytes;
     /**
-     * The most bytes that records and index may fill: 64 MiB to 16 TiB. Memory is taken as it is
-     * needed.
+     * Maximum size of records and index, in bytes: 64 MiB to 16 TiB. Memory is allocated on
+     * demand.
      */
     uint64_t bytes_max;
     /**
@@ -979,127 +983,127 @@ typedef struct ns_create_options {
      */
     uint32_t numa;
     /**
-     * File mode, as for chmod.
+     * The file mode, as for `chmod`.
      */
     uint32_t mode;
     /**
-     * Nodes of the NUMA policy. NULL only if there are none.
+     * The nodes of the NUMA policy. NULL only if `nodes_len` is 0.
      */
     const uint32_t *nodes;
     /**
-     * How many.
+     * The number of nodes.
      */
     size_t nodes_len;
     /**
-     * Take all memory now.
+     * Allocates all memory now.
      */
     bool populate;
 } ns_create_options;
 
 /**
- * A region at one moment.
+ * Statistics of a region.
  */
 typedef struct ns_region_stats {
     /**
-     * Random id, as two words.
+     * A random id, as two words.
      */
     uint64_t id[2];
     /**
-     * Created at, milliseconds since 1970.
+     * The creation time, in milliseconds since 1970.
      */
     uint64_t created_ms;
     /**
-     * The most bytes that records and index may fill.
+     * Maximum size of records and index, in bytes.
      */
     uint64_t bytes_max;
     /**
-     * Bytes that were ever taken: records, index, free cells.
+     * Bytes of the heap ever allocated: records, index, free cells.
      */
     uint64_t bytes_taken;
     /**
-     * Bytes that the file occupies on its file system now.
+     * Bytes that the file occupies on its file system.
      */
     uint64_t bytes_on_disk;
     /**
-     * Bytes of a page.
+     * The page size, in bytes.
      */
     uint64_t page_bytes;
     /**
-     * The epoch of reclamation.
+     * The epoch of memory reclamation.
      */
     uint64_t epoch;
     /**
-     * Format number.
+     * The format number.
      */
     uint32_t format;
     /**
-     * How many namespaces there are.
+     * The number of namespaces.
      */
     uint32_t namespaces;
     /**
-     * How many sessions of living processes are attached.
+     * The number of sessions of running processes.
      */
     uint32_t members_alive;
     /**
-     * How many sessions of dead processes wait for recovery.
+     * The number of sessions of dead processes that are not recovered yet.
      */
     uint32_t members_dead;
     /**
-     * Reads are fenced.
+     * Reads execute a fence.
      */
     bool is_fenced;
 } ns_region_stats;
 
 /**
- * An attached session.
+ * A session attached to a region.
  */
 typedef struct ns_member {
     /**
-     * Its process's command name.
+     * The command name of its process.
      */
     struct ns_bytes name;
     /**
-     * Attached at, milliseconds since 1970.
+     * The time of the attach, in milliseconds since 1970.
      */
     uint64_t since_ms;
     /**
-     * The epoch that its views hold; 0 if it holds none.
+     * The epoch that its views pin; 0 if it pins none.
      */
     uint64_t pinned_epoch;
     /**
-     * Its process, as seen in that process's own pid namespace.
+     * The process id, as seen in that process's own pid namespace.
      */
     uint32_t pid;
     /**
-     * False if its process has ended and it waits for recovery.
+     * False if its process has ended and the session is not recovered yet.
      */
     bool is_alive;
 } ns_member;
 
 /**
- * Gets the sessions of a region.
+ * Receives each session of a region.
  */
 typedef bool (*ns_member_fn)(void *context, const struct ns_member *member);
 
 /**
- * Gets the faults of a region, one sentence each.
+ * Receives each inconsistency as a message.
  */
 typedef bool (*ns_check_error_fn)(void *context, struct ns_bytes error);
 
 /**
- * What the offline verifier found.
+ * The result of an offline check.
  */
 typedef struct ns_check_report {
     /**
-     * Contradictions. 0: the region is clean.
+     * The number of inconsistencies. 0: the region is consistent.
      */
     uint64_t errors;
     /**
-     * Namespaces walked.
+     * Namespaces checked.
      */
     uint64_t namespaces;
     /**
-     * Records walked.
+     * Records checked.
      */
     uint64_t records;
     /**
@@ -1111,15 +1115,15 @@ typedef struct ns_check_report {
      */
     uint64_t bytes_index;
     /**
-     * Bytes that are free.
+     * Free bytes.
      */
     uint64_t bytes_free;
     /**
-     * Bytes that nothing reaches.
+     * Bytes that are neither in use nor free.
      */
     uint64_t bytes_leaked;
     /**
-     * Bytes of the heap that were taken.
+     * Bytes of the heap ever allocated.
      */
     uint64_t bytes_taken;
 } ns_check_report;
@@ -1129,11 +1133,11 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * Makes an object of `bytes` bytes, all of them 0. It is there with the commit, and nothing of it
- * remains without one. Open it to write it.
+ * Allocates an object of `bytes` zero bytes. It exists once the transaction commits. Open it to
+ * write it.
  *
  * Fails with `NS_VALUE_TOO_LARGE` above 128 MiB, `NS_TRANSACTION_TOO_LARGE` above 4,096 records
- * and objects or 256 MiB, `NS_FORKED`, `NS_DAMAGED`, `NS_BAD_ARGUMENT`; with the first object of a
+ * and objects or 256 MiB, `NS_FORKED`, `NS_DAMAGED`, `NS_BAD_ARGUMENT`; for the first object of a
  * region also as `ns_namespace_open`.
  *
  * # Safety
@@ -1142,10 +1146,10 @@ extern "C" {
 enum ns_status ns_txn_alloc(struct ns_txn *txn, size_t bytes, ns_address *address);
 
 /**
- * Opens an object to be read: the first `bytes` bytes of it, which it must have. `object` gets
- * their place: in the region itself, or in the transaction's copy if it has opened the object to
- * write it. It is aligned to 16 and good until the transaction ends; what lies in the region stays
- * as it is until then. Costs a lookup and no copy.
+ * Opens the first `bytes` bytes of an object for reading; the object must have that many. `object`
+ * receives their address: in the region, or in the transaction's copy if the transaction opened
+ * the object for writing. The address is aligned to 16 bytes and valid until the transaction ends;
+ * bytes in the region do not change until then. The cost is one lookup, without a copy.
  *
  * Fails with `NS_NO_OBJECT`, `NS_CONFLICT`, `NS_TRANSACTION_TOO_LARGE`, `NS_DAMAGED`,
  * `NS_BAD_ARGUMENT` if the object is smaller.
@@ -1159,8 +1163,8 @@ enum ns_status ns_txn_open_read(struct ns_txn *txn,
                                 const void **object);
 
 /**
- * As `ns_txn_open_read`, for the `bytes` bytes from `offset` on. A conflict is still one about the
- * whole object.
+ * Like `ns_txn_open_read`, for the `bytes` bytes from `offset`. Conflicts are still detected for
+ * the whole object.
  *
  * # Safety
  * Rules 1 and 3.
@@ -1169,13 +1173,13 @@ enum ns_status ns_txn_open_read_range(struct ns_txn *txn,
                                       ns_address address,
                                       size_t offset,
                                       size_t bytes,
-                                      const void **place);
+                                      const void **data);
 
 /**
- * Opens an object to be written: the first `bytes` bytes of it, which it must have. `object` gets
- * their place in a copy that only this transaction has, aligned to 16. Read and write there; the
- * commit publishes it. It does not move, is the same if the object is opened again, and is good
- * until the transaction ends. Only what was opened may be written.
+ * Opens the first `bytes` bytes of an object for writing; the object must have that many. `object`
+ * receives the address of a private copy, aligned to 16 bytes, that may be read and written. The
+ * commit publishes the copy. Its address does not change if the object is opened again, and is
+ * valid until the transaction ends. Only opened ranges may be written.
  *
  * Fails with `NS_NO_OBJECT`, `NS_CONFLICT`, `NS_TRANSACTION_TOO_LARGE`, `NS_DAMAGED`,
  * `NS_BAD_ARGUMENT` if the object is smaller.
@@ -1189,8 +1193,8 @@ enum ns_status ns_txn_open_write(struct ns_txn *txn,
                                  void **object);
 
 /**
- * As `ns_txn_open_write`, for the `bytes` bytes from `offset` on: only they are copied, and the
- * commit takes the rest from the region. A conflict is still one about the whole object.
+ * Like `ns_txn_open_write`, for the `bytes` bytes from `offset`. Only these are copied; the commit
+ * takes the other bytes from the region. Conflicts are still detected for the whole object.
  *
  * # Safety
  * Rules 1 and 3.
@@ -1199,10 +1203,10 @@ enum ns_status ns_txn_open_write_range(struct ns_txn *txn,
                                        ns_address address,
                                        size_t offset,
                                        size_t bytes,
-                                       void **place);
+                                       void **data);
 
 /**
- * The size of an object, as it was asked for. Fails as `ns_txn_open_read`.
+ * Gets the size of an object, as requested at its allocation. Fails as `ns_txn_open_read`.
  *
  * # Safety
  * Rules 1 and 3.
@@ -1210,8 +1214,8 @@ enum ns_status ns_txn_open_write_range(struct ns_txn *txn,
 enum ns_status ns_txn_object_size(struct ns_txn *txn, ns_address address, size_t *bytes);
 
 /**
- * Frees an object at the commit. Its address is never given again: whoever still has it gets
- * `NS_NO_OBJECT`. Places that were opened in this transaction stay readable until it ends.
+ * Frees an object when the transaction commits. Its address is never reused; later accesses return
+ * `NS_NO_OBJECT`. Ranges opened in this transaction stay readable until it ends.
  *
  * Fails with `NS_NO_OBJECT`, `NS_CONFLICT`, `NS_TRANSACTION_TOO_LARGE`, `NS_DAMAGED`,
  * `NS_BAD_ARGUMENT`.
@@ -1222,9 +1226,9 @@ enum ns_status ns_txn_object_size(struct ns_txn *txn, ns_address address, size_t
 enum ns_status ns_txn_free(struct ns_txn *txn, ns_address address);
 
 /**
- * Calls `each` with every object: to count them, or to look for those that nothing leads to. One
- * that is there from the beginning to the end is met exactly once; one that comes or goes
- * meanwhile at most once. Writers are never blocked.
+ * Calls `each` for every object, for example to count objects or to find unreachable ones. An
+ * object that exists during the whole call is reported exactly once, one that is allocated or
+ * freed during the call at most once. Writers are never blocked.
  *
  * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
  *
@@ -1234,8 +1238,8 @@ enum ns_status ns_txn_free(struct ns_txn *txn, ns_address address);
 enum ns_status ns_object_scan(struct ns_session *session, ns_object_fn each, void *context);
 
 /**
- * How many objects a region has, and the bytes that were asked for with them; `bytes` may be NULL.
- * Reads the header of each.
+ * Counts the objects of a region and the bytes requested for them; `bytes` may be NULL. Reads the
+ * header of each object.
  *
  * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
  *
@@ -1245,16 +1249,16 @@ enum ns_status ns_object_scan(struct ns_session *session, ns_object_fn each, voi
 enum ns_status ns_object_count(struct ns_session *session, uint64_t *objects, uint64_t *bytes);
 
 /**
- * Gets the record that has this value of a unique tag, as a view: `NS_NOT_FOUND` if there is none.
- * The answer held at one moment of the call. No lock. Release the view with `ns_view_release`;
- * unless the answer is `NS_OK` it is empty and need not be released.
+ * Gets the record with this value of a unique tag, as a view: `NS_NOT_FOUND` if there is none. The
+ * result was correct at one moment during the call. Takes no lock. Release the view with
+ * `ns_view_release`. If the status is not `NS_OK`, the view is empty and need not be released.
  *
- * Fails with `NS_BAD_ARGUMENT` if the namespace has no such tag, it is not unique, or its index is
- * still being built; `NS_CONFLICT` if the value moves faster than it can be followed;
+ * Fails with `NS_BAD_ARGUMENT` if the namespace has no such tag, the tag is not unique, or its
+ * index is still being built; `NS_CONFLICT` if the value is reassigned too often during the call;
  * `NS_DAMAGED`, `NS_FORKED`.
  *
  * # Safety
- * Rules 1 to 3. What `view` held before is not released.
+ * Rules 1 to 3. The previous contents of `view` are not released.
  */
 enum ns_status ns_find(struct ns_session *session,
                        struct ns_namespace namespace_,
@@ -1262,13 +1266,13 @@ enum ns_status ns_find(struct ns_session *session,
                        struct ns_view *view);
 
 /**
- * Calls `each` with every record that has such a value of a tag, in the order of the values; once
- * for each of them. One that has it from the beginning to the end is met; what changes meanwhile
- * may be met or not. Writers are never blocked.
+ * Calls `each` once for every record that has a matching value of a tag, in the order of the
+ * values. A record that matches during the whole call is reported. A record that changes during
+ * the call may be reported or not. Writers are never blocked.
  *
- * Fails with `NS_BAD_ARGUMENT` if the namespace has no such tag, it is not ordered (for prefixes
- * and ranges), or its index is still being built; `NS_CONFLICT` if the index changes faster than
- * it can be walked; `NS_DAMAGED`, `NS_FORKED`. `each` may have been called then.
+ * Fails with `NS_BAD_ARGUMENT` if the namespace has no such tag, the tag is not ordered (for
+ * prefixes and ranges), or its index is still being built; `NS_CONFLICT` if the index changes too
+ * often during the call; `NS_DAMAGED`, `NS_FORKED`. `each` may have been called before a failure.
  *
  * # Safety
  * Rules 1, 2 and 4.
@@ -1280,10 +1284,10 @@ enum ns_status ns_find_all(struct ns_session *session,
                            void *context);
 
 /**
- * How many records have a value of a tag. A counted tag knows; of another one the records are
- * walked.
+ * Counts the records with this value of a tag. The count of a counted tag is stored; for other
+ * tags the records are iterated.
  *
- * Fails as `ns_find_all`, and with `NS_DEADLINE` if the count changes faster than it can be read.
+ * Fails as `ns_find_all`, and with `NS_DEADLINE` if the count changes too often during the call.
  *
  * # Safety
  * Rules 1 to 3.
@@ -1294,11 +1298,12 @@ enum ns_status ns_count_tagged(struct ns_session *session,
                                uint64_t *records);
 
 /**
- * Gets the record that has this value of a unique tag, as part of what the transaction has read:
- * `NS_NOT_FOUND` if there is none, which is part of it too. `key` and `record` are good until the
- * transaction ends; either may be NULL.
+ * Gets the record with this value of a unique tag within a transaction: `NS_NOT_FOUND` if there is
+ * none. The result, including `NS_NOT_FOUND`, becomes part of the transaction's read set. `key`
+ * and `record` are valid until the transaction ends; either may be NULL.
  *
- * Indexes are kept by the commit: a value that this transaction itself has given is not found yet.
+ * Indexes are updated by the commit. A value that this transaction has written is therefore not
+ * found.
  *
  * Fails as `ns_find` and `ns_txn_get`.
  *
@@ -1312,8 +1317,8 @@ enum ns_status ns_txn_find(struct ns_txn *txn,
                            struct ns_record *record);
 
 /**
- * Calls `each` with the key of every record that has such a value of a tag, in the order of the
- * values. That there are these and no others is part of what the transaction has read.
+ * Calls `each` with the key of every record that has a matching value of a tag, in the order of
+ * the values. The set of records becomes part of the transaction's read set.
  *
  * Fails as `ns_find_all` and `ns_txn_get`.
  *
@@ -1433,8 +1438,8 @@ enum ns_status ns_txn_delete(struct ns_txn *txn,
                              struct ns_bytes key);
 
 /**
- * Begins a transaction. Several may be open in one session. It ends with `ns_txn_commit` or
- * `ns_txn_abort`; a session that has an open one does not close.
+ * Begins a transaction. A session can have several open transactions. End it with `ns_txn_commit`
+ * or `ns_txn_abort`; a session with an open transaction cannot be closed.
  *
  * Fails with `NS_FORKED`, `NS_DAMAGED`, `NS_BAD_ARGUMENT`.
  *
@@ -1444,13 +1449,14 @@ enum ns_status ns_txn_delete(struct ns_txn *txn,
 enum ns_status ns_txn_begin(struct ns_session *session, struct ns_txn **txn);
 
 /**
- * Commits a transaction: with `NS_OK` all of it is there, for every process, and survives this
- * one; with any other answer nothing was changed. One that only read has nothing to do. In each
- * case the transaction is over, and neither it nor what it gave out must be used any more.
+ * Commits a transaction. After `NS_OK`, all of its changes are visible to every process and
+ * survive the death of this one. After any other status, nothing was changed. The handle, and
+ * everything read through it, becomes invalid in either case.
  *
- * Fails with `NS_CONFLICT` if something that it had read was changed meanwhile, `NS_TAG_TAKEN`,
- * `NS_FULL`, `NS_BEHIND`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`; with `NS_BAD_ARGUMENT`, and
- * without an end, for NULL, in the function of `ns_transact` and in callbacks of its walks.
+ * Fails with `NS_CONFLICT` if something that the transaction had read was changed, `NS_TAG_TAKEN`,
+ * `NS_FULL`, `NS_BEHIND`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`. Fails with `NS_BAD_ARGUMENT`,
+ * without ending the transaction, for NULL, in the function of `ns_transact`, and in callbacks of
+ * the transaction.
  *
  * # Safety
  * Rule 1.
@@ -1458,8 +1464,8 @@ enum ns_status ns_txn_begin(struct ns_session *session, struct ns_txn **txn);
 enum ns_status ns_txn_commit(struct ns_txn *txn);
 
 /**
- * Gives a transaction up: nothing of it happens. NULL is left alone. `NS_BAD_ARGUMENT` in the
- * function of `ns_transact`.
+ * Aborts a transaction: none of its changes happens. NULL is ignored. Fails with `NS_BAD_ARGUMENT`
+ * in the function of `ns_transact`.
  *
  * # Safety
  * Rule 1.
@@ -1467,14 +1473,14 @@ enum ns_status ns_txn_commit(struct ns_txn *txn);
 enum ns_status ns_txn_abort(struct ns_txn *txn);
 
 /**
- * Runs `body` in a transaction and commits it. If others have changed what it had read it is run
- * again in a new one, with growing pauses, at most 1,000 times: each conflict means that another
- * one went through. So it does nothing that must not happen twice, but through the transaction.
- * What it has allocated, opened or got is over with each run.
+ * Runs `body` in a transaction and commits it. After a conflict it runs `body` again in a new
+ * transaction, at most 1,000 times, with increasing pauses. Each conflict means that another
+ * transaction committed. `body` must therefore have no side effects except through the
+ * transaction. Addresses and records from an earlier run are invalid.
  *
- * Answers what `body` does, if that is neither `NS_OK` nor `NS_CONFLICT`; nothing was changed
+ * Returns the status of `body` if that is neither `NS_OK` nor `NS_CONFLICT`; nothing was changed
  * then. Fails with `NS_DEADLINE` after the last run, as `ns_txn_begin` and `ns_txn_commit`, and
- * with `NS_BAD_ARGUMENT` if `body` answers what is no `ns_status`.
+ * with `NS_BAD_ARGUMENT` if the result of `body` is not an `ns_status`.
  *
  * # Safety
  * Rules 1 and 4.
@@ -1482,10 +1488,10 @@ enum ns_status ns_txn_abort(struct ns_txn *txn);
 enum ns_status ns_transact(struct ns_session *session, ns_txn_fn body, void *context);
 
 /**
- * Streams the commits of a namespace from now on. `when_full` is one of `NS_STREAM_FULL_..`; a
- * writer's stream is one for all namespaces, and refuses as long as one of them asks for it. Each
- * session that writes takes 4 MiB of the region for it, for good. A transaction of more than a MiB
- * is refused with `NS_TRANSACTION_TOO_LARGE` then.
+ * Streams the commits of a namespace from now on. `when_full` is one of `NS_STREAM_FULL_..`. Each
+ * writer has one stream for all namespaces; it refuses commits if any of its namespaces is set to
+ * `NS_STREAM_FULL_REFUSE`. The stream permanently takes 4 MiB of the region per session that
+ * writes. Transactions above 1 MiB fail with `NS_TRANSACTION_TOO_LARGE`.
  *
  * Fails with `NS_WRONG_KIND` for counters, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`,
  * `NS_BAD_ARGUMENT`.
@@ -1498,8 +1504,9 @@ enum ns_status ns_namespace_enable_stream(struct ns_session *session,
                                           uint32_t when_full);
 
 /**
- * Opens a consumer, from what was last acknowledged on. One consumer acknowledges; others may read
- * along. A session that has an open one does not close.
+ * Opens a consumer, which starts after the last acknowledged transaction. One consumer
+ * acknowledges; others may read at the same time. A session with an open consumer cannot be
+ * closed.
  *
  * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
  *
@@ -1509,12 +1516,11 @@ enum ns_status ns_namespace_enable_stream(struct ns_session *session,
 enum ns_status ns_stream_open(struct ns_session *session, struct ns_stream **stream);
 
 /**
- * The next transaction of any writer, or `NS_NOT_FOUND` if there is none at present. Never waits.
- * A writer's transactions come in the order of its commits; of two writers' the versions of the
- * records tell.
+ * Gets the next transaction of any writer, or `NS_NOT_FOUND` if there is none at present. Never
+ * waits. The transactions of one writer arrive in commit order. The order between writers follows
+ * from the versions of the records.
  *
- * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT` (also within a walk over this stream's
- * transaction).
+ * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT` (also within a callback of this stream).
  *
  * # Safety
  * Rules 1 and 3.
@@ -1522,10 +1528,9 @@ enum ns_status ns_stream_open(struct ns_session *session, struct ns_stream **str
 enum ns_status ns_stream_next(struct ns_stream *stream, struct ns_stream_entry *entry);
 
 /**
- * Calls `each` with every record of the transaction that was told last, as far as it is of
- * streamed namespaces.
+ * Calls `each` for every record of the current transaction that is in a streamed namespace.
  *
- * Fails with `NS_DAMAGED` (some may have been told then), `NS_BAD_ARGUMENT`.
+ * Fails with `NS_DAMAGED` (`each` may have been called before), `NS_BAD_ARGUMENT`.
  *
  * # Safety
  * Rules 1 and 4.
@@ -1535,17 +1540,18 @@ enum ns_status ns_stream_records(const struct ns_stream *stream,
                                  void *context);
 
 /**
- * Calls `each` with every block that changed; none of a record that was not patched.
+ * Calls `each` for every changed block. Only patched records have changed blocks.
  *
  * # Safety
  * Rules 1 and 4.
  */
 enum ns_status ns_stream_record_blocks(const struct ns_stream_record *record,
-                                       ns_block_change_fn each,
+                                       ns_patch_fn each,
                                        void *context);
 
 /**
- * Calls `each` with every tag that the record has since, in ascending order: its name and a value.
+ * Calls `each` with the name and value of every tag that the record has after the change, in
+ * ascending order.
  *
  * # Safety
  * Rules 1 and 4.
@@ -1555,7 +1561,8 @@ enum ns_status ns_stream_record_tags(const struct ns_stream_record *record,
                                      void *context);
 
 /**
- * Acknowledges everything that was told: a stream that refuses when it is full may overwrite it.
+ * Acknowledges all transactions read so far. A stream that refuses commits when it is full may
+ * overwrite them.
  *
  * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
  *
@@ -1565,8 +1572,8 @@ enum ns_status ns_stream_record_tags(const struct ns_stream_record *record,
 enum ns_status ns_stream_acknowledge(struct ns_stream *stream);
 
 /**
- * Ends a consumer. What was not acknowledged is told again to the next one. NULL is left alone.
- * `NS_BAD_ARGUMENT`, and no end, within a walk over its transaction.
+ * Closes a consumer. The next consumer receives the transactions that were not acknowledged. NULL
+ * is ignored. Fails with `NS_BAD_ARGUMENT`, without closing it, within a callback of this stream.
  *
  * # Safety
  * Rule 1.
@@ -1574,10 +1581,10 @@ enum ns_status ns_stream_acknowledge(struct ns_stream *stream);
 enum ns_status ns_stream_close(struct ns_stream *stream);
 
 /**
- * Watches records of a namespace: every change that begins after this has returned is told, in the
- * order in which the changes were made. To follow records from a known state on, watch first and
- * read them then. The first watch of a namespace takes a MiB of the region for good, and its
- * writers tell from then on.
+ * Watches records of a namespace. Every change that begins after the call has returned is
+ * reported, in the order of the changes. To follow records from a known state, open the watch
+ * first and read the records afterwards. The first watch of a namespace permanently takes 1 MiB of
+ * the region, and its writers publish events from then on.
  *
  * Fails with `NS_WRONG_KIND` for counters, `NS_KEY_TOO_LARGE`, `NS_FULL`, `NS_STALLED`,
  * `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
@@ -1591,10 +1598,10 @@ enum ns_status ns_watch_open(struct ns_session *session,
                              struct ns_watch **watch);
 
 /**
- * The next event, or `NS_NOT_FOUND` if there is none at present. Never waits.
+ * Gets the next event, or `NS_NOT_FOUND` if there is none at present. Never waits.
  *
- * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT` (also within a walk over this watch's
- * event). After damage open a new watch, and read what is watched anew.
+ * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT` (also within a callback of this watch).
+ * After `NS_DAMAGED`, open a new watch and read the watched records again.
  *
  * # Safety
  * Rules 1 and 3.
@@ -1602,8 +1609,8 @@ enum ns_status ns_watch_open(struct ns_session *session,
 enum ns_status ns_watch_next(struct ns_watch *watch, struct ns_watch_event *event);
 
 /**
- * Calls `each` with the name of every block that changed in the event that was told last; none in
- * a namespace of values.
+ * Calls `each` with the name of every block that the current event changed. In a namespace of
+ * values there are none.
  *
  * # Safety
  * Rules 1 and 4.
@@ -1611,8 +1618,7 @@ enum ns_status ns_watch_next(struct ns_watch *watch, struct ns_watch_event *even
 enum ns_status ns_watch_blocks(const struct ns_watch *watch, ns_key_fn each, void *context);
 
 /**
- * Calls `each` with every tag that the record had before the event that was told last: name and
- * value.
+ * Calls `each` with the name and value of every tag that the record had before the current event.
  *
  * # Safety
  * Rules 1 and 4.
@@ -1620,8 +1626,8 @@ enum ns_status ns_watch_blocks(const struct ns_watch *watch, ns_key_fn each, voi
 enum ns_status ns_watch_tags_before(const struct ns_watch *watch, ns_block_fn each, void *context);
 
 /**
- * Calls `each` with every tag that the record has since the event that was told last: name and
- * value. None if it is gone.
+ * Calls `each` with the name and value of every tag that the record has after the current event. A
+ * deleted record has none.
  *
  * # Safety
  * Rules 1 and 4.
@@ -1629,16 +1635,16 @@ enum ns_status ns_watch_tags_before(const struct ns_watch *watch, ns_block_fn ea
 enum ns_status ns_watch_tags_after(const struct ns_watch *watch, ns_block_fn each, void *context);
 
 /**
- * A descriptor for `poll` and `epoll` that is readable as long as there may be something to tell.
- * When it is, call `ns_watch_next` until the answer is `NS_NOT_FOUND`; then it is not readable
- * until the next event of the namespace, which the filter may hold back. It is the watch's: do not
- * read, write or close it. The same at each call.
+ * Gets a file descriptor for `poll` and `epoll` that is readable while events may be pending. When
+ * it is readable, call `ns_watch_next` until it returns `NS_NOT_FOUND`. The descriptor is then not
+ * readable until the next event of the namespace, which the filter may drop. It belongs to the
+ * watch: do not read, write or close it. Every call returns the same descriptor.
  *
- * The first call starts a thread of this process, which sleeps and takes no signals;
- * `ns_watch_close` ends it. Writers do the same work with it and without it. A forked child cannot
- * use it.
+ * The first call starts a thread in this process, which sleeps and blocks all signals;
+ * `ns_watch_close` ends it. The work of writers does not depend on it. A forked child cannot use
+ * the descriptor.
  *
- * Fails with `NS_SYSTEM` if the process may have no further thread or descriptor, `NS_FORKED`,
+ * Fails with `NS_SYSTEM` if the process cannot create a thread or a descriptor, `NS_FORKED`,
  * `NS_BAD_ARGUMENT`.
  *
  * # Safety
@@ -1647,8 +1653,8 @@ enum ns_status ns_watch_tags_after(const struct ns_watch *watch, ns_block_fn eac
 enum ns_status ns_watch_fd(struct ns_watch *watch, int *fd);
 
 /**
- * Waits without a descriptor until there may be something to tell, `timeout_ms` at the most:
- * `NS_NOT_FOUND` if there is nothing then. What there is, the filter may hold back.
+ * Blocks until events may be pending, for at most `timeout_ms`: `NS_NOT_FOUND` after the timeout.
+ * The filter may drop the pending events.
  *
  * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
  *
@@ -1658,8 +1664,8 @@ enum ns_status ns_watch_fd(struct ns_watch *watch, int *fd);
 enum ns_status ns_watch_wait(struct ns_watch *watch, uint32_t timeout_ms);
 
 /**
- * Ends a watch, with its descriptor, which the caller has taken out of its `epoll` before. NULL is
- * left alone. `NS_BAD_ARGUMENT`, and no end, within a walk over its event.
+ * Closes a watch and its descriptor, which must be removed from an `epoll` instance before. NULL
+ * is ignored. Fails with `NS_BAD_ARGUMENT`, without closing it, within a callback of this watch.
  *
  * # Safety
  * Rule 1.
@@ -1667,17 +1673,17 @@ enum ns_status ns_watch_wait(struct ns_watch *watch, uint32_t timeout_ms);
 enum ns_status ns_watch_close(struct ns_watch *watch);
 
 /**
- * Calls `each` once with the key of every record that matches, in no promised order, until it
- * answers false. A record that matches during the whole call is found; what changes meanwhile may
- * be found or not. The best index gives candidates, each of which is judged; where no index helps,
- * every record is.
+ * Calls `each` once with the key of every matching record, in unspecified order, until it returns
+ * false. A record that matches during the whole call is reported; a record that changes during the
+ * call may be reported or not. The most selective index provides candidates, and each candidate is
+ * checked. Without a suitable index, every record is checked.
  *
- * Fails with `NS_BAD_ARGUMENT` for a search that is too deep, too large or empty,
- * `NS_KEY_TOO_LARGE`, `NS_CONFLICT` if an index changes faster than it can be walked,
- * `NS_DAMAGED`, `NS_FORKED`. `each` may have been called then.
+ * Fails with `NS_BAD_ARGUMENT` if the search is too deep, too large or empty, `NS_KEY_TOO_LARGE`,
+ * `NS_CONFLICT` if an index changes too often during the call, `NS_DAMAGED`, `NS_FORKED`. `each`
+ * may have been called before a failure.
  *
  * # Safety
- * Rules 1, 2 (for every condition within) and 4.
+ * Rules 1, 2 (for every nested condition) and 4.
  */
 enum ns_status ns_search(struct ns_session *session,
                          struct ns_namespace namespace_,
@@ -1686,10 +1692,10 @@ enum ns_status ns_search(struct ns_session *session,
                          void *context);
 
 /**
- * How many records match. Fails as `ns_search`.
+ * Counts the matching records. Fails as `ns_search`.
  *
  * # Safety
- * Rules 1, 2 (for every condition within) and 3.
+ * Rules 1, 2 (for every nested condition) and 3.
  */
 enum ns_status ns_search_count(struct ns_session *session,
                                struct ns_namespace namespace_,
@@ -1697,13 +1703,13 @@ enum ns_status ns_search_count(struct ns_session *session,
                                uint64_t *records);
 
 /**
- * Adds to a counter, in a namespace of `NS_KIND_COUNTERS`; creates it at zero first if there is
- * none. No lock and no conflict; wraps round beyond 64 bits. Once this has returned, the add is in
- * every later read, whatever becomes of this process. It is no part of a transaction; `ns_delete`
- * takes a counter away.
+ * Adds `delta` to a counter in a namespace of kind `NS_KIND_COUNTERS`. Creates the counter with
+ * value 0 if it does not exist. Takes no lock, cannot conflict, and wraps around at 64 bits. When
+ * the call has returned, every later read includes the addition, even if this process dies. It is
+ * not part of any transaction. `ns_delete` deletes a counter.
  *
  * Fails with `NS_WRONG_KIND` in another namespace, `NS_KEY_TOO_LARGE`, `NS_FULL`, `NS_STALLED`,
- * `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`; nothing was added then.
+ * `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`. A failed call adds nothing.
  *
  * # Safety
  * Rules 1 and 2.
@@ -1714,8 +1720,8 @@ enum ns_status ns_counter_add(struct ns_session *session,
                               int64_t delta);
 
 /**
- * What a counter stands at: `NS_NOT_FOUND` if there is none. Every add that returned before is in
- * it; of those that run meanwhile some are.
+ * Reads the value of a counter: `NS_NOT_FOUND` if it does not exist. The value includes all
+ * additions that returned before the call, and possibly some that run concurrently.
  *
  * Fails with `NS_WRONG_KIND`, `NS_KEY_TOO_LARGE`, `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
  *
@@ -1728,15 +1734,17 @@ enum ns_status ns_counter_read(struct ns_session *session,
                                int64_t *sum);
 
 /**
- * Declares tags of a namespace and enters the records that it has, while writers go on. Tags that
- * are there already in the same form are left as they are, so every process may declare what it
- * needs when it starts. A tag is for good. Linear in the records if a tag is new.
+ * Declares tags of a namespace and indexes its existing records while writers continue. Tags that
+ * already exist with the same properties are not changed, so every process can declare the tags
+ * that it needs at its start. Tags cannot be removed. The cost is linear in the number of records
+ * if a tag is new.
  *
- * Fails with `NS_TAG_TAKEN` if two records have the same value of a tag that is to be unique, and
- * `NS_BAD_ARGUMENT` if a record lacks a tag that is to be required, or a tag is there in another
- * form: of what this call declared nothing is there then, unless others are declaring it as well
- * or had begun it. Also with `NS_WRONG_KIND` for counters, `NS_BAD_NAME`,
- * `NS_CONFLICT`, `NS_DEADLINE`, `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`.
+ * Fails with `NS_TAG_TAKEN` if two records have the same value of a tag declared unique, and with
+ * `NS_BAD_ARGUMENT` if a record lacks a tag declared required, or if a tag exists with other
+ * properties. After such a failure none of the new tags of this call exists, unless another
+ * process declares them at the same time or had started to. Also fails with `NS_WRONG_KIND` for
+ * counters, `NS_BAD_NAME`, `NS_CONFLICT`, `NS_DEADLINE`, `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`,
+ * `NS_FORKED`.
  *
  * # Safety
  * Rules 1 and 2.
@@ -1746,7 +1754,7 @@ enum ns_status ns_namespace_add_tags(struct ns_session *session,
                                      struct ns_tag_schema_list tags);
 
 /**
- * Calls `each` with every tag that is declared of a namespace.
+ * Calls `each` for every tag declared for a namespace.
  *
  * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
  *
@@ -1759,11 +1767,11 @@ enum ns_status ns_namespace_tags(struct ns_session *session,
                                  void *context);
 
 /**
- * Puts a record with tags and an expiry, in a transaction of its own; `ns_txn_put_with_metadata` does
- * it in a larger one. What the record had before is gone.
+ * Writes a record with tags and an expiry time, in its own transaction. Within a larger
+ * transaction, use `ns_txn_put_with_metadata`. The previous value and metadata are replaced.
  *
- * Fails as `ns_put`, with `NS_TAG_TAKEN` if another record has the value of a unique tag (the
- * sentence names it), with `NS_BAD_ARGUMENT` if a required tag is missing, `NS_DEADLINE`,
+ * Fails as `ns_put`; with `NS_TAG_TAKEN` if another record has the value of a unique tag (the
+ * message names it); with `NS_BAD_ARGUMENT` if a required tag is missing; with `NS_DEADLINE`,
  * `NS_BEHIND`.
  *
  * # Safety
@@ -1776,18 +1784,19 @@ enum ns_status ns_put_with_metadata(struct ns_session *session,
                                     struct ns_metadata metadata);
 
 /**
- * The clock by which records end: milliseconds since 1970, at the kernel's tick (1 to 10 ms).
+ * Returns the clock that expiry times refer to: milliseconds since 1970, with the resolution of
+ * the kernel's tick (1 to 10 ms).
  */
 uint64_t ns_now_ms(void);
 
 /**
- * Deletes at most `limit` records whose time has passed, with their tags; watchers are told once
- * that they expired, however many collect. No read returns a record from its time on, so this only
- * frees memory and tells; any process may do it, now and then. `records` gets how many it was,
- * `has_more` whether there may be more; either may be NULL.
+ * Deletes up to `limit` expired records with their tags. Watchers receive one expiry event per
+ * record, even if several processes collect. Reads never return an expired record, so this call
+ * only frees memory and triggers the events. Any process may call it periodically. `records`
+ * receives the number of deleted records, `has_more` whether more may exist; either may be NULL.
  *
- * Fails with `NS_FULL`, `NS_STALLED`, `NS_BEHIND`, `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`;
- * some may have been deleted then.
+ * Fails with `NS_FULL`, `NS_STALLED`, `NS_BEHIND`, `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
+ * Some records may have been deleted before a failure.
  *
  * # Safety
  * Rules 1 and 3.
@@ -1798,9 +1807,9 @@ enum ns_status ns_collect_expired(struct ns_session *session,
                                   bool *has_more);
 
 /**
- * Calls `each` with every record of a namespace, in the order of their slots. A record that is
- * there from the beginning to the end is met exactly once; one that is put or deleted meanwhile at
- * most once. Writers are never blocked.
+ * Calls `each` for every record of a namespace, in slot order. A record that exists during the
+ * whole call is reported exactly once, one that is written or deleted during the call at most
+ * once. Writers are never blocked.
  *
  * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
  *
@@ -1813,8 +1822,8 @@ enum ns_status ns_scan(struct ns_session *session,
                        void *context);
 
 /**
- * Calls `each` with every key that begins with `prefix`, taken literally; all keys if it is empty.
- * Linear in the records of the namespace.
+ * Calls `each` with every key that starts with `prefix`; with all keys if it is empty. The cost is
+ * linear in the number of records of the namespace.
  *
  * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
  *
@@ -1828,8 +1837,9 @@ enum ns_status ns_list_prefix(struct ns_session *session,
                               void *context);
 
 /**
- * Calls `each` with every key that matches a glob, as Redis' KEYS has it: `*`, `?`, `[a-z]`,
- * `[^a]`, and a backslash before a byte that means itself. Linear in the records of the namespace.
+ * Calls `each` with every key that matches a glob pattern in the syntax of Redis KEYS: `*`, `?`,
+ * `[a-z]`, `[^a]`, and a backslash to escape a byte. The cost is linear in the number of records
+ * of the namespace.
  *
  * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
  *
@@ -1843,7 +1853,7 @@ enum ns_status ns_list_glob(struct ns_session *session,
                             void *context);
 
 /**
- * How many records a namespace has. Walks the index, not the records.
+ * Counts the records of a namespace. Reads the index, not the records.
  *
  * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
  *
@@ -1855,10 +1865,10 @@ enum ns_status ns_count(struct ns_session *session,
                         uint64_t *records);
 
 /**
- * Names blocks. They are closed with `ns_block_layout_close`; their session may be closed before.
+ * Creates a block layout from a list of names. Close it with `ns_block_layout_close`; its session
+ * may be closed before.
  *
- * Fails with `NS_BAD_NAME` (also for one that is there twice), `NS_TOO_MANY_BLOCKS`,
- * `NS_BAD_ARGUMENT`.
+ * Fails with `NS_BAD_NAME` (also for duplicate names), `NS_TOO_MANY_BLOCKS`, `NS_BAD_ARGUMENT`.
  *
  * # Safety
  * Rules 1 to 3, rule 2 for every name.
@@ -1868,7 +1878,7 @@ enum ns_status ns_block_layout_open(struct ns_session *session,
                                     struct ns_block_layout **names);
 
 /**
- * Closes names; they must not be used any more. NULL is left alone.
+ * Closes a block layout. NULL is ignored.
  *
  * # Safety
  * Rule 1.
@@ -1876,15 +1886,15 @@ enum ns_status ns_block_layout_open(struct ns_session *session,
 void ns_block_layout_close(struct ns_block_layout *names);
 
 /**
- * Gets a record to change it: `NS_NOT_FOUND` if there is none. No lock, no system call, no copy.
- * Release it with `ns_record_for_update_release`, changed or not; unless the answer is `NS_OK` it is empty
- * and need not be released.
+ * Gets a record for update: `NS_NOT_FOUND` if it does not exist. Takes no lock, makes no system
+ * call and no copy. Release it with `ns_record_for_update_release`, changed or not. If the status
+ * is not `NS_OK`, the structure is empty and need not be released.
  *
  * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_KEY_TOO_LARGE`, `NS_WRONG_KIND` in a namespace of
  * counters, `NS_BAD_ARGUMENT`.
  *
  * # Safety
- * Rules 1 to 3. What `record` held before is not released.
+ * Rules 1 to 3. The previous contents of `record` are not released.
  */
 enum ns_status ns_get_for_update(struct ns_session *session,
                                  struct ns_namespace namespace_,
@@ -1892,8 +1902,8 @@ enum ns_status ns_get_for_update(struct ns_session *session,
                                  struct ns_record_for_update *record);
 
 /**
- * Gives a record back, changed or not. Its bytes must not be read any more. NULL, and a record
- * that is released already, are left alone.
+ * Releases a record for update, changed or not. Its bytes must not be read afterwards. NULL and a
+ * released record are ignored.
  *
  * # Safety
  * Rule 1: NULL, or a record that a call of this library has filled.
@@ -1901,14 +1911,14 @@ enum ns_status ns_get_for_update(struct ns_session *session,
 void ns_record_for_update_release(struct ns_record_for_update *record);
 
 /**
- * Shows the first `len` of the named blocks of a record: `blocks` gets as many, each at the place
- * of its name, with `data` NULL if the record has no such block (an empty one has other `data`).
- * They are good for as long as the record is held. One comparison if the record is laid out as the
- * last one that these names met, else linear in the number of blocks; it allocates only where it
- * learns a layout. None in a namespace of values.
+ * Gets the first `len` blocks of a layout. `blocks[i]` receives the block with the layout's name
+ * `i`; its `data` is NULL if the record has no such block, and not NULL for an empty block. The
+ * blocks are valid while the record is held. The cost is one comparison if the record is laid out
+ * like the previous one of this layout, otherwise linear in the number of blocks. It allocates
+ * only when it learns a new layout. In a namespace of values, no block exists.
  *
- * Fails with `NS_BAD_ARGUMENT`, also for more than there are names and for names of another
- * session.
+ * Fails with `NS_BAD_ARGUMENT`, also if `len` exceeds the number of names or if the layout belongs
+ * to another session.
  *
  * # Safety
  * Rules 1 and 3, with memory for `len` at `blocks`; it may be NULL only with `len` 0.
@@ -1919,13 +1929,13 @@ enum ns_status ns_record_for_update_blocks(const struct ns_record_for_update *re
                                            struct ns_bytes *blocks);
 
 /**
- * Puts a value in the place of what was read, if that is still there, else `NS_REFUSED`: somebody
- * was faster, or this record has made its change already. Get it again then. Tags and an expiry
- * are gone with the old value. `version` gets the new one, or the one that is there (0: no
- * record); it may be NULL.
+ * Replaces the value that was read. `NS_REFUSED` if the record has changed since, by another
+ * writer or through this structure: get it again. The tags and the expiry of the record are
+ * removed. `version` receives the new version, or the current one (0: no record) with
+ * `NS_REFUSED`; it may be NULL.
  *
  * Fails with `NS_VALUE_TOO_LARGE`, `NS_WRONG_KIND`, `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`,
- * `NS_FORKED`, `NS_BAD_ARGUMENT`; nothing was changed then.
+ * `NS_FORKED`, `NS_BAD_ARGUMENT`. A failed call changes nothing.
  *
  * # Safety
  * Rules 1 to 3.
@@ -1935,15 +1945,15 @@ enum ns_status ns_record_for_update_put(const struct ns_record_for_update *recor
                                         uint64_t *version);
 
 /**
- * Changes some blocks of what was read, if that is still there, else `NS_REFUSED`: somebody was
- * faster, or this record has made its change already. Get it again then. Other blocks, tags and
- * the expiry stay as they are; a block that is not there is added. `version` gets the new one, or
- * the one that is there (0: no record); it may be NULL. To take a block away see
+ * Changes some blocks of the record that was read. `NS_REFUSED` if the record has changed since,
+ * by another writer or through this structure: get it again. Other blocks, the tags and the expiry
+ * are kept; a block that does not exist is added. `version` receives the new version, or the
+ * current one (0: no record) with `NS_REFUSED`; it may be NULL. To remove a block, use
  * `ns_patch_if_version`.
  *
  * Fails with `NS_WRONG_KIND` in a namespace of values, `NS_TOO_MANY_BLOCKS`, `NS_VALUE_TOO_LARGE`,
- * `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`, also for a place without
- * a name and for names of another session; nothing was changed then.
+ * `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`, also for an index without
+ * a name and for the layout of another session. A failed call changes nothing.
  *
  * # Safety
  * Rules 1 to 3.
@@ -1954,13 +1964,13 @@ enum ns_status ns_record_for_update_patch(const struct ns_record_for_update *rec
                                           uint64_t *version);
 
 /**
- * Changes some named blocks of a record in one step; the others stay as they are. Creates the
- * record if there is none. Blocks above 512 bytes are copied only if they change. `version`, the
- * new one, may be NULL.
+ * Changes some blocks of a record in one step and keeps the others. Creates the record if it does
+ * not exist. Unchanged blocks above 512 bytes are not copied. `version` receives the new version;
+ * it may be NULL.
  *
  * Fails with `NS_WRONG_KIND` in a namespace of values, `NS_BAD_NAME`, `NS_TOO_MANY_BLOCKS`,
  * `NS_KEY_TOO_LARGE`, `NS_VALUE_TOO_LARGE`, `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`,
- * `NS_BAD_ARGUMENT`; nothing was changed then.
+ * `NS_BAD_ARGUMENT`. A failed call changes nothing.
  *
  * # Safety
  * Rules 1 to 3.
@@ -1972,8 +1982,8 @@ enum ns_status ns_patch(struct ns_session *session,
                         uint64_t *version);
 
 /**
- * As `ns_patch`, if there is no record, else `NS_REFUSED`. `version` gets the new one, or the one
- * that is there; it may be NULL.
+ * Like `ns_patch` if the record does not exist, otherwise `NS_REFUSED`. `version` receives the new
+ * version, or the current one with `NS_REFUSED`; it may be NULL.
  *
  * # Safety
  * Rules 1 to 3.
@@ -1985,8 +1995,8 @@ enum ns_status ns_patch_if_absent(struct ns_session *session,
                                   uint64_t *version);
 
 /**
- * As `ns_patch`, if the record has the version `expected`, else `NS_REFUSED`. `version` gets the
- * new one, or the one that is there (0: no record); it may be NULL.
+ * Like `ns_patch` if the record has the version `expected`, otherwise `NS_REFUSED`. `version`
+ * receives the new version, or the current one (0: no record) with `NS_REFUSED`; it may be NULL.
  *
  * # Safety
  * Rules 1 to 3.
@@ -1999,11 +2009,12 @@ enum ns_status ns_patch_if_version(struct ns_session *session,
                                    uint64_t *version);
 
 /**
- * Puts a record, over what may be there. When the call returns every process sees it, and it
- * survives this one. `version`, the new one, may be NULL.
+ * Writes a record; an existing one is replaced. When the call returns, the record is visible to
+ * every process and survives the death of this one. `version` receives the new version; it may be
+ * NULL.
  *
  * Fails with `NS_KEY_TOO_LARGE`, `NS_VALUE_TOO_LARGE`, `NS_WRONG_KIND`, `NS_FULL`, `NS_STALLED`,
- * `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`; nothing was changed then.
+ * `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`. A failed call changes nothing.
  *
  * # Safety
  * Rules 1 to 3.
@@ -2015,8 +2026,8 @@ enum ns_status ns_put(struct ns_session *session,
                       uint64_t *version);
 
 /**
- * Puts a record if there is none, else `NS_REFUSED`. `version` gets the new one, or the one that
- * is there; it may be NULL. Fails as `ns_put`.
+ * Writes a record if it does not exist, otherwise `NS_REFUSED`. `version` receives the new
+ * version, or the current one with `NS_REFUSED`; it may be NULL. Fails as `ns_put`.
  *
  * # Safety
  * Rules 1 to 3.
@@ -2028,8 +2039,9 @@ enum ns_status ns_put_if_absent(struct ns_session *session,
                                 uint64_t *version);
 
 /**
- * Puts a record if the present one has the version `expected`, else `NS_REFUSED`. `version` gets
- * the new one, or the one that is there (0: no record); it may be NULL. Fails as `ns_put`.
+ * Writes a record if its current version is `expected`, otherwise `NS_REFUSED`. `version` receives
+ * the new version, or the current one (0: no record) with `NS_REFUSED`; it may be NULL. Fails as
+ * `ns_put`.
  *
  * # Safety
  * Rules 1 to 3.
@@ -2042,9 +2054,9 @@ enum ns_status ns_put_if_version(struct ns_session *session,
                                  uint64_t *version);
 
 /**
- * Puts a record if the value of the present one is `expected`, every byte of it, else
- * `NS_REFUSED`. `version` gets the new one, or the one that is there (0: no record); it may be
- * NULL. Fails as `ns_put`.
+ * Writes a record if its current value equals `expected` byte for byte, otherwise `NS_REFUSED`.
+ * `version` receives the new version, or the current one (0: no record) with `NS_REFUSED`; it may
+ * be NULL. Fails as `ns_put`.
  *
  * # Safety
  * Rules 1 to 3.
@@ -2057,10 +2069,10 @@ enum ns_status ns_put_if_value(struct ns_session *session,
                                uint64_t *version);
 
 /**
- * Deletes a record: `NS_NOT_FOUND` if there is none.
+ * Deletes a record: `NS_NOT_FOUND` if it does not exist.
  *
- * Fails with `NS_KEY_TOO_LARGE`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`;
- * nothing was changed then.
+ * Fails with `NS_KEY_TOO_LARGE`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`. A
+ * failed call changes nothing.
  *
  * # Safety
  * Rules 1 and 2.
@@ -2070,8 +2082,9 @@ enum ns_status ns_delete(struct ns_session *session,
                          struct ns_bytes key);
 
 /**
- * Deletes a record if it has the version `expected`, else `NS_REFUSED`. `version` gets the one
- * that was deleted, or the one that is there (0: no record); it may be NULL. Fails as `ns_delete`.
+ * Deletes a record if its version is `expected`, otherwise `NS_REFUSED`. `version` receives the
+ * deleted version, or the current one (0: no record) with `NS_REFUSED`; it may be NULL. Fails as
+ * `ns_delete`.
  *
  * # Safety
  * Rules 1 to 3.
@@ -2083,9 +2096,9 @@ enum ns_status ns_delete_if_version(struct ns_session *session,
                                     uint64_t *version);
 
 /**
- * Deletes a record if its value is `expected`, every byte of it, else `NS_REFUSED`. `version` gets
- * the one that was deleted, or the one that is there (0: no record); it may be NULL. Fails as
- * `ns_delete`, and with `NS_WRONG_KIND` in a namespace of named blocks.
+ * Deletes a record if its value equals `expected` byte for byte, otherwise `NS_REFUSED`. `version`
+ * receives the deleted version, or the current one (0: no record) with `NS_REFUSED`; it may be
+ * NULL. Fails as `ns_delete`, and with `NS_WRONG_KIND` in a namespace of named blocks.
  *
  * # Safety
  * Rules 1 to 3.
@@ -2097,14 +2110,14 @@ enum ns_status ns_delete_if_value(struct ns_session *session,
                                   uint64_t *version);
 
 /**
- * Gets a record as a view: `NS_NOT_FOUND` if there is none. No lock, no system call, no copy.
- * Release the view with `ns_view_release`; unless the answer is `NS_OK` it is empty and need not
- * be released.
+ * Gets a record as a view: `NS_NOT_FOUND` if it does not exist. Takes no lock, makes no system
+ * call and no copy. Release the view with `ns_view_release`. If the status is not `NS_OK`, the
+ * view is empty and need not be released.
  *
  * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_KEY_TOO_LARGE`, `NS_BAD_ARGUMENT`.
  *
  * # Safety
- * Rules 1 to 3. What `view` held before is not released.
+ * Rules 1 to 3. The previous contents of `view` are not released.
  */
 enum ns_status ns_get(struct ns_session *session,
                       struct ns_namespace namespace_,
@@ -2112,14 +2125,14 @@ enum ns_status ns_get(struct ns_session *session,
                       struct ns_view *view);
 
 /**
- * Copies the value of a record into the caller's memory: `NS_NOT_FOUND` if there is no record;
- * `NS_TOO_SMALL` if the value does not fit (`len` and `version` are set and nothing is copied:
- * make room and ask again). Of named blocks see `ns_get`.
+ * Copies the value of a record: `NS_NOT_FOUND` if it does not exist; `NS_TOO_SMALL` if the value
+ * does not fit. In that case `len` and `version` are set and nothing is copied: enlarge the buffer
+ * and call again. For named blocks, use `ns_get`.
  *
  * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_KEY_TOO_LARGE`, `NS_BAD_ARGUMENT`.
  *
  * # Safety
- * Rules 1 to 3; `buffer->data` points to `capacity` bytes that may be written.
+ * Rules 1 to 3; `buffer->data` points to `capacity` writable bytes.
  */
 enum ns_status ns_get_copy(struct ns_session *session,
                            struct ns_namespace namespace_,
@@ -2127,14 +2140,14 @@ enum ns_status ns_get_copy(struct ns_session *session,
                            struct ns_buffer *buffer);
 
 /**
- * Reads many keys: the cache misses of 16 keys at a time overlap. Calls `each` for every key, in
+ * Reads many keys. The cache misses of 16 keys at a time overlap. Calls `each` for every key, in
  * order.
  *
- * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_KEY_TOO_LARGE`, `NS_BAD_ARGUMENT`; `each` may have
- * been called for some keys then.
+ * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_KEY_TOO_LARGE`, `NS_BAD_ARGUMENT`. `each` may have
+ * been called before a failure.
  *
  * # Safety
- * Rules 1, 2 (for the keys too) and 4.
+ * Rules 1, 2 (also for the keys) and 4.
  */
 enum ns_status ns_get_batch(struct ns_session *session,
                             struct ns_namespace namespace_,
@@ -2188,10 +2201,10 @@ enum ns_status ns_view_tags(const struct ns_view *view, ns_block_fn each, void *
 enum ns_status ns_view_expires(const struct ns_view *view, uint64_t *expires_ms);
 
 /**
- * Opens a session. Costs some microseconds: open one for each thread and keep it. Members whose
- * process died are recovered.
+ * Opens a session. This takes some microseconds: open one per thread and keep it. Sessions of dead
+ * processes are recovered.
  *
- * Fails with `NS_FULL` above 16,384 sessions of all processes, `NS_FORKED`, `NS_DAMAGED`,
+ * Fails with `NS_FULL` if 16,384 sessions of all processes are open, `NS_FORKED`, `NS_DAMAGED`,
  * `NS_SYSTEM`.
  *
  * # Safety
@@ -2200,9 +2213,10 @@ enum ns_status ns_view_expires(const struct ns_view *view, uint64_t *expires_ms)
 enum ns_status ns_session_open(const struct ns_region *region, struct ns_session **session);
 
 /**
- * Closes a session; it must not be used any more. NULL is left alone. While a view or a record of
- * it is held or a transaction or a stream is open, or from within its callbacks, it stays open and
- * the answer is `NS_BAD_ARGUMENT`. Its watches go on; its names are closed for themselves.
+ * Closes a session. NULL is ignored. The session stays open, and the call fails with
+ * `NS_BAD_ARGUMENT`, while a view or a record for update is held, while a transaction or a stream
+ * is open, and within callbacks of the session. Its watches stay open; its block layouts are
+ * closed separately.
  *
  * # Safety
  * Rule 1.
@@ -2210,11 +2224,11 @@ enum ns_status ns_session_open(const struct ns_region *region, struct ns_session
 enum ns_status ns_session_close(struct ns_session *session);
 
 /**
- * Opens a namespace, and creates it first if there is none of this name (1 to 255 bytes of UTF-8
- * without a NUL). `kind` is `NS_KIND_VALUE`, `NS_KIND_BLOCKS` or `NS_KIND_COUNTERS`. Linear in the
- * number of namespaces: call it once and keep the answer.
+ * Opens a namespace, and creates it if it does not exist. The name is 1 to 255 bytes of UTF-8
+ * without a NUL. `kind` is `NS_KIND_VALUE`, `NS_KIND_BLOCKS` or `NS_KIND_COUNTERS`. The cost is
+ * linear in the number of namespaces: call it once and keep the handle.
  *
- * Fails with `NS_WRONG_KIND` if it was created with another kind, `NS_BAD_NAME`, `NS_FULL`,
+ * Fails with `NS_WRONG_KIND` if the namespace has another kind, `NS_BAD_NAME`, `NS_FULL`,
  * `NS_DAMAGED`, `NS_SYSTEM`, `NS_BAD_ARGUMENT`.
  *
  * # Safety
@@ -2226,7 +2240,7 @@ enum ns_status ns_namespace_open(struct ns_session *session,
                                  struct ns_namespace *out);
 
 /**
- * Fills options with what most want: 1 GiB at most, small pages, file mode 0600.
+ * Sets the default options: maximum 1 GiB, small pages, file mode 0600.
  *
  * # Safety
  * Rule 3.
@@ -2234,7 +2248,7 @@ enum ns_status ns_namespace_open(struct ns_session *session,
 enum ns_status ns_create_options_default(struct ns_create_options *options);
 
 /**
- * Creates a region and attaches to it. `options` may be NULL: the defaults.
+ * Creates a region and attaches it. `options` may be NULL for the defaults.
  *
  * Fails with `NS_ALREADY_EXISTS`, `NS_BAD_ARGUMENT` (size, page, nodes), `NS_FULL`, `NS_SYSTEM`.
  *
@@ -2246,8 +2260,9 @@ enum ns_status ns_region_create(const char *path,
                                 struct ns_region **region);
 
 /**
- * Attaches to a region, and creates it first if there is none. `options` may be NULL: the
- * defaults. Of several creators at once one creates and the others attach.
+ * Attaches a region, and creates it first if it does not exist. `options` may be NULL for the
+ * defaults. If several processes call it at the same time, one creates the region and the others
+ * attach it.
  *
  * Fails as `ns_region_create` and `ns_region_attach`.
  *
@@ -2259,10 +2274,10 @@ enum ns_status ns_region_attach_or_create(const char *path,
                                           struct ns_region **region);
 
 /**
- * Attaches to a region.
+ * Attaches a region.
  *
- * Fails with `NS_NOT_A_REGION` (another file, a newer format, truncated, damaged), `NS_SYSTEM` (no
- * such file, no permission).
+ * Fails with `NS_NOT_A_REGION` (another file, a newer format, truncated, damaged), `NS_SYSTEM`
+ * (the file does not exist, or permission is denied).
  *
  * # Safety
  * Rules 2 and 3.
@@ -2270,8 +2285,8 @@ enum ns_status ns_region_attach_or_create(const char *path,
 enum ns_status ns_region_attach(const char *path, struct ns_region **region);
 
 /**
- * Detaches from a region. Its sessions may go on; its memory is unmapped with the last of them.
- * NULL is left alone.
+ * Detaches a region. Its sessions remain usable; the memory is unmapped when the last one closes.
+ * NULL is ignored.
  *
  * # Safety
  * Rule 1.
@@ -2279,9 +2294,9 @@ enum ns_status ns_region_attach(const char *path, struct ns_region **region);
 enum ns_status ns_region_detach(struct ns_region *region);
 
 /**
- * Drops a region: its file and all records are gone.
+ * Deletes a region: its file and all records.
  *
- * Fails with `NS_IN_USE` while a living process has a session, `NS_NOT_A_REGION`, `NS_SYSTEM`.
+ * Fails with `NS_IN_USE` while a running process has a session, `NS_NOT_A_REGION`, `NS_SYSTEM`.
  *
  * # Safety
  * Rule 2.
@@ -2289,7 +2304,7 @@ enum ns_status ns_region_detach(struct ns_region *region);
 enum ns_status ns_region_remove(const char *path);
 
 /**
- * Tells an operator of a region. See also `ns_region_members`.
+ * Gets the statistics of a region. See also `ns_region_members`.
  *
  * Fails with `NS_DAMAGED`, `NS_SYSTEM`.
  *
@@ -2299,7 +2314,8 @@ enum ns_status ns_region_remove(const char *path);
 enum ns_status ns_region_get_stats(const struct ns_region *region, struct ns_region_stats *stats);
 
 /**
- * Calls `each` with every session that is attached: who holds memory back, who died.
+ * Calls `each` for every attached session, for example to find readers that delay memory
+ * reclamation, or dead processes.
  *
  * Fails with `NS_DAMAGED`, `NS_SYSTEM`.
  *
@@ -2309,11 +2325,11 @@ enum ns_status ns_region_get_stats(const struct ns_region *region, struct ns_reg
 enum ns_status ns_region_members(const struct ns_region *region, ns_member_fn each, void *context);
 
 /**
- * Verifies a region that nobody is attached to: walks every byte. `NS_OK` says that the walk was
- * made; whether the region is clean stands in `report`. `each` gets the first hundred faults; it
- * may be NULL.
+ * Checks every byte of a region that no process has attached. `NS_OK` means that the check was
+ * completed; `report` has its result. `each` receives the first hundred inconsistencies; it may be
+ * NULL.
  *
- * Fails with `NS_NOT_A_REGION`, `NS_IN_USE` while a living process has a session, `NS_SYSTEM`.
+ * Fails with `NS_NOT_A_REGION`, `NS_IN_USE` while a running process has a session, `NS_SYSTEM`.
  *
  * # Safety
  * Rules 2 to 4.
@@ -2324,7 +2340,7 @@ enum ns_status ns_region_check(const char *path,
                                struct ns_check_report *report);
 
 /**
- * The bytes of a text without its NUL; none if it is NULL.
+ * Returns the bytes of a text without its NUL, or an empty range if `text` is NULL.
  *
  * # Safety
  * Rule 2: NULL, or a text that ends with a NUL. The result points into it.
@@ -2332,14 +2348,15 @@ enum ns_status ns_region_check(const char *path,
 struct ns_bytes ns_text(const char *text);
 
 /**
- * What was wrong in the last call of this thread that failed, and what to do about it: one
- * sentence, never NULL, empty if none failed. Calls that succeed, and `NS_NOT_FOUND`, `NS_REFUSED`
- * and `NS_TOO_SMALL`, leave it as it is. It is good until the next failure in this thread.
+ * Returns the message of the last failed call of this thread: what failed, why, and what to do.
+ * Never NULL; empty if no call has failed. Successful calls do not change it, nor do
+ * `NS_NOT_FOUND`, `NS_REFUSED` and `NS_TOO_SMALL`. It is valid until the next failure in this
+ * thread.
  */
 const char *ns_last_error(void);
 
 /**
- * The name of an answer, such as `NS_FULL`; `?` for a number that is none. Never NULL.
+ * Returns the name of a status, such as `NS_FULL`, or `?` for an unknown number. Never NULL.
  */
 const char *ns_status_name(int32_t status);
 

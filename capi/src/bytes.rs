@@ -1,4 +1,4 @@
-//! Runs of bytes as C hands them over, and how they become slices: never longer than a limit.
+//! Byte ranges of C callers and their conversion to slices, bounded by limits.
 
 use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
@@ -8,43 +8,43 @@ use std::slice;
 use nearstate_model::limits::{BLOCKS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result};
 
-/// Some bytes, NULs included. Passed by value; nothing is copied and nothing is owned.
+/// A range of bytes, which may contain NULs. Passed by value. It neither copies nor owns the bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ns_bytes {
-    /// The first of them. NULL only if there are none.
+    /// The first byte. NULL only if `len` is 0.
     pub data: *const u8,
-    /// How many.
+    /// The number of bytes.
     pub len: usize,
 }
 
-/// The longest key, in bytes. The shortest has one.
+/// Maximum length of a key, in bytes. The minimum is 1.
 pub const NS_KEY_BYTES_MAX: usize = 4096;
-/// The largest value or block, in bytes.
+/// Maximum size of a value or block, in bytes.
 pub const NS_VALUE_BYTES_MAX: usize = 134_217_728;
-/// The most blocks of a record.
+/// Maximum number of blocks of a record.
 pub const NS_BLOCKS_MAX: usize = 1024;
 
 const _: () = assert!(
     NS_KEY_BYTES_MAX == KEY_BYTES_MAX
         && NS_VALUE_BYTES_MAX == VALUE_BYTES_MAX
         && NS_BLOCKS_MAX == BLOCKS_MAX,
-    "the header's limits are those of the house"
+    "the limits of the header must equal those of the model"
 );
 
-/// The longest glob: a key in which every byte is escaped and negated.
+/// Maximum length of a pattern: a key in which every byte is escaped and negated.
 const PATTERN_BYTES_MAX: usize = 4 * KEY_BYTES_MAX;
 
 impl ns_bytes {
-    /// None.
+    /// An empty range.
     pub(crate) const EMPTY: Self = Self { data: std::ptr::null(), len: 0 };
 
-    /// Those of a slice; the pointer is good for as long as the slice is.
+    /// The range of a slice. The pointer is valid as long as the slice.
     pub(crate) const fn of(bytes: &[u8]) -> Self {
         Self { data: bytes.as_ptr(), len: bytes.len() }
     }
 
-    /// A key, to look for or to write.
+    /// Reads a key.
     ///
     /// # Safety
     /// Rule 2, for the lifetime `'a`.
@@ -52,11 +52,11 @@ impl ns_bytes {
         if self.len > KEY_BYTES_MAX {
             return Err(Error::KeyTooLarge { bytes: self.len });
         }
-        // SAFETY: the caller's promise is handed on; the length is within a limit.
+        // SAFETY: the caller's guarantee is passed on; the length is within a limit.
         unsafe { self.slice("the key's bytes") }
     }
 
-    /// A value or a block.
+    /// Reads a value or a block.
     ///
     /// # Safety
     /// Rule 2, for the lifetime `'a`.
@@ -64,11 +64,11 @@ impl ns_bytes {
         if self.len > VALUE_BYTES_MAX {
             return Err(Error::ValueTooLarge { bytes: self.len });
         }
-        // SAFETY: the caller's promise is handed on; the length is within a limit.
+        // SAFETY: the caller's guarantee is passed on; the length is within a limit.
         unsafe { self.slice("the value's bytes") }
     }
 
-    /// A prefix or a glob.
+    /// Reads a prefix or a glob pattern.
     ///
     /// # Safety
     /// Rule 2, for the lifetime `'a`.
@@ -76,16 +76,16 @@ impl ns_bytes {
         if self.len > PATTERN_BYTES_MAX {
             return Err(Error::BadArgument {
                 detail: format!(
-                    "a pattern of {} bytes: give at most {PATTERN_BYTES_MAX}",
+                    "pattern of {} bytes is too long: the maximum is {PATTERN_BYTES_MAX}",
                     self.len
                 ),
             });
         }
-        // SAFETY: the caller's promise is handed on; the length is within a limit.
+        // SAFETY: the caller's guarantee is passed on; the length is within a limit.
         unsafe { self.slice("the pattern's bytes") }
     }
 
-    /// A name of a namespace or of a block.
+    /// Reads the name of a namespace or of a block.
     ///
     /// # Safety
     /// Rule 2, for the lifetime `'a`.
@@ -93,35 +93,35 @@ impl ns_bytes {
         if self.len > KEY_BYTES_MAX {
             return Err(Error::BadName { bytes: self.len });
         }
-        // SAFETY: the caller's promise is handed on; the length is within a limit.
+        // SAFETY: the caller's guarantee is passed on; the length is within a limit.
         let bytes = unsafe { self.slice("the name's bytes") }?;
         str::from_utf8(bytes).map_err(|_| Error::BadArgument {
-            detail: "a name is not UTF-8: names of namespaces and blocks are text".to_owned(),
+            detail: "the name is not valid UTF-8: names of namespaces, blocks and tags are text"
+                .to_owned(),
         })
     }
 
     /// # Safety
-    /// Rule 2, for the lifetime `'a`; `len` was held against a limit below `isize::MAX`.
+    /// Rule 2, for the lifetime `'a`; `len` is at most a limit below `isize::MAX`.
     unsafe fn slice<'a>(self, what: &str) -> Result<&'a [u8]> {
         match (self.data.is_null(), self.len) {
             (_, 0) => Ok(&[]),
             (true, _) => Err(null(what)),
-            // SAFETY: not NULL, `u8` is always aligned, and the caller promises `len` bytes that
-            // stay.
+            // SAFETY: not NULL, `u8` is always aligned, and the caller guarantees `len` bytes.
             (false, len) => Ok(unsafe { slice::from_raw_parts(self.data, len) }),
         }
     }
 }
 
-/// A path, which ends with a NUL.
+/// Reads a path, which ends with a NUL.
 ///
 /// # Safety
-/// NULL, or a text that ends with a NUL and stays as it is for the lifetime `'a`.
+/// NULL, or a text that ends with a NUL and does not change during the lifetime `'a`.
 pub(crate) unsafe fn path<'a>(text: *const c_char) -> Result<&'a Path> {
     if text.is_null() {
         return Err(null("the path"));
     }
-    // SAFETY: not NULL, and the caller promises the NUL at its end.
+    // SAFETY: not NULL, and the caller guarantees the NUL at the end.
     let text = unsafe { CStr::from_ptr(text) };
     if text.is_empty() {
         let detail = "the path is empty: give the path of a region's file".to_owned();
@@ -130,13 +130,13 @@ pub(crate) unsafe fn path<'a>(text: *const c_char) -> Result<&'a Path> {
     Ok(Path::new(OsStr::from_bytes(text.to_bytes())))
 }
 
-/// What to say of a pointer that is NULL.
+/// The error for a NULL pointer.
 #[cold]
 pub(crate) fn null(what: &str) -> Error {
     Error::BadArgument { detail: format!("{what}: the pointer is NULL") }
 }
 
-/// The bytes of a text without its NUL; none if it is NULL.
+/// Returns the bytes of a text without its NUL, or an empty range if `text` is NULL.
 ///
 /// # Safety
 /// Rule 2: NULL, or a text that ends with a NUL. The result points into it.
@@ -145,7 +145,7 @@ pub const unsafe extern "C" fn ns_text(text: *const c_char) -> ns_bytes {
     if text.is_null() {
         return ns_bytes::EMPTY;
     }
-    // SAFETY: not NULL, and rule 2 promises the NUL at its end.
+    // SAFETY: not NULL, and rule 2 guarantees the NUL at the end.
     let text = unsafe { CStr::from_ptr(text) };
     ns_bytes::of(text.to_bytes())
 }

@@ -1,17 +1,17 @@
-//! Counters: numbers that any number of processes add to at once.
+//! Counters: numbers that several processes can add to concurrently.
 
-use crate::border::{Out, borrow, guard};
 use crate::bytes::ns_bytes;
+use crate::ffi::{Out, borrow, guard};
 use crate::session::{ns_namespace, ns_session};
 use crate::status::ns_status;
 
-/// Adds to a counter, in a namespace of `NS_KIND_COUNTERS`; creates it at zero first if there is
-/// none. No lock and no conflict; wraps round beyond 64 bits. Once this has returned, the add is in
-/// every later read, whatever becomes of this process. It is no part of a transaction; `ns_delete`
-/// takes a counter away.
+/// Adds `delta` to a counter in a namespace of kind `NS_KIND_COUNTERS`. Creates the counter with
+/// value 0 if it does not exist. Takes no lock, cannot conflict, and wraps around at 64 bits. When
+/// the call has returned, every later read includes the addition, even if this process dies. It is
+/// not part of any transaction. `ns_delete` deletes a counter.
 ///
 /// Fails with `NS_WRONG_KIND` in another namespace, `NS_KEY_TOO_LARGE`, `NS_FULL`, `NS_STALLED`,
-/// `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`; nothing was added then.
+/// `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`. A failed call adds nothing.
 ///
 /// # Safety
 /// Rules 1 and 2.
@@ -32,8 +32,8 @@ pub unsafe extern "C" fn ns_counter_add(
     })
 }
 
-/// What a counter stands at: `NS_NOT_FOUND` if there is none. Every add that returned before is in
-/// it; of those that run meanwhile some are.
+/// Reads the value of a counter: `NS_NOT_FOUND` if it does not exist. The value includes all
+/// additions that returned before the call, and possibly some that run concurrently.
 ///
 /// Fails with `NS_WRONG_KIND`, `NS_KEY_TOO_LARGE`, `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
 ///

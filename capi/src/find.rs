@@ -1,4 +1,4 @@
-//! Finding records by their tags, in shared memory.
+//! Lookups of records by their tags.
 
 use std::ffi::c_void;
 use std::ops::Bound;
@@ -6,8 +6,8 @@ use std::ops::Bound;
 use nearstate_model::{Error, Result};
 use nearstate_store::Values;
 
-use crate::border::{Out, borrow, guard};
 use crate::bytes::{ns_bytes, null};
+use crate::ffi::{Out, borrow, guard};
 use crate::metadata::ns_tag;
 use crate::session::{ns_namespace, ns_session};
 use crate::status::ns_status;
@@ -16,27 +16,27 @@ use crate::txn_record::ns_record;
 use crate::view::ns_view;
 use crate::walk::{ns_key_fn, ns_record_fn};
 
-/// Records that have this value.
+/// Records with this value.
 pub const NS_LOOKUP_EQUAL: u32 = 1;
-/// Records with a value that begins so; the tag must be ordered.
+/// Records with a value that starts with this prefix. The tag must be ordered.
 pub const NS_LOOKUP_PREFIX: u32 = 2;
-/// Records with a value within bounds; the tag must be ordered.
+/// Records with a value in a range. The tag must be ordered.
 pub const NS_LOOKUP_RANGE: u32 = 3;
 
 /// No bound.
 pub const NS_BOUND_NONE: u32 = 0;
-/// The value itself is within.
+/// The bound is part of the range.
 pub const NS_BOUND_INCLUDED: u32 = 1;
-/// The value itself is not.
+/// The bound is not part of the range.
 pub const NS_BOUND_EXCLUDED: u32 = 2;
 
-/// One end of a range. All bytes 0: none.
+/// One end of a range. All bytes 0: no bound.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ns_bound {
     /// One of `NS_BOUND_..`.
     pub kind: u32,
-    /// The value; not looked at if there is no bound.
+    /// The value. Ignored if there is no bound.
     pub value: ns_bytes,
 }
 
@@ -51,27 +51,27 @@ impl ns_bound {
             // SAFETY: rule 2.
             NS_BOUND_EXCLUDED => Bound::Excluded(unsafe { self.value.value() }?),
             kind => {
-                let detail = format!("a bound {kind}: give one of NS_BOUND_..");
+                let detail = format!("unknown kind of bound {kind}: expected one of NS_BOUND_..");
                 return Err(Error::BadArgument { detail });
             }
         })
     }
 }
 
-/// Which values of a tag are looked for. Values compare as strings of bytes, so numbers are written
-/// with the greatest byte first.
+/// The values of a tag to look up. Values are compared as byte strings, so numbers must be encoded
+/// in big-endian order.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ns_lookup {
-    /// The tag's name.
+    /// The name of the tag.
     pub tag: ns_bytes,
     /// `NS_LOOKUP_EQUAL`, `NS_LOOKUP_PREFIX` or `NS_LOOKUP_RANGE`.
     pub kind: u32,
-    /// The value, or with what it begins. Not looked at in a range.
+    /// The value or the prefix. Ignored for a range.
     pub value: ns_bytes,
-    /// Where a range begins.
+    /// The start of the range.
     pub from: ns_bound,
-    /// Where it ends.
+    /// The end of the range.
     pub to: ns_bound,
 }
 
@@ -93,7 +93,7 @@ impl ns_lookup {
                 Values::Range(from, unsafe { self.to.read() }?)
             }
             kind => {
-                let detail = format!("a lookup {kind}: give one of NS_LOOKUP_..");
+                let detail = format!("unknown kind of lookup {kind}: expected one of NS_LOOKUP_..");
                 return Err(Error::BadArgument { detail });
             }
         };
@@ -101,16 +101,16 @@ impl ns_lookup {
     }
 }
 
-/// Gets the record that has this value of a unique tag, as a view: `NS_NOT_FOUND` if there is none.
-/// The answer held at one moment of the call. No lock. Release the view with `ns_view_release`;
-/// unless the answer is `NS_OK` it is empty and need not be released.
+/// Gets the record with this value of a unique tag, as a view: `NS_NOT_FOUND` if there is none. The
+/// result was correct at one moment during the call. Takes no lock. Release the view with
+/// `ns_view_release`. If the status is not `NS_OK`, the view is empty and need not be released.
 ///
-/// Fails with `NS_BAD_ARGUMENT` if the namespace has no such tag, it is not unique, or its index is
-/// still being built; `NS_CONFLICT` if the value moves faster than it can be followed;
+/// Fails with `NS_BAD_ARGUMENT` if the namespace has no such tag, the tag is not unique, or its
+/// index is still being built; `NS_CONFLICT` if the value is reassigned too often during the call;
 /// `NS_DAMAGED`, `NS_FORKED`.
 ///
 /// # Safety
-/// Rules 1 to 3. What `view` held before is not released.
+/// Rules 1 to 3. The previous contents of `view` are not released.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ns_find(
     session: *mut ns_session,
@@ -127,21 +127,21 @@ pub unsafe extern "C" fn ns_find(
         // SAFETY: rule 2.
         let (name, value) = unsafe { tag.read() }?;
         let namespace = session.namespace(namespace)?;
-        let Some(found) = session.store().find(namespace, name, value)? else {
+        let Some(view_found) = session.store().find(namespace, name, value)? else {
             return Ok(ns_status::NS_NOT_FOUND);
         };
-        out.put(ns_view::owned(found, session));
+        out.put(ns_view::owned(view_found, session));
         Ok(ns_status::NS_OK)
     })
 }
 
-/// Calls `each` with every record that has such a value of a tag, in the order of the values; once
-/// for each of them. One that has it from the beginning to the end is met; what changes meanwhile
-/// may be met or not. Writers are never blocked.
+/// Calls `each` once for every record that has a matching value of a tag, in the order of the
+/// values. A record that matches during the whole call is reported. A record that changes during
+/// the call may be reported or not. Writers are never blocked.
 ///
-/// Fails with `NS_BAD_ARGUMENT` if the namespace has no such tag, it is not ordered (for prefixes
-/// and ranges), or its index is still being built; `NS_CONFLICT` if the index changes faster than
-/// it can be walked; `NS_DAMAGED`, `NS_FORKED`. `each` may have been called then.
+/// Fails with `NS_BAD_ARGUMENT` if the namespace has no such tag, the tag is not ordered (for
+/// prefixes and ranges), or its index is still being built; `NS_CONFLICT` if the index changes too
+/// often during the call; `NS_DAMAGED`, `NS_FORKED`. `each` may have been called before a failure.
 ///
 /// # Safety
 /// Rules 1, 2 and 4.
@@ -170,10 +170,10 @@ pub unsafe extern "C" fn ns_find_all(
     })
 }
 
-/// How many records have a value of a tag. A counted tag knows; of another one the records are
-/// walked.
+/// Counts the records with this value of a tag. The count of a counted tag is stored; for other
+/// tags the records are iterated.
 ///
-/// Fails as `ns_find_all`, and with `NS_DEADLINE` if the count changes faster than it can be read.
+/// Fails as `ns_find_all`, and with `NS_DEADLINE` if the count changes too often during the call.
 ///
 /// # Safety
 /// Rules 1 to 3.
@@ -196,11 +196,12 @@ pub unsafe extern "C" fn ns_count_tagged(
     })
 }
 
-/// Gets the record that has this value of a unique tag, as part of what the transaction has read:
-/// `NS_NOT_FOUND` if there is none, which is part of it too. `key` and `record` are good until the
-/// transaction ends; either may be NULL.
+/// Gets the record with this value of a unique tag within a transaction: `NS_NOT_FOUND` if there is
+/// none. The result, including `NS_NOT_FOUND`, becomes part of the transaction's read set. `key`
+/// and `record` are valid until the transaction ends; either may be NULL.
 ///
-/// Indexes are kept by the commit: a value that this transaction itself has given is not found yet.
+/// Indexes are updated by the commit. A value that this transaction has written is therefore not
+/// found.
 ///
 /// Fails as `ns_find` and `ns_txn_get`.
 ///
@@ -224,17 +225,17 @@ pub unsafe extern "C" fn ns_txn_find(
         // SAFETY: rule 3.
         let out = unsafe { Out::optional(record, "the record") }?;
         let namespace = txn.session().namespace(namespace)?;
-        let Some((key, found)) = txn.store().find(namespace, name, value)? else {
+        let Some((key, value)) = txn.store().find(namespace, name, value)? else {
             return Ok(ns_status::NS_NOT_FOUND);
         };
-        out.put(ns_record::keep(txn, found)?);
+        out.put(ns_record::keep(txn, value)?);
         out_key.put(txn.keep_key(key));
         Ok(ns_status::NS_OK)
     })
 }
 
-/// Calls `each` with the key of every record that has such a value of a tag, in the order of the
-/// values. That there are these and no others is part of what the transaction has read.
+/// Calls `each` with the key of every record that has a matching value of a tag, in the order of
+/// the values. The set of records becomes part of the transaction's read set.
 ///
 /// Fails as `ns_find_all` and `ns_txn_get`.
 ///

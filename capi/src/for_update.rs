@@ -1,4 +1,4 @@
-//! A record that is read to be changed: found once, and changed if nobody was faster.
+//! Records read for update: found once, and changed only if no other writer changed them since.
 
 use std::cell::UnsafeCell;
 use std::mem::{MaybeUninit, align_of, size_of};
@@ -9,118 +9,119 @@ use nearstate_model::limits::BLOCKS_MAX;
 use nearstate_model::{Error, Result};
 use nearstate_store::{BlockLayout, RecordForUpdate, Session};
 
-use crate::border::{Out, borrow, guard};
 use crate::bytes::{ns_bytes, null};
+use crate::ffi::{Out, borrow, guard};
 use crate::session::{ns_namespace, ns_session};
 use crate::status::ns_status;
 use crate::view::ns_view;
-use crate::write::answer;
+use crate::write::status_of;
 
-/// Words that a record keeps for itself. (The generator of the header wants the number itself
+/// Words reserved for the record's private state. (The header generator requires the literal
 /// below.)
-const HELD_WORDS: usize = 32;
+const PRIVATE_WORDS: usize = 32;
 
-/// Nothing is held.
+/// The structure is empty.
 const EMPTY: u32 = 0;
-/// The caller holds it, and releases it.
+/// The caller owns the record and must release it.
 const OWNED: u32 = 0x6e73_7463;
 
-/// Changes that need no memory of their own: more than a procedure makes at once.
-const FEW: usize = 16;
+/// Number of changes that need no heap allocation: more than a signalling procedure makes at once.
+const CHANGES_ON_STACK: usize = 16;
 
-/// Names of blocks.
+/// A list of block names.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ns_name_list {
-    /// The first of them, each 1 to 255 bytes of UTF-8 without a NUL. NULL only if there are none.
+    /// The first name: 1 to 255 bytes of UTF-8 without a NUL. NULL only if `len` is 0.
     pub items: *const ns_bytes,
-    /// How many; at most 1,024, no name twice.
+    /// The number of names: at most 1,024, without duplicates.
     pub len: usize,
 }
 
-/// The names of the blocks that a program reads and changes, which go by their places from then on:
-/// 0 for the first. They remember how the last record was laid out, so keep them for each kind of
-/// record and each session, whose thread uses them.
+/// The names of the blocks that a program reads and changes. Calls refer to them by index, starting
+/// at 0. The layout caches the positions of the blocks in the last record, so use one layout per
+/// kind of record and session. It is used by the thread of its session.
 #[derive(Debug)]
 pub struct ns_block_layout {
     names: BlockLayout,
-    /// The session's number: it may be closed before.
+    /// The number of the session, which may be closed before the layout.
     session: u32,
 }
 
-/// A record that was read to be changed. `view` shows what was read, to the functions of views as
-/// well; it ends with the record, and releasing it does nothing. The change is made if the record
-/// is still that one: nothing is locked meanwhile. While it is held, memory that is retired in the
-/// region is not used again: release it when the work at hand is done. It may be moved, but only
-/// one copy of it is changed or released. All bytes 0 is a record that holds nothing.
+/// A record that was read for update. `view` shows the version that was read; it ends with the
+/// record, and releasing it has no effect. A change succeeds only if that version is still current;
+/// no lock is held in between. While the record is held, memory freed in the region is not reused:
+/// release it as soon as possible. The structure may be moved, but only one copy may be changed or
+/// released. All bytes 0: an empty structure.
 #[repr(C)]
 #[derive(Debug)]
 pub struct ns_record_for_update {
-    /// What was read.
+    /// The version that was read.
     pub view: ns_view,
     /// Private.
     session: *const ns_session,
     /// Private.
     state: u32,
     /// Private.
-    // A record remembers how it is laid out, also through a shared reference: without the cell the
-    // compiler may take these words for unchanged.
+    // The record caches its layout through a shared reference. Without the cell, the compiler could
+    // assume that these words do not change.
     held: UnsafeCell<MaybeUninit<[u64; 32]>>,
 }
 
 const _: () = assert!(
-    size_of::<RecordForUpdate<'_>>() <= HELD_WORDS * 8 && align_of::<RecordForUpdate<'_>>() <= 8,
-    "a record does not fit into the words that C keeps for it: raise HELD_WORDS"
+    size_of::<RecordForUpdate<'_>>() <= PRIVATE_WORDS * 8 && align_of::<RecordForUpdate<'_>>() <= 8,
+    "a record does not fit into the reserved words: raise PRIVATE_WORDS"
 );
 
 impl ns_record_for_update {
-    /// None. In C: all bytes 0.
+    /// An empty structure. In C: all bytes 0.
     const fn empty() -> Self {
         let (view, held) = (ns_view::empty(), UnsafeCell::new(MaybeUninit::uninit()));
         Self { view, session: ptr::null(), state: EMPTY, held }
     }
 
-    /// A record that the caller will release. The session counts it, and stays until then.
+    /// A record that the caller must release. The session counts it and cannot be closed before.
     fn owned(record: RecordForUpdate<'static>, session: &ns_session) -> Self {
         session.hold();
         let view = ns_view::shown(record.view());
-        let mut held = MaybeUninit::<[u64; HELD_WORDS]>::uninit();
-        let place = held.as_mut_ptr().cast::<RecordForUpdate<'static>>();
-        // SAFETY: the assertion above says that a record fits in there and that it is aligned.
-        unsafe { place.write(record) };
+        let mut held = MaybeUninit::<[u64; PRIVATE_WORDS]>::uninit();
+        let storage = held.as_mut_ptr().cast::<RecordForUpdate<'static>>();
+        // SAFETY: the assertion above states that a record fits and is aligned.
+        unsafe { storage.write(record) };
         Self { view, session, state: OWNED, held: UnsafeCell::new(held) }
     }
 
-    /// The record in the held words.
+    /// The record stored in the private words.
     fn record(&self) -> Result<&RecordForUpdate<'static>> {
         if self.state != OWNED {
-            return Err(null("nothing is to be changed (it was released, or never got)"));
+            return Err(null("the record for update is empty (released, or not found)"));
         }
-        let place = self.held.get().cast::<RecordForUpdate<'static>>();
-        // SAFETY: `owned` put a record there, and another state takes it away.
-        Ok(unsafe { &*place })
+        let record = self.held.get().cast::<RecordForUpdate<'static>>();
+        // SAFETY: `owned` stored a record there; every other state removes it.
+        Ok(unsafe { &*record })
     }
 
-    /// The session that it is of.
+    /// The session of the record.
     const fn session(&self) -> &ns_session {
-        // SAFETY: callers know that it is OWNED: the session stays open while it counts it.
+        // SAFETY: the state is OWNED, so the session counts the record and stays open.
         unsafe { &*self.session }
     }
 }
 
 impl ns_block_layout {
-    /// The names of a handle, if they are of the record's session.
+    /// The layout of a handle, if it belongs to the record's session.
     ///
     /// # Safety
     /// Rule 1, for the lifetime `'a`.
     unsafe fn of<'a>(names: *const Self, record: &ns_record_for_update) -> Result<&'a BlockLayout> {
         // SAFETY: the caller's promise.
-        let names = unsafe { borrow(names, "the names") }?;
+        let names = unsafe { borrow(names, "the block layout") }?;
         if names.session != record.session().serial() {
             return Err(Error::BadArgument {
-                detail: "the names are not of the record's session: open them with \
-                         ns_block_layout_open in the session that uses them"
-                    .to_owned(),
+                detail:
+                    "the block layout belongs to another session than the record: open it with \
+                         ns_block_layout_open in the record's session"
+                        .to_owned(),
             });
         }
         Ok(&names.names)
@@ -138,19 +139,19 @@ impl ns_name_list {
             return Ok(Vec::new());
         }
         // SAFETY: rule 2.
-        unsafe { borrow(self.items, "the names") }?;
-        // SAFETY: neither NULL nor askew (asked above), within a limit, and rule 2 promises the
-        // items.
+        unsafe { borrow(self.items, "the block layout") }?;
+        // SAFETY: neither NULL nor misaligned (checked above), within a limit; rule 2 guarantees
+        // the items.
         let items = unsafe { slice::from_raw_parts(self.items, self.len) };
         // SAFETY: rule 2, for every name.
         items.iter().map(|name| unsafe { name.name() }).collect()
     }
 }
 
-/// Names blocks. They are closed with `ns_block_layout_close`; their session may be closed before.
+/// Creates a block layout from a list of names. Close it with `ns_block_layout_close`; its session
+/// may be closed before.
 ///
-/// Fails with `NS_BAD_NAME` (also for one that is there twice), `NS_TOO_MANY_BLOCKS`,
-/// `NS_BAD_ARGUMENT`.
+/// Fails with `NS_BAD_NAME` (also for duplicate names), `NS_TOO_MANY_BLOCKS`, `NS_BAD_ARGUMENT`.
 ///
 /// # Safety
 /// Rules 1 to 3, rule 2 for every name.
@@ -166,14 +167,14 @@ pub unsafe extern "C" fn ns_block_layout_open(
         // SAFETY: rule 2.
         let list = unsafe { list.read() }?;
         // SAFETY: rule 3.
-        let out = unsafe { Out::new(names, "the names") }?;
+        let out = unsafe { Out::new(names, "the block layout") }?;
         let names = BlockLayout::new(&list)?;
         out.put(Box::into_raw(Box::new(ns_block_layout { names, session })));
         Ok(ns_status::NS_OK)
     })
 }
 
-/// Closes names; they must not be used any more. NULL is left alone.
+/// Closes a block layout. NULL is ignored.
 ///
 /// # Safety
 /// Rule 1.
@@ -182,23 +183,24 @@ pub unsafe extern "C" fn ns_block_layout_close(names: *mut ns_block_layout) {
     let _ = guard(|| {
         if !names.is_null() {
             // SAFETY: rule 1.
-            unsafe { borrow(names, "the names") }?;
-            // SAFETY: `ns_block_layout_open` made it of a box, and nobody uses it after this call.
+            unsafe { borrow(names, "the block layout") }?;
+            // SAFETY: `ns_block_layout_open` created it from a box, and the caller no longer uses
+            // it.
             drop(unsafe { Box::from_raw(names) });
         }
         Ok(ns_status::NS_OK)
     });
 }
 
-/// Gets a record to change it: `NS_NOT_FOUND` if there is none. No lock, no system call, no copy.
-/// Release it with `ns_record_for_update_release`, changed or not; unless the answer is `NS_OK` it is empty
-/// and need not be released.
+/// Gets a record for update: `NS_NOT_FOUND` if it does not exist. Takes no lock, makes no system
+/// call and no copy. Release it with `ns_record_for_update_release`, changed or not. If the status
+/// is not `NS_OK`, the structure is empty and need not be released.
 ///
 /// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_KEY_TOO_LARGE`, `NS_WRONG_KIND` in a namespace of
 /// counters, `NS_BAD_ARGUMENT`.
 ///
 /// # Safety
-/// Rules 1 to 3. What `record` held before is not released.
+/// Rules 1 to 3. The previous contents of `record` are not released.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ns_get_for_update(
     session: *mut ns_session,
@@ -210,7 +212,7 @@ pub unsafe extern "C" fn ns_get_for_update(
         // SAFETY: rule 3.
         let out = unsafe { Out::new(record, "the record") }?;
         // SAFETY: rules 1 and 2.
-        out.put_found(unsafe { get(session, namespace, key) }, ns_record_for_update::empty())
+        out.put_or_empty(unsafe { get(session, namespace, key) }, ns_record_for_update::empty())
     })
 }
 
@@ -227,31 +229,31 @@ unsafe fn get(
     // SAFETY: rule 2.
     let key = unsafe { key.key() }?;
     let namespace = session.namespace(namespace)?;
-    // SAFETY: the session is in a box, and stays there while it counts this record.
+    // SAFETY: the session is boxed and stays there while it counts this record.
     let store: &'static Session = unsafe { &*ptr::from_ref(session.store()) };
-    let found = store.get_for_update(namespace, key)?;
-    Ok(found.map(|record| ns_record_for_update::owned(record, session)))
+    let record = store.get_for_update(namespace, key)?;
+    Ok(record.map(|record| ns_record_for_update::owned(record, session)))
 }
 
-/// Gives a record back, changed or not. Its bytes must not be read any more. NULL, and a record
-/// that is released already, are left alone.
+/// Releases a record for update, changed or not. Its bytes must not be read afterwards. NULL and a
+/// released record are ignored.
 ///
 /// # Safety
 /// Rule 1: NULL, or a record that a call of this library has filled.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ns_record_for_update_release(record: *mut ns_record_for_update) {
     let _ = guard(|| {
-        // SAFETY: rule 1: NULL, or a record that nobody else uses now.
+        // SAFETY: rule 1: NULL, or a record that is not in use elsewhere.
         if let Some(record) = unsafe { record.as_mut() }
             && record.state == OWNED
         {
             record.state = EMPTY;
             record.view = ns_view::empty();
             let session = std::mem::replace(&mut record.session, ptr::null());
-            let place = record.held.get().cast::<RecordForUpdate<'static>>();
-            // SAFETY: the state was OWNED, so that there is a record, and it is EMPTY now, so that
-            // this happens once.
-            unsafe { place.drop_in_place() };
+            let record = record.held.get().cast::<RecordForUpdate<'static>>();
+            // SAFETY: the state was OWNED, so there is a record; it is EMPTY now, so this happens
+            // once.
+            unsafe { record.drop_in_place() };
             // SAFETY: the session stays open while it counts this record.
             unsafe { borrow(session, "the record's session") }?.release();
         }
@@ -259,14 +261,14 @@ pub unsafe extern "C" fn ns_record_for_update_release(record: *mut ns_record_for
     });
 }
 
-/// Shows the first `len` of the named blocks of a record: `blocks` gets as many, each at the place
-/// of its name, with `data` NULL if the record has no such block (an empty one has other `data`).
-/// They are good for as long as the record is held. One comparison if the record is laid out as the
-/// last one that these names met, else linear in the number of blocks; it allocates only where it
-/// learns a layout. None in a namespace of values.
+/// Gets the first `len` blocks of a layout. `blocks[i]` receives the block with the layout's name
+/// `i`; its `data` is NULL if the record has no such block, and not NULL for an empty block. The
+/// blocks are valid while the record is held. The cost is one comparison if the record is laid out
+/// like the previous one of this layout, otherwise linear in the number of blocks. It allocates
+/// only when it learns a new layout. In a namespace of values, no block exists.
 ///
-/// Fails with `NS_BAD_ARGUMENT`, also for more than there are names and for names of another
-/// session.
+/// Fails with `NS_BAD_ARGUMENT`, also if `len` exceeds the number of names or if the layout belongs
+/// to another session.
 ///
 /// # Safety
 /// Rules 1 and 3, with memory for `len` at `blocks`; it may be NULL only with `len` 0.
@@ -286,7 +288,7 @@ pub unsafe extern "C" fn ns_record_for_update_blocks(
         if len > names.len() {
             return Err(Error::BadArgument {
                 detail: format!(
-                    "{len} blocks are asked for by {} names: ask for no more than there are names",
+                    "{len} blocks requested, but the layout has {} names: request at most that many",
                     names.len()
                 ),
             });
@@ -294,17 +296,17 @@ pub unsafe extern "C" fn ns_record_for_update_blocks(
         if len == 0 {
             return Ok(ns_status::NS_OK);
         }
-        // SAFETY: rule 3, for the first of them: it is neither NULL nor askew.
+        // SAFETY: rule 3, for the first of them: it is neither NULL nor misaligned.
         unsafe { Out::new(blocks, "the blocks") }?;
-        // SAFETY: rule 3: memory for so many, of whatever is in it; `len` is within a limit.
-        let room =
+        // SAFETY: rule 3: memory for so many, which may be uninitialized; `len` is within a limit.
+        let output =
             unsafe { slice::from_raw_parts_mut(blocks.cast::<MaybeUninit<ns_bytes>>(), len) };
-        for block in &mut *room {
+        for block in &mut *output {
             block.write(ns_bytes::EMPTY);
         }
-        let wanted = |place: usize| place < len;
-        record.blocks_of(names, wanted, |place, bytes| {
-            if let Some(block) = room.get_mut(place) {
+        let wanted = |index: usize| index < len;
+        record.blocks_of(names, wanted, |index, bytes| {
+            if let Some(block) = output.get_mut(index) {
                 block.write(ns_bytes::of(bytes));
             }
         });
@@ -312,13 +314,13 @@ pub unsafe extern "C" fn ns_record_for_update_blocks(
     })
 }
 
-/// Puts a value in the place of what was read, if that is still there, else `NS_REFUSED`: somebody
-/// was faster, or this record has made its change already. Get it again then. Tags and an expiry
-/// are gone with the old value. `version` gets the new one, or the one that is there (0: no
-/// record); it may be NULL.
+/// Replaces the value that was read. `NS_REFUSED` if the record has changed since, by another
+/// writer or through this structure: get it again. The tags and the expiry of the record are
+/// removed. `version` receives the new version, or the current one (0: no record) with
+/// `NS_REFUSED`; it may be NULL.
 ///
 /// Fails with `NS_VALUE_TOO_LARGE`, `NS_WRONG_KIND`, `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`,
-/// `NS_FORKED`, `NS_BAD_ARGUMENT`; nothing was changed then.
+/// `NS_FORKED`, `NS_BAD_ARGUMENT`. A failed call changes nothing.
 ///
 /// # Safety
 /// Rules 1 to 3.
@@ -335,39 +337,39 @@ pub unsafe extern "C" fn ns_record_for_update_put(
         let value = unsafe { value.value() }?;
         // SAFETY: rule 3.
         let version = unsafe { Out::optional(version, "the version") }?;
-        Ok(answer(record.put(value)?, &version))
+        Ok(status_of(record.put(value)?, &version))
     })
 }
 
-/// New bytes of a block.
+/// New contents of a block.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ns_indexed_change {
-    /// The place of the block's name, from 0.
+    /// The index of the block's name in the layout.
     pub index: usize,
-    /// The new bytes.
+    /// The new contents.
     pub bytes: ns_bytes,
 }
 
-/// Changes that are made in one step.
+/// A list of changes that are made in one step.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ns_indexed_change_list {
-    /// The first of them. NULL only if there are none.
+    /// The first change. NULL only if `len` is 0.
     pub items: *const ns_indexed_change,
-    /// How many; at most 1,024, no place twice.
+    /// The number of changes: at most 1,024, with different indexes.
     pub len: usize,
 }
 
-/// Changes some blocks of what was read, if that is still there, else `NS_REFUSED`: somebody was
-/// faster, or this record has made its change already. Get it again then. Other blocks, tags and
-/// the expiry stay as they are; a block that is not there is added. `version` gets the new one, or
-/// the one that is there (0: no record); it may be NULL. To take a block away see
+/// Changes some blocks of the record that was read. `NS_REFUSED` if the record has changed since,
+/// by another writer or through this structure: get it again. Other blocks, the tags and the expiry
+/// are kept; a block that does not exist is added. `version` receives the new version, or the
+/// current one (0: no record) with `NS_REFUSED`; it may be NULL. To remove a block, use
 /// `ns_patch_if_version`.
 ///
 /// Fails with `NS_WRONG_KIND` in a namespace of values, `NS_TOO_MANY_BLOCKS`, `NS_VALUE_TOO_LARGE`,
-/// `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`, also for a place without
-/// a name and for names of another session; nothing was changed then.
+/// `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`, also for an index without
+/// a name and for the layout of another session. A failed call changes nothing.
 ///
 /// # Safety
 /// Rules 1 to 3.
@@ -388,9 +390,9 @@ pub unsafe extern "C" fn ns_record_for_update_patch(
         let items = unsafe { changes.slice() }?;
         // SAFETY: rule 3.
         let version = unsafe { Out::optional(version, "the version") }?;
-        let mut few = [(0, [].as_slice()); FEW];
+        let mut buffer = [(0, [].as_slice()); CHANGES_ON_STACK];
         let many: Vec<(usize, &[u8])>;
-        let changes = if let Some(few) = few.get_mut(..items.len()) {
+        let changes = if let Some(few) = buffer.get_mut(..items.len()) {
             for (change, item) in few.iter_mut().zip(items) {
                 // SAFETY: rule 2, for every change.
                 *change = (item.index, unsafe { item.bytes.value() }?);
@@ -402,7 +404,7 @@ pub unsafe extern "C" fn ns_record_for_update_patch(
             many = items.iter().map(read).collect::<Result<_>>()?;
             many.as_slice()
         };
-        Ok(answer(record.patch(names, changes)?, &version))
+        Ok(status_of(record.patch(names, changes)?, &version))
     })
 }
 
@@ -418,8 +420,8 @@ impl ns_indexed_change_list {
         }
         // SAFETY: rule 2.
         unsafe { borrow(self.items, "the changes") }?;
-        // SAFETY: neither NULL nor askew (asked above), within a limit, and rule 2 promises the
-        // items.
+        // SAFETY: neither NULL nor misaligned (checked above), within a limit; rule 2 guarantees
+        // the items.
         Ok(unsafe { slice::from_raw_parts(self.items, self.len) })
     }
 }

@@ -1,4 +1,4 @@
-//! The sentence behind the last failure of this thread.
+//! The message of the last error of each thread.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
@@ -7,16 +7,17 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::new(CString::default());
 }
 
-/// Remembers a sentence for this thread. A NUL in it (from a caller's name) would cut it short.
-pub(crate) fn remember(sentence: &str) {
-    let sentence = CString::new(sentence.replace('\0', "\\0")).unwrap_or_default();
-    // In a thread that is ending there is nobody left to ask.
-    let _ = LAST.try_with(|last| last.try_borrow_mut().map(|mut last| *last = sentence));
+/// Stores the message for this thread. A NUL in it (from a caller's name) would truncate it.
+pub(crate) fn remember(message: &str) {
+    let message = CString::new(message.replace('\0', "\\0")).unwrap_or_default();
+    // If the thread is exiting, the message is dropped: no caller can read it.
+    let _ = LAST.try_with(|last| last.try_borrow_mut().map(|mut last| *last = message));
 }
 
-/// What was wrong in the last call of this thread that failed, and what to do about it: one
-/// sentence, never NULL, empty if none failed. Calls that succeed, and `NS_NOT_FOUND`, `NS_REFUSED`
-/// and `NS_TOO_SMALL`, leave it as it is. It is good until the next failure in this thread.
+/// Returns the message of the last failed call of this thread: what failed, why, and what to do.
+/// Never NULL; empty if no call has failed. Successful calls do not change it, nor do
+/// `NS_NOT_FOUND`, `NS_REFUSED` and `NS_TOO_SMALL`. It is valid until the next failure in this
+/// thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn ns_last_error() -> *const c_char {
     let empty: &'static CStr = c"";

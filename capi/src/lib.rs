@@ -1,30 +1,36 @@
-//! Floor 4: regions and their records in C, straight over `nearstate-store`. A C network function
-//! links this library and nothing else; there is no server.
+//! Layer 4: the C API of regions and records, directly on `nearstate-store`. A C network function
+//! links only this library; there is no server.
 //!
-//! The header `include/nearstate.h` and the table of answers `src/status.rs` are generated
-//! (`cargo xtask header --write`); types and functions have the names that C sees.
+//! `cargo xtask header --write` generates the header `include/nearstate.h` and the status table
+//! `src/status.rs`. Types and functions have their C names.
 //!
-//! # The rules of this border
+//! # Rules of the API
 //!
-//! 1. **Handles.** A handle comes from this library and is not used after its `close`, `detach`,
-//!    `release`, `commit` or `abort`: nobody can check that for a pointer. A region may be used by
-//!    several threads at once; a session, with its views, records to change, names, transactions
-//!    and streams, and a watch, by one thread at a time.
-//! 2. **Bytes.** `data` points to `len` bytes that stay as they are during the call; it is NULL
-//!    only with `len` 0. Text ends with a NUL.
-//! 3. **Out-parameters** stand last, point to memory that may be written and need not hold
-//!    anything. They are written if the answer is `NS_OK`, and otherwise only where it is said.
-//!    NULL is refused, except where it is said that it may be NULL.
-//! 4. **Callbacks** run in the calling thread before the call returns. What they are given is valid
-//!    until they return. They return `true` to go on and `false` to end the walk, which is no
-//!    failure (that of `ns_transact` answers a status). They may call this library. They neither
-//!    throw nor `longjmp`: the process would be aborted.
+//! 1. **Handles.** A handle comes from this library and is invalid after its `close`, `detach`,
+//!    `release`, `commit` or `abort`. The library cannot detect the use of an invalid handle.
+//!    Several
+//!    threads may use a region concurrently. A session, with its views, records for update, block
+//!    layouts, transactions and streams, and a watch, are used by one thread at a time.
+//! 2. **Bytes.** `data` points to `len` bytes that do not change during the call. It is NULL only
+//!    if
+//!    `len` is 0. Text ends with a NUL.
+//! 3. **Out-parameters** come last and point to writable memory, which may be uninitialized. They
+//!    are
+//!    written if the status is `NS_OK`, and otherwise only where documented. NULL is rejected
+//!    unless
+//!    documented otherwise.
+//! 4. **Callbacks** run in the calling thread before the call returns. Their arguments are valid
+//!    until
+//!    they return. They return `true` to continue and `false` to end the iteration, which is not an
+//!    error. (The callback of `ns_transact` returns a status.) They may call this library. They
+//!    must
+//!    not throw or `longjmp`: that aborts the process.
 //!
-//! Lengths beyond a limit and NULL are refused before anything is touched. A panic in this library
-//! does not cross the border: it becomes `NS_BUG`. Reading allocates nothing. After a `fork` the
-//! child attaches again; handles that it inherited answer `NS_FORKED`.
+//! Lengths above a limit and NULL are rejected before anything is read. A panic in this library
+//! becomes `NS_BUG`. Reading a record allocates nothing. After a `fork`, the child must attach
+//! again; inherited handles return `NS_FORKED`.
 
-#![expect(non_camel_case_types, reason = "types have the names that C sees")]
+#![expect(non_camel_case_types, reason = "types have their C names")]
 
 pub mod object;
 pub mod find;
@@ -44,7 +50,7 @@ pub mod read;
 pub mod view;
 pub mod session;
 pub mod region;
-mod border;
+mod ffi;
 pub mod bytes;
 pub mod last_error;
 pub mod status;

@@ -1,11 +1,11 @@
-//! What a record carries beside its value: tags, and a time at which it ends.
+//! The metadata of records: tags and an expiry time.
 
 use nearstate_model::limits::TAGS_MAX;
 use nearstate_model::{Error, Result};
 use nearstate_store::Metadata;
 
-use crate::border::{Out, borrow, guard};
 use crate::bytes::ns_bytes;
+use crate::ffi::{Out, borrow, guard};
 use crate::session::{ns_namespace, ns_session};
 use crate::status::ns_status;
 
@@ -30,16 +30,16 @@ impl ns_tag {
     }
 }
 
-/// What a record carries beside its value. All bytes 0: nothing.
+/// The metadata of a record. All bytes 0: none.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ns_metadata {
-    /// The first of the tags; a name may stand several times. NULL only if there are none.
+    /// The first tag; a name may occur several times. NULL only if `tags_len` is 0.
     pub tags: *const ns_tag,
-    /// How many; at most 64.
+    /// The number of tags: at most 64.
     pub tags_len: usize,
-    /// When the record ends by itself, in milliseconds since 1970; 0: never. One that is not after
-    /// `ns_now_ms` is over at once.
+    /// When the record expires, in milliseconds since 1970. 0: never. A record whose time is not
+    /// after `ns_now_ms` expires immediately.
     pub expires_ms: u64,
 }
 
@@ -49,7 +49,10 @@ impl ns_metadata {
     pub(crate) unsafe fn read<'a>(self) -> Result<Vec<(&'a str, &'a [u8])>> {
         if self.tags_len > TAGS_MAX {
             return Err(Error::BadArgument {
-                detail: format!("{} tags: a record has at most {TAGS_MAX}", self.tags_len),
+                detail: format!(
+                    "{} tags are too many: the maximum per record is {TAGS_MAX}",
+                    self.tags_len
+                ),
             });
         }
         if self.tags_len == 0 {
@@ -57,18 +60,19 @@ impl ns_metadata {
         }
         // SAFETY: rule 2.
         unsafe { borrow(self.tags, "the tags") }?;
-        // SAFETY: neither NULL nor askew (asked above), within a limit, and rule 2 promises them.
+        // SAFETY: neither NULL nor misaligned (checked above), within a limit; rule 2 guarantees
+        // the tags.
         let tags = unsafe { std::slice::from_raw_parts(self.tags, self.tags_len) };
         // SAFETY: rule 2.
         tags.iter().map(|tag| unsafe { tag.read() }).collect()
     }
 }
 
-/// Puts a record with tags and an expiry, in a transaction of its own; `ns_txn_put_with_metadata` does
-/// it in a larger one. What the record had before is gone.
+/// Writes a record with tags and an expiry time, in its own transaction. Within a larger
+/// transaction, use `ns_txn_put_with_metadata`. The previous value and metadata are replaced.
 ///
-/// Fails as `ns_put`, with `NS_TAG_TAKEN` if another record has the value of a unique tag (the
-/// sentence names it), with `NS_BAD_ARGUMENT` if a required tag is missing, `NS_DEADLINE`,
+/// Fails as `ns_put`; with `NS_TAG_TAKEN` if another record has the value of a unique tag (the
+/// message names it); with `NS_BAD_ARGUMENT` if a required tag is missing; with `NS_DEADLINE`,
 /// `NS_BEHIND`.
 ///
 /// # Safety
@@ -97,19 +101,20 @@ pub unsafe extern "C" fn ns_put_with_metadata(
     })
 }
 
-/// The clock by which records end: milliseconds since 1970, at the kernel's tick (1 to 10 ms).
+/// Returns the clock that expiry times refer to: milliseconds since 1970, with the resolution of
+/// the kernel's tick (1 to 10 ms).
 #[unsafe(no_mangle)]
 pub extern "C" fn ns_now_ms() -> u64 {
     nearstate_store::now_ms_coarse()
 }
 
-/// Deletes at most `limit` records whose time has passed, with their tags; watchers are told once
-/// that they expired, however many collect. No read returns a record from its time on, so this only
-/// frees memory and tells; any process may do it, now and then. `records` gets how many it was,
-/// `has_more` whether there may be more; either may be NULL.
+/// Deletes up to `limit` expired records with their tags. Watchers receive one expiry event per
+/// record, even if several processes collect. Reads never return an expired record, so this call
+/// only frees memory and triggers the events. Any process may call it periodically. `records`
+/// receives the number of deleted records, `has_more` whether more may exist; either may be NULL.
 ///
-/// Fails with `NS_FULL`, `NS_STALLED`, `NS_BEHIND`, `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`;
-/// some may have been deleted then.
+/// Fails with `NS_FULL`, `NS_STALLED`, `NS_BEHIND`, `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
+/// Some records may have been deleted before a failure.
 ///
 /// # Safety
 /// Rules 1 and 3.
@@ -126,7 +131,7 @@ pub unsafe extern "C" fn ns_collect_expired(
         // SAFETY: rule 3.
         let records = unsafe { Out::optional(records, "the number of records") }?;
         // SAFETY: rule 3.
-        let has_more = unsafe { Out::optional(has_more, "whether there are more") }?;
+        let has_more = unsafe { Out::optional(has_more, "has_more") }?;
         let collected = session.store().collect_expired(limit)?;
         records.put(collected.records);
         has_more.put(collected.has_more);

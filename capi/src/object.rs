@@ -1,5 +1,5 @@
-//! Transactional memory: objects with addresses, for programs whose state is structures with
-//! pointers between them (paper 4, figure 4).
+//! Transactional memory: objects with addresses, for programs whose state consists of structures
+//! linked by pointers (paper 4, figure 4).
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -8,38 +8,38 @@ use nearstate_model::limits::VALUE_BYTES_MAX;
 use nearstate_model::{Error, Result};
 use nearstate_store::{Address, Objects};
 
-use crate::border::{Out, borrow, guard};
 use crate::bytes::{ns_bytes, null};
+use crate::ffi::{Out, borrow, guard};
 use crate::session::ns_session;
 use crate::status::ns_status;
 use crate::txn::ns_txn;
 
-/// The name of an object: it stands where a program had a pointer, in objects and in records. The
-/// same in every process. Never 0, and never given to another object in the life of a region.
+/// The address of an object. It redatas pointers in objects and records, and is the same in every
+/// process. Never 0, and never reused during the life of a region.
 pub type ns_address = u64;
 
-/// An address as it comes from C. 0 is nobody's.
+/// Converts an address from C. 0 is invalid.
 fn address(bits: ns_address) -> Result<Address> {
     Address::from_bits(bits).ok_or(Error::NoObject { address: 0 })
 }
 
-/// A part of an object that lies within what an object can have.
+/// A byte range within the maximum size of an object.
 fn part(offset: usize, bytes: usize) -> Result<Range<usize>> {
     match offset.checked_add(bytes) {
         Some(to) if to <= VALUE_BYTES_MAX => Ok(offset..to),
         _ => Err(Error::BadArgument {
             detail: format!(
-                "{bytes} bytes from {offset} on: an object has {VALUE_BYTES_MAX} at most"
+                "{bytes} bytes at offset {offset} exceed the maximum object size of {VALUE_BYTES_MAX}"
             ),
         }),
     }
 }
 
-/// Makes an object of `bytes` bytes, all of them 0. It is there with the commit, and nothing of it
-/// remains without one. Open it to write it.
+/// Allocates an object of `bytes` zero bytes. It exists once the transaction commits. Open it to
+/// write it.
 ///
 /// Fails with `NS_VALUE_TOO_LARGE` above 128 MiB, `NS_TRANSACTION_TOO_LARGE` above 4,096 records
-/// and objects or 256 MiB, `NS_FORKED`, `NS_DAMAGED`, `NS_BAD_ARGUMENT`; with the first object of a
+/// and objects or 256 MiB, `NS_FORKED`, `NS_DAMAGED`, `NS_BAD_ARGUMENT`; for the first object of a
 /// region also as `ns_namespace_open`.
 ///
 /// # Safety
@@ -66,12 +66,12 @@ unsafe fn open_read(
     txn: *mut ns_txn,
     bits: ns_address,
     part: Result<Range<usize>>,
-    place: *mut *const c_void,
+    data: *mut *const c_void,
 ) -> Result<ns_status> {
     // SAFETY: rule 1.
     let txn = unsafe { borrow(txn, "the transaction") }?;
     // SAFETY: rule 3.
-    let out = unsafe { Out::new(place, "the place") }?;
+    let out = unsafe { Out::new(data, "the address of the bytes") }?;
     out.put(txn.store().lend_read(address(bits)?, part?)?.cast());
     Ok(ns_status::NS_OK)
 }
@@ -82,20 +82,20 @@ unsafe fn open_write(
     txn: *mut ns_txn,
     bits: ns_address,
     part: Result<Range<usize>>,
-    place: *mut *mut c_void,
+    data: *mut *mut c_void,
 ) -> Result<ns_status> {
     // SAFETY: rule 1.
     let txn = unsafe { borrow(txn, "the transaction") }?;
     // SAFETY: rule 3.
-    let out = unsafe { Out::new(place, "the place") }?;
+    let out = unsafe { Out::new(data, "the address of the bytes") }?;
     out.put(txn.store().lend_write(address(bits)?, part?)?.cast());
     Ok(ns_status::NS_OK)
 }
 
-/// Opens an object to be read: the first `bytes` bytes of it, which it must have. `object` gets
-/// their place: in the region itself, or in the transaction's copy if it has opened the object to
-/// write it. It is aligned to 16 and good until the transaction ends; what lies in the region stays
-/// as it is until then. Costs a lookup and no copy.
+/// Opens the first `bytes` bytes of an object for reading; the object must have that many. `object`
+/// receives their address: in the region, or in the transaction's copy if the transaction opened
+/// the object for writing. The address is aligned to 16 bytes and valid until the transaction ends;
+/// bytes in the region do not change until then. The cost is one lookup, without a copy.
 ///
 /// Fails with `NS_NO_OBJECT`, `NS_CONFLICT`, `NS_TRANSACTION_TOO_LARGE`, `NS_DAMAGED`,
 /// `NS_BAD_ARGUMENT` if the object is smaller.
@@ -113,8 +113,8 @@ pub unsafe extern "C" fn ns_txn_open_read(
     guard(|| unsafe { open_read(txn, address, part(0, bytes), object) })
 }
 
-/// As `ns_txn_open_read`, for the `bytes` bytes from `offset` on. A conflict is still one about the
-/// whole object.
+/// Like `ns_txn_open_read`, for the `bytes` bytes from `offset`. Conflicts are still detected for
+/// the whole object.
 ///
 /// # Safety
 /// Rules 1 and 3.
@@ -124,16 +124,16 @@ pub unsafe extern "C" fn ns_txn_open_read_range(
     address: ns_address,
     offset: usize,
     bytes: usize,
-    place: *mut *const c_void,
+    data: *mut *const c_void,
 ) -> ns_status {
     // SAFETY: the same rules.
-    guard(|| unsafe { open_read(txn, address, part(offset, bytes), place) })
+    guard(|| unsafe { open_read(txn, address, part(offset, bytes), data) })
 }
 
-/// Opens an object to be written: the first `bytes` bytes of it, which it must have. `object` gets
-/// their place in a copy that only this transaction has, aligned to 16. Read and write there; the
-/// commit publishes it. It does not move, is the same if the object is opened again, and is good
-/// until the transaction ends. Only what was opened may be written.
+/// Opens the first `bytes` bytes of an object for writing; the object must have that many. `object`
+/// receives the address of a private copy, aligned to 16 bytes, that may be read and written. The
+/// commit publishes the copy. Its address does not change if the object is opened again, and is
+/// valid until the transaction ends. Only opened ranges may be written.
 ///
 /// Fails with `NS_NO_OBJECT`, `NS_CONFLICT`, `NS_TRANSACTION_TOO_LARGE`, `NS_DAMAGED`,
 /// `NS_BAD_ARGUMENT` if the object is smaller.
@@ -151,8 +151,8 @@ pub unsafe extern "C" fn ns_txn_open_write(
     guard(|| unsafe { open_write(txn, address, part(0, bytes), object) })
 }
 
-/// As `ns_txn_open_write`, for the `bytes` bytes from `offset` on: only they are copied, and the
-/// commit takes the rest from the region. A conflict is still one about the whole object.
+/// Like `ns_txn_open_write`, for the `bytes` bytes from `offset`. Only these are copied; the commit
+/// takes the other bytes from the region. Conflicts are still detected for the whole object.
 ///
 /// # Safety
 /// Rules 1 and 3.
@@ -162,13 +162,13 @@ pub unsafe extern "C" fn ns_txn_open_write_range(
     address: ns_address,
     offset: usize,
     bytes: usize,
-    place: *mut *mut c_void,
+    data: *mut *mut c_void,
 ) -> ns_status {
     // SAFETY: the same rules.
-    guard(|| unsafe { open_write(txn, address, part(offset, bytes), place) })
+    guard(|| unsafe { open_write(txn, address, part(offset, bytes), data) })
 }
 
-/// The size of an object, as it was asked for. Fails as `ns_txn_open_read`.
+/// Gets the size of an object, as requested at its allocation. Fails as `ns_txn_open_read`.
 ///
 /// # Safety
 /// Rules 1 and 3.
@@ -188,8 +188,8 @@ pub unsafe extern "C" fn ns_txn_object_size(
     })
 }
 
-/// Frees an object at the commit. Its address is never given again: whoever still has it gets
-/// `NS_NO_OBJECT`. Places that were opened in this transaction stay readable until it ends.
+/// Frees an object when the transaction commits. Its address is never reused; later accesses return
+/// `NS_NO_OBJECT`. Ranges opened in this transaction stay readable until it ends.
 ///
 /// Fails with `NS_NO_OBJECT`, `NS_CONFLICT`, `NS_TRANSACTION_TOO_LARGE`, `NS_DAMAGED`,
 /// `NS_BAD_ARGUMENT`.
@@ -206,14 +206,14 @@ pub unsafe extern "C" fn ns_txn_free(txn: *mut ns_txn, address: ns_address) -> n
     })
 }
 
-/// Gets the objects of a region, one by one.
+/// Receives each object of a region.
 pub type ns_object_fn = Option<
     unsafe extern "C" fn(context: *mut c_void, address: ns_address, object: ns_bytes) -> bool,
 >;
 
-/// Calls `each` with every object: to count them, or to look for those that nothing leads to. One
-/// that is there from the beginning to the end is met exactly once; one that comes or goes
-/// meanwhile at most once. Writers are never blocked.
+/// Calls `each` for every object, for example to count objects or to find unreachable ones. An
+/// object that exists during the whole call is reported exactly once, one that is allocated or
+/// freed during the call at most once. Writers are never blocked.
 ///
 /// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
 ///
@@ -239,8 +239,8 @@ pub unsafe extern "C" fn ns_object_scan(
     })
 }
 
-/// How many objects a region has, and the bytes that were asked for with them; `bytes` may be NULL.
-/// Reads the header of each.
+/// Counts the objects of a region and the bytes requested for them; `bytes` may be NULL. Reads the
+/// header of each object.
 ///
 /// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
 ///

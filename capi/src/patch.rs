@@ -1,14 +1,14 @@
-//! Patching named blocks: only what changes travels.
+//! Changes of named blocks: unchanged blocks are not copied.
 
 use nearstate_model::limits::BLOCKS_MAX;
 use nearstate_model::{Error, Result};
 use nearstate_store::{BlockChange, Condition};
 
-use crate::border::{Out, borrow, guard};
 use crate::bytes::ns_bytes;
+use crate::ffi::{Out, borrow, guard};
 use crate::session::{ns_namespace, ns_session};
 use crate::status::ns_status;
-use crate::write::answer;
+use crate::write::status_of;
 
 /// A change of one block.
 #[repr(C)]
@@ -16,19 +16,19 @@ use crate::write::answer;
 pub struct ns_block_change {
     /// The block's name, 1 to 255 bytes of UTF-8 without a NUL.
     pub name: ns_bytes,
-    /// The new bytes. Not looked at if `is_removal`.
+    /// The new contents. Ignored if `is_removal`.
     pub bytes: ns_bytes,
-    /// Take the block away.
+    /// Removes the block.
     pub is_removal: bool,
 }
 
-/// Changes that are made in one step.
+/// A list of changes that are made in one step.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ns_block_change_list {
-    /// The first of them. NULL only if there are none.
+    /// The first change. NULL only if `len` is 0.
     pub items: *const ns_block_change,
-    /// How many; at most 1,024, no block twice.
+    /// The number of changes: at most 1,024, each of a different block.
     pub len: usize,
 }
 
@@ -44,8 +44,8 @@ impl ns_block_change_list {
         }
         // SAFETY: rule 2.
         unsafe { borrow(self.items, "the changes") }?;
-        // SAFETY: neither NULL nor askew (asked above), within a limit, and rule 2 promises the
-        // items.
+        // SAFETY: neither NULL nor misaligned (checked above), within a limit; rule 2 guarantees
+        // the items.
         let items = unsafe { std::slice::from_raw_parts(self.items, self.len) };
         let read = |change: &ns_block_change| {
             // SAFETY: rule 2.
@@ -81,16 +81,16 @@ unsafe fn patch(
     let version = unsafe { Out::optional(version, "the version") }?;
     let namespace = session.namespace(namespace)?;
     let outcome = session.store().patch(namespace, key, &changes, condition)?;
-    Ok(answer(outcome, &version))
+    Ok(status_of(outcome, &version))
 }
 
-/// Changes some named blocks of a record in one step; the others stay as they are. Creates the
-/// record if there is none. Blocks above 512 bytes are copied only if they change. `version`, the
-/// new one, may be NULL.
+/// Changes some blocks of a record in one step and keeps the others. Creates the record if it does
+/// not exist. Unchanged blocks above 512 bytes are not copied. `version` receives the new version;
+/// it may be NULL.
 ///
 /// Fails with `NS_WRONG_KIND` in a namespace of values, `NS_BAD_NAME`, `NS_TOO_MANY_BLOCKS`,
 /// `NS_KEY_TOO_LARGE`, `NS_VALUE_TOO_LARGE`, `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`,
-/// `NS_BAD_ARGUMENT`; nothing was changed then.
+/// `NS_BAD_ARGUMENT`. A failed call changes nothing.
 ///
 /// # Safety
 /// Rules 1 to 3.
@@ -106,8 +106,8 @@ pub unsafe extern "C" fn ns_patch(
     guard(|| unsafe { patch(session, namespace, (key, changes), Condition::Always, version) })
 }
 
-/// As `ns_patch`, if there is no record, else `NS_REFUSED`. `version` gets the new one, or the one
-/// that is there; it may be NULL.
+/// Like `ns_patch` if the record does not exist, otherwise `NS_REFUSED`. `version` receives the new
+/// version, or the current one with `NS_REFUSED`; it may be NULL.
 ///
 /// # Safety
 /// Rules 1 to 3.
@@ -123,8 +123,8 @@ pub unsafe extern "C" fn ns_patch_if_absent(
     guard(|| unsafe { patch(session, namespace, (key, changes), Condition::Absent, version) })
 }
 
-/// As `ns_patch`, if the record has the version `expected`, else `NS_REFUSED`. `version` gets the
-/// new one, or the one that is there (0: no record); it may be NULL.
+/// Like `ns_patch` if the record has the version `expected`, otherwise `NS_REFUSED`. `version`
+/// receives the new version, or the current one (0: no record) with `NS_REFUSED`; it may be NULL.
 ///
 /// # Safety
 /// Rules 1 to 3.

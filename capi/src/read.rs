@@ -1,31 +1,31 @@
-//! Reading records: a view, a copy, a batch. Nothing is allocated on the way.
+//! Reads: a view, a copy, a batch. Reads do not allocate.
 
 use std::ffi::c_void;
 use std::ptr;
 
 use nearstate_model::{Error, Result};
 
-use crate::border::{Out, borrow, guard};
 use crate::bytes::{ns_bytes, null};
+use crate::ffi::{Out, borrow, guard};
 use crate::session::{ns_namespace, ns_session};
 use crate::status::ns_status;
 use crate::view::ns_view;
 
-/// Keys that are looked up together: as many as the store asks the memory for at once.
+/// Keys looked up together: as many as the store prefetches at once.
 const ROUND: usize = 16;
 
-/// The most keys of one batch: a million of them are a second's work, and a length beyond it is a
+/// Maximum number of keys in a batch. A million keys take about a second; a larger number is a
 /// mistake.
 const BATCH_KEYS_MAX: usize = 1 << 20;
 
-/// Gets a record as a view: `NS_NOT_FOUND` if there is none. No lock, no system call, no copy.
-/// Release the view with `ns_view_release`; unless the answer is `NS_OK` it is empty and need not
-/// be released.
+/// Gets a record as a view: `NS_NOT_FOUND` if it does not exist. Takes no lock, makes no system
+/// call and no copy. Release the view with `ns_view_release`. If the status is not `NS_OK`, the
+/// view is empty and need not be released.
 ///
 /// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_KEY_TOO_LARGE`, `NS_BAD_ARGUMENT`.
 ///
 /// # Safety
-/// Rules 1 to 3. What `view` held before is not released.
+/// Rules 1 to 3. The previous contents of `view` are not released.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ns_get(
     session: *mut ns_session,
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn ns_get(
         // SAFETY: rule 3.
         let out = unsafe { Out::new(view, "the view") }?;
         // SAFETY: rules 1 and 2.
-        out.put_found(unsafe { get(session, namespace, key) }, ns_view::empty())
+        out.put_or_empty(unsafe { get(session, namespace, key) }, ns_view::empty())
     })
 }
 
@@ -54,32 +54,32 @@ unsafe fn get(
     // SAFETY: rule 2.
     let key = unsafe { key.key() }?;
     let namespace = session.namespace(namespace)?;
-    let found = session.store().get(namespace, key)?;
-    Ok(found.map(|view| ns_view::owned(view, session)))
+    let view = session.store().get(namespace, key)?;
+    Ok(view.map(|view| ns_view::owned(view, session)))
 }
 
-/// A caller's own memory for a copy.
+/// Memory of the caller that receives a copy.
 #[repr(C)]
 #[derive(Debug)]
 pub struct ns_buffer {
-    /// In: where the copy goes. NULL only with `capacity` 0.
+    /// In: the destination. NULL only if `capacity` is 0.
     pub data: *mut u8,
-    /// In: how many bytes there is room for.
+    /// In: the size of the destination, in bytes.
     pub capacity: usize,
-    /// Out: how many bytes the value has, also if they did not fit.
+    /// Out: the size of the value, even if it did not fit.
     pub len: usize,
-    /// Out: the record's version.
+    /// Out: the version of the record.
     pub version: u64,
 }
 
-/// Copies the value of a record into the caller's memory: `NS_NOT_FOUND` if there is no record;
-/// `NS_TOO_SMALL` if the value does not fit (`len` and `version` are set and nothing is copied:
-/// make room and ask again). Of named blocks see `ns_get`.
+/// Copies the value of a record: `NS_NOT_FOUND` if it does not exist; `NS_TOO_SMALL` if the value
+/// does not fit. In that case `len` and `version` are set and nothing is copied: enlarge the buffer
+/// and call again. For named blocks, use `ns_get`.
 ///
 /// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_KEY_TOO_LARGE`, `NS_BAD_ARGUMENT`.
 ///
 /// # Safety
-/// Rules 1 to 3; `buffer->data` points to `capacity` bytes that may be written.
+/// Rules 1 to 3; `buffer->data` points to `capacity` writable bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ns_get_copy(
     session: *mut ns_session,
@@ -94,12 +94,12 @@ pub unsafe extern "C" fn ns_get_copy(
         let key = unsafe { key.key() }?;
         // SAFETY: rule 3.
         let out = unsafe { Out::new(buffer, "the buffer") }?;
-        // SAFETY: neither NULL nor askew (asked above); the caller has set this field.
+        // SAFETY: neither NULL nor misaligned (checked above); the caller has set this field.
         let data = unsafe { (*buffer).data };
-        // SAFETY: as above. The other fields may hold anything, so the whole is not borrowed.
+        // SAFETY: as above. Other fields may be uninitialized, so the structure is not borrowed.
         let capacity = unsafe { (*buffer).capacity };
         if data.is_null() && capacity > 0 {
-            return Err(null("the buffer's bytes"));
+            return Err(null("the buffer's data"));
         }
         let namespace = session.namespace(namespace)?;
         let Some(view) = session.store().get(namespace, key)? else {
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn ns_get_copy(
         let (bytes, version) = (view.bytes(), view.version());
         let is_room = bytes.len() <= capacity;
         if is_room && !bytes.is_empty() {
-            // SAFETY: there is room for all of them, and the caller's memory is not the region's.
+            // SAFETY: the destination is large enough and does not overlap the region.
             unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), data, bytes.len()) };
         }
         out.put(ns_buffer { data, capacity, len: bytes.len(), version });
@@ -116,29 +116,29 @@ pub unsafe extern "C" fn ns_get_copy(
     })
 }
 
-/// Keys to be read together.
+/// A list of keys.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ns_key_list {
-    /// The first of them. NULL only if there are none.
+    /// The first key. NULL only if `len` is 0.
     pub items: *const ns_bytes,
-    /// How many; at most 1,048,576.
+    /// The number of keys: at most 1,048,576.
     pub len: usize,
 }
 
-/// Gets the records of a batch, each with the number of its key; `view` is NULL if there is no
-/// record. The view is lent: it ends with the callback and is not released.
+/// Receives each record of a batch with the index of its key; `view` is NULL if the record does not
+/// exist. The view ends with the callback and must not be released.
 pub type ns_batch_fn =
     Option<unsafe extern "C" fn(context: *mut c_void, index: usize, view: *const ns_view) -> bool>;
 
-/// Reads many keys: the cache misses of 16 keys at a time overlap. Calls `each` for every key, in
+/// Reads many keys. The cache misses of 16 keys at a time overlap. Calls `each` for every key, in
 /// order.
 ///
-/// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_KEY_TOO_LARGE`, `NS_BAD_ARGUMENT`; `each` may have
-/// been called for some keys then.
+/// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_KEY_TOO_LARGE`, `NS_BAD_ARGUMENT`. `each` may have
+/// been called before a failure.
 ///
 /// # Safety
-/// Rules 1, 2 (for the keys too) and 4.
+/// Rules 1, 2 (also for the keys) and 4.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ns_get_batch(
     session: *mut ns_session,
@@ -155,15 +155,15 @@ pub unsafe extern "C" fn ns_get_batch(
         let keys = unsafe { keys.slice() }?;
         session.while_open(|| {
             for (round, keys) in keys.chunks(ROUND).enumerate() {
-                let mut is_going = true;
+                let mut is_continuing = true;
                 let mut call = |index: usize, view: *const ns_view| {
                     let index = round * ROUND + index;
                     // SAFETY: rule 4: it takes these arguments and returns.
-                    is_going = is_going && unsafe { each(context, index, view) };
+                    is_continuing = is_continuing && unsafe { each(context, index, view) };
                 };
                 // SAFETY: rule 2.
                 unsafe { get_round(session, namespace, keys, &mut call) }?;
-                if !is_going {
+                if !is_continuing {
                     break;
                 }
             }
@@ -181,13 +181,16 @@ impl ns_key_list {
         }
         if self.len > BATCH_KEYS_MAX {
             return Err(Error::BadArgument {
-                detail: format!("{} keys in a batch: give at most {BATCH_KEYS_MAX}", self.len),
+                detail: format!(
+                    "batch of {} keys is too large: the maximum is {BATCH_KEYS_MAX}",
+                    self.len
+                ),
             });
         }
         // SAFETY: rule 2.
         unsafe { borrow(self.items, "the keys") }?;
-        // SAFETY: neither NULL nor askew (asked above), within a limit, and rule 2 promises the
-        // items.
+        // SAFETY: neither NULL nor misaligned (checked above), within a limit; rule 2 guarantees
+        // the items.
         Ok(unsafe { std::slice::from_raw_parts(self.items, self.len) })
     }
 }

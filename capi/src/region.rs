@@ -1,4 +1,4 @@
-//! Regions: created, attached, inspected, verified, dropped.
+//! Regions: create, attach, inspect, check, delete.
 
 use std::ffi::{c_char, c_void};
 use std::mem::size_of;
@@ -6,33 +6,33 @@ use std::mem::size_of;
 use nearstate_model::{Error, Result};
 use nearstate_store::{CreateOptions, NumaPolicy, PageSize, PinMode, Region};
 
-use crate::border::{Out, borrow, guard};
 use crate::bytes::{ns_bytes, null, path as read_path};
+use crate::ffi::{Out, borrow, guard};
 use crate::status::ns_status;
 
 /// Pages of 4 KiB.
 pub const NS_PAGE_SMALL: u32 = 0;
-/// Pages of 2 MiB: the path must lie on a hugetlbfs mount.
+/// Pages of 2 MiB. The path must be on a hugetlbfs mount.
 pub const NS_PAGE_HUGE_2M: u32 = 1;
 
-/// Memory comes from where it is touched first.
+/// Memory is allocated on the node of the processor that first touches it.
 pub const NS_NUMA_DEFAULT: u32 = 0;
-/// Memory comes from the named nodes only.
+/// Memory is allocated on the given nodes only.
 pub const NS_NUMA_BIND: u32 = 1;
-/// Memory comes from the named nodes in turn, page by page.
+/// Memory is interleaved over the given nodes, page by page.
 pub const NS_NUMA_INTERLEAVE: u32 = 2;
 
-/// Asymmetric where the kernel has `membarrier(2)`, else fenced.
+/// Asymmetric if the kernel supports `membarrier(2)`, otherwise fenced.
 pub const NS_PIN_AUTO: u32 = 0;
-/// A read costs no fence; every attaching process needs `membarrier(2)`.
+/// Reads need no fence. Every attaching process needs `membarrier(2)`.
 pub const NS_PIN_ASYMMETRIC: u32 = 1;
-/// A full fence with every read (about 10 ns).
+/// Every read executes a full fence (about 10 ns).
 pub const NS_PIN_FENCED: u32 = 2;
 
-/// Nodes that a policy may name: more than a machine has.
+/// Maximum number of nodes in a policy: more than any machine has.
 const NODES_MAX: usize = 4096;
 
-/// An attached region: a file of shared memory that any number of processes read and write at once.
+/// An attached region: a file of shared memory that several processes read and write concurrently.
 #[derive(Debug)]
 pub struct ns_region {
     region: Region,
@@ -44,15 +44,15 @@ impl ns_region {
     }
 }
 
-/// How a region is created. Fill it with `ns_create_options_default` first, then change what is to
-/// be other.
+/// Options of a new region. Initialize them with `ns_create_options_default`, then change fields.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ns_create_options {
-    /// Bytes of this structure, so that a later library knows what an earlier program filled.
+    /// The size of this structure. A later library uses it to detect which fields an older program
+    /// knows.
     pub struct_bytes: usize,
-    /// The most bytes that records and index may fill: 64 MiB to 16 TiB. Memory is taken as it is
-    /// needed.
+    /// Maximum size of records and index, in bytes: 64 MiB to 16 TiB. Memory is allocated on
+    /// demand.
     pub bytes_max: u64,
     /// `NS_PAGE_SMALL` or `NS_PAGE_HUGE_2M`.
     pub page: u32,
@@ -60,13 +60,13 @@ pub struct ns_create_options {
     pub pin: u32,
     /// `NS_NUMA_DEFAULT`, `NS_NUMA_BIND` or `NS_NUMA_INTERLEAVE`.
     pub numa: u32,
-    /// File mode, as for chmod.
+    /// The file mode, as for `chmod`.
     pub mode: u32,
-    /// Nodes of the NUMA policy. NULL only if there are none.
+    /// The nodes of the NUMA policy. NULL only if `nodes_len` is 0.
     pub nodes: *const u32,
-    /// How many.
+    /// The number of nodes.
     pub nodes_len: usize,
-    /// Take all memory now.
+    /// Allocates all memory now.
     pub populate: bool,
 }
 
@@ -74,11 +74,11 @@ impl ns_create_options {
     /// # Safety
     /// Rule 2 for `nodes`.
     unsafe fn read(&self) -> Result<CreateOptions> {
-        let wrong = |detail: String| Error::BadArgument { detail };
+        let invalid = |detail: String| Error::BadArgument { detail };
         if self.struct_bytes != size_of::<Self>() {
-            return Err(wrong(format!(
-                "options of {} bytes where {} are known: fill them with ns_create_options_default, \
-                 and build against the header of this library",
+            return Err(invalid(format!(
+                "options of {} bytes, expected {}: initialize them with ns_create_options_default, \
+                 and compile against the header of this library",
                 self.struct_bytes,
                 size_of::<Self>()
             )));
@@ -87,9 +87,11 @@ impl ns_create_options {
             (_, 0) => Vec::new(),
             (true, _) => return Err(null("the nodes")),
             (false, len) if len > NODES_MAX || !self.nodes.is_aligned() => {
-                return Err(wrong(format!("{len} nodes: give at most {NODES_MAX}, aligned")));
+                return Err(invalid(format!(
+                    "invalid list of {len} nodes: expected at most {NODES_MAX}, aligned"
+                )));
             }
-            // SAFETY: neither NULL nor askew, within a limit, and rule 2 promises the nodes.
+            // SAFETY: neither NULL nor misaligned, within a limit; rule 2 guarantees the nodes.
             (false, len) => unsafe { std::slice::from_raw_parts(self.nodes, len) }.to_vec(),
         };
         Ok(CreateOptions {
@@ -97,27 +99,39 @@ impl ns_create_options {
             page: match self.page {
                 NS_PAGE_SMALL => PageSize::Small,
                 NS_PAGE_HUGE_2M => PageSize::Huge2M,
-                page => return Err(wrong(format!("a page {page}: give one of NS_PAGE_.."))),
+                page => {
+                    return Err(invalid(format!(
+                        "unknown page size {page}: expected one of NS_PAGE_.."
+                    )));
+                }
             },
             populate: self.populate,
             numa: match self.numa {
                 NS_NUMA_DEFAULT => NumaPolicy::Default,
                 NS_NUMA_BIND => NumaPolicy::Bind(nodes),
                 NS_NUMA_INTERLEAVE => NumaPolicy::Interleave(nodes),
-                numa => return Err(wrong(format!("a policy {numa}: give one of NS_NUMA_.."))),
+                numa => {
+                    return Err(invalid(format!(
+                        "unknown NUMA policy {numa}: expected one of NS_NUMA_.."
+                    )));
+                }
             },
             pin: match self.pin {
                 NS_PIN_AUTO => PinMode::Auto,
                 NS_PIN_ASYMMETRIC => PinMode::Asymmetric,
                 NS_PIN_FENCED => PinMode::Fenced,
-                pin => return Err(wrong(format!("a pin mode {pin}: give one of NS_PIN_.."))),
+                pin => {
+                    return Err(invalid(format!(
+                        "unknown pin mode {pin}: expected one of NS_PIN_.."
+                    )));
+                }
             },
             mode: self.mode,
         })
     }
 }
 
-/// Fills options with what most want: 1 GiB at most, small pages, file mode 0600.
+/// Sets the default options: maximum 1 GiB, small pages, file mode 0600.
 ///
 /// # Safety
 /// Rule 3.
@@ -166,7 +180,7 @@ unsafe fn create(
     Ok(ns_status::NS_OK)
 }
 
-/// Creates a region and attaches to it. `options` may be NULL: the defaults.
+/// Creates a region and attaches it. `options` may be NULL for the defaults.
 ///
 /// Fails with `NS_ALREADY_EXISTS`, `NS_BAD_ARGUMENT` (size, page, nodes), `NS_FULL`, `NS_SYSTEM`.
 ///
@@ -182,8 +196,9 @@ pub unsafe extern "C" fn ns_region_create(
     guard(|| unsafe { create(path, options, region, Region::create) })
 }
 
-/// Attaches to a region, and creates it first if there is none. `options` may be NULL: the
-/// defaults. Of several creators at once one creates and the others attach.
+/// Attaches a region, and creates it first if it does not exist. `options` may be NULL for the
+/// defaults. If several processes call it at the same time, one creates the region and the others
+/// attach it.
 ///
 /// Fails as `ns_region_create` and `ns_region_attach`.
 ///
@@ -199,10 +214,10 @@ pub unsafe extern "C" fn ns_region_attach_or_create(
     guard(|| unsafe { create(path, options, region, Region::attach_or_create) })
 }
 
-/// Attaches to a region.
+/// Attaches a region.
 ///
-/// Fails with `NS_NOT_A_REGION` (another file, a newer format, truncated, damaged), `NS_SYSTEM` (no
-/// such file, no permission).
+/// Fails with `NS_NOT_A_REGION` (another file, a newer format, truncated, damaged), `NS_SYSTEM`
+/// (the file does not exist, or permission is denied).
 ///
 /// # Safety
 /// Rules 2 and 3.
@@ -221,8 +236,8 @@ pub unsafe extern "C" fn ns_region_attach(
     })
 }
 
-/// Detaches from a region. Its sessions may go on; its memory is unmapped with the last of them.
-/// NULL is left alone.
+/// Detaches a region. Its sessions remain usable; the memory is unmapped when the last one closes.
+/// NULL is ignored.
 ///
 /// # Safety
 /// Rule 1.
@@ -230,17 +245,17 @@ pub unsafe extern "C" fn ns_region_attach(
 pub unsafe extern "C" fn ns_region_detach(region: *mut ns_region) -> ns_status {
     guard(|| {
         if !region.is_null() {
-            // SAFETY: rule 1: a call of this file made it of a box, and nobody uses it after this
-            // one.
+            // SAFETY: rule 1: created from a box by a function above, and the caller no longer uses
+            // it.
             drop(unsafe { Box::from_raw(region) });
         }
         Ok(ns_status::NS_OK)
     })
 }
 
-/// Drops a region: its file and all records are gone.
+/// Deletes a region: its file and all records.
 ///
-/// Fails with `NS_IN_USE` while a living process has a session, `NS_NOT_A_REGION`, `NS_SYSTEM`.
+/// Fails with `NS_IN_USE` while a running process has a session, `NS_NOT_A_REGION`, `NS_SYSTEM`.
 ///
 /// # Safety
 /// Rule 2.
@@ -253,37 +268,37 @@ pub unsafe extern "C" fn ns_region_remove(path: *const c_char) -> ns_status {
     })
 }
 
-/// A region at one moment.
+/// Statistics of a region.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ns_region_stats {
-    /// Random id, as two words.
+    /// A random id, as two words.
     pub id: [u64; 2],
-    /// Created at, milliseconds since 1970.
+    /// The creation time, in milliseconds since 1970.
     pub created_ms: u64,
-    /// The most bytes that records and index may fill.
+    /// Maximum size of records and index, in bytes.
     pub bytes_max: u64,
-    /// Bytes that were ever taken: records, index, free cells.
+    /// Bytes of the heap ever allocated: records, index, free cells.
     pub bytes_taken: u64,
-    /// Bytes that the file occupies on its file system now.
+    /// Bytes that the file occupies on its file system.
     pub bytes_on_disk: u64,
-    /// Bytes of a page.
+    /// The page size, in bytes.
     pub page_bytes: u64,
-    /// The epoch of reclamation.
+    /// The epoch of memory reclamation.
     pub epoch: u64,
-    /// Format number.
+    /// The format number.
     pub format: u32,
-    /// How many namespaces there are.
+    /// The number of namespaces.
     pub namespaces: u32,
-    /// How many sessions of living processes are attached.
+    /// The number of sessions of running processes.
     pub members_alive: u32,
-    /// How many sessions of dead processes wait for recovery.
+    /// The number of sessions of dead processes that are not recovered yet.
     pub members_dead: u32,
-    /// Reads are fenced.
+    /// Reads execute a fence.
     pub is_fenced: bool,
 }
 
-/// Tells an operator of a region. See also `ns_region_members`.
+/// Gets the statistics of a region. See also `ns_region_members`.
 ///
 /// Fails with `NS_DAMAGED`, `NS_SYSTEM`.
 ///
@@ -299,48 +314,49 @@ pub unsafe extern "C" fn ns_region_get_stats(
         let region = unsafe { borrow(region, "the region") }?;
         // SAFETY: rule 3.
         let out = unsafe { Out::new(stats, "the statistics") }?;
-        let seen = region.region.inspect()?;
-        let alive = seen.members.iter().filter(|member| member.is_alive).count();
+        let stats_now = region.region.inspect()?;
+        let alive = stats_now.members.iter().filter(|member| member.is_alive).count();
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         out.put(ns_region_stats {
-            id: seen.id,
-            created_ms: seen.created_ms,
-            bytes_max: seen.bytes_max,
-            bytes_taken: seen.bytes_taken,
-            bytes_on_disk: seen.bytes_on_disk,
-            page_bytes: seen.page_bytes,
-            epoch: seen.epoch,
-            format: seen.format,
-            namespaces: count(seen.namespaces.len()),
+            id: stats_now.id,
+            created_ms: stats_now.created_ms,
+            bytes_max: stats_now.bytes_max,
+            bytes_taken: stats_now.bytes_taken,
+            bytes_on_disk: stats_now.bytes_on_disk,
+            page_bytes: stats_now.page_bytes,
+            epoch: stats_now.epoch,
+            format: stats_now.format,
+            namespaces: count(stats_now.namespaces.len()),
             members_alive: count(alive),
-            members_dead: count(seen.members.len() - alive),
-            is_fenced: seen.is_fenced,
+            members_dead: count(stats_now.members.len() - alive),
+            is_fenced: stats_now.is_fenced,
         });
         Ok(ns_status::NS_OK)
     })
 }
 
-/// An attached session.
+/// A session attached to a region.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ns_member {
-    /// Its process's command name.
+    /// The command name of its process.
     pub name: ns_bytes,
-    /// Attached at, milliseconds since 1970.
+    /// The time of the attach, in milliseconds since 1970.
     pub since_ms: u64,
-    /// The epoch that its views hold; 0 if it holds none.
+    /// The epoch that its views pin; 0 if it pins none.
     pub pinned_epoch: u64,
-    /// Its process, as seen in that process's own pid namespace.
+    /// The process id, as seen in that process's own pid namespace.
     pub pid: u32,
-    /// False if its process has ended and it waits for recovery.
+    /// False if its process has ended and the session is not recovered yet.
     pub is_alive: bool,
 }
 
-/// Gets the sessions of a region.
+/// Receives each session of a region.
 pub type ns_member_fn =
     Option<unsafe extern "C" fn(context: *mut c_void, member: *const ns_member) -> bool>;
 
-/// Calls `each` with every session that is attached: who holds memory back, who died.
+/// Calls `each` for every attached session, for example to find readers that delay memory
+/// reclamation, or dead processes.
 ///
 /// Fails with `NS_DAMAGED`, `NS_SYSTEM`.
 ///
@@ -357,7 +373,7 @@ pub unsafe extern "C" fn ns_region_members(
         let region = unsafe { borrow(region, "the region") }?;
         let each = each.ok_or_else(|| null("the callback"))?;
         for member in region.region.inspect()?.members {
-            let told = ns_member {
+            let entry = ns_member {
                 name: ns_bytes::of(member.process.name.as_bytes()),
                 since_ms: member.since_ms,
                 pinned_epoch: member.pinned_epoch.unwrap_or(0),
@@ -365,7 +381,7 @@ pub unsafe extern "C" fn ns_region_members(
                 is_alive: member.is_alive,
             };
             // SAFETY: rule 4: it takes these arguments and returns.
-            if !unsafe { each(context, &raw const told) } {
+            if !unsafe { each(context, &raw const entry) } {
                 break;
             }
         }
@@ -373,37 +389,37 @@ pub unsafe extern "C" fn ns_region_members(
     })
 }
 
-/// What the offline verifier found.
+/// The result of an offline check.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ns_check_report {
-    /// Contradictions. 0: the region is clean.
+    /// The number of inconsistencies. 0: the region is consistent.
     pub errors: u64,
-    /// Namespaces walked.
+    /// Namespaces checked.
     pub namespaces: u64,
-    /// Records walked.
+    /// Records checked.
     pub records: u64,
     /// Bytes of records and their blocks.
     pub bytes_live: u64,
     /// Bytes of the index.
     pub bytes_index: u64,
-    /// Bytes that are free.
+    /// Free bytes.
     pub bytes_free: u64,
-    /// Bytes that nothing reaches.
+    /// Bytes that are neither in use nor free.
     pub bytes_leaked: u64,
-    /// Bytes of the heap that were taken.
+    /// Bytes of the heap ever allocated.
     pub bytes_taken: u64,
 }
 
-/// Gets the faults of a region, one sentence each.
+/// Receives each inconsistency as a message.
 pub type ns_check_error_fn =
     Option<unsafe extern "C" fn(context: *mut c_void, error: ns_bytes) -> bool>;
 
-/// Verifies a region that nobody is attached to: walks every byte. `NS_OK` says that the walk was
-/// made; whether the region is clean stands in `report`. `each` gets the first hundred faults; it
-/// may be NULL.
+/// Checks every byte of a region that no process has attached. `NS_OK` means that the check was
+/// completed; `report` has its result. `each` receives the first hundred inconsistencies; it may be
+/// NULL.
 ///
-/// Fails with `NS_NOT_A_REGION`, `NS_IN_USE` while a living process has a session, `NS_SYSTEM`.
+/// Fails with `NS_NOT_A_REGION`, `NS_IN_USE` while a running process has a session, `NS_SYSTEM`.
 ///
 /// # Safety
 /// Rules 2 to 4.
@@ -419,8 +435,8 @@ pub unsafe extern "C" fn ns_region_check(
         let path = unsafe { read_path(path) }?;
         // SAFETY: rule 3.
         let out = unsafe { Out::new(report, "the report") }?;
-        let found = nearstate_store::check(path)?;
-        for fault in &found.faults {
+        let result = nearstate_store::check(path)?;
+        for fault in &result.faults {
             let Some(each) = each else { break };
             // SAFETY: rule 4: it takes these arguments and returns.
             if !unsafe { each(context, ns_bytes::of(fault.as_bytes())) } {
@@ -428,14 +444,14 @@ pub unsafe extern "C" fn ns_region_check(
             }
         }
         out.put(ns_check_report {
-            errors: found.faults_count,
-            namespaces: found.namespaces,
-            records: found.records,
-            bytes_live: found.bytes_live,
-            bytes_index: found.bytes_index,
-            bytes_free: found.bytes_free,
-            bytes_leaked: found.bytes_leaked,
-            bytes_taken: found.bytes_taken,
+            errors: result.faults_count,
+            namespaces: result.namespaces,
+            records: result.records,
+            bytes_live: result.bytes_live,
+            bytes_index: result.bytes_index,
+            bytes_free: result.bytes_free,
+            bytes_leaked: result.bytes_leaked,
+            bytes_taken: result.bytes_taken,
         });
         Ok(ns_status::NS_OK)
     })

@@ -1,4 +1,4 @@
-//! The tags of a namespace: declared, and listed with how far their indexes are.
+//! The tags of a namespace: declaration, and listing with the state of their indexes.
 
 use std::ffi::c_void;
 
@@ -6,33 +6,34 @@ use nearstate_model::limits::TAGS_DECLARED_MAX;
 use nearstate_model::{Error, Result};
 use nearstate_store::{Tag, TagSchema, TagState};
 
-use crate::border::{borrow, guard};
 use crate::bytes::{ns_bytes, null};
+use crate::ffi::{borrow, guard};
 use crate::session::{ns_namespace, ns_session};
 use crate::status::ns_status;
 
-/// No two records have the same value: a commit that would make it so answers `NS_TAG_TAKEN`.
+/// No two records have the same value. A commit that violates this fails with `NS_TAG_TAKEN`.
 pub const NS_TAG_UNIQUE: u32 = 1;
-/// Found by ranges and prefixes too.
+/// Supports lookups by range and prefix.
 pub const NS_TAG_ORDERED: u32 = 2;
-/// How many records have a value is known without looking at them.
+/// The number of records with each value is stored.
 pub const NS_TAG_COUNTED: u32 = 4;
-/// A record must have it: a commit that leaves one without is refused.
+/// Every record must have the tag. A commit that violates this fails.
 pub const NS_TAG_REQUIRED: u32 = 8;
 
-/// Writers keep the index, and records from before are being entered: lookups are refused.
+/// The index is being built: writers maintain it, and existing records are being added. Lookups
+/// fail.
 pub const NS_TAG_BUILDING: u32 = 1;
 /// The index is complete.
 pub const NS_TAG_READY: u32 = 2;
 
-/// What is declared of a tag.
+/// The declaration of a tag.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ns_tag_schema {
-    /// Its name, 1 to 255 bytes of UTF-8 without a NUL.
+    /// The name, 1 to 255 bytes of UTF-8 without a NUL.
     pub name: ns_bytes,
-    /// The sum of some of `NS_TAG_UNIQUE`, `NS_TAG_ORDERED`, `NS_TAG_COUNTED`, `NS_TAG_REQUIRED`;
-    /// 0: found by equality.
+    /// A sum of `NS_TAG_UNIQUE`, `NS_TAG_ORDERED`, `NS_TAG_COUNTED`, `NS_TAG_REQUIRED`; 0: lookups
+    /// by equality only.
     pub properties: u32,
 }
 
@@ -43,7 +44,10 @@ impl ns_tag_schema {
         let known = NS_TAG_UNIQUE | NS_TAG_ORDERED | NS_TAG_COUNTED | NS_TAG_REQUIRED;
         if self.properties & !known != 0 {
             return Err(Error::BadArgument {
-                detail: format!("properties {}: give the sum of some NS_TAG_..", self.properties),
+                detail: format!(
+                    "unknown properties {}: expected a sum of NS_TAG_..",
+                    self.properties
+                ),
             });
         }
         // SAFETY: rule 2.
@@ -59,7 +63,7 @@ impl ns_tag_schema {
     }
 
     fn of(tag: &Tag) -> Self {
-        let property = |is_so: bool, property| if is_so { property } else { 0 };
+        let property = |is_set: bool, property| if is_set { property } else { 0 };
         let properties = property(tag.is_unique, NS_TAG_UNIQUE)
             | property(tag.is_ordered, NS_TAG_ORDERED)
             | property(tag.is_counted, NS_TAG_COUNTED)
@@ -68,13 +72,13 @@ impl ns_tag_schema {
     }
 }
 
-/// Tags to be declared together.
+/// A list of tag declarations.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ns_tag_schema_list {
-    /// The first of them. NULL only if there are none.
+    /// The first declaration. NULL only if `len` is 0.
     pub items: *const ns_tag_schema,
-    /// How many; at most 32.
+    /// The number of declarations: at most 32.
     pub len: usize,
 }
 
@@ -84,7 +88,10 @@ impl ns_tag_schema_list {
     unsafe fn read(self) -> Result<Vec<TagSchema>> {
         if self.len > TAGS_DECLARED_MAX {
             return Err(Error::BadArgument {
-                detail: format!("{} tags: a namespace has at most {TAGS_DECLARED_MAX}", self.len),
+                detail: format!(
+                    "{} tags are too many: the maximum per namespace is {TAGS_DECLARED_MAX}",
+                    self.len
+                ),
             });
         }
         if self.len == 0 {
@@ -92,23 +99,25 @@ impl ns_tag_schema_list {
         }
         // SAFETY: rule 2.
         unsafe { borrow(self.items, "the tags") }?;
-        // SAFETY: neither NULL nor askew (asked above), within a limit, and rule 2 promises the
-        // items.
+        // SAFETY: neither NULL nor misaligned (checked above), within a limit; rule 2 guarantees
+        // the items.
         let items = unsafe { std::slice::from_raw_parts(self.items, self.len) };
         // SAFETY: rule 2.
         items.iter().map(|tag| unsafe { tag.read() }).collect()
     }
 }
 
-/// Declares tags of a namespace and enters the records that it has, while writers go on. Tags that
-/// are there already in the same form are left as they are, so every process may declare what it
-/// needs when it starts. A tag is for good. Linear in the records if a tag is new.
+/// Declares tags of a namespace and indexes its existing records while writers continue. Tags that
+/// already exist with the same properties are not changed, so every process can declare the tags
+/// that it needs at its start. Tags cannot be removed. The cost is linear in the number of records
+/// if a tag is new.
 ///
-/// Fails with `NS_TAG_TAKEN` if two records have the same value of a tag that is to be unique, and
-/// `NS_BAD_ARGUMENT` if a record lacks a tag that is to be required, or a tag is there in another
-/// form: of what this call declared nothing is there then, unless others are declaring it as well
-/// or had begun it. Also with `NS_WRONG_KIND` for counters, `NS_BAD_NAME`,
-/// `NS_CONFLICT`, `NS_DEADLINE`, `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`.
+/// Fails with `NS_TAG_TAKEN` if two records have the same value of a tag declared unique, and with
+/// `NS_BAD_ARGUMENT` if a record lacks a tag declared required, or if a tag exists with other
+/// properties. After such a failure none of the new tags of this call exists, unless another
+/// process declares them at the same time or had started to. Also fails with `NS_WRONG_KIND` for
+/// counters, `NS_BAD_NAME`, `NS_CONFLICT`, `NS_DEADLINE`, `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`,
+/// `NS_FORKED`.
 ///
 /// # Safety
 /// Rules 1 and 2.
@@ -128,12 +137,12 @@ pub unsafe extern "C" fn ns_namespace_add_tags(
     })
 }
 
-/// Gets the tags of a namespace, each with `NS_TAG_BUILDING` or `NS_TAG_READY`.
+/// Receives each tag of a namespace with its state, `NS_TAG_BUILDING` or `NS_TAG_READY`.
 pub type ns_tag_fn = Option<
     unsafe extern "C" fn(context: *mut c_void, tag: *const ns_tag_schema, state: u32) -> bool,
 >;
 
-/// Calls `each` with every tag that is declared of a namespace.
+/// Calls `each` for every tag declared for a namespace.
 ///
 /// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
 ///
@@ -152,11 +161,11 @@ pub unsafe extern "C" fn ns_namespace_tags(
         let each = each.ok_or_else(|| null("the callback"))?;
         let namespace = session.namespace(namespace)?;
         for tag in session.store().tags(namespace)? {
-            let told = ns_tag_schema::of(&tag);
+            let schema = ns_tag_schema::of(&tag);
             let is_ready = tag.state == TagState::Ready;
             let state = if is_ready { NS_TAG_READY } else { NS_TAG_BUILDING };
             // SAFETY: rule 4: it takes these arguments and returns.
-            if !session.while_open(|| unsafe { each(context, &raw const told, state) }) {
+            if !session.while_open(|| unsafe { each(context, &raw const schema, state) }) {
                 break;
             }
         }

@@ -1,4 +1,4 @@
-//! Searches: conditions on tags and keys, put together from structures of the caller.
+//! Searches by conditions on tags and keys, read from structures of the caller.
 
 use std::ffi::c_void;
 
@@ -6,76 +6,75 @@ use nearstate_model::limits::{SEARCH_DEPTH_MAX, SEARCH_UNITS_MAX};
 use nearstate_model::{Error, Result};
 use nearstate_store::search::{Op, Search};
 
-use crate::border::{Out, borrow, guard};
 use crate::bytes::{ns_bytes, null};
+use crate::ffi::{Out, borrow, guard};
 use crate::metadata::ns_tag;
 use crate::read::ns_key_list;
 use crate::session::{ns_namespace, ns_session};
 use crate::status::ns_status;
 use crate::walk::ns_key_fn;
 
-/// All units hold.
+/// All conditions in `units` hold.
 pub const NS_SEARCH_AND: u32 = 1;
-/// One of the units holds.
+/// At least one condition in `units` holds.
 pub const NS_SEARCH_OR: u32 = 2;
-/// The one unit does not hold.
+/// The one condition in `units` does not hold.
 pub const NS_SEARCH_NOT: u32 = 3;
 /// The key is one of `records`.
 pub const NS_SEARCH_RECORDS: u32 = 4;
-/// Some value of the tag is equal.
+/// A value of the tag equals the given one.
 pub const NS_SEARCH_EQ: u32 = 5;
-/// There are values of the tag, and none is equal.
+/// The tag has values, and none equals the given one.
 pub const NS_SEARCH_NEQ: u32 = 6;
-/// Some value of the tag is above.
+/// A value of the tag is greater than the given one.
 pub const NS_SEARCH_GT: u32 = 7;
-/// Some value of the tag is above or equal.
+/// A value of the tag is greater than or equal to the given one.
 pub const NS_SEARCH_GTE: u32 = 8;
-/// Some value of the tag is below.
+/// A value of the tag is less than the given one.
 pub const NS_SEARCH_LT: u32 = 9;
-/// Some value of the tag is below or equal.
+/// A value of the tag is less than or equal to the given one.
 pub const NS_SEARCH_LTE: u32 = 10;
 
-/// A condition on records, as the search expressions of TS 29.598 have it. Conditions stand in each
-/// other by pointers, so one is written down where it is used, and nothing is freed:
+/// A condition on records, as in the search expressions of TS 29.598. Conditions refer to each
+/// other by pointers, so they can be written as local variables, and nothing must be freed:
 ///
-/// `ns_search_condition both[] = {{.kind = NS_SEARCH_EQ, .tag = dnn}, {.kind = NS_SEARCH_LT, .tag = end}};`
+/// `ns_search_condition both[] = {{.kind = NS_SEARCH_EQ, .tag = dnn},`
+/// `                              {.kind = NS_SEARCH_LT, .tag = end}};`
 /// `ns_search_condition all = {.kind = NS_SEARCH_AND, .units = both, .units_len = 2};`
 ///
-/// At most 16 levels and 1,024 conditions and keys. Of the fields only those of its `how` are
-/// looked at.
+/// At most 16 levels, and 1,024 conditions and keys. Only the fields of its `kind` are read.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ns_search_condition {
     /// One of `NS_SEARCH_..`.
     pub kind: u32,
-    /// And, or, not: the first of the conditions within.
+    /// `NS_SEARCH_AND`, `_OR` and `_NOT`: the first nested condition.
     pub units: *const ns_search_condition,
-    /// How many; 1 of not.
+    /// The number of nested conditions; 1 for `NS_SEARCH_NOT`.
     pub units_len: usize,
-    /// Comparisons: the tag's name, and the value that its values are compared with, as strings of
-    /// bytes.
+    /// Comparisons: the tag's name, and the value to compare with. Values are compared as byte
+    /// strings.
     pub tag: ns_tag,
-    /// Records: their keys.
+    /// `NS_SEARCH_RECORDS`: the keys.
     pub records: ns_key_list,
 }
 
-fn wrong<T>(detail: String) -> Result<T> {
+fn invalid<T>(detail: String) -> Result<T> {
     Err(Error::BadArgument { detail })
 }
 
-/// What may still be read of a caller's conditions, which may lead in a circle.
-struct Reader {
+/// Reads conditions within a limit: the pointers of a caller may form a cycle.
+struct ConditionReader {
     units_left: usize,
 }
 
-impl Reader {
+impl ConditionReader {
     fn take(&mut self, units: usize) -> Result<()> {
         match self.units_left.checked_sub(units) {
             Some(left) => self.units_left = left,
             None => {
-                return wrong(format!(
-                    "a search of more than {SEARCH_UNITS_MAX} conditions and keys: search in \
-                     several steps"
+                return invalid(format!(
+                    "the search has more than {SEARCH_UNITS_MAX} conditions and keys: split it"
                 ));
             }
         }
@@ -90,8 +89,8 @@ impl Reader {
         depth: usize,
     ) -> Result<Search> {
         if depth == 0 {
-            return wrong(format!(
-                "a search of more than {SEARCH_DEPTH_MAX} levels: put conditions side by side"
+            return invalid(format!(
+                "the search has more than {SEARCH_DEPTH_MAX} levels: reduce the nesting"
             ));
         }
         self.take(1)?;
@@ -116,7 +115,11 @@ impl Reader {
             NS_SEARCH_GTE => Op::Gte,
             NS_SEARCH_LT => Op::Lt,
             NS_SEARCH_LTE => Op::Lte,
-            kind => return wrong(format!("a condition {kind}: give one of NS_SEARCH_..")),
+            kind => {
+                return invalid(format!(
+                    "unknown kind of condition {kind}: expected one of NS_SEARCH_.."
+                ));
+            }
         };
         // SAFETY: rule 2.
         let (tag, value) = unsafe { condition.tag.read() }?;
@@ -134,8 +137,8 @@ impl Reader {
         if len > 0 {
             // SAFETY: rule 2.
             unsafe { borrow(condition.units, "the units of a condition") }?;
-            // SAFETY: neither NULL nor askew (asked above), within a limit, and rule 2 promises
-            // them.
+            // SAFETY: neither NULL nor misaligned (checked above), within a limit; rule 2
+            // guarantees the units.
             for unit in unsafe { std::slice::from_raw_parts(condition.units, len) } {
                 // SAFETY: rule 2.
                 units.push(unsafe { self.read(unit, depth - 1) }?);
@@ -146,7 +149,7 @@ impl Reader {
             NS_SEARCH_OR => Search::Or(units),
             _ => match units.pop() {
                 Some(unit) if units.is_empty() => Search::Not(Box::new(unit)),
-                _ => return wrong(format!("a NOT of {len} units: give it one")),
+                _ => return invalid(format!("NS_SEARCH_NOT with {len} conditions: expected one")),
             },
         })
     }
@@ -155,22 +158,22 @@ impl Reader {
 /// # Safety
 /// Rule 2.
 unsafe fn read(condition: *const ns_search_condition) -> Result<Search> {
-    let mut reader = Reader { units_left: SEARCH_UNITS_MAX };
+    let mut reader = ConditionReader { units_left: SEARCH_UNITS_MAX };
     // SAFETY: the same rule.
     unsafe { reader.read(condition, SEARCH_DEPTH_MAX) }
 }
 
-/// Calls `each` once with the key of every record that matches, in no promised order, until it
-/// answers false. A record that matches during the whole call is found; what changes meanwhile may
-/// be found or not. The best index gives candidates, each of which is judged; where no index helps,
-/// every record is.
+/// Calls `each` once with the key of every matching record, in unspecified order, until it returns
+/// false. A record that matches during the whole call is reported; a record that changes during the
+/// call may be reported or not. The most selective index provides candidates, and each candidate is
+/// checked. Without a suitable index, every record is checked.
 ///
-/// Fails with `NS_BAD_ARGUMENT` for a search that is too deep, too large or empty,
-/// `NS_KEY_TOO_LARGE`, `NS_CONFLICT` if an index changes faster than it can be walked,
-/// `NS_DAMAGED`, `NS_FORKED`. `each` may have been called then.
+/// Fails with `NS_BAD_ARGUMENT` if the search is too deep, too large or empty, `NS_KEY_TOO_LARGE`,
+/// `NS_CONFLICT` if an index changes too often during the call, `NS_DAMAGED`, `NS_FORKED`. `each`
+/// may have been called before a failure.
 ///
 /// # Safety
-/// Rules 1, 2 (for every condition within) and 4.
+/// Rules 1, 2 (for every nested condition) and 4.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ns_search(
     session: *mut ns_session,
@@ -196,10 +199,10 @@ pub unsafe extern "C" fn ns_search(
     })
 }
 
-/// How many records match. Fails as `ns_search`.
+/// Counts the matching records. Fails as `ns_search`.
 ///
 /// # Safety
-/// Rules 1, 2 (for every condition within) and 3.
+/// Rules 1, 2 (for every nested condition) and 3.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ns_search_count(
     session: *mut ns_session,

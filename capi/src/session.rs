@@ -1,4 +1,4 @@
-//! A thread's way into a region, and its namespaces.
+//! Sessions, through which threads access a region, and its namespaces.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,38 +6,38 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use nearstate_model::{Error, Result};
 use nearstate_store::{Kind, Namespace, Schema, Session};
 
-use crate::border::{Out, borrow, guard};
 use crate::bytes::ns_bytes;
+use crate::ffi::{Out, borrow, guard};
 use crate::region::ns_region;
 use crate::status::ns_status;
 
-/// Records of a namespace have one value.
+/// Each record has one value.
 pub const NS_KIND_VALUE: u32 = 1;
-/// Records of a namespace have named blocks.
+/// Each record has named blocks.
 pub const NS_KIND_BLOCKS: u32 = 2;
-/// Records of a namespace are counters (`ns_counter_add`).
+/// Each record is a counter (`ns_counter_add`).
 pub const NS_KIND_COUNTERS: u32 = 3;
 
-/// A thread's way into a region. One thread at a time uses it.
+/// A session gives a thread access to a region. It is used by one thread at a time.
 #[derive(Debug)]
 pub struct ns_session {
     session: Session,
-    /// Tells the namespaces of this session from those of others.
+    /// Distinguishes the namespaces of this session from those of others.
     serial: u32,
     namespaces: RefCell<Vec<Namespace>>,
-    /// Views and records to change that are out, walks that go on, open transactions and streams.
+    /// The number of views, records for update, iterations, transactions and streams in use.
     held: Cell<usize>,
 }
 
-/// A namespace, as one session knows it: of no use to another session. Passed by value.
+/// The handle of a namespace, valid only in the session that opened it. Passed by value.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ns_namespace {
-    /// The session's number and the namespace's number in it. Never 0.
+    /// The number of the session and the number of the namespace in it. Never 0.
     pub id: u64,
 }
 
-/// Numbers of sessions in this process, from 1.
+/// The number of the next session in this process, from 1.
 static SERIAL: AtomicU32 = AtomicU32::new(1);
 
 impl ns_session {
@@ -46,7 +46,7 @@ impl ns_session {
         &self.session
     }
 
-    /// Tells it from all other sessions of this process.
+    /// A number that no other session of this process has.
     #[inline]
     pub(crate) const fn serial(&self) -> u32 {
         self.serial
@@ -57,14 +57,15 @@ impl ns_session {
     pub(crate) fn namespace(&self, handle: ns_namespace) -> Result<Namespace> {
         let (serial, number) = (handle.id >> 32, handle.id & u64::from(u32::MAX));
         let namespaces = self.namespaces.borrow();
-        let found = usize::try_from(number).ok().and_then(|number| namespaces.get(number));
-        match found {
+        let namespace = usize::try_from(number).ok().and_then(|number| namespaces.get(number));
+        match namespace {
             Some(namespace) if serial == u64::from(self.serial) => Ok(*namespace),
-            _ => Err(not_ours()),
+            _ => Err(foreign_namespace()),
         }
     }
 
-    /// The handle of the namespace with this number in the region; all 0 if it was not opened.
+    /// The handle of the namespace with this number in the region; all 0 if the session has not
+    /// opened it.
     pub(crate) fn handle_of(&self, number: u32) -> ns_namespace {
         let namespaces = self.namespaces.borrow();
         let known = namespaces.iter().position(|known| known.number() == number);
@@ -82,46 +83,45 @@ impl ns_session {
         Ok(ns_namespace { id: u64::from(self.serial) << 32 | number as u64 })
     }
 
-    /// One view, walk, transaction or stream more keeps the session open.
+    /// Keeps the session open for one more view, iteration, transaction or stream.
     #[inline]
     pub(crate) fn hold(&self) {
         self.held.set(self.held.get() + 1);
     }
 
-    /// One less.
+    /// Ends one `hold`.
     #[inline]
     pub(crate) fn release(&self) {
         self.held.set(self.held.get().saturating_sub(1));
     }
 
-    /// Keeps the session open for the time of a walk with callbacks.
+    /// Keeps the session open during an iteration with callbacks.
     pub(crate) fn while_open<T>(&self, walk: impl FnOnce() -> T) -> T {
-        struct Held<'s>(&'s ns_session);
-        impl Drop for Held<'_> {
+        struct HoldGuard<'s>(&'s ns_session);
+        impl Drop for HoldGuard<'_> {
             fn drop(&mut self) {
                 self.0.release();
             }
         }
         self.hold();
-        let _held = Held(self);
+        let _guard = HoldGuard(self);
         walk()
     }
 }
 
 #[cold]
-fn not_ours() -> Error {
+fn foreign_namespace() -> Error {
     Error::BadArgument {
-        detail:
-            "the namespace is not of this session: open it with ns_namespace_open in the session \
-                 that uses it"
-                .to_owned(),
+        detail: "the namespace belongs to another session: open it with ns_namespace_open in the \
+             session that uses it"
+            .to_owned(),
     }
 }
 
-/// Opens a session. Costs some microseconds: open one for each thread and keep it. Members whose
-/// process died are recovered.
+/// Opens a session. This takes some microseconds: open one per thread and keep it. Sessions of dead
+/// processes are recovered.
 ///
-/// Fails with `NS_FULL` above 16,384 sessions of all processes, `NS_FORKED`, `NS_DAMAGED`,
+/// Fails with `NS_FULL` if 16,384 sessions of all processes are open, `NS_FORKED`, `NS_DAMAGED`,
 /// `NS_SYSTEM`.
 ///
 /// # Safety
@@ -147,9 +147,10 @@ pub unsafe extern "C" fn ns_session_open(
     })
 }
 
-/// Closes a session; it must not be used any more. NULL is left alone. While a view or a record of
-/// it is held or a transaction or a stream is open, or from within its callbacks, it stays open and
-/// the answer is `NS_BAD_ARGUMENT`. Its watches go on; its names are closed for themselves.
+/// Closes a session. NULL is ignored. The session stays open, and the call fails with
+/// `NS_BAD_ARGUMENT`, while a view or a record for update is held, while a transaction or a stream
+/// is open, and within callbacks of the session. Its watches stay open; its block layouts are
+/// closed separately.
 ///
 /// # Safety
 /// Rule 1.
@@ -164,22 +165,23 @@ pub unsafe extern "C" fn ns_session_close(session: *mut ns_session) -> ns_status
         if held != 0 {
             return Err(Error::BadArgument {
                 detail: format!(
-                    "{held} views, records to change, walks, transactions or streams of the \
-                     session go on: end them first"
+                    "{held} views, records for update, iterations, transactions or streams of \
+                     the session are in use: end them first"
                 ),
             });
         }
-        // SAFETY: rule 1: `ns_session_open` made it of a box, and nobody uses it after this call.
+        // SAFETY: rule 1: `ns_session_open` created it from a box, and the caller no longer uses
+        // it.
         drop(unsafe { Box::from_raw(session) });
         Ok(ns_status::NS_OK)
     })
 }
 
-/// Opens a namespace, and creates it first if there is none of this name (1 to 255 bytes of UTF-8
-/// without a NUL). `kind` is `NS_KIND_VALUE`, `NS_KIND_BLOCKS` or `NS_KIND_COUNTERS`. Linear in the
-/// number of namespaces: call it once and keep the answer.
+/// Opens a namespace, and creates it if it does not exist. The name is 1 to 255 bytes of UTF-8
+/// without a NUL. `kind` is `NS_KIND_VALUE`, `NS_KIND_BLOCKS` or `NS_KIND_COUNTERS`. The cost is
+/// linear in the number of namespaces: call it once and keep the handle.
 ///
-/// Fails with `NS_WRONG_KIND` if it was created with another kind, `NS_BAD_NAME`, `NS_FULL`,
+/// Fails with `NS_WRONG_KIND` if the namespace has another kind, `NS_BAD_NAME`, `NS_FULL`,
 /// `NS_DAMAGED`, `NS_SYSTEM`, `NS_BAD_ARGUMENT`.
 ///
 /// # Safety
@@ -203,7 +205,7 @@ pub unsafe extern "C" fn ns_namespace_open(
             NS_KIND_BLOCKS => Kind::Blocks,
             NS_KIND_COUNTERS => Kind::Counters,
             _ => {
-                let detail = format!("a kind {kind}: give one of NS_KIND_..");
+                let detail = format!("unknown kind {kind}: expected one of NS_KIND_..");
                 return Err(Error::BadArgument { detail });
             }
         };

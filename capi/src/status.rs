@@ -1,23 +1,23 @@
-//! What every function answers. Generated of the catalogue in `model/src/error.rs` by
-//! `cargo xtask header --write`; a hand edit fails the gate. A number, once given, stays.
+//! The status codes of the C API. `cargo xtask header --write` generates this file from the error
+//! catalogue in `model/src/error.rs`; a manual edit fails the gate. Numbers never change.
 
 use std::ffi::{CStr, c_char};
 
 use nearstate_model::Error;
 
-/// What a call answers. Numbers from 16 on are failures, behind which `ns_last_error` says more.
+/// The result of a call. Numbers from 16 are errors; `ns_last_error` returns a message for them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ns_status {
-    /// Done.
+    /// Success.
     NS_OK = 0,
-    /// There is no such record or block, or nothing to tell at present.
+    /// The record or block does not exist, or no event is pending.
     NS_NOT_FOUND = 1,
-    /// The condition did not hold, and nothing was changed.
+    /// The condition did not hold. Nothing was changed.
     NS_REFUSED = 2,
-    /// The caller's memory is too small: make room and ask again.
+    /// The buffer is too small: enlarge it and call again.
     NS_TOO_SMALL = 3,
-    /// A bug in this library: close the session and report it with `ns_last_error`.
+    /// A bug in this library: close the session and report the message of `ns_last_error`.
     NS_BUG = 15,
     /// The key has no bytes, or more than `NS_KEY_BYTES_MAX`.
     NS_KEY_TOO_LARGE = 16,
@@ -66,7 +66,7 @@ pub enum ns_status {
     NS_BEHIND = 36,
 }
 
-/// All of them.
+/// All status codes with their names.
 const NAMES: &[(ns_status, &CStr)] = &[
     (ns_status::NS_OK, c"NS_OK"),
     (ns_status::NS_NOT_FOUND, c"NS_NOT_FOUND"),
@@ -97,7 +97,7 @@ const NAMES: &[(ns_status, &CStr)] = &[
 ];
 
 impl ns_status {
-    /// The answer for a failure.
+    /// The status of an error.
     pub(crate) const fn of(error: &Error) -> Self {
         match error {
             Error::KeyTooLarge { .. } => Self::NS_KEY_TOO_LARGE,
@@ -121,20 +121,20 @@ impl ns_status {
             Error::TagTaken { .. } => Self::NS_TAG_TAKEN,
             Error::NoObject { .. } => Self::NS_NO_OBJECT,
             Error::Behind { .. } => Self::NS_BEHIND,
-            // The catalogue may grow, and this table with it.
+            // Variants added since this table was generated.
             _ => Self::NS_BUG,
         }
     }
 }
 
 impl ns_status {
-    /// The answer with this number, as C gives it.
+    /// The status with this number.
     pub(crate) fn of_number(number: i32) -> Option<Self> {
         NAMES.iter().map(|(known, _)| *known).find(|known| *known as i32 == number)
     }
 }
 
-/// The name of an answer, such as `NS_FULL`; `?` for a number that is none. Never NULL.
+/// Returns the name of a status, such as `NS_FULL`, or `?` for an unknown number. Never NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn ns_status_name(status: i32) -> *const c_char {
     let named = NAMES.iter().find(|(known, _)| *known as i32 == status);

@@ -1,4 +1,4 @@
-//! The commit stream: every committed transaction, for a consumer such as a replica or a log.
+//! The commit stream: every committed transaction, for consumers such as replicas and logs.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
@@ -8,30 +8,31 @@ use nearstate_model::{Error, Result};
 use nearstate_store::meta::Meta;
 use nearstate_store::{CommitStream, Committed, Entry, Session, Step, StreamItem, WhenFull};
 
-use crate::border::{Out, borrow, guard};
 use crate::bytes::{ns_bytes, null};
+use crate::ffi::{Out, borrow, guard};
 use crate::session::{ns_namespace, ns_session};
 use crate::status::ns_status;
 use crate::view::{call_each, ns_block_fn};
 
-/// The oldest transactions are lost, and the consumer is told how many. Writers never wait.
+/// The oldest transactions are overwritten; the consumer learns how many were lost. Writers never
+/// wait.
 pub const NS_STREAM_FULL_OVERWRITE: u32 = 1;
-/// Commits are refused with `NS_BEHIND` until the consumer has acknowledged some.
+/// Commits fail with `NS_BEHIND` until the consumer acknowledges older transactions.
 pub const NS_STREAM_FULL_REFUSE: u32 = 2;
 
-/// The record has this value, tags and expiry, and nothing of before.
+/// The record was replaced by this value, tags and expiry.
 pub const NS_STREAM_OP_PUT: u32 = 1;
-/// Some blocks of the record changed.
+/// Some blocks of the record were changed.
 pub const NS_STREAM_OP_PATCHED: u32 = 2;
 /// The record was deleted.
 pub const NS_STREAM_OP_DELETED: u32 = 3;
-/// The record is gone because its time had passed.
+/// The record expired and was deleted.
 pub const NS_STREAM_OP_EXPIRED: u32 = 4;
 
-/// Streams the commits of a namespace from now on. `when_full` is one of `NS_STREAM_FULL_..`; a
-/// writer's stream is one for all namespaces, and refuses as long as one of them asks for it. Each
-/// session that writes takes 4 MiB of the region for it, for good. A transaction of more than a MiB
-/// is refused with `NS_TRANSACTION_TOO_LARGE` then.
+/// Streams the commits of a namespace from now on. `when_full` is one of `NS_STREAM_FULL_..`. Each
+/// writer has one stream for all namespaces; it refuses commits if any of its namespaces is set to
+/// `NS_STREAM_FULL_REFUSE`. The stream permanently takes 4 MiB of the region per session that
+/// writes. Transactions above 1 MiB fail with `NS_TRANSACTION_TOO_LARGE`.
 ///
 /// Fails with `NS_WRONG_KIND` for counters, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`,
 /// `NS_BAD_ARGUMENT`.
@@ -51,7 +52,8 @@ pub unsafe extern "C" fn ns_namespace_enable_stream(
             NS_STREAM_FULL_OVERWRITE => WhenFull::LoseOldest,
             NS_STREAM_FULL_REFUSE => WhenFull::Refuse,
             _ => {
-                let detail = format!("a policy {when_full}: give one of NS_STREAM_FULL_..");
+                let detail =
+                    format!("unknown policy {when_full}: expected one of NS_STREAM_FULL_..");
                 return Err(Error::BadArgument { detail });
             }
         };
@@ -60,44 +62,46 @@ pub unsafe extern "C" fn ns_namespace_enable_stream(
     })
 }
 
-/// A consumer of all writers' commits. It is its session's, and used by the same thread.
+/// A consumer of the commits of all writers. It belongs to its session and is used by the same
+/// thread.
 #[derive(Debug)]
 pub struct ns_stream {
     stream: RefCell<CommitStream<'static>>,
-    /// What was told last; it points into the stream, which keeps it until the next step.
+    /// The current entry. It points into the stream, which keeps it until the next call.
     entry: Cell<Option<Entry<'static>>>,
-    /// Walks over it that go on.
-    walks: Cell<usize>,
+    /// The number of iterations over the entry that are in progress.
+    iterations: Cell<usize>,
     session: *const ns_session,
 }
 
 impl ns_stream {
-    /// Refuses what a callback of this stream's own walk must not do.
-    fn settled(&self) -> Result<()> {
-        if self.walks.get() == 0 {
+    /// Fails within a callback of an iteration over this stream.
+    fn check_idle(&self) -> Result<()> {
+        if self.iterations.get() == 0 {
             return Ok(());
         }
         Err(Error::BadArgument {
-            detail: "a walk over the transaction goes on: let it end first".to_owned(),
+            detail: "an iteration over the transaction is in progress: end it first".to_owned(),
         })
     }
 }
 
-/// A committed transaction of a writer, or how many of its transactions are lost.
+/// A committed transaction of a writer, or a gap.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ns_stream_entry {
-    /// How many transactions of this writer are lost: read anew what they may have changed. 0: this
-    /// is a transaction, and `ns_stream_records` walks it.
+    /// The number of lost transactions of this writer: read the records again that they may have
+    /// changed. 0: this is a transaction, and `ns_stream_records` iterates over its records.
     pub lost: u64,
-    /// Number of the transaction in its writer's stream: one more than that of the one before.
+    /// The number of the transaction in its writer's stream: consecutive.
     pub number: u64,
-    /// Number of the writer's session. One that attaches later may have the same.
+    /// The number of the writer's session. A later session may reuse it.
     pub writer: u32,
 }
 
-/// Opens a consumer, from what was last acknowledged on. One consumer acknowledges; others may read
-/// along. A session that has an open one does not close.
+/// Opens a consumer, which starts after the last acknowledged transaction. One consumer
+/// acknowledges; others may read at the same time. A session with an open consumer cannot be
+/// closed.
 ///
 /// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
 ///
@@ -113,22 +117,21 @@ pub unsafe extern "C" fn ns_stream_open(
         let session = unsafe { borrow(session, "the session") }?;
         // SAFETY: rule 3.
         let out = unsafe { Out::new(stream, "the stream") }?;
-        // SAFETY: the session is in a box, and stays there while it counts this stream.
+        // SAFETY: the session is boxed and stays there while it counts this stream.
         let store: &'static Session = unsafe { &*ptr::from_ref(session.store()) };
         let stream = RefCell::new(store.commit_stream()?);
         session.hold();
-        let (entry, walks) = (Cell::new(None), Cell::new(0));
-        out.put(Box::into_raw(Box::new(ns_stream { stream, entry, walks, session })));
+        let (entry, iterations) = (Cell::new(None), Cell::new(0));
+        out.put(Box::into_raw(Box::new(ns_stream { stream, entry, iterations, session })));
         Ok(ns_status::NS_OK)
     })
 }
 
-/// The next transaction of any writer, or `NS_NOT_FOUND` if there is none at present. Never waits.
-/// A writer's transactions come in the order of its commits; of two writers' the versions of the
-/// records tell.
+/// Gets the next transaction of any writer, or `NS_NOT_FOUND` if there is none at present. Never
+/// waits. The transactions of one writer arrive in commit order. The order between writers follows
+/// from the versions of the records.
 ///
-/// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT` (also within a walk over this stream's
-/// transaction).
+/// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT` (also within a callback of this stream).
 ///
 /// # Safety
 /// Rules 1 and 3.
@@ -142,26 +145,26 @@ pub unsafe extern "C" fn ns_stream_next(
         let stream = unsafe { borrow(stream, "the stream") }?;
         // SAFETY: rule 3.
         let out = unsafe { Out::new(entry, "the transaction") }?;
-        stream.settled()?;
+        stream.check_idle()?;
         stream.entry.set(None);
         match stream.stream.borrow_mut().next()? {
             None => return Ok(ns_status::NS_NOT_FOUND),
             Some(StreamItem::Lost { writer, transactions }) => {
                 out.put(ns_stream_entry { lost: transactions, number: 0, writer });
             }
-            Some(StreamItem::Transaction(told)) => {
-                out.put(ns_stream_entry { lost: 0, number: told.number, writer: told.writer });
+            Some(StreamItem::Transaction(entry)) => {
+                out.put(ns_stream_entry { lost: 0, number: entry.number, writer: entry.writer });
                 // SAFETY: only the lifetime changes. The bytes stay in the stream's buffer until
-                // its next step, before which `entry` is emptied.
-                let told = unsafe { std::mem::transmute::<Entry<'_>, Entry<'static>>(told) };
-                stream.entry.set(Some(told));
+                // the next call, which clears `entry` first.
+                let entry = unsafe { std::mem::transmute::<Entry<'_>, Entry<'static>>(entry) };
+                stream.entry.set(Some(entry));
             }
         }
         Ok(ns_status::NS_OK)
     })
 }
 
-/// What became of a record in a committed transaction.
+/// A record of a committed transaction.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ns_stream_record {
@@ -169,23 +172,23 @@ pub struct ns_stream_record {
     pub handle: ns_namespace,
     /// The namespace's number in the region, which is the same for every session.
     pub namespace_number: u32,
-    /// One of `NS_STREAM_OP_..`.
+    /// The change: one of `NS_STREAM_OP_..`.
     pub op: u32,
     /// The record's key.
     pub key: ns_bytes,
-    /// The version that it has since; of one that is gone, the last that it had.
+    /// The version after the change. For a deleted record, its last version.
     pub version: u64,
-    /// The value that was put.
+    /// The value, for `NS_STREAM_OP_PUT`.
     pub value: ns_bytes,
-    /// When it ends by itself, in milliseconds since 1970; 0: never, or as before.
+    /// When the record expires, in milliseconds since 1970. 0: never, or unchanged.
     pub expires_ms: u64,
-    /// It has the tags that `ns_stream_record_tags` walks and this expiry. If not, a patched record has
-    /// those that it had.
+    /// The transaction set the tags that `ns_stream_record_tags` reports and this expiry. If false,
+    /// a patched record keeps its previous ones.
     pub has_metadata: bool,
-    /// Of a patched record: all blocks of before are gone.
+    /// For a patched record: all previous blocks were removed.
     pub is_replacement: bool,
     /// Private.
-    held: *const c_void,
+    record_pointer: *const c_void,
 }
 
 impl ns_stream_record {
@@ -212,21 +215,21 @@ impl ns_stream_record {
             expires_ms: metadata.map_or(0, |(_, meta)| meta.expires_ms),
             has_metadata,
             is_replacement,
-            held: ptr::from_ref(record).cast(),
+            record_pointer: ptr::from_ref(record).cast(),
         })
     }
 
     /// # Safety
-    /// Rule 1: a walk that goes on has made it.
-    unsafe fn held<'a>(record: *const Self) -> Result<&'a Committed<'a>> {
+    /// Rule 1: created by an iteration that is in progress.
+    unsafe fn record_pointer<'a>(record: *const Self) -> Result<&'a Committed<'a>> {
         // SAFETY: rule 1.
-        let held = unsafe { borrow(record, "the record") }?.held;
-        // SAFETY: rule 1: NULL, or a record that the walk keeps until its callback returns.
-        unsafe { borrow(held.cast(), "the record's blocks and tags") }
+        let record_pointer = unsafe { borrow(record, "the record") }?.record_pointer;
+        // SAFETY: rule 1: NULL, or a record that the iteration keeps until its callback returns.
+        unsafe { borrow(record_pointer.cast(), "the record's blocks and tags") }
     }
 }
 
-/// The bytes of a record's tags and expiry, if it has any.
+/// The encoded tags and expiry of a record, if it has any.
 fn meta_of<'a>(record: &Committed<'a>) -> Option<&'a [u8]> {
     let meta = match record.step {
         Step::Put { meta, .. } => meta,
@@ -236,14 +239,13 @@ fn meta_of<'a>(record: &Committed<'a>) -> Option<&'a [u8]> {
     (!meta.is_empty()).then_some(meta)
 }
 
-/// Gets the records of a transaction, which end with the callback.
+/// Receives each record of a transaction. The record is valid until the callback returns.
 pub type ns_stream_record_fn =
     Option<unsafe extern "C" fn(context: *mut c_void, record: *const ns_stream_record) -> bool>;
 
-/// Calls `each` with every record of the transaction that was told last, as far as it is of
-/// streamed namespaces.
+/// Calls `each` for every record of the current transaction that is in a streamed namespace.
 ///
-/// Fails with `NS_DAMAGED` (some may have been told then), `NS_BAD_ARGUMENT`.
+/// Fails with `NS_DAMAGED` (`each` may have been called before), `NS_BAD_ARGUMENT`.
 ///
 /// # Safety
 /// Rules 1 and 4.
@@ -258,12 +260,12 @@ pub unsafe extern "C" fn ns_stream_records(
         let stream = unsafe { borrow(stream, "the stream") }?;
         let each = each.ok_or_else(|| null("the callback"))?;
         let Some(entry) = stream.entry.get() else {
-            return Err(null("the stream has no transaction (ns_stream_next tells one)"));
+            return Err(null("the stream has no current transaction (call ns_stream_next)"));
         };
         // SAFETY: the session stays open while it counts this stream.
         let session = unsafe { borrow(stream.session, "the session") }?;
-        stream.walks.set(stream.walks.get() + 1);
-        let mut told = Ok(ns_status::NS_OK);
+        stream.iterations.set(stream.iterations.get() + 1);
+        let mut status = Ok(ns_status::NS_OK);
         for record in entry.records() {
             let call = || {
                 let record = record?;
@@ -275,35 +277,35 @@ pub unsafe extern "C" fn ns_stream_records(
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(error) => {
-                    told = Err(error);
+                    status = Err(error);
                     break;
                 }
             }
         }
-        // Callbacks do not unwind, so this is reached.
-        stream.walks.set(stream.walks.get() - 1);
-        told
+        // Callbacks do not unwind, so this line is always reached.
+        stream.iterations.set(stream.iterations.get() - 1);
+        status
     })
 }
 
-/// Gets the blocks of a patched record; `block` is NULL if the block is gone.
-pub type ns_block_change_fn = Option<
+/// Receives each changed block of a record; `block` is NULL if the block was removed.
+pub type ns_patch_fn = Option<
     unsafe extern "C" fn(context: *mut c_void, name: ns_bytes, block: *const ns_bytes) -> bool,
 >;
 
-/// Calls `each` with every block that changed; none of a record that was not patched.
+/// Calls `each` for every changed block. Only patched records have changed blocks.
 ///
 /// # Safety
 /// Rules 1 and 4.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ns_stream_record_blocks(
     record: *const ns_stream_record,
-    each: ns_block_change_fn,
+    each: ns_patch_fn,
     context: *mut c_void,
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let record = unsafe { ns_stream_record::held(record) }?;
+        let record = unsafe { ns_stream_record::record_pointer(record) }?;
         let each = each.ok_or_else(|| null("the callback"))?;
         let Step::Patched { blocks, .. } = &record.step else { return Ok(ns_status::NS_OK) };
         for (name, block) in blocks {
@@ -318,7 +320,8 @@ pub unsafe extern "C" fn ns_stream_record_blocks(
     })
 }
 
-/// Calls `each` with every tag that the record has since, in ascending order: its name and a value.
+/// Calls `each` with the name and value of every tag that the record has after the change, in
+/// ascending order.
 ///
 /// # Safety
 /// Rules 1 and 4.
@@ -330,7 +333,7 @@ pub unsafe extern "C" fn ns_stream_record_tags(
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let record = unsafe { ns_stream_record::held(record) }?;
+        let record = unsafe { ns_stream_record::record_pointer(record) }?;
         let metadata = meta_of(record).map(Meta::split).transpose()?;
         let tags = metadata.into_iter().flat_map(|(_, meta)| meta.tags());
         // SAFETY: rule 4.
@@ -338,7 +341,8 @@ pub unsafe extern "C" fn ns_stream_record_tags(
     })
 }
 
-/// Acknowledges everything that was told: a stream that refuses when it is full may overwrite it.
+/// Acknowledges all transactions read so far. A stream that refuses commits when it is full may
+/// overwrite them.
 ///
 /// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
 ///
@@ -354,8 +358,8 @@ pub unsafe extern "C" fn ns_stream_acknowledge(stream: *mut ns_stream) -> ns_sta
     })
 }
 
-/// Ends a consumer. What was not acknowledged is told again to the next one. NULL is left alone.
-/// `NS_BAD_ARGUMENT`, and no end, within a walk over its transaction.
+/// Closes a consumer. The next consumer receives the transactions that were not acknowledged. NULL
+/// is ignored. Fails with `NS_BAD_ARGUMENT`, without closing it, within a callback of this stream.
 ///
 /// # Safety
 /// Rule 1.
@@ -366,8 +370,8 @@ pub unsafe extern "C" fn ns_stream_close(stream: *mut ns_stream) -> ns_status {
             return Ok(ns_status::NS_OK);
         }
         // SAFETY: rule 1.
-        unsafe { borrow(stream, "the stream") }?.settled()?;
-        // SAFETY: rule 1: `ns_stream_open` made it of a box, and nobody uses it after this call.
+        unsafe { borrow(stream, "the stream") }?.check_idle()?;
+        // SAFETY: rule 1: `ns_stream_open` created it from a box, and the caller no longer uses it.
         let ended = unsafe { Box::from_raw(stream) };
         let session = ended.session;
         drop(ended);

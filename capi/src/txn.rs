@@ -1,4 +1,4 @@
-//! Transactions: begun, committed, given up, and run again when others were faster.
+//! Transactions: begin, commit, abort, and automatic retry after conflicts.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
@@ -7,44 +7,44 @@ use std::ptr::{self, NonNull};
 use nearstate_model::{Error, Result};
 use nearstate_store::{Record, Session, Txn};
 
-use crate::border::{Out, borrow, guard};
 use crate::bytes::{ns_bytes, null};
+use crate::ffi::{Out, borrow, guard};
 use crate::session::ns_session;
 use crate::status::ns_status;
 
-/// An open transaction: changes of records and objects that happen all at one instant, for every
-/// process and every reader, or not at all. What it has read stands still for it; a call that finds
-/// something changed answers `NS_CONFLICT`, and the transaction is over then: end it and begin
-/// again, or let `ns_transact` do that. Memory that is retired in the region is not used again
-/// while it is open, so keep it short. It is its session's, and used by the same thread.
+/// An open transaction. Its changes of records and objects become visible to all processes at one
+/// instant, or not at all. Its reads are consistent: a call that detects a change of something that
+/// the transaction has read fails with `NS_CONFLICT`. The transaction then cannot commit: end it
+/// and begin another one, or use `ns_transact`. While it is open, memory freed in the region is not
+/// reused: keep it short. It belongs to its session and is used by the same thread.
 #[derive(Debug)]
 pub struct ns_txn {
-    /// Records that were given to the caller, who may point into them until the end.
-    #[expect(clippy::vec_box, reason = "a record stays where it is when the list grows")]
-    kept: RefCell<Vec<Box<Record<'static>>>>,
-    /// Keys that were given to the caller.
+    /// Records returned to the caller, which are valid until the end.
+    #[expect(clippy::vec_box, reason = "records must not move when the list grows")]
+    records: RefCell<Vec<Box<Record<'static>>>>,
+    /// Keys returned to the caller.
     keys: RefCell<Vec<Vec<u8>>>,
-    /// Walks that go on.
-    walks: Cell<usize>,
-    place: Place,
+    /// The number of iterations in progress.
+    iterations: Cell<usize>,
+    handle: TxnHandle,
     session: *const ns_session,
 }
 
-/// Where the transaction itself is.
+/// The owner of the transaction.
 #[derive(Debug)]
-enum Place {
-    /// Here: the caller ends it.
+enum TxnHandle {
+    /// This structure: the caller ends it.
     Owned(Txn<'static>),
-    /// In a call of `ns_transact`, which ends it.
-    Lent(NonNull<Txn<'static>>),
+    /// A call of `ns_transact`, which ends it.
+    Borrowed(NonNull<Txn<'static>>),
 }
 
 impl ns_txn {
     pub(crate) fn store(&self) -> &Txn<'static> {
-        match &self.place {
-            Place::Owned(txn) => txn,
-            // SAFETY: `ns_transact` made it of a reference that outlives this structure.
-            Place::Lent(txn) => unsafe { txn.as_ref() },
+        match &self.handle {
+            TxnHandle::Owned(txn) => txn,
+            // SAFETY: `ns_transact` created it from a reference that outlives this structure.
+            TxnHandle::Borrowed(txn) => unsafe { txn.as_ref() },
         }
     }
 
@@ -53,71 +53,72 @@ impl ns_txn {
         unsafe { &*self.session }
     }
 
-    /// Keeps a record for the caller; it does not move until the transaction ends.
+    /// Keeps a record for the caller. It does not move until the transaction ends.
     pub(crate) fn keep(&self, record: Record<'_>) -> *const Record<'static> {
-        // SAFETY: only the lifetime changes. A record points to itself and into the region, which
-        // the transaction's pin keeps as it is, and it is dropped before the transaction is.
+        // SAFETY: only the lifetime changes. The record points to itself and into the region, which
+        // the transaction's pin protects, and it is dropped before the transaction.
         let record = unsafe { std::mem::transmute::<Record<'_>, Record<'static>>(record) };
-        let mut kept = self.kept.borrow_mut();
-        kept.push(Box::new(record));
-        kept.last().map_or(ptr::null(), |record| ptr::from_ref(record.as_ref()))
+        let mut records = self.records.borrow_mut();
+        records.push(Box::new(record));
+        records.last().map_or(ptr::null(), |record| ptr::from_ref(record.as_ref()))
     }
 
     /// Keeps a key for the caller until the transaction ends.
     pub(crate) fn keep_key(&self, key: Vec<u8>) -> ns_bytes {
-        // Its bytes stay where they are when the list grows.
-        let kept = ns_bytes::of(&key);
+        // The bytes do not move when the list grows.
+        let records = ns_bytes::of(&key);
         self.keys.borrow_mut().push(key);
-        kept
+        records
     }
 
-    /// Keeps the transaction open for the time of a walk with callbacks.
+    /// Keeps the transaction open during an iteration with callbacks.
     pub(crate) fn while_open<T>(&self, walk: impl FnOnce() -> T) -> T {
-        self.walks.set(self.walks.get() + 1);
-        // Callbacks do not unwind, and a panic of ours leaves it open for good.
-        let told = walk();
-        self.walks.set(self.walks.get() - 1);
-        told
+        self.iterations.set(self.iterations.get() + 1);
+        // Callbacks do not unwind. After a panic of this library the transaction stays open.
+        let result = walk();
+        self.iterations.set(self.iterations.get() - 1);
+        result
     }
 
-    fn new(place: Place, session: *const ns_session) -> Self {
-        let (kept, keys, walks) = (RefCell::default(), RefCell::default(), Cell::new(0));
-        Self { kept, keys, walks, place, session }
+    fn new(handle: TxnHandle, session: *const ns_session) -> Self {
+        let (records, keys, iterations) = (RefCell::default(), RefCell::default(), Cell::new(0));
+        Self { records, keys, iterations, handle, session }
     }
 
-    /// The transaction of a handle that its caller may end. The session does not count it any more.
+    /// Takes the transaction out of a handle that the caller may end. The session no longer counts
+    /// it.
     ///
     /// # Safety
     /// Rule 1.
     unsafe fn end(txn: *mut Self) -> Result<Txn<'static>> {
         // SAFETY: rule 1.
         let open = unsafe { borrow(txn, "the transaction") }?;
-        if matches!(open.place, Place::Lent(_)) {
+        if matches!(open.handle, TxnHandle::Borrowed(_)) {
             return Err(Error::BadArgument {
-                detail: "ns_transact ends this transaction: answer NS_OK from the function to \
-                         commit it, anything else to give it up"
+                detail: "ns_transact ends this transaction: return NS_OK from the function to \
+                         commit it, anything else to abort it"
                     .to_owned(),
             });
         }
-        if open.walks.get() != 0 {
+        if open.iterations.get() != 0 {
             return Err(Error::BadArgument {
-                detail: "a walk of the transaction goes on: let it end first".to_owned(),
+                detail: "an iteration of the transaction is in progress: end it first".to_owned(),
             });
         }
-        // SAFETY: `ns_txn_begin` made it of a box, and nobody uses it after this call.
-        let Self { kept, place, session, .. } = *unsafe { Box::from_raw(txn) };
-        drop(kept);
+        // SAFETY: `ns_txn_begin` created it from a box, and the caller no longer uses it.
+        let Self { records, handle, session, .. } = *unsafe { Box::from_raw(txn) };
+        drop(records);
         // SAFETY: the session stayed open, because it counted this transaction until now.
         unsafe { borrow(session, "the session") }?.release();
-        match place {
-            Place::Owned(txn) => Ok(txn),
-            Place::Lent(_) => Err(null("the transaction")),
+        match handle {
+            TxnHandle::Owned(txn) => Ok(txn),
+            TxnHandle::Borrowed(_) => Err(null("the transaction")),
         }
     }
 }
 
-/// Begins a transaction. Several may be open in one session. It ends with `ns_txn_commit` or
-/// `ns_txn_abort`; a session that has an open one does not close.
+/// Begins a transaction. A session can have several open transactions. End it with `ns_txn_commit`
+/// or `ns_txn_abort`; a session with an open transaction cannot be closed.
 ///
 /// Fails with `NS_FORKED`, `NS_DAMAGED`, `NS_BAD_ARGUMENT`.
 ///
@@ -133,22 +134,23 @@ pub unsafe extern "C" fn ns_txn_begin(
         let session = unsafe { borrow(session, "the session") }?;
         // SAFETY: rule 3.
         let out = unsafe { Out::new(txn, "the transaction") }?;
-        // SAFETY: the session is in a box, and stays there while it counts this transaction.
+        // SAFETY: the session is boxed and stays there while it counts this transaction.
         let store: &'static Session = unsafe { &*ptr::from_ref(session.store()) };
-        let place = Place::Owned(store.begin()?);
+        let handle = TxnHandle::Owned(store.begin()?);
         session.hold();
-        out.put(Box::into_raw(Box::new(ns_txn::new(place, session))));
+        out.put(Box::into_raw(Box::new(ns_txn::new(handle, session))));
         Ok(ns_status::NS_OK)
     })
 }
 
-/// Commits a transaction: with `NS_OK` all of it is there, for every process, and survives this
-/// one; with any other answer nothing was changed. One that only read has nothing to do. In each
-/// case the transaction is over, and neither it nor what it gave out must be used any more.
+/// Commits a transaction. After `NS_OK`, all of its changes are visible to every process and
+/// survive the death of this one. After any other status, nothing was changed. The handle, and
+/// everything read through it, becomes invalid in either case.
 ///
-/// Fails with `NS_CONFLICT` if something that it had read was changed meanwhile, `NS_TAG_TAKEN`,
-/// `NS_FULL`, `NS_BEHIND`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`; with `NS_BAD_ARGUMENT`, and
-/// without an end, for NULL, in the function of `ns_transact` and in callbacks of its walks.
+/// Fails with `NS_CONFLICT` if something that the transaction had read was changed, `NS_TAG_TAKEN`,
+/// `NS_FULL`, `NS_BEHIND`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`. Fails with `NS_BAD_ARGUMENT`,
+/// without ending the transaction, for NULL, in the function of `ns_transact`, and in callbacks of
+/// the transaction.
 ///
 /// # Safety
 /// Rule 1.
@@ -161,8 +163,8 @@ pub unsafe extern "C" fn ns_txn_commit(txn: *mut ns_txn) -> ns_status {
     })
 }
 
-/// Gives a transaction up: nothing of it happens. NULL is left alone. `NS_BAD_ARGUMENT` in the
-/// function of `ns_transact`.
+/// Aborts a transaction: none of its changes happens. NULL is ignored. Fails with `NS_BAD_ARGUMENT`
+/// in the function of `ns_transact`.
 ///
 /// # Safety
 /// Rule 1.
@@ -177,18 +179,18 @@ pub unsafe extern "C" fn ns_txn_abort(txn: *mut ns_txn) -> ns_status {
     })
 }
 
-/// What is done in a transaction. Answers an `ns_status`: `NS_OK` to commit, `NS_CONFLICT` (as a
-/// call that it made has answered) to be run again, anything else to give up.
+/// The function of a transaction. Returns an `ns_status`: `NS_OK` to commit, `NS_CONFLICT` (as
+/// returned by a call that it made) to be run again, anything else to abort.
 pub type ns_txn_fn = Option<unsafe extern "C" fn(context: *mut c_void, txn: *mut ns_txn) -> i32>;
 
-/// Runs `body` in a transaction and commits it. If others have changed what it had read it is run
-/// again in a new one, with growing pauses, at most 1,000 times: each conflict means that another
-/// one went through. So it does nothing that must not happen twice, but through the transaction.
-/// What it has allocated, opened or got is over with each run.
+/// Runs `body` in a transaction and commits it. After a conflict it runs `body` again in a new
+/// transaction, at most 1,000 times, with increasing pauses. Each conflict means that another
+/// transaction committed. `body` must therefore have no side effects except through the
+/// transaction. Addresses and records from an earlier run are invalid.
 ///
-/// Answers what `body` does, if that is neither `NS_OK` nor `NS_CONFLICT`; nothing was changed
+/// Returns the status of `body` if that is neither `NS_OK` nor `NS_CONFLICT`; nothing was changed
 /// then. Fails with `NS_DEADLINE` after the last run, as `ns_txn_begin` and `ns_txn_commit`, and
-/// with `NS_BAD_ARGUMENT` if `body` answers what is no `ns_status`.
+/// with `NS_BAD_ARGUMENT` if the result of `body` is not an `ns_status`.
 ///
 /// # Safety
 /// Rules 1 and 4.
@@ -202,38 +204,38 @@ pub unsafe extern "C" fn ns_transact(
         // SAFETY: rule 1.
         let session = unsafe { borrow(session, "the session") }?;
         let body = body.ok_or_else(|| null("the function"))?;
-        let mut given_up = None;
+        let mut aborted = None;
         let done = session.while_open(|| {
             session.store().transact(|txn| {
-                let place = Place::Lent(NonNull::from(txn).cast());
-                let mut lent = ns_txn::new(place, session);
+                let handle = TxnHandle::Borrowed(NonNull::from(txn).cast());
+                let mut lent = ns_txn::new(handle, session);
                 // SAFETY: rule 4: it takes these arguments and returns.
                 let answer = unsafe { body(context, &raw mut lent) };
                 match ns_status::of_number(answer) {
                     Some(ns_status::NS_OK) => Ok(()),
                     Some(ns_status::NS_CONFLICT) => Err(conflict()),
                     Some(other) => {
-                        given_up = Some(other);
-                        Err(no_status(answer))
+                        aborted = Some(other);
+                        Err(invalid_status(answer))
                     }
-                    None => Err(no_status(answer)),
+                    None => Err(invalid_status(answer)),
                 }
             })
         });
-        // What the function answered; the call in it that failed has left its sentence.
-        given_up.map_or_else(|| done.map(|()| ns_status::NS_OK), Ok)
+        // The status of `body`. The call in it that failed has set the message.
+        aborted.map_or_else(|| done.map(|()| ns_status::NS_OK), Ok)
     })
 }
 
 fn conflict() -> Error {
-    Error::Conflict { detail: "what the transaction had read".to_owned() }
+    Error::Conflict { detail: "what the transaction read".to_owned() }
 }
 
 #[cold]
-fn no_status(answer: i32) -> Error {
+fn invalid_status(answer: i32) -> Error {
     Error::BadArgument {
         detail: format!(
-            "the function of ns_transact answered {answer}: answer an ns_status, NS_OK to commit"
+            "the function of ns_transact returned {answer}: expected an ns_status, NS_OK to commit"
         ),
     }
 }

@@ -5,8 +5,8 @@ use std::ffi::c_void;
 use nearstate_model::Result;
 use nearstate_store::{Metadata, Record};
 
-use crate::border::{Out, borrow, guard};
 use crate::bytes::ns_bytes;
+use crate::ffi::{Out, borrow, guard};
 use crate::metadata::ns_metadata;
 use crate::patch::ns_block_change_list;
 use crate::session::ns_namespace;

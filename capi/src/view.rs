@@ -7,8 +7,8 @@ use std::ptr;
 use nearstate_model::Result;
 use nearstate_store::View;
 
-use crate::border::{Out, borrow, guard};
 use crate::bytes::{ns_bytes, null};
+use crate::ffi::{Out, borrow, guard};
 use crate::session::ns_session;
 use crate::status::ns_status;
 

@@ -1,26 +1,26 @@
-//! Walking a namespace: records in slot order, keys by prefix or glob, and counting.
+//! Iteration over a namespace: records in slot order, keys by prefix or glob, and counting.
 
 use std::ffi::c_void;
 
 use nearstate_model::Result;
 use nearstate_store::glob;
 
-use crate::border::{Out, borrow, guard};
 use crate::bytes::{ns_bytes, null};
+use crate::ffi::{Out, borrow, guard};
 use crate::session::{ns_namespace, ns_session};
 use crate::status::ns_status;
 use crate::view::ns_view;
 
-/// Gets the records of a walk. The view is lent: it ends with the callback and is not released.
+/// Receives each record of an iteration. The view ends with the callback and must not be released.
 pub type ns_record_fn =
     Option<unsafe extern "C" fn(context: *mut c_void, view: *const ns_view) -> bool>;
 
-/// Gets the keys of a listing.
+/// Receives each key.
 pub type ns_key_fn = Option<unsafe extern "C" fn(context: *mut c_void, key: ns_bytes) -> bool>;
 
-/// Calls `each` with every record of a namespace, in the order of their slots. A record that is
-/// there from the beginning to the end is met exactly once; one that is put or deleted meanwhile at
-/// most once. Writers are never blocked.
+/// Calls `each` for every record of a namespace, in slot order. A record that exists during the
+/// whole call is reported exactly once, one that is written or deleted during the call at most
+/// once. Writers are never blocked.
 ///
 /// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
 ///
@@ -79,8 +79,8 @@ unsafe fn list(
     })
 }
 
-/// Calls `each` with every key that begins with `prefix`, taken literally; all keys if it is empty.
-/// Linear in the records of the namespace.
+/// Calls `each` with every key that starts with `prefix`; with all keys if it is empty. The cost is
+/// linear in the number of records of the namespace.
 ///
 /// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
 ///
@@ -103,8 +103,9 @@ pub unsafe extern "C" fn ns_list_prefix(
     })
 }
 
-/// Calls `each` with every key that matches a glob, as Redis' KEYS has it: `*`, `?`, `[a-z]`,
-/// `[^a]`, and a backslash before a byte that means itself. Linear in the records of the namespace.
+/// Calls `each` with every key that matches a glob pattern in the syntax of Redis KEYS: `*`, `?`,
+/// `[a-z]`, `[^a]`, and a backslash to escape a byte. The cost is linear in the number of records
+/// of the namespace.
 ///
 /// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
 ///
@@ -127,7 +128,7 @@ pub unsafe extern "C" fn ns_list_glob(
     })
 }
 
-/// How many records a namespace has. Walks the index, not the records.
+/// Counts the records of a namespace. Reads the index, not the records.
 ///
 /// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
 ///

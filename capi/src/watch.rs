@@ -1,4 +1,4 @@
-//! Watches: a process is told what happens to records, in an event loop or by waiting.
+//! Watches: notifications of changes, in an event loop or by blocking.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_void};
@@ -9,8 +9,8 @@ use nearstate_model::{Error, Result};
 use nearstate_sdl::WatchFd;
 use nearstate_store::{Event, EventKind, Filter, Notice, Watch};
 
-use crate::border::{Out, borrow, guard};
 use crate::bytes::{ns_bytes, null};
+use crate::ffi::{Out, borrow, guard};
 use crate::metadata::ns_tag;
 use crate::session::{ns_namespace, ns_session};
 use crate::status::ns_status;
@@ -19,31 +19,31 @@ use crate::walk::ns_key_fn;
 
 /// Events of all records of the namespace.
 pub const NS_FILTER_ALL: u32 = 0;
-/// Of the record with this key.
+/// Events of the record with this key.
 pub const NS_FILTER_KEY: u32 = 1;
-/// Of the records whose keys begin so.
+/// Events of records whose keys start with this prefix.
 pub const NS_FILTER_PREFIX: u32 = 2;
-/// Of the records that have this value of a tag, before the change or after it.
+/// Events of records that have this value of a tag, before or after the change.
 pub const NS_FILTER_TAG: u32 = 3;
 
-/// There was no such record, and now there is.
+/// The record was created.
 pub const NS_EVENT_CREATED: u32 = 1;
-/// There was one, and it changed.
+/// The record was changed.
 pub const NS_EVENT_UPDATED: u32 = 2;
-/// Somebody deleted it.
+/// The record was deleted.
 pub const NS_EVENT_DELETED: u32 = 3;
-/// It ended by itself.
+/// The record expired.
 pub const NS_EVENT_EXPIRED: u32 = 4;
-/// The watcher was too slow, and events are gone: read what is watched anew.
+/// The watcher was too slow and events were lost: read the watched records again.
 pub const NS_EVENT_LOST: u32 = 5;
 
-/// Which events a watch gives. All bytes 0: those of all records.
+/// Selects the events of a watch. All bytes 0: events of all records.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ns_watch_filter {
     /// One of `NS_FILTER_..`.
     pub kind: u32,
-    /// The key, or with what keys begin.
+    /// The key or the prefix.
     pub key: ns_bytes,
     /// The tag and its value.
     pub tag: ns_tag,
@@ -65,75 +65,76 @@ impl ns_watch_filter {
                 Filter::Tag { name: name.to_owned(), value: value.to_vec() }
             }
             kind => {
-                let detail = format!("a filter {kind}: give one of NS_FILTER_..");
+                let detail = format!("unknown kind of filter {kind}: expected one of NS_FILTER_..");
                 return Err(Error::BadArgument { detail });
             }
         })
     }
 }
 
-/// A wish to be told what happens to some records. It owes nothing to the session that made it,
-/// which may be closed. One thread at a time uses it.
+/// A watch on some records. It is independent of the session that opened it, which may be closed.
+/// It is used by one thread at a time.
 #[derive(Debug)]
 pub struct ns_watch {
     source: RefCell<Source>,
-    /// What was told last; it points into the source, which keeps it until the next step.
+    /// The current event. It points into the source, which keeps it until the next call.
     event: Cell<Option<Event<'static>>>,
-    /// Walks over that event that go on.
-    walks: Cell<usize>,
+    /// The number of iterations over the event that are in progress.
+    iterations: Cell<usize>,
 }
 
 #[derive(Debug)]
 enum Source {
     Plain(Watch),
-    /// Since somebody asked for a descriptor.
-    Ringing(WatchFd),
+    /// After a descriptor was requested.
+    WithFd(WatchFd),
 }
 
 impl ns_watch {
-    /// Refuses what a callback of this watch's own walk must not do.
-    fn settled(&self) -> Result<()> {
-        if self.walks.get() == 0 {
+    /// Fails within a callback of an iteration over this watch.
+    fn check_idle(&self) -> Result<()> {
+        if self.iterations.get() == 0 {
             return Ok(());
         }
         Err(Error::BadArgument {
-            detail: "a walk over the event goes on: let it end first".to_owned(),
+            detail: "an iteration over the event is in progress: end it first".to_owned(),
         })
     }
 
-    /// Walks over the event that was told last; of a watch that has told none there is nothing.
+    /// Iterates over the current event. Without an event, there is nothing to report.
     fn walk(&self, walk: impl FnOnce(&Event<'_>) -> Result<ns_status>) -> Result<ns_status> {
         let Some(event) = self.event.get() else {
-            return Err(null("the watch has no event (ns_watch_next tells one)"));
+            return Err(null("the watch has no current event (call ns_watch_next)"));
         };
-        self.walks.set(self.walks.get() + 1);
-        // Callbacks do not unwind, so this is reached.
+        self.iterations.set(self.iterations.get() + 1);
+        // Callbacks do not unwind, so the next line is always reached.
         let told = walk(&event);
-        self.walks.set(self.walks.get() - 1);
+        self.iterations.set(self.iterations.get() - 1);
         told
     }
 }
 
-/// A change of a record, or that some are lost.
+/// A change of a record, or a gap.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ns_watch_event {
     /// One of `NS_EVENT_..`.
     pub kind: u32,
-    /// The names of blocks and the tags were too much for an event: read the record.
+    /// The block names and tags did not fit into the event: read the record.
     pub is_truncated: bool,
-    /// The record's key; good until the next call with the watch.
+    /// The record's key, valid until the next call with the watch.
     pub key: ns_bytes,
-    /// Its version after the change; the last one it had, if it is gone.
+    /// The version after the change. For a deleted or expired record, its last version.
     pub version: u64,
-    /// Of `NS_EVENT_LOST`: how many, whether the filter would have let them through or not.
+    /// For `NS_EVENT_LOST`: the number of lost events, including those that the filter would have
+    /// dropped.
     pub lost: u64,
 }
 
-/// Watches records of a namespace: every change that begins after this has returned is told, in the
-/// order in which the changes were made. To follow records from a known state on, watch first and
-/// read them then. The first watch of a namespace takes a MiB of the region for good, and its
-/// writers tell from then on.
+/// Watches records of a namespace. Every change that begins after the call has returned is
+/// reported, in the order of the changes. To follow records from a known state, open the watch
+/// first and read the records afterwards. The first watch of a namespace permanently takes 1 MiB of
+/// the region, and its writers publish events from then on.
 ///
 /// Fails with `NS_WRONG_KIND` for counters, `NS_KEY_TOO_LARGE`, `NS_FULL`, `NS_STALLED`,
 /// `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
@@ -158,16 +159,16 @@ pub unsafe extern "C" fn ns_watch_open(
         out.put(Box::into_raw(Box::new(ns_watch {
             source: RefCell::new(Source::Plain(opened)),
             event: Cell::new(None),
-            walks: Cell::new(0),
+            iterations: Cell::new(0),
         })));
         Ok(ns_status::NS_OK)
     })
 }
 
-/// The next event, or `NS_NOT_FOUND` if there is none at present. Never waits.
+/// Gets the next event, or `NS_NOT_FOUND` if there is none at present. Never waits.
 ///
-/// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT` (also within a walk over this watch's
-/// event). After damage open a new watch, and read what is watched anew.
+/// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT` (also within a callback of this watch).
+/// After `NS_DAMAGED`, open a new watch and read the watched records again.
 ///
 /// # Safety
 /// Rules 1 and 3.
@@ -181,19 +182,19 @@ pub unsafe extern "C" fn ns_watch_next(
         let watch = unsafe { borrow(watch, "the watch") }?;
         // SAFETY: rule 3.
         let out = unsafe { Out::new(event, "the event") }?;
-        watch.settled()?;
+        watch.check_idle()?;
         watch.event.set(None);
         let mut source = watch.source.borrow_mut();
         let notice = match &mut *source {
             Source::Plain(plain) => plain.next()?,
-            Source::Ringing(watch_fd) => watch_fd.next().map_err(|error| error.cause)?,
+            Source::WithFd(watch_fd) => watch_fd.next().map_err(|error| error.cause)?,
         };
         let (kind, lost) = match notice {
             None => return Ok(ns_status::NS_NOT_FOUND),
             Some(Notice::Lost { events }) => (NS_EVENT_LOST, events),
             Some(Notice::Event(told)) => {
                 // SAFETY: only the lifetime changes. The bytes stay in the source's buffer until
-                // its next step, before which `event` is emptied.
+                // the next call, which clears `event` first.
                 let told = unsafe { std::mem::transmute::<Event<'_>, Event<'static>>(told) };
                 watch.event.set(Some(told));
                 let kind = match told.kind {
@@ -217,8 +218,8 @@ pub unsafe extern "C" fn ns_watch_next(
     })
 }
 
-/// Calls `each` with the name of every block that changed in the event that was told last; none in
-/// a namespace of values.
+/// Calls `each` with the name of every block that the current event changed. In a namespace of
+/// values there are none.
 ///
 /// # Safety
 /// Rules 1 and 4.
@@ -265,8 +266,7 @@ unsafe fn tags(
     })
 }
 
-/// Calls `each` with every tag that the record had before the event that was told last: name and
-/// value.
+/// Calls `each` with the name and value of every tag that the record had before the current event.
 ///
 /// # Safety
 /// Rules 1 and 4.
@@ -280,8 +280,8 @@ pub unsafe extern "C" fn ns_watch_tags_before(
     guard(|| unsafe { tags(watch, false, each, context) })
 }
 
-/// Calls `each` with every tag that the record has since the event that was told last: name and
-/// value. None if it is gone.
+/// Calls `each` with the name and value of every tag that the record has after the current event. A
+/// deleted record has none.
 ///
 /// # Safety
 /// Rules 1 and 4.
@@ -295,16 +295,16 @@ pub unsafe extern "C" fn ns_watch_tags_after(
     guard(|| unsafe { tags(watch, true, each, context) })
 }
 
-/// A descriptor for `poll` and `epoll` that is readable as long as there may be something to tell.
-/// When it is, call `ns_watch_next` until the answer is `NS_NOT_FOUND`; then it is not readable
-/// until the next event of the namespace, which the filter may hold back. It is the watch's: do not
-/// read, write or close it. The same at each call.
+/// Gets a file descriptor for `poll` and `epoll` that is readable while events may be pending. When
+/// it is readable, call `ns_watch_next` until it returns `NS_NOT_FOUND`. The descriptor is then not
+/// readable until the next event of the namespace, which the filter may drop. It belongs to the
+/// watch: do not read, write or close it. Every call returns the same descriptor.
 ///
-/// The first call starts a thread of this process, which sleeps and takes no signals;
-/// `ns_watch_close` ends it. Writers do the same work with it and without it. A forked child cannot
-/// use it.
+/// The first call starts a thread in this process, which sleeps and blocks all signals;
+/// `ns_watch_close` ends it. The work of writers does not depend on it. A forked child cannot use
+/// the descriptor.
 ///
-/// Fails with `NS_SYSTEM` if the process may have no further thread or descriptor, `NS_FORKED`,
+/// Fails with `NS_SYSTEM` if the process cannot create a thread or a descriptor, `NS_FORKED`,
 /// `NS_BAD_ARGUMENT`.
 ///
 /// # Safety
@@ -316,26 +316,26 @@ pub unsafe extern "C" fn ns_watch_fd(watch: *mut ns_watch, fd: *mut c_int) -> ns
         let watch = unsafe { borrow(watch, "the watch") }?;
         // SAFETY: rule 3.
         let out = unsafe { Out::new(fd, "the descriptor") }?;
-        watch.settled()?;
+        watch.check_idle()?;
         let mut source = watch.source.borrow_mut();
         if let Source::Plain(plain) = &*source {
             if plain.waiter().is_forked() {
                 return Err(Error::Forked);
             }
-            // A copy: if there is no thread to be had, the watch goes on as it was.
+            // A copy: if no thread can be created, the watch continues without a descriptor.
             let watch_fd = WatchFd::new(plain.clone()).map_err(|error| error.cause)?;
             watch.event.set(None);
-            *source = Source::Ringing(watch_fd);
+            *source = Source::WithFd(watch_fd);
         }
-        if let Source::Ringing(watch_fd) = &*source {
+        if let Source::WithFd(watch_fd) = &*source {
             out.put(watch_fd.as_raw_fd());
         }
         Ok(ns_status::NS_OK)
     })
 }
 
-/// Waits without a descriptor until there may be something to tell, `timeout_ms` at the most:
-/// `NS_NOT_FOUND` if there is nothing then. What there is, the filter may hold back.
+/// Blocks until events may be pending, for at most `timeout_ms`: `NS_NOT_FOUND` after the timeout.
+/// The filter may drop the pending events.
 ///
 /// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
 ///
@@ -349,14 +349,14 @@ pub unsafe extern "C" fn ns_watch_wait(watch: *mut ns_watch, timeout_ms: u32) ->
         let timeout = Duration::from_millis(timeout_ms.into());
         let has_more = match &*watch.source.borrow() {
             Source::Plain(plain) => plain.wait(timeout)?,
-            Source::Ringing(watch_fd) => watch_fd.wait(timeout).map_err(|error| error.cause)?,
+            Source::WithFd(watch_fd) => watch_fd.wait(timeout).map_err(|error| error.cause)?,
         };
         Ok(if has_more { ns_status::NS_OK } else { ns_status::NS_NOT_FOUND })
     })
 }
 
-/// Ends a watch, with its descriptor, which the caller has taken out of its `epoll` before. NULL is
-/// left alone. `NS_BAD_ARGUMENT`, and no end, within a walk over its event.
+/// Closes a watch and its descriptor, which must be removed from an `epoll` instance before. NULL
+/// is ignored. Fails with `NS_BAD_ARGUMENT`, without closing it, within a callback of this watch.
 ///
 /// # Safety
 /// Rule 1.
@@ -367,8 +367,8 @@ pub unsafe extern "C" fn ns_watch_close(watch: *mut ns_watch) -> ns_status {
             return Ok(ns_status::NS_OK);
         }
         // SAFETY: rule 1.
-        unsafe { borrow(watch, "the watch") }?.settled()?;
-        // SAFETY: rule 1: `ns_watch_open` made it of a box, and nobody uses it after this call.
+        unsafe { borrow(watch, "the watch") }?.check_idle()?;
+        // SAFETY: rule 1: `ns_watch_open` created it from a box, and the caller no longer uses it.
         drop(unsafe { Box::from_raw(watch) });
         Ok(ns_status::NS_OK)
     })

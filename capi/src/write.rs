@@ -1,15 +1,16 @@
-//! Putting and deleting records, with and without conditions.
+//! Writes and deletions of records, with and without conditions.
 
 use nearstate_model::Result;
 use nearstate_store::{Condition, Outcome};
 
-use crate::border::{Out, borrow, guard};
 use crate::bytes::ns_bytes;
+use crate::ffi::{Out, borrow, guard};
 use crate::session::{ns_namespace, ns_session};
 use crate::status::ns_status;
 
-/// What became of a conditional change: the new version, or the one that is there (0: no record).
-pub(crate) fn answer(outcome: Outcome, version: &Out<u64>) -> ns_status {
+/// Translates the outcome of a conditional change: the new version, or the current one (0: no
+/// record).
+pub(crate) fn status_of(outcome: Outcome, version: &Out<u64>) -> ns_status {
     match outcome {
         Outcome::Done { version: done } => {
             version.put(done);
@@ -41,7 +42,7 @@ unsafe fn put(
     let version = unsafe { Out::optional(version, "the version") }?;
     let namespace = session.namespace(namespace)?;
     let outcome = session.store().put_if(namespace, key, value, condition)?;
-    Ok(answer(outcome, &version))
+    Ok(status_of(outcome, &version))
 }
 
 /// # Safety
@@ -61,14 +62,15 @@ unsafe fn delete(
     let version = unsafe { Out::optional(version, "the version") }?;
     let namespace = session.namespace(namespace)?;
     let outcome = session.store().delete_if(namespace, key, condition)?;
-    Ok(answer(outcome, &version))
+    Ok(status_of(outcome, &version))
 }
 
-/// Puts a record, over what may be there. When the call returns every process sees it, and it
-/// survives this one. `version`, the new one, may be NULL.
+/// Writes a record; an existing one is replaced. When the call returns, the record is visible to
+/// every process and survives the death of this one. `version` receives the new version; it may be
+/// NULL.
 ///
 /// Fails with `NS_KEY_TOO_LARGE`, `NS_VALUE_TOO_LARGE`, `NS_WRONG_KIND`, `NS_FULL`, `NS_STALLED`,
-/// `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`; nothing was changed then.
+/// `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`. A failed call changes nothing.
 ///
 /// # Safety
 /// Rules 1 to 3.
@@ -84,8 +86,8 @@ pub unsafe extern "C" fn ns_put(
     guard(|| unsafe { put(session, namespace, (key, value), Condition::Always, version) })
 }
 
-/// Puts a record if there is none, else `NS_REFUSED`. `version` gets the new one, or the one that
-/// is there; it may be NULL. Fails as `ns_put`.
+/// Writes a record if it does not exist, otherwise `NS_REFUSED`. `version` receives the new
+/// version, or the current one with `NS_REFUSED`; it may be NULL. Fails as `ns_put`.
 ///
 /// # Safety
 /// Rules 1 to 3.
@@ -101,8 +103,9 @@ pub unsafe extern "C" fn ns_put_if_absent(
     guard(|| unsafe { put(session, namespace, (key, value), Condition::Absent, version) })
 }
 
-/// Puts a record if the present one has the version `expected`, else `NS_REFUSED`. `version` gets
-/// the new one, or the one that is there (0: no record); it may be NULL. Fails as `ns_put`.
+/// Writes a record if its current version is `expected`, otherwise `NS_REFUSED`. `version` receives
+/// the new version, or the current one (0: no record) with `NS_REFUSED`; it may be NULL. Fails as
+/// `ns_put`.
 ///
 /// # Safety
 /// Rules 1 to 3.
@@ -120,9 +123,9 @@ pub unsafe extern "C" fn ns_put_if_version(
     guard(|| unsafe { put(session, namespace, (key, value), condition, version) })
 }
 
-/// Puts a record if the value of the present one is `expected`, every byte of it, else
-/// `NS_REFUSED`. `version` gets the new one, or the one that is there (0: no record); it may be
-/// NULL. Fails as `ns_put`.
+/// Writes a record if its current value equals `expected` byte for byte, otherwise `NS_REFUSED`.
+/// `version` receives the new version, or the current one (0: no record) with `NS_REFUSED`; it may
+/// be NULL. Fails as `ns_put`.
 ///
 /// # Safety
 /// Rules 1 to 3.
@@ -143,10 +146,10 @@ pub unsafe extern "C" fn ns_put_if_value(
     })
 }
 
-/// Deletes a record: `NS_NOT_FOUND` if there is none.
+/// Deletes a record: `NS_NOT_FOUND` if it does not exist.
 ///
-/// Fails with `NS_KEY_TOO_LARGE`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`;
-/// nothing was changed then.
+/// Fails with `NS_KEY_TOO_LARGE`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`. A
+/// failed call changes nothing.
 ///
 /// # Safety
 /// Rules 1 and 2.
@@ -157,16 +160,17 @@ pub unsafe extern "C" fn ns_delete(
     key: ns_bytes,
 ) -> ns_status {
     guard(|| {
-        let nowhere = std::ptr::null_mut();
+        let no_version = std::ptr::null_mut();
         // SAFETY: the same rules.
-        let status = unsafe { delete(session, namespace, key, Condition::Present, nowhere) }?;
+        let status = unsafe { delete(session, namespace, key, Condition::Present, no_version) }?;
         let is_refused = status == ns_status::NS_REFUSED;
         Ok(if is_refused { ns_status::NS_NOT_FOUND } else { status })
     })
 }
 
-/// Deletes a record if it has the version `expected`, else `NS_REFUSED`. `version` gets the one
-/// that was deleted, or the one that is there (0: no record); it may be NULL. Fails as `ns_delete`.
+/// Deletes a record if its version is `expected`, otherwise `NS_REFUSED`. `version` receives the
+/// deleted version, or the current one (0: no record) with `NS_REFUSED`; it may be NULL. Fails as
+/// `ns_delete`.
 ///
 /// # Safety
 /// Rules 1 to 3.
@@ -183,9 +187,9 @@ pub unsafe extern "C" fn ns_delete_if_version(
     guard(|| unsafe { delete(session, namespace, key, condition, version) })
 }
 
-/// Deletes a record if its value is `expected`, every byte of it, else `NS_REFUSED`. `version` gets
-/// the one that was deleted, or the one that is there (0: no record); it may be NULL. Fails as
-/// `ns_delete`, and with `NS_WRONG_KIND` in a namespace of named blocks.
+/// Deletes a record if its value equals `expected` byte for byte, otherwise `NS_REFUSED`. `version`
+/// receives the deleted version, or the current one (0: no record) with `NS_REFUSED`; it may be
+/// NULL. Fails as `ns_delete`, and with `NS_WRONG_KIND` in a namespace of named blocks.
 ///
 /// # Safety
 /// Rules 1 to 3.

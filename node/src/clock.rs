@@ -1,19 +1,19 @@
-//! The clock of the cores: the cycle counter where it can be trusted, else the kernel's monotonic
-//! clock; in tests one that stands until it is moved.
+//! The clock of the cores: the cycle counter where it is reliable, else the kernel's monotonic
+//! clock; in tests a virtual clock.
 //!
-//! A reading is a number of *ticks* since some moment. Ticks are only compared with each other, and
-//! turned into time where somebody wants to read them: after every poll there is a reading, and
-//! nothing else of a poll costs as much.
+//! A reading is a number of *ticks* since an arbitrary moment. Readings are compared with each
+//! other, and converted to time only for output. The executor reads the clock after every poll, so
+//! a reading is the largest cost of a poll.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A sample of ticks that is long enough for an exact rate: its length in nanoseconds is the rate.
+/// Ticks that are converted to nanoseconds to measure the rate: many enough for an exact result.
 const SAMPLE: u64 = 1 << 32;
 
-/// Tells time in ticks. Cheap to clone. The first one of a process measures the counter's rate, in
-/// about a millisecond.
+/// Tells time in ticks. Cheap to clone. The first clock of a process measures the rate of the
+/// counter, which takes about a millisecond.
 #[derive(Clone, Debug)]
 pub struct Clock {
     source: Source,
@@ -34,20 +34,20 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// The machine's clock.
+    /// The clock of the machine.
     pub fn new() -> Self {
         let counter = quanta::Clock::new();
         let rate = counter.delta_as_nanos(0, SAMPLE).max(1);
         Self { source: Source::Counter(counter), rate }
     }
 
-    /// A clock that begins at 0, has a tick for each nanosecond and moves only when told. Its
-    /// clones show the same time. An executor that has nothing to do moves it to its next deadline.
+    /// A virtual clock: starts at 0, has one tick per nanosecond, and moves only when told. Clones
+    /// share the time. An idle executor moves it to the next deadline.
     pub fn new_virtual() -> Self {
         Self { source: Source::Virtual(Arc::default()), rate: SAMPLE }
     }
 
-    /// The reading of this moment.
+    /// The current reading.
     #[inline]
     pub fn now(&self) -> u64 {
         match &self.source {
@@ -56,24 +56,25 @@ impl Clock {
         }
     }
 
-    /// How many ticks a time takes.
+    /// Converts a time to ticks.
     pub fn ticks(&self, time: Duration) -> u64 {
         let ticks = time.as_nanos() * u128::from(SAMPLE) / u128::from(self.rate);
         u64::try_from(ticks).unwrap_or(u64::MAX)
     }
 
-    /// How many nanoseconds some ticks take.
+    /// Converts ticks to nanoseconds.
     pub fn nanos(&self, ticks: u64) -> u64 {
         let nanos = u128::from(ticks) * u128::from(self.rate) / u128::from(SAMPLE);
         u64::try_from(nanos).unwrap_or(u64::MAX)
     }
 
-    /// How long some ticks take.
+    /// Converts ticks to a time.
     pub fn time(&self, ticks: u64) -> Duration {
         Duration::from_nanos(self.nanos(ticks))
     }
 
-    /// Moves a virtual clock forward to a reading; never back, and the machine's clock not at all.
+    /// Moves a virtual clock forward to a reading; never backward. No effect on the clock of the
+    /// machine.
     pub fn advance_to(&self, ticks: u64) {
         if let Source::Virtual(now) = &self.source {
             now.fetch_max(ticks, Ordering::Relaxed);
@@ -85,7 +86,7 @@ impl Clock {
         self.advance_to(self.now().saturating_add(self.ticks(time)));
     }
 
-    /// True of a clock that moves only when told.
+    /// True for a virtual clock.
     pub fn is_virtual(&self) -> bool {
         matches!(self.source, Source::Virtual(_))
     }

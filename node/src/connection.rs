@@ -79,7 +79,7 @@ struct Connection<S> {
     phase: ConnectionPhase,
     input: InputBuffer,
     output: OutputBuffer,
-    /// The reply of phase SendingDescriptors, once the handler has made it.
+    /// The reply of the phase `SendingDescriptors`, once the handler has made it.
     descriptor_reply: Option<(Vec<u8>, DescriptorReply)>,
     /// The timer of the phases Closing and Lingering.
     close_timer: Option<Sleep>,
@@ -242,7 +242,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// SendingDescriptors: the handler makes the reply once; the stream sends it in one message.
+    /// `SendingDescriptors`: the handler makes the reply once; the stream sends it in one message.
     fn poll_sending_descriptors(&mut self, cx: &mut Context<'_>) -> Poll<Option<ConnectionEnd>> {
         let made = self.descriptor_reply.take().or_else(|| self.make_descriptor_reply());
         let Some((bytes, mut reply)) = made else {
@@ -285,14 +285,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Ok(peer) => Ok(peer),
             Err(error) => Err(error.clone()),
         };
-        match self.handler.send_descriptors(peer, &mut bytes) {
-            Some(reply) => Some((bytes, reply)),
-            None => {
-                self.borrow_output();
-                self.output.bytes.extend_from_slice(&bytes);
-                None
-            }
+        let reply = self.handler.send_descriptors(peer, &mut bytes);
+        if reply.is_none() {
+            self.borrow_output();
+            self.output.bytes.extend_from_slice(&bytes);
         }
+        reply.map(|reply| (bytes, reply))
     }
 
     /// Closing: shuts the write side down. A TLS stream writes its last message, for which a client

@@ -1,5 +1,5 @@
 //! The executor of a core: tasks that run to completion on one thread, in three classes, with a
-//! budget that is judged by the cycle counter after every poll.
+//! time slice that is checked with the cycle counter after every poll.
 //!
 //! ```
 //! use nearstate_node::executor::{TaskClass, ExecutorConfig, Executor, TaskEvent, yield_now};
@@ -9,51 +9,50 @@
 //! let executor = Executor::new(&ExecutorConfig::default())?;
 //! let event = Rc::new(TaskEvent::default());
 //! let waited = Rc::clone(&event);
-//! let told = executor.spawn(TaskClass::Request, "waiter", async move {
+//! let waiter = executor.spawn(TaskClass::Request, "waiter", async move {
 //!     waited.wait().await;
 //!     7
 //! });
 //! let answer = executor.run(async move {
 //!     yield_now().await;
 //!     event.set();
-//!     told.await
+//!     waiter.await
 //! });
 //! assert_eq!(answer, Some(7));
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! # How a core's time is given
+//! # How the time of a core is divided
 //!
-//! A *round* polls tasks until none is ready or [`ROUND`] is over; then sockets and timers of the
-//! runtime are looked at, and the next round begins. In a round:
+//! A *round* polls tasks until none is ready or [`ROUND`] is over. Then the runtime checks sockets
+//! and timers, and the next round starts. In a round:
 //!
-//! 1. **Control** first (heartbeats, replication, shutdown), but after [`CONTROL_IN_A_ROW`] polls
-//!    of
-//!    it a request is polled.
-//! 2. **Requests**, first come first served.
-//! 3. **Background**, one slice of [`BACKGROUND_SLICE`], when no other is ready. If others are
-//!    always
-//!    ready, background work gets [`BACKGROUND_SHARE`] percent of the time.
+//! 1. **Control** tasks first (heartbeats, replication, shutdown), but after [`CONTROL_IN_A_ROW`]
+//!    polls of them a request is polled.
+//! 2. **Requests**, in the order of their wakeups.
+//! 3. **Background** tasks, one slice of [`BACKGROUND_SLICE`], when no other task is ready. If
+//!    others are always ready, background tasks get [`BACKGROUND_SHARE`] percent of the time.
 //!
-//! A task gives way at an `await`. One that computes for long asks [`is_due`] or
-//! [`yield_if_due`] every few dozen steps. The watchdog counts and names whoever does not.
+//! A task yields at an `await`. A task that computes for long calls [`is_due`] or [`yield_if_due`]
+//! every few dozen steps. The watchdog counts and names tasks that do not.
 //!
-//! # How it sleeps
+//! # How a core sleeps
 //!
-//! Nothing ticks. Without a ready task the thread sleeps until a socket, a deadline or another
-//! thread wakes it. Before that it may look for new work for as long as a sleep would cost
-//! ([`SpinPolicy`]), if work has been coming in shorter intervals than that.
+//! There is no periodic tick. Without a ready task the thread sleeps until a socket, a deadline or
+//! another thread wakes it. Before that it may busy-poll for as long as a sleep would cost
+//! ([`SpinPolicy`]), if work has been arriving at shorter intervals.
 //!
-//! What comes through memory that another process writes wakes nobody: a task may [`watch_source`] for
-//! it. Rounds look, idle cores look, and before the core sleeps the other process is told.
+//! Shared memory that another process writes causes no wakeup. A task registers such a source with
+//! [`watch_source`]: rounds check it, idle cores check it, and before the core sleeps, the other
+//! process is told that it must send a wakeup.
 //!
 //! # Wakers
 //!
-//! A task's waker is made once and lent to each poll. To wake on the core's own thread is to push a
-//! number to a queue: no reference count, no atomic instruction. From another thread it is a push
-//! to a lock-free queue, and a write to an eventfd if the core has said that it sleeps. There is
-//! one executor on a thread.
+//! A task's waker is created once and borrowed by each poll. A wakeup on the core's own thread
+//! pushes a number to a queue: no reference count, no atomic instruction. A wakeup from another
+//! thread pushes to a lock-free queue, and writes to an eventfd if the core sleeps. A thread has at
+//! most one executor.
 
 mod run;
 mod spawn;
@@ -85,46 +84,46 @@ pub use timer::{Sleep, Timeout, sleep, sleep_until, timeout};
 
 use crate::clock::Clock;
 
-/// How long tasks are polled before the sockets are looked at again. A request that has just come
-/// waits for so long at most, tasks that keep to their slices provided.
+/// How long tasks are polled before the sockets are checked again. A new request waits at most this
+/// long, provided that tasks keep their slices.
 pub const ROUND: Duration = Duration::from_micros(200);
 
-/// How long a control or request task may compute before it [is due](is_due): a quarter of a round.
+/// How long a control or request task may run before it [is due](is_due): a quarter of a round.
 pub const REQUEST_SLICE: Duration = Duration::from_micros(50);
 
-/// The same for background tasks. A request that comes meanwhile waits for so long: measured, p50
-/// goes from 55 to 65 us beside a saturating scan with 20 to 50 us, and to 549 us with 500 us.
+/// The same for background tasks. A request that arrives meanwhile waits this long. Measured: the
+/// median latency rises from 55 to 65 us during a saturating scan with slices of 20 to 50 us, and
+/// to 549 us with 500 us.
 pub const BACKGROUND_SLICE: Duration = Duration::from_micros(30);
 
-/// The percentage of the time that background work gets although others are always ready. Cleaning
-/// that never runs would let the region fill up.
+/// Percent of the time that background tasks get when others are always ready. Without it,
+/// reclamation would stop and the region would fill up.
 pub const BACKGROUND_SHARE: u32 = 5;
 
-/// Polls of control tasks after which a request is polled although control is still ready.
+/// After this many consecutive polls of control tasks a request is polled.
 pub const CONTROL_IN_A_ROW: u32 = 32;
 
-/// How long an idle core looks at shared memory ([`PollSource`]) before it looks at the sockets again.
-/// That is a system call, which a ring's client would wait for; and a socket's client waits for
-/// this.
+/// How long an idle core polls shared memory ([`PollSource`]) before it checks the sockets again.
+/// The check is a system call, for which clients of rings wait; clients of sockets wait for this.
 pub const POLL_SOURCE_SPIN: Duration = Duration::from_micros(4);
 
-/// Who has been looked out for so long in vain is put to sleep: a look at many that are silent
-/// would cost those that are not.
+/// A source that was silent for this long is armed for a wakeup and removed from the list: polling
+/// many silent sources would delay the active ones.
 pub const POLL_SOURCE_IDLE_MAX: Duration = Duration::from_micros(50);
 
-/// A poll that lasts longer is counted, and its task named: five rounds.
+/// A longer poll is counted and its task named: five rounds.
 pub const LONG_POLL: Duration = Duration::from_millis(1);
 
-/// How an executor behaves.
+/// The configuration of an executor.
 #[derive(Clone, Debug)]
 pub struct ExecutorConfig {
-    /// Tells the time.
+    /// The clock.
     pub clock: Clock,
-    /// Whether to look for work for a while before sleeping.
+    /// Whether to busy-poll before sleeping.
     pub spin: SpinPolicy,
-    /// From which length on a poll is counted as long.
+    /// Polls longer than this are counted as long.
     pub long_poll: Duration,
-    /// What is done about a long poll beside counting it. Tests let it panic.
+    /// Called for each long poll. Tests let it panic.
     pub on_long_poll: fn(&LongPoll),
 }
 

@@ -1,49 +1,51 @@
-//! The bounds of what a stranger may take of the node, each with its reason and what happens at it.
+//! Limits of the resources that clients can use, each with its reason and what happens at the
+//! limit.
 
 use std::time::Duration;
 
 use nearstate_model::limits::VALUE_BYTES_MAX;
 
-/// Rings of the node unless an operator says otherwise: 132 MiB of memory.
+/// Default number of rings: 132 MiB of memory.
 pub const RINGS_MAX: usize = 1024;
 
-/// The bounds of connections. Each has a default; an operator may set it.
+/// Limits of connections. Each has a default that an operator may change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
-    /// Connections of the node, over all cores. The next one is told so and closed. 20,000 take
-    /// about 55 MiB while they are idle. A process may open at most as many files as `ulimit -n`
-    /// says: if that is less, so many less some that the node needs itself.
+    /// Connections of the node, over all cores. Further ones get an error and are closed. 20,000
+    /// idle connections take about 55 MiB. The limit of open files (`ulimit -n`), less the files of
+    /// the node itself, bounds it further.
     pub connections_max: usize,
-    /// Bytes of a request that is not whole yet. The largest value and a MiB for the words around
-    /// it. Who sends more is told so and closed.
+    /// Bytes of an incomplete request: the largest value, and 1 MiB for the rest of the request. A
+    /// larger request gets an error, and the connection is closed.
     pub input_bytes_max: usize,
-    /// Bytes of answers that a client has not read yet. The largest value and some words around it
-    /// are an answer; a handler adds no further one while [`crate::OUTPUT_HIGH_WATER_BYTES`] bytes are waiting.
-    /// A client with more is closed, and counted as slow.
+    /// Bytes of replies that a client has not read: the largest value, and the rest of its reply. A
+    /// handler adds no reply while [`crate::OUTPUT_HIGH_WATER_BYTES`] are unread. A connection
+    /// above the limit is closed as a slow reader.
     pub output_bytes_max: usize,
-    /// Bytes that all connections of a core keep for half requests, unread answers, and whatever
-    /// their conversations keep. The connection that would pass it is closed: thousands of clients
-    /// within their own bounds could fill the machine's memory.
+    /// Bytes that all connections of a core buffer: incomplete requests, unread replies and the
+    /// buffers of handlers. The connection that exceeds it is closed. Without it, thousands of
+    /// clients within their own limits could exhaust the memory of the machine.
     pub core_bytes_max: usize,
-    /// How long a request may be half sent, before [`ConnectionLimits::input_bytes_per_second_min`] counts.
-    /// Clients send a request in one piece; whoever sends it byte by byte is closed.
+    /// Time limit of an incomplete request, before [`ConnectionLimits::input_bytes_per_second_min`]
+    /// applies. Clients send a request at once; one that sends it byte by byte is closed.
     pub half_sent_max: Duration,
-    /// A half sent request may last longer if it is large: a second for each so many bytes that
-    /// have come. A bad radio backhaul gives this to one connection.
+    /// A large incomplete request gets an additional second for each of these many received bytes.
+    /// A single connection over a poor radio backhaul reaches this rate.
     pub input_bytes_per_second_min: usize,
-    /// How long a client may read nothing of an answer that waits for it. Then it is closed, and
-    /// counted as slow.
+    /// How long a client may read nothing while a reply waits. Then the connection is closed as a
+    /// slow reader.
     pub unread_max: Duration,
-    /// After how long without a sign of life TCP asks whether the client is still there. A host
-    /// that lost its power says nothing; its connection would last for ever.
+    /// Idle time before TCP keep-alive probes. A host that lost power sends no FIN, so its
+    /// connections would stay open.
     pub keep_alive: Duration,
-    /// How long a shutdown waits for answers that are under way. Then connections are cut.
+    /// Time for replies in progress at a shutdown. Then connections are closed.
     pub drain_max: Duration,
-    /// Connections that the kernel keeps until a core accepts them; the kernel refuses the next.
-    /// Shortened by `net.core.somaxconn`.
+    /// Connections that wait for an accept, capped by `net.core.somaxconn`. The kernel refuses
+    /// further ones.
     pub backlog: i32,
-    /// Rings of the node, over all cores: 132 KiB of memory each, taken when it is made. The next
-    /// client is told so, and goes on over its socket. 0: no rings.
+    /// Rings of the node, over all cores, of 132 KiB each, allocated when a ring is created.
+    /// Further requests for a ring get an error, and the client stays on its socket. 0 disables
+    /// rings.
     pub rings_max: usize,
 }
 
@@ -65,16 +67,16 @@ impl Default for ConnectionLimits {
     }
 }
 
-/// Files that a node has open beside its connections: the region, the log, sockets that listen;
-/// and some for whoever opens one for a moment.
+/// Files of a node in addition to its connections: region, log, listening sockets, and some that
+/// are open for a short time.
 const FILES_KEPT: u64 = 64;
 
-/// And on each core: what it waits with, what wakes it.
+/// Files of each core: event loop and wakeups.
 const FILES_KEPT_PER_CORE: u64 = 8;
 
 impl ConnectionLimits {
-    /// Not more connections than the process may have files, and the node and its protocols their own.
-    /// The kernel would say nothing to the next client, and keep it waiting.
+    /// Limits the connections to the files that the process may open. Beyond that, the kernel would
+    /// leave the next client waiting without an answer.
     #[must_use]
     pub(crate) fn within_files(mut self, files: u64, cores: usize) -> Self {
         let kept = FILES_KEPT + FILES_KEPT_PER_CORE * cores as u64;
@@ -83,7 +85,7 @@ impl ConnectionLimits {
         self
     }
 
-    /// How long a request may be half sent of which so many bytes have come.
+    /// The time limit of an incomplete request of which `bytes` bytes have been received.
     pub(crate) fn half_sent(&self, bytes: usize) -> Duration {
         let seconds = bytes / self.input_bytes_per_second_min.max(1);
         self.half_sent_max.saturating_add(Duration::from_secs(seconds as u64))

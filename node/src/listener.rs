@@ -1,5 +1,5 @@
-//! Where clients come in: TCP with a socket for each core, a Unix socket whose clients go round the
-//! cores. From the bind to the task of the connection.
+//! Listening sockets: one TCP socket per core, and Unix sockets whose connections are distributed
+//! over the cores. From the bind to the task of the connection.
 
 use std::fmt;
 use std::fs::{self, File, TryLockError};
@@ -23,20 +23,20 @@ use crate::local_stream::{LocalStream, RingCount};
 use crate::protocol::{CloseReason, ForcedClose, LimitExceeded, Peer, PeerAddress};
 use crate::tls::{Tls, TlsClient};
 
-/// After an accept that failed because the process has too many files open: closing some takes
-/// time, and the kernel keeps the client waiting.
+/// Pause after an accept that failed because too many files are open. Closing files takes time, and
+/// the kernel keeps the client in its queue.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// Where to listen.
+/// Where an endpoint listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// An address and a port; port 0: one that is free.
+    /// A TCP address. Port 0: the kernel chooses a free port.
     Tcp(SocketAddr),
     /// A Unix socket.
     Unix {
-        /// Its file. One that a dead process has left is replaced.
+        /// The path of the socket. A socket that a dead process left there is replaced.
         path: PathBuf,
-        /// Who may connect, as for `chmod`: 0o600 is the same user, 0o660 its group.
+        /// The file mode: 0o600 admits the same user, 0o660 its group as well.
         mode: u32,
     },
 }
@@ -50,15 +50,15 @@ impl fmt::Display for Address {
     }
 }
 
-/// Sockets that listen, before they belong to a core.
+/// Listening sockets that no core owns yet.
 #[derive(Debug)]
 pub(crate) enum BoundSocket {
-    /// One for each core.
+    /// One per core.
     Tcp(Vec<std::net::TcpListener>),
     Unix(std::os::unix::net::UnixListener),
 }
 
-/// What all cores count together.
+/// Connections and rings of the node, over all cores.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionStats {
     open: AtomicUsize,
@@ -69,7 +69,7 @@ pub(crate) struct ConnectionStats {
 /// An endpoint on one core.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    /// Its number in the configuration.
+    /// Its index in the configuration.
     pub(crate) endpoint: usize,
     pub(crate) context: Rc<EndpointContext>,
     pub(crate) stats: Arc<ConnectionStats>,
@@ -77,37 +77,37 @@ pub(crate) struct Listener {
     pub(crate) tls: Option<Tls>,
 }
 
-/// A connection that another core has accepted.
+/// A connection that another core accepted.
 #[derive(Debug)]
 pub(crate) struct MigratedConnection {
     pub(crate) endpoint: usize,
     pub(crate) stream: std::os::unix::net::UnixStream,
 }
 
-fn refused(what: &str, help: &str, error: &io::Error) -> Error {
+fn system_error(what: &str, help: &str, error: &io::Error) -> Error {
     Error::System {
         detail: format!("{what} ({error}); {help}"),
         errno: error.raw_os_error().unwrap_or(0),
     }
 }
 
-/// Binds a TCP address once for each core. Returns the address with its port.
+/// Binds a TCP address once per core. Returns the sockets and the address with its port.
 pub(crate) fn bind_tcp(
     address: SocketAddr,
     cores: usize,
     backlog: i32,
 ) -> Result<(BoundSocket, SocketAddr)> {
-    let help = "is another server using it, or is it not an address of this host?";
-    let fault = |e: io::Error| refused(&format!("listening at {address}"), help, &e);
-    // With SO_REUSEPORT a second node would get half of our clients. So the port is asked for
-    // without it first, which fails if anybody listens there.
-    let probe = tcp_socket(address, false).map_err(fault)?;
-    let local = probe.local_addr().map_err(fault)?.as_socket().unwrap_or(address);
+    let help = "another server may use it, or it may not be an address of this host";
+    let failed = |e: io::Error| system_error(&format!("cannot listen on {address}"), help, &e);
+    // With SO_REUSEPORT a second node would silently receive a part of the connections. So the
+    // first bind goes without it, and fails if another process listens there.
+    let probe = tcp_socket(address, false).map_err(failed)?;
+    let local = probe.local_addr().map_err(failed)?.as_socket().unwrap_or(address);
     drop(probe);
     let mut listeners = Vec::new();
     for _ in 0..cores {
-        let socket = tcp_socket(local, true).map_err(fault)?;
-        socket.listen(backlog).map_err(fault)?;
+        let socket = tcp_socket(local, true).map_err(failed)?;
+        socket.listen(backlog).map_err(failed)?;
         listeners.push(socket.into());
     }
     Ok((BoundSocket::Tcp(listeners), local))
@@ -123,17 +123,17 @@ fn tcp_socket(address: SocketAddr, is_shared: bool) -> io::Result<Socket> {
     }
     socket.bind(&address.into())?;
     if !is_shared {
-        // Two sockets with SO_REUSEADDR may be bound to one port as long as none listens.
+        // Two sockets with SO_REUSEADDR may be bound to one port as long as neither listens.
         socket.listen(1)?;
     }
     Ok(socket)
 }
 
-/// A Unix socket's file, removed when the node is done with it.
+/// The file of a Unix socket. Removed when the node stops.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
-    /// Its inode, and when that was made what it is: numbers of inodes are used again.
+    /// Inode number and change time: inode numbers are reused.
     inode: (u64, i64, i64),
 }
 
@@ -144,7 +144,7 @@ fn inode(path: &Path) -> io::Result<(u64, i64, i64)> {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Somebody may have put another one in its place.
+        // Another process may have replaced the file.
         if inode(&self.path).is_ok_and(|found| found == self.inode) {
             let _ = fs::remove_file(&self.path);
         }
@@ -154,92 +154,101 @@ impl Drop for SocketFile {
 /// Binds a Unix socket.
 pub(crate) fn bind_unix(path: &Path, mode: u32, backlog: i32) -> Result<(BoundSocket, SocketFile)> {
     let shown = path.display();
-    let fault = |e: io::Error| {
-        refused(&format!("listening at {shown}"), "may this user write to that folder?", &e)
+    let failed = |e: io::Error| {
+        system_error(
+            &format!("cannot listen on {shown}"),
+            "check that this user may write to its folder",
+            &e,
+        )
     };
     let address = SockAddr::unix(path).map_err(|e| Error::BadArgument {
-        detail: format!("{shown} is no path for a Unix socket ({e}); at most 107 bytes"),
+        detail: format!(
+            "{shown} is not a valid path for a Unix socket ({e}); give at most 107 bytes"
+        ),
     })?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = File::open(folder.unwrap_or(Path::new("."))).map_err(fault)?;
-    // Two nodes that start at once must not both take the other's socket for a dead one's. The lock
-    // is the folder's, and goes with its descriptor.
+    let folder = File::open(folder.unwrap_or(Path::new("."))).map_err(failed)?;
+    // Two nodes that start at the same time must not both take the other's socket for a stale one.
+    // The lock belongs to the directory and ends with its descriptor.
     match folder.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
-            let detail = format!("another node is starting at {shown}; try again");
+            let detail = format!("another node is starting on {shown}; try again");
             return Err(Error::BadArgument { detail });
         }
-        Err(TryLockError::Error(e)) => return Err(fault(e)),
+        Err(TryLockError::Error(e)) => return Err(failed(e)),
     }
     remove_stale(path, &address)?;
-    let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None).map_err(fault)?;
-    socket.bind(&address).map_err(fault)?;
-    // Nobody can connect before `listen`, so there is no moment at which too many may.
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(fault)?;
-    let file = SocketFile { path: path.to_owned(), inode: inode(path).map_err(fault)? };
-    socket.listen(backlog).map_err(fault)?;
+    let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None).map_err(failed)?;
+    socket.bind(&address).map_err(failed)?;
+    // No client can connect before `listen`, so the mode is in force from the first connection.
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(failed)?;
+    let file = SocketFile { path: path.to_owned(), inode: inode(path).map_err(failed)? };
+    socket.listen(backlog).map_err(failed)?;
     Ok((BoundSocket::Unix(socket.into()), file))
 }
 
-/// Removes the socket of a dead process; refuses what is anything else.
+/// Removes the socket of a dead process. Refuses to remove anything else.
 fn remove_stale(path: &Path, address: &SockAddr) -> Result<()> {
     let shown = path.display();
     let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {
-        let detail = format!("{shown} is there and is no socket; choose another path");
+        let detail = format!("{shown} exists and is no socket; choose another path");
         return Err(Error::BadArgument { detail });
     }
     let asked = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)
         .and_then(|socket| socket.connect(address));
     match asked {
-        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path)
-            .map_err(|e| refused(&format!("removing the dead socket {shown}"), "remove it", &e)),
+        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+            fs::remove_file(path).map_err(|e| {
+                system_error(&format!("cannot remove the stale socket {shown}"), "remove it", &e)
+            })
+        }
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        // Connected, or it would be if its queue were not full.
+        // Connected, or refused only because the queue is full.
         _ => Err(Error::BadArgument {
             detail: format!("a living process serves {shown}; stop it, or choose another path"),
         }),
     }
 }
 
-/// Accepts from a core's own TCP socket, for ever.
+/// Accepts from a core's own TCP socket.
 pub(crate) async fn accept_tcp(listener: Rc<Listener>, socket: TcpListener) {
     loop {
         match socket.accept().await {
-            Ok((stream, _)) => listener.enter_tcp(stream),
-            Err(e) => listener.could_not_accept(&e).await,
+            Ok((stream, _)) => listener.start_tcp(stream),
+            Err(e) => listener.accept_failed(&e).await,
         }
         yield_if_due().await;
     }
 }
 
-/// Accepts from a Unix socket, for ever, and gives the connections to the cores in turn.
+/// Accepts from a Unix socket and distributes the connections over the cores, round-robin.
 pub(crate) async fn accept_unix(
     listener: Rc<Listener>,
     socket: UnixListener,
     cores: Vec<Outbox<MigratedConnection>>,
 ) {
     let own = listener.context.core().index();
-    let mut turns = (0..cores.len()).cycle();
+    let mut next_cores = (0..cores.len()).cycle();
     loop {
         match socket.accept().await {
             Ok((stream, _)) => {
-                let turn = turns.next().unwrap_or(own);
-                match cores.get(turn) {
-                    Some(core) if turn != own => listener.migrate(stream, core),
-                    _ => listener.enter_unix(stream),
+                let next = next_cores.next().unwrap_or(own);
+                match cores.get(next) {
+                    Some(core) if next != own => listener.migrate(stream, core),
+                    _ => listener.start_unix(stream),
                 }
             }
-            Err(e) => listener.could_not_accept(&e).await,
+            Err(e) => listener.accept_failed(&e).await,
         }
         yield_if_due().await;
     }
 }
 
 impl Listener {
-    async fn could_not_accept(&self, error: &io::Error) {
-        // The client has gone already: that is its business.
+    async fn accept_failed(&self, error: &io::Error) {
+        // The client has closed the connection already. That is no error of the node.
         if error.kind() != io::ErrorKind::ConnectionAborted {
             self.context.core().metrics().accept_errors.add(1);
             sleep(ACCEPT_AGAIN).await;
@@ -251,25 +260,25 @@ impl Listener {
         let migrated =
             stream.into_std().map(|stream| core.send(MigratedConnection { endpoint, stream }));
         if !matches!(migrated, Ok(Ok(()))) {
-            // The core has more to do than it can count.
+            // The queue of the core is full.
             self.context.core().metrics().accept_errors.add(1);
         }
     }
 
-    /// Begins to serve a client that another core has accepted.
+    /// Serves a connection that another core accepted.
     pub(crate) fn serve_migrated(self: &Rc<Self>, stream: std::os::unix::net::UnixStream) {
         match UnixStream::from_std(stream) {
-            Ok(stream) => self.enter_unix(stream),
+            Ok(stream) => self.start_unix(stream),
             Err(_) => self.context.core().metrics().accept_errors.add(1),
         }
     }
 
-    fn enter_unix(self: &Rc<Self>, stream: UnixStream) {
-        // A client that has gone again has no credentials; its first read will tell.
-        let Ok(who) = stream.peer_cred() else { return };
-        let address = PeerAddress::Unix { pid: who.pid(), uid: who.uid(), gid: who.gid() };
-        match self.admit() {
-            Ok(presence) => self.begin_local(stream, address, presence),
+    fn start_unix(self: &Rc<Self>, stream: UnixStream) {
+        // A client that has closed its socket has no credentials.
+        let Ok(peer) = stream.peer_cred() else { return };
+        let address = PeerAddress::Unix { pid: peer.pid(), uid: peer.uid(), gid: peer.gid() };
+        match self.acquire_permit() {
+            Ok(permit) => self.spawn_local(stream, address, permit),
             Err(refusal) => {
                 if let Ok(mut stream) = stream.into_std() {
                     let _ = io::Write::write(&mut stream, &refusal);
@@ -279,23 +288,23 @@ impl Listener {
         }
     }
 
-    fn enter_tcp(self: &Rc<Self>, stream: TcpStream) {
+    fn start_tcp(self: &Rc<Self>, stream: TcpStream) {
         let limits = self.context.core().limits();
         let socket = SockRef::from(&stream);
-        // Answers are collected by the connection, so there is nothing for the kernel to wait for.
+        // The connection batches its writes, so the kernel has nothing to wait for.
         let _ = socket.set_tcp_nodelay(true);
         let keep_alive = TcpKeepalive::new().with_time(limits.keep_alive);
         let _ = socket.set_tcp_keepalive(&keep_alive);
         let (Ok(remote), Ok(local)) = (stream.peer_addr(), stream.local_addr()) else { return };
-        match self.admit() {
-            Ok(presence) => {
+        match self.acquire_permit() {
+            Ok(permit) => {
                 let address = PeerAddress::Tcp { remote, local };
                 match &self.tls {
-                    Some(tls) => self.begin_tls(tls.clone(), stream, address, presence),
-                    None => self.begin(stream, address, presence),
+                    Some(tls) => self.spawn_tls(tls.clone(), stream, address, permit),
+                    None => self.spawn_plain(stream, address, permit),
                 }
             }
-            // It would take a handshake to say why.
+            // An error message would need a TLS handshake.
             Err(_) if self.tls.is_some() => {}
             Err(refusal) => {
                 if let Ok(mut stream) = stream.into_std() {
@@ -306,51 +315,57 @@ impl Listener {
         }
     }
 
-    /// Counts a client in, or gives the words with which it is sent away.
-    fn admit(self: &Rc<Self>) -> std::result::Result<Presence, Vec<u8>> {
+    /// Counts the connection, or returns the error reply if the limit is reached.
+    fn acquire_permit(self: &Rc<Self>) -> std::result::Result<ConnectionPermit, Vec<u8>> {
         let core = self.context.core();
         let max = core.limits().connections_max;
         core.metrics().accepted.add(1);
-        let presence = Presence {
+        let permit = ConnectionPermit {
             id: self.stats.last_peer.fetch_add(1, Ordering::Relaxed) + 1,
             listener: Rc::clone(self),
         };
         if self.stats.open.fetch_add(1, Ordering::Relaxed) < max {
-            return Ok(presence);
+            return Ok(permit);
         }
         core.metrics().refused.add(1);
         Err(self.context.limit_error(&LimitExceeded::TooManyConnections { max }))
     }
 
-    fn begin_local(&self, stream: UnixStream, address: PeerAddress, presence: Presence) {
-        let id = presence.id;
+    fn spawn_local(&self, stream: UnixStream, address: PeerAddress, permit: ConnectionPermit) {
+        let id = permit.id;
         let context = Rc::clone(&self.context);
         let stream = LocalStream::new(stream, self.stats.rings.clone());
         let task = spawn(TaskClass::Request, self.name, async move {
             let peer = Peer { id, address, certificate: None };
             serve_local(context, stream, peer).await;
-            drop(presence);
+            drop(permit);
         });
         self.context.connections().insert(id, task);
     }
 
-    fn begin<S>(&self, stream: S, address: PeerAddress, presence: Presence)
+    fn spawn_plain<S>(&self, stream: S, address: PeerAddress, permit: ConnectionPermit)
     where
         S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static,
     {
-        let id = presence.id;
+        let id = permit.id;
         let context = Rc::clone(&self.context);
         let task = spawn(TaskClass::Request, self.name, async move {
             let peer = Peer { id, address, certificate: None };
             serve(context, stream, peer).await;
-            drop(presence);
+            drop(permit);
         });
         self.context.connections().insert(id, task);
     }
 
-    /// As `begin`, but the client proves first that it speaks TLS.
-    fn begin_tls(&self, tls: Tls, stream: TcpStream, address: PeerAddress, presence: Presence) {
-        let id = presence.id;
+    /// As `spawn_plain`, after a TLS handshake.
+    fn spawn_tls(
+        &self,
+        tls: Tls,
+        stream: TcpStream,
+        address: PeerAddress,
+        permit: ConnectionPermit,
+    ) {
+        let id = permit.id;
         let context = Rc::clone(&self.context);
         let task = spawn(TaskClass::Request, self.name, async move {
             match tls.handshake(stream, &context).await {
@@ -366,19 +381,19 @@ impl Listener {
                     });
                 }
             }
-            drop(presence);
+            drop(permit);
         });
         self.context.connections().insert(id, task);
     }
 }
 
-/// A client that is counted; dropped, it is counted out.
-struct Presence {
+/// Counts a connection as open until it is dropped.
+struct ConnectionPermit {
     id: u64,
     listener: Rc<Listener>,
 }
 
-impl Drop for Presence {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.listener.stats.open.fetch_sub(1, Ordering::Relaxed);
         self.listener.context.core().metrics().closed.add(1);
@@ -391,7 +406,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dead_socket_is_replaced_and_a_living_one_or_a_file_is_refused() {
+    fn a_stale_socket_is_replaced_and_a_live_one_or_a_file_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("node.sock");
         let (bound, file) = bind_unix(&path, 0o640, 8).unwrap();
@@ -411,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_too_long_and_a_folder_that_is_not_there_are_told() {
+    fn a_path_that_is_too_long_and_a_missing_folder_are_reported() {
         let long = "x".repeat(200);
         let error = bind_unix(Path::new(&long), 0o600, 8).unwrap_err().to_string();
         assert!(error.contains("107 bytes"), "{error}");

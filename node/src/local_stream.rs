@@ -177,11 +177,11 @@ impl LocalStream {
         loop {
             ready!(self.socket.poll_write_ready(cx))?;
             let descriptors: Vec<_> = reply.descriptors.iter().map(AsFd::as_fd).collect();
-            let send = || send(self.socket.as_fd(), bytes, &descriptors);
-            match self.socket.try_io(Interest::WRITABLE, send) {
+            let send_all = || send(self.socket.as_fd(), bytes, &descriptors);
+            match self.socket.try_io(Interest::WRITABLE, send_all) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Poll::Ready(Err(error)),
-                Ok(sent) if sent < bytes.len() => {
+                Ok(count) if count < bytes.len() => {
                     // The kernel takes a few bytes completely or not at all.
                     return Poll::Ready(Err(io::Error::from(io::ErrorKind::WriteZero)));
                 }

@@ -1,34 +1,34 @@
-//! What a core counts while it serves, without a lock and without an atomic instruction: each
-//! number has one writer, the core, and any reader. A snapshot is a sum over numbers that go on
-//! moving; each of them is exact, together they are a few requests apart.
+//! Metrics that a core updates without locks and without atomic read-modify-write instructions:
+//! each number has one writer, the core, and any number of readers. A snapshot is exact for each
+//! number; different numbers may be a few requests apart.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that only its core adds to. Others read it.
+/// A number that only its core increments.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds. Only for the one writer: an add of a second thread could be lost.
+    /// Adds. For the single writer only: an add of another thread could be lost.
     #[inline]
     pub fn add(&self, amount: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
     }
 
-    /// The number as it is now.
+    /// The current value.
     #[inline]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Each power of two is cut into so many parts (as a power of two): a value is known to an eighth.
+/// Parts of each power of two (as a power of two): values are known to an eighth.
 const PARTS_LOG2: u32 = 3;
 const PARTS: u64 = 1 << PARTS_LOG2;
-/// Values below [`PARTS`] have a bucket each, then come [`PARTS`] for each further power of two.
+/// Values below [`PARTS`] have a bucket each; then each power of two has [`PARTS`].
 const BUCKETS: usize = ((64 - PARTS_LOG2 + 1) << PARTS_LOG2) as usize;
 
-/// How often which values were seen, with one writer and any readers. 4 KiB.
+/// A histogram with one writer and any number of readers. 4 KiB.
 pub struct Histogram {
     counts: [Counter; BUCKETS],
     sum: Counter,
@@ -57,7 +57,7 @@ fn bucket_of(value: u64) -> usize {
     usize::try_from(index).unwrap_or(usize::MAX)
 }
 
-/// The largest value that falls into a bucket.
+/// The largest value of a bucket.
 fn largest_of(bucket: usize) -> u64 {
     let index = bucket as u64;
     if index < PARTS {
@@ -69,7 +69,7 @@ fn largest_of(bucket: usize) -> u64 {
 }
 
 impl Histogram {
-    /// Notes a value. Only for the one writer.
+    /// Records a value. For the single writer only.
     #[inline]
     pub fn record(&self, value: u64) {
         if let Some(count) = self.counts.get(bucket_of(value)) {
@@ -78,7 +78,7 @@ impl Histogram {
         self.sum.add(value);
     }
 
-    /// What was noted so far.
+    /// Reads the recorded values.
     pub fn snapshot(&self) -> Distribution {
         let buckets = self.counts.iter().enumerate();
         let counts: Vec<(u64, u64)> = buckets
@@ -89,24 +89,24 @@ impl Histogram {
     }
 }
 
-/// Values and how often they were seen; what a [`Histogram`] showed at some moment.
+/// A snapshot of a [`Histogram`]: values and their counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Distribution {
-    /// An upper bound of the values, and how many were at most that and above the bound before;
-    /// ascending, without empty ones.
+    /// Upper bounds of values, ascending, each with the number of values up to it and above the
+    /// previous bound; without empty ones.
     pub counts: Vec<(u64, u64)>,
     /// The sum of all values.
     pub sum: u64,
 }
 
 impl Distribution {
-    /// How many values there are.
+    /// The number of values.
     pub fn total(&self) -> u64 {
         self.counts.iter().map(|(_, count)| count).sum()
     }
 
-    /// A bound that the given share of the values does not pass (0.5: the median), to an eighth;
-    /// 0 if there are none.
+    /// An upper bound of the given share of the values (0.5: the median), exact to an eighth; 0
+    /// without values.
     pub fn quantile(&self, share: f64) -> u64 {
         let total = self.total();
         let mut below = 0;
@@ -119,7 +119,7 @@ impl Distribution {
         self.counts.last().map_or(0, |(bound, _)| *bound)
     }
 
-    /// Takes another distribution of the same unit in.
+    /// Adds another distribution of the same unit.
     pub fn merge(&mut self, other: &Self) {
         for (bound, count) in &other.counts {
             match self.counts.binary_search_by_key(bound, |(bound, _)| *bound) {
@@ -134,7 +134,7 @@ impl Distribution {
         self.sum = self.sum.wrapping_add(other.sum);
     }
 
-    /// The same in another unit.
+    /// Converts the values to another unit.
     #[must_use]
     pub fn map(&self, unit: impl Fn(u64) -> u64) -> Self {
         let mut mapped = Self { counts: Vec::new(), sum: unit(self.sum) };

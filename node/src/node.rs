@@ -350,10 +350,10 @@ impl Sockets {
                     remaining.push((endpoint, BoundSocket::Tcp(listeners)));
                 }
                 BoundSocket::Unix(listener) if core == 0 => {
-                    share.push((endpoint, BoundSocket::Unix(listener)))
+                    share.push((endpoint, BoundSocket::Unix(listener)));
                 }
                 BoundSocket::Unix(listener) => {
-                    remaining.push((endpoint, BoundSocket::Unix(listener)))
+                    remaining.push((endpoint, BoundSocket::Unix(listener)));
                 }
             }
         }

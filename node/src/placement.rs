@@ -1,4 +1,4 @@
-//! Threads, and where they run.
+//! Threads and their placement on processors, and the limit of open files.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,38 +11,38 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::clock::Clock;
 
-/// The processors that this process may use, by their numbers.
+/// The numbers of the processors that this process may use.
 pub(crate) fn processors() -> Result<Vec<usize>> {
     let set = sched_getaffinity(None).map_err(|e| Error::System {
-        detail: "asking which processors this process may use".to_owned(),
+        detail: "cannot read the processors that this process may use".to_owned(),
         errno: e.raw_os_error(),
     })?;
     Ok((0..CpuSet::MAX_CPU).filter(|number| set.is_set(*number)).collect())
 }
 
-/// Keeps the calling thread on one processor.
+/// Pins the calling thread to a processor.
 pub(crate) fn pin(processor: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(processor);
     sched_setaffinity(None, &set).map_err(|e| Error::System {
-        detail: format!("pinning a thread to processor {processor}; start with pinning off"),
+        detail: format!("cannot pin a thread to processor {processor}; disable pinning"),
         errno: e.raw_os_error(),
     })
 }
 
-/// Begins a thread.
+/// Starts a thread.
 pub(crate) fn spawn<T: Send + 'static>(
     name: &str,
     run: impl FnOnce() -> T + Send + 'static,
 ) -> Result<JoinHandle<T>> {
     Builder::new().name(name.to_owned()).spawn(run).map_err(|e| Error::System {
-        detail: format!("beginning thread {name}; raise `ulimit -u`"),
+        detail: format!("cannot start thread {name}; raise `ulimit -u`"),
         errno: e.raw_os_error().unwrap_or(0),
     })
 }
 
-/// Lets this process open as many files as the operator's hard limit allows: the soft one is for
-/// programs of the seventies. Returns how many that are.
+/// Raises the soft limit of open files to the hard limit, and returns it. The soft limit is low for
+/// programs that use `select`, which this one does not.
 pub(crate) fn raise_open_files() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let Some(soft) = current else { return u64::MAX };
@@ -53,34 +53,34 @@ pub(crate) fn raise_open_files() -> u64 {
     }
 }
 
-/// How often a sleeper is woken to see what that costs.
+/// Measured wakeups.
 const WAKES: u64 = 9;
 
-/// What it costs to sleep on this machine: from the wake of a sleeper to its first instruction, the
-/// median of a few. Half a millisecond.
+/// The cost of a sleep on this machine: from the wakeup of a thread to its first instruction, the
+/// median of [`WAKES`]. Takes half a millisecond.
 pub(crate) fn wake_cost(clock: &Clock) -> Result<Duration> {
     let woken_at = Arc::new(AtomicU64::new(0));
     let sleeper = {
         let (woken_at, clock, caller) = (Arc::clone(&woken_at), clock.clone(), current());
-        spawn("near-wake", move || {
+        spawn("ns-wake-cost", move || {
             for _ in 0..WAKES {
-                while woken_at.load(Ordering::Acquire) != WANTED {
+                while woken_at.load(Ordering::Acquire) != REQUESTED {
                     std::thread::park();
                 }
-                woken_at.store(clock.now().max(WANTED + 1), Ordering::Release);
+                woken_at.store(clock.now().max(REQUESTED + 1), Ordering::Release);
                 caller.unpark();
             }
         })?
     };
     let mut costs = Vec::new();
     for _ in 0..WAKES {
-        // Long enough for the sleeper to sleep.
+        // Long enough for the other thread to fall asleep.
         std::thread::park_timeout(Duration::from_micros(50));
         let begin = clock.now();
-        woken_at.store(WANTED, Ordering::Release);
+        woken_at.store(REQUESTED, Ordering::Release);
         sleeper.thread().unpark();
         let mut woken = woken_at.load(Ordering::Acquire);
-        while woken == WANTED {
+        while woken == REQUESTED {
             std::thread::park();
             woken = woken_at.load(Ordering::Acquire);
         }
@@ -91,8 +91,8 @@ pub(crate) fn wake_cost(clock: &Clock) -> Result<Duration> {
     Ok(clock.time(costs.get(costs.len() / 2).copied().unwrap_or_default()))
 }
 
-/// In place of a reading: the sleeper is to note one.
-const WANTED: u64 = 1;
+/// A request for a clock reading, in place of a reading.
+const REQUESTED: u64 = 1;
 
 fn current() -> Thread {
     std::thread::current()

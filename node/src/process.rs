@@ -1,22 +1,22 @@
-//! What the process has used, as the kernel tells it.
+//! Resource usage of the process, as the kernel reports it.
 
 use std::fs;
 
-/// What the process has used so far.
+/// Resource usage of the process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProcessUsage {
-    /// Processor time in the process, in seconds.
+    /// User time in seconds.
     pub user_seconds: f64,
-    /// Processor time in the kernel for it, in seconds.
+    /// System time in seconds.
     pub system_seconds: f64,
-    /// Memory that is mapped and there, that of regions included, in bytes.
+    /// Resident memory in bytes, including mapped regions.
     pub resident_bytes: u64,
 }
 
-/// The kernel's unit in `/proc/<pid>/stat`: hundredths of a second on every architecture of ours.
+/// The unit of times in `/proc/<pid>/stat`: a hundredth of a second on all supported architectures.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// What the process has used; `None` where the kernel does not tell. Costs two small reads.
+/// Reads the usage; `None` if the kernel does not report it. Costs two small reads.
 pub fn usage() -> Option<ProcessUsage> {
     read(
         &fs::read_to_string("/proc/self/stat").ok()?,
@@ -25,7 +25,7 @@ pub fn usage() -> Option<ProcessUsage> {
 }
 
 fn read(stat: &str, status: &str) -> Option<ProcessUsage> {
-    // The name stands in brackets and may have blanks and brackets itself.
+    // The name is in parentheses and may itself contain blanks and parentheses.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace().skip(11);
     let mut seconds = || Some(fields.next()?.parse::<f64>().ok()? / TICKS_PER_SECOND);

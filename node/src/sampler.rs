@@ -1,8 +1,8 @@
-//! The thread that notices a task which does not return. The watchdog of a core judges a poll after
-//! it; one that never ends is seen from outside only.
+//! The thread that detects tasks that do not return. A core checks the length of a poll after it
+//! has ended; a poll that never ends is visible from another thread only.
 //!
-//! It looks twenty times a second, and not at all while every core sleeps: the first core that
-//! wakes up wakes it.
+//! It samples twenty times a second, and not at all while every core sleeps: the first core that
+//! wakes up wakes the sampler.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,38 +10,38 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::executor::{ExecutorMetrics, PollStamp};
 
-/// How long one poll may last before its task is named.
+/// A poll that lasts longer is reported as stuck.
 pub(crate) const STUCK: Duration = Duration::from_millis(50);
 
-/// After so many looks at sleeping cores it sleeps, too: a core that works once a second does not
-/// pay for a wake of the sampler each time.
-const IDLE_LOOKS: u32 = 40;
+/// After this many samples of sleeping cores the sampler sleeps, too. A core that works once a
+/// second does not pay for a wakeup of the sampler each time.
+const IDLE_SAMPLES: u32 = 40;
 
-/// A task that did not return for too long, and may never.
+/// A task that has not returned for too long, and may never return.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StuckTask {
-    /// The core.
+    /// The index of the core.
     pub core: usize,
-    /// The task's name.
+    /// The name of the task.
     pub task: &'static str,
-    /// For how long it has been seen in the same poll.
+    /// How long the same poll has been observed.
     pub time: Duration,
 }
 
-/// What was seen of each core.
+/// Observes the cores of a node.
 #[derive(Debug)]
 pub(crate) struct Sampler {
     clock: Clock,
-    cores: Vec<Seen>,
-    idle_looks: u32,
+    cores: Vec<CoreSample>,
+    idle_samples: u32,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct CoreSample {
     metrics: Arc<ExecutorMetrics>,
     poll_stamp: PollStamp,
     since: u64,
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl Sampler {
@@ -49,18 +49,18 @@ impl Sampler {
         let now = clock.now();
         let cores = executors
             .into_iter()
-            .map(|metrics| Seen {
+            .map(|metrics| CoreSample {
                 poll_stamp: metrics.poll_stamp(),
                 metrics,
                 since: now,
-                is_told: false,
+                is_reported: false,
             })
             .collect();
-        Self { clock, cores, idle_looks: 0 }
+        Self { clock, cores, idle_samples: 0 }
     }
 
-    /// Looks at every core. Tells of each stuck poll once.
-    pub(crate) fn look(&mut self) -> Vec<StuckTask> {
+    /// Samples every core. Reports each stuck poll once.
+    pub(crate) fn sample(&mut self) -> Vec<StuckTask> {
         let now = self.clock.now();
         let mut stuck = Vec::new();
         let mut is_idle = true;
@@ -68,29 +68,29 @@ impl Sampler {
             let poll_stamp = seen.metrics.poll_stamp();
             is_idle &= poll_stamp.is_idle();
             if poll_stamp != seen.poll_stamp || poll_stamp.is_idle() {
-                (seen.poll_stamp, seen.since, seen.is_told) = (poll_stamp, now, false);
+                (seen.poll_stamp, seen.since, seen.is_reported) = (poll_stamp, now, false);
                 continue;
             }
             let time = self.clock.time(now.saturating_sub(seen.since));
-            if time >= STUCK && !seen.is_told {
-                seen.is_told = true;
+            if time >= STUCK && !seen.is_reported {
+                seen.is_reported = true;
                 stuck.push(StuckTask { core, task: seen.metrics.name_of(poll_stamp), time });
             }
         }
-        self.idle_looks = if is_idle { self.idle_looks + 1 } else { 0 };
+        self.idle_samples = if is_idle { self.idle_samples + 1 } else { 0 };
         stuck
     }
 
-    /// Looks until told to stop. On a thread of its own.
-    pub(crate) fn run(mut self, is_over: impl Fn() -> bool, tell: fn(&StuckTask)) {
-        while !is_over() {
-            for stuck in self.look() {
+    /// Samples until `is_stopped`. Runs on a thread of its own.
+    pub(crate) fn run(mut self, is_stopped: impl Fn() -> bool, report: fn(&StuckTask)) {
+        while !is_stopped() {
+            for stuck in self.sample() {
                 if let Some(seen) = self.cores.get(stuck.core) {
-                    seen.metrics.task_is_stuck(stuck.task);
+                    seen.metrics.count_stuck(stuck.task);
                 }
-                tell(&stuck);
+                report(&stuck);
             }
-            if self.idle_looks < IDLE_LOOKS {
+            if self.idle_samples < IDLE_SAMPLES {
                 std::thread::park_timeout(STUCK);
                 continue;
             }
@@ -98,7 +98,7 @@ impl Sampler {
             if self.cores.iter().all(|seen| seen.metrics.wake_when_busy(&me)) {
                 std::thread::park();
             }
-            self.idle_looks = 0;
+            self.idle_samples = 0;
         }
     }
 }
@@ -118,21 +118,21 @@ mod tests {
         let sampler = Rc::new(RefCell::new(Sampler::new(clock.clone(), vec![executor.metrics()])));
         let look = Rc::clone(&sampler);
         let hog = executor.spawn(TaskClass::Request, "hog", async move {
-            let mut told = Vec::new();
+            let mut reported = Vec::new();
             for _ in 0..5 {
                 clock.advance(Duration::from_millis(30));
-                told.extend(look.borrow_mut().look());
+                reported.extend(look.borrow_mut().sample());
                 crate::executor::yield_now().await;
             }
-            assert_eq!(told, [], "each poll is short");
+            assert_eq!(reported, [], "each poll is short");
             for _ in 0..5 {
                 clock.advance(Duration::from_millis(30));
-                told.extend(look.borrow_mut().look());
+                reported.extend(look.borrow_mut().sample());
             }
-            told
+            reported
         });
-        let told = executor.run(hog).unwrap();
-        assert_eq!(told, [StuckTask { core: 0, task: "hog", time: Duration::from_millis(60) }]);
-        assert!(sampler.borrow_mut().look().is_empty());
+        let reported = executor.run(hog).unwrap();
+        assert_eq!(reported, [StuckTask { core: 0, task: "hog", time: Duration::from_millis(60) }]);
+        assert!(sampler.borrow_mut().sample().is_empty());
     }
 }

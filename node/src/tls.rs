@@ -1,8 +1,8 @@
-//! TLS at an endpoint: certificate and key are read before the node serves, and again when somebody
-//! asks for it; clients may have to show a certificate, and the name in it says who they are.
+//! TLS of an endpoint. Certificate and key are read before the node serves, and again on request.
+//! Clients may be required to present a certificate, whose name identifies them.
 //!
-//! There is no resumption: who talks to a store stays connected, and a session that is resumed
-//! would outlive the judgement of its certificate.
+//! There is no session resumption: clients of a database stay connected, and a resumed session
+//! would outlive the validation of its certificate.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -26,10 +26,10 @@ use tokio_rustls::{Accept, TlsAcceptor};
 use crate::endpoint_context::EndpointContext;
 use crate::executor::sleep;
 
-/// How an endpoint proves itself, and what it asks of clients. Cheap to clone; clones are one.
+/// The TLS configuration of an endpoint. Cheap to clone; clones share the configuration.
 #[derive(Clone)]
 pub struct Tls {
-    /// Read once for each client that comes.
+    /// Read once per new connection.
     config: Arc<RwLock<Arc<ServerConfig>>>,
 }
 
@@ -60,11 +60,12 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
 }
 
 impl Tls {
-    /// Reads files in PEM: the certificate with those that have signed it, its key, and, if clients
-    /// have to show a certificate, those of the authorities that may have signed it.
+    /// Reads PEM files: the certificate with its chain, its key, and, if clients must present
+    /// certificates, the certificates of the accepted authorities.
     ///
     /// # Errors
-    /// `BadArgument`: a file that cannot be read or is none of that, a key of another certificate.
+    /// `BadArgument`: a file that cannot be read or parsed, or a key that does not match the
+    /// certificate.
     pub fn read(certificate: &Path, key: &Path, clients: Option<&Path>) -> Result<Self> {
         let chain = certificates(certificate)?;
         let secret = PrivateKeyDer::from_pem_file(key)
@@ -101,14 +102,13 @@ impl Tls {
         Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Goes on with what another one has read. Clients that are there stay.
+    /// Replaces the configuration by that of `other`. Existing connections are not affected.
     pub fn renew(&self, other: &Self) {
         let config = other.config();
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
     }
 
-    /// Comes to terms with a client. `None`: it did not, in time or at all. Nobody waits for it
-    /// while the node is being shut down.
+    /// Performs the handshake with a client. `None`: it failed or timed out, or the node drains.
     pub(crate) async fn handshake<S>(
         &self,
         stream: S,
@@ -133,15 +133,15 @@ impl Tls {
     }
 }
 
-/// A client that speaks TLS.
+/// A client after its TLS handshake.
 pub(crate) struct TlsClient<S> {
     pub(crate) stream: TlsStream<S>,
-    /// The name in its certificate, if it was asked for one.
+    /// The name in its certificate, if it was required to present one.
     pub(crate) name: Option<String>,
 }
 
-/// The first DNS name among the names of a certificate that was judged already. Its common name
-/// means nothing, as in browsers.
+/// The first DNS name among the subject alternative names of a certificate that was validated
+/// already. The common name is ignored, as browsers do.
 fn name_in(certificate: &CertificateDer<'_>) -> Option<String> {
     let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
     certificate.valid_dns_names().next().map(str::to_owned)

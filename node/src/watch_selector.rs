@@ -1,13 +1,14 @@
 //! Waiting for many watches: one thread that sleeps at all of them, and wakes a task.
 //!
 //! ```text
-//!           WatchSelector::wait_for: the task has read everything         an event beyond that
-//!   waiting <-------------------------------------------- resting <------------------- waiting
-//!   the thread sleeps at the watches' rings          the thread sleeps until it is told to wait
+//!           wait_for: the task has read everything         an event after the last read
+//!   waiting <--------------------------------------- idle <---------------------------- waiting
+//!   the thread sleeps on the watches' rings          the thread sleeps until the next wait_for
 //! ```
 //!
-//! It tells once and not again until the task has read what it was told of, so a task that lags
-//! costs nothing. Writers know nothing of it: they wake whoever sleeps at a ring of events.
+//! The selector reports once, and not again until the task has read the reported watches, so a task
+//! that lags costs nothing. Writers are not involved: they wake all threads that sleep on a ring of
+//! events.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -20,35 +21,35 @@ use nearstate_store::{Waiter, WatchPosition, with_signals_blocked};
 
 use crate::placement;
 
-/// How long the thread waits before it begins to wait again. Nothing depends on it: it is woken for
-/// an event and for its end. (Each sleep within is bounded by the rings themselves.)
+/// How long the thread waits before it starts another wait. Correctness does not depend on it: an
+/// event or the end wakes the thread. (The rings bound each sleep within.)
 const ROUND: Duration = Duration::from_secs(60);
 
-/// What waits for watches that a task reads. Ends its thread when it is dropped.
+/// Waits for the watches of a task. Dropping it ends its thread.
 pub struct WatchSelector {
-    shared: Arc<Shared>,
+    shared: Arc<SelectorShared>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Watches, and how far each had looked.
+/// Watches, and the position up to which each was read.
 type Waits = Arc<[(Waiter, WatchPosition)]>;
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
-    /// CompletionGuard when there is something to wait for, or the end has come.
+struct SelectorShared {
+    state: Mutex<SelectorState>,
+    /// Signalled when there are watches to wait for, or at the end.
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct SelectorState {
     waits: Waits,
-    /// Grows with each new `waits`: a wait for others is over.
-    turn: u64,
-    /// The thread has nothing to do until there are new `waits`.
-    is_resting: bool,
-    /// Which of the watches may have something to tell.
-    told: Option<Result<Vec<usize>>>,
+    /// Incremented with each new `waits`, which cancels a wait for older ones.
+    round: u64,
+    /// The thread is idle until there are new `waits`.
+    is_idle: bool,
+    /// The indices of watches that may have new events.
+    result: Option<Result<Vec<usize>>>,
     is_ending: bool,
     waker: Option<Waker>,
 }
@@ -62,46 +63,45 @@ impl fmt::Debug for WatchSelector {
 }
 
 impl WatchSelector {
-    /// Begins the thread. There is nothing to wait for yet.
+    /// Starts the thread, with no watches.
     ///
     /// # Errors
-    /// `System` if the process may have no further thread.
+    /// `System` if the process may not start another thread.
     pub fn new() -> Result<Self> {
-        let shared = Arc::<Shared>::default();
-        shared.lock().is_resting = true;
+        let shared = Arc::<SelectorShared>::default();
+        shared.lock().is_idle = true;
         let threads = Arc::clone(&shared);
-        // The program's handlers go on running in the program's own threads.
-        let thread = with_signals_blocked(|| {
-            placement::spawn("near-watch_selector", move || threads.attend())
-        })?;
+        // Signal handlers of the program continue to run in the program's own threads.
+        let thread =
+            with_signals_blocked(|| placement::spawn("ns-watch-select", move || threads.run()))?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// From now on waits for these watches, each of which has looked so far and found nothing. What
-    /// was told of others is forgotten.
+    /// Waits for these watches from now on. Each was read up to its position. Discards a result for
+    /// earlier watches.
     pub fn wait_for(&self, waits: Vec<(Waiter, WatchPosition)>) {
         let mut state = self.shared.lock();
         let old = std::mem::replace(&mut state.waits, Arc::from(waits));
-        state.turn += 1;
-        state.told = None;
-        let was_resting = std::mem::take(&mut state.is_resting);
+        state.round += 1;
+        state.result = None;
+        let was_idle = std::mem::take(&mut state.is_idle);
         drop(state);
-        if was_resting || old.is_empty() {
+        if was_idle || old.is_empty() {
             self.shared.changed.notify_one();
         } else {
             wake(&old);
         }
     }
 
-    /// Which of the watches may have something to tell, by their places in what was given to
-    /// [`WatchSelector::wait_for`]. CompletionGuard once; then that is to be called again.
+    /// The indices, in the argument of [`WatchSelector::wait_for`], of watches that may have new
+    /// events. Reported once; then `wait_for` must be called again.
     ///
     /// # Errors
-    /// `Damaged`, `Forked`, `System`: also told once.
+    /// `Damaged`, `Forked`, `System`: also reported once.
     pub fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<Vec<usize>>> {
         let mut state = self.shared.lock();
-        if let Some(told) = state.told.take() {
-            return Poll::Ready(told);
+        if let Some(result) = state.result.take() {
+            return Poll::Ready(result);
         }
         if !state.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             state.waker = Some(cx.waker().clone());
@@ -125,39 +125,39 @@ impl Drop for WatchSelector {
     }
 }
 
-/// Makes a thread that waits for these ask whether it is over. If the region is damaged its wait
-/// ends by itself.
+/// Makes a thread that waits for these check whether its wait is cancelled. A damaged region ends
+/// the wait by itself.
 fn wake(waits: &[(Waiter, WatchPosition)]) {
     if let Some((first, _)) = waits.first() {
         let _ = first.wake();
     }
 }
 
-impl Shared {
-    /// A panic of whoever held it leaves nothing half done.
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl SelectorShared {
+    /// A panic of a lock holder leaves the state consistent.
+    fn lock(&self) -> MutexGuard<'_, SelectorState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The life of the thread.
-    fn attend(&self) {
-        while let Some((turn, waits)) = self.next() {
+    /// Runs the thread.
+    fn run(&self) {
+        while let Some((round, waits)) = self.next() {
             let is_over = || {
                 let state = self.lock();
-                state.is_ending || state.turn != turn
+                state.is_ending || state.round != round
             };
             let waited = Waiter::wait_any(&waits, ROUND, is_over);
-            let found = waited.and_then(|_| beyond(&waits));
+            let found = waited.and_then(|_| with_events(&waits));
             let mut state = self.lock();
             if state.is_ending {
                 return;
             }
             let is_nothing = found.as_ref().is_ok_and(Vec::is_empty);
-            if state.turn != turn || is_nothing {
+            if state.round != round || is_nothing {
                 continue;
             }
-            state.told = Some(found);
-            state.is_resting = true;
+            state.result = Some(found);
+            state.is_idle = true;
             let waker = state.waker.take();
             drop(state);
             if let Some(waker) = waker {
@@ -166,18 +166,18 @@ impl Shared {
         }
     }
 
-    /// What to wait for, once there is something; `None` at the end.
+    /// The watches to wait for, once there are some; `None` at the end.
     fn next(&self) -> Option<(u64, Waits)> {
         let mut state = self.lock();
-        while (state.is_resting || state.waits.is_empty()) && !state.is_ending {
+        while (state.is_idle || state.waits.is_empty()) && !state.is_ending {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        (!state.is_ending).then(|| (state.turn, Arc::clone(&state.waits)))
+        (!state.is_ending).then(|| (state.round, Arc::clone(&state.waits)))
     }
 }
 
-/// The places of the watches that have something to look at.
-fn beyond(waits: &[(Waiter, WatchPosition)]) -> Result<Vec<usize>> {
+/// The indices of the watches that have new events.
+fn with_events(waits: &[(Waiter, WatchPosition)]) -> Result<Vec<usize>> {
     let mut found = Vec::new();
     for (place, (waiter, looked)) in waits.iter().enumerate() {
         if waiter.has_more(*looked)? {
@@ -204,11 +204,11 @@ mod tests {
         }
     }
 
-    fn told(watch_selector: &WatchSelector) -> Vec<usize> {
+    fn result(watch_selector: &WatchSelector) -> Vec<usize> {
         let waker = Waker::from(Arc::new(Unparks(std::thread::current())));
         loop {
             match watch_selector.poll(&mut Context::from_waker(&waker)) {
-                Poll::Ready(told) => return told.unwrap(),
+                Poll::Ready(result) => return result.unwrap(),
                 Poll::Pending => std::thread::park(),
             }
         }
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn it_tells_once_which_watches_have_something_and_again_when_it_waits_anew() {
+    fn it_reports_once_which_watches_have_events_and_again_after_the_next_wait() {
         let dir = tempfile::tempdir().unwrap();
         let options = CreateOptions::default();
         let region = Region::create(&dir.path().join("region"), &options).unwrap();
@@ -241,22 +241,22 @@ mod tests {
         let mut watched = watched(&session, &["a", "b", "c"]);
         watch_selector.wait_for(waits(&watched));
         session.put(watched[1].0, b"k", b"1").unwrap();
-        assert_eq!(told(&watch_selector), [1]);
+        assert_eq!(result(&watch_selector), [1]);
         session.put(watched[2].0, b"k", b"1").unwrap();
         assert!(is_silent(&watch_selector), "it rests");
-        // What was not read is told again.
+        // Events that were not read are reported again.
         watch_selector.wait_for(waits(&watched));
-        assert_eq!(told(&watch_selector), [1, 2]);
+        assert_eq!(result(&watch_selector), [1, 2]);
         for (_, watch) in &mut watched {
             while watch.next().unwrap().is_some() {}
         }
         watch_selector.wait_for(waits(&watched));
         session.put(watched[0].0, b"k", b"1").unwrap();
-        assert_eq!(told(&watch_selector), [0]);
+        assert_eq!(result(&watch_selector), [0]);
     }
 
     #[test]
-    fn it_goes_over_to_other_watches_and_ends_in_the_midst_of_a_wait() {
+    fn it_switches_to_other_watches_and_ends_during_a_wait() {
         let dir = tempfile::tempdir().unwrap();
         let options = CreateOptions::default();
         let region = Region::create(&dir.path().join("region"), &options).unwrap();
@@ -267,7 +267,7 @@ mod tests {
         watch_selector.wait_for(waits(&second));
         session.put(first[0].0, b"k", b"1").unwrap();
         session.put(second[0].0, b"k", b"1").unwrap();
-        assert_eq!(told(&watch_selector), [0]);
+        assert_eq!(result(&watch_selector), [0]);
         watch_selector.wait_for(Vec::new());
         assert!(is_silent(&watch_selector));
         watch_selector.wait_for(waits(&watched(&session, &["c"])));

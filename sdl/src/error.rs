@@ -1,30 +1,30 @@
-//! Why an operation failed, in the five words of the SDL API, each with what is known of the
-//! records: a caller decides by the kind alone whether it may try again.
+//! Errors: the five kinds of the SDL API. The kind alone tells a caller whether records may have
+//! changed and whether it may try again.
 
 use std::fmt;
 
 use nearstate_model::Error as Cause;
 
-/// What kind of failure it was (the error conditions of O-RAN's SDL).
+/// The kind of an error (the error conditions of O-RAN's SDL).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// The back-end could not be reached or cannot serve now. Nothing was altered: try again later,
-    /// with [`crate::SyncStorage::wait_ready`] if it is a server.
+    /// The back-end is not reachable or cannot serve now. Nothing was changed. Try again later;
+    /// [`crate::SyncStorage::wait_ready`] waits for a server.
     NotConnected,
-    /// The request was sent and no answer came. It may have been carried out.
+    /// The request was sent and no reply arrived. It may have been executed.
     OperationInterrupted,
-    /// The back-end failed while it worked. A part of the request may have been carried out.
+    /// The back-end failed during the request. A part of it may have been executed.
     BackendFailure,
-    /// The back-end refused the request. Nothing was altered; the same request fails again until
-    /// something else changes (room is made, a namespace is another's).
+    /// The back-end refused the request. Nothing was changed. The same request fails again until
+    /// the state changes (memory is freed, a namespace has another kind).
     RejectedByBackend,
-    /// This API refused the request before it was sent (a namespace, a key, a value, a URL).
-    /// Nothing was altered.
+    /// This API refused the request before it was sent (an invalid namespace, key, value or URL).
+    /// Nothing was changed.
     RejectedBySdl,
 }
 
 impl ErrorKind {
-    /// Is it certain that nothing was altered?
+    /// True if it is certain that nothing was changed.
     pub const fn is_unaltered(self) -> bool {
         match self {
             Self::NotConnected | Self::RejectedByBackend | Self::RejectedBySdl => true,
@@ -45,12 +45,12 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// A failure: its kind, and what exactly it was.
+/// An error: its kind and its cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// What a caller decides by.
+    /// Tells whether to try again.
     pub kind: ErrorKind,
-    /// What it was, in the house's own catalogue; it says what to do.
+    /// What failed, and what to do.
     pub cause: Cause,
 }
 
@@ -58,17 +58,17 @@ pub struct Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// A refusal of this API, with what is wrong and what would be right.
+    /// An invalid request, with the reason and a valid form.
     pub(crate) fn refused(detail: impl Into<String>) -> Self {
         Self { kind: ErrorKind::RejectedBySdl, cause: Cause::BadArgument { detail: detail.into() } }
     }
 
-    /// A failure of a back-end that is a server.
+    /// A failure of a server.
     pub(crate) fn backend(kind: ErrorKind, detail: impl Into<String>) -> Self {
         Self { kind, cause: Cause::Backend { detail: detail.into() } }
     }
 
-    /// The same failure, after an earlier part of the request was carried out.
+    /// The same error, after an earlier part of the request was executed.
     pub(crate) fn half_way(self) -> Self {
         Self { kind: ErrorKind::BackendFailure, ..self }
     }
@@ -86,7 +86,7 @@ impl std::error::Error for Error {
     }
 }
 
-/// What a region answers, sorted into the five kinds. The one table of this translation.
+/// Maps the errors of a region to the five kinds.
 impl From<Cause> for Error {
     fn from(cause: Cause) -> Self {
         let kind = match &cause {
@@ -106,9 +106,10 @@ impl From<Cause> for Error {
             | Cause::NotARegion { .. }
             | Cause::AlreadyExists { .. }
             | Cause::InUse { .. } => ErrorKind::RejectedByBackend,
-            // A stopped holder goes on or ends, a fork attaches again, a file can be made.
+            // The cause can end: a stalled process continues or ends, a fork attaches again, a file
+            // is created.
             Cause::Stalled { .. } | Cause::Forked | Cause::System { .. } => ErrorKind::NotConnected,
-            // And what the catalogue may get later: promise nothing.
+            // Unknown causes promise nothing.
             Cause::Damaged { .. } | Cause::Backend { .. } | _ => ErrorKind::BackendFailure,
         };
         Self { kind, cause }

@@ -1,7 +1,7 @@
-//! Floor 3: the public Rust API, the Shared Data Layer of paper 1 (sections 3.2 and 4.2.1): records
-//! by namespace and key, and one set of operations whatever keeps them.
+//! Layer 3: the public Rust API, the Shared Data Layer of paper 1 (sections 3.2 and 4.2.1): records
+//! by namespace and key, and one set of operations for every back-end.
 //!
-//! | URL | what keeps the records |
+//! | URL | back-end |
 //! |---|---|
 //! | `region:/dev/shm/ue?create=1&max=4GiB` | a region of shared memory on this host |
 //! | `local:/run/nearstate.sock` | a node of this host: its region, or a ring in shared memory |
@@ -26,12 +26,13 @@
 //! # }
 //! ```
 //!
-//! [`WatchFd`] gives a watch of a region's records a descriptor, for event loops.
+//! [`WatchFd`] gives a watch of a region's records a file descriptor, for event loops.
 //!
-//! Without the feature `redis`, which is on by default, there is only the region.
+//! Without the feature `redis`, which is on by default, `redis:` URLs are not supported.
 //!
-//! Synchronous: a call returns when its work is done. The crate to use where nanoseconds count is
-//! `nearstate-store`, whose views are not copied; [`SyncStorage::visit`] comes near to it.
+//! The API is synchronous: a call returns when its work is done. `nearstate-store` is the crate for
+//! code where nanoseconds count: its views are not copied. [`SyncStorage::visit`] costs little
+//! more.
 
 #![forbid(unsafe_code)]
 
@@ -48,7 +49,7 @@ pub mod watch_fd;
 pub mod error;
 
 pub use error::{Error, ErrorKind, Result};
-pub use local_storage::{LocalStorage, Way};
+pub use local_storage::{LocalAccess, LocalStorage};
 pub use open::open;
 #[cfg(feature = "redis")]
 pub use redis_storage::RedisStorage;

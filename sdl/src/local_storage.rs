@@ -1,9 +1,9 @@
-//! The operations near a node of this host: on its region, if the node gives it, else through a
-//! ring in shared memory (`spec/local-transport.md`). Records are the same either way.
+//! The back-end of a node on this host: its region, if the node grants it, else a ring in shared
+//! memory (`spec/local-transport.md`). The records are the same.
 //!
-//! A region needs no node once it is mapped. But the connection by which it came is kept: when it
-//! ends, the next node is asked for its region, and if that is another one, it is used from then
-//! on. Who did not ask would go on with a file that nobody else has.
+//! A mapped region needs no node. The connection over which it was granted is kept, however: when
+//! it ends, the next node is asked for its region, and a different region replaces the old one.
+//! Otherwise the client would continue with a file that no other process uses.
 
 mod mapped;
 
@@ -23,25 +23,25 @@ use crate::redis_names::{TIMEOUT, WALK, duration, escaped, redis_key};
 use crate::region_storage::RegionStorage;
 use crate::storage::{Keys, SyncStorage};
 use crate::validate;
-use mapped::{FileId, Look, Mapped};
+use mapped::{FileId, Mapped, MappedState};
 
-/// Between two attempts of a wait for the node.
+/// Interval of attempts while waiting for the node.
 const ATTEMPT_EVERY: Duration = Duration::from_millis(20);
 
-/// How long the next node may take to give its region: meanwhile the one that is mapped waits.
+/// Time limit of the next node to grant its region. Operations on the mapped region wait meanwhile.
 const RENEWED_WITHIN: Duration = Duration::from_millis(200);
 
-/// How records are reached.
+/// How records are accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// The region is mapped: no node is in the way, and none is needed any more.
+pub enum LocalAccess {
+    /// The region is mapped. No node is involved.
     Region,
-    /// Requests go to the node through shared memory.
+    /// Requests go to the node through a ring in shared memory.
     Ring,
 }
 
-/// What is said before anything is asked.
-struct User {
+/// Credentials for `AUTH`.
+struct Credentials {
     name: String,
     password: String,
 }
@@ -50,55 +50,57 @@ struct User {
 pub struct LocalStorage {
     path: PathBuf,
     timeout: Duration,
-    user: Option<User>,
-    /// What the URL wants; `None`: the region, and if that is refused a ring.
-    wanted: Option<Way>,
-    open: Open,
+    user: Option<Credentials>,
+    /// The access that the URL requires; `None`: the region, and if that is refused, a ring.
+    wanted: Option<LocalAccess>,
+    open: LocalConnection,
 }
 
-enum Open {
-    /// Not yet, or no longer.
-    Away,
+enum LocalConnection {
+    /// Not connected.
+    Closed,
     Region(Box<Mapped>),
     Ring(Box<RespClient<LocalRing>>),
 }
 
-/// What a node gives.
-enum Given {
-    /// The file that is mapped already.
+/// The result of a connection attempt.
+enum ConnectResult {
+    /// The node granted the file that is mapped already.
     Same(UnixStream),
-    Other(Open),
+    Other(LocalConnection),
 }
 
 impl fmt::Debug for LocalStorage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the user: the password.
+        // Not the credentials: they contain the password.
         f.debug_struct("LocalStorage")
             .field("path", &self.path)
             .field("timeout", &self.timeout)
-            .field("way", &self.way())
+            .field("access", &self.access())
             .finish_non_exhaustive()
     }
 }
 
 impl LocalStorage {
-    /// Opens `/path?option=value&..`; see [`crate::open()`]. Connects at once if the node is there,
-    /// else with the first operation.
+    /// Opens `/path?option=value&..`; see [`crate::open()`]. Connects at once if the node is
+    /// reachable, else with the first operation.
     ///
     /// # Errors
-    /// `RejectedBySdl` for what is no such place, `RejectedByBackend` if the node refuses.
-    pub fn open(place: &str) -> Result<Self> {
-        let mut storage = Self::read(place)?;
+    /// `RejectedBySdl` for an invalid URL, `RejectedByBackend` if the node refuses.
+    pub fn open(url: &str) -> Result<Self> {
+        let mut storage = Self::parse(url)?;
         match storage.connected() {
-            Err(error) if !is_away(error.kind) => Err(error),
+            Err(error) if !is_unreachable(error.kind) => Err(error),
             _ => Ok(storage),
         }
     }
 
-    fn read(place: &str) -> Result<Self> {
-        let (path, options) = place.split_once('?').unwrap_or((place, ""));
+    fn parse(url: &str) -> Result<Self> {
+        let (path, options) = url.split_once('?').unwrap_or((url, ""));
         if path.is_empty() {
-            return Err(Error::refused("no path: give near:/path of a node's Unix socket"));
+            return Err(Error::refused(
+                "the URL has no path; give local:/path of a node's Unix socket",
+            ));
         }
         let (mut timeout, mut wanted) = (TIMEOUT, None);
         let (mut name, mut password) = (None, None);
@@ -107,14 +109,16 @@ impl LocalStorage {
                 ("timeout", value) => timeout = duration(value)?,
                 ("user", value) => name = Some(value.to_owned()),
                 ("password", value) => password = Some(value.to_owned()),
-                ("way", "region") => wanted = Some(Way::Region),
-                ("way", "ring") => wanted = Some(Way::Ring),
+                ("way", "region") => wanted = Some(LocalAccess::Region),
+                ("way", "ring") => wanted = Some(LocalAccess::Ring),
                 ("way", value) => {
-                    return Err(Error::refused(format!("way={value}: give region or ring")));
+                    return Err(Error::refused(format!(
+                        "way={value} is not supported; give region or ring"
+                    )));
                 }
                 (name, _) => {
                     return Err(Error::refused(format!(
-                        "`{name}` is no option of near: there are timeout, user, password, way"
+                        "unknown option `{name}`; give timeout, user, password or way"
                     )));
                 }
             }
@@ -122,51 +126,53 @@ impl LocalStorage {
         let user = match (name, password) {
             (None, None) => None,
             (name, Some(password)) => {
-                Some(User { name: name.unwrap_or_else(|| "default".to_owned()), password })
+                Some(Credentials { name: name.unwrap_or_else(|| "default".to_owned()), password })
             }
-            (Some(_), None) => return Err(Error::refused("a user without a password: add it")),
+            (Some(_), None) => {
+                return Err(Error::refused("the URL has a user without a password; add password="));
+            }
         };
-        Ok(Self { path: PathBuf::from(path), timeout, user, wanted, open: Open::Away })
+        Ok(Self { path: PathBuf::from(path), timeout, user, wanted, open: LocalConnection::Closed })
     }
 
-    /// How records are reached; `None` before the first connection, and while there is none.
-    pub fn way(&self) -> Option<Way> {
+    /// How records are accessed; `None` while not connected.
+    pub fn access(&self) -> Option<LocalAccess> {
         match &self.open {
-            Open::Away => None,
-            Open::Region(_) => Some(Way::Region),
-            Open::Ring(_) => Some(Way::Ring),
+            LocalConnection::Closed => None,
+            LocalConnection::Region(_) => Some(LocalAccess::Region),
+            LocalConnection::Ring(_) => Some(LocalAccess::Ring),
         }
     }
 
-    fn connected(&mut self) -> Result<&mut Open> {
-        if matches!(self.open, Open::Away)
-            && let Given::Other(open) = self.connect(self.timeout, None)?
+    fn connected(&mut self) -> Result<&mut LocalConnection> {
+        if matches!(self.open, LocalConnection::Closed)
+            && let ConnectResult::Other(open) = self.connect(self.timeout, None)?
         {
             self.open = open;
         }
         Ok(&mut self.open)
     }
 
-    /// Asks for the region anew if the node that has given it has ended. While there is no node
-    /// the region stays, unless its file was removed.
+    /// Requests the region again if the node that granted it has ended. Without a node the mapped
+    /// region stays, unless its file was removed.
     fn renew(&mut self) -> Result<()> {
-        let Open::Region(mapped) = &mut self.open else { return Ok(()) };
-        let (look, file) = (mapped.look(), mapped.file);
-        if look == Look::Fine {
+        let LocalConnection::Region(mapped) = &mut self.open else { return Ok(()) };
+        let (state, file) = (mapped.check(), mapped.file);
+        if state == MappedState::Current {
             return Ok(());
         }
         let begun = since_boot();
         let next = self.connect(self.timeout.min(RENEWED_WITHIN), Some(file));
-        let Open::Region(mapped) = &mut self.open else { return Ok(()) };
+        let LocalConnection::Region(mapped) = &mut self.open else { return Ok(()) };
         match next {
-            Ok(Given::Same(node)) => mapped.met(node),
-            Ok(Given::Other(open)) => self.open = open,
-            Err(error) if !is_away(error.kind) => {
-                self.open = Open::Away;
+            Ok(ConnectResult::Same(node)) => mapped.renewed(node),
+            Ok(ConnectResult::Other(open)) => self.open = open,
+            Err(error) if !is_unreachable(error.kind) => {
+                self.open = LocalConnection::Closed;
                 return Err(error);
             }
-            Err(error) if look == Look::Removed || mapped.is_removed() => {
-                self.open = Open::Away;
+            Err(error) if state == MappedState::Removed || mapped.is_removed() => {
+                self.open = LocalConnection::Closed;
                 let detail = format!(
                     "{}: the region that the node gave was removed, and no node gives another \
                      ({error}); start one",
@@ -179,45 +185,49 @@ impl LocalStorage {
         Ok(())
     }
 
-    /// Asks for a region or a ring; `known` is the file that is mapped already, which is not
-    /// attached once more.
-    fn connect(&self, timeout: Duration, known: Option<FileId>) -> Result<Given> {
+    /// Requests a region or a ring. `known` is the file that is mapped already, which is not
+    /// attached again.
+    fn connect(&self, timeout: Duration, known: Option<FileId>) -> Result<ConnectResult> {
         let away = |error: io::Error| self.lost(ErrorKind::NotConnected, &error);
-        let socket = self.greet(connect(&self.path, timeout).map_err(away)?)?;
-        let mut told = String::new();
-        if self.wanted != Some(Way::Ring) {
+        let socket = self.authenticate(connect(&self.path, timeout).map_err(away)?)?;
+        let mut refusal = String::new();
+        if self.wanted != Some(LocalAccess::Ring) {
             match request_region(&socket).map_err(away)? {
-                Response::Refused(text) => told = text,
+                Response::Refused(text) => refusal = text,
                 Response::Granted(files) => {
                     if known.is_some() && FileId::of(&files).ok() == known {
-                        return Ok(Given::Same(socket));
+                        return Ok(ConnectResult::Same(socket));
                     }
                     let name = PathBuf::from(format!("local:{}", self.path.display()));
                     let kept = socket.try_clone().map_err(away)?;
                     match Mapped::new(files, &name, kept) {
-                        Ok(mapped) => return Ok(Given::Other(Open::Region(Box::new(mapped)))),
-                        // It may be that only this process cannot map it.
-                        Err(error) => told = error.to_string(),
+                        Ok(mapped) => {
+                            return Ok(ConnectResult::Other(LocalConnection::Region(Box::new(
+                                mapped,
+                            ))));
+                        }
+                        // Possibly only this process cannot map it: try a ring.
+                        Err(error) => refusal = error.to_string(),
                     }
-                    // What was said of the clone holds for the socket.
+                    // The clone shares this flag with the socket.
                     socket.set_nonblocking(false).map_err(away)?;
                 }
             }
         }
-        if self.wanted == Some(Way::Region) {
-            return Err(self.refused(&told));
+        if self.wanted == Some(LocalAccess::Region) {
+            return Err(self.refused(&refusal));
         }
         match request_ring(&socket).map_err(away)? {
             Response::Refused(text) => Err(self.refused(&text)),
             Response::Granted(memory) => {
                 let ring = LocalRing::new(memory, socket, self.timeout)?;
-                Ok(Given::Other(Open::Ring(Box::new(RespClient::new(ring)))))
+                Ok(ConnectResult::Other(LocalConnection::Ring(Box::new(RespClient::new(ring)))))
             }
         }
     }
 
-    /// Says who we are.
-    fn greet(&self, socket: UnixStream) -> Result<UnixStream> {
+    /// Authenticates, if the URL has credentials.
+    fn authenticate(&self, socket: UnixStream) -> Result<UnixStream> {
         let Some(user) = &self.user else { return Ok(socket) };
         let mut client = RespClient::new(socket);
         let auth: [&[u8]; 3] = [b"AUTH", user.name.as_bytes(), user.password.as_bytes()];
@@ -225,7 +235,7 @@ impl LocalStorage {
         match (answer, client.into_stream()) {
             (RespReply::Simple(_), Some(socket)) => Ok(socket),
             (RespReply::Error(text), _) => Err(self.refused(&String::from_utf8_lossy(&text))),
-            _ => Err(self.refused("it did not answer AUTH as a node does")),
+            _ => Err(self.refused("the reply to AUTH is not one of a node")),
         }
     }
 
@@ -238,25 +248,26 @@ impl LocalStorage {
         Error::backend(kind, format!("{}: {error}", self.path.display()))
     }
 
-    /// Asks the node through the ring. A ring whose answers may be out of step is not used again.
+    /// Sends a request through the ring. After an error the ring is not used again, because replies
+    /// may be out of step.
     fn ask(&mut self, args: &[&[u8]]) -> Result<RespReply> {
-        let Open::Ring(client) = self.connected()? else {
-            return Err(Error::refused("no ring: this is a mistake of the library"));
+        let LocalConnection::Ring(client) = self.connected()? else {
+            return Err(Error::refused("this back-end has no ring, which is a bug of the library"));
         };
         match client.request(args) {
-            Ok(RespReply::Error(text)) => Err(judge(&String::from_utf8_lossy(&text))),
+            Ok(RespReply::Error(text)) => Err(error_reply(&String::from_utf8_lossy(&text))),
             Ok(reply) => Ok(reply),
             Err(error) => {
-                self.open = Open::Away;
+                self.open = LocalConnection::Closed;
                 Err(self.lost(ErrorKind::OperationInterrupted, &error))
             }
         }
     }
 
-    /// As `ask`, for a request that alters nothing: once more over a new ring if the old one had
-    /// ended, as it does when the node is restarted.
+    /// As `ask`, for a read-only request: retries over a new ring if the old one has ended, as
+    /// after a restart of the node.
     fn ask_again(&mut self, args: &[&[u8]]) -> Result<RespReply> {
-        let was_open = matches!(self.open, Open::Ring(_));
+        let was_open = matches!(self.open, LocalConnection::Ring(_));
         let begun = Instant::now();
         match self.ask(args) {
             Err(error)
@@ -264,23 +275,27 @@ impl LocalStorage {
                     && error.kind == ErrorKind::OperationInterrupted
                     && begun.elapsed() < self.timeout =>
             {
-                // It may be given the region now, and then the caller asks that.
-                if matches!(self.connected()?, Open::Ring(_)) { self.ask(args) } else { Err(error) }
+                // The node may grant the region now; then the caller uses that.
+                if matches!(self.connected()?, LocalConnection::Ring(_)) {
+                    self.ask(args)
+                } else {
+                    Err(error)
+                }
             }
             answer => answer,
         }
     }
 
-    /// The region, if that is the way.
+    /// The region, if that is the access.
     fn region(&mut self) -> Result<Option<&mut RegionStorage>> {
         self.renew()?;
         match self.connected()? {
-            Open::Region(mapped) => Ok(Some(&mut mapped.storage)),
-            Open::Away | Open::Ring(_) => Ok(None),
+            LocalConnection::Region(mapped) => Ok(Some(&mut mapped.storage)),
+            LocalConnection::Closed | LocalConnection::Ring(_) => Ok(None),
         }
     }
 
-    /// The keys of a namespace that match a glob, each without the namespace's part.
+    /// The keys of a namespace that match a glob, without the prefix of the namespace.
     fn matching(&mut self, namespace: &str, pattern: &[u8]) -> Result<Keys> {
         validate::namespace(namespace)?;
         let prefix = redis_key(namespace, b"");
@@ -292,13 +307,13 @@ impl LocalStorage {
         loop {
             let scan: [&[u8]; 6] = [b"SCAN", &cursor, b"MATCH", &whole, b"COUNT", count.as_bytes()];
             let RespReply::Array(step) = self.ask_again(&scan)? else {
-                return Err(strange("SCAN"));
+                return Err(unexpected_reply("SCAN"));
             };
             let [RespReply::Bulk(next), RespReply::Array(found)] = step.as_slice() else {
-                return Err(strange("SCAN"));
+                return Err(unexpected_reply("SCAN"));
             };
             for key in found {
-                let RespReply::Bulk(key) = key else { return Err(strange("SCAN")) };
+                let RespReply::Bulk(key) = key else { return Err(unexpected_reply("SCAN")) };
                 keys.extend(key.strip_prefix(&*prefix).map(<[u8]>::to_vec));
             }
             if next == b"0" {
@@ -309,14 +324,14 @@ impl LocalStorage {
     }
 }
 
-/// An answer that the node does not give.
-fn strange(command: &str) -> Error {
-    let detail = format!("the node did not answer {command} as this release does");
+/// An unexpected reply.
+fn unexpected_reply(command: &str) -> Error {
+    let detail = format!("the reply to {command} is not one of this release");
     Error::backend(ErrorKind::BackendFailure, detail)
 }
 
-/// Which of the five kinds a failed request is.
-fn judge(text: &str) -> Error {
+/// Maps an error reply to one of the five kinds.
+fn error_reply(text: &str) -> Error {
     let code = text.split(' ').next().unwrap_or_default();
     let kind = match code {
         "LOADING" | "BUSY" => ErrorKind::NotConnected,
@@ -326,12 +341,12 @@ fn judge(text: &str) -> Error {
     Error::backend(kind, text.to_owned())
 }
 
-/// Is waiting worth it?
-const fn is_away(kind: ErrorKind) -> bool {
+/// True if waiting may help.
+const fn is_unreachable(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::NotConnected | ErrorKind::OperationInterrupted)
 }
 
-/// A command and the keys of its records.
+/// The arguments of a command with keys.
 fn with_keys<'a>(command: &'a [u8], keys: &'a [Vec<u8>]) -> Vec<&'a [u8]> {
     std::iter::once(command).chain(keys.iter().map(Vec::as_slice)).collect()
 }
@@ -345,7 +360,7 @@ impl SyncStorage for LocalStorage {
             Err(error) => Err(error),
         };
         match ready {
-            Err(error) if is_away(error.kind) => Ok(false),
+            Err(error) if is_unreachable(error.kind) => Ok(false),
             ready => ready,
         }
     }
@@ -390,7 +405,7 @@ impl SyncStorage for LocalStorage {
         if is_set || matches!(reply, RespReply::Null(_)) {
             Ok(is_set)
         } else {
-            Err(strange("SETIE"))
+            Err(unexpected_reply("SETIE"))
         }
     }
 
@@ -401,7 +416,7 @@ impl SyncStorage for LocalStorage {
             return region.set_if_not_exists(namespace, key, value);
         }
         let reply = self.ask(&[b"SETNX", &redis_key(namespace, key), value])?;
-        let RespReply::Integer(count) = reply else { return Err(strange("SETNX")) };
+        let RespReply::Integer(count) = reply else { return Err(unexpected_reply("SETNX")) };
         Ok(count == 1)
     }
 
@@ -421,7 +436,7 @@ impl SyncStorage for LocalStorage {
         }
         let named: Vec<_> = keys.iter().map(|key| redis_key(namespace, key)).collect();
         let RespReply::Array(values) = self.ask_again(&with_keys(b"MGET", &named))? else {
-            return Err(strange("MGET"));
+            return Err(unexpected_reply("MGET"));
         };
         for (key, value) in keys.iter().zip(values) {
             if let RespReply::Bulk(value) = value {
@@ -447,7 +462,7 @@ impl SyncStorage for LocalStorage {
             return region.remove_if(namespace, key, value);
         }
         let reply = self.ask(&[b"DELIE", &redis_key(namespace, key), value])?;
-        let RespReply::Integer(count) = reply else { return Err(strange("DELIE")) };
+        let RespReply::Integer(count) = reply else { return Err(unexpected_reply("DELIE")) };
         Ok(count == 1)
     }
 
@@ -494,25 +509,25 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     #[test]
-    fn a_place_is_read_and_its_password_is_not_shown() {
-        let place = "/run/near.sock?timeout=250ms&user=xapp&password=hidden-word&way=ring";
-        let near = LocalStorage::read(place).unwrap();
-        assert_eq!(near.path, PathBuf::from("/run/near.sock"));
-        assert_eq!((near.timeout.as_millis(), near.wanted), (250, Some(Way::Ring)));
-        assert!(!format!("{near:?}").contains("hidden-word"));
+    fn a_url_is_parsed_and_its_password_is_not_shown() {
+        let url = "/run/node.sock?timeout=250ms&user=xapp&password=hidden-word&way=ring";
+        let storage = LocalStorage::parse(url).unwrap();
+        assert_eq!(storage.path, PathBuf::from("/run/node.sock"));
+        assert_eq!((storage.timeout.as_millis(), storage.wanted), (250, Some(LocalAccess::Ring)));
+        assert!(!format!("{storage:?}").contains("hidden-word"));
         for wrong in ["", "?way=ring", "/s?way=tcp", "/s?timeout=0s", "/s?user=a", "/s?x=1"] {
-            assert_eq!(LocalStorage::read(wrong).unwrap_err().kind, ErrorKind::RejectedBySdl);
+            assert_eq!(LocalStorage::parse(wrong).unwrap_err().kind, ErrorKind::RejectedBySdl);
         }
     }
 
     #[test]
     fn a_node_that_is_not_there_is_waited_for() {
-        let mut near = LocalStorage::open("/no/such/folder/near.sock").unwrap();
-        assert_eq!(near.way(), None);
-        assert!(!near.is_ready("ns").unwrap());
-        let error = near.set("ns", &[(b"k", b"v")]).unwrap_err();
+        let mut storage = LocalStorage::open("/no/such/folder/node.sock").unwrap();
+        assert_eq!(storage.access(), None);
+        assert!(!storage.is_ready("ns").unwrap());
+        let error = storage.set("ns", &[(b"k", b"v")]).unwrap_err();
         assert_eq!(error.kind, ErrorKind::NotConnected, "{error}");
-        let error = near.wait_ready("ns", Duration::from_millis(30)).unwrap_err();
+        let error = storage.wait_ready("ns", Duration::from_millis(30)).unwrap_err();
         assert_eq!(error.kind, ErrorKind::RejectedBySdl, "{error}");
     }
 
@@ -522,7 +537,7 @@ mod tests {
     fn a_region_that_is_mapped_is_not_attached_once_more() {
         let folder = tempfile::tempdir().unwrap();
         let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
-        let path = folder.path().join("near.sock");
+        let path = folder.path().join("node.sock");
         let node = UnixListener::bind(&path).unwrap();
         let serve = |is_whole: bool| {
             let (socket, _) = node.accept().unwrap();
@@ -536,17 +551,17 @@ mod tests {
         };
         thread::scope(|scope| {
             let first = scope.spawn(|| serve(true));
-            let place = format!("{}?way=region", path.display());
-            let mut near = LocalStorage::open(&place).unwrap();
+            let url = format!("{}?way=region", path.display());
+            let mut storage = LocalStorage::open(&url).unwrap();
             drop(first.join().unwrap());
-            assert_eq!(near.way(), Some(Way::Region));
-            near.set("ns", &[(b"k", b"v")]).unwrap();
+            assert_eq!(storage.access(), Some(LocalAccess::Region));
+            storage.set("ns", &[(b"k", b"v")]).unwrap();
             let second = scope.spawn(|| serve(false));
             while !second.is_finished() {
-                near.get("ns", &[b"k"]).unwrap();
+                storage.get("ns", &[b"k"]).unwrap();
             }
-            assert_eq!(near.get("ns", &[b"k"]).unwrap()[&b"k"[..]], b"v");
-            assert_eq!(near.way(), Some(Way::Region));
+            assert_eq!(storage.get("ns", &[b"k"]).unwrap()[&b"k"[..]], b"v");
+            assert_eq!(storage.access(), Some(LocalAccess::Region));
             drop(second.join().unwrap());
         });
     }

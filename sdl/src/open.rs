@@ -1,4 +1,4 @@
-//! From a URL to the back-end that it names.
+//! Opens the back-end that a URL names.
 
 use crate::error::{Error, Result};
 use crate::local_storage::LocalStorage;
@@ -7,11 +7,11 @@ use crate::redis_storage::RedisStorage;
 use crate::region_storage::RegionStorage;
 use crate::storage::SyncStorage;
 
-/// Opens what keeps the records.
+/// Opens a back-end.
 ///
-/// A region is attached at once, and created first if the URL says so. A Redis is connected to by
-/// the first operation: until it is there, operations answer `NotConnected`, and
-/// [`SyncStorage::wait_ready`] waits for it.
+/// A region is attached at once, and created first if the URL says so. A connection to a Redis is
+/// opened by the first operation: while the server is not reachable, operations return
+/// `NotConnected`, and [`SyncStorage::wait_ready`] waits for it.
 ///
 /// - `region:/path[?option=value&..]`: the path ends at the first `?`. Options, all of them but
 ///   `create` for a region that is made by this call: `create=1` (attach, and create it first if
@@ -19,22 +19,22 @@ use crate::storage::SyncStorage;
 ///   plain bytes; default 1 GiB), `page=2MiB` (default `4KiB`), `populate=1` (take all memory now),
 ///   `numa=bind:0,1` or `numa=interleave:0,1`, `pin=auto`, `pin=asymmetric` or `pin=fenced`,
 ///   `mode=0660` (octal, default `0600`).
-/// - `local:/path[?option=value&..]`: the Unix socket of a node on this host. The node is asked for
-///   its region, which is then read and written without it, also while it is restarted; who may not
-///   have that gets a ring in shared memory, and connects again by itself. A node that is started
-///   on another region gives that one; until it is there, and if the old one's file was removed,
-///   operations answer `NotConnected`. Options: `timeout=3s`, `user=name` and `password=word`
-///   (without `&`), `way=region` or `way=ring` (that and nothing else).
-///   [`crate::LocalStorage::way`] says which it became.
+/// - `local:/path[?option=value&..]`: the Unix socket of a node on this host. The node grants its
+///   region, which is then read and written directly, also while the node restarts. A client that
+///   may not have the region gets a ring in shared memory, and reconnects by itself. If the node is
+///   restarted with another region, that one is used from then on; while there is no node and the
+///   file of the old region was removed, operations return `NotConnected`. Options: `timeout=3s`,
+///   `user=name` and `password=word` (without `&`), `way=region` or `way=ring` (that one only).
+///   [`crate::LocalStorage::access`] returns which one it is.
 /// - `redis://[user:password@]host[:port][/database][?timeout=3s]`
 /// - `redis+unix:///path[?db=1&timeout=3s]`
 ///
-///   `timeout` bounds each connection attempt, each write and each answer; milliseconds (`250ms`)
-///   or seconds (`3s`), default `5s`.
+///   `timeout` limits each connection attempt, each write and each reply; milliseconds (`250ms`) or
+///   seconds (`3s`), default `5s`.
 ///
 /// # Errors
-/// `RejectedBySdl` for a URL that is none of these; for a region also `NotConnected` (no such file,
-/// no permission) and `RejectedByBackend` (another file, a newer format, no room).
+/// `RejectedBySdl` for an invalid URL; for a region also `NotConnected` (no such file, no
+/// permission) and `RejectedByBackend` (not a region, a newer format, no room).
 pub fn open(url: &str) -> Result<Box<dyn SyncStorage>> {
     match url.split_once(':') {
         Some(("region", rest)) => Ok(Box::new(RegionStorage::open(rest)?)),

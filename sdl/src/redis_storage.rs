@@ -86,12 +86,12 @@ impl RedisStorage {
         }
     }
 
-    /// Judges a failure. A connection whose answers may be out of step is not used again.
+    /// Maps an error. A connection whose answers may be out of step is not used again.
     fn failed(&mut self, error: &RedisError) -> Error {
         if !matches!(error.kind(), RedisKind::Server(_) | RedisKind::Extension) {
             self.connection = None;
         }
-        judge(error)
+        error_reply(error)
     }
 
     /// The keys of a namespace that match a glob, each without the namespace's part.
@@ -133,8 +133,8 @@ fn connect(client: &Client, timeout: Duration) -> Result<Connection> {
 }
 
 /// Which of the five kinds a failed command is; the C++ SDL client's table.
-fn judge(error: &RedisError) -> Error {
-    let is_protocol = || error.detail().is_some_and(|told| told.starts_with("Protocol error"));
+fn error_reply(error: &RedisError) -> Error {
+    let is_protocol = || error.detail().is_some_and(|parsed| parsed.starts_with("Protocol error"));
     let kind = match error.code() {
         _ if matches!(error.kind(), RedisKind::Io | RedisKind::Parse) => {
             ErrorKind::OperationInterrupted
@@ -148,7 +148,7 @@ fn judge(error: &RedisError) -> Error {
 }
 
 /// Is waiting worth it?
-const fn is_away(kind: ErrorKind) -> bool {
+const fn is_unreachable(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::NotConnected | ErrorKind::OperationInterrupted)
 }
 
@@ -174,7 +174,7 @@ impl SyncStorage for RedisStorage {
         validate::namespace(namespace)?;
         match self.ask_again::<()>(&redis::cmd("PING")) {
             Ok(()) => Ok(true),
-            Err(error) if is_away(error.kind) => Ok(false),
+            Err(error) if is_unreachable(error.kind) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -294,10 +294,13 @@ mod tests {
 
     #[test]
     fn the_time_out_is_ours_and_the_rest_is_the_librarys() {
-        let told = |url| take_timeout(url).unwrap();
-        assert_eq!(told("redis://h"), ("redis://h".to_owned(), TIMEOUT));
-        assert_eq!(told("redis://h?timeout=3s"), ("redis://h".to_owned(), Duration::from_secs(3)));
-        let (url, timeout) = told("redis+unix:///s?db=1&timeout=250ms&pass=x");
+        let parsed = |url| take_timeout(url).unwrap();
+        assert_eq!(parsed("redis://h"), ("redis://h".to_owned(), TIMEOUT));
+        assert_eq!(
+            parsed("redis://h?timeout=3s"),
+            ("redis://h".to_owned(), Duration::from_secs(3))
+        );
+        let (url, timeout) = parsed("redis+unix:///s?db=1&timeout=250ms&pass=x");
         assert_eq!((url.as_str(), timeout.as_millis()), ("redis+unix:///s?db=1&pass=x", 250));
         for wrong in ["", "3", "0s", "-1s", "1h", "ms", "s"] {
             assert!(take_timeout(&format!("redis://h?timeout={wrong}")).is_err(), "{wrong}");

@@ -1,4 +1,4 @@
-//! The part of a region's URL after `region:`. Total: any text gives a URL or a refusal.
+//! Parses the part of a region's URL after `region:`. Any text results in a URL or an error.
 
 use std::path::PathBuf;
 
@@ -6,18 +6,18 @@ use nearstate_store::{CreateOptions, NumaPolicy, PageSize, PinMode};
 
 use crate::error::{Error, Result};
 
-/// Where a region is, and how to make it if that was asked for.
+/// The location of a region, and how to create it if requested.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct RegionUrl {
     pub(crate) path: PathBuf,
     pub(crate) create: Option<CreateOptions>,
 }
 
-/// Reads `/path?option=value&..`.
+/// Parses `/path?option=value&..`.
 pub(crate) fn parse(text: &str) -> Result<RegionUrl> {
     let (path, options) = text.split_once('?').unwrap_or((text, ""));
     if path.is_empty() {
-        return Err(Error::refused("no path: give region:/path of a region's file"));
+        return Err(Error::refused("the URL has no path; give region:/path of a region's file"));
     }
     let mut create = CreateOptions::default();
     let mut is_creating = false;
@@ -25,17 +25,17 @@ pub(crate) fn parse(text: &str) -> Result<RegionUrl> {
     for option in options.split('&').filter(|option| !option.is_empty()) {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
         match name {
-            "create" => is_creating = truth(name, value)?,
+            "create" => is_creating = boolean(name, value)?,
             "max" => create.bytes_max = bytes(value)?,
             "page" => create.page = page(value)?,
-            "populate" => create.populate = truth(name, value)?,
+            "populate" => create.populate = boolean(name, value)?,
             "numa" => create.numa = numa(value)?,
             "pin" => create.pin = pin(value)?,
             "mode" => create.mode = mode(value)?,
             _ => {
                 return Err(Error::refused(format!(
-                    "`{name}` is no option of a region: there are create, max, page, populate, \
-                     numa, pin, mode"
+                    "unknown option `{name}`; give create, max, page, populate, \
+                     numa, pin or mode"
                 )));
             }
         }
@@ -45,17 +45,17 @@ pub(crate) fn parse(text: &str) -> Result<RegionUrl> {
     }
     if let (Some(name), false) = (named, is_creating) {
         return Err(Error::refused(format!(
-            "`{name}` says how to make a region, and create=1 is not there: add it"
+            "`{name}` has an effect only on creation; add create=1"
         )));
     }
     Ok(RegionUrl { path: PathBuf::from(path), create: is_creating.then_some(create) })
 }
 
 fn refused<T>(name: &str, value: &str, right: &str) -> Result<T> {
-    Err(Error::refused(format!("{name}={value}: give {right}")))
+    Err(Error::refused(format!("{name}={value} is not valid; give {right}")))
 }
 
-fn truth(name: &str, value: &str) -> Result<bool> {
+fn boolean(name: &str, value: &str) -> Result<bool> {
     match value {
         "1" => Ok(true),
         "0" => Ok(false),

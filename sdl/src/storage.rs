@@ -1,4 +1,4 @@
-//! The operations, whatever keeps the records: `SyncStorage` of O-RAN's SDL, in Rust.
+//! The operations of every back-end: `SyncStorage` of O-RAN's SDL in Rust.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -14,19 +14,19 @@ pub type Keys = BTreeSet<Vec<u8>>;
 
 /// Records by namespace and key, in a region or in a Redis.
 ///
-/// **Namespaces** (paper 1, section 4.2.1) scope keys by type of data. A namespace exists as soon as
-/// it is named: 1 to 255 bytes without `,`, `{`, `}` and NUL. **Keys** and **values** are bytes,
+/// **Namespaces** (paper 1, section 4.2.1) scope keys by type of data. A namespace exists as soon
+/// as it is named: 1 to 255 bytes without `,`, `{`, `}` and NUL. **Keys** and **values** are bytes,
 /// compared and returned exactly, including NULs and empty values. On every back-end a record has a
 /// key of at most 4,096 bytes and a value of at most 128 MiB ([`nearstate_model::limits`]).
 ///
 /// # Atomicity
 ///
-/// | operation | region | node over a ring | Redis |
-/// |---|---|---|---|
-/// | `set`, `remove` of several records | all or nothing | all or nothing (`MSET`, `DEL`) | all or nothing (`MSET`, `DEL`) |
-/// | `get`, `visit` of several records | each record by itself | all at once (`MGET`) | all at once (`MGET`) |
-/// | `set_if`, `set_if_not_exists`, `remove_if` | yes | yes | yes |
-/// | `list_keys`, `find_keys`, `remove_all` | no | no | no |
+/// | operation | region | node over a ring, Redis |
+/// |---|---|---|
+/// | `set`, `remove` of several records | all or nothing | all or nothing (`MSET`, `DEL`) |
+/// | `get`, `visit` of several records | each record by itself | all at once (`MGET`) |
+/// | `set_if`, `set_if_not_exists`, `remove_if` | yes | yes |
+/// | `list_keys`, `find_keys`, `remove_all` | no | no |
 ///
 /// A `set` or `remove` of several records is one transaction: no reader sees a part of it, and a
 /// process that is killed in the middle leaves all of it or nothing. Its limits are the same on
@@ -46,47 +46,46 @@ pub type Keys = BTreeSet<Vec<u8>>;
 ///
 /// One thread uses an instance at a time. Open one for each thread.
 pub trait SyncStorage: Debug + Send {
-    /// Can the namespace be served now? Asks a server at most for its time-out.
+    /// Returns whether the namespace can be served now. Waits for a server at most for its timeout.
     ///
     /// # Errors
-    /// `RejectedBySdl` for a name that is no namespace, `RejectedByBackend` for a wrong password. A
-    /// server that is away is an answer: `false`.
+    /// `RejectedBySdl` for an invalid name, `RejectedByBackend` for a wrong password. An
+    /// unreachable server is no error: `false`.
     fn is_ready(&mut self, namespace: &str) -> Result<bool>;
 
-    /// Waits until the namespace can be served, at most `timeout`. A region is ready once it is
-    /// open.
+    /// Waits until the namespace can be served, at most `timeout`. An open region is ready.
     ///
     /// # Errors
-    /// `RejectedBySdl` when the time is over, or for a name that is no namespace;
-    /// `RejectedByBackend` for a wrong password.
+    /// `RejectedBySdl` when the time is over, or for an invalid name; `RejectedByBackend` for a
+    /// wrong password.
     fn wait_ready(&mut self, namespace: &str, timeout: Duration) -> Result<()>;
 
-    /// Writes records: what was there is replaced. Of pairs with one key the last stays. No pairs:
-    /// nothing is done.
+    /// Writes records, replacing existing ones. If a key occurs several times, its last value is
+    /// written. Without pairs nothing is done.
     ///
     /// # Errors
     /// See the trait.
     fn set(&mut self, namespace: &str, pairs: &[(&[u8], &[u8])]) -> Result<()>;
 
-    /// Writes a record if its present value is `old`, byte for byte. False if it is another or
-    /// if there is none.
+    /// Writes a record if its current value is `old`, byte for byte. Returns false if it has
+    /// another value or does not exist.
     ///
     /// # Errors
     /// See the trait.
     fn set_if(&mut self, namespace: &str, key: &[u8], old: &[u8], new: &[u8]) -> Result<bool>;
 
-    /// Writes a record if there is none. False if there is one.
+    /// Writes a record if it does not exist. Returns false if it exists.
     ///
     /// # Errors
     /// See the trait.
     fn set_if_not_exists(&mut self, namespace: &str, key: &[u8], value: &[u8]) -> Result<bool>;
 
-    /// Reads records: `each` gets key and value of those that are there, in the order of `keys`. On
-    /// a region the value is the bytes in shared memory themselves, so that nothing is allocated or
-    /// copied; keep `each` short.
+    /// Reads records: calls `each` with key and value of each existing record, in the order of
+    /// `keys`. On a region the value is borrowed from shared memory without a copy or an
+    /// allocation; keep `each` short.
     ///
     /// # Errors
-    /// See the trait. `each` may have been called for some keys then.
+    /// See the trait. `each` may have been called for some keys.
     fn visit(
         &mut self,
         namespace: &str,
@@ -94,7 +93,7 @@ pub trait SyncStorage: Debug + Send {
         each: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<()>;
 
-    /// Reads copies of records. Keys without a record are left out; empty values are kept.
+    /// Reads copies of records. Keys without a record are left out; empty values are included.
     ///
     /// # Errors
     /// See the trait.
@@ -106,33 +105,33 @@ pub trait SyncStorage: Debug + Send {
         Ok(records)
     }
 
-    /// Removes records. A key without one is no error.
+    /// Removes records. A key without a record is no error.
     ///
     /// # Errors
     /// See the trait.
     fn remove(&mut self, namespace: &str, keys: &[&[u8]]) -> Result<()>;
 
-    /// Removes a record if its value is `value`, byte for byte. False if it is another or if
-    /// there is none.
+    /// Removes a record if its value is `value`, byte for byte. Returns false if it has another
+    /// value or does not exist.
     ///
     /// # Errors
     /// See the trait.
     fn remove_if(&mut self, namespace: &str, key: &[u8], value: &[u8]) -> Result<bool>;
 
-    /// The keys that match a glob, as Redis has it: `*`, `?`, `[a-z]`, `[^a]`, `\x`. Linear in the
-    /// records of the namespace on a region, in the records of all namespaces on a Redis.
+    /// The keys that match a glob pattern, as in Redis: `*`, `?`, `[a-z]`, `[^a]`, `\x`. Linear in
+    /// the records of the namespace on a region, and in the records of all namespaces on a Redis.
     ///
     /// # Errors
     /// See the trait.
     fn list_keys(&mut self, namespace: &str, pattern: &[u8]) -> Result<Keys>;
 
-    /// The keys that begin with these bytes, taken literally. Costs as `list_keys`.
+    /// The keys with this prefix, taken literally. Costs as much as `list_keys`.
     ///
     /// # Errors
     /// See the trait.
     fn find_keys(&mut self, namespace: &str, prefix: &[u8]) -> Result<Keys>;
 
-    /// Removes all records of the namespace that are there when the call begins. Costs as
+    /// Removes all records of the namespace that exist when the call starts. Costs as much as
     /// `list_keys`.
     ///
     /// # Errors

@@ -1,18 +1,19 @@
-//! A watch with a descriptor, for event loops: `poll`, `epoll`, `tokio`.
+//! A watch with a file descriptor, for event loops: `poll`, `epoll`, `tokio`.
 //!
-//! Writers know nothing of it: they wake whoever sleeps at the ring of events, as they do for
-//! [`Watch::wait`]. The watch_fd has one thread in the watcher's own process, which sleeps there and
+//! Writers are not involved: they wake the threads that sleep on the ring of events, as for
+//! [`Watch::wait`]. A `WatchFd` has one thread in the watcher's own process, which sleeps there and
 //! makes the descriptor readable.
 //!
 //! ```text
 //!           WatchFd::next: nothing left         an event beyond what was looked at
-//!   armed <------------------------- rung <------------------------------------ armed
+//!   armed <--------------------- signalled <-------------------------------- armed
 //!   the thread sleeps at the ring    the thread sleeps until it is armed again
 //! ```
 //!
-//! It rings once and not again until the watcher has read everything, so a watcher that lags costs
-//! nothing. What the thread compares with is how far the watch had looked when it found nothing:
-//! an event that came between that look and the arming is beyond it, and rings at once.
+//! The descriptor is signalled once, and not again until the watcher has read everything, so a
+//! watcher that lags costs nothing. The thread compares with the position of the last read that
+//! found nothing: an event between that read and the arming is beyond the position and signals at
+//! once.
 
 use std::fmt;
 use std::fs::File;
@@ -28,16 +29,16 @@ use nearstate_store::{Notice, Waiter, Watch, WatchPosition, create_eventfd, with
 
 use crate::error::Result;
 
-/// How long the thread waits at the ring before it begins to wait again. Nothing depends on it: it
-/// is woken for an event and for its end. (Each sleep within is bounded by the ring itself.)
+/// How long the thread waits at the ring before it starts another wait. Correctness does not depend
+/// on it: an event or the end wakes the thread. (The ring bounds each sleep within.)
 const ROUND: Duration = Duration::from_secs(60);
 
-/// A watch whose descriptor is readable as long as there may be something to tell.
+/// A watch whose descriptor is readable while there may be events.
 ///
-/// Wait for the descriptor ([`AsFd`]) to be readable, level- or edge-triggered, then call
-/// [`WatchFd::next`] until it gives `None`: that makes the descriptor unreadable until the next
-/// event of the namespace. Whether the watch's filter lets that one through is judged then, so a
-/// loop may wake and find nothing. Nobody else reads or writes the descriptor.
+/// Wait until the descriptor ([`AsFd`]) is readable, level- or edge-triggered, then call
+/// [`WatchFd::next`] until it returns `None`: that makes the descriptor unreadable until the next
+/// event of the namespace. The filter of the watch is applied by `next`, so a loop may wake up and
+/// find nothing. Do not read or write the descriptor.
 ///
 /// ```
 /// # fn main() -> nearstate_sdl::Result<()> {
@@ -58,31 +59,31 @@ const ROUND: Duration = Duration::from_secs(60);
 /// # }
 /// ```
 ///
-/// Cost: a descriptor, and a thread that sleeps; it wakes ten times a second for a look at the
-/// ring, because a writer that was killed before it could wake anybody wakes nobody. In a fork the
-/// watch_fd answers `NotConnected` (`Forked`) and does not ring.
+/// Cost: a descriptor and a sleeping thread, which checks the ring ten times a second, because a
+/// writer that was killed before its wakeup wakes no watcher. After a fork, the child's `WatchFd`
+/// returns `NotConnected` (`Forked`) and is not signalled.
 pub struct WatchFd {
     watch: Watch,
-    shared: Arc<Shared>,
+    shared: Arc<SharedWatch>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the watcher and the thread share.
-struct Shared {
+/// The state that the watcher and the thread share.
+struct SharedWatch {
     waiter: Waiter,
     descriptor: File,
-    state: Mutex<State>,
-    /// Told when the state is not rung any more, or is ending.
+    state: Mutex<WatchFdState>,
+    /// Signalled when the descriptor is armed, or at the end.
     changed: Condvar,
 }
 
-struct State {
-    /// How far the watch had looked when it last found nothing.
+struct WatchFdState {
+    /// The position of the last read that found nothing.
     looked: WatchPosition,
     /// The descriptor is readable.
-    is_rung: bool,
+    is_signalled: bool,
     is_ending: bool,
-    /// Why the thread has ended before its time.
+    /// Why the thread has ended early.
     failed: Option<Cause>,
 }
 
@@ -93,36 +94,38 @@ impl fmt::Debug for WatchFd {
 }
 
 impl WatchFd {
-    /// Gives a watch a descriptor. If there is something to tell already it becomes readable at
-    /// once.
+    /// Gives a watch a descriptor. It is readable at once if there are events.
     ///
     /// # Errors
-    /// `NotConnected` if the process may have no further thread or descriptor.
+    /// `NotConnected` if the process may not start another thread or open another descriptor.
     pub fn new(watch: Watch) -> Result<Self> {
-        let state =
-            State { looked: watch.looked(), is_rung: false, is_ending: false, failed: None };
-        let shared = Arc::new(Shared {
+        let state = WatchFdState {
+            looked: watch.looked(),
+            is_signalled: false,
+            is_ending: false,
+            failed: None,
+        };
+        let shared = Arc::new(SharedWatch {
             waiter: watch.waiter(),
             descriptor: File::from(create_eventfd()?),
             state: Mutex::new(state),
             changed: Condvar::new(),
         });
         let threads = Arc::clone(&shared);
-        let builder =
-            Builder::new().name("nearstate-watch_fd".to_owned()).stack_size(BELL_STACK_BYTES);
-        let thread = with_signals_blocked(|| builder.spawn(move || threads.attend()));
+        let builder = Builder::new().name("ns-watch-fd".to_owned()).stack_size(BELL_STACK_BYTES);
+        let thread = with_signals_blocked(|| builder.spawn(move || threads.run()));
         let thread = thread.map_err(|error| Cause::System {
-            detail: "cannot start a watch_fd's thread: raise the limit (ulimit -u)".to_owned(),
+            detail: "cannot start the thread of a WatchFd; raise `ulimit -u`".to_owned(),
             errno: error.raw_os_error().unwrap_or(0),
         })?;
         Ok(Self { watch, shared, thread: Some(thread) })
     }
 
-    /// The next notice, as [`Watch::next`] gives it, or `None`: then the descriptor is not readable
-    /// until there may be something more.
+    /// The next notice, as [`Watch::next`] returns it. `None`: the descriptor is not readable until
+    /// there may be another.
     ///
     /// # Errors
-    /// As [`Watch::next`]; the descriptor stays readable then.
+    /// As [`Watch::next`]; the descriptor stays readable.
     #[expect(clippy::should_implement_trait, reason = "it lends: a notice ends before the next")]
     pub fn next(&mut self) -> Result<Option<Notice<'_>>> {
         let shared = &self.shared;
@@ -151,7 +154,7 @@ impl AsRawFd for WatchFd {
 }
 
 impl Drop for WatchFd {
-    /// Ends the thread and waits for it, some microseconds. In a fork there is no thread.
+    /// Ends the thread and waits for it, some microseconds. A forked child has no thread.
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if self.shared.waiter.is_forked() {
@@ -159,71 +162,71 @@ impl Drop for WatchFd {
         }
         self.shared.lock().is_ending = true;
         self.shared.changed.notify_one();
-        // If the region is damaged the thread ends by itself.
+        // A damaged region ends the thread by itself.
         let _ = self.shared.waiter.wake();
         let _ = thread.join();
     }
 }
 
-impl Shared {
-    /// A panic of whoever held it leaves nothing half done.
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl SharedWatch {
+    /// A panic of a lock holder leaves the state consistent.
+    fn lock(&self) -> MutexGuard<'_, WatchFdState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The watch has looked so far and found nothing: the descriptor is readable only if there is
-    /// something beyond.
+    /// The watch was read up to `looked`: the descriptor is readable only if there are events
+    /// beyond.
     fn arm(&self, looked: WatchPosition) -> Result<(), Cause> {
         let mut state = self.lock();
         if let Some(cause) = &state.failed {
             return Err(cause.clone());
         }
         state.looked = looked;
-        if state.is_rung {
-            // Only the thread writes, and only while it is not rung, so this empties it.
+        if state.is_signalled {
+            // Only the thread writes, and only while it is not signalled, so this read empties it.
             let mut count = [0; 8];
             let _ = (&self.descriptor).read(&mut count);
-            state.is_rung = false;
+            state.is_signalled = false;
             self.changed.notify_one();
         }
         Ok(())
     }
 
-    /// The life of the thread.
-    fn attend(&self) {
+    /// Runs the thread.
+    fn run(&self) {
         loop {
             let Some(looked) = self.armed() else { return };
             let waited = self.waiter.wait(looked, ROUND, || self.lock().is_ending);
             let mut state = self.lock();
-            // The watch may have gone on since the wait began: only what is beyond that rings.
+            // The watch may have been read since the wait started: only events beyond that count.
             let has_more = waited.and_then(|_| self.waiter.has_more(state.looked));
             if state.is_ending {
                 return;
             }
             match has_more {
                 Ok(false) => {}
-                Ok(true) => self.ring(&mut state),
+                Ok(true) => self.signal(&mut state),
                 Err(cause) => {
                     state.failed = Some(cause);
-                    self.ring(&mut state);
+                    self.signal(&mut state);
                     return;
                 }
             }
         }
     }
 
-    /// How far the watch has looked, once it has found nothing; `None` if the watch_fd ends.
+    /// The position of the watch once it is armed; `None` at the end.
     fn armed(&self) -> Option<WatchPosition> {
         let mut state = self.lock();
-        while state.is_rung && !state.is_ending {
+        while state.is_signalled && !state.is_ending {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         (!state.is_ending).then_some(state.looked)
     }
 
-    fn ring(&self, state: &mut State) {
-        state.is_rung = true;
-        // Any number makes it readable. It cannot fail: there is room for 2^64 - 2.
+    fn signal(&self, state: &mut WatchFdState) {
+        state.is_signalled = true;
+        // Any number makes it readable. The write cannot fail: there is room for 2^64 - 2.
         let _ = (&self.descriptor).write(&1_u64.to_le_bytes());
     }
 }

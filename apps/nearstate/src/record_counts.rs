@@ -1,71 +1,66 @@
-//! How many records each namespace has, and about how many bytes they take: what `/metrics` and
-//! `nearstate top` tell.
+//! Record counts and estimated sizes of namespaces, for `/metrics` and `nearstate top`.
 //!
-//! Nobody keeps such counts while records come and go: a count that every writer adds to would cost
-//! each of them. So whoever wants to know walks the index, a slice at a time, and a round that is
-//! not done goes on with the next question. What a round costs says how soon the next one may
-//! begin, so that counting takes a small share of the time however large the region is.
+//! Writers do not maintain these counts, because a shared counter would slow down every write. The
+//! counts come from iterating over the index in slices; an unfinished pass continues with the next
+//! call. The idle time between passes is proportional to the duration of a pass, so counting takes
+//! a small share of a thread for regions of any size.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use nearstate_store::{Namespace, Result, Session};
 
-/// Buckets that a slice counts: some 10 us, and 100 us where each record has to be touched because
-/// it may have ended.
+/// Buckets per slice: about 10 us, or 100 us if each record must be checked for expiry.
 const SLICE_BUCKETS: u64 = 256;
 
-/// Buckets whose records are looked at to learn how large they are: some two hundred records, from
-/// places all over the namespace.
+/// Buckets in the size sample: about two hundred records, spread over the namespace.
 const SAMPLE_BUCKETS: u64 = 64;
 
-/// How long a sample may take: a record of a thousand blocks takes as long as a hundred others.
+/// Maximum duration of a sample: a record of a thousand blocks takes as long as a hundred others.
 const SAMPLE_TIME_MAX: Duration = Duration::from_micros(200);
 
-/// After a round of counting so many times as long nothing is counted: a twentieth of one thread at
-/// most.
+/// Ratio of idle time to counting time: counting takes at most a twentieth of a thread.
 const IDLE_FACTOR: u32 = 19;
 
-/// A namespace as it was when it was counted last.
+/// The counts of a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NamespaceCounts {
     pub(crate) name: String,
-    /// Records, those past their time left out.
+    /// Records, without expired ones.
     pub(crate) records: u64,
-    /// Bytes of the heap that they take, from a sample; not what indexes take.
+    /// Heap bytes of the records, estimated from a sample; without indexes.
     pub(crate) bytes: u64,
-    /// Tags that are declared.
+    /// Declared tags.
     pub(crate) tags: u64,
-    /// Buckets of its index.
+    /// Buckets of the index.
     pub(crate) buckets: u64,
 }
 
-/// The namespaces of a region, as they were counted last.
+/// The counts of all namespaces of a region, from the last completed pass over each.
 #[derive(Debug, Default)]
 pub(crate) struct RecordCounter {
-    /// By the namespace's number.
+    /// By namespace number.
     counted: BTreeMap<u32, NamespaceCounts>,
     round: Option<CountingPass>,
-    /// When the next round may begin.
+    /// When the next pass may start.
     next_pass: Option<Instant>,
 }
 
-/// A round over all namespaces.
+/// A pass over all namespaces.
 #[derive(Debug)]
 struct CountingPass {
     left: VecDeque<(String, Namespace)>,
-    /// The bucket that is counted next, of the first of those.
+    /// The next bucket of the first namespace in `left`.
     from: u64,
     records: u64,
     spent: Duration,
 }
 
 impl RecordCounter {
-    /// Counts a slice, or nothing if the last round was too short a time ago. `true`: there is more
-    /// to count now.
+    /// Counts one slice, or nothing during the idle time. Returns true if the pass is not complete.
     ///
     /// # Errors
-    /// As [`Session::count_part`]; the round is given up.
+    /// As [`Session::count_part`]. The pass is aborted.
     pub(crate) fn step(&mut self, session: &Session) -> Result<bool> {
         let start = Instant::now();
         let round = match self.round.take() {
@@ -108,10 +103,10 @@ impl RecordCounter {
         Ok(true)
     }
 
-    /// Those with the most records, the largest first, and how many others there are.
+    /// The namespaces with the most records, in descending order, and the number of the others.
     pub(crate) fn largest(&self, most: usize) -> (Vec<NamespaceCounts>, usize) {
         let mut all: Vec<&NamespaceCounts> = self.counted.values().collect();
-        // Stable: of equal ones the older comes first, each time.
+        // Stable: namespaces with equal counts keep their order.
         all.sort_by_key(|counted| std::cmp::Reverse((counted.records, counted.buckets)));
         let shown = all.iter().take(most).map(|counted| (*counted).clone()).collect();
         (shown, all.len().saturating_sub(most))
@@ -123,7 +118,7 @@ impl RecordCounter {
     }
 }
 
-/// What is known of a namespace beside its number of records.
+/// The counts of a namespace with this many records.
 fn namespace_counts(
     session: &Session,
     name: &str,
@@ -140,7 +135,7 @@ fn namespace_counts(
     })
 }
 
-/// About what so many records in so many buckets take, from buckets all over the index.
+/// Estimates the bytes of this many records from a sample of buckets spread over the index.
 fn estimate_bytes(
     session: &Session,
     namespace: Namespace,
@@ -160,7 +155,7 @@ fn estimate_bytes(
         bucket += step;
     }
     let sum = u128::from(bytes) * u128::from(records);
-    // No records in the sample: there are next to none.
+    // No records in the sample: the namespace is almost empty.
     Ok(sum.checked_div(u128::from(seen)).map_or(0, |sum| u64::try_from(sum).unwrap_or(u64::MAX)))
 }
 
@@ -169,8 +164,8 @@ mod tests {
     use super::*;
     use nearstate_store::{CreateOptions, Region, Schema, TagSchema};
 
-    fn whole(counter: &mut RecordCounter, session: &Session) {
-        // A round that was is forgotten: a test does not wait.
+    fn count_all(counter: &mut RecordCounter, session: &Session) {
+        // Ends the idle time: the test does not wait.
         counter.next_pass = None;
         while counter.step(session).unwrap() {}
     }
@@ -182,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn each_namespace_has_its_records_its_tags_and_about_its_bytes() {
+    fn each_namespace_has_its_records_tags_and_estimated_bytes() {
         let (_folder, region) = region();
         let session = region.session().unwrap();
         let tags = vec![TagSchema { name: "imsi".to_owned(), ..TagSchema::default() }];
@@ -195,29 +190,33 @@ mod tests {
         session.put(few, b"k", &vec![1; 100_000]).unwrap();
         let mut counter = RecordCounter::default();
         assert!(counter.step(&session).unwrap(), "more than one slice");
-        whole(&mut counter, &session);
+        count_all(&mut counter, &session);
         let (all, others) = counter.largest(2);
         assert_eq!((all.len(), others, counter.records()), (2, 1, 5001));
         assert_eq!((all[0].name.as_str(), all[0].records, all[0].tags), ("many", 5000, 1));
-        assert_eq!(all[0].bytes, 5000 * 256, "44 bytes of head, 4 of key, 200, in lines of 64");
+        assert_eq!(
+            all[0].bytes,
+            5000 * 256,
+            "44 bytes of header, 4 of key, 200 of value, in lines of 64"
+        );
         assert_eq!((all[1].name.as_str(), all[1].records, all[1].tags), ("few", 1, 0));
         assert!((100_048..=131_072).contains(&all[1].bytes), "{}", all[1].bytes);
         session.delete(few, b"k").unwrap();
-        whole(&mut counter, &session);
+        count_all(&mut counter, &session);
         assert_eq!(counter.records(), 5000);
     }
 
     #[test]
-    fn a_round_is_followed_by_a_rest_in_which_nothing_is_counted() {
+    fn a_pass_is_followed_by_idle_time_without_counting() {
         let (_folder, region) = region();
         let session = region.session().unwrap();
         let ns = session.namespace("ns", &Schema::default()).unwrap();
         let mut counter = RecordCounter::default();
-        whole(&mut counter, &session);
+        count_all(&mut counter, &session);
         let next_pass = counter.next_pass.unwrap();
         counter.next_pass = next_pass.checked_add(Duration::from_secs(3600));
         session.put(ns, b"k", b"v").unwrap();
         assert!(!counter.step(&session).unwrap());
-        assert_eq!(counter.records(), 0, "as it was counted last");
+        assert_eq!(counter.records(), 0, "the previous count");
     }
 }

@@ -1,4 +1,4 @@
-//! `nearstate serve`: a node on a region.
+//! `nearstate serve`: runs a node that serves a region.
 
 mod metrics;
 mod access_control;
@@ -22,17 +22,17 @@ use crate::log;
 use crate::settings::{SettingFlags, Settings, print};
 use metrics::ServerMetrics;
 
-/// What to serve, and where.
+/// The options of `nearstate serve`.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     flags: SettingFlags,
-    /// Show the settings that hold, with who says each of them, and end
+    /// Print the effective settings with their origins and exit
     #[arg(long)]
     print_config: bool,
 }
 
-/// Serves until SIGTERM or SIGINT; SIGHUP has certificates read again.
+/// Serves until SIGTERM or SIGINT. SIGHUP reloads certificates.
 pub(crate) fn run(serve: &ServeArgs) -> Result<()> {
     let begin = Instant::now();
     let layers = serve.flags.layers(std::env::vars_os())?;
@@ -55,7 +55,7 @@ pub(crate) fn run(serve: &ServeArgs) -> Result<()> {
 
 fn show(text: &str) -> Result<()> {
     std::io::stdout().write_all(text.as_bytes()).map_err(|e| Error::System {
-        detail: "cannot write the settings".to_owned(),
+        detail: "cannot write to standard output".to_owned(),
         errno: e.raw_os_error().unwrap_or_default(),
     })
 }
@@ -77,7 +77,7 @@ fn serve_until_signal(
         Arc::new(RespProtocol::new(server)),
         Arc::new(ObserveProtocol::new(Arc::new(metrics.clone()))),
     ];
-    // Before the node, so that no signal is missed once clients can come.
+    // Before the node starts, so that no signal is lost once clients can connect.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|error| Error::System {
         detail: "cannot wait for signals".to_owned(),
         errno: error.raw_os_error().unwrap_or_default(),
@@ -86,30 +86,30 @@ fn serve_until_signal(
     let node = Node::start(&config, &region, &protocols)?;
     metrics.begin(node.metrics());
     for (address, endpoint) in node.addresses().iter().zip(&config.endpoints) {
-        let (face, is_tls) = (&endpoint.protocol, endpoint.tls.is_some());
-        let told: [(&str, &dyn std::fmt::Display); 3] =
-            [("address", address), ("protocol", face), ("tls", &is_tls)];
-        log::emit(log::LISTENING, told.get(..if is_tls { 3 } else { 2 }).unwrap_or(&told));
+        let (protocol, is_tls) = (&endpoint.protocol, endpoint.tls.is_some());
+        let fields: [(&str, &dyn std::fmt::Display); 3] =
+            [("address", address), ("protocol", protocol), ("tls", &is_tls)];
+        log::emit(log::LISTENING, fields.get(..if is_tls { 3 } else { 2 }).unwrap_or(&fields));
     }
     let ms = begin.elapsed().as_millis();
     log::emit(log::READY, &[("cores", &node.stats().cores.len()), ("ms", &ms)]);
-    let over = signals.handle();
-    let told = told(&mut signals, settings, tls);
-    log::emit(log::SHUTTING_DOWN, &[("signal", &told)]);
+    let signals_handle = signals.handle();
+    let signal = wait_for_signal(&mut signals, settings, tls);
+    log::emit(log::SHUTTING_DOWN, &[("signal", &signal)]);
     metrics.end();
     node.shutdown();
-    let impatient = std::thread::spawn(move || {
+    let second_signal = std::thread::spawn(move || {
         if signals.forever().any(|signal| signal != SIGHUP) {
             log::emit(log::STOPPING_AT_ONCE, &[]);
             log::flush();
-            // Safe at any moment: a region survives SIGKILL.
+            // Exiting is safe at any moment: a region survives SIGKILL.
             std::process::exit(1);
         }
     });
     let gauges = node.metrics();
     let outcome = node.join();
-    over.close();
-    let _ = impatient.join();
+    signals_handle.close();
+    let _ = second_signal.join();
     match &outcome {
         Ok(()) => {
             log::emit(log::STOPPED, &[("aborted", &gauges.snapshot().total().0.drain_aborts)])
@@ -119,8 +119,8 @@ fn serve_until_signal(
     outcome
 }
 
-/// Waits for the signal that ends the node. SIGHUP, before it, has certificates read again.
-fn told(signals: &mut Signals, settings: &Settings, tls: Option<&Tls>) -> i32 {
+/// Waits for the signal that stops the node. SIGHUP reloads the certificates.
+fn wait_for_signal(signals: &mut Signals, settings: &Settings, tls: Option<&Tls>) -> i32 {
     for signal in signals.forever() {
         if signal != SIGHUP {
             return signal;
@@ -169,21 +169,22 @@ fn config(settings: &Settings, tls: Option<&Tls>) -> NodeConfig {
         log::emit(log::NO_UNIX_SOCKET, &[("region", &settings.region.display())]);
     }
     let unix = paths.into_iter().map(|path| Address::Unix { path, mode });
-    let speaks = |face: &str| {
-        let face = face.to_owned();
-        move |address| Endpoint { protocol: face.clone(), address, tls: None }
+    let endpoint = |protocol: &str| {
+        let protocol = protocol.to_owned();
+        move |address| Endpoint { protocol: protocol.clone(), address, tls: None }
     };
     let observe = settings.metrics.iter().map(|address| Address::Tcp(*address));
-    let endpoints = tcp.chain(unix).map(speaks("resp"));
+    let endpoints = tcp.chain(unix).map(endpoint("resp"));
     let over_tls = settings.tls_listen.iter().map(|address| Address::Tcp(*address));
-    let guarded = over_tls.map(speaks("resp"));
-    let guarded = guarded.map(|endpoint| Endpoint { tls: tls.cloned(), ..endpoint });
+    let over_tls_endpoints = over_tls.map(endpoint("resp"));
+    let over_tls_endpoints =
+        over_tls_endpoints.map(|endpoint| Endpoint { tls: tls.cloned(), ..endpoint });
     NodeConfig {
         cores: settings.cores.0,
         is_pinned: settings.pin_cores,
         endpoints: endpoints
-            .chain(guarded)
-            .chain(observe.map(speaks(ObserveProtocol::NAME)))
+            .chain(over_tls_endpoints)
+            .chain(observe.map(endpoint(ObserveProtocol::NAME)))
             .collect(),
         limits: settings.limits(),
         spin: settings.spin(),

@@ -1,7 +1,8 @@
-//! `nearstate top`: a node and a region, live.
+//! `nearstate top`: live statistics of a node and a region.
 //!
-//! What is seen of either is a snapshot; two of them, an interval apart, make a picture, and that
-//! is drawn, printed or told as JSON. All but the looking and the terminal is pure.
+//! Each poll of the sources gives a snapshot. Two snapshots, one interval apart, give a report,
+//! which is drawn, printed as text, or printed as JSON. Everything except polling and the terminal
+//! is pure.
 
 mod live;
 mod screen;
@@ -29,50 +30,52 @@ use crate::settings::{SettingFlags, Settings, parse_time};
 use report::{NamespaceOrder, TopReport};
 use sources::{Poll, TopSources};
 
-/// What `--help` says behind the options.
+/// The text of `--help` after the options.
 const MORE: &str = "\
-Without --node and --region the settings of `nearstate serve` say where to poll (--config, else
+Without --node and --region, the settings of `nearstate serve` select the sources (--config, else
 $NEARSTATE_CONFIG; NEARSTATE_METRICS_LISTEN, NEARSTATE_REGION_PATH): the first address of
-metrics.listen, and the region's file if there is one. Either is enough: a node shows rates,
-latencies, cores and what it knows of its region; a region shows its namespaces, who is attached,
-its fill, and how its records change.
+metrics.listen, and the region's file if it exists. One source is enough. A node shows rates,
+latencies, cores and its region. A region shows its namespaces, attached processes, fill, and how
+its records change.
 
-In a terminal: q ends, p pauses, s orders the namespaces, ? helps. Elsewhere it prints plain text.
+Keys in a terminal: q quits, p pauses, s sorts the namespaces, ? shows help. Without a terminal,
+plain text is printed.
 
   nearstate serve --metrics-listen 127.0.0.1:9121 &
-  nearstate top                                  # what the settings say
-  nearstate top --node 127.0.0.1:9121            # a node, by its page of metrics
-  nearstate top --region /dev/shm/amf            # a region, with a node or without
+  nearstate top                                  # sources from the settings
+  nearstate top --node 127.0.0.1:9121            # a node, by its metrics page
+  nearstate top --region /dev/shm/amf            # a region, with or without a node
   nearstate top --once --json | jq .node.requests_per_second";
 
-/// Where to look, and how to tell.
+/// The options of `nearstate top`.
 #[derive(Debug, Args)]
 #[command(after_help = MORE)]
 pub(crate) struct TopArgs {
-    /// A node's address for observers (metrics.listen)
+    /// Metrics address of a node (metrics.listen)
     #[arg(long, value_name = "ADDRESS:PORT")]
     node: Option<SocketAddr>,
-    /// A region's file; this process may have to be its owner
+    /// A region's file; this process needs permission to attach it
     #[arg(long, value_name = "PATH")]
     region: Option<PathBuf>,
-    /// The node's settings, where neither is given (TOML) [else: `$NEARSTATE_CONFIG`]
+    /// The node's settings file (TOML), used without --node and --region [default:
+    /// `$NEARSTATE_CONFIG`]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// How long an interval is: 100ms to 1h
+    /// Length of an interval: 100ms to 1h
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     interval: Duration,
-    /// One picture, after one interval; fails if anything that was asked for cannot be seen
+    /// Print one interval and exit; fails if a requested source cannot be read
     #[arg(long)]
     once: bool,
-    /// A JSON object for each interval, in a line of its own
+    /// Print one JSON object per interval and line
     #[arg(long)]
     json: bool,
 }
 
-/// The shortest interval: a page costs the node some hundred microseconds.
+/// Minimum interval: a page costs the node some hundred microseconds.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
-/// The longest one: who waits for longer has mistyped.
+/// Maximum interval: larger values are mistakes.
 const INTERVAL_MAX: Duration = Duration::from_secs(3600);
 
 fn interval(text: &str) -> std::result::Result<Duration, String> {
@@ -80,11 +83,11 @@ fn interval(text: &str) -> std::result::Result<Duration, String> {
     if (INTERVAL_MIN..=INTERVAL_MAX).contains(&time) {
         Ok(time)
     } else {
-        Err("give 100ms to 1h".to_owned())
+        Err(format!("{text:?} is out of range: expected 100ms to 1h"))
     }
 }
 
-/// Shows it.
+/// Runs the command.
 pub(crate) fn run(args: &TopArgs) -> Result<()> {
     let sources = args.sources()?;
     let is_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
@@ -114,9 +117,9 @@ impl TopArgs {
         if node.is_none() && region.is_none() {
             return Err(Error::BadArgument {
                 detail: format!(
-                    "nothing to look at: metrics.listen is empty ({}) and there is no region at \
-                     the path of region.path ({}); say --node ADDRESS:PORT of a node that was \
-                     start with --metrics-listen, or --region PATH",
+                    "no source: metrics.listen is empty ({}) and no region exists at region.path \
+                     ({}): give --node ADDRESS:PORT of a node started with --metrics-listen, or \
+                     --region PATH",
                     layers.origin("metrics.listen"),
                     layers.origin("region.path"),
                 ),
@@ -133,7 +136,7 @@ impl TopArgs {
         self.print(report, &last.faults, &sources).map(drop)
     }
 
-    /// Tells of each interval until nobody listens any more.
+    /// Prints every interval until the reader closes standard output.
     fn print_loop(&self, mut sources: TopSources) -> Result<()> {
         let mut start = Instant::now();
         let mut before = sources.poll();
@@ -149,7 +152,7 @@ impl TopArgs {
         }
     }
 
-    /// Writes a picture. False: nobody reads it.
+    /// Prints a report. Returns false if the reader has closed standard output.
     fn print(
         &self,
         mut report: TopReport,
@@ -168,14 +171,14 @@ impl TopArgs {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
             Err(error) => Err(Error::System {
-                detail: "cannot write what was seen".to_owned(),
+                detail: "cannot write to standard output".to_owned(),
                 errno: error.raw_os_error().unwrap_or_default(),
             }),
         }
     }
 }
 
-/// A look that has seen everything, or why it has not.
+/// The poll if all sources could be read, otherwise the reason.
 fn seen(poll: Poll) -> Result<Poll> {
     match poll.faults.first() {
         None => Ok(poll),
@@ -200,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_is_a_time_that_somebody_waits_for() {
+    fn an_interval_is_a_time_within_bounds() {
         assert_eq!(read(&[]).unwrap().interval, Duration::from_secs(1));
         assert_eq!(read(&["--interval", "250ms"]).unwrap().interval, Duration::from_millis(250));
         for wrong in ["0s", "99ms", "2h", "soon", ""] {

@@ -1,34 +1,33 @@
-//! The library as C and C++ meet it: installed, compiled against with every warning an error,
-//! linked statically and dynamically, and run. Also: one C process is killed, and another goes on.
+//! The library as C and C++ programs use it, including the death of a process.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
 use crate::fixture::{Installed, Link, succeed};
 
-crate::fixture::kept_in_c! {
+crate::fixture::c_tests! {
     "c/api.c":
     every_byte_of_a_value_counts
-    conditions_are_judged_on_what_is_there
-    a_copy_needs_room_and_says_how_much
-    a_batch_meets_every_key_in_order
+    conditions_apply_to_the_current_record
+    a_copy_into_a_small_buffer_reports_the_size
+    a_batch_reports_every_key_in_order
     reading_allocates_nothing
     a_patch_changes_only_its_blocks
-    walks_meet_what_is_there
-    null_is_refused_everywhere
-    absurd_lengths_are_refused_before_anything_is_read
-    wrong_words_are_refused
+    iterations_report_existing_records
+    null_is_rejected_everywhere
+    excessive_lengths_are_rejected_before_anything_is_read
+    invalid_arguments_are_rejected
     a_session_stays_open_while_a_view_is_held
-    an_operator_is_told_of_the_region
-    a_forked_child_is_told_to_attach_again
+    a_region_reports_its_statistics
+    a_forked_child_must_attach_again
 }
 
-fn said(command: &mut Command) -> String {
+fn output_of(command: &mut Command) -> String {
     String::from_utf8(succeed(command).stdout).unwrap()
 }
 
 #[test]
-fn a_killed_c_process_leaves_its_last_step_to_the_next() {
+fn a_killed_c_process_leaves_its_last_committed_step() {
     let installed = Installed::new();
     for link in [Link::Static, Link::Shared] {
         let program = installed.compile("clients/c/examples/session.c", link);
@@ -38,9 +37,9 @@ fn a_killed_c_process_leaves_its_last_step_to_the_next() {
             command.arg(word).arg(folder.path().join("smf")).arg("imsi-001010000000042");
             command
         };
-        assert_eq!(said(&mut session("show")), "no context\n");
-        assert_eq!(said(&mut session("establish")), "established\n");
-        assert_eq!(said(&mut session("establish")), "already there\n");
+        assert_eq!(output_of(&mut session("show")), "no context\n");
+        assert_eq!(output_of(&mut session("establish")), "established\n");
+        assert_eq!(output_of(&mut session("establish")), "already exists\n");
 
         let mut writer = session("run").stdout(Stdio::piped()).spawn().unwrap();
         let mut committed = 0;
@@ -48,48 +47,48 @@ fn a_killed_c_process_leaves_its_last_step_to_the_next() {
             let line = line.unwrap();
             committed = line.split(' ').nth(1).unwrap().parse::<u64>().unwrap();
             if committed == 1000 {
-                // SIGKILL, in the middle of whatever it does; read on to what it still said.
+                // SIGKILL at an arbitrary moment; then read the remaining output.
                 writer.kill().unwrap();
             }
         }
         writer.wait().unwrap();
         assert!(committed >= 1000, "{committed}");
 
-        let shown = said(&mut session("show"));
+        let shown = output_of(&mut session("show"));
         let steps = shown.lines().find_map(|line| line.strip_prefix("steps: ")).unwrap();
         let steps: u64 = steps.parse().unwrap();
-        // One step may have been committed and not yet said.
+        // One step may be committed and not printed.
         assert!(steps == committed || steps == committed + 1, "{steps} after {committed}");
         let address = format!("gnb 10.0.{}.{} teid {}", steps >> 8 & 255, steps & 255, steps * 7);
-        assert!(shown.contains(&address), "a step is there whole: {shown}");
+        assert!(shown.contains(&address), "the step is complete: {shown}");
         assert!(shown.contains("qos: 5qi=9"), "{shown}");
         let report = nearstate_store::check(&folder.path().join("smf")).unwrap();
         assert!(report.is_clean() && report.records == 1, "{report:?}");
-        assert_eq!(said(&mut session("release")), "released\n");
-        assert_eq!(said(&mut session("show")), "no context\n");
+        assert_eq!(output_of(&mut session("release")), "released\n");
+        assert_eq!(output_of(&mut session("show")), "no context\n");
     }
 }
 
 #[test]
-fn the_cpp_example_does_what_it_says() {
+fn the_cpp_example_works() {
     let installed = Installed::new();
     for link in [Link::Static, Link::Shared] {
         let program = installed.compile("clients/c/examples/paging.cpp", link);
         let folder = tempfile::tempdir().unwrap();
-        let told = said(installed.command(&program).arg(folder.path().join("amf")));
-        assert_eq!(told, "first 1 second 0 idle 99 absent 1 ue 42 connected\n");
+        let output = output_of(installed.command(&program).arg(folder.path().join("amf")));
+        assert_eq!(output, "first 1 second 0 idle 99 absent 1 ue 42 connected\n");
     }
 }
 
 #[test]
-fn a_failure_is_told_in_words() {
+fn an_error_is_reported_with_a_message() {
     let installed = Installed::new();
     let program = installed.compile("clients/c/examples/session.c", Link::Static);
-    let letter = installed.path("letter");
-    std::fs::write(&letter, vec![b'x'; 10_000]).unwrap();
-    let told = installed.command(&program).arg("show").arg(&letter).arg("x").output().unwrap();
-    assert_eq!(told.status.code(), Some(1));
-    let said = String::from_utf8(told.stderr).unwrap();
-    let expected = format!("{}: NS_NOT_A_REGION: ", letter.display());
-    assert!(said.starts_with(&expected), "{said}");
+    let file = installed.path("text");
+    std::fs::write(&file, vec![b'x'; 10_000]).unwrap();
+    let output = installed.command(&program).arg("show").arg(&file).arg("x").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let output_of = String::from_utf8(output.stderr).unwrap();
+    let expected = format!("{}: NS_NOT_A_REGION: ", file.display());
+    assert!(output_of.starts_with(&expected), "{output_of}");
 }

@@ -1,5 +1,5 @@
-//! Compiles C and C++ against this library, as a network function would: installed into a folder of
-//! its own, found by pkg-config, with every warning an error.
+//! Compiles C and C++ programs against this library as a network function does: installed into a
+//! folder, found by pkg-config, with every warning an error.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub(crate) struct Installed {
 }
 
 impl Installed {
-    /// Runs the documented command on what cargo has built for this test.
+    /// Runs the documented install command on the libraries that cargo built for this test.
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let test = std::env::current_exe().unwrap();
@@ -28,12 +28,12 @@ impl Installed {
         Self { folder }
     }
 
-    /// A path beside the installed files.
+    /// A path in the folder.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Compiles and links a source file of the house.
+    /// Compiles and links a source file of the repository.
     pub(crate) fn compile(&self, source: &str, link: Link) -> PathBuf {
         let is_cpp = Path::new(source).extension() == Some(OsStr::new("cpp"));
         let (compiler, standard) = if is_cpp { ("g++", "-std=c++17") } else { ("gcc", "-std=c11") };
@@ -44,7 +44,7 @@ impl Installed {
         build.arg("-O1").args(self.ask_pkg_config(&["--cflags"])).arg(root().join(source));
         match link {
             Link::Shared => build.args(self.ask_pkg_config(&["--libs"])),
-            // The folder holds both kinds; a name with a colon is that file and no other.
+            // The folder has both libraries; a name with a colon selects the file.
             Link::Static => build.args(
                 self.ask_pkg_config(&["--static", "--libs"])
                     .iter()
@@ -70,12 +70,12 @@ impl Installed {
     }
 }
 
-/// The root of the house.
+/// The root of the repository.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
 }
 
-/// Runs a command; ends the test with all it said unless it ends well.
+/// Runs a command. Fails the test with the command's output unless it exits with status 0.
 #[track_caller]
 pub(crate) fn succeed(command: &mut Command) -> Output {
     let told = command.output().unwrap_or_else(|error| {
@@ -105,38 +105,38 @@ impl Program {
         Self { installed, linked }
     }
 
-    pub(crate) fn keeps(&self, promise: &str) {
+    pub(crate) fn run(&self, test: &str) {
         for program in &self.linked {
             let folder = tempfile::tempdir().unwrap();
             let mut command = self.installed.command(program);
-            succeed(command.arg(promise).arg(folder.path().join("region")));
+            succeed(command.arg(test).arg(folder.path().join("region")));
         }
     }
 }
 
-/// The promises that the source of a program has.
-pub(crate) fn promised(source: &str) -> Vec<&str> {
-    let names = source.lines().filter_map(|line| line.trim().strip_prefix("PROMISE("));
+/// The tests that the source of a program lists.
+pub(crate) fn test_names(source: &str) -> Vec<&str> {
+    let names = source.lines().filter_map(|line| line.trim().strip_prefix("TEST("));
     names.filter_map(|rest| rest.strip_suffix("),")).collect()
 }
 
-/// Each promise of a program in `tests/c` as a test of its own, and one test that none of them is
-/// left out.
-macro_rules! kept_in_c {
-    ($source:literal: $($promise:ident)*) => {
+/// Each test of a program in `tests/integration/c` as a Rust test, and one test that the list is
+/// complete.
+macro_rules! c_tests {
+    ($source:literal: $($test:ident)*) => {
         static PROGRAM: std::sync::LazyLock<crate::fixture::Program> = std::sync::LazyLock::new(|| {
             crate::fixture::Program::new(concat!("capi/tests/integration/", $source))
         });
 
         $(#[test]
-        fn $promise() {
-            PROGRAM.keeps(stringify!($promise));
+        fn $test() {
+            PROGRAM.run(stringify!($test));
         })*
 
         #[test]
-        fn no_promise_of_the_c_program_is_left_out() {
-            assert_eq!(crate::fixture::promised(include_str!($source)), [$(stringify!($promise)),*]);
+        fn every_test_of_the_c_program_is_listed() {
+            assert_eq!(crate::fixture::test_names(include_str!($source)), [$(stringify!($test)),*]);
         }
     };
 }
-pub(crate) use kept_in_c;
+pub(crate) use c_tests;

@@ -1,5 +1,5 @@
-//! The SMF of `clients/c/examples/sm_sessions.c`, as processes that run side by side: one watches
-//! in an event loop, others make, find, count and release sessions, and one is killed.
+//! The SMF of `clients/c/examples/sm_sessions.c`, as concurrent processes: one watches in an event
+//! loop, others create, find, count and release sessions, and one is killed.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ struct Smf {
     folder: tempfile::TempDir,
 }
 
-/// A process that watches; it is killed if the test fails.
+/// A process that watches. It is killed when this is dropped.
 struct Watcher {
     child: Child,
     lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
@@ -27,7 +27,7 @@ impl Drop for Watcher {
 }
 
 impl Watcher {
-    fn hear(&mut self) -> String {
+    fn read_line(&mut self) -> String {
         self.lines.next().unwrap().unwrap()
     }
 }
@@ -49,7 +49,7 @@ impl Smf {
         command
     }
 
-    fn says(&self, word: &str, words: &[&str]) -> String {
+    fn output(&self, word: &str, words: &[&str]) -> String {
         String::from_utf8(succeed(&mut self.command(word, words)).stdout).unwrap()
     }
 
@@ -57,7 +57,7 @@ impl Smf {
         let mut child = self.command("watch", &[count]).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut watcher = Watcher { child, lines };
-        assert_eq!(watcher.hear(), "watching");
+        assert_eq!(watcher.read_line(), "watching");
         watcher
     }
 }
@@ -67,30 +67,30 @@ fn sessions_are_found_counted_searched_and_watched_by_other_processes() {
     for link in [Link::Static, Link::Shared] {
         let smf = Smf::new(link);
         let (mut watcher, mut victim) = (smf.watcher("5"), smf.watcher("1000"));
-        assert_eq!(smf.says("establish", &["imsi-1", "100", "internet"]), "established\n");
-        assert_eq!(watcher.hear(), "created imsi-1");
-        assert_eq!(victim.hear(), "created imsi-1");
-        // Who dies in its event loop disturbs nobody.
+        assert_eq!(smf.output("establish", &["imsi-1", "100", "internet"]), "established\n");
+        assert_eq!(watcher.read_line(), "created imsi-1");
+        assert_eq!(victim.read_line(), "created imsi-1");
+        // A watcher that is killed in its event loop does not affect the others.
         victim.child.kill().unwrap();
-        assert_eq!(smf.says("establish", &["imsi-2", "200", "ims"]), "established\n");
-        assert_eq!(smf.says("establish", &["imsi-3", "300", "internet"]), "established\n");
-        assert_eq!(watcher.hear(), "created imsi-2");
-        assert_eq!(watcher.hear(), "created imsi-3");
-        assert_eq!(smf.says("establish", &["imsi-4", "200", "ims"]), "the TEID is taken\n");
-        assert_eq!(smf.says("packet", &["200"]), "imsi-2: 5qi=9 arp=8\n");
-        assert_eq!(smf.says("packet", &["201"]), "nobody's\n");
-        let listed = smf.says("list", &["internet"]);
+        assert_eq!(smf.output("establish", &["imsi-2", "200", "ims"]), "established\n");
+        assert_eq!(smf.output("establish", &["imsi-3", "300", "internet"]), "established\n");
+        assert_eq!(watcher.read_line(), "created imsi-2");
+        assert_eq!(watcher.read_line(), "created imsi-3");
+        assert_eq!(smf.output("establish", &["imsi-4", "200", "ims"]), "the TEID is taken\n");
+        assert_eq!(smf.output("packet", &["200"]), "imsi-2: 5qi=9 arp=8\n");
+        assert_eq!(smf.output("packet", &["201"]), "no session\n");
+        let listed = smf.output("list", &["internet"]);
         assert_eq!(listed, "imsi-1\nimsi-3\n2 now, 3 ever established\n");
-        assert_eq!(smf.says("idle", &["internet", "imsi-1"]), "imsi-3\n");
-        // A hand-over: the same session by another TEID; the old one is free again.
-        assert_eq!(smf.says("establish", &["imsi-2", "201", "ims"]), "established\n");
-        assert_eq!(watcher.hear(), "updated imsi-2");
-        assert_eq!(smf.says("packet", &["200"]), "nobody's\n");
-        assert_eq!(smf.says("release", &["imsi-1"]), "released\n");
-        assert_eq!(smf.says("release", &["imsi-1"]), "no session\n");
-        assert_eq!(watcher.hear(), "deleted imsi-1");
+        assert_eq!(smf.output("idle", &["internet", "imsi-1"]), "imsi-3\n");
+        // A handover: the session gets another TEID; the old one is free again.
+        assert_eq!(smf.output("establish", &["imsi-2", "201", "ims"]), "established\n");
+        assert_eq!(watcher.read_line(), "updated imsi-2");
+        assert_eq!(smf.output("packet", &["200"]), "no session\n");
+        assert_eq!(smf.output("release", &["imsi-1"]), "released\n");
+        assert_eq!(smf.output("release", &["imsi-1"]), "no session\n");
+        assert_eq!(watcher.read_line(), "deleted imsi-1");
         assert!(watcher.child.wait().unwrap().success());
-        assert_eq!(smf.says("list", &["internet"]), "imsi-3\n1 now, 4 ever established\n");
+        assert_eq!(smf.output("list", &["internet"]), "imsi-3\n1 now, 4 ever established\n");
         victim.child.wait().unwrap();
         let report = nearstate_store::check(&smf.path()).unwrap();
         assert!(report.is_clean(), "{report:?}");

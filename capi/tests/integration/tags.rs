@@ -1,13 +1,13 @@
-//! Tags, lookups, searches, expiry and counters as C meets them, promise by promise.
+//! Tags, lookups, searches, expiry and counters in C: `c/tags.c`.
 
-crate::fixture::kept_in_c! {
+crate::fixture::c_tests! {
     "c/tags.c":
     a_session_is_found_by_each_of_its_identities
-    a_value_that_is_taken_is_refused_with_its_holder
+    a_taken_value_is_rejected_with_the_key_of_its_record
     tags_are_listed_as_they_were_declared
-    a_search_is_put_together_where_it_is_used
-    lookups_that_are_off_are_refused
+    a_search_is_built_from_local_variables
+    invalid_lookups_are_rejected
     a_transaction_finds_by_tags_too
-    a_record_past_its_time_is_gone_and_collected_once
-    counters_add_up_and_are_no_records
+    an_expired_record_is_not_found_and_collected_once
+    counters_add_up_and_are_not_records
 }

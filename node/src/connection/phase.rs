@@ -63,11 +63,11 @@ mod tests {
 
     #[test]
     fn the_table_of_transitions_is_this_one() {
-        let mut text = String::new();
-        for (event, before, after) in TABLE {
+        let line = |(event, before, after): &(&str, &[ConnectionPhase], ConnectionPhase)| {
             let before: Vec<_> = before.iter().map(|phase| format!("{phase:?}")).collect();
-            text += &format!("{event}({} => {after:?});\n", before.join(" | "));
-        }
+            format!("{event}({} => {after:?});\n", before.join(" | "))
+        };
+        let text: String = TABLE.iter().map(line).collect();
         let expected = "\
 work_started(Reading => Working);
 work_finished(Working => Reading);

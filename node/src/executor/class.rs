@@ -1,22 +1,22 @@
 //! The classes of tasks.
 
-/// What a task is for, and so when it is polled.
+/// The purpose of a task, which decides when it is polled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TaskClass {
-    /// What keeps the node alive: polled first. Must be short.
+    /// Keeps the node alive: polled first. Polls must be short.
     Control,
-    /// Work that somebody waits for.
+    /// Serves a request of a client.
     #[default]
     Request,
-    /// Work that can wait: long walks, cleaning. Polled when nobody else is ready.
+    /// Work that can wait: long scans, reclamation. Polled when no other task is ready.
     Background,
 }
 
 impl TaskClass {
-    /// All of them, in their order.
+    /// All classes in their order.
     pub const ALL: [Self; 3] = [Self::Control, Self::Request, Self::Background];
 
-    /// As a metric's label.
+    /// The name in metric labels.
     pub fn name(self) -> &'static str {
         match self {
             Self::Control => "control",

@@ -1,4 +1,4 @@
-//! The executor of this thread, as its own tasks see it.
+//! The executor of this thread, as its tasks and wakers use it.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -15,16 +15,16 @@ use crate::executor::poll_source::PollSources;
 use crate::executor::ready::{self, Task, TaskId, TaskWaiter};
 use crate::executor::waker::{RemoteWakes, TaskWaker};
 
-/// What tasks and wakers of this thread need of the executor.
+/// The part of the executor that tasks and wakers of this thread use.
 pub(crate) struct ExecutorContext {
     pub(crate) clock: Clock,
     pub(crate) remote: Arc<RemoteWakes>,
     pub(crate) metrics: Arc<ExecutorMetrics>,
     pub(crate) poll_sources: PollSources,
     deadlines: RefCell<Deadlines>,
-    /// A lower bound of all deadlines, so that most polls ask no heap.
+    /// A lower bound of all deadlines, so that most polls do not touch the heap.
     deadline_next: Cell<u64>,
-    /// The task that is being polled is to end with this poll.
+    /// The current task ends with this poll.
     is_current_cancelled: Cell<bool>,
 }
 
@@ -38,10 +38,10 @@ thread_local! {
     static CONTEXT: RefCell<Option<Rc<ExecutorContext>>> = const { RefCell::new(None) };
 }
 
-/// Calls with the executor of this thread.
+/// Calls a function with the executor of this thread.
 ///
 /// # Panics
-/// If there is none: the caller runs outside of every task.
+/// If this thread has no executor: the caller is not a task.
 #[inline]
 #[track_caller]
 pub(crate) fn with<T>(call: impl FnOnce(&Rc<ExecutorContext>) -> T) -> T {
@@ -57,7 +57,7 @@ pub(crate) fn with<T>(call: impl FnOnce(&Rc<ExecutorContext>) -> T) -> T {
         .unwrap_or_else(|| unreachable!("asserted above"))
 }
 
-/// Calls with the executor of this thread, if there is one.
+/// Calls a function with the executor of this thread, if there is one.
 pub(crate) fn try_with<T>(call: impl FnOnce(&Rc<ExecutorContext>) -> T) -> Option<T> {
     CONTEXT
         .try_with(|context| {
@@ -67,7 +67,7 @@ pub(crate) fn try_with<T>(call: impl FnOnce(&Rc<ExecutorContext>) -> T) -> Optio
         .flatten()
 }
 
-/// Makes an executor that of this thread. `false`: there is one.
+/// Installs the executor of this thread. `false`: there is one already.
 pub(crate) fn install(context: &Rc<ExecutorContext>, executor: u64) -> bool {
     CONTEXT.with_borrow_mut(|place| {
         if place.is_some() {
@@ -79,9 +79,9 @@ pub(crate) fn install(context: &Rc<ExecutorContext>, executor: u64) -> bool {
     })
 }
 
-/// Takes it away, with all its tasks.
+/// Removes the executor of this thread with all its tasks.
 pub(crate) fn uninstall() {
-    ready::set_current(ready::Current::default());
+    ready::set_current(ready::CurrentTask::default());
     ready::install(0);
     CONTEXT.set(None);
 }
@@ -103,14 +103,14 @@ impl ExecutorContext {
         }
     }
 
-    /// Begins a task. It is ready.
-    pub(crate) fn admit(
+    /// Starts a task. It is ready.
+    pub(crate) fn start(
         &self,
         class: TaskClass,
         name: &'static str,
         future: Pin<Box<dyn Future<Output = ()>>>,
     ) -> TaskId {
-        let id = ready::admit(class);
+        let id = ready::allocate(class);
         let waker = Waker::from(TaskWaker::new(Arc::clone(&self.remote), id));
         let name = self.metrics.number_of(name);
         ready::put(Box::new(Task { id, class, future, waker, name }));
@@ -118,38 +118,38 @@ impl ExecutorContext {
         id
     }
 
-    /// True if the task that is being polled is to end with this poll.
+    /// True if the current task ends with this poll.
     #[inline]
     pub(crate) fn is_current_cancelled(&self) -> bool {
         self.is_current_cancelled.get()
     }
 
-    /// A task is done: what it holds is dropped, its place is free.
+    /// Ends a completed task: drops it and frees its slot.
     pub(crate) fn end(&self, task: Box<Task>) {
         self.is_current_cancelled.set(false);
-        // While it is dropped, it is nobody's current task, and its wakers lead nowhere.
-        ready::set_current(ready::Current::default());
-        drop(ready::dismiss(task.id));
+        // While it is dropped, it is not the current task, and its wakers have no effect.
+        ready::set_current(ready::CurrentTask::default());
+        drop(ready::remove(task.id));
         drop(task);
     }
 
-    /// Ends a task, wherever it waits. One that cancels itself ends with its present poll.
+    /// Cancels a task. One that cancels itself ends with its current poll.
     pub(crate) fn cancel(&self, id: TaskId) {
         let current = ready::current();
         if current.waker != 0 && current.id == id {
             self.is_current_cancelled.set(true);
         } else {
-            drop(ready::dismiss(id));
+            drop(ready::remove(id));
         }
     }
 
-    /// True if somebody may be waiting for a moment that has come.
+    /// True if a deadline may have passed.
     #[inline]
     pub(crate) fn has_passed_deadline(&self, now: u64) -> bool {
         now >= self.deadline_next.get()
     }
 
-    /// Wakes those whose deadline has passed.
+    /// Wakes the tasks whose deadlines have passed.
     #[inline]
     pub(crate) fn pass_deadlines(&self, now: u64) {
         if self.has_passed_deadline(now) {
@@ -184,7 +184,7 @@ impl ExecutorContext {
         self.deadlines.borrow_mut().replace(key, waiter)
     }
 
-    pub(crate) fn wait_no_more(&self, key: DeadlineKey) {
+    pub(crate) fn cancel_wait(&self, key: DeadlineKey) {
         self.deadlines.borrow_mut().cancel(key);
     }
 }

@@ -1,4 +1,4 @@
-//! What other threads say to a task: a queue with a bound, many senders and one receiver.
+//! A bounded queue from any threads to one task.
 //!
 //! ```text
 //! sender                                  receiver
@@ -19,13 +19,13 @@ use crossbeam_queue::ArrayQueue;
 struct Shared<T> {
     queue: ArrayQueue<T>,
     is_waiting: AtomicBool,
-    /// Only a receiver that is about to sleep and a sender that wakes it take this lock.
+    /// Locked only by a receiver that is about to sleep and by the sender that wakes it.
     waiter: Mutex<Option<Waker>>,
     outboxes: AtomicUsize,
     is_closed: AtomicBool,
 }
 
-/// Makes a queue for so many messages.
+/// Creates a queue with a capacity.
 pub fn inbox<T: Send>(capacity: usize) -> (Outbox<T>, Inbox<T>) {
     let shared = Arc::new(Shared {
         queue: ArrayQueue::new(capacity.max(1)),
@@ -42,7 +42,7 @@ pub struct Outbox<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// The receiving end. Belongs to one task.
+/// The receiving end, for one task.
 pub struct Inbox<T> {
     shared: Arc<Shared<T>>,
 }
@@ -73,10 +73,10 @@ impl<T> Shared<T> {
 }
 
 impl<T: Send> Outbox<T> {
-    /// Sends, and wakes the receiver if it sleeps. Never waits.
+    /// Sends a message and wakes the receiver if it sleeps. Never blocks.
     ///
     /// # Errors
-    /// The message, if the queue is full or the receiver is gone.
+    /// Returns the message if the queue is full or the receiver was dropped.
     pub fn send(&self, message: T) -> Result<(), T> {
         if self.shared.is_closed.load(Ordering::Acquire) {
             return Err(message);
@@ -108,13 +108,13 @@ impl<T> Inbox<T> {
         self.shared.queue.pop()
     }
 
-    /// The next message. `None`: there is none, and no sender any more.
+    /// Waits for the next message. `None`: the queue is empty and all senders were dropped.
     pub async fn receive(&mut self) -> Option<T> {
         std::future::poll_fn(|cx| self.poll(cx)).await
     }
 
-    /// Takes all that is there into `batch`, at most `max`, and waits if there is nothing. Returns
-    /// how many; 0 means that there is no sender any more.
+    /// Waits for a message, then moves up to `max` messages into `batch`. Returns their number; 0:
+    /// all senders were dropped.
     pub async fn receive_many(&mut self, batch: &mut Vec<T>, max: usize) -> usize {
         let Some(first) = self.receive().await else { return 0 };
         let before = batch.len();
@@ -126,7 +126,7 @@ impl<T> Inbox<T> {
         batch.len() - before
     }
 
-    /// As [`Inbox::receive`], for those who poll.
+    /// As [`Inbox::receive`], as a poll.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<T>> {
         if let Some(message) = self.take() {
             return Poll::Ready(Some(message));

@@ -1,5 +1,5 @@
-//! What an executor counts, and what others see of it while it runs: how long polls take, who takes
-//! too long, and who is being polled at this moment.
+//! Metrics of an executor, and what other threads see while it runs: the lengths of polls, the
+//! tasks of long polls, and the current task.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -14,15 +14,15 @@ use crate::metrics::{Counter, Distribution, Histogram};
 /// A poll that took too long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LongPoll {
-    /// The task's name.
+    /// The name of the task.
     pub task: &'static str,
-    /// Its class.
+    /// The class of the task.
     pub class: TaskClass,
-    /// How long the poll took.
+    /// The length of the poll.
     pub time: Duration,
 }
 
-/// The counts of one executor. It writes; any thread reads.
+/// The metrics of an executor. It writes them; any thread reads them.
 #[derive(Debug)]
 pub struct ExecutorMetrics {
     clock: Clock,
@@ -31,12 +31,13 @@ pub struct ExecutorMetrics {
     pub(crate) spins: Counter,
     pub(crate) slices: Counter,
     pub(crate) remote_wakes: Counter,
-    /// In ticks, a histogram for each class.
+    /// In ticks, one histogram per class.
     polls: [Histogram; 3],
     long_polls: Counter,
-    /// Only a long poll takes this lock.
+    /// Locked for long polls only.
     long_by_name: Mutex<BTreeMap<&'static str, u64>>,
-    /// When the poll began, and below that [`NAME_BITS`] of who is being polled: 0 is nobody.
+    /// The start of the current poll, and in the low [`NAME_BITS`] the number of its task's name;
+    /// 0: none.
     poll_stamp: AtomicU64,
     names: Mutex<Vec<&'static str>>,
     /// Written by the sampler.
@@ -46,42 +47,41 @@ pub struct ExecutorMetrics {
     watcher: Mutex<Option<Thread>>,
 }
 
-/// In place of a name: the core has been woken, and polls nobody yet.
+/// In place of a name: the core is awake and polls no task yet.
 const AWAKE: u64 = (1 << NAME_BITS) - 1;
 
-/// So many bits of the poll_stamp are a name.
+/// Bits of a poll stamp that are a name.
 const NAME_BITS: u32 = 16;
 
-/// What a [`ExecutorMetrics`] showed at some moment.
+/// A snapshot of [`ExecutorMetrics`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExecutorStats {
-    /// Rounds begun.
+    /// Rounds.
     pub rounds: u64,
     /// Times that the thread went to sleep.
     pub parks: u64,
-    /// Times that it looked for work instead.
+    /// Times that the core busy-polled before a possible sleep.
     pub spins: u64,
-    /// Slices that background tasks got.
+    /// Time slices of background tasks.
     pub slices: u64,
     /// Tasks woken by other threads.
     pub remote_wakes: u64,
-    /// How long polls took, in nanoseconds, by class in the order of [`TaskClass::ALL`].
+    /// Lengths of polls in nanoseconds, by class in the order of [`TaskClass::ALL`].
     pub polls: [Distribution; 3],
     /// Polls that took too long.
     pub long_polls: u64,
-    /// Polls that were seen to last so long that they may never end. Those that did end are among
-    /// the long ones, too.
+    /// Polls that the sampler reported as stuck. Those that have ended are long polls, too.
     pub stuck: u64,
-    /// Both, by the task's name.
+    /// Long and stuck polls by the name of the task.
     pub long_by_name: BTreeMap<&'static str, u64>,
 }
 
-/// Who is being polled at some moment. Equal to another one only if the poll is the same.
+/// Identifies a poll. Two stamps are equal only if the poll is the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PollStamp(u64);
 
 impl PollStamp {
-    /// True if nobody is being polled.
+    /// True if no task is being polled.
     pub fn is_idle(self) -> bool {
         self.0.trailing_zeros() >= NAME_BITS
     }
@@ -107,7 +107,7 @@ impl ExecutorMetrics {
         }
     }
 
-    /// Gives a name its number, from 1. There are as many as there are `spawn`s in the program.
+    /// The number of a name, from 1. A program has as many names as it has `spawn`s.
     pub(crate) fn number_of(&self, name: &'static str) -> u16 {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         let at = names.iter().position(|known| *known == name).unwrap_or_else(|| {
@@ -123,12 +123,12 @@ impl ExecutorMetrics {
     }
 
     #[inline]
-    pub(crate) fn rests(&self, now: u64) {
+    pub(crate) fn idles(&self, now: u64) {
         self.poll_stamp.store(now << NAME_BITS, Ordering::Relaxed);
     }
 
-    /// The core has slept and works again. Wakes the sampler if that has gone to sleep.
-    pub(crate) fn awakes(&self, now: u64) {
+    /// The core has slept and works again. Wakes a sleeping sampler.
+    pub(crate) fn wakes_up(&self, now: u64) {
         self.poll_stamp.store((now << NAME_BITS) | AWAKE, Ordering::Relaxed); // A1
         fence(Ordering::SeqCst); // A2, pairs with W2
         if self.is_watcher_asleep.load(Ordering::Relaxed) // A3
@@ -141,8 +141,8 @@ impl ExecutorMetrics {
         }
     }
 
-    /// Has a thread unparked as soon as the core works again. `false`: it works already. Either W3
-    /// sees the poll_stamp of A1, or A3 sees W1.
+    /// Unparks a thread when the core works again. `false`: it works already. Either W3 sees the
+    /// stamp of A1, or A3 sees W1.
     pub(crate) fn wake_when_busy(&self, watcher: &Thread) -> bool {
         *self.watcher.lock().unwrap_or_else(PoisonError::into_inner) = Some(watcher.clone());
         self.is_watcher_asleep.store(true, Ordering::Relaxed); // W1
@@ -150,8 +150,8 @@ impl ExecutorMetrics {
         self.poll_stamp().is_idle() // W3
     }
 
-    /// A poll was seen that does not end.
-    pub(crate) fn task_is_stuck(&self, task: &'static str) {
+    /// Counts a stuck poll.
+    pub(crate) fn count_stuck(&self, task: &'static str) {
         self.stuck.add(1);
         let mut by_name = self.long_by_name.lock().unwrap_or_else(PoisonError::into_inner);
         *by_name.entry(task).or_default() += 1;
@@ -173,19 +173,19 @@ impl ExecutorMetrics {
         LongPoll { task, class, time: self.clock.time(ticks) }
     }
 
-    /// Who is being polled now.
+    /// The current poll.
     pub fn poll_stamp(&self) -> PollStamp {
         PollStamp(self.poll_stamp.load(Ordering::Relaxed))
     }
 
-    /// The name of the task of a poll_stamp; empty if it is of nobody.
+    /// The name of the task of a poll; empty if there is none.
     pub fn name_of(&self, poll_stamp: PollStamp) -> &'static str {
         let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         let number = usize::try_from(poll_stamp.0 & ((1 << NAME_BITS) - 1)).unwrap_or(0);
         number.checked_sub(1).and_then(|at| names.get(at)).copied().unwrap_or_default()
     }
 
-    /// All counts.
+    /// Reads all metrics.
     pub fn snapshot(&self) -> ExecutorStats {
         let in_nanos = |histogram: &Histogram| histogram.snapshot().map(|t| self.clock.nanos(t));
         let [control, request, background] = &self.polls;
@@ -205,7 +205,7 @@ impl ExecutorMetrics {
 }
 
 impl ExecutorStats {
-    /// Adds what another core has counted.
+    /// Adds the metrics of another core.
     pub fn merge(&mut self, other: &Self) {
         self.rounds += other.rounds;
         self.parks += other.parks;

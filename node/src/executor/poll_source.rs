@@ -1,4 +1,4 @@
-//! Looking out for what another process writes into shared memory.
+//! Sources in shared memory that another process changes without a wakeup.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -6,16 +6,16 @@ use std::rc::Rc;
 
 use crate::executor::ready::TaskWaiter;
 
-/// Something that changes without a wake.
+/// A source of work that the core polls.
 pub trait PollSource {
-    /// True if there is something to do. A few nanoseconds; asked often.
+    /// True if there is work. Costs a few nanoseconds; called often.
     fn is_ready(&self) -> bool;
 
-    /// Tells the other process that from now on a wake is needed. `false`: something has come
-    /// meanwhile, and none is.
+    /// Tells the other process that a wakeup is needed from now on. `false`: work has arrived
+    /// meanwhile, and no wakeup will follow.
     fn arm(&self) -> bool;
 
-    /// True while it is on the list.
+    /// True while the source is in the core's list.
     fn is_registered(&self) -> &Cell<bool>;
 }
 
@@ -26,14 +26,14 @@ struct PollSourceEntry {
 }
 
 impl PollSourceEntry {
-    /// Off the list, its task woken.
-    fn come(self) {
+    /// Removes the source from the list and wakes its task.
+    fn wake(self) {
         self.what.is_registered().set(false);
         self.waiter.wake();
     }
 }
 
-/// Whatever is looked out for on this core.
+/// The poll sources of a core.
 #[derive(Default)]
 pub(crate) struct PollSources {
     list: RefCell<Vec<PollSourceEntry>>,
@@ -51,36 +51,36 @@ impl PollSources {
         self.list.borrow().is_empty()
     }
 
-    /// Puts one on the list that is not there.
+    /// Adds a source that is not in the list.
     #[inline]
     pub(crate) fn add(&self, what: Rc<dyn PollSource>, waiter: TaskWaiter, since: u64) {
         self.list.borrow_mut().push(PollSourceEntry { what, waiter, since });
     }
 
-    /// Wakes the tasks of those where something has come; true if there was one. Who has been on
-    /// the list since before `oldest` is put to sleep.
+    /// Wakes the tasks of ready sources; true if there was one. Arms and removes sources that have
+    /// been in the list since before `oldest`.
     #[inline]
-    pub(crate) fn look(&self, oldest: u64) -> bool {
+    pub(crate) fn poll(&self, oldest: u64) -> bool {
         if self.is_empty() {
             return false;
         }
-        self.take_off(|entry| entry.since < oldest)
+        self.remove_ready(|entry| entry.since < oldest)
     }
 
-    /// Puts all to sleep. False if something has come meanwhile.
-    pub(crate) fn all_asleep(&self) -> bool {
-        self.is_empty() || !self.take_off(|_| true)
+    /// Arms and removes all sources. False if one of them became ready meanwhile.
+    pub(crate) fn arm_all(&self) -> bool {
+        self.is_empty() || !self.remove_ready(|_| true)
     }
 
-    fn take_off(&self, is_to_sleep: impl Fn(&PollSourceEntry) -> bool) -> bool {
+    fn remove_ready(&self, must_arm: impl Fn(&PollSourceEntry) -> bool) -> bool {
         let mut list = self.list.borrow_mut();
         let mut is_ready = false;
         let mut index = 0;
         while let Some(entry) = list.get(index) {
-            if entry.what.is_ready() || is_to_sleep(entry) && !entry.what.arm() {
-                list.swap_remove(index).come();
+            if entry.what.is_ready() || must_arm(entry) && !entry.what.arm() {
+                list.swap_remove(index).wake();
                 is_ready = true;
-            } else if is_to_sleep(entry) {
+            } else if must_arm(entry) {
                 list.swap_remove(index).what.is_registered().set(false);
             } else {
                 index += 1;

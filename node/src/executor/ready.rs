@@ -1,5 +1,5 @@
-//! The tasks of this thread's executor, and who of them is to be polled: a queue of numbers for
-//! each class. All of it belongs to one thread, so a wake is a few loads and a push.
+//! The tasks of this thread's executor, and a queue of ready tasks for each class. All of it
+//! belongs to one thread, so a wakeup is a few loads and a push.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -7,9 +7,12 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Waker};
 
+use nearstate_model::invariant;
+use nearstate_model::invariant::guaranteed;
+
 use crate::executor::class::TaskClass;
 
-/// A task: its place, and how many tasks had the place before.
+/// Identifies a task: its slot, and the number of earlier tasks of the slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TaskId {
     pub(crate) index: u32,
@@ -19,11 +22,11 @@ pub(crate) struct TaskId {
 /// A task.
 pub(crate) struct Task {
     pub(crate) id: TaskId,
-    /// As it was when the task left its queue.
+    /// The class of the queue that the task came from.
     pub(crate) class: TaskClass,
     pub(crate) future: Pin<Box<dyn Future<Output = ()>>>,
     pub(crate) waker: Waker,
-    /// Its name's number in the metrics.
+    /// The number of its name in the metrics.
     pub(crate) name: u16,
 }
 
@@ -33,22 +36,22 @@ impl fmt::Debug for Task {
     }
 }
 
-/// A place, and what the queues know of it.
+/// A slot for a task, and its state in the queues.
 #[derive(Debug, Default)]
 struct TaskSlot {
     generation: u32,
     class: TaskClass,
-    /// It stands in a queue, once.
+    /// The slot is in a queue, where it is at most once.
     is_queued: bool,
-    /// No task has it. It is given again when it stands in no queue.
+    /// No task has the slot. It is reused when it is in no queue.
     is_vacant: bool,
-    /// Not there while it is polled.
+    /// `None` while the task is polled.
     task: Option<Box<Task>>,
 }
 
-/// The queues, and the slots of all places.
+/// The queues and the slots.
 #[derive(Debug, Default)]
-struct Ready {
+struct ReadyQueues {
     control: VecDeque<u32>,
     request: VecDeque<u32>,
     background: VecDeque<u32>,
@@ -59,7 +62,7 @@ struct Ready {
     sleeper: Option<Waker>,
 }
 
-impl Ready {
+impl ReadyQueues {
     const fn new() -> Self {
         Self {
             control: VecDeque::new(),
@@ -93,7 +96,7 @@ impl Ready {
         if self.sleeper.is_some() { self.sleeper.take() } else { None }
     }
 
-    /// Takes a task out of its place, which has left its queue. `None`: it is gone.
+    /// Takes the task out of a slot that has left its queue. `None`: the task was cancelled.
     #[inline]
     fn take(&mut self, index: u32) -> Option<Box<Task>> {
         let slot = self.slots.get_mut(index as usize)?;
@@ -110,8 +113,8 @@ impl Ready {
 
     #[inline]
     fn next_foreground(&mut self, control_in_a_row_max: u32) -> Option<u32> {
-        let is_requests_turn = self.control_in_a_row >= control_in_a_row_max;
-        if let Some(index) = (!is_requests_turn).then(|| self.control.pop_front()).flatten() {
+        let is_request_next = self.control_in_a_row >= control_in_a_row_max;
+        if let Some(index) = (!is_request_next).then(|| self.control.pop_front()).flatten() {
             self.control_in_a_row += 1;
             return Some(index);
         }
@@ -129,7 +132,7 @@ impl Ready {
         }
     }
 
-    /// Gives the task back if it has no place any more.
+    /// Returns the task if it was cancelled while it was polled.
     #[inline]
     fn put(&mut self, task: Box<Task>) -> Option<Box<Task>> {
         match self.slot(task.id) {
@@ -138,27 +141,27 @@ impl Ready {
         }
     }
 
-    fn admit(&mut self, class: TaskClass) -> TaskId {
+    fn allocate(&mut self, class: TaskClass) -> TaskId {
         let index = self.vacant.pop().unwrap_or_else(|| {
             self.slots.push(TaskSlot { is_vacant: true, ..TaskSlot::default() });
-            u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
+            let last = u32::try_from(self.slots.len() - 1).ok();
+            guaranteed(last, "a core has fewer than 2^32 tasks")
         });
-        let Some(slot) = self.slots.get_mut(index as usize) else {
-            return TaskId::default();
-        };
+        let slot = guaranteed(self.slots.get_mut(index as usize), "a vacant slot exists");
+        invariant!(slot.is_vacant && slot.task.is_none(), "a slot has at most one task");
         slot.class = class;
         slot.is_vacant = false;
         TaskId { index, generation: slot.generation }
     }
 
-    /// The place of a task that has not ended.
+    /// The slot of a task that has not ended.
     #[inline]
     fn slot(&mut self, id: TaskId) -> Option<&mut TaskSlot> {
         let slot = self.slots.get_mut(id.index as usize)?;
         (slot.generation == id.generation && !slot.is_vacant).then_some(slot)
     }
 
-    fn dismiss(&mut self, id: TaskId) -> Option<Box<Task>> {
+    fn remove(&mut self, id: TaskId) -> Option<Box<Task>> {
         let slot = self.slot(id)?;
         slot.generation = slot.generation.wrapping_add(1);
         slot.is_vacant = true;
@@ -172,20 +175,20 @@ impl Ready {
 
 /// The task that is being polled.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Current {
+pub(crate) struct CurrentTask {
     pub(crate) id: TaskId,
-    /// Where its waker points to; 0 between polls.
+    /// The address of its waker's data; 0 between polls.
     pub(crate) waker: usize,
-    /// The clock's reading at which it should give way to others.
+    /// The clock reading at which it should yield to other tasks.
     pub(crate) due: u64,
-    /// The one at which it should give way even if nobody else is ready.
+    /// The reading at which it should yield even if no other task is ready.
     pub(crate) due_alone: u64,
 }
 
 thread_local! {
-    static READY: RefCell<Ready> = const { RefCell::new(Ready::new()) };
-    static CURRENT: Cell<Current> = const {
-        Cell::new(Current {
+    static READY: RefCell<ReadyQueues> = const { RefCell::new(ReadyQueues::new()) };
+    static CURRENT: Cell<CurrentTask> = const {
+        Cell::new(CurrentTask {
             id: TaskId { index: 0, generation: 0 },
             waker: 0,
             due: u64::MAX,
@@ -202,10 +205,10 @@ pub(crate) fn executor() -> u64 {
     EXECUTOR.get()
 }
 
-/// Says which executor is on this thread, and drops the tasks of the one before.
+/// Sets the executor of this thread, and drops the tasks of the previous one.
 pub(crate) fn install(executor: u64) {
-    // What a task drops may wake others, or begin some; one that does so for ever is a bug, and is
-    // left.
+    // Dropping a task may wake or spawn others. A task that does so without end is a bug; the loop
+    // gives up.
     for _ in 0..8 {
         let tasks = READY.take();
         if tasks.slots.is_empty() {
@@ -217,32 +220,32 @@ pub(crate) fn install(executor: u64) {
 }
 
 #[inline]
-pub(crate) fn current() -> Current {
+pub(crate) fn current() -> CurrentTask {
     CURRENT.get()
 }
 
 #[inline]
-pub(crate) fn set_current(current: Current) {
+pub(crate) fn set_current(current: CurrentTask) {
     CURRENT.set(current);
 }
 
-/// Puts a task at the end of its queue, unless it stands there. Wakes the executor if it sleeps.
+/// Puts a task at the end of its queue, unless it is in it. Wakes a sleeping executor.
 #[inline]
 pub(crate) fn push(id: TaskId) {
-    // A waker may be used while the thread's own memory is taken down: then nobody is polled again.
+    // A waker may be used while thread-local storage is destroyed. No task is polled after that.
     let sleeper = READY.try_with(|ready| ready.borrow_mut().push(id)).ok().flatten();
     if let Some(sleeper) = sleeper {
         sleeper.wake();
     }
 }
 
-/// The next task that is not of the background class.
+/// The next control or request task.
 #[inline]
 pub(crate) fn pop_foreground(control_in_a_row_max: u32) -> Option<Box<Task>> {
     READY.with_borrow_mut(|ready| ready.pop_foreground(control_in_a_row_max))
 }
 
-/// [`put`] and [`pop_foreground`] in one go: this happens after every poll.
+/// [`put`] and [`pop_foreground`] in one step, which happens after every poll.
 #[inline]
 pub(crate) fn put_and_pop_foreground(
     polled: Option<Box<Task>>,
@@ -256,7 +259,7 @@ pub(crate) fn put_and_pop_foreground(
     next
 }
 
-/// The next task of the background class.
+/// The next background task.
 #[inline]
 pub(crate) fn pop_background() -> Option<Box<Task>> {
     READY.with_borrow_mut(|ready| {
@@ -269,9 +272,9 @@ pub(crate) fn pop_background() -> Option<Box<Task>> {
     })
 }
 
-/// Puts a task back into its place.
+/// Returns a task to its slot.
 pub(crate) fn put(polled: Box<Task>) {
-    // Nobody is dropped while the queues are borrowed.
+    // No task is dropped while the queues are borrowed.
     drop(READY.with_borrow_mut(|ready| ready.put(polled)));
 }
 
@@ -287,18 +290,18 @@ pub(crate) fn has_background() -> bool {
     READY.with_borrow(|ready| !ready.background.is_empty())
 }
 
-/// Gives a new task a place. It stands in no queue yet.
-pub(crate) fn admit(class: TaskClass) -> TaskId {
-    READY.with_borrow_mut(|ready| ready.admit(class))
+/// Allocates a slot for a new task. It is in no queue yet.
+pub(crate) fn allocate(class: TaskClass) -> TaskId {
+    READY.with_borrow_mut(|ready| ready.allocate(class))
 }
 
-/// Takes a task's place from it. Whatever wakes it later wakes nobody. Gives the task, unless it is
-/// being polled or had no place.
-pub(crate) fn dismiss(id: TaskId) -> Option<Box<Task>> {
-    READY.with_borrow_mut(|ready| ready.dismiss(id))
+/// Frees the slot of a task. Its later wakeups have no effect. Returns the task, unless it is being
+/// polled or had no slot.
+pub(crate) fn remove(id: TaskId) -> Option<Box<Task>> {
+    READY.with_borrow_mut(|ready| ready.remove(id))
 }
 
-/// From its next wake on the task stands in the queue of another class.
+/// Changes the class of a task, from its next wakeup on.
 pub(crate) fn reclassify(id: TaskId, class: TaskClass) {
     READY.with_borrow_mut(|ready| {
         if let Some(slot) = ready.slot(id) {
@@ -307,12 +310,12 @@ pub(crate) fn reclassify(id: TaskId, class: TaskClass) {
     });
 }
 
-/// Leaves a waker that the next push uses up.
+/// Sets the waker that the next push consumes.
 pub(crate) fn set_sleeper(sleeper: Option<Waker>) {
     READY.with_borrow_mut(|ready| ready.sleeper = sleeper);
 }
 
-/// Wakes the task that is being polled.
+/// Wakes the current task.
 #[inline]
 pub(crate) fn wake_current(cx: &Context<'_>) {
     let current = CURRENT.get();
@@ -323,8 +326,8 @@ pub(crate) fn wake_current(cx: &Context<'_>) {
     }
 }
 
-/// Somebody who waits on this thread. A task of this executor is known by its number, which costs
-/// nothing to keep; whoever wraps wakers (a `select`, a set of futures) is kept as it is.
+/// A waiter on this thread. A task of this executor is identified by its number, which costs
+/// nothing to store. A wrapped waker (of a `select`, of a set of futures) is stored as it is.
 #[derive(Clone, Debug)]
 pub(crate) enum TaskWaiter {
     Task(TaskId),
@@ -364,7 +367,7 @@ mod tests {
     use super::*;
 
     fn begin(class: TaskClass) -> TaskId {
-        let id = admit(class);
+        let id = allocate(class);
         let waker = Waker::noop().clone();
         let future = Box::pin(std::future::pending());
         put(Box::new(Task { id, class, future, waker, name: 1 }));
@@ -381,7 +384,7 @@ mod tests {
         let first = begin(TaskClass::Request);
         push(first);
         push(first);
-        assert!(dismiss(first).is_some() && dismiss(first).is_none());
+        assert!(remove(first).is_some() && remove(first).is_none());
         let second = begin(TaskClass::Request);
         assert_ne!(first.index, second.index, "the place still stands in the queue");
         assert_eq!(pop(9), None);

@@ -1,4 +1,4 @@
-//! The rounds.
+//! The rounds of an executor.
 
 use std::cell::{Cell, RefCell};
 use std::pin::{Pin, pin};
@@ -15,7 +15,7 @@ use tokio::time::Sleep;
 use crate::executor::class::TaskClass;
 use crate::executor::context::{self, ExecutorContext};
 use crate::executor::metrics::{ExecutorMetrics, LongPoll};
-use crate::executor::ready::{self, Current, Task};
+use crate::executor::ready::{self, CurrentTask, Task};
 use crate::executor::spawn::{self, TaskHandle};
 use crate::executor::spin::IdleGaps;
 use crate::executor::waker::RemoteWakes;
@@ -24,57 +24,57 @@ use crate::executor::{
     POLL_SOURCE_SPIN, REQUEST_SLICE, ROUND,
 };
 
-/// Runs tasks on the thread that made it. Dropped, it drops them.
+/// Runs tasks on the thread that created it. Dropping it drops them.
 #[derive(Debug)]
 pub struct Executor {
     context: Rc<ExecutorContext>,
     runtime: LocalRuntime,
-    rounds: Rounds,
+    rounds: RoundState,
 }
 
-/// What the rounds need, and keep from one to the next.
+/// The state of the rounds.
 #[derive(Debug)]
-struct Rounds {
+struct RoundState {
     context: Rc<ExecutorContext>,
     round: u64,
     request_slice: u64,
     background_slice: u64,
     long_poll: u64,
-    watch_source: u64,
-    look_out_max: u64,
+    source_spin: u64,
+    source_idle_max: u64,
     on_long_poll: fn(&LongPoll),
     gaps: RefCell<IdleGaps>,
-    /// When the last work was done; 0 while there is some.
+    /// When the last work ended; 0 while there is work.
     idle_since: Cell<u64>,
     has_slept: Cell<bool>,
-    /// When the present round is over.
+    /// The end of the current round.
     round_end: Cell<u64>,
-    /// Ticks of background work that busy rounds owe.
+    /// Ticks of background work that busy rounds have left out.
     owed: Cell<u64>,
-    alarm: RefCell<RuntimeTimer>,
+    timer: RefCell<RuntimeTimer>,
 }
 
-/// The runtime's one timer, and the reading for which it is set.
+/// The runtime's only timer, and the reading for which it is set.
 #[derive(Debug, Default)]
 struct RuntimeTimer {
     sleep: Option<Pin<Box<Sleep>>>,
     at: u64,
 }
 
-/// Numbers executors, so that a waker knows its own thread. 0 is none.
+/// Numbers the executors, so that a waker recognises its own thread. 0: none.
 static EXECUTORS: AtomicU64 = AtomicU64::new(1);
 
 impl Executor {
-    /// Makes the executor of this thread, and the runtime under it.
+    /// Creates the executor of this thread and its runtime.
     ///
     /// # Errors
-    /// `BadArgument` if this thread has one, `System` if the kernel refuses what the runtime needs.
+    /// `BadArgument` if this thread has an executor, `System` if the kernel refuses its resources.
     pub fn new(config: &ExecutorConfig) -> Result<Self> {
         let runtime = Builder::new_current_thread()
             .enable_all()
             .build_local(LocalOptions::default())
             .map_err(|e| Error::System {
-                detail: format!("event loop of a core ({e}); raise `ulimit -n`"),
+                detail: format!("cannot create the event loop of a core ({e}); raise `ulimit -n`"),
                 errno: e.raw_os_error().unwrap_or(0),
             })?;
         let number = EXECUTORS.fetch_add(1, Ordering::Relaxed);
@@ -83,15 +83,15 @@ impl Executor {
         let context = Rc::new(ExecutorContext::new(config.clock.clone(), remote, metrics));
         if !context::install(&context, number) {
             return Err(Error::BadArgument {
-                detail: "this thread has an executor; drop it first, or use another thread"
+                detail: "this thread has an executor already; drop it first, or use another thread"
                     .to_owned(),
             });
         }
-        let rounds = Rounds::new(Rc::clone(&context), config);
+        let rounds = RoundState::new(Rc::clone(&context), config);
         Ok(Self { context, runtime, rounds })
     }
 
-    /// Begins a task. It runs while [`Executor::run`] does.
+    /// Spawns a task. It runs while [`Executor::run`] does.
     pub fn spawn<F>(&self, class: TaskClass, name: &'static str, future: F) -> TaskHandle<F::Output>
     where
         F: Future + 'static,
@@ -99,25 +99,25 @@ impl Executor {
         spawn::spawn_at(&self.context, class, name, future)
     }
 
-    /// Runs everything until this future is done. The others stay where they are, and go on with
-    /// the next call.
+    /// Runs all tasks until this future completes. The other tasks continue with the next call.
     ///
     /// # Panics
-    /// If a task panics: a broken invariant ends the core.
+    /// If a task panics: a violated invariant ends the core.
     pub fn run<F>(&self, main: F) -> F::Output
     where
         F: Future + 'static,
     {
         let mut main = pin!(self.spawn(TaskClass::Request, "main", main));
         let run = std::future::poll_fn(|cx| {
-            self.rounds
-                .turn(cx, || main.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop())))
+            self.rounds.poll_rounds(cx, || {
+                main.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop()))
+            })
         });
         let output = self.runtime.block_on(tokio::task::unconstrained(run));
-        output.unwrap_or_else(|| unreachable!("nobody else has the main task's handle"))
+        output.unwrap_or_else(|| unreachable!("only this function has the handle of the main task"))
     }
 
-    /// What it counts.
+    /// The metrics of the executor.
     pub fn metrics(&self) -> Arc<ExecutorMetrics> {
         Arc::clone(&self.context.metrics)
     }
@@ -129,7 +129,7 @@ impl Drop for Executor {
     }
 }
 
-impl Rounds {
+impl RoundState {
     fn new(context: Rc<ExecutorContext>, config: &ExecutorConfig) -> Self {
         let clock = &config.clock;
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
@@ -139,21 +139,25 @@ impl Rounds {
             request_slice: clock.ticks(REQUEST_SLICE),
             background_slice: clock.ticks(BACKGROUND_SLICE),
             long_poll: clock.ticks(config.long_poll),
-            watch_source: clock.ticks(POLL_SOURCE_SPIN),
-            look_out_max: clock.ticks(POLL_SOURCE_IDLE_MAX),
+            source_spin: clock.ticks(POLL_SOURCE_SPIN),
+            source_idle_max: clock.ticks(POLL_SOURCE_IDLE_MAX),
             on_long_poll: config.on_long_poll,
             gaps: RefCell::new(gaps),
             idle_since: Cell::new(0),
             has_slept: Cell::new(false),
             round_end: Cell::new(0),
             owed: Cell::new(0),
-            alarm: RefCell::default(),
+            timer: RefCell::default(),
             context,
         }
     }
 
-    /// One call of the runtime: a round, and what follows from it.
-    fn turn<T>(&self, cx: &mut Context<'_>, mut is_done: impl FnMut() -> Poll<T>) -> Poll<T> {
+    /// One poll of the runtime: rounds, then busy-polling or sleep.
+    fn poll_rounds<T>(
+        &self,
+        cx: &mut Context<'_>,
+        mut is_done: impl FnMut() -> Poll<T>,
+    ) -> Poll<T> {
         ready::set_sleeper(None);
         self.context.remote.unpark();
         let begun = self.context.clock.now();
@@ -163,17 +167,17 @@ impl Rounds {
                 return Poll::Ready(done);
             }
             if is_more {
-                // The runtime looks at the sockets without waiting, and calls again.
-                return look_at_sockets(cx);
+                // The runtime checks the sockets without waiting and polls again.
+                return check_sockets(cx);
             }
-            if self.is_worth_looking() {
-                // Whoever comes through memory again and again must not keep those away who come
-                // by sockets: they are looked at after a round's time at the latest.
+            if self.should_spin() {
+                // Continuous work from shared memory must not starve the sockets: they are checked
+                // after the time of a round at the latest.
                 let has_time = self.context.clock.now().saturating_sub(begun) < self.round;
-                if has_time && self.looks_out() {
+                if has_time && self.spin_on_sources() {
                     continue;
                 }
-                return look_at_sockets(cx);
+                return check_sockets(cx);
             }
             if !self.skip_to_deadline() {
                 return self.sleep(cx);
@@ -181,7 +185,7 @@ impl Rounds {
         }
     }
 
-    /// Polls who is ready. `true`: somebody still is.
+    /// Polls the ready tasks. `true`: some are still ready.
     fn round(&self) -> bool {
         let context = &*self.context;
         context.metrics.rounds.add(1);
@@ -191,11 +195,11 @@ impl Rounds {
         }
         let begin = context.clock.now();
         context.pass_deadlines(begin);
-        context.poll_sources.look(begin.saturating_sub(self.look_out_max));
+        context.poll_sources.poll(begin.saturating_sub(self.source_idle_max));
         if !ready::has_foreground() && !ready::has_background() {
             return false;
         }
-        self.work_has_come(begin);
+        self.work_arrived(begin);
         let end = begin + self.round;
         self.round_end.set(end);
         let mut now = begin;
@@ -214,16 +218,17 @@ impl Rounds {
         if ready::has_background() {
             now = self.background(begin, now);
         }
-        ready::set_current(Current::default());
+        ready::set_current(CurrentTask::default());
         let is_more = ready::has_foreground() || ready::has_background();
         if !is_more {
             self.idle_since.set(now.max(1));
-            context.metrics.rests(now);
+            context.metrics.idles(now);
         }
         is_more
     }
 
-    /// A slice of background work, if nobody else is ready or others have had their share.
+    /// A slice of background work, if no other task is ready or if background work has time left
+    /// over.
     fn background(&self, begin: u64, begin_slice: u64) -> u64 {
         let share = (begin_slice - begin) * u64::from(BACKGROUND_SHARE) / 100;
         let owed = self.owed.get().saturating_add(share);
@@ -249,7 +254,7 @@ impl Rounds {
         now
     }
 
-    /// Polls one task, and notes the time after it. Returns the task, unless it has ended.
+    /// Polls one task and reads the clock after it. Returns the task, unless it has ended.
     #[inline]
     fn poll(&self, mut task: Box<Task>, now: &mut u64) -> Option<Box<Task>> {
         let context = &*self.context;
@@ -261,7 +266,7 @@ impl Rounds {
             }
         };
         let waker = task.waker.data().addr();
-        ready::set_current(Current { id: task.id, waker, due, due_alone });
+        ready::set_current(CurrentTask { id: task.id, waker, due, due_alone });
         let name = task.name;
         context.metrics.poll_begins(*now, name);
         let mut cx = Context::from_waker(&task.waker);
@@ -282,42 +287,42 @@ impl Rounds {
         kept
     }
 
-    fn work_has_come(&self, now: u64) {
+    fn work_arrived(&self, now: u64) {
         let since = self.idle_since.replace(0);
         if since > 0 {
             let has_slept = self.has_slept.replace(false);
             if has_slept {
-                self.context.metrics.awakes(now);
+                self.context.metrics.wakes_up(now);
             }
             self.gaps.borrow_mut().note(now.saturating_sub(since), has_slept);
         }
     }
 
-    /// True if work has been coming so fast that a sleep would cost more than to look for it.
-    fn is_worth_looking(&self) -> bool {
+    /// True if work has been arriving so fast that a sleep would cost more than busy-polling.
+    fn should_spin(&self) -> bool {
         let context = &*self.context;
-        let bound = self.gaps.borrow().look();
+        let bound = self.gaps.borrow().spin_time();
         let since = self.idle_since.get();
-        let is_worth = bound > 0
+        let is_short = bound > 0
             && !self.has_slept.get()
             && !context.clock.is_virtual()
             && context.clock.now().saturating_sub(since) < bound;
-        if is_worth {
+        if is_short {
             context.metrics.spins.add(1);
         }
-        is_worth
+        is_short
     }
 
-    /// Looks at shared memory for a while. True if something has come.
-    fn looks_out(&self) -> bool {
+    /// Polls shared memory for a while. True if a source became ready.
+    fn spin_on_sources(&self) -> bool {
         let context = &*self.context;
         if context.poll_sources.is_empty() {
             return false;
         }
         let begin = context.clock.now();
         let mut now = begin;
-        while now - begin < self.watch_source {
-            if context.poll_sources.look(now.saturating_sub(self.look_out_max)) {
+        while now - begin < self.source_spin {
+            if context.poll_sources.poll(now.saturating_sub(self.source_idle_max)) {
                 return true;
             }
             std::hint::spin_loop();
@@ -326,7 +331,7 @@ impl Rounds {
         false
     }
 
-    /// A virtual clock has no reason to wait.
+    /// A virtual clock skips to the next deadline.
     fn skip_to_deadline(&self) -> bool {
         let next = self.context.deadline_next();
         let is_virtual = self.context.clock.is_virtual() && next < u64::MAX;
@@ -338,12 +343,12 @@ impl Rounds {
 
     /// Sleeps until a socket, another thread or the next deadline.
     fn sleep<T>(&self, cx: &mut Context<'_>) -> Poll<T> {
-        if !self.context.poll_sources.all_asleep()
+        if !self.context.poll_sources.arm_all()
             || !self.context.remote.park(cx.waker())
-            || self.is_alarmed(cx)
+            || self.has_deadline_passed(cx)
         {
             self.context.remote.unpark();
-            return look_at_sockets(cx);
+            return check_sockets(cx);
         }
         ready::set_sleeper(Some(cx.waker().clone()));
         self.has_slept.set(true);
@@ -352,34 +357,34 @@ impl Rounds {
     }
 
     /// Sets the runtime's timer to the next deadline. `true`: it has passed.
-    fn is_alarmed(&self, cx: &mut Context<'_>) -> bool {
+    fn has_deadline_passed(&self, cx: &mut Context<'_>) -> bool {
         let next = self.context.deadline_next();
-        let mut alarm = self.alarm.borrow_mut();
+        let mut timer = self.timer.borrow_mut();
         if next == u64::MAX {
-            *alarm = RuntimeTimer::default();
+            *timer = RuntimeTimer::default();
             return false;
         }
-        if alarm.sleep.is_none() || alarm.at != next {
+        if timer.sleep.is_none() || timer.at != next {
             let left = self.context.clock.time(next.saturating_sub(self.context.clock.now()));
-            // Rounded up: what is woken a little too early would have to sleep again.
+            // Rounded up, so that the core does not wake up too early and sleep again.
             let at = tokio::time::Instant::now() + left + Duration::from_micros(1);
-            match &mut alarm.sleep {
+            match &mut timer.sleep {
                 Some(sleep) => sleep.as_mut().reset(at),
-                None => alarm.sleep = Some(Box::pin(tokio::time::sleep_until(at))),
+                None => timer.sleep = Some(Box::pin(tokio::time::sleep_until(at))),
             }
-            alarm.at = next;
+            timer.at = next;
         }
         let has_passed =
-            alarm.sleep.as_mut().is_some_and(|sleep| sleep.as_mut().poll(cx).is_ready());
+            timer.sleep.as_mut().is_some_and(|sleep| sleep.as_mut().poll(cx).is_ready());
         if has_passed {
-            *alarm = RuntimeTimer::default();
+            *timer = RuntimeTimer::default();
         }
         has_passed
     }
 }
 
-/// Gives way to the runtime, which polls its sockets and comes back at once.
-fn look_at_sockets<T>(cx: &mut Context<'_>) -> Poll<T> {
+/// Yields to the runtime, which polls its sockets and returns at once.
+fn check_sockets<T>(cx: &mut Context<'_>) -> Poll<T> {
     let looked = pin!(tokio::task::yield_now()).poll(cx);
     debug_assert!(looked.is_pending(), "a yield gives way first");
     Poll::Pending

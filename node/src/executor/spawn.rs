@@ -1,4 +1,4 @@
-//! Tasks as seen from tasks: begin one, wait for it, cancel it, give way.
+//! The interface of tasks to their executor: spawn, join, cancel, yield.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use crate::executor::context::{self, ExecutorContext};
 use crate::executor::poll_source::PollSource;
 use crate::executor::ready::{self, TaskId, TaskWaiter};
 
-/// Begins a task on the executor of this thread. Dropping the handle leaves the task running.
+/// Spawns a task on the executor of this thread. Dropping the handle does not cancel the task.
 ///
 /// # Panics
 /// Outside of a core.
@@ -33,39 +33,39 @@ where
 {
     let end = Rc::new(Completion {
         output: RefCell::new(None),
-        is_over: Cell::default(),
+        is_finished: Cell::default(),
         waiter: RefCell::default(),
     });
-    let told = CompletionGuard(Rc::clone(&end));
+    let guard = CompletionGuard(Rc::clone(&end));
     let whole = async move {
         let output = future.await;
-        *told.0.output.borrow_mut() = Some(output);
+        *guard.0.output.borrow_mut() = Some(output);
     };
-    let id = context.admit(class, name, Box::pin(whole));
+    let id = context.start(class, name, Box::pin(whole));
     TaskHandle { id, end, context: Rc::clone(context) }
 }
 
-/// What became of a task.
+/// The state that a task shares with its handle.
 #[derive(Debug)]
 struct Completion<T> {
     output: RefCell<Option<T>>,
-    is_over: Cell<bool>,
+    is_finished: Cell<bool>,
     waiter: RefCell<Option<TaskWaiter>>,
 }
 
-/// Held by the task: whatever drops it, done or cancelled, tells who waits.
+/// Owned by the task: dropped when the task completes or is cancelled, it wakes the waiter.
 struct CompletionGuard<T>(Rc<Completion<T>>);
 
 impl<T> Drop for CompletionGuard<T> {
     fn drop(&mut self) {
-        self.0.is_over.set(true);
+        self.0.is_finished.set(true);
         if let Some(waiter) = self.0.waiter.borrow_mut().take() {
             waiter.wake();
         }
     }
 }
 
-/// A task's handle. Awaited, it gives the task's output, or `None` if it was cancelled.
+/// The handle of a task. Awaiting it returns the task's output, or `None` if it was cancelled.
 #[derive(Debug)]
 pub struct TaskHandle<T> {
     id: TaskId,
@@ -74,22 +74,22 @@ pub struct TaskHandle<T> {
 }
 
 impl<T> TaskHandle<T> {
-    /// Ends the task where it waits: what it holds is dropped. Nothing happens if it is done. A
-    /// task that cancels itself ends with its present poll.
+    /// Cancels the task: what it owns is dropped. No effect on a completed task. A task that
+    /// cancels itself ends with its current poll.
     pub fn cancel(&self) {
-        if !self.is_over() {
+        if !self.is_finished() {
             self.context.cancel(self.id);
         }
     }
 
-    /// True if the task is done or cancelled.
-    pub fn is_over(&self) -> bool {
-        self.end.is_over.get()
+    /// True if the task has completed or was cancelled.
+    pub fn is_finished(&self) -> bool {
+        self.end.is_finished.get()
     }
 
-    /// Polls the task as if something had woken it.
+    /// Polls the task as if it had been woken.
     pub fn wake(&self) {
-        if !self.is_over() {
+        if !self.is_finished() {
             ready::push(self.id);
         }
     }
@@ -99,7 +99,7 @@ impl<T> Future for TaskHandle<T> {
     type Output = Option<T>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if self.is_over() {
+        if self.is_finished() {
             return Poll::Ready(self.end.output.borrow_mut().take());
         }
         *self.end.waiter.borrow_mut() = Some(TaskWaiter::of(cx));
@@ -107,22 +107,22 @@ impl<T> Future for TaskHandle<T> {
     }
 }
 
-/// Gives way once: whoever else of the class is ready runs first.
+/// Yields once: other ready tasks of the class run first.
 pub fn yield_now() -> YieldNow {
-    YieldNow { has_given_way: false }
+    YieldNow { has_yielded: false }
 }
 
-/// Gives way if the task [is due](is_due).
+/// Yields if the task [is due](is_due).
 #[inline]
 pub fn yield_if_due() -> YieldNow {
-    YieldNow { has_given_way: !is_due() }
+    YieldNow { has_yielded: !is_due() }
 }
 
 /// See [`yield_now`].
 #[derive(Debug)]
 #[must_use = "a future does nothing unless awaited"]
 pub struct YieldNow {
-    has_given_way: bool,
+    has_yielded: bool,
 }
 
 impl Future for YieldNow {
@@ -130,19 +130,20 @@ impl Future for YieldNow {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.has_given_way {
+        if self.has_yielded {
             return Poll::Ready(());
         }
-        self.has_given_way = true;
+        self.has_yielded = true;
         ready::wake_current(cx);
         Poll::Pending
     }
 }
 
-/// True if the task has used up its slice and should give way. 10 ns: ask every few dozen steps.
+/// True if the task has used its time slice and should yield. Costs 10 ns: call it every few dozen
+/// steps.
 ///
-/// A control or request task to which nobody would be polled instead may go on until the round
-/// ends, and sockets are looked at again: giving way sooner would serve nobody.
+/// A control or request task may continue to the end of the round if no other task waits: yielding
+/// earlier would not help any.
 #[inline]
 pub fn is_due() -> bool {
     let current = ready::current();
@@ -154,7 +155,7 @@ pub fn is_due() -> bool {
     .unwrap_or(false)
 }
 
-/// Makes the task that is being polled one of another class, from its next wake on.
+/// Moves the current task to another class, from its next wakeup on.
 pub fn become_class(class: TaskClass) {
     let current = ready::current();
     if current.waker != 0 {
@@ -162,8 +163,8 @@ pub fn become_class(class: TaskClass) {
     }
 }
 
-/// Lets the core look out for this, and wakes the task once something has come. It ends with that,
-/// and with [`PollSource::fall_asleep`].
+/// Registers a poll source, and wakes the task once the source is ready. The registration ends
+/// then, or when the source is armed ([`PollSource::arm`]).
 ///
 /// # Panics
 /// Outside of a core.

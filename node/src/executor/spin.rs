@@ -1,23 +1,23 @@
-//! Whether a core that has nothing to do looks for work for a while before it sleeps.
+//! Decides whether an idle core busy-polls before it sleeps.
 //!
-//! To be woken costs what a sleep cost: some 20 us until the first instruction. A core whose work
-//! comes every 10 us serves more if it looks; one whose work comes every 100 us would only burn the
-//! time. So the mean of the recent gaps decides, and no look lasts longer than a sleep costs.
+//! A wakeup takes about 20 us until the first instruction. A core whose work arrives every 10 us
+//! serves more if it busy-polls; one whose work arrives every 100 us would only waste the time. So
+//! the mean of recent idle times decides, and no busy-poll lasts longer than a sleep costs.
 
 use std::time::Duration;
 
-/// What to do before sleeping.
+/// What an idle core does before it sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpinPolicy {
     /// Sleep at once.
     Never,
-    /// Look for work for as long as a sleep costs, if work has been coming sooner than that. On a
-    /// machine with one processor it sleeps at once.
+    /// Busy-poll for as long as a sleep costs, if work has been arriving sooner than that. On a
+    /// machine with one processor: sleep at once.
     Adaptive {
-        /// What a sleep costs, from the last work to the first instruction after the wake.
+        /// The cost of a sleep: from the wakeup to the first instruction.
         cost: Duration,
     },
-    /// Look for work for so long, always.
+    /// Always busy-poll for this long.
     Always {
         /// How long.
         time: Duration,
@@ -25,28 +25,28 @@ pub enum SpinPolicy {
 }
 
 impl Default for SpinPolicy {
-    /// Adaptive, with what a sleep costs on a virtual machine of today.
+    /// Adaptive, with the typical cost of a sleep on a virtual machine.
     fn default() -> Self {
         Self::Adaptive { cost: Duration::from_micros(20) }
     }
 }
 
 impl SpinPolicy {
-    /// The longest cost that is believed. A machine that is busy shows longer ones.
+    /// Upper bound of the cost: measurements on a busy machine are too long.
     pub const COST_MAX: Duration = Duration::from_micros(50);
 }
 
-/// The parts of the mean that a new gap is.
+/// The weight of a new idle time in the mean (as a power of two).
 const SHARE_LOG2: u32 = 3;
 
-/// Remembers gaps, and decides. In ticks.
+/// The mean of recent idle times, in ticks, and the decision.
 #[derive(Clone, Debug)]
 pub(crate) struct IdleGaps {
-    /// How long a look may last.
+    /// How long a busy-poll may last.
     bound: u64,
-    /// Below this mean it is worth it.
+    /// A busy-poll pays off below this mean.
     worth_below: u64,
-    /// What a sleep adds to a gap.
+    /// The part of an idle time that the sleep itself caused.
     cost: u64,
     mean: u64,
 }
@@ -68,17 +68,17 @@ impl IdleGaps {
         Self { bound, worth_below, cost, mean: u64::MAX >> SHARE_LOG2 }
     }
 
-    /// How long to look before sleeping.
+    /// How long to busy-poll before sleeping.
     #[inline]
-    pub(crate) fn look(&self) -> u64 {
+    pub(crate) fn spin_time(&self) -> u64 {
         if self.mean < self.worth_below { self.bound } else { 0 }
     }
 
-    /// Work has come after a gap. What a sleep added to it is not the work's.
+    /// Records an idle time. The cost of a sleep is not part of it.
     #[inline]
     pub(crate) fn note(&mut self, gap: u64, has_slept: bool) {
         let gap = if has_slept { gap.saturating_sub(self.cost) } else { gap };
-        // One long pause does not make it forget that work comes fast, nor do many.
+        // Long pauses are capped, so that a few of them do not outweigh fast work.
         let gap = gap.min(self.cost.saturating_mul(16));
         self.mean = self.mean.min(self.cost.saturating_mul(16));
         self.mean = self.mean - (self.mean >> SHARE_LOG2) + (gap >> SHARE_LOG2);
@@ -94,22 +94,22 @@ mod tests {
     }
 
     #[test]
-    fn fast_work_is_looked_for_and_slow_work_is_slept_for() {
+    fn a_core_spins_for_fast_work_and_sleeps_for_slow_work() {
         let mut gaps = gaps(SpinPolicy::Adaptive { cost: Duration::from_micros(20) }, 2);
-        assert_eq!(gaps.look(), 0, "nothing is known yet");
+        assert_eq!(gaps.spin_time(), 0, "no idle time is known yet");
         (0..100).for_each(|_| gaps.note(35_000, true));
-        assert_eq!(gaps.look(), 20_000, "15 us and a sleep");
+        assert_eq!(gaps.spin_time(), 20_000, "15 us and a sleep");
         (0..100).for_each(|_| gaps.note(7_000, false));
-        assert_eq!(gaps.look(), 20_000);
+        assert_eq!(gaps.spin_time(), 20_000);
         (0..100).for_each(|_| gaps.note(104_000, true));
-        assert_eq!(gaps.look(), 0);
+        assert_eq!(gaps.spin_time(), 0);
         (0..5).for_each(|_| gaps.note(u64::MAX, true));
         (0..40).for_each(|_| gaps.note(7_000, true));
-        assert_eq!(gaps.look(), 20_000, "a night's rest is forgotten after forty requests");
+        assert_eq!(gaps.spin_time(), 20_000, "a long pause is forgotten after forty requests");
     }
 
     #[test]
-    fn one_processor_is_left_to_the_client() {
+    fn a_core_does_not_spin_on_the_only_processor() {
         let mut one = gaps(SpinPolicy::default(), 1);
         let mut never = gaps(SpinPolicy::Never, 2);
         let mut always = gaps(SpinPolicy::Always { time: Duration::from_micros(50) }, 1);
@@ -118,6 +118,6 @@ mod tests {
                 gaps.note(1000, false);
             }
         }
-        assert_eq!((one.look(), never.look(), always.look()), (0, 0, 50_000));
+        assert_eq!((one.spin_time(), never.spin_time(), always.spin_time()), (0, 0, 50_000));
     }
 }

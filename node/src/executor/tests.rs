@@ -1,5 +1,4 @@
-//! What the executor promises, by a clock that moves only when told, so that no test depends on how
-//! fast the machine is.
+//! Tests of the executor with a virtual clock, so that no test depends on the speed of the machine.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -24,7 +23,7 @@ fn compute(clock: &Clock, micros: u64) {
 type Log = Rc<RefCell<Vec<&'static str>>>;
 
 #[test]
-fn a_task_gives_its_output_to_whoever_waits_for_it() {
+fn a_task_gives_its_output_to_its_waiter() {
     let (executor, _) = at_virtual_time();
     let task = executor.spawn(TaskClass::Request, "seven", async {
         yield_now().await;
@@ -52,7 +51,7 @@ fn classes_are_polled_in_their_order() {
 }
 
 #[test]
-fn background_work_gets_its_share_beside_requests_that_never_rest_and_no_more() {
+fn background_work_gets_its_share_and_no_more_while_requests_are_always_ready() {
     let (executor, clock) = at_virtual_time();
     let spent = Rc::new([const { Cell::new(0) }; 2]);
     for (at, class) in [(0, TaskClass::Request), (1, TaskClass::Background)] {
@@ -98,7 +97,7 @@ fn a_request_that_comes_during_background_work_waits_for_one_slice() {
 }
 
 #[test]
-fn sockets_are_looked_at_once_in_a_round_however_busy_the_tasks_are() {
+fn sockets_are_checked_once_per_round_however_busy_the_tasks_are() {
     let (executor, clock) = at_virtual_time();
     let metrics = executor.metrics();
     let rounds = executor.run(async move {
@@ -115,21 +114,21 @@ fn sockets_are_looked_at_once_in_a_round_however_busy_the_tasks_are() {
 }
 
 #[test]
-fn a_task_that_has_used_its_slice_is_due_if_somebody_waits_or_the_round_is_over() {
+fn a_task_that_has_used_its_slice_is_due_if_another_waits_or_the_round_is_over() {
     let (executor, clock) = at_virtual_time();
     let over = REQUEST_SLICE + Duration::from_micros(1);
     let task = executor.spawn(TaskClass::Request, "long", async move {
-        // Who waits for this task is polled once.
+        // The waiter of this task is polled once.
         yield_now().await;
         clock.advance(over);
-        assert!(!is_due(), "giving way would serve nobody");
+        assert!(!is_due(), "no other task waits");
         drop(spawn(TaskClass::Request, "other", async {}));
-        assert!(is_due(), "somebody waits");
+        assert!(is_due(), "another task waits");
         yield_now().await;
         clock.advance(REQUEST_SLICE / 2);
         assert!(!is_due(), "a new slice");
         clock.advance(ROUND);
-        assert!(is_due(), "sockets are to be looked at");
+        assert!(is_due(), "the sockets must be checked");
         yield_now().await;
         clock.advance(over);
         assert!(!is_due());
@@ -217,7 +216,7 @@ fn a_cancelled_task_drops_what_it_holds_wherever_it_waits() {
     waiting.cancel();
     waiting.cancel();
     assert_eq!(*log.borrow(), ["itself", "waiting"]);
-    assert!(waiting.is_over() && own.borrow().as_ref().unwrap().is_over());
+    assert!(waiting.is_finished() && own.borrow().as_ref().unwrap().is_finished());
     assert_eq!(executor.run(waiting), None);
     let held = OnDrop(Rc::clone(&log), "executor");
     drop(executor.spawn(TaskClass::Request, "never", async move { drop(held) }));
@@ -226,7 +225,7 @@ fn a_cancelled_task_drops_what_it_holds_wherever_it_waits() {
 }
 
 #[test]
-fn a_gate_lets_one_pass_for_each_opening_and_keeps_one_that_nobody_waited_for() {
+fn an_event_releases_one_waiter_per_set_and_keeps_a_set_without_a_waiter() {
     let (executor, _) = at_virtual_time();
     let (event, passed) = (Rc::new(TaskEvent::default()), Rc::new(Cell::new(0)));
     for _ in 0..3 {
@@ -291,14 +290,14 @@ fn a_waker_that_is_wrapped_is_woken_as_it_is() {
 }
 
 #[test]
-fn a_long_poll_is_counted_named_and_told() {
-    static TOLD: AtomicU64 = AtomicU64::new(0);
+fn a_long_poll_is_counted_named_and_reported() {
+    static REPORTED: AtomicU64 = AtomicU64::new(0);
     let clock = Clock::new_virtual();
     let executor = Executor::new(&ExecutorConfig {
         clock: clock.clone(),
         on_long_poll: |poll| {
             assert_eq!((poll.task, poll.class), ("hog", TaskClass::Request));
-            TOLD.store(u64::try_from(poll.time.as_micros()).unwrap(), Ordering::Relaxed);
+            REPORTED.store(u64::try_from(poll.time.as_micros()).unwrap(), Ordering::Relaxed);
         },
         ..ExecutorConfig::default()
     })
@@ -314,7 +313,7 @@ fn a_long_poll_is_counted_named_and_told() {
     executor.run(hog);
     let seen = metrics.snapshot();
     assert_eq!((seen.long_polls, seen.long_by_name.get("hog")), (1, Some(&1)));
-    assert_eq!(TOLD.load(Ordering::Relaxed), 1500);
+    assert_eq!(REPORTED.load(Ordering::Relaxed), 1500);
     assert!(seen.polls[1].quantile(1.0) >= 1_500_000);
     assert!(metrics.poll_stamp().is_idle());
 }
@@ -414,7 +413,7 @@ fn no_wake_of_another_thread_is_lost() {
                     Executor::new(&ExecutorConfig { spin, ..ExecutorConfig::default() }).unwrap();
                 barrier.wait();
                 let mut next = mine;
-                let told = std::future::poll_fn(move |cx| {
+                let exchange = std::future::poll_fn(move |cx| {
                     while next < TURNS {
                         let seen = slot.0.load(Ordering::Acquire);
                         if seen == next {
@@ -434,7 +433,7 @@ fn no_wake_of_another_thread_is_lost() {
                     }
                     Poll::Ready(())
                 });
-                executor.run(told);
+                executor.run(exchange);
             }
         };
         let other = thread(run(1, Arc::clone(&slot), Arc::clone(&barrier)));

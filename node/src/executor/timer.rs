@@ -1,4 +1,4 @@
-//! Waiting for a moment. Dropped, it waits no more.
+//! Timers. Dropping one cancels it.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,7 +8,7 @@ use crate::executor::context;
 use crate::executor::deadlines::DeadlineKey;
 use crate::executor::ready::TaskWaiter;
 
-/// Waits for some time, from now on. A sleeping core wakes within a millisecond of it.
+/// Waits for a time. A sleeping core wakes up within a millisecond of it.
 ///
 /// # Panics
 /// Outside of a core.
@@ -60,14 +60,13 @@ impl Future for Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some(key) = self.key {
-            // With the executor gone there is nothing to cancel.
-            context::try_with(|context| context.wait_no_more(key));
+            // Without an executor there is nothing to cancel.
+            context::try_with(|context| context.cancel_wait(key));
         }
     }
 }
 
-/// Waits for a future, but not for longer than this. `None`: the time was over; what the future
-/// held is dropped.
+/// Waits for a future with a time limit. `None`: the time is over, and the future was dropped.
 pub fn timeout<F: Future>(time: Duration, future: F) -> Timeout<F> {
     Timeout { future: Box::pin(future), sleep: sleep(time) }
 }

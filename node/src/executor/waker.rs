@@ -1,5 +1,5 @@
-//! How tasks are woken: on their own thread by a number, from another through a queue and, if the
-//! core sleeps, a wake of its runtime.
+//! Wakeups: on the core's own thread by a number, from another thread through a queue and, if the
+//! core sleeps, a wakeup of its runtime.
 //!
 //! ```text
 //! other thread                                core
@@ -9,9 +9,9 @@
 //! F4  is_parked was true: wake the runtime    C4  else sleep
 //!
 //! Either C3 sees the push of F2, or F4 sees C1. The core empties the queue before it polls, and
-//! takes is_sent back (swap, acq_rel: pairs with F1) before it puts the task into its own queue:
-//! who found is_sent set in F1 has written what it tells before that, and the poll that follows
-//! sees it.
+//! resets is_sent (swap, acq_rel: pairs with F1) before it puts the task into its own queue. A
+//! thread
+//! that found is_sent set in F1 has published its data before that, and the following poll sees it.
 //! ```
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -22,10 +22,10 @@ use crossbeam_queue::SegQueue;
 
 use crate::executor::ready::{self, TaskId};
 
-/// What other threads have of an executor.
+/// The part of an executor that other threads use.
 #[derive(Debug)]
 pub(crate) struct RemoteWakes {
-    /// Its number.
+    /// The number of the executor.
     executor: u64,
     woken: SegQueue<Arc<TaskWaker>>,
     is_parked: AtomicBool,
@@ -43,7 +43,8 @@ impl RemoteWakes {
         }
     }
 
-    /// Takes what other threads have woken into the core's own queues. Returns how many.
+    /// Moves the tasks that other threads have woken to the core's own queues. Returns their
+    /// number.
     #[inline]
     pub(crate) fn collect(&self) -> u64 {
         let mut count = 0;
@@ -55,7 +56,7 @@ impl RemoteWakes {
         count
     }
 
-    /// Says that the core is about to sleep. `false`: it must not, somebody was woken.
+    /// Announces that the core is about to sleep. `false`: it must not, because a task was woken.
     pub(crate) fn park(&self, outer: &Waker) -> bool {
         {
             let mut kept = self.outer.lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,7 +73,7 @@ impl RemoteWakes {
         false
     }
 
-    /// Says that the core is awake.
+    /// Announces that the core is awake.
     #[inline]
     pub(crate) fn unpark(&self) {
         if self.is_parked.load(Ordering::Relaxed) {
@@ -92,12 +93,12 @@ impl RemoteWakes {
     }
 }
 
-/// A task's waker: made once, lent to each poll.
+/// The waker of a task: created once, borrowed by each poll.
 #[derive(Debug)]
 pub(crate) struct TaskWaker {
     remote: Arc<RemoteWakes>,
     id: TaskId,
-    /// It stands in `woken`, once.
+    /// The waker is in `woken`, where it is at most once.
     is_sent: AtomicBool,
 }
 

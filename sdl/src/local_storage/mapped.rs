@@ -1,4 +1,4 @@
-//! A region that a node has given, and when to look whether node and file are still there.
+//! A region that a node granted, and periodic checks of the node and the region's file.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -13,27 +13,27 @@ use nearstate_store::{Region, since_boot};
 use crate::error::{Error, ErrorKind, Result};
 use crate::region_storage::RegionStorage;
 
-/// How often the connection is looked at by which a region came, and once that has ended the
-/// region's file: a look is a system call or two, and the clock of those between is five
-/// nanoseconds. So long records may be written to a file that was removed; to one that has kept its
-/// name while the next node took another, until the next attempt to reach that node.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Interval of checks: of the connection over which the region was granted, and after its end of
+/// the region's file. A check costs one or two system calls; reading the clock costs five
+/// nanoseconds. Records may be written to a removed file for this long; and to a file that still
+/// exists while the next node uses another one, until the next attempt to reach that node.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// After an attempt to reach the next node that failed, so many times as long none is made: who
-/// works on the region waits for a twentieth of its time at the most. The looks go on meanwhile.
-const REST: u32 = 20;
+/// Pause after a failed attempt to reach the next node, as a multiple of its duration: operations
+/// on the region wait for at most a twentieth of their time. Checks continue meanwhile.
+const PAUSE_FACTOR: u32 = 20;
 
-/// The longest rest: the next node may have another file, and what is written meanwhile is in ours.
-const REST_MAX: Duration = Duration::from_secs(1);
+/// The longest pause: the next node may use another file, and writes go to the old one meanwhile.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// A region that a node has given.
+/// A region that a node granted.
 pub(super) struct Mapped {
     pub(super) storage: RegionStorage,
-    /// While it is mapped no other file is this one.
+    /// Unique while the region is mapped.
     pub(super) file: FileId,
-    /// The connection to the node that has given it; `None` once that has ended.
+    /// The connection to the node that granted the region; `None` after its end.
     node: Option<UnixStream>,
-    times: Times,
+    times: CheckTimes,
 }
 
 /// Device and inode of a file.
@@ -41,21 +41,21 @@ pub(super) struct Mapped {
 pub(super) struct FileId(u64, u64);
 
 impl FileId {
-    /// That of a region's file, which is not attached yet.
+    /// The identity of a region's file that is not attached yet.
     pub(super) fn of(files: &RegionFiles) -> io::Result<Self> {
         let found = File::from(files.file.try_clone()?).metadata()?;
         Ok(Self(found.dev(), found.ino()))
     }
 }
 
-/// What a look has found.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
-    /// It was not time for a look, or all is well, or there is nothing to do about it yet.
-    Fine,
-    /// The node has ended, and it is time to reach the next one.
+pub(super) enum MappedState {
+    /// No check was due, or the node runs, or no attempt to reach the next node is due.
+    Current,
+    /// The node has ended, and an attempt to reach the next one is due.
     Left,
-    /// The node has ended, and the file has no name any more: what is written there is for nobody.
+    /// The node has ended, and the file was removed: writes to it would be lost.
     Removed,
 }
 
@@ -68,51 +68,51 @@ impl Mapped {
                 Error::backend(ErrorKind::BackendFailure, detail)
             })?;
         let storage = RegionStorage::on(Region::attach_files(files, name)?)?;
-        Ok(Self { storage, file, node: Some(node), times: Times::new(since_boot()) })
+        Ok(Self { storage, file, node: Some(node), times: CheckTimes::new(since_boot()) })
     }
 
-    /// Looks whether the node and the file are there, if it is time.
+    /// Checks the node and the file, if a check is due.
     #[inline]
-    pub(super) fn look(&mut self) -> Look {
-        if since_boot() < self.times.look_at { Look::Fine } else { self.look_now() }
+    pub(super) fn check(&mut self) -> MappedState {
+        if since_boot() < self.times.check_at { MappedState::Current } else { self.check_now() }
     }
 
     #[cold]
-    fn look_now(&mut self) -> Look {
+    fn check_now(&mut self) -> MappedState {
         let now = since_boot();
-        self.times.looked(now);
-        if self.node.as_mut().is_some_and(is_there) {
-            return Look::Fine;
+        self.times.checked(now);
+        if self.node.as_mut().is_some_and(is_connected) {
+            return MappedState::Current;
         }
         self.node = None;
-        match (self.is_removed(), now >= self.times.ask_at) {
-            (true, _) => Look::Removed,
-            (false, true) => Look::Left,
-            (false, false) => Look::Fine,
+        match (self.is_removed(), now >= self.times.connect_at) {
+            (true, _) => MappedState::Removed,
+            (false, true) => MappedState::Left,
+            (false, false) => MappedState::Current,
         }
     }
 
-    /// True if the region's file has no name any more.
+    /// True if the region's file was removed.
     pub(super) fn is_removed(&self) -> bool {
         let files = self.storage.region().files().ok();
         let found = files.and_then(|files| File::from(files.file).metadata().ok());
         found.is_some_and(|found| found.nlink() == 0)
     }
 
-    /// A node has given the same file again.
-    pub(super) fn met(&mut self, node: UnixStream) {
-        // One that would block is taken for one that has ended, at the next look.
+    /// A node granted the same file again.
+    pub(super) fn renewed(&mut self, node: UnixStream) {
+        // A socket that may block is taken for an ended one at the next check.
         self.node = node.set_nonblocking(true).is_ok().then_some(node);
     }
 
-    /// No node was there, from `begun` to now.
+    /// An attempt that started at `begun` reached no node.
     pub(super) fn missed(&mut self, begun: Duration) {
         self.times.missed(begun, since_boot());
     }
 }
 
-/// Nothing was asked, so nothing comes but the end.
-fn is_there(node: &mut UnixStream) -> bool {
+/// No request was sent, so the only input is the end.
+fn is_connected(node: &mut UnixStream) -> bool {
     match node.read(&mut [0; 64]) {
         Ok(bytes) => bytes > 0,
         Err(error) => {
@@ -121,28 +121,28 @@ fn is_there(node: &mut UnixStream) -> bool {
     }
 }
 
-/// When something is done the next time, of [`since_boot`].
+/// Times of the next actions, as [`since_boot`].
 #[derive(Debug)]
-struct Times {
-    /// A look at the node, or at the file.
-    look_at: Duration,
-    /// An attempt to reach the next node.
-    ask_at: Duration,
+struct CheckTimes {
+    /// The next check.
+    check_at: Duration,
+    /// The next attempt to reach a node.
+    connect_at: Duration,
 }
 
-impl Times {
+impl CheckTimes {
     fn new(now: Duration) -> Self {
-        Self { look_at: now + LOOK_EVERY, ask_at: now }
+        Self { check_at: now + CHECK_INTERVAL, connect_at: now }
     }
 
-    fn looked(&mut self, now: Duration) {
-        self.look_at = now + LOOK_EVERY;
+    fn checked(&mut self, now: Duration) {
+        self.check_at = now + CHECK_INTERVAL;
     }
 
     fn missed(&mut self, begun: Duration, now: Duration) {
-        self.looked(now);
-        let rest = now.saturating_sub(begun).saturating_mul(REST);
-        self.ask_at = now + rest.min(REST_MAX);
+        self.checked(now);
+        let pause = now.saturating_sub(begun).saturating_mul(PAUSE_FACTOR);
+        self.connect_at = now + pause.min(PAUSE_MAX);
     }
 }
 
@@ -151,16 +151,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_attempt_that_took_long_is_not_made_soon_again_and_the_file_is_looked_at_all_the_while() {
+    fn a_long_failed_attempt_is_followed_by_a_long_pause_while_checks_continue() {
         let ms = Duration::from_millis;
-        let mut times = Times::new(ms(1000));
-        assert_eq!((times.look_at, times.ask_at), (ms(1100), ms(1000)));
-        times.looked(ms(1150));
+        let mut times = CheckTimes::new(ms(1000));
+        assert_eq!((times.check_at, times.connect_at), (ms(1100), ms(1000)));
+        times.checked(ms(1150));
         times.missed(ms(1150), ms(1350));
-        assert_eq!((times.look_at, times.ask_at), (ms(1450), ms(2350)));
-        times.looked(ms(1450));
-        assert_eq!((times.look_at, times.ask_at), (ms(1550), ms(2350)));
+        assert_eq!((times.check_at, times.connect_at), (ms(1450), ms(2350)));
+        times.checked(ms(1450));
+        assert_eq!((times.check_at, times.connect_at), (ms(1550), ms(2350)));
         times.missed(ms(5400), ms(5400));
-        assert_eq!((times.look_at, times.ask_at), (ms(5500), ms(5400)));
+        assert_eq!((times.check_at, times.connect_at), (ms(5500), ms(5400)));
     }
 }

@@ -265,6 +265,19 @@ pub(crate) fn a_reader_sees_all_of_a_set_or_nothing(
     });
 }
 
+fn set_both(sdl: &mut dyn SyncStorage, n: u32) {
+    let n = n.to_le_bytes();
+    sdl.set(NS, &[(b"a", &n), (b"b", &n)]).unwrap();
+}
+
+fn remove_or_set(sdl: &mut dyn SyncStorage, n: u32) {
+    if n.is_multiple_of(2) {
+        sdl.remove(NS, &[b"a", b"b"]).unwrap();
+    } else {
+        set_both(sdl, n + 1_000_000);
+    }
+}
+
 /// In each round two instances write both records at the same time. Afterwards both records are of
 /// the same writer, or both are gone.
 pub(crate) fn writes_of_several_records_do_not_mix(
@@ -280,19 +293,8 @@ pub(crate) fn writes_of_several_records_do_not_mix(
             barrier.wait();
         }
     };
-    fn set(sdl: &mut dyn SyncStorage, n: u32) {
-        let n = n.to_le_bytes();
-        sdl.set(NS, &[(b"a", &n), (b"b", &n)]).unwrap();
-    }
-    fn remove_or_set(sdl: &mut dyn SyncStorage, n: u32) {
-        if n.is_multiple_of(2) {
-            sdl.remove(NS, &[b"a", b"b"]).unwrap();
-        } else {
-            set(sdl, n + ROUNDS);
-        }
-    }
     std::thread::scope(|scope| {
-        scope.spawn(|| run(set));
+        scope.spawn(|| run(set_both));
         scope.spawn(|| run(remove_or_set));
         let mut sdl = open();
         for round in 0..ROUNDS {

@@ -14,18 +14,18 @@ use rustix::event::epoll;
 const LONG: Duration = Duration::from_secs(60);
 
 /// Names what the other process does, and where.
-const WORK: &str = "NEARSTATE_BELL_TEST_WORK";
-const PLACE: &str = "NEARSTATE_BELL_TEST_PLACE";
+const WORK: &str = "NEARSTATE_WATCH_FD_TEST_WORK";
+const PLACE: &str = "NEARSTATE_WATCH_FD_TEST_PLACE";
 
 /// Changes in one test, and answers to them.
 const ROUNDS: u64 = 10_000;
 
-struct Place {
+struct TestRegion {
     folder: tempfile::TempDir,
     session: Session,
 }
 
-impl Place {
+impl TestRegion {
     fn new() -> Self {
         let base = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
         let folder = tempfile::tempdir_in(base).unwrap();
@@ -43,24 +43,24 @@ impl Place {
     }
 
     /// Lets another process do something here.
-    fn elsewhere(&self, work: &str) -> Elsewhere {
+    fn other_process(&self, work: &str) -> OtherProcess {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["watch_fd::the_other_process", "--exact", "--ignored", "--nocapture"]);
         command.env(WORK, work).env(PLACE, self.folder.path().join("r"));
-        Elsewhere(command.spawn().unwrap())
+        OtherProcess(command.spawn().unwrap())
     }
 }
 
 /// Another process; it ends well or the test fails.
-struct Elsewhere(Child);
+struct OtherProcess(Child);
 
-impl Elsewhere {
+impl OtherProcess {
     fn join(mut self) {
         assert!(self.0.wait().unwrap().success());
     }
 }
 
-impl Drop for Elsewhere {
+impl Drop for OtherProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -68,20 +68,20 @@ impl Drop for Elsewhere {
 }
 
 /// The event loop of a network function.
-struct Loop(std::os::fd::OwnedFd);
+struct EventLoop(std::os::fd::OwnedFd);
 
-impl Loop {
-    fn of(bells: &[&WatchFd]) -> Self {
+impl EventLoop {
+    fn of(watch_fds: &[&WatchFd]) -> Self {
         let own = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-        for (number, watch_fd) in (0..).zip(bells) {
+        for (number, watch_fd) in (0..).zip(watch_fds) {
             let token = epoll::EventData::new_u64(number);
             epoll::add(&own, watch_fd.as_fd(), token, epoll::EventFlags::IN).unwrap();
         }
         Self(own)
     }
 
-    /// The bells that ring within a time.
-    fn ringing(&self, within: Duration) -> Vec<u64> {
+    /// The numbers of the descriptors that become readable within a time.
+    fn readable(&self, within: Duration) -> Vec<u64> {
         let mut events = Vec::with_capacity(8);
         let within = rustix::event::Timespec::try_from(within).unwrap();
         epoll::wait(&self.0, rustix::buffer::spare_capacity(&mut events), Some(&within)).unwrap();
@@ -91,14 +91,14 @@ impl Loop {
 
 /// Reads all that there is: how many events, and how many were lost.
 fn drain(watch_fd: &mut WatchFd) -> (u64, u64) {
-    let (mut told, mut lost) = (0, 0);
+    let (mut events_read, mut lost) = (0, 0);
     while let Some(notice) = watch_fd.next().unwrap() {
         match notice {
-            Notice::Event(_) => told += 1,
+            Notice::Event(_) => events_read += 1,
             Notice::Lost { events } => lost += events,
         }
     }
-    (told, lost)
+    (events_read, lost)
 }
 
 /// What another process does when a test of this file starts it.
@@ -108,29 +108,28 @@ fn the_other_process() {
     let work = std::env::var(WORK).unwrap();
     let region = Region::attach(Path::new(&std::env::var_os(PLACE).unwrap())).unwrap();
     let session = region.session().unwrap();
-    let asked = session.namespace("asked", &Schema::default()).unwrap();
-    let told = session.namespace("told", &Schema::default()).unwrap();
+    let requests = session.namespace("requests", &Schema::default()).unwrap();
+    let replies = session.namespace("replies", &Schema::default()).unwrap();
     match work.as_str() {
-        "put" => drop(session.put(asked, b"imsi-1", b"v").unwrap()),
+        "put" => drop(session.put(requests, b"imsi-1", b"v").unwrap()),
         "flood" => {
             for round in 0..ROUNDS {
-                session.put(asked, &round.to_le_bytes(), b"v").unwrap();
+                session.put(requests, &round.to_le_bytes(), b"v").unwrap();
             }
         }
         "answer" => {
-            // Nobody changes anything but in answer to the other: whoever sleeps through one event
-            // sleeps for ever.
+            // Each process writes only in reply to the other, so a lost event stops both.
             let mut watch_fd =
-                WatchFd::new(session.watch(asked, Filter::Namespace).unwrap()).unwrap();
-            let events = Loop::of(&[&watch_fd]);
-            session.put(told, b"k", b"ready").unwrap();
+                WatchFd::new(session.watch(requests, Filter::Namespace).unwrap()).unwrap();
+            let events = EventLoop::of(&[&watch_fd]);
+            session.put(replies, b"k", b"ready").unwrap();
             let mut answered = 0;
             while answered < ROUNDS {
-                assert_eq!(events.ringing(LONG), [0], "after {answered} answers");
+                assert_eq!(events.readable(LONG), [0], "after {answered} answers");
                 let (changes, lost) = drain(&mut watch_fd);
                 assert!(changes <= 1 && lost == 0, "{changes} {lost}");
                 for _ in 0..changes {
-                    session.put(told, b"k", b"answer").unwrap();
+                    session.put(replies, b"k", b"answer").unwrap();
                     answered += 1;
                 }
             }
@@ -141,18 +140,18 @@ fn the_other_process() {
                 let name = |task: std::io::Result<std::fs::DirEntry>| {
                     std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap_or_default()
                 };
-                tasks.map(name).filter(|name| name == "nearstate-watch_fd\n").count()
+                tasks.map(name).filter(|name| name == "ns-watch-fd\n").count()
             };
             let watch_fd =
-                || WatchFd::new(session.watch(asked, Filter::Namespace).unwrap()).unwrap();
-            let bells: Vec<WatchFd> = (0..20).map(|_| watch_fd()).collect();
+                || WatchFd::new(session.watch(requests, Filter::Namespace).unwrap()).unwrap();
+            let watch_fds: Vec<WatchFd> = (0..20).map(|_| watch_fd()).collect();
             // A thread has its name, and is gone from the list, some moments later.
             let comes_to = |number| (0..1_000_000).any(|_| threads() == number);
             assert!(comes_to(20), "{}", threads());
             // Half of them wait for events, half of them for their watcher.
-            session.put(asked, b"k", b"v").unwrap();
-            for mut watch_fd in bells.into_iter().step_by(2) {
-                assert_eq!(Loop::of(&[&watch_fd]).ringing(LONG), [0]);
+            session.put(requests, b"k", b"v").unwrap();
+            for mut watch_fd in watch_fds.into_iter().step_by(2) {
+                assert_eq!(EventLoop::of(&[&watch_fd]).readable(LONG), [0]);
                 drain(&mut watch_fd);
             }
             assert!(comes_to(0), "{}", threads());
@@ -162,114 +161,114 @@ fn the_other_process() {
 }
 
 #[test]
-fn an_event_of_another_process_rings_until_it_is_read() {
-    let place = Place::new();
-    let mut watch_fd = place.watch_fd("asked", Filter::Namespace);
-    let events = Loop::of(&[&watch_fd]);
+fn the_descriptor_is_readable_until_the_event_of_another_process_is_read() {
+    let place = TestRegion::new();
+    let mut watch_fd = place.watch_fd("requests", Filter::Namespace);
+    let events = EventLoop::of(&[&watch_fd]);
     for _ in 0..3 {
-        assert_eq!(events.ringing(Duration::ZERO), [0; 0]);
-        place.elsewhere("put").join();
-        assert_eq!(events.ringing(LONG), [0]);
-        assert_eq!(events.ringing(Duration::ZERO), [0], "it rings until it is read");
+        assert_eq!(events.readable(Duration::ZERO), [0; 0]);
+        place.other_process("put").join();
+        assert_eq!(events.readable(LONG), [0]);
+        assert_eq!(events.readable(Duration::ZERO), [0], "it rings until it is read");
         assert_eq!(drain(&mut watch_fd), (1, 0));
     }
 }
 
 #[test]
-fn of_ten_thousand_rounds_between_two_event_loops_no_ring_is_forgotten() {
-    let place = Place::new();
-    let asked = place.namespace("asked");
-    let mut watch_fd = place.watch_fd("told", Filter::Namespace);
-    let events = Loop::of(&[&watch_fd]);
-    let other = place.elsewhere("answer");
-    let mut heard = 0;
-    while heard < ROUNDS + 1 {
-        assert_eq!(events.ringing(LONG), [0], "after {heard} answers");
+fn no_signal_is_lost_in_ten_thousand_rounds_between_two_event_loops() {
+    let place = TestRegion::new();
+    let requests = place.namespace("requests");
+    let mut watch_fd = place.watch_fd("replies", Filter::Namespace);
+    let events = EventLoop::of(&[&watch_fd]);
+    let other = place.other_process("answer");
+    let mut answers = 0;
+    while answers < ROUNDS + 1 {
+        assert_eq!(events.readable(LONG), [0], "after {answers} answers");
         let (changes, lost) = drain(&mut watch_fd);
         assert!(changes <= 1 && lost == 0, "{changes} {lost}");
-        heard += changes;
-        if changes == 1 && heard <= ROUNDS {
-            place.session.put(asked, &heard.to_le_bytes(), b"v").unwrap();
+        answers += changes;
+        if changes == 1 && answers <= ROUNDS {
+            place.session.put(requests, &answers.to_le_bytes(), b"v").unwrap();
         }
     }
     other.join();
 }
 
 #[test]
-fn every_event_of_a_flood_is_told() {
-    let place = Place::new();
-    let mut watch_fd = place.watch_fd("asked", Filter::Namespace);
-    let events = Loop::of(&[&watch_fd]);
-    let other = place.elsewhere("flood");
-    let mut told = 0;
-    while told < ROUNDS {
-        assert_eq!(events.ringing(LONG), [0], "after {told} events");
+fn every_event_of_a_flood_is_delivered() {
+    let place = TestRegion::new();
+    let mut watch_fd = place.watch_fd("requests", Filter::Namespace);
+    let events = EventLoop::of(&[&watch_fd]);
+    let other = place.other_process("flood");
+    let mut events_read = 0;
+    while events_read < ROUNDS {
+        assert_eq!(events.readable(LONG), [0], "after {events_read} events");
         let (more, lost) = drain(&mut watch_fd);
         assert_eq!(lost, 0, "the ring holds all of them");
-        told += more;
+        events_read += more;
     }
     other.join();
-    assert_eq!((told, drain(&mut watch_fd)), (ROUNDS, (0, 0)));
+    assert_eq!((events_read, drain(&mut watch_fd)), (ROUNDS, (0, 0)));
 }
 
 #[test]
-fn a_watcher_that_lags_is_rung_once_and_told_what_it_lost() {
-    let place = Place::new();
-    let asked = place.namespace("asked");
-    let mut watch_fd = place.watch_fd("asked", Filter::Key(b"rare".to_vec()));
-    let events = Loop::of(&[&watch_fd]);
+fn a_watcher_that_lags_is_signalled_once_and_gets_the_number_of_lost_events() {
+    let place = TestRegion::new();
+    let requests = place.namespace("requests");
+    let mut watch_fd = place.watch_fd("requests", Filter::Key(b"rare".to_vec()));
+    let events = EventLoop::of(&[&watch_fd]);
     for round in 0..40_000_u64 {
-        place.session.put(asked, &round.to_le_bytes(), b"v").unwrap();
+        place.session.put(requests, &round.to_le_bytes(), b"v").unwrap();
     }
-    assert_eq!(events.ringing(LONG), [0]);
+    assert_eq!(events.readable(LONG), [0]);
     // The number in the descriptor is how often it was rung.
     let mut count = [0; 8];
     rustix::io::read(watch_fd.as_fd(), &mut count).unwrap();
     assert_eq!(u64::from_le_bytes(count), 1);
-    let (told, lost) = drain(&mut watch_fd);
-    assert_eq!((told, lost), (0, 40_000));
-    assert_eq!(events.ringing(Duration::ZERO), [0; 0]);
+    let (events_read, lost) = drain(&mut watch_fd);
+    assert_eq!((events_read, lost), (0, 40_000));
+    assert_eq!(events.readable(Duration::ZERO), [0; 0]);
     // What its filter holds back rings too, and is no event.
-    place.session.put(asked, b"often", b"v").unwrap();
-    assert_eq!(events.ringing(LONG), [0]);
+    place.session.put(requests, b"often", b"v").unwrap();
+    assert_eq!(events.readable(LONG), [0]);
     assert_eq!(drain(&mut watch_fd), (0, 0));
-    place.session.put(asked, b"rare", b"v").unwrap();
-    assert_eq!(events.ringing(LONG), [0]);
+    place.session.put(requests, b"rare", b"v").unwrap();
+    assert_eq!(events.readable(LONG), [0]);
     assert_eq!(drain(&mut watch_fd), (1, 0));
 }
 
 #[test]
-fn what_was_read_before_it_rings_does_not_ring_later() {
-    let place = Place::new();
-    let asked = place.namespace("asked");
-    let mut watch_fd = place.watch_fd("asked", Filter::Namespace);
-    let events = Loop::of(&[&watch_fd]);
+fn an_event_that_was_read_before_the_signal_does_not_signal_later() {
+    let place = TestRegion::new();
+    let requests = place.namespace("requests");
+    let mut watch_fd = place.watch_fd("requests", Filter::Namespace);
+    let events = EventLoop::of(&[&watch_fd]);
     for _ in 0..ROUNDS {
-        place.session.put(asked, b"k", b"v").unwrap();
+        place.session.put(requests, b"k", b"v").unwrap();
         assert_eq!(drain(&mut watch_fd), (1, 0));
-        assert_eq!(events.ringing(Duration::ZERO), [0; 0]);
+        assert_eq!(events.readable(Duration::ZERO), [0; 0]);
     }
 }
 
 #[test]
-fn two_watches_ring_in_one_loop_each_for_itself() {
-    let place = Place::new();
+fn two_watches_in_one_event_loop_are_signalled_separately() {
+    let place = TestRegion::new();
     let (one, two) = (place.namespace("one"), place.namespace("two"));
-    let mut bells =
+    let mut watch_fds =
         [place.watch_fd("one", Filter::Namespace), place.watch_fd("two", Filter::Namespace)];
-    let [first, second] = &bells;
-    let events = Loop::of(&[first, second]);
+    let [first, second] = &watch_fds;
+    let events = EventLoop::of(&[first, second]);
     place.session.put(two, b"k", b"v").unwrap();
-    assert_eq!(events.ringing(LONG), [1]);
+    assert_eq!(events.readable(LONG), [1]);
     place.session.put(one, b"k", b"v").unwrap();
-    while events.ringing(LONG).len() < 2 {}
-    for watch_fd in &mut bells {
+    while events.readable(LONG).len() < 2 {}
+    for watch_fd in &mut watch_fds {
         assert_eq!(drain(watch_fd), (1, 0));
     }
-    assert_eq!(events.ringing(Duration::ZERO), [0; 0]);
+    assert_eq!(events.readable(Duration::ZERO), [0; 0]);
 }
 
 #[test]
-fn a_bell_that_is_dropped_takes_its_thread_along() {
-    Place::new().elsewhere("end").join();
+fn a_dropped_watch_fd_ends_its_thread() {
+    TestRegion::new().other_process("end").join();
 }

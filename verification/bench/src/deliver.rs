@@ -103,6 +103,7 @@ fn case_options(
         options.warm_up = options.warm_up.map(|ops| scaled(ops, factor));
     }
     options.scale = None;
+    options.leaves_out_missing = given.targets.is_empty();
     let of_case = |path: &PathBuf| {
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         let end =

@@ -38,6 +38,10 @@ pub struct Options {
     #[arg(long, value_name = "NAME")]
     pub preset: Option<String>,
 
+    /// Whether targets that are not installed are left out: those of a preset.
+    #[arg(skip)]
+    pub leaves_out_missing: bool,
+
     /// Change records and operations of the preset by this factor, such as 0.1
     #[arg(long, requires = "preset", value_name = "FACTOR", value_parser = factor)]
     pub scale: Option<f64>,

@@ -5,6 +5,8 @@
 //! of `bench run`. Options that the user gives replace those of the case.
 
 mod outcome;
+mod micro;
+mod server;
 mod thesis;
 mod txn;
 
@@ -49,13 +51,16 @@ pub enum Goal {
     TimesCase(&'static str, &'static str, f64),
     /// The target's servers need at most so many times the processor time of a peer's servers.
     ServerTimePeer(&'static str, &'static str, f64),
+    /// The target's servers need at most so many nanoseconds of processor time for an operation.
+    ServerNsAtMost(&'static str, f64),
     /// A record takes at most so many bytes.
     BytesAtMost(&'static str, f64),
 }
 
 /// Every preset.
 pub fn all() -> impl Iterator<Item = Preset> {
-    thesis::PRESETS.into_iter().chain(txn::PRESETS)
+    let single = micro::PRESETS.into_iter().chain(server::PRESETS);
+    thesis::PRESETS.into_iter().chain(txn::PRESETS).chain(single)
 }
 
 /// Names that stand for several presets.

@@ -285,19 +285,14 @@ fn choose(options: &Options, blueprint: &dyn Blueprint) -> Result<(Vec<Chosen>, 
         });
     }
     let (mut chosen, mut missing) = (Vec::new(), Vec::new());
-    if options.targets.is_empty() {
-        for name in defaults {
-            let target = targets::named(name)?;
-            match target.version() {
-                Ok(version) => chosen.push(Chosen { target, version }),
-                Err(e) => missing.push(format!("{name} was not measured: {e}")),
-            }
-        }
-    }
-    for name in &options.targets {
+    let leaves_out = names.is_empty() || options.leaves_out_missing;
+    for name in or_default {
         let target = targets::named(name)?;
-        let version = target.version()?;
-        chosen.push(Chosen { target, version });
+        match target.version() {
+            Ok(version) => chosen.push(Chosen { target, version }),
+            Err(e) if leaves_out => missing.push(format!("{name} was not measured: {e}")),
+            Err(e) => return Err(e),
+        }
     }
     Ok((chosen, missing))
 }

@@ -1,4 +1,4 @@
-//! Who may come in: users, and addresses that other hosts reach.
+//! Access control: users, TLS, and addresses that other hosts can reach.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
@@ -16,11 +16,11 @@ fn rejected(detail: String) -> Error {
     Error::BadArgument { detail }
 }
 
-/// The users that the settings declare.
+/// Reads the declared users.
 ///
 /// # Errors
-/// `BadArgument`: a line that declares nobody, two places that declare users, a file that others
-/// may change; `System`: a file that cannot be read.
+/// `BadArgument`: an invalid line, users declared in two places, a file that other users can write;
+/// `System`: a file that cannot be read.
 pub(crate) fn users(settings: &Settings, layers: &SettingLayers) -> Result<Users> {
     let Some(path) = &settings.users_file else {
         let text = settings.users_lines.0.join("\n");
@@ -29,7 +29,7 @@ pub(crate) fn users(settings: &Settings, layers: &SettingLayers) -> Result<Users
     };
     if !settings.users_lines.0.is_empty() {
         return Err(rejected(format!(
-            "users are declared twice, by users.file ({}) and by users.lines ({}): keep one",
+            "users are declared in users.file ({}) and in users.lines ({}): remove one of them",
             layers.origin("users.file"),
             layers.origin("users.lines"),
         )));
@@ -38,38 +38,39 @@ pub(crate) fn users(settings: &Settings, layers: &SettingLayers) -> Result<Users
     check_mode(path, true)?;
     let users =
         Users::parse(&text, &TABLE).map_err(|e| rejected(format!("{}: {e}", path.display())))?;
-    // An empty file would let everybody do everything; whoever names one means the opposite.
+    // An empty file would allow everything to every client, the opposite of what naming a file
+    // intends.
     if text.lines().all(|line| matches!(line.trim().chars().next(), None | Some('#'))) {
         return Err(rejected(format!(
-            "{}: declares nobody: write lines such as `user xapp on >secret ~{{ns}},* +@all`, or \
-             leave users.file out",
+            "{}: the file declares no user: add lines such as `user xapp on >secret ~{{ns}},* \
+             +@all`, or unset users.file",
             path.display()
         )));
     }
     Ok(users)
 }
 
-/// What TLS needs, if there are addresses for it.
+/// Reads the TLS files if TLS addresses are set.
 ///
 /// # Errors
-/// `BadArgument`: files that are missing, are not what they should be, or may be changed by others.
+/// `BadArgument`: missing or invalid files, or files that other users can write.
 pub(crate) fn tls(settings: &Settings) -> Result<Option<Tls>> {
     let clients = settings.tls_client_ca.as_deref();
     if settings.tls_listen.is_empty() {
-        // Somebody believes that certificates are asked for.
+        // Certificates are configured, but no client would be asked for one.
         return match clients {
             None => Ok(None),
             Some(_) => Err(rejected(
-                "tls.client_ca is set, and tls.listen is empty: no client would be asked \
-                 for its certificate; set tls.listen, or leave both out"
+                "tls.client_ca is set but tls.listen is empty, so no client would present a \
+                 certificate: set tls.listen, or unset tls.client_ca"
                     .to_owned(),
             )),
         };
     }
     let (Some(certificate), Some(key)) = (&settings.tls_certificate, &settings.tls_key) else {
         return Err(rejected(
-            "tls.listen needs a certificate and its key: set tls.certificate and tls.key to files \
-             in PEM"
+            "tls.listen requires a certificate and its key: set tls.certificate and tls.key to \
+             PEM files"
                 .to_owned(),
         ));
     };
@@ -80,16 +81,18 @@ pub(crate) fn tls(settings: &Settings) -> Result<Option<Tls>> {
     Ok(Some(tls))
 }
 
-/// Whoever may write the file of users, or what TLS is judged by, may become anybody.
+/// Checks the mode of a file. A user that can write the users file or the TLS files can impersonate
+/// any user.
 fn check_mode(path: &Path, is_secret: bool) -> Result<()> {
     let found = std::fs::metadata(path).map_err(|e| Error::System {
-        detail: format!("looking at {}", path.display()),
+        detail: format!("cannot read the mode of {}", path.display()),
         errno: e.raw_os_error().unwrap_or(0),
     })?;
     let mode = found.permissions().mode() & 0o777;
     if mode & 0o022 != 0 {
         return Err(rejected(format!(
-            "{} has mode {mode:o}: whoever may write it may become any user; `chmod go-w` it",
+            "{} has mode {mode:o}: users that can write it can impersonate any user; run `chmod go-w {}`",
+            path.display(),
             path.display()
         )));
     }
@@ -100,21 +103,20 @@ fn check_mode(path: &Path, is_secret: bool) -> Result<()> {
     Ok(())
 }
 
-/// Other hosts reach it.
+/// True if other hosts can reach the address.
 fn is_wide(address: &SocketAddr) -> bool {
     !address.ip().to_canonical().is_loopback()
 }
 
-/// Judges where clients are to come in.
+/// Checks the addresses.
 ///
 /// # Errors
-/// `BadArgument`: an address that other hosts reach, without anything that would keep strangers
-/// out.
+/// `BadArgument`: an address that other hosts can reach, without authentication.
 pub(crate) fn addresses(settings: &Settings, users: &Users) -> Result<()> {
-    let is_nowhere = settings.listen.is_empty() && settings.tls_listen.is_empty();
-    if is_nowhere && settings.unix_paths().is_empty() {
+    let is_without_tcp = settings.listen.is_empty() && settings.tls_listen.is_empty();
+    if is_without_tcp && settings.unix_paths().is_empty() {
         return Err(rejected(
-            "nobody could come in: set `listen` or `tls.listen` to an address or `unix` to a path"
+            "no client can connect: set `listen` or `tls.listen` to an address, or `unix` to a path"
                 .to_owned(),
         ));
     }
@@ -131,27 +133,26 @@ pub(crate) fn addresses(settings: &Settings, users: &Users) -> Result<()> {
             log::emit(log::UNAUTHENTICATED, &[("address", address)]);
         } else {
             return Err(rejected(format!(
-                "other hosts reach {address}, and nobody is asked there who he is: declare users \
-                 (users.file with lines such as `user xapp on >secret ~* +@all`, and no user \
-                 with `nopass`), or let them come in over TLS with certificates (tls.listen, \
-                 tls.client_ca), or listen at 127.0.0.1 or at a Unix socket, or say \
-                 `--insecure` if the network itself keeps strangers away"
+                "other hosts can reach {address}, and clients are not authenticated: declare users \
+                 (users.file with lines such as `user xapp on >secret ~* +@all`, and no user with \
+                 `nopass`), or require client certificates (tls.listen, tls.client_ca), or listen \
+                 on 127.0.0.1 or a Unix socket, or set `--insecure` if the network restricts access"
             )));
         }
     }
     for address in settings.metrics.iter().filter(|address| is_wide(address)) {
         if !settings.is_metrics_insecure {
             return Err(rejected(format!(
-                "other hosts reach {address}, and whoever asks there sees names and counts: let \
-                 metrics.listen be 127.0.0.1, or say `--metrics-insecure` if strangers may see \
-                 them"
+                "other hosts can reach {address}, and the metrics page shows names and counts to \
+                 every client: set metrics.listen to 127.0.0.1, or set `--metrics-insecure` to \
+                 allow it"
             )));
         }
     }
     Ok(())
 }
 
-/// Says so where a region that was there lets more people in than is set.
+/// Logs a warning if the mode of an existing region is wider than `region.mode`.
 pub(crate) fn region(settings: &Settings) {
     let Ok(found) = std::fs::metadata(&settings.region) else { return };
     let mode = found.permissions().mode() & 0o777;

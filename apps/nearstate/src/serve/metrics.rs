@@ -1,6 +1,5 @@
-//! The page of metrics: what cores, region and protocol have counted, in the text form that
-//! Prometheus reads. The counts stay where they are counted; here they are only read, part by part,
-//! so that the core which writes the page serves others in between.
+//! The metrics page in OpenMetrics text format. Counters of cores, region and protocol are only
+//! read here, in parts, so that the core that writes the page serves other clients in between.
 
 mod region;
 mod encode;
@@ -24,7 +23,7 @@ use prometheus_client::registry::Registry;
 use crate::record_counts::RecordCounter;
 use encode::{counter, counters, gauge, gauges, histograms, seconds};
 
-/// What is observed. Cheap to clone.
+/// The sources of the metrics. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerMetrics(Arc<MetricSources>);
 
@@ -32,10 +31,10 @@ pub(crate) struct ServerMetrics(Arc<MetricSources>);
 struct MetricSources {
     region: Region,
     server: Arc<RespServer>,
-    /// There once the node serves.
+    /// Set when the node has started.
     node: OnceLock<NodeMetrics>,
     is_ending: AtomicBool,
-    /// Held for a slice of counting, and while its part of the page is written.
+    /// Locked for one slice of counting, and while the namespaces are written.
     records: Mutex<RecordCounter>,
 }
 
@@ -46,12 +45,12 @@ impl ServerMetrics {
         Self(Arc::new(MetricSources { region, server, node, is_ending, records }))
     }
 
-    /// The node serves from now on.
+    /// Marks the node as started.
     pub(crate) fn begin(&self, node: NodeMetrics) {
         let _ = self.0.node.set(node);
     }
 
-    /// The node is being shut down.
+    /// Marks the node as shutting down.
     pub(crate) fn end(&self) {
         self.0.is_ending.store(true, Ordering::Release);
     }
@@ -81,7 +80,7 @@ impl Source for ServerMetrics {
 
 type PagePart = fn(&ServerMetrics, &mut DescriptorEncoder<'_>) -> fmt::Result;
 
-/// Each is written in one step.
+/// The parts of the page. Each is written in one step.
 const PARTS: &[PagePart] = &[
     build,
     connections,
@@ -96,23 +95,23 @@ const PARTS: &[PagePart] = &[
     latencies,
 ];
 
-/// Slices of records that one page counts, two millions in some ten milliseconds. Where there are
-/// more the next page goes on, and this one tells what was counted last.
+/// Maximum number of counting slices per page: two million records, some ten milliseconds. In
+/// larger regions the next page continues, and this one shows the previous counts.
 const SLICES_MAX: usize = 2048;
 
 struct MetricsPage {
     metrics: ServerMetrics,
-    /// Of the core that writes the page.
+    /// The session of the core that writes the page.
     session: Rc<Session>,
     slices_left: usize,
     parts: std::slice::Iter<'static, PagePart>,
 }
 
 impl MetricsPage {
-    /// Counts a slice of the region's records. False if that is enough for this page.
+    /// Counts a slice of the region's records. False if counting is complete for this page.
     fn count(&mut self) -> bool {
         let has_more = self.slices_left > 0
-            // What is damaged is told by the part about the region.
+            // The part about the region reports damage.
             && self.metrics.records().step(&self.session).unwrap_or(false);
         self.slices_left = if has_more { self.slices_left - 1 } else { 0 };
         has_more
@@ -133,13 +132,13 @@ impl Report for MetricsPage {
             metrics: self.metrics.clone(),
             part: *part,
         }));
-        // Writing to a String does not fail.
+        // Writing to a `String` cannot fail.
         let _ = encode_registry(text, &registry);
         true
     }
 }
 
-/// One part, as the library wants it.
+/// One part as a collector of the library.
 struct PartCollector {
     metrics: ServerMetrics,
     part: PagePart,

@@ -1,11 +1,11 @@
-//! Numbers and names as people read them, short enough for a column.
+//! Formats numbers and names for columns.
 
 use std::time::Duration;
 
-/// What stands where nothing is known.
+/// Placeholder for unknown values.
 pub(super) const UNKNOWN: &str = "-";
 
-/// A whole number, its thousands apart: `1,234,567`.
+/// An integer with thousands separators: `1,234,567`.
 pub(super) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -18,7 +18,7 @@ pub(super) fn count(number: u64) -> String {
     text
 }
 
-/// Three digits of a number, and its unit of a thousand: `12.3k`.
+/// Three digits and a unit: `12.3k`.
 fn short(number: f64, step: f64, units: &[&str]) -> String {
     let (mut size, mut unit) = (number, "");
     for larger in units {
@@ -34,16 +34,16 @@ fn short(number: f64, step: f64, units: &[&str]) -> String {
     }
 }
 
-/// How often in a second.
+/// A rate per second.
 pub(super) fn rate(each_second: f64) -> String {
-    // What is next to nothing is not nothing.
+    // A very small rate is not shown as 0.
     if each_second > 0.0 && each_second < 0.05 {
         return "<0.1".to_owned();
     }
     short(each_second, 1000.0, &["k", "M", "G"])
 }
 
-/// The same of what may become less.
+/// A signed rate per second.
 pub(super) fn change(each_second: f64) -> String {
     let sign = if each_second > 0.0 { "+" } else { "" };
     format!("{sign}{}", short(each_second, 1000.0, &["k", "M", "G"]))
@@ -68,7 +68,7 @@ pub(super) fn latency(seconds: f64) -> String {
     if size >= 99.95 { format!("{size:.0} {unit}") } else { format!("{size:.1} {unit}") }
 }
 
-/// A long time: `3d 04:05:06`.
+/// A long duration: `3d 04:05:06`.
 pub(super) fn span(time: Duration) -> String {
     let all = time.as_secs();
     let (days, hours, minutes, seconds) = (all / 86_400, all / 3600 % 24, all / 60 % 60, all % 60);
@@ -76,17 +76,17 @@ pub(super) fn span(time: Duration) -> String {
     if days > 0 { format!("{days}d {clock}") } else { clock }
 }
 
-/// A share of the whole, as `43 %`.
+/// A percentage: `43 %`.
 pub(super) fn share(part: f64) -> String {
     format!("{:.0} %", part * 100.0)
 }
 
-/// Something, if it is known.
+/// The formatted value, or the placeholder.
 pub(super) fn or_unknown<T>(value: Option<T>, shown: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| UNKNOWN.to_owned(), shown)
 }
 
-/// A name that somebody else has chosen: whatever would move a terminal's cursor is spelled out.
+/// A name from an external source. Characters that control the terminal are escaped.
 pub(super) fn name(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -99,7 +99,7 @@ pub(super) fn name(text: &str) -> String {
     shown
 }
 
-/// Letters without a width, and those that turn the direction of what follows.
+/// Zero-width characters, and those that change the direction of text.
 const fn is_invisible(letter: char) -> bool {
     matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
         || matches!(letter, '\u{feff}')
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_short() {
+    fn numbers_are_short() {
         assert_eq!(count(0), "0");
         assert_eq!(count(1_234_567), "1,234,567");
         assert_eq!([rate(0.0), rate(0.01), rate(7.0)], ["0", "<0.1", "7"]);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_moves_no_cursor() {
+    fn names_cannot_control_the_terminal() {
         assert_eq!(name("ue-context"), "ue-context");
         assert_eq!(name("ü {x}"), "ü {x}");
         assert_eq!(name("\u{1b}[2J\n\u{202e}x"), "\\u{1b}[2J\\n\\u{202e}x");

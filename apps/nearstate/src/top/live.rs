@@ -1,5 +1,5 @@
-//! The picture in a terminal: looks in a thread of its own, draws, hears keys. The terminal is
-//! given back as it was, however this ends: by a key, a signal, an error or a panic.
+//! The live display: polls in a separate thread, draws, and reads keys. The terminal is restored on
+//! every exit: by key, signal, error or panic.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,20 +18,20 @@ use super::screen::{ScreenState, draw};
 use super::snapshot::Snapshot;
 use super::sources::{Poll, TopSources};
 
-/// How long a key, a signal or a new look may wait to be seen.
+/// Maximum delay until a key, a signal or a poll result is handled.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Intervals whose pace is kept: as many as a wide screen has columns.
+/// Number of intervals in the history graph: the columns of a wide screen.
 const HISTORY_MAX: usize = 512;
 
-/// The terminal, in the state that the picture needs. Dropped, it is as it was.
+/// The terminal in raw mode. Dropping it restores the terminal.
 struct TerminalGuard(DefaultTerminal);
 
 impl TerminalGuard {
-    /// Takes the terminal. A panic gives it back before it says anything.
+    /// Initializes the terminal. A panic restores it before its message is printed.
     fn take() -> Result<Self> {
         ratatui::try_init().map(Self).map_err(|e| {
-            // It may have been half taken.
+            // The initialization may have failed halfway.
             let _ = ratatui::try_restore();
             failed("cannot draw in this terminal", &e)
         })
@@ -41,19 +41,19 @@ impl TerminalGuard {
 impl Drop for TerminalGuard {
     fn drop(&mut self) {
         let _ = self.0.show_cursor();
-        // A terminal that is gone needs nothing any more.
+        // Errors are ignored: the terminal may no longer exist.
         let _ = ratatui::try_restore();
     }
 }
 
 fn failed(what: &str, error: &std::io::Error) -> Error {
     Error::System {
-        detail: format!("{what}; `--once` and `--json` need none"),
+        detail: format!("{what}; use `--once` or `--json` without a terminal"),
         errno: error.raw_os_error().unwrap_or_default(),
     }
 }
 
-/// What a key asks for.
+/// The command of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KeyCommand {
     End,
@@ -83,14 +83,14 @@ impl KeyCommand {
     }
 }
 
-/// What is shown, and what it is made of.
+/// The state of the display.
 #[derive(Debug, Default)]
 struct LiveState {
     last: Option<Snapshot>,
     report: TopReport,
     history: Vec<f64>,
     faults: Vec<String>,
-    /// When everything was seen last.
+    /// When all sources were last read.
     seen: Option<Instant>,
     order: NamespaceOrder,
     is_paused: bool,
@@ -98,7 +98,7 @@ struct LiveState {
 }
 
 impl LiveState {
-    /// Takes a look in. What cannot be seen any more stays as it was.
+    /// Adds a poll result. Data of a source that cannot be read is kept.
     fn take(&mut self, poll: Poll) {
         let report = TopReport::between(self.last.as_ref(), &poll.snapshot);
         self.history.extend(report.pace());
@@ -120,7 +120,7 @@ impl LiveState {
         self.report.order(self.order);
     }
 
-    /// Does what a key asks for. True: the end.
+    /// Executes a command. Returns true to quit.
     fn execute(&mut self, command: KeyCommand) -> bool {
         match command {
             KeyCommand::End => return true,
@@ -150,7 +150,7 @@ impl LiveState {
     }
 }
 
-/// Shows until a key or a signal ends it.
+/// Runs until a key or a signal stops it.
 pub(super) fn run(mut sources: TopSources, interval: Duration) -> Result<()> {
     let address = sources.node();
     let is_over = Arc::new(AtomicBool::new(false));
@@ -158,13 +158,13 @@ pub(super) fn run(mut sources: TopSources, interval: Duration) -> Result<()> {
         signal_hook::flag::register(signal, Arc::clone(&is_over))
             .map_err(|e| failed("cannot wait for signals", &e))?;
     }
-    // One look waits at most: who draws slowly sees fewer, and none that is old.
+    // At most one result is queued: a slow terminal sees fewer results, but never an outdated one.
     let (polled, polls) = sync_channel(1);
     let (stop, stopped) = sync_channel::<()>(0);
     let looking = std::thread::Builder::new()
         .name("ns-top-poll".to_owned())
         .spawn(move || poll_loop(&mut sources, interval, &polled, &stopped))
-        .map_err(|e| failed("cannot begin a thread", &e))?;
+        .map_err(|e| failed("cannot start a thread", &e))?;
     let outcome = TerminalGuard::take().and_then(|mut screen| {
         let outcome = show(&mut screen.0, &polls, &is_over, address);
         drop(screen);
@@ -172,7 +172,7 @@ pub(super) fn run(mut sources: TopSources, interval: Duration) -> Result<()> {
     });
     drop(polls);
     drop(stop);
-    // A look may be under way; it is bounded, but nobody waits for it.
+    // A poll may be in progress. It is bounded, and its thread is not joined.
     drop(looking);
     outcome
 }
@@ -211,7 +211,8 @@ fn show(
             }
             Err(TryRecvError::Empty) => {}
             Err(TryRecvError::Disconnected) => {
-                let detail = "the thread that polls has ended: start anew".to_owned();
+                let detail =
+                    "the polling thread has stopped: start `nearstate top` again".to_owned();
                 return Err(Error::System { detail, errno: 0 });
             }
         }
@@ -222,7 +223,7 @@ fn show(
                 .map_err(|e| failed("cannot draw in this terminal", &e))?;
             is_stale = false;
         }
-        let input = read_input().map_err(|e| failed("cannot hear keys of this terminal", &e))?;
+        let input = read_input().map_err(|e| failed("cannot read keys from this terminal", &e))?;
         match input {
             TerminalInput::Nothing => {}
             TerminalInput::KeyCommand(command) if state.execute(command) => return Ok(()),
@@ -232,7 +233,7 @@ fn show(
     Ok(())
 }
 
-/// What has come from the terminal.
+/// Input from the terminal.
 enum TerminalInput {
     Nothing,
     Size,
@@ -243,7 +244,7 @@ fn read_input() -> std::io::Result<TerminalInput> {
     match event::poll(TICK) {
         Ok(false) => return Ok(TerminalInput::Nothing),
         Ok(true) => {}
-        // A signal: its flag is looked at next.
+        // A signal: its flag is checked next.
         Err(e) if e.kind() == std::io::ErrorKind::Interrupted => return Ok(TerminalInput::Nothing),
         Err(e) => return Err(e),
     }
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_wishes() {
+    fn keys_map_to_commands() {
         assert_eq!(key(KeyCode::Char('q'), KeyModifiers::NONE), Some(KeyCommand::End));
         assert_eq!(key(KeyCode::Char('c'), KeyModifiers::CONTROL), Some(KeyCommand::End));
         assert_eq!(key(KeyCode::Char('c'), KeyModifiers::NONE), None);
@@ -285,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_last_stays_while_the_node_is_away_and_nothing_is_made_up_when_it_is_back() {
+    fn the_last_data_is_kept_while_the_node_is_unreachable_and_no_rate_is_invented_afterwards() {
         let mut state = LiveState::default();
         for (at, requests) in [(0, Some(0)), (1, Some(100))] {
             state.take(poll(at, requests));
@@ -293,17 +294,17 @@ mod tests {
         assert_eq!(state.report.pace(), Some(100.0));
         assert!(state.shown(None).age.is_none());
         state.take(poll(2, None));
-        assert_eq!(state.report.pace(), Some(100.0), "as it was seen last");
+        assert_eq!(state.report.pace(), Some(100.0), "the last known value");
         assert_eq!(state.shown(None).faults, ["away"]);
         assert!(state.shown(None).age.is_some());
         state.take(poll(3, Some(900)));
-        assert_eq!(state.report.pace(), None, "nobody has seen the interval's begin");
+        assert_eq!(state.report.pace(), None, "the start of the interval is unknown");
         assert!(state.shown(None).age.is_none());
         assert_eq!(state.history, [100.0]);
     }
 
     #[test]
-    fn a_pause_keeps_what_is_shown_and_goes_on_looking() {
+    fn a_pause_freezes_the_display_and_polling_continues() {
         let mut state = LiveState::default();
         state.take(poll(0, Some(0)));
         assert!(!state.execute(KeyCommand::Pause));

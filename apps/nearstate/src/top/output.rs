@@ -1,4 +1,4 @@
-//! A picture without a terminal: as text for people, as JSON for programs.
+//! Reports without a terminal: text and JSON.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use super::format::name;
 use super::report::{NodeReport, RegionReport, TopReport};
 use super::tables::{all, node_lines, region_lines};
 
-/// Lines of text, a table behind the other. `now`: seconds since 1970.
+/// The report as text, one table after the other. `now`: seconds since 1970.
 pub(super) fn text(
     report: &TopReport,
     faults: &[String],
@@ -29,7 +29,7 @@ pub(super) fn text(
     lines.join("\n")
 }
 
-/// One object. What is not known is null.
+/// The report as a JSON object. Unknown values are null.
 pub(super) fn object(
     report: &TopReport,
     faults: &[String],
@@ -108,16 +108,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_has_all_of_it() {
+    fn the_text_is_complete() {
         let report = sample::report();
-        let faults = ["it said \u{1b}[2J".to_owned()];
+        let faults = ["bad name \u{1b}[2J".to_owned()];
         let text = text(&report, &faults, Some("127.0.0.1:9121".parse().unwrap()), 1_700_000_060.0);
         let wanted = "\
-! it said \\u{1b}[2J
+! bad name \\u{1b}[2J
 node  127.0.0.1:9121  0.1.0  pid 77  up 00:01:00
 600 requests/s  0 errors/s  75 % hits  3 clients  2.0 KiB/s in  4.0 KiB/s out
 region  /dev/shm/amf  256 MiB of 1.0 GiB, 25 %
-1,005 records (-4/s)  3 sessions and 1 of the dead  epoch 42  oldest pin 2 behind
+1,005 records (-4/s)  3 sessions and 1 dead  epoch 42  oldest pin 2 behind
 
 commands  per second      p50      p99    p99.9
 read             600  10.0 us  19.8 us  20.0 us
@@ -139,7 +139,7 @@ nearstate   77         1           -";
     }
 
     #[test]
-    fn the_object_has_all_of_it_and_null_for_what_is_not_known() {
+    fn the_object_is_complete_and_unknown_values_are_null() {
         let object = object(&sample::report(), &[], None, 1_700_000_060.0);
         assert_eq!(object["interval_seconds"], 2.0);
         assert_eq!(object["node"]["uptime_seconds"], 60.0);

@@ -1,5 +1,5 @@
-//! A node's page of metrics, understood: text in, a snapshot out. Whatever the text is, it is a
-//! page of a node or it is said why not; what a page does not have counts as nothing.
+//! Parses a node's metrics page into a snapshot. Any other text is rejected with the reason.
+//! Metrics missing from the page count as 0.
 
 use std::collections::BTreeMap;
 
@@ -7,32 +7,30 @@ use super::snapshot::{
     ClassSnapshot, CoreSnapshot, NamespaceSnapshot, NodeSnapshot, ProcessSnapshot, RegionSnapshot,
 };
 
-/// The most samples of a page. A node's has some thousands: 256 namespaces and processes, a few
-/// cores, each command.
+/// Maximum number of samples. A node has some thousands: 256 namespaces and processes, a few cores,
+/// each command.
 const SAMPLES_MAX: usize = 200_000;
 
-/// A line that is no comment.
+/// A sample: a line that is not a comment.
 #[derive(Debug, PartialEq)]
 struct Sample {
     labels: Vec<(String, String)>,
     value: f64,
 }
 
-/// The samples of a page by the names of their families.
+/// The samples of a page, by metric name.
 type Families<'p> = BTreeMap<&'p str, Vec<Sample>>;
 
-/// Reads a page.
+/// Parses a page.
 ///
 /// # Errors
-/// Why it is none of a node.
+/// Why the text is not a node's metrics page.
 pub(super) fn read(text: &str) -> Result<(NodeSnapshot, RegionSnapshot), String> {
     let families = families(text)?;
     if !families.contains_key("nearstate_build_info") {
-        return Err(
-            "the page is not a nearstate node's: it says nothing of nearstate_build_info. Give \
-                    the address of metrics.listen"
-                .to_owned(),
-        );
+        return Err("the page has no nearstate_build_info: give the metrics.listen address of a \
+                    nearstate node"
+            .to_owned());
     }
     Ok((node(&families), region(&families)))
 }
@@ -42,7 +40,7 @@ fn families(text: &str) -> Result<Families<'_>, String> {
     let mut is_whole = false;
     for (number, line) in text.lines().enumerate().take(SAMPLES_MAX) {
         if is_whole {
-            return Err(format!("line {} of the page stands behind its end", number + 1));
+            return Err(format!("line {} of the page follows its end", number + 1));
         }
         is_whole = line == "# EOF";
         if line.starts_with('#') || line.is_empty() {
@@ -50,13 +48,13 @@ fn families(text: &str) -> Result<Families<'_>, String> {
         }
         let Some((name, sample)) = sample(line) else {
             return Err(format!(
-                "line {} of the page is no metric: is this the address of metrics.listen?",
+                "line {} of the page is not a metric: is this the metrics.listen address of a node?",
                 number + 1
             ));
         };
         families.entry(name).or_default().push(sample);
     }
-    if is_whole { Ok(families) } else { Err("the page is cut short: ask again".to_owned()) }
+    if is_whole { Ok(families) } else { Err("the page is truncated: try again".to_owned()) }
 }
 
 /// `name{label="value",..} number`.
@@ -71,12 +69,12 @@ fn sample(line: &str) -> Option<(&str, Sample)> {
         Some(rest) => labels(rest)?,
         None => (Vec::new(), rest),
     };
-    // A time stamp may follow; ours has none.
+    // A timestamp may follow; a node writes none.
     let value: f64 = rest.strip_prefix(' ')?.split(' ').next()?.parse().ok()?;
     value.is_finite().then_some((name, Sample { labels, value }))
 }
 
-/// `label="value",..}`, and what follows it.
+/// Parses `label="value",..}`. Returns the labels and the remaining text.
 fn labels(mut rest: &str) -> Option<(Vec<(String, String)>, &str)> {
     let mut labels = Vec::new();
     loop {
@@ -90,7 +88,7 @@ fn labels(mut rest: &str) -> Option<(Vec<(String, String)>, &str)> {
     }
 }
 
-/// A text up to its closing quote, its escapes undone, and what follows.
+/// Parses a text up to its closing quote. Returns the unescaped value and the remaining text.
 fn quoted_value(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut letters = text.char_indices();
@@ -121,7 +119,7 @@ impl Sample {
     }
 }
 
-/// A count is written as a number that may have a fraction of nothing.
+/// Counts may be written with a fraction of 0.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -183,13 +181,13 @@ fn cores(families: &Families<'_>) -> Vec<CoreSnapshot> {
 }
 
 fn classes(families: &Families<'_>) -> Vec<ClassSnapshot> {
-    // By name, each with its place on the page: there the order is what people expect.
+    // With the position of each class on the page, to keep that order.
     let mut classes: BTreeMap<&str, (usize, ClassSnapshot)> = BTreeMap::new();
     for sample in of(families, "nearstate_resp_request_seconds_bucket") {
         let (Some(class), Some(bound)) = (sample.label("class"), sample.label("le")) else {
             continue;
         };
-        // Not a number is no bound; `+Inf` is the last one.
+        // NaN is not a bound; `+Inf` is the last one.
         let Some(bound) = bound.parse::<f64>().ok().filter(|bound| !bound.is_nan()) else {
             continue;
         };
@@ -265,7 +263,7 @@ mod tests {
     use super::*;
 
     const PAGE: &str = "\
-# HELP nearstate_build_info Always 1; what runs.
+# HELP nearstate_build_info Constant 1.
 # TYPE nearstate_build_info gauge
 nearstate_build_info{version=\"0.1.0\"} 1
 nearstate_node_info{pid=\"77\",region=\"/dev/shm/amf\"} 1
@@ -292,7 +290,7 @@ nearstate_resp_request_seconds_bucket{le=\"0.001\",class=\"read\"} 4
 ";
 
     #[test]
-    fn a_page_is_what_its_node_and_its_region_are() {
+    fn a_page_is_parsed_into_node_and_region() {
         let (node, region) = read(PAGE).unwrap();
         assert_eq!((node.version.as_str(), node.pid, node.started), ("0.1.0", 77, 1_700_000_000.5));
         assert_eq!((node.requests, node.bytes_read), (10, 111));
@@ -321,16 +319,16 @@ nearstate_resp_request_seconds_bucket{le=\"0.001\",class=\"read\"} 4
     }
 
     #[test]
-    fn what_is_no_page_of_a_node_is_said() {
+    fn other_texts_are_rejected_with_the_reason() {
         for (text, wanted) in [
-            ("", "cut short"),
+            ("", "truncated"),
             ("# EOF\n", "nearstate_build_info"),
             ("up 1\n# EOF\n", "nearstate_build_info"),
-            ("nearstate_build_info{version=\"1\"} 1\n", "cut short"),
+            ("nearstate_build_info{version=\"1\"} 1\n", "truncated"),
             ("<html>\n# EOF\n", "line 1"),
             ("a 1\nnearstate_build_info{version=\"1} 1\n# EOF\n", "line 2"),
             ("a one\n# EOF\n", "line 1"),
-            ("a 1\n# EOF\nb 1\n", "behind its end"),
+            ("a 1\n# EOF\nb 1\n", "follows its end"),
             ("a{b=\"c\" 1\n# EOF\n", "line 1"),
             (" 1\n# EOF\n", "line 1"),
         ] {
@@ -340,7 +338,7 @@ nearstate_resp_request_seconds_bucket{le=\"0.001\",class=\"read\"} 4
     }
 
     #[test]
-    fn bytes_of_any_kind_are_refused_and_never_a_panic() {
+    fn arbitrary_bytes_are_rejected_without_a_panic() {
         let mut seed = 7_u64;
         let pieces =
             ["a", "{", "}", "=", "\"", "\\", ",", " ", "1", "\n", "# EOF", "é", "core", "le"];

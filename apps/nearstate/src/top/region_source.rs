@@ -1,5 +1,4 @@
-//! A region, seen through its file: attached, inspected, counted. Attached anew when another file
-//! has taken the place of the one that was.
+//! Polls a region through its file. Attaches again if another file replaces it.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -11,26 +10,26 @@ use nearstate_store::{Inspection, Region, Result, Session};
 use super::snapshot::{NamespaceSnapshot, ProcessSnapshot, RegionSnapshot};
 use crate::record_counts::RecordCounter;
 
-/// How long one look may count records. What was not counted by then is counted with the next one.
+/// Maximum time per poll for counting records. The next poll continues the count.
 const COUNT_TIME_MAX: Duration = Duration::from_millis(200);
 
-/// Namespaces that are looked at: those with the most records. More than any screen has lines.
+/// Maximum number of namespaces: those with the most records. No screen has more lines.
 const NAMESPACES_MAX: usize = 256;
 
-/// Where a region is.
+/// A region at a path.
 #[derive(Debug)]
 pub(super) struct RegionSource {
     path: PathBuf,
     open: Option<AttachedRegion>,
 }
 
-/// A region that is attached.
+/// An attached region.
 #[derive(Debug)]
 struct AttachedRegion {
     session: Session,
     region: Region,
     counter: RecordCounter,
-    /// Device and inode of its file.
+    /// Device and inode of the file.
     file: (u64, u64),
 }
 
@@ -39,7 +38,7 @@ impl RegionSource {
         Self { path, open: None }
     }
 
-    /// What is there.
+    /// Reads the region.
     ///
     /// # Errors
     /// Why it cannot be read.
@@ -52,7 +51,7 @@ impl RegionSource {
         let open = self.open.insert(open);
         let seen = open.poll(&self.path);
         if seen.is_err() {
-            // What was damaged may be whole when it is attached again.
+            // Attach again next time: the region may have been repaired.
             self.open = None;
         }
         seen.map_err(|error| error.to_string())
@@ -62,7 +61,7 @@ impl RegionSource {
 fn file_at(path: &Path) -> std::result::Result<(u64, u64), String> {
     let found = std::fs::metadata(path).map_err(|error| {
         let path = path.display();
-        format!("there is no region at {path} ({error}): `nearstate region create {path}`")
+        format!("cannot read the region {path} ({error}): create it with `nearstate region create {path}`")
     })?;
     Ok((found.dev(), found.ino()))
 }
@@ -104,7 +103,7 @@ impl AttachedRegion {
     }
 }
 
-/// The living processes that are attached, each once.
+/// The running processes that have sessions, each once.
 fn processes(seen: &Inspection) -> Vec<ProcessSnapshot> {
     let mut all: BTreeMap<(u32, &str), ProcessSnapshot> = BTreeMap::new();
     for member in seen.members.iter().filter(|member| member.is_alive) {
@@ -127,7 +126,7 @@ mod tests {
     use nearstate_store::{CreateOptions, Schema};
 
     #[test]
-    fn a_region_is_seen_and_so_is_the_one_that_takes_its_place() {
+    fn a_region_and_its_replacement_are_polled() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("r");
         let mut source = RegionSource::new(path.clone());
@@ -144,7 +143,7 @@ mod tests {
         assert_eq!((seen.processes.len(), seen.processes[0].sessions), (1, 2));
         assert_eq!(seen.processes[0].pid, u64::from(std::process::id()));
         std::fs::remove_file(&path).unwrap();
-        assert!(source.poll().is_err(), "its file is gone");
+        assert!(source.poll().is_err(), "the file was deleted");
         let second = Region::create(&path, &options).unwrap();
         let session = second.session().unwrap();
         session.namespace("other", &Schema::default()).unwrap();
@@ -155,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_memory_back_is_seen() {
+    fn a_reader_that_delays_reclamation_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("r");
         let region = Region::create(&path, &CreateOptions::default()).unwrap();

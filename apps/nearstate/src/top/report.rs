@@ -1,48 +1,47 @@
-//! What is shown: two snapshots, and what has happened between them. Pure; whoever draws or prints
-//! it decides nothing any more.
+//! Reports: the difference of two snapshots. Pure.
 
 use std::collections::BTreeMap;
 
 use super::snapshot::{ClassSnapshot, CoreSnapshot, NodeSnapshot, RegionSnapshot, Snapshot};
 
-/// What is shown of an interval.
+/// The report of an interval.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct TopReport {
-    /// How long it was; 0 if there is only one snapshot so far.
+    /// The length of the interval; 0 if there is only one snapshot.
     pub(super) seconds: f64,
     pub(super) node: Option<NodeReport>,
     pub(super) region: Option<RegionReport>,
 }
 
-/// A node. What is said of an interval is `None` while there was none: at first, and when another
-/// node has start meanwhile.
+/// A node. Rates are `None` if there is no interval: for the first snapshot, and after a restart of
+/// the node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct NodeReport {
     pub(super) version: String,
     pub(super) pid: u64,
     pub(super) started: f64,
     pub(super) clients: u64,
-    /// In a second.
+    /// Per second.
     pub(super) requests: Option<f64>,
     pub(super) errors: Option<f64>,
     pub(super) bytes_read: Option<f64>,
     pub(super) bytes_written: Option<f64>,
-    /// The share of reads of keys that found a record.
+    /// The share of key reads that found a record.
     pub(super) hit_share: Option<f64>,
     pub(super) classes: Vec<ClassReport>,
     pub(super) cores: Vec<CoreReport>,
 }
 
-/// Commands of one class.
+/// A class of commands.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct ClassReport {
     pub(super) name: String,
     pub(super) requests: Option<f64>,
-    /// Half, 99 of a hundred, and 999 of a thousand took at most so many seconds.
+    /// The 50th, 99th and 99.9th percentile, in seconds.
     pub(super) latencies: [Option<f64>; 3],
 }
 
-/// Those three shares.
+/// The shares of those percentiles.
 pub(super) const SHARES: [f64; 3] = [0.5, 0.99, 0.999];
 
 /// A core.
@@ -51,9 +50,9 @@ pub(super) struct CoreReport {
     pub(super) number: u64,
     pub(super) connections: u64,
     pub(super) requests: Option<f64>,
-    /// The share of the time that it was in tasks.
+    /// The share of the time spent in tasks.
     pub(super) busy: Option<f64>,
-    /// Since the node began.
+    /// Since the node started.
     pub(super) long_polls: u64,
 }
 
@@ -61,9 +60,9 @@ pub(super) struct CoreReport {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct RegionReport {
     pub(super) seen: RegionSnapshot,
-    /// How much of it was ever taken, of 1.
+    /// The share of the maximum size that was ever allocated.
     pub(super) fill: f64,
-    /// Records that became more, in a second.
+    /// Change of the number of records, per second.
     pub(super) growth: Option<f64>,
     pub(super) namespaces: Vec<NamespaceReport>,
 }
@@ -75,11 +74,11 @@ pub(super) struct NamespaceReport {
     pub(super) records: u64,
     pub(super) bytes: u64,
     pub(super) tags: u64,
-    /// Records that became more, in a second.
+    /// Change of the number of records, per second.
     pub(super) growth: Option<f64>,
 }
 
-/// What namespaces are ordered by.
+/// The sort order of namespaces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum NamespaceOrder {
     #[default]
@@ -100,8 +99,8 @@ impl NamespaceOrder {
         }
     }
 
-    /// What the column is called.
-    pub(super) const fn word(self) -> &'static str {
+    /// The name of the sorted column.
+    pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Bytes => "bytes",
             Self::Records => "records",
@@ -117,12 +116,12 @@ const fn real(count: u64) -> f64 {
 }
 
 impl TopReport {
-    /// Of a snapshot, and the one before it.
+    /// The report of the interval between two snapshots.
     pub(super) fn between(before: Option<&Snapshot>, now: &Snapshot) -> Self {
         let seconds = before.map_or(0.0, |b| now.at.saturating_sub(b.at).as_secs_f64());
         let before = before.filter(|_| seconds > 0.0);
         let node = now.node.as_ref().map(|seen| {
-            // Another node counts from nothing.
+            // Another node starts counting from 0.
             let same =
                 |old: &&NodeSnapshot| old.pid == seen.pid && is_equal(old.started, seen.started);
             let old = before.and_then(|old| old.node.as_ref()).filter(same);
@@ -135,8 +134,7 @@ impl TopReport {
         Self { seconds, node, region }
     }
 
-    /// The one figure that is drawn over time: requests of the node, or how the region's records
-    /// change.
+    /// The value of the history graph: requests of the node, or changed records of the region.
     pub(super) fn pace(&self) -> Option<f64> {
         match (&self.node, &self.region) {
             (Some(node), _) => node.requests,
@@ -145,7 +143,7 @@ impl TopReport {
         }
     }
 
-    /// Orders the namespaces.
+    /// Sorts the namespaces.
     pub(super) fn order(&mut self, order: NamespaceOrder) {
         let Some(region) = &mut self.region else { return };
         region.namespaces.sort_by(|one, other| {
@@ -163,12 +161,12 @@ impl TopReport {
     }
 }
 
-/// Both are the same number as it was written.
+/// Compares two numbers exactly, as they were written.
 fn is_equal(one: f64, other: f64) -> bool {
     one.total_cmp(&other).is_eq()
 }
 
-/// How often in a second; `None` if the count has start anew.
+/// The rate per second; `None` if the counter was reset.
 fn rate(before: u64, now: u64, seconds: f64) -> Option<f64> {
     now.checked_sub(before).map(|more| real(more) / seconds)
 }
@@ -212,7 +210,7 @@ impl CoreReport {
             number: now.number,
             connections: now.connections,
             requests: before.and_then(|old| rate(old.requests, now.requests, seconds)),
-            // The two clocks are read a moment apart.
+            // Both clocks are read at slightly different times.
             busy: busy.map(|busy| busy.clamp(0.0, 1.0)),
             long_polls: now.long_polls,
         }
@@ -232,7 +230,7 @@ impl ClassReport {
     }
 }
 
-/// How many values came into each bucket; `None` if the buckets are others, or have been emptied.
+/// The number of new values in each bucket; `None` if the buckets differ or were reset.
 fn new_values(before: &ClassSnapshot, now: &ClassSnapshot) -> Option<Vec<(f64, u64)>> {
     if before.within.len() != now.within.len() {
         return None;
@@ -241,15 +239,15 @@ fn new_values(before: &ClassSnapshot, now: &ClassSnapshot) -> Option<Vec<(f64, u
     let mut values = Vec::with_capacity(now.within.len());
     for ((old_bound, old), (bound, new)) in before.within.iter().zip(&now.within) {
         let within = new.checked_sub(*old).filter(|_| is_equal(*old_bound, *bound))?;
-        // Counts are read while they grow: a bucket may be read a moment before its inner one.
+        // Counters grow while they are read: a bucket can be read before the one inside it.
         values.push((*bound, within.saturating_sub(below)));
         below = below.max(within);
     }
     Some(values)
 }
 
-/// What a share of the values does not pass: between the bounds of its bucket in proportion, as
-/// Prometheus has it. Of values beyond the last bound it is only known that they are.
+/// The quantile, interpolated within its bucket as in Prometheus. Values above the last finite
+/// bound count as that bound.
 fn quantile(values: &[(f64, u64)], share: f64) -> Option<f64> {
     let all: u64 = values.iter().map(|(_, count)| count).sum();
     if all == 0 {
@@ -296,7 +294,7 @@ impl RegionReport {
             growth: before.map(|old| growth(old.records, now.records)),
             namespaces: namespaces.collect(),
         };
-        // Those that hold memory back come first, then those with the most sessions.
+        // Processes that delay memory reclamation first, then those with the most sessions.
         report
             .seen
             .processes
@@ -355,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_look_and_another_node_have_no_rates() {
+    fn the_first_snapshot_and_a_restarted_node_have_no_rates() {
         let (one, two) = (at(10, node(1200, 1.0)), at(12, node(24, 2.0)));
         for report in [TopReport::between(None, &one), TopReport::between(Some(&one), &two)] {
             let seen = report.node.unwrap();
@@ -367,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_interval_has_a_rate_of_nothing_and_no_latency() {
+    fn an_idle_interval_has_a_rate_of_zero_and_no_latency() {
         let (one, two) = (at(10, node(1200, 1.0)), at(12, node(1200, 1.0)));
         let seen = TopReport::between(Some(&one), &two).node.unwrap();
         assert_eq!((seen.requests, seen.hit_share), (Some(0.0), None));
@@ -375,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quantile_is_in_its_bucket_and_beyond_the_last_bound_it_is_the_bound() {
+    fn a_quantile_lies_within_its_bucket_and_is_capped_at_the_last_bound() {
         let values = [(1.0, 0), (2.0, 10), (4.0, 0), (f64::INFINITY, 10)];
         assert_eq!(quantile(&values, 0.25), Some(1.5));
         assert_eq!(quantile(&values, 0.5), Some(2.0));
@@ -417,7 +415,7 @@ mod tests {
         for wanted in ["bac", "abc", "abc", "abc"] {
             report.order(order);
             let names: String = growth(&report).into_iter().map(|(name, _)| name).collect();
-            assert_eq!(names, wanted, "by {}", order.word());
+            assert_eq!(names, wanted, "by {}", order.name());
             order = order.next();
         }
         assert_eq!(order, NamespaceOrder::Bytes);

@@ -1,4 +1,4 @@
-//! A picture for tests of those who show it.
+//! A sample report for tests.
 
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ fn snapshot(turn: u64) -> Snapshot {
     }
 }
 
-/// A node and its region, two seconds after they were seen first.
+/// A node and its region, two seconds after the first snapshot.
 pub(super) fn report() -> TopReport {
     let mut report = TopReport::between(Some(&snapshot(1)), &snapshot(2));
     report.order(super::report::NamespaceOrder::Bytes);

@@ -1,5 +1,5 @@
-//! A picture in a terminal: from the state to a frame. Pure; what does not fit is left out, the
-//! least wanted first.
+//! Draws a report in a terminal frame. Pure. Tables and columns that do not fit are omitted, the
+//! least important first.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,43 +14,44 @@ use super::format::{name, rate, span};
 use super::report::{NamespaceOrder, RegionReport, TopReport};
 use super::tables::{Table, all, cut, fill_text, node_lines, region_lines};
 
-/// All that a frame is made of.
+/// Everything that a frame shows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ScreenState<'s> {
     pub(super) report: &'s TopReport,
-    /// The pace of the intervals before and of this one, which is the last.
+    /// The history graph; the last value belongs to this interval.
     pub(super) history: &'s [f64],
     pub(super) faults: &'s [String],
     pub(super) address: Option<SocketAddr>,
     /// Seconds since 1970.
     pub(super) now: f64,
-    /// How long ago this picture was true, if it is not now.
+    /// The age of the report, if it is outdated.
     pub(super) age: Option<Duration>,
     pub(super) order: NamespaceOrder,
     pub(super) is_paused: bool,
     pub(super) has_help: bool,
 }
 
-/// What `?` shows.
+/// The text of the help page.
 const HELP: &[&str] = &[
-    "q, Esc, Ctrl-C   end",
-    "p, space         pause: look, but keep what is shown",
-    "s                order namespaces by bytes, records, growth or name",
-    "?                this page, and back",
+    "q, Esc, Ctrl-C   quit",
+    "p, space         pause the display; polling continues",
+    "s                sort namespaces by bytes, records, growth or name",
+    "?                show or hide this help",
     "",
-    "Rates and latencies are those of the last interval (--interval); a latency stands",
-    "between the bounds of its bucket. busy: the share of the time that a core was in",
-    "tasks; its search for work while it is idle does not count. long polls: times that a",
-    "task has kept its core for more than a millisecond. oldest pin: a reader that holds a",
-    "view keeps memory from being used again. bytes of a namespace: from a sample of its",
-    "records. fill: what was ever taken of the heap; freed bytes are used again.",
+    "Rates and latencies cover the last interval (--interval). A latency is interpolated",
+    "within its histogram bucket.",
+    "busy        share of the time that the core spent in tasks, without busy-polling",
+    "long polls  times that a task blocked the core for more than 1 ms",
+    "oldest pin  epochs by which a reader that holds a view delays the reuse of memory",
+    "bytes       bytes of a namespace, estimated from a sample of its records",
+    "fill        share of the heap ever allocated; freed bytes are reused",
 ];
 
-/// From this height on the pace is drawn, and from the second one in two lines.
-const HEIGHTS_OF_PACE: [u16; 2] = [12, 24];
+/// Minimum screen heights for a history graph of one line and of two lines.
+const GRAPH_HEIGHTS_MIN: [u16; 2] = [12, 24];
 
-/// Where the next line goes.
-struct Page<'f, 'b> {
+/// The part of the frame that is not used yet.
+struct FrameWriter<'f, 'b> {
     frame: &'f mut Frame<'b>,
     left: Rect,
 }
@@ -60,8 +61,8 @@ const DIM: Style = Style::new().add_modifier(Modifier::DIM);
 const TITLE: Style = Style::new().add_modifier(Modifier::REVERSED);
 const FAULT: Style = Style::new().fg(Color::Red);
 
-impl Page<'_, '_> {
-    /// Takes rows from the top of what is left; `None` if there are not as many.
+impl FrameWriter<'_, '_> {
+    /// Takes rows from the top; `None` if fewer are left.
     fn take(&mut self, rows: u16) -> Option<Rect> {
         let (height, area) = (self.left.height.checked_sub(rows)?, self.left);
         self.left = Rect { y: area.y + rows, height, ..area };
@@ -86,10 +87,10 @@ impl Page<'_, '_> {
     }
 }
 
-/// Draws it.
+/// Draws a frame.
 pub(super) fn draw(frame: &mut Frame<'_>, shown: &ScreenState<'_>) {
     let left = frame.area();
-    let mut page = Page { frame, left };
+    let mut page = FrameWriter { frame, left };
     title(&mut page, shown);
     for why in shown.faults {
         page.line(&name(why), FAULT);
@@ -105,7 +106,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, shown: &ScreenState<'_>) {
             page.line(&text, Style::new());
         }
     }
-    pace(&mut page, shown, left.height);
+    history(&mut page, shown, left.height);
     if let Some(region) = &shown.report.region {
         fill(&mut page, region);
         let [_, text] = region_lines(region);
@@ -121,20 +122,20 @@ pub(super) fn draw(frame: &mut Frame<'_>, shown: &ScreenState<'_>) {
     }
 }
 
-fn title(page: &mut Page<'_, '_>, shown: &ScreenState<'_>) {
+fn title(page: &mut FrameWriter<'_, '_>, shown: &ScreenState<'_>) {
     let age = shown.age.map_or_else(String::new, |age| format!("  last seen {} ago", span(age)));
     let paused = if shown.is_paused { "  paused" } else { "" };
-    let order = shown.order.word();
-    let keys = format!("q end  p pause  s order: {order}  ? help");
+    let order = shown.order.name();
+    let keys = format!("q quit  p pause  s sort: {order}  ? help");
     let text = format!("nearstate top{paused}{age}");
     let gap = page.width().saturating_sub(text.len() + keys.len());
     let text = if gap > 1 { format!("{text}{}{keys}", " ".repeat(gap)) } else { text };
     page.line(&format!("{text:width$}", width = page.width()), TITLE);
 }
 
-/// The pace over time.
-fn pace(page: &mut Page<'_, '_>, shown: &ScreenState<'_>, height: u16) {
-    let rows = HEIGHTS_OF_PACE.iter().filter(|least| height >= **least).count();
+/// Draws the history graph.
+fn history(page: &mut FrameWriter<'_, '_>, shown: &ScreenState<'_>, height: u16) {
+    let rows = GRAPH_HEIGHTS_MIN.iter().filter(|least| height >= **least).count();
     if rows == 0 || shown.history.is_empty() {
         return;
     }
@@ -142,13 +143,13 @@ fn pace(page: &mut Page<'_, '_>, shown: &ScreenState<'_>, height: u16) {
     let most = shown.history.iter().copied().fold(0.0, f64::max);
     page.line(&format!("{what} per second, at most {}", rate(most)), DIM);
     let Some(area) = page.take(u16::try_from(rows).unwrap_or(1)) else { return };
-    // The last of them stands at the right.
+    // The newest values are at the right.
     let fitting = shown.history.len().saturating_sub(area.width.into());
     let data: Vec<u64> = shown.history.iter().skip(fitting).map(|pace| hundredths(*pace)).collect();
     page.frame.render_widget(Sparkline::default().data(data), area);
 }
 
-/// Bars are drawn of whole numbers.
+/// The graph takes integers.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -158,8 +159,8 @@ fn hundredths(pace: f64) -> u64 {
     (pace * 100.0) as u64
 }
 
-/// The region's path, and a bar of how full it is.
-fn fill(page: &mut Page<'_, '_>, region: &RegionReport) {
+/// Draws the region's path and a bar of its fill.
+fn fill(page: &mut FrameWriter<'_, '_>, region: &RegionReport) {
     let Some(area) = page.take(1) else { return };
     let path = format!("region  {}  ", name(&region.seen.path));
     let width = u16::try_from(path.chars().count()).unwrap_or(u16::MAX).min(area.width / 2);
@@ -178,8 +179,8 @@ fn fill(page: &mut Page<'_, '_>, region: &RegionReport) {
     page.frame.render_widget(gauge, bar);
 }
 
-/// How many rows each table gets of so many, which are also for its head and the line before it.
-/// The first tables are wanted most; a table without a row is left out.
+/// Distributes rows to tables. Each table also needs a header and an empty line. Earlier tables are
+/// more important; a table without rows is omitted.
 fn shares(wanted: &[usize], mut left: usize) -> Vec<usize> {
     let mut shares = vec![0; wanted.len()];
     for (share, wanted) in shares.iter_mut().zip(wanted) {
@@ -243,10 +244,10 @@ mod tests {
     }
 
     #[test]
-    fn a_screen_of_eighty_by_thirty_has_all_of_it() {
+    fn a_screen_of_eighty_by_thirty_shows_everything() {
         let screen = screen(80, 30, |_| ());
         let wanted = "\
-nearstate top                             q end  p pause  s order: bytes  ? help
+nearstate top                             q quit  p pause  s sort: bytes  ? help
 node  127.0.0.1:9121  0.1.0  pid 77  up 00:01:00
 600 requests/s  0 errors/s  75 % hits  3 clients  2.0 KiB/s in  4.0 KiB/s out
 requests per second, at most 600";
@@ -255,7 +256,7 @@ requests per second, at most 600";
         assert!(screen[6].starts_with("region  /dev/shm/amf  █"), "{screen:#?}");
         assert!(screen[6].contains("256 MiB of 1.0 GiB, 25 %"), "{screen:#?}");
         let wanted = "\
-1,005 records (-4/s)  3 sessions and 1 of the dead  epoch 42  oldest pin 2 behi~
+1,005 records (-4/s)  3 sessions and 1 dead  epoch 42  oldest pin 2 behind
 
 commands  per second      p50      p99    p99.9
 read             600  10.0 us  19.8 us  20.0 us
@@ -277,7 +278,7 @@ nearstate   77         1           -";
     }
 
     #[test]
-    fn a_small_screen_has_the_most_wanted_and_none_is_too_small() {
+    fn a_small_screen_shows_the_most_important_tables_and_no_size_panics() {
         let screen_of = |width, height| screen(width, height, |_| ()).join("\n");
         let small = screen_of(50, 14);
         assert!(small.contains("commands") && small.contains("region"), "{small}");
@@ -291,8 +292,8 @@ nearstate   77         1           -";
     }
 
     #[test]
-    fn what_is_wrong_and_how_old_the_picture_is_stand_at_the_top() {
-        let faults = ["nobody answers at 127.0.0.1:9121".to_owned()];
+    fn errors_and_the_age_of_the_data_are_at_the_top() {
+        let faults = ["cannot connect to 127.0.0.1:9121".to_owned()];
         let screen = screen_with(80, 24, &faults, |shown| {
             shown.age = Some(Duration::from_secs(75));
             shown.is_paused = true;
@@ -311,7 +312,7 @@ nearstate   77         1           -";
     }
 
     #[test]
-    fn rows_go_round_and_the_last_tables_are_left_out_first() {
+    fn rows_are_distributed_and_the_last_tables_are_omitted_first() {
         assert_eq!(shares(&[2, 2, 50, 3], 20), [2, 2, 5, 3]);
         assert_eq!(shares(&[2, 2, 50, 3], 7), [2, 1, 0, 0]);
         assert_eq!(shares(&[0, 2], 3), [0, 1]);

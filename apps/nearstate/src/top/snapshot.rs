@@ -1,22 +1,22 @@
-//! What was seen of a node and of a region at one moment, wherever it was read.
+//! Snapshots of a node and of a region.
 
 use std::time::Duration;
 
-/// Both, as far as they were asked.
+/// A snapshot of the polled sources.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Snapshot {
-    /// When, since the picture began.
+    /// Time since the start of `nearstate top`.
     pub(super) at: Duration,
     pub(super) node: Option<NodeSnapshot>,
     pub(super) region: Option<RegionSnapshot>,
 }
 
-/// A node, by its page of metrics.
+/// A node, from its metrics page.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct NodeSnapshot {
     pub(super) version: String,
     pub(super) pid: u64,
-    /// When it began, in seconds since 1970: another one is another node.
+    /// The start time, in seconds since 1970. It identifies a run of the node.
     pub(super) started: f64,
     pub(super) clients: u64,
     pub(super) requests: u64,
@@ -25,7 +25,7 @@ pub(super) struct NodeSnapshot {
     pub(super) misses: u64,
     pub(super) bytes_read: u64,
     pub(super) bytes_written: u64,
-    /// In the order of their numbers.
+    /// Sorted by number.
     pub(super) cores: Vec<CoreSnapshot>,
     pub(super) classes: Vec<ClassSnapshot>,
 }
@@ -40,11 +40,11 @@ pub(super) struct CoreSnapshot {
     pub(super) long_polls: u64,
 }
 
-/// Commands of one class.
+/// A class of commands.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct ClassSnapshot {
     pub(super) name: String,
-    /// Bounds of latencies in seconds, ascending, each with how many requests took at most that.
+    /// Upper bounds of latency buckets in seconds, ascending, each with the cumulative count.
     pub(super) within: Vec<(f64, u64)>,
 }
 
@@ -55,16 +55,16 @@ pub(super) struct RegionSnapshot {
     pub(super) bytes_max: u64,
     pub(super) bytes_taken: u64,
     pub(super) epoch: u64,
-    /// How many epochs the oldest pin is behind.
+    /// The number of epochs by which the oldest pin lags behind.
     pub(super) oldest_pin: u64,
     pub(super) records: u64,
     pub(super) sessions: u64,
     pub(super) sessions_dead: u64,
     pub(super) namespaces: Vec<NamespaceSnapshot>,
-    /// Namespaces that are not among those.
+    /// The number of namespaces left out.
     pub(super) namespaces_omitted: u64,
     pub(super) processes: Vec<ProcessSnapshot>,
-    /// Processes that are not among those.
+    /// The number of processes left out.
     pub(super) processes_omitted: u64,
 }
 
@@ -77,7 +77,7 @@ pub(super) struct NamespaceSnapshot {
     pub(super) tags: u64,
 }
 
-/// A process that has a region attached.
+/// A process with sessions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ProcessSnapshot {
     pub(super) pid: u64,

@@ -1,4 +1,4 @@
-//! Where snapshots come from: a node's page, a region's file, or both.
+//! The sources of snapshots: a node's metrics page, a region's file, or both.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use super::region_source::RegionSource;
 use super::snapshot::Snapshot;
 use super::{fetch, parse_metrics};
 
-/// What is looked at.
+/// The polled sources.
 #[derive(Debug)]
 pub(super) struct TopSources {
     node: Option<SocketAddr>,
@@ -16,16 +16,16 @@ pub(super) struct TopSources {
     start: Instant,
 }
 
-/// What one look has found.
+/// The result of one poll.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Poll {
     pub(super) snapshot: Snapshot,
-    /// What could not be seen, and why.
+    /// Sources that could not be read, with the reason.
     pub(super) faults: Vec<String>,
 }
 
-/// The address of this host where one that listens everywhere is reached.
-pub(super) fn reached(mut address: SocketAddr) -> SocketAddr {
+/// Replaces an unspecified address by the loopback address.
+pub(super) fn connectable(mut address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
         IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
@@ -35,19 +35,18 @@ pub(super) fn reached(mut address: SocketAddr) -> SocketAddr {
 }
 
 impl TopSources {
-    /// At least one of them is given.
+    /// At least one source must be given.
     pub(super) fn new(node: Option<SocketAddr>, region: Option<&Path>) -> Self {
         let region = region.map(|path| RegionSource::new(PathBuf::from(path)));
-        Self { node: node.map(reached), region, start: Instant::now() }
+        Self { node: node.map(connectable), region, start: Instant::now() }
     }
 
-    /// What is looked at, for people.
+    /// The node's address.
     pub(super) fn node(&self) -> Option<SocketAddr> {
         self.node
     }
 
-    /// Looks at all of it. What the node says of its region stands where the region itself is not
-    /// looked at.
+    /// Polls all sources. Without a region source, the region's data comes from the node's page.
     pub(super) fn poll(&mut self) -> Poll {
         let mut poll = Poll::default();
         if let Some(address) = self.node {
@@ -63,7 +62,7 @@ impl TopSources {
                 Err(why) => poll.faults.push(why),
             }
         }
-        // Rates are of what the page counts; counting a region's records takes its time.
+        // Rates refer to the time of the page. Counting the region's records takes longer.
         poll.snapshot.at = self.start.elapsed();
         if let Some(source) = &mut self.region {
             match source.poll() {
@@ -84,7 +83,7 @@ mod tests {
     use nearstate_store::{CreateOptions, Region};
 
     #[test]
-    fn one_of_both_may_be_away() {
+    fn one_of_two_sources_may_be_unreachable() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("r");
         let _region = Region::create(&path, &CreateOptions::default()).unwrap();
@@ -99,11 +98,11 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_listens_everywhere_is_reached_on_this_host() {
+    fn an_unspecified_address_becomes_the_loopback_address() {
         for (address, wanted) in
             [("0.0.0.0:1", "127.0.0.1:1"), ("[::]:1", "[::1]:1"), ("10.0.0.1:1", "10.0.0.1:1")]
         {
-            assert_eq!(reached(address.parse().unwrap()), wanted.parse().unwrap());
+            assert_eq!(connectable(address.parse().unwrap()), wanted.parse().unwrap());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The lines and tables that are shown, as text: the same in a terminal and without one.
+//! The lines and tables of a report as text, for terminals and for plain output.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,19 +8,19 @@ use ratatui::text::Span;
 use super::format::{UNKNOWN, bytes, change, count, latency, name, or_unknown, rate, share, span};
 use super::report::{NodeReport, RegionReport, SHARES, TopReport};
 
-/// A table. Its first column is text, all others are figures.
+/// A table. The first column is text, all others are numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Table {
     heads: Vec<String>,
     rows: Vec<Vec<String>>,
-    /// Rows that there are beside those.
+    /// The number of rows left out.
     omitted: u64,
 }
 
-/// Between two columns.
+/// Columns between two cells.
 const GAP: usize = 2;
 
-/// A first column is made no narrower than this: the columns at the right go first.
+/// Minimum width of the first column. Columns at the right are dropped first.
 const NAME_WIDTH_MIN: usize = 12;
 
 impl Table {
@@ -29,13 +29,13 @@ impl Table {
         Self { heads, ..Self::default() }
     }
 
-    /// How many rows there are to show, a last one for those that have no names included.
+    /// The number of rows to show, including one for the rows left out.
     pub(super) fn rows(&self) -> usize {
         self.rows.len() + usize::from(self.omitted > 0)
     }
 
-    /// Head and rows as lines of at most so many columns and rows; the last of them says how many
-    /// rows have no line.
+    /// Header and rows as lines that fit the width and the number of rows. The last line tells how
+    /// many rows were left out.
     pub(super) fn lines(&self, width: usize, rows: usize) -> Vec<String> {
         let is_cut = self.rows() > rows;
         let shown = if is_cut { rows.saturating_sub(1) } else { self.rows.len() };
@@ -50,7 +50,7 @@ impl Table {
         lines
     }
 
-    /// How wide each column is, of those that fit.
+    /// The widths of the columns that fit.
     fn widths(&self, rows: &[Vec<String>], most: usize) -> Vec<usize> {
         let column = |at: usize| {
             let cells = rows.iter().filter_map(|row| row.get(at));
@@ -77,7 +77,7 @@ fn width_of(text: &str) -> usize {
     Span::raw(text).width()
 }
 
-/// The begin of a text that fits.
+/// Truncates a text to a width.
 pub(super) fn cut(text: &str, width: usize) -> String {
     if width_of(text) <= width {
         return text.to_owned();
@@ -110,7 +110,7 @@ fn line(cells: &[String], widths: &[usize]) -> String {
     line
 }
 
-/// Who the node is, and what it does as a whole.
+/// The summary of a node.
 pub(super) fn node_lines(node: &NodeReport, address: Option<SocketAddr>, now: f64) -> [String; 2] {
     let up = Duration::try_from_secs_f64(now - node.started).unwrap_or_default();
     let address = address.map_or_else(String::new, |address| format!("  {address}"));
@@ -139,18 +139,18 @@ const fn whole(figure: f64) -> u64 {
     figure as u64
 }
 
-/// How full the region is.
+/// The fill of a region.
 pub(super) fn fill_text(region: &RegionReport) -> String {
     let seen = &region.seen;
     format!("{} of {}, {}", bytes(seen.bytes_taken), bytes(seen.bytes_max), share(region.fill))
 }
 
-/// What the region is, and what it has.
+/// The summary of a region.
 pub(super) fn region_lines(region: &RegionReport) -> [String; 2] {
     let seen = &region.seen;
     let dead = match seen.sessions_dead {
         0 => String::new(),
-        some => format!(" and {} of the dead", count(some)),
+        some => format!(" and {} dead", count(some)),
     };
     let growth = region.growth.map_or_else(String::new, |each| format!(" ({}/s)", change(each)));
     [
@@ -165,12 +165,12 @@ pub(super) fn region_lines(region: &RegionReport) -> [String; 2] {
     ]
 }
 
-/// How far a pin is behind.
+/// The lag of a pin.
 fn pin(epochs: u64) -> String {
     if epochs == 0 { UNKNOWN.to_owned() } else { format!("{} behind", count(epochs)) }
 }
 
-/// The classes of commands.
+/// The table of command classes.
 pub(super) fn classes(node: &NodeReport) -> Table {
     let shares = SHARES.map(|share| format!("p{}", share * 100.0));
     let [one, two, three] = &shares;
@@ -183,7 +183,7 @@ pub(super) fn classes(node: &NodeReport) -> Table {
     table
 }
 
-/// The cores.
+/// The table of cores.
 pub(super) fn cores(node: &NodeReport) -> Table {
     let mut table = Table::new(&["core", "per second", "busy", "connections", "long polls"]);
     for core in &node.cores {
@@ -198,7 +198,7 @@ pub(super) fn cores(node: &NodeReport) -> Table {
     table
 }
 
-/// The namespaces, in the order in which they are.
+/// The table of namespaces, in their order.
 pub(super) fn namespaces(region: &RegionReport) -> Table {
     let mut table = Table::new(&["namespace", "records", "bytes", "growth/s", "tags"]);
     for namespace in &region.namespaces {
@@ -214,7 +214,7 @@ pub(super) fn namespaces(region: &RegionReport) -> Table {
     table
 }
 
-/// The processes that have the region attached.
+/// The table of processes.
 pub(super) fn processes(region: &RegionReport) -> Table {
     let mut table = Table::new(&["process", "pid", "sessions", "oldest pin"]);
     for process in &region.seen.processes {
@@ -229,7 +229,7 @@ pub(super) fn processes(region: &RegionReport) -> Table {
     table
 }
 
-/// All tables of a picture, the most wanted first.
+/// All tables of a report, the most important first.
 pub(super) fn all(report: &TopReport) -> Vec<Table> {
     let mut tables = Vec::new();
     if let Some(node) = &report.node {
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_fits_where_it_has_to() {
+    fn a_table_fits_the_width() {
         assert_eq!(
             table().lines(80, 9),
             [
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_without_a_line_are_counted() {
+    fn omitted_rows_are_counted() {
         let mut table = table();
         assert_eq!(table.lines(40, 1).last().unwrap(), "and 2 more");
         table.omitted = 10;
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_cut_by_what_it_takes_on_a_screen() {
+    fn a_text_is_truncated_by_its_width_on_screen() {
         assert_eq!([cut("abc", 3), cut("abc", 2), cut("abc", 1)], ["abc", "a~", "~"]);
         assert_eq!(cut("名前名前", 5), "名前~");
         assert_eq!(cut("名前名前", 4), "名~");

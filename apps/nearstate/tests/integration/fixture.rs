@@ -1,4 +1,4 @@
-//! A node that a test has started, and a client of it.
+//! A node started by a test, and a client of it.
 
 use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -10,18 +10,18 @@ use std::time::Duration;
 
 pub(crate) const NEARSTATE: &str = env!("CARGO_BIN_EXE_nearstate");
 
-/// How long a test waits for what must come. Nothing is judged by it but a hang.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Timeout of blocking operations. It only ends a test that hangs.
+const HANG_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A node. Dropped, it is killed.
+/// A node. It is killed when this is dropped.
 pub(crate) struct Node {
     child: Child,
-    /// What it listens to, as it has logged it.
+    /// The addresses in its log.
     pub(crate) addresses: Vec<String>,
     log: Arc<Mutex<String>>,
 }
 
-/// `nearstate serve` without what the environment of the test says of settings.
+/// `nearstate serve` without the settings in the environment of the test.
 pub(crate) fn serve(region: &Path) -> Command {
     let mut command = Command::new(NEARSTATE);
     command.args(["serve", "--region"]).arg(region);
@@ -64,12 +64,12 @@ pub(crate) fn start(command: &mut Command) -> Node {
     Node { child, addresses, log }
 }
 
-/// Runs a command that is to be refused. Returns what it says.
-pub(crate) fn refused(command: &mut Command) -> String {
+/// Runs a command that must fail with status 1. Returns its standard error.
+pub(crate) fn rejected(command: &mut Command) -> String {
     let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    said
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    stderr
 }
 
 impl Node {
@@ -108,13 +108,13 @@ impl Drop for Node {
     }
 }
 
-/// A client of Redis' protocol.
+/// A RESP client.
 pub(crate) struct Client<S>(BufReader<S>);
 
 impl Client<TcpStream> {
     pub(crate) fn tcp(address: &str) -> Self {
         let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(HANG_TIMEOUT)).unwrap();
         Self(BufReader::new(stream))
     }
 }
@@ -122,7 +122,7 @@ impl Client<TcpStream> {
 impl Client<UnixStream> {
     pub(crate) fn unix(path: &Path) -> Self {
         let stream = UnixStream::connect(path).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(HANG_TIMEOUT)).unwrap();
         Self(BufReader::new(stream))
     }
 }
@@ -132,7 +132,7 @@ impl<S: Read + Write> Client<S> {
         Self(BufReader::new(stream))
     }
 
-    /// Sends a request. An error: the connection has ended.
+    /// Sends a request. An error means that the connection was closed.
     pub(crate) fn send(&mut self, words: &[&[u8]]) -> std::io::Result<()> {
         let mut request = format!("*{}\r\n", words.len()).into_bytes();
         for word in words {
@@ -143,7 +143,7 @@ impl<S: Read + Write> Client<S> {
         self.0.get_mut().write_all(&request)
     }
 
-    /// The answer, if it comes: a line, or the bytes of a bulk.
+    /// The next reply: a line, or the bytes of a bulk string.
     pub(crate) fn receive(&mut self) -> std::io::Result<Vec<u8>> {
         let mut line = Vec::new();
         self.0.read_until(b'\n', &mut line)?;
@@ -170,10 +170,10 @@ impl<S: Read + Write> Client<S> {
     }
 }
 
-/// What `GET PATH` answers: status line and body.
+/// Status line and body of the response to `GET PATH`.
 pub(crate) fn http(address: &str, path: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(HANG_TIMEOUT)).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -181,7 +181,7 @@ pub(crate) fn http(address: &str, path: &str) -> (String, String) {
     (head.lines().next().unwrap().to_owned(), body.to_owned())
 }
 
-/// A folder in memory where there is one: a region on a disk is not what is measured.
+/// A folder in memory if possible: the tests do not measure a disk.
 pub(crate) struct Folder(tempfile::TempDir);
 
 impl Folder {

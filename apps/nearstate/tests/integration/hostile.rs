@@ -1,5 +1,5 @@
-//! Clients that mean harm, or are broken, at a node of its own process: each is held to its bounds
-//! or sent away, others are served as before, files and memory come back.
+//! Malicious and broken clients of a node in its own process: limits apply to each, other clients
+//! are served as before, and files and memory are released.
 
 mod crowds;
 mod target;

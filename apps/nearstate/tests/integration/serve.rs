@@ -1,11 +1,11 @@
-//! `nearstate serve` from the outside: settings, who may come in, shutdown, restart, pages.
+//! `nearstate serve` as a process: settings, access control, shutdown, restart, metrics.
 
 mod restart;
 mod security;
 mod tls;
 mod top;
 
-use crate::fixture::{Client, Folder, Node, http, refused, serve, start};
+use crate::fixture::{Client, Folder, Node, http, rejected, serve, start};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -20,7 +20,7 @@ fn start_quietly(folder: &Folder, more: &[&str]) -> Node {
 }
 
 #[test]
-fn without_any_settings_but_a_place_the_owner_alone_comes_in_and_sigterm_ends_it() {
+fn by_default_only_the_owner_can_connect_and_sigterm_stops_the_node() {
     let folder = Folder::new();
     let mut node = start_quietly(&folder, &[]);
     let socket = folder.path("r.sock");
@@ -30,7 +30,7 @@ fn without_any_settings_but_a_place_the_owner_alone_comes_in_and_sigterm_ends_it
     let mut unix = Client::unix(&socket);
     assert_eq!(tcp.ask(&["SET", "k", "v"]), "+OK");
     assert_eq!((unix.ask(&["GET", "k"]), unix.ask(&["PING"])), ("v".into(), "+PONG".into()));
-    // A half request must not hold the end up for longer than the drain.
+    // An incomplete request must not delay the shutdown longer than its timeout.
     tcp.send(&[b"GET", b"k"]).unwrap();
     node.signal("-TERM");
     assert_eq!(tcp.receive().unwrap(), b"v", "what was asked is answered");
@@ -44,19 +44,19 @@ fn without_any_settings_but_a_place_the_owner_alone_comes_in_and_sigterm_ends_it
 }
 
 #[test]
-fn what_cannot_be_is_said_in_one_line_with_its_place() {
+fn invalid_settings_are_rejected_in_one_line_with_their_origin() {
     let folder = Folder::new();
-    let file = folder.path("near.toml");
-    fs::write(&file, "cores = 1\n[limits]\nbackleg = 3\n").unwrap();
-    let said = refused(serve(&folder.path("r")).arg("--config").arg(&file));
-    let wanted = format!("{}:3: there is no setting \"limits.backleg\"", file.display());
-    assert!(said.contains(&wanted) && said.contains("\"limits.backlog\""), "{said}");
+    let file = folder.path("nearstate.toml");
+    fs::write(&file, "cores = 1\n[limits]\ntcp_backleg = 3\n").unwrap();
+    let output = rejected(serve(&folder.path("r")).arg("--config").arg(&file));
+    let wanted = format!("{}: unknown setting \"limits.tcp_backleg\" (line 3)", file.display());
+    assert!(output.contains(&wanted) && output.contains("\"limits.tcp_backlog\""), "{output}");
     assert!(!folder.path("r").exists(), "nothing was created");
     fs::write(&file, "[users]\nlines = [\"user a on\"]\n").unwrap();
-    let said = refused(serve(&folder.path("r")).arg("--config").arg(&file));
-    assert!(said.contains("near.toml:2") && said.contains("no password"), "{said}");
-    let said = refused(serve(&folder.path("r")).args(["--listen", "", "--unix", ""]));
-    assert!(said.contains("nobody could come in"), "{said}");
+    let output = rejected(serve(&folder.path("r")).arg("--config").arg(&file));
+    assert!(output.contains("nearstate.toml:2") && output.contains("no password"), "{output}");
+    let output = rejected(serve(&folder.path("r")).args(["--listen", "", "--unix", ""]));
+    assert!(output.contains("no client can connect"), "{output}");
     let shown = serve(&folder.path("r")).arg("--print-config").args(["--cores", "7"]).output();
     let shown = shown.unwrap();
     let text = String::from_utf8_lossy(&shown.stderr);
@@ -65,16 +65,16 @@ fn what_cannot_be_is_said_in_one_line_with_its_place() {
 }
 
 #[test]
-fn other_hosts_come_in_only_where_somebody_asks_who_they_are() {
+fn other_hosts_can_connect_only_with_authentication() {
     let folder = Folder::new();
     let wide = ["--listen", "0.0.0.0:0", "--cores", "1", "--unix", ""];
-    let said = refused(serve(&folder.path("r")).args(wide));
-    assert!(said.contains("users.file") && said.contains("--insecure"), "{said}");
+    let output = rejected(serve(&folder.path("r")).args(wide));
+    assert!(output.contains("users.file") && output.contains("--insecure"), "{output}");
     let open = ["--users-lines", "user default on nopass ~* &* +@all"];
-    let said = refused(serve(&folder.path("r")).args(wide).args(open));
-    assert!(said.contains("nopass"), "{said}");
-    let said = refused(serve(&folder.path("r")).args(["--metrics-listen", "0.0.0.0:0"]));
-    assert!(said.contains("--metrics-insecure"), "{said}");
+    let output = rejected(serve(&folder.path("r")).args(wide).args(open));
+    assert!(output.contains("nopass"), "{output}");
+    let output = rejected(serve(&folder.path("r")).args(["--metrics-listen", "0.0.0.0:0"]));
+    assert!(output.contains("--metrics-insecure"), "{output}");
 
     let insecure = start(serve(&folder.path("r")).args(wide).arg("--insecure"));
     assert!(insecure.log().contains("warn NS-2001"), "{}", insecure.log());
@@ -87,33 +87,33 @@ fn other_hosts_come_in_only_where_somebody_asks_who_they_are() {
         command
     };
     fs::set_permissions(&users, fs::Permissions::from_mode(0o622)).unwrap();
-    let said = refused(&mut with_users());
-    assert!(said.contains("mode 622") && said.contains("chmod go-w"), "{said}");
+    let output = rejected(&mut with_users());
+    assert!(output.contains("mode 622") && output.contains("chmod go-w"), "{output}");
     fs::set_permissions(&users, fs::Permissions::from_mode(0o644)).unwrap();
-    let guarded = start(&mut with_users());
-    assert!(guarded.log().contains("warn NS-2003"), "{}", guarded.log());
-    assert!(guarded.log().contains("warn NS-2002"), "{}", guarded.log());
-    let port = guarded.addresses[0].rsplit(':').next().unwrap();
+    let tls_node = start(&mut with_users());
+    assert!(tls_node.log().contains("warn NS-2003"), "{}", tls_node.log());
+    assert!(tls_node.log().contains("warn NS-2002"), "{}", tls_node.log());
+    let port = tls_node.addresses[0].rsplit(':').next().unwrap();
     let mut client = Client::tcp(&format!("127.0.0.1:{port}"));
     assert!(client.ask(&["GET", "k"]).starts_with("-NOAUTH"));
     assert_eq!(client.ask(&["AUTH", "xapp", "secret"]), "+OK");
     assert_eq!(client.ask(&["GET", "k"]), "$-1");
     fs::write(&users, "# nobody yet\n").unwrap();
-    let said = refused(&mut with_users());
-    assert!(said.contains("declares nobody"), "{said}");
+    let output = rejected(&mut with_users());
+    assert!(output.contains("declares no user"), "{output}");
 }
 
 #[test]
-fn a_place_that_is_served_is_refused_and_one_that_a_dead_node_left_is_taken() {
+fn an_address_in_use_is_rejected_and_a_stale_socket_is_replaced() {
     let folder = Folder::new();
     let mut first = start_quietly(&folder, &[]);
     let address = first.addresses[0].clone();
     let other = folder.path("other");
-    let said = refused(serve(&other).args(["--listen", &address, "--unix", ""]));
-    assert!(said.contains(&address) && said.contains("another server"), "{said}");
+    let output = rejected(serve(&other).args(["--listen", &address, "--unix", ""]));
+    assert!(output.contains(&address) && output.contains("another server"), "{output}");
     let socket = folder.path("r.sock").display().to_string();
-    let said = refused(serve(&other).args(["--listen", "", "--unix", &socket]));
-    assert!(said.contains("a living process serves"), "{said}");
+    let output = rejected(serve(&other).args(["--listen", "", "--unix", &socket]));
+    assert!(output.contains("a living process serves"), "{output}");
     assert_eq!(first.tcp().ask(&["PING"]), "+PONG", "the first one is not disturbed");
     first.kill();
     assert!(Path::new(&socket).exists(), "a killed node leaves its socket");
@@ -124,7 +124,7 @@ fn a_place_that_is_served_is_refused_and_one_that_a_dead_node_left_is_taken() {
 }
 
 #[test]
-fn prometheus_and_probes_see_what_happens() {
+fn metrics_and_probes_reflect_the_node() {
     let folder = Folder::new();
     let mut node = start_quietly(&folder, &["--metrics-listen", "127.0.0.1:0"]);
     let observe = node.addresses[2].clone();
@@ -158,12 +158,13 @@ fn prometheus_and_probes_see_what_happens() {
 }
 
 #[test]
-fn a_client_that_is_sent_away_is_logged_as_json_if_that_is_wanted() {
+fn a_disconnected_client_is_logged_as_json() {
     let folder = Folder::new();
-    let bounds = ["--limits-input-bytes-max", "4KiB", "--log-form", "json", "--log-level", "warn"];
+    let bounds =
+        ["--limits-input-bytes-max", "4KiB", "--log-format", "json", "--log-level", "warn"];
     let mut command = serve(&folder.path("r"));
     command.args(["--listen", "", "--unix"]).arg(folder.path("s")).args(bounds);
-    // Nothing below `warn` is said, so there is no line to wait for.
+    // Nothing below `warn` is output, so there is no line to wait for.
     let mut child = command.args(["--cores", "1", "--max", "64MiB"]).spawn().unwrap();
     while std::os::unix::net::UnixStream::connect(folder.path("s")).is_err() {
         assert!(child.try_wait().unwrap().is_none(), "the node has ended");
@@ -176,10 +177,10 @@ fn a_client_that_is_sent_away_is_logged_as_json_if_that_is_wanted() {
     let pid = child.id().to_string();
     std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap();
     let output = child.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    let line = said.lines().find(|line| line.contains("NS-3003")).unwrap_or_default();
+    let output = String::from_utf8_lossy(&output.stderr);
+    let line = output.lines().find(|line| line.contains("NS-3003")).unwrap_or_default();
     let line: serde_json::Value =
-        serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {said}"));
-    assert_eq!(line["reason"], "too_large", "{said}");
-    assert!(line["client"].as_str().unwrap().starts_with("unix:pid="), "{said}");
+        serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {output}"));
+    assert_eq!(line["reason"], "too_large", "{output}");
+    assert!(line["client"].as_str().unwrap().starts_with("unix:pid="), "{output}");
 }

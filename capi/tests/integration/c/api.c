@@ -1,16 +1,16 @@
-/* What the C face promises, one promise a function: `border PROMISE PATH` with the path of a region
- * that is not there yet. Ends with 0 if the promise is kept; else names the line. */
+/* Tests of the C API: `api TEST PATH`, with the path of a region that does not exist. Exits with 0
+ * if the test passes, otherwise prints the failed line. */
 #include <stdalign.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Network functions include these too: no name may clash. */
+/* Network functions include these headers too: no name may clash. */
 #include <arpa/nameser.h>
 #include <resolv.h>
 
 #include "fixture.h"
 
-/* Counts what anybody in this process allocates, the library included, and lets glibc do it. */
+/* Counts the allocations of this process, including those of the library. */
 extern void *__libc_malloc(size_t bytes);
 extern void *__libc_calloc(size_t count, size_t bytes);
 extern void *__libc_realloc(void *old, size_t bytes);
@@ -55,63 +55,63 @@ static void every_byte_of_a_value_counts(void)
     OK(ns_put(session, values, some("k\0k", 3), some("a\0b", 3), &first));
     OK(ns_put(session, values, some("k\0l", 3), some("", 0), NULL));
     OK(ns_get(session, values, some("k\0k", 3), &view));
-    HOLDS(is(view.value, "a\0b", 3) && is(view.key, "k\0k", 3) && view.version == first);
+    CHECK(is(view.value, "a\0b", 3) && is(view.key, "k\0k", 3) && view.version == first);
     OK(ns_put(session, values, some("k\0k", 3), some("other", 5), &second));
-    HOLDS(second > first && is(view.value, "a\0b", 3)); /* A view stays as it was. */
+    CHECK(second > first && is(view.value, "a\0b", 3)); /* A view does not change. */
     ns_view_release(&view);
     OK(ns_get(session, values, some("k\0l", 3), &view));
-    HOLDS(view.value.len == 0 && view.version != 0);
+    CHECK(view.value.len == 0 && view.version != 0);
     ns_view_release(&view);
-    HOLDS(ns_get(session, values, some("k", 1), &view) == NS_NOT_FOUND);
-    ns_view_release(&view); /* Nothing was held; this is allowed. */
+    CHECK(ns_get(session, values, some("k", 1), &view) == NS_NOT_FOUND);
+    ns_view_release(&view); /* Releasing an empty view is allowed. */
 }
 
-static void conditions_are_judged_on_what_is_there(void)
+static void conditions_apply_to_the_current_record(void)
 {
     ns_bytes key = ns_text("k");
     uint64_t version, seen = 7;
-    HOLDS(ns_put_if_version(session, values, key, key, 1, &seen) == NS_REFUSED && seen == 0);
-    HOLDS(ns_put_if_value(session, values, key, key, some("", 0), NULL) == NS_REFUSED);
+    CHECK(ns_put_if_version(session, values, key, key, 1, &seen) == NS_REFUSED && seen == 0);
+    CHECK(ns_put_if_value(session, values, key, key, some("", 0), NULL) == NS_REFUSED);
     OK(ns_put_if_absent(session, values, key, some("a\0b", 3), &version));
-    HOLDS(ns_put_if_absent(session, values, key, key, &seen) == NS_REFUSED && seen == version);
-    HOLDS(ns_put_if_value(session, values, key, key, some("a\0c", 3), &seen) == NS_REFUSED);
+    CHECK(ns_put_if_absent(session, values, key, key, &seen) == NS_REFUSED && seen == version);
+    CHECK(ns_put_if_value(session, values, key, key, some("a\0c", 3), &seen) == NS_REFUSED);
     OK(ns_put_if_value(session, values, key, some("d", 1), some("a\0b", 3), &seen));
-    HOLDS(seen > version);
-    HOLDS(ns_put_if_version(session, values, key, key, version, &version) == NS_REFUSED);
-    HOLDS(version == seen);
+    CHECK(seen > version);
+    CHECK(ns_put_if_version(session, values, key, key, version, &version) == NS_REFUSED);
+    CHECK(version == seen);
     OK(ns_put_if_version(session, values, key, some("e", 1), version, &version));
-    HOLDS(ns_delete_if_version(session, values, key, seen, &seen) == NS_REFUSED);
-    HOLDS(seen == version);
-    HOLDS(ns_delete_if_value(session, values, key, some("e\0", 2), NULL) == NS_REFUSED);
+    CHECK(ns_delete_if_version(session, values, key, seen, &seen) == NS_REFUSED);
+    CHECK(seen == version);
+    CHECK(ns_delete_if_value(session, values, key, some("e\0", 2), NULL) == NS_REFUSED);
     OK(ns_delete_if_value(session, values, key, some("e", 1), NULL));
-    HOLDS(ns_delete(session, values, key) == NS_NOT_FOUND);
-    HOLDS(ns_delete_if_version(session, values, key, seen, &seen) == NS_REFUSED && seen == 0);
+    CHECK(ns_delete(session, values, key) == NS_NOT_FOUND);
+    CHECK(ns_delete_if_version(session, values, key, seen, &seen) == NS_REFUSED && seen == 0);
     OK(ns_put(session, values, key, key, &version));
     OK(ns_delete_if_version(session, values, key, version, &seen));
-    HOLDS(seen == version);
+    CHECK(seen == version);
     OK(ns_put(session, values, key, key, NULL));
     OK(ns_delete(session, values, key));
 }
 
-static void a_copy_needs_room_and_says_how_much(void)
+static void a_copy_into_a_small_buffer_reports_the_size(void)
 {
     uint8_t room[8] = {9, 9, 9, 9, 9, 9, 9, 9};
     ns_buffer buffer = {room, 2, 77, 77};
     uint64_t version;
-    HOLDS(ns_get_copy(session, values, ns_text("k"), &buffer) == NS_NOT_FOUND);
+    CHECK(ns_get_copy(session, values, ns_text("k"), &buffer) == NS_NOT_FOUND);
     OK(ns_put(session, values, ns_text("k"), some("a\0b", 3), &version));
-    HOLDS(ns_get_copy(session, values, ns_text("k"), &buffer) == NS_TOO_SMALL);
-    HOLDS(buffer.len == 3 && buffer.version == version && room[0] == 9);
+    CHECK(ns_get_copy(session, values, ns_text("k"), &buffer) == NS_TOO_SMALL);
+    CHECK(buffer.len == 3 && buffer.version == version && room[0] == 9);
     buffer.capacity = buffer.len;
     OK(ns_get_copy(session, values, ns_text("k"), &buffer));
-    HOLDS(memcmp(room, "a\0b\t", 4) == 0 && buffer.len == 3 && buffer.data == room);
+    CHECK(memcmp(room, "a\0b\t", 4) == 0 && buffer.len == 3 && buffer.data == room);
     buffer.data = NULL;
-    HOLDS(ns_get_copy(session, values, ns_text("k"), &buffer) == NS_BAD_ARGUMENT);
+    CHECK(ns_get_copy(session, values, ns_text("k"), &buffer) == NS_BAD_ARGUMENT);
     buffer.capacity = 0;
-    HOLDS(ns_get_copy(session, values, ns_text("k"), &buffer) == NS_TOO_SMALL);
+    CHECK(ns_get_copy(session, values, ns_text("k"), &buffer) == NS_TOO_SMALL);
     OK(ns_put(session, values, ns_text("k"), some(NULL, 0), NULL));
     OK(ns_get_copy(session, values, ns_text("k"), &buffer));
-    HOLDS(buffer.len == 0);
+    CHECK(buffer.len == 0);
 }
 
 struct met {
@@ -134,7 +134,7 @@ static bool meet_numbered(void *context, size_t index, const ns_view *view)
     return met->count != met->stop_after;
 }
 
-static void a_batch_meets_every_key_in_order(void)
+static void a_batch_reports_every_key_in_order(void)
 {
     uint32_t numbers[100];
     ns_bytes items[101];
@@ -147,15 +147,15 @@ static void a_batch_meets_every_key_in_order(void)
     }
     items[100] = ns_text("nobody");
     OK(ns_get_batch(session, values, keys, meet_numbered, &met));
-    HOLDS(met.count == 101 && met.absent == 1 && met.wrong == 0);
+    CHECK(met.count == 101 && met.absent == 1 && met.wrong == 0);
     met = (struct met){0, 0, 20, 0};
     OK(ns_get_batch(session, values, keys, meet_numbered, &met));
-    HOLDS(met.count == 20);
+    CHECK(met.count == 20);
     items[30] = some(NULL, 0);
     OK(ns_put(session, values, items[30], ns_text("of nobody"), NULL));
     OK(ns_delete(session, values, items[30]));
     items[30].len = NS_KEY_BYTES_MAX + 1;
-    HOLDS(ns_get_batch(session, values, keys, meet_numbered, &met) == NS_KEY_TOO_LARGE);
+    CHECK(ns_get_batch(session, values, keys, meet_numbered, &met) == NS_KEY_TOO_LARGE);
     keys = (ns_key_list){NULL, 0};
     OK(ns_get_batch(session, values, keys, meet_numbered, &met));
 }
@@ -174,10 +174,10 @@ static void reading_allocates_nothing(void)
     ns_indexed_change placed = {0, ns_text("w")};
     ns_block_layout *names;
     ns_record_for_update record;
-    HOLDS(allocations > 0); /* The library's own calls are counted: opening it allocates. */
+    CHECK(allocations > 0); /* Calls of the library are counted: opening allocates. */
     OK(ns_put(session, values, key, key, NULL));
     OK(ns_patch(session, blocks, key, (ns_block_change_list){&change, 1}, NULL));
-    /* The names learn once how the record is laid out. */
+    /* The first call learns the layout of the record. */
     OK(ns_block_layout_open(session, (ns_name_list){&name, 1}, &names));
     OK(ns_get_for_update(session, blocks, key, &record));
     OK(ns_record_for_update_blocks(&record, names, 1, &block));
@@ -193,13 +193,13 @@ static void reading_allocates_nothing(void)
         OK(ns_record_for_update_blocks(&record, names, 1, &block));
         OK(ns_record_for_update_patch(&record, names, (ns_indexed_change_list){&placed, 1}, NULL));
         ns_record_for_update_release(&record);
-        HOLDS(ns_get(session, values, ns_text("none"), &view) == NS_NOT_FOUND);
+        CHECK(ns_get(session, values, ns_text("none"), &view) == NS_NOT_FOUND);
         OK(ns_get_copy(session, values, key, &buffer));
         met.count = 0;
         OK(ns_get_batch(session, values, keys, meet_numbered, &met));
-        HOLDS(met.wrong == 0 && met.absent == 0);
+        CHECK(met.wrong == 0 && met.absent == 0);
     }
-    HOLDS(allocations == before);
+    CHECK(allocations == before);
     ns_block_layout_close(names);
 }
 
@@ -225,27 +225,27 @@ static void a_patch_changes_only_its_blocks(void)
     struct met met = {0, 0, 0, 0};
     ns_bytes key = ns_text("ue");
     OK(ns_patch_if_absent(session, blocks, key, (ns_block_change_list){both, 2}, &version));
-    HOLDS(ns_patch_if_absent(session, blocks, key, (ns_block_change_list){both, 2}, NULL) == NS_REFUSED);
+    CHECK(ns_patch_if_absent(session, blocks, key, (ns_block_change_list){both, 2}, NULL) == NS_REFUSED);
     OK(ns_patch_if_version(session, blocks, key, (ns_block_change_list){&change, 1}, version, &seen));
-    HOLDS(seen > version);
-    HOLDS(ns_patch_if_version(session, blocks, key, (ns_block_change_list){&change, 1}, version, NULL)
+    CHECK(seen > version);
+    CHECK(ns_patch_if_version(session, blocks, key, (ns_block_change_list){&change, 1}, version, NULL)
           == NS_REFUSED);
     OK(ns_get(session, blocks, key, &view));
-    HOLDS(view.value.len == 0);
+    CHECK(view.value.len == 0);
     OK(ns_view_block(&view, ns_text("large"), &block));
-    HOLDS(is(block, large, sizeof large));
+    CHECK(is(block, large, sizeof large));
     OK(ns_patch(session, blocks, key, (ns_block_change_list){&removal, 1}, NULL));
-    HOLDS(is(block, large, sizeof large)); /* Still held by the view. */
+    CHECK(is(block, large, sizeof large)); /* The view still protects it. */
     OK(ns_view_blocks(&view, count_block, &met));
-    HOLDS(met.count == 2 && met.wrong == 0);
-    HOLDS(ns_view_block(&view, ns_text("none"), &block) == NS_NOT_FOUND);
+    CHECK(met.count == 2 && met.wrong == 0);
+    CHECK(ns_view_block(&view, ns_text("none"), &block) == NS_NOT_FOUND);
     ns_view_release(&view);
-    HOLDS(ns_view_block(&view, ns_text("small"), &block) == NS_BAD_ARGUMENT);
+    CHECK(ns_view_block(&view, ns_text("small"), &block) == NS_BAD_ARGUMENT);
     OK(ns_get(session, blocks, key, &view));
-    HOLDS(ns_view_block(&view, ns_text("large"), &block) == NS_NOT_FOUND);
+    CHECK(ns_view_block(&view, ns_text("large"), &block) == NS_NOT_FOUND);
     ns_view_release(&view);
-    HOLDS(ns_put(session, blocks, key, key, NULL) == NS_WRONG_KIND);
-    HOLDS(ns_patch(session, values, key, (ns_block_change_list){&change, 1}, NULL) == NS_WRONG_KIND);
+    CHECK(ns_put(session, blocks, key, key, NULL) == NS_WRONG_KIND);
+    CHECK(ns_patch(session, values, key, (ns_block_change_list){&change, 1}, NULL) == NS_WRONG_KIND);
 }
 
 static bool count_key(void *context, ns_bytes key)
@@ -260,7 +260,7 @@ static bool delete_it(void *context, const ns_view *view)
 {
     struct met *met = (struct met *)context;
     met->wrong += ns_delete(session, values, view->key) != NS_OK;
-    /* A session does not close under its own walk, nor is a lent view taken away. */
+    /* A session cannot be closed in its own iteration, nor can a borrowed view be released. */
     met->wrong += ns_session_close(session) != NS_BAD_ARGUMENT;
     ns_view copy = *view;
     ns_view_release(&copy);
@@ -273,11 +273,11 @@ static size_t listed(ns_status (*list)(ns_session *, ns_namespace, ns_bytes, ns_
 {
     struct met met = {0, 0, stop_after, 0};
     OK(list(session, values, ns_text(pattern), count_key, &met));
-    HOLDS(met.wrong == 0);
+    CHECK(met.wrong == 0);
     return met.count;
 }
 
-static void walks_meet_what_is_there(void)
+static void iterations_report_existing_records(void)
 {
     struct met met = {0, 0, 0, 0};
     uint64_t records;
@@ -287,22 +287,22 @@ static void walks_meet_what_is_there(void)
         OK(ns_put(session, values, ns_text(name), ns_text("v"), NULL));
     }
     OK(ns_put(session, values, ns_text("ue*"), ns_text("v"), NULL));
-    HOLDS(listed(ns_list_prefix, "", 0) == 51);
-    HOLDS(listed(ns_list_prefix, "ue-4", 0) == 11);
-    HOLDS(listed(ns_list_prefix, "ue*", 0) == 1);
-    HOLDS(listed(ns_list_glob, "ue*", 0) == 51);
-    HOLDS(listed(ns_list_glob, "ue-?", 0) == 10);
-    HOLDS(listed(ns_list_glob, "ue-[34]?", 0) == 20);
-    HOLDS(listed(ns_list_glob, "*", 5) == 5);
+    CHECK(listed(ns_list_prefix, "", 0) == 51);
+    CHECK(listed(ns_list_prefix, "ue-4", 0) == 11);
+    CHECK(listed(ns_list_prefix, "ue*", 0) == 1);
+    CHECK(listed(ns_list_glob, "ue*", 0) == 51);
+    CHECK(listed(ns_list_glob, "ue-?", 0) == 10);
+    CHECK(listed(ns_list_glob, "ue-[34]?", 0) == 20);
+    CHECK(listed(ns_list_glob, "*", 5) == 5);
     OK(ns_count(session, values, &records));
-    HOLDS(records == 51);
+    CHECK(records == 51);
     OK(ns_scan(session, values, delete_it, &met));
-    HOLDS(met.count == 51 && met.wrong == 0);
+    CHECK(met.count == 51 && met.wrong == 0);
     OK(ns_count(session, values, &records));
-    HOLDS(records == 0);
+    CHECK(records == 0);
 }
 
-static void null_is_refused_everywhere(void)
+static void null_is_rejected_everywhere(void)
 {
     ns_bytes key = ns_text("k"), nothing = some(NULL, 5);
     ns_region *other;
@@ -316,7 +316,7 @@ static void null_is_refused_everywhere(void)
     uint64_t number;
     ns_block_change change = {nothing, key, false};
     struct met met = {0, 0, 0, 0};
-#define IS_WRONG(call) HOLDS((call) == NS_BAD_ARGUMENT && strlen(ns_last_error()) > 0)
+#define IS_WRONG(call) CHECK((call) == NS_BAD_ARGUMENT && strlen(ns_last_error()) > 0)
     IS_WRONG(ns_create_options_default(NULL));
     IS_WRONG(ns_region_create(NULL, NULL, &other));
     IS_WRONG(ns_region_create("", NULL, &other));
@@ -378,18 +378,18 @@ static void null_is_refused_everywhere(void)
     IS_WRONG(ns_view_blocks(NULL, count_block, &met));
     IS_WRONG(ns_view_blocks(&view, count_block, &met));
     IS_WRONG(ns_view_blocks(&view, NULL, &met));
-    HOLDS(met.count == 0);
+    CHECK(met.count == 0);
     OK(ns_count(session, values, &number));
-    HOLDS(number == 0); /* Nothing was written on the way. */
-    /* Where nothing is there to close or release, nothing is done. */
+    CHECK(number == 0); /* Nothing was written. */
+    /* Closing and releasing NULL does nothing. */
     OK(ns_session_close(NULL));
     OK(ns_region_detach(NULL));
     ns_view_release(NULL);
     ns_view_release(&view);
-    HOLDS(ns_text(NULL).len == 0);
+    CHECK(ns_text(NULL).len == 0);
 }
 
-static void absurd_lengths_are_refused_before_anything_is_read(void)
+static void excessive_lengths_are_rejected_before_anything_is_read(void)
 {
     ns_bytes key = ns_text("k");
     ns_view view;
@@ -401,34 +401,34 @@ static void absurd_lengths_are_refused_before_anything_is_read(void)
         ns_block_change change = {absurd, key, false};
         ns_block_change value = {key, absurd, false};
         struct met met = {0, 0, 0, 0};
-        HOLDS(ns_namespace_open(session, absurd, NS_KIND_VALUE, &space) == NS_BAD_NAME);
-        HOLDS(ns_get(session, values, absurd, &view) == NS_KEY_TOO_LARGE);
-        HOLDS(ns_put(session, values, absurd, key, NULL) == NS_KEY_TOO_LARGE);
-        HOLDS(ns_put(session, values, key, absurd, NULL) == NS_VALUE_TOO_LARGE);
-        HOLDS(ns_put_if_value(session, values, key, key, absurd, NULL) == NS_VALUE_TOO_LARGE);
-        HOLDS(ns_delete(session, values, absurd) == NS_KEY_TOO_LARGE);
-        HOLDS(ns_delete_if_value(session, values, key, absurd, NULL) == NS_VALUE_TOO_LARGE);
-        HOLDS(ns_get_batch(session, values, (ns_key_list){&key, len}, meet_numbered, &met)
+        CHECK(ns_namespace_open(session, absurd, NS_KIND_VALUE, &space) == NS_BAD_NAME);
+        CHECK(ns_get(session, values, absurd, &view) == NS_KEY_TOO_LARGE);
+        CHECK(ns_put(session, values, absurd, key, NULL) == NS_KEY_TOO_LARGE);
+        CHECK(ns_put(session, values, key, absurd, NULL) == NS_VALUE_TOO_LARGE);
+        CHECK(ns_put_if_value(session, values, key, key, absurd, NULL) == NS_VALUE_TOO_LARGE);
+        CHECK(ns_delete(session, values, absurd) == NS_KEY_TOO_LARGE);
+        CHECK(ns_delete_if_value(session, values, key, absurd, NULL) == NS_VALUE_TOO_LARGE);
+        CHECK(ns_get_batch(session, values, (ns_key_list){&key, len}, meet_numbered, &met)
               == NS_BAD_ARGUMENT);
-        HOLDS(ns_patch(session, blocks, key, (ns_block_change_list){&change, len}, NULL)
+        CHECK(ns_patch(session, blocks, key, (ns_block_change_list){&change, len}, NULL)
               == NS_TOO_MANY_BLOCKS);
-        HOLDS(ns_patch(session, blocks, key, (ns_block_change_list){&change, 1}, NULL) == NS_BAD_NAME);
-        HOLDS(ns_patch(session, blocks, key, (ns_block_change_list){&value, 1}, NULL)
+        CHECK(ns_patch(session, blocks, key, (ns_block_change_list){&change, 1}, NULL) == NS_BAD_NAME);
+        CHECK(ns_patch(session, blocks, key, (ns_block_change_list){&value, 1}, NULL)
               == NS_VALUE_TOO_LARGE);
-        HOLDS(ns_list_glob(session, values, absurd, count_key, &met) == NS_BAD_ARGUMENT);
-        HOLDS(ns_list_prefix(session, values, absurd, count_key, &met) == NS_BAD_ARGUMENT);
+        CHECK(ns_list_glob(session, values, absurd, count_key, &met) == NS_BAD_ARGUMENT);
+        CHECK(ns_list_prefix(session, values, absurd, count_key, &met) == NS_BAD_ARGUMENT);
     }
     OK(ns_put(session, values, some("", 0), key, NULL));
     OK(ns_delete(session, values, some("", 0)));
     static uint8_t long_key[NS_KEY_BYTES_MAX + 1];
     OK(ns_put(session, values, some(long_key, NS_KEY_BYTES_MAX), key, NULL));
-    HOLDS(ns_put(session, values, some(long_key, sizeof long_key), key, NULL)
+    CHECK(ns_put(session, values, some(long_key, sizeof long_key), key, NULL)
           == NS_KEY_TOO_LARGE);
     OK(ns_count(session, values, &number));
-    HOLDS(number == 1);
+    CHECK(number == 1);
 }
 
-static void wrong_words_are_refused(void)
+static void invalid_arguments_are_rejected(void)
 {
     ns_namespace space;
     ns_session *other;
@@ -436,49 +436,49 @@ static void wrong_words_are_refused(void)
     ns_create_options options;
     ns_region *made;
     alignas(ns_view) uint8_t room[sizeof(ns_view) + 1];
-    HOLDS(ns_namespace_open(session, ns_text("x"), 0, &space) == NS_BAD_ARGUMENT);
-    HOLDS(ns_namespace_open(session, ns_text("x"), 99, &space) == NS_BAD_ARGUMENT);
-    HOLDS(ns_namespace_open(session, some("\xff\xfe", 2), NS_KIND_VALUE, &space)
+    CHECK(ns_namespace_open(session, ns_text("x"), 0, &space) == NS_BAD_ARGUMENT);
+    CHECK(ns_namespace_open(session, ns_text("x"), 99, &space) == NS_BAD_ARGUMENT);
+    CHECK(ns_namespace_open(session, some("\xff\xfe", 2), NS_KIND_VALUE, &space)
           == NS_BAD_ARGUMENT);
-    HOLDS(ns_namespace_open(session, some("a\0b", 3), NS_KIND_VALUE, &space) == NS_BAD_NAME);
-    HOLDS(ns_namespace_open(session, ns_text("values"), NS_KIND_BLOCKS, &space) == NS_WRONG_KIND);
+    CHECK(ns_namespace_open(session, some("a\0b", 3), NS_KIND_VALUE, &space) == NS_BAD_NAME);
+    CHECK(ns_namespace_open(session, ns_text("values"), NS_KIND_BLOCKS, &space) == NS_WRONG_KIND);
     OK(ns_namespace_open(session, ns_text("values"), NS_KIND_VALUE, &space));
-    HOLDS(space.id == values.id);
-    /* A namespace is its session's: no other session takes it for one of its own. */
+    CHECK(space.id == values.id);
+    /* A namespace is valid only in its session. */
     OK(ns_session_open(region, &other));
-    HOLDS(ns_get(other, values, ns_text("k"), &view) == NS_BAD_ARGUMENT);
+    CHECK(ns_get(other, values, ns_text("k"), &view) == NS_BAD_ARGUMENT);
     OK(ns_session_close(other));
     space.id += 99;
-    HOLDS(ns_get(session, space, ns_text("k"), &view) == NS_BAD_ARGUMENT);
+    CHECK(ns_get(session, space, ns_text("k"), &view) == NS_BAD_ARGUMENT);
     space.id = 0;
-    HOLDS(ns_put(session, space, ns_text("k"), ns_text("v"), NULL) == NS_BAD_ARGUMENT);
-    HOLDS(ns_get(session, values, ns_text("k"), (ns_view *)(void *)(room + 1)) == NS_BAD_ARGUMENT);
+    CHECK(ns_put(session, space, ns_text("k"), ns_text("v"), NULL) == NS_BAD_ARGUMENT);
+    CHECK(ns_get(session, values, ns_text("k"), (ns_view *)(void *)(room + 1)) == NS_BAD_ARGUMENT);
 
     OK(ns_create_options_default(&options));
-    HOLDS(ns_region_create(path, &options, &made) == NS_ALREADY_EXISTS);
-    HOLDS(ns_region_remove(path) == NS_IN_USE);
+    CHECK(ns_region_create(path, &options, &made) == NS_ALREADY_EXISTS);
+    CHECK(ns_region_remove(path) == NS_IN_USE);
     options.struct_bytes = 8;
-    HOLDS(ns_region_create("/nowhere/region", &options, &made) == NS_BAD_ARGUMENT);
+    CHECK(ns_region_create("/nowhere/region", &options, &made) == NS_BAD_ARGUMENT);
     OK(ns_create_options_default(&options));
     options.page = options.pin = 77;
-    HOLDS(ns_region_create("/nowhere/region", &options, &made) == NS_BAD_ARGUMENT);
+    CHECK(ns_region_create("/nowhere/region", &options, &made) == NS_BAD_ARGUMENT);
     OK(ns_create_options_default(&options));
     options.numa = NS_NUMA_BIND;
     options.nodes_len = SIZE_MAX;
-    HOLDS(ns_region_create("/nowhere/region", &options, &made) == NS_BAD_ARGUMENT);
-    char letter[4096];
-    HOLDS(snprintf(letter, sizeof letter, "%s.letter", path) < (int)sizeof letter);
-    FILE *file = fopen(letter, "w");
-    HOLDS(file != NULL);
+    CHECK(ns_region_create("/nowhere/region", &options, &made) == NS_BAD_ARGUMENT);
+    char sample[4096];
+    CHECK(snprintf(sample, sizeof sample, "%s.sample", path) < (int)sizeof sample);
+    FILE *file = fopen(sample, "w");
+    CHECK(file != NULL);
     for (int line = 0; line < 1000; line++)
-        HOLDS(fputs("Dear reader, this is no region.\n", file) >= 0);
-    HOLDS(fclose(file) == 0);
-    HOLDS(ns_region_attach(letter, &made) == NS_NOT_A_REGION);
-    HOLDS(strstr(ns_last_error(), "letter") != NULL);
-    HOLDS(ns_region_remove(letter) == NS_NOT_A_REGION);
-    HOLDS(remove(letter) == 0);
-    HOLDS(strcmp(ns_status_name(NS_FULL), "NS_FULL") == 0);
-    HOLDS(strcmp(ns_status_name(4711), "?") == 0);
+        CHECK(fputs("Dear reader, this is no region.\n", file) >= 0);
+    CHECK(fclose(file) == 0);
+    CHECK(ns_region_attach(sample, &made) == NS_NOT_A_REGION);
+    CHECK(strstr(ns_last_error(), "sample") != NULL);
+    CHECK(ns_region_remove(sample) == NS_NOT_A_REGION);
+    CHECK(remove(sample) == 0);
+    CHECK(strcmp(ns_status_name(NS_FULL), "NS_FULL") == 0);
+    CHECK(strcmp(ns_status_name(4711), "?") == 0);
 }
 
 static void a_session_stays_open_while_a_view_is_held(void)
@@ -487,13 +487,13 @@ static void a_session_stays_open_while_a_view_is_held(void)
     OK(ns_put(session, values, ns_text("k"), ns_text("v"), NULL));
     OK(ns_get(session, values, ns_text("k"), &view));
     OK(ns_get(session, values, ns_text("k"), &second));
-    HOLDS(ns_session_close(session) == NS_BAD_ARGUMENT);
+    CHECK(ns_session_close(session) == NS_BAD_ARGUMENT);
     ns_view moved = view; /* A view may be moved; one copy is released. */
     ns_view_release(&moved);
-    ns_view_release(&moved); /* The second time nothing happens. */
-    HOLDS(ns_session_close(session) == NS_BAD_ARGUMENT);
+    ns_view_release(&moved); /* The second release does nothing. */
+    CHECK(ns_session_close(session) == NS_BAD_ARGUMENT);
     ns_view_release(&second);
-    /* A region may be let go before its sessions. */
+    /* A region may be detached before its sessions are closed. */
     OK(ns_region_detach(region));
     OK(ns_put(session, values, ns_text("k"), ns_text("w"), NULL));
     OK(ns_region_attach(path, &region));
@@ -507,47 +507,47 @@ static bool count_member(void *context, const ns_member *member)
     return true;
 }
 
-static void an_operator_is_told_of_the_region(void)
+static void a_region_reports_its_statistics(void)
 {
     ns_region_stats seen;
     struct met met = {0, 0, 0, 0};
     ns_check_report report;
     OK(ns_region_get_stats(region, &seen));
-    HOLDS(seen.bytes_max == 64u << 20 && seen.namespaces == 2 && seen.members_alive == 1);
-    HOLDS(seen.format >= 1 && seen.members_dead == 0 && seen.bytes_taken > 0);
+    CHECK(seen.bytes_max == 64u << 20 && seen.namespaces == 2 && seen.members_alive == 1);
+    CHECK(seen.format >= 1 && seen.members_dead == 0 && seen.bytes_taken > 0);
     OK(ns_region_members(region, count_member, &met));
-    HOLDS(met.count == 1 && met.wrong == 0);
-    HOLDS(ns_region_check(path, NULL, NULL, &report) == NS_IN_USE);
+    CHECK(met.count == 1 && met.wrong == 0);
+    CHECK(ns_region_check(path, NULL, NULL, &report) == NS_IN_USE);
 }
 
-static void a_forked_child_is_told_to_attach_again(void)
+static void a_forked_child_must_attach_again(void)
 {
     ns_view view;
     OK(ns_put(session, values, ns_text("k"), ns_text("v"), NULL));
     pid_t child = fork();
-    HOLDS(child >= 0);
+    CHECK(child >= 0);
     if (child == 0) {
         ns_status status = ns_get(session, values, ns_text("k"), &view);
         _exit(status == NS_FORKED && strlen(ns_last_error()) > 0 ? 0 : 1);
     }
     int told = -1;
-    HOLDS(waitpid(child, &told, 0) == child && told == 0);
+    CHECK(waitpid(child, &told, 0) == child && told == 0);
 }
 
 static const struct promise promises[] = {
-    PROMISE(every_byte_of_a_value_counts),
-    PROMISE(conditions_are_judged_on_what_is_there),
-    PROMISE(a_copy_needs_room_and_says_how_much),
-    PROMISE(a_batch_meets_every_key_in_order),
-    PROMISE(reading_allocates_nothing),
-    PROMISE(a_patch_changes_only_its_blocks),
-    PROMISE(walks_meet_what_is_there),
-    PROMISE(null_is_refused_everywhere),
-    PROMISE(absurd_lengths_are_refused_before_anything_is_read),
-    PROMISE(wrong_words_are_refused),
-    PROMISE(a_session_stays_open_while_a_view_is_held),
-    PROMISE(an_operator_is_told_of_the_region),
-    PROMISE(a_forked_child_is_told_to_attach_again),
+    TEST(every_byte_of_a_value_counts),
+    TEST(conditions_apply_to_the_current_record),
+    TEST(a_copy_into_a_small_buffer_reports_the_size),
+    TEST(a_batch_reports_every_key_in_order),
+    TEST(reading_allocates_nothing),
+    TEST(a_patch_changes_only_its_blocks),
+    TEST(iterations_report_existing_records),
+    TEST(null_is_rejected_everywhere),
+    TEST(excessive_lengths_are_rejected_before_anything_is_read),
+    TEST(invalid_arguments_are_rejected),
+    TEST(a_session_stays_open_while_a_view_is_held),
+    TEST(a_region_reports_its_statistics),
+    TEST(a_forked_child_must_attach_again),
 };
 
 int main(int argc, char **argv)

@@ -1,7 +1,7 @@
-/* What the programs of promises share: `PROGRAM PROMISE PATH`, with the path of a region that is
- * not there yet, keeps one promise in it. Ends with 0 if it is kept; else names the line. */
-#ifndef PROMISES_H
-#define PROMISES_H
+/* The fixture of the test programs. `PROGRAM TEST PATH`, with the path of a region that does not
+ * exist, runs one test. Exits with 0 if it passes, otherwise prints the failed line. */
+#ifndef NEARSTATE_TEST_FIXTURE_H
+#define NEARSTATE_TEST_FIXTURE_H
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,15 +9,15 @@
 
 #include <nearstate.h>
 
-#define HOLDS(claim)                                                                               \
+#define CHECK(claim)                                                                               \
     do {                                                                                           \
         if (!(claim)) {                                                                            \
             fprintf(stderr, "line %d: %s; last error: %s\n", __LINE__, #claim, ns_last_error());   \
             exit(1);                                                                               \
         }                                                                                          \
     } while (0)
-#define OK(call) HOLDS((call) == NS_OK)
-#define IS(status, call) HOLDS((call) == (status) && strlen(ns_last_error()) > 0)
+#define OK(call) CHECK((call) == NS_OK)
+#define IS(status, call) CHECK((call) == (status) && strlen(ns_last_error()) > 0)
 #define LEN(list) (sizeof(list) / sizeof(list)[0])
 
 static const char *path;
@@ -25,7 +25,7 @@ static ns_region *region;
 static ns_session *session;
 static ns_namespace values, blocks;
 
-/* What a program opens and closes besides, if it sets them. */
+/* Additional set-up and clean-up of a program, if set. */
 static void (*also_open)(void), (*also_close)(void);
 
 static inline ns_bytes some(const void *data, size_t len)
@@ -48,7 +48,7 @@ static inline void start_region(void)
         also_open();
 }
 
-/* Nothing is open any more, and every byte of it fits. */
+/* Closes everything and checks the region. */
 static inline void stop_region(void)
 {
     ns_check_report report;
@@ -57,9 +57,9 @@ static inline void stop_region(void)
     OK(ns_session_close(session));
     OK(ns_region_detach(region));
     OK(ns_region_check(path, NULL, NULL, &report));
-    HOLDS(report.errors == 0);
+    CHECK(report.errors == 0);
     OK(ns_region_remove(path));
-    HOLDS(ns_region_attach(path, &region) == NS_SYSTEM);
+    CHECK(ns_region_attach(path, &region) == NS_SYSTEM);
 }
 
 struct promise {
@@ -67,11 +67,11 @@ struct promise {
     void (*keep)(void);
 };
 
-#define PROMISE(name) {#name, name}
+#define TEST(name) {#name, name}
 
 static inline int keep(int argc, char **argv, const struct promise *promises, size_t len)
 {
-    HOLDS(argc == 3);
+    CHECK(argc == 3);
     path = argv[2];
     for (size_t index = 0; index < len; index++) {
         if (strcmp(promises[index].name, argv[1]) == 0) {

@@ -1,5 +1,5 @@
-/* Records that are read to be changed, as C meets them, one promise a function: `for_update PROMISE
- * PATH` with the path of a region that is not there yet. */
+/* Tests of records for update: `for_update TEST PATH`, with the path of a region that does not
+ * exist. */
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -33,7 +33,7 @@ static ns_indexed_change at(size_t place, const char *text)
     return change;
 }
 
-/* A record of two blocks; its version. */
+/* Writes a record of two blocks and returns its version. */
 static uint64_t start_context(const char *key)
 {
     uint64_t version;
@@ -51,9 +51,9 @@ static void hold_blocks(const char *key, const char *profile, const char *bearer
     ns_bytes block;
     OK(ns_get(session, blocks, ns_text(key), &view));
     OK(ns_view_block(&view, ns_text("profile"), &block));
-    HOLDS(is(block, profile));
+    CHECK(is(block, profile));
     OK(ns_view_block(&view, ns_text("bearer"), &block));
-    HOLDS(is(block, bearer));
+    CHECK(is(block, bearer));
     ns_view_release(&view);
 }
 
@@ -63,7 +63,7 @@ struct amf {
     ns_block_layout *names;
 };
 
-/* As clients/c/README.md shows it. */
+/* The example of clients/c/README.md. */
 static ns_status hand_over(struct amf *amf, ns_bytes supi, ns_bytes bearer, uint64_t *version)
 {
     ns_record_for_update context;
@@ -83,48 +83,48 @@ static ns_status hand_over(struct amf *amf, ns_bytes supi, ns_bytes bearer, uint
     return status;
 }
 
-static void the_example_of_the_guide_does_what_it_says(void)
+static void the_example_of_the_guide_works(void)
 {
     struct amf amf = {session, blocks, names};
     ns_block_change other = {ns_text("other"), ns_text("o"), false};
     uint64_t first = start_context("imsi-1"), version;
     OK(hand_over(&amf, ns_text("imsi-1"), ns_text("6"), &version));
-    HOLDS(version > first);
+    CHECK(version > first);
     hold_blocks("imsi-1", "gold", "6");
-    HOLDS(hand_over(&amf, ns_text("nobody"), ns_text("6"), &version) == NS_NOT_FOUND);
+    CHECK(hand_over(&amf, ns_text("nobody"), ns_text("6"), &version) == NS_NOT_FOUND);
     OK(ns_patch(session, blocks, ns_text("imsi-2"), (ns_block_change_list){&other, 1}, NULL));
-    HOLDS(hand_over(&amf, ns_text("imsi-2"), ns_text("6"), &version) == NS_NOT_FOUND);
+    CHECK(hand_over(&amf, ns_text("imsi-2"), ns_text("6"), &version) == NS_NOT_FOUND);
 }
 
-static void a_value_is_put_unless_somebody_was_faster(void)
+static void a_value_is_written_unless_the_record_changed(void)
 {
     ns_record_for_update record;
     uint64_t first, second, version = 7;
-    HOLDS(ns_get_for_update(session, values, ns_text("k"), &record) == NS_NOT_FOUND);
-    HOLDS(record.view.version == 0 && record.view.value.len == 0);
-    ns_record_for_update_release(&record); /* Nothing was held; this is allowed. */
+    CHECK(ns_get_for_update(session, values, ns_text("k"), &record) == NS_NOT_FOUND);
+    CHECK(record.view.version == 0 && record.view.value.len == 0);
+    ns_record_for_update_release(&record); /* Releasing an empty record is allowed. */
     OK(ns_put(session, values, ns_text("k"), some("a\0b", 3), &first));
 
     OK(ns_get_for_update(session, values, ns_text("k"), &record));
-    HOLDS(record.view.version == first && is(record.view.key, "k"));
-    HOLDS(record.view.value.len == 3 && memcmp(record.view.value.data, "a\0b", 3) == 0);
+    CHECK(record.view.version == first && is(record.view.key, "k"));
+    CHECK(record.view.value.len == 3 && memcmp(record.view.value.data, "a\0b", 3) == 0);
     OK(ns_record_for_update_put(&record, ns_text("next"), &second));
-    HOLDS(second > first && record.view.value.len == 3); /* What was read stays as it was. */
-    HOLDS(ns_record_for_update_put(&record, ns_text("again"), &version) == NS_REFUSED);
-    HOLDS(version == second); /* Once for each reading. */
+    CHECK(second > first && record.view.value.len == 3); /* The version that was read does not change. */
+    CHECK(ns_record_for_update_put(&record, ns_text("again"), &version) == NS_REFUSED);
+    CHECK(version == second); /* One change per read. */
     ns_record_for_update_release(&record);
 
     OK(ns_get_for_update(session, values, ns_text("k"), &record));
     OK(ns_put(session, values, ns_text("k"), ns_text("faster"), &first));
-    HOLDS(ns_record_for_update_put(&record, ns_text("late"), &version) == NS_REFUSED && version == first);
+    CHECK(ns_record_for_update_put(&record, ns_text("late"), &version) == NS_REFUSED && version == first);
     OK(ns_delete(session, values, ns_text("k")));
-    HOLDS(ns_record_for_update_put(&record, ns_text("late"), &version) == NS_REFUSED && version == 0);
+    CHECK(ns_record_for_update_put(&record, ns_text("late"), &version) == NS_REFUSED && version == 0);
     OK(ns_put(session, values, ns_text("k"), ns_text("next"), NULL));
-    HOLDS(ns_record_for_update_put(&record, ns_text("late"), NULL) == NS_REFUSED);
+    CHECK(ns_record_for_update_put(&record, ns_text("late"), NULL) == NS_REFUSED);
     ns_record_for_update_release(&record);
 }
 
-static void blocks_go_by_the_places_of_their_names(void)
+static void blocks_are_addressed_by_the_index_of_their_names(void)
 {
     ns_record_for_update record;
     ns_bytes shown[NAMES + 1];
@@ -133,28 +133,28 @@ static void blocks_go_by_the_places_of_their_names(void)
 
     OK(ns_get_for_update(session, blocks, ns_text("imsi-1"), &record));
     OK(ns_record_for_update_blocks(&record, names, NAMES, shown));
-    HOLDS(is(shown[PROFILE], "gold") && is(shown[BEARER], "5"));
-    HOLDS(shown[HANDOVERS].data == NULL && is(shown[NAMES], "untouched"));
+    CHECK(is(shown[PROFILE], "gold") && is(shown[BEARER], "5"));
+    CHECK(shown[HANDOVERS].data == NULL && is(shown[NAMES], "untouched"));
     ns_indexed_change changes[] = {at(BEARER, "6"), at(HANDOVERS, "")};
     OK(ns_record_for_update_patch(&record, names, (ns_indexed_change_list){changes, 2}, &version));
-    HOLDS(version > first && is(shown[BEARER], "5"));
+    CHECK(version > first && is(shown[BEARER], "5"));
     ns_record_for_update_release(&record);
     hold_blocks("imsi-1", "gold", "6");
 
     OK(ns_get_for_update(session, blocks, ns_text("imsi-1"), &record));
-    HOLDS(record.view.version == version);
+    CHECK(record.view.version == version);
     OK(ns_record_for_update_blocks(&record, names, NAMES, shown));
-    HOLDS(shown[HANDOVERS].data != NULL && shown[HANDOVERS].len == 0); /* There, and empty. */
+    CHECK(shown[HANDOVERS].data != NULL && shown[HANDOVERS].len == 0); /* It exists and is empty. */
     shown[BEARER] = ns_text("untouched");
     OK(ns_record_for_update_blocks(&record, names, 1, shown));
-    HOLDS(is(shown[PROFILE], "gold") && is(shown[BEARER], "untouched"));
+    CHECK(is(shown[PROFILE], "gold") && is(shown[BEARER], "untouched"));
     OK(ns_record_for_update_blocks(&record, names, 0, NULL));
     OK(ns_record_for_update_patch(&record, names, (ns_indexed_change_list){NULL, 0}, NULL));
     ns_record_for_update_release(&record);
     hold_blocks("imsi-1", "gold", "6");
 }
 
-static void as_many_blocks_as_a_record_may_have_are_changed_at_once(void)
+static void the_maximum_number_of_blocks_is_changed_in_one_step(void)
 {
     static char texts[NS_BLOCKS_MAX][8];
     static ns_bytes list[NS_BLOCKS_MAX], shown[NS_BLOCKS_MAX];
@@ -177,7 +177,7 @@ static void as_many_blocks_as_a_record_may_have_are_changed_at_once(void)
         OK(ns_get_for_update(session, blocks, ns_text(key), &record));
         OK(ns_record_for_update_blocks(&record, many, NS_BLOCKS_MAX, shown));
         for (size_t place = 0; place < NS_BLOCKS_MAX; place++)
-            HOLDS(place < count ? is(shown[place], texts[place]) : shown[place].data == NULL);
+            CHECK(place < count ? is(shown[place], texts[place]) : shown[place].data == NULL);
         ns_record_for_update_release(&record);
     }
     OK(ns_get_for_update(session, blocks, ns_text("k?"), &record));
@@ -186,7 +186,7 @@ static void as_many_blocks_as_a_record_may_have_are_changed_at_once(void)
     ns_block_layout_close(many);
 }
 
-static void the_functions_of_views_show_what_was_read(void)
+static void view_functions_accept_a_record_for_update(void)
 {
     ns_record_for_update record, moved;
     ns_bytes block;
@@ -194,13 +194,13 @@ static void the_functions_of_views_show_what_was_read(void)
     start_context("imsi-1");
     OK(ns_get_for_update(session, blocks, ns_text("imsi-1"), &record));
     OK(ns_view_block(&record.view, ns_text("profile"), &block));
-    HOLDS(is(block, "gold"));
+    CHECK(is(block, "gold"));
     OK(ns_view_expires(&record.view, &expires));
-    HOLDS(expires == 0);
-    ns_view_release(&record.view); /* It is the record's: nothing happens. */
+    CHECK(expires == 0);
+    ns_view_release(&record.view); /* It belongs to the record: no effect. */
     moved = record;
     OK(ns_view_block(&moved.view, ns_text("bearer"), &block));
-    HOLDS(is(block, "5"));
+    CHECK(is(block, "5"));
     ns_indexed_change change = at(BEARER, "6");
     OK(ns_record_for_update_patch(&moved, names, (ns_indexed_change_list){&change, 1}, NULL));
     ns_record_for_update_release(&moved);
@@ -208,7 +208,7 @@ static void the_functions_of_views_show_what_was_read(void)
     hold_blocks("imsi-1", "gold", "6");
 }
 
-static void what_was_released_is_refused(void)
+static void released_records_are_rejected(void)
 {
     ns_record_for_update record, never = {0};
     ns_bytes shown[NAMES];
@@ -224,7 +224,7 @@ static void what_was_released_is_refused(void)
     IS(NS_BAD_ARGUMENT, ns_record_for_update_patch(&record, names, one, NULL));
     IS(NS_BAD_ARGUMENT, ns_record_for_update_blocks(&record, names, NAMES, shown));
     IS(NS_BAD_ARGUMENT, ns_record_for_update_patch(&never, names, one, NULL));
-    HOLDS(record.view.version == 0 && record.view.value.data == NULL);
+    CHECK(record.view.version == 0 && record.view.value.data == NULL);
     hold_blocks("imsi-1", "gold", "5");
 }
 
@@ -244,14 +244,14 @@ static void a_session_stays_open_while_a_record_is_held(void)
     IS(NS_BAD_ARGUMENT, ns_get_for_update(other, blocks, ns_text("imsi-1"), &record));
     OK(ns_get_for_update(other, theirs, ns_text("imsi-1"), &record));
     IS(NS_BAD_ARGUMENT, ns_session_close(other));
-    /* The names of one session are used by its thread only. */
+    /* A layout is valid only in its session. */
     IS(NS_BAD_ARGUMENT, ns_record_for_update_patch(&record, names, one, NULL));
     IS(NS_BAD_ARGUMENT, ns_record_for_update_blocks(&record, names, 1, shown));
     OK(ns_record_for_update_patch(&record, their_names, one, NULL));
     ns_record_for_update_release(&record);
     OK(ns_get_for_update(other, theirs, ns_text("imsi-1"), &gone));
     ns_record_for_update_release(&gone);
-    OK(ns_session_close(other)); /* Held by nothing any more; its names may be closed later. */
+    OK(ns_session_close(other)); /* Its layout may be closed later. */
     IS(NS_BAD_ARGUMENT, ns_record_for_update_patch(&gone, their_names, one, NULL));
     OK(ns_get_for_update(session, blocks, ns_text("imsi-1"), &record));
     IS(NS_BAD_ARGUMENT, ns_record_for_update_patch(&record, their_names, one, NULL));
@@ -260,7 +260,7 @@ static void a_session_stays_open_while_a_record_is_held(void)
     hold_blocks("imsi-1", "silver", "5");
 }
 
-static void nonsense_is_refused_and_changes_nothing(void)
+static void invalid_arguments_are_rejected_and_change_nothing(void)
 {
     ns_record_for_update record, value;
     ns_block_layout *other;
@@ -288,7 +288,7 @@ static void nonsense_is_refused_and_changes_nothing(void)
     IS(NS_KEY_TOO_LARGE,
        ns_get_for_update(session, blocks, some("", NS_KEY_BYTES_MAX + 1), &record));
     IS(NS_WRONG_KIND, ns_get_for_update(session, counters, key, &record));
-    IS_WRONG(ns_record_for_update_put(&record, key, NULL)); /* It was left empty. */
+    IS_WRONG(ns_record_for_update_put(&record, key, NULL)); /* It is empty. */
 
     OK(ns_get_for_update(session, blocks, key, &record));
     OK(ns_get_for_update(session, values, key, &value));
@@ -298,7 +298,7 @@ static void nonsense_is_refused_and_changes_nothing(void)
     IS_WRONG(ns_record_for_update_blocks(&record, names, NAMES + 1, shown));
     IS_WRONG(ns_record_for_update_blocks(&record, names, SIZE_MAX, shown));
     OK(ns_record_for_update_blocks(&value, names, NAMES, shown));
-    HOLDS(shown[PROFILE].data == NULL);
+    CHECK(shown[PROFILE].data == NULL);
     IS_WRONG(ns_record_for_update_put(NULL, key, &version));
     IS_WRONG(ns_record_for_update_put(&value, nothing, &version));
     IS(NS_VALUE_TOO_LARGE, ns_record_for_update_put(&value, huge.bytes, &version));
@@ -314,8 +314,8 @@ static void nonsense_is_refused_and_changes_nothing(void)
     IS(NS_TOO_MANY_BLOCKS,
        ns_record_for_update_patch(&record, names, (ns_indexed_change_list){both, SIZE_MAX}, &version));
     IS(NS_WRONG_KIND, ns_record_for_update_patch(&value, names, (ns_indexed_change_list){both, 1}, &version));
-    HOLDS(version == 7);
-    /* None of it was the one change of these readings. */
+    CHECK(version == 7);
+    /* No failed call used up the one change of these reads. */
     OK(ns_record_for_update_put(&value, ns_text("w"), NULL));
     OK(ns_record_for_update_patch(&record, names, (ns_indexed_change_list){both, 1}, NULL));
     ns_record_for_update_release(&record);
@@ -323,7 +323,7 @@ static void nonsense_is_refused_and_changes_nothing(void)
     hold_blocks("imsi-1", "gold", "6");
 }
 
-static void tags_stay_with_a_patch_and_go_with_a_put(void)
+static void a_patch_keeps_tags_and_a_put_removes_them(void)
 {
     ns_record_for_update record;
     ns_view view;
@@ -350,7 +350,7 @@ static void tags_stay_with_a_patch_and_go_with_a_put(void)
     OK(ns_get_for_update(session, values, ns_text("k"), &record));
     OK(ns_record_for_update_put(&record, ns_text("w"), NULL));
     ns_record_for_update_release(&record);
-    HOLDS(ns_find(session, values, tag, &view) == NS_NOT_FOUND);
+    CHECK(ns_find(session, values, tag, &view) == NS_NOT_FOUND);
 }
 
 static void a_forked_child_changes_nothing(void)
@@ -362,29 +362,29 @@ static void a_forked_child_changes_nothing(void)
     start_context("imsi-1");
     OK(ns_get_for_update(session, blocks, ns_text("imsi-1"), &record));
     pid_t child = fork();
-    HOLDS(child >= 0);
+    CHECK(child >= 0);
     if (child == 0) {
-        HOLDS(ns_record_for_update_patch(&record, names, one, NULL) == NS_FORKED);
+        CHECK(ns_record_for_update_patch(&record, names, one, NULL) == NS_FORKED);
         ns_record_for_update_release(&record);
         _exit(0);
     }
-    HOLDS(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
     OK(ns_record_for_update_patch(&record, names, one, NULL));
     ns_record_for_update_release(&record);
     hold_blocks("imsi-1", "gold", "6");
 }
 
 static const struct promise promises[] = {
-    PROMISE(the_example_of_the_guide_does_what_it_says),
-    PROMISE(a_value_is_put_unless_somebody_was_faster),
-    PROMISE(blocks_go_by_the_places_of_their_names),
-    PROMISE(as_many_blocks_as_a_record_may_have_are_changed_at_once),
-    PROMISE(the_functions_of_views_show_what_was_read),
-    PROMISE(what_was_released_is_refused),
-    PROMISE(a_session_stays_open_while_a_record_is_held),
-    PROMISE(nonsense_is_refused_and_changes_nothing),
-    PROMISE(tags_stay_with_a_patch_and_go_with_a_put),
-    PROMISE(a_forked_child_changes_nothing),
+    TEST(the_example_of_the_guide_works),
+    TEST(a_value_is_written_unless_the_record_changed),
+    TEST(blocks_are_addressed_by_the_index_of_their_names),
+    TEST(the_maximum_number_of_blocks_is_changed_in_one_step),
+    TEST(view_functions_accept_a_record_for_update),
+    TEST(released_records_are_rejected),
+    TEST(a_session_stays_open_while_a_record_is_held),
+    TEST(invalid_arguments_are_rejected_and_change_nothing),
+    TEST(a_patch_keeps_tags_and_a_put_removes_them),
+    TEST(a_forked_child_changes_nothing),
 };
 
 int main(int argc, char **argv)

@@ -40,7 +40,7 @@ fn every_shared_command_is_to_clients_what_it_is_in_redis_7() {
     let sdl =
         TABLE.commands().iter().filter(|command| command.flags.has(CommandFlags::MODULE)).count();
     assert_eq!(sdl, 20);
-    let near = of_others.iter().filter(|name| name.starts_with("near")).count();
+    let near = of_others.iter().filter(|name| name.starts_with("local")).count();
     assert_eq!(near, 3);
     let tags = of_others.iter().filter(|name| name.starts_with("tag")).count();
     assert_eq!(tags, 9);

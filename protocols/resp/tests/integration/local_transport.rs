@@ -24,7 +24,7 @@ use nearstate_resp::RespProtocol;
 use nearstate_resp::acl::Users;
 use nearstate_resp::server::{RespServer, RespSettings};
 use nearstate_resp::table::TABLE;
-use nearstate_sdl::{ErrorKind, LocalStorage, SyncStorage as _, Way};
+use nearstate_sdl::{ErrorKind, LocalAccess, LocalStorage, SyncStorage as _};
 use nearstate_store::{CreateOptions, Region, check};
 
 /// Longer than anything here takes on a busy machine.
@@ -97,12 +97,12 @@ fn who_may_everything_is_given_the_region_and_others_a_ring() {
     let folder = folder();
     let users = "user all on >all-word ~* &* +@all\n\
                  user half on >half-word ~{ns},* &* +@all\n\
-                 user none on >none-word ~* &* +@all -near";
+                 user none on >none-word ~* &* +@all -local";
     let node = start(folder.path(), users, ConnectionLimits::default());
     let mut all = near(folder.path(), "?user=all&password=all-word");
-    assert_eq!(all.way(), Some(Way::Region));
+    assert_eq!(all.access(), Some(LocalAccess::Region));
     let mut half = near(folder.path(), "?user=half&password=half-word");
-    assert_eq!(half.way(), Some(Way::Ring));
+    assert_eq!(half.access(), Some(LocalAccess::Ring));
     all.set("ns", &[(b"k", b"direct")]).unwrap();
     assert_eq!(half.get("ns", &[b"k"]).unwrap()[&b"k"[..]], b"direct");
     half.set("ns", &[(b"k", b"asked")]).unwrap();
@@ -335,7 +335,7 @@ fn a_shutdown_ends_rings_and_a_storage_finds_the_next_node() {
     let error = over_ring.set("ns", &[(b"k", b"lost?")]).unwrap_err();
     assert!(!error.kind.is_unaltered(), "{error}");
     assert!(!over_ring.is_ready("ns").unwrap());
-    assert_eq!(over_ring.way(), None);
+    assert_eq!(over_ring.access(), None);
     assert_eq!(mapped.get("ns", &[b"k"]).unwrap()[&b"k"[..]], b"1", "without a node");
     mapped.set("ns", &[(b"k", b"2")]).unwrap();
     let _node = start(folder.path(), "", ConnectionLimits::default());
@@ -371,11 +371,11 @@ fn a_region_that_the_node_made_anew_is_noticed_and_the_next_one_is_used() {
     let error = until_some("it is gone", || mapped.get("ns", &[b"k"]).err());
     assert_eq!(error.kind, ErrorKind::NotConnected, "{error}");
     assert!(error.to_string().contains("was removed"), "{error}");
-    assert_eq!(mapped.way(), None);
+    assert_eq!(mapped.access(), None);
     assert_eq!(mapped.set("ns", &[(b"k", b"lost")]).unwrap_err().kind, ErrorKind::NotConnected);
     let node = start(folder.path(), "", ConnectionLimits::default());
     mapped.wait_ready("ns", WAIT).unwrap();
-    assert_eq!(mapped.way(), Some(Way::Region));
+    assert_eq!(mapped.access(), Some(LocalAccess::Region));
     assert!(mapped.get("ns", &[b"k"]).unwrap().is_empty(), "a new region");
     mapped.set("ns", &[(b"k", b"new")]).unwrap();
     let mut other = near(folder.path(), "?way=ring");
@@ -415,7 +415,7 @@ fn a_node_that_comes_back_on_its_region_is_met_again_and_nobody_waits_for_it() {
         add(&mut mapped);
         (node.stats().total().0.open() == 1).then_some(())
     });
-    assert_eq!(mapped.way(), Some(Way::Region));
+    assert_eq!(mapped.access(), Some(LocalAccess::Region));
     // Whom the next node does not let in is told, though the region is mapped.
     drop(node);
     let _node = start(folder.path(), "user one on >word ~* &* +@all", ConnectionLimits::default());

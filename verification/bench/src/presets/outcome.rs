@@ -34,7 +34,8 @@ impl Measured {
     /// Nanoseconds that one client needs for an operation, for each round of a target.
     fn times(&self, target: &str) -> Option<Vec<f64>> {
         let result = self.run.targets.iter().find(|result| result.name == target)?;
-        let clients = figures::as_f64(self.run.drive.clients as u64);
+        let drive = &self.run.drive;
+        let clients = figures::as_f64(drive.clients.saturating_sub(drive.background) as u64);
         let rounds = result.rounds.iter().filter(|round| round.done() > 0);
         let times: Vec<f64> = rounds.map(|round| clients * 1e9 / round.rate()).collect();
         (!times.is_empty()).then_some(times)
@@ -51,6 +52,8 @@ pub fn summary(all: &[Measured]) -> Table {
         ("most", Align::Right),
         ("time/op", Align::Right),
         ("p99", Align::Right),
+        ("server/op", Align::Right),
+        ("record", Align::Right),
         ("vs first", Align::Right),
         ("", Align::Left),
     ]);
@@ -71,12 +74,16 @@ fn row(title: String, measured: &Measured, one: &Figures<'_>, first: f64) -> Vec
     let Some(times) = measured.times(&name) else {
         let why = if one.target.declined.is_some() { "declined" } else { "INVALID" };
         let mut cells = vec![title, name];
-        cells.resize(8, "-".to_owned());
+        cells.resize(10, "-".to_owned());
         cells.push(why.to_owned());
         return cells;
     };
     let rate = one.rates.median();
     let ratio = if first > 0.0 { ratio_text(rate / first) } else { "-".to_owned() };
+    let none = || "-".to_owned();
+    let server = one.cost.filter(|cost| cost.server_ns > 0.0);
+    let server = server.map_or_else(none, |cost| latency_text(cost.server_ns));
+    let bytes = one.memory_per_record().map_or_else(none, |bytes| format!("{bytes:.0} B"));
     let state = if one.counts() { "" } else { "INVALID" };
     vec![
         title,
@@ -86,6 +93,8 @@ fn row(title: String, measured: &Measured, one: &Figures<'_>, first: f64) -> Vec
         rate_text(one.rates.most()),
         latency_text(Spread::new(times).median()),
         latency_text(figures::as_f64(one.latencies.percentile(99.0))),
+        server,
+        bytes,
         ratio,
         state.to_owned(),
     ]
@@ -139,6 +148,9 @@ fn reached(goal: &Goal, measured: &Measured, all: &[Measured]) -> Option<f64> {
             let time = |name| measured.figures(name)?.cost.map(|cost| cost.server_ns);
             Some(time(target)? / time(peer)?)
         }
+        Goal::ServerNsAtMost(target, _) => {
+            measured.figures(target)?.cost.map(|cost| cost.server_ns)
+        }
         Goal::BytesAtMost(target, _) => measured.figures(target)?.memory_per_record(),
     }
 }
@@ -156,6 +168,7 @@ fn is_met(goal: &Goal, reached: f64) -> bool {
         Goal::NsAtMost(_, most)
         | Goal::TimesCase(_, _, most)
         | Goal::ServerTimePeer(_, _, most)
+        | Goal::ServerNsAtMost(_, most)
         | Goal::BytesAtMost(_, most) => reached <= most,
         Goal::RateAtLeast(_, least) | Goal::TimesPeer(_, _, least) => reached >= least,
     }
@@ -176,13 +189,16 @@ fn text(goal: &Goal) -> String {
         Goal::ServerTimePeer(target, peer, most) => {
             format!("{target}: at most {most} times the server time of {peer}")
         }
+        Goal::ServerNsAtMost(target, most) => {
+            format!("{target}: at most {} of its server", latency_text(most))
+        }
         Goal::BytesAtMost(target, most) => format!("{target}: at most {most} bytes a record"),
     }
 }
 
 fn reached_text(goal: &Goal, reached: f64) -> String {
     match goal {
-        Goal::NsAtMost(..) => latency_text(reached),
+        Goal::NsAtMost(..) | Goal::ServerNsAtMost(..) => latency_text(reached),
         Goal::RateAtLeast(..) => rate_text(reached),
         Goal::TimesPeer(..) | Goal::TimesCase(..) | Goal::ServerTimePeer(..) => ratio_text(reached),
         Goal::BytesAtMost(..) => format!("{reached:.0}"),
@@ -197,9 +213,10 @@ pub(super) fn check_names(
     targets: &[String],
 ) {
     let (target, other) = match *goal {
-        Goal::NsAtMost(target, _) | Goal::RateAtLeast(target, _) | Goal::BytesAtMost(target, _) => {
-            (target, None)
-        }
+        Goal::NsAtMost(target, _)
+        | Goal::RateAtLeast(target, _)
+        | Goal::ServerNsAtMost(target, _)
+        | Goal::BytesAtMost(target, _) => (target, None),
         Goal::TimesPeer(target, peer, _) | Goal::ServerTimePeer(target, peer, _) => {
             (target, Some(peer))
         }

@@ -47,6 +47,7 @@ pub(super) fn rates(run: &Run, all: &[Figures<'_>]) -> Table {
         (None, None) => "ratio".to_owned(),
     };
     let per_op = run.drive.block_ops > 1;
+    let clients = as_f64(run.drive.clients.saturating_sub(run.drive.background) as u64);
     let mut columns = vec![("target", Align::Left)];
     columns.extend(per_op.then_some(("time of one", Align::Right)));
     columns.extend([
@@ -66,7 +67,7 @@ pub(super) fn rates(run: &Run, all: &[Figures<'_>]) -> Table {
             None => first.map(|first| share_text(rates.median() / first.rates.median())),
         };
         let mut row = vec![name(figures)];
-        row.extend(per_op.then(|| some(latency_text(1e9 / rates.median()))));
+        row.extend(per_op.then(|| some(latency_text(clients * 1e9 / rates.median()))));
         row.extend([
             some(rate_text(rates.median())),
             some(rate_text(rates.least())),

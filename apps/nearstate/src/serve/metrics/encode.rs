@@ -1,4 +1,4 @@
-//! How a family of metrics is written: the library's encoder with the few forms that we need.
+//! Encoding of metric families with the library's encoder.
 
 use std::fmt;
 
@@ -57,7 +57,7 @@ pub(super) fn gauges<S: EncodeLabelSet, V: EncodeGaugeValue>(
     Ok(())
 }
 
-/// Bounds of the histograms' buckets, in nanoseconds: 100 ns to 10 s, three to a power of ten.
+/// Upper bounds of the histogram buckets, in nanoseconds: 100 ns to 10 s, three per power of ten.
 pub(super) const BOUNDS: [u64; 25] = [
     100,
     200,
@@ -91,7 +91,7 @@ pub(super) fn seconds(nanos: u64) -> f64 {
     nanos as f64 / 1e9
 }
 
-/// How many values fall under each bound and above the one before; what is above all comes last.
+/// The number of values in each bucket; the last bucket has no upper bound.
 pub(super) fn buckets(distribution: &Distribution) -> Vec<(f64, u64)> {
     let mut counts: Vec<(f64, u64)> = BOUNDS.iter().map(|bound| (seconds(*bound), 0)).collect();
     counts.push((f64::INFINITY, 0));
@@ -104,7 +104,7 @@ pub(super) fn buckets(distribution: &Distribution) -> Vec<(f64, u64)> {
     counts
 }
 
-/// A family of histograms of times.
+/// A family of histograms of durations.
 pub(super) fn histograms<S: EncodeLabelSet>(
     to: &mut DescriptorEncoder<'_>,
     name: &str,

@@ -1,5 +1,5 @@
-//! The region's part of the page: sizes, namespaces, who is attached. Bounded: of a large region or
-//! a large fleet the first ones are named, and how many there are is told as well.
+//! The metrics of the region: sizes, namespaces, attached processes. The page is bounded: it lists
+//! a limited number of namespaces and processes and reports how many are left out.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,21 +11,21 @@ use super::ServerMetrics;
 use super::encode::{gauge, gauges};
 use crate::record_counts::NamespaceCounts;
 
-/// Processes that are named: those with the lowest numbers. More are a fleet.
+/// Maximum number of processes listed: those with the lowest pids.
 const PROCESSES_MAX: usize = 256;
 
-/// Namespaces that are named: those with the most records. A region may have 4,096, and some
-/// hundred bytes for each of them in four families would be a page of megabytes.
+/// Maximum number of namespaces listed: those with the most records. A region can have 4,096; some
+/// hundred bytes each in four families would make a page of megabytes.
 const NAMESPACES_MAX: usize = 256;
 
-/// How many epochs the oldest of some pins is behind.
+/// The number of epochs by which the oldest pin lags behind.
 fn behind(seen: &Inspection, pins: impl Iterator<Item = u64>) -> u64 {
     pins.min().map_or(0, |epoch| seen.epoch.saturating_sub(epoch))
 }
 
 pub(super) fn region(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let Ok(seen) = metrics.0.region.inspect() else {
-        // A region that cannot be read any more: the rest of the page is worth more than an error.
+        // The region cannot be read. The other parts of the page are still useful.
         return gauge(
             to,
             "region_readable",
@@ -63,7 +63,7 @@ pub(super) fn region(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) ->
 }
 
 pub(super) fn processes(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    // What keeps it from being read is told by the part before.
+    // The previous part reports why the region cannot be read.
     let Ok(seen) = metrics.0.region.inspect() else { return Ok(()) };
     let mut processes: BTreeMap<(u32, &str), Vec<Option<u64>>> = BTreeMap::new();
     for member in seen.members.iter().filter(|member| member.is_alive) {

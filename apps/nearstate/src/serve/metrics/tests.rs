@@ -1,4 +1,4 @@
-//! The page, as a scraper reads it.
+//! The metrics page as a scraper reads it.
 
 use super::encode::{BOUNDS, buckets};
 use super::*;
@@ -49,7 +49,7 @@ fn is_sample(line: &str) -> bool {
 }
 
 #[test]
-fn every_line_is_of_the_form_whatever_names_there_are_and_the_page_ends() {
+fn every_line_is_valid_for_any_name_and_the_page_is_terminated() {
     let folder = tempfile::tempdir().unwrap();
     let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
     let session = region.session().unwrap();
@@ -80,7 +80,7 @@ fn every_line_is_of_the_form_whatever_names_there_are_and_the_page_ends() {
 }
 
 #[test]
-fn the_documentation_has_every_family() {
+fn the_documentation_lists_every_metric() {
     let folder = tempfile::tempdir().unwrap();
     let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
     let metrics = ServerMetrics::new(
@@ -105,7 +105,7 @@ fn the_documentation_has_every_family() {
 }
 
 #[test]
-fn a_value_counts_below_the_first_bound_that_it_does_not_pass() {
+fn a_value_counts_in_the_first_bucket_with_a_greater_or_equal_bound() {
     let seen = Distribution {
         counts: vec![(1_000, 1), (1_001, 2), (9_999, 3), (10_000_000_000, 4), (u64::MAX, 5)],
         sum: 0,
@@ -116,7 +116,7 @@ fn a_value_counts_below_the_first_bound_that_it_does_not_pass() {
 }
 
 #[test]
-fn of_many_namespaces_those_with_the_most_records_are_named() {
+fn the_namespaces_with_the_most_records_are_listed() {
     let folder = tempfile::tempdir().unwrap();
     let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
     let session = region.session().unwrap();
@@ -136,5 +136,5 @@ fn of_many_namespaces_those_with_the_most_records_are_named() {
     assert!(page.contains("nearstate_region_namespaces_omitted 44\n"), "{page}");
     assert!(page.contains("nearstate_region_records 300\n"), "{page}");
     assert!(page.contains("nearstate_namespace_records{namespace=\"ns299\"} 2\n"), "{page}");
-    assert!(!page.contains("\"ns99\""), "it has no records, and is younger than others");
+    assert!(!page.contains("\"ns99\""), "it has no records, and is newer than others");
 }

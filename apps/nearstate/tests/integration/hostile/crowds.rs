@@ -1,4 +1,4 @@
-//! Connections in great number, or halfway there.
+//! Large numbers of connections, and half-open ones.
 
 use super::target::{Target, all_of, raise_files, target, target_at, target_with_files};
 use std::fs;
@@ -7,13 +7,13 @@ use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// What the default allows.
+/// The default limit.
 const CONNECTIONS: usize = 20_000;
 
-/// Files that each of both processes has beside its connections.
-const FILES_BESIDE: usize = 128;
+/// Files that the test and the node have open in addition to connections.
+const FILES_OTHER: usize = 128;
 
-/// What an attack may leave in the allocator.
+/// Memory that may remain in the allocator after an attack.
 const LEFT_OVER: u64 = 16 << 20;
 
 enum Stream {
@@ -39,7 +39,7 @@ impl Stream {
     }
 }
 
-/// At three addresses, so that the ports of one suffice, and at the Unix socket.
+/// Connects to three addresses, so that the ports of one suffice, and to the Unix socket.
 fn connect(target: &Target, count: usize) -> Vec<Stream> {
     let one = |number: usize| match number % 4 {
         3 => Stream::Unix(target.unix()),
@@ -49,13 +49,13 @@ fn connect(target: &Target, count: usize) -> Vec<Stream> {
 }
 
 #[test]
-fn twenty_thousand_connections_are_served_idle_for_nothing_and_go_without_a_trace() {
+fn twenty_thousand_connections_are_served_and_release_their_memory() {
     let files = raise_files();
-    let count = CONNECTIONS.min(files - FILES_BESIDE);
+    let count = CONNECTIONS.min(files - FILES_OTHER);
     eprintln!("this process and the node may open {files} files each: {count} connections");
     let target = target_at("127.0.0.1:0,127.0.0.2:0,127.0.0.3:0", &[]);
     let first = crowd(&target, count);
-    // The allocator keeps small pieces for the next ones. What it keeps must not grow.
+    // The allocator keeps small blocks for reuse. Their size must not grow.
     target.is_as_before(first + LEFT_OVER);
     let second = crowd(&target, count);
     eprintln!(
@@ -68,8 +68,8 @@ fn twenty_thousand_connections_are_served_idle_for_nothing_and_go_without_a_trac
     target.is_as_before(first + LEFT_OVER);
 }
 
-/// So many clients come, are served, say nothing for a while, are served again, and go. Returns the
-/// memory that they took.
+/// Connects this many clients, sends requests, leaves them idle, sends requests again, and closes
+/// them. Returns the memory that they used.
 fn crowd(target: &Target, count: usize) -> u64 {
     let begin = Instant::now();
     let mut streams = connect(target, count);
@@ -88,9 +88,9 @@ fn crowd(target: &Target, count: usize) -> u64 {
     memory
 }
 
-/// The node uses at most a tick of the processor in some seconds.
+/// Checks that the node uses at most one tick of processor time in some seconds.
 fn idles(target: &Target) {
-    // What has just happened may still be put away.
+    // Cleanup of the previous requests may still be in progress.
     std::thread::sleep(Duration::from_millis(300));
     let before = target.ticks();
     std::thread::sleep(Duration::from_secs(3));
@@ -117,11 +117,11 @@ fn a_thousand_idle_connections_use_no_processor() {
 }
 
 #[test]
-fn a_connection_beyond_the_limit_is_told_so_at_both_sockets() {
+fn a_connection_beyond_the_limit_receives_an_error_on_both_sockets() {
     let target = target(&["--limits-connections-max", "10"]);
     let mut inside = Vec::new();
     while inside.len() < 10 {
-        // The client that has looked whether the node is ready may still be there.
+        // The client that checked the readiness of the node may still be connected.
         let (mut stream, mut answer) = (target.tcp(), [0; 4]);
         stream.write_all(b"PING\r\n").unwrap();
         stream.read_exact(&mut answer).unwrap();
@@ -131,12 +131,12 @@ fn a_connection_beyond_the_limit_is_told_so_at_both_sockets() {
         }
     }
     let mut beyond = target.tcp();
-    // Its request is on the way when it is refused.
+    // The request is in flight when the connection is rejected.
     let _ = beyond.write_all(b"PING\r\n");
-    let said = String::from_utf8(all_of(&mut beyond)).unwrap();
-    assert!(said.starts_with("-ERR") && said.contains("limits.connections_max"), "{said}");
-    let said = String::from_utf8(all_of(&mut target.unix())).unwrap();
-    assert!(said.starts_with("-ERR") && said.contains("has 10 connections"), "{said}");
+    let output = String::from_utf8(all_of(&mut beyond)).unwrap();
+    assert!(output.starts_with("-ERR") && output.contains("limits.connections_max"), "{output}");
+    let output = String::from_utf8(all_of(&mut target.unix())).unwrap();
+    assert!(output.starts_with("-ERR") && output.contains("has 10 connections"), "{output}");
     for stream in &mut inside {
         stream.write_all(b"PING\r\n").unwrap();
         stream.read_exact(&mut [0; 7]).unwrap();
@@ -153,10 +153,10 @@ fn all_of_ping(target: &Target) -> Vec<u8> {
     all_of(&mut stream)
 }
 
-/// Without a bound of its own the node would run out of files, and the kernel would keep the next
-/// client waiting without a word.
+/// Without a limit of its own the node would run out of files, and the kernel would keep the next
+/// client waiting without an error.
 #[test]
-fn a_process_that_may_open_few_files_tells_the_next_client_so() {
+fn with_a_low_file_limit_the_next_client_receives_an_error() {
     let target = target_with_files(300);
     let mut streams: Vec<_> = (0..400).map(|_| target.tcp()).collect();
     for stream in &mut streams {
@@ -178,11 +178,11 @@ fn a_process_that_may_open_few_files_tells_the_next_client_so() {
 }
 
 #[test]
-fn who_shuts_its_side_and_stays_is_answered_and_costs_no_socket() {
+fn a_half_closed_connection_is_answered_and_closed() {
     let target = target(&[]);
     let mut halves: Vec<_> = (0..500).map(|_| target.tcp()).collect();
     for (number, stream) in halves.iter_mut().enumerate() {
-        // Some in the middle of a request.
+        // Some clients stop in the middle of a request.
         let words: &[u8] = if number % 2 == 0 { b"PING\r\n" } else { b"PING\r\n*2\r\n$3\r\nGE" };
         stream.write_all(words).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
@@ -190,16 +190,16 @@ fn who_shuts_its_side_and_stays_is_answered_and_costs_no_socket() {
     for stream in &mut halves {
         assert_eq!(all_of(stream), b"+PONG\r\n");
     }
-    // They still hold their ends.
+    // The clients still hold their ends.
     target.is_as_before(LEFT_OVER);
     assert_eq!(halves.len(), 500);
 }
 
-/// A host that has lost its power says nothing. What can be seen here: the kernel has a timer that
-/// asks, on every connection, with the time that was set.
+/// A host without power sends nothing. The test checks that the kernel has a keepalive timer with
+/// the configured time on every connection.
 #[test]
-fn silent_tcp_clients_are_asked_by_the_kernel_whether_they_live() {
-    let target = target(&["--limits-keep-alive", "100s"]);
+fn silent_tcp_clients_receive_keepalive_probes() {
+    let target = target(&["--limits-tcp-keepalive", "100s"]);
     let mut silent = target.tcp();
     silent.write_all(b"PING\r\n").unwrap();
     silent.read_exact(&mut [0; 7]).unwrap();
@@ -218,7 +218,7 @@ fn silent_tcp_clients_are_asked_by_the_kernel_whether_they_live() {
             })?
         })
     };
-    // 02: keepalive; in hundredths of a second. An acknowledgement's own timer may be there before.
+    // 02: keepalive; in hundredths of a second. The timer of an acknowledgement may come first.
     target.until("the timer", |_| timer().is_some_and(|(kind, _)| kind == "02"));
     let (_, when) = timer().unwrap();
     assert!(when <= 100 * 100, "{when}");

@@ -1,4 +1,4 @@
-//! The node that is attacked, and what it has open, keeps and does.
+//! The node under attack: its open files, memory and processor time.
 
 use crate::fixture::{Client, Folder, Node, serve, start};
 use std::fs;
@@ -9,13 +9,13 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a test waits for what must come. Nothing is judged by it but a hang.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Timeout of blocking operations. It only ends a test that hangs.
+const HANG_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// One test at a time: some need all files that this process may open, others measure.
-static TURN: Mutex<()> = Mutex::new(());
+static EXCLUSIVE: Mutex<()> = Mutex::new(());
 
-/// A node, and what it had before the attack.
+/// A node, and its files and memory before the attack.
 pub(crate) struct Target {
     pub(crate) node: Node,
     folder: Folder,
@@ -24,23 +24,23 @@ pub(crate) struct Target {
     _turn: MutexGuard<'static, ()>,
 }
 
-/// A node of two cores with these words more.
+/// A node with two cores and these additional flags.
 pub(crate) fn target(more: &[&str]) -> Target {
     target_at("127.0.0.1:0", more)
 }
 
-/// One that listens here.
+/// A node with this address.
 pub(crate) fn target_at(listen: &str, more: &[&str]) -> Target {
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let turn = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = Folder::new();
     let mut command = serve(&folder.path("r"));
     command.args(["--listen", listen, "--cores", "2", "--max", "256MiB"]).args(more);
     settle(start(&mut command), folder, turn)
 }
 
-/// One whose process may open so many files, and no more.
+/// A node that may open only this many files.
 pub(crate) fn target_with_files(files: u64) -> Target {
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let turn = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = Folder::new();
     let mut command = Command::new("prlimit");
     let plain = serve(&folder.path("r"));
@@ -53,7 +53,7 @@ pub(crate) fn target_with_files(files: u64) -> Target {
 
 fn settle(node: Node, folder: Folder, turn: MutexGuard<'static, ()>) -> Target {
     let mut target = Target { node, folder, files: 0, memory: 0, _turn: turn };
-    // What is made at the first use is there before the attack.
+    // Lazily allocated resources must exist before the attack.
     target.serves();
     target.quiet();
     target.files = target.files_open();
@@ -68,13 +68,13 @@ impl Target {
 
     pub(crate) fn tcp_at(&self, address: usize) -> TcpStream {
         let stream = TcpStream::connect(&self.node.addresses[address]).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(HANG_TIMEOUT)).unwrap();
         stream
     }
 
     pub(crate) fn unix(&self) -> UnixStream {
         let stream = UnixStream::connect(self.folder.path("r.sock")).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(HANG_TIMEOUT)).unwrap();
         stream
     }
 
@@ -93,33 +93,33 @@ impl Target {
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
     }
 
-    /// Memory that the node has more than before the attack.
+    /// The memory that the node uses in addition to that before the attack.
     pub(crate) fn memory_more(&self) -> u64 {
         self.memory_used().saturating_sub(self.memory)
     }
 
-    /// Ticks of the processor that the node has used.
+    /// The processor time of the node, in ticks.
     pub(crate) fn ticks(&self) -> u64 {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.node.pid())).unwrap();
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
-        // `utime` and `stime` are the 14th and 15th of all, the 12th and 13th behind the name.
+        // `utime` and `stime` are fields 14 and 15, or 12 and 13 after the name.
         fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
     }
 
-    /// Connections that the node has, as it says itself; the one that asks is not counted.
+    /// The connections of the node, as it reports them, without the one that asks.
     pub(crate) fn connected(&self) -> u64 {
         let facts = self.client().ask(&["INFO", "clients"]);
         let line = facts.lines().find_map(|line| line.strip_prefix("connected_clients:"));
         line.unwrap().trim().parse::<u64>().unwrap() - 1
     }
 
-    /// Waits until this holds.
+    /// Waits until a condition holds.
     pub(crate) fn until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
         let begin = Instant::now();
         while !holds(self) {
             let log = self.node.log();
             let log = &log[log.len().saturating_sub(2000)..];
-            assert!(begin.elapsed() < PATIENCE, "{what} does not come: {log}");
+            assert!(begin.elapsed() < HANG_TIMEOUT, "{what} does not come: {log}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -128,7 +128,7 @@ impl Target {
         self.until("the end of the last connection", |target| target.connected() == 0);
     }
 
-    /// Others are served, at both sockets.
+    /// Checks that other clients are served on both sockets.
     pub(crate) fn serves(&self) {
         let mut tcp = self.client();
         let mut unix = Client::unix(&self.folder.path("r.sock"));
@@ -137,7 +137,7 @@ impl Target {
         assert_eq!((tcp.ask(&["PING"]), unix.ask(&["PING"])), ("+PONG".into(), "+PONG".into()));
     }
 
-    /// The attack is over and its sockets are closed: all is as before, but for so much memory.
+    /// Checks that files and connections are as before the attack, and memory within a bound.
     pub(crate) fn is_as_before(&self, memory_more_max: u64) {
         self.serves();
         self.quiet();
@@ -148,7 +148,7 @@ impl Target {
     }
 }
 
-/// All that comes until the connection ends, however it does.
+/// Everything that arrives until the connection ends in any way.
 pub(crate) fn all_of(stream: &mut impl Read) -> Vec<u8> {
     let (mut all, mut part) = (Vec::new(), [0; 4096]);
     loop {
@@ -164,7 +164,7 @@ pub(crate) fn all_of(stream: &mut impl Read) -> Vec<u8> {
     }
 }
 
-/// Lets this process open as many files as it may. Returns how many that are.
+/// Raises the file limit of this process to its maximum. Returns the limit.
 pub(crate) fn raise_files() -> usize {
     let limits = fs::read_to_string("/proc/self/limits").unwrap();
     let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();

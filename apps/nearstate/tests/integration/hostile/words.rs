@@ -1,11 +1,11 @@
-//! Bytes that are no requests, or too many, or too slow, or whose answers nobody reads.
+//! Input that is not a request, too large or too slow, and replies that are never read.
 
 use super::target::{all_of, target};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
-/// What an attack may leave in the allocator.
+/// Memory that may remain in the allocator after an attack.
 const LEFT_OVER: u64 = 32 << 20;
 
 const HTTP: &[&[u8]] = &[
@@ -16,20 +16,20 @@ const HTTP: &[&[u8]] = &[
 ];
 
 #[test]
-fn http_at_the_port_of_redis_is_closed_before_it_can_smuggle_a_command() {
+fn http_on_the_resp_port_is_closed_before_it_can_smuggle_a_command() {
     let target = target(&[]);
     for words in HTTP {
         let mut stream = target.tcp();
         stream.write_all(words).unwrap();
-        let said = all_of(&mut stream);
-        let said = String::from_utf8_lossy(&said);
-        assert!(said.contains("this is no HTTP server"), "{said}");
+        let output = all_of(&mut stream);
+        let output = String::from_utf8_lossy(&output);
+        assert!(output.contains("this is no HTTP server"), "{output}");
     }
     assert_eq!(target.client().ask(&["GET", "smuggled"]), "$-1");
     target.is_as_before(LEFT_OVER);
 }
 
-/// A `ClientHello` of TLS 1.3, as far as its length says.
+/// A `ClientHello` of TLS 1.3, up to its declared length.
 fn tls_hello() -> Vec<u8> {
     let mut hello = vec![0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3];
     hello.extend((0..506_u32).map(|at| (at * 7 % 251) as u8));
@@ -37,8 +37,8 @@ fn tls_hello() -> Vec<u8> {
 }
 
 #[test]
-fn garbage_and_tls_at_the_plain_port_end_in_words_or_in_silence_and_never_in_a_hang() {
-    let target = target(&["--limits-half-sent-max", "300ms"]);
+fn garbage_and_tls_on_the_plain_port_end_in_an_error_or_a_close_and_never_in_a_hang() {
+    let target = target(&["--limits-request-timeout", "300ms"]);
     let mut garbage: Vec<Vec<u8>> = vec![
         tls_hello(),
         b"*-1\r\n*0\r\n*1\r\n$-5\r\n".to_vec(),
@@ -62,16 +62,16 @@ fn garbage_and_tls_at_the_plain_port_end_in_words_or_in_silence_and_never_in_a_h
     }));
     for bytes in &garbage {
         let mut stream = target.tcp();
-        // The node may close before all of it is sent.
+        // The node may close the connection before everything is sent.
         let _ = stream.write_all(bytes);
         let mut unix = target.unix();
         let _ = unix.write_all(bytes);
-        // What looks like the beginning of a request is given up after a while; what is only lines
-        // of unknown commands is answered, and then the client is done.
+        // Input that looks like the start of a request times out; lines of unknown commands receive
+        // errors, and then the client closes.
         let _ = stream.shutdown(Shutdown::Write);
-        let said = all_of(&mut stream);
-        let is_answer = said.is_empty() || b"-+:$*".contains(&said[0]);
-        assert!(is_answer, "{}", said.escape_ascii());
+        let output = all_of(&mut stream);
+        let is_answer = output.is_empty() || b"-+:$*".contains(&output[0]);
+        assert!(is_answer, "{}", output.escape_ascii());
         let _ = unix.shutdown(Shutdown::Write);
         all_of(&mut unix);
     }
@@ -79,8 +79,8 @@ fn garbage_and_tls_at_the_plain_port_end_in_words_or_in_silence_and_never_in_a_h
 }
 
 #[test]
-fn a_byte_a_second_is_given_up_while_others_are_served() {
-    let target = target(&["--limits-half-sent-max", "2s"]);
+fn a_request_of_one_byte_per_second_is_aborted_while_others_are_served() {
+    let target = target(&["--limits-request-timeout", "2s"]);
     let request = b"*3\r\n$3\r\nSET\r\n$4\r\nslow\r\n$2\r\nok\r\n";
     let mut slow: Vec<_> = (0..100).map(|_| target.tcp()).collect();
     for stream in &slow {
@@ -108,18 +108,18 @@ fn a_byte_a_second_is_given_up_while_others_are_served() {
 const HUGE: &[u8] = b"*3\r\n$3\r\nSET\r\n$4\r\nhuge\r\n$536870912\r\n";
 
 #[test]
-fn a_bulk_of_512_mb_without_a_body_is_refused_or_costs_nothing() {
+fn a_bulk_of_512_mb_without_a_body_is_rejected_or_uses_no_memory() {
     let usual = target(&[]);
     let mut stream = usual.tcp();
     stream.write_all(HUGE).unwrap();
-    let said = all_of(&mut stream);
-    assert!(said.starts_with(b"-ERR RespVersion error: invalid bulk length"), "{said:?}");
+    let output = all_of(&mut stream);
+    assert!(output.starts_with(b"-ERR RespVersion error: invalid bulk length"), "{output:?}");
     usual.is_as_before(LEFT_OVER);
     drop(usual);
 
-    // A node that allows it believes it when it sees it.
+    // A node with larger limits accepts the length and waits for the body.
     let bounds = ["--resp-request-bytes-max", "1GiB", "--limits-input-bytes-max", "1GiB"];
-    let generous = target(&[&bounds[..], &["--limits-half-sent-max", "10min"]].concat());
+    let generous = target(&[&bounds[..], &["--limits-request-timeout", "10min"]].concat());
     let mut waiting = Vec::new();
     for _ in 0..1000 {
         let mut stream = generous.tcp();
@@ -137,8 +137,8 @@ fn a_bulk_of_512_mb_without_a_body_is_refused_or_costs_nothing() {
 }
 
 #[test]
-fn who_asks_for_megabytes_and_never_reads_is_sent_away_and_costs_little() {
-    let target = target(&["--limits-unread-max", "1s"]);
+fn a_client_that_never_reads_is_disconnected_and_uses_little_memory() {
+    let target = target(&["--limits-reply-timeout", "1s"]);
     let mut client = target.client();
     let value = "v".repeat(1 << 20);
     assert_eq!(client.ask(&["SET", "large", &value]), "+OK");
@@ -147,7 +147,7 @@ fn who_asks_for_megabytes_and_never_reads_is_sent_away_and_costs_little() {
     let request = b"*2\r\n$3\r\nGET\r\n$5\r\nlarge\r\n".repeat(2000);
     let mut greedy: Vec<_> = (0..50).map(|_| target.tcp()).collect();
     for stream in &mut greedy {
-        // A hundred gigabytes of answers.
+        // Replies of a hundred gigabytes.
         stream.write_all(&request).unwrap();
     }
     target.serves();
@@ -165,29 +165,29 @@ fn who_asks_for_megabytes_and_never_reads_is_sent_away_and_costs_little() {
 }
 
 #[test]
-fn one_request_for_a_thousand_times_the_same_megabyte_is_refused_before_it_is_in_memory() {
+fn a_request_for_a_thousand_times_the_same_megabyte_is_rejected_before_it_is_in_memory() {
     let target = target(&[]);
     let mut client = target.client();
     let value = "v".repeat(1 << 20);
     assert_eq!(client.ask(&["SET", "large", &value]), "+OK");
     let words: Vec<&str> = std::iter::once("MGET").chain(vec!["large"; 5000]).collect();
-    let said = client.ask(&words);
-    assert!(said.starts_with("-ERR the answer has more than"), "{}", &said[..100]);
+    let output = client.ask(&words);
+    assert!(output.starts_with("-ERR the answer has more than"), "{}", &output[..100]);
     assert_eq!(client.ask(&["PING"]), "+PONG");
-    // In a transaction as well; then nothing is changed.
+    // The same in a transaction, which then changes nothing.
     assert_eq!(client.ask(&["MULTI"]), "+OK");
     assert_eq!(client.ask(&["SET", "changed", "yes"]), "+QUEUED");
     assert_eq!(client.ask(&words), "+QUEUED");
-    let said = client.ask(&["EXEC"]);
-    assert!(said.starts_with("-EXECABORT the answers have more than"), "{said}");
-    assert!(said.ends_with("nothing was changed"), "{said}");
+    let output = client.ask(&["EXEC"]);
+    assert!(output.starts_with("-EXECABORT the answers have more than"), "{output}");
+    assert!(output.ends_with("nothing was changed"), "{output}");
     assert_eq!(client.ask(&["GET", "changed"]), "$-1");
     drop(client);
     target.is_as_before(LEFT_OVER);
 }
 
 #[test]
-fn what_multi_queues_counts_as_memory_of_the_core() {
+fn queued_multi_commands_count_as_memory_of_the_core() {
     let target = target(&["--limits-core-bytes-max", "16MiB"]);
     let value = "v".repeat(1 << 20);
     let mut refused = 0;
@@ -196,14 +196,18 @@ fn what_multi_queues_counts_as_memory_of_the_core() {
         let mut client = target.client();
         assert_eq!(client.ask(&["MULTI"]), "+OK");
         if client.send(&[b"SET", b"k", value.as_bytes()]).is_ok()
-            && let Ok(said) = client.receive()
+            && let Ok(output) = client.receive()
         {
-            // The request was taken; the refusal follows it.
-            assert!(said == b"+QUEUED" || said.starts_with(b"-OOM"), "{}", said.escape_ascii());
+            // The request was accepted; the error follows it.
+            assert!(
+                output == b"+QUEUED" || output.starts_with(b"-OOM"),
+                "{}",
+                output.escape_ascii()
+            );
         }
         refused += usize::from(
             client.send(&[b"PING"]).is_err() || {
-                client.receive().map_or(true, |said| said.starts_with(b"-OOM"))
+                client.receive().map_or(true, |output| output.starts_with(b"-OOM"))
             },
         );
         queuing.push(client);
@@ -215,8 +219,8 @@ fn what_multi_queues_counts_as_memory_of_the_core() {
 }
 
 #[test]
-fn pipelines_without_end_do_not_keep_others_out() {
-    let target = target(&["--limits-unread-max", "2s"]);
+fn endless_pipelines_do_not_block_other_clients() {
+    let target = target(&["--limits-reply-timeout", "2s"]);
     let pings = b"*1\r\n$4\r\nPING\r\n".repeat(10_000);
     // One never reads: it is not read any more, and sent away.
     let mut deaf = target.tcp();

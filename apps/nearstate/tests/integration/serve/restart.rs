@@ -1,5 +1,5 @@
-//! A node that is killed under writes: nothing that was acknowledged is lost, processes that have
-//! the region attached go on, and the next node serves at once.
+//! A node that is killed during writes: no acknowledged write is lost, processes that have the
+//! region attached continue, and the next node serves at once.
 
 use crate::fixture::{Client, Folder, Node, serve, start};
 use nearstate_store::{CreateOptions, Region, Schema, Session};
@@ -8,16 +8,16 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What the region has before, so that there is something to attach to.
+/// Bytes in the region before the test, so that the attach is realistic.
 const FILL_BYTES: u64 = 768 << 20;
 const VALUE_BYTES: usize = 16 << 10;
 
-/// The issue asks for 0.3 s on a quiet machine; a test asserts what shows a walk over all records.
+/// The goal is 0.3 s on an idle machine. The bound only detects a scan of all records.
 const START_MAX: Duration = Duration::from_secs(3);
 
 const KILLS: usize = 5;
 
-/// Starts a node and returns the time from its start to its first answer.
+/// Starts a node and returns the time from its start to its first reply.
 fn start_timed(region: &Path) -> (Node, Duration) {
     let begin = Instant::now();
     let listen = ["--listen", "127.0.0.1:0", "--cores", "2", "--unix", ""];
@@ -34,8 +34,8 @@ fn fill(session: &Session) {
     }
 }
 
-/// Writes until the connection ends. Notes for each key the last number that was acknowledged and
-/// the last that was sent.
+/// Writes until the connection is closed. Records for each key the last acknowledged and the last
+/// sent number.
 fn write_until_cut(address: &str, writer: usize, noted: &mut BTreeMap<String, (u64, u64)>) {
     let mut client = Client::tcp(address);
     let first = noted.values().map(|(_, sent)| sent + 1).max().unwrap_or(1);
@@ -55,7 +55,7 @@ fn write_until_cut(address: &str, writer: usize, noted: &mut BTreeMap<String, (u
     }
 }
 
-/// Every key has the last number that was acknowledged, or one that was sent after it.
+/// Checks that every key has its last acknowledged number, or one that was sent after it.
 fn check(client: &mut Client<std::net::TcpStream>, noted: &BTreeMap<String, (u64, u64)>) {
     for (key, (acknowledged, sent)) in noted {
         let found = client.ask(&["GET", key]);
@@ -68,7 +68,7 @@ fn check(client: &mut Client<std::net::TcpStream>, noted: &BTreeMap<String, (u64
 }
 
 #[test]
-fn a_node_killed_under_writes_loses_nothing_and_serves_a_full_region_again_at_once() {
+fn a_node_killed_during_writes_loses_nothing_and_restarts_at_once() {
     let folder = Folder::new();
     let path = folder.path("r");
     let options = CreateOptions { bytes_max: 1 << 30, ..CreateOptions::default() };
@@ -81,7 +81,7 @@ fn a_node_killed_under_writes_loses_nothing_and_serves_a_full_region_again_at_on
     let embedded = AtomicU64::new(0);
     let mut noted = [BTreeMap::new(), BTreeMap::new()];
     std::thread::scope(|scope| {
-        // A process that has the region attached: it knows nothing of the node.
+        // A process that has the region attached, independently of the node.
         scope.spawn(|| {
             let session = region.session().unwrap();
             let own = session.namespace("embedded", &Schema::default()).unwrap();
@@ -102,7 +102,7 @@ fn a_node_killed_under_writes_loses_nothing_and_serves_a_full_region_again_at_on
                 std::thread::sleep(Duration::from_millis(40 + 13 * kill as u64));
                 node.kill();
             });
-            // Nobody serves now, and the embedded writer goes on.
+            // No node is running, and the embedded writer continues.
             let before = embedded.load(Ordering::Acquire);
             while embedded.load(Ordering::Acquire) < before + 100 {
                 std::thread::yield_now();
@@ -128,7 +128,7 @@ fn a_node_killed_under_writes_loses_nothing_and_serves_a_full_region_again_at_on
     }
 }
 
-/// A test that fails must not leave its writer running.
+/// Stops the writer thread if the test fails.
 struct EndsWhenDropped<'a>(&'a AtomicBool);
 
 impl Drop for EndsWhenDropped<'_> {

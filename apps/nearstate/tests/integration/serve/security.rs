@@ -1,21 +1,20 @@
-//! Who may come in, seen from outside: addresses, users, file modes, and passwords that nobody is
-//! shown.
+//! Access control of `nearstate serve`: addresses, users, file modes, and masked passwords.
 
-use crate::fixture::{Client, Folder, NEARSTATE, refused, serve, start};
+use crate::fixture::{Client, Folder, NEARSTATE, rejected, serve, start};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 #[test]
-fn every_way_to_write_a_wide_address_is_refused_and_all_of_the_loopback_is_not() {
+fn every_notation_of_a_public_address_is_rejected_and_loopback_is_accepted() {
     let folder = Folder::new();
     for wide in ["0.0.0.0:0", "[::]:0", "[::ffff:0.0.0.0]:0", "192.0.2.1:0", "[fe80::1]:0"] {
-        let said = refused(serve(&folder.path("r")).args(["--listen", wide, "--unix", ""]));
-        assert!(said.contains("other hosts reach"), "{wide}: {said}");
-        // One that is narrow does not excuse one that is wide.
+        let output = rejected(serve(&folder.path("r")).args(["--listen", wide, "--unix", ""]));
+        assert!(output.contains("other hosts can reach"), "{wide}: {output}");
+        // A loopback address does not permit a public one.
         let both = format!("127.0.0.1:0,{wide}");
-        let said = refused(serve(&folder.path("r")).args(["--listen", &both, "--unix", ""]));
-        assert!(said.contains("other hosts reach"), "{both}: {said}");
+        let output = rejected(serve(&folder.path("r")).args(["--listen", &both, "--unix", ""]));
+        assert!(output.contains("other hosts can reach"), "{both}: {output}");
     }
     assert!(!folder.path("r").exists(), "what is refused creates nothing");
     let listen = ["--listen", "127.0.0.2:0", "--unix", "", "--cores", "1", "--max", "64MiB"];
@@ -23,7 +22,7 @@ fn every_way_to_write_a_wide_address_is_refused_and_all_of_the_loopback_is_not()
 }
 
 #[test]
-fn a_user_does_what_his_line_says_and_nothing_else() {
+fn a_user_has_exactly_the_declared_permissions() {
     let folder = Folder::new();
     let lines = "user xapp on >secret ~{mine},* &mine +@read +set +publish\n\
                  user gone off >secret ~* &* +@all";
@@ -35,8 +34,8 @@ fn a_user_does_what_his_line_says_and_nothing_else() {
         assert!(client.ask(request).starts_with("-NOAUTH"), "{request:?}");
     }
     for who in [["xapp", "wrong"], ["gone", "secret"], ["nobody", "secret"], ["default", ""]] {
-        let said = client.ask(&["AUTH", who[0], who[1]]);
-        assert!(said.starts_with("-WRONGPASS"), "{who:?}: {said}");
+        let output = client.ask(&["AUTH", who[0], who[1]]);
+        assert!(output.starts_with("-WRONGPASS"), "{who:?}: {output}");
     }
     assert_eq!(client.ask(&["AUTH", "xapp", "secret"]), "+OK");
     assert_eq!(client.ask(&["SET", "{mine},k", "v"]), "+OK");
@@ -50,13 +49,13 @@ fn a_user_does_what_his_line_says_and_nothing_else() {
         &["PUBLISH", "other", "m"],
         &["ACL", "LIST"],
     ] {
-        let said = client.ask(request);
-        assert!(said.starts_with("-NOPERM"), "{request:?}: {said}");
+        let output = client.ask(request);
+        assert!(output.starts_with("-NOPERM"), "{request:?}: {output}");
     }
 }
 
 #[test]
-fn a_password_is_shown_to_nobody() {
+fn passwords_are_never_printed() {
     let folder = Folder::new();
     let secret = "hunter2-of-the-owner";
     let shown = |words: &[&str], lines: &str| {
@@ -87,7 +86,7 @@ fn piped() -> std::process::Stdio {
 }
 
 #[test]
-fn a_region_gets_the_mode_that_is_asked_for_whatever_the_umask_is() {
+fn a_region_has_the_requested_mode_for_any_umask() {
     let folder = Folder::new();
     for (umask, mode) in [("077", "660"), ("000", "600"), ("027", "666"), ("022", "640")] {
         let path = folder.path(&format!("r{mode}"));
@@ -100,7 +99,7 @@ fn a_region_gets_the_mode_that_is_asked_for_whatever_the_umask_is() {
 }
 
 #[test]
-fn files_get_the_modes_that_are_set_and_a_wider_region_is_told() {
+fn files_have_the_configured_modes_and_a_wider_region_is_logged() {
     let folder = Folder::new();
     let region = folder.path("r");
     let mode = |name: &str| fs::metadata(folder.path(name)).unwrap().permissions().mode() & 0o777;
@@ -112,7 +111,7 @@ fn files_get_the_modes_that_are_set_and_a_wider_region_is_told() {
     assert_eq!((mode("r"), mode("r.sock")), (0o660, 0o660));
     assert!(!node.log().contains("NS-2004"), "{}", node.log());
     node.kill();
-    // The mode of a region that is there is its owner's business; the node says so and goes on.
+    // The node does not change the mode of an existing region; it logs a warning.
     let node = begin(&[]);
     assert!(node.log().contains("warn NS-2004"), "{}", node.log());
     assert!(node.log().contains("mode=660 set=600"), "{}", node.log());

@@ -1,6 +1,6 @@
-//! TLS at an address: who is let in, as whom, and what becomes of those who do not speak it.
+//! TLS: which clients are accepted, as which user, and what happens to clients without TLS.
 
-use crate::fixture::{Client, Folder, Node, http, refused, serve, start};
+use crate::fixture::{Client, Folder, Node, http, rejected, serve, start};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -17,16 +17,16 @@ use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, Stream
 type Stream = StreamOwned<ClientConnection, TcpStream>;
 
 /// Nothing is judged by it but a hang.
-const PATIENCE: Duration = Duration::from_secs(120);
+const HANG_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Answers of 3 MB, more than all buffers between here and there hold.
+/// Replies of 3 MB, more than all buffers between client and node hold.
 const ASKED: usize = 20;
 
-/// Somebody who signs certificates.
+/// A certificate authority.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate and its key.
-struct Proof {
+struct SignedCertificate {
     certificate: CertificateDer<'static>,
     key: KeyPair,
     pem: String,
@@ -39,21 +39,21 @@ impl Authority {
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 
-    fn sign(&self, name: &str) -> Proof {
+    fn sign(&self, name: &str) -> SignedCertificate {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         let certificate = params.signed_by(&key, &self.0).unwrap();
-        Proof { pem: certificate.pem(), certificate: certificate.der().clone(), key }
+        SignedCertificate { pem: certificate.pem(), certificate: certificate.der().clone(), key }
     }
 }
 
-/// A node that speaks TLS at its only address.
-struct Guarded {
+/// A node whose only address requires TLS.
+struct TlsNode {
     folder: Folder,
     servers: Authority,
 }
 
-impl Guarded {
+impl TlsNode {
     fn new() -> Self {
         let (folder, servers) = (Folder::new(), Authority::new());
         let proof = servers.sign("localhost");
@@ -82,22 +82,22 @@ impl Guarded {
         self.with(address, "certificate", "key")
     }
 
-    /// A client that trusts the node's authority; with a certificate of its own, or without.
-    fn connect(&self, node: &Node, proof: Option<Proof>) -> Stream {
+    /// A client that trusts the node's authority, with or without a certificate of its own.
+    fn connect(&self, node: &Node, proof: Option<SignedCertificate>) -> Stream {
         let mut roots = RootCertStore::empty();
         roots.add(self.servers.0.der().clone()).unwrap();
         connect(node, roots, proof)
     }
 }
 
-fn connect(node: &Node, roots: RootCertStore, proof: Option<Proof>) -> Stream {
+fn connect(node: &Node, roots: RootCertStore, proof: Option<SignedCertificate>) -> Stream {
     let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_root_certificates(roots);
     let config = match proof {
         None => config.with_no_client_auth(),
-        Some(Proof { certificate, key, .. }) => {
+        Some(SignedCertificate { certificate, key, .. }) => {
             let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
             config.with_client_auth_cert(vec![certificate], key).unwrap()
         }
@@ -110,27 +110,27 @@ fn connect(node: &Node, roots: RootCertStore, proof: Option<Proof>) -> Stream {
 fn socket(node: &Node) -> TcpStream {
     let port = node.addresses[0].rsplit(':').next().unwrap();
     let socket = TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(HANG_TIMEOUT)).unwrap();
     socket
 }
 
 /// The handshake or the first request fails.
-fn is_refused(stream: Stream) -> bool {
+fn is_rejected(stream: Stream) -> bool {
     let mut client = Client::over(stream);
     client.send(&[b"PING"]).and_then(|()| client.receive()).is_err()
 }
 
 #[test]
-fn large_requests_and_answers_pass_whole_however_late_they_are_read() {
-    let guarded = Guarded::new();
-    let mut node = start(&mut guarded.at("127.0.0.1:0"));
+fn large_requests_and_late_read_replies_arrive_completely() {
+    let tls_node = TlsNode::new();
+    let mut node = start(&mut tls_node.at("127.0.0.1:0"));
     assert!(node.log().contains("tls=true"), "{}", node.log());
-    let mut client = Client::over(guarded.connect(&node, None));
+    let mut client = Client::over(tls_node.connect(&node, None));
     assert_eq!(client.ask(&["PING"]), "+PONG");
     let value: Vec<u8> = (0..3_000_001_u32).map(|at| at.to_le_bytes()[at as usize % 3]).collect();
     client.send(&[b"SET", b"k", &value]).unwrap();
     assert_eq!(client.receive().unwrap(), b"+OK");
-    // All of them are asked for before the first one is read.
+    // All requests are sent before the first reply is read.
     for _ in 0..ASKED {
         client.send(&[b"GET", b"k"]).unwrap();
     }
@@ -144,69 +144,69 @@ fn large_requests_and_answers_pass_whole_however_late_they_are_read() {
 }
 
 #[test]
-fn who_does_not_speak_tls_is_sent_away_and_counted_and_holds_no_shutdown_up() {
-    let guarded = Guarded::new();
-    let observe = ["--metrics-listen", "127.0.0.1:0", "--limits-half-sent-max", "500ms"];
-    let mut node = start(guarded.at("127.0.0.1:0").args(observe));
+fn a_client_without_tls_is_disconnected_and_counted_and_does_not_delay_shutdown() {
+    let tls_node = TlsNode::new();
+    let observe = ["--metrics-listen", "127.0.0.1:0", "--limits-request-timeout", "500ms"];
+    let mut node = start(tls_node.at("127.0.0.1:0").args(observe));
     let mut plain = socket(&node);
     plain.write_all(b"*1\r\n$4\r\nPING\r\n").unwrap();
-    let mut said = Vec::new();
-    let _ = plain.read_to_end(&mut said);
-    assert!(!said.windows(4).any(|part| part == b"PONG"), "{said:?}");
+    let mut output = Vec::new();
+    let _ = plain.read_to_end(&mut output);
+    assert!(!output.windows(4).any(|part| part == b"PONG"), "{output:?}");
     let mut silent = socket(&node);
     assert_eq!(silent.read(&mut [0; 8]).unwrap(), 0, "who says nothing is sent away");
-    // One that does not trust us goes by itself.
+    // A client that does not trust the node's authority aborts the handshake.
     let mut strangers = RootCertStore::empty();
     strangers.add(Authority::new().0.der().clone()).unwrap();
-    assert!(is_refused(connect(&node, strangers, None)));
+    assert!(is_rejected(connect(&node, strangers, None)));
     let count = || http(&node.addresses[1], "/metrics").1;
     while !count().contains("nearstate_core_tls_failures_total{core=\"0\"} 3\n") {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert!(node.log().contains("reason=tls_handshake"), "{}", node.log());
-    assert_eq!(Client::over(guarded.connect(&node, None)).ask(&["PING"]), "+PONG");
+    assert_eq!(Client::over(tls_node.connect(&node, None)).ask(&["PING"]), "+PONG");
     drop(node);
 
-    let patient = ["--limits-half-sent-max", "1h", "--limits-drain-max", "1h"];
-    node = start(guarded.at("127.0.0.1:0").args(patient));
+    let patient = ["--limits-request-timeout", "1h", "--limits-shutdown-timeout", "1h"];
+    node = start(tls_node.at("127.0.0.1:0").args(patient));
     let silent = socket(&node);
-    // The one that is answered was accepted later.
-    assert_eq!(Client::over(guarded.connect(&node, None)).ask(&["PING"]), "+PONG");
+    // The connection that is answered was accepted later.
+    assert_eq!(Client::over(tls_node.connect(&node, None)).ask(&["PING"]), "+PONG");
     node.signal("-TERM");
     assert!(node.wait().success());
     drop(silent);
 }
 
 #[test]
-fn a_certificate_says_who_a_client_is_and_without_one_nobody_comes_in() {
-    let guarded = Guarded::new();
+fn a_certificate_authenticates_a_client_and_is_required() {
+    let tls_node = TlsNode::new();
     let clients = Authority::new();
-    let authorities = guarded.write("authorities", &clients.0.pem(), 0o644);
+    let authorities = tls_node.write("authorities", &clients.0.pem(), 0o644);
     let users = "user xapp on #2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b \
                  ~{mine},* +@all\nuser gone off >x ~* +@all";
-    let mut command = guarded.at("0.0.0.0:0");
-    command.arg("--tls-client-authorities").arg(&authorities).args(["--users-lines", users]);
+    let mut command = tls_node.at("0.0.0.0:0");
+    command.arg("--tls-client-ca").arg(&authorities).args(["--users-lines", users]);
     let node = start(&mut command);
     assert!(!node.log().contains("NS-2002"), "{}", node.log());
-    let mut xapp = Client::over(guarded.connect(&node, Some(clients.sign("xapp"))));
+    let mut xapp = Client::over(tls_node.connect(&node, Some(clients.sign("xapp"))));
     assert_eq!(xapp.ask(&["ACL", "WHOAMI"]), "xapp");
     assert_eq!(xapp.ask(&["SET", "{mine},k", "v"]), "+OK");
     assert!(xapp.ask(&["GET", "{other},k"]).starts_with("-NOPERM"));
-    // Of whom nobody has heard, and who is off, has to say who he is.
+    // An unknown user and a disabled one must authenticate.
     for name in ["nobody", "gone"] {
-        let mut other = Client::over(guarded.connect(&node, Some(clients.sign(name))));
+        let mut other = Client::over(tls_node.connect(&node, Some(clients.sign(name))));
         assert!(other.ask(&["GET", "{mine},k"]).starts_with("-NOAUTH"), "{name}");
     }
-    assert!(is_refused(guarded.connect(&node, None)), "no certificate");
+    assert!(is_rejected(tls_node.connect(&node, None)), "no certificate");
     let forged = Authority::new().sign("xapp");
-    assert!(is_refused(guarded.connect(&node, Some(forged))), "another authority's");
+    assert!(is_rejected(tls_node.connect(&node, Some(forged))), "another authority's");
 }
 
 #[test]
-fn a_hangup_has_the_certificate_read_again_and_what_is_of_no_use_changes_nothing() {
-    let guarded = Guarded::new();
-    let mut node = start(&mut guarded.at("127.0.0.1:0"));
-    let mut old = Client::over(guarded.connect(&node, None));
+fn sighup_reloads_the_certificate_and_an_invalid_one_changes_nothing() {
+    let tls_node = TlsNode::new();
+    let mut node = start(&mut tls_node.at("127.0.0.1:0"));
+    let mut old = Client::over(tls_node.connect(&node, None));
     assert_eq!(old.ask(&["PING"]), "+PONG");
     let hang_up = |wanted: &str| {
         node.signal("-HUP");
@@ -216,13 +216,13 @@ fn a_hangup_has_the_certificate_read_again_and_what_is_of_no_use_changes_nothing
     };
     let others = Authority::new();
     let proof = others.sign("localhost");
-    guarded.write("certificate", &proof.pem, 0o644);
+    tls_node.write("certificate", &proof.pem, 0o644);
     hang_up("warn NS-2006");
     assert!(node.log().contains("does not go together"), "{}", node.log());
-    assert_eq!(Client::over(guarded.connect(&node, None)).ask(&["PING"]), "+PONG");
-    guarded.write("key", &proof.key.serialize_pem(), 0o600);
+    assert_eq!(Client::over(tls_node.connect(&node, None)).ask(&["PING"]), "+PONG");
+    tls_node.write("key", &proof.key.serialize_pem(), 0o600);
     hang_up("info NS-1008");
-    assert!(is_refused(guarded.connect(&node, None)), "the new one is of another authority");
+    assert!(is_rejected(tls_node.connect(&node, None)), "the new one is of another authority");
     let mut roots = RootCertStore::empty();
     roots.add(others.0.der().clone()).unwrap();
     assert_eq!(Client::over(connect(&node, roots, None)).ask(&["PING"]), "+PONG");
@@ -232,23 +232,23 @@ fn a_hangup_has_the_certificate_read_again_and_what_is_of_no_use_changes_nothing
 }
 
 #[test]
-fn where_certificates_are_asked_for_nobody_comes_in_over_plain_tcp_unless_it_is_said() {
-    let guarded = Guarded::new();
+fn with_client_certificates_plain_tcp_is_closed_unless_listen_is_set() {
+    let tls_node = TlsNode::new();
     let clients = Authority::new();
-    let authorities = guarded.write("authorities", &clients.0.pem(), 0o644);
+    let authorities = tls_node.write("authorities", &clients.0.pem(), 0o644);
     let begin = |more: &[&str]| {
-        let mut command = serve(&guarded.folder.path("r"));
+        let mut command = serve(&tls_node.folder.path("r"));
         command.args(["--cores", "1", "--max", "64MiB", "--tls-listen", "127.0.0.1:0"]);
-        command.arg("--tls-certificate").arg(guarded.folder.path("certificate"));
-        command.arg("--tls-key").arg(guarded.folder.path("key"));
-        command.arg("--tls-client-authorities").arg(&authorities);
+        command.arg("--tls-certificate").arg(tls_node.folder.path("certificate"));
+        command.arg("--tls-key").arg(tls_node.folder.path("key"));
+        command.arg("--tls-client-ca").arg(&authorities);
         start(command.args(more))
     };
     let mut node = begin(&[]);
-    assert!(node.log().contains("info NS-1007 no plain TCP"), "{}", node.log());
+    assert!(node.log().contains("info NS-1007 plain TCP is closed"), "{}", node.log());
     let [unix, tls] = node.addresses.as_slice() else { panic!("{:?}", node.addresses) };
     assert!(unix.starts_with("unix:") && tls.starts_with("127.0.0.1:"), "{:?}", node.addresses);
-    assert_eq!(Client::unix(&guarded.folder.path("r.sock")).ask(&["PING"]), "+PONG");
+    assert_eq!(Client::unix(&tls_node.folder.path("r.sock")).ask(&["PING"]), "+PONG");
     let port = tls.rsplit(':').next().unwrap();
     let mut plain = Client::tcp(&format!("127.0.0.1:{port}"));
     assert!(plain.send(&[b"PING"]).and_then(|()| plain.receive()).is_err());
@@ -257,33 +257,33 @@ fn where_certificates_are_asked_for_nobody_comes_in_over_plain_tcp_unless_it_is_
     let node = begin(&["--listen", "127.0.0.1:0"]);
     assert!(!node.log().contains("NS-1007"), "{}", node.log());
     assert_eq!(node.addresses.len(), 3, "{:?}", node.addresses);
-    assert_eq!(node.tcp().ask(&["PING"]), "+PONG", "somebody has said so");
+    assert_eq!(node.tcp().ask(&["PING"]), "+PONG", "somebody has output so");
 }
 
 #[test]
-fn what_tls_lacks_is_said_before_anything_is_created() {
-    let guarded = Guarded::new();
+fn incomplete_tls_settings_are_rejected_before_anything_is_created() {
+    let tls_node = TlsNode::new();
     let local = "127.0.0.1:0";
     let says = |command: &mut Command, wanted: &str| {
-        let said = refused(command);
-        assert!(said.contains(wanted), "{wanted}: {said}");
-        assert!(!guarded.folder.path("r").exists(), "{wanted}");
+        let output = rejected(command);
+        assert!(output.contains(wanted), "{wanted}: {output}");
+        assert!(!tls_node.folder.path("r").exists(), "{wanted}");
     };
-    let mut unix = serve(&guarded.folder.path("r"));
-    says(unix.args(["--tls-client-authorities", "/x"]), "no client would be asked");
-    says(serve(&guarded.folder.path("r")).args(["--tls-listen", local]), "tls.key");
-    says(&mut guarded.at("0.0.0.0:0"), "tls.client_ca");
-    says(guarded.at(local).args(["--tls-client-authorities", "/nowhere"]), "/nowhere");
-    guarded.write("other", &guarded.servers.sign("x").key.serialize_pem(), 0o600);
-    says(&mut guarded.with(local, "certificate", "other"), "does not go together");
-    guarded.write("none", "precious", 0o600);
-    says(&mut guarded.with(local, "certificate", "none"), "a private key in PEM");
-    says(&mut guarded.with(local, "none", "key"), "BEGIN CERTIFICATE");
-    says(&mut guarded.with(local, "nowhere", "key"), "nowhere");
-    let key = guarded.folder.path("key");
+    let mut unix = serve(&tls_node.folder.path("r"));
+    says(unix.args(["--tls-client-ca", "/x"]), "no client would present");
+    says(serve(&tls_node.folder.path("r")).args(["--tls-listen", local]), "tls.key");
+    says(&mut tls_node.at("0.0.0.0:0"), "tls.client_ca");
+    says(tls_node.at(local).args(["--tls-client-ca", "/nowhere"]), "/nowhere");
+    tls_node.write("other", &tls_node.servers.sign("x").key.serialize_pem(), 0o600);
+    says(&mut tls_node.with(local, "certificate", "other"), "does not go together");
+    tls_node.write("none", "precious", 0o600);
+    says(&mut tls_node.with(local, "certificate", "none"), "a private key in PEM");
+    says(&mut tls_node.with(local, "none", "key"), "BEGIN CERTIFICATE");
+    says(&mut tls_node.with(local, "nowhere", "key"), "nowhere");
+    let key = tls_node.folder.path("key");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o622)).unwrap();
-    says(&mut guarded.at(local), "mode 622");
+    says(&mut tls_node.at(local), "mode 622");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
-    let node = start(&mut guarded.at(local));
+    let node = start(&mut tls_node.at(local));
     assert!(node.log().contains("warn NS-2003"), "{}", node.log());
 }

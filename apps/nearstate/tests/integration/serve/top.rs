@@ -1,5 +1,4 @@
-//! `nearstate top` beside a node: what it tells, what becomes of it when the node goes, and that a
-//! terminal is given back.
+//! `nearstate top` with a node: its output, restarts of the node, and the restored terminal.
 
 use crate::fixture::{Client, Folder, NEARSTATE, Node, serve, start};
 use serde_json::Value;
@@ -8,7 +7,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// `nearstate top` without what the environment of the test says of settings.
+/// `nearstate top` without the settings in the environment of the test.
 fn top(words: &[&str]) -> Command {
     let mut command = Command::new(NEARSTATE);
     command.arg("top").args(words);
@@ -21,14 +20,14 @@ fn top(words: &[&str]) -> Command {
     command
 }
 
-/// A node whose observers come in at this address; port 0: one that is free.
+/// A node with a metrics address; port 0 selects a free one.
 fn observed(folder: &Folder, address: &str) -> Node {
     let mut command = serve(&folder.path("r"));
     command.args(["--listen", "127.0.0.1:0", "--unix", "", "--cores", "1", "--max", "64MiB"]);
     start(command.args(["--metrics-listen", address]))
 }
 
-/// What a command has said, when it has ended; until then `meanwhile` is done again and again.
+/// The output of a command after its end. Until then `meanwhile` is called repeatedly.
 fn ended(mut child: Child, mut meanwhile: impl FnMut()) -> (bool, String, String) {
     while child.try_wait().unwrap().is_none() {
         meanwhile();
@@ -44,7 +43,7 @@ fn named<'o>(list: &'o Value, key: &str, name: &str) -> &'o Value {
 }
 
 #[test]
-fn once_tells_rates_latencies_cores_namespaces_and_processes() {
+fn once_prints_rates_latencies_cores_namespaces_and_processes() {
     let folder = Folder::new();
     let node = observed(&folder, "127.0.0.1:0");
     let mut client = node.tcp();
@@ -52,13 +51,13 @@ fn once_tells_rates_latencies_cores_namespaces_and_processes() {
         assert_eq!(client.ask(&["SET", &format!("{{ue}},{number}"), "context"]), "+OK");
     }
     let words = ["--once", "--json", "--interval", "300ms", "--node", &node.addresses[1]];
-    let (is_fine, said, fault) = ended(top(&words).spawn().unwrap(), || {
+    let (is_fine, output, fault) = ended(top(&words).spawn().unwrap(), || {
         assert_eq!(client.ask(&["GET", "{ue},7"]), "context");
         assert_eq!(client.ask(&["GET", "{ue},none"]), "$-1");
         assert_eq!(client.ask(&["SET", "{ue},7", "context"]), "+OK");
     });
     assert!(is_fine, "{fault}");
-    let seen: Value = serde_json::from_str(&said).unwrap();
+    let seen: Value = serde_json::from_str(&output).unwrap();
     assert_eq!(seen["faults"].as_array().unwrap().len(), 0, "{seen}");
     assert!(seen["interval_seconds"].as_f64().unwrap() >= 0.3, "{seen}");
     let (of_node, region) = (&seen["node"], &seen["region"]);
@@ -82,7 +81,7 @@ fn once_tells_rates_latencies_cores_namespaces_and_processes() {
 }
 
 #[test]
-fn a_region_needs_no_node_and_settings_say_where_both_are() {
+fn a_region_needs_no_node_and_settings_select_both_sources() {
     let folder = Folder::new();
     let mut node = observed(&folder, "127.0.0.1:0");
     assert_eq!(node.tcp().ask(&["SET", "{ue},1", "context"]), "+OK");
@@ -90,25 +89,25 @@ fn a_region_needs_no_node_and_settings_say_where_both_are() {
     let once = ["--once", "--json", "--interval", "100ms"];
     let mut both = top(&once);
     both.env("NEARSTATE_METRICS_LISTEN", &node.addresses[1]).env("NEARSTATE_REGION_PATH", &region);
-    let (is_fine, said, fault) = ended(both.spawn().unwrap(), || ());
+    let (is_fine, output, fault) = ended(both.spawn().unwrap(), || ());
     assert!(is_fine, "{fault}");
-    let seen: Value = serde_json::from_str(&said).unwrap();
+    let seen: Value = serde_json::from_str(&output).unwrap();
     assert_eq!(seen["node"]["pid"], node.pid());
     assert_eq!(seen["region"]["processes"].as_array().unwrap().len(), 2, "top is attached: {seen}");
     node.kill();
-    let (is_fine, said, fault) =
+    let (is_fine, output, fault) =
         ended(top(&once).args(["--region", &region]).spawn().unwrap(), || ());
     assert!(is_fine, "{fault}");
-    let seen: Value = serde_json::from_str(&said).unwrap();
+    let seen: Value = serde_json::from_str(&output).unwrap();
     assert_eq!((&seen["node"], &seen["region"]["records"]), (&Value::Null, &1.into()));
     let plain = top(&["--once", "--interval", "100ms", "--region", &region]).spawn().unwrap();
-    let (is_fine, said, fault) = ended(plain, || ());
-    assert!(is_fine && said.starts_with(&format!("region  {region}  ")), "{said}{fault}");
-    assert!(said.contains("\nue "), "{said}");
+    let (is_fine, output, fault) = ended(plain, || ());
+    assert!(is_fine && output.starts_with(&format!("region  {region}  ")), "{output}{fault}");
+    assert!(output.contains("\nue "), "{output}");
 }
 
 #[test]
-fn what_cannot_be_seen_is_said_and_ends_once() {
+fn an_unreadable_source_is_reported_and_fails_once() {
     let folder = Folder::new();
     let node = observed(&folder, "127.0.0.1:0");
     let nowhere = folder.path("nowhere").display().to_string();
@@ -119,18 +118,18 @@ fn what_cannot_be_seen_is_said_and_ends_once() {
         (["--config", &nowhere], "reading"),
     ] {
         let mut command = top(&["--once", "--interval", "100ms"]);
-        let (is_fine, said, fault) = ended(command.args(words).spawn().unwrap(), || ());
-        assert!(!is_fine && said.is_empty(), "{words:?}: {said}");
+        let (is_fine, output, fault) = ended(command.args(words).spawn().unwrap(), || ());
+        assert!(!is_fine && output.is_empty(), "{words:?}: {output}");
         assert!(fault.starts_with("nearstate: ") && fault.contains(wanted), "{words:?}: {fault}");
     }
     let mut nothing = top(&["--once"]);
     nothing.env("NEARSTATE_REGION_PATH", &nowhere);
     let (is_fine, _, fault) = ended(nothing.spawn().unwrap(), || ());
-    assert!(!is_fine && fault.contains("nothing to look at"), "{fault}");
+    assert!(!is_fine && fault.contains("no source"), "{fault}");
 }
 
 #[test]
-fn a_node_that_goes_is_said_and_is_seen_again_when_it_is_back() {
+fn a_stopped_node_is_reported_and_polled_again_after_its_restart() {
     let folder = Folder::new();
     let mut node = observed(&folder, "127.0.0.1:0");
     let address = node.addresses[1].clone();
@@ -139,10 +138,10 @@ fn a_node_that_goes_is_said_and_is_seen_again_when_it_is_back() {
     let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
     assert_eq!(next()["node"]["pid"], node.pid());
     node.kill();
-    // One look may have been made before.
+    // One poll may have been made before.
     while next()["node"] != Value::Null {}
     let away = next();
-    assert!(away["faults"][0].as_str().unwrap().contains("nobody answers"), "{away}");
+    assert!(away["faults"][0].as_str().unwrap().contains("cannot connect"), "{away}");
     assert_eq!(away["region"], Value::Null);
     let again = observed(&folder, &address);
     let seen = loop {
@@ -153,13 +152,12 @@ fn a_node_that_goes_is_said_and_is_seen_again_when_it_is_back() {
     };
     assert_eq!(seen["node"]["pid"], again.pid());
     assert_eq!(seen["node"]["requests_per_second"], Value::Null, "nobody has seen its begin");
-    // Nobody reads any more: it ends, and that is no failure.
+    // The reader closes the pipe: the command ends without an error.
     drop(lines);
     assert!(child.wait().unwrap().success());
 }
 
-/// A terminal of 90 columns and 30 lines, in which something runs; what it shows is read as it
-/// comes.
+/// A terminal of 90 columns and 30 lines that runs a command; its output is read as it arrives.
 struct Terminal {
     child: Child,
     shown: String,
@@ -174,7 +172,7 @@ impl Terminal {
         Self { child, shown: String::new() }
     }
 
-    /// Reads on until this is shown.
+    /// Reads until this text is shown.
     fn until(&mut self, text: &str) {
         let out = self.child.stdout.as_mut().unwrap();
         let mut part = [0; 4096];
@@ -189,7 +187,7 @@ impl Terminal {
         self.child.stdin.as_mut().unwrap().write_all(keys.as_bytes()).unwrap();
     }
 
-    /// All that was shown, once it has ended well.
+    /// All output, after the command has ended with status 0.
     fn end(mut self) -> String {
         let mut rest = Vec::new();
         self.child.stdout.as_mut().unwrap().read_to_end(&mut rest).unwrap();
@@ -199,7 +197,7 @@ impl Terminal {
     }
 }
 
-/// The terminal shows what it has shown before, has its cursor, and hears keys as it did.
+/// The terminal shows its previous contents, has its cursor, and its previous mode.
 fn assert_given_back(shown: &str, folder: &Folder) {
     let entered = shown.rfind("\u{1b}[?1049h").unwrap();
     let left = shown.rfind("\u{1b}[?1049l").unwrap_or_default();
@@ -209,7 +207,7 @@ fn assert_given_back(shown: &str, folder: &Folder) {
     assert_eq!(modes("before"), modes("after"));
 }
 
-/// `top` in a shell that notes how its terminal is set, before and after.
+/// Runs `top` in a shell that records the terminal's mode before and after.
 fn in_terminal(folder: &Folder, node: &str) -> String {
     let path = |name: &str| folder.path(name).display().to_string();
     format!(
@@ -222,7 +220,7 @@ fn in_terminal(folder: &Folder, node: &str) -> String {
 }
 
 #[test]
-fn in_a_terminal_it_shows_hears_keys_and_gives_the_terminal_back() {
+fn in_a_terminal_it_draws_reads_keys_and_restores_the_terminal() {
     let folder = Folder::new();
     let node = observed(&folder, "127.0.0.1:0");
     let mut client = Client::tcp(&node.addresses[0]);
@@ -237,13 +235,13 @@ fn in_a_terminal_it_shows_hears_keys_and_gives_the_terminal_back() {
 }
 
 #[test]
-fn a_signal_gives_the_terminal_back_and_a_node_that_is_away_is_shown() {
+fn a_signal_restores_the_terminal_and_an_unreachable_node_is_shown() {
     let folder = Folder::new();
     let mut node = observed(&folder, "127.0.0.1:0");
     let mut terminal = Terminal::run(&in_terminal(&folder, &node.addresses[1]));
     terminal.until("commands");
     node.kill();
-    terminal.until("nobody answers");
+    terminal.until("cannot connect");
     let pid = fs::read_to_string(folder.path("pid")).unwrap();
     assert!(Command::new("kill").args(["-TERM", pid.trim()]).status().unwrap().success());
     assert_given_back(&terminal.end(), &folder);

@@ -1,4 +1,4 @@
-//! Crossing between C and Rust: pointers are checked before use, panics stop here.
+//! The boundary between C and Rust: pointers are checked before use, and panics are caught.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +9,7 @@ use crate::bytes::null;
 use crate::last_error::remember;
 use crate::status::ns_status;
 
-/// Runs a call. Failures become a status and a sentence; a panic becomes `NS_BUG`.
+/// Runs a call. An error becomes a status and a message; a panic becomes `NS_BUG`.
 #[inline]
 pub(crate) fn guard(call: impl FnOnce() -> Result<ns_status>) -> ns_status {
     match catch_unwind(AssertUnwindSafe(call)) {
@@ -30,10 +30,10 @@ fn panicked(panic: Box<dyn Any + Send>) -> ns_status {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     remember(&format!(
-        "a bug in nearstate ({}): close the session and report it",
-        text.unwrap_or("no text")
+        "bug in nearstate: {}: close the session and report this message",
+        text.unwrap_or("no message")
     ));
-    // Dropping what was thrown could throw again.
+    // Dropping the panic payload could panic again.
     std::mem::forget(panic);
     ns_status::NS_BUG
 }
@@ -41,7 +41,7 @@ fn panicked(panic: Box<dyn Any + Send>) -> ns_status {
 /// Borrows what a handle or an in-parameter points to.
 ///
 /// # Safety
-/// NULL, or points to a `T` that lives and is not changed from elsewhere for the lifetime `'a`.
+/// NULL, or points to a valid `T` that is not modified elsewhere during the lifetime `'a`.
 #[inline]
 pub(crate) unsafe fn borrow<'a, T>(pointer: *const T, what: &str) -> Result<&'a T> {
     if pointer.is_null() {
@@ -50,22 +50,22 @@ pub(crate) unsafe fn borrow<'a, T>(pointer: *const T, what: &str) -> Result<&'a 
     if !pointer.is_aligned() {
         return Err(Error::BadArgument { detail: format!("{what}: the pointer is not aligned") });
     }
-    // SAFETY: neither NULL nor askew, and the caller promises a `T` there that stays.
+    // SAFETY: neither NULL nor misaligned, and the caller guarantees a valid `T`.
     Ok(unsafe { &*pointer })
 }
 
-/// Where an answer goes. Checked before the work is done, so that no work is done in vain.
+/// An out-parameter. It is checked before the call does any work.
 #[derive(Debug)]
 pub(crate) struct Out<T> {
-    /// NULL if the caller does not want it.
+    /// NULL if the caller does not need the result.
     pointer: *mut T,
 }
 
 impl<T> Out<T> {
-    /// An answer that the caller must take.
+    /// An out-parameter that must not be NULL.
     ///
     /// # Safety
-    /// NULL, or points to memory for a `T` that may be written until this is dropped.
+    /// NULL, or points to memory for a `T` that is writable until this is dropped.
     #[inline]
     pub(crate) unsafe fn new(pointer: *mut T, what: &str) -> Result<Self> {
         if pointer.is_null() {
@@ -75,7 +75,7 @@ impl<T> Out<T> {
         unsafe { Self::optional(pointer, what) }
     }
 
-    /// An answer that the caller need not take.
+    /// An out-parameter that may be NULL.
     ///
     /// # Safety
     /// As for `new`.
@@ -89,11 +89,11 @@ impl<T> Out<T> {
         Ok(Self { pointer })
     }
 
-    /// Gives what was found: `NS_NOT_FOUND`, and `empty`, if it was nothing; `empty` also with an
-    /// error.
+    /// Writes the value of a lookup. Without a value it writes `empty` and returns `NS_NOT_FOUND`;
+    /// on an error it writes `empty` too.
     #[inline]
-    pub(crate) fn put_found(&self, found: Result<Option<T>>, empty: T) -> Result<ns_status> {
-        match found {
+    pub(crate) fn put_or_empty(&self, value: Result<Option<T>>, empty: T) -> Result<ns_status> {
+        match value {
             Ok(Some(value)) => {
                 self.put(value);
                 Ok(ns_status::NS_OK)
@@ -105,11 +105,11 @@ impl<T> Out<T> {
         }
     }
 
-    /// Gives the answer. What was in its place is not looked at.
+    /// Writes the value. The previous contents are not read.
     #[inline]
     pub(crate) fn put(&self, value: T) {
         if !self.pointer.is_null() {
-            // SAFETY: aligned, and whoever made this promised memory that may be written.
+            // SAFETY: aligned, and the caller of `new` guarantees writable memory.
             unsafe { self.pointer.write(value) };
         }
     }
@@ -123,20 +123,20 @@ mod tests {
     use crate::last_error::ns_last_error;
 
     #[test]
-    fn a_panic_becomes_a_status_and_a_sentence() {
-        assert_eq!(guard(|| panic!("nobody expected this")), ns_status::NS_BUG);
-        // SAFETY: the function promises a text that ends with a NUL.
-        let told = unsafe { CStr::from_ptr(ns_last_error()) };
-        assert!(told.to_str().unwrap().contains("nobody expected this"), "{told:?}");
+    fn a_panic_becomes_a_status_and_a_message() {
+        assert_eq!(guard(|| panic!("unexpected state")), ns_status::NS_BUG);
+        // SAFETY: the function returns a text that ends with a NUL.
+        let message = unsafe { CStr::from_ptr(ns_last_error()) };
+        assert!(message.to_str().unwrap().contains("unexpected state"), "{message:?}");
     }
 
     #[test]
-    fn a_pointer_that_is_askew_is_refused() {
+    fn a_misaligned_pointer_is_rejected() {
         let words = [0_u64; 2];
-        let askew = words.as_ptr().wrapping_byte_add(1);
+        let misaligned = words.as_ptr().wrapping_byte_add(1);
         // SAFETY: it is refused before anything is read.
-        assert!(unsafe { borrow(askew, "it") }.is_err());
-        // SAFETY: it is refused before anything is written.
-        assert!(unsafe { Out::new(askew.cast_mut(), "it") }.is_err());
+        assert!(unsafe { borrow(misaligned, "it") }.is_err());
+        // SAFETY: rejected before anything is written.
+        assert!(unsafe { Out::new(misaligned.cast_mut(), "it") }.is_err());
     }
 }
