@@ -104,7 +104,7 @@ pub trait Target: fmt::Debug {
     /// Why it cannot be measured here, and what would help.
     fn version(&self) -> Result<String>;
 
-    /// What it does natively, and what it stands in for.
+    /// What it does natively, and what it emulates.
     fn abilities(&self) -> Abilities;
 
     /// The same for one of its layouts.

@@ -11,14 +11,14 @@ pub mod executor;
 pub mod micro_tx;
 pub mod txn;
 pub mod ycsb;
-pub mod stock;
+pub mod record_model;
 pub mod outbox;
 pub mod contents;
 mod identity;
 pub mod share;
 
-pub use crate::chance::Spread;
 pub use crate::parameters::Parameters;
+pub use crate::random::Spread;
 
 use crate::access::{Connection, Schema};
 use crate::result::{Check, Foreign, Verdict};

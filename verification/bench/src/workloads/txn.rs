@@ -18,7 +18,7 @@ use super::share::{self, Share};
 use super::{Blueprint, Parameters, Tally, Wishes, Workload, wrong_answer};
 use crate::access::Write as WriteChange;
 use crate::access::{Access, Change, Connection, Entry, Parts, Schema, Table, TableSchema, Work};
-use crate::chance::{Dice, draw};
+use crate::random::{Rng, draw};
 use crate::result::{Check, Verdict};
 use nearstate_model::Result;
 
@@ -168,7 +168,7 @@ impl Blueprint for Txn {
         Ok(Box::new(Client {
             operation: operation_of(parameters),
             numbers: (client, clients),
-            rng: Dice::new(draw(parameters.seed, share.first, 1)),
+            rng: Rng::new(draw(parameters.seed, share.first, 1)),
             contents: Contents::new(parameters.seed),
             changes: vec![0; count],
             share,
@@ -184,7 +184,7 @@ struct Client {
     operation: Operation,
     /// Of this client, and how many there are.
     numbers: (usize, usize),
-    rng: Dice,
+    rng: Rng,
     contents: Contents,
     share: Share,
     /// How often each context of this client was changed.
@@ -486,5 +486,65 @@ impl Workload for Client {
 
     fn checks(&self) -> Vec<Check> {
         Vec::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::targets::region::RegionConnection;
+    use nearstate_store::{CreateOptions, Region};
+
+    /// Two clients run `steps` operations each in turn; returns what verifying found wrong.
+    fn wrong_after(variant: &str, steps: usize, spoil: impl FnOnce(&mut RegionConnection)) -> u64 {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("region");
+        let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+        let _region = Region::create(&path, &options).unwrap();
+        let parameters =
+            Parameters { records: 40, variant: variant.to_owned(), ..Parameters::default() };
+        let schema = Txn.schema(&parameters);
+        let mut clients = Vec::new();
+        for client in 0..2 {
+            let connection = RegionConnection::open(path.to_str().unwrap(), &schema).unwrap();
+            clients.push((Txn.client(&parameters, client, 2).unwrap(), connection));
+        }
+        for (workload, connection) in &mut clients {
+            workload.load(connection, &mut |_| ()).unwrap();
+        }
+        for _ in 0..steps {
+            for (workload, connection) in &mut clients {
+                workload.step(connection, 1, &mut Tally::default()).unwrap();
+            }
+        }
+        spoil(&mut clients[0].1);
+        let verdicts = clients.iter_mut().map(|(workload, connection)| {
+            let verdict = workload.verify(connection, &mut |_| ()).unwrap();
+            assert!(verdict.records > 0, "{variant}");
+            verdict.wrong
+        });
+        verdicts.sum()
+    }
+
+    #[test]
+    fn a_region_keeps_the_changes_of_every_variant() {
+        for (variant, _) in VARIANTS {
+            assert_eq!(wrong_after(variant, 300, |_| ()), 0, "{variant}");
+        }
+    }
+
+    #[test]
+    fn a_record_that_lost_its_changes_is_found() {
+        for (variant, key) in [("update", 3_u64.to_be_bytes()), ("contention", shared_key(0))] {
+            let wrong = wrong_after(variant, 50, |connection| {
+                let (value, parts) = ([0; CONTEXT_BYTES], 0);
+                let parts = [(parts, value.as_slice())];
+                let entry = Entry { key: &key, parts: &parts, tags: &[], tags_before: &[] };
+                connection.put(CONTEXTS, &entry).unwrap();
+            });
+            assert!(wrong > 0, "{variant}");
+        }
+        let add = |connection: &mut RegionConnection| connection.add(b"shared", 1).unwrap();
+        assert_eq!(wrong_after("counter", 5, add), 2);
     }
 }
