@@ -169,9 +169,9 @@ impl ExecRun {
                 ctx.connection.deferred_messages = DeferredMessages::default();
                 // Validation at each read has quadratic cost. Until the validation at the end, the
                 // commands affect only the transaction, the reply and the deferred messages.
-                match txn
-                    .validated_once(|| self.run(ctx, &DeadlineTxn { txn, deadline: until }, reply))?
-                {
+                match txn.validated_once(|| {
+                    self.run(ctx, &DeadlineTxn { txn, deadline: until }, reply)
+                })? {
                     // Checked before the commit, which cannot be undone.
                     ExecEnd::Whole => return session.whole(),
                     ExecEnd::Partial(place, error) => cut = Some((Some(place), error)),
