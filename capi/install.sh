@@ -1,8 +1,8 @@
 #!/bin/sh
-# Installs the C face: header, static and shared library, pkg-config file.
+# Installs the C library: header, static and shared library, pkg-config file.
 #
 #   capi/install.sh PREFIX            builds it first (release)
-#   capi/install.sh PREFIX BUILT      takes libnearstate.a and .so from the folder BUILT
+#   capi/install.sh PREFIX BUILT      installs libnearstate.a and .so from the folder BUILT
 set -eu
 
 if [ $# -lt 1 ] || [ $# -gt 2 ]; then

@@ -121,7 +121,8 @@ macro_rules! core_counters {
         impl CoreMetrics {
             /// Reads all counters.
             pub fn snapshot(&self) -> CoreStats {
-                CoreStats { $($name: self.$name.get(),)* response_nanos: self.response_nanos.snapshot() }
+                let response_nanos = self.response_nanos.snapshot();
+                CoreStats { $($name: self.$name.get(),)* response_nanos }
             }
         }
 

@@ -1,9 +1,9 @@
 //! Waiting for many watches: one thread that sleeps at all of them, and wakes a task.
 //!
 //! ```text
-//!           WatchSelector::wait_for: the task has read everything         an event with_events that
-//!   waiting <-------------------------------------------- resting <------------------- waiting
-//!   the thread sleeps at the watches' rings          the thread sleeps until it is result to wait
+//!           wait_for: the task has read everything         an event after the last read
+//!   waiting <--------------------------------------- idle <---------------------------- waiting
+//!   the thread sleeps on the watches' rings          the thread sleeps until the next wait_for
 //! ```
 //!
 //! The selector reports once, and not again until the task has read the reported watches, so a task

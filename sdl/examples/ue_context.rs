@@ -44,7 +44,7 @@ fn write(
     let changes: Vec<BlockChange<'_>> = blocks.iter().map(change).collect();
     txn.patch(table, key, &changes)?;
     let tags: Vec<(&str, &[u8])> = tags(&view).collect();
-    txn.label(table, key, Metadata { tags: &tags, expires_ms: 0 })?;
+    txn.set_metadata(table, key, Metadata { tags: &tags, expires_ms: 0 })?;
     Ok(changes.iter().filter_map(|change| change.bytes).map(<[u8]>::len).sum())
 }
 
@@ -86,7 +86,7 @@ fn run(path: &Path, out: &mut impl Write) -> Answer {
     // A message comes in with a GUTI; another process may answer it.
     let other = region.session()?;
     let guti = known.view().guti().ok_or("a subscriber has a GUTI")?;
-    let found = other.find(table, "guti", &to_bytes(&guti))?.ok_or("nobody has this GUTI")?;
+    let found = other.find(table, "guti", &to_bytes(&guti))?.ok_or("no UE has this GUTI")?;
     let context = Context::from_blocks(|block| found.block(block.name()))?;
     writeln!(out, "{guti} is {:?}, version {}:", state_of(&context), found.version())?;
     writeln!(out, "{context}")?;

@@ -14,19 +14,19 @@ pub type Keys = BTreeSet<Vec<u8>>;
 
 /// Records by namespace and key, in a region or in a Redis.
 ///
-/// **Namespaces** (paper 1, section 4.2.1) scope keys by type of data. A namespace exists as soon as
-/// it is named: 1 to 255 bytes without `,`, `{`, `}` and NUL. **Keys** and **values** are bytes,
+/// **Namespaces** (paper 1, section 4.2.1) scope keys by type of data. A namespace exists as soon
+/// as it is named: 1 to 255 bytes without `,`, `{`, `}` and NUL. **Keys** and **values** are bytes,
 /// compared and returned exactly, including NULs and empty values. On every back-end a record has a
 /// key of at most 4,096 bytes and a value of at most 128 MiB ([`nearstate_model::limits`]).
 ///
 /// # Atomicity
 ///
-/// | operation | region | node over a ring | Redis |
-/// |---|---|---|---|
-/// | `set`, `remove` of several records | all or nothing | all or nothing (`MSET`, `DEL`) | all or nothing (`MSET`, `DEL`) |
-/// | `get`, `visit` of several records | each record by itself | all at once (`MGET`) | all at once (`MGET`) |
-/// | `set_if`, `set_if_not_exists`, `remove_if` | yes | yes | yes |
-/// | `list_keys`, `find_keys`, `remove_all` | no | no | no |
+/// | operation | region | node over a ring, Redis |
+/// |---|---|---|
+/// | `set`, `remove` of several records | all or nothing | all or nothing (`MSET`, `DEL`) |
+/// | `get`, `visit` of several records | each record by itself | all at once (`MGET`) |
+/// | `set_if`, `set_if_not_exists`, `remove_if` | yes | yes |
+/// | `list_keys`, `find_keys`, `remove_all` | no | no |
 ///
 /// A `set` or `remove` of several records is one transaction: no reader sees a part of it, and a
 /// process that is killed in the middle leaves all of it or nothing. Its limits are the same on

@@ -1,5 +1,5 @@
-// An AMF's paging list in C++: handles that close themselves, a batch read of many contexts, and a
-// compare-and-set on the value. Usage: paging PATH
+// An AMF's paging list in C++: RAII handles, a batch read of many contexts, and a compare-and-set
+// on a value. Usage: paging PATH
 #include <cstdio>
 #include <memory>
 #include <stdexcept>
@@ -21,7 +21,7 @@ std::string_view text(ns_bytes bytes)
     return {reinterpret_cast<const char *>(bytes.data), bytes.len};
 }
 
-// Failures become exceptions; answers such as NS_NOT_FOUND are returned.
+// Errors become exceptions; other statuses such as NS_NOT_FOUND are returned.
 ns_status check(ns_status status)
 {
     if (status >= NS_BUG)
@@ -36,7 +36,7 @@ struct Close {
     void operator()(ns_session *session) const { ns_session_close(session); }
 };
 
-// A record as a view that is given back at the end of its scope.
+// A view that is released at the end of its scope.
 class View {
 public:
     View(ns_session *session, ns_namespace space, std::string_view key)
@@ -77,7 +77,7 @@ int run(const char *path)
     for (const auto &name : names)
         check(ns_put(session.get(), ues, bytes(name), bytes(idle), nullptr));
 
-    // UE 42 answers the paging; whoever compares with its former state afterwards comes too late.
+    // UE 42 answers the paging. A second compare-and-set with its previous state fails.
     const auto answer = [&](std::string_view state) {
         return check(ns_put_if_value(session.get(), ues, bytes(names[42]), bytes(state),
                                      bytes(idle), nullptr));

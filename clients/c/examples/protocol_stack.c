@@ -1,12 +1,12 @@
 /* A protocol stack whose sessions live in transactional memory: an intrusive, doubly linked list of
  * idle sessions and a chained hash table of established ones, as BSD's <sys/queue.h> builds them,
- * with 64-bit addresses where the pointers were. Any number of processes serve it at once; one that
- * is killed between any two instructions leaves every chain whole.
+ * with 64-bit addresses instead of pointers. Several processes serve it at the same time. A process
+ * that is killed between any two instructions leaves every chain intact.
  *
- *   protocol_stack work PATH      serves packets without end; kill it
- *   protocol_stack verify PATH    walks everything at one instant, beside the workers
- *   protocol_stack audit PATH     the same with nobody at work, and looks for objects that leaked
- *   protocol_stack demo PATH      two workers, of which one is killed again and again
+ *   protocol_stack work PATH      serves packets forever; kill it
+ *   protocol_stack verify PATH    verifies all structures at one instant, while workers run
+ *   protocol_stack audit PATH     the same without workers, and detects leaked objects
+ *   protocol_stack demo PATH      runs two workers and kills one of them repeatedly
  */
 #include <inttypes.h>
 #include <signal.h>
@@ -21,8 +21,8 @@
 
 /* ---- What the port needs: opening, and <sys/queue.h> over addresses ------------------------- */
 
-/* Each step of a transaction may find that another process was faster; then the whole function ends
- * with that answer, and ns_transact runs it again. So no step leaves anything half done. */
+/* Each step of a transaction can fail with NS_CONFLICT. The function then returns that status, and
+ * ns_transact runs it again, so no step is left half done. */
 #define TRY(call)                                                                                  \
     do {                                                                                           \
         int32_t tried_ = (int32_t)(call);                                                          \
@@ -30,7 +30,7 @@
             return tried_;                                                                         \
     } while (0)
 
-/* `const struct x *p = a pointer` becomes OPEN_READ(txn, an address, p). */
+/* `const struct x *p = a pointer` becomes OPEN_READ(txn, address, p). */
 #define OPEN_READ(txn, address, pointer)                                                           \
     do {                                                                                           \
         const void *place_;                                                                        \
@@ -45,7 +45,7 @@
         (pointer) = place_;                                                                        \
     } while (0)
 
-/* A list: `head` points to one that is open for writing, `node` is an address. */
+/* A list: `head` points to a list that is open for writing, `node` is an address. */
 #define TR_LIST_HEAD                                                                               \
     struct {                                                                                       \
         ns_address first, last;                                                                    \
@@ -99,12 +99,12 @@
 struct session {
     uint64_t teid; /* 0: idle. */
     uint64_t moves;
-    ns_address chain;  /* The next one of its bucket. */
+    ns_address chain;  /* The next session of its bucket. */
     TR_LIST_ENTRY idle;
     char peer[48];
 };
 
-/* What two workers change at once lies in two objects: a conflict is one about a whole object. */
+/* Data that two workers change concurrently is in two objects: conflicts are per object. */
 struct idle {
     TR_LIST_HEAD list;
 };
@@ -113,14 +113,14 @@ struct bucket {
     ns_address first;
 };
 
-struct census {
+struct totals {
     uint64_t sessions;
 };
 
-/* Never changes: a record by key leads to it, it leads to everything else. */
+/* The root: a record refers to it, and it refers to everything else. It never changes. */
 struct stack {
     ns_address idle;
-    ns_address census;
+    ns_address totals;
     ns_address buckets[BUCKETS];
 };
 
@@ -143,7 +143,7 @@ static uint64_t roll(struct worker *worker, uint64_t sides)
 
 static int32_t open_stack(struct worker *worker, ns_txn *txn, const struct stack **stack)
 {
-    ns_record record;
+    ns_view record;
     ns_address address;
     TRY(ns_txn_get(txn, worker->names, ns_text("stack"), &record));
     if (record.value.len != sizeof address)
@@ -153,11 +153,11 @@ static int32_t open_stack(struct worker *worker, ns_txn *txn, const struct stack
     return NS_OK;
 }
 
-/* Makes the stack, unless another process has. */
+/* Creates the stack unless it exists. */
 static int32_t found(void *context, ns_txn *txn)
 {
     struct worker *worker = context;
-    ns_record record;
+    ns_view record;
     ns_address address;
     struct stack *stack;
     int32_t there = ns_txn_get(txn, worker->names, ns_text("stack"), &record);
@@ -166,14 +166,14 @@ static int32_t found(void *context, ns_txn *txn)
     TRY(ns_txn_alloc(txn, sizeof *stack, &address));
     OPEN_WRITE(txn, address, stack);
     TRY(ns_txn_alloc(txn, sizeof(struct idle), &stack->idle));
-    TRY(ns_txn_alloc(txn, sizeof(struct census), &stack->census));
+    TRY(ns_txn_alloc(txn, sizeof(struct totals), &stack->totals));
     for (int number = 0; number < BUCKETS; number++)
         TRY(ns_txn_alloc(txn, sizeof(struct bucket), &stack->buckets[number]));
     ns_bytes value = {(const uint8_t *)&address, sizeof address};
     return ns_txn_put(txn, worker->names, ns_text("stack"), value);
 }
 
-/* From the list into the table. */
+/* Moves a session from the list to the table. */
 static int32_t establish(struct worker *worker, ns_txn *txn, const struct stack *stack)
 {
     struct idle *idle;
@@ -196,7 +196,7 @@ static int32_t establish(struct worker *worker, ns_txn *txn, const struct stack 
     return NS_OK;
 }
 
-/* From the table into the list: the last session of some chain. */
+/* Moves the last session of a chain from the table to the list. */
 static int32_t release(struct worker *worker, ns_txn *txn, const struct stack *stack)
 {
     const struct bucket *bucket;
@@ -213,7 +213,7 @@ static int32_t release(struct worker *worker, ns_txn *txn, const struct stack *s
     OPEN_READ(txn, node, seen);
     for (int length = 1; seen->chain != 0; length++) {
         if (length == SESSIONS_MAX)
-            return NS_DAMAGED; /* A ring; the stack itself has never made one. */
+            return NS_DAMAGED; /* A cycle: the list is damaged. */
         before = node;
         node = seen->chain;
         OPEN_READ(txn, node, seen);
@@ -234,26 +234,26 @@ static int32_t release(struct worker *worker, ns_txn *txn, const struct stack *s
     return NS_OK;
 }
 
-/* A new session into the list, or an old one out of it and out of the world. */
+/* Adds a new session to the list, or removes and frees one. */
 static int32_t breathe(struct worker *worker, ns_txn *txn, const struct stack *stack)
 {
     struct idle *idle;
-    struct census *census;
+    struct totals *totals;
     ns_address node;
     OPEN_WRITE(txn, stack->idle, idle);
-    OPEN_WRITE(txn, stack->census, census);
-    if (census->sessions < SESSIONS_MIN
-        || (census->sessions < SESSIONS_MAX && roll(worker, 2) == 0)) {
+    OPEN_WRITE(txn, stack->totals, totals);
+    if (totals->sessions < SESSIONS_MIN
+        || (totals->sessions < SESSIONS_MAX && roll(worker, 2) == 0)) {
         TRY(ns_txn_alloc(txn, sizeof(struct session), &node));
         TR_LIST_INSERT_TAIL(txn, session, &idle->list, node, idle);
-        census->sessions += 1;
+        totals->sessions += 1;
         return NS_OK;
     }
     node = idle->list.first;
     if (node == 0)
         return NS_OK;
     TR_LIST_REMOVE(txn, session, &idle->list, node, idle);
-    census->sessions -= 1;
+    totals->sessions -= 1;
     return ns_txn_free(txn, node);
 }
 
@@ -277,7 +277,7 @@ static int32_t serve(void *context, ns_txn *txn)
     }
 }
 
-/* ---- The proof: a walk over everything at one instant --------------------------------------- */
+/* ---- Verification of all structures at one instant ----------------------------------------- */
 
 struct walk {
     struct worker *worker;
@@ -288,8 +288,8 @@ struct walk {
     size_t chains[BUCKETS];
 };
 
-/* NS_REFUSED ends the transaction; the fault says why. */
-#define HOLDS(claim)                                                                               \
+/* NS_REFUSED ends the transaction; `fault` has the reason. */
+#define CHECK(claim)                                                                               \
     do {                                                                                           \
         if (!(claim)) {                                                                            \
             walk->fault = #claim;                                                                  \
@@ -300,8 +300,8 @@ struct walk {
 static int32_t meet(struct walk *walk, ns_address node)
 {
     for (size_t other = 0; other < walk->sessions; other++)
-        HOLDS(walk->met[other] != node); /* No session stands in two places. */
-    HOLDS(walk->sessions < sizeof walk->met / sizeof walk->met[0]);
+        CHECK(walk->met[other] != node); /* No session is in two lists. */
+    CHECK(walk->sessions < sizeof walk->met / sizeof walk->met[0]);
     walk->met[walk->sessions] = node;
     walk->sessions += 1;
     return NS_OK;
@@ -312,7 +312,7 @@ static int32_t walk_all(void *context, ns_txn *txn)
     struct walk *walk = context;
     const struct stack *stack;
     const struct idle *idle;
-    const struct census *census;
+    const struct totals *totals;
     const struct bucket *bucket;
     const struct session *session;
     ns_address before = 0;
@@ -323,25 +323,25 @@ static int32_t walk_all(void *context, ns_txn *txn)
     for (ns_address node = idle->list.first; node != 0; node = session->idle.next) {
         TRY(meet(walk, node));
         OPEN_READ(txn, node, session);
-        HOLDS(session->teid == 0 && session->chain == 0);
-        HOLDS(session->idle.previous == before); /* The way back is the way there. */
+        CHECK(session->teid == 0 && session->chain == 0);
+        CHECK(session->idle.previous == before); /* Backward links match forward links. */
         before = node;
         walk->idle += 1;
     }
-    HOLDS(idle->list.last == before);
+    CHECK(idle->list.last == before);
     for (size_t number = 0; number < BUCKETS; number++) {
         OPEN_READ(txn, stack->buckets[number], bucket);
         for (ns_address node = bucket->first; node != 0; node = session->chain) {
             TRY(meet(walk, node));
             OPEN_READ(txn, node, session);
-            HOLDS(session->teid != 0 && session->teid % BUCKETS == number);
-            HOLDS(session->idle.next == 0 && session->idle.previous == 0);
-            HOLDS(strncmp(session->peer, "10.", 3) == 0);
+            CHECK(session->teid != 0 && session->teid % BUCKETS == number);
+            CHECK(session->idle.next == 0 && session->idle.previous == 0);
+            CHECK(strncmp(session->peer, "10.", 3) == 0);
             walk->chains[number] += 1;
         }
     }
-    OPEN_READ(txn, stack->census, census);
-    HOLDS(census->sessions == walk->sessions);
+    OPEN_READ(txn, stack->totals, totals);
+    CHECK(totals->sessions == walk->sessions);
     return NS_OK;
 }
 
@@ -380,7 +380,7 @@ static void stop(struct worker *worker)
     ns_region_detach(worker->region);
 }
 
-/* Packets come in bursts; between them others have a moment to look at everything. */
+/* Packets come in bursts; the pauses let a verification complete. */
 static int work(struct worker *worker)
 {
     for (uint64_t burst = 0;; burst++) {
@@ -405,7 +405,7 @@ static int verify(struct worker *worker, bool is_at_rest)
     uint64_t objects;
     walk = (struct walk){.worker = worker};
     ns_status status = NS_DEADLINE;
-    /* A walk that workers outrun a thousand times is begun again when they may be at rest. */
+    /* After a thousand conflicts, verify again: the workers may be idle then. */
     for (int retry_policy = 0; status == NS_DEADLINE && retry_policy < 1000; retry_policy++)
         status = ns_transact(worker->session, walk_all, &walk);
     if (walk.fault != NULL) {
@@ -422,7 +422,7 @@ static int verify(struct worker *worker, bool is_at_rest)
         status = ns_object_count(worker->session, &objects, NULL);
         if (status != NS_OK)
             return fail("count", status);
-        /* The stack, its list, its census, its buckets, its sessions; and nothing else. */
+        /* The stack, its list, its counters, its buckets, its sessions, and nothing else. */
         if (objects != 3 + BUCKETS + walk.sessions) {
             fprintf(stderr, "\nLEAKED: %" PRIu64 " objects for %zu sessions\n", objects,
                     walk.sessions);
@@ -447,7 +447,7 @@ static int run(const char *word, const char *path)
     return told;
 }
 
-/* A process of its own: nothing is attached when it is forked. */
+/* A child process: nothing is attached before the fork. */
 static pid_t spawn(const char *word, const char *path)
 {
     fflush(stdout);
@@ -474,7 +474,7 @@ static int demo(const char *path)
         if (victim < 0 || kill(victim, SIGKILL) != 0)
             told = 1;
         await(victim);
-        printf("killed worker %d, the %d. time\n", (int)victim, round);
+        printf("killed worker %d, kill %d\n", (int)victim, round);
         if (told == 0)
             told = await(spawn("verify", path));
     }

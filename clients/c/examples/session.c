@@ -1,9 +1,9 @@
-/* An SMF that keeps its PDU sessions in a region: it checkpoints a context after every step of a
- * procedure, and when it is killed its successor goes on from the last one.
+/* An SMF that keeps its PDU sessions in a region. It commits a context after every step of a
+ * procedure. If it is killed, the next process continues from the last step.
  *
- *   session establish PATH SUPI    makes the context, and the region if there is none
- *   session run PATH SUPI          handovers without end: one committed step a line; kill it
- *   session show PATH SUPI         what a successor finds
+ *   session establish PATH SUPI    creates the context, and the region if needed
+ *   session run PATH SUPI          endless handovers, one line per step; kill it
+ *   session show PATH SUPI         shows the committed context
  *   session release PATH SUPI      deletes the context
  */
 #include <inttypes.h>
@@ -12,7 +12,7 @@
 
 #include <nearstate.h>
 
-/* What a handover changes: where the tunnel to the radio ends. A context's other groups stay. */
+/* The block that a handover changes: the tunnel to the radio network. Other blocks are kept. */
 struct tunnel {
     uint32_t gnb_teid;
     uint32_t upf_teid;
@@ -20,10 +20,10 @@ struct tunnel {
     char gnb_address[16];
 };
 
-/* The groups that a procedure reads and changes, named once; later they go by their places. */
+/* The indexes of the blocks that a procedure reads and changes. */
 enum { TUNNEL, GROUPS };
 
-/* What the process is attached to. */
+/* The state of the process. */
 struct smf {
     ns_region *region;
     ns_session *session;
@@ -79,7 +79,7 @@ static ns_status tunnel_of(ns_bytes block, struct tunnel *tunnel)
     return NS_OK;
 }
 
-/* Reads a tunnel out of a view. */
+/* Reads the tunnel block of a view. */
 static ns_status read_tunnel(const ns_view *view, struct tunnel *tunnel)
 {
     ns_bytes block;
@@ -107,7 +107,7 @@ static int establish(struct smf *smf, ns_bytes supi)
     return 0;
 }
 
-/* A handover: the tunnel to the radio ends elsewhere. */
+/* A handover changes the endpoint of the tunnel. */
 static void hand_over(struct tunnel *tunnel)
 {
     tunnel->steps += 1;
@@ -116,7 +116,7 @@ static void hand_over(struct tunnel *tunnel)
              (unsigned)(tunnel->steps >> 8 & 255), (unsigned)(tunnel->steps & 255));
 }
 
-/* Reads a context, changes its tunnel, and nothing else of it, if nobody was faster. */
+/* Reads a context and changes its tunnel block, unless the context changed meanwhile. */
 static ns_status step(struct smf *smf, ns_bytes supi, struct tunnel *tunnel, uint64_t *version)
 {
     ns_record_for_update context;
@@ -144,7 +144,7 @@ static int run(struct smf *smf, ns_bytes supi)
         uint64_t version;
         ns_status status = step(smf, supi, &tunnel, &version);
         if (status == NS_REFUSED)
-            continue; /* Another worker was faster: look again. */
+            continue; /* Another worker changed it: read again. */
         if (status != NS_OK)
             return fail("step", status);
         printf("step %" PRIu64 " version %" PRIu64 "\n", tunnel.steps, version);

@@ -1,13 +1,13 @@
 /* An SMF whose PDU sessions are found by SUPI, by TEID and by DNN, in shared memory.
  *
- *   sm_sessions establish PATH SUPI TEID DNN   makes a session; each TEID belongs to one
- *   sm_sessions packet PATH TEID               whose packet is this?
- *   sm_sessions list PATH DNN                  all sessions of a data network, and how many
- *   sm_sessions idle PATH DNN SUPI             sessions of a data network, but not this one
+ *   sm_sessions establish PATH SUPI TEID DNN   creates a session; TEIDs are unique
+ *   sm_sessions packet PATH TEID               finds the session of a packet
+ *   sm_sessions list PATH DNN                  lists and counts the sessions of a data network
+ *   sm_sessions idle PATH DNN SUPI             sessions of a data network except one
  *   sm_sessions release PATH SUPI
- *   sm_sessions watch PATH COUNT               an event loop: tells that many changes, then ends
+ *   sm_sessions watch PATH COUNT               an event loop that prints COUNT changes
  *
- * Any number of them run at once; kill any of them at any moment.
+ * Several processes can run at the same time. Any of them may be killed at any moment.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -19,7 +19,7 @@
 
 #include <nearstate.h>
 
-/* A session ends by itself if nobody renews it. */
+/* A session expires unless it is renewed. */
 #define LIFETIME_MS 3600000
 
 struct smf {
@@ -34,7 +34,7 @@ static int fail(const char *what, ns_status status)
     return 1;
 }
 
-/* What sessions are found by. Every process declares it; the first one makes the indexes. */
+/* The tags of sessions. Every process declares them; the first one builds the indexes. */
 static ns_status declare(struct smf *smf)
 {
     ns_tag_schema tags[] = {
@@ -144,7 +144,7 @@ static bool show_key(void *context, ns_bytes key)
     return true;
 }
 
-/* A search as Nudsf has it: conditions that stand in each other. */
+/* A search with nested conditions, as in Nudsf. */
 static int idle(struct smf *smf, char **words)
 {
     ns_search_condition both[] = {
@@ -165,7 +165,7 @@ static int release(struct smf *smf, char **words)
     return 0;
 }
 
-/* Reads what there is, at most as many events as are wanted. */
+/* Reads pending events, at most as many as requested. */
 static ns_status tell(ns_watch *watch, long *wanted)
 {
     static const char *const kinds[] = {"?", "created", "updated", "deleted", "expired", "lost"};
@@ -173,7 +173,7 @@ static ns_status tell(ns_watch *watch, long *wanted)
     ns_status status = NS_OK;
     while (*wanted > 0 && (status = ns_watch_next(watch, &event)) == NS_OK) {
         if (event.kind == NS_EVENT_LOST)
-            printf("lost %" PRIu64 ": read them anew\n", event.lost);
+            printf("lost %" PRIu64 ": read the sessions again\n", event.lost);
         else
             printf("%s %.*s\n", kinds[event.kind], (int)event.key.len,
                    (const char *)event.key.data);
@@ -183,7 +183,7 @@ static ns_status tell(ns_watch *watch, long *wanted)
     return status == NS_NOT_FOUND ? NS_OK : status;
 }
 
-/* The event loop of the SMF: its sockets would stand in the same epoll. */
+/* The event loop of the SMF. Its sockets would use the same epoll instance. */
 static int watch(struct smf *smf, char **words)
 {
     ns_watch *watch = NULL;

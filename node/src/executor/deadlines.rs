@@ -5,12 +5,14 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use nearstate_model::invariant::guaranteed;
+
 use crate::executor::ready::TaskWaiter;
 
 /// Identifies a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct DeadlineKey {
-    place: u32,
+    slot: u32,
     generation: u32,
 }
 
@@ -24,7 +26,7 @@ struct DeadlineSlot {
 #[derive(Debug, Default)]
 pub(crate) struct Deadlines {
     heap: BinaryHeap<Reverse<(u64, DeadlineKey)>>,
-    places: Vec<DeadlineSlot>,
+    slots: Vec<DeadlineSlot>,
     vacant: Vec<u32>,
 }
 
@@ -41,27 +43,26 @@ impl Deadlines {
     }
 
     pub(crate) fn insert(&mut self, at: u64, waiter: TaskWaiter) -> DeadlineKey {
-        if self.heap.len() > 64 + 2 * (self.places.len() - self.vacant.len()) {
-            let (heap, places) = (&mut self.heap, &self.places);
-            heap.retain(|Reverse((_, key))| is_live(places, *key));
+        if self.heap.len() > 64 + 2 * (self.slots.len() - self.vacant.len()) {
+            let (heap, slots) = (&mut self.heap, &self.slots);
+            heap.retain(|Reverse((_, key))| is_live(slots, *key));
         }
-        let place = self.vacant.pop().unwrap_or_else(|| {
-            self.places.push(DeadlineSlot::default());
-            u32::try_from(self.places.len() - 1).unwrap_or(u32::MAX)
+        let index = self.vacant.pop().unwrap_or_else(|| {
+            self.slots.push(DeadlineSlot::default());
+            let last = u32::try_from(self.slots.len() - 1).ok();
+            guaranteed(last, "a core has fewer than 2^32 deadlines")
         });
-        let mut generation = 0;
-        if let Some(found) = self.places.get_mut(place as usize) {
-            found.waiter = Some(waiter);
-            generation = found.generation;
-        }
-        let key = DeadlineKey { place, generation };
+        let slot = guaranteed(self.slots.get_mut(index as usize), "a vacant slot exists");
+        debug_assert!(slot.waiter.is_none(), "a slot has at most one waiter");
+        slot.waiter = Some(waiter);
+        let key = DeadlineKey { slot: index, generation: slot.generation };
         self.heap.push(Reverse((at, key)));
         key
     }
 
     /// Replaces the waiter of a deadline. `false`: the deadline has passed.
     pub(crate) fn replace(&mut self, key: DeadlineKey, waiter: TaskWaiter) -> bool {
-        let place = self.places.get_mut(key.place as usize);
+        let place = self.slots.get_mut(key.slot as usize);
         let Some(place) = place.filter(|place| place.generation == key.generation) else {
             return false;
         };
@@ -89,22 +90,22 @@ impl Deadlines {
     }
 
     fn is_live(&self, key: DeadlineKey) -> bool {
-        is_live(&self.places, key)
+        is_live(&self.slots, key)
     }
 
     fn take(&mut self, key: DeadlineKey) -> Option<TaskWaiter> {
-        let place = self.places.get_mut(key.place as usize)?;
+        let place = self.slots.get_mut(key.slot as usize)?;
         if place.generation != key.generation {
             return None;
         }
         place.generation = place.generation.wrapping_add(1);
-        self.vacant.push(key.place);
+        self.vacant.push(key.slot);
         place.waiter.take()
     }
 }
 
-fn is_live(places: &[DeadlineSlot], key: DeadlineKey) -> bool {
-    places.get(key.place as usize).is_some_and(|place| place.generation == key.generation)
+fn is_live(slots: &[DeadlineSlot], key: DeadlineKey) -> bool {
+    slots.get(key.slot as usize).is_some_and(|place| place.generation == key.generation)
 }
 
 #[cfg(test)]
@@ -148,6 +149,6 @@ mod tests {
             let key = deadlines.insert(u64::MAX - at, waiter(0));
             deadlines.cancel(key);
         }
-        assert!(deadlines.heap.len() < 100 && deadlines.places.len() < 10);
+        assert!(deadlines.heap.len() < 100 && deadlines.slots.len() < 10);
     }
 }

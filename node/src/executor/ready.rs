@@ -7,6 +7,9 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Waker};
 
+use nearstate_model::invariant;
+use nearstate_model::invariant::guaranteed;
+
 use crate::executor::class::TaskClass;
 
 /// Identifies a task: its slot, and the number of earlier tasks of the slot.
@@ -141,11 +144,11 @@ impl ReadyQueues {
     fn allocate(&mut self, class: TaskClass) -> TaskId {
         let index = self.vacant.pop().unwrap_or_else(|| {
             self.slots.push(TaskSlot { is_vacant: true, ..TaskSlot::default() });
-            u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
+            let last = u32::try_from(self.slots.len() - 1).ok();
+            guaranteed(last, "a core has fewer than 2^32 tasks")
         });
-        let Some(slot) = self.slots.get_mut(index as usize) else {
-            return TaskId::default();
-        };
+        let slot = guaranteed(self.slots.get_mut(index as usize), "a vacant slot exists");
+        invariant!(slot.is_vacant && slot.task.is_none(), "a slot has at most one task");
         slot.class = class;
         slot.is_vacant = false;
         TaskId { index, generation: slot.generation }

@@ -413,7 +413,7 @@ fn no_wake_of_another_thread_is_lost() {
                     Executor::new(&ExecutorConfig { spin, ..ExecutorConfig::default() }).unwrap();
                 barrier.wait();
                 let mut next = mine;
-                let told = std::future::poll_fn(move |cx| {
+                let exchange = std::future::poll_fn(move |cx| {
                     while next < TURNS {
                         let seen = slot.0.load(Ordering::Acquire);
                         if seen == next {
@@ -433,7 +433,7 @@ fn no_wake_of_another_thread_is_lost() {
                     }
                     Poll::Ready(())
                 });
-                executor.run(told);
+                executor.run(exchange);
             }
         };
         let other = thread(run(1, Arc::clone(&slot), Arc::clone(&barrier)));

@@ -1,4 +1,5 @@
-//! A protocol of lines for tests of the node: each is answered with itself, some are commands.
+//! Fixture of the tests: a protocol of lines, each of which is echoed or is a command; a node that
+//! serves it, and clients.
 
 use std::cell::Cell;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,7 +17,7 @@ use nearstate_node::{
 };
 use nearstate_store::{CreateOptions, Region, Schema};
 
-/// The protocol. Threads of a test find the mailboxes of listening clients here.
+/// The protocol. A test finds the mailboxes of listening clients here.
 #[derive(Default)]
 pub(crate) struct Echo {
     pub(crate) mailboxes: Arc<Mutex<Vec<Outbox<String>>>>,
@@ -35,14 +36,14 @@ struct Client {
     mailbox: Option<Inbox<String>>,
     work: Option<Work>,
     is_work_stopped: Rc<Cell<bool>>,
-    /// Where the search for the end of the line goes on.
+    /// Where the search for the end of the line continues.
     searched: usize,
 }
 
 enum Work {
-    /// So many steps.
+    /// This number of steps.
     Steps(u64),
-    /// Until another client of the core says "stop".
+    /// Until another client of the core sends "stop".
     UntilStopped,
 }
 
@@ -52,7 +53,7 @@ impl Protocol for Echo {
     }
 
     fn on_core(&self, core: &Core) -> Result<Rc<dyn CoreService>> {
-        // The session is there, and works.
+        // The session works.
         core.session().namespace("echo", &Schema::default())?;
         Ok(Rc::new(EchoOnCore {
             core: core.index(),
@@ -161,8 +162,8 @@ impl ConnectionHandler for Client {
     }
 }
 
-/// A node that echoes at a TCP port and a Unix socket.
-pub(crate) struct Served {
+/// A node that echoes on a TCP port and a Unix socket.
+pub(crate) struct TestNode {
     pub(crate) node: Option<Node>,
     pub(crate) folder: tempfile::TempDir,
     pub(crate) mailboxes: Arc<Mutex<Vec<Outbox<String>>>>,
@@ -170,10 +171,10 @@ pub(crate) struct Served {
     _region: Region,
 }
 
-/// How long a test waits for what must happen. Only a broken node needs it.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The longest wait for a required event. Only a broken node needs it.
+const WAIT_MAX: Duration = Duration::from_secs(60);
 
-pub(crate) fn serve(cores: usize, limits: ConnectionLimits) -> Served {
+pub(crate) fn serve(cores: usize, limits: ConnectionLimits) -> TestNode {
     let folder = tempfile::tempdir().unwrap();
     let region = Region::create(&folder.path().join("region"), &CreateOptions::default()).unwrap();
     let endpoint = |address| Endpoint { protocol: "echo".to_owned(), address, tls: None };
@@ -191,53 +192,53 @@ pub(crate) fn serve(cores: usize, limits: ConnectionLimits) -> Served {
     let echo = Echo::default();
     let mailboxes = Arc::clone(&echo.mailboxes);
     let node = Node::start(&config, &region, &[Arc::new(echo)]).unwrap();
-    Served { node: Some(node), folder, mailboxes, _region: region }
+    TestNode { node: Some(node), folder, mailboxes, _region: region }
 }
 
-impl Served {
+impl TestNode {
     pub(crate) fn node(&self) -> &Node {
         self.node.as_ref().unwrap()
     }
 
-    pub(crate) fn tcp(&self) -> Line<TcpStream> {
+    pub(crate) fn tcp(&self) -> LineClient<TcpStream> {
         let Address::Tcp(address) = self.node().addresses()[1] else { panic!("not TCP") };
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Line::new(stream.try_clone().unwrap(), stream)
+        stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
+        LineClient::new(stream.try_clone().unwrap(), stream)
     }
 
-    pub(crate) fn unix(&self) -> Line<std::os::unix::net::UnixStream> {
+    pub(crate) fn unix(&self) -> LineClient<std::os::unix::net::UnixStream> {
         let path = self.folder.path().join("node.sock");
         let stream = std::os::unix::net::UnixStream::connect(path).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Line::new(stream.try_clone().unwrap(), stream)
+        stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
+        LineClient::new(stream.try_clone().unwrap(), stream)
     }
 
-    /// Waits until the node has counted something.
+    /// Waits until the statistics of the node satisfy a condition.
     pub(crate) fn until(&self, what: impl Fn(&nearstate_node::CoreStats) -> bool) {
-        for _ in 0..PATIENCE.as_millis() {
+        for _ in 0..WAIT_MAX.as_millis() {
             if what(&self.node().stats().total().0) {
                 return;
             }
             std::thread::park_timeout(Duration::from_millis(1));
         }
-        panic!("never: {:?}", self.node().stats().total().0);
+        panic!("the condition is not satisfied: {:?}", self.node().stats().total().0);
     }
 }
 
-/// A client that says and hears lines.
-pub(crate) struct Line<S: Read> {
+/// A client that sends and receives lines.
+pub(crate) struct LineClient<S: Read> {
     pub(crate) reader: BufReader<S>,
     pub(crate) writer: S,
 }
 
-impl<S: Read + Write> Line<S> {
+impl<S: Read + Write> LineClient<S> {
     fn new(reader: S, writer: S) -> Self {
         Self { reader: BufReader::new(reader), writer }
     }
 
-    pub(crate) fn say(&mut self, bytes: &str) {
+    pub(crate) fn send(&mut self, bytes: &str) {
         self.writer.write_all(bytes.as_bytes()).unwrap();
     }
 
@@ -249,12 +250,12 @@ impl<S: Read + Write> Line<S> {
     }
 
     pub(crate) fn ask(&mut self, line: &str) -> String {
-        self.say(&format!("{line}\n"));
+        self.send(&format!("{line}\n"));
         self.receive()
     }
 
     /// True if the node has closed.
-    pub(crate) fn is_over(&mut self) -> bool {
+    pub(crate) fn is_closed(&mut self) -> bool {
         matches!(self.reader.read(&mut [0; 64]), Ok(0) | Err(_))
     }
 }

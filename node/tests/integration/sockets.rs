@@ -5,12 +5,12 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::fixture::{Echo, Line, serve};
+use crate::fixture::{Echo, LineClient, serve};
 use nearstate_node::{Address, ConnectionLimits, Endpoint, Node, NodeConfig};
 use nearstate_store::{CreateOptions, Region};
 
 #[test]
-fn lines_are_answered_in_order_however_they_are_cut_into_packets() {
+fn lines_are_answered_in_order_regardless_of_packet_boundaries() {
     let served = serve(2, ConnectionLimits::default());
     let mut client = served.tcp();
     for byte in b"one\ntwo\n" {
@@ -45,7 +45,7 @@ fn lines_are_answered_in_order_however_they_are_cut_into_packets() {
 }
 
 #[test]
-fn a_request_of_eight_megabytes_is_heard_whole_and_its_buffer_is_given_back() {
+fn a_request_of_eight_megabytes_is_received_completely() {
     let served = serve(1, ConnectionLimits::default());
     let mut client = served.unix();
     let large = "l".repeat(8 << 20);
@@ -58,7 +58,7 @@ fn a_request_of_eight_megabytes_is_heard_whole_and_its_buffer_is_given_back() {
 }
 
 #[test]
-fn clients_of_the_unix_socket_go_round_the_cores() {
+fn clients_of_the_unix_socket_are_distributed_round_robin() {
     let served = serve(3, ConnectionLimits::default());
     let mut clients: Vec<_> = (0..6).map(|_| served.unix()).collect();
     let cores: Vec<_> = clients.iter_mut().map(|client| client.ask("core")).collect();
@@ -69,13 +69,13 @@ fn clients_of_the_unix_socket_go_round_the_cores() {
 }
 
 #[test]
-fn a_client_that_never_reads_is_not_read_any_more_and_closed_at_last() {
+fn a_client_that_never_reads_is_no_longer_read_and_then_closed() {
     let limits =
         ConnectionLimits { unread_max: Duration::from_millis(200), ..ConnectionLimits::default() };
     let served = serve(1, limits);
     let mut greedy = served.unix();
     // A thousand megabytes of answers to 13 KB of requests.
-    greedy.say(&"big 1000000\n".repeat(1000));
+    greedy.send(&"big 1000000\n".repeat(1000));
     let mut other = served.unix();
     assert_eq!(other.ask("still here"), "still here");
     served.until(|seen| seen.slow_clients == 1 && seen.open() == 1);
@@ -88,7 +88,7 @@ fn a_client_that_never_reads_is_not_read_any_more_and_closed_at_last() {
 fn a_slow_reader_gets_everything() {
     let served = serve(1, ConnectionLimits::default());
     let mut client = served.tcp();
-    client.say(&"big 300000\n".repeat(40));
+    client.send(&"big 300000\n".repeat(40));
     for _ in 0..40 {
         assert_eq!(client.receive().len(), 300_000);
         std::thread::park_timeout(Duration::from_millis(1));
@@ -96,10 +96,10 @@ fn a_slow_reader_gets_everything() {
 }
 
 #[test]
-fn a_client_that_has_shut_its_side_gets_all_its_answers() {
+fn a_client_that_has_shut_down_its_side_receives_all_replies() {
     let served = serve(1, ConnectionLimits::default());
     let mut client = served.tcp();
-    client.say("one\nwork 1000\nbig 3000000\nhalf");
+    client.send("one\nwork 1000\nbig 3000000\nhalf");
     client.writer.shutdown(Shutdown::Write).unwrap();
     let mut answers = String::new();
     client.reader.read_to_string(&mut answers).unwrap();
@@ -111,7 +111,7 @@ fn a_client_that_has_shut_its_side_gets_all_its_answers() {
 fn quitting_flushes_first() {
     let served = serve(1, ConnectionLimits::default());
     let mut client = served.tcp();
-    client.say("one\nquit\nnever heard\n");
+    client.send("one\nquit\nnever heard\n");
     let mut answers = String::new();
     client.reader.read_to_string(&mut answers).unwrap();
     assert_eq!(answers, "one\n");
@@ -120,7 +120,7 @@ fn quitting_flushes_first() {
 }
 
 #[test]
-fn a_request_that_does_not_become_whole_is_given_up_and_silence_is_not() {
+fn an_incomplete_request_times_out_and_an_idle_connection_does_not() {
     let limits = ConnectionLimits {
         half_sent_max: Duration::from_millis(50),
         ..ConnectionLimits::default()
@@ -128,21 +128,21 @@ fn a_request_that_does_not_become_whole_is_given_up_and_silence_is_not() {
     let served = serve(1, limits);
     let mut silent = served.tcp();
     let mut half = served.tcp();
-    half.say("whole\nhal");
+    half.send("whole\nhal");
     assert_eq!(half.receive(), "whole");
-    assert!(half.is_over());
+    assert!(half.is_closed());
     served.until(|seen| seen.half_sent == 1);
     assert_eq!(silent.ask("here"), "here");
 }
 
 #[test]
-fn a_request_that_is_too_large_is_refused_in_words() {
+fn a_request_that_is_too_large_gets_an_error() {
     let limits = ConnectionLimits { input_bytes_max: 100_000, ..ConnectionLimits::default() };
     let served = serve(1, limits);
     let mut client = served.tcp();
     let mut sender = client.writer.try_clone().unwrap();
     let sent = std::thread::spawn(move || {
-        // The node stops reading some time; then the write fails.
+        // The node stops reading; then the write fails.
         let _ = sender.write_all("l".repeat(10 << 20).as_bytes());
     });
     let refusal = client.receive();
@@ -158,7 +158,7 @@ fn clients_cannot_fill_the_memory_of_a_core_together() {
     let served = serve(1, limits);
     let mut clients: Vec<_> = (0..20).map(|_| served.unix()).collect();
     for client in &mut clients {
-        // Those that come too late find a closed socket.
+        // Late writes meet a closed socket.
         let _ = client.writer.write_all("l".repeat(150_000).as_bytes());
     }
     served.until(|seen| seen.out_of_memory >= 10);
@@ -172,12 +172,12 @@ fn clients_cannot_fill_the_memory_of_a_core_together() {
 }
 
 #[test]
-fn two_thousand_clients_are_served_and_one_more_is_told() {
+fn two_thousand_clients_are_served_and_one_more_gets_an_error() {
     let served =
         serve(2, ConnectionLimits { connections_max: 2000, ..ConnectionLimits::default() });
     let mut clients: Vec<_> = (0..2000).map(|_| served.tcp()).collect();
     for (number, client) in clients.iter_mut().enumerate() {
-        client.say(&format!("{number}\n"));
+        client.send(&format!("{number}\n"));
     }
     for (number, client) in clients.iter_mut().enumerate() {
         assert_eq!(client.receive(), number.to_string());
@@ -188,7 +188,7 @@ fn two_thousand_clients_are_served_and_one_more_is_told() {
     let refusal = served.unix().receive();
     assert!(refusal.contains("limits.connections_max"), "{refusal}");
 
-    // Nothing runs while nothing happens.
+    // An idle node does not run rounds.
     let rounds = || served.node().stats().total().1.rounds;
     served.until(|seen| seen.refused == 2 && seen.open() == 2000);
     let before = rounds();
@@ -205,17 +205,17 @@ fn work_that_yields_does_not_stop_others() {
     let served = serve(1, ConnectionLimits::default());
     let mut worker = served.unix();
     let mut other = served.unix();
-    worker.say("work\nafter\n");
+    worker.send("work\nafter\n");
     for round in 0..100 {
         assert_eq!(other.ask(&round.to_string()), round.to_string());
     }
-    // Without other clients' turns, nobody could stop it.
+    // The other client can stop it only if its requests are served in between.
     assert_eq!(other.ask("stop"), "");
     assert_eq!((worker.receive(), worker.receive()), ("done".to_owned(), "after".to_owned()));
 }
 
 #[test]
-fn what_other_threads_send_reaches_a_client_that_says_nothing() {
+fn messages_of_other_threads_reach_an_idle_client() {
     let served = serve(2, ConnectionLimits::default());
     let mut clients: Vec<_> = (0..4).map(|_| served.unix()).collect();
     for client in &mut clients {
@@ -241,18 +241,18 @@ fn what_other_threads_send_reaches_a_client_that_says_nothing() {
 }
 
 #[test]
-fn a_shutdown_lets_work_end_and_cuts_who_never_does() {
+fn a_shutdown_waits_for_work_and_then_closes_the_remaining_connections() {
     let limits =
         ConnectionLimits { drain_max: Duration::from_secs(1), ..ConnectionLimits::default() };
     let mut served = serve(2, limits);
     let (mut idle, mut busy, mut half) = (served.unix(), served.unix(), served.unix());
     assert_eq!((idle.ask("idle"), half.ask("half")), ("idle".to_owned(), "half".to_owned()));
-    half.say("never whole");
-    busy.say("hello\nwork 100000\n");
+    half.send("never whole");
+    busy.send("hello\nwork 100000\n");
     assert_eq!(busy.receive(), "hello");
     served.node().shutdown();
     assert_eq!(busy.receive(), "done");
-    assert!(idle.is_over() && busy.is_over() && half.is_over());
+    assert!(idle.is_closed() && busy.is_closed() && half.is_closed());
     let path = served.folder.path().join("node.sock");
     served.until(|seen| seen.open() == 0);
     assert_eq!(served.node().stats().total().0.drain_aborts, 1);
@@ -266,14 +266,14 @@ fn a_core_that_panics_takes_the_node_down_and_join_says_so() {
     let mut idle = served.unix();
     assert_eq!(idle.ask("core"), "0");
     let mut client = served.unix();
-    client.say("panic\n");
-    assert!(client.is_over() && idle.is_over());
+    client.send("panic\n");
+    assert!(client.is_closed() && idle.is_closed());
     let error = served.node.take().unwrap().join().unwrap_err().to_string();
     assert!(error.contains("panic"), "{error}");
 }
 
 #[test]
-fn what_cannot_be_served_is_refused_at_the_start() {
+fn an_invalid_configuration_is_refused_at_the_start() {
     let served = serve(1, ConnectionLimits::default());
     let folder = tempfile::tempdir().unwrap();
     let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
@@ -295,12 +295,12 @@ fn what_cannot_be_served_is_refused_at_the_start() {
 }
 
 #[test]
-fn connections_come_and_go_without_a_trace() {
+fn closed_connections_leave_nothing_behind() {
     let served = serve(2, ConnectionLimits::default());
     for round in 0..500 {
-        let mut client: Line<TcpStream> = served.tcp();
+        let mut client: LineClient<TcpStream> = served.tcp();
         if round % 2 == 0 {
-            client.say("unread answers\n");
+            client.send("unread answers\n");
         }
     }
     served.until(|seen| seen.accepted == 500 && seen.open() == 0);

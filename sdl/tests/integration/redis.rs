@@ -43,11 +43,11 @@ fn several_pairs_are_one_command() {
     sdl.set("ns", &[(b"a", b"1"), (b"b", b"2")]).unwrap();
     sdl.get("ns", &[b"a", b"b"]).unwrap();
     sdl.remove("ns", &[b"a", b"b"]).unwrap();
-    let told: String = redis::cmd("INFO").arg("commandstats").query(&mut raw(&server)).unwrap();
+    let stats: String = redis::cmd("INFO").arg("commandstats").query(&mut raw(&server)).unwrap();
     for command in ["mset", "mget", "del"] {
-        assert!(told.contains(&format!("cmdstat_{command}:calls=1,")), "{command}: {told}");
+        assert!(stats.contains(&format!("cmdstat_{command}:calls=1,")), "{command}: {stats}");
     }
-    assert!(!told.contains("cmdstat_set:"), "{told}");
+    assert!(!stats.contains("cmdstat_set:"), "{stats}");
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_server_that_goes_away_and_comes_back_is_used_again() {
     assert_eq!(error.kind, ErrorKind::RejectedBySdl, "{error}");
 
     let Some(_server) = Server::start_at(port, folder.path(), &[]) else {
-        panic!("port {port} was taken by somebody else meanwhile: run the test again");
+        panic!("port {port} was taken by another process; run the test again");
     };
     sdl.wait_ready("ns", Duration::from_secs(30)).unwrap();
     assert!(sdl.get("ns", &[b"k"]).unwrap().is_empty(), "this server keeps nothing on disk");

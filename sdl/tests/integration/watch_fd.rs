@@ -91,14 +91,14 @@ impl EventLoop {
 
 /// Reads all that there is: how many events, and how many were lost.
 fn drain(watch_fd: &mut WatchFd) -> (u64, u64) {
-    let (mut told, mut lost) = (0, 0);
+    let (mut events_read, mut lost) = (0, 0);
     while let Some(notice) = watch_fd.next().unwrap() {
         match notice {
-            Notice::Event(_) => told += 1,
+            Notice::Event(_) => events_read += 1,
             Notice::Lost { events } => lost += events,
         }
     }
-    (told, lost)
+    (events_read, lost)
 }
 
 /// What another process does when a test of this file starts it.
@@ -108,29 +108,28 @@ fn the_other_process() {
     let work = std::env::var(WORK).unwrap();
     let region = Region::attach(Path::new(&std::env::var_os(PLACE).unwrap())).unwrap();
     let session = region.session().unwrap();
-    let asked = session.namespace("asked", &Schema::default()).unwrap();
-    let told = session.namespace("told", &Schema::default()).unwrap();
+    let requests = session.namespace("requests", &Schema::default()).unwrap();
+    let replies = session.namespace("replies", &Schema::default()).unwrap();
     match work.as_str() {
-        "put" => drop(session.put(asked, b"imsi-1", b"v").unwrap()),
+        "put" => drop(session.put(requests, b"imsi-1", b"v").unwrap()),
         "flood" => {
             for round in 0..ROUNDS {
-                session.put(asked, &round.to_le_bytes(), b"v").unwrap();
+                session.put(requests, &round.to_le_bytes(), b"v").unwrap();
             }
         }
         "answer" => {
-            // Nobody changes anything but in answer to the other: whoever sleeps through one event
-            // sleeps for ever.
+            // Each process writes only in reply to the other, so a lost event stops both.
             let mut watch_fd =
-                WatchFd::new(session.watch(asked, Filter::Namespace).unwrap()).unwrap();
+                WatchFd::new(session.watch(requests, Filter::Namespace).unwrap()).unwrap();
             let events = EventLoop::of(&[&watch_fd]);
-            session.put(told, b"k", b"ready").unwrap();
+            session.put(replies, b"k", b"ready").unwrap();
             let mut answered = 0;
             while answered < ROUNDS {
                 assert_eq!(events.readable(LONG), [0], "after {answered} answers");
                 let (changes, lost) = drain(&mut watch_fd);
                 assert!(changes <= 1 && lost == 0, "{changes} {lost}");
                 for _ in 0..changes {
-                    session.put(told, b"k", b"answer").unwrap();
+                    session.put(replies, b"k", b"answer").unwrap();
                     answered += 1;
                 }
             }
@@ -144,13 +143,13 @@ fn the_other_process() {
                 tasks.map(name).filter(|name| name == "ns-watch-fd\n").count()
             };
             let watch_fd =
-                || WatchFd::new(session.watch(asked, Filter::Namespace).unwrap()).unwrap();
+                || WatchFd::new(session.watch(requests, Filter::Namespace).unwrap()).unwrap();
             let watch_fds: Vec<WatchFd> = (0..20).map(|_| watch_fd()).collect();
             // A thread has its name, and is gone from the list, some moments later.
             let comes_to = |number| (0..1_000_000).any(|_| threads() == number);
             assert!(comes_to(20), "{}", threads());
             // Half of them wait for events, half of them for their watcher.
-            session.put(asked, b"k", b"v").unwrap();
+            session.put(requests, b"k", b"v").unwrap();
             for mut watch_fd in watch_fds.into_iter().step_by(2) {
                 assert_eq!(EventLoop::of(&[&watch_fd]).readable(LONG), [0]);
                 drain(&mut watch_fd);
@@ -164,7 +163,7 @@ fn the_other_process() {
 #[test]
 fn the_descriptor_is_readable_until_the_event_of_another_process_is_read() {
     let place = TestRegion::new();
-    let mut watch_fd = place.watch_fd("asked", Filter::Namespace);
+    let mut watch_fd = place.watch_fd("requests", Filter::Namespace);
     let events = EventLoop::of(&[&watch_fd]);
     for _ in 0..3 {
         assert_eq!(events.readable(Duration::ZERO), [0; 0]);
@@ -178,18 +177,18 @@ fn the_descriptor_is_readable_until_the_event_of_another_process_is_read() {
 #[test]
 fn no_signal_is_lost_in_ten_thousand_rounds_between_two_event_loops() {
     let place = TestRegion::new();
-    let asked = place.namespace("asked");
-    let mut watch_fd = place.watch_fd("told", Filter::Namespace);
+    let requests = place.namespace("requests");
+    let mut watch_fd = place.watch_fd("replies", Filter::Namespace);
     let events = EventLoop::of(&[&watch_fd]);
     let other = place.other_process("answer");
-    let mut heard = 0;
-    while heard < ROUNDS + 1 {
-        assert_eq!(events.readable(LONG), [0], "after {heard} answers");
+    let mut answers = 0;
+    while answers < ROUNDS + 1 {
+        assert_eq!(events.readable(LONG), [0], "after {answers} answers");
         let (changes, lost) = drain(&mut watch_fd);
         assert!(changes <= 1 && lost == 0, "{changes} {lost}");
-        heard += changes;
-        if changes == 1 && heard <= ROUNDS {
-            place.session.put(asked, &heard.to_le_bytes(), b"v").unwrap();
+        answers += changes;
+        if changes == 1 && answers <= ROUNDS {
+            place.session.put(requests, &answers.to_le_bytes(), b"v").unwrap();
         }
     }
     other.join();
@@ -198,42 +197,42 @@ fn no_signal_is_lost_in_ten_thousand_rounds_between_two_event_loops() {
 #[test]
 fn every_event_of_a_flood_is_delivered() {
     let place = TestRegion::new();
-    let mut watch_fd = place.watch_fd("asked", Filter::Namespace);
+    let mut watch_fd = place.watch_fd("requests", Filter::Namespace);
     let events = EventLoop::of(&[&watch_fd]);
     let other = place.other_process("flood");
-    let mut told = 0;
-    while told < ROUNDS {
-        assert_eq!(events.readable(LONG), [0], "after {told} events");
+    let mut events_read = 0;
+    while events_read < ROUNDS {
+        assert_eq!(events.readable(LONG), [0], "after {events_read} events");
         let (more, lost) = drain(&mut watch_fd);
         assert_eq!(lost, 0, "the ring holds all of them");
-        told += more;
+        events_read += more;
     }
     other.join();
-    assert_eq!((told, drain(&mut watch_fd)), (ROUNDS, (0, 0)));
+    assert_eq!((events_read, drain(&mut watch_fd)), (ROUNDS, (0, 0)));
 }
 
 #[test]
 fn a_watcher_that_lags_is_signalled_once_and_gets_the_number_of_lost_events() {
     let place = TestRegion::new();
-    let asked = place.namespace("asked");
-    let mut watch_fd = place.watch_fd("asked", Filter::Key(b"rare".to_vec()));
+    let requests = place.namespace("requests");
+    let mut watch_fd = place.watch_fd("requests", Filter::Key(b"rare".to_vec()));
     let events = EventLoop::of(&[&watch_fd]);
     for round in 0..40_000_u64 {
-        place.session.put(asked, &round.to_le_bytes(), b"v").unwrap();
+        place.session.put(requests, &round.to_le_bytes(), b"v").unwrap();
     }
     assert_eq!(events.readable(LONG), [0]);
     // The number in the descriptor is how often it was rung.
     let mut count = [0; 8];
     rustix::io::read(watch_fd.as_fd(), &mut count).unwrap();
     assert_eq!(u64::from_le_bytes(count), 1);
-    let (told, lost) = drain(&mut watch_fd);
-    assert_eq!((told, lost), (0, 40_000));
+    let (events_read, lost) = drain(&mut watch_fd);
+    assert_eq!((events_read, lost), (0, 40_000));
     assert_eq!(events.readable(Duration::ZERO), [0; 0]);
     // What its filter holds back rings too, and is no event.
-    place.session.put(asked, b"often", b"v").unwrap();
+    place.session.put(requests, b"often", b"v").unwrap();
     assert_eq!(events.readable(LONG), [0]);
     assert_eq!(drain(&mut watch_fd), (0, 0));
-    place.session.put(asked, b"rare", b"v").unwrap();
+    place.session.put(requests, b"rare", b"v").unwrap();
     assert_eq!(events.readable(LONG), [0]);
     assert_eq!(drain(&mut watch_fd), (1, 0));
 }
@@ -241,11 +240,11 @@ fn a_watcher_that_lags_is_signalled_once_and_gets_the_number_of_lost_events() {
 #[test]
 fn an_event_that_was_read_before_the_signal_does_not_signal_later() {
     let place = TestRegion::new();
-    let asked = place.namespace("asked");
-    let mut watch_fd = place.watch_fd("asked", Filter::Namespace);
+    let requests = place.namespace("requests");
+    let mut watch_fd = place.watch_fd("requests", Filter::Namespace);
     let events = EventLoop::of(&[&watch_fd]);
     for _ in 0..ROUNDS {
-        place.session.put(asked, b"k", b"v").unwrap();
+        place.session.put(requests, b"k", b"v").unwrap();
         assert_eq!(drain(&mut watch_fd), (1, 0));
         assert_eq!(events.readable(Duration::ZERO), [0; 0]);
     }

@@ -1,16 +1,16 @@
-/* What the C face promises, one promise a function: `border PROMISE PATH` with the path of a region
- * that is not there yet. Ends with 0 if the promise is kept; else names the line. */
+/* Tests of the C API: `api TEST PATH`, with the path of a region that does not exist. Exits with 0
+ * if the test passes, otherwise prints the failed line. */
 #include <stdalign.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Network functions include these too: no name may clash. */
+/* Network functions include these headers too: no name may clash. */
 #include <arpa/nameser.h>
 #include <resolv.h>
 
 #include "fixture.h"
 
-/* Counts what anybody in this process allocates, the library included, and lets glibc do it. */
+/* Counts the allocations of this process, including those of the library. */
 extern void *__libc_malloc(size_t bytes);
 extern void *__libc_calloc(size_t count, size_t bytes);
 extern void *__libc_realloc(void *old, size_t bytes);
@@ -57,13 +57,13 @@ static void every_byte_of_a_value_counts(void)
     OK(ns_get(session, values, some("k\0k", 3), &view));
     CHECK(is(view.value, "a\0b", 3) && is(view.key, "k\0k", 3) && view.version == first);
     OK(ns_put(session, values, some("k\0k", 3), some("other", 5), &second));
-    CHECK(second > first && is(view.value, "a\0b", 3)); /* A view stays as it was. */
+    CHECK(second > first && is(view.value, "a\0b", 3)); /* A view does not change. */
     ns_view_release(&view);
     OK(ns_get(session, values, some("k\0l", 3), &view));
     CHECK(view.value.len == 0 && view.version != 0);
     ns_view_release(&view);
     CHECK(ns_get(session, values, some("k", 1), &view) == NS_NOT_FOUND);
-    ns_view_release(&view); /* Nothing was held; this is allowed. */
+    ns_view_release(&view); /* Releasing an empty view is allowed. */
 }
 
 static void conditions_apply_to_the_current_record(void)
@@ -174,10 +174,10 @@ static void reading_allocates_nothing(void)
     ns_indexed_change placed = {0, ns_text("w")};
     ns_block_layout *names;
     ns_record_for_update record;
-    CHECK(allocations > 0); /* The library's own calls are counted: opening it allocates. */
+    CHECK(allocations > 0); /* Calls of the library are counted: opening allocates. */
     OK(ns_put(session, values, key, key, NULL));
     OK(ns_patch(session, blocks, key, (ns_block_change_list){&change, 1}, NULL));
-    /* The names learn once how the record is laid out. */
+    /* The first call learns the layout of the record. */
     OK(ns_block_layout_open(session, (ns_name_list){&name, 1}, &names));
     OK(ns_get_for_update(session, blocks, key, &record));
     OK(ns_record_for_update_blocks(&record, names, 1, &block));
@@ -235,7 +235,7 @@ static void a_patch_changes_only_its_blocks(void)
     OK(ns_view_block(&view, ns_text("large"), &block));
     CHECK(is(block, large, sizeof large));
     OK(ns_patch(session, blocks, key, (ns_block_change_list){&removal, 1}, NULL));
-    CHECK(is(block, large, sizeof large)); /* Still held by the view. */
+    CHECK(is(block, large, sizeof large)); /* The view still protects it. */
     OK(ns_view_blocks(&view, count_block, &met));
     CHECK(met.count == 2 && met.wrong == 0);
     CHECK(ns_view_block(&view, ns_text("none"), &block) == NS_NOT_FOUND);
@@ -260,7 +260,7 @@ static bool delete_it(void *context, const ns_view *view)
 {
     struct met *met = (struct met *)context;
     met->wrong += ns_delete(session, values, view->key) != NS_OK;
-    /* A session does not close under its own walk, nor is a lent view taken away. */
+    /* A session cannot be closed in its own iteration, nor can a borrowed view be released. */
     met->wrong += ns_session_close(session) != NS_BAD_ARGUMENT;
     ns_view copy = *view;
     ns_view_release(&copy);
@@ -380,8 +380,8 @@ static void null_is_rejected_everywhere(void)
     IS_WRONG(ns_view_blocks(&view, NULL, &met));
     CHECK(met.count == 0);
     OK(ns_count(session, values, &number));
-    CHECK(number == 0); /* Nothing was written on the way. */
-    /* Where nothing is there to close or release, nothing is done. */
+    CHECK(number == 0); /* Nothing was written. */
+    /* Closing and releasing NULL does nothing. */
     OK(ns_session_close(NULL));
     OK(ns_region_detach(NULL));
     ns_view_release(NULL);
@@ -444,7 +444,7 @@ static void invalid_arguments_are_rejected(void)
     CHECK(ns_namespace_open(session, ns_text("values"), NS_KIND_BLOCKS, &space) == NS_WRONG_KIND);
     OK(ns_namespace_open(session, ns_text("values"), NS_KIND_VALUE, &space));
     CHECK(space.id == values.id);
-    /* A namespace is its session's: no other session takes it for one of its own. */
+    /* A namespace is valid only in its session. */
     OK(ns_session_open(region, &other));
     CHECK(ns_get(other, values, ns_text("k"), &view) == NS_BAD_ARGUMENT);
     OK(ns_session_close(other));
@@ -466,17 +466,17 @@ static void invalid_arguments_are_rejected(void)
     options.numa = NS_NUMA_BIND;
     options.nodes_len = SIZE_MAX;
     CHECK(ns_region_create("/nowhere/region", &options, &made) == NS_BAD_ARGUMENT);
-    char letter[4096];
-    CHECK(snprintf(letter, sizeof letter, "%s.letter", path) < (int)sizeof letter);
-    FILE *file = fopen(letter, "w");
+    char sample[4096];
+    CHECK(snprintf(sample, sizeof sample, "%s.sample", path) < (int)sizeof sample);
+    FILE *file = fopen(sample, "w");
     CHECK(file != NULL);
     for (int line = 0; line < 1000; line++)
         CHECK(fputs("Dear reader, this is no region.\n", file) >= 0);
     CHECK(fclose(file) == 0);
-    CHECK(ns_region_attach(letter, &made) == NS_NOT_A_REGION);
-    CHECK(strstr(ns_last_error(), "letter") != NULL);
-    CHECK(ns_region_remove(letter) == NS_NOT_A_REGION);
-    CHECK(remove(letter) == 0);
+    CHECK(ns_region_attach(sample, &made) == NS_NOT_A_REGION);
+    CHECK(strstr(ns_last_error(), "sample") != NULL);
+    CHECK(ns_region_remove(sample) == NS_NOT_A_REGION);
+    CHECK(remove(sample) == 0);
     CHECK(strcmp(ns_status_name(NS_FULL), "NS_FULL") == 0);
     CHECK(strcmp(ns_status_name(4711), "?") == 0);
 }
@@ -490,10 +490,10 @@ static void a_session_stays_open_while_a_view_is_held(void)
     CHECK(ns_session_close(session) == NS_BAD_ARGUMENT);
     ns_view moved = view; /* A view may be moved; one copy is released. */
     ns_view_release(&moved);
-    ns_view_release(&moved); /* The second time nothing happens. */
+    ns_view_release(&moved); /* The second release does nothing. */
     CHECK(ns_session_close(session) == NS_BAD_ARGUMENT);
     ns_view_release(&second);
-    /* A region may be let go before its sessions. */
+    /* A region may be detached before its sessions are closed. */
     OK(ns_region_detach(region));
     OK(ns_put(session, values, ns_text("k"), ns_text("w"), NULL));
     OK(ns_region_attach(path, &region));

@@ -1,5 +1,5 @@
-/* What the programs of promises share: `PROGRAM PROMISE PATH`, with the path of a region that is
- * not there yet, keeps one promise in it. Ends with 0 if it is kept; else names the line. */
+/* The fixture of the test programs. `PROGRAM TEST PATH`, with the path of a region that does not
+ * exist, runs one test. Exits with 0 if it passes, otherwise prints the failed line. */
 #ifndef NEARSTATE_TEST_FIXTURE_H
 #define NEARSTATE_TEST_FIXTURE_H
 
@@ -25,7 +25,7 @@ static ns_region *region;
 static ns_session *session;
 static ns_namespace values, blocks;
 
-/* What a program opens and closes besides, if it sets them. */
+/* Additional set-up and clean-up of a program, if set. */
 static void (*also_open)(void), (*also_close)(void);
 
 static inline ns_bytes some(const void *data, size_t len)
@@ -48,7 +48,7 @@ static inline void start_region(void)
         also_open();
 }
 
-/* Nothing is open any more, and every byte of it fits. */
+/* Closes everything and checks the region. */
 static inline void stop_region(void)
 {
     ns_check_report report;

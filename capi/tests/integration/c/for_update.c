@@ -1,5 +1,5 @@
-/* Records that are read to be changed, as C meets them, one promise a function: `for_update PROMISE
- * PATH` with the path of a region that is not there yet. */
+/* Tests of records for update: `for_update TEST PATH`, with the path of a region that does not
+ * exist. */
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -33,7 +33,7 @@ static ns_indexed_change at(size_t place, const char *text)
     return change;
 }
 
-/* A record of two blocks; its version. */
+/* Writes a record of two blocks and returns its version. */
 static uint64_t start_context(const char *key)
 {
     uint64_t version;
@@ -63,7 +63,7 @@ struct amf {
     ns_block_layout *names;
 };
 
-/* As clients/c/README.md shows it. */
+/* The example of clients/c/README.md. */
 static ns_status hand_over(struct amf *amf, ns_bytes supi, ns_bytes bearer, uint64_t *version)
 {
     ns_record_for_update context;
@@ -102,16 +102,16 @@ static void a_value_is_written_unless_the_record_changed(void)
     uint64_t first, second, version = 7;
     CHECK(ns_get_for_update(session, values, ns_text("k"), &record) == NS_NOT_FOUND);
     CHECK(record.view.version == 0 && record.view.value.len == 0);
-    ns_record_for_update_release(&record); /* Nothing was held; this is allowed. */
+    ns_record_for_update_release(&record); /* Releasing an empty record is allowed. */
     OK(ns_put(session, values, ns_text("k"), some("a\0b", 3), &first));
 
     OK(ns_get_for_update(session, values, ns_text("k"), &record));
     CHECK(record.view.version == first && is(record.view.key, "k"));
     CHECK(record.view.value.len == 3 && memcmp(record.view.value.data, "a\0b", 3) == 0);
     OK(ns_record_for_update_put(&record, ns_text("next"), &second));
-    CHECK(second > first && record.view.value.len == 3); /* What was read stays as it was. */
+    CHECK(second > first && record.view.value.len == 3); /* The version that was read does not change. */
     CHECK(ns_record_for_update_put(&record, ns_text("again"), &version) == NS_REFUSED);
-    CHECK(version == second); /* Once for each reading. */
+    CHECK(version == second); /* One change per read. */
     ns_record_for_update_release(&record);
 
     OK(ns_get_for_update(session, values, ns_text("k"), &record));
@@ -144,7 +144,7 @@ static void blocks_are_addressed_by_the_index_of_their_names(void)
     OK(ns_get_for_update(session, blocks, ns_text("imsi-1"), &record));
     CHECK(record.view.version == version);
     OK(ns_record_for_update_blocks(&record, names, NAMES, shown));
-    CHECK(shown[HANDOVERS].data != NULL && shown[HANDOVERS].len == 0); /* There, and empty. */
+    CHECK(shown[HANDOVERS].data != NULL && shown[HANDOVERS].len == 0); /* It exists and is empty. */
     shown[BEARER] = ns_text("untouched");
     OK(ns_record_for_update_blocks(&record, names, 1, shown));
     CHECK(is(shown[PROFILE], "gold") && is(shown[BEARER], "untouched"));
@@ -197,7 +197,7 @@ static void view_functions_accept_a_record_for_update(void)
     CHECK(is(block, "gold"));
     OK(ns_view_expires(&record.view, &expires));
     CHECK(expires == 0);
-    ns_view_release(&record.view); /* It is the record's: nothing happens. */
+    ns_view_release(&record.view); /* It belongs to the record: no effect. */
     moved = record;
     OK(ns_view_block(&moved.view, ns_text("bearer"), &block));
     CHECK(is(block, "5"));
@@ -244,14 +244,14 @@ static void a_session_stays_open_while_a_record_is_held(void)
     IS(NS_BAD_ARGUMENT, ns_get_for_update(other, blocks, ns_text("imsi-1"), &record));
     OK(ns_get_for_update(other, theirs, ns_text("imsi-1"), &record));
     IS(NS_BAD_ARGUMENT, ns_session_close(other));
-    /* The names of one session are used by its thread only. */
+    /* A layout is valid only in its session. */
     IS(NS_BAD_ARGUMENT, ns_record_for_update_patch(&record, names, one, NULL));
     IS(NS_BAD_ARGUMENT, ns_record_for_update_blocks(&record, names, 1, shown));
     OK(ns_record_for_update_patch(&record, their_names, one, NULL));
     ns_record_for_update_release(&record);
     OK(ns_get_for_update(other, theirs, ns_text("imsi-1"), &gone));
     ns_record_for_update_release(&gone);
-    OK(ns_session_close(other)); /* Held by nothing any more; its names may be closed later. */
+    OK(ns_session_close(other)); /* Its layout may be closed later. */
     IS(NS_BAD_ARGUMENT, ns_record_for_update_patch(&gone, their_names, one, NULL));
     OK(ns_get_for_update(session, blocks, ns_text("imsi-1"), &record));
     IS(NS_BAD_ARGUMENT, ns_record_for_update_patch(&record, their_names, one, NULL));
@@ -288,7 +288,7 @@ static void invalid_arguments_are_rejected_and_change_nothing(void)
     IS(NS_KEY_TOO_LARGE,
        ns_get_for_update(session, blocks, some("", NS_KEY_BYTES_MAX + 1), &record));
     IS(NS_WRONG_KIND, ns_get_for_update(session, counters, key, &record));
-    IS_WRONG(ns_record_for_update_put(&record, key, NULL)); /* It was left empty. */
+    IS_WRONG(ns_record_for_update_put(&record, key, NULL)); /* It is empty. */
 
     OK(ns_get_for_update(session, blocks, key, &record));
     OK(ns_get_for_update(session, values, key, &value));
@@ -315,7 +315,7 @@ static void invalid_arguments_are_rejected_and_change_nothing(void)
        ns_record_for_update_patch(&record, names, (ns_indexed_change_list){both, SIZE_MAX}, &version));
     IS(NS_WRONG_KIND, ns_record_for_update_patch(&value, names, (ns_indexed_change_list){both, 1}, &version));
     CHECK(version == 7);
-    /* None of it was the one change of these readings. */
+    /* No failed call used up the one change of these reads. */
     OK(ns_record_for_update_put(&value, ns_text("w"), NULL));
     OK(ns_record_for_update_patch(&record, names, (ns_indexed_change_list){both, 1}, NULL));
     ns_record_for_update_release(&record);

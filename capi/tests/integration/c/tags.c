@@ -1,4 +1,4 @@
-/* What tags, lookups, searches, expiry and counters promise in C. */
+/* Tests of tags, lookups, searches, expiry and counters. */
 #include "fixture.h"
 
 static ns_tag tag(const char *name, const char *value)
@@ -7,7 +7,7 @@ static ns_tag tag(const char *name, const char *value)
     return made;
 }
 
-/* A session of an SMF: unique SUPI and TEID, a DNN that many have, an address that is ordered. */
+/* A session of an SMF: unique SUPI and TEID, a shared DNN, an ordered address. */
 static const char *const names[] = {"supi", "teid", "dnn", "ip"};
 
 static void declare(void)
@@ -43,7 +43,7 @@ static void fill(void)
     OK(put("c", sessions[2], 0));
 }
 
-/* Keys that a walk has met, one after the other. */
+/* The keys reported by an iteration, in order. */
 struct met {
     char keys[64];
     size_t most;
@@ -97,7 +97,7 @@ static void a_session_is_found_by_each_of_its_identities(void)
     ns_view_release(&view);
     CHECK(ns_find(session, values, tag("teid", "teid 9"), &view) == NS_NOT_FOUND);
     CHECK(view.version == 0);
-    /* Equality, prefix, range; and as many as one wants. */
+    /* Equality, prefix, range, and an early end. */
     CHECK(finds((ns_lookup){.tag = ns_text("dnn"), .kind = NS_LOOKUP_EQUAL,
                             .value = ns_text("internet")}, "ac"));
     CHECK(finds((ns_lookup){.tag = ns_text("ip"), .kind = NS_LOOKUP_PREFIX,
@@ -128,9 +128,9 @@ static void a_taken_value_is_rejected_with_the_key_of_its_record(void)
     IS(NS_TAG_TAKEN, put("d", thief, 0));
     CHECK(strstr(ns_last_error(), "teid") != NULL);
     CHECK(ns_delete(session, values, ns_text("d")) == NS_NOT_FOUND);
-    /* A required tag is missing: by a plain put too. */
+    /* A required tag is missing, also with a plain put. */
     IS(NS_BAD_ARGUMENT, ns_put(session, values, ns_text("d"), ns_text("v"), NULL));
-    /* Records that contradict a new tag refuse it, and nothing of it is left. */
+    /* A new tag that existing records violate is rejected completely. */
     ns_tag_schema one = {ns_text("dnn2"), NS_TAG_REQUIRED};
     IS(NS_BAD_ARGUMENT, ns_namespace_add_tags(session, values, (ns_tag_schema_list){&one, 1}));
     uint64_t count;
@@ -200,7 +200,7 @@ static void a_search_is_built_from_local_variables(void)
     };
     CHECK(matches(&each[0], "bc") && matches(&each[1], "bc"));
     CHECK(matches(&each[2], "a") && matches(&each[3], "a"));
-    /* What leads in a circle, to nothing or too far is refused. */
+    /* Cycles, NULL and excessive depth are rejected. */
     ns_search_condition circle = {.kind = NS_SEARCH_NOT, .units = &circle, .units_len = 1};
     ns_search_condition wrong[] = {
         circle, {.kind = NS_SEARCH_AND, .units = NULL, .units_len = 1},
@@ -256,7 +256,7 @@ static void invalid_lookups_are_rejected(void)
     ns_lookup right = {.tag = ns_text("ip"), .kind = NS_LOOKUP_RANGE};
     IS(NS_BAD_ARGUMENT, ns_find_all(session, values, right, NULL, &met));
     IS(NS_BAD_ARGUMENT, ns_find_all(session, (ns_namespace){7}, right, meet_view, &met));
-    /* From the higher end to the lower one there is nothing. */
+    /* A reversed range is empty. */
     right.from = (ns_bound){NS_BOUND_INCLUDED, ns_text("2")};
     right.to = (ns_bound){NS_BOUND_INCLUDED, ns_text("1")};
     CHECK(finds(right, ""));
@@ -279,7 +279,7 @@ static bool end_it(void *context, ns_bytes key)
 
 static void a_transaction_finds_by_tags_too(void)
 {
-    ns_record record;
+    ns_view record;
     ns_bytes key;
     struct moved moved = {NULL, {{0}, 0}};
     fill();
@@ -293,7 +293,7 @@ static void a_transaction_finds_by_tags_too(void)
     CHECK(strcmp(moved.met.keys, "ac") == 0);
     IS(NS_BAD_ARGUMENT, ns_txn_find_all(moved.txn, values, all, NULL, &moved));
     IS(NS_BAD_ARGUMENT, ns_txn_find(NULL, values, tag("teid", "x"), NULL, NULL));
-    /* Found by its TEID, it is given another one; the old one is free. */
+    /* The session gets another TEID; the old one becomes free. */
     ns_tag tags[] = {tag("supi", "003"), tag("teid", "teid 4")};
     OK(ns_txn_set_metadata(moved.txn, values, key, (ns_metadata){tags, 2, 0}));
     OK(ns_txn_commit(moved.txn));
@@ -320,7 +320,7 @@ static void an_expired_record_is_not_found_and_collected_once(void)
     CHECK(records == 0);
     OK(ns_collect_expired(session, 0, NULL, &has_more));
     IS(NS_BAD_ARGUMENT, ns_collect_expired(NULL, 1, NULL, NULL));
-    /* Its values are free. */
+    /* Its tag values are free. */
     OK(put("new", old, ns_now_ms() + 3600000));
     OK(ns_find(session, values, tag("teid", "teid 9"), &view));
     ns_view_release(&view);

@@ -1,10 +1,16 @@
-/* What transactions and objects promise in C, one promise a function: `transactions PROMISE PATH`
- * with the path of a region that is not there yet. Ends with 0 if the promise is kept; else names
- * the line. */
+/* Tests of transactions and objects: `transactions TEST PATH`, with the path of a region that does
+ * not exist. Exits with 0 if the test passes, otherwise prints the failed line. */
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "fixture.h"
+
+static uint64_t expiry_of(const ns_view *view)
+{
+    uint64_t expires_ms = UINT64_MAX;
+    OK(ns_view_expires(view, &expires_ms));
+    return expires_ms;
+}
 
 static ns_session *other;
 static ns_namespace others_values;
@@ -46,7 +52,7 @@ static bool count_pair(void *context, ns_bytes name, ns_bytes bytes)
 static void a_transaction_is_atomic(void)
 {
     ns_txn *txn;
-    ns_record record;
+    ns_view record;
     ns_bytes block;
     int met = 0;
     ns_block_change changes[] = {
@@ -59,17 +65,17 @@ static void a_transaction_is_atomic(void)
         OK(ns_txn_put(txn, values, ns_text("a"), ns_text("1")));
         OK(ns_txn_patch(txn, blocks, ns_text("ue"), (ns_block_change_list){changes, 2}));
         OK(ns_txn_get(txn, values, ns_text("old"), &record));
-        CHECK(is(record.value, "1") && record.version != 0 && record.expires_ms == 0);
+        CHECK(is(record.value, "1") && record.version != 0 && expiry_of(&record) == 0);
         OK(ns_txn_delete(txn, values, ns_text("old")));
         CHECK(ns_txn_get(txn, values, ns_text("old"), &record) == NS_NOT_FOUND);
         CHECK(ns_txn_delete(txn, values, ns_text("old")) == NS_NOT_FOUND);
-        /* It sees what it has written; nobody else does. */
+        /* Only the transaction sees its own writes. */
         OK(ns_txn_get(txn, values, ns_text("a"), &record));
         CHECK(is(record.value, "1") && record.version == 0);
         OK(ns_txn_get(txn, blocks, ns_text("ue"), &record));
-        OK(ns_record_block(&record, ns_text("location"), &block));
+        OK(ns_view_block(&record, ns_text("location"), &block));
         CHECK(is(block, "cell 5") && record.value.len == 0);
-        CHECK(ns_record_block(&record, ns_text("qos"), &block) == NS_NOT_FOUND);
+        CHECK(ns_view_block(&record, ns_text("qos"), &block) == NS_NOT_FOUND);
         CHECK(has("a", NULL) && has("old", "1"));
         if (round == 0)
             OK(ns_txn_abort(txn));
@@ -79,7 +85,7 @@ static void a_transaction_is_atomic(void)
     }
     OK(ns_txn_begin(session, &txn));
     OK(ns_txn_get(txn, blocks, ns_text("ue"), &record));
-    OK(ns_record_blocks(&record, count_pair, &met));
+    OK(ns_view_blocks(&record, count_pair, &met));
     CHECK(met == 2);
     OK(ns_txn_commit(txn));
 }
@@ -87,7 +93,7 @@ static void a_transaction_is_atomic(void)
 static void metadata_belongs_to_its_record(void)
 {
     ns_txn *txn;
-    ns_record record;
+    ns_view record;
     int met = 0;
     ns_tag tags[] = {{ns_text("imsi"), ns_text("001")}, {ns_text("cell"), ns_text("5")}};
     ns_metadata metadata = {tags, 2, 0}, many = {tags, SIZE_MAX, 0}, none = {NULL, 2, 0};
@@ -100,32 +106,32 @@ static void metadata_belongs_to_its_record(void)
     metadata.expires_ms = 4102444800000; /* 2100 */
     OK(ns_txn_begin(session, &txn));
     OK(ns_txn_get(txn, values, ns_text("ue"), &record));
-    OK(ns_record_tags(&record, count_pair, &met));
-    CHECK(met == 2 && record.expires_ms == 0);
+    OK(ns_view_tags(&record, count_pair, &met));
+    CHECK(met == 2 && expiry_of(&record) == 0);
     OK(ns_txn_set_metadata(txn, values, ns_text("ue"), metadata));
     CHECK(ns_txn_set_metadata(txn, values, ns_text("nobody"), metadata) == NS_NOT_FOUND);
     OK(ns_txn_commit(txn));
     OK(ns_txn_begin(session, &txn));
     OK(ns_txn_get(txn, values, ns_text("ue"), &record));
-    CHECK(record.expires_ms == metadata.expires_ms && is(record.value, "v"));
+    CHECK(expiry_of(&record) == metadata.expires_ms && is(record.value, "v"));
     OK(ns_txn_put_with_metadata(txn, values, ns_text("ue"), ns_text("v"), past));
     OK(ns_txn_commit(txn));
-    CHECK(has("ue", NULL)); /* Its time has passed. */
+    CHECK(has("ue", NULL)); /* It has expired. */
 }
 
 static void a_conflict_is_a_status_and_changes_nothing(void)
 {
     ns_txn *txn;
-    ns_record record;
+    ns_view record;
     OK(ns_put(session, values, ns_text("a"), ns_text("1"), NULL));
     OK(ns_txn_begin(session, &txn));
     OK(ns_txn_get(txn, values, ns_text("a"), &record));
     OK(ns_txn_put(txn, values, ns_text("b"), ns_text("1")));
     OK(ns_put(other, others_values, ns_text("a"), ns_text("2"), NULL));
-    CHECK(is(record.value, "1")); /* What it has read stays where it is. */
+    CHECK(is(record.value, "1")); /* What it has read does not move. */
     IS(NS_CONFLICT, ns_txn_commit(txn));
     CHECK(has("b", NULL) && has("a", "2"));
-    /* A read that does not fit the earlier ones is refused at once. */
+    /* A read that is inconsistent with earlier ones fails at once. */
     OK(ns_txn_begin(session, &txn));
     OK(ns_txn_get(txn, values, ns_text("a"), &record));
     OK(ns_put(other, others_values, ns_text("a"), ns_text("3"), NULL));
@@ -143,7 +149,7 @@ struct run {
 static int32_t add(void *context, ns_txn *txn)
 {
     struct run *run = (struct run *)context;
-    ns_record record;
+    ns_view record;
     void *memory;
     run->runs += 1;
     IS(NS_BAD_ARGUMENT, ns_txn_commit(txn));
@@ -157,7 +163,7 @@ static int32_t add(void *context, ns_txn *txn)
     if (run->runs <= run->conflicts)
         OK(ns_put(other, others_values, ns_text("a"), ns_text("new"), NULL));
     if (run->runs == 2)
-        return ns_txn_get(txn, values, ns_text("c"), &record); /* It meets the conflict itself. */
+        return ns_txn_get(txn, values, ns_text("c"), &record); /* This call detects the conflict. */
     return run->answer;
 }
 
@@ -169,11 +175,11 @@ static void a_function_is_retried_until_it_commits(void)
     OK(ns_transact(session, add, &run));
     CHECK(run.runs == 4 && has("b", "new"));
     OK(ns_object_count(other, &objects, &bytes));
-    CHECK(objects == 1 && bytes == 8); /* Of three runs nothing is left. */
+    CHECK(objects == 1 && bytes == 8); /* Nothing remains of the three aborted runs. */
     OK(ns_object_count(other, &objects, NULL));
     IS(NS_BAD_ARGUMENT, ns_object_count(other, NULL, &bytes));
     OK(ns_delete(session, values, ns_text("b")));
-    /* It may give up, with any answer. */
+    /* The function may abort with any status. */
     run = (struct run){0, 0, NS_NOT_FOUND, 0};
     CHECK(ns_transact(session, add, &run) == NS_NOT_FOUND && run.runs == 1 && has("b", NULL));
     run = (struct run){0, 0, 4711, 0};
@@ -196,7 +202,7 @@ struct hand_over {
 static int32_t hand_over(void *context, ns_txn *txn)
 {
     struct hand_over *ue = context;
-    ns_record record;
+    ns_view record;
     int32_t status = ns_txn_get(txn, ue->contexts, ue->supi, &record);
     if (status == NS_OK)
         status = ns_txn_put(txn, ue->by_teid, ue->new_teid, ue->supi);
@@ -266,7 +272,7 @@ static void an_opened_object_does_not_move(void)
     CHECK(strcmp(seen->text, "written late") == 0);
     OK(ns_txn_open_read_range(txn, first, 8, 8, &place));
     CHECK((const char *)place == (const char *)before + 8);
-    /* A part is opened, then another, then all: one copy, in one place. */
+    /* One range is opened, then another, then all: there is one copy. */
     OK(ns_txn_open_write_range(txn, first, 8, 8, &part));
     *(uint64_t *)part = 2;
     OK(ns_txn_open_write_range(txn, first, 0, 8, &again));
@@ -275,7 +281,7 @@ static void an_opened_object_does_not_move(void)
     CHECK(memory == again && (char *)memory + 8 == (char *)part);
     node = (struct node *)memory;
     CHECK(node->number == 2 && node->next == 0 && strcmp(node->text, "written late") == 0);
-    CHECK(seen->number == 1 && seen->next == second); /* The region's bytes are as they were. */
+    CHECK(seen->number == 1 && seen->next == second); /* The bytes in the region have not changed. */
     OK(ns_txn_free(txn, second));
     OK(ns_txn_commit(txn));
 
@@ -302,7 +308,7 @@ static void null_and_invalid_arguments_are_rejected(void)
 {
     ns_txn *txn;
     ns_bytes key = ns_text("k"), nothing = some(NULL, 5), absurd = some("k", SIZE_MAX), block;
-    ns_record record = {0};
+    ns_view record = {0};
     ns_metadata metadata = {NULL, 0, 0};
     ns_block_change_list none = {NULL, 0}, lost = {NULL, 1};
     ns_address address;
@@ -331,10 +337,10 @@ static void null_and_invalid_arguments_are_rejected(void)
     IS(NS_BAD_ARGUMENT, ns_txn_patch(txn, blocks, key, lost));
     IS(NS_WRONG_KIND, ns_txn_patch(txn, values, key, none));
     IS(NS_BAD_ARGUMENT, ns_txn_delete(NULL, values, key));
-    IS(NS_BAD_ARGUMENT, ns_record_block(NULL, key, &block));
-    IS(NS_BAD_ARGUMENT, ns_record_block(&record, key, &block));
-    IS(NS_BAD_ARGUMENT, ns_record_blocks(&record, count_pair, &met));
-    IS(NS_BAD_ARGUMENT, ns_record_tags(&record, count_pair, &met));
+    IS(NS_BAD_ARGUMENT, ns_view_block(NULL, key, &block));
+    IS(NS_BAD_ARGUMENT, ns_view_block(&record, key, &block));
+    IS(NS_BAD_ARGUMENT, ns_view_blocks(&record, count_pair, &met));
+    IS(NS_BAD_ARGUMENT, ns_view_tags(&record, count_pair, &met));
     IS(NS_BAD_ARGUMENT, ns_txn_alloc(NULL, 8, &address));
     IS(NS_BAD_ARGUMENT, ns_txn_alloc(txn, 8, NULL));
     OK(ns_txn_alloc(txn, 8, &address));
@@ -347,8 +353,8 @@ static void null_and_invalid_arguments_are_rejected(void)
     IS(NS_BAD_ARGUMENT, ns_txn_free(NULL, address));
     OK(ns_txn_put(txn, values, key, key));
     OK(ns_txn_get(txn, values, key, &record));
-    IS(NS_BAD_ARGUMENT, ns_record_block(&record, key, NULL));
-    IS(NS_BAD_ARGUMENT, ns_record_tags(&record, NULL, &met));
+    IS(NS_BAD_ARGUMENT, ns_view_block(&record, key, NULL));
+    IS(NS_BAD_ARGUMENT, ns_view_tags(&record, NULL, &met));
     CHECK(met == 0);
     OK(ns_txn_abort(txn));
     CHECK(has("k", NULL));
@@ -357,7 +363,7 @@ static void null_and_invalid_arguments_are_rejected(void)
 static void a_session_stays_open_while_a_transaction_is_open(void)
 {
     ns_txn *one, *two;
-    ns_record record;
+    ns_view record;
     OK(ns_txn_begin(session, &one));
     OK(ns_txn_begin(session, &two));
     IS(NS_BAD_ARGUMENT, ns_session_close(session));
@@ -366,7 +372,7 @@ static void a_session_stays_open_while_a_transaction_is_open(void)
     CHECK(ns_txn_get(two, values, ns_text("a"), &record) == NS_NOT_FOUND);
     OK(ns_txn_commit(one));
     IS(NS_BAD_ARGUMENT, ns_session_close(session));
-    IS(NS_CONFLICT, ns_txn_commit(two)); /* It had read that there is none. */
+    IS(NS_CONFLICT, ns_txn_commit(two)); /* It had read that the record does not exist. */
     CHECK(has("a", "1") && has("b", NULL));
 }
 

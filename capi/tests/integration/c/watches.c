@@ -1,4 +1,4 @@
-/* What watches and the commit stream promise in C. */
+/* Tests of watches and the commit stream. */
 #include <errno.h>
 #include <sys/epoll.h>
 #include <sys/wait.h>
@@ -6,7 +6,7 @@
 
 #include "fixture.h"
 
-/* Only what fails waits for so long. */
+/* Reached only by a failing test. */
 #define LONG_MS 60000
 #define EVENTS 10000
 
@@ -129,7 +129,7 @@ static void a_watch_rejects_invalid_arguments(void)
     opened = watch(blocks, (ns_watch_filter){0});
     IS(NS_BAD_ARGUMENT, ns_watch_next(opened, NULL));
     IS(NS_BAD_ARGUMENT, ns_watch_fd(opened, NULL));
-    IS(NS_BAD_ARGUMENT, ns_watch_blocks(opened, go_on, opened)); /* Nothing was told yet. */
+    IS(NS_BAD_ARGUMENT, ns_watch_blocks(opened, go_on, opened)); /* There is no event yet. */
     ns_block_change change = {ns_text("auth"), ns_text("k"), false};
     OK(ns_patch(session, blocks, ns_text("ue"), (ns_block_change_list){&change, 1}, NULL));
     OK(ns_watch_next(opened, &event));
@@ -153,7 +153,7 @@ static int loop_of(ns_watch *const *watches, size_t len)
     return events;
 }
 
-/* The sum of the watches that ring, the first as 1, the second as 2. */
+/* The sum of the readable watches: 1 for the first, 2 for the second. */
 static int ringing(int events, int timeout_ms)
 {
     struct epoll_event told[4];
@@ -167,7 +167,7 @@ static int ringing(int events, int timeout_ms)
     return sum;
 }
 
-/* Puts a record from another process, so many times. */
+/* Writes a record `count` times in another process. */
 static pid_t elsewhere(const char *name, uint32_t times)
 {
     pid_t child = fork();
@@ -204,7 +204,7 @@ static void an_event_loop_waits_for_two_watches_at_once(void)
     CHECK(ringing(events, LONG_MS) == 2 && ringing(events, 0) == 2);
     OK(ns_watch_next(watches[1], &event));
     CHECK(nothing(watches[1]) && ringing(events, 0) == 0);
-    /* Many events, of which none is lost and none is slept over. */
+    /* Many events: none is lost, and every wakeup arrives. */
     pid_t writer = elsewhere("values", EVENTS);
     for (uint32_t told = 0; told < EVENTS;) {
         CHECK(ringing(events, LONG_MS) == 1);
@@ -255,7 +255,7 @@ static void a_forked_child_must_open_a_new_watch(void)
         CHECK(ns_watch_next(plain, &event) == NS_FORKED);
         CHECK(ns_watch_wait(plain, LONG_MS) == NS_FORKED);
         CHECK(ns_watch_fd(plain, &fd) == NS_FORKED);
-        OK(ns_watch_close(ringing_one)); /* There is no thread of it here. */
+        OK(ns_watch_close(ringing_one)); /* The child has no thread of it. */
         OK(ns_watch_close(plain));
         _exit(0);
     }
@@ -348,7 +348,7 @@ static void the_stream_contains_every_commit_completely(void)
     OK(ns_stream_next(stream, &entry));
     CHECK(entry.number == 1);
     OK(ns_stream_close(stream));
-    /* What was not acknowledged is told again. */
+    /* Transactions that were not acknowledged are read again. */
     OK(ns_stream_open(session, &stream));
     OK(ns_stream_next(stream, &entry));
     CHECK(entry.number == 1);
@@ -383,7 +383,7 @@ static void a_full_stream_refuses_commits_until_it_is_acknowledged(void)
     CHECK(told == put);
     OK(ns_stream_acknowledge(stream));
     OK(ns_put(session, values, ns_text("k"), some(value, sizeof value), NULL));
-    /* And one that loses says how many. */
+    /* A stream that overwrites reports the number of lost transactions. */
     OK(ns_namespace_enable_stream(session, values, NS_STREAM_FULL_OVERWRITE));
     for (put = 1; put <= 200; put++)
         OK(ns_put(session, values, ns_text("k"), some(value, sizeof value), NULL));

@@ -169,9 +169,9 @@ impl ExecRun {
                 ctx.connection.deferred_messages = DeferredMessages::default();
                 // Validation at each read has quadratic cost. Until the validation at the end, the
                 // commands affect only the transaction, the reply and the deferred messages.
-                match txn
-                    .judged_once(|| self.run(ctx, &DeadlineTxn { txn, deadline: until }, reply))?
-                {
+                match txn.validated_once(|| {
+                    self.run(ctx, &DeadlineTxn { txn, deadline: until }, reply)
+                })? {
                     // Checked before the commit, which cannot be undone.
                     ExecEnd::Whole => return session.whole(),
                     ExecEnd::Partial(place, error) => cut = Some((Some(place), error)),
@@ -263,7 +263,7 @@ impl ExecRun {
             };
             let version = match resolved {
                 Some(ResolvedKey { namespace, key }) => {
-                    exec_txn.txn.get(namespace, key)?.and_then(|record| record.version())
+                    exec_txn.txn.get(namespace, key)?.map(|record| record.version())
                 }
                 None => None,
             };
@@ -284,7 +284,7 @@ fn tag_stands(records: &Records, txn: &Txn<'_>, tag: &WatchedTag) -> Stored<bool
         return Ok(tag.version.is_none());
     };
     Ok(match (txn.find(namespace, &tag.name, &tag.value)?, tag.version) {
-        (Some((found, record)), Some(version)) => found == key && record.version() == Some(version),
+        (Some((found, record)), Some(version)) => found == key && record.version() == version,
         (None, None) => true,
         (Some(_), None) | (None, Some(_)) => false,
     })

@@ -17,7 +17,7 @@ use crate::access::{
     TableSchema, Tag, Work, one_by_one,
 };
 use crate::keeper::Keeper;
-use crate::operations::{self, Block, Operation, Store};
+use crate::operations::{self, KeyBlock, Operation, Store};
 use lmdb::{
     Cursor as _, Database, DatabaseFlags, Environment, EnvironmentFlags, InactiveTransaction,
     RoTransaction, RwTransaction, Transaction, WriteFlags,
@@ -537,7 +537,7 @@ impl Access for LmdbConnection {
 }
 
 impl Connection for LmdbConnection {
-    fn run_block(&mut self, operation: Operation, block: Block<'_>) -> Result<u64> {
+    fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
         operations::run(self, operation, block)
     }
 

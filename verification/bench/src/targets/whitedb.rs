@@ -8,7 +8,7 @@
 use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{Access, Body, Change, Connection, Entry, Hear, Parts, Schema, Table, Tag};
 use crate::keeper::{own_program, system};
-use crate::operations::{Block, Operation};
+use crate::operations::{KeyBlock, Operation};
 use nearstate_model::{Error, Result};
 use std::io::{BufRead as _, BufReader, BufWriter, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -259,7 +259,7 @@ impl Connection for WhiteDbConnection {
         Err(declined())
     }
 
-    fn run_block(&mut self, operation: Operation, block: Block<'_>) -> Result<u64> {
+    fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
         let letter = match operation {
             Operation::View | Operation::BatchView => b'v',
             Operation::Copy | Operation::BatchCopy => b'c',
