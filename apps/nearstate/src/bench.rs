@@ -1,7 +1,7 @@
 //! `nearstate bench`: experiments, and the two roles in which the bench starts this program again.
 
 use clap::{Args, Subcommand};
-use nearstate_bench::{client, code, commands, deliver, keeper, options, peer_commands};
+use nearstate_bench::{client, code, commands, deliver, options, peer_commands, reaper};
 use nearstate_model::Result;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::ffi::OsString;
@@ -88,7 +88,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Render(options) => commands::run_render(&options, &mut std::io::stdout().lock()),
         Command::Peers(command) => peer_commands::run(&command, &mut std::io::stdout().lock()),
         Command::WorkloadClient => client::serve(std::io::stdin().lock(), std::io::stdout().lock()),
-        Command::Reaper { folder, server } => keeper::serve(&folder, &server),
+        Command::Reaper { folder, server } => reaper::serve(&folder, &server),
     }
 }
 
@@ -104,7 +104,7 @@ fn stop_flag() -> &'static AtomicBool {
     let flag: &'static Arc<AtomicBool> = Box::leak(Box::new(Arc::new(AtomicBool::new(false))));
     let is_meant = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        // A later one ends the program at once; the keepers then clean up.
+        // A later one ends the program at once; the reapers then clean up.
         let at_once =
             signal_hook::flag::register_conditional_shutdown(signal, 130, is_meant.clone());
         let asked = signal_hook::flag::register(signal, flag.clone());

@@ -2,7 +2,7 @@
 //!
 //! A workload sees tables of records. A record has a key, one or more parts (named blocks: what a
 //! procedure changes is a few of them) and tags by which it is found. A target turns these calls
-//! into what its store has, or says in [`crate::targets::Abilities`] how it stands in for it.
+//! into what its store has, or says in [`crate::targets::Abilities`] how it emulates it.
 
 use crate::operations::{self, KeyBlock, Operation, Store};
 use nearstate_model::{Error, Result};
@@ -337,6 +337,22 @@ pub trait Connection: Access {
         Err(Error::BadArgument { detail: "this target has no walk over its records".to_owned() })
     }
 
+    /// Adds 1 to a counter `times` times, one add after the other.
+    ///
+    /// # Errors
+    /// The store's error; `BadArgument` if the target declines it.
+    fn add(&mut self, _counter: &[u8], _times: u64) -> Result<()> {
+        Err(Error::BadArgument { detail: "this target has no counters".to_owned() })
+    }
+
+    /// The value of a counter, 0 if nothing was added to it.
+    ///
+    /// # Errors
+    /// The store's error; `BadArgument` if the target declines it.
+    fn counter(&mut self, _counter: &[u8]) -> Result<i64> {
+        Err(Error::BadArgument { detail: "this target has no counters".to_owned() })
+    }
+
     /// Does several requests on different records, as far as the store lets them travel together:
     /// `hear` gets the request's number and its reply, in the order of the requests.
     ///
@@ -526,6 +542,14 @@ impl<T: Connection + ?Sized> Connection for Box<T> {
 
     fn walk(&mut self, table: Table) -> Result<u64> {
         (**self).walk(table)
+    }
+
+    fn add(&mut self, counter: &[u8], times: u64) -> Result<()> {
+        (**self).add(counter, times)
+    }
+
+    fn counter(&mut self, counter: &[u8]) -> Result<i64> {
+        (**self).counter(counter)
     }
 
     fn pipeline(

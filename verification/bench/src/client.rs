@@ -5,10 +5,10 @@ mod telling;
 mod fan;
 
 use crate::access::Connection;
-use crate::chance::seed_of;
 use crate::clock::monotonic_ns;
 use crate::meter::Meter;
 use crate::protocol::{Ask, Plan, Ran, Said, Turn, hear, in_words, say};
+use crate::random::seed_of;
 use crate::result::CUT;
 use crate::schedule::{Phase, Schedule};
 use crate::targets::fault::Faulty;

@@ -5,7 +5,7 @@ mod calls;
 mod listing;
 mod probes;
 
-use crate::keeper::{Keeper, system};
+use crate::reaper::{Reaper, system};
 use crate::table::{Align, Table};
 use clap::{Args, ValueHint};
 use nearstate_model::{Error, Result};
@@ -35,9 +35,9 @@ pub struct Options {
 /// # Errors
 /// `BadArgument`: a tool is not installed. `Backend`: a count is not zero. `System`: the output.
 pub fn run(options: &Options, out: &mut impl Write) -> Result<()> {
-    let keeper = Keeper::start(&options.dir, None, |_| Vec::new())?;
-    probes::run_all(&keeper.folder().join("probes"))?;
-    let counts = calls::count(&options.dir, keeper.folder(), options.reads)?;
+    let reaper = Reaper::start(&options.dir, None, |_| Vec::new())?;
+    probes::run_all(&reaper.folder().join("probes"))?;
+    let counts = calls::count(&options.dir, reaper.folder(), options.reads)?;
     let listings = listing::read_all()?;
     let mut table = Table::new(&[("what", Align::Left), ("count", Align::Right)]);
     let reads = options.reads;

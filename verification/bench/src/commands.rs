@@ -1,6 +1,6 @@
 //! `nearstate bench compare` and `nearstate bench render`: what is made of saved runs.
 
-use crate::keeper::system;
+use crate::reaper::system;
 use crate::{compare, outputs, report, saved};
 use clap::Args;
 use nearstate_model::{Error, Result};

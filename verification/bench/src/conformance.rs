@@ -94,7 +94,7 @@ enum About {
     Servers,
 }
 
-type Check = fn(&Stand<'_>) -> Held;
+type Check = fn(&TargetUnderTest<'_>) -> Held;
 
 /// The promises: what, which ability it takes, and how it is tried.
 const PROMISES: &[(&str, About, Check)] = &[
@@ -131,14 +131,14 @@ const PROMISES: &[(&str, About, Check)] = &[
 ];
 
 /// A target, its database, and a way to connections.
-pub(crate) struct Stand<'d> {
+pub(crate) struct TargetUnderTest<'d> {
     pub(crate) target: Box<dyn Target>,
     pub(crate) database: &'d dyn Database,
     pub(crate) schema: Schema,
     pub(crate) folder: &'d Path,
 }
 
-impl Stand<'_> {
+impl TargetUnderTest<'_> {
     /// A new connection.
     pub(crate) fn connect(&self) -> Result<Box<dyn Connection>> {
         self.target.connect(&self.database.address(), &self.schema)
@@ -212,13 +212,13 @@ pub fn check(
     let mut needed = need(schema, folder);
     needed.layout = layout.map(str::to_owned);
     let database = target.start(&needed)?;
-    let stand = Stand { target, database: database.as_ref(), schema, folder };
+    let tested = TargetUnderTest { target, database: database.as_ref(), schema, folder };
     let has_servers = !database.processes().is_empty();
     let mut all = Vec::new();
     for (what, about, hold) in PROMISES {
         let outcome = match declined(*about, &abilities, has_servers) {
             Some(why) => Outcome::Declined(why),
-            None => match hold(&stand) {
+            None => match hold(&tested) {
                 Ok(()) => Outcome::Holds,
                 Err(Broken(how)) => Outcome::Broken(how),
             },

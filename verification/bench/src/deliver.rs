@@ -1,9 +1,9 @@
 //! `nearstate bench run`: a run, and what is told of it.
 
-use crate::keeper::system;
 use crate::options::Options;
 use crate::presets::{self, Case, Measured, Preset};
 use crate::protocol::in_words;
+use crate::reaper::system;
 use crate::result::Run;
 use crate::table::{Align, Table, wrapped};
 use crate::targets::{self, Way};

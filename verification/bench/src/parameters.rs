@@ -1,6 +1,6 @@
 //! What can be set of a run and is saved with it.
 
-use crate::chance::Spread;
+use crate::random::Spread;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 

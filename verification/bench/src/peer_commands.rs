@@ -1,8 +1,8 @@
 //! The words behind `nearstate bench peers`.
 
 use crate::conformance::{Outcome, check};
-use crate::keeper::system;
 use crate::peers::named;
+use crate::reaper::system;
 use crate::targets;
 use clap::Subcommand;
 use nearstate_model::{Error, Result};

@@ -3,7 +3,7 @@
 //! Servers come from the system's packages. Apache Geode comes from a Maven repository: every file
 //! is listed with its digest in `verification/peers/geode/jars.txt`, and one that differs is refused.
 
-use crate::keeper::system;
+use crate::reaper::system;
 use nearstate_model::{Error, Result};
 use sha2::{Digest as _, Sha256};
 use std::fmt::Write as _;

@@ -91,7 +91,7 @@ pub fn named(name: &str) -> Result<Vec<Preset>> {
 }
 
 /// The command line of a case: `run`, the workload, the options of the case that `given` does not
-/// replace, and `given` without its `--preset`.
+/// replace, and `given` without `--preset` and `--scale`.
 pub fn command_line(preset: &Preset, case: &Case, given: &[String]) -> Vec<String> {
     let mut out = vec!["run".to_owned()];
     let own = without_preset(given);
@@ -120,9 +120,9 @@ fn without_preset(words: &[String]) -> Vec<String> {
     let mut out = Vec::new();
     let mut words = words.iter();
     while let Some(word) = words.next() {
-        if word == "--preset" {
+        if word == "--preset" || word == "--scale" {
             words.next();
-        } else if !word.starts_with("--preset=") {
+        } else if !word.starts_with("--preset=") && !word.starts_with("--scale=") {
             out.push(word.clone());
         }
     }

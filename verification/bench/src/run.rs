@@ -1,7 +1,7 @@
 //! The orchestrator: starts targets and clients, lets each target have its turn in every round, has
 //! everything verified, and gathers what was measured.
 
-mod stand;
+mod target_run;
 mod ramp;
 
 use crate::clock::monotonic_ns;
@@ -17,10 +17,10 @@ use crate::table::counted;
 use crate::targets::{self, Abilities, Need, Target, Way};
 use crate::workloads::{self, Blueprint, Parameters, Wishes};
 use nearstate_model::{Error, Result};
-use stand::Stand;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
+use target_run::TargetRun;
 
 /// Targets unless told otherwise, as far as they are installed.
 const DEFAULT_TARGETS: [&str; 3] = ["region", "node", "redis"];
@@ -50,12 +50,19 @@ pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Resul
     let pinning = pinning(options)?;
     let drive = drive(options, pinning.clone());
     let display = Display::new(chosen.len() * (drive.rounds + 2));
-    let desk =
-        Desk { options, blueprint: blueprint.as_ref(), parameters, dir, pinning, display, stop };
-    let block_ops = blueprint.block_ops(&desk.parameters);
-    let drive = Drive { background: desk.background(), block_ops, ..drive };
-    desk.fits(&chosen)?;
-    desk.display.say(&format!("{} on {}", blueprint.title(), machine.line()));
+    let context = BenchContext {
+        options,
+        blueprint: blueprint.as_ref(),
+        parameters,
+        dir,
+        pinning,
+        display,
+        stop,
+    };
+    let block_ops = blueprint.block_ops(&context.parameters);
+    let drive = Drive { background: context.background(), block_ops, ..drive };
+    context.fits(&chosen)?;
+    context.display.say(&format!("{} on {}", blueprint.title(), machine.line()));
     let began_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let mut run = Run {
         format: FORMAT,
@@ -67,16 +74,16 @@ pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Resul
             name: blueprint.name().to_owned(),
             title: blueprint.title().to_owned(),
             source: blueprint.source().to_owned(),
-            parameters: desk.parameters.clone(),
+            parameters: context.parameters.clone(),
             foreign: blueprint.foreign(),
         },
         drive,
         targets: Vec::new(),
-        caveats: blueprint.caveats(&desk.parameters),
+        caveats: blueprint.caveats(&context.parameters),
         invalid: Vec::new(),
         is_partial: false,
     };
-    let (targets, unbound) = desk.measure(&chosen, &run.drive);
+    let (targets, unbound) = context.measure(&chosen, &run.drive);
     for (target, unshown) in targets {
         run.targets.push(target);
         run.caveats.extend(unshown);
@@ -85,17 +92,17 @@ pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Resul
     note_unbound(&mut run, unbound);
     note_bound(&mut run);
     run.is_partial = stop.load(Ordering::Relaxed);
-    run.caveats.extend(desk.caveats(&machine));
+    run.caveats.extend(context.caveats(&machine));
     for target in &run.targets {
         let faults = target.invalid.iter().map(|why| format!("{}: {why}", target.name));
         run.invalid.extend(faults);
     }
-    desk.display.finish();
+    context.display.finish();
     Ok(run)
 }
 
 /// What a run needs at every step.
-struct Desk<'a> {
+struct BenchContext<'a> {
     options: &'a Options,
     blueprint: &'a dyn Blueprint,
     parameters: Parameters,
@@ -107,7 +114,7 @@ struct Desk<'a> {
     stop: &'static AtomicBool,
 }
 
-impl Desk<'_> {
+impl BenchContext<'_> {
     /// Whether there is room for the files of all targets: they are loaded before the first round.
     fn fits(&self, chosen: &[Chosen]) -> Result<()> {
         let need = self.need();
@@ -122,37 +129,39 @@ impl Desk<'_> {
     /// What each target did and what of it is not shown, and which clients ran elsewhere than they
     /// were to.
     fn measure(&self, chosen: &[Chosen], drive: &Drive) -> (Vec<Told>, Vec<String>) {
-        let mut stands: Vec<Stand<'_>> = chosen.iter().map(|one| self.set_up(one)).collect();
-        for stand in &mut stands {
-            stand.load();
+        let mut target_runs: Vec<TargetRun<'_>> =
+            chosen.iter().map(|one| self.set_up(one)).collect();
+        for target_run in &mut target_runs {
+            target_run.load();
         }
         for round in 0..drive.rounds {
-            for stand in &mut stands {
-                stand.take_turn(round, drive);
+            for target_run in &mut target_runs {
+                target_run.take_turn(round, drive);
             }
         }
         if let Some(bound_ns) = self.options.ramp {
-            for stand in &mut stands {
-                stand.climb(drive, bound_ns);
+            for target_run in &mut target_runs {
+                target_run.climb(drive, bound_ns);
             }
         }
-        for stand in &mut stands {
-            stand.verify();
+        for target_run in &mut target_runs {
+            target_run.verify();
         }
-        let unbound = stands.iter_mut().flat_map(|stand| stand.unbound.drain(..)).collect();
-        (stands.into_iter().map(Stand::close).collect(), unbound)
+        let unbound =
+            target_runs.iter_mut().flat_map(|target_run| target_run.unbound.drain(..)).collect();
+        (target_runs.into_iter().map(TargetRun::close).collect(), unbound)
     }
 
-    fn set_up<'s>(&'s self, chosen: &'s Chosen) -> Stand<'s> {
-        let mut stand = Stand::new(self, &chosen.target, &chosen.version);
+    fn set_up<'s>(&'s self, chosen: &'s Chosen) -> TargetRun<'s> {
+        let mut target_run = TargetRun::new(self, &chosen.target, &chosen.version);
         if let Some(why) =
             self.declined(&chosen.target.abilities_in(self.options.layout.as_deref()))
         {
-            stand.result.declined = Some(why);
+            target_run.result.declined = Some(why);
         } else if !self.stop.load(Ordering::Relaxed) {
-            stand.start(&self.need());
+            target_run.start(&self.need());
         }
-        stand
+        target_run
     }
 
     fn need(&self) -> Need {
@@ -249,6 +258,7 @@ fn wished(wishes: Wishes, abilities: &Abilities) -> Vec<(&'static str, Way)> {
         (wishes.transaction, "transactions", &abilities.transaction),
         (wishes.scan, "scans", &abilities.scan),
         (wishes.walk, "walks over all records", &abilities.walk),
+        (wishes.counter, "counters", &abilities.counter),
     ]
     .into_iter()
     .filter(|(is_wished, ..)| *is_wished)
@@ -355,7 +365,7 @@ fn with_background(
 /// stuck.
 fn offers_enough(options: &Options) -> Result<()> {
     let clients = options.clients;
-    if options.rate.is_none_or(|rate| rate >= stand::to_f64(clients)) {
+    if options.rate.is_none_or(|rate| rate >= target_run::to_f64(clients)) {
         return Ok(());
     }
     Err(Error::BadArgument {

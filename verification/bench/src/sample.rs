@@ -1,7 +1,7 @@
 //! A run made up for tests: five targets, each with something that a report has to tell.
 
-use crate::chance::Spread;
 use crate::parameters::{Arrivals, Parameters};
+use crate::random::Spread;
 use crate::result::{
     About, Check, ClassResult, Drive, FORMAT, Foreign, Noise, RampPoint, Round, Run, Slice,
     TargetResult, Verdict,

@@ -1,6 +1,6 @@
 //! A run as a file: written whole or not at all, and read as what a stranger may have made.
 
-use crate::keeper::system;
+use crate::reaper::system;
 use crate::result::{ClassResult, FORMAT, Round, Run};
 use crate::workloads::CLASSES_MAX;
 use nearstate_model::{Error, Result};

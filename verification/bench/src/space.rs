@@ -2,7 +2,7 @@
 //! room for its next page is not answered with an error: whoever touches the page dies (SIGBUS). So
 //! the room is looked at before anything is started.
 
-use crate::keeper::system;
+use crate::reaper::system;
 use crate::table::count_text;
 use nearstate_model::{Error, Result};
 use rustix::fs::statvfs;

@@ -9,7 +9,7 @@ const STUDENT_95: [f64; 30] = [
 ];
 
 /// Measurements of both groups together at the most for which every order of them is counted: some
-/// 100,000 additions. Beyond, the normal distribution stands in for the count; it is close by then.
+/// 100,000 additions. Beyond, the normal distribution replaces the count; it is close by then.
 const EXACT_MAX: usize = 40;
 
 /// Measurements of each group below which the rank test cannot reach 5 %, whatever they are: three

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// How a column stands.
+/// How a column is aligned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
     /// Words.

@@ -86,7 +86,12 @@ pub struct Abilities {
     pub shared: Way,
     /// All records in storage order.
     pub walk: Way,
+    /// Counters that several processes add to without a transaction.
+    pub counter: Way,
 }
+
+/// Why a target declines workloads of counters.
+pub(super) const NO_COUNTERS: &str = "only counters of the region are measured";
 
 /// A store that can be measured.
 pub trait Target: fmt::Debug {
@@ -99,7 +104,7 @@ pub trait Target: fmt::Debug {
     /// Why it cannot be measured here, and what would help.
     fn version(&self) -> Result<String>;
 
-    /// What it does natively, and what it stands in for.
+    /// What it does natively, and what it emulates.
     fn abilities(&self) -> Abilities;
 
     /// The same for one of its layouts.

@@ -9,15 +9,16 @@ pub mod micro;
 pub mod kv;
 pub mod executor;
 pub mod micro_tx;
+pub mod txn;
 pub mod ycsb;
-pub mod stock;
+pub mod record_model;
 pub mod outbox;
 pub mod contents;
 mod identity;
 pub mod share;
 
-pub use crate::chance::Spread;
 pub use crate::parameters::Parameters;
+pub use crate::random::Spread;
 
 use crate::access::{Connection, Schema};
 use crate::result::{Check, Foreign, Verdict};
@@ -42,6 +43,8 @@ pub struct Wishes {
     pub scan: bool,
     /// Walks over all records.
     pub walk: bool,
+    /// Counters.
+    pub counter: bool,
 }
 
 /// A workload before it runs: the same for all of its clients.
@@ -236,6 +239,7 @@ pub fn all() -> Vec<Box<dyn Blueprint>> {
         Box::new(mme::Mme::Update),
         Box::new(sgw_session::SgwSession),
         Box::new(micro_tx::MicroTx),
+        Box::new(txn::Txn),
         Box::new(ycsb::Ycsb),
         Box::new(kv::Kv),
         Box::new(micro::Micro),

@@ -6,8 +6,8 @@
 use nearstate_bench::access::{
     Access, Body, Change, Connection, Entry, Hear, Parts, Reply, Request, Table, Tag, one_by_one,
 };
-use nearstate_bench::chance::Spread;
 use nearstate_bench::protocol::Fault;
+use nearstate_bench::random::Spread;
 use nearstate_bench::targets::fault::Faulty;
 use nearstate_bench::targets::region::RegionConnection;
 use nearstate_bench::targets::{self};
@@ -23,11 +23,15 @@ fn parameters(blueprint: &dyn Blueprint, variant: &str, records: u64) -> Paramet
     Parameters { records, variant: variant.to_owned(), spread, seed: SEED, ..Parameters::default() }
 }
 
-/// Every workload of this crate's own in every variant. `ue-signalling` has tests of its own.
+/// Workloads with tests of their own: `ue-signalling`, and those of single operations, whose clients
+/// share records or keep no model of each record.
+const OWN_TESTS: [&str; 5] = ["ue-signalling", "micro", "kv", "executor", "txn"];
+
+/// Every other workload in every variant.
 fn each(records: u64, mut check: impl FnMut(&dyn Blueprint, &Parameters)) {
     for blueprint in workloads::all() {
         for (variant, _) in
-            blueprint.variants().iter().filter(|_| blueprint.name() != "ue-signalling")
+            blueprint.variants().iter().filter(|_| !OWN_TESTS.contains(&blueprint.name()))
         {
             check(blueprint.as_ref(), &parameters(blueprint.as_ref(), variant, records));
         }
@@ -295,7 +299,7 @@ fn no_two_clients_do_the_same_in_the_same_order() {
 fn parameters_that_do_not_fit_are_refused() {
     for blueprint in workloads::all() {
         let blueprint = blueprint.as_ref();
-        if blueprint.name() == "ue-signalling" {
+        if OWN_TESTS.contains(&blueprint.name()) {
             continue;
         }
         let (variant, _) = blueprint.variants().first().unwrap();

@@ -4,7 +4,7 @@
 
 use nearstate_bench::access::{Connection, Entry, Parts, Schema, Table, TableSchema};
 use nearstate_bench::conformance::{Outcome, check};
-use nearstate_bench::keeper::play_roles_with;
+use nearstate_bench::reaper::play_roles_with;
 use nearstate_bench::targets::{self, Need, Target as _, redis};
 use nearstate_model::Error;
 use std::io::Write as _;

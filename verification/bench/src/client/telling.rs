@@ -217,6 +217,16 @@ impl Connection for Answering<'_, '_, dyn Connection + '_> {
         self.answered(answer)
     }
 
+    fn add(&mut self, counter: &[u8], times: u64) -> Result<()> {
+        let answer = self.inner.add(counter, times);
+        self.answered(answer)
+    }
+
+    fn counter(&mut self, counter: &[u8]) -> Result<i64> {
+        let answer = self.inner.counter(counter);
+        self.answered(answer)
+    }
+
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
         let told = self.told;
         let answer = self.inner.transact(&mut |access| body(&mut Answering::new(access, told)));

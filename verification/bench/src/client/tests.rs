@@ -4,9 +4,9 @@ use super::*;
 use crate::access::{
     Access, Body, Change, Entry, Hear, Parts, Reply, Request, Schema, Table, Tag, one_by_one,
 };
-use crate::chance::Spread;
 use crate::parameters::{Arrivals, Parameters};
 use crate::protocol::Fault;
+use crate::random::Spread;
 use crate::result::ClassResult;
 use crate::targets::region::RegionConnection;
 use crate::targets::{Abilities, Database, Need, region::RegionTarget};

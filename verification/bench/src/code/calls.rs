@@ -1,9 +1,9 @@
 //! The system calls of a reader: a client of `bench run` runs under `strace -f -c` twice, the second
 //! time with twice as many reads. The difference is what the reads cost.
 
-use crate::keeper::{own_program, system};
 use crate::parameters::Parameters;
 use crate::protocol::{Ask, Plan, Turn, say};
+use crate::reaper::{own_program, system};
 use crate::targets::{self, Need};
 use crate::workloads;
 use nearstate_model::{Error, Result};

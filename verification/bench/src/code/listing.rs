@@ -2,7 +2,7 @@
 //! functions are followed into every function of this project that they call.
 
 use super::probes::NAMES;
-use crate::keeper::{own_program, system};
+use crate::reaper::{own_program, system};
 use nearstate_model::{Error, Result};
 use std::collections::BTreeSet;
 use std::path::Path;

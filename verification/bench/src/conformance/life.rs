@@ -1,32 +1,32 @@
 //! Databases: what they tell of themselves, and their end.
 
-use super::{Held, Stand, must, put_value, value};
+use super::{Held, TargetUnderTest, must, put_value, value};
 use crate::targets::Way;
 use nearstate_model::Error;
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::Path;
 use std::time::Duration;
 
-pub(super) fn told(stand: &Stand<'_>) -> Held {
-    for process in stand.database.processes() {
+pub(super) fn told(tested: &TargetUnderTest<'_>) -> Held {
+    for process in tested.database.processes() {
         let is_there = Path::new(&format!("/proc/{process}")).exists();
         must(is_there, || format!("process {process} is not there"))?;
     }
-    let mut other = stand.target.start(&stand.need())?;
+    let mut other = tested.target.start(&tested.need())?;
     other.alive()?;
     let memory = other.memory_bytes();
-    let is_in_clients = matches!(stand.target.abilities().shared, Way::Declined(_));
+    let is_in_clients = matches!(tested.target.abilities().shared, Way::Declined(_));
     must(is_in_clients || memory.is_some_and(|bytes| bytes > 4096), || {
         format!("memory: {memory:?}")
     })
 }
 
-pub(super) fn second(stand: &Stand<'_>) -> Held {
-    let other = stand.target.start(&stand.need())?;
+pub(super) fn second(tested: &TargetUnderTest<'_>) -> Held {
+    let other = tested.target.start(&tested.need())?;
     let address = other.address();
-    must(address != stand.database.address(), || format!("both at {address}"))?;
-    let mut one = stand.connect()?;
-    let mut two = stand.target.connect(&address, &stand.schema)?;
+    must(address != tested.database.address(), || format!("both at {address}"))?;
+    let mut one = tested.connect()?;
+    let mut two = tested.target.connect(&address, &tested.schema)?;
     put_value(&mut one, b"l1", b"first")?;
     must(value(&mut two, b"l1")?.is_none(), || "a record of the first".to_owned())?;
     put_value(&mut two, b"l1", b"second")?;
@@ -45,9 +45,9 @@ const END_PAUSES: u32 = 1000;
 const END_PAUSE: Duration = Duration::from_millis(10);
 
 /// The server is killed: whoever is connected is told, and so is who looks or connects.
-pub(super) fn dead(stand: &Stand<'_>) -> Held {
-    let mut other = stand.target.start(&stand.need())?;
-    let mut one = stand.target.connect(&other.address(), &stand.schema)?;
+pub(super) fn dead(tested: &TargetUnderTest<'_>) -> Held {
+    let mut other = tested.target.start(&tested.need())?;
+    let mut one = tested.target.connect(&other.address(), &tested.schema)?;
     put_value(&mut one, b"x", b"x")?;
     for process in other.processes() {
         if let Some(process) = i32::try_from(process).ok().and_then(Pid::from_raw) {
@@ -68,6 +68,6 @@ pub(super) fn dead(stand: &Stand<'_>) -> Held {
     }
     let alive = other.alive();
     must(matches!(alive, Err(Error::Backend { .. })), || format!("alive: {alive:?}"))?;
-    let again = stand.target.connect(&other.address(), &stand.schema).map(drop);
+    let again = tested.target.connect(&other.address(), &tested.schema).map(drop);
     must(matches!(again, Err(Error::Backend { .. })), || format!("a new connection: {again:?}"))
 }

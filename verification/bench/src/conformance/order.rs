@@ -1,6 +1,6 @@
 //! Scans.
 
-use super::{Held, ORDERED, Stand, entry, must};
+use super::{Held, ORDERED, TargetUnderTest, entry, must};
 use crate::access::Connection;
 use nearstate_model::Result;
 
@@ -17,8 +17,8 @@ fn scanned(one: &mut dyn Connection, from: &[u8], count: usize) -> Result<(usize
 /// Records that are scanned.
 const RECORDS: u16 = 300;
 
-pub(super) fn scan(stand: &Stand<'_>) -> Held {
-    let mut one = stand.connect()?;
+pub(super) fn scan(tested: &TargetUnderTest<'_>) -> Held {
+    let mut one = tested.connect()?;
     let (told, met) = scanned(one.as_mut(), b"", 10)?;
     must(told == 0 && met.is_empty(), || format!("of nothing: {met:?}"))?;
     // 7 has no divisor in common with 300: each is met once, out of order.

@@ -1,12 +1,13 @@
 //! Single records.
 
 use super::{
-    BLOCKS, Held, PLAIN, Stand, change as changed, entry, heard, must, put_value, read, value,
+    BLOCKS, Held, PLAIN, TargetUnderTest, change as changed, entry, heard, must, put_value, read,
+    value,
 };
 use crate::access::Parts;
 
-pub(super) fn put_and_read(stand: &Stand<'_>) -> Held {
-    let mut one = stand.connect()?;
+pub(super) fn put_and_read(tested: &TargetUnderTest<'_>) -> Held {
+    let mut one = tested.connect()?;
     must(read(&mut one, PLAIN, b"r1")?.is_none(), || "a record before it was put".to_owned())?;
     put_value(&mut one, b"r1", b"first")?;
     put_value(&mut one, b"r2", b"another")?;
@@ -19,8 +20,8 @@ pub(super) fn put_and_read(stand: &Stand<'_>) -> Held {
     must(whole == Some(heard(&[b"A", b"BBBBBBBBBB", b"C"])), || format!("replaced: {whole:?}"))
 }
 
-pub(super) fn wanted_parts(stand: &Stand<'_>) -> Held {
-    let mut one = stand.connect()?;
+pub(super) fn wanted_parts(tested: &TargetUnderTest<'_>) -> Held {
+    let mut one = tested.connect()?;
     one.put(BLOCKS, &entry(b"w1", &[(0, b"a"), (1, b"b"), (2, b"c")]))?;
     let sets = [Parts::one(0), Parts::one(2), Parts::one(0).and(Parts::one(1)), Parts(0b111)];
     for wanted in sets.into_iter().chain([Parts::ALL, Parts(0)]) {
@@ -45,8 +46,8 @@ pub(super) fn wanted_parts(stand: &Stand<'_>) -> Held {
     Ok(())
 }
 
-pub(super) fn change(stand: &Stand<'_>) -> Held {
-    let mut one = stand.connect()?;
+pub(super) fn change(tested: &TargetUnderTest<'_>) -> Held {
+    let mut one = tested.connect()?;
     one.put(BLOCKS, &entry(b"c1", &[(0, b"aaaa"), (1, b"bbbb"), (2, b"cccc")]))?;
     must(one.change(BLOCKS, &changed(b"c1", &[(1, b"B")]))?, || "it is there".to_owned())?;
     let two = read(&mut one, BLOCKS, b"c1")?;
@@ -60,8 +61,8 @@ pub(super) fn change(stand: &Stand<'_>) -> Held {
     must(value(&mut one, b"c1")?.as_deref() == Some(b"after"), || "a plain value".to_owned())
 }
 
-pub(super) fn change_of_nothing(stand: &Stand<'_>) -> Held {
-    let mut one = stand.connect()?;
+pub(super) fn change_of_nothing(tested: &TargetUnderTest<'_>) -> Held {
+    let mut one = tested.connect()?;
     let parts: [&[(usize, &[u8])]; 3] = [&[(0, b"a"), (1, b"b"), (2, b"c")], &[(1, b"b")], &[]];
     for some in parts {
         must(!one.change(BLOCKS, &changed(b"n1", some))?, || format!("{some:?} is done"))?;
@@ -72,8 +73,8 @@ pub(super) fn change_of_nothing(stand: &Stand<'_>) -> Held {
     must(value(&mut one, b"n1")?.is_none(), || "a plain value is left".to_owned())
 }
 
-pub(super) fn delete(stand: &Stand<'_>) -> Held {
-    let mut one = stand.connect()?;
+pub(super) fn delete(tested: &TargetUnderTest<'_>) -> Held {
+    let mut one = tested.connect()?;
     one.put(BLOCKS, &entry(b"d1", &[(0, b"a"), (1, b"b"), (2, b"c")]))?;
     put_value(&mut one, b"d1", b"x")?;
     for table in [BLOCKS, PLAIN] {
@@ -84,8 +85,8 @@ pub(super) fn delete(stand: &Stand<'_>) -> Held {
     Ok(())
 }
 
-pub(super) fn hostile(stand: &Stand<'_>) -> Held {
-    let mut one = stand.connect()?;
+pub(super) fn hostile(tested: &TargetUnderTest<'_>) -> Held {
+    let mut one = tested.connect()?;
     let every: Vec<u8> = (0..=255).collect();
     let keys: [&[u8]; 8] = [
         b"h",
@@ -125,8 +126,8 @@ pub(super) fn hostile(stand: &Stand<'_>) -> Held {
     Ok(())
 }
 
-pub(super) fn tables_apart(stand: &Stand<'_>) -> Held {
-    let mut one = stand.connect()?;
+pub(super) fn tables_apart(tested: &TargetUnderTest<'_>) -> Held {
+    let mut one = tested.connect()?;
     put_value(&mut one, b"t1", b"x")?;
     must(read(&mut one, BLOCKS, b"t1")?.is_none(), || "a plain record among blocks".to_owned())?;
     one.put(BLOCKS, &entry(b"t1", &[(0, b"a"), (1, b"b"), (2, b"c")]))?;
@@ -134,8 +135,8 @@ pub(super) fn tables_apart(stand: &Stand<'_>) -> Held {
     must(read(&mut one, BLOCKS, b"t1")?.is_some(), || "deleted in the other table".to_owned())
 }
 
-pub(super) fn shared(stand: &Stand<'_>) -> Held {
-    let (mut one, mut two) = (stand.connect()?, stand.connect()?);
+pub(super) fn shared(tested: &TargetUnderTest<'_>) -> Held {
+    let (mut one, mut two) = (tested.connect()?, tested.connect()?);
     for round in 0..50_u8 {
         put_value(&mut one, b"s1", &[round])?;
         must(value(&mut two, b"s1")? == Some(vec![round]), || format!("put of round {round}"))?;

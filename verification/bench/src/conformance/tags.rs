@@ -1,6 +1,6 @@
 //! Unique tags.
 
-use super::{Held, NUMBERED, Stand, TAGGED, entry, found, heard, must, read};
+use super::{Held, NUMBERED, TAGGED, TargetUnderTest, entry, found, heard, must, read};
 use crate::access::{Change, Connection, Entry, Request, Tag};
 use crate::targets;
 use nearstate_model::{Error, Result};
@@ -20,8 +20,8 @@ fn key_of(one: &mut dyn Connection, tag: Tag<'_>) -> Result<Option<Vec<u8>>> {
     Ok(found(one, TAGGED, tag)?.map(|(key, _)| key))
 }
 
-pub(super) fn find(stand: &Stand<'_>) -> Held {
-    let mut one = stand.connect()?;
+pub(super) fn find(tested: &TargetUnderTest<'_>) -> Held {
+    let mut one = tested.connect()?;
     // Of a tag that is not unique a record may have several values.
     let tags: [Tag<'_>; 4] = [(0, b"f-id"), (1, b"f alias\r\n"), (2, b"f-group"), (2, b"f-other")];
     must(found(&mut one, TAGGED, (0, b"f-id"))?.is_none(), || "before it is put".to_owned())?;
@@ -48,8 +48,8 @@ pub(super) fn find(stand: &Stand<'_>) -> Held {
     must(kept && there.is_some(), || "a change keeps the tags that it does not name".to_owned())
 }
 
-pub(super) fn taken(stand: &Stand<'_>) -> Held {
-    let mut one = stand.connect()?;
+pub(super) fn taken(tested: &TargetUnderTest<'_>) -> Held {
+    let mut one = tested.connect()?;
     put(one.as_mut(), b"k1", &[(0, b"k-id1"), (1, b"k-alias1")], &[])?;
     put(one.as_mut(), b"k2", &[(0, b"k-id2"), (1, b"k-alias2")], &[])?;
     let refused = put(one.as_mut(), b"k3", &[(0, b"k-id3"), (1, b"k-alias1")], &[]);
@@ -76,8 +76,8 @@ pub(super) fn taken(stand: &Stand<'_>) -> Held {
     Ok(())
 }
 
-pub(super) fn retag(stand: &Stand<'_>) -> Held {
-    let mut one = stand.connect()?;
+pub(super) fn retag(tested: &TargetUnderTest<'_>) -> Held {
+    let mut one = tested.connect()?;
     let first: [Tag<'_>; 3] = [(0, b"t-id"), (1, b"t-old"), (2, b"t-g1")];
     let second: [Tag<'_>; 3] = [(0, b"t-id"), (1, b"t-new"), (2, b"t-g2")];
     let third: [Tag<'_>; 3] = [(0, b"t-id"), (1, b"t-newer"), (2, b"t-g2")];
@@ -102,8 +102,8 @@ pub(super) fn retag(stand: &Stand<'_>) -> Held {
     must(key_of(one.as_mut(), (1, b"t-9"))?.is_none(), || "no record has a tag".to_owned())
 }
 
-pub(super) fn kept(stand: &Stand<'_>) -> Held {
-    let mut one = stand.connect()?;
+pub(super) fn kept(tested: &TargetUnderTest<'_>) -> Held {
+    let mut one = tested.connect()?;
     let tags: [Tag<'_>; 3] = [(0, b"c-id"), (1, b"c-alias"), (2, b"c-group")];
     put(one.as_mut(), b"c1", &tags, &[])?;
     put(one.as_mut(), b"c2", &[(0, b"c-id2"), (1, b"c-alias2")], &[])?;
@@ -135,8 +135,8 @@ pub(super) fn kept(stand: &Stand<'_>) -> Held {
     Ok(())
 }
 
-pub(super) fn delete_of_nothing(stand: &Stand<'_>) -> Held {
-    let mut one = stand.connect()?;
+pub(super) fn delete_of_nothing(tested: &TargetUnderTest<'_>) -> Held {
+    let mut one = tested.connect()?;
     let tags: [Tag<'_>; 2] = [(0, b"x-id"), (1, b"x-alias")];
     put(one.as_mut(), b"x1", &tags, &[])?;
     must(one.delete(TAGGED, b"x1", &tags)?, || "it is there".to_owned())?;
@@ -150,8 +150,8 @@ pub(super) fn delete_of_nothing(stand: &Stand<'_>) -> Held {
 const RACERS: u8 = 3;
 const RACES: u8 = 30;
 
-pub(super) fn race(stand: &Stand<'_>) -> Held {
-    let (name, address, schema) = (stand.target.name(), stand.database.address(), stand.schema);
+pub(super) fn race(tested: &TargetUnderTest<'_>) -> Held {
+    let (name, address, schema) = (tested.target.name(), tested.database.address(), tested.schema);
     let won = AtomicUsize::new(0);
     let run = |racer: u8| -> Result<()> {
         let mut one = targets::named(name)?.connect(&address, &schema)?;
@@ -182,7 +182,7 @@ pub(super) fn race(stand: &Stand<'_>) -> Held {
     })?;
     let won = won.load(Ordering::Relaxed);
     must(won == usize::from(RACES), || format!("{won} puts won {RACES} tags"))?;
-    let mut one = stand.connect()?;
+    let mut one = tested.connect()?;
     for race in 0..RACES {
         let Some(key) = key_of(one.as_mut(), (0, &[b'v', race]))? else {
             return must(false, || format!("nobody has tag {race}"));

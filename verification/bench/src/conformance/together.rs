@@ -1,6 +1,8 @@
 //! Requests that travel together.
 
-use super::{BLOCKS, Held, NUMBERED, PLAIN, Stand, TAGGED, change, entry, found, must, read};
+use super::{
+    BLOCKS, Held, NUMBERED, PLAIN, TAGGED, TargetUnderTest, change, entry, found, must, read,
+};
 use crate::access::{Change, Connection, Entry, Parts, Reply, Request, Table, Tag};
 use nearstate_model::{Error, Result};
 
@@ -70,8 +72,8 @@ fn request<'a>(at: usize, key: &'a [u8], parts: &'a [(usize, &'a [u8])]) -> Requ
 /// How one connection is asked what another one is asked one by one.
 type Asking = fn(&mut dyn Connection, &[Request<'_>]) -> Result<Vec<(usize, Kept)>>;
 
-pub(super) fn as_one_by_one(stand: &Stand<'_>) -> Held {
-    are_the_same(stand, [b'p', b'q'], together)
+pub(super) fn as_one_by_one(tested: &TargetUnderTest<'_>) -> Held {
+    are_the_same(tested, [b'p', b'q'], together)
 }
 
 /// Messages on the way, and requests of each.
@@ -95,14 +97,14 @@ fn sent_ahead(one: &mut dyn Connection, requests: &[Request<'_>]) -> Result<Vec<
     Ok(all)
 }
 
-pub(super) fn ahead(stand: &Stand<'_>) -> Held {
-    are_the_same(stand, [b'u', b'w'], sent_ahead)
+pub(super) fn ahead(tested: &TargetUnderTest<'_>) -> Held {
+    are_the_same(tested, [b'u', b'w'], sent_ahead)
 }
 
 /// The same requests in four rounds, so that some find a record and some do not; one connection is
 /// asked in this way, the other one by one.
-fn are_the_same(stand: &Stand<'_>, firsts: [u8; 2], ask: Asking) -> Held {
-    let (mut one, mut two) = (stand.connect()?, stand.connect()?);
+fn are_the_same(tested: &TargetUnderTest<'_>, firsts: [u8; 2], ask: Asking) -> Held {
+    let (mut one, mut two) = (tested.connect()?, tested.connect()?);
     for round in 0..4_usize {
         let keys: [Vec<Vec<u8>>; 2] =
             firsts.map(|first| (0..90_u8).map(|at| vec![first, at, b'\r', b'\n']).collect());
@@ -139,9 +141,9 @@ const FOUND: u8 = 40;
 
 /// Asked for by each of the unique tags and in every width, among reads of other records; every
 /// fifth is not there.
-pub(super) fn finds(stand: &Stand<'_>) -> Held {
+pub(super) fn finds(tested: &TargetUnderTest<'_>) -> Held {
     for (of, ask) in [(b'1', together as Asking), (b'2', sent_ahead)] {
-        let mut one = stand.connect()?;
+        let mut one = tested.connect()?;
         let keys: Vec<[u8; 3]> = (0..FOUND).map(|at| [b'e', of, at]).collect();
         let aliases: Vec<[u8; 4]> = keys.iter().map(|[a, b, c]| [b'\r', *a, *b, *c]).collect();
         let parts: [(usize, &[u8]); 2] = [(0, b"one\r\n"), (1, b"")];
@@ -189,9 +191,9 @@ pub(super) fn finds(stand: &Stand<'_>) -> Held {
 
 /// Who is found while others get another tag is found by the tag of before, and afterwards by the
 /// new one: writes and finds of different records travel together.
-pub(super) fn finds_and_changes(stand: &Stand<'_>) -> Held {
+pub(super) fn finds_and_changes(tested: &TargetUnderTest<'_>) -> Held {
     for (of, ask) in [(b'3', together as Asking), (b'4', sent_ahead)] {
-        let mut one = stand.connect()?;
+        let mut one = tested.connect()?;
         let key_of = |kind: u8| move |at: u8| [kind, of, at];
         let [keys, olds, news] =
             [b'e', b'o', b'n'].map(|kind| (0..FOUND).map(key_of(kind)).collect::<Vec<[u8; 3]>>());
@@ -237,8 +239,8 @@ pub(super) fn finds_and_changes(stand: &Stand<'_>) -> Held {
 /// Requests that are more than a message has.
 const MANY: u16 = 3000;
 
-pub(super) fn many(stand: &Stand<'_>) -> Held {
-    let mut one = stand.connect()?;
+pub(super) fn many(tested: &TargetUnderTest<'_>) -> Held {
+    let mut one = tested.connect()?;
     let keys: Vec<[u8; 3]> = (0..MANY).map(u16::to_be_bytes).map(|[a, b]| [b'm', a, b]).collect();
     let value = vec![b'v'; 2000];
     let parts: [(usize, &[u8]); 1] = [(0, &value)];
@@ -267,8 +269,8 @@ pub(super) fn many(stand: &Stand<'_>) -> Held {
     })
 }
 
-pub(super) fn tagged(stand: &Stand<'_>) -> Held {
-    let mut one = stand.connect()?;
+pub(super) fn tagged(tested: &TargetUnderTest<'_>) -> Held {
+    let mut one = tested.connect()?;
     let keys: Vec<[u8; 2]> = (0..40).map(|at| [b'z', at]).collect();
     let news: Vec<[u8; 2]> = (0..40).map(|at| [b'Z', at]).collect();
     let tags: Vec<[Tag<'_>; 1]> = keys.iter().map(|key| [(0, key.as_slice())]).collect();

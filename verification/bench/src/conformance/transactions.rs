@@ -1,16 +1,16 @@
 //! Several records at one instant.
 
 use super::{
-    BLOCKS, Held, NUMBERED, PLAIN, Stand, TAGGED, change, entry, found, heard, must, put_value,
-    read, value,
+    BLOCKS, Held, NUMBERED, PLAIN, TAGGED, TargetUnderTest, change, entry, found, heard, must,
+    put_value, read, value,
 };
 use crate::access::{Access, Change, Connection, Entry};
 use crate::targets;
 use crate::workloads::wrong_answer;
 use nearstate_model::{Error, Result};
 
-pub(super) fn whole(stand: &Stand<'_>) -> Held {
-    let mut one = stand.connect()?;
+pub(super) fn whole(tested: &TargetUnderTest<'_>) -> Held {
+    let mut one = tested.connect()?;
     put_value(&mut one, b"a1", b"1")?;
     put_value(&mut one, b"a2", b"2")?;
     one.put(BLOCKS, &entry(b"a1", &[(0, b"a"), (1, b"b"), (2, b"c")]))?;
@@ -39,8 +39,8 @@ pub(super) fn whole(stand: &Stand<'_>) -> Held {
     must(value(&mut one, b"a4")?.as_deref() == Some(b"4"), || "a write alone".to_owned())
 }
 
-pub(super) fn aborted(stand: &Stand<'_>) -> Held {
-    let mut one = stand.connect()?;
+pub(super) fn aborted(tested: &TargetUnderTest<'_>) -> Held {
+    let mut one = tested.connect()?;
     put_value(&mut one, b"b1", b"before")?;
     let refused = one.transact(&mut |access| {
         value(access, b"b1")?;
@@ -66,9 +66,9 @@ fn number(bytes: Option<&[u8]>) -> u64 {
 }
 
 /// Each adds to two counters, one of which is a part of a record; nobody's addition is lost.
-pub(super) fn counted(stand: &Stand<'_>) -> Held {
-    let (name, address, schema) = (stand.target.name(), stand.database.address(), stand.schema);
-    let mut one = stand.connect()?;
+pub(super) fn counted(tested: &TargetUnderTest<'_>) -> Held {
+    let (name, address, schema) = (tested.target.name(), tested.database.address(), tested.schema);
+    let mut one = tested.connect()?;
     one.put(BLOCKS, &entry(b"count", &[(0, &[0; 8]), (1, b"b"), (2, b"c")]))?;
     let run = || -> Result<()> {
         let mut one = targets::named(name)?.connect(&address, &schema)?;
@@ -94,9 +94,9 @@ pub(super) fn counted(stand: &Stand<'_>) -> Held {
 }
 
 /// One connection moves between two records, the other looks: the sum is always the same.
-pub(super) fn instant(stand: &Stand<'_>) -> Held {
-    let (name, address, schema) = (stand.target.name(), stand.database.address(), stand.schema);
-    let mut one = stand.connect()?;
+pub(super) fn instant(tested: &TargetUnderTest<'_>) -> Held {
+    let (name, address, schema) = (tested.target.name(), tested.database.address(), tested.schema);
+    let mut one = tested.connect()?;
     put_value(&mut one, b"i1", &1000_u64.to_be_bytes())?;
     put_value(&mut one, b"i2", &1000_u64.to_be_bytes())?;
     let sums = |access: &mut dyn Access| -> Result<(u64, u64)> {
@@ -140,8 +140,8 @@ fn together(threads: usize, run: &(dyn Fn() -> Result<()> + Sync)) -> Result<()>
     })
 }
 
-pub(super) fn tagged(stand: &Stand<'_>) -> Held {
-    let mut one = stand.connect()?;
+pub(super) fn tagged(tested: &TargetUnderTest<'_>) -> Held {
+    let mut one = tested.connect()?;
     let before = [(0, &b"y-id"[..]), (1, &b"y-a"[..])];
     let after = [(0, &b"y-id"[..]), (1, &b"y-b"[..])];
     let parts: [(usize, &[u8]); 2] = [(0, b"one"), (1, b"two")];

@@ -1,7 +1,7 @@
 //! Reading a record and changing it by what was read.
 
 use super::{
-    BLOCKS, Heard, Held, PLAIN, Stand, change, entry, heard, must, put_value, read, value,
+    BLOCKS, Heard, Held, PLAIN, TargetUnderTest, change, entry, heard, must, put_value, read, value,
 };
 use crate::access::{Parts, Table, Work, Write};
 use nearstate_model::{Error, Result};
@@ -35,8 +35,8 @@ impl Work for Longer<'_> {
     }
 }
 
-pub(super) fn update(stand: &Stand<'_>) -> Held {
-    let mut one = stand.connect()?;
+pub(super) fn update(tested: &TargetUnderTest<'_>) -> Held {
+    let mut one = tested.connect()?;
     let mut go = |table: Table, key: &[u8], wanted: Parts, more: &[u8], is_unwilling: bool| {
         let mut work = Longer { key, more, heard: Heard::new(), is_unwilling };
         let done = one.update(table, key, wanted, &mut work);
@@ -44,7 +44,7 @@ pub(super) fn update(stand: &Stand<'_>) -> Held {
     };
     let (done, left) = go(BLOCKS, b"u1", Parts::ALL, b"x", false);
     must(!done? && left?.is_none(), || "an update of no record".to_owned())?;
-    stand.connect()?.put(BLOCKS, &entry(b"u1", &[(0, b"a"), (1, b""), (2, b"c")]))?;
+    tested.connect()?.put(BLOCKS, &entry(b"u1", &[(0, b"a"), (1, b""), (2, b"c")]))?;
     let (done, left) = go(BLOCKS, b"u1", Parts::ALL, b"x", false);
     must(done?, || "it is there".to_owned())?;
     let found = left?;

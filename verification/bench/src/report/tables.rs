@@ -329,7 +329,7 @@ fn check_cells(target: &str, check: &Check) -> Vec<String> {
         number_text(check.expected),
         number_text(check.found),
         number_text(check.tolerance),
-        count_text(crate::chance::whole(check.weight)),
+        count_text(crate::random::whole(check.weight)),
         verdict.to_owned(),
     ]
 }

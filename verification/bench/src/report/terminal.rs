@@ -91,7 +91,7 @@ fn notes(run: &Run, all: &[Figures<'_>]) -> String {
     let mut out = String::new();
     for (title, lines) in [
         ("What did not take part", tables::declined(all)),
-        ("What stands in for what a target lacks", words::emulations(all)),
+        ("How missing features are emulated", words::emulations(all)),
         ("Targets", versions.collect()),
         ("Machine", machine(run)),
         ("Keep in mind", words::caveats(run, all)),

@@ -2,10 +2,10 @@
 //! mind.
 
 use super::tables::NONE;
-use crate::chance::Spread;
 use crate::figures::{Figures, as_f64, generator_share};
 use crate::noise;
 use crate::parameters::Arrivals;
+use crate::random::Spread;
 use crate::result::{About, CUT, Drive, Noise, Run, TargetResult};
 use crate::table::{count_text, counted, latency_text, rate_text};
 use std::fmt::Write as _;

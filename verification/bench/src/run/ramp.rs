@@ -1,7 +1,7 @@
 //! Finding the highest rate that keeps a stated p99: first up in large steps, then by halves
 //! between the last rate that was kept and the first that was not.
 
-use crate::chance::whole;
+use crate::random::whole;
 use crate::result::{Drive, RampPoint, Round};
 use nearstate_model::Result;
 

@@ -41,6 +41,7 @@ impl Target for DashMapTarget {
             pipeline: Way::Emulated("one by one"),
             shared: Way::Declined("each process has a map of its own"),
             walk: Way::Native,
+            counter: Way::Declined(super::NO_COUNTERS),
         }
     }
 

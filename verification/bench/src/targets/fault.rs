@@ -238,6 +238,14 @@ impl<C: Connection> Connection for Faulty<C> {
         self.inner.walk(table)
     }
 
+    fn add(&mut self, counter: &[u8], times: u64) -> Result<()> {
+        self.inner.add(counter, times)
+    }
+
+    fn counter(&mut self, counter: &[u8]) -> Result<i64> {
+        self.inner.counter(counter)
+    }
+
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
         let Self { inner, fault, left, again } = self;
         let before = *left;

@@ -52,6 +52,7 @@ impl Target for GeodeTarget {
             pipeline: Way::Emulated("frames in one message, which the front door does in turn"),
             shared: Way::Native,
             walk: Way::Declined("its front door has no walk"),
+            counter: Way::Declined(super::NO_COUNTERS),
         }
     }
 

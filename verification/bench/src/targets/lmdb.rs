@@ -16,8 +16,8 @@ use crate::access::{
     Access, Body, Change, Connection, Entry, Hear, Parts, Reply, Request, Schema, Table,
     TableSchema, Tag, Work, one_by_one,
 };
-use crate::keeper::Keeper;
 use crate::operations::{self, KeyBlock, Operation, Store};
+use crate::reaper::Reaper;
 use lmdb::{
     Cursor as _, Database, DatabaseFlags, Environment, EnvironmentFlags, InactiveTransaction,
     RoTransaction, RwTransaction, Transaction, WriteFlags,
@@ -65,6 +65,7 @@ impl Target for LmdbTarget {
             pipeline: Way::Emulated("one transaction for all of them"),
             shared: Way::Native,
             walk: Way::Native,
+            counter: Way::Declined(super::NO_COUNTERS),
         }
     }
 
@@ -73,8 +74,8 @@ impl Target for LmdbTarget {
     }
 
     fn start(&self, need: &Need) -> Result<Box<dyn Running>> {
-        let keeper = Keeper::start(&need.folder, None, |_| Vec::new())?;
-        let path = keeper.folder().join("lmdb");
+        let reaper = Reaper::start(&need.folder, None, |_| Vec::new())?;
+        let path = reaper.folder().join("lmdb");
         let tags = need.schema.tables.iter().map(|table| table.tags.len()).max().unwrap_or(0);
         let heads = RECORD_ROOM.saturating_mul(1 + tags as u64);
         let records = need.records.saturating_mul(need.record_bytes.saturating_add(heads));
@@ -82,7 +83,7 @@ impl Target for LmdbTarget {
         let room = records.saturating_mul(4).saturating_add(1 << 30);
         let environment = open(&path, room, need.clients)?;
         Tables::open(&environment, &need.schema)?;
-        Ok(Box::new(Kept { keeper }))
+        Ok(Box::new(Kept { reaper }))
     }
 
     fn connect(&self, address: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
@@ -133,17 +134,17 @@ fn attached(path: &Path) -> Result<&'static Environment> {
 
 #[derive(Debug)]
 struct Kept {
-    keeper: Keeper,
+    reaper: Reaper,
 }
 
 impl Running for Kept {
     fn address(&self) -> String {
-        self.keeper.folder().join("lmdb").display().to_string()
+        self.reaper.folder().join("lmdb").display().to_string()
     }
 
     /// What its file takes in memory.
     fn memory_bytes(&mut self) -> Option<u64> {
-        let seen = std::fs::metadata(self.keeper.folder().join("lmdb")).ok()?;
+        let seen = std::fs::metadata(self.reaper.folder().join("lmdb")).ok()?;
         Some(seen.blocks() * 512)
     }
 }

@@ -60,6 +60,7 @@ impl Target for MemcachedTarget {
             pipeline: Way::Native,
             shared: Way::Native,
             walk: Way::Declined("memcached has no walk"),
+            counter: Way::Declined(super::NO_COUNTERS),
         }
     }
 

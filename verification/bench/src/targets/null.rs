@@ -34,6 +34,7 @@ impl Target for NullTarget {
             pipeline: Way::Native,
             shared: Way::Native,
             walk: Way::Native,
+            counter: Way::Native,
         }
     }
 
@@ -138,6 +139,14 @@ impl Connection for NullConnection {
     }
 
     fn walk(&mut self, _: Table) -> Result<u64> {
+        Ok(0)
+    }
+
+    fn add(&mut self, _: &[u8], _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn counter(&mut self, _: &[u8]) -> Result<i64> {
         Ok(0)
     }
 

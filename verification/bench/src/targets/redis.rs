@@ -7,8 +7,8 @@ use super::started::{Started, first_line, free_port};
 use super::wire::Socket;
 use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{Connection, Schema};
-use crate::keeper::own_program;
 use crate::peers::installed;
+use crate::reaper::own_program;
 use nearstate_model::limits::REGION_BYTES_MIN;
 use nearstate_model::{Error, Result};
 use std::ffi::OsString;
@@ -168,6 +168,7 @@ pub(crate) const fn abilities(program: Program) -> Abilities {
         pipeline: Way::Native,
         shared: Way::Native,
         walk: Way::Native,
+        counter: Way::Declined(super::NO_COUNTERS),
     }
 }
 
@@ -178,7 +179,7 @@ pub(crate) struct Server {
     started: Started,
     port: u16,
     need: Need,
-    /// The first one's keeper, which owns the folder, after the server was killed.
+    /// The first one's reaper, which owns the folder, after the server was killed.
     before: Option<Started>,
 }
 

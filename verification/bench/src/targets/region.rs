@@ -7,8 +7,8 @@ use crate::access::{
     Access, Body, Change, Connection, Entry, Hear, OPERATIONS, PARTS_MAX, Parts, Reply, Request,
     Schema, TAGS_MAX, Table, TableSchema, Tag, Work, one_by_one,
 };
-use crate::keeper::Keeper;
 use crate::operations::{self, KeyBlock, Operation, Store};
+use crate::reaper::Reaper;
 use nearstate_model::limits::REGION_BYTES_MIN;
 use nearstate_model::{Error, Result};
 use nearstate_store::{
@@ -54,6 +54,7 @@ impl Target for RegionTarget {
             pipeline: Way::Emulated("reads overlap their cache misses, writes come one by one"),
             shared: Way::Native,
             walk: Way::Native,
+            counter: Way::Native,
         }
     }
 
@@ -62,19 +63,19 @@ impl Target for RegionTarget {
     }
 
     fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
-        let keeper = Keeper::start(&need.folder, None, |_| Vec::new())?;
+        let reaper = Reaper::start(&need.folder, None, |_| Vec::new())?;
         let room = need.records.saturating_mul(need.record_bytes.saturating_add(RECORD_ROOM));
         let options = CreateOptions {
             bytes_max: room.saturating_mul(2).max(REGION_BYTES_MIN),
             ..CreateOptions::default()
         };
-        let region = Region::create(&keeper.folder().join("region"), &options)?;
+        let region = Region::create(&reaper.folder().join("region"), &options)?;
         let session = region.session()?;
         for table in need.schema.tables {
             session.namespace(table.name, &schema_of(table))?;
         }
         drop(session);
-        Ok(Box::new(Kept { keeper }))
+        Ok(Box::new(Kept { reaper }))
     }
 
     fn connect(&self, address: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
@@ -106,22 +107,22 @@ fn schema_of(table: &TableSchema) -> nearstate_store::Schema {
 
 #[derive(Debug)]
 struct Kept {
-    keeper: Keeper,
+    reaper: Reaper,
 }
 
 impl Database for Kept {
     fn address(&self) -> String {
-        self.keeper.folder().join("region").display().to_string()
+        self.reaper.folder().join("region").display().to_string()
     }
 
     fn settle(&mut self) -> Result<Option<String>> {
-        collapsed(&self.keeper.folder().join("region"))
+        collapsed(&self.reaper.folder().join("region"))
     }
 
     /// What its file takes in memory.
     fn memory_bytes(&mut self) -> Option<u64> {
         use std::os::unix::fs::MetadataExt as _;
-        let seen = std::fs::metadata(self.keeper.folder().join("region")).ok()?;
+        let seen = std::fs::metadata(self.reaper.folder().join("region")).ok()?;
         Some(seen.blocks() * 512)
     }
 }
@@ -174,6 +175,12 @@ impl RegionConnection {
 }
 
 impl RegionConnection {
+    /// The namespace of counters, which exists from the first use on.
+    fn counters(&self) -> Result<Namespace> {
+        let schema = nearstate_store::Schema { kind: Kind::Counters, ..Default::default() };
+        self.session.namespace("counters", &schema)
+    }
+
     /// Hands the parts of a record over that is to be changed.
     #[inline]
     fn hand_parts(
@@ -432,6 +439,16 @@ impl Connection for RegionConnection {
 
     fn walk(&mut self, table: Table) -> Result<u64> {
         self.loops(table)?.walk()
+    }
+
+    fn add(&mut self, counter: &[u8], times: u64) -> Result<()> {
+        let namespace = self.counters()?;
+        (0..times).try_for_each(|_| self.session.add(namespace, counter, 1))
+    }
+
+    fn counter(&mut self, counter: &[u8]) -> Result<i64> {
+        let namespace = self.counters()?;
+        Ok(self.session.read_counter(namespace, counter)?.unwrap_or(0))
     }
 
     #[inline]

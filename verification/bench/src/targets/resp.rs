@@ -1,7 +1,7 @@
 //! Records over the protocol of Redis: one connection for Redis, Valkey and our node, over any
 //! stream.
 //!
-//! A record of table `t` is key `{t},KEY`: on our node it stands in namespace `t`. A table of one
+//! A record of table `t` is key `{t},KEY`: on our node it is in namespace `t`. A table of one
 //! part has strings, one of several parts has hashes with a field for each part. A unique tag is a
 //! string `{t:TAG},VALUE` that holds the record's key, any other tag a set of keys. A table that is
 //! scanned has a sorted set `{t:},` of its keys.

@@ -36,6 +36,7 @@ impl Target for SdlTarget {
             pipeline: Way::Emulated("one after the other"),
             shared: Way::Native,
             walk: Way::Declined("the SDL has no walk"),
+            counter: Way::Declined(super::NO_COUNTERS),
         }
     }
 

@@ -1,9 +1,9 @@
-//! A server that was started for a database: below a keeper, on the processors that were given to
+//! A server that was started for a database: below a reaper, on the processors that were given to
 //! servers, found again by its process id, and looked at in `/proc`.
 
-use crate::keeper::{Keeper, as_line, system};
 use crate::processes::{children, descendants, memory_bytes, own_memory_bytes};
 use crate::protocol::STOPPED;
+use crate::reaper::{Reaper, as_line, system};
 use nearstate_model::{Error, Result};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -29,11 +29,11 @@ const WORDS_BYTES_MAX: u64 = 1024;
 /// Logs that servers write in their folders, as Geode does.
 const LOGS: [&str; 3] = ["log", "locator.log", "server.log"];
 
-/// A server process and its keeper.
+/// A server process and its reaper.
 #[derive(Debug)]
 pub(crate) struct Started {
     name: &'static str,
-    keeper: Keeper,
+    reaper: Reaper,
     process: u32,
     /// The process itself, whoever has its number later.
     handle: Option<OwnedFd>,
@@ -44,8 +44,8 @@ pub(crate) struct Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        // A keeper that somebody has killed stops nobody any more.
-        if self.keeper.has_ended()
+        // A reaper that somebody has killed stops nobody any more.
+        if self.reaper.has_ended()
             && let Some(handle) = &self.handle
         {
             let _ = pidfd_send_signal(handle, Signal::KILL);
@@ -63,12 +63,12 @@ impl Started {
     ) -> Result<Self> {
         go_on(need.stop)?;
         let program = program.to_string_lossy().into_owned();
-        let mut keeper =
-            on_cpus(&need.server_cpus, || Keeper::start(&need.folder, Some(&program), words))?;
+        let mut reaper =
+            on_cpus(&need.server_cpus, || Reaper::start(&need.folder, Some(&program), words))?;
         let mut process = None;
         for _ in 0..START_PAUSES {
-            process = children(keeper.process()).first().copied();
-            if process.is_some() || keeper.has_ended() {
+            process = children(reaper.process()).first().copied();
+            if process.is_some() || reaper.has_ended() {
                 break;
             }
             std::thread::sleep(START_PAUSE);
@@ -77,12 +77,12 @@ impl Started {
         let process = process.ok_or_else(gone)?;
         let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
         let handle = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        Ok(Self { name, keeper, process, handle, end: None, stop: need.stop })
+        Ok(Self { name, reaper, process, handle, end: None, stop: need.stop })
     }
 
     /// Its folder.
     pub(crate) fn folder(&self) -> &Path {
-        self.keeper.folder()
+        self.reaper.folder()
     }
 
     /// Waits until `is_there` says so; no longer than until somebody asks for the end.
@@ -155,17 +155,17 @@ impl Started {
     }
 
     fn look_at_end(&mut self) -> String {
-        let mut how = match self.keeper.last_words() {
+        let mut how = match self.reaper.last_words() {
             Some(words) => words,
-            None if self.keeper.has_ended() => {
-                "its keeper (`nearstate bench reaper`) was ended, and it has to be stopped \
+            None if self.reaper.has_ended() => {
+                "its reaper (`nearstate bench reaper`) was ended, and it has to be stopped \
                  with it"
                     .to_owned()
             }
-            None => "its keeper does not say how".to_owned(),
+            None => "its reaper does not say how".to_owned(),
         };
         for name in LOGS {
-            let last = end_of(&self.keeper.folder().join(name)).unwrap_or_default();
+            let last = end_of(&self.reaper.folder().join(name)).unwrap_or_default();
             if !last.is_empty() {
                 how = format!("{how}; {name} ends with: {last}");
             }
@@ -173,12 +173,12 @@ impl Started {
         how
     }
 
-    /// A keeper does not take up a child that has ended.
+    /// A reaper does not take up a child that has ended.
     fn runs(&self) -> bool {
         let state = fs::read_to_string(format!("/proc/{}/stat", self.process))
             .ok()
             .and_then(|text| text.rsplit(") ").next().and_then(|rest| rest.chars().next()));
-        let is_below_us = children(self.keeper.process()).contains(&self.process);
+        let is_below_us = children(self.reaper.process()).contains(&self.process);
         !matches!(state, None | Some('Z' | 'X')) && is_below_us
     }
 }

@@ -7,8 +7,8 @@
 
 use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{Access, Body, Change, Connection, Entry, Hear, Parts, Schema, Table, Tag};
-use crate::keeper::{own_program, system};
 use crate::operations::{KeyBlock, Operation};
+use crate::reaper::{own_program, system};
 use nearstate_model::{Error, Result};
 use std::io::{BufRead as _, BufReader, BufWriter, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -62,6 +62,7 @@ impl Target for WhiteDbTarget {
             pipeline: Way::Native,
             shared: Way::Native,
             walk: Way::Native,
+            counter: Way::Declined(super::NO_COUNTERS),
         }
     }
 

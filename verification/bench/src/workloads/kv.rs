@@ -7,11 +7,11 @@
 //! | `idle` | waits one millisecond for each operation; its connections are idle | the same |
 
 use super::contents::BYTES_MAX;
+use super::record_model::{Form, Mutation, RecordModel};
 use super::share::{self, Share};
-use super::stock::{Deed, Form, Stock};
 use super::{Blueprint, Parameters, Tally, Wishes, Workload};
 use crate::access::{Connection, Parts, Schema, Table, TableSchema};
-use crate::chance::{Ring, draw};
+use crate::random::{Ring, draw};
 use crate::result::{Check, Verdict};
 use nearstate_model::{Error, Result};
 use std::time::Duration;
@@ -119,10 +119,10 @@ impl Blueprint for Kv {
         let seed = draw(parameters.seed, share.first, 1);
         Ok(Box::new(Client {
             role,
-            stock: Stock::new(KvRecord { value_bytes }, &TABLE, parameters, share)?,
+            stock: RecordModel::new(KvRecord { value_bytes }, &TABLE, parameters, share)?,
             ring: Ring::new(parameters.spread, share.count, seed)?,
             picked: Vec::new(),
-            deeds: Vec::new(),
+            mutations: Vec::new(),
         }))
     }
 }
@@ -149,10 +149,10 @@ impl Form for KvRecord {
 #[derive(Debug)]
 struct Client {
     role: Role,
-    stock: Stock<KvRecord, 1>,
+    stock: RecordModel<KvRecord, 1>,
     ring: Ring,
     picked: Vec<u64>,
-    deeds: Vec<(u64, Deed)>,
+    mutations: Vec<(u64, Mutation)>,
 }
 
 impl Workload for Client {
@@ -169,9 +169,9 @@ impl Workload for Client {
             }
             Role::Set => {
                 self.ring.pick(count, &mut self.picked);
-                self.deeds.clear();
-                self.deeds.extend(self.picked.iter().map(|slot| (*slot, Deed::Write)));
-                self.stock.write(store, &self.deeds, tally)?;
+                self.mutations.clear();
+                self.mutations.extend(self.picked.iter().map(|slot| (*slot, Mutation::Write)));
+                self.stock.write(store, &self.mutations, tally)?;
             }
             Role::Walk => drop(store.walk(Table(0))?),
             Role::Idle => std::thread::sleep(IDLE * u32::try_from(count).unwrap_or(1)),

@@ -19,8 +19,8 @@ use super::contents::{Contents, VALUE_BYTES_MAX};
 use super::share::{self, Share};
 use super::{Blueprint, Parameters, Tally, Wishes, Workload, wrong_answer};
 use crate::access::{Connection, Entry, OPERATIONS, Parts, Reply, Request, Schema, TableSchema};
-use crate::chance::draw;
 use crate::operations::{KEY_BYTES, KeyBlock, Operation, RecordKey};
+use crate::random::draw;
 use crate::result::{Check, Verdict};
 use nearstate_model::{Error, Result};
 

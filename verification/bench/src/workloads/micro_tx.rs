@@ -3,11 +3,11 @@
 //!
 //! The variant is the number of objects: 1, 5, 10 or 20.
 
+use super::record_model::{Form, Mutation, RecordModel};
 use super::share::{self, Share};
-use super::stock::{Deed, Form, Stock};
 use super::{Blueprint, Parameters, Tally, Wishes, Workload};
 use crate::access::{Connection, Schema, TableSchema};
-use crate::chance::{Ring, Spread, draw, top_share};
+use crate::random::{Ring, Spread, draw, top_share};
 use crate::result::{Check, Foreign, Verdict};
 use nearstate_model::{Error, Result};
 
@@ -111,11 +111,11 @@ impl Blueprint for MicroTx {
         let seed = draw(parameters.seed, share.first, 1);
         let top = (parameters.spread == Spread::Zipfian).then_some(0);
         Ok(Box::new(Client {
-            stock: Stock::new(Object, &TABLE, parameters, share)?,
+            stock: RecordModel::new(Object, &TABLE, parameters, share)?,
             ring: Ring::new(parameters.spread, share.count, seed)?,
             objects,
             picked: Vec::new(),
-            deeds: Vec::new(),
+            mutations: Vec::new(),
             counts: (0, 0),
             top,
         }))
@@ -140,11 +140,11 @@ impl Form for Object {
 
 #[derive(Debug)]
 struct Client {
-    stock: Stock<Object, 1>,
+    stock: RecordModel<Object, 1>,
     ring: Ring,
     objects: usize,
     picked: Vec<u64>,
-    deeds: Vec<(u64, Deed)>,
+    mutations: Vec<(u64, Mutation)>,
     /// Transactions and objects.
     counts: (u64, u64),
     /// How often the most frequent object was picked, by Zipf's law.
@@ -155,14 +155,14 @@ impl Client {
     #[inline]
     fn one(&mut self, store: &mut dyn Connection, tally: &mut Tally) -> Result<()> {
         self.ring.pick(self.objects, &mut self.picked);
-        self.deeds.clear();
+        self.mutations.clear();
         // Nothing is asked of what was there: a store that can needs one message for all of them.
-        self.deeds.extend(self.picked.iter().map(|slot| (*slot, Deed::Write)));
+        self.mutations.extend(self.picked.iter().map(|slot| (*slot, Mutation::Write)));
         if let Some(count) = &mut self.top {
             *count += u64::from(self.picked.contains(&self.ring.top()));
         }
-        self.counts = (self.counts.0 + 1, self.counts.1 + self.deeds.len() as u64);
-        self.stock.transact(store, &self.deeds, tally)?;
+        self.counts = (self.counts.0 + 1, self.counts.1 + self.mutations.len() as u64);
+        self.stock.transact(store, &self.mutations, tally)?;
         tally.count(0);
         Ok(())
     }

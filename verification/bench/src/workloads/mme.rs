@@ -20,11 +20,11 @@
 //! security, pdn, bearers, timers, status    6, 10, 10, 2, 6: what an update changes
 //! ```
 
+use super::record_model::{Form, Mutation, RecordModel};
 use super::share::{self, Share};
-use super::stock::{Deed, Form, Stock};
 use super::{Blueprint, Parameters, Tally, Wishes, Workload};
 use crate::access::{Connection, Parts, Schema, TableSchema, TagRule};
-use crate::chance::{Dice, Ring, draw};
+use crate::random::{Ring, Rng, draw};
 use crate::result::{Check, Foreign, Verdict};
 use nearstate_model::Result;
 
@@ -149,13 +149,13 @@ impl Blueprint for Mme {
         let seed = draw(parameters.seed, share.first, 1);
         let form = Session { seed: parameters.seed, records: share.all };
         Ok(Box::new(Client {
-            stock: Stock::new(form, &SESSIONS, parameters, share)?,
+            stock: RecordModel::new(form, &SESSIONS, parameters, share)?,
             ring: Ring::new(parameters.spread, share.count, seed)?,
-            dice: Dice::new(seed ^ 1),
+            rng: Rng::new(seed ^ 1),
             does: *self,
             share,
             picked: Vec::new(),
-            deeds: Vec::new(),
+            mutations: Vec::new(),
             counts: [0; 2],
             sections: [0; SECTIONS],
             bytes: (0, 0),
@@ -229,7 +229,7 @@ impl Session {
     #[inline]
     fn object_bytes(&self, record: u64) -> usize {
         let choices = (OBJECT_BYTES_MAX - OBJECT_BYTES_MIN + 1) as u64;
-        let drawn = Dice::new(draw(self.seed, record, SIZE)).below(choices);
+        let drawn = Rng::new(draw(self.seed, record, SIZE)).below(choices);
         OBJECT_BYTES_MIN + usize::try_from(drawn).unwrap_or(0)
     }
 }
@@ -267,8 +267,8 @@ impl Form for Session {
                 out.extend_from_slice(&identity.to_be_bytes());
             }
             _ => {
-                let mut dice = Dice::new(draw(self.seed, record, AREA - u64::from(generation)));
-                let area = dice.below(AREAS).to_be_bytes();
+                let mut rng = Rng::new(draw(self.seed, record, AREA - u64::from(generation)));
+                let area = rng.below(AREAS).to_be_bytes();
                 out.extend_from_slice(&[0x00, 0xF1, 0x10]);
                 out.extend_from_slice(area.last_chunk::<2>().unwrap_or(&[0, 0]));
             }
@@ -279,13 +279,13 @@ impl Form for Session {
 /// A client of either.
 #[derive(Debug)]
 struct Client {
-    stock: Stock<Session, SECTIONS>,
+    stock: RecordModel<Session, SECTIONS>,
     ring: Ring,
-    dice: Dice,
+    rng: Rng,
     does: Mme,
     share: Share,
     picked: Vec<u64>,
-    deeds: Vec<(u64, Deed)>,
+    mutations: Vec<(u64, Mutation)>,
     counts: [u64; 2],
     sections: [u64; SECTIONS],
     /// Bytes of objects that were put, and how many.
@@ -295,21 +295,21 @@ struct Client {
 impl Client {
     /// What is done to a subscriber, and its class.
     #[inline]
-    fn deed(&mut self, slot: u64) -> (Deed, usize) {
+    fn mutation(&mut self, slot: u64) -> (Mutation, usize) {
         match self.does {
             Mme::Update => {
                 let choices = SECTIONS as u64 - UNINDEXED;
-                let section = usize::try_from(UNINDEXED + self.dice.below(choices)).unwrap_or(0);
+                let section = usize::try_from(UNINDEXED + self.rng.below(choices)).unwrap_or(0);
                 if let Some(count) = self.sections.get_mut(section) {
                     *count += 1;
                 }
-                (Deed::Update(Parts::one(section)), 0)
+                (Mutation::Update(Parts::one(section)), 0)
             }
-            Mme::Insert if self.stock.state(slot).is_there() => (Deed::Remove, 1),
+            Mme::Insert if self.stock.state(slot).is_there() => (Mutation::Remove, 1),
             Mme::Insert => {
                 let bytes = self.stock.form().object_bytes(self.share.first + slot);
                 self.bytes = (self.bytes.0 + bytes as u64, self.bytes.1 + 1);
-                (Deed::Create, 0)
+                (Mutation::Create, 0)
             }
         }
     }
@@ -325,17 +325,17 @@ impl Workload for Client {
     fn step(&mut self, store: &mut dyn Connection, count: usize, tally: &mut Tally) -> Result<()> {
         let mut picked = std::mem::take(&mut self.picked);
         self.ring.pick(count, &mut picked);
-        self.deeds.clear();
+        self.mutations.clear();
         for slot in &picked {
-            let (deed, class) = self.deed(*slot);
-            self.deeds.push((*slot, deed));
+            let (mutation, class) = self.mutation(*slot);
+            self.mutations.push((*slot, mutation));
             tally.count(class);
             if let Some(count) = self.counts.get_mut(class) {
                 *count += 1;
             }
         }
         self.picked = picked;
-        self.stock.write(store, &self.deeds, tally)
+        self.stock.write(store, &self.mutations, tally)
     }
 
     fn settle(&mut self, store: &mut dyn Connection) -> Result<()> {

@@ -13,11 +13,11 @@
 //! `keyed` is for stores without indexes. What is ours, since the paper does not tell it: the parts
 //! of a session and their sizes (448 bytes together), and that half of the sessions exist.
 
+use super::record_model::{Form, Mutation, RecordModel};
 use super::share::{self, Share};
-use super::stock::{Deed, Form, Stock};
 use super::{Blueprint, Parameters, Tally, Wishes, Workload};
 use crate::access::{Connection, Parts, Schema, TableSchema, TagRule};
-use crate::chance::{Ring, draw};
+use crate::random::{Ring, draw};
 use crate::result::{Check, Foreign, Verdict};
 use nearstate_model::Result;
 
@@ -141,7 +141,7 @@ impl Blueprint for SgwSession {
         let schema: &'static TableSchema = if is_indexed { &INDEXED } else { &KEYED };
         let seed = draw(parameters.seed, share.first, 1);
         Ok(Box::new(Client {
-            stock: Stock::new(
+            stock: RecordModel::new(
                 Session { is_indexed, records: share.all },
                 schema,
                 parameters,
@@ -151,7 +151,7 @@ impl Blueprint for SgwSession {
             is_indexed,
             picked: Vec::new(),
             found: Vec::new(),
-            deeds: Vec::new(),
+            mutations: Vec::new(),
             counts: [0; 2],
         }))
     }
@@ -195,13 +195,13 @@ impl Form for Session {
 
 #[derive(Debug)]
 struct Client {
-    stock: Stock<Session, PARTS>,
+    stock: RecordModel<Session, PARTS>,
     ring: Ring,
     is_indexed: bool,
     picked: Vec<u64>,
     /// Sessions that are looked up before they are deleted.
     found: Vec<u64>,
-    deeds: Vec<(u64, Deed)>,
+    mutations: Vec<(u64, Mutation)>,
     counts: [u64; 2],
 }
 
@@ -213,13 +213,13 @@ impl Workload for Client {
     #[inline]
     fn step(&mut self, store: &mut dyn Connection, count: usize, tally: &mut Tally) -> Result<()> {
         self.ring.pick(count, &mut self.picked);
-        self.deeds.clear();
+        self.mutations.clear();
         self.found.clear();
         for slot in &self.picked {
             let is_there = self.stock.state(*slot).is_there();
-            let (deed, class) =
-                if is_there { (Deed::Remove, DELETE) } else { (Deed::Create, CREATE) };
-            self.deeds.push((*slot, deed));
+            let (mutation, class) =
+                if is_there { (Mutation::Remove, DELETE) } else { (Mutation::Create, CREATE) };
+            self.mutations.push((*slot, mutation));
             if is_there {
                 self.found.push(*slot);
             }
@@ -235,7 +235,7 @@ impl Workload for Client {
         } else if !self.found.is_empty() {
             self.stock.read(store, &self.found, Parts::ALL, tally)?;
         }
-        self.stock.write(store, &self.deeds, tally)
+        self.stock.write(store, &self.mutations, tally)
     }
 
     fn settle(&mut self, store: &mut dyn Connection) -> Result<()> {

@@ -138,7 +138,7 @@ pub fn digits<const N: usize>(number: u64, out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chance::Spread;
+    use crate::random::Spread;
     use std::collections::BTreeSet;
 
     fn parameters(records: u64) -> Parameters {

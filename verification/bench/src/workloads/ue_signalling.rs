@@ -17,7 +17,7 @@ use super::{Blueprint, Overlapped, Parameters, Tally, Wishes, Workload, share, w
 use crate::access::{
     Connection, Entry, Parts, Reply, Request, Schema, Table, TableSchema, TagRule,
 };
-use crate::chance::{Dice, Ring};
+use crate::random::{Ring, Rng};
 use crate::result::{Check, Foreign, Verdict};
 use alone::Turn;
 use machine::Machine;
@@ -202,7 +202,7 @@ impl Blueprint for UeSignalling {
 #[derive(Debug)]
 enum Source {
     /// Table II's shares, UEs by the spread.
-    Shares { ring: Ring, dice: Dice, ahead: Ahead },
+    Shares { ring: Ring, rng: Rng, ahead: Ahead },
     /// The state machine.
     Machine(Box<Machine>),
 }
@@ -276,7 +276,7 @@ impl Client {
         } else {
             let mut ring = Ring::new(parameters.spread, own, seed)?;
             let ahead = Ahead::new(&mut ring);
-            Source::Shares { ring, dice: Dice::new(seed ^ 0x5eed), ahead }
+            Source::Shares { ring, rng: Rng::new(seed ^ 0x5eed), ahead }
         };
         Ok(Self {
             model,
@@ -297,10 +297,10 @@ impl Client {
     fn depart(&mut self, count: usize) {
         self.flights.clear();
         match &mut self.source {
-            Source::Shares { ring, dice, ahead } => {
+            Source::Shares { ring, rng, ahead } => {
                 if count == 1 && self.parties.taken.is_empty() {
                     let Some(ue) = ahead.next(ring, &self.model) else { return };
-                    let procedure = by_shares(dice);
+                    let procedure = by_shares(rng);
                     let draw = self.model.draw(ue);
                     self.flights.push(Flight { ue, procedure, draw });
                     return;
@@ -308,7 +308,7 @@ impl Client {
                 ring.pick_beside(count, &self.parties.taken, &mut self.picked);
                 self.picked.iter().for_each(|local| self.model.warm(Ue::of(*local)));
                 for local in &self.picked {
-                    let (ue, procedure) = (Ue::of(*local), by_shares(dice));
+                    let (ue, procedure) = (Ue::of(*local), by_shares(rng));
                     let draw = self.model.draw(ue);
                     self.flights.push(Flight { ue, procedure, draw });
                 }
@@ -382,8 +382,8 @@ const RADIO: usize = Block::Radio as usize;
 
 /// A procedure by Table II's shares.
 #[inline]
-fn by_shares(dice: &mut Dice) -> Procedure {
-    let drawn = usize::try_from(dice.below(1000)).unwrap_or(0);
+fn by_shares(rng: &mut Rng) -> Procedure {
+    let drawn = usize::try_from(rng.below(1000)).unwrap_or(0);
     let number = SHARES.get(drawn).copied().unwrap_or(0);
     Procedure::ALL.get(usize::from(number)).copied().unwrap_or(Procedure::ServiceRequest)
 }

@@ -16,11 +16,11 @@
 //! keys are scattered by a multiplication that can be undone, so that what a scan hands over can be
 //! compared with the model.
 
+use super::record_model::{Form, Mutation, RecordModel};
 use super::share::{self, Share};
-use super::stock::{Deed, Form, Stock};
 use super::{Blueprint, Parameters, Tally, Wishes, Workload};
 use crate::access::{Connection, Parts, Schema, Table, TableSchema};
-use crate::chance::{Dice, Ring, Spread, top_share};
+use crate::random::{Ring, Rng, Spread, top_share};
 use crate::result::{Check, Verdict};
 use crate::table::counted;
 use nearstate_model::Result;
@@ -242,9 +242,9 @@ fn told_by(key: &[u8]) -> Option<(u64, u32)> {
 #[derive(Debug)]
 struct Client<const P: usize> {
     variant: Variant,
-    stock: Stock<Row, P>,
+    stock: RecordModel<Row, P>,
     ring: Ring,
-    dice: Dice,
+    rng: Rng,
     /// The first record of this client, and how many it began with.
     first: u64,
     loaded: u64,
@@ -257,7 +257,7 @@ struct Client<const P: usize> {
     spread: Spread,
     picked: Vec<u64>,
     reads: Vec<u64>,
-    deeds: Vec<(u64, Deed)>,
+    mutations: Vec<(u64, Mutation)>,
     counts: [u64; CLASSES.len()],
     fields: [u64; FIELDS],
     /// How often the most frequent record was picked.
@@ -271,7 +271,7 @@ impl<const P: usize> Client<P> {
         let grows = if variant.has_inserts() { 2 } else { 1 };
         let room = Share { first: share.first * grows, count: share.count * grows, all: share.all };
         let row = Row { part_bytes: FIELDS * FIELD_BYTES / P };
-        let seed = crate::chance::draw(parameters.seed, share.first, 1);
+        let seed = crate::random::draw(parameters.seed, share.first, 1);
         let ring = if variant.has_inserts() && !variant.has_scans() {
             Ring::of_ages(share.count, seed)?
         } else {
@@ -279,9 +279,9 @@ impl<const P: usize> Client<P> {
         };
         Ok(Self {
             variant,
-            stock: Stock::new(row, schema, parameters, room)?,
+            stock: RecordModel::new(row, schema, parameters, room)?,
             ring,
-            dice: Dice::new(seed ^ 1),
+            rng: Rng::new(seed ^ 1),
             first: room.first,
             loaded: share.count,
             oldest: 0,
@@ -291,7 +291,7 @@ impl<const P: usize> Client<P> {
             spread: parameters.spread,
             picked: Vec::new(),
             reads: Vec::new(),
-            deeds: Vec::new(),
+            mutations: Vec::new(),
             counts: [0; CLASSES.len()],
             fields: [0; FIELDS],
             top: 0,
@@ -327,20 +327,20 @@ impl<const P: usize> Client<P> {
         let mut picked = std::mem::take(&mut self.picked);
         self.ring.pick(count, &mut picked);
         self.reads.clear();
-        self.deeds.clear();
+        self.mutations.clear();
         let mut inserts = 0;
         for drawn in &picked {
             self.top += u64::from(*drawn == self.ring.top());
-            let is_rare = self.dice.below(100) < self.variant.percent;
+            let is_rare = self.rng.below(100) < self.variant.percent;
             let class = if is_rare { self.variant.rare } else { self.variant.common };
             let slot = self.slot(*drawn);
             match class {
                 UPDATE | MODIFY => {
-                    let field = usize::try_from(self.dice.below(P as u64)).unwrap_or(0);
+                    let field = usize::try_from(self.rng.below(P as u64)).unwrap_or(0);
                     if let Some(changes) = self.fields.get_mut(field) {
                         *changes += 1;
                     }
-                    self.deeds.push((slot, Deed::Update(Parts::one(field))));
+                    self.mutations.push((slot, Mutation::Update(Parts::one(field))));
                     if class == MODIFY {
                         self.reads.push(slot);
                     }
@@ -358,20 +358,22 @@ impl<const P: usize> Client<P> {
     #[inline]
     fn insert(&mut self, inserts: u64) {
         for number in self.next..self.next + inserts {
-            self.deeds.push((number % self.slots, Deed::Create));
+            self.mutations.push((number % self.slots, Mutation::Create));
         }
     }
 
     /// Removes the oldest, so many that as many new ones fit: their slots are taken again.
     fn make_room(&mut self, store: &mut dyn Connection, tally: &mut Tally) -> Result<()> {
-        let inserts = self.deeds.iter().filter(|(_, deed)| *deed == Deed::Create).count() as u64;
+        let inserts =
+            self.mutations.iter().filter(|(_, mutation)| *mutation == Mutation::Create).count()
+                as u64;
         let first = (self.next + inserts).saturating_sub(self.slots);
         if first > self.oldest {
-            let old: Vec<(u64, Deed)> = (self.oldest..first)
+            let old: Vec<(u64, Mutation)> = (self.oldest..first)
                 .map(|number| number % self.slots)
                 // One that a lost connection left away is not there.
                 .filter(|slot| self.stock.state(*slot).is_there())
-                .map(|slot| (slot, Deed::Remove))
+                .map(|slot| (slot, Mutation::Remove))
                 .collect();
             self.stock.write(store, &old, tally)?;
             self.oldest = first;
@@ -380,8 +382,8 @@ impl<const P: usize> Client<P> {
     }
 
     fn scan(&mut self, store: &mut dyn Connection, from: u64, tally: &mut Tally) -> Result<()> {
-        let Self { stock, dice, first, slots, .. } = self;
-        let count = 1 + dice.below(SCAN_MAX);
+        let Self { stock, rng, first, slots, .. } = self;
+        let count = 1 + rng.below(SCAN_MAX);
         let length = usize::try_from(count).unwrap_or(1);
         let state = stock.state(from);
         let mut key = Vec::with_capacity(24);
@@ -472,14 +474,14 @@ impl<const P: usize> Workload for Client<P> {
         } else if !self.reads.is_empty() {
             self.stock.read(store, &self.reads, Parts::ALL, tally)?;
         }
-        if !self.deeds.is_empty() {
+        if !self.mutations.is_empty() {
             if self.variant.has_inserts() {
                 self.make_room(store, tally)?;
             }
             if self.variant.has_inserts() {
-                self.inserting = self.deeds.len() as u64;
+                self.inserting = self.mutations.len() as u64;
             }
-            self.stock.write(store, &self.deeds, tally)?;
+            self.stock.write(store, &self.mutations, tally)?;
             self.next += std::mem::take(&mut self.inserting);
         }
         Ok(())

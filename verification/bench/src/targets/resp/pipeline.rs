@@ -272,8 +272,8 @@ impl<S: Stream> Resp<S> {
 mod tests {
     use super::*;
     use crate::access::{Change, Connection as _, Parts, Schema, Table, TableSchema, TagRule};
-    use crate::chance::Spread;
     use crate::parameters::Parameters;
+    use crate::random::Spread;
     use crate::workloads::micro_tx::MicroTx;
     use crate::workloads::{Blueprint as _, Tally};
     use std::io::{Read, Write};

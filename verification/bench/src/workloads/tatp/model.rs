@@ -7,8 +7,8 @@ use super::rows::{
     ACCESS_BYTES, BIT_1, DATA_A, FORWARDING_BYTES, IS_ACTIVE, STARTS, TYPES, VLR_LOCATION,
     forwarding_row,
 };
-use crate::chance::Dice;
-use crate::chance::draw;
+use crate::random::Rng;
+use crate::random::draw;
 
 /// Bit of the first type in [`Subscriber::flags`]: of access rows, facilities, active ones.
 const ACCESS: u32 = 0;
@@ -180,8 +180,8 @@ impl Model {
             return fresh_forwarding(self.seed, s_id, sf_type, start);
         }
         let what = u64::from(times) << 16 | u64::from(sf_type) << 8 | u64::from(start);
-        let mut dice = Dice::new(draw(self.seed, u64::from(s_id), what));
-        forwarding_row(start + dice.byte(1, 8), &dice.number())
+        let mut rng = Rng::new(draw(self.seed, u64::from(s_id), what));
+        forwarding_row(start + rng.byte(1, 8), &rng.number())
     }
 }
 

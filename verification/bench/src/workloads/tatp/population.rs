@@ -4,7 +4,7 @@ use super::rows::{
     ACCESS_BYTES, FACILITY_BYTES, FORWARDING_BYTES, STARTS, SUBSCRIBER_BYTES, access_row,
     facility_row, forwarding_row, subscriber_row,
 };
-use crate::chance::{Dice, draw};
+use crate::random::{Rng, draw};
 
 /// What belongs to a subscriber of the fresh database, and its rows: each follows from the seed and
 /// its key alone, so that one row can be had without all that come before it.
@@ -31,14 +31,14 @@ const fn bit_of_start(start: u8) -> u8 {
 }
 
 #[inline]
-fn dice(seed: u64, s_id: u32, what: u64) -> Dice {
-    Dice::new(draw(seed, u64::from(s_id), what))
+fn rng(seed: u64, s_id: u32, what: u64) -> Rng {
+    Rng::new(draw(seed, u64::from(s_id), what))
 }
 
 /// The access row of a type, if there is one.
 #[inline]
 pub(super) fn fresh_access(seed: u64, s_id: u32, ai_type: u8) -> [u8; ACCESS_BYTES] {
-    access_row(&mut dice(seed, s_id, 16 + u64::from(ai_type)))
+    access_row(&mut rng(seed, s_id, 16 + u64::from(ai_type)))
 }
 
 /// The row of a forwarding, if there is one.
@@ -49,26 +49,26 @@ pub(super) fn fresh_forwarding(
     sf_type: u8,
     start: u8,
 ) -> [u8; FORWARDING_BYTES] {
-    let mut dice = dice(seed, s_id, 64 + 32 * u64::from(sf_type) + u64::from(start));
-    forwarding_row(start + dice.byte(1, 8), &dice.number())
+    let mut rng = rng(seed, s_id, 64 + 32 * u64::from(sf_type) + u64::from(start));
+    forwarding_row(start + rng.byte(1, 8), &rng.number())
 }
 
 impl Fresh {
     /// What belongs to this subscriber.
     pub fn of(seed: u64, s_id: u32) -> Self {
         let mut fresh = Self { seed, s_id, access: 0, facilities: 0, forwardings: [0; 4] };
-        let mut dice = fresh.dice(0);
-        let count = dice.byte(1, 4);
-        for ai_type in dice.choose([1, 2, 3, 4], count) {
+        let mut rng = fresh.rng(0);
+        let count = rng.byte(1, 4);
+        for ai_type in rng.choose([1, 2, 3, 4], count) {
             fresh.access |= bit_of(ai_type);
         }
-        let count = dice.byte(1, 4);
-        for sf_type in dice.choose([1, 2, 3, 4], count) {
+        let count = rng.byte(1, 4);
+        for sf_type in rng.choose([1, 2, 3, 4], count) {
             fresh.facilities |= bit_of(sf_type);
         }
         for (sf_type, forwardings) in (1..).zip(&mut fresh.forwardings) {
-            let count = dice.byte(0, 3);
-            for start in dice.choose(STARTS, count) {
+            let count = rng.byte(0, 3);
+            for start in rng.choose(STARTS, count) {
                 if fresh.facilities & bit_of(sf_type) != 0 {
                     *forwardings |= bit_of_start(start);
                 }
@@ -77,8 +77,8 @@ impl Fresh {
         fresh
     }
 
-    fn dice(&self, what: u64) -> Dice {
-        dice(self.seed, self.s_id, what)
+    fn rng(&self, what: u64) -> Rng {
+        rng(self.seed, self.s_id, what)
     }
 
     /// Whether it has an access row of this type.
@@ -102,7 +102,7 @@ impl Fresh {
 
     /// Its row.
     pub fn row(&self) -> [u8; SUBSCRIBER_BYTES] {
-        subscriber_row(self.s_id, &mut self.dice(1))
+        subscriber_row(self.s_id, &mut self.rng(1))
     }
 
     /// The access row of a type, if there is one.
@@ -112,7 +112,7 @@ impl Fresh {
 
     /// A facility's row, if there is one.
     pub fn facility(&self, sf_type: u8) -> Option<[u8; FACILITY_BYTES]> {
-        let row = || facility_row(&mut self.dice(32 + u64::from(sf_type)));
+        let row = || facility_row(&mut self.rng(32 + u64::from(sf_type)));
         self.has_facility(sf_type).then(row)
     }
 

@@ -12,24 +12,24 @@
 //!
 //! Numbers in keys are big-endian, so that keys stand in the order of the numbers.
 
-use crate::chance::Dice;
+use crate::random::Rng;
 
 /// A subscriber's number: `s_id` in fifteen digits.
 pub type Number = [u8; 15];
 
 /// Bytes of a subscriber's row.
 pub const SUBSCRIBER_BYTES: usize = 15 + 30 + 8;
-/// Where `bit_1` stands in it.
+/// Offset of `bit_1`.
 pub const BIT_1: usize = 15;
-/// Where `vlr_location` stands in it.
+/// Offset of `vlr_location`.
 pub const VLR_LOCATION: std::ops::Range<usize> = 49..53;
 /// Bytes of an access row.
 pub const ACCESS_BYTES: usize = 10;
 /// Bytes of a facility's row.
 pub const FACILITY_BYTES: usize = 8;
-/// Where `is_active` stands in it.
+/// Offset of `is_active`.
 pub const IS_ACTIVE: usize = 0;
-/// Where `data_a` stands in it.
+/// Offset of `data_a`.
 pub const DATA_A: usize = 2;
 /// Bytes of a forwarding's row.
 pub const FORWARDING_BYTES: usize = 16;
@@ -81,7 +81,7 @@ pub fn forwarding_row(end: u8, numberx: &Number) -> [u8; FORWARDING_BYTES] {
 }
 
 /// Draws of fields.
-impl Dice {
+impl Rng {
     /// `first` to `last`.
     #[inline]
     pub fn byte(&mut self, first: u8, last: u8) -> u8 {
@@ -122,7 +122,7 @@ impl Dice {
 }
 
 /// A subscriber's row.
-pub fn subscriber_row(s_id: u32, dice: &mut Dice) -> [u8; SUBSCRIBER_BYTES] {
+pub fn subscriber_row(s_id: u32, rng: &mut Rng) -> [u8; SUBSCRIBER_BYTES] {
     let mut row = [0; SUBSCRIBER_BYTES];
     let most = |at: usize| match at {
         0..10 => 1,
@@ -130,9 +130,9 @@ pub fn subscriber_row(s_id: u32, dice: &mut Dice) -> [u8; SUBSCRIBER_BYTES] {
         _ => 255,
     };
     for (at, field) in row.iter_mut().skip(15).take(30).enumerate() {
-        *field = dice.byte(0, most(at));
+        *field = rng.byte(0, most(at));
     }
-    let locations = [dice.location().to_le_bytes(), dice.location().to_le_bytes()].concat();
+    let locations = [rng.location().to_le_bytes(), rng.location().to_le_bytes()].concat();
     for (to, from) in row.iter_mut().skip(45).zip(locations) {
         *to = from;
     }
@@ -143,18 +143,18 @@ pub fn subscriber_row(s_id: u32, dice: &mut Dice) -> [u8; SUBSCRIBER_BYTES] {
 }
 
 /// An access row.
-pub fn access_row(dice: &mut Dice) -> [u8; ACCESS_BYTES] {
-    let mut row: [u8; ACCESS_BYTES] = dice.letters();
+pub fn access_row(rng: &mut Rng) -> [u8; ACCESS_BYTES] {
+    let mut row: [u8; ACCESS_BYTES] = rng.letters();
     for number in row.iter_mut().take(2) {
-        *number = dice.byte(0, 255);
+        *number = rng.byte(0, 255);
     }
     row
 }
 
 /// A facility's row: active in 85 cases of 100.
-pub fn facility_row(dice: &mut Dice) -> [u8; FACILITY_BYTES] {
-    let mut row: [u8; FACILITY_BYTES] = dice.letters();
-    let numbers = [u8::from(dice.below(100) < 85), dice.byte(0, 255), dice.byte(0, 255)];
+pub fn facility_row(rng: &mut Rng) -> [u8; FACILITY_BYTES] {
+    let mut row: [u8; FACILITY_BYTES] = rng.letters();
+    let numbers = [u8::from(rng.below(100) < 85), rng.byte(0, 255), rng.byte(0, 255)];
     for (to, number) in row.iter_mut().zip(numbers) {
         *to = number;
     }
@@ -175,9 +175,9 @@ mod tests {
 
     #[test]
     fn a_subscriber_has_its_fields_where_they_are_changed() {
-        let mut dice = Dice::new(5);
+        let mut rng = Rng::new(5);
         for s_id in 1..2000 {
-            let row = subscriber_row(s_id, &mut dice);
+            let row = subscriber_row(s_id, &mut rng);
             assert_eq!(row[..15], number(u64::from(s_id)));
             assert!(row[BIT_1..25].iter().all(|bit| *bit <= 1));
             assert!(row[25..35].iter().all(|hex| *hex <= 15));
@@ -187,10 +187,10 @@ mod tests {
 
     #[test]
     fn every_set_of_so_many_items_is_chosen_as_often() {
-        let mut dice = Dice::new(1);
+        let mut rng = Rng::new(1);
         let mut seen = std::collections::BTreeMap::<Vec<u8>, u32>::new();
         for _ in 0..60_000 {
-            let mut chosen = dice.choose([1, 2, 3, 4], 2);
+            let mut chosen = rng.choose([1, 2, 3, 4], 2);
             chosen.sort_unstable();
             *seen.entry(chosen).or_default() += 1;
         }

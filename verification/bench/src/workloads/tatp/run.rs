@@ -10,7 +10,7 @@ use super::model::Model;
 use super::requests::{KINDS, Kind, fold, reach};
 use super::rows::{IS_ACTIVE, STARTS, TYPES, forwarding_key, number, subscriber_key, typed_key};
 use crate::access::{Access, Change, Connection, Entry, PARTS_MAX, Part, Parts, Reply, Tag};
-use crate::chance::{Dice, draw};
+use crate::random::{Rng, draw};
 use crate::result::{Check, Verdict};
 use nearstate_model::{Error, Result};
 
@@ -21,7 +21,7 @@ const TOGETHER: usize = 64;
 #[derive(Debug)]
 pub struct Client {
     model: Model,
-    dice: Dice,
+    rng: Rng,
     outbox: Outbox,
     astray: Astray,
     flying: Option<(u32, Flight)>,
@@ -44,7 +44,7 @@ impl Client {
         })?;
         Ok(Self {
             model: Model::fresh(seed, share),
-            dice: Dice::new(draw(seed, share.first, 1)),
+            rng: Rng::new(draw(seed, share.first, 1)),
             outbox: Outbox::default(),
             astray: Astray::default(),
             flying: None,
@@ -60,15 +60,15 @@ impl Client {
     #[inline]
     fn slot(&mut self) -> u32 {
         let subscribers = self.model.count();
-        let first = self.dice.below(reach(subscribers) + 1);
-        let second = 1 + self.dice.below(u64::from(subscribers));
+        let first = self.rng.below(reach(subscribers) + 1);
+        let second = 1 + self.rng.below(u64::from(subscribers));
         let s_id = fold(first, second, u64::from(subscribers));
         u32::try_from(s_id - 1).unwrap_or(0)
     }
 
     #[inline]
     fn draw(&mut self) -> Request {
-        let mut rest = self.dice.below(100);
+        let mut rest = self.rng.below(100);
         let mut kind = Kind::GetSubscriberData;
         for one in KINDS {
             if rest < one.percent() {
@@ -78,7 +78,7 @@ impl Client {
             rest -= one.percent();
         }
         let slot = self.slot();
-        let word = self.dice.word();
+        let word = self.rng.word();
         let [first, second, third, _, value @ ..] = word.to_le_bytes();
         let hour = |sides: u8, byte: u8| u8::try_from((u16::from(byte) * u16::from(sides)) >> 8);
         Request {

@@ -9,7 +9,7 @@
 //! affair of the arrivals of an open loop.
 
 use super::Procedure;
-use crate::chance::Dice;
+use crate::random::Rng;
 use nearstate_model::{Error, Result};
 use nearstate_ue::UeState;
 
@@ -49,7 +49,7 @@ pub(super) struct Machine {
     places: Vec<Place>,
     slots: Vec<u32>,
     now: usize,
-    dice: Dice,
+    rng: Rng,
     due: Vec<u32>,
 }
 
@@ -63,10 +63,10 @@ impl Machine {
         let place = Place { next: NOBODY, state: UeState::Idle };
         let places = vec![place; usize::try_from(count).unwrap_or(0)];
         let slots = vec![NOBODY; SLOTS];
-        let mut all = Self { places, slots, now: 0, dice: Dice::new(seed), due: Vec::new() };
-        let moments = Moments::new(&mut all.dice);
+        let mut all = Self { places, slots, now: 0, rng: Rng::new(seed), due: Vec::new() };
+        let moments = Moments::new(&mut all.rng);
         for ue in 0..count {
-            let (state, left) = moments.meet(&mut all.dice);
+            let (state, left) = moments.meet(&mut all.rng);
             if let Some(place) = all.places.get_mut(ue as usize) {
                 place.state = state;
             }
@@ -117,12 +117,12 @@ impl Machine {
     #[inline]
     fn advance(&mut self, ue: u32) -> Procedure {
         let state = self.places.get(ue as usize).map_or(UeState::Idle, |place| place.state);
-        let procedure = next_of(state, &mut self.dice);
+        let procedure = next_of(state, &mut self.rng);
         let after = procedure.next_state(state).unwrap_or(state);
         if let Some(place) = self.places.get_mut(ue as usize) {
             place.state = after;
         }
-        let ticks = stay(after, &mut self.dice);
+        let ticks = stay(after, &mut self.rng);
         self.schedule(ue, ticks);
         procedure
     }
@@ -149,20 +149,20 @@ struct Moments {
 }
 
 impl Moments {
-    fn new(dice: &mut Dice) -> Self {
+    fn new(rng: &mut Rng) -> Self {
         let mut stays = Vec::with_capacity(STAYS as usize);
         let mut end = 0;
         for _ in 0..STAYS {
-            let state = left_by(dice);
-            end += u64::from(stay(state, dice));
+            let state = left_by(rng);
+            end += u64::from(stay(state, rng));
             stays.push((state, end));
         }
         Self { stays, end }
     }
 
     /// The state of a UE at some moment, and for how many ticks it stays there, at least one.
-    fn meet(&self, dice: &mut Dice) -> (UeState, u32) {
-        let at = dice.below(self.end);
+    fn meet(&self, rng: &mut Rng) -> (UeState, u32) {
+        let at = rng.below(self.end);
         let stay = self.stays.partition_point(|(_, end)| *end <= at);
         let (state, end) = self.stays.get(stay).copied().unwrap_or((UeState::Idle, self.end));
         (state, u32::try_from(end - at).unwrap_or(TICKS_MAX))
@@ -171,13 +171,13 @@ impl Moments {
 
 /// How long a UE stays in a state, in ticks, at least one.
 #[inline]
-fn stay(state: UeState, dice: &mut Dice) -> u32 {
+fn stay(state: UeState, rng: &mut Rng) -> u32 {
     let seconds = match state {
-        UeState::Connected => dice.lognormal(CONNECTED.0, CONNECTED.1),
-        UeState::Idle => dice.pareto(IDLE.0, IDLE.1),
-        UeState::Deregistered => dice.pareto(DETACHED.0, DETACHED.1),
+        UeState::Connected => rng.lognormal(CONNECTED.0, CONNECTED.1),
+        UeState::Idle => rng.pareto(IDLE.0, IDLE.1),
+        UeState::Deregistered => rng.pareto(DETACHED.0, DETACHED.1),
     };
-    let ticks = crate::chance::whole(seconds / TICK_S);
+    let ticks = crate::random::whole(seconds / TICK_S);
     u32::try_from(ticks).unwrap_or(TICKS_MAX).clamp(1, TICKS_MAX)
 }
 
@@ -206,9 +206,9 @@ fn share_of(state: UeState) -> u32 {
 
 /// One of those that have shares, as the shares are.
 #[inline]
-fn drawn<T: Copy>(all: &[T], share: impl Fn(T) -> u32, dice: &mut Dice) -> Option<T> {
+fn drawn<T: Copy>(all: &[T], share: impl Fn(T) -> u32, rng: &mut Rng) -> Option<T> {
     let sum: u32 = all.iter().map(|one| share(*one)).sum();
-    let mut drawn = u32::try_from(dice.below(sum.into())).unwrap_or(0);
+    let mut drawn = u32::try_from(rng.below(sum.into())).unwrap_or(0);
     all.iter().copied().find(|one| {
         let is_it = drawn < share(*one);
         drawn = drawn.saturating_sub(share(*one));
@@ -218,11 +218,11 @@ fn drawn<T: Copy>(all: &[T], share: impl Fn(T) -> u32, dice: &mut Dice) -> Optio
 
 /// What comes next in a state.
 #[inline]
-fn next_of(state: UeState, dice: &mut Dice) -> Procedure {
-    drawn(choices(state), Procedure::per_mille, dice).unwrap_or(Procedure::CellReselection)
+fn next_of(state: UeState, rng: &mut Rng) -> Procedure {
+    drawn(choices(state), Procedure::per_mille, rng).unwrap_or(Procedure::CellReselection)
 }
 
 /// The state that some procedure leaves.
-fn left_by(dice: &mut Dice) -> UeState {
-    drawn(&UeState::ALL, share_of, dice).unwrap_or(UeState::Idle)
+fn left_by(rng: &mut Rng) -> UeState {
+    drawn(&UeState::ALL, share_of, rng).unwrap_or(UeState::Idle)
 }

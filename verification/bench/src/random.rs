@@ -63,9 +63,9 @@ pub fn seed_of(seed: u64, client: u64, turn: u64) -> u64 {
 
 /// A fast generator that depends on nothing but its seed: splitmix64.
 #[derive(Clone, Debug)]
-pub struct Dice(u64);
+pub struct Rng(u64);
 
-impl Dice {
+impl Rng {
     /// Throws that follow from this seed.
     #[inline]
     pub fn new(seed: u64) -> Self {
@@ -196,8 +196,8 @@ impl Zipf {
 
     /// A rank: 0 comes most often.
     #[inline]
-    pub fn rank(&self, dice: &mut Dice) -> u64 {
-        let unit = dice.unit();
+    pub fn rank(&self, rng: &mut Rng) -> u64 {
+        let unit = rng.unit();
         let scaled = unit * self.zeta;
         if scaled < 1.0 {
             return 0;
@@ -257,7 +257,7 @@ pub struct Ring {
     at: usize,
     shift: u32,
     records: u32,
-    dice: Dice,
+    rng: Rng,
     top: u64,
     displaced: u64,
 }
@@ -278,11 +278,11 @@ impl Ring {
     /// `BadArgument`: no records, or more than [`RECORDS_MAX`].
     pub fn new(spread: Spread, records: u64, seed: u64) -> Result<Self> {
         match spread {
-            Spread::Uniform => Self::of(records, seed, |dice| (dice.below(records), false)),
+            Spread::Uniform => Self::of(records, seed, |rng| (rng.below(records), false)),
             Spread::Zipfian => {
                 let zipf = Zipf::new(SCATTERED_ITEMS);
-                Self::of(records, seed, |dice| {
-                    let rank = zipf.rank(dice);
+                Self::of(records, seed, |rng| {
+                    let rank = zipf.rank(rng);
                     (scatter(rank) % records, rank < HEAD)
                 })
             }
@@ -296,22 +296,22 @@ impl Ring {
     /// `BadArgument`: no records, or more than [`RECORDS_MAX`].
     pub fn of_ages(records: u64, seed: u64) -> Result<Self> {
         let zipf = Zipf::new(records);
-        Self::of(records, seed, |dice| (zipf.rank(dice), true))
+        Self::of(records, seed, |rng| (zipf.rank(rng), true))
     }
 
-    fn of(records: u64, seed: u64, mut one: impl FnMut(&mut Dice) -> (u64, bool)) -> Result<Self> {
+    fn of(records: u64, seed: u64, mut one: impl FnMut(&mut Rng) -> (u64, bool)) -> Result<Self> {
         let count = u32::try_from(records).ok().filter(|_| (1..=RECORDS_MAX).contains(&records));
         let records = count.ok_or_else(|| Error::BadArgument {
             detail: format!("{records} records for one client: give 1 to {RECORDS_MAX}"),
         })?;
-        let mut dice = Dice::new(seed);
+        let mut rng = Rng::new(seed);
         let drawn = std::iter::repeat_with(|| {
-            let (record, stays) = one(&mut dice);
+            let (record, stays) = one(&mut rng);
             u32::try_from(record).unwrap_or(0) | if stays { STAYS } else { 0 }
         });
         let drawn = drawn.take(DRAWN).collect();
         let top = scatter(0) % u64::from(records);
-        Ok(Self { drawn, at: 0, shift: 0, records, dice, top, displaced: 0 })
+        Ok(Self { drawn, at: 0, shift: 0, records, rng, top, displaced: 0 })
     }
 
     /// The next record: below the number of records.
@@ -362,7 +362,7 @@ impl Ring {
 
     #[cold]
     fn pass(&mut self) {
-        let shift = self.dice.below(u64::from(self.records));
+        let shift = self.rng.below(u64::from(self.records));
         self.shift = u32::try_from(shift).unwrap_or(0);
     }
 }
@@ -385,44 +385,44 @@ mod tests {
 
     #[test]
     fn the_same_seed_gives_the_same_throws_and_another_one_others() {
-        let of = |seed| std::iter::repeat_n((), 100).scan(Dice::new(seed), |d, ()| Some(d.word()));
+        let of = |seed| std::iter::repeat_n((), 100).scan(Rng::new(seed), |d, ()| Some(d.word()));
         assert_eq!(of(7).collect::<Vec<_>>(), of(7).collect::<Vec<_>>());
         assert!(of(7).zip(of(8)).all(|(a, b)| a != b));
     }
 
     #[test]
     fn every_side_of_the_dice_comes_as_often() {
-        let mut dice = Dice::new(1);
+        let mut rng = Rng::new(1);
         let mut seen = [0_u32; 7];
         for _ in 0..700_000 {
-            seen[usize::try_from(dice.below(7)).unwrap()] += 1;
+            seen[usize::try_from(rng.below(7)).unwrap()] += 1;
         }
         assert!(seen.iter().all(|n| n.abs_diff(100_000) < 1500), "{seen:?}");
-        assert_eq!(Dice::new(1).below(0), 0);
-        let hits = (0..100_000).filter(|_| dice.chance(0.313)).count();
+        assert_eq!(Rng::new(1).below(0), 0);
+        let hits = (0..100_000).filter(|_| rng.chance(0.313)).count();
         assert!(hits.abs_diff(31_300) < 750, "{hits}");
     }
 
     #[test]
     fn distributions_have_the_moments_of_their_formulas() {
         const MANY: u64 = 400_000;
-        let mut dice = Dice::new(2);
-        let (mean, deviation) = moments(MANY, || dice.unit());
+        let mut rng = Rng::new(2);
+        let (mean, deviation) = moments(MANY, || rng.unit());
         within(mean, 0.5, 0.005);
         within(deviation, (1.0_f64 / 12.0).sqrt(), 0.005);
-        let (mean, deviation) = moments(MANY, || dice.normal());
+        let (mean, deviation) = moments(MANY, || rng.normal());
         assert!(mean.abs() < 0.01, "{mean}");
         within(deviation, 1.0, 0.01);
-        let (mean, deviation) = moments(MANY, || dice.exponential(3.0));
+        let (mean, deviation) = moments(MANY, || rng.exponential(3.0));
         within(mean, 3.0, 0.01);
         within(deviation, 3.0, 0.02);
-        let (mean, _) = moments(MANY, || dice.lognormal(10.0, 0.8));
+        let (mean, _) = moments(MANY, || rng.lognormal(10.0, 0.8));
         within(mean, 10.0 * (0.8_f64 * 0.8 / 2.0).exp(), 0.01);
-        let (mean, _) = moments(MANY, || dice.pareto(2.0, 3.5));
+        let (mean, _) = moments(MANY, || rng.pareto(2.0, 3.5));
         within(mean, 2.0 * 3.5 / 2.5, 0.01);
         for expected in [0.3_f64, 4.0, 700.0] {
             #[expect(clippy::cast_precision_loss, reason = "small counts")]
-            let (mean, deviation) = moments(20_000, || dice.poisson(expected) as f64);
+            let (mean, deviation) = moments(20_000, || rng.poisson(expected) as f64);
             within(mean, expected, 0.03);
             within(deviation, expected.sqrt(), 0.03);
         }
@@ -430,12 +430,12 @@ mod tests {
 
     #[test]
     fn half_of_the_lognormal_draws_are_below_their_median_and_no_pareto_draw_below_its_least() {
-        let mut dice = Dice::new(3);
-        let below = (0..100_000).filter(|_| dice.lognormal(10.0, 1.3) < 10.0).count();
+        let mut rng = Rng::new(3);
+        let below = (0..100_000).filter(|_| rng.lognormal(10.0, 1.3) < 10.0).count();
         assert!(below.abs_diff(50_000) < 800, "{below}");
-        assert!((0..100_000).all(|_| dice.pareto(2.0, 1.1) >= 2.0));
+        assert!((0..100_000).all(|_| rng.pareto(2.0, 1.1) >= 2.0));
         // The tail: a share of (least / x)^shape lies above x.
-        let above = (0..100_000).filter(|_| dice.pareto(1.0, 2.0) > 10.0).count();
+        let above = (0..100_000).filter(|_| rng.pareto(1.0, 2.0) > 10.0).count();
         assert!(above.abs_diff(1000) < 160, "{above}");
     }
 
@@ -450,10 +450,10 @@ mod tests {
     #[test]
     fn ranks_have_the_shares_of_the_law() {
         const MANY: u64 = 1_000_000;
-        let (zipf, mut dice) = (Zipf::new(1000), Dice::new(4));
+        let (zipf, mut rng) = (Zipf::new(1000), Rng::new(4));
         let mut seen = [0_u64; 1000];
         for _ in 0..MANY {
-            seen[usize::try_from(zipf.rank(&mut dice)).unwrap()] += 1;
+            seen[usize::try_from(zipf.rank(&mut rng)).unwrap()] += 1;
         }
         let all = zeta(1000);
         for rank in [0, 1] {
@@ -551,10 +551,10 @@ mod tests {
         // Seeds that follow each other, as those of repeated runs do.
         for seed in [1, 2] {
             for (client, turn) in (0..CLIENTS).flat_map(|c| (0..TURNS).map(move |t| (c, t))) {
-                let mut dice = Dice::new(seed_of(seed, client, turn));
+                let mut rng = Rng::new(seed_of(seed, client, turn));
                 // One word in common would be enough: the rest follows from it.
                 for _ in 0..8 {
-                    assert!(seen.insert(dice.word()), "{seed}, {client}, {turn}");
+                    assert!(seen.insert(rng.word()), "{seed}, {client}, {turn}");
                 }
             }
         }

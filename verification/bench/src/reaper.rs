@@ -1,7 +1,7 @@
 //! A small process that cleans up after the orchestrator, whatever became of it.
 //!
 //! The orchestrator may be interrupted or killed; then nobody would stop the Redis that it started
-//! or remove the gigabyte that it left in memory. So a keeper owns them. It is this same program
+//! or remove the gigabyte that it left in memory. So a reaper owns them. It is this same program
 //! started again, in a process group of its own that a terminal's Ctrl-C does not reach, and it
 //! cleans up when its standard input ends: on request, or because the orchestrator is gone.
 
@@ -25,10 +25,10 @@ use std::{env, fs};
 /// Of what a server says the last so many bytes are kept: a dozen lines, which an error can repeat.
 const WORDS_BYTES_MAX: usize = 1024;
 
-/// The line of a keeper: bytes that are no text become three each.
+/// The line of a reaper: bytes that are no text become three each.
 const LINE_BYTES_MAX: u64 = 16 << 10;
 
-/// How long a keeper waits for the end of what its server said, and we for the keeper's word.
+/// How long a reaper waits for the end of what its server said, and we for the reaper's word.
 const CLOSE_WAIT: Duration = Duration::from_millis(500);
 const WORDS_WAIT: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
@@ -37,19 +37,19 @@ static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
 /// A folder in memory, and perhaps a server in it, that vanish when this is dropped.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct Reaper {
     process: Child,
     folder: PathBuf,
     /// On which it tells what became of its server.
     words: Option<ChildStdout>,
 }
 
-impl Keeper {
+impl Reaper {
     /// Makes a fresh folder below `parent` and has it kept, with `server` started beside it: its
     /// arguments come from `arguments`, which is told the folder.
     ///
     /// # Errors
-    /// [`Error::System`] if the folder cannot be made or the keeper cannot be started.
+    /// [`Error::System`] if the folder cannot be made or the reaper cannot be started.
     pub fn start(
         parent: &Path,
         server: Option<&str>,
@@ -64,13 +64,13 @@ impl Keeper {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         let mut process = command.spawn().map_err(|e| {
             let _ = fs::remove_dir(&folder);
-            system("starting the keeper of the benchmark's folder", &e)
+            system("starting the reaper of the benchmark's folder", &e)
         })?;
         let words = process.stdout.take();
         Ok(Self { process, folder, words })
     }
 
-    /// How a server that has ended did so, and what it said last; once, and nothing if the keeper
+    /// How a server that has ended did so, and what it said last; once, and nothing if the reaper
     /// does not know it soon.
     pub fn last_words(&mut self) -> Option<String> {
         let words = self.words.take()?;
@@ -87,27 +87,27 @@ impl Keeper {
         &self.folder
     }
 
-    /// The process that is the keeper; the server is its child.
+    /// The process that is the reaper; the server is its child.
     pub fn process(&self) -> u32 {
         self.process.id()
     }
 
-    /// Whether the keeper, and with it the server, has ended by itself.
+    /// Whether the reaper, and with it the server, has ended by itself.
     pub fn has_ended(&mut self) -> bool {
         !matches!(self.process.try_wait(), Ok(None))
     }
 }
 
-impl Drop for Keeper {
+impl Drop for Reaper {
     fn drop(&mut self) {
         drop(self.process.stdin.take());
         let _ = self.process.wait();
-        // If somebody has killed the keeper, nobody else does it.
+        // If somebody has killed the reaper, nobody else does it.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-/// The life of a keeper process: starts `server`, waits until its input ends, stops the server by
+/// The life of a reaper process: starts `server`, waits until its input ends, stops the server by
 /// its process id and removes the folder.
 ///
 /// # Errors
@@ -119,7 +119,7 @@ pub fn serve(folder: &Path, server: &[OsString]) -> Result<()> {
 }
 
 fn keep(server: &[OsString]) -> Result<()> {
-    // Somebody ends all programs of our name: the orchestrator's end is what a keeper goes by, and
+    // Somebody ends all programs of our name: the orchestrator's end is what a reaper goes by, and
     // without one nobody would stop the server. It has its own signals again once it runs.
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         flag::register(signal, Arc::default())

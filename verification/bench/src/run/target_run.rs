@@ -1,8 +1,8 @@
 //! One target in a run: its database, its clients, its result.
 
 use super::ramp::{self, Step};
-use super::{Desk, Told, memory_bytes, wished};
-use crate::herd::{Herd, Listener};
+use super::{BenchContext, Told, memory_bytes, wished};
+use crate::client_pool::{ClientPool, Listener};
 use crate::processes;
 use crate::protocol::{Fault, Plan, Ran, STOPPED, Turn, in_words};
 use crate::result::{ClassResult, Drive, Round, Slice, TargetResult};
@@ -18,9 +18,9 @@ use std::time::Instant;
 /// Operations of a client in a round at the least, when rounds are measured by time.
 const ROUND_OPS_MIN: u64 = 200;
 
-/// A target's place in a run. After a fault only [`Stand::close`] does anything.
-pub(super) struct Stand<'a> {
-    desk: &'a Desk<'a>,
+/// A target's place in a run. After a fault only [`TargetRun::close`] does anything.
+pub(super) struct TargetRun<'a> {
+    context: &'a BenchContext<'a>,
     target: &'a dyn Target,
     running: Option<Running>,
     /// Turns that its clients had.
@@ -34,15 +34,19 @@ pub(super) struct Stand<'a> {
 
 struct Running {
     // The clients go first.
-    herd: Herd,
+    pool: ClientPool,
     database: Box<dyn Database>,
 }
 
-impl<'a> Stand<'a> {
+impl<'a> TargetRun<'a> {
     #[expect(clippy::borrowed_box, reason = "the box is where the target lives")]
-    pub(super) fn new(desk: &'a Desk<'a>, target: &'a Box<dyn Target>, version: &str) -> Self {
-        let wishes = desk.blueprint.wishes(&desk.parameters);
-        let layout = desk.options.layout.as_deref();
+    pub(super) fn new(
+        context: &'a BenchContext<'a>,
+        target: &'a Box<dyn Target>,
+        version: &str,
+    ) -> Self {
+        let wishes = context.blueprint.wishes(&context.parameters);
+        let layout = context.options.layout.as_deref();
         let result = TargetResult {
             name: target.name().to_owned(),
             version: version.to_owned(),
@@ -60,7 +64,7 @@ impl<'a> Stand<'a> {
         };
         let target = target.as_ref();
         let (unbound, unshown) = (Vec::new(), None);
-        Self { desk, target, running: None, turns: 0, unbound, unshown, result }
+        Self { context, target, running: None, turns: 0, unbound, unshown, result }
     }
 
     /// Starts the database and its clients; says which of these are not where they were to run.
@@ -68,8 +72,8 @@ impl<'a> Stand<'a> {
         match self.try_start(need) {
             Ok(mut running) => {
                 let name = self.target.name();
-                for why in running.herd.unbound.drain(..) {
-                    self.desk.display.say(&format!("  {name}: {why}"));
+                for why in running.pool.unbound.drain(..) {
+                    self.context.display.say(&format!("  {name}: {why}"));
                     self.unbound.push(format!("{name}: {why}"));
                 }
                 self.running = Some(running);
@@ -85,29 +89,29 @@ impl<'a> Stand<'a> {
         let own = [(self.target.name(), self.target.folder_bytes(need))];
         space::fits(&need.folder, &own, need.records, space::free_bytes(&need.folder)?)?;
         let database = self.target.start(need)?;
-        let desk = self.desk;
+        let context = self.context;
         let plan = Plan {
-            workload: desk.blueprint.name().to_owned(),
-            parameters: desk.parameters.clone(),
+            workload: context.blueprint.name().to_owned(),
+            parameters: context.parameters.clone(),
             target: self.target.name().to_owned(),
             address: database.address(),
             client: 0,
-            clients: usize::try_from(desk.options.clients).unwrap_or(1),
-            background: desk.background(),
-            connections: usize::try_from(desk.options.connections).unwrap_or(1),
+            clients: usize::try_from(context.options.clients).unwrap_or(1),
+            background: context.background(),
+            connections: usize::try_from(context.options.connections).unwrap_or(1),
             cpu: None,
-            reconnects: desk.options.reconnects.max(u64::from(self.is_to_be_killed())),
-            fault: desk.options.fault,
+            reconnects: context.options.reconnects.max(u64::from(self.is_to_be_killed())),
+            fault: context.options.fault,
         };
-        let (clients, servers) = desk.pinning.clone().unwrap_or_default();
+        let (clients, servers) = context.pinning.clone().unwrap_or_default();
         // A store in the clients' processes leaves the servers' processor to background clients.
         let background = if database.processes().is_empty() { &servers } else { &clients };
-        let herd = Herd::start(&plan, (&clients, background), desk.stop)?;
-        Ok(Running { herd, database })
+        let pool = ClientPool::start(&plan, (&clients, background), context.stop)?;
+        Ok(Running { pool, database })
     }
 
     fn is_to_be_killed(&self) -> bool {
-        self.desk.options.kill.as_deref() == Some(self.target.name())
+        self.context.options.kill.as_deref() == Some(self.target.name())
     }
 
     /// Does something with the running target; what goes wrong ends its part.
@@ -124,22 +128,22 @@ impl<'a> Stand<'a> {
                     Some(death) => format!("{what}: {e} ({death})"),
                     None => format!("{what}: {e}"),
                 };
-                self.desk.display.say(&format!("  {}: INVALID, {why}", self.target.name()));
+                self.context.display.say(&format!("  {}: INVALID, {why}", self.target.name()));
                 self.result.invalid.push(why);
             }
         }
     }
 
     pub(super) fn load(&mut self) {
-        self.attempt("loading", |stand, running| {
-            let title = format!("{}, loading", stand.target.name());
-            let (records, _) = stand.desk.blueprint.size(&stand.desk.parameters);
-            let mut bar = Bar(stand.desk.display.begin(title, records));
-            stand.result.loaded = running.herd.load(&mut bar)?;
-            if !stand.desk.options.no_settle {
-                stand.result.settled = running.database.settle()?;
+        self.attempt("loading", |target_run, running| {
+            let title = format!("{}, loading", target_run.target.name());
+            let (records, _) = target_run.context.blueprint.size(&target_run.context.parameters);
+            let mut bar = Bar(target_run.context.display.begin(title, records));
+            target_run.result.loaded = running.pool.load(&mut bar)?;
+            if !target_run.context.options.no_settle {
+                target_run.result.settled = running.database.settle()?;
             }
-            let (records, ns) = stand.result.loaded;
+            let (records, ns) = target_run.result.loaded;
             let rate = rate_text(per_second(records, ns));
             bar.0.finish_run(&format!("{}, {rate}/s", counted(records, "record")));
             Ok(())
@@ -161,19 +165,19 @@ impl<'a> Stand<'a> {
     }
 
     fn try_turn(&mut self, round: usize, drive: &Drive) {
-        self.attempt("running", |stand, running| {
-            let title = format!("{}, round {}", stand.target.name(), round + 1);
+        self.attempt("running", |target_run, running| {
+            let title = format!("{}, round {}", target_run.target.name(), round + 1);
             let clients = drive.clients as u64;
-            let mut bar = Bar(stand.desk.display.begin(title, drive.ops * clients));
+            let mut bar = Bar(target_run.context.display.begin(title, drive.ops * clients));
             bar.0.phase("warming up");
-            let warmed = stand.warm_up(running, drive)?;
-            let ops = stand.ops(drive, warmed);
+            let warmed = target_run.warm_up(running, drive)?;
+            let ops = target_run.ops(drive, warmed);
             bar.0.phase("running");
-            let turn = stand.turn(drive, ops);
+            let turn = target_run.turn(drive, ops);
             let is_middle = round == drive.rounds / 2;
-            let left = (is_middle && stand.is_to_be_killed()).then_some(ops * clients / 2);
+            let left = (is_middle && target_run.is_to_be_killed()).then_some(ops * clients / 2);
             let done = measured(running, &turn, left, &mut bar)?;
-            stand.result.reconnects += done.1;
+            target_run.result.reconnects += done.1;
             let latencies = done.0.latencies();
             bar.0.finish_run(&format!(
                 "{:>9}/s  p50 {:>9}  p99 {:>9}",
@@ -181,7 +185,7 @@ impl<'a> Stand<'a> {
                 latency_text(to_f64(latencies.percentile(50.0))),
                 latency_text(to_f64(latencies.percentile(99.0)))
             ));
-            stand.result.rounds.push(done.0);
+            target_run.result.rounds.push(done.0);
             Ok(())
         });
     }
@@ -194,7 +198,7 @@ impl<'a> Stand<'a> {
             depth: drive.depth,
             rate: drive.rate.map(|rate| rate / to_f64(drive.clients as u64)),
             arrivals: drive.arrivals,
-            seed: self.desk.parameters.seed,
+            seed: self.context.parameters.seed,
             number: self.turns - 1,
             think_us: drive.think_us,
             at_ns: 0,
@@ -204,11 +208,11 @@ impl<'a> Stand<'a> {
     /// Operations that are not measured: all, or as many as are done in the time of a round. How
     /// many each client did, and the seconds that they took.
     fn warm_up(&self, running: &mut Running, drive: &Drive) -> Result<(u64, f64)> {
-        let round_s = self.desk.options.round_time;
+        let round_s = self.context.options.round_time;
         let (mut done, mut took_s) = (0, 0.0);
         let before = Instant::now();
         while let Some(more) = warm_up_step(drive.warm_up, round_s, done, took_s) {
-            running.herd.warm_up(more, drive.depth, &mut Quiet)?;
+            running.pool.warm_up(more, drive.depth, &mut Quiet)?;
             done += more;
             took_s = before.elapsed().as_secs_f64();
         }
@@ -218,14 +222,14 @@ impl<'a> Stand<'a> {
     /// Operations of each client: as many as were asked for, or as fit into the time of a round at
     /// the rate of the warm-up.
     fn ops(&self, drive: &Drive, (warmed, warmed_s): (u64, f64)) -> u64 {
-        let Some(round_s) = self.desk.options.round_time else { return drive.ops };
+        let Some(round_s) = self.context.options.round_time else { return drive.ops };
         if warmed == 0 {
             return drive.ops;
         }
         let took_s = warmed_s.max(1e-9) / to_f64(warmed) + to_f64(drive.think_us) / 1e6;
         let offered = drive.rate.map_or(f64::INFINITY, |rate| rate / to_f64(drive.clients as u64));
         let fits = (1.0 / took_s).min(offered) * round_s;
-        crate::chance::whole(fits).clamp(ROUND_OPS_MIN.min(drive.ops), drive.ops)
+        crate::random::whole(fits).clamp(ROUND_OPS_MIN.min(drive.ops), drive.ops)
     }
 
     /// What a closed loop without pauses does: the rounds have told it, or one more turn does.
@@ -243,26 +247,26 @@ impl<'a> Stand<'a> {
 
     /// Finds the highest rate whose p99 stays below a bound.
     pub(super) fn climb(&mut self, drive: &Drive, bound_ns: u64) {
-        self.attempt("climbing", |stand, running| {
-            let title = format!("{}, ramp", stand.target.name());
-            let bar = stand.desk.display.begin(title, ramp::POINTS_MAX as u64);
+        self.attempt("climbing", |target_run, running| {
+            let title = format!("{}, ramp", target_run.target.name());
+            let bar = target_run.context.display.begin(title, ramp::POINTS_MAX as u64);
             bar.phase("a closed loop");
-            let closed = stand.closed_rate(running, drive)?;
+            let closed = target_run.closed_rate(running, drive)?;
             let measure = |Step { offered, ops }| {
                 bar.phase(&format!("{}/s", rate_text(offered)));
                 let clients = to_f64(drive.clients as u64);
                 let ops = (ops / drive.clients as u64).max(1);
                 let rate = Some(offered / clients);
-                let turn = Turn { rate, think_us: 0, ..stand.turn(drive, ops) };
+                let turn = Turn { rate, think_us: 0, ..target_run.turn(drive, ops) };
                 let (round, reconnects) = measured(running, &turn, None, &mut Quiet)?;
-                stand.result.reconnects += reconnects;
+                target_run.result.reconnects += reconnects;
                 bar.done(1);
                 Ok(round)
             };
             let (points, outcome) = ramp::Climb::new(closed, bound_ns).all(measure);
-            stand.result.ramp = points;
+            target_run.result.ramp = points;
             outcome?;
-            let best = stand.result.ramp.iter().filter(|point| point.is_sustained);
+            let best = target_run.result.ramp.iter().filter(|point| point.is_sustained);
             let best = best.map(|point| point.offered).fold(0.0, f64::max);
             bar.finish_run(&format!(
                 "{}/s with a p99 below {}",
@@ -277,12 +281,12 @@ impl<'a> Stand<'a> {
         if !self.target.keeps() {
             return;
         }
-        self.attempt("verifying", |stand, running| {
-            let title = format!("{}, verifying", stand.target.name());
-            let (records, _) = stand.desk.blueprint.size(&stand.desk.parameters);
-            let mut bar = Bar(stand.desk.display.begin(title, records));
-            stand.result.memory_bytes = memory_bytes(running.database.as_mut());
-            let (verdict, checks) = running.herd.verify(&mut bar)?;
+        self.attempt("verifying", |target_run, running| {
+            let title = format!("{}, verifying", target_run.target.name());
+            let (records, _) = target_run.context.blueprint.size(&target_run.context.parameters);
+            let mut bar = Bar(target_run.context.display.begin(title, records));
+            target_run.result.memory_bytes = memory_bytes(running.database.as_mut());
+            let (verdict, checks) = running.pool.verify(&mut bar)?;
             bar.0.finish_run(&format!(
                 "{}, {} wrong",
                 counted(verdict.records, "record"),
@@ -295,23 +299,23 @@ impl<'a> Stand<'a> {
                     wrong => format!("{wrong} records, or answers about them, are"),
                 };
                 let why = format!("{wrong} not what was written and acknowledged: {examples}");
-                stand.result.invalid.push(why);
+                target_run.result.invalid.push(why);
             }
-            stand.result.invalid.extend(stand.unnoticed());
+            target_run.result.invalid.extend(target_run.unnoticed());
             for check in checks.iter().filter(|check| !check.holds()) {
-                stand.result.invalid.push(format!(
+                target_run.result.invalid.push(format!(
                     "the generator is off: {} is {:.4}, not {:.4}",
                     check.name, check.found, check.expected
                 ));
             }
-            (stand.result.verdict, stand.result.checks) = (Some(verdict), checks);
+            (target_run.result.verdict, target_run.result.checks) = (Some(verdict), checks);
             Ok(())
         });
     }
 
     /// A planted lie that nobody has met would be told of as one that was.
     fn unnoticed(&self) -> Option<String> {
-        let fault = self.desk.options.fault.filter(|fault| *fault != Fault::Stall)?;
+        let fault = self.context.options.fault.filter(|fault| *fault != Fault::Stall)?;
         self.result.invalid.is_empty().then(|| {
             format!(
                 "the fault that was planted ({fault}) was not noticed: the workload has no \
@@ -346,11 +350,11 @@ fn measured(
     kill_after: Option<u64>,
     listener: &mut impl Listener,
 ) -> Result<(Round, u64)> {
-    let Running { herd, database } = running;
+    let Running { pool, database } = running;
     let begin_ns = processes::cpu_ns(&database.processes());
     let mut watcher =
         Watcher { listener, database: database.as_mut(), kill_after, begin_ns, ns: 0 };
-    let ran = herd.run(turn, &mut watcher)?;
+    let ran = pool.run(turn, &mut watcher)?;
     if watcher.kill_after.is_some() {
         // The turn was over before anybody was told of its half: then between two turns.
         watcher.kill_after = Some(0);
@@ -471,7 +475,7 @@ fn warm_up_step(all: u64, bound_s: Option<f64>, done: u64, took_s: f64) -> Optio
     }
     let left_s = bound_s - took_s;
     let fits = to_f64(done) / took_s.max(1e-9) * left_s.max(0.0);
-    (left_s > 0.0).then(|| left.min(crate::chance::whole(fits).max(1)))
+    (left_s > 0.0).then(|| left.min(crate::random::whole(fits).max(1)))
 }
 
 fn per_second(count: u64, ns: u64) -> f64 {

@@ -11,7 +11,7 @@ use super::outbox::{Outbox, Verb};
 use super::share::{Astray, Share};
 use super::{Parameters, Tally, wrong_answer};
 use crate::access::{Connection, PARTS_MAX, Parts, Reply, Table, TableSchema};
-use crate::chance::draw;
+use crate::random::draw;
 use crate::result::Verdict;
 use crate::table::counted;
 use nearstate_model::{Error, Result};
@@ -53,15 +53,15 @@ impl<const P: usize> State<P> {
     }
 
     #[inline]
-    fn after(&self, deed: Deed) -> Self {
-        match deed {
-            Deed::Create => {
+    fn after(&self, mutation: Mutation) -> Self {
+        match mutation {
+            Mutation::Create => {
                 let generation = (self.generation() + 1) & (u32::MAX >> 1);
                 Self { life: generation << 1 | 1, changes: [0; P] }
             }
-            Deed::Remove => Self { life: self.life & !1, ..*self },
-            Deed::Write => self.after(Deed::Update(Parts::ALL)),
-            Deed::Update(parts) => {
+            Mutation::Remove => Self { life: self.life & !1, ..*self },
+            Mutation::Write => self.after(Mutation::Update(Parts::ALL)),
+            Mutation::Update(parts) => {
                 let mut next = *self;
                 for (part, changes) in next.changes.iter_mut().enumerate() {
                     *changes = changes.wrapping_add(u16::from(parts.has(part)));
@@ -74,7 +74,7 @@ impl<const P: usize> State<P> {
 
 /// What is done to a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum Mutation {
     /// Created where there is none.
     Create,
     /// Removed, with its tags.
@@ -144,19 +144,19 @@ impl<F: Form> Rule<F> {
     }
 
     #[inline]
-    fn note<const P: usize>(&self, outbox: &mut Outbox, flight: &Flight<P>, deed: Deed) {
+    fn note<const P: usize>(&self, outbox: &mut Outbox, flight: &Flight<P>, mutation: Mutation) {
         let after = (flight.slot, &flight.after);
-        match deed {
-            Deed::Create | Deed::Write => {
+        match mutation {
+            Mutation::Create | Mutation::Write => {
                 self.begin(outbox, Verb::Put, after);
                 self.parts(outbox, after, Parts::ALL);
                 self.tags(outbox, after);
             }
-            Deed::Remove => {
+            Mutation::Remove => {
                 self.begin(outbox, Verb::Delete, after);
                 self.tags(outbox, after);
             }
-            Deed::Update(parts) => {
+            Mutation::Update(parts) => {
                 self.begin(outbox, Verb::Change, after);
                 self.parts(outbox, after, parts);
             }
@@ -179,7 +179,7 @@ impl<F: Form> Rule<F> {
 
 /// The records of one client.
 #[derive(Debug)]
-pub struct Stock<F, const P: usize> {
+pub struct RecordModel<F, const P: usize> {
     rule: Rule<F>,
     states: Vec<State<P>>,
     flying: Vec<Flight<P>>,
@@ -215,7 +215,7 @@ impl Heard {
     }
 }
 
-impl<F: Form, const P: usize> Stock<F, P> {
+impl<F: Form, const P: usize> RecordModel<F, P> {
     /// Room for the records of a share, none of which is there. `schema` is the workload's only
     /// table, with `P` parts.
     ///
@@ -279,19 +279,19 @@ impl<F: Form, const P: usize> Stock<F, P> {
         is_wanted: impl Fn(u64) -> bool,
         done: &mut dyn FnMut(u64),
     ) -> Result<()> {
-        let mut deeds = Vec::with_capacity(TOGETHER);
+        let mut mutations = Vec::with_capacity(TOGETHER);
         for slot in 0..self.states.len() as u64 {
             if is_wanted(slot) {
-                deeds.push((slot, Deed::Create));
+                mutations.push((slot, Mutation::Create));
             }
-            if deeds.len() == TOGETHER {
-                self.write(store, &deeds, &mut Tally::default())?;
-                done(deeds.len() as u64);
-                deeds.clear();
+            if mutations.len() == TOGETHER {
+                self.write(store, &mutations, &mut Tally::default())?;
+                done(mutations.len() as u64);
+                mutations.clear();
             }
         }
-        self.write(store, &deeds, &mut Tally::default())?;
-        done(deeds.len() as u64);
+        self.write(store, &mutations, &mut Tally::default())?;
+        done(mutations.len() as u64);
         Ok(())
     }
 
@@ -365,18 +365,18 @@ impl<F: Form, const P: usize> Stock<F, P> {
     /// Writes to different records.
     ///
     /// # Errors
-    /// What the store said; then [`Stock::settle`] finds out what was done.
+    /// What the store said; then [`RecordModel::settle`] finds out what was done.
     #[inline]
     pub fn write(
         &mut self,
         store: &mut dyn Connection,
-        deeds: &[(u64, Deed)],
+        mutations: &[(u64, Mutation)],
         tally: &mut Tally,
     ) -> Result<()> {
-        if deeds.is_empty() {
+        if mutations.is_empty() {
             return Ok(());
         }
-        self.note(deeds);
+        self.note(mutations);
         self.is_one = false;
         let Self { rule, outbox, flying, astray, .. } = self;
         outbox.send(store, &mut |number, reply| {
@@ -394,15 +394,15 @@ impl<F: Form, const P: usize> Stock<F, P> {
     /// Writes to different records in one transaction.
     ///
     /// # Errors
-    /// What the store said; then [`Stock::settle`] finds out whether it was done.
+    /// What the store said; then [`RecordModel::settle`] finds out whether it was done.
     #[inline]
     pub fn transact(
         &mut self,
         store: &mut dyn Connection,
-        deeds: &[(u64, Deed)],
+        mutations: &[(u64, Mutation)],
         tally: &mut Tally,
     ) -> Result<()> {
-        self.note(deeds);
+        self.note(mutations);
         self.is_one = true;
         if !self.outbox.transact(store)? {
             self.astray.add(|| "a transaction met no record where there is one".to_owned());
@@ -413,14 +413,14 @@ impl<F: Form, const P: usize> Stock<F, P> {
     }
 
     #[inline]
-    fn note(&mut self, deeds: &[(u64, Deed)]) {
+    fn note(&mut self, mutations: &[(u64, Mutation)]) {
         self.outbox.clear();
         self.flying.clear();
-        for (slot, deed) in deeds {
+        for (slot, mutation) in mutations {
             let slot = usize::try_from(*slot).unwrap_or(usize::MAX);
             let Some(before) = self.states.get(slot) else { continue };
-            let flight = Flight { slot, before: *before, after: before.after(*deed) };
-            self.rule.note(&mut self.outbox, &flight, *deed);
+            let flight = Flight { slot, before: *before, after: before.after(*mutation) };
+            self.rule.note(&mut self.outbox, &flight, *mutation);
             self.flying.push(flight);
         }
     }

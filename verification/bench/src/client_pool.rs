@@ -2,8 +2,8 @@
 //! becomes of the orchestrator.
 
 use crate::clock::monotonic_ns;
-use crate::keeper::{ended, own_program};
 use crate::protocol::{Ask, Plan, Ran, STOPPED, Said, Turn, hear, say};
+use crate::reaper::{ended, own_program};
 use crate::result::{Check, Verdict};
 use nearstate_model::{Error, Result};
 use std::io::BufReader;
@@ -46,7 +46,7 @@ pub trait Listener {
 
 /// Client processes; those that still live are killed when this is dropped.
 #[derive(Debug)]
-pub struct Herd {
+pub struct ClientPool {
     processes: Vec<Child>,
     inputs: Vec<ChildStdin>,
     ears: Vec<JoinHandle<()>>,
@@ -60,7 +60,7 @@ pub struct Herd {
 
 type Heard = (usize, Result<Said>);
 
-impl Herd {
+impl ClientPool {
     /// Starts `plan.clients` clients, all after the same plan. `stop` is looked at while waiting.
     ///
     /// # Errors
@@ -275,7 +275,7 @@ impl Herd {
     }
 }
 
-impl Drop for Herd {
+impl Drop for ClientPool {
     fn drop(&mut self) {
         self.inputs.clear();
         for process in &mut self.processes {

@@ -1,0 +1,550 @@
+//! Small transactions: what a transaction adds to plain operations on the same records, and how
+//! writers of the same record get on.
+//!
+//! | variant | operation |
+//! |---|---|
+//! | `update` | reads a context of 575 bytes, changes it and writes it, in a transaction |
+//! | `update-alone` | the same as one update of the store, without a transaction |
+//! | `put`, `put-in-txn` | writes a context, alone and in a transaction |
+//! | `read-4`, `views-4` | reads four contexts, in a transaction and one by one |
+//! | `contention`, `contention-2` | all clients change the same record, or two, in transactions |
+//! | `counter`, `own-counter` | adds to a counter that all clients share, or to one of its own |
+//!
+//! A shared record has a slot for each client, which counts the client's commits: a lost update
+//! shows as a slot with another count. Transactions that met a conflict are a class of their own.
+
+use super::contents::Contents;
+use super::share::{self, Share};
+use super::{Blueprint, Parameters, Tally, Wishes, Workload, wrong_answer};
+use crate::access::Write as WriteChange;
+use crate::access::{Access, Change, Connection, Entry, Parts, Schema, Table, TableSchema, Work};
+use crate::random::{Rng, draw};
+use crate::result::{Check, Verdict};
+use nearstate_model::Result;
+
+/// Bytes of a context: 4,596 bits (paper 1, Table II).
+const CONTEXT_BYTES: usize = 575;
+
+/// Bytes at the front of a context that count its changes.
+const COUNT_BYTES: usize = 8;
+
+/// Records of a read-only transaction.
+const TOGETHER: usize = 4;
+
+/// Adds of an operation: an add takes a few nanoseconds.
+const ADDS: u64 = 256;
+
+/// Slots of a shared record: as many as a run has clients at most.
+const SLOTS: usize = 512;
+
+const TABLE: TableSchema =
+    TableSchema { name: "context", parts: &["value"], tags: &[], is_scanned: false };
+
+const CONTEXTS: Table = Table(0);
+
+const COMMITTED: usize = 0;
+const CONFLICTED: usize = 1;
+
+/// The workload.
+#[derive(Clone, Copy, Debug)]
+pub struct Txn;
+
+/// What an operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operation {
+    Update,
+    UpdateAlone,
+    Put,
+    PutInTxn,
+    ReadTogether,
+    ReadEach,
+    Contend(usize),
+    Count { is_shared: bool },
+}
+
+const VARIANTS: [(&str, &str); 10] = [
+    ("update", "read, change and write a context of 575 bytes in a transaction"),
+    ("update-alone", "the same as one update, without a transaction"),
+    ("put", "write a context"),
+    ("put-in-txn", "write a context in a transaction"),
+    ("read-4", "read four contexts in a transaction"),
+    ("views-4", "read four contexts one by one"),
+    ("contention", "all clients change one record in transactions"),
+    ("contention-2", "all clients change two records in transactions"),
+    ("counter", "add to a counter that all clients share, 256 adds in an operation"),
+    ("own-counter", "add to a counter of its own, 256 adds in an operation"),
+];
+
+const OPERATIONS: [Operation; VARIANTS.len()] = [
+    Operation::Update,
+    Operation::UpdateAlone,
+    Operation::Put,
+    Operation::PutInTxn,
+    Operation::ReadTogether,
+    Operation::ReadEach,
+    Operation::Contend(1),
+    Operation::Contend(2),
+    Operation::Count { is_shared: true },
+    Operation::Count { is_shared: false },
+];
+
+fn operation_of(parameters: &Parameters) -> Operation {
+    let variant = share::variant(&Txn, parameters).unwrap_or(0);
+    OPERATIONS.get(variant).copied().unwrap_or(Operation::Update)
+}
+
+impl Blueprint for Txn {
+    fn name(&self) -> &'static str {
+        "txn"
+    }
+
+    fn title(&self) -> &'static str {
+        "small transactions, writers of the same record, and shared counters"
+    }
+
+    fn source(&self) -> &'static str {
+        "this project; contexts of 575 bytes as in paper 1, Table II"
+    }
+
+    fn variants(&self) -> &'static [(&'static str, &'static str)] {
+        &VARIANTS
+    }
+
+    fn records(&self) -> u64 {
+        100_000
+    }
+
+    fn classes(&self, _: &Parameters) -> &'static [&'static str] {
+        &["operation", "after a conflict"]
+    }
+
+    fn schema(&self, _: &Parameters) -> Schema {
+        Schema { tables: &[TABLE] }
+    }
+
+    fn size(&self, parameters: &Parameters) -> (u64, u64) {
+        match operation_of(parameters) {
+            Operation::Contend(records) => (records as u64, (SLOTS * COUNT_BYTES) as u64),
+            _ => (parameters.records, CONTEXT_BYTES as u64),
+        }
+    }
+
+    fn travels_together(&self) -> bool {
+        false
+    }
+
+    fn wishes(&self, parameters: &Parameters) -> Wishes {
+        match operation_of(parameters) {
+            Operation::Update
+            | Operation::PutInTxn
+            | Operation::ReadTogether
+            | Operation::Contend(_) => Wishes { transaction: true, ..Wishes::default() },
+            Operation::Count { .. } => Wishes { counter: true, ..Wishes::default() },
+            Operation::UpdateAlone | Operation::Put | Operation::ReadEach => Wishes::default(),
+        }
+    }
+
+    fn caveats(&self, parameters: &Parameters) -> Vec<String> {
+        match operation_of(parameters) {
+            Operation::Count { .. } => vec![format!("an operation is {ADDS} adds")],
+            Operation::Contend(_) => vec![
+                "clients do the same number of commits: a client that is starved shows in the \
+                 longest latency"
+                    .to_owned(),
+            ],
+            _ => Vec::new(),
+        }
+    }
+
+    fn client(
+        &self,
+        parameters: &Parameters,
+        client: usize,
+        clients: usize,
+    ) -> Result<Box<dyn Workload>> {
+        share::variant(self, parameters)?;
+        let share = Share::of(parameters, client, clients)?;
+        let count = usize::try_from(share.count).unwrap_or(usize::MAX);
+        Ok(Box::new(Client {
+            operation: operation_of(parameters),
+            numbers: (client, clients),
+            rng: Rng::new(draw(parameters.seed, share.first, 1)),
+            contents: Contents::new(parameters.seed),
+            changes: vec![0; count],
+            share,
+            pending: None,
+            commits: 0,
+            value: Vec::with_capacity(CONTEXT_BYTES),
+        }))
+    }
+}
+
+#[derive(Debug)]
+struct Client {
+    operation: Operation,
+    /// Of this client, and how many there are.
+    numbers: (usize, usize),
+    rng: Rng,
+    contents: Contents,
+    share: Share,
+    /// How often each context of this client was changed.
+    changes: Vec<u64>,
+    /// The context that is being changed.
+    pending: Option<usize>,
+    /// Commits on shared records, or adds.
+    commits: u64,
+    value: Vec<u8>,
+}
+
+impl Client {
+    fn key(&self, slot: usize) -> [u8; 8] {
+        (self.share.first + slot as u64).to_be_bytes()
+    }
+
+    /// Writes the context with so many changes into `value`.
+    fn make(&mut self, slot: usize, changes: u64) {
+        self.value.clear();
+        self.value.extend_from_slice(&changes.to_le_bytes());
+        let number = draw(self.share.first, slot as u64, changes);
+        self.contents.append(number, CONTEXT_BYTES - COUNT_BYTES, &mut self.value);
+    }
+
+    fn is_right(&self, slot: usize, changes: u64, bytes: &[u8]) -> bool {
+        let number = draw(self.share.first, slot as u64, changes);
+        bytes.split_at_checked(COUNT_BYTES).is_some_and(|(count, rest)| {
+            count == changes.to_le_bytes()
+                && self.contents.are(number, CONTEXT_BYTES - COUNT_BYTES, rest)
+        })
+    }
+
+    fn one(&mut self, store: &mut dyn Connection, tally: &mut Tally) -> Result<()> {
+        match self.operation {
+            Operation::Contend(records) => return self.contend(store, records, tally),
+            Operation::Count { is_shared } => {
+                let (client, _) = self.numbers;
+                store.add(&counter_of(is_shared, client), ADDS)?;
+                self.commits += ADDS;
+            }
+            Operation::ReadTogether | Operation::ReadEach => {
+                let mut keys = [[0; 8]; TOGETHER];
+                for key in &mut keys {
+                    let slot = self.pick();
+                    *key = self.key(slot);
+                }
+                let mut bytes = 0;
+                if self.operation == Operation::ReadTogether {
+                    store.transact(&mut |access| {
+                        bytes = 0;
+                        read_all(access, &keys, &mut bytes)
+                    })?;
+                } else {
+                    read_all(store, &keys, &mut bytes)?;
+                }
+                tally.bytes_in += bytes;
+            }
+            Operation::Update | Operation::UpdateAlone | Operation::Put | Operation::PutInTxn => {
+                self.change(store)?;
+                tally.bytes_out += CONTEXT_BYTES as u64;
+            }
+        }
+        tally.count(COMMITTED);
+        Ok(())
+    }
+
+    fn pick(&mut self) -> usize {
+        usize::try_from(self.rng.below(self.changes.len() as u64)).unwrap_or(0)
+    }
+
+    /// Changes one context.
+    fn change(&mut self, store: &mut dyn Connection) -> Result<()> {
+        let slot = self.pick();
+        let before = self.changes.get(slot).copied().unwrap_or(0);
+        let key = self.key(slot);
+        self.make(slot, before + 1);
+        self.pending = Some(slot);
+        let parts = [(0, self.value.as_slice())];
+        let entry = Entry { key: &key, parts: &parts, tags: &[], tags_before: &[] };
+        match self.operation {
+            Operation::Put => store.put(CONTEXTS, &entry)?,
+            Operation::PutInTxn => store.transact(&mut |access| access.put(CONTEXTS, &entry))?,
+            Operation::UpdateAlone => {
+                let mut work = Replace { key: &key, value: &self.value, before: None };
+                let exists = store.update(CONTEXTS, &key, Parts::ALL, &mut work)?;
+                check_count(exists, work.before, before)?;
+            }
+            _ => store.transact(&mut |access| {
+                let mut found = None;
+                let exists = access.read(CONTEXTS, &key, Parts::ALL, &mut |_, bytes| {
+                    found = count_at(bytes, 0);
+                })?;
+                check_count(exists, found, before)?;
+                access.put(CONTEXTS, &entry)
+            })?,
+        }
+        self.land(before + 1);
+        Ok(())
+    }
+
+    fn land(&mut self, changes: u64) {
+        if let Some(slot) = self.pending.take()
+            && let Some(own) = self.changes.get_mut(slot)
+        {
+            *own = changes;
+        }
+    }
+
+    /// Adds to this client's slot of the shared records in one transaction.
+    fn contend(
+        &mut self,
+        store: &mut dyn Connection,
+        records: usize,
+        tally: &mut Tally,
+    ) -> Result<()> {
+        let (client, _) = self.numbers;
+        let next = self.commits + 1;
+        let (mut runs, value) = (0_u32, &mut self.value);
+        self.pending = Some(0);
+        store.transact(&mut |access| {
+            runs += 1;
+            for record in 0..records {
+                let key = shared_key(record);
+                value.clear();
+                access.read(CONTEXTS, &key, Parts::ALL, &mut |_, bytes| {
+                    value.extend_from_slice(bytes);
+                })?;
+                let at = client * COUNT_BYTES;
+                if count_at(value, at) != Some(next - 1) {
+                    return Err(wrong_answer(format!("client {client}: a commit was lost")));
+                }
+                if let Some(slot) = value.get_mut(at..at + COUNT_BYTES) {
+                    slot.copy_from_slice(&next.to_le_bytes());
+                }
+                let parts = [(0, value.as_slice())];
+                let entry = Entry { key: &key, parts: &parts, tags: &[], tags_before: &[] };
+                access.put(CONTEXTS, &entry)?;
+            }
+            Ok(())
+        })?;
+        self.pending = None;
+        self.commits = next;
+        tally.bytes_out += (records * SLOTS * COUNT_BYTES) as u64;
+        tally.count(if runs > 1 { CONFLICTED } else { COMMITTED });
+        Ok(())
+    }
+
+    fn read_own(&mut self, store: &mut dyn Connection, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let mut value = Vec::new();
+        let exists = store.read(CONTEXTS, key, Parts::ALL, &mut |_, bytes| {
+            value = bytes.to_vec();
+        })?;
+        Ok(exists.then_some(value))
+    }
+}
+
+/// Replaces a context whose count it reads.
+struct Replace<'r> {
+    key: &'r [u8],
+    value: &'r [u8],
+    before: Option<u64>,
+}
+
+impl Work for Replace<'_> {
+    fn hear(&mut self, _: usize, bytes: &[u8]) {
+        self.before = count_at(bytes, 0);
+    }
+
+    fn change(&mut self, write: &mut WriteChange<'_>) -> Result<()> {
+        write(&Change { key: self.key, parts: &[(0, self.value)], tags: None })
+    }
+}
+
+fn check_count(exists: bool, found: Option<u64>, expected: u64) -> Result<()> {
+    if exists && found == Some(expected) {
+        return Ok(());
+    }
+    Err(wrong_answer(format!("a context with {expected} changes has {found:?}")))
+}
+
+fn count_at(bytes: &[u8], at: usize) -> Option<u64> {
+    let count = bytes.get(at..)?.first_chunk::<COUNT_BYTES>()?;
+    Some(u64::from_le_bytes(*count))
+}
+
+fn shared_key(record: usize) -> [u8; 8] {
+    let mut key = *b"shared-0";
+    if let Some(last) = key.last_mut() {
+        *last += u8::from(record > 0);
+    }
+    key
+}
+
+fn counter_of(is_shared: bool, client: usize) -> Vec<u8> {
+    if is_shared { b"shared".to_vec() } else { format!("own-{client}").into_bytes() }
+}
+
+fn read_all<A: Access + ?Sized>(access: &mut A, keys: &[[u8; 8]], bytes: &mut u64) -> Result<()> {
+    for key in keys {
+        let exists = access.read(CONTEXTS, key, Parts::ALL, &mut |_, value| {
+            *bytes += value.len() as u64;
+            std::hint::black_box(crate::operations::touch(value));
+        })?;
+        if !exists {
+            return Err(wrong_answer("a context that was loaded does not exist"));
+        }
+    }
+    Ok(())
+}
+
+impl Workload for Client {
+    fn load(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<()> {
+        match self.operation {
+            Operation::Count { .. } => return Ok(()),
+            Operation::Contend(records) => {
+                let is_first = self.numbers.0 == 0;
+                for record in (0..records).filter(|_| is_first) {
+                    let (key, value) = (shared_key(record), [0; SLOTS * COUNT_BYTES]);
+                    let parts = [(0, value.as_slice())];
+                    let entry = Entry { key: &key, parts: &parts, tags: &[], tags_before: &[] };
+                    store.put(CONTEXTS, &entry)?;
+                    done(1);
+                }
+                return Ok(());
+            }
+            _ => {}
+        }
+        for slot in 0..self.changes.len() {
+            self.make(slot, 0);
+            let key = self.key(slot);
+            let parts = [(0, self.value.as_slice())];
+            let entry = Entry { key: &key, parts: &parts, tags: &[], tags_before: &[] };
+            store.put(CONTEXTS, &entry)?;
+            done(1);
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, store: &mut dyn Connection, count: usize, tally: &mut Tally) -> Result<()> {
+        (0..count).try_for_each(|_| self.one(store, tally))
+    }
+
+    fn settle(&mut self, store: &mut dyn Connection) -> Result<()> {
+        let Some(slot) = self.pending else { return Ok(()) };
+        if let Operation::Contend(_) = self.operation {
+            let value = self.read_own(store, &shared_key(0))?.unwrap_or_default();
+            let found = count_at(&value, self.numbers.0 * COUNT_BYTES);
+            self.pending = None;
+            self.commits += u64::from(found == Some(self.commits + 1));
+            return check_count(true, found, self.commits);
+        }
+        let before = self.changes.get(slot).copied().unwrap_or(0);
+        let value = self.read_own(store, &self.key(slot))?.unwrap_or_default();
+        let is_done = self.is_right(slot, before + 1, &value);
+        if !is_done && !self.is_right(slot, before, &value) {
+            return Err(wrong_answer("a context is neither as before nor as after its change"));
+        }
+        self.land(before + u64::from(is_done));
+        Ok(())
+    }
+
+    fn verify(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
+        let mut verdict = Verdict::default();
+        let mut hold = |is_right: bool, what: String| {
+            if is_right {
+                verdict.right();
+            } else {
+                verdict.wrong(|| what);
+            }
+            done(1);
+        };
+        let (client, clients) = self.numbers;
+        match self.operation {
+            Operation::Contend(records) => {
+                for record in 0..records {
+                    let value = self.read_own(store, &shared_key(record))?.unwrap_or_default();
+                    let found = count_at(&value, client * COUNT_BYTES);
+                    let what = format!("{} commits, and {found:?} are counted", self.commits);
+                    hold(found == Some(self.commits), what);
+                }
+            }
+            Operation::Count { is_shared } => {
+                // All clients do the same number of operations.
+                let all = if is_shared { self.commits * clients as u64 } else { self.commits };
+                let found = store.counter(&counter_of(is_shared, client))?;
+                hold(u64::try_from(found) == Ok(all), format!("{all} adds, and {found} counted"));
+            }
+            _ => {
+                for slot in 0..self.changes.len() {
+                    let changes = self.changes.get(slot).copied().unwrap_or(0);
+                    let value = self.read_own(store, &self.key(slot))?.unwrap_or_default();
+                    let is_right = self.is_right(slot, changes, &value);
+                    hold(is_right, format!("context {slot} has not its {changes} changes"));
+                }
+            }
+        }
+        Ok(verdict)
+    }
+
+    fn checks(&self) -> Vec<Check> {
+        Vec::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::targets::region::RegionConnection;
+    use nearstate_store::{CreateOptions, Region};
+
+    /// Two clients run `steps` operations each in turn; returns what verifying found wrong.
+    fn wrong_after(variant: &str, steps: usize, spoil: impl FnOnce(&mut RegionConnection)) -> u64 {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("region");
+        let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+        let _region = Region::create(&path, &options).unwrap();
+        let parameters =
+            Parameters { records: 40, variant: variant.to_owned(), ..Parameters::default() };
+        let schema = Txn.schema(&parameters);
+        let mut clients = Vec::new();
+        for client in 0..2 {
+            let connection = RegionConnection::open(path.to_str().unwrap(), &schema).unwrap();
+            clients.push((Txn.client(&parameters, client, 2).unwrap(), connection));
+        }
+        for (workload, connection) in &mut clients {
+            workload.load(connection, &mut |_| ()).unwrap();
+        }
+        for _ in 0..steps {
+            for (workload, connection) in &mut clients {
+                workload.step(connection, 1, &mut Tally::default()).unwrap();
+            }
+        }
+        spoil(&mut clients[0].1);
+        let verdicts = clients.iter_mut().map(|(workload, connection)| {
+            let verdict = workload.verify(connection, &mut |_| ()).unwrap();
+            assert!(verdict.records > 0, "{variant}");
+            verdict.wrong
+        });
+        verdicts.sum()
+    }
+
+    #[test]
+    fn a_region_keeps_the_changes_of_every_variant() {
+        for (variant, _) in VARIANTS {
+            assert_eq!(wrong_after(variant, 300, |_| ()), 0, "{variant}");
+        }
+    }
+
+    #[test]
+    fn a_record_that_lost_its_changes_is_found() {
+        for (variant, key) in [("update", 3_u64.to_be_bytes()), ("contention", shared_key(0))] {
+            let wrong = wrong_after(variant, 50, |connection| {
+                let (value, parts) = ([0; CONTEXT_BYTES], 0);
+                let parts = [(parts, value.as_slice())];
+                let entry = Entry { key: &key, parts: &parts, tags: &[], tags_before: &[] };
+                connection.put(CONTEXTS, &entry).unwrap();
+            });
+            assert!(wrong > 0, "{variant}");
+        }
+        let add = |connection: &mut RegionConnection| connection.add(b"shared", 1).unwrap();
+        assert_eq!(wrong_after("counter", 5, add), 2);
+    }
+}
