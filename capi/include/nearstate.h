@@ -569,36 +569,9 @@ typedef struct ns_lookup {
 typedef bool (*ns_record_fn)(void *context, const struct ns_view *view);
 
 /**
- * A record as a transaction has it; good until the transaction ends.
- */
-typedef struct ns_record {
-    /**
-     * The value; empty in a namespace of named blocks.
-     */
-    struct ns_bytes value;
-    /**
-     * The version that was read; 0 for what the transaction itself has written.
-     */
-    uint64_t version;
-    /**
-     * When the record ends by itself, in milliseconds since 1970; 0: never.
-     */
-    uint64_t expires_ms;
-    /**
-     * Private.
-     */
-    const void *held;
-} ns_record;
-
-/**
  * Receives each key.
  */
 typedef bool (*ns_key_fn)(void *context, struct ns_bytes key);
-
-/**
- * Gets the blocks of a record, one by one.
- */
-typedef bool (*ns_block_fn)(void *context, struct ns_bytes name, struct ns_bytes block);
 
 /**
  * The metadata of a record. All bytes 0: none.
@@ -732,6 +705,11 @@ typedef bool (*ns_stream_record_fn)(void *context, const struct ns_stream_record
  * Receives each changed block of a record; `block` is NULL if the block was removed.
  */
 typedef bool (*ns_patch_fn)(void *context, struct ns_bytes name, const struct ns_bytes *block);
+
+/**
+ * Gets the blocks of a record, one by one.
+ */
+typedef bool (*ns_block_fn)(void *context, struct ns_bytes name, struct ns_bytes block);
 
 /**
  * Selects the events of a watch. All bytes 0: events of all records.
@@ -1300,7 +1278,8 @@ enum ns_status ns_count_tagged(struct ns_session *session,
 /**
  * Gets the record with this value of a unique tag within a transaction: `NS_NOT_FOUND` if there is
  * none. The result, including `NS_NOT_FOUND`, becomes part of the transaction's read set. `key`
- * and `record` are valid until the transaction ends; either may be NULL.
+ * and `view` are valid until the transaction ends; either may be NULL. The view need not be
+ * released.
  *
  * Indexes are updated by the commit. A value that this transaction has written is therefore not
  * found.
@@ -1314,7 +1293,7 @@ enum ns_status ns_txn_find(struct ns_txn *txn,
                            struct ns_namespace namespace_,
                            struct ns_tag tag,
                            struct ns_bytes *key,
-                           struct ns_record *record);
+                           struct ns_view *view);
 
 /**
  * Calls `each` with the key of every record that has a matching value of a tag, in the order of
@@ -1333,7 +1312,9 @@ enum ns_status ns_txn_find_all(struct ns_txn *txn,
 
 /**
  * Gets a record: what the transaction has written, else what is in the region. `NS_NOT_FOUND` if
- * there is none; that too is something that was read.
+ * it does not exist; that too is part of what the transaction has read. The view is good until the
+ * transaction ends, and need not be released. Its version is 0 if the transaction itself has
+ * written the record.
  *
  * Fails with `NS_CONFLICT`, `NS_TRANSACTION_TOO_LARGE` above 4,096 records, `NS_WRONG_KIND`,
  * `NS_KEY_TOO_LARGE`, `NS_DAMAGED`, `NS_BAD_ARGUMENT`.
@@ -1344,34 +1325,7 @@ enum ns_status ns_txn_find_all(struct ns_txn *txn,
 enum ns_status ns_txn_get(struct ns_txn *txn,
                           struct ns_namespace namespace_,
                           struct ns_bytes key,
-                          struct ns_record *record);
-
-/**
- * The bytes of a named block of a record: `NS_NOT_FOUND` if it has none of this name. They are
- * good until the transaction ends.
- *
- * # Safety
- * Rules 1 to 3.
- */
-enum ns_status ns_record_block(const struct ns_record *record,
-                               struct ns_bytes name,
-                               struct ns_bytes *block);
-
-/**
- * Calls `each` with every named block of a record. None in a namespace of values.
- *
- * # Safety
- * Rules 1 and 4.
- */
-enum ns_status ns_record_blocks(const struct ns_record *record, ns_block_fn each, void *context);
-
-/**
- * Calls `each` with every tag of a record, in ascending order: its name and a value.
- *
- * # Safety
- * Rules 1 and 4.
- */
-enum ns_status ns_record_tags(const struct ns_record *record, ns_block_fn each, void *context);
+                          struct ns_view *view);
 
 /**
  * Puts a record at the commit: this value, no tags, no expiry, whatever it had before.

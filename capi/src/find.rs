@@ -12,7 +12,6 @@ use crate::metadata::ns_tag;
 use crate::session::{ns_namespace, ns_session};
 use crate::status::ns_status;
 use crate::txn::ns_txn;
-use crate::txn_record::ns_record;
 use crate::view::ns_view;
 use crate::walk::{ns_key_fn, ns_record_fn};
 
@@ -198,7 +197,8 @@ pub unsafe extern "C" fn ns_count_tagged(
 
 /// Gets the record with this value of a unique tag within a transaction: `NS_NOT_FOUND` if there is
 /// none. The result, including `NS_NOT_FOUND`, becomes part of the transaction's read set. `key`
-/// and `record` are valid until the transaction ends; either may be NULL.
+/// and `view` are valid until the transaction ends; either may be NULL. The view need not be
+/// released.
 ///
 /// Indexes are updated by the commit. A value that this transaction has written is therefore not
 /// found.
@@ -213,7 +213,7 @@ pub unsafe extern "C" fn ns_txn_find(
     namespace: ns_namespace,
     tag: ns_tag,
     key: *mut ns_bytes,
-    record: *mut ns_record,
+    view: *mut ns_view,
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
@@ -223,12 +223,13 @@ pub unsafe extern "C" fn ns_txn_find(
         // SAFETY: rule 3.
         let out_key = unsafe { Out::optional(key, "the key") }?;
         // SAFETY: rule 3.
-        let out = unsafe { Out::optional(record, "the record") }?;
+        let out = unsafe { Out::optional(view, "the view") }?;
+        out.put(ns_view::empty());
         let namespace = txn.session().namespace(namespace)?;
         let Some((key, value)) = txn.store().find(namespace, name, value)? else {
             return Ok(ns_status::NS_NOT_FOUND);
         };
-        out.put(ns_record::keep(txn, value)?);
+        out.put(txn.keep(value)?);
         out_key.put(txn.keep_key(key));
         Ok(ns_status::NS_OK)
     })

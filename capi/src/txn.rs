@@ -5,12 +5,13 @@ use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 
 use nearstate_model::{Error, Result};
-use nearstate_store::{Record, Session, Txn};
+use nearstate_store::{Session, Txn, View};
 
 use crate::bytes::{ns_bytes, null};
 use crate::ffi::{Out, borrow, guard};
 use crate::session::ns_session;
 use crate::status::ns_status;
+use crate::view::ns_view;
 
 /// An open transaction. Its changes of records and objects become visible to all processes at one
 /// instant, or not at all. Its reads are consistent: a call that detects a change of something that
@@ -19,9 +20,9 @@ use crate::status::ns_status;
 /// reused: keep it short. It belongs to its session and is used by the same thread.
 #[derive(Debug)]
 pub struct ns_txn {
-    /// Records returned to the caller, which are valid until the end.
-    #[expect(clippy::vec_box, reason = "records must not move when the list grows")]
-    records: RefCell<Vec<Box<Record<'static>>>>,
+    /// Views returned to the caller, which are valid until the end.
+    #[expect(clippy::vec_box, reason = "views must not move when the list grows")]
+    views: RefCell<Vec<Box<View<'static>>>>,
     /// Keys returned to the caller.
     keys: RefCell<Vec<Vec<u8>>>,
     /// The number of iterations in progress.
@@ -53,14 +54,15 @@ impl ns_txn {
         unsafe { &*self.session }
     }
 
-    /// Keeps a record for the caller. It does not move until the transaction ends.
-    pub(crate) fn keep(&self, record: Record<'_>) -> *const Record<'static> {
-        // SAFETY: only the lifetime changes. The record points to itself and into the region, which
-        // the transaction's pin protects, and it is dropped before the transaction.
-        let record = unsafe { std::mem::transmute::<Record<'_>, Record<'static>>(record) };
-        let mut records = self.records.borrow_mut();
-        records.push(Box::new(record));
-        records.last().map_or(ptr::null(), |record| ptr::from_ref(record.as_ref()))
+    /// Keeps a view until the transaction ends, and lends it to the caller.
+    pub(crate) fn keep(&self, view: View<'_>) -> Result<ns_view> {
+        // SAFETY: only the lifetime changes. A view points to its own buffers and into the region,
+        // which the transaction's pin keeps as it is, and it is dropped before the transaction is.
+        let view = unsafe { std::mem::transmute::<View<'_>, View<'static>>(view) };
+        let mut views = self.views.borrow_mut();
+        views.push(Box::new(view));
+        let view = views.last().ok_or_else(|| null("the view"))?;
+        Ok(ns_view::shown(view))
     }
 
     /// Keeps a key for the caller until the transaction ends.
@@ -81,8 +83,8 @@ impl ns_txn {
     }
 
     fn new(handle: TxnHandle, session: *const ns_session) -> Self {
-        let (records, keys, iterations) = (RefCell::default(), RefCell::default(), Cell::new(0));
-        Self { records, keys, iterations, handle, session }
+        let (views, keys, iterations) = (RefCell::default(), RefCell::default(), Cell::new(0));
+        Self { views, keys, iterations, handle, session }
     }
 
     /// Takes the transaction out of a handle that the caller may end. The session no longer counts
@@ -106,8 +108,8 @@ impl ns_txn {
             });
         }
         // SAFETY: `ns_txn_begin` created it from a box, and the caller no longer uses it.
-        let Self { records, handle, session, .. } = *unsafe { Box::from_raw(txn) };
-        drop(records);
+        let Self { views, handle, session, .. } = *unsafe { Box::from_raw(txn) };
+        drop(views);
         // SAFETY: the session stayed open, because it counted this transaction until now.
         unsafe { borrow(session, "the session") }?.release();
         match handle {

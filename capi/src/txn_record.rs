@@ -1,9 +1,6 @@
 //! Records by key in a transaction: got, put, patched, labelled, deleted.
 
-use std::ffi::c_void;
-
-use nearstate_model::Result;
-use nearstate_store::{Metadata, Record};
+use nearstate_store::Metadata;
 
 use crate::bytes::ns_bytes;
 use crate::ffi::{Out, borrow, guard};
@@ -12,44 +9,12 @@ use crate::patch::ns_block_change_list;
 use crate::session::ns_namespace;
 use crate::status::ns_status;
 use crate::txn::ns_txn;
-use crate::view::{call_each, ns_block_fn};
-
-/// A record as a transaction has it; good until the transaction ends.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct ns_record {
-    /// The value; empty in a namespace of named blocks.
-    pub value: ns_bytes,
-    /// The version that was read; 0 for what the transaction itself has written.
-    pub version: u64,
-    /// When the record ends by itself, in milliseconds since 1970; 0: never.
-    pub expires_ms: u64,
-    /// Private.
-    held: *const c_void,
-}
-
-impl ns_record {
-    /// A record that a transaction has read, and keeps until it ends.
-    pub(crate) fn keep(txn: &ns_txn, record: Record<'_>) -> Result<Self> {
-        let (version, expires_ms) = (record.version().unwrap_or(0), record.expires_ms());
-        let held = txn.keep(record);
-        // SAFETY: `keep` has just made it.
-        let value = ns_bytes::of(unsafe { borrow(held, "the record") }?.bytes());
-        Ok(Self { value, version, expires_ms, held: held.cast() })
-    }
-
-    /// # Safety
-    /// Rule 1: a call of this library has filled it, or its bytes are 0.
-    unsafe fn held<'a>(record: *const Self) -> Result<&'a Record<'a>> {
-        // SAFETY: rule 1.
-        let held = unsafe { borrow(record, "the record") }?.held;
-        // SAFETY: rule 1: NULL, or a record that the transaction keeps until its end.
-        unsafe { borrow(held.cast(), "the record's blocks and tags") }
-    }
-}
+use crate::view::ns_view;
 
 /// Gets a record: what the transaction has written, else what is in the region. `NS_NOT_FOUND` if
-/// there is none; that too is something that was read.
+/// it does not exist; that too is part of what the transaction has read. The view is good until the
+/// transaction ends, and need not be released. Its version is 0 if the transaction itself has
+/// written the record.
 ///
 /// Fails with `NS_CONFLICT`, `NS_TRANSACTION_TOO_LARGE` above 4,096 records, `NS_WRONG_KIND`,
 /// `NS_KEY_TOO_LARGE`, `NS_DAMAGED`, `NS_BAD_ARGUMENT`.
@@ -61,7 +26,7 @@ pub unsafe extern "C" fn ns_txn_get(
     txn: *mut ns_txn,
     namespace: ns_namespace,
     key: ns_bytes,
-    record: *mut ns_record,
+    view: *mut ns_view,
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
@@ -69,73 +34,14 @@ pub unsafe extern "C" fn ns_txn_get(
         // SAFETY: rule 2.
         let key = unsafe { key.key() }?;
         // SAFETY: rule 3.
-        let out = unsafe { Out::new(record, "the record") }?;
+        let out = unsafe { Out::new(view, "the view") }?;
+        out.put(ns_view::empty());
         let namespace = txn.session().namespace(namespace)?;
         let Some(found) = txn.store().get(namespace, key)? else {
             return Ok(ns_status::NS_NOT_FOUND);
         };
-        out.put(ns_record::keep(txn, found)?);
+        out.put(txn.keep(found)?);
         Ok(ns_status::NS_OK)
-    })
-}
-
-/// The bytes of a named block of a record: `NS_NOT_FOUND` if it has none of this name. They are
-/// good until the transaction ends.
-///
-/// # Safety
-/// Rules 1 to 3.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ns_record_block(
-    record: *const ns_record,
-    name: ns_bytes,
-    block: *mut ns_bytes,
-) -> ns_status {
-    guard(|| {
-        // SAFETY: rule 1.
-        let held = unsafe { ns_record::held(record) }?;
-        // SAFETY: rule 2.
-        let name = unsafe { name.name() }?;
-        // SAFETY: rule 3.
-        let out = unsafe { Out::new(block, "the block") }?;
-        let Some(found) = held.block(name) else { return Ok(ns_status::NS_NOT_FOUND) };
-        out.put(ns_bytes::of(found));
-        Ok(ns_status::NS_OK)
-    })
-}
-
-/// Calls `each` with every named block of a record. None in a namespace of values.
-///
-/// # Safety
-/// Rules 1 and 4.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ns_record_blocks(
-    record: *const ns_record,
-    each: ns_block_fn,
-    context: *mut c_void,
-) -> ns_status {
-    guard(|| {
-        // SAFETY: rule 1.
-        let held = unsafe { ns_record::held(record) }?;
-        // SAFETY: rule 4.
-        unsafe { call_each(held.blocks(), each, context) }
-    })
-}
-
-/// Calls `each` with every tag of a record, in ascending order: its name and a value.
-///
-/// # Safety
-/// Rules 1 and 4.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ns_record_tags(
-    record: *const ns_record,
-    each: ns_block_fn,
-    context: *mut c_void,
-) -> ns_status {
-    guard(|| {
-        // SAFETY: rule 1.
-        let held = unsafe { ns_record::held(record) }?;
-        // SAFETY: rule 4.
-        unsafe { call_each(held.tags(), each, context) }
     })
 }
 
@@ -207,7 +113,7 @@ pub unsafe extern "C" fn ns_txn_set_metadata(
         let tags = unsafe { metadata.read() }?;
         let metadata = Metadata { tags: &tags, expires_ms: metadata.expires_ms };
         let namespace = txn.session().namespace(namespace)?;
-        let is_there = txn.store().label(namespace, key, metadata)?;
+        let is_there = txn.store().set_metadata(namespace, key, metadata)?;
         Ok(if is_there { ns_status::NS_OK } else { ns_status::NS_NOT_FOUND })
     })
 }

@@ -78,9 +78,9 @@ pub trait ConnectionHandler {
     ///
     /// `input` holds all bytes that were received and not consumed. The node calls again when more
     /// bytes arrive; and at once, after the replies are sent, if the handler consumed some bytes
-    /// and left others. A handler may therefore stop after any request, and must stop when `output` has
-    /// [`OUTPUT_HIGH_WATER_BYTES`]. If it consumes nothing, the node waits for more bytes; the
-    /// handler itself keeps the parse state of an incomplete request.
+    /// and left others. A handler may therefore stop after any request, and must stop when
+    /// `output` has [`OUTPUT_HIGH_WATER_BYTES`]. If it consumes nothing, the node waits for more
+    /// bytes; the handler itself keeps the parse state of an incomplete request.
     fn on_input(&mut self, input: &[u8], output: &mut Vec<u8>) -> Consumed;
 
     /// Continues work that yields (a long scan), and delivers messages of other clients. Polled

@@ -44,7 +44,7 @@ fn write(
     let changes: Vec<BlockChange<'_>> = blocks.iter().map(change).collect();
     txn.patch(table, key, &changes)?;
     let tags: Vec<(&str, &[u8])> = tags(&view).collect();
-    txn.label(table, key, Metadata { tags: &tags, expires_ms: 0 })?;
+    txn.set_metadata(table, key, Metadata { tags: &tags, expires_ms: 0 })?;
     Ok(changes.iter().filter_map(|change| change.bytes).map(<[u8]>::len).sum())
 }
 

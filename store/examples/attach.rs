@@ -81,7 +81,7 @@ impl Tables {
         let tags: &[(&str, &[u8])] =
             &[("guti", guti.as_bytes()), ("teid", &ue.teid), ("area", ue.area.as_bytes())];
         let labels = Metadata { tags, expires_ms: ends };
-        txn.label(self.sessions, ue.imsi.as_bytes(), labels).map(drop)
+        txn.set_metadata(self.sessions, ue.imsi.as_bytes(), labels).map(drop)
     }
 }
 

@@ -23,8 +23,8 @@ use crate::tags::lists::check_list;
 use crate::tags::maintain::{read_count, values};
 use crate::txn::write_set::WriteSet;
 
-/// Verifies a region that nobody is attached to. Dead members are recovered first; nothing else is
-/// changed. Complexity: linear in the taken bytes (about 1 GiB/s), and a lookup for each tag.
+/// Verifies a region that no process is attached to. Dead members are recovered first; nothing else
+/// is changed. Complexity: linear in the taken bytes (about 1 GiB/s), and a lookup for each tag.
 ///
 /// # Errors
 /// `NotARegion`, `InUse` while a living process has a session, `System`. What is wrong inside is in
@@ -87,7 +87,7 @@ fn judge_blocks(record: &nearstate_memory::Cell<'_>, value: &[u8]) -> Result<()>
 fn check_indexes(path: &Path, report: &mut CheckReport) -> Result<()> {
     let region = Region::attach(path)?;
     let session = region.session()?;
-    if !region.has_hidden(NAME)? {
+    if !region.has_internal(NAME)? {
         return Ok(());
     }
     let namespaces = region.inspect()?.namespaces;
@@ -116,9 +116,9 @@ fn check_indexes(path: &Path, report: &mut CheckReport) -> Result<()> {
 /// Every value of every record is in the index, and nothing else is.
 fn check_tag(session: &Session, namespace: Namespace, tag: &Tag) -> Result<()> {
     if tag.state != TagState::Ready {
-        return Ok(()); // It answers nobody; whoever declares it again finishes it.
+        return Ok(()); // It answers no search; the next declaration of it finishes it.
     }
-    let hidden = session.member.table(session.hidden_table()?)?;
+    let internal = session.member.table(session.internal_table()?)?;
     let mut set = WriteSet::new(session)?;
     let mut entries = Vec::new();
     if tag.is_ordered {
@@ -144,7 +144,7 @@ fn check_tag(session: &Session, namespace: Namespace, tag: &Tag) -> Result<()> {
             *counts.entry(value.to_vec()).or_insert(0) += i64::from(tag.is_counted);
             if tag.is_unique {
                 posting_key(namespace.index, tag.id, value, &mut key);
-                let posting = session.member.find(hidden, session.hash(&key), &key)?;
+                let posting = session.member.find(internal, session.hash(&key), &key)?;
                 if posting.map(|(_, holder)| holder) != Some(cell.key()?) {
                     return Err(damaged(format!("record {:?} is not in it", text(cell.key()?))));
                 }
@@ -185,11 +185,11 @@ fn check_lists(
     entries: &mut Vec<Vec<u8>>,
 ) -> Result<()> {
     let session = set.session;
-    let hidden = Namespace { index: session.hidden_table()?, kind: Kind::Value };
+    let internal = Namespace { index: session.internal_table()?, kind: Kind::Value };
     let mut prefix = Vec::new();
     list_prefix(namespace.index, tag.id, &mut prefix);
     let mut values = BTreeMap::<Vec<u8>, usize>::new();
-    session.each_stored(hidden, &mut |cell| {
+    session.each_stored(internal, &mut |cell| {
         let key = cell.key()?;
         if key.starts_with(&prefix) {
             let value = key.get(VALUE_AT..).unwrap_or_default();
@@ -221,12 +221,12 @@ fn check_counts(
     tag: &Tag,
     mut found: BTreeMap<Vec<u8>, i64>,
 ) -> Result<()> {
-    let hidden = Namespace { index: session.hidden_table()?, kind: Kind::Value };
+    let internal = Namespace { index: session.internal_table()?, kind: Kind::Value };
     let mut prefix = Vec::new();
     count_key(namespace.index, tag.id, 0, &[], &mut prefix);
     // What follows the tag is the stripe.
     prefix.pop();
-    session.each_stored(hidden, &mut |cell| {
+    session.each_stored(internal, &mut |cell| {
         if let Some([_, value @ ..]) = cell.key()?.strip_prefix(prefix.as_slice()) {
             *found.entry(value.to_vec()).or_default() -= read_count(cell.value()?);
         }
@@ -244,11 +244,11 @@ fn check_counts(
 }
 
 fn count_postings(session: &Session, namespace: Namespace, tag: &Tag) -> Result<usize> {
-    let hidden = Namespace { index: session.hidden_table()?, kind: Kind::Value };
+    let internal = Namespace { index: session.internal_table()?, kind: Kind::Value };
     let mut prefix = Vec::new();
     posting_key(namespace.index, tag.id, &[], &mut prefix);
     let mut count = 0;
-    session.each_stored(hidden, &mut |cell| {
+    session.each_stored(internal, &mut |cell| {
         count += usize::from(cell.key()?.starts_with(&prefix));
         Ok(())
     })?;

@@ -8,7 +8,7 @@ use nearstate_memory::WriteDecision;
 use nearstate_model::{Error, Result};
 
 use crate::record::Kind;
-use crate::session::{Namespace, Session, Spot, check_key};
+use crate::session::{KeyLookup, Namespace, Session, check_key};
 
 impl Session {
     /// Adds to a counter; creates it at zero first if there is none. Wraps round beyond 64 bits.
@@ -26,19 +26,19 @@ impl Session {
     #[inline]
     pub fn add(&self, namespace: Namespace, key: &[u8], delta: i64) -> Result<()> {
         check_counter(namespace, key)?;
-        let spot = self.spot(namespace, key)?;
+        let lookup = self.lookup(namespace, key)?;
         loop {
             let held = self.member.pin()?;
-            if let Some((cell, _)) = self.member.find(spot.table, spot.hash, key)? {
+            if let Some((cell, _)) = self.member.find(lookup.table, lookup.hash, key)? {
                 cell.counter(0)?.add(&self.member, delta)?;
                 // A page that went away meanwhile took the add with it.
                 return self.member.check_not_truncated();
             }
             drop(held);
-            if self.create_counter(spot, delta)? {
+            if self.create_counter(lookup, delta)? {
                 return Ok(());
             }
-            // Somebody else created it.
+            // Another session created it.
         }
     }
 
@@ -53,9 +53,9 @@ impl Session {
     /// `WrongKind` in a namespace of other records, `KeyTooLarge`, `Damaged`, `Forked`.
     pub fn read_counter(&self, namespace: Namespace, key: &[u8]) -> Result<Option<i64>> {
         check_counter(namespace, key)?;
-        let spot = self.spot(namespace, key)?;
+        let lookup = self.lookup(namespace, key)?;
         let _held = self.member.pin()?;
-        let Some((cell, _)) = self.member.find(spot.table, spot.hash, key)? else {
+        let Some((cell, _)) = self.member.find(lookup.table, lookup.hash, key)? else {
             return Ok(None);
         };
         let sum = cell.counter(0)?.sum()?;
@@ -65,11 +65,11 @@ impl Session {
 
     /// False if there is one already.
     #[cold]
-    fn create_counter(&self, spot: Spot<'_>, delta: i64) -> Result<bool> {
+    fn create_counter(&self, lookup: KeyLookup<'_>, delta: i64) -> Result<bool> {
         let drafted = self
             .member
             .draft_counter(delta)
-            .and_then(|counter| self.draft(spot, &counter.to_le_bytes(), &[], &[]));
+            .and_then(|counter| self.draft(lookup, &counter.to_le_bytes(), &[], &[]));
         let draft = match drafted {
             Ok(draft) => draft,
             Err(error) => {
@@ -77,10 +77,15 @@ impl Session {
                 return Err(error);
             }
         };
-        let done =
-            self.member.write_record(spot.table, spot.hash, spot.key, Some(draft), |record| {
+        let done = self.member.write_record(
+            lookup.table,
+            lookup.hash,
+            lookup.key,
+            Some(draft),
+            |record| {
                 Ok(if record.is_none() { WriteDecision::Publish } else { WriteDecision::Keep })
-            })?;
+            },
+        )?;
         Ok(done.decision == WriteDecision::Publish)
     }
 }

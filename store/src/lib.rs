@@ -63,7 +63,6 @@ pub use tags::lookup::Values;
 pub use txn::address::Address;
 pub use txn::for_update::RecordForUpdate;
 pub use txn::object::Objects;
-pub use txn::txn_record::Record;
 pub use txn::write::{Condition, Outcome};
 pub use txn::{RetryPolicy, Txn};
 pub use watch::event::{Event, EventKind, TagValue};

@@ -1,6 +1,6 @@
 //! Asking the processor for what is about to be read or written, so that the cache misses of
 //! records that come one after the other overlap. Changes nothing and promises nothing: each look
-//! is a guess, which whoever reads afterwards is not bound by.
+//! is a guess, which does not bind the read that follows.
 
 use crate::index::internal::posting_key;
 use crate::read::{BATCH, BATCH_LINES};
@@ -85,10 +85,10 @@ impl Session {
         value: &[u8],
         key: &mut Vec<u8>,
     ) -> Option<Aim> {
-        let tags = self.hidden.tags.borrow();
+        let tags = self.internal.tags.borrow();
         let (_, tags) = tags.get(&namespace.index)?;
         posting_key(namespace.index, tags.tag(tag)?.id, value, key);
-        Some(Aim { table: self.hidden.table.get()?, hash: self.hash(key), lines: BATCH_LINES })
+        Some(Aim { table: self.internal.table.get()?, hash: self.hash(key), lines: BATCH_LINES })
     }
 
     /// The second half for those that are found by a tag: asks for the records that their postings

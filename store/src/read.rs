@@ -1,4 +1,4 @@
-//! The shortest path in the house: reading a record.
+//! Reading a record, alone and in batches: the hot path of every reader.
 
 use nearstate_model::{Error, Result};
 
@@ -38,7 +38,7 @@ impl Session {
             Some((cell, value)) if !cell.has_meta() => {
                 Ok(Some(View::new(pin, cell, value, namespace.kind)))
             }
-            Some((cell, value)) => View::labelled(pin, cell, value, namespace.kind),
+            Some((cell, value)) => View::with_meta(pin, cell, value, namespace.kind),
             None => Ok(None),
         }
     }
@@ -98,7 +98,7 @@ impl Session {
                         Some(View::new(self.member.pin()?, cell, value, namespace.kind))
                     }
                     Some((cell, value)) => {
-                        View::labelled(self.member.pin()?, cell, value, namespace.kind)?
+                        View::with_meta(self.member.pin()?, cell, value, namespace.kind)?
                     }
                     None => None,
                 };

@@ -23,6 +23,9 @@ pub(crate) mod splice;
 
 use nearstate_memory::Cell;
 use nearstate_memory::Corruption;
+use nearstate_model::invariant;
+use nearstate_model::invariant::guaranteed;
+use nearstate_model::limits::{BLOCK_NAME_BYTES_MAX, BLOCKS_MAX};
 
 /// Blocks up to this size stand in the record's cell. Copying 512 bytes costs less than the miss of
 /// another cell; a larger block costs more to copy with every change of another.
@@ -236,21 +239,39 @@ pub(crate) fn is_name(one: &[u8], other: &[u8]) -> bool {
     }
 }
 
-/// Writes a block table.
+/// The size of a block, as its table has it.
+#[inline]
+pub(crate) fn size_of_block(bytes: &[u8]) -> u32 {
+    guaranteed(u32::try_from(bytes.len()).ok(), "a block is at most VALUE_BYTES_MAX bytes")
+}
+
+/// Encodes a block table.
+///
+/// Its callers have checked all limits: what is encoded here reads back as it was.
 pub(crate) fn encode(blocks: &[Block<'_>]) -> Vec<u8> {
     let inline = |block: &Block<'_>| match block.place {
         Place::Inline(bytes) => bytes.len(),
         Place::Child(_) => 0,
     };
-    let bytes: usize = blocks.iter().map(|block| 8 + block.name.len() + inline(block)).sum();
+    let bytes: usize = blocks.iter().map(|block| ENTRY + block.name.len() + inline(block)).sum();
     let mut out = Vec::with_capacity(4 + bytes);
-    out.extend_from_slice(&u32::try_from(blocks.len()).unwrap_or(u32::MAX).to_le_bytes());
+    invariant!(blocks.len() <= BLOCKS_MAX, "a table of {} blocks", blocks.len());
+    let count = guaranteed(u32::try_from(blocks.len()).ok(), "BLOCKS_MAX fits into 32 bits");
+    out.extend_from_slice(&count.to_le_bytes());
     for block in blocks {
+        invariant!(!block.name.is_empty(), "a block of a table has a name");
+        let name = u8::try_from(block.name.len()).ok();
         let (place, child) = match block.place {
-            Place::Inline(_) => (0, 0),
-            Place::Child(child) => (1, u16::try_from(child).unwrap_or(u16::MAX)),
+            Place::Inline(bytes) => {
+                invariant!(bytes.len() == block.bytes as usize, "block {:?}: its size", block.name);
+                (0, 0)
+            }
+            Place::Child(child) => {
+                let child = u16::try_from(child).ok();
+                (1, guaranteed(child, "a record has at most BLOCKS_MAX children"))
+            }
         };
-        out.push(u8::try_from(block.name.len()).unwrap_or(u8::MAX));
+        out.push(guaranteed(name, "a block's name has at most BLOCK_NAME_BYTES_MAX bytes"));
         out.push(place);
         out.extend_from_slice(&child.to_le_bytes());
         out.extend_from_slice(&block.bytes.to_le_bytes());
@@ -263,8 +284,12 @@ pub(crate) fn encode(blocks: &[Block<'_>]) -> Vec<u8> {
             out.extend_from_slice(bytes);
         }
     }
+    invariant!(out.len() == 4 + bytes, "a table of {bytes} bytes became {}", out.len() - 4);
     out
 }
+
+const _: () = assert!(BLOCK_NAME_BYTES_MAX <= u8::MAX as usize, "a table counts names in 8 bits");
+const _: () = assert!(BLOCKS_MAX <= u16::MAX as usize, "a table counts children in 16 bits");
 
 #[cfg(test)]
 mod tests {

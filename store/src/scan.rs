@@ -369,8 +369,8 @@ impl Session {
         Ok(is_past)
     }
 
-    /// Calls `each` with every record of a namespace that nobody else changes, also those whose
-    /// time has passed.
+    /// Calls `each` with every record of a namespace that no other session changes, also those
+    /// whose time has passed.
     pub(crate) fn each_stored(
         &self,
         namespace: Namespace,

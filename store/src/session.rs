@@ -9,7 +9,7 @@ use nearstate_memory::{CreateOptions, IndexTable, Inspection, Member, RegionFile
 use nearstate_model::limits::KEY_BYTES_MAX;
 use nearstate_model::{Error, Result};
 
-use crate::index::internal::{HIDDEN, Hidden};
+use crate::index::internal::{INTERNAL_PREFIX, InternalCache};
 use crate::index::schema::TagSchema;
 use crate::record::{Form, Kind};
 use crate::session::buffers::Spare;
@@ -47,7 +47,7 @@ impl Region {
     }
 
     /// The region's file, opened anew for a process of this kernel that cannot or should not open
-    /// it by its path. Whoever has it may read and write every byte of the region.
+    /// it by its path. Its holder can read and write every byte of the region.
     ///
     /// # Errors
     /// `System` (no more files, the file is another's), `NotARegion` (it was replaced).
@@ -55,8 +55,8 @@ impl Region {
         self.memory.files()
     }
 
-    /// Attaches to a region by its file, as somebody else has opened it. `name` is what errors call
-    /// it.
+    /// Attaches to a region by descriptors that another process has opened. `name` is the path that
+    /// errors show.
     ///
     /// # Errors
     /// As [`Region::attach`]; `BadArgument` if the two descriptors are one open file.
@@ -80,7 +80,7 @@ impl Region {
         Ok(Session {
             member: self.memory.member()?,
             spare: Spare::default(),
-            hidden: Hidden::default(),
+            internal: InternalCache::default(),
         })
     }
 
@@ -109,12 +109,12 @@ impl Region {
     /// `Damaged`.
     pub fn inspect(&self) -> Result<Inspection> {
         let mut seen = self.memory.inspect()?;
-        seen.namespaces.retain(|namespace| !is_hidden(&namespace.name));
+        seen.namespaces.retain(|namespace| !is_internal(&namespace.name));
         Ok(seen)
     }
 
-    /// True if there is a hidden namespace of this name.
-    pub(crate) fn has_hidden(&self, name: &[u8]) -> Result<bool> {
+    /// True if the internal namespace of this name exists.
+    pub(crate) fn has_internal(&self, name: &[u8]) -> Result<bool> {
         let seen = self.memory.inspect()?;
         Ok(seen.namespaces.iter().any(|namespace| namespace.name == name))
     }
@@ -126,7 +126,7 @@ pub struct Session {
     pub(crate) member: Member,
     /// The memory of the last transaction, for the next one.
     pub(crate) spare: Spare,
-    pub(crate) hidden: Hidden,
+    pub(crate) internal: InternalCache,
 }
 
 /// What the records of a namespace are.
@@ -160,8 +160,8 @@ impl Namespace {
 
 /// True for the name of a namespace in which the region keeps what is not records to people:
 /// objects, indexes.
-pub(crate) fn is_hidden(name: &[u8]) -> bool {
-    name.first() == Some(&HIDDEN)
+pub(crate) fn is_internal(name: &[u8]) -> bool {
+    name.first() == Some(&INTERNAL_PREFIX)
 }
 
 impl Session {
@@ -172,7 +172,7 @@ impl Session {
 
     /// Opens a namespace, and creates it first if there is none of this name.
     pub(crate) fn open_namespace(&self, name: &str, schema: &Schema) -> Result<Namespace> {
-        if is_hidden(name.as_bytes()) {
+        if is_internal(name.as_bytes()) {
             return Err(Error::BadArgument {
                 detail: format!(
                     "namespace {name:?}: names that begin with the byte 1 are the region's own; \
@@ -222,7 +222,7 @@ impl Session {
     /// `Damaged`, `Forked`.
     pub fn namespaces(&self) -> Result<Vec<(String, Namespace)>> {
         let all = self.member.namespaces()?;
-        let known = all.into_iter().filter(|entry| !is_hidden(&entry.name)).filter_map(|entry| {
+        let known = all.into_iter().filter(|entry| !is_internal(&entry.name)).filter_map(|entry| {
             let namespace = Namespace { index: entry.index, kind: Kind::of(entry.kind)? };
             Some((String::from_utf8(entry.name).ok()?, namespace))
         });
@@ -230,7 +230,7 @@ impl Session {
     }
 
     /// How many namespaces the region has, those that it keeps for itself included: it grows with
-    /// each that is made, so who wants to know of new ones lists them when it has changed.
+    /// each that is made, so list the namespaces when it has changed.
     ///
     /// Complexity: a load for each.
     ///
@@ -247,10 +247,14 @@ impl Session {
 
     /// What an operation on a key needs.
     #[inline]
-    pub(crate) fn spot<'a>(&'a self, namespace: Namespace, key: &'a [u8]) -> Result<Spot<'a>> {
+    pub(crate) fn lookup<'a>(
+        &'a self,
+        namespace: Namespace,
+        key: &'a [u8],
+    ) -> Result<KeyLookup<'a>> {
         let form = Form::Value;
         let (table, hash) = (self.table(namespace)?, self.hash(key));
-        Ok(Spot { table, hash, key, form, is_seen: false })
+        Ok(KeyLookup { table, hash, key, form, is_seen: false })
     }
 
     #[inline]
@@ -261,7 +265,7 @@ impl Session {
 
 /// A key, its hash, and the index in which it is looked for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spot<'a> {
+pub(crate) struct KeyLookup<'a> {
     pub(crate) table: &'a IndexTable,
     pub(crate) hash: u64,
     pub(crate) key: &'a [u8],

@@ -17,15 +17,16 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use nearstate_model::limits::{TRANSACTION_TRIES, VALUE_BYTES_MAX};
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::record::members;
 use crate::record::meta::{self, is_past, split};
+use crate::record::view::View;
 use crate::record::{BlockChange, Form, Kind};
 use crate::session::buffers::Metadata;
 use crate::session::{Namespace, Session, check_key, wrong_kind};
 use crate::txn::patch::{check_patch, other_form};
-use crate::txn::txn_record::{Record, own_record};
+use crate::txn::txn_record::written_record;
 use crate::txn::write::Condition;
 use crate::txn::write_set::WriteSet;
 
@@ -69,10 +70,10 @@ impl Session {
         Ok(Txn { set: RefCell::new(WriteSet::new(self)?) })
     }
 
-    /// Runs `body` in a transaction and commits it; runs it again when others have changed what it
-    /// had read, with growing pauses, at most [`TRANSACTION_TRIES`] times.
+    /// Runs `body` in a transaction and commits it. After a conflict it runs again, with growing
+    /// pauses, at most [`TRANSACTION_TRIES`] times.
     ///
-    /// Each conflict means that somebody else's transaction or write went through.
+    /// Each conflict means that a write of another session was committed.
     ///
     /// ```
     /// # use nearstate_store::{CreateOptions, Region, Schema};
@@ -90,10 +91,48 @@ impl Session {
     /// # }
     /// ```
     ///
+    /// `body` returns any error type into which the store's converts. Only a conflict that the
+    /// store has reported to `body` or at the commit makes it run again; every other error ends the
+    /// transaction and is returned as it is.
+    ///
+    /// ```
+    /// use nearstate_store::{CreateOptions, Error, Region, Schema};
+    ///
+    /// #[derive(Debug)]
+    /// enum AttachError {
+    ///     UnknownSubscriber,
+    ///     Store(Error),
+    /// }
+    ///
+    /// impl From<Error> for AttachError {
+    ///     fn from(error: Error) -> Self {
+    ///         Self::Store(error)
+    ///     }
+    /// }
+    ///
+    /// # fn main() -> nearstate_store::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a folder");
+    /// # let region = Region::create(&dir.path().join("ue"), &CreateOptions::default())?;
+    /// # let session = region.session()?;
+    /// let subscribers = session.namespace("subscribers", &Schema::default())?;
+    /// let attached = session.transact(|txn| {
+    ///     let Some(_) = txn.get(subscribers, b"imsi-1")? else {
+    ///         return Err(AttachError::UnknownSubscriber); // not run again
+    ///     };
+    ///     txn.put(subscribers, b"imsi-1", b"attached")?;
+    ///     Ok(())
+    /// });
+    /// assert!(matches!(attached, Err(AttachError::UnknownSubscriber)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
-    /// `Deadline` after the last try; what `body` returns, other than `Conflict`; and what
-    /// [`Txn::commit`] returns.
-    pub fn transact<T>(&self, body: impl FnMut(&Txn<'_>) -> Result<T>) -> Result<T> {
+    /// `Deadline` after the last try; the error of `body`; and those of [`Txn::commit`].
+    pub fn transact<T, E: From<Error>>(
+        &self,
+        body: impl FnMut(&Txn<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
         self.transact_within(RetryPolicy::default(), body)
     }
 
@@ -101,25 +140,30 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::transact`].
-    pub fn transact_within<T>(
+    pub fn transact_within<T, E: From<Error>>(
         &self,
         retry_policy: RetryPolicy,
-        mut body: impl FnMut(&Txn<'_>) -> Result<T>,
-    ) -> Result<T> {
+        mut body: impl FnMut(&Txn<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
         let mut tries = 0;
-        let begun = retry_policy.within.map(|_| nearstate_memory::since_boot());
+        let start = retry_policy.within.map(|_| nearstate_memory::since_boot());
         loop {
             tries += 1;
             let txn = self.begin()?;
-            let done = body(&txn).and_then(|answer| txn.commit().map(|()| answer));
-            match done {
-                Err(Error::Conflict { .. }) => {}
-                other => return other,
+            match body(&txn) {
+                Ok(done) => match txn.commit() {
+                    Ok(()) => return Ok(done),
+                    Err(Error::Conflict { .. }) => {}
+                    Err(error) => return Err(error.into()),
+                },
+                // The error may be of another type: the transaction knows what it has met.
+                Err(_) if txn.has_conflict() => {}
+                Err(error) => return Err(error),
             }
-            let spent = begun.map(|begun| nearstate_memory::since_boot().saturating_sub(begun));
+            let spent = start.map(|start| nearstate_memory::since_boot().saturating_sub(start));
             let is_late = spent >= retry_policy.within && spent.is_some();
             if tries >= retry_policy.tries || is_late {
-                return Err(Error::Deadline { tries });
+                return Err(Error::Deadline { tries }.into());
             }
             self.pause(tries);
         }
@@ -136,8 +180,8 @@ impl Session {
         value: &[u8],
         expires_ms: u64,
     ) -> Result<()> {
-        let labels = Metadata { expires_ms, ..Metadata::default() };
-        self.transact(|txn| txn.put_with_metadata(namespace, key, value, labels))
+        let metadata = Metadata { expires_ms, ..Metadata::default() };
+        self.transact(|txn| txn.put_with_metadata(namespace, key, value, metadata))
     }
 
     /// Between two tries: longer each time, and not as long as others wait.
@@ -167,7 +211,7 @@ impl Txn<'_> {
     /// a namespace of counters; `Damaged`.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
-    pub fn get(&self, namespace: Namespace, key: &[u8]) -> Result<Option<Record<'_>>> {
+    pub fn get(&self, namespace: Namespace, key: &[u8]) -> Result<Option<View<'_>>> {
         if namespace.kind == Kind::Counters {
             return Err(wrong_kind(namespace.kind, "read", ""));
         }
@@ -175,18 +219,18 @@ impl Txn<'_> {
         let hash = set.session.hash(key);
         let place = set.place_of(namespace.index, hash, key);
         if let Some(place) = place
-            && set.buffers.entries.get(place).is_some_and(|entry| !entry.write.is_none())
+            && set.is_written(place)
         {
-            return own_record(&mut set, namespace, hash, key);
+            return written_record(&mut set, namespace, place);
         }
         let (_, stored) = set.read_at(place, namespace.index, hash, key)?;
         let Some((cell, bytes)) = stored else { return Ok(None) };
         if !cell.has_meta() {
-            return Ok(Some(Record::stored(cell, bytes, namespace.kind)));
+            return Ok(Some(View::in_txn(cell, bytes, namespace.kind)));
         }
         let (value, meta) = split(cell, bytes)?;
-        let is_gone = is_past(meta)?;
-        Ok((!is_gone).then(|| Record::stored(cell, value, namespace.kind)))
+        let is_expired = is_past(meta)?;
+        Ok((!is_expired).then(|| View::in_txn(cell, value, namespace.kind)))
     }
 
     /// Puts a record: this value, no tags, no expiry, whatever it had before. What the namespace
@@ -209,7 +253,7 @@ impl Txn<'_> {
         namespace: Namespace,
         key: &[u8],
         value: &[u8],
-        labels: Metadata<'_>,
+        metadata: Metadata<'_>,
     ) -> Result<()> {
         check_key(key)?;
         if value.len() > VALUE_BYTES_MAX {
@@ -221,7 +265,7 @@ impl Txn<'_> {
         let mut set = self.set.borrow_mut();
         let hash = set.session.hash(key);
         let place = set.entry(namespace.index, hash, key)?;
-        set.put_with_metadata(place, value, labels)
+        set.put_with_metadata(place, value, metadata)
     }
 
     /// Puts a set of members, in any order; what is given twice counts once. Whatever the record
@@ -230,8 +274,8 @@ impl Txn<'_> {
     /// Cost: linear in the bytes of all members, as is each change of a set.
     ///
     /// # Errors
-    /// As [`Txn::put_with_metadata`]; `WrongKind` in a namespace that is not mixed; `BadArgument`: a set
-    /// without members (delete the record), or with more than [`MEMBERS_OF_SET_MAX`].
+    /// As [`Txn::put_with_metadata`]; `WrongKind` in a namespace that is not mixed; `BadArgument`:
+    /// a set without members (delete the record), or with more than [`MEMBERS_OF_SET_MAX`].
     ///
     /// [`MEMBERS_OF_SET_MAX`]: nearstate_model::limits::MEMBERS_OF_SET_MAX
     pub fn put_members(
@@ -239,7 +283,7 @@ impl Txn<'_> {
         namespace: Namespace,
         key: &[u8],
         members: &[&[u8]],
-        labels: Metadata<'_>,
+        metadata: Metadata<'_>,
     ) -> Result<()> {
         check_key(key)?;
         if !namespace.kind.has(Form::Set) {
@@ -251,7 +295,7 @@ impl Txn<'_> {
         let mut set = self.set.borrow_mut();
         let hash = set.session.hash(key);
         let place = set.entry(namespace.index, hash, key)?;
-        let meta = encode_meta(labels)?;
+        let meta = encode_meta(metadata)?;
         set.put(place, &value, &meta)?;
         set.set_form(place, Form::Set);
         Ok(())
@@ -277,16 +321,17 @@ impl Txn<'_> {
             Some((cell, bytes)) => is_past(split(cell, bytes)?.1)?,
             None => false,
         };
-        let own = set.buffers.entries.get(place).filter(|entry| !entry.write.is_none());
-        let form = match (own, stored) {
-            (Some(entry), _) => (!entry.write.is_delete()).then_some(entry.form),
-            (None, Some((cell, _))) if !is_gone => Some(Form::of(namespace.kind, &cell)),
-            (None, _) => None,
+        let entry = set.entry_at(place);
+        let is_written = !entry.write.is_none();
+        let form = match stored {
+            _ if is_written => (!entry.write.is_delete()).then_some(entry.form),
+            Some((cell, _)) if !is_gone => Some(Form::of(namespace.kind, &cell)),
+            _ => None,
         };
         if let Some(form) = form.filter(|form| *form != Form::Blocks) {
             return Err(other_form(form));
         }
-        if is_gone && set.buffers.entries.get(place).is_some_and(|entry| entry.write.is_none()) {
+        if is_gone && !is_written {
             set.delete(place);
         }
         set.patch(place, changes)
@@ -298,9 +343,15 @@ impl Txn<'_> {
     /// Cost: a copy of the value; of blocks above 512 bytes none.
     ///
     /// # Errors
-    /// `BadArgument` as [`Txn::put_with_metadata`]; `WrongKind` in a namespace of counters; `Conflict`,
+    /// `BadArgument` as [`Txn::put_with_metadata`]; `WrongKind` in a namespace of counters;
+    /// `Conflict`,
     /// `TransactionTooLarge`, `Damaged`.
-    pub fn label(&self, namespace: Namespace, key: &[u8], labels: Metadata<'_>) -> Result<bool> {
+    pub fn set_metadata(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+        metadata: Metadata<'_>,
+    ) -> Result<bool> {
         let Some(record) = self.get(namespace, key)? else { return Ok(false) };
         let form = record.form();
         let value = record.bytes().to_vec();
@@ -308,12 +359,12 @@ impl Txn<'_> {
         drop(record);
         if form == Form::Set {
             let members: Vec<&[u8]> = members.iter().map(Vec::as_slice).collect();
-            return self.put_members(namespace, key, &members, labels).map(|()| true);
+            return self.put_members(namespace, key, &members, metadata).map(|()| true);
         }
         let mut set = self.set.borrow_mut();
         let hash = set.session.hash(key);
         let place = set.entry(namespace.index, hash, key)?;
-        let meta = encode_meta(labels)?;
+        let meta = encode_meta(metadata)?;
         if form == Form::Value {
             set.put(place, &value, &meta)?;
         } else {
@@ -350,12 +401,12 @@ impl Txn<'_> {
     }
 
     /// Deletes many records: how many of them were there. As [`Txn::delete`] of each, but judged
-    /// together, as by [`Txn::judged_once`].
+    /// together, as by [`Txn::validated_once`].
     ///
     /// # Errors
     /// As [`Txn::delete`]; some of them may be deleted in the transaction then.
     pub fn delete_all(&self, records: &[(Namespace, &[u8])]) -> Result<usize> {
-        self.judged_once(|| {
+        self.validated_once(|| {
             let mut gone = 0;
             for (namespace, key) in records {
                 gone += usize::from(self.delete(*namespace, key)?);
@@ -372,13 +423,13 @@ impl Txn<'_> {
     ///
     /// # Errors
     /// `Conflict`: what was read is not so any more; what `reads` returns.
-    pub fn judged_once<T>(&self, reads: impl FnOnce() -> Result<T>) -> Result<T> {
-        let judge_later = |is_later| {
-            std::mem::replace(&mut self.set.borrow_mut().buffers.is_judged_later, is_later)
+    pub fn validated_once<T>(&self, reads: impl FnOnce() -> Result<T>) -> Result<T> {
+        let validate_later = |is_later| {
+            std::mem::replace(&mut self.set.borrow_mut().buffers.is_validated_later, is_later)
         };
-        let was_later = judge_later(true);
+        let was_later = validate_later(true);
         let done = reads();
-        judge_later(was_later);
+        validate_later(was_later);
         if !was_later {
             // First: an error may come of reads that do not fit together.
             self.set.borrow_mut().check()?;
@@ -387,8 +438,8 @@ impl Txn<'_> {
     }
 
     /// The keys of a namespace that the transaction has written so far: each with true if it puts a
-    /// record there, false if it deletes it. For whoever walks a namespace within a transaction: a
-    /// walk meets what is in the region, which has none of this yet.
+    /// record there, false if it deletes it. For a scan within a transaction: the
+    /// scan returns the records of the region, which does not have these writes yet.
     pub fn written(&self, namespace: Namespace) -> Vec<(Vec<u8>, bool)> {
         let set = self.set.borrow();
         let entries = set.buffers.entries.iter();
@@ -413,6 +464,16 @@ impl Txn<'_> {
     /// `Forked`, `System`. Nothing was changed then.
     #[inline]
     pub fn commit(self) -> Result<()> {
+        self.commit_with_versions(|_, _| {})
+    }
+
+    /// As [`Txn::commit`]; afterwards calls `each` with the key and the version of each written
+    /// record (`None`: deleted), in the order in which the transaction first touched them.
+    ///
+    /// # Errors
+    /// As [`Txn::commit`].
+    #[inline]
+    pub fn commit_with_versions(self, mut each: impl FnMut(&[u8], Option<u64>)) -> Result<()> {
         let mut set = self.set.into_inner();
         let session = set.session;
         if set.is_read_only() {
@@ -420,37 +481,21 @@ impl Txn<'_> {
             set.give_back();
             return done;
         }
-        let done = set.index_all().and_then(|_| set.tell_all()).and_then(|()| set.commit());
+        let done = set.prepare().and_then(|written| set.commit().map(|()| written));
+        if let Ok(written) = done {
+            invariant!(written <= set.buffers.entries.len(), "a commit keeps its entries");
+            for entry in set.buffers.entries.iter().take(written).filter(|e| !e.write.is_none()) {
+                each(set.buffers.bytes(entry.key), entry.after);
+            }
+        }
         set.give_back();
         session.collect_some();
-        done
+        done.map(drop)
     }
 
-    /// Commits, and tells the version that each written record has now (`None`: deleted), in the
-    /// order in which they were first touched; only their keys, not their namespaces.
-    ///
-    /// # Errors
-    /// As [`Txn::commit`].
-    pub fn commit_with_versions(self, mut each: impl FnMut(&[u8], Option<u64>)) -> Result<()> {
-        let mut set = self.set.into_inner();
-        let written = match set.index_all().and_then(|n| set.tell_all().map(|()| n)) {
-            Ok(written) => written,
-            Err(error) => {
-                set.give_back();
-                return Err(error);
-            }
-        };
-        if let Err(error) = set.commit() {
-            set.give_back();
-            return Err(error);
-        }
-        for entry in set.buffers.entries.iter().take(written).filter(|e| !e.write.is_none()) {
-            each(set.buffers.bytes(entry.key), entry.after);
-        }
-        let session = set.session;
-        set.give_back();
-        session.collect_some();
-        Ok(())
+    /// True once a read of the transaction has returned `Conflict`.
+    fn has_conflict(&self) -> bool {
+        self.set.borrow().buffers.has_conflict()
     }
 
     /// How often a record was written in it so far (objects are not counted). If a part of its work
@@ -464,10 +509,10 @@ impl Txn<'_> {
 }
 
 /// Encoded meta; empty if there is nothing to say.
-pub(crate) fn encode_meta(labels: Metadata<'_>) -> Result<Vec<u8>> {
+pub(crate) fn encode_meta(metadata: Metadata<'_>) -> Result<Vec<u8>> {
     let mut out = Vec::new();
-    if !labels.tags.is_empty() || labels.expires_ms != 0 {
-        meta::encode(labels.expires_ms, labels.tags, &mut out)?;
+    if !metadata.tags.is_empty() || metadata.expires_ms != 0 {
+        meta::encode(metadata.expires_ms, metadata.tags, &mut out)?;
     }
     Ok(out)
 }

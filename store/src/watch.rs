@@ -103,8 +103,8 @@ impl Session {
     /// writers tell, watched or not: each change is a transaction that appends to one ring, whose
     /// lock all writers of the namespace share.
     ///
-    /// A record past its time is told as expired when somebody collects, deletes or replaces it,
-    /// not before.
+    /// A record past its time is reported as expired when a session collects, deletes or replaces
+    /// it, not before.
     ///
     /// # Errors
     /// `WrongKind` in a namespace of counters, `KeyTooLarge`, `BadArgument` for a tag without a
@@ -119,9 +119,9 @@ impl Session {
         }
         let table = self.table(namespace)?;
         let ring = self.member.open_watch_ring(table, WATCH_RING_BYTES)?;
-        // The ring first: who sees the trait finds the ring.
+        // The ring first: a writer that sees the flag finds the ring.
         self.member.set_namespace_flag(table, namespace_flags::WATCHED)?;
-        // Who had judged the traits before is done after this.
+        // Writers that had checked the flags before are done after this.
         self.member.drain_writers(table)?;
         let reader = self.member.ring_reader(ring, RingStart::Tail)?;
         Ok(Watch { reader, filter, bytes: Vec::new() })
@@ -236,8 +236,8 @@ impl Waiter {
         self.ring.is_beyond(looked.position)
     }
 
-    /// Makes whoever waits at the namespace's events ask again whether their wait is over. A system
-    /// call if anybody does.
+    /// Wakes the waiters of the namespace's events, which check again whether their wait is over. A
+    /// system call if there are any.
     ///
     /// # Errors
     /// `Damaged`.

@@ -89,7 +89,8 @@ fn a_transaction_sees_the_form_of_what_it_has_written() {
     assert_eq!((own.form(), own.members().len(), own.expires_ms()), (Form::Set, 1, u64::MAX >> 8));
     assert!(own.members().contains(b"m"));
     assert!(matches!(txn.patch(ns, b"k", &[block("a", b"1")]), Err(Error::WrongKind { .. })));
-    assert!(txn.label(ns, b"k", Metadata::default()).unwrap());
+    assert!(txn.set_metadata(ns, b"k", Metadata::default()).unwrap());
+    drop(own);
     txn.commit().unwrap();
     let view = session.get(ns, b"k").unwrap().unwrap();
     assert_eq!((view.form(), view.expires_ms()), (Form::Set, 0));
@@ -126,7 +127,7 @@ fn a_label_keeps_blocks_and_the_stream_says_what_is_a_set() {
     session.patch(ns, b"h", &[block("a", b"1")], Condition::Always).unwrap();
     let tags: &[(&str, &[u8])] = &[("slice", b"1")];
     let labels = Metadata { tags, expires_ms: 0 };
-    assert!(session.transact(|txn| txn.label(ns, b"h", labels)).unwrap());
+    assert!(session.transact(|txn| txn.set_metadata(ns, b"h", labels)).unwrap());
     assert_eq!(session.get(ns, b"h").unwrap().unwrap().block("a"), Some(b"1".as_slice()));
     session.transact(|txn| txn.put_members(ns, b"s", &[b"m"], Metadata::default())).unwrap();
     let mut stream = session.commit_stream().unwrap();

@@ -38,7 +38,7 @@ impl Place {
 
 /// An object with these bytes, committed.
 fn object(session: &Session, bytes: &[u8]) -> Address {
-    let made = session.transact(|txn| {
+    let made = session.transact::<_, Error>(|txn| {
         let address = txn.alloc(bytes.len())?;
         txn.open_write(address, |object| object.copy_from_slice(bytes))?;
         Ok(address)
@@ -226,12 +226,12 @@ fn of_two_writers_of_an_object_one_is_refused() {
     let txn = session.begin().unwrap();
     txn.open_read(address).unwrap();
     txn.open_write(second, |bytes| bytes[0] = b'3').unwrap();
-    other.transact(|txn| txn.free(address)).unwrap();
+    other.transact::<_, Error>(|txn| txn.free(address)).unwrap();
     assert!(matches!(txn.commit(), Err(Error::Conflict { .. })));
     // And what is freed is written meanwhile.
     let txn = session.begin().unwrap();
     txn.free(second).unwrap();
-    other.transact(|txn| txn.open_write(second, |bytes| bytes[0] = b'4')).unwrap();
+    other.transact::<_, Error>(|txn| txn.open_write(second, |bytes| bytes[0] = b'4')).unwrap();
     assert!(matches!(txn.commit(), Err(Error::Conflict { .. })));
     assert_eq!(read(&session, second).unwrap(), b"4000");
     // Freed by two: once.
@@ -250,7 +250,7 @@ fn objects_and_records_by_key_commit_together() {
     let place = place();
     let (session, other) = (place.region.session().unwrap(), place.region.session().unwrap());
     let sockets = session.namespace("sockets", &Schema::default()).unwrap();
-    let open = |txn: &Txn<'_>| {
+    let open = |txn: &Txn<'_>| -> nearstate_store::Result<Address> {
         let address = txn.alloc(64)?;
         txn.open_write(address, |bytes| bytes[0] = 9)?;
         txn.put(sockets, b"port-36412", &address.bits().to_le_bytes())?;
@@ -261,7 +261,7 @@ fn objects_and_records_by_key_commit_together() {
     drop(txn);
     assert!(session.get(sockets, b"port-36412").unwrap().is_none());
     session.transact(open).unwrap();
-    let found = other.transact(|txn| {
+    let found = other.transact::<_, Error>(|txn| {
         let record = txn.get(sockets, b"port-36412")?.unwrap();
         let bits = u64::from_le_bytes(record.bytes().try_into().unwrap());
         let address = Address::from_bits(bits).unwrap();
@@ -351,7 +351,8 @@ fn sizes_have_bounds() {
     let empty = object(&session, b"");
     assert_eq!(read(&session, empty).unwrap(), b"");
     let large = session.transact(|txn| txn.alloc(70 << 20)).unwrap();
-    let tail = session.transact(|txn| Ok(txn.open_read_range(large, (70 << 20) - 4..)?.to_vec()));
+    let tail = session
+        .transact::<_, Error>(|txn| Ok(txn.open_read_range(large, (70 << 20) - 4..)?.to_vec()));
     assert_eq!(tail.unwrap(), [0; 4]);
     let txn = session.begin().unwrap();
     let refused = txn.alloc(limits::VALUE_BYTES_MAX + 1);
@@ -499,7 +500,7 @@ mod rings {
     fn linked_objects_stay_whole_while_threads_relink_them() {
         let place = place();
         let session = place.region.session().unwrap();
-        let heads = session.transact(|txn| Ok([ring(txn)?, ring(txn)?])).unwrap();
+        let heads = session.transact::<_, Error>(|txn| Ok([ring(txn)?, ring(txn)?])).unwrap();
         let made: i64 = std::thread::scope(|scope| {
             let workers: Vec<_> = (1..4_u64)
                 .map(|thread| {
@@ -536,7 +537,7 @@ mod rings {
             workers.into_iter().map(|worker| worker.join().unwrap()).sum()
         });
         let all = session
-            .transact(|txn| Ok([walk(txn, heads[0])?, walk(txn, heads[1])?].concat()))
+            .transact::<_, Error>(|txn| Ok([walk(txn, heads[0])?, walk(txn, heads[1])?].concat()))
             .unwrap();
         assert_eq!(i64::try_from(all.len()), Ok(made));
         assert_eq!(session.objects().unwrap().count, all.len() as u64 + 2);

@@ -100,7 +100,7 @@ fn blocks_stand_in_the_order_in_which_they_came() {
                 })
                 .unwrap();
             session
-                .transact(|txn| {
+                .transact::<_, nearstate_store::Error>(|txn| {
                     txn.patch(ns, b"h", &[set("n", two), set("a", one), set("z", two)])?;
                     let own = txn.get(ns, b"h")?.unwrap();
                     let seen: Vec<_> = own.blocks().collect();
@@ -145,7 +145,7 @@ fn a_patch_of_some_blocks_leaves_the_others_and_what_stands_behind_them() {
         session.patch(ns, b"ue", &first, Condition::Always).unwrap();
         let tags: &[(&str, &[u8])] = &[("guti", b"g-1")];
         let labels = Metadata { tags, expires_ms: u64::MAX };
-        session.transact(|txn| txn.label(ns, b"ue", labels)).unwrap();
+        session.transact(|txn| txn.set_metadata(ns, b"ue", labels)).unwrap();
         let mut expected: Vec<(&str, Vec<u8>)> = vec![
             ("profile", b"imsi".to_vec()),
             ("context", large.clone()),

@@ -239,7 +239,7 @@ fn a_record_past_its_time_is_never_returned_and_collected_once() {
 /// A walk that was judged once came twice to a part of a list that had taken another's place, and
 /// forgot that it had been told something else of it before.
 #[test]
-fn a_walk_that_is_judged_once_rests_on_all_that_it_was_told() {
+fn a_walk_that_is_validated_once_rests_on_all_that_it_was_told() {
     let place = place();
     let (session, other) = (place.region.session().unwrap(), place.region.session().unwrap());
     let tags = vec![TagSchema { name: "dnn".to_owned(), ..TagSchema::default() }];
@@ -253,7 +253,7 @@ fn a_walk_that_is_judged_once_rests_on_all_that_it_was_told() {
     assert_eq!(order.len(), keys.len());
     let mut found = Vec::new();
     let txn = session.begin().unwrap();
-    let walked = txn.judged_once(|| {
+    let walked = txn.validated_once(|| {
         txn.find_all(ns, "dnn", Values::Equal(b"ims"), |key| {
             found.push(key.to_vec());
             if found.len() == 1 {
@@ -325,14 +325,14 @@ fn a_required_tag_is_asked_of_every_new_record() {
     session
         .transact(|txn| {
             txn.patch(blocks, b"a", &[change])?;
-            assert!(txn.label(blocks, b"a", labels)?);
+            assert!(txn.set_metadata(blocks, b"a", labels)?);
             txn.put_with_metadata(ns, b"a", b"v", labels)
         })
         .unwrap();
     session.patch(blocks, b"a", &[change], Condition::Always).unwrap();
     // A transaction may be used while it looks for records.
     session
-        .transact(|txn| {
+        .transact::<_, Error>(|txn| {
             let mut seen = 0;
             txn.find_all(ns, "supi", Values::Equal(b"imsi-1"), |key| {
                 seen += usize::from(txn.get(ns, key).unwrap().is_some());
@@ -362,7 +362,7 @@ fn a_patch_keeps_a_record_where_its_tags_have_it() {
         session
             .transact(|txn| {
                 txn.patch(ns, &[number], &to(b"idle"))?;
-                txn.label(ns, &[number], labels).map(drop)
+                txn.set_metadata(ns, &[number], labels).map(drop)
             })
             .unwrap();
     }
@@ -384,7 +384,7 @@ fn a_patch_keeps_a_record_where_its_tags_have_it() {
     session
         .transact(|txn| {
             let labels = Metadata { tags: &[("supi", &[7])], expires_ms: 1 };
-            txn.label(ns, &[7], labels).map(drop)
+            txn.set_metadata(ns, &[7], labels).map(drop)
         })
         .unwrap();
     let refused = session.patch(ns, &[7], &to(b"again"), Condition::Always).unwrap_err();
@@ -409,7 +409,7 @@ fn two_that_patch_one_record_at_once_keep_each_others_blocks() {
         session
             .transact(|txn| {
                 txn.patch(ns, b"ue", &first)?;
-                txn.label(ns, b"ue", Metadata { tags: supi, expires_ms: 0 }).map(drop)
+                txn.set_metadata(ns, b"ue", Metadata { tags: supi, expires_ms: 0 }).map(drop)
             })
             .unwrap();
         std::thread::scope(|scope| {

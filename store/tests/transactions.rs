@@ -128,7 +128,7 @@ fn a_transaction_may_touch_thousands_of_records_and_no_more() {
         .unwrap();
     assert_eq!(session.count(ue).unwrap(), keys.len() as u64);
     session
-        .transact(|txn| {
+        .transact::<_, Error>(|txn| {
             for (number, key) in keys.iter().enumerate() {
                 match number % 3 {
                     0 => assert!(txn.delete(ue, key.as_bytes())?),
@@ -174,7 +174,7 @@ fn blocks_change_with_values_and_show_in_the_transaction() {
         })
         .unwrap();
     session
-        .transact(|txn| {
+        .transact::<_, Error>(|txn| {
             txn.patch(contexts, b"imsi-1", &[change("auth", Some(b"l"))])?;
             txn.patch(contexts, b"imsi-1", &[change("loc", Some(b"cell 5"))])?;
             let record = txn.get(contexts, b"imsi-1")?.unwrap();
@@ -252,7 +252,7 @@ fn what_a_transaction_reads_is_consistent_while_others_write() {
             let mut seen = 0_u64;
             while !is_over.load(Ordering::Acquire) || seen == 0 {
                 let sum: u64 = session
-                    .transact(|txn| {
+                    .transact::<_, Error>(|txn| {
                         (0..ACCOUNTS)
                             .map(|account| {
                                 let record = txn.get(ue, &account.to_le_bytes())?;
@@ -333,7 +333,7 @@ fn many_are_deleted_at_one_instant_or_the_reads_did_not_fit_together() {
     // Once more what the transaction itself has written, and read before.
     session.put(ns, b"a", b"1").unwrap();
     session
-        .transact(|txn| {
+        .transact::<_, Error>(|txn| {
             assert!(txn.get(ns, b"a")?.is_some());
             txn.put(ns, b"b", b"2")?;
             let those = [(ns, b"a".as_slice()), (ns, b"b"), (ns, b"c"), (ns, b"b")];
@@ -372,14 +372,14 @@ fn reads_that_are_judged_together_are_so_behind_the_last_of_them() {
     assert_eq!(count, 1, "alone each judges all before it");
     drop(txn);
     let (txn, mut count) = (session.begin().unwrap(), 0);
-    let met = txn.judged_once(|| read(&txn, &mut count));
+    let met = txn.validated_once(|| read(&txn, &mut count));
     assert!(matches!(met, Err(Error::Conflict { .. })), "{met:?}");
     assert_eq!(count, 100);
     assert!(matches!(txn.get(ns, b"x"), Err(Error::Conflict { .. })), "and so it stays");
     drop(txn);
     // An error may come of what does not fit together: that is said first.
     let txn = session.begin().unwrap();
-    let met: Result<(), Error> = txn.judged_once(|| {
+    let met: Result<(), Error> = txn.validated_once(|| {
         txn.get(ns, &keys[0])?;
         other.put(ns, &keys[0], b"3")?;
         Err(Error::BadArgument { detail: "what was read".to_owned() })
@@ -388,7 +388,7 @@ fn reads_that_are_judged_together_are_so_behind_the_last_of_them() {
     drop(txn);
     // Within each other only the outer one judges, and behind it each read does again.
     let (txn, mut count) = (session.begin().unwrap(), 1);
-    let met = txn.judged_once(|| txn.judged_once(|| read(&txn, &mut count)));
+    let met = txn.validated_once(|| txn.validated_once(|| read(&txn, &mut count)));
     assert_eq!(met.unwrap(), 101);
     other.put(ns, &keys[0], b"4").unwrap();
     assert!(matches!(txn.get(ns, b"x"), Err(Error::Conflict { .. })));

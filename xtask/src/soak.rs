@@ -1,7 +1,11 @@
-//! `cargo xtask soak`: the proofs of `cargo xtask test`, for longer: more kills, every single
-//! instruction, more histories, more random commands and more random input.
+//! `cargo xtask soak`: the proofs of `cargo xtask test`, for longer: more kills, more single steps,
+//! more histories, more random commands and more random input.
+//!
+//! At scale 1 it takes about two hours and steps after every 20th instruction. At scale 20, it kills
+//! after every single instruction.
 
 use crate::{packages, run};
+use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
@@ -15,8 +19,18 @@ struct Part {
     args: &'static [&'static str],
     /// Environment variables.
     environment: &'static [(&'static str, u64)],
-    /// The last argument is followed by this number times the scale.
-    count: Option<u64>,
+    last: LastArg,
+}
+
+/// The last argument of a part.
+#[derive(Clone, Copy)]
+enum LastArg {
+    /// None.
+    Absent,
+    /// This number times the scale.
+    Count(u64),
+    /// This distance divided by the scale, at least 1.
+    Distance(u64),
 }
 
 /// All parts, in about two hours.
@@ -26,35 +40,35 @@ const PARTS: &[Part] = &[
         minutes: 25,
         args: &["torture", "--tagged-kills", "5000", "--histories", "10000", "--kills"],
         environment: &[],
-        count: Some(50_000),
+        last: LastArg::Count(50_000),
     },
     Part {
         what: "kills of a node under its clients and embedded writers",
         minutes: 20,
         args: &["torture", "--node-kills"],
         environment: &[],
-        count: Some(2000),
+        last: LastArg::Count(2000),
     },
     Part {
-        what: "kills after every single instruction of each kind of write",
-        minutes: 60,
-        args: &["torture", "--step", "1"],
+        what: "kills after single instructions of each kind of write",
+        minutes: 40,
+        args: &["torture", "--step"],
         environment: &[],
-        count: None,
+        last: LastArg::Distance(20),
     },
     Part {
         what: "random commands to Redis and to the node; every reply is compared",
         minutes: 10,
         args: &["test", "-p", "nearstate-clients", "--test", "integration", "differential"],
         environment: &[("NEARSTATE_SEQUENCES", 20_000)],
-        count: None,
+        last: LastArg::Absent,
     },
     Part {
         what: "random bytes to every parser",
         minutes: 10,
         args: &["test", "-p", "nearstate-fuzz"],
         environment: &[("PROPTEST_CASES", 1_000_000)],
-        count: None,
+        last: LastArg::Absent,
     },
 ];
 
@@ -87,17 +101,18 @@ pub(crate) fn all(root: &Path, args: &[String]) -> Result<bool, String> {
         let result = if done.is_ok() { "ok" } else { "FAIL" };
         is_success &= done.is_ok();
         let minutes = begun.elapsed().as_secs_f64() / 60.0;
-        table.push_str(&format!("{result:<5} {minutes:>6.1} min  {}\n", part.what));
+        let _ = writeln!(table, "{result:<5} {minutes:>6.1} min  {}", part.what);
     }
     print!("\n{table}");
     Ok(is_success)
 }
 
 impl Part {
-    /// A part without numbers takes the same time at every scale.
     fn minutes_at(&self, scale: u64) -> u64 {
-        let is_scaled = self.count.is_some() || !self.environment.is_empty();
-        if is_scaled { self.minutes * scale } else { self.minutes }
+        match self.last {
+            LastArg::Distance(distance) => self.minutes * scale.min(distance),
+            LastArg::Absent | LastArg::Count(_) => self.minutes * scale,
+        }
     }
 
     fn command(&self, root: &Path, scale: u64) -> Command {
@@ -108,8 +123,14 @@ impl Part {
             run::cargo()
         };
         command.args(self.args).current_dir(root);
-        if let Some(count) = self.count {
-            command.arg((count * scale).to_string());
+        match self.last {
+            LastArg::Absent => {}
+            LastArg::Count(count) => {
+                command.arg((count * scale).to_string());
+            }
+            LastArg::Distance(distance) => {
+                command.arg((distance / scale).max(1).to_string());
+            }
         }
         for (name, count) in self.environment {
             command.env(name, (count * scale).to_string());
@@ -131,6 +152,10 @@ mod tests {
         assert_eq!(part.minutes_at(3), 3 * part.minutes);
         let words = run::words(&part.command(Path::new("/none"), 3));
         assert!(words.ends_with("--kills 150000"), "{words}");
+        let steps = PARTS.iter().find(|part| part.args.contains(&"--step")).unwrap();
+        for (scale, end) in [(1, "--step 20"), (4, "--step 5"), (50, "--step 1")] {
+            assert!(run::words(&steps.command(Path::new("/none"), scale)).ends_with(end));
+        }
     }
 
     #[test]

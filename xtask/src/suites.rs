@@ -2,6 +2,7 @@
 //! the slowest test programs.
 
 use crate::{packages, run};
+use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -87,7 +88,7 @@ pub(crate) fn all(root: &Path, only: &[String]) -> Result<bool, String> {
         let output = run_one(root, suite);
         let TestCount { passed, failed } = output.count;
         let seconds = begun.elapsed().as_secs_f64();
-        table.push_str(&format!("{:<12} {seconds:>8.1} {passed:>8} {failed:>8}\n", suite.name));
+        let _ = writeln!(table, "{:<12} {seconds:>8.1} {passed:>8} {failed:>8}", suite.name);
         programs.extend(output.programs);
         total = TestCount { passed: total.passed + passed, failed: total.failed + failed };
     }

@@ -143,7 +143,7 @@ static uint64_t roll(struct worker *worker, uint64_t sides)
 
 static int32_t open_stack(struct worker *worker, ns_txn *txn, const struct stack **stack)
 {
-    ns_record record;
+    ns_view record;
     ns_address address;
     TRY(ns_txn_get(txn, worker->names, ns_text("stack"), &record));
     if (record.value.len != sizeof address)
@@ -157,7 +157,7 @@ static int32_t open_stack(struct worker *worker, ns_txn *txn, const struct stack
 static int32_t found(void *context, ns_txn *txn)
 {
     struct worker *worker = context;
-    ns_record record;
+    ns_view record;
     ns_address address;
     struct stack *stack;
     int32_t there = ns_txn_get(txn, worker->names, ns_text("stack"), &record);

@@ -71,7 +71,7 @@ impl InputBuffer {
         }
         let needed = self.bytes.len() + received.len();
         if needed > self.bytes.capacity() {
-            // Grows by half, but not beyond the limit. The needed size exceeds it by a read at most.
+            // Grows by half, but not beyond the limit. The needed size exceeds it by one read.
             let capacity = needed.max((needed + needed / 2).min(max));
             self.bytes.reserve_exact(capacity - self.bytes.len());
         }

@@ -10,7 +10,7 @@ use crate::reply::error_reply::ErrorReply;
 use crate::server::RespServer;
 use nearstate_model::Error;
 use nearstate_model::limits::TRANSACTION_TRIES;
-use nearstate_store::{Namespace, Record, RetryPolicy, Session, Txn, since_boot};
+use nearstate_store::{Namespace, RetryPolicy, Session, Txn, View, since_boot};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ pub trait ExecTxn: std::fmt::Debug {
     ///
     /// # Errors
     /// As [`Txn::get`].
-    fn get(&self, namespace: Namespace, key: &[u8]) -> Result<Option<Record<'_>>, Error>;
+    fn get(&self, namespace: Namespace, key: &[u8]) -> Result<Option<View<'_>>, Error>;
 
     /// As [`Txn::put`].
     ///
@@ -89,7 +89,7 @@ pub(crate) struct DeadlineTxn<'t, 's> {
 }
 
 impl ExecTxn for DeadlineTxn<'_, '_> {
-    fn get(&self, namespace: Namespace, key: &[u8]) -> Result<Option<Record<'_>>, Error> {
+    fn get(&self, namespace: Namespace, key: &[u8]) -> Result<Option<View<'_>>, Error> {
         self.txn.get(namespace, key)
     }
 
@@ -130,10 +130,10 @@ impl<'c> CommandContext<'c> {
         let found = match (self.records.resolve(key)?, self.txn) {
             (None, _) => None,
             (Some(resolved), None) => {
-                self.session().get(resolved.namespace, resolved.key)?.map(RecordRef::View)
+                self.session().get(resolved.namespace, resolved.key)?.map(RecordRef)
             }
             (Some(resolved), Some(txn)) => {
-                txn.get(resolved.namespace, resolved.key)?.map(RecordRef::Record)
+                txn.get(resolved.namespace, resolved.key)?.map(RecordRef)
             }
         };
         self.records.count_lookup(found.is_some());
@@ -174,7 +174,7 @@ impl<'c> CommandContext<'c> {
         let done = self.session().transact_within(RETRY_POLICY, |txn| {
             // An error of a run with inconsistent reads is not valid.
             refusal = None;
-            txn.judged_once(|| {
+            txn.validated_once(|| {
                 change(&CommandTxn { records: self.records, txn }).map_err(|fault| match fault {
                     ChangeError::Store(error) => error,
                     ChangeError::Refused(why) => {
@@ -250,7 +250,7 @@ impl<'r> CommandTxn<'r, '_> {
     /// # Errors
     /// Those of the store.
     pub fn read_at(&self, resolved: ResolvedKey<'_>) -> Result<Option<RecordRef<'r>>, ChangeError> {
-        Ok(self.txn.get(resolved.namespace, resolved.key)?.map(RecordRef::Record))
+        Ok(self.txn.get(resolved.namespace, resolved.key)?.map(RecordRef))
     }
 
     /// Deletes the record of a key. Returns whether it existed.

@@ -5,7 +5,7 @@ use crate::reply::error_reply::ErrorReply;
 use crate::server::RespServer;
 use nearstate_model::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result};
-use nearstate_store::{Form, Kind, Metadata, Namespace, Record, Schema, Session, Txn, View};
+use nearstate_store::{Form, Kind, Metadata, Namespace, Schema, Session, Txn, View};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -213,23 +213,15 @@ pub fn validate(key: &[u8], bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// A record that was read, directly or in a transaction.
+/// A record that was read, by the session or by a transaction: what commands take from it.
 #[derive(Debug)]
-pub enum RecordRef<'r> {
-    /// Read directly.
-    View(View<'r>),
-    /// Read in a transaction.
-    Record(Record<'r>),
-}
+pub struct RecordRef<'r>(pub View<'r>);
 
 impl RecordRef<'_> {
-    /// Its type.
+    /// Whether it is a string, a hash or a set.
     #[inline]
-    pub fn record_type(&self) -> Form {
-        match self {
-            Self::View(view) => view.form(),
-            Self::Record(record) => record.form(),
-        }
+    pub const fn record_type(&self) -> Form {
+        self.0.form()
     }
 
     /// The bytes of a string.
@@ -238,10 +230,9 @@ impl RecordRef<'_> {
     /// `WRONGTYPE`.
     #[inline]
     pub fn string(&self) -> Result<&[u8], ErrorReply> {
-        match (self.record_type(), self) {
-            (Form::Value, Self::View(view)) => Ok(view.bytes()),
-            (Form::Value, Self::Record(record)) => Ok(record.bytes()),
-            (Form::Blocks | Form::Set, _) => Err(ErrorReply::WRONG_TYPE),
+        match self.record_type() {
+            Form::Value => Ok(self.0.bytes()),
+            Form::Blocks | Form::Set => Err(ErrorReply::WRONG_TYPE),
         }
     }
 
@@ -250,14 +241,13 @@ impl RecordRef<'_> {
     /// # Errors
     /// `WRONGTYPE`.
     pub fn fields(&self) -> Result<Vec<(&str, &[u8])>, ErrorReply> {
-        match (self.record_type(), self) {
-            (Form::Blocks, Self::View(view)) => Ok(view.blocks().collect()),
-            (Form::Blocks, Self::Record(record)) => Ok(record.blocks().collect()),
-            (Form::Value | Form::Set, _) => Err(ErrorReply::WRONG_TYPE),
+        match self.record_type() {
+            Form::Blocks => Ok(self.0.blocks().collect()),
+            Form::Value | Form::Set => Err(ErrorReply::WRONG_TYPE),
         }
     }
 
-    /// A field of a hash. The search is linear.
+    /// A field of a hash. Linear in the number of fields.
     ///
     /// # Errors
     /// `WRONGTYPE`.
@@ -266,10 +256,7 @@ impl RecordRef<'_> {
             return Err(ErrorReply::WRONG_TYPE);
         }
         let Ok(name) = str::from_utf8(name) else { return Ok(None) };
-        Ok(match self {
-            Self::View(view) => view.block(name),
-            Self::Record(record) => record.block(name),
-        })
+        Ok(self.0.block(name))
     }
 
     /// The members of a set, ascending.
@@ -277,36 +264,25 @@ impl RecordRef<'_> {
     /// # Errors
     /// `WRONGTYPE`.
     pub fn members(&self) -> Result<nearstate_store::Members<'_>, ErrorReply> {
-        match (self.record_type(), self) {
-            (Form::Set, Self::View(view)) => Ok(view.members()),
-            (Form::Set, Self::Record(record)) => Ok(record.members()),
-            (Form::Value | Form::Blocks, _) => Err(ErrorReply::WRONG_TYPE),
+        match self.record_type() {
+            Form::Set => Ok(self.0.members()),
+            Form::Value | Form::Blocks => Err(ErrorReply::WRONG_TYPE),
         }
     }
 
-    /// Expiration time in Unix milliseconds, 0 for none.
+    /// When the record expires, in milliseconds since 1970; 0: never.
     pub fn expires_ms(&self) -> u64 {
-        match self {
-            Self::View(view) => view.expires_ms(),
-            Self::Record(record) => record.expires_ms(),
-        }
+        self.0.expires_ms()
     }
 
-    /// Version of the record, `None` if the transaction wrote it.
+    /// The version; `None` for a record that the transaction itself has written.
     pub fn version(&self) -> Option<u64> {
-        match self {
-            Self::View(view) => Some(view.version()),
-            Self::Record(record) => record.version(),
-        }
+        (!self.0.is_uncommitted()).then(|| self.0.version())
     }
 
-    /// Its tags. Changes of the value keep them.
+    /// The tags. A change that keeps the record keeps them as well.
     pub fn tags(&self) -> Vec<(String, Vec<u8>)> {
-        let owned = |(name, value): (&str, &[u8])| (name.to_owned(), value.to_vec());
-        match self {
-            Self::View(view) => view.tags().map(owned).collect(),
-            Self::Record(record) => record.tags().map(owned).collect(),
-        }
+        self.0.tags().map(|(name, value)| (name.to_owned(), value.to_vec())).collect()
     }
 }
 

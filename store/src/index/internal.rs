@@ -1,4 +1,4 @@
-//! The hidden namespace: postings of tags, nodes of ordered indexes, counts and schemas are
+//! The internal namespace: postings of tags, nodes of ordered indexes, counts and schemas are
 //! records like all others, changed by the transaction of the record that they belong to
 //! (`docs/decisions/005-transactions.md`, 4).
 //!
@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use crate::index::schema::TagSet;
 
-/// The first byte of a hidden namespace's name: no name of an application begins with it.
-pub(crate) const HIDDEN: u8 = 1;
+/// The first byte of the name of an internal namespace. Names of applications never begin with it.
+pub(crate) const INTERNAL_PREFIX: u8 = 1;
 /// Its name.
 pub(crate) const NAME: &[u8] = b"\x01index";
 
@@ -34,9 +34,9 @@ pub(crate) const EXPIRY_TREES: u64 = 16;
 pub(crate) const ROOT: u64 = 1 << 63;
 const ROOT_EXPIRY: u64 = 1 << 62;
 
-/// What a session remembers of the hidden namespace.
+/// What a session caches of the internal namespaces.
 #[derive(Debug, Default)]
-pub(crate) struct Hidden {
+pub(crate) struct InternalCache {
     pub(crate) table: Cell<Option<u32>>,
     /// Number of the namespace of objects, once one was asked for.
     pub(crate) objects: Cell<Option<u32>>,
@@ -64,7 +64,7 @@ impl Default for Depths {
     }
 }
 
-impl Hidden {
+impl InternalCache {
     /// How deep the list was.
     #[inline]
     pub(crate) fn depth_of(&self, memory: usize) -> u8 {

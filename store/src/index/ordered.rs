@@ -1,6 +1,6 @@
 //! An ordered index: a B+-tree of keys whose nodes are byte strings, each under a name.
 //!
-//! The nodes are records of a hidden namespace, changed inside optimistic transactions of many
+//! The nodes are records of an internal namespace, changed inside optimistic transactions of many
 //! processes, and the tree is made so that these rarely meet:
 //!
 //! ```text

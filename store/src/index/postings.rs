@@ -2,7 +2,7 @@
 //! parts that are small enough to be rewritten with each change.
 //!
 //! ```text
-//! part of a value = a record of the hidden namespace:    depth u8 | entries
+//! part of a value = a record of the internal namespace:   depth u8 | entries
 //! entry = bytes of the key u16 | mark u16 | key          (little-endian)
 //!
 //! part  0 ( depth 0 )      all keys; the only part of a value that few records have

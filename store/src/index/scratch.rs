@@ -4,7 +4,7 @@ use crate::index::ordered::Ordered;
 
 /// Kept by a session from one transaction to the next.
 #[derive(Debug, Default)]
-pub(crate) struct Workshop {
+pub(crate) struct IndexScratch {
     pub(crate) ordered: Ordered,
     pub(crate) list: List,
     /// The key of an index entry.
@@ -18,9 +18,9 @@ pub(crate) struct Workshop {
     /// Records of which something changes beside their value.
     pub(crate) changes: Vec<MetaChange>,
     /// What the records of the transaction are to get.
-    pub(crate) dues: Vec<Due>,
+    pub(crate) new_values: Vec<NewValue>,
     /// Values and keys of these.
-    pub(crate) foreseen: Vec<u8>,
+    pub(crate) collected: Vec<u8>,
 }
 
 /// A record of which something changes beside its value.
@@ -36,7 +36,7 @@ pub(crate) struct MetaChange {
 
 /// A value that a record is to get.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Due {
+pub(crate) struct NewValue {
     /// The record's entry in the transaction.
     pub(crate) place: usize,
     /// Number of the tag.
@@ -59,7 +59,7 @@ pub(crate) struct List {
     pub(crate) other: Vec<u8>,
 }
 
-impl Workshop {
+impl IndexScratch {
     /// For a record with this key.
     #[inline]
     pub(crate) fn holder(&mut self, hash: u64, key: &[u8]) {
@@ -72,7 +72,7 @@ impl Workshop {
     #[inline]
     pub(crate) fn begin(&mut self) {
         self.changes.clear();
-        self.dues.clear();
-        self.foreseen.clear();
+        self.new_values.clear();
+        self.collected.clear();
     }
 }

@@ -8,7 +8,7 @@
 //! | `Neq` | it has the tag, and no value of it is equal |
 //!
 //! So `Eq` and `Neq` never hold together, and a record that lacks a tag satisfies no comparison of
-//! it. Whoever wants records without the tag too says `Not(Eq)`; were `Neq` the same as that,
+//! it. To include records without the tag, use `Not(Eq)`; were `Neq` the same as that,
 //! having the tag could not be asked for. `Gt 1 and Lt 5` may hold by two different values, 9 and
 //! 0: the comparisons of an `And` stand alone, and are not one range.
 //!
@@ -73,8 +73,8 @@ pub enum Search {
 }
 
 impl Search {
-    /// Refuses what no search may be. [`find`] and [`count`] ask first; who calls
-    /// [`Search::matches`] on an expression from outside asks here before.
+    /// Refuses what no search may be. [`find`] and [`count`] call it. Call it before
+    /// [`Search::matches`] on an expression from outside.
     ///
     /// # Errors
     /// `BadArgument`: too deep, too many units, none, a name, value or key that is too long.

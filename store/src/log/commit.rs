@@ -28,7 +28,8 @@ pub enum Step<'a> {
     Put {
         /// The value.
         value: &'a [u8],
-        /// Tags and expiry, encoded: [`crate::record::meta::Meta::split`] reads them. Empty: neither.
+        /// Tags and expiry, encoded: [`crate::record::meta::Meta::split`] reads them. Empty:
+        /// neither.
         meta: &'a [u8],
         /// True if the value is that of a set ([`crate::Members::new`] reads it).
         is_set: bool,

@@ -84,8 +84,9 @@ impl Session {
     /// that wrote before get it as well.
     ///
     /// Each session that writes takes [`nearstate_model::limits::STREAM_RING_BYTES`] of the heap,
-    /// for good; whoever has the same number later goes on with it. A transaction of more than a
-    /// quarter of that is refused with `TransactionTooLarge`. Adds to counters are not streamed.
+    /// permanently; a later session with the same number continues the stream. A transaction of
+    /// more than a quarter of that is refused with `TransactionTooLarge`. Adds to counters are not
+    /// streamed.
     ///
     /// # Errors
     /// `Stalled`, `Damaged`, `Forked`.

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_of_nobody_is_refused() {
+    fn an_empty_set_is_refused() {
         assert!(encode(&[]).unwrap_err().to_string().contains("1 to"));
     }
 }

@@ -111,8 +111,8 @@ impl<'a> Tags<'a> {
         Self { rest: &[] }
     }
 
-    /// The tags with the bytes of their names; none behind damage. For who compares names with
-    /// those that are known.
+    /// The tags with the bytes of their names; it ends at damage. For
+    /// comparison with names that are known.
     #[inline]
     pub(crate) fn pairs(mut self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
         std::iter::from_fn(move || if self.rest.is_empty() { None } else { self.pair().ok() })

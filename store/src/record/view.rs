@@ -1,4 +1,7 @@
-//! A record as a reader sees it: the bytes in the region themselves, kept from reuse by a pin.
+//! A record that was read: the bytes in the region, lent without a copy while a pin holds.
+//!
+//! Session reads and transaction reads return the same type. Only a record that the transaction
+//! itself has written is a copy, because its buffer may move.
 
 use nearstate_memory::{Cell, Pin};
 
@@ -8,33 +11,53 @@ use crate::record::members::Members;
 use crate::record::meta::{Meta, Tags, is_past, split};
 use crate::record::{Form, Kind, Place, Table, is_name};
 
-/// A version of a record, zero-copy. It stays as it is however often the record is changed or
-/// deleted meanwhile; while it lives, memory that is retired in the region is not used again, so do
-/// not keep it for longer than the work at hand.
+/// One version of a record, read without a copy. Later writes and deletes of the record do not
+/// change it.
+///
+/// A view of a session holds a pin of its own; a view of a transaction is protected by the pin of
+/// the transaction. Retired memory of the region is not reused while a pin is held, so keep a view
+/// only for the work at hand.
 #[derive(Debug)]
 pub struct View<'s> {
-    cell: Cell<'s>,
-    value: &'s [u8],
     version: u64,
     form: Form,
-    _pin: Pin<'s>,
+    source: Source<'s>,
+}
+
+#[derive(Debug)]
+enum Source<'s> {
+    /// In the region. Without a pin, that of a transaction holds.
+    Region { cell: Cell<'s>, value: &'s [u8], _pin: Option<Pin<'s>> },
+    /// Written by the transaction that reads it.
+    Written(Box<WrittenRecord>),
+}
+
+/// A record as an open transaction has written it. All blocks are in the table: there are no child
+/// cells before the commit.
+#[derive(Debug, Default)]
+pub(crate) struct WrittenRecord {
+    pub(crate) form: Form,
+    pub(crate) key: Vec<u8>,
+    /// A value, or an encoded table of blocks or members.
+    pub(crate) value: Vec<u8>,
+    /// Encoded metadata; empty if there is none.
+    pub(crate) meta: Vec<u8>,
 }
 
 impl<'s> View<'s> {
     #[inline(always)]
     #[expect(
         clippy::inline_always,
-        reason = "the path of every read: its answer would travel through memory"
+        reason = "the path of every read: its result would travel through memory"
     )]
     pub(crate) fn new(pin: Pin<'s>, cell: Cell<'s>, value: &'s [u8], kind: Kind) -> Self {
-        let form = Form::of(kind, &cell);
-        Self { cell, value, version: cell.version(), form, _pin: pin }
+        let (version, form) = (cell.version(), Form::of(kind, &cell));
+        Self { version, form, source: Source::Region { cell, value, _pin: Some(pin) } }
     }
 
-    /// As [`View::new`] of a record that carries something beside its value; `None` if its time has
-    /// passed.
+    /// As [`View::new`] of a record that has metadata; `None` if the record has expired.
     #[cold]
-    pub(crate) fn labelled(
+    pub(crate) fn with_meta(
         pin: Pin<'s>,
         cell: Cell<'s>,
         value: &'s [u8],
@@ -44,17 +67,51 @@ impl<'s> View<'s> {
         Ok(if is_past(meta)? { None } else { Some(Self::new(pin, cell, value, kind)) })
     }
 
-    /// What stands in the cell: a value, or a table of blocks or members.
+    /// A record that a transaction has read. The pin of the transaction outlives the view.
     #[inline]
-    pub(crate) const fn stored(&self) -> &'s [u8] {
-        self.value
+    pub(crate) fn in_txn(cell: Cell<'s>, value: &'s [u8], kind: Kind) -> Self {
+        let (version, form) = (cell.version(), Form::of(kind, &cell));
+        Self { version, form, source: Source::Region { cell, value, _pin: None } }
+    }
+
+    /// A record that the transaction itself has written.
+    pub(crate) fn written(record: Box<WrittenRecord>) -> Self {
+        Self { version: 0, form: record.form, source: Source::Written(record) }
+    }
+
+    /// The value, or the encoded table of blocks or members.
+    #[inline]
+    pub(crate) fn stored(&self) -> &[u8] {
+        match &self.source {
+            Source::Region { value, .. } => value,
+            Source::Written(record) => &record.value,
+        }
+    }
+
+    /// The cell in the region; `None` for a record that only its transaction has.
+    #[inline]
+    const fn cell(&self) -> Option<Cell<'s>> {
+        match &self.source {
+            Source::Region { cell, .. } => Some(*cell),
+            Source::Written(_) => None,
+        }
     }
 
     fn meta(&self) -> Option<Meta<'_>> {
-        if !self.cell.has_meta() {
-            return None;
-        }
-        Meta::split(self.cell.value().ok()?).ok().map(|(_, meta)| meta)
+        let bytes = match &self.source {
+            Source::Region { cell, .. } if !cell.has_meta() => return None,
+            Source::Region { cell, .. } => cell.value().ok()?,
+            Source::Written(record) => &record.meta,
+        };
+        // Damaged metadata reads as none; the check of the region reports it.
+        Meta::split(bytes).ok().map(|(_, meta)| meta)
+    }
+
+    /// True if the transaction that reads the record has written it: it has no version before the
+    /// commit.
+    #[inline]
+    pub const fn is_uncommitted(&self) -> bool {
+        matches!(self.source, Source::Written(_))
     }
 
     /// The tags: (name, value) pairs in ascending order; a name may have several values.
@@ -62,31 +119,31 @@ impl<'s> View<'s> {
         self.meta().map_or(Tags::none(), |meta| meta.tags()).filter_map(std::result::Result::ok)
     }
 
-    /// When the record ends by itself, in milliseconds since 1970; 0: never.
+    /// When the record expires, in milliseconds since 1970; 0: never.
     pub fn expires_ms(&self) -> u64 {
         self.meta().map_or(0, |meta| meta.expires_ms)
     }
 
-    /// What the record is.
+    /// Whether the record is a value, named blocks or a set.
     #[inline]
     pub const fn form(&self) -> Form {
         self.form
     }
 
-    /// The value of a record that has one unnamed block; empty for one of another form.
+    /// The value of a record that has one unnamed block; empty for other forms.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         match self.form {
-            Form::Value => self.value,
+            Form::Value => self.stored(),
             Form::Blocks | Form::Set => &[],
         }
     }
 
-    /// The members of a set; none for a record of another form. A damaged set has none; the offline
-    /// check names it.
+    /// The members of a set; none for other forms. A damaged set reads as empty; the check of the
+    /// region reports it.
     pub fn members(&self) -> Members<'_> {
         match self.form {
-            Form::Set => Members::new(self.value).unwrap_or_default(),
+            Form::Set => Members::new(self.stored()).unwrap_or_default(),
             Form::Value | Form::Blocks => Members::default(),
         }
     }
@@ -94,22 +151,27 @@ impl<'s> View<'s> {
     /// The key.
     #[inline]
     pub fn key(&self) -> &[u8] {
-        self.cell.key().unwrap_or_default()
+        match &self.source {
+            Source::Region { cell, .. } => cell.key().unwrap_or_default(),
+            Source::Written(record) => &record.key,
+        }
     }
 
-    /// How the record has changed: greater with every change, also across delete and re-creation.
+    /// The version of the record. It rises with every change, also across deletion and re-creation,
+    /// and is never 0 in the region. 0 for a record that the reading transaction has written
+    /// ([`View::is_uncommitted`]).
     #[inline]
     pub const fn version(&self) -> u64 {
         self.version
     }
 
-    /// Bytes of the region's heap that this version of the record takes, its blocks included; not
-    /// its share of the indexes. Linear in the number of blocks.
+    /// Bytes of the region's heap that this version of the record occupies, its blocks included,
+    /// the indexes excluded; 0 before the commit. Linear in the number of blocks.
     ///
     /// # Errors
     /// `Damaged`.
     pub fn taken_bytes(&self) -> Result<u64> {
-        Ok(self.cell.taken_bytes()?)
+        self.cell().map_or(Ok(0), |cell| Ok(cell.taken_bytes()?))
     }
 
     /// The bytes of a named block. Linear in the number of blocks.
@@ -117,15 +179,15 @@ impl<'s> View<'s> {
         let mut table = self.table()?;
         while let Ok(Some(block)) = table.step() {
             if is_name(block.name, name.as_bytes()) {
-                return bytes_of(self.cell, block.place);
+                return bytes_of(self.cell(), block.place);
             }
         }
         None
     }
 
-    /// Shows those blocks whose names are among these: the place of each name, and the bytes. Names
-    /// in the order in which the blocks were first written are found at once; for others the cost
-    /// is that of looking at all names for each block.
+    /// Calls `each` with those blocks whose names are among these: the index of the name, and the
+    /// bytes. Names in the order in which the blocks were first written are found at once; for
+    /// others, all names are compared with each block.
     #[inline]
     pub fn blocks_among(&self, names: &[&str], mut each: impl FnMut(usize, &[u8])) {
         let Some(mut table) = self.table() else { return };
@@ -138,29 +200,29 @@ impl<'s> View<'s> {
             };
             let Some(place) = place else { continue };
             guess = place + 1;
-            let Some(bytes) = bytes_of(self.cell, block.place) else { return };
+            let Some(bytes) = bytes_of(self.cell(), block.place) else { return };
             each(place, bytes);
         }
     }
 
     /// All named blocks, in the order in which they were first written.
     pub fn blocks(&self) -> Blocks<'_> {
-        Blocks { cell: self.cell, table: self.table() }
+        Blocks { cell: self.cell(), table: self.table() }
     }
 
     #[inline]
     fn table(&self) -> Option<Table<'_>> {
         match self.form {
             Form::Value | Form::Set => None,
-            Form::Blocks => Table::new(self.value).ok(),
+            Form::Blocks => Table::new(self.stored()).ok(),
         }
     }
 }
 
-/// The blocks of a view. A damaged table ends early; the offline check names it.
+/// The blocks of a view. A damaged table ends early; the check of the region reports it.
 #[derive(Clone, Debug)]
 pub struct Blocks<'v> {
-    cell: Cell<'v>,
+    cell: Option<Cell<'v>>,
     table: Option<Table<'v>>,
 }
 
@@ -173,11 +235,11 @@ impl<'v> Iterator for Blocks<'v> {
     }
 }
 
-/// The bytes of a block; none if it is damaged.
+/// The bytes of a block; `None` if it is damaged.
 #[inline]
-fn bytes_of<'v>(cell: Cell<'v>, place: Place<'v>) -> Option<&'v [u8]> {
+fn bytes_of<'v>(cell: Option<Cell<'v>>, place: Place<'v>) -> Option<&'v [u8]> {
     match place {
         Place::Inline(bytes) => Some(bytes),
-        Place::Child(child) => cell.block(child).ok(),
+        Place::Child(child) => cell?.block(child).ok(),
     }
 }

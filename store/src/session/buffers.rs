@@ -1,19 +1,20 @@
-//! The memory of a transaction: its records, and the bytes that they are to get. A session keeps it
+//! The buffers of a transaction: its entries, and the bytes that it writes. A session keeps them
 //! from one transaction to the next.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use nearstate_memory::{CommitPlan, ReadToken};
+use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::TRANSACTION_BYTES_MAX;
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
-use crate::index::scratch::Workshop;
+use crate::index::scratch::IndexScratch;
 use crate::record::Form;
 use crate::record::meta;
 use crate::session::copies::Copies;
 
-/// The memory of the last transaction, if it is not in use.
+/// The buffers of the last transaction, unless an open one has them.
 #[derive(Default)]
 pub(crate) struct Spare(Cell<Option<Box<Buffers>>>);
 
@@ -36,107 +37,118 @@ impl std::fmt::Debug for Spare {
     }
 }
 
-/// What a record carries beside its value (TS 29.598, `RecordMeta`: `tags` and `ttl`).
+/// The metadata of a record (TS 29.598, `RecordMeta`: `tags` and `ttl`).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Metadata<'a> {
-    /// Tags: (name, value) pairs in any order; a name may have several values, and what is given
-    /// twice counts once. A name has 1 to [`TAG_NAME_BYTES_MAX`] bytes, a value at most
-    /// [`TAG_VALUE_BYTES_MAX`]; a record has at most [`TAGS_MAX`] pairs. A name that the namespace
-    /// has not declared is kept and watched for, but has no index.
+    /// Tags: (name, value) pairs in any order; a name may have several values, and duplicates
+    /// count once. A name has 1 to [`TAG_NAME_BYTES_MAX`] bytes, a value at most
+    /// [`TAG_VALUE_BYTES_MAX`]; a record has at most [`TAGS_MAX`] pairs. A tag that the namespace
+    /// has not declared is stored and reported to watches, but has no index.
     ///
     /// [`TAG_NAME_BYTES_MAX`]: nearstate_model::limits::TAG_NAME_BYTES_MAX
     /// [`TAG_VALUE_BYTES_MAX`]: nearstate_model::limits::TAG_VALUE_BYTES_MAX
     /// [`TAGS_MAX`]: nearstate_model::limits::TAGS_MAX
     pub tags: &'a [(&'a str, &'a [u8])],
-    /// When the record ends by itself, in milliseconds since 1970 by the machine's clock; 0: never.
-    /// It is over as soon as [`now_ms_coarse`](crate::now_ms_coarse) is this time, so one that is
-    /// not in the future is over at once.
+    /// When the record expires, in milliseconds since 1970 by the machine's clock; 0: never. It has
+    /// expired as soon as [`now_ms_coarse`](crate::now_ms_coarse) reaches this time, so a time that
+    /// is not in the future expires at once.
     pub expires_ms: u64,
 }
 
 /// A range of bytes in the buffer.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Span {
+pub(crate) struct BufferSpan {
     from: u32,
     to: u32,
 }
 
 const _: () = assert!(TRANSACTION_BYTES_MAX <= u32::MAX as usize, "spans count in 32 bits");
 
-impl Span {
-    /// Where it begins and ends.
+impl BufferSpan {
+    /// Its first byte, and the byte after its last.
     #[inline]
     pub(crate) const fn ends(self) -> (u32, u32) {
         (self.from, self.to)
     }
 
     #[inline]
+    fn new(from: usize, to: usize) -> Self {
+        invariant!(from <= to && to <= TRANSACTION_BYTES_MAX, "{from}..{to} is in the buffer");
+        // The bound fits into 32 bits.
+        let at = |at: usize| guaranteed(u32::try_from(at).ok(), "a span counts in 32 bits");
+        Self { from: at(from), to: at(to) }
+    }
+
+    #[inline]
     pub(crate) fn of(self, bytes: &[u8]) -> &[u8] {
-        bytes.get(self.from as usize..self.to as usize).unwrap_or_default()
+        let range = self.from as usize..self.to as usize;
+        guaranteed(bytes.get(range), "a span lies in the buffer that it was made for")
     }
 }
 
-/// A change of one block, in the buffer; `None` takes it away.
-pub(crate) type SpanChange = (Span, Option<Span>);
+/// A change of one block, in the buffer: its name and its bytes; `None` removes it.
+pub(crate) type BlockWrite = (BufferSpan, Option<BufferSpan>);
 
-/// What becomes of a record.
+/// The write that a transaction makes to a record.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Write {
-    /// It was read only.
+    /// None: the record was only read.
     #[default]
     None,
-    /// It gets this value and nothing of what it had.
-    Put { value: Span },
-    /// Some of its blocks change; all others go if `is_anew`.
-    Patch { is_anew: bool, changes: Vec<SpanChange> },
-    /// It goes.
+    /// This value replaces everything that the record had.
+    Put { value: BufferSpan },
+    /// Some blocks change; all others are removed if `is_anew`.
+    Patch { is_anew: bool, changes: Vec<BlockWrite> },
+    /// The record is deleted.
     Delete,
-    /// It is an object, and gets what its private copy has.
+    /// The record is an object, and gets the bytes of its private copy.
     Object { copy: usize },
 }
 
 /// One record of a transaction.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct TxnEntry {
     pub(crate) table: u32,
     pub(crate) hash: u64,
-    pub(crate) key: Span,
-    /// What was read; `None` if it was only written.
+    pub(crate) key: BufferSpan,
+    /// The version that was read; `None` if the record was only written.
     pub(crate) seen: Option<ReadToken>,
     pub(crate) write: Write,
-    /// What it becomes by a put or a patch.
+    /// The form after a put or a patch.
     pub(crate) form: Form,
-    /// What follows the value: encoded meta. `None`: a patch keeps what there is.
-    pub(crate) meta: Option<Span>,
-    /// Traits of the namespace that have been seen to.
-    pub(crate) traits: u64,
+    /// Encoded metadata after the value. `None`: a patch keeps the old metadata.
+    pub(crate) meta: Option<BufferSpan>,
+    /// Flags of the namespace under which the indexes and announcements were prepared.
+    pub(crate) flags: u64,
     /// Version after the commit.
     pub(crate) after: Option<u64>,
-    /// It is deleted because its time has passed.
+    /// It is deleted because it has expired.
     pub(crate) is_expiry: bool,
 }
 
-/// Entries up to this many are found by looking at each: faster than a table.
+/// Up to this many entries are searched linearly, which is faster than a tree.
 pub(crate) const LINEAR_MAX: usize = 24;
 
-/// The memory of a transaction, kept by the session from one to the next.
+/// The buffers of a transaction, kept by the session from one to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<TxnEntry>,
     pub(crate) bytes: Vec<u8>,
     pub(crate) copies: Copies,
     pub(crate) plan: CommitPlan,
     pub(crate) places: BTreeMap<(u32, u64), u32>,
-    /// How often something was buffered.
+    /// How many writes were buffered.
     pub(crate) changes: u64,
-    /// True once a read did not fit the earlier ones.
+    /// True once the reads were not of one moment.
     pub(crate) is_torn: bool,
-    /// True while reads are not held against earlier ones: all are judged together afterwards.
-    pub(crate) is_judged_later: bool,
-    pub(crate) workshop: Workshop,
+    /// True once an index has changed faster than it could be read.
+    has_conflict: Cell<bool>,
+    /// True while a read does not validate the earlier ones: all are validated together afterwards.
+    pub(crate) is_validated_later: bool,
+    pub(crate) scratch: IndexScratch,
 }
 
-/// Bytes that a session keeps between transactions; more is given back.
+/// Bytes that a session keeps between transactions; more is freed.
 const KEPT_MAX: usize = 1 << 20;
 
 impl Buffers {
@@ -153,41 +165,57 @@ impl Buffers {
         }
         self.changes = 0;
         self.is_torn = false;
-        self.is_judged_later = false;
+        self.has_conflict.set(false);
+        self.is_validated_later = false;
     }
 
     #[inline]
-    pub(crate) fn bytes(&self, span: Span) -> &[u8] {
+    pub(crate) fn bytes(&self, span: BufferSpan) -> &[u8] {
         span.of(&self.bytes)
     }
 
+    /// The text that was kept: the name of a block.
     #[inline]
-    pub(crate) fn keep(&mut self, bytes: &[u8]) -> Result<Span> {
+    pub(crate) fn text(&self, span: BufferSpan) -> &str {
+        guaranteed(str::from_utf8(self.bytes(span)).ok(), "a name was kept from a `str`")
+    }
+
+    #[inline]
+    pub(crate) fn keep(&mut self, bytes: &[u8]) -> Result<BufferSpan> {
         let from = self.bytes.len();
         let to = from + bytes.len();
         self.check_room(bytes.len())?;
         self.bytes.extend_from_slice(bytes);
-        let at = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
-        Ok(Span { from: at(from), to: at(to) })
+        Ok(BufferSpan::new(from, to))
     }
 
-    /// Appends what is to follow a value; nothing if there is nothing to say.
+    /// Appends encoded metadata; nothing if there is none.
     #[inline]
-    pub(crate) fn keep_meta(&mut self, labels: Metadata<'_>) -> Result<Span> {
-        if labels.tags.is_empty() && labels.expires_ms == 0 {
-            return Ok(Span::default());
+    pub(crate) fn keep_meta(&mut self, metadata: Metadata<'_>) -> Result<BufferSpan> {
+        if metadata.tags.is_empty() && metadata.expires_ms == 0 {
+            return Ok(BufferSpan::default());
         }
         let from = self.bytes.len();
-        meta::encode(labels.expires_ms, labels.tags, &mut self.bytes)?;
+        meta::encode(metadata.expires_ms, metadata.tags, &mut self.bytes)?;
         if let Err(error) = self.check_room(0) {
             self.bytes.truncate(from);
             return Err(error);
         }
-        let at = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
-        Ok(Span { from: at(from), to: at(self.bytes.len()) })
+        Ok(BufferSpan::new(from, self.bytes.len()))
     }
 
-    /// Refuses what makes the transaction too large.
+    /// True once a read has returned `Conflict`.
+    pub(crate) fn has_conflict(&self) -> bool {
+        self.is_torn || self.has_conflict.get()
+    }
+
+    /// Remembers a conflict that leaves the transaction usable.
+    pub(crate) fn conflict(&self, detail: String) -> Error {
+        self.has_conflict.set(true);
+        Error::Conflict { detail }
+    }
+
+    /// Refuses bytes that make the transaction too large.
     pub(crate) fn check_room(&self, more: usize) -> Result<()> {
         let bytes = self.bytes.len() + self.copies.bytes + more;
         if bytes > TRANSACTION_BYTES_MAX {

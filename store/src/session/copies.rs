@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lent_is_nobody_elses() {
+    fn a_lent_copy_is_refused_to_others() {
         let mut copies = Copies::default();
         let which = copies.add(8, true);
         let lent = copies.lend(which).unwrap();

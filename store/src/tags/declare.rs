@@ -51,7 +51,7 @@ use contention::Contention;
 use entering::Entering;
 use part::Part;
 
-/// Buckets of a part when nobody else waits for the thread.
+/// Buckets of a part when no other work waits for the thread.
 const PART_BUCKETS: u64 = 1024;
 
 /// Locks that are passed for each bucket whose records would be entered: that costs some hundred
@@ -67,7 +67,7 @@ pub struct Declaring {
     namespace: Namespace,
     wanted: Vec<TagSchema>,
     retry_policy: RetryPolicy,
-    /// Nobody else waits for the thread: a transaction is tried again at once.
+    /// No other work waits for the thread: a transaction is tried again at once.
     has_thread: bool,
     stage: Stage,
     /// Tells others that these tags are worked on; from before it is decided which they are.
@@ -189,7 +189,8 @@ impl Session {
     }
 
     /// Begins to add tags as [`Session::add_tags`] does, but a part with each call of
-    /// [`Session::go_on`]. Each transaction of it has this retry_policy, over all parts that it takes.
+    /// [`Session::go_on`]. Each transaction of it has this retry_policy, over all parts that it
+    /// takes.
     ///
     /// # Errors
     /// `WrongKind`: a namespace of counters; `Damaged`.
@@ -298,7 +299,7 @@ impl Session {
         Ok(are_still)
     }
 
-    /// What processes know a tag by that somebody is busy with.
+    /// The advisory lock of a tag that a process is building.
     fn thing(&self, namespace: Namespace, tag: &str) -> u64 {
         let mut words = namespace.index.to_be_bytes().to_vec();
         words.extend_from_slice(tag.as_bytes());
@@ -382,7 +383,7 @@ impl Session {
         }
         match self.clearing(namespace, Some(against.why.clone()))? {
             Some(clearing) => Ok(Stage::Clearing(clearing)),
-            None => Err(against.why.clone()), // Somebody else has cleared them.
+            None => Err(against.why.clone()), // Another session has cleared them.
         }
     }
 
@@ -398,7 +399,7 @@ impl Session {
         let moved = self.change_tags(declaring, |tags| {
             newer.replace((!built.are_still(tags, from)).then(|| tags.clone()));
             if newer.borrow().is_some() {
-                // Ends the transaction; nobody reads this.
+                // Ends the transaction; this error is not reported.
                 return Err(Error::BadArgument { detail: String::new() });
             }
             tags.move_on(from, to, &built.ids);
@@ -432,7 +433,7 @@ impl Session {
         let key = schema_key(namespace.index);
         let changed = self.run(declaring, |txn| {
             let mut set = txn.set.borrow_mut();
-            let mut tags = match set.hidden_value(&key, TagSet::decode)? {
+            let mut tags = match set.internal_value(&key, TagSet::decode)? {
                 Some(tags) => tags?,
                 None => TagSet::default(),
             };
@@ -440,7 +441,7 @@ impl Session {
             // Both words only grow; whoever reads these tags raises the traits to them.
             let now = self.member.namespace_flags(namespace.index)? / namespace_flags::GENERATION;
             tags.generation = tags.generation.max(now) + 1;
-            set.put_hidden(&key, &tags.encode())?;
+            set.put_internal(&key, &tags.encode())?;
             Ok(tags)
         })?;
         self.raise_to(namespace.index, &changed)?;

@@ -36,7 +36,7 @@ pub struct Collected {
 
 /// An entry of the order of expiry.
 #[derive(Debug)]
-struct Due {
+struct NewValue {
     entry: Vec<u8>,
     namespace: u32,
     key: Vec<u8>,
@@ -63,14 +63,14 @@ impl Session {
         for tree in first..first + EXPIRY_TREES {
             let mut after = Vec::new();
             loop {
-                let due = self.due(tree, &after, BATCH.min(left))?;
-                let Some(last) = due.last() else { break };
+                let new_value = self.new_value(tree, &after, BATCH.min(left))?;
+                let Some(last) = new_value.last() else { break };
                 after.clone_from(&last.entry);
-                left -= due.len();
-                for entry in &due {
+                left -= new_value.len();
+                for entry in &new_value {
                     match self.end(tree, entry) {
                         Ok(is_ended) => collected.records += usize::from(is_ended),
-                        // Somebody else has it, or something keeps this one: the others go on.
+                        // Another session deletes it, or this one fails: continue with the others.
                         Err(Error::Conflict { .. }) => collected.has_more = true,
                         Err(error) => failed = failed.or(Some(error)),
                     }
@@ -82,14 +82,14 @@ impl Session {
     }
 
     /// The first entries of a tree after this one whose time has passed.
-    fn due(&self, tree: u64, after: &[u8], limit: usize) -> Result<Vec<Due>> {
+    fn new_value(&self, tree: u64, after: &[u8], limit: usize) -> Result<Vec<NewValue>> {
         let now = nearstate_memory::now_ms_coarse().saturating_add(1).to_be_bytes();
         let mut set = WriteSet::new(self)?;
         let mut cursor = Cursor::default();
         let range = (Bound::Excluded(after), Bound::Excluded(&now[..]));
         cursor.begin(expiry_root(tree), range, Sight::Untracked);
-        let mut due = Vec::new();
-        while due.len() < limit {
+        let mut new_value = Vec::new();
+        while new_value.len() < limit {
             let entry = match cursor.next(&mut set) {
                 Ok(Some(entry)) => entry,
                 Ok(None) | Err(Error::Conflict { .. }) => break,
@@ -97,28 +97,28 @@ impl Session {
             };
             let Some((_, rest)) = entry.split_first_chunk::<8>() else { break };
             let Some((namespace, key)) = rest.split_first_chunk::<4>() else { break };
-            due.push(Due {
+            new_value.push(NewValue {
                 entry: entry.to_vec(),
                 namespace: u32::from_be_bytes(*namespace),
                 key: key.to_vec(),
             });
         }
-        Ok(due)
+        Ok(new_value)
     }
 
     /// One entry: its record is deleted if its time has passed, else the entry goes where it
     /// belongs. True if the record was deleted.
-    fn end(&self, tree: u64, due: &Due) -> Result<bool> {
+    fn end(&self, tree: u64, new_value: &NewValue) -> Result<bool> {
         let mut set = WriteSet::new(self)?;
-        let mut ordered = std::mem::take(&mut set.buffers.workshop.ordered);
+        let mut ordered = std::mem::take(&mut set.buffers.scratch.ordered);
         let root = expiry_root(tree);
-        let is_there = ordered.remove(&mut set, root, &due.entry);
+        let is_there = ordered.remove(&mut set, root, &new_value.entry);
         let ended = is_there.and_then(|is_there| {
             if !is_there {
-                return Ok(false); // Somebody else was faster.
+                return Ok(false); // Another session was faster.
             }
-            let hash = self.hash(&due.key);
-            let (place, stored) = set.read(due.namespace, hash, &due.key)?;
+            let hash = self.hash(&new_value.key);
+            let (place, stored) = set.read(new_value.namespace, hash, &new_value.key)?;
             let Some((cell, bytes)) = stored else { return Ok(false) };
             let (_, meta) = split(cell, bytes)?;
             if is_past(meta)? {
@@ -129,16 +129,16 @@ impl Session {
                 return Ok(true);
             }
             if ends(meta) != 0 {
-                let mut key = Vec::with_capacity(due.entry.len());
-                expiry_key(ends(meta), due.namespace, &due.key, &mut key);
+                let mut key = Vec::with_capacity(new_value.entry.len());
+                expiry_key(ends(meta), new_value.namespace, &new_value.key, &mut key);
                 ordered.insert(&mut set, root, &key)?;
             }
             Ok(false)
         });
-        set.buffers.workshop.ordered = ordered;
+        set.buffers.scratch.ordered = ordered;
         let ended = ended?;
         set.index_all()?;
-        set.tell_all()?;
+        set.notify_all()?;
         set.commit()?;
         Ok(ended)
     }
@@ -147,14 +147,14 @@ impl Session {
     /// kept clean by those who fill it, whoever else collects or not.
     #[inline]
     pub(crate) fn collect_some(&self) {
-        if self.hidden.expiring.get() >= EXPIRING_MAX {
+        if self.internal.expiring.get() >= EXPIRING_MAX {
             self.collect_now();
         }
     }
 
     #[cold]
     fn collect_now(&self) {
-        self.hidden.expiring.set(0);
+        self.internal.expiring.set(0);
         // The caller's commit is done: what keeps the collection from its work is not its failure.
         let _ = self.collect_expired(COLLECTED_MAX);
     }

@@ -2,7 +2,7 @@
 //! changing it, and walking over all of them (`postings.rs` has their bytes).
 
 use nearstate_memory::Corruption;
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 
 use crate::index::internal::{list_key, memory_of, name_part};
 use crate::index::ordered::Sight;
@@ -10,7 +10,7 @@ use crate::index::postings::{
     DEPTH_MAX, PART_BYTES, Part, Posting, above, compose, end_of, low, place_of, sibling,
 };
 use crate::index::scratch::List;
-use crate::tags::nodes::Own;
+use crate::tags::nodes::OwnWrite;
 use crate::txn::write_set::WriteSet;
 
 /// Looks at parts before a search for the responsible one is given up. Each look but the first
@@ -22,7 +22,7 @@ const ASTRAY: Corruption = Corruption("no part of a tag's postings is responsibl
 const HALF: Corruption = Corruption("a part of a tag's postings lacks its other half");
 
 /// The part that is responsible for a hash.
-struct Sought {
+struct ListPosition {
     number: u32,
     /// Its entry in the transaction, if it is tracked.
     place: Option<usize>,
@@ -40,7 +40,7 @@ impl List {
     /// The key of the part that probably has a hash.
     #[inline]
     pub(crate) fn guess(&mut self, set: &WriteSet<'_>, hash: u64) -> (u32, &[u8]) {
-        let number = low(hash, set.session.hidden.depth_of(self.memory));
+        let number = low(hash, set.session.internal.depth_of(self.memory));
         name_part(number, &mut self.key);
         (number, &self.key)
     }
@@ -53,20 +53,20 @@ impl List {
         hash: u64,
         sight: Sight,
         mut read: impl FnMut(Part<'_>),
-    ) -> Result<Sought> {
-        let table = set.session.hidden_table()?;
+    ) -> Result<ListPosition> {
+        let table = set.session.internal_table()?;
         let (mut number, _) = self.guess(set, hash);
         for _ in 0..LOOKS_MAX {
             name_part(number, &mut self.key);
-            let spot = set.session.hash(&self.key);
-            let place = set.place_of(table, spot, &self.key);
+            let lookup = set.session.hash(&self.key);
+            let place = set.place_of(table, lookup, &self.key);
             let (mut seen, mut part) = (None, None);
             match set.own(place) {
-                Own::Written => part = Some(Part::parse(set.own_value(place))?),
-                Own::Gone => {}
-                Own::Not => {
+                OwnWrite::Written => part = Some(Part::parse(set.own_value(place))?),
+                OwnWrite::Gone => {}
+                OwnWrite::Not => {
                     let index = set.session.member.table(table)?;
-                    let found = set.session.member.lookup_small(index, spot, &self.key)?;
+                    let found = set.session.member.lookup_small(index, lookup, &self.key)?;
                     seen = Some(found.token);
                     part = found.record.map(|(_, bytes)| Part::parse(bytes)).transpose()?;
                 }
@@ -77,7 +77,7 @@ impl List {
                 Some(part) => {
                     let next = part.step(number, hash);
                     if next.is_none() {
-                        set.session.hidden.note_depth(self.memory, part.depth);
+                        set.session.internal.note_depth(self.memory, part.depth);
                         read(part);
                     }
                     next
@@ -90,35 +90,36 @@ impl List {
             let is_there = part.is_some();
             let place = match (sight, seen) {
                 (Sight::Tracked, Some(seen)) => {
-                    Some(set.track(place, (table, spot, &self.key), seen)?)
+                    Some(set.track(place, (table, lookup, &self.key), seen)?)
                 }
                 _ => place,
             };
-            return Ok(Sought { number, place, is_there });
+            return Ok(ListPosition { number, place, is_there });
         }
-        let detail = "a tag's list of postings, which changes all the time; if nobody changes it, \
+        let detail =
+            "a tag's list of postings, which changes all the time; if no session changes it, \
                       check the region"
-            .to_owned();
-        Err(Error::Conflict { detail })
+                .to_owned();
+        Err(set.buffers.conflict(detail))
     }
 
     /// Enters a record. False if it is there already.
     pub(crate) fn insert(&mut self, set: &mut WriteSet<'_>, posting: Posting<'_>) -> Result<bool> {
         let mut next = std::mem::take(&mut self.next);
         let (mut found, mut weight) = (Ok(None), 0);
-        let sought = self.seek(set, posting.hash, Sight::Tracked, |part| {
+        let position = self.seek(set, posting.hash, Sight::Tracked, |part| {
             found = part.find(posting);
             part.with(posting, &mut next);
             weight = next.len();
         });
-        let done = sought.and_then(|sought| {
-            let Some(place) = sought.place else { return Err(ASTRAY.into()) };
+        let done = position.and_then(|position| {
+            let Some(place) = position.place else { return Err(ASTRAY.into()) };
             if found?.is_some() {
                 return Ok(false);
             }
-            if !sought.is_there {
+            if !position.is_there {
                 Part { depth: 0, entries: &[] }.with(posting, &mut next);
-            } else if self.split(set, (sought.number, place), &next)? {
+            } else if self.split(set, (position.number, place), &next)? {
                 return Ok(true);
             }
             set.put(place, &next, &[])?;
@@ -154,8 +155,8 @@ impl List {
             return Ok(false);
         }
         name_part(sibling(number, part.depth), &mut self.key);
-        let new = set.hidden_place(&self.key)?;
-        if set.hidden_at(new)?.is_some() {
+        let new = set.internal_place(&self.key)?;
+        if set.internal_at(new)?.is_some() {
             return Err(ASTRAY.into());
         }
         set.put(new, &self.other, &[])?;
@@ -167,7 +168,7 @@ impl List {
     pub(crate) fn remove(&mut self, set: &mut WriteSet<'_>, posting: Posting<'_>) -> Result<bool> {
         let mut next = std::mem::take(&mut self.next);
         let mut found = Ok(None);
-        let sought = self.seek(set, posting.hash, Sight::Tracked, |part| {
+        let position = self.seek(set, posting.hash, Sight::Tracked, |part| {
             found = part.find(posting).map(|found| {
                 found.map(|entry| {
                     part.without(entry, &mut next);
@@ -175,11 +176,11 @@ impl List {
                 })
             });
         });
-        let done = sought.and_then(|sought| {
-            let Some(place) = sought.place else { return Err(ASTRAY.into()) };
+        let done = position.and_then(|position| {
+            let Some(place) = position.place else { return Err(ASTRAY.into()) };
             let Some(depth) = found? else { return Ok(false) };
             if next.len() == 1 {
-                self.join(set, (sought.number, place), depth)?;
+                self.join(set, (position.number, place), depth)?;
             } else {
                 set.put(place, &next, &[])?;
             }
@@ -200,8 +201,8 @@ impl List {
         while depth > 0 {
             let bit = sibling(0, depth - 1);
             name_part(number ^ bit, &mut self.key);
-            let half = set.hidden_place(&self.key)?;
-            let part = Part::parse(set.hidden_at(half)?.ok_or(HALF)?)?;
+            let half = set.internal_place(&self.key)?;
+            let part = Part::parse(set.internal_at(half)?.ok_or(HALF)?)?;
             if part.depth != depth || !(part.entries.is_empty() || entries.is_empty()) {
                 break;
             }
@@ -265,14 +266,14 @@ impl ListWalk {
         let Self { list, entries, .. } = self;
         let mut depth = 0;
         entries.clear();
-        let sought = list.seek(set, from.reverse_bits(), self.sight, |part| {
+        let position = list.seek(set, from.reverse_bits(), self.sight, |part| {
             entries.clear();
             entries.extend_from_slice(part.entries);
             depth = part.depth;
         })?;
         self.done = 0;
-        self.begin = if place_of(sought.number) == from { 0 } else { from };
-        self.from = if sought.is_there { end_of(sought.number, depth) } else { None };
+        self.begin = if place_of(position.number) == from { 0 } else { from };
+        self.from = if position.is_there { end_of(position.number, depth) } else { None };
         Ok(())
     }
 }
@@ -287,22 +288,22 @@ pub(crate) fn check_list(
     let (mut from, mut parts) = (Some(0_u64), 0);
     while let Some(at) = from {
         let (mut entries, mut depth) = (Vec::new(), 0);
-        let sought = list.seek(set, at.reverse_bits(), Sight::Untracked, |part| {
+        let position = list.seek(set, at.reverse_bits(), Sight::Untracked, |part| {
             entries = part.entries.to_vec();
             depth = part.depth;
         })?;
-        if !sought.is_there || place_of(sought.number) != at {
+        if !position.is_there || place_of(position.number) != at {
             return Err(Corruption("the parts of a tag's postings do not fill their places").into());
         }
         let mut rest = entries.as_slice();
         while let Some(key) = Part::next(&mut rest)? {
-            if low(set.session.hash(key), depth) != sought.number {
+            if low(set.session.hash(key), depth) != position.number {
                 return Err(Corruption("a tag's postings have a key in the wrong part").into());
             }
             each(key)?;
         }
         parts += 1;
-        from = end_of(sought.number, depth);
+        from = end_of(position.number, depth);
     }
     Ok(parts)
 }
@@ -343,11 +344,11 @@ mod tests {
     }
 
     fn parts(session: &Session, ns: Namespace) -> usize {
-        let hidden = Namespace { index: session.hidden_table().unwrap(), kind: Kind::Value };
+        let internal = Namespace { index: session.internal_table().unwrap(), kind: Kind::Value };
         let (mut prefix, mut count) = (Vec::new(), 0);
         list_prefix(ns.index, 0, &mut prefix);
         session
-            .each_stored(hidden, &mut |cell| {
+            .each_stored(internal, &mut |cell| {
                 count += usize::from(cell.key()?.starts_with(&prefix));
                 Ok(())
             })
@@ -418,7 +419,7 @@ mod tests {
                 let mut key = Vec::new();
                 list_key(ns, 0, b"web", &mut key);
                 name_part(1, &mut key);
-                set.delete_hidden(&key).unwrap();
+                set.delete_internal(&key).unwrap();
             },
         ];
         for (number, harm) in harms.into_iter().enumerate() {

@@ -15,7 +15,6 @@ use crate::session::{Namespace, Session};
 use crate::tags::lists::ListWalk;
 use crate::tags::maintain::{read_count, values};
 use crate::txn::Txn;
-use crate::txn::txn_record::Record;
 use crate::txn::write_set::WriteSet;
 
 /// Which values of a tag are looked for.
@@ -59,13 +58,13 @@ impl Session {
         if value.len() > TAG_VALUE_BYTES_MAX {
             return Ok(None);
         }
-        let hidden = self.member.table(self.hidden_table()?)?;
+        let internal = self.member.table(self.internal_table()?)?;
         let mut key = Vec::with_capacity(8 + value.len());
         posting_key(namespace.index, known.id, value, &mut key);
         let hash = self.hash(&key);
         for _ in 0..TRANSACTION_TRIES {
             let _held = self.member.pin()?;
-            let posting = self.member.lookup_small(hidden, hash, &key)?;
+            let posting = self.member.lookup_small(internal, hash, &key)?;
             let Some((_, record)) = posting.record else { return Ok(None) };
             if let Some(view) = self.get(namespace, record)? {
                 if view.tags().any(|(name, found)| name == tag && found == value) {
@@ -113,7 +112,7 @@ impl Session {
     }
 
     /// As [`Session::find_all`], but goes over `most` entries of the index at the most: those of
-    /// records past their time are entries until somebody collects them. False if there are more.
+    /// records past their time are entries until they are collected. False if there are more.
     ///
     /// # Errors
     /// As [`Session::find_all`].
@@ -171,7 +170,7 @@ impl Session {
             for stripe in 0..STRIPES {
                 count_key(namespace.index, known.id, stripe, value, &mut key);
                 let mut set = txn.set.borrow_mut();
-                count += set.hidden_value(&key, read_count)?.unwrap_or(0);
+                count += set.internal_value(&key, read_count)?.unwrap_or(0);
             }
             Ok(u64::try_from(count).unwrap_or(0))
         })
@@ -194,7 +193,7 @@ impl Txn<'_> {
         namespace: Namespace,
         tag: &str,
         value: &[u8],
-    ) -> Result<Option<(Vec<u8>, Record<'_>)>> {
+    ) -> Result<Option<(Vec<u8>, View<'_>)>> {
         let key = {
             let mut set = self.set.borrow_mut();
             let tags = set.session.tag_set(namespace.index)?;
@@ -206,7 +205,7 @@ impl Txn<'_> {
             }
             let mut key = Vec::with_capacity(8 + value.len());
             posting_key(namespace.index, known.id, value, &mut key);
-            set.hidden_value(&key, <[u8]>::to_vec)?
+            set.internal_value(&key, <[u8]>::to_vec)?
         };
         let Some(key) = key else { return Ok(None) };
         Ok(self.get(namespace, &key)?.map(|record| (key, record)))
@@ -218,7 +217,7 @@ impl Txn<'_> {
     ///
     /// Records past their time are left out; each record that is looked at, also one of those, is
     /// part of what the transaction has read. What it has written itself is not in the index yet,
-    /// see [`Txn::find`]. Whoever only collects the keys calls this in [`Txn::judged_once`].
+    /// see [`Txn::find`]. To collect only the keys, call this within [`Txn::validated_once`].
     ///
     /// # Errors
     /// As [`Session::find_all`]; `Conflict`: what was read earlier is not so any more;

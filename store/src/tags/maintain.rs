@@ -9,9 +9,9 @@ use crate::index::internal::{STRIPES, count_key, expiry_root, posting_key, tag_r
 use crate::index::ordered::composite;
 use crate::index::postings::Posting;
 use crate::index::schema::Tag;
-use crate::index::scratch::{Due, List, MetaChange, Workshop};
+use crate::index::scratch::{IndexScratch, List, MetaChange, NewValue};
 use crate::record::meta::{Meta, Tags, is_past, split};
-use crate::session::buffers::{Entry, Span};
+use crate::session::buffers::{BufferSpan, TxnEntry};
 use crate::txn::write_set::WriteSet;
 
 impl<'s> WriteSet<'s> {
@@ -23,17 +23,17 @@ impl<'s> WriteSet<'s> {
     #[inline]
     pub(crate) fn index_all(&mut self) -> Result<usize> {
         let written = self.buffers.entries.len();
-        self.buffers.is_judged_later = true;
+        self.buffers.is_validated_later = true;
         let mut seen = 0;
         for place in 0..written {
-            seen |= self.see_traits(place)?;
+            seen |= self.load_flags(place)?;
         }
         if seen & (namespace_flags::TAGGED | namespace_flags::EXPIRING) == 0 {
             return Ok(written);
         }
-        let mut shop = std::mem::take(&mut self.buffers.workshop);
-        let done = self.index_written(written, &mut shop);
-        self.buffers.workshop = shop;
+        let mut scratch = std::mem::take(&mut self.buffers.scratch);
+        let done = self.index_written(written, &mut scratch);
+        self.buffers.scratch = scratch;
         match done {
             Ok(()) => Ok(written),
             Err(error @ Error::Conflict { .. }) => Err(error),
@@ -43,7 +43,7 @@ impl<'s> WriteSet<'s> {
     }
 
     /// The traits of a written record's namespace.
-    fn see_traits(&mut self, place: usize) -> Result<u64> {
+    fn load_flags(&mut self, place: usize) -> Result<u64> {
         let Some(entry) = self.buffers.entries.get(place) else { return Ok(0) };
         if entry.write.is_none() {
             return Ok(0);
@@ -56,35 +56,35 @@ impl<'s> WriteSet<'s> {
             seen = self.session.member.update_namespace_flags(table, raised)?;
         }
         if let Some(entry) = self.buffers.entries.get_mut(place) {
-            entry.traits = seen;
+            entry.flags = seen;
         }
         Ok(seen)
     }
 
-    fn index_written(&mut self, written: usize, shop: &mut Workshop) -> Result<()> {
-        shop.begin();
+    fn index_written(&mut self, written: usize, scratch: &mut IndexScratch) -> Result<()> {
+        scratch.begin();
         for place in 0..written {
-            self.foresee(place, shop)?;
+            self.collect_changes(place, scratch)?;
         }
         // Tags are taken away from all records before any is given, so that a value can go from one
         // record to another.
-        if shop.changes.iter().any(|change| change.has_old) {
-            for number in 0..shop.changes.len() {
-                self.take_old(number, shop)?;
+        if scratch.changes.iter().any(|change| change.has_old) {
+            for number in 0..scratch.changes.len() {
+                self.take_old(number, scratch)?;
             }
         }
-        for number in 0..shop.changes.len() {
-            self.give_new(number, shop)?;
+        for number in 0..scratch.changes.len() {
+            self.give_new(number, scratch)?;
         }
         Ok(())
     }
 
     /// What a written record has, and what it is to have, beside its value; `None` if all of it
     /// stays as it is.
-    fn change_of_meta(&mut self, place: usize) -> Result<Option<(&'s [u8], Span)>> {
+    fn change_of_meta(&mut self, place: usize) -> Result<Option<(&'s [u8], BufferSpan)>> {
         let Some(entry) = self.buffers.entries.get(place) else { return Ok(None) };
         if entry.write.is_none()
-            || entry.traits & (namespace_flags::TAGGED | namespace_flags::EXPIRING) == 0
+            || entry.flags & (namespace_flags::TAGGED | namespace_flags::EXPIRING) == 0
         {
             return Ok(None);
         }
@@ -93,7 +93,7 @@ impl<'s> WriteSet<'s> {
         match meta {
             // A patch keeps what the record has; a new one has nothing.
             None if self.read_again(place)?.is_some() => Ok(None),
-            None => Ok(Some((old, Span::default()))),
+            None => Ok(Some((old, BufferSpan::default()))),
             // The same tags and the same end: everything is where it belongs.
             Some(new) if !old.is_empty() && old == self.buffers.bytes(new) => Ok(None),
             Some(new) => Ok(Some((old, new))),
@@ -102,13 +102,13 @@ impl<'s> WriteSet<'s> {
 
     /// Notes which values a record is to get, and asks for the lines that this will need: their
     /// misses overlap.
-    fn foresee(&mut self, place: usize, shop: &mut Workshop) -> Result<()> {
+    fn collect_changes(&mut self, place: usize, scratch: &mut IndexScratch) -> Result<()> {
         let Some((old, new)) = self.change_of_meta(place)? else { return Ok(()) };
-        let Some(Entry { table, hash: record, .. }) = self.buffers.entries.get(place) else {
+        let Some(TxnEntry { table, hash: record, .. }) = self.buffers.entries.get(place) else {
             return Ok(());
         };
         let (table, record, new) = (*table, *record, self.buffers.bytes(new));
-        shop.changes.push(MetaChange { place, has_old: !old.is_empty(), was_ms: ends(old) });
+        scratch.changes.push(MetaChange { place, has_old: !old.is_empty(), was_ms: ends(old) });
         if new.is_empty() {
             return Ok(());
         }
@@ -118,14 +118,15 @@ impl<'s> WriteSet<'s> {
             if !old.is_empty() && pairs(old).any(|pair| pair == (name, value)) {
                 continue;
             }
-            let from = shop.foreseen.len();
-            shop.foreseen.extend_from_slice(value);
-            let to = shop.foreseen.len();
-            let hash = self.ask(table, tag, value, (record, &mut shop.key, &mut shop.list))?;
+            let from = scratch.collected.len();
+            scratch.collected.extend_from_slice(value);
+            let to = scratch.collected.len();
+            let hash =
+                self.ask(table, tag, value, (record, &mut scratch.key, &mut scratch.list))?;
             let (tag, value) = (tag.id, (from, to));
-            shop.foreseen.extend_from_slice(&shop.key);
-            let key = (to, shop.foreseen.len());
-            shop.dues.push(Due { place, tag, value, key, hash });
+            scratch.collected.extend_from_slice(&scratch.key);
+            let key = (to, scratch.collected.len());
+            scratch.new_values.push(NewValue { place, tag, value, key, hash });
         }
         Ok(())
     }
@@ -140,7 +141,7 @@ impl<'s> WriteSet<'s> {
         (record, key, list): (u64, &mut Vec<u8>, &mut List),
     ) -> Result<u64> {
         let member = &self.session.member;
-        let index = member.table(self.session.hidden_table()?)?;
+        let index = member.table(self.session.internal_table()?)?;
         key.clear();
         if tag.is_unique {
             posting_key(table, tag.id, value, key);
@@ -157,38 +158,38 @@ impl<'s> WriteSet<'s> {
     }
 
     /// Takes away what a record has and is not to keep.
-    fn take_old(&mut self, number: usize, shop: &mut Workshop) -> Result<()> {
-        let Some(MetaChange { place, has_old: true, .. }) = shop.changes.get(number).copied()
+    fn take_old(&mut self, number: usize, scratch: &mut IndexScratch) -> Result<()> {
+        let Some(MetaChange { place, has_old: true, .. }) = scratch.changes.get(number).copied()
         else {
             return Ok(());
         };
         let Some((old, new)) = self.change_of_meta(place)? else { return Ok(()) };
         let Some(entry) = self.buffers.entries.get(place) else { return Ok(()) };
         let table = entry.table;
-        shop.holder(entry.hash, self.buffers.bytes(entry.key));
-        shop.meta.clear();
-        shop.meta.extend_from_slice(self.buffers.bytes(new));
+        scratch.holder(entry.hash, self.buffers.bytes(entry.key));
+        scratch.meta.clear();
+        scratch.meta.extend_from_slice(self.buffers.bytes(new));
         let set = self.session.tag_set(table)?;
-        let new = std::mem::take(&mut shop.meta);
+        let new = std::mem::take(&mut scratch.meta);
         let goes = |pair: &(&[u8], &[u8])| new.is_empty() || pairs(&new).all(|kept| kept != *pair);
         let mut done = Ok(());
         for (name, value) in pairs(old).filter(goes) {
             if let Some(tag) = set.named(name) {
-                self.ask(table, tag, value, (shop.hash, &mut shop.key, &mut shop.list))?;
+                self.ask(table, tag, value, (scratch.hash, &mut scratch.key, &mut scratch.list))?;
             }
         }
         for (name, value) in pairs(old).filter(goes) {
             if let Some(tag) = set.named(name) {
-                done = done.and_then(|()| self.take(table, tag, value, shop));
+                done = done.and_then(|()| self.take(table, tag, value, scratch));
             }
         }
-        shop.meta = new;
+        scratch.meta = new;
         done
     }
 
     /// Gives a record what it is to have and has not.
-    fn give_new(&mut self, number: usize, shop: &mut Workshop) -> Result<()> {
-        let Some(MetaChange { place, was_ms, .. }) = shop.changes.get(number).copied() else {
+    fn give_new(&mut self, number: usize, scratch: &mut IndexScratch) -> Result<()> {
+        let Some(MetaChange { place, was_ms, .. }) = scratch.changes.get(number).copied() else {
             return Ok(());
         };
         let Some(entry) = self.buffers.entries.get(place) else { return Ok(()) };
@@ -196,7 +197,7 @@ impl<'s> WriteSet<'s> {
             return Ok(());
         }
         let table = entry.table;
-        shop.holder(entry.hash, self.buffers.bytes(entry.key));
+        scratch.holder(entry.hash, self.buffers.bytes(entry.key));
         let new = self.buffers.bytes(entry.meta.unwrap_or_default());
         let is_ms = ends(new);
         let set = self.session.tag_set(table)?;
@@ -208,29 +209,35 @@ impl<'s> WriteSet<'s> {
             }
         }
         if is_ms != 0 && (was_ms == 0 || was_ms > is_ms) {
-            self.order_expiry(table, is_ms, shop)?;
+            self.order_expiry(table, is_ms, scratch)?;
         }
         let mut number = 0;
-        while let Some(due) = shop.dues.get(number).copied() {
+        while let Some(new_value) = scratch.new_values.get(number).copied() {
             number += 1;
-            let Some(tag) = set.numbered(due.tag) else { continue };
-            if due.place == place {
-                self.give_due(table, tag, &due, shop)?;
+            let Some(tag) = set.numbered(new_value.tag) else { continue };
+            if new_value.place == place {
+                self.give_new_value(table, tag, &new_value, scratch)?;
             }
         }
         Ok(())
     }
 
-    fn give_due(&mut self, table: u32, tag: &Tag, due: &Due, shop: &mut Workshop) -> Result<()> {
-        let foreseen = std::mem::take(&mut shop.foreseen);
-        let value = foreseen.get(due.value.0..due.value.1).unwrap_or_default();
+    fn give_new_value(
+        &mut self,
+        table: u32,
+        tag: &Tag,
+        new_value: &NewValue,
+        scratch: &mut IndexScratch,
+    ) -> Result<()> {
+        let collected = std::mem::take(&mut scratch.collected);
+        let value = collected.get(new_value.value.0..new_value.value.1).unwrap_or_default();
         let done = if tag.is_unique && !tag.is_ordered && !tag.is_counted {
-            let key = foreseen.get(due.key.0..due.key.1).unwrap_or_default();
-            self.give_posting((table, tag), value, (due.hash, key), shop).map(drop)
+            let key = collected.get(new_value.key.0..new_value.key.1).unwrap_or_default();
+            self.give_posting((table, tag), value, (new_value.hash, key), scratch).map(drop)
         } else {
-            self.give(table, tag, value, shop)
+            self.give(table, tag, value, scratch)
         };
-        shop.foreseen = foreseen;
+        scratch.collected = collected;
         done
     }
 
@@ -249,29 +256,29 @@ impl<'s> WriteSet<'s> {
         table: u32,
         tag: &Tag,
         value: &[u8],
-        shop: &mut Workshop,
+        scratch: &mut IndexScratch,
     ) -> Result<()> {
         let mut is_new = true;
         if tag.is_unique {
-            let mut key = std::mem::take(&mut shop.key);
+            let mut key = std::mem::take(&mut scratch.key);
             posting_key(table, tag.id, value, &mut key);
             let given =
-                self.give_posting((table, tag), value, (self.session.hash(&key), &key), shop);
-            shop.key = key;
+                self.give_posting((table, tag), value, (self.session.hash(&key), &key), scratch);
+            scratch.key = key;
             is_new = given?;
         }
         if tag.has_lists() {
-            shop.list.begin(table, tag.id, value);
-            let posting = Posting { hash: shop.hash, key: &shop.record };
-            is_new = shop.list.insert(self, posting)?;
+            scratch.list.begin(table, tag.id, value);
+            let posting = Posting { hash: scratch.hash, key: &scratch.record };
+            is_new = scratch.list.insert(self, posting)?;
         }
         if tag.is_ordered {
-            shop.key.clear();
-            composite(value, &shop.record, &mut shop.key);
-            is_new = shop.ordered.insert(self, tag_root(table, tag.id), &shop.key)?;
+            scratch.key.clear();
+            composite(value, &scratch.record, &mut scratch.key);
+            is_new = scratch.ordered.insert(self, tag_root(table, tag.id), &scratch.key)?;
         }
         if tag.is_counted && is_new {
-            self.count((table, tag.id), value, 1, shop)?;
+            self.count((table, tag.id), value, 1, scratch)?;
         }
         Ok(())
     }
@@ -282,25 +289,25 @@ impl<'s> WriteSet<'s> {
         (table, tag): (u32, &Tag),
         value: &[u8],
         (hash, key): (u64, &[u8]),
-        shop: &mut Workshop,
+        scratch: &mut IndexScratch,
     ) -> Result<bool> {
-        let mut place = self.hidden_place_of(hash, key)?;
-        if let Some(holder) = self.hidden_at(place)? {
-            if holder == shop.record {
+        let mut place = self.internal_place_of(hash, key)?;
+        if let Some(holder) = self.internal_at(place)? {
+            if holder == scratch.record {
                 return Ok(false);
             }
             let holder = holder.to_vec();
-            if !self.evict(table, &holder, shop)? {
+            if !self.evict(table, &holder, scratch)? {
                 return Err(Error::TagTaken {
                     tag: tag.name.clone(),
                     value: String::from_utf8_lossy(value).into_owned(),
                     holder: String::from_utf8_lossy(&holder).into_owned(),
                 });
             }
-            place = self.hidden_place_of(hash, key)?;
+            place = self.internal_place_of(hash, key)?;
         }
         if !nearstate_memory::crash::is_planted("forget-posting") {
-            self.put(place, &shop.record, &[])?;
+            self.put(place, &scratch.record, &[])?;
         }
         Ok(true)
     }
@@ -311,36 +318,36 @@ impl<'s> WriteSet<'s> {
         table: u32,
         tag: &Tag,
         value: &[u8],
-        shop: &mut Workshop,
+        scratch: &mut IndexScratch,
     ) -> Result<()> {
         let mut is_there = true;
         if tag.is_unique {
-            posting_key(table, tag.id, value, &mut shop.key);
-            let place = self.hidden_place(&shop.key)?;
-            is_there = self.hidden_at(place)? == Some(shop.record.as_slice());
+            posting_key(table, tag.id, value, &mut scratch.key);
+            let place = self.internal_place(&scratch.key)?;
+            is_there = self.internal_at(place)? == Some(scratch.record.as_slice());
             if is_there {
                 self.delete(place);
             }
         }
         if tag.has_lists() {
-            shop.list.begin(table, tag.id, value);
-            let posting = Posting { hash: shop.hash, key: &shop.record };
-            is_there = shop.list.remove(self, posting)?;
+            scratch.list.begin(table, tag.id, value);
+            let posting = Posting { hash: scratch.hash, key: &scratch.record };
+            is_there = scratch.list.remove(self, posting)?;
         }
         if tag.is_ordered {
-            shop.key.clear();
-            composite(value, &shop.record, &mut shop.key);
-            is_there = shop.ordered.remove(self, tag_root(table, tag.id), &shop.key)?;
+            scratch.key.clear();
+            composite(value, &scratch.record, &mut scratch.key);
+            is_there = scratch.ordered.remove(self, tag_root(table, tag.id), &scratch.key)?;
         }
         if tag.is_counted && is_there {
-            self.count((table, tag.id), value, -1, shop)?;
+            self.count((table, tag.id), value, -1, scratch)?;
         }
         Ok(())
     }
 
     /// A holder of a unique value whose time has passed gives way: it is deleted with all its tags.
     /// False if it is there by right.
-    fn evict(&mut self, table: u32, holder: &[u8], shop: &mut Workshop) -> Result<bool> {
+    fn evict(&mut self, table: u32, holder: &[u8], scratch: &mut IndexScratch) -> Result<bool> {
         let hash = self.session.hash(holder);
         let (place, stored) = self.read(table, hash, holder)?;
         let meta = match stored {
@@ -356,16 +363,16 @@ impl<'s> WriteSet<'s> {
         if let Some(entry) = self.buffers.entries.get_mut(place) {
             entry.is_expiry = true;
         }
-        self.see_traits(place)?;
-        let ours = std::mem::replace(&mut shop.record, holder.to_vec());
-        let our_hash = std::mem::replace(&mut shop.hash, hash);
+        self.load_flags(place)?;
+        let ours = std::mem::replace(&mut scratch.record, holder.to_vec());
+        let our_hash = std::mem::replace(&mut scratch.hash, hash);
         let set = self.session.tag_set(table)?;
         for tag in set.tags().filter(|tag| tag.is_kept()) {
             for value in values(meta, &tag.name) {
-                self.take(table, tag, value, shop)?;
+                self.take(table, tag, value, scratch)?;
             }
         }
-        (shop.record, shop.hash) = (ours, our_hash);
+        (scratch.record, scratch.hash) = (ours, our_hash);
         Ok(true)
     }
 
@@ -374,24 +381,30 @@ impl<'s> WriteSet<'s> {
         (table, tag): (u32, u8),
         value: &[u8],
         change: i64,
-        shop: &mut Workshop,
+        scratch: &mut IndexScratch,
     ) -> Result<()> {
         let [stripe, ..] = (self.session.member.index() % u32::from(STRIPES)).to_le_bytes();
-        count_key(table, tag, stripe, value, &mut shop.key);
-        let before = self.hidden_value(&shop.key, read_count)?.unwrap_or(0);
-        // One stripe alone may be below zero: who takes a value away is not who gave it.
+        count_key(table, tag, stripe, value, &mut scratch.key);
+        let before = self.internal_value(&scratch.key, read_count)?.unwrap_or(0);
+        // One stripe alone may be below zero: the session that removes a value may not be the one
+        // that added it.
         match before.wrapping_add(change) {
-            0 => self.delete_hidden(&shop.key),
-            after => self.put_hidden(&shop.key, &after.to_le_bytes()),
+            0 => self.delete_internal(&scratch.key),
+            after => self.put_internal(&scratch.key, &after.to_le_bytes()),
         }
     }
 
-    fn order_expiry(&mut self, table: u32, expires_ms: u64, shop: &mut Workshop) -> Result<()> {
+    fn order_expiry(
+        &mut self,
+        table: u32,
+        expires_ms: u64,
+        scratch: &mut IndexScratch,
+    ) -> Result<()> {
         let root = expiry_root(u64::from(self.session.member.index()));
-        shop.key.clear();
-        expiry_key(expires_ms, table, &shop.record, &mut shop.key);
-        shop.ordered.insert(self, root, &shop.key)?;
-        let expiring = &self.session.hidden.expiring;
+        scratch.key.clear();
+        expiry_key(expires_ms, table, &scratch.record, &mut scratch.key);
+        scratch.ordered.insert(self, root, &scratch.key)?;
+        let expiring = &self.session.internal.expiring;
         expiring.set(expiring.get().saturating_add(1));
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The hidden namespace inside a transaction: its records, and the nodes of ordered indexes.
+//! The internal namespace inside a transaction: its records, and the nodes of ordered indexes.
 
 use std::sync::Arc;
 
@@ -14,34 +14,34 @@ use crate::session::buffers::Write;
 use crate::txn::write_set::WriteSet;
 
 impl Session {
-    /// Number of the hidden namespace. Nothing may be pending.
-    pub(crate) fn hidden_table(&self) -> Result<u32> {
-        if let Some(table) = self.hidden.table.get() {
+    /// Number of the internal namespace. Nothing may be pending.
+    pub(crate) fn internal_table(&self) -> Result<u32> {
+        if let Some(table) = self.internal.table.get() {
             return Ok(table);
         }
         let table = self.member.namespace(NAME, Kind::Value.code())?.index();
-        self.hidden.table.set(Some(table));
+        self.internal.table.set(Some(table));
         Ok(table)
     }
 
     /// The tags of a namespace as its traits word says they are now.
     pub(crate) fn tag_set(&self, namespace: u32) -> Result<Arc<TagSet>> {
         let now = self.member.namespace_flags(namespace)? / namespace_flags::GENERATION;
-        if let Some((seen, tags)) = self.hidden.tags.borrow().get(&namespace)
+        if let Some((seen, tags)) = self.internal.tags.borrow().get(&namespace)
             && *seen == now
         {
             return Ok(Arc::clone(tags));
         }
         let key = schema_key(namespace);
-        let table = self.member.table(self.hidden_table()?)?;
+        let table = self.member.table(self.internal_table()?)?;
         let _held = self.member.pin()?;
         let tags = match self.member.find(table, self.hash(&key), &key)? {
             Some((_, bytes)) => Arc::new(TagSet::decode(bytes)?),
             None => Arc::default(),
         };
-        // Who goes by these tags makes sure that nobody commits by older ones any more.
+        // Raising the generation keeps every session from committing by older tags.
         let now = if now < tags.generation { self.raise_to(namespace, &tags)? } else { now };
-        self.hidden.tags.borrow_mut().insert(namespace, (now, Arc::clone(&tags)));
+        self.internal.tags.borrow_mut().insert(namespace, (now, Arc::clone(&tags)));
         Ok(tags)
     }
 
@@ -55,23 +55,23 @@ impl Session {
         Ok(word / namespace_flags::GENERATION)
     }
 
-    /// A name for a node that probably no other has; whoever uses it makes sure.
+    /// A name for a node, probably unused. The caller checks.
     fn name_node(&self) -> u64 {
-        let [last, now] = [self.hidden.named.get(), nearstate_memory::now_ms_coarse()];
+        let [last, now] = [self.internal.named.get(), nearstate_memory::now_ms_coarse()];
         let words = [last, now, u64::from(self.member.index())];
         let mut seed = [0; 24];
         for (place, word) in seed.chunks_exact_mut(8).zip(words) {
             place.copy_from_slice(&word.to_le_bytes());
         }
         let name = self.hash(&seed) & (ROOT - 1);
-        self.hidden.named.set(name);
+        self.internal.named.set(name);
         name
     }
 }
 
-/// What a transaction has of a record of the hidden namespace.
+/// What a transaction has of a record of the internal namespace.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Own {
+pub(crate) enum OwnWrite {
     /// It was deleted in this transaction.
     Gone,
     /// It was written in this transaction.
@@ -82,11 +82,13 @@ pub(crate) enum Own {
 
 impl WriteSet<'_> {
     /// What this transaction has done with a record.
-    pub(crate) fn own(&self, place: Option<usize>) -> Own {
+    pub(crate) fn own(&self, place: Option<usize>) -> OwnWrite {
         match place.and_then(|place| self.buffers.entries.get(place)).map(|entry| &entry.write) {
-            Some(Write::Put { .. } | Write::Patch { .. } | Write::Object { .. }) => Own::Written,
-            Some(Write::Delete) => Own::Gone,
-            Some(Write::None) | None => Own::Not,
+            Some(Write::Put { .. } | Write::Patch { .. } | Write::Object { .. }) => {
+                OwnWrite::Written
+            }
+            Some(Write::Delete) => OwnWrite::Gone,
+            Some(Write::None) | None => OwnWrite::Not,
         }
     }
 
@@ -98,18 +100,18 @@ impl WriteSet<'_> {
         }
     }
 
-    /// The entry of a record of the hidden namespace that this transaction has written, or has read
-    /// just now.
+    /// The entry of a record of the internal namespace that this transaction has written, or has
+    /// read just now.
     #[inline]
-    pub(crate) fn hidden_place(&mut self, key: &[u8]) -> Result<usize> {
+    pub(crate) fn internal_place(&mut self, key: &[u8]) -> Result<usize> {
         let hash = self.session.hash(key);
-        self.hidden_place_of(hash, key)
+        self.internal_place_of(hash, key)
     }
 
-    /// As [`WriteSet::hidden_place`], of a key whose hash is known.
+    /// As [`WriteSet::internal_place`], of a key whose hash is known.
     #[inline]
-    pub(crate) fn hidden_place_of(&mut self, hash: u64, key: &[u8]) -> Result<usize> {
-        let table = self.session.hidden_table()?;
+    pub(crate) fn internal_place_of(&mut self, hash: u64, key: &[u8]) -> Result<usize> {
+        let table = self.session.internal_table()?;
         let place = self.place_of(table, hash, key);
         if let Some(place) = place
             && self
@@ -127,11 +129,11 @@ impl WriteSet<'_> {
 
     /// The value of a record that is in the transaction, as the transaction has it.
     #[inline]
-    pub(crate) fn hidden_at(&self, place: usize) -> Result<Option<&[u8]>> {
+    pub(crate) fn internal_at(&self, place: usize) -> Result<Option<&[u8]>> {
         match self.own(Some(place)) {
-            Own::Written => Ok(Some(self.own_value(Some(place)))),
-            Own::Gone => Ok(None),
-            Own::Not => {
+            OwnWrite::Written => Ok(Some(self.own_value(Some(place)))),
+            OwnWrite::Gone => Ok(None),
+            OwnWrite::Not => {
                 let seen = self.buffers.entries.get(place).and_then(|entry| entry.seen);
                 let stored = seen.map(|seen| self.session.stored(seen)).transpose()?.flatten();
                 Ok(stored.map(|(_, value)| value))
@@ -139,27 +141,28 @@ impl WriteSet<'_> {
         }
     }
 
-    /// A record of the hidden namespace as this transaction has it, tracked: `read` sees its value.
-    pub(crate) fn hidden_value<R>(
+    /// A record of the internal namespace as this transaction has it, tracked: `read` sees its
+    /// value.
+    pub(crate) fn internal_value<R>(
         &mut self,
         key: &[u8],
         read: impl FnOnce(&[u8]) -> R,
     ) -> Result<Option<R>> {
-        let place = self.hidden_place(key)?;
-        Ok(self.hidden_at(place)?.map(read))
+        let place = self.internal_place(key)?;
+        Ok(self.internal_at(place)?.map(read))
     }
 
-    /// Puts a record of the hidden namespace.
-    pub(crate) fn put_hidden(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        let table = self.session.hidden_table()?;
+    /// Puts a record of the internal namespace.
+    pub(crate) fn put_internal(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let table = self.session.internal_table()?;
         let hash = self.session.hash(key);
         let place = self.entry(table, hash, key)?;
         self.put(place, value, &[])
     }
 
-    /// Deletes a record of the hidden namespace.
-    pub(crate) fn delete_hidden(&mut self, key: &[u8]) -> Result<()> {
-        let table = self.session.hidden_table()?;
+    /// Deletes a record of the internal namespace.
+    pub(crate) fn delete_internal(&mut self, key: &[u8]) -> Result<()> {
+        let table = self.session.internal_table()?;
         let hash = self.session.hash(key);
         let place = self.entry(table, hash, key)?;
         self.delete(place);
@@ -170,38 +173,38 @@ impl WriteSet<'_> {
 impl Nodes for WriteSet<'_> {
     fn peek<R>(&mut self, node: u64, read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
         let key = node_key(node);
-        let table = self.session.hidden_table()?;
+        let table = self.session.internal_table()?;
         let hash = self.session.hash(&key);
         let place = self.place_of(table, hash, &key);
         match self.own(place) {
-            Own::Written => return Ok(Some(read(self.own_value(place)))),
-            Own::Gone => return Ok(None),
-            Own::Not => {}
+            OwnWrite::Written => return Ok(Some(read(self.own_value(place)))),
+            OwnWrite::Gone => return Ok(None),
+            OwnWrite::Not => {}
         }
         let found = self.session.member.find(self.session.member.table(table)?, hash, &key)?;
         Ok(found.map(|(_, value)| read(value)))
     }
 
     fn read<R>(&mut self, node: u64, read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
-        self.hidden_value(&node_key(node), read)
+        self.internal_value(&node_key(node), read)
     }
 
     fn write(&mut self, node: u64, bytes: &[u8]) -> Result<()> {
-        self.put_hidden(&node_key(node), bytes)
+        self.put_internal(&node_key(node), bytes)
     }
 
     fn create(&mut self, bytes: &[u8]) -> Result<u64> {
         loop {
             let node = self.session.name_node();
             // Tracked: that there is none must still be so at the commit.
-            if self.hidden_value(&node_key(node), |_| ())?.is_none() {
-                self.put_hidden(&node_key(node), bytes)?;
+            if self.internal_value(&node_key(node), |_| ())?.is_none() {
+                self.put_internal(&node_key(node), bytes)?;
                 return Ok(node);
             }
         }
     }
 
     fn free(&mut self, node: u64) -> Result<()> {
-        self.delete_hidden(&node_key(node))
+        self.delete_internal(&node_key(node))
     }
 }

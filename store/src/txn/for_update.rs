@@ -1,6 +1,6 @@
 //! Reading a record in order to change it: what a procedure does with the context of a UE.
 
-use nearstate_memory::{Cell, IndexTable, PendingCell, ReadToken, WriteDecision, WriteTarget};
+use nearstate_memory::{Cell, IndexTable, PendingCell, ReadToken, WriteTarget};
 use nearstate_model::limits::VALUE_BYTES_MAX;
 use nearstate_model::{Error, Result};
 
@@ -9,9 +9,9 @@ use crate::record::meta::is_past_cell;
 use crate::record::splice::Splice;
 use crate::record::view::View;
 use crate::record::{BlockChange, Form, Kind};
-use crate::session::{Namespace, Session, Spot, wrong_kind};
+use crate::session::{KeyLookup, Namespace, Session, wrong_kind};
 use crate::txn::patch::other_form;
-use crate::txn::write::{Condition, NEEDS_TXN, Outcome, TOLD, present};
+use crate::txn::write::{Condition, FlagCheck, NEEDS_TXN, NOTIFIES, Outcome, SingleWrite, present};
 
 /// A record that was read to be changed. The change is made if the record is still the one that was
 /// read, as [`Condition::Version`] would have it, and costs less than a change that finds the
@@ -33,14 +33,14 @@ use crate::txn::write::{Condition, NEEDS_TXN, Outcome, TOLD, present};
 /// let names = BlockLayout::new(&["profile", "handovers"])?; // once for each session
 ///
 /// let outcome = loop {
-///     let Some(context) = session.get_for_update(ue, b"imsi-262011234567890")? else { break None };
-///     let mut count = 0;
+///     let Some(context) = session.get_for_update(ue, b"imsi-262011234567890")? else { break None
+/// };     let mut count = 0;
 ///     context.blocks_of(&names, |place| place == HANDOVERS, |_, bytes| {
 ///         count = bytes.first().copied().unwrap_or(0);
 ///     });
 ///     match context.patch(&names, &[(HANDOVERS, &[count + 1])])? {
 ///         Outcome::Done { version } => break Some(version),
-///         Outcome::Refused { .. } => {} // somebody else was faster: what was read is old
+///         Outcome::Refused { .. } => {} // another session has changed the record: read again
 ///     }
 /// };
 /// assert_eq!(outcome, Some(2));
@@ -86,7 +86,7 @@ impl Session {
         let placed = self.member.lookup(table, hash, key)?;
         let Some((cell, value)) = placed.record else { return Ok(None) };
         let view = if cell.has_meta() {
-            let Some(view) = View::labelled(pin, cell, value, namespace.kind)? else {
+            let Some(view) = View::with_meta(pin, cell, value, namespace.kind)? else {
                 return Ok(None);
             };
             view
@@ -138,7 +138,7 @@ impl RecordForUpdate<'_> {
     }
 
     #[inline]
-    const fn tabled(&self) -> Tabled<'_, '_> {
+    fn tabled(&self) -> Tabled<'_, '_> {
         Tabled { cell: self.cell, table: self.view.stored(), known: &self.layout }
     }
 
@@ -155,13 +155,13 @@ impl RecordForUpdate<'_> {
         if !self.namespace.kind.has(Form::Value) {
             return Err(wrong_kind(self.namespace.kind, "put a value", "patch its blocks"));
         }
-        if self.traits()? & NEEDS_TXN == 0 {
-            let draft = self.session.draft(self.spot(Form::Value), &[], value, &[])?;
+        if self.flags()? & NEEDS_TXN == 0 {
+            let draft = self.session.draft(self.key_lookup(Form::Value), &[], value, &[])?;
             if let Some(outcome) = self.publish(draft, NEEDS_TXN)? {
                 return Ok(outcome);
             }
         }
-        self.put_told(value)
+        self.put_in_txn(value)
     }
 
     /// Changes some of its blocks, by the places of their names, if it is still what was read;
@@ -175,30 +175,30 @@ impl RecordForUpdate<'_> {
         if self.view.form() != Form::Blocks {
             return Err(other_form(self.view.form()));
         }
-        if self.traits()? & TOLD == 0 {
-            let spot = self.spot(Form::Blocks);
+        if self.flags()? & NOTIFIES == 0 {
+            let lookup = self.key_lookup(Form::Blocks);
             let mut splice = Splice::default();
             let draft = if names.splice(self.tabled(), changes, &mut splice) {
-                self.session.draft_spliced(spot, self.cell, &splice, None)?
+                self.session.draft_spliced(lookup, self.cell, &splice, None)?
             } else {
-                self.patched(spot, names, changes)?
+                self.patched(lookup, names, changes)?
             };
-            if let Some(outcome) = self.publish(draft, TOLD)? {
+            if let Some(outcome) = self.publish(draft, NOTIFIES)? {
                 return Ok(outcome);
             }
         }
-        self.patch_told(names, changes)
+        self.patch_in_txn(names, changes)
     }
 
     /// A patch that changes how the record is laid out.
     #[cold]
     fn patched(
         &self,
-        spot: Spot<'_>,
+        lookup: KeyLookup<'_>,
         names: &BlockLayout,
         changes: &[(usize, &[u8])],
     ) -> Result<PendingCell> {
-        match self.session.patched(spot, Some(self.cell), &by_names(names, changes), None) {
+        match self.session.patched(lookup, Some(self.cell), &by_names(names, changes), None) {
             Ok(draft) => Ok(draft),
             Err(error) => {
                 self.session.member.free_pending()?;
@@ -208,43 +208,47 @@ impl RecordForUpdate<'_> {
     }
 
     #[inline]
-    fn traits(&self) -> Result<u64> {
+    fn flags(&self) -> Result<u64> {
         self.session.member.namespace_flags(self.namespace.index)
     }
 
     #[inline]
-    const fn spot(&self, form: Form) -> Spot<'_> {
-        Spot { table: self.table, hash: self.hash, key: self.key, form, is_seen: true }
+    const fn key_lookup(&self, form: Form) -> KeyLookup<'_> {
+        KeyLookup { table: self.table, hash: self.hash, key: self.key, form, is_seen: true }
     }
 
-    /// Puts a draft in the record's place, unless somebody has to be told of it.
+    /// Publishes a draft if the record is still the one that was read; `None` if the namespace
+    /// needs a transaction now.
     #[inline]
-    fn publish(&self, draft: PendingCell, seen_to: u64) -> Result<Option<Outcome>> {
-        let member = &self.session.member;
+    fn publish(&self, draft: PendingCell, mask: u64) -> Result<Option<Outcome>> {
         let target = WriteTarget { hash: self.hash, key: self.key, token: Some(self.seen) };
-        let (mut is_plain, mut current) = (true, None);
-        let done = member.write_target(self.table, target, Some(draft), |record| {
-            // Under the lock once more: whoever changes the traits passes it afterwards.
-            is_plain = self.traits()? & seen_to == 0;
-            // The pin keeps the cell's place from another version.
-            let is_same = record.is_some_and(|cell| cell.at() == self.seen.at)
-                && !(self.cell.has_meta() && is_past_cell(self.cell)?);
-            if !is_same {
-                current = present(record)?.map(|cell| cell.version());
-            }
-            Ok(if is_same && is_plain { WriteDecision::Publish } else { WriteDecision::Keep })
-        })?;
-        Ok(is_plain.then(|| Outcome::of(&done, current)))
+        let flags = FlagCheck { table: self.namespace.index, mask, expected: 0 };
+        let mut current = None;
+        let written =
+            self.session.write_single(self.table, target, Some(draft), flags, |record| {
+                // The pin keeps the place of the cell from another version.
+                let is_same = record.is_some_and(|cell| cell.at() == self.seen.at)
+                    && !(self.cell.has_meta() && is_past_cell(self.cell)?);
+                if !is_same {
+                    current = present(record)?.map(|cell| cell.version());
+                }
+                Ok(is_same)
+            })?;
+        Ok(match written {
+            SingleWrite::Made(changed) => Some(Outcome::made(&changed)),
+            SingleWrite::Refused => Some(Outcome::Refused { current }),
+            SingleWrite::FlagsChanged => None,
+        })
     }
 
     #[cold]
-    fn put_told(&self, value: &[u8]) -> Result<Outcome> {
+    fn put_in_txn(&self, value: &[u8]) -> Result<Outcome> {
         let still = Condition::Version(self.view.version());
         self.session.put_if(self.namespace, self.key, value, still)
     }
 
     #[cold]
-    fn patch_told(&self, names: &BlockLayout, changes: &[(usize, &[u8])]) -> Result<Outcome> {
+    fn patch_in_txn(&self, names: &BlockLayout, changes: &[(usize, &[u8])]) -> Result<Outcome> {
         let still = Condition::Version(self.view.version());
         self.session.patch(self.namespace, self.key, &by_names(names, changes), still)
     }

@@ -5,7 +5,8 @@
 //! read or written. All of it belongs to the transaction, together with records by key: a commit
 //! makes all changes visible at one instant, and a death leaves all of them or none.
 //!
-//! An object is a record of a hidden namespace, so that commit and recovery are those of records.
+//! An object is a record of an internal namespace, so that commit and recovery are those of
+//! records.
 
 use std::borrow::Cow;
 use std::ops::{Bound, Range, RangeBounds};
@@ -40,7 +41,7 @@ impl Region {
     /// # Errors
     /// `Damaged`, `Full` (sessions), `System`.
     pub fn objects(&self) -> Result<Objects> {
-        if !self.has_hidden(OBJECTS)? {
+        if !self.has_internal(OBJECTS)? {
             return Ok(Objects::default());
         }
         self.session()?.objects()
@@ -101,11 +102,11 @@ impl Session {
 
     #[inline]
     fn object_namespace(&self) -> Result<Namespace> {
-        let index = match self.hidden.objects.get() {
+        let index = match self.internal.objects.get() {
             Some(index) => index,
             None => self.member.namespace(OBJECTS, Kind::Value.code())?.index(),
         };
-        self.hidden.objects.set(Some(index));
+        self.internal.objects.set(Some(index));
         Ok(Namespace { index, kind: Kind::Value })
     }
 }
@@ -168,8 +169,8 @@ impl<'s> Opened<'s> {
 }
 
 impl Txn<'_> {
-    /// Makes an object of `bytes` bytes, all of them 0. Nobody else sees it before the commit, and
-    /// nothing of it remains if there is none, but that its address is never given again.
+    /// Makes an object of `bytes` bytes, all of them 0. Other sessions see it after the commit.
+    /// Without a commit it does not exist; its address is never assigned again.
     ///
     /// ```
     /// # use nearstate_store::{Address, CreateOptions, Region, Schema};
@@ -196,7 +197,7 @@ impl Txn<'_> {
     ///         txn.put(ues, b"imsi-1", &bearer.bits().to_le_bytes())
     ///     })?; // the bearer is in the list, or there is none: also after a SIGKILL
     /// }
-    /// let teids = session.transact(|txn| {
+    /// let teids = session.transact::<_, nearstate_store::Error>(|txn| {
     ///     let mut teids = Vec::new();
     ///     let mut next = txn.get(ues, b"imsi-1")?.map_or(0, |ue| word(ue.bytes(), 0));
     ///     while let Some(address) = Address::from_bits(next) {

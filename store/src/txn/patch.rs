@@ -1,6 +1,6 @@
 //! Patching named blocks: a delta. Only what changes travels, only what is small is copied.
 
-use nearstate_memory::{Cell, CellHeader, WriteDecision, WriteTarget};
+use nearstate_memory::{Cell, CellHeader, WriteTarget};
 use nearstate_model::limits::{BLOCK_NAME_BYTES_MAX, BLOCKS_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result};
 
@@ -9,16 +9,16 @@ use crate::record::splice::Splice;
 use crate::record::{
     BLOCK_INLINE_MAX, Block, BlockChange, Form, Kind, Place, Table, encode, is_name,
 };
-use crate::session::{Namespace, Session, Spot, check_key, wrong_kind};
-use crate::txn::write::{Condition, NEEDS_TXN, Outcome, TOLD, present};
+use crate::session::{KeyLookup, Namespace, Session, check_key, wrong_kind};
+use crate::txn::write::{Condition, FlagCheck, NEEDS_TXN, NOTIFIES, Outcome, SingleWrite, present};
 
-/// How often a patch is made anew because somebody else has changed the record meanwhile.
-const TURNS: u32 = 16;
+/// How often a patch is retried because another session has changed the record in the meantime.
+const ATTEMPTS_MAX: u32 = 16;
 
 impl Session {
-    /// Patches a record that nobody is told of and whose tags stay as they are; `None` if it is not
-    /// one, or others change it all the time.
-    pub(crate) fn patch_plainly(
+    /// Patches a record without a transaction; `None` if the namespace needs one, or if other
+    /// sessions change the record all the time.
+    pub(crate) fn patch_direct(
         &self,
         namespace: Namespace,
         key: &[u8],
@@ -26,45 +26,42 @@ impl Session {
         condition: Condition<'_>,
     ) -> Result<Option<Outcome>> {
         check_patch(namespace, key, changes, condition)?;
-        if self.member.namespace_flags(namespace.index)? & TOLD != 0 {
+        if self.member.namespace_flags(namespace.index)? & NOTIFIES != 0 {
             return Ok(None);
         }
-        let spot = Spot { form: Form::Blocks, ..self.spot(namespace, key)? };
-        for _ in 0..TURNS {
+        let lookup = KeyLookup { form: Form::Blocks, ..self.lookup(namespace, key)? };
+        for _ in 0..ATTEMPTS_MAX {
             // The pin keeps the blocks that we read, and the old cell's place, from reuse.
             let _held = self.member.pin()?;
-            let placed = self.member.lookup(spot.table, spot.hash, key)?;
+            let placed = self.member.lookup(lookup.table, lookup.hash, key)?;
             let seen = present(placed.record.map(|(cell, _)| cell))?;
             if !condition.holds(seen)? {
                 let current = seen.map(|cell| cell.version());
                 return Ok(Some(Outcome::Refused { current }));
             }
             // What keeps its tags stays where it is in all indexes.
-            let seen_to = if seen.is_some() { TOLD } else { NEEDS_TXN };
-            if self.member.namespace_flags(namespace.index)? & seen_to != 0 {
+            let mask = if seen.is_some() { NOTIFIES } else { NEEDS_TXN };
+            if self.member.namespace_flags(namespace.index)? & mask != 0 {
                 return Ok(None);
             }
-            let draft = match self.patched(spot, seen, changes, None) {
+            let draft = match self.patched(lookup, seen, changes, None) {
                 Ok(draft) => draft,
                 Err(error) => {
                     self.member.free_pending()?;
                     return Err(error);
                 }
             };
-            let target = WriteTarget { hash: spot.hash, key, token: Some(placed.token) };
-            let (mut is_stale, mut is_plain) = (false, true);
-            let done = self.member.write_target(spot.table, target, Some(draft), |record| {
-                is_stale = record.map_or(0, |cell| cell.at()) != placed.token.at;
-                is_plain = self.member.namespace_flags(namespace.index)? & seen_to == 0;
-                Ok(if is_stale || !is_plain { WriteDecision::Keep } else { WriteDecision::Publish })
-            })?;
-            if !is_plain {
-                return Ok(None);
+            let target = WriteTarget { hash: lookup.hash, key, token: Some(placed.token) };
+            let flags = FlagCheck { table: namespace.index, mask, expected: 0 };
+            let is_same = |record: Option<Cell<'_>>| {
+                Ok(record.map_or(0, |cell| cell.at()) == placed.token.at)
+            };
+            match self.write_single(lookup.table, target, Some(draft), flags, is_same)? {
+                SingleWrite::Made(changed) => return Ok(Some(Outcome::made(&changed))),
+                SingleWrite::FlagsChanged => return Ok(None),
+                // Another writer has changed the record: that write made progress.
+                SingleWrite::Refused => {}
             }
-            if !is_stale {
-                return Ok(Some(Outcome::of(&done, None)));
-            }
-            // Somebody else changed the record meanwhile, so that one went forward.
         }
         // A transaction has pauses, and an end.
         Ok(None)
@@ -75,14 +72,14 @@ impl Session {
     /// `meta` is what follows the blocks; `None` keeps what there was.
     pub(crate) fn patched(
         &self,
-        spot: Spot<'_>,
+        lookup: KeyLookup<'_>,
         old: Option<Cell<'_>>,
         changes: &[BlockChange<'_>],
         meta: Option<&[u8]>,
     ) -> Result<nearstate_memory::PendingCell> {
         let (value, kept) = match old {
-            Some(cell) if Form::of_record(spot.table.kind(), &cell) != Form::Blocks => {
-                return Err(other_form(Form::of_record(spot.table.kind(), &cell)));
+            Some(cell) if Form::of_record(lookup.table.kind(), &cell) != Form::Blocks => {
+                return Err(other_form(Form::of_record(lookup.table.kind(), &cell)));
             }
             Some(cell) => split(cell, cell.value()?)?,
             None => (&[][..], &[][..]),
@@ -90,7 +87,7 @@ impl Session {
         if let (Some(cell), Some(splice)) =
             (old, Splice::of(value, old.map_or(0, |cell| cell.children()), changes)?)
         {
-            return self.draft_spliced(spot, cell, &splice, meta);
+            return self.draft_spliced(lookup, cell, &splice, meta);
         }
         let mut old_blocks = Table::new(value)?;
         // Most records have some blocks, and a patch changes few: one allocation then.
@@ -126,7 +123,7 @@ impl Session {
         if blocks.len() > BLOCKS_MAX {
             return Err(Error::TooManyBlocks { blocks: blocks.len() });
         }
-        self.draft(spot, &children, &encode(&blocks), meta.unwrap_or(kept))
+        self.draft(lookup, &children, &encode(&blocks), meta.unwrap_or(kept))
     }
 
     /// A block with new bytes: in the record's cell, or in one of its own.

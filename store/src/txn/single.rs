@@ -1,35 +1,34 @@
-//! Changing one record. Where nobody needs to be told and no index to be kept this is the path of
-//! `write.rs` and `patch.rs`; elsewhere it is a transaction of one record.
+//! Writes of one record. In a namespace without indexes, watches and stream a write takes the
+//! direct path of `write.rs` and `patch.rs`; elsewhere it is a transaction of one record.
 
-use nearstate_model::limits::TRANSACTION_TRIES;
 use nearstate_model::{Error, Result};
 
 use crate::record::{BlockChange, Form};
 use crate::session::{Namespace, Session, wrong_kind};
-use crate::txn::Txn;
 use crate::txn::write::{Condition, Outcome};
+use crate::txn::{RetryPolicy, Txn};
 
 impl Session {
-    /// Puts a record: its version. Every process sees it from the one store that publishes it on.
-    /// Tags and an expiry that the record had are gone with its old value.
+    /// Puts a record and returns its version. The tags and the expiry of the old version are
+    /// removed. Every process sees the new version from the store that publishes it.
     ///
     /// Cost: a copy of the value and its checksum outside any lock; then the lock of the key's
     /// bucket for about 50 ns.
     ///
     /// # Errors
     /// `KeyTooLarge`, `ValueTooLarge`, `WrongKind`, `Full`, `Stalled`, `Damaged`, `Forked`; nothing
-    /// was changed then. In a namespace that has tags, is watched or streamed a put is a
+    /// was changed then. In a namespace that has tags, is watched or streamed, a put is a
     /// transaction of one record: then also `Deadline`, `BadArgument` (a tag is required),
     /// `Behind`, `TransactionTooLarge`.
     #[inline]
     pub fn put(&self, namespace: Namespace, key: &[u8], value: &[u8]) -> Result<u64> {
         match self.put_if(namespace, key, value, Condition::Always)? {
             Outcome::Done { version } => Ok(version),
-            Outcome::Refused { .. } => Ok(0),
+            Outcome::Refused { current } => refused_always(current),
         }
     }
 
-    /// Puts a record if a condition holds of the present one; judged and done in one step.
+    /// Puts a record if a condition holds of the current one; checked and written in one step.
     ///
     /// # Errors
     /// As [`Session::put`].
@@ -41,16 +40,15 @@ impl Session {
         value: &[u8],
         condition: Condition<'_>,
     ) -> Result<Outcome> {
-        match self.put_plainly(namespace, key, value, condition)? {
+        match self.put_direct(namespace, key, value, condition)? {
             Some(outcome) => Ok(outcome),
             None => {
-                self.change_told(namespace, key, condition, |txn| txn.put(namespace, key, value))
+                self.change_in_txn(namespace, key, condition, |txn| txn.put(namespace, key, value))
             }
         }
     }
 
-    /// Deletes a record, and what indexes have of it. False if there was none, or its time has
-    /// passed.
+    /// Deletes a record and its index entries. False if the record does not exist or has expired.
     ///
     /// # Errors
     /// `Stalled`, `Damaged`, `Forked`; in a namespace that has tags, is watched or streamed also
@@ -60,7 +58,7 @@ impl Session {
         Ok(matches!(self.delete_if(namespace, key, Condition::Present)?, Outcome::Done { .. }))
     }
 
-    /// Deletes a record if a condition holds of it; judged and done in one step.
+    /// Deletes a record if a condition holds of it; checked and deleted in one step.
     ///
     /// # Errors
     /// `WrongKind` for a value condition on named blocks; else as [`Session::delete`].
@@ -70,23 +68,24 @@ impl Session {
         key: &[u8],
         condition: Condition<'_>,
     ) -> Result<Outcome> {
-        match self.delete_plainly(namespace, key, condition)? {
+        match self.delete_direct(namespace, key, condition)? {
             Some(outcome) => Ok(outcome),
-            None => self
-                .change_told(namespace, key, condition, |txn| txn.delete(namespace, key).map(drop)),
+            None => self.change_in_txn(namespace, key, condition, |txn| {
+                txn.delete(namespace, key).map(drop)
+            }),
         }
     }
 
-    /// Changes some blocks of a record, all of them in one step; the others, the tags and the
-    /// expiry stay as they are. Creates the record if there is none and the condition allows it.
+    /// Changes some blocks of a record in one step; the other blocks, the tags and the expiry stay
+    /// as they are. Creates the record if it does not exist and the condition allows it.
     ///
-    /// Cost: blocks above 512 bytes are copied only if they change; smaller ones are copied along.
+    /// Cost: blocks above 512 bytes are copied only if they change; smaller ones are always copied.
     ///
     /// # Errors
     /// `WrongKind` in a namespace of values, `BadName`, `TooManyBlocks`, `KeyTooLarge`,
-    /// `ValueTooLarge`, `Full`, `Stalled`, `Damaged`, `Forked`, `Deadline` (others change it all
-    /// the time); nothing was changed then. In a namespace that is watched or streamed, and of a
-    /// new record in one that has tags, also as [`Session::put`].
+    /// `ValueTooLarge`, `Full`, `Stalled`, `Damaged`, `Forked`, `Deadline` (other sessions change
+    /// the record all the time); nothing was changed then. In a namespace that is watched or
+    /// streamed, and of a new record in one that has tags, also as [`Session::put`].
     pub fn patch(
         &self,
         namespace: Namespace,
@@ -94,15 +93,15 @@ impl Session {
         changes: &[BlockChange<'_>],
         condition: Condition<'_>,
     ) -> Result<Outcome> {
-        if let Some(outcome) = self.patch_plainly(namespace, key, changes, condition)? {
+        if let Some(outcome) = self.patch_direct(namespace, key, changes, condition)? {
             return Ok(outcome);
         }
-        self.change_told(namespace, key, condition, |txn| txn.patch(namespace, key, changes))
+        self.change_in_txn(namespace, key, condition, |txn| txn.patch(namespace, key, changes))
     }
 
-    /// A change of one record that indexes or watchers take part in.
+    /// A write of one record as a transaction, which maintains indexes and notifies watches.
     #[cold]
-    fn change_told(
+    fn change_in_txn(
         &self,
         namespace: Namespace,
         key: &[u8],
@@ -112,16 +111,17 @@ impl Session {
         if !namespace.kind().has(Form::Value) && matches!(condition, Condition::Value(_)) {
             return Err(wrong_kind(namespace.kind(), "compare a value", "compare its version"));
         }
-        for tries in 1..=TRANSACTION_TRIES {
-            match self.try_told(namespace, key, condition, &change) {
-                Err(Error::Conflict { .. }) => self.pause(tries),
+        let tries = RetryPolicy::default().tries;
+        for attempt in 1..=tries {
+            match self.try_in_txn(namespace, key, condition, &change) {
+                Err(Error::Conflict { .. }) => self.pause(attempt),
                 other => return other,
             }
         }
-        Err(Error::Deadline { tries: TRANSACTION_TRIES })
+        Err(Error::Deadline { tries })
     }
 
-    fn try_told(
+    fn try_in_txn(
         &self,
         namespace: Namespace,
         key: &[u8],
@@ -133,7 +133,7 @@ impl Session {
             let record = txn.get(namespace, key)?;
             let seen = record
                 .as_ref()
-                .map(|r| (r.version().unwrap_or(0), (r.form() == Form::Value).then(|| r.bytes())));
+                .map(|view| (view.version(), (view.form() == Form::Value).then(|| view.bytes())));
             let current = seen.map(|(version, _)| version);
             if !condition.holds_of(seen) {
                 return Ok(Outcome::Refused { current });
@@ -147,9 +147,18 @@ impl Session {
                 after = version;
             }
         })?;
-        match after.or(current) {
-            Some(version) => Ok(Outcome::Done { version }),
-            None => Ok(Outcome::Refused { current: None }),
-        }
+        Ok(match after.or(current) {
+            Some(version) => Outcome::Done { version },
+            // A delete of a record that does not exist.
+            None => Outcome::Refused { current: None },
+        })
     }
+}
+
+/// A put without a condition cannot be refused.
+#[cold]
+fn refused_always(current: Option<u64>) -> ! {
+    nearstate_model::invariant::violated(format_args!(
+        "a put without a condition was refused at version {current:?}"
+    ))
 }

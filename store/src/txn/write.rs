@@ -1,48 +1,52 @@
-//! Putting and deleting records, with and without conditions.
+//! Writing one record: conditions, outcomes, drafts of record cells, and the one path by which a
+//! single record is published or removed.
 
 use nearstate_memory::layout::namespace_flags;
-use nearstate_memory::{Cell, CellHeader, FLAG_META, PendingCell, WriteDecision, WriteOutcome};
+use nearstate_memory::{
+    Cell, CellHeader, FLAG_META, IndexTable, PendingCell, WriteDecision, WriteOutcome, WriteTarget,
+};
+use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::VALUE_BYTES_MAX;
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
-use crate::record::Form;
 use crate::record::meta::{is_past_cell, split};
 use crate::record::splice::Splice;
-use crate::session::{Namespace, Session, Spot, check_key, wrong_kind};
+use crate::record::{CUT, Form};
+use crate::session::{KeyLookup, Namespace, Session, check_key, wrong_kind};
 
-/// What must hold of the present record for a change to be made.
+/// What must hold of the current record for a change to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition<'a> {
     /// Nothing.
     Always,
-    /// There is none.
+    /// The record does not exist.
     Absent,
-    /// There is one.
+    /// The record exists.
     Present,
-    /// It has this version.
+    /// The record has this version.
     Version(u64),
-    /// Its value is these bytes exactly, NULs included (SDL's setIf and removeIf).
+    /// The value is exactly these bytes, NULs included (SDL's setIf and removeIf).
     Value(&'a [u8]),
 }
 
-/// What became of a conditional change.
+/// The result of a conditional change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was made: the record has this version now (or had it, if it was deleted).
+    /// The change was made.
     Done {
-        /// The version.
+        /// The version of the record now, or its last version if it was deleted.
         version: u64,
     },
     /// The condition did not hold, and nothing was changed.
     Refused {
-        /// The present version, or `None` if there is no record.
+        /// The current version, or `None` if the record does not exist.
         current: Option<u64>,
     },
 }
 
 impl Condition<'_> {
-    /// Judges a record that a transaction has read: its version, if it is there, and its value, if
-    /// it has that form.
+    /// Checks a record that a transaction has read: its version, if it exists, and its value, if it
+    /// has that form.
     pub(crate) fn holds_of(&self, record: Option<(u64, Option<&[u8]>)>) -> bool {
         match (self, record) {
             (Condition::Always, _) | (Condition::Absent, None) | (Condition::Present, Some(_)) => {
@@ -50,7 +54,7 @@ impl Condition<'_> {
             }
             (Condition::Absent, Some(_))
             | (Condition::Present | Condition::Version(_) | Condition::Value(_), None) => false,
-            (Condition::Version(version), Some((found, _))) => found == *version,
+            (Condition::Version(version), Some((current, _))) => current == *version,
             (Condition::Value(bytes), Some((_, value))) => value == Some(*bytes),
         }
     }
@@ -72,21 +76,78 @@ impl Condition<'_> {
 }
 
 impl Outcome {
-    /// `current` is the version that was there if nothing was changed.
-    pub(crate) fn of(changed: &WriteOutcome, current: Option<u64>) -> Self {
-        match (changed.decision, changed.version_after.or(changed.version_before)) {
-            (WriteDecision::Publish | WriteDecision::Remove, Some(version)) => {
-                Self::Done { version }
-            }
-            _ => Self::Refused { current },
-        }
+    /// Of a change that was made.
+    #[inline]
+    pub(crate) fn made(changed: &WriteOutcome) -> Self {
+        let version = changed.version_after.or(changed.version_before);
+        Self::Done { version: guaranteed(version, "a change that was made has a version") }
     }
 }
 
+/// What the flags of a namespace must still be when a single record is written. A process that
+/// changes the flags takes every lock afterwards: a writer that finds them unchanged under the lock
+/// of its bucket ends before the change takes effect.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FlagCheck {
+    /// The namespace.
+    pub(crate) table: u32,
+    /// The flags that matter.
+    pub(crate) mask: u64,
+    /// Their values.
+    pub(crate) expected: u64,
+}
+
+/// The result of [`Session::write_single`].
+#[derive(Debug)]
+pub(crate) enum SingleWrite {
+    /// The change was made.
+    Made(WriteOutcome),
+    /// The current record is not as expected. Nothing was changed.
+    Refused,
+    /// The flags of the namespace have changed. Nothing was changed.
+    FlagsChanged,
+}
+
 impl Session {
-    /// Puts a record of a namespace whose writers have nothing to see to; `None` if they have.
+    /// Publishes a draft as the next version of a record, or removes the record if there is no
+    /// draft. Every write of a single record ends here.
+    ///
+    /// Under the lock of the bucket the flags are checked once more, then `is_expected` sees the
+    /// current record. A draft that is not published is released.
+    ///
+    /// # Errors
+    /// `Stalled`, `Full`, `Damaged`; nothing was changed then.
     #[inline]
-    pub(crate) fn put_plainly(
+    pub(crate) fn write_single(
+        &self,
+        table: &IndexTable,
+        target: WriteTarget<'_>,
+        draft: Option<PendingCell>,
+        flags: FlagCheck,
+        is_expected: impl FnOnce(Option<Cell<'_>>) -> Result<bool>,
+    ) -> Result<SingleWrite> {
+        let wanted = if draft.is_some() { WriteDecision::Publish } else { WriteDecision::Remove };
+        let mut has_flags = true;
+        let changed = self.member.write_target(table, target, draft, |record| {
+            has_flags = self.member.namespace_flags(flags.table)? & flags.mask == flags.expected;
+            let is_made = has_flags && is_expected(record)?;
+            Ok(if is_made { wanted } else { WriteDecision::Keep })
+        })?;
+        if changed.decision == WriteDecision::Keep {
+            return Ok(if has_flags { SingleWrite::Refused } else { SingleWrite::FlagsChanged });
+        }
+        invariant!(
+            changed.version_after > changed.version_before || wanted == WriteDecision::Remove,
+            "a version rises with every change: {:?} after {:?}",
+            changed.version_after,
+            changed.version_before
+        );
+        Ok(SingleWrite::Made(changed))
+    }
+
+    /// Puts a record without a transaction; `None` if the namespace needs one.
+    #[inline]
+    pub(crate) fn put_direct(
         &self,
         namespace: Namespace,
         key: &[u8],
@@ -103,37 +164,41 @@ impl Session {
         if self.member.namespace_flags(namespace.index)? & NEEDS_TXN != 0 {
             return Ok(None);
         }
-        let spot = self.spot(namespace, key)?;
-        self.member.prefetch_bucket(spot.table, spot.hash);
-        let draft = self.draft(spot, &[], value, &[])?;
-        let (mut is_plain, mut current) = (true, None);
-        let changed =
-            self.member.write_record(spot.table, spot.hash, key, Some(draft), |record| {
-                // Under the lock once more: whoever changes the traits passes it afterwards.
-                is_plain = self.member.namespace_flags(namespace.index)? & NEEDS_TXN == 0;
-                let is_wanted = is_plain && condition.holds(record)?;
-                if !is_wanted {
-                    current = present(record)?.map(|cell| cell.version());
-                }
-                Ok(if is_wanted { WriteDecision::Publish } else { WriteDecision::Keep })
-            })?;
-        Ok(is_plain.then(|| Outcome::of(&changed, current)))
+        let lookup = self.lookup(namespace, key)?;
+        self.member.prefetch_bucket(lookup.table, lookup.hash);
+        let draft = self.draft(lookup, &[], value, &[])?;
+        let target = WriteTarget { hash: lookup.hash, key, token: None };
+        let flags = FlagCheck { table: namespace.index, mask: NEEDS_TXN, expected: 0 };
+        let mut current = None;
+        let written = self.write_single(lookup.table, target, Some(draft), flags, |record| {
+            let is_expected = condition.holds(record)?;
+            if !is_expected {
+                current = present(record)?.map(|cell| cell.version());
+            }
+            Ok(is_expected)
+        })?;
+        Ok(match written {
+            SingleWrite::Made(changed) => Some(Outcome::made(&changed)),
+            SingleWrite::Refused => Some(Outcome::Refused { current }),
+            SingleWrite::FlagsChanged => None,
+        })
     }
 
-    /// A filled record cell: children, key, value, meta. The misses of the new cell, of the bucket
-    /// and of the old record overlap with the checksum and the copy.
+    /// Allocates and fills a record cell: children, key, value, metadata. The misses of the new
+    /// cell, of the bucket and of the old record overlap with the checksum and the copy.
     #[inline]
     pub(crate) fn draft(
         &self,
-        spot: Spot<'_>,
+        lookup: KeyLookup<'_>,
         children: &[u8],
         value: &[u8],
         meta: &[u8],
     ) -> Result<PendingCell> {
-        let Spot { table, hash, key, is_seen, .. } = spot;
+        let KeyLookup { table, hash, key, is_seen, .. } = lookup;
+        debug_assert!(children.len().is_multiple_of(8), "children are offsets of 8 bytes");
         let body = children.len() + key.len() + value.len() + meta.len();
         let at = self.member.allocate_cell(&head_of(
-            spot,
+            lookup,
             children.len() / 8,
             body,
             !meta.is_empty(),
@@ -154,40 +219,36 @@ impl Session {
             offset += part.len() as u64;
         }
         if is_small {
-            // Its few lines were asked for with the last cell of the class: one sum over all parts
+            // The few lines were prefetched with the last cell of the class: one sum over all parts
             // costs less than one for each.
             crc.update(self.member.pending_body(at, offset)?);
         }
         Ok(PendingCell { at, body_crc: crc.finalize() })
     }
 
-    /// As [`Session::draft`] of an old version with some bytes of its block table replaced: each is
-    /// copied once, from cell to cell. `meta` is what follows the table; `None` keeps what there
-    /// was.
+    /// As [`Session::draft`] of an old version with some bytes of its block table replaced: each
+    /// byte is copied once, from cell to cell. `meta` follows the table; `None` keeps that of the
+    /// old version.
     #[inline]
     pub(crate) fn draft_spliced(
         &self,
-        spot: Spot<'_>,
+        lookup: KeyLookup<'_>,
         old: Cell<'_>,
         splice: &Splice<'_>,
         meta: Option<&[u8]>,
     ) -> Result<PendingCell> {
-        let table_at = old.children_bytes()?.len() + spot.key.len();
+        let table_at = old.children_bytes()?.len() + lookup.key.len();
         let (kept, new, has_meta) = match meta {
             None => (old.body()?, &[][..], old.has_meta()),
             Some(new) => {
                 let table = split(old, old.value()?)?.0;
-                let kept = old.body()?.get(..table_at + table.len()).unwrap_or_default();
-                (kept, new, !new.is_empty())
+                let kept = old.body()?.get(..table_at + table.len());
+                (kept.ok_or(CUT)?, new, !new.is_empty())
             }
         };
         let body = splice.bytes_of(kept.len()) + new.len();
-        let at = self.member.allocate_cell(&head_of(
-            spot,
-            old.children_bytes()?.len() / 8,
-            body,
-            has_meta,
-        )?)?;
+        let head = head_of(lookup, old.children_bytes()?.len() / 8, body, has_meta)?;
+        let at = self.member.allocate_cell(&head)?;
         let mut offset = 0;
         let mut write = |part: &[u8]| {
             if part.is_empty() {
@@ -199,19 +260,23 @@ impl Session {
         };
         splice.pieces(kept, table_at, &mut write)?;
         write(new)?;
+        // The old version is read from shared memory: its sizes are checked, not asserted.
+        if offset != body as u64 {
+            return Err(CUT.into());
+        }
         for (size_at, size) in splice.sizes() {
             self.member.write_body(at, (table_at + size_at) as u64, &size)?;
         }
         // What was written is in the cache: one sum costs less than one for each piece. Most of it
-        // came from the region anyway: whoever wrote there by mistake is in either sum.
+        // came from the region anyway, where a stray write of another process is in either sum.
         Ok(PendingCell {
             at,
             body_crc: crc32fast::hash(self.member.pending_body(at, body as u64)?),
         })
     }
 
-    /// Deletes a record of a namespace whose writers have nothing to see to; `None` if they have.
-    pub(crate) fn delete_plainly(
+    /// Deletes a record without a transaction; `None` if the namespace needs one.
+    pub(crate) fn delete_direct(
         &self,
         namespace: Namespace,
         key: &[u8],
@@ -224,21 +289,25 @@ impl Session {
             return Ok(None);
         }
         let table = self.table(namespace)?;
-        let (mut is_plain, mut current) = (true, None);
-        let changed = self.member.write_record(table, self.hash(key), key, None, |record| {
-            is_plain = self.member.namespace_flags(namespace.index)? & NEEDS_TXN == 0;
+        let target = WriteTarget { hash: self.hash(key), key, token: None };
+        let flags = FlagCheck { table: namespace.index, mask: NEEDS_TXN, expected: 0 };
+        let mut current = None;
+        let written = self.write_single(table, target, None, flags, |record| {
             current = present(record)?.map(|cell| cell.version());
-            let is_wanted = is_plain && current.is_some() && condition.holds(record)?;
-            Ok(if is_wanted { WriteDecision::Remove } else { WriteDecision::Keep })
+            Ok(current.is_some() && condition.holds(record)?)
         })?;
-        Ok(is_plain.then(|| Outcome::of(&changed, current)))
+        Ok(match written {
+            SingleWrite::Made(changed) => Some(Outcome::made(&changed)),
+            SingleWrite::Refused => Some(Outcome::Refused { current }),
+            SingleWrite::FlagsChanged => None,
+        })
     }
 }
 
 /// The header of a record's cell with this body.
 #[inline]
-fn head_of(
-    Spot { hash, key, form, .. }: Spot<'_>,
+pub(crate) fn head_of(
+    KeyLookup { hash, key, form, .. }: KeyLookup<'_>,
     children: usize,
     body: usize,
     has_meta: bool,
@@ -253,17 +322,17 @@ fn head_of(
     })
 }
 
-/// Bodies up to this size are summed up after they were written: a record of an index, which has
-/// two to five lines.
+/// The checksum of a body up to this size is computed after it was written: a record of an index
+/// has two to five lines.
 const BODY_SMALL: usize = 320;
 
-/// What a plain write does not do: then it goes through a transaction.
-pub(crate) const NEEDS_TXN: u64 = namespace_flags::TAGGED | TOLD;
+/// Flags of a namespace in which every put and delete is a transaction.
+pub(crate) const NEEDS_TXN: u64 = namespace_flags::TAGGED | NOTIFIES;
 
-/// Somebody is told of every change.
-pub(crate) const TOLD: u64 = namespace_flags::WATCHED | namespace_flags::STREAMED;
+/// Flags of a namespace in which every change is announced: to watches, or to the commit stream.
+pub(crate) const NOTIFIES: u64 = namespace_flags::WATCHED | namespace_flags::STREAMED;
 
-/// The record, unless its time has passed.
+/// The record, unless it has expired.
 #[inline]
 pub(crate) fn present(record: Option<Cell<'_>>) -> Result<Option<Cell<'_>>> {
     match record {

@@ -1,32 +1,35 @@
-//! What a transaction has read and is about to write: buffered in the process until it commits
+//! The read set and write set of a transaction, buffered in the process until the commit
 //! (`docs/decisions/005-transactions.md`, 5).
 //!
-//! Reads are consistent at every moment: each new one checks that all earlier ones still stand.
+//! Reads are consistent at every moment: each new read validates all earlier ones.
 
 use nearstate_memory::{
-    Cell, CellHeader, CommitOutcome, Expectation, PendingCell, Pin, ReadToken, RecordAccess,
-    RecordChange, WriteDecision, WriteTarget,
+    Cell, CommitOutcome, Expectation, PendingCell, Pin, ReadToken, RecordAccess, RecordChange,
+    WriteTarget,
 };
+use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::TRANSACTION_RECORDS_MAX;
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::record::{BlockChange, Form};
-use crate::session::buffers::{Buffers, Entry, LINEAR_MAX, Metadata, Span, Write};
+use crate::session::buffers::{BufferSpan, Buffers, LINEAR_MAX, Metadata, TxnEntry, Write};
 use crate::session::copies::Copies;
-use crate::session::{Session, Spot};
+use crate::session::{KeyLookup, Session};
 use crate::txn::address::Address;
+use crate::txn::write::{FlagCheck, SingleWrite, head_of};
 
 /// An open transaction's reads and writes.
 #[derive(Debug)]
 pub(crate) struct WriteSet<'s> {
     pub(crate) session: &'s Session,
     pub(crate) buffers: Box<Buffers>,
-    /// Keeps every cell that was read from reuse, so that it is known again by its place.
+    /// Keeps every cell that was read from reuse: as long as it holds, the offset of a cell
+    /// identifies the version.
     _pin: Pin<'s>,
 }
 
 impl<'s> WriteSet<'s> {
-    /// Ends it: its memory serves the session's next one.
+    /// Returns the buffers to the session, for its next transaction.
     #[inline]
     pub(crate) fn give_back(self) {
         self.session.spare.give(self.buffers);
@@ -44,7 +47,7 @@ impl<'s> WriteSet<'s> {
     #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
     pub(crate) fn place_of(&self, table: u32, hash: u64, key: &[u8]) -> Option<usize> {
         let all = &self.buffers.entries;
-        let is_it = |entry: &Entry| {
+        let is_it = |entry: &TxnEntry| {
             entry.hash == hash && entry.table == table && self.buffers.bytes(entry.key) == key
         };
         if all.len() > LINEAR_MAX {
@@ -65,7 +68,7 @@ impl<'s> WriteSet<'s> {
             });
         }
         let key = self.buffers.keep(key)?;
-        self.buffers.entries.push(Entry {
+        self.buffers.entries.push(TxnEntry {
             table,
             hash,
             key,
@@ -73,7 +76,7 @@ impl<'s> WriteSet<'s> {
             write: Write::None,
             form: Form::Value,
             meta: None,
-            traits: 0,
+            flags: 0,
             after: None,
             is_expiry: false,
         });
@@ -93,9 +96,21 @@ impl<'s> WriteSet<'s> {
         }
     }
 
+    /// An entry of the transaction.
+    #[inline]
+    pub(crate) fn entry_at(&self, place: usize) -> &TxnEntry {
+        guaranteed(self.buffers.entries.get(place), NO_ENTRY)
+    }
+
+    /// As [`WriteSet::entry_at`], to be changed.
+    #[inline]
+    pub(crate) fn entry_mut(&mut self, place: usize) -> &mut TxnEntry {
+        guaranteed(self.buffers.entries.get_mut(place), NO_ENTRY)
+    }
+
     #[inline]
     pub(crate) fn key(&self, place: usize) -> &[u8] {
-        self.buffers.entries.get(place).map_or(&[], |entry| self.buffers.bytes(entry.key))
+        self.buffers.bytes(self.entry_at(place).key)
     }
 
     /// The record of a key as the region has it: read once, and the same until the commit.
@@ -125,20 +140,18 @@ impl<'s> WriteSet<'s> {
             None => self.push(table, hash, key)?,
         };
         let session = self.session;
-        if let Some(Entry { seen: Some(seen), .. }) = self.buffers.entries.get(place) {
-            return session.stored(*seen).map(|stored| (place, stored));
+        if let Some(seen) = self.entry_at(place).seen {
+            return session.stored(seen).map(|stored| (place, stored));
         }
         let placed = session.member.lookup(session.member.table(table)?, hash, key)?;
-        if !self.buffers.is_judged_later {
+        if !self.buffers.is_validated_later {
             self.check()?;
         }
-        if let Some(entry) = self.buffers.entries.get_mut(place) {
-            entry.seen = Some(placed.token);
-        }
+        self.entry_mut(place).seen = Some(placed.token);
         Ok((place, placed.record))
     }
 
-    /// As [`WriteSet::read_at`], for whom the value of a large record does not matter.
+    /// As [`WriteSet::read_at`], for a caller that does not need the value of a large record.
     pub(crate) fn read_ends_at(
         &mut self,
         place: Option<usize>,
@@ -148,7 +161,7 @@ impl<'s> WriteSet<'s> {
     ) -> Result<(usize, Stored<'s>)> {
         let session = self.session;
         if let Some(place) = place
-            && self.buffers.entries.get(place).is_some_and(|entry| entry.seen.is_some())
+            && self.entry_at(place).seen.is_some()
         {
             return self.read_again(place).map(|stored| (place, stored));
         }
@@ -160,15 +173,15 @@ impl<'s> WriteSet<'s> {
     /// True if the transaction has written it.
     #[inline]
     pub(crate) fn is_written(&self, place: usize) -> bool {
-        self.buffers.entries.get(place).is_some_and(|entry| !entry.write.is_none())
+        !self.entry_at(place).write.is_none()
     }
 
     /// True if the transaction has deleted it.
     pub(crate) fn is_deleted(&self, place: usize) -> bool {
-        self.buffers.entries.get(place).is_some_and(|entry| entry.write.is_delete())
+        self.entry_at(place).write.is_delete()
     }
 
-    /// The entry of a record that was found just now: the transaction rests on it.
+    /// The entry of a record that was read just now, which becomes part of the read set.
     #[inline]
     pub(crate) fn track(
         &mut self,
@@ -180,37 +193,34 @@ impl<'s> WriteSet<'s> {
             Some(place) => place,
             None => self.push(table, hash, key)?,
         };
-        if !self.buffers.is_judged_later {
+        if !self.buffers.is_validated_later {
             self.check()?;
         }
-        if let Some(entry) = self.buffers.entries.get_mut(place) {
-            // Nothing remembers what was told of the version before.
-            if entry.seen.is_some_and(|before| before.at != seen.at) {
-                self.buffers.is_torn = true;
-                return Err(torn());
-            }
-            entry.seen = Some(seen);
+        let entry = self.entry_mut(place);
+        // The caller may have used the version that was read before: nothing remembers it.
+        if entry.seen.is_some_and(|before| before.at != seen.at) {
+            self.buffers.is_torn = true;
+            return Err(torn());
         }
+        entry.seen = Some(seen);
         Ok(place)
     }
 
-    /// What the region has of a record that is in the transaction; read now if it was not before.
+    /// The stored version of an entry; read now if it was not read before.
     pub(crate) fn read_again(&mut self, place: usize) -> Result<Stored<'s>> {
         let session = self.session;
-        let Some(entry) = self.buffers.entries.get(place) else { return Ok(None) };
+        let entry = self.entry_at(place);
         if let Some(seen) = entry.seen {
             return session.stored(seen);
         }
         let table = session.member.table(entry.table)?;
         let key = self.buffers.bytes(entry.key);
         let placed = session.member.lookup(table, entry.hash, key)?;
-        if let Some(entry) = self.buffers.entries.get_mut(place) {
-            entry.seen = Some(placed.token);
-        }
+        self.entry_mut(place).seen = Some(placed.token);
         Ok(placed.record)
     }
 
-    /// True if everything that was read is still so: then all of it was so at one moment.
+    /// True if every version that was read is still current: then all of them were at one moment.
     #[inline]
     pub(crate) fn is_whole(&self) -> Result<bool> {
         let session = self.session;
@@ -228,13 +238,13 @@ impl<'s> WriteSet<'s> {
         Ok(true)
     }
 
-    /// The failure, or a conflict if it may come of reads that do not fit together.
+    /// The error, or a conflict if reads that are not of one moment may have caused it.
     #[cold]
     pub(crate) fn torn_or(&self, error: Error) -> Result<Error> {
         Ok(if self.is_whole()? { error } else { torn() })
     }
 
-    /// Whether all reads fit together.
+    /// Validates that all reads are of one moment.
     ///
     /// # Errors
     /// `Conflict`, and from then on always.
@@ -264,16 +274,15 @@ impl<'s> WriteSet<'s> {
         &mut self,
         place: usize,
         value: &[u8],
-        labels: Metadata<'_>,
+        metadata: Metadata<'_>,
     ) -> Result<()> {
-        // Refused labels leave nothing behind.
-        let meta = self.buffers.keep_meta(labels)?;
+        // Refused metadata leaves nothing behind.
+        let meta = self.buffers.keep_meta(metadata)?;
         let value = self.buffers.keep(value)?;
-        if let Some(entry) = self.buffers.entries.get_mut(place) {
-            entry.write = Write::Put { value };
-            entry.form = Form::Value;
-            entry.meta = Some(meta);
-        }
+        let entry = self.entry_mut(place);
+        entry.write = Write::Put { value };
+        entry.form = Form::Value;
+        entry.meta = Some(meta);
         self.buffers.changes += 1;
         Ok(())
     }
@@ -288,38 +297,37 @@ impl<'s> WriteSet<'s> {
     pub(crate) fn put(&mut self, place: usize, value: &[u8], meta: &[u8]) -> Result<()> {
         let value = self.buffers.keep(value)?;
         let meta = self.buffers.keep(meta)?;
-        if let Some(entry) = self.buffers.entries.get_mut(place) {
-            entry.write = Write::Put { value };
-            entry.form = Form::Value;
-            entry.meta = Some(meta);
-        }
+        let entry = self.entry_mut(place);
+        entry.write = Write::Put { value };
+        entry.form = Form::Value;
+        entry.meta = Some(meta);
         self.buffers.changes += 1;
         Ok(())
     }
 
-    /// Says what a record that was put becomes.
+    /// Sets the form of a record that was put.
     pub(crate) fn set_form(&mut self, place: usize, form: Form) {
-        if let Some(entry) = self.buffers.entries.get_mut(place) {
-            entry.form = form;
-        }
+        self.entry_mut(place).form = form;
     }
 
     /// Buffers changes of blocks, over those that are buffered.
     pub(crate) fn patch(&mut self, place: usize, blocks: &[BlockChange<'_>]) -> Result<()> {
         // Also if it fails half way.
         self.buffers.changes += 1;
-        let (is_anew, mut changes) = match self.buffers.entries.get_mut(place) {
-            Some(entry) => match std::mem::take(&mut entry.write) {
-                Write::Patch { is_anew, changes } => (is_anew, changes),
-                Write::Delete => {
-                    entry.meta = Some(Span::default());
-                    (true, Vec::new())
-                }
-                Write::None | Write::Put { .. } | Write::Object { .. } => {
-                    (false, Vec::with_capacity(blocks.len()))
-                }
-            },
-            None => return Ok(()),
+        let entry = self.entry_mut(place);
+        invariant!(
+            entry.form == Form::Blocks || !matches!(entry.write, Write::Put { .. }),
+            "only a record of named blocks is patched"
+        );
+        let (is_anew, mut changes) = match std::mem::take(&mut entry.write) {
+            Write::Patch { is_anew, changes } => (is_anew, changes),
+            Write::Delete => {
+                entry.meta = Some(BufferSpan::default());
+                (true, Vec::new())
+            }
+            Write::None | Write::Put { .. } | Write::Object { .. } => {
+                (false, Vec::with_capacity(blocks.len()))
+            }
         };
         for change in blocks {
             let bytes = change.bytes.map(|bytes| self.buffers.keep(bytes)).transpose()?;
@@ -329,27 +337,32 @@ impl<'s> WriteSet<'s> {
                 None => changes.push((self.buffers.keep(name)?, bytes)),
             }
         }
-        if let Some(entry) = self.buffers.entries.get_mut(place) {
-            entry.write = Write::Patch { is_anew, changes };
-            entry.form = Form::Blocks;
-        }
+        let entry = self.entry_mut(place);
+        entry.write = Write::Patch { is_anew, changes };
+        entry.form = Form::Blocks;
         Ok(())
     }
 
     pub(crate) fn set_meta(&mut self, place: usize, meta: &[u8]) -> Result<()> {
         let meta = self.buffers.keep(meta)?;
-        if let Some(entry) = self.buffers.entries.get_mut(place) {
-            entry.meta = Some(meta);
-        }
+        self.entry_mut(place).meta = Some(meta);
         Ok(())
     }
 
     pub(crate) fn delete(&mut self, place: usize) {
         self.buffers.changes += 1;
-        if let Some(entry) = self.buffers.entries.get_mut(place) {
-            entry.write = Write::Delete;
-            entry.meta = Some(Span::default());
-        }
+        let entry = self.entry_mut(place);
+        entry.write = Write::Delete;
+        entry.meta = Some(BufferSpan::default());
+    }
+
+    /// Adds to the transaction what its indexes, watches and commit stream need. Returns how many
+    /// entries it had before.
+    #[inline]
+    pub(crate) fn prepare(&mut self) -> Result<usize> {
+        let written = self.index_all()?;
+        self.notify_all()?;
+        Ok(written)
     }
 
     /// Commits what is buffered.
@@ -375,61 +388,65 @@ impl<'s> WriteSet<'s> {
         done
     }
 
-    /// The path of a put: one record needs no intent.
+    /// The path of a put: a single record needs no intent.
     fn commit_one(&mut self) -> Result<()> {
         let draft = match self.change_of(0)? {
             RecordChange::Publish(draft) => Some(draft),
             RecordChange::Keep | RecordChange::Remove => None,
         };
-        let Some(entry) = self.buffers.entries.first() else { return Ok(()) };
         let session = self.session;
+        let entry = self.entry_at(0);
+        invariant!(!entry.write.is_none(), "a commit of one entry writes it");
         let table = session.member.table(entry.table)?;
-        let (mut is_conflict, mut is_stale) = (false, false);
         let key = self.buffers.bytes(entry.key);
         let target = WriteTarget { hash: entry.hash, key, token: entry.seen };
-        let changed = session.member.write_target(table, target, draft, |record| {
+        let flags = FlagCheck { table: entry.table, mask: u64::MAX, expected: entry.flags };
+        let written = session.write_single(table, target, draft, flags, |record| {
             let at = record.map_or(0, |cell| cell.at());
-            is_conflict = entry.seen.is_some_and(|seen| seen.at != at);
-            is_stale = session.member.namespace_flags(entry.table)? != entry.traits;
-            Ok(match (is_conflict || is_stale, draft) {
-                (true, _) => WriteDecision::Keep,
-                (false, Some(_)) => WriteDecision::Publish,
-                (false, None) => WriteDecision::Remove,
-            })
+            Ok(entry.seen.is_none_or(|seen| seen.at == at))
         })?;
-        if is_conflict || is_stale {
-            return Err(self.conflict(0));
+        match written {
+            SingleWrite::Made(changed) => {
+                self.entry_mut(0).after = changed.version_after;
+                Ok(())
+            }
+            SingleWrite::Refused | SingleWrite::FlagsChanged => Err(self.conflict(0)),
         }
-        if let Some(entry) = self.buffers.entries.first_mut() {
-            entry.after = changed.version_after;
-        }
-        Ok(())
     }
 
     fn commit_many(&mut self) -> Result<()> {
         let session = self.session;
         let forgotten = self.forgotten();
-        for place in 0..self.buffers.entries.len() {
+        let count = self.buffers.entries.len();
+        invariant!(self.buffers.plan.accesses.is_empty(), "a plan is made once");
+        for place in 0..count {
             let change =
                 if forgotten == Some(place) { RecordChange::Keep } else { self.change_of(place)? };
-            let Buffers { entries, plan, .. } = &mut *self.buffers;
-            let Some(entry) = entries.get(place) else { break };
+            let entry = self.entry_at(place);
             let mut access = RecordAccess::new(entry.table, entry.hash, entry.key.ends());
             access.change = change;
-            access.flags = entry.traits;
+            access.flags = entry.flags;
             access.expect = entry.seen.map_or(Expectation::Any, Expectation::Read);
-            plan.accesses.push(access);
+            self.buffers.plan.accesses.push(access);
         }
         let Buffers { bytes, plan, .. } = &mut *self.buffers;
+        invariant!(plan.accesses.len() == count, "the plan has all {count} entries");
         match session.member.commit(plan, bytes)? {
             CommitOutcome::Committed => {
                 let Buffers { entries, plan, .. } = &mut *self.buffers;
+                invariant!(plan.accesses.len() == count, "the commit keeps its plan");
                 for (entry, access) in entries.iter_mut().zip(&plan.accesses) {
+                    invariant!(
+                        access.version_after.is_some()
+                            == matches!(access.change, RecordChange::Publish(_)),
+                        "a record has a version after the commit if and only if it was published"
+                    );
                     entry.after = access.version_after;
                 }
                 Ok(())
             }
             CommitOutcome::Conflict(place) | CommitOutcome::FlagsChanged(place) => {
+                invariant!(place < count, "conflict at entry {place} of {count}");
                 Err(self.conflict(place))
             }
         }
@@ -441,20 +458,20 @@ impl<'s> WriteSet<'s> {
         if !nearstate_memory::crash::is_planted("forget-index") {
             return None;
         }
-        let is_write = |entry: &Entry| !entry.write.is_none();
+        let is_write = |entry: &TxnEntry| !entry.write.is_none();
         let writes = self.buffers.entries.iter().filter(|entry| is_write(entry)).count();
         let last = self.buffers.entries.iter().rposition(is_write);
         last.filter(|_| writes > 1)
     }
 
-    /// What memory is to do with a record; a new version is a draft already.
+    /// The change of an entry, with the draft of its new version.
     fn change_of(&self, place: usize) -> Result<RecordChange> {
-        let Some(entry) = self.buffers.entries.get(place) else { return Ok(RecordChange::Keep) };
+        let entry = self.entry_at(place);
         let session = self.session;
         let table = session.member.table(entry.table)?;
         let key = self.buffers.bytes(entry.key);
         let (hash, form, is_seen) = (entry.hash, entry.form, entry.seen.is_some());
-        let spot = Spot { table, hash, key, form, is_seen };
+        let lookup = KeyLookup { table, hash, key, form, is_seen };
         let meta = entry.meta.map(|meta| self.buffers.bytes(meta));
         match &entry.write {
             Write::None => Ok(RecordChange::Keep),
@@ -462,7 +479,7 @@ impl<'s> WriteSet<'s> {
             Write::Put { value } => {
                 let value = self.buffers.bytes(*value);
                 Ok(RecordChange::Publish(session.draft(
-                    spot,
+                    lookup,
                     &[],
                     value,
                     meta.unwrap_or_default(),
@@ -470,19 +487,23 @@ impl<'s> WriteSet<'s> {
             }
             Write::Object { copy } => {
                 let parts = session.object_parts(entry, *copy, &self.buffers.copies)?;
-                Ok(RecordChange::Publish(session.draft_of_parts(spot, &parts)?))
+                Ok(RecordChange::Publish(session.draft_of_parts(lookup, &parts)?))
             }
             Write::Patch { is_anew, changes } => {
                 let seen = entry.seen.filter(|_| !is_anew);
                 let old = seen.map(|seen| session.stored(seen)).transpose()?.flatten();
+                invariant!(
+                    old.is_some() || seen.is_none_or(|seen| seen.at == 0),
+                    "a version that was read is patched"
+                );
                 let changes: Vec<BlockChange<'_>> = changes
                     .iter()
                     .map(|(name, bytes)| BlockChange {
-                        name: str::from_utf8(self.buffers.bytes(*name)).unwrap_or_default(),
+                        name: self.buffers.text(*name),
                         bytes: bytes.map(|bytes| self.buffers.bytes(bytes)),
                     })
                     .collect();
-                let draft = session.patched(spot, old.map(|(cell, _)| cell), &changes, meta)?;
+                let draft = session.patched(lookup, old.map(|(cell, _)| cell), &changes, meta)?;
                 Ok(RecordChange::Publish(draft))
             }
         }
@@ -491,8 +512,8 @@ impl<'s> WriteSet<'s> {
     #[cold]
     fn conflict(&self, place: usize) -> Error {
         let key = self.key(place);
-        let table = self.buffers.entries.get(place).map(|entry| entry.table);
-        let objects = self.session.hidden.objects.get();
+        let table = Some(self.entry_at(place).table);
+        let objects = self.session.internal.objects.get();
         if let (true, Some(address)) = (table == objects, Address::of_key(key)) {
             return Error::Conflict { detail: format!("object {address}") };
         }
@@ -500,6 +521,8 @@ impl<'s> WriteSet<'s> {
         Error::Conflict { detail: format!("record {key:?}") }
     }
 }
+
+const NO_ENTRY: &str = "an entry of the transaction is named by its index";
 
 #[cold]
 fn torn() -> Error {
@@ -522,7 +545,7 @@ impl Session {
     /// What an object is after the commit, in parts: its private copy, and its bytes in the region.
     pub(crate) fn object_parts<'a>(
         &'a self,
-        entry: &Entry,
+        entry: &TxnEntry,
         copy: usize,
         copies: &'a Copies,
     ) -> Result<Vec<&'a [u8]>> {
@@ -531,21 +554,11 @@ impl Session {
     }
 
     /// A filled record cell whose value comes in parts: no copy of the whole is made first.
-    fn draft_of_parts(
-        &self,
-        Spot { hash, key, .. }: Spot<'_>,
-        value: &[&[u8]],
-    ) -> Result<PendingCell> {
+    fn draft_of_parts(&self, lookup: KeyLookup<'_>, value: &[&[u8]]) -> Result<PendingCell> {
+        let key = lookup.key;
+        invariant!(lookup.form == Form::Value, "an object is a value");
         let body = key.len() + value.iter().map(|part| part.len()).sum::<usize>();
-        let head = CellHeader {
-            kind: nearstate_memory::CellKind::Record,
-            flags: 0,
-            body: u32::try_from(body).map_err(|_| Error::ValueTooLarge { bytes: body })?,
-            key: u16::try_from(key.len()).map_err(|_| Error::KeyTooLarge { bytes: key.len() })?,
-            children: 0,
-            hash,
-        };
-        let at = self.member.allocate_cell(&head)?;
+        let at = self.member.allocate_cell(&head_of(lookup, 0, body, false)?)?;
         let mut crc = crc32fast::Hasher::new();
         let mut offset = 0;
         for part in [key].iter().chain(value) {
@@ -553,6 +566,7 @@ impl Session {
             self.member.write_body(at, offset, part)?;
             offset += part.len() as u64;
         }
+        invariant!(offset == body as u64, "{offset} bytes were written to a body of {body}");
         Ok(PendingCell { at, body_crc: crc.finalize() })
     }
 }

@@ -1,4 +1,4 @@
-//! An event: what a change of one record tells whoever watches it, as bytes in a ring.
+//! An event: one change of one record, reported to watches as bytes in a ring.
 //!
 //! ```text
 //! kind u8 | flags u8 | key bytes u16 | blocks u16 | tags before u16 | tags after u16 | version u64
@@ -40,7 +40,7 @@ pub enum EventKind {
     Created,
     /// There was one, and it changed.
     Updated,
-    /// Somebody deleted it.
+    /// A session deleted it.
     Deleted,
     /// It ended by itself.
     Expired,

@@ -20,8 +20,8 @@ impl<'s> WriteSet<'s> {
     /// # Errors
     /// `Conflict`, `Full` (a ring is to be made), `Damaged`.
     #[inline]
-    pub(crate) fn tell_all(&mut self) -> Result<()> {
-        let told = self.buffers.entries.iter().fold(0, |all, entry| all | entry.traits);
+    pub(crate) fn notify_all(&mut self) -> Result<()> {
+        let told = self.buffers.entries.iter().fold(0, |all, entry| all | entry.flags);
         if told & (namespace_flags::WATCHED | namespace_flags::STREAMED) == 0 {
             return Ok(());
         }
@@ -37,7 +37,7 @@ impl<'s> WriteSet<'s> {
     fn tell_watchers(&mut self) -> Result<()> {
         for place in 0..self.buffers.entries.len() {
             let Some(entry) = self.buffers.entries.get(place) else { break };
-            if entry.write.is_none() || entry.traits & namespace_flags::WATCHED == 0 {
+            if entry.write.is_none() || entry.flags & namespace_flags::WATCHED == 0 {
                 continue;
             }
             let table = self.session.member.table(entry.table)?;
@@ -81,7 +81,7 @@ impl<'s> WriteSet<'s> {
         let is_past = is_past(meta)?;
         let is_there = version.is_some() && !is_past;
         if version.is_some() && is_past {
-            // Whoever deletes or replaces it first tells that it had ended.
+            // The first write that deletes or replaces it reports the expiry.
             add(&ended, false);
         }
         let mut blocks: Vec<&str> = Vec::new();
@@ -95,7 +95,7 @@ impl<'s> WriteSet<'s> {
             }
             Write::Put { .. } | Write::Object { .. } => {}
             Write::Patch { changes, .. } => {
-                let name = |(name, _): &(crate::session::buffers::Span, _)| {
+                let name = |(name, _): &(crate::session::buffers::BufferSpan, _)| {
                     str::from_utf8(name.of(&buffers.bytes)).unwrap_or_default()
                 };
                 blocks.extend(changes.iter().map(name));
@@ -124,7 +124,7 @@ impl<'s> WriteSet<'s> {
         let announced = &mut buffers.plan.events;
         let from = announced.bytes.len();
         for (place, entry) in buffers.entries.iter().enumerate() {
-            if entry.write.is_none() || entry.traits & namespace_flags::STREAMED == 0 {
+            if entry.write.is_none() || entry.flags & namespace_flags::STREAMED == 0 {
                 continue;
             }
             let old = entry.seen.map(|seen| self.session.stored(seen)).transpose()?.flatten();

@@ -4,7 +4,7 @@
 //! procedure changes is a few of them) and tags by which it is found. A target turns these calls
 //! into what its store has, or says in [`crate::targets::Abilities`] how it emulates it.
 
-use crate::operations::{self, Block, Operation, Store};
+use crate::operations::{self, KeyBlock, Operation, Store};
 use nearstate_model::{Error, Result};
 
 /// Tags of a record at the most: what one call has room for.
@@ -325,7 +325,7 @@ pub trait Connection: Access {
     ///
     /// # Errors
     /// The store's error.
-    fn run_block(&mut self, operation: Operation, block: Block<'_>) -> Result<u64> {
+    fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
         operations::run(&mut ByCalls(self), operation, block)
     }
 
@@ -536,7 +536,7 @@ impl<T: Connection + ?Sized> Connection for Box<T> {
         (**self).transact(body)
     }
 
-    fn run_block(&mut self, operation: Operation, block: Block<'_>) -> Result<u64> {
+    fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
         (**self).run_block(operation, block)
     }
 

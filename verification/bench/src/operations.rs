@@ -37,7 +37,7 @@ pub enum Operation {
 
 /// The keys and values of one block.
 #[derive(Clone, Copy, Debug)]
-pub struct Block<'a> {
+pub struct KeyBlock<'a> {
     /// The keys, in the order in which they are used.
     pub keys: &'a [RecordKey],
     /// The values of puts, used in turn.
@@ -92,7 +92,7 @@ pub trait Store {
 ///
 /// # Errors
 /// The store's error.
-pub fn run<S: Store>(store: &mut S, operation: Operation, block: Block<'_>) -> Result<u64> {
+pub fn run<S: Store>(store: &mut S, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
     match operation {
         Operation::View => views(store, block.keys),
         Operation::Copy => copies(store, block.keys),
@@ -201,7 +201,7 @@ fn chain<S: Store>(store: &mut S, keys: &[RecordKey]) -> Result<u64> {
     Ok(met)
 }
 
-fn puts<S: Store>(store: &mut S, block: Block<'_>) -> Result<u64> {
+fn puts<S: Store>(store: &mut S, block: KeyBlock<'_>) -> Result<u64> {
     let mut done = 0;
     let mut values = block.values.iter().cycle();
     for key in block.keys {
@@ -248,7 +248,7 @@ mod tests {
         let mut store = Map::default();
         let keys: Vec<RecordKey> = (0..37).map(|at| [at; KEY_BYTES]).collect();
         let values = [b"one".to_vec(), b"two".to_vec()];
-        let block = Block { keys: &keys, values: &values };
+        let block = KeyBlock { keys: &keys, values: &values };
         assert_eq!(run(&mut store, Operation::Put, block).unwrap(), 37);
         assert_eq!(store.0.get(&keys[1].to_vec()), Some(&b"two".to_vec()));
         store.0.remove(&keys[20].to_vec());

@@ -1,34 +1,17 @@
-//! The numbers that sum up a measurement: paper 1's mean and standard deviation over sequence
-//! averages, and what it lacked, percentiles over single operations.
+//! The numbers that sum up a measurement: means, medians, and percentiles over single operations.
 
 use hdrhistogram::Histogram;
 
 /// The longest latency that is told apart, in nanoseconds: one hour.
 const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
 
-/// Total latency of a sequence divided by its size (paper 1 §6, the text above equation 2).
-#[expect(clippy::cast_precision_loss, reason = "nanoseconds of a run are far below 2^53")]
-pub fn sequence_average(total_ns: u64, ops: u64) -> f64 {
-    total_ns as f64 / ops.max(1) as f64
-}
-
-/// Arithmetic mean (paper 1, equation 2); 0 of nothing.
+/// The arithmetic mean; 0 without samples.
 #[expect(clippy::cast_precision_loss, reason = "a count of samples is far below 2^53")]
 pub fn mean(samples: &[f64]) -> f64 {
     if samples.is_empty() { 0.0 } else { samples.iter().sum::<f64>() / samples.len() as f64 }
 }
 
-/// Standard deviation of the whole population (paper 1, equation 3: divided by N, not N - 1).
-#[expect(clippy::cast_precision_loss, reason = "a count of samples is far below 2^53")]
-pub fn standard_deviation(samples: &[f64]) -> f64 {
-    if samples.is_empty() {
-        return 0.0;
-    }
-    let centre = mean(samples);
-    (samples.iter().map(|x| (x - centre).powi(2)).sum::<f64>() / samples.len() as f64).sqrt()
-}
-
-/// The middle of `samples`; 0 of nothing.
+/// The middle of `samples`; 0 without samples.
 pub fn median(samples: &[f64]) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -98,73 +81,29 @@ impl Latencies {
     }
 }
 
-/// One line of a table: what a target did in one experiment.
-#[derive(Clone, Debug)]
-pub struct Summary {
-    /// Mean of the sequence averages, in nanoseconds.
-    pub mean_ns: f64,
-    /// Standard deviation of the sequence averages, in nanoseconds.
-    pub deviation_ns: f64,
-    /// Median over single operations, in nanoseconds.
-    pub p50_ns: u64,
-    /// 99th percentile over single operations, in nanoseconds.
-    pub p99_ns: u64,
-    /// 99.9th percentile over single operations, in nanoseconds.
-    pub p999_ns: u64,
-    /// The longest single operation, in nanoseconds.
-    pub max_ns: u64,
-    /// Operations of all nodes together per second of wall time.
-    pub ops_per_s: f64,
-}
-
-impl Summary {
-    /// Sums up sequence averages, single latencies, and `ops` operations in `wall_ns` nanoseconds.
-    pub fn new(averages: &[f64], latencies: &Latencies, ops: u64, wall_ns: u64) -> Self {
-        Self {
-            mean_ns: mean(averages),
-            deviation_ns: standard_deviation(averages),
-            p50_ns: latencies.percentile(50.0),
-            p99_ns: latencies.percentile(99.0),
-            p999_ns: latencies.percentile(99.9),
-            max_ns: latencies.max(),
-            ops_per_s: 1e9 / sequence_average(wall_ns.max(1), ops),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn mean_and_deviation_follow_equations_2_and_3() {
-        // A textbook population: mean 5, deviation exactly 2 (with N - 1 it would be 2.138).
+    fn mean_and_median_of_samples_and_of_none() {
         let samples = [2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0];
         assert!((mean(&samples) - 5.0).abs() < 1e-12);
-        assert!((standard_deviation(&samples) - 2.0).abs() < 1e-12);
         assert!((median(&samples) - 4.5).abs() < 1e-12);
         assert!((median(&[3.0, 1.0, 2.0]) - 2.0).abs() < 1e-12);
-    }
-
-    #[test]
-    fn nothing_measured_is_zero_and_not_a_division_by_zero() {
-        let nothing = Summary::new(&[], &Latencies::new(), 0, 0);
-        assert!(nothing.mean_ns.abs() < f64::EPSILON && nothing.deviation_ns.abs() < f64::EPSILON);
-        assert_eq!((nothing.p50_ns, nothing.max_ns), (0, 0));
-        assert!(nothing.ops_per_s.is_finite());
+        assert!(mean(&[]).abs() < f64::EPSILON && median(&[]).abs() < f64::EPSILON);
     }
 
     #[test]
     fn percentiles_come_from_single_operations() {
         let mut latencies = Latencies::new();
+        assert_eq!((latencies.percentile(50.0), latencies.max()), (0, 0));
         for ns in 1..=1000 {
             latencies.record(ns, 1);
         }
-        let summary = Summary::new(&[500.5], &latencies, 1000, 1_000_000);
-        assert_eq!((summary.p50_ns, summary.p99_ns), (500, 990));
-        assert!((999..=1000).contains(&summary.p999_ns));
-        assert_eq!(summary.max_ns, 1000);
-        assert!((summary.ops_per_s - 1e6).abs() < 1.0);
+        assert_eq!((latencies.percentile(50.0), latencies.percentile(99.0)), (500, 990));
+        assert!((999..=1000).contains(&latencies.percentile(99.9)));
+        assert_eq!(latencies.max(), 1000);
         let mut copy = Latencies::new();
         latencies.pairs().for_each(|(ns, count)| copy.record(ns, count));
         assert_eq!(copy.percentile(99.0), 990);

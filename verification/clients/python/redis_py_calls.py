@@ -191,7 +191,7 @@ class Calls:
         self.assertEqual(self.message(pubsub, "psubscribe"), (b"p*", 3))
         self.assertEqual(self.redis.publish("c1", b"\x00\xff"), 1)
         self.assertEqual(self.redis.publish("pattern", "x"), 1)
-        self.assertEqual(self.redis.publish("nobody", "x"), 0)
+        self.assertEqual(self.redis.publish("no-subscriber", "x"), 0)
         self.assertEqual(self.message(pubsub, "message"), (b"c1", b"\x00\xff"))
         self.assertEqual(self.message(pubsub, "pmessage"), (b"pattern", b"x"))
         self.assertEqual(sorted(self.redis.pubsub_channels()), [b"c1", b"c2"])

@@ -39,6 +39,10 @@ pub enum ArgForm {
     At,
     /// Milliseconds since 1970.
     AtMillis,
+    /// Seconds since 1970 that no other request has.
+    UniqueAt,
+    /// The same in milliseconds.
+    UniqueAtMillis,
     /// A glob.
     Glob,
     /// One of these, which may be several arguments or none.
@@ -49,7 +53,8 @@ pub enum ArgForm {
 
 use ArgForm::{
     At, AtMillis, CountedKeys, Field, FieldValues, Fields, Float, Glob, Index, Integer, Key,
-    KeyValues, Keys, Maybe, Member, Members, Millis, Offset, OneOf, Seconds, Value,
+    KeyValues, Keys, Maybe, Member, Members, Millis, Offset, OneOf, Seconds, UniqueAt,
+    UniqueAtMillis, Value,
 };
 
 /// A command and the arguments that follow its name.
@@ -76,6 +81,8 @@ pub const STRINGS: &[CommandForm] = &[
     ("GETEX", &[Key, OneOf(&["PX"]), Millis]),
     ("GETEX", &[Key, OneOf(&["EXAT"]), At]),
     ("GETEX", &[Key, OneOf(&["PXAT"]), AtMillis]),
+    ("GETEX", &[Key, OneOf(&["EXAT"]), UniqueAt]),
+    ("GETEX", &[Key, OneOf(&["PXAT"]), UniqueAtMillis]),
     ("GETRANGE", &[Key, Index, Index]),
     ("GETSET", &[Key, Value]),
     ("INCR", &[Key]),

@@ -112,6 +112,11 @@ pub const EXCLUDED_REQUESTS: &[ExcludedRequest] = &[
         reason: "Redis counts an expired key in DBSIZE until it is accessed; the node does not",
     },
     ExcludedRequest {
+        matches: may_repeat_expiry_time,
+        reason: "GETEX with the expiry time that the key already has is no change: EXEC executes a \
+                 transaction that watches the key, Redis aborts it",
+    },
+    ExcludedRequest {
         matches: pops_some_members,
         reason: "the members that SPOP removes are random, and all that follows would differ",
     },
@@ -170,6 +175,22 @@ fn sets_expired_key(args: &[Vec<u8>]) -> bool {
         is_time && number(time).is_some_and(|time| (1..1_000_000_000).contains(&time))
     };
     is_named(args, &["SET"]) && args.windows(2).any(is_past)
+}
+
+/// Expiry times in seconds that the sequences use once each.
+pub(crate) const UNIQUE_TIMES: std::ops::Range<i64> = 4_100_000_000..4_900_000_000;
+
+fn may_repeat_expiry_time(args: &[Vec<u8>]) -> bool {
+    let repeats = |pair: &[Vec<u8>]| {
+        let [option, time] = pair else { return false };
+        let units = match option.to_ascii_uppercase().as_slice() {
+            b"EXAT" => 1,
+            b"PXAT" => 1000,
+            _ => return false,
+        };
+        number(time).is_some_and(|time| time > 0 && !UNIQUE_TIMES.contains(&(time / units)))
+    };
+    is_named(args, &["GETEX"]) && args.windows(2).any(repeats)
 }
 
 fn pops_some_members(args: &[Vec<u8>]) -> bool {

@@ -366,6 +366,10 @@ impl SequenceBuilder {
             ArgForm::Millis => self.expiry(1000, args),
             ArgForm::At => args.push(self.word(AT_POOL).into()),
             ArgForm::AtMillis => args.push(self.word(AT_MILLIS_POOL).into()),
+            ArgForm::UniqueAt => args.push(self.unique_time().to_string().into_bytes()),
+            ArgForm::UniqueAtMillis => {
+                args.push((1000 * self.unique_time()).to_string().into_bytes());
+            }
             ArgForm::Glob => args.push(self.word(GLOB_POOL).into()),
             ArgForm::OneOf(choices) => {
                 let choice = self.word(choices);
@@ -422,6 +426,13 @@ impl SequenceBuilder {
         } else {
             args.push(self.word(EXPIRY_POOL).into());
         }
+    }
+
+    /// An absolute expiry time in seconds that no other request of the sequence has.
+    fn unique_time(&mut self) -> i64 {
+        self.expiries += 1;
+        let number = i64::try_from(self.expiries).unwrap_or(0);
+        known_differences::UNIQUE_TIMES.start + 1000 * number
     }
 
     fn value(&mut self) -> Vec<u8> {

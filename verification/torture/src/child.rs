@@ -47,7 +47,7 @@ fn run(words: &[String]) -> Result<(), String> {
             reader::run(folder, number, writers, round, &mut rng)
         }
         "scenario" => scenario::play(folder, word),
-        "player" => process::run(folder, number),
+        "history" => process::run(folder, number),
         "step" => step::play(folder, word),
         "put" => scenario::put_one(folder, number),
         "tagged" => script_process::play(folder, word, usize::from(number)),

@@ -159,6 +159,11 @@ fn short_fingerprint(len: usize, first: u8) -> u64 {
     mix(len as u64 ^ u64::from(first) << 32) | 1
 }
 
+/// The little-endian words of some bytes.
+pub(crate) fn words_of(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word))
+}
+
 /// Verifies every byte of a content and returns its fingerprint.
 ///
 /// # Errors
@@ -180,9 +185,7 @@ pub fn verify(
         }
         return Ok((short_fingerprint(bytes.len(), first), None));
     }
-    let mut words = bytes
-        .chunks_exact(8)
-        .map(|chunk| chunk.iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte)));
+    let mut words = words_of(bytes);
     let mut word = || words.next().unwrap_or(0);
     let head = [word(), word(), word(), word(), word()];
     let [magic, place_there, writer, seq, len] = head;

@@ -7,7 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use crate::content::{KeySpace, TortureKey};
+use crate::content::{KeySpace, TortureKey, words_of};
 use crate::rng::mix;
 
 const WORDS: usize = 8;
@@ -112,9 +112,7 @@ impl JournalEntry {
     }
 
     fn parse(bytes: &[u8]) -> Option<Self> {
-        let mut words = bytes
-            .chunks_exact(8)
-            .map(|chunk| chunk.iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte)));
+        let mut words = words_of(bytes);
         let mut word = || words.next();
         let (kind, number, seq, sizes) = (word()?, word()?, word()?, word()?);
         let [tag, op, space, left, low, high, ..] = kind.to_le_bytes();
@@ -181,6 +179,11 @@ fn write(file: &mut File, entries: &[JournalEntry]) -> io::Result<()> {
     let words = entries.iter().flat_map(JournalEntry::words);
     let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
     file.write_all(&bytes)
+}
+
+/// The sequence number that follows a journal's entries.
+pub(crate) fn next_base(entries: &[JournalEntry]) -> u64 {
+    entries.first().map_or(0, |first| first.seq) + entries.len() as u64
 }
 
 /// All entries of a journal, without a torn last one.

@@ -25,6 +25,7 @@ pub mod verify;
 mod stream_check;
 mod writer;
 pub mod spawn;
+mod region_access;
 pub mod oracle;
 pub mod journal;
 pub mod content;

@@ -99,17 +99,6 @@ pub fn observe(
     observe_parts(key, view.version(), view.bytes(), view.blocks())
 }
 
-/// As [`observe`], for a record that a transaction reads and has not changed.
-///
-/// # Errors
-/// What differs from the written content.
-pub fn observe_record(
-    key: TortureKey,
-    record: &nearstate_store::Record<'_>,
-) -> Result<ObservedRecord, String> {
-    observe_parts(key, record.version().unwrap_or(0), record.bytes(), record.blocks())
-}
-
 fn observe_parts<'r>(
     key: TortureKey,
     version: u64,

@@ -7,10 +7,11 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use nearstate_store::{Error, Region, Session, View};
+use nearstate_store::{Error, Session, View};
 
-use crate::content::{KeySpace, TortureKey};
-use crate::oracle::{ObservedRecord, observe, observe_record};
+use crate::content::{KeySpace, TortureKey, words_of};
+use crate::oracle::{ObservedRecord, observe};
+use crate::region_access::open_session;
 use crate::rng::{Rng, percent};
 use crate::writer::{BLOCKS_KEYS, COUNT_KEYS, GROW_KEYS, HOT_KEYS, KeySpaces, OWN_KEYS, PAIR_KEYS};
 
@@ -40,9 +41,7 @@ const COUNTED_BYTES: usize = 32;
 pub(crate) fn counts(path: &Path) -> ReaderCounts {
     let mut bytes = [0; COUNTED_BYTES];
     let _ = File::open(path).and_then(|mut file| file.read_exact(&mut bytes));
-    let mut words = bytes
-        .chunks_exact(8)
-        .map(|word| word.iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte)));
+    let mut words = words_of(&bytes);
     let mut word = || words.next().unwrap_or(0);
     let (views, attached, pairs, snapshots) = (word(), word(), word(), word());
     ReaderCounts { views, attached, pairs, snapshots }
@@ -79,8 +78,7 @@ pub(crate) fn run(
         .truncate(false)
         .open(&path)
         .map_err(|e| format!("{}: {e}", path.display()))?;
-    let region = Region::attach(&folder.join("region")).map_err(|e| format!("attach: {e}"))?;
-    let session = region.session().map_err(|e| format!("session: {e}"))?;
+    let session = open_session(&folder.join("region"))?;
     let spaces = KeySpaces::open(&session, round)?;
     counts.attached += 1;
     let mut reader = VerifyingReader { spaces, writers, last: BTreeMap::new(), file, counts };
@@ -205,7 +203,7 @@ impl VerifyingReader {
         for key in [first, second] {
             match txn.get(self.spaces.of(key.space), &key.bytes()) {
                 Ok(record) => {
-                    observed.push(record.map(|record| observe_record(key, &record)).transpose()?);
+                    observed.push(record.map(|record| observe(key, &record)).transpose()?);
                 }
                 Err(Error::Conflict { .. }) => return Ok(()),
                 Err(error) => return Err(format!("{key:?}: get: {error}")),

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
@@ -14,9 +14,10 @@ use crate::content::KeySpace;
 use crate::journal::{self, EntryKind, JournalEntry};
 use crate::oracle::Oracle;
 use crate::reader;
+use crate::region_access::open_session;
 use crate::report::TortureReport;
 use crate::rng::{Rng, percent, seeded};
-use crate::spawn::{ChildCommand, was_killed};
+use crate::spawn::{ChildCommand, errors_path, exit_error, kill};
 use crate::verify::{check_clean, compare};
 use crate::writer::KeySpaces;
 
@@ -75,7 +76,7 @@ pub fn run(
     starter: &ChildCommand,
     tick: &mut dyn FnMut(&TortureReport),
 ) -> Result<TortureReport, String> {
-    let started = Instant::now();
+    let begin = Instant::now();
     fs::create_dir_all(&options.folder)
         .map_err(|e| format!("{}: {e}", options.folder.display()))?;
     let log = File::create(options.folder.join("log")).map_err(|e| format!("log: {e}"))?;
@@ -95,7 +96,7 @@ pub fn run(
         let _ = slot.child.kill();
         let _ = slot.child.wait();
     }
-    run.report.seconds = started.elapsed().as_secs_f64();
+    run.report.seconds = begin.elapsed().as_secs_f64();
     match done {
         Ok(()) => {
             fs::remove_dir_all(&options.folder).map_err(|e| format!("cannot clean up: {e}"))?;
@@ -159,7 +160,7 @@ impl TortureRun<'_> {
             self.round.to_string(),
             self.options.writers.to_string(),
         ];
-        let errors = self.options.folder.join(format!("{role}-{number}.errors"));
+        let errors = errors_path(&self.options.folder, &format!("{role}-{number}"));
         // With crash points, half of the children yield the processor at one in so many points, so
         // that kills and reads fall between any two stores.
         let jitter = if percent(&mut self.rng, 50) { "400" } else { "0" };
@@ -180,9 +181,11 @@ impl TortureRun<'_> {
         let victim = self.rng.usize(..self.slots.len());
         for (index, slot) in self.slots.iter_mut().enumerate() {
             if index == victim {
-                kill(slot, &self.options.folder)?;
-            } else if let Ok(Some(_)) = slot.child.try_wait() {
-                return Err(ended(slot, &self.options.folder));
+                slot.kill(&self.options.folder)?;
+            } else if let Ok(Some(status)) = slot.child.try_wait() {
+                let name = slot.name();
+                let errors = errors_path(&self.options.folder, &name);
+                return Err(exit_error(&name, status, &errors));
             }
         }
         let Some(slot) = self.slots.get(victim) else { return Ok(()) };
@@ -203,7 +206,7 @@ impl TortureRun<'_> {
 
     fn stop_all(&mut self) -> Result<(), String> {
         for mut slot in std::mem::take(&mut self.slots) {
-            kill(&mut slot, &self.options.folder)?;
+            slot.kill(&self.options.folder)?;
             self.report.stops += 1;
         }
         Ok(())
@@ -230,7 +233,7 @@ impl TortureRun<'_> {
             let entries = journal::read(&file).map_err(|e| format!("journal: {e}"))?;
             self.oracle.replay(writer, &entries)?;
             self.measure(&entries, &mut worst);
-            let base = entries.first().map_or(0, |first| first.seq) + entries.len() as u64;
+            let base = journal::next_base(&entries);
             self.begin_journal(writer, base)?;
         }
         for ns in worst.into_iter().filter(|ns| *ns > 0) {
@@ -289,8 +292,7 @@ impl TortureRun<'_> {
 
     /// Deletes the records of this round's growing namespace. The next round uses another one.
     fn delete_grown(&mut self) -> Result<(), String> {
-        let region = Region::attach(&self.region()).map_err(|e| format!("attach: {e}"))?;
-        let session = region.session().map_err(|e| format!("session: {e}"))?;
+        let session = open_session(&self.region())?;
         let spaces = KeySpaces::open(&session, self.round)?;
         for key in self.oracle.keys(KeySpace::Grow) {
             session
@@ -306,16 +308,13 @@ impl TortureRun<'_> {
     }
 }
 
-fn kill(slot: &mut ChildSlot, folder: &std::path::Path) -> Result<(), String> {
-    let _ = slot.child.kill();
-    let status = slot.child.wait().map_err(|e| format!("wait: {e}"))?;
-    if was_killed(status) { Ok(()) } else { Err(ended(slot, folder)) }
-}
+impl ChildSlot {
+    fn name(&self) -> String {
+        format!("{}-{}", if self.is_writer { "writer" } else { "reader" }, self.number)
+    }
 
-fn ended(slot: &mut ChildSlot, folder: &std::path::Path) -> String {
-    let role = if slot.is_writer { "writer" } else { "reader" };
-    let status = slot.child.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
-    let file = folder.join(format!("{role}-{}.errors", slot.number));
-    let error_output = fs::read_to_string(file).unwrap_or_default();
-    format!("{role} {} exited with {status}: {}", slot.number, error_output.trim())
+    fn kill(&mut self, folder: &Path) -> Result<(), String> {
+        let name = self.name();
+        kill(&mut self.child, &name, &errors_path(folder, &name))
+    }
 }

@@ -8,7 +8,8 @@ use nearstate_store::{CreateOptions, Error, Filter, Region, WhenFull};
 use crate::content::{KeySpace, TortureKey};
 use crate::journal::{self, WriteKind};
 use crate::oracle::Oracle;
-use crate::spawn::ChildCommand;
+use crate::region_access::open_session;
+use crate::spawn::{ChildCommand, exit_error, was_killed};
 use crate::stream_check::{self, STREAMED};
 use crate::verify::{check_clean, compare};
 use crate::writer::{JournaledWriter, KeySpaces, PlannedWrite};
@@ -265,7 +266,7 @@ pub fn prepare(folder: &Path, scenario: &Scenario) -> Result<Oracle, String> {
 /// From now on, each change of these records is an event of a watch and of the commit stream.
 fn watch_and_stream(path: &Path) -> Result<(), String> {
     let context = |e: Error| e.to_string();
-    let session = Region::attach(path).and_then(|region| region.session()).map_err(context)?;
+    let session = open_session(path)?;
     let spaces = KeySpaces::open(&session, 0)?;
     for space in [KeySpace::Own, KeySpace::Pair, KeySpace::Blocks] {
         drop(session.watch(spaces.of(space), Filter::Namespace).map_err(context)?);
@@ -311,7 +312,7 @@ pub(crate) fn report_journal(folder: &Path, oracle: &mut Oracle) -> Result<(), S
     let file = journal::path_of(folder, WRITER);
     let entries = journal::read(&file).map_err(|e| format!("journal: {e}"))?;
     oracle.replay(WRITER, &entries)?;
-    let base = entries.first().map_or(0, |first| first.seq) + entries.len() as u64;
+    let base = journal::next_base(&entries);
     journal::begin(&file, base).map_err(|e| format!("journal: {e}"))
 }
 
@@ -337,8 +338,7 @@ pub fn play(folder: &Path, name: &str) -> Result<(), String> {
 /// The store's error.
 pub fn put_one(folder: &Path, number: u16) -> Result<(), String> {
     let key = TortureKey { space: KeySpace::Own, writer: WRITER, number: u32::from(number) };
-    let region = Region::attach(&folder.join("region")).map_err(|e| format!("attach: {e}"))?;
-    let session = region.session().map_err(|e| format!("session: {e}"))?;
+    let session = open_session(&folder.join("region"))?;
     let spaces = KeySpaces::open(&session, 0)?;
     let put = session.put(spaces.of(key.space), &key.bytes(), &[7; 500]);
     put.map(drop).map_err(|e| format!("put: {e}"))
@@ -384,14 +384,13 @@ pub fn child_from(
         crash_at.iter().map(|plan| ("NEARSTATE_CRASH_AT", *plan)).collect();
     let mut child = starter.start(&words, &settings, &errors)?;
     let status = child.wait().map_err(|e| format!("wait: {e}"))?;
-    if crate::spawn::was_killed(status) {
+    if was_killed(status) {
         return Ok(ChildEnd::Killed);
     }
     if status.success() {
         return Ok(ChildEnd::Finished);
     }
-    let error_output = std::fs::read_to_string(&errors).unwrap_or_default();
-    Err(format!("a child exited with {status}: {}", error_output.trim()))
+    Err(exit_error("a child", status, &errors))
 }
 
 /// Verifies the region after a kill, continues to write, and verifies it again.
@@ -437,7 +436,7 @@ fn continue_writing(folder: &Path, scenario: &Scenario, oracle: &mut Oracle) -> 
     script.each(WriteKind::Delete, KeySpace::Own, 1000..1004, 0);
     let file = journal::path_of(folder, WRITER);
     let entries = journal::read(&file).map_err(|e| format!("journal: {e}"))?;
-    let base = entries.first().map_or(0, |first| first.seq) + entries.len() as u64;
+    let base = journal::next_base(&entries);
     work(folder, oracle, base, script, scenario.is_full)
 }
 
@@ -446,7 +445,6 @@ fn continue_writing(folder: &Path, scenario: &Scenario, oracle: &mut Oracle) -> 
 /// # Errors
 /// The violation that was found.
 pub fn attach(folder: &Path) -> Result<(), String> {
-    let region = Region::attach(&folder.join("region")).map_err(|e| format!("attach: {e}"))?;
-    drop(region.session().map_err(|e| format!("session: {e}"))?);
+    drop(open_session(&folder.join("region"))?);
     Ok(())
 }

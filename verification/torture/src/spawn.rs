@@ -1,9 +1,10 @@
 //! Child processes, started from the same program.
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 /// A program and its first arguments; the child's own arguments follow.
@@ -83,4 +84,25 @@ impl ChildCommand {
 /// True if a child ended by SIGKILL.
 pub fn was_killed(status: ExitStatus) -> bool {
     status.signal() == Some(9)
+}
+
+/// Kills a child, which must have been running until then.
+///
+/// # Errors
+/// Its exit status and its standard error.
+pub(crate) fn kill(child: &mut Child, name: &str, errors: &Path) -> Result<(), String> {
+    let _ = child.kill();
+    let status = child.wait().map_err(|e| format!("wait: {e}"))?;
+    if was_killed(status) { Ok(()) } else { Err(exit_error(name, status, errors)) }
+}
+
+/// The error of a child that has exited by itself, with its standard error.
+pub(crate) fn exit_error(name: &str, status: impl Display, errors: &Path) -> String {
+    let error_output = std::fs::read_to_string(errors).unwrap_or_default();
+    format!("{name} exited with {status}: {}", error_output.trim())
+}
+
+/// The file of a child's standard error.
+pub(crate) fn errors_path(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{name}.errors"))
 }

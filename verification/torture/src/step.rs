@@ -280,7 +280,7 @@ fn wait_for_stop(pid: Pid) -> Result<Signal, String> {
 fn find_split(folder: &Path, oracle: &mut Oracle) -> Result<u32, String> {
     let file = journal::path_of(folder, WRITER);
     let entries = journal::read(&file).map_err(|e| format!("journal: {e}"))?;
-    let base = entries.first().map_or(0, |first| first.seq) + entries.len() as u64;
+    let base = journal::next_base(&entries);
     journal::begin(&file, base).map_err(|e| format!("journal: {e}"))?;
     let region = Region::attach(&folder.join("region")).map_err(|e| format!("attach: {e}"))?;
     let buckets = || -> Result<u64, String> {

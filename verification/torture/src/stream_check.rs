@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use nearstate_store::{Region, Session, Step, StreamItem};
+use nearstate_store::{Session, Step, StreamItem};
 
 use crate::content::{KeySpace, TortureKey};
+use crate::region_access::open_session;
 use crate::writer::KeySpaces;
 
 /// Spaces whose changes are streamed.
@@ -26,7 +27,7 @@ struct Last {
 /// What is duplicated, incomplete or missing in the stream.
 pub(crate) fn compare(path: &Path, was_there: fn(TortureKey) -> bool) -> Result<(), String> {
     let context = |e: nearstate_store::Error| format!("commit stream: {e}");
-    let session = Region::attach(path).and_then(|region| region.session()).map_err(context)?;
+    let session = open_session(path)?;
     let streamed = read(&session)?;
     let spaces = KeySpaces::open(&session, 0)?;
     let mut records = BTreeMap::new();

@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use nearstate_store::{CheckReport, Region, Session, check};
+use nearstate_store::{CheckReport, Session, check};
 
 use crate::content::{KeySpace, TortureKey};
 use crate::oracle::{ObservedRecord, Oracle, observe};
+use crate::region_access::open_session;
 use crate::writer::KeySpaces;
 
 /// Runs the offline check.
@@ -57,8 +58,7 @@ pub fn collect(
 /// # Errors
 /// What differs.
 pub fn compare(path: &Path, round: u64, oracle: &mut Oracle) -> Result<(), String> {
-    let region = Region::attach(path).map_err(|e| format!("attach: {e}"))?;
-    let session = region.session().map_err(|e| format!("session: {e}"))?;
+    let session = open_session(path)?;
     let spaces = KeySpaces::open(&session, round)?;
     let records = collect(&session, &spaces)?;
     oracle.compare(&records)?;

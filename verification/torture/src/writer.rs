@@ -6,13 +6,14 @@ mod group;
 use std::path::Path;
 
 use nearstate_store::{
-    BlockChange, BlockLayout, Condition, Error, Kind, Namespace, Outcome, Region, Schema, Session,
+    BlockChange, BlockLayout, Condition, Error, Kind, Namespace, Outcome, Schema, Session,
 };
 
 use crate::clock::now_ns;
 use crate::content::{ContentStamp, KeySpace, TortureKey, counter};
 use crate::journal::{self, EntryKind, FULL, Journal, JournalEntry, WriteKind};
 use crate::oracle::{BLOCKS, ObservedRecord, block_change, block_len, block_name, observe};
+use crate::region_access::open_session;
 use crate::rng::{Rng, percent, value_size};
 
 /// Keys of one writer's own values.
@@ -101,8 +102,7 @@ impl JournaledWriter {
     pub(crate) fn open(folder: &Path, me: u16, round: u64) -> Result<Self, String> {
         let (mut journal, last) =
             Journal::open(&journal::path_of(folder, me)).map_err(|e| format!("journal: {e}"))?;
-        let region = Region::attach(&folder.join("region")).map_err(|e| format!("attach: {e}"))?;
-        let session = region.session().map_err(|e| format!("session: {e}"))?;
+        let session = open_session(&folder.join("region"))?;
         journal.attached(now_ns())?;
         let spaces = KeySpaces::open(&session, round)?;
         let buffer = Vec::new();

@@ -279,7 +279,7 @@ static bool end_it(void *context, ns_bytes key)
 
 static void a_transaction_finds_by_tags_too(void)
 {
-    ns_record record;
+    ns_view record;
     ns_bytes key;
     struct moved moved = {NULL, {{0}, 0}};
     fill();

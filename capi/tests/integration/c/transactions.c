@@ -5,6 +5,13 @@
 
 #include "fixture.h"
 
+static uint64_t expiry_of(const ns_view *view)
+{
+    uint64_t expires_ms = UINT64_MAX;
+    OK(ns_view_expires(view, &expires_ms));
+    return expires_ms;
+}
+
 static ns_session *other;
 static ns_namespace others_values;
 
@@ -45,7 +52,7 @@ static bool count_pair(void *context, ns_bytes name, ns_bytes bytes)
 static void a_transaction_is_atomic(void)
 {
     ns_txn *txn;
-    ns_record record;
+    ns_view record;
     ns_bytes block;
     int met = 0;
     ns_block_change changes[] = {
@@ -58,7 +65,7 @@ static void a_transaction_is_atomic(void)
         OK(ns_txn_put(txn, values, ns_text("a"), ns_text("1")));
         OK(ns_txn_patch(txn, blocks, ns_text("ue"), (ns_block_change_list){changes, 2}));
         OK(ns_txn_get(txn, values, ns_text("old"), &record));
-        CHECK(is(record.value, "1") && record.version != 0 && record.expires_ms == 0);
+        CHECK(is(record.value, "1") && record.version != 0 && expiry_of(&record) == 0);
         OK(ns_txn_delete(txn, values, ns_text("old")));
         CHECK(ns_txn_get(txn, values, ns_text("old"), &record) == NS_NOT_FOUND);
         CHECK(ns_txn_delete(txn, values, ns_text("old")) == NS_NOT_FOUND);
@@ -66,9 +73,9 @@ static void a_transaction_is_atomic(void)
         OK(ns_txn_get(txn, values, ns_text("a"), &record));
         CHECK(is(record.value, "1") && record.version == 0);
         OK(ns_txn_get(txn, blocks, ns_text("ue"), &record));
-        OK(ns_record_block(&record, ns_text("location"), &block));
+        OK(ns_view_block(&record, ns_text("location"), &block));
         CHECK(is(block, "cell 5") && record.value.len == 0);
-        CHECK(ns_record_block(&record, ns_text("qos"), &block) == NS_NOT_FOUND);
+        CHECK(ns_view_block(&record, ns_text("qos"), &block) == NS_NOT_FOUND);
         CHECK(has("a", NULL) && has("old", "1"));
         if (round == 0)
             OK(ns_txn_abort(txn));
@@ -78,7 +85,7 @@ static void a_transaction_is_atomic(void)
     }
     OK(ns_txn_begin(session, &txn));
     OK(ns_txn_get(txn, blocks, ns_text("ue"), &record));
-    OK(ns_record_blocks(&record, count_pair, &met));
+    OK(ns_view_blocks(&record, count_pair, &met));
     CHECK(met == 2);
     OK(ns_txn_commit(txn));
 }
@@ -86,7 +93,7 @@ static void a_transaction_is_atomic(void)
 static void metadata_belongs_to_its_record(void)
 {
     ns_txn *txn;
-    ns_record record;
+    ns_view record;
     int met = 0;
     ns_tag tags[] = {{ns_text("imsi"), ns_text("001")}, {ns_text("cell"), ns_text("5")}};
     ns_metadata metadata = {tags, 2, 0}, many = {tags, SIZE_MAX, 0}, none = {NULL, 2, 0};
@@ -99,14 +106,14 @@ static void metadata_belongs_to_its_record(void)
     metadata.expires_ms = 4102444800000; /* 2100 */
     OK(ns_txn_begin(session, &txn));
     OK(ns_txn_get(txn, values, ns_text("ue"), &record));
-    OK(ns_record_tags(&record, count_pair, &met));
-    CHECK(met == 2 && record.expires_ms == 0);
+    OK(ns_view_tags(&record, count_pair, &met));
+    CHECK(met == 2 && expiry_of(&record) == 0);
     OK(ns_txn_set_metadata(txn, values, ns_text("ue"), metadata));
     CHECK(ns_txn_set_metadata(txn, values, ns_text("nobody"), metadata) == NS_NOT_FOUND);
     OK(ns_txn_commit(txn));
     OK(ns_txn_begin(session, &txn));
     OK(ns_txn_get(txn, values, ns_text("ue"), &record));
-    CHECK(record.expires_ms == metadata.expires_ms && is(record.value, "v"));
+    CHECK(expiry_of(&record) == metadata.expires_ms && is(record.value, "v"));
     OK(ns_txn_put_with_metadata(txn, values, ns_text("ue"), ns_text("v"), past));
     OK(ns_txn_commit(txn));
     CHECK(has("ue", NULL)); /* It has expired. */
@@ -115,7 +122,7 @@ static void metadata_belongs_to_its_record(void)
 static void a_conflict_is_a_status_and_changes_nothing(void)
 {
     ns_txn *txn;
-    ns_record record;
+    ns_view record;
     OK(ns_put(session, values, ns_text("a"), ns_text("1"), NULL));
     OK(ns_txn_begin(session, &txn));
     OK(ns_txn_get(txn, values, ns_text("a"), &record));
@@ -142,7 +149,7 @@ struct run {
 static int32_t add(void *context, ns_txn *txn)
 {
     struct run *run = (struct run *)context;
-    ns_record record;
+    ns_view record;
     void *memory;
     run->runs += 1;
     IS(NS_BAD_ARGUMENT, ns_txn_commit(txn));
@@ -195,7 +202,7 @@ struct hand_over {
 static int32_t hand_over(void *context, ns_txn *txn)
 {
     struct hand_over *ue = context;
-    ns_record record;
+    ns_view record;
     int32_t status = ns_txn_get(txn, ue->contexts, ue->supi, &record);
     if (status == NS_OK)
         status = ns_txn_put(txn, ue->by_teid, ue->new_teid, ue->supi);
@@ -301,7 +308,7 @@ static void null_and_invalid_arguments_are_rejected(void)
 {
     ns_txn *txn;
     ns_bytes key = ns_text("k"), nothing = some(NULL, 5), absurd = some("k", SIZE_MAX), block;
-    ns_record record = {0};
+    ns_view record = {0};
     ns_metadata metadata = {NULL, 0, 0};
     ns_block_change_list none = {NULL, 0}, lost = {NULL, 1};
     ns_address address;
@@ -330,10 +337,10 @@ static void null_and_invalid_arguments_are_rejected(void)
     IS(NS_BAD_ARGUMENT, ns_txn_patch(txn, blocks, key, lost));
     IS(NS_WRONG_KIND, ns_txn_patch(txn, values, key, none));
     IS(NS_BAD_ARGUMENT, ns_txn_delete(NULL, values, key));
-    IS(NS_BAD_ARGUMENT, ns_record_block(NULL, key, &block));
-    IS(NS_BAD_ARGUMENT, ns_record_block(&record, key, &block));
-    IS(NS_BAD_ARGUMENT, ns_record_blocks(&record, count_pair, &met));
-    IS(NS_BAD_ARGUMENT, ns_record_tags(&record, count_pair, &met));
+    IS(NS_BAD_ARGUMENT, ns_view_block(NULL, key, &block));
+    IS(NS_BAD_ARGUMENT, ns_view_block(&record, key, &block));
+    IS(NS_BAD_ARGUMENT, ns_view_blocks(&record, count_pair, &met));
+    IS(NS_BAD_ARGUMENT, ns_view_tags(&record, count_pair, &met));
     IS(NS_BAD_ARGUMENT, ns_txn_alloc(NULL, 8, &address));
     IS(NS_BAD_ARGUMENT, ns_txn_alloc(txn, 8, NULL));
     OK(ns_txn_alloc(txn, 8, &address));
@@ -346,8 +353,8 @@ static void null_and_invalid_arguments_are_rejected(void)
     IS(NS_BAD_ARGUMENT, ns_txn_free(NULL, address));
     OK(ns_txn_put(txn, values, key, key));
     OK(ns_txn_get(txn, values, key, &record));
-    IS(NS_BAD_ARGUMENT, ns_record_block(&record, key, NULL));
-    IS(NS_BAD_ARGUMENT, ns_record_tags(&record, NULL, &met));
+    IS(NS_BAD_ARGUMENT, ns_view_block(&record, key, NULL));
+    IS(NS_BAD_ARGUMENT, ns_view_tags(&record, NULL, &met));
     CHECK(met == 0);
     OK(ns_txn_abort(txn));
     CHECK(has("k", NULL));
@@ -356,7 +363,7 @@ static void null_and_invalid_arguments_are_rejected(void)
 static void a_session_stays_open_while_a_transaction_is_open(void)
 {
     ns_txn *one, *two;
-    ns_record record;
+    ns_view record;
     OK(ns_txn_begin(session, &one));
     OK(ns_txn_begin(session, &two));
     IS(NS_BAD_ARGUMENT, ns_session_close(session));

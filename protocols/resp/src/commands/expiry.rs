@@ -85,7 +85,7 @@ fn end(
             Some(new) => {
                 kept.expires_ms = new;
                 let tags = kept.tags();
-                change.txn.label(resolved.namespace, resolved.key, kept.metadata(&tags))?;
+                change.txn.set_metadata(resolved.namespace, resolved.key, kept.metadata(&tags))?;
             }
             None => drop(change.txn.delete(resolved.namespace, resolved.key)?),
         }
@@ -149,7 +149,7 @@ pub(crate) fn persist(
         drop(found);
         kept.expires_ms = 0;
         let tags = kept.tags();
-        Ok(change.txn.label(resolved.namespace, resolved.key, kept.metadata(&tags))?)
+        Ok(change.txn.set_metadata(resolved.namespace, resolved.key, kept.metadata(&tags))?)
     })?;
     reply.int(has_ended.into());
     Ok(())

@@ -226,7 +226,7 @@ fn put_copy(
             change.txn.patch(namespace, key, &blocks)?;
             let tags = kept.tags();
             if kept.expires_ms != 0 || !tags.is_empty() {
-                change.txn.label(namespace, key, kept.metadata(&tags))?;
+                change.txn.set_metadata(namespace, key, kept.metadata(&tags))?;
             }
         }
     }

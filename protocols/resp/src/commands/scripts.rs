@@ -218,7 +218,7 @@ fn end_in(
             kept.expires_ms = end;
             let resolved = change.resolved(key, 0)?;
             let tags = kept.tags();
-            change.txn.label(resolved.namespace, resolved.key, kept.metadata(&tags))?;
+            change.txn.set_metadata(resolved.namespace, resolved.key, kept.metadata(&tags))?;
         }
         _ => drop(change.delete(key)?),
     }

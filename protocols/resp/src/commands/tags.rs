@@ -353,7 +353,11 @@ pub(crate) fn hset(
         }
         let expires_ms = found.as_ref().map_or(0, RecordRef::expires_ms);
         let raw = set_fields(change, resolved, &fields(found.as_ref())?, &changes)?;
-        change.txn.label(resolved.namespace, resolved.key, Metadata { tags: &tags, expires_ms })?;
+        change.txn.set_metadata(
+            resolved.namespace,
+            resolved.key,
+            Metadata { tags: &tags, expires_ms },
+        )?;
         Ok(Some(raw))
     })?;
     match raw {
@@ -380,7 +384,7 @@ pub(crate) fn change(
         let Some(found) = change.read_at(resolved)? else { return Ok(false) };
         let expires_ms = found.expires_ms();
         drop(found);
-        Ok(change.txn.label(
+        Ok(change.txn.set_metadata(
             resolved.namespace,
             resolved.key,
             Metadata { tags: &tags, expires_ms },
@@ -450,12 +454,12 @@ impl<'a> TagQuery<'a> {
             let view = ctx.session().find(self.namespace, self.tag, self.value)?;
             let Some(view) = view else { return Ok(None) };
             let key = view.key().to_vec();
-            return read(&key, &RecordRef::View(view)).map(Some);
+            return read(&key, &RecordRef(view)).map(Some);
         };
         let mut heard = Ok(None);
         lent.with(&mut |txn| {
             heard = match txn.find(self.namespace, self.tag, self.value) {
-                Ok(Some((key, record))) => read(&key, &RecordRef::Record(record)).map(Some),
+                Ok(Some((key, record))) => read(&key, &RecordRef(record)).map(Some),
                 Ok(None) => Ok(None),
                 Err(error) => Err(error.into()),
             };

@@ -169,9 +169,9 @@ impl ExecRun {
                 ctx.connection.deferred_messages = DeferredMessages::default();
                 // With each read they would cost the square of their number. What the commands do
                 // until then is the transaction's, the reply's, or the outbox'.
-                match txn
-                    .judged_once(|| self.run(ctx, &DeadlineTxn { txn, deadline: until }, reply))?
-                {
+                match txn.validated_once(|| {
+                    self.run(ctx, &DeadlineTxn { txn, deadline: until }, reply)
+                })? {
                     // Behind the commit it would be too late to refuse.
                     ExecEnd::Whole => return session.whole(),
                     ExecEnd::Partial(place, refusal) => cut = Some((Some(place), refusal)),
@@ -263,7 +263,7 @@ impl ExecRun {
             };
             let version = match resolved {
                 Some(ResolvedKey { namespace, key }) => {
-                    lent.txn.get(namespace, key)?.and_then(|record| record.version())
+                    lent.txn.get(namespace, key)?.map(|record| record.version())
                 }
                 None => None,
             };
@@ -284,7 +284,7 @@ fn tag_stands(records: &Records, txn: &Txn<'_>, tag: &WatchedTag) -> Stored<bool
         return Ok(tag.version.is_none());
     };
     Ok(match (txn.find(namespace, &tag.name, &tag.value)?, tag.version) {
-        (Some((found, record)), Some(version)) => found == key && record.version() == Some(version),
+        (Some((found, record)), Some(version)) => found == key && record.version() == version,
         (None, None) => true,
         (Some(_), None) | (None, Some(_)) => false,
     })

@@ -397,7 +397,7 @@ fn tags_and_ends_stay_with_a_record() {
     session
         .transact(|txn| {
             txn.patch(ns, b"h", &[BlockChange { name: "f", bytes: Some(b"v") }])?;
-            txn.label(ns, b"h", Metadata { tags, expires_ms: end })?;
+            txn.set_metadata(ns, b"h", Metadata { tags, expires_ms: end })?;
             let tags = &[("slice", &b"1"[..])];
             txn.put_members(ns, b"s", &[b"m"], Metadata { tags, expires_ms: end })
         })

@@ -271,7 +271,7 @@ fn conflicts_are_met_by_running_anew_and_nothing_happens_twice() {
             let mut added = 0_u64;
             while !is_over.load(Ordering::Relaxed) {
                 session
-                    .transact(|txn| {
+                    .transact::<_, nearstate_store::Error>(|txn| {
                         for key in [b"a", b"b"] {
                             let now = txn.get(namespace, key)?.unwrap().bytes().to_vec();
                             let now: u64 = String::from_utf8(now).unwrap().parse().unwrap();

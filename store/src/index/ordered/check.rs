@@ -17,9 +17,9 @@ pub struct Counts {
     pub height: u8,
 }
 
-/// Looks at every node of a tree that nobody changes meanwhile: each is of this tree and of its
-/// level, the fences of children meet and fill those of their branch, keys ascend within them, and
-/// only a root is empty. Calls `each` with every key in ascending order.
+/// Looks at every node of a tree that no session changes in the meantime: each is of this tree and
+/// of its level, the fences of children meet and fill those of their branch, keys ascend within
+/// them, and only a root is empty. Calls `each` with every key in ascending order.
 ///
 /// # Errors
 /// `Damaged`, with what contradicts what; what the nodes and `each` answer.

@@ -3,7 +3,7 @@
 //! The cursor copies each leaf that it comes to, so its caller may work on records, and even on the
 //! same tree, between two keys. It goes on from where a leaf ended, by its fence: keys that are
 //! inserted or removed behind it make no key come twice. A leaf that is changed after it was copied
-//! is given out as it was; in a tracked walk such a change by somebody else is a conflict.
+//! is given out as it was; in a tracked walk such a change by another session is a conflict.
 
 use std::ops::Bound;
 

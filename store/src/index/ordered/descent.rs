@@ -5,7 +5,7 @@ use nearstate_model::{Error, Result};
 
 use super::node::Node;
 
-/// Where the nodes are kept. The bytes of a node are whole, whoever hands them out.
+/// Storage of the nodes. An implementation returns the bytes of a node whole, never torn.
 ///
 /// A transaction sees its own writes, whether it peeks or reads.
 pub trait Nodes {

@@ -9,7 +9,7 @@
 //! | `And` | that of any one of its units: the one with the fewest records is taken |
 //! | `Or` | those of all its units together |
 //! | `Not` | of `Not`: the inner one; of `And` and `Or`: as the other one of their opposites |
-//! | opposite of a comparison or of `Records` | all records: whoever lacks the tag matches too |
+//! | opposite of a comparison or of `Records` | all records: those without the tag match too |
 //!
 //! The comparisons of an `And` are not joined to one range: with several values in a tag, `Gt 1`
 //! and `Lt 5` may hold by different ones.

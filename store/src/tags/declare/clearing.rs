@@ -13,7 +13,7 @@ use crate::txn::write_set::WriteSet;
 /// Keys that one transaction takes out of an index that is being emptied.
 const KEYS_TAKEN: usize = 32;
 
-/// Buckets of the hidden index that are looked through for each bucket whose records would be
+/// Buckets of the internal index that are looked through for each bucket whose records would be
 /// entered: few of their keys are an emptied tag's.
 const LOOKS_FOR_EACH: u64 = 4;
 
@@ -25,8 +25,8 @@ pub(super) struct Clearing {
     locks: Part,
     /// Which of the tags is being emptied.
     tag: usize,
-    /// Where the hidden index is looked through for its postings; `None`: its ordered index, if it
-    /// has one, is emptied before.
+    /// Where the internal index is looked through for its postings; `None`: its ordered index, if
+    /// it has one, is emptied before.
     postings: Option<Part>,
     /// Their numbers.
     built: Built,
@@ -77,12 +77,12 @@ impl Session {
         let Some(postings) = &mut clearing.postings else {
             let has_more = tag.is_ordered && self.take_some_keys(declaring, tag)?;
             if !has_more {
-                let hidden = Namespace { index: self.hidden_table()?, kind: Kind::Value };
-                clearing.postings = Some(self.part_of(hidden)?);
+                let internal = Namespace { index: self.internal_table()?, kind: Kind::Value };
+                clearing.postings = Some(self.part_of(internal)?);
             }
             return Ok(true);
         };
-        self.keep_up(Namespace { index: self.hidden_table()?, kind: Kind::Value }, postings)?;
+        self.keep_up(Namespace { index: self.internal_table()?, kind: Kind::Value }, postings)?;
         let looks = buckets.saturating_mul(LOOKS_FOR_EACH);
         self.take_some_postings(declaring, tag, (postings, looks))?;
         if postings.is_done() {
@@ -101,7 +101,7 @@ impl Session {
         self.clear_anew(declaring.namespace, clearing)
     }
 
-    /// Somebody else has emptied those indexes. True if there are others to be emptied by now.
+    /// Another session has emptied those indexes. True if there are others to be emptied by now.
     fn clear_anew(&self, namespace: Namespace, clearing: &mut Clearing) -> Result<bool> {
         let Some(again) = self.clearing(namespace, None)? else { return Ok(false) };
         *clearing = Clearing { why: clearing.why.take(), ..again };
@@ -115,9 +115,9 @@ impl Session {
         self.run(declaring, |txn| {
             let mut set = txn.set.borrow_mut();
             if !set.is_in(namespace, tag.id, TagState::Leaving)? {
-                return Ok(false); // Somebody else has finished it.
+                return Ok(false); // Another session has finished it.
             }
-            let mut ordered = std::mem::take(&mut set.buffers.workshop.ordered);
+            let mut ordered = std::mem::take(&mut set.buffers.scratch.ordered);
             let mut key = Vec::new();
             let mut step = |set: &mut WriteSet<'_>| {
                 let is_there = ordered.first(set, root, &mut key)?;
@@ -130,12 +130,12 @@ impl Session {
                     break;
                 }
             }
-            set.buffers.workshop.ordered = ordered;
+            set.buffers.scratch.ordered = ordered;
             has_more
         })
     }
 
-    /// Takes a tag's postings and counts away, of some buckets of the hidden index.
+    /// Takes a tag's postings and counts away, of some buckets of the internal index.
     fn take_some_postings(
         &self,
         declaring: &Declaring,
@@ -143,7 +143,7 @@ impl Session {
         part: (&mut Part, u64),
     ) -> Result<()> {
         let namespace = declaring.namespace;
-        let hidden = Namespace { index: self.hidden_table()?, kind: Kind::Value };
+        let internal = Namespace { index: self.internal_table()?, kind: Kind::Value };
         let mut prefixes = [Vec::new(), Vec::new(), Vec::new()];
         let [postings, lists, counts] = &mut prefixes;
         posting_key(namespace.index, tag.id, &[], postings);
@@ -152,11 +152,11 @@ impl Session {
         count_key(namespace.index, tag.id, 0, &[], counts);
         counts.pop();
         let is_its = |key: &[u8]| prefixes.iter().any(|prefix| key.starts_with(prefix));
-        self.each_key(hidden, part, is_its, |key| {
+        self.each_key(internal, part, is_its, |key| {
             self.run(declaring, |txn| {
                 let mut set = txn.set.borrow_mut();
                 if set.is_in(namespace, tag.id, TagState::Leaving)? {
-                    set.delete_hidden(key)?;
+                    set.delete_internal(key)?;
                 }
                 Ok(())
             })
@@ -167,7 +167,8 @@ impl Session {
 impl WriteSet<'_> {
     /// True if a tag is in this state, and still is when the transaction commits.
     fn is_in(&mut self, namespace: Namespace, id: u8, state: TagState) -> Result<bool> {
-        let tags = self.hidden_value(&schema_key(namespace.index), TagSet::decode)?.transpose()?;
+        let tags =
+            self.internal_value(&schema_key(namespace.index), TagSet::decode)?.transpose()?;
         let is_it = |tag: &Tag| tag.id == id && tag.state == state;
         Ok(tags.is_some_and(|tags| tags.tags().any(is_it)))
     }

@@ -126,7 +126,7 @@ impl Txn<'_> {
         wanted.against.set(None);
         let mut set = self.set.borrow_mut();
         // That they are being built must still be so at the commit.
-        let schema = set.hidden_value(&schema_key(namespace.index), TagSet::decode)?;
+        let schema = set.internal_value(&schema_key(namespace.index), TagSet::decode)?;
         let tags = schema.transpose()?.unwrap_or_default();
         // A number may be that of a tag which another has declared just now, or died declaring:
         // an entry that writers do not know of would outlive its record's value.
@@ -149,31 +149,31 @@ impl Txn<'_> {
             return Ok(());
         }
         let is_ours = |tag: &&Tag| tag.state == TagState::Building && wanted.ids.contains(&tag.id);
-        let mut due = Vec::new();
+        let mut new_value = Vec::new();
         for tag in tags.tags().filter(is_ours) {
-            let before = due.len();
-            due.extend(values(meta, &tag.name).map(|value| (tag, value)));
-            if tag.is_required && due.len() == before {
+            let before = new_value.len();
+            new_value.extend(values(meta, &tag.name).map(|value| (tag, value)));
+            if tag.is_required && new_value.len() == before {
                 wanted.against.set(Some(tag.id));
                 return Err(lacking(key, tag));
             }
         }
         if let Some(only) = wanted.only {
-            due.retain(|(tag, value)| {
+            new_value.retain(|(tag, value)| {
                 only.iter().any(|(id, one)| (*id, &**one) == (tag.id, *value))
             });
         }
-        let mut shop = std::mem::take(&mut set.buffers.workshop);
-        shop.holder(hash, key);
+        let mut scratch = std::mem::take(&mut set.buffers.scratch);
+        scratch.holder(hash, key);
         let mut done = Ok(());
-        for (tag, value) in due {
-            done = set.give(namespace.index, tag, value, &mut shop);
+        for (tag, value) in new_value {
+            done = set.give(namespace.index, tag, value, &mut scratch);
             if done.is_err() {
                 wanted.against.set(Some(tag.id));
                 break;
             }
         }
-        set.buffers.workshop = shop;
+        set.buffers.scratch = scratch;
         done
     }
 }

@@ -48,8 +48,8 @@ impl Session {
         Ok(Part::of(self.member.bucket_count(self.table(namespace)?)?))
     }
 
-    /// Begins a walk anew if the namespace has grown much, as it may while nobody goes on with it.
-    /// True if it has.
+    /// Begins a walk anew if the namespace has grown much, as it may while the declaration is
+    /// paused. True if it has.
     pub(super) fn keep_up(&self, namespace: Namespace, part: &mut Part) -> Result<bool> {
         let now = self.part_of(namespace)?;
         let has_grown = now.all / GROWN >= part.all;

@@ -28,7 +28,7 @@ fn nothing_is_entered_that_writers_do_not_know_of() {
             let mut tags = TagSet::default();
             tags.generation = 1;
             tags.declare(&wanted)?;
-            txn.set.borrow_mut().put_hidden(&schema_key(ns.index), &tags.encode())
+            txn.set.borrow_mut().put_internal(&schema_key(ns.index), &tags.encode())
         })
         .unwrap();
     // One that was half way with a tag of this number.

@@ -7,7 +7,7 @@
 use crate::access::{
     Access, Body, Change, Connection, Entry, Hear, Parts, Reply, Request, Table, Tag, Work,
 };
-use crate::operations::{Block, Operation};
+use crate::operations::{KeyBlock, Operation};
 use nearstate_model::{Error, Result};
 
 /// The connections. Single requests go to the first one.
@@ -107,7 +107,7 @@ impl Connection for Fan {
         self.first()?.transact(body)
     }
 
-    fn run_block(&mut self, operation: Operation, block: Block<'_>) -> Result<u64> {
+    fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
         self.first()?.run_block(operation, block)
     }
 

@@ -13,7 +13,7 @@ use crate::access::{
     Access, Body, Change, Connection, Entry, Hear, Parts, Reply, Request, Table, Tag, Work,
 };
 use crate::clock::monotonic_ns;
-use crate::operations::{Block, Operation};
+use crate::operations::{KeyBlock, Operation};
 use crate::protocol::{Said, say};
 use nearstate_model::Result;
 use std::cell::RefCell;
@@ -207,7 +207,7 @@ impl Connection for Answering<'_, '_, dyn Connection + '_> {
         self.inner.is_lost()
     }
 
-    fn run_block(&mut self, operation: Operation, block: Block<'_>) -> Result<u64> {
+    fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
         let answer = self.inner.run_block(operation, block);
         self.answered(answer)
     }

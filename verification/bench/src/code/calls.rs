@@ -21,16 +21,16 @@ const TRIES: u32 = 3;
 
 /// System calls of a process that makes so many reads, and of one that makes twice as many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(super) struct SyscallCounts {
     pub(super) once: u64,
     pub(super) twice: u64,
 }
 
-/// Counts them; the region is made below `dir`, and files of `strace` in `folder`.
+/// SyscallCounts them; the region is made below `dir`, and files of `strace` in `folder`.
 ///
 /// # Errors
 /// `BadArgument`: `strace` is not installed. `Backend`: the reader failed.
-pub(super) fn count(dir: &Path, folder: &Path, reads: u64) -> Result<Counts> {
+pub(super) fn count(dir: &Path, folder: &Path, reads: u64) -> Result<SyscallCounts> {
     let workload = workloads::named("micro")?;
     let variant = "view".to_owned();
     let parameters = Parameters { records: RECORDS, variant, seed: 1, ..Parameters::default() };
@@ -67,7 +67,7 @@ pub(super) fn count(dir: &Path, folder: &Path, reads: u64) -> Result<Counts> {
         let counts: Result<Vec<u64>> = (0..TRIES).map(|_| of(ops)).collect();
         Ok(counts?.into_iter().min().unwrap_or(0))
     };
-    Ok(Counts { once: least(reads)?, twice: least(2 * reads)? })
+    Ok(SyscallCounts { once: least(reads)?, twice: least(2 * reads)? })
 }
 
 /// System calls of one client that makes so many reads.

@@ -6,7 +6,7 @@ use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{
     Access, Body, Change, Connection, Entry, Hear, Parts, Schema, Table, TableSchema, Tag,
 };
-use crate::operations::{self, Block, Operation, Store};
+use crate::operations::{self, KeyBlock, Operation, Store};
 use dashmap::DashMap;
 use foldhash::fast::RandomState;
 use nearstate_model::{Error, Result};
@@ -210,7 +210,7 @@ impl Connection for DashMapConnection {
         declined("no transactions")
     }
 
-    fn run_block(&mut self, operation: Operation, block: Block<'_>) -> Result<u64> {
+    fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
         match self.maps.first() {
             Some(records) => operations::run(&mut Loops(records), operation, block),
             None => declined("no table"),

@@ -16,7 +16,7 @@ use crate::access::{
     Access, Body, Change, Connection, Entry, Hear, Parts, Reply, Request, Schema, Table,
     TableSchema, Tag, Work, one_by_one,
 };
-use crate::operations::{self, Block, Operation, Store};
+use crate::operations::{self, KeyBlock, Operation, Store};
 use crate::reaper::Reaper;
 use lmdb::{
     Cursor as _, Database, DatabaseFlags, Environment, EnvironmentFlags, InactiveTransaction,
@@ -538,7 +538,7 @@ impl Access for LmdbConnection {
 }
 
 impl Connection for LmdbConnection {
-    fn run_block(&mut self, operation: Operation, block: Block<'_>) -> Result<u64> {
+    fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
         operations::run(self, operation, block)
     }
 

@@ -7,12 +7,12 @@ use crate::access::{
     Access, Body, Change, Connection, Entry, Hear, OPERATIONS, PARTS_MAX, Parts, Reply, Request,
     Schema, TAGS_MAX, Table, TableSchema, Tag, Work, one_by_one,
 };
-use crate::operations::{self, Block, Operation, Store};
+use crate::operations::{self, KeyBlock, Operation, Store};
 use crate::reaper::Reaper;
 use nearstate_model::limits::REGION_BYTES_MIN;
 use nearstate_model::{Error, Result};
 use nearstate_store::{
-    BlockChange, BlockLayout, Condition, CreateOptions, Kind, Metadata, Namespace, Outcome, Record,
+    BlockChange, BlockLayout, Condition, CreateOptions, Kind, Metadata, Namespace, Outcome,
     RecordForUpdate, Region, Session, TagSchema, Txn, Values, View,
 };
 use std::ops::Bound;
@@ -310,20 +310,6 @@ fn hand_view(schema: &TableSchema, view: &View<'_>, wanted: Parts, hear: &mut He
     }
 }
 
-#[inline]
-fn hand_record(schema: &TableSchema, record: &Record<'_>, wanted: Parts, hear: &mut Hear<'_>) {
-    if schema.parts.len() == 1 {
-        hear(0, record.bytes());
-    } else {
-        for (name, bytes) in record.blocks() {
-            let part = schema.parts.iter().position(|part| *part == name);
-            if let Some(part) = part.filter(|part| wanted.has(*part)) {
-                hear(part, bytes);
-            }
-        }
-    }
-}
-
 impl Access for RegionConnection {
     #[inline]
     fn read(
@@ -447,7 +433,7 @@ impl Access for RegionConnection {
 }
 
 impl Connection for RegionConnection {
-    fn run_block(&mut self, operation: Operation, block: Block<'_>) -> Result<u64> {
+    fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
         operations::run(&mut self.loops(OPERATIONS)?, operation, block)
     }
 
@@ -528,7 +514,7 @@ impl Access for InTransaction<'_, '_> {
     ) -> Result<bool> {
         let (namespace, schema) = self.tables.at(table)?;
         let Some(record) = self.txn.get(namespace, key)? else { return Ok(false) };
-        hand_record(schema, &record, wanted, hear);
+        hand_view(schema, &record, wanted, hear);
         Ok(true)
     }
 
@@ -544,7 +530,7 @@ impl Access for InTransaction<'_, '_> {
         let blocks = blocks_of(schema, entry.parts, &mut blocks);
         self.txn.patch(namespace, entry.key, blocks)?;
         if tagged.count > 0 {
-            self.txn.label(namespace, entry.key, tagged.labels())?;
+            self.txn.set_metadata(namespace, entry.key, tagged.labels())?;
         }
         Ok(())
     }
@@ -572,7 +558,7 @@ impl Access for InTransaction<'_, '_> {
         self.txn.patch(namespace, change.key, blocks)?;
         if let Some((_, after)) = change.tags {
             let tagged = Tagged::of(schema, after, change.key);
-            self.txn.label(namespace, change.key, tagged.labels())?;
+            self.txn.set_metadata(namespace, change.key, tagged.labels())?;
         }
         Ok(true)
     }
@@ -599,7 +585,7 @@ impl Access for InTransaction<'_, '_> {
         };
         key.clear();
         key.extend_from_slice(&found);
-        hand_record(schema, &record, wanted, hear);
+        hand_view(schema, &record, wanted, hear);
         Ok(true)
     }
 
@@ -622,7 +608,7 @@ impl Access for InTransaction<'_, '_> {
         })?;
         for key in &keys {
             if let Some(record) = self.txn.get(namespace, key)? {
-                hand_record(schema, &record, Parts::one(0), &mut |_, bytes| hear(key, bytes));
+                hand_view(schema, &record, Parts::one(0), &mut |_, bytes| hear(key, bytes));
             }
         }
         Ok(keys.len())

@@ -7,7 +7,7 @@
 
 use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{Access, Body, Change, Connection, Entry, Hear, Parts, Schema, Table, Tag};
-use crate::operations::{Block, Operation};
+use crate::operations::{KeyBlock, Operation};
 use crate::reaper::{own_program, system};
 use nearstate_model::{Error, Result};
 use std::io::{BufRead as _, BufReader, BufWriter, Read as _, Write as _};
@@ -260,7 +260,7 @@ impl Connection for WhiteDbConnection {
         Err(declined())
     }
 
-    fn run_block(&mut self, operation: Operation, block: Block<'_>) -> Result<u64> {
+    fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
         let letter = match operation {
             Operation::View | Operation::BatchView => b'v',
             Operation::Copy | Operation::BatchCopy => b'c',

@@ -119,7 +119,7 @@ impl Blueprint for Kv {
         let seed = draw(parameters.seed, share.first, 1);
         Ok(Box::new(Client {
             role,
-            stock: RecordModel::new(Record { value_bytes }, &TABLE, parameters, share)?,
+            stock: RecordModel::new(KvRecord { value_bytes }, &TABLE, parameters, share)?,
             ring: Ring::new(parameters.spread, share.count, seed)?,
             picked: Vec::new(),
             mutations: Vec::new(),
@@ -129,11 +129,11 @@ impl Blueprint for Kv {
 
 /// What a record looks like.
 #[derive(Clone, Copy, Debug)]
-struct Record {
+struct KvRecord {
     value_bytes: usize,
 }
 
-impl Form for Record {
+impl Form for KvRecord {
     #[inline]
     fn key(&self, record: u64, _: u32, out: &mut Vec<u8>) {
         out.extend_from_slice(b"key:");
@@ -149,7 +149,7 @@ impl Form for Record {
 #[derive(Debug)]
 struct Client {
     role: Role,
-    stock: RecordModel<Record, 1>,
+    stock: RecordModel<KvRecord, 1>,
     ring: Ring,
     picked: Vec<u64>,
     mutations: Vec<(u64, Mutation)>,

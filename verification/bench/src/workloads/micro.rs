@@ -19,7 +19,7 @@ use super::contents::{Contents, VALUE_BYTES_MAX};
 use super::share::{self, Share};
 use super::{Blueprint, Parameters, Tally, Wishes, Workload, wrong_answer};
 use crate::access::{Connection, Entry, OPERATIONS, Parts, Reply, Request, Schema, TableSchema};
-use crate::operations::{Block, KEY_BYTES, Operation, RecordKey};
+use crate::operations::{KEY_BYTES, KeyBlock, Operation, RecordKey};
 use crate::random::draw;
 use crate::result::{Check, Verdict};
 use nearstate_model::{Error, Result};
@@ -269,7 +269,7 @@ impl Client {
             Operation::Walk => self.share.all,
             _ => keys.len() as u64,
         };
-        let met = store.run_block(operation, Block { keys, values: &self.values })?;
+        let met = store.run_block(operation, KeyBlock { keys, values: &self.values })?;
         if met != expected && !store.is_null() {
             return Err(wrong_answer(format_args!("{met} records where {expected} exist")));
         }

@@ -24,7 +24,7 @@ struct ParsedStream {
     broken: Option<String>,
 }
 
-/// Parses as a connection does: a buffer grows by pieces, and complete requests are removed from its
+/// Parses as a connection does: a buffer grows by pieces, and complete requests leave it at the
 /// front.
 fn read(stream: &[u8], cuts: &[usize], request_bytes: usize) -> ParsedStream {
     let mut parser = RequestParser::new(request_bytes);

@@ -5,17 +5,18 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
 
-use nearstate_store::{BlockChange, Condition, Outcome, Region, Session};
+use nearstate_store::{BlockChange, Condition, Outcome, Session};
 
 use super::history::{HistoryLine, ReadValue, WrittenValue};
 use super::model::{ACCOUNTS, BLOCKS, FIRSTS, HistoryModel, NAMES, NODES, PLAIN, Payload, RECORDS};
 use super::recorded_txn::{KeyMap, OperationError, RecordedTxn, RoundContext, encode};
 use crate::clock::now_ns;
+use crate::region_access::open_session;
 use crate::rng::{Rng, percent, seeded};
 
 /// The file of a process's operations.
-pub(crate) fn path_of(folder: &Path, player: u16) -> PathBuf {
-    folder.join(format!("history-{player}"))
+pub(crate) fn path_of(folder: &Path, worker: u16) -> PathBuf {
+    folder.join(format!("history-{worker}"))
 }
 
 /// The command for a round: `ROUND MODEL SEED OPERATIONS START_NS FIRST_VALUE`.
@@ -41,8 +42,7 @@ impl RoundCommand {
 
 /// Executes every round that standard input names, until it ends.
 pub(crate) fn run(folder: &Path, me: u16) -> Result<(), String> {
-    let region = Region::attach(&folder.join("region")).map_err(|e| format!("attach: {e}"))?;
-    let session = region.session().map_err(|e| format!("session: {e}"))?;
+    let session = open_session(&folder.join("region"))?;
     let places = KeyMap::open(&session)?;
     let path = path_of(folder, me);
     let file = OpenOptions::new().append(true).create(true).open(&path);
@@ -52,7 +52,7 @@ pub(crate) fn run(folder: &Path, me: u16) -> Result<(), String> {
         let round = RoundCommand::parse(&line).ok_or_else(|| format!("no round: {line:?}"))?;
         let context =
             RoundContext { session: &session, places, model: round.model, round: round.number };
-        let mut player = RoundWorker {
+        let mut worker = RoundWorker {
             context: &context,
             session: &session,
             file: &mut file,
@@ -60,19 +60,19 @@ pub(crate) fn run(folder: &Path, me: u16) -> Result<(), String> {
             op: 0,
             value: round.first,
         };
-        player.write_line(&HistoryLine::Round(round.first >> 16 & 63))?;
+        worker.write_line(&HistoryLine::Round(round.first >> 16 & 63))?;
         while now_ns() < round.start_ns {
             std::hint::spin_loop();
         }
-        player.play(round.operations).map_err(|stop| match stop {
+        worker.play(round.operations).map_err(|stop| match stop {
             OperationError::Conflict => "an unexpected conflict".to_owned(),
             OperationError::Violation(text) => {
                 format!("{} round {}: {text}", round.model.name(), round.number)
             }
         })?;
         let mut out = std::io::stdout().lock();
-        let error_output = writeln!(out, "done {}", round.number).and_then(|()| out.flush());
-        error_output.map_err(|e| format!("standard output: {e}"))?;
+        let written = writeln!(out, "done {}", round.number).and_then(|()| out.flush());
+        written.map_err(|e| format!("standard output: {e}"))?;
     }
     Ok(())
 }
@@ -97,7 +97,7 @@ impl<'g> RoundWorker<'g> {
     }
 
     fn play(&mut self, operations: u64) -> Result<(), OperationError> {
-        let works: &[(u64, TxnBody<'g>)] = match self.context.model {
+        let bodies: &[(u64, TxnBody<'g>)] = match self.context.model {
             HistoryModel::Registers => &[(50, Self::registers), (15, Self::read_all)],
             HistoryModel::Bank => &[(55, Self::transfer), (25, Self::read_all)],
             HistoryModel::Ring => {
@@ -109,14 +109,14 @@ impl<'g> RoundWorker<'g> {
         };
         for _ in 0..operations {
             self.pause();
-            let mut roll = self.rng.u64(..100);
-            let work = works.iter().find(|(odds, _)| {
-                let is_it = roll < *odds;
-                roll = roll.saturating_sub(*odds);
-                is_it
+            let mut draw = self.rng.u64(..100);
+            let body = bodies.iter().find(|(odds, _)| {
+                let is_selected = draw < *odds;
+                draw = draw.saturating_sub(*odds);
+                is_selected
             });
-            match work {
-                Some((_, work)) => self.transact(*work)?,
+            match body {
+                Some((_, body)) => self.transact(*body)?,
                 None if self.context.model == HistoryModel::Registers => self.single()?,
                 None => self.single_read()?,
             }

@@ -11,7 +11,7 @@ use super::options::{Detector, HistoryOptions, Violation, first_value};
 use super::process::path_of;
 use crate::clock::now_ns;
 use crate::rng::{Rng, percent, seeded};
-use crate::spawn::{ChildCommand, was_killed};
+use crate::spawn::{ChildCommand, errors_path, exit_error, was_killed};
 
 /// Without a message for this long, a process hangs.
 const SILENCE_NS: u64 = 30_000_000_000;
@@ -88,14 +88,14 @@ impl<'r> ProcessGroup<'r> {
         self.starts += 1;
         let start = self.starts;
         let folder = &self.options.folder;
-        let words = ["player", &folder.display().to_string(), &number.to_string(), "0", "0"];
+        let words = ["history", &folder.display().to_string(), &number.to_string(), "0", "0"];
         let jitter = self.options.jitter.to_string();
         let mut settings = vec![("NEARSTATE_JITTER", jitter.as_str())];
         let plan = if has_crash_plan { crash_plan(&mut self.rng) } else { String::new() };
         if !plan.is_empty() {
             settings.push(("NEARSTATE_CRASH_AT", &plan));
         }
-        let errors = folder.join(format!("player-{number}.errors"));
+        let errors = errors_path(folder, &format!("process-{number}"));
         let child = self.starter.start_piped(&words.map(str::to_owned), &settings, &errors);
         let mut child = child.map_err(violation)?;
         let out = child.stdout.take().ok_or_else(|| violation("no pipe".to_owned()))?;
@@ -145,8 +145,8 @@ impl<'r> ProcessGroup<'r> {
             let until = due.map_or(now + SILENCE_NS, |(at, _)| at);
             let wait = Duration::from_nanos(until.saturating_sub(now));
             played = match (self.messages.recv_timeout(wait), due) {
-                (Ok((number, start, error_output)), _) => {
-                    self.on_message(number, start, error_output, (model, round))
+                (Ok((number, start, message)), _) => {
+                    self.on_message(number, start, message, (model, round))
                 }
                 (Err(RecvTimeoutError::Timeout), Some((_, victim))) => {
                     kills.pop();
@@ -190,13 +190,11 @@ impl<'r> ProcessGroup<'r> {
                     self.kills += 1;
                     Ok(())
                 } else {
-                    let file = self.options.folder.join(format!("player-{number}.errors"));
-                    let error_output = fs::read_to_string(&file).unwrap_or_default();
-                    let _ = fs::remove_file(&file);
-                    Err(violation(format!(
-                        "process {number} exited with {status}: {}",
-                        error_output.trim()
-                    )))
+                    let name = format!("process-{number}");
+                    let errors = errors_path(&self.options.folder, &name);
+                    let error = exit_error(&name, status, &errors);
+                    let _ = fs::remove_file(&errors);
+                    Err(violation(error))
                 };
                 self.replace(number, round, false)?;
                 died

@@ -38,7 +38,7 @@ pub fn play(
     starter: &ChildCommand,
     tick: &mut dyn FnMut(&HistoryTotals),
 ) -> Result<HistoryTotals, String> {
-    let started = Instant::now();
+    let begin = Instant::now();
     let folder = &options.folder;
     fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let mut rounds = HistoryRun {
@@ -52,7 +52,7 @@ pub fn play(
     let done = rounds.all(tick);
     let HistoryRun { mut totals, group, .. } = rounds;
     drop(group);
-    totals.seconds = started.elapsed().as_secs_f64();
+    totals.seconds = begin.elapsed().as_secs_f64();
     match done {
         Ok(()) => {
             fs::remove_dir_all(folder).map_err(|e| format!("cannot clean up: {e}"))?;

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::connection::{ConnectionEnd, NodeConnection};
+use super::connection::{NodeConnection, NodeConnectionEnd};
 use super::injected_fault::InjectedFault;
 use super::requests::{ClientRequest, Records};
 use super::shared_counters::Increments;
@@ -89,15 +89,18 @@ impl PipelinedClient {
         loop {
             match self.send_and_receive(&mut connection) {
                 Ok(()) => {}
-                Err(ConnectionEnd::Closed) => return Ok(()),
-                Err(ConnectionEnd::Violation(error)) => {
+                Err(NodeConnectionEnd::Closed) => return Ok(()),
+                Err(NodeConnectionEnd::Violation(error)) => {
                     return Err(format!("client {}: {error}", self.number));
                 }
             }
         }
     }
 
-    fn send_and_receive(&mut self, connection: &mut NodeConnection) -> Result<(), ConnectionEnd> {
+    fn send_and_receive(
+        &mut self,
+        connection: &mut NodeConnection,
+    ) -> Result<(), NodeConnectionEnd> {
         let (namespace, mut bytes) = (self.namespace(), Vec::new());
         for _ in 0..=self.rng.u64(..DEPTH_MAX) {
             let request = ClientRequest::random(self.number, &mut self.rng);
@@ -121,14 +124,17 @@ impl PipelinedClient {
         !matches!(self.injected_fault, InjectedFault::SplitTransaction)
     }
 
-    fn receive(&mut self, connection: &mut NodeConnection) -> Result<(), ConnectionEnd> {
+    fn receive(&mut self, connection: &mut NodeConnection) -> Result<(), NodeConnectionEnd> {
         let is_atomic = self.is_atomic();
         let Some(pending) = self.in_flight.front() else { return Ok(()) };
         let count = pending.request.reply_count(is_atomic);
         let replies = (0..count).map(|_| connection.receive()).collect::<Result<Vec<_>, _>>()?;
         if !pending.is_counted {
             let expected = pending.request.apply(&mut self.records_acked, &mut self.increments);
-            pending.request.check_replies(&replies, &expected).map_err(ConnectionEnd::Violation)?;
+            pending
+                .request
+                .check_replies(&replies, &expected)
+                .map_err(NodeConnectionEnd::Violation)?;
         }
         self.counts.answered += 1;
         self.counts.transactions += u64::from(pending.request.is_transaction);

@@ -11,7 +11,7 @@ const REPLY_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// Why there is no reply.
 #[derive(Debug)]
-pub(super) enum ConnectionEnd {
+pub(super) enum NodeConnectionEnd {
     /// The connection is closed: the node is dead.
     Closed,
     /// Something that must not happen.
@@ -34,12 +34,12 @@ impl NodeConnection {
     }
 
     /// Sends encoded requests.
-    pub(super) fn send(&mut self, requests: &[u8]) -> Result<(), ConnectionEnd> {
+    pub(super) fn send(&mut self, requests: &[u8]) -> Result<(), NodeConnectionEnd> {
         self.0.send(requests).map_err(|e| end_of(&e))
     }
 
     /// The next reply.
-    pub(super) fn receive(&mut self) -> Result<RespReply, ConnectionEnd> {
+    pub(super) fn receive(&mut self) -> Result<RespReply, NodeConnectionEnd> {
         self.0.receive().map_err(|e| end_of(&e))
     }
 
@@ -51,20 +51,20 @@ impl NodeConnection {
             }
             Ok(reply) => Ok(reply),
             Err(error) => match end_of(&error) {
-                ConnectionEnd::Closed => Err("the node closed a connection".to_owned()),
-                ConnectionEnd::Violation(text) => Err(text),
+                NodeConnectionEnd::Closed => Err("the node closed a connection".to_owned()),
+                NodeConnectionEnd::Violation(text) => Err(text),
             },
         }
     }
 }
 
 /// A kill closes connections. It does not make them hang and it does not garble replies.
-fn end_of(error: &io::Error) -> ConnectionEnd {
+fn end_of(error: &io::Error) -> NodeConnectionEnd {
     if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) {
-        return ConnectionEnd::Violation(format!("no reply within {REPLY_WAIT_MAX:?}"));
+        return NodeConnectionEnd::Violation(format!("no reply within {REPLY_WAIT_MAX:?}"));
     }
     if error.kind() == ErrorKind::InvalidData {
-        return ConnectionEnd::Violation(error.to_string());
+        return NodeConnectionEnd::Violation(error.to_string());
     }
-    ConnectionEnd::Closed
+    NodeConnectionEnd::Closed
 }

@@ -11,9 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use nearstate_store::{Error, Kind, Namespace, Region, Schema, Session};
+use nearstate_store::{Error, Kind, Namespace, Schema, Session};
 
 use super::shared_counters::{NAMESPACE, SharedCounter};
+use crate::region_access::open_session;
 use crate::rng::{Rng, mix};
 
 /// Keys of each kind.
@@ -160,8 +161,7 @@ fn shared(session: &Session) -> Result<Namespace, String> {
 
 /// Writes until its standard input ends.
 pub(crate) fn write(folder: &Path, number: u16, rng: &mut Rng) -> Result<(), String> {
-    let region = Region::attach(&folder.join("region")).map_err(|e| format!("attach: {e}"))?;
-    let session = region.session().map_err(|e| format!("session: {e}"))?;
+    let session = open_session(&folder.join("region"))?;
     let name = namespace(number);
     let own = session.namespace(&name, &Schema::default()).map_err(|e| format!("{name}: {e}"))?;
     let shared = shared(&session)?;

@@ -24,7 +24,7 @@ pub(super) struct NodeProcess {
     child: Child,
     folder: PathBuf,
     log: PathBuf,
-    started: Instant,
+    begin: Instant,
     /// The TCP address; known once the node serves.
     address: String,
 }
@@ -59,9 +59,9 @@ impl NodeProcess {
         let log = folder.join(format!("node-{number}.log"));
         let words = ["served-node", &folder.display().to_string(), "0", "0", "0"];
         let words = words.map(str::to_owned);
-        let started = Instant::now();
+        let begin = Instant::now();
         let child = starter.start(&words, &[], &log)?;
-        Ok(Self { child, folder: folder.to_owned(), log, started, address: String::new() })
+        Ok(Self { child, folder: folder.to_owned(), log, begin, address: String::new() })
     }
 
     /// Waits until the node replies at its Unix socket, and returns the time since its start.
@@ -72,7 +72,7 @@ impl NodeProcess {
             if let Ok(mut connection) = NodeConnection::unix(&socket(&self.folder)) {
                 let reply = connection.request(&[b"PING"])?;
                 if reply == RespReply::Simple(b"PONG".to_vec()) {
-                    break self.started.elapsed();
+                    break self.begin.elapsed();
                 }
                 return Err(format!("PING received {reply}"));
             }
@@ -97,7 +97,7 @@ impl NodeProcess {
         if let Ok(Some(status)) = self.child.try_wait() {
             return Err(format!("the node exited with {status}: {}", self.read_log()));
         }
-        if self.started.elapsed() > START_MAX {
+        if self.begin.elapsed() > START_MAX {
             return Err(format!("the node neither serves nor exits: {}", self.read_log()));
         }
         Ok(())

@@ -2,18 +2,18 @@
 
 use std::path::Path;
 
-use nearstate_store::{Form, Region, Session};
+use nearstate_store::{Form, Session};
 
 use super::connection::NodeConnection;
 use super::embedded::{self, EmbeddedKind, parse_content, progress};
 use super::requests::{ModelValue, Records};
 use super::shared_counters::{NAMESPACE, SharedCounter};
+use crate::region_access::open_session;
 use nearstate_resp_client::RespReply;
 
 /// Attaches the region.
 pub(super) fn session(folder: &Path) -> Result<Session, String> {
-    let region = Region::attach(&folder.join("region")).map_err(|e| format!("attach: {e}"))?;
-    region.session().map_err(|e| format!("session: {e}"))
+    open_session(&folder.join("region"))
 }
 
 /// A client's records, over a socket.

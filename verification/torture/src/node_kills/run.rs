@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Child;
+use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
 use nearstate_store::{CreateOptions, Region, Schema, Session};
@@ -16,7 +16,7 @@ use super::readback;
 use super::shared_counters::{Increments, SharedCounter};
 use super::totals::NodeKillTotals;
 use crate::rng::{Rng, percent, seeded};
-use crate::spawn::ChildCommand;
+use crate::spawn::{ChildCommand, errors_path, exit_error};
 use crate::verify::check_clean;
 
 /// The size of the region.
@@ -80,7 +80,7 @@ pub fn run(
     starter: &ChildCommand,
     tick: &mut dyn FnMut(&NodeKillTotals),
 ) -> Result<NodeKillTotals, String> {
-    let started = Instant::now();
+    let begin = Instant::now();
     let folder = &options.folder;
     fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let clients = 0..usize::from(options.clients);
@@ -101,7 +101,7 @@ pub fn run(
         let _ = child.kill();
         let _ = child.wait();
     }
-    run.totals.seconds = started.elapsed().as_secs_f64();
+    run.totals.seconds = begin.elapsed().as_secs_f64();
     run.totals.starts_us.sort_unstable();
     match done {
         Ok(()) => {
@@ -164,7 +164,7 @@ impl NodeKillRun<'_> {
                 self.rng.u64(..).to_string(),
                 "0".to_owned(),
             ];
-            let errors = folder.join(format!("embedded-{number}.errors"));
+            let errors = errors_path(folder, &format!("embedded-{number}"));
             let child = self.starter.start_piped(&words, &[], &errors)?;
             self.embedded.push((number, child));
         }
@@ -178,16 +178,15 @@ impl NodeKillRun<'_> {
             drop(child.stdin.take());
             let status = child.wait().map_err(|e| format!("wait: {e}"))?;
             if !status.success() {
-                return Err(self.ended(number, &status.to_string()));
+                return Err(self.exit_error(number, status));
             }
         }
         Ok(())
     }
 
-    fn ended(&self, number: u16, status: &str) -> String {
-        let file = self.options.folder.join(format!("embedded-{number}.errors"));
-        let error_output = fs::read_to_string(file).unwrap_or_default();
-        format!("embedded {number} exited with {status}: {}", error_output.trim())
+    fn exit_error(&self, number: u16, status: ExitStatus) -> String {
+        let name = format!("embedded-{number}");
+        exit_error(&name, status, &errors_path(&self.options.folder, &name))
     }
 
     fn progress(&self) -> Result<Vec<WriterProgress>, String> {
@@ -197,14 +196,14 @@ impl NodeKillRun<'_> {
 
     /// Waits until each embedded writer has completed more operations.
     fn wait_for_embedded(&mut self, when: &str) -> Result<u64, String> {
-        let started = Instant::now();
+        let begin = Instant::now();
         let before = self.progress()?;
         loop {
             for at in 0..self.embedded.len() {
                 let Some((number, child)) = self.embedded.get_mut(at) else { continue };
                 if let Ok(Some(status)) = child.try_wait() {
                     let number = *number;
-                    return Err(self.ended(number, &status.to_string()));
+                    return Err(self.exit_error(number, status));
                 }
             }
             let now = self.progress()?;
@@ -212,7 +211,7 @@ impl NodeKillRun<'_> {
             if more.clone().all(|more| more >= WHILE_DOWN) {
                 return Ok(more.sum());
             }
-            if started.elapsed() > WAIT_MAX {
+            if begin.elapsed() > WAIT_MAX {
                 return Err(format!("embedded writers make no progress {when}: {now:?}"));
             }
             std::thread::sleep(Duration::from_micros(200));
@@ -335,7 +334,7 @@ impl NodeKillRun<'_> {
         if counter == SharedCounter::Sockets {
             return readback::counter(session, counter);
         }
-        let started = Instant::now();
+        let begin = Instant::now();
         loop {
             let before = self.progress()?;
             let found = readback::counter(session, counter)?;
@@ -348,7 +347,7 @@ impl NodeKillRun<'_> {
                     )
                 });
             }
-            if started.elapsed() > WAIT_MAX {
+            if begin.elapsed() > WAIT_MAX {
                 return Err("the embedded writers were never idle".to_owned());
             }
         }

@@ -7,6 +7,7 @@ use nearstate_store::crash::POINTS;
 use nearstate_store::{CreateOptions, Pattern, Region, Schema, StreamItem, WhenFull};
 
 use crate::points::{CrashDepth, ReachedPoints};
+use crate::region_access::open_session;
 use crate::scenario::{ChildEnd, child_from};
 use crate::spawn::ChildCommand;
 use crate::tags::model::TagModel;
@@ -211,8 +212,7 @@ fn stream_kept(path: &Path) -> nearstate_store::Result<()> {
 
 /// Each record is in the stream once, and nothing is lost.
 fn verify_kept(path: &Path) -> Result<(), String> {
-    let region = Region::attach(path).map_err(|e| format!("attach: {e}"))?;
-    let session = region.session().map_err(|e| format!("session: {e}"))?;
+    let session = open_session(path)?;
     let ns = session.namespace(KEPT, &Schema::default()).map_err(|e| format!("open: {e}"))?;
     let mut keys = Vec::new();
     let listed = session.list(ns, Pattern::All, |key| keys.push(key.to_vec()));

@@ -8,10 +8,11 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use nearstate_store::{
-    Address, BlockChange, Error, Filter, Kind, Metadata, Namespace, Region, RetryPolicy, Schema,
-    Session, TagSchema, Txn, WhenFull,
+    Address, BlockChange, Error, Filter, Kind, Metadata, Namespace, RetryPolicy, Schema, Session,
+    TagSchema, Txn, WhenFull,
 };
 
+use crate::region_access::open_session;
 use crate::tags::model::{FORWARD_MS, ScriptChange, ScriptStep, space_of};
 use crate::tags::scripts::named;
 
@@ -107,8 +108,7 @@ pub(crate) fn play(folder: &Path, what: &str, from: usize) -> Result<(), String>
         ("before", Some(before)) => before(),
         _ => (script.work)(),
     };
-    let region = Region::attach(&folder.join("region")).map_err(|e| format!("attach: {e}"))?;
-    let session = region.session().map_err(|e| format!("session: {e}"))?;
+    let session = open_session(&folder.join("region"))?;
     let spaces = ScriptNamespaces::open(&session).map_err(|e| format!("open: {e}"))?;
     let mut file = OpenOptions::new()
         .append(true)
@@ -268,7 +268,7 @@ fn execute_change(
             txn.put_with_metadata(spaces.of(key)?, key.as_bytes(), value.as_bytes(), metadata)
         }),
         ScriptChange::Label(_, tags, expires) => with_metadata(tags, *expires, &|metadata| {
-            txn.label(spaces.of(key)?, key.as_bytes(), metadata).map(drop)
+            txn.set_metadata(spaces.of(key)?, key.as_bytes(), metadata).map(drop)
         }),
         ScriptChange::Patch(_, name, bytes) => {
             let change = BlockChange { name, bytes: bytes.map(str::as_bytes) };
@@ -296,8 +296,7 @@ pub(crate) const KEPT: &str = "kept";
 /// # Errors
 /// The violation that was found.
 pub(crate) fn fill(folder: &Path) -> Result<(), String> {
-    let region = Region::attach(&folder.join("region")).map_err(|e| format!("attach: {e}"))?;
-    let session = region.session().map_err(|e| format!("session: {e}"))?;
+    let session = open_session(&folder.join("region"))?;
     let ns = session.namespace(KEPT, &Schema::default()).map_err(|e| format!("open: {e}"))?;
     let first = session.count(ns).map_err(|e| format!("count: {e}"))?;
     let value = vec![7; 900_000];

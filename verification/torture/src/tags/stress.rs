@@ -13,7 +13,7 @@ use nearstate_store::{
 use serde_json::{Value, json};
 
 use crate::rng::{Rng, seeded};
-use crate::spawn::{ChildCommand, was_killed};
+use crate::spawn::{ChildCommand, errors_path, kill};
 use crate::tags::stress::replay::StreamReplay;
 use crate::tags::stress::worker::{open, path_of};
 use crate::verify::check_clean;
@@ -141,7 +141,7 @@ pub fn run(
     starter: &ChildCommand,
     tick: &mut dyn FnMut(&TagStressTotals),
 ) -> Result<TagStressTotals, String> {
-    let started = Instant::now();
+    let begin = Instant::now();
     let folder = &options.folder;
     fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let mut stress = TagStress {
@@ -157,7 +157,7 @@ pub fn run(
         let _ = slot.child.kill();
         let _ = slot.child.wait();
     }
-    stress.totals.seconds = started.elapsed().as_secs_f64();
+    stress.totals.seconds = begin.elapsed().as_secs_f64();
     match done {
         Ok(()) => {
             fs::remove_dir_all(folder).map_err(|e| format!("cannot clean up: {e}"))?;
@@ -214,8 +214,8 @@ impl TagStress<'_> {
         let until = self.options.kills.min(self.totals.kills + self.options.kills_per_check);
         while self.totals.kills < until {
             let pause = Duration::from_micros(self.rng.u64(..=self.options.pause_us_max));
-            let started = Instant::now();
-            while started.elapsed() < pause {
+            let begin = Instant::now();
+            while begin.elapsed() < pause {
                 self.drain(&mut stream, watch)?;
                 std::thread::sleep(Duration::from_micros(500));
             }
@@ -236,20 +236,13 @@ impl TagStress<'_> {
             self.rng.u64(..).to_string(),
             "0".to_owned(),
         ];
-        let errors = self.options.folder.join(format!("{role}-{number}.errors"));
+        let errors = errors_path(&self.options.folder, &format!("{role}-{number}"));
         self.starter.start(&words, &[], &errors)
     }
 
     fn kill(&self, slot: &mut ChildSlot) -> Result<(), String> {
-        let _ = slot.child.kill();
-        let status = slot.child.wait().map_err(|e| format!("wait: {e}"))?;
-        if was_killed(status) {
-            return Ok(());
-        }
         let name = format!("{}-{}", slot.role, slot.number);
-        let errors = self.options.folder.join(format!("{name}.errors"));
-        let error_output = fs::read_to_string(errors).unwrap_or_default();
-        Err(format!("{name} exited with {status}: {}", error_output.trim()))
+        kill(&mut slot.child, &name, &errors_path(&self.options.folder, &name))
     }
 
     fn kill_one(&mut self) -> Result<(), String> {

@@ -5,10 +5,11 @@ use std::path::Path;
 
 use nearstate_store::meta::Meta;
 use nearstate_store::{
-    Committed, Event, EventKind, Filter, Notice, Region, Session, Step, StreamItem, TagState,
-    Values, View, Watch,
+    Committed, Event, EventKind, Filter, Notice, Session, Step, StreamItem, TagState, Values, View,
+    Watch,
 };
 
+use crate::region_access::open_session;
 use crate::tags::model::{ModelRecord, TagModel, tags_text};
 use crate::tags::script_process::{ScriptNamespaces, stream};
 use crate::tags::scripts::TagScript;
@@ -46,8 +47,7 @@ impl ScriptVerifier {
         if script.before.is_none() {
             return Ok(verifier);
         }
-        let region = Region::attach(path).map_err(|e| format!("attach: {e}"))?;
-        let session = region.session().map_err(|e| format!("session: {e}"))?;
+        let session = open_session(path)?;
         let spaces = ScriptNamespaces::open(&session).map_err(|e| format!("open: {e}"))?;
         for space in script.watched {
             let ns = spaces.of(space).map_err(|e| e.to_string())?;
@@ -67,8 +67,7 @@ impl ScriptVerifier {
     /// if several do.
     pub(crate) fn compare(&mut self, path: &Path, models: &[TagModel]) -> Result<usize, String> {
         self.read_watches()?;
-        let region = Region::attach(path).map_err(|e| format!("attach: {e}"))?;
-        let session = region.session().map_err(|e| format!("session: {e}"))?;
+        let session = open_session(path)?;
         let spaces = ScriptNamespaces::open(&session).map_err(|e| format!("open: {e}"))?;
         let state = RegionState::read(&session, &spaces).map_err(|e| format!("read: {e}"))?;
         let (streams, versions) = read_stream(&session)?;

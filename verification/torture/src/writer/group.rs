@@ -7,7 +7,7 @@ use super::{JournaledWriter, PAIR_KEYS, PlannedWrite, choose, contents};
 use crate::clock::now_ns;
 use crate::content::{ContentStamp, KeySpace, TortureKey, counter};
 use crate::journal::{CONFLICT, EntryKind, FULL, JournalEntry, WriteKind};
-use crate::oracle::{ObservedRecord, block_name, observe_record};
+use crate::oracle::{ObservedRecord, block_name, observe};
 use crate::rng::{Rng, percent};
 
 /// Attempts of a transaction: other writers change the shared records all the time.
@@ -176,7 +176,7 @@ impl JournaledWriter {
         let is_blind = intent.op == WriteKind::Put && intent.seq.is_multiple_of(3);
         let mut observed: Option<ObservedRecord> = None;
         if !is_blind && let Some(record) = txn.get(namespace, &key)? {
-            let verified = observe_record(intent.key, &record);
+            let verified = observe(intent.key, &record);
             observed = Some(verified.map_err(|detail| Error::Damaged { detail })?);
         }
         match intent.op {

@@ -1,5 +1,7 @@
 //! Every named crash point: a process kills itself there, another verifies the region.
 
+use std::path::PathBuf;
+
 use nearstate_torture::points::{CrashDepth, recoveries, writes};
 use nearstate_torture::tags;
 
@@ -12,7 +14,7 @@ const DEPTH: CrashDepth = CrashDepth { occurrences: 3, stride: 9 };
 #[test]
 fn a_kill_at_any_named_point_loses_tears_and_leaks_nothing() {
     let folders = ["points", "point-recoveries", "tagged-points"].map(folder);
-    let [first, second, third] = folders.each_ref().map(|folder| folder.as_path());
+    let [first, second, third] = folders.each_ref().map(PathBuf::as_path);
     let (plain, recovered, tagged) = std::thread::scope(|scope| {
         let plain = scope.spawn(|| writes(first, &starter(), DEPTH));
         let recovered = scope.spawn(|| recoveries(second, &starter(), DEPTH));

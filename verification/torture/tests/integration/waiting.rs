@@ -4,6 +4,8 @@
 //! A loaded machine can delay any single operation. Where a bound is checked, the fastest attempt
 //! must keep it, or nearly all operations must.
 
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "functions that tests share")]
+
 use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nearstate_store::{
-    Error, Metadata, Namespace, Region, Schema, Session, TagSchema, Values, View, now_ms_coarse,
+    Error, Metadata, Namespace, Schema, Session, TagSchema, Values, View, now_ms_coarse,
 };
 
+use crate::region_access::open_session;
 use crate::rng::{Rng, percent};
 use crate::tags::script_process::tags;
 
@@ -47,8 +48,7 @@ fn append_to(path: &Path) -> Result<File, String> {
 }
 
 fn attach(folder: &Path) -> Result<Session, String> {
-    let region = Region::attach(&folder.join("region")).map_err(|e| format!("attach: {e}"))?;
-    region.session().map_err(|e| format!("session: {e}"))
+    open_session(&folder.join("region"))
 }
 
 /// The value of a record; its tags and its expiry must match it.

@@ -118,7 +118,7 @@ fn patches_by_places_are_as_patches_by_names() {
             for key in [one, twin] {
                 session.patch(ns, *key, &[other], Condition::Always).unwrap();
                 if number == 0 {
-                    session.transact(|txn| txn.label(ns, *key, labels)).unwrap();
+                    session.transact(|txn| txn.set_metadata(ns, *key, labels)).unwrap();
                 }
             }
         }
@@ -220,7 +220,7 @@ fn indexes_and_watchers_hear_of_it() {
         session
             .transact(|txn| {
                 txn.patch(ns, b"ue", &[BlockChange { name: "radio", bytes: Some(b"idle") }])?;
-                txn.label(ns, b"ue", labels)
+                txn.set_metadata(ns, b"ue", labels)
             })
             .unwrap();
         let patched = read(session, ns, b"ue").patch(&names, &[(2, b"connected")]).unwrap();
