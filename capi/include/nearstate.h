@@ -400,6 +400,10 @@ typedef enum ns_status {
      * acknowledged some.
      */
     NS_BEHIND = 36,
+    /**
+     * An internal error stopped this session: close it, open another and report the error.
+     */
+    NS_SESSION_STOPPED = 37,
 } ns_status;
 
 /**

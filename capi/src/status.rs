@@ -64,6 +64,8 @@ pub enum ns_status {
     /// The commit stream of this writer is full, and refuses more until its consumer has
     /// acknowledged some.
     NS_BEHIND = 36,
+    /// An internal error stopped this session: close it, open another and report the error.
+    NS_SESSION_STOPPED = 37,
 }
 
 /// All status codes with their names.
@@ -94,6 +96,7 @@ const NAMES: &[(ns_status, &CStr)] = &[
     (ns_status::NS_TAG_TAKEN, c"NS_TAG_TAKEN"),
     (ns_status::NS_NO_OBJECT, c"NS_NO_OBJECT"),
     (ns_status::NS_BEHIND, c"NS_BEHIND"),
+    (ns_status::NS_SESSION_STOPPED, c"NS_SESSION_STOPPED"),
 ];
 
 impl ns_status {
@@ -121,6 +124,7 @@ impl ns_status {
             Error::TagTaken { .. } => Self::NS_TAG_TAKEN,
             Error::NoObject { .. } => Self::NS_NO_OBJECT,
             Error::Behind { .. } => Self::NS_BEHIND,
+            Error::SessionStopped => Self::NS_SESSION_STOPPED,
             // Variants added since this table was generated.
             _ => Self::NS_BUG,
         }

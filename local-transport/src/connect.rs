@@ -1,4 +1,4 @@
-//! A connection to a node's socket, within a time.
+//! Connects to a node's socket, within a timeout.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -10,11 +10,12 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 
 /// Connects. No wait is longer than `timeout`: this one, and each read and write on the socket.
 ///
-/// A Unix socket has no handshake to wait for, but a queue: where a node accepts nobody and that is
-/// full, to connect waits as a write does, and without an end if none is set before.
+/// A Unix socket has no handshake, but a queue of connections. If the queue is full because the
+/// node does not accept, connecting waits as a write does, and without limit if no timeout is set
+/// before.
 ///
 /// # Errors
-/// The kernel's; `TimedOut`.
+/// Errors of the kernel; `TimedOut`.
 pub fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC;
@@ -26,10 +27,10 @@ pub fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     loop {
         match rustix::net::connect(&socket, &address) {
             Ok(()) => return Ok(socket),
-            // Signals that come again and again do not make it longer than twice.
+            // Repeated signals extend it to at most twice the timeout.
             Err(Errno::INTR) if begun.elapsed() < timeout => {}
             Err(Errno::INTR | Errno::AGAIN) => {
-                let text = format!("its queue was full for {timeout:?}: it accepts nobody");
+                let text = format!("its queue was full for {timeout:?}: the node does not accept");
                 return Err(io::Error::new(io::ErrorKind::TimedOut, text));
             }
             Err(error) => return Err(error.into()),
@@ -45,7 +46,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     #[test]
-    fn a_node_that_accepts_nobody_is_not_waited_for_without_an_end() {
+    fn a_node_that_does_not_accept_is_not_waited_for_without_an_end() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         let node = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();

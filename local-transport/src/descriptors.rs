@@ -1,4 +1,4 @@
-//! Descriptors over a Unix socket, and calls.
+//! Sends and receives descriptors over a Unix socket, and rings the doorbell of a ring.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -10,13 +10,14 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// The most descriptors that travel together: the two of a region.
+/// The most descriptors in one message: the two of a region.
 const DESCRIPTORS_MAX: usize = 2;
 
-/// Sends bytes, and descriptors with the first of them. Never waits. Returns how many bytes went.
+/// Sends bytes, and descriptors with the first byte. Never blocks. Returns the number of bytes
+/// sent.
 ///
 /// # Errors
-/// What the kernel says; `WouldBlock` if the socket is full.
+/// Errors of the kernel; `WouldBlock` if the socket is full.
 pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -27,10 +28,10 @@ pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> 
     Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags)?)
 }
 
-/// Receives bytes and what descriptors come with them; waits as the socket does.
+/// Receives bytes and their descriptors. Blocks as the socket does.
 ///
 /// # Errors
-/// What the kernel says.
+/// Errors of the kernel.
 pub fn receive(socket: impl AsFd, into: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -45,9 +46,9 @@ pub fn receive(socket: impl AsFd, into: &mut [u8]) -> io::Result<(usize, Vec<Own
     Ok((received.bytes, descriptors))
 }
 
-/// Calls the other side of a ring. Never waits: a socket that is full has calls enough in it.
+/// Rings the doorbell of the other side. Never blocks: a full socket contains enough doorbells.
 pub fn ring_doorbell(socket: impl AsFd) {
-    // A socket that has ended says so to whoever reads it.
+    // The reader of an ended socket detects the end.
     let _ = rustix::net::send(socket, b"!", SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 

@@ -1,4 +1,4 @@
-//! The handshake: what is asked for, and what the answer says.
+//! The handshake: requests for the region or a ring, and the responses.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -9,7 +9,7 @@ use nearstate_memory::{RING_FORMAT, RegionFiles};
 
 use crate::descriptors;
 
-/// What a client may ask for.
+/// What a client can request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LocalResource {
     /// The region's file.
@@ -18,19 +18,19 @@ pub enum LocalResource {
     Ring,
 }
 
-/// What came of it.
+/// The response to a request.
 #[derive(Debug)]
 pub enum Response<T> {
-    /// It is given.
+    /// The descriptors.
     Granted(T),
-    /// It is not: the text of the error, its code first. The connection goes on.
+    /// An error: its code and text. The connection stays open.
     Refused(String),
 }
 
-/// An answer is a line of a few words; a longer one is none.
+/// The longest response line. A longer one is not a response.
 const ANSWER_BYTES_MAX: usize = 4096;
 
-/// The bytes that descriptors travel with.
+/// The response line that descriptors are sent with.
 pub fn response_line(what: LocalResource) -> Vec<u8> {
     let word = match what {
         LocalResource::Region => "REGION",
@@ -39,10 +39,10 @@ pub fn response_line(what: LocalResource) -> Vec<u8> {
     format!("+{word} {RING_FORMAT}\r\n").into_bytes()
 }
 
-/// Asks for the region's file.
+/// Requests the region's file.
 ///
 /// # Errors
-/// The socket's; `InvalidData` for what is no answer of this format.
+/// Errors of the socket; `InvalidData` for a response of another format.
 pub fn request_region(socket: &UnixStream) -> io::Result<Response<RegionFiles>> {
     match request(socket, LocalResource::Region, b"*2\r\n$5\r\nLOCAL\r\n$6\r\nREGION\r\n")? {
         Response::Refused(text) => Ok(Response::Refused(text)),
@@ -53,7 +53,7 @@ pub fn request_region(socket: &UnixStream) -> io::Result<Response<RegionFiles>> 
     }
 }
 
-/// Asks for a ring: its memory. From now on the socket is for calls.
+/// Requests a ring: its memory. From now on the socket only carries doorbells.
 ///
 /// # Errors
 /// As [`request_region`].
@@ -73,7 +73,7 @@ fn request(
     request: &[u8],
 ) -> io::Result<Response<Vec<OwnedFd>>> {
     socket.write_all(request)?;
-    // For the whole answer: a node that sends a byte now and then is not waited for.
+    // The timeout covers the whole response, also if single bytes arrive.
     let (begun, timeout) = (Instant::now(), socket.read_timeout()?);
     let mut line = Vec::new();
     let mut descriptors = Vec::new();

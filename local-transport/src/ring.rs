@@ -1,4 +1,4 @@
-//! A ring as a client has it: a stream that is read and written, and waits.
+//! The client's side of a ring: a stream that is read and written, and waits.
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -10,30 +10,31 @@ use nearstate_model::Result;
 
 use crate::descriptors::ring_doorbell;
 
-/// How long a client looks for its answer before it sleeps: what a sleep and its end cost on a
-/// virtual machine. On one processor it sleeps at once, so that the node can run.
+/// How long a client busy-polls for its response before it sleeps: the cost of a sleep and a
+/// wake-up on a virtual machine. On a single processor it sleeps at once, so that the node can run.
 pub const SPIN: Duration = Duration::from_micros(50);
 
-/// Looks between two readings of the clock.
+/// Polls between two readings of the clock.
 const LOOKS: u32 = 64;
 
 /// A ring. One thread uses it at a time, and a forked child must not, as with any connection.
 #[derive(Debug)]
 pub struct LocalRing {
     end: PipeEnd,
-    /// Where calls come and go, and where an end shows.
+    /// Carries doorbells. Its end ends the ring.
     socket: UnixStream,
     spin: Duration,
     timeout: Duration,
-    /// The socket has ended: what is in the ring is all.
+    /// The socket has ended. Bytes in the ring can still be read.
     is_over: bool,
 }
 
 impl LocalRing {
-    /// On the memory that [`crate::request_ring`] gave. No read or write waits longer than `timeout`.
+    /// Uses the memory that [`crate::request_ring`] returned. No read or write waits longer than
+    /// `timeout`.
     ///
     /// # Errors
-    /// `BadArgument` for what is no ring; `System`.
+    /// `BadArgument` for memory that is not a ring; `System`.
     pub fn new(memory: OwnedFd, socket: UnixStream, timeout: Duration) -> Result<Self> {
         let end = PipeEnd::attach(memory)?;
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
@@ -45,12 +46,12 @@ impl LocalRing {
         Ok(Self { end, socket, spin, timeout, is_over: false })
     }
 
-    /// How long it looks before it sleeps.
+    /// Sets how long it busy-polls before it sleeps.
     pub fn set_spin(&mut self, spin: Duration) {
         self.spin = spin;
     }
 
-    /// Waits until something of it can be had, or the other side has ended.
+    /// Waits until the ring is ready, or the other side has ended.
     #[inline]
     fn wait(&mut self, wants: PipeInterest) -> io::Result<()> {
         if !self.spin.is_zero() {
@@ -77,7 +78,7 @@ impl LocalRing {
             if !self.end.fall_asleep(wants) {
                 return Ok(());
             }
-            // Whoever is called for nothing, again and again, does not wait for ever.
+            // Superfluous doorbells do not extend the wait beyond the timeout.
             let read = if begun.elapsed() < self.timeout {
                 self.socket.read(&mut [0; 64])
             } else {

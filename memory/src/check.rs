@@ -1,10 +1,9 @@
-//! The offline verifier: walks every byte of a region that nobody is attached to, and reports
-//! whatever contradicts `spec/region.md`. Dead members are recovered first; nothing else is
-//! changed.
+//! The offline check: reads every byte of a region without attached sessions, and reports every
+//! contradiction to `spec/region.md`. It recovers dead members first and changes nothing else.
 //!
-//! Each cell of the heap must be reached exactly once: from an index, from the record that owns it,
-//! from a queue or from a pool. A cell that nothing reaches is a leak, one that two things reach is
-//! damage. Together with the bump ranges the cells tile the heap.
+//! Each cell of the heap must be reachable exactly once: from an index, from the record that owns
+//! it, from a queue or from a pool. A cell that is not reachable is a leak; a cell that is
+//! reachable twice is corruption. Together with the bump ranges the cells fill the heap.
 
 use std::path::Path;
 
@@ -28,39 +27,39 @@ use crate::region::map::Map;
 use crate::region::member_table::{member_slots_used, state};
 use crate::ring;
 
-/// Faults that a report names; more are only counted.
+/// Faults that a report lists. Further faults are only counted.
 const FAULTS_NAMED_MAX: usize = 100;
 
-/// What the verifier found.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
     /// Contradictions, one sentence each; the first hundred.
     pub faults: Vec<String>,
-    /// How many there are.
+    /// Number of contradictions.
     pub faults_count: u64,
     /// Namespaces walked.
     pub namespaces: u64,
     /// Records walked.
     pub records: u64,
-    /// Bytes of cells that hold records and their blocks.
+    /// Bytes of the cells of records and their blocks.
     pub bytes_live: u64,
     /// Bytes of the index.
     pub bytes_index: u64,
     /// Bytes of free cells and of bump ranges.
     pub bytes_free: u64,
-    /// Bytes of cells that nothing reaches.
+    /// Bytes of cells that are not reachable.
     pub bytes_leaked: u64,
-    /// Bytes of the heap that were taken.
+    /// Bytes of the heap that were allocated.
     pub bytes_taken: u64,
 }
 
 impl CheckReport {
-    /// True if nothing contradicts anything, and nothing leaked.
+    /// True if there is no contradiction and no leak.
     pub fn is_clean(&self) -> bool {
         self.faults_count == 0
     }
 
-    /// Adds what an upper floor found.
+    /// Adds a fault that an upper layer found.
     pub fn add_fault(&mut self, text: impl Into<String>) {
         self.fault(text);
     }
@@ -73,12 +72,12 @@ impl CheckReport {
     }
 }
 
-/// Verifies a region. `validate` sees each record and the kind of its namespace, and says what is
+/// Checks a region. `validate` gets each record and the kind of its namespace, and reports what is
 /// wrong with the record's format.
 ///
 /// # Errors
-/// `NotARegion`, `InUse` while a living process has a session, `System`. What is wrong inside is in
-/// the report.
+/// `NotARegion`, `InUse` while a living process has a session, `System`. The report contains what
+/// is wrong inside.
 pub fn check(
     path: &Path,
     validate: &mut dyn FnMut(u64, &Cell<'_>) -> std::result::Result<(), String>,
@@ -94,7 +93,7 @@ pub fn check(
         Err(error @ Error::Damaged { .. }) => report.fault(format!("members: {error}")),
         Err(error) => return Err(error),
     }
-    // A session's only task here is to recover the dead.
+    // This session only recovers dead members.
     match region.member() {
         Ok(member) => drop(member),
         Err(error @ Error::Damaged { .. }) => report.fault(format!("recovery: {error}")),
@@ -113,7 +112,7 @@ pub fn check(
 struct Checker<'m> {
     map: &'m Map,
     report: CheckReport,
-    /// A bit for each unit of the heap where a reached cell begins.
+    /// A bit for each unit of the heap at which a reachable cell begins.
     marks: Vec<u64>,
     epoch: u64,
 }
@@ -159,7 +158,7 @@ impl Checker<'_> {
         Ok(at)
     }
 
-    /// What no build writes must be zero.
+    /// Words that no build writes must be zero.
     fn superblock(&mut self) -> Result<(), Corruption> {
         for at in (0..SUPER_BYTES).step_by(8).filter(|at| !SUPER_WORDS.contains(at)) {
             if self.map.word(at)?.load(Ordering::Acquire) != 0 {
@@ -168,12 +167,12 @@ impl Checker<'_> {
         }
         let lock = self.map.word(crate::layout::SUPER_FRONTIER_LOCK)?.load(Ordering::Acquire);
         if lock != 0 {
-            self.report.fault("superblock: the frontier is locked by nobody who lives");
+            self.report.fault("superblock: the frontier is locked, and its owner is not alive");
         }
         Ok(())
     }
 
-    /// Marks a cell as reached. False, and a fault, if it was reached before or cannot be a cell.
+    /// Marks a cell as reachable. False, with a fault, if it was marked before or cannot be a cell.
     fn mark(&mut self, at: u64, by: &str) -> bool {
         let unit = at.wrapping_sub(HEAP) / LINE;
         let (word, bit) = ((unit / 64) as usize, unit % 64);
@@ -204,7 +203,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Marks a ring, if there is one at the offset that its owner has.
+    /// Marks a ring, if its owner has one.
     fn ring(&mut self, at: u64) -> Result<(), Corruption> {
         if at == 0 || !self.mark(at, "the owner of a ring") {
             return Ok(());
@@ -245,7 +244,7 @@ impl Checker<'_> {
             self.report.fault(format!("bucket {bucket}: depth {}", depth_of(control)));
         }
         if owner_of(control) != 0 {
-            self.report.fault(format!("bucket {bucket}: locked by nobody who lives"));
+            self.report.fault(format!("bucket {bucket}: locked, and its owner is not alive"));
         }
         self.lines(at)?;
         let mut entries = Vec::new();
@@ -258,7 +257,8 @@ impl Checker<'_> {
         let mut keys = Vec::new();
         for entry in entries {
             if is_intent(entry) {
-                self.report.fault(format!("bucket {bucket}: an intent of nobody who lives"));
+                self.report
+                    .fault(format!("bucket {bucket}: an intent whose transaction has ended"));
                 continue;
             }
             let record = Cell::new(self.map, at_of(entry))?;
@@ -314,8 +314,8 @@ impl Checker<'_> {
         if hash as u32 != record.hash_low() || tag_of(hash) != tag_in(entry) {
             return Err(Corruption("its key has another hash than its entry"));
         }
-        // A record stood on its member's list of pending cells behind its newest block, if it has
-        // any: nobody reads the link any more, but it tells a flipped bit.
+        // The link of a record refers to its newest block, its neighbour on the pending list. No
+        // code reads it, but it reveals a flipped bit.
         let next = cell::word(self.map, record.at(), WORD_NEXT)?.load(Ordering::Acquire);
         let mut is_link_sound = next == 0;
         for index in 0..record.children() {
@@ -327,7 +327,8 @@ impl Checker<'_> {
         for index in 0..record.children() {
             let child = Cell::new(self.map, record.child(index)?)?;
             if self.mark(child.at(), "a record") {
-                // Which of the two it must be depends on the kind of the namespace: `validate` says.
+                // The kind of the namespace decides which of the two it must be: `validate` checks
+                // it.
                 let kind = if child.kind()? == CellKind::Counter {
                     CellKind::Counter
                 } else {
@@ -342,7 +343,7 @@ impl Checker<'_> {
         Ok(hash)
     }
 
-    /// A cell that is in use: of this kind, whole, and not retired.
+    /// A cell in use: of this kind, complete, and not retired.
     fn live(&mut self, cell: &Cell<'_>, kind: CellKind) -> Result<(), Corruption> {
         self.report.bytes_live += cell::bytes_at(self.map, cell.at())?;
         if cell.kind()? != kind {
@@ -371,7 +372,7 @@ impl Checker<'_> {
         let noted =
             [undo::OP, undo::POP, undo::PENDING, undo::CHUNK_TO, undo::BATCH_DIRECTION, undo::TXN];
         if noted.iter().any(|which| arena.get(*which) != 0) {
-            self.report.fault(format!("member {index}: its note is not settled"));
+            self.report.fault(format!("member {index}: its undo record is open"));
         }
         if let Err(Corruption(what)) = arena.numbers() {
             self.report.fault(format!("member {index}: {what}"));

@@ -1,5 +1,5 @@
-//! A counter: sixteen stripes, each on a line of its own, so that writers do not meet. Adding is
-//! one instruction, which a kill does not tear; there is no lock, no note and nothing to recover.
+//! A counter: sixteen stripes, each on its own line, so that writers do not contend. An addition is
+//! one instruction, which a kill cannot tear. There is no lock, no undo record and no recovery.
 
 use nearstate_model::Result;
 
@@ -10,13 +10,13 @@ use crate::layout::{Corruption, LINE};
 use crate::member::Member;
 use crate::region::map::Map;
 
-/// Stripes of a counter: members whose indexes are neighbours do not share a line. A read loads
-/// them all, and a counter fills 1,088 bytes.
+/// Stripes of a counter. Members with adjacent indexes do not share a line. A read loads all
+/// stripes, and a counter occupies 1,088 bytes.
 const STRIPES: u64 = 16;
 
 const BYTES: u64 = LINE + STRIPES * LINE;
 
-/// A counter that a record owns. Stays while the pin under which it was found holds.
+/// A counter that a record owns. Valid while the pin under which it was found is held.
 #[derive(Clone, Copy, Debug)]
 pub struct Counter<'m> {
     map: &'m Map,
@@ -27,7 +27,7 @@ impl<'m> Cell<'m> {
     /// The counter that this record owns as its child with this number.
     ///
     /// # Errors
-    /// Damage: not a counter, or outside the region.
+    /// `Corruption`: not a counter, or outside the region.
     #[inline]
     pub fn counter(&self, index: u64) -> Result<Counter<'m>, Corruption> {
         if index >= self.children() {
@@ -47,14 +47,14 @@ impl Counter<'_> {
         self.map.word(self.at.saturating_add(LINE + index % STRIPES * LINE))
     }
 
-    /// Adds to the stripe of a member. Wraps round beyond 64 bits, as two's complement does.
+    /// Adds to the stripe of a member. Wraps beyond 64 bits, in two's complement.
     ///
     /// # Errors
-    /// Damage: outside the region.
+    /// `Corruption`: outside the region.
     #[inline]
     pub fn add(&self, member: &Member, delta: i64) -> Result<(), Corruption> {
-        // Relaxed: a load of the same word that happens after this add sees it in any order, and a
-        // counter publishes nothing but itself.
+        // Relaxed: a load of the same word that happens after this addition sees it in any order,
+        // and a counter publishes only itself.
         crash_point!("counter.adding");
         self.stripe(u64::from(member.index()))?.fetch_add(delta.cast_unsigned(), Ordering::Relaxed);
         crash_point!("counter.added");
@@ -63,13 +63,13 @@ impl Counter<'_> {
 
     /// The sum of the stripes.
     ///
-    /// Every add that returned before the call is in it, none that began after it returned, and of
-    /// those at the same time some. The stripes are read one after the other: of two adds of
-    /// different members during the call the later one may be in and the earlier one not. For adds
-    /// of one member, and so for a counter that one member adds to, it is linearizable.
+    /// It contains every addition that returned before the call, none that began after it returned,
+    /// and some of the concurrent ones. Stripes are read one after the other: of two additions by
+    /// different members during the call the later one may be included and the earlier one not.
+    /// Additions of one member are linearizable.
     ///
     /// # Errors
-    /// Damage: outside the region.
+    /// `Corruption`: outside the region.
     pub fn sum(&self) -> Result<i64, Corruption> {
         let mut sum = 0_u64;
         for index in 0..STRIPES {
@@ -79,12 +79,17 @@ impl Counter<'_> {
     }
 }
 
+const _: () = assert!(LINE + STRIPES * LINE <= BYTES, "each stripe has a line of its own");
+const _: () = assert!(BYTES.is_multiple_of(LINE) && CELL_HEADER_BYTES < LINE);
+
 impl Member {
-    /// A pending counter cell that stands at this sum.
+    /// Allocates a pending counter cell with this sum.
     ///
     /// # Errors
     /// As [`Member::allocate`].
-    pub fn draft_counter(&self, sum: i64) -> Result<u64> {
+    pub fn allocate_counter(&self, sum: i64) -> Result<u64> {
+        self.check_usable()?;
+        let _operation = self.operation();
         let map = self.map();
         let at = self.allocate(BYTES)?;
         let head = CellHeader {

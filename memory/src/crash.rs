@@ -1,10 +1,12 @@
-//! Named crash points: where a test kills a real process, between any two stores of a write path.
+//! Named crash points: places between two stores of a write path at which a test kills a process.
 
 /// Passes the named crash point. Does nothing unless the crate is built with `crash-points`.
 macro_rules! crash_point {
     ($name:literal) => {
         #[cfg(feature = "crash-points")]
         $crate::crash::pass($name);
+        #[cfg(test)]
+        $crate::crash::injected_panic::pass($name);
     };
 }
 pub(crate) use crash_point;
@@ -141,8 +143,8 @@ pub const POINTS: &[&str] = &[
     "namespace.counted",
 ];
 
-/// True if `NEARSTATE_PLANT` names this fault: the tests plant it to see that they find it. Always
-/// false unless the crate is built with `crash-points`.
+/// True if `NEARSTATE_PLANT` names this fault. Tests inject faults to check that they detect them.
+/// Always false unless the crate is built with `crash-points`.
 #[inline]
 pub fn is_planted(fault: &str) -> bool {
     #[cfg(feature = "crash-points")]
@@ -159,16 +161,17 @@ pub fn is_planted(fault: &str) -> bool {
     }
 }
 
-/// Sets the clock that decides when records end forward by so many milliseconds, in this process
-/// only, or back: by how much it is off from the machine's in all, not from what it was.
+/// Shifts the clock that decides when records expire, in this process only. `ms` is the total
+/// difference to the machine's clock.
 #[cfg(feature = "crash-points")]
 pub fn shift_clock(ms: i64) {
     crate::system::CLOCK_SHIFT_MS.store(ms, std::sync::atomic::Ordering::Relaxed);
 }
 
-/// Kills this process with SIGKILL if `NEARSTATE_CRASH_AT=name:n` names this point and this is the
-/// n-th time it is passed; stops it with SIGSTOP for `name:n:stop`. With `NEARSTATE_JITTER=n` it
-/// gives the processor away at one point in n, so that others run between any two stores.
+/// Kills this process with SIGKILL if `NEARSTATE_CRASH_AT=name:n` names this point and it is passed
+/// for the n-th time. With `name:n:stop` it stops the process with SIGSTOP. With
+/// `NEARSTATE_JITTER=n` it yields the processor at one point in n, so that other processes run
+/// between any two stores.
 #[cfg(feature = "crash-points")]
 pub(crate) fn pass(name: &str) {
     use std::sync::OnceLock;
@@ -213,5 +216,38 @@ fn jitter() {
         } else {
             std::thread::yield_now();
         }
+    }
+}
+
+/// Lets unit tests violate an invariant at any crash point.
+#[cfg(test)]
+pub(crate) mod injected_panic {
+    use std::cell::RefCell;
+
+    use nearstate_model::invariant;
+
+    thread_local! {
+        static PLAN: RefCell<Option<(String, u32)>> = const { RefCell::new(None) };
+    }
+
+    /// The next operations of this thread panic when they pass the point for the `nth` time.
+    pub(crate) fn plan(point: &str, nth: u32) {
+        PLAN.set(Some((point.to_owned(), nth)));
+    }
+
+    /// Cancels the plan. Returns true if it was executed.
+    pub(crate) fn cancel() -> bool {
+        PLAN.take().is_some_and(|(_, left)| left == 0)
+    }
+
+    pub(crate) fn pass(name: &str) {
+        let is_due = PLAN.with_borrow_mut(|plan| match plan {
+            Some((point, left)) if point == name && *left > 0 => {
+                *left -= 1;
+                *left == 0
+            }
+            _ => false,
+        });
+        invariant!(!is_due, "a test injected a violation at {name}");
     }
 }

@@ -1,4 +1,4 @@
-//! What an operator wants to know of a region, and how it is dropped.
+//! Inspection of a region for operators, and its removal.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -16,7 +16,7 @@ use crate::namespace::{self, NamespaceEntry};
 use crate::region::file::Region;
 use crate::region::member_table::{identity_of, member_slots_used, state};
 
-/// A region at one moment.
+/// The state of a region at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspection {
     /// The file.
@@ -41,7 +41,7 @@ pub struct Inspection {
     pub epoch: u64,
     /// Namespaces.
     pub namespaces: Vec<NamespaceEntry>,
-    /// Attached sessions, dead ones that nobody has met yet included.
+    /// Attached sessions, dead ones that were not recovered yet included.
     pub members: Vec<MemberEntry>,
 }
 
@@ -61,7 +61,7 @@ pub struct MemberEntry {
 }
 
 impl Region {
-    /// What an operator wants to know of the region.
+    /// Inspects the region.
     ///
     /// # Errors
     /// `Damaged`, `System`.
@@ -86,9 +86,9 @@ impl Region {
         })
     }
 
-    /// Maps the pages that the heap has so far into this process, so that no read or write faults
-    /// on them later: 60 to 200 ms for each GiB. Worth it once after attaching to a region that
-    /// others have filled. Returns the bytes mapped.
+    /// Maps the pages of the allocated heap into this process, so that later accesses do not fault:
+    /// 60 to 200 ms for each GiB. Useful once after attaching to a filled region. Returns the bytes
+    /// mapped.
     ///
     /// # Errors
     /// `Damaged`, `System`.
@@ -99,11 +99,11 @@ impl Region {
         map.populate(0, frontier * LINE)
     }
 
-    /// Backs what the heap has taken so far with 2 MiB pages (Linux 6.1 and later; tmpfs and memory
-    /// files), so that a read costs no walk through page tables: worth it once, after a bulk load
-    /// or from a thread that has time. Other processes go on meanwhile; a writer may wait some
-    /// milliseconds for a page that is being copied. Returns the bytes that have huge pages now; 0
-    /// where the kernel has no such call.
+    /// Backs the allocated heap with 2 MiB pages (Linux 6.1 and later; tmpfs and memory files),
+    /// which shortens page table walks. Useful once after a bulk load, from a thread that has time.
+    /// Other processes continue; a writer may wait some milliseconds for a page that is being
+    /// copied. Returns the bytes that have huge pages now, 0 if the kernel does not support the
+    /// call.
     ///
     /// # Errors
     /// `Damaged`.
@@ -140,7 +140,7 @@ impl Region {
         Ok(members)
     }
 
-    /// Drops a region: its file is removed, its memory is free when the last process has unmapped
+    /// Drops a region: removes its file. Its memory is released when the last process has unmapped
     /// it.
     ///
     /// # Errors

@@ -1,8 +1,8 @@
-//! Where everything stands in a region: the constants of `spec/region.md`, section 1.
+//! The layout of a region: the constants of `spec/region.md`, section 1.
 
 use nearstate_model::limits::{MEMBERS_MAX, NAMESPACES_MAX};
 
-/// What went wrong with bytes that were read from a region.
+/// Bytes of a region that contradict the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corruption(pub &'static str);
 
@@ -20,7 +20,7 @@ pub const FORMAT: u32 = 2;
 /// Flag of the superblock: pins are followed by a full fence.
 pub const FLAG_FENCED: u32 = 1;
 
-/// A line: what a bucket fills, and the unit of offsets.
+/// A cache line: the size of a bucket, and the unit of offsets.
 pub const LINE: u64 = 64;
 
 // Superblock.
@@ -38,7 +38,7 @@ pub(crate) const SUPER_FRONTIER: u64 = 0x240;
 pub(crate) const SUPER_FRONTIER_LOCK: u64 = 0x280;
 pub(crate) const SUPER_MEMBERS: u64 = 0x2c0;
 pub(crate) const SUPER_NAMESPACES: u64 = 0x300;
-/// Words of the superblock that may be other than zero: static ones, sealed words, lock.
+/// Words of the superblock that can be nonzero: static words, sealed words, the lock.
 pub(crate) const SUPER_WORDS: &[u64] =
     &[0, 8, 16, 24, 32, 40, 48, 56, 64, 120, 0x200, 0x240, 0x280, 0x2c0, 0x300];
 pub(crate) const SUPER_BYTES: u64 = 4096;
@@ -63,7 +63,7 @@ pub(crate) const CATALOG: u64 = 0x40_0000;
 pub(crate) const CATALOG_BYTES: u64 = 1024;
 pub(crate) const CATALOG_STATE: u64 = 0;
 pub(crate) const CATALOG_KIND: u64 = 8;
-/// What writers of the namespace must see to; see [`namespace_flags`].
+/// Flags that the writers of the namespace handle; see [`namespace_flags`].
 pub(crate) const CATALOG_FLAGS: u64 = 16;
 pub(crate) const CATALOG_RING: u64 = 24;
 pub(crate) const CATALOG_BUCKETS: u64 = 64;
@@ -80,13 +80,13 @@ pub(crate) const ARENAS: u64 = 0x80_0000;
 pub(crate) const ARENA_BYTES: u64 = 4096;
 pub(crate) const ARENA_WORDS: usize = 512;
 
-/// Where the heap begins.
+/// The offset of the heap.
 pub const HEAP: u64 = 0x480_0000;
 
-/// Queues and pools of one arena; one per class, the last for extents.
+/// Queues of one arena: one for each class, the last for extents.
 pub(crate) const QUEUES: usize = 128;
 
-/// The class of extents (index segments), which are not of a fixed size.
+/// The class of extents (index segments), which have no fixed size.
 pub(crate) const CLASS_EXTENT: u8 = 127;
 
 const _: () = assert!(MEMBERS + MEMBER_BYTES * MEMBERS_MAX as u64 <= CATALOG);
@@ -95,18 +95,35 @@ const _: () = assert!(ARENAS + ARENA_BYTES * MEMBERS_MAX as u64 <= HEAP);
 const _: () = assert!(POOLS + POOL_BYTES * QUEUES as u64 <= MEMBERS);
 const _: () = assert!(CATALOG_SEGMENTS + 8 * SEGMENTS as u64 <= CATALOG_BYTES);
 const _: () = assert!(MEMBERS_MAX < u16::MAX as usize);
+const _: () = assert!(SUPER_CHECK.is_multiple_of(8) && SUPER_CHECK < SUPER_EPOCH);
+const _: () = assert!(SUPER_NAMESPACES + LINE <= SUPER_BYTES, "the superblock is one page");
+const _: () = assert!(SUPER_EPOCH.is_multiple_of(LINE), "pins read the epoch's line");
+const _: () = assert!(SUPER_FRONTIER.is_multiple_of(LINE));
+const _: () = assert!(SUPER_FRONTIER_LOCK.is_multiple_of(LINE));
+const _: () = assert!(SUPER_MEMBERS.is_multiple_of(LINE) && SUPER_NAMESPACES.is_multiple_of(LINE));
+const _: () = assert!(SUPER_BYTES <= POOLS, "pools follow the superblock");
+const _: () = assert!(POOL_HEAD + 8 <= POOL_BYTES, "a pool's head lies in its line");
+const _: () = assert!(MEMBER_BYTES.is_multiple_of(LINE), "members share no line");
+const _: () = assert!(MEMBER_STATE == LINE, "the pin has a line of its own");
+const _: () = assert!(MEMBER_SINCE + 8 <= MEMBER_BYTES);
+const _: () = assert!(MEMBER_NAME + 16 <= MEMBER_SINCE, "a name has 16 bytes");
+const _: () = assert!(CATALOG_NAME + 255 <= CATALOG_SEGMENTS, "a name has 255 bytes");
+const _: () = assert!(CATALOG_SPLIT.is_multiple_of(LINE) && CATALOG_BUCKETS.is_multiple_of(LINE));
+const _: () = assert!(ARENA_BYTES == 8 * ARENA_WORDS as u64);
+const _: () = assert!((CLASS_EXTENT as usize) < QUEUES, "extents have a queue");
+const _: () = assert!(HEAP.is_multiple_of(LINE), "cells begin at lines");
 
-/// Bits of a namespace's traits word. The bits above count its schemas.
+/// Flags of a namespace. The bits above count its schemas.
 pub mod namespace_flags {
-    /// It has tags.
+    /// Its records have tags.
     pub const TAGGED: u64 = 1;
-    /// Somebody watches it.
+    /// It has watchers.
     pub const WATCHED: u64 = 2;
-    /// Its commits go into the commit streams.
+    /// Its commits go to the commit streams.
     pub const STREAMED: u64 = 4;
     /// Some of its records may expire.
     pub const EXPIRING: u64 = 8;
-    /// A commit stream that is full refuses commits instead of losing its oldest ones.
+    /// A full commit stream rejects commits instead of losing its oldest entries.
     pub const LOSSLESS: u64 = 16;
     /// The lowest bit of the count of schemas.
     pub const GENERATION: u64 = 1 << 8;
@@ -115,6 +132,7 @@ pub mod namespace_flags {
 /// Seals a value of at most 48 bits: `value << 16 | check16`.
 #[inline]
 pub(crate) const fn seal(value: u64) -> u64 {
+    debug_assert!(value >> 48 == 0, "a sealed value has 48 bits");
     (value << 16) | check16(value)
 }
 
@@ -128,28 +146,31 @@ pub(crate) const fn unseal(word: u64, what: &'static str) -> Result<u64, Corrupt
     if word & 0xffff == check16(value) { Ok(value) } else { Err(Corruption(what)) }
 }
 
-/// Sixteen bits that differ for any two values that differ in one bit (a test walks them).
+/// Sixteen bits that differ for any two values that differ in one bit (a test checks this).
 #[inline]
 const fn check16(value: u64) -> u64 {
     let mixed = (value ^ 0x5bd1_e995_a5a5).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ (mixed >> 32)).wrapping_mul(0xff51_afd7_ed55_8ccd) >> 48
 }
 
-/// Offset of a member's two lines.
+/// Offset of a member's slot.
 #[inline]
 pub(crate) const fn member_at(index: u32) -> u64 {
+    debug_assert!((index as usize) < MEMBERS_MAX, "a member lies in the table");
     MEMBERS + MEMBER_BYTES * index as u64
 }
 
 /// Offset of a member's arena.
 #[inline]
 pub(crate) const fn arena_at(index: u32) -> u64 {
+    debug_assert!((index as usize) < MEMBERS_MAX, "an arena belongs to a member");
     ARENAS + ARENA_BYTES * index as u64
 }
 
 /// Offset of a namespace's descriptor.
 #[inline]
 pub(crate) const fn catalog_at(index: u32) -> u64 {
+    debug_assert!((index as usize) < NAMESPACES_MAX, "a namespace lies in the catalog");
     CATALOG + CATALOG_BYTES * index as u64
 }
 

@@ -1,8 +1,8 @@
-//! Layer 1: bytes that outlive their writer. A region of shared memory that any process may attach:
-//! its file, its members, its heap, its index, and what puts a dead member's work in order.
-//! `spec/region.md` draws every byte; this crate is the home of `unsafe`.
+//! Layer 1: data that outlives its writer. A region is shared memory that any process can attach:
+//! its file, members, heap and index, and the recovery of dead members. `spec/region.md` defines
+//! every byte. All `unsafe` code of the engine is in this crate.
 //!
-//! Modules stand in the order of layers: each uses only those below it.
+//! Modules are listed in layer order: each uses only the modules below it.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -28,7 +28,8 @@ mod system;
 pub mod layout;
 mod atomic;
 
-#[cfg(all(test, loom))]
+#[cfg(loom)]
+#[cfg(test)]
 mod models;
 
 pub use counter::Counter;
@@ -36,7 +37,7 @@ pub use heap::cell::{CELL_HEADER_BYTES, Cell, CellHeader, CellKind, FLAG_META, F
 pub use index::lookup::{LookupResult, ReadToken, hash};
 pub use inspect::{Inspection, MemberEntry};
 pub use layout::Corruption;
-pub use member::presence::AdvisoryLock;
+pub use member::advisory_lock::AdvisoryLock;
 pub use member::{LOCK_WAIT_MAX, Member, Pin};
 pub use namespace::NamespaceEntry;
 pub use pipe::{PIPE_BYTES, PipeEnd, PipeInterest, PipeTransfer, RING_FORMAT};

@@ -1,18 +1,22 @@
-//! A member: one attached session. It owns a pin, an arena and a note, and is what other processes
-//! see of a thread that uses the region.
+//! A member: one attached session. It owns a pin and an arena with an undo record. Other processes
+//! see it as the representative of one thread that uses the region.
 
-pub(crate) mod presence;
+pub(crate) mod operation;
+mod locking;
+pub(crate) mod advisory_lock;
 pub(crate) mod arena;
 pub(crate) mod pin;
 pub(crate) mod lock;
 
 use std::cell::Cell as Private;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicU64 as StaticWord;
+use std::time::Duration;
 
 use nearstate_model::limits::MEMBERS_MAX;
-use nearstate_model::{Error, Holder, Result};
+use nearstate_model::{Error, Holder, Result, invariant};
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
@@ -20,56 +24,67 @@ use crate::layout::{
     ARENA_BYTES, Corruption, MEMBER_BYTES, MEMBER_LIVENESS_LOCK, MEMBER_NAME, MEMBER_PID,
     MEMBER_PIN, MEMBER_SINCE, MEMBER_STATE, SUPER_EPOCH, SUPER_MEMBERS, arena_at, member_at, seal,
 };
-use crate::member::arena::{Arena, slot, undo};
+use crate::member::arena::{Arena, undo};
 use crate::region::file::{Region, Shared};
 use crate::region::liveness::{is_locked, now_ms};
 use crate::region::map::Map;
 use crate::region::member_table::{identity_of, member_slots_used, state};
+use crate::region::page_fault::USABLE;
 use crate::system::barrier_everywhere;
 
-/// How long a writer waits for a lock of a living process before it names it in `Stalled`. A lock
-/// is held for less than a microsecond of running, so a second means that its holder is not
+/// How long a writer waits for a lock that a living process holds before it reports `Stalled`. A
+/// lock is held for less than a microsecond of running time, so after a second its holder is not
 /// running.
 pub const LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// How often a waiting writer asks whether the holder of a lock still lives (a probe costs less
-/// than a microsecond): a death is noticed within this time, well below the 10 ms that are
-/// promised.
-const PROBE_EVERY: Duration = Duration::from_micros(200);
-
-/// A pin that is this many epochs old is asked about: its process may be dead. A view that is used
-/// as meant is over long before.
+/// A pin that is this many epochs old is checked: its process may be dead. A correctly used view
+/// ends long before.
 const EPOCHS_HELD: u64 = 8;
 
-/// How long a writer waits for a living holder of a lock that it can do without: ten probes.
+/// How long a writer waits for a lock that it can do without: ten probes.
 pub(crate) const LOCK_WAIT_SHORT: Duration = Duration::from_millis(2);
 
-/// Spins before a waiting writer yields its processor: about a microsecond, ten times a lock's
-/// hold.
-const SPINS: u32 = 64;
+/// What `Member::usable` points to once a session was stopped. Any value except [`USABLE`].
+static STOPPED: StaticWord = StaticWord::new(!USABLE);
 
-/// One session's place in the region. Not `Sync`: a thread has its own.
+/// How far a session is from normal operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Health {
+    Running,
+    /// A panic interrupted an operation; recovery has finished its work.
+    Stopped,
+    /// As `Stopped`, but recovery failed. The slot keeps its locks until the process ends, so that
+    /// another process recovers it.
+    Unrecovered,
+}
+
+/// One session in the region. Not `Sync`: each thread has its own.
 #[derive(Debug)]
 pub struct Member {
     shared: Arc<Shared>,
     index: u32,
     pins: Private<u32>,
-    /// The words that every pin touches, found once.
+    /// The words that every pin touches, resolved once.
     pin: NonNull<AtomicU64>,
     epoch: NonNull<AtomicU64>,
-    /// The last line of the record that was found last: the next one probably ends there, too.
+    /// Holds [`USABLE`] while operations are allowed: the mapping's word, or [`STOPPED`].
+    usable: Private<NonNull<AtomicU64>>,
+    health: Private<Health>,
+    /// The locks that the undo record names, one bit for each [`LockSlot`].
+    locks: Private<u8>,
+    /// Last line of the record that was found last: the next record probably ends there too.
     pub(crate) lines: Private<u64>,
-    /// Cells retired before this epoch may be used again, as far as this member knows.
+    /// Cells retired before this epoch may be reused, as far as this member knows.
     pub(crate) safe: Private<u64>,
-    /// Cells retired, or asked for in vain, since this member last moved the epoch on.
+    /// Cells retired, or requested in vain, since this member last advanced the epoch.
     pub(crate) pressure: Private<u64>,
 }
 
-// SAFETY: the two words are shared memory, reached through atomics only, and `shared` keeps them
-// mapped.
+// SAFETY: the words are shared memory or static, accessed through atomics only; `shared` keeps the
+// mapping alive.
 unsafe impl Send for Member {}
 
-/// Keeps what the member reads from reuse until dropped.
+/// Prevents the reuse of what the member reads, until it is dropped.
 #[derive(Debug)]
 pub struct Pin<'m> {
     member: &'m Member,
@@ -78,9 +93,10 @@ pub struct Pin<'m> {
 impl Drop for Pin<'_> {
     #[inline]
     fn drop(&mut self) {
+        debug_assert!(self.member.pins.get() > 0, "each pin is dropped once");
         let pins = self.member.pins.get() - 1;
         self.member.pins.set(pins);
-        // A forked child that drops what it inherited must leave its parent's pin alone.
+        // A forked child that drops an inherited pin must not change the pin of its parent.
         if pins == 0 && self.member.map().is_usable() {
             pin::unpin(self.member.pin_word());
         }
@@ -88,7 +104,7 @@ impl Drop for Pin<'_> {
 }
 
 impl Region {
-    /// Opens a session. Dead members that it finds are recovered.
+    /// Opens a session, and recovers dead members.
     ///
     /// # Errors
     /// `Full` above [`MEMBERS_MAX`] sessions, `Damaged`, `System`.
@@ -100,23 +116,26 @@ impl Region {
         let claimed = claim(&self.shared);
         drop(lock);
         let member = claimed?;
+        let operation = member.operation();
         member.recover_the_dead()?;
+        drop(operation);
         Ok(member)
     }
 }
 
-/// Takes the lowest free slot. Under the attach lock.
+/// Claims the lowest free slot. The caller holds the attach lock.
 fn claim(shared: &Arc<Shared>) -> Result<Member> {
     let map = &shared.map;
     let high = member_slots_used(map)?;
-    let hint = u32::try_from(shared.hint.load(Ordering::Relaxed)).unwrap_or(0);
-    let is_free = |index: &u32| {
-        map.word(member_at(*index) + MEMBER_STATE)
-            .is_ok_and(|word| state::of(word.load(Ordering::Acquire)) == state::FREE)
-    };
-    if let Some(index) = (hint..high).chain(0..hint.min(high)).find(is_free) {
-        shared.hint.store(u64::from(index) + 1, Ordering::Relaxed);
-        return Ok(claim_slot(shared, index)?);
+    let hint = shared.hint.load(Ordering::Relaxed);
+    invariant!(hint <= MEMBERS_MAX as u64, "slot {hint} lies outside the member table");
+    let hint = hint as u32;
+    for index in (hint..high).chain(0..hint.min(high)) {
+        let word = map.word(member_at(index) + MEMBER_STATE)?;
+        if state::of(word.load(Ordering::Acquire)) == state::FREE {
+            shared.hint.store(u64::from(index) + 1, Ordering::Relaxed);
+            return Ok(claim_slot(shared, index)?);
+        }
     }
     if (high as usize) < MEMBERS_MAX {
         map.commit(member_at(high), MEMBER_BYTES)?;
@@ -126,11 +145,12 @@ fn claim(shared: &Arc<Shared>) -> Result<Member> {
         shared.hint.store(u64::from(high) + 1, Ordering::Relaxed);
         return Ok(claim_slot(shared, high)?);
     }
-    Err(Error::Full { detail: format!("{MEMBERS_MAX} sessions are attached: let some detach") })
+    Err(Error::Full { detail: format!("{MEMBERS_MAX} sessions are attached: detach some") })
 }
 
-/// Makes a free slot ours. Under the attach lock.
+/// Claims a free slot. The caller holds the attach lock.
 pub(crate) fn claim_slot(shared: &Arc<Shared>, index: u32) -> Result<Member, Corruption> {
+    invariant!((index as usize) < MEMBERS_MAX, "slot {index} lies outside the member table");
     let map = &shared.map;
     let at = member_at(index);
     let me = &shared.identity;
@@ -141,7 +161,7 @@ pub(crate) fn claim_slot(shared: &Arc<Shared>, index: u32) -> Result<Member, Cor
     set(MEMBER_PIN, 0)?;
     crash_point!("attach.unpinned");
     set(MEMBER_PID, u64::from(me.pid))?;
-    set(MEMBER_LIVENESS_LOCK, shared.anchor.number())?;
+    set(MEMBER_LIVENESS_LOCK, shared.liveness.number())?;
     for (half, chunk) in (0_u64..).zip(me.name.chunks_exact(8)) {
         let word = chunk.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
         set(MEMBER_NAME + 8 * half, word)?;
@@ -159,19 +179,22 @@ pub(crate) fn claim_slot(shared: &Arc<Shared>, index: u32) -> Result<Member, Cor
         lines: Private::new(1),
         pin: map.address(at + MEMBER_PIN)?,
         epoch: map.address(SUPER_EPOCH)?,
+        usable: Private::new(map.usable_address()),
+        health: Private::new(Health::Running),
+        locks: Private::new(0),
         safe: Private::new(0),
         pressure: Private::new(0),
     })
 }
 
-/// Bits of a number that name the arena, and those that a sealed word has for the count.
+/// Bits of a unique id that name the arena, and bits that a sealed word has for the count.
 const NUMBER_MEMBER_BITS: u32 = 14;
 const NUMBER_COUNT_BITS: u32 = 48;
 const _: () = assert!(MEMBERS_MAX <= 1 << NUMBER_MEMBER_BITS);
 const _: () = assert!(NUMBER_MEMBER_BITS + NUMBER_COUNT_BITS <= u64::BITS);
 
 impl Member {
-    /// The region that it is a member of.
+    /// The region that this session is attached to.
     pub fn region(&self) -> Region {
         Region { shared: Arc::clone(&self.shared) }
     }
@@ -192,33 +215,36 @@ impl Member {
         self.shared.seed
     }
 
-    /// Number of this member in the region's table.
+    /// Number of this member in the member table.
     #[inline]
     pub const fn index(&self) -> u32 {
         self.index
     }
 
-    /// A number that nobody in the life of the region was given before; never 0. It is made of the
-    /// arena's count, which outlives the member, and of the arena's own number.
+    /// A number that is unique in the lifetime of the region and never 0. It consists of the
+    /// arena's count, which outlives the member, and of the arena's index.
     ///
-    /// Cost: a load and a store of the member's own line. A kill, or a caller that does not use the
-    /// number, leaves a gap.
+    /// Cost: a load and a store in the member's own cache line. A kill, or a caller that does not
+    /// use the number, leaves a gap.
     ///
     /// # Errors
-    /// `Forked`, `Damaged`, `Full` after 2^48 numbers.
+    /// `Forked`, `SessionStopped`, `Damaged`, `Full` after 2^48 numbers.
     pub fn next_unique_id(&self) -> Result<u64> {
         self.check_usable()?;
         let arena = self.arena()?;
         let count = arena.numbers()? + 1;
         if count >> NUMBER_COUNT_BITS != 0 {
-            let detail = format!("session {} has no numbers left: open another", self.index);
+            let detail =
+                format!("session {} has no unique ids left: open another session", self.index);
             return Err(Error::Full { detail });
         }
         arena.set(undo::NUMBERS, seal(count));
-        Ok(count << NUMBER_MEMBER_BITS | u64::from(self.index))
+        let id = count << NUMBER_MEMBER_BITS | u64::from(self.index);
+        invariant!(id >> NUMBER_MEMBER_BITS == count, "unique id {id:#x} lost bits of {count:#x}");
+        Ok(id)
     }
 
-    /// How many sessions the region has had at once: their numbers are below.
+    /// The number of member slots that were ever used. The index of every session is below it.
     ///
     /// # Errors
     /// `Damaged`.
@@ -239,7 +265,7 @@ impl Member {
 
     #[inline]
     pub(crate) fn epoch(&self) -> &AtomicU64 {
-        // SAFETY: a word of the map, which `shared` keeps for as long as this member lives.
+        // SAFETY: a word of the map, which `shared` keeps mapped while this member exists.
         unsafe { self.epoch.as_ref() }
     }
 
@@ -249,16 +275,18 @@ impl Member {
         unsafe { self.pin.as_ref() }
     }
 
-    /// Refuses a forked child and a region whose file lost pages.
+    /// Fails in a forked child, in a stopped session, and once the region's file lost pages.
     ///
     /// # Errors
-    /// `Forked`, `Damaged`.
+    /// `Forked`, `SessionStopped`, `Damaged`.
     #[inline]
     pub fn check_usable(&self) -> Result<()> {
-        if self.map().is_usable() { Ok(()) } else { Err(self.unusable()) }
+        // SAFETY: the mapping's word, which `shared` keeps, or a static.
+        let usable = unsafe { self.usable.get().as_ref() };
+        if usable.load(Ordering::Relaxed) == USABLE { Ok(()) } else { Err(self.unusable()) }
     }
 
-    /// Refuses what was read or written while the file lost pages.
+    /// Fails once the region's file lost pages: what was read or written meanwhile is not valid.
     ///
     /// # Errors
     /// `Damaged`.
@@ -275,13 +303,34 @@ impl Member {
         if self.map().is_forked() {
             return Error::Forked;
         }
+        if !self.map().is_damaged() && self.health.get() != Health::Running {
+            return Error::SessionStopped;
+        }
         Error::Damaged { detail: "its file was truncated while it was attached".to_owned() }
     }
 
-    /// Pins: nothing that is read from now on is used again before the pin is dropped. Pins nest.
+    /// Ends this session's work after a panic inside an operation. Every later operation fails with
+    /// `SessionStopped`. The undo record and the locks are handled as those of a dead member.
+    #[cold]
+    pub(crate) fn stop_session(&self) {
+        if self.health.get() != Health::Running || self.map().is_forked() {
+            return;
+        }
+        self.health.set(Health::Unrecovered);
+        self.usable.set(NonNull::from(&STOPPED).cast());
+        // A second violated invariant must not end the process.
+        let recovered = catch_unwind(AssertUnwindSafe(|| self.recover_stopped()));
+        if matches!(recovered, Ok(Ok(()))) {
+            self.locks.set(0);
+            self.health.set(Health::Stopped);
+        }
+    }
+
+    /// Pins the current epoch: nothing that is read from now on is reused before the pin is
+    /// dropped. Pins nest.
     ///
-    /// Cost: one load and one store of the member's own line; no fence (`spec/region.md`, section
-    /// 6).
+    /// Cost: one load and one store in the member's own cache line, and no fence
+    /// (`spec/region.md`, section 6).
     ///
     /// # Errors
     /// `Forked`, `Damaged`.
@@ -296,8 +345,8 @@ impl Member {
         Ok(Pin { member: self })
     }
 
-    /// Moves the epoch on and learns what is safe. Cost: one `membarrier(2)` (1 to 5 us) and a line
-    /// for each member.
+    /// Advances the epoch and determines which cells are safe to reuse. Cost: one `membarrier(2)`
+    /// (1 to 5 us) and one cache line for each member.
     pub(crate) fn advance(&self) -> Result<()> {
         let map = self.map();
         let is_fenced = self.shared.is_fenced;
@@ -309,8 +358,14 @@ impl Member {
             barrier_everywhere()
         })?;
         let high = member_slots_used(map)?;
-        let pins = (0..high).filter_map(|index| map.word(member_at(index) + MEMBER_PIN).ok());
-        self.safe.set(pin::safe(now, pins));
+        let mut pins = Vec::with_capacity(high as usize);
+        for index in 0..high {
+            // A pin that is skipped would let a cell be reused under its reader.
+            pins.push(map.word(member_at(index) + MEMBER_PIN)?);
+        }
+        let safe = pin::safe(now, pins.into_iter());
+        invariant!(safe <= now, "epoch {safe} is safe before epoch {now} has begun");
+        self.safe.set(safe);
         self.pressure.set(0);
         if self.safe.get().saturating_add(EPOCHS_HELD) < now {
             self.recover_dead_readers(now)?;
@@ -318,7 +373,8 @@ impl Member {
         Ok(())
     }
 
-    /// A reader that was killed with a view must not hold memory back for ever.
+    /// Recovers readers that were killed while they had a view: their pins would keep memory from
+    /// reuse forever.
     #[cold]
     fn recover_dead_readers(&self, now: u64) -> Result<()> {
         for index in 0..member_slots_used(self.map())? {
@@ -330,159 +386,64 @@ impl Member {
         Ok(())
     }
 
-    /// Takes a lock word and notes it in slot `slot` of the note. Returns the payload.
-    #[inline]
-    pub(crate) fn acquire(&self, at: u64, slot: usize) -> Result<u64> {
-        self.acquire_within(at, slot, LOCK_WAIT_MAX)
-    }
-
-    /// Takes a lock word as [`Member::take`] does, but waits no longer than `bound` for a living
-    /// holder: for work that can be left.
-    #[inline]
-    pub(crate) fn acquire_within(&self, at: u64, slot: usize, bound: Duration) -> Result<u64> {
-        let arena = self.arena()?;
-        let word = self.map().word(at)?;
-        arena.set(undo::LOCKS + slot, at);
-        crash_point!("lock.noted");
-        match lock::try_take(word, self.lock_owner()) {
-            Ok(payload) => {
-                crash_point!("lock.taken");
-                Ok(payload)
-            }
-            Err(_) => self.wait_for(word, slot, bound),
-        }
-    }
-
-    /// Takes a lock word if nobody who lives has it: for work that others do as well. A dead holder
-    /// is recovered. Returns the payload.
-    pub(crate) fn try_acquire(&self, at: u64, slot: usize) -> Result<Option<u64>> {
-        let arena = self.arena()?;
-        let word = self.map().word(at)?;
-        arena.set(undo::LOCKS + slot, at);
-        for _ in 0..2 {
-            match lock::try_take(word, self.lock_owner()) {
-                Ok(payload) => return Ok(Some(payload)),
-                Err(0) => {}
-                Err(owner) => {
-                    if !self.recover_if_dead(u32::try_from(owner - 1).unwrap_or(u32::MAX))? {
-                        break;
-                    }
-                }
-            }
-        }
-        arena.set(undo::LOCKS + slot, 0);
-        Ok(None)
-    }
-
-    /// Gives back a lock that [`Member::take`] took.
-    #[inline]
-    pub(crate) fn release(&self, at: u64, slot: usize, payload: u64) -> Result<(), Corruption> {
-        lock::release(self.map().word(at)?, payload);
-        crash_point!("lock.released");
-        self.arena()?.set(undo::LOCKS + slot, 0);
-        Ok(())
-    }
-
-    /// As [`Member::release`] of a bucket after a commit (`lock::release_before_reads`).
-    #[inline]
-    pub(crate) fn release_bucket(&self, at: u64, payload: u64) -> Result<(), Corruption> {
-        lock::release_before_reads(self.map().word(at)?, payload);
-        crash_point!("lock.released");
-        self.arena()?.set(undo::LOCKS + slot::BUCKET, 0);
-        Ok(())
-    }
-
-    #[cold]
-    pub(crate) fn wait_for(&self, word: &AtomicU64, slot: usize, bound: Duration) -> Result<u64> {
-        let since = Instant::now();
-        let mut probed = since;
-        let mut spins = 0;
-        loop {
-            let owner = match lock::try_take(word, self.lock_owner()) {
-                Ok(payload) => return Ok(payload),
-                Err(owner) => owner,
-            };
-            spins += 1;
-            if spins < SPINS {
-                std::hint::spin_loop();
-                continue;
-            }
-            std::thread::yield_now();
-            let now = Instant::now();
-            if owner == 0 || now.duration_since(probed) < PROBE_EVERY {
-                continue;
-            }
-            if owner == self.lock_owner() {
-                return Err(Error::from(Corruption(
-                    "a lock is held by the member that waits for it",
-                )));
-            }
-            probed = now;
-            let index = u32::try_from(owner - 1).unwrap_or(u32::MAX);
-            if self.recover_if_dead(index)? {
-                self.check_lock_owner(word, owner)?;
-                continue;
-            }
-            if now.duration_since(since) > bound {
-                self.arena()?.set(undo::LOCKS + slot, 0);
-                return Err(Error::Stalled { holder: self.holder(index)? });
-            }
-        }
-    }
-
-    /// Damage if a lock is owned by a slot that nobody had from before the look at the lock to
-    /// after it: a slot becomes free only after its locks are. Without this a waiter would wait for
-    /// ever.
-    fn check_lock_owner(&self, word: &AtomicU64, owner: u64) -> Result<(), Corruption> {
-        let index = u32::try_from(owner - 1).unwrap_or(u32::MAX);
-        let slot = self.map().word(member_at(index) + MEMBER_STATE)?;
-        let before = slot.load(Ordering::Acquire);
-        let is_owned = lock::owner_of(word.load(Ordering::Acquire)) == owner;
-        if state::of(before) == state::FREE && is_owned && slot.load(Ordering::Acquire) == before {
-            return Err(Corruption("a lock is held by a member that there is not"));
-        }
-        Ok(())
-    }
-
-    /// Who a member is, for people.
+    /// The process of a member, for error messages.
     pub(crate) fn holder(&self, index: u32) -> Result<Holder, Corruption> {
         let identity = identity_of(self.map(), index)?;
         Ok(Holder { pid: identity.pid, name: identity.text() })
     }
 }
 
-/// True if the process of a member has ended: the kernel has let its anchor go
+/// True if the process of a member has ended: the kernel has released its liveness lock
 /// (`spec/region.md`, section 7).
 pub(crate) fn is_dead(shared: &Shared, index: u32) -> Result<bool> {
-    let anchor = shared.map.word(member_at(index) + MEMBER_LIVENESS_LOCK)?.load(Ordering::Acquire);
-    if !(1..=MEMBERS_MAX as u64).contains(&anchor) {
-        return Err(Error::from(Corruption("a member's anchor is one that no process has")));
+    let number = shared.map.word(member_at(index) + MEMBER_LIVENESS_LOCK)?.load(Ordering::Acquire);
+    if !(1..=MEMBERS_MAX as u64).contains(&number) {
+        return Err(Error::from(Corruption(
+            "a member names a liveness lock that no process can have",
+        )));
     }
-    if anchor == shared.anchor.number() {
+    if number == shared.liveness.number() {
         return Ok(false);
     }
-    shared.map.with_file(|file| Ok(!is_locked(file, anchor)?))
+    shared.map.with_file(|file| Ok(!is_locked(file, number)?))
 }
 
 impl Drop for Member {
-    /// Detaches: free cells go to the pools, the slot becomes free.
+    /// Detaches: free cells move to the pools, and the slot becomes free.
     fn drop(&mut self) {
-        if self.map().is_forked() {
+        if self.map().is_forked() || self.health.get() == Health::Unrecovered {
+            // A parent's member stays with the parent. An unrecovered one keeps its slot until this
+            // process ends; then another process recovers it.
             return;
         }
         if !self.map().is_damaged() {
-            // What cannot be given stays in the arena, for the next member in this slot.
-            let _ = self.queues_to_pools();
+            // Cells that cannot be moved stay in the arena, for the next member in this slot. A
+            // panic in here must not end a process that is unwinding already.
+            let moved = catch_unwind(AssertUnwindSafe(|| {
+                let operation = self.operation();
+                // An operation of the caller that panicked between two calls left pending cells.
+                let moved = self.recover_stopped().and_then(|()| self.queues_to_pools());
+                drop(operation);
+                moved
+            }));
+            if moved.is_err() {
+                self.stop_session();
+                if self.health.get() == Health::Unrecovered {
+                    return;
+                }
+            }
         }
         let at = member_at(self.index);
-        if let (Ok(word), Ok(pin)) =
+        let (Ok(word), Ok(pin)) =
             (self.map().word(at + MEMBER_STATE), self.map().word(at + MEMBER_PIN))
-        {
-            pin.store(0, Ordering::Release);
-            crash_point!("detach.unpinned");
-            state::free(word, word.load(Ordering::Acquire));
-            crash_point!("detach.free");
-            self.shared.hint.fetch_min(u64::from(self.index), Ordering::Relaxed);
-        }
+        else {
+            // The table was in the mapping when the slot was claimed, and mappings do not shrink.
+            invariant!("slot {} lies outside the region", self.index)
+        };
+        pin.store(0, Ordering::Release);
+        crash_point!("detach.unpinned");
+        state::free(word, word.load(Ordering::Acquire));
+        crash_point!("detach.free");
+        self.shared.hint.fetch_min(u64::from(self.index), Ordering::Relaxed);
     }
 }

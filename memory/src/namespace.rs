@@ -1,7 +1,7 @@
-//! Namespaces: the catalog in the region.
+//! Namespaces: the catalog of the region.
 
 use nearstate_model::limits::{NAMESPACE_NAME_BYTES_MAX, NAMESPACES_MAX};
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::{Ordering, fence};
 use crate::crash::crash_point;
@@ -12,28 +12,28 @@ use crate::layout::{
     SUPER_NAMESPACES, catalog_at, seal, unseal,
 };
 use crate::member::Member;
-use crate::member::arena::slot;
+use crate::member::arena::LockSlot;
 use crate::region::index_table::{BUCKETS_FIRST, IndexTable, segment_slot};
 use crate::region::linear_hash::DEPTH_FIRST;
 use crate::region::map::Map;
 
-/// A namespace as the catalog has it.
+/// A namespace, as listed in the catalog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceEntry {
     /// Number in the catalog.
     pub index: u32,
     /// Name.
     pub name: Vec<u8>,
-    /// What `store` said the records are.
+    /// The kind of its records, defined by `store`.
     pub kind: u64,
-    /// Buckets of its index.
+    /// Number of buckets of its index.
     pub buckets: u64,
 }
 
 /// All namespaces of a region.
 ///
 /// # Errors
-/// Damage: a flipped bit in a count or a name that is too long.
+/// `Corruption`: a flipped bit in a count or a name that is too long.
 pub(crate) fn list(map: &Map) -> Result<Vec<NamespaceEntry>, Corruption> {
     let used = used(map)?;
     let mut all = Vec::new();
@@ -57,8 +57,8 @@ pub(crate) fn list(map: &Map) -> Result<Vec<NamespaceEntry>, Corruption> {
     Ok(all)
 }
 
-/// Entries that a creator began and did not finish: the next one takes the first of them, and finds
-/// the segment that is there already.
+/// Entries whose creation was interrupted. The next creator takes the first of them, and finds its
+/// segment.
 pub(crate) fn unfinished(map: &Map) -> Result<Vec<u32>, Corruption> {
     let used = used(map)?;
     let live: Vec<u32> = list(map)?.into_iter().map(|entry| entry.index).collect();
@@ -76,9 +76,10 @@ fn used(map: &Map) -> Result<u32, Corruption> {
 }
 
 impl Member {
-    /// Finds a namespace by name, or creates it with this kind. A second creator finds the first's.
+    /// Finds a namespace by name, or creates it with this kind. If two callers create it at once,
+    /// both get the same one.
     ///
-    /// Complexity: linear in the number of namespaces; meant to be called once, at start.
+    /// Complexity: linear in the number of namespaces. Meant to be called once, at start.
     ///
     /// # Errors
     /// `BadName`, `Full` (catalog, heap), `Damaged`, `System`.
@@ -91,6 +92,7 @@ impl Member {
         if let Some(found) = list(map)?.into_iter().find(|entry| entry.name == name) {
             return self.table(found.index);
         }
+        let _operation = self.operation();
         let lock = self.shared().lock_attach()?;
         let created = self.create_namespace(name, kind);
         drop(lock);
@@ -106,8 +108,8 @@ impl Member {
         Ok(list(self.map())?)
     }
 
-    /// How many namespaces there are. Looks at a word of each, and at no name: for whoever asks
-    /// again and again whether there is a new one.
+    /// The number of namespaces. Reads one word of each and no name, so that it can be called often
+    /// to detect new namespaces.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
@@ -123,8 +125,8 @@ impl Member {
         Ok(count)
     }
 
-    /// Sets a bit of what a namespace is to its writers (watched, indexed ...). It stays set; a
-    /// writer that began before may not see it.
+    /// Sets a flag of a namespace (watched, indexed ...). It stays set. A write that began before
+    /// may not see it.
     ///
     /// # Errors
     /// `Damaged`.
@@ -135,7 +137,8 @@ impl Member {
         self.check_not_truncated()
     }
 
-    /// What writers of a namespace must see to: bits of [`crate::layout::namespace_flags`].
+    /// The flags of a namespace, bits of [`crate::layout::namespace_flags`], which its writers
+    /// handle.
     ///
     /// # Errors
     /// `Damaged`.
@@ -144,10 +147,10 @@ impl Member {
         Ok(self.map().word(catalog_at(table) + CATALOG_FLAGS)?.load(Ordering::Acquire))
     }
 
-    /// Waits for every writer of a namespace that took its lock before the call, bucket by bucket:
-    /// whoever comes later sees the traits that were changed before.
+    /// Waits for every writer that locked a bucket of the namespace before this call. Later writers
+    /// see flags that were changed before.
     ///
-    /// Complexity: linear in the buckets, some 30 ns each.
+    /// Complexity: linear in the number of buckets, about 30 ns each.
     ///
     /// # Errors
     /// `Stalled`, `Damaged`.
@@ -155,14 +158,14 @@ impl Member {
         self.drain_buckets(table, 0..self.buckets_to_drain(table)?)
     }
 
-    /// How many buckets are to be passed, in parts ([`Member::drain_buckets`]). Whoever writes into
-    /// one that is split off later takes its lock behind this, and sees the traits that were
-    /// changed before.
+    /// The number of buckets to drain, for a drain in parts ([`Member::drain_buckets`]). Buckets
+    /// that are split off later need no drain: their writers take the lock afterwards and see the
+    /// changed flags.
     ///
     /// # Errors
     /// `Damaged`.
     pub fn buckets_to_drain(&self, table: &IndexTable) -> Result<u64> {
-        // The traits are changed before the count is read: neither may pass the other.
+        // The flags are changed before the count is read. Neither may be reordered.
         fence(Ordering::SeqCst);
         Ok(table.refresh(self.map())?)
     }
@@ -172,17 +175,19 @@ impl Member {
     /// # Errors
     /// As [`Member::drain_writers`].
     pub fn drain_buckets(&self, table: &IndexTable, part: std::ops::Range<u64>) -> Result<()> {
+        self.check_usable()?;
+        let _operation = self.operation();
         for bucket in part {
             let at = table.bucket_at(self.map(), bucket)?;
-            let payload = self.acquire(at, slot::BUCKET)?;
-            self.release(at, slot::BUCKET, payload)?;
+            let payload = self.acquire(at, LockSlot::Bucket)?;
+            self.release(at, LockSlot::Bucket, payload)?;
             crash_point!("flags.passing");
         }
         Ok(())
     }
 
-    /// Changes the traits of a namespace. Writers judge them under their locks; see
-    /// [`Member::drain_writers`] for those that judged them before.
+    /// Changes the flags of a namespace. Writers validate them under their locks.
+    /// [`Member::drain_writers`] waits for those that validated them before.
     ///
     /// # Errors
     /// `Damaged`.
@@ -201,7 +206,7 @@ impl Member {
         }
     }
 
-    /// What this process remembers of the namespace with this number.
+    /// This process's handle of the namespace with this number.
     ///
     /// # Errors
     /// `Damaged`; `BadArgument` for a number that is not in use.
@@ -224,14 +229,14 @@ impl Member {
         Ok(slot.get_or_init(|| table))
     }
 
-    /// Under the attach lock.
+    /// The caller holds the attach lock.
     fn create_namespace(&self, name: &[u8], kind: u64) -> Result<u32> {
         let map = self.map();
         let all = list(map)?;
         if let Some(found) = all.iter().find(|entry| entry.name == name) {
             return Ok(found.index);
         }
-        // A creator that was killed left an entry that is not live: it is the first one taken.
+        // An entry that is not live was left by a killed creator. The first of them is used.
         let used = used(map)?;
         let free = (0..used).find(|index| all.iter().all(|entry| entry.index != *index));
         let index = free.unwrap_or(used);
@@ -240,6 +245,7 @@ impl Member {
                 detail: format!("the region has {NAMESPACES_MAX} namespaces already: reuse one"),
             });
         }
+        invariant!(index <= used, "namespace {index} is created before {used}");
         let at = catalog_at(index);
         map.commit(at, CATALOG_BYTES)?;
         let set = |which: u64, value: u64| -> Result<(), Corruption> {
@@ -248,6 +254,7 @@ impl Member {
         };
         set(CATALOG_KIND, kind)?;
         set(CATALOG_SPLIT, 0)?;
+        invariant!(name.len() <= NAMESPACE_NAME_BYTES_MAX, "a name of {} bytes", name.len());
         set(CATALOG_NAME_BYTES, name.len() as u64)?;
         map.write(at + CATALOG_NAME, name)?;
         crash_point!("namespace.named");

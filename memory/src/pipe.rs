@@ -1,4 +1,5 @@
-//! A ring: two pipes in memory that two processes map, one for each direction (`spec/local-transport.md`).
+//! A local ring: two pipes in memory that two processes map, one for each direction
+//! (`spec/local-transport.md`).
 
 pub(crate) mod words;
 
@@ -7,20 +8,20 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::layout::Corruption;
 use crate::pipe::words::{
-    FOR_BYTES, FOR_ROOM, PipeWords, Reader, Writer, fall_asleep, must_ring_doorbell,
+    FOR_BYTES, FOR_ROOM, PipeReader, PipeWords, PipeWriter, fall_asleep, must_ring_doorbell,
 };
 use crate::system;
 
 /// The format of a ring.
 pub const RING_FORMAT: u64 = 1;
 
-/// Bytes of a pipe: what a core reads at once, and the answers that it collects before it sends.
-/// Larger requests and answers go through it in pieces.
+/// Bytes of a pipe: what a core reads at once, and the responses that it collects before it sends.
+/// Larger requests and responses go through it in pieces.
 pub const PIPE_BYTES: usize = 64 << 10;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"NEARRING");
@@ -37,16 +38,23 @@ const ANSWER_HEAD: usize = 0x280 / 8;
 const CLIENT_SLEEPS: usize = 0x300 / 8;
 const NODE_SLEEPS: usize = 0x380 / 8;
 
-/// What came of a read or a write.
+const _: () = assert!(PIPE_WORDS.is_power_of_two(), "an index is masked");
+const _: () = assert!(REQUEST_TAIL + 16 == REQUEST_HEAD && REQUEST_HEAD + 16 == ANSWER_TAIL);
+const _: () = assert!(ANSWER_TAIL + 16 == ANSWER_HEAD && ANSWER_HEAD + 16 == CLIENT_SLEEPS);
+const _: () = assert!(CLIENT_SLEEPS + 16 == NODE_SLEEPS, "each word has 128 bytes of its own");
+const _: () = assert!(NODE_SLEEPS + 16 <= FIRST_WORDS, "the words of the pipes follow the head");
+const _: () = assert!(BYTES.is_multiple_of(4096), "the ring fills its pages");
+
+/// The result of a read or a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PipeTransfer {
-    /// Bytes that went.
+    /// Bytes transferred.
     pub bytes: usize,
-    /// The other side sleeps for this: the caller must call it.
+    /// The other side sleeps until this happened: the caller must ring the doorbell.
     pub must_ring_doorbell: bool,
 }
 
-/// What a side sleeps for.
+/// What a side waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PipeInterest {
     /// Bytes to read.
@@ -55,25 +63,25 @@ pub struct PipeInterest {
     pub writable: bool,
 }
 
-/// One side of a ring. The other side is another process, which is not trusted.
+/// One side of a ring. The other side is another process and is not trusted.
 #[derive(Debug)]
 pub struct PipeEnd {
-    shared: Mapped,
+    shared: RingMemory,
     is_node: bool,
-    writer: Writer,
-    reader: Reader,
+    writer: PipeWriter,
+    reader: PipeReader,
 }
 
-/// The memory, and nothing else in it than words that are accessed atomically.
+/// The memory. It contains only words that are accessed atomically.
 #[derive(Debug)]
-struct Mapped {
+struct RingMemory {
     base: NonNull<u8>,
 }
 
 // SAFETY: the memory is only accessed as atomic words.
-unsafe impl Send for Mapped {}
+unsafe impl Send for RingMemory {}
 
-impl Mapped {
+impl RingMemory {
     fn new(memory: &OwnedFd) -> Result<Self> {
         let base = system::map_shared(memory.as_fd(), BYTES as u64)?;
         system::keep_out_of_dumps(base, BYTES as u64);
@@ -84,7 +92,7 @@ impl Mapped {
     #[inline]
     fn words(&self) -> &[AtomicU64] {
         // SAFETY: the mapping has so many words, is aligned to a page and lasts until `drop`; the
-        // file is sealed against shrinking. Whoever else has it may change each word at any time,
+        // file is sealed against shrinking. Another process may change each word at any time,
         // which atomics allow.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), BYTES / 8) }
     }
@@ -104,36 +112,39 @@ impl Mapped {
         Ok(PipeWords {
             tail: self.word(tail)?,
             head: self.word(head)?,
-            words: self.words().get(from..from + PIPE_WORDS).unwrap_or_default(),
+            words: match self.words().get(from..from + PIPE_WORDS) {
+                Some(words) => words,
+                None => invariant!("a pipe begins at word {from}"),
+            },
         })
     }
 }
 
-impl Drop for Mapped {
+impl Drop for RingMemory {
     fn drop(&mut self) {
-        // SAFETY: the words are lent by `self` only, so nobody has one any more.
+        // SAFETY: the words are lent by `self` only, so no reference is left.
         unsafe { system::unmap(self.base, BYTES as u64) };
     }
 }
 
 impl PipeEnd {
-    /// Makes a ring: the node's side of it, and the memory for its client.
+    /// Creates a ring: the node's side of it, and the memory for its client.
     ///
     /// # Errors
     /// `System` if there is no memory or no descriptor, `Full` without memory.
     pub fn create() -> Result<(Self, OwnedFd)> {
         let memory = system::sealed_memory(BYTES as u64)?;
-        let shared = Mapped::new(&memory)?;
+        let shared = RingMemory::new(&memory)?;
         for (index, word) in [MAGIC, RING_FORMAT, PIPE_BYTES as u64].into_iter().enumerate() {
             shared.word(index)?.store(word, Ordering::Relaxed);
         }
         Ok((Self::on(shared, true), memory))
     }
 
-    /// The client's side of a ring that a node has made.
+    /// The client's side of a ring that a node has created.
     ///
     /// # Errors
-    /// `BadArgument` for what is no ring of this format.
+    /// `BadArgument` for memory that is not a ring of this format.
     pub fn attach(memory: OwnedFd) -> Result<Self> {
         let refused = |what: &str| Error::BadArgument {
             detail: format!("what the node gave is no ring ({what}); is it of another release?"),
@@ -151,11 +162,11 @@ impl PipeEnd {
         if head.as_chunks::<8>().0 != expected.map(u64::to_le_bytes) {
             return Err(refused("its first words"));
         }
-        Ok(Self::on(Mapped::new(&OwnedFd::from(file))?, false))
+        Ok(Self::on(RingMemory::new(&OwnedFd::from(file))?, false))
     }
 
-    fn on(shared: Mapped, is_node: bool) -> Self {
-        Self { shared, is_node, writer: Writer::default(), reader: Reader::default() }
+    fn on(shared: RingMemory, is_node: bool) -> Self {
+        Self { shared, is_node, writer: PipeWriter::default(), reader: PipeReader::default() }
     }
 
     #[inline]
@@ -163,7 +174,7 @@ impl PipeEnd {
         self.shared.word(if is_node { NODE_SLEEPS } else { CLIENT_SLEEPS })
     }
 
-    /// Writes as much as there is room for; 0 bytes: none.
+    /// Writes as much as fits, possibly 0 bytes.
     ///
     /// # Errors
     /// `Damaged` if the other side does not keep to the protocol. The ring is of no use any more.
@@ -176,7 +187,7 @@ impl PipeEnd {
         Ok(PipeTransfer { bytes, must_ring_doorbell })
     }
 
-    /// Reads as much as is there; 0 bytes: nothing.
+    /// Reads what is available, possibly 0 bytes.
     ///
     /// # Errors
     /// As [`PipeEnd::write`].
@@ -189,7 +200,7 @@ impl PipeEnd {
         Ok(PipeTransfer { bytes, must_ring_doorbell })
     }
 
-    /// True if something of what is wanted can be had, or the ring is broken.
+    /// True if the pipe is ready for `wants`, or if the ring is broken.
     #[inline]
     pub fn has(&self, wants: PipeInterest) -> bool {
         let has_bytes = || {
@@ -204,7 +215,7 @@ impl PipeEnd {
             || wants.writable && has_room().unwrap_or(true)
     }
 
-    /// Tells the other side that this one sleeps. `false`: it must not, there is something to do.
+    /// Announces that this side sleeps. Returns false if it must not, because there is work.
     #[inline]
     pub fn fall_asleep(&self, wants: PipeInterest) -> bool {
         let bits =
@@ -218,7 +229,7 @@ impl PipeEnd {
         true
     }
 
-    /// Tells the other side that this one is awake.
+    /// Announces that this side is awake.
     #[inline]
     pub fn wake(&self) {
         if let Ok(own) = self.sleeps(self.is_node)
@@ -229,7 +240,8 @@ impl PipeEnd {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(not(loom))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -284,14 +296,14 @@ mod tests {
     #[test]
     fn any_words_in_the_ring_are_bytes_or_damage() {
         let (mut node, _client, file) = ring();
-        let mut dice = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut rng = 0x9e37_79b9_7f4a_7c15_u64;
         let mut damaged = 0;
         for _ in 0..20_000 {
-            dice ^= dice << 13;
-            dice ^= dice >> 7;
-            dice ^= dice << 17;
-            let at = [0x100, 0x180, 0x200, 0x280, 0x300, 0x380, 0, 4096][dice as usize % 8];
-            let word = [dice, 0, u64::MAX, dice % 100_000][(dice >> 8) as usize % 4];
+            rng ^= rng << 13;
+            rng ^= rng >> 7;
+            rng ^= rng << 17;
+            let at = [0x100, 0x180, 0x200, 0x280, 0x300, 0x380, 0, 4096][rng as usize % 8];
+            let word = [rng, 0, u64::MAX, rng % 100_000][(rng >> 8) as usize % 4];
             file.write_all_at(&word.to_le_bytes(), at).unwrap();
             let mut into = [0; 300];
             let read = node.read(&mut into);
@@ -306,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_can_shrink_the_memory_and_a_hole_in_it_is_zeros() {
+    fn the_memory_cannot_shrink_and_a_hole_in_it_reads_as_zeros() {
         let (mut node, mut client, file) = ring();
         assert!(file.set_len(0).is_err() && file.set_len(1 << 20).is_err());
         client.write(&[9; 5000]).unwrap();

@@ -1,7 +1,7 @@
-//! Putting a dead member's work in order: `spec/region.md`, section 4, row by row. Every step is
-//! idempotent, takes no lock, and clears its part of the note, so that a recoverer may die as well.
+//! Recovers dead members: `spec/region.md`, section 4, row by row. Every step is idempotent, takes
+//! no lock, and clears its part of the undo record. The recoverer can die as well.
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
@@ -10,14 +10,14 @@ use crate::heap::queue::finish_line;
 use crate::index::bucket::at_of;
 use crate::index::split;
 use crate::layout::{Corruption, MEMBER_LIVENESS_LOCK, MEMBER_PIN, MEMBER_STATE, member_at};
-use crate::member::arena::{Arena, finish_word, op, undo};
+use crate::member::arena::{Arena, LockSlot, finish_word, op, undo};
 use crate::member::lock;
 use crate::member::{Member, claim_slot, is_dead};
 use crate::region::member_table::{member_slots_used, state};
 use crate::txn::commit;
 use crate::txn::publish::finish_record;
 
-/// What a noted change of one word has come to.
+/// The state of the word that an undo record names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WordState {
     /// The word has the new value.
@@ -28,29 +28,29 @@ pub(crate) enum WordState {
     Neither,
 }
 
-/// What recovery does with a dead member's noted operation.
+/// What recovery does with the operation of an undo record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecoveryDecision {
-    /// It did not happen: pending cells are free again.
+    /// The change did not happen: pending cells are freed.
     RollBack,
-    /// It happened: what it replaced is retired.
+    /// The change happened: the replaced record is retired.
     RollForwardRecord,
-    /// It happened: nothing was replaced.
+    /// The change happened: nothing was replaced.
     RollForwardWord,
-    /// It happened: the split bucket is cleaned.
+    /// The change happened: the split bucket is cleaned.
     RollForwardSplit,
-    /// It was decided: the intents become what they stand for.
+    /// The transaction was decided: each intent becomes its new entry.
     RollForwardTransaction,
-    /// It was not decided: the intents become what was there.
+    /// The transaction was not decided: each intent becomes its old entry.
     RollBackTransaction,
-    /// It happened: the line belongs to its chain, and the rest is free again.
+    /// The change happened: the line belongs to its chain. Other pending cells are freed.
     RollForwardLine,
-    /// Bytes contradict each other.
+    /// The bytes contradict each other.
     Refuse,
 }
 
-/// The recovery table: the noted operation and the fact about its word give the decision. For a
-/// split the word is the bucket's depth, for a transaction its status.
+/// The recovery table: operation and word state give the decision. For a split the word is the
+/// bucket's depth, for a transaction its status.
 pub(crate) const fn decide(noted: u64, fact: WordState) -> RecoveryDecision {
     match (noted, fact) {
         (op::NONE, _)
@@ -68,7 +68,7 @@ pub(crate) const fn decide(noted: u64, fact: WordState) -> RecoveryDecision {
 
 impl Member {
     /// Recovers every member whose process has ended. Cost: a probe (less than a microsecond) for
-    /// each process that is attached.
+    /// each attached process.
     pub(crate) fn recover_the_dead(&self) -> Result<()> {
         let mut seen = None;
         for index in 0..member_slots_used(self.map())? {
@@ -77,7 +77,7 @@ impl Member {
             if state::of(word) == state::FREE {
                 continue;
             }
-            // Sessions of one process stand side by side: ask once for a run of them.
+            // Sessions of one process have adjacent slots: one probe for a run of them.
             let anchor = self.map().word(at + MEMBER_LIVENESS_LOCK)?.load(Ordering::Acquire);
             if seen == Some(anchor) && state::of(word) == state::ALIVE {
                 continue;
@@ -89,12 +89,12 @@ impl Member {
         Ok(())
     }
 
-    /// Recovers a member if its process has ended. True if its locks are free now.
+    /// Recovers a member if its process has ended. Returns true if its locks are free now.
     pub(crate) fn recover_if_dead(&self, index: u32) -> Result<bool> {
         let first = index;
         let mut index = index;
-        // If its recoverer is dead too, recovering that one takes this one along. Each step leads
-        // to another member: more steps than members are a circle.
+        // If its recoverer is dead too, recovering the recoverer recovers this member as well. Each
+        // step leads to another member: more steps than members are a cycle.
         for step in 0..=member_slots_used(self.map())? {
             if index == self.index() {
                 return Ok(false);
@@ -103,11 +103,13 @@ impl Member {
             let seen = word.load(Ordering::Acquire);
             match state::of(seen) {
                 state::FREE if step == 0 => return Ok(true),
-                // A recoverer's slot is free only when nobody is recovered by it any more.
+                // A recoverer's slot becomes free only after its recoveries.
                 state::FREE => return self.is_free(first),
                 state::RECOVERING if state::recoverer(seen) != self.lock_owner() => {
-                    index = u32::try_from(state::recoverer(seen).wrapping_sub(1))
-                        .map_err(|_| Corruption("a member is recovered by nobody"))?;
+                    index =
+                        u32::try_from(state::recoverer(seen).wrapping_sub(1)).map_err(|_| {
+                            Corruption("a member waits for a recoverer that does not exist")
+                        })?;
                 }
                 _ if !is_dead(self.shared(), index)? => return Ok(false),
                 _ => return self.recover(index, word, seen),
@@ -116,7 +118,7 @@ impl Member {
         Err(Error::from(Corruption("members recover each other in a circle")))
     }
 
-    /// True if a slot is free; damage if it waits for a recoverer that there is not.
+    /// True if a slot is free. Reports corruption if its recoverer does not exist.
     fn is_free(&self, index: u32) -> Result<bool> {
         let word = self.map().word(member_at(index) + MEMBER_STATE)?.load(Ordering::Acquire);
         let at = state::recoverer(word).checked_sub(1).map(|other| member_at(other as u32));
@@ -125,7 +127,9 @@ impl Member {
                 let other = self.map().word(at + MEMBER_STATE)?.load(Ordering::Acquire);
                 let again = self.map().word(member_at(index) + MEMBER_STATE)?;
                 if state::of(other) == state::FREE && again.load(Ordering::Acquire) == word {
-                    return Err(Error::from(Corruption("a member is recovered by nobody")));
+                    return Err(Error::from(Corruption(
+                        "a member waits for a recoverer that does not exist",
+                    )));
                 }
                 Ok(false)
             }
@@ -133,14 +137,15 @@ impl Member {
         }
     }
 
-    /// Recovers a member that was found dead in state `seen`. False if another one does.
+    /// Recovers a member that was found dead in state `seen`. False if another member does it.
     fn recover(&self, index: u32, word: &AtomicU64, seen: u64) -> Result<bool> {
+        invariant!(index != self.index(), "member {index} recovers itself as a dead one");
         if !state::win(word, seen, self.lock_owner()) {
             return Ok(false);
         }
         crash_point!("recover.won");
         if let Err(error) = self.finish_work_of(index) {
-            // Somebody else may try; nobody must find it recovered by one who gave up.
+            // Another member may try. The slot must not name a recoverer that has given up.
             word.store(seen, Ordering::Release);
             return Err(error);
         }
@@ -152,22 +157,29 @@ impl Member {
     fn finish_work_of(&self, index: u32) -> Result<()> {
         let arena = Arena::new(self.map(), index, self.shared().is_fenced)?;
         let owner = u64::from(index) + 1;
-        finish_chunk(&arena)?;
-        crash_point!("recover.chunk");
-        finish_batch(&arena, owner)?;
-        crash_point!("recover.batch");
-        arena.finish_transit()?;
-        crash_point!("recover.transit");
-        finish_operation(&arena, owner)?;
-        crash_point!("recover.record");
-        unlock_all(&arena, owner)?;
-        crash_point!("recover.unlocked");
+        finish_undo_record(&arena, owner)?;
         self.inherit_recoveries(owner)?;
         self.map().word(member_at(index) + MEMBER_PIN)?.store(0, Ordering::Release);
         Ok(())
     }
 
-    /// Members that the dead one was recovering are ours now: its slot must not be free before.
+    /// Recovers this member after a panic interrupted one of its operations. Its pins are kept:
+    /// views that the caller holds are still in use.
+    pub(crate) fn recover_stopped(&self) -> Result<()> {
+        let owner = self.lock_owner();
+        for index in 0..member_slots_used(self.map())? {
+            let word = self.map().word(member_at(index) + MEMBER_STATE)?;
+            let seen = word.load(Ordering::Acquire);
+            if state::of(seen) == state::RECOVERING && state::recoverer(seen) == owner {
+                // Any other member may recover it.
+                let alive = state::make(state::ALIVE, 0, state::incarnation(seen));
+                word.store(alive, Ordering::Release);
+            }
+        }
+        Ok(finish_undo_record(&self.arena()?, owner)?)
+    }
+
+    /// Takes over the recoveries of a dead member. Its slot must not become free before.
     fn inherit_recoveries(&self, owner: u64) -> Result<()> {
         for index in 0..member_slots_used(self.map())? {
             let word = self.map().word(member_at(index) + MEMBER_STATE)?;
@@ -185,7 +197,7 @@ impl Member {
         Ok(())
     }
 
-    /// Takes a slot that nobody has, for as long as it takes to give its free cells to the pools.
+    /// Claims a free slot for a moment, and moves its free cells to the pools.
     pub(crate) fn drain_slot(&self, index: u32) -> Result<()> {
         let Some(lock) = self.shared().try_lock_attach()? else { return Ok(()) };
         let word = self.map().word(member_at(index) + MEMBER_STATE)?;
@@ -197,6 +209,23 @@ impl Member {
         drop(stand_in); // Detaching gives everything.
         Ok(())
     }
+}
+
+/// Completes or undoes everything that the undo record of a member describes, and releases its
+/// locks.
+fn finish_undo_record(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
+    invariant!(owner != 0, "member slots are numbered from owner 1");
+    finish_chunk(arena)?;
+    crash_point!("recover.chunk");
+    finish_batch(arena, owner)?;
+    crash_point!("recover.batch");
+    arena.finish_transit()?;
+    crash_point!("recover.transit");
+    finish_operation(arena, owner)?;
+    crash_point!("recover.record");
+    unlock_all(arena, owner)?;
+    crash_point!("recover.unlocked");
+    Ok(())
 }
 
 fn finish_operation(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
@@ -242,22 +271,22 @@ fn finish_operation(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
             arena.roll_back()
         }
         RecoveryDecision::Refuse => {
-            Err(Corruption("a noted word has neither its old nor its new value"))
+            Err(Corruption("a recorded word has neither its old nor its new value"))
         }
     }
 }
 
-/// The locks of a dead member, from its note.
+/// Releases the locks that the undo record of a dead member names.
 fn unlock_all(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
-    for slot in 0..undo::LOCKS_MAX {
-        let at = arena.get(undo::LOCKS + slot);
+    for slot in LockSlot::ALL {
+        let at = arena.get(undo::lock(slot));
         if at != 0 {
             let word = arena.map.word(at)?;
             let seen = word.load(Ordering::Acquire);
             if lock::owner_of(seen) == owner {
                 lock::release(word, seen);
             }
-            arena.set(undo::LOCKS + slot, 0);
+            arena.set(undo::lock(slot), 0);
         }
     }
     commit::unlock(arena, owner)
@@ -267,7 +296,7 @@ fn unlock_all(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
 mod tests {
     use super::*;
 
-    /// The table as text: a changed rule shows as a changed line.
+    /// The table as text, so that a changed rule shows as a changed line.
     #[test]
     fn every_operation_and_fact_has_exactly_one_decision() {
         let mut text = String::new();
@@ -287,7 +316,7 @@ mod tests {
         }
         assert_eq!(
             text,
-            "none IsOld RollBack\nnone IsNew RollBack\nnone IsNeither RollBack\n\
+            "none Old RollBack\nnone New RollBack\nnone Neither RollBack\n\
              record Old RollBack\nrecord New RollForwardRecord\nrecord Neither Refuse\n\
              word Old RollBack\nword New RollForwardWord\nword Neither Refuse\n\
              split Old RollBack\nsplit New RollForwardSplit\nsplit Neither Refuse\n\

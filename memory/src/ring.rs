@@ -1,27 +1,29 @@
-//! A ring in the heap: what watchers and the commit stream read (`spec/region.md`, section 10).
-//! Writers append under its lock; readers follow at their own pace, take no lock, and a slow one is
-//! told what it missed, unless it asked the writers to be refused instead.
+//! Event rings in the heap, which watchers and consumers of the commit stream read
+//! (`spec/region.md`, section 10). Writers append under the ring's lock. Readers take no lock. A
+//! slow reader learns how many entries it missed, unless the ring is lossless: then writers are
+//! rejected instead.
 //!
-//! A ring is never freed once its offset is published, so that readers need no pin.
+//! A ring is never freed after its offset was published, so readers need no pin.
 
 mod any;
 pub(crate) mod words;
 
-#[cfg(all(test, not(loom)))]
+#[cfg(not(loom))]
+#[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nearstate_model::limits::{RING_BYTES_MAX, RING_BYTES_MIN};
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::heap::cell::{self, Cell, CellHeader, CellKind};
 use crate::layout::{ARENA_BYTES, CATALOG_RING, Corruption, LINE, arena_at, catalog_at};
 use crate::member::Member;
-use crate::member::arena::{finish_word, op, slot, undo, write_undo};
+use crate::member::arena::{LockSlot, finish_word, op, undo, write_undo};
 use crate::region::file::Shared;
 use crate::region::index_table::IndexTable;
 use crate::region::map::Map;
@@ -32,56 +34,61 @@ use crate::system::{futex_wait, futex_wake};
 const RING_LOCK: u64 = LINE;
 /// Three words: reserved, tail, oldest.
 const RING_POSITIONS: u64 = 2 * LINE;
-/// What waiters sleep on.
+/// The futex word of the waiters.
 const RING_WAITERS: u64 = 3 * LINE;
-/// The consumer's line: up to where it has read, and what it asked for.
+/// The consumer's line: its acknowledged position and its flags.
 const RING_ACKED: u64 = 4 * LINE;
 const RING_ACKED_NUMBER: u64 = 4 * LINE + 8;
 const RING_FLAGS: u64 = 4 * LINE + 16;
 /// Where the words begin.
 const RING_WORDS: u64 = 5 * LINE;
 
-/// Flag: an append that has no room beyond what is acknowledged is refused.
+/// Flag: an append that would overwrite unacknowledged entries is rejected.
 const LOSSLESS: u64 = 1;
 
-/// Words that a fresh ring has reserved: those of the first entry's number.
+const _: () = assert!(RING_LOCK + LINE == RING_POSITIONS && RING_POSITIONS + LINE == RING_WAITERS);
+const _: () = assert!(RING_ACKED == RING_WAITERS + LINE, "the consumer has a line of its own");
+const _: () = assert!(RING_FLAGS + 8 <= RING_WORDS && RING_ACKED_NUMBER == RING_ACKED + 8);
+const _: () = assert!(RING_BYTES_MIN <= RING_BYTES_MAX && RING_BYTES_MIN.is_multiple_of(8));
+
+/// Words that a new ring has reserved: those of the first entry's number.
 const RESERVED_FIRST: u64 = 2;
 
-/// How long one sleep of a waiter lasts at the most. A writer that was killed between its append
-/// and its wake wakes nobody, and the entry is there all the same.
+/// The longest single sleep of a waiter. A writer that was killed between its append and its
+/// wake-up wakes no one, although the entry exists.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
-/// Where a reader of a ring begins.
+/// The position at which a reader of a ring begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RingStart {
-    /// With the next entry that is appended.
+    /// At the next entry that is appended.
     Tail,
-    /// With the oldest entry that is still there.
+    /// At the oldest entry that exists.
     Oldest,
-    /// Where the consumer has acknowledged to be, with [`RingReader::ack`].
+    /// At the acknowledged position of the consumer ([`RingReader::ack`]).
     Acked,
 }
 
-/// What a reader meets next.
+/// The result of reading one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RingRead {
-    /// An entry: its payload is in the caller's buffer.
+    /// An entry. Its payload is in the caller's buffer.
     Entry {
         /// Its number: one more than that of the entry before.
         number: u64,
     },
-    /// Nothing yet.
+    /// No new entry.
     Empty,
-    /// The writers have come round: what the reader had not read is gone. It goes on with what is
-    /// appended from now on, because a caller that missed something begins anew anyway.
+    /// Entries were overwritten before they were read. The reader continues with entries that are
+    /// appended from now on, because a caller that missed events has to start over anyway.
     Lost {
-        /// How many entries it missed.
+        /// The number of missed entries.
         entries: u64,
     },
 }
 
-/// Allocates a ring that holds at least so many bytes: a pending cell, filled, not yet known to
-/// anybody.
+/// Allocates and fills a ring for at least so many bytes: a pending cell that no other member can
+/// reach yet.
 pub(crate) fn create(member: &Member, capacity_bytes: u64) -> Result<u64> {
     if !(RING_BYTES_MIN..=RING_BYTES_MAX).contains(&capacity_bytes) {
         return Err(Error::BadArgument {
@@ -97,7 +104,8 @@ pub(crate) fn create(member: &Member, capacity_bytes: u64) -> Result<u64> {
 }
 
 fn fill(map: &Map, at: u64) -> Result<(), Corruption> {
-    // All of the cell serves.
+    invariant!(at.is_multiple_of(LINE), "a cell begins at a line, not at {at:#x}");
+    // The whole cell is used.
     let bytes = cell::bytes_at(map, at)?;
     let body = (bytes - cell::CELL_HEADER_BYTES) as u32;
     cell::begin(
@@ -112,12 +120,12 @@ fn fill(map: &Map, at: u64) -> Result<(), Corruption> {
     cell::seal(map, at, (bytes - RING_WORDS) / 8, 0)
 }
 
-/// The offset of a ring's lock word: taken before everything that appends.
+/// The offset of a ring's lock word. Every append takes it.
 pub(crate) const fn lock_at(ring_at: u64) -> u64 {
     ring_at.saturating_add(RING_LOCK)
 }
 
-/// The words of the ring at an offset; damage if there is none.
+/// The words of the ring at an offset. Reports corruption if there is none.
 fn words_at(map: &Map, ring_at: u64) -> Result<RingWords<'_>, Corruption> {
     let cell = Cell::new(map, ring_at)?;
     if cell.kind()? != CellKind::Ring {
@@ -132,30 +140,29 @@ fn words_at(map: &Map, ring_at: u64) -> Result<RingWords<'_>, Corruption> {
     Ok(RingWords { reserved, tail, oldest, words })
 }
 
-/// The present tail: what an append is told as `tail_before`. Under the ring's lock.
+/// The current tail: the `tail_before` of an append. The caller holds the ring's lock.
 pub(crate) fn tail(map: &Map, ring_at: u64) -> Result<u64, Corruption> {
     Ok(words_at(map, ring_at)?.tail.load(Ordering::Acquire))
 }
 
-/// False if an entry of so many bytes is larger than what the ring may hold of one entry, a quarter
-/// of it: then it can never be appended.
+/// False if an entry of this size can never be appended: an entry may fill a quarter of its ring.
 pub(crate) fn fits(map: &Map, ring_at: u64, bytes: u64) -> Result<bool, Corruption> {
     Ok(words_of(bytes) <= words_at(map, ring_at)?.entry_words_max())
 }
 
-/// False if the ring's consumer asked that nothing be overwritten which it has not acknowledged,
-/// and there is too little room beside that. Under the ring's lock.
+/// False if the ring is lossless and has too little room besides the unacknowledged entries. The
+/// caller holds the ring's lock.
 pub(crate) fn has_room(map: &Map, ring_at: u64, payload_bytes: u64) -> Result<bool, Corruption> {
     let words = words_at(map, ring_at)?;
     if map.word(ring_at + RING_FLAGS)?.load(Ordering::Acquire) & LOSSLESS == 0 {
         return Ok(true);
     }
-    // Acquire, pairs with `ack`: what was acknowledged has been read.
+    // Acquire, pairs with `ack`: acknowledged entries have been read.
     words.has_room(map.word(ring_at + RING_ACKED)?.load(Ordering::Acquire), payload_bytes)
 }
 
-/// From now on an append that would overwrite what is not acknowledged is refused. Under the ring's
-/// lock.
+/// Makes the ring lossless: from now on an append that would overwrite unacknowledged entries is
+/// rejected. The caller holds the ring's lock.
 pub(crate) fn keep(map: &Map, ring_at: u64) -> Result<(), Corruption> {
     let word = map.word(ring_at + RING_FLAGS)?;
     if word.load(Ordering::Acquire) & LOSSLESS == 0 {
@@ -165,9 +172,9 @@ pub(crate) fn keep(map: &Map, ring_at: u64) -> Result<(), Corruption> {
     Ok(())
 }
 
-/// Appends `bytes` bytes that stand at `source_at` in the region, unless they were appended: then
-/// the tail is not `tail_before` any more. Under the ring's lock, or as the recoverer of its owner;
-/// may be cut short by a kill anywhere and repeated, also by another process.
+/// Appends `bytes` bytes from `source_at` in the region, unless they were appended before: then the
+/// tail is no longer `tail_before`. Called under the ring's lock, or by the recoverer of its owner.
+/// A kill can interrupt it anywhere, and another process can repeat it.
 pub(crate) fn append(
     map: &Map,
     ring_at: u64,
@@ -178,8 +185,8 @@ pub(crate) fn append(
     words_at(map, ring_at)?.append(tail_before, map.bytes(source_at, bytes)?)
 }
 
-/// Wakes whoever waits for an entry of the ring. A system call if somebody does, a fence and a load
-/// if not. After the append; with or without the lock.
+/// Wakes the waiters of the ring. A system call if there are any, else a fence and a load. Called
+/// after the append, with or without the lock.
 pub(crate) fn wake(map: &Map, ring_at: u64) -> Result<(), Corruption> {
     let word = map.word(ring_at.saturating_add(RING_WAITERS))?;
     if call_waiters(word) {
@@ -188,11 +195,11 @@ pub(crate) fn wake(map: &Map, ring_at: u64) -> Result<(), Corruption> {
     Ok(())
 }
 
-/// For the verifier: what contradicts itself in a ring that nobody uses.
+/// For the offline check: reports what contradicts itself in a ring that is not in use.
 pub(crate) fn validate(map: &Map, ring_at: u64) -> Result<(), Corruption> {
     let words = words_at(map, ring_at)?;
     if map.word(lock_at(ring_at))?.load(Ordering::Acquire) != 0 {
-        return Err(Corruption("a ring is locked by nobody who lives"));
+        return Err(Corruption("a ring is locked, and its owner is not alive"));
     }
     if map.word(ring_at + RING_FLAGS)?.load(Ordering::Acquire) & !LOSSLESS != 0 {
         return Err(Corruption("a ring has a flag that does not exist"));
@@ -220,7 +227,7 @@ pub(crate) fn validate(map: &Map, ring_at: u64) -> Result<(), Corruption> {
 }
 
 impl Member {
-    /// The ring of a namespace's watchers, if it has one.
+    /// The ring of a namespace's watchers, if it exists.
     ///
     /// # Errors
     /// `Damaged`.
@@ -229,8 +236,8 @@ impl Member {
         self.ring_in(catalog_at(table.index()) + CATALOG_RING)
     }
 
-    /// The ring of a namespace's watchers, created with room for so many bytes if there is none.
-    /// Nothing may be pending.
+    /// The ring of a namespace's watchers. Creates it with this capacity if it does not exist. No
+    /// cell may be pending.
     ///
     /// # Errors
     /// `BadArgument` for a size that no ring has, `Full`, `Stalled`, `Damaged`, `Forked`.
@@ -238,8 +245,8 @@ impl Member {
         self.open_ring(catalog_at(table.index()) + CATALOG_RING, capacity_bytes)
     }
 
-    /// The stream ring of this member, created with room for so many bytes if there is none. It
-    /// stays with the arena: the next member in this slot has it. Nothing may be pending.
+    /// The stream ring of this member. Creates it with this capacity if it does not exist. It stays
+    /// with the arena: the next member in this slot uses it. No cell may be pending.
     ///
     /// # Errors
     /// As [`Member::open_watch_ring`].
@@ -247,7 +254,7 @@ impl Member {
         self.open_ring(stream_at(self.index()), capacity_bytes)
     }
 
-    /// The stream ring of the member with this index, if it has one.
+    /// The stream ring of the member with this index, if it exists.
     ///
     /// # Errors
     /// `Damaged`.
@@ -255,7 +262,7 @@ impl Member {
         self.ring_in(stream_at(index))
     }
 
-    /// The ring whose offset stands in a word, if there is one.
+    /// The ring whose offset is in a word, if there is one.
     #[inline]
     fn ring_in(&self, word_at: u64) -> Result<Option<u64>> {
         // Acquire, pairs with the store in `open_ring`: the ring is filled (O1).
@@ -263,13 +270,14 @@ impl Member {
         Ok((at != 0).then_some(at))
     }
 
-    /// Finds a ring, or creates it and publishes it in the word. Of several at once the first one
-    /// does; the others give theirs up.
+    /// Finds a ring, or creates it and publishes it in the word. Of several concurrent creators the
+    /// first one wins; the others free their cells.
     fn open_ring(&self, word_at: u64, capacity_bytes: u64) -> Result<u64> {
         self.check_usable()?;
         if let Some(there) = self.ring_in(word_at)? {
             return Ok(there);
         }
+        let _operation = self.operation();
         let arena = self.arena()?;
         let word = self.map().word(word_at)?;
         let at = match create(self, capacity_bytes) {
@@ -296,35 +304,35 @@ impl Member {
         }
     }
 
-    /// Appends an entry that belongs to no transaction, and wakes who waits for it. False if the
-    /// ring refuses it: it is larger than a quarter of the ring, or the ring's consumer asked to
-    /// keep what it has not acknowledged. After a kill the entry is there or not.
+    /// Appends an entry outside of a transaction, and wakes the waiters. False if the ring rejects
+    /// it: it is larger than a quarter of the ring, or the ring is lossless and full. After a kill
+    /// the entry exists or not.
     ///
     /// # Errors
     /// `Stalled`, `Damaged`, `Forked`.
     pub fn append_to_ring(&self, ring_at: u64, payload: &[u8]) -> Result<bool> {
         self.check_usable()?;
+        let _operation = self.operation();
         let map = self.map();
         let words = words_at(map, ring_at)?;
         let bytes = payload.len() as u64;
         if !fits(map, ring_at, bytes)? {
             return Ok(false);
         }
-        self.acquire(lock_at(ring_at), slot::LEAF)?;
+        self.acquire(lock_at(ring_at), LockSlot::Leaf)?;
         let done = has_room(map, ring_at, bytes).and_then(|has_room| {
             if has_room {
                 words.append(tail(map, ring_at)?, payload)?;
             }
             Ok(has_room)
         });
-        self.release(lock_at(ring_at), slot::LEAF, 0)?;
+        self.release(lock_at(ring_at), LockSlot::Leaf, 0)?;
         wake(map, ring_at)?;
         self.check_not_truncated()?;
         Ok(done?)
     }
 
-    /// Whether a ring refuses an append that would overwrite what its consumer has not
-    /// acknowledged.
+    /// Sets whether the ring is lossless.
     ///
     /// # Errors
     /// `Damaged`.
@@ -337,7 +345,7 @@ impl Member {
         self.check_not_truncated()
     }
 
-    /// A reader of a ring.
+    /// Creates a reader of a ring.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
@@ -351,7 +359,7 @@ impl Member {
             RingStart::Acked => map.word(ring_at + RING_ACKED)?,
         };
         let (at, expected) = match words.begin(place) {
-            // Overwritten since: the first step of this reader says how many entries it missed.
+            // Overwritten since: the first read of this reader returns how many entries it missed.
             Err(_) if start == RingStart::Acked => {
                 let number = map.word(ring_at + RING_ACKED_NUMBER)?;
                 (place.load(Ordering::Acquire), number.load(Ordering::Relaxed))
@@ -362,15 +370,15 @@ impl Member {
     }
 }
 
-/// Where a member's stream ring stands in its arena.
+/// Offset of the word for a member's stream ring.
 const fn stream_at(index: u32) -> u64 {
-    arena_at(index) + 8 * undo::STREAM as u64
+    arena_at(index) + undo::STREAM.offset()
 }
 
-const _: () = assert!(8 * (undo::STREAM as u64) < ARENA_BYTES);
+const _: () = assert!(undo::STREAM.offset() < ARENA_BYTES);
 
-/// Follows a ring. Owes nothing to the session that made it, and may go to another thread. A copy
-/// goes on from the same place.
+/// Reads a ring. Independent of the session that created it, and can move to another thread. A
+/// clone continues at the same position.
 #[derive(Clone, Debug)]
 pub struct RingReader {
     shared: Arc<Shared>,
@@ -382,8 +390,8 @@ pub struct RingReader {
 }
 
 impl RingReader {
-    /// What comes next: an entry's payload is copied into `out`, which is cleared first. Never
-    /// waits and never makes a writer wait. Cost: the lines of the entry and one of the ring.
+    /// Reads the next entry: its payload replaces the content of `out`. Never blocks, and never
+    /// delays a writer. Cost: the lines of the entry and one line of the ring.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
@@ -392,7 +400,7 @@ impl RingReader {
         self.check_usable()?;
         let words = words_at(&self.shared.map, self.ring_at)?;
         let looked = words.look(self.at, out)?;
-        // A page that is gone reads as zeros: an empty ring is not what is there.
+        // A missing page reads as zeros, which look like an empty ring.
         self.check_not_truncated()?;
         match looked {
             EntryRead::Empty => Ok(RingRead::Empty),
@@ -416,9 +424,8 @@ impl RingReader {
         }
     }
 
-    /// Waits until there is something to read, for so long at the most. True if there is. May be
-    /// called from any number of processes at once; costs a writer one system call for each entry
-    /// while somebody sleeps, and nothing otherwise.
+    /// Waits until there is an entry to read, for at most `timeout`. True if there is one. Any
+    /// number of processes can wait. While one sleeps, each append costs its writer a system call.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
@@ -426,18 +433,17 @@ impl RingReader {
         wait_beyond(&self.shared, self.ring_at, self.at, timeout, || false)
     }
 
-    /// What waits for this reader in another thread.
+    /// A waiter for this reader, for another thread.
     pub fn waiter(&self) -> RingWaiter {
         RingWaiter { shared: Arc::clone(&self.shared), ring_at: self.ring_at }
     }
 
-    /// The position of the next entry: up to where a [`RingWaiter`] has nothing to tell.
+    /// The position of the next entry, for [`RingWaiter`].
     pub const fn position(&self) -> u64 {
         self.at
     }
 
-    /// How many entries there are that this reader has not read yet, as far as they are still
-    /// there or not.
+    /// The number of entries that this reader has not read yet, overwritten ones included.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
@@ -448,19 +454,19 @@ impl RingReader {
         Ok(number.saturating_sub(self.expected))
     }
 
-    /// Acknowledges everything that was read: a ring that refuses when it is full may overwrite it.
-    /// A ring has one consumer that does this.
+    /// Acknowledges all entries read so far: a lossless ring may overwrite them. A ring has at most
+    /// one consumer that does this.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
     pub fn ack(&self) -> Result<()> {
         self.check_usable()?;
         let [at, number] = self.shared.map.words(self.ring_at.saturating_add(RING_ACKED))?;
-        // The number first: cut short between the two, it says what was read, and the position is
-        // too low, which only keeps more.
+        // The number first. If a kill interrupts this, the number is correct and the position too
+        // low, which only protects more entries.
         number.store(self.expected, Ordering::Relaxed);
         crash_point!("ring.numbered");
-        // Release, pairs with `has_room`: what was read was read before it is overwritten.
+        // Release, pairs with `has_room`: entries are read before they are overwritten.
         at.store(self.at, Ordering::Release);
         self.check_not_truncated()
     }
@@ -474,7 +480,7 @@ impl RingReader {
     }
 }
 
-/// Waits at a ring for a reader that is elsewhere. Any thread may use it, and several at once.
+/// Waits at a ring for a reader of another thread. Several threads can use it at the same time.
 #[derive(Clone, Debug)]
 pub struct RingWaiter {
     shared: Arc<Shared>,
@@ -482,9 +488,9 @@ pub struct RingWaiter {
 }
 
 impl RingWaiter {
-    /// Waits until the ring has an entry at or after a position of its reader, for so long at the
-    /// most, or until `is_over` says so: that is asked once more after each [`RingWaiter::wake`].
-    /// True if there is such an entry.
+    /// Waits until the ring has an entry at or after a position, for at most `timeout`, or until
+    /// `is_over` returns true. That is evaluated again after each [`RingWaiter::wake`]. True if
+    /// there is such an entry.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
@@ -505,7 +511,7 @@ impl RingWaiter {
         is_beyond(&self.shared, self.ring_at, position)
     }
 
-    /// Wakes all who wait at the ring: each looks again whether its wait is over.
+    /// Wakes all waiters of the ring. Each evaluates its condition again.
     ///
     /// # Errors
     /// `Damaged`.
@@ -513,7 +519,7 @@ impl RingWaiter {
         Ok(wake(&self.shared.map, self.ring_at)?)
     }
 
-    /// True in a process that is a fork of the one that attached.
+    /// True in a process that was forked from the one that attached.
     pub fn is_forked(&self) -> bool {
         self.shared.map.is_forked()
     }
@@ -542,7 +548,8 @@ fn wait_beyond(
             return Ok(false);
         }
         let ticket = enlist(word);
-        // Behind the bit: whoever ends the wait after this look finds it, and wakes.
+        // After the bit was set: a thread that ends the wait after this call finds the bit, and
+        // wakes.
         if is_over() {
             return Ok(false);
         }
@@ -555,7 +562,7 @@ fn wait_beyond(
 fn is_beyond(shared: &Shared, ring_at: u64, position: u64) -> Result<bool> {
     let words = words_at(&shared.map, ring_at)?;
     let is_beyond = words.tail.load(Ordering::Acquire) != position;
-    // A page that is gone reads as zeros: an empty ring is not what is there.
+    // A missing page reads as zeros, which look like an empty ring.
     check_not_truncated(shared)?;
     Ok(is_beyond)
 }

@@ -65,7 +65,7 @@ pub(crate) fn map_shared(fd: BorrowedFd<'_>, bytes: u64) -> Result<NonNull<u8>> 
     };
     if mapped == libc::MAP_FAILED {
         let error = refused();
-        // SAFETY: the room is ours and nobody uses it.
+        // SAFETY: the room is ours and no code uses it.
         unsafe { libc::munmap(room, reserved) };
         return Err(error);
     }
@@ -75,10 +75,10 @@ pub(crate) fn map_shared(fd: BorrowedFd<'_>, bytes: u64) -> Result<NonNull<u8>> 
     NonNull::new(base).ok_or_else(refused)
 }
 
-/// Gives back the part of the room beside the mapping.
+/// Unmaps the reserved address space around the mapping.
 fn trim(from: *mut u8, bytes: usize) {
     if bytes > 0 {
-        // SAFETY: the range is a rest of the room that `map_shared` reserved; nobody uses it.
+        // SAFETY: the range is a rest of the room that `map_shared` reserved; no code uses it.
         unsafe { libc::munmap(from.cast::<c_void>(), bytes) };
     }
 }
@@ -93,7 +93,7 @@ pub(crate) fn collapse(base: NonNull<u8>, from: u64, to: u64) -> u64 {
     while at + huge <= to {
         // SAFETY: the caller's range lies in the mapping.
         let address = unsafe { base.as_ptr().add(at as usize) };
-        // SAFETY: the kernel copies the pages without changing a byte that anybody can see.
+        // SAFETY: the kernel copies the pages without changing a byte that is visible.
         let refused = unsafe { libc::madvise(address.cast::<c_void>(), HUGE, MADV_COLLAPSE) };
         done += if refused == 0 { huge } else { 0 };
         at += huge;
@@ -106,7 +106,7 @@ pub(crate) fn collapse(base: NonNull<u8>, from: u64, to: u64) -> u64 {
 /// # Safety
 /// Nothing may refer to the range any more.
 pub(crate) unsafe fn unmap(base: NonNull<u8>, bytes: u64) {
-    // SAFETY: the caller promises that the range is one that we mapped and that nobody uses it.
+    // SAFETY: the caller promises that the range is one that we mapped and that no code uses it.
     unsafe { libc::munmap(base.as_ptr().cast::<c_void>(), bytes as usize) };
 }
 
@@ -222,7 +222,7 @@ pub(crate) fn prefault(base: NonNull<u8>, from: u64, bytes: u64) {
 /// The first range of bytes at or after `from` that the file really has; `None` behind the last. A
 /// file system without holes has one range.
 pub(crate) fn next_data(fd: BorrowedFd<'_>, from: u64) -> Option<(u64, u64)> {
-    // SAFETY: moves the offset of a descriptor that nobody reads through.
+    // SAFETY: moves the offset of a descriptor that is not read through.
     let start = unsafe { libc::lseek(fd.as_raw_fd(), from.cast_signed(), libc::SEEK_DATA) };
     if start < 0 {
         return None;
@@ -239,7 +239,7 @@ pub(crate) enum Lock {
     Wait,
     /// Take it or fail.
     Try,
-    /// Take it together with others, or fail because somebody has it alone.
+    /// Take it as a shared lock, or fail if it is held exclusively.
     Share,
     /// Give it back.
     Release,
@@ -296,7 +296,7 @@ pub(crate) fn map_anchor(fd: BorrowedFd<'_>, page: u64) -> Result<NonNull<u8>> {
     };
     if done != 0 {
         let error = failure("madvise(MADV_DONTFORK)");
-        // SAFETY: nobody else has the address. Left mapped, it would keep the lock of a living
+        // SAFETY: no other code has the address. Left mapped, it would keep the lock of a living
         // process.
         unsafe { unmap(base, page) };
         return Err(error);
@@ -365,8 +365,8 @@ pub(crate) fn bind_memory(
     Ok(())
 }
 
-/// Sleeps until somebody wakes the word's sleepers, in whatever process; at once if the low half of
-/// the word is not `ticket`; no longer than `bound`. May return early.
+/// Sleeps until another thread or process wakes the word's sleepers, for at most `bound`. Returns at
+/// once if the low half of the word is not `ticket`. May return early.
 pub(crate) fn futex_wait(word: &AtomicU64, ticket: u32, bound: Duration) -> Result<()> {
     let time = libc::timespec {
         tv_sec: libc::time_t::try_from(bound.as_secs()).unwrap_or(libc::time_t::MAX),
@@ -445,7 +445,7 @@ pub(crate) fn futex_wait_any(words: &[(&AtomicU64, u32)], bound: Duration) -> Re
     }
 }
 
-/// Wakes all who sleep at the word. Nothing to do about a failure: they wake by themselves.
+/// Wakes all sleepers of the word. A failure has no effect: they wake by themselves.
 pub(crate) fn futex_wake(word: &AtomicU64) {
     // SAFETY: as in `futex_wait`; a wake touches no memory.
     unsafe {
@@ -469,11 +469,11 @@ pub fn create_eventfd() -> Result<OwnedFd> {
     if fd < 0 {
         return Err(failure("cannot make an event descriptor: raise the limit (ulimit -n)"));
     }
-    // SAFETY: the kernel has just made it, and nobody else knows it.
+    // SAFETY: the kernel has just made it, and no other code has it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Memory as a file of so many bytes, all of them taken, that nobody can shrink or grow any more.
+/// A memory file of this size, allocated and sealed against shrinking and growing.
 pub(crate) fn sealed_memory(bytes: u64) -> Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: the name is a string that ends with a NUL.
@@ -481,7 +481,7 @@ pub(crate) fn sealed_memory(bytes: u64) -> Result<OwnedFd> {
     if fd < 0 {
         return Err(failure("cannot make a ring's memory: raise the limit (ulimit -n)"));
     }
-    // SAFETY: the kernel has just made it, and nobody else knows it.
+    // SAFETY: the kernel has just made it, and no other code has it.
     let file = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: the call touches no memory.
     if unsafe { libc::ftruncate(fd, bytes.cast_signed()) } != 0 {
@@ -498,7 +498,7 @@ pub(crate) fn sealed_memory(bytes: u64) -> Result<OwnedFd> {
 
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 
-/// True if nobody can shrink or grow this file any more.
+/// True if this file is sealed against shrinking and growing.
 pub(crate) fn is_sealed(fd: BorrowedFd<'_>) -> bool {
     // SAFETY: the call touches no memory.
     let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
@@ -539,7 +539,7 @@ pub fn with_signals_blocked<T>(call: impl FnOnce() -> T) -> T {
 #[cfg(feature = "crash-points")]
 pub(crate) fn end_self(is_stop: bool) {
     let signal = if is_stop { libc::SIGSTOP } else { libc::SIGKILL };
-    // SAFETY: a signal to this process; nothing runs after it, or only when somebody continues it.
+    // SAFETY: a signal to this process; nothing runs after it, or only after SIGCONT.
     unsafe { libc::kill(std::process::id().cast_signed(), signal) };
 }
 

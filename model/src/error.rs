@@ -119,6 +119,8 @@ pub enum Error {
     },
     /// This process is a fork of the one that attached: attach again.
     Forked,
+    /// An internal error stopped this session: close it, open another and report the error.
+    SessionStopped,
     /// The operating system refused.
     System {
         /// What was being done, and what the caller can do about it.
@@ -141,6 +143,10 @@ pub enum Error {
 /// What to do about an address that leads nowhere.
 const NO_OBJECT: &str = "it was freed, or this region never gave it; take addresses from records \
                          and objects that the same transaction has read";
+
+/// What to do about a session that a violated invariant has stopped.
+const STOPPED: &str = "this session was stopped by an internal error (an invariant was violated, \
+                       see the message on stderr): close it, open another and report the error";
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -207,6 +213,7 @@ impl fmt::Display for Error {
                 "this process was forked after it attached: attach to the region again in the \
                  child",
             ),
+            Self::SessionStopped => f.write_str(STOPPED),
             Self::System { detail, errno } => refused(f, detail, *errno),
             Self::Backend { detail } => write!(f, "back-end: {detail}"),
             Self::Behind { detail } | Self::BadArgument { detail } => f.write_str(detail),

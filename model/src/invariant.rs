@@ -1,27 +1,36 @@
-//! Assertions that are always on: a case that cannot happen is a bug of ours, and stops this
-//! session before it acknowledges anything further. It never affects another process.
+//! Assertions that stay on in every build.
+//!
+//! An invariant is a condition that this process itself has established. A violation is a bug, so
+//! it panics: the operation does not return, and nothing that follows is acknowledged. Bytes in
+//! shared memory, in a file or on a socket are never the subject of an invariant, because another
+//! process can write them. Those are parsed, and give an error.
 
 use std::fmt;
 
-/// Panics with the message if the condition does not hold.
+/// Panics with a message if a condition does not hold. With a message alone it always panics, and
+/// has the type `!`.
 ///
-/// Use it for what our own code guarantees. Bytes read from shared memory, disk or the network are
-/// untrusted: they give an [`Error`](crate::Error).
+/// ```
+/// use nearstate_model::invariant;
 ///
-/// ```should_panic
-/// let (children, table) = (3, 2);
-/// nearstate_model::invariant!(children == table, "{children} children, {table} in the table");
+/// let locks = [1, 2, 3];
+/// invariant!(locks.is_sorted(), "locks are taken in ascending order");
+/// let Some(first) = locks.first() else { invariant!("a plan of {} locks is empty", locks.len()) };
+/// assert_eq!(*first, 1);
 /// ```
 #[macro_export]
 macro_rules! invariant {
-    ($condition:expr, $($message:tt)+) => {
+    ($message:literal $(, $argument:expr)* $(,)?) => {
+        $crate::invariant::violated(::core::format_args!($message $(, $argument)*))
+    };
+    ($condition:expr, $message:literal $(, $argument:expr)* $(,)?) => {
         if !$condition {
-            $crate::invariant::violated(::core::format_args!($($message)+));
+            $crate::invariant::violated(::core::format_args!($message $(, $argument)*));
         }
     };
 }
 
-/// Panics: an invariant does not hold.
+/// Reports a violated invariant. Called by [`crate::invariant!`].
 ///
 /// # Panics
 /// Always.
@@ -29,7 +38,7 @@ macro_rules! invariant {
 #[inline(never)]
 #[track_caller]
 pub fn violated(message: fmt::Arguments<'_>) -> ! {
-    panic!("invariant violated: {message}");
+    panic!("invariant violated: {message}")
 }
 
 /// The value that an invariant guarantees to be there.

@@ -1,4 +1,5 @@
-//! Floor 0: the words that two floors must agree on. No work, no dependency, no unsafe.
+//! Layer 0: the definitions that several layers share: errors, limits and the invariant macro.
+//! Contains no algorithms, no dependencies and no unsafe code.
 
 #![forbid(unsafe_code)]
 

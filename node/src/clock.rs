@@ -16,13 +16,13 @@ const SAMPLE: u64 = 1 << 32;
 /// counter, which takes about a millisecond.
 #[derive(Clone, Debug)]
 pub struct Clock {
-    source: Source,
+    source: ClockSource,
     /// Nanoseconds in [`SAMPLE`] ticks.
     rate: u64,
 }
 
 #[derive(Clone, Debug)]
-enum Source {
+enum ClockSource {
     Counter(quanta::Clock),
     Virtual(Arc<AtomicU64>),
 }
@@ -38,21 +38,21 @@ impl Clock {
     pub fn new() -> Self {
         let counter = quanta::Clock::new();
         let rate = counter.delta_as_nanos(0, SAMPLE).max(1);
-        Self { source: Source::Counter(counter), rate }
+        Self { source: ClockSource::Counter(counter), rate }
     }
 
     /// A virtual clock: starts at 0, has one tick per nanosecond, and moves only when told. Clones
     /// share the time. An idle executor moves it to the next deadline.
     pub fn new_virtual() -> Self {
-        Self { source: Source::Virtual(Arc::default()), rate: SAMPLE }
+        Self { source: ClockSource::Virtual(Arc::default()), rate: SAMPLE }
     }
 
     /// The current reading.
     #[inline]
     pub fn now(&self) -> u64 {
         match &self.source {
-            Source::Counter(counter) => counter.raw(),
-            Source::Virtual(ticks) => ticks.load(Ordering::Relaxed),
+            ClockSource::Counter(counter) => counter.raw(),
+            ClockSource::Virtual(ticks) => ticks.load(Ordering::Relaxed),
         }
     }
 
@@ -76,7 +76,7 @@ impl Clock {
     /// Moves a virtual clock forward to a reading; never backward. No effect on the clock of the
     /// machine.
     pub fn advance_to(&self, ticks: u64) {
-        if let Source::Virtual(now) = &self.source {
+        if let ClockSource::Virtual(now) = &self.source {
             now.fetch_max(ticks, Ordering::Relaxed);
         }
     }
@@ -88,7 +88,7 @@ impl Clock {
 
     /// True for a virtual clock.
     pub fn is_virtual(&self) -> bool {
-        matches!(self.source, Source::Virtual(_))
+        matches!(self.source, ClockSource::Virtual(_))
     }
 }
 

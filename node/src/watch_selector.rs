@@ -25,14 +25,14 @@ use crate::placement;
 /// event or the end wakes the thread. (The rings bound each sleep within.)
 const ROUND: Duration = Duration::from_secs(60);
 
-/// Waits for the watches of a task. Dropping it ends its thread.
+/// SelectorWaits for the watches of a task. Dropping it ends its thread.
 pub struct WatchSelector {
     shared: Arc<SelectorShared>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// Watches, and the position up to which each was read.
-type Waits = Arc<[(Waiter, WatchPosition)]>;
+type SelectorWaits = Arc<[(Waiter, WatchPosition)]>;
 
 #[derive(Default)]
 struct SelectorShared {
@@ -43,7 +43,7 @@ struct SelectorShared {
 
 #[derive(Default)]
 struct SelectorState {
-    waits: Waits,
+    waits: SelectorWaits,
     /// Incremented with each new `waits`, which cancels a wait for older ones.
     round: u64,
     /// The thread is idle until there are new `waits`.
@@ -77,7 +77,7 @@ impl WatchSelector {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Waits for these watches from now on. Each was read up to its position. Discards a result for
+    /// SelectorWaits for these watches from now on. Each was read up to its position. Discards a result for
     /// earlier watches.
     pub fn wait_for(&self, waits: Vec<(Waiter, WatchPosition)>) {
         let mut state = self.shared.lock();
@@ -167,7 +167,7 @@ impl SelectorShared {
     }
 
     /// The watches to wait for, once there are some; `None` at the end.
-    fn next(&self) -> Option<(u64, Waits)> {
+    fn next(&self) -> Option<(u64, SelectorWaits)> {
         let mut state = self.lock();
         while (state.is_idle || state.waits.is_empty()) && !state.is_ending {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);

@@ -23,7 +23,7 @@ use crate::redis_names::{TIMEOUT, WALK, duration, escaped, redis_key};
 use crate::region_storage::RegionStorage;
 use crate::storage::{Keys, SyncStorage};
 use crate::validate;
-use mapped::{FileId, Mapped, MappedState};
+use mapped::{FileId, MappedRegion, MappedState};
 
 /// Interval of attempts while waiting for the node.
 const ATTEMPT_EVERY: Duration = Duration::from_millis(20);
@@ -59,7 +59,7 @@ pub struct LocalStorage {
 enum LocalConnection {
     /// Not connected.
     Closed,
-    Region(Box<Mapped>),
+    Region(Box<MappedRegion>),
     Ring(Box<RespClient<LocalRing>>),
 }
 
@@ -200,7 +200,7 @@ impl LocalStorage {
                     }
                     let name = PathBuf::from(format!("local:{}", self.path.display()));
                     let kept = socket.try_clone().map_err(away)?;
-                    match Mapped::new(files, &name, kept) {
+                    match MappedRegion::new(files, &name, kept) {
                         Ok(mapped) => {
                             return Ok(ConnectResult::Other(LocalConnection::Region(Box::new(
                                 mapped,

@@ -68,7 +68,7 @@ impl Session {
     fn create_counter(&self, lookup: KeyLookup<'_>, delta: i64) -> Result<bool> {
         let drafted = self
             .member
-            .draft_counter(delta)
+            .allocate_counter(delta)
             .and_then(|counter| self.draft(lookup, &counter.to_le_bytes(), &[], &[]));
         let draft = match drafted {
             Ok(draft) => draft,

@@ -1,11 +1,13 @@
-//! Cells from the heap: from the member's own queue, from a pool, from its bump range, from the
-//! frontier, and at last from wherever there is any (`spec/region.md`, sections 3 and 6).
+//! Allocates cells: from the member's own queue, from a pool, from its bump range, from the
+//! frontier, and as a last resort from wherever a free cell is left (`spec/region.md`, sections 3
+//! and 6).
 //!
-//! A cell that was allocated is *pending* until a record that holds it is published or given up.
+//! An allocated cell is *pending* until a record that contains it is published, or until it is
+//! freed.
 
 use std::time::Duration;
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
@@ -15,35 +17,41 @@ use crate::layout::{
     CLASS_EXTENT, Corruption, LINE, MEMBER_PIN, MEMBER_STATE, POOL_HEAD, QUEUES, SUPER_FRONTIER,
     SUPER_FRONTIER_LOCK, member_at, pool_at, seal, unseal,
 };
-use crate::member::arena::{Arena, BUMP_SMALL_CELL_MAX, Bump, direction, op, slot, undo};
+use crate::member::arena::{Arena, BUMP_SMALL_CELL_MAX, Bump, LockSlot, direction, op, undo};
 use crate::member::pin;
 use crate::member::{LOCK_WAIT_MAX, LOCK_WAIT_SHORT, Member};
 use crate::region::member_table::{member_slots_used, state};
 
-/// What a member takes from the frontier at once for small cells: large enough that taking is rare
-/// (every 240 records of 1 KiB), small enough that 10,000 sessions hold 2.5 GiB at most.
+/// Bytes that a member takes from the frontier at once for small cells. Large enough that taking is
+/// rare (every 240 records of 1 KiB), small enough that 10,000 sessions hold at most 2.5 GiB.
 const CHUNK_BYTES: u64 = 256 << 10;
 
-/// Bytes of retired cells of one class that a member lets come together before it moves the epoch
-/// on: the barrier costs some microseconds, and what waits should stay in the second-level cache.
+/// Bytes of retired cells of one class that a member collects before it advances the epoch. The
+/// barrier costs some microseconds, and waiting cells should stay in the second-level cache.
 const PRESSURE_BYTES: u64 = 256 << 10;
 
-/// A queue that is this many times longer than the pressure has more than its member needs: all of
-/// it goes to the pool. So what one process deletes another can insert.
+/// A queue that exceeds the pressure by this factor moves to the pool as a whole. Another process
+/// can then insert what this one deletes.
 const QUEUE_EXCESS: u64 = 6;
 
-/// Cells taken from a pool at once: their headers are misses, and the pool is locked meanwhile.
+/// Cells taken from a pool at once. Their headers are cache misses, and the pool is locked
+/// meanwhile.
 const POOL_BATCH: u64 = 32;
 
-/// Bytes of a new cell that are asked for ahead of the copy: what a core can have in flight. The
-/// rest comes by the processor's own prefetch of a sequence.
+/// Bytes of a new cell that are prefetched before the copy: what one core can have in flight. The
+/// processor's sequential prefetch loads the rest.
 const PREFETCH_BYTES: u64 = 2048;
+
+const _: () = assert!(CHUNK_BYTES.is_multiple_of(LINE) && CHUNK_BYTES >= BUMP_SMALL_CELL_MAX);
+const _: () = assert!(QUEUE_EXCESS > 1, "a queue keeps what its member needs");
+const _: () = assert!(POOL_BATCH > 0 && PREFETCH_BYTES.is_multiple_of(LINE));
 
 const FRONTIER: &str = "the heap's frontier has a flipped bit";
 
-/// How many cells of a class wait before the epoch is moved on.
+/// How many cells of a class are retired before the epoch advances.
 #[inline]
 const fn pressure_of(class: u8) -> u64 {
+    debug_assert!((class as usize) < QUEUES, "a class has a queue");
     let cells = PRESSURE_BYTES / if class < CLASSES { class::bytes_of(class) } else { u64::MAX };
     if cells == 0 {
         1
@@ -55,17 +63,17 @@ const fn pressure_of(class: u8) -> u64 {
 }
 
 impl Member {
-    /// A pending cell of at least `bytes` (header included).
+    /// Allocates a pending cell of at least `bytes` (header included).
     ///
-    /// Cost: some stores to lines of this member; every few hundred calls a barrier; every 256 KiB
-    /// a system call that takes more of the file.
+    /// Cost: some stores to lines of this member; a barrier every few hundred calls; a system call
+    /// that extends the file every 256 KiB.
     ///
     /// # Errors
     /// `Full`, `ValueTooLarge`, `Stalled`, `Damaged`, `System`.
     #[inline]
     pub fn allocate(&self, bytes: u64) -> Result<u64> {
         let Some(class) = class::class_of(bytes) else {
-            return Err(Error::ValueTooLarge { bytes: usize::try_from(bytes).unwrap_or(0) });
+            return Err(Error::ValueTooLarge { bytes: bytes as usize });
         };
         let arena = self.arena()?;
         let queue = arena.queue(class)?;
@@ -81,8 +89,8 @@ impl Member {
         Ok(cell)
     }
 
-    /// Asks for the lines of the cell that the next call will give: they were last used long ago,
-    /// and all the work until then hides their misses.
+    /// Prefetches the lines of the cell that the next call will return. They were last used long
+    /// ago, and the work until then hides the misses.
     #[inline]
     fn prefetch_cell(&self, at: u64, bytes: u64) {
         let mut line = 0;
@@ -99,10 +107,11 @@ impl Member {
     }
 
     fn allocate_slowly(&self, arena: &Arena<'_>, class: u8) -> Result<u64> {
+        invariant!(class < CLASSES, "class {class} does not exist");
         let queue = arena.queue(class)?;
         if self.is_pool_better(class, queue.head.load(Ordering::Relaxed))? {
             match self.refill_from_pool(class, LOCK_WAIT_SHORT) {
-                // A living process keeps the pool: there is fresh memory.
+                // A living process holds the pool: fresh memory is used instead.
                 Ok(()) | Err(Error::Stalled { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -110,8 +119,8 @@ impl Member {
         let head = queue.head.load(Ordering::Relaxed);
         if head != 0 {
             self.pressure.set(self.pressure.get() + 1);
-            // A new member knows of nothing that is safe: without asking once, each short life
-            // would take fresh memory beside full pools.
+            // A new member knows no safe epoch. Without one query each short-lived session would
+            // take fresh memory while the pools are full.
             if self.safe.get() == 0 || self.pressure.get() >= pressure_of(class) {
                 self.advance()?;
             }
@@ -126,9 +135,8 @@ impl Member {
         }
     }
 
-    /// True if a pool has something and the member's own queue has nothing, or nothing that was
-    /// retired long enough ago. A glance without the lock: it may be wrong, and then costs a
-    /// little.
+    /// True if a pool has a cell and the member's own queue has none that can be reused. Reads
+    /// without the lock; a wrong answer only costs time.
     fn is_pool_better(&self, class: u8, head: u64) -> Result<bool, Corruption> {
         let pool = self.map().word(pool_at(class) + POOL_HEAD)?.load(Ordering::Acquire);
         if pool == 0 || head == 0 {
@@ -137,7 +145,7 @@ impl Member {
         Ok(!self.is_reusable(head)? && self.is_reusable(pool)?)
     }
 
-    /// From the bump range, refilled from the frontier.
+    /// Allocates from the bump range, which is refilled from the frontier.
     fn allocate_fresh(&self, class: u8) -> Result<u64> {
         let bytes = class::bytes_of(class);
         let which = if bytes <= BUMP_SMALL_CELL_MAX { Bump::Small } else { Bump::Large };
@@ -147,6 +155,10 @@ impl Member {
 
     /// Makes a bump range hold `bytes` that have pages.
     fn refill(&self, which: Bump, bytes: u64) -> Result<()> {
+        invariant!(
+            bytes != 0 && bytes.is_multiple_of(LINE),
+            "a cell of {bytes} bytes is requested"
+        );
         let arena = self.arena()?;
         let (mut cur, mut end, mut committed) = arena.bump(which);
         if end.saturating_sub(cur) < bytes {
@@ -165,20 +177,21 @@ impl Member {
         Ok(())
     }
 
-    /// Works under a leaf's lock, and gives it back also after an error: others would wait for it.
+    /// Runs `work` with a leaf lock held, and releases the lock also after an error.
     fn under_leaf(&self, at: u64, work: impl FnOnce() -> Result<()>) -> Result<()> {
-        self.acquire(at, slot::LEAF)?;
+        self.acquire(at, LockSlot::Leaf)?;
         let done = work();
-        self.release(at, slot::LEAF, 0)?;
+        self.release(at, LockSlot::Leaf, 0)?;
         done
     }
 
-    /// Takes `[frontier, frontier + bytes)` as an empty bump range's content.
+    /// Takes `[frontier, frontier + bytes)` as the content of an empty bump range.
     fn take_chunk(&self, which: Bump, bytes: u64) -> Result<()> {
         self.under_leaf(SUPER_FRONTIER_LOCK, || self.take_chunk_locked(which, bytes))
     }
 
     fn take_chunk_locked(&self, which: Bump, bytes: u64) -> Result<()> {
+        invariant!(bytes != 0 && bytes.is_multiple_of(LINE), "a chunk of {bytes} bytes is taken");
         let arena = self.arena()?;
         let word = self.map().word(SUPER_FRONTIER)?;
         let at = unseal(word.load(Ordering::Acquire), FRONTIER)? * LINE;
@@ -200,9 +213,10 @@ impl Member {
         Ok(())
     }
 
-    /// A pending cell of kind extent: `bytes` of address space of which only the first line is sure
-    /// to have pages.
+    /// Allocates a pending extent: `bytes` of address space of which only the first line is
+    /// guaranteed to have pages.
     pub(crate) fn allocate_extent(&self, bytes: u64) -> Result<u64> {
+        invariant!(bytes > LINE && bytes.is_multiple_of(LINE), "an extent of {bytes} bytes");
         let arena = self.arena()?;
         let queue = arena.queue(CLASS_EXTENT)?;
         let head = queue.head.load(Ordering::Relaxed);
@@ -217,7 +231,7 @@ impl Member {
             Err(Error::Full { .. }) => return self.allocate_extent_from_free(bytes),
             Err(error) => return Err(error),
         }
-        let at = arena.get(Bump::Large as usize);
+        let at = arena.get(Bump::Large.front());
         self.map().commit(at, LINE)?;
         cell::word(self.map(), at, WORD_VERSION)?.store(bytes / LINE, Ordering::Relaxed);
         let cell = arena.cut(Bump::Large, CLASS_EXTENT, bytes)?;
@@ -236,8 +250,8 @@ impl Member {
         Ok(cell)
     }
 
-    /// Gives what is left of a bump range pages, so that it can be carved. Never what was cut from
-    /// it: that is somebody's by now.
+    /// Adds pages to the rest of a bump range, so that it can be carved. Cells cut from it before
+    /// belong to others and are not touched.
     fn commit_rest(&self, which: Bump) -> Result<()> {
         let arena = self.arena()?;
         let (cur, end, committed) = arena.bump(which);
@@ -249,18 +263,19 @@ impl Member {
         Ok(())
     }
 
-    /// Gives every pending cell back: nothing that held them was published.
+    /// Frees every pending cell. Nothing that contains them was published.
     ///
     /// # Errors
     /// `Forked`, `Damaged`.
     pub fn free_pending(&self) -> Result<()> {
-        // What is pending in a forked child is its parent's, who may be about to publish it.
+        // The pending cells of a forked child belong to its parent, which may be publishing them.
         self.check_usable()?;
+        let _operation = self.operation();
         Ok(self.arena()?.roll_back()?)
     }
 
-    /// Passes on what is too much in the queue of a class. Never while the note names an operation:
-    /// recovery must find the cells that it retired where they were put.
+    /// Moves the queue of a class to the pool if it is too long. Never while the undo record names
+    /// an operation: recovery must find the retired cells where they were put.
     #[inline]
     pub(crate) fn trim_queue(&self, arena: &Arena<'_>, class: u8) -> Result<()> {
         self.pressure.set(self.pressure.get() + 1);
@@ -271,9 +286,10 @@ impl Member {
         Ok(())
     }
 
-    /// The whole queue of a class goes to its pool, still carrying the epochs of its cells. If
-    /// `wait` is zero and the pool is locked, it stays.
+    /// Moves the whole queue of a class to its pool. The cells keep their epochs. If `wait` is zero
+    /// and the pool is locked, nothing is moved.
     fn queue_to_pool(&self, class: u8, wait: Duration) -> Result<()> {
+        invariant!(class != CLASS_EXTENT, "extents have no pool");
         let arena = self.arena()?;
         let queue = arena.queue(class)?;
         let first = queue.head.load(Ordering::Relaxed);
@@ -283,18 +299,19 @@ impl Member {
         let last = queue.tail.load(Ordering::Relaxed);
         let pool = pool_at(class);
         if wait.is_zero() {
-            if self.try_acquire(pool, slot::LEAF)?.is_none() {
+            if self.try_acquire(pool, LockSlot::Leaf)?.is_none() {
                 return Ok(()); // All stays in our queue, and the next cell of it tries again.
             }
         } else {
-            self.acquire_within(pool, slot::LEAF, wait)?;
+            self.acquire_within(pool, LockSlot::Leaf, wait)?;
         }
         let done = self.push_batch(class, first, last);
-        self.release(pool, slot::LEAF, 0)?;
+        self.release(pool, LockSlot::Leaf, 0)?;
         done
     }
 
     fn push_batch(&self, class: u8, first: u64, last: u64) -> Result<()> {
+        invariant!(first != 0 && last != 0, "a batch has a first and a last cell");
         let arena = self.arena()?;
         let queue = arena.queue(class)?;
         arena.set(undo::BATCH_FIRST, first);
@@ -316,16 +333,17 @@ impl Member {
         Ok(())
     }
 
-    /// Some cells of a pool come to the front of the queue of their class.
+    /// Moves some cells of a pool to the front of the queue of their class.
     fn refill_from_pool(&self, class: u8, wait: Duration) -> Result<()> {
+        invariant!((class as usize) < QUEUES, "class {class} has no pool");
         let head = self.map().word(pool_at(class) + POOL_HEAD)?;
         if head.load(Ordering::Relaxed) == 0 {
             return Ok(());
         }
         let pool = pool_at(class);
-        self.acquire_within(pool, slot::LEAF, wait)?;
+        self.acquire_within(pool, LockSlot::Leaf, wait)?;
         let done = self.pop_batch(class);
-        self.release(pool, slot::LEAF, 0)?;
+        self.release(pool, LockSlot::Leaf, 0)?;
         done
     }
 
@@ -357,7 +375,7 @@ impl Member {
         Ok(())
     }
 
-    /// All queues go to the pools: the last thing that a detaching member does.
+    /// Moves all queues to the pools: the last step of detaching.
     pub(crate) fn queues_to_pools(&self) -> Result<()> {
         let arena = self.arena()?;
         for class in (0..QUEUES as u8).filter(|class| *class != CLASS_EXTENT) {
@@ -368,7 +386,7 @@ impl Member {
         Ok(())
     }
 
-    /// The heap is full: look for a cell in everything that was left behind.
+    /// The heap is full: searches for a cell in everything that is left.
     #[cold]
     fn allocate_last_resort(&self, arena: &Arena<'_>, class: u8, detail: &str) -> Result<u64> {
         self.recover_the_dead()?;
@@ -400,20 +418,23 @@ impl Member {
         Err(Error::Full { detail: self.describe_full(detail)? })
     }
 
-    /// A free cell of a wider class becomes the small bump range, and the first cell of it ours.
+    /// A free cell of a wider class becomes the small bump range, from which the requested cell is
+    /// cut.
     fn split_cell(&self, arena: &Arena<'_>, wider: u8, cell: u64, class: u8) -> Result<u64> {
+        invariant!(wider > class, "class {wider} is not wider than class {class}");
         let bytes = class::bytes_of(wider);
         let (cur, end, committed) = arena.bump(Bump::Small);
         if cur < end && committed < end {
-            // What is left of the bump range has no pages, and there are none to be had: it cannot
-            // be carved. The wider cell serves whole.
+            // The rest of the bump range has no pages and cannot get any, so it cannot be carved.
+            // The wider cell is used whole.
             arena.pop(arena.queue(wider)?, cell)?;
             return Ok(cell);
         }
         arena.carve(Bump::Small)?;
         arena.pop(arena.queue(wider)?, cell)?;
         let next = cell::word(self.map(), cell, WORD_NEXT)?.load(Ordering::Relaxed);
-        // As after taking a chunk: the range is ours already, so recovery makes it the bump range.
+        // As after taking a chunk: the range belongs to this member, so recovery makes it the bump
+        // range.
         arena.set(undo::CHUNK_AT, cell);
         arena.set(undo::CHUNK_TO, cell + bytes);
         crash_point!("chunk.noted");
@@ -424,7 +445,7 @@ impl Member {
         Ok(arena.cut(Bump::Small, class, class::bytes_of(class))?)
     }
 
-    /// Free cells in the arenas of slots that nobody has go to the pools.
+    /// Moves the free cells in the arenas of free slots to the pools.
     fn drain_free_arenas(&self) -> Result<()> {
         for index in 0..member_slots_used(self.map())? {
             let word = self.map().word(member_at(index) + MEMBER_STATE)?;
@@ -442,8 +463,8 @@ impl Member {
         Ok(())
     }
 
-    /// One sentence for whoever finds the heap full: which member's pin holds cells back, if one
-    /// does.
+    /// Text of the error for a full heap. Names the member whose pin prevents reuse, if there is
+    /// one.
     fn describe_full(&self, detail: &str) -> Result<String> {
         let epoch = unseal(self.epoch().load(Ordering::Acquire), "the epoch")?;
         let mut oldest = None;
@@ -466,9 +487,10 @@ impl Member {
     }
 }
 
-/// Links a chain of cells before the head of the queue of its class: it was retired before what the
-/// member retires itself, and what is retired longest is used first.
+/// Links a chain of cells before the head of the queue of its class. The chain was retired earlier
+/// than the member's own cells, and the oldest cells are reused first.
 fn link_batch(arena: &Arena<'_>, class: u8, first: u64, last: u64) -> Result<(), Corruption> {
+    invariant!(first != 0 && last != 0, "a batch has a first and a last cell");
     let queue = arena.queue(class)?;
     let head = queue.head.load(Ordering::Relaxed);
     if head == first {
@@ -484,7 +506,7 @@ fn link_batch(arena: &Arena<'_>, class: u8, first: u64, last: u64) -> Result<(),
     Ok(())
 }
 
-/// Recovery: a chunk that was noted was taken or not; a taken one becomes the bump range.
+/// Recovery: a recorded chunk was taken or not. A taken chunk becomes the bump range.
 pub(crate) fn finish_chunk(arena: &Arena<'_>) -> Result<(), Corruption> {
     let to = arena.get(undo::CHUNK_TO);
     if to == 0 {
@@ -498,7 +520,7 @@ pub(crate) fn finish_chunk(arena: &Arena<'_>) -> Result<(), Corruption> {
             let next = cell::word(arena.map, at, WORD_NEXT)?.load(Ordering::Acquire);
             arena.set(undo::PENDING, next);
         }
-        // A wider cell that was split has pages; a chunk of the frontier gets them on use.
+        // A split wider cell has pages. A chunk of the frontier gets them on use.
         let which = if is_large { Bump::Large } else { Bump::Small };
         arena.set_bump(which, at, to, at);
     }
@@ -506,7 +528,7 @@ pub(crate) fn finish_chunk(arena: &Arena<'_>) -> Result<(), Corruption> {
     Ok(())
 }
 
-/// Recovery: a batch between a queue and a pool is where it was, or where it was going.
+/// Recovery: a batch between a queue and a pool is moved back or completed.
 pub(crate) fn finish_batch(arena: &Arena<'_>, me: u64) -> Result<(), Corruption> {
     let direction = arena.get(undo::BATCH_DIRECTION);
     let (first, last) = (arena.get(undo::BATCH_FIRST), arena.get(undo::BATCH_LAST));
@@ -535,12 +557,12 @@ pub(crate) fn finish_batch(arena: &Arena<'_>, me: u64) -> Result<(), Corruption>
     Ok(())
 }
 
-/// The operation of a note, if it is one that exists.
+/// The operation of an undo record, if it is a known one.
 pub(crate) fn undo_operation(arena: &Arena<'_>) -> Result<u64, Corruption> {
     match arena.get(undo::OP) {
         known @ (op::NONE | op::RECORD | op::WORD | op::SPLIT | op::TXN | op::LINE | op::ONCE) => {
             Ok(known)
         }
-        _ => Err(Corruption("a note names an operation that does not exist")),
+        _ => Err(Corruption("an undo record names an operation that does not exist")),
     }
 }

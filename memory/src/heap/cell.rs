@@ -1,7 +1,9 @@
-//! A cell and its header (`spec/region.md`, "Cell"). Readers get it through a pin; its writer fills
-//! it before anybody else knows it.
+//! A cell and its header (`spec/region.md`, "Cell"). Readers access it under a pin. Its writer
+//! fills it before any other member can reach it.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use nearstate_model::invariant;
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::heap::class;
@@ -11,11 +13,11 @@ use crate::region::map::Map;
 /// Bytes of a cell's header.
 pub const CELL_HEADER_BYTES: u64 = 44;
 
-/// What a cell is.
+/// The kind of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum CellKind {
-    /// Nobody's yet.
+    /// Free.
     Free = 0,
     /// A version of a record.
     Record = 1,
@@ -34,7 +36,7 @@ pub enum CellKind {
 }
 
 impl CellKind {
-    /// True if the checksum of such a cell covers its header alone: its body changes in place.
+    /// True if the checksum of such a cell covers only its header: its body changes in place.
     const fn is_changing(self) -> bool {
         matches!(self, Self::Counter | Self::Ring)
     }
@@ -47,11 +49,11 @@ pub(crate) const WORD_VERSION: u64 = 24;
 pub(crate) const WORD_SIZES: u64 = 32;
 pub(crate) const WORD_KEY: u64 = 40;
 
-/// Words of a line cell that hold entries, and where they begin.
+/// Entry words of an overflow line, and the offset of the first one.
 pub(crate) const LINE_WORDS: u64 = 5;
 pub(crate) const LINE_FIRST: u64 = 24;
 
-/// What a writer knows of a new cell.
+/// The header of a new cell.
 #[derive(Clone, Copy, Debug)]
 pub struct CellHeader {
     /// Kind of the cell.
@@ -68,19 +70,23 @@ pub struct CellHeader {
     pub hash: u64,
 }
 
-/// Flag of a record: something else follows its value. It stands beside the count of children as
-/// well, where a reader has it at hand.
+/// Flag of a record: metadata follows its value. Also stored next to the child count, where readers
+/// have it in the same word.
 pub const FLAG_META: u8 = 1;
 const META: u64 = 1 << 31;
-/// Flags of a record: its form, which `store` gives a meaning. They stand beside the count of
-/// children as well.
+/// Flags of a record: its form, which `store` defines. Also stored next to the child count.
 pub const FLAGS_FORM: u8 = 0b110;
 const FORM_SHIFT: u32 = 29;
 const CHILDREN: u64 = 0x1fff;
 
+const _: () = assert!(WORD_KEY + 4 == CELL_HEADER_BYTES, "the header ends with the child count");
+const _: () = assert!(LINE_FIRST + 8 * LINE_WORDS == LINE, "an overflow line fills its line");
+const _: () = assert!(CELL_HEADER_BYTES < LINE, "the header lies in the first line of a cell");
+const _: () = assert!(META >> 16 > CHILDREN && CHILDREN >> 13 == 0, "flags and count are apart");
+
 const SHORT: Corruption = Corruption("a record's body is shorter than its key");
 
-/// A cell that stays as it is while the pin or the lock under which it was found holds.
+/// A cell that does not change while the pin or the lock under which it was found is held.
 #[derive(Clone, Copy, Debug)]
 pub struct Cell<'m> {
     map: &'m Map,
@@ -127,7 +133,7 @@ impl<'m> Cell<'m> {
         (CELL_HEADER_BYTES + self.body_bytes()) / LINE
     }
 
-    /// Offset in the region: its identity for as long as it is pinned.
+    /// Offset in the region. It identifies the cell while the cell is pinned.
     #[inline]
     pub const fn at(&self) -> u64 {
         self.at
@@ -143,13 +149,13 @@ impl<'m> Cell<'m> {
         self.sizes >> 32
     }
 
-    /// How many block cells it owns.
+    /// Number of block cells that it owns.
     #[inline]
     pub const fn children(&self) -> u64 {
         self.key >> 16 & CHILDREN
     }
 
-    /// True if something else follows the value (flag [`FLAG_META`]).
+    /// True if metadata follows the value (flag [`FLAG_META`]).
     #[inline]
     pub const fn has_meta(&self) -> bool {
         self.key & META != 0
@@ -169,7 +175,7 @@ impl<'m> Cell<'m> {
     /// Offset of an owned block cell.
     ///
     /// # Errors
-    /// Damage: outside the region.
+    /// `Corruption`: outside the region.
     #[inline]
     pub fn child(&self, index: u64) -> Result<u64, Corruption> {
         let bytes = self.map.bytes(self.at + CELL_HEADER_BYTES + 8 * index, 8)?;
@@ -178,19 +184,19 @@ impl<'m> Cell<'m> {
         Ok(u64::from_le_bytes(*word))
     }
 
-    /// The offsets of all block cells that it owns, as they stand in it.
+    /// The offsets of all block cells that it owns, as stored.
     ///
     /// # Errors
-    /// Damage: outside the region.
+    /// `Corruption`: outside the region.
     #[inline]
     pub fn children_bytes(&self) -> Result<&'m [u8], Corruption> {
         self.map.bytes(self.at + CELL_HEADER_BYTES, 8 * self.children())
     }
 
-    /// All that follows the header.
+    /// Everything after the header.
     ///
     /// # Errors
-    /// Damage: outside the region.
+    /// `Corruption`: outside the region.
     #[inline]
     pub fn body(&self) -> Result<&'m [u8], Corruption> {
         self.map.bytes(self.at + CELL_HEADER_BYTES, self.body_bytes())
@@ -199,7 +205,7 @@ impl<'m> Cell<'m> {
     /// The key.
     ///
     /// # Errors
-    /// Damage: outside the region.
+    /// `Corruption`: outside the region.
     #[inline]
     pub fn key(&self) -> Result<&'m [u8], Corruption> {
         self.map.bytes(self.at + CELL_HEADER_BYTES + 8 * self.children(), self.key_bytes())
@@ -217,7 +223,7 @@ impl<'m> Cell<'m> {
     /// What follows the key: the value or the block table.
     ///
     /// # Errors
-    /// Damage: a body shorter than its key, or outside the region.
+    /// `Corruption`: a body shorter than its key, or outside the region.
     #[inline]
     pub fn value(&self) -> Result<&'m [u8], Corruption> {
         let before = 8 * self.children() + self.key_bytes();
@@ -225,10 +231,10 @@ impl<'m> Cell<'m> {
         self.map.bytes(self.at + CELL_HEADER_BYTES + before, bytes)
     }
 
-    /// A child's bytes.
+    /// The bytes of a child.
     ///
     /// # Errors
-    /// Damage: not a block cell, or outside the region.
+    /// `Corruption`: not a block cell, or outside the region.
     #[inline]
     pub fn block(&self, index: u64) -> Result<&'m [u8], Corruption> {
         let child = Cell::new(self.map, self.child(index)?)?;
@@ -238,10 +244,10 @@ impl<'m> Cell<'m> {
         child.value()
     }
 
-    /// Bytes of the heap that are taken for it and for the cells that it owns.
+    /// Bytes of the heap that it and the cells that it owns occupy.
     ///
     /// # Errors
-    /// Damage: outside the region.
+    /// `Corruption`: outside the region.
     pub fn taken_bytes(&self) -> Result<u64, Corruption> {
         let mut bytes = class::bytes_of(self.head()? as u8);
         for index in 0..self.children() {
@@ -265,7 +271,7 @@ impl<'m> Cell<'m> {
     /// The flags of the record format.
     ///
     /// # Errors
-    /// Damage: outside the region.
+    /// `Corruption`: outside the region.
     #[inline]
     pub fn flags(&self) -> Result<u8, Corruption> {
         Ok((self.head()? >> 16) as u8)
@@ -274,16 +280,16 @@ impl<'m> Cell<'m> {
     /// The kind.
     ///
     /// # Errors
-    /// Damage: a kind that does not exist, or outside the region.
+    /// `Corruption`: a kind that does not exist, or outside the region.
     #[inline]
     pub fn kind(&self) -> Result<CellKind, Corruption> {
         kind_of(self.head()?)
     }
 
-    /// True if the bytes are those that were published.
+    /// True if the bytes are those that were published (checksum).
     ///
     /// # Errors
-    /// Damage: outside the region.
+    /// `Corruption`: outside the region.
     pub fn is_whole(&self) -> Result<bool, Corruption> {
         let head = self.head()?;
         if CELL_HEADER_BYTES + self.body_bytes() > class::bytes_of(head as u8) {
@@ -314,9 +320,18 @@ pub(crate) fn kind_of(head: u64) -> Result<CellKind, Corruption> {
     }
 }
 
-/// Fills the header of a new cell; the body is written by the caller, the checksum by [`seal`].
+/// Fills the header of a new cell. The caller writes the body, and [`seal`] the checksum.
 #[inline]
 pub(crate) fn begin(map: &Map, at: u64, head: &CellHeader) -> Result<(), Corruption> {
+    invariant!(at.is_multiple_of(LINE), "a cell begins at a line, not at {at:#x}");
+    invariant!(u64::from(head.children) <= CHILDREN, "a record has {} children", head.children);
+    invariant!(
+        8 * u64::from(head.children) + u64::from(head.key) <= u64::from(head.body),
+        "a body of {} bytes holds {} children and a key of {} bytes",
+        head.body,
+        head.children,
+        head.key
+    );
     let first = map.word(at + WORD_HEAD)?;
     let class = first.load(Ordering::Relaxed) & 0xff;
     let kind = (head.kind as u64) << 8 | u64::from(head.flags) << 16;
@@ -334,6 +349,7 @@ pub(crate) fn begin(map: &Map, at: u64, head: &CellHeader) -> Result<(), Corrupt
 /// Stores version and checksum: the last stores before a cell is published.
 #[inline]
 pub(crate) fn seal(map: &Map, at: u64, version: u64, body_crc: u32) -> Result<(), Corruption> {
+    debug_assert!(at.is_multiple_of(LINE), "a cell begins at a line");
     map.word(at + WORD_VERSION)?.store(version, Ordering::Relaxed);
     let first = map.word(at + WORD_HEAD)?;
     let low = first.load(Ordering::Relaxed) & 0xffff_ffff;
@@ -362,7 +378,7 @@ fn checksum(map: &Map, at: u64, body_crc: u32) -> Result<u32, Corruption> {
 /// A word of the header.
 #[inline]
 pub(crate) fn word(map: &Map, at: u64, which: u64) -> Result<&AtomicU64, Corruption> {
-    // An offset out of a damaged word must not wrap round to the superblock.
+    // An offset from a damaged word must not wrap around to the superblock.
     map.word(at.saturating_add(which))
 }
 
@@ -372,10 +388,10 @@ pub(crate) fn class_at(map: &Map, at: u64) -> Result<u8, Corruption> {
     Ok(map.word(at + WORD_HEAD)?.load(Ordering::Relaxed) as u8)
 }
 
-/// Bytes that the cell fills in the heap.
+/// Bytes that the cell occupies in the heap.
 ///
 /// # Errors
-/// Damage: a class that does not exist.
+/// `Corruption`: a class that does not exist.
 pub(crate) fn bytes_at(map: &Map, at: u64) -> Result<u64, Corruption> {
     let class = class_at(map, at)?;
     let bytes = if class == CLASS_EXTENT {

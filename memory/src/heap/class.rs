@@ -1,15 +1,16 @@
-//! Sizes of cells: 32 classes in steps of a line to 2 KiB, eight per doubling to 64 KiB, then four
-//! per doubling to 256 MiB. At most one eighth (small) or one quarter (large) of a cell is unused.
+//! Size classes of cells: 32 classes in steps of one line up to 2 KiB, eight for each doubling up
+//! to 64 KiB, then four for each doubling up to 256 MiB. At most one eighth (small) or one quarter
+//! (large) of a cell is unused.
 
 use crate::layout::LINE;
 
-/// How many classes there are.
+/// Number of classes.
 pub(crate) const CLASSES: u8 = 120;
 
 /// The largest cell, in bytes.
 pub(crate) const CELL_BYTES_MAX: u64 = 256 << 20;
 
-/// The least class whose cells hold `bytes`, or `None` above [`CELL_BYTES_MAX`].
+/// The smallest class whose cells hold `bytes`, or `None` above [`CELL_BYTES_MAX`].
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "the results are below CLASSES")]
 pub(crate) const fn class_of(bytes: u64) -> Option<u8> {
@@ -49,7 +50,12 @@ pub(crate) const fn bytes_of(class: u8) -> u64 {
     units * LINE
 }
 
-/// The greatest class whose cells fit in `bytes` (at least a line).
+const _: () = assert!(bytes_of(CLASSES - 1) == CELL_BYTES_MAX);
+const _: () = assert!(bytes_of(0) == LINE && bytes_of(31) == 32 * LINE);
+const _: () = assert!(bytes_of(CLASSES) == 0 && bytes_of(u8::MAX) == 0);
+const _: () = assert!(matches!(class_of(0), Some(0)) && matches!(class_of(LINE + 1), Some(1)));
+
+/// The largest class whose cells fit in `bytes` (at least a line).
 pub(crate) const fn class_within(bytes: u64) -> Option<u8> {
     if bytes < LINE {
         return None;

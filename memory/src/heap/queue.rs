@@ -1,6 +1,9 @@
-//! The cells of an arena on their way: pending, in a queue of retired ones, cut from a bump range.
-//! All of it is done by one member only, or by the one that recovers it; every step can be cut
-//! short by a kill.
+//! Moves cells of an arena between the pending list, the queues of retired cells and the bump
+//! ranges.
+//!
+//! Only one member does this for its arena, or its recoverer. A kill can interrupt any step.
+
+use nearstate_model::invariant;
 
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
@@ -10,12 +13,12 @@ use crate::layout::{Corruption, SUPER_EPOCH};
 use crate::member::arena::{Arena, Bump, Queue, op, undo};
 use crate::member::pin;
 
-/// Cells that one operation has pending at the most: the records of a transaction with their
-/// blocks. A longer list is a circle that damage made.
+/// The most cells that one operation has pending: the records of a transaction with their blocks. A
+/// longer list is a cycle caused by corruption.
 const PENDING_MAX: usize = 8 << 20;
 
 impl Arena<'_> {
-    /// Takes the head of a queue: it becomes pending.
+    /// Removes the head of a queue. It becomes pending.
     #[inline]
     pub(crate) fn pop(&self, queue: Queue<'_>, cell: u64) -> Result<(), Corruption> {
         self.set(undo::POP, cell);
@@ -29,21 +32,25 @@ impl Arena<'_> {
         self.pend(cell)
     }
 
-    /// Cuts a cell from the front of a bump range that has pages for it: it becomes pending.
+    /// Cuts a cell from the front of a bump range that has pages for it. It becomes pending.
     #[inline]
     pub(crate) fn cut(&self, which: Bump, class: u8, bytes: u64) -> Result<u64, Corruption> {
-        let cell = self.get(which as usize);
+        invariant!(
+            bytes.is_multiple_of(crate::layout::LINE) && bytes != 0,
+            "a cell of {bytes} bytes is cut"
+        );
+        let cell = self.get(which.front());
         cell::word(self.map, cell, WORD_HEAD)?.store(u64::from(class), Ordering::Relaxed);
         crash_point!("cut.classed");
         self.set(undo::POP, cell);
         crash_point!("pop.noted");
-        self.set(which as usize, cell + bytes);
+        self.set(which.front(), cell + bytes);
         crash_point!("pop.unlinked");
         self.pend(cell)?;
         Ok(cell)
     }
 
-    /// Puts a cell in transit on the pending list.
+    /// Adds a cell in transit to the pending list.
     #[inline]
     fn pend(&self, cell: u64) -> Result<(), Corruption> {
         let pending = self.get(undo::PENDING);
@@ -57,7 +64,7 @@ impl Arena<'_> {
         Ok(())
     }
 
-    /// Links a cell at the tail of the queue of its class, with the present epoch.
+    /// Appends a cell to the queue of its class, with the current epoch.
     #[inline]
     pub(crate) fn append(&self, cell: u64) -> Result<(), Corruption> {
         self.set(undo::POP, cell);
@@ -91,13 +98,13 @@ impl Arena<'_> {
         Ok(())
     }
 
-    /// Recovery: a cell in transit is where it came from, or arrived, or goes to its queue.
+    /// Recovery: a cell in transit is where it came from, has arrived, or moves to its queue.
     pub(crate) fn finish_transit(&self) -> Result<(), Corruption> {
         let cell = self.get(undo::POP);
         if cell != 0 {
             let queue = self.queue(cell::class_at(self.map, cell)?)?;
             let head = queue.head.load(Ordering::Acquire);
-            // The end of a used-up range may be where somebody else's cell begins.
+            // The end of a used-up range can be the beginning of another member's cell.
             let is_front = |which| {
                 let (cur, end, _) = self.bump(which);
                 cur == cell && cur < end
@@ -112,7 +119,7 @@ impl Arena<'_> {
         Ok(())
     }
 
-    /// Every pending cell goes to the queue of its class.
+    /// Moves every pending cell to the queue of its class.
     pub(crate) fn roll_back(&self) -> Result<(), Corruption> {
         for _ in 0..PENDING_MAX {
             let cell = self.get(undo::PENDING);
@@ -120,7 +127,7 @@ impl Arena<'_> {
                 return Ok(());
             }
             let next = cell::word(self.map, cell, WORD_NEXT)?.load(Ordering::Acquire);
-            // In transit first, so that it is not lost between the two.
+            // Marked as in transit first, so that it is not lost between the two stores.
             self.set(undo::POP, cell);
             self.set(undo::PENDING, next);
             self.link(cell)?;
@@ -129,7 +136,7 @@ impl Arena<'_> {
         Err(Corruption("a member's list of pending cells has no end"))
     }
 
-    /// Retires a cell that was unlinked, unless it is retired already.
+    /// Retires an unlinked cell, unless it is retired already.
     #[inline]
     pub(crate) fn retire(&self, cell: u64) -> Result<(), Corruption> {
         if cell::word(self.map, cell, WORD_RETIRED)?.load(Ordering::Acquire) == 0 {
@@ -138,7 +145,8 @@ impl Arena<'_> {
         Ok(())
     }
 
-    /// Takes the front of a bump range as free cells, so that it is empty. All of it has pages.
+    /// Turns the content of a bump range into free cells, so that the range is empty. All of it has
+    /// pages.
     pub(crate) fn carve(&self, which: Bump) -> Result<(), Corruption> {
         loop {
             let (cur, end, _) = self.bump(which);
@@ -147,7 +155,7 @@ impl Arena<'_> {
             };
             let pending = self.get(undo::PENDING);
             let cell = self.cut(which, class, class::bytes_of(class))?;
-            // Only this cell goes back; what was pending stays.
+            // Only this cell is freed. What was pending stays pending.
             self.set(undo::POP, cell);
             self.set(undo::PENDING, pending);
             self.link(cell)?;
@@ -156,7 +164,7 @@ impl Arena<'_> {
     }
 }
 
-/// After a line was linked: it alone leaves the pending list, whose head it is.
+/// After a line was linked: removes it from the head of the pending list, and only it.
 pub(crate) fn finish_line(arena: &Arena<'_>, line: u64) -> Result<(), Corruption> {
     if arena.get(undo::PENDING) == line {
         let next = cell::word(arena.map, line, WORD_NEXT)?.load(Ordering::Acquire);

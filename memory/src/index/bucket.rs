@@ -1,5 +1,5 @@
-//! A bucket line and the word protocol of its readers and of its one writer
-//! (`spec/region.md`, "Index of a namespace").
+//! A bucket line: the words that its readers and its one writer exchange (`spec/region.md`, "Index
+//! of a namespace").
 //!
 //! ```text
 //! reader                                    splitter (holds the locks of p and q)
@@ -11,9 +11,9 @@
 //!                                           S6  cut the overflow lines off
 //! ```
 //!
-//! A reader that misses an entry because of S3 has seen a store that follows S2, so R4 sees S2 or
-//! later and starts anew, now at q. The same for S6 and S5. So a hit needs no check and a miss
-//! never lies.
+//! If a reader misses an entry because of S3, it has read a store that follows S2. Then R4 reads S2
+//! or a later value, and the reader starts again, now at q. The same holds for S6 and S5. So a hit
+//! needs no check, and a miss is always correct.
 
 use crate::atomic::{AtomicU64, Ordering, mutant};
 use crate::member::lock::PAYLOAD;
@@ -21,19 +21,24 @@ use crate::member::lock::PAYLOAD;
 /// Words of a bucket line.
 pub(crate) const WORDS: usize = 8;
 
-/// Index of the last word, which may be a link.
+/// Index of the last word, which can be a link.
 pub(crate) const LAST: usize = 7;
 
 const TAG_SHIFT: u32 = 48;
 const LINK: u64 = 1 << 47;
 const UNITS: u64 = (1 << 42) - 1;
-/// An entry with this bit is an intent: it leads to the write line of a transaction.
+/// Set in an intent: an entry that refers to a write line of a transaction.
 const INTENT: u64 = 1 << 46;
 const DEPTH_SHIFT: u32 = 42;
 const STAMP: u64 = (1 << DEPTH_SHIFT) - 1;
 
-/// The greatest stamp, and so the greatest version of a record: at a million changes a second of
-/// one record it lasts 50 days; the change after it is refused.
+const _: () = assert!(LAST + 1 == WORDS, "the link is the last word of a line");
+const _: () = assert!(UNITS < INTENT && INTENT < LINK && LINK < 1 << TAG_SHIFT);
+const _: () = assert!(STAMP >> DEPTH_SHIFT == 0, "stamp and depth share no bit");
+const _: () = assert!(VERSION_MAX < STAMP, "a version fits into a stamp");
+
+/// The highest stamp, and so the highest version of a record. At a million changes per second of
+/// one record it lasts 50 days. The next change is rejected.
 pub(crate) const VERSION_MAX: u64 = STAMP - (1 << 20);
 
 /// The tag of a hash: its top 16 bits, never 0, so that an empty word matches none.
@@ -46,12 +51,15 @@ pub(crate) const fn tag_of(hash: u64) -> u64 {
 /// The entry of a cell.
 #[inline]
 pub(crate) const fn entry(tag: u64, at: u64) -> u64 {
+    debug_assert!(at.is_multiple_of(64), "a cell begins at a line");
+    debug_assert!(at >> 6 <= UNITS, "an offset fits into an entry");
     tag << TAG_SHIFT | at >> 6
 }
 
 /// The link to an overflow line.
 #[inline]
 pub(crate) const fn link(at: u64) -> u64 {
+    debug_assert!(at.is_multiple_of(64), "an overflow line begins at a line");
     LINK | at >> 6
 }
 
@@ -82,10 +90,12 @@ pub(crate) const fn is_intent(word: u64) -> bool {
 /// The intent of a write line, for the key with this tag.
 #[inline]
 pub(crate) const fn intent(tag: u64, line_at: u64) -> u64 {
+    debug_assert!(tag != 0, "an intent has the tag of its key");
+    debug_assert!(line_at.is_multiple_of(64), "a write line begins at a line");
     entry(tag, line_at) | INTENT
 }
 
-/// True if what is left of an entry without its tag leads to a cell: it is no intent.
+/// True if the rest of an entry without its tag is a cell's offset, and not an intent.
 #[inline]
 pub(crate) const fn is_units(rest: u64) -> bool {
     rest <= UNITS
@@ -106,6 +116,7 @@ pub(crate) const fn stamp_of(control: u64) -> u64 {
 /// The payload of a control word.
 #[inline]
 pub(crate) const fn control(depth: u32, stamp: u64) -> u64 {
+    debug_assert!(depth < 48, "a depth counts bits of a hash");
     (depth as u64) << DEPTH_SHIFT | stamp & STAMP
 }
 
@@ -116,8 +127,8 @@ pub(crate) fn begin(control: &AtomicU64) -> u64 {
     control.load(order) & PAYLOAD
 }
 
-/// R4: true if nothing moved since [`begin`] returned `before`. All loads of the scan were acquire
-/// loads, so this one is not before any of them.
+/// R4: true if nothing moved since [`begin`] returned `before`. All loads of the scan are acquire
+/// loads, so this load does not precede any of them.
 #[inline]
 pub(crate) fn is_unmoved(control: &AtomicU64, before: u64) -> bool {
     mutant("miss-unchecked") || control.load(Ordering::Acquire) & PAYLOAD == before
@@ -130,18 +141,18 @@ pub(crate) fn publish(word: &AtomicU64, value: u64) {
     word.store(value, order);
 }
 
-/// The status of a transaction that is decided; 0 before.
+/// The status of a decided transaction. Before the decision it is 0.
 pub(crate) const COMMITTED: u64 = 1;
 
-/// Decides a transaction: all its intents stand for their new entries from here on.
+/// Decides a transaction: from here on all its intents stand for their new entries.
 #[inline]
 pub(crate) fn decide(status: &AtomicU64) {
     let order = if mutant("decide-relaxed") { Ordering::Relaxed } else { Ordering::Release };
     status.store(COMMITTED, order);
 }
 
-/// The status of a transaction, for a reader that met one of its intents. Acquire: who sees the
-/// decision sees every intent, or what came after it.
+/// The status of a transaction, for a reader of one of its intents. Acquire: a reader that sees the
+/// decision sees every intent, or a later value.
 #[inline]
 pub(crate) fn status_of(status: &AtomicU64) -> u64 {
     let order = if mutant("status-relaxed") { Ordering::Relaxed } else { Ordering::Acquire };

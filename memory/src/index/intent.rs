@@ -1,5 +1,5 @@
-//! Intents and the cell of a transaction (`spec/region.md`, section 9): what a reader meets of a
-//! commit that is under way.
+//! Intents and the cell of a transaction (`spec/region.md`, section 9): what a reader sees of a
+//! commit in progress.
 //!
 //! ```text
 //! writer (holds every lock)                 reader (has a pin)
@@ -9,9 +9,12 @@
 //! W4  word := new           (release)       R4  committed: the line's new, else its old
 //! ```
 //!
-//! W2 pairs with R1: the line is whole. W3 pairs with R3: whoever sees one record of a transaction
-//! sees all of them from then on, because R3 of every other record loads the same status, and W4
-//! comes after it.
+//! W2 pairs with R1: the line is complete. W3 pairs with R3: a reader that sees one record of a
+//! transaction sees all of them from then on, because R3 of every other record loads the same
+//! status, and W4 comes after it.
+
+use nearstate_model::invariant;
+use nearstate_model::limits::TRANSACTION_RECORDS_MAX;
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
@@ -22,10 +25,10 @@ use crate::layout::{Corruption, LINE};
 use crate::member::lock;
 use crate::region::map::Map;
 
-// The transaction's cell: its first line, and what a line for each access holds.
+// Words of the transaction's cell: its first line, and the line of each access.
 pub(crate) const STATUS: u64 = 24;
 pub(crate) const LINES: u64 = 32;
-/// How many of the lines, the last ones, are events.
+/// How many of the lines are events. They come last.
 pub(crate) const EVENTS: u64 = 40;
 pub(crate) const LINE_LOCK: u64 = 0;
 pub(crate) const LINE_SLOT: u64 = 8;
@@ -36,11 +39,17 @@ pub(crate) const LINE_RING: u64 = 40;
 pub(crate) const LINE_TAIL: u64 = 48;
 pub(crate) const LINE_SOURCE: u64 = 56;
 
-/// Lines that a transaction cell can have: more are a damaged count.
+const _: () = assert!(LINES.is_multiple_of(8) && EVENTS + 8 <= LINE, "the head is one line");
+const _: () = assert!(LINE_LOCK < LINE_SLOT && LINE_SLOT < LINE_OLD && LINE_OLD < LINE_NEW);
+const _: () = assert!(LINE_NEW < LINE_OWNER && LINE_OWNER < LINE_RING && LINE_RING < LINE_TAIL);
+const _: () = assert!(LINE_TAIL < LINE_SOURCE && LINE_SOURCE + 8 == LINE, "a line has eight words");
+const _: () = assert!(2 * TRANSACTION_RECORDS_MAX as u64 <= LINES_MAX);
+
+/// The most lines of a transaction cell. A higher count is corrupt.
 pub(crate) const LINES_MAX: u64 = 1 << 16;
 
-/// What an intent comes to at this moment: the new entry if its transaction is committed, else the
-/// old one. 0 is no record.
+/// The entry that an intent stands for: the new one if its transaction is committed, else the old
+/// one. 0 is no record.
 #[cold]
 pub(crate) fn resolve(map: &Map, word: u64) -> Result<u64, Corruption> {
     let [_, _, old, new, owner, ..] = map.words::<8>(at_of(word))?;
@@ -55,18 +64,25 @@ pub(crate) fn resolve(map: &Map, word: u64) -> Result<u64, Corruption> {
 pub(crate) struct TxnLine<'m>(&'m [AtomicU64; 8]);
 
 impl TxnLine<'_> {
-    /// Stores one of its words. Release, so that a recoverer that sees it sees all before it.
+    #[inline]
+    fn word(&self, which: u64) -> &AtomicU64 {
+        match self.0.get(which as usize / 8) {
+            Some(word) => word,
+            None => invariant!("a write line has no word {which}"),
+        }
+    }
+
+    /// Stores one of its words. Release: a recoverer that reads this value also reads everything
+    /// stored before it.
     #[inline]
     pub(crate) fn set(self, which: u64, value: u64) {
-        if let Some(word) = self.0.get(which as usize / 8) {
-            word.store(value, Ordering::Release);
-        }
+        self.word(which).store(value, Ordering::Release);
         crash_point!("txn.line");
     }
 
     #[inline]
     pub(crate) fn get(self, which: u64) -> u64 {
-        self.0.get(which as usize / 8).map_or(0, |word| word.load(Ordering::Acquire))
+        self.word(which).load(Ordering::Acquire)
     }
 }
 
@@ -98,6 +114,7 @@ impl<'m> TxnCell<'m> {
     }
 
     pub(crate) const fn line_at(&self, index: u64) -> u64 {
+        debug_assert!(index < LINES_MAX, "the line belongs to the transaction");
         self.at + LINE * (index + 1)
     }
 
@@ -124,7 +141,7 @@ impl<'m> TxnCell<'m> {
         }
     }
 
-    /// Replaces the intent of each line, where it stands, by what the line says.
+    /// Replaces the intent of each line that is still in place by the given word of the line.
     pub(crate) fn replace_intents(&self, which: u64) -> Result<(), Corruption> {
         let mut lock_at = 0;
         for index in 0..self.lines()? {
@@ -148,7 +165,7 @@ impl<'m> TxnCell<'m> {
         Ok(())
     }
 
-    /// After an entry went: a walk that began before looks at the bucket again.
+    /// After an entry was removed: a walk that began before reads the bucket again.
     fn raise_stamp(&self, lock_at: u64) -> Result<(), Corruption> {
         let word = self.map.word(lock_at)?;
         let seen = word.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Finding a record: what a reader does. No lock, no system call, no store to a shared line
+//! Lookups: the path of every reader. No lock, no system call, no store to a shared line
 //! (`spec/region.md`, "Index of a namespace"; orderings O1 to O4).
 
 use nearstate_model::Result;
@@ -17,7 +17,7 @@ use crate::region::index_table::IndexTable;
 use crate::region::linear_hash::step;
 use crate::region::map::Map;
 
-/// The hash of a key in a region with this seed: part of the format.
+/// The hash of a key in a region with this seed. Part of the format.
 #[inline]
 pub fn hash(seed: u64, key: &[u8]) -> u64 {
     xxh3_64_with_seed(key, seed)
@@ -28,14 +28,16 @@ pub(crate) fn hash_of(map: &Map, key: &[u8]) -> Result<u64, Corruption> {
     Ok(hash(map.word(SUPER_SEED)?.load(Ordering::Relaxed), key))
 }
 
-/// The longest chain of overflow lines that a reader follows: a sound index has one or two; a
-/// longer chain is a circle that damage made.
+/// The longest chain of overflow lines that a reader follows. A sound index has one or two lines
+/// per chain; a longer chain is a cycle caused by corruption.
 pub(crate) const CHAIN_MAX: u32 = 1024;
+
+const _: () = assert!(WORDS == LAST + 1 && READ_LINES <= WHOLE_LINES);
 
 const CHAIN: Corruption = Corruption("a bucket's chain has no end");
 
-/// The bucket that holds a hash, found through depths from a bucket count that may be old. Returns
-/// the bucket, the offset of its line and its control word at that moment.
+/// Finds the bucket of a hash, starting from a bucket count that may be out of date. Returns the
+/// bucket, the offset of its line and the control word that was read.
 #[inline]
 pub(crate) fn find_bucket(
     map: &Map,
@@ -57,10 +59,10 @@ pub(crate) fn find_bucket(
     }
 }
 
-/// A record that was found, and its value.
+/// A record and its value.
 pub(crate) type RecordAndValue<'m> = (Cell<'m>, &'m [u8]);
 
-/// The record of an entry, if its key is this one.
+/// The record of an entry, if it has this key.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "the path of every read")]
 fn of_key<'m>(
@@ -75,23 +77,23 @@ fn of_key<'m>(
     Ok(is_equal(its_key, key).then_some((cell, value)))
 }
 
-/// A record that was found, and the word that leads to it.
+/// The result of a lookup, and the token that validates it later.
 #[derive(Clone, Copy, Debug)]
 pub struct LookupResult<'m> {
-    /// The record and its value.
+    /// The record and its value, if the key exists.
     pub record: Option<(Cell<'m>, &'m [u8])>,
-    /// For asking later whether it still stands.
+    /// Validates this read later.
     pub token: ReadToken,
 }
 
-/// What is needed to ask whether a read still stands.
+/// Identifies what a read returned, so that it can be validated later.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadToken {
-    /// Offset of the cell; 0 for no record.
+    /// Offset of the cell; 0 for an absent record.
     pub at: u64,
-    /// Where its entry stood, if that was the line of a bucket; else 0.
+    /// Offset of its entry, if that is in the line of a bucket; else 0.
     pub(crate) slot_at: u64,
-    /// What stood there; of an absent record the bucket's control word.
+    /// The value of that word. For an absent record: the control word of its bucket.
     pub(crate) word: u64,
 }
 
@@ -101,10 +103,11 @@ pub(crate) fn is_equal(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len() && is_same(one, other)
 }
 
-/// Equality of two slices of the same length. Keys are short: two loads that overlap compare up to
-/// 32 bytes, where a call of `memcmp` would cost as much as the rest of a read.
+/// Equality of two slices of the same length. Keys are short: two overlapping loads compare up to
+/// 32 bytes. A call of `memcmp` would cost as much as the rest of a read.
 #[inline]
 fn is_same(one: &[u8], other: &[u8]) -> bool {
+    debug_assert!(one.len() == other.len(), "both have one length");
     match one.len() {
         16..=32 => {
             one.first_chunk::<16>() == other.first_chunk::<16>()
@@ -118,7 +121,8 @@ fn is_same(one: &[u8], other: &[u8]) -> bool {
     }
 }
 
-/// Searches some words of a chain for the key. Returns the record, or what the last word links to.
+/// Searches some words of a chain for the key. Returns the record, or the target of the link in the
+/// last word.
 #[inline]
 fn search<'m>(
     map: &'m Map,
@@ -143,18 +147,17 @@ fn search<'m>(
     Ok(Err(if is_link(last) { at_of(last) } else { 0 }))
 }
 
-/// The entry that a word stands for at this moment: itself, or what an intent comes to. 0 if there
-/// is no record.
+/// The entry that a word stands for: itself, or the entry of an intent. 0 if there is no record.
 #[inline]
 pub(crate) fn decided(map: &Map, word: u64) -> Result<u64, Corruption> {
     if is_intent(word) { resolve(map, word) } else { Ok(word) }
 }
 
-/// The units of the first entry of a bucket line with this tag, or `NONE`; and the line's last
+/// The units of the first entry of a bucket line with this tag, or `NONE`, and the line's last
 /// word.
 ///
-/// Without a branch on where it stands: that place is random, and a processor that guesses it wrong
-/// waits for the line before it goes on to the next record.
+/// Without a branch on its position: positions are random, and after a misprediction the processor
+/// waits for the line before it starts the next record.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "a call costs as much as the line when it is cached")]
 fn pick(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64) {
@@ -162,7 +165,7 @@ fn pick(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64) {
     let whole = entry(tag, 0);
     let mut picked = NONE;
     for word in words.into_iter().rev() {
-        // An entry with this tag loses it and is small then.
+        // Removing the tag from an entry with this tag leaves a small number.
         let units = word ^ whole;
         picked = if tag_in(units) == 0 { units } else { picked };
     }
@@ -170,7 +173,7 @@ fn pick(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64) {
     (picked, last)
 }
 
-/// As [`pick`], but the last such entry, and the number of its word beside it.
+/// As [`pick`], but returns the last such entry, and the number of its word.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "a call costs as much as the line when it is cached")]
 fn pick_placed(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64, u64) {
@@ -187,18 +190,18 @@ fn pick_placed(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64, u64) {
     (picked, place, last)
 }
 
-/// Lines of a record that a read asks for ahead, while it waits for the header: as many as a core
-/// has in flight. What is longer comes by the processor's own prefetch of a sequence.
+/// Lines of a record that a read prefetches while it waits for the header: as many as a core can
+/// have in flight. The processor's sequential prefetch loads the rest.
 const READ_LINES: u64 = 12;
 
-/// Lines of a record that a transaction's read asks for ahead: a kilobyte.
+/// Lines of a record that a transaction's read prefetches: one kilobyte.
 const WHOLE_LINES: u64 = 16;
 
-/// What [`pick`] says where no entry has the tag.
+/// The result of [`pick`] if no entry has the tag.
 const NONE: u64 = u64::MAX;
 
-/// The record of a key. The caller has a pin, or the bucket's lock. `lines` is where the record
-/// probably ends, in lines from its beginning.
+/// Finds the record of a key. The caller holds a pin or the bucket's lock. `lines` is the line in
+/// which the record probably ends, counted from its first.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
 pub(crate) fn find<'m>(
@@ -214,7 +217,7 @@ pub(crate) fn find<'m>(
     if step(hash, bucket, depth_of(control)).is_none() {
         let (units, last) = pick(entries, tag_of(hash));
         if is_units(units) {
-            // How long the record is stands in its header: asked for before that is there.
+            // The header holds the record's length. The lines are prefetched before it arrives.
             for line in 1..lines.min(READ_LINES) {
                 map.prefetch(LINE * (units + line));
             }
@@ -229,8 +232,8 @@ pub(crate) fn find<'m>(
     find_slowly(map, table, hash, key)
 }
 
-/// As [`find`], where the bucket was split, has overflow lines, is being changed, has two entries
-/// with one tag, or an intent.
+/// As [`find`], if the bucket was split, has overflow lines, is being changed, has two entries with
+/// one tag, or has an intent.
 #[inline(never)]
 fn find_slowly<'m>(
     map: &'m Map,
@@ -263,8 +266,8 @@ fn find_slowly<'m>(
     }
 }
 
-/// Calls `each` with the offset of every word of a bucket's chain that may hold an entry, and its
-/// value, in order; a link is followed, not given. Stops when `each` returns false.
+/// Calls `each` with the offset and the value of every word of a bucket's chain that can hold an
+/// entry, in order. Follows links and does not pass them on. Stops when `each` returns false.
 pub(crate) fn walk_chain(
     map: &Map,
     bucket_at: u64,
@@ -289,15 +292,15 @@ pub(crate) fn walk_chain(
     Err(CHAIN)
 }
 
-/// Offset of the last word of a bucket, where its link is if it has one.
+/// Offset of the last word of a bucket, which holds its link if it has one.
 pub(crate) const fn link_slot(bucket_at: u64) -> u64 {
     bucket_at + 8 * LAST as u64
 }
 
 impl Member {
-    /// The record of a key. The caller holds a pin for as long as it uses the cell.
+    /// Finds the record of a key. The caller holds a pin for as long as it uses the cell.
     ///
-    /// Cost: one line of the index and the record's own; no store.
+    /// Cost: one line of the index and the lines of the record; no store.
     ///
     /// # Errors
     /// `Damaged`.
@@ -310,7 +313,7 @@ impl Member {
         key: &[u8],
     ) -> Result<Option<(Cell<'_>, &[u8])>> {
         match find(self.map(), table, hash, key, self.lines.get())? {
-            // A page that is gone reads as zeros: nothing is found there.
+            // A missing page reads as zeros, in which nothing is found.
             None => self.check_not_truncated().map(|()| None),
             Some((cell, value)) => {
                 self.lines.set(cell.last_line());
@@ -319,15 +322,14 @@ impl Member {
         }
     }
 
-    /// The record of a key, and where it was found: what a transaction keeps of a read. The caller
-    /// holds a pin for as long as it uses the answer.
+    /// Finds the record of a key, and returns the token that a transaction keeps of the read. The
+    /// caller holds a pin for as long as it uses the result.
     ///
     /// # Errors
     /// `Damaged`.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
     pub fn lookup(&self, table: &IndexTable, hash: u64, key: &[u8]) -> Result<LookupResult<'_>> {
-        // A transaction will probably read all of it.
         let last = self.lines.get();
         let placed = self.lookup_prefetching(table, hash, key, (last.min(WHOLE_LINES), last))?;
         if let Some((cell, _)) = placed.record {
@@ -336,7 +338,7 @@ impl Member {
         Ok(placed)
     }
 
-    /// As [`Member::lookup`], of a record that has two lines or three: one of an index.
+    /// As [`Member::lookup`], for a record of two or three lines, such as an index record.
     ///
     /// # Errors
     /// `Damaged`.
@@ -350,8 +352,7 @@ impl Member {
         self.lookup_prefetching(table, hash, key, (2, 2))
     }
 
-    /// As [`Member::lookup`], of a record of which only the beginning and the end are looked
-    /// at.
+    /// As [`Member::lookup`], for a record of which only the beginning and the end are read.
     ///
     /// # Errors
     /// `Damaged`.
@@ -364,8 +365,8 @@ impl Member {
         self.lookup_prefetching(table, hash, key, (0, self.lines.get()))
     }
 
-    /// So many lines are asked for, and the one in which the record probably ends: the second
-    /// number; both are counted from its beginning.
+    /// The two numbers are the lines to prefetch and the line in which the record probably ends,
+    /// both counted from its first line.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
     fn lookup_prefetching(
@@ -394,7 +395,7 @@ impl Member {
                     return Ok(LookupResult { record: Some(found), token });
                 }
             } else if units == NONE && !is_link(last_word) && is_unmoved(first, control) {
-                // A page that is gone reads as zeros: nothing is found there.
+                // A missing page reads as zeros, in which nothing is found.
                 self.check_not_truncated()?;
                 let token = ReadToken { at: 0, slot_at: 0, word: control };
                 return Ok(LookupResult { record: None, token });
@@ -403,30 +404,29 @@ impl Member {
         self.lookup_slowly(table, hash, key)
     }
 
-    /// As [`Member::lookup`], of a record without a plain entry in its bucket's line, or of
-    /// none.
+    /// As [`Member::lookup`], if the record has no plain entry in its bucket's line, or is absent.
     #[cold]
     fn lookup_slowly(&self, table: &IndexTable, hash: u64, key: &[u8]) -> Result<LookupResult<'_>> {
-        // Of an absent record its bucket's control word is kept, from before the search: each
-        // removal changes it, so that a key that came and went is not taken for one that never
-        // was there.
+        // For an absent record the token holds the control word from before the search. Each
+        // removal changes it, so a key that was created and removed meanwhile is not mistaken for
+        // one that never existed.
         let (_, _, control) = find_bucket(self.map(), table, hash)?;
         let found = self.find(table, hash, key)?;
         let at = found.map_or(0, |(cell, _)| cell.at());
         Ok(LookupResult { record: found, token: ReadToken { at, slot_at: 0, word: control } })
     }
 
-    /// True if the word that led to what was found still does: then it is what is there. False says
-    /// nothing: [`Member::validate_read`] finds out.
+    /// True if the word that led to the record is unchanged: then the record is current. False is
+    /// not conclusive: [`Member::validate_read`] decides.
     #[inline]
     pub fn is_current(&self, token: ReadToken) -> bool {
         let word = self.map().word(token.slot_at);
         token.slot_at != 0 && word.is_ok_and(|word| load(word) == token.word)
     }
 
-    /// True if what was found is still what is there. `at` is the cell that was found; 0 for none.
+    /// True if a read is still valid. A token with `at` 0 is that of an absent record.
     ///
-    /// Cost: as a read.
+    /// Cost: that of a read.
     ///
     /// # Errors
     /// `Damaged`.
@@ -447,7 +447,7 @@ impl Member {
         Ok(control == token.word)
     }
 
-    /// Asks for the bucket of a hash: the first half of a batch read.
+    /// Prefetches the bucket of a hash: the first half of a batch read.
     #[inline]
     pub fn prefetch_bucket(&self, table: &IndexTable, hash: u64) {
         if let Ok(at) = table.bucket_at(self.map(), table.bucket_of(hash)) {
@@ -455,14 +455,14 @@ impl Member {
         }
     }
 
-    /// Where the record that was found last ends, in lines from its beginning: the next one
-    /// probably does as well.
+    /// The line in which the record that was found last ends, counted from its first. The next
+    /// record probably ends there too.
     #[inline]
     pub fn last_line(&self) -> u64 {
         self.lines.get()
     }
 
-    /// Asks for the first lines of the record that a hash may have, and for the one in which it
+    /// Prefetches the first lines of the record that a hash may have, and the line in which it
     /// probably ends: the second half.
     #[inline]
     pub fn prefetch_record(&self, table: &IndexTable, hash: u64, lines: u64) {
@@ -476,7 +476,7 @@ impl Member {
         }
     }
 
-    /// The number of buckets of a namespace now.
+    /// The current number of buckets of a namespace.
     ///
     /// # Errors
     /// `Damaged`.
@@ -485,8 +485,8 @@ impl Member {
     }
 
     /// Collects the offsets of all records that belonged to bucket `bucket` when the namespace had
-    /// `buckets` buckets, wherever splits have taken them since: a walk over all buckets below a
-    /// count read once meets every record that stays exactly once.
+    /// `buckets` buckets, wherever splits have moved them since. A walk over all buckets below a
+    /// count that was read once visits every record that is not removed exactly once.
     ///
     /// # Errors
     /// `Damaged`.
@@ -498,13 +498,12 @@ impl Member {
         buckets: u64,
         out: &mut Vec<u64>,
     ) -> Result<()> {
-        // The depth that the bucket had among `buckets`.
+        debug_assert!(bucket < buckets, "the walk covers the buckets that were counted");
         let level = (buckets | 1).ilog2();
         let is_split = bucket < buckets - (1 << level) || bucket >= 1 << level;
         let depth = if is_split { level + 1 } else { level };
         let at = table.bucket_at(self.map(), bucket)?;
         let [word, entries @ ..] = self.map().words::<WORDS>(at)?;
-        // The usual case: one line, not split since.
         let control = begin(word);
         let before = out.len();
         if depth_of(control) == depth {
@@ -540,7 +539,6 @@ impl Member {
             let mut is_simple = true;
             if self.collect_family(table, bucket, depth, out, &mut is_simple)? {
                 if !is_simple {
-                    // A split in progress shows an entry twice for a moment.
                     let mut tail = out.split_off(before);
                     tail.sort_unstable();
                     tail.dedup();
@@ -552,7 +550,8 @@ impl Member {
         }
     }
 
-    /// One bucket and those split from it since it had `depth`. False if anything moved meanwhile.
+    /// One bucket and those that were split from it since it had `depth`. False if anything moved
+    /// meanwhile.
     fn collect_family(
         &self,
         table: &IndexTable,
@@ -584,15 +583,13 @@ impl Member {
         Ok(is_unmoved(word, control))
     }
 
-    /// Asks for the first lines of a record's cell.
+    /// Prefetches the first lines of a record's cell.
     #[inline]
     pub fn prefetch_cell_lines(&self, at: u64, lines: u64) {
-        for line in 0..lines {
-            self.map().prefetch(at + 64 * line);
-        }
+        (0..lines).for_each(|line| self.map().prefetch(at + LINE * line));
     }
 
-    /// The cell at an offset that [`Member::collect`] gave under the same pin.
+    /// The cell at an offset that [`Member::collect_bucket`] returned under the same pin.
     ///
     /// # Errors
     /// `Damaged`.

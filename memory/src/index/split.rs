@@ -1,7 +1,7 @@
-//! Growing the index by one bucket: bucket `q = n` takes from bucket `p = n - 2^level` the keys
-//! whose next hash bit is set (`spec/region.md`, section 4, "split"; orderings O2 to O4).
+//! Grows the index by one bucket: bucket `q = n` takes from bucket `p = n - 2^level` the keys whose
+//! next hash bit is set (`spec/region.md`, section 4, "split"; orderings O2 to O4).
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
@@ -14,7 +14,7 @@ use crate::layout::{
     CATALOG_BUCKETS, CATALOG_COMMITTED, CATALOG_SPLIT, Corruption, LINE, SEGMENTS, catalog_at,
     seal, unseal,
 };
-use crate::member::arena::{Arena, finish_word, op, slot, undo, write_undo};
+use crate::member::arena::{Arena, LockSlot, finish_word, op, undo, write_undo};
 use crate::member::lock;
 use crate::member::{LOCK_WAIT_SHORT, Member};
 use crate::region::index_table::{IndexTable, buckets_of, first_of, segment_of, segment_slot};
@@ -23,22 +23,22 @@ use crate::region::map::Map;
 /// Lines of a segment that get pages at once: 256 KiB.
 const COMMIT_LINES: u64 = 4096;
 
-/// A chain this long means that splitting has not kept up: wait a little for the lock instead of
-/// leaving it to whoever has it.
+/// A chain of this length means that splitting has not kept up. The inserter then waits briefly for
+/// the lock instead of leaving the work to its holder.
 const CROWD_WAIT: u32 = 24;
 
-/// Buckets that one insert adds at the most when it finds its own crowded.
+/// The most buckets that one insert adds when its own bucket is crowded.
 const SPLITS_MAX: u32 = 2;
 
 impl Member {
-    /// Grows the index after an insert that found `crowd` entries in its bucket. Where there is no
-    /// room to grow, chains get longer instead: that is slower, and not an error.
+    /// Grows the index after an insert that found `crowd` entries in its bucket. Without room to
+    /// grow, chains get longer instead: that is slower, and not an error.
     pub(crate) fn split_some(&self, table: &IndexTable, crowd: u32) -> Result<()> {
         let times = if crowd > WORDS as u32 { SPLITS_MAX } else { 1 };
         for _ in 0..times {
             match self.split_once(table, crowd >= CROWD_WAIT) {
                 Ok(()) => {}
-                // A living process keeps what this needs: later inserts will do it.
+                // A living process holds what this needs. A later insert grows the index.
                 Err(Error::Full { .. } | Error::Stalled { .. }) => return self.free_pending(),
                 Err(error) => return Err(error),
             }
@@ -49,18 +49,18 @@ impl Member {
     fn split_once(&self, table: &IndexTable, is_pressing: bool) -> Result<()> {
         let at = catalog_at(table.index()) + CATALOG_SPLIT;
         if is_pressing {
-            self.acquire_within(at, slot::SPLIT, LOCK_WAIT_SHORT)?;
+            self.acquire_within(at, LockSlot::Split, LOCK_WAIT_SHORT)?;
         } else {
-            let arena = self.arena()?;
-            arena.set(undo::LOCKS + slot::SPLIT, at);
+            self.name_lock(at, LockSlot::Split)?;
             if lock::try_take(self.map().word(at)?, self.lock_owner()).is_err() {
-                arena.set(undo::LOCKS + slot::SPLIT, 0);
+                // Another member grows this index.
+                self.unname_lock(LockSlot::Split)?;
                 return Ok(());
             }
         }
         crash_point!("split.locked");
         let split = self.split_under_lock(table);
-        self.release(at, slot::SPLIT, 0)?;
+        self.release(at, LockSlot::Split, 0)?;
         split
     }
 
@@ -73,17 +73,17 @@ impl Member {
         }
         self.commit_bucket(table, q)?;
         let p_at = table.bucket_at(self.map(), p)?;
-        // Which entries move stands in their records' headers: all of them are asked for at once.
+        // The headers of the records show which entries move. All of them are prefetched.
         for entry in self.map().words::<WORDS>(p_at)?.iter().skip(1).map(load) {
             if entry != 0 {
                 self.map().prefetch(at_of(entry));
             }
         }
-        // Whoever is stopped in a write to p must not stop inserts into other buckets.
-        let Some(payload) = self.try_acquire(p_at, slot::BUCKET)? else { return Ok(()) };
+        // A process that is stopped while it writes to p must not stop inserts into other buckets.
+        let Some(payload) = self.try_acquire(p_at, LockSlot::Bucket)? else { return Ok(()) };
         let done = self.split_locked(table, p_at, payload, level, q);
         let payload = self.map().word(p_at)?.load(Ordering::Relaxed);
-        self.release(p_at, slot::BUCKET, payload)?;
+        self.release(p_at, LockSlot::Bucket, payload)?;
         crash_point!("split.unlocked");
         if done.is_err() && self.arena()?.get(undo::OP) == op::NONE {
             self.free_pending()?;
@@ -100,7 +100,9 @@ impl Member {
         }
         let word = self.map().word(catalog_at(index) + CATALOG_COMMITTED)?;
         if q >= word.load(Ordering::Acquire) {
+            invariant!(first_of(segment) <= q, "bucket {q} lies before its segment {segment}");
             let left = first_of(segment) + buckets_of(segment) - q;
+            invariant!(left > 0, "bucket {q} lies behind its segment {segment}");
             let lines = left.min(COMMIT_LINES);
             self.map().commit(table.bucket_at(self.map(), q)?, lines * LINE)?;
             word.store(q + lines, Ordering::Release);
@@ -109,12 +111,14 @@ impl Member {
         Ok(())
     }
 
-    /// Allocates and publishes a segment, under the split lock or (the first) the attach lock.
+    /// Allocates and publishes a segment, under the split lock, or, for the first one, the attach
+    /// lock.
     pub(crate) fn add_segment(&self, index: u32, segment: usize) -> Result<()> {
+        invariant!(segment < SEGMENTS, "an index has no segment {segment}");
         let at = self.allocate_extent((buckets_of(segment) + 1) * LINE)?;
         let word_at = segment_slot(index, segment);
-        // Once: a creator of a namespace that is killed here may find its place taken by the next
-        // one, who holds the attach lock by then.
+        // Once: if a creator of a namespace is killed here, the next creator, which holds the
+        // attach lock then, may already have filled the word.
         write_undo(&self.arena()?, word_at, 0, at, op::ONCE);
         publish(self.map().word(word_at)?, at);
         crash_point!("segment.taken");
@@ -130,6 +134,7 @@ impl Member {
         level: u32,
         q: u64,
     ) -> Result<()> {
+        invariant!(level < 48 && q >= 1 << level, "bucket {q} is split off at level {level}");
         if depth_of(payload) != level {
             return Err(Error::from(Corruption("a bucket's depth does not fit the bucket count")));
         }
@@ -143,8 +148,12 @@ impl Member {
             Ok(true)
         })?;
         let q_at = table.bucket_at(map, q)?;
-        arena.set(undo::LOCKS + slot::BUCKET_NEW, q_at);
-        self.fill_bucket(q_at, control(level + 1, stamp_of(payload)), &moving)?;
+        self.name_lock(q_at, LockSlot::NewBucket)?;
+        if let Err(error) = self.fill_bucket(q_at, control(level + 1, stamp_of(payload)), &moving) {
+            // The new bucket is locked last, so it is not locked yet.
+            self.unname_lock(LockSlot::NewBucket)?;
+            return Err(error);
+        }
         crash_point!("split.built");
         arena.set(undo::SPLIT_NAMESPACE, u64::from(table.index()));
         arena.set(undo::SPLIT_BUCKET, p_at);
@@ -155,17 +164,20 @@ impl Member {
         crash_point!("split.committed");
         arena.set(undo::PENDING, 0);
         let finished = finish(&arena, self.lock_owner()).and_then(|()| table.refresh(map));
-        self.release(q_at, slot::BUCKET_NEW, committed)?;
+        self.release(q_at, LockSlot::NewBucket, committed)?;
         finished.map(drop).map_err(Error::from)
     }
 
-    /// Fills a bucket that nobody can find yet, locked by us.
+    /// Fills a bucket that readers cannot reach yet. Locked by this member.
     fn fill_bucket(&self, at: u64, payload: u64, entries: &[u64]) -> Result<()> {
+        invariant!(entries.iter().all(|entry| *entry != 0), "an empty word moves to a new bucket");
         let line = self.map().words::<WORDS>(at)?;
         let (inline, rest) = match entries.len() {
             0..=LAST => (entries, [].as_slice()),
             _ => entries.split_at(LAST - 1),
         };
+        invariant!(inline.len() + rest.len() == entries.len(), "each entry has one place");
+        invariant!(rest.is_empty() || inline.len() < LAST, "the last word is kept for the link");
         let last = self.build_chain(rest)?;
         let [first, words @ ..] = line;
         lock::hold_with(first, self.lock_owner(), payload);
@@ -179,7 +191,8 @@ impl Member {
         Ok(())
     }
 
-    /// Overflow lines for these entries, from the last to the first. Returns the link to the first.
+    /// Builds overflow lines for these entries, from the last to the first. Returns the link to the
+    /// first.
     fn build_chain(&self, entries: &[u64]) -> Result<u64> {
         let room = LINE_WORDS as usize;
         let mut next = 0;
@@ -187,6 +200,7 @@ impl Member {
         while !rest.is_empty() {
             let take = if next == 0 { room.min(rest.len()) } else { (room - 1).min(rest.len()) };
             let (before, these) = rest.split_at(rest.len() - take);
+            invariant!(!these.is_empty(), "an overflow line without entries is built");
             let mut words = [0; LINE_WORDS as usize];
             for (word, entry) in words.iter_mut().zip(these) {
                 *word = *entry;
@@ -202,31 +216,31 @@ impl Member {
     }
 }
 
-/// True if the record of this entry goes to the new bucket.
+/// True if the record of this entry moves to the new bucket.
 fn is_moving(map: &Map, entry: u64, level: u32) -> Result<bool, Corruption> {
     let bit = Cell::new(map, at_of(entry))?.hash_low().checked_shr(level);
-    Ok(bit.ok_or(Corruption("a noted split has a level that no bucket has"))? & 1 == 1)
+    Ok(bit.ok_or(Corruption("a recorded split has a level that no bucket has"))? & 1 == 1)
 }
 
-/// True if the noted split is committed.
+/// True if the split in the undo record is committed.
 pub(crate) fn is_committed(arena: &Arena<'_>) -> Result<bool, Corruption> {
     let level = (arena.get(undo::NEW) >> 48) as u32;
     let control = arena.map.word(arena.get(undo::SPLIT_BUCKET))?.load(Ordering::Acquire);
     match depth_of(control) {
         depth if depth == level => Ok(false),
         depth if depth == level + 1 => Ok(true),
-        _ => Err(Corruption("a noted split has a bucket of neither depth")),
+        _ => Err(Corruption("a recorded split has a bucket of neither depth")),
     }
 }
 
-/// What follows the commit of a split. Idempotent: recovery runs it again.
+/// Completes a committed split. Idempotent: recovery runs it again.
 pub(crate) fn finish(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
     let noted = arena.get(undo::NEW);
     let (level, q) = ((noted >> 48) as u32, noted & ((1 << 48) - 1));
     let p_at = arena.get(undo::SPLIT_BUCKET);
     clean(arena, owner, p_at, level)?;
     let index = u32::try_from(arena.get(undo::SPLIT_NAMESPACE))
-        .map_err(|_| Corruption("a noted split names no namespace"))?;
+        .map_err(|_| Corruption("a recorded split names no namespace"))?;
     let word = arena.map.word(catalog_at(index) + CATALOG_BUCKETS)?;
     let n = unseal(word.load(Ordering::Acquire), "a namespace's bucket count has a flipped bit")?;
     if n == q {
@@ -237,8 +251,8 @@ pub(crate) fn finish(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
     Ok(())
 }
 
-/// Takes what moved out of `p`, and brings what stayed in overflow lines back into its line if it
-/// fits.
+/// Removes the moved entries from `p`, and moves the remaining entries of overflow lines into its
+/// line if they fit.
 fn clean(arena: &Arena<'_>, owner: u64, p_at: u64, level: u32) -> Result<(), Corruption> {
     let map = arena.map;
     walk_chain(map, p_at, |at, entry| {
@@ -248,7 +262,7 @@ fn clean(arena: &Arena<'_>, owner: u64, p_at: u64, level: u32) -> Result<(), Cor
         }
         Ok(true)
     })?;
-    // The stamp changes with what left, so that a walk over p sees that it did (O3).
+    // The stamp changes when entries leave, so that a walk over p detects it (O3).
     let control_word = map.word(p_at)?;
     let seen = control_word.load(Ordering::Relaxed);
     lock::hold_with(control_word, owner, control(depth_of(seen), stamp_of(seen) + 1));
@@ -258,7 +272,7 @@ fn clean(arena: &Arena<'_>, owner: u64, p_at: u64, level: u32) -> Result<(), Cor
     if is_link(last) {
         compact(arena, owner, p_at, last)?;
     }
-    // The lines of a link that was cut belong to nobody now.
+    // The lines of a removed link are unreachable now.
     let old = arena.get(undo::OLD);
     if old != 0 && load(map.word(cut)?) != old {
         retire_lines(arena, old)?;
@@ -294,6 +308,7 @@ fn compact(arena: &Arena<'_>, owner: u64, p_at: u64, last: u64) -> Result<(), Co
     crash_point!("split.stamped");
     arena.set(undo::OLD, last);
     publish(&line[LAST], rest.next().unwrap_or(0));
+    invariant!(rest.next().is_none(), "an entry of bucket {p_at:#x} has no room in its line");
     crash_point!("split.cut");
     Ok(())
 }

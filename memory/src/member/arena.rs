@@ -1,77 +1,127 @@
-//! A member's arena: its note, its bump ranges and its queues of retired cells. All of it is
-//! written by one member only, or by the one that recovers it; every step can be cut short by a
-//! kill.
+//! A member's arena: its undo record, its bump ranges and its queues of retired cells.
+//!
+//! Only one member writes an arena, or the process that recovers this member. A kill can interrupt
+//! any step.
+
+use nearstate_model::invariant;
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
-use crate::layout::{ARENA_WORDS, Corruption, QUEUES, arena_at, unseal};
+use crate::layout::{ARENA_WORDS, Corruption, LINE, QUEUES, arena_at, unseal};
 use crate::region::map::Map;
 
-/// Words of the note, and of what follows it in the arena.
-pub(crate) mod undo {
-    pub(crate) const OP: usize = 0;
-    pub(crate) const SLOT: usize = 1;
-    pub(crate) const OLD: usize = 2;
-    pub(crate) const NEW: usize = 3;
-    pub(crate) const POP: usize = 4;
-    pub(crate) const PENDING: usize = 5;
-    pub(crate) const CHUNK_AT: usize = 6;
-    pub(crate) const CHUNK_TO: usize = 7;
-    pub(crate) const BATCH_FIRST: usize = 8;
-    pub(crate) const BATCH_LAST: usize = 9;
-    pub(crate) const LOCKS: usize = 10;
-    pub(crate) const LOCKS_MAX: usize = 4;
-    pub(crate) const SPLIT_NAMESPACE: usize = 14;
-    pub(crate) const SPLIT_BUCKET: usize = 15;
-    pub(crate) const BATCH_DIRECTION: usize = 24;
-    /// The transaction cell whose lines name the locks that are held or about to be taken.
-    pub(crate) const TXN: usize = 25;
-    /// Behind the queues, and not a part of the note: the ring of the member's commit stream.
-    pub(crate) const STREAM: usize = 416;
-    /// The last number that was given, sealed.
-    pub(crate) const NUMBERS: usize = 424;
+/// The index of a word of an arena. Every value is a constant of this file, so every index lies
+/// inside the arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ArenaWord(usize);
+
+impl ArenaWord {
+    const fn new(index: usize) -> Self {
+        assert!(index < ARENA_WORDS, "the word lies inside the arena");
+        Self(index)
+    }
+
+    /// Offset of this word from the start of the arena, in bytes.
+    pub(crate) const fn offset(self) -> u64 {
+        8 * self.0 as u64
+    }
 }
 
-/// What a note says is being done.
+/// Words of the undo record, and of what follows it in the arena.
+pub(crate) mod undo {
+    use super::{ArenaWord, LockSlot};
+
+    pub(crate) const OP: ArenaWord = ArenaWord::new(0);
+    pub(crate) const SLOT: ArenaWord = ArenaWord::new(1);
+    pub(crate) const OLD: ArenaWord = ArenaWord::new(2);
+    pub(crate) const NEW: ArenaWord = ArenaWord::new(3);
+    pub(crate) const POP: ArenaWord = ArenaWord::new(4);
+    pub(crate) const PENDING: ArenaWord = ArenaWord::new(5);
+    pub(crate) const CHUNK_AT: ArenaWord = ArenaWord::new(6);
+    pub(crate) const CHUNK_TO: ArenaWord = ArenaWord::new(7);
+    pub(crate) const BATCH_FIRST: ArenaWord = ArenaWord::new(8);
+    pub(crate) const BATCH_LAST: ArenaWord = ArenaWord::new(9);
+    pub(crate) const SPLIT_NAMESPACE: ArenaWord = ArenaWord::new(14);
+    pub(crate) const SPLIT_BUCKET: ArenaWord = ArenaWord::new(15);
+    pub(crate) const BATCH_DIRECTION: ArenaWord = ArenaWord::new(24);
+    /// The transaction cell whose lines name the locks that are held or about to be taken.
+    pub(crate) const TXN: ArenaWord = ArenaWord::new(25);
+    /// Follows the queues and is not part of the undo record: the ring of the member's commit
+    /// stream.
+    pub(crate) const STREAM: ArenaWord = ArenaWord::new(416);
+    /// The last unique id that was handed out, sealed.
+    pub(crate) const NUMBERS: ArenaWord = ArenaWord::new(424);
+
+    /// The word that names a lock which is held or about to be taken.
+    #[inline]
+    pub(crate) const fn lock(slot: LockSlot) -> ArenaWord {
+        ArenaWord::new(10 + slot as usize)
+    }
+}
+
+/// The operation that an undo record describes.
 pub(crate) mod op {
     pub(crate) const NONE: u64 = 0;
-    /// An entry is replaced, set or cleared: the old record is retired afterwards.
+    /// An entry is replaced, set or cleared. The old record is retired afterwards.
     pub(crate) const RECORD: u64 = 1;
-    /// A word is replaced by a link or a segment offset: nothing is retired.
+    /// A word is replaced by a link or a segment offset. Nothing is retired.
     pub(crate) const WORD: u64 = 2;
     /// A bucket is split.
     pub(crate) const SPLIT: u64 = 3;
-    /// The writes of a transaction are published; the slot is its cell.
+    /// The writes of a transaction are published. The slot is the transaction's cell.
     pub(crate) const TXN: u64 = 4;
-    /// A chain gets a line, which alone leaves the pending list.
+    /// A line is added to a chain. Only that line leaves the pending list.
     pub(crate) const LINE: u64 = 5;
-    /// A word that is 0 is set for good, by whoever is first: another's value means that ours was
-    /// not published.
+    /// A word that is 0 is set once and for all by the first writer. If it holds another writer's
+    /// value, this one was not published.
     pub(crate) const ONCE: u64 = 8;
 }
 
-/// Which way a batch of cells goes.
+/// The direction in which a batch of cells moves.
 pub(crate) mod direction {
     pub(crate) const NONE: u64 = 0;
     pub(crate) const TO_POOL: u64 = 1;
     pub(crate) const FROM_POOL: u64 = 2;
 }
 
-/// Which slot of the note's locks a lock has: their order is that of taking.
-pub(crate) mod slot {
-    pub(crate) const SPLIT: usize = 0;
-    pub(crate) const BUCKET: usize = 1;
-    pub(crate) const BUCKET_NEW: usize = 2;
-    pub(crate) const LEAF: usize = 3;
+/// The place of a lock in the undo record. Locks are taken in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LockSlot {
+    Split = 0,
+    Bucket = 1,
+    NewBucket = 2,
+    Leaf = 3,
 }
+
+impl LockSlot {
+    pub(crate) const ALL: [Self; 4] = [Self::Split, Self::Bucket, Self::NewBucket, Self::Leaf];
+}
+
+const _: () = assert!(LockSlot::ALL.len() == 4 && undo::lock(LockSlot::Split).0 == 10);
+const _: () = assert!(undo::lock(LockSlot::Leaf).0 < undo::SPLIT_NAMESPACE.0);
 
 /// A bump range: cells are cut from its front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bump {
-    /// For cells up to [`BUMP_SMALL_CELL_MAX`], refilled in chunks.
+    /// For cells up to [`BUMP_SMALL_CELL_MAX`]. Refilled in chunks.
     Small = 16,
-    /// For larger ones, refilled with exactly what is needed.
+    /// For larger cells. Refilled with exactly the bytes that are needed.
     Large = 20,
+}
+
+impl Bump {
+    /// The word that holds the front of the range.
+    pub(crate) const fn front(self) -> ArenaWord {
+        ArenaWord::new(self as usize)
+    }
+
+    const fn end(self) -> ArenaWord {
+        ArenaWord::new(self as usize + 1)
+    }
+
+    const fn committed(self) -> ArenaWord {
+        ArenaWord::new(self as usize + 2)
+    }
 }
 
 /// The largest cell that is cut from a chunk.
@@ -79,8 +129,8 @@ pub(crate) const BUMP_SMALL_CELL_MAX: u64 = 32 << 10;
 
 const QUEUE_FIRST: usize = 32;
 const QUEUE_WORDS: usize = 3;
-const _: () = assert!(QUEUE_FIRST + QUEUE_WORDS * QUEUES <= undo::STREAM);
-const _: () = assert!(undo::NUMBERS < ARENA_WORDS);
+const _: () = assert!(QUEUE_FIRST + QUEUE_WORDS * QUEUES <= undo::STREAM.0);
+const _: () = assert!(Bump::Large.committed().0 < undo::BATCH_DIRECTION.0);
 
 /// One arena.
 #[derive(Clone, Copy, Debug)]
@@ -95,7 +145,7 @@ pub(crate) struct Arena<'m> {
 pub(crate) struct Queue<'m> {
     pub(crate) head: &'m AtomicU64,
     pub(crate) tail: &'m AtomicU64,
-    /// A hint: a kill may leave it one off.
+    /// A hint. A kill can leave it off by one.
     pub(crate) count: &'m AtomicU64,
 }
 
@@ -105,27 +155,33 @@ impl<'m> Arena<'m> {
         Ok(Self { map, words: map.words(arena_at(index))?, is_fenced })
     }
 
-    /// A word of the note or of a bump range.
     #[inline]
-    pub(crate) fn get(&self, which: usize) -> u64 {
-        self.words.get(which).map_or(0, |word| word.load(Ordering::Acquire))
+    fn word(&self, which: ArenaWord) -> &'m AtomicU64 {
+        match self.words.get(which.0) {
+            Some(word) => word,
+            None => invariant!("arena word {} lies outside the arena", which.0),
+        }
     }
 
-    /// Stores a word of the note or of a bump range. Release, so that a recoverer that sees it sees
-    /// all that went before.
+    /// Loads a word of the undo record or of a bump range.
     #[inline]
-    pub(crate) fn set(&self, which: usize, value: u64) {
-        if let Some(word) = self.words.get(which) {
-            word.store(value, Ordering::Release);
-        }
+    pub(crate) fn get(&self, which: ArenaWord) -> u64 {
+        self.word(which).load(Ordering::Acquire)
+    }
+
+    /// Stores a word of the undo record or of a bump range. Release: a recoverer that reads this
+    /// value also reads everything stored before it.
+    #[inline]
+    pub(crate) fn set(&self, which: ArenaWord, value: u64) {
+        self.word(which).store(value, Ordering::Release);
         crash_point!("arena.stored");
     }
 
-    /// How many numbers the members of this arena have given.
+    /// How many unique ids the members of this arena have handed out.
     pub(crate) fn numbers(&self) -> Result<u64, Corruption> {
         match self.get(undo::NUMBERS) {
             0 => Ok(0),
-            word => unseal(word, "an arena's count of numbers has a flipped bit"),
+            word => unseal(word, "an arena's count of unique ids has a flipped bit"),
         }
     }
 
@@ -134,31 +190,42 @@ impl<'m> Arena<'m> {
     pub(crate) fn queue(&self, class: u8) -> Result<Queue<'m>, Corruption> {
         let first = QUEUE_FIRST + QUEUE_WORDS * class as usize;
         match self.words.get(first..first + QUEUE_WORDS) {
-            Some([head, tail, count]) => Ok(Queue { head, tail, count }),
-            _ => Err(Corruption("a cell of a class that does not exist")),
+            Some([head, tail, count]) if (class as usize) < QUEUES => {
+                Ok(Queue { head, tail, count })
+            }
+            // The class comes from a cell's header in shared memory.
+            _ => Err(Corruption("a cell has a class that does not exist")),
         }
     }
 
-    /// `[cur, end)` of a bump range, and how far it has pages.
+    /// `[front, end)` of a bump range, and the offset up to which it has pages.
     #[inline]
     pub(crate) fn bump(&self, which: Bump) -> (u64, u64, u64) {
-        let at = which as usize;
-        (self.get(at), self.get(at + 1), self.get(at + 2))
+        (self.get(which.front()), self.get(which.end()), self.get(which.committed()))
     }
 
     #[inline]
-    pub(crate) fn set_bump(&self, which: Bump, cur: u64, end: u64, committed: u64) {
-        let at = which as usize;
-        self.set(at, cur);
-        self.set(at + 1, end);
-        self.set(at + 2, committed);
+    pub(crate) fn set_bump(&self, which: Bump, front: u64, end: u64, committed: u64) {
+        invariant!(front <= end, "bump range {front:#x}..{end:#x} ends before its front");
+        invariant!(committed <= end, "pages up to {committed:#x} exceed the bump range {end:#x}");
+        debug_assert!(front.is_multiple_of(LINE), "a bump range begins at a line");
+        self.set(which.front(), front);
+        self.set(which.end(), end);
+        self.set(which.committed(), committed);
     }
 }
 
-/// Writes the note of a word that is about to change; the operation last, because it makes the rest
-/// valid.
+/// Writes the undo record of a word that is about to change. The operation is stored last, because
+/// it makes the other words valid.
 #[inline]
 pub(crate) fn write_undo(arena: &Arena<'_>, at: u64, old: u64, new: u64, what: u64) {
+    invariant!(what != op::NONE, "an undo record names an operation");
+    invariant!(old != new, "an undo record of word {at:#x} changes nothing: {old:#x}");
+    invariant!(
+        arena.get(undo::OP) == op::NONE,
+        "operation {what} begins while operation {} is open",
+        arena.get(undo::OP)
+    );
     arena.set(undo::SLOT, at);
     arena.set(undo::OLD, old);
     arena.set(undo::NEW, new);
@@ -166,10 +233,11 @@ pub(crate) fn write_undo(arena: &Arena<'_>, at: u64, old: u64, new: u64, what: u
     arena.set(undo::OP, what);
 }
 
-/// After the commit of a word whose old value nothing is retired for.
+/// Closes the undo record after the commit of a word whose old value needs no retirement.
 #[inline]
 pub(crate) fn finish_word(arena: &Arena<'_>) {
-    // Pending first: with an operation noted, recovery sees the commit and frees nothing.
+    // The pending list first: while an operation is recorded, recovery sees the commit and frees
+    // nothing.
     arena.set(undo::PENDING, 0);
     crash_point!("publish.settled");
     arena.set(undo::OP, op::NONE);

@@ -1,23 +1,35 @@
-//! A lock word: `owner:16 | payload:48`. Taken by one compare-and-swap, released by one store.
+//! A lock word: `owner:16 | payload:48`. Acquired by one compare-and-swap, released by one store.
+
+use nearstate_model::invariant;
 
 use crate::atomic::{AtomicU64, Ordering, mutant};
 
 const OWNER_SHIFT: u32 = 48;
 
+const _: () = assert!(OWNER_SHIFT == 48, "an owner has 16 bits, a payload 48");
+
 /// The part of a lock word that is not its owner.
 pub(crate) const PAYLOAD: u64 = (1 << OWNER_SHIFT) - 1;
 
-/// Who owns a lock word: member index + 1, or 0 for nobody.
+/// The owner of a lock word: member index + 1, or 0.
 #[inline]
 pub(crate) const fn owner_of(word: u64) -> u64 {
     word >> OWNER_SHIFT
 }
 
-/// Tries once. Returns the payload, or the owner that has it.
+/// The member that an owner stands for. `owner` is not 0.
+#[inline]
+pub(crate) fn member_of(owner: u64) -> u32 {
+    invariant!((1..1 << 16).contains(&owner), "{owner:#x} is no owner of a lock");
+    owner as u32 - 1
+}
+
+/// Tries once. Returns the payload, or the current owner.
 ///
 /// The acquire pairs with the release of [`release`] (O6 in `spec/region.md`).
 #[inline]
 pub(crate) fn try_take(word: &AtomicU64, me: u64) -> Result<u64, u64> {
+    debug_assert!(me != 0 && me >> 16 == 0, "an owner is a member slot + 1");
     let seen = word.load(Ordering::Relaxed);
     if owner_of(seen) != 0 {
         return Err(owner_of(seen));
@@ -29,20 +41,21 @@ pub(crate) fn try_take(word: &AtomicU64, me: u64) -> Result<u64, u64> {
     }
 }
 
-/// Changes the payload of a lock that `me` owns, and keeps it.
+/// Changes the payload of a lock that `me` holds, and keeps the lock.
 #[inline]
 pub(crate) fn hold_with(word: &AtomicU64, me: u64, payload: u64) {
+    debug_assert!(me != 0 && me >> 16 == 0, "only an owner holds a lock");
     let order = if mutant("hold-relaxed") { Ordering::Relaxed } else { Ordering::Release };
     word.store(me << OWNER_SHIFT | payload & PAYLOAD, order);
 }
 
-/// Gives a lock back with this payload, and lets no later load of this thread overtake what was
-/// written before: a commit is there for everybody before its caller reads anything else.
+/// Releases a lock with this payload. No later load of this thread precedes the stores before it: a
+/// commit is visible to all before its caller reads anything else.
 #[inline]
 pub(crate) fn release_before_reads(word: &AtomicU64, payload: u64) {
     #[cfg(all(target_arch = "x86_64", not(loom)))]
     {
-        // A locked exchange drains the store buffer for half of what a fence costs.
+        // A locked exchange drains the store buffer at half the cost of a fence.
         word.swap(payload & PAYLOAD, Ordering::SeqCst);
     }
     #[cfg(any(not(target_arch = "x86_64"), loom))]
@@ -52,7 +65,7 @@ pub(crate) fn release_before_reads(word: &AtomicU64, payload: u64) {
     }
 }
 
-/// Gives a lock back with this payload.
+/// Releases a lock with this payload.
 #[inline]
 pub(crate) fn release(word: &AtomicU64, payload: u64) {
     let order = if mutant("unlock-relaxed") { Ordering::Relaxed } else { Ordering::Release };

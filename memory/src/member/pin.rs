@@ -1,4 +1,4 @@
-//! Pins and the epoch (`spec/region.md`, section 6): how a reader keeps what it sees from reuse
+//! Pins and the epoch (`spec/region.md`, section 6): how a reader protects what it reads from reuse
 //! without a lock, a fence or a shared line.
 //!
 //! ```text
@@ -12,8 +12,8 @@
 //!                                     A5  reuse the cell if r + 2 <= safe
 //! ```
 //!
-//! The heavy barrier is `membarrier(2)` and the light one only keeps the compiler from moving P4
-//! before P2; in a fenced region both are full fences.
+//! The heavy barrier is `membarrier(2)`. The light barrier only prevents the compiler from moving
+//! P4 before P2. In a fenced region both are full fences.
 
 use crate::atomic::{AtomicU64, Ordering, compiler_fence, fence, mutant};
 use crate::crash::crash_point;
@@ -21,7 +21,7 @@ use crate::layout::{Corruption, seal, unseal};
 
 const EPOCH: &str = "the epoch word has a flipped bit";
 
-/// Pins the present epoch.
+/// Pins the current epoch.
 #[inline]
 pub(crate) fn pin(epoch: &AtomicU64, pin: &AtomicU64, is_fenced: bool) {
     let now = epoch.load(Ordering::Acquire) >> 16;
@@ -33,34 +33,34 @@ pub(crate) fn pin(epoch: &AtomicU64, pin: &AtomicU64, is_fenced: bool) {
     }
 }
 
-/// Out of line, so that the usual read path holds no locked instruction.
+/// Out of line, so that the usual read path contains no locked instruction.
 #[cold]
 #[inline(never)]
 fn full_fence() {
     fence(Ordering::SeqCst);
 }
 
-/// Ends a pin: whatever was read through it is not used any more.
+/// Ends a pin: nothing that was read through it is used any more.
 #[inline]
 pub(crate) fn unpin(pin: &AtomicU64) {
     let order = if mutant("unpin-relaxed") { Ordering::Relaxed } else { Ordering::Release };
     pin.store(0, order);
 }
 
-/// The epoch that a cell which was unlinked just now carries.
+/// The epoch to store in a cell that was unlinked just now.
 #[inline]
 pub(crate) fn retire_epoch(epoch: &AtomicU64, is_fenced: bool) -> u64 {
     if is_fenced && !mutant("retire-no-fence") {
         fence(Ordering::SeqCst);
     } else {
-        // U1 is before U2 in the program; the barrier A2 of others does the rest.
+        // U1 precedes U2 in program order; the barrier A2 of other members does the rest.
         compiler_fence(Ordering::SeqCst);
     }
     epoch.load(Ordering::Acquire) >> 16
 }
 
-/// Moves the epoch on by one and returns it. `heavy` is the barrier A2; where it
-/// fails the epoch stays and the answer is 0, below which nothing is safe.
+/// Advances the epoch by one and returns it. `heavy` is the barrier A2. If it fails, the epoch is
+/// not changed and the result is 0: nothing below is safe.
 ///
 /// # Errors
 /// A flipped bit in the epoch's word.
@@ -79,13 +79,14 @@ pub(crate) fn advance(epoch: &AtomicU64, heavy: impl Fn() -> bool) -> Result<u64
     }
 }
 
-/// What is safe after an advance to `now`: the least of it and all pins.
+/// The epoch that is safe after an advance to `now`: the minimum of it and all pins.
 pub(crate) fn safe<'a>(now: u64, pins: impl Iterator<Item = &'a AtomicU64>) -> u64 {
+    debug_assert!(now >> 48 == 0, "an epoch has 48 bits");
     let order = if mutant("scan-relaxed") { Ordering::Relaxed } else { Ordering::Acquire };
     pins.map(|pin| pin.load(order)).filter(|pin| *pin != 0).fold(now, u64::min)
 }
 
-/// True if a cell that was retired in epoch `retired` may be used again.
+/// True if a cell that was retired in epoch `retired` may be reused.
 #[inline]
 pub(crate) fn is_reusable(retired: u64, safe: u64) -> bool {
     let distance = if mutant("reuse-early") { 1 } else { 2 };

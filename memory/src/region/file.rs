@@ -1,5 +1,4 @@
-//! A region's file: created, attached, inspected, dropped. What is drawn in `spec/region.md`,
-//! section 1.
+//! A region's file: creation, attaching and the superblock (`spec/region.md`, section 1).
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions, Permissions};
@@ -10,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use nearstate_model::limits::{NAMESPACES_MAX, REGION_BYTES_MAX, REGION_BYTES_MIN};
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::atomic::{AtomicU64, Ordering};
@@ -46,11 +45,11 @@ impl PageSize {
     }
 }
 
-/// On which NUMA nodes the region's memory is placed, by `mbind(2)`. On a machine of one node, and
-/// for a file system that is not memory (the kernel then uses its page cache), it has no effect.
+/// The NUMA nodes on which the region's memory is placed, by `mbind(2)`. It has no effect on a
+/// machine with one node, and none on a disk file system, where the kernel uses its page cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum NumaPolicy {
-    /// Where the first toucher runs.
+    /// On the node of the thread that touches a page first.
     #[default]
     Default,
     /// Only on these nodes.
@@ -62,7 +61,7 @@ pub enum NumaPolicy {
 /// How a reader's pin becomes visible (`spec/region.md`, section 6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PinMode {
-    /// Asymmetric where the kernel has `membarrier(2)`, else fenced.
+    /// Asymmetric if the kernel has `membarrier(2)`, else fenced.
     #[default]
     Auto,
     /// A pin costs no fence; every attaching process needs `membarrier(2)`.
@@ -71,21 +70,21 @@ pub enum PinMode {
     Fenced,
 }
 
-/// How a region is created.
+/// Options for the creation of a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreateOptions {
-    /// The most bytes that records and index may fill: the region grows up to it. Memory is taken
-    /// as it is needed, unless `populate` is set.
+    /// The most bytes that records and index may occupy. The region grows up to this size. Memory
+    /// is allocated on demand, unless `populate` is set.
     pub bytes_max: u64,
     /// Page size.
     pub page: PageSize,
-    /// Take and map all of the memory now.
+    /// Allocates and maps all memory at creation.
     pub populate: bool,
     /// NUMA placement.
     pub numa: NumaPolicy,
-    /// Pins.
+    /// How pins become visible.
     pub pin: PinMode,
-    /// File mode, as for `chmod`, whatever the process's umask is.
+    /// File mode, as for `chmod`, independent of the process's umask.
     pub mode: u32,
 }
 
@@ -103,29 +102,29 @@ impl Default for CreateOptions {
     }
 }
 
-/// Byte of the file that attaching, detaching and creating processes lock for a moment.
+/// Byte of the file that processes lock briefly while they attach, detach or create.
 const ATTACH_BYTE: u64 = 1 << 61;
 
-/// What all sessions of one process share.
+/// State that all sessions of one process share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) map: Map,
     pub(crate) is_fenced: bool,
     pub(crate) seed: u64,
     pub(crate) identity: ProcessIdentity,
-    /// What tells other processes that this one lives.
-    pub(crate) anchor: LivenessLock,
-    /// Excludes threads of this process where the attach lock excludes other processes.
+    /// Tells other processes that this one is alive.
+    pub(crate) liveness: LivenessLock,
+    /// Excludes other threads of this process, as the attach lock excludes other processes.
     attach: Mutex<()>,
     pub(crate) tables: Box<[OnceLock<Box<IndexTable>>]>,
-    /// Lowest member index that may be free, as this process knows.
+    /// Lowest member index that may be free, as far as this process knows.
     pub(crate) hint: AtomicU64,
 }
 
-/// The attach lock: over processes by the file, over threads by a mutex.
+/// The attach lock: a file lock between processes, a mutex between threads.
 #[derive(Debug)]
 pub(crate) struct AttachLock<'s> {
-    /// What holds the lock: closed, it is gone.
+    /// The descriptor that holds the lock.
     file: RegionFile<'s>,
     _threads: MutexGuard<'s, ()>,
 }
@@ -133,13 +132,13 @@ pub(crate) struct AttachLock<'s> {
 impl Drop for Shared {
     fn drop(&mut self) {
         if self.map.is_forked() {
-            self.anchor.forget();
+            self.liveness.forget();
         }
     }
 }
 
 impl Shared {
-    /// Waits for the attach lock. The kernel gives it back if its holder dies.
+    /// Waits for the attach lock. The kernel releases it if its holder dies.
     pub(crate) fn lock_attach(&self) -> Result<AttachLock<'_>> {
         let threads = self.attach.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let file = self.map.reopened_file()?;
@@ -147,7 +146,7 @@ impl Shared {
         Ok(AttachLock { file, _threads: threads })
     }
 
-    /// The attach lock if nobody has it: for who holds another lock and must not wait for this one.
+    /// Takes the attach lock if it is free: for callers that hold another lock and must not wait.
     pub(crate) fn try_lock_attach(&self) -> Result<Option<AttachLock<'_>>> {
         let Ok(threads) = self.attach.try_lock() else { return Ok(None) };
         let file = self.map.reopened_file()?;
@@ -160,21 +159,21 @@ impl Shared {
 
 impl Drop for AttachLock<'_> {
     fn drop(&mut self) {
-        // Nothing to do about a failure: the lock goes with the descriptor.
+        // A failure has no effect: the lock ends with the descriptor.
         let _ = lock_byte(self.file.file().as_fd(), ATTACH_BYTE, Lock::Release);
     }
 }
 
-/// A region's file for another process of this kernel: two open files of it, readable and writable.
+/// A region's file for another process on this kernel: two open files, readable and writable.
 #[derive(Debug)]
 pub struct RegionFiles {
-    /// What is mapped and grown.
+    /// Mapped and extended.
     pub file: OwnedFd,
-    /// What tells that the process lives. Nobody else may have a descriptor of this open file.
+    /// Holds the liveness lock. No other process may have a descriptor of this open file.
     pub liveness: OwnedFd,
 }
 
-/// An attached region. Cheap to clone; sessions are opened from it.
+/// An attached region. Cheap to clone. Sessions are opened from it.
 #[derive(Clone, Debug)]
 pub struct Region {
     pub(crate) shared: Arc<Shared>,
@@ -200,8 +199,8 @@ impl Region {
         Self::open(path, None).map(|(region, _)| region)
     }
 
-    /// Attaches to a region, and creates it first if there is none. Of several creators at once one
-    /// creates and the others attach.
+    /// Attaches to a region, and creates it first if it does not exist. Of several concurrent
+    /// creators one creates and the others attach.
     ///
     /// # Errors
     /// As [`Region::create`] and [`Region::attach`].
@@ -210,7 +209,7 @@ impl Region {
     }
 
     fn open(path: &Path, create: Option<&CreateOptions>) -> Result<(Self, bool)> {
-        // Judged before a file is made: a refused creation leaves none behind.
+        // Validated before the file exists: a rejected creation leaves no file.
         create.map(heap_bytes).transpose()?;
         let mode = create.map_or(0o600, |options| options.mode);
         let file = OpenOptions::new()
@@ -224,8 +223,8 @@ impl Region {
         Self::take(file, None, path, create)
     }
 
-    /// Takes an open file for a region, or makes one of it. `anchor` is the same file, opened
-    /// again; `None`: it can be opened by its path.
+    /// Attaches to an open file, or creates a region in it. `anchor` is the same file, opened a
+    /// second time; with `None` it is opened by its path.
     fn take(
         file: File,
         anchor: Option<&File>,
@@ -280,7 +279,8 @@ impl Region {
         map.commit(0, page.max(MEMBERS))?;
         fill_superblock(&map, length, page, is_fenced)?;
         if options.populate {
-            // The superblock is whole but for its magic: `is_half_made` knows it by that.
+            // The superblock is complete except for its magic, by which `is_half_made` recognizes
+            // it.
             map.commit(0, length)?;
             map.collapse(HEAP, length);
         }
@@ -288,7 +288,7 @@ impl Region {
         Self::share(map, None, is_fenced)
     }
 
-    /// The region's file, opened anew for another process: what is locked through it is not ours.
+    /// Opens the region's file again for another process. Locks taken through it are separate.
     ///
     /// # Errors
     /// `System`, and `NotARegion` if the file was replaced.
@@ -297,8 +297,8 @@ impl Region {
         Ok(RegionFiles { file: open()?, liveness: open()? })
     }
 
-    /// Attaches to a region by its open files, with the checks of [`Region::attach`]. `name` is
-    /// what errors call it.
+    /// Attaches to a region by its open files, with the checks of [`Region::attach`]. Errors call
+    /// the region `name`.
     ///
     /// # Errors
     /// As [`Region::attach`]; `BadArgument` if both descriptors are one open file.
@@ -319,7 +319,7 @@ impl Region {
 
     fn share(map: Map, anchor: Option<&File>, is_fenced: bool) -> Result<Self> {
         let seed = map.word(SUPER_SEED)?.load(Ordering::Relaxed);
-        // A byte that a dead member still names would make it look alive.
+        // A lock number that a dead member still names would make it look alive.
         let mut named = BTreeSet::new();
         for index in 0..member_slots_used(&map)? {
             let at = member_at(index);
@@ -329,7 +329,7 @@ impl Region {
         }
         let page = map.word(SUPER_PAGE)?.load(Ordering::Relaxed);
         let is_used = |number: u64| named.contains(&number);
-        let anchor = map.with_file(|file| match anchor {
+        let liveness = map.with_file(|file| match anchor {
             Some(own) => LivenessLock::acquire_through(own, map.path(), file, page, is_used),
             None => LivenessLock::acquire(map.path(), file, page, is_used),
         })?;
@@ -340,7 +340,7 @@ impl Region {
                 is_fenced,
                 seed,
                 identity: ProcessIdentity::mine(),
-                anchor,
+                liveness,
                 attach: Mutex::new(()),
                 tables,
                 hint: AtomicU64::new(0),
@@ -354,13 +354,15 @@ impl Region {
         self.shared.seed
     }
 
-    /// The path by which it was opened.
+    /// The path by which the region was opened.
     pub fn path(&self) -> &Path {
         self.shared.map.path()
     }
 }
 
 fn fill_superblock(map: &Map, length: u64, page: u64, is_fenced: bool) -> Result<()> {
+    invariant!(length > HEAP && length.is_multiple_of(4096), "a region of {length} bytes");
+    invariant!(page.is_power_of_two() && page >= 4096, "a page of {page} bytes");
     let mut random = [0_u8; 24];
     File::open("/dev/urandom")
         .and_then(|mut file| file.read_exact(&mut random))
@@ -386,7 +388,7 @@ fn fill_superblock(map: &Map, length: u64, page: u64, is_fenced: bool) -> Result
     set(SUPER_FRONTIER, seal(HEAP / 64))?;
     set(SUPER_MEMBERS, seal(0))?;
     set(SUPER_NAMESPACES, seal(0))?;
-    // The checksum is over the page as it will be, magic included.
+    // The checksum covers the final page, including the magic.
     let mut page = map.bytes(0, SUPER_CHECK)?.to_vec();
     if let Some(first) = page.get_mut(0..8) {
         first.copy_from_slice(&MAGIC.to_le_bytes());
@@ -394,9 +396,8 @@ fn fill_superblock(map: &Map, length: u64, page: u64, is_fenced: bool) -> Result
     set(SUPER_CHECK, xxh3_64(&page))
 }
 
-/// Gives a new region's file the mode that it is to have: of that with which it was created the
-/// process's umask has taken some away. An empty file that somebody else has put there has the mode
-/// that he has given it.
+/// Sets the mode of a new region's file, from which the process's umask may have removed bits. An
+/// empty file that already existed keeps its mode if its owner is another user.
 fn set_mode(file: &File, path: &Path, mode: u32) -> Result<()> {
     let found = file.metadata().map_err(|e| open_failure(path, &e))?.permissions().mode();
     if found & 0o777 == mode & 0o777 {
@@ -410,8 +411,8 @@ fn set_mode(file: &File, path: &Path, mode: u32) -> Result<()> {
     }
 }
 
-/// True for what a creator leaves that is killed before its commit point, and for nothing else: a
-/// file of another program may begin with zeros, and must not be made a region of.
+/// True for the file of a creator that was killed before its commit point, and for no other file.
+/// Files of other programs can begin with zeros and must not be overwritten.
 fn is_half_made(file: &File) -> std::io::Result<bool> {
     let data = file.metadata()?;
     let mut page = vec![0; SUPER_BYTES as usize];
@@ -431,7 +432,7 @@ fn is_half_made(file: &File) -> std::io::Result<bool> {
     Ok(is_ours && (has_superblock_only || validate_superblock(&page).is_ok()))
 }
 
-/// What the superblock of a region says of it.
+/// The content of a region's superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Superblock {
     /// Bytes of the file.
@@ -442,10 +443,10 @@ pub struct Superblock {
     pub is_fenced: bool,
 }
 
-/// Judges the first page of a file: is it a region's, of this format, and unharmed?
+/// Validates the first page of a file: magic, format and checksum.
 ///
 /// # Errors
-/// One sentence: what is wrong and what to do.
+/// What is wrong and what to do.
 pub fn validate_superblock(page: &[u8]) -> std::result::Result<Superblock, String> {
     let word = |at: u64| -> u64 {
         let at = usize::try_from(at).unwrap_or(usize::MAX);
@@ -519,7 +520,7 @@ fn no_barrier(path: &Path) -> Error {
     }
 }
 
-/// Bytes of the heap of a region that is created with these options.
+/// Heap bytes of a region with these options.
 fn heap_bytes(options: &CreateOptions) -> Result<u64> {
     let bytes = options.bytes_max.checked_next_multiple_of(options.page.bytes());
     match bytes {

@@ -1,4 +1,4 @@
-//! What a process remembers of a namespace's index: where its buckets are.
+//! A process's handle of a namespace's index: where its buckets are.
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::layout::{
@@ -7,10 +7,15 @@ use crate::layout::{
 use crate::region::linear_hash::{DEPTH_FIRST, bucket_among, wide_mask};
 use crate::region::map::Map;
 
-/// Buckets of the first segment; the second has as many, and every further one twice the last.
+/// Buckets of the first segment. The second has as many, and each further one twice as many.
 pub(crate) const BUCKETS_FIRST: u64 = 1 << DEPTH_FIRST;
 
-/// What one process remembers of a namespace's index. Both numbers may be old: buckets lead on.
+const _: () = assert!(first_of(0) == 0 && first_of(1) == BUCKETS_FIRST);
+const _: () = assert!(first_of(2) == first_of(1) + buckets_of(1), "segments follow each other");
+const _: () = assert!(segment_of(0) == 0 && segment_of(BUCKETS_FIRST) == 1);
+
+/// A process's handle of a namespace's index. Both numbers may be out of date; the buckets' depths
+/// lead on.
 #[derive(Debug)]
 pub struct IndexTable {
     index: u32,
@@ -18,8 +23,8 @@ pub struct IndexTable {
     buckets: AtomicU64,
     /// `linear_hash::wide_mask` of it.
     wide: AtomicU64,
-    /// Offset of each segment less that of its first bucket's line, so that adding a bucket's
-    /// number times a line gives its offset; 0 = not known yet.
+    /// Offset of each segment, minus the line offset of its first bucket: adding a bucket's number
+    /// times a line gives the bucket's offset. 0 means unknown.
     bases: [AtomicU64; SEGMENTS],
 }
 
@@ -43,7 +48,7 @@ impl IndexTable {
         self.index
     }
 
-    /// What the creator said the records are; `store` gives it its meaning.
+    /// The kind of its records, which the creator chose and `store` defines.
     #[inline]
     pub const fn kind(&self) -> u64 {
         self.kind
@@ -61,14 +66,14 @@ impl IndexTable {
         bucket_among(hash, n, wide)
     }
 
-    /// Reads the number of buckets anew (O4).
+    /// Reads the number of buckets again (O4).
     pub(crate) fn refresh(&self, map: &Map) -> Result<u64, Corruption> {
         let word = map.word(catalog_at(self.index) + CATALOG_BUCKETS)?.load(Ordering::Acquire);
         let n = unseal(word, "a namespace's bucket count has a flipped bit")?;
         if n < BUCKETS_FIRST {
             return Err(Corruption("a namespace has too few buckets"));
         }
-        // Release, for the other threads of this process: O4 reaches them through here.
+        // Release, for the other threads of this process: O4 holds for them through this word.
         self.buckets.store(n, Ordering::Release);
         self.wide.store(wide_mask(n), Ordering::Release);
         Ok(n)
@@ -101,6 +106,7 @@ impl IndexTable {
 
 /// Offset of the word that holds a segment's offset.
 pub(crate) const fn segment_slot(index: u32, segment: usize) -> u64 {
+    debug_assert!(segment < SEGMENTS, "an index has this segment");
     catalog_at(index) + CATALOG_SEGMENTS + 8 * segment as u64
 }
 
@@ -109,7 +115,7 @@ pub(crate) const fn first_of(segment: usize) -> u64 {
     if segment == 0 { 0 } else { BUCKETS_FIRST << (segment - 1) }
 }
 
-/// How many buckets a segment has.
+/// The number of buckets of a segment.
 pub(crate) const fn buckets_of(segment: usize) -> u64 {
     if segment == 0 { BUCKETS_FIRST } else { BUCKETS_FIRST << (segment - 1) }
 }

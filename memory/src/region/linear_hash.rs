@@ -1,18 +1,22 @@
-//! Which bucket a hash belongs to: linear hashing, which grows an index by one bucket at a time.
+//! Linear hashing: the bucket of a hash in an index that grows by one bucket at a time.
 
-/// The depth of the first buckets of a namespace: there are eight.
+/// The depth of the first eight buckets of a namespace.
 pub(crate) const DEPTH_FIRST: u32 = 3;
 
-/// The mask of all hash bits that `n` buckets tell apart (linear hashing, n >= 8).
+const _: () = assert!(wide_mask(8) == 15 && wide_mask(15) == 15 && wide_mask(16) == 31);
+const _: () = assert!(bucket_of(9, 8) == 1 && bucket_of(9, 10) == 9);
+
+/// The mask of all hash bits that `n` buckets distinguish (n >= 8).
 #[inline]
 pub(crate) const fn wide_mask(n: u64) -> u64 {
     (2 << (n | 1).ilog2()) - 1
 }
 
-/// The bucket of a hash among `n` buckets, with the mask of `n`. A mask of another count (both are
-/// read without a lock) leads to a bucket that exists, and its depth leads on.
+/// The bucket of a hash among `n` buckets, with the mask of `n`. With the mask of another count
+/// (both are read without a lock) the result is a bucket that exists, and its depth leads on.
 #[inline]
 pub(crate) const fn bucket_among(hash: u64, n: u64, wide: u64) -> u64 {
+    debug_assert!(wide & wide.wrapping_add(1) == 0, "a mask has all its low bits set");
     let bucket = hash & wide;
     if bucket < n { bucket } else { bucket & (wide >> 1) }
 }
@@ -22,8 +26,8 @@ pub(crate) const fn bucket_of(hash: u64, n: u64) -> u64 {
     bucket_among(hash, n, wide_mask(n))
 }
 
-/// Where to look next when bucket `b` of depth `depth` does not hold this hash: the split of `b`
-/// that took it, or `None` if `b` is right.
+/// The next bucket to search if bucket `b` of depth `depth` cannot hold this hash: the split of `b`
+/// that took it. `None` if `b` is right.
 #[inline]
 pub(crate) const fn step(hash: u64, b: u64, depth: u32) -> Option<u64> {
     if hash & mask(depth) == b {
@@ -34,8 +38,8 @@ pub(crate) const fn step(hash: u64, b: u64, depth: u32) -> Option<u64> {
 
 #[cold]
 const fn step_on(hash: u64, b: u64) -> u64 {
-    // Bucket b was made with the bits below `known`; the lowest set bit above them took the key
-    // away.
+    // Bucket b was created with the bits below `known`. The lowest set bit above them is that of
+    // the split that took the key.
     let bits = 64 - b.leading_zeros();
     let known = if bits < DEPTH_FIRST { DEPTH_FIRST } else { bits };
     let rest = hash >> known;
@@ -49,6 +53,7 @@ const fn step_on(hash: u64, b: u64) -> u64 {
 /// The low `depth` bits.
 #[inline]
 pub(crate) const fn mask(depth: u32) -> u64 {
+    debug_assert!(depth <= 64, "a depth counts bits of a hash");
     (1 << (depth & 63)) - 1
 }
 

@@ -1,4 +1,4 @@
-//! Who a process is, for people, and what keeps it on the list of the living for the kernel.
+//! Process identity for messages, and the lock that tells other processes that this one is alive.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsFd;
@@ -12,10 +12,10 @@ use nearstate_model::{Error, Result};
 
 use crate::system::{self, Lock, failure, lock_byte};
 
-/// First of the bytes of the file that processes keep locked while they live.
+/// First of the bytes of the file that processes keep locked while they are alive.
 const LIFE_BYTE: u64 = 1 << 62;
 
-/// A name for people: nothing is decided by it.
+/// Process id and name for messages. No decision depends on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProcessIdentity {
     pub(crate) pid: u32,
@@ -41,9 +41,9 @@ impl ProcessIdentity {
     }
 }
 
-/// One locked byte of the file, held by a mapping and by nothing else: it is let go when the memory
-/// of this process goes (killed, ended, exec), not when somebody closes descriptors, and a forked
-/// child does not hold it (`spec/region.md`, section 7).
+/// A lock on one byte of the file that only a mapping holds. The kernel releases it when the memory
+/// of this process ends (kill, exit, exec), and not when a descriptor is closed. A forked child
+/// does not hold it (`spec/region.md`, section 7).
 #[derive(Debug)]
 pub(crate) struct LivenessLock {
     /// `None` in a forked child, which does not have the page.
@@ -58,7 +58,7 @@ unsafe impl Send for LivenessLock {}
 unsafe impl Sync for LivenessLock {}
 
 impl LivenessLock {
-    /// Opens the file once more by its path, and locks a byte through that.
+    /// Opens the file again by its path, and locks a byte through it.
     pub(crate) fn acquire(
         path: &Path,
         file: &File,
@@ -74,8 +74,8 @@ impl LivenessLock {
         Self::acquire_through(&own, path, file, page, is_used)
     }
 
-    /// Locks the first byte that `is_used` does not name and that nobody holds, through a second
-    /// open file of the region, which nobody else has.
+    /// Locks the first byte that is free and that `is_used` does not name, through a second open
+    /// file of the region, of which no other process has a descriptor.
     pub(crate) fn acquire_through(
         own: &File,
         path: &Path,
@@ -107,12 +107,12 @@ impl LivenessLock {
         Err(Error::Full { detail: format!("{MEMBERS_MAX} processes are attached") })
     }
 
-    /// Forgets the page, in a forked child: something of its own may be at that address.
+    /// Forgets the page, in a forked child. Its address may belong to another mapping there.
     pub(crate) const fn forget(&mut self) {
         self.page = None;
     }
 
-    /// Which byte it is: 1 and up.
+    /// The number of its byte, from 1.
     pub(crate) const fn number(&self) -> u64 {
         self.number
     }
@@ -121,13 +121,13 @@ impl LivenessLock {
 impl Drop for LivenessLock {
     fn drop(&mut self) {
         if let Some(page) = self.page {
-            // SAFETY: nobody has the address of the page, which was mapped by this process.
+            // SAFETY: no other code has the address of the page, which was mapped by this process.
             unsafe { system::unmap(page, self.bytes) };
         }
     }
 }
 
-/// True if the process whose anchor has this number lives.
+/// True if the process that holds the lock with this number is alive.
 pub(crate) fn is_locked(file: &File, number: u64) -> Result<bool> {
     system::is_byte_locked(file.as_fd(), LIFE_BYTE + number)
 }

@@ -1,11 +1,11 @@
-//! The mapped bytes of a region: every access is checked against the length, none can panic.
+//! The mapped bytes of a region. Every access is checked against the length.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::layout::{Corruption, LINE};
@@ -15,7 +15,7 @@ use crate::system;
 
 const OUTSIDE: Corruption = Corruption("an offset points outside the region");
 
-/// A file that is mapped whole and shared.
+/// A file that is mapped as a whole and shared.
 #[derive(Debug)]
 pub(crate) struct Map {
     base: NonNull<u8>,
@@ -24,7 +24,7 @@ pub(crate) struct Map {
     words: u64,
     /// `bytes / 64`.
     lines: u64,
-    // Dropped in this order: the SIGBUS handler forgets an address before it may be another's.
+    // Dropped in this order: the SIGBUS handler forgets the address before it can be reused.
     guard: Guard,
     _mapped: OwnedMapping,
     fork: NonNull<AtomicU64>,
@@ -43,14 +43,15 @@ impl Map {
     /// Maps `bytes` of the file.
     pub(crate) fn new(file: File, path: &Path, bytes: u64, page: u64) -> Result<Self> {
         let base = system::map_shared(file.as_fd(), bytes)?;
-        // From here on an error unmaps: a mapping left behind would keep the open file, and with it
-        // the attach lock, for as long as this process lives.
+        // From here on an error unmaps. A leaked mapping would keep the open file, and with it the
+        // attach lock, until this process ends.
         let mapped = OwnedMapping { base, bytes };
         let open = HeldFile { key: liveness::file_key(&file)?, file: Some(file) };
         system::keep_out_of_dumps(base, bytes);
         let fork = system::fork_guard()?;
         let fork_mapped = OwnedMapping { base: fork.cast(), bytes: system::GUARD_BYTES };
         let guard = Guard::new(base, bytes, page, fork.cast())?;
+        invariant!(bytes.is_multiple_of(LINE), "a mapping of {bytes} bytes has no whole lines");
         let map = Self {
             base,
             bytes,
@@ -73,18 +74,25 @@ impl Map {
         unsafe { self.fork.as_ref() }
     }
 
-    /// False in a child that was forked after the mapping was made, and once a page was found gone.
+    /// Address of the word that [`Map::is_usable`] reads.
+    pub(crate) const fn usable_address(&self) -> NonNull<AtomicU64> {
+        self.fork
+    }
+
+    /// False in a child that was forked after the mapping was created, and once a page was found
+    /// missing.
     #[inline]
     pub(crate) fn is_usable(&self) -> bool {
         self.fork_word().load(Ordering::Relaxed) == USABLE
     }
 
-    /// True in a child that was forked after the mapping was made, whatever became of the file.
+    /// True in a child that was forked after the mapping was created, whatever happened to the
+    /// file.
     pub(crate) fn is_forked(&self) -> bool {
         self.fork_word().load(Ordering::Relaxed) == 0
     }
 
-    /// True once a page was found gone (the file was truncated).
+    /// True once a page was found missing (the file was truncated).
     #[inline]
     pub(crate) fn is_damaged(&self) -> bool {
         self.guard.is_damaged()
@@ -96,15 +104,14 @@ impl Map {
         self.bytes
     }
 
-    /// Calls `work` with the region's file. A daemon that closes every descriptor may have closed
-    /// ours too, and the number may be another file's by now: then the file is opened anew by its
-    /// path.
+    /// Calls `work` with the region's file. A daemon that closes all descriptors may have closed
+    /// it, and its number may now be another file: then the file is opened again by its path.
     pub(crate) fn with_file<T>(&self, work: impl FnOnce(&File) -> Result<T>) -> Result<T> {
         work(self.file()?.file())
     }
 
-    /// The region's file, as [`Map::with_file`] finds it. Locks of an open file go with it: whoever
-    /// takes one keeps what was lent.
+    /// The region's file, as for [`Map::with_file`]. Locks belong to the open file, so a caller
+    /// that takes one keeps the returned value.
     pub(crate) fn file(&self) -> Result<RegionFile<'_>> {
         if let Some(file) = self.open.ours() {
             return Ok(RegionFile::Ours(file));
@@ -127,8 +134,8 @@ impl Map {
         Ok(RegionFile::Anew(anew))
     }
 
-    /// The region's file, opened once more where its path still leads to it: a lock that is taken
-    /// through it is not shared with a child that was forked before.
+    /// The region's file, opened again if its path still refers to it. A child that was forked
+    /// before does not share a lock that is taken through it.
     pub(crate) fn reopened_file(&self) -> Result<RegionFile<'_>> {
         match OpenOptions::new().read(true).write(true).open(&self.path) {
             Ok(anew) if liveness::file_key(&anew)? == self.open.key => Ok(RegionFile::Anew(anew)),
@@ -136,8 +143,7 @@ impl Map {
         }
     }
 
-    /// The region's file, opened once more: by its path, or by what the kernel calls our
-    /// descriptor of it.
+    /// The region's file, opened again: by its path, or by the kernel's name of the descriptor.
     pub(crate) fn reopen(&self) -> Result<File> {
         let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path);
         if let Ok(anew) = open(&self.path)
@@ -166,7 +172,7 @@ impl Map {
     /// An 8-byte word at an 8-aligned offset.
     #[inline]
     pub(crate) fn word(&self, at: u64) -> Result<&AtomicU64, Corruption> {
-        // One comparison for both: the low bits of a misaligned offset become high ones.
+        // One comparison checks both: the low bits of a misaligned offset become high bits.
         if at.rotate_right(3) >= self.words {
             return Err(OUTSIDE);
         }
@@ -177,7 +183,7 @@ impl Map {
         Ok(unsafe { address.cast().as_ref() })
     }
 
-    /// The address of a word, for a caller that keeps it no longer than this map.
+    /// The address of a word, for a caller that does not keep it longer than this map.
     pub(crate) fn address(&self, at: u64) -> Result<NonNull<AtomicU64>, Corruption> {
         Ok(NonNull::from(self.word(at)?))
     }
@@ -194,7 +200,7 @@ impl Map {
         Ok(unsafe { address.cast().as_ref() })
     }
 
-    /// So many words from an 8-aligned offset.
+    /// Some words from an 8-aligned offset.
     #[inline]
     pub(crate) fn slice(&self, at: u64, words: u64) -> Result<&[AtomicU64], Corruption> {
         if at.rotate_right(3) > self.words || words > self.words - at.rotate_right(3) {
@@ -218,7 +224,7 @@ impl Map {
         Ok(unsafe { address.cast().as_ref() })
     }
 
-    /// Bytes of a published cell, which nobody changes while the caller's pin holds.
+    /// Bytes of a published cell, which do not change while the caller's pin is held.
     #[inline]
     pub(crate) fn bytes(&self, at: u64, bytes: u64) -> Result<&[u8], Corruption> {
         if self.bytes.checked_sub(at).is_none_or(|room| bytes > room) {
@@ -231,7 +237,7 @@ impl Map {
         Ok(unsafe { std::slice::from_raw_parts(address.as_ptr(), bytes as usize) })
     }
 
-    /// Fills bytes of a cell that only this member knows.
+    /// Fills bytes of a cell that no other member can reach.
     #[inline]
     pub(crate) fn write(&self, at: u64, source: &[u8]) -> Result<(), Corruption> {
         if at > self.bytes || source.len() as u64 > self.bytes - at {
@@ -240,12 +246,12 @@ impl Map {
         // SAFETY: inside the mapping.
         let address = unsafe { self.base.add(at as usize) };
         // SAFETY: both ranges are valid for the length; the target is an unpublished cell of this
-        // member, so nobody reads or writes it, and `source` cannot overlap it.
+        // member, so no other code reads or writes it, and `source` cannot overlap it.
         unsafe { std::ptr::copy(source.as_ptr(), address.as_ptr(), source.len()) };
         Ok(())
     }
 
-    /// Asks the processor to fetch the line at an offset; nothing happens for a wrong one.
+    /// Prefetches the line at an offset. An invalid offset has no effect.
     #[inline]
     pub(crate) fn prefetch(&self, at: u64) {
         if at < self.bytes {
@@ -255,7 +261,7 @@ impl Map {
         }
     }
 
-    /// Gives a range of the file real pages and maps them.
+    /// Allocates pages for a range of the file and maps them.
     pub(crate) fn commit(&self, from: u64, bytes: u64) -> Result<()> {
         if from > self.bytes || bytes > self.bytes - from {
             return Err(Error::from(OUTSIDE));
@@ -265,7 +271,7 @@ impl Map {
         Ok(())
     }
 
-    /// Maps every page between two offsets that the file has, so that no access faults later.
+    /// Maps every page between two offsets that the file has, so that later accesses do not fault.
     /// Returns the bytes mapped.
     pub(crate) fn populate(&self, from: u64, to: u64) -> Result<u64> {
         self.with_file(|file| {
@@ -282,8 +288,8 @@ impl Map {
         })
     }
 
-    /// Backs a committed range with 2 MiB pages where the kernel agrees; the bytes for which it
-    /// did.
+    /// Backs a committed range with 2 MiB pages if the kernel agrees. Returns the bytes for which
+    /// it did.
     pub(crate) fn collapse(&self, from: u64, to: u64) -> u64 {
         system::collapse(self.base, from, to.min(self.bytes))
     }
@@ -294,9 +300,8 @@ impl Map {
     }
 }
 
-/// Asks the processor to fetch the line in which a value begins, so that a later look at it need
-/// not wait. A hint: it reads nothing, changes nothing, and does nothing where there is no such
-/// instruction.
+/// Prefetches the line in which a value begins. A hint: it reads nothing and changes nothing, and
+/// has no effect on processors without such an instruction.
 #[inline]
 pub fn prefetch<T>(value: &T) {
     hint(std::ptr::from_ref(value).cast());
@@ -313,12 +318,12 @@ fn hint(address: *const u8) {
     let _ = address;
 }
 
-/// The region's file for some work.
+/// The region's file for one task.
 #[derive(Debug)]
 pub(crate) enum RegionFile<'m> {
-    /// As it was opened.
+    /// The descriptor that the mapping keeps.
     Ours(&'m File),
-    /// Opened again.
+    /// A new descriptor.
     Anew(File),
 }
 
@@ -331,7 +336,7 @@ impl RegionFile<'_> {
     }
 }
 
-/// The region's descriptor, for as long as it is one.
+/// The region's descriptor, while it is valid.
 #[derive(Debug)]
 struct HeldFile {
     file: Option<File>,
@@ -339,14 +344,15 @@ struct HeldFile {
 }
 
 impl HeldFile {
-    /// The file, unless somebody closed its descriptor.
+    /// The file, unless its descriptor was closed.
     fn ours(&self) -> Option<&File> {
         self.file.as_ref().filter(|file| liveness::file_key(file).is_ok_and(|key| key == self.key))
     }
 }
 
 impl Drop for HeldFile {
-    /// Closes the descriptor only if it is still ours: the number may be a daemon's log by now.
+    /// Closes the descriptor only if it still refers to the region: the number may be another file
+    /// now.
     fn drop(&mut self) {
         if self.ours().is_none()
             && let Some(file) = self.file.take()
@@ -356,7 +362,7 @@ impl Drop for HeldFile {
     }
 }
 
-/// A mapping of our own, unmapped with its owner.
+/// A mapping that is unmapped when it is dropped.
 #[derive(Debug)]
 struct OwnedMapping {
     base: NonNull<u8>,
@@ -365,7 +371,7 @@ struct OwnedMapping {
 
 impl Drop for OwnedMapping {
     fn drop(&mut self) {
-        // SAFETY: views borrow the region that owns the map, so nobody refers to the range any
+        // SAFETY: views borrow the region that owns the map, so no reference to the range is left any
         // more.
         unsafe { system::unmap(self.base, self.bytes) };
     }

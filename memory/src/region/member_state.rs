@@ -1,20 +1,20 @@
-//! The word that says who has a member's slot: `state:8 | recoverer:16 | incarnation:40`
-//! (`spec/region.md`, "Member" and section 4).
+//! The state word of a member slot: `state:8 | recoverer:16 | incarnation:40` (`spec/region.md`,
+//! "Member" and section 4).
 //!
 //! ```text
 //! recoverer                                   next owner of the slot
 //! W1  win: alive -> recovering by me (CAS)    C1  state is free     (acquire, pairs with W3)
-//! W2  settle what the dead member left        C2  fill the identity
+//! W2  finish the dead member's work           C2  fill the identity
 //! W3  free                   (release)        C3  state := alive    (release)
 //! ```
 
 use crate::atomic::{AtomicU64, Ordering, mutant};
 
-/// Nobody has it. An arena with free cells may wait in it.
+/// No session owns the slot. Its arena may hold free cells.
 pub(crate) const FREE: u64 = 0;
-/// A session has it.
+/// A session owns the slot.
 pub(crate) const ALIVE: u64 = 1;
-/// Its process is dead and another member is putting its work in order.
+/// Its process is dead, and another member recovers it.
 pub(crate) const RECOVERING: u64 = 2;
 
 pub(crate) const fn of(word: u64) -> u64 {
@@ -26,6 +26,8 @@ pub(crate) const fn recoverer(word: u64) -> u64 {
 }
 
 pub(crate) const fn make(state: u64, recoverer: u64, incarnation: u64) -> u64 {
+    debug_assert!(state <= RECOVERING, "a slot has one of three states");
+    debug_assert!(recoverer >> 16 == 0, "a recoverer is a member slot + 1");
     state << 56 | recoverer << 40 | incarnation & 0xff_ffff_ffff
 }
 
@@ -33,9 +35,11 @@ pub(crate) const fn incarnation(word: u64) -> u64 {
     word & 0xff_ffff_ffff
 }
 
-/// W1: true if recovering the member that was found in state `seen` is up to `me` alone. Acquire,
-/// so that the winner sees what a recoverer that died before it has done.
+/// W1: true if `me` alone recovers the member that was found in state `seen`. Acquire: the winner
+/// sees the work of a recoverer that died before.
 pub(crate) fn win(word: &AtomicU64, seen: u64, me: u64) -> bool {
+    debug_assert!(me != 0 && me >> 16 == 0, "a recoverer is a member slot + 1");
+    debug_assert!(of(seen) != FREE, "a free slot needs no recovery");
     let mine = make(RECOVERING, me, incarnation(seen));
     if mutant("win-without-swap") {
         word.store(mine, Ordering::Release);
@@ -44,7 +48,7 @@ pub(crate) fn win(word: &AtomicU64, seen: u64, me: u64) -> bool {
     word.compare_exchange(seen, mine, Ordering::AcqRel, Ordering::Acquire).is_ok()
 }
 
-/// W3: the slot is nobody's, and whoever takes it sees all that was done.
+/// W3: frees the slot. Its next owner sees all that was done before.
 pub(crate) fn free(word: &AtomicU64, seen: u64) {
     let order = if mutant("free-relaxed") { Ordering::Relaxed } else { Ordering::Release };
     word.store(make(FREE, 0, incarnation(seen)), order);

@@ -1,4 +1,4 @@
-//! The table of members in the region: who is there, in which state.
+//! The member table of the region.
 
 use nearstate_model::limits::MEMBERS_MAX;
 
@@ -9,7 +9,7 @@ use crate::region::map::Map;
 
 pub(crate) use crate::region::member_state as state;
 
-/// How many member slots were ever used.
+/// The number of member slots that were ever used.
 pub(crate) fn member_slots_used(map: &Map) -> Result<u32, Corruption> {
     let word = map.word(SUPER_MEMBERS)?.load(Ordering::Acquire);
     let high = unseal(word, "the count of members has a flipped bit")?;
@@ -19,7 +19,7 @@ pub(crate) fn member_slots_used(map: &Map) -> Result<u32, Corruption> {
     }
 }
 
-/// Reads a member's identity.
+/// Reads the process of a member.
 pub(crate) fn identity_of(map: &Map, index: u32) -> Result<ProcessIdentity, Corruption> {
     let at = member_at(index);
     let load = |which: u64| -> Result<u64, Corruption> {

@@ -1,17 +1,16 @@
-//! A page of a region that is gone (a file that somebody truncated) must not end the process.
+//! Handles `SIGBUS`: a missing page of a region (its file was truncated) must not end the process.
 //!
-//! A store or load on such a page raises `SIGBUS`. The handler looks the address up in a fixed list
-//! of our mappings; if it is ours, it puts a private page of zeros there, marks the region as
-//! damaged and returns, and the interrupted instruction goes on. Every offset is checked on use, so
-//! zeros lead to an error and never further. Any other address goes to the handler that was there
-//! before.
+//! The handler looks up the address in a fixed list of mappings. If the address belongs to a
+//! region, it maps a private page of zeros there, marks the region as damaged and returns; the
+//! interrupted instruction continues. Every offset is checked on use, so zeros only lead to an
+//! error. Any other address is passed to the handler that was installed before.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::system::failure;
 
@@ -19,17 +18,19 @@ use crate::system::failure;
 /// the same region counts.
 const GUARDED_MAX: usize = 1024;
 
-/// What the word of a mapping says while it is usable. In a forked child the kernel makes it 0.
+/// The word of a mapping that is usable. In a forked child the kernel clears it.
 pub(crate) const USABLE: u64 = 1;
-/// What it says once a page was found gone: not 0, for a child that is forked then is one as well.
+/// The word after a page was found missing. Not 0, because 0 stands for a forked child.
 const DAMAGED: u64 = 2;
+
+const _: () = assert!(USABLE != DAMAGED && USABLE != 0 && DAMAGED != 0, "0 is a forked child");
 
 #[derive(Debug)]
 struct Guarded {
     base: AtomicU64,
     bytes: AtomicU64,
     page: AtomicU64,
-    /// Address of the word that says that the mapping is usable.
+    /// Address of the word that says whether the mapping is usable.
     usable: AtomicU64,
     is_damaged: AtomicBool,
 }
@@ -44,7 +45,7 @@ static GUARDED: [Guarded; GUARDED_MAX] = [const {
     }
 }; GUARDED_MAX];
 
-/// What was installed before us: called for addresses that are not ours.
+/// The handler that was installed before. Called for other addresses.
 static PREVIOUS: OnceLock<Previous> = OnceLock::new();
 
 struct Previous(libc::sigaction);
@@ -61,14 +62,16 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// Guards `bytes` from `base`, which is a mapping with pages of `page` bytes. `usable` is no
-    /// longer [`USABLE`] once a page is found gone.
+    /// Guards `bytes` from `base`, a mapping with pages of `page` bytes. `usable` is set to another
+    /// value than [`USABLE`] once a page is found missing.
     pub(crate) fn new(
         base: NonNull<u8>,
         bytes: u64,
         page: u64,
         usable: NonNull<AtomicU64>,
     ) -> Result<Self> {
+        invariant!(page.is_power_of_two(), "a page of {page} bytes");
+        invariant!(bytes != 0, "an empty mapping is guarded");
         install()?;
         for entry in &GUARDED {
             let mine = base.as_ptr() as u64;
@@ -85,7 +88,7 @@ impl Guard {
         })
     }
 
-    /// True once a page of the mapping was found gone.
+    /// True once a page of the mapping was found missing.
     #[inline]
     pub(crate) fn is_damaged(&self) -> bool {
         self.entry.is_damaged.load(Ordering::Relaxed)
@@ -141,8 +144,8 @@ extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut c
                 let (from, to, order) = (USABLE, DAMAGED, Ordering::Relaxed);
                 let _ = usable.compare_exchange(from, to, order, order);
             }
-            // SAFETY: the page lies in a mapping of ours and has no file behind it any more; zeros
-            // in its place break no promise, because its bytes could not be read at all.
+            // SAFETY: the page lies in a mapping of ours and has no file behind it any more. Zeros
+            // in its place break no promise, because its bytes cannot be read at all.
             let mapped = unsafe {
                 libc::mmap(
                     (address & !(page - 1)) as *mut c_void,
@@ -161,7 +164,7 @@ extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut c
     hand_on(signal, info, context);
 }
 
-/// Gives a signal that is not ours to whoever was there before; by default the process ends.
+/// Passes a signal for another address to the previous handler. By default the process ends.
 fn hand_on(signal: i32, info: *mut libc::siginfo_t, context: *mut c_void) {
     if let Some(Previous(before)) = PREVIOUS.get() {
         let action = before.sa_sigaction;

@@ -1,4 +1,4 @@
-//! Waiting at several rings in one thread.
+//! Waits at several rings in one thread.
 
 use std::time::{Duration, Instant};
 
@@ -8,12 +8,12 @@ use super::{RING_WAITERS, RingWaiter, SLEEP_MAX};
 use crate::ring::words::enlist;
 use crate::system::{FUTEXES_MAX, futex_wait_any};
 
-/// Waits until one of some rings has an entry at or after the position of its reader, for so long
-/// at the most, or until `is_over` says so: that is asked once more after a [`RingWaiter::wake`] of
-/// the first ring. True if there is such an entry.
+/// Waits until one of several rings has an entry at or after the position of its reader, for at
+/// most `timeout`, or until `is_over` returns true. That is evaluated again after a
+/// [`RingWaiter::wake`] of the first ring. True if there is such an entry.
 ///
-/// An entry of one of the first 128 rings ends the wait at once (on a kernel before 5.16 within
-/// 5 ms), one of another ring within 100 ms. Without rings it ends at once.
+/// An entry of one of the first 128 rings ends the wait at once (on kernels before 5.16 within 5
+/// ms), an entry of another ring within 100 ms. Without rings it returns at once.
 ///
 /// # Errors
 /// `Damaged`, `Forked`, `System`.
@@ -40,7 +40,8 @@ pub fn wait_any(
             let word = waiter.shared.map.word(waiter.ring_at.saturating_add(RING_WAITERS))?;
             words.push((word, enlist(word)));
         }
-        // Behind the bits: whoever ends the wait after this look finds them, and wakes.
+        // After the bits were set: a thread that ends the wait after this call finds them, and
+        // wakes.
         if is_over() {
             return Ok(false);
         }
@@ -59,20 +60,21 @@ fn is_any_beyond(waits: &[(RingWaiter, u64)]) -> Result<bool> {
     Ok(false)
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(not(loom))]
+#[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
     use crate::region::file::Region;
-    use crate::ring::tests::SlotLookup;
+    use crate::ring::tests::TestRegion;
     use crate::ring::{RingRead, RingReader, RingStart};
 
     const LONG: Duration = Duration::from_secs(600);
 
     /// A region with so many rings, and a reader of each.
-    fn rings(name: &str, count: usize) -> (SlotLookup, Region, Vec<(u64, RingReader)>) {
-        let place = SlotLookup::new(name);
+    fn rings(name: &str, count: usize) -> (TestRegion, Region, Vec<(u64, RingReader)>) {
+        let place = TestRegion::new(name);
         let region = place.region();
         let member = region.member().unwrap();
         let rings = (0..count)

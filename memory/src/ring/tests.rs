@@ -8,9 +8,9 @@ use crate::check::check;
 use crate::region::file::{CreateOptions, Region};
 
 /// A region's file that goes with the test.
-pub(super) struct SlotLookup(PathBuf);
+pub(super) struct TestRegion(PathBuf);
 
-impl SlotLookup {
+impl TestRegion {
     pub(super) fn new(name: &str) -> Self {
         let base = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
         let path = Path::new(base).join(format!("nearstate-{name}-{}", std::process::id()));
@@ -52,13 +52,13 @@ impl Drop for Started {
     }
 }
 
-impl Drop for SlotLookup {
+impl Drop for TestRegion {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// The region and the order that a process started by [`SlotLookup::start`] was given.
+/// The region and the order that a process started by [`TestRegion::start`] was given.
 fn given() -> (Region, String) {
     let path = std::env::var_os("RING_PATH").expect("started by another test");
     (Region::attach(Path::new(&path)).unwrap(), std::env::var("RING_ORDER").unwrap())
@@ -88,7 +88,7 @@ fn written(bytes: &[u8]) -> (u64, u64) {
 
 #[test]
 fn a_reader_meets_every_entry_or_is_told_how_many_it_missed() {
-    let place = SlotLookup::new("ring-lost");
+    let place = TestRegion::new("ring-lost");
     let region = place.region();
     let member = region.member().unwrap();
     let table = member.namespace(b"ue", 1).unwrap();
@@ -138,7 +138,7 @@ fn a_reader_meets_every_entry_or_is_told_how_many_it_missed() {
 
 #[test]
 fn a_ring_that_refuses_overwrites_nothing_that_is_not_acknowledged() {
-    let place = SlotLookup::new("ring-refuse");
+    let place = TestRegion::new("ring-refuse");
     let region = place.region();
     let member = region.member().unwrap();
     let ring = member.open_stream_ring(BYTES).unwrap();
@@ -186,7 +186,7 @@ fn a_ring_that_refuses_overwrites_nothing_that_is_not_acknowledged() {
 
 #[test]
 fn an_append_of_the_same_entry_again_changes_nothing() {
-    let place = SlotLookup::new("ring-again");
+    let place = TestRegion::new("ring-again");
     let region = place.region();
     let member = region.member().unwrap();
     let map = member.map();
@@ -214,7 +214,7 @@ fn an_append_of_the_same_entry_again_changes_nothing() {
 
 #[test]
 fn what_is_not_a_ring_is_damage() {
-    let place = SlotLookup::new("ring-none");
+    let place = TestRegion::new("ring-none");
     let region = place.region();
     let member = region.member().unwrap();
     let map = member.map();
@@ -260,7 +260,7 @@ fn writer() {
 
 #[test]
 fn writers_that_are_killed_leave_a_ring_whose_entries_are_whole() {
-    let place = SlotLookup::new("ring-kills");
+    let place = TestRegion::new("ring-kills");
     let region = place.region();
     let member = region.member().unwrap();
     let table = member.namespace(b"ue", 1).unwrap();
@@ -275,7 +275,7 @@ fn writers_that_are_killed_leave_a_ring_whose_entries_are_whole() {
         // in the list, and is met before the oldest is killed, in the middle of whatever.
         let (mut newest, mut has_lost, mut steps) = (vec![None; 42], false, 0);
         while newest.get(writer as usize - 1) == Some(&None) || steps < 300 {
-            assert!(reader.wait(Duration::from_secs(60)).unwrap(), "nobody writes any more");
+            assert!(reader.wait(Duration::from_secs(60)).unwrap(), "no process writes any more");
             match reader.next(&mut out).unwrap() {
                 RingRead::Entry { number } => {
                     assert_eq!(number, expected);
@@ -294,7 +294,7 @@ fn writers_that_are_killed_leave_a_ring_whose_entries_are_whole() {
         writers.push(place.start("writer", &writer.to_string()));
     }
     writers.into_iter().for_each(killed);
-    // To the end of what they wrote; then whoever died with the ring's lock is recovered by who
+    // To the end of what they wrote; then a process that died with the ring's lock is recovered by who
     // needs it.
     loop {
         match reader.next(&mut out).unwrap() {
@@ -332,7 +332,7 @@ fn sleeper() {
 
 #[test]
 fn sleepers_in_other_processes_are_woken_and_a_killed_one_disturbs_nobody() {
-    let place = SlotLookup::new("ring-sleep");
+    let place = TestRegion::new("ring-sleep");
     let region = place.region();
     let member = region.member().unwrap();
     let [ring, echo] = [b"ue".as_slice(), b"echo"]
@@ -357,7 +357,7 @@ fn sleepers_in_other_processes_are_woken_and_a_killed_one_disturbs_nobody() {
         count(1);
     }
     killed(second);
-    // Nobody is left: the bit that the dead ones set is taken back by the first append.
+    // No process is left: the bit that the dead ones set is taken back by the first append.
     for number in 0..3 {
         member.append_to_ring(ring, &payload(3, number)).unwrap();
     }
@@ -391,7 +391,7 @@ fn creator() {
 fn a_creator_that_was_killed_leaves_a_ring_or_none_whatever_others_do_meanwhile() {
     for order in ["created", "noted", "published"] {
         for is_overtaken in [false, true] {
-            let place = SlotLookup::new("ring-create");
+            let place = TestRegion::new("ring-create");
             let region = place.region();
             let member = region.member().unwrap();
             assert_eq!(member.index(), 0);
@@ -413,13 +413,13 @@ fn a_creator_that_was_killed_leaves_a_ring_or_none_whatever_others_do_meanwhile(
 
 #[test]
 fn the_verifier_finds_whatever_is_wrong_in_a_ring() {
-    let place = SlotLookup::new("ring-check");
+    let place = TestRegion::new("ring-check");
     let region = place.region();
     let member = region.member().unwrap();
     let ring = member.open_watch_ring(member.namespace(b"ue", 1).unwrap(), BYTES).unwrap();
     let other = member.open_stream_ring(BYTES).unwrap();
     for number in 0..100 {
-        // Whole words: padding is nobody's.
+        // Whole words: padding belongs to no entry.
         assert!(member.append_to_ring(ring, &[number; 72]).unwrap());
     }
     let words = words_at(member.map(), ring).unwrap();
@@ -432,7 +432,7 @@ fn the_verifier_finds_whatever_is_wrong_in_a_ring() {
     let header = [0, 16, 24, 32, 40];
     let control = [RING_LOCK, RING_POSITIONS, RING_POSITIONS + 8, RING_POSITIONS + 16, RING_ACKED];
     let entries = (oldest..end).chain([end + 1]).map(|at| RING_WORDS + 8 * (at % capacity));
-    let owner = arena_at(0) + 8 * undo::STREAM as u64;
+    let owner = arena_at(0) + undo::STREAM.offset();
     let catalog = catalog_at(0) + CATALOG_RING;
     let all = header.into_iter().chain(control).chain([RING_FLAGS]).chain(entries);
     for (step, at) in all.map(|at| ring + at).chain([owner, catalog]).enumerate() {

@@ -1,5 +1,5 @@
 //! The words of a ring and the protocol of its one writer and its readers (`spec/region.md`,
-//! section 10). The writer holds the ring's lock; readers hold nothing, and cost it nothing.
+//! section 10). The writer holds the ring's lock. Readers hold nothing and cost the writer nothing.
 //!
 //! ```text
 //! writer (holds the ring's lock)            reader
@@ -10,90 +10,96 @@
 //!                                               round to it
 //! ```
 //!
-//! If R2 saw any word from W3, R3 has synchronised with W2, so R4 sees at least W1 and drops the
-//! copy. A torn word cannot exist, only a torn set of words, and R4 refuses exactly that.
+//! If R2 reads any word of W3, R3 synchronizes with W2, so R4 reads at least W1 and drops the copy.
+//! A word cannot be torn, only a set of words, and R4 rejects exactly that.
 //!
-//! Positions count words since the ring was made and never wrap. The word after the tail's holds
-//! the number of the next entry, so a tail and its number are one fact: a writer that was killed
-//! anywhere between W1 and W4 is repeated with the same number.
+//! Positions count words since the ring was created and never wrap. The word after the tail's holds
+//! the number of the next entry, so a tail and its number are consistent: a writer that was killed
+//! between W1 and W4 is repeated with the same number.
 //!
 //! ```text
-//! somebody who waits                        whoever appended
+//! waiter                                    writer after an append
 //! S1  word |= 1                             A1  tail = new tail      (W4)
 //! S2  fence                                 A2  fence
 //! S3  sleep only if the tail is the old one A3  word is odd: make it even and wake all
 //!     and the word is still the one of S1
 //! ```
 //!
-//! Either A3 sees S1 or S3 sees A1, so nobody sleeps over an entry. One bit instead of a count: a
-//! waiter that was killed costs one wake for nobody, and not one with each append for ever.
+//! Either A3 sees S1 or S3 sees A1, so no waiter sleeps although there is an entry. One bit instead
+//! of a count: a killed waiter costs one superfluous wake-up, and not one for each append.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use nearstate_model::invariant;
 
 use crate::atomic::{AtomicU64, Ordering, fence, mutant};
 use crate::crash::crash_point;
 use crate::layout::Corruption;
 
-/// Words before an entry's payload: its size and check, its number.
+/// Words before an entry's payload: its size and checksum, and its number.
 pub(crate) const ENTRY_HEAD: u64 = 2;
 
-/// Words behind the tail that an append writes as well: the place of the next entry's size, which
-/// stays as it is, and its number.
+/// Words after the tail that an append writes as well: the size of the next entry, which stays as
+/// it is, and its number.
 const NEXT_HEAD: u64 = 2;
 
-/// An entry fills at most this part of its ring, so that a reader which is not slower than the
-/// writer by three entries keeps up.
+/// An entry fills at most this fraction of its ring, so that a reader that is at most three entries
+/// behind keeps up.
 const PART: u64 = 4;
 
 /// Bytes of a word.
 const WORD: usize = 8;
 
-/// How often a reader looks for the tail before it takes a ring for damaged: each time the writer
-/// would have to write the whole ring between two loads.
+/// How often a reader looks for the tail before it reports a ring as corrupt. Each failure means
+/// that the writer wrote the whole ring between two loads.
 const LOOKS_MAX: u32 = 16;
 
-/// The greatest tail: a writer of a GiB a second gets there in three hundred years.
+/// The highest tail. A writer of one GiB per second reaches it in three hundred years.
 const POSITION_MAX: u64 = 1 << 60;
+
+const _: () = assert!(ENTRY_HEAD == 2 && NEXT_HEAD == ENTRY_HEAD, "size and number");
+const _: () = assert!(PART >= 2, "an entry leaves room for another");
+const _: () = assert!(words_of(0) == 2 && words_of(1) == 3 && words_of(8) == 3);
 
 const TAIL: Corruption = Corruption("a ring's positions contradict each other");
 
-/// What stands at a reader's position.
+/// The result of reading at a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryRead {
-    /// An entry, which ends there.
+    /// An entry.
     Entry {
         /// Its number.
         number: u64,
         /// The position after it.
         end: u64,
     },
-    /// Nothing yet.
+    /// No entry yet.
     Empty,
-    /// What stood there was overwritten.
+    /// The entry was overwritten.
     Overwritten,
 }
 
 /// The words of one ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RingWords<'m> {
-    /// Where the words end that a writer may have touched.
+    /// End of the words that a writer may have changed.
     pub(crate) reserved: &'m AtomicU64,
-    /// Where the entries end.
+    /// End of the entries.
     pub(crate) tail: &'m AtomicU64,
-    /// Where the oldest entry begins that is still whole.
+    /// Start of the oldest complete entry.
     pub(crate) oldest: &'m AtomicU64,
     /// The ring itself.
     pub(crate) words: &'m [AtomicU64],
 }
 
-/// Words of an entry with a payload of so many bytes.
+/// Words of an entry with a payload of this size.
 #[inline]
 pub(crate) const fn words_of(bytes: u64) -> u64 {
     ENTRY_HEAD + bytes.div_ceil(WORD as u64)
 }
 
-/// The check of an entry: of its payload, and of where and which it is, so that an old entry is not
-/// taken for a new one.
+/// The checksum of an entry: it covers the payload, the number and the position, so that an old
+/// entry is not mistaken for a new one.
 fn check_of(payload: &[u8], number: u64, at: u64) -> u64 {
     let place = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ at.rotate_left(32);
     xxh3_64_with_seed(payload, place) & 0xffff_ffff
@@ -101,9 +107,8 @@ fn check_of(payload: &[u8], number: u64, at: u64) -> u64 {
 
 #[inline]
 fn put(place: Option<&AtomicU64>, value: u64) {
-    if let Some(place) = place {
-        place.store(value, Ordering::Relaxed);
-    }
+    let Some(place) = place else { invariant!("an entry is longer than its ring") };
+    place.store(value, Ordering::Relaxed);
 }
 
 impl RingWords<'_> {
@@ -116,8 +121,8 @@ impl RingWords<'_> {
         self.capacity() / PART
     }
 
-    /// The words from a position on, for one round; none of a ring without words. One division,
-    /// which is what a step costs at most: so each function walks once.
+    /// The words from a position on, for one round. Empty if the ring has no words. It costs one
+    /// division, the largest cost of an access, so each function iterates once.
     fn from(&self, at: u64) -> impl Iterator<Item = &AtomicU64> {
         let index = at.checked_rem(self.capacity()).unwrap_or(0) as usize;
         let (before, after) = self.words.split_at_checked(index).unwrap_or_default();
@@ -128,15 +133,16 @@ impl RingWords<'_> {
         self.from(at).next().map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
-    /// True if an entry of so many bytes would leave everything from `acked` on.
+    /// True if an entry of this size would leave everything from `acked` on.
     pub(crate) fn has_room(&self, acked: u64, bytes: u64) -> Result<bool, Corruption> {
         let tail = self.tail.load(Ordering::Acquire);
         let kept = tail.checked_sub(acked).ok_or(TAIL)?;
         Ok(kept.saturating_add(words_of(bytes) + NEXT_HEAD) <= self.capacity())
     }
 
-    /// Appends an entry, unless it was appended: the tail is not `tail_before` any more then.
-    /// Under the ring's lock; may be cut short anywhere, and repeated by another process.
+    /// Appends an entry, unless it was appended before: then the tail is no longer `tail_before`.
+    /// The caller holds the ring's lock. Can be interrupted anywhere and repeated by another
+    /// process.
     pub(crate) fn append(&self, tail_before: u64, payload: &[u8]) -> Result<(), Corruption> {
         if self.tail.load(Ordering::Acquire) != tail_before {
             return Ok(());
@@ -177,9 +183,10 @@ impl RingWords<'_> {
         Ok(())
     }
 
-    /// W1 and W2, and the oldest entry that is left then. A ring whose old words are damaged
-    /// forgets them: a writer is past its commit and must not fail.
+    /// W1 and W2, and the oldest remaining entry. A ring whose old words are corrupt drops them:
+    /// its writer is past its commit and must not fail.
     fn reserve(&self, tail: u64, end: u64) {
+        invariant!(tail < end, "an append from {tail} to {end} reserves nothing");
         let floor = end.saturating_sub(self.capacity());
         let mut oldest = self.oldest.load(Ordering::Acquire);
         if oldest > tail || tail - oldest > self.capacity() {
@@ -195,7 +202,8 @@ impl RingWords<'_> {
         }
         self.oldest.store(oldest, Ordering::Release);
         crash_point!("tell.oldest");
-        // An append that was cut short and not repeated may have touched more than this one will.
+        // An interrupted append that was not repeated may have changed more words than this one
+        // will.
         let before = self.reserved.load(Ordering::Relaxed);
         let is_sound = before <= tail.saturating_add(self.entry_words_max() + NEXT_HEAD);
         let reserved = if is_sound { before.max(end) } else { end };
@@ -211,8 +219,8 @@ impl RingWords<'_> {
         crash_point!("tell.reserved");
     }
 
-    /// R3 and R4: true if what was read from `at` on, before a tail that was read before it, had
-    /// not been overwritten.
+    /// R3 and R4: true if the words read from `at` on, before a tail that was read before them,
+    /// were not overwritten.
     fn is_kept(&self, at: u64, tail: u64) -> Result<bool, Corruption> {
         if !mutant("keep-no-fence") {
             fence(Ordering::Acquire);
@@ -233,7 +241,7 @@ impl RingWords<'_> {
         if at == tail {
             return Ok(EntryRead::Empty);
         }
-        // R2, the head; its size is believed only once it is known to be one.
+        // R2, the head. Its size is used only after the check that it is one.
         let mut places = self.from(at);
         let [head, number] =
             [places.next(), places.next()].map(|p| p.map_or(0, |p| p.load(Ordering::Relaxed)));
@@ -262,7 +270,7 @@ impl RingWords<'_> {
         Ok(EntryRead::Entry { number, end })
     }
 
-    /// A position where an entry begins or will begin, as `place` holds it, and its number.
+    /// The position in `place`, where an entry begins or will begin, and its number.
     pub(crate) fn begin(&self, place: &AtomicU64) -> Result<(u64, u64), Corruption> {
         for _ in 0..LOOKS_MAX {
             let at = place.load(Ordering::Acquire);
@@ -276,11 +284,11 @@ impl RingWords<'_> {
     }
 }
 
-/// Set in the word that waiters sleep on while there may be any.
+/// Set in the futex word while there may be waiters.
 const WAITING: u64 = 1;
 
-/// S1 and S2. Returns what the word must still be when the caller falls asleep: its low half, which
-/// is what the kernel compares. The caller looks at the tail between the two.
+/// S1 and S2. Returns the value that the word must still have when the caller falls asleep: its low
+/// half, which the kernel compares. The caller reads the tail between the two.
 pub(crate) fn enlist(word: &AtomicU64) -> u32 {
     let seen = word.fetch_or(WAITING, Ordering::AcqRel) | WAITING;
     if !mutant("enlist-no-fence") {
@@ -289,31 +297,32 @@ pub(crate) fn enlist(word: &AtomicU64) -> u32 {
     seen as u32
 }
 
-/// A2 and A3. True if somebody may sleep and the caller is the one who wakes them.
+/// A2 and A3. True if a waiter may sleep and the caller has to wake it.
 pub(crate) fn call_waiters(word: &AtomicU64) -> bool {
     if !mutant("call-no-fence") {
         fence(Ordering::SeqCst);
     }
     let seen = word.load(Ordering::Relaxed);
-    // If the swap fails, another one is waking the same sleepers, and they look again.
+    // If the swap fails, another thread wakes the same waiters, and they look again.
     seen & WAITING != 0
         && word
             .compare_exchange(seen, seen.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(not(loom))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
     const CAPACITY: usize = 64;
 
-    struct Own {
+    struct TestRing {
         places: [AtomicU64; 3],
         words: Vec<AtomicU64>,
     }
 
-    impl Own {
+    impl TestRing {
         fn new() -> Self {
             Self {
                 places: [AtomicU64::new(2), AtomicU64::new(0), AtomicU64::new(0)],
@@ -350,7 +359,7 @@ mod tests {
 
     #[test]
     fn entries_come_back_in_order_and_the_oldest_is_where_it_is_said_to_be() {
-        let own = Own::new();
+        let own = TestRing::new();
         let ring = own.ring();
         let (mut at, mut out) = (0, Vec::new());
         for number in 0..5000 {
@@ -377,7 +386,7 @@ mod tests {
 
     #[test]
     fn an_append_that_was_cut_short_after_any_store_and_repeated_is_the_same_append() {
-        let own = Own::new();
+        let own = TestRing::new();
         for number in 0..200 {
             let before = own.copy();
             let (tail, bytes) = (own.tail(), payload(number));
@@ -410,7 +419,7 @@ mod tests {
 
     #[test]
     fn a_shorter_append_after_one_that_was_given_up_hides_what_that_one_destroyed() {
-        let own = Own::new();
+        let own = TestRing::new();
         let ring = own.ring();
         for number in 0..20 {
             ring.append(own.tail(), &[number; 40]).unwrap();
@@ -434,7 +443,7 @@ mod tests {
 
     #[test]
     fn an_entry_that_is_too_large_is_refused_and_room_is_counted_to_the_word() {
-        let own = Own::new();
+        let own = TestRing::new();
         let ring = own.ring();
         let largest = (ring.entry_words_max() - ENTRY_HEAD) * 8;
         assert!(ring.append(0, &vec![0; largest as usize + 1]).is_err());
@@ -459,15 +468,15 @@ mod tests {
 
     #[test]
     fn any_words_are_entries_or_damage_and_a_writer_goes_on() {
-        let mut dice = 0x2545_f491_4f6c_dd1d_u64;
+        let mut rng = 0x2545_f491_4f6c_dd1d_u64;
         let mut roll = || {
-            dice ^= dice << 13;
-            dice ^= dice >> 7;
-            dice ^= dice << 17;
-            dice
+            rng ^= rng << 13;
+            rng ^= rng >> 7;
+            rng ^= rng << 17;
+            rng
         };
         for round in 0..3000_u64 {
-            let own = Own::new();
+            let own = TestRing::new();
             for number in 0..round % 40 {
                 own.ring().append(own.tail(), &payload(number)).unwrap();
             }

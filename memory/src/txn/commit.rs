@@ -1,8 +1,8 @@
-//! Committing changes of several records at once: `spec/region.md`, section 9, step by step.
+//! Commits changes of several records atomically: `spec/region.md`, section 9, step by step.
 
 use std::time::Instant;
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::{Ordering, fence};
 use crate::crash::{crash_point, is_planted};
@@ -12,36 +12,38 @@ use crate::index::bucket::{
     VERSION_MAX, at_of, control, decide, depth_of, intent, link, load, publish, stamp_of, tag_of,
 };
 use crate::index::intent::{
-    EVENTS, LINE_LOCK, LINE_NEW, LINE_OLD, LINE_OWNER, LINE_SLOT, LINES, STATUS, TxnCell,
+    EVENTS, LINE_LOCK, LINE_NEW, LINE_OLD, LINE_OWNER, LINE_SLOT, LINES, LINES_MAX, STATUS, TxnCell,
 };
 use crate::index::lookup::{ReadToken, find_bucket, walk_chain};
 use crate::layout::{CATALOG_FLAGS, Corruption, LINE, catalog_at};
-use crate::member::arena::{Arena, op, slot, undo, write_undo};
+use crate::member::arena::{Arena, LockSlot, op, undo, write_undo};
 use crate::member::lock;
 use crate::member::{LOCK_WAIT_MAX, LOCK_WAIT_SHORT, Member};
 use crate::region::linear_hash::step;
 use crate::ring;
 use crate::txn::events::{self, TxnEvents};
-use crate::txn::plan::{CommitOutcome, CommitPlan, Expectation, RecordAccess, RecordChange};
+use crate::txn::plan::{
+    AccessIndex, CommitOutcome, CommitPlan, Expectation, RecordAccess, RecordChange,
+};
 use crate::txn::publish::{CROWD, ENTRIES_MAX, locate, locate_target, retire_record};
 
-/// What came of an attempt to take all locks.
+/// The result of an attempt to take all locks.
 #[derive(Clone, Copy, Debug)]
 enum LockAttempt {
     All,
-    /// A bucket was split meanwhile, so that a key stands elsewhere.
-    PipeTransfer,
-    /// A living process keeps this one.
+    /// A bucket was split meanwhile, so a key belongs to another bucket.
+    Moved,
+    /// A living process holds this lock.
     Busy(u64),
 }
 
-/// True if the noted transaction is committed.
+/// True if the transaction in the undo record is committed.
 pub(crate) fn is_committed(arena: &Arena<'_>) -> Result<bool, Corruption> {
     TxnCell::of(arena.map, arena.get(undo::SLOT)).is_committed()
 }
 
-/// Takes the intents of a transaction that was not decided away. Idempotent; recovery does it for a
-/// dead member.
+/// Replaces the intents of an undecided transaction by the old entries. Idempotent. Recovery calls
+/// it for a dead member.
 pub(crate) fn undo(arena: &Arena<'_>) -> Result<(), Corruption> {
     TxnCell::of(arena.map, arena.get(undo::SLOT)).replace_intents(LINE_OLD)?;
     crash_point!("txn.undone");
@@ -49,13 +51,13 @@ pub(crate) fn undo(arena: &Arena<'_>) -> Result<(), Corruption> {
     Ok(())
 }
 
-/// What follows the decision. Idempotent; recovery does it for a dead member.
+/// Completes a decided transaction. Idempotent. Recovery calls it for a dead member.
 pub(crate) fn finish(arena: &Arena<'_>) -> Result<(), Corruption> {
     let log = TxnCell::of(arena.map, arena.get(undo::SLOT));
     log.replace_intents(LINE_NEW)?;
     crash_point!("txn.settled");
     events::append_all(log)?;
-    // Before anything is retired: a cell in transit that heads the pending list has not left it.
+    // Before anything is retired: otherwise a cell in transit could still head the pending list.
     arena.set(undo::PENDING, 0);
     crash_point!("txn.unpended");
     for index in 0..log.lines()? {
@@ -63,7 +65,7 @@ pub(crate) fn finish(arena: &Arena<'_>) -> Result<(), Corruption> {
         if line.get(LINE_SLOT) != 0 {
             let new = line.get(LINE_NEW);
             if new != 0 {
-                // Its place on the pending list, which ends with this transaction.
+                // Its link on the pending list, which ends with this transaction.
                 cell::word(arena.map, at_of(new), WORD_NEXT)?.store(0, Ordering::Release);
             }
             retire_record(arena, line.get(LINE_OLD), new)?;
@@ -71,19 +73,19 @@ pub(crate) fn finish(arena: &Arena<'_>) -> Result<(), Corruption> {
     }
     events::retire_all(arena, log)?;
     crash_point!("txn.retired");
-    // Only now: the lines above were still needed, by readers as well.
+    // Last: readers and the loops above need the lines until here.
     arena.retire(log.at)?;
     crash_point!("txn.logged");
     arena.set(undo::OP, op::NONE);
     Ok(())
 }
 
-/// Recovery: what a dead member appended and did not announce.
+/// Recovery: wakes the readers of rings to which a dead member appended.
 pub(crate) fn wake(arena: &Arena<'_>) -> Result<(), Corruption> {
     events::wake_all(TxnCell::of(arena.map, arena.get(undo::SLOT)))
 }
 
-/// Gives back the locks that a transaction's cell names and `owner` has.
+/// Releases the locks that a transaction's cell names and `owner` holds.
 pub(crate) fn unlock(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
     let at = arena.get(undo::TXN);
     if at == 0 {
@@ -106,13 +108,13 @@ pub(crate) fn unlock(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
 }
 
 impl Member {
-    /// Commits a transaction: all of it or nothing, at one instant for every reader. Whatever is
-    /// pending is published with it or given up. The caller has held a pin since its first read;
-    /// `keys` are the bytes in which the plan's keys stand.
+    /// Commits a transaction atomically: every reader sees all of it or nothing. All pending cells
+    /// are published with it or freed. The caller has held a pin since its first read. `keys` are
+    /// the bytes that contain the plan's keys.
     ///
-    /// Cost: for each record an uncontended compare-and-swap and two stores to its bucket's line,
-    /// and a line of this member. Locks are taken in the order of their offsets, so there is no
-    /// deadlock; they are held for some 100 ns for each record.
+    /// Cost for each record: an uncontended compare-and-swap, two stores to the line of its bucket
+    /// and a line of this member. Locks are taken in the order of their offsets, which excludes
+    /// deadlock. They are held for about 100 ns for each record.
     ///
     /// A full memory fence follows: what the caller loads next is not older than the commit.
     ///
@@ -121,6 +123,7 @@ impl Member {
     /// Nothing was changed then.
     pub fn commit(&self, plan: &mut CommitPlan, keys: &[u8]) -> Result<CommitOutcome> {
         self.check_usable()?;
+        let _operation = self.operation();
         match self.commit_in_order(plan, keys) {
             Ok(CommitOutcome::Committed) => {
                 let arena = self.arena()?;
@@ -158,7 +161,7 @@ impl Member {
         }
         unlock(&arena, self.lock_owner())?;
         crash_point!("txn.unlocked");
-        // The commit is there for everybody before its caller reads anything else.
+        // The commit is visible to all before its caller reads anything else.
         fence(Ordering::SeqCst);
         if events != 0 && matches!(done, Ok(CommitOutcome::Committed)) {
             events::wake_all(log)?;
@@ -168,6 +171,8 @@ impl Member {
 
     /// A pending transaction cell with room for `lines`.
     fn new_log(&self, lines: u64, events: u64) -> Result<TxnCell<'_>> {
+        invariant!(events <= lines, "{events} events in {lines} lines");
+        invariant!(lines <= LINES_MAX, "a transaction of {lines} lines exceeds {LINES_MAX}");
         let at = self.allocate(LINE * (lines + 1))?;
         let log = TxnCell::of(self.map(), at);
         let head = log.word(WORD_HEAD)?;
@@ -179,8 +184,9 @@ impl Member {
         Ok(log)
     }
 
-    /// Takes the locks of all buckets, in the order of their offsets. Nobody waits long while it
-    /// holds some: what is busy is waited for with empty hands, within [`LOCK_WAIT_MAX`] for all.
+    /// Takes the locks of all buckets, in the order of their offsets. While it holds locks it waits
+    /// only briefly. It waits for a busy lock without holding any, for at most [`LOCK_WAIT_MAX`] in
+    /// all.
     fn lock_all(&self, plan: &mut CommitPlan, log: TxnCell<'_>) -> Result<()> {
         let arena = self.arena()?;
         let mut since = None;
@@ -204,36 +210,39 @@ impl Member {
             if let LockAttempt::Busy(at) = locked? {
                 let since = *since.get_or_insert_with(Instant::now);
                 let left = LOCK_WAIT_MAX.saturating_sub(since.elapsed());
-                let payload = self.acquire_within(at, slot::BUCKET, left)?;
-                self.release(at, slot::BUCKET, payload)?;
+                let payload = self.acquire_within(at, LockSlot::Bucket, left)?;
+                self.release(at, LockSlot::Bucket, payload)?;
             }
         }
     }
 
-    /// Where each access has its bucket now, and the order of these.
+    /// Finds the bucket of each access, and sorts the accesses by it.
     fn sort_locks(&self, plan: &mut CommitPlan) -> Result<()> {
         let CommitPlan { accesses, order, .. } = plan;
         order.clear();
-        for (place, access) in (0..).zip(accesses) {
+        for (place, access) in (0..).map(AccessIndex).zip(&mut *accesses) {
             let table = self.table(access.namespace)?;
             let (bucket, at, _) = find_bucket(self.map(), table, access.hash)?;
             (access.bucket, access.lock_at) = (bucket, at);
             order.push((at, place));
         }
         order.sort_unstable();
+        invariant!(order.len() == accesses.len(), "each access has one lock");
         Ok(())
     }
 
     fn lock_in_order(&self, plan: &CommitPlan) -> Result<LockAttempt> {
+        invariant!(plan.order.len() == plan.accesses.len(), "each access is locked");
+        invariant!(plan.order.is_sorted(), "locks are taken in the order of their offsets");
         let (mut before, mut payload) = (0, 0);
         for (_, place) in &plan.order {
-            let Some(access) = plan.accesses.get(*place as usize) else { continue };
+            let access = plan.access(*place);
             if access.lock_at != before {
                 let word = self.map().word(access.lock_at)?;
                 let bound = if before == 0 { LOCK_WAIT_MAX } else { LOCK_WAIT_SHORT };
                 payload = match lock::try_take(word, self.lock_owner()) {
                     Ok(payload) => payload,
-                    Err(_) => match self.wait_for(word, slot::BUCKET, bound) {
+                    Err(_) => match self.wait_for(word, bound) {
                         Ok(payload) => payload,
                         Err(Error::Stalled { .. }) if before != 0 => {
                             return Ok(LockAttempt::Busy(access.lock_at));
@@ -245,14 +254,18 @@ impl Member {
                 before = access.lock_at;
             }
             if step(access.hash, access.bucket, depth_of(payload)).is_some() {
-                return Ok(LockAttempt::PipeTransfer);
+                return Ok(LockAttempt::Moved);
             }
         }
         self.lock_rings(&plan.events)
     }
 
-    /// The rings come last: their locks are the ones that most others wait for.
+    /// Rings come last: their locks have the most waiters.
     fn lock_rings(&self, events: &TxnEvents) -> Result<LockAttempt> {
+        invariant!(
+            events.all.is_sorted_by_key(|event| event.ring_at),
+            "rings are locked in the order of their offsets"
+        );
         let mut before = 0;
         for event in &events.all {
             if event.ring_at == before {
@@ -261,7 +274,7 @@ impl Member {
             let at = ring::lock_at(event.ring_at);
             let word = self.map().word(at)?;
             if lock::try_take(word, self.lock_owner()).is_err() {
-                match self.wait_for(word, slot::BUCKET, LOCK_WAIT_SHORT) {
+                match self.wait_for(word, LOCK_WAIT_SHORT) {
                     Ok(_) => {}
                     Err(Error::Stalled { .. }) => return Ok(LockAttempt::Busy(at)),
                     Err(error) => return Err(error),
@@ -273,8 +286,8 @@ impl Member {
         Ok(LockAttempt::All)
     }
 
-    /// Under all locks: judges what was expected; then makes room and gives versions. `None`: go
-    /// on.
+    /// With all locks held: validates the expectations, makes room and assigns versions. `None`
+    /// means that the commit continues.
     fn validate(&self, plan: &mut CommitPlan, keys: &[u8]) -> Result<Option<CommitOutcome>> {
         let map = self.map();
         for (number, access) in plan.accesses.iter_mut().enumerate() {
@@ -286,7 +299,10 @@ impl Member {
         let (mut before, mut inserts, mut has_moved) = (0, 0, false);
         let CommitPlan { accesses, order, .. } = plan;
         for (lock_at, number) in &*order {
-            let Some(access) = accesses.get_mut(*number as usize) else { break };
+            let Some(access) = accesses.get_mut(number.0 as usize) else {
+                invariant!("access {} is locked and not in the plan", number.0)
+            };
+            invariant!(access.lock_at == *lock_at, "access {} has another lock", number.0);
             if *lock_at != before {
                 (before, inserts) = (*lock_at, 0);
             }
@@ -321,8 +337,10 @@ impl Member {
         Ok(None)
     }
 
-    /// Makes sure that a chain has an empty word for each of its `inserts`. True if an entry moved.
+    /// Makes sure that a chain has an empty word for each of its `inserts`. Returns true if an
+    /// entry moved.
     fn make_room(&self, access: &RecordAccess, inserts: u64) -> Result<bool> {
+        invariant!(inserts > 0, "room is made for no entry");
         if inserts == 1 && access.empty_at != 0 {
             return Ok(false);
         }
@@ -357,9 +375,10 @@ impl Member {
         }
     }
 
-    /// Gives a new version its number, and raises the stamp of a bucket that loses a record. Both
-    /// are harmless if the transaction is undone.
+    /// Assigns the version of a new record, and raises the stamp of a bucket that loses a record.
+    /// Both are harmless if the transaction is undone.
     fn seal_version(&self, access: &mut RecordAccess) -> Result<()> {
+        invariant!(access.lock_at != 0, "a version is assigned under its lock");
         let map = self.map();
         let word = map.word(access.lock_at)?;
         let payload = word.load(Ordering::Relaxed) & lock::PAYLOAD;
@@ -378,6 +397,10 @@ impl Member {
                         detail: format!("the record has changed {VERSION_MAX} times"),
                     });
                 }
+                invariant!(
+                    version > access.version_before.unwrap_or(0),
+                    "version {version} does not increase"
+                );
                 cell::seal(map, draft.at, version, draft.body_crc)?;
                 access.version_after = Some(version);
             }
@@ -392,7 +415,7 @@ impl Member {
         Ok(())
     }
 
-    /// An entry moved into a new line: what was located before may stand elsewhere.
+    /// After an entry moved to a new line: finds the slots of all accesses again.
     #[cold]
     fn locate_again(&self, plan: &mut CommitPlan, keys: &[u8]) -> Result<()> {
         for access in &mut plan.accesses {
@@ -402,17 +425,22 @@ impl Member {
         Ok(())
     }
 
-    /// Everything is judged: publishes the intents, decides, and finishes.
+    /// After validation: publishes the intents, decides and finishes.
     fn write_all(&self, plan: &CommitPlan, log: TxnCell<'_>, arena: &Arena<'_>) -> Result<()> {
+        invariant!(plan.order.len() == plan.accesses.len(), "each access is published");
+        let mut intents = 0;
         arena.set(undo::SLOT, log.at);
         arena.set(undo::OP, op::TXN);
         crash_point!("txn.noted");
         for (index, (_, place)) in (0_u64..).zip(&plan.order) {
-            let Some(access) = plan.accesses.get(*place as usize) else { continue };
+            let access = plan.access(*place);
             if access.is_write() {
                 self.intend(access, log, index)?;
+                intents += 1;
             }
         }
+        let writes = plan.accesses.iter().filter(|access| access.is_write()).count();
+        invariant!(intents == writes, "{intents} of {writes} writes have an intent");
         crash_point!("txn.intended");
         decide(log.word(STATUS)?);
         crash_point!("txn.decided");
@@ -420,6 +448,8 @@ impl Member {
     }
 
     fn intend(&self, access: &RecordAccess, log: TxnCell<'_>, index: u64) -> Result<()> {
+        invariant!(access.is_write(), "a record that was only read gets an intent");
+        invariant!(access.lock_at != 0, "an intent is published under its lock");
         let slot_at = match access.entry_at {
             0 => self.empty_word(access)?,
             found => found,
@@ -439,7 +469,7 @@ impl Member {
         Ok(())
     }
 
-    /// An empty word of the chain: the one that was seen, unless this transaction has filled it.
+    /// An empty word of the chain: the one found before, unless this transaction has filled it.
     fn empty_word(&self, access: &RecordAccess) -> Result<u64, Corruption> {
         if access.empty_at != 0 && load(self.map().word(access.empty_at)?) == 0 {
             return Ok(access.empty_at);
@@ -458,7 +488,7 @@ impl Member {
         }
     }
 
-    /// Passes on what is too much in the queues, and grows what is crowded.
+    /// Trims queues that are too long, and grows crowded indexes.
     fn tidy(&self, plan: &CommitPlan, arena: &Arena<'_>) -> Result<()> {
         for access in &plan.accesses {
             if let Some(class) = access.retired {
@@ -474,8 +504,8 @@ impl Member {
     }
 }
 
-/// After an error. Before the decision the intents are taken away; after it only damage can have
-/// stopped the work, and what was published must not be freed.
+/// After an error. Before the decision the intents are replaced by the old entries. After it only
+/// corruption can have stopped the work, and published cells must not be freed.
 #[cold]
 fn abandon(arena: &Arena<'_>, log: TxnCell<'_>) {
     if arena.get(undo::OP) != op::TXN {

@@ -1,7 +1,7 @@
-//! The events of a transaction: encoded before the decision, appended to the rings after it, by the
-//! writer or by whoever recovers it (`spec/region.md`, section 9).
+//! The events of a transaction. They are encoded before the decision and appended to the rings
+//! after it, by the writer or by its recoverer (`spec/region.md`, section 9).
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
@@ -15,50 +15,51 @@ use crate::member::arena::Arena;
 use crate::ring;
 use crate::ring::words::words_of;
 
-/// Bytes that go into a ring if the transaction commits.
+/// Bytes that are appended to a ring if the transaction commits.
 #[derive(Clone, Copy, Debug)]
 pub struct TxnEvent {
     /// Offset of the ring.
     pub ring_at: u64,
-    /// Where the bytes stand in [`TxnEvents::bytes`].
+    /// Where these bytes are in [`TxnEvents::bytes`].
     pub span: (usize, usize),
-    /// True if from now on nothing in the ring may be overwritten that its consumer has not
-    /// acknowledged. Judged with the transaction, under its locks, so that whoever made the ring
-    /// may have died, or meant otherwise.
+    /// True if from now on nothing in the ring may be overwritten before its consumer has
+    /// acknowledged it. The flag is set together with the transaction, under its locks, because the
+    /// process that created the ring may be dead or may have requested otherwise.
     pub is_lossless: bool,
 }
 
-/// Everything that a transaction announces, ring by ring in ascending order of their offsets.
+/// All events of a transaction, in ascending order of the offsets of their rings.
 #[derive(Debug, Default)]
 pub struct TxnEvents {
     /// One for each entry of a ring.
     pub all: Vec<TxnEvent>,
     /// Their bytes.
     pub bytes: Vec<u8>,
-    /// Where in the bytes the new version of an access belongs: eight bytes, little-endian. Of a
-    /// deleted record it is the version that it had.
+    /// Where in the bytes the new version of an access is inserted: eight bytes, little-endian. For
+    /// a deleted record it is the last version.
     pub versions: Vec<(usize, usize)>,
 }
 
 impl TxnEvents {
-    /// Forgets everything, and keeps the memory.
+    /// Removes everything, and keeps the allocated memory.
     pub fn clear(&mut self) {
         self.all.clear();
         self.bytes.clear();
         self.versions.clear();
     }
 
-    /// Puts a version where it belongs.
+    /// Inserts a version.
     pub(crate) fn set_version(&mut self, at: usize, version: u64) {
-        if let Some(place) = self.bytes.get_mut(at..at + 8) {
-            place.copy_from_slice(&version.to_le_bytes());
-        }
+        let Some(place) = self.bytes.get_mut(at..at + 8) else {
+            invariant!("a version at {at} lies outside the events")
+        };
+        place.copy_from_slice(&version.to_le_bytes());
     }
 }
 
 impl Member {
-    /// Under all locks, before the decision: every event becomes a cell of the transaction, and its
-    /// place in its ring is noted.
+    /// With all locks held, before the decision: copies each event to a cell of the transaction,
+    /// and records its position in its ring.
     pub(crate) fn prepare_events(
         &self,
         events: &TxnEvents,
@@ -67,7 +68,10 @@ impl Member {
     ) -> Result<()> {
         let (mut ring_at, mut tail, mut total) = (0, 0, 0);
         for (index, event) in (first..).zip(&events.all) {
-            let bytes = events.bytes.get(event.span.0..event.span.1).unwrap_or_default();
+            let Some(bytes) = events.bytes.get(event.span.0..event.span.1) else {
+                invariant!("an event at {:?} of {} bytes", event.span, events.bytes.len())
+            };
+            invariant!(event.ring_at >= ring_at, "the events are not in the order of their rings");
             if event.ring_at != ring_at {
                 (ring_at, total) = (event.ring_at, 0);
                 tail = ring::tail(self.map(), ring_at)?;
@@ -101,7 +105,7 @@ impl Member {
         Ok(())
     }
 
-    /// A pending cell with the bytes of an event.
+    /// Allocates a pending cell with the bytes of an event.
     fn event_cell(&self, bytes: &[u8]) -> Result<u64> {
         let body =
             u32::try_from(bytes.len()).map_err(|_| Error::ValueTooLarge { bytes: bytes.len() })?;
@@ -114,7 +118,7 @@ impl Member {
     }
 }
 
-/// Names the rings' locks in the lines from `first` on.
+/// Records the locks of the rings in the lines from `first` on.
 pub(crate) fn record_ring_locks(events: &TxnEvents, log: TxnCell<'_>, first: u64) -> Result<()> {
     let mut before = 0;
     for (index, event) in (first..).zip(&events.all) {
@@ -127,7 +131,7 @@ pub(crate) fn record_ring_locks(events: &TxnEvents, log: TxnCell<'_>, first: u64
     Ok(())
 }
 
-/// After the decision: what is not in its ring yet is appended.
+/// After the decision: appends the events that are not in their rings yet.
 pub(crate) fn append_all(log: TxnCell<'_>) -> Result<(), Corruption> {
     let lines = log.lines()?;
     for index in lines - log.header(EVENTS)?.min(lines)..lines {
@@ -155,7 +159,7 @@ pub(crate) fn retire_all(arena: &Arena<'_>, log: TxnCell<'_>) -> Result<(), Corr
     Ok(())
 }
 
-/// Wakes those who wait for the rings of a transaction.
+/// Wakes the readers that wait for the rings of a transaction.
 pub(crate) fn wake_all(log: TxnCell<'_>) -> Result<(), Corruption> {
     let lines = log.lines()?;
     let mut before = 0;

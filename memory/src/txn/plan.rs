@@ -1,30 +1,36 @@
-//! What a transaction is to do, as its caller writes it down (`spec/region.md`, section 9).
+//! The input of a commit: what a transaction changes and expects (`spec/region.md`, section 9).
+
+use nearstate_model::invariant;
 
 use crate::index::bucket::{entry, tag_of};
 use crate::index::lookup::ReadToken;
 use crate::txn::events::TxnEvents;
 use crate::txn::publish::{PendingCell, SlotLookup, WriteTarget};
 
-/// What must be there for a transaction to commit.
+/// A condition that must hold for a transaction to commit.
 #[derive(Clone, Copy, Debug)]
 pub enum Expectation {
-    /// Whatever is there.
+    /// Any record, or none.
     Any,
-    /// What was read: this very cell, which the caller's pin has kept from reuse since it read it,
-    /// or no record.
+    /// The record that was read: the same cell, which the caller's pin has protected from reuse
+    /// since the read, or no record.
     Read(ReadToken),
 }
 
-/// What a transaction does with a record.
+/// The change of one record.
 #[derive(Clone, Copy, Debug)]
 pub enum RecordChange {
-    /// It was read.
+    /// None: the record was read.
     Keep,
-    /// It gets this version.
+    /// A new version of the record.
     Publish(PendingCell),
-    /// It goes.
+    /// The record is removed.
     Remove,
 }
+
+/// The number of an access in its plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct AccessIndex(pub(crate) u32);
 
 /// One record that a transaction touches.
 #[derive(Clone, Copy, Debug)]
@@ -33,17 +39,17 @@ pub struct RecordAccess {
     pub namespace: u32,
     /// Hash of its key.
     pub hash: u64,
-    /// Where its key stands in the bytes that come with the plan.
+    /// Where its key is in the bytes that come with the plan.
     pub key: (u32, u32),
-    /// What must be there.
+    /// The condition for a commit.
     pub expect: Expectation,
-    /// What becomes of it.
+    /// The change.
     pub change: RecordChange,
-    /// The namespace's traits that the caller has seen to; judged for changes.
+    /// The namespace flags that the caller has handled. Validated for changes.
     pub flags: u64,
-    /// Version that was there, after the commit.
+    /// After the commit: the version before it.
     pub version_before: Option<u64>,
-    /// Version that is there, after the commit of a new one.
+    /// After the commit: the new version.
     pub version_after: Option<u64>,
     pub(crate) bucket: u64,
     pub(crate) lock_at: u64,
@@ -93,55 +99,73 @@ impl RecordAccess {
     }
 }
 
-/// What a transaction does, each record once.
+/// What a transaction does. Each record occurs once.
 #[derive(Debug, Default)]
 pub struct CommitPlan {
     /// The records.
     pub accesses: Vec<RecordAccess>,
-    /// What watchers and the commit stream are told.
+    /// Events for watchers and the commit stream.
     pub events: TxnEvents,
-    /// Accesses in the order of their locks: where the lock is, and the number of the access.
-    pub(crate) order: Vec<(u64, u32)>,
+    /// Accesses in the order of their locks: the offset of the lock, and the number of the access.
+    pub(crate) order: Vec<(u64, AccessIndex)>,
 }
 
 impl CommitPlan {
-    /// Forgets everything, and keeps the memory.
+    /// Removes everything, and keeps the allocated memory.
     pub fn clear(&mut self) {
         self.accesses.clear();
         self.events.clear();
         self.order.clear();
     }
 
-    /// The events get the versions that their records will have.
+    /// The access with this number.
+    #[inline]
+    pub(crate) fn access(&self, index: AccessIndex) -> &RecordAccess {
+        match self.accesses.get(index.0 as usize) {
+            Some(access) => access,
+            None => invariant!("access {} is locked and not in the plan", index.0),
+        }
+    }
+
+    /// Inserts the new versions of the records into the events.
     pub(crate) fn fill_event_versions(&mut self) {
         for index in 0..self.events.versions.len() {
-            let Some((at, number)) = self.events.versions.get(index).copied() else { break };
-            let access = self.accesses.get(number);
-            let version = access.and_then(|access| access.version_after.or(access.version_before));
-            self.events.set_version(at, version.unwrap_or(0));
+            let Some((at, number)) = self.events.versions.get(index).copied() else {
+                invariant!("a plan lost the version of event {index}")
+            };
+            let Some(access) = self.accesses.get(number) else {
+                invariant!("an event names access {number} of {}", self.accesses.len())
+            };
+            // 0 stands for a record that was absent before and after: a removal of nothing.
+            let version = access.version_after.or(access.version_before).unwrap_or(0);
+            self.events.set_version(at, version);
         }
     }
 }
 
-/// What became of a transaction.
+/// The result of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitOutcome {
-    /// All of it happened.
+    /// All changes were made.
     Committed,
-    /// Nothing happened: the record of this access is not what was expected.
+    /// Nothing was changed: the record of this access is not the expected one.
     Conflict(usize),
-    /// Nothing happened: the traits of this access's namespace are not what was expected.
+    /// Nothing was changed: the namespace flags of this access are not the expected ones.
     FlagsChanged(usize),
 }
 
 impl RecordAccess {
-    /// Its key among the bytes that come with the plan.
+    /// Its key, from the bytes that come with the plan.
     #[inline]
     pub(crate) fn key_in<'k>(&self, keys: &'k [u8]) -> &'k [u8] {
-        keys.get(self.key.0 as usize..self.key.1 as usize).unwrap_or_default()
+        let (from, to) = (self.key.0 as usize, self.key.1 as usize);
+        match keys.get(from..to) {
+            Some(key) => key,
+            None => invariant!("a key at {from}..{to} of {} bytes", keys.len()),
+        }
     }
 
-    /// What is known of its record.
+    /// Its key and read token.
     #[inline]
     pub(crate) fn target<'k>(&self, keys: &'k [u8]) -> WriteTarget<'k> {
         let token = match self.expect {

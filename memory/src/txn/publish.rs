@@ -1,7 +1,6 @@
-//! Changing the record of a key: the steps of `spec/region.md`, section 3, from the bucket's lock
-//! on.
+//! Changes one record: the steps of `spec/region.md`, section 3, from the bucket's lock on.
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::crash::crash_point;
 use crate::heap::cell::{self, Cell, CellHeader, CellKind, LINE_FIRST, LINE_WORDS};
@@ -12,35 +11,35 @@ use crate::index::bucket::{
 use crate::index::lookup::{CHAIN_MAX, ReadToken, find_bucket, is_equal, link_slot, walk_chain};
 use crate::layout::{Corruption, LINE};
 use crate::member::Member;
-use crate::member::arena::{Arena, finish_word, op, slot, undo, write_undo};
+use crate::member::arena::{Arena, LockSlot, finish_word, op, undo, write_undo};
 use crate::member::lock;
 use crate::region::index_table::IndexTable;
 use crate::region::linear_hash::step;
 use crate::region::map::Map;
 
-/// What the caller wants done with the record that it was shown under the lock.
+/// What the caller decides about the record that it sees under the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteDecision {
     /// Publish the new cell in its place.
     Publish,
     /// Remove the record.
     Remove,
-    /// Leave it: the answer is no.
+    /// Change nothing.
     Keep,
 }
 
-/// What became of a change.
+/// The result of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteOutcome {
-    /// What the caller decided.
+    /// The caller's decision.
     pub decision: WriteDecision,
-    /// Version of the record before, if there was one.
+    /// Version of the record before, if it existed.
     pub version_before: Option<u64>,
     /// Version of the record after, if one was published.
     pub version_after: Option<u64>,
 }
 
-/// A new record cell: filled, pending, not yet known to anybody.
+/// A new record cell: filled and pending. No other member can reach it yet.
 #[derive(Clone, Copy, Debug)]
 pub struct PendingCell {
     /// Offset of the cell.
@@ -49,60 +48,62 @@ pub struct PendingCell {
     pub body_crc: u32,
 }
 
-/// The key of a record, and what its reader knows of it.
+/// The key of a record, and what its reader knows about it.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteTarget<'k> {
     /// Hash of the key.
     pub hash: u64,
     /// The key.
     pub key: &'k [u8],
-    /// What was found, under a pin that still holds.
+    /// The token of an earlier read, under a pin that is still held.
     pub token: Option<ReadToken>,
 }
 
-/// Where a key stands, or would stand, in a locked bucket.
+/// The slot of a key in a locked bucket, or the place for a new one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlotLookup {
-    /// Word that holds the key's entry; 0 if there is none.
+    /// Offset of the word that holds the key's entry; 0 if there is none.
     pub(crate) entry_at: u64,
     pub(crate) entry: u64,
-    /// First empty word; 0 if there is none.
+    /// Offset of the first empty word; 0 if there is none.
     pub(crate) empty_at: u64,
-    /// Last word of the chain, and its entry.
+    /// Offset of the chain's last word, and its value.
     pub(crate) last_at: u64,
     pub(crate) last: u64,
-    /// Entries in the chain.
+    /// Number of entries in the chain.
     pub(crate) entries: u32,
 }
 
 impl Member {
-    /// Allocates a cell and fills its header; the caller writes the body.
+    /// Allocates a cell and fills its header. The caller writes the body.
     ///
     /// # Errors
     /// As [`Member::allocate`]; `Forked`, `Damaged`.
     #[inline]
     pub fn allocate_cell(&self, head: &CellHeader) -> Result<u64> {
-        // Here begins every write. What was read before a fork is still in the child, but the arena
-        // is its parent's: a cell that both take from it would have two owners.
+        // Every write begins here. A forked child has inherited what was read before, but the arena
+        // belongs to its parent: a cell that both allocate would have two owners.
         self.check_usable()?;
+        let _operation = self.operation();
         let at = self.allocate(cell::CELL_HEADER_BYTES + u64::from(head.body))?;
         cell::begin(self.map(), at, head)?;
         crash_point!("fill.header");
         Ok(at)
     }
 
-    /// Writes a part of a draft's body. `offset` counts from the end of the header.
+    /// Writes a part of a pending cell's body. `offset` counts from the end of the header.
     ///
     /// # Errors
     /// `Damaged`.
     #[inline]
     pub fn write_body(&self, at: u64, offset: u64, bytes: &[u8]) -> Result<()> {
+        let _operation = self.operation();
         self.map().write(at + cell::CELL_HEADER_BYTES + offset, bytes)?;
         crash_point!("fill.part");
         Ok(())
     }
 
-    /// What was written of a draft's body: for a checksum of all its parts at once.
+    /// The body of a pending cell, for a checksum of all its parts.
     ///
     /// # Errors
     /// `Damaged`.
@@ -111,25 +112,27 @@ impl Member {
         Ok(self.map().bytes(at + cell::CELL_HEADER_BYTES, bytes)?)
     }
 
-    /// Completes a block cell: its version is 0 and it never changes.
+    /// Completes a block cell. Its version is 0 and it never changes.
     ///
     /// # Errors
     /// `Damaged`.
     pub fn seal_block(&self, at: u64, body_crc: u32) -> Result<()> {
+        let _operation = self.operation();
         cell::seal(self.map(), at, 0, body_crc)?;
         crash_point!("fill.block");
         Ok(())
     }
 
-    /// Changes the record of a key. Under the bucket's lock `decide` sees the record that is there
-    /// and says what to do; `draft` is published if it says so. Whatever stays pending is given up.
+    /// Changes the record of a key. Under the bucket's lock `decide` gets the current record and
+    /// returns a decision; `draft` is published if it says so. All cells that stay pending are
+    /// freed.
     ///
     /// The commit is one store (`spec/region.md`, section 2). Cost: an uncontended
     /// compare-and-swap, the line of the bucket, the header of the old record, and lines of this
     /// member.
     ///
     /// # Errors
-    /// `Stalled`, `Full`, `Damaged`, and what `decide` returns. Nothing was changed then.
+    /// `Stalled`, `Full`, `Damaged`, and the errors of `decide`. Nothing was changed then.
     #[inline]
     pub fn write_record(
         &self,
@@ -142,8 +145,8 @@ impl Member {
         self.write_target(table, WriteTarget { hash, key, token: None }, draft, decide)
     }
 
-    /// As [`Member::write_record`], of a record that the caller may have read under a pin that still
-    /// holds: if it is still where it was, nothing is searched or compared.
+    /// As [`Member::write_record`], for a record that the caller may have read under a pin that is
+    /// still held. If its entry is unchanged, nothing is searched or compared.
     ///
     /// # Errors
     /// As [`Member::write_record`].
@@ -156,6 +159,7 @@ impl Member {
         decide: impl FnOnce(Option<Cell<'_>>) -> Result<WriteDecision>,
     ) -> Result<WriteOutcome> {
         self.check_usable()?;
+        let _operation = self.operation();
         let (bucket_at, payload) = match self.lock_bucket(table, target.hash) {
             Ok(locked) => locked,
             Err(error) => {
@@ -164,23 +168,24 @@ impl Member {
             }
         };
         let done = self.write_locked((bucket_at, payload), target, draft, decide);
-        // The stamp may have been raised: the lock word says what it is now.
+        // The stamp may have been raised: the lock word holds the current one.
         let payload = self.map().word(bucket_at)?.load(crate::atomic::Ordering::Relaxed);
         let arena = self.arena()?;
         let (changed, retired, crowd) = match done {
             Ok(done) => done,
             Err(error) => {
-                // After the commit only damage can stop it: what was published must not be freed.
+                // After the commit only corruption can stop the work. Published cells must not be
+                // freed.
                 if arena.get(undo::OP) != op::NONE {
                     finish_word(&arena);
                 }
-                self.release(bucket_at, slot::BUCKET, payload)?;
+                self.release(bucket_at, LockSlot::Bucket, payload)?;
                 self.free_pending()?;
                 return Err(error);
             }
         };
         if changed.decision == WriteDecision::Keep {
-            self.release(bucket_at, slot::BUCKET, payload)?;
+            self.release(bucket_at, LockSlot::Bucket, payload)?;
         } else {
             self.release_bucket(bucket_at, payload)?;
         }
@@ -191,14 +196,14 @@ impl Member {
                 if crowd >= CROWD {
                     tidied = tidied.and_then(|()| self.split_some(table, crowd));
                 }
-                // The change is made: whatever kept the pool or the index from being tidied (a lock
-                // of somebody else, no room, damage elsewhere) is not this caller's failure.
+                // The change is committed. A failure to trim a queue or to grow the index (a busy
+                // lock, no room, corruption elsewhere) is not a failure of this call.
                 if tidied.is_err() && arena.get(undo::OP) == op::NONE {
                     self.free_pending()?;
                 }
             }
         }
-        // A page that went away meanwhile may have taken the change with it.
+        // A page that was lost meanwhile may have taken the change with it.
         self.check_not_truncated()?;
         Ok(changed)
     }
@@ -208,12 +213,12 @@ impl Member {
     fn lock_bucket(&self, table: &IndexTable, hash: u64) -> Result<(u64, u64)> {
         loop {
             let (bucket, at, _) = find_bucket(self.map(), table, hash)?;
-            let payload = self.acquire(at, slot::BUCKET)?;
+            let payload = self.acquire(at, LockSlot::Bucket)?;
             if step(hash, bucket, depth_of(payload)).is_none() {
                 return Ok((at, payload));
             }
-            // It was split while we waited.
-            self.release(at, slot::BUCKET, payload)?;
+            // The bucket was split while this member waited.
+            self.release(at, LockSlot::Bucket, payload)?;
         }
     }
 
@@ -225,6 +230,10 @@ impl Member {
         draft: Option<PendingCell>,
         decide: impl FnOnce(Option<Cell<'_>>) -> Result<WriteDecision>,
     ) -> Result<(WriteOutcome, Option<u8>, u32)> {
+        invariant!(
+            draft.is_none_or(|draft| draft.at.is_multiple_of(LINE)),
+            "a cell begins at a line"
+        );
         let map = self.map();
         let (place, hash) = (locate_target(map, bucket_at, target)?, target.hash);
         let old = match place.entry_at {
@@ -243,6 +252,7 @@ impl Member {
                         detail: format!("the record has changed {VERSION_MAX} times"),
                     });
                 }
+                invariant!(version > before.unwrap_or(0), "version {version} does not increase");
                 cell::seal(map, draft.at, version, draft.body_crc)?;
                 crash_point!("publish.sealed");
                 done.1 = self.publish_entry(&place, entry(tag_of(hash), draft.at))?;
@@ -250,14 +260,15 @@ impl Member {
                 done.2 = place.entries + u32::from(old.is_none());
             }
             (WriteDecision::Remove, Some(_), _) => {
-                // It changes with every removal, so that a walk sees one.
+                // Each removal changes the stamp, so that a walk detects it.
                 let stamp = (stamp_of(payload) + 1).max(before.unwrap_or(0));
                 let raised = control(depth_of(payload), stamp);
                 lock::hold_with(map.word(bucket_at)?, self.lock_owner(), raised);
                 crash_point!("remove.stamped");
                 done.1 = self.publish_entry(&place, 0)?;
-                // Once more, so that a walk that began in between looks again. After a death in
-                // between it may meet a key twice that was deleted and created during the walk.
+                // A second time, so that a walk that began in between starts again. If the process
+                // dies in between, a walk can return a key twice that is deleted and created during
+                // the walk.
                 let raised = control(depth_of(payload), stamp + 1);
                 lock::hold_with(map.word(bucket_at)?, self.lock_owner(), raised);
             }
@@ -268,8 +279,8 @@ impl Member {
         Ok(done)
     }
 
-    /// Puts `new` where the key's entry is, or where there is room. Returns the class of the record
-    /// that was retired.
+    /// Stores `new` in the slot of the key, or in an empty word. Returns the class of the retired
+    /// record.
     #[inline]
     fn publish_entry(&self, place: &SlotLookup, new: u64) -> Result<Option<u8>> {
         let map = self.map();
@@ -291,10 +302,13 @@ impl Member {
         Ok(class)
     }
 
-    /// The chain is full: its last word becomes a link to a new line with the displaced entry and
-    /// the new one.
+    /// The chain is full: its last word becomes a link to a new line that holds the displaced entry
+    /// and the new one.
     #[cold]
     fn publish_in_new_line(&self, arena: &Arena<'_>, place: &SlotLookup, new: u64) -> Result<()> {
+        invariant!(place.entry_at == 0 && place.empty_at == 0, "the chain has room already");
+        invariant!(place.last_at != 0, "a chain has a last word");
+        invariant!(new != 0, "an empty word is added to a chain");
         if place.entries >= ENTRIES_MAX {
             return Err(Error::Full {
                 detail: "the index has no room to grow: delete records, or create a larger region"
@@ -310,8 +324,9 @@ impl Member {
         Ok(())
     }
 
-    /// A pending overflow line with these entries (at most five).
+    /// Allocates a pending overflow line with these entries (at most five).
     pub(crate) fn new_line(&self, entries: &[u64]) -> Result<u64> {
+        invariant!(entries.len() <= LINE_WORDS as usize, "{} entries in one line", entries.len());
         let head =
             CellHeader { kind: CellKind::TxnLine, flags: 0, body: 0, key: 0, children: 0, hash: 0 };
         let at = self.allocate(LINE)?;
@@ -328,14 +343,17 @@ impl Member {
     }
 }
 
-/// The most entries of a bucket: its chain must stay shorter than what every walk allows.
+/// The most entries of a bucket. Its chain must stay shorter than the limit of every walk.
 pub(crate) const ENTRIES_MAX: u32 = (CHAIN_MAX - 2) * (LINE_WORDS as u32 - 1);
 
-/// A bucket with this many entries after an insert is crowded: the index grows by a bucket.
+const _: () = assert!(ENTRIES_MAX > LAST as u32, "a full bucket can grow a chain");
+const _: () = assert!(PLACES.len() == LAST && WORDS == LAST + 1);
+
+/// A bucket with this many entries after an insert is crowded: the index grows by one bucket.
 pub(crate) const CROWD: u32 = 6;
 
-/// As [`locate`], of a record that may have been read. What still has its word is not compared
-/// again: the reader's pin has kept the cell, and with it the key, since then.
+/// As [`locate`], for a record that may have been read. If its word is unchanged, the key is not
+/// compared again: the reader's pin has protected the cell, and with it the key, since then.
 #[inline]
 pub(crate) fn locate_target(
     map: &Map,
@@ -362,10 +380,10 @@ pub(crate) fn locate_target(
 /// Numbers of a bucket line's entries.
 const PLACES: [u64; LAST] = [0, 1, 2, 3, 4, 5, 6];
 
-/// Finds the key in a locked bucket, and room for it.
+/// Finds the key in a locked bucket, or room for it.
 ///
-/// The usual cases, a key that stands in the bucket's line and one that is not there, take no
-/// branch on where things stand: that place is random, and a wrong guess would wait for the line.
+/// The usual cases, a key in the bucket's line and an absent key, take no branch on a position:
+/// positions are random, and a misprediction would wait for the line.
 #[inline]
 pub(crate) fn locate(
     map: &Map,
@@ -384,7 +402,7 @@ pub(crate) fn locate(
     }
     let [.., last] = words;
     if found == 0 && !is_link(last) {
-        // No entry has the tag, and there are no others: the key is not there.
+        // No entry has the tag, and the chain has no more lines: the key is absent.
         return Ok(room(bucket_at, words));
     }
     if found != 0 && !is_intent(found) {
@@ -398,7 +416,7 @@ pub(crate) fn locate(
     locate_in_chain(map, bucket_at, hash, key)
 }
 
-/// Where a key that is not there would stand in a bucket without overflow lines.
+/// The place of a new key in a bucket without overflow lines.
 #[inline]
 fn room(bucket_at: u64, words: [u64; LAST]) -> SlotLookup {
     let (mut empty_at, mut entries) = (0, 0);
@@ -410,8 +428,7 @@ fn room(bucket_at: u64, words: [u64; LAST]) -> SlotLookup {
     SlotLookup { entry_at: 0, entry: 0, empty_at, last_at: link_slot(bucket_at), last, entries }
 }
 
-/// As [`locate`], where the key is not there, or in an overflow line, or shares its tag with
-/// another.
+/// As [`locate`], if the key is absent, is in an overflow line, or shares its tag with another key.
 #[inline(never)]
 fn locate_in_chain(
     map: &Map,
@@ -432,7 +449,7 @@ fn locate_in_chain(
             return Ok(true);
         }
         place.entries += 1;
-        // An intent under the lock is the lock holder's own, for another key.
+        // Under the lock an intent belongs to the lock's holder and to another key.
         if tag_in(value) == tag && !is_intent(value) {
             let cell = Cell::new(map, at_of(value))?;
             if cell.hash_low() == hash as u32 && is_equal(cell.key()?, key) {
@@ -446,8 +463,8 @@ fn locate_in_chain(
     Ok(place)
 }
 
-/// After the commit: retires what `old` has and `new` has not, and clears the note. Idempotent, and
-/// so also what recovery does.
+/// After the commit: retires the cells that only `old` has, and closes the undo record. Idempotent:
+/// recovery calls it as well.
 #[inline]
 pub(crate) fn finish_record(arena: &Arena<'_>, old: u64, new: u64) -> Result<(), Corruption> {
     retire_record(arena, old, new)?;
@@ -456,7 +473,7 @@ pub(crate) fn finish_record(arena: &Arena<'_>, old: u64, new: u64) -> Result<(),
     Ok(())
 }
 
-/// Retires what the record `old` has and `new` has not. Both may be 0. Idempotent.
+/// Retires the cells that the record `old` has and `new` does not. Both may be 0. Idempotent.
 #[inline]
 pub(crate) fn retire_record(arena: &Arena<'_>, old: u64, new: u64) -> Result<(), Corruption> {
     if old != 0 {
@@ -471,7 +488,7 @@ pub(crate) fn retire_record(arena: &Arena<'_>, old: u64, new: u64) -> Result<(),
 
 #[inline]
 fn retire_children(arena: &Arena<'_>, old: Cell<'_>, new: u64) -> Result<(), Corruption> {
-    // The usual change leaves all of them.
+    // The usual change keeps all of them.
     if new != 0 && Cell::new(arena.map, at_of(new))?.children_bytes()? == old.children_bytes()? {
         return Ok(());
     }

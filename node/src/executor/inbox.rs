@@ -16,7 +16,7 @@ use std::task::{Context, Poll, Waker};
 
 use crossbeam_queue::ArrayQueue;
 
-struct Shared<T> {
+struct InboxShared<T> {
     queue: ArrayQueue<T>,
     is_waiting: AtomicBool,
     /// Locked only by a receiver that is about to sleep and by the sender that wakes it.
@@ -27,7 +27,7 @@ struct Shared<T> {
 
 /// Creates a queue with a capacity.
 pub fn inbox<T: Send>(capacity: usize) -> (Outbox<T>, Inbox<T>) {
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(InboxShared {
         queue: ArrayQueue::new(capacity.max(1)),
         is_waiting: AtomicBool::new(false),
         waiter: Mutex::new(None),
@@ -39,12 +39,12 @@ pub fn inbox<T: Send>(capacity: usize) -> (Outbox<T>, Inbox<T>) {
 
 /// The sending end. Cheap to clone; for any thread.
 pub struct Outbox<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<InboxShared<T>>,
 }
 
 /// The receiving end, for one task.
 pub struct Inbox<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<InboxShared<T>>,
 }
 
 impl<T> fmt::Debug for Outbox<T> {
@@ -59,7 +59,7 @@ impl<T> fmt::Debug for Inbox<T> {
     }
 }
 
-impl<T> Shared<T> {
+impl<T> InboxShared<T> {
     fn wake(&self) {
         fence(Ordering::SeqCst); // S2, pairs with R2
         if self.is_waiting.load(Ordering::Relaxed) && self.is_waiting.swap(false, Ordering::AcqRel)

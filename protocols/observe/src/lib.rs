@@ -1,23 +1,23 @@
-//! Floor 4: what Prometheus and probes ask over HTTP/1.1. `GET` and `HEAD` of `/metrics`, `/health`
-//! and `/ready`, and nothing else: no bodies, no encodings, no upgrades. What the pages say is a
-//! [`Source`]'s business.
+//! Layer 4: metrics and probes over HTTP/1.1. Serves `GET` and `HEAD` of `/metrics`, `/health` and
+//! `/ready`, without request bodies, encodings or upgrades. An [`ObserveSource`] provides the
+//! contents.
 //!
 //! ```
 //! use nearstate_node::Core;
-//! use nearstate_observe::{Report, Source};
+//! use nearstate_observe::{MetricsReport, ObserveSource};
 //!
 //! struct Counts;
 //! struct One;
 //!
-//! impl Source for Counts {
-//!     fn report(&self, _: &Core) -> Box<dyn Report> {
+//! impl ObserveSource for Counts {
+//!     fn report(&self, _: &Core) -> Box<dyn MetricsReport> {
 //!         Box::new(One)
 //!     }
 //!     fn readiness(&self) -> Result<(), String> {
 //!         Ok(())
 //!     }
 //! }
-//! impl Report for One {
+//! impl MetricsReport for One {
 //!     fn step(&mut self, text: &mut String) -> bool {
 //!         text.push_str("up 1\n# EOF\n");
 //!         false
@@ -35,4 +35,4 @@ mod source;
 
 pub use protocol::ObserveProtocol;
 pub use request::{HEAD_BYTES_MAX, HEADERS_MAX};
-pub use source::{Report, Source};
+pub use source::{MetricsReport, ObserveSource};

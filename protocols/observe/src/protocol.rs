@@ -1,4 +1,4 @@
-//! The protocol as the node meets it.
+//! Entry point of the crate: the node's [`Protocol`] for HTTP/1.1.
 
 use std::fmt;
 use std::rc::Rc;
@@ -7,13 +7,13 @@ use std::sync::Arc;
 use nearstate_model::Result;
 use nearstate_node::{ConnectionHandler, Core, CoreService, LimitExceeded, Peer, Protocol};
 
-use crate::connection::Asker;
-use crate::response::{Answer, PLAIN};
-use crate::source::Source;
+use crate::connection::ObserveConnection;
+use crate::response::{HttpResponse, PLAIN};
+use crate::source::ObserveSource;
 
-/// HTTP/1.1, for those who look at a node.
+/// HTTP/1.1 for metrics and probes.
 pub struct ObserveProtocol {
-    source: Arc<dyn Source>,
+    source: Arc<dyn ObserveSource>,
 }
 
 impl fmt::Debug for ObserveProtocol {
@@ -23,11 +23,11 @@ impl fmt::Debug for ObserveProtocol {
 }
 
 impl ObserveProtocol {
-    /// The name by which an endpoint asks for it.
+    /// Name of the protocol in an endpoint.
     pub const NAME: &'static str = "metrics";
 
-    /// The face of what a source tells.
-    pub fn new(source: Arc<dyn Source>) -> Self {
+    /// The protocol with the contents of `source`.
+    pub fn new(source: Arc<dyn ObserveSource>) -> Self {
         Self { source }
     }
 }
@@ -38,7 +38,7 @@ impl Protocol for ObserveProtocol {
     }
 
     fn on_core(&self, core: &Core) -> Result<Rc<dyn CoreService>> {
-        Ok(Rc::new(OnCore { source: Arc::clone(&self.source), core: core.clone() }))
+        Ok(Rc::new(ObserveCoreService { source: Arc::clone(&self.source), core: core.clone() }))
     }
 
     fn limit_error(&self, why: &LimitExceeded) -> Vec<u8> {
@@ -50,18 +50,19 @@ impl Protocol for ObserveProtocol {
         };
         let mut output = Vec::new();
         let body = &format!("{why}\n");
-        Answer { status, kind: PLAIN, body, is_head: false, is_last: true }.write(&mut output);
+        HttpResponse { status, kind: PLAIN, body, is_head: false, is_last: true }
+            .write(&mut output);
         output
     }
 }
 
-struct OnCore {
-    source: Arc<dyn Source>,
+struct ObserveCoreService {
+    source: Arc<dyn ObserveSource>,
     core: Core,
 }
 
-impl CoreService for OnCore {
+impl CoreService for ObserveCoreService {
     fn accept(&self, _: &Peer) -> Box<dyn ConnectionHandler> {
-        Box::new(Asker::new(Arc::clone(&self.source), self.core.clone()))
+        Box::new(ObserveConnection::new(Arc::clone(&self.source), self.core.clone()))
     }
 }

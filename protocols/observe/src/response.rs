@@ -1,25 +1,25 @@
-//! Answers in bytes.
+//! Encoder of HTTP responses.
 
-/// What is told of a page.
+/// A response.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Answer<'a> {
+pub(crate) struct HttpResponse<'a> {
     /// `200 OK`.
     pub(crate) status: &'static str,
     pub(crate) kind: &'static str,
     pub(crate) body: &'a str,
-    /// The page itself is left out.
+    /// The body is omitted.
     pub(crate) is_head: bool,
     pub(crate) is_last: bool,
 }
 
-/// Plain words.
+/// Plain text.
 pub(crate) const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// The text form of `OpenMetrics`, which Prometheus reads.
+/// The text format of `OpenMetrics`, which Prometheus reads.
 pub(crate) const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-impl Answer<'_> {
-    /// Writes it.
+impl HttpResponse<'_> {
+    /// Appends the response to `output`.
     pub(crate) fn write(&self, output: &mut Vec<u8>) {
         let Self { status, kind, body, is_head, is_last } = self;
         let length = body.len();

@@ -1,22 +1,21 @@
-//! Where the pages come from.
+//! Interface to the contents of the pages.
 
 use nearstate_node::Core;
 
-/// What is told of a node. One for the process.
-pub trait Source: Send + Sync {
-    /// Begins the page of metrics, to be written on this core.
-    fn report(&self, core: &Core) -> Box<dyn Report>;
+/// Provides the contents of the pages. One for the process.
+pub trait ObserveSource: Send + Sync {
+    /// Starts a metrics page that is written on this core.
+    fn report(&self, core: &Core) -> Box<dyn MetricsReport>;
 
-    /// Whether requests are served.
+    /// Whether the node serves requests.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why it does not.
     fn readiness(&self) -> Result<(), String>;
 }
 
-/// A page of metrics that is being written. It is written on a core that serves others as well, so
-/// it is written in steps.
-pub trait Report {
-    /// Writes the next part, in some tens of microseconds. `false`: that was the last one.
+/// A metrics page that is written in steps, because its core also serves other clients.
+pub trait MetricsReport {
+    /// Writes the next part, in some tens of microseconds. Returns false after the last one.
     fn step(&mut self, text: &mut String) -> bool;
 }

@@ -147,7 +147,10 @@ impl<'c> CommandContext<'c> {
     /// The time limit is exceeded.
     pub fn check_deadline(&self) -> Result<(), ErrorReply> {
         match self.txn {
-            Some(txn) if txn.is_late() => Err(ErrorReply::fixed("ERR no time is left")),
+            Some(txn) if txn.is_late() => Err(ErrorReply::fixed(
+                "ERR time limit of EXEC \
+                                                                 exceeded",
+            )),
             Some(_) | None => Ok(()),
         }
     }
@@ -170,21 +173,21 @@ impl<'c> CommandContext<'c> {
                 None => Err(ErrorReply::fixed("ERR the transaction of EXEC was not lent")),
             };
         }
-        let mut refusal = None;
+        let mut error = None;
         let done = self.session().transact_within(RETRY_POLICY, |txn| {
             // An error of a run with inconsistent reads is not valid.
-            refusal = None;
+            error = None;
             txn.validated_once(|| {
                 change(&CommandTxn { records: self.records, txn }).map_err(|fault| match fault {
                     ChangeError::Store(error) => error,
                     ChangeError::Refused(why) => {
-                        refusal = Some(why);
+                        error = Some(why);
                         Error::BadArgument { detail: String::new() }
                     }
                 })
             })
         });
-        match (done, refusal) {
+        match (done, error) {
             (Err(_), Some(why)) => Err(why),
             (done, _) => Ok(done?),
         }

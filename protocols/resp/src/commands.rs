@@ -1,4 +1,4 @@
-//! What carries the commands out, a file for each group.
+//! Functions that execute the commands, one file per group.
 
 pub(crate) mod clients;
 pub(crate) mod command;
@@ -30,18 +30,18 @@ use crate::parse::Args;
 use crate::reply::Reply;
 use crate::reply::error_reply::ErrorReply;
 
-/// An argument that the command's arity promises.
+/// An argument guaranteed by the command's arity.
 fn arg(args: Args<'_>, index: usize) -> &[u8] {
     args.get(index).unwrap_or_default()
 }
 
-/// The body of a command that has subcommands only: each of them has its own, and the catalogue
-/// refuses what names none.
+/// The function of a command that has only subcommands. The lookup rejects a request with an
+/// unknown subcommand, so this reports a missing one.
 pub(crate) fn container(
     _: &mut CommandContext<'_>,
     args: Args<'_>,
     _: &mut Reply<'_>,
 ) -> Result<(), ErrorReply> {
     let name = String::from_utf8_lossy(arg(args, 0)).to_ascii_uppercase();
-    Err(ErrorReply::new(format!("ERR {name} does nothing without a subcommand")))
+    Err(ErrorReply::new(format!("ERR missing subcommand of {name}")))
 }

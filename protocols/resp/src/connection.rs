@@ -87,9 +87,9 @@ impl RespConnection {
             done = Err(too_long(max, command));
         }
         let is_refused = done.is_err();
-        if let Err(refusal) = done {
+        if let Err(error) = done {
             reply.rewind(mark);
-            reply.error(refusal.text());
+            reply.error(error.text());
             if command.is_none()
                 && let Some(queue) = &mut connection.queue
             {
@@ -111,9 +111,9 @@ impl RespConnection {
         match result {
             Ok(TaskProgress::More) => return Some(Poll::Ready(NextAction::Work)),
             Ok(TaskProgress::Done) => {}
-            Err(refusal) => {
+            Err(error) => {
                 reply.rewind(mark);
-                reply.error(refusal.text());
+                reply.error(error.text());
             }
         }
         self.connection.task = None;
@@ -226,9 +226,9 @@ fn too_long(max: usize, command: Option<&Command>) -> ErrorReply {
         flags.has(CommandFlags::WRITE)
             || flags.has(CommandFlags::NOSCRIPT) && !flags.has(CommandFlags::ADMIN)
     });
-    let changed = if may_change { "; what the request was to change is changed" } else { "" };
+    let changed = if may_change { "; the changes of the request were made" } else { "" };
     ErrorReply::new(format!(
-        "ERR the answer has more than {max} bytes: ask for less at once, or raise \
+        "ERR reply exceeds {max} bytes: request less at once or raise \
          limits.output_bytes_max{changed}"
     ))
 }
@@ -262,7 +262,7 @@ fn check_channel_names(command: &Command, args: Args<'_>) -> Result<(), ErrorRep
     let mut names = command.channels.of(args).filter_map(|at| args.get(at));
     match names.find(|name| name.len() > CHANNEL_BYTES_MAX) {
         Some(name) => Err(ErrorReply::new(format!(
-            "ERR a channel of {} bytes: its name may have {CHANNEL_BYTES_MAX}",
+            "ERR channel name of {} bytes is too long: the limit is {CHANNEL_BYTES_MAX}",
             name.len()
         ))),
         None => Ok(()),
@@ -291,7 +291,8 @@ fn queue(
         queue.is_dirty = true;
         queue.requests = Vec::new();
         return Err(ErrorReply::new(format!(
-            "ERR the commands since MULTI have more than {QUEUE_BYTES_MAX} bytes: send fewer"
+            "ERR queued commands exceed {QUEUE_BYTES_MAX} bytes: queue fewer commands after \
+             MULTI"
         )));
     }
     queue.requests.push((command.number, kept));
@@ -377,8 +378,8 @@ mod tests {
             while since_boot() < begun + crate::command_context::RETRY_TIME_MAX / 2 {}
             Err(nearstate_model::Error::Conflict { detail: "somebody is faster".to_owned() }.into())
         });
-        let refusal = done.unwrap_err();
-        assert!(refusal.text().starts_with("BUSY"), "{refusal}");
+        let error = done.unwrap_err();
+        assert!(error.text().starts_with("BUSY"), "{error}");
         assert!((1..=3).contains(&tries), "a thousand tries would be a minute: {tries}");
     }
 }

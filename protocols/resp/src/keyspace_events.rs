@@ -21,9 +21,9 @@ const ALL: u16 = bits(b"g$lshzxetd");
 const HAPPENING: u16 = bits(b"g$shxn");
 
 /// Bits of flags; 0 for unknown flags.
-const fn bits(deliveries: &[u8]) -> u16 {
+const fn bits(flags: &[u8]) -> u16 {
     let mut bits = 0;
-    let mut rest = deliveries;
+    let mut rest = flags;
     while let [delivery, others @ ..] = rest {
         bits |= bit(*delivery);
         rest = others;
@@ -75,9 +75,9 @@ impl KeyspaceEvents {
     ///
     /// # Errors
     /// `BadArgument`: an unknown flag, with Redis' text.
-    pub fn parse(deliveries: &[u8]) -> Result<Self> {
+    pub fn parse(flags: &[u8]) -> Result<Self> {
         let mut bits = 0;
-        for delivery in deliveries {
+        for delivery in flags {
             bits |= match (*delivery, bit(*delivery)) {
                 (b'A', _) => ALL,
                 (_, 0) => {
@@ -92,7 +92,7 @@ impl KeyspaceEvents {
     }
 
     /// The flags as Redis prints them: `A` for all that it includes, and then no `n`.
-    pub fn deliveries(self) -> String {
+    pub fn flags(self) -> String {
         let has_all = self.bits & ALL == ALL;
         let hidden = if has_all { ALL | EventClass::NEW.0 } else { 0 };
         let shown =
@@ -153,7 +153,7 @@ mod tests {
             ("xxEgx", "gxE"),
         ] {
             let events = KeyspaceEvents::parse(said.as_bytes()).unwrap();
-            assert_eq!(events.deliveries(), shown, "{said}");
+            assert_eq!(events.flags(), shown, "{said}");
         }
         for said in ["Kq", "kea", "K E", "\u{e9}"] {
             let Err(Error::BadArgument { detail }) = KeyspaceEvents::parse(said.as_bytes()) else {

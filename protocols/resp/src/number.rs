@@ -32,9 +32,9 @@ pub fn integer_or_refuse(text: &[u8]) -> Result<i64, ErrorReply> {
 /// `ERR value is not an integer ..` or `ERR value is out of range, value must between ..`
 pub fn small_integer_or_refuse(text: &[u8]) -> Result<i32, ErrorReply> {
     i32::try_from(integer_or_refuse(text)?).map_err(|_| {
-        let (least, bytes_max) = (i32::MIN, i32::MAX);
+        let (least, limit) = (i32::MIN, i32::MAX);
         ErrorReply::new(format!(
-            "ERR value is out of range, value must between {least} and {bytes_max}"
+            "ERR value is out of range, value must between {least} and {limit}"
         ))
     })
 }

@@ -79,7 +79,7 @@ pub enum ProtocolError {
 
 impl fmt::Display for ProtocolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ERR RespVersion error: ")?;
+        f.write_str("ERR Protocol error: ")?;
         match self {
             Self::Count => f.write_str("invalid multibulk length"),
             Self::Length => f.write_str("invalid bulk length"),

@@ -52,7 +52,7 @@ impl Protocol for RespProtocol {
             nearstate_node::LimitExceeded::TooManyConnections { .. } => {
                 "ERR max number of clients reached: "
             }
-            nearstate_node::LimitExceeded::RequestTooLarge { .. } => "ERR RespVersion error: ",
+            nearstate_node::LimitExceeded::RequestTooLarge { .. } => "ERR Protocol error: ",
             nearstate_node::LimitExceeded::OutOfMemory { .. } => "OOM ",
         };
         Reply::new(&mut output, RespVersion::Resp2).error(&format!("{code}{why}"));

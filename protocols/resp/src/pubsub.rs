@@ -49,7 +49,7 @@ struct PubSubState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PatternShareExceeded {
     /// Number of different patterns of all clients.
-    pub heard: usize,
+    pub in_use: usize,
     /// Number of patterns that a client may have when it adds a new one.
     pub share: usize,
 }
@@ -85,28 +85,28 @@ impl PubSub {
         held: usize,
         (id, mailbox): (u64, &Arc<Mailbox>),
     ) -> Result<(), PatternShareExceeded> {
-        let raw: Vec<_> =
+        let entries: Vec<_> =
             more.iter().map(|pattern| Arc::new(PatternSubscribers::new(pattern))).collect();
         let mut state = self.lock();
-        let mut fresh = Vec::with_capacity(raw.len());
+        let mut new_entries = Vec::with_capacity(entries.len());
         let mut known = Vec::new();
-        for heard in raw {
-            match state.patterns.get(&heard.pattern) {
-                Some(there) => known.push(Arc::clone(there)),
-                None => fresh.push(heard),
+        for entry in entries {
+            match state.patterns.get(&entry.pattern) {
+                Some(existing) => known.push(Arc::clone(existing)),
+                None => new_entries.push(entry),
             }
         }
-        let heard = state.patterns.len();
-        let share = share_of(PATTERNS_MAX.saturating_sub(heard));
-        if !fresh.is_empty() && held.saturating_add(more.len()) > share {
-            return Err(PatternShareExceeded { heard, share });
+        let in_use = state.patterns.len();
+        let share = share_of(PATTERNS_MAX.saturating_sub(in_use));
+        if !new_entries.is_empty() && held.saturating_add(more.len()) > share {
+            return Err(PatternShareExceeded { in_use, share });
         }
-        for heard in known.iter().chain(&fresh) {
-            let is_new = heard.subscribers().insert(id, Arc::clone(mailbox)).is_none();
+        for entry in known.iter().chain(&new_entries) {
+            let is_new = entry.subscribers().insert(id, Arc::clone(mailbox)).is_none();
             self.count(is_new, true);
         }
-        if !fresh.is_empty() {
-            Arc::make_mut(&mut state.patterns).add(fresh);
+        if !new_entries.is_empty() {
+            Arc::make_mut(&mut state.patterns).add(new_entries);
         }
         Ok(())
     }
@@ -125,8 +125,8 @@ impl PubSub {
     /// Unsubscribes a connection from a pattern.
     pub fn unsubscribe_pattern(&self, pattern: &[u8], id: u64) -> bool {
         let mut state = self.lock();
-        let Some(heard) = state.patterns.get(pattern) else { return false };
-        let mut subscribers = heard.subscribers();
+        let Some(entry) = state.patterns.get(pattern) else { return false };
+        let mut subscribers = entry.subscribers();
         let was_present = subscribers.remove(&id).is_some();
         let is_last = subscribers.is_empty();
         drop(subscribers);
@@ -142,8 +142,8 @@ impl PubSub {
         let mut state = self.lock();
         let mut gone = Vec::new();
         for pattern in patterns {
-            let Some(heard) = state.patterns.get(pattern) else { continue };
-            let mut subscribers = heard.subscribers();
+            let Some(entry) = state.patterns.get(pattern) else { continue };
+            let mut subscribers = entry.subscribers();
             self.count(subscribers.remove(&id).is_some(), false);
             if subscribers.is_empty() {
                 gone.push(pattern);
@@ -212,9 +212,9 @@ impl PubSub {
             mailbox.put(Delivery { message: Arc::clone(&message), pattern: None });
             sent += 1;
         }
-        for heard in &matching {
-            for mailbox in heard.subscribers().values() {
-                let pattern = Some(Arc::clone(&heard.pattern));
+        for entry in &matching {
+            for mailbox in entry.subscribers().values() {
+                let pattern = Some(Arc::clone(&entry.pattern));
                 mailbox.put(Delivery { message: Arc::clone(&message), pattern });
                 sent += 1;
             }
@@ -229,7 +229,7 @@ impl PubSub {
         }
         let (state, matching) = self.matching_patterns(channel);
         let itself = state.channels.get(channel).map_or(0, BTreeMap::len);
-        itself + matching.iter().map(|heard| heard.subscribers().len()).sum::<usize>()
+        itself + matching.iter().map(|entry| entry.subscribers().len()).sum::<usize>()
     }
 
     /// Number of channels with subscribers.
@@ -238,11 +238,11 @@ impl PubSub {
     }
 
     /// Channels with subscribers after `last` in the order of their names, at most `most`.
-    pub fn channels(&self, last: Option<&[u8]>, bytes_max: usize) -> Vec<Vec<u8>> {
+    pub fn channels(&self, last: Option<&[u8]>, limit: usize) -> Vec<Vec<u8>> {
         let state = self.lock();
         let behind = last.map_or(Bound::Unbounded, Bound::Excluded);
         let names = state.channels.range::<[u8], _>((behind, Bound::Unbounded));
-        names.take(bytes_max).map(|(name, _)| name.clone()).collect()
+        names.take(limit).map(|(name, _)| name.clone()).collect()
     }
 
     /// Number of subscribers of a channel, without patterns.
@@ -326,8 +326,8 @@ mod tests {
         }
         assert_eq!(pubsub.patterns(), 1024);
         let one_more: BTreeSet<&[u8]> = all.iter().copied().chain([&b"b*"[..]]).collect();
-        let crowded = pubsub.subscribe_patterns(&one_more, 0, (20, &mailbox)).unwrap_err();
-        assert_eq!(crowded, PatternShareExceeded { heard: 1024, share: 900 });
+        let error = pubsub.subscribe_patterns(&one_more, 0, (20, &mailbox)).unwrap_err();
+        assert_eq!(error, PatternShareExceeded { in_use: 1024, share: 900 });
         assert_eq!(
             (pubsub.patterns(), pubsub.count_receivers(b"a7"), pubsub.count_receivers(b"b")),
             (1024, 20, 0)
@@ -364,7 +364,7 @@ mod tests {
             patterns.matching(b"cc")
         });
         drop(state);
-        let deliveries: usize = found.iter().map(|heard| heard.subscribers().len()).sum();
+        let deliveries: usize = found.iter().map(|entry| entry.subscribers().len()).sum();
         assert_eq!((found.len(), deliveries), (2, 1), "who has gone gets nothing");
         assert_eq!((pubsub.count_receivers(b"cc"), pubsub.patterns()), (2, 2));
     }

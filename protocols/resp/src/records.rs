@@ -302,8 +302,8 @@ impl From<Error> for ChangeError {
 }
 
 impl From<ErrorReply> for ChangeError {
-    fn from(refusal: ErrorReply) -> Self {
-        Self::Refused(refusal)
+    fn from(error: ErrorReply) -> Self {
+        Self::Refused(error)
     }
 }
 
@@ -311,7 +311,7 @@ impl From<ChangeError> for ErrorReply {
     fn from(fault: ChangeError) -> Self {
         match fault {
             ChangeError::Store(error) => error.into(),
-            ChangeError::Refused(refusal) => refusal,
+            ChangeError::Refused(error) => error,
         }
     }
 }

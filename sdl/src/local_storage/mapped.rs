@@ -27,7 +27,7 @@ const PAUSE_FACTOR: u32 = 20;
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// A region that a node granted.
-pub(super) struct Mapped {
+pub(super) struct MappedRegion {
     pub(super) storage: RegionStorage,
     /// Unique while the region is mapped.
     pub(super) file: FileId,
@@ -59,7 +59,7 @@ pub(super) enum MappedState {
     Removed,
 }
 
-impl Mapped {
+impl MappedRegion {
     pub(super) fn new(files: RegionFiles, name: &Path, node: UnixStream) -> Result<Self> {
         let file = FileId::of(&files)
             .and_then(|found| node.set_nonblocking(true).map(|()| found))

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nearstate_node::executor::{ExecutorStats, TaskClass};
 use nearstate_node::{Core, CoreStats, NodeMetrics, NodeStats};
-use nearstate_observe::{Report, Source};
+use nearstate_observe::{MetricsReport, ObserveSource};
 use nearstate_resp::server::RespServer;
 use nearstate_store::{Region, Session};
 use prometheus_client::collector::Collector;
@@ -64,8 +64,8 @@ impl ServerMetrics {
     }
 }
 
-impl Source for ServerMetrics {
-    fn report(&self, core: &Core) -> Box<dyn Report> {
+impl ObserveSource for ServerMetrics {
+    fn report(&self, core: &Core) -> Box<dyn MetricsReport> {
         let (metrics, session) = (self.clone(), Rc::clone(core.session()));
         Box::new(MetricsPage { metrics, session, slices_left: SLICES_MAX, parts: PARTS.iter() })
     }
@@ -118,7 +118,7 @@ impl MetricsPage {
     }
 }
 
-impl Report for MetricsPage {
+impl MetricsReport for MetricsPage {
     fn step(&mut self, text: &mut String) -> bool {
         if self.count() {
             return true;

@@ -10,7 +10,7 @@ use nearstate_node::{
     ConnectionHandler, ConnectionLimits, Core, CoreMetrics, CoreParts, NextAction,
     OUTPUT_HIGH_WATER_BYTES, Peer, PeerAddress, Protocol,
 };
-use nearstate_observe::{HEAD_BYTES_MAX, ObserveProtocol, Report, Source};
+use nearstate_observe::{HEAD_BYTES_MAX, MetricsReport, ObserveProtocol, ObserveSource};
 use nearstate_store::{CreateOptions, Region};
 
 struct Counts {
@@ -19,8 +19,8 @@ struct Counts {
 
 struct Steps(usize);
 
-impl Source for Counts {
-    fn report(&self, _: &Core) -> Box<dyn Report> {
+impl ObserveSource for Counts {
+    fn report(&self, _: &Core) -> Box<dyn MetricsReport> {
         Box::new(Steps(3))
     }
 
@@ -29,7 +29,7 @@ impl Source for Counts {
     }
 }
 
-impl Report for Steps {
+impl MetricsReport for Steps {
     fn step(&mut self, text: &mut String) -> bool {
         self.0 -= 1;
         text.push_str("step 1\n");
@@ -102,9 +102,9 @@ impl Client {
 #[test]
 fn a_page_is_written_in_steps_and_the_connection_stays() {
     let mut client = client(true);
-    let answer = client.ask("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    let respond = client.ask("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
     assert_eq!(client.steps, 3);
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let (head, body) = respond.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && !head.contains("close"), "{head}");
     assert!(head.contains("openmetrics-text; version=1.0.0") && head.contains("Length: 21"));
     assert_eq!(body, "step 1\nstep 1\nstep 1\n");
@@ -120,8 +120,11 @@ fn probes_are_told_whether_the_node_lives_and_whether_it_serves() {
     assert!(ready.ask("GET /ready HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200"));
     let mut starting = client(false);
     assert!(starting.ask("GET /health HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200"));
-    let answer = starting.ask("GET /ready HTTP/1.1\r\n\r\n");
-    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("being recovered"), "{answer}");
+    let respond = starting.ask("GET /ready HTTP/1.1\r\n\r\n");
+    assert!(
+        respond.starts_with("HTTP/1.1 503") && respond.contains("being recovered"),
+        "{respond}"
+    );
 }
 
 #[test]
@@ -147,13 +150,13 @@ fn strangers_are_told_once_and_sent_away() {
         (format!("GET / HTTP/1.1\r\nX: {}", "y".repeat(HEAD_BYTES_MAX)), "431"),
     ] {
         let mut client = client(true);
-        let answer = client.ask(&said);
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{said}: {answer}");
-        assert!(client.is_closed && answer.contains("Connection: close"));
+        let respond = client.ask(&said);
+        assert!(respond.starts_with(&format!("HTTP/1.1 {status} ")), "{said}: {respond}");
+        assert!(client.is_closed && respond.contains("Connection: close"));
     }
     let mut other = client(true);
-    let answer = other.ask("DELETE / HTTP/1.1\r\n\r\n");
-    assert!(answer.starts_with("HTTP/1.1 405") && answer.contains("Allow: GET, HEAD"));
+    let respond = other.ask("DELETE / HTTP/1.1\r\n\r\n");
+    assert!(respond.starts_with("HTTP/1.1 405") && respond.contains("Allow: GET, HEAD"));
     assert!(!other.is_closed);
 }
 

@@ -35,7 +35,7 @@ pub(super) fn read<R>(text: &str, table: &CommandTable<R>) -> Result<Vec<User>, 
         }
         let user = one(line, table).map_err(|what| AclRuleError { line: number, what })?;
         if users.iter().any(|other| other.name == user.name) {
-            let what = format!("the user '{}' is declared twice: write one line", user.name);
+            let what = format!("user '{}' is declared twice: write one line", user.name);
             return Err(AclRuleError { line: number, what });
         }
         users.push(user);
@@ -56,8 +56,8 @@ fn one<R>(line: &str, table: &CommandTable<R>) -> Result<User, String> {
     }
     if user.is_on && !user.is_nopass && user.password_hashes.is_empty() {
         return Err(format!(
-            "the user '{name}' is on but has no password: give one (`>password`, or `#` and its \
-             SHA-256), or say `nopass`"
+            "user '{name}' is on but has no password: add `>password`, `#` and its SHA-256, or \
+             `nopass`"
         ));
     }
     user.is_unrestricted = user.namespaces == NamespaceRule::All
@@ -96,7 +96,7 @@ fn apply_prefixed<R>(user: &mut User, rule: &str, table: &CommandTable<R>) -> Re
     let mut rest = rule.chars();
     match rest.next() {
         Some('>') if rest.as_str().is_empty() => {
-            return Err("write the password right behind `>`".to_owned());
+            return Err("missing password: write it directly after `>`".to_owned());
         }
         Some('>') => password(user, password::hash(rest.as_str().as_bytes())),
         Some('#') => {
@@ -108,7 +108,7 @@ fn apply_prefixed<R>(user: &mut User, rule: &str, table: &CommandTable<R>) -> Re
         Some(sign @ ('+' | '-')) => command(user, rest.as_str(), sign == '+', table)?,
         _ => {
             // The word is not shown: it may be a password without its `>`.
-            return Err("this is no rule: there are on, off, nopass, >password, #sha256, \
+            return Err("unknown rule: use on, off, nopass, >password, #sha256, \
                         +command, -command, +@category, -@category, ~{namespace},*, ~*, \
                         &channel, allkeys, allchannels, allcommands, nocommands, resetpass, \
                         resetkeys, resetchannels and reset"
@@ -133,8 +133,8 @@ fn namespace(user: &mut User, pattern: &str) -> Result<(), String> {
         Some(name) if is_nameable(name.as_bytes()) && !is_glob(name) => name,
         _ => {
             return Err(format!(
-                "'~{pattern}' does not name a namespace: write `~{{name}},*` for each one, \
-                 `~{{}},*` for the keys without, or `~*` for all"
+                "'~{pattern}' does not name a namespace: write `~{{name}},*`, `~{{}},*` for the \
+                 keys without a namespace, or `~*` for all keys"
             ));
         }
     };
@@ -170,7 +170,7 @@ fn command<R>(
     let chosen: Vec<u16> = if let Some(category) = name.strip_prefix('@') {
         let Some(category) = AclCategories::find(category.as_bytes()) else {
             let all: Vec<&str> = AclCategories::iter().map(|(_, name)| name).collect();
-            return Err(format!("there is no category '{name}': {}, all", all.join(", ")));
+            return Err(format!("unknown category '{name}', use one of {}, all", all.join(", ")));
         };
         numbers(table, |command| command.categories().has(category))
     } else {

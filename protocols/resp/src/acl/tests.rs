@@ -221,22 +221,22 @@ fn a_line_that_is_none_says_what_would_be_right() {
     for (text, line, says) in [
         ("\nusr a on", 2, "write `user NAME RULE...`"),
         ("user", 1, "write `user NAME RULE...`"),
-        ("user a nopas", 1, "word 3: this is no rule: there are on, off"),
+        ("user a nopas", 1, "word 3: unknown rule: use on, off"),
         ("user a on", 1, "has no password"),
         ("user a nopass\nuser a off", 2, "is declared twice"),
         ("user a +gte", 1, "unknown command 'gte', did you mean 'get'?"),
         ("user a +zrangebyscore", 1, "docs/resp.md lists all"),
-        ("user a +@reed", 1, "there is no category '@reed': keyspace, read,"),
+        ("user a +@reed", 1, "unknown category '@reed', use one of keyspace, read,"),
         ("user a #abc", 1, "64 hexadecimal digits"),
         ("user a ~x*", 1, "'~x*' does not name a namespace: write `~{name},*`"),
         ("user a ~{a},x*", 1, "does not name a namespace"),
         ("user a ~{a*},*", 1, "does not name a namespace"),
         ("user a ~{a,b},*", 1, "does not name a namespace"),
-        ("user a %R~x", 1, "word 3: this is no rule"),
-        ("user a (+get", 1, "word 3: this is no rule"),
+        ("user a %R~x", 1, "word 3: unknown rule"),
+        ("user a (+get", 1, "word 3: unknown rule"),
         ("user a &", 1, "write `&channel`"),
-        ("user a \u{e9}", 1, "is no rule"),
-        ("user a on > secret", 1, "word 4: write the password right behind `>`"),
+        ("user a \u{e9}", 1, "unknown rule"),
+        ("user a on > secret", 1, "word 4: missing password: write it directly after `>`"),
     ] {
         let error = Users::parse(text, &table()).unwrap_err();
         assert_eq!(error.line, line, "{text}");

@@ -1,4 +1,4 @@
-//! `CLIENT INFO` and `CLIENT LIST`: what is known of connections.
+//! `CLIENT INFO` and `CLIENT LIST`.
 
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
@@ -45,10 +45,10 @@ pub(crate) fn list(
     Ok(())
 }
 
-/// Which connections are listed.
+/// Selection of connections.
 enum ClientFilter {
     All,
-    /// Those that hear something, or those that do not.
+    /// Those with subscriptions, or those without.
     Hearing(bool),
     Ids(BTreeSet<u64>),
 }
@@ -72,7 +72,7 @@ impl ClientFilter {
         match sort.to_ascii_lowercase().as_slice() {
             b"normal" => Ok(Self::Hearing(false)),
             b"pubsub" => Ok(Self::Hearing(true)),
-            // There are none.
+            // There are no such connections.
             b"master" | b"replica" | b"slave" => Ok(Self::Ids(BTreeSet::new())),
             _ => {
                 let shown = String::from_utf8_lossy(sort.get(..32).unwrap_or(sort)).into_owned();
@@ -92,8 +92,8 @@ impl ClientFilter {
     }
 }
 
-/// The fields of Redis that are known here, in its order. What the client has queued is known of
-/// itself only.
+/// Redis' fields that are available, in its order. The number of queued commands is known for the
+/// own connection only.
 fn line(ctx: &CommandContext<'_>, id: u64, client_entry: &ClientEntry, lines: &mut String) {
     let age = now_ms_coarse().saturating_sub(client_entry.since_ms) / 1000;
     let [sub, psub] = client_entry.subscription_count;

@@ -1,4 +1,4 @@
-//! `COMMAND` and its subcommands: the table, told to clients.
+//! `COMMAND` and its subcommands: the command table for clients.
 
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
@@ -12,13 +12,13 @@ use crate::reply::error_reply::{CommandResult, ErrorReply};
 use nearstate_store::glob;
 use std::fmt::Write as _;
 
-/// The first release that has all of these commands; what `COMMAND DOCS` calls *since*.
+/// The first release with all of these commands: *since* in `COMMAND DOCS`.
 const SINCE: &str = "0.1.0";
 
-/// What the SDL back-end's module calls itself, for `COMMAND LIST FILTERBY MODULE`.
+/// Name of the SDL module, for `COMMAND LIST FILTERBY MODULE`.
 const MODULE: &[u8] = b"exstrings";
 
-/// All that is needed of the client.
+/// The command table, all that these commands need.
 type Commands = &'static CommandTable<CommandFn>;
 
 /// `COMMAND`
@@ -144,12 +144,12 @@ fn tell_getkeys(known: Commands, args: Args<'_>, reply: &mut Reply<'_>) -> Comma
     Ok(())
 }
 
-/// All that are not subcommands.
+/// All commands without subcommands.
 fn tops(known: Commands) -> impl Iterator<Item = &'static Command> {
     known.commands().iter().filter(|command| !command.name.contains('|'))
 }
 
-/// A row of the table in seven elements. Redis 7 has ten; sdlgo takes six or seven only.
+/// A row in seven elements. Redis 7 has ten; sdlgo accepts only six or seven.
 fn row(command: &Command, reply: &mut Reply<'_>) {
     let (first, last, step) = command.keys.triple();
     reply.array(7);
@@ -172,7 +172,7 @@ fn row(command: &Command, reply: &mut Reply<'_>) {
     }
 }
 
-/// What a command does and costs, under its name.
+/// Documentation of a command, under its name.
 fn doc(known: Commands, command: &Command, reply: &mut Reply<'_>) {
     let (_, part) = command.name_and_subcommand();
     let name_and_subcommand: Vec<&Command> = match part {
@@ -202,7 +202,7 @@ fn doc(known: Commands, command: &Command, reply: &mut Reply<'_>) {
     }
 }
 
-/// Which names `COMMAND LIST` says.
+/// Filter of `COMMAND LIST`.
 enum ListFilter<'a> {
     Every,
     Module(bool),

@@ -1,5 +1,5 @@
-//! `CONFIG SET`: the one setting that is not for the configuration's file alone, because clients
-//! set it by themselves.
+//! `CONFIG SET` of the one setting that clients set themselves. All others are in the configuration
+//! file.
 
 use super::server::{NOTIFY, settings};
 use super::transactions::reject_in_exec;
@@ -26,23 +26,23 @@ pub(crate) fn set(
         return Err(ErrorReply::SYNTAX);
     }
     let known = settings(ctx)?;
-    let mut deliveries = None;
+    let mut flags = None;
     let names = pairs.iter().step_by(2);
-    for (said, value) in names.zip(pairs.iter().skip(1).step_by(2)) {
-        let name = said.to_ascii_lowercase();
+    for (word, value) in names.zip(pairs.iter().skip(1).step_by(2)) {
+        let name = word.to_ascii_lowercase();
         let Some((name, _)) = known.iter().find(|(known, _)| known.as_bytes() == name) else {
-            let said = String::from_utf8_lossy(said);
+            let word = String::from_utf8_lossy(word);
             return Err(ErrorReply::new(format!(
-                "ERR Unknown option or number of arguments for CONFIG SET - '{said}'"
+                "ERR Unknown option or number of arguments for CONFIG SET - '{word}'"
             )));
         };
-        match (*name, deliveries.replace(value)) {
+        match (*name, flags.replace(value)) {
             (NOTIFY, None) => {}
             (NOTIFY, Some(_)) => return Err(failed(name, "duplicate parameter")),
             _ => return Err(failed(name, "can't set immutable config")),
         }
     }
-    let events = match KeyspaceEvents::parse(deliveries.unwrap_or_default()) {
+    let events = match KeyspaceEvents::parse(flags.unwrap_or_default()) {
         Ok(events) => events,
         Err(Error::BadArgument { detail }) => return Err(failed(NOTIFY, &detail)),
         Err(error) => return Err(error.into()),
@@ -54,7 +54,7 @@ pub(crate) fn set(
         reply.ok();
         return Ok(());
     }
-    // Each is followed when the answer is given: what the client does next is told.
+    // All namespaces are watched before the reply: later changes are published.
     let mut namespaces = ctx.session().namespaces()?;
     namespaces.reverse();
     ctx.connection.task = Some(Box::new(WatchNamespacesTask { before, namespaces }));
@@ -67,12 +67,12 @@ fn failed(name: &str, why: &str) -> ErrorReply {
     ))
 }
 
-/// Follows the namespaces that are there, one in each slice.
+/// Watches the existing namespaces, one per slice.
 #[derive(Debug)]
 struct WatchNamespacesTask {
-    /// What is chosen again if one cannot be followed.
+    /// The previous value, restored if a namespace cannot be watched.
     before: KeyspaceEvents,
-    /// Those that are left, the next one last.
+    /// Remaining namespaces, the next one last.
     namespaces: Vec<(String, Namespace)>,
 }
 

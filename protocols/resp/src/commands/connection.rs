@@ -1,10 +1,10 @@
-//! The connection: who it is, what it is called, which protocol it speaks.
+//! Commands of the connection: authentication, name, protocol version.
 
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
 use super::arg;
 use super::keys::check_database;
-use super::pubsub::{deliver_event, unsubscribe_all, write_deliveries};
+use super::pubsub::{unsubscribe_all, update_client_list, write_deliveries};
 use super::transactions::reject_in_exec;
 use crate::acl::{DEFAULT_USER, User};
 use crate::command_context::CommandContext;
@@ -19,8 +19,7 @@ use std::sync::Arc;
 const NO_NAME: ErrorReply =
     ErrorReply::fixed("ERR Client names cannot contain spaces, newlines or special characters.");
 
-/// The longest name of a connection, in bytes: what `CLIENT LIST` shows is told to others, and kept
-/// for each connection.
+/// Maximum bytes of a connection's name, which is stored per connection and shown in `CLIENT LIST`.
 const NAME_BYTES_MAX: usize = 1024;
 
 /// `PING [message]`
@@ -33,7 +32,7 @@ pub(crate) fn ping(
         return Err(ErrorReply::arity("ping"));
     }
     if ctx.connection.subscription_count() > 0 && ctx.connection.protocol == RespVersion::Resp2 {
-        // What a client that hears something takes for a message, and no other form.
+        // A subscribed client expects the form of a message.
         reply.array(2);
         reply.bulk(b"pong");
         reply.bulk(arg(args, 1));
@@ -87,7 +86,7 @@ pub(crate) fn reset(
         client_entry.name = String::new();
         client_entry.protocol = 2;
     });
-    deliver_event(ctx);
+    update_client_list(ctx);
     reply.set_protocol(RespVersion::Resp2);
     reply.simple("RESET");
     Ok(())
@@ -138,7 +137,7 @@ fn authenticate(
     ctx.server.settings.users.authenticate(name, password).cloned().ok_or(ErrorReply::WRONG_PASS)
 }
 
-/// Says of the connection who it is and what it is called.
+/// Publishes user and name of the connection in `CLIENT LIST`.
 fn set_user(ctx: &mut CommandContext<'_>, user: Option<Arc<User>>, name: Vec<u8>) {
     ctx.server.update_client(ctx.connection.id, |client_entry| {
         client_entry.name = String::from_utf8_lossy(&name).into_owned();
@@ -152,7 +151,7 @@ fn set_user(ctx: &mut CommandContext<'_>, user: Option<Arc<User>>, name: Vec<u8>
     }
 }
 
-/// `HELLO [version [AUTH user password] [SETNAME name]]`: all of it or nothing.
+/// `HELLO [version [AUTH user password] [SETNAME name]]`. Changes everything or nothing.
 pub(crate) fn hello(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
@@ -165,7 +164,7 @@ pub(crate) fn hello(
         Some(Some(3)) => RespVersion::Resp3,
         Some(Some(_)) => return Err(ErrorReply::fixed("NOPROTO unsupported protocol version")),
         Some(None) => {
-            let text = "ERR RespVersion version is not an integer or out of range";
+            let text = "ERR Protocol version is not an integer or out of range";
             return Err(ErrorReply::fixed(text));
         }
     };
@@ -182,7 +181,7 @@ pub(crate) fn hello(
                 name = checked_name(given)?.to_vec();
                 at += 2;
             }
-            // What follows AUTH may be a part of a password with blanks: it is not shown.
+            // Words after AUTH may be parts of a password with spaces, so they are not shown.
             _ if user.is_some() => {
                 return Err(ErrorReply::fixed("ERR Syntax error in HELLO option"));
             }
@@ -224,12 +223,12 @@ fn write_hello(ctx: &CommandContext<'_>, version: u8, reply: &mut Reply<'_>) {
     reply.array(0);
 }
 
-/// A name, if it can stand in a line of `CLIENT LIST`.
+/// A name that is valid in a line of `CLIENT LIST`.
 fn checked_name(name: &[u8]) -> Result<&[u8], ErrorReply> {
     if name.len() > NAME_BYTES_MAX {
         let bytes = name.len();
         return Err(ErrorReply::new(format!(
-            "ERR a name of {bytes} bytes: a connection's name has at most {NAME_BYTES_MAX}"
+            "ERR connection name of {bytes} bytes is too long: the limit is {NAME_BYTES_MAX}"
         )));
     }
     let is_right = name.iter().all(|byte| (b'!'..=b'~').contains(byte));

@@ -1,13 +1,13 @@
-//! Elements of an answer whose number is known only at its end.
+//! An array reply whose length is known only at its end.
 
 use crate::reply::{Reply, RespVersion};
 use crate::sliced_task::TaskProgress;
 use std::collections::VecDeque;
 
-/// What a part of an answer has at least, but for the last one: what a connection sends at once.
+/// Minimum bytes of a part except the last one: what a connection sends at once.
 const PART_BYTES: usize = 64 << 10;
 
-/// The elements, in parts, so that each is given back as it goes out.
+/// Encoded elements in parts, so that memory is released as the reply is sent.
 #[derive(Debug, Default)]
 pub(super) struct DeferredArray {
     name_and_subcommand: VecDeque<Vec<u8>>,
@@ -17,12 +17,12 @@ pub(super) struct DeferredArray {
 }
 
 impl DeferredArray {
-    /// How many there are.
+    /// Number of elements.
     pub(super) const fn count(&self) -> usize {
         self.count
     }
 
-    /// Bytes that were not handed on yet.
+    /// Bytes that are not written yet.
     pub(super) const fn bytes(&self) -> usize {
         self.bytes
     }
@@ -31,21 +31,21 @@ impl DeferredArray {
         match self.name_and_subcommand.back_mut() {
             Some(part) if part.len() < PART_BYTES => {}
             full => {
-                // A long answer takes its bytes and no more.
+                // A long reply needs no spare capacity.
                 full.into_iter().for_each(Vec::shrink_to_fit);
                 self.name_and_subcommand.push_back(Vec::new());
             }
         }
         if let Some(part) = self.name_and_subcommand.back_mut() {
             let before = part.len();
-            // A bulk is the same in both protocols.
+            // Bulk strings are equal in both protocol versions.
             Reply::new(part, RespVersion::Resp2).bulk(bytes);
             self.bytes += part.len() - before;
         }
         self.count += 1;
     }
 
-    /// Hands a part on. `Done` with the last one.
+    /// Writes a part. `Done` after the last one.
     pub(super) fn write_part(&mut self, reply: &mut Reply<'_>) -> TaskProgress {
         if let Some(part) = self.name_and_subcommand.pop_front() {
             self.bytes -= part.len();

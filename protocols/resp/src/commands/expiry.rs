@@ -1,4 +1,4 @@
-//! When keys end: `EXPIRE`, `TTL` and what belongs to them.
+//! Expiration commands: `EXPIRE`, `TTL` and their variants.
 
 use super::arg;
 use crate::command_context::CommandContext;
@@ -15,7 +15,7 @@ const AFTER_MS: ExpiryUnit = ExpiryUnit { is_seconds: false, is_absolute: false 
 const AT_SECONDS: ExpiryUnit = ExpiryUnit { is_seconds: true, is_absolute: true };
 const AT_MS: ExpiryUnit = ExpiryUnit { is_seconds: false, is_absolute: true };
 
-/// Which present ends give way to a new one: `NX`, `XX`, `GT`, `LT`.
+/// Condition on the current expiration time: `NX`, `XX`, `GT`, `LT`.
 #[expect(clippy::struct_excessive_bools, reason = "four words that a client may give together")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct ExpireCondition {
@@ -51,9 +51,9 @@ impl ExpireCondition {
         Ok(given)
     }
 
-    /// Whether a record that ends at `present`, 0 for never, is to end at `new`.
+    /// Whether the expiration time may change from `present` (0 for none) to `new`.
     fn allows(self, present: u64, new: i64) -> bool {
-        // Never is later than any time.
+        // No expiration time is later than any other.
         let present = i64::try_from(present).ok().filter(|present| *present != 0);
         let is_none = !self.none || present.is_none();
         let is_some = !self.some || present.is_some();
@@ -63,7 +63,7 @@ impl ExpireCondition {
     }
 }
 
-/// Lets a key end at a time; at once if that has passed.
+/// Sets the expiration time of a key. Deletes the key if the time has passed.
 fn end(
     ctx: &CommandContext<'_>,
     args: Args<'_>,
@@ -113,7 +113,7 @@ pub(crate) fn pexpire(
     Ok(())
 }
 
-/// `EXPIREAT key seconds-since-1970 [NX | XX | GT | LT]`
+/// `EXPIREAT key unix-time-seconds [NX | XX | GT | LT]`
 pub(crate) fn expireat(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
@@ -123,7 +123,7 @@ pub(crate) fn expireat(
     Ok(())
 }
 
-/// `PEXPIREAT key milliseconds-since-1970 [NX | XX | GT | LT]`
+/// `PEXPIREAT key unix-time-milliseconds [NX | XX | GT | LT]`
 pub(crate) fn pexpireat(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
@@ -155,8 +155,9 @@ pub(crate) fn persist(
     Ok(())
 }
 
-/// Tells when a key ends: -2 if it is not there, -1 if never, else what `triple` makes of it.
-fn deliver_event(
+/// Replies -2 if the key does not exist, -1 if it has no expiration time, otherwise the result of
+/// `triple`.
+fn reply_time(
     ctx: &CommandContext<'_>,
     args: Args<'_>,
     triple: impl Fn(u64) -> u64,
@@ -186,7 +187,7 @@ pub(crate) fn ttl(
     args: Args<'_>,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
-    deliver_event(ctx, args, |end| seconds(left(end)), reply)
+    reply_time(ctx, args, |end| seconds(left(end)), reply)
 }
 
 /// `PTTL key`
@@ -195,7 +196,7 @@ pub(crate) fn pttl(
     args: Args<'_>,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
-    deliver_event(ctx, args, left, reply)
+    reply_time(ctx, args, left, reply)
 }
 
 /// `EXPIRETIME key`
@@ -204,7 +205,7 @@ pub(crate) fn expiretime(
     args: Args<'_>,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
-    deliver_event(ctx, args, seconds, reply)
+    reply_time(ctx, args, seconds, reply)
 }
 
 /// `PEXPIRETIME key`
@@ -213,5 +214,5 @@ pub(crate) fn pexpiretime(
     args: Args<'_>,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
-    deliver_event(ctx, args, |end| end, reply)
+    reply_time(ctx, args, |end| end, reply)
 }

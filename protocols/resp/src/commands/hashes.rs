@@ -1,4 +1,4 @@
-//! Hashes: records of named blocks; a field is a block.
+//! Hash commands. A hash is a record of named blocks; a field is a block.
 
 use super::arg;
 use super::random::{RandomCount, below, bounded};
@@ -17,30 +17,30 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A field and its value.
 pub(super) type Field<'a> = (&'a str, &'a [u8]);
 
-/// A number that a field is to be increased by is none.
+/// The increment is not a number.
 const INFINITE: ErrorReply = ErrorReply::fixed("ERR value is NaN or Infinity");
 
-/// Fields up to this many are looked for one by one: that needs no memory.
+/// Up to this many fields are searched one by one, without allocation.
 const LINEAR_MAX: usize = 8;
 
-/// The name of a field, if the region can keep it.
+/// The name of a field, if the region can store it.
 fn name_of(field: &[u8]) -> Result<&str, ErrorReply> {
     let name = str::from_utf8(field).ok();
     let is_right = |name: &&str| !name.is_empty() && !name.contains('\0');
     name.filter(is_right).filter(|name| name.len() <= BLOCK_NAME_BYTES_MAX).ok_or_else(|| {
         ErrorReply::new(format!(
-            "ERR a field's name has 1 to {BLOCK_NAME_BYTES_MAX} bytes of UTF-8 without a NUL: \
-             give this one such a name"
+            "ERR invalid field name: it must have 1 to {BLOCK_NAME_BYTES_MAX} bytes of UTF-8 \
+             without NUL"
         ))
     })
 }
 
-/// The fields of a hash; none if there is none.
+/// The fields of a hash; none if the key does not exist.
 pub(super) fn fields<'f>(found: Option<&'f RecordRef<'_>>) -> Result<Vec<Field<'f>>, ErrorReply> {
     found.map_or(Ok(Vec::new()), RecordRef::fields)
 }
 
-/// Which of some names a hash does not have.
+/// The names that a hash does not have.
 fn missing(there: &[Field<'_>], changes: &[BlockChange<'_>]) -> usize {
     if changes.len() <= LINEAR_MAX {
         let exists = |name: &str| there.iter().any(|(known, _)| *known == name);
@@ -50,16 +50,16 @@ fn missing(there: &[Field<'_>], changes: &[BlockChange<'_>]) -> usize {
     changes.iter().filter(|change| !there.contains(change.name)).count()
 }
 
-/// Refuses more fields than a hash has.
+/// Rejects more fields than a hash may have.
 fn check_field_count(fields: usize) -> CommandResult {
     if fields <= BLOCKS_MAX {
         return Ok(());
     }
-    Err(ErrorReply::new(format!("ERR a hash of {fields} fields: it has at most {BLOCKS_MAX}")))
+    Err(ErrorReply::new(format!("ERR {fields} fields exceed the limit of {BLOCKS_MAX} per hash")))
 }
 
-/// Where a hash is to be that gets these fields, each named once. Refuses before its namespace is
-/// made what no hash takes.
+/// Resolves the key of a hash that is about to be written with these distinct fields. Rejects
+/// fields that no hash accepts before its namespace is created.
 pub(super) fn resolve_hash<'a>(
     change: &CommandTxn<'_, '_>,
     key: &'a [u8],
@@ -70,7 +70,8 @@ pub(super) fn resolve_hash<'a>(
     change.resolved(key, bytes.max().unwrap_or_default())
 }
 
-/// Sets fields, each named once; how many are new. Refuses before anything is written.
+/// Sets distinct fields. Returns the number of new ones. Errors are detected before anything is
+/// written.
 pub(super) fn set_fields(
     change: &CommandTxn<'_, '_>,
     resolved: ResolvedKey<'_>,
@@ -83,13 +84,13 @@ pub(super) fn set_fields(
     Ok(new)
 }
 
-/// Fields with their values, each once with the last value that it is given.
+/// Fields with their values. If a field is repeated, the last value counts.
 pub(super) fn pairs(args: Args<'_>) -> Result<Vec<BlockChange<'_>>, ErrorReply> {
     let mut changes: Vec<BlockChange<'_>> = Vec::with_capacity(args.len() / 2);
     let mut places = BTreeMap::new();
     for at in (0..args.len()).step_by(2) {
         let (name, bytes) = (name_of(arg(args, at))?, args.get(at + 1));
-        // A single one is most.
+        // One field is the most frequent case.
         let place = if args.len() == 2 { 0 } else { *places.entry(name).or_insert(changes.len()) };
         match changes.get_mut(place) {
             Some(change) => change.bytes = bytes,
@@ -301,7 +302,7 @@ pub(crate) fn hdel(
     Ok(())
 }
 
-/// Sets a field to what `edit` makes of its value.
+/// Replaces the value of a field with the result of `edit`.
 fn edit<T: AsRef<[u8]>>(
     ctx: &CommandContext<'_>,
     args: Args<'_>,
@@ -312,7 +313,7 @@ fn edit<T: AsRef<[u8]>>(
         let resolved = if let Some(resolved) = change.records.resolve(arg(args, 1))? {
             resolved
         } else {
-            // What cannot be made of nothing is refused before a namespace is made.
+            // An error for a missing field is detected before the namespace is created.
             let new = edit(None)?;
             resolve_hash(change, arg(args, 1), &[BlockChange { name, bytes: Some(new.as_ref()) }])?
         };

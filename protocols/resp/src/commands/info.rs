@@ -1,5 +1,5 @@
-//! `INFO`: facts about the server, in sections, under the names that Redis' tools read. What is not
-//! known here is left out, and such tools take it for 0.
+//! `INFO`: sections and fields with the names that Redis' tools read. Fields that do not apply are
+//! omitted; tools treat them as 0.
 
 use crate::command_context::CommandContext;
 use crate::parse::Args;
@@ -13,8 +13,7 @@ use nearstate_store::{Counted, Inspection, Kind, Namespace, now_ms_coarse};
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 
-/// All sections in the order in which they are told, and whether `INFO` alone and `INFO all` tell
-/// them.
+/// All sections in the order of output, and whether `INFO` alone and `INFO all` include them.
 const SECTIONS: [(&str, bool, bool); 10] = [
     ("server", true, true),
     ("clients", true, true),
@@ -28,7 +27,7 @@ const SECTIONS: [(&str, bool, bool); 10] = [
     ("cluster", true, true),
 ];
 
-/// The buckets that a slice of the count of keys looks at: they alone are touched, not the records.
+/// Buckets per slice when keys are counted. Counting reads buckets only, not records.
 const COUNTED_BUCKETS: u64 = 512;
 
 /// `INFO [section ..]`
@@ -53,7 +52,7 @@ pub(crate) fn info(
         reply.verbatim(&text);
         return Ok(());
     }
-    // The keys are counted, a slice at a time.
+    // The keys are counted in slices.
     let mut namespaces = ctx.records.namespaces()?;
     namespaces.retain(|(_, namespace)| namespace.kind() != Kind::Counters);
     let namespaces = namespaces.into_iter().map(|(_, namespace)| namespace).collect();
@@ -62,7 +61,7 @@ pub(crate) fn info(
     Ok(())
 }
 
-/// Writes a section's first line.
+/// Writes the first line of a section.
 fn begin(text: &mut String, name: &str) {
     if !text.is_empty() {
         text.push_str("\r\n");
@@ -107,7 +106,7 @@ fn section(ctx: &CommandContext<'_>, seen: &Inspection, name: &str, text: &mut S
     }
 }
 
-/// Lines of a name and a value.
+/// Lines of names and values.
 struct InfoText<'t>(&'t mut String);
 
 impl InfoText<'_> {
@@ -116,14 +115,14 @@ impl InfoText<'_> {
         let _ = write!(self.0, "{name}:{value}\r\n");
     }
 
-    /// A size, also as people read it.
+    /// A size in bytes and in readable form.
     fn say_bytes(&mut self, name: &str, bytes: u64) {
         self.say(name, bytes);
         self.say(&format!("{name}_human"), human(bytes));
     }
 }
 
-/// As Redis shows sizes to people: `1.50M`.
+/// Redis' readable form of sizes: `1.50M`.
 #[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
 fn human(bytes: u64) -> String {
     let (mut size, mut unit) = (bytes as f64, "B");
@@ -169,7 +168,7 @@ fn memory(seen: &Inspection, facts: &mut InfoText<'_>) {
     if let Some(resident) = resident {
         facts.say_bytes("used_memory_rss", resident);
     }
-    // What was taken once is not given back: the present is the peak.
+    // The region never shrinks, so the current value is the peak.
     facts.say_bytes("used_memory_peak", seen.bytes_taken);
     facts.say("used_memory_peak_perc", "100.00%");
     facts.say_bytes("maxmemory", seen.bytes_max);
@@ -201,7 +200,7 @@ fn stats(server: &RespServer, facts: &mut InfoText<'_>) {
     facts.say("keyspace_events_lost", keyspace.lost.load(Ordering::Relaxed));
     facts.say("keyspace_watches_failed", keyspace.failed.load(Ordering::Relaxed));
     facts.say("slowlog_entries", server.slow_log_len());
-    // There is nobody to be in sync with, and nothing is thrown away.
+    // There is no replication and no eviction.
     for name in ["sync_full", "sync_partial_ok", "sync_partial_err", "evicted_keys"] {
         facts.say(name, 0);
     }
@@ -221,11 +220,11 @@ fn commands(server: &RespServer, facts: &mut InfoText<'_>) {
     }
 }
 
-/// The last section, which counts.
+/// The keyspace section, which counts the keys.
 #[derive(Debug)]
 struct KeyspaceSection {
     text: String,
-    /// Namespaces that are still to be counted, the present one last.
+    /// Namespaces to be counted, the current one last.
     namespaces: Vec<Namespace>,
     from: u64,
     counted: Counted,

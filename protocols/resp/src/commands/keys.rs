@@ -1,4 +1,4 @@
-//! Keys, whatever their records are: deleting, renaming, copying, telling what is there.
+//! Commands for keys of all types: deletion, renaming, copying, existence, type.
 
 use super::arg;
 use crate::command_context::{CommandContext, CommandTxn, RETRY_POLICY};
@@ -11,18 +11,18 @@ use nearstate_model::Error;
 use nearstate_model::limits::{KEY_BYTES_MAX, TRANSACTION_RECORDS_MAX};
 use nearstate_store::{BlockChange, Form, Kind, Txn};
 
-/// How many keys are deleted at one instant at first where one transaction does not take all of
-/// them; fewer where the indexes of their tags are too many as well.
+/// Initial batch size of a deletion that does not fit into one transaction. Halved as long as the
+/// tag indexes need too many records.
 const PART_KEYS: usize = 1000;
 
-/// Up to so many bytes Redis keeps a string within its object.
+/// Longest string with Redis' encoding `embstr`.
 const EMBEDDED_BYTES_MAX: usize = 44;
-/// Up to so many elements Redis keeps a small hash, or a set of numbers, in one piece.
+/// Limit of elements for Redis' encodings `listpack` and `intset`.
 const PACKED_COUNT_MAX: usize = 512;
-/// Up to so many bytes a field and a value may have in it.
+/// Limit of bytes of a field or value for `listpack`.
 const PACKED_BYTES_MAX: usize = 64;
 
-/// The counter that a key names: of a namespace that an embedded process has made for them.
+/// The counter with this key, in a namespace of counters that an embedded process created.
 fn counter<'k>(
     ctx: &CommandContext<'_>,
     key: &'k [u8],
@@ -31,7 +31,7 @@ fn counter<'k>(
     Ok(resolved.filter(|resolved| resolved.namespace.kind() == Kind::Counters))
 }
 
-/// The form of a key's record; `None` if there is none. A counter is a value.
+/// Type of a key's record; `None` if it does not exist. A counter is a value.
 pub(super) fn type_of_key(
     ctx: &CommandContext<'_>,
     key: &[u8],
@@ -71,7 +71,7 @@ pub(crate) fn del(
     }
     let mut deleted = DeleteProgress::default();
     deleted.all(ctx, &records).and_then(|()| deleted.counters(ctx, &counters)).map_err(
-        // Between MULTI and EXEC all is taken back.
+        // Between MULTI and EXEC the whole deletion is undone.
         |error| match (deleted.done, ctx.txn) {
             (0, _) | (_, Some(_)) => ErrorReply::from(error),
             (done, None) => ErrorReply::from(error).half_way(&format!(
@@ -86,34 +86,32 @@ pub(crate) fn del(
     Ok(())
 }
 
-/// How far a `DEL` is.
+/// Progress of a deletion.
 #[derive(Debug, Default)]
 struct DeleteProgress {
-    /// Keys that were dealt with, in their order.
+    /// Number of processed keys, in their order.
     done: usize,
-    /// Those of them that were there.
+    /// Number of keys among them that existed.
     deleted: usize,
 }
 
 impl DeleteProgress {
-    /// Deletes all at one instant if one transaction takes them, else in parts. An error undoes
-    /// what is not counted.
+    /// Deletes all keys in one transaction, or in batches if it is too large. An error undoes the
+    /// keys that are not counted.
     fn all(&mut self, ctx: &CommandContext<'_>, keys: &[&[u8]]) -> Result<(), Error> {
         if keys.len() <= TRANSACTION_RECORDS_MAX || ctx.txn.is_some() {
             match self.part(ctx, keys) {
-                // What the indexes of tags add is known only by then.
+                // The records of the tag indexes are known only now.
                 Err(Error::TransactionTooLarge { .. }) if ctx.txn.is_none() => {}
                 done => return done,
             }
         }
-        let (mut rest, mut bytes_max) = (keys, PART_KEYS.min(keys.len().div_ceil(2)));
+        let (mut rest, mut limit) = (keys, PART_KEYS.min(keys.len().div_ceil(2)));
         while !rest.is_empty() {
-            let (part, others) = rest.split_at(bytes_max.min(rest.len()));
+            let (part, others) = rest.split_at(limit.min(rest.len()));
             match self.part(ctx, part) {
-                // With so many tags as a record may have one fits.
-                Err(Error::TransactionTooLarge { .. }) if part.len() > 1 => {
-                    bytes_max = part.len() / 2
-                }
+                // A single key fits with the maximum number of tags.
+                Err(Error::TransactionTooLarge { .. }) if part.len() > 1 => limit = part.len() / 2,
                 done => {
                     done?;
                     rest = others;
@@ -123,7 +121,7 @@ impl DeleteProgress {
         Ok(())
     }
 
-    /// Deletes some keys at one instant, alone or in the transaction of `EXEC`.
+    /// Deletes keys in one transaction, or in that of `EXEC`.
     fn part(&mut self, ctx: &CommandContext<'_>, keys: &[&[u8]]) -> Result<(), Error> {
         let mut spots = Vec::with_capacity(keys.len());
         for key in keys {
@@ -134,9 +132,9 @@ impl DeleteProgress {
         let delete = |txn: &Txn<'_>| txn.delete_all(&spots);
         self.deleted += match ctx.txn {
             None => ctx.session().transact_within(RETRY_POLICY, delete)?,
-            Some(lent) => {
+            Some(exec_txn) => {
                 let mut deleted = Ok(0);
-                lent.with(&mut |txn| deleted = delete(txn));
+                exec_txn.with(&mut |txn| deleted = delete(txn));
                 deleted?
             }
         };
@@ -144,7 +142,7 @@ impl DeleteProgress {
         Ok(())
     }
 
-    /// Deletes counters, each by itself: they are in no transaction.
+    /// Deletes counters one by one: transactions do not include counters.
     fn counters(
         &mut self,
         ctx: &CommandContext<'_>,
@@ -182,7 +180,7 @@ pub(crate) fn type_of(
     Ok(())
 }
 
-/// What Redis calls a form.
+/// Redis' name of a type.
 pub(super) const fn type_name(form: Form) -> &'static str {
     match form {
         Form::Value => "string",
@@ -191,13 +189,13 @@ pub(super) const fn type_name(form: Form) -> &'static str {
     }
 }
 
-/// Puts what was found to another place, whatever is there: value, end and tags.
+/// Writes value, expiration time and tags of a record to another key.
 fn put_copy(
     change: &CommandTxn<'_, '_>,
     target: ResolvedKey<'_>,
     found: &RecordRef<'_>,
 ) -> Result<(), ChangeError> {
-    // All that may be refused is judged first: between MULTI and EXEC nothing is taken back.
+    // All checks come first: between MULTI and EXEC nothing is undone.
     let ResolvedKey { namespace, key } = target;
     let may_be = match (namespace.kind(), found.record_type()) {
         (Kind::Mixed, _) | (Kind::Value, Form::Value) | (Kind::Blocks, Form::Blocks) => true,
@@ -233,7 +231,7 @@ fn put_copy(
     Ok(())
 }
 
-/// Gives a record another key. False if `is_free` is asked for and there is a record.
+/// Renames a key. Returns false if `is_free` is set and the new key exists.
 fn rename_to(ctx: &CommandContext<'_>, args: Args<'_>, is_free: bool) -> Result<bool, ErrorReply> {
     let (from, to) = (arg(args, 1), arg(args, 2));
     ctx.change(|change| {
@@ -310,7 +308,7 @@ pub(crate) fn copy(
     Ok(())
 }
 
-/// There is one database.
+/// Accepts database 0 only.
 pub(super) fn check_database(number: &[u8]) -> Result<(), ErrorReply> {
     match small_integer_or_refuse(number)? {
         0 => Ok(()),
@@ -331,7 +329,7 @@ pub(crate) fn encoding(
     Ok(())
 }
 
-/// How Redis would keep it.
+/// The encoding that Redis would use.
 fn encoding_of(found: &RecordRef<'_>) -> Result<&'static str, ErrorReply> {
     let is_short = |bytes: &[u8]| bytes.len() <= PACKED_BYTES_MAX;
     Ok(match found.record_type() {

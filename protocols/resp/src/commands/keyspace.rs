@@ -1,5 +1,5 @@
-//! Walks over namespaces: `KEYS`, `SCAN`, `RANDOMKEY`, `DBSIZE`, `FLUSHALL`. A slice at a time, so
-//! that others are served in between; whole at once between `MULTI` and `EXEC`.
+//! Commands that scan namespaces: `KEYS`, `SCAN`, `RANDOMKEY`, `DBSIZE`, `FLUSHALL`. They run in
+//! slices between which other clients are served, and in one piece between `MULTI` and `EXEC`.
 
 mod in_txn;
 mod tasks;
@@ -16,7 +16,7 @@ use crate::sliced_task::{SlicedTask, TaskProgress};
 use std::ops::ControlFlow;
 use tasks::{DbsizeTask, FlushTask, KeysTask, RandomKeyTask, ScanTask};
 
-/// Begins work; what ends within a slice is answered at once.
+/// Starts a task. A task of one slice replies at once.
 fn begin(
     ctx: &mut CommandContext<'_>,
     mut task: impl SlicedTask + 'static,

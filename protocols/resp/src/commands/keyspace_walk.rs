@@ -1,5 +1,5 @@
-//! Walks over the keys of namespaces, a slice at a time: what `KEYS`, `SCAN`, `NGET`, `NDEL`,
-//! `DBSIZE` and `FLUSHALL` have in common.
+//! Iteration over the keys of namespaces in slices, for `KEYS`, `SCAN`, `NGET`, `NDEL`, `DBSIZE`
+//! and `FLUSHALL`.
 
 use crate::key_name::{KeyName, PLAIN_NAMESPACE, pattern_namespace, prefix_of};
 use crate::records::Records;
@@ -8,11 +8,11 @@ use nearstate_node::executor::is_due;
 use nearstate_store::{Buckets, Namespace, Session, View, glob};
 use std::collections::VecDeque;
 
-/// Buckets between two looks at the clock: some thirty records. Most cost some tens of nanoseconds,
-/// long keys under a pattern with many stars some microseconds each.
+/// Buckets between two checks of the clock: about thirty records. Most take some tens of
+/// nanoseconds; long keys with patterns of many stars take some microseconds each.
 const BUCKETS_PER_LOOK: u64 = 8;
 
-/// A namespace, and what stands before its keys where clients say them.
+/// A namespace and the prefix of its keys as clients write them.
 #[derive(Clone, Debug)]
 pub(super) struct NamespaceKeys {
     pub(super) prefix: Vec<u8>,
@@ -20,8 +20,8 @@ pub(super) struct NamespaceKeys {
 }
 
 impl NamespaceKeys {
-    /// A key of this namespace as clients say it, in `key_text`. False if they cannot say it: an
-    /// embedded process has put a key there that names another namespace.
+    /// Writes a key of this namespace as clients write it to `key_text`. Returns false if clients
+    /// cannot name it: an embedded process created a key that names another namespace.
     pub(super) fn write_key(&self, key: &[u8], key_text: &mut Vec<u8>) -> bool {
         key_text.clear();
         key_text.extend_from_slice(&self.prefix);
@@ -31,7 +31,7 @@ impl NamespaceKeys {
 }
 
 /// The namespaces that may have keys that match a pattern (`None`: any key), always in the same
-/// order: new ones come behind.
+/// order with new ones last.
 pub(super) fn list_namespaces(
     records: &Records,
     pattern: Option<&[u8]>,
@@ -47,7 +47,7 @@ pub(super) fn list_namespaces(
     Ok(all.map(|(prefix, namespace)| NamespaceKeys { prefix, namespace }).collect())
 }
 
-/// What the list of namespaces takes, in bytes.
+/// Memory of the list of namespaces in bytes.
 pub(super) fn list_bytes(namespaces: &[NamespaceKeys]) -> usize {
     namespaces
         .iter()
@@ -55,22 +55,22 @@ pub(super) fn list_bytes(namespaces: &[NamespaceKeys]) -> usize {
         .sum()
 }
 
-/// Whether a key, as clients say it, is asked for.
+/// Whether a key, as clients write it, matches.
 pub(super) fn matches(pattern: Option<&[u8]>, key_text: &[u8]) -> bool {
     pattern.is_none_or(|pattern| glob::matches(pattern, key_text))
 }
 
-/// Namespaces that are walked through one after the other. Every record that is there all the while
-/// is met once; of those that come or go meanwhile any.
+/// Iterates over namespaces one after the other. Records that exist throughout are visited once.
+/// Records that are created or deleted meanwhile may or may not be visited.
 #[derive(Debug)]
 pub(super) struct KeyspaceWalk {
     namespaces: VecDeque<NamespaceKeys>,
     buckets: Option<Buckets>,
-    /// What keys must match; `None`: any key.
+    /// The pattern of keys; `None` for any key.
     pattern: Option<Vec<u8>>,
-    /// The present key, as clients say it.
+    /// The current key as clients write it.
     key_text: Vec<u8>,
-    /// What it took at first: more than it takes now.
+    /// Initial memory, which is the maximum.
     bytes: usize,
 }
 
@@ -81,12 +81,12 @@ impl KeyspaceWalk {
         Self { namespaces, buckets: None, pattern, key_text: Vec::new(), bytes }
     }
 
-    /// What it takes, in bytes.
+    /// Memory in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
         self.bytes + self.key_text.capacity()
     }
 
-    /// The present namespace and what is left to look at there; `None` at the end.
+    /// The current namespace and its remaining buckets; `None` at the end.
     pub(super) fn current(
         &mut self,
         session: &Session,
@@ -98,21 +98,21 @@ impl KeyspaceWalk {
         Ok(self.buckets.as_mut().map(|buckets| (namespace_keys, buckets)))
     }
 
-    /// On to the next namespace.
+    /// Continues with the next namespace.
     pub(super) fn next_namespace(&mut self) {
         self.namespaces.pop_front();
         self.buckets = None;
     }
 
-    /// A slice: so many buckets of one namespace at the most, and not longer than a task should
-    /// take. Calls `each` with every record. False at the end.
+    /// One slice: at most `most` buckets of one namespace, limited by the time slice. Calls `each`
+    /// with every record. Returns false at the end.
     pub(super) fn walk(
         &mut self,
         session: &Session,
-        bytes_max: u64,
+        limit: u64,
         mut each: impl FnMut(&NamespaceKeys, View<'_>),
     ) -> Result<bool, ErrorReply> {
-        let mut left = bytes_max;
+        let mut left = limit;
         while left > 0 {
             let Some((namespace_keys, buckets)) = self.current(session)? else { return Ok(false) };
             let part = left.min(BUCKETS_PER_LOOK);
@@ -133,17 +133,17 @@ impl KeyspaceWalk {
         Ok(!self.namespaces.is_empty())
     }
 
-    /// A slice, of which `each` is called with the records that are asked for and their keys, until
-    /// it refuses. False at the end.
+    /// One slice. Calls `each` with the matching records and their keys until it returns an error.
+    /// Returns false at the end.
     pub(super) fn walk_keys(
         &mut self,
         session: &Session,
-        bytes_max: u64,
+        limit: u64,
         mut each: impl FnMut(&[u8], &View<'_>) -> Result<(), ErrorReply>,
     ) -> Result<bool, ErrorReply> {
         let (pattern, mut key_text) = (self.pattern.take(), std::mem::take(&mut self.key_text));
         let mut refused = Ok(());
-        let walked = self.walk(session, bytes_max, |namespace_keys, view| {
+        let walked = self.walk(session, limit, |namespace_keys, view| {
             if refused.is_ok()
                 && namespace_keys.write_key(view.key(), &mut key_text)
                 && matches(pattern.as_deref(), &key_text)

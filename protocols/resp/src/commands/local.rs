@@ -1,5 +1,5 @@
-//! `LOCAL`: a client on this host asks for the region's file, or for a ring. The node gives them
-//! (`spec/local-transport.md`); here it is judged who may have them, and said what came of it.
+//! `LOCAL`: requests the region's descriptors or a ring (`spec/local-transport.md`). These
+//! functions check the permission; the node sends the descriptors.
 
 use crate::command_context::CommandContext;
 use crate::parse::Args;
@@ -10,7 +10,7 @@ use nearstate_model::Error;
 use nearstate_node::{DescriptorReply, LocalPeer};
 use nearstate_store::Region;
 
-/// `LOCAL REGION`. Whoever has the file may write every byte of it, past all rules.
+/// `LOCAL REGION`. A client with the region can write every byte of it, regardless of ACL rules.
 pub(crate) fn region(
     ctx: &mut CommandContext<'_>,
     _: Args<'_>,
@@ -19,19 +19,19 @@ pub(crate) fn region(
     let user = ctx.connection.user.as_ref();
     if !user.is_some_and(|user| user.is_unrestricted()) {
         return Err(ErrorReply::fixed(
-            "NOPERM only a user who may run every command on every key and channel is given the \
-             region; ask for LOCAL RING",
+            "NOPERM LOCAL REGION requires permission for all commands, keys and channels: use \
+             LOCAL RING",
         ));
     }
     ask(ctx, LocalResource::Region)
 }
 
-/// `LOCAL RING`. What goes through it is judged as it is on the socket.
+/// `LOCAL RING`. Requests over the ring are checked as on the socket.
 pub(crate) fn ring(ctx: &mut CommandContext<'_>, _: Args<'_>, _: &mut Reply<'_>) -> CommandResult {
     ask(ctx, LocalResource::Ring)
 }
 
-/// The node answers, once everything before is sent.
+/// The node replies once all earlier output is sent.
 fn ask(ctx: &mut CommandContext<'_>, what: LocalResource) -> CommandResult {
     if ctx.txn.is_some() {
         return Err(ErrorReply::fixed("ERR LOCAL is not allowed between MULTI and EXEC"));

@@ -1,4 +1,4 @@
-//! Channels: who hears them, and what is sent.
+//! Publish and subscribe commands.
 
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
@@ -20,19 +20,19 @@ use crate::sliced_task::{SlicedTask, TaskProgress};
 use nearstate_store::glob;
 use std::collections::BTreeSet;
 
-/// The most patterns of one client, also of those that others hear as well: each is a letter for
-/// every message that matches. What the hub takes of new ones may be fewer.
+/// Limit of patterns per client, including those of other clients: each causes a delivery for every
+/// matching message. The share of new patterns may be lower.
 const PATTERNS_MAX: usize = 1024;
 
-/// Channels that a slice of `PUBSUB CHANNELS` looks at, while nobody can send a message.
+/// Channels that a slice of `PUBSUB CHANNELS` reads under the lock of the subscriptions.
 const CHANNELS_IN_SLICE: usize = 64;
 
-/// What the channels and patterns of one client may cost the node, in bytes: as much as `MULTI` may
-/// queue. The next one is refused before it costs memory.
+/// Limit of the memory of a client's subscriptions, equal to that of `MULTI`. Further subscriptions
+/// are rejected before they use memory.
 const NAMES_BYTES_MAX: usize = 64 << 20;
 
-/// Refuses what a RESP2 client that hears something may not ask: it could not tell the answer from
-/// a message.
+/// Rejects commands that a subscribed RESP2 client may not send, because it could not distinguish
+/// replies from messages.
 pub(crate) fn check_allowed_while_subscribed(command: &Command) -> Result<(), ErrorReply> {
     if command.flags.has(CommandFlags::SUBSCRIBED) {
         return Ok(());
@@ -44,7 +44,7 @@ pub(crate) fn check_allowed_while_subscribed(command: &Command) -> Result<(), Er
     )))
 }
 
-/// A client hears nothing any more.
+/// Removes all subscriptions of a client.
 pub(crate) fn unsubscribe_all(server: &RespServer, connection: &mut ConnectionState) {
     for channel in std::mem::take(&mut connection.channels).iter() {
         server.pubsub.unsubscribe(channel, connection.id);
@@ -70,13 +70,13 @@ pub(crate) fn write_delivery(delivery: &Delivery, reply: &mut Reply<'_>) {
     reply.bulk(&delivery.message.payload);
 }
 
-/// Writes the messages that have come already: in RESP2 they could not be told from answers once
-/// the client hears nothing.
+/// Writes the queued messages. A RESP2 client without subscriptions could not distinguish them from
+/// replies.
 pub(crate) fn write_deliveries(connection: &ConnectionState, reply: &mut Reply<'_>) {
     connection.mailbox.take_all().iter().for_each(|delivery| write_delivery(delivery, reply));
 }
 
-/// What a client may hear: channels, or those that match patterns.
+/// Kind of a subscription: channel or pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SubscriptionKind {
     Channel,
@@ -146,18 +146,18 @@ fn subscribe_all(
     let (pubsub, connection) = (&ctx.server.pubsub, &mut *ctx.connection);
     let fresh: BTreeSet<&[u8]> =
         names.iter().filter(|name| !kind.of(connection).contains(name)).collect();
-    let bytes_max = ctx.server.settings.subscriptions_max;
-    if connection.subscription_count().saturating_add(fresh.len()) > bytes_max {
+    let limit = ctx.server.settings.subscriptions_max;
+    if connection.subscription_count().saturating_add(fresh.len()) > limit {
         return Err(ErrorReply::new(format!(
-            "ERR a client may hear {bytes_max} channels and patterns: unsubscribe from some, use a \
-             pattern, or open another connection"
+            "ERR too many subscriptions: the limit is {limit} channels and patterns per client; \
+             unsubscribe from some, use a pattern, or open another connection"
         )));
     }
     let more: usize = fresh.iter().map(|name| Subscriptions::cost(name)).sum();
     if connection.channels.bytes() + connection.patterns.bytes() + more > NAMES_BYTES_MAX {
         return Err(ErrorReply::new(format!(
-            "ERR the names that a client hears may take {NAMES_BYTES_MAX} bytes of the node: \
-             unsubscribe from some, or use a pattern"
+            "ERR subscriptions of the client exceed {NAMES_BYTES_MAX} bytes of memory: \
+             unsubscribe from some or use a pattern"
         )));
     }
     if kind == SubscriptionKind::Pattern {
@@ -170,12 +170,11 @@ fn subscribe_all(
         }
         confirm(word, Some(name), connection, reply);
     }
-    deliver_event(ctx);
+    update_client_list(ctx);
     Ok(())
 }
 
-/// Hears all patterns that are new to a client, or none: with too many a message would take too
-/// long.
+/// Subscribes to all patterns that are new to the client, or to none if there would be too many.
 fn subscribe_patterns(
     pubsub: &PubSub,
     connection: &ConnectionState,
@@ -185,16 +184,16 @@ fn subscribe_patterns(
     let held = connection.patterns.len();
     if held.saturating_add(fresh.len()) > PATTERNS_MAX {
         return Err(ErrorReply::new(format!(
-            "ERR a client may hear {PATTERNS_MAX} patterns: unsubscribe from some, or subscribe to \
-             channels"
+            "ERR too many patterns: the limit is {PATTERNS_MAX} per client; unsubscribe from \
+             some or subscribe to channels"
         )));
     }
     pubsub.subscribe_patterns(fresh, held, (connection.id, &connection.mailbox)).map_err(
-        |PatternShareExceeded { heard, share }| {
+        |PatternShareExceeded { in_use, share }| {
             ErrorReply::new(format!(
-                "ERR the clients of this node hear {heard} different patterns of at most {}, and \
-                 the more they are, the fewer each may have: {share} now, and you would hear {}. \
-                 Unsubscribe from some, subscribe to channels, or to patterns that others hear",
+                "ERR too many patterns: clients of this node use {in_use} of {} patterns, which \
+                 limits each client to {share}; this client would have {}. Unsubscribe from \
+                 some, or subscribe to channels or to patterns in use",
                 pubsub::PATTERNS_MAX,
                 held + fresh.len()
             ))
@@ -231,7 +230,7 @@ fn leave(
         kind.of(connection).remove(name);
         confirm(word, Some(name), connection, reply);
     }
-    deliver_event(ctx);
+    update_client_list(ctx);
     Ok(())
 }
 
@@ -242,8 +241,8 @@ fn confirm(word: &[u8], name: Option<&[u8]>, connection: &ConnectionState, reply
     reply.count(connection.subscription_count());
 }
 
-/// Lets `CLIENT LIST` know.
-pub(crate) fn deliver_event(ctx: &CommandContext<'_>) {
+/// Updates `CLIENT LIST`.
+pub(crate) fn update_client_list(ctx: &CommandContext<'_>) {
     let subscription_count = [ctx.connection.channels.len(), ctx.connection.patterns.len()];
     ctx.server.update_client(ctx.connection.id, |client_entry| {
         client_entry.subscription_count = subscription_count
@@ -280,11 +279,11 @@ pub(crate) fn channels(
     Ok(())
 }
 
-/// `PUBSUB CHANNELS`, a slice at a time.
+/// `PUBSUB CHANNELS` in slices.
 #[derive(Debug, Default)]
 struct ChannelsTask {
     pattern: Option<Vec<u8>>,
-    /// The channel that was looked at last.
+    /// The channel that was read last.
     last: Option<Vec<u8>>,
     found: DeferredArray,
     is_walked: bool,

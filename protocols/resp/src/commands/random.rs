@@ -1,29 +1,29 @@
-//! Chance, where a command asks for some of many.
+//! Random selection for `SPOP`, `SRANDMEMBER`, `HRANDFIELD` and `RANDOMKEY`.
 
 use crate::number::integer_or_refuse;
 use crate::reply::error_reply::ErrorReply;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The most elements that are picked with repetition, and the most bytes of such an answer: nothing
-/// but the request bounds it.
+/// Limits of elements and bytes of a selection with repetition, whose length depends on the request
+/// only.
 pub(super) const PICKS_MAX: u64 = 1 << 16;
 pub(super) const PICKED_BYTES_MAX: usize = 64 << 20;
 
-/// One for all cores: the commands that ask for chance are few.
+/// One state for all cores: commands with random selection are rare.
 static STATE: AtomicU64 = AtomicU64::new(0);
 
-/// A number below `bound`, or 0. Good enough to spread load and to pick samples; not for secrets.
+/// A number below `bound`, or 0. For samples, not for secrets.
 pub(super) fn below(bound: usize) -> usize {
     let bound = bound as u64;
     usize::try_from(next().checked_rem(bound).unwrap_or_default()).unwrap_or_default()
 }
 
-/// 64 bits: a counter, mixed (`SplitMix64`).
+/// 64 random bits (`SplitMix64`).
 pub(super) fn next() -> u64 {
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut state = STATE.fetch_add(STEP, Ordering::Relaxed);
     if state == 0 {
-        // The first call: not the same sequence in each life of the process.
+        // First call: seed differently in each process.
         let seed = nearstate_store::now_ms_coarse() ^ u64::from(std::process::id()) << 42;
         STATE.fetch_add(seed, Ordering::Relaxed);
         state = seed;
@@ -34,7 +34,7 @@ pub(super) fn next() -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// So many different places below `all`, in no order; all of them if there are not so many.
+/// `count` distinct indices below `all` in random order, or all of them.
 pub(super) fn sample(all: usize, count: usize) -> Vec<usize> {
     let mut places: Vec<usize> = (0..all).collect();
     let count = count.min(all);
@@ -47,17 +47,17 @@ pub(super) fn sample(all: usize, count: usize) -> Vec<usize> {
     places
 }
 
-/// How many elements a command asks for.
+/// Requested number of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RandomCount {
-    /// Different ones, at most so many.
+    /// Distinct elements, at most this many.
     Different(usize),
-    /// So many, the same one perhaps several times.
+    /// This many elements with repetition.
     Any(usize),
 }
 
 impl RandomCount {
-    /// Reads the count of `HRANDFIELD` and `SRANDMEMBER`: below zero it allows repetition.
+    /// Parses the count of `HRANDFIELD` and `SRANDMEMBER`. A negative count allows repetition.
     pub(super) fn read(count: &[u8]) -> Result<Self, ErrorReply> {
         let count = integer_or_refuse(count)?;
         if count == i64::MIN {
@@ -70,7 +70,7 @@ impl RandomCount {
         Ok(if count < 0 { Self::Any(size) } else { Self::Different(size) })
     }
 
-    /// The places of that many among `all`.
+    /// Indices of the selected elements.
     pub(super) fn places(self, all: usize) -> Result<Vec<usize>, ErrorReply> {
         match self {
             Self::Different(count) => Ok(sample(all, count)),
@@ -80,21 +80,21 @@ impl RandomCount {
         }
     }
 
-    /// Whether the answer may be longer than what is stored.
+    /// Whether the reply may be longer than the stored value.
     pub(super) const fn allows_repeats(self) -> bool {
         matches!(self, Self::Any(_))
     }
 }
 
-/// What is asked for more often than is answered.
+/// Error of a selection that is too large.
 fn too_many() -> ErrorReply {
     ErrorReply::new(format!(
-        "ERR value is out of range: at most {PICKS_MAX} elements and {PICKED_BYTES_MAX} bytes are \
-         answered with repetition"
+        "ERR value is out of range: with repetition at most {PICKS_MAX} elements and \
+         {PICKED_BYTES_MAX} bytes are returned"
     ))
 }
 
-/// Refuses an answer with repetition that grows too long.
+/// Checks the bytes of a selection with repetition.
 pub(super) fn bounded(bytes: usize) -> Result<(), ErrorReply> {
     if bytes > PICKED_BYTES_MAX { Err(too_many()) } else { Ok(()) }
 }

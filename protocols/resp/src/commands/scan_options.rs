@@ -7,27 +7,27 @@ use crate::reply::Reply;
 use crate::reply::error_reply::ErrorReply;
 use nearstate_store::glob;
 
-/// How much a call of `SCAN` looks at unless the client says otherwise, as in Redis.
+/// Default of `COUNT`, as in Redis.
 const COUNT: u64 = 10;
 
-/// What a walk in parts is to give.
+/// Options of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ScanOptions<'a> {
-    /// Only what matches; `None`: all.
+    /// Pattern of names; `None` for all.
     pub(super) pattern: Option<&'a [u8]>,
-    /// Roughly how many to look at.
+    /// Approximate number of elements to read.
     pub(super) count: u64,
     /// Only records of this type.
     pub(super) record_type: Option<&'a [u8]>,
 }
 
-/// Reads a cursor.
+/// Parses a cursor.
 pub(super) fn read_cursor(text: &[u8]) -> Result<u64, ErrorReply> {
     cursor(text).ok_or(ErrorReply::CURSOR)
 }
 
 impl<'a> ScanOptions<'a> {
-    /// Reads the arguments behind the cursor. `has_type`: `TYPE` is one.
+    /// Parses the arguments after the cursor. `has_type`: accepts `TYPE`.
     pub(super) fn read(mut rest: Args<'a>, has_type: bool) -> Result<Self, ErrorReply> {
         let mut options = Self { pattern: None, count: COUNT, record_type: None };
         while let Some(option) = rest.get(0) {
@@ -50,14 +50,13 @@ impl<'a> ScanOptions<'a> {
         Ok(options)
     }
 
-    /// Whether a name is asked for.
+    /// Whether a name matches.
     pub(super) fn matches(&self, name: &[u8]) -> bool {
         self.pattern.is_none_or(|pattern| glob::matches(pattern, name))
     }
 }
 
-/// The answer of a walk that was whole in one call: no cursor to go on with, and what `each`
-/// writes, as many elements as it says.
+/// Writes a complete result: cursor 0 and the elements that `each` writes and counts.
 pub(super) fn write_single_page(reply: &mut Reply<'_>, each: impl FnOnce(&mut Reply<'_>) -> usize) {
     reply.array(2);
     reply.bulk(b"0");

@@ -1,4 +1,4 @@
-//! `EVAL` and its like: the scripts that the clients send, told apart by their SHA-1.
+//! `EVAL` and its variants for the supported scripts.
 
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
@@ -14,11 +14,11 @@ use crate::script::Script;
 use nearstate_store::now_ms_coarse;
 
 const UNKNOWN: ErrorReply = ErrorReply::fixed(
-    "ERR this server runs no Lua: it knows the lock scripts of redis-py, ricsdl and sdlgo. Use \
-     SETIE, DELIE, or MULTI with WATCH instead",
+    "ERR unsupported script: only the lock scripts of redis-py, ricsdl and sdlgo are supported. \
+     Use SETIE, DELIE, or MULTI with WATCH",
 );
 
-/// What ricsdl's script answers for a lock that is not there, and for one of somebody else.
+/// Results of ricsdl's validity script if the lock does not exist or has another token.
 const NO_LOCK: i64 = -10;
 const NOT_MINE: i64 = -11;
 
@@ -101,7 +101,7 @@ pub(crate) fn flush(
     Ok(())
 }
 
-/// What a script is given.
+/// Arguments of a script.
 #[derive(Clone, Copy)]
 struct ScriptCall<'a> {
     key: Option<&'a [u8]>,
@@ -129,7 +129,8 @@ impl<'a> ScriptCall<'a> {
         };
         let Some(key) = self.key.filter(|_| self.argv.len() >= wanted) else {
             return Err(ErrorReply::new(format!(
-                "ERR this script takes a key and {wanted} arguments behind it"
+                "ERR wrong number of arguments: the script requires a key and {wanted} \
+                 arguments"
             )));
         };
         let answer = match script {
@@ -166,7 +167,7 @@ impl<'a> ScriptCall<'a> {
         Ok(answer)
     }
 
-    /// The scripts that change a lock, which they do only for who has its token.
+    /// The scripts that change a lock if the token matches.
     fn change(
         self,
         change: &CommandTxn<'_, '_>,
@@ -195,7 +196,7 @@ impl<'a> ScriptCall<'a> {
     }
 }
 
-/// `PTTL` of a record that is there.
+/// `PTTL` of an existing record.
 fn left_ms(found: &RecordRef<'_>) -> i64 {
     match found.expires_ms() {
         0 => -1,
@@ -203,7 +204,7 @@ fn left_ms(found: &RecordRef<'_>) -> i64 {
     }
 }
 
-/// `PEXPIRE`: lets a record end so many milliseconds from now; at once if that is not ahead.
+/// `PEXPIRE`: sets the time to live in milliseconds. Deletes the record if it is not positive.
 fn end_in(
     change: &CommandTxn<'_, '_>,
     key: &[u8],

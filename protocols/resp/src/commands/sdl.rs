@@ -1,5 +1,5 @@
-//! The commands of the SDL back-end's module: conditions on whole values, and messages that are
-//! sent if, and only if, the write has happened, in the order of the arguments.
+//! Commands of the SDL module: conditional writes that compare whole values, with messages that are
+//! sent if and only if the write happened, in the order of the arguments.
 
 mod pattern;
 
@@ -25,29 +25,29 @@ const DEL_COUNTS: [ErrorReply; 2] = [
     ErrorReply::fixed("ERR DEL_COUNT or PUB_PAIR_COUNT do not match the total pair count"),
 ];
 
-/// The most messages of one command. SDL's clients publish one or a few with a write; more than
-/// this in one is no conversation but a load, which others of the core would wait for.
+/// Limit of messages per command. SDL's clients publish one or a few with a write; more would delay
+/// other clients of the core.
 const MESSAGES_MAX: usize = 1024;
 
-/// So few messages are sent without being weighed before: with the slowest patterns that clients
-/// can hear (`pubsub.rs`, 50 ms) they take less than [`EXEC_MAX`](crate::server::EXEC_MAX).
+/// Up to this many messages are sent without a cost estimate: with the slowest patterns
+/// (`pubsub.rs`, 50 ms) they take less than [`EXEC_MAX`](crate::server::EXEC_MAX).
 const UNWEIGHED_MAX: usize = 16;
 
-/// What must be so of a key's string.
+/// Condition on the string of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ValueCondition<'a> {
-    /// It is this value.
+    /// It has this value.
     Equal(&'a [u8]),
-    /// It is another one, or there is none.
+    /// It has another value or does not exist.
     Different(&'a [u8]),
-    /// There is one.
+    /// It exists.
     Present,
-    /// There is none.
+    /// It does not exist.
     Absent,
 }
 
 impl ValueCondition<'_> {
-    /// Judges a key. All bytes of the values count.
+    /// Checks the condition for a key. Compares whole values.
     fn holds(self, change: &CommandTxn<'_, '_>, key: &[u8]) -> Result<bool, ChangeError> {
         let found = change.read(key)?;
         let value = found.as_ref().map(|found| found.string()).transpose()?;
@@ -253,8 +253,8 @@ pub(crate) fn delnepub(
     del_if_pub(ctx, args, ValueCondition::Different(arg(args, 2)), reply)
 }
 
-/// Where the messages begin, of a request that counts its keys, each with `step` arguments, and its
-/// messages.
+/// Position of the first message in a request that counts its keys, each with `step` arguments, and
+/// its messages.
 fn counted(args: Args<'_>, step: usize, refusals: &[ErrorReply; 2]) -> Result<usize, ErrorReply> {
     let [too_small, mismatch] = refusals;
     let count = |at| integer(arg(args, at)).filter(|count| *count > 0);
@@ -268,31 +268,31 @@ fn counted(args: Args<'_>, step: usize, refusals: &[ErrorReply; 2]) -> Result<us
     }
 }
 
-/// Refuses what would keep the core for too long, before anything is written: behind the write it
-/// would be too late. What `EXEC` sends it weighs itself.
+/// Rejects messages that would occupy the core for too long. The check is before the write, which
+/// cannot be undone. `EXEC` has its own check.
 fn check_publish_cost(ctx: &CommandContext<'_>, messages: Args<'_>) -> CommandResult {
     let count = messages.len() / 2;
     if count > MESSAGES_MAX {
         return Err(ErrorReply::new(format!(
-            "ERR {count} messages: a command publishes at most {MESSAGES_MAX}, send several; \
-             nothing was changed and nothing sent"
+            "ERR {count} messages exceed the limit of {MESSAGES_MAX} per command: send several \
+             commands; nothing was changed or sent"
         )));
     }
     if ctx.txn.is_some() || count <= UNWEIGHED_MAX {
         return Ok(());
     }
-    let (bytes_max, mut weight) = (ctx.server.settings.exec_max, PublishCost::default());
-    // To find the hearers keeps the core as well, and is done once more to send.
-    let until = since_boot().saturating_add(bytes_max);
+    let (limit, mut weight) = (ctx.server.settings.exec_max, PublishCost::default());
+    // Finding the subscribers takes time as well, now and when the messages are sent.
+    let until = since_boot().saturating_add(limit);
     for at in (0..messages.len()).step_by(2) {
         let (channel, payload) = (arg(messages, at), arg(messages, at + 1));
         let (subscribers, finding) = ctx.count_receivers(channel);
         weight.add(channel.len() + payload.len(), subscribers, finding);
         if weight.takes > until.saturating_sub(since_boot()) {
             return Err(ErrorReply::new(format!(
-                "ERR to send {count} messages, the first {} of them to {} hearers, would take \
-                 longer than {bytes_max:?}, and nobody else would be served: publish fewer at once, or \
-                 raise resp.exec_max; nothing was changed and nothing sent",
+                "ERR sending {count} messages, the first {} of them to {} subscribers, would \
+                 exceed the time limit of {limit:?}: publish fewer messages or raise \
+                 resp.exec_max; nothing was changed or sent",
                 weight.messages, weight.deliveries
             )));
         }
@@ -300,10 +300,10 @@ fn check_publish_cost(ctx: &CommandContext<'_>, messages: Args<'_>) -> CommandRe
     Ok(())
 }
 
-/// Sends messages, of pairs of a channel and a message.
+/// Publishes messages given as pairs of channel and message.
 fn publish(ctx: &mut CommandContext<'_>, messages: Args<'_>) -> CommandResult {
     for at in (0..messages.len()).step_by(2) {
-        // Who hears each of them is looked up at once between MULTI and EXEC as well.
+        // The subscribers are counted immediately, also between MULTI and EXEC.
         ctx.check_deadline()?;
         ctx.publish(arg(messages, at), arg(messages, at + 1));
     }
@@ -323,7 +323,8 @@ fn set_all_pub(
     Ok(())
 }
 
-/// Sets argument 1 to argument 2 under a condition; the messages begin at the given argument.
+/// Sets argument 1 to argument 2 under a condition. `messages` is the position of the first
+/// message.
 fn set_if_pub(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
@@ -369,7 +370,7 @@ fn del_all_pub(
     Ok(())
 }
 
-/// Deletes argument 1 under a condition; messages follow the value.
+/// Deletes argument 1 under a condition. Messages follow the value.
 fn del_if_pub(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,

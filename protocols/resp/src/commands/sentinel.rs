@@ -1,4 +1,4 @@
-//! `SENTINEL`, on the same port: this server is the master, there is no other.
+//! `SENTINEL` on the port of the server, which is the only master.
 
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
@@ -8,7 +8,7 @@ use crate::parse::Args;
 use crate::reply::Reply;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 
-/// What masters are called where nobody has said it: O-RAN's helm chart, and Redis' own example.
+/// Default master names: those of O-RAN's Helm chart and of Redis' example.
 const USUAL_MASTERS: [&str; 2] = ["dbaasmaster", "mymaster"];
 
 const NO_MASTER: ErrorReply = ErrorReply::fixed("ERR No such master with that name");
@@ -60,7 +60,7 @@ pub(crate) fn master(
     Ok(())
 }
 
-/// `SENTINEL SLAVES|REPLICAS|SENTINELS name`: there are none beside us.
+/// `SENTINEL SLAVES|REPLICAS|SENTINELS name`: none exist.
 pub(crate) fn others(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
@@ -71,28 +71,28 @@ pub(crate) fn others(
     Ok(())
 }
 
-/// Whether the master of this name is ours.
+/// Checks the name of a master.
 fn check(ctx: &CommandContext<'_>, name: &[u8]) -> CommandResult {
     let masters = &ctx.server.settings.masters;
     let is_ours = masters.is_empty() || masters.iter().any(|master| master.as_bytes() == name);
     if is_ours { Ok(()) } else { Err(NO_MASTER) }
 }
 
-/// Where clients are sent: where this one has found us, unless the configuration says otherwise.
+/// Address for clients: the local address of the connection, unless configured.
 fn address(ctx: &CommandContext<'_>) -> (String, u16) {
     let settings = &ctx.server.settings;
     if let Some(host) = &settings.announced_host {
         return (host.clone(), settings.port);
     }
     let host = &ctx.connection.local_host;
-    // A socket for both families names IPv4 addresses like this; not every client can read it.
+    // An IPv4-mapped IPv6 address, which not every client can parse.
     let host = host.strip_prefix("::ffff:").filter(|rest| rest.contains('.')).unwrap_or(host);
     let port =
         if ctx.connection.local_port == 0 { settings.port } else { ctx.connection.local_port };
     (host.to_owned(), port)
 }
 
-/// What the clients read of a master.
+/// The fields of a master that clients read.
 fn record(ctx: &CommandContext<'_>, name: &[u8], reply: &mut Reply<'_>) {
     let (host, port) = address(ctx);
     let port = port.to_string();

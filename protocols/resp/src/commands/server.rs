@@ -1,4 +1,4 @@
-//! The server: settings, the slow log, sizes, the time.
+//! Server commands: settings, slow log, memory usage, time.
 
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
@@ -14,13 +14,13 @@ use crate::server::SlowLogEntry;
 use nearstate_model::limits::VALUE_BYTES_MAX;
 use nearstate_store::{Form, glob, now_ms_coarse};
 
-/// Entries that `SLOWLOG GET` gives if nobody says how many.
+/// Default number of entries of `SLOWLOG GET`.
 const SLOW_ENTRIES: usize = 10;
 
-/// The most patterns of one `CONFIG GET`: each is compared with some thirty names at once.
+/// Limit of patterns of one `CONFIG GET`, each of which is compared with about thirty names.
 const PATTERNS_MAX: usize = 128;
 
-/// The one setting that `CONFIG SET` sets.
+/// The setting of `CONFIG SET`.
 pub(super) const NOTIFY: &str = "notify-keyspace-events";
 
 /// `CONFIG GET pattern ..`
@@ -32,7 +32,7 @@ pub(crate) fn config_get(
     let lookup = args.from(2);
     if lookup.len() > PATTERNS_MAX {
         return Err(ErrorReply::new(format!(
-            "ERR CONFIG GET takes at most {PATTERNS_MAX} patterns"
+            "ERR too many patterns: CONFIG GET accepts at most {PATTERNS_MAX}"
         )));
     }
     lookup.iter().try_for_each(pattern::validate)?;
@@ -48,7 +48,7 @@ pub(crate) fn config_get(
     Ok(())
 }
 
-/// The settings of Redis that mean something here, or whose only value is known.
+/// Redis' settings that apply here or have a fixed value.
 pub(super) fn settings(
     ctx: &CommandContext<'_>,
 ) -> Result<Vec<(&'static str, String)>, ErrorReply> {
@@ -81,7 +81,7 @@ pub(super) fn settings(
         ("client-query-buffer-limit", settings.request_bytes_max.to_string()),
         ("dbfilename", file.to_owned()),
         ("dir", folder.to_owned()),
-        (NOTIFY, ctx.server.keyspace.events().deliveries()),
+        (NOTIFY, ctx.server.keyspace.events().flags()),
         ("maxmemory", seen.bytes_max.to_string()),
         ("port", settings.port.to_string()),
         ("proto-max-bulk-len", VALUE_BYTES_MAX.to_string()),
@@ -153,7 +153,7 @@ pub(crate) fn slowlog_reset(
     Ok(())
 }
 
-/// What a record has beside its key and its value, and what is given to it at a time, in bytes
+/// Overhead of a record beside key and value, and allocation granularity, in bytes
 /// (`spec/region.md`).
 const RECORD_HEAD: usize = 44;
 const LINE: usize = 64;
@@ -184,7 +184,7 @@ pub(crate) fn memory_usage(
     Ok(())
 }
 
-/// About what a record's value takes: what stands before each part of it is some ten bytes.
+/// Approximate bytes of a record's value, with about ten bytes of overhead per part.
 fn content_bytes(found: &RecordRef<'_>) -> Result<usize, ErrorReply> {
     const PART: usize = 8;
     let sum = |name_and_subcommand: &mut dyn Iterator<Item = usize>| {

@@ -1,4 +1,4 @@
-//! Sets: records of members.
+//! Set commands.
 
 use super::arg;
 use super::random::{RandomCount, below, bounded, sample};
@@ -15,12 +15,12 @@ use std::collections::BTreeSet;
 
 const _: () = assert!(ARGS_MAX <= MEMBERS_OF_SET_MAX, "a set has room for what one request adds");
 
-/// The members of a set; none if there is none.
+/// The members of a set; none if the key does not exist.
 fn members<'f>(found: Option<&'f RecordRef<'_>>) -> Result<Members<'f>, ErrorReply> {
     found.map_or(Ok(Members::default()), RecordRef::members)
 }
 
-/// Those of some bytes, ascending, each once.
+/// Distinct members in ascending order.
 fn ordered(args: Args<'_>) -> Vec<&[u8]> {
     let mut all: Vec<&[u8]> = args.iter().collect();
     all.sort_unstable();
@@ -28,11 +28,11 @@ fn ordered(args: Args<'_>) -> Vec<&[u8]> {
     all
 }
 
-/// Both together, ascending: what is in order already costs no sorting.
-fn merged<'m>(there: Members<'m>, new: &[&'m [u8]]) -> Vec<&'m [u8]> {
-    let mut all = Vec::with_capacity(there.len() + new.len());
+/// The union of two sorted lists.
+fn merged<'m>(members: Members<'m>, new: &[&'m [u8]]) -> Vec<&'m [u8]> {
+    let mut all = Vec::with_capacity(members.len() + new.len());
     let mut new = new.iter().copied().peekable();
-    for member in there {
+    for member in members {
         while let Some(before) = new.next_if(|new| *new < member) {
             all.push(before);
         }
@@ -42,7 +42,7 @@ fn merged<'m>(there: Members<'m>, new: &[&'m [u8]]) -> Vec<&'m [u8]> {
     all
 }
 
-/// Puts what is left of a set, or deletes it if that is nothing.
+/// Writes the remaining members of a set, or deletes an empty set.
 fn put_rest(
     change: &CommandTxn<'_, '_>,
     resolved: ResolvedKey<'_>,
@@ -74,18 +74,18 @@ pub(crate) fn sadd(
     Ok(())
 }
 
-/// Adds members, ascending; how many are new.
+/// Adds members in ascending order. Returns the number of new ones.
 fn add(
     change: &CommandTxn<'_, '_>,
     resolved: ResolvedKey<'_>,
     found: Option<&RecordRef<'_>>,
     given: &[&[u8]],
 ) -> Result<usize, ChangeError> {
-    let there = members(found)?;
-    let new: Vec<&[u8]> = given.iter().copied().filter(|given| !there.contains(given)).collect();
+    let members = members(found)?;
+    let new: Vec<&[u8]> = given.iter().copied().filter(|given| !members.contains(given)).collect();
     if !new.is_empty() {
         let kept = found.map(KeptMetadata::of).unwrap_or_default();
-        put_set(change.txn, resolved, &merged(there, &new), &kept)?;
+        put_set(change.txn, resolved, &merged(members, &new), &kept)?;
     }
     Ok(new.len())
 }
@@ -106,18 +106,18 @@ pub(crate) fn srem(
     Ok(())
 }
 
-/// Takes members away, ascending; how many were there.
+/// Removes members in ascending order. Returns how many existed.
 fn remove(
     change: &CommandTxn<'_, '_>,
     resolved: ResolvedKey<'_>,
     found: &RecordRef<'_>,
     given: &[&[u8]],
 ) -> Result<usize, ChangeError> {
-    let there = found.members()?;
-    let gone = given.iter().filter(|given| there.contains(given)).count();
+    let members = found.members()?;
+    let gone = given.iter().filter(|given| members.contains(given)).count();
     if gone > 0 {
         let rest: Vec<&[u8]> =
-            there.filter(|member| given.binary_search(member).is_err()).collect();
+            members.filter(|member| given.binary_search(member).is_err()).collect();
         put_rest(change, resolved, found, &rest)?;
     }
     Ok(gone)
@@ -130,9 +130,9 @@ pub(crate) fn smembers(
     reply: &mut Reply<'_>,
 ) -> CommandResult {
     let found = ctx.read(arg(args, 1))?;
-    let there = members(found.as_ref())?;
-    reply.set(there.len());
-    there.for_each(|member| reply.bulk(member));
+    let members = members(found.as_ref())?;
+    reply.set(members.len());
+    members.for_each(|member| reply.bulk(member));
     Ok(())
 }
 
@@ -154,10 +154,10 @@ pub(crate) fn smismember(
     reply: &mut Reply<'_>,
 ) -> CommandResult {
     let found = ctx.read(arg(args, 1))?;
-    let there = members(found.as_ref())?;
+    let members = members(found.as_ref())?;
     let lookup = args.from(2);
     reply.array(lookup.len());
-    lookup.iter().for_each(|member| reply.int(there.contains(member).into()));
+    lookup.iter().for_each(|member| reply.int(members.contains(member).into()));
     Ok(())
 }
 
@@ -185,8 +185,8 @@ pub(crate) fn spop(
         None => None,
         Some(text) => {
             let count = integer(text).and_then(|count| usize::try_from(count).ok());
-            let refusal = ErrorReply::fixed("ERR value is out of range, must be positive");
-            Some(count.ok_or(refusal)?)
+            let error = ErrorReply::fixed("ERR value is out of range, must be positive");
+            Some(count.ok_or(error)?)
         }
     };
     let begun = reply.mark();
@@ -194,21 +194,21 @@ pub(crate) fn spop(
         reply.rewind(begun);
         let resolved = change.records.resolve(arg(args, 1))?;
         let found = resolved.map(|resolved| change.read_at(resolved)).transpose()?.flatten();
-        let there = members(found.as_ref())?;
-        let mut places = sample(there.len(), count.unwrap_or(1));
+        let members = members(found.as_ref())?;
+        let mut places = sample(members.len(), count.unwrap_or(1));
         if count.is_some() {
             reply.set(places.len());
         } else if places.is_empty() {
             reply.nil();
         }
         for place in &places {
-            reply.bulk(there.at(*place).unwrap_or_default());
+            reply.bulk(members.at(*place).unwrap_or_default());
         }
         places.sort_unstable();
         if let (Some(resolved), Some(found), false) = (resolved, &found, places.is_empty()) {
-            let rest: Vec<&[u8]> = (0..there.len())
+            let rest: Vec<&[u8]> = (0..members.len())
                 .filter(|place| places.binary_search(place).is_err())
-                .filter_map(|place| there.at(place))
+                .filter_map(|place| members.at(place))
                 .collect();
             put_rest(change, resolved, found, &rest)?;
         }
@@ -227,16 +227,16 @@ pub(crate) fn srandmember(
     }
     let wanted = args.get(2).map(RandomCount::read).transpose()?;
     let found = ctx.read(arg(args, 1))?;
-    let there = members(found.as_ref())?;
+    let members = members(found.as_ref())?;
     let Some(wanted) = wanted else {
-        reply.bulk_or_nil(there.at(below(there.len())));
+        reply.bulk_or_nil(members.at(below(members.len())));
         return Ok(());
     };
-    let places = wanted.places(there.len())?;
+    let places = wanted.places(members.len())?;
     let begun = reply.mark();
     reply.array(places.len());
     for place in places {
-        reply.bulk(there.at(place).unwrap_or_default());
+        reply.bulk(members.at(place).unwrap_or_default());
         if wanted.allows_repeats() {
             bounded(reply.written(begun))?;
         }
@@ -271,7 +271,7 @@ pub(crate) fn smove(
     Ok(())
 }
 
-/// What becomes of several sets.
+/// Operation on several sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SetOperation {
     Intersection,
@@ -280,8 +280,8 @@ enum SetOperation {
 }
 
 impl SetOperation {
-    /// Calls `each` with every member of the answer, ascending, until it says false. The sets are
-    /// in the order in which they were named; one that is not there is empty.
+    /// Calls `each` with every member of the result in ascending order until it returns false. The
+    /// sets are in the order of the request; missing ones are empty.
     fn each<'m>(self, sets: &[Members<'m>], each: impl FnMut(&'m [u8]) -> bool) {
         let Some((first, others)) = sets.split_first() else { return };
         match self {
@@ -306,15 +306,15 @@ impl SetOperation {
     }
 }
 
-/// Answers with members of several sets, as they are at one moment.
+/// Replies with the result of an operation, on sets read at one instant.
 fn combine(
     ctx: &CommandContext<'_>,
     keys: Args<'_>,
     mut answer: impl FnMut(&[Members<'_>]),
 ) -> Result<(), ErrorReply> {
     ctx.change(|change| {
-        // A set that is named again changes nothing, but for the first, from which the others may
-        // be taken away.
+        // A repeated set changes nothing, except the first one, from which others may be
+        // subtracted.
         let mut named = BTreeSet::new();
         let found = keys
             .iter()
@@ -329,7 +329,7 @@ fn combine(
     })
 }
 
-fn deliver_event(
+fn reply_operation(
     ctx: &CommandContext<'_>,
     keys: Args<'_>,
     algebra: SetOperation,
@@ -354,7 +354,7 @@ pub(crate) fn sinter(
     args: Args<'_>,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
-    deliver_event(ctx, args.from(1), SetOperation::Intersection, reply)
+    reply_operation(ctx, args.from(1), SetOperation::Intersection, reply)
 }
 
 /// `SUNION key [key ...]`
@@ -363,7 +363,7 @@ pub(crate) fn sunion(
     args: Args<'_>,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
-    deliver_event(ctx, args.from(1), SetOperation::Union, reply)
+    reply_operation(ctx, args.from(1), SetOperation::Union, reply)
 }
 
 /// `SDIFF key [key ...]`
@@ -372,7 +372,7 @@ pub(crate) fn sdiff(
     args: Args<'_>,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
-    deliver_event(ctx, args.from(1), SetOperation::Difference, reply)
+    reply_operation(ctx, args.from(1), SetOperation::Difference, reply)
 }
 
 /// `SINTERCARD numkeys key [key ...] [LIMIT limit]`
@@ -395,8 +395,8 @@ pub(crate) fn sintercard(
             return Err(ErrorReply::SYNTAX);
         };
         let number = integer(number).and_then(|number| usize::try_from(number).ok());
-        let refusal = ErrorReply::fixed("ERR LIMIT can't be negative");
-        limit = Some(number.ok_or(refusal)?).filter(|limit| *limit > 0).unwrap_or(usize::MAX);
+        let error = ErrorReply::fixed("ERR LIMIT can't be negative");
+        limit = Some(number.ok_or(error)?).filter(|limit| *limit > 0).unwrap_or(usize::MAX);
         rest = rest.from(2);
     }
     let mut count = 0;
@@ -422,10 +422,10 @@ pub(crate) fn sscan(
         scan_options::write_single_page(reply, |_| 0);
         return Ok(());
     };
-    let there = found.members()?;
+    let members = found.members()?;
     let options = ScanOptions::read(args.from(3), false)?;
     scan_options::write_single_page(reply, |reply| {
-        let chosen = there.filter(|member| options.matches(member));
+        let chosen = members.filter(|member| options.matches(member));
         chosen.map(|member| reply.bulk(member)).count()
     });
     Ok(())

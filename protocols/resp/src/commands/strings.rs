@@ -1,4 +1,4 @@
-//! Strings.
+//! String commands.
 
 use super::arg;
 use crate::command_context::{CommandContext, CommandTxn};
@@ -12,12 +12,12 @@ use crate::reply::error_reply::{CommandResult, ErrorReply};
 use nearstate_model::limits::VALUE_BYTES_MAX;
 use nearstate_store::{Condition, Outcome, now_ms_coarse};
 
-/// What Redis says of a string that would be too long, with our bound.
+/// Redis' error for a string that is too long, with the limit of the region.
 const TOO_LONG: ErrorReply =
     ErrorReply::fixed("ERR string exceeds maximum allowed size (134217728 bytes)");
 const _: () = assert!(VALUE_BYTES_MAX == 134_217_728, "the text above says it");
 
-/// The bytes of a string, of a record that may not be there.
+/// The bytes of a string, if the record exists.
 fn text<'f>(found: Option<&'f RecordRef<'_>>) -> Result<&'f [u8], ErrorReply> {
     found.map_or(Ok(&[]), |found| found.string())
 }
@@ -38,7 +38,7 @@ pub(crate) fn get(
     Ok(())
 }
 
-/// `MGET key ..`: of what is no string nothing.
+/// `MGET key ..`: null for keys of other types.
 pub(crate) fn mget(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
@@ -78,7 +78,7 @@ pub(crate) fn getrange(
     Ok(())
 }
 
-/// From start to end, the end included; below zero they count from the end.
+/// From start to end inclusive; negative positions count from the end.
 fn part(bytes: &[u8], start: i64, end: i64) -> &[u8] {
     let len = i64::try_from(bytes.len()).unwrap_or(i64::MAX);
     if start < 0 && end < 0 && start > end {
@@ -93,8 +93,8 @@ fn part(bytes: &[u8], start: i64, end: i64) -> &[u8] {
     bytes.get(place(start)..=place(end)).unwrap_or_default()
 }
 
-/// An end among options, which is judged when all of them are read. The same unit may be said
-/// again, as in Redis: the last one counts.
+/// An expiration option, validated after all options are parsed. A repeated unit is allowed as in
+/// Redis; the last one counts.
 #[derive(Clone, Copy, Debug, Default)]
 struct ExpiryOption<'a>(Option<(ExpiryUnit, &'a [u8])>);
 
@@ -103,28 +103,28 @@ impl<'a> ExpiryOption<'a> {
         self.0.is_none()
     }
 
-    /// Takes a unit and its number; false if they are none, or another unit was said.
+    /// Reads a unit and its number. Returns false for another word or a second unit.
     fn take(&mut self, option: &[u8], number: Option<&'a [u8]>) -> bool {
         let (Some(unit), Some(number)) = (ExpiryUnit::of(option), number) else { return false };
-        if self.0.is_some_and(|(said, _)| said != unit) {
+        if self.0.is_some_and(|(given, _)| given != unit) {
             return false;
         }
         self.0 = Some((unit, number));
         true
     }
 
-    /// The end in milliseconds since 1970.
+    /// Expiration time in Unix milliseconds.
     fn end(self, name: &str) -> Result<Option<u64>, ErrorReply> {
         self.0.map(|(unit, number)| unit.end(number, name)).transpose()
     }
 }
 
-/// Whether a time has passed; 0 is never.
+/// Whether a time has passed; 0 never passes.
 fn has_passed(expires_ms: u64) -> bool {
     expires_ms != 0 && expires_ms <= now_ms_coarse()
 }
 
-/// The options of SET.
+/// Options of SET.
 #[expect(clippy::struct_excessive_bools, reason = "four words that a client may give")]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SetOptions {
@@ -162,13 +162,13 @@ impl SetOptions {
         Ok(read)
     }
 
-    /// Whether the store can judge and do it in one step: nothing of the record that is there is
-    /// told or kept, and the new one is for ever.
+    /// Whether one operation of the store suffices: the old record is neither returned nor kept,
+    /// and the new one does not expire.
     const fn is_one_step(self) -> bool {
         self.expires_ms == 0 && !self.is_keeping && !self.has_get
     }
 
-    /// What SET answers.
+    /// Writes the reply of SET.
     pub(crate) fn answer(self, (is_set, before): &SetOutcome, reply: &mut Reply<'_>) {
         match (self.has_get, is_set) {
             (true, _) => reply.bulk_or_nil(before.as_deref()),
@@ -178,7 +178,7 @@ impl SetOptions {
     }
 }
 
-/// Whether a key was set, and what was there before if that is asked for.
+/// Whether the key was set, and the previous value if requested.
 pub(crate) type SetOutcome = (bool, Option<Vec<u8>>);
 
 /// `SET key value [NX|XX] [GET] [EX s|PX ms|EXAT s|PXAT ms|KEEPTTL]`
@@ -210,7 +210,7 @@ fn set_with(
     ctx.change(|change| set_in(change, key, value, options))
 }
 
-/// One step of the store: the condition is judged where the record is replaced.
+/// SET as one operation of the store, which checks the condition under its lock.
 fn set_at_once(
     ctx: &CommandContext<'_>,
     key: &[u8],
@@ -232,7 +232,7 @@ fn set_at_once(
     Ok((matches!(outcome, Outcome::Done { .. }), None))
 }
 
-/// Sets a key as SET does, as a part of a change.
+/// SET as a part of a transaction.
 pub(crate) fn set_in(
     change: &CommandTxn<'_, '_>,
     key: &[u8],
@@ -265,7 +265,7 @@ pub(crate) fn set_in(
     Ok((true, before))
 }
 
-/// Sets a key, whatever was there.
+/// Sets a key unconditionally.
 fn put(ctx: &CommandContext<'_>, key: &[u8], value: &[u8]) -> CommandResult {
     let ResolvedKey { namespace, key } = ctx.records.resolve_or_create(key, value.len())?;
     match ctx.txn {
@@ -376,7 +376,7 @@ pub(crate) fn getex(
         let value = found.string()?.to_vec();
         let expires_ms = until.end("getex")?.unwrap_or_default();
         if found.expires_ms() == expires_ms {
-            // No change, which who watches the key would see.
+            // No write, which would be visible to clients that watch the key.
             return Ok(Some(value));
         }
         let kept = KeptMetadata { expires_ms, ..KeptMetadata::of(&found) };
@@ -410,7 +410,7 @@ pub(crate) fn mset(
     Ok(())
 }
 
-/// Puts keys with their values, or refuses before the namespace of the first is made.
+/// Writes keys with values. Rejects invalid ones before the first namespace is created.
 pub(crate) fn put_all(change: &CommandTxn<'_, '_>, pairs: Args<'_>) -> Result<(), ChangeError> {
     let pairs = || (0..pairs.len()).step_by(2).map(|at| (arg(pairs, at), arg(pairs, at + 1)));
     for (key, value) in pairs() {
@@ -444,8 +444,8 @@ pub(crate) fn msetnx(
     Ok(())
 }
 
-/// Changes the bytes of a string, which keeps its end and its tags. `edit` is told whether it was
-/// there; what it answers.
+/// Replaces the bytes of a string, and keeps its expiration time and tags. Returns the result of
+/// `edit`, whose argument is empty if the key does not exist.
 fn edit<T>(
     ctx: &CommandContext<'_>,
     key: &[u8],
@@ -455,7 +455,7 @@ fn edit<T>(
         let resolved = if let Some(resolved) = change.records.resolve(key)? {
             resolved
         } else {
-            // What cannot be made of nothing is refused before a namespace is made.
+            // An error for a missing key is detected before the namespace is created.
             let mut bytes = Vec::new();
             edit(&mut bytes, false)?;
             change.resolved(key, bytes.len())?

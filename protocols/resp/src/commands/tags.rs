@@ -1,8 +1,8 @@
-//! Records with tags: the store's own indexes, one request for each
+//! Tag commands: records with tags and lookups in the indexes of the store, one request for each
 //! (`docs/decisions/011-tags-over-resp.md`).
 //!
-//! A namespace is said as the pattern of all of its keys, `{ns},*`: so users' rules about what may
-//! be walked hold for what is found by a tag.
+//! A namespace is written as the pattern of all its keys, `{ns},*`, so that the ACL rules for scans
+//! apply to lookups by tag.
 
 use super::arg;
 use super::hashes::{fields, pairs, resolve_hash, set_fields};
@@ -30,39 +30,38 @@ use std::time::Duration;
 /// A tag and its value.
 type TagValue<'a> = (&'a str, &'a [u8]);
 
-/// Buckets whose records a slice of a declaration enters: some fifty, each in a transaction.
+/// Buckets per slice of a declaration: about fifty records, each indexed in its own transaction.
 const DECLARE_BUCKETS: usize = 16;
 
-/// A slice ends with the bucket in which it has taken as long, and at a conflict. With one value
-/// each, fifty records take a third of it; with sixty-four values of an ordered tag each takes
-/// several of it.
+/// A slice ends after the bucket in which this time has passed, and after a conflict. Fifty records
+/// with one value each take a third of it; a record with sixty-four values of an ordered tag takes
+/// several times as long.
 const DECLARE_SLICE: Duration = Duration::from_millis(1);
 
-/// How long a declaration goes on with one record that others change all the time, a few runs in
-/// each slice: others are served meanwhile, so only its own client waits. Thousands of slices; a
-/// record for which that is not enough is changed more often than it can be read.
+/// Limit of the time that a declaration retries one record that changes permanently, with a few
+/// attempts per slice. Other clients are served meanwhile. The limit allows thousands of slices.
 const DECLARE_PATIENCE: RetryPolicy =
     RetryPolicy { tries: u32::MAX, within: Some(Duration::from_secs(10)) };
 
-/// The most keys that a tag's value is answered with: what a transaction takes, some milliseconds.
+/// Limit of keys in a reply: the limit of a transaction, some milliseconds.
 const KEYS_MAX: usize = 4096;
 
-/// Entries of an index that are gone over for them: each is a look for a record, some tenths of a
-/// microsecond, and those whose records have ended answer nothing. Between `MULTI` and `EXEC` there
-/// are fewer: each is a record of the transaction.
+/// Limit of index entries read for a reply. Each takes some tenths of a microsecond, and entries of
+/// expired records yield no key. Between `MULTI` and `EXEC` the limit is lower, because each is a
+/// record of the transaction.
 const ENTRIES_MAX: u64 = 16_384;
 
-/// Ended records that are collected when there were more entries than that: some milliseconds, and
-/// so whoever asks again comes to the others.
+/// Expired records collected after that limit is reached: some milliseconds. A repeated request
+/// thus reaches the other records.
 const COLLECTED_MAX: usize = 512;
 
 const NO_NAMESPACE: ErrorReply = ErrorReply::fixed(
-    "ERR tags belong to one namespace: say it as the pattern of all of its keys, {ns},*; ns has 1 \
-     to 255 bytes of UTF-8 without { } , and NUL",
+    "ERR invalid namespace pattern: write {ns},* where ns has 1 to 255 bytes of UTF-8 without { \
+     } , and NUL",
 );
 const NO_TAGS: ErrorReply = ErrorReply::fixed(
-    "ERR a key that names no namespace has no tags: call it {ns},key, where ns has 1 to 255 bytes \
-     of UTF-8 without { } , and NUL, and declare the tags, TAG DECLARE {ns},* tag",
+    "ERR a key without a namespace cannot have tags: name it {ns},key, where ns has 1 to 255 \
+     bytes of UTF-8 without { } , and NUL, and declare its tags with TAG DECLARE {ns},* tag",
 );
 const _: () = assert!(NAMESPACE_NAME_BYTES_MAX == 255, "the texts above say it");
 
@@ -78,39 +77,39 @@ fn namespace_of(pattern: &[u8]) -> Result<&str, ErrorReply> {
     }
 }
 
-/// That no pattern says this namespace, so that nobody can declare its tags or look for them.
+/// Error for a namespace that no pattern can name.
 #[cold]
 fn unsayable(namespace: &str) -> ErrorReply {
     ErrorReply::new(format!(
-        "ERR the namespace '{namespace}' can have no tags: in a pattern its * ? [ or \\ stands for \
-         other letters; take a namespace whose name has none of them"
+        "ERR namespace '{namespace}' cannot have tags: its name contains * ? [ or \\, which are \
+         special in patterns; use another namespace"
     ))
 }
 
-/// The name of a tag, if one may have it.
-fn tag_name(said: &[u8]) -> Result<&str, ErrorReply> {
+/// A valid name of a tag.
+fn tag_name(given: &[u8]) -> Result<&str, ErrorReply> {
     let is_right =
         |name: &&str| (1..=TAG_NAME_BYTES_MAX).contains(&name.len()) && !name.contains('\0');
-    str::from_utf8(said).ok().filter(is_right).ok_or_else(|| {
+    str::from_utf8(given).ok().filter(is_right).ok_or_else(|| {
         ErrorReply::new(format!(
-            "ERR a tag's name has 1 to {TAG_NAME_BYTES_MAX} bytes of UTF-8 without a NUL: give \
-             this one such a name"
+            "ERR invalid tag name: it must have 1 to {TAG_NAME_BYTES_MAX} bytes of UTF-8 \
+             without NUL"
         ))
     })
 }
 
-fn value_of(said: &[u8]) -> Result<&[u8], ErrorReply> {
-    if said.len() <= TAG_VALUE_BYTES_MAX {
-        return Ok(said);
+fn value_of(given: &[u8]) -> Result<&[u8], ErrorReply> {
+    if given.len() <= TAG_VALUE_BYTES_MAX {
+        return Ok(given);
     }
     Err(ErrorReply::new(format!(
-        "ERR a tag's value of {} bytes: it has at most {TAG_VALUE_BYTES_MAX}, take a digest of a \
-         longer one",
-        said.len()
+        "ERR tag value of {} bytes is too long: the limit is {TAG_VALUE_BYTES_MAX}; use a \
+         digest of the value",
+        given.len()
     )))
 }
 
-/// So many pairs as argument `at` says, and what stands behind them.
+/// As many pairs as argument `at` says, and the arguments after them.
 fn counted(args: Args<'_>, at: usize) -> Result<(Args<'_>, Args<'_>), ErrorReply> {
     let count = integer(arg(args, at)).and_then(|count| usize::try_from(count).ok());
     let count = count.ok_or(ErrorReply::NOT_INTEGER)?;
@@ -118,8 +117,8 @@ fn counted(args: Args<'_>, at: usize) -> Result<(Args<'_>, Args<'_>), ErrorReply
     let words = count.saturating_mul(2);
     if behind.len() < words {
         return Err(ErrorReply::new(format!(
-            "ERR {count} pairs were announced, and {} words follow: give a name and a value for \
-             each",
+            "ERR wrong number of arguments: {count} pairs of name and value expected, {} \
+             arguments given",
             behind.len()
         )));
     }
@@ -130,16 +129,16 @@ fn tags_of(pairs: Args<'_>) -> Result<Vec<TagValue<'_>>, ErrorReply> {
     let count = pairs.len() / 2;
     if count > TAGS_MAX {
         return Err(ErrorReply::new(format!(
-            "ERR {count} tags: a record has at most {TAGS_MAX}; put what is not searched for into \
-             the value"
+            "ERR {count} tags exceed the limit of {TAGS_MAX} per record: store data that is not \
+             searched in the value"
         )));
     }
     let at = (0..pairs.len()).step_by(2);
     at.map(|at| Ok((tag_name(arg(pairs, at))?, value_of(arg(pairs, at + 1))?))).collect()
 }
 
-/// Where a key's record is, if its namespace is there. Refuses a tag that the namespace does not
-/// have: nobody would find the record by it.
+/// Resolves a key in an existing namespace. Rejects undeclared tags, by which the record could not
+/// be found.
 fn check_declared<'a>(
     change: &CommandTxn<'_, '_>,
     key: &'a [u8],
@@ -167,12 +166,11 @@ fn undeclared(namespace: &str, tag: &str) -> ErrorReply {
         return unsayable(namespace);
     }
     ErrorReply::new(format!(
-        "ERR the namespace has no tag '{tag}': declare it first, TAG DECLARE {{{namespace}}},* \
-         {tag}"
+        "ERR tag '{tag}' is not declared: send TAG DECLARE {{{namespace}}},* {tag} first"
     ))
 }
 
-/// Under which condition a record is written.
+/// Condition on the existence of the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WriteCondition {
     Always,
@@ -183,7 +181,7 @@ enum WriteCondition {
 impl WriteCondition {
     fn read(options: Args<'_>) -> Result<Self, ErrorReply> {
         let is = |word: &str| {
-            options.get(0).is_some_and(|said| said.eq_ignore_ascii_case(word.as_bytes()))
+            options.get(0).is_some_and(|given| given.eq_ignore_ascii_case(word.as_bytes()))
         };
         match options.len() {
             0 => Ok(Self::Always),
@@ -224,14 +222,14 @@ pub(crate) fn declare(
     let name = tag.name.clone();
     let declaring = ctx.session().begin_declaring(namespace, &[tag], DECLARE_PATIENCE)?;
     let mut building = DeclareTagTask { declaring, namespace, name };
-    // What is there already is answered at once.
+    // A complete declaration replies at once.
     if building.step(ctx.records, ctx.server, reply)? == TaskProgress::More {
         ctx.connection.task = Some(Box::new(building));
     }
     Ok(())
 }
 
-/// A tag that is declared in slices, so that others are served between them.
+/// A declaration that runs in slices.
 #[derive(Debug)]
 struct DeclareTagTask {
     declaring: Declaring,
@@ -240,23 +238,24 @@ struct DeclareTagTask {
 }
 
 impl DeclareTagTask {
-    /// Why it has ended. What stands of it is kept by all writers, and not looked up.
+    /// The error that ended the declaration. Writers maintain the incomplete index, and lookups
+    /// reject it.
     fn ended(&self, session: &Session, error: Error) -> ErrorReply {
-        // It is refused, and would be again: what may be there of this name is another's.
+        // A repeated request fails as well: an existing tag of this name is another declaration.
         if matches!(error, Error::TagTaken { .. } | Error::BadArgument { .. }) {
             return error.into();
         }
         let is_open =
             |tag: &nearstate_store::Tag| tag.name == self.name && tag.state == TagState::Building;
         let is_begun = session.tags(self.namespace).is_ok_and(|tags| tags.iter().any(is_open));
-        let refusal = ErrorReply::from(error);
+        let error = ErrorReply::from(error);
         if is_begun {
-            return refusal.half_way(
+            return error.half_way(
                 "the tag is there, but not all records are entered: send TAG DECLARE again, and \
                  they will be; until then nothing is found by it",
             );
         }
-        refusal
+        error
     }
 }
 
@@ -336,7 +335,10 @@ pub(crate) fn hset(
 ) -> CommandResult {
     let (given, rest) = counted(args, 3)?;
     if given.is_empty() {
-        return Err(ErrorReply::fixed("ERR no field is set: TAG CHANGE changes the tags alone"));
+        return Err(ErrorReply::fixed(
+            "ERR no fields given: use TAG CHANGE to change only the \
+                                      tags",
+        ));
     }
     let (given_tags, options) = counted(rest, 0)?;
     let (tags, when) = (tags_of(given_tags)?, WriteCondition::read(options)?);
@@ -405,7 +407,7 @@ pub(crate) fn of(
         return Ok(());
     };
     let tags = found.tags();
-    // No map: a name may have several values.
+    // Not a map, because a tag may have several values.
     reply.array(2 * tags.len());
     for (name, value) in tags {
         reply.bulk(name.as_bytes());
@@ -415,21 +417,21 @@ pub(crate) fn of(
     Ok(())
 }
 
-/// What is looked for.
+/// A lookup by tag.
 struct TagQuery<'a> {
     namespace: Namespace,
-    /// What stands before its keys where clients say them.
+    /// Prefix of the keys as clients write them.
     prefix: &'a [u8],
     tag: &'a str,
     value: &'a [u8],
 }
 
 impl<'a> TagQuery<'a> {
-    /// Of arguments 2 to 4. A tag that is not declared is refused.
+    /// Parses arguments 2 to 4. Rejects undeclared tags.
     fn of(ctx: &CommandContext<'_>, args: Args<'a>) -> Result<Self, ErrorReply> {
         let name = namespace_of(arg(args, 2))?;
         let (tag, value) = (tag_name(arg(args, 3))?, value_of(arg(args, 4))?);
-        // The pattern is that of all of its keys.
+        // The pattern of all keys of the namespace.
         let prefix = arg(args, 2).strip_suffix(b"*");
         let known = ctx.records.namespace(name)?.zip(prefix);
         let Some((namespace, prefix)) = known else { return Err(undeclared(name, tag)) };
@@ -439,25 +441,25 @@ impl<'a> TagQuery<'a> {
         Ok(Self { namespace, prefix, tag, value })
     }
 
-    /// A key as clients say it.
-    fn said(&self, key: &[u8]) -> Vec<u8> {
+    /// A key as clients write it.
+    fn client_key(&self, key: &[u8]) -> Vec<u8> {
         [self.prefix, key].concat()
     }
 
-    /// Hands the record that has a unique tag's value to `read`, with its key.
+    /// Calls `read` with the record that has a value of a unique tag, and its key.
     fn find<T>(
         &self,
         ctx: &CommandContext<'_>,
         read: impl Fn(&[u8], &RecordRef<'_>) -> Result<T, ErrorReply>,
     ) -> Result<Option<T>, ErrorReply> {
-        let Some(lent) = ctx.txn else {
+        let Some(exec_txn) = ctx.txn else {
             let view = ctx.session().find(self.namespace, self.tag, self.value)?;
             let Some(view) = view else { return Ok(None) };
             let key = view.key().to_vec();
             return read(&key, &RecordRef(view)).map(Some);
         };
         let mut heard = Ok(None);
-        lent.with(&mut |txn| {
+        exec_txn.with(&mut |txn| {
             heard = match txn.find(self.namespace, self.tag, self.value) {
                 Ok(Some((key, record))) => read(&key, &RecordRef(record)).map(Some),
                 Ok(None) => Ok(None),
@@ -481,7 +483,7 @@ pub(crate) fn find(
         let mut reply = reply.borrow_mut();
         reply.rewind(mark);
         reply.array(2);
-        reply.bulk(&query.said(key));
+        reply.bulk(&query.client_key(key));
         write_record(found, lookup, &mut reply)
     })?;
     ctx.records.count_lookup(found.is_some());
@@ -492,7 +494,7 @@ pub(crate) fn find(
     Ok(())
 }
 
-/// A record in the form that it has, or some fields of a hash.
+/// Writes a record by its type, or some fields of a hash.
 fn write_record(found: &RecordRef<'_>, lookup: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     if !lookup.is_empty() {
         reply.array(lookup.len());
@@ -526,23 +528,23 @@ pub(crate) fn keys(
     args: Args<'_>,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
-    let bytes_max = match args.len() {
+    let limit = match args.len() {
         5 => None,
         7 if arg(args, 5).eq_ignore_ascii_case(b"count") => {
             let count = integer(arg(args, 6)).and_then(|count| usize::try_from(count).ok());
             let count = count.filter(|count| (1..=KEYS_MAX).contains(count));
             Some(count.ok_or_else(|| {
-                ErrorReply::new(format!("ERR a count of keys is 1 to {KEYS_MAX}: give such a one"))
+                ErrorReply::new(format!("ERR invalid COUNT: it must be between 1 and {KEYS_MAX}"))
             })?)
         }
         _ => return Err(ErrorReply::SYNTAX),
     };
     let query = TagQuery::of(ctx, args)?;
     let mut found: Vec<Vec<u8>> = Vec::new();
-    // One more than may be tells that there are more.
-    let enough = bytes_max.unwrap_or(KEYS_MAX + 1);
+    // One more than the limit shows that there are more.
+    let enough = limit.unwrap_or(KEYS_MAX + 1);
     let mut note = |key: &[u8]| {
-        found.push(query.said(key));
+        found.push(query.client_key(key));
         found.len() < enough
     };
     let values = Values::Equal(query.value);
@@ -551,17 +553,17 @@ pub(crate) fn keys(
             let each = |view: &nearstate_store::View<'_>| note(view.key());
             let (namespace, of) = (query.namespace, (query.tag, values));
             if !ctx.session().find_some(namespace, of, ENTRIES_MAX, each)? {
-                // What keeps them from being collected is told to whoever writes.
+                // Failures of the collection are reported by later writes.
                 let _ = ctx.session().collect_expired(COLLECTED_MAX);
                 return Err(ErrorReply::new(format!(
-                    "BUSY of more than {ENTRIES_MAX} records that had this value most have ended, \
-                     and are still being collected: ask again"
+                    "BUSY most of more than {ENTRIES_MAX} records with this value have expired \
+                     and are being collected: repeat the command"
                 )));
             }
         }
-        Some(lent) => {
+        Some(exec_txn) => {
             let mut done = Ok(());
-            lent.with(&mut |txn| {
+            exec_txn.with(&mut |txn| {
                 done = txn.find_all(query.namespace, query.tag, values, &mut note);
             });
             done?;
@@ -569,8 +571,8 @@ pub(crate) fn keys(
     }
     if found.len() > KEYS_MAX {
         return Err(ErrorReply::new(format!(
-            "ERR more than {KEYS_MAX} records have this value: ask for some with COUNT, or let a \
-             process on the node's host find them"
+            "ERR more than {KEYS_MAX} records have this value: use COUNT, or search from a \
+             process on the node's host"
         )));
     }
     reply.array(found.len());
@@ -592,8 +594,8 @@ pub(crate) fn watch(
     }
     let query = TagQuery::of(ctx, args)?;
     check_watched(ctx.connection, 2)?;
-    let seen = query.find(ctx, |key, found| Ok((query.said(key), found.version())))?;
-    let (key, version) = seen.unwrap_or_else(|| (query.said(b""), None));
+    let seen = query.find(ctx, |key, found| Ok((query.client_key(key), found.version())))?;
+    let (key, version) = seen.unwrap_or_else(|| (query.client_key(b""), None));
     let (name, value) = (query.tag.to_owned(), query.value.to_vec());
     ctx.connection.watched.add_tag(WatchedTag { name, value, key, version });
     ctx.session().whole()?;

@@ -1,9 +1,9 @@
-//! `MULTI` to `EXEC`: the queued commands run in one transaction of the store, so that all of them,
-//! and what `WATCH` has seen, are of one instant.
+//! Transaction commands. `EXEC` runs the queued commands in one transaction of the store, together
+//! with the check of the watched keys.
 //!
-//! A conflict runs them anew, which nobody sees: replies are taken back, and messages are sent only
-//! behind the commit. A command that fails has its error as its reply and leaves nothing; if it had
-//! written something before it failed, all are run anew without it.
+//! After a conflict all commands run again, invisibly: replies are discarded, and messages are sent
+//! only after the commit. A command that fails replies with its error and has no effect. If it
+//! failed after a write, all commands run again without it.
 
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
@@ -26,8 +26,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const ABORTED: ErrorReply =
     ErrorReply::fixed("EXECABORT Transaction discarded because of previous errors.");
 
-/// How many commands of one `EXEC` may fail after they have written something. Each costs another
-/// run of all; one more refuses all.
+/// Limit of commands of one `EXEC` that fail after a write. Each costs another run; one more fails
+/// the `EXEC`.
 const HALF_DONE_MAX: usize = 16;
 
 /// `MULTI`
@@ -87,7 +87,7 @@ pub(crate) fn watch(
     Ok(())
 }
 
-/// Refuses to watch `more` records when a transaction does not take them: `EXEC` reads them all.
+/// Rejects `more` watched records beyond the limit of a transaction: `EXEC` reads all of them.
 pub(super) fn check_watched(connection: &ConnectionState, more: usize) -> CommandResult {
     if connection.watched.records() + more <= TRANSACTION_RECORDS_MAX {
         return Ok(());
@@ -98,8 +98,8 @@ pub(super) fn check_watched(connection: &ConnectionState, more: usize) -> Comman
 #[cold]
 fn too_many_watched() -> ErrorReply {
     ErrorReply::new(format!(
-        "ERR a client watches at most {TRANSACTION_RECORDS_MAX} keys, as many as a transaction \
-         takes (a value of a tag counts twice): UNWATCH, and watch fewer"
+        "ERR too many watched keys: a transaction holds at most {TRANSACTION_RECORDS_MAX} (a \
+         tag value counts as two); send UNWATCH and watch fewer keys"
     ))
 }
 
@@ -141,24 +141,24 @@ pub(crate) fn exec(
 struct ExecRun {
     queue: CommandQueue,
     watched: WatchedRecords,
-    /// Those that failed half way in an earlier run, by their place: they are left out.
+    /// Commands, by index, that failed after a write in an earlier run. They are skipped.
     refused: BTreeMap<usize, ErrorReply>,
 }
 
-/// How a run ended.
+/// Result of a run.
 enum ExecEnd {
-    /// Every command has its reply; a watched key that has changed has made it nil.
+    /// Every command has a reply. If a watched key changed, the reply is null.
     Whole,
-    /// A command failed after it had written something.
+    /// A command failed after a write.
     Partial(usize, ErrorReply),
-    /// They took too long, or answered too much: nothing of it is to be.
+    /// Time or reply limit exceeded: nothing is changed.
     Stopped(ErrorReply),
 }
 
 impl ExecRun {
     fn carry_out(&mut self, ctx: &mut CommandContext<'_>, reply: &mut Reply<'_>) -> CommandResult {
         let (session, mark) = (ctx.session(), reply.mark());
-        // This core serves nobody else until then, however often all are run.
+        // Limits the total time of all runs, in which the core serves no other client.
         let until = since_boot().saturating_add(ctx.server.settings.exec_max);
         loop {
             let left = until.saturating_sub(since_boot());
@@ -167,26 +167,26 @@ impl ExecRun {
             let done = session.transact_within(retry_policy, |txn| {
                 reply.rewind(mark);
                 ctx.connection.deferred_messages = DeferredMessages::default();
-                // With each read they would cost the square of their number. What the commands do
-                // until then is the transaction's, the reply's, or the outbox'.
+                // Validation at each read has quadratic cost. Until the validation at the end, the
+                // commands affect only the transaction, the reply and the deferred messages.
                 match txn.validated_once(|| {
                     self.run(ctx, &DeadlineTxn { txn, deadline: until }, reply)
                 })? {
-                    // Behind the commit it would be too late to refuse.
+                    // Checked before the commit, which cannot be undone.
                     ExecEnd::Whole => return session.whole(),
-                    ExecEnd::Partial(place, refusal) => cut = Some((Some(place), refusal)),
-                    ExecEnd::Stopped(refusal) => cut = Some((None, refusal)),
+                    ExecEnd::Partial(place, error) => cut = Some((Some(place), error)),
+                    ExecEnd::Stopped(error) => cut = Some((None, error)),
                 }
-                // Ends the transaction; nobody reads this.
+                // Ends the transaction; the text is not used.
                 Err(Error::BadArgument { detail: String::new() })
             });
             match (done, cut) {
                 (Ok(()), _) => return Ok(()),
                 (Err(error), None) => return Err(error.into()),
-                (Err(_), Some((Some(place), refusal))) if self.refused.len() < HALF_DONE_MAX => {
-                    self.refused.insert(place, refusal);
+                (Err(_), Some((Some(place), error))) if self.refused.len() < HALF_DONE_MAX => {
+                    self.refused.insert(place, error);
                 }
-                (Err(_), Some((_, refusal))) => return Err(refusal),
+                (Err(_), Some((_, error))) => return Err(error),
             }
         }
     }
@@ -195,18 +195,18 @@ impl ExecRun {
     fn run(
         &self,
         ctx: &mut CommandContext<'_>,
-        lent: &DeadlineTxn<'_, '_>,
+        exec_txn: &DeadlineTxn<'_, '_>,
         reply: &mut Reply<'_>,
     ) -> Stored<ExecEnd> {
-        let txn = lent.txn;
+        let txn = exec_txn.txn;
         let commands = ctx.table.commands();
         let is_writing = self.queue.requests.iter().any(|(number, _)| {
             let command = commands.get(usize::from(*number));
             command.is_some_and(|command| command.flags.has(CommandFlags::WRITE))
         });
         if self.watched.records() > 0 {
-            let stands = self.stands(ctx.records, lent, is_writing)?;
-            if let Some(why) = validate(ctx, lent, reply) {
+            let stands = self.stands(ctx.records, exec_txn, is_writing)?;
+            if let Some(why) = validate(ctx, exec_txn, reply) {
                 return Ok(ExecEnd::Stopped(why));
             }
             if !stands {
@@ -219,43 +219,43 @@ impl ExecRun {
             let Some(command) = commands.get(usize::from(*number)) else { continue };
             let (mark, changes) = (reply.mark(), txn.changes());
             let done = match self.refused.get(&place) {
-                Some(refusal) => Err(refusal.clone()),
-                None => run_one(ctx, (command, kept.args()), lent, reply),
+                Some(error) => Err(error.clone()),
+                None => run_one(ctx, (command, kept.args()), exec_txn, reply),
             };
-            if let Some(why) = validate(ctx, lent, reply) {
+            if let Some(why) = validate(ctx, exec_txn, reply) {
                 return Ok(ExecEnd::Stopped(why));
             }
-            let Err(refusal) = done else { continue };
-            if refusal.is_conflict() {
+            let Err(error) = done else { continue };
+            if error.is_conflict() {
                 return Err(Error::Conflict { detail: "what a command had read".to_owned() });
             }
             if txn.changes() != changes {
-                return Ok(ExecEnd::Partial(place, refusal));
+                return Ok(ExecEnd::Partial(place, error));
             }
             reply.rewind(mark);
-            reply.error(refusal.text());
+            reply.error(error.text());
         }
         Ok(ExecEnd::Whole)
     }
 
-    /// Whether all that is watched is as it was. It looks no further once no time is left: who asks
-    /// judges that as well.
+    /// Whether all watched keys are unchanged. Stops at the time limit, which the caller checks.
     fn stands(
         &self,
         records: &Records,
-        lent: &DeadlineTxn<'_, '_>,
+        exec_txn: &DeadlineTxn<'_, '_>,
         is_writing: bool,
     ) -> Stored<bool> {
         for tag in self.watched.tags() {
-            if !tag_stands(records, lent.txn, tag)? {
+            if !tag_stands(records, exec_txn.txn, tag)? {
                 return Ok(false);
             }
-            if lent.is_late() {
+            if exec_txn.is_late() {
                 return Ok(true);
             }
         }
         for (key, seen) in self.watched.keys() {
-            // Made if need be: what is not there yet is watched as well, if something is written.
+            // Created if necessary, because missing keys are watched as well if something is
+            // written.
             let resolved = if is_writing {
                 Some(records.resolve_or_create(key, 0)?)
             } else {
@@ -263,14 +263,14 @@ impl ExecRun {
             };
             let version = match resolved {
                 Some(ResolvedKey { namespace, key }) => {
-                    lent.txn.get(namespace, key)?.map(|record| record.version())
+                    exec_txn.txn.get(namespace, key)?.map(|record| record.version())
                 }
                 None => None,
             };
             if version != seen {
                 return Ok(false);
             }
-            if lent.is_late() {
+            if exec_txn.is_late() {
                 return Ok(true);
             }
         }
@@ -278,7 +278,7 @@ impl ExecRun {
     }
 }
 
-/// Whether a watched tag still leads to the same record in the same version, in a transaction.
+/// Whether a watched tag value still leads to the same version of the same record.
 fn tag_stands(records: &Records, txn: &Txn<'_>, tag: &WatchedTag) -> Stored<bool> {
     let Some(ResolvedKey { namespace, key }) = records.resolve(&tag.key)? else {
         return Ok(tag.version.is_none());
@@ -290,28 +290,32 @@ fn tag_stands(records: &Records, txn: &Txn<'_>, tag: &WatchedTag) -> Stored<bool
     })
 }
 
-/// Why the commands are to stop here, if they are.
-fn validate(ctx: &CommandContext<'_>, lent: &dyn ExecTxn, reply: &Reply<'_>) -> Option<ErrorReply> {
+/// The reason to stop the commands here, if there is one.
+fn validate(
+    ctx: &CommandContext<'_>,
+    exec_txn: &dyn ExecTxn,
+    reply: &Reply<'_>,
+) -> Option<ErrorReply> {
     if reply.is_over() {
         return Some(ErrorReply::new(format!(
-            "EXECABORT the answers have more than {} bytes: ask for less at once, or raise \
+            "EXECABORT replies exceed {} bytes: request less at once or raise \
              limits.output_bytes_max; nothing was changed",
             reply.bytes_max()
         )));
     }
-    let (bytes_max, rest) = (ctx.server.settings.exec_max, lent.left());
+    let (limit, rest) = (ctx.server.settings.exec_max, exec_txn.left());
     if rest.is_zero() {
         return Some(ErrorReply::new(format!(
-            "EXECABORT the commands took longer than {bytes_max:?}, and nobody else was served: send \
-             fewer, walk outside of MULTI, or raise resp.exec_max; nothing was changed"
+            "EXECABORT commands exceed the time limit of {limit:?}: queue fewer commands, scan \
+             keys outside MULTI, or raise resp.exec_max; nothing was changed"
         )));
     }
     let weight = ctx.connection.deferred_messages.weight;
     (weight.takes > rest).then(|| {
         ErrorReply::new(format!(
-            "EXECABORT with {} messages for {} hearers it would take longer than {bytes_max:?}, and \
-             nobody else would be served: publish fewer at once, or outside of MULTI, or raise \
-             resp.exec_max; nothing was changed and nothing sent",
+            "EXECABORT sending {} messages to {} subscribers would exceed the time limit of \
+             {limit:?}: publish fewer messages, publish outside MULTI, or raise resp.exec_max; \
+             nothing was changed or sent",
             weight.messages, weight.deliveries
         ))
     })
@@ -323,7 +327,7 @@ fn run_one(
     txn: &dyn ExecTxn,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
-    // An AUTH among them may have changed who this is.
+    // A preceding AUTH may have changed the user.
     if let Some(user) = &ctx.connection.user {
         user.check(command, args)?;
     }
@@ -341,7 +345,7 @@ fn run_one(
     if command.flags.has(CommandFlags::WRITE) {
         let name = command.name.to_ascii_uppercase();
         return Err(ErrorReply::new(format!(
-            "ERR {name} walks over all keys and cannot be a part of a transaction: send it alone"
+            "ERR {name} scans all keys and is not allowed between MULTI and EXEC: send it alone"
         )));
     }
     while work.step(ctx.records, ctx.server, reply)? == TaskProgress::More {
@@ -353,7 +357,7 @@ fn run_one(
     Ok(())
 }
 
-/// Refuses what cannot be undone or run twice.
+/// Rejects commands that cannot be undone or run twice.
 pub(crate) fn reject_in_exec(ctx: &CommandContext<'_>, args: Args<'_>) -> CommandResult {
     if ctx.txn.is_none() {
         return Ok(());

@@ -100,7 +100,7 @@ fn what_is_no_request_is_broken_with_the_words_of_redis() {
         ("POST / HTTP/1.1\r\n", "this is no HTTP server"),
         ("Host: x\r\n", "this is no HTTP server"),
     ] {
-        assert_eq!(broken(input.as_bytes()), format!("ERR RespVersion error: {text}"), "{input:?}");
+        assert_eq!(broken(input.as_bytes()), format!("ERR Protocol error: {text}"), "{input:?}");
     }
 }
 
@@ -117,20 +117,17 @@ fn an_inline_line_has_a_longest_length() {
     let longest = [&b"x".repeat(INLINE_BYTES_MAX)[..], b"\n"].concat();
     assert_eq!(one(&longest)[0].len(), INLINE_BYTES_MAX);
     let longer = [&b"x".repeat(INLINE_BYTES_MAX + 1)[..], b"\n"].concat();
-    assert_eq!(broken(&longer), "ERR RespVersion error: too big inline request");
+    assert_eq!(broken(&longer), "ERR Protocol error: too big inline request");
     assert_eq!(broken(&longer[..=INLINE_BYTES_MAX]), broken(&longer));
 }
 
 #[test]
 fn a_request_beyond_the_limit_is_refused_before_it_has_come() {
     let whole = |bytes: usize| format!("*1\r\n${bytes}\r\n");
-    let bytes_max = LIMIT - whole(LIMIT).len() - 2;
+    let limit = LIMIT - whole(LIMIT).len() - 2;
+    assert_eq!(read(whole(limit).as_bytes()).1, ParseResult::Incomplete { needed: limit + 2 });
     assert_eq!(
-        read(whole(bytes_max).as_bytes()).1,
-        ParseResult::Incomplete { needed: bytes_max + 2 }
-    );
-    assert_eq!(
-        read(whole(bytes_max + 1).as_bytes()).1,
+        read(whole(limit + 1).as_bytes()).1,
         ParseResult::ProtocolError(ProtocolError::TooLarge)
     );
     assert_eq!(

@@ -22,14 +22,14 @@ pub(super) type Subscribers = BTreeMap<u64, Arc<Mailbox>>;
 pub(super) struct PatternSubscribers {
     pub(super) pattern: Arc<[u8]>,
     /// Prefix of every matching channel, truncated to the maximum.
-    begin: Box<[u8]>,
+    prefix: Box<[u8]>,
     subscribers: Mutex<Subscribers>,
 }
 
 impl PatternSubscribers {
     pub(super) fn new(pattern: &[u8]) -> Self {
-        let begin = glob::literal_begin(pattern, BEGIN_BYTES_MAX).into_boxed_slice();
-        Self { pattern: Arc::from(pattern), begin, subscribers: Mutex::default() }
+        let prefix = glob::literal_begin(pattern, BEGIN_BYTES_MAX).into_boxed_slice();
+        Self { pattern: Arc::from(pattern), prefix, subscribers: Mutex::default() }
     }
 
     /// The subscribers; empty if the pattern was removed from the index in the meantime.
@@ -37,8 +37,8 @@ impl PatternSubscribers {
         self.subscribers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn place(&self) -> (&[u8], &[u8]) {
-        (&self.begin, &self.pattern)
+    fn sort_key(&self) -> (&[u8], &[u8]) {
+        (&self.prefix, &self.pattern)
     }
 }
 
@@ -58,32 +58,33 @@ impl PatternIndex {
         self.sorted.is_empty()
     }
 
-    fn place_of(&self, pattern: &[u8]) -> Option<usize> {
-        let begin = glob::literal_begin(pattern, BEGIN_BYTES_MAX);
-        let wanted = (begin.as_slice(), pattern);
-        self.sorted.binary_search_by(|heard| heard.place().cmp(&wanted)).ok()
+    fn position(&self, pattern: &[u8]) -> Option<usize> {
+        let prefix = glob::literal_begin(pattern, BEGIN_BYTES_MAX);
+        let target = (prefix.as_slice(), pattern);
+        self.sorted.binary_search_by(|entry| entry.sort_key().cmp(&target)).ok()
     }
 
     pub(super) fn get(&self, pattern: &[u8]) -> Option<&Arc<PatternSubscribers>> {
-        self.place_of(pattern).and_then(|at| self.sorted.get(at))
+        self.position(pattern).and_then(|at| self.sorted.get(at))
     }
 
     /// Adds patterns that are not in the index.
-    pub(super) fn add(&mut self, fresh: Vec<Arc<PatternSubscribers>>) {
-        if fresh.len() < MERGED_MIN {
-            for heard in fresh {
-                let at = self.sorted.partition_point(|there| there.place() < heard.place());
-                self.sorted.insert(at, heard);
+    pub(super) fn add(&mut self, new_entries: Vec<Arc<PatternSubscribers>>) {
+        if new_entries.len() < MERGED_MIN {
+            for entry in new_entries {
+                let at =
+                    self.sorted.partition_point(|existing| existing.sort_key() < entry.sort_key());
+                self.sorted.insert(at, entry);
             }
             return;
         }
-        self.sorted.extend(fresh);
+        self.sorted.extend(new_entries);
         // Two sorted runs: a merge.
-        self.sorted.sort_by(|one, other| one.place().cmp(&other.place()));
+        self.sorted.sort_by(|one, other| one.sort_key().cmp(&other.sort_key()));
     }
 
     pub(super) fn remove(&mut self, pattern: &[u8]) {
-        if let Some(at) = self.place_of(pattern) {
+        if let Some(at) = self.position(pattern) {
             self.sorted.remove(at);
         }
     }
@@ -91,28 +92,28 @@ impl PatternIndex {
     /// The patterns that a channel matches.
     pub(super) fn matching(&self, channel: &[u8]) -> Vec<Arc<PatternSubscribers>> {
         let mut found = Vec::new();
-        self.each_alike(channel, |heard| {
-            if glob::matches(&heard.pattern, channel) {
-                found.push(Arc::clone(heard));
+        self.each_with_prefix(channel, |entry| {
+            if glob::matches(&entry.pattern, channel) {
+                found.push(Arc::clone(entry));
             }
         });
         found
     }
 
     /// Calls `each` with the patterns whose prefixes the channel starts with.
-    fn each_alike(&self, channel: &[u8], mut each: impl FnMut(&Arc<PatternSubscribers>)) {
+    fn each_with_prefix(&self, channel: &[u8], mut each: impl FnMut(&Arc<PatternSubscribers>)) {
         // Patterns whose prefixes start with the first `depth` bytes of the channel.
-        let mut alike = self.sorted.as_slice();
+        let mut candidates = self.sorted.as_slice();
         for depth in 0..=BEGIN_BYTES_MAX {
-            let ended = alike.partition_point(|heard| heard.begin.len() == depth);
-            alike.iter().take(ended).for_each(&mut each);
-            let (longer, byte) = (alike.get(ended..).unwrap_or_default(), channel.get(depth));
+            let ended = candidates.partition_point(|entry| entry.prefix.len() == depth);
+            candidates.iter().take(ended).for_each(&mut each);
+            let (longer, byte) = (candidates.get(ended..).unwrap_or_default(), channel.get(depth));
             if longer.is_empty() || byte.is_none() {
                 return;
             }
-            let from = longer.partition_point(|heard| heard.begin.get(depth) < byte);
-            let until = longer.partition_point(|heard| heard.begin.get(depth) <= byte);
-            alike = longer.get(from..until).unwrap_or_default();
+            let from = longer.partition_point(|entry| entry.prefix.get(depth) < byte);
+            let until = longer.partition_point(|entry| entry.prefix.get(depth) <= byte);
+            candidates = longer.get(from..until).unwrap_or_default();
         }
     }
 }
@@ -122,33 +123,33 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn heard(pattern: &[u8]) -> Arc<PatternSubscribers> {
+    fn entry(pattern: &[u8]) -> Arc<PatternSubscribers> {
         Arc::new(PatternSubscribers::new(pattern))
     }
 
-    fn alike(patterns: &PatternIndex, channel: &[u8]) -> usize {
+    fn candidates(patterns: &PatternIndex, channel: &[u8]) -> usize {
         let mut count = 0;
-        patterns.each_alike(channel, |_| count += 1);
+        patterns.each_with_prefix(channel, |_| count += 1);
         count
     }
 
     #[test]
     fn a_channel_is_compared_with_what_begins_as_it_does_and_not_with_the_others() {
         let mut patterns = PatternIndex::default();
-        let named = (0..10_000).map(|number| heard(format!("{{ns{number}}},*").as_bytes()));
+        let named = (0..10_000).map(|number| entry(format!("{{ns{number}}},*").as_bytes()));
         patterns.add(named.collect());
-        assert_eq!(alike(&patterns, b"{ns77},k"), 1);
-        assert_eq!(alike(&patterns, b"{ns},k"), 0);
+        assert_eq!(candidates(&patterns, b"{ns77},k"), 1);
+        assert_eq!(candidates(&patterns, b"{ns},k"), 0);
         let all = ["*", "?ns77*", "{ns77},k*", "{ns77},k", "\\{ns77},[k]"];
-        patterns.add(all.map(|pattern| heard(pattern.as_bytes())).to_vec());
-        assert_eq!(alike(&patterns, b"{ns77},k"), 6);
+        patterns.add(all.map(|pattern| entry(pattern.as_bytes())).to_vec());
+        assert_eq!(candidates(&patterns, b"{ns77},k"), 6);
         assert_eq!(patterns.matching(b"{ns77},k").len(), 6);
-        assert_eq!((alike(&patterns, b""), patterns.matching(b"").len()), (2, 1));
+        assert_eq!((candidates(&patterns, b""), patterns.matching(b"").len()), (2, 1));
         // Patterns with equal prefixes of the maximum length are distinguished by the comparison.
         let long = |last: &str| format!("{}{last}*", "x".repeat(BEGIN_BYTES_MAX));
-        patterns.add(["a", "b"].map(|last| heard(long(last).as_bytes())).to_vec());
+        patterns.add(["a", "b"].map(|last| entry(long(last).as_bytes())).to_vec());
         let channel = long("a").into_bytes();
-        assert_eq!((alike(&patterns, &channel), patterns.matching(&channel).len()), (4, 2));
+        assert_eq!((candidates(&patterns, &channel), patterns.matching(&channel).len()), (4, 2));
     }
 
     proptest! {
@@ -160,7 +161,7 @@ mod tests {
         ) {
             let mut patterns = PatternIndex::default();
             for name in &names {
-                patterns.add(vec![heard(name.as_bytes())]);
+                patterns.add(vec![entry(name.as_bytes())]);
             }
             let left: Vec<&String> =
                 names.iter().enumerate().filter(|(at, _)| *at != gone).map(|(_, n)| n).collect();
@@ -171,11 +172,11 @@ mod tests {
             prop_assert_eq!(patterns.len(), left.len());
             for channel in &channels {
                 let mut found: Vec<_> = patterns.matching(channel.as_bytes()).iter()
-                    .map(|heard| heard.pattern.to_vec()).collect();
+                    .map(|entry| entry.pattern.to_vec()).collect();
                 found.sort();
-                let wanted: Vec<_> = left.iter().map(|name| name.as_bytes().to_vec())
+                let target: Vec<_> = left.iter().map(|name| name.as_bytes().to_vec())
                     .filter(|name| glob::matches(name, channel.as_bytes())).collect();
-                prop_assert_eq!(found, wanted);
+                prop_assert_eq!(found, target);
             }
         }
     }

@@ -147,8 +147,8 @@ mod tests {
             (Error::KeyTooLarge { bytes: 5000 }, "ERR a key of 5000 bytes"),
             (Error::Damaged { detail: detail() }, "ERR the region is damaged (x)"),
         ] {
-            let refusal = ErrorReply::from(error);
-            assert!(refusal.text().starts_with(begins), "{refusal}");
+            let error = ErrorReply::from(error);
+            assert!(error.text().starts_with(begins), "{error}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Hashes: a record of form *named blocks*; a field is a block.
+//! Hash commands. A hash is a record of named blocks; a field is a block.
 
 use super::{GROW_FAST, READ, READ_FAST, WRITE_FAST};
 use crate::command::{ArgPositions, CommandGroup};
@@ -7,7 +7,7 @@ use crate::commands::hashes;
 
 const ROW: Command = Command { keys: ArgPositions::ONE, group: CommandGroup::Hashes, ..super::ROW };
 
-/// What the region can keep.
+/// Limits of the region.
 const FIELDS: &str = "At most 1024 fields, with names of 1 to 255 bytes of UTF-8 without a NUL.";
 
 pub(crate) const COMMANDS: &[Command] = &[

@@ -1,4 +1,4 @@
-//! Keys, whatever their records are.
+//! Commands for keys of all types.
 
 use super::{GROW, READ, READ_FAST, WRITE, WRITE_FAST};
 use crate::command::{AclCategories, ArgPositions, CommandFlags, CommandGroup, KeyspaceScope};

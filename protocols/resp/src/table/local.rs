@@ -1,4 +1,4 @@
-//! How a client of this host comes near.
+//! Commands of the local transport.
 
 use super::OPERATOR;
 use crate::command::{CommandFlags, CommandGroup};

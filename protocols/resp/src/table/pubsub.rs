@@ -1,4 +1,4 @@
-//! Publish and subscribe.
+//! Publish and subscribe commands.
 
 use super::{ANY_TIME, CONNECTION};
 use crate::command::{ArgPositions, CommandFlags, CommandGroup};

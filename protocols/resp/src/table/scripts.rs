@@ -1,4 +1,4 @@
-//! Scripts: those five that the clients send, by their SHA-1.
+//! Script commands. Five scripts are supported, identified by SHA-1.
 
 use crate::command::{ArgPositions, CommandFlags, CommandGroup};
 use crate::command_context::Command;

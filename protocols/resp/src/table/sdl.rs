@@ -1,4 +1,4 @@
-//! The commands of the SDL back-end's module (o-ran-sc/ric-plt-dbaas), all twenty.
+//! The twenty commands of the SDL module (o-ran-sc/ric-plt-dbaas).
 
 use super::{GROW, READ, WRITE};
 use crate::command::{ArgPositions, CommandFlags, CommandGroup, KeyspaceScope};
@@ -7,7 +7,7 @@ use crate::commands::sdl;
 
 const ROW: Command = Command { group: CommandGroup::Sdl, ..super::ROW };
 
-/// What bounds the messages of one command.
+/// Limits of the messages of one command.
 const MESSAGES: &str = "At most 1024 messages; rejected if sending them would take longer than \
                         `resp.exec_max`.";
 

@@ -1,4 +1,4 @@
-//! Sentinel, on the same port: it always names this server.
+//! Sentinel commands on the port of the server, which is always the master.
 
 use super::ANY_TIME;
 use crate::command::{CommandFlags, CommandGroup};

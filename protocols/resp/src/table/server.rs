@@ -1,4 +1,4 @@
-//! The connection and the server.
+//! Connection and server commands.
 
 use super::{ANY_TIME, CONNECTION, OPERATOR, READ};
 use crate::command::{AclCategories, ArgPositions, CommandFlags, CommandGroup};

@@ -1,4 +1,4 @@
-//! Sets: a record of form *set*.
+//! Set commands.
 
 use super::{GROW_FAST, READ, READ_FAST, WRITE_FAST};
 use crate::command::{ArgPositions, CommandFlags, CommandGroup};

@@ -1,11 +1,11 @@
-//! Strings: a record of form *value*, or of a namespace of values.
+//! String commands. A string is a record of type *value*.
 
 use super::{GROW, GROW_FAST, READ, READ_FAST, WRITE_FAST};
 use crate::command::{ArgPositions, CommandGroup};
 use crate::command_context::Command;
 use crate::commands::strings as run;
 
-/// What the region can keep.
+/// Limit of the region.
 const LENGTH: &str = "A value has at most 128 MiB.";
 
 const ROW: Command =

@@ -1,4 +1,4 @@
-//! Records with tags: ours, `docs/decisions/011-tags-over-resp.md`.
+//! Tag commands, an extension of Redis: `docs/decisions/011-tags-over-resp.md`.
 
 use super::{GROW, READ, READ_FAST};
 use crate::command::{AclCategories, ArgPositions, CommandFlags, CommandGroup, KeyspaceScope};
@@ -7,10 +7,10 @@ use crate::commands::tags;
 
 const ROW: Command = Command { group: CommandGroup::Tags, differs: "Is not there.", ..super::ROW };
 
-/// On one record.
+/// Commands on one record.
 const OF_KEY: Command = Command { keys: ArgPositions::span(2, 2, 1), ..ROW };
 
-/// On a namespace, said as `{ns},*`.
+/// Commands on a namespace, written as `{ns},*`.
 const OF_NAMESPACE: Command = Command { walk: KeyspaceScope::Pattern(2), ..ROW };
 
 pub(crate) const COMMANDS: &[Command] = &[
@@ -27,7 +27,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "tag|declare",
         arity: -4,
         flags: GROW,
-        // For good, and it may make others' writes fail.
+        // Cannot be undone, and may make later writes fail.
         also: AclCategories::DANGEROUS,
         summary: "Declares a tag for the namespace `{ns},*`, with the options UNIQUE, ORDERED, \
                   COUNTED and REQUIRED.",

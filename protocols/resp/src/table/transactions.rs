@@ -1,4 +1,4 @@
-//! Several commands as one transaction of the store.
+//! Transaction commands.
 
 use super::CONNECTION;
 use crate::command::{ArgPositions, CommandFlags, CommandGroup};

@@ -40,12 +40,12 @@ fn every_shared_command_is_to_clients_what_it_is_in_redis_7() {
     let sdl =
         TABLE.commands().iter().filter(|command| command.flags.has(CommandFlags::MODULE)).count();
     assert_eq!(sdl, 20);
-    let near = of_others.iter().filter(|name| name.starts_with("local")).count();
-    assert_eq!(near, 3);
+    let local = of_others.iter().filter(|name| name.starts_with("local")).count();
+    assert_eq!(local, 3);
     let tags = of_others.iter().filter(|name| name.starts_with("tag")).count();
     assert_eq!(tags, 9);
     // Two of Redis 7.2 beside the module's and ours.
-    assert_eq!(of_others.len(), sdl + near + tags + 2, "{of_others:?}");
+    assert_eq!(of_others.len(), sdl + local + tags + 2, "{of_others:?}");
     assert_eq!(shared + of_others.len() + 7, TABLE.commands().len());
 }
 

@@ -35,7 +35,7 @@ fn start(folder: &Path, users: &str, limits: ConnectionLimits) -> Node {
     let region = Region::attach_or_create(&folder.join("region"), &options).unwrap();
     let users = Users::parse(users, &TABLE).unwrap();
     let service = RespProtocol::new(Arc::new(RespServer::new(RespSettings::new(users))));
-    let address = Address::Unix { path: folder.join("near.sock"), mode: 0o600 };
+    let address = Address::Unix { path: folder.join("node.sock"), mode: 0o600 };
     let tcp = Address::Tcp("127.0.0.1:0".parse().unwrap());
     let endpoint = |address| Endpoint { protocol: "resp".to_owned(), address, tls: None };
     let config = NodeConfig {
@@ -54,13 +54,13 @@ fn folder() -> tempfile::TempDir {
 }
 
 fn socket(folder: &Path) -> UnixStream {
-    let socket = UnixStream::connect(folder.join("near.sock")).unwrap();
+    let socket = UnixStream::connect(folder.join("node.sock")).unwrap();
     socket.set_read_timeout(Some(WAIT)).unwrap();
     socket
 }
 
-fn near(folder: &Path, options: &str) -> LocalStorage {
-    let node = format!("{}{options}", folder.join("near.sock").display());
+fn open_local(folder: &Path, options: &str) -> LocalStorage {
+    let node = format!("{}{options}", folder.join("node.sock").display());
     LocalStorage::open(&node).unwrap()
 }
 
@@ -99,9 +99,9 @@ fn who_may_everything_is_given_the_region_and_others_a_ring() {
                  user half on >half-word ~{ns},* &* +@all\n\
                  user none on >none-word ~* &* +@all -local";
     let node = start(folder.path(), users, ConnectionLimits::default());
-    let mut all = near(folder.path(), "?user=all&password=all-word");
+    let mut all = open_local(folder.path(), "?user=all&password=all-word");
     assert_eq!(all.access(), Some(LocalAccess::Region));
-    let mut half = near(folder.path(), "?user=half&password=half-word");
+    let mut half = open_local(folder.path(), "?user=half&password=half-word");
     assert_eq!(half.access(), Some(LocalAccess::Ring));
     all.set("ns", &[(b"k", b"direct")]).unwrap();
     assert_eq!(half.get("ns", &[b"k"]).unwrap()[&b"k"[..]], b"direct");
@@ -111,11 +111,11 @@ fn who_may_everything_is_given_the_region_and_others_a_ring() {
     assert_eq!(error.kind, ErrorKind::RejectedByBackend, "rules hold in the ring: {error}");
 
     let refused = |options: &str| {
-        let node = format!("{}{options}", folder.path().join("near.sock").display());
+        let node = format!("{}{options}", folder.path().join("node.sock").display());
         LocalStorage::open(&node).unwrap_err()
     };
     let error = refused("?user=half&password=half-word&way=region");
-    assert!(error.to_string().contains("NOPERM only a user"), "{error}");
+    assert!(error.to_string().contains("NOPERM LOCAL REGION requires"), "{error}");
     let error = refused("?user=none&password=none-word");
     assert!(error.to_string().contains("NOPERM"), "{error}");
     for stranger in ["", "?user=all&password=wrong"] {
@@ -206,12 +206,12 @@ fn there_are_so_many_rings_and_no_descriptor_stays_behind() {
     let folder = folder();
     let node = start(folder.path(), "", ConnectionLimits::default());
     // One and another, a thousand in all: clients that come and go.
-    near(folder.path(), "");
+    open_local(folder.path(), "");
     let before = open_files();
     for round in 0..1000 {
         let options = if round % 2 == 0 { "?way=ring" } else { "?way=region" };
-        let mut near = near(folder.path(), options);
-        assert!(near.is_ready("ns").unwrap());
+        let mut storage = open_local(folder.path(), options);
+        assert!(storage.is_ready("ns").unwrap());
     }
     until("all connections end", || node.stats().total().0.open() == 0);
     until("no descriptor stays behind", || open_files() < before + 20);
@@ -328,8 +328,8 @@ fn a_client_that_never_reads_or_never_finishes_is_closed_and_holds_no_core() {
 fn a_shutdown_ends_rings_and_a_storage_finds_the_next_node() {
     let folder = folder();
     let node = start(folder.path(), "", ConnectionLimits::default());
-    let mut over_ring = near(folder.path(), "?way=ring");
-    let mut mapped = near(folder.path(), "");
+    let mut over_ring = open_local(folder.path(), "?way=ring");
+    let mut mapped = open_local(folder.path(), "");
     over_ring.set("ns", &[(b"k", b"1")]).unwrap();
     drop(node);
     let error = over_ring.set("ns", &[(b"k", b"lost?")]).unwrap_err();
@@ -362,7 +362,7 @@ fn a_region_that_the_node_made_anew_is_noticed_and_the_next_one_is_used() {
     let folder = folder();
     let region = folder.path().join("region");
     let node = start(folder.path(), "", ConnectionLimits::default());
-    let mut mapped = near(folder.path(), "");
+    let mut mapped = open_local(folder.path(), "");
     mapped.set("ns", &[(b"k", b"old")]).unwrap();
     // The node goes on with a file that has no name any more, and so does its client.
     fs::remove_file(&region).unwrap();
@@ -378,7 +378,7 @@ fn a_region_that_the_node_made_anew_is_noticed_and_the_next_one_is_used() {
     assert_eq!(mapped.access(), Some(LocalAccess::Region));
     assert!(mapped.get("ns", &[b"k"]).unwrap().is_empty(), "a new region");
     mapped.set("ns", &[(b"k", b"new")]).unwrap();
-    let mut other = near(folder.path(), "?way=ring");
+    let mut other = open_local(folder.path(), "?way=ring");
     assert_eq!(other.get("ns", &[b"k"]).unwrap()[&b"k"[..]], b"new", "both have the same one");
 
     // And if the next node is there before anybody asks: it is another region without a word.
@@ -397,7 +397,7 @@ fn a_region_that_the_node_made_anew_is_noticed_and_the_next_one_is_used() {
 fn a_node_that_comes_back_on_its_region_is_met_again_and_nobody_waits_for_it() {
     let folder = folder();
     let node = start(folder.path(), "", ConnectionLimits::default());
-    let mut mapped = near(folder.path(), "");
+    let mut mapped = open_local(folder.path(), "");
     let mut count = 0_u64;
     let mut add = |mapped: &mut LocalStorage| {
         count += 1;
@@ -460,7 +460,7 @@ fn a_process_of_these_tests() {
         }
     }
     let options = if what == "ring" { "?way=ring" } else { "?way=region" };
-    let mut storage = near(&folder, options);
+    let mut storage = open_local(&folder, options);
     let key = std::process::id().to_le_bytes();
     for count in 1_u64.. {
         // Alternately small and larger than a pipe.
@@ -477,14 +477,14 @@ fn a_process_of_these_tests() {
 fn clients_are_killed_at_many_moments_and_leave_nothing_behind() {
     let folder = folder();
     let node = start(folder.path(), "", ConnectionLimits::default());
-    let mut watcher = near(folder.path(), "?way=ring");
+    let mut watcher = open_local(folder.path(), "?way=ring");
     let before = open_files();
     for round in 0..40_u32 {
         let what = if round % 2 == 0 { "ring" } else { "region" };
         let process = Process::start(what, folder.path());
         let key = process.0.id().to_le_bytes();
         until("it writes", || {
-            let mut probe = near(folder.path(), "");
+            let mut probe = open_local(folder.path(), "");
             !probe.get("own", &[&key]).unwrap().is_empty()
         });
         // A different moment each time.
@@ -508,8 +508,8 @@ fn clients_are_killed_at_many_moments_and_leave_nothing_behind() {
 fn a_node_is_killed_at_many_moments_and_nothing_acknowledged_is_lost() {
     let folder = folder();
     let mut node = Process::start("node", folder.path());
-    let mut mapped = near(folder.path(), "?way=region");
-    let mut over_ring = near(folder.path(), "?way=ring");
+    let mut mapped = open_local(folder.path(), "?way=region");
+    let mut over_ring = open_local(folder.path(), "?way=ring");
     let mut acknowledged = 0_u64;
     for round in 0..25_u64 {
         mapped.wait_ready("ns", WAIT).unwrap();

@@ -50,7 +50,7 @@ fn the_connection_answers_as_in_redis() {
             ("HELLO 3", &hello(3)),
             ("HELLO 2", &hello(2)),
             ("HELLO 4", "-NOPROTO unsupported protocol version|"),
-            ("HELLO x", "-ERR RespVersion version is not an integer or out of range|"),
+            ("HELLO x", "-ERR Protocol version is not an integer or out of range|"),
             ("HELLO 2 foo", "-ERR Syntax error in HELLO option 'foo'|"),
             ("HELLO 2 auth a", "-ERR Syntax error in HELLO option 'auth'|"),
             ("HELLO 2 auth default x", &hello(2)),

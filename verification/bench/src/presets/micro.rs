@@ -115,11 +115,7 @@ pub(super) const PRESETS: [Preset; 3] = [
             ),
             case!("chain-1m", "--variant chain --records 1000000", &[]),
             case!("put-1m", "--variant put --records 1000000", &[]),
-            case!(
-                "walk-1m",
-                "--variant walk --records 1000000 --ops 1000000",
-                &[Goal::NsAtMost("region", 10.0)]
-            ),
+            case!("walk-1m", "--variant walk --records 1000000", &[Goal::NsAtMost("region", 10.0)]),
             Case {
                 name: "writers",
                 words: "--variant insert --clients 10 --records 500000 --ops 10000 --warm-up 0 \

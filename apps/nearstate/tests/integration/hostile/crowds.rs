@@ -136,7 +136,7 @@ fn a_connection_beyond_the_limit_receives_an_error_on_both_sockets() {
     let output = String::from_utf8(all_of(&mut beyond)).unwrap();
     assert!(output.starts_with("-ERR") && output.contains("limits.connections_max"), "{output}");
     let output = String::from_utf8(all_of(&mut target.unix())).unwrap();
-    assert!(output.starts_with("-ERR") && output.contains("has 10 connections"), "{output}");
+    assert!(output.starts_with("-ERR") && output.contains("limit of 10 connections"), "{output}");
     for stream in &mut inside {
         stream.write_all(b"PING\r\n").unwrap();
         stream.read_exact(&mut [0; 7]).unwrap();

@@ -112,10 +112,10 @@ fn an_unreadable_source_is_reported_and_fails_once() {
     let node = observed(&folder, "127.0.0.1:0");
     let nowhere = folder.path("nowhere").display().to_string();
     for (words, wanted) in [
-        (["--node", &node.addresses[0]], "does not speak HTTP"),
+        (["--node", &node.addresses[0]], "is not HTTP"),
         (["--node", "127.0.0.1:1"], "--metrics-listen 127.0.0.1:1"),
-        (["--region", &nowhere], "there is no region at"),
-        (["--config", &nowhere], "reading"),
+        (["--region", &nowhere], "cannot read the region"),
+        (["--config", &nowhere], "cannot read"),
     ] {
         let mut command = top(&["--once", "--interval", "100ms"]);
         let (is_fine, output, fault) = ended(command.args(words).spawn().unwrap(), || ());

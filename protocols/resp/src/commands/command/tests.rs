@@ -19,12 +19,12 @@ const ROWS: [(&str, CommandFn, Tell); 6] = [
 fn answer(protocol: RespVersion, request: &str) -> String {
     let kept: OwnedArgs = request.split(' ').map(str::as_bytes).collect();
     let lookup = TABLE.lookup(kept.args()).unwrap();
-    let (_, run, deliver_event) = ROWS.iter().find(|(name, _, _)| *name == lookup.name).unwrap();
+    let (_, run, function) = ROWS.iter().find(|(name, _, _)| *name == lookup.name).unwrap();
     assert!(std::ptr::fn_addr_eq(*run, lookup.run), "{request} is carried out by something else");
     let mut out = Vec::new();
     let mut reply = Reply::new(&mut out, protocol);
-    if let Err(refusal) = deliver_event(&TABLE, kept.args(), &mut reply) {
-        reply.error(refusal.text());
+    if let Err(error) = function(&TABLE, kept.args(), &mut reply) {
+        reply.error(error.text());
     }
     String::from_utf8(out).unwrap().replace("\r\n", "|")
 }

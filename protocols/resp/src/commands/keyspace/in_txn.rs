@@ -1,5 +1,5 @@
-//! Walks between `MULTI` and `EXEC`: over what is in the region, and what the transaction has
-//! written over it.
+//! Scans between `MULTI` and `EXEC`, over the records of the region and the writes of the
+//! transaction.
 
 use crate::command_context::CommandContext;
 use crate::commands::keys::{type_name, type_of_key};
@@ -12,21 +12,20 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-/// The most keys that `FLUSHALL` deletes in a transaction: all of them or none is a promise that
-/// needs memory and locks for each.
+/// Limit of keys that `FLUSHALL` deletes in a transaction, which needs memory and a lock for each.
 const DELETED_MAX: usize = 1000;
 
-/// Keys between two looks at the time.
+/// Keys between two checks of the time limit.
 const KEYS_PER_LOOK: usize = 64;
 
-/// A record of an area, as a transaction has it.
+/// A key in its namespace.
 pub(super) struct ResolvedKey<'k> {
     pub(super) namespace: Namespace,
     pub(super) key: &'k [u8],
 }
 
-/// Calls `each` with every key, as clients say it and as it stands in its namespace, until it
-/// answers that this is enough, or the time is over.
+/// Calls `each` with every key, as clients write it and in its namespace, until it breaks or the
+/// time limit is reached.
 pub(super) fn each_key(
     ctx: &CommandContext<'_>,
     namespaces: &[NamespaceKeys],
@@ -66,7 +65,7 @@ pub(super) fn each_key(
     })
 }
 
-/// Those keys whose records have a type.
+/// The keys whose records have a type.
 pub(super) fn with_type(
     ctx: &CommandContext<'_>,
     keys: Vec<Vec<u8>>,
@@ -85,7 +84,7 @@ pub(super) fn with_type(
     Ok(kept)
 }
 
-/// One of the keys, each as likely as any other.
+/// A random key, uniformly distributed.
 pub(super) fn any_key(
     ctx: &CommandContext<'_>,
     namespaces: &[NamespaceKeys],
@@ -102,7 +101,7 @@ pub(super) fn any_key(
     Ok(picked)
 }
 
-/// Deletes every key, or refuses before any is deleted.
+/// Deletes every key, or rejects the command before any is deleted.
 pub(super) fn delete_all(
     ctx: &CommandContext<'_>,
     namespaces: &[NamespaceKeys],
@@ -118,8 +117,8 @@ pub(super) fn delete_all(
     })?;
     if count > DELETED_MAX {
         return Err(ErrorReply::new(format!(
-            "ERR {count} keys: between MULTI and EXEC at most {DELETED_MAX} are deleted together; \
-             send FLUSHALL alone"
+            "ERR {count} keys exceed the limit of {DELETED_MAX} for FLUSHALL between MULTI and \
+             EXEC: send FLUSHALL alone"
         )));
     }
     ctx.change(|change| {

@@ -1,4 +1,4 @@
-//! Walks as work in slices.
+//! Sliced tasks of the commands that scan namespaces.
 
 use crate::commands::deferred_array::DeferredArray;
 use crate::commands::keys::type_name;
@@ -13,18 +13,18 @@ use crate::sliced_task::{SLICE_BUCKETS, SlicedTask, TaskProgress};
 use nearstate_node::executor::is_due;
 use nearstate_store::Session;
 
-/// Buckets whose records one slice deletes: some fifty.
+/// Buckets per slice of a deletion: about fifty records.
 const DELETE_BUCKETS: u64 = 16;
 
-/// Buckets that `SCAN` looks at for each record that it is to find, as in Redis: a namespace that
-/// has lost most of its records keeps its buckets.
+/// Buckets that `SCAN` reads per requested record, as in Redis: a namespace whose records were
+/// deleted keeps its buckets.
 const BUCKETS_FOR_EACH: u64 = 10;
 
-/// Buckets between two looks at the clock.
+/// Buckets between two checks of the clock.
 const BUCKETS_PER_LOOK: u64 = 8;
 
-/// Where the bucket ends in a cursor and the namespace begins: 2^40 buckets are more than a region
-/// has lines.
+/// Position of the namespace in a cursor, above the bucket: 2^40 buckets are more than a region has
+/// cache lines.
 const CURSOR_BITS: u32 = 40;
 
 /// `KEYS`
@@ -81,12 +81,12 @@ impl SlicedTask for KeysTask {
 #[derive(Debug)]
 pub(super) struct ScanTask {
     namespaces: Vec<NamespaceKeys>,
-    /// What those take.
+    /// Memory of the namespaces.
     bytes: usize,
-    /// The number of the namespace that is looked at, and the next bucket there.
+    /// Number of the current namespace, and its next bucket.
     namespace_keys: usize,
     bucket: u64,
-    /// How many records, and how many buckets, are still to be looked at.
+    /// Number of records and of buckets that remain to be read.
     records_left: u64,
     buckets_left: u64,
     pattern: Option<Vec<u8>>,
@@ -117,17 +117,17 @@ impl ScanTask {
         }
     }
 
-    /// Looks at some buckets, and says how many; `None` once this call has looked at enough, or
-    /// there is no more.
+    /// Reads some buckets and returns their number; `None` if the call has read enough or the scan
+    /// is complete.
     fn look(&mut self, session: &Session) -> Result<Option<u64>, ErrorReply> {
         let Self { pattern, form, found, key_text, .. } = self;
         let Some(namespace_keys) = self.namespaces.get(self.namespace_keys) else {
             return Ok(None);
         };
-        // Three to four records stand in a bucket.
-        let bytes_max = (self.records_left / 4).clamp(1, BUCKETS_PER_LOOK);
+        // A bucket has three to four records.
+        let limit = (self.records_left / 4).clamp(1, BUCKETS_PER_LOOK);
         let mut looked = 0;
-        let next = session.walk_part(namespace_keys.namespace, self.bucket, bytes_max, |view| {
+        let next = session.walk_part(namespace_keys.namespace, self.bucket, limit, |view| {
             looked += 1;
             let is_form =
                 |form: &Vec<u8>| type_name(view.form()).as_bytes().eq_ignore_ascii_case(form);
@@ -145,12 +145,12 @@ impl ScanTask {
             None => (self.namespace_keys + 1, 0),
         };
         self.records_left = self.records_left.saturating_sub(looked);
-        self.buckets_left = self.buckets_left.saturating_sub(bytes_max);
+        self.buckets_left = self.buckets_left.saturating_sub(limit);
         let is_enough = self.records_left == 0 || self.buckets_left == 0;
-        Ok((!is_enough && self.namespace_keys < self.namespaces.len()).then_some(bytes_max))
+        Ok((!is_enough && self.namespace_keys < self.namespaces.len()).then_some(limit))
     }
 
-    /// Where the next call goes on; 0 at the end.
+    /// Cursor of the next call; 0 at the end.
     fn cursor(&self) -> u64 {
         if self.namespace_keys >= self.namespaces.len() {
             return 0;
@@ -193,15 +193,15 @@ impl SlicedTask for ScanTask {
     }
 }
 
-/// `RANDOMKEY`: from a bucket by chance on to the first record.
+/// `RANDOMKEY`: the first record after a random bucket.
 #[derive(Debug)]
 pub(super) struct RandomKeyTask {
     namespaces: Vec<NamespaceKeys>,
-    /// What those take.
+    /// Memory of the namespaces.
     bytes: usize,
     namespace_keys: usize,
     bucket: u64,
-    /// Buckets and namespaces that were not looked at yet: after all of them there is no key.
+    /// Buckets and namespaces not read yet. After all of them there is no key.
     left: u64,
 }
 
@@ -224,7 +224,7 @@ impl RandomKeyTask {
             bucket -= count;
             namespace_keys += 1;
         }
-        // The first namespace is looked at from its beginning as well, at the end.
+        // The start of the first namespace is read at the end.
         let left = all + 2 * (namespaces.len() as u64 + 1);
         Ok(Self { bytes: list_bytes(&namespaces), namespaces, namespace_keys, bucket, left })
     }
@@ -298,7 +298,7 @@ impl SlicedTask for DbsizeTask {
         reply: &mut Reply<'_>,
     ) -> Result<TaskProgress, ErrorReply> {
         let session = records.session();
-        // The records are not touched: several times as many buckets take no longer.
+        // Records are not read, so several times as many buckets take the same time.
         let mut left = SLICE_BUCKETS * 4;
         while let Some((namespace_keys, buckets)) = self.path.current(session)? {
             if left == 0 {

@@ -1,7 +1,7 @@
 //! `NGET` and `NDEL`: all keys that match a pattern.
 //!
-//! The names are collected in slices, so that others are served meanwhile. What is to be of one
-//! instant is then done by one transaction, at once.
+//! The names are collected in slices between which other clients are served. The atomic commands
+//! then use one transaction.
 
 use crate::command_context::{CommandContext, RETRY_POLICY};
 use crate::commands::arg;
@@ -20,16 +20,16 @@ use nearstate_store::{Form, Kind, Txn};
 use std::collections::{BTreeMap, BTreeSet};
 
 const TOO_MANY: ErrorReply = ErrorReply::fixed(
-    "ERR more than 4096 keys match, more than one transaction takes: use a narrower pattern, \
-     NGET.NOATOMIC, or KEYS and DEL in parts",
+    "ERR more than 4096 keys match, the limit of a transaction: use a narrower pattern, \
+     NGET.NOATOMIC, or KEYS and several DEL",
 );
 const _: () = assert!(TRANSACTION_RECORDS_MAX == 4096, "the text above says it");
 
-/// What an answer may take, in bytes: as much as a transaction may write.
+/// Limit of the bytes of a reply: that of a transaction's writes.
 const ANSWER_BYTES_MAX: usize = TRANSACTION_BYTES_MAX;
 
 const TOO_LARGE: ErrorReply = ErrorReply::fixed(
-    "ERR the keys and values that match have more than 256 MiB: use a narrower pattern, or SCAN",
+    "ERR matching keys and values exceed 256 MiB: use a narrower pattern or SCAN",
 );
 const _: () = assert!(ANSWER_BYTES_MAX == 256 << 20, "the text above says it");
 
@@ -68,8 +68,7 @@ pub(crate) fn ndel_atomic(
     begin(ctx, arg(args, 1), PatternAction::Delete, reply)
 }
 
-/// The count changes nothing; what is none is refused with the module's texts, which have two
-/// dashes.
+/// Validates the count, which has no effect, with the module's error texts, which have two dashes.
 fn check_count(args: Args<'_>, name: &str) -> CommandResult {
     match args.len() {
         4 if !arg(args, 2).eq_ignore_ascii_case(b"count") => {
@@ -91,7 +90,7 @@ fn begin(
 ) -> CommandResult {
     let path = path(ctx, pattern)?;
     let mut gather = PatternTxnTask { path, keys: BTreeSet::new(), bytes: 0, action };
-    let Some(lent) = ctx.txn else {
+    let Some(exec_txn) = ctx.txn else {
         ctx.connection.task = Some(Box::new(gather));
         return Ok(());
     };
@@ -99,31 +98,31 @@ fn begin(
         ctx.check_deadline()?;
     }
     let mut done: Stored<PatternResult> = Ok(PatternResult::default());
-    lent.with(&mut |txn| done = gather.carry_out(ctx.records, txn));
+    exec_txn.with(&mut |txn| done = gather.carry_out(ctx.records, txn));
     done?.answer(action, reply)
 }
 
-/// Over the one namespace that the pattern names, or over all.
+/// The namespace that the pattern names, or all.
 fn path(ctx: &CommandContext<'_>, pattern: &[u8]) -> Result<KeyspaceWalk, ErrorReply> {
     pattern::validate(pattern)?;
     let mut namespaces = list_namespaces(ctx.records, Some(pattern))?;
-    // Counters are no records to these commands.
+    // These commands do not include counters.
     namespaces.retain(|namespace_keys| namespace_keys.namespace.kind() != Kind::Counters);
     Ok(KeyspaceWalk::new(namespaces, Some(pattern)))
 }
 
-/// What is done with the keys.
+/// Operation on the matching keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PatternAction {
     Get,
     Delete,
 }
 
-/// The values as the walk meets them.
+/// Values as they are read.
 #[derive(Debug)]
 struct PatternReadTask {
     path: KeyspaceWalk,
-    /// A key that is met twice stands here once.
+    /// Keys that are visited twice are stored once.
     found: BTreeMap<Vec<u8>, Vec<u8>>,
     bytes: usize,
 }
@@ -167,21 +166,21 @@ impl SlicedTask for PatternReadTask {
     }
 }
 
-/// What a key, or a key and its value, cost beside their bytes.
+/// Memory of a key or a key with its value, beside their bytes.
 const FOUND_BYTES: usize = 96;
 
-/// The names first, then one transaction.
+/// Collects the names, then runs one transaction.
 #[derive(Debug)]
 struct PatternTxnTask {
     path: KeyspaceWalk,
     keys: BTreeSet<Vec<u8>>,
-    /// What the keys cost.
+    /// Memory of the keys.
     bytes: usize,
     action: PatternAction,
 }
 
 impl PatternTxnTask {
-    /// Walks a slice. False at the end.
+    /// Scans one slice. Returns false at the end.
     fn step_walk(&mut self, records: &Records) -> Result<bool, ErrorReply> {
         let Self { path, keys, bytes, action } = self;
         path.walk_keys(records.session(), SLICE_BUCKETS, |key, view| {
@@ -239,7 +238,7 @@ impl SlicedTask for PatternTxnTask {
     }
 }
 
-/// What the transaction has found or done.
+/// Result of the transaction.
 #[derive(Debug, Default)]
 struct PatternResult {
     found: Vec<(Vec<u8>, Vec<u8>)>,

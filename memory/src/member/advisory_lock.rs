@@ -1,13 +1,13 @@
-//! Who is at work on something that several may be at work on at once, in any process.
+//! Advisory locks: shared locks on numbers, visible to all processes.
 //!
-//! As an anchor is (`life.rs`), a presence is a lock of bytes of the region's file that a mapping
-//! holds and nothing else: it goes when its owner drops it, at the latest with the process, and a
-//! forked child does not have it. Unlike an anchor's bytes these are shared: each who is there has
-//! them, and whoever wants to know asks the kernel. Nothing of it is in the region's memory, so
-//! nothing has to be put in order after a death.
+//! As the liveness lock (`region/liveness.rs`), an advisory lock is a lock on bytes of the region's
+//! file that only a mapping holds. The kernel releases it when its owner drops it, at the latest
+//! with the process, and a forked child does not hold it. Unlike a liveness lock it is shared:
+//! several sessions can hold it at the same time. Nothing is stored in the region's memory, so
+//! nothing needs recovery.
 //!
-//! A process that another thread forks while a presence is being made has it as well, until it ends
-//! or runs another program: others are careful for as long.
+//! If another thread forks while a lock is being taken, the child holds it as well until it ends or
+//! runs another program.
 
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
@@ -21,14 +21,14 @@ use crate::member::Member;
 use crate::region::file::Shared;
 use crate::system::{self, Lock, lock_byte};
 
-/// First of the bytes of the file that stand for things to be at work on.
+/// First of the bytes of the file that stand for numbers.
 const THING_BYTE: u64 = 1 << 60;
 
-/// So many bytes stand for them. Two things that share one look as if whoever is at work on one was
-/// at work on both: among 2^48 that hardly happens, and it only makes others more careful.
+/// Number of such bytes. Two numbers that share a byte share their lock. With 2^48 bytes this is
+/// rare, and it only makes others wait longer than needed.
 const THINGS: u64 = 1 << 48;
 
-/// That somebody is at work on some things, until it is dropped.
+/// Shared locks on some numbers, until they are dropped.
 #[derive(Debug)]
 pub struct AdvisoryLock {
     page: NonNull<u8>,
@@ -43,19 +43,18 @@ unsafe impl Sync for AdvisoryLock {}
 
 impl Drop for AdvisoryLock {
     fn drop(&mut self) {
-        // A forked child does not have the page; something else may be at its address by now.
+        // A forked child does not have the page. Its address may belong to another mapping.
         if !self.shared.map.is_forked() {
-            // SAFETY: nobody has the address of the page, which was mapped by this process.
+            // SAFETY: no other code has the address of the page, which this process mapped.
             unsafe { system::unmap(self.page, self.bytes) };
         }
     }
 }
 
 impl Member {
-    /// From now on others see that somebody is at work on these things. Each is said by a number
-    /// that all processes know it by.
+    /// Takes shared locks on some numbers, which mean the same in all processes.
     ///
-    /// Cost: the file is opened, and a page of it mapped: some ten microseconds.
+    /// Cost: the file is opened and one of its pages mapped: about ten microseconds.
     ///
     /// # Errors
     /// `System`: no more files or mappings, or another program locks bytes of the region.
@@ -80,7 +79,7 @@ impl Member {
         Ok(AdvisoryLock { page, bytes, shared: Arc::clone(self.shared()) })
     }
 
-    /// True if anybody is at work on this, the caller included.
+    /// True if any session, including this one, holds a lock on this number.
     ///
     /// # Errors
     /// `System`.

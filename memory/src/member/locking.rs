@@ -1,0 +1,186 @@
+//! Acquires and releases the lock words of a region.
+//!
+//! A lock is named in the undo record before it is acquired, so that recovery releases the locks of
+//! a dead member. A waiter checks whether the holder is alive, and recovers a dead one.
+
+use std::time::{Duration, Instant};
+
+use nearstate_model::{Error, Result, invariant};
+
+use crate::atomic::{AtomicU64, Ordering};
+use crate::crash::crash_point;
+use crate::layout::{Corruption, MEMBER_STATE, member_at};
+use crate::member::arena::{LockSlot, undo};
+use crate::member::{LOCK_WAIT_MAX, Member, lock};
+use crate::region::member_table::state;
+
+/// How often a waiting writer checks whether the lock's holder is alive. A check costs less than a
+/// microsecond. A death is detected within this time, well below the promised 10 ms.
+const PROBE_EVERY: Duration = Duration::from_micros(200);
+
+/// Spins before a waiting writer yields its processor: about a microsecond, ten times as long as a
+/// lock is held.
+const SPINS: u32 = 64;
+
+const _: () = assert!(PROBE_EVERY.as_micros() * 5 <= LOCK_WAIT_MAX.as_micros());
+
+impl Member {
+    /// Records that the undo record names this lock.
+    #[inline]
+    fn set_lock_named(&self, slot: LockSlot) {
+        let bit = 1 << slot as u8;
+        let locks = self.locks.get();
+        invariant!(locks & bit == 0, "lock slot {slot:?} is in use: locks {locks:#b}");
+        invariant!(locks < bit, "lock slot {slot:?} is taken after a later one: locks {locks:#b}");
+        self.locks.set(locks | bit);
+    }
+
+    #[inline]
+    fn set_lock_unnamed(&self, slot: LockSlot) {
+        let bit = 1 << slot as u8;
+        let locks = self.locks.get();
+        invariant!(locks & bit != 0, "lock slot {slot:?} is not in use: locks {locks:#b}");
+        self.locks.set(locks & !bit);
+    }
+
+    /// Names a lock in the undo record. It must be named before it is taken, so that recovery finds
+    /// it.
+    #[inline]
+    pub(crate) fn name_lock(&self, at: u64, slot: LockSlot) -> Result<(), Corruption> {
+        self.set_lock_named(slot);
+        self.arena()?.set(undo::lock(slot), at);
+        Ok(())
+    }
+
+    /// Removes a lock that is not held from the undo record.
+    #[inline]
+    pub(crate) fn unname_lock(&self, slot: LockSlot) -> Result<(), Corruption> {
+        self.set_lock_unnamed(slot);
+        self.arena()?.set(undo::lock(slot), 0);
+        Ok(())
+    }
+
+    /// Acquires a lock word and names it in the undo record. Returns the payload.
+    #[inline]
+    pub(crate) fn acquire(&self, at: u64, slot: LockSlot) -> Result<u64> {
+        self.acquire_within(at, slot, LOCK_WAIT_MAX)
+    }
+
+    /// As [`Member::acquire`], but waits at most `bound` for a living holder: for work that can be
+    /// skipped.
+    #[inline]
+    pub(crate) fn acquire_within(&self, at: u64, slot: LockSlot, bound: Duration) -> Result<u64> {
+        let word = self.map().word(at)?;
+        self.name_lock(at, slot)?;
+        crash_point!("lock.noted");
+        match lock::try_take(word, self.lock_owner()) {
+            Ok(payload) => {
+                crash_point!("lock.taken");
+                Ok(payload)
+            }
+            Err(_) => match self.wait_for(word, bound) {
+                Ok(payload) => Ok(payload),
+                Err(error) => {
+                    self.unname_lock(slot)?;
+                    Err(error)
+                }
+            },
+        }
+    }
+
+    /// Acquires a lock word unless a living member holds it: for work that other members do as
+    /// well. Recovers a dead holder. Returns the payload.
+    pub(crate) fn try_acquire(&self, at: u64, slot: LockSlot) -> Result<Option<u64>> {
+        let word = self.map().word(at)?;
+        self.name_lock(at, slot)?;
+        for _ in 0..2 {
+            match lock::try_take(word, self.lock_owner()) {
+                Ok(payload) => return Ok(Some(payload)),
+                // Released between the load and the swap: try once more.
+                Err(0) => {}
+                Err(owner) => match self.recover_if_dead(lock::member_of(owner)) {
+                    Ok(true) => {}
+                    // A living holder: the caller does without.
+                    Ok(false) => break,
+                    Err(error) => {
+                        self.unname_lock(slot)?;
+                        return Err(error);
+                    }
+                },
+            }
+        }
+        self.unname_lock(slot)?;
+        Ok(None)
+    }
+
+    /// Releases a lock that [`Member::acquire`] took.
+    #[inline]
+    pub(crate) fn release(&self, at: u64, slot: LockSlot, payload: u64) -> Result<(), Corruption> {
+        lock::release(self.map().word(at)?, payload);
+        crash_point!("lock.released");
+        self.unname_lock(slot)
+    }
+
+    /// As [`Member::release`], for a bucket after a commit (`lock::release_before_reads`).
+    #[inline]
+    pub(crate) fn release_bucket(&self, at: u64, payload: u64) -> Result<(), Corruption> {
+        lock::release_before_reads(self.map().word(at)?, payload);
+        crash_point!("lock.released");
+        self.unname_lock(LockSlot::Bucket)
+    }
+
+    /// Waits for a lock word that another member holds, and takes it. The caller has named it in
+    /// the undo record.
+    #[cold]
+    pub(crate) fn wait_for(&self, word: &AtomicU64, bound: Duration) -> Result<u64> {
+        invariant!(bound <= LOCK_WAIT_MAX, "a lock wait of {bound:?} exceeds the bound");
+        let since = Instant::now();
+        let mut probed = since;
+        let mut spins = 0;
+        loop {
+            let owner = match lock::try_take(word, self.lock_owner()) {
+                Ok(payload) => return Ok(payload),
+                Err(owner) => owner,
+            };
+            spins += 1;
+            if spins < SPINS {
+                std::hint::spin_loop();
+                continue;
+            }
+            std::thread::yield_now();
+            let now = Instant::now();
+            if owner == 0 || now.duration_since(probed) < PROBE_EVERY {
+                continue;
+            }
+            if owner == self.lock_owner() {
+                // The word lies in shared memory: another process may have written it.
+                return Err(Error::from(Corruption(
+                    "a lock is held by the member that waits for it",
+                )));
+            }
+            probed = now;
+            let index = lock::member_of(owner);
+            if self.recover_if_dead(index)? {
+                self.check_lock_owner(word, owner)?;
+                continue;
+            }
+            if now.duration_since(since) > bound {
+                return Err(Error::Stalled { holder: self.holder(index)? });
+            }
+        }
+    }
+
+    /// Reports corruption if a lock's owner is a slot that was free before and after the lock was
+    /// read: a slot becomes free only after its locks. Without this check a waiter would wait
+    /// forever.
+    fn check_lock_owner(&self, word: &AtomicU64, owner: u64) -> Result<(), Corruption> {
+        let index = lock::member_of(owner);
+        let slot = self.map().word(member_at(index) + MEMBER_STATE)?;
+        let before = slot.load(Ordering::Acquire);
+        let is_owned = lock::owner_of(word.load(Ordering::Acquire)) == owner;
+        if state::of(before) == state::FREE && is_owned && slot.load(Ordering::Acquire) == before {
+            return Err(Corruption("a lock is held by a member that does not exist"));
+        }
+        Ok(())
+    }
+}

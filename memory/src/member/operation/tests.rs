@@ -1,0 +1,188 @@
+//! A violated invariant at any crash point stops its session, and only its session.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use nearstate_model::{Error, Result, invariant};
+
+use crate::check::check;
+use crate::crash::{POINTS, injected_panic};
+use crate::heap::cell::{CellHeader, CellKind};
+use crate::index::lookup::{LookupResult, hash};
+use crate::member::Member;
+use crate::region::file::{CreateOptions, Region};
+use crate::region::index_table::IndexTable;
+use crate::txn::events::TxnEvent;
+use crate::txn::plan::{CommitOutcome, CommitPlan, Expectation, RecordAccess, RecordChange};
+use crate::txn::publish::{PendingCell, WriteDecision};
+
+/// Points that the work below does not pass: recovery of dead processes, attaching and detaching,
+/// and what only `store` passes.
+fn is_elsewhere(point: &str) -> bool {
+    ["recover.", "attach.", "detach."].iter().any(|prefix| point.starts_with(prefix))
+}
+
+struct RegionPath(PathBuf);
+
+impl RegionPath {
+    fn new(name: &str) -> Self {
+        let base = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
+        Self(Path::new(base).join(format!("nearstate-{name}-{}", std::process::id())))
+    }
+}
+
+impl Drop for RegionPath {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn pending(member: &Member, hash: u64, key: &[u8], value: &[u8]) -> Result<PendingCell> {
+    let body: Vec<u8> = [key, value].concat();
+    let at = member.allocate_cell(&CellHeader {
+        kind: CellKind::Record,
+        flags: 0,
+        body: u32::try_from(body.len()).unwrap(),
+        key: u16::try_from(key.len()).unwrap(),
+        children: 0,
+        hash,
+    })?;
+    member.write_body(at, 0, &body)?;
+    Ok(PendingCell { at, body_crc: crc32fast::hash(&body) })
+}
+
+fn put(member: &Member, table: &IndexTable, key: &[u8], value: &[u8]) -> Result<()> {
+    let hash = hash(member.seed(), key);
+    let cell = pending(member, hash, key, value)?;
+    member.write_record(table, hash, key, Some(cell), |_| Ok(WriteDecision::Publish)).map(drop)
+}
+
+fn remove(member: &Member, table: &IndexTable, key: &[u8]) -> Result<()> {
+    let hash = hash(member.seed(), key);
+    member.write_record(table, hash, key, None, |_| Ok(WriteDecision::Remove)).map(drop)
+}
+
+/// Replaces, inserts and removes a record each, and appends two events to a ring.
+fn commit(member: &Member, table: &IndexTable, keys: [&[u8]; 3], ring_at: u64) -> Result<()> {
+    let _pin = member.pin()?;
+    let mut plan = CommitPlan::default();
+    let mut bytes = Vec::new();
+    for (number, key) in keys.into_iter().enumerate() {
+        let hash = hash(member.seed(), key);
+        let LookupResult { token, .. } = member.lookup(table, hash, key)?;
+        let from = u32::try_from(bytes.len()).unwrap();
+        bytes.extend_from_slice(key);
+        let to = u32::try_from(bytes.len()).unwrap();
+        let mut access = RecordAccess::new(table.index(), hash, (from, to));
+        access.expect = Expectation::Read(token);
+        access.flags = member.namespace_flags(table.index())?;
+        access.change = if number == 2 {
+            RecordChange::Remove
+        } else {
+            RecordChange::Publish(pending(member, hash, key, b"committed")?)
+        };
+        plan.accesses.push(access);
+    }
+    for _ in 0..2 {
+        let from = plan.events.bytes.len();
+        plan.events.bytes.extend_from_slice(&[7; 24]);
+        plan.events.versions.push((from, 0));
+        let span = (from, from + 24);
+        plan.events.all.push(TxnEvent { ring_at, span, is_lossless: true });
+    }
+    let outcome = member.commit(&mut plan, &bytes)?;
+    invariant!(outcome == CommitOutcome::Committed, "no other session writes");
+    Ok(())
+}
+
+/// Everything that a session does to a region, with enough records that the index grows, that
+/// queues overflow into pools and that chains get lines.
+fn work(region: &Region, member: &Member) -> Result<()> {
+    let table = member.namespace(b"work", 1)?;
+    let ring_at = member.open_watch_ring(table, 1 << 14)?;
+    member.open_stream_ring(1 << 14)?;
+    member.append_to_ring(ring_at, b"event")?;
+    member.set_namespace_flag(table, crate::layout::namespace_flags::WATCHED)?;
+    member.update_namespace_flags(table.index(), |flags| flags)?;
+    member.allocate_counter(3)?;
+    member.free_pending()?;
+    let keys: Vec<Vec<u8>> = (0..300_u32).map(|n| format!("key-{n}").into_bytes()).collect();
+    for key in &keys {
+        put(member, table, key, b"first")?;
+    }
+    for three in keys.chunks_exact(3) {
+        let new = [b"new-", &three[0][..]].concat();
+        commit(member, table, [&three[0], &new, &three[2]], ring_at)?;
+    }
+    // Removals fill the queue of one class until it moves to the pool, where the next session finds
+    // the cells.
+    for round in 0..2 {
+        let many: Vec<Vec<u8>> =
+            (0..1700_u32).map(|n| format!("{round}-{n}").into_bytes()).collect();
+        many.iter().try_for_each(|key| put(member, table, key, b"short"))?;
+        many.iter().try_for_each(|key| remove(member, table, key))?;
+    }
+    let other = region.member()?;
+    for n in 0..200_u32 {
+        put(&other, table, format!("other-{n}").as_bytes(), b"short")?;
+    }
+    member.drain_writers(table)
+}
+
+/// Runs the work with a violation at one point. False if the work does not pass the point so often.
+fn violate(path: &Path, point: &str, nth: u32) -> bool {
+    let region = Region::create(path, &CreateOptions::default()).unwrap();
+    let (stopped, other) = (region.member().unwrap(), region.member().unwrap());
+    injected_panic::plan(point, nth);
+    let done = catch_unwind(AssertUnwindSafe(|| work(&region, &stopped)));
+    if !injected_panic::cancel() {
+        done.unwrap().unwrap();
+        return false;
+    }
+    assert!(done.is_err(), "{point}: the violation was swallowed");
+    let table = other.namespace(b"work", 1).unwrap();
+    // A session that the work opened for itself may be the one that was stopped.
+    let is_stopped = stopped.check_usable() == Err(Error::SessionStopped);
+    if is_stopped {
+        assert_eq!(put(&stopped, table, b"key-1", b"late"), Err(Error::SessionStopped), "{point}");
+        assert!(matches!(stopped.pin(), Err(Error::SessionStopped)), "{point}");
+        assert_eq!(stopped.free_pending(), Err(Error::SessionStopped), "{point}");
+    }
+    // No lock is left, so the other session never waits for one.
+    other.drain_writers(table).unwrap();
+    for n in 0..300_u32 {
+        put(&other, table, format!("key-{n}").as_bytes(), b"other").unwrap();
+    }
+    let ring_at = other.open_watch_ring(table, 1 << 14).unwrap();
+    commit(&other, table, [b"key-1", b"key-new", b"key-2"], ring_at).unwrap();
+    drop((stopped, other, region));
+    let report = check(path, &mut |_, _| Ok(())).unwrap();
+    assert!(report.is_clean(), "{point}, {nth}: {report:#?}");
+    is_stopped
+}
+
+#[test]
+fn a_violated_invariant_at_any_point_stops_its_session_and_harms_no_other() {
+    // The default hook would print thousands of lines.
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !panic.payload_as_str().is_some_and(|text| text.contains("a test injected")) {
+            hook(panic);
+        }
+    }));
+    let path = RegionPath::new("violated");
+    let mut missed = Vec::new();
+    for point in POINTS.iter().filter(|point| !is_elsewhere(point)) {
+        let mut stopped = 0;
+        for nth in [1, 2, 7, 40] {
+            stopped += u32::from(violate(&path.0, point, nth));
+            std::fs::remove_file(&path.0).unwrap();
+        }
+        if stopped == 0 {
+            missed.push(*point);
+        }
+    }
+    // A panic at these leaves nothing half done: an undo after an error, one atomic change of a
+    // word, and a reader.
+    assert_eq!(missed, ["txn.undone", "flags.raised", "flags.changed", "ring.numbered"]);
+}
