@@ -30,7 +30,7 @@ pub fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
             // Repeated signals extend it to at most twice the timeout.
             Err(Errno::INTR) if begun.elapsed() < timeout => {}
             Err(Errno::INTR | Errno::AGAIN) => {
-                let text = format!("its queue was full for {timeout:?}: it accepts nobody");
+                let text = format!("its queue was full for {timeout:?}: the node does not accept");
                 return Err(io::Error::new(io::ErrorKind::TimedOut, text));
             }
             Err(error) => return Err(error.into()),
@@ -46,7 +46,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     #[test]
-    fn a_node_that_accepts_nobody_is_not_waited_for_without_an_end() {
+    fn a_node_that_does_not_accept_is_not_waited_for_without_an_end() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         let node = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();

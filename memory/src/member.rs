@@ -221,8 +221,8 @@ impl Member {
         self.index
     }
 
-    /// A number that is unique in the lifetime of the region and never 0. It consists of the arena's
-    /// count, which outlives the member, and of the arena's index.
+    /// A number that is unique in the lifetime of the region and never 0. It consists of the
+    /// arena's count, which outlives the member, and of the arena's index.
     ///
     /// Cost: a load and a store in the member's own cache line. A kill, or a caller that does not
     /// use the number, leaves a gap.
@@ -326,8 +326,8 @@ impl Member {
         }
     }
 
-    /// Pins the current epoch: nothing that is read from now on is reused before the pin is dropped.
-    /// Pins nest.
+    /// Pins the current epoch: nothing that is read from now on is reused before the pin is
+    /// dropped. Pins nest.
     ///
     /// Cost: one load and one store in the member's own cache line, and no fence
     /// (`spec/region.md`, section 6).

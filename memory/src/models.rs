@@ -70,7 +70,7 @@ const SPLIT: &str = "a_split_hides_no_key";
 const DECISION: &str = "all_of_a_transaction_is_seen_or_none";
 const RECOVERY: &str = "one_of_two_recoverers_wins";
 const RING: &str = "a_reader_of_a_ring_gets_whole_entries_in_order_or_is_told";
-const SLEEP: &str = "nobody_sleeps_over_an_entry";
+const SLEEP: &str = "no_waiter_sleeps_over_an_entry";
 
 fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
@@ -446,7 +446,7 @@ impl Slot {
 }
 
 /// A ring as small as it can be for entries with a word of payload.
-struct Ring {
+struct RingModel {
     reserved: AtomicU64,
     tail: AtomicU64,
     oldest: AtomicU64,
@@ -457,7 +457,7 @@ struct Ring {
 const RING_WORDS: u64 = 12;
 const ENTRY_WORDS: u64 = 3;
 
-impl Ring {
+impl RingModel {
     /// A ring with so many entries.
     fn with(entries: u64) -> Arc<Self> {
         let zero = || AtomicU64::new(0);
@@ -513,7 +513,7 @@ fn payload(number: u64) -> [u8; 8] {
 /// the first overwrites the number of entry 0, the second all of it.
 fn ring_against_a_reader_from(first: u64) {
     check(move || {
-        let shared = Ring::with(3);
+        let shared = RingModel::with(3);
         let writing = start(&shared, |ring| {
             ring.append(3);
             ring.append(4);
@@ -533,7 +533,7 @@ fn a_reader_of_a_ring_gets_whole_entries_in_order_or_is_told() {
 }
 
 #[test]
-fn nobody_sleeps_over_an_entry() {
+fn no_waiter_sleeps_over_an_entry() {
     check(|| {
         // The tail, and the word to sleep on.
         let shared = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
@@ -557,7 +557,7 @@ fn nobody_sleeps_over_an_entry() {
         // changed one means that it was woken or that the kernel refused.
         let ticket = sleeper.load(Ordering::Relaxed);
         let word = shared.1.load(Ordering::Relaxed);
-        assert!(ticket == 0 || word != ticket, "asleep, and nobody woke it");
+        assert!(ticket == 0 || word != ticket, "asleep, and not woken");
     });
 }
 

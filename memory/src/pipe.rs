@@ -13,7 +13,7 @@ use nearstate_model::{Error, Result, invariant};
 use crate::atomic::{AtomicU64, Ordering};
 use crate::layout::Corruption;
 use crate::pipe::words::{
-    FOR_BYTES, FOR_ROOM, PipeWords, Reader, Writer, fall_asleep, must_ring_doorbell,
+    FOR_BYTES, FOR_ROOM, PipeReader, PipeWords, PipeWriter, fall_asleep, must_ring_doorbell,
 };
 use crate::system;
 
@@ -66,22 +66,22 @@ pub struct PipeInterest {
 /// One side of a ring. The other side is another process and is not trusted.
 #[derive(Debug)]
 pub struct PipeEnd {
-    shared: Mapped,
+    shared: RingMemory,
     is_node: bool,
-    writer: Writer,
-    reader: Reader,
+    writer: PipeWriter,
+    reader: PipeReader,
 }
 
 /// The memory. It contains only words that are accessed atomically.
 #[derive(Debug)]
-struct Mapped {
+struct RingMemory {
     base: NonNull<u8>,
 }
 
 // SAFETY: the memory is only accessed as atomic words.
-unsafe impl Send for Mapped {}
+unsafe impl Send for RingMemory {}
 
-impl Mapped {
+impl RingMemory {
     fn new(memory: &OwnedFd) -> Result<Self> {
         let base = system::map_shared(memory.as_fd(), BYTES as u64)?;
         system::keep_out_of_dumps(base, BYTES as u64);
@@ -92,7 +92,7 @@ impl Mapped {
     #[inline]
     fn words(&self) -> &[AtomicU64] {
         // SAFETY: the mapping has so many words, is aligned to a page and lasts until `drop`; the
-        // file is sealed against shrinking. Whoever else has it may change each word at any time,
+        // file is sealed against shrinking. Another process may change each word at any time,
         // which atomics allow.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), BYTES / 8) }
     }
@@ -120,7 +120,7 @@ impl Mapped {
     }
 }
 
-impl Drop for Mapped {
+impl Drop for RingMemory {
     fn drop(&mut self) {
         // SAFETY: the words are lent by `self` only, so no reference is left.
         unsafe { system::unmap(self.base, BYTES as u64) };
@@ -134,7 +134,7 @@ impl PipeEnd {
     /// `System` if there is no memory or no descriptor, `Full` without memory.
     pub fn create() -> Result<(Self, OwnedFd)> {
         let memory = system::sealed_memory(BYTES as u64)?;
-        let shared = Mapped::new(&memory)?;
+        let shared = RingMemory::new(&memory)?;
         for (index, word) in [MAGIC, RING_FORMAT, PIPE_BYTES as u64].into_iter().enumerate() {
             shared.word(index)?.store(word, Ordering::Relaxed);
         }
@@ -162,11 +162,11 @@ impl PipeEnd {
         if head.as_chunks::<8>().0 != expected.map(u64::to_le_bytes) {
             return Err(refused("its first words"));
         }
-        Ok(Self::on(Mapped::new(&OwnedFd::from(file))?, false))
+        Ok(Self::on(RingMemory::new(&OwnedFd::from(file))?, false))
     }
 
-    fn on(shared: Mapped, is_node: bool) -> Self {
-        Self { shared, is_node, writer: Writer::default(), reader: Reader::default() }
+    fn on(shared: RingMemory, is_node: bool) -> Self {
+        Self { shared, is_node, writer: PipeWriter::default(), reader: PipeReader::default() }
     }
 
     #[inline]
@@ -296,14 +296,14 @@ mod tests {
     #[test]
     fn any_words_in_the_ring_are_bytes_or_damage() {
         let (mut node, _client, file) = ring();
-        let mut dice = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut rng = 0x9e37_79b9_7f4a_7c15_u64;
         let mut damaged = 0;
         for _ in 0..20_000 {
-            dice ^= dice << 13;
-            dice ^= dice >> 7;
-            dice ^= dice << 17;
-            let at = [0x100, 0x180, 0x200, 0x280, 0x300, 0x380, 0, 4096][dice as usize % 8];
-            let word = [dice, 0, u64::MAX, dice % 100_000][(dice >> 8) as usize % 4];
+            rng ^= rng << 13;
+            rng ^= rng >> 7;
+            rng ^= rng << 17;
+            let at = [0x100, 0x180, 0x200, 0x280, 0x300, 0x380, 0, 4096][rng as usize % 8];
+            let word = [rng, 0, u64::MAX, rng % 100_000][(rng >> 8) as usize % 4];
             file.write_all_at(&word.to_le_bytes(), at).unwrap();
             let mut into = [0; 300];
             let read = node.read(&mut into);

@@ -75,7 +75,7 @@ pub(crate) fn map_shared(fd: BorrowedFd<'_>, bytes: u64) -> Result<NonNull<u8>> 
     NonNull::new(base).ok_or_else(refused)
 }
 
-/// Gives back the part of the room beside the mapping.
+/// Unmaps the reserved address space around the mapping.
 fn trim(from: *mut u8, bytes: usize) {
     if bytes > 0 {
         // SAFETY: the range is a rest of the room that `map_shared` reserved; no code uses it.
@@ -93,7 +93,7 @@ pub(crate) fn collapse(base: NonNull<u8>, from: u64, to: u64) -> u64 {
     while at + huge <= to {
         // SAFETY: the caller's range lies in the mapping.
         let address = unsafe { base.as_ptr().add(at as usize) };
-        // SAFETY: the kernel copies the pages without changing a byte that anybody can see.
+        // SAFETY: the kernel copies the pages without changing a byte that is visible.
         let refused = unsafe { libc::madvise(address.cast::<c_void>(), HUGE, MADV_COLLAPSE) };
         done += if refused == 0 { huge } else { 0 };
         at += huge;
@@ -365,8 +365,8 @@ pub(crate) fn bind_memory(
     Ok(())
 }
 
-/// Sleeps until another thread or process wakes the word's sleepers; returns at once if the low half of
-/// the word is not `ticket`; no longer than `bound`. May return early.
+/// Sleeps until another thread or process wakes the word's sleepers, for at most `bound`. Returns at
+/// once if the low half of the word is not `ticket`. May return early.
 pub(crate) fn futex_wait(word: &AtomicU64, ticket: u32, bound: Duration) -> Result<()> {
     let time = libc::timespec {
         tv_sec: libc::time_t::try_from(bound.as_secs()).unwrap_or(libc::time_t::MAX),

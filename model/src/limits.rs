@@ -24,11 +24,11 @@ pub const NAMESPACE_NAME_BYTES_MAX: usize = 255;
 pub const NAMESPACES_MAX: usize = 4096;
 
 /// The most sessions attached to one region at once, over all processes. The owner of a bucket is
-/// named by 16 bits, and 0 means nobody.
+/// named by 16 bits, of which 0 means no owner.
 pub const MEMBERS_MAX: usize = 16_384;
 
 /// How deep conditions of a search may stand in each other. People write two or three levels; the
-/// bound keeps what a stranger sends from using up the stack. A deeper one is refused with
+/// bound keeps input from a network from using up the stack. A deeper one is refused with
 /// [`crate::Error::BadArgument`].
 pub const SEARCH_DEPTH_MAX: usize = 16;
 

@@ -330,7 +330,6 @@ impl Member {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
     pub fn lookup(&self, table: &IndexTable, hash: u64, key: &[u8]) -> Result<LookupResult<'_>> {
-        // A transaction probably reads the whole record.
         let last = self.lines.get();
         let placed = self.lookup_prefetching(table, hash, key, (last.min(WHOLE_LINES), last))?;
         if let Some((cell, _)) = placed.record {
@@ -500,13 +499,11 @@ impl Member {
         out: &mut Vec<u64>,
     ) -> Result<()> {
         debug_assert!(bucket < buckets, "the walk covers the buckets that were counted");
-        // The depth that the bucket had when there were `buckets` buckets.
         let level = (buckets | 1).ilog2();
         let is_split = bucket < buckets - (1 << level) || bucket >= 1 << level;
         let depth = if is_split { level + 1 } else { level };
         let at = table.bucket_at(self.map(), bucket)?;
         let [word, entries @ ..] = self.map().words::<WORDS>(at)?;
-        // The usual case: one line, and no split since.
         let control = begin(word);
         let before = out.len();
         if depth_of(control) == depth {
@@ -542,7 +539,6 @@ impl Member {
             let mut is_simple = true;
             if self.collect_family(table, bucket, depth, out, &mut is_simple)? {
                 if !is_simple {
-                    // A split in progress shows an entry twice for a moment.
                     let mut tail = out.split_off(before);
                     tail.sort_unstable();
                     tail.dedup();
@@ -590,9 +586,7 @@ impl Member {
     /// Prefetches the first lines of a record's cell.
     #[inline]
     pub fn prefetch_cell_lines(&self, at: u64, lines: u64) {
-        for line in 0..lines {
-            self.map().prefetch(at + 64 * line);
-        }
+        (0..lines).for_each(|line| self.map().prefetch(at + LINE * line));
     }
 
     /// The cell at an offset that [`Member::collect_bucket`] returned under the same pin.

@@ -1,5 +1,5 @@
 //! Pipes: bytes arrive in order and once, words are stored again only after they were read, and
-//! nobody sleeps over a byte or over room.
+//! no side sleeps although there is a byte or room.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -8,7 +8,7 @@ use loom::thread;
 use super::{check, read, start, wait_for, write};
 use crate::atomic::{AtomicU64, Ordering};
 use crate::pipe::words::{
-    FOR_BYTES, FOR_ROOM, PipeWords, Reader, Words, Writer, fall_asleep, must_ring_doorbell,
+    FOR_BYTES, FOR_ROOM, PipeReader, PipeWords, PipeWriter, Words, fall_asleep, must_ring_doorbell,
 };
 
 /// What can be planted, and the model that must fail then.
@@ -27,7 +27,7 @@ pub(super) const MUTANTS: &[(&str, &str)] = &[
 
 const PIPE: &str = "pipe::words_are_read_once_written_and_written_once_read";
 const PIECES: &str = "pipe::bytes_of_a_word_that_is_stored_again_come_once_and_in_order";
-const SLEEP: &str = "pipe::nobody_sleeps_over_bytes_or_over_room";
+const SLEEP: &str = "pipe::no_waiter_sleeps_over_bytes_or_over_room";
 
 /// Words of which loom reports every access that nothing orders.
 struct Cells(Vec<UnsafeCell<u64>>);
@@ -46,7 +46,7 @@ impl Words for Cells {
     }
 }
 
-struct Shared<W> {
+struct PipeModel<W> {
     tail: AtomicU64,
     head: AtomicU64,
     words: W,
@@ -56,7 +56,7 @@ struct Shared<W> {
     calls: [AtomicU64; 2],
 }
 
-impl<W: Words> Shared<W> {
+impl<W: Words> PipeModel<W> {
     fn new(words: W) -> Arc<Self> {
         Arc::new(Self {
             tail: AtomicU64::new(0),
@@ -81,17 +81,17 @@ fn cells(count: usize) -> Cells {
 fn words_are_read_once_written_and_written_once_read() {
     check(|| {
         // Whole words, so that none of them is stored while it is read.
-        let shared = Shared::new(cells(1));
-        let writing = start(&shared, |shared: &Shared<Cells>| {
-            let mut writer = Writer::default();
+        let shared = PipeModel::new(cells(1));
+        let writing = start(&shared, |shared: &PipeModel<Cells>| {
+            let mut writer = PipeWriter::default();
             for word in 1..=2_u64 {
                 while writer.write(&shared.pipe(), &word.to_le_bytes()).unwrap() == 0 {
                     thread::yield_now();
                 }
             }
         });
-        let reading = start(&shared, |shared: &Shared<Cells>| {
-            let mut reader = Reader::default();
+        let reading = start(&shared, |shared: &PipeModel<Cells>| {
+            let mut reader = PipeReader::default();
             for word in 1..=2_u64 {
                 let mut into = [0; 8];
                 while reader.read(&shared.pipe(), &mut into).unwrap() == 0 {
@@ -105,9 +105,9 @@ fn words_are_read_once_written_and_written_once_read() {
 }
 
 /// Words as a product has them.
-struct Own(Vec<AtomicU64>);
+struct SleepModel(Vec<AtomicU64>);
 
-impl Words for Own {
+impl Words for SleepModel {
     fn count(&self) -> u64 {
         self.0.len() as u64
     }
@@ -124,9 +124,9 @@ impl Words for Own {
 #[test]
 fn bytes_of_a_word_that_is_stored_again_come_once_and_in_order() {
     check(|| {
-        let shared = Shared::new(Own(vec![AtomicU64::new(0)]));
-        let writing = start(&shared, |shared: &Shared<Own>| {
-            let mut writer = Writer::default();
+        let shared = PipeModel::new(SleepModel(vec![AtomicU64::new(0)]));
+        let writing = start(&shared, |shared: &PipeModel<SleepModel>| {
+            let mut writer = PipeWriter::default();
             for piece in [&[1, 2, 3][..], &[4, 5, 6, 7], &[8, 9]] {
                 let mut rest = piece;
                 while !rest.is_empty() {
@@ -138,8 +138,8 @@ fn bytes_of_a_word_that_is_stored_again_come_once_and_in_order() {
                 }
             }
         });
-        let reading = start(&shared, |shared: &Shared<Own>| {
-            let (mut reader, mut next) = (Reader::default(), 1);
+        let reading = start(&shared, |shared: &PipeModel<SleepModel>| {
+            let (mut reader, mut next) = (PipeReader::default(), 1);
             while next <= 9 {
                 let mut into = [0; 5];
                 let count = reader.read(&shared.pipe(), &mut into).unwrap();
@@ -157,15 +157,15 @@ fn bytes_of_a_word_that_is_stored_again_come_once_and_in_order() {
 }
 
 #[test]
-fn nobody_sleeps_over_bytes_or_over_room() {
+fn no_waiter_sleeps_over_bytes_or_over_room() {
     check(|| {
-        let shared = Shared::new(Own(vec![AtomicU64::new(0)]));
+        let shared = PipeModel::new(SleepModel(vec![AtomicU64::new(0)]));
         // The pipe is full, so that the writer needs room; and the reader waits for what comes.
-        let mut full = Writer::default();
+        let mut full = PipeWriter::default();
         assert_eq!(full.write(&shared.pipe(), &[1; 8]), Ok(8));
         let slept = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
         let wants = Arc::clone(&slept);
-        let writing = start(&shared, move |shared: &Shared<Own>| {
+        let writing = start(&shared, move |shared: &PipeModel<SleepModel>| {
             let mut writer = full;
             if writer.write(&shared.pipe(), &[2]).unwrap() == 0 {
                 fall_asleep(&shared.writer_sleeps, FOR_ROOM);
@@ -180,8 +180,8 @@ fn nobody_sleeps_over_bytes_or_over_room() {
             }
         });
         let wants = Arc::clone(&slept);
-        let reading = start(&shared, move |shared: &Shared<Own>| {
-            let mut reader = Reader::default();
+        let reading = start(&shared, move |shared: &PipeModel<SleepModel>| {
+            let mut reader = PipeReader::default();
             assert_eq!(reader.read(&shared.pipe(), &mut [0; 8]), Ok(8));
             if must_ring_doorbell(&shared.writer_sleeps, FOR_ROOM) {
                 shared.calls[0].fetch_add(1, Ordering::Relaxed);
@@ -194,7 +194,10 @@ fn nobody_sleeps_over_bytes_or_over_room() {
         wait_for([writing, reading]);
         let asleep = slept.each_ref().map(|one| one.load(Ordering::Relaxed) == 1);
         let called = shared.calls.each_ref().map(|one| one.load(Ordering::Relaxed) > 0);
-        assert!(!asleep[0] || called[0], "the writer sleeps, there is room, and nobody called it");
+        assert!(
+            !asleep[0] || called[0],
+            "the writer sleeps, there is room, and no doorbell was rung"
+        );
         // A reader may sleep for bytes of a writer that was called and has not come yet.
         assert!(!asleep[1] || called[1] || asleep[0], "the reader sleeps over a byte");
     });

@@ -16,8 +16,8 @@
 //! ```
 //!
 //! R1 with W3: who sees the tail sees the words before it. W1 with R3: words are stored again only
-//! after they were read. Either W4 sees S1 or S3 sees W3, so no side sleeps although there is a byte or
-//! room for one.
+//! after they were read. Either W4 sees S1 or S3 sees W3, so no side sleeps although there is a
+//! byte or room for one.
 //!
 //! Words are stored whole, so the writer keeps out of the word that the head stands in: it may have
 //! bytes that were not read. A writer therefore finds up to seven bytes less room than there is.
@@ -116,7 +116,7 @@ impl<W: Words + ?Sized> PipeWords<'_, W> {
 
 /// The writer's own part.
 #[derive(Debug, Default)]
-pub(crate) struct Writer {
+pub(crate) struct PipeWriter {
     tail: u64,
     /// The head as it was seen last.
     head: u64,
@@ -124,7 +124,7 @@ pub(crate) struct Writer {
     last: u64,
 }
 
-impl Writer {
+impl PipeWriter {
     /// Bytes that fit now.
     #[inline]
     pub(crate) fn room<W: Words + ?Sized>(
@@ -200,11 +200,11 @@ fn word_of(bytes: &[u8]) -> u64 {
 
 /// The reader's own part.
 #[derive(Debug, Default)]
-pub(crate) struct Reader {
+pub(crate) struct PipeReader {
     head: u64,
 }
 
-impl Reader {
+impl PipeReader {
     /// Bytes that are there.
     #[inline]
     pub(crate) fn there<W: Words + ?Sized>(
@@ -294,13 +294,13 @@ pub(crate) fn must_ring_doorbell(other: &AtomicU64, bit: u64) -> bool {
 mod tests {
     use super::*;
 
-    struct Own {
+    struct TestPipe {
         tail: AtomicU64,
         head: AtomicU64,
         words: Vec<AtomicU64>,
     }
 
-    impl Own {
+    impl TestPipe {
         fn new(words: usize, at: u64) -> Self {
             Self {
                 tail: AtomicU64::new(at),
@@ -314,13 +314,13 @@ mod tests {
         }
     }
 
-    fn dice(seed: u64) -> impl FnMut() -> usize {
-        let mut dice = seed | 1;
+    fn rng(seed: u64) -> impl FnMut() -> usize {
+        let mut rng = seed | 1;
         move || {
-            dice ^= dice << 13;
-            dice ^= dice >> 7;
-            dice ^= dice << 17;
-            (dice >> 20) as usize
+            rng ^= rng << 13;
+            rng ^= rng >> 7;
+            rng ^= rng << 17;
+            (rng >> 20) as usize
         }
     }
 
@@ -328,10 +328,10 @@ mod tests {
     fn bytes_come_out_as_they_went_in_whatever_the_pieces() {
         // Positions wrap in the middle of it.
         for at in [0, u64::MAX - 40, 3] {
-            let own = Own::new(8, at);
-            let mut writer = Writer { tail: at, head: at, last: 0 };
-            let mut reader = Reader { head: at };
-            let mut roll = dice(at);
+            let own = TestPipe::new(8, at);
+            let mut writer = PipeWriter { tail: at, head: at, last: 0 };
+            let mut reader = PipeReader { head: at };
+            let mut roll = rng(at);
             let (mut sent, mut got) = (0_u64, 0_u64);
             for _ in 0..20_000 {
                 let bytes: Vec<u8> = (0..roll() % 90).map(|n| (sent + n as u64) as u8).collect();
@@ -354,9 +354,9 @@ mod tests {
 
     #[test]
     fn any_position_of_the_other_side_is_one_of_ours_or_breaks_the_pipe() {
-        let mut roll = dice(7);
-        let own = Own::new(8, 0);
-        let (mut writer, mut reader) = (Writer::default(), Reader::default());
+        let mut roll = rng(7);
+        let own = TestPipe::new(8, 0);
+        let (mut writer, mut reader) = (PipeWriter::default(), PipeReader::default());
         let mut broken = 0;
         for round in 0..20_000_u64 {
             let strange = [0, u64::MAX, roll() as u64, roll() as u64 % 200, 1 << 63];

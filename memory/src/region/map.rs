@@ -246,7 +246,7 @@ impl Map {
         // SAFETY: inside the mapping.
         let address = unsafe { self.base.add(at as usize) };
         // SAFETY: both ranges are valid for the length; the target is an unpublished cell of this
-        // member, so nobody reads or writes it, and `source` cannot overlap it.
+        // member, so no other code reads or writes it, and `source` cannot overlap it.
         unsafe { std::ptr::copy(source.as_ptr(), address.as_ptr(), source.len()) };
         Ok(())
     }
@@ -371,7 +371,7 @@ struct OwnedMapping {
 
 impl Drop for OwnedMapping {
     fn drop(&mut self) {
-        // SAFETY: views borrow the region that owns the map, so nobody refers to the range any
+        // SAFETY: views borrow the region that owns the map, so no reference to the range is left any
         // more.
         unsafe { system::unmap(self.base, self.bytes) };
     }

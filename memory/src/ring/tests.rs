@@ -275,7 +275,7 @@ fn writers_that_are_killed_leave_a_ring_whose_entries_are_whole() {
         // in the list, and is met before the oldest is killed, in the middle of whatever.
         let (mut newest, mut has_lost, mut steps) = (vec![None; 42], false, 0);
         while newest.get(writer as usize - 1) == Some(&None) || steps < 300 {
-            assert!(reader.wait(Duration::from_secs(60)).unwrap(), "nobody writes any more");
+            assert!(reader.wait(Duration::from_secs(60)).unwrap(), "no process writes any more");
             match reader.next(&mut out).unwrap() {
                 RingRead::Entry { number } => {
                     assert_eq!(number, expected);
@@ -294,7 +294,7 @@ fn writers_that_are_killed_leave_a_ring_whose_entries_are_whole() {
         writers.push(place.start("writer", &writer.to_string()));
     }
     writers.into_iter().for_each(killed);
-    // To the end of what they wrote; then whoever died with the ring's lock is recovered by who
+    // To the end of what they wrote; then a process that died with the ring's lock is recovered by who
     // needs it.
     loop {
         match reader.next(&mut out).unwrap() {
@@ -357,7 +357,7 @@ fn sleepers_in_other_processes_are_woken_and_a_killed_one_disturbs_nobody() {
         count(1);
     }
     killed(second);
-    // Nobody is left: the bit that the dead ones set is taken back by the first append.
+    // No process is left: the bit that the dead ones set is taken back by the first append.
     for number in 0..3 {
         member.append_to_ring(ring, &payload(3, number)).unwrap();
     }
@@ -419,7 +419,7 @@ fn the_verifier_finds_whatever_is_wrong_in_a_ring() {
     let ring = member.open_watch_ring(member.namespace(b"ue", 1).unwrap(), BYTES).unwrap();
     let other = member.open_stream_ring(BYTES).unwrap();
     for number in 0..100 {
-        // Whole words: padding is nobody's.
+        // Whole words: padding belongs to no entry.
         assert!(member.append_to_ring(ring, &[number; 72]).unwrap());
     }
     let words = words_at(member.map(), ring).unwrap();

@@ -317,12 +317,12 @@ mod tests {
 
     const CAPACITY: usize = 64;
 
-    struct Own {
+    struct TestRing {
         places: [AtomicU64; 3],
         words: Vec<AtomicU64>,
     }
 
-    impl Own {
+    impl TestRing {
         fn new() -> Self {
             Self {
                 places: [AtomicU64::new(2), AtomicU64::new(0), AtomicU64::new(0)],
@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn entries_come_back_in_order_and_the_oldest_is_where_it_is_said_to_be() {
-        let own = Own::new();
+        let own = TestRing::new();
         let ring = own.ring();
         let (mut at, mut out) = (0, Vec::new());
         for number in 0..5000 {
@@ -386,7 +386,7 @@ mod tests {
 
     #[test]
     fn an_append_that_was_cut_short_after_any_store_and_repeated_is_the_same_append() {
-        let own = Own::new();
+        let own = TestRing::new();
         for number in 0..200 {
             let before = own.copy();
             let (tail, bytes) = (own.tail(), payload(number));
@@ -419,7 +419,7 @@ mod tests {
 
     #[test]
     fn a_shorter_append_after_one_that_was_given_up_hides_what_that_one_destroyed() {
-        let own = Own::new();
+        let own = TestRing::new();
         let ring = own.ring();
         for number in 0..20 {
             ring.append(own.tail(), &[number; 40]).unwrap();
@@ -443,7 +443,7 @@ mod tests {
 
     #[test]
     fn an_entry_that_is_too_large_is_refused_and_room_is_counted_to_the_word() {
-        let own = Own::new();
+        let own = TestRing::new();
         let ring = own.ring();
         let largest = (ring.entry_words_max() - ENTRY_HEAD) * 8;
         assert!(ring.append(0, &vec![0; largest as usize + 1]).is_err());
@@ -468,15 +468,15 @@ mod tests {
 
     #[test]
     fn any_words_are_entries_or_damage_and_a_writer_goes_on() {
-        let mut dice = 0x2545_f491_4f6c_dd1d_u64;
+        let mut rng = 0x2545_f491_4f6c_dd1d_u64;
         let mut roll = || {
-            dice ^= dice << 13;
-            dice ^= dice >> 7;
-            dice ^= dice << 17;
-            dice
+            rng ^= rng << 13;
+            rng ^= rng >> 7;
+            rng ^= rng << 17;
+            rng
         };
         for round in 0..3000_u64 {
-            let own = Own::new();
+            let own = TestRing::new();
             for number in 0..round % 40 {
                 own.ring().append(own.tail(), &payload(number)).unwrap();
             }

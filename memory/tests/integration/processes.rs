@@ -191,7 +191,7 @@ mod tests {
         let presence = member.lock_advisory([7, 9, 7].into_iter()).unwrap();
         assert_eq!([7, 8, 9].map(is_seen), [true, false, true]);
         let second = region.member().unwrap().lock_advisory(std::iter::once(9)).unwrap();
-        // The child lives on; what it inherited is not a presence, and dropping that harms nobody.
+        // The child lives on; what it inherited is no advisory lock, and dropping it is harmless.
         let mut kept = Some(presence);
         let child = started(|| {
             drop(kept.take());
@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(ended(child), 0);
     }
 
-    /// Whoever runs out of descriptors or mappings half way is not seen, and may try again.
+    /// A session that runs out of descriptors or mappings half way is not seen, and may try again.
     fn a_presence_that_fails_leaves_nothing(path: &Path) {
         let region = Region::attach(path).unwrap();
         let member = region.member().unwrap();

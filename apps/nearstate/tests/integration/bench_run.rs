@@ -210,8 +210,8 @@ fn a_run_is_stopped_while_a_server_starts_and_that_is_no_fault_of_it() {
     let mut command = command("starting", &["--targets", "redis,region", "--json"]);
     command.env("PATH", path).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
-    let keeper = child_with(child.id(), "reaper");
-    child_of(keeper);
+    let reaper = child_with(child.id(), "reaper");
+    child_of(reaper);
     let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(sent.success());
     let output = child.wait_with_output().unwrap();
@@ -280,7 +280,7 @@ fn ended(
 
 #[test]
 fn a_client_that_dies_is_told_with_its_signal() {
-    // The keeper of the region is its first child.
+    // The reaper of the region is its first child.
     let client = |run| children_of(run).get(1).copied().expect("a client");
     let told = ended("client", ("region", "100000000"), "-KILL", client);
     assert!(told.contains("client 0") && told.contains("SIGKILL"), "{told}");
@@ -301,11 +301,11 @@ const LOOKS: usize = 1_000_000;
 fn a_server_whose_keeper_dies_is_stopped_and_its_folder_removed() {
     let server = std::cell::Cell::new(0);
     let told = ended("orphan", ("redis", "20000"), "-KILL", |run| {
-        let keeper = child_of(run);
-        server.set(child_of(keeper));
-        keeper
+        let reaper = child_of(run);
+        server.set(child_of(reaper));
+        reaper
     });
-    assert!(told.contains("keeper"), "{told}");
+    assert!(told.contains("reaper"), "{told}");
     // It is killed; until the kernel has done that, and whoever takes up orphans has taken it up,
     // it can still be seen.
     let stat = format!("/proc/{}/stat", server.get());
@@ -318,7 +318,7 @@ fn a_server_whose_keeper_dies_is_stopped_and_its_folder_removed() {
 fn what_a_server_said_last_is_told_by_its_keeper() {
     let kept = folder("words").join("nearstate-bench-kept");
     std::fs::create_dir_all(&kept).expect("a folder to keep");
-    let mut keeper = Command::new(NEARSTATE)
+    let mut reaper = Command::new(NEARSTATE)
         .args(["bench", "reaper"])
         .arg(&kept)
         .args(["--", "sh", "-c", "echo the port; echo is taken >&2; exit 3"])
@@ -326,13 +326,13 @@ fn what_a_server_said_last_is_told_by_its_keeper() {
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
-        .expect("the keeper starts");
+        .expect("the reaper starts");
     let mut line = String::new();
-    BufReader::new(keeper.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    BufReader::new(reaper.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert!(line.starts_with("it ended with 3, after it had said: "), "{line}");
     assert!(line.contains("the port") && line.contains("is taken"), "{line}");
-    drop(keeper.stdin.take());
-    assert!(keeper.wait().expect("it ends").success());
+    drop(reaper.stdin.take());
+    assert!(reaper.wait().expect("it ends").success());
     is_clean("words");
 }
 
@@ -493,22 +493,22 @@ fn child_of(process: u32) -> u32 {
 
 #[test]
 fn a_keeper_outlives_what_ends_programs_of_its_name_and_cleans_up_when_its_input_ends() {
-    let kept = folder("keeper").join("nearstate-bench-kept");
+    let kept = folder("reaper").join("nearstate-bench-kept");
     std::fs::create_dir_all(&kept).expect("a folder to keep");
-    let mut keeper = Command::new(NEARSTATE)
+    let mut reaper = Command::new(NEARSTATE)
         .args(["bench", "reaper"])
         .arg(&kept)
         .args(["--", "sleep", "1000"])
         .stdin(Stdio::piped())
         .spawn()
-        .expect("the keeper starts");
-    let server = child_of(keeper.id());
+        .expect("the reaper starts");
+    let server = child_of(reaper.id());
     for signal in ["-INT", "-TERM", "-HUP"] {
-        let sent = Command::new("kill").args([signal, &keeper.id().to_string()]).status();
+        let sent = Command::new("kill").args([signal, &reaper.id().to_string()]).status();
         assert!(sent.expect("kill is there").success());
     }
-    drop(keeper.stdin.take());
-    assert!(keeper.wait().expect("it ends").success(), "it was ended by a signal");
-    is_clean("keeper");
+    drop(reaper.stdin.take());
+    assert!(reaper.wait().expect("it ends").success(), "it was ended by a signal");
+    is_clean("reaper");
     assert!(!PathBuf::from(format!("/proc/{server}")).exists(), "the server was stopped");
 }

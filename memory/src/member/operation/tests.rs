@@ -182,7 +182,7 @@ fn a_violated_invariant_at_any_point_stops_its_session_and_harms_no_other() {
             missed.push(*point);
         }
     }
-    // A panic at these leaves nothing half done: an undo after an error, one atomic change of a word,
-    // and a reader.
+    // A panic at these leaves nothing half done: an undo after an error, one atomic change of a
+    // word, and a reader.
     assert_eq!(missed, ["txn.undone", "flags.raised", "flags.changed", "ring.numbered"]);
 }
