@@ -25,7 +25,7 @@ use crate::placement;
 /// event or the end wakes the thread. (The rings bound each sleep within.)
 const ROUND: Duration = Duration::from_secs(60);
 
-/// SelectorWaits for the watches of a task. Dropping it ends its thread.
+/// Waits for the watches of a task. Dropping it ends its thread.
 pub struct WatchSelector {
     shared: Arc<SelectorShared>,
     thread: Option<JoinHandle<()>>,
