@@ -270,8 +270,7 @@ impl Member {
     pub fn free_pending(&self) -> Result<()> {
         // The pending cells of a forked child belong to its parent, which may be publishing them.
         self.check_usable()?;
-        let _operation = self.operation();
-        Ok(self.arena()?.roll_back()?)
+        self.operation(|| Ok(self.arena()?.roll_back()?))
     }
 
     /// Moves the queue of a class to the pool if it is too long. Never while the undo record names

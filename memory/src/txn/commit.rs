@@ -123,8 +123,7 @@ impl Member {
     /// Nothing was changed then.
     pub fn commit(&self, plan: &mut CommitPlan, keys: &[u8]) -> Result<CommitOutcome> {
         self.check_usable()?;
-        let _operation = self.operation();
-        match self.commit_in_order(plan, keys) {
+        self.operation(|| match self.commit_in_order(plan, keys) {
             Ok(CommitOutcome::Committed) => {
                 let arena = self.arena()?;
                 let tidied = self.tidy(plan, &arena);
@@ -138,7 +137,7 @@ impl Member {
                 self.free_pending()?;
                 other
             }
-        }
+        })
     }
 
     fn commit_in_order(&self, plan: &mut CommitPlan, keys: &[u8]) -> Result<CommitOutcome> {
