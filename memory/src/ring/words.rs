@@ -468,12 +468,12 @@ mod tests {
 
     #[test]
     fn any_words_are_entries_or_damage_and_a_writer_goes_on() {
-        let mut rng = 0x2545_f491_4f6c_dd1d_u64;
+        let mut random = 0x2545_f491_4f6c_dd1d_u64;
         let mut roll = || {
-            rng ^= rng << 13;
-            rng ^= rng >> 7;
-            rng ^= rng << 17;
-            rng
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random
         };
         for round in 0..3000_u64 {
             let own = TestRing::new();
