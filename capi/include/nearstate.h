@@ -351,7 +351,7 @@ typedef enum ns_status {
      */
     NS_DAMAGED = 24,
     /**
-     * A region is there already.
+     * The region already exists.
      */
     NS_ALREADY_EXISTS = 25,
     /**
@@ -375,11 +375,11 @@ typedef enum ns_status {
      */
     NS_BAD_ARGUMENT = 30,
     /**
-     * What a transaction read was changed by somebody else before it could commit: run it again.
+     * Another writer changed a record that the transaction has read: run the transaction again.
      */
     NS_CONFLICT = 31,
     /**
-     * A transaction did not get through within the tries and the time that it was given.
+     * A transaction did not commit within its number of attempts and its deadline.
      */
     NS_DEADLINE = 32,
     /**
@@ -392,7 +392,7 @@ typedef enum ns_status {
      */
     NS_TAG_TAKEN = 34,
     /**
-     * No object of the transactional memory has this address: it was freed, or never given.
+     * No object of the transactional memory has this address: it was freed, or never allocated.
      */
     NS_NO_OBJECT = 35,
     /**
@@ -2114,8 +2114,8 @@ enum ns_status ns_get_batch(struct ns_session *session,
                             void *context);
 
 /**
- * Gives a view back. Its bytes must not be read any more. NULL, and a view that is released
- * already, are left alone.
+ * Releases a view. Its bytes must not be read afterwards. NULL and a view that was already
+ * released are ignored.
  *
  * # Safety
  * Rule 1: NULL, or a view that a call of this library has filled.
@@ -2123,8 +2123,8 @@ enum ns_status ns_get_batch(struct ns_session *session,
 void ns_view_release(struct ns_view *view);
 
 /**
- * The bytes of a named block of a record: `NS_NOT_FOUND` if it has none of this name. They are
- * good for as long as the view is held. Linear in the number of blocks.
+ * The bytes of a named block of a record, or `NS_NOT_FOUND` if no block has this name. They are
+ * valid until the view is released. Linear in the number of blocks.
  *
  * # Safety
  * Rules 1 to 3.

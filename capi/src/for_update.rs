@@ -288,7 +288,8 @@ pub unsafe extern "C" fn ns_record_for_update_blocks(
         if len > names.len() {
             return Err(Error::BadArgument {
                 detail: format!(
-                    "{len} blocks requested, but the layout has {} names: request at most that many",
+                    "{len} blocks requested, but the layout has {} names: \
+                     request at most that many",
                     names.len()
                 ),
             });

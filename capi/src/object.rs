@@ -29,7 +29,8 @@ fn part(offset: usize, bytes: usize) -> Result<Range<usize>> {
         Some(to) if to <= VALUE_BYTES_MAX => Ok(offset..to),
         _ => Err(Error::BadArgument {
             detail: format!(
-                "{bytes} bytes at offset {offset} exceed the maximum object size of {VALUE_BYTES_MAX}"
+                "{bytes} bytes at offset {offset} exceed the maximum object size of \
+                 {VALUE_BYTES_MAX}"
             ),
         }),
     }

@@ -38,7 +38,7 @@ pub enum ns_status {
     NS_NOT_A_REGION = 23,
     /// Bytes in the region contradict each other. Stop writing; run the offline check.
     NS_DAMAGED = 24,
-    /// A region is there already.
+    /// The region already exists.
     NS_ALREADY_EXISTS = 25,
     /// Sessions of living processes are attached.
     NS_IN_USE = 26,
@@ -50,16 +50,16 @@ pub enum ns_status {
     NS_BACKEND = 29,
     /// The caller's words are off (a URL, an option).
     NS_BAD_ARGUMENT = 30,
-    /// What a transaction read was changed by somebody else before it could commit: run it again.
+    /// Another writer changed a record that the transaction has read: run the transaction again.
     NS_CONFLICT = 31,
-    /// A transaction did not get through within the tries and the time that it was given.
+    /// A transaction did not commit within its number of attempts and its deadline.
     NS_DEADLINE = 32,
     /// A transaction touches more records than `NS_TRANSACTION_RECORDS_MAX`, or
     /// writes more bytes than `NS_TRANSACTION_BYTES_MAX`.
     NS_TRANSACTION_TOO_LARGE = 33,
     /// Another record has this value of a unique tag.
     NS_TAG_TAKEN = 34,
-    /// No object of the transactional memory has this address: it was freed, or never given.
+    /// No object of the transactional memory has this address: it was freed, or never allocated.
     NS_NO_OBJECT = 35,
     /// The commit stream of this writer is full, and refuses more until its consumer has
     /// acknowledged some.

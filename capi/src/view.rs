@@ -66,79 +66,79 @@ impl ns_view {
         let (value, key) = (ns_bytes::of(view.bytes()), ns_bytes::of(view.key()));
         let version = view.version();
         let mut held = MaybeUninit::<[u64; HELD_WORDS]>::uninit();
-        let place = held.as_mut_ptr().cast::<View<'_>>();
-        // SAFETY: the assertion above says that a view fits in there and that it is aligned.
-        unsafe { place.write(view) };
+        let slot = held.as_mut_ptr().cast::<View<'_>>();
+        // SAFETY: the assertion above guarantees size and alignment for a view.
+        unsafe { slot.write(view) };
         Self { value, key, version, session, state, held }
     }
 
-    /// A view that the caller will release. The session counts it, and stays until then.
+    /// A view that the caller will release. The session counts it and stays open until then.
     #[inline]
     pub(crate) fn owned(view: View<'_>, session: &ns_session) -> Self {
         session.hold();
         Self::new(view, session, OWNED)
     }
 
-    /// A view for the time of a callback.
+    /// Passes a view to a callback and releases it afterwards.
     #[inline]
     pub(crate) fn lend<T>(view: View<'_>, call: impl FnOnce(&Self) -> T) -> T {
         let mut lent = Self::new(view, ptr::null(), LENT);
-        let told = call(&lent);
-        lent.let_go();
-        told
+        let result = call(&lent);
+        lent.release_view();
+        result
     }
 
-    /// A view that somebody else has, and keeps for longer than this one is used. Whoever releases
-    /// it does nothing.
+    /// A copy of a view that another owner holds for longer than the copy is used. Releasing the
+    /// copy has no effect.
     pub(crate) fn shown(view: &View<'_>) -> Self {
-        // SAFETY: a copy of the bits, which nobody changes while the view is borrowed, and which is
-        // never dropped: a view that is lent is not released, and has nothing else that drops it.
+        // SAFETY: the bits do not change while the view is borrowed. The copy is never dropped:
+        // `ns_view_release` ignores a view in state LENT, and nothing else drops it.
         let copy = unsafe { ptr::read(view) };
         Self::new(copy, ptr::null(), LENT)
     }
 
-    /// A view that somebody else has, for the time of a callback.
+    /// Passes a copy of a view that another owner holds to a callback.
     pub(crate) fn show<T>(view: &View<'_>, call: impl FnOnce(&Self) -> T) -> T {
         let mut shown = ManuallyDrop::new(Self::shown(view));
-        let told = call(&shown);
+        let result = call(&shown);
         shown.state = EMPTY;
-        told
+        result
     }
 
     /// The view in the held words.
     fn view(&self) -> Result<&View<'_>> {
         if self.state != OWNED && self.state != LENT {
-            return Err(null("the view holds no record (it was released, or never got)"));
+            return Err(null("the view holds no record (it was released, or never filled)"));
         }
-        let place = self.held.as_ptr().cast::<View<'_>>();
-        // SAFETY: `new` put a view there, and a state other than these two takes it away.
-        Ok(unsafe { &*place })
+        let slot = self.held.as_ptr().cast::<View<'_>>();
+        // SAFETY: `new` wrote a view there. It is initialised in these two states only.
+        Ok(unsafe { &*slot })
     }
 
-    fn let_go(&mut self) {
+    fn release_view(&mut self) {
         self.state = EMPTY;
-        let place = self.held.as_mut_ptr().cast::<View<'_>>();
-        // SAFETY: callers know that the state was OWNED or LENT, so that there is a view, and it is
-        // EMPTY now, so that this happens once.
-        unsafe { place.drop_in_place() };
+        let slot = self.held.as_mut_ptr().cast::<View<'_>>();
+        // SAFETY: callers checked that the state was OWNED or LENT, so the words hold a view. The
+        // state is EMPTY now, so the view is dropped once.
+        unsafe { slot.drop_in_place() };
         (self.value, self.key, self.version) = (ns_bytes::EMPTY, ns_bytes::EMPTY, 0);
     }
 }
 
-/// Gives a view back. Its bytes must not be read any more. NULL, and a view that is released
-/// already, are left alone.
+/// Releases a view. Its bytes must not be read afterwards. NULL and a view that was already
+/// released are ignored.
 ///
 /// # Safety
 /// Rule 1: NULL, or a view that a call of this library has filled.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ns_view_release(view: *mut ns_view) {
     let _ = guard(|| {
-        // SAFETY: rule 1: NULL, or a view that nobody else uses now.
+        // SAFETY: rule 1: NULL, or a view that no other call uses now.
         if let Some(view) = unsafe { view.as_mut() }
             && view.state == OWNED
         {
             let session = std::mem::replace(&mut view.session, ptr::null());
-            view.let_go();
+            view.release_view();
             // SAFETY: the session stays open while it counts this view.
             unsafe { borrow(session, "the view's session") }?.release();
         }
@@ -146,8 +146,8 @@ pub unsafe extern "C" fn ns_view_release(view: *mut ns_view) {
     });
 }
 
-/// The bytes of a named block of a record: `NS_NOT_FOUND` if it has none of this name. They are
-/// good for as long as the view is held. Linear in the number of blocks.
+/// The bytes of a named block of a record, or `NS_NOT_FOUND` if no block has this name. They are
+/// valid until the view is released. Linear in the number of blocks.
 ///
 /// # Safety
 /// Rules 1 to 3.

@@ -76,7 +76,7 @@ impl ns_watch_filter {
 /// It is used by one thread at a time.
 #[derive(Debug)]
 pub struct ns_watch {
-    source: RefCell<Source>,
+    source: RefCell<WatchSource>,
     /// The current event. It points into the source, which keeps it until the next call.
     event: Cell<Option<Event<'static>>>,
     /// The number of iterations over the event that are in progress.
@@ -84,7 +84,7 @@ pub struct ns_watch {
 }
 
 #[derive(Debug)]
-enum Source {
+enum WatchSource {
     Plain(Watch),
     /// After a descriptor was requested.
     WithFd(WatchFd),
@@ -108,9 +108,9 @@ impl ns_watch {
         };
         self.iterations.set(self.iterations.get() + 1);
         // Callbacks do not unwind, so the next line is always reached.
-        let told = walk(&event);
+        let status = walk(&event);
         self.iterations.set(self.iterations.get() - 1);
-        told
+        status
     }
 }
 
@@ -157,7 +157,7 @@ pub unsafe extern "C" fn ns_watch_open(
         let out = unsafe { Out::new(watch, "the watch") }?;
         let opened = session.store().watch(session.namespace(namespace)?, filter)?;
         out.put(Box::into_raw(Box::new(ns_watch {
-            source: RefCell::new(Source::Plain(opened)),
+            source: RefCell::new(WatchSource::Plain(opened)),
             event: Cell::new(None),
             iterations: Cell::new(0),
         })));
@@ -186,18 +186,18 @@ pub unsafe extern "C" fn ns_watch_next(
         watch.event.set(None);
         let mut source = watch.source.borrow_mut();
         let notice = match &mut *source {
-            Source::Plain(plain) => plain.next()?,
-            Source::WithFd(watch_fd) => watch_fd.next().map_err(|error| error.cause)?,
+            WatchSource::Plain(plain) => plain.next()?,
+            WatchSource::WithFd(watch_fd) => watch_fd.next().map_err(|error| error.cause)?,
         };
         let (kind, lost) = match notice {
             None => return Ok(ns_status::NS_NOT_FOUND),
             Some(Notice::Lost { events }) => (NS_EVENT_LOST, events),
-            Some(Notice::Event(told)) => {
+            Some(Notice::Event(current)) => {
                 // SAFETY: only the lifetime changes. The bytes stay in the source's buffer until
                 // the next call, which clears `event` first.
-                let told = unsafe { std::mem::transmute::<Event<'_>, Event<'static>>(told) };
-                watch.event.set(Some(told));
-                let kind = match told.kind {
+                let current = unsafe { std::mem::transmute::<Event<'_>, Event<'static>>(current) };
+                watch.event.set(Some(current));
+                let kind = match current.kind {
                     EventKind::Created => NS_EVENT_CREATED,
                     EventKind::Updated => NS_EVENT_UPDATED,
                     EventKind::Deleted => NS_EVENT_DELETED,
@@ -206,12 +206,12 @@ pub unsafe extern "C" fn ns_watch_next(
                 (kind, 0)
             }
         };
-        let told = watch.event.get();
+        let current = watch.event.get();
         out.put(ns_watch_event {
             kind,
-            is_truncated: told.is_some_and(|told| told.is_cut),
-            key: told.map_or(ns_bytes::EMPTY, |told| ns_bytes::of(told.key)),
-            version: told.map_or(0, |told| told.version),
+            is_truncated: current.is_some_and(|current| current.is_cut),
+            key: current.map_or(ns_bytes::EMPTY, |current| ns_bytes::of(current.key)),
+            version: current.map_or(0, |current| current.version),
             lost,
         });
         Ok(ns_status::NS_OK)
@@ -318,16 +318,16 @@ pub unsafe extern "C" fn ns_watch_fd(watch: *mut ns_watch, fd: *mut c_int) -> ns
         let out = unsafe { Out::new(fd, "the descriptor") }?;
         watch.check_idle()?;
         let mut source = watch.source.borrow_mut();
-        if let Source::Plain(plain) = &*source {
+        if let WatchSource::Plain(plain) = &*source {
             if plain.waiter().is_forked() {
                 return Err(Error::Forked);
             }
             // A copy: if no thread can be created, the watch continues without a descriptor.
             let watch_fd = WatchFd::new(plain.clone()).map_err(|error| error.cause)?;
             watch.event.set(None);
-            *source = Source::WithFd(watch_fd);
+            *source = WatchSource::WithFd(watch_fd);
         }
-        if let Source::WithFd(watch_fd) = &*source {
+        if let WatchSource::WithFd(watch_fd) = &*source {
             out.put(watch_fd.as_raw_fd());
         }
         Ok(ns_status::NS_OK)
@@ -348,8 +348,8 @@ pub unsafe extern "C" fn ns_watch_wait(watch: *mut ns_watch, timeout_ms: u32) ->
         let watch = unsafe { borrow(watch, "the watch") }?;
         let timeout = Duration::from_millis(timeout_ms.into());
         let has_more = match &*watch.source.borrow() {
-            Source::Plain(plain) => plain.wait(timeout)?,
-            Source::WithFd(watch_fd) => watch_fd.wait(timeout).map_err(|error| error.cause)?,
+            WatchSource::Plain(plain) => plain.wait(timeout)?,
+            WatchSource::WithFd(watch_fd) => watch_fd.wait(timeout).map_err(|error| error.cause)?,
         };
         Ok(if has_more { ns_status::NS_OK } else { ns_status::NS_NOT_FOUND })
     })

@@ -54,12 +54,12 @@ pub enum Error {
         /// What is full, and what would help.
         detail: String,
     },
-    /// What a transaction read was changed by somebody else before it could commit: run it again.
+    /// Another writer changed a record that the transaction has read: run the transaction again.
     Conflict {
         /// What was changed.
         detail: String,
     },
-    /// A transaction did not get through within the tries and the time that it was given.
+    /// A transaction did not commit within its number of attempts and its deadline.
     Deadline {
         /// How often it was tried.
         tries: u32,
@@ -79,7 +79,7 @@ pub enum Error {
         /// Key of the record that has it, as text where it is text.
         holder: String,
     },
-    /// No object of the transactional memory has this address: it was freed, or never given.
+    /// No object of the transactional memory has this address: it was freed, or never allocated.
     NoObject {
         /// The address.
         address: u64,
@@ -107,7 +107,7 @@ pub enum Error {
         /// What was found.
         detail: String,
     },
-    /// A region is there already.
+    /// The region already exists.
     AlreadyExists {
         /// The file.
         path: PathBuf,

@@ -50,7 +50,7 @@ use crate::executor::{Sleep, TaskClass, become_class, is_due, sleep};
 use crate::local_stream::{DescriptorReply, LocalStream};
 use crate::protocol::{
     CloseReason, ConnectionHandler, Consumed, ForcedClose, LimitExceeded, NextAction,
-    OUTPUT_HIGH_WATER_BYTES, Peer,
+    OUTPUT_HIGH_WATER_BYTES, PeerIdentity,
 };
 use buffers::{InputBuffer, OutputBuffer, RequestTimer};
 use phase::ConnectionPhase;
@@ -70,7 +70,7 @@ enum ConnectionEnd {
     RequestTimeout,
 }
 
-struct Connection<S> {
+struct ServedConnection<S> {
     stream: S,
     /// The stream as one that can carry descriptors, if it can.
     local: fn(&mut S) -> Option<&mut LocalStream>,
@@ -90,7 +90,7 @@ struct Connection<S> {
 }
 
 /// Serves a client until the connection ends.
-pub(crate) async fn serve<S>(endpoint: Rc<EndpointContext>, stream: S, peer: Peer)
+pub(crate) async fn serve<S>(endpoint: Rc<EndpointContext>, stream: S, peer: PeerIdentity)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -98,20 +98,24 @@ where
 }
 
 /// As [`serve`], for a stream that can carry descriptors and continue over a ring.
-pub(crate) async fn serve_local(endpoint: Rc<EndpointContext>, stream: LocalStream, peer: Peer) {
+pub(crate) async fn serve_local(
+    endpoint: Rc<EndpointContext>,
+    stream: LocalStream,
+    peer: PeerIdentity,
+) {
     serve_stream(endpoint, stream, peer, |stream| Some(stream)).await;
 }
 
 async fn serve_stream<S>(
     endpoint: Rc<EndpointContext>,
     stream: S,
-    peer: Peer,
+    peer: PeerIdentity,
     local: fn(&mut S) -> Option<&mut LocalStream>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let handler = endpoint.accept(&peer);
-    let mut connection = Connection {
+    let mut connection = ServedConnection {
         stream,
         local,
         handler,
@@ -143,13 +147,13 @@ async fn serve_stream<S>(
     }
 }
 
-impl<S> Drop for Connection<S> {
+impl<S> Drop for ServedConnection<S> {
     fn drop(&mut self) {
         self.endpoint.update_buffered(self.bytes_buffered, 0);
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> ServedConnection<S> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionEnd> {
         let end = self.run(cx);
         if end.is_pending() {

@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use crate::core::Core;
 use crate::executor::{TaskEvent, TaskHandle};
-use crate::protocol::{ConnectionHandler, CoreService, ForcedClose, LimitExceeded, Peer, Protocol};
+use crate::protocol::{
+    ConnectionHandler, CoreService, ForcedClose, LimitExceeded, PeerIdentity, Protocol,
+};
 
 /// The most bytes of one read: 64 KiB. All requests of a read are answered together, and other
 /// connections wait for that long.
@@ -100,7 +102,7 @@ impl EndpointContext {
         &self.connections
     }
 
-    pub(crate) fn accept(&self, peer: &Peer) -> Box<dyn ConnectionHandler> {
+    pub(crate) fn accept(&self, peer: &PeerIdentity) -> Box<dyn ConnectionHandler> {
         self.service.accept(peer)
     }
 

@@ -72,7 +72,7 @@ use std::time::Duration;
 
 pub use class::TaskClass;
 pub use event::{EventWait, TaskEvent};
-pub use inbox::{Inbox, Outbox, inbox};
+pub use inbox::{Inbox, InboxSender, inbox};
 pub use metrics::{ExecutorMetrics, ExecutorStats, LongPoll, PollStamp};
 pub use poll_source::PollSource;
 pub use run::Executor;

@@ -27,12 +27,12 @@ pub mod clock;
 
 pub use core::{Core, CoreMetrics, CoreParts, CoreStats};
 pub use limits::{ConnectionLimits, RINGS_MAX};
-pub use listener::Address;
+pub use listener::ListenAddress;
 pub use local_stream::{DescriptorReply, LocalPeer};
 pub use node::{Endpoint, Node, NodeConfig, NodeMetrics, NodeStats};
 pub use protocol::{
     CloseReason, ConnectionHandler, Consumed, CoreService, ForcedClose, LimitExceeded, NextAction,
-    OUTPUT_HIGH_WATER_BYTES, Peer, PeerAddress, Protocol,
+    OUTPUT_HIGH_WATER_BYTES, PeerAddress, PeerIdentity, Protocol,
 };
 pub use sampler::StuckTask;
 pub use tls::Tls;

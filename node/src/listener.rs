@@ -18,9 +18,9 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use crate::connection::{serve, serve_local};
 use crate::endpoint_context::EndpointContext;
-use crate::executor::{Outbox, TaskClass, sleep, spawn, yield_if_due};
+use crate::executor::{InboxSender, TaskClass, sleep, spawn, yield_if_due};
 use crate::local_stream::{LocalStream, RingCount};
-use crate::protocol::{CloseReason, ForcedClose, LimitExceeded, Peer, PeerAddress};
+use crate::protocol::{CloseReason, ForcedClose, LimitExceeded, PeerAddress, PeerIdentity};
 use crate::tls::{Tls, TlsClient};
 
 /// Pause after an accept that failed because too many files are open. Closing files takes time, and
@@ -29,7 +29,7 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// Where an endpoint listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
+pub enum ListenAddress {
     /// A TCP address. Port 0: the kernel chooses a free port.
     Tcp(SocketAddr),
     /// A Unix socket.
@@ -41,7 +41,7 @@ pub enum Address {
     },
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => write!(f, "{address}"),
@@ -68,7 +68,7 @@ pub(crate) struct ConnectionStats {
 
 /// An endpoint on one core.
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub(crate) struct CoreListener {
     /// Its index in the configuration.
     pub(crate) endpoint: usize,
     pub(crate) context: Rc<EndpointContext>,
@@ -213,7 +213,7 @@ fn remove_stale(path: &Path, address: &SockAddr) -> Result<()> {
 }
 
 /// Accepts from a core's own TCP socket.
-pub(crate) async fn accept_tcp(listener: Rc<Listener>, socket: TcpListener) {
+pub(crate) async fn accept_tcp(listener: Rc<CoreListener>, socket: TcpListener) {
     loop {
         match socket.accept().await {
             Ok((stream, _)) => listener.start_tcp(stream),
@@ -225,9 +225,9 @@ pub(crate) async fn accept_tcp(listener: Rc<Listener>, socket: TcpListener) {
 
 /// Accepts from a Unix socket and distributes the connections over the cores, round-robin.
 pub(crate) async fn accept_unix(
-    listener: Rc<Listener>,
+    listener: Rc<CoreListener>,
     socket: UnixListener,
-    cores: Vec<Outbox<MigratedConnection>>,
+    cores: Vec<InboxSender<MigratedConnection>>,
 ) {
     let own = listener.context.core().index();
     let mut next_cores = (0..cores.len()).cycle();
@@ -246,7 +246,7 @@ pub(crate) async fn accept_unix(
     }
 }
 
-impl Listener {
+impl CoreListener {
     async fn accept_failed(&self, error: &io::Error) {
         // The client has closed the connection already. That is no error of the node.
         if error.kind() != io::ErrorKind::ConnectionAborted {
@@ -255,7 +255,7 @@ impl Listener {
         }
     }
 
-    fn migrate(&self, stream: UnixStream, core: &Outbox<MigratedConnection>) {
+    fn migrate(&self, stream: UnixStream, core: &InboxSender<MigratedConnection>) {
         let endpoint = self.endpoint;
         let migrated =
             stream.into_std().map(|stream| core.send(MigratedConnection { endpoint, stream }));
@@ -336,7 +336,7 @@ impl Listener {
         let context = Rc::clone(&self.context);
         let stream = LocalStream::new(stream, self.stats.rings.clone());
         let task = spawn(TaskClass::Request, self.name, async move {
-            let peer = Peer { id, address, certificate: None };
+            let peer = PeerIdentity { id, address, certificate: None };
             serve_local(context, stream, peer).await;
             drop(permit);
         });
@@ -350,7 +350,7 @@ impl Listener {
         let id = permit.id;
         let context = Rc::clone(&self.context);
         let task = spawn(TaskClass::Request, self.name, async move {
-            let peer = Peer { id, address, certificate: None };
+            let peer = PeerIdentity { id, address, certificate: None };
             serve(context, stream, peer).await;
             drop(permit);
         });
@@ -370,7 +370,7 @@ impl Listener {
         let task = spawn(TaskClass::Request, self.name, async move {
             match tls.handshake(stream, &context).await {
                 Some(TlsClient { stream, name: certificate }) => {
-                    serve(context, stream, Peer { id, address, certificate }).await;
+                    serve(context, stream, PeerIdentity { id, address, certificate }).await;
                 }
                 None if context.is_draining() => {}
                 None => {
@@ -390,7 +390,7 @@ impl Listener {
 /// Counts a connection as open until it is dropped.
 struct ConnectionPermit {
     id: u64,
-    listener: Rc<Listener>,
+    listener: Rc<CoreListener>,
 }
 
 impl Drop for ConnectionPermit {

@@ -10,9 +10,13 @@ use nearstate_store::Region;
 
 use crate::clock::Clock;
 use crate::core::{CoreMetrics, CoreStats};
-use crate::executor::{self, ExecutorMetrics, ExecutorStats, LongPoll, Outbox, SpinPolicy, inbox};
+use crate::executor::{
+    self, ExecutorMetrics, ExecutorStats, InboxSender, LongPoll, SpinPolicy, inbox,
+};
 use crate::limits::ConnectionLimits;
-use crate::listener::{Address, BoundSocket, ConnectionStats, SocketFile, bind_tcp, bind_unix};
+use crate::listener::{
+    BoundSocket, ConnectionStats, ListenAddress, SocketFile, bind_tcp, bind_unix,
+};
 use crate::placement;
 use crate::protocol::{ForcedClose, Protocol};
 use crate::sampler::{Sampler, StuckTask};
@@ -68,15 +72,15 @@ pub struct Endpoint {
     /// The name of its protocol.
     pub protocol: String,
     /// Where the node listens.
-    pub address: Address,
+    pub address: ListenAddress,
     /// TLS, for TCP addresses only: traffic of a Unix socket does not leave the host.
     pub tls: Option<Tls>,
 }
 
 /// A running node. Dropping it shuts it down and waits for its threads.
 pub struct Node {
-    addresses: Vec<Address>,
-    stops: Vec<Outbox<()>>,
+    addresses: Vec<ListenAddress>,
+    stops: Vec<InboxSender<()>>,
     threads: Vec<JoinHandle<()>>,
     sampler: Option<JoinHandle<()>>,
     is_stopped: Arc<AtomicBool>,
@@ -226,7 +230,7 @@ impl Node {
 
     /// The endpoints' addresses in the order of the configuration. A port 0 is replaced by the
     /// port that the kernel chose.
-    pub fn addresses(&self) -> &[Address] {
+    pub fn addresses(&self) -> &[ListenAddress] {
         &self.addresses
     }
 
@@ -300,7 +304,7 @@ struct Sockets {
     /// Each with the index of its endpoint.
     bound: Vec<(usize, BoundSocket)>,
     protocols: Vec<Arc<dyn Protocol>>,
-    addresses: Vec<Address>,
+    addresses: Vec<ListenAddress>,
     files: Vec<SocketFile>,
 }
 
@@ -323,12 +327,12 @@ impl Sockets {
             })?));
             let backlog = config.limits.backlog;
             match &endpoint.address {
-                Address::Tcp(address) => {
+                ListenAddress::Tcp(address) => {
                     let (bound, local) = bind_tcp(*address, cores, backlog)?;
                     sockets.bound.push((number, bound));
-                    sockets.addresses.push(Address::Tcp(local));
+                    sockets.addresses.push(ListenAddress::Tcp(local));
                 }
-                Address::Unix { path, mode } => {
+                ListenAddress::Unix { path, mode } => {
                     let (bound, file) = bind_unix(path, *mode, backlog)?;
                     sockets.bound.push((number, bound));
                     sockets.files.push(file);

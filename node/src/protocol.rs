@@ -68,7 +68,7 @@ pub trait CoreService {
     fn begin(&self) {}
 
     /// Creates the handler of a new connection.
-    fn accept(&self, peer: &Peer) -> Box<dyn ConnectionHandler>;
+    fn accept(&self, peer: &PeerIdentity) -> Box<dyn ConnectionHandler>;
 }
 
 /// The protocol's side of one connection. It never blocks.
@@ -164,7 +164,7 @@ pub enum PeerAddress {
 
 /// A client, as far as its socket identifies it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct PeerIdentity {
     /// A number that is unique during the life of the node; ascending, from 1.
     pub id: u64,
     /// The address of the client.

@@ -25,7 +25,7 @@ use crate::placement;
 /// event or the end wakes the thread. (The rings bound each sleep within.)
 const ROUND: Duration = Duration::from_secs(60);
 
-/// SelectorWaits for the watches of a task. Dropping it ends its thread.
+/// Waits for the watches of a task. Dropping it ends its thread.
 pub struct WatchSelector {
     shared: Arc<SelectorShared>,
     thread: Option<JoinHandle<()>>,
@@ -77,8 +77,8 @@ impl WatchSelector {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// SelectorWaits for these watches from now on. Each was read up to its position. Discards a result for
-    /// earlier watches.
+    /// Waits for these watches from now on. Each was read up to its position. Discards a
+    /// result for earlier watches.
     pub fn wait_for(&self, waits: Vec<(Waiter, WatchPosition)>) {
         let mut state = self.shared.lock();
         let old = std::mem::replace(&mut state.waits, Arc::from(waits));

@@ -11,11 +11,11 @@ use tokio::net::{TcpListener, UnixListener};
 use crate::core::{Core, CoreMetrics, CoreParts};
 use crate::endpoint_context::{ConnectionTable, EndpointContext};
 use crate::executor::{
-    self, Executor, ExecutorMetrics, Inbox, Outbox, TaskClass, TaskHandle, spawn, timeout,
+    self, Executor, ExecutorMetrics, Inbox, InboxSender, TaskClass, TaskHandle, spawn, timeout,
 };
 use crate::limits::ConnectionLimits;
 use crate::listener::{
-    BoundSocket, ConnectionStats, Listener, MigratedConnection, accept_tcp, accept_unix,
+    BoundSocket, ConnectionStats, CoreListener, MigratedConnection, accept_tcp, accept_unix,
 };
 use crate::placement;
 use crate::protocol::{ForcedClose, Protocol};
@@ -41,16 +41,16 @@ pub(crate) struct Worker {
     /// Connections that other cores accepted for this one.
     pub(crate) migrated: Inbox<MigratedConnection>,
     /// The queues of migrated connections of every core, including this one.
-    pub(crate) migrate: Vec<Outbox<MigratedConnection>>,
+    pub(crate) migrate: Vec<InboxSender<MigratedConnection>>,
     pub(crate) on_forced_close: fn(&ForcedClose),
     pub(crate) stop: Inbox<()>,
-    pub(crate) stop_all: Vec<Outbox<()>>,
+    pub(crate) stop_all: Vec<InboxSender<()>>,
 }
 
 /// A core that is ready to serve.
 struct PreparedWorker {
     connections: Rc<ConnectionTable>,
-    listeners: Vec<Rc<Listener>>,
+    listeners: Vec<Rc<CoreListener>>,
     accept_tasks: Vec<TaskHandle<()>>,
     migrated: Inbox<MigratedConnection>,
     stop: Inbox<()>,
@@ -66,7 +66,7 @@ pub(crate) fn core_panicked() -> Error {
 }
 
 /// Stops all cores when one core ends, for any reason.
-struct StopAllOnDrop(Vec<Outbox<()>>);
+struct StopAllOnDrop(Vec<InboxSender<()>>);
 
 impl Drop for StopAllOnDrop {
     fn drop(&mut self) {
@@ -132,7 +132,7 @@ impl Worker {
             let on_forced_close = self.on_forced_close;
             let context =
                 EndpointContext::new(core.clone(), protocol, service, connections, on_forced_close);
-            listeners.push(Rc::new(Listener {
+            listeners.push(Rc::new(CoreListener {
                 endpoint,
                 context: Rc::new(context),
                 stats: Arc::clone(&self.stats),
@@ -159,9 +159,9 @@ impl Worker {
 
 /// Starts the tasks that accept connections from a bound socket.
 fn accept(
-    listener: &Rc<Listener>,
+    listener: &Rc<CoreListener>,
     bound: BoundSocket,
-    cores: &[Outbox<MigratedConnection>],
+    cores: &[InboxSender<MigratedConnection>],
     tasks: &mut Vec<TaskHandle<()>>,
 ) -> std::io::Result<()> {
     match bound {

@@ -54,6 +54,6 @@ pub use open::open;
 #[cfg(feature = "redis")]
 pub use redis_storage::RedisStorage;
 pub use region_storage::RegionStorage;
-pub use storage::{Keys, Records, SyncStorage};
+pub use storage::{KeySet, RecordMap, SyncStorage};
 pub use validate::{WRITE_BYTES_MAX, WRITE_RECORDS_MAX};
 pub use watch_fd::WatchFd;

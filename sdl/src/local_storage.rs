@@ -21,7 +21,7 @@ use nearstate_store::since_boot;
 use crate::error::{Error, ErrorKind, Result};
 use crate::redis_names::{TIMEOUT, WALK, duration, escaped, redis_key};
 use crate::region_storage::RegionStorage;
-use crate::storage::{Keys, SyncStorage};
+use crate::storage::{KeySet, SyncStorage};
 use crate::validate;
 use mapped::{FileId, MappedRegion, MappedState};
 
@@ -296,13 +296,13 @@ impl LocalStorage {
     }
 
     /// The keys of a namespace that match a glob, without the prefix of the namespace.
-    fn matching(&mut self, namespace: &str, pattern: &[u8]) -> Result<Keys> {
+    fn matching(&mut self, namespace: &str, pattern: &[u8]) -> Result<KeySet> {
         validate::namespace(namespace)?;
         let prefix = redis_key(namespace, b"");
         let mut whole = escaped(&prefix);
         whole.extend_from_slice(pattern);
         let count = WALK.to_string();
-        let mut keys = Keys::new();
+        let mut keys = KeySet::new();
         let mut cursor = b"0".to_vec();
         loop {
             let scan: [&[u8]; 6] = [b"SCAN", &cursor, b"MATCH", &whole, b"COUNT", count.as_bytes()];
@@ -466,7 +466,7 @@ impl SyncStorage for LocalStorage {
         Ok(count == 1)
     }
 
-    fn list_keys(&mut self, namespace: &str, pattern: &[u8]) -> Result<Keys> {
+    fn list_keys(&mut self, namespace: &str, pattern: &[u8]) -> Result<KeySet> {
         validate::namespace(namespace)?;
         match self.region()? {
             Some(region) => region.list_keys(namespace, pattern),
@@ -474,7 +474,7 @@ impl SyncStorage for LocalStorage {
         }
     }
 
-    fn find_keys(&mut self, namespace: &str, prefix: &[u8]) -> Result<Keys> {
+    fn find_keys(&mut self, namespace: &str, prefix: &[u8]) -> Result<KeySet> {
         validate::namespace(namespace)?;
         if let Some(region) = self.region()? {
             return region.find_keys(namespace, prefix);

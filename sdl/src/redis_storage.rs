@@ -14,7 +14,7 @@ use redis::{Client, Cmd, Connection, ErrorKind as RedisKind, FromRedisValue, Red
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::redis_names::{TIMEOUT, WALK, duration, escaped, redis_key};
-use crate::storage::{Keys, SyncStorage};
+use crate::storage::{KeySet, SyncStorage};
 use crate::validate;
 
 /// Between two attempts of a wait for the server.
@@ -95,12 +95,12 @@ impl RedisStorage {
     }
 
     /// The keys of a namespace that match a glob, each without the namespace's part.
-    fn matching(&mut self, namespace: &str, pattern: &[u8]) -> Result<Keys> {
+    fn matching(&mut self, namespace: &str, pattern: &[u8]) -> Result<KeySet> {
         validate::namespace(namespace)?;
         let prefix = redis_key(namespace, b"");
         let mut whole = escaped(&prefix);
         whole.extend_from_slice(pattern);
-        let mut keys = Keys::new();
+        let mut keys = KeySet::new();
         let mut cursor = 0_u64;
         loop {
             let mut scan = redis::cmd("SCAN");
@@ -259,11 +259,11 @@ impl SyncStorage for RedisStorage {
         self.ask(&command)
     }
 
-    fn list_keys(&mut self, namespace: &str, pattern: &[u8]) -> Result<Keys> {
+    fn list_keys(&mut self, namespace: &str, pattern: &[u8]) -> Result<KeySet> {
         self.matching(namespace, pattern)
     }
 
-    fn find_keys(&mut self, namespace: &str, prefix: &[u8]) -> Result<Keys> {
+    fn find_keys(&mut self, namespace: &str, prefix: &[u8]) -> Result<KeySet> {
         let mut pattern = escaped(prefix);
         pattern.push(b'*');
         self.matching(namespace, &pattern)

@@ -11,7 +11,7 @@ use nearstate_store::{
 
 use crate::error::Result;
 use crate::region_url;
-use crate::storage::{Keys, SyncStorage};
+use crate::storage::{KeySet, SyncStorage};
 use crate::validate;
 
 /// An attached region. Namespaces are created on demand, of kind `Mixed`. `get` skips records that
@@ -70,9 +70,9 @@ impl RegionStorage {
         Ok(namespace)
     }
 
-    fn keys(&mut self, namespace: &str, pattern: Pattern<'_>) -> Result<Keys> {
+    fn keys(&mut self, namespace: &str, pattern: Pattern<'_>) -> Result<KeySet> {
         let namespace = self.namespace(namespace)?;
-        let mut keys = Keys::new();
+        let mut keys = KeySet::new();
         self.session.list(namespace, pattern, |key| {
             keys.insert(key.to_vec());
         })?;
@@ -158,11 +158,11 @@ impl SyncStorage for RegionStorage {
         Ok(is_done(self.session.delete_if(namespace, key, Condition::Value(value))?))
     }
 
-    fn list_keys(&mut self, namespace: &str, pattern: &[u8]) -> Result<Keys> {
+    fn list_keys(&mut self, namespace: &str, pattern: &[u8]) -> Result<KeySet> {
         self.keys(namespace, Pattern::Glob(pattern))
     }
 
-    fn find_keys(&mut self, namespace: &str, prefix: &[u8]) -> Result<Keys> {
+    fn find_keys(&mut self, namespace: &str, prefix: &[u8]) -> Result<KeySet> {
         self.keys(namespace, Pattern::Prefix(prefix))
     }
 

@@ -7,10 +7,10 @@ use std::time::Duration;
 use crate::error::Result;
 
 /// Values by key.
-pub type Records = BTreeMap<Vec<u8>, Vec<u8>>;
+pub type RecordMap = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// A set of keys.
-pub type Keys = BTreeSet<Vec<u8>>;
+pub type KeySet = BTreeSet<Vec<u8>>;
 
 /// Records by namespace and key, in a region or in a Redis.
 ///
@@ -97,8 +97,8 @@ pub trait SyncStorage: Debug + Send {
     ///
     /// # Errors
     /// See the trait.
-    fn get(&mut self, namespace: &str, keys: &[&[u8]]) -> Result<Records> {
-        let mut records = Records::new();
+    fn get(&mut self, namespace: &str, keys: &[&[u8]]) -> Result<RecordMap> {
+        let mut records = RecordMap::new();
         self.visit(namespace, keys, &mut |key, value| {
             records.insert(key.to_vec(), value.to_vec());
         })?;
@@ -123,13 +123,13 @@ pub trait SyncStorage: Debug + Send {
     ///
     /// # Errors
     /// See the trait.
-    fn list_keys(&mut self, namespace: &str, pattern: &[u8]) -> Result<Keys>;
+    fn list_keys(&mut self, namespace: &str, pattern: &[u8]) -> Result<KeySet>;
 
     /// The keys with this prefix, taken literally. Costs as much as `list_keys`.
     ///
     /// # Errors
     /// See the trait.
-    fn find_keys(&mut self, namespace: &str, prefix: &[u8]) -> Result<Keys>;
+    fn find_keys(&mut self, namespace: &str, prefix: &[u8]) -> Result<KeySet>;
 
     /// Removes all records of the namespace that exist when the call starts. Costs as much as
     /// `list_keys`.

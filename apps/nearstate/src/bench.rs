@@ -1,4 +1,5 @@
-//! `nearstate bench`: experiments, and the two roles in which the bench starts this program again.
+//! `nearstate bench`: experiments, and the two internal roles of this program, client and reaper,
+//! that the bench starts as child processes.
 
 use clap::{Args, Subcommand};
 use nearstate_bench::{client, code, commands, deliver, options, peer_commands, reaper};
@@ -13,15 +14,15 @@ use std::time::Duration;
 
 /// What to measure.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum BenchCommand {
     Run(Box<options::Options>),
     Code(code::Options),
     Compare(commands::Compare),
     Render(commands::Render),
-    /// Show and install the stores that `bench run` compares with, and hold them to their promises
+    /// Show, install and verify the stores that `bench run` compares with
     #[command(subcommand)]
     Peers(peer_commands::Command),
-    /// One client of `bench run`, which talks with it over pipes
+    /// One client of `bench run`, connected to it by pipes
     #[command(hide = true)]
     WorkloadClient,
     /// Replaced by workloads of `bench run`
@@ -65,62 +66,74 @@ fn replaced(old: &str, new: &str) -> ! {
     std::process::exit(2)
 }
 
-/// Does it.
-pub(crate) fn run(command: Command) -> Result<()> {
+/// Runs the command.
+pub(crate) fn run(command: BenchCommand) -> Result<()> {
     match command {
-        Command::Access(_) => replaced("bench access", "run micro --preset thesis"),
-        Command::Transactions(words) if words.has("tatp") => {
+        BenchCommand::Access(_) => replaced("bench access", "run micro --preset thesis"),
+        BenchCommand::Transactions(words) if words.has("tatp") => {
             replaced("bench transactions --only tatp", "run tatp")
         }
-        Command::Transactions(words) if words.has("sessions") => {
+        BenchCommand::Transactions(words) if words.has("sessions") => {
             replaced("bench transactions --only sessions", "run sgw-session")
         }
-        Command::Transactions(_) => replaced("bench transactions", "run txn --preset transactions"),
-        Command::Micro(words) if words.has("--server") => {
+        BenchCommand::Transactions(_) => {
+            replaced("bench transactions", "run txn --preset transactions")
+        }
+        BenchCommand::Micro(words) if words.has("--server") => {
             replaced("bench micro --server", "run kv --preset server")
         }
-        Command::Micro(_) => replaced("bench micro", "run micro --preset goals"),
-        Command::Code(options) => code::run(&options, &mut std::io::stdout().lock()),
-        Command::Run(options) => {
+        BenchCommand::Micro(_) => replaced("bench micro", "run micro --preset goals"),
+        BenchCommand::Code(options) => code::run(&options, &mut std::io::stdout().lock()),
+        BenchCommand::Run(options) => {
             deliver::run(&options, &words(), stop_flag(), &mut std::io::stdout().lock())
         }
-        Command::Compare(options) => commands::run_compare(&options, &mut std::io::stdout().lock()),
-        Command::Render(options) => commands::run_render(&options, &mut std::io::stdout().lock()),
-        Command::Peers(command) => peer_commands::run(&command, &mut std::io::stdout().lock()),
-        Command::WorkloadClient => client::serve(std::io::stdin().lock(), std::io::stdout().lock()),
-        Command::Reaper { folder, server } => reaper::serve(&folder, &server),
+        BenchCommand::Compare(options) => {
+            commands::run_compare(&options, &mut std::io::stdout().lock())
+        }
+        BenchCommand::Render(options) => {
+            commands::run_render(&options, &mut std::io::stdout().lock())
+        }
+        BenchCommand::Peers(command) => peer_commands::run(&command, &mut std::io::stdout().lock()),
+        BenchCommand::WorkloadClient => {
+            client::serve(std::io::stdin().lock(), std::io::stdout().lock())
+        }
+        BenchCommand::Reaper { folder, server } => reaper::serve(&folder, &server),
     }
 }
 
-/// A second signal that follows the first so soon is the same wish: `timeout` sends one to us and
-/// one to our group.
-const SAME_WISH: Duration = Duration::from_secs(2);
+/// A second signal within this time counts as the same request to stop: `timeout` sends one signal
+/// to this process and one to its process group.
+const SAME_REQUEST: Duration = Duration::from_secs(2);
 
-/// How often it is looked whether the first has come.
-const LOOK: Duration = Duration::from_millis(100);
+/// Interval at which a thread checks whether the first signal has arrived.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Set when somebody asks for the end: a run then stops what it started, and tells what it knows.
+/// Set when a signal requests the end of the run. The run then stops the processes that it started
+/// and prints its partial results.
 fn stop_flag() -> &'static AtomicBool {
     let flag: &'static Arc<AtomicBool> = Box::leak(Box::new(Arc::new(AtomicBool::new(false))));
     let is_meant = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        // A later one ends the program at once; the reapers then clean up.
+        // A later signal ends the program at once. The reapers then clean up.
         let at_once =
             signal_hook::flag::register_conditional_shutdown(signal, 130, is_meant.clone());
         let asked = signal_hook::flag::register(signal, flag.clone());
-        debug_assert!(at_once.is_ok() && asked.is_ok(), "these signals can be had");
+        debug_assert!(
+            at_once.is_ok() && asked.is_ok(),
+            "handlers for these signals can be registered"
+        );
     }
     std::thread::spawn(move || {
         while !flag.load(Ordering::Relaxed) {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
-        std::thread::sleep(SAME_WISH);
+        std::thread::sleep(SAME_REQUEST);
         is_meant.store(true, Ordering::Relaxed);
     });
     flag
 }
 
-/// The words of the command line, without the program.
+/// The arguments of the command line, without the program name.
 fn words() -> Vec<String> {
     std::env::args().skip(1).collect()
 }

@@ -27,7 +27,7 @@ struct Cli {
 enum CliCommand {
     /// Run benchmarks: mobile-core workloads and single operations, compared with other stores
     #[command(subcommand)]
-    Bench(bench::Command),
+    Bench(bench::BenchCommand),
     /// Create, inspect, check and delete regions
     #[command(subcommand)]
     Region(region::RegionCommand),

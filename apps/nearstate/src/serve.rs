@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use clap::Args;
 use nearstate_model::{Error, Result};
-use nearstate_node::{Address, Endpoint, Node, NodeConfig, Protocol, Tls};
+use nearstate_node::{Endpoint, ListenAddress, Node, NodeConfig, Protocol, Tls};
 use nearstate_observe::ObserveProtocol;
 use nearstate_resp::RespProtocol;
 use nearstate_resp::acl::Users;
@@ -162,20 +162,20 @@ fn attach(settings: &Settings) -> Result<Region> {
 }
 
 fn config(settings: &Settings, tls: Option<&Tls>) -> NodeConfig {
-    let tcp = settings.listen.iter().map(|address| Address::Tcp(*address));
+    let tcp = settings.listen.iter().map(|address| ListenAddress::Tcp(*address));
     let mode = settings.unix_mode.0;
     let paths = settings.unix_paths();
     if paths.is_empty() && settings.is_unix_auto() {
         log::emit(log::NO_UNIX_SOCKET, &[("region", &settings.region.display())]);
     }
-    let unix = paths.into_iter().map(|path| Address::Unix { path, mode });
+    let unix = paths.into_iter().map(|path| ListenAddress::Unix { path, mode });
     let endpoint = |protocol: &str| {
         let protocol = protocol.to_owned();
         move |address| Endpoint { protocol: protocol.clone(), address, tls: None }
     };
-    let observe = settings.metrics.iter().map(|address| Address::Tcp(*address));
+    let observe = settings.metrics.iter().map(|address| ListenAddress::Tcp(*address));
     let endpoints = tcp.chain(unix).map(endpoint("resp"));
-    let over_tls = settings.tls_listen.iter().map(|address| Address::Tcp(*address));
+    let over_tls = settings.tls_listen.iter().map(|address| ListenAddress::Tcp(*address));
     let over_tls_endpoints = over_tls.map(endpoint("resp"));
     let over_tls_endpoints =
         over_tls_endpoints.map(|endpoint| Endpoint { tls: tls.cloned(), ..endpoint });

@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
-use crate::fixture::{Installed, Link, succeed};
+use crate::fixture::{Installed, Linkage, succeed};
 
 crate::fixture::c_tests! {
     "c/api.c":
@@ -29,7 +29,7 @@ fn output_of(command: &mut Command) -> String {
 #[test]
 fn a_killed_c_process_leaves_its_last_committed_step() {
     let installed = Installed::new();
-    for link in [Link::Static, Link::Shared] {
+    for link in [Linkage::Static, Linkage::Shared] {
         let program = installed.compile("clients/c/examples/session.c", link);
         let folder = tempfile::tempdir().unwrap();
         let session = |word: &str| {
@@ -72,7 +72,7 @@ fn a_killed_c_process_leaves_its_last_committed_step() {
 #[test]
 fn the_cpp_example_works() {
     let installed = Installed::new();
-    for link in [Link::Static, Link::Shared] {
+    for link in [Linkage::Static, Linkage::Shared] {
         let program = installed.compile("clients/c/examples/paging.cpp", link);
         let folder = tempfile::tempdir().unwrap();
         let output = output_of(installed.command(&program).arg(folder.path().join("amf")));
@@ -83,7 +83,7 @@ fn the_cpp_example_works() {
 #[test]
 fn an_error_is_reported_with_a_message() {
     let installed = Installed::new();
-    let program = installed.compile("clients/c/examples/session.c", Link::Static);
+    let program = installed.compile("clients/c/examples/session.c", Linkage::Static);
     let file = installed.path("text");
     std::fs::write(&file, vec![b'x'; 10_000]).unwrap();
     let output = installed.command(&program).arg("show").arg(&file).arg("x").output().unwrap();

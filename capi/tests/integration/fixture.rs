@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 /// How a program is linked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Link {
+pub(crate) enum Linkage {
     Static,
     Shared,
 }
@@ -34,7 +34,7 @@ impl Installed {
     }
 
     /// Compiles and links a source file of the repository.
-    pub(crate) fn compile(&self, source: &str, link: Link) -> PathBuf {
+    pub(crate) fn compile(&self, source: &str, link: Linkage) -> PathBuf {
         let is_cpp = Path::new(source).extension() == Some(OsStr::new("cpp"));
         let (compiler, standard) = if is_cpp { ("g++", "-std=c++17") } else { ("gcc", "-std=c11") };
         let name = Path::new(source).file_stem().unwrap().to_str().unwrap();
@@ -43,9 +43,9 @@ impl Installed {
         build.args([standard, "-D_DEFAULT_SOURCE", "-Wall", "-Wextra", "-Werror", "-pedantic"]);
         build.arg("-O1").args(self.ask_pkg_config(&["--cflags"])).arg(root().join(source));
         match link {
-            Link::Shared => build.args(self.ask_pkg_config(&["--libs"])),
+            Linkage::Shared => build.args(self.ask_pkg_config(&["--libs"])),
             // The folder has both libraries; a name with a colon selects the file.
-            Link::Static => build.args(
+            Linkage::Static => build.args(
                 self.ask_pkg_config(&["--static", "--libs"])
                     .iter()
                     .map(|word| if word == "-lnearstate" { "-l:libnearstate.a" } else { word }),
@@ -101,7 +101,7 @@ pub(crate) struct Program {
 impl Program {
     pub(crate) fn new(source: &str) -> Self {
         let installed = Installed::new();
-        let linked = [Link::Static, Link::Shared].map(|link| installed.compile(source, link));
+        let linked = [Linkage::Static, Linkage::Shared].map(|link| installed.compile(source, link));
         Self { installed, linked }
     }
 

@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, Lines};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
-use crate::fixture::{Installed, Link, succeed};
+use crate::fixture::{Installed, Linkage, succeed};
 
 const SOURCE: &str = "clients/c/examples/protocol_stack.c";
 
@@ -20,7 +20,7 @@ struct Stack {
 
 impl Stack {
     /// The example, with one part of its text replaced.
-    fn with(planted: Option<(&str, &str)>, link: Link) -> Self {
+    fn with(planted: Option<(&str, &str)>, link: Linkage) -> Self {
         let installed = Installed::new();
         let mut source = PathBuf::from(SOURCE);
         if let Some((text, other)) = planted {
@@ -88,14 +88,14 @@ fn output_text(output: &Output) -> String {
 
 #[test]
 fn a_ported_stack_is_intact_after_every_kill_of_a_worker() {
-    let stack = Stack::with(None, Link::Static);
-    let mut dice = u64::from(std::process::id()) | 1;
-    eprintln!("seed {dice}");
+    let stack = Stack::with(None, Linkage::Static);
+    let mut random = u64::from(std::process::id()) | 1;
+    eprintln!("seed {random}");
     let mut roll = |sides: u64| {
-        dice ^= dice << 13;
-        dice ^= dice >> 7;
-        dice ^= dice << 17;
-        dice % sides
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % sides
     };
     let mut survivor = stack.worker();
     survivor.read(1);
@@ -125,7 +125,7 @@ fn a_ported_stack_is_intact_after_every_kill_of_a_worker() {
 
 #[test]
 fn the_demonstration_succeeds() {
-    let stack = Stack::with(None, Link::Shared);
+    let stack = Stack::with(None, Linkage::Shared);
     let result = output_text(&succeed(&mut stack.command("demo")));
     assert_eq!(result.lines().filter(|line| line.starts_with("whole: ")).count(), 21, "{result}");
     assert!(result.lines().last().unwrap().ends_with("objects leaked"), "{result}");
@@ -146,7 +146,7 @@ fn a_planted_fault_is_detected() {
         // A session that stays in its chain when it moves to the list.
         ("        changed->first = 0;\n", "        (void)changed;\n", &["BROKEN", "NS_NO_OBJECT"]),
     ] {
-        let stack = Stack::with(Some((text, planted)), Link::Static);
+        let stack = Stack::with(Some((text, planted)), Linkage::Static);
         let mut worker = stack.command("work").stdout(Stdio::piped()).spawn().unwrap();
         // The worker may fail because of its own fault; only the result of the verification counts.
         BufReader::new(worker.stdout.take().unwrap()).lines().take(30).for_each(drop);

@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use crate::fixture::{Installed, Link, succeed};
+use crate::fixture::{Installed, Linkage, succeed};
 
 struct Smf {
     installed: Installed,
@@ -33,7 +33,7 @@ impl Watcher {
 }
 
 impl Smf {
-    fn new(link: Link) -> Self {
+    fn new(link: Linkage) -> Self {
         let installed = Installed::new();
         let program = installed.compile("clients/c/examples/sm_sessions.c", link);
         Self { installed, program, folder: tempfile::tempdir().unwrap() }
@@ -64,7 +64,7 @@ impl Smf {
 
 #[test]
 fn sessions_are_found_counted_searched_and_watched_by_other_processes() {
-    for link in [Link::Static, Link::Shared] {
+    for link in [Linkage::Static, Linkage::Shared] {
         let smf = Smf::new(link);
         let (mut watcher, mut victim) = (smf.watcher("5"), smf.watcher("1000"));
         assert_eq!(smf.output("establish", &["imsi-1", "100", "internet"]), "established\n");

@@ -26,7 +26,7 @@ struct InboxShared<T> {
 }
 
 /// Creates a queue with a capacity.
-pub fn inbox<T: Send>(capacity: usize) -> (Outbox<T>, Inbox<T>) {
+pub fn inbox<T: Send>(capacity: usize) -> (InboxSender<T>, Inbox<T>) {
     let shared = Arc::new(InboxShared {
         queue: ArrayQueue::new(capacity.max(1)),
         is_waiting: AtomicBool::new(false),
@@ -34,11 +34,11 @@ pub fn inbox<T: Send>(capacity: usize) -> (Outbox<T>, Inbox<T>) {
         outboxes: AtomicUsize::new(1),
         is_closed: AtomicBool::new(false),
     });
-    (Outbox { shared: Arc::clone(&shared) }, Inbox { shared })
+    (InboxSender { shared: Arc::clone(&shared) }, Inbox { shared })
 }
 
 /// The sending end. Cheap to clone; for any thread.
-pub struct Outbox<T> {
+pub struct InboxSender<T> {
     shared: Arc<InboxShared<T>>,
 }
 
@@ -47,9 +47,9 @@ pub struct Inbox<T> {
     shared: Arc<InboxShared<T>>,
 }
 
-impl<T> fmt::Debug for Outbox<T> {
+impl<T> fmt::Debug for InboxSender<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Outbox").field("waiting", &self.shared.queue.len()).finish()
+        f.debug_struct("InboxSender").field("waiting", &self.shared.queue.len()).finish()
     }
 }
 
@@ -72,7 +72,7 @@ impl<T> InboxShared<T> {
     }
 }
 
-impl<T: Send> Outbox<T> {
+impl<T: Send> InboxSender<T> {
     /// Sends a message and wakes the receiver if it sleeps. Never blocks.
     ///
     /// # Errors
@@ -87,14 +87,14 @@ impl<T: Send> Outbox<T> {
     }
 }
 
-impl<T> Clone for Outbox<T> {
+impl<T> Clone for InboxSender<T> {
     fn clone(&self) -> Self {
         self.shared.outboxes.fetch_add(1, Ordering::Relaxed);
         Self { shared: Arc::clone(&self.shared) }
     }
 }
 
-impl<T> Drop for Outbox<T> {
+impl<T> Drop for InboxSender<T> {
     fn drop(&mut self) {
         if self.shared.outboxes.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.shared.wake();

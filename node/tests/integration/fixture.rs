@@ -10,29 +10,29 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use nearstate_model::Result;
-use nearstate_node::executor::{Inbox, Outbox, inbox, is_due};
+use nearstate_node::executor::{Inbox, InboxSender, inbox, is_due};
 use nearstate_node::{
-    Address, ConnectionHandler, ConnectionLimits, Consumed, Core, CoreService, Endpoint,
-    LimitExceeded, NextAction, Node, NodeConfig, OUTPUT_HIGH_WATER_BYTES, Peer, Protocol,
+    ConnectionHandler, ConnectionLimits, Consumed, Core, CoreService, Endpoint, LimitExceeded,
+    ListenAddress, NextAction, Node, NodeConfig, OUTPUT_HIGH_WATER_BYTES, PeerIdentity, Protocol,
 };
 use nearstate_store::{CreateOptions, Region, Schema};
 
 /// The protocol. A test finds the mailboxes of listening clients here.
 #[derive(Default)]
 pub(crate) struct Echo {
-    pub(crate) mailboxes: Arc<Mutex<Vec<Outbox<String>>>>,
+    pub(crate) mailboxes: Arc<Mutex<Vec<InboxSender<String>>>>,
 }
 
 struct EchoOnCore {
     core: usize,
-    mailboxes: Arc<Mutex<Vec<Outbox<String>>>>,
+    mailboxes: Arc<Mutex<Vec<InboxSender<String>>>>,
     is_work_stopped: Rc<Cell<bool>>,
 }
 
 struct Client {
     id: u64,
     core: usize,
-    mailboxes: Arc<Mutex<Vec<Outbox<String>>>>,
+    mailboxes: Arc<Mutex<Vec<InboxSender<String>>>>,
     mailbox: Option<Inbox<String>>,
     work: Option<Work>,
     is_work_stopped: Rc<Cell<bool>>,
@@ -68,7 +68,7 @@ impl Protocol for Echo {
 }
 
 impl CoreService for EchoOnCore {
-    fn accept(&self, peer: &Peer) -> Box<dyn ConnectionHandler> {
+    fn accept(&self, peer: &PeerIdentity) -> Box<dyn ConnectionHandler> {
         Box::new(Client {
             id: peer.id,
             core: self.core,
@@ -166,7 +166,7 @@ impl ConnectionHandler for Client {
 pub(crate) struct TestNode {
     pub(crate) node: Option<Node>,
     pub(crate) folder: tempfile::TempDir,
-    pub(crate) mailboxes: Arc<Mutex<Vec<Outbox<String>>>>,
+    pub(crate) mailboxes: Arc<Mutex<Vec<InboxSender<String>>>>,
     // Dropped after the node.
     _region: Region,
 }
@@ -183,8 +183,8 @@ pub(crate) fn serve(cores: usize, limits: ConnectionLimits) -> TestNode {
         cores,
         is_pinned: false,
         endpoints: vec![
-            endpoint(Address::Unix { path, mode: 0o600 }),
-            endpoint(Address::Tcp("127.0.0.1:0".parse().unwrap())),
+            endpoint(ListenAddress::Unix { path, mode: 0o600 }),
+            endpoint(ListenAddress::Tcp("127.0.0.1:0".parse().unwrap())),
         ],
         limits,
         ..NodeConfig::default()
@@ -201,7 +201,7 @@ impl TestNode {
     }
 
     pub(crate) fn tcp(&self) -> LineClient<TcpStream> {
-        let Address::Tcp(address) = self.node().addresses()[1] else { panic!("not TCP") };
+        let ListenAddress::Tcp(address) = self.node().addresses()[1] else { panic!("not TCP") };
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(WAIT_MAX)).unwrap();

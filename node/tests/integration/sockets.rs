@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::fixture::{Echo, LineClient, serve};
-use nearstate_node::{Address, ConnectionLimits, Endpoint, Node, NodeConfig};
+use nearstate_node::{ConnectionLimits, Endpoint, ListenAddress, Node, NodeConfig};
 use nearstate_store::{CreateOptions, Region};
 
 #[test]
@@ -277,7 +277,7 @@ fn an_invalid_configuration_is_refused_at_the_start() {
     let served = serve(1, ConnectionLimits::default());
     let folder = tempfile::tempdir().unwrap();
     let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
-    let start = |protocol: &str, address: Address| {
+    let start = |protocol: &str, address: ListenAddress| {
         let endpoint = Endpoint { protocol: protocol.to_owned(), address, tls: None };
         let config = NodeConfig { cores: 1, endpoints: vec![endpoint], ..NodeConfig::default() };
         Node::start(&config, &region, &[Arc::new(Echo::default())])
@@ -286,7 +286,7 @@ fn an_invalid_configuration_is_refused_at_the_start() {
     assert!(taken.contains("another server"), "{taken}");
     let living = start("echo", served.node().addresses()[0].clone()).unwrap_err().to_string();
     assert!(living.contains("living process"), "{living}");
-    let any = Address::Tcp("127.0.0.1:0".parse().unwrap());
+    let any = ListenAddress::Tcp("127.0.0.1:0".parse().unwrap());
     let unknown = start("http", any.clone()).unwrap_err().to_string();
     assert!(unknown.contains("\"http\"") && unknown.contains("echo"), "{unknown}");
     let many = NodeConfig { cores: 100_000, ..NodeConfig::default() };

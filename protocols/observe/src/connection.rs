@@ -18,11 +18,11 @@ const INDEX: &str = "nearstate\n/metrics  for Prometheus\n/health   200: the pro
 pub(crate) struct ObserveConnection {
     source: Arc<dyn ObserveSource>,
     core: Core,
-    work: Option<MetricsPage>,
+    work: Option<MetricsResponse>,
 }
 
 /// A metrics page that is being written.
-struct MetricsPage {
+struct MetricsResponse {
     report: Box<dyn MetricsReport>,
     text: String,
     request: HttpRequest,
@@ -38,7 +38,7 @@ impl ObserveConnection {
         let (status, body) = match request.target {
             RequestTarget::Metrics => {
                 let report = self.source.report(&self.core);
-                self.work = Some(MetricsPage { report, text: String::new(), request });
+                self.work = Some(MetricsResponse { report, text: String::new(), request });
                 return NextAction::Work;
             }
             RequestTarget::Health => ("200 OK", "alive\n"),

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use nearstate_model::Result;
-use nearstate_node::{ConnectionHandler, Core, CoreService, LimitExceeded, Peer, Protocol};
+use nearstate_node::{ConnectionHandler, Core, CoreService, LimitExceeded, PeerIdentity, Protocol};
 
 use crate::connection::ObserveConnection;
 use crate::response::{HttpResponse, PLAIN};
@@ -62,7 +62,7 @@ struct ObserveCoreService {
 }
 
 impl CoreService for ObserveCoreService {
-    fn accept(&self, _: &Peer) -> Box<dyn ConnectionHandler> {
+    fn accept(&self, _: &PeerIdentity) -> Box<dyn ConnectionHandler> {
         Box::new(ObserveConnection::new(Arc::clone(&self.source), self.core.clone()))
     }
 }

@@ -342,7 +342,7 @@ mod tests {
     use crate::command::stats::CoreStats;
     use crate::server::{RespServer, RespSettings};
     use nearstate_node::clock::Clock;
-    use nearstate_node::{Core, CoreParts, Peer, PeerAddress};
+    use nearstate_node::{Core, CoreParts, PeerAddress, PeerIdentity};
     use nearstate_store::{CreateOptions, Region, since_boot};
     use std::sync::Arc;
 
@@ -362,7 +362,8 @@ mod tests {
         let counts = Arc::new(CoreStats::new(std::iter::empty()));
         let core = CoreContext::new(&server, &core.unwrap(), counts);
         let address = PeerAddress::Unix { pid: None, uid: 0, gid: 0 };
-        let mut connection = core.new_connection(&Peer { id: 1, address, certificate: None });
+        let mut connection =
+            core.new_connection(&PeerIdentity { id: 1, address, certificate: None });
         let client = CommandContext {
             table: &TABLE,
             server: &server,

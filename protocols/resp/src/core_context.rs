@@ -7,7 +7,7 @@ use crate::pubsub::mailbox::Mailbox;
 use crate::records::Records;
 use crate::reply::RespVersion;
 use crate::server::{ClientEntry, RespServer, ServerStats, SlowLogEntry};
-use nearstate_node::{Core, Peer, PeerAddress};
+use nearstate_node::{Core, PeerAddress, PeerIdentity};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl CoreContext {
     }
 
     /// The state of a new connection. Registers it with the server.
-    pub(crate) fn new_connection(&self, peer: &Peer) -> ConnectionState {
+    pub(crate) fn new_connection(&self, peer: &PeerIdentity) -> ConnectionState {
         let settings = &self.server.settings;
         // A verified certificate authenticates a user as a password does.
         let proven = peer

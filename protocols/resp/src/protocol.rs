@@ -9,7 +9,7 @@ use crate::server::RespServer;
 use crate::table::TABLE;
 use nearstate_model::Result;
 use nearstate_node::executor::{TaskClass, spawn};
-use nearstate_node::{ConnectionHandler, Core, CoreService, Peer, Protocol};
+use nearstate_node::{ConnectionHandler, Core, CoreService, PeerIdentity, Protocol};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ impl CoreService for RespCoreService {
         }
     }
 
-    fn accept(&self, peer: &Peer) -> Box<dyn ConnectionHandler> {
+    fn accept(&self, peer: &PeerIdentity) -> Box<dyn ConnectionHandler> {
         Box::new(RespConnection::new(Rc::clone(&self.0), self.0.new_connection(peer)))
     }
 }

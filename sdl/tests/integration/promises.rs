@@ -4,15 +4,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use nearstate_sdl::{ErrorKind, Keys, Records, SyncStorage, WRITE_BYTES_MAX, WRITE_RECORDS_MAX};
+use nearstate_sdl::{
+    ErrorKind, KeySet, RecordMap, SyncStorage, WRITE_BYTES_MAX, WRITE_RECORDS_MAX,
+};
 
 const NS: &str = "session";
 
-fn keys(of: &[&[u8]]) -> Keys {
+fn keys(of: &[&[u8]]) -> KeySet {
     of.iter().map(|key| key.to_vec()).collect()
 }
 
-fn records(of: &[(&[u8], &[u8])]) -> Records {
+fn records(of: &[(&[u8], &[u8])]) -> RecordMap {
     of.iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
 }
 

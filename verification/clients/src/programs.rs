@@ -183,7 +183,8 @@ pub fn build_folder() -> Result<PathBuf, String> {
 }
 
 /// The `nearstate` of these sources. Cargo passes a test only the paths of programs of its own
-/// package, so this calls cargo to build it. After `cargo test --workspace` nothing is left to build.
+/// package, so this calls cargo to build it. After `cargo test --workspace` nothing is left to
+/// build.
 fn program() -> Result<PathBuf, String> {
     static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     PROGRAM

@@ -165,7 +165,7 @@ public final class NearstateGeode {
     }
   }
 
-  /** Somebody else has a unique tag. */
+  /** Another record has this value of a unique tag. */
   static final class Taken extends Exception {
     private static final long serialVersionUID = 1;
 
@@ -347,7 +347,7 @@ public final class NearstateGeode {
           return;
         }
         answer(in, out);
-        // Whoever sends several requests at once gets several answers at once.
+        // Pipelined requests get their replies in one flush.
         if (arrived.available() == 0) {
           out.flush();
         }
@@ -479,8 +479,9 @@ public final class NearstateGeode {
 
   private int change(Table table, String key, byte[][] changes, List<Tag> before, List<Tag> after)
       throws Taken {
-    // Geode has no change of a part in place: whoever reads and puts may overwrite what another has
-    // put between. In a transaction that is a conflict; outside, a record has one writer.
+    // Geode cannot change a part of a value in place. A read followed by a put may overwrite the
+    // put of another client. A transaction reports that as a conflict; outside, a record has one
+    // writer.
     Entry there = table.of(key).get(key);
     if (there == null) {
       return NO;

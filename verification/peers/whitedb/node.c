@@ -244,7 +244,8 @@ static void put_record(uint32_t bytes) {
 }
 
 static int serve(const char *key, const char *held) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL); /* a process that waits for a lock does not see its pipe close */
+  /* A process that waits for a lock does not see its pipe close. */
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
   is_lock_held_for_blocks = !strcmp(held, "block");
   db = wg_attach_existing_database((char *)key);
   if (!db) fail("the database is gone");

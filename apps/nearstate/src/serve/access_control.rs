@@ -91,9 +91,9 @@ fn check_mode(path: &Path, is_secret: bool) -> Result<()> {
     let mode = found.permissions().mode() & 0o777;
     if mode & 0o022 != 0 {
         return Err(rejected(format!(
-            "{} has mode {mode:o}: users that can write it can impersonate any user; run `chmod go-w {}`",
-            path.display(),
-            path.display()
+            "{path} has mode {mode:o}: users that can write it can impersonate any user; \
+             run `chmod go-w {path}`",
+            path = path.display()
         )));
     }
     if is_secret && mode & 0o044 != 0 {

@@ -10,8 +10,8 @@ use nearstate_node::executor::SpinPolicy;
 use nearstate_resp::keyspace_events::KeyspaceEvents;
 
 use super::values::{
-    ByteSize, FileMode, ItemSeparator, LogFormat, LogLevel, Number, PositiveCount, SettingValue,
-    SpinSetting, TextLines, TimeSpan, UnixPaths,
+    ByteSize, CountSetting, FileMode, ItemSeparator, LogFormat, LogLevel, PositiveCount,
+    SettingValue, SpinSetting, TextLines, TimeSpan, UnixPaths,
 };
 
 /// One setting of the table.
@@ -134,7 +134,7 @@ settings! {
     /// Allow addresses that other hosts can reach although clients are not authenticated
     "insecure" as is_insecure: bool = "false", --"insecure";
     /// Number of cores that serve clients. 0 uses all processors
-    "cores" as cores: Number = "0", --"cores";
+    "cores" as cores: CountSetting = "0", --"cores";
     /// Pin each core to its own processor, if there are enough processors
     "pin_cores" as pin_cores: bool = "true", --"pin-cores";
     /// How long an idle core busy-polls before it sleeps: `adaptive` polls only while polling finds
@@ -200,7 +200,7 @@ settings! {
     "limits.tcp_backlog" as tcp_backlog: PositiveCount = "4096", --"limits-tcp-backlog";
     /// Maximum number of shared-memory rings for clients on this host, 132 KiB each. Further
     /// clients continue over their socket
-    "limits.rings_max" as rings_max: Number = "1024", --"limits-rings-max";
+    "limits.rings_max" as rings_max: CountSetting = "1024", --"limits-rings-max";
 
     /// Host name that SENTINEL reports. By default it reports the address that the client connected
     /// to
@@ -229,7 +229,7 @@ settings! {
     /// Requests that take at least this long are recorded in the slow log
     "resp.slowlog_threshold" as slowlog_threshold: TimeSpan = "10ms", --"resp-slowlog-threshold";
     /// Maximum number of entries of the slow log
-    "resp.slowlog_entries_max" as slowlog_entries_max: Number = "128",
+    "resp.slowlog_entries_max" as slowlog_entries_max: CountSetting = "128",
         --"resp-slowlog-entries-max";
 }
 

@@ -150,9 +150,9 @@ fn number(items: &[String]) -> Result<u32, String> {
 
 /// A count that may be 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Number(pub(crate) usize);
+pub(crate) struct CountSetting(pub(crate) usize);
 
-impl SettingValue for Number {
+impl SettingValue for CountSetting {
     const WANTS: &'static str = "NUMBER";
     fn parse(items: &[String]) -> Result<Self, String> {
         Ok(Self(number(items)? as usize))

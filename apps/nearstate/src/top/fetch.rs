@@ -90,7 +90,9 @@ fn page_of(answer: &[u8]) -> Result<String, String> {
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
         let length = std::str::from_utf8(header.value).ok().and_then(|text| text.parse().ok());
         if is("transfer-encoding") {
-            return Err("the page has an unsupported transfer encoding: give the metrics.listen address of a node".to_owned());
+            return Err("the page has an unsupported transfer encoding: give the metrics.listen \
+                        address of a node"
+                .to_owned());
         }
         if is("content-length") && length != Some(body.len()) {
             return Err("the page was truncated: try again".to_owned());

@@ -48,7 +48,8 @@ fn families(text: &str) -> Result<Families<'_>, String> {
         }
         let Some((name, sample)) = sample(line) else {
             return Err(format!(
-                "line {} of the page is not a metric: is this the metrics.listen address of a node?",
+                "line {} of the page is not a metric: \
+                 is this the metrics.listen address of a node?",
                 number + 1
             ));
         };

@@ -61,7 +61,10 @@ impl RegionSource {
 fn file_at(path: &Path) -> std::result::Result<(u64, u64), String> {
     let found = std::fs::metadata(path).map_err(|error| {
         let path = path.display();
-        format!("cannot read the region {path} ({error}): create it with `nearstate region create {path}`")
+        format!(
+            "cannot read the region {path} ({error}): \
+             create it with `nearstate region create {path}`"
+        )
     })?;
     Ok((found.dev(), found.ino()))
 }

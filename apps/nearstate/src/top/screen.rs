@@ -12,7 +12,7 @@ use ratatui::widgets::{Gauge, Sparkline};
 
 use super::format::{name, rate, span};
 use super::report::{NamespaceOrder, RegionReport, TopReport};
-use super::tables::{Table, all, cut, fill_text, node_lines, region_lines};
+use super::tables::{TextTable, all, cut, fill_text, node_lines, region_lines};
 
 /// Everything that a frame shows.
 #[derive(Clone, Copy, Debug)]
@@ -80,7 +80,7 @@ impl FrameWriter<'_, '_> {
         }
     }
 
-    fn table(&mut self, table: &Table, rows: usize) {
+    fn table(&mut self, table: &TextTable, rows: usize) {
         for (source, line) in table.lines(self.width(), rows).iter().enumerate() {
             self.line(line, if source == 0 { HEAD } else { Style::new() });
         }
@@ -113,7 +113,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, shown: &ScreenState<'_>) {
         page.line(&text, Style::new());
     }
     let tables = all(shown.report);
-    let wanted: Vec<usize> = tables.iter().map(Table::rows).collect();
+    let wanted: Vec<usize> = tables.iter().map(TextTable::rows).collect();
     for (table, rows) in tables.iter().zip(shares(&wanted, page.left.height.into())) {
         if rows > 0 {
             page.line("", Style::new());

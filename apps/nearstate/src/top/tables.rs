@@ -10,7 +10,7 @@ use super::report::{NodeReport, RegionReport, SHARES, TopReport};
 
 /// A table. The first column is text, all others are numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Table {
+pub(super) struct TextTable {
     heads: Vec<String>,
     rows: Vec<Vec<String>>,
     /// The number of rows left out.
@@ -23,7 +23,7 @@ const GAP: usize = 2;
 /// Minimum width of the first column. Columns at the right are dropped first.
 const NAME_WIDTH_MIN: usize = 12;
 
-impl Table {
+impl TextTable {
     fn new(heads: &[&str]) -> Self {
         let heads = heads.iter().map(|head| (*head).to_owned()).collect();
         Self { heads, ..Self::default() }
@@ -171,10 +171,10 @@ fn pin(epochs: u64) -> String {
 }
 
 /// The table of command classes.
-pub(super) fn classes(node: &NodeReport) -> Table {
+pub(super) fn classes(node: &NodeReport) -> TextTable {
     let shares = SHARES.map(|share| format!("p{}", share * 100.0));
     let [one, two, three] = &shares;
-    let mut table = Table::new(&["commands", "per second", one, two, three]);
+    let mut table = TextTable::new(&["commands", "per second", one, two, three]);
     for class in &node.classes {
         let mut row = vec![name(&class.name), or_unknown(class.requests, rate)];
         row.extend(class.latencies.map(|each| or_unknown(each, latency)));
@@ -184,8 +184,8 @@ pub(super) fn classes(node: &NodeReport) -> Table {
 }
 
 /// The table of cores.
-pub(super) fn cores(node: &NodeReport) -> Table {
-    let mut table = Table::new(&["core", "per second", "busy", "connections", "long polls"]);
+pub(super) fn cores(node: &NodeReport) -> TextTable {
+    let mut table = TextTable::new(&["core", "per second", "busy", "connections", "long polls"]);
     for core in &node.cores {
         table.rows.push(vec![
             core.number.to_string(),
@@ -199,8 +199,8 @@ pub(super) fn cores(node: &NodeReport) -> Table {
 }
 
 /// The table of namespaces, in their order.
-pub(super) fn namespaces(region: &RegionReport) -> Table {
-    let mut table = Table::new(&["namespace", "records", "bytes", "growth/s", "tags"]);
+pub(super) fn namespaces(region: &RegionReport) -> TextTable {
+    let mut table = TextTable::new(&["namespace", "records", "bytes", "growth/s", "tags"]);
     for namespace in &region.namespaces {
         table.rows.push(vec![
             name(&namespace.name),
@@ -215,8 +215,8 @@ pub(super) fn namespaces(region: &RegionReport) -> Table {
 }
 
 /// The table of processes.
-pub(super) fn processes(region: &RegionReport) -> Table {
-    let mut table = Table::new(&["process", "pid", "sessions", "oldest pin"]);
+pub(super) fn processes(region: &RegionReport) -> TextTable {
+    let mut table = TextTable::new(&["process", "pid", "sessions", "oldest pin"]);
     for process in &region.seen.processes {
         table.rows.push(vec![
             name(&process.name),
@@ -230,7 +230,7 @@ pub(super) fn processes(region: &RegionReport) -> Table {
 }
 
 /// All tables of a report, the most important first.
-pub(super) fn all(report: &TopReport) -> Vec<Table> {
+pub(super) fn all(report: &TopReport) -> Vec<TextTable> {
     let mut tables = Vec::new();
     if let Some(node) = &report.node {
         tables.extend([classes(node), cores(node)]);
@@ -245,8 +245,8 @@ pub(super) fn all(report: &TopReport) -> Vec<Table> {
 mod tests {
     use super::*;
 
-    fn table() -> Table {
-        let mut table = Table::new(&["namespace", "records", "bytes"]);
+    fn table() -> TextTable {
+        let mut table = TextTable::new(&["namespace", "records", "bytes"]);
         for (name, records) in [("ue-context", "1,234"), ("a-very-long-name-of-a-namespace", "5")] {
             table.rows.push(vec![name.to_owned(), records.to_owned(), "9 B".to_owned()]);
         }

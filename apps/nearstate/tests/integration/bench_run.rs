@@ -131,7 +131,7 @@ fn planted_faults_are_caught_on_every_target() {
             assert!(!output.status.success(), "{target}, {fault}: {text}");
             let invalid = parsed(&text)["invalid"].clone();
             assert!(!invalid.as_array().unwrap().is_empty(), "{errors}");
-            // What is wrong is told of the target, whichever it is, and not of a region of ours.
+            // What is wrong is reasons of the target, whichever it is, and not of a region of ours.
             let words = invalid.to_string().replace("region:", "");
             assert!(!words.contains("region") && !words.contains("back-end"), "{words}");
             let is_told = ["the target answered wrongly", "not what was written"];
@@ -196,10 +196,10 @@ fn a_target_that_is_not_here_is_told_to_be_missing() {
     is_clean("missing");
 }
 
-/// A server that never answers stands for one that takes long. Who stops the run does not wait for
-/// it, and is told of no fault.
+/// A server that never answers stands for a slow one. Stopping the run does not wait for the server
+/// and does not report it as failed.
 #[test]
-fn a_run_is_stopped_while_a_server_starts_and_that_is_no_fault_of_it() {
+fn a_run_stopped_while_a_server_starts_is_partial_but_not_invalid() {
     use std::os::unix::fs::PermissionsExt as _;
     let bin = folder("starting-bin");
     let fake = bin.join("redis-server");
@@ -226,8 +226,8 @@ fn a_run_is_stopped_while_a_server_starts_and_that_is_no_fault_of_it() {
 
 /// `timeout` sends one signal to the program and one to its group.
 #[test]
-fn two_signals_that_come_together_are_one_wish() {
-    let (child, mut lines) = begun("together", &["--targets", "region", "--ops", "100000000"]);
+fn two_signals_in_quick_succession_stop_a_run_once() {
+    let (child, mut lines) = start_run("together", &["--targets", "region", "--ops", "100000000"]);
     assert!(lines.any(|line| line.contains("region, loading")));
     for _ in 0..2 {
         send("-TERM", child.id());
@@ -241,8 +241,8 @@ fn two_signals_that_come_together_are_one_wish() {
 
 type Lines = Box<dyn Iterator<Item = String> + Send>;
 
-/// A run that goes on, and what it says of its progress.
-fn begun(name: &str, words: &[&str]) -> (std::process::Child, Lines) {
+/// Starts a run. Returns its process and the lines of its progress output.
+fn start_run(name: &str, words: &[&str]) -> (std::process::Child, Lines) {
     let words: Vec<&str> = words.iter().copied().chain(["--json", "--rounds", "1"]).collect();
     let mut command = command(name, &words);
     let mut child =
@@ -256,71 +256,74 @@ fn send(signal: &str, process: u32) {
     assert!(sent.expect("kill is there").success());
 }
 
-/// Ends one of the processes of a run that has loaded its target: what the run then says of it.
-fn ended(
+/// Sends a signal to one process of a run that has loaded its target. Returns the reasons that the
+/// run then gives for its invalidity.
+fn invalid_after_signal(
     name: &str,
     (target, ops): (&str, &str),
     signal: &str,
     which: impl Fn(u32) -> u32,
 ) -> String {
-    let (child, mut lines) = begun(name, &["--targets", target, "--ops", ops]);
+    let (child, mut lines) = start_run(name, &["--targets", target, "--ops", ops]);
     assert!(lines.any(|line| line.contains(&format!("{target}, loading"))));
     send(signal, which(child.id()));
-    // Both pipes have to be read, or it waits for us.
+    // Read both pipes; otherwise the run blocks on a full one.
     let rest = std::thread::spawn(move || lines.collect::<Vec<String>>());
     let output = child.wait_with_output().expect("it ends");
     assert!(!output.status.success());
     let run = parsed(&String::from_utf8_lossy(&output.stdout));
-    let invalid = run.get("invalid").expect("why it does not count").to_string();
+    let invalid = run.get("invalid").expect("the reasons").to_string();
     is_clean(name);
-    let rest = rest.join().expect("it was read");
+    let rest = rest.join().expect("the reader ends");
     assert!(rest.iter().any(|line| line.contains("INVALID")), "{rest:?}");
     invalid
 }
 
 #[test]
-fn a_client_that_dies_is_told_with_its_signal() {
+fn the_signal_that_killed_a_client_is_reported() {
     // The reaper of the region is its first child.
     let client = |run| children_of(run).get(1).copied().expect("a client");
-    let told = ended("client", ("region", "100000000"), "-KILL", client);
-    assert!(told.contains("client 0") && told.contains("SIGKILL"), "{told}");
+    let reasons = invalid_after_signal("client", ("region", "100000000"), "-KILL", client);
+    assert!(reasons.contains("client 0") && reasons.contains("SIGKILL"), "{reasons}");
 }
 
 #[test]
-fn a_server_that_dies_is_told_once_with_its_signal() {
-    let told = ended("dies", ("redis", "100000000"), "-KILL", |run| child_of(child_of(run)));
-    assert_eq!(told.matches("SIGKILL").count(), 1, "{told}");
-    assert!(!told.contains("above"), "{told}");
+fn the_signal_that_killed_a_server_is_reported_once() {
+    let reasons = invalid_after_signal("dies", ("redis", "100000000"), "-KILL", |run| {
+        child_of(child_of(run))
+    });
+    assert_eq!(reasons.matches("SIGKILL").count(), 1, "{reasons}");
+    assert!(!reasons.contains("above"), "{reasons}");
 }
 
-/// Looks after which a process that was killed runs on.
-const LOOKS: usize = 1_000_000;
+/// Checks after which a killed process counts as still running.
+const CHECKS: usize = 1_000_000;
 
-/// It is noticed at the end of the turn.
+/// The loss of the reaper is noticed at the end of the trial.
 #[test]
-fn a_server_whose_keeper_dies_is_stopped_and_its_folder_removed() {
+fn a_server_is_stopped_and_its_folder_removed_when_its_reaper_dies() {
     let server = std::cell::Cell::new(0);
-    let told = ended("orphan", ("redis", "20000"), "-KILL", |run| {
+    let reasons = invalid_after_signal("orphan", ("redis", "20000"), "-KILL", |run| {
         let reaper = child_of(run);
         server.set(child_of(reaper));
         reaper
     });
-    assert!(told.contains("reaper"), "{told}");
-    // It is killed; until the kernel has done that, and whoever takes up orphans has taken it up,
-    // it can still be seen.
+    assert!(reasons.contains("reaper"), "{reasons}");
+    // The server is killed. It stays visible in /proc until the kernel has ended it and the
+    // process that adopts orphans has reaped it.
     let stat = format!("/proc/{}/stat", server.get());
     let is_gone = || std::fs::read_to_string(&stat).map_or(true, |text| text.contains(") Z "));
-    let mut looks = (0..LOOKS).inspect(|_| std::thread::yield_now());
-    assert!(looks.any(|_| is_gone()), "it runs on");
+    let mut checks = (0..CHECKS).inspect(|_| std::thread::yield_now());
+    assert!(checks.any(|_| is_gone()), "the server still runs");
 }
 
 #[test]
-fn what_a_server_said_last_is_told_by_its_keeper() {
-    let kept = folder("words").join("nearstate-bench-kept");
-    std::fs::create_dir_all(&kept).expect("a folder to keep");
+fn a_reaper_reports_the_last_output_of_its_server() {
+    let reaped = folder("words").join("nearstate-bench-reaped");
+    std::fs::create_dir_all(&reaped).expect("the folder is created");
     let mut reaper = Command::new(NEARSTATE)
         .args(["bench", "reaper"])
-        .arg(&kept)
+        .arg(&reaped)
         .args(["--", "sh", "-c", "echo the port; echo is taken >&2; exit 3"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -336,9 +339,9 @@ fn what_a_server_said_last_is_told_by_its_keeper() {
     is_clean("words");
 }
 
-/// Servers and clients work in folders of their own.
+/// Servers and clients have working directories of their own.
 #[test]
-fn a_relative_folder_is_the_one_that_was_meant() {
+fn a_relative_folder_is_resolved_against_the_working_directory() {
     let mut command = command("relative", &["--targets", "region,node,redis", "--dir", "."]);
     let output = command.current_dir(folder("relative")).output().expect("the program starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -492,12 +495,12 @@ fn child_of(process: u32) -> u32 {
 }
 
 #[test]
-fn a_keeper_outlives_what_ends_programs_of_its_name_and_cleans_up_when_its_input_ends() {
-    let kept = folder("reaper").join("nearstate-bench-kept");
-    std::fs::create_dir_all(&kept).expect("a folder to keep");
+fn a_reaper_ignores_termination_signals_and_cleans_up_when_its_input_ends() {
+    let reaped = folder("reaper").join("nearstate-bench-reaped");
+    std::fs::create_dir_all(&reaped).expect("the folder is created");
     let mut reaper = Command::new(NEARSTATE)
         .args(["bench", "reaper"])
-        .arg(&kept)
+        .arg(&reaped)
         .args(["--", "sleep", "1000"])
         .stdin(Stdio::piped())
         .spawn()
@@ -508,7 +511,7 @@ fn a_keeper_outlives_what_ends_programs_of_its_name_and_cleans_up_when_its_input
         assert!(sent.expect("kill is there").success());
     }
     drop(reaper.stdin.take());
-    assert!(reaper.wait().expect("it ends").success(), "it was ended by a signal");
+    assert!(reaper.wait().expect("it ends").success(), "a signal ended the reaper");
     is_clean("reaper");
     assert!(!PathBuf::from(format!("/proc/{server}")).exists(), "the server was stopped");
 }

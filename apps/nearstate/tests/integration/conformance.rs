@@ -14,8 +14,8 @@ use std::process::Command;
 
 const NEARSTATE: &str = env!("CARGO_BIN_EXE_nearstate");
 
-/// Seen by whoever looks at a test's output.
-fn say(text: &str) {
+/// Writes a line to standard error, which the test runner shows with the test's output.
+fn report(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
@@ -23,9 +23,9 @@ fn holds(name: &str, layout: Option<&str>) {
     play_roles_with(Path::new(NEARSTATE));
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let all = check(name, layout, folder.path(), &mut |what, outcome| match outcome {
-        Outcome::Holds => say(&format!("{name}: {what}")),
-        Outcome::Declined(why) => say(&format!("{name}: declined: {what}: {why}")),
-        Outcome::Broken(how) => say(&format!("{name}: BROKEN: {what}: {how}")),
+        Outcome::Holds => report(&format!("{name}: {what}")),
+        Outcome::Declined(why) => report(&format!("{name}: declined: {what}: {why}")),
+        Outcome::Broken(how) => report(&format!("{name}: BROKEN: {what}: {how}")),
     })
     .unwrap();
     let broken: Vec<_> =
@@ -40,7 +40,7 @@ fn holds(name: &str, layout: Option<&str>) {
 fn if_installed(name: &str, layout: Option<&str>) {
     match targets::named(name).unwrap().version() {
         Ok(_) => holds(name, layout),
-        Err(why) => say(&format!("skipped: {name}: {why}")),
+        Err(why) => report(&format!("skipped: {name}: {why}")),
     }
 }
 
@@ -135,7 +135,7 @@ fn is_run_again(name: &str) {
     play_roles_with(Path::new(NEARSTATE));
     let target = targets::named(name).unwrap();
     if let Err(why) = target.version() {
-        return say(&format!("skipped: {name}: {why}"));
+        return report(&format!("skipped: {name}: {why}"));
     }
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let need = need(folder.path());

@@ -98,7 +98,7 @@ fn other_hosts_can_connect_only_with_authentication() {
     assert!(client.ask(&["GET", "k"]).starts_with("-NOAUTH"));
     assert_eq!(client.ask(&["AUTH", "xapp", "secret"]), "+OK");
     assert_eq!(client.ask(&["GET", "k"]), "$-1");
-    fs::write(&users, "# nobody yet\n").unwrap();
+    fs::write(&users, "# no users\n").unwrap();
     let output = rejected(&mut with_users());
     assert!(output.contains("declares no user"), "{output}");
 }

@@ -145,14 +145,14 @@ static void a_batch_reports_every_key_in_order(void)
         items[number] = some(&numbers[number], sizeof number);
         OK(ns_put(session, values, items[number], items[number], NULL));
     }
-    items[100] = ns_text("nobody");
+    items[100] = ns_text("absent");
     OK(ns_get_batch(session, values, keys, meet_numbered, &met));
     CHECK(met.count == 101 && met.absent == 1 && met.wrong == 0);
     met = (struct met){0, 0, 20, 0};
     OK(ns_get_batch(session, values, keys, meet_numbered, &met));
     CHECK(met.count == 20);
     items[30] = some(NULL, 0);
-    OK(ns_put(session, values, items[30], ns_text("of nobody"), NULL));
+    OK(ns_put(session, values, items[30], ns_text("no key"), NULL));
     OK(ns_delete(session, values, items[30]));
     items[30].len = NS_KEY_BYTES_MAX + 1;
     CHECK(ns_get_batch(session, values, keys, meet_numbered, &met) == NS_KEY_TOO_LARGE);
@@ -225,10 +225,13 @@ static void a_patch_changes_only_its_blocks(void)
     struct met met = {0, 0, 0, 0};
     ns_bytes key = ns_text("ue");
     OK(ns_patch_if_absent(session, blocks, key, (ns_block_change_list){both, 2}, &version));
-    CHECK(ns_patch_if_absent(session, blocks, key, (ns_block_change_list){both, 2}, NULL) == NS_REFUSED);
-    OK(ns_patch_if_version(session, blocks, key, (ns_block_change_list){&change, 1}, version, &seen));
+    CHECK(ns_patch_if_absent(session, blocks, key, (ns_block_change_list){both, 2}, NULL)
+          == NS_REFUSED);
+    OK(ns_patch_if_version(session, blocks, key, (ns_block_change_list){&change, 1}, version,
+                           &seen));
     CHECK(seen > version);
-    CHECK(ns_patch_if_version(session, blocks, key, (ns_block_change_list){&change, 1}, version, NULL)
+    CHECK(ns_patch_if_version(session, blocks, key, (ns_block_change_list){&change, 1}, version,
+                              NULL)
           == NS_REFUSED);
     OK(ns_get(session, blocks, key, &view));
     CHECK(view.value.len == 0);
@@ -245,7 +248,8 @@ static void a_patch_changes_only_its_blocks(void)
     CHECK(ns_view_block(&view, ns_text("large"), &block) == NS_NOT_FOUND);
     ns_view_release(&view);
     CHECK(ns_put(session, blocks, key, key, NULL) == NS_WRONG_KIND);
-    CHECK(ns_patch(session, values, key, (ns_block_change_list){&change, 1}, NULL) == NS_WRONG_KIND);
+    CHECK(ns_patch(session, values, key, (ns_block_change_list){&change, 1}, NULL)
+          == NS_WRONG_KIND);
 }
 
 static bool count_key(void *context, ns_bytes key)
@@ -412,7 +416,8 @@ static void excessive_lengths_are_rejected_before_anything_is_read(void)
               == NS_BAD_ARGUMENT);
         CHECK(ns_patch(session, blocks, key, (ns_block_change_list){&change, len}, NULL)
               == NS_TOO_MANY_BLOCKS);
-        CHECK(ns_patch(session, blocks, key, (ns_block_change_list){&change, 1}, NULL) == NS_BAD_NAME);
+        CHECK(ns_patch(session, blocks, key, (ns_block_change_list){&change, 1}, NULL)
+              == NS_BAD_NAME);
         CHECK(ns_patch(session, blocks, key, (ns_block_change_list){&value, 1}, NULL)
               == NS_VALUE_TOO_LARGE);
         CHECK(ns_list_glob(session, values, absurd, count_key, &met) == NS_BAD_ARGUMENT);

@@ -91,7 +91,7 @@ static void the_example_of_the_guide_works(void)
     OK(hand_over(&amf, ns_text("imsi-1"), ns_text("6"), &version));
     CHECK(version > first);
     hold_blocks("imsi-1", "gold", "6");
-    CHECK(hand_over(&amf, ns_text("nobody"), ns_text("6"), &version) == NS_NOT_FOUND);
+    CHECK(hand_over(&amf, ns_text("absent"), ns_text("6"), &version) == NS_NOT_FOUND);
     OK(ns_patch(session, blocks, ns_text("imsi-2"), (ns_block_change_list){&other, 1}, NULL));
     CHECK(hand_over(&amf, ns_text("imsi-2"), ns_text("6"), &version) == NS_NOT_FOUND);
 }
@@ -109,16 +109,19 @@ static void a_value_is_written_unless_the_record_changed(void)
     CHECK(record.view.version == first && is(record.view.key, "k"));
     CHECK(record.view.value.len == 3 && memcmp(record.view.value.data, "a\0b", 3) == 0);
     OK(ns_record_for_update_put(&record, ns_text("next"), &second));
-    CHECK(second > first && record.view.value.len == 3); /* The version that was read does not change. */
+    /* The version that was read does not change. */
+    CHECK(second > first && record.view.value.len == 3);
     CHECK(ns_record_for_update_put(&record, ns_text("again"), &version) == NS_REFUSED);
     CHECK(version == second); /* One change per read. */
     ns_record_for_update_release(&record);
 
     OK(ns_get_for_update(session, values, ns_text("k"), &record));
     OK(ns_put(session, values, ns_text("k"), ns_text("faster"), &first));
-    CHECK(ns_record_for_update_put(&record, ns_text("late"), &version) == NS_REFUSED && version == first);
+    CHECK(ns_record_for_update_put(&record, ns_text("late"), &version) == NS_REFUSED
+          && version == first);
     OK(ns_delete(session, values, ns_text("k")));
-    CHECK(ns_record_for_update_put(&record, ns_text("late"), &version) == NS_REFUSED && version == 0);
+    CHECK(ns_record_for_update_put(&record, ns_text("late"), &version) == NS_REFUSED
+          && version == 0);
     OK(ns_put(session, values, ns_text("k"), ns_text("next"), NULL));
     CHECK(ns_record_for_update_put(&record, ns_text("late"), NULL) == NS_REFUSED);
     ns_record_for_update_release(&record);
@@ -172,7 +175,8 @@ static void the_maximum_number_of_blocks_is_changed_in_one_step(void)
         ns_block_change one = {list[0], ns_text("old"), false};
         OK(ns_patch(session, blocks, ns_text(key), (ns_block_change_list){&one, 1}, NULL));
         OK(ns_get_for_update(session, blocks, ns_text(key), &record));
-        OK(ns_record_for_update_patch(&record, many, (ns_indexed_change_list){changes, count}, NULL));
+        OK(ns_record_for_update_patch(&record, many, (ns_indexed_change_list){changes, count},
+                                      NULL));
         ns_record_for_update_release(&record);
         OK(ns_get_for_update(session, blocks, ns_text(key), &record));
         OK(ns_record_for_update_blocks(&record, many, NS_BLOCKS_MAX, shown));
@@ -181,7 +185,8 @@ static void the_maximum_number_of_blocks_is_changed_in_one_step(void)
         ns_record_for_update_release(&record);
     }
     OK(ns_get_for_update(session, blocks, ns_text("k?"), &record));
-    OK(ns_record_for_update_patch(&record, many, (ns_indexed_change_list){changes, NS_BLOCKS_MAX}, NULL));
+    OK(ns_record_for_update_patch(&record, many, (ns_indexed_change_list){changes, NS_BLOCKS_MAX},
+                                  NULL));
     ns_record_for_update_release(&record);
     ns_block_layout_close(many);
 }
@@ -268,7 +273,8 @@ static void invalid_arguments_are_rejected_and_change_nothing(void)
     ns_bytes key = ns_text("imsi-1"), nothing = some(NULL, 5), shown[NAMES + 1];
     ns_bytes twice[] = {ns_text("a"), ns_text("a")}, with_nul = some("a\0b", 3);
     ns_indexed_change both[] = {at(BEARER, "6"), at(BEARER, "7")}, beyond = at(NAMES, "6");
-    ns_indexed_change wild = {BEARER, some(NULL, 5)}, huge = {BEARER, some("", NS_VALUE_BYTES_MAX + 1)};
+    ns_indexed_change wild = {BEARER, some(NULL, 5)},
+        huge = {BEARER, some("", NS_VALUE_BYTES_MAX + 1)};
     uint64_t version = 7;
 #define IS_WRONG(call) IS(NS_BAD_ARGUMENT, call)
     start_context("imsi-1");
@@ -304,16 +310,23 @@ static void invalid_arguments_are_rejected_and_change_nothing(void)
     IS(NS_VALUE_TOO_LARGE, ns_record_for_update_put(&value, huge.bytes, &version));
     IS(NS_WRONG_KIND, ns_record_for_update_put(&record, key, &version));
     IS_WRONG(ns_record_for_update_patch(NULL, names, (ns_indexed_change_list){both, 1}, &version));
-    IS_WRONG(ns_record_for_update_patch(&record, NULL, (ns_indexed_change_list){both, 1}, &version));
-    IS_WRONG(ns_record_for_update_patch(&record, names, (ns_indexed_change_list){NULL, 1}, &version));
-    IS_WRONG(ns_record_for_update_patch(&record, names, (ns_indexed_change_list){both, 2}, &version));
-    IS_WRONG(ns_record_for_update_patch(&record, names, (ns_indexed_change_list){&beyond, 1}, &version));
-    IS_WRONG(ns_record_for_update_patch(&record, names, (ns_indexed_change_list){&wild, 1}, &version));
+    IS_WRONG(ns_record_for_update_patch(&record, NULL, (ns_indexed_change_list){both, 1},
+                                        &version));
+    IS_WRONG(ns_record_for_update_patch(&record, names, (ns_indexed_change_list){NULL, 1},
+                                        &version));
+    IS_WRONG(ns_record_for_update_patch(&record, names, (ns_indexed_change_list){both, 2},
+                                        &version));
+    IS_WRONG(ns_record_for_update_patch(&record, names, (ns_indexed_change_list){&beyond, 1},
+                                        &version));
+    IS_WRONG(ns_record_for_update_patch(&record, names, (ns_indexed_change_list){&wild, 1},
+                                        &version));
     IS(NS_VALUE_TOO_LARGE,
        ns_record_for_update_patch(&record, names, (ns_indexed_change_list){&huge, 1}, &version));
     IS(NS_TOO_MANY_BLOCKS,
-       ns_record_for_update_patch(&record, names, (ns_indexed_change_list){both, SIZE_MAX}, &version));
-    IS(NS_WRONG_KIND, ns_record_for_update_patch(&value, names, (ns_indexed_change_list){both, 1}, &version));
+       ns_record_for_update_patch(&record, names, (ns_indexed_change_list){both, SIZE_MAX},
+                                  &version));
+    IS(NS_WRONG_KIND,
+       ns_record_for_update_patch(&value, names, (ns_indexed_change_list){both, 1}, &version));
     CHECK(version == 7);
     /* No failed call used up the one change of these reads. */
     OK(ns_record_for_update_put(&value, ns_text("w"), NULL));

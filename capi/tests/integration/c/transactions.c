@@ -109,7 +109,7 @@ static void metadata_belongs_to_its_record(void)
     OK(ns_view_tags(&record, count_pair, &met));
     CHECK(met == 2 && expiry_of(&record) == 0);
     OK(ns_txn_set_metadata(txn, values, ns_text("ue"), metadata));
-    CHECK(ns_txn_set_metadata(txn, values, ns_text("nobody"), metadata) == NS_NOT_FOUND);
+    CHECK(ns_txn_set_metadata(txn, values, ns_text("absent"), metadata) == NS_NOT_FOUND);
     OK(ns_txn_commit(txn));
     OK(ns_txn_begin(session, &txn));
     OK(ns_txn_get(txn, values, ns_text("ue"), &record));
@@ -281,7 +281,8 @@ static void an_opened_object_does_not_move(void)
     CHECK(memory == again && (char *)memory + 8 == (char *)part);
     node = (struct node *)memory;
     CHECK(node->number == 2 && node->next == 0 && strcmp(node->text, "written late") == 0);
-    CHECK(seen->number == 1 && seen->next == second); /* The bytes in the region have not changed. */
+    /* The bytes in the region have not changed. */
+    CHECK(seen->number == 1 && seen->next == second);
     OK(ns_txn_free(txn, second));
     OK(ns_txn_commit(txn));
 

@@ -51,18 +51,21 @@ static void a_watch_reports_changes_in_order(void)
     ns_watch_filter five = {.kind = NS_FILTER_TAG, .tag = {ns_text("cell"), ns_text("5")}};
     ns_watch *all = watch(values, (ns_watch_filter){0}), *tagged = watch(values, five);
     ns_watch *key = watch(values, (ns_watch_filter){.kind = NS_FILTER_KEY, .key = ns_text("ue")});
-    ns_watch *prefix = watch(values, (ns_watch_filter){.kind = NS_FILTER_PREFIX, .key = ns_text("x")});
+    ns_watch *prefix = watch(values,
+                             (ns_watch_filter){.kind = NS_FILTER_PREFIX, .key = ns_text("x")});
     ns_watch *patched = watch(blocks, (ns_watch_filter){0});
     ns_tag cell = {ns_text("cell"), ns_text("4")};
     CHECK(nothing(all) && ns_watch_wait(all, 0) == NS_NOT_FOUND);
-    OK(ns_put_with_metadata(session, values, ns_text("ue"), ns_text("v"), (ns_metadata){&cell, 1, 0}));
+    OK(ns_put_with_metadata(session, values, ns_text("ue"), ns_text("v"),
+                            (ns_metadata){&cell, 1, 0}));
     OK(ns_watch_wait(all, LONG_MS));
     OK(ns_watch_next(all, &event));
     CHECK(event.kind == NS_EVENT_CREATED && is(event.key, "ue") && event.version != 0);
     CHECK(!event.is_truncated && event.lost == 0);
     uint64_t version = event.version;
     cell.value = ns_text("5");
-    OK(ns_put_with_metadata(session, values, ns_text("ue"), ns_text("w"), (ns_metadata){&cell, 1, 0}));
+    OK(ns_put_with_metadata(session, values, ns_text("ue"), ns_text("w"),
+                            (ns_metadata){&cell, 1, 0}));
     OK(ns_watch_next(tagged, &event));
     CHECK(event.kind == NS_EVENT_UPDATED && event.version > version);
     OK(ns_watch_tags_before(tagged, see_pair, &before));
@@ -75,7 +78,8 @@ static void a_watch_reports_changes_in_order(void)
         OK(ns_watch_next(key, &event));
         CHECK(event.kind == kind);
     }
-    OK(ns_put_with_metadata(session, values, ns_text("x"), ns_text("w"), (ns_metadata){NULL, 0, 1}));
+    OK(ns_put_with_metadata(session, values, ns_text("x"), ns_text("w"),
+                            (ns_metadata){NULL, 0, 1}));
     OK(ns_collect_expired(session, 10, NULL, NULL));
     OK(ns_watch_next(prefix, &event));
     OK(ns_watch_next(prefix, &event));
@@ -119,7 +123,8 @@ static void a_watch_rejects_invalid_arguments(void)
     };
     for (size_t index = 0; index < LEN(wrong); index++)
         IS(NS_BAD_ARGUMENT, ns_watch_open(session, values, wrong[index], &opened));
-    ns_watch_filter none = {.kind = NS_FILTER_KEY, .key = {(const uint8_t *)"", NS_KEY_BYTES_MAX + 1}};
+    ns_watch_filter none = {.kind = NS_FILTER_KEY,
+                            .key = {(const uint8_t *)"", NS_KEY_BYTES_MAX + 1}};
     IS(NS_KEY_TOO_LARGE, ns_watch_open(session, values, none, &opened));
     IS(NS_BAD_ARGUMENT, ns_watch_open(session, values, (ns_watch_filter){0}, NULL));
     IS(NS_BAD_ARGUMENT, ns_watch_open(NULL, values, (ns_watch_filter){0}, &opened));
@@ -245,7 +250,8 @@ static void a_slow_watcher_learns_how_many_events_it_lost(void)
 static void a_forked_child_must_open_a_new_watch(void)
 {
     ns_watch_event event;
-    ns_watch *ringing_one = watch(values, (ns_watch_filter){0}), *plain = watch(values, (ns_watch_filter){0});
+    ns_watch *ringing_one = watch(values, (ns_watch_filter){0}),
+        *plain = watch(values, (ns_watch_filter){0});
     int fd;
     OK(ns_watch_fd(ringing_one, &fd));
     pid_t child = fork();
@@ -324,7 +330,8 @@ static void the_stream_contains_every_commit_completely(void)
     int deletions = 0;
     ns_tag cell = {ns_text("cell"), ns_text("5")};
     ns_block_change first = {ns_text("old"), ns_text("o"), false};
-    ns_block_change changes[] = {{ns_text("auth"), ns_text("k"), false}, {ns_text("old"), {0}, true}};
+    ns_block_change changes[] = {{ns_text("auth"), ns_text("k"), false},
+                                 {ns_text("old"), {0}, true}};
     OK(ns_patch(session, blocks, ns_text("ue"), (ns_block_change_list){&first, 1}, NULL));
     OK(ns_namespace_enable_stream(session, values, NS_STREAM_FULL_OVERWRITE));
     OK(ns_namespace_enable_stream(session, blocks, NS_STREAM_FULL_OVERWRITE));

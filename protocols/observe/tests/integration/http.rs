@@ -8,7 +8,7 @@ use std::task::{Context, Waker};
 use nearstate_node::clock::Clock;
 use nearstate_node::{
     ConnectionHandler, ConnectionLimits, Core, CoreMetrics, CoreParts, NextAction,
-    OUTPUT_HIGH_WATER_BYTES, Peer, PeerAddress, Protocol,
+    OUTPUT_HIGH_WATER_BYTES, PeerAddress, PeerIdentity, Protocol,
 };
 use nearstate_observe::{HEAD_BYTES_MAX, MetricsReport, ObserveProtocol, ObserveSource};
 use nearstate_store::{CreateOptions, Region};
@@ -59,7 +59,7 @@ fn client(is_ready: bool) -> Client {
     });
     let face = ObserveProtocol::new(Arc::new(Counts { is_ready }));
     let address = PeerAddress::Unix { pid: None, uid: 0, gid: 0 };
-    let peer = Peer { id: 1, address, certificate: None };
+    let peer = PeerIdentity { id: 1, address, certificate: None };
     let conversation = face.on_core(&core.unwrap()).unwrap().accept(&peer);
     Client { conversation, input: Vec::new(), is_closed: false, steps: 0, _folder: folder }
 }
@@ -143,7 +143,7 @@ fn requests_in_one_packet_and_in_single_bytes_are_answered_in_order() {
 }
 
 #[test]
-fn strangers_are_told_once_and_sent_away() {
+fn requests_that_are_not_http_get_one_error_and_are_disconnected() {
     for (said, status) in [
         ("POST /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc".to_owned(), "400"),
         ("*1\r\n$4\r\nPING\r\n".to_owned(), "400"),

@@ -8,8 +8,8 @@ use std::task::{Context, Poll, Waker};
 
 use nearstate_node::clock::Clock;
 use nearstate_node::{
-    ConnectionHandler, ConnectionLimits, Core, CoreParts, CoreService, NextAction, Peer,
-    PeerAddress, Protocol,
+    ConnectionHandler, ConnectionLimits, Core, CoreParts, CoreService, NextAction, PeerAddress,
+    PeerIdentity, Protocol,
 };
 use nearstate_resp::RespProtocol;
 use nearstate_resp::acl::Users;
@@ -82,7 +82,8 @@ impl TestNode {
         let id = self.next.replace(self.next.get() + 1);
         let remote = format!("127.0.0.1:{}", 40_000 + id).parse().unwrap();
         let local = "127.0.0.1:6379".parse().unwrap();
-        let peer = Peer { id, address: PeerAddress::Tcp { remote, local }, certificate: None };
+        let peer =
+            PeerIdentity { id, address: PeerAddress::Tcp { remote, local }, certificate: None };
         TestClient { handler: self.service.accept(&peer), rest: Vec::new(), is_closed: false }
     }
 }

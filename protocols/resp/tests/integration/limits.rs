@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use crate::fixture::{TestClient, TestNode, node, node_with, node_with_limits, request};
-use nearstate_node::{Address, ConnectionLimits, Endpoint, NextAction, Node, NodeConfig};
+use nearstate_node::{ConnectionLimits, Endpoint, ListenAddress, NextAction, Node, NodeConfig};
 use nearstate_resp::RespProtocol;
 use nearstate_resp::acl::Users;
 use nearstate_resp::pubsub::mailbox::{Delivery, Mailbox, Message};
@@ -195,7 +195,7 @@ fn a_core_closes_the_client_with_whose_subscriptions_it_would_keep_too_much() {
     let folder = tempfile::tempdir().unwrap();
     let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
     let path = folder.path().join("s");
-    let address = Address::Unix { path: path.clone(), mode: 0o600 };
+    let address = ListenAddress::Unix { path: path.clone(), mode: 0o600 };
     let config = NodeConfig {
         cores: 1,
         is_pinned: false,

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nearstate_local_transport::{LocalRing, Response, request_region, request_ring};
-use nearstate_node::{Address, ConnectionLimits, Endpoint, Node, NodeConfig};
+use nearstate_node::{ConnectionLimits, Endpoint, ListenAddress, Node, NodeConfig};
 use nearstate_resp::RespProtocol;
 use nearstate_resp::acl::Users;
 use nearstate_resp::server::{RespServer, RespSettings};
@@ -35,8 +35,8 @@ fn start(folder: &Path, users: &str, limits: ConnectionLimits) -> Node {
     let region = Region::attach_or_create(&folder.join("region"), &options).unwrap();
     let users = Users::parse(users, &TABLE).unwrap();
     let service = RespProtocol::new(Arc::new(RespServer::new(RespSettings::new(users))));
-    let address = Address::Unix { path: folder.join("node.sock"), mode: 0o600 };
-    let tcp = Address::Tcp("127.0.0.1:0".parse().unwrap());
+    let address = ListenAddress::Unix { path: folder.join("node.sock"), mode: 0o600 };
+    let tcp = ListenAddress::Tcp("127.0.0.1:0".parse().unwrap());
     let endpoint = |address| Endpoint { protocol: "resp".to_owned(), address, tls: None };
     let config = NodeConfig {
         cores: 2,
@@ -175,7 +175,7 @@ fn what_cannot_be_given_is_told_and_the_connection_goes_on() {
         assert!(text.ends_with("\r\n+OK\r\n"), "{text}");
         text
     };
-    let Address::Tcp(address) = node.addresses()[1] else { panic!("the second is TCP") };
+    let ListenAddress::Tcp(address) = node.addresses()[1] else { panic!("the second is TCP") };
     for what in ["REGION", "RING"] {
         let tcp = std::net::TcpStream::connect(address).unwrap();
         // Pipelined: nothing may follow, and that is said first.

@@ -12,7 +12,7 @@ mod promises;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use nearstate_node::{Address, Endpoint, Node, NodeConfig};
+use nearstate_node::{Endpoint, ListenAddress, Node, NodeConfig};
 use nearstate_resp::RespProtocol;
 use nearstate_resp::acl::Users;
 use nearstate_resp::server::{RespServer, RespSettings};
@@ -35,7 +35,7 @@ impl TestNode {
         let region = Region::create(&folder.path().join("region"), &options).unwrap();
         let service =
             RespProtocol::new(Arc::new(RespServer::new(RespSettings::new(Users::open(&TABLE)))));
-        let address = Address::Unix { path: socket.clone(), mode: 0o600 };
+        let address = ListenAddress::Unix { path: socket.clone(), mode: 0o600 };
         let config = NodeConfig {
             cores: 1,
             is_pinned: false,

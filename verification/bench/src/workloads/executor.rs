@@ -10,7 +10,7 @@ use crate::result::{Check, Verdict};
 use nearstate_model::{Error, Result};
 use nearstate_node::clock::Clock;
 use nearstate_node::executor::{
-    Executor, ExecutorConfig, Inbox, Outbox, SpinPolicy, TaskClass, TaskEvent, inbox, timeout,
+    Executor, ExecutorConfig, Inbox, InboxSender, SpinPolicy, TaskClass, TaskEvent, inbox, timeout,
     yield_now,
 };
 use std::rc::Rc;
@@ -277,7 +277,12 @@ fn round_trips(spin: SpinPolicy, ops: u64) -> Result<()> {
 }
 
 /// Answers so many messages.
-fn exchange(spin: SpinPolicy, outbox: Outbox<()>, mut inbox: Inbox<()>, ops: u64) -> Result<()> {
+fn exchange(
+    spin: SpinPolicy,
+    outbox: InboxSender<()>,
+    mut inbox: Inbox<()>,
+    ops: u64,
+) -> Result<()> {
     let executor = Executor::new(&ExecutorConfig { spin, ..ExecutorConfig::default() })?;
     executor.run(async move {
         for _ in 0..ops {

@@ -96,7 +96,7 @@ fn idles(target: &Target) {
     std::thread::sleep(Duration::from_secs(3));
     let ticks = target.ticks() - before;
     eprintln!("{ticks} ticks of the processor in 3 s");
-    assert!(ticks <= 1, "a node that nobody asks has used {ticks} ticks");
+    assert!(ticks <= 1, "a node without requests used {ticks} ticks");
 }
 
 #[test]

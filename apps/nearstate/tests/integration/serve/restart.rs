@@ -121,10 +121,10 @@ fn a_node_killed_during_writes_loses_nothing_and_restarts_at_once() {
         drop(ends);
     });
     let writes: u64 = noted.iter().flat_map(BTreeMap::values).map(|(last, _)| *last).max().unwrap();
-    assert!(writes > 0, "somebody has written");
+    assert!(writes > 0, "the writers have written");
     eprintln!("from the start to the first PONG, region of 1 GiB: {times:?}; {writes} writes");
     for time in times {
-        assert!(time < START_MAX, "a restart walks over the records? {time:?}");
+        assert!(time < START_MAX, "a restart took {time:?}: does it scan the records?");
     }
 }
 

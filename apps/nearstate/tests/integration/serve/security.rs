@@ -33,9 +33,11 @@ fn a_user_has_exactly_the_declared_permissions() {
     for request in [&["PING"][..], &["GET", "{mine},k"], &["KEYS", "*"], &["CONFIG", "GET", "*"]] {
         assert!(client.ask(request).starts_with("-NOAUTH"), "{request:?}");
     }
-    for who in [["xapp", "wrong"], ["gone", "secret"], ["nobody", "secret"], ["default", ""]] {
-        let output = client.ask(&["AUTH", who[0], who[1]]);
-        assert!(output.starts_with("-WRONGPASS"), "{who:?}: {output}");
+    for credentials in
+        [["xapp", "wrong"], ["gone", "secret"], ["unknown", "secret"], ["default", ""]]
+    {
+        let output = client.ask(&["AUTH", credentials[0], credentials[1]]);
+        assert!(output.starts_with("-WRONGPASS"), "{credentials:?}: {output}");
     }
     assert_eq!(client.ask(&["AUTH", "xapp", "secret"]), "+OK");
     assert_eq!(client.ask(&["SET", "{mine},k", "v"]), "+OK");

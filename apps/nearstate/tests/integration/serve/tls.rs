@@ -154,11 +154,11 @@ fn a_client_without_tls_is_disconnected_and_counted_and_does_not_delay_shutdown(
     let _ = plain.read_to_end(&mut output);
     assert!(!output.windows(4).any(|part| part == b"PONG"), "{output:?}");
     let mut silent = socket(&node);
-    assert_eq!(silent.read(&mut [0; 8]).unwrap(), 0, "who says nothing is sent away");
+    assert_eq!(silent.read(&mut [0; 8]).unwrap(), 0, "a silent client is disconnected");
     // A client that does not trust the node's authority aborts the handshake.
-    let mut strangers = RootCertStore::empty();
-    strangers.add(Authority::new().0.der().clone()).unwrap();
-    assert!(is_rejected(connect(&node, strangers, None)));
+    let mut other_authorities = RootCertStore::empty();
+    other_authorities.add(Authority::new().0.der().clone()).unwrap();
+    assert!(is_rejected(connect(&node, other_authorities, None)));
     let count = || http(&node.addresses[1], "/metrics").1;
     while !count().contains("nearstate_core_tls_failures_total{core=\"0\"} 3\n") {
         std::thread::sleep(Duration::from_millis(5));
@@ -193,7 +193,7 @@ fn a_certificate_authenticates_a_client_and_is_required() {
     assert_eq!(xapp.ask(&["SET", "{mine},k", "v"]), "+OK");
     assert!(xapp.ask(&["GET", "{other},k"]).starts_with("-NOPERM"));
     // An unknown user and a disabled one must authenticate.
-    for name in ["nobody", "gone"] {
+    for name in ["unknown", "gone"] {
         let mut other = Client::over(tls_node.connect(&node, Some(clients.sign(name))));
         assert!(other.ask(&["GET", "{mine},k"]).starts_with("-NOAUTH"), "{name}");
     }
@@ -257,7 +257,7 @@ fn with_client_certificates_plain_tcp_is_closed_unless_listen_is_set() {
     let node = begin(&["--listen", "127.0.0.1:0"]);
     assert!(!node.log().contains("NS-1007"), "{}", node.log());
     assert_eq!(node.addresses.len(), 3, "{:?}", node.addresses);
-    assert_eq!(node.tcp().ask(&["PING"]), "+PONG", "somebody has output so");
+    assert_eq!(node.tcp().ask(&["PING"]), "+PONG", "the node answers");
 }
 
 #[test]

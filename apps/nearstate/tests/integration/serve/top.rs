@@ -151,7 +151,7 @@ fn a_stopped_node_is_reported_and_polled_again_after_its_restart() {
         }
     };
     assert_eq!(seen["node"]["pid"], again.pid());
-    assert_eq!(seen["node"]["requests_per_second"], Value::Null, "nobody has seen its begin");
+    assert_eq!(seen["node"]["requests_per_second"], Value::Null, "the first sample has no rate");
     // The reader closes the pipe: the command ends without an error.
     drop(lines);
     assert!(child.wait().unwrap().success());

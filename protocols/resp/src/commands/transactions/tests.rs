@@ -12,7 +12,7 @@ use crate::reply::RespVersion;
 use crate::server::{RespServer, RespSettings};
 use crate::table::TABLE;
 use nearstate_node::clock::Clock;
-use nearstate_node::{Core, CoreParts, Peer, PeerAddress};
+use nearstate_node::{Core, CoreParts, PeerAddress, PeerIdentity};
 use nearstate_store::{CreateOptions, Namespace, Region, Session};
 use std::cell::{Cell, OnceCell};
 use std::sync::{Arc, LazyLock};
@@ -67,7 +67,7 @@ fn what_a_transaction_reads_is_judged_behind_its_last_read() {
     let counts = Arc::new(CoreStats::new(std::iter::empty()));
     let core = CoreContext::new(&server, &Core::new(name_and_subcommand).unwrap(), counts);
     let address = PeerAddress::Unix { pid: None, uid: 0, gid: 0 };
-    let mut connection = core.new_connection(&Peer { id: 1, address, certificate: None });
+    let mut connection = core.new_connection(&PeerIdentity { id: 1, address, certificate: None });
     let keys: Vec<Vec<u8>> = (0..KEYS).map(|key| format!("{{n}},{key}").into_bytes()).collect();
     let namespace = core.records.resolve_or_create(b"{n},", 0).unwrap().namespace;
     for key in 0..KEYS {
