@@ -89,24 +89,25 @@ impl Member {
     /// As [`Member::allocate`].
     pub fn allocate_counter(&self, sum: i64) -> Result<u64> {
         self.check_usable()?;
-        let _operation = self.operation();
-        let map = self.map();
-        let at = self.allocate(BYTES)?;
-        let head = CellHeader {
-            kind: CellKind::Counter,
-            flags: 0,
-            body: (BYTES - CELL_HEADER_BYTES) as u32,
-            key: 0,
-            children: 0,
-            hash: 0,
-        };
-        cell::begin(map, at, &head)?;
-        for word in map.slice(at + LINE, (BYTES - LINE) / 8)? {
-            word.store(0, Ordering::Relaxed);
-        }
-        Counter { map, at }.add(self, sum)?;
-        cell::seal(map, at, 0, 0)?;
-        crash_point!("counter.made");
-        Ok(at)
+        self.operation(|| {
+            let map = self.map();
+            let at = self.allocate(BYTES)?;
+            let head = CellHeader {
+                kind: CellKind::Counter,
+                flags: 0,
+                body: (BYTES - CELL_HEADER_BYTES) as u32,
+                key: 0,
+                children: 0,
+                hash: 0,
+            };
+            cell::begin(map, at, &head)?;
+            for word in map.slice(at + LINE, (BYTES - LINE) / 8)? {
+                word.store(0, Ordering::Relaxed);
+            }
+            Counter { map, at }.add(self, sum)?;
+            cell::seal(map, at, 0, 0)?;
+            crash_point!("counter.made");
+            Ok(at)
+        })
     }
 }

@@ -116,9 +116,7 @@ impl Region {
         let claimed = claim(&self.shared);
         drop(lock);
         let member = claimed?;
-        let operation = member.operation();
-        member.recover_the_dead()?;
-        drop(operation);
+        member.operation(|| member.recover_the_dead())?;
         Ok(member)
     }
 }
@@ -420,11 +418,8 @@ impl Drop for Member {
             // Cells that cannot be moved stay in the arena, for the next member in this slot. A
             // panic in here must not end a process that is unwinding already.
             let moved = catch_unwind(AssertUnwindSafe(|| {
-                let operation = self.operation();
                 // An operation of the caller that panicked between two calls left pending cells.
-                let moved = self.recover_stopped().and_then(|()| self.queues_to_pools());
-                drop(operation);
-                moved
+                self.operation(|| self.recover_stopped().and_then(|()| self.queues_to_pools()))
             }));
             if moved.is_err() {
                 self.stop_session();

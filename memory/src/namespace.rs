@@ -92,11 +92,12 @@ impl Member {
         if let Some(found) = list(map)?.into_iter().find(|entry| entry.name == name) {
             return self.table(found.index);
         }
-        let _operation = self.operation();
-        let lock = self.shared().lock_attach()?;
-        let created = self.create_namespace(name, kind);
-        drop(lock);
-        self.table(created?)
+        self.operation(|| {
+            let lock = self.shared().lock_attach()?;
+            let created = self.create_namespace(name, kind);
+            drop(lock);
+            self.table(created?)
+        })
     }
 
     /// All namespaces, in the order of their numbers.
@@ -176,14 +177,15 @@ impl Member {
     /// As [`Member::drain_writers`].
     pub fn drain_buckets(&self, table: &IndexTable, part: std::ops::Range<u64>) -> Result<()> {
         self.check_usable()?;
-        let _operation = self.operation();
-        for bucket in part {
-            let at = table.bucket_at(self.map(), bucket)?;
-            let payload = self.acquire(at, LockSlot::Bucket)?;
-            self.release(at, LockSlot::Bucket, payload)?;
-            crash_point!("flags.passing");
-        }
-        Ok(())
+        self.operation(|| {
+            for bucket in part {
+                let at = table.bucket_at(self.map(), bucket)?;
+                let payload = self.acquire(at, LockSlot::Bucket)?;
+                self.release(at, LockSlot::Bucket, payload)?;
+                crash_point!("flags.passing");
+            }
+            Ok(())
+        })
     }
 
     /// Changes the flags of a namespace. Writers validate them under their locks.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nearstate_model::limits::{RING_BYTES_MAX, RING_BYTES_MIN};
-use nearstate_model::{Error, Result, invariant};
+use nearstate_model::{Error, Result};
 
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
@@ -104,7 +104,6 @@ pub(crate) fn create(member: &Member, capacity_bytes: u64) -> Result<u64> {
 }
 
 fn fill(map: &Map, at: u64) -> Result<(), Corruption> {
-    invariant!(at.is_multiple_of(LINE), "a cell begins at a line, not at {at:#x}");
     // The whole cell is used.
     let bytes = cell::bytes_at(map, at)?;
     let body = (bytes - cell::CELL_HEADER_BYTES) as u32;
@@ -277,31 +276,32 @@ impl Member {
         if let Some(there) = self.ring_in(word_at)? {
             return Ok(there);
         }
-        let _operation = self.operation();
-        let arena = self.arena()?;
-        let word = self.map().word(word_at)?;
-        let at = match create(self, capacity_bytes) {
-            Ok(at) => at,
-            Err(error) => {
-                self.free_pending()?;
-                return Err(error);
+        self.operation(|| {
+            let arena = self.arena()?;
+            let word = self.map().word(word_at)?;
+            let at = match create(self, capacity_bytes) {
+                Ok(at) => at,
+                Err(error) => {
+                    self.free_pending()?;
+                    return Err(error);
+                }
+            };
+            write_undo(&arena, word_at, 0, at, op::ONCE);
+            crash_point!("ring.noted");
+            match word.compare_exchange(0, at, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    crash_point!("ring.named");
+                    finish_word(&arena);
+                    crash_point!("ring.settled");
+                    Ok(at)
+                }
+                Err(there) => {
+                    arena.set(undo::OP, op::NONE);
+                    self.free_pending()?;
+                    Ok(there)
+                }
             }
-        };
-        write_undo(&arena, word_at, 0, at, op::ONCE);
-        crash_point!("ring.noted");
-        match word.compare_exchange(0, at, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => {
-                crash_point!("ring.named");
-                finish_word(&arena);
-                crash_point!("ring.settled");
-                Ok(at)
-            }
-            Err(there) => {
-                arena.set(undo::OP, op::NONE);
-                self.free_pending()?;
-                Ok(there)
-            }
-        }
+        })
     }
 
     /// Appends an entry outside of a transaction, and wakes the waiters. False if the ring rejects
@@ -312,24 +312,25 @@ impl Member {
     /// `Stalled`, `Damaged`, `Forked`.
     pub fn append_to_ring(&self, ring_at: u64, payload: &[u8]) -> Result<bool> {
         self.check_usable()?;
-        let _operation = self.operation();
-        let map = self.map();
-        let words = words_at(map, ring_at)?;
-        let bytes = payload.len() as u64;
-        if !fits(map, ring_at, bytes)? {
-            return Ok(false);
-        }
-        self.acquire(lock_at(ring_at), LockSlot::Leaf)?;
-        let done = has_room(map, ring_at, bytes).and_then(|has_room| {
-            if has_room {
-                words.append(tail(map, ring_at)?, payload)?;
+        self.operation(|| {
+            let map = self.map();
+            let words = words_at(map, ring_at)?;
+            let bytes = payload.len() as u64;
+            if !fits(map, ring_at, bytes)? {
+                return Ok(false);
             }
-            Ok(has_room)
-        });
-        self.release(lock_at(ring_at), LockSlot::Leaf, 0)?;
-        wake(map, ring_at)?;
-        self.check_not_truncated()?;
-        Ok(done?)
+            self.acquire(lock_at(ring_at), LockSlot::Leaf)?;
+            let done = has_room(map, ring_at, bytes).and_then(|has_room| {
+                if has_room {
+                    words.append(tail(map, ring_at)?, payload)?;
+                }
+                Ok(has_room)
+            });
+            self.release(lock_at(ring_at), LockSlot::Leaf, 0)?;
+            wake(map, ring_at)?;
+            self.check_not_truncated()?;
+            Ok(done?)
+        })
     }
 
     /// Sets whether the ring is lossless.

@@ -84,11 +84,12 @@ impl Member {
         // Every write begins here. A forked child has inherited what was read before, but the arena
         // belongs to its parent: a cell that both allocate would have two owners.
         self.check_usable()?;
-        let _operation = self.operation();
-        let at = self.allocate(cell::CELL_HEADER_BYTES + u64::from(head.body))?;
-        cell::begin(self.map(), at, head)?;
-        crash_point!("fill.header");
-        Ok(at)
+        self.operation(|| {
+            let at = self.allocate(cell::CELL_HEADER_BYTES + u64::from(head.body))?;
+            cell::begin(self.map(), at, head)?;
+            crash_point!("fill.header");
+            Ok(at)
+        })
     }
 
     /// Writes a part of a pending cell's body. `offset` counts from the end of the header.
@@ -97,10 +98,11 @@ impl Member {
     /// `Damaged`.
     #[inline]
     pub fn write_body(&self, at: u64, offset: u64, bytes: &[u8]) -> Result<()> {
-        let _operation = self.operation();
-        self.map().write(at + cell::CELL_HEADER_BYTES + offset, bytes)?;
-        crash_point!("fill.part");
-        Ok(())
+        self.operation(|| {
+            self.map().write(at + cell::CELL_HEADER_BYTES + offset, bytes)?;
+            crash_point!("fill.part");
+            Ok(())
+        })
     }
 
     /// The body of a pending cell, for a checksum of all its parts.
@@ -117,10 +119,11 @@ impl Member {
     /// # Errors
     /// `Damaged`.
     pub fn seal_block(&self, at: u64, body_crc: u32) -> Result<()> {
-        let _operation = self.operation();
-        cell::seal(self.map(), at, 0, body_crc)?;
-        crash_point!("fill.block");
-        Ok(())
+        self.operation(|| {
+            cell::seal(self.map(), at, 0, body_crc)?;
+            crash_point!("fill.block");
+            Ok(())
+        })
     }
 
     /// Changes the record of a key. Under the bucket's lock `decide` gets the current record and
@@ -159,53 +162,54 @@ impl Member {
         decide: impl FnOnce(Option<Cell<'_>>) -> Result<WriteDecision>,
     ) -> Result<WriteOutcome> {
         self.check_usable()?;
-        let _operation = self.operation();
-        let (bucket_at, payload) = match self.lock_bucket(table, target.hash) {
-            Ok(locked) => locked,
-            Err(error) => {
-                self.free_pending()?;
-                return Err(error);
-            }
-        };
-        let done = self.write_locked((bucket_at, payload), target, draft, decide);
-        // The stamp may have been raised: the lock word holds the current one.
-        let payload = self.map().word(bucket_at)?.load(crate::atomic::Ordering::Relaxed);
-        let arena = self.arena()?;
-        let (changed, retired, crowd) = match done {
-            Ok(done) => done,
-            Err(error) => {
-                // After the commit only corruption can stop the work. Published cells must not be
-                // freed.
-                if arena.get(undo::OP) != op::NONE {
-                    finish_word(&arena);
-                }
-                self.release(bucket_at, LockSlot::Bucket, payload)?;
-                self.free_pending()?;
-                return Err(error);
-            }
-        };
-        if changed.decision == WriteDecision::Keep {
-            self.release(bucket_at, LockSlot::Bucket, payload)?;
-        } else {
-            self.release_bucket(bucket_at, payload)?;
-        }
-        match changed.decision {
-            WriteDecision::Keep => self.free_pending()?,
-            WriteDecision::Publish | WriteDecision::Remove => {
-                let mut tidied = retired.map_or(Ok(()), |class| self.trim_queue(&arena, class));
-                if crowd >= CROWD {
-                    tidied = tidied.and_then(|()| self.split_some(table, crowd));
-                }
-                // The change is committed. A failure to trim a queue or to grow the index (a busy
-                // lock, no room, corruption elsewhere) is not a failure of this call.
-                if tidied.is_err() && arena.get(undo::OP) == op::NONE {
+        self.operation(|| {
+            let (bucket_at, payload) = match self.lock_bucket(table, target.hash) {
+                Ok(locked) => locked,
+                Err(error) => {
                     self.free_pending()?;
+                    return Err(error);
+                }
+            };
+            let done = self.write_locked((bucket_at, payload), target, draft, decide);
+            // The stamp may have been raised: the lock word holds the current one.
+            let payload = self.map().word(bucket_at)?.load(crate::atomic::Ordering::Relaxed);
+            let arena = self.arena()?;
+            let (changed, retired, crowd) = match done {
+                Ok(done) => done,
+                Err(error) => {
+                    // After the commit only corruption can stop the work. Published cells must not be
+                    // freed.
+                    if arena.get(undo::OP) != op::NONE {
+                        finish_word(&arena);
+                    }
+                    self.release(bucket_at, LockSlot::Bucket, payload)?;
+                    self.free_pending()?;
+                    return Err(error);
+                }
+            };
+            if changed.decision == WriteDecision::Keep {
+                self.release(bucket_at, LockSlot::Bucket, payload)?;
+            } else {
+                self.release_bucket(bucket_at, payload)?;
+            }
+            match changed.decision {
+                WriteDecision::Keep => self.free_pending()?,
+                WriteDecision::Publish | WriteDecision::Remove => {
+                    let mut tidied = retired.map_or(Ok(()), |class| self.trim_queue(&arena, class));
+                    if crowd >= CROWD {
+                        tidied = tidied.and_then(|()| self.split_some(table, crowd));
+                    }
+                    // The change is committed. A failure to trim a queue or to grow the index (a busy
+                    // lock, no room, corruption elsewhere) is not a failure of this call.
+                    if tidied.is_err() && arena.get(undo::OP) == op::NONE {
+                        self.free_pending()?;
+                    }
                 }
             }
-        }
-        // A page that was lost meanwhile may have taken the change with it.
-        self.check_not_truncated()?;
-        Ok(changed)
+            // A page that was lost meanwhile may have taken the change with it.
+            self.check_not_truncated()?;
+            Ok(changed)
+        })
     }
 
     /// Locks the bucket that holds a hash. Returns the offset of its line and its payload.
@@ -230,10 +234,6 @@ impl Member {
         draft: Option<PendingCell>,
         decide: impl FnOnce(Option<Cell<'_>>) -> Result<WriteDecision>,
     ) -> Result<(WriteOutcome, Option<u8>, u32)> {
-        invariant!(
-            draft.is_none_or(|draft| draft.at.is_multiple_of(LINE)),
-            "a cell begins at a line"
-        );
         let map = self.map();
         let (place, hash) = (locate_target(map, bucket_at, target)?, target.hash);
         let old = match place.entry_at {

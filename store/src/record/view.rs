@@ -5,7 +5,7 @@
 
 use nearstate_memory::{Cell, Pin};
 
-use nearstate_model::Result;
+use nearstate_model::{Result, invariant};
 
 use crate::record::members::Members;
 use crate::record::meta::{Meta, Tags, is_past, split};
@@ -19,17 +19,15 @@ use crate::record::{Form, Kind, Place, Table, is_name};
 /// only for the work at hand.
 #[derive(Debug)]
 pub struct View<'s> {
+    /// In the region; `None` for a record that the reading transaction has written.
+    cell: Option<Cell<'s>>,
+    /// In the region; empty for a record that the reading transaction has written.
+    value: &'s [u8],
     version: u64,
     form: Form,
-    source: Source<'s>,
-}
-
-#[derive(Debug)]
-enum Source<'s> {
-    /// In the region. Without a pin, that of a transaction holds.
-    Region { cell: Cell<'s>, value: &'s [u8], _pin: Option<Pin<'s>> },
-    /// Written by the transaction that reads it.
-    Written(Box<WrittenRecord>),
+    /// `None` in a transaction, whose own pin holds.
+    _pin: Option<Pin<'s>>,
+    written: Option<Box<WrittenRecord>>,
 }
 
 /// A record as an open transaction has written it. All blocks are in the table: there are no child
@@ -52,7 +50,7 @@ impl<'s> View<'s> {
     )]
     pub(crate) fn new(pin: Pin<'s>, cell: Cell<'s>, value: &'s [u8], kind: Kind) -> Self {
         let (version, form) = (cell.version(), Form::of(kind, &cell));
-        Self { version, form, source: Source::Region { cell, value, _pin: Some(pin) } }
+        Self { cell: Some(cell), value, version, form, _pin: Some(pin), written: None }
     }
 
     /// As [`View::new`] of a record that has metadata; `None` if the record has expired.
@@ -71,37 +69,42 @@ impl<'s> View<'s> {
     #[inline]
     pub(crate) fn in_txn(cell: Cell<'s>, value: &'s [u8], kind: Kind) -> Self {
         let (version, form) = (cell.version(), Form::of(kind, &cell));
-        Self { version, form, source: Source::Region { cell, value, _pin: None } }
+        Self { cell: Some(cell), value, version, form, _pin: None, written: None }
     }
 
     /// A record that the transaction itself has written.
     pub(crate) fn written(record: Box<WrittenRecord>) -> Self {
-        Self { version: 0, form: record.form, source: Source::Written(record) }
+        Self {
+            cell: None,
+            value: &[],
+            version: 0,
+            form: record.form,
+            _pin: None,
+            written: Some(record),
+        }
     }
 
     /// The value, or the encoded table of blocks or members.
     #[inline]
     pub(crate) fn stored(&self) -> &[u8] {
-        match &self.source {
-            Source::Region { value, .. } => value,
-            Source::Written(record) => &record.value,
+        match &self.written {
+            None => self.value,
+            Some(record) => &record.value,
         }
     }
 
     /// The cell in the region; `None` for a record that only its transaction has.
     #[inline]
     const fn cell(&self) -> Option<Cell<'s>> {
-        match &self.source {
-            Source::Region { cell, .. } => Some(*cell),
-            Source::Written(_) => None,
-        }
+        self.cell
     }
 
     fn meta(&self) -> Option<Meta<'_>> {
-        let bytes = match &self.source {
-            Source::Region { cell, .. } if !cell.has_meta() => return None,
-            Source::Region { cell, .. } => cell.value().ok()?,
-            Source::Written(record) => &record.meta,
+        let bytes = match (&self.cell, &self.written) {
+            (Some(cell), _) if !cell.has_meta() => return None,
+            (Some(cell), _) => cell.value().ok()?,
+            (None, Some(record)) => &record.meta,
+            (None, None) => invariant!("a view is of the region or of its transaction"),
         };
         // Damaged metadata reads as none; the check of the region reports it.
         Meta::split(bytes).ok().map(|(_, meta)| meta)
@@ -111,7 +114,7 @@ impl<'s> View<'s> {
     /// commit.
     #[inline]
     pub const fn is_uncommitted(&self) -> bool {
-        matches!(self.source, Source::Written(_))
+        self.written.is_some()
     }
 
     /// The tags: (name, value) pairs in ascending order; a name may have several values.
@@ -151,9 +154,10 @@ impl<'s> View<'s> {
     /// The key.
     #[inline]
     pub fn key(&self) -> &[u8] {
-        match &self.source {
-            Source::Region { cell, .. } => cell.key().unwrap_or_default(),
-            Source::Written(record) => &record.key,
+        match (&self.cell, &self.written) {
+            (Some(cell), _) => cell.key().unwrap_or_default(),
+            (None, Some(record)) => &record.key,
+            (None, None) => invariant!("a view is of the region or of its transaction"),
         }
     }
 

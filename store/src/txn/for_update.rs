@@ -235,7 +235,7 @@ impl RecordForUpdate<'_> {
                 Ok(is_same)
             })?;
         Ok(match written {
-            SingleWrite::Made(changed) => Some(Outcome::made(&changed)),
+            SingleWrite::Made { version } => Some(Outcome::Done { version }),
             SingleWrite::Refused => Some(Outcome::Refused { current }),
             SingleWrite::FlagsChanged => None,
         })

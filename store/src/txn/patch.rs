@@ -57,7 +57,7 @@ impl Session {
                 Ok(record.map_or(0, |cell| cell.at()) == placed.token.at)
             };
             match self.write_single(lookup.table, target, Some(draft), flags, is_same)? {
-                SingleWrite::Made(changed) => return Ok(Some(Outcome::made(&changed))),
+                SingleWrite::Made { version } => return Ok(Some(Outcome::Done { version })),
                 SingleWrite::FlagsChanged => return Ok(None),
                 // Another writer has changed the record: that write made progress.
                 SingleWrite::Refused => {}

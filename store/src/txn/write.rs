@@ -3,9 +3,8 @@
 
 use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{
-    Cell, CellHeader, FLAG_META, IndexTable, PendingCell, WriteDecision, WriteOutcome, WriteTarget,
+    Cell, CellHeader, FLAG_META, IndexTable, PendingCell, WriteDecision, WriteTarget,
 };
-use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::VALUE_BYTES_MAX;
 use nearstate_model::{Error, Result, invariant};
 
@@ -75,15 +74,6 @@ impl Condition<'_> {
     }
 }
 
-impl Outcome {
-    /// Of a change that was made.
-    #[inline]
-    pub(crate) fn made(changed: &WriteOutcome) -> Self {
-        let version = changed.version_after.or(changed.version_before);
-        Self::Done { version: guaranteed(version, "a change that was made has a version") }
-    }
-}
-
 /// What the flags of a namespace must still be when a single record is written. A process that
 /// changes the flags takes every lock afterwards: a writer that finds them unchanged under the lock
 /// of its bucket ends before the change takes effect.
@@ -100,8 +90,8 @@ pub(crate) struct FlagCheck {
 /// The result of [`Session::write_single`].
 #[derive(Debug)]
 pub(crate) enum SingleWrite {
-    /// The change was made.
-    Made(WriteOutcome),
+    /// The change was made. The version of the new record, or of the removed one.
+    Made { version: u64 },
     /// The current record is not as expected. Nothing was changed.
     Refused,
     /// The flags of the namespace have changed. Nothing was changed.
@@ -136,13 +126,14 @@ impl Session {
         if changed.decision == WriteDecision::Keep {
             return Ok(if has_flags { SingleWrite::Refused } else { SingleWrite::FlagsChanged });
         }
+        let before = changed.version_before.unwrap_or(0);
+        let version = changed.version_after.unwrap_or(before);
         invariant!(
-            changed.version_after > changed.version_before || wanted == WriteDecision::Remove,
-            "a version rises with every change: {:?} after {:?}",
-            changed.version_after,
-            changed.version_before
+            version > before || wanted == WriteDecision::Remove,
+            "a version rises with every change: {version} after {before}"
         );
-        Ok(SingleWrite::Made(changed))
+        invariant!(version != 0, "a change that was made has a version");
+        Ok(SingleWrite::Made { version })
     }
 
     /// Puts a record without a transaction; `None` if the namespace needs one.
@@ -178,7 +169,7 @@ impl Session {
             Ok(is_expected)
         })?;
         Ok(match written {
-            SingleWrite::Made(changed) => Some(Outcome::made(&changed)),
+            SingleWrite::Made { version } => Some(Outcome::Done { version }),
             SingleWrite::Refused => Some(Outcome::Refused { current }),
             SingleWrite::FlagsChanged => None,
         })
@@ -297,7 +288,7 @@ impl Session {
             Ok(current.is_some() && condition.holds(record)?)
         })?;
         Ok(match written {
-            SingleWrite::Made(changed) => Some(Outcome::made(&changed)),
+            SingleWrite::Made { version } => Some(Outcome::Done { version }),
             SingleWrite::Refused => Some(Outcome::Refused { current }),
             SingleWrite::FlagsChanged => None,
         })

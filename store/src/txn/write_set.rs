@@ -406,8 +406,8 @@ impl<'s> WriteSet<'s> {
             Ok(entry.seen.is_none_or(|seen| seen.at == at))
         })?;
         match written {
-            SingleWrite::Made(changed) => {
-                self.entry_mut(0).after = changed.version_after;
+            SingleWrite::Made { version } => {
+                self.entry_mut(0).after = draft.map(|_| version);
                 Ok(())
             }
             SingleWrite::Refused | SingleWrite::FlagsChanged => Err(self.conflict(0)),

@@ -1,5 +1,6 @@
 //! One name, one meaning: two crates define a type with the same name only if
-//! `xtask/shared_names.txt` says what it means in both.
+//! `xtask/shared_names.txt` says what it means in both. xtask itself is not part of the product,
+//! and is not read.
 
 use crate::finding::Finding;
 use crate::rust_source::{self, each_level, line_of, word};
@@ -9,6 +10,9 @@ use std::fs;
 use std::path::Path;
 
 const LIST: &str = "xtask/shared_names.txt";
+
+/// The crate that is not read.
+const OUTSIDE: &str = "xtask";
 
 /// The words that begin the definition of a type.
 const DEFINES: &[&str] = &["struct", "enum", "union", "trait", "type"];
@@ -33,7 +37,8 @@ impl TypeNames {
         let is_in =
             |folder: &str| name.strip_prefix(folder).is_some_and(|r| r.starts_with("/src/"));
         let Some(member) = members.iter().find(|member| is_in(&member.folder)) else { return };
-        if name.ends_with("/tests.rs") || name.contains("/tests/") {
+        let is_test = name.ends_with("/tests.rs") || name.contains("/tests/");
+        if is_test || member.folder == OUTSIDE {
             return;
         }
         let Ok(tokens) = rust_source::tokens(text) else { return };
