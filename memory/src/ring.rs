@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nearstate_model::limits::{RING_BYTES_MAX, RING_BYTES_MIN};
-use nearstate_model::{Error, Result, invariant};
+use nearstate_model::{Error, Result};
 
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
@@ -104,7 +104,6 @@ pub(crate) fn create(member: &Member, capacity_bytes: u64) -> Result<u64> {
 }
 
 fn fill(map: &Map, at: u64) -> Result<(), Corruption> {
-    invariant!(at.is_multiple_of(LINE), "a cell begins at a line, not at {at:#x}");
     // The whole cell is used.
     let bytes = cell::bytes_at(map, at)?;
     let body = (bytes - cell::CELL_HEADER_BYTES) as u32;

@@ -288,7 +288,9 @@ impl Member {
     /// Moves the whole queue of a class to its pool. The cells keep their epochs. If `wait` is zero
     /// and the pool is locked, nothing is moved.
     fn queue_to_pool(&self, class: u8, wait: Duration) -> Result<()> {
-        invariant!(class != CLASS_EXTENT, "extents have no pool");
+        if class == CLASS_EXTENT {
+            return Err(Error::from(Corruption("a retired record has the class of extents")));
+        }
         let arena = self.arena()?;
         let queue = arena.queue(class)?;
         let first = queue.head.load(Ordering::Relaxed);
@@ -310,7 +312,9 @@ impl Member {
     }
 
     fn push_batch(&self, class: u8, first: u64, last: u64) -> Result<()> {
-        invariant!(first != 0 && last != 0, "a batch has a first and a last cell");
+        if last == 0 {
+            return Err(Error::from(Corruption("a queue has a head and no tail")));
+        }
         let arena = self.arena()?;
         let queue = arena.queue(class)?;
         arena.set(undo::BATCH_FIRST, first);

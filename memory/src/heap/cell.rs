@@ -3,8 +3,6 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use nearstate_model::invariant;
-
 use crate::atomic::{AtomicU64, Ordering};
 use crate::heap::class;
 use crate::layout::{CLASS_EXTENT, Corruption, LINE};
@@ -323,15 +321,14 @@ pub(crate) fn kind_of(head: u64) -> Result<CellKind, Corruption> {
 /// Fills the header of a new cell. The caller writes the body, and [`seal`] the checksum.
 #[inline]
 pub(crate) fn begin(map: &Map, at: u64, head: &CellHeader) -> Result<(), Corruption> {
-    invariant!(at.is_multiple_of(LINE), "a cell begins at a line, not at {at:#x}");
-    invariant!(u64::from(head.children) <= CHILDREN, "a record has {} children", head.children);
-    invariant!(
-        8 * u64::from(head.children) + u64::from(head.key) <= u64::from(head.body),
-        "a body of {} bytes holds {} children and a key of {} bytes",
-        head.body,
-        head.children,
-        head.key
-    );
+    // The offset comes from a free list, and sizes can come from a record that is replaced.
+    if !at.is_multiple_of(LINE) {
+        return Err(Corruption("a free cell does not begin at a line"));
+    }
+    let before_value = 8 * u64::from(head.children) + u64::from(head.key);
+    if u64::from(head.children) > CHILDREN || before_value > u64::from(head.body) {
+        return Err(Corruption("a record's children and key do not fit into its body"));
+    }
     let first = map.word(at + WORD_HEAD)?;
     let class = first.load(Ordering::Relaxed) & 0xff;
     let kind = (head.kind as u64) << 8 | u64::from(head.flags) << 16;
@@ -349,7 +346,6 @@ pub(crate) fn begin(map: &Map, at: u64, head: &CellHeader) -> Result<(), Corrupt
 /// Stores version and checksum: the last stores before a cell is published.
 #[inline]
 pub(crate) fn seal(map: &Map, at: u64, version: u64, body_crc: u32) -> Result<(), Corruption> {
-    debug_assert!(at.is_multiple_of(LINE), "a cell begins at a line");
     map.word(at + WORD_VERSION)?.store(version, Ordering::Relaxed);
     let first = map.word(at + WORD_HEAD)?;
     let low = first.load(Ordering::Relaxed) & 0xffff_ffff;

@@ -51,15 +51,12 @@ pub(crate) const fn tag_of(hash: u64) -> u64 {
 /// The entry of a cell.
 #[inline]
 pub(crate) const fn entry(tag: u64, at: u64) -> u64 {
-    debug_assert!(at.is_multiple_of(64), "a cell begins at a line");
-    debug_assert!(at >> 6 <= UNITS, "an offset fits into an entry");
     tag << TAG_SHIFT | at >> 6
 }
 
 /// The link to an overflow line.
 #[inline]
 pub(crate) const fn link(at: u64) -> u64 {
-    debug_assert!(at.is_multiple_of(64), "an overflow line begins at a line");
     LINK | at >> 6
 }
 
@@ -91,7 +88,6 @@ pub(crate) const fn is_intent(word: u64) -> bool {
 #[inline]
 pub(crate) const fn intent(tag: u64, line_at: u64) -> u64 {
     debug_assert!(tag != 0, "an intent has the tag of its key");
-    debug_assert!(line_at.is_multiple_of(64), "a write line begins at a line");
     entry(tag, line_at) | INTENT
 }
 
@@ -116,7 +112,6 @@ pub(crate) const fn stamp_of(control: u64) -> u64 {
 /// The payload of a control word.
 #[inline]
 pub(crate) const fn control(depth: u32, stamp: u64) -> u64 {
-    debug_assert!(depth < 48, "a depth counts bits of a hash");
     (depth as u64) << DEPTH_SHIFT | stamp & STAMP
 }
 

@@ -498,7 +498,6 @@ impl Member {
         buckets: u64,
         out: &mut Vec<u64>,
     ) -> Result<()> {
-        debug_assert!(bucket < buckets, "the walk covers the buckets that were counted");
         let level = (buckets | 1).ilog2();
         let is_split = bucket < buckets - (1 << level) || bucket >= 1 << level;
         let depth = if is_split { level + 1 } else { level };

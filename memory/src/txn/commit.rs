@@ -377,7 +377,6 @@ impl Member {
     /// Assigns the version of a new record, and raises the stamp of a bucket that loses a record.
     /// Both are harmless if the transaction is undone.
     fn seal_version(&self, access: &mut RecordAccess) -> Result<()> {
-        invariant!(access.lock_at != 0, "a version is assigned under its lock");
         let map = self.map();
         let word = map.word(access.lock_at)?;
         let payload = word.load(Ordering::Relaxed) & lock::PAYLOAD;
@@ -448,7 +447,6 @@ impl Member {
 
     fn intend(&self, access: &RecordAccess, log: TxnCell<'_>, index: u64) -> Result<()> {
         invariant!(access.is_write(), "a record that was only read gets an intent");
-        invariant!(access.lock_at != 0, "an intent is published under its lock");
         let slot_at = match access.entry_at {
             0 => self.empty_word(access)?,
             found => found,

@@ -234,10 +234,6 @@ impl Member {
         draft: Option<PendingCell>,
         decide: impl FnOnce(Option<Cell<'_>>) -> Result<WriteDecision>,
     ) -> Result<(WriteOutcome, Option<u8>, u32)> {
-        invariant!(
-            draft.is_none_or(|draft| draft.at.is_multiple_of(LINE)),
-            "a cell begins at a line"
-        );
         let map = self.map();
         let (place, hash) = (locate_target(map, bucket_at, target)?, target.hash);
         let old = match place.entry_at {

@@ -213,7 +213,7 @@ fn ten_thousand_handles() {
     while sessions.len() + 1 < MEMBERS_MAX {
         sessions.push(region.session().unwrap());
     }
-    refused(region.session(), &["16384 sessions", "let some detach"]);
+    refused(region.session(), &["16384 sessions", "detach some"]);
     sessions.truncate(HANDLES);
     sessions.push(region.session().unwrap());
     sessions.clear();
