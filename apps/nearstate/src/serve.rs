@@ -112,7 +112,7 @@ fn serve_until_signal(
     let _ = second_signal.join();
     match &outcome {
         Ok(()) => {
-            log::emit(log::STOPPED, &[("aborted", &gauges.snapshot().total().0.drain_aborts)])
+            log::emit(log::STOPPED, &[("aborted", &gauges.snapshot().total().0.drain_aborts)]);
         }
         Err(error) => log::emit(log::CORE_FAILED, &[("reason", error)]),
     }

@@ -1,4 +1,4 @@
-//! The metrics page in OpenMetrics text format. Counters of cores, region and protocol are only
+//! The metrics page in `OpenMetrics` text format. Counters of cores, region and protocol are only
 //! read here, in parts, so that the core that writes the page serves other clients in between.
 
 mod region;

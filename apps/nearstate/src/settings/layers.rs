@@ -99,7 +99,9 @@ fn unknown_in_file(origin: &SettingOrigin, typed: &str, names: &[String]) -> Err
         SettingOrigin::File { path, line } => {
             (path.display().to_string(), format!(" (line {line})"))
         }
-        other => (other.to_string(), String::new()),
+        SettingOrigin::Default | SettingOrigin::Environment(_) | SettingOrigin::Flag(_) => {
+            (origin.to_string(), String::new())
+        }
     };
     if let Some((_, new)) = RENAMED.iter().find(|(old, _)| *old == typed) {
         let what = format!("setting {typed:?}{place} was renamed: use {new:?}");

@@ -187,7 +187,7 @@ settings! {
     "limits.core_bytes_max" as core_bytes_max: ByteSize = "2GiB", --"limits-core-bytes-max";
     /// Maximum time between the first and the last byte of a request
     "limits.request_timeout" as request_timeout: TimeSpan = "30s", --"limits-request-timeout";
-    /// Each time this many bytes arrive, limits.request_timeout grows by one second
+    /// Each time this many bytes arrive, the request timeout grows by one second
     "limits.request_bytes_per_second_min" as request_bytes_per_second_min: ByteSize = "64KiB",
         --"limits-request-bytes-per-second-min";
     /// Maximum time that a client may leave a reply unread
