@@ -224,8 +224,8 @@ pub struct CommandTxn<'r, 's> {
 
 impl<'r> CommandTxn<'r, '_> {
     /// Resolves a key that is about to be written with a value of `bytes` bytes, as
-    /// [`KeyedRecords::resolve_or_create`]. Check everything else that can be rejected before, because
-    /// the namespace remains.
+    /// [`KeyedRecords::resolve_or_create`]. Check everything else that can be rejected before,
+    /// because the namespace remains.
     ///
     /// # Errors
     /// Those of the store.

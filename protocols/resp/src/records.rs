@@ -84,8 +84,8 @@ impl KeyedRecords {
         Ok(lookups.map(|namespace| ResolvedKey { namespace, key }))
     }
 
-    /// As [`KeyedRecords::resolve`] for the last namespace, by comparing the prefix instead of parsing
-    /// the key.
+    /// As [`KeyedRecords::resolve`] for the last namespace, by comparing the prefix instead of
+    /// parsing the key.
     #[inline]
     fn resolve_last<'a>(&self, key: &'a [u8]) -> Option<ResolvedKey<'a>> {
         let namespace = self.last_namespace.get()?;

@@ -377,7 +377,8 @@ fn what_one_command_publishes_is_bounded_before_it_writes_anything() {
         subscribers.iter_mut().all(|subscriber| subscriber.poll_progress().is_empty()),
         "nothing was sent"
     );
-    // Messages without subscribers cost little, and few messages are sent to any number of subscribers.
+    // Messages without subscribers cost little. A few messages are sent to any number of
+    // subscribers.
     for (request, deliveries) in [
         (format!("MSETMPUB 1 1024 new v{}", messages(1024, "silent")), 0),
         (format!("SETIEMPUB there w v{}", messages(16, "c")), 16),
