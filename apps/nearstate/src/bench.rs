@@ -21,7 +21,7 @@ pub(crate) enum BenchCommand {
     Render(commands::Render),
     /// Show, install and verify the stores that `bench run` compares with
     #[command(subcommand)]
-    Peers(peer_commands::Command),
+    Peers(peer_commands::PeersCommand),
     /// One client of `bench run`, connected to it by pipes
     #[command(hide = true)]
     WorkloadClient,
@@ -30,7 +30,7 @@ pub(crate) enum BenchCommand {
     Micro(ReplacedCommand),
     /// Replaced by presets of `bench run`
     #[command(hide = true, disable_help_flag = true)]
-    Access(ReplacedCommand),
+    StoreAccess(ReplacedCommand),
     /// Replaced by workloads of `bench run`
     #[command(hide = true, disable_help_flag = true)]
     Transactions(ReplacedCommand),
@@ -69,7 +69,7 @@ fn replaced(old: &str, new: &str) -> ! {
 /// Runs the command.
 pub(crate) fn run(command: BenchCommand) -> Result<()> {
     match command {
-        BenchCommand::Access(_) => replaced("bench access", "run micro --preset thesis"),
+        BenchCommand::StoreAccess(_) => replaced("bench access", "run micro --preset thesis"),
         BenchCommand::Transactions(words) if words.has("tatp") => {
             replaced("bench transactions --only tatp", "run tatp")
         }

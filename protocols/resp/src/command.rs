@@ -16,7 +16,7 @@ use crate::reply::error_reply::ErrorReply;
 
 /// A command or subcommand.
 #[derive(Clone, Copy, Debug)]
-pub struct Command<R> {
+pub struct CommandSpec<R> {
     /// Lower case; subcommands as `client|setname`.
     pub name: &'static str,
     /// Number of arguments including the names of command and subcommand; negative for a minimum.
@@ -45,7 +45,7 @@ pub struct Command<R> {
     pub run: R,
 }
 
-impl<R> Command<R> {
+impl<R> CommandSpec<R> {
     /// Whether its first argument names a subcommand.
     #[inline]
     pub const fn has_subcommands(&self) -> bool {

@@ -4,8 +4,8 @@
 use crate::command::command_table::CommandTable;
 use crate::connection_state::ConnectionState;
 use crate::parse::Args;
-use crate::records::{ChangeError, RecordRef, Records, ResolvedKey};
-use crate::reply::Reply;
+use crate::records::{ChangeError, KeyedRecords, RecordRef, ResolvedKey};
+use crate::reply::ReplyWriter;
 use crate::reply::error_reply::ErrorReply;
 use crate::server::RespServer;
 use nearstate_model::Error;
@@ -25,10 +25,10 @@ pub(crate) const RETRY_POLICY: RetryPolicy =
 /// Executes a command and writes its reply. If it returns an error, the caller discards what the
 /// function wrote and writes the error.
 pub type CommandFn =
-    for<'a> fn(&mut CommandContext<'_>, Args<'a>, &mut Reply<'_>) -> Result<(), ErrorReply>;
+    for<'a> fn(&mut CommandContext<'_>, Args<'a>, &mut ReplyWriter<'_>) -> Result<(), ErrorReply>;
 
 /// A row of the table.
-pub type Command = crate::command::Command<CommandFn>;
+pub type RespCommand = crate::command::CommandSpec<CommandFn>;
 
 /// What a command can access.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub struct CommandContext<'c> {
     /// State of all clients on all cores.
     pub server: &'c Arc<RespServer>,
     /// The records, with this core's session.
-    pub records: &'c Records,
+    pub records: &'c KeyedRecords,
     /// The connection.
     pub connection: &'c mut ConnectionState,
     /// The transaction of `EXEC` while its commands run.
@@ -217,15 +217,15 @@ impl CommandContext<'_> {
 #[derive(Debug)]
 pub struct CommandTxn<'r, 's> {
     /// Resolves namespaces.
-    pub records: &'r Records,
+    pub records: &'r KeyedRecords,
     /// The transaction.
     pub txn: &'r Txn<'s>,
 }
 
 impl<'r> CommandTxn<'r, '_> {
     /// Resolves a key that is about to be written with a value of `bytes` bytes, as
-    /// [`Records::resolve_or_create`]. Check everything else that can be rejected before, because
-    /// the namespace remains.
+    /// [`KeyedRecords::resolve_or_create`]. Check everything else that can be rejected before,
+    /// because the namespace remains.
     ///
     /// # Errors
     /// Those of the store.

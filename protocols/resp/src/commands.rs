@@ -27,7 +27,7 @@ mod random;
 
 use crate::command_context::CommandContext;
 use crate::parse::Args;
-use crate::reply::Reply;
+use crate::reply::ReplyWriter;
 use crate::reply::error_reply::ErrorReply;
 
 /// An argument guaranteed by the command's arity.
@@ -40,7 +40,7 @@ fn arg(args: Args<'_>, index: usize) -> &[u8] {
 pub(crate) fn container(
     _: &mut CommandContext<'_>,
     args: Args<'_>,
-    _: &mut Reply<'_>,
+    _: &mut ReplyWriter<'_>,
 ) -> Result<(), ErrorReply> {
     let name = String::from_utf8_lossy(arg(args, 0)).to_ascii_uppercase();
     Err(ErrorReply::new(format!("ERR missing subcommand of {name}")))

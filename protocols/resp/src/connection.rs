@@ -3,14 +3,14 @@
 mod prefetch;
 
 use crate::command::{ArgPositions, CommandFlags};
-use crate::command_context::{Command, CommandContext};
+use crate::command_context::{CommandContext, RespCommand};
 use crate::commands::{local, pubsub};
 use crate::connection_state::{CommandQueue, ConnectionState};
 use crate::core_context::CoreContext;
 use crate::parse::{Args, ParseResult, RequestParser};
 
 use crate::reply::error_reply::ErrorReply;
-use crate::reply::{Reply, RespVersion};
+use crate::reply::{ReplyWriter, RespVersion};
 use crate::server::SlowLogEntry;
 use crate::sliced_task::TaskProgress;
 use crate::table::TABLE;
@@ -66,7 +66,7 @@ impl RespConnection {
             return;
         }
         let max = core.answer_bytes_max();
-        let mut reply = Reply::new(output, connection.protocol).within(max);
+        let mut reply = ReplyWriter::new(output, connection.protocol).within(max);
         let mark = reply.mark();
         let mut command = None;
         let mut done = check_request(connection, args).and_then(|requested| {
@@ -102,7 +102,7 @@ impl RespConnection {
     fn finish(&mut self, output: &mut Vec<u8>) -> Option<Poll<NextAction>> {
         let task = self.connection.task.as_mut()?;
         let max = self.core.answer_bytes_max();
-        let mut reply = Reply::new(output, self.connection.protocol).within(max);
+        let mut reply = ReplyWriter::new(output, self.connection.protocol).within(max);
         let mark = reply.mark();
         let mut result = task.step(&self.core.records, &self.core.server, &mut reply);
         if result.is_ok() && (reply.is_over() || task.collected() > max) {
@@ -146,7 +146,7 @@ impl ConnectionHandler for RespConnection {
                 }
                 ParseResult::Incomplete { .. } => break NextAction::Read,
                 ParseResult::ProtocolError(broken) => {
-                    Reply::new(output, self.connection.protocol).error(&broken.to_string());
+                    ReplyWriter::new(output, self.connection.protocol).error(&broken.to_string());
                     break NextAction::Close;
                 }
             }
@@ -181,7 +181,7 @@ impl ConnectionHandler for RespConnection {
         while output.len() < OUTPUT_HIGH_WATER_BYTES {
             match self.connection.mailbox.poll(cx) {
                 Poll::Ready(Some(delivery)) => {
-                    let mut reply = Reply::new(output, self.connection.protocol);
+                    let mut reply = ReplyWriter::new(output, self.connection.protocol);
                     pubsub::write_delivery(&delivery, &mut reply);
                 }
                 Poll::Ready(None) => return Poll::Ready(NextAction::Close),
@@ -204,7 +204,7 @@ impl ConnectionHandler for RespConnection {
                 Some(reply)
             }
             Err(error) => {
-                Reply::new(output, self.connection.protocol).error(&local::error(&error));
+                ReplyWriter::new(output, self.connection.protocol).error(&local::error(&error));
                 None
             }
         }
@@ -220,7 +220,7 @@ impl Drop for RespConnection {
 
 /// The error for a reply that is too long. By then a change of records, or of the connection's
 /// subscriptions or user, is made. A sliced task with a long reply changes nothing.
-fn too_long(max: usize, command: Option<&Command>) -> ErrorReply {
+fn too_long(max: usize, command: Option<&RespCommand>) -> ErrorReply {
     let may_change = command.is_some_and(|command| {
         let flags = command.flags;
         flags.has(CommandFlags::WRITE)
@@ -237,7 +237,7 @@ fn too_long(max: usize, command: Option<&Command>) -> ErrorReply {
 fn check_request(
     connection: &ConnectionState,
     args: Args<'_>,
-) -> Result<&'static Command, ErrorReply> {
+) -> Result<&'static RespCommand, ErrorReply> {
     let requested = TABLE.lookup(args);
     let Some(user) = &connection.user else {
         return match requested {
@@ -258,7 +258,7 @@ fn check_request(
 
 /// Limits the length of names, because matching a name with a pattern takes time in proportion to
 /// the product of their lengths.
-fn check_channel_names(command: &Command, args: Args<'_>) -> Result<(), ErrorReply> {
+fn check_channel_names(command: &RespCommand, args: Args<'_>) -> Result<(), ErrorReply> {
     let mut names = command.channels.of(args).filter_map(|at| args.get(at));
     match names.find(|name| name.len() > CHANNEL_BYTES_MAX) {
         Some(name) => Err(ErrorReply::new(format!(
@@ -270,7 +270,7 @@ fn check_channel_names(command: &Command, args: Args<'_>) -> Result<(), ErrorRep
 }
 
 /// Between MULTI and EXEC all commands are queued except those that control the transaction.
-fn is_queued(connection: &ConnectionState, command: &Command) -> bool {
+fn is_queued(connection: &ConnectionState, command: &RespCommand) -> bool {
     connection.queue.is_some()
         && !matches!(
             command.name,
@@ -280,9 +280,9 @@ fn is_queued(connection: &ConnectionState, command: &Command) -> bool {
 
 fn queue(
     connection: &mut ConnectionState,
-    command: &'static Command,
+    command: &'static RespCommand,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> Result<(), ErrorReply> {
     let queue = connection.queue.get_or_insert_with(CommandQueue::default);
     let kept = args.keep();
@@ -303,7 +303,7 @@ fn queue(
 /// The slow log entry of a request, without arguments that may contain passwords.
 fn slow_request(
     connection: &ConnectionState,
-    command: Option<&'static Command>,
+    command: Option<&'static RespCommand>,
     args: Args<'_>,
     micros: u64,
 ) -> SlowLogEntry {
@@ -377,7 +377,7 @@ mod tests {
             // Each run takes half of the time limit.
             let begun = since_boot();
             while since_boot() < begun + crate::command_context::RETRY_TIME_MAX / 2 {}
-            Err(nearstate_model::Error::Conflict { detail: "somebody is faster".to_owned() }.into())
+            Err(nearstate_model::Error::Conflict { detail: "concurrent change".to_owned() }.into())
         });
         let error = done.unwrap_err();
         assert!(error.text().starts_with("BUSY"), "{error}");

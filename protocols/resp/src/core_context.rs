@@ -1,10 +1,10 @@
 //! State of the protocol on one core.
 
 use crate::command::stats::CoreStats;
-use crate::command_context::Command;
+use crate::command_context::RespCommand;
 use crate::connection_state::{ConnectionState, DeferredMessages, Subscriptions, WatchedRecords};
 use crate::pubsub::mailbox::Mailbox;
-use crate::records::Records;
+use crate::records::KeyedRecords;
 use crate::reply::RespVersion;
 use crate::server::{ClientEntry, RespServer, ServerStats, SlowLogEntry};
 use nearstate_node::{Core, PeerAddress, PeerIdentity};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct CoreContext {
     pub(crate) server: Arc<RespServer>,
-    pub(crate) records: Records,
+    pub(crate) records: KeyedRecords,
     pub(crate) core: Core,
     counts: Arc<CoreStats>,
     /// Start of the current request, which is the end of the previous one, in ticks.
@@ -27,7 +27,7 @@ impl CoreContext {
     pub(crate) fn new(server: &Arc<RespServer>, core: &Core, counts: Arc<CoreStats>) -> Self {
         Self {
             server: Arc::clone(server),
-            records: Records::new(Rc::clone(core.session()), Arc::clone(server)),
+            records: KeyedRecords::new(Rc::clone(core.session()), Arc::clone(server)),
             core: core.clone(),
             counts,
             request_start: Cell::new(0),
@@ -113,7 +113,7 @@ impl CoreContext {
     #[inline]
     pub(crate) fn count(
         &self,
-        command: Option<&'static Command>,
+        command: Option<&'static RespCommand>,
         is_refused: bool,
         slow: impl FnOnce(u64) -> SlowLogEntry,
     ) {

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_without_a_class_that_can_happen_and_a_way_of_telling_it() {
+    fn nothing_is_published_without_a_class_of_events_and_a_kind_of_channel() {
         for (said, is_any) in [
             ("", false),
             ("KE", false),

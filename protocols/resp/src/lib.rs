@@ -2,8 +2,8 @@
 //! of O-RAN's SDL send. The crate has no socket, thread or clock: it turns input bytes into output
 //! bytes.
 //!
-//! Path of a request: [`parse`] reads its arguments, [`command`] finds its row in [`table`], [`acl`]
-//! checks the user's permissions, and the function of the row executes it and writes with
+//! Path of a request: [`parse`] reads its arguments, [`command`] finds its row in [`table`],
+//! [`acl`] checks the user's permissions, and the function of the row executes it and writes with
 //! [`reply`]. `COMMAND` and `docs/resp.md` are generated from the same table.
 
 #![forbid(unsafe_code)]

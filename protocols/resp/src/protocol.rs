@@ -4,7 +4,7 @@ use crate::command::stats::CoreStats;
 use crate::connection::RespConnection;
 use crate::core_context::CoreContext;
 use crate::keyspace_notifier;
-use crate::reply::{Reply, RespVersion};
+use crate::reply::{ReplyWriter, RespVersion};
 use crate::server::RespServer;
 use crate::table::TABLE;
 use nearstate_model::Result;
@@ -55,7 +55,7 @@ impl Protocol for RespProtocol {
             nearstate_node::LimitExceeded::RequestTooLarge { .. } => "ERR Protocol error: ",
             nearstate_node::LimitExceeded::OutOfMemory { .. } => "OOM ",
         };
-        Reply::new(&mut output, RespVersion::Resp2).error(&format!("{code}{why}"));
+        ReplyWriter::new(&mut output, RespVersion::Resp2).error(&format!("{code}{why}"));
         output
     }
 }

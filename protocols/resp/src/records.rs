@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// Access to the records of the region by the keys of clients. One instance per core.
 #[derive(Debug)]
-pub struct Records {
+pub struct KeyedRecords {
     session: Rc<Session>,
     server: Arc<RespServer>,
     /// Namespaces by name. Namespaces are never removed.
@@ -23,7 +23,7 @@ pub struct Records {
     /// Key prefix of that namespace (`{ns},`), empty for the keys without a namespace.
     last_prefix: RefCell<Vec<u8>>,
     last_namespace: Cell<Option<Namespace>>,
-    /// Hits and misses of reads since the last [`Records::take_lookups`].
+    /// Hits and misses of reads since the last [`KeyedRecords::take_lookups`].
     lookups: [Cell<u64>; 2],
 }
 
@@ -36,7 +36,7 @@ pub struct ResolvedKey<'a> {
     pub key: &'a [u8],
 }
 
-impl Records {
+impl KeyedRecords {
     /// Records reached through a session.
     pub fn new(session: Rc<Session>, server: Arc<RespServer>) -> Self {
         Self {
@@ -84,8 +84,8 @@ impl Records {
         Ok(lookups.map(|namespace| ResolvedKey { namespace, key }))
     }
 
-    /// As [`Records::resolve`] for the last namespace, by comparing the prefix instead of parsing
-    /// the key.
+    /// As [`KeyedRecords::resolve`] for the last namespace, by comparing the prefix instead of
+    /// parsing the key.
     #[inline]
     fn resolve_last<'a>(&self, key: &'a [u8]) -> Option<ResolvedKey<'a>> {
         let namespace = self.last_namespace.get()?;
@@ -94,7 +94,7 @@ impl Records {
         Some(ResolvedKey { namespace, key: own })
     }
 
-    /// As [`Records::resolve`] for namespaces in the cache, without access to the region.
+    /// As [`KeyedRecords::resolve`] for namespaces in the cache, without access to the region.
     #[inline]
     pub(crate) fn resolve_known<'a>(&self, key: &'a [u8]) -> Option<ResolvedKey<'a>> {
         if let Some(resolved) = self.resolve_last(key) {

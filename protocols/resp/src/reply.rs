@@ -25,7 +25,7 @@ pub struct ReplyMark {
 /// Encodes replies. Line ends in texts are replaced and bulks carry their length, so the output is
 /// well-formed if the caller writes as many elements as it announced.
 #[derive(Debug)]
-pub struct Reply<'o> {
+pub struct ReplyWriter<'o> {
     out: &'o mut Vec<u8>,
     protocol: RespVersion,
     /// Limit of the bytes of `out`.
@@ -33,7 +33,7 @@ pub struct Reply<'o> {
     is_over: bool,
 }
 
-impl<'o> Reply<'o> {
+impl<'o> ReplyWriter<'o> {
     /// Appends replies to `out`.
     #[inline]
     pub fn new(out: &'o mut Vec<u8>, protocol: RespVersion) -> Self {

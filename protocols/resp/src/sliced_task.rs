@@ -1,7 +1,7 @@
 //! Commands that run in slices, such as scans of namespaces.
 
-use crate::records::Records;
-use crate::reply::Reply;
+use crate::records::KeyedRecords;
+use crate::reply::ReplyWriter;
 use crate::reply::error_reply::ErrorReply;
 use crate::server::RespServer;
 use std::fmt::Debug;
@@ -19,9 +19,9 @@ pub trait SlicedTask: Debug {
     /// reply is one aggregate therefore writes it at the end.
     fn step(
         &mut self,
-        records: &Records,
+        records: &KeyedRecords,
         server: &RespServer,
-        reply: &mut Reply<'_>,
+        reply: &mut ReplyWriter<'_>,
     ) -> Result<TaskProgress, ErrorReply>;
 
     /// Approximate memory between two slices. It counts for the memory limit of the core.

@@ -16,7 +16,7 @@ mod tags;
 
 use crate::command::command_table::CommandTable;
 use crate::command::{AclCategories, ArgPositions, CommandFlags, CommandGroup, KeyspaceScope};
-use crate::command_context::{Command, CommandFn};
+use crate::command_context::{CommandFn, RespCommand};
 use crate::commands;
 use std::sync::LazyLock;
 
@@ -24,7 +24,7 @@ use std::sync::LazyLock;
 pub static TABLE: LazyLock<CommandTable<CommandFn>> =
     LazyLock::new(|| CommandTable::new(GROUPS.iter().copied().flatten()));
 
-const GROUPS: &[&[Command]] = &[
+const GROUPS: &[&[RespCommand]] = &[
     strings::COMMANDS,
     hashes::COMMANDS,
     sets::COMMANDS,
@@ -40,7 +40,7 @@ const GROUPS: &[&[Command]] = &[
 ];
 
 /// Default values of a row.
-const ROW: Command = Command {
+const ROW: RespCommand = RespCommand {
     name: "",
     arity: 1,
     flags: CommandFlags::NONE,

@@ -189,7 +189,7 @@ impl Session {
     }
 
     /// Begins to add tags as [`Session::add_tags`] does, but a part with each call of
-    /// [`Session::go_on`]. Each transaction of it has this retry_policy, over all parts that it
+    /// [`Session::go_on`]. Each transaction of it has this retry policy, over all parts that it
     /// takes.
     ///
     /// # Errors

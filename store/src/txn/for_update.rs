@@ -222,18 +222,18 @@ impl RecordForUpdate<'_> {
     #[inline]
     fn publish(&self, draft: PendingCell, mask: u64) -> Result<Option<Outcome>> {
         let target = WriteTarget { hash: self.hash, key: self.key, token: Some(self.seen) };
-        let flags = FlagCheck { table: self.namespace.index, mask, expected: 0 };
+        let flags =
+            FlagCheck { table: self.table, namespace: self.namespace.index, mask, expected: 0 };
         let mut current = None;
-        let written =
-            self.session.write_single(self.table, target, Some(draft), flags, |record| {
-                // The pin keeps the place of the cell from another version.
-                let is_same = record.is_some_and(|cell| cell.at() == self.seen.at)
-                    && !(self.cell.has_meta() && is_past_cell(self.cell)?);
-                if !is_same {
-                    current = present(record)?.map(|cell| cell.version());
-                }
-                Ok(is_same)
-            })?;
+        let written = self.session.write_single(flags, target, Some(draft), |record| {
+            // The pin keeps the place of the cell from another version.
+            let is_same = record.is_some_and(|cell| cell.at() == self.seen.at)
+                && !(self.cell.has_meta() && is_past_cell(self.cell)?);
+            if !is_same {
+                current = present(record)?.map(|cell| cell.version());
+            }
+            Ok(is_same)
+        })?;
         Ok(match written {
             SingleWrite::Made { version } => Some(Outcome::Done { version }),
             SingleWrite::Refused => Some(Outcome::Refused { current }),

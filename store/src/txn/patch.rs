@@ -52,11 +52,12 @@ impl Session {
                 }
             };
             let target = WriteTarget { hash: lookup.hash, key, token: Some(placed.token) };
-            let flags = FlagCheck { table: namespace.index, mask, expected: 0 };
+            let flags =
+                FlagCheck { table: lookup.table, namespace: namespace.index, mask, expected: 0 };
             let is_same = |record: Option<Cell<'_>>| {
                 Ok(record.map_or(0, |cell| cell.at()) == placed.token.at)
             };
-            match self.write_single(lookup.table, target, Some(draft), flags, is_same)? {
+            match self.write_single(flags, target, Some(draft), is_same)? {
                 SingleWrite::Made { version } => return Ok(Some(Outcome::Done { version })),
                 SingleWrite::FlagsChanged => return Ok(None),
                 // Another writer has changed the record: that write made progress.

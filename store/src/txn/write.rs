@@ -74,13 +74,15 @@ impl Condition<'_> {
     }
 }
 
-/// What the flags of a namespace must still be when a single record is written. A process that
-/// changes the flags takes every lock afterwards: a writer that finds them unchanged under the lock
-/// of its bucket ends before the change takes effect.
+/// The namespace of a single-record write, and what its flags must still be. A process that changes
+/// the flags takes every lock afterwards: a writer that finds them unchanged under the lock of its
+/// bucket ends before the change takes effect.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct FlagCheck {
-    /// The namespace.
-    pub(crate) table: u32,
+pub(crate) struct FlagCheck<'t> {
+    /// The index of the namespace.
+    pub(crate) table: &'t IndexTable,
+    /// The number of the namespace.
+    pub(crate) namespace: u32,
     /// The flags that matter.
     pub(crate) mask: u64,
     /// Their values.
@@ -110,16 +112,16 @@ impl Session {
     #[inline]
     pub(crate) fn write_single(
         &self,
-        table: &IndexTable,
+        flags: FlagCheck<'_>,
         target: WriteTarget<'_>,
         draft: Option<PendingCell>,
-        flags: FlagCheck,
         is_expected: impl FnOnce(Option<Cell<'_>>) -> Result<bool>,
     ) -> Result<SingleWrite> {
         let wanted = if draft.is_some() { WriteDecision::Publish } else { WriteDecision::Remove };
         let mut has_flags = true;
-        let changed = self.member.write_target(table, target, draft, |record| {
-            has_flags = self.member.namespace_flags(flags.table)? & flags.mask == flags.expected;
+        let changed = self.member.write_target(flags.table, target, draft, |record| {
+            has_flags =
+                self.member.namespace_flags(flags.namespace)? & flags.mask == flags.expected;
             let is_made = has_flags && is_expected(record)?;
             Ok(if is_made { wanted } else { WriteDecision::Keep })
         })?;
@@ -159,9 +161,14 @@ impl Session {
         self.member.prefetch_bucket(lookup.table, lookup.hash);
         let draft = self.draft(lookup, &[], value, &[])?;
         let target = WriteTarget { hash: lookup.hash, key, token: None };
-        let flags = FlagCheck { table: namespace.index, mask: NEEDS_TXN, expected: 0 };
+        let flags = FlagCheck {
+            table: lookup.table,
+            namespace: namespace.index,
+            mask: NEEDS_TXN,
+            expected: 0,
+        };
         let mut current = None;
-        let written = self.write_single(lookup.table, target, Some(draft), flags, |record| {
+        let written = self.write_single(flags, target, Some(draft), |record| {
             let is_expected = condition.holds(record)?;
             if !is_expected {
                 current = present(record)?.map(|cell| cell.version());
@@ -281,9 +288,9 @@ impl Session {
         }
         let table = self.table(namespace)?;
         let target = WriteTarget { hash: self.hash(key), key, token: None };
-        let flags = FlagCheck { table: namespace.index, mask: NEEDS_TXN, expected: 0 };
+        let flags = FlagCheck { table, namespace: namespace.index, mask: NEEDS_TXN, expected: 0 };
         let mut current = None;
-        let written = self.write_single(table, target, None, flags, |record| {
+        let written = self.write_single(flags, target, None, |record| {
             current = present(record)?.map(|cell| cell.version());
             Ok(current.is_some() && condition.holds(record)?)
         })?;

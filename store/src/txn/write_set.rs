@@ -400,8 +400,9 @@ impl<'s> WriteSet<'s> {
         let table = session.member.table(entry.table)?;
         let key = self.buffers.bytes(entry.key);
         let target = WriteTarget { hash: entry.hash, key, token: entry.seen };
-        let flags = FlagCheck { table: entry.table, mask: u64::MAX, expected: entry.flags };
-        let written = session.write_single(table, target, draft, flags, |record| {
+        let flags =
+            FlagCheck { table, namespace: entry.table, mask: u64::MAX, expected: entry.flags };
+        let written = session.write_single(flags, target, draft, |record| {
             let at = record.map_or(0, |cell| cell.at());
             Ok(entry.seen.is_none_or(|seen| seen.at == at))
         })?;

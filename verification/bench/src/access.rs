@@ -10,16 +10,16 @@ use nearstate_model::{Error, Result};
 /// Tags of a record at the most: what one call has room for.
 pub const TAGS_MAX: usize = 8;
 
-/// Parts of a record at the most: a set of them fits in [`Parts`].
+/// PartSet of a record at the most: a set of them fits in [`PartSet`].
 pub const PARTS_MAX: usize = 16;
 
-/// A table of a workload, by its place in [`Schema::tables`].
+/// A table of a workload, by its place in [`StoreSchema::tables`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Table(pub usize);
+pub struct TableId(pub usize);
 
 /// What a workload stores.
 #[derive(Clone, Copy, Debug)]
-pub struct Schema {
+pub struct StoreSchema {
     /// Its tables.
     pub tables: &'static [TableSchema],
 }
@@ -33,7 +33,7 @@ pub struct TableSchema {
     pub parts: &'static [&'static str],
     /// By what its records are found beside their key.
     pub tags: &'static [TagRule],
-    /// Whether [`Access::scan`] is asked of it.
+    /// Whether [`StoreAccess::scan`] is asked of it.
     pub is_scanned: bool,
 }
 
@@ -48,9 +48,9 @@ pub struct TagRule {
 
 /// Some parts of a record, as a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Parts(pub u16);
+pub struct PartSet(pub u16);
 
-impl Parts {
+impl PartSet {
     /// Every part there is.
     pub const ALL: Self = Self(u16::MAX);
 
@@ -78,43 +78,43 @@ impl Parts {
 }
 
 /// A part and its bytes.
-pub type Part<'a> = (usize, &'a [u8]);
+pub type PartWrite<'a> = (usize, &'a [u8]);
 
 /// A tag, by its place in [`TableSchema::tags`], and one value.
-pub type Tag<'a> = (usize, &'a [u8]);
+pub type RecordTag<'a> = (usize, &'a [u8]);
 
 /// A whole record.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry<'a> {
+pub struct RecordEntry<'a> {
     /// Its key.
     pub key: &'a [u8],
     /// Every part of it.
-    pub parts: &'a [Part<'a>],
+    pub parts: &'a [PartWrite<'a>],
     /// Its tags.
-    pub tags: &'a [Tag<'a>],
+    pub tags: &'a [RecordTag<'a>],
     /// The tags of the record that it takes the place of, none if there is none: for stores without
     /// indexes, whose user has to take the old ones away.
-    pub tags_before: &'a [Tag<'a>],
+    pub tags_before: &'a [RecordTag<'a>],
 }
 
 /// A change of some parts, and perhaps of the tags.
 #[derive(Clone, Copy, Debug)]
-pub struct Change<'a> {
+pub struct RecordChange<'a> {
     /// The record's key.
     pub key: &'a [u8],
     /// The parts that change.
-    pub parts: &'a [Part<'a>],
+    pub parts: &'a [PartWrite<'a>],
     /// All tags before and after, where they change.
-    pub tags: Option<(&'a [Tag<'a>], &'a [Tag<'a>])>,
+    pub tags: Option<(&'a [RecordTag<'a>], &'a [RecordTag<'a>])>,
 }
 
 /// Hears the parts of a record, one call each.
-pub type Hear<'h> = dyn FnMut(usize, &[u8]) + 'h;
+pub type PartReceiver<'h> = dyn FnMut(usize, &[u8]) + 'h;
 
 /// What is done with a record between reading and writing it.
 pub trait Work {
     /// Hears a wanted part.
-    fn hear(&mut self, part: usize, bytes: &[u8]);
+    fn receive(&mut self, part: usize, bytes: &[u8]);
 
     /// All of them were heard, of a record that is there: changes it by one call of `write`, or
     /// leaves it. Where somebody else has changed the record meanwhile a store may begin anew: then
@@ -122,56 +122,57 @@ pub trait Work {
     ///
     /// # Errors
     /// What `write` returned, or what is wrong with what was heard.
-    fn change(&mut self, write: &mut Write<'_>) -> Result<()>;
+    fn change(&mut self, write: &mut RecordWrite<'_>) -> Result<()>;
 }
 
 /// Makes a change of the record that was read.
-pub type Write<'w> = dyn FnMut(&Change<'_>) -> Result<()> + 'w;
+pub type RecordWrite<'w> = dyn FnMut(&RecordChange<'_>) -> Result<()> + 'w;
 
 /// Single operations, alone or in a transaction.
-pub trait Access {
-    /// Hands the wanted parts of a record to `hear`; false if there is no record. A store that can
+pub trait StoreAccess {
+    /// Hands the wanted parts of a record to `receive`; false if there is no record. A store that can
     /// only read whole records may hand over more.
     ///
     /// # Errors
     /// What the store said.
     fn read(
         &mut self,
-        table: Table,
+        table: TableId,
         key: &[u8],
-        wanted: Parts,
-        hear: &mut Hear<'_>,
+        wanted: PartSet,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool>;
 
     /// Puts a whole record, in the place of one that is there.
     ///
     /// # Errors
     /// What the store said; `TagTaken` if another record has a unique tag's value.
-    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()>;
+    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()>;
 
     /// Changes parts of a record that is there; false if it is not. Whether more than those parts
     /// travel is the store's affair, and said in its abilities.
     ///
     /// # Errors
     /// What the store said; `TagTaken` if another record has a unique tag's value.
-    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool>;
+    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool>;
 
     /// Reads wanted parts of a record and changes it by what they are: the work's one change.
     /// False if there is no record, and then the work is not asked for a change. No
     /// transaction where the store does not make it one: whoever shares records needs
-    /// [`Connection::transact`].
+    /// [`StoreConnection::transact`].
     ///
     /// # Errors
     /// What the store said, or the work.
     #[inline]
     fn update(
         &mut self,
-        table: Table,
+        table: TableId,
         key: &[u8],
-        wanted: Parts,
+        wanted: PartSet,
         work: &mut dyn Work,
     ) -> Result<bool> {
-        let is_there = self.read(table, key, wanted, &mut |part, bytes| work.hear(part, bytes))?;
+        let is_there =
+            self.read(table, key, wanted, &mut |part, bytes| work.receive(part, bytes))?;
         if !is_there {
             return Ok(false);
         }
@@ -187,21 +188,21 @@ pub trait Access {
     ///
     /// # Errors
     /// What the store said.
-    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool>;
+    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool>;
 
     /// Finds the record with this value of a unique tag: writes its key to `key` and hands its
-    /// wanted parts to `hear`; false if there is none.
+    /// wanted parts to `receive`; false if there is none.
     ///
     /// # Errors
     /// What the store said.
     #[expect(clippy::too_many_arguments, reason = "what to find, and two places for what is found")]
     fn find(
         &mut self,
-        table: Table,
-        tag: Tag<'_>,
-        wanted: Parts,
+        table: TableId,
+        tag: RecordTag<'_>,
+        wanted: PartSet,
         key: &mut Vec<u8>,
-        hear: &mut Hear<'_>,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool>;
 
     /// Hands over up to `count` records in the order of their keys, from `from` on: key and first
@@ -211,62 +212,62 @@ pub trait Access {
     /// What the store said.
     fn scan(
         &mut self,
-        table: Table,
+        table: TableId,
         from: &[u8],
         count: usize,
-        hear: &mut dyn FnMut(&[u8], &[u8]),
+        receive: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<usize>;
 }
 
 /// One request of several that travel together.
 #[derive(Clone, Copy, Debug)]
 pub enum Request<'a> {
-    /// [`Access::read`].
+    /// [`StoreAccess::read`].
     Read {
         /// Of which table.
-        table: Table,
+        table: TableId,
         /// The record's key.
         key: &'a [u8],
         /// Which parts.
-        wanted: Parts,
+        wanted: PartSet,
     },
-    /// [`Access::put`].
+    /// [`StoreAccess::put`].
     Put {
         /// Of which table.
-        table: Table,
+        table: TableId,
         /// The record.
-        entry: Entry<'a>,
+        entry: RecordEntry<'a>,
     },
-    /// [`Access::change`].
+    /// [`StoreAccess::change`].
     Change {
         /// Of which table.
-        table: Table,
+        table: TableId,
         /// The change.
-        change: Change<'a>,
+        change: RecordChange<'a>,
     },
-    /// [`Access::delete`].
+    /// [`StoreAccess::delete`].
     Delete {
         /// Of which table.
-        table: Table,
+        table: TableId,
         /// The record's key.
         key: &'a [u8],
         /// Its tags.
-        tags: &'a [Tag<'a>],
+        tags: &'a [RecordTag<'a>],
     },
-    /// [`Access::find`].
+    /// [`StoreAccess::find`].
     Find {
         /// Of which table.
-        table: Table,
+        table: TableId,
         /// A value of a unique tag.
-        tag: Tag<'a>,
+        tag: RecordTag<'a>,
         /// Which parts.
-        wanted: Parts,
+        wanted: PartSet,
     },
 }
 
 impl Request<'_> {
     /// Of which table.
-    pub const fn table(&self) -> Table {
+    pub const fn table(&self) -> TableId {
         match self {
             Self::Read { table, .. }
             | Self::Put { table, .. }
@@ -279,10 +280,10 @@ impl Request<'_> {
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reply<'a> {
-    /// A part that was asked for. Comes before the request's [`Reply::Done`].
+pub enum StoreReply<'a> {
+    /// A part that was asked for. Comes before the request's [`StoreReply::Done`].
     Part(usize, &'a [u8]),
-    /// The key of the record that was found. Comes between the parts and [`Reply::Done`].
+    /// The key of the record that was found. Comes between the parts and [`StoreReply::Done`].
     Key(&'a [u8]),
     /// It is done; whether there was a record.
     Done(bool),
@@ -290,10 +291,10 @@ pub enum Reply<'a> {
 
 /// What a transaction is made of. May be run several times; must end the same way for the same
 /// records, and reads nothing that it wrote.
-pub type Body<'b> = dyn FnMut(&mut dyn Access) -> Result<()> + 'b;
+pub type Body<'b> = dyn FnMut(&mut dyn StoreAccess) -> Result<()> + 'b;
 
 /// One client's way to a store.
-pub trait Connection: Access {
+pub trait StoreConnection: StoreAccess {
     /// Whether it keeps nothing, on purpose: then answers are not held against a model.
     fn is_null(&self) -> bool {
         false
@@ -308,7 +309,7 @@ pub trait Connection: Access {
 
     /// Takes `fresh`, a new connection to the same database, for one that was lost: what stands
     /// between the client and its store stays.
-    fn renewed(&mut self, fresh: Box<dyn Connection>) -> Box<dyn Connection> {
+    fn renewed(&mut self, fresh: Box<dyn StoreConnection>) -> Box<dyn StoreConnection> {
         fresh
     }
 
@@ -333,7 +334,7 @@ pub trait Connection: Access {
     ///
     /// # Errors
     /// The store's error; `BadArgument` if the target declines it.
-    fn walk(&mut self, _: Table) -> Result<u64> {
+    fn walk(&mut self, _: TableId) -> Result<u64> {
         Err(Error::BadArgument { detail: "this target has no walk over its records".to_owned() })
     }
 
@@ -354,28 +355,28 @@ pub trait Connection: Access {
     }
 
     /// Does several requests on different records, as far as the store lets them travel together:
-    /// `hear` gets the request's number and its reply, in the order of the requests.
+    /// `receive` gets the request's number and its reply, in the order of the requests.
     ///
     /// # Errors
     /// What the store said; then it is not known which of the writes were done.
     fn pipeline(
         &mut self,
         requests: &[Request<'_>],
-        hear: &mut dyn FnMut(usize, Reply<'_>),
+        receive: &mut dyn FnMut(usize, StoreReply<'_>),
     ) -> Result<()> {
         for (number, request) in requests.iter().enumerate() {
-            let done = one_by_one(self, request, &mut |reply| hear(number, reply))?;
-            hear(number, Reply::Done(done));
+            let done = one_by_one(self, request, &mut |reply| receive(number, reply))?;
+            receive(number, StoreReply::Done(done));
         }
         Ok(())
     }
 
-    /// Whether requests leave with [`Connection::send_ahead`].
+    /// Whether requests leave with [`StoreConnection::send_ahead`].
     fn sends_ahead(&self) -> bool {
         false
     }
 
-    /// Sends requests whose answers are taken later, by [`Connection::hear_ahead`] with the same
+    /// Sends requests whose answers are taken later, by [`StoreConnection::receive_ahead`] with the same
     /// requests, in the order in which they were sent; so store and client work at the same time.
     /// All that are on the way are on different records, and nothing else is asked until no answer
     /// is owed. What cannot be sent without answers waits for its turn, and so does what follows;
@@ -388,30 +389,30 @@ pub trait Connection: Access {
     }
 
     /// Takes the answers to the oldest requests that were sent ahead. Requests that were not are
-    /// done now, as by [`Connection::pipeline`].
+    /// done now, as by [`StoreConnection::pipeline`].
     ///
     /// # Errors
     /// What the store said; then it is not known which of the writes on the way were done.
-    fn hear_ahead(
+    fn receive_ahead(
         &mut self,
         requests: &[Request<'_>],
-        hear: &mut dyn FnMut(usize, Reply<'_>),
+        receive: &mut dyn FnMut(usize, StoreReply<'_>),
     ) -> Result<()> {
-        self.pipeline(requests, hear)
+        self.pipeline(requests, receive)
     }
 }
 
-/// Does a request by the single call that it stands for, and returns what is [`Reply::Done`].
+/// Does a request by the single call that it stands for, and returns what is [`StoreReply::Done`].
 ///
 /// # Errors
 /// What the store said.
 #[inline]
-pub fn one_by_one<C: Access + ?Sized>(
+pub fn one_by_one<C: StoreAccess + ?Sized>(
     access: &mut C,
     request: &Request<'_>,
-    hear: &mut impl FnMut(Reply<'_>),
+    receive: &mut impl FnMut(StoreReply<'_>),
 ) -> Result<bool> {
-    let mut part = |part, bytes: &[u8]| hear(Reply::Part(part, bytes));
+    let mut part = |part, bytes: &[u8]| receive(StoreReply::Part(part, bytes));
     match request {
         Request::Read { table, key, wanted } => access.read(*table, key, *wanted, &mut part),
         Request::Put { table, entry } => access.put(*table, entry).map(|()| true),
@@ -421,7 +422,7 @@ pub fn one_by_one<C: Access + ?Sized>(
             let mut key = Vec::new();
             let is_there = access.find(*table, *tag, *wanted, &mut key, &mut part)?;
             if is_there {
-                hear(Reply::Key(&key));
+                receive(StoreReply::Key(&key));
             }
             Ok(is_there)
         }
@@ -433,27 +434,27 @@ pub fn one_by_one<C: Access + ?Sized>(
 struct ByCalls<'c, C: ?Sized>(&'c mut C);
 
 /// The table of a workload of single operations.
-pub const OPERATIONS: Table = Table(0);
+pub const OPERATIONS: TableId = TableId(0);
 
-impl<C: Connection + ?Sized> Store for ByCalls<'_, C> {
+impl<C: StoreConnection + ?Sized> Store for ByCalls<'_, C> {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         let parts = [(0, value)];
-        self.0.put(OPERATIONS, &Entry { key, parts: &parts, tags: &[], tags_before: &[] })
+        self.0.put(OPERATIONS, &RecordEntry { key, parts: &parts, tags: &[], tags_before: &[] })
     }
 
     fn view<T>(&mut self, key: &[u8], look: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
         let (mut look, mut seen) = (Some(look), None);
-        let is_there = self.0.read(OPERATIONS, key, Parts::ALL, &mut |_, bytes| {
+        let is_there = self.0.read(OPERATIONS, key, PartSet::ALL, &mut |_, bytes| {
             seen = look.take().map(|look| look(bytes));
         })?;
         Ok(seen.filter(|_| is_there))
     }
 
     fn batch(&mut self, keys: &[&[u8]], mut look: impl FnMut(usize, &[u8])) -> Result<()> {
-        let read = |key| Request::Read { table: OPERATIONS, key, wanted: Parts::ALL };
+        let read = |key| Request::Read { table: OPERATIONS, key, wanted: PartSet::ALL };
         let requests: Vec<Request<'_>> = keys.iter().map(|key| read(key)).collect();
         self.0.pipeline(&requests, &mut |number, reply| {
-            if let Reply::Part(_, bytes) = reply {
+            if let StoreReply::Part(_, bytes) = reply {
                 look(number, bytes);
             }
         })
@@ -464,62 +465,62 @@ impl<C: Connection + ?Sized> Store for ByCalls<'_, C> {
     }
 }
 
-impl<T: Access + ?Sized> Access for Box<T> {
+impl<T: StoreAccess + ?Sized> StoreAccess for Box<T> {
     fn read(
         &mut self,
-        table: Table,
+        table: TableId,
         key: &[u8],
-        wanted: Parts,
-        hear: &mut Hear<'_>,
+        wanted: PartSet,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        (**self).read(table, key, wanted, hear)
+        (**self).read(table, key, wanted, receive)
     }
 
-    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
         (**self).put(table, entry)
     }
 
-    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
         (**self).change(table, change)
     }
 
     fn update(
         &mut self,
-        table: Table,
+        table: TableId,
         key: &[u8],
-        wanted: Parts,
+        wanted: PartSet,
         work: &mut dyn Work,
     ) -> Result<bool> {
         (**self).update(table, key, wanted, work)
     }
 
-    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
         (**self).delete(table, key, tags)
     }
 
     fn find(
         &mut self,
-        table: Table,
-        tag: Tag<'_>,
-        wanted: Parts,
+        table: TableId,
+        tag: RecordTag<'_>,
+        wanted: PartSet,
         key: &mut Vec<u8>,
-        hear: &mut Hear<'_>,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        (**self).find(table, tag, wanted, key, hear)
+        (**self).find(table, tag, wanted, key, receive)
     }
 
     fn scan(
         &mut self,
-        table: Table,
+        table: TableId,
         from: &[u8],
         count: usize,
-        hear: &mut dyn FnMut(&[u8], &[u8]),
+        receive: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<usize> {
-        (**self).scan(table, from, count, hear)
+        (**self).scan(table, from, count, receive)
     }
 }
 
-impl<T: Connection + ?Sized> Connection for Box<T> {
+impl<T: StoreConnection + ?Sized> StoreConnection for Box<T> {
     fn is_null(&self) -> bool {
         (**self).is_null()
     }
@@ -528,7 +529,7 @@ impl<T: Connection + ?Sized> Connection for Box<T> {
         (**self).is_lost()
     }
 
-    fn renewed(&mut self, fresh: Box<dyn Connection>) -> Box<dyn Connection> {
+    fn renewed(&mut self, fresh: Box<dyn StoreConnection>) -> Box<dyn StoreConnection> {
         (**self).renewed(fresh)
     }
 
@@ -540,7 +541,7 @@ impl<T: Connection + ?Sized> Connection for Box<T> {
         (**self).run_block(operation, block)
     }
 
-    fn walk(&mut self, table: Table) -> Result<u64> {
+    fn walk(&mut self, table: TableId) -> Result<u64> {
         (**self).walk(table)
     }
 
@@ -555,9 +556,9 @@ impl<T: Connection + ?Sized> Connection for Box<T> {
     fn pipeline(
         &mut self,
         requests: &[Request<'_>],
-        hear: &mut dyn FnMut(usize, Reply<'_>),
+        receive: &mut dyn FnMut(usize, StoreReply<'_>),
     ) -> Result<()> {
-        (**self).pipeline(requests, hear)
+        (**self).pipeline(requests, receive)
     }
 
     fn sends_ahead(&self) -> bool {
@@ -568,11 +569,11 @@ impl<T: Connection + ?Sized> Connection for Box<T> {
         (**self).send_ahead(requests)
     }
 
-    fn hear_ahead(
+    fn receive_ahead(
         &mut self,
         requests: &[Request<'_>],
-        hear: &mut dyn FnMut(usize, Reply<'_>),
+        receive: &mut dyn FnMut(usize, StoreReply<'_>),
     ) -> Result<()> {
-        (**self).hear_ahead(requests, hear)
+        (**self).receive_ahead(requests, receive)
     }
 }

@@ -1,13 +1,13 @@
 //! A client process: connects to its target, loads its records, runs its turns, verifies.
 
 mod window;
-mod telling;
+mod progress_report;
 mod fan;
 
-use crate::access::Connection;
+use crate::access::StoreConnection;
 use crate::clock::monotonic_ns;
 use crate::meter::Meter;
-use crate::protocol::{Ask, Plan, Ran, Said, Turn, hear, in_words, say};
+use crate::protocol::{Ask, Plan, Ran, Said, Turn, in_words, receive, say};
 use crate::random::seed_of;
 use crate::result::CUT;
 use crate::schedule::{Phase, Schedule};
@@ -17,11 +17,11 @@ use crate::wait::{Waits, thread_ns};
 use crate::workloads::{self, Blueprint, Tally, Workload};
 use fan::Fan;
 use nearstate_model::{Error, Result};
+use progress_report::{Answering, Pace, ProgressReporter, ReportedAccess, SLOW_STEP_NS};
 use quanta::Clock;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::io::{BufRead, Write};
 use std::time::Duration;
-use telling::{Answering, Pace, SLOW_STEP_NS, Teller, Told};
 
 /// Tries to connect again after a lost connection, and the pause between two: ten seconds in all,
 /// many times what a warm restart of a node takes.
@@ -42,7 +42,7 @@ pub fn serve(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
 }
 
 fn begin(input: &mut impl BufRead, output: &mut impl Write) -> Result<()> {
-    let Some(Ask::Plan(plan)) = hear(input)? else {
+    let Some(Ask::Plan(plan)) = receive(input)? else {
         return Err(Error::BadArgument {
             detail: "this program's part is started by `nearstate bench run`".to_owned(),
         });
@@ -55,7 +55,7 @@ fn begin(input: &mut impl BufRead, output: &mut impl Write) -> Result<()> {
     }
     let mut client = Client::new(plan)?;
     say(output, &Said::Ready)?;
-    while let Some(ask) = hear(input)? {
+    while let Some(ask) = receive(input)? {
         match ask {
             Ask::Plan(_) => {
                 return Err(Error::BadArgument { detail: "a second plan".to_owned() });
@@ -90,7 +90,7 @@ fn connect(
     target: &dyn Target,
     blueprint: &dyn Blueprint,
     plan: &Plan,
-) -> Result<Box<dyn Connection>> {
+) -> Result<Box<dyn StoreConnection>> {
     let schema = blueprint.schema(&plan.parameters);
     if plan.connections <= 1 {
         return target.connect(&plan.address, &schema);
@@ -116,7 +116,7 @@ struct Client {
     plan: Plan,
     target: Box<dyn Target>,
     blueprint: Box<dyn Blueprint>,
-    connection: Box<dyn Connection>,
+    connection: Box<dyn StoreConnection>,
     workload: Box<dyn Workload>,
     clock: Clock,
     reconnects: u64,
@@ -130,13 +130,13 @@ struct Client {
 /// The monotonic clock, read by the processor's counter where it has a steady one: half of what a
 /// call of the kernel's page costs, and there is one reading for each operation. Set anew for each
 /// turn, because the kernel's clock is steered.
-struct Watch {
+struct AnswerWatch {
     clock: Clock,
     start: u64,
     start_ns: u64,
 }
 
-impl Watch {
+impl AnswerWatch {
     fn new(clock: &Clock) -> Self {
         Self { start: clock.raw(), start_ns: monotonic_ns(), clock: clock.clone() }
     }
@@ -172,7 +172,7 @@ impl Client {
 
     fn load(&mut self, output: &mut impl Write) -> Result<()> {
         let begin_ns = monotonic_ns();
-        let told = Told::new(Teller::new(self.progress_ns), output);
+        let told = ReportedAccess::new(ProgressReporter::new(self.progress_ns), output);
         let mut records = 0;
         let mut store = Answering::new(self.connection.as_mut(), &told);
         self.workload.load(&mut store, &mut |more| {
@@ -184,7 +184,7 @@ impl Client {
     }
 
     fn warm_up(&mut self, ops: u64, depth: usize, output: &mut impl Write) -> Result<()> {
-        let (mut left, mut teller) = (ops, Teller::new(self.progress_ns));
+        let (mut left, mut reporter) = (ops, ProgressReporter::new(self.progress_ns));
         let depth = depth.max(self.block);
         let mut begin_ns = monotonic_ns();
         while left > 0 {
@@ -196,7 +196,7 @@ impl Client {
             self.pace.took(now_ns - begin_ns);
             begin_ns = now_ns;
             // What is done now is not measured, but whoever waits must know that it goes on.
-            teller.tell(output, || 0)?;
+            reporter.tell(output, || 0)?;
         }
         say(output, &Said::Ready)
     }
@@ -205,7 +205,7 @@ impl Client {
     #[inline]
     fn step(&mut self, count: usize, tally: &mut Tally, output: &mut impl Write) -> Result<()> {
         let outcome = if self.pace.is_slow() {
-            self.telling(output, |workload, store| workload.step(store, count, tally))
+            self.progress_report(output, |workload, store| workload.step(store, count, tally))
         } else {
             self.workload.step(self.connection.as_mut(), count, tally)
         };
@@ -217,12 +217,12 @@ impl Client {
 
     /// Does something with the store, each answer of which is told of when it is time.
     #[cold]
-    fn telling(
+    fn progress_report(
         &mut self,
         output: &mut impl Write,
-        work: impl FnOnce(&mut dyn Workload, &mut dyn Connection) -> Result<()>,
+        work: impl FnOnce(&mut dyn Workload, &mut dyn StoreConnection) -> Result<()>,
     ) -> Result<()> {
-        let told = Told::new(Teller::new(self.progress_ns), output);
+        let told = ReportedAccess::new(ProgressReporter::new(self.progress_ns), output);
         let mut store = Answering::new(self.connection.as_mut(), &told);
         let outcome = work(self.workload.as_mut(), &mut store);
         outcome.and(told.end())
@@ -245,7 +245,7 @@ impl Client {
             match connect(self.target.as_ref(), self.blueprint.as_ref(), &self.plan) {
                 Ok(fresh) => {
                     self.connection = self.connection.renewed(fresh);
-                    match self.telling(output, |workload, store| workload.settle(store)) {
+                    match self.progress_report(output, |workload, store| workload.settle(store)) {
                         Ok(()) => {
                             self.count_cut(count, tally);
                             return Ok(());
@@ -312,10 +312,10 @@ impl Client {
 
     /// One operation after the other: the end of one is the begin of the next.
     fn closed(&mut self, turn: &Turn, meter: &mut Meter, output: &mut impl Write) -> Result<Waits> {
-        let (mut teller, mut waits) = (Teller::new(self.progress_ns), Waits::default());
+        let (mut reporter, mut waits) = (ProgressReporter::new(self.progress_ns), Waits::default());
         let depth = turn.depth.max(self.block).max(1) as u64;
         let mut done = 0;
-        let watch = Watch::new(&self.clock);
+        let watch = AnswerWatch::new(&self.clock);
         let mut begin_ns = watch.now_ns();
         while done < turn.ops {
             let count = depth.min(turn.ops - done);
@@ -329,10 +329,10 @@ impl Client {
             // A block may end early, or be a whole walk.
             let count = if self.block > 1 { u64::from(tally.counted) } else { count };
             done += count;
-            teller.add(count);
+            reporter.add(count);
             begin_ns = now_ns;
-            if teller.is_due(now_ns) {
-                teller.tell(output, || meter.last_p99())?;
+            if reporter.is_due(now_ns) {
+                reporter.tell(output, || meter.last_p99())?;
             }
             if turn.think_us > 0 {
                 waits.pause(Duration::from_micros(turn.think_us));
@@ -365,7 +365,7 @@ impl Client {
         meter: &mut Meter,
         output: &mut impl Write,
     ) -> Result<Waits> {
-        let (mut teller, mut waits) = (Teller::new(self.progress_ns), Waits::default());
+        let (mut reporter, mut waits) = (ProgressReporter::new(self.progress_ns), Waits::default());
         let Plan { client, clients, .. } = self.plan;
         let seed = seed_of(turn.seed, client as u64, turn.number);
         let start_ns = if turn.at_ns == 0 { monotonic_ns() } else { turn.at_ns };
@@ -384,16 +384,16 @@ impl Client {
             self.pace.took(now_ns.saturating_sub(begin_ns));
             meter.due_step(&tally, &due, now_ns);
             done += due.len() as u64;
-            teller.add(due.len() as u64);
-            if teller.is_due(now_ns) {
-                teller.tell(output, || meter.last_p99())?;
+            reporter.add(due.len() as u64);
+            if reporter.is_due(now_ns) {
+                reporter.tell(output, || meter.last_p99())?;
             }
         }
         Ok(waits)
     }
 
     fn verify(&mut self, output: &mut impl Write) -> Result<()> {
-        let told = Told::new(Teller::new(self.progress_ns), output);
+        let told = ReportedAccess::new(ProgressReporter::new(self.progress_ns), output);
         let mut store = Answering::new(self.connection.as_mut(), &told);
         let verdict = self.workload.verify(&mut store, &mut |more| told.more(more))?;
         told.end()?;

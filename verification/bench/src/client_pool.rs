@@ -2,7 +2,7 @@
 //! becomes of the orchestrator.
 
 use crate::clock::monotonic_ns;
-use crate::protocol::{Ask, Plan, Ran, STOPPED, Said, Turn, hear, say};
+use crate::protocol::{Ask, Plan, Ran, STOPPED, Said, Turn, receive, say};
 use crate::reaper::{ended, own_program};
 use crate::result::{Check, Verdict};
 use nearstate_model::{Error, Result};
@@ -26,7 +26,7 @@ const LOOK: Duration = Duration::from_millis(100);
 const DEATH_LOOKS: u32 = 50;
 const DEATH_LOOK: Duration = Duration::from_millis(10);
 
-/// Time for clients to hear when to begin: so much for all, and so much for each.
+/// Time for clients to receive when to begin: so much for all, and so much for each.
 const GO_NS: u64 = 20_000_000;
 const GO_NS_EACH: u64 = 200_000;
 
@@ -52,13 +52,13 @@ pub struct ClientPool {
     ears: Vec<JoinHandle<()>>,
     /// How many are not measured: the last ones.
     background: usize,
-    heard: Receiver<Heard>,
+    message: Receiver<ClientMessage>,
     stop: &'static AtomicBool,
     /// Clients that run elsewhere than they were told to, and why.
     pub unbound: Vec<String>,
 }
 
-type Heard = (usize, Result<Said>);
+type ClientMessage = (usize, Result<Said>);
 
 impl ClientPool {
     /// Starts `plan.clients` clients, all after the same plan. `stop` is looked at while waiting.
@@ -70,13 +70,13 @@ impl ClientPool {
         (cpus, background_cpus): (&[usize], &[usize]),
         stop: &'static AtomicBool,
     ) -> Result<Self> {
-        let (tell, heard) = channel();
+        let (tell, message) = channel();
         let mut all = Self {
             processes: Vec::new(),
             inputs: Vec::new(),
             ears: Vec::new(),
             background: plan.background,
-            heard,
+            message,
             stop,
             unbound: Vec::new(),
         };
@@ -91,7 +91,7 @@ impl ClientPool {
         Ok(all)
     }
 
-    fn start_one(&mut self, plan: &Plan, tell: &Sender<Heard>) -> Result<()> {
+    fn start_one(&mut self, plan: &Plan, tell: &Sender<ClientMessage>) -> Result<()> {
         let mut command = Command::new(own_program()?);
         // Its own group: the terminal's Ctrl-C is for the orchestrator, which then ends it.
         command.args(["bench", "workload-client"]).process_group(0);
@@ -241,7 +241,7 @@ impl ClientPool {
     ) -> Result<()> {
         let mut silent_since = Instant::now();
         while left > 0 {
-            match self.heard.recv_timeout(LOOK) {
+            match self.message.recv_timeout(LOOK) {
                 Ok((client, said)) => {
                     silent_since = Instant::now();
                     match said.map_err(|e| self.with_death(client, e))? {
@@ -330,10 +330,10 @@ const TUNABLES: &str = "GLIBC_TUNABLES";
 const LARGE_PAGES: &str = "glibc.malloc.hugetlb=1";
 
 /// Passes on what a client says, until it ends.
-fn listen(client: usize, output: ChildStdout, tell: &Sender<Heard>) {
+fn listen(client: usize, output: ChildStdout, tell: &Sender<ClientMessage>) {
     let mut output = BufReader::new(output);
     loop {
-        let said = match hear(&mut output) {
+        let said = match receive(&mut output) {
             Ok(Some(said)) => Ok(said),
             Ok(None) => {
                 Err(Error::Backend { detail: format!("client {client} ended before its work did") })

@@ -17,7 +17,7 @@ mod output;
 
 pub use output::{page, text};
 
-use crate::figures::{self, Class, Figures};
+use crate::figures::{self, Figures, LatencyClass};
 use crate::result::{CUT, Drive, Run, TargetResult};
 use crate::spread::{RANKS_MIN, Spread, mann_whitney};
 use std::collections::BTreeSet;
@@ -308,7 +308,7 @@ fn chance(rows: &[Row]) -> Option<String> {
 
 fn compare_target(a: &Figures<'_>, b: &Figures<'_>, not: Option<&str>) -> Vec<Row> {
     let mut out = Vec::new();
-    let mut push = |one: &Class, other: &Class| {
+    let mut push = |one: &LatencyClass, other: &LatencyClass| {
         for figure in [Figure::Rate, Figure::P50, Figure::P99] {
             let (of_a, of_b) = (figure.of(one).clone(), figure.of(other).clone());
             let verdict = match not {
@@ -394,7 +394,7 @@ fn note_of_steps(a: (&Run, &TargetResult), b: (&Run, &TargetResult)) -> Option<S
 }
 
 impl Figure {
-    fn of(self, class: &Class) -> &Spread {
+    fn of(self, class: &LatencyClass) -> &Spread {
         match self {
             Self::Rate => &class.rates,
             Self::P50 => &class.p50s,

@@ -10,7 +10,8 @@ mod together;
 mod life;
 
 use crate::access::{
-    Change, Connection, Entry, Part, Parts, Schema, Table, TableSchema, Tag, TagRule,
+    PartSet, PartWrite, RecordChange, RecordEntry, RecordTag, StoreConnection, StoreSchema,
+    TableId, TableSchema, TagRule,
 };
 use crate::space;
 use crate::targets::{self, Abilities, Database, Need, Target, Way};
@@ -19,15 +20,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// A table of one part.
-pub(crate) const PLAIN: Table = Table(0);
+pub(crate) const PLAIN: TableId = TableId(0);
 /// One of three.
-pub(crate) const BLOCKS: Table = Table(1);
+pub(crate) const BLOCKS: TableId = TableId(1);
 /// One of two parts, with two unique tags and one that is not.
-pub(crate) const TAGGED: Table = Table(2);
+pub(crate) const TAGGED: TableId = TableId(2);
 /// One of one part and one unique tag.
-pub(crate) const NUMBERED: Table = Table(3);
+pub(crate) const NUMBERED: TableId = TableId(3);
 /// One that is scanned.
-pub(crate) const ORDERED: Table = Table(4);
+pub(crate) const ORDERED: TableId = TableId(4);
 
 const ID: TagRule = TagRule { name: "id", is_unique: true };
 const ALIAS: TagRule = TagRule { name: "alias", is_unique: true };
@@ -65,16 +66,16 @@ impl From<Error> for Broken {
     }
 }
 
-pub(crate) type Held = Result<(), Broken>;
+pub(crate) type HeldRecord = Result<(), Broken>;
 
 /// Demands something.
-pub(crate) fn must(holds: bool, what: impl FnOnce() -> String) -> Held {
+pub(crate) fn must(holds: bool, what: impl FnOnce() -> String) -> HeldRecord {
     if holds { Ok(()) } else { Err(Broken(what())) }
 }
 
 /// What became of one promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CheckOutcome {
     /// It holds.
     Holds,
     /// The target does not give it. Why.
@@ -94,7 +95,7 @@ enum About {
     Servers,
 }
 
-type Check = fn(&TargetUnderTest<'_>) -> Held;
+type Check = fn(&TargetUnderTest<'_>) -> HeldRecord;
 
 /// The promises: what, which ability it takes, and how it is tried.
 const PROMISES: &[(&str, About, Check)] = &[
@@ -134,13 +135,13 @@ const PROMISES: &[(&str, About, Check)] = &[
 pub(crate) struct TargetUnderTest<'d> {
     pub(crate) target: Box<dyn Target>,
     pub(crate) database: &'d dyn Database,
-    pub(crate) schema: Schema,
+    pub(crate) schema: StoreSchema,
     pub(crate) folder: &'d Path,
 }
 
 impl TargetUnderTest<'_> {
     /// A new connection.
-    pub(crate) fn connect(&self) -> Result<Box<dyn Connection>> {
+    pub(crate) fn connect(&self) -> Result<Box<dyn StoreConnection>> {
         self.target.connect(&self.database.address(), &self.schema)
     }
 
@@ -150,7 +151,7 @@ impl TargetUnderTest<'_> {
     }
 }
 
-fn need(schema: Schema, folder: &Path) -> Need {
+fn need(schema: StoreSchema, folder: &Path) -> Need {
     Need {
         schema,
         records: RECORDS,
@@ -201,14 +202,14 @@ pub fn check(
     name: &str,
     layout: Option<&str>,
     folder: &Path,
-    tell: &mut dyn FnMut(&'static str, &Outcome),
-) -> Result<Vec<(&'static str, Outcome)>> {
+    tell: &mut dyn FnMut(&'static str, &CheckOutcome),
+) -> Result<Vec<(&'static str, CheckOutcome)>> {
     targets::can_be_laid_out(layout, &[name])?;
     let target = targets::named(name)?;
     target.version()?;
     let folder = &space::folder(folder)?;
     let abilities = target.abilities_in(layout);
-    let schema = Schema { tables: tables_for(&abilities) };
+    let schema = StoreSchema { tables: tables_for(&abilities) };
     let mut needed = need(schema, folder);
     needed.layout = layout.map(str::to_owned);
     let database = target.start(&needed)?;
@@ -217,10 +218,10 @@ pub fn check(
     let mut all = Vec::new();
     for (what, about, hold) in PROMISES {
         let outcome = match declined(*about, &abilities, has_servers) {
-            Some(why) => Outcome::Declined(why),
+            Some(why) => CheckOutcome::Declined(why),
             None => match hold(&tested) {
-                Ok(()) => Outcome::Holds,
-                Err(Broken(how)) => Outcome::Broken(how),
+                Ok(()) => CheckOutcome::Holds,
+                Err(Broken(how)) => CheckOutcome::Broken(how),
             },
         };
         tell(what, &outcome);
@@ -229,46 +230,46 @@ pub fn check(
     Ok(all)
 }
 
-/// A record as it was heard.
-pub(crate) type Heard = BTreeMap<usize, Vec<u8>>;
+/// A record as it was received.
+pub(crate) type ReceivedParts = BTreeMap<usize, Vec<u8>>;
 
 /// Reads a record whole.
 pub(crate) fn read(
-    access: &mut (impl crate::access::Access + ?Sized),
-    table: Table,
+    access: &mut (impl crate::access::StoreAccess + ?Sized),
+    table: TableId,
     key: &[u8],
-) -> Result<Option<Heard>> {
-    let mut heard = Heard::new();
-    let is_there = access.read(table, key, Parts::ALL, &mut |part, bytes| {
-        heard.insert(part, bytes.to_vec());
+) -> Result<Option<ReceivedParts>> {
+    let mut received = ReceivedParts::new();
+    let is_there = access.read(table, key, PartSet::ALL, &mut |part, bytes| {
+        received.insert(part, bytes.to_vec());
     })?;
-    Ok(is_there.then_some(heard))
+    Ok(is_there.then_some(received))
 }
 
 /// The one part of a record of [`PLAIN`].
 pub(crate) fn value(
-    access: &mut (impl crate::access::Access + ?Sized),
+    access: &mut (impl crate::access::StoreAccess + ?Sized),
     key: &[u8],
 ) -> Result<Option<Vec<u8>>> {
-    Ok(read(access, PLAIN, key)?.and_then(|mut heard| heard.remove(&0)))
+    Ok(read(access, PLAIN, key)?.and_then(|mut received| received.remove(&0)))
 }
 
-/// Parts that are numbered from 0.
-pub(crate) fn heard(parts: &[&[u8]]) -> Heard {
+/// PartSet that are numbered from 0.
+pub(crate) fn received(parts: &[&[u8]]) -> ReceivedParts {
     parts.iter().map(|bytes| bytes.to_vec()).enumerate().collect()
 }
 
-pub(crate) const fn entry<'a>(key: &'a [u8], parts: &'a [Part<'a>]) -> Entry<'a> {
-    Entry { key, parts, tags: &[], tags_before: &[] }
+pub(crate) const fn entry<'a>(key: &'a [u8], parts: &'a [PartWrite<'a>]) -> RecordEntry<'a> {
+    RecordEntry { key, parts, tags: &[], tags_before: &[] }
 }
 
-pub(crate) const fn change<'a>(key: &'a [u8], parts: &'a [Part<'a>]) -> Change<'a> {
-    Change { key, parts, tags: None }
+pub(crate) const fn change<'a>(key: &'a [u8], parts: &'a [PartWrite<'a>]) -> RecordChange<'a> {
+    RecordChange { key, parts, tags: None }
 }
 
 /// Puts a record of [`PLAIN`].
 pub(crate) fn put_value(
-    access: &mut (impl crate::access::Access + ?Sized),
+    access: &mut (impl crate::access::StoreAccess + ?Sized),
     key: &[u8],
     bytes: &[u8],
 ) -> Result<()> {
@@ -277,15 +278,15 @@ pub(crate) fn put_value(
 
 /// The key of the record with this unique tag.
 pub(crate) fn found(
-    access: &mut (impl crate::access::Access + ?Sized),
-    table: Table,
-    tag: Tag<'_>,
-) -> Result<Option<(Vec<u8>, Heard)>> {
-    let (mut key, mut heard) = (b"left over".to_vec(), Heard::new());
-    let is_there = access.find(table, tag, Parts::ALL, &mut key, &mut |part, bytes| {
-        heard.insert(part, bytes.to_vec());
+    access: &mut (impl crate::access::StoreAccess + ?Sized),
+    table: TableId,
+    tag: RecordTag<'_>,
+) -> Result<Option<(Vec<u8>, ReceivedParts)>> {
+    let (mut key, mut received) = (b"left over".to_vec(), ReceivedParts::new());
+    let is_there = access.find(table, tag, PartSet::ALL, &mut key, &mut |part, bytes| {
+        received.insert(part, bytes.to_vec());
     })?;
-    Ok(is_there.then_some((key, heard)))
+    Ok(is_there.then_some((key, received)))
 }
 
 #[cfg(test)]
@@ -304,7 +305,7 @@ mod tests {
         ];
         let holding: Vec<_> = all
             .iter()
-            .filter(|(what, outcome)| *outcome == Outcome::Holds && !is_same.contains(what))
+            .filter(|(what, outcome)| *outcome == CheckOutcome::Holds && !is_same.contains(what))
             .collect();
         assert!(holding.is_empty(), "{holding:?}");
         assert_eq!(all.len(), PROMISES.len());

@@ -5,7 +5,7 @@ use crate::presets::{self, Case, Measured, Preset};
 use crate::protocol::in_words;
 use crate::reaper::system;
 use crate::result::Run;
-use crate::table::{Align, Table, wrapped};
+use crate::table::{Align, ReportTable, wrapped};
 use crate::targets::{self, Way};
 use crate::{outputs, report, run, saved, workloads};
 use nearstate_model::{Error, Result};
@@ -247,8 +247,8 @@ fn list(out: &mut impl Write) -> Result<()> {
     write!(out, "{text}").map_err(|e| wrote(&e))
 }
 
-fn abilities() -> Table {
-    let mut table = Table::new(&[
+fn abilities() -> ReportTable {
+    let mut table = ReportTable::new(&[
         ("target", Align::Left),
         ("change of parts", Align::Left),
         ("unique tag", Align::Left),

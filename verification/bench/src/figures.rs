@@ -29,7 +29,7 @@ pub struct Figures<'r> {
     /// Latencies of all classes and rounds.
     pub latencies: Latencies,
     /// Its classes, in the order in which they were met.
-    pub classes: Vec<Class>,
+    pub classes: Vec<LatencyClass>,
     /// Operations of all rounds, without those that a reconnect cut.
     pub ops: u64,
     /// Those.
@@ -58,7 +58,7 @@ pub struct Cost {
 
 /// One class of operations.
 #[derive(Clone, Debug)]
-pub struct Class {
+pub struct LatencyClass {
     /// Its name.
     pub name: String,
     /// Operations per second of each round in which it was met.
@@ -126,14 +126,14 @@ impl<'r> Figures<'r> {
     }
 
     /// All classes together, as if they were one.
-    pub fn all_classes(&self) -> Class {
+    pub fn all_classes(&self) -> LatencyClass {
         // One histogram at a time: each takes a quarter of a megabyte.
         let each = self.target.rounds.iter().filter(|r| r.ops > 0).map(|round| {
             let latencies = round.latencies();
             (as_f64(latencies.percentile(50.0)), as_f64(latencies.percentile(99.0)))
         });
         let (p50s, p99s): (Vec<f64>, Vec<f64>) = each.unzip();
-        Class {
+        LatencyClass {
             name: "all".to_owned(),
             rates: self.rates.clone(),
             p50s: Spread::new(p50s),
@@ -173,7 +173,7 @@ impl<'r> Figures<'r> {
     }
 }
 
-fn classes(target: &TargetResult) -> Vec<Class> {
+fn classes(target: &TargetResult) -> Vec<LatencyClass> {
     let mut names: Vec<&str> = Vec::new();
     for class in target.rounds.iter().flat_map(|round| &round.classes) {
         if !class.latencies.is_empty() && !names.contains(&class.name.as_str()) {
@@ -183,7 +183,7 @@ fn classes(target: &TargetResult) -> Vec<Class> {
     names.into_iter().map(|name| class(target, name)).collect()
 }
 
-fn class(target: &TargetResult, name: &str) -> Class {
+fn class(target: &TargetResult, name: &str) -> LatencyClass {
     let mut all = Latencies::new();
     let (mut rates, mut p50s, mut p99s) = (Vec::new(), Vec::new(), Vec::new());
     for round in &target.rounds {
@@ -198,7 +198,7 @@ fn class(target: &TargetResult, name: &str) -> Class {
             p99s.push(as_f64(of_round.percentile(99.0)));
         }
     }
-    Class {
+    LatencyClass {
         name: name.to_owned(),
         rates: Spread::new(rates),
         p50s: Spread::new(p50s),

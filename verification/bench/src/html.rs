@@ -3,7 +3,7 @@
 
 pub mod chart;
 
-use crate::table::{Align, Table};
+use crate::table::{Align, ReportTable};
 use std::fmt::Write as _;
 
 const STYLE: &str = include_str!("html/style.css");
@@ -16,12 +16,12 @@ pub struct Page {
     /// What it is about, below the title.
     pub lead: String,
     /// The content, from the top.
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<HtmlBlock>,
 }
 
 /// A part of a page.
 #[derive(Clone, Debug)]
-pub enum Block {
+pub enum HtmlBlock {
     /// A heading; the first kind also makes an entry at the top of the page.
     Heading(String),
     /// A smaller heading.
@@ -37,7 +37,7 @@ pub enum Block {
     /// Names and their values.
     Facts(Vec<(String, String)>),
     /// A table.
-    Table(Table),
+    Table(ReportTable),
     /// Bars on one logarithmic scale, with a line at each power of ten.
     Bars(Vec<BarGroup>),
     /// Bars with a scale for each group, which may count different things. It begins at nothing, or
@@ -46,7 +46,7 @@ pub enum Block {
     /// Charts beside each other as far as there is room.
     Charts(Vec<Chart>),
     /// Blocks that are shown on demand, below a summary.
-    Details(String, Vec<Block>),
+    Details(String, Vec<HtmlBlock>),
 }
 
 /// A chart with a line about it.
@@ -108,26 +108,26 @@ impl Page {
 
     fn contents(&self) -> String {
         let entries = self.blocks.iter().filter_map(|b| match b {
-            Block::Heading(text) => {
+            HtmlBlock::Heading(text) => {
                 Some(format!("<a href=\"#{}\">{}</a>", anchor(text), escaped(text)))
             }
-            Block::Subheading(_)
-            | Block::Text(_)
-            | Block::List(_)
-            | Block::Alarm(..)
-            | Block::Code(_)
-            | Block::Facts(_)
-            | Block::Table(_)
-            | Block::Bars(_)
-            | Block::BarsApart(_)
-            | Block::Charts(_)
-            | Block::Details(..) => None,
+            HtmlBlock::Subheading(_)
+            | HtmlBlock::Text(_)
+            | HtmlBlock::List(_)
+            | HtmlBlock::Alarm(..)
+            | HtmlBlock::Code(_)
+            | HtmlBlock::Facts(_)
+            | HtmlBlock::Table(_)
+            | HtmlBlock::Bars(_)
+            | HtmlBlock::BarsApart(_)
+            | HtmlBlock::Charts(_)
+            | HtmlBlock::Details(..) => None,
         });
         format!("<nav>{}</nav>", entries.collect::<String>())
     }
 }
 
-impl Block {
+impl HtmlBlock {
     fn html(&self) -> String {
         match self {
             Self::Heading(text) => {
@@ -195,7 +195,7 @@ fn joined<T>(parts: &[T], html: impl Fn(&T) -> String) -> String {
 /// A longer cell is broken into lines: it is a sentence, and would make the table too wide.
 const SENTENCE_BYTES: usize = 60;
 
-fn table_html(table: &Table) -> String {
+fn table_html(table: &ReportTable) -> String {
     let class = |i: usize| match table.columns.get(i) {
         Some((_, Align::Right)) => " class=\"n\"",
         Some((_, Align::Left)) | None => "",
@@ -339,7 +339,7 @@ mod tests {
     }
 
     fn page() -> Page {
-        let mut table = Table::new(&[("target", Align::Left), ("mean", Align::Right)]);
+        let mut table = ReportTable::new(&[("target", Align::Left), ("mean", Align::Right)]);
         table.row(vec!["<region>".to_owned(), "1 & 2".to_owned()]);
         let samples = vec![("region".to_owned(), chart::colour("region"), vec![1.0, 2.0, 2.0])];
         let svg = chart::ecdf("time per access", &samples);
@@ -347,14 +347,14 @@ mod tests {
             title: "A \"page\"".to_owned(),
             lead: "Lead".to_owned(),
             blocks: vec![
-                Block::Heading("One & all".to_owned()),
-                Block::Table(table),
-                Block::Bars(vec![BarGroup {
+                HtmlBlock::Heading("One & all".to_owned()),
+                HtmlBlock::Table(table),
+                HtmlBlock::Bars(vec![BarGroup {
                     title: "b".to_owned(),
                     bars: vec![bar(1.0), bar(1e3)],
                 }]),
-                Block::Details("more".to_owned(), vec![Block::Text("inside".to_owned())]),
-                Block::Charts(vec![Chart { caption: "c".to_owned(), svg, legend: Vec::new() }]),
+                HtmlBlock::Details("more".to_owned(), vec![HtmlBlock::Text("inside".to_owned())]),
+                HtmlBlock::Charts(vec![Chart { caption: "c".to_owned(), svg, legend: Vec::new() }]),
             ],
         }
     }
@@ -381,9 +381,9 @@ mod tests {
             title: "b".to_owned(),
             bars: amounts.map(bar).into_iter().collect(),
         };
-        let near = Block::BarsApart(vec![group([1.0, 2.0])]).html();
+        let near = HtmlBlock::BarsApart(vec![group([1.0, 2.0])]).html();
         assert!(near.contains("width:50.0%") && !near.contains("logarithmic"));
-        let far = Block::BarsApart(vec![group([1.0, 2000.0])]).html();
+        let far = HtmlBlock::BarsApart(vec![group([1.0, 2000.0])]).html();
         assert!(far.contains("b; logarithmic") && far.contains("--decade:25.000%"), "{far}");
     }
 
@@ -418,7 +418,7 @@ mod tests {
 
     #[test]
     fn an_alarm_cannot_become_markup() {
-        let html = Block::Alarm("<b>".to_owned(), vec!["<i>".to_owned()]).html();
+        let html = HtmlBlock::Alarm("<b>".to_owned(), vec!["<i>".to_owned()]).html();
         assert!(html.contains("&lt;b&gt;") && html.contains("&lt;i&gt;"));
     }
 

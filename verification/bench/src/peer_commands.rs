@@ -1,6 +1,6 @@
 //! The words behind `nearstate bench peers`.
 
-use crate::conformance::{Outcome, check};
+use crate::conformance::{CheckOutcome, check};
 use crate::peers::named;
 use crate::reaper::system;
 use crate::targets;
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 /// What to do about peers.
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
-pub enum Command {
+pub enum PeersCommand {
     /// Show which stores can be measured here, and what brings the others
     List,
     /// Install peers: servers from the system's packages, Geode from a Maven repository
@@ -38,11 +38,11 @@ pub enum Command {
 ///
 /// # Errors
 /// Something could not be installed, or a promise does not hold; `System` if nobody can be told.
-pub fn run(command: &Command, out: &mut impl Write) -> Result<()> {
+pub fn run(command: &PeersCommand, out: &mut impl Write) -> Result<()> {
     match command {
-        Command::List => list(out),
-        Command::Install { names } => install(names, out),
-        Command::Check { names, layout, dir } => {
+        PeersCommand::List => list(out),
+        PeersCommand::Install { names } => install(names, out),
+        PeersCommand::Check { names, layout, dir } => {
             names.iter().try_for_each(|name| hold(name, layout.as_deref(), dir, out))
         }
     }
@@ -96,16 +96,17 @@ fn hold(
     let mut told = Ok(());
     let all = check(name, layout, dir, &mut |what, outcome| {
         let line = match outcome {
-            Outcome::Holds => format!("{name}: holds: {what}"),
-            Outcome::Declined(why) => format!("{name}: declined: {what}: {why}"),
-            Outcome::Broken(how) => format!("{name}: BROKEN: {what}: {how}"),
+            CheckOutcome::Holds => format!("{name}: holds: {what}"),
+            CheckOutcome::Declined(why) => format!("{name}: declined: {what}: {why}"),
+            CheckOutcome::Broken(how) => format!("{name}: BROKEN: {what}: {how}"),
         };
         if told.is_ok() {
             told = tell(out, &line);
         }
     })?;
     told?;
-    let broken = all.iter().filter(|(_, outcome)| matches!(outcome, Outcome::Broken(_))).count();
+    let broken =
+        all.iter().filter(|(_, outcome)| matches!(outcome, CheckOutcome::Broken(_))).count();
     if broken == 0 {
         return Ok(());
     }
@@ -119,7 +120,7 @@ mod tests {
     #[test]
     fn every_target_is_listed_with_its_version_or_with_what_brings_it() {
         let mut out = Vec::new();
-        run(&Command::List, &mut out).unwrap();
+        run(&PeersCommand::List, &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text.lines().count(), targets::all().len());
         assert!(text.contains("region") && text.contains("memcached"), "{text}");
@@ -128,7 +129,7 @@ mod tests {
     #[test]
     fn nobody_is_installed_whom_nobody_knows() {
         let mut out = Vec::new();
-        let asked = Command::Install { names: vec!["oracle".to_owned()] };
+        let asked = PeersCommand::Install { names: vec!["oracle".to_owned()] };
         assert!(matches!(run(&asked, &mut out), Err(Error::BadArgument { .. })));
         assert!(out.is_empty());
     }

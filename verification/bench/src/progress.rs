@@ -36,12 +36,12 @@ impl Display {
     }
 
     /// Something with `length` parts begins.
-    pub fn begin(&self, title: String, length: u64) -> Step<'_> {
+    pub fn begin(&self, title: String, length: u64) -> ProgressStep<'_> {
         let bar = self.bars.add(ProgressBar::new(length));
         bar.set_style(style("  {spinner} {msg:48} {bar:24} {human_pos}/{human_len} {per_sec}"));
         bar.enable_steady_tick(Duration::from_millis(120));
         bar.set_message(title.clone());
-        Step { display: self, bar, title, start: Instant::now() }
+        ProgressStep { display: self, bar, title, start: Instant::now() }
     }
 
     /// All is done: the bars go, what was said stays.
@@ -52,14 +52,14 @@ impl Display {
 
 /// Something that is under way.
 #[derive(Debug)]
-pub struct Step<'a> {
+pub struct ProgressStep<'a> {
     display: &'a Display,
     bar: ProgressBar,
     title: String,
     start: Instant,
 }
 
-impl Step<'_> {
+impl ProgressStep<'_> {
     /// So many parts more are done.
     pub fn done(&self, parts: u64) {
         self.bar.inc(parts);

@@ -146,7 +146,7 @@ pub fn say(output: &mut impl Write, word: &impl Serialize) -> Result<()> {
 ///
 /// # Errors
 /// `System` if it cannot be read, `Backend` if it is not what was expected.
-pub fn hear<T: DeserializeOwned>(input: &mut impl BufRead) -> Result<Option<T>> {
+pub fn receive<T: DeserializeOwned>(input: &mut impl BufRead) -> Result<Option<T>> {
     let mut line = Vec::new();
     input.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line).map_err(|e| lost(&e))?;
     if line.is_empty() {

@@ -175,7 +175,7 @@ fn listen(child: &mut Child) {
             line.push_str(&said);
         }
         line.push('\n');
-        // Nobody may be there to hear it.
+        // Nobody may be there to receive it.
         let mut out = std::io::stdout().lock();
         let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
     });

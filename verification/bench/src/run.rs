@@ -128,7 +128,7 @@ impl BenchContext<'_> {
 
     /// What each target did and what of it is not shown, and which clients ran elsewhere than they
     /// were to.
-    fn measure(&self, chosen: &[Chosen], drive: &Drive) -> (Vec<Told>, Vec<String>) {
+    fn measure(&self, chosen: &[Chosen], drive: &Drive) -> (Vec<TargetOutcome>, Vec<String>) {
         let mut target_runs: Vec<TargetRun<'_>> =
             chosen.iter().map(|one| self.set_up(one)).collect();
         for target_run in &mut target_runs {
@@ -267,7 +267,7 @@ fn wished(wishes: Wishes, abilities: &Abilities) -> Vec<(&'static str, Way)> {
 }
 
 /// What a target did, and which turn of it is not shown.
-type Told = (TargetResult, Option<String>);
+type TargetOutcome = (TargetResult, Option<String>);
 
 struct Chosen {
     target: Box<dyn Target>,

@@ -163,7 +163,7 @@ fn refusal(path: &Path, e: &io::Error) -> Error {
 
 /// The first thing that is looked for in a file: other forms may differ in all the rest.
 #[derive(Deserialize)]
-struct Form {
+struct SavedForm {
     format: u32,
 }
 
@@ -192,7 +192,7 @@ fn parse(bytes: &[u8]) -> Result<Run, String> {
         let cause = if e.is_eof() { "it ends in the middle" } else { "it is no saved run" };
         format!("{cause} ({e}): {GIVE}")
     };
-    let form: Form = serde_json::from_slice(bytes).map_err(|e| no_run(&e))?;
+    let form: SavedForm = serde_json::from_slice(bytes).map_err(|e| no_run(&e))?;
     if form.format != FORMAT {
         return Err(format!(
             "a run of form {}; this program knows form {FORMAT}: render it with the version that \

@@ -13,14 +13,14 @@ pub enum Align {
 
 /// Rows under one heading.
 #[derive(Clone, Debug, Default)]
-pub struct Table {
+pub struct ReportTable {
     /// Name and alignment of each column.
     pub columns: Vec<(String, Align)>,
     /// The rows; an empty row is a rule.
     pub rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl ReportTable {
     /// A table with these columns and no rows yet.
     pub fn new(columns: &[(&str, Align)]) -> Self {
         Self {
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn numbers_stand_to_the_right_and_rules_between_groups() {
-        let mut table = Table::new(&[("target", Align::Left), ("mean", Align::Right)]);
+        let mut table = ReportTable::new(&[("target", Align::Left), ("mean", Align::Right)]);
         table.row(vec!["region".to_owned(), "12.0 ns".to_owned()]);
         table.rule();
         table.rule();
@@ -207,7 +207,8 @@ mod tests {
 
     #[test]
     fn a_column_can_be_left_out_by_its_name() {
-        let mut table = Table::new(&[("a", Align::Left), ("b", Align::Right), ("c", Align::Left)]);
+        let mut table =
+            ReportTable::new(&[("a", Align::Left), ("b", Align::Right), ("c", Align::Left)]);
         table.row(["1", "2", "3"].map(str::to_owned).to_vec());
         table.rule();
         table.row(["4", "5"].map(str::to_owned).to_vec());

@@ -17,7 +17,7 @@ mod joined;
 mod started;
 mod wire;
 
-use crate::access::{Connection, Schema};
+use crate::access::{StoreConnection, StoreSchema};
 use nearstate_model::{Error, Result};
 use std::fmt;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ use std::sync::atomic::AtomicBool;
 #[derive(Clone, Debug)]
 pub struct Need {
     /// The workload's tables.
-    pub schema: Schema,
+    pub schema: StoreSchema,
     /// Records that will be in it at the most, over all tables.
     pub records: u64,
     /// Bytes of the largest of them.
@@ -154,7 +154,7 @@ pub trait Target: fmt::Debug {
     ///
     /// # Errors
     /// Why not.
-    fn connect(&self, address: &str, schema: &Schema) -> Result<Box<dyn Connection>>;
+    fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>>;
 }
 
 /// A running database that vanishes when it is dropped.
@@ -303,7 +303,7 @@ mod tests {
         let more = [(1024, "lmdb", 826), (1000, "lmdb", 2641), (150, "lmdb", 180)];
         let bytes = |name, record_bytes| {
             let need = Need {
-                schema: Schema { tables: &TABLES },
+                schema: StoreSchema { tables: &TABLES },
                 records: 100_000,
                 record_bytes,
                 clients: 1,

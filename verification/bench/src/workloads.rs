@@ -20,7 +20,7 @@ pub mod share;
 pub use crate::parameters::Parameters;
 pub use crate::random::Spread;
 
-use crate::access::{Connection, Schema};
+use crate::access::{StoreConnection, StoreSchema};
 use crate::result::{Check, Foreign, Verdict};
 use nearstate_model::{Error, Result};
 use std::fmt;
@@ -33,7 +33,7 @@ pub const CLASSES_MAX: usize = 16;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "wishes that exclude none of each other")]
 pub struct Wishes {
-    /// Parts of records change alone, and that this is cheaper is what is measured.
+    /// PartSet of records change alone, and that this is cheaper is what is measured.
     pub delta: bool,
     /// A unique tag.
     pub unique_tag: bool,
@@ -68,7 +68,7 @@ pub trait Blueprint: fmt::Debug {
     fn classes(&self, parameters: &Parameters) -> &'static [&'static str];
 
     /// What it stores.
-    fn schema(&self, parameters: &Parameters) -> Schema;
+    fn schema(&self, parameters: &Parameters) -> StoreSchema;
 
     /// Records over all tables and the bytes of the largest, at any time: what a database needs
     /// room for.
@@ -172,7 +172,7 @@ pub trait Workload: fmt::Debug {
     ///
     /// # Errors
     /// What the store said.
-    fn load(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<()>;
+    fn load(&mut self, store: &mut dyn StoreConnection, done: &mut dyn FnMut(u64)) -> Result<()>;
 
     /// Does `count` operations, which may travel together, on `count` different records. `tally`
     /// comes with zeros.
@@ -180,20 +180,29 @@ pub trait Workload: fmt::Debug {
     /// # Errors
     /// What the store said, or a [`wrong_answer`]. After an error of the store,
     /// [`Workload::settle`] is called before the next step.
-    fn step(&mut self, store: &mut dyn Connection, count: usize, tally: &mut Tally) -> Result<()>;
+    fn step(
+        &mut self,
+        store: &mut dyn StoreConnection,
+        count: usize,
+        tally: &mut Tally,
+    ) -> Result<()>;
 
     /// After a lost connection: looks at the records whose operations were not answered, and takes
     /// up in the model what became of them. Each must be as before or as after.
     ///
     /// # Errors
     /// What the store said; a [`wrong_answer`] if a record is neither.
-    fn settle(&mut self, store: &mut dyn Connection) -> Result<()>;
+    fn settle(&mut self, store: &mut dyn StoreConnection) -> Result<()>;
 
     /// Compares every record of this client with the model.
     ///
     /// # Errors
     /// What the store said.
-    fn verify(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<Verdict>;
+    fn verify(
+        &mut self,
+        store: &mut dyn StoreConnection,
+        done: &mut dyn FnMut(u64),
+    ) -> Result<Verdict>;
 
     /// Figures of what was generated beside what they must be.
     fn checks(&self) -> Vec<Check>;
@@ -211,13 +220,13 @@ pub trait Overlapped {
     ///
     /// # Errors
     /// As of [`Workload::step`].
-    fn begin_step(&mut self, store: &mut dyn Connection, count: usize) -> Result<()>;
+    fn begin_step(&mut self, store: &mut dyn StoreConnection, count: usize) -> Result<()>;
 
     /// Ends the oldest step. `tally` comes with zeros.
     ///
     /// # Errors
     /// As of [`Workload::step`].
-    fn end_step(&mut self, store: &mut dyn Connection, tally: &mut Tally) -> Result<()>;
+    fn end_step(&mut self, store: &mut dyn StoreConnection, tally: &mut Tally) -> Result<()>;
 }
 
 /// How the text of a [`wrong_answer`] begins.
@@ -239,7 +248,7 @@ pub fn all() -> Vec<Box<dyn Blueprint>> {
         Box::new(mme::Mme::Update),
         Box::new(sgw_session::SgwSession),
         Box::new(micro_tx::MicroTx),
-        Box::new(txn::Txn),
+        Box::new(txn::TxnWorkload),
         Box::new(ycsb::Ycsb),
         Box::new(kv::Kv),
         Box::new(micro::Micro),

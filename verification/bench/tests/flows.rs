@@ -4,7 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "a test stops where something is not as it must be")]
 
 use nearstate_bench::access::{
-    Access, Body, Change, Connection, Entry, Hear, Parts, Reply, Request, Table, Tag, one_by_one,
+    Body, PartReceiver, PartSet, RecordChange, RecordEntry, RecordTag, Request, StoreAccess,
+    StoreConnection, StoreReply, TableId, one_by_one,
 };
 use nearstate_bench::protocol::Fault;
 use nearstate_bench::random::Spread;
@@ -67,7 +68,7 @@ impl Store {
 
 fn run(
     workload: &mut dyn Workload,
-    store: &mut dyn Connection,
+    store: &mut dyn StoreConnection,
     operations: usize,
     depth: usize,
 ) -> Tally {
@@ -87,7 +88,7 @@ fn run(
     all
 }
 
-fn load(workload: &mut dyn Workload, store: &mut dyn Connection) -> u64 {
+fn load(workload: &mut dyn Workload, store: &mut dyn StoreConnection) -> u64 {
     let mut loaded = 0;
     workload.load(store, &mut |more| loaded += more).unwrap();
     loaded
@@ -358,12 +359,16 @@ fn lost() -> Error {
 
 /// Operations of which one write goes wrong.
 struct Bad<'a> {
-    inner: &'a mut dyn Access,
+    inner: &'a mut dyn StoreAccess,
     plan: &'a mut Plan,
 }
 
 impl Bad<'_> {
-    fn write<T>(&mut self, fake: T, write: impl FnOnce(&mut dyn Access) -> Result<T>) -> Result<T> {
+    fn write<T>(
+        &mut self,
+        fake: T,
+        write: impl FnOnce(&mut dyn StoreAccess) -> Result<T>,
+    ) -> Result<T> {
         if self.plan.is_dead {
             return Err(lost());
         }
@@ -378,114 +383,114 @@ impl Bad<'_> {
     }
 }
 
-impl Access for Bad<'_> {
+impl StoreAccess for Bad<'_> {
     fn read(
         &mut self,
-        table: Table,
+        table: TableId,
         key: &[u8],
-        wanted: Parts,
-        hear: &mut Hear<'_>,
+        wanted: PartSet,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        if self.plan.is_dead { Err(lost()) } else { self.inner.read(table, key, wanted, hear) }
+        if self.plan.is_dead { Err(lost()) } else { self.inner.read(table, key, wanted, receive) }
     }
 
-    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
         self.write((), |inner| inner.put(table, entry))
     }
 
-    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
         self.write(true, |inner| inner.change(table, change))
     }
 
-    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
         self.write(true, |inner| inner.delete(table, key, tags))
     }
 
     fn find(
         &mut self,
-        table: Table,
-        tag: Tag<'_>,
-        wanted: Parts,
+        table: TableId,
+        tag: RecordTag<'_>,
+        wanted: PartSet,
         key: &mut Vec<u8>,
-        hear: &mut Hear<'_>,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        self.inner.find(table, tag, wanted, key, hear)
+        self.inner.find(table, tag, wanted, key, receive)
     }
 
     fn scan(
         &mut self,
-        table: Table,
+        table: TableId,
         from: &[u8],
         count: usize,
-        hear: &mut dyn FnMut(&[u8], &[u8]),
+        receive: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<usize> {
-        self.inner.scan(table, from, count, hear)
+        self.inner.scan(table, from, count, receive)
     }
 }
 
 /// A connection of which one write goes wrong.
 struct Broken<'c> {
-    inner: &'c mut dyn Connection,
+    inner: &'c mut dyn StoreConnection,
     plan: Plan,
 }
 
 impl<'c> Broken<'c> {
-    fn new(inner: &'c mut dyn Connection, left: u64, loss: Loss) -> Self {
+    fn new(inner: &'c mut dyn StoreConnection, left: u64, loss: Loss) -> Self {
         Self { inner, plan: Plan { left, loss, is_over: false, is_dead: false } }
     }
 
-    fn dead(inner: &'c mut dyn Connection) -> Self {
+    fn dead(inner: &'c mut dyn StoreConnection) -> Self {
         let plan = Plan { left: 0, loss: Loss::NotDone, is_over: true, is_dead: true };
         Self { inner, plan }
     }
 }
 
-impl Access for Broken<'_> {
+impl StoreAccess for Broken<'_> {
     fn read(
         &mut self,
-        table: Table,
+        table: TableId,
         key: &[u8],
-        wanted: Parts,
-        hear: &mut Hear<'_>,
+        wanted: PartSet,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        Bad { inner: self.inner, plan: &mut self.plan }.read(table, key, wanted, hear)
+        Bad { inner: self.inner, plan: &mut self.plan }.read(table, key, wanted, receive)
     }
 
-    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
         Bad { inner: self.inner, plan: &mut self.plan }.put(table, entry)
     }
 
-    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
         Bad { inner: self.inner, plan: &mut self.plan }.change(table, change)
     }
 
-    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
         Bad { inner: self.inner, plan: &mut self.plan }.delete(table, key, tags)
     }
 
     fn find(
         &mut self,
-        table: Table,
-        tag: Tag<'_>,
-        wanted: Parts,
+        table: TableId,
+        tag: RecordTag<'_>,
+        wanted: PartSet,
         key: &mut Vec<u8>,
-        hear: &mut Hear<'_>,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        self.inner.find(table, tag, wanted, key, hear)
+        self.inner.find(table, tag, wanted, key, receive)
     }
 
     fn scan(
         &mut self,
-        table: Table,
+        table: TableId,
         from: &[u8],
         count: usize,
-        hear: &mut dyn FnMut(&[u8], &[u8]),
+        receive: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<usize> {
-        self.inner.scan(table, from, count, hear)
+        self.inner.scan(table, from, count, receive)
     }
 }
 
-impl Connection for Broken<'_> {
+impl StoreConnection for Broken<'_> {
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
         let Self { inner, plan } = self;
         if plan.loss == Loss::Done && !plan.is_over {
@@ -500,12 +505,12 @@ impl Connection for Broken<'_> {
     fn pipeline(
         &mut self,
         requests: &[Request<'_>],
-        hear: &mut dyn FnMut(usize, Reply<'_>),
+        receive: &mut dyn FnMut(usize, StoreReply<'_>),
     ) -> Result<()> {
         let mut bad = Bad { inner: self.inner, plan: &mut self.plan };
         for (number, request) in requests.iter().enumerate() {
-            let is_done = one_by_one(&mut bad, request, &mut |reply| hear(number, reply))?;
-            hear(number, Reply::Done(is_done));
+            let is_done = one_by_one(&mut bad, request, &mut |reply| receive(number, reply))?;
+            receive(number, StoreReply::Done(is_done));
         }
         Ok(())
     }

@@ -2,7 +2,8 @@
 #![expect(clippy::panic_in_result_fn, reason = "a test fails by panicking")]
 
 use nearstate_bench::access::{
-    Change, Connection, Entry, Parts, Schema, Table, TableSchema, Work, Write,
+    PartSet, RecordChange, RecordEntry, RecordWrite, StoreConnection, StoreSchema, TableId,
+    TableSchema, Work,
 };
 use nearstate_bench::targets::{self, Need};
 use nearstate_model::Result;
@@ -14,34 +15,34 @@ static TABLES: [TableSchema; 2] = [
 
 /// Adds a byte to part 0; before its first change another connection changes both parts.
 struct Beaten<'c> {
-    other: Option<&'c mut dyn Connection>,
+    other: Option<&'c mut dyn StoreConnection>,
     theirs: &'c [(usize, &'c [u8])],
-    table: Table,
+    table: TableId,
     heard: Vec<u8>,
     tries: u32,
 }
 
 impl Work for Beaten<'_> {
-    fn hear(&mut self, part: usize, bytes: &[u8]) {
+    fn receive(&mut self, part: usize, bytes: &[u8]) {
         assert_eq!(part, 0, "what is not wanted is not handed over");
         self.heard = bytes.to_vec();
     }
 
-    fn change(&mut self, write: &mut Write<'_>) -> Result<()> {
+    fn change(&mut self, write: &mut RecordWrite<'_>) -> Result<()> {
         self.tries += 1;
         if let Some(other) = self.other.take() {
-            let change = Change { key: b"k", parts: self.theirs, tags: None };
+            let change = RecordChange { key: b"k", parts: self.theirs, tags: None };
             assert!(other.change(self.table, &change)?);
         }
         self.heard.push(b'+');
-        write(&Change { key: b"k", parts: &[(0, &self.heard)], tags: None })
+        write(&RecordChange { key: b"k", parts: &[(0, &self.heard)], tags: None })
     }
 }
 
 #[test]
 fn who_was_beaten_reads_again() {
     let dir = tempfile::tempdir().unwrap();
-    let schema = Schema { tables: &TABLES };
+    let schema = StoreSchema { tables: &TABLES };
     let target = targets::named("region").unwrap();
     let need = Need {
         schema,
@@ -58,20 +59,20 @@ fn who_was_beaten_reads_again() {
     let connect = || target.connect(&database.address(), &schema).unwrap();
     let (mut one, mut other) = (connect(), connect());
     for (place, expected) in [(0, &["theirs+"][..]), (1, &["theirs+", "B"])] {
-        let table = Table(place);
+        let table = TableId(place);
         let first: &[(usize, &[u8])] = &[(0, b"a"), (1, b"b")];
         let parts = &first[..expected.len()];
-        let entry = Entry { key: b"k", parts, tags: &[], tags_before: &[] };
+        let entry = RecordEntry { key: b"k", parts, tags: &[], tags_before: &[] };
         one.put(table, &entry).unwrap();
         let (heard, tries) = (Vec::new(), 0);
         let theirs: &[(usize, &[u8])] = &[(0, b"theirs"), (1, b"B")];
         let theirs = &theirs[..expected.len()];
         let mut work = Beaten { other: Some(other.as_mut()), theirs, table, heard, tries };
-        assert!(one.update(table, b"k", Parts::one(0), &mut work).unwrap());
+        assert!(one.update(table, b"k", PartSet::one(0), &mut work).unwrap());
         assert_eq!(work.tries, 2);
         let mut found = Vec::new();
-        let mut hear = |_, bytes: &[u8]| found.push(String::from_utf8(bytes.to_vec()).unwrap());
-        assert!(one.read(table, b"k", Parts::ALL, &mut hear).unwrap());
+        let mut receive = |_, bytes: &[u8]| found.push(String::from_utf8(bytes.to_vec()).unwrap());
+        assert!(one.read(table, b"k", PartSet::ALL, &mut receive).unwrap());
         assert_eq!(found, expected);
     }
 }

@@ -2,8 +2,10 @@
 //! on. One that is not installed is named and passed over: what has to be there is what
 //! `cargo xtask` installs.
 
-use nearstate_bench::access::{Connection, Entry, Parts, Schema, Table, TableSchema};
-use nearstate_bench::conformance::{Outcome, check};
+use nearstate_bench::access::{
+    PartSet, RecordEntry, StoreConnection, StoreSchema, TableId, TableSchema,
+};
+use nearstate_bench::conformance::{CheckOutcome, check};
 use nearstate_bench::reaper::play_roles_with;
 use nearstate_bench::targets::{self, Need, Target as _, redis};
 use nearstate_model::Error;
@@ -23,15 +25,15 @@ fn holds(name: &str, layout: Option<&str>) {
     play_roles_with(Path::new(NEARSTATE));
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let all = check(name, layout, folder.path(), &mut |what, outcome| match outcome {
-        Outcome::Holds => report(&format!("{name}: {what}")),
-        Outcome::Declined(why) => report(&format!("{name}: declined: {what}: {why}")),
-        Outcome::Broken(how) => report(&format!("{name}: BROKEN: {what}: {how}")),
+        CheckOutcome::Holds => report(&format!("{name}: {what}")),
+        CheckOutcome::Declined(why) => report(&format!("{name}: declined: {what}: {why}")),
+        CheckOutcome::Broken(how) => report(&format!("{name}: BROKEN: {what}: {how}")),
     })
     .unwrap();
     let broken: Vec<_> =
-        all.iter().filter(|(_, outcome)| matches!(outcome, Outcome::Broken(_))).collect();
+        all.iter().filter(|(_, outcome)| matches!(outcome, CheckOutcome::Broken(_))).collect();
     assert!(broken.is_empty(), "{name} {layout:?}: {broken:#?}");
-    let held = all.iter().filter(|(_, outcome)| *outcome == Outcome::Holds).count();
+    let held = all.iter().filter(|(_, outcome)| *outcome == CheckOutcome::Holds).count();
     assert!(held >= 10, "{name}: only {held} promises were tried");
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
     assert!(left.is_empty(), "{name} leaves {left:?}");
@@ -108,7 +110,7 @@ static TABLES: [TableSchema; 1] =
 fn need(folder: &Path) -> Need {
     Need {
         is_busy_polling: false,
-        schema: Schema { tables: &TABLES },
+        schema: StoreSchema { tables: &TABLES },
         records: 1000,
         record_bytes: 100,
         clients: 4,
@@ -119,14 +121,19 @@ fn need(folder: &Path) -> Need {
     }
 }
 
-fn put(access: &mut (impl nearstate_bench::access::Access + ?Sized), key: &[u8], value: u8) {
-    let entry = Entry { key, parts: &[(0, &[value])], tags: &[], tags_before: &[] };
-    access.put(Table(0), &entry).unwrap();
+fn put(access: &mut (impl nearstate_bench::access::StoreAccess + ?Sized), key: &[u8], value: u8) {
+    let entry = RecordEntry { key, parts: &[(0, &[value])], tags: &[], tags_before: &[] };
+    access.put(TableId(0), &entry).unwrap();
 }
 
-fn value(access: &mut (impl nearstate_bench::access::Access + ?Sized), key: &[u8]) -> Option<u8> {
+fn value(
+    access: &mut (impl nearstate_bench::access::StoreAccess + ?Sized),
+    key: &[u8],
+) -> Option<u8> {
     let mut value = None;
-    access.read(Table(0), key, Parts::ALL, &mut |_, bytes| value = bytes.first().copied()).unwrap();
+    access
+        .read(TableId(0), key, PartSet::ALL, &mut |_, bytes| value = bytes.first().copied())
+        .unwrap();
     value
 }
 
@@ -141,7 +148,8 @@ fn is_run_again(name: &str) {
     let need = need(folder.path());
     let database = target.start(&need).unwrap();
     let connect = || target.connect(&database.address(), &need.schema).unwrap();
-    let (mut one, mut two): (Box<dyn Connection>, Box<dyn Connection>) = (connect(), connect());
+    let (mut one, mut two): (Box<dyn StoreConnection>, Box<dyn StoreConnection>) =
+        (connect(), connect());
     put(&mut one, b"counter", 1);
     let mut runs = 0;
     one.transact(&mut |access| {

@@ -3,7 +3,7 @@
 use super::password;
 use super::user::{ChannelRule, NamespaceRule, User};
 use crate::command::command_table::CommandTable;
-use crate::command::{AclCategories, Command};
+use crate::command::{AclCategories, CommandSpec};
 use crate::key_name::{PLAIN_NAMESPACE, is_nameable};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -199,7 +199,7 @@ fn every_command(user: &mut User, is_allowed: bool) {
     user.command_rules = vec![if is_allowed { "+@all" } else { "-@all" }.to_owned()];
 }
 
-fn numbers<R>(table: &CommandTable<R>, is: impl Fn(&Command<R>) -> bool) -> Vec<u16> {
+fn numbers<R>(table: &CommandTable<R>, is: impl Fn(&CommandSpec<R>) -> bool) -> Vec<u16> {
     let chosen = table.commands().iter().filter(|command| is(command));
     chosen.map(|command| command.number).collect()
 }

@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::command::{
-    AclCategories, ArgPositions, Command, CommandFlags, CommandGroup, KeyspaceScope,
+    AclCategories, ArgPositions, CommandFlags, CommandGroup, CommandSpec, KeyspaceScope,
 };
 use crate::parse::OwnedArgs;
 
-const ROW: Command<()> = Command {
+const ROW: CommandSpec<()> = CommandSpec {
     name: "",
     arity: -1,
     flags: CommandFlags::NONE,
@@ -22,7 +22,7 @@ const ROW: Command<()> = Command {
     run: (),
 };
 
-const READ: Command<()> = Command {
+const READ: CommandSpec<()> = CommandSpec {
     flags: CommandFlags::READONLY,
     keys: ArgPositions::ALL,
     group: CommandGroup::Keys,
@@ -31,34 +31,44 @@ const READ: Command<()> = Command {
 
 fn table() -> CommandTable<()> {
     CommandTable::new(&[
-        Command { name: "get", keys: ArgPositions::ONE, group: CommandGroup::Strings, ..READ },
-        Command { name: "set", keys: ArgPositions::ONE, flags: CommandFlags::WRITE, ..READ },
-        Command { name: "mget", ..READ },
-        Command { name: "keys", keys: ArgPositions::None, walk: KeyspaceScope::Pattern(1), ..READ },
-        Command { name: "scan", keys: ArgPositions::None, walk: KeyspaceScope::Match, ..READ },
-        Command { name: "flushall", walk: KeyspaceScope::All, flags: CommandFlags::WRITE, ..ROW },
-        Command {
+        CommandSpec { name: "get", keys: ArgPositions::ONE, group: CommandGroup::Strings, ..READ },
+        CommandSpec { name: "set", keys: ArgPositions::ONE, flags: CommandFlags::WRITE, ..READ },
+        CommandSpec { name: "mget", ..READ },
+        CommandSpec {
+            name: "keys",
+            keys: ArgPositions::None,
+            walk: KeyspaceScope::Pattern(1),
+            ..READ
+        },
+        CommandSpec { name: "scan", keys: ArgPositions::None, walk: KeyspaceScope::Match, ..READ },
+        CommandSpec {
+            name: "flushall",
+            walk: KeyspaceScope::All,
+            flags: CommandFlags::WRITE,
+            ..ROW
+        },
+        CommandSpec {
             name: "publish",
             channels: ArgPositions::ONE,
             flags: CommandFlags::PUBSUB,
             ..ROW
         },
-        Command {
+        CommandSpec {
             name: "subscribe",
             channels: ArgPositions::ALL,
             flags: CommandFlags::PUBSUB,
             ..ROW
         },
-        Command {
+        CommandSpec {
             name: "psubscribe",
             channels: ArgPositions::ALL,
             flags: CommandFlags::PUBSUB,
             ..ROW
         },
-        Command { name: "auth", flags: CommandFlags::NO_AUTH, ..ROW },
-        Command { name: "client", arity: -2, flags: CommandFlags::CONTAINER, ..ROW },
-        Command { name: "client|id", ..ROW },
-        Command { name: "client|list", flags: CommandFlags::ADMIN, ..ROW },
+        CommandSpec { name: "auth", flags: CommandFlags::NO_AUTH, ..ROW },
+        CommandSpec { name: "client", arity: -2, flags: CommandFlags::CONTAINER, ..ROW },
+        CommandSpec { name: "client|id", ..ROW },
+        CommandSpec { name: "client|list", flags: CommandFlags::ADMIN, ..ROW },
     ])
 }
 
@@ -90,7 +100,7 @@ fn assert_may(user: &User, may: &[&str], may_not: &[&str]) {
 
 #[test]
 fn where_nobody_was_declared_everybody_may_everything() {
-    for text in ["", "\n  \n# nobody\n"] {
+    for text in ["", "\n  \n# comment\n"] {
         let users = users(text);
         let default = users.initial_user().unwrap();
         assert!(default.is_unrestricted);

@@ -3,7 +3,7 @@
 use super::DEFAULT_USER;
 use super::password::PasswordHashes;
 use crate::command::command_table::CommandTable;
-use crate::command::{Command, CommandFlags, KeyspaceScope};
+use crate::command::{CommandFlags, CommandSpec, KeyspaceScope};
 use crate::key_name::{KeyName, pattern_namespace};
 use crate::parse::Args;
 use crate::reply::error_reply::ErrorReply;
@@ -108,14 +108,14 @@ impl User {
     /// # Errors
     /// The command, a key, a scanned namespace or a channel is not allowed.
     #[inline]
-    pub fn check<R>(&self, command: &Command<R>, args: Args<'_>) -> Result<(), ErrorReply> {
+    pub fn check<R>(&self, command: &CommandSpec<R>, args: Args<'_>) -> Result<(), ErrorReply> {
         if self.is_unrestricted || command.flags.has(CommandFlags::NO_AUTH) {
             return Ok(());
         }
         self.check_each(command, args)
     }
 
-    fn check_each<R>(&self, command: &Command<R>, args: Args<'_>) -> Result<(), ErrorReply> {
+    fn check_each<R>(&self, command: &CommandSpec<R>, args: Args<'_>) -> Result<(), ErrorReply> {
         if !self.may_run(command) {
             let name = command.name;
             let text = format!("NOPERM this user has no permissions to run the '{name}' command");
@@ -145,7 +145,7 @@ impl User {
 
     /// Whether a command is allowed.
     #[inline]
-    pub fn may_run<R>(&self, command: &Command<R>) -> bool {
+    pub fn may_run<R>(&self, command: &CommandSpec<R>) -> bool {
         let (word, bit) = (usize::from(command.number / 64), command.number % 64);
         self.commands.get(word).is_some_and(|word| word >> bit & 1 == 1)
     }

@@ -1,6 +1,6 @@
 //! All commands, with a hash table of their names.
 
-use crate::command::Command;
+use crate::command::CommandSpec;
 use crate::parse::Args;
 use crate::reply::error_reply::ErrorReply;
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 /// All commands in the order of their names.
 #[derive(Debug)]
 pub struct CommandTable<R> {
-    commands: Vec<Command<R>>,
+    commands: Vec<CommandSpec<R>>,
     /// Open addressing, at least four slots per command, a power of two. A slot is the index in
     /// `commands` plus 1, or 0 if empty.
     slots: Vec<u16>,
@@ -16,11 +16,11 @@ pub struct CommandTable<R> {
 
 impl<R: Copy> CommandTable<R> {
     /// A table of commands with distinct names.
-    pub fn new<'a>(commands: impl IntoIterator<Item = &'a Command<R>>) -> Self
+    pub fn new<'a>(commands: impl IntoIterator<Item = &'a CommandSpec<R>>) -> Self
     where
         R: 'a,
     {
-        let mut commands: Vec<Command<R>> = commands.into_iter().copied().collect();
+        let mut commands: Vec<CommandSpec<R>> = commands.into_iter().copied().collect();
         commands.sort_by_key(|command| command.name);
         let mut slots = vec![0; (commands.len() * 4).next_power_of_two()];
         for (number, command) in (0..).zip(&mut commands) {
@@ -39,13 +39,13 @@ impl<R: Copy> CommandTable<R> {
 
 impl<R> CommandTable<R> {
     /// All commands in the order of their names.
-    pub fn commands(&self) -> &[Command<R>] {
+    pub fn commands(&self) -> &[CommandSpec<R>] {
         &self.commands
     }
 
     /// The command with this name, in any case; `client|setname` for a subcommand.
     #[inline]
-    pub fn find(&self, name: &[u8]) -> Option<&Command<R>> {
+    pub fn find(&self, name: &[u8]) -> Option<&CommandSpec<R>> {
         if name.len() > NAME_BYTES_MAX {
             return None;
         }
@@ -53,10 +53,11 @@ impl<R> CommandTable<R> {
     }
 
     /// The subcommands of a command.
-    pub fn subcommands_of(&self, container: &str) -> impl Iterator<Item = &Command<R>> {
-        self.commands
-            .iter()
-            .filter(move |command| matches!(command.name_and_subcommand(), (of, Some(_)) if of == container))
+    pub fn subcommands_of(&self, container: &str) -> impl Iterator<Item = &CommandSpec<R>> {
+        self.commands.iter().filter(move |command| {
+            let (of, part) = command.name_and_subcommand();
+            of == container && part.is_some()
+        })
     }
 
     /// The command of a request, with a valid number of arguments.
@@ -65,7 +66,7 @@ impl<R> CommandTable<R> {
     /// The command is unknown (the error names the closest one) or the number of arguments is
     /// wrong.
     #[inline]
-    pub fn lookup(&self, args: Args<'_>) -> Result<&Command<R>, ErrorReply> {
+    pub fn lookup(&self, args: Args<'_>) -> Result<&CommandSpec<R>, ErrorReply> {
         let command = self.lookup_any_arity(args)?;
         command.check_arity(args)?;
         Ok(command)
@@ -76,7 +77,7 @@ impl<R> CommandTable<R> {
     /// # Errors
     /// The command is unknown. The error names the closest one.
     #[inline]
-    pub fn lookup_any_arity(&self, args: Args<'_>) -> Result<&Command<R>, ErrorReply> {
+    pub fn lookup_any_arity(&self, args: Args<'_>) -> Result<&CommandSpec<R>, ErrorReply> {
         let name = args.get(0).unwrap_or_default();
         let command = self.find(name).filter(|_| !name.contains(&b'|'));
         let Some(command) = command else { return Err(self.unknown(name, args)) };
@@ -88,7 +89,7 @@ impl<R> CommandTable<R> {
         }
     }
 
-    fn part(&self, name: &[u8], part: &[u8]) -> Option<&Command<R>> {
+    fn part(&self, name: &[u8], part: &[u8]) -> Option<&CommandSpec<R>> {
         if part.len() > NAME_BYTES_MAX {
             return None;
         }
@@ -101,7 +102,7 @@ impl<R> CommandTable<R> {
     }
 
     #[inline]
-    fn find_hashed(&self, hash: u32, is: impl Fn(&str) -> bool) -> Option<&Command<R>> {
+    fn find_hashed(&self, hash: u32, is: impl Fn(&str) -> bool) -> Option<&CommandSpec<R>> {
         let mut at = slot(hash, self.slots.len());
         loop {
             let number = usize::from(*self.slots.get(at)?);
@@ -150,7 +151,7 @@ impl<R> CommandTable<R> {
     #[cold]
     fn unknown_part(&self, container: &str, part: &[u8]) -> ErrorReply {
         let mut offered = String::new();
-        for (_, own) in self.subcommands_of(container).map(Command::name_and_subcommand) {
+        for (_, own) in self.subcommands_of(container).map(CommandSpec::name_and_subcommand) {
             let comma = if offered.is_empty() { "" } else { ", " };
             let _ = write!(offered, "{comma}{}", own.unwrap_or_default());
         }

@@ -6,7 +6,7 @@ use super::arg;
 use crate::command_context::CommandContext;
 use crate::number::integer;
 use crate::parse::Args;
-use crate::reply::Reply;
+use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::server::ClientEntry;
 use nearstate_store::now_ms_coarse;
@@ -17,7 +17,7 @@ use std::fmt::Write as _;
 pub(crate) fn info(
     ctx: &mut CommandContext<'_>,
     _: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let client_entry = ctx.server.client_entry(ctx.connection.id);
     let mut lines = String::new();
@@ -32,7 +32,7 @@ pub(crate) fn info(
 pub(crate) fn list(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let filter = ClientFilter::read(args.from(2))?;
     let mut lines = String::new();

@@ -4,10 +4,10 @@
 
 use crate::command::command_table::CommandTable;
 use crate::command::{AclCategories, CommandFlags};
-use crate::command_context::{Command, CommandContext, CommandFn};
+use crate::command_context::{CommandContext, CommandFn, RespCommand};
 use crate::parse::Args;
 use crate::pattern;
-use crate::reply::Reply;
+use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use nearstate_store::glob;
 use std::fmt::Write as _;
@@ -19,13 +19,13 @@ const SINCE: &str = "0.1.0";
 const MODULE: &[u8] = b"exstrings";
 
 /// The command table, all that these commands need.
-type Commands = &'static CommandTable<CommandFn>;
+type RespCommandTable = &'static CommandTable<CommandFn>;
 
 /// `COMMAND`
 pub(crate) fn command(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     tell_command(ctx.table, args, reply)
 }
@@ -34,7 +34,7 @@ pub(crate) fn command(
 pub(crate) fn count(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     tell_count(ctx.table, args, reply)
 }
@@ -43,7 +43,7 @@ pub(crate) fn count(
 pub(crate) fn info(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     tell_info(ctx.table, args, reply)
 }
@@ -52,7 +52,7 @@ pub(crate) fn info(
 pub(crate) fn docs(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     tell_docs(ctx.table, args, reply)
 }
@@ -61,7 +61,7 @@ pub(crate) fn docs(
 pub(crate) fn list(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     tell_list(ctx.table, args, reply)
 }
@@ -70,23 +70,31 @@ pub(crate) fn list(
 pub(crate) fn getkeys(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     tell_getkeys(ctx.table, args, reply)
 }
 
-fn tell_command(known: Commands, _: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+fn tell_command(
+    known: RespCommandTable,
+    _: Args<'_>,
+    reply: &mut ReplyWriter<'_>,
+) -> CommandResult {
     reply.array(tops(known).count());
     tops(known).for_each(|command| row(command, reply));
     Ok(())
 }
 
-fn tell_count(known: Commands, _: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+fn tell_count(known: RespCommandTable, _: Args<'_>, reply: &mut ReplyWriter<'_>) -> CommandResult {
     reply.count(tops(known).count());
     Ok(())
 }
 
-fn tell_info(known: Commands, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+fn tell_info(
+    known: RespCommandTable,
+    args: Args<'_>,
+    reply: &mut ReplyWriter<'_>,
+) -> CommandResult {
     let names = args.from(2);
     if names.is_empty() {
         return tell_command(known, args, reply);
@@ -101,9 +109,13 @@ fn tell_info(known: Commands, args: Args<'_>, reply: &mut Reply<'_>) -> CommandR
     Ok(())
 }
 
-fn tell_docs(known: Commands, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+fn tell_docs(
+    known: RespCommandTable,
+    args: Args<'_>,
+    reply: &mut ReplyWriter<'_>,
+) -> CommandResult {
     let names = args.from(2);
-    let chosen: Vec<&Command> = if names.is_empty() {
+    let chosen: Vec<&RespCommand> = if names.is_empty() {
         tops(known).collect()
     } else {
         names.iter().filter_map(|name| known.find(name)).collect()
@@ -115,7 +127,11 @@ fn tell_docs(known: Commands, args: Args<'_>, reply: &mut Reply<'_>) -> CommandR
     Ok(())
 }
 
-fn tell_list(known: Commands, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+fn tell_list(
+    known: RespCommandTable,
+    args: Args<'_>,
+    reply: &mut ReplyWriter<'_>,
+) -> CommandResult {
     let filter = filter(args.from(2))?;
     let chosen = || known.commands().iter().filter(|command| filter.takes(command));
     reply.array(chosen().count());
@@ -123,7 +139,11 @@ fn tell_list(known: Commands, args: Args<'_>, reply: &mut Reply<'_>) -> CommandR
     Ok(())
 }
 
-fn tell_getkeys(known: Commands, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+fn tell_getkeys(
+    known: RespCommandTable,
+    args: Args<'_>,
+    reply: &mut ReplyWriter<'_>,
+) -> CommandResult {
     let lookup = args.from(2);
     let command = known
         .lookup_any_arity(lookup)
@@ -145,12 +165,12 @@ fn tell_getkeys(known: Commands, args: Args<'_>, reply: &mut Reply<'_>) -> Comma
 }
 
 /// All commands without subcommands.
-fn tops(known: Commands) -> impl Iterator<Item = &'static Command> {
+fn tops(known: RespCommandTable) -> impl Iterator<Item = &'static RespCommand> {
     known.commands().iter().filter(|command| !command.name.contains('|'))
 }
 
 /// A row in seven elements. Redis 7 has ten; sdlgo accepts only six or seven.
-fn row(command: &Command, reply: &mut Reply<'_>) {
+fn row(command: &RespCommand, reply: &mut ReplyWriter<'_>) {
     let (first, last, step) = command.keys.triple();
     reply.array(7);
     reply.bulk(command.name.as_bytes());
@@ -173,9 +193,9 @@ fn row(command: &Command, reply: &mut Reply<'_>) {
 }
 
 /// Documentation of a command, under its name.
-fn doc(known: Commands, command: &Command, reply: &mut Reply<'_>) {
+fn doc(known: RespCommandTable, command: &RespCommand, reply: &mut ReplyWriter<'_>) {
     let (_, part) = command.name_and_subcommand();
-    let name_and_subcommand: Vec<&Command> = match part {
+    let name_and_subcommand: Vec<&RespCommand> = match part {
         None => known.subcommands_of(command.name).collect(),
         Some(_) => Vec::new(),
     };
@@ -231,7 +251,7 @@ fn filter(args: Args<'_>) -> Result<ListFilter<'_>, ErrorReply> {
 }
 
 impl ListFilter<'_> {
-    fn takes(&self, command: &Command) -> bool {
+    fn takes(&self, command: &RespCommand) -> bool {
         match self {
             Self::Every => true,
             Self::Module(is_ours) => *is_ours && command.flags.has(CommandFlags::MODULE),

@@ -6,8 +6,8 @@ use super::transactions::reject_in_exec;
 use crate::command_context::CommandContext;
 use crate::keyspace_events::KeyspaceEvents;
 use crate::parse::Args;
-use crate::records::Records;
-use crate::reply::Reply;
+use crate::records::KeyedRecords;
+use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::server::RespServer;
 use crate::sliced_task::{SlicedTask, TaskProgress};
@@ -18,7 +18,7 @@ use nearstate_store::Namespace;
 pub(crate) fn set(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     reject_in_exec(ctx, args)?;
     let pairs = args.from(2);
@@ -79,9 +79,9 @@ struct WatchNamespacesTask {
 impl SlicedTask for WatchNamespacesTask {
     fn step(
         &mut self,
-        records: &Records,
+        records: &KeyedRecords,
         server: &RespServer,
-        reply: &mut Reply<'_>,
+        reply: &mut ReplyWriter<'_>,
     ) -> Result<TaskProgress, ErrorReply> {
         let Some((name, namespace)) = self.namespaces.pop() else {
             reply.ok();

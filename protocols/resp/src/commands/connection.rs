@@ -12,7 +12,7 @@ use crate::connection_state::WatchedRecords;
 use crate::number::integer;
 use crate::parse::Args;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
-use crate::reply::{Reply, RespVersion};
+use crate::reply::{ReplyWriter, RespVersion};
 use crate::server::REDIS_VERSION;
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ const NAME_BYTES_MAX: usize = 1024;
 pub(crate) fn ping(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     if args.len() > 2 {
         return Err(ErrorReply::arity("ping"));
@@ -49,7 +49,7 @@ pub(crate) fn ping(
 pub(crate) fn echo(
     _: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     reply.bulk(arg(args, 1));
     Ok(())
@@ -59,7 +59,7 @@ pub(crate) fn echo(
 pub(crate) fn quit(
     ctx: &mut CommandContext<'_>,
     _: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     ctx.connection.is_closing = true;
     reply.ok();
@@ -70,7 +70,7 @@ pub(crate) fn quit(
 pub(crate) fn reset(
     ctx: &mut CommandContext<'_>,
     _: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     unsubscribe_all(ctx.server, ctx.connection);
     write_deliveries(ctx.connection, reply);
@@ -96,7 +96,7 @@ pub(crate) fn reset(
 pub(crate) fn select(
     _: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     check_database(arg(args, 1))?;
     reply.ok();
@@ -107,7 +107,7 @@ pub(crate) fn select(
 pub(crate) fn auth(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let (name, password) = match args.len() {
         2 => {
@@ -155,7 +155,7 @@ fn set_user(ctx: &mut CommandContext<'_>, user: Option<Arc<User>>, name: Vec<u8>
 pub(crate) fn hello(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     reject_in_exec(ctx, args)?;
     let protocol = match args.get(1).map(integer) {
@@ -208,7 +208,7 @@ pub(crate) fn hello(
     Ok(())
 }
 
-fn write_hello(ctx: &CommandContext<'_>, version: u8, reply: &mut Reply<'_>) {
+fn write_hello(ctx: &CommandContext<'_>, version: u8, reply: &mut ReplyWriter<'_>) {
     reply.map(7);
     for word in ["server", "redis", "version", REDIS_VERSION] {
         reply.bulk(word.as_bytes());
@@ -239,7 +239,7 @@ fn checked_name(name: &[u8]) -> Result<&[u8], ErrorReply> {
 pub(crate) fn id(
     ctx: &mut CommandContext<'_>,
     _: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     reply.int(i64::try_from(ctx.connection.id).unwrap_or(i64::MAX));
     Ok(())
@@ -249,7 +249,7 @@ pub(crate) fn id(
 pub(crate) fn setname(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let name = checked_name(arg(args, 2))?.to_vec();
     set_user(ctx, None, name);
@@ -261,7 +261,7 @@ pub(crate) fn setname(
 pub(crate) fn getname(
     ctx: &mut CommandContext<'_>,
     _: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let name = ctx.connection.name.as_slice();
     reply.bulk_or_nil((!name.is_empty()).then_some(name));
@@ -272,7 +272,7 @@ pub(crate) fn getname(
 pub(crate) fn setinfo(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let option = arg(args, 2);
     let place = if option.eq_ignore_ascii_case(b"lib-name") {
@@ -303,7 +303,7 @@ pub(crate) fn setinfo(
 pub(crate) fn no_touch(
     _: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let is = |word: &str| arg(args, 2).eq_ignore_ascii_case(word.as_bytes());
     if !is("on") && !is("off") {

@@ -1,6 +1,6 @@
 //! An array reply whose length is known only at its end.
 
-use crate::reply::{Reply, RespVersion};
+use crate::reply::{ReplyWriter, RespVersion};
 use crate::sliced_task::TaskProgress;
 use std::collections::VecDeque;
 
@@ -39,14 +39,14 @@ impl DeferredArray {
         if let Some(part) = self.name_and_subcommand.back_mut() {
             let before = part.len();
             // Bulk strings are equal in both protocol versions.
-            Reply::new(part, RespVersion::Resp2).bulk(bytes);
+            ReplyWriter::new(part, RespVersion::Resp2).bulk(bytes);
             self.bytes += part.len() - before;
         }
         self.count += 1;
     }
 
     /// Writes a part. `Done` after the last one.
-    pub(super) fn write_part(&mut self, reply: &mut Reply<'_>) -> TaskProgress {
+    pub(super) fn write_part(&mut self, reply: &mut ReplyWriter<'_>) -> TaskProgress {
         if let Some(part) = self.name_and_subcommand.pop_front() {
             self.bytes -= part.len();
             reply.raw(&part);

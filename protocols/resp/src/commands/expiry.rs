@@ -6,7 +6,7 @@ use crate::expiry_options::ExpiryUnit;
 use crate::number::integer_or_refuse;
 use crate::parse::Args;
 use crate::records::KeptMetadata;
-use crate::reply::Reply;
+use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use nearstate_store::now_ms_coarse;
 
@@ -97,7 +97,7 @@ fn end(
 pub(crate) fn expire(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     reply.int(end(ctx, args, AFTER_SECONDS, "expire")?.into());
     Ok(())
@@ -107,7 +107,7 @@ pub(crate) fn expire(
 pub(crate) fn pexpire(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     reply.int(end(ctx, args, AFTER_MS, "pexpire")?.into());
     Ok(())
@@ -117,7 +117,7 @@ pub(crate) fn pexpire(
 pub(crate) fn expireat(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     reply.int(end(ctx, args, AT_SECONDS, "expireat")?.into());
     Ok(())
@@ -127,7 +127,7 @@ pub(crate) fn expireat(
 pub(crate) fn pexpireat(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     reply.int(end(ctx, args, AT_MS, "pexpireat")?.into());
     Ok(())
@@ -137,7 +137,7 @@ pub(crate) fn pexpireat(
 pub(crate) fn persist(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let has_ended = ctx.change(|change| {
         let Some(resolved) = change.records.resolve(arg(args, 1))? else { return Ok(false) };
@@ -161,7 +161,7 @@ fn reply_time(
     ctx: &CommandContext<'_>,
     args: Args<'_>,
     triple: impl Fn(u64) -> u64,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let key = arg(args, 1);
     reply.int(match ctx.read(key)? {
@@ -185,7 +185,7 @@ fn left(end: u64) -> u64 {
 pub(crate) fn ttl(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     reply_time(ctx, args, |end| seconds(left(end)), reply)
 }
@@ -194,7 +194,7 @@ pub(crate) fn ttl(
 pub(crate) fn pttl(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     reply_time(ctx, args, left, reply)
 }
@@ -203,7 +203,7 @@ pub(crate) fn pttl(
 pub(crate) fn expiretime(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     reply_time(ctx, args, seconds, reply)
 }
@@ -212,7 +212,7 @@ pub(crate) fn expiretime(
 pub(crate) fn pexpiretime(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     reply_time(ctx, args, |end| end, reply)
 }

@@ -9,7 +9,7 @@ use crate::number::{integer, integer_or_refuse};
 use crate::parse::Args;
 use crate::records::{ChangeError, RecordRef, ResolvedKey};
 use crate::reply::error_reply::{CommandResult, ErrorReply};
-use crate::reply::{Reply, RespVersion};
+use crate::reply::{ReplyWriter, RespVersion};
 use nearstate_model::limits::{BLOCK_NAME_BYTES_MAX, BLOCKS_MAX};
 use nearstate_store::BlockChange;
 use std::collections::{BTreeMap, BTreeSet};
@@ -116,7 +116,7 @@ fn set_pairs(ctx: &CommandContext<'_>, args: Args<'_>, name: &str) -> Result<usi
 pub(crate) fn hset(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     reply.count(set_pairs(ctx, args, "hset")?);
     Ok(())
@@ -126,7 +126,7 @@ pub(crate) fn hset(
 pub(crate) fn hmset(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     set_pairs(ctx, args, "hmset")?;
     reply.ok();
@@ -137,7 +137,7 @@ pub(crate) fn hmset(
 pub(crate) fn hsetnx(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let changes = pairs(args.from(2))?;
     let is_set = ctx.change(|change| {
@@ -158,7 +158,7 @@ pub(crate) fn hsetnx(
 pub(crate) fn hget(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     match ctx.read(arg(args, 1))? {
         Some(found) => reply.bulk_or_nil(found.field(arg(args, 2))?),
@@ -171,7 +171,7 @@ pub(crate) fn hget(
 pub(crate) fn hmget(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let found = ctx.read(arg(args, 1))?;
     let there = fields(found.as_ref())?;
@@ -194,7 +194,7 @@ pub(crate) fn hmget(
 pub(crate) fn hgetall(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let found = ctx.read(arg(args, 1))?;
     let there = fields(found.as_ref())?;
@@ -210,7 +210,7 @@ pub(crate) fn hgetall(
 pub(crate) fn hkeys(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let found = ctx.read(arg(args, 1))?;
     let there = fields(found.as_ref())?;
@@ -225,7 +225,7 @@ pub(crate) fn hkeys(
 pub(crate) fn hvals(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let found = ctx.read(arg(args, 1))?;
     let there = fields(found.as_ref())?;
@@ -240,7 +240,7 @@ pub(crate) fn hvals(
 pub(crate) fn hlen(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let found = ctx.read(arg(args, 1))?;
     reply.count(fields(found.as_ref())?.len());
@@ -251,7 +251,7 @@ pub(crate) fn hlen(
 pub(crate) fn hexists(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let exists = match ctx.read(arg(args, 1))? {
         Some(found) => found.field(arg(args, 2))?.is_some(),
@@ -265,7 +265,7 @@ pub(crate) fn hexists(
 pub(crate) fn hstrlen(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let bytes = match ctx.read(arg(args, 1))? {
         Some(found) => found.field(arg(args, 2))?.map_or(0, <[u8]>::len),
@@ -279,7 +279,7 @@ pub(crate) fn hstrlen(
 pub(crate) fn hdel(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let gone = ctx.change(|change| {
         let Some(resolved) = change.records.resolve(arg(args, 1))? else { return Ok(0) };
@@ -330,7 +330,7 @@ fn edit<T: AsRef<[u8]>>(
 pub(crate) fn hincrby(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let delta = integer_or_refuse(arg(args, 3))?;
     let sum = edit(ctx, args, |value| {
@@ -346,7 +346,7 @@ pub(crate) fn hincrby(
 pub(crate) fn hincrbyfloat(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let delta = LongDouble::parse(arg(args, 3)).ok_or(ErrorReply::NOT_FLOAT)?;
     if !delta.is_finite() {
@@ -364,7 +364,7 @@ pub(crate) fn hincrbyfloat(
 pub(crate) fn hscan(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     scan_options::read_cursor(arg(args, 2))?;
     let Some(found) = ctx.read(arg(args, 1))? else {
@@ -389,7 +389,7 @@ pub(crate) fn hscan(
 pub(crate) fn hrandfield(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let Some(count) = args.get(2) else {
         let found = ctx.read(arg(args, 1))?;

@@ -3,8 +3,8 @@
 
 use crate::command_context::CommandContext;
 use crate::parse::Args;
-use crate::records::Records;
-use crate::reply::Reply;
+use crate::records::KeyedRecords;
+use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::server::{REDIS_VERSION, RespServer};
 use crate::sliced_task::{SlicedTask, TaskProgress};
@@ -34,7 +34,7 @@ const COUNTED_BUCKETS: u64 = 512;
 pub(crate) fn info(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let lookup: Vec<Vec<u8>> = args.from(1).iter().map(<[u8]>::to_ascii_lowercase).collect();
     let is_asked = |name: &str| lookup.iter().any(|one| one == name.as_bytes());
@@ -233,9 +233,9 @@ struct KeyspaceSection {
 impl SlicedTask for KeyspaceSection {
     fn step(
         &mut self,
-        records: &Records,
+        records: &KeyedRecords,
         _: &RespServer,
-        reply: &mut Reply<'_>,
+        reply: &mut ReplyWriter<'_>,
     ) -> Result<TaskProgress, ErrorReply> {
         if let Some(namespace) = self.namespaces.last() {
             let (more, next) =

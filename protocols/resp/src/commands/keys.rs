@@ -5,7 +5,7 @@ use crate::command_context::{CommandContext, CommandTxn, RETRY_POLICY};
 use crate::number::{integer, small_integer_or_refuse};
 use crate::parse::Args;
 use crate::records::{ChangeError, KeptMetadata, RecordRef, ResolvedKey, put_set, put_string};
-use crate::reply::Reply;
+use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use nearstate_model::Error;
 use nearstate_model::limits::{KEY_BYTES_MAX, TRANSACTION_RECORDS_MAX};
@@ -50,7 +50,7 @@ pub(super) fn type_of_key(
 pub(crate) fn del(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let keys = args.from(1);
     if let (Some(key), 1, None) = (keys.get(0), keys.len(), ctx.txn) {
@@ -160,7 +160,7 @@ impl DeleteProgress {
 pub(crate) fn exists(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let mut there = 0;
     for key in args.from(1).iter() {
@@ -174,7 +174,7 @@ pub(crate) fn exists(
 pub(crate) fn type_of(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     reply.simple(type_of_key(ctx, arg(args, 1))?.map_or("none", type_name));
     Ok(())
@@ -253,7 +253,7 @@ fn rename_to(ctx: &CommandContext<'_>, args: Args<'_>, is_free: bool) -> Result<
 pub(crate) fn rename(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     rename_to(ctx, args, false)?;
     reply.ok();
@@ -264,7 +264,7 @@ pub(crate) fn rename(
 pub(crate) fn renamenx(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     reply.int(rename_to(ctx, args, true)?.into());
     Ok(())
@@ -274,7 +274,7 @@ pub(crate) fn renamenx(
 pub(crate) fn copy(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let (from, to) = (arg(args, 1), arg(args, 2));
     let mut has_replace = false;
@@ -320,7 +320,7 @@ pub(super) fn check_database(number: &[u8]) -> Result<(), ErrorReply> {
 pub(crate) fn encoding(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     match ctx.read(arg(args, 2))? {
         Some(found) => reply.bulk(encoding_of(&found)?.as_bytes()),

@@ -10,7 +10,7 @@ use super::scan_options::{self, ScanOptions};
 use crate::command_context::CommandContext;
 use crate::parse::Args;
 use crate::pattern;
-use crate::reply::Reply;
+use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::sliced_task::{SlicedTask, TaskProgress};
 use std::ops::ControlFlow;
@@ -20,7 +20,7 @@ use tasks::{DbsizeTask, FlushTask, KeysTask, RandomKeyTask, ScanTask};
 fn begin(
     ctx: &mut CommandContext<'_>,
     mut task: impl SlicedTask + 'static,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     if task.step(ctx.records, ctx.server, reply)? == TaskProgress::More {
         ctx.connection.task = Some(Box::new(task));
@@ -32,7 +32,7 @@ fn begin(
 pub(crate) fn keys(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     pattern::validate(arg(args, 1))?;
     let pattern = Some(arg(args, 1)).filter(|pattern| *pattern != b"*");
@@ -57,7 +57,7 @@ pub(crate) fn keys(
 pub(crate) fn scan(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let cursor = scan_options::read_cursor(arg(args, 1))?;
     let options = ScanOptions::read(args.from(2), true)?;
@@ -90,7 +90,7 @@ pub(crate) fn scan(
 pub(crate) fn randomkey(
     ctx: &mut CommandContext<'_>,
     _: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let namespaces = list_namespaces(ctx.records, None)?;
     if ctx.txn.is_some() {
@@ -105,7 +105,7 @@ pub(crate) fn randomkey(
 pub(crate) fn dbsize(
     ctx: &mut CommandContext<'_>,
     _: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let namespaces = list_namespaces(ctx.records, None)?;
     if ctx.txn.is_some() {
@@ -124,7 +124,7 @@ pub(crate) fn dbsize(
 pub(crate) fn flush(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let is_word = |type_name: &[u8]| {
         type_name.eq_ignore_ascii_case(b"async") || type_name.eq_ignore_ascii_case(b"sync")

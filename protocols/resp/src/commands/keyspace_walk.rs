@@ -2,7 +2,7 @@
 //! and `FLUSHALL`.
 
 use crate::key_name::{KeyName, PLAIN_NAMESPACE, pattern_namespace, prefix_of};
-use crate::records::Records;
+use crate::records::KeyedRecords;
 use crate::reply::error_reply::ErrorReply;
 use nearstate_node::executor::is_due;
 use nearstate_store::{Buckets, Namespace, Session, View, glob};
@@ -33,7 +33,7 @@ impl NamespaceKeys {
 /// The namespaces that may have keys that match a pattern (`None`: any key), always in the same
 /// order with new ones last.
 pub(super) fn list_namespaces(
-    records: &Records,
+    records: &KeyedRecords,
     pattern: Option<&[u8]>,
 ) -> Result<Vec<NamespaceKeys>, ErrorReply> {
     if let Some(KeyName { namespace, .. }) = pattern.and_then(pattern_namespace) {

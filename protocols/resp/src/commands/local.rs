@@ -3,7 +3,7 @@
 
 use crate::command_context::CommandContext;
 use crate::parse::Args;
-use crate::reply::Reply;
+use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use nearstate_local_transport::LocalResource;
 use nearstate_model::Error;
@@ -14,7 +14,7 @@ use nearstate_store::Region;
 pub(crate) fn region(
     ctx: &mut CommandContext<'_>,
     _: Args<'_>,
-    _: &mut Reply<'_>,
+    _: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let user = ctx.connection.user.as_ref();
     if !user.is_some_and(|user| user.is_unrestricted()) {
@@ -27,7 +27,11 @@ pub(crate) fn region(
 }
 
 /// `LOCAL RING`. Requests over the ring are checked as on the socket.
-pub(crate) fn ring(ctx: &mut CommandContext<'_>, _: Args<'_>, _: &mut Reply<'_>) -> CommandResult {
+pub(crate) fn ring(
+    ctx: &mut CommandContext<'_>,
+    _: Args<'_>,
+    _: &mut ReplyWriter<'_>,
+) -> CommandResult {
     ask(ctx, LocalResource::Ring)
 }
 

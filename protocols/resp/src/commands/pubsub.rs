@@ -6,14 +6,14 @@ use super::arg;
 use super::deferred_array::DeferredArray;
 use super::transactions::reject_in_exec;
 use crate::command::CommandFlags;
-use crate::command_context::{Command, CommandContext};
+use crate::command_context::{CommandContext, RespCommand};
 use crate::connection_state::{ConnectionState, Subscriptions};
 use crate::parse::Args;
 use crate::pattern;
 use crate::pubsub::mailbox::Delivery;
 use crate::pubsub::{self, PatternShareExceeded, PubSub};
-use crate::records::Records;
-use crate::reply::Reply;
+use crate::records::KeyedRecords;
+use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::server::RespServer;
 use crate::sliced_task::{SlicedTask, TaskProgress};
@@ -33,7 +33,7 @@ const NAMES_BYTES_MAX: usize = 64 << 20;
 
 /// Rejects commands that a subscribed RESP2 client may not send, because it could not distinguish
 /// replies from messages.
-pub(crate) fn check_allowed_while_subscribed(command: &Command) -> Result<(), ErrorReply> {
+pub(crate) fn check_allowed_while_subscribed(command: &RespCommand) -> Result<(), ErrorReply> {
     if command.flags.has(CommandFlags::SUBSCRIBED) {
         return Ok(());
     }
@@ -54,7 +54,7 @@ pub(crate) fn unsubscribe_all(server: &RespServer, connection: &mut ConnectionSt
 }
 
 /// Writes a message.
-pub(crate) fn write_delivery(delivery: &Delivery, reply: &mut Reply<'_>) {
+pub(crate) fn write_delivery(delivery: &Delivery, reply: &mut ReplyWriter<'_>) {
     match &delivery.pattern {
         None => {
             reply.push(3);
@@ -72,7 +72,7 @@ pub(crate) fn write_delivery(delivery: &Delivery, reply: &mut Reply<'_>) {
 
 /// Writes the queued messages. A RESP2 client without subscriptions could not distinguish them from
 /// replies.
-pub(crate) fn write_deliveries(connection: &ConnectionState, reply: &mut Reply<'_>) {
+pub(crate) fn write_deliveries(connection: &ConnectionState, reply: &mut ReplyWriter<'_>) {
     connection.mailbox.take_all().iter().for_each(|delivery| write_delivery(delivery, reply));
 }
 
@@ -103,7 +103,7 @@ impl SubscriptionKind {
 pub(crate) fn subscribe(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     subscribe_all(ctx, args, SubscriptionKind::Channel, reply)
 }
@@ -112,7 +112,7 @@ pub(crate) fn subscribe(
 pub(crate) fn psubscribe(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     subscribe_all(ctx, args, SubscriptionKind::Pattern, reply)
 }
@@ -121,7 +121,7 @@ pub(crate) fn psubscribe(
 pub(crate) fn unsubscribe(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     leave(ctx, args, SubscriptionKind::Channel, reply)
 }
@@ -130,7 +130,7 @@ pub(crate) fn unsubscribe(
 pub(crate) fn punsubscribe(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     leave(ctx, args, SubscriptionKind::Pattern, reply)
 }
@@ -139,7 +139,7 @@ fn subscribe_all(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
     kind: SubscriptionKind,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     reject_in_exec(ctx, args)?;
     let names = args.from(1);
@@ -205,7 +205,7 @@ fn leave(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
     kind: SubscriptionKind,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     reject_in_exec(ctx, args)?;
     let (pubsub, connection) = (&ctx.server.pubsub, &mut *ctx.connection);
@@ -234,7 +234,12 @@ fn leave(
     Ok(())
 }
 
-fn confirm(word: &[u8], name: Option<&[u8]>, connection: &ConnectionState, reply: &mut Reply<'_>) {
+fn confirm(
+    word: &[u8],
+    name: Option<&[u8]>,
+    connection: &ConnectionState,
+    reply: &mut ReplyWriter<'_>,
+) {
     reply.push(3);
     reply.bulk(word);
     reply.bulk_or_nil(name);
@@ -253,7 +258,7 @@ pub(crate) fn update_client_list(ctx: &CommandContext<'_>) {
 pub(crate) fn publish(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let reached = ctx.publish(arg(args, 1), arg(args, 2));
     reply.count(reached);
@@ -264,7 +269,7 @@ pub(crate) fn publish(
 pub(crate) fn channels(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    _: &mut Reply<'_>,
+    _: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     if args.len() > 3 {
         return Err(ErrorReply::fixed(
@@ -292,9 +297,9 @@ struct ChannelsTask {
 impl SlicedTask for ChannelsTask {
     fn step(
         &mut self,
-        _: &Records,
+        _: &KeyedRecords,
         server: &RespServer,
-        reply: &mut Reply<'_>,
+        reply: &mut ReplyWriter<'_>,
     ) -> Result<TaskProgress, ErrorReply> {
         if self.is_walked {
             return Ok(self.found.write_part(reply));
@@ -326,7 +331,7 @@ impl SlicedTask for ChannelsTask {
 pub(crate) fn numsub(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let channels = args.from(2);
     reply.array(channels.len() * 2);
@@ -341,7 +346,7 @@ pub(crate) fn numsub(
 pub(crate) fn numpat(
     ctx: &mut CommandContext<'_>,
     _: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     reply.count(ctx.server.pubsub.patterns());
     Ok(())

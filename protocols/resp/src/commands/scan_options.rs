@@ -3,7 +3,7 @@
 use crate::number::{cursor, integer_or_refuse};
 use crate::parse::Args;
 use crate::pattern;
-use crate::reply::Reply;
+use crate::reply::ReplyWriter;
 use crate::reply::error_reply::ErrorReply;
 use nearstate_store::glob;
 
@@ -57,7 +57,10 @@ impl<'a> ScanOptions<'a> {
 }
 
 /// Writes a complete result: cursor 0 and the elements that `each` writes and counts.
-pub(super) fn write_single_page(reply: &mut Reply<'_>, each: impl FnOnce(&mut Reply<'_>) -> usize) {
+pub(super) fn write_single_page(
+    reply: &mut ReplyWriter<'_>,
+    each: impl FnOnce(&mut ReplyWriter<'_>) -> usize,
+) {
     reply.array(2);
     reply.bulk(b"0");
     let mark = reply.mark();

@@ -8,7 +8,7 @@ use crate::expiry_options::ExpiryUnit;
 use crate::number::{integer, integer_or_refuse};
 use crate::parse::Args;
 use crate::records::{ChangeError, KeptMetadata, RecordRef};
-use crate::reply::Reply;
+use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::script::Script;
 use nearstate_store::now_ms_coarse;
@@ -26,7 +26,7 @@ const NOT_MINE: i64 = -11;
 pub(crate) fn eval(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let call = ScriptCall::read(args)?;
     call.run(ctx, Script::of_text(arg(args, 1)).ok_or(UNKNOWN)?, reply)
@@ -36,7 +36,7 @@ pub(crate) fn eval(
 pub(crate) fn evalsha(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let call = ScriptCall::read(args)?;
     call.run(ctx, Script::of_sha(arg(args, 1)).ok_or(ErrorReply::NO_SCRIPT)?, reply)
@@ -46,7 +46,7 @@ pub(crate) fn evalsha(
 pub(crate) fn eval_ro(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let call = ScriptCall::read(args)?;
     call.run_reading(ctx, Script::of_text(arg(args, 1)).ok_or(UNKNOWN)?, reply)
@@ -56,7 +56,7 @@ pub(crate) fn eval_ro(
 pub(crate) fn evalsha_ro(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let call = ScriptCall::read(args)?;
     call.run_reading(ctx, Script::of_sha(arg(args, 1)).ok_or(ErrorReply::NO_SCRIPT)?, reply)
@@ -66,7 +66,7 @@ pub(crate) fn evalsha_ro(
 pub(crate) fn load(
     _: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let script = Script::of_text(arg(args, 2)).ok_or(UNKNOWN)?;
     reply.bulk(script.sha().as_bytes());
@@ -77,7 +77,7 @@ pub(crate) fn load(
 pub(crate) fn exists(
     _: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let shas = args.from(2);
     reply.array(shas.len());
@@ -91,7 +91,7 @@ pub(crate) fn exists(
 pub(crate) fn flush(
     _: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let is = |word: &str| arg(args, 2).eq_ignore_ascii_case(word.as_bytes());
     if args.len() > 3 || args.len() == 3 && !is("async") && !is("sync") {
@@ -121,7 +121,12 @@ impl<'a> ScriptCall<'a> {
         Ok(Self { key, argv: args.from(3 + keys) })
     }
 
-    fn run(self, ctx: &CommandContext<'_>, script: Script, reply: &mut Reply<'_>) -> CommandResult {
+    fn run(
+        self,
+        ctx: &CommandContext<'_>,
+        script: Script,
+        reply: &mut ReplyWriter<'_>,
+    ) -> CommandResult {
         let wanted = match script {
             Script::Release | Script::Validity => 1,
             Script::Refresh | Script::Reacquire => 2,
@@ -147,7 +152,7 @@ impl<'a> ScriptCall<'a> {
         self,
         ctx: &CommandContext<'_>,
         script: Script,
-        reply: &mut Reply<'_>,
+        reply: &mut ReplyWriter<'_>,
     ) -> CommandResult {
         if script != Script::Validity {
             let text = "ERR Write commands are not allowed from read-only scripts.";

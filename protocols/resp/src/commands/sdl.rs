@@ -12,7 +12,7 @@ use crate::connection_state::PublishCost;
 use crate::number::integer;
 use crate::parse::Args;
 use crate::records::{ChangeError, KeptMetadata, put_string};
-use crate::reply::Reply;
+use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use nearstate_store::since_boot;
 
@@ -64,7 +64,7 @@ impl ValueCondition<'_> {
 pub(crate) fn setie(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     set_if(ctx, args, ValueCondition::Equal(arg(args, 3)), reply)
 }
@@ -73,7 +73,7 @@ pub(crate) fn setie(
 pub(crate) fn setne(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     set_if(ctx, args, ValueCondition::Different(arg(args, 3)), reply)
 }
@@ -82,7 +82,7 @@ fn set_if(
     ctx: &CommandContext<'_>,
     args: Args<'_>,
     when: ValueCondition<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let options = SetOptions::read(args.from(4))?;
     let (key, new) = (arg(args, 1), arg(args, 2));
@@ -103,7 +103,7 @@ fn set_if(
 pub(crate) fn delie(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     del_if_pub(ctx, args, ValueCondition::Equal(arg(args, 2)), reply)
 }
@@ -112,7 +112,7 @@ pub(crate) fn delie(
 pub(crate) fn delne(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     del_if_pub(ctx, args, ValueCondition::Different(arg(args, 2)), reply)
 }
@@ -121,7 +121,7 @@ pub(crate) fn delne(
 pub(crate) fn msetpub(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     if args.len().is_multiple_of(2) {
         return Err(ErrorReply::arity("msetpub"));
@@ -134,7 +134,7 @@ pub(crate) fn msetpub(
 pub(crate) fn msetmpub(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     if args.len().is_multiple_of(2) {
         return Err(ErrorReply::arity("msetmpub"));
@@ -147,7 +147,7 @@ pub(crate) fn msetmpub(
 pub(crate) fn setxxpub(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     set_if_pub(ctx, args, (ValueCondition::Present, 3), reply)
 }
@@ -156,7 +156,7 @@ pub(crate) fn setxxpub(
 pub(crate) fn setnxpub(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     set_if_pub(ctx, args, (ValueCondition::Absent, 3), reply)
 }
@@ -165,7 +165,7 @@ pub(crate) fn setnxpub(
 pub(crate) fn setnxmpub(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     if args.len().is_multiple_of(2) {
         return Err(ErrorReply::arity("setnxmpub"));
@@ -177,7 +177,7 @@ pub(crate) fn setnxmpub(
 pub(crate) fn setiepub(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     set_if_pub(ctx, args, (ValueCondition::Equal(arg(args, 3)), 4), reply)
 }
@@ -186,7 +186,7 @@ pub(crate) fn setiepub(
 pub(crate) fn setiempub(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     if !args.len().is_multiple_of(2) {
         return Err(ErrorReply::arity("setiempub"));
@@ -198,7 +198,7 @@ pub(crate) fn setiempub(
 pub(crate) fn setnepub(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     set_if_pub(ctx, args, (ValueCondition::Different(arg(args, 3)), 4), reply)
 }
@@ -207,7 +207,7 @@ pub(crate) fn setnepub(
 pub(crate) fn delpub(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let message = args.len() - 2;
     del_all_pub(ctx, args.first(message).from(1), args.from(message), reply)
@@ -217,7 +217,7 @@ pub(crate) fn delpub(
 pub(crate) fn delmpub(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let messages = counted(args, 1, &DEL_COUNTS)?;
     del_all_pub(ctx, args.first(messages).from(3), args.from(messages), reply)
@@ -227,7 +227,7 @@ pub(crate) fn delmpub(
 pub(crate) fn deliepub(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     del_if_pub(ctx, args, ValueCondition::Equal(arg(args, 2)), reply)
 }
@@ -236,7 +236,7 @@ pub(crate) fn deliepub(
 pub(crate) fn deliempub(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     if args.len().is_multiple_of(2) {
         return Err(ErrorReply::arity("deliempub"));
@@ -248,7 +248,7 @@ pub(crate) fn deliempub(
 pub(crate) fn delnepub(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     del_if_pub(ctx, args, ValueCondition::Different(arg(args, 2)), reply)
 }
@@ -314,7 +314,7 @@ fn set_all_pub(
     ctx: &mut CommandContext<'_>,
     pairs: Args<'_>,
     messages: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     check_publish_cost(ctx, messages)?;
     ctx.change(|change| put_all(change, pairs))?;
@@ -329,7 +329,7 @@ fn set_if_pub(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
     (when, messages): (ValueCondition<'_>, usize),
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     check_publish_cost(ctx, args.from(messages))?;
     let is_set = ctx.change(|change| {
@@ -353,7 +353,7 @@ fn del_all_pub(
     ctx: &mut CommandContext<'_>,
     keys: Args<'_>,
     messages: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     check_publish_cost(ctx, messages)?;
     let deleted = ctx.change(|change| {
@@ -375,7 +375,7 @@ fn del_if_pub(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
     when: ValueCondition<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     check_publish_cost(ctx, args.from(3))?;
     let is_deleted =

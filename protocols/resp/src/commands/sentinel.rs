@@ -5,7 +5,7 @@
 use super::arg;
 use crate::command_context::CommandContext;
 use crate::parse::Args;
-use crate::reply::Reply;
+use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 
 /// Default master names: those of O-RAN's Helm chart and of Redis' example.
@@ -17,7 +17,7 @@ const NO_MASTER: ErrorReply = ErrorReply::fixed("ERR No such master with that na
 pub(crate) fn get_master_addr(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     if check(ctx, arg(args, 2)).is_err() {
         reply.nil_array();
@@ -34,7 +34,7 @@ pub(crate) fn get_master_addr(
 pub(crate) fn masters(
     ctx: &mut CommandContext<'_>,
     _: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let masters = &ctx.server.settings.masters;
     let names: Vec<&str> = if masters.is_empty() {
@@ -53,7 +53,7 @@ pub(crate) fn masters(
 pub(crate) fn master(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     check(ctx, arg(args, 2))?;
     record(ctx, arg(args, 2), reply);
@@ -64,7 +64,7 @@ pub(crate) fn master(
 pub(crate) fn others(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     check(ctx, arg(args, 2))?;
     reply.array(0);
@@ -93,7 +93,7 @@ fn address(ctx: &CommandContext<'_>) -> (String, u16) {
 }
 
 /// The fields of a master that clients read.
-fn record(ctx: &CommandContext<'_>, name: &[u8], reply: &mut Reply<'_>) {
+fn record(ctx: &CommandContext<'_>, name: &[u8], reply: &mut ReplyWriter<'_>) {
     let (host, port) = address(ctx);
     let port = port.to_string();
     let fields: [(&str, &[u8]); 9] = [

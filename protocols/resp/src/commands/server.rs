@@ -8,7 +8,7 @@ use crate::number::{integer, integer_or_refuse};
 use crate::parse::Args;
 use crate::pattern;
 use crate::records::RecordRef;
-use crate::reply::Reply;
+use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::server::SlowLogEntry;
 use nearstate_model::limits::VALUE_BYTES_MAX;
@@ -27,7 +27,7 @@ pub(super) const NOTIFY: &str = "notify-keyspace-events";
 pub(crate) fn config_get(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let lookup = args.from(2);
     if lookup.len() > PATTERNS_MAX {
@@ -96,7 +96,7 @@ pub(super) fn settings(
 pub(crate) fn slowlog_get(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let count = match args.get(2).map(integer) {
         _ if args.len() > 3 => {
@@ -120,7 +120,7 @@ pub(crate) fn slowlog_get(
     Ok(())
 }
 
-fn slow_request(request: &SlowLogEntry, reply: &mut Reply<'_>) {
+fn slow_request(request: &SlowLogEntry, reply: &mut ReplyWriter<'_>) {
     let int = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     reply.array(6);
     reply.int(int(request.id));
@@ -136,7 +136,7 @@ fn slow_request(request: &SlowLogEntry, reply: &mut Reply<'_>) {
 pub(crate) fn slowlog_len(
     ctx: &mut CommandContext<'_>,
     _: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     reply.count(ctx.server.slow_log_len());
     Ok(())
@@ -146,7 +146,7 @@ pub(crate) fn slowlog_len(
 pub(crate) fn slowlog_reset(
     ctx: &mut CommandContext<'_>,
     _: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     ctx.server.reset_slow_log();
     reply.ok();
@@ -162,7 +162,7 @@ const LINE: usize = 64;
 pub(crate) fn memory_usage(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     match args.len() {
         3 => {}
@@ -205,7 +205,7 @@ fn content_bytes(found: &RecordRef<'_>) -> Result<usize, ErrorReply> {
 pub(crate) fn time(
     _: &mut CommandContext<'_>,
     _: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let now = now_ms_coarse();
     reply.array(2);
@@ -218,7 +218,7 @@ pub(crate) fn time(
 pub(crate) fn lastsave(
     ctx: &mut CommandContext<'_>,
     _: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let seconds = ctx.server.settings.started_ms / 1000;
     reply.int(i64::try_from(seconds).unwrap_or(i64::MAX));
@@ -229,7 +229,7 @@ pub(crate) fn lastsave(
 pub(crate) fn wait(
     _: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     integer_or_refuse(arg(args, 1))?;
     match integer(arg(args, 2)) {
@@ -246,7 +246,7 @@ pub(crate) fn wait(
 pub(crate) fn role(
     _: &mut CommandContext<'_>,
     _: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     reply.array(3);
     reply.bulk(b"master");

@@ -7,7 +7,7 @@ use crate::command_context::{CommandContext, CommandTxn};
 use crate::number::integer;
 use crate::parse::{ARGS_MAX, Args};
 use crate::records::{ChangeError, KeptMetadata, RecordRef, ResolvedKey, put_set};
-use crate::reply::Reply;
+use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use nearstate_model::limits::MEMBERS_OF_SET_MAX;
 use nearstate_store::{Kind, Members};
@@ -61,7 +61,7 @@ fn put_rest(
 pub(crate) fn sadd(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let given = ordered(args.from(2));
     let bytes = given.iter().map(|member| member.len()).sum();
@@ -94,7 +94,7 @@ fn add(
 pub(crate) fn srem(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let given = ordered(args.from(2));
     let gone = ctx.change(|change| {
@@ -127,7 +127,7 @@ fn remove(
 pub(crate) fn smembers(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let found = ctx.read(arg(args, 1))?;
     let members = members(found.as_ref())?;
@@ -140,7 +140,7 @@ pub(crate) fn smembers(
 pub(crate) fn sismember(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let found = ctx.read(arg(args, 1))?;
     reply.int(members(found.as_ref())?.contains(arg(args, 2)).into());
@@ -151,7 +151,7 @@ pub(crate) fn sismember(
 pub(crate) fn smismember(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let found = ctx.read(arg(args, 1))?;
     let members = members(found.as_ref())?;
@@ -165,7 +165,7 @@ pub(crate) fn smismember(
 pub(crate) fn scard(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let found = ctx.read(arg(args, 1))?;
     reply.count(members(found.as_ref())?.len());
@@ -176,7 +176,7 @@ pub(crate) fn scard(
 pub(crate) fn spop(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     if args.len() > 3 {
         return Err(ErrorReply::SYNTAX);
@@ -220,7 +220,7 @@ pub(crate) fn spop(
 pub(crate) fn srandmember(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     if args.len() > 3 {
         return Err(ErrorReply::SYNTAX);
@@ -248,7 +248,7 @@ pub(crate) fn srandmember(
 pub(crate) fn smove(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let (from, to, member) = (arg(args, 1), arg(args, 2), arg(args, 3));
     let is_moved = ctx.change(|change| {
@@ -333,7 +333,7 @@ fn reply_operation(
     ctx: &CommandContext<'_>,
     keys: Args<'_>,
     algebra: SetOperation,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let begun = reply.mark();
     combine(ctx, keys, |sets| {
@@ -352,7 +352,7 @@ fn reply_operation(
 pub(crate) fn sinter(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     reply_operation(ctx, args.from(1), SetOperation::Intersection, reply)
 }
@@ -361,7 +361,7 @@ pub(crate) fn sinter(
 pub(crate) fn sunion(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     reply_operation(ctx, args.from(1), SetOperation::Union, reply)
 }
@@ -370,7 +370,7 @@ pub(crate) fn sunion(
 pub(crate) fn sdiff(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     reply_operation(ctx, args.from(1), SetOperation::Difference, reply)
 }
@@ -379,7 +379,7 @@ pub(crate) fn sdiff(
 pub(crate) fn sintercard(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let keys = integer(arg(args, 1)).filter(|keys| *keys > 0).map(usize::try_from);
     let Some(Ok(keys)) = keys else {
@@ -415,7 +415,7 @@ pub(crate) fn sintercard(
 pub(crate) fn sscan(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     scan_options::read_cursor(arg(args, 2))?;
     let Some(found) = ctx.read(arg(args, 1))? else {

@@ -7,7 +7,7 @@ use crate::number::long_double::LongDouble;
 use crate::number::{integer, integer_or_refuse};
 use crate::parse::Args;
 use crate::records::{ChangeError, KeptMetadata, RecordRef, ResolvedKey, put_string, validate};
-use crate::reply::Reply;
+use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use nearstate_model::limits::VALUE_BYTES_MAX;
 use nearstate_store::{Condition, Outcome, now_ms_coarse};
@@ -30,7 +30,7 @@ fn memory_bytes(found: Option<&RecordRef<'_>>) -> KeptMetadata {
 pub(crate) fn get(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let found = ctx.read(arg(args, 1))?;
     reply.bulk_or_nil(found.as_ref().map(RecordRef::string).transpose()?);
@@ -42,7 +42,7 @@ pub(crate) fn get(
 pub(crate) fn mget(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     reply.array(args.len() - 1);
     for key in args.from(1).iter() {
@@ -57,7 +57,7 @@ pub(crate) fn mget(
 pub(crate) fn strlen(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let found = ctx.read(arg(args, 1))?;
     reply.count(text(found.as_ref())?.len());
@@ -68,7 +68,7 @@ pub(crate) fn strlen(
 pub(crate) fn getrange(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let (start, end) = (integer_or_refuse(arg(args, 2))?, integer_or_refuse(arg(args, 3))?);
     let found = ctx.read(arg(args, 1))?;
@@ -169,7 +169,7 @@ impl SetOptions {
     }
 
     /// Writes the reply of SET.
-    pub(crate) fn answer(self, (is_set, before): &SetOutcome, reply: &mut Reply<'_>) {
+    pub(crate) fn answer(self, (is_set, before): &SetOutcome, reply: &mut ReplyWriter<'_>) {
         match (self.has_get, is_set) {
             (true, _) => reply.bulk_or_nil(before.as_deref()),
             (false, true) => reply.ok(),
@@ -185,7 +185,7 @@ pub(crate) type SetOutcome = (bool, Option<Vec<u8>>);
 pub(crate) fn set(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     if args.len() == 3 {
         put(ctx, arg(args, 1), arg(args, 2))?;
@@ -279,7 +279,7 @@ fn put(ctx: &CommandContext<'_>, key: &[u8], value: &[u8]) -> CommandResult {
 pub(crate) fn setnx(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let options = SetOptions { is_absent: true, ..SetOptions::default() };
     let (is_set, _) = set_with(ctx, arg(args, 1), arg(args, 2), options)?;
@@ -291,7 +291,7 @@ pub(crate) fn setnx(
 pub(crate) fn setex(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let unit = ExpiryUnit { is_seconds: true, is_absolute: false };
     set_until(ctx, args, unit.end(arg(args, 2), "setex")?, reply)
@@ -301,7 +301,7 @@ pub(crate) fn setex(
 pub(crate) fn psetex(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let unit = ExpiryUnit { is_seconds: false, is_absolute: false };
     set_until(ctx, args, unit.end(arg(args, 2), "psetex")?, reply)
@@ -311,7 +311,7 @@ fn set_until(
     ctx: &CommandContext<'_>,
     args: Args<'_>,
     expires_ms: u64,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let options = SetOptions { expires_ms, ..SetOptions::default() };
     set_with(ctx, arg(args, 1), arg(args, 3), options)?;
@@ -323,7 +323,7 @@ fn set_until(
 pub(crate) fn getset(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let options = SetOptions { has_get: true, ..SetOptions::default() };
     let (_, before) = set_with(ctx, arg(args, 1), arg(args, 2), options)?;
@@ -335,7 +335,7 @@ pub(crate) fn getset(
 pub(crate) fn getdel(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let before = ctx.change(|change| {
         let Some(found) = change.read(arg(args, 1))? else { return Ok(None) };
@@ -352,7 +352,7 @@ pub(crate) fn getdel(
 pub(crate) fn getex(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let mut until = ExpiryOption::default();
     let mut is_persisting = false;
@@ -396,7 +396,7 @@ pub(crate) fn getex(
 pub(crate) fn mset(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     if args.len().is_multiple_of(2) {
         return Err(ErrorReply::arity("mset"));
@@ -427,7 +427,7 @@ pub(crate) fn put_all(change: &CommandTxn<'_, '_>, pairs: Args<'_>) -> Result<()
 pub(crate) fn msetnx(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     if args.len().is_multiple_of(2) {
         return Err(ErrorReply::arity("msetnx"));
@@ -474,7 +474,7 @@ fn edit<T>(
 pub(crate) fn append(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let more = arg(args, 2);
     let bytes = edit(ctx, arg(args, 1), |bytes, _| {
@@ -492,7 +492,7 @@ pub(crate) fn append(
 pub(crate) fn setrange(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let offset = integer_or_refuse(arg(args, 2))?;
     let offset = usize::try_from(offset).map_err(|_| ErrorReply::OFFSET)?;
@@ -521,7 +521,7 @@ pub(crate) fn setrange(
 pub(crate) fn incr(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     add(ctx, arg(args, 1), 1, reply)
 }
@@ -530,7 +530,7 @@ pub(crate) fn incr(
 pub(crate) fn decr(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     add(ctx, arg(args, 1), -1, reply)
 }
@@ -539,7 +539,7 @@ pub(crate) fn decr(
 pub(crate) fn incrby(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     add(ctx, arg(args, 1), integer_or_refuse(arg(args, 2))?, reply)
 }
@@ -548,14 +548,19 @@ pub(crate) fn incrby(
 pub(crate) fn decrby(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let decrement = integer_or_refuse(arg(args, 2))?;
     let delta = decrement.checked_neg().ok_or(ErrorReply::fixed("ERR decrement would overflow"))?;
     add(ctx, arg(args, 1), delta, reply)
 }
 
-fn add(ctx: &CommandContext<'_>, key: &[u8], delta: i64, reply: &mut Reply<'_>) -> CommandResult {
+fn add(
+    ctx: &CommandContext<'_>,
+    key: &[u8],
+    delta: i64,
+    reply: &mut ReplyWriter<'_>,
+) -> CommandResult {
     let sum = edit(ctx, key, |bytes, exists| {
         let number = if exists { integer(bytes) } else { Some(0) };
         let number = number.ok_or(ErrorReply::NOT_INTEGER)?;
@@ -572,7 +577,7 @@ fn add(ctx: &CommandContext<'_>, key: &[u8], delta: i64, reply: &mut Reply<'_>) 
 pub(crate) fn incrbyfloat(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let sum = edit(ctx, arg(args, 1), |bytes, exists| {
         let number = LongDouble::parse(if exists { bytes } else { b"0" });

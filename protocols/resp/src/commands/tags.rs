@@ -4,31 +4,28 @@
 //! A namespace is written as the pattern of all its keys, `{ns},*`, so that the ACL rules for scans
 //! apply to lookups by tag.
 
+mod arguments;
+
 use super::arg;
 use super::hashes::{fields, pairs, resolve_hash, set_fields};
 use super::transactions::{check_watched, reject_in_exec};
 use crate::command_context::{CommandContext, CommandTxn};
 use crate::connection_state::WatchedTag;
-use crate::key_name::{KeyName, PLAIN_NAMESPACE, is_literal, pattern_namespace};
+use crate::key_name::KeyName;
 use crate::number::integer;
 use crate::parse::Args;
-use crate::records::{ChangeError, RecordRef, Records, ResolvedKey};
-use crate::reply::Reply;
+use crate::records::{ChangeError, KeyedRecords, RecordRef, ResolvedKey};
+use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::server::RespServer;
 use crate::sliced_task::{SlicedTask, TaskProgress};
+use arguments::{TagPair, counted, namespace_of, tag_name, tags_of, undeclared, value_of};
 use nearstate_model::Error;
-use nearstate_model::limits::{
-    NAMESPACE_NAME_BYTES_MAX, TAG_NAME_BYTES_MAX, TAG_VALUE_BYTES_MAX, TAGS_MAX,
-};
 use nearstate_store::{
     Declaring, Form, Metadata, Namespace, RetryPolicy, Session, TagSchema, TagState, Values,
     since_boot,
 };
 use std::time::Duration;
-
-/// A tag and its value.
-type TagValue<'a> = (&'a str, &'a [u8]);
 
 /// Buckets per slice of a declaration: about fifty records, each indexed in its own transaction.
 const DECLARE_BUCKETS: usize = 16;
@@ -40,7 +37,7 @@ const DECLARE_SLICE: Duration = Duration::from_millis(1);
 
 /// Limit of the time that a declaration retries one record that changes permanently, with a few
 /// attempts per slice. Other clients are served meanwhile. The limit allows thousands of slices.
-const DECLARE_PATIENCE: RetryPolicy =
+const DECLARE_RETRY_TIME_MAX: RetryPolicy =
     RetryPolicy { tries: u32::MAX, within: Some(Duration::from_secs(10)) };
 
 /// Limit of keys in a reply: the limit of a transaction, some milliseconds.
@@ -55,94 +52,12 @@ const ENTRIES_MAX: u64 = 16_384;
 /// thus reaches the other records.
 const COLLECTED_MAX: usize = 512;
 
-const NO_NAMESPACE: ErrorReply = ErrorReply::fixed(
-    "ERR invalid namespace pattern: write {ns},* where ns has 1 to 255 bytes of UTF-8 without { \
-     } , and NUL",
-);
-const NO_TAGS: ErrorReply = ErrorReply::fixed(
-    "ERR a key without a namespace cannot have tags: name it {ns},key, where ns has 1 to 255 \
-     bytes of UTF-8 without { } , and NUL, and declare its tags with TAG DECLARE {ns},* tag",
-);
-const _: () = assert!(NAMESPACE_NAME_BYTES_MAX == 255, "the texts above say it");
-
-/// The namespace of a pattern `{ns},*`.
-fn namespace_of(pattern: &[u8]) -> Result<&str, ErrorReply> {
-    match pattern_namespace(pattern) {
-        Some(name) if name.key == b"*" => Ok(name.namespace),
-        Some(_) => Err(NO_NAMESPACE),
-        None => Err(match KeyName::of(pattern).namespace {
-            PLAIN_NAMESPACE => NO_NAMESPACE,
-            namespace => unsayable(namespace),
-        }),
-    }
-}
-
-/// Error for a namespace that no pattern can name.
-#[cold]
-fn unsayable(namespace: &str) -> ErrorReply {
-    ErrorReply::new(format!(
-        "ERR namespace '{namespace}' cannot have tags: its name contains * ? [ or \\, which are \
-         special in patterns; use another namespace"
-    ))
-}
-
-/// A valid name of a tag.
-fn tag_name(given: &[u8]) -> Result<&str, ErrorReply> {
-    let is_right =
-        |name: &&str| (1..=TAG_NAME_BYTES_MAX).contains(&name.len()) && !name.contains('\0');
-    str::from_utf8(given).ok().filter(is_right).ok_or_else(|| {
-        ErrorReply::new(format!(
-            "ERR invalid tag name: it must have 1 to {TAG_NAME_BYTES_MAX} bytes of UTF-8 \
-             without NUL"
-        ))
-    })
-}
-
-fn value_of(given: &[u8]) -> Result<&[u8], ErrorReply> {
-    if given.len() <= TAG_VALUE_BYTES_MAX {
-        return Ok(given);
-    }
-    Err(ErrorReply::new(format!(
-        "ERR tag value of {} bytes is too long: the limit is {TAG_VALUE_BYTES_MAX}; use a \
-         digest of the value",
-        given.len()
-    )))
-}
-
-/// As many pairs as argument `at` says, and the arguments after them.
-fn counted(args: Args<'_>, at: usize) -> Result<(Args<'_>, Args<'_>), ErrorReply> {
-    let count = integer(arg(args, at)).and_then(|count| usize::try_from(count).ok());
-    let count = count.ok_or(ErrorReply::NOT_INTEGER)?;
-    let behind = args.from(at + 1);
-    let words = count.saturating_mul(2);
-    if behind.len() < words {
-        return Err(ErrorReply::new(format!(
-            "ERR wrong number of arguments: {count} pairs of name and value expected, {} \
-             arguments given",
-            behind.len()
-        )));
-    }
-    Ok((behind.first(words), behind.from(words)))
-}
-
-fn tags_of(pairs: Args<'_>) -> Result<Vec<TagValue<'_>>, ErrorReply> {
-    let count = pairs.len() / 2;
-    if count > TAGS_MAX {
-        return Err(ErrorReply::new(format!(
-            "ERR {count} tags exceed the limit of {TAGS_MAX} per record: store data that is not \
-             searched in the value"
-        )));
-    }
-    let at = (0..pairs.len()).step_by(2);
-    at.map(|at| Ok((tag_name(arg(pairs, at))?, value_of(arg(pairs, at + 1))?))).collect()
-}
-
 /// Resolves a key in an existing namespace. Rejects undeclared tags, by which the record could not
 /// be found.
 fn check_declared<'a>(
     change: &CommandTxn<'_, '_>,
     key: &'a [u8],
-    tags: &[TagValue<'_>],
+    tags: &[TagPair<'_>],
 ) -> Result<Option<ResolvedKey<'a>>, ChangeError> {
     let resolved = change.records.resolve(key)?;
     for (name, _) in tags {
@@ -155,19 +70,6 @@ fn check_declared<'a>(
         }
     }
     Ok(resolved)
-}
-
-#[cold]
-fn undeclared(namespace: &str, tag: &str) -> ErrorReply {
-    if namespace == PLAIN_NAMESPACE {
-        return NO_TAGS;
-    }
-    if !is_literal(namespace) {
-        return unsayable(namespace);
-    }
-    ErrorReply::new(format!(
-        "ERR tag '{tag}' is not declared: send TAG DECLARE {{{namespace}}},* {tag} first"
-    ))
 }
 
 /// Condition on the existence of the record.
@@ -204,7 +106,7 @@ impl WriteCondition {
 pub(crate) fn declare(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     reject_in_exec(ctx, args)?;
     namespace_of(arg(args, 2))?;
@@ -220,7 +122,7 @@ pub(crate) fn declare(
     }
     let namespace = ctx.records.resolve_or_create(arg(args, 2), 0)?.namespace;
     let name = tag.name.clone();
-    let declaring = ctx.session().begin_declaring(namespace, &[tag], DECLARE_PATIENCE)?;
+    let declaring = ctx.session().begin_declaring(namespace, &[tag], DECLARE_RETRY_TIME_MAX)?;
     let mut building = DeclareTagTask { declaring, namespace, name };
     // A complete declaration replies at once.
     if building.step(ctx.records, ctx.server, reply)? == TaskProgress::More {
@@ -262,9 +164,9 @@ impl DeclareTagTask {
 impl SlicedTask for DeclareTagTask {
     fn step(
         &mut self,
-        records: &Records,
+        records: &KeyedRecords,
         _: &RespServer,
-        reply: &mut Reply<'_>,
+        reply: &mut ReplyWriter<'_>,
     ) -> Result<TaskProgress, ErrorReply> {
         let session = records.session();
         let until = since_boot().saturating_add(DECLARE_SLICE);
@@ -290,7 +192,7 @@ impl SlicedTask for DeclareTagTask {
 pub(crate) fn set(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let is_keeping = arg(args, 4).eq_ignore_ascii_case(b"keep");
     let (pairs, options) =
@@ -313,7 +215,7 @@ pub(crate) fn set(
         }
         let kept = found.as_ref().filter(|_| is_keeping).map(RecordRef::tags).unwrap_or_default();
         drop(found);
-        let kept: Vec<TagValue<'_>> =
+        let kept: Vec<TagPair<'_>> =
             kept.iter().map(|(name, value)| (name.as_str(), value.as_slice())).collect();
         let metadata = Metadata { tags: if is_keeping { &kept } else { &tags }, expires_ms: 0 };
         change.txn.put_with_metadata(resolved.namespace, resolved.key, arg(args, 3), metadata)?;
@@ -331,7 +233,7 @@ pub(crate) fn set(
 pub(crate) fn hset(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let (given, rest) = counted(args, 3)?;
     if given.is_empty() {
@@ -373,7 +275,7 @@ pub(crate) fn hset(
 pub(crate) fn change(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let (pairs, rest) = counted(args, 3)?;
     if !rest.is_empty() {
@@ -400,7 +302,7 @@ pub(crate) fn change(
 pub(crate) fn of(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let Some(found) = ctx.read(arg(args, 2))? else {
         reply.nil_array();
@@ -474,7 +376,7 @@ impl<'a> TagQuery<'a> {
 pub(crate) fn find(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let query = TagQuery::of(ctx, args)?;
     let (lookup, mark) = (args.from(5), reply.mark());
@@ -495,7 +397,11 @@ pub(crate) fn find(
 }
 
 /// Writes a record by its type, or some fields of a hash.
-fn write_record(found: &RecordRef<'_>, lookup: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+fn write_record(
+    found: &RecordRef<'_>,
+    lookup: Args<'_>,
+    reply: &mut ReplyWriter<'_>,
+) -> CommandResult {
     if !lookup.is_empty() {
         reply.array(lookup.len());
         for field in lookup.iter() {
@@ -526,7 +432,7 @@ fn write_record(found: &RecordRef<'_>, lookup: Args<'_>, reply: &mut Reply<'_>) 
 pub(crate) fn keys(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let limit = match args.len() {
         5 => None,
@@ -587,7 +493,7 @@ pub(crate) fn keys(
 pub(crate) fn watch(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     if ctx.connection.queue.is_some() {
         return Err(ErrorReply::fixed("ERR TAG WATCH inside MULTI is not allowed"));

@@ -9,13 +9,13 @@
 
 use super::arg;
 use crate::command::CommandFlags;
-use crate::command_context::{Command, CommandContext, DeadlineTxn, ExecTxn};
+use crate::command_context::{CommandContext, DeadlineTxn, ExecTxn, RespCommand};
 use crate::connection_state::{
     CommandQueue, ConnectionState, DeferredMessages, WatchedRecords, WatchedTag,
 };
 use crate::parse::Args;
-use crate::records::{Records, ResolvedKey, validate as judge_record};
-use crate::reply::Reply;
+use crate::records::{KeyedRecords, ResolvedKey, validate as judge_record};
+use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::sliced_task::TaskProgress;
 use nearstate_model::limits::{TRANSACTION_RECORDS_MAX, TRANSACTION_TRIES};
@@ -34,7 +34,7 @@ const HALF_DONE_MAX: usize = 16;
 pub(crate) fn multi(
     ctx: &mut CommandContext<'_>,
     _: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     if ctx.connection.queue.is_some() {
         return Err(ErrorReply::fixed("ERR MULTI calls can not be nested"));
@@ -48,7 +48,7 @@ pub(crate) fn multi(
 pub(crate) fn discard(
     ctx: &mut CommandContext<'_>,
     _: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     if ctx.connection.queue.take().is_none() {
         return Err(ErrorReply::fixed("ERR DISCARD without MULTI"));
@@ -62,7 +62,7 @@ pub(crate) fn discard(
 pub(crate) fn watch(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     if ctx.connection.queue.is_some() {
         return Err(ErrorReply::fixed("ERR WATCH inside MULTI is not allowed"));
@@ -107,7 +107,7 @@ fn too_many_watched() -> ErrorReply {
 pub(crate) fn unwatch(
     ctx: &mut CommandContext<'_>,
     _: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     ctx.connection.watched = WatchedRecords::default();
     reply.ok();
@@ -118,7 +118,7 @@ pub(crate) fn unwatch(
 pub(crate) fn exec(
     ctx: &mut CommandContext<'_>,
     _: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let Some(queue) = ctx.connection.queue.take() else {
         return Err(ErrorReply::fixed("ERR EXEC without MULTI"));
@@ -156,7 +156,11 @@ enum ExecEnd {
 }
 
 impl ExecRun {
-    fn carry_out(&mut self, ctx: &mut CommandContext<'_>, reply: &mut Reply<'_>) -> CommandResult {
+    fn carry_out(
+        &mut self,
+        ctx: &mut CommandContext<'_>,
+        reply: &mut ReplyWriter<'_>,
+    ) -> CommandResult {
         let (session, mark) = (ctx.session(), reply.mark());
         // Limits the total time of all runs, in which the core serves no other client.
         let until = since_boot().saturating_add(ctx.server.settings.exec_max);
@@ -196,7 +200,7 @@ impl ExecRun {
         &self,
         ctx: &mut CommandContext<'_>,
         exec_txn: &DeadlineTxn<'_, '_>,
-        reply: &mut Reply<'_>,
+        reply: &mut ReplyWriter<'_>,
     ) -> Stored<ExecEnd> {
         let txn = exec_txn.txn;
         let commands = ctx.table.commands();
@@ -241,7 +245,7 @@ impl ExecRun {
     /// Whether all watched keys are unchanged. Stops at the time limit, which the caller checks.
     fn stands(
         &self,
-        records: &Records,
+        records: &KeyedRecords,
         exec_txn: &DeadlineTxn<'_, '_>,
         is_writing: bool,
     ) -> Stored<bool> {
@@ -279,7 +283,7 @@ impl ExecRun {
 }
 
 /// Whether a watched tag value still leads to the same version of the same record.
-fn tag_stands(records: &Records, txn: &Txn<'_>, tag: &WatchedTag) -> Stored<bool> {
+fn tag_stands(records: &KeyedRecords, txn: &Txn<'_>, tag: &WatchedTag) -> Stored<bool> {
     let Some(ResolvedKey { namespace, key }) = records.resolve(&tag.key)? else {
         return Ok(tag.version.is_none());
     };
@@ -294,7 +298,7 @@ fn tag_stands(records: &Records, txn: &Txn<'_>, tag: &WatchedTag) -> Stored<bool
 fn validate(
     ctx: &CommandContext<'_>,
     exec_txn: &dyn ExecTxn,
-    reply: &Reply<'_>,
+    reply: &ReplyWriter<'_>,
 ) -> Option<ErrorReply> {
     if reply.is_over() {
         return Some(ErrorReply::new(format!(
@@ -323,9 +327,9 @@ fn validate(
 
 fn run_one(
     ctx: &mut CommandContext<'_>,
-    (command, args): (&'static Command, Args<'_>),
+    (command, args): (&'static RespCommand, Args<'_>),
     txn: &dyn ExecTxn,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     // A preceding AUTH may have changed the user.
     if let Some(user) = &ctx.connection.user {

@@ -6,14 +6,14 @@ use super::arg;
 use crate::command::AclCategories;
 use crate::command_context::CommandContext;
 use crate::parse::Args;
-use crate::reply::Reply;
+use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 
 /// `ACL WHOAMI`
 pub(crate) fn whoami(
     ctx: &mut CommandContext<'_>,
     _: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let name = ctx.connection.user.as_ref().map_or("", |user| user.name());
     reply.bulk(name.as_bytes());
@@ -24,7 +24,7 @@ pub(crate) fn whoami(
 pub(crate) fn list(
     ctx: &mut CommandContext<'_>,
     _: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let users = ctx.server.settings.users.iter();
     reply.array(users.len());
@@ -36,7 +36,7 @@ pub(crate) fn list(
 pub(crate) fn users(
     ctx: &mut CommandContext<'_>,
     _: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let users = ctx.server.settings.users.iter();
     reply.array(users.len());
@@ -48,7 +48,7 @@ pub(crate) fn users(
 pub(crate) fn cat(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let Some(name) = args.get(2) else {
         let every = AclCategories::iter();
@@ -76,7 +76,7 @@ pub(crate) fn cat(
 pub(crate) fn getuser(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let Some(user) = ctx.server.settings.users.find(arg(args, 2)) else {
         reply.nil();

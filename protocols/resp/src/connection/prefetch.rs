@@ -5,7 +5,7 @@
 //! of the next requests are extracted from the input. The extraction is a hint only: it stops at
 //! anything that is not plainly a request with a key, and the parser does not depend on it.
 
-use crate::records::Records;
+use crate::records::KeyedRecords;
 use nearstate_store::Prefetch;
 
 /// Requests per prefetch: as many records as a processor can load concurrently.
@@ -13,7 +13,7 @@ const REQUESTS_MAX: usize = 16;
 
 /// Prefetches the records of the first requests in `input`. Returns the number of these requests,
 /// which need no further prefetch.
-pub(crate) fn prefetch_keys(records: &Records, mut input: &[u8]) -> usize {
+pub(crate) fn prefetch_keys(records: &KeyedRecords, mut input: &[u8]) -> usize {
     let mut wanted: [Option<Prefetch<'_>>; REQUESTS_MAX] = [None; REQUESTS_MAX];
     let mut requests = 0;
     for place in &mut wanted {
@@ -56,7 +56,7 @@ impl<'i> RequestPrefix<'i> {
 
     /// What the request will read.
     #[inline]
-    fn prefetch(&self, records: &Records) -> Option<Prefetch<'i>> {
+    fn prefetch(&self, records: &KeyedRecords) -> Option<Prefetch<'i>> {
         let resolved = records.resolve_known(self.key)?;
         let [name, part, _, tag, value] = self.words;
         if resolved.key == b"*" {
@@ -166,7 +166,7 @@ mod tests {
         let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
         let session = Rc::new(region.session().unwrap());
         let server = Arc::new(RespServer::new(RespSettings::new(Users::open(&TABLE))));
-        let records = Records::new(session, server);
+        let records = KeyedRecords::new(session, server);
         records.resolve_or_create(b"{ns},", 0).unwrap();
         assert!(records.resolve(b"{ns},").unwrap().is_some(), "and known from now on");
         for (line, wanted) in [

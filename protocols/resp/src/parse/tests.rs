@@ -183,7 +183,7 @@ fn pieces_are_read_once() {
 }
 
 #[test]
-fn a_stranger_may_say_little() {
+fn unauthenticated_clients_have_lower_limits() {
     let mut parser = RequestParser::new(LIMIT);
     parser.set_unauthenticated(true);
     assert_eq!(

@@ -2,23 +2,23 @@
 
 use super::*;
 
-fn written(protocol: RespVersion, write: &dyn Fn(&mut Reply<'_>)) -> String {
+fn written(protocol: RespVersion, write: &dyn Fn(&mut ReplyWriter<'_>)) -> String {
     let mut out = b"before".to_vec();
-    write(&mut Reply::new(&mut out, protocol));
+    write(&mut ReplyWriter::new(&mut out, protocol));
     assert!(out.starts_with(b"before"));
     out[6..].escape_ascii().to_string().replace("\\r\\n", "|")
 }
 
-type Write = Box<dyn Fn(&mut Reply<'_>)>;
+type Write = Box<dyn Fn(&mut ReplyWriter<'_>)>;
 
-fn row(write: impl Fn(&mut Reply<'_>) + 'static) -> Write {
+fn row(write: impl Fn(&mut ReplyWriter<'_>) + 'static) -> Write {
     Box::new(write)
 }
 
 #[test]
 fn answers_are_these_bytes() {
     let table: Vec<(Write, &str, &str)> = vec![
-        (row(|r: &mut Reply<'_>| Reply::ok(r)), "+OK|", "+OK|"),
+        (row(|r: &mut ReplyWriter<'_>| ReplyWriter::ok(r)), "+OK|", "+OK|"),
         (row(|r| r.simple("PONG")), "+PONG|", "+PONG|"),
         (row(|r| r.error("ERR no\r\n+OK")), "-ERR no  +OK|", "-ERR no  +OK|"),
         (row(|r| r.int(0)), ":0|", ":0|"),
@@ -33,8 +33,8 @@ fn answers_are_these_bytes() {
         (row(|r| r.bulk(&[b'x'; 12])), "$12|xxxxxxxxxxxx|", "$12|xxxxxxxxxxxx|"),
         (row(|r| r.bulk_or_nil(None)), "$-1|", "_|"),
         (row(|r| r.bulk_or_nil(Some(b"a"))), "$1|a|", "$1|a|"),
-        (row(|r: &mut Reply<'_>| Reply::nil(r)), "$-1|", "_|"),
-        (row(|r: &mut Reply<'_>| Reply::nil_array(r)), "*-1|", "_|"),
+        (row(|r: &mut ReplyWriter<'_>| ReplyWriter::nil(r)), "$-1|", "_|"),
+        (row(|r: &mut ReplyWriter<'_>| ReplyWriter::nil_array(r)), "*-1|", "_|"),
         (row(|r| r.array(0)), "*0|", "*0|"),
         (row(|r| r.array(123)), "*123|", "*123|"),
         (row(|r| r.map(2)), "*4|", "%2|"),
@@ -68,7 +68,7 @@ fn numbers_with_a_fraction_are_as_short_as_they_can_be() {
         (f64::NEG_INFINITY, "-inf"),
         (f64::NAN, "nan"),
     ] {
-        let write = move |reply: &mut Reply<'_>| reply.double(number);
+        let write = move |reply: &mut ReplyWriter<'_>| reply.double(number);
         assert_eq!(written(RespVersion::Resp3, &write), format!(",{text}|"));
         assert_eq!(written(RespVersion::Resp2, &write), format!("${}|{text}|", text.len()));
         let back: f64 = text.parse().unwrap();
@@ -78,7 +78,7 @@ fn numbers_with_a_fraction_are_as_short_as_they_can_be() {
 
 #[test]
 fn an_aggregate_may_be_closed_when_its_length_is_known() {
-    let write = |reply: &mut Reply<'_>| {
+    let write = |reply: &mut ReplyWriter<'_>| {
         let outer = reply.mark();
         for count in 0..12 {
             let inner = reply.mark();
@@ -87,7 +87,7 @@ fn an_aggregate_may_be_closed_when_its_length_is_known() {
         }
         reply.close_array(outer, 12);
     };
-    let plain = |reply: &mut Reply<'_>| {
+    let plain = |reply: &mut ReplyWriter<'_>| {
         reply.array(12);
         for count in 0..12 {
             reply.set(usize::try_from(count).unwrap());
@@ -97,7 +97,7 @@ fn an_aggregate_may_be_closed_when_its_length_is_known() {
     for protocol in [RespVersion::Resp2, RespVersion::Resp3] {
         assert_eq!(written(protocol, &write), written(protocol, &plain));
     }
-    let map = |reply: &mut Reply<'_>| {
+    let map = |reply: &mut ReplyWriter<'_>| {
         let mark = reply.mark();
         reply.ok();
         reply.int(1);
@@ -109,7 +109,7 @@ fn an_aggregate_may_be_closed_when_its_length_is_known() {
 
 #[test]
 fn what_was_written_can_be_taken_back() {
-    let write = |reply: &mut Reply<'_>| {
+    let write = |reply: &mut ReplyWriter<'_>| {
         reply.ok();
         let mark = reply.mark();
         reply.array(2);
@@ -123,7 +123,7 @@ fn what_was_written_can_be_taken_back() {
 
 #[test]
 fn a_protocol_may_change_between_two_answers() {
-    let write = |reply: &mut Reply<'_>| {
+    let write = |reply: &mut ReplyWriter<'_>| {
         reply.nil();
         reply.set_protocol(RespVersion::Resp3);
         assert_eq!(reply.protocol(), RespVersion::Resp3);
@@ -135,7 +135,7 @@ fn a_protocol_may_change_between_two_answers() {
 #[test]
 fn what_has_no_room_is_left_out_and_known() {
     let mut out = b"before".to_vec();
-    let mut reply = Reply::new(&mut out, RespVersion::Resp2).within(20);
+    let mut reply = ReplyWriter::new(&mut out, RespVersion::Resp2).within(20);
     let mark = reply.mark();
     reply.array(2);
     reply.bulk(b"123");
@@ -154,7 +154,7 @@ fn what_has_no_room_is_left_out_and_known() {
     reply.error("ERR too long");
     assert_eq!(out, b"before-ERR too long\r\n");
     let mut raw = Vec::new();
-    let mut reply = Reply::new(&mut raw, RespVersion::Resp3).within(2);
+    let mut reply = ReplyWriter::new(&mut raw, RespVersion::Resp3).within(2);
     reply.raw(b"+OK\r\n");
     assert!(reply.is_over() && raw.is_empty());
 }

@@ -2,16 +2,17 @@
 
 use super::{GROW_FAST, READ, READ_FAST, WRITE_FAST};
 use crate::command::{ArgPositions, CommandGroup};
-use crate::command_context::Command;
+use crate::command_context::RespCommand;
 use crate::commands::hashes;
 
-const ROW: Command = Command { keys: ArgPositions::ONE, group: CommandGroup::Hashes, ..super::ROW };
+const ROW: RespCommand =
+    RespCommand { keys: ArgPositions::ONE, group: CommandGroup::Hashes, ..super::ROW };
 
 /// Limits of the region.
 const FIELDS: &str = "At most 1024 fields, with names of 1 to 255 bytes of UTF-8 without a NUL.";
 
-pub(crate) const COMMANDS: &[Command] = &[
-    Command {
+pub(crate) const COMMANDS: &[RespCommand] = &[
+    RespCommand {
         name: "hset",
         arity: -4,
         flags: GROW_FAST,
@@ -21,7 +22,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: hashes::hset,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "hmset",
         arity: -4,
         flags: GROW_FAST,
@@ -31,7 +32,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: hashes::hmset,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "hsetnx",
         arity: 4,
         flags: GROW_FAST,
@@ -40,7 +41,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: hashes::hsetnx,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "hget",
         arity: 3,
         flags: READ_FAST,
@@ -48,7 +49,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: hashes::hget,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "hmget",
         arity: -3,
         flags: READ_FAST,
@@ -57,7 +58,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: hashes::hmget,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "hgetall",
         arity: 2,
         flags: READ,
@@ -66,7 +67,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: hashes::hgetall,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "hdel",
         arity: -3,
         flags: WRITE_FAST,
@@ -75,7 +76,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: hashes::hdel,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "hexists",
         arity: 3,
         flags: READ_FAST,
@@ -83,7 +84,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: hashes::hexists,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "hlen",
         arity: 2,
         flags: READ_FAST,
@@ -91,7 +92,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: hashes::hlen,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "hkeys",
         arity: 2,
         flags: READ,
@@ -100,7 +101,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: hashes::hkeys,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "hvals",
         arity: 2,
         flags: READ,
@@ -109,7 +110,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: hashes::hvals,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "hincrby",
         arity: 4,
         flags: GROW_FAST,
@@ -118,7 +119,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: hashes::hincrby,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "hincrbyfloat",
         arity: 4,
         flags: GROW_FAST,
@@ -127,7 +128,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: hashes::hincrbyfloat,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "hstrlen",
         arity: 3,
         flags: READ_FAST,
@@ -135,7 +136,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: hashes::hstrlen,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "hscan",
         arity: -3,
         flags: READ,
@@ -145,7 +146,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: hashes::hscan,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "hrandfield",
         arity: -2,
         flags: READ,

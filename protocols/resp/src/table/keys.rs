@@ -2,13 +2,14 @@
 
 use super::{GROW, READ, READ_FAST, WRITE, WRITE_FAST};
 use crate::command::{AclCategories, ArgPositions, CommandFlags, CommandGroup, KeyspaceScope};
-use crate::command_context::Command;
+use crate::command_context::RespCommand;
 use crate::commands::{expiry, keys, keyspace};
 
-const ROW: Command = Command { keys: ArgPositions::ONE, group: CommandGroup::Keys, ..super::ROW };
+const ROW: RespCommand =
+    RespCommand { keys: ArgPositions::ONE, group: CommandGroup::Keys, ..super::ROW };
 
-pub(crate) const COMMANDS: &[Command] = &[
-    Command {
+pub(crate) const COMMANDS: &[RespCommand] = &[
+    RespCommand {
         name: "del",
         arity: -2,
         flags: WRITE,
@@ -21,7 +22,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: keys::del,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "unlink",
         arity: -2,
         flags: WRITE_FAST,
@@ -32,7 +33,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: keys::del,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "exists",
         arity: -2,
         flags: READ_FAST,
@@ -42,7 +43,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: keys::exists,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "type",
         arity: 2,
         flags: READ_FAST,
@@ -50,7 +51,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: keys::type_of,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "rename",
         arity: 3,
         flags: WRITE,
@@ -60,7 +61,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: keys::rename,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "renamenx",
         arity: 3,
         flags: WRITE_FAST,
@@ -70,7 +71,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: keys::renamenx,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "copy",
         arity: -3,
         flags: GROW,
@@ -82,7 +83,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: keys::copy,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "touch",
         arity: -2,
         flags: READ_FAST,
@@ -93,7 +94,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: keys::exists,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "expire",
         arity: -3,
         flags: WRITE_FAST,
@@ -101,7 +102,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: expiry::expire,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "pexpire",
         arity: -3,
         flags: WRITE_FAST,
@@ -109,7 +110,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: expiry::pexpire,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "expireat",
         arity: -3,
         flags: WRITE_FAST,
@@ -117,7 +118,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: expiry::expireat,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "pexpireat",
         arity: -3,
         flags: WRITE_FAST,
@@ -125,7 +126,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: expiry::pexpireat,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "ttl",
         arity: 2,
         flags: READ_FAST,
@@ -133,7 +134,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: expiry::ttl,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "pttl",
         arity: 2,
         flags: READ_FAST,
@@ -141,7 +142,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: expiry::pttl,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "expiretime",
         arity: 2,
         flags: READ_FAST,
@@ -149,7 +150,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: expiry::expiretime,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "pexpiretime",
         arity: 2,
         flags: READ_FAST,
@@ -157,7 +158,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: expiry::pexpiretime,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "persist",
         arity: 2,
         flags: WRITE_FAST,
@@ -165,7 +166,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: expiry::persist,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "keys",
         arity: 2,
         flags: READ,
@@ -179,7 +180,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: keyspace::keys,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "scan",
         arity: -2,
         flags: READ,
@@ -192,7 +193,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: keyspace::scan,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "randomkey",
         flags: READ,
         keys: ArgPositions::None,
@@ -201,7 +202,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: keyspace::randomkey,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "dbsize",
         flags: READ_FAST,
         keys: ArgPositions::None,
@@ -212,7 +213,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: keyspace::dbsize,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "flushdb",
         arity: -1,
         flags: WRITE,
@@ -225,7 +226,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: keyspace::flush,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "flushall",
         arity: -1,
         flags: WRITE,
@@ -240,7 +241,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: keyspace::flush,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "object",
         arity: -2,
         flags: CommandFlags::CONTAINER,
@@ -249,7 +250,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         differs: "ENCODING is the only subcommand.",
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "object|encoding",
         arity: 3,
         flags: READ,

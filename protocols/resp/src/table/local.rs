@@ -2,13 +2,13 @@
 
 use super::OPERATOR;
 use crate::command::{CommandFlags, CommandGroup};
-use crate::command_context::Command;
+use crate::command_context::RespCommand;
 use crate::commands::local;
 
-const ROW: Command = Command { group: CommandGroup::Connection, ..super::ROW };
+const ROW: RespCommand = RespCommand { group: CommandGroup::Connection, ..super::ROW };
 
-pub(crate) const COMMANDS: &[Command] = &[
-    Command {
+pub(crate) const COMMANDS: &[RespCommand] = &[
+    RespCommand {
         name: "local",
         arity: -2,
         flags: CommandFlags::CONTAINER,
@@ -17,7 +17,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         differs: "Not in Redis.",
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "local|region",
         arity: 2,
         flags: OPERATOR,
@@ -28,7 +28,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: local::region,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "local|ring",
         arity: 2,
         flags: super::CONNECTION,

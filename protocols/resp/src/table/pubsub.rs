@@ -2,13 +2,13 @@
 
 use super::{ANY_TIME, CONNECTION};
 use crate::command::{ArgPositions, CommandFlags, CommandGroup};
-use crate::command_context::Command;
+use crate::command_context::RespCommand;
 use crate::commands::pubsub;
 
-const ROW: Command = Command { group: CommandGroup::Pubsub, ..super::ROW };
+const ROW: RespCommand = RespCommand { group: CommandGroup::Pubsub, ..super::ROW };
 
-pub(crate) const COMMANDS: &[Command] = &[
-    Command {
+pub(crate) const COMMANDS: &[RespCommand] = &[
+    RespCommand {
         name: "subscribe",
         arity: -2,
         flags: CONNECTION.and(CommandFlags::PUBSUB).and(CommandFlags::SUBSCRIBED),
@@ -19,7 +19,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: pubsub::subscribe,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "unsubscribe",
         arity: -1,
         flags: CONNECTION.and(CommandFlags::PUBSUB).and(CommandFlags::SUBSCRIBED),
@@ -30,7 +30,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: pubsub::unsubscribe,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "psubscribe",
         arity: -2,
         flags: CONNECTION.and(CommandFlags::PUBSUB).and(CommandFlags::SUBSCRIBED),
@@ -44,7 +44,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: pubsub::psubscribe,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "punsubscribe",
         arity: -1,
         flags: CONNECTION.and(CommandFlags::PUBSUB).and(CommandFlags::SUBSCRIBED),
@@ -55,7 +55,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: pubsub::punsubscribe,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "publish",
         arity: 3,
         flags: ANY_TIME.and(CommandFlags::PUBSUB).and(CommandFlags::FAST),
@@ -67,14 +67,14 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: pubsub::publish,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "pubsub",
         arity: -2,
         flags: CommandFlags::CONTAINER,
         summary: "Contains commands that inspect channels.",
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "pubsub|channels",
         arity: -2,
         flags: ANY_TIME.and(CommandFlags::PUBSUB),
@@ -83,7 +83,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: pubsub::channels,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "pubsub|numsub",
         arity: -2,
         flags: ANY_TIME.and(CommandFlags::PUBSUB),
@@ -92,7 +92,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: pubsub::numsub,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "pubsub|numpat",
         arity: 2,
         flags: ANY_TIME.and(CommandFlags::PUBSUB),

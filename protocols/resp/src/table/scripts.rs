@@ -1,13 +1,13 @@
 //! Script commands. Five scripts are supported, identified by SHA-1.
 
 use crate::command::{ArgPositions, CommandFlags, CommandGroup};
-use crate::command_context::Command;
+use crate::command_context::RespCommand;
 use crate::commands::scripts;
 
-const ROW: Command = Command { group: CommandGroup::Scripts, ..super::ROW };
+const ROW: RespCommand = RespCommand { group: CommandGroup::Scripts, ..super::ROW };
 
-pub(crate) const COMMANDS: &[Command] = &[
-    Command {
+pub(crate) const COMMANDS: &[RespCommand] = &[
+    RespCommand {
         name: "eval",
         arity: -3,
         flags: CommandFlags::NOSCRIPT
@@ -23,7 +23,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: scripts::eval,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "evalsha",
         arity: -3,
         flags: CommandFlags::NOSCRIPT
@@ -38,7 +38,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: scripts::evalsha,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "eval_ro",
         arity: -3,
         flags: CommandFlags::NOSCRIPT
@@ -54,7 +54,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: scripts::eval_ro,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "evalsha_ro",
         arity: -3,
         flags: CommandFlags::NOSCRIPT
@@ -70,14 +70,14 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: scripts::evalsha_ro,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "script",
         arity: -2,
         flags: CommandFlags::CONTAINER,
         summary: "Contains commands for scripts.",
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "script|load",
         arity: 3,
         flags: CommandFlags::NOSCRIPT.and(CommandFlags::STALE),
@@ -87,7 +87,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: scripts::load,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "script|exists",
         arity: -3,
         flags: CommandFlags::NOSCRIPT,
@@ -96,7 +96,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: scripts::exists,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "script|flush",
         arity: -2,
         flags: CommandFlags::NOSCRIPT,

@@ -2,17 +2,17 @@
 
 use super::{GROW, READ, WRITE};
 use crate::command::{ArgPositions, CommandFlags, CommandGroup, KeyspaceScope};
-use crate::command_context::Command;
+use crate::command_context::RespCommand;
 use crate::commands::sdl;
 
-const ROW: Command = Command { group: CommandGroup::Sdl, ..super::ROW };
+const ROW: RespCommand = RespCommand { group: CommandGroup::Sdl, ..super::ROW };
 
 /// Limits of the messages of one command.
 const MESSAGES: &str = "At most 1024 messages; rejected if sending them would take longer than \
                         `resp.exec_max`.";
 
-pub(crate) const COMMANDS: &[Command] = &[
-    Command {
+pub(crate) const COMMANDS: &[RespCommand] = &[
+    RespCommand {
         name: "setie",
         arity: -4,
         flags: GROW.and(CommandFlags::MODULE),
@@ -24,7 +24,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sdl::setie,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "setne",
         arity: -4,
         flags: GROW.and(CommandFlags::MODULE),
@@ -35,7 +35,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sdl::setne,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "delie",
         arity: 3,
         flags: WRITE.and(CommandFlags::MODULE),
@@ -46,7 +46,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sdl::delie,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "delne",
         arity: 3,
         flags: WRITE.and(CommandFlags::MODULE),
@@ -57,7 +57,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sdl::delne,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "msetpub",
         arity: -5,
         flags: GROW.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
@@ -68,7 +68,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sdl::msetpub,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "msetmpub",
         arity: -7,
         flags: GROW
@@ -83,7 +83,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sdl::msetmpub,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "setxxpub",
         arity: 5,
         flags: GROW.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
@@ -93,7 +93,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sdl::setxxpub,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "setnxpub",
         arity: 5,
         flags: GROW.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
@@ -103,7 +103,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sdl::setnxpub,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "setnxmpub",
         arity: -5,
         flags: GROW.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
@@ -115,7 +115,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sdl::setnxmpub,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "setiepub",
         arity: 6,
         flags: GROW.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
@@ -127,7 +127,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sdl::setiepub,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "setiempub",
         arity: -6,
         flags: GROW.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
@@ -140,7 +140,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sdl::setiempub,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "setnepub",
         arity: 6,
         flags: GROW.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
@@ -153,7 +153,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sdl::setnepub,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "delpub",
         arity: -4,
         flags: WRITE.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
@@ -164,7 +164,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sdl::delpub,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "delmpub",
         arity: -6,
         flags: WRITE
@@ -179,7 +179,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sdl::delmpub,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "deliepub",
         arity: 5,
         flags: WRITE.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
@@ -191,7 +191,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sdl::deliepub,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "deliempub",
         arity: -5,
         flags: WRITE.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
@@ -204,7 +204,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sdl::deliempub,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "delnepub",
         arity: 5,
         flags: WRITE.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
@@ -217,7 +217,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sdl::delnepub,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "nget.atomic",
         arity: -2,
         flags: READ.and(CommandFlags::MODULE),
@@ -230,7 +230,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sdl::nget_atomic,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "nget.noatomic",
         arity: -2,
         flags: READ.and(CommandFlags::MODULE),
@@ -242,7 +242,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sdl::nget_noatomic,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "ndel.atomic",
         arity: 2,
         flags: WRITE.and(CommandFlags::MODULE),

@@ -2,13 +2,13 @@
 
 use super::ANY_TIME;
 use crate::command::{CommandFlags, CommandGroup};
-use crate::command_context::Command;
+use crate::command_context::RespCommand;
 use crate::commands::sentinel;
 
-const ROW: Command = Command { group: CommandGroup::Sentinel, ..super::ROW };
+const ROW: RespCommand = RespCommand { group: CommandGroup::Sentinel, ..super::ROW };
 
-pub(crate) const COMMANDS: &[Command] = &[
-    Command {
+pub(crate) const COMMANDS: &[RespCommand] = &[
+    RespCommand {
         name: "sentinel",
         arity: -2,
         flags: CommandFlags::CONTAINER,
@@ -17,7 +17,7 @@ pub(crate) const COMMANDS: &[Command] = &[
                   Without configured names, MASTERS returns `dbaasmaster` and `mymaster`.",
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "sentinel|get-master-addr-by-name",
         arity: 3,
         flags: ANY_TIME,
@@ -25,7 +25,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sentinel::get_master_addr,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "sentinel|masters",
         arity: 2,
         flags: ANY_TIME,
@@ -33,7 +33,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sentinel::masters,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "sentinel|master",
         arity: 3,
         flags: ANY_TIME,
@@ -41,7 +41,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sentinel::master,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "sentinel|slaves",
         arity: 3,
         flags: ANY_TIME,
@@ -49,7 +49,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sentinel::others,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "sentinel|replicas",
         arity: 3,
         flags: ANY_TIME,
@@ -57,7 +57,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sentinel::others,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "sentinel|sentinels",
         arity: 3,
         flags: ANY_TIME,

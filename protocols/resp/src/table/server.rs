@@ -2,13 +2,13 @@
 
 use super::{ANY_TIME, CONNECTION, OPERATOR, READ};
 use crate::command::{AclCategories, ArgPositions, CommandFlags, CommandGroup};
-use crate::command_context::Command;
+use crate::command_context::RespCommand;
 use crate::commands::{clients, command, config, connection, info, server, users};
 
-const ROW: Command = Command { group: CommandGroup::Server, ..super::ROW };
+const ROW: RespCommand = RespCommand { group: CommandGroup::Server, ..super::ROW };
 
-pub(crate) const COMMANDS: &[Command] = &[
-    Command {
+pub(crate) const COMMANDS: &[RespCommand] = &[
+    RespCommand {
         name: "ping",
         arity: -1,
         flags: CommandFlags::FAST.and(CommandFlags::SUBSCRIBED),
@@ -17,7 +17,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: connection::ping,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "echo",
         arity: 2,
         flags: ANY_TIME.and(CommandFlags::FAST),
@@ -26,7 +26,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: connection::echo,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "quit",
         arity: -1,
         flags: CONNECTION
@@ -40,7 +40,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: connection::quit,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "reset",
         flags: CONNECTION
             .and(CommandFlags::FAST)
@@ -53,7 +53,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: connection::reset,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "select",
         arity: 2,
         flags: ANY_TIME.and(CommandFlags::FAST),
@@ -63,7 +63,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: connection::select,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "hello",
         arity: -1,
         flags: CONNECTION
@@ -77,7 +77,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: connection::hello,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "auth",
         arity: -2,
         flags: CONNECTION
@@ -90,7 +90,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: connection::auth,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "acl",
         arity: -2,
         flags: CommandFlags::CONTAINER,
@@ -99,7 +99,7 @@ pub(crate) const COMMANDS: &[Command] = &[
                   DRYRUN and GENPASS are not supported.",
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "acl|whoami",
         arity: 2,
         flags: CONNECTION,
@@ -107,7 +107,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: users::whoami,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "acl|list",
         arity: 2,
         flags: OPERATOR,
@@ -117,7 +117,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: users::list,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "acl|users",
         arity: 2,
         flags: OPERATOR,
@@ -126,7 +126,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: users::users,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "acl|cat",
         arity: -2,
         flags: CONNECTION,
@@ -136,7 +136,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: users::cat,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "acl|getuser",
         arity: 3,
         flags: OPERATOR,
@@ -146,7 +146,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: users::getuser,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "client",
         arity: -2,
         flags: CommandFlags::CONTAINER,
@@ -155,7 +155,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         differs: "KILL, PAUSE, REPLY, TRACKING, UNBLOCK and NO-EVICT are not supported.",
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "client|id",
         arity: 2,
         flags: CONNECTION,
@@ -164,7 +164,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: connection::id,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "client|setname",
         arity: 3,
         flags: CONNECTION,
@@ -173,7 +173,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: connection::setname,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "client|getname",
         arity: 2,
         flags: CONNECTION,
@@ -182,7 +182,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: connection::getname,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "client|setinfo",
         arity: 4,
         flags: CONNECTION,
@@ -192,7 +192,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: connection::setinfo,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "client|info",
         arity: 2,
         flags: CONNECTION,
@@ -202,7 +202,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: clients::info,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "client|list",
         arity: -2,
         flags: OPERATOR,
@@ -214,7 +214,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: clients::list,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "client|no-touch",
         arity: 3,
         flags: CONNECTION,
@@ -224,7 +224,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: connection::no_touch,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "command",
         arity: -1,
         flags: ANY_TIME.and(CommandFlags::CONTAINER),
@@ -236,7 +236,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: command::command,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "command|count",
         arity: 2,
         flags: ANY_TIME,
@@ -245,7 +245,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: command::count,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "command|info",
         arity: -2,
         flags: ANY_TIME,
@@ -256,7 +256,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: command::info,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "command|docs",
         arity: -2,
         flags: ANY_TIME,
@@ -267,7 +267,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: command::docs,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "command|list",
         arity: -2,
         flags: ANY_TIME,
@@ -277,7 +277,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: command::list,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "command|getkeys",
         arity: -4,
         flags: ANY_TIME,
@@ -287,7 +287,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: command::getkeys,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "info",
         arity: -1,
         flags: ANY_TIME,
@@ -299,7 +299,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: info::info,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "config",
         arity: -2,
         flags: CommandFlags::CONTAINER,
@@ -308,7 +308,7 @@ pub(crate) const COMMANDS: &[Command] = &[
                   configuration file.",
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "config|get",
         arity: -3,
         flags: OPERATOR,
@@ -318,7 +318,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: server::config_get,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "config|set",
         arity: -4,
         flags: OPERATOR,
@@ -338,14 +338,14 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: config::set,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "slowlog",
         arity: -2,
         flags: CommandFlags::CONTAINER,
         summary: "Contains commands for the slow log.",
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "slowlog|get",
         arity: -2,
         flags: ANY_TIME.and(CommandFlags::ADMIN),
@@ -355,7 +355,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: server::slowlog_get,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "slowlog|len",
         arity: 2,
         flags: ANY_TIME.and(CommandFlags::ADMIN),
@@ -363,7 +363,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: server::slowlog_len,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "slowlog|reset",
         arity: 2,
         flags: ANY_TIME.and(CommandFlags::ADMIN),
@@ -372,7 +372,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: server::slowlog_reset,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "memory",
         arity: -2,
         flags: CommandFlags::CONTAINER,
@@ -380,7 +380,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         differs: "USAGE is the only subcommand.",
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "memory|usage",
         arity: -3,
         flags: READ,
@@ -390,7 +390,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: server::memory_usage,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "time",
         flags: ANY_TIME.and(CommandFlags::FAST),
         summary: "Returns the server time.",
@@ -398,7 +398,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: server::time,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "lastsave",
         flags: ANY_TIME.and(CommandFlags::FAST),
         also: AclCategories::ADMIN.and(AclCategories::DANGEROUS),
@@ -407,7 +407,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: server::lastsave,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "wait",
         arity: 3,
         flags: CommandFlags::NOSCRIPT,
@@ -417,7 +417,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: server::wait,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "role",
         flags: CONNECTION.and(CommandFlags::FAST),
         also: AclCategories::ADMIN.and(AclCategories::DANGEROUS),

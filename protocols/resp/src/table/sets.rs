@@ -2,13 +2,14 @@
 
 use super::{GROW_FAST, READ, READ_FAST, WRITE_FAST};
 use crate::command::{ArgPositions, CommandFlags, CommandGroup};
-use crate::command_context::Command;
+use crate::command_context::RespCommand;
 use crate::commands::sets;
 
-const ROW: Command = Command { keys: ArgPositions::ONE, group: CommandGroup::Sets, ..super::ROW };
+const ROW: RespCommand =
+    RespCommand { keys: ArgPositions::ONE, group: CommandGroup::Sets, ..super::ROW };
 
-pub(crate) const COMMANDS: &[Command] = &[
-    Command {
+pub(crate) const COMMANDS: &[RespCommand] = &[
+    RespCommand {
         name: "sadd",
         arity: -3,
         flags: GROW_FAST,
@@ -19,7 +20,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sets::sadd,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "srem",
         arity: -3,
         flags: WRITE_FAST,
@@ -28,7 +29,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sets::srem,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "smembers",
         arity: 2,
         flags: READ,
@@ -37,7 +38,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sets::smembers,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "sismember",
         arity: 3,
         flags: READ_FAST,
@@ -45,7 +46,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sets::sismember,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "smismember",
         arity: -3,
         flags: READ_FAST,
@@ -54,7 +55,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sets::smismember,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "scard",
         arity: 2,
         flags: READ_FAST,
@@ -62,7 +63,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sets::scard,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "spop",
         arity: -2,
         flags: WRITE_FAST,
@@ -71,7 +72,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sets::spop,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "srandmember",
         arity: -2,
         flags: READ,
@@ -81,7 +82,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sets::srandmember,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "smove",
         arity: 4,
         flags: WRITE_FAST,
@@ -92,7 +93,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sets::smove,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "sinter",
         arity: -2,
         flags: READ,
@@ -102,7 +103,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sets::sinter,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "sunion",
         arity: -2,
         flags: READ,
@@ -112,7 +113,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sets::sunion,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "sdiff",
         arity: -2,
         flags: READ,
@@ -122,7 +123,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sets::sdiff,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "sintercard",
         arity: -3,
         flags: READ.and(CommandFlags::MOVABLE_KEYS),
@@ -132,7 +133,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: sets::sintercard,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "sscan",
         arity: -3,
         flags: READ,

@@ -2,17 +2,17 @@
 
 use super::{GROW, GROW_FAST, READ, READ_FAST, WRITE_FAST};
 use crate::command::{ArgPositions, CommandGroup};
-use crate::command_context::Command;
+use crate::command_context::RespCommand;
 use crate::commands::strings as run;
 
 /// Limit of the region.
 const LENGTH: &str = "A value has at most 128 MiB.";
 
-const ROW: Command =
-    Command { keys: ArgPositions::ONE, group: CommandGroup::Strings, ..super::ROW };
+const ROW: RespCommand =
+    RespCommand { keys: ArgPositions::ONE, group: CommandGroup::Strings, ..super::ROW };
 
-pub(crate) const COMMANDS: &[Command] = &[
-    Command {
+pub(crate) const COMMANDS: &[RespCommand] = &[
+    RespCommand {
         name: "get",
         run: run::get,
         arity: 2,
@@ -20,7 +20,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "Returns the value of a key.",
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "set",
         run: run::set,
         arity: -3,
@@ -31,7 +31,7 @@ pub(crate) const COMMANDS: &[Command] = &[
                   does not count it.",
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "setnx",
         run: run::setnx,
         arity: 3,
@@ -39,7 +39,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "Sets the value of a key if the key does not exist.",
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "setex",
         run: run::setex,
         arity: 4,
@@ -47,7 +47,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "Sets the value and the expiration time in seconds of a key.",
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "psetex",
         run: run::psetex,
         arity: 4,
@@ -55,7 +55,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "Sets the value and the expiration time in milliseconds of a key.",
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "getset",
         run: run::getset,
         arity: 3,
@@ -63,7 +63,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "Sets a key to a new value and returns its previous value.",
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "getdel",
         run: run::getdel,
         arity: 2,
@@ -71,7 +71,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "Returns the value of a key and deletes the key.",
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "getex",
         run: run::getex,
         arity: -2,
@@ -79,7 +79,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "Returns the value of a key and sets or removes its expiration time.",
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "mget",
         run: run::mget,
         arity: -2,
@@ -89,7 +89,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         complexity: "O(N), N keys",
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "mset",
         run: run::mset,
         arity: -3,
@@ -99,7 +99,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         complexity: "O(N), N keys",
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "msetnx",
         run: run::msetnx,
         arity: -3,
@@ -109,7 +109,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         complexity: "O(N), N keys",
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "append",
         run: run::append,
         arity: 3,
@@ -119,7 +119,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         differs: LENGTH,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "strlen",
         run: run::strlen,
         arity: 2,
@@ -127,7 +127,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "Returns the length of the value of a key.",
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "getrange",
         run: run::getrange,
         arity: 4,
@@ -136,7 +136,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         complexity: "O(N), N bytes of the substring",
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "setrange",
         run: run::setrange,
         arity: 4,
@@ -146,7 +146,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         differs: LENGTH,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "incr",
         run: run::incr,
         arity: 2,
@@ -155,7 +155,7 @@ pub(crate) const COMMANDS: &[Command] = &[
                   does not exist.",
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "decr",
         run: run::decr,
         arity: 2,
@@ -164,7 +164,7 @@ pub(crate) const COMMANDS: &[Command] = &[
                   does not exist.",
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "incrby",
         run: run::incrby,
         arity: 3,
@@ -173,7 +173,7 @@ pub(crate) const COMMANDS: &[Command] = &[
                   the key does not exist.",
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "decrby",
         run: run::decrby,
         arity: 3,
@@ -182,7 +182,7 @@ pub(crate) const COMMANDS: &[Command] = &[
                   the key does not exist.",
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "incrbyfloat",
         run: run::incrbyfloat,
         arity: 3,

@@ -2,19 +2,20 @@
 
 use super::{GROW, READ, READ_FAST};
 use crate::command::{AclCategories, ArgPositions, CommandFlags, CommandGroup, KeyspaceScope};
-use crate::command_context::Command;
+use crate::command_context::RespCommand;
 use crate::commands::tags;
 
-const ROW: Command = Command { group: CommandGroup::Tags, differs: "Is not there.", ..super::ROW };
+const ROW: RespCommand =
+    RespCommand { group: CommandGroup::Tags, differs: "Is not there.", ..super::ROW };
 
 /// Commands on one record.
-const OF_KEY: Command = Command { keys: ArgPositions::span(2, 2, 1), ..ROW };
+const OF_KEY: RespCommand = RespCommand { keys: ArgPositions::span(2, 2, 1), ..ROW };
 
 /// Commands on a namespace, written as `{ns},*`.
-const OF_NAMESPACE: Command = Command { walk: KeyspaceScope::Pattern(2), ..ROW };
+const OF_NAMESPACE: RespCommand = RespCommand { walk: KeyspaceScope::Pattern(2), ..ROW };
 
-pub(crate) const COMMANDS: &[Command] = &[
-    Command {
+pub(crate) const COMMANDS: &[RespCommand] = &[
+    RespCommand {
         name: "tag",
         arity: -2,
         flags: CommandFlags::CONTAINER,
@@ -23,7 +24,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         differs: "Not in Redis.",
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "tag|declare",
         arity: -4,
         flags: GROW,
@@ -40,7 +41,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: tags::declare,
         ..OF_NAMESPACE
     },
-    Command {
+    RespCommand {
         name: "tag|set",
         arity: -5,
         flags: GROW,
@@ -52,7 +53,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: tags::set,
         ..OF_KEY
     },
-    Command {
+    RespCommand {
         name: "tag|hset",
         arity: -7,
         flags: GROW,
@@ -64,7 +65,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: tags::hset,
         ..OF_KEY
     },
-    Command {
+    RespCommand {
         name: "tag|change",
         arity: -4,
         flags: GROW,
@@ -74,7 +75,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: tags::change,
         ..OF_KEY
     },
-    Command {
+    RespCommand {
         name: "tag|of",
         arity: 3,
         flags: READ_FAST,
@@ -83,7 +84,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         differs: "Not in Redis.",
         ..OF_KEY
     },
-    Command {
+    RespCommand {
         name: "tag|find",
         arity: -5,
         flags: READ,
@@ -94,7 +95,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: tags::find,
         ..OF_NAMESPACE
     },
-    Command {
+    RespCommand {
         name: "tag|keys",
         arity: -5,
         flags: READ,
@@ -107,7 +108,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: tags::keys,
         ..OF_NAMESPACE
     },
-    Command {
+    RespCommand {
         name: "tag|watch",
         arity: 5,
         flags: READ.and(CommandFlags::NOSCRIPT),

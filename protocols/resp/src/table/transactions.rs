@@ -2,13 +2,13 @@
 
 use super::CONNECTION;
 use crate::command::{ArgPositions, CommandFlags, CommandGroup};
-use crate::command_context::Command;
+use crate::command_context::RespCommand;
 use crate::commands::transactions;
 
-const ROW: Command = Command { group: CommandGroup::Transactions, ..super::ROW };
+const ROW: RespCommand = RespCommand { group: CommandGroup::Transactions, ..super::ROW };
 
-pub(crate) const COMMANDS: &[Command] = &[
-    Command {
+pub(crate) const COMMANDS: &[RespCommand] = &[
+    RespCommand {
         name: "multi",
         flags: CONNECTION
             .and(CommandFlags::FAST)
@@ -18,7 +18,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: transactions::multi,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "exec",
         flags: CONNECTION.and(CommandFlags::SKIP_SLOWLOG).and(CommandFlags::AT_ONCE),
         summary: "Executes all commands of a transaction.",
@@ -35,7 +35,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: transactions::exec,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "discard",
         flags: CONNECTION
             .and(CommandFlags::FAST)
@@ -45,7 +45,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: transactions::discard,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "watch",
         arity: -2,
         flags: CONNECTION
@@ -60,7 +60,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: transactions::watch,
         ..ROW
     },
-    Command {
+    RespCommand {
         name: "unwatch",
         flags: CONNECTION.and(CommandFlags::FAST).and(CommandFlags::ALLOW_BUSY),
         summary: "Removes all keys monitored by WATCH.",

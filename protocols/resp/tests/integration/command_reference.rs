@@ -4,13 +4,14 @@
 #![expect(clippy::expect_used, reason = "a file that cannot be written ends its test")]
 
 use nearstate_resp::command::CommandGroup;
-use nearstate_resp::command_context::Command;
+use nearstate_resp::command_context::RespCommand;
 use nearstate_resp::table::TABLE;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 
-const ADVICE: &str = "run `NEARSTATE_RESP_WRITE=1 cargo test -p nearstate-resp --test integration command_reference` and \
+const ADVICE: &str = "run `NEARSTATE_RESP_WRITE=1 cargo test -p nearstate-resp --test integration \
+                      command_reference` and \
                       commit what it wrote";
 
 const GROUPS: [(CommandGroup, &str); 12] = [
@@ -45,9 +46,9 @@ first set, and the members of a set in ascending order. Errors that repeat a par
 replace invalid UTF-8 with U+FFFD.
 ";
 
-fn row(page: &mut String, command: &Command) {
+fn row(page: &mut String, command: &RespCommand) {
     let name = command.name.replace('|', " ").to_ascii_uppercase();
-    let Command { arity, summary, complexity, differs, .. } = command;
+    let RespCommand { arity, summary, complexity, differs, .. } = command;
     let cells = [summary, complexity, differs].map(|text| text.replace('|', "\\|"));
     let [summary, complexity, differs] = cells;
     writeln!(page, "| `{name}` | {arity} | {summary} | {complexity} | {differs} |")

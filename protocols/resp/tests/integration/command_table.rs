@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use nearstate_resp::command::{ArgPositions, CommandFlags, KeyspaceScope};
-use nearstate_resp::command_context::Command;
+use nearstate_resp::command_context::RespCommand;
 use nearstate_resp::parse::OwnedArgs;
 use nearstate_resp::table::TABLE;
 
@@ -14,7 +14,7 @@ fn listed<'a>(words: impl Iterator<Item = &'a str>) -> String {
     if words.is_empty() { "-".to_owned() } else { words.join(",") }
 }
 
-fn spelled(command: &Command) -> String {
+fn spelled(command: &RespCommand) -> String {
     let (first, last, step) = command.keys.triple();
     let (flags, categories) = (command.flags.words(), command.categories().words());
     let (flags, categories) = (listed(flags), listed(categories));
@@ -179,7 +179,7 @@ fn a_request_that_is_none_is_told_what_would_be_one() {
 }
 
 #[test]
-fn what_a_stranger_sends_is_shown_only_in_part() {
+fn unknown_input_is_shown_truncated() {
     let long = "x".repeat(100_000);
     assert!(refused(&format!("{long} {long} {long} {long}")).len() < 400);
     let many = format!("foo {}", "y ".repeat(100_000));

@@ -1,4 +1,4 @@
-//! Events of keys: told under Redis' names, whoever changed the records.
+//! Keyspace notifications have Redis' names, regardless of which process changed the records.
 
 #![expect(
     clippy::unwrap_used,

@@ -169,11 +169,11 @@ fn nobody_is_closed_for_messages_that_wait_in_no_mailbox() {
     let post = &node.server.pubsub.budget;
     honest.ask("SUBSCRIBE b");
     let large = || Message::new(post, b"a", &vec![b'x'; 200_000]);
-    // Another core compares it with patterns, and nobody may hear it.
+    // Another core compares it with patterns, and no client is subscribed.
     let sought = large();
     assert_eq!(post.bytes(), 0);
     assert_eq!(sender.ask("PUBLISH b 1"), ":1|");
-    // A client that may not have so much is closed for it, and nobody else.
+    // A client that may not have so much is closed, and no other client.
     let small = Mailbox::new(150_000, post);
     small.put(Delivery { message: Arc::new(sought), pattern: None });
     assert_eq!((small.is_over(), post.overruns()), (true, 1));
@@ -364,7 +364,7 @@ fn what_one_command_publishes_is_bounded_before_it_writes_anything() {
         ]
     };
     let many =
-        commands(1025, "nobody").map(|request| (request, "-ERR 1025 messages exceed the limit"));
+        commands(1025, "silent").map(|request| (request, "-ERR 1025 messages exceed the limit"));
     let slow =
         commands(1024, "c").map(|request| (request, "-ERR sending 1024 messages, the first"));
     for (request, refusal) in many.iter().chain(&slow) {
@@ -377,9 +377,10 @@ fn what_one_command_publishes_is_bounded_before_it_writes_anything() {
         subscribers.iter_mut().all(|subscriber| subscriber.poll_progress().is_empty()),
         "nothing was sent"
     );
-    // What is many but goes to nobody is no load, and few are sent whoever hears them.
+    // Messages without subscribers cost little. A few messages are sent to any number of
+    // subscribers.
     for (request, deliveries) in [
-        (format!("MSETMPUB 1 1024 new v{}", messages(1024, "nobody")), 0),
+        (format!("MSETMPUB 1 1024 new v{}", messages(1024, "silent")), 0),
         (format!("SETIEMPUB there w v{}", messages(16, "c")), 16),
     ] {
         assert_eq!(client.ask(&request), "+OK|", "{request}");
@@ -480,7 +481,7 @@ fn there_are_so_many_patterns_of_a_client_and_all_clients_share_them() {
     let reply = ask(&mut late, &many("PSUBSCRIBE", 1000, 11));
     assert!(reply.contains("this client would have 1000."), "{reply}");
     assert!(ask(&mut late, &many("PSUBSCRIBE", 50, 11)).starts_with("*3|"));
-    // What somebody hears already is compared with once for all.
+    // Patterns in use by other clients cost no further comparison.
     let mut like_one = node.client();
     assert!(ask(&mut like_one, &many("PSUBSCRIBE", 1024, 10)).starts_with("*3|"));
     others.clear();

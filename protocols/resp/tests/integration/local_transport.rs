@@ -1,4 +1,4 @@
-//! A client that comes near: the region's file, a ring, who is given what, and what becomes of
+//! Clients of the local transport: the region, a ring, the required permissions, and the effects of
 //! both when a side is killed. Nodes that are killed are this program, started once more.
 
 #![expect(
@@ -118,8 +118,8 @@ fn who_may_everything_is_given_the_region_and_others_a_ring() {
     assert!(error.to_string().contains("NOPERM LOCAL REGION requires"), "{error}");
     let error = refused("?user=none&password=none-word");
     assert!(error.to_string().contains("NOPERM"), "{error}");
-    for stranger in ["", "?user=all&password=wrong"] {
-        assert_eq!(refused(stranger).kind, ErrorKind::RejectedByBackend);
+    for options in ["", "?user=all&password=wrong"] {
+        assert_eq!(refused(options).kind, ErrorKind::RejectedByBackend);
     }
     drop(node);
 }
@@ -248,12 +248,12 @@ fn garbage_in_a_ring_ends_its_connection_and_nobody_elses() {
     let folder = folder();
     let node = start(folder.path(), "", ConnectionLimits::default());
     let mut good = ring(folder.path());
-    let mut dice = 0x2545_f491_4f6c_dd1d_u64;
+    let mut rng = 0x2545_f491_4f6c_dd1d_u64;
     let mut roll = move || {
-        dice ^= dice << 13;
-        dice ^= dice >> 7;
-        dice ^= dice << 17;
-        dice
+        rng ^= rng << 13;
+        rng ^= rng >> 7;
+        rng ^= rng << 17;
+        rng
     };
     for round in 0..300_u64 {
         let unix = socket(folder.path());
@@ -381,7 +381,7 @@ fn a_region_that_the_node_made_anew_is_noticed_and_the_next_one_is_used() {
     let mut other = open_local(folder.path(), "?way=ring");
     assert_eq!(other.get("ns", &[b"k"]).unwrap()[&b"k"[..]], b"new", "both have the same one");
 
-    // And if the next node is there before anybody asks: it is another region without a word.
+    // And if the next node is there before any client asks: it is another region without a word.
     fs::remove_file(&region).unwrap();
     drop(node);
     let node = start(folder.path(), "", ConnectionLimits::default());

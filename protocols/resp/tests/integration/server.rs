@@ -55,7 +55,7 @@ fn the_connection_answers_as_in_redis() {
             ("HELLO 2 auth a", "-ERR Syntax error in HELLO option 'auth'|"),
             ("HELLO 2 auth default x", &hello(2)),
             (
-                "HELLO 3 auth nobody x",
+                "HELLO 3 auth unknown x",
                 "-WRONGPASS invalid username-password pair or user is disabled.|",
             ),
             ("HELLO 3 setname a\nb", bad_name),
@@ -137,7 +137,7 @@ fn connections_are_listed() {
 }
 
 #[test]
-fn a_stranger_says_who_he_is_first() {
+fn unauthenticated_clients_must_authenticate_first() {
     let node = guarded();
     let mut client = node.client();
     let no_auth = "-NOAUTH Authentication required.|";
@@ -235,7 +235,7 @@ fn users_are_told() {
     all(
         &mut client,
         &[
-            ("ACL GETUSER nobody", "$-1|"),
+            ("ACL GETUSER unknown", "$-1|"),
             ("ACL CAT transaction", "*5|$7|discard|$4|exec|$5|multi|$7|unwatch|$5|watch|"),
             ("ACL CAT foo", "-ERR Unknown category 'foo'|"),
             (

@@ -43,13 +43,13 @@ fn what_is_put_with_tags_is_found_by_them() {
             ("TAG FIND {s},* id 7", "*2|$5|{s},a|$3|one|"),
             ("TAG FIND {s},* id 8", "*-1|"),
             ("TAG OF {s},a", "*4|$5|group|$1|g|$2|id|$1|7|"),
-            ("TAG OF {s},nobody", "*-1|"),
+            ("TAG OF {s},absent", "*-1|"),
             ("TAG HSET {s},h 2 f 1 g 2 2 id 8 group g", ":2|"),
             ("TAG FIND {s},* id 8", "*2|$5|{s},h|*4|$1|f|$1|1|$1|g|$1|2|"),
             ("TAG FIND {s},* id 8 g x", "*2|$5|{s},h|*2|$1|2|$-1|"),
             ("TAG KEYS {s},* group g COUNT 1", "*1|$5|{s},a|"),
             ("TAG KEYS {s},* id 8", "*1|$5|{s},h|"),
-            ("TAG KEYS {s},* group nobody", "*0|"),
+            ("TAG KEYS {s},* group absent", "*0|"),
             ("TAG HSET {s},h 1 f 3 1 id 9 XX", ":0|"),
             ("TAG FIND {s},* id 8", "*-1|"),
             ("TAG FIND {s},* id 9 f g", "*2|$5|{s},h|*2|$1|3|$1|2|"),
@@ -63,8 +63,8 @@ fn what_is_put_with_tags_is_found_by_them() {
             ("TAG FIND {s},* id 7", "*-1|"),
             ("TAG KEYS {s},* group h", "*1|$5|{s},a|"),
             ("GET {s},a", "$3|two|"),
-            ("TAG CHANGE {s},nobody 0", ":0|"),
-            ("TAG CHANGE {unmade},nobody 0", ":0|"),
+            ("TAG CHANGE {s},absent 0", ":0|"),
+            ("TAG CHANGE {unmade},absent 0", ":0|"),
             ("TAG SET {s},a three 1 id 11", "+OK|"),
             ("SET {s},a four", "+OK|"),
             ("TAG FIND {s},* id 11", "*-1|"),
@@ -186,6 +186,12 @@ fn requests_that_are_off_are_refused_with_what_to_do() {
         let answer = client.ask(request);
         assert!(answer.starts_with(refusal), "{request}: {answer}");
     }
+}
+
+#[test]
+fn lookups_by_tag_validate_values_and_types() {
+    let (_node, mut client) = tagged();
+    assert_eq!(client.ask("TAG SET {s},k v 0"), "+OK|");
     let long = "v".repeat(1025);
     for request in ["TAG FIND {s},* id", "TAG KEYS {s},* id", "TAG WATCH {s},* id"] {
         let answer = client.ask(&format!("{request} {long}"));
@@ -338,7 +344,7 @@ fn records_that_have_ended_keep_nobody_for_long() {
     let (node, mut client) = tagged();
     let session = node.region.session().unwrap();
     let ns = session.namespace("s", &Schema { kind: Kind::Mixed, ..Schema::default() }).unwrap();
-    // Many in each transaction: whoever commits one collects a few.
+    // Many in each transaction: each commit collects a few.
     for part in 0..30_u32 {
         let tags: &[(&str, &[u8])] = &[("group", b"g")];
         let labels = nearstate_store::Metadata { tags, expires_ms: 1 };

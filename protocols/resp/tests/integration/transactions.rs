@@ -253,8 +253,8 @@ fn what_cannot_be_a_part_of_it_says_so_and_walks_are_whole() {
     assert!(answer.starts_with("*2|+OK|$") && answer.contains("db0:keys=2,"), "{answer}");
 }
 
-/// Others change the same records all the while: runs meet conflicts and are made anew, and nobody
-/// sees more or less than one of each.
+/// Concurrent changes of the same records cause conflicts and repeated runs. Each reply, change and
+/// message still happens exactly once.
 #[test]
 fn conflicts_are_met_by_running_anew_and_nothing_happens_twice() {
     const ROUNDS: usize = 300;

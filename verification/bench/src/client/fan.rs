@@ -5,14 +5,15 @@
 //! step, and never waits for one answer while other requests could be sent.
 
 use crate::access::{
-    Access, Body, Change, Connection, Entry, Hear, Parts, Reply, Request, Table, Tag, Work,
+    Body, PartReceiver, PartSet, RecordChange, RecordEntry, RecordTag, Request, StoreAccess,
+    StoreConnection, StoreReply, TableId, Work,
 };
 use crate::operations::{KeyBlock, Operation};
 use nearstate_model::{Error, Result};
 
 /// The connections. Single requests go to the first one.
 pub(crate) struct Fan {
-    connections: Vec<Box<dyn Connection>>,
+    connections: Vec<Box<dyn StoreConnection>>,
 }
 
 impl Fan {
@@ -22,13 +23,13 @@ impl Fan {
     /// The error of the first connection that could not be opened.
     pub(crate) fn open(
         count: usize,
-        mut connect: impl FnMut() -> Result<Box<dyn Connection>>,
+        mut connect: impl FnMut() -> Result<Box<dyn StoreConnection>>,
     ) -> Result<Self> {
         let connections = (0..count.max(1)).map(|_| connect()).collect::<Result<_>>()?;
         Ok(Self { connections })
     }
 
-    fn first(&mut self) -> Result<&mut Box<dyn Connection>> {
+    fn first(&mut self) -> Result<&mut Box<dyn StoreConnection>> {
         let none = || Error::BadArgument { detail: "a client without connections".to_owned() };
         self.connections.first_mut().ok_or_else(none)
     }
@@ -39,62 +40,62 @@ impl Fan {
     }
 }
 
-impl Access for Fan {
+impl StoreAccess for Fan {
     fn read(
         &mut self,
-        table: Table,
+        table: TableId,
         key: &[u8],
-        wanted: Parts,
-        hear: &mut Hear<'_>,
+        wanted: PartSet,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        self.first()?.read(table, key, wanted, hear)
+        self.first()?.read(table, key, wanted, receive)
     }
 
-    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
         self.first()?.put(table, entry)
     }
 
-    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
         self.first()?.change(table, change)
     }
 
     fn update(
         &mut self,
-        table: Table,
+        table: TableId,
         key: &[u8],
-        wanted: Parts,
+        wanted: PartSet,
         work: &mut dyn Work,
     ) -> Result<bool> {
         self.first()?.update(table, key, wanted, work)
     }
 
-    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
         self.first()?.delete(table, key, tags)
     }
 
     fn find(
         &mut self,
-        table: Table,
-        tag: Tag<'_>,
-        wanted: Parts,
+        table: TableId,
+        tag: RecordTag<'_>,
+        wanted: PartSet,
         key: &mut Vec<u8>,
-        hear: &mut Hear<'_>,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        self.first()?.find(table, tag, wanted, key, hear)
+        self.first()?.find(table, tag, wanted, key, receive)
     }
 
     fn scan(
         &mut self,
-        table: Table,
+        table: TableId,
         from: &[u8],
         count: usize,
-        hear: &mut dyn FnMut(&[u8], &[u8]),
+        receive: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<usize> {
-        self.first()?.scan(table, from, count, hear)
+        self.first()?.scan(table, from, count, receive)
     }
 }
 
-impl Connection for Fan {
+impl StoreConnection for Fan {
     fn is_null(&self) -> bool {
         self.connections.iter().any(|connection| connection.is_null())
     }
@@ -111,14 +112,14 @@ impl Connection for Fan {
         self.first()?.run_block(operation, block)
     }
 
-    fn walk(&mut self, table: Table) -> Result<u64> {
+    fn walk(&mut self, table: TableId) -> Result<u64> {
         self.first()?.walk(table)
     }
 
     fn pipeline(
         &mut self,
         requests: &[Request<'_>],
-        hear: &mut dyn FnMut(usize, Reply<'_>),
+        receive: &mut dyn FnMut(usize, StoreReply<'_>),
     ) -> Result<()> {
         let share = self.share(requests.len());
         for (connection, some) in self.connections.iter_mut().zip(requests.chunks(share)) {
@@ -126,7 +127,7 @@ impl Connection for Fan {
         }
         let mut first = 0;
         for (connection, some) in self.connections.iter_mut().zip(requests.chunks(share)) {
-            connection.hear_ahead(some, &mut |number, reply| hear(first + number, reply))?;
+            connection.receive_ahead(some, &mut |number, reply| receive(first + number, reply))?;
             first += some.len();
         }
         Ok(())

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::access::{
-    Access, Body, Change, Entry, Hear, Parts, Reply, Request, Schema, Table, Tag, one_by_one,
+    Body, PartReceiver, PartSet, RecordChange, RecordEntry, RecordTag, Request, StoreAccess,
+    StoreReply, StoreSchema, TableId, one_by_one,
 };
 use crate::parameters::{Arrivals, Parameters};
 use crate::protocol::Fault;
@@ -50,7 +51,7 @@ impl Target for Frail {
         RegionTarget.start(need)
     }
 
-    fn connect(&self, _: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
+    fn connect(&self, _: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
         let inner = RegionConnection::open(&self.path, schema)?;
         Ok(Box::new(FrailConnection {
             inner,
@@ -82,52 +83,52 @@ impl FrailConnection {
     }
 }
 
-impl Access for FrailConnection {
+impl StoreAccess for FrailConnection {
     fn read(
         &mut self,
-        table: Table,
+        table: TableId,
         key: &[u8],
-        parts: Parts,
-        hear: &mut Hear<'_>,
+        parts: PartSet,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        self.inner.read(table, key, parts, hear)
+        self.inner.read(table, key, parts, receive)
     }
 
-    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
         self.write(|inner| inner.put(table, entry))
     }
 
-    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
         self.write(|inner| inner.change(table, change))
     }
 
-    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
         self.write(|inner| inner.delete(table, key, tags))
     }
 
     fn find(
         &mut self,
-        table: Table,
-        tag: Tag<'_>,
-        wanted: Parts,
+        table: TableId,
+        tag: RecordTag<'_>,
+        wanted: PartSet,
         key: &mut Vec<u8>,
-        hear: &mut Hear<'_>,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        self.inner.find(table, tag, wanted, key, hear)
+        self.inner.find(table, tag, wanted, key, receive)
     }
 
     fn scan(
         &mut self,
-        table: Table,
+        table: TableId,
         from: &[u8],
         count: usize,
-        hear: &mut dyn FnMut(&[u8], &[u8]),
+        receive: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<usize> {
-        self.inner.scan(table, from, count, hear)
+        self.inner.scan(table, from, count, receive)
     }
 }
 
-impl Connection for FrailConnection {
+impl StoreConnection for FrailConnection {
     fn is_lost(&self) -> bool {
         self.is_broken && !self.of.answers.get()
     }
@@ -139,11 +140,11 @@ impl Connection for FrailConnection {
     fn pipeline(
         &mut self,
         requests: &[Request<'_>],
-        hear: &mut dyn FnMut(usize, Reply<'_>),
+        receive: &mut dyn FnMut(usize, StoreReply<'_>),
     ) -> Result<()> {
         for (number, request) in requests.iter().enumerate() {
-            let done = one_by_one(self, request, &mut |reply| hear(number, reply))?;
-            hear(number, Reply::Done(done));
+            let done = one_by_one(self, request, &mut |reply| receive(number, reply))?;
+            receive(number, StoreReply::Done(done));
         }
         Ok(())
     }
@@ -157,28 +158,28 @@ impl Connection for FrailConnection {
         let mut answers = Vec::new();
         self.pipeline(requests, &mut |number, reply| {
             answers.push(match reply {
-                Reply::Part(part, bytes) => (number, Kept::Part(part, bytes.to_vec())),
-                Reply::Key(key) => (number, Kept::Key(key.to_vec())),
-                Reply::Done(done) => (number, Kept::Done(done)),
+                StoreReply::Part(part, bytes) => (number, Kept::Part(part, bytes.to_vec())),
+                StoreReply::Key(key) => (number, Kept::Key(key.to_vec())),
+                StoreReply::Done(done) => (number, Kept::Done(done)),
             });
         })?;
         self.away.push_back(answers);
         Ok(())
     }
 
-    fn hear_ahead(
+    fn receive_ahead(
         &mut self,
         requests: &[Request<'_>],
-        hear: &mut dyn FnMut(usize, Reply<'_>),
+        receive: &mut dyn FnMut(usize, StoreReply<'_>),
     ) -> Result<()> {
-        let Some(answers) = self.away.pop_front() else { return self.pipeline(requests, hear) };
+        let Some(answers) = self.away.pop_front() else { return self.pipeline(requests, receive) };
         for (number, reply) in &answers {
-            hear(
+            receive(
                 *number,
                 match reply {
-                    Kept::Part(part, bytes) => Reply::Part(*part, bytes),
-                    Kept::Key(key) => Reply::Key(key),
-                    Kept::Done(done) => Reply::Done(*done),
+                    Kept::Part(part, bytes) => StoreReply::Part(*part, bytes),
+                    Kept::Key(key) => StoreReply::Key(key),
+                    Kept::Done(done) => StoreReply::Done(*done),
                 },
             );
         }
@@ -262,7 +263,7 @@ impl Stage {
         self.client.run(turn, &mut output)?;
         let mut input = output.as_slice();
         loop {
-            match hear(&mut input)? {
+            match receive(&mut input)? {
                 Some(Said::Ran(ran)) => return Ok(*ran),
                 Some(_) => {}
                 None => return Err(Error::Backend { detail: "no result of the turn".to_owned() }),
@@ -450,7 +451,7 @@ type Work = fn(&mut Client, &mut Vec<u8>) -> Result<()>;
 
 /// What words about progress told.
 fn progress(mut output: &[u8]) -> Vec<u64> {
-    let words = std::iter::from_fn(|| hear(&mut output).unwrap());
+    let words = std::iter::from_fn(|| receive(&mut output).unwrap());
     words
         .filter_map(|said| if let Said::Progress(more, _) = said { Some(more) } else { None })
         .collect()
@@ -473,14 +474,14 @@ fn first_words(cpu: Option<usize>) -> Vec<Said> {
     say(&mut input, &Ask::Plan(plan)).unwrap();
     serve(input.as_slice(), &mut output).unwrap();
     let mut heard = output.as_slice();
-    std::iter::from_fn(|| hear(&mut heard).unwrap()).collect()
+    std::iter::from_fn(|| receive(&mut heard).unwrap()).collect()
 }
 
 #[test]
 fn what_goes_wrong_is_told_once() {
     let mut output = Vec::new();
     serve(&b"{\"load\":1}\n"[..], &mut output).unwrap();
-    let told = hear(&mut output.as_slice()).unwrap();
+    let told = receive(&mut output.as_slice()).unwrap();
     assert!(matches!(told, Some(Said::Failed(_))), "{told:?}");
     // Nobody listens: then it is the program's own error.
     let nobody = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();

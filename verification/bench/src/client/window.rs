@@ -4,8 +4,8 @@
 //! With one step on the way, store and client take turns, and each sleeps while the other works: a
 //! rate is then what both take together, and what it costs to wake them twice for each step.
 
-use super::{Client, Teller, Watch};
-use crate::access::Connection;
+use super::{AnswerWatch, Client, ProgressReporter};
+use crate::access::StoreConnection;
 use crate::meter::Meter;
 use crate::protocol::Turn;
 use crate::wait::Waits;
@@ -85,8 +85,8 @@ impl Client {
         meter: &mut Meter,
         output: &mut impl Write,
     ) -> Result<Waits> {
-        let mut teller = Teller::new(self.progress_ns);
-        let watch = Watch::new(&self.clock);
+        let mut reporter = ProgressReporter::new(self.progress_ns);
+        let watch = AnswerWatch::new(&self.clock);
         let mut window = Window::default();
         let (mut begun, mut done) = (0, 0);
         let mut now_ns = watch.now_ns();
@@ -95,7 +95,7 @@ impl Client {
             let count_before = window.count;
             let place = (&mut window, now_ns);
             let outcome = if self.pace.is_slow() {
-                self.telling(output, |workload, store| {
+                self.progress_report(output, |workload, store| {
                     turn_window((workload, store), turn, place, begun, &mut tally)
                 })
             } else {
@@ -122,9 +122,9 @@ impl Client {
             self.pace.took(took_ns);
             meter.step(&tally, took_ns, now_ns);
             done += step.count as u64;
-            teller.add(step.count as u64);
-            if teller.is_due(now_ns) {
-                teller.tell(output, || meter.last_p99())?;
+            reporter.add(step.count as u64);
+            if reporter.is_due(now_ns) {
+                reporter.tell(output, || meter.last_p99())?;
             }
         }
         Ok(Waits::default())
@@ -133,7 +133,7 @@ impl Client {
 
 /// Begins what may begin, and ends the oldest step.
 fn turn_window(
-    (workload, store): (&mut dyn Workload, &mut dyn Connection),
+    (workload, store): (&mut dyn Workload, &mut dyn StoreConnection),
     turn: &Turn,
     (window, now_ns): (&mut Window, u64),
     mut begun: u64,

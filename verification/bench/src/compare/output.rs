@@ -2,9 +2,9 @@
 
 use super::{CLOSE, Comparison, Figure, Ground, RATIO_MIN, Row, Verdict};
 use crate::html::chart::colour;
-use crate::html::{Bar, BarGroup, Block, Page};
+use crate::html::{Bar, BarGroup, HtmlBlock, Page};
 use crate::spread::Spread;
-use crate::table::{Align, Table, latency_text, printable, rate_text, ratio_text, wrapped};
+use crate::table::{Align, ReportTable, latency_text, printable, rate_text, ratio_text, wrapped};
 use std::fmt::Write as _;
 
 const OBSTACLE: &str = "NOT COMPARABLE: the runs differ in what figures depend on";
@@ -38,28 +38,28 @@ pub fn text(comparison: &Comparison<'_>) -> String {
 pub fn page(comparison: &Comparison<'_>) -> Page {
     let mut blocks = Vec::new();
     if !comparison.obstacles.is_empty() {
-        blocks.push(Block::Alarm(OBSTACLE.to_owned(), comparison.obstacles.clone()));
+        blocks.push(HtmlBlock::Alarm(OBSTACLE.to_owned(), comparison.obstacles.clone()));
     }
     blocks.extend([
-        Block::Heading("At a glance".to_owned()),
-        Block::Text(counted(comparison)),
-        Block::BarsApart(glance(comparison)),
-        Block::Heading("All classes together".to_owned()),
-        Block::Text(how()),
-        Block::Table(table(comparison, |row| row.class == "all")),
+        HtmlBlock::Heading("At a glance".to_owned()),
+        HtmlBlock::Text(counted(comparison)),
+        HtmlBlock::BarsApart(glance(comparison)),
+        HtmlBlock::Heading("All classes together".to_owned()),
+        HtmlBlock::Text(how()),
+        HtmlBlock::Table(table(comparison, |row| row.class == "all")),
     ]);
     let classes = table(comparison, |row| row.class != "all");
     if !classes.rows.is_empty() {
-        blocks.push(Block::Heading("By class of operations".to_owned()));
-        blocks.push(Block::Table(classes));
+        blocks.push(HtmlBlock::Heading("By class of operations".to_owned()));
+        blocks.push(HtmlBlock::Table(classes));
     }
     if !comparison.notes.is_empty() {
-        blocks.push(Block::Heading("Keep in mind".to_owned()));
-        blocks.push(Block::List(comparison.notes.clone()));
+        blocks.push(HtmlBlock::Heading("Keep in mind".to_owned()));
+        blocks.push(HtmlBlock::List(comparison.notes.clone()));
     }
-    blocks.push(Block::Heading("The runs".to_owned()));
-    blocks.push(Block::Code(format!("{}\n{}", comparison.a.command, comparison.b.command)));
-    blocks.push(Block::Facts(comparison.a.machine.clone()));
+    blocks.push(HtmlBlock::Heading("The runs".to_owned()));
+    blocks.push(HtmlBlock::Code(format!("{}\n{}", comparison.a.command, comparison.b.command)));
+    blocks.push(HtmlBlock::Facts(comparison.a.machine.clone()));
     Page {
         title: title(comparison),
         lead: "The second run beside the first: what got faster, what got slower, and how sure \
@@ -103,8 +103,8 @@ fn counted(comparison: &Comparison<'_>) -> String {
     )
 }
 
-fn table(comparison: &Comparison<'_>, wanted: impl Fn(&Row) -> bool) -> Table {
-    let mut table = Table::new(&[
+fn table(comparison: &Comparison<'_>, wanted: impl Fn(&Row) -> bool) -> ReportTable {
+    let mut table = ReportTable::new(&[
         ("target", Align::Left),
         ("class", Align::Left),
         ("figure", Align::Left),

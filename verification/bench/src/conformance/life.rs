@@ -1,13 +1,13 @@
 //! Databases: what they tell of themselves, and their end.
 
-use super::{Held, TargetUnderTest, must, put_value, value};
+use super::{HeldRecord, TargetUnderTest, must, put_value, value};
 use crate::targets::Way;
 use nearstate_model::Error;
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::Path;
 use std::time::Duration;
 
-pub(super) fn told(tested: &TargetUnderTest<'_>) -> Held {
+pub(super) fn told(tested: &TargetUnderTest<'_>) -> HeldRecord {
     for process in tested.database.processes() {
         let is_there = Path::new(&format!("/proc/{process}")).exists();
         must(is_there, || format!("process {process} is not there"))?;
@@ -21,7 +21,7 @@ pub(super) fn told(tested: &TargetUnderTest<'_>) -> Held {
     })
 }
 
-pub(super) fn second(tested: &TargetUnderTest<'_>) -> Held {
+pub(super) fn second(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let other = tested.target.start(&tested.need())?;
     let address = other.address();
     must(address != tested.database.address(), || format!("both at {address}"))?;
@@ -45,7 +45,7 @@ const END_PAUSES: u32 = 1000;
 const END_PAUSE: Duration = Duration::from_millis(10);
 
 /// The server is killed: whoever is connected is told, and so is who looks or connects.
-pub(super) fn dead(tested: &TargetUnderTest<'_>) -> Held {
+pub(super) fn dead(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let mut other = tested.target.start(&tested.need())?;
     let mut one = tested.target.connect(&other.address(), &tested.schema)?;
     put_value(&mut one, b"x", b"x")?;

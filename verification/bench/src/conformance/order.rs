@@ -1,12 +1,12 @@
 //! Scans.
 
-use super::{Held, ORDERED, TargetUnderTest, entry, must};
-use crate::access::Connection;
+use super::{HeldRecord, ORDERED, TargetUnderTest, entry, must};
+use crate::access::StoreConnection;
 use nearstate_model::Result;
 
 type Met = Vec<(Vec<u8>, Vec<u8>)>;
 
-fn scanned(one: &mut dyn Connection, from: &[u8], count: usize) -> Result<(usize, Met)> {
+fn scanned(one: &mut dyn StoreConnection, from: &[u8], count: usize) -> Result<(usize, Met)> {
     let mut met = Met::new();
     let told = one.scan(ORDERED, from, count, &mut |key, first| {
         met.push((key.to_vec(), first.to_vec()));
@@ -17,7 +17,7 @@ fn scanned(one: &mut dyn Connection, from: &[u8], count: usize) -> Result<(usize
 /// Records that are scanned.
 const RECORDS: u16 = 300;
 
-pub(super) fn scan(tested: &TargetUnderTest<'_>) -> Held {
+pub(super) fn scan(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let mut one = tested.connect()?;
     let (told, met) = scanned(one.as_mut(), b"", 10)?;
     must(told == 0 && met.is_empty(), || format!("of nothing: {met:?}"))?;
@@ -43,7 +43,7 @@ pub(super) fn scan(tested: &TargetUnderTest<'_>) -> Held {
         let (told, met) = scanned(one.as_mut(), &key, count)?;
         let wanted: Met = left.iter().filter(|(k, _)| *k >= key).take(count).cloned().collect();
         must(told == met.len() && met == wanted, || {
-            format!("{count} from {from}: {told} told, {} heard: {met:?}", met.len())
+            format!("{count} from {from}: {told} told, {} received: {met:?}", met.len())
         })?;
     }
     let (_, met) = scanned(one.as_mut(), b"", 3)?;

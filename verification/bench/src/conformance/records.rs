@@ -1,12 +1,12 @@
 //! Single records.
 
 use super::{
-    BLOCKS, Held, PLAIN, TargetUnderTest, change as changed, entry, heard, must, put_value, read,
-    value,
+    BLOCKS, HeldRecord, PLAIN, TargetUnderTest, change as changed, entry, must, put_value, read,
+    received, value,
 };
-use crate::access::Parts;
+use crate::access::PartSet;
 
-pub(super) fn put_and_read(tested: &TargetUnderTest<'_>) -> Held {
+pub(super) fn put_and_read(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let mut one = tested.connect()?;
     must(read(&mut one, PLAIN, b"r1")?.is_none(), || "a record before it was put".to_owned())?;
     put_value(&mut one, b"r1", b"first")?;
@@ -17,14 +17,15 @@ pub(super) fn put_and_read(tested: &TargetUnderTest<'_>) -> Held {
     one.put(BLOCKS, &entry(b"r1", &[(0, b"aaaa"), (1, b"bb"), (2, b"cccccc")]))?;
     one.put(BLOCKS, &entry(b"r1", &[(2, b"C"), (0, b"A"), (1, b"BBBBBBBBBB")]))?;
     let whole = read(&mut one, BLOCKS, b"r1")?;
-    must(whole == Some(heard(&[b"A", b"BBBBBBBBBB", b"C"])), || format!("replaced: {whole:?}"))
+    must(whole == Some(received(&[b"A", b"BBBBBBBBBB", b"C"])), || format!("replaced: {whole:?}"))
 }
 
-pub(super) fn wanted_parts(tested: &TargetUnderTest<'_>) -> Held {
+pub(super) fn wanted_parts(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let mut one = tested.connect()?;
     one.put(BLOCKS, &entry(b"w1", &[(0, b"a"), (1, b"b"), (2, b"c")]))?;
-    let sets = [Parts::one(0), Parts::one(2), Parts::one(0).and(Parts::one(1)), Parts(0b111)];
-    for wanted in sets.into_iter().chain([Parts::ALL, Parts(0)]) {
+    let sets =
+        [PartSet::one(0), PartSet::one(2), PartSet::one(0).and(PartSet::one(1)), PartSet(0b111)];
+    for wanted in sets.into_iter().chain([PartSet::ALL, PartSet(0)]) {
         let mut times = [0; 3];
         let is_there = one.read(BLOCKS, b"w1", wanted, &mut |part, bytes| {
             let is_right = bytes == [b'a' + u8::try_from(part).unwrap_or_default()];
@@ -36,7 +37,7 @@ pub(super) fn wanted_parts(tested: &TargetUnderTest<'_>) -> Held {
         for (part, count) in times.into_iter().enumerate() {
             let is_wanted = wanted.has(part);
             must(count == 1 || (count == 0 && !is_wanted), || {
-                format!("{wanted:?}: part {part} was heard {count} times (100: wrong bytes)")
+                format!("{wanted:?}: part {part} was received {count} times (100: wrong bytes)")
             })?;
         }
         let mut count = 0;
@@ -46,22 +47,22 @@ pub(super) fn wanted_parts(tested: &TargetUnderTest<'_>) -> Held {
     Ok(())
 }
 
-pub(super) fn change(tested: &TargetUnderTest<'_>) -> Held {
+pub(super) fn change(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let mut one = tested.connect()?;
     one.put(BLOCKS, &entry(b"c1", &[(0, b"aaaa"), (1, b"bbbb"), (2, b"cccc")]))?;
     must(one.change(BLOCKS, &changed(b"c1", &[(1, b"B")]))?, || "it is there".to_owned())?;
     let two = read(&mut one, BLOCKS, b"c1")?;
-    must(two == Some(heard(&[b"aaaa", b"B", b"cccc"])), || format!("after one part: {two:?}"))?;
+    must(two == Some(received(&[b"aaaa", b"B", b"cccc"])), || format!("after one part: {two:?}"))?;
     one.change(BLOCKS, &changed(b"c1", &[(2, b"CCCCCCCC"), (0, b"")]))?;
     let three = read(&mut one, BLOCKS, b"c1")?;
-    must(three == Some(heard(&[b"", b"B", b"CCCCCCCC"])), || format!("after two: {three:?}"))?;
+    must(three == Some(received(&[b"", b"B", b"CCCCCCCC"])), || format!("after two: {three:?}"))?;
     must(one.change(BLOCKS, &changed(b"c1", &[]))?, || "a change of nothing".to_owned())?;
     put_value(&mut one, b"c1", b"before")?;
     must(one.change(PLAIN, &changed(b"c1", &[(0, b"after")]))?, || "it is there".to_owned())?;
     must(value(&mut one, b"c1")?.as_deref() == Some(b"after"), || "a plain value".to_owned())
 }
 
-pub(super) fn change_of_nothing(tested: &TargetUnderTest<'_>) -> Held {
+pub(super) fn change_of_nothing(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let mut one = tested.connect()?;
     let parts: [&[(usize, &[u8])]; 3] = [&[(0, b"a"), (1, b"b"), (2, b"c")], &[(1, b"b")], &[]];
     for some in parts {
@@ -73,7 +74,7 @@ pub(super) fn change_of_nothing(tested: &TargetUnderTest<'_>) -> Held {
     must(value(&mut one, b"n1")?.is_none(), || "a plain value is left".to_owned())
 }
 
-pub(super) fn delete(tested: &TargetUnderTest<'_>) -> Held {
+pub(super) fn delete(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let mut one = tested.connect()?;
     one.put(BLOCKS, &entry(b"d1", &[(0, b"a"), (1, b"b"), (2, b"c")]))?;
     put_value(&mut one, b"d1", b"x")?;
@@ -85,7 +86,7 @@ pub(super) fn delete(tested: &TargetUnderTest<'_>) -> Held {
     Ok(())
 }
 
-pub(super) fn hostile(tested: &TargetUnderTest<'_>) -> Held {
+pub(super) fn hostile(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let mut one = tested.connect()?;
     let every: Vec<u8> = (0..=255).collect();
     let keys: [&[u8]; 8] = [
@@ -107,26 +108,26 @@ pub(super) fn hostile(tested: &TargetUnderTest<'_>) -> Held {
         must(value(&mut one, key)?.as_deref() == Some(key), || format!("the value of {key:?}"))?;
         let number = [u8::try_from(at).unwrap_or_default()];
         let whole = read(&mut one, BLOCKS, key)?;
-        must(whole == Some(heard(&[&every, b"", &number])), || format!("the parts of {key:?}"))?;
+        must(whole == Some(received(&[&every, b"", &number])), || format!("the parts of {key:?}"))?;
     }
     put_value(&mut one, b"h-empty", b"")?;
     must(value(&mut one, b"h-empty")?.as_deref() == Some(b""), || "an empty value".to_owned())?;
     one.put(BLOCKS, &entry(b"h-empty", &[(0, b""), (1, b""), (2, b"")]))?;
     let whole = read(&mut one, BLOCKS, b"h-empty")?;
-    must(whole == Some(heard(&[b"", b"", b""])), || format!("empty parts: {whole:?}"))?;
+    must(whole == Some(received(&[b"", b"", b""])), || format!("empty parts: {whole:?}"))?;
     let large: Vec<u8> = every.iter().copied().cycle().take(1 << 20).collect();
     put_value(&mut one, b"h-large", &large)?;
     must(value(&mut one, b"h-large")?.as_deref() == Some(&large), || "1 MiB".to_owned())?;
     one.put(BLOCKS, &entry(b"h-large", &[(0, b"a"), (1, &large), (2, b"c")]))?;
     must(one.change(BLOCKS, &changed(b"h-large", &[(0, b"A")]))?, || "1 MiB".to_owned())?;
     let whole = read(&mut one, BLOCKS, b"h-large")?;
-    must(whole == Some(heard(&[b"A", &large, b"c"])), || "a part of 1 MiB".to_owned())?;
+    must(whole == Some(received(&[b"A", &large, b"c"])), || "a part of 1 MiB".to_owned())?;
     one.delete(BLOCKS, b"h-large", &[])?;
     one.delete(PLAIN, b"h-large", &[])?;
     Ok(())
 }
 
-pub(super) fn tables_apart(tested: &TargetUnderTest<'_>) -> Held {
+pub(super) fn tables_apart(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let mut one = tested.connect()?;
     put_value(&mut one, b"t1", b"x")?;
     must(read(&mut one, BLOCKS, b"t1")?.is_none(), || "a plain record among blocks".to_owned())?;
@@ -135,7 +136,7 @@ pub(super) fn tables_apart(tested: &TargetUnderTest<'_>) -> Held {
     must(read(&mut one, BLOCKS, b"t1")?.is_some(), || "deleted in the other table".to_owned())
 }
 
-pub(super) fn shared(tested: &TargetUnderTest<'_>) -> Held {
+pub(super) fn shared(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let (mut one, mut two) = (tested.connect()?, tested.connect()?);
     for round in 0..50_u8 {
         put_value(&mut one, b"s1", &[round])?;
@@ -143,7 +144,9 @@ pub(super) fn shared(tested: &TargetUnderTest<'_>) -> Held {
         one.put(BLOCKS, &entry(b"s1", &[(0, b"a"), (1, &[round]), (2, b"c")]))?;
         two.change(BLOCKS, &changed(b"s1", &[(2, &[round])]))?;
         let whole = read(&mut one, BLOCKS, b"s1")?;
-        must(whole == Some(heard(&[b"a", &[round], &[round]])), || format!("{round}: {whole:?}"))?;
+        must(whole == Some(received(&[b"a", &[round], &[round]])), || {
+            format!("{round}: {whole:?}")
+        })?;
         must(two.delete(PLAIN, b"s1", &[])?, || "the other's record".to_owned())?;
         must(value(&mut one, b"s1")?.is_none(), || "the other has deleted it".to_owned())?;
     }

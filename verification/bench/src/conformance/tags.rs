@@ -1,54 +1,56 @@
 //! Unique tags.
 
-use super::{Held, NUMBERED, TAGGED, TargetUnderTest, entry, found, heard, must, read};
-use crate::access::{Change, Connection, Entry, Request, Tag};
+use super::{HeldRecord, NUMBERED, TAGGED, TargetUnderTest, entry, found, must, read, received};
+use crate::access::{RecordChange, RecordEntry, RecordTag, Request, StoreConnection};
 use crate::targets;
 use nearstate_model::{Error, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn put(
-    one: &mut dyn Connection,
+    one: &mut dyn StoreConnection,
     key: &[u8],
-    tags: &[Tag<'_>],
-    tags_before: &[Tag<'_>],
+    tags: &[RecordTag<'_>],
+    tags_before: &[RecordTag<'_>],
 ) -> Result<()> {
     let parts: [(usize, &[u8]); 2] = [(0, b"one"), (1, key)];
-    one.put(TAGGED, &Entry { key, parts: &parts, tags, tags_before })
+    one.put(TAGGED, &RecordEntry { key, parts: &parts, tags, tags_before })
 }
 
-fn key_of(one: &mut dyn Connection, tag: Tag<'_>) -> Result<Option<Vec<u8>>> {
+fn key_of(one: &mut dyn StoreConnection, tag: RecordTag<'_>) -> Result<Option<Vec<u8>>> {
     Ok(found(one, TAGGED, tag)?.map(|(key, _)| key))
 }
 
-pub(super) fn find(tested: &TargetUnderTest<'_>) -> Held {
+pub(super) fn find(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let mut one = tested.connect()?;
     // Of a tag that is not unique a record may have several values.
-    let tags: [Tag<'_>; 4] = [(0, b"f-id"), (1, b"f alias\r\n"), (2, b"f-group"), (2, b"f-other")];
+    let tags: [RecordTag<'_>; 4] =
+        [(0, b"f-id"), (1, b"f alias\r\n"), (2, b"f-group"), (2, b"f-other")];
     must(found(&mut one, TAGGED, (0, b"f-id"))?.is_none(), || "before it is put".to_owned())?;
     put(one.as_mut(), b"f1", &tags, &[])?;
     put(one.as_mut(), b"f2", &[(0, b"f-id2"), (1, b"f-alias2"), (2, b"f-group")], &[])?;
     for tag in [(0, &b"f-id"[..]), (1, b"f alias\r\n")] {
         let there = found(&mut one, TAGGED, tag)?;
-        let wanted = Some((b"f1".to_vec(), heard(&[b"one", b"f1"])));
+        let wanted = Some((b"f1".to_vec(), received(&[b"one", b"f1"])));
         must(there == wanted, || format!("{tag:?} leads to {there:?}"))?;
     }
     must(key_of(one.as_mut(), (0, b"f alias\r\n"))?.is_none(), || "another tag".to_owned())?;
     must(key_of(one.as_mut(), (0, b"f"))?.is_none(), || "half a value".to_owned())?;
-    let number = Entry { tags: &[(0, b"f-id")], ..entry(b"n1", &[(0, b"x")]) };
+    let number = RecordEntry { tags: &[(0, b"f-id")], ..entry(b"n1", &[(0, b"x")]) };
     one.put(NUMBERED, &number)?;
     let there = found(&mut one, NUMBERED, (0, b"f-id"))?;
-    must(there == Some((b"n1".to_vec(), heard(&[b"x"]))), || format!("one part: {there:?}"))?;
+    must(there == Some((b"n1".to_vec(), received(&[b"x"]))), || format!("one part: {there:?}"))?;
     must(one.delete(TAGGED, b"f1", &tags)?, || "it is there".to_owned())?;
     for tag in [(0, &b"f-id"[..]), (1, b"f alias\r\n")] {
         must(key_of(one.as_mut(), tag)?.is_none(), || format!("{tag:?} outlives its record"))?;
     }
     must(found(&mut one, NUMBERED, (0, b"f-id"))?.is_some(), || "another table's".to_owned())?;
-    let kept = one.change(NUMBERED, &Change { key: b"n1", parts: &[(0, b"y")], tags: None })?;
+    let kept =
+        one.change(NUMBERED, &RecordChange { key: b"n1", parts: &[(0, b"y")], tags: None })?;
     let there = found(&mut one, NUMBERED, (0, b"f-id"))?;
     must(kept && there.is_some(), || "a change keeps the tags that it does not name".to_owned())
 }
 
-pub(super) fn taken(tested: &TargetUnderTest<'_>) -> Held {
+pub(super) fn taken(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let mut one = tested.connect()?;
     put(one.as_mut(), b"k1", &[(0, b"k-id1"), (1, b"k-alias1")], &[])?;
     put(one.as_mut(), b"k2", &[(0, b"k-id2"), (1, b"k-alias2")], &[])?;
@@ -63,10 +65,10 @@ pub(super) fn taken(tested: &TargetUnderTest<'_>) -> Held {
     let (before, after) =
         ([(0, &b"k-id2"[..]), (1, b"k-alias2")], [(0, &b"k-id1"[..]), (1, b"k-alias2")]);
     let tags = Some((&before[..], &after[..]));
-    let refused = one.change(TAGGED, &Change { key: b"k2", parts: &parts, tags });
+    let refused = one.change(TAGGED, &RecordChange { key: b"k2", parts: &parts, tags });
     must(matches!(refused, Err(Error::TagTaken { .. })), || format!("a change: {refused:?}"))?;
     let whole = read(&mut one, TAGGED, b"k2")?;
-    must(whole == Some(heard(&[b"one", b"k2"])), || format!("a refused change: {whole:?}"))?;
+    must(whole == Some(received(&[b"one", b"k2"])), || format!("a refused change: {whole:?}"))?;
     for (id, key) in [(&b"k-id1"[..], &b"k1"[..]), (b"k-id2", b"k2")] {
         let there = key_of(one.as_mut(), (0, id))?;
         must(there.as_deref() == Some(key), || format!("{id:?} leads to {there:?}"))?;
@@ -76,17 +78,17 @@ pub(super) fn taken(tested: &TargetUnderTest<'_>) -> Held {
     Ok(())
 }
 
-pub(super) fn retag(tested: &TargetUnderTest<'_>) -> Held {
+pub(super) fn retag(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let mut one = tested.connect()?;
-    let first: [Tag<'_>; 3] = [(0, b"t-id"), (1, b"t-old"), (2, b"t-g1")];
-    let second: [Tag<'_>; 3] = [(0, b"t-id"), (1, b"t-new"), (2, b"t-g2")];
-    let third: [Tag<'_>; 3] = [(0, b"t-id"), (1, b"t-newer"), (2, b"t-g2")];
+    let first: [RecordTag<'_>; 3] = [(0, b"t-id"), (1, b"t-old"), (2, b"t-g1")];
+    let second: [RecordTag<'_>; 3] = [(0, b"t-id"), (1, b"t-new"), (2, b"t-g2")];
+    let third: [RecordTag<'_>; 3] = [(0, b"t-id"), (1, b"t-newer"), (2, b"t-g2")];
     put(one.as_mut(), b"t1", &first, &[])?;
     let parts: [(usize, &[u8]); 1] = [(1, b"changed")];
-    let to_second = Change { key: b"t1", parts: &parts, tags: Some((&first, &second)) };
+    let to_second = RecordChange { key: b"t1", parts: &parts, tags: Some((&first, &second)) };
     must(one.change(TAGGED, &to_second)?, || "it is there".to_owned())?;
     let there = found(&mut one, TAGGED, (1, b"t-new"))?;
-    let wanted = Some((b"t1".to_vec(), heard(&[b"one", b"changed"])));
+    let wanted = Some((b"t1".to_vec(), received(&[b"one", b"changed"])));
     must(there == wanted, || format!("by the new tag: {there:?}"))?;
     must(key_of(one.as_mut(), (1, b"t-old"))?.is_none(), || "by the old tag".to_owned())?;
     put(one.as_mut(), b"t2", &[(0, b"t-id2"), (1, b"t-old")], &[])?;
@@ -97,24 +99,24 @@ pub(super) fn retag(tested: &TargetUnderTest<'_>) -> Held {
         let there = key_of(one.as_mut(), tag)?;
         must(there.as_deref() == Some(key), || format!("{tag:?} leads to {there:?}"))?;
     }
-    let of_none = Change { key: b"t9", parts: &parts, tags: Some((&[], &[(1, b"t-9")])) };
+    let of_none = RecordChange { key: b"t9", parts: &parts, tags: Some((&[], &[(1, b"t-9")])) };
     must(!one.change(TAGGED, &of_none)?, || "no record was changed".to_owned())?;
     must(key_of(one.as_mut(), (1, b"t-9"))?.is_none(), || "no record has a tag".to_owned())
 }
 
-pub(super) fn kept(tested: &TargetUnderTest<'_>) -> Held {
+pub(super) fn kept(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let mut one = tested.connect()?;
-    let tags: [Tag<'_>; 3] = [(0, b"c-id"), (1, b"c-alias"), (2, b"c-group")];
+    let tags: [RecordTag<'_>; 3] = [(0, b"c-id"), (1, b"c-alias"), (2, b"c-group")];
     put(one.as_mut(), b"c1", &tags, &[])?;
     put(one.as_mut(), b"c2", &[(0, b"c-id2"), (1, b"c-alias2")], &[])?;
-    let number = Entry { tags: &[(0, b"c-id")], ..entry(b"c3", &[(0, b"x")]) };
+    let number = RecordEntry { tags: &[(0, b"c-id")], ..entry(b"c3", &[(0, b"x")]) };
     one.put(NUMBERED, &number)?;
     // Alone, and with another change beside it.
     for round in [&b"first"[..], b"second"] {
         let parts: [(usize, &[u8]); 1] = [(1, round)];
-        let of = |key| Change { key, parts: &parts, tags: None };
+        let of = |key| RecordChange { key, parts: &parts, tags: None };
         let value: [(usize, &[u8]); 1] = [(0, round)];
-        let of_number = Change { key: b"c3", parts: &value, tags: None };
+        let of_number = RecordChange { key: b"c3", parts: &value, tags: None };
         if round == b"first" {
             must(one.change(TAGGED, &of(b"c1"))?, || "it is there".to_owned())?;
             must(one.change(NUMBERED, &of_number)?, || "it is there".to_owned())?;
@@ -125,19 +127,19 @@ pub(super) fn kept(tested: &TargetUnderTest<'_>) -> Held {
         }
         for tag in [(0, &b"c-id"[..]), (1, b"c-alias")] {
             let there = found(&mut one, TAGGED, tag)?;
-            let wanted = Some((b"c1".to_vec(), heard(&[b"one", round])));
+            let wanted = Some((b"c1".to_vec(), received(&[b"one", round])));
             must(there == wanted, || format!("{tag:?} leads to {there:?}"))?;
         }
         let there = found(&mut one, NUMBERED, (0, b"c-id"))?;
-        let wanted = Some((b"c3".to_vec(), heard(&[round])));
+        let wanted = Some((b"c3".to_vec(), received(&[round])));
         must(there == wanted, || format!("one part: {there:?}"))?;
     }
     Ok(())
 }
 
-pub(super) fn delete_of_nothing(tested: &TargetUnderTest<'_>) -> Held {
+pub(super) fn delete_of_nothing(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let mut one = tested.connect()?;
-    let tags: [Tag<'_>; 2] = [(0, b"x-id"), (1, b"x-alias")];
+    let tags: [RecordTag<'_>; 2] = [(0, b"x-id"), (1, b"x-alias")];
     put(one.as_mut(), b"x1", &tags, &[])?;
     must(one.delete(TAGGED, b"x1", &tags)?, || "it is there".to_owned())?;
     put(one.as_mut(), b"x2", &tags, &[])?;
@@ -150,7 +152,7 @@ pub(super) fn delete_of_nothing(tested: &TargetUnderTest<'_>) -> Held {
 const RACERS: u8 = 3;
 const RACES: u8 = 30;
 
-pub(super) fn race(tested: &TargetUnderTest<'_>) -> Held {
+pub(super) fn race(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let (name, address, schema) = (tested.target.name(), tested.database.address(), tested.schema);
     let won = AtomicUsize::new(0);
     let run = |racer: u8| -> Result<()> {

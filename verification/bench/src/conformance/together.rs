@@ -1,9 +1,11 @@
 //! Requests that travel together.
 
 use super::{
-    BLOCKS, Held, NUMBERED, PLAIN, TAGGED, TargetUnderTest, change, entry, found, must, read,
+    BLOCKS, HeldRecord, NUMBERED, PLAIN, TAGGED, TargetUnderTest, change, entry, found, must, read,
 };
-use crate::access::{Change, Connection, Entry, Parts, Reply, Request, Table, Tag};
+use crate::access::{
+    PartSet, RecordChange, RecordEntry, RecordTag, Request, StoreConnection, StoreReply, TableId,
+};
 use nearstate_model::{Error, Result};
 
 /// A reply, kept.
@@ -14,34 +16,37 @@ enum Kept {
     Done(bool),
 }
 
-fn kept(reply: Reply<'_>) -> Kept {
+fn kept(reply: StoreReply<'_>) -> Kept {
     match reply {
-        Reply::Part(part, bytes) => Kept::Part(part, bytes.to_vec()),
-        Reply::Key(key) => Kept::Key(key.to_vec()),
-        Reply::Done(done) => Kept::Done(done),
+        StoreReply::Part(part, bytes) => Kept::Part(part, bytes.to_vec()),
+        StoreReply::Key(key) => Kept::Key(key.to_vec()),
+        StoreReply::Done(done) => Kept::Done(done),
     }
 }
 
-fn together(one: &mut dyn Connection, requests: &[Request<'_>]) -> Result<Vec<(usize, Kept)>> {
+fn together(one: &mut dyn StoreConnection, requests: &[Request<'_>]) -> Result<Vec<(usize, Kept)>> {
     let mut all = Vec::new();
     one.pipeline(requests, &mut |number, reply| all.push((number, kept(reply))))?;
     Ok(all)
 }
 
-fn one_by_one(one: &mut dyn Connection, requests: &[Request<'_>]) -> Result<Vec<(usize, Kept)>> {
+fn one_by_one(
+    one: &mut dyn StoreConnection,
+    requests: &[Request<'_>],
+) -> Result<Vec<(usize, Kept)>> {
     let mut all = Vec::new();
     for (number, request) in requests.iter().enumerate() {
-        let mut hear = |part: usize, bytes: &[u8]| {
+        let mut receive = |part: usize, bytes: &[u8]| {
             all.push((number, Kept::Part(part, bytes.to_vec())));
         };
         let done = match request {
-            Request::Read { table, key, wanted } => one.read(*table, key, *wanted, &mut hear)?,
+            Request::Read { table, key, wanted } => one.read(*table, key, *wanted, &mut receive)?,
             Request::Put { table, entry } => one.put(*table, entry).map(|()| true)?,
             Request::Change { table, change } => one.change(*table, change)?,
             Request::Delete { table, key, tags } => one.delete(*table, key, tags)?,
             Request::Find { table, tag, wanted } => {
                 let mut key = b"left over".to_vec();
-                let is_there = one.find(*table, *tag, *wanted, &mut key, &mut hear)?;
+                let is_there = one.find(*table, *tag, *wanted, &mut key, &mut receive)?;
                 if is_there {
                     all.push((number, Kept::Key(key)));
                 }
@@ -56,7 +61,7 @@ fn one_by_one(one: &mut dyn Connection, requests: &[Request<'_>]) -> Result<Vec<
 /// What the `at`th request is.
 fn request<'a>(at: usize, key: &'a [u8], parts: &'a [(usize, &'a [u8])]) -> Request<'a> {
     let first = parts.get(..1).unwrap_or_default();
-    let read = |table: Table| Request::Read { table, key, wanted: Parts::ALL };
+    let read = |table: TableId| Request::Read { table, key, wanted: PartSet::ALL };
     match at % 9 {
         0 | 1 => Request::Put { table: BLOCKS, entry: entry(key, parts) },
         2 => Request::Change { table: BLOCKS, change: change(key, first) },
@@ -65,14 +70,14 @@ fn request<'a>(at: usize, key: &'a [u8], parts: &'a [(usize, &'a [u8])]) -> Requ
         5 => Request::Put { table: PLAIN, entry: entry(key, first) },
         6 => Request::Change { table: PLAIN, change: change(key, first) },
         7 => Request::Delete { table: PLAIN, key, tags: &[] },
-        _ => Request::Read { table: PLAIN, key, wanted: Parts::one(0) },
+        _ => Request::Read { table: PLAIN, key, wanted: PartSet::one(0) },
     }
 }
 
 /// How one connection is asked what another one is asked one by one.
-type Asking = fn(&mut dyn Connection, &[Request<'_>]) -> Result<Vec<(usize, Kept)>>;
+type Asking = fn(&mut dyn StoreConnection, &[Request<'_>]) -> Result<Vec<(usize, Kept)>>;
 
-pub(super) fn as_one_by_one(tested: &TargetUnderTest<'_>) -> Held {
+pub(super) fn as_one_by_one(tested: &TargetUnderTest<'_>) -> HeldRecord {
     are_the_same(tested, [b'p', b'q'], together)
 }
 
@@ -80,15 +85,18 @@ pub(super) fn as_one_by_one(tested: &TargetUnderTest<'_>) -> Held {
 const AHEAD: usize = 3;
 const OF_MESSAGE: usize = 7;
 
-/// Some messages are on the way while the oldest is heard.
-fn sent_ahead(one: &mut dyn Connection, requests: &[Request<'_>]) -> Result<Vec<(usize, Kept)>> {
+/// Some messages are on the way while the oldest is received.
+fn sent_ahead(
+    one: &mut dyn StoreConnection,
+    requests: &[Request<'_>],
+) -> Result<Vec<(usize, Kept)>> {
     let mut all = Vec::new();
     let (mut leaving, mut number) = (requests.chunks(OF_MESSAGE), 0);
     for message in leaving.by_ref().take(AHEAD) {
         one.send_ahead(message)?;
     }
     for message in requests.chunks(OF_MESSAGE) {
-        one.hear_ahead(message, &mut |at, reply| all.push((number + at, kept(reply))))?;
+        one.receive_ahead(message, &mut |at, reply| all.push((number + at, kept(reply))))?;
         number += message.len();
         if let Some(next) = leaving.next() {
             one.send_ahead(next)?;
@@ -97,13 +105,13 @@ fn sent_ahead(one: &mut dyn Connection, requests: &[Request<'_>]) -> Result<Vec<
     Ok(all)
 }
 
-pub(super) fn ahead(tested: &TargetUnderTest<'_>) -> Held {
+pub(super) fn ahead(tested: &TargetUnderTest<'_>) -> HeldRecord {
     are_the_same(tested, [b'u', b'w'], sent_ahead)
 }
 
 /// The same requests in four rounds, so that some find a record and some do not; one connection is
 /// asked in this way, the other one by one.
-fn are_the_same(tested: &TargetUnderTest<'_>, firsts: [u8; 2], ask: Asking) -> Held {
+fn are_the_same(tested: &TargetUnderTest<'_>, firsts: [u8; 2], ask: Asking) -> HeldRecord {
     let (mut one, mut two) = (tested.connect()?, tested.connect()?);
     for round in 0..4_usize {
         let keys: [Vec<Vec<u8>>; 2] =
@@ -141,7 +149,7 @@ const FOUND: u8 = 40;
 
 /// Asked for by each of the unique tags and in every width, among reads of other records; every
 /// fifth is not there.
-pub(super) fn finds(tested: &TargetUnderTest<'_>) -> Held {
+pub(super) fn finds(tested: &TargetUnderTest<'_>) -> HeldRecord {
     for (of, ask) in [(b'1', together as Asking), (b'2', sent_ahead)] {
         let mut one = tested.connect()?;
         let keys: Vec<[u8; 3]> = (0..FOUND).map(|at| [b'e', of, at]).collect();
@@ -149,25 +157,28 @@ pub(super) fn finds(tested: &TargetUnderTest<'_>) -> Held {
         let parts: [(usize, &[u8]); 2] = [(0, b"one\r\n"), (1, b"")];
         let is_there = |at: usize| at % 5 != 4;
         for (at, (key, alias)) in keys.iter().zip(&aliases).enumerate() {
-            let tags: [Tag<'_>; 2] = [(0, key), (1, alias)];
+            let tags: [RecordTag<'_>; 2] = [(0, key), (1, alias)];
             let number = [(0, alias.as_slice())];
             if is_there(at) {
-                one.put(TAGGED, &Entry { key, parts: &parts, tags: &tags, tags_before: &[] })?;
+                one.put(
+                    TAGGED,
+                    &RecordEntry { key, parts: &parts, tags: &tags, tags_before: &[] },
+                )?;
                 let parts = parts.get(..1).unwrap_or_default();
-                one.put(NUMBERED, &Entry { key, parts, tags: &number, tags_before: &[] })?;
+                one.put(NUMBERED, &RecordEntry { key, parts, tags: &number, tags_before: &[] })?;
             }
         }
         let mut requests = Vec::new();
         for (at, (key, alias)) in keys.iter().zip(&aliases).enumerate() {
-            let (table, tag): (_, Tag<'_>) = match at % 3 {
+            let (table, tag): (_, RecordTag<'_>) = match at % 3 {
                 0 => (TAGGED, (0, key)),
                 1 => (TAGGED, (1, alias)),
                 _ => (NUMBERED, (0, alias)),
             };
-            let wanted = [Parts::ALL, Parts::one(0), Parts(0)].get(at % 4).copied();
-            let wanted = wanted.unwrap_or(Parts::ALL);
+            let wanted = [PartSet::ALL, PartSet::one(0), PartSet(0)].get(at % 4).copied();
+            let wanted = wanted.unwrap_or(PartSet::ALL);
             requests.push(Request::Find { table, tag, wanted });
-            requests.push(Request::Read { table: PLAIN, key, wanted: Parts::ALL });
+            requests.push(Request::Read { table: PLAIN, key, wanted: PartSet::ALL });
         }
         let (answers, wanted) = (ask(one.as_mut(), &requests)?, one_by_one(&mut *one, &requests)?);
         if let Some(at) = (0..wanted.len()).find(|at| answers.get(*at) != wanted.get(*at)) {
@@ -191,18 +202,18 @@ pub(super) fn finds(tested: &TargetUnderTest<'_>) -> Held {
 
 /// Who is found while others get another tag is found by the tag of before, and afterwards by the
 /// new one: writes and finds of different records travel together.
-pub(super) fn finds_and_changes(tested: &TargetUnderTest<'_>) -> Held {
+pub(super) fn finds_and_changes(tested: &TargetUnderTest<'_>) -> HeldRecord {
     for (of, ask) in [(b'3', together as Asking), (b'4', sent_ahead)] {
         let mut one = tested.connect()?;
         let key_of = |kind: u8| move |at: u8| [kind, of, at];
         let [keys, olds, news] =
             [b'e', b'o', b'n'].map(|kind| (0..FOUND).map(key_of(kind)).collect::<Vec<[u8; 3]>>());
-        let tag = |value| -> [Tag<'_>; 1] { [(1, value)] };
+        let tag = |value| -> [RecordTag<'_>; 1] { [(1, value)] };
         let befores: Vec<_> = olds.iter().map(|value| tag(value.as_slice())).collect();
         let afters: Vec<_> = news.iter().map(|value| tag(value.as_slice())).collect();
         let parts: [(usize, &[u8]); 2] = [(0, b"1"), (1, b"2")];
         for (key, tags) in keys.iter().zip(&befores) {
-            one.put(TAGGED, &Entry { key, parts: &parts, tags, tags_before: &[] })?;
+            one.put(TAGGED, &RecordEntry { key, parts: &parts, tags, tags_before: &[] })?;
         }
         // The first half changes and the second is found, then the other way round.
         for turn in [0, 1] {
@@ -215,9 +226,12 @@ pub(super) fn finds_and_changes(tested: &TargetUnderTest<'_>) -> Held {
                 let found = tags.first().copied().unwrap_or_default();
                 requests.push(if is_first == (turn == 0) {
                     let tags = Some((before.as_slice(), after.as_slice()));
-                    Request::Change { table: TAGGED, change: Change { key, parts: &[], tags } }
+                    Request::Change {
+                        table: TAGGED,
+                        change: RecordChange { key, parts: &[], tags },
+                    }
                 } else {
-                    Request::Find { table: TAGGED, tag: found, wanted: Parts(0) }
+                    Request::Find { table: TAGGED, tag: found, wanted: PartSet(0) }
                 });
             }
             let answers = ask(one.as_mut(), &requests)?;
@@ -239,7 +253,7 @@ pub(super) fn finds_and_changes(tested: &TargetUnderTest<'_>) -> Held {
 /// Requests that are more than a message has.
 const MANY: u16 = 3000;
 
-pub(super) fn many(tested: &TargetUnderTest<'_>) -> Held {
+pub(super) fn many(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let mut one = tested.connect()?;
     let keys: Vec<[u8; 3]> = (0..MANY).map(u16::to_be_bytes).map(|[a, b]| [b'm', a, b]).collect();
     let value = vec![b'v'; 2000];
@@ -252,7 +266,7 @@ pub(super) fn many(tested: &TargetUnderTest<'_>) -> Held {
         "puts are answered one after the other".to_owned()
     })?;
     let reads: Vec<_> =
-        keys.iter().map(|key| Request::Read { table: PLAIN, key, wanted: Parts::ALL }).collect();
+        keys.iter().map(|key| Request::Read { table: PLAIN, key, wanted: PartSet::ALL }).collect();
     let answers = together(one.as_mut(), &reads)?;
     must(answers.len() == 2 * reads.len(), || format!("{} answers", answers.len()))?;
     for (at, pair) in answers.chunks(2).enumerate() {
@@ -269,20 +283,20 @@ pub(super) fn many(tested: &TargetUnderTest<'_>) -> Held {
     })
 }
 
-pub(super) fn tagged(tested: &TargetUnderTest<'_>) -> Held {
+pub(super) fn tagged(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let mut one = tested.connect()?;
     let keys: Vec<[u8; 2]> = (0..40).map(|at| [b'z', at]).collect();
     let news: Vec<[u8; 2]> = (0..40).map(|at| [b'Z', at]).collect();
-    let tags: Vec<[Tag<'_>; 1]> = keys.iter().map(|key| [(0, key.as_slice())]).collect();
-    let afters: Vec<[Tag<'_>; 1]> = news.iter().map(|key| [(0, key.as_slice())]).collect();
+    let tags: Vec<[RecordTag<'_>; 1]> = keys.iter().map(|key| [(0, key.as_slice())]).collect();
+    let afters: Vec<[RecordTag<'_>; 1]> = news.iter().map(|key| [(0, key.as_slice())]).collect();
     let parts: [(usize, &[u8]); 2] = [(0, b"one"), (1, b"two")];
     let mut requests: Vec<Request<'_>> = Vec::new();
     for (key, tags) in keys.iter().zip(&tags) {
         requests.push(Request::Put {
             table: TAGGED,
-            entry: Entry { key, parts: &parts, tags, tags_before: &[] },
+            entry: RecordEntry { key, parts: &parts, tags, tags_before: &[] },
         });
-        requests.push(Request::Read { table: PLAIN, key, wanted: Parts::ALL });
+        requests.push(Request::Read { table: PLAIN, key, wanted: PartSet::ALL });
     }
     let answers = together(one.as_mut(), &requests)?;
     let wanted: Vec<_> = (0..requests.len()).map(|at| (at, Kept::Done(at % 2 == 0))).collect();
@@ -295,7 +309,7 @@ pub(super) fn tagged(tested: &TargetUnderTest<'_>) -> Held {
             0 => Request::Delete { table: TAGGED, key, tags: before },
             _ => Request::Change {
                 table: TAGGED,
-                change: Change { key, parts: &[], tags: Some((before, after)) },
+                change: RecordChange { key, parts: &[], tags: Some((before, after)) },
             },
         })
         .collect();
@@ -314,17 +328,17 @@ pub(super) fn tagged(tested: &TargetUnderTest<'_>) -> Held {
     let refused = together(
         one.as_mut(),
         &[
-            Request::Read { table: PLAIN, key: b"z", wanted: Parts::ALL },
+            Request::Read { table: PLAIN, key: b"z", wanted: PartSet::ALL },
             Request::Put {
                 table: TAGGED,
-                entry: Entry {
+                entry: RecordEntry {
                     key: b"other",
                     parts: &parts,
                     tags: &[(0, &[b'Z', 1])],
                     tags_before: &[],
                 },
             },
-            Request::Read { table: PLAIN, key: b"z", wanted: Parts::ALL },
+            Request::Read { table: PLAIN, key: b"z", wanted: PartSet::ALL },
         ],
     );
     must(matches!(refused, Err(Error::TagTaken { .. })), || format!("a taken tag: {refused:?}"))?;

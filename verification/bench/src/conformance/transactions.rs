@@ -1,15 +1,15 @@
 //! Several records at one instant.
 
 use super::{
-    BLOCKS, Held, NUMBERED, PLAIN, TAGGED, TargetUnderTest, change, entry, found, heard, must,
-    put_value, read, value,
+    BLOCKS, HeldRecord, NUMBERED, PLAIN, TAGGED, TargetUnderTest, change, entry, found, must,
+    put_value, read, received, value,
 };
-use crate::access::{Access, Change, Connection, Entry};
+use crate::access::{RecordChange, RecordEntry, StoreAccess, StoreConnection};
 use crate::targets;
 use crate::workloads::wrong_answer;
 use nearstate_model::{Error, Result};
 
-pub(super) fn whole(tested: &TargetUnderTest<'_>) -> Held {
+pub(super) fn whole(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let mut one = tested.connect()?;
     put_value(&mut one, b"a1", b"1")?;
     put_value(&mut one, b"a2", b"2")?;
@@ -33,13 +33,13 @@ pub(super) fn whole(tested: &TargetUnderTest<'_>) -> Held {
     must(value(&mut one, b"a2")?.is_none(), || "what was deleted".to_owned())?;
     must(read(&mut one, BLOCKS, b"a9")?.is_none(), || "a change of nothing".to_owned())?;
     let parts = read(&mut one, BLOCKS, b"a1")?;
-    must(parts == Some(heard(&[b"a", b"B", b"c"])), || format!("what was changed: {parts:?}"))?;
+    must(parts == Some(received(&[b"a", b"B", b"c"])), || format!("what was changed: {parts:?}"))?;
     one.transact(&mut |_| Ok(()))?;
     one.transact(&mut |access| put_value(access, b"a4", b"4"))?;
     must(value(&mut one, b"a4")?.as_deref() == Some(b"4"), || "a write alone".to_owned())
 }
 
-pub(super) fn aborted(tested: &TargetUnderTest<'_>) -> Held {
+pub(super) fn aborted(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let mut one = tested.connect()?;
     put_value(&mut one, b"b1", b"before")?;
     let refused = one.transact(&mut |access| {
@@ -66,7 +66,7 @@ fn number(bytes: Option<&[u8]>) -> u64 {
 }
 
 /// Each adds to two counters, one of which is a part of a record; nobody's addition is lost.
-pub(super) fn counted(tested: &TargetUnderTest<'_>) -> Held {
+pub(super) fn counted(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let (name, address, schema) = (tested.target.name(), tested.database.address(), tested.schema);
     let mut one = tested.connect()?;
     one.put(BLOCKS, &entry(b"count", &[(0, &[0; 8]), (1, b"b"), (2, b"c")]))?;
@@ -94,12 +94,12 @@ pub(super) fn counted(tested: &TargetUnderTest<'_>) -> Held {
 }
 
 /// One connection moves between two records, the other looks: the sum is always the same.
-pub(super) fn instant(tested: &TargetUnderTest<'_>) -> Held {
+pub(super) fn instant(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let (name, address, schema) = (tested.target.name(), tested.database.address(), tested.schema);
     let mut one = tested.connect()?;
     put_value(&mut one, b"i1", &1000_u64.to_be_bytes())?;
     put_value(&mut one, b"i2", &1000_u64.to_be_bytes())?;
-    let sums = |access: &mut dyn Access| -> Result<(u64, u64)> {
+    let sums = |access: &mut dyn StoreAccess| -> Result<(u64, u64)> {
         let left = number(value(access, b"i1")?.as_deref());
         Ok((left, number(value(access, b"i2")?.as_deref())))
     };
@@ -140,15 +140,15 @@ fn together(threads: usize, run: &(dyn Fn() -> Result<()> + Sync)) -> Result<()>
     })
 }
 
-pub(super) fn tagged(tested: &TargetUnderTest<'_>) -> Held {
+pub(super) fn tagged(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let mut one = tested.connect()?;
     let before = [(0, &b"y-id"[..]), (1, &b"y-a"[..])];
     let after = [(0, &b"y-id"[..]), (1, &b"y-b"[..])];
     let parts: [(usize, &[u8]); 2] = [(0, b"one"), (1, b"two")];
     one.transact(&mut |access| {
-        let tagged = Entry { tags: &before, ..entry(b"y1", &parts) };
+        let tagged = RecordEntry { tags: &before, ..entry(b"y1", &parts) };
         access.put(TAGGED, &tagged)?;
-        access.put(NUMBERED, &Entry { tags: &[(0, b"y-id")], ..entry(b"y1", &[(0, b"n")]) })
+        access.put(NUMBERED, &RecordEntry { tags: &[(0, b"y-id")], ..entry(b"y1", &[(0, b"n")]) })
     })?;
     let mut met = Vec::new();
     one.transact(&mut |access| {
@@ -157,7 +157,7 @@ pub(super) fn tagged(tested: &TargetUnderTest<'_>) -> Held {
         met.push(found(access, NUMBERED, (0, b"y-id"))?.map(|(key, _)| key));
         met.push(found(access, NUMBERED, (0, b"y-none"))?.map(|(key, _)| key));
         let tags = Some((&before[..], &after[..]));
-        let done = access.change(TAGGED, &Change { key: b"y1", parts: &[], tags })?;
+        let done = access.change(TAGGED, &RecordChange { key: b"y1", parts: &[], tags })?;
         met.push(done.then(Vec::new));
         Ok(())
     })?;
@@ -172,11 +172,11 @@ pub(super) fn tagged(tested: &TargetUnderTest<'_>) -> Held {
 }
 
 /// A taken tag ends the transaction, whichever call says so.
-fn taken_inside(one: &mut dyn Connection) -> Held {
+fn taken_inside(one: &mut dyn StoreConnection) -> HeldRecord {
     let refused = one.transact(&mut |access| {
         put_value(access, b"y2", b"left over")?;
         let tags = [(0, &b"y-id"[..])];
-        access.put(NUMBERED, &Entry { tags: &tags, ..entry(b"y2", &[(0, b"n")]) })
+        access.put(NUMBERED, &RecordEntry { tags: &tags, ..entry(b"y2", &[(0, b"n")]) })
     });
     must(matches!(refused, Err(Error::TagTaken { .. })), || format!("a taken tag: {refused:?}"))?;
     must(value(one, b"y2")?.is_none(), || "what went before it".to_owned())?;

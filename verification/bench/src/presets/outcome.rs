@@ -4,7 +4,7 @@ use super::{Case, Goal, Preset};
 use crate::figures::{self, Figures};
 use crate::result::Run;
 use crate::spread::Spread;
-use crate::table::{Align, Table, latency_text, rate_text, ratio_text};
+use crate::table::{Align, ReportTable, latency_text, rate_text, ratio_text};
 
 /// A case that was run.
 #[derive(Debug)]
@@ -43,8 +43,8 @@ impl Measured {
 }
 
 /// The figures of all cases: a row for each case and target.
-pub fn summary(all: &[Measured]) -> Table {
-    let mut table = Table::new(&[
+pub fn summary(all: &[Measured]) -> ReportTable {
+    let mut table = ReportTable::new(&[
         ("case", Align::Left),
         ("target", Align::Left),
         ("op/s", Align::Right),
@@ -101,8 +101,8 @@ fn row(title: String, measured: &Measured, one: &Figures<'_>, first: f64) -> Vec
 }
 
 /// Each goal with what was reached; `None` if the cases have none.
-pub fn goals(all: &[Measured]) -> Option<Table> {
-    let mut table = Table::new(&[
+pub fn goals(all: &[Measured]) -> Option<ReportTable> {
+    let mut table = ReportTable::new(&[
         ("case", Align::Left),
         ("goal", Align::Left),
         ("reached", Align::Right),

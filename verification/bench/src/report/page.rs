@@ -4,7 +4,7 @@ use super::{tables, words};
 use crate::figures::{self, Figures, NULL, as_f64, quantiles, tail, timeline};
 use crate::html::chart::lines::{Axis, Line, Lines, Stroke, Unit, lines, marker_text};
 use crate::html::chart::{self, Colour, colour, ecdf, histogram};
-use crate::html::{Bar, BarGroup, Block, Chart, Page};
+use crate::html::{Bar, BarGroup, Chart, HtmlBlock, Page};
 use crate::result::Run;
 use crate::table::{latency_text, rate_text};
 
@@ -35,14 +35,14 @@ pub fn page(run: &Run) -> Page {
     Page { title: words::heading(run), lead: format!("{}.", words::drive(run)), blocks }
 }
 
-fn alarm(run: &Run, all: &[Figures<'_>]) -> Vec<Block> {
+fn alarm(run: &Run, all: &[Figures<'_>]) -> Vec<HtmlBlock> {
     let mut out = Vec::new();
     let alarms = words::alarms(run, all);
     if !alarms.is_empty() {
-        out.push(Block::Alarm(words::INVALID.to_owned(), alarms));
+        out.push(HtmlBlock::Alarm(words::INVALID.to_owned(), alarms));
     }
     if run.is_partial {
-        out.push(Block::Alarm("Stopped early".to_owned(), vec![words::PARTIAL.to_owned()]));
+        out.push(HtmlBlock::Alarm("Stopped early".to_owned(), vec![words::PARTIAL.to_owned()]));
     }
     out
 }
@@ -60,7 +60,7 @@ fn legend(all: &[Figures<'_>]) -> Vec<(String, Colour)> {
     drawn(all).map(entry).collect()
 }
 
-fn glance(run: &Run, all: &[Figures<'_>]) -> Vec<Block> {
+fn glance(run: &Run, all: &[Figures<'_>]) -> Vec<HtmlBlock> {
     let bars = |title: &str, figure: &dyn Fn(&Figures<'_>) -> Option<(f64, String)>| {
         let bar = |figures: &Figures<'_>| {
             let (amount, text) = figure(figures).filter(|(amount, _)| *amount > 0.0)?;
@@ -110,12 +110,12 @@ fn glance(run: &Run, all: &[Figures<'_>]) -> Vec<Block> {
         bars("Bytes moved by an operation, both ways (short is good)", &bytes),
     ];
     let groups: Vec<_> = groups.into_iter().filter(|group| !group.bars.is_empty()).collect();
-    let mut out = vec![Block::Heading("At a glance".to_owned())];
+    let mut out = vec![HtmlBlock::Heading("At a glance".to_owned())];
     if !groups.is_empty() {
-        out.extend([Block::Text(bars_note(all)), Block::BarsApart(groups)]);
+        out.extend([HtmlBlock::Text(bars_note(all)), HtmlBlock::BarsApart(groups)]);
     }
-    out.push(Block::Text(format!("Operations per second: {}.", tables::rates_note(all))));
-    out.push(Block::Table(tables::rates(run, all)));
+    out.push(HtmlBlock::Text(format!("Operations per second: {}.", tables::rates_note(all))));
+    out.push(HtmlBlock::Table(tables::rates(run, all)));
     out
 }
 
@@ -130,7 +130,7 @@ fn bars_note(all: &[Figures<'_>]) -> String {
     out
 }
 
-fn latency(all: &[Figures<'_>]) -> Vec<Block> {
+fn latency(all: &[Figures<'_>]) -> Vec<HtmlBlock> {
     let samples = |figures: &Figures<'_>, count| {
         let name = figures.target.name.clone();
         let colour = colour(&name);
@@ -160,13 +160,13 @@ fn latency(all: &[Figures<'_>]) -> Vec<Block> {
         }
     });
     let classes = drawn(all).map(|(_, figures)| {
-        let table = Block::Table(tables::classes_of(figures));
-        Block::Details(format!("{} by class of operations", tables::name(figures)), vec![table])
+        let table = HtmlBlock::Table(tables::classes_of(figures));
+        HtmlBlock::Details(format!("{} by class of operations", tables::name(figures)), vec![table])
     });
     let mut out = vec![
-        Block::Heading("Latency".to_owned()),
-        Block::Table(tables::latencies(all)),
-        Block::Charts(vec![
+        HtmlBlock::Heading("Latency".to_owned()),
+        HtmlBlock::Table(tables::latencies(all)),
+        HtmlBlock::Charts(vec![
             Chart {
                 caption: "Share of operations that took at most so long (ECDF)".to_owned(),
                 svg: ecdf("latency of one operation, at most", &series),
@@ -178,7 +178,7 @@ fn latency(all: &[Figures<'_>]) -> Vec<Block> {
                 legend: legend(all),
             },
         ]),
-        Block::Charts(histograms.collect()),
+        HtmlBlock::Charts(histograms.collect()),
     ];
     out.extend(classes);
     out
@@ -188,7 +188,7 @@ fn axis(title: &str, unit: Unit, is_log: bool) -> Axis {
     Axis { title: title.to_owned(), unit, is_log }
 }
 
-fn over_time(all: &[Figures<'_>]) -> Vec<Block> {
+fn over_time(all: &[Figures<'_>]) -> Vec<HtmlBlock> {
     let timed = || drawn(all).filter(|(_, f)| f.target.rounds.iter().any(|r| !r.slices.is_empty()));
     if timed().next().is_none() {
         return Vec::new();
@@ -242,8 +242,8 @@ fn over_time(all: &[Figures<'_>]) -> Vec<Block> {
         ]
     });
     vec![
-        Block::Heading("Over time".to_owned()),
-        Block::Text(
+        HtmlBlock::Heading("Over time".to_owned()),
+        HtmlBlock::Text(
             "All rounds of a target put one behind the other, upright lines between them; the \
              other targets' turns and the warm-ups lie in between and are left out. A stall or a \
              killed server shows as a peak of the longest latency and as a gap in the rate. Where \
@@ -251,14 +251,14 @@ fn over_time(all: &[Figures<'_>]) -> Vec<Block> {
              stands."
                 .to_owned(),
         ),
-        Block::Charts(apart.collect()),
+        HtmlBlock::Charts(apart.collect()),
     ]
 }
 
 /// Of what is nobody's colour.
 const GREY: Colour = Colour { 0: 0x8A, 1: 0x93, 2: 0x9C };
 
-fn ramp(all: &[Figures<'_>]) -> Vec<Block> {
+fn ramp(all: &[Figures<'_>]) -> Vec<HtmlBlock> {
     let climbed = || drawn(all).filter(|(_, figures)| !figures.target.ramp.is_empty());
     if climbed().next().is_none() {
         return Vec::new();
@@ -287,29 +287,29 @@ fn ramp(all: &[Figures<'_>]) -> Vec<Block> {
         legend: legend(all),
     };
     vec![
-        Block::Heading("Throughput against latency".to_owned()),
-        Block::Text(
+        HtmlBlock::Heading("Throughput against latency".to_owned()),
+        HtmlBlock::Text(
             "Operations were offered at a fixed rate, and their latency counts from the intended \
              start: what waits for a store that cannot follow counts as waiting. Where a curve \
              turns upwards, the target is at its limit."
                 .to_owned(),
         ),
-        Block::Charts(vec![picture("99th percentile", true), picture("Median", false)]),
-        Block::Details("All points".to_owned(), vec![Block::Table(tables::ramp(all))]),
+        HtmlBlock::Charts(vec![picture("99th percentile", true), picture("Median", false)]),
+        HtmlBlock::Details("All points".to_owned(), vec![HtmlBlock::Table(tables::ramp(all))]),
     ]
 }
 
-fn costs(all: &[Figures<'_>]) -> Vec<Block> {
+fn costs(all: &[Figures<'_>]) -> Vec<HtmlBlock> {
     vec![
-        Block::Heading("What it costs".to_owned()),
-        Block::Text(
+        HtmlBlock::Heading("What it costs".to_owned()),
+        HtmlBlock::Text(
             "Processor time is that of the clients' threads and of the target's own processes, \
              divided by operations; a target inside the client has no processes of its own. Bytes \
              are those of keys and parts, without a protocol's own. Memory is what the target \
              says of itself, or what its processes hold."
                 .to_owned(),
         ),
-        Block::Table(tables::costs(all)),
+        HtmlBlock::Table(tables::costs(all)),
     ]
 }
 
@@ -337,11 +337,11 @@ fn verified(all: &[Figures<'_>]) -> String {
     }
 }
 
-fn trust(all: &[Figures<'_>]) -> Vec<Block> {
+fn trust(all: &[Figures<'_>]) -> Vec<HtmlBlock> {
     let mut out = vec![
-        Block::Heading("Whether it counts".to_owned()),
-        Block::Text(verified(all)),
-        Block::Table(tables::trust(all)),
+        HtmlBlock::Heading("Whether it counts".to_owned()),
+        HtmlBlock::Text(verified(all)),
+        HtmlBlock::Table(tables::trust(all)),
     ];
     let examples: Vec<String> = all
         .iter()
@@ -349,55 +349,55 @@ fn trust(all: &[Figures<'_>]) -> Vec<Block> {
         .flat_map(|(name, verdict)| verdict.examples.iter().map(move |e| format!("{name}: {e}")))
         .collect();
     if !examples.is_empty() {
-        out.extend([Block::Subheading("Wrong records".to_owned()), Block::List(examples)]);
+        out.extend([HtmlBlock::Subheading("Wrong records".to_owned()), HtmlBlock::List(examples)]);
     }
     let declined = tables::declined(all);
     if !declined.is_empty() {
-        let title = Block::Subheading("What did not take part".to_owned());
-        out.extend([title, Block::List(declined)]);
+        let title = HtmlBlock::Subheading("What did not take part".to_owned());
+        out.extend([title, HtmlBlock::List(declined)]);
     }
     let ways = tables::ways(all);
     if !ways.rows.is_empty() {
-        out.push(Block::Subheading("How each target does it".to_owned()));
-        out.push(Block::Table(ways));
+        out.push(HtmlBlock::Subheading("How each target does it".to_owned()));
+        out.push(HtmlBlock::Table(ways));
     }
     let checks = tables::checks(all);
     if !checks.rows.is_empty() {
-        out.push(Block::Subheading(tables::CHECKS_TITLE.to_owned()));
-        out.push(Block::Table(checks));
+        out.push(HtmlBlock::Subheading(tables::CHECKS_TITLE.to_owned()));
+        out.push(HtmlBlock::Table(checks));
     }
     out
 }
 
-fn foreign(run: &Run) -> Vec<Block> {
+fn foreign(run: &Run) -> Vec<HtmlBlock> {
     if run.workload.foreign.is_empty() {
         return Vec::new();
     }
     vec![
-        Block::Heading("The papers' own figures".to_owned()),
-        Block::Text(format!(
+        HtmlBlock::Heading("The papers' own figures".to_owned()),
+        HtmlBlock::Text(format!(
             "{}. They stand here for orientation: other hardware, other software, another time.",
             tables::FOREIGN_TITLE
         )),
-        Block::Table(tables::foreign(run)),
+        HtmlBlock::Table(tables::foreign(run)),
     ]
 }
 
-fn circumstances(run: &Run, all: &[Figures<'_>]) -> Vec<Block> {
+fn circumstances(run: &Run, all: &[Figures<'_>]) -> Vec<HtmlBlock> {
     let mut machine = run.machine.clone();
     machine.push(("noise before the run".to_owned(), words::noise(&run.noise)));
     machine.push(("began".to_owned(), words::began(run.began_s)));
     let versions = all.iter().map(|f| (f.target.name.clone(), words::about(f.target)));
     vec![
-        Block::Heading("How it was measured".to_owned()),
-        Block::Code(run.command.clone()),
-        Block::Text(format!("The workload is defined in {}.", run.workload.source)),
-        Block::Subheading("Machine".to_owned()),
-        Block::Facts(machine),
-        Block::Subheading("Targets".to_owned()),
-        Block::Facts(versions.collect()),
-        Block::Heading("Keep in mind".to_owned()),
-        Block::List(words::caveats(run, all)),
+        HtmlBlock::Heading("How it was measured".to_owned()),
+        HtmlBlock::Code(run.command.clone()),
+        HtmlBlock::Text(format!("The workload is defined in {}.", run.workload.source)),
+        HtmlBlock::Subheading("Machine".to_owned()),
+        HtmlBlock::Facts(machine),
+        HtmlBlock::Subheading("Targets".to_owned()),
+        HtmlBlock::Facts(versions.collect()),
+        HtmlBlock::Heading("Keep in mind".to_owned()),
+        HtmlBlock::List(words::caveats(run, all)),
     ]
 }
 

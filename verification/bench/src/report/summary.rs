@@ -1,7 +1,7 @@
 //! The figures of the tables for a program.
 
 use super::words;
-use crate::figures::{self, Class, Figures, PERCENTILES, generator_share, reference};
+use crate::figures::{self, Figures, LatencyClass, PERCENTILES, generator_share, reference};
 use crate::result::{Check, Run};
 use crate::spread::Spread;
 use crate::stat::Latencies;
@@ -66,7 +66,7 @@ fn target(run: &Run, figures: &Figures<'_>, first: Option<f64>) -> Value {
     })
 }
 
-fn class(class: &Class) -> Value {
+fn class(class: &LatencyClass) -> Value {
     json!({
         "name": class.name,
         "ops_per_s": spread(&class.rates),

@@ -1,11 +1,11 @@
 //! The tables, for a terminal and for the page.
 
-use crate::figures::{self, Class, Cost, Figures, NULL, PERCENTILES, as_f64, reference};
+use crate::figures::{self, Cost, Figures, LatencyClass, NULL, PERCENTILES, as_f64, reference};
 use crate::machine::bytes_text;
 use crate::result::{CUT, Check, Run, TargetResult, Verdict};
 use crate::spread::Spread;
 use crate::stat::Latencies;
-use crate::table::{Align, Table, count_text, latency_text, rate_text, ratio_text};
+use crate::table::{Align, ReportTable, count_text, latency_text, rate_text, ratio_text};
 
 /// Where there is no figure.
 pub(super) const NONE: &str = "-";
@@ -39,7 +39,7 @@ pub(super) fn rates_note(all: &[Figures<'_>]) -> String {
 
 /// Rate of every target, its spread, and its ratio to the first; where a rate was offered, its
 /// share of that, as two that did what was offered say nothing of each other.
-pub(super) fn rates(run: &Run, all: &[Figures<'_>]) -> Table {
+pub(super) fn rates(run: &Run, all: &[Figures<'_>]) -> ReportTable {
     let first = reference(all);
     let versus = match (run.drive.rate, first) {
         (Some(_), _) => "of the offered".to_owned(),
@@ -58,7 +58,7 @@ pub(super) fn rates(run: &Run, all: &[Figures<'_>]) -> Table {
         ("rounds", Align::Right),
         (versus.as_str(), Align::Right),
     ]);
-    let mut table = Table::new(&columns);
+    let mut table = ReportTable::new(&columns);
     for figures in measured(all) {
         let rates = &figures.rates;
         let some = |text: String| if rates.count() > 0 { text } else { NONE.to_owned() };
@@ -97,11 +97,11 @@ fn interval_text(rates: &Spread) -> String {
     )
 }
 
-fn percentile_table(first: &[(&'static str, Align)]) -> Table {
+fn percentile_table(first: &[(&'static str, Align)]) -> ReportTable {
     let mut columns = first.to_vec();
     columns.extend(PERCENTILES.iter().map(|(name, _)| (*name, Align::Right)));
     columns.push(("max", Align::Right));
-    Table::new(&columns)
+    ReportTable::new(&columns)
 }
 
 fn percentile_cells(latencies: &Latencies) -> Vec<String> {
@@ -116,7 +116,7 @@ fn percentile_cells(latencies: &Latencies) -> Vec<String> {
 }
 
 /// Percentiles of every target.
-pub(super) fn latencies(all: &[Figures<'_>]) -> Table {
+pub(super) fn latencies(all: &[Figures<'_>]) -> ReportTable {
     let mut table = percentile_table(&[("target", Align::Left), ("operations", Align::Right)]);
     for figures in measured(all) {
         let mut cells = vec![name(figures), count_text(figures.latencies.count())];
@@ -127,7 +127,7 @@ pub(super) fn latencies(all: &[Figures<'_>]) -> Table {
 }
 
 /// Percentiles of every class of one target.
-pub(super) fn classes_of(figures: &Figures<'_>) -> Table {
+pub(super) fn classes_of(figures: &Figures<'_>) -> ReportTable {
     let mut table = percentile_table(&[
         ("class", Align::Left),
         ("operations", Align::Right),
@@ -135,7 +135,7 @@ pub(super) fn classes_of(figures: &Figures<'_>) -> Table {
         ("op/s", Align::Right),
     ]);
     let all = figures.latencies.count().max(1);
-    let mut row = |class: &Class| {
+    let mut row = |class: &LatencyClass| {
         let count = class.latencies.count();
         let share = 100.0 * as_f64(count) / as_f64(all);
         let mut cells = vec![class.name.clone(), count_text(count), format!("{share:.2} %")];
@@ -156,8 +156,8 @@ pub(super) const COSTS_TITLE: &str = "What it costs: processor time, and bytes o
                                       loaded";
 
 /// Processor time, bytes and memory of every target.
-pub(super) fn costs(all: &[Figures<'_>]) -> Table {
-    let mut table = Table::new(&[
+pub(super) fn costs(all: &[Figures<'_>]) -> ReportTable {
+    let mut table = ReportTable::new(&[
         ("target", Align::Left),
         ("client CPU", Align::Right),
         ("server CPU", Align::Right),
@@ -194,8 +194,8 @@ fn loading_text(target: &TargetResult) -> String {
 
 /// What was verified of every target, and what came of it. Columns of what did not happen to any of
 /// them are left out.
-pub(super) fn trust(all: &[Figures<'_>]) -> Table {
-    let mut table = Table::new(&[
+pub(super) fn trust(all: &[Figures<'_>]) -> ReportTable {
+    let mut table = ReportTable::new(&[
         ("target", Align::Left),
         ("records verified", Align::Right),
         ("wrong", Align::Right),
@@ -281,8 +281,8 @@ pub(super) const CHECKS_TITLE: &str = "What the generator drew, beside what its 
 
 /// The generator's figures: all of the first target, and of the others what is off. They draw the
 /// same, so that more would be repetition.
-pub(super) fn checks(all: &[Figures<'_>]) -> Table {
-    let mut table = Table::new(&[
+pub(super) fn checks(all: &[Figures<'_>]) -> ReportTable {
+    let mut table = ReportTable::new(&[
         ("target", Align::Left),
         ("figure", Align::Left),
         ("expected", Align::Right),
@@ -343,8 +343,8 @@ fn number_text(number: f64) -> String {
 }
 
 /// The curve of every target.
-pub(super) fn ramp(all: &[Figures<'_>]) -> Table {
-    let mut table = Table::new(&[
+pub(super) fn ramp(all: &[Figures<'_>]) -> ReportTable {
+    let mut table = ReportTable::new(&[
         ("target", Align::Left),
         ("offered op/s", Align::Right),
         ("done op/s", Align::Right),
@@ -379,9 +379,12 @@ pub(super) fn ramp(all: &[Figures<'_>]) -> Table {
 }
 
 /// What papers measured.
-pub(super) fn foreign(run: &Run) -> Table {
-    let mut table =
-        Table::new(&[("source", Align::Left), ("what", Align::Left), ("figure", Align::Left)]);
+pub(super) fn foreign(run: &Run) -> ReportTable {
+    let mut table = ReportTable::new(&[
+        ("source", Align::Left),
+        ("what", Align::Left),
+        ("figure", Align::Left),
+    ]);
     let mut before = "";
     for figure in &run.workload.foreign {
         let is_new = figure.source != before;
@@ -393,9 +396,12 @@ pub(super) fn foreign(run: &Run) -> Table {
 }
 
 /// How every target provides what stores differ in.
-pub(super) fn ways(all: &[Figures<'_>]) -> Table {
-    let mut table =
-        Table::new(&[("target", Align::Left), ("ability", Align::Left), ("how", Align::Left)]);
+pub(super) fn ways(all: &[Figures<'_>]) -> ReportTable {
+    let mut table = ReportTable::new(&[
+        ("target", Align::Left),
+        ("ability", Align::Left),
+        ("how", Align::Left),
+    ]);
     for target in all.iter().map(|figures| figures.target) {
         let mut name = target.name.as_str();
         for (ability, way) in &target.ways {

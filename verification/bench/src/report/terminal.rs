@@ -3,7 +3,7 @@
 use super::{tables, words};
 use crate::figures::{self, Figures};
 use crate::result::Run;
-use crate::table::{Table, printable, wrapped};
+use crate::table::{ReportTable, printable, wrapped};
 use std::fmt::Write as _;
 
 /// The whole run for a terminal.
@@ -43,7 +43,7 @@ pub fn classes(run: &Run) -> String {
     printable(&out)
 }
 
-fn section(out: &mut String, title: &str, table: &Table) {
+fn section(out: &mut String, title: &str, table: &ReportTable) {
     if !table.rows.is_empty() {
         let title = wrapped(title, "", "  ");
         // Writing to a string cannot fail.

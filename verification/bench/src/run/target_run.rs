@@ -1,7 +1,7 @@
 //! One target in a run: its database, its clients, its result.
 
 use super::ramp::{self, Step};
-use super::{BenchContext, Told, memory_bytes, wished};
+use super::{BenchContext, TargetOutcome, memory_bytes, wished};
 use crate::client_pool::{ClientPool, Listener};
 use crate::processes;
 use crate::protocol::{Fault, Plan, Ran, STOPPED, Turn, in_words};
@@ -325,7 +325,7 @@ impl<'a> TargetRun<'a> {
     }
 
     /// Stops clients and database.
-    pub(super) fn close(self) -> Told {
+    pub(super) fn close(self) -> TargetOutcome {
         drop(self.running);
         (self.result, self.unshown)
     }
@@ -488,7 +488,7 @@ pub(super) const fn to_f64(count: u64) -> f64 {
 }
 
 /// Progress as a bar.
-struct Bar<'d>(crate::progress::Step<'d>);
+struct Bar<'d>(crate::progress::ProgressStep<'d>);
 
 impl Listener for Bar<'_> {
     fn progress(&mut self, more: u64, p99_ns: u64) {

@@ -4,7 +4,8 @@
 use super::joined::{hand_over, joined};
 use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{
-    Access, Body, Change, Connection, Entry, Hear, Parts, Schema, Table, TableSchema, Tag,
+    Body, PartReceiver, PartSet, RecordChange, RecordEntry, RecordTag, StoreAccess,
+    StoreConnection, StoreSchema, TableId, TableSchema,
 };
 use crate::operations::{self, KeyBlock, Operation, Store};
 use dashmap::DashMap;
@@ -51,18 +52,18 @@ impl Target for DashMapTarget {
         Ok(Box::new(OwnMaps { address: format!("dashmap-{number}") }))
     }
 
-    fn connect(&self, address: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
+    fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
         let mut all = MAPS.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || schema.tables.iter().map(|_| Records::default()).collect();
+        let new = || schema.tables.iter().map(|_| MapRecords::default()).collect();
         let maps = Arc::clone(all.entry(address.to_owned()).or_insert_with(|| Arc::new(new())));
         Ok(Box::new(DashMapConnection { maps, tables: schema.tables, scratch: Vec::new() }))
     }
 }
 
-type Records = DashMap<InlineKey, Box<[u8]>, RandomState>;
+type MapRecords = DashMap<InlineKey, Box<[u8]>, RandomState>;
 
 /// The maps of this process, by address; those of a table by its number.
-static MAPS: Mutex<BTreeMap<String, Arc<Vec<Records>>>> = Mutex::new(BTreeMap::new());
+static MAPS: Mutex<BTreeMap<String, Arc<Vec<MapRecords>>>> = Mutex::new(BTreeMap::new());
 
 #[derive(Debug)]
 struct OwnMaps {
@@ -126,14 +127,14 @@ impl Eq for InlineKey {}
 
 #[derive(Debug)]
 struct DashMapConnection {
-    maps: Arc<Vec<Records>>,
+    maps: Arc<Vec<MapRecords>>,
     tables: &'static [TableSchema],
     scratch: Vec<u8>,
 }
 
 impl DashMapConnection {
     #[inline]
-    fn at(&self, table: Table) -> Result<(&Records, &'static TableSchema)> {
+    fn at(&self, table: TableId) -> Result<(&MapRecords, &'static TableSchema)> {
         let at = self.maps.get(table.0).zip(self.tables.get(table.0));
         at.ok_or_else(|| Error::BadArgument {
             detail: format!("the workload's schema has no table {}", table.0),
@@ -145,21 +146,21 @@ fn declined<T>(what: &str) -> Result<T> {
     Err(Error::BadArgument { detail: format!("dashmap: {what}") })
 }
 
-impl Access for DashMapConnection {
+impl StoreAccess for DashMapConnection {
     fn read(
         &mut self,
-        table: Table,
+        table: TableId,
         key: &[u8],
-        wanted: Parts,
-        hear: &mut Hear<'_>,
+        wanted: PartSet,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
         let (records, schema) = self.at(table)?;
         let Some(value) = records.get(key) else { return Ok(false) };
-        hand_over(schema, &value, wanted, hear)?;
+        hand_over(schema, &value, wanted, receive)?;
         Ok(true)
     }
 
-    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
         let mut scratch = std::mem::take(&mut self.scratch);
         let (records, schema) = self.at(table)?;
         joined(schema, None, entry.parts, &mut scratch)?;
@@ -168,7 +169,7 @@ impl Access for DashMapConnection {
         Ok(())
     }
 
-    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
         let mut scratch = std::mem::take(&mut self.scratch);
         let (records, schema) = self.at(table)?;
         let Some(mut value) = records.get_mut(change.key) else { return Ok(false) };
@@ -179,24 +180,24 @@ impl Access for DashMapConnection {
         Ok(true)
     }
 
-    fn delete(&mut self, table: Table, key: &[u8], _: &[Tag<'_>]) -> Result<bool> {
+    fn delete(&mut self, table: TableId, key: &[u8], _: &[RecordTag<'_>]) -> Result<bool> {
         Ok(self.at(table)?.0.remove(key).is_some())
     }
 
     fn find(
         &mut self,
-        _: Table,
-        _: Tag<'_>,
-        _: Parts,
+        _: TableId,
+        _: RecordTag<'_>,
+        _: PartSet,
         _: &mut Vec<u8>,
-        _: &mut Hear<'_>,
+        _: &mut PartReceiver<'_>,
     ) -> Result<bool> {
         declined("no tags")
     }
 
     fn scan(
         &mut self,
-        _: Table,
+        _: TableId,
         _: &[u8],
         _: usize,
         _: &mut dyn FnMut(&[u8], &[u8]),
@@ -205,7 +206,7 @@ impl Access for DashMapConnection {
     }
 }
 
-impl Connection for DashMapConnection {
+impl StoreConnection for DashMapConnection {
     fn transact(&mut self, _: &mut Body<'_>) -> Result<()> {
         declined("no transactions")
     }
@@ -217,13 +218,13 @@ impl Connection for DashMapConnection {
         }
     }
 
-    fn walk(&mut self, table: Table) -> Result<u64> {
+    fn walk(&mut self, table: TableId) -> Result<u64> {
         Loops(self.at(table)?.0).walk()
     }
 }
 
 /// The records of one table, for loops of single operations.
-struct Loops<'m>(&'m Records);
+struct Loops<'m>(&'m MapRecords);
 
 impl Store for Loops<'_> {
     #[inline]

@@ -1,7 +1,8 @@
 //! Faults of a store, planted between a client and its target, to see whether they are noticed.
 
 use crate::access::{
-    Access, Body, Change, Connection, Entry, Hear, Parts, Reply, Request, Table, Tag, one_by_one,
+    Body, PartReceiver, PartSet, RecordChange, RecordEntry, RecordTag, Request, StoreAccess,
+    StoreConnection, StoreReply, TableId, one_by_one,
 };
 use crate::protocol::Fault;
 use nearstate_model::Result;
@@ -23,7 +24,7 @@ pub struct Faulty<C> {
     again: u64,
 }
 
-impl<C: Connection> Faulty<C> {
+impl<C: StoreConnection> Faulty<C> {
     /// Plants a fault that happens once.
     pub const fn new(inner: C, fault: Fault) -> Self {
         Self { inner, fault, left: AFTER, again: 0 }
@@ -51,7 +52,7 @@ fn garbled(bytes: &[u8]) -> Vec<u8> {
 
 /// A store whose operations go wrong when their time has come.
 struct Bent<'a> {
-    inner: &'a mut dyn Access,
+    inner: &'a mut dyn StoreAccess,
     fault: Fault,
     left: &'a mut u64,
     again: u64,
@@ -60,7 +61,10 @@ struct Bent<'a> {
 impl Bent<'_> {
     /// Whether this write is to be answered but not done. One that would change nothing cannot be
     /// lost: then it is the next one's turn.
-    fn loses(&mut self, changes: impl FnOnce(&mut dyn Access) -> Result<bool>) -> Result<bool> {
+    fn loses(
+        &mut self,
+        changes: impl FnOnce(&mut dyn StoreAccess) -> Result<bool>,
+    ) -> Result<bool> {
         Ok(match self.fault {
             Fault::LostUpdate if *self.left == 1 => {
                 let loses = changes(self.inner)?;
@@ -83,56 +87,56 @@ impl Bent<'_> {
 
 /// Whether a record has other parts than these, or is not there.
 fn differs(
-    access: &mut dyn Access,
-    table: Table,
+    access: &mut dyn StoreAccess,
+    table: TableId,
     key: &[u8],
     parts: &[(usize, &[u8])],
 ) -> Result<bool> {
     let mut same = 0;
-    access.read(table, key, Parts::ALL, &mut |part, bytes| {
+    access.read(table, key, PartSet::ALL, &mut |part, bytes| {
         same += usize::from(parts.contains(&(part, bytes)));
     })?;
     Ok(same != parts.len())
 }
 
-impl Access for Bent<'_> {
+impl StoreAccess for Bent<'_> {
     fn read(
         &mut self,
-        table: Table,
+        table: TableId,
         key: &[u8],
-        wanted: Parts,
-        hear: &mut Hear<'_>,
+        wanted: PartSet,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
         if self.fault != Fault::WrongAnswer || *self.left != 1 {
             if self.fault == Fault::WrongAnswer {
                 *self.left = self.left.saturating_sub(1);
             }
-            return self.inner.read(table, key, wanted, hear);
+            return self.inner.read(table, key, wanted, receive);
         }
         // A read that finds nothing has nothing to get wrong: then the next one.
         let (left, again) = (&mut *self.left, self.again);
         self.inner.read(table, key, wanted, &mut |part, bytes| {
             *left = again;
-            hear(part, &garbled(bytes));
+            receive(part, &garbled(bytes));
         })
     }
 
-    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
         if self.loses(|access| differs(access, table, entry.key, entry.parts))? {
             return Ok(());
         }
         self.inner.put(table, entry)
     }
 
-    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
         if self.loses(|access| differs(access, table, change.key, change.parts))? {
             return Ok(true);
         }
         self.inner.change(table, change)
     }
 
-    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
-        if self.loses(|access| access.read(table, key, Parts::ALL, &mut |_, _| {}))? {
+    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
+        if self.loses(|access| access.read(table, key, PartSet::ALL, &mut |_, _| {}))? {
             return Ok(true);
         }
         self.inner.delete(table, key, tags)
@@ -140,79 +144,79 @@ impl Access for Bent<'_> {
 
     fn find(
         &mut self,
-        table: Table,
-        tag: Tag<'_>,
-        wanted: Parts,
+        table: TableId,
+        tag: RecordTag<'_>,
+        wanted: PartSet,
         key: &mut Vec<u8>,
-        hear: &mut Hear<'_>,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        self.inner.find(table, tag, wanted, key, hear)
+        self.inner.find(table, tag, wanted, key, receive)
     }
 
     fn scan(
         &mut self,
-        table: Table,
+        table: TableId,
         from: &[u8],
         count: usize,
-        hear: &mut dyn FnMut(&[u8], &[u8]),
+        receive: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<usize> {
-        self.inner.scan(table, from, count, hear)
+        self.inner.scan(table, from, count, receive)
     }
 }
 
-impl<C: Connection> Faulty<C> {
+impl<C: StoreConnection> Faulty<C> {
     fn bent(&mut self) -> Bent<'_> {
         let Self { inner, fault, left, again } = self;
         Bent { inner, fault: *fault, left, again: *again }
     }
 }
 
-impl<C: Connection> Access for Faulty<C> {
+impl<C: StoreConnection> StoreAccess for Faulty<C> {
     fn read(
         &mut self,
-        table: Table,
+        table: TableId,
         key: &[u8],
-        wanted: Parts,
-        hear: &mut Hear<'_>,
+        wanted: PartSet,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        self.bent().read(table, key, wanted, hear)
+        self.bent().read(table, key, wanted, receive)
     }
 
-    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
         self.bent().put(table, entry)
     }
 
-    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
         self.bent().change(table, change)
     }
 
-    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
         self.bent().delete(table, key, tags)
     }
 
     fn find(
         &mut self,
-        table: Table,
-        tag: Tag<'_>,
-        wanted: Parts,
+        table: TableId,
+        tag: RecordTag<'_>,
+        wanted: PartSet,
         key: &mut Vec<u8>,
-        hear: &mut Hear<'_>,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        self.inner.find(table, tag, wanted, key, hear)
+        self.inner.find(table, tag, wanted, key, receive)
     }
 
     fn scan(
         &mut self,
-        table: Table,
+        table: TableId,
         from: &[u8],
         count: usize,
-        hear: &mut dyn FnMut(&[u8], &[u8]),
+        receive: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<usize> {
-        self.inner.scan(table, from, count, hear)
+        self.inner.scan(table, from, count, receive)
     }
 }
 
-impl<C: Connection> Connection for Faulty<C> {
+impl<C: StoreConnection> StoreConnection for Faulty<C> {
     fn is_null(&self) -> bool {
         self.inner.is_null()
     }
@@ -222,7 +226,7 @@ impl<C: Connection> Connection for Faulty<C> {
     }
 
     /// A fault is the store's: it goes on where it was.
-    fn renewed(&mut self, fresh: Box<dyn Connection>) -> Box<dyn Connection> {
+    fn renewed(&mut self, fresh: Box<dyn StoreConnection>) -> Box<dyn StoreConnection> {
         let Self { inner, fault, left, again } = self;
         let inner = inner.renewed(fresh);
         Box::new(Faulty { inner, fault: *fault, left: *left, again: *again })
@@ -234,7 +238,7 @@ impl<C: Connection> Connection for Faulty<C> {
         self.inner.sends_ahead()
     }
 
-    fn walk(&mut self, table: Table) -> Result<u64> {
+    fn walk(&mut self, table: TableId) -> Result<u64> {
         self.inner.walk(table)
     }
 
@@ -260,14 +264,14 @@ impl<C: Connection> Connection for Faulty<C> {
     fn pipeline(
         &mut self,
         requests: &[Request<'_>],
-        hear: &mut dyn FnMut(usize, Reply<'_>),
+        receive: &mut dyn FnMut(usize, StoreReply<'_>),
     ) -> Result<()> {
         if self.left == 0 {
-            return self.inner.pipeline(requests, hear);
+            return self.inner.pipeline(requests, receive);
         }
         for (number, request) in requests.iter().enumerate() {
-            let done = one_by_one(&mut self.bent(), request, &mut |reply| hear(number, reply))?;
-            hear(number, Reply::Done(done));
+            let done = one_by_one(&mut self.bent(), request, &mut |reply| receive(number, reply))?;
+            receive(number, StoreReply::Done(done));
         }
         Ok(())
     }

@@ -8,10 +8,11 @@
 mod cluster;
 
 use self::cluster::{Cluster, layout};
-use super::wire::{Ahead, Socket, Wire};
+use super::wire::{SentAhead, Socket, Wire};
 use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{
-    Access, Body, Change, Connection, Entry, Hear, Part, Parts, Reply, Request, Schema, Table, Tag,
+    Body, PartReceiver, PartSet, PartWrite, RecordChange, RecordEntry, RecordTag, Request,
+    StoreAccess, StoreConnection, StoreReply, StoreSchema, TableId,
 };
 use crate::peers::{Geode, installed};
 use nearstate_model::limits::TRANSACTION_TRIES;
@@ -77,7 +78,7 @@ impl Target for GeodeTarget {
         Ok(Box::new(Cluster::start(need)?))
     }
 
-    fn connect(&self, address: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
+    fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
         let mut connection = GeodeConnection::new(address, *schema)?;
         connection.ping()?;
         Ok(Box::new(connection))
@@ -86,7 +87,7 @@ impl Target for GeodeTarget {
 
 /// The process behind a front door, and how many members it knows.
 fn who_answers(address: &str) -> Result<(i64, usize)> {
-    GeodeConnection::new(address, Schema { tables: &[] })?.ping()
+    GeodeConnection::new(address, StoreSchema { tables: &[] })?.ping()
 }
 
 /// Operations of the front door.
@@ -111,16 +112,16 @@ enum Status {
 #[derive(Debug)]
 struct GeodeConnection {
     wire: Wire<Socket>,
-    schema: Schema,
+    schema: StoreSchema,
     /// Answers to requests that were not waited for: the beginning and the writes of a transaction.
     owed: usize,
-    ahead: Ahead,
+    ahead: SentAhead,
 }
 
 impl GeodeConnection {
-    fn new(address: &str, schema: Schema) -> Result<Self> {
+    fn new(address: &str, schema: StoreSchema) -> Result<Self> {
         let wire = Wire::new(Socket::at(address)?);
-        Ok(Self { wire, schema, owed: 0, ahead: Ahead::default() })
+        Ok(Self { wire, schema, owed: 0, ahead: SentAhead::default() })
     }
 
     fn ping(&mut self) -> Result<(i64, usize)> {
@@ -196,7 +197,7 @@ impl GeodeConnection {
     }
 
     /// Names and values by the number of the tag, for a refusal.
-    fn told<'a>(&self, table: Table, tags: &[Tag<'a>]) -> Vec<(&'static str, &'a [u8])> {
+    fn told<'a>(&self, table: TableId, tags: &[RecordTag<'a>]) -> Vec<(&'static str, &'a [u8])> {
         let rules = self.schema.tables.get(table.0).map_or(&[][..], |table| table.tags);
         let value = |number: usize| tags.iter().find(|(tag, _)| *tag == number);
         let told = |(number, rule): (usize, &crate::access::TagRule)| {
@@ -241,17 +242,17 @@ impl GeodeConnection {
 
     /// What is answered to a request. What is found has its key put in `found`.
     #[inline]
-    fn hear(
+    fn receive(
         &mut self,
         request: &Request<'_>,
         found: &mut Vec<u8>,
-        hear: &mut Hear<'_>,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
         let status = match request {
             Request::Read { .. } => {
                 let status = self.status(&[])?;
                 if status == Status::Yes {
-                    self.hear_parts(hear)?;
+                    self.receive_parts(receive)?;
                 }
                 return Ok(status == Status::Yes);
             }
@@ -260,7 +261,7 @@ impl GeodeConnection {
                 if status == Status::Yes {
                     found.clear();
                     found.extend_from_slice(self.bytes()?);
-                    self.hear_parts(hear)?;
+                    self.receive_parts(receive)?;
                 }
                 return Ok(status == Status::Yes);
             }
@@ -279,31 +280,31 @@ impl GeodeConnection {
         Ok(status == Status::Yes)
     }
 
-    fn hear_parts(&mut self, hear: &mut Hear<'_>) -> Result<()> {
+    fn receive_parts(&mut self, receive: &mut PartReceiver<'_>) -> Result<()> {
         for _ in 0..self.byte()? {
             let part = usize::from(self.byte()?);
             let length = self.wire.take(4)?.try_into().map_or(0, u32::from_be_bytes);
-            hear(part, self.wire.take(length as usize)?);
+            receive(part, self.wire.take(length as usize)?);
         }
         Ok(())
     }
 
     /// The answers to a message whose first request has this number.
-    fn hear_all(
+    fn receive_all(
         &mut self,
         (first, some): (usize, &[Request<'_>]),
-        hear: &mut dyn FnMut(usize, Reply<'_>),
+        receive: &mut dyn FnMut(usize, StoreReply<'_>),
     ) -> Result<()> {
         let (mut refused, mut key) = (None, Vec::new());
         for (at, request) in some.iter().enumerate() {
             let number = first + at;
-            let mut part = |part, bytes: &[u8]| hear(number, Reply::Part(part, bytes));
-            match self.hear(request, &mut key, &mut part) {
+            let mut part = |part, bytes: &[u8]| receive(number, StoreReply::Part(part, bytes));
+            match self.receive(request, &mut key, &mut part) {
                 Ok(done) => {
                     if done && matches!(request, Request::Find { .. }) {
-                        hear(number, Reply::Key(&key));
+                        receive(number, StoreReply::Key(&key));
                     }
-                    hear(number, Reply::Done(done));
+                    receive(number, StoreReply::Done(done));
                 }
                 // The answers behind it have to be read all the same.
                 Err(e @ Error::TagTaken { .. }) => refused = refused.or(Some(e)),
@@ -314,10 +315,10 @@ impl GeodeConnection {
     }
 
     #[inline]
-    fn alone(&mut self, request: &Request<'_>, hear: &mut Hear<'_>) -> Result<bool> {
+    fn alone(&mut self, request: &Request<'_>, receive: &mut PartReceiver<'_>) -> Result<bool> {
         self.ask(request)?;
         self.send()?;
-        self.hear(request, &mut Vec::new(), hear)
+        self.receive(request, &mut Vec::new(), receive)
     }
 
     fn order(&mut self, operation: u8) -> Result<Status> {
@@ -327,7 +328,7 @@ impl GeodeConnection {
     }
 }
 
-fn table_and_key(out: &mut Vec<u8>, table: Table, key: &[u8]) -> Result<()> {
+fn table_and_key(out: &mut Vec<u8>, table: TableId, key: &[u8]) -> Result<()> {
     out.push(u8::try_from(table.0).unwrap_or(u8::MAX));
     short(out, key)
 }
@@ -341,7 +342,7 @@ fn short(out: &mut Vec<u8>, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-fn write_parts(out: &mut Vec<u8>, parts: &[Part<'_>]) {
+fn write_parts(out: &mut Vec<u8>, parts: &[PartWrite<'_>]) {
     out.push(u8::try_from(parts.len()).unwrap_or(u8::MAX));
     for (part, bytes) in parts {
         out.push(u8::try_from(*part).unwrap_or(u8::MAX));
@@ -350,7 +351,7 @@ fn write_parts(out: &mut Vec<u8>, parts: &[Part<'_>]) {
     }
 }
 
-fn write_tags(out: &mut Vec<u8>, tags: &[Tag<'_>]) -> Result<()> {
+fn write_tags(out: &mut Vec<u8>, tags: &[RecordTag<'_>]) -> Result<()> {
     out.push(u8::try_from(tags.len()).unwrap_or(u8::MAX));
     for (tag, value) in tags {
         out.push(u8::try_from(*tag).unwrap_or(u8::MAX));
@@ -359,49 +360,49 @@ fn write_tags(out: &mut Vec<u8>, tags: &[Tag<'_>]) -> Result<()> {
     Ok(())
 }
 
-impl Access for GeodeConnection {
+impl StoreAccess for GeodeConnection {
     #[inline]
     fn read(
         &mut self,
-        table: Table,
+        table: TableId,
         key: &[u8],
-        wanted: Parts,
-        hear: &mut Hear<'_>,
+        wanted: PartSet,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        self.alone(&Request::Read { table, key, wanted }, hear)
+        self.alone(&Request::Read { table, key, wanted }, receive)
     }
 
     #[inline]
-    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
         self.alone(&Request::Put { table, entry: *entry }, &mut |_, _| {}).map(drop)
     }
 
     #[inline]
-    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
         self.alone(&Request::Change { table, change: *change }, &mut |_, _| {})
     }
 
-    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
         self.alone(&Request::Delete { table, key, tags }, &mut |_, _| {})
     }
 
     fn find(
         &mut self,
-        table: Table,
-        tag: Tag<'_>,
-        wanted: Parts,
+        table: TableId,
+        tag: RecordTag<'_>,
+        wanted: PartSet,
         key: &mut Vec<u8>,
-        hear: &mut Hear<'_>,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
         let request = Request::Find { table, tag, wanted };
         self.ask(&request)?;
         self.send()?;
-        self.hear(&request, key, hear)
+        self.receive(&request, key, receive)
     }
 
     fn scan(
         &mut self,
-        _: Table,
+        _: TableId,
         _: &[u8],
         _: usize,
         _: &mut dyn FnMut(&[u8], &[u8]),
@@ -413,18 +414,18 @@ impl Access for GeodeConnection {
 /// A connection within a transaction: puts without tags are not waited for.
 struct InTransaction<'c>(&'c mut GeodeConnection);
 
-impl Access for InTransaction<'_> {
+impl StoreAccess for InTransaction<'_> {
     fn read(
         &mut self,
-        table: Table,
+        table: TableId,
         key: &[u8],
-        wanted: Parts,
-        hear: &mut Hear<'_>,
+        wanted: PartSet,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        self.0.read(table, key, wanted, hear)
+        self.0.read(table, key, wanted, receive)
     }
 
-    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
         if !entry.tags.is_empty() {
             return self.0.put(table, entry);
         }
@@ -433,37 +434,37 @@ impl Access for InTransaction<'_> {
         Ok(())
     }
 
-    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
         self.0.change(table, change)
     }
 
-    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
         self.0.delete(table, key, tags)
     }
 
     fn find(
         &mut self,
-        table: Table,
-        tag: Tag<'_>,
-        wanted: Parts,
+        table: TableId,
+        tag: RecordTag<'_>,
+        wanted: PartSet,
         key: &mut Vec<u8>,
-        hear: &mut Hear<'_>,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        self.0.find(table, tag, wanted, key, hear)
+        self.0.find(table, tag, wanted, key, receive)
     }
 
     fn scan(
         &mut self,
-        table: Table,
+        table: TableId,
         from: &[u8],
         count: usize,
-        hear: &mut dyn FnMut(&[u8], &[u8]),
+        receive: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<usize> {
-        self.0.scan(table, from, count, hear)
+        self.0.scan(table, from, count, receive)
     }
 }
 
-impl Connection for GeodeConnection {
+impl StoreConnection for GeodeConnection {
     fn is_lost(&self) -> bool {
         self.wire.is_cut()
     }
@@ -490,12 +491,12 @@ impl Connection for GeodeConnection {
     fn pipeline(
         &mut self,
         requests: &[Request<'_>],
-        hear: &mut dyn FnMut(usize, Reply<'_>),
+        receive: &mut dyn FnMut(usize, StoreReply<'_>),
     ) -> Result<()> {
         for (round, some) in requests.chunks(TOGETHER).enumerate() {
             some.iter().try_for_each(|request| self.ask(request))?;
             self.send()?;
-            self.hear_all((round * TOGETHER, some), hear)?;
+            self.receive_all((round * TOGETHER, some), receive)?;
         }
         Ok(())
     }
@@ -510,17 +511,17 @@ impl Connection for GeodeConnection {
         if self.owed > 0 { self.send() } else { self.wire.leave() }
     }
 
-    fn hear_ahead(
+    fn receive_ahead(
         &mut self,
         requests: &[Request<'_>],
-        hear: &mut dyn FnMut(usize, Reply<'_>),
+        receive: &mut dyn FnMut(usize, StoreReply<'_>),
     ) -> Result<()> {
         if self.ahead.forget() {
             self.wire.look(self.ahead.is_owed());
-            let heard = self.hear_all((0, requests), hear);
+            let heard = self.receive_all((0, requests), receive);
             self.wire.look(false);
             return heard;
         }
-        self.pipeline(requests, hear)
+        self.pipeline(requests, receive)
     }
 }

@@ -1,13 +1,13 @@
 //! A record of several parts as one value: the length of each part, then the parts. For stores that
 //! know nothing of parts.
 
-use crate::access::{Hear, Part, Parts, TableSchema};
+use crate::access::{PartReceiver, PartSet, PartWrite, TableSchema};
 use nearstate_model::{Error, Result};
 
 /// Bytes of a part's length.
 const LENGTH_BYTES: usize = 4;
 
-/// Part number `part` of a value of several parts.
+/// PartWrite number `part` of a value of several parts.
 #[inline]
 fn part_of(value: &[u8], count: usize, part: usize) -> Result<&[u8]> {
     let torn =
@@ -28,16 +28,16 @@ fn part_of(value: &[u8], count: usize, part: usize) -> Result<&[u8]> {
 pub(super) fn hand_over(
     schema: &TableSchema,
     value: &[u8],
-    wanted: Parts,
-    hear: &mut Hear<'_>,
+    wanted: PartSet,
+    receive: &mut PartReceiver<'_>,
 ) -> Result<()> {
     let count = schema.parts.len();
     if count == 1 {
-        hear(0, value);
+        receive(0, value);
         return Ok(());
     }
     for part in (0..count).filter(|part| wanted.has(*part)) {
-        hear(part, part_of(value, count, part)?);
+        receive(part, part_of(value, count, part)?);
     }
     Ok(())
 }
@@ -46,7 +46,7 @@ pub(super) fn hand_over(
 pub(super) fn joined(
     schema: &TableSchema,
     before: Option<&[u8]>,
-    parts: &[Part<'_>],
+    parts: &[PartWrite<'_>],
     out: &mut Vec<u8>,
 ) -> Result<()> {
     out.clear();
@@ -78,7 +78,7 @@ mod tests {
 
     fn parts_of(value: &[u8]) -> Result<Vec<Vec<u8>>> {
         let mut all = Vec::new();
-        hand_over(&TABLE, value, Parts::ALL, &mut |_, bytes| all.push(bytes.to_vec()))?;
+        hand_over(&TABLE, value, PartSet::ALL, &mut |_, bytes| all.push(bytes.to_vec()))?;
         Ok(all)
     }
 

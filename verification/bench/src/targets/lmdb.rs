@@ -13,8 +13,8 @@ use self::reading::Reading;
 use super::joined::{hand_over, joined};
 use super::{Abilities, Database as Running, Need, Target, Way};
 use crate::access::{
-    Access, Body, Change, Connection, Entry, Hear, Parts, Reply, Request, Schema, Table,
-    TableSchema, Tag, Work, one_by_one,
+    Body, PartReceiver, PartSet, RecordChange, RecordEntry, RecordTag, Request, StoreAccess,
+    StoreConnection, StoreReply, StoreSchema, TableId, TableSchema, Work, one_by_one,
 };
 use crate::operations::{self, KeyBlock, Operation, Store};
 use crate::reaper::Reaper;
@@ -86,7 +86,7 @@ impl Target for LmdbTarget {
         Ok(Box::new(Kept { reaper }))
     }
 
-    fn connect(&self, address: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
+    fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
         let environment = attached(Path::new(address))?;
         let tables = Tables::open(environment, schema)?;
         let idle = environment.begin_ro_txn().map_err(said)?.reset();
@@ -150,17 +150,17 @@ impl Running for Kept {
 }
 
 #[derive(Debug)]
-struct Place {
+struct ItemPlace {
     schema: &'static TableSchema,
     records: Database,
     tags: Vec<Database>,
 }
 
 #[derive(Debug)]
-struct Tables(Vec<Place>);
+struct Tables(Vec<ItemPlace>);
 
 impl Tables {
-    fn open(environment: &Environment, schema: &Schema) -> Result<Self> {
+    fn open(environment: &Environment, schema: &StoreSchema) -> Result<Self> {
         let open = |name: String, flags| environment.create_db(Some(&name), flags).map_err(said);
         let place = |table: &'static TableSchema| {
             let tag = |rule: &crate::access::TagRule| {
@@ -168,7 +168,7 @@ impl Tables {
                     if rule.is_unique { DatabaseFlags::empty() } else { DatabaseFlags::DUP_SORT };
                 open(format!("{}:{}", table.name, rule.name), flags)
             };
-            Ok(Place {
+            Ok(ItemPlace {
                 schema: table,
                 records: open(table.name.to_owned(), DatabaseFlags::empty())?,
                 tags: table.tags.iter().map(tag).collect::<Result<_>>()?,
@@ -177,14 +177,14 @@ impl Tables {
         schema.tables.iter().map(place).collect::<Result<_>>().map(Self)
     }
 
-    fn at(&self, table: Table) -> Result<&Place> {
+    fn at(&self, table: TableId) -> Result<&ItemPlace> {
         self.0.get(table.0).ok_or_else(|| Error::BadArgument {
             detail: format!("the workload's schema has no table {}", table.0),
         })
     }
 }
 
-impl Place {
+impl ItemPlace {
     fn tag(&self, tag: usize) -> Result<(Database, &'static str, bool)> {
         let rule = self.schema.tags.get(tag).zip(self.tags.get(tag));
         rule.map(|(rule, database)| (*database, rule.name, rule.is_unique)).ok_or_else(|| {
@@ -209,23 +209,23 @@ fn found<'t>(
 #[inline]
 fn read_in(
     txn: &impl Transaction,
-    place: &Place,
+    place: &ItemPlace,
     key: &[u8],
-    wanted: Parts,
-    hear: &mut Hear<'_>,
+    wanted: PartSet,
+    receive: &mut PartReceiver<'_>,
 ) -> Result<bool> {
     let Some(value) = found(txn, place.records, key)? else { return Ok(false) };
-    hand_over(place.schema, value, wanted, hear)?;
+    hand_over(place.schema, value, wanted, receive)?;
     Ok(true)
 }
 
 /// The record that has a unique tag.
 fn find_in(
     txn: &impl Transaction,
-    place: &Place,
-    tag: Tag<'_>,
-    wanted: Parts,
-    (key, hear): (&mut Vec<u8>, &mut Hear<'_>),
+    place: &ItemPlace,
+    tag: RecordTag<'_>,
+    wanted: PartSet,
+    (key, receive): (&mut Vec<u8>, &mut PartReceiver<'_>),
 ) -> Result<bool> {
     let (database, name, is_unique) = place.tag(tag.0)?;
     if !is_unique {
@@ -235,15 +235,15 @@ fn find_in(
     let Some(holder) = found(txn, database, tag.1)? else { return Ok(false) };
     key.clear();
     key.extend_from_slice(holder);
-    read_in(txn, place, key, wanted, hear)
+    read_in(txn, place, key, wanted, receive)
 }
 
 fn scan_in(
     txn: &impl Transaction,
-    place: &Place,
+    place: &ItemPlace,
     from: &[u8],
     count: usize,
-    hear: &mut dyn FnMut(&[u8], &[u8]),
+    receive: &mut dyn FnMut(&[u8], &[u8]),
 ) -> Result<usize> {
     let mut cursor = txn.open_ro_cursor(place.records).map_err(said)?;
     let mut met = 0;
@@ -251,8 +251,8 @@ fn scan_in(
     let records = if from.is_empty() { cursor.iter_start() } else { cursor.iter_from(from) };
     for record in records.take(count) {
         let (key, value) = record.map_err(said)?;
-        let mut first = |_: usize, bytes: &[u8]| hear(key, bytes);
-        hand_over(place.schema, value, Parts::one(0), &mut first)?;
+        let mut first = |_: usize, bytes: &[u8]| receive(key, bytes);
+        hand_over(place.schema, value, PartSet::one(0), &mut first)?;
         met += 1;
     }
     Ok(met)
@@ -342,7 +342,7 @@ impl Writing<'_> {
 
     /// Writes what was joined of a changed record, and its tags.
     #[inline]
-    fn set_changed(&mut self, table: Table, change: &Change<'_>) -> Result<()> {
+    fn set_changed(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<()> {
         if !change.parts.is_empty() {
             self.set_joined(self.tables.at(table)?.records, change.key)?;
         }
@@ -354,10 +354,10 @@ impl Writing<'_> {
 
     fn retag(
         &mut self,
-        table: Table,
+        table: TableId,
         key: &[u8],
-        before: &[Tag<'_>],
-        after: &[Tag<'_>],
+        before: &[RecordTag<'_>],
+        after: &[RecordTag<'_>],
     ) -> Result<()> {
         let place = self.tables.at(table)?;
         for (tag, value) in before.iter().filter(|tag| !after.contains(tag)) {
@@ -380,20 +380,20 @@ impl Writing<'_> {
     }
 }
 
-impl Access for Writing<'_> {
+impl StoreAccess for Writing<'_> {
     #[inline]
     fn read(
         &mut self,
-        table: Table,
+        table: TableId,
         key: &[u8],
-        wanted: Parts,
-        hear: &mut Hear<'_>,
+        wanted: PartSet,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        read_in(&self.txn, self.tables.at(table)?, key, wanted, hear)
+        read_in(&self.txn, self.tables.at(table)?, key, wanted, receive)
     }
 
     #[inline]
-    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
         let place = self.tables.at(table)?;
         match entry.parts {
             [(0, bytes)] if place.schema.parts.len() == 1 => {
@@ -408,7 +408,7 @@ impl Access for Writing<'_> {
     }
 
     #[inline]
-    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
         let place = self.tables.at(table)?;
         let Some(before) = found(&self.txn, place.records, change.key)? else { return Ok(false) };
         if !change.parts.is_empty() {
@@ -423,16 +423,16 @@ impl Access for Writing<'_> {
     #[inline]
     fn update(
         &mut self,
-        table: Table,
+        table: TableId,
         key: &[u8],
-        wanted: Parts,
+        wanted: PartSet,
         work: &mut dyn Work,
     ) -> Result<bool> {
         let schema = self.tables.at(table)?.schema;
         let Some(value) = found(&self.txn, self.tables.at(table)?.records, key)? else {
             return Ok(false);
         };
-        hand_over(schema, value, wanted, &mut |part, bytes| work.hear(part, bytes))?;
+        hand_over(schema, value, wanted, &mut |part, bytes| work.receive(part, bytes))?;
         let mut before = std::mem::take(self.before);
         before.clear();
         if schema.parts.len() > 1 {
@@ -448,7 +448,7 @@ impl Access for Writing<'_> {
         done.map(|()| true)
     }
 
-    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
         let place = self.tables.at(table)?;
         if !self.unset(place.records, key, None)? {
             return Ok(false);
@@ -459,43 +459,43 @@ impl Access for Writing<'_> {
 
     fn find(
         &mut self,
-        table: Table,
-        tag: Tag<'_>,
-        wanted: Parts,
+        table: TableId,
+        tag: RecordTag<'_>,
+        wanted: PartSet,
         key: &mut Vec<u8>,
-        hear: &mut Hear<'_>,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        find_in(&self.txn, self.tables.at(table)?, tag, wanted, (key, hear))
+        find_in(&self.txn, self.tables.at(table)?, tag, wanted, (key, receive))
     }
 
     fn scan(
         &mut self,
-        table: Table,
+        table: TableId,
         from: &[u8],
         count: usize,
-        hear: &mut dyn FnMut(&[u8], &[u8]),
+        receive: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<usize> {
-        scan_in(&self.txn, self.tables.at(table)?, from, count, hear)
+        scan_in(&self.txn, self.tables.at(table)?, from, count, receive)
     }
 }
 
-impl Access for LmdbConnection {
+impl StoreAccess for LmdbConnection {
     #[inline]
     fn read(
         &mut self,
-        table: Table,
+        table: TableId,
         key: &[u8],
-        wanted: Parts,
-        hear: &mut Hear<'_>,
+        wanted: PartSet,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        self.reading(|txn, tables| read_in(txn, tables.at(table)?, key, wanted, hear))
+        self.reading(|txn, tables| read_in(txn, tables.at(table)?, key, wanted, receive))
     }
 
-    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
         self.writing(|access| access.put(table, entry))
     }
 
-    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
         self.writing(|access| access.change(table, change))
     }
 
@@ -503,46 +503,46 @@ impl Access for LmdbConnection {
     #[inline]
     fn update(
         &mut self,
-        table: Table,
+        table: TableId,
         key: &[u8],
-        wanted: Parts,
+        wanted: PartSet,
         work: &mut dyn Work,
     ) -> Result<bool> {
         self.writing(|access| access.update(table, key, wanted, work))
     }
 
-    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
         self.writing(|access| access.delete(table, key, tags))
     }
 
     fn find(
         &mut self,
-        table: Table,
-        tag: Tag<'_>,
-        wanted: Parts,
+        table: TableId,
+        tag: RecordTag<'_>,
+        wanted: PartSet,
         key: &mut Vec<u8>,
-        hear: &mut Hear<'_>,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        self.reading(|txn, tables| find_in(txn, tables.at(table)?, tag, wanted, (key, hear)))
+        self.reading(|txn, tables| find_in(txn, tables.at(table)?, tag, wanted, (key, receive)))
     }
 
     fn scan(
         &mut self,
-        table: Table,
+        table: TableId,
         from: &[u8],
         count: usize,
-        hear: &mut dyn FnMut(&[u8], &[u8]),
+        receive: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<usize> {
-        self.reading(|txn, tables| scan_in(txn, tables.at(table)?, from, count, hear))
+        self.reading(|txn, tables| scan_in(txn, tables.at(table)?, from, count, receive))
     }
 }
 
-impl Connection for LmdbConnection {
+impl StoreConnection for LmdbConnection {
     fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
         operations::run(self, operation, block)
     }
 
-    fn walk(&mut self, _: Table) -> Result<u64> {
+    fn walk(&mut self, _: TableId) -> Result<u64> {
         Store::walk(self)
     }
 
@@ -575,17 +575,17 @@ impl Connection for LmdbConnection {
     fn pipeline(
         &mut self,
         requests: &[Request<'_>],
-        hear: &mut dyn FnMut(usize, Reply<'_>),
+        receive: &mut dyn FnMut(usize, StoreReply<'_>),
     ) -> Result<()> {
         let is_write = |request: &Request<'_>| match request {
             Request::Read { .. } | Request::Find { .. } => false,
             Request::Put { .. } | Request::Change { .. } | Request::Delete { .. } => true,
         };
         if requests.iter().any(is_write) {
-            return self.writing(|access| in_turn(access, requests, hear));
+            return self.writing(|access| in_turn(access, requests, receive));
         }
         self.reading(|txn, tables| {
-            in_turn(&mut Reading { txn, tables, wants_to_write: false }, requests, hear)
+            in_turn(&mut Reading { txn, tables, wants_to_write: false }, requests, receive)
         })
     }
 }
@@ -593,13 +593,13 @@ impl Connection for LmdbConnection {
 /// Requests one after the other, within a transaction.
 #[inline]
 fn in_turn(
-    access: &mut impl Access,
+    access: &mut impl StoreAccess,
     requests: &[Request<'_>],
-    hear: &mut dyn FnMut(usize, Reply<'_>),
+    receive: &mut dyn FnMut(usize, StoreReply<'_>),
 ) -> Result<()> {
     for (number, request) in requests.iter().enumerate() {
-        let done = one_by_one(access, request, &mut |reply| hear(number, reply))?;
-        hear(number, Reply::Done(done));
+        let done = one_by_one(access, request, &mut |reply| receive(number, reply))?;
+        receive(number, StoreReply::Done(done));
     }
     Ok(())
 }

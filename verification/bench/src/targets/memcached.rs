@@ -7,11 +7,11 @@
 
 use super::joined::{hand_over, joined};
 use super::started::{Started, first_line, free_port};
-use super::wire::{Ahead, Socket, Wire, digits, number};
+use super::wire::{SentAhead, Socket, Wire, digits, number};
 use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{
-    Access, Body, Change, Connection, Entry, Hear, Parts, Reply, Request, Schema, Table,
-    TableSchema, Tag,
+    Body, PartReceiver, PartSet, RecordChange, RecordEntry, RecordTag, Request, StoreAccess,
+    StoreConnection, StoreReply, StoreSchema, TableId, TableSchema,
 };
 use crate::peers::installed;
 use nearstate_model::limits::TRANSACTION_TRIES;
@@ -75,12 +75,12 @@ impl Target for MemcachedTarget {
         Ok(Box::new(Server { started, address }))
     }
 
-    fn connect(&self, address: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
+    fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
         let mut connection = Memcached {
             wire: Wire::new(Socket::at(address)?),
             schema: *schema,
             value: Vec::new(),
-            ahead: Ahead::default(),
+            ahead: SentAhead::default(),
         };
         connection.version()?;
         Ok(Box::new(connection))
@@ -146,10 +146,10 @@ impl Database for Server {
 #[derive(Debug)]
 struct Memcached {
     wire: Wire<Socket>,
-    schema: Schema,
+    schema: StoreSchema,
     /// A value that is put together.
     value: Vec<u8>,
-    ahead: Ahead,
+    ahead: SentAhead,
 }
 
 /// Writes the key of a record.
@@ -188,14 +188,14 @@ enum When {
 
 /// What became of a set.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stored {
+enum MemcachedStored {
     Done,
     NotThere,
     IsAnother,
 }
 
 impl Memcached {
-    fn table(&self, table: Table) -> Result<&'static TableSchema> {
+    fn table(&self, table: TableId) -> Result<&'static TableSchema> {
         let tables: &'static [TableSchema] = self.schema.tables;
         tables.get(table.0).ok_or_else(|| Error::BadArgument {
             detail: format!("the workload's schema has no table {}", table.0),
@@ -243,15 +243,15 @@ impl Memcached {
         Err(self.wire.refused(&format!("memcached answered {text:?}")))
     }
 
-    fn hear_value(
+    fn receive_value(
         &mut self,
         table: &TableSchema,
-        wanted: Parts,
-        hear: &mut Hear<'_>,
+        wanted: PartSet,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
         let Some((length, _)) = self.value_head()? else { return Ok(false) };
         let value = self.wire.take(length + 2)?;
-        hand_over(table, value.get(..length).unwrap_or_default(), wanted, hear)?;
+        hand_over(table, value.get(..length).unwrap_or_default(), wanted, receive)?;
         Ok(true)
     }
 
@@ -275,11 +275,11 @@ impl Memcached {
         Ok(())
     }
 
-    fn hear_set(&mut self) -> Result<Stored> {
+    fn receive_set(&mut self) -> Result<MemcachedStored> {
         match self.wire.line()? {
-            b"HD" => Ok(Stored::Done),
-            b"NS" | b"NF" => Ok(Stored::NotThere),
-            b"EX" => Ok(Stored::IsAnother),
+            b"HD" => Ok(MemcachedStored::Done),
+            b"NS" | b"NF" => Ok(MemcachedStored::NotThere),
+            b"EX" => Ok(MemcachedStored::IsAnother),
             line => {
                 let text = String::from_utf8_lossy(line).into_owned();
                 Err(self.wire.refused(&format!("memcached answered {text:?}")))
@@ -287,12 +287,12 @@ impl Memcached {
         }
     }
 
-    fn hear_delete(&mut self) -> Result<bool> {
-        Ok(self.hear_set()? == Stored::Done)
+    fn receive_delete(&mut self) -> Result<bool> {
+        Ok(self.receive_set()? == MemcachedStored::Done)
     }
 
     /// Puts the changed record together, out of the value that is answered; its number.
-    fn changed(&mut self, table: &TableSchema, change: &Change<'_>) -> Result<Option<i64>> {
+    fn changed(&mut self, table: &TableSchema, change: &RecordChange<'_>) -> Result<Option<i64>> {
         let Some((length, version)) = self.value_head()? else { return Ok(None) };
         let before = self.wire.take(length + 2)?;
         let before = before.get(..length).unwrap_or_default();
@@ -301,17 +301,17 @@ impl Memcached {
     }
 
     /// A change that has to read first.
-    fn change_whole(&mut self, table: &TableSchema, change: &Change<'_>) -> Result<bool> {
+    fn change_whole(&mut self, table: &TableSchema, change: &RecordChange<'_>) -> Result<bool> {
         for _ in 0..TRANSACTION_TRIES {
             self.ask_value(table, change.key, b" v c")?;
             self.wire.send()?;
             let Some(version) = self.changed(table, change)? else { return Ok(false) };
             self.ask_set(table, change.key, When::IsStill(version))?;
             self.wire.send()?;
-            match self.hear_set()? {
-                Stored::Done => return Ok(true),
-                Stored::NotThere => return Ok(false),
-                Stored::IsAnother => {}
+            match self.receive_set()? {
+                MemcachedStored::Done => return Ok(true),
+                MemcachedStored::NotThere => return Ok(false),
+                MemcachedStored::IsAnother => {}
             }
         }
         Err(Error::Deadline { tries: TRANSACTION_TRIES })
@@ -352,10 +352,10 @@ impl Memcached {
         self.wire.send()?;
         let mut again = Vec::new();
         for (at, table, change) in asked {
-            match self.hear_set()? {
-                Stored::Done => set(&mut done, at, true),
-                Stored::NotThere => set(&mut done, at, false),
-                Stored::IsAnother => again.push((at, table, change)),
+            match self.receive_set()? {
+                MemcachedStored::Done => set(&mut done, at, true),
+                MemcachedStored::NotThere => set(&mut done, at, false),
+                MemcachedStored::IsAnother => again.push((at, table, change)),
             }
         }
         for (at, table, change) in again {
@@ -388,33 +388,39 @@ impl Memcached {
         }
     }
 
-    fn hear_one(&mut self, request: &Request<'_>, hear: &mut Hear<'_>) -> Result<bool> {
+    fn receive_one(
+        &mut self,
+        request: &Request<'_>,
+        receive: &mut PartReceiver<'_>,
+    ) -> Result<bool> {
         match request {
             Request::Read { table, wanted, .. } => {
-                self.hear_value(self.table(*table)?, *wanted, hear)
+                self.receive_value(self.table(*table)?, *wanted, receive)
             }
-            Request::Put { .. } | Request::Change { .. } => Ok(self.hear_set()? == Stored::Done),
-            Request::Delete { .. } => self.hear_delete(),
+            Request::Put { .. } | Request::Change { .. } => {
+                Ok(self.receive_set()? == MemcachedStored::Done)
+            }
+            Request::Delete { .. } => self.receive_delete(),
             Request::Find { .. } => Err(declined(NO_TAGS)),
         }
     }
 
     /// The answers to a message whose first request has this number.
-    fn hear_all(
+    fn receive_all(
         &mut self,
         (first, some): (usize, &[Request<'_>]),
         early: &[Option<bool>],
-        hear: &mut dyn FnMut(usize, Reply<'_>),
+        receive: &mut dyn FnMut(usize, StoreReply<'_>),
     ) -> Result<()> {
         for (at, request) in some.iter().enumerate() {
             let number = first + at;
             let done = match early.get(at) {
                 Some(Some(done)) => *done,
-                Some(None) | None => self.hear_one(request, &mut |part, bytes| {
-                    hear(number, Reply::Part(part, bytes));
+                Some(None) | None => self.receive_one(request, &mut |part, bytes| {
+                    receive(number, StoreReply::Part(part, bytes));
                 })?,
             };
-            hear(number, Reply::Done(done));
+            receive(number, StoreReply::Done(done));
         }
         Ok(())
     }
@@ -430,10 +436,10 @@ impl Memcached {
         })
     }
 
-    fn alone(&mut self, request: &Request<'_>, hear: &mut Hear<'_>) -> Result<bool> {
+    fn alone(&mut self, request: &Request<'_>, receive: &mut PartReceiver<'_>) -> Result<bool> {
         self.ask_one(request)?;
         self.wire.send()?;
-        self.hear_one(request, hear)
+        self.receive_one(request, receive)
     }
 }
 
@@ -444,7 +450,7 @@ fn set(done: &mut [Option<bool>], at: usize, is_done: bool) {
 }
 
 /// Whether a change is a whole value.
-fn is_one_word(table: &TableSchema, change: &Change<'_>) -> bool {
+fn is_one_word(table: &TableSchema, change: &RecordChange<'_>) -> bool {
     table.parts.len() == 1 && !change.parts.is_empty()
 }
 
@@ -456,20 +462,20 @@ fn declined(why: &str) -> Error {
     Error::BadArgument { detail: why.to_owned() }
 }
 
-impl Access for Memcached {
+impl StoreAccess for Memcached {
     #[inline]
     fn read(
         &mut self,
-        table: Table,
+        table: TableId,
         key: &[u8],
-        wanted: Parts,
-        hear: &mut Hear<'_>,
+        wanted: PartSet,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        self.alone(&Request::Read { table, key, wanted }, hear)
+        self.alone(&Request::Read { table, key, wanted }, receive)
     }
 
     #[inline]
-    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
         let request = Request::Put { table, entry: *entry };
         if self.alone(&request, &mut |_, _| {})? {
             return Ok(());
@@ -478,7 +484,7 @@ impl Access for Memcached {
     }
 
     #[inline]
-    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
         must_have_no_tags(change.tags.is_some())?;
         let schema = self.table(table)?;
         if is_one_word(schema, change) {
@@ -487,24 +493,24 @@ impl Access for Memcached {
         self.change_whole(schema, change)
     }
 
-    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
         self.alone(&Request::Delete { table, key, tags }, &mut |_, _| {})
     }
 
     fn find(
         &mut self,
-        _: Table,
-        _: Tag<'_>,
-        _: Parts,
+        _: TableId,
+        _: RecordTag<'_>,
+        _: PartSet,
         _: &mut Vec<u8>,
-        _: &mut Hear<'_>,
+        _: &mut PartReceiver<'_>,
     ) -> Result<bool> {
         Err(declined(NO_TAGS))
     }
 
     fn scan(
         &mut self,
-        _: Table,
+        _: TableId,
         _: &[u8],
         _: usize,
         _: &mut dyn FnMut(&[u8], &[u8]),
@@ -513,7 +519,7 @@ impl Access for Memcached {
     }
 }
 
-impl Connection for Memcached {
+impl StoreConnection for Memcached {
     fn is_lost(&self) -> bool {
         self.wire.is_cut()
     }
@@ -525,7 +531,7 @@ impl Connection for Memcached {
     fn pipeline(
         &mut self,
         requests: &[Request<'_>],
-        hear: &mut dyn FnMut(usize, Reply<'_>),
+        receive: &mut dyn FnMut(usize, StoreReply<'_>),
     ) -> Result<()> {
         for (round, some) in requests.chunks(TOGETHER).enumerate() {
             let early = self.early(some)?;
@@ -535,7 +541,7 @@ impl Connection for Memcached {
                 }
             }
             self.wire.send()?;
-            self.hear_all((round * TOGETHER, some), &early, hear)?;
+            self.receive_all((round * TOGETHER, some), &early, receive)?;
         }
         Ok(())
     }
@@ -559,18 +565,18 @@ impl Connection for Memcached {
         Ok(())
     }
 
-    fn hear_ahead(
+    fn receive_ahead(
         &mut self,
         requests: &[Request<'_>],
-        hear: &mut dyn FnMut(usize, Reply<'_>),
+        receive: &mut dyn FnMut(usize, StoreReply<'_>),
     ) -> Result<()> {
         if self.ahead.forget() {
             self.wire.look(self.ahead.is_owed());
-            self.hear_all((0, requests), &[], hear)?;
+            self.receive_all((0, requests), &[], receive)?;
             self.wire.look(false);
             return Ok(());
         }
-        self.pipeline(requests, hear)
+        self.pipeline(requests, receive)
     }
 }
 

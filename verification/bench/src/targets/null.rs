@@ -5,7 +5,10 @@
 //! answers is verified.
 
 use super::{Abilities, Database, Need, Target, Way};
-use crate::access::{Access, Body, Change, Connection, Entry, Hear, Parts, Schema, Table, Tag};
+use crate::access::{
+    Body, PartReceiver, PartSet, RecordChange, RecordEntry, RecordTag, StoreAccess,
+    StoreConnection, StoreSchema, TableId,
+};
 use nearstate_model::Result;
 
 /// The null target.
@@ -42,7 +45,7 @@ impl Target for NullTarget {
         Ok(Box::new(Nothing))
     }
 
-    fn connect(&self, _: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
+    fn connect(&self, _: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
         let parts = schema.tables.iter().map(|table| table.parts.len());
         let tables = parts.map(|parts| vec![Vec::new(); parts]).collect();
         Ok(Box::new(NullConnection { tables }))
@@ -69,7 +72,7 @@ struct NullConnection {
 }
 
 impl NullConnection {
-    fn keep(&mut self, table: Table, parts: &[(usize, &[u8])]) {
+    fn keep(&mut self, table: TableId, parts: &[(usize, &[u8])]) {
         let Some(kept) = self.tables.get_mut(table.0) else { return };
         for (part, bytes) in parts {
             // A copy of each would be counted as the generator's work.
@@ -81,50 +84,56 @@ impl NullConnection {
     }
 }
 
-impl Access for NullConnection {
+impl StoreAccess for NullConnection {
     #[inline]
-    fn read(&mut self, table: Table, _: &[u8], wanted: Parts, hear: &mut Hear<'_>) -> Result<bool> {
+    fn read(
+        &mut self,
+        table: TableId,
+        _: &[u8],
+        wanted: PartSet,
+        receive: &mut PartReceiver<'_>,
+    ) -> Result<bool> {
         let kept = self.tables.get(table.0).into_iter().flatten();
         for (part, bytes) in kept.enumerate().filter(|(part, _)| wanted.has(*part)) {
             if !bytes.is_empty() {
-                hear(part, bytes);
+                receive(part, bytes);
             }
         }
         Ok(true)
     }
 
     #[inline]
-    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
         self.keep(table, entry.parts);
         Ok(())
     }
 
     #[inline]
-    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
         self.keep(table, change.parts);
         Ok(true)
     }
 
     #[inline]
-    fn delete(&mut self, _: Table, _: &[u8], _: &[Tag<'_>]) -> Result<bool> {
+    fn delete(&mut self, _: TableId, _: &[u8], _: &[RecordTag<'_>]) -> Result<bool> {
         Ok(true)
     }
 
     fn find(
         &mut self,
-        table: Table,
-        _: Tag<'_>,
-        wanted: Parts,
+        table: TableId,
+        _: RecordTag<'_>,
+        wanted: PartSet,
         key: &mut Vec<u8>,
-        hear: &mut Hear<'_>,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
         key.clear();
-        self.read(table, &[], wanted, hear)
+        self.read(table, &[], wanted, receive)
     }
 
     fn scan(
         &mut self,
-        _: Table,
+        _: TableId,
         _: &[u8],
         count: usize,
         _: &mut dyn FnMut(&[u8], &[u8]),
@@ -133,12 +142,12 @@ impl Access for NullConnection {
     }
 }
 
-impl Connection for NullConnection {
+impl StoreConnection for NullConnection {
     fn is_null(&self) -> bool {
         true
     }
 
-    fn walk(&mut self, _: Table) -> Result<u64> {
+    fn walk(&mut self, _: TableId) -> Result<u64> {
         Ok(0)
     }
 

@@ -6,7 +6,7 @@ use super::resp::{Dialect, Resp};
 use super::started::{Started, first_line, free_port};
 use super::wire::Socket;
 use super::{Abilities, Database, Need, Target, Way};
-use crate::access::{Connection, Schema};
+use crate::access::{StoreConnection, StoreSchema};
 use crate::peers::installed;
 use crate::reaper::own_program;
 use nearstate_model::limits::REGION_BYTES_MIN;
@@ -123,7 +123,7 @@ impl Target for RespTarget {
         Ok(self.running(Server::start(self.program, need)?))
     }
 
-    fn connect(&self, address: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
+    fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
         let socket = Socket::at(address)?;
         Ok(Box::new(Resp::new(socket, schema, self.program.dialect())?))
     }
@@ -265,7 +265,7 @@ fn socket_fits(need: &Need) -> Result<()> {
 }
 
 fn answers(address: &str) -> Result<()> {
-    let schema = Schema { tables: &[] };
+    let schema = StoreSchema { tables: &[] };
     Resp::new(Socket::at(address)?, &schema, Dialect::Tags).map(drop)
 }
 

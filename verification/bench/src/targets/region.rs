@@ -4,8 +4,9 @@ mod loops;
 
 use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{
-    Access, Body, Change, Connection, Entry, Hear, OPERATIONS, PARTS_MAX, Parts, Reply, Request,
-    Schema, TAGS_MAX, Table, TableSchema, Tag, Work, one_by_one,
+    Body, OPERATIONS, PARTS_MAX, PartReceiver, PartSet, RecordChange, RecordEntry, RecordTag,
+    Request, StoreAccess, StoreConnection, StoreReply, StoreSchema, TAGS_MAX, TableId, TableSchema,
+    Work, one_by_one,
 };
 use crate::operations::{self, KeyBlock, Operation, Store};
 use crate::reaper::Reaper;
@@ -78,7 +79,7 @@ impl Target for RegionTarget {
         Ok(Box::new(Kept { reaper }))
     }
 
-    fn connect(&self, address: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
+    fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
         Ok(Box::new(RegionConnection::open(address, schema)?))
     }
 }
@@ -149,7 +150,7 @@ struct Tables(Vec<(Namespace, &'static TableSchema)>);
 
 impl Tables {
     #[inline]
-    fn at(&self, table: Table) -> Result<(Namespace, &'static TableSchema)> {
+    fn at(&self, table: TableId) -> Result<(Namespace, &'static TableSchema)> {
         self.0.get(table.0).copied().ok_or_else(|| Error::BadArgument {
             detail: format!("the workload's schema has no table {}", table.0),
         })
@@ -161,7 +162,7 @@ impl RegionConnection {
     ///
     /// # Errors
     /// What the region said.
-    pub fn open(path: &str, schema: &Schema) -> Result<Self> {
+    pub fn open(path: &str, schema: &StoreSchema) -> Result<Self> {
         let region = Region::attach(Path::new(path))?;
         region.populate()?;
         let session = region.session()?;
@@ -185,9 +186,9 @@ impl RegionConnection {
     #[inline]
     fn hand_parts(
         &self,
-        table: Table,
+        table: TableId,
         record: &RecordForUpdate<'_>,
-        wanted: Parts,
+        wanted: PartSet,
         work: &mut dyn Work,
     ) {
         match self.names.get(table.0) {
@@ -195,10 +196,10 @@ impl RegionConnection {
                 record.blocks_of(
                     names,
                     |part| wanted.has(part),
-                    |part, bytes| work.hear(part, bytes),
+                    |part, bytes| work.receive(part, bytes),
                 );
             }
-            _ => work.hear(0, record.view().bytes()),
+            _ => work.receive(0, record.view().bytes()),
         }
     }
 
@@ -207,9 +208,9 @@ impl RegionConnection {
     #[inline]
     fn write(
         &self,
-        table: Table,
+        table: TableId,
         record: &RecordForUpdate<'_>,
-        change: &Change<'_>,
+        change: &RecordChange<'_>,
     ) -> Result<bool> {
         let (_, schema) = self.tables.at(table)?;
         if needs_transaction(schema, change) {
@@ -223,7 +224,7 @@ impl RegionConnection {
     }
 
     #[cold]
-    fn change_in_transaction(&self, table: Table, change: &Change<'_>) -> Result<bool> {
+    fn change_in_transaction(&self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
         let Self { session, tables, .. } = self;
         session.transact(|txn| InTransaction { txn, tables }.change(table, change))
     }
@@ -237,7 +238,7 @@ struct Tagged<'a> {
 
 impl<'a> Tagged<'a> {
     #[inline]
-    fn of(schema: &TableSchema, tags: &[Tag<'a>], key: &'a [u8]) -> Self {
+    fn of(schema: &TableSchema, tags: &[RecordTag<'a>], key: &'a [u8]) -> Self {
         let mut tagged = Self { tags: [("", &[]); TAGS_MAX + 1], count: 0 };
         for (tag, value) in tags.iter().take(TAGS_MAX) {
             if let Some(rule) = schema.tags.get(*tag) {
@@ -268,7 +269,7 @@ impl<'a> Tagged<'a> {
 /// Room for parts in the words of the store.
 const NO_BLOCKS: [BlockChange<'_>; PARTS_MAX] = [BlockChange { name: "", bytes: None }; PARTS_MAX];
 
-/// Parts in the words of the store.
+/// PartSet in the words of the store.
 #[inline]
 fn blocks_of<'a, 'b>(
     schema: &'static TableSchema,
@@ -292,41 +293,46 @@ fn first<'a>(parts: &[(usize, &'a [u8])]) -> &'a [u8] {
 /// Whether a change has to do with tags: it changes them, or is a put, which takes away those that
 /// it does not name.
 #[inline]
-const fn needs_transaction(schema: &TableSchema, change: &Change<'_>) -> bool {
+const fn needs_transaction(schema: &TableSchema, change: &RecordChange<'_>) -> bool {
     let has_tags = !schema.tags.is_empty() || schema.is_scanned;
     change.tags.is_some() || (schema.parts.len() == 1 && has_tags)
 }
 
 #[inline]
-fn hand_view(schema: &TableSchema, view: &View<'_>, wanted: Parts, hear: &mut Hear<'_>) {
+fn hand_view(
+    schema: &TableSchema,
+    view: &View<'_>,
+    wanted: PartSet,
+    receive: &mut PartReceiver<'_>,
+) {
     if schema.parts.len() == 1 {
-        hear(0, view.bytes());
+        receive(0, view.bytes());
     } else {
         view.blocks_among(schema.parts, |part, bytes| {
             if wanted.has(part) {
-                hear(part, bytes);
+                receive(part, bytes);
             }
         });
     }
 }
 
-impl Access for RegionConnection {
+impl StoreAccess for RegionConnection {
     #[inline]
     fn read(
         &mut self,
-        table: Table,
+        table: TableId,
         key: &[u8],
-        wanted: Parts,
-        hear: &mut Hear<'_>,
+        wanted: PartSet,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
         let (namespace, schema) = self.tables.at(table)?;
         let Some(view) = self.session.get(namespace, key)? else { return Ok(false) };
-        hand_view(schema, &view, wanted, hear);
+        hand_view(schema, &view, wanted, receive);
         Ok(true)
     }
 
     #[inline]
-    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
         let (namespace, schema) = self.tables.at(table)?;
         if !schema.tags.is_empty() || schema.is_scanned {
             let Self { session, tables, .. } = self;
@@ -341,7 +347,7 @@ impl Access for RegionConnection {
     }
 
     #[inline]
-    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
         let (namespace, schema) = self.tables.at(table)?;
         if needs_transaction(schema, change) {
             return self.change_in_transaction(table, change);
@@ -364,9 +370,9 @@ impl Access for RegionConnection {
     #[inline]
     fn update(
         &mut self,
-        table: Table,
+        table: TableId,
         key: &[u8],
-        wanted: Parts,
+        wanted: PartSet,
         work: &mut dyn Work,
     ) -> Result<bool> {
         let (namespace, _) = self.tables.at(table)?;
@@ -387,7 +393,7 @@ impl Access for RegionConnection {
     }
 
     #[inline]
-    fn delete(&mut self, table: Table, key: &[u8], _: &[Tag<'_>]) -> Result<bool> {
+    fn delete(&mut self, table: TableId, key: &[u8], _: &[RecordTag<'_>]) -> Result<bool> {
         let (namespace, _) = self.tables.at(table)?;
         self.session.delete(namespace, key)
     }
@@ -395,27 +401,27 @@ impl Access for RegionConnection {
     #[inline]
     fn find(
         &mut self,
-        table: Table,
-        tag: Tag<'_>,
-        wanted: Parts,
+        table: TableId,
+        tag: RecordTag<'_>,
+        wanted: PartSet,
         key: &mut Vec<u8>,
-        hear: &mut Hear<'_>,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
         let (namespace, schema) = self.tables.at(table)?;
         let name = schema.tags.get(tag.0).map_or("", |rule| rule.name);
         let Some(view) = self.session.find(namespace, name, tag.1)? else { return Ok(false) };
         key.clear();
         key.extend_from_slice(view.key());
-        hand_view(schema, &view, wanted, hear);
+        hand_view(schema, &view, wanted, receive);
         Ok(true)
     }
 
     fn scan(
         &mut self,
-        table: Table,
+        table: TableId,
         from: &[u8],
         count: usize,
-        hear: &mut dyn FnMut(&[u8], &[u8]),
+        receive: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<usize> {
         let (namespace, schema) = self.tables.at(table)?;
         if !schema.is_scanned || count == 0 {
@@ -424,7 +430,7 @@ impl Access for RegionConnection {
         let mut met = 0;
         let range = Values::Range(Bound::Included(from), Bound::Unbounded);
         self.session.find_all(namespace, ORDER, range, |view| {
-            hand_view(schema, view, Parts::one(0), &mut |_, bytes| hear(view.key(), bytes));
+            hand_view(schema, view, PartSet::one(0), &mut |_, bytes| receive(view.key(), bytes));
             met += 1;
             met < count
         })?;
@@ -432,12 +438,12 @@ impl Access for RegionConnection {
     }
 }
 
-impl Connection for RegionConnection {
+impl StoreConnection for RegionConnection {
     fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
         operations::run(&mut self.loops(OPERATIONS)?, operation, block)
     }
 
-    fn walk(&mut self, table: Table) -> Result<u64> {
+    fn walk(&mut self, table: TableId) -> Result<u64> {
         self.loops(table)?.walk()
     }
 
@@ -461,10 +467,10 @@ impl Connection for RegionConnection {
     fn pipeline(
         &mut self,
         requests: &[Request<'_>],
-        hear: &mut dyn FnMut(usize, Reply<'_>),
+        receive: &mut dyn FnMut(usize, StoreReply<'_>),
     ) -> Result<()> {
         for (round, some) in requests.chunks(AHEAD).enumerate() {
-            let mut keys = [(self.tables.at(Table(0))?.0, &[][..]); AHEAD];
+            let mut keys = [(self.tables.at(TableId(0))?.0, &[][..]); AHEAD];
             let mut known = 0;
             for (place, (table, key)) in keys.iter_mut().zip(some.iter().filter_map(where_of)) {
                 *place = (self.tables.at(table)?.0, key);
@@ -473,8 +479,8 @@ impl Connection for RegionConnection {
             self.session.prefetch(keys.get(..known).unwrap_or_default());
             for (at, request) in some.iter().enumerate() {
                 let number = round * AHEAD + at;
-                let done = one_by_one(self, request, &mut |reply| hear(number, reply))?;
-                hear(number, Reply::Done(done));
+                let done = one_by_one(self, request, &mut |reply| receive(number, reply))?;
+                receive(number, StoreReply::Done(done));
             }
         }
         Ok(())
@@ -486,7 +492,7 @@ impl Connection for RegionConnection {
 const AHEAD: usize = 16;
 
 /// `None`: whoever finds a record does not know its key.
-fn where_of<'a>(request: &Request<'a>) -> Option<(Table, &'a [u8])> {
+fn where_of<'a>(request: &Request<'a>) -> Option<(TableId, &'a [u8])> {
     match request {
         Request::Read { table, key, .. } | Request::Delete { table, key, .. } => {
             Some((*table, key))
@@ -503,23 +509,23 @@ struct InTransaction<'t, 's> {
     tables: &'t Tables,
 }
 
-impl Access for InTransaction<'_, '_> {
+impl StoreAccess for InTransaction<'_, '_> {
     #[inline]
     fn read(
         &mut self,
-        table: Table,
+        table: TableId,
         key: &[u8],
-        wanted: Parts,
-        hear: &mut Hear<'_>,
+        wanted: PartSet,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
         let (namespace, schema) = self.tables.at(table)?;
         let Some(record) = self.txn.get(namespace, key)? else { return Ok(false) };
-        hand_view(schema, &record, wanted, hear);
+        hand_view(schema, &record, wanted, receive);
         Ok(true)
     }
 
     #[inline]
-    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
         let (namespace, schema) = self.tables.at(table)?;
         let tagged = Tagged::of(schema, entry.tags, entry.key);
         if schema.parts.len() == 1 {
@@ -536,7 +542,7 @@ impl Access for InTransaction<'_, '_> {
     }
 
     #[inline]
-    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
         let (namespace, schema) = self.tables.at(table)?;
         let Some(record) = self.txn.get(namespace, change.key)? else { return Ok(false) };
         if schema.parts.len() == 1 {
@@ -564,7 +570,7 @@ impl Access for InTransaction<'_, '_> {
     }
 
     #[inline]
-    fn delete(&mut self, table: Table, key: &[u8], _: &[Tag<'_>]) -> Result<bool> {
+    fn delete(&mut self, table: TableId, key: &[u8], _: &[RecordTag<'_>]) -> Result<bool> {
         let (namespace, _) = self.tables.at(table)?;
         self.txn.delete(namespace, key)
     }
@@ -572,11 +578,11 @@ impl Access for InTransaction<'_, '_> {
     #[inline]
     fn find(
         &mut self,
-        table: Table,
-        tag: Tag<'_>,
-        wanted: Parts,
+        table: TableId,
+        tag: RecordTag<'_>,
+        wanted: PartSet,
         key: &mut Vec<u8>,
-        hear: &mut Hear<'_>,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
         let (namespace, schema) = self.tables.at(table)?;
         let name = schema.tags.get(tag.0).map_or("", |rule| rule.name);
@@ -585,16 +591,16 @@ impl Access for InTransaction<'_, '_> {
         };
         key.clear();
         key.extend_from_slice(&found);
-        hand_view(schema, &record, wanted, hear);
+        hand_view(schema, &record, wanted, receive);
         Ok(true)
     }
 
     fn scan(
         &mut self,
-        table: Table,
+        table: TableId,
         from: &[u8],
         count: usize,
-        hear: &mut dyn FnMut(&[u8], &[u8]),
+        receive: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<usize> {
         let (namespace, schema) = self.tables.at(table)?;
         if !schema.is_scanned || count == 0 {
@@ -608,7 +614,7 @@ impl Access for InTransaction<'_, '_> {
         })?;
         for key in &keys {
             if let Some(record) = self.txn.get(namespace, key)? {
-                hand_view(schema, &record, Parts::one(0), &mut |_, bytes| hear(key, bytes));
+                hand_view(schema, &record, PartSet::one(0), &mut |_, bytes| receive(key, bytes));
             }
         }
         Ok(keys.len())

@@ -24,21 +24,21 @@ mod answers;
 mod commands;
 
 use self::answers::NIL;
-use self::commands::{Commands, Form};
+use self::commands::{Form, RespCommands};
 use self::finds::FIND;
-use self::guard::{Guard, writes_of_delete, writes_of_put};
+use self::guard::{ReplyGuard, writes_of_delete, writes_of_put};
 use self::tagged::Native;
 use self::transaction::InTransaction;
-use super::wire::{Ahead, Stream, Wire};
+use super::wire::{SentAhead, Stream, Wire};
 use crate::access::{
-    Access, Body, Change, Connection, Entry, Hear, Part, Parts, Reply, Request, Schema, Table,
-    TableSchema, Tag,
+    Body, PartReceiver, PartSet, PartWrite, RecordChange, RecordEntry, RecordTag, Request,
+    StoreAccess, StoreConnection, StoreReply, StoreSchema, TableId, TableSchema,
 };
 use nearstate_model::limits::TRANSACTION_TRIES;
 use nearstate_model::{Error, Result};
 
 /// What a guard stands before.
-type Write<'w> = dyn Fn(&Place, &mut Commands) + 'w;
+type RecordWrite<'w> = dyn Fn(&Place, &mut RespCommands) + 'w;
 
 /// Writes if no claimed tag belongs to another record, and the record is there if it has to be.
 ///
@@ -98,7 +98,7 @@ impl Place {
         self.schema.tags.get(tag).is_some_and(|rule| rule.is_unique)
     }
 
-    fn is_all(&self, wanted: Parts) -> bool {
+    fn is_all(&self, wanted: PartSet) -> bool {
         (0..self.schema.parts.len()).all(|part| wanted.has(part))
     }
 }
@@ -122,7 +122,7 @@ pub(crate) enum Dialect {
 /// A change that met no record: how many fields it has made, which are to be taken back.
 #[derive(Debug)]
 struct Made {
-    table: Table,
+    table: TableId,
     key: Vec<u8>,
     count: i64,
 }
@@ -135,27 +135,27 @@ pub(crate) struct Resp<S> {
     dialect: Dialect,
     scripts: Option<Scripts>,
     /// For what a transaction writes, kept from one to the next.
-    queue: Commands,
+    queue: RespCommands,
     /// Keys that a transaction knows to be there.
     seen: Vec<Vec<u8>>,
     /// A transaction has left keys watched that nobody waits for: sent before the next request.
     is_watching: bool,
-    ahead: Ahead,
+    ahead: SentAhead,
     made: Vec<Made>,
 }
 
 impl<S: Stream> Resp<S> {
     /// Over a stream whose server answers.
-    pub(crate) fn new(stream: S, schema: &Schema, dialect: Dialect) -> Result<Self> {
+    pub(crate) fn new(stream: S, schema: &StoreSchema, dialect: Dialect) -> Result<Self> {
         let mut resp = Self {
             wire: Wire::new(stream),
             places: schema.tables.iter().map(Place::new).collect(),
             dialect,
             scripts: None,
-            queue: Commands::default(),
+            queue: RespCommands::default(),
             seen: Vec::new(),
             is_watching: false,
-            ahead: Ahead::default(),
+            ahead: SentAhead::default(),
             made: Vec::new(),
         };
         match dialect {
@@ -209,7 +209,7 @@ impl<S: Stream> Resp<S> {
         let Some(native) = self.native(request)? else { return Ok(None) };
         self.ask_natively(native, request)?;
         self.send()?;
-        native.hear(&mut self.wire).map(Some)
+        native.receive(&mut self.wire).map(Some)
     }
 
     fn ping(&mut self) -> Result<()> {
@@ -218,7 +218,7 @@ impl<S: Stream> Resp<S> {
         self.wire.simple()
     }
 
-    fn place(&self, table: Table) -> Result<&Place> {
+    fn place(&self, table: TableId) -> Result<&Place> {
         place(&self.places, table)
     }
 
@@ -242,7 +242,7 @@ impl<S: Stream> Resp<S> {
     }
 
     /// Writes the request for wanted parts.
-    fn ask_parts(&mut self, table: Table, key: &[u8], wanted: Parts) -> Result<()> {
+    fn ask_parts(&mut self, table: TableId, key: &[u8], wanted: PartSet) -> Result<()> {
         let place = place(&self.places, table)?;
         commands::parts_request(&mut self.wire.out, place, key, wanted);
         Ok(())
@@ -250,14 +250,19 @@ impl<S: Stream> Resp<S> {
 
     /// Reads its answer.
     #[inline]
-    fn hear_parts(&mut self, table: Table, wanted: Parts, hear: &mut Hear<'_>) -> Result<bool> {
+    fn receive_parts(
+        &mut self,
+        table: TableId,
+        wanted: PartSet,
+        receive: &mut PartReceiver<'_>,
+    ) -> Result<bool> {
         let place = place(&self.places, table)?;
-        answers::hear_parts(&mut self.wire, place, wanted, hear)
+        answers::receive_parts(&mut self.wire, place, wanted, receive)
     }
 
     /// After a HSET that made fields: there was no record, so they go again, unless somebody has
     /// put one meanwhile.
-    fn take_back(&mut self, table: Table, key: &[u8], made: i64) -> Result<()> {
+    fn take_back(&mut self, table: TableId, key: &[u8], made: i64) -> Result<()> {
         let prefix = place(&self.places, table)?.prefix.as_slice();
         commands::key_request(&mut self.wire.out, b"WATCH", prefix, key);
         commands::key_request(&mut self.wire.out, b"HLEN", prefix, key);
@@ -279,7 +284,7 @@ impl<S: Stream> Resp<S> {
     }
 
     /// A write that needs nothing to be looked at: one command.
-    fn plain_put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+    fn plain_put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
         let place = place(&self.places, table)?;
         commands::parts_write(&mut self.wire.out, place, entry.key, entry.parts, b"");
         self.send()?;
@@ -288,11 +293,11 @@ impl<S: Stream> Resp<S> {
 
     /// Writes that a guard stands before, in one or two round trips; false if the record had to be
     /// there and is not.
-    fn guarded(&mut self, guard: &Guard<'_>, write: &Write<'_>) -> Result<bool> {
+    fn guarded(&mut self, guard: &ReplyGuard<'_>, write: &RecordWrite<'_>) -> Result<bool> {
         if self.scripts.is_some() && !guard.is_open() {
             self.ask_script(guard, write)?;
             self.send()?;
-            return self.hear_script(guard);
+            return self.receive_script(guard);
         }
         let mut queue = std::mem::take(&mut self.queue);
         queue.begin(Form::Requests);
@@ -302,7 +307,7 @@ impl<S: Stream> Resp<S> {
         done
     }
 
-    fn ask_script(&mut self, guard: &Guard<'_>, write: &Write<'_>) -> Result<()> {
+    fn ask_script(&mut self, guard: &ReplyGuard<'_>, write: &RecordWrite<'_>) -> Result<()> {
         let place = place(&self.places, guard.table)?;
         self.queue.begin(Form::Words);
         write(place, &mut self.queue);
@@ -312,7 +317,7 @@ impl<S: Stream> Resp<S> {
         Ok(())
     }
 
-    fn hear_script(&mut self, guard: &Guard<'_>) -> Result<bool> {
+    fn receive_script(&mut self, guard: &ReplyGuard<'_>) -> Result<bool> {
         match self.wire.head()? {
             (b':', done) => Ok(done == 1),
             (b'*', 2) => {
@@ -324,13 +329,13 @@ impl<S: Stream> Resp<S> {
         }
     }
 
-    fn by_watching(&mut self, guard: &Guard<'_>, queue: &Commands) -> Result<bool> {
+    fn by_watching(&mut self, guard: &ReplyGuard<'_>, queue: &RespCommands) -> Result<bool> {
         for _ in 0..TRANSACTION_TRIES {
             if !guard.is_open() {
                 guard.watch_request(place(&self.places, guard.table)?, &mut self.wire.out);
                 self.send()?;
                 self.is_watching = true;
-                let is_there = self.hear_guard(guard)?;
+                let is_there = self.receive_guard(guard)?;
                 if !is_there {
                     return Ok(false);
                 }
@@ -342,8 +347,8 @@ impl<S: Stream> Resp<S> {
         Err(Error::Deadline { tries: TRANSACTION_TRIES })
     }
 
-    /// What [`Guard::watch_request`] is answered: whether the record is there if it must be.
-    fn hear_guard(&mut self, guard: &Guard<'_>) -> Result<bool> {
+    /// What [`ReplyGuard::watch_request`] is answered: whether the record is there if it must be.
+    fn receive_guard(&mut self, guard: &ReplyGuard<'_>) -> Result<bool> {
         self.wire.simple()?;
         let is_there = if guard.must_exist { self.wire.int()? > 0 } else { true };
         let mut taken = None;
@@ -363,7 +368,7 @@ impl<S: Stream> Resp<S> {
     }
 
     /// MULTI, these, EXEC; false if something that is watched has changed.
-    fn execute(&mut self, queue: &Commands) -> Result<bool> {
+    fn execute(&mut self, queue: &RespCommands) -> Result<bool> {
         commands::request(&mut self.wire.out, &[b"MULTI"]);
         self.wire.out.extend_from_slice(queue.bytes());
         commands::request(&mut self.wire.out, &[b"EXEC"]);
@@ -386,14 +391,14 @@ impl<S: Stream> Resp<S> {
     }
 }
 
-fn place(places: &[Place], table: Table) -> Result<&Place> {
+fn place(places: &[Place], table: TableId) -> Result<&Place> {
     places.get(table.0).ok_or_else(|| Error::BadArgument {
         detail: format!("the workload's schema has no table {}", table.0),
     })
 }
 
 /// A record is put whole: else nobody could tell whether it is there from what HSET answers.
-fn must_be_whole(place: &Place, parts: &[Part<'_>]) -> Result<()> {
+fn must_be_whole(place: &Place, parts: &[PartWrite<'_>]) -> Result<()> {
     if parts.len() == place.schema.parts.len() {
         return Ok(());
     }
@@ -407,28 +412,28 @@ fn must_be_whole(place: &Place, parts: &[Part<'_>]) -> Result<()> {
     })
 }
 
-impl<S: Stream> Access for Resp<S> {
+impl<S: Stream> StoreAccess for Resp<S> {
     #[inline]
     fn read(
         &mut self,
-        table: Table,
+        table: TableId,
         key: &[u8],
-        wanted: Parts,
-        hear: &mut Hear<'_>,
+        wanted: PartSet,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
         self.ask_parts(table, key, wanted)?;
         self.send()?;
-        self.hear_parts(table, wanted, hear)
+        self.receive_parts(table, wanted, receive)
     }
 
     #[inline]
-    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
         let place = self.place(table)?;
         must_be_whole(place, entry.parts)?;
         if self.do_natively(&Request::Put { table, entry: *entry })?.is_some() {
             return Ok(());
         }
-        let guard = Guard::of_put(self.place(table)?, table, entry);
+        let guard = ReplyGuard::of_put(self.place(table)?, table, entry);
         if guard.is_open() && !guard.has_more {
             return self.plain_put(table, entry);
         }
@@ -436,25 +441,25 @@ impl<S: Stream> Access for Resp<S> {
     }
 
     #[inline]
-    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
         if let Some(done) = self.do_natively(&Request::Change { table, change: *change })? {
             return Ok(done);
         }
         let place = place(&self.places, table)?;
         if guard::needs_guard(change) {
-            let guard = Guard::of_change(place, table, change);
+            let guard = ReplyGuard::of_change(place, table, change);
             return self.guarded(&guard, &|place, out| guard::writes_of_change(place, change, out));
         }
         commands::change_request(&mut self.wire.out, place, change);
         self.send()?;
-        let made = self.hear_change(table)?;
+        let made = self.receive_change(table)?;
         if made > 0 {
             self.take_back(table, change.key, made)?;
         }
         Ok(made == 0)
     }
 
-    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
         if let Some(done) = self.do_natively(&Request::Delete { table, key, tags })? {
             return Ok(done);
         }
@@ -464,29 +469,29 @@ impl<S: Stream> Access for Resp<S> {
             self.send()?;
             return Ok(self.wire.int()? > 0);
         }
-        let guard = Guard::of_delete(table, key);
+        let guard = ReplyGuard::of_delete(table, key);
         self.guarded(&guard, &|place, out| writes_of_delete(place, key, tags, out))
     }
 
     fn find(
         &mut self,
-        table: Table,
-        tag: Tag<'_>,
-        wanted: Parts,
+        table: TableId,
+        tag: RecordTag<'_>,
+        wanted: PartSet,
         key: &mut Vec<u8>,
-        hear: &mut Hear<'_>,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
         self.ask_find(table, tag, wanted)?;
         self.send()?;
-        self.hear_find((table, wanted), key, hear)
+        self.receive_find((table, wanted), key, receive)
     }
 
     fn scan(
         &mut self,
-        table: Table,
+        table: TableId,
         from: &[u8],
         count: usize,
-        hear: &mut dyn FnMut(&[u8], &[u8]),
+        receive: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<usize> {
         let place = place(&self.places, table)?;
         if !place.schema.is_scanned || count == 0 {
@@ -497,14 +502,15 @@ impl<S: Stream> Access for Resp<S> {
         let found = self.wire.array()?;
         let keys = (0..found).map(|_| self.wire.bulk()).collect::<Result<Vec<_>>>()?;
         for key in &keys {
-            self.ask_parts(table, key, Parts::one(0))?;
+            self.ask_parts(table, key, PartSet::one(0))?;
         }
         if !keys.is_empty() {
             self.send()?;
         }
         let mut met = 0;
         for key in &keys {
-            let there = self.hear_parts(table, Parts::one(0), &mut |_, bytes| hear(key, bytes))?;
+            let there =
+                self.receive_parts(table, PartSet::one(0), &mut |_, bytes| receive(key, bytes))?;
             met += usize::from(there);
         }
         Ok(met)
@@ -514,7 +520,7 @@ impl<S: Stream> Access for Resp<S> {
 impl<S: Stream> Resp<S> {
     /// How many fields a change has made: none, where a record was.
     #[inline]
-    fn hear_change(&mut self, table: Table) -> Result<i64> {
+    fn receive_change(&mut self, table: TableId) -> Result<i64> {
         if !self.place(table)?.is_plain() {
             return self.wire.int();
         }
@@ -526,12 +532,12 @@ impl<S: Stream> Resp<S> {
     }
 }
 
-impl<S: Stream> Connection for Resp<S> {
+impl<S: Stream> StoreConnection for Resp<S> {
     fn is_lost(&self) -> bool {
         self.wire.is_cut()
     }
 
-    fn walk(&mut self, table: Table) -> Result<u64> {
+    fn walk(&mut self, table: TableId) -> Result<u64> {
         self.walk_by_scan(table)
     }
 
@@ -560,9 +566,9 @@ impl<S: Stream> Connection for Resp<S> {
     fn pipeline(
         &mut self,
         requests: &[Request<'_>],
-        hear: &mut dyn FnMut(usize, Reply<'_>),
+        receive: &mut dyn FnMut(usize, StoreReply<'_>),
     ) -> Result<()> {
-        self.pipelined(requests, hear)
+        self.pipelined(requests, receive)
     }
 
     fn sends_ahead(&self) -> bool {
@@ -573,11 +579,11 @@ impl<S: Stream> Connection for Resp<S> {
         self.leave(requests)
     }
 
-    fn hear_ahead(
+    fn receive_ahead(
         &mut self,
         requests: &[Request<'_>],
-        hear: &mut dyn FnMut(usize, Reply<'_>),
+        receive: &mut dyn FnMut(usize, StoreReply<'_>),
     ) -> Result<()> {
-        self.arrive(requests, hear)
+        self.arrive(requests, receive)
     }
 }

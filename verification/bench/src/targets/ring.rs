@@ -3,9 +3,9 @@
 
 use super::redis::{Program, Running, Server, abilities, folder_bytes, version};
 use super::resp::Resp;
-use super::wire::{PATIENCE, unix};
+use super::wire::{ANSWER_MAX, unix};
 use super::{Abilities, Database, Need, Target};
-use crate::access::{Connection, Schema};
+use crate::access::{StoreConnection, StoreSchema};
 use nearstate_local_transport::{LocalRing, Response, request_ring};
 use nearstate_model::{Error, Result};
 use std::path::Path;
@@ -59,7 +59,7 @@ impl Target for RingTarget {
         Ok(Box::new(Running { server, address }))
     }
 
-    fn connect(&self, address: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
+    fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
         let polled = address.strip_prefix(BUSY_POLL_PREFIX);
         let address = polled.unwrap_or(address);
         let path = address.strip_prefix("unix:").unwrap_or(address);
@@ -68,7 +68,7 @@ impl Target for RingTarget {
         match request_ring(&socket).map_err(|e| refused(e.to_string()))? {
             Response::Refused(text) => Err(refused(text)),
             Response::Granted(memory) => {
-                let mut ring = LocalRing::new(memory, socket, PATIENCE)?;
+                let mut ring = LocalRing::new(memory, socket, ANSWER_MAX)?;
                 if polled.is_some() {
                     ring.set_spin(BUSY_POLL);
                 }

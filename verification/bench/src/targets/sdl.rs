@@ -4,7 +4,8 @@
 use super::joined::{hand_over, joined};
 use super::{Abilities, Database, Need, Target, Way, region::RegionTarget};
 use crate::access::{
-    Access, Body, Change, Connection, Entry, Hear, Parts, Schema, Table, TableSchema, Tag,
+    Body, PartReceiver, PartSet, RecordChange, RecordEntry, RecordTag, StoreAccess,
+    StoreConnection, StoreSchema, TableId, TableSchema,
 };
 use nearstate_model::{Error, Result};
 use nearstate_sdl::SyncStorage;
@@ -46,11 +47,11 @@ impl Target for SdlTarget {
 
     fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
         // Its namespaces are made by the first client: SDL's records are plain values.
-        let schema = Schema { tables: &[] };
+        let schema = StoreSchema { tables: &[] };
         RegionTarget.start(&Need { schema, ..need.clone() })
     }
 
-    fn connect(&self, address: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
+    fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
         let storage = nearstate_sdl::open(&format!("region:{address}")).map_err(|e| said(&e))?;
         Ok(Box::new(SdlConnection { storage, tables: schema.tables, whole: Vec::new() }))
     }
@@ -73,30 +74,30 @@ struct SdlConnection {
 }
 
 impl SdlConnection {
-    fn table(&self, table: Table) -> Result<&'static TableSchema> {
+    fn table(&self, table: TableId) -> Result<&'static TableSchema> {
         self.tables.get(table.0).ok_or_else(|| declined("the workload's schema lacks this table"))
     }
 }
 
-impl Access for SdlConnection {
+impl StoreAccess for SdlConnection {
     fn read(
         &mut self,
-        table: Table,
+        table: TableId,
         key: &[u8],
-        wanted: Parts,
-        hear: &mut Hear<'_>,
+        wanted: PartSet,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
         let schema = self.table(table)?;
         let mut outcome = None;
         self.storage
             .visit(schema.name, &[key], &mut |_, value| {
-                outcome = Some(hand_over(schema, value, wanted, hear));
+                outcome = Some(hand_over(schema, value, wanted, receive));
             })
             .map_err(|e| said(&e))?;
         outcome.transpose().map(|found| found.is_some())
     }
 
-    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
         let schema = self.table(table)?;
         if !schema.tags.is_empty() || schema.is_scanned {
             return Err(declined(NO_TAGS));
@@ -107,7 +108,7 @@ impl Access for SdlConnection {
     }
 
     /// SDL sets a record whether it is there or not, so it is looked at first.
-    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
         let schema = self.table(table)?;
         if change.tags.is_some() {
             return Err(declined(NO_TAGS));
@@ -126,7 +127,7 @@ impl Access for SdlConnection {
         Ok(true)
     }
 
-    fn delete(&mut self, table: Table, key: &[u8], _: &[Tag<'_>]) -> Result<bool> {
+    fn delete(&mut self, table: TableId, key: &[u8], _: &[RecordTag<'_>]) -> Result<bool> {
         let schema = self.table(table)?;
         let mut is_there = false;
         self.storage
@@ -138,18 +139,18 @@ impl Access for SdlConnection {
 
     fn find(
         &mut self,
-        _: Table,
-        _: Tag<'_>,
-        _: Parts,
+        _: TableId,
+        _: RecordTag<'_>,
+        _: PartSet,
         _: &mut Vec<u8>,
-        _: &mut Hear<'_>,
+        _: &mut PartReceiver<'_>,
     ) -> Result<bool> {
         Err(declined(NO_TAGS))
     }
 
     fn scan(
         &mut self,
-        _: Table,
+        _: TableId,
         _: &[u8],
         _: usize,
         _: &mut dyn FnMut(&[u8], &[u8]),
@@ -158,7 +159,7 @@ impl Access for SdlConnection {
     }
 }
 
-impl Connection for SdlConnection {
+impl StoreConnection for SdlConnection {
     fn transact(&mut self, _: &mut Body<'_>) -> Result<()> {
         Err(declined(NO_TRANSACTIONS))
     }

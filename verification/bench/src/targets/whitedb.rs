@@ -6,7 +6,10 @@
 //! `micro` only: a table of plain values.
 
 use super::{Abilities, Database, Need, Target, Way};
-use crate::access::{Access, Body, Change, Connection, Entry, Hear, Parts, Schema, Table, Tag};
+use crate::access::{
+    Body, PartReceiver, PartSet, RecordChange, RecordEntry, RecordTag, StoreAccess,
+    StoreConnection, StoreSchema, TableId,
+};
 use crate::operations::{KeyBlock, Operation};
 use crate::reaper::{own_program, system};
 use nearstate_model::{Error, Result};
@@ -81,7 +84,7 @@ impl Target for WhiteDbTarget {
         Ok(Box::new(Segment { address: format!("{key} {lock}"), _keep: keep }))
     }
 
-    fn connect(&self, address: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
+    fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
         let is_plain =
             schema.tables.iter().all(|table| table.parts.len() == 1 && table.tags.is_empty());
         let (key, lock) = address.split_once(' ').unwrap_or((address, "record"));
@@ -201,18 +204,24 @@ impl WhiteDbConnection {
     }
 }
 
-impl Access for WhiteDbConnection {
-    fn read(&mut self, _: Table, key: &[u8], _: Parts, hear: &mut Hear<'_>) -> Result<bool> {
+impl StoreAccess for WhiteDbConnection {
+    fn read(
+        &mut self,
+        _: TableId,
+        key: &[u8],
+        _: PartSet,
+        receive: &mut PartReceiver<'_>,
+    ) -> Result<bool> {
         self.pipes.request(b'r', key.len())?;
         self.pipes.send(key)?;
         let Some(bytes) = self.pipes.number()?.checked_sub(1) else { return Ok(false) };
         self.value.resize(usize::try_from(bytes).unwrap_or(usize::MAX), 0);
         self.pipes.replies.read_exact(&mut self.value).map_err(|e| gone(&e))?;
-        hear(0, &self.value);
+        receive(0, &self.value);
         Ok(true)
     }
 
-    fn put(&mut self, _: Table, entry: &Entry<'_>) -> Result<()> {
+    fn put(&mut self, _: TableId, entry: &RecordEntry<'_>) -> Result<()> {
         let value = entry.parts.first().map_or(&[][..], |(_, bytes)| bytes);
         self.pipes.request(b'P', entry.key.len())?;
         self.pipes.send(entry.key)?;
@@ -221,28 +230,28 @@ impl Access for WhiteDbConnection {
         self.pipes.number().map(drop)
     }
 
-    fn change(&mut self, _: Table, _: &Change<'_>) -> Result<bool> {
+    fn change(&mut self, _: TableId, _: &RecordChange<'_>) -> Result<bool> {
         Err(declined())
     }
 
-    fn delete(&mut self, _: Table, _: &[u8], _: &[Tag<'_>]) -> Result<bool> {
+    fn delete(&mut self, _: TableId, _: &[u8], _: &[RecordTag<'_>]) -> Result<bool> {
         Err(declined())
     }
 
     fn find(
         &mut self,
-        _: Table,
-        _: Tag<'_>,
-        _: Parts,
+        _: TableId,
+        _: RecordTag<'_>,
+        _: PartSet,
         _: &mut Vec<u8>,
-        _: &mut Hear<'_>,
+        _: &mut PartReceiver<'_>,
     ) -> Result<bool> {
         Err(declined())
     }
 
     fn scan(
         &mut self,
-        _: Table,
+        _: TableId,
         _: &[u8],
         _: usize,
         _: &mut dyn FnMut(&[u8], &[u8]),
@@ -255,7 +264,7 @@ fn declined() -> Error {
     Error::BadArgument { detail: "whitedb: only whole values are read and written".to_owned() }
 }
 
-impl Connection for WhiteDbConnection {
+impl StoreConnection for WhiteDbConnection {
     fn transact(&mut self, _: &mut Body<'_>) -> Result<()> {
         Err(declined())
     }
@@ -276,7 +285,7 @@ impl Connection for WhiteDbConnection {
         self.pipes.number()
     }
 
-    fn walk(&mut self, _: Table) -> Result<u64> {
+    fn walk(&mut self, _: TableId) -> Result<u64> {
         self.pipes.request(b'w', 0)?;
         self.pipes.number()
     }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 /// A server that says nothing for so long has stalled, and is reported. Twenty times the longest
 /// pause that a healthy one was seen to make (a collection of garbage in a full heap).
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// Bytes of one answer: above it a length is nonsense.
 pub(crate) const ANSWER_BYTES_MAX: usize = 1 << 30;
@@ -64,7 +64,7 @@ pub(crate) trait Stream: Read + Write {
     /// Waits until bytes have come or are taken; whether some have come.
     ///
     /// # Errors
-    /// `TimedOut` after [`PATIENCE`]; what the stream said.
+    /// `TimedOut` after [`ANSWER_MAX`]; what the stream said.
     fn wait(&mut self) -> std::io::Result<bool> {
         Err(ErrorKind::TimedOut.into())
     }
@@ -72,7 +72,7 @@ pub(crate) trait Stream: Read + Write {
 
 impl Stream for LocalRing {}
 
-/// A TCP or Unix socket that gives up after [`PATIENCE`].
+/// A TCP or Unix socket that gives up after [`ANSWER_MAX`].
 #[derive(Debug)]
 pub(crate) enum Socket {
     Tcp(TcpStream),
@@ -82,10 +82,10 @@ pub(crate) enum Socket {
 impl Socket {
     pub(crate) fn tcp(address: SocketAddr) -> Result<Self> {
         let open = || {
-            let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+            let stream = TcpStream::connect_timeout(&address, ANSWER_MAX)?;
             stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(ANSWER_MAX))?;
+            stream.set_write_timeout(Some(ANSWER_MAX))?;
             Ok(Self::Tcp(stream))
         };
         open().map_err(|e| away(&address.to_string(), &e))
@@ -107,12 +107,12 @@ impl Socket {
     }
 }
 
-/// A Unix socket that gives up after [`PATIENCE`].
+/// A Unix socket that gives up after [`ANSWER_MAX`].
 pub(crate) fn unix(path: &Path) -> Result<UnixStream> {
     let open = || {
         let stream = UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(ANSWER_MAX))?;
+        stream.set_write_timeout(Some(ANSWER_MAX))?;
         Ok(stream)
     };
     open().map_err(|e| away(&path.display().to_string(), &e))
@@ -177,7 +177,7 @@ impl Stream for Socket {
 
     fn wait(&mut self) -> std::io::Result<bool> {
         let mut sockets = [PollFd::from_borrowed_fd(self.fd(), PollFlags::IN | PollFlags::OUT)];
-        let retry_policy = Timespec::try_from(PATIENCE).ok();
+        let retry_policy = Timespec::try_from(ANSWER_MAX).ok();
         match poll(&mut sockets, retry_policy.as_ref()) {
             Ok(0) => Err(ErrorKind::TimedOut.into()),
             Ok(_) => Ok(sockets.iter().any(|one| one.revents().contains(PollFlags::IN))),
@@ -190,9 +190,9 @@ impl Stream for Socket {
 /// Messages of a connection that were sent ahead, the oldest first: whether each has left. One that
 /// needs answers before it can be written has not, and none has that comes behind such a one.
 #[derive(Debug, Default)]
-pub(crate) struct Ahead(VecDeque<bool>);
+pub(crate) struct SentAhead(VecDeque<bool>);
 
-impl Ahead {
+impl SentAhead {
     /// Whether the next one may leave.
     pub(crate) fn may_leave(&self) -> bool {
         self.0.back() != Some(&false)
@@ -384,7 +384,7 @@ impl<S: Stream> Wire<S> {
         // A server that stalls is there: connecting again would hide it.
         (self.is_lost, self.is_cut) = (true, !is_late);
         let detail = if is_late {
-            format!("{doing}: no sign of it for {} s", PATIENCE.as_secs())
+            format!("{doing}: no sign of it for {} s", ANSWER_MAX.as_secs())
         } else if e.kind() == ErrorKind::UnexpectedEof {
             format!("{doing}: it has closed the connection")
         } else {

@@ -5,7 +5,7 @@
 
 use super::share;
 use super::{Blueprint, Parameters, Tally, Wishes, Workload};
-use crate::access::{Connection, Schema};
+use crate::access::{StoreConnection, StoreSchema};
 use crate::result::{Check, Verdict};
 use nearstate_model::{Error, Result};
 use nearstate_node::clock::Clock;
@@ -86,8 +86,8 @@ impl Blueprint for ExecutorCosts {
         &["operation"]
     }
 
-    fn schema(&self, _: &Parameters) -> Schema {
-        Schema { tables: &[] }
+    fn schema(&self, _: &Parameters) -> StoreSchema {
+        StoreSchema { tables: &[] }
     }
 
     fn size(&self, _: &Parameters) -> (u64, u64) {
@@ -127,21 +127,21 @@ struct Client {
 }
 
 impl Workload for Client {
-    fn load(&mut self, _: &mut dyn Connection, _: &mut dyn FnMut(u64)) -> Result<()> {
+    fn load(&mut self, _: &mut dyn StoreConnection, _: &mut dyn FnMut(u64)) -> Result<()> {
         Ok(())
     }
 
-    fn step(&mut self, _: &mut dyn Connection, count: usize, tally: &mut Tally) -> Result<()> {
+    fn step(&mut self, _: &mut dyn StoreConnection, count: usize, tally: &mut Tally) -> Result<()> {
         (self.measure)(count as u64)?;
         tally.count_many(0, count as u64);
         Ok(())
     }
 
-    fn settle(&mut self, _: &mut dyn Connection) -> Result<()> {
+    fn settle(&mut self, _: &mut dyn StoreConnection) -> Result<()> {
         Ok(())
     }
 
-    fn verify(&mut self, _: &mut dyn Connection, _: &mut dyn FnMut(u64)) -> Result<Verdict> {
+    fn verify(&mut self, _: &mut dyn StoreConnection, _: &mut dyn FnMut(u64)) -> Result<Verdict> {
         Ok(Verdict::default())
     }
 

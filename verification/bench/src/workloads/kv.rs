@@ -10,7 +10,7 @@ use super::contents::BYTES_MAX;
 use super::record_model::{Form, Mutation, RecordModel};
 use super::share::{self, Share};
 use super::{Blueprint, Parameters, Tally, Wishes, Workload};
-use crate::access::{Connection, Parts, Schema, Table, TableSchema};
+use crate::access::{PartSet, StoreConnection, StoreSchema, TableId, TableSchema};
 use crate::random::{Ring, draw};
 use crate::result::{Check, Verdict};
 use nearstate_model::{Error, Result};
@@ -85,8 +85,8 @@ impl Blueprint for Kv {
         &["get", "set", "scan", "idle"]
     }
 
-    fn schema(&self, _: &Parameters) -> Schema {
-        Schema { tables: &[TABLE] }
+    fn schema(&self, _: &Parameters) -> StoreSchema {
+        StoreSchema { tables: &[TABLE] }
     }
 
     fn size(&self, parameters: &Parameters) -> (u64, u64) {
@@ -156,16 +156,21 @@ struct Client {
 }
 
 impl Workload for Client {
-    fn load(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<()> {
+    fn load(&mut self, store: &mut dyn StoreConnection, done: &mut dyn FnMut(u64)) -> Result<()> {
         self.stock.load(store, |_| true, done)
     }
 
     #[inline]
-    fn step(&mut self, store: &mut dyn Connection, count: usize, tally: &mut Tally) -> Result<()> {
+    fn step(
+        &mut self,
+        store: &mut dyn StoreConnection,
+        count: usize,
+        tally: &mut Tally,
+    ) -> Result<()> {
         match self.role {
             Role::Get => {
                 self.ring.pick(count, &mut self.picked);
-                self.stock.read(store, &self.picked, Parts::ALL, tally)?;
+                self.stock.read(store, &self.picked, PartSet::ALL, tally)?;
             }
             Role::Set => {
                 self.ring.pick(count, &mut self.picked);
@@ -173,18 +178,22 @@ impl Workload for Client {
                 self.mutations.extend(self.picked.iter().map(|slot| (*slot, Mutation::Write)));
                 self.stock.write(store, &self.mutations, tally)?;
             }
-            Role::Walk => drop(store.walk(Table(0))?),
+            Role::Walk => drop(store.walk(TableId(0))?),
             Role::Idle => std::thread::sleep(IDLE * u32::try_from(count).unwrap_or(1)),
         }
         tally.count_many(self.role as usize, count as u64);
         Ok(())
     }
 
-    fn settle(&mut self, store: &mut dyn Connection) -> Result<()> {
+    fn settle(&mut self, store: &mut dyn StoreConnection) -> Result<()> {
         self.stock.settle(store)
     }
 
-    fn verify(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
+    fn verify(
+        &mut self,
+        store: &mut dyn StoreConnection,
+        done: &mut dyn FnMut(u64),
+    ) -> Result<Verdict> {
         self.stock.verify(store, done)
     }
 

@@ -18,7 +18,10 @@
 use super::contents::{Contents, VALUE_BYTES_MAX};
 use super::share::{self, Share};
 use super::{Blueprint, Parameters, Tally, Wishes, Workload, wrong_answer};
-use crate::access::{Connection, Entry, OPERATIONS, Parts, Reply, Request, Schema, TableSchema};
+use crate::access::{
+    OPERATIONS, PartSet, RecordEntry, Request, StoreConnection, StoreReply, StoreSchema,
+    TableSchema,
+};
 use crate::operations::{KEY_BYTES, KeyBlock, Operation, RecordKey};
 use crate::random::draw;
 use crate::result::{Check, Verdict};
@@ -131,8 +134,8 @@ impl Blueprint for Micro {
         &["operation"]
     }
 
-    fn schema(&self, _: &Parameters) -> Schema {
-        Schema { tables: &[TABLE] }
+    fn schema(&self, _: &Parameters) -> StoreSchema {
+        StoreSchema { tables: &[TABLE] }
     }
 
     fn size(&self, parameters: &Parameters) -> (u64, u64) {
@@ -259,7 +262,7 @@ impl Client {
     /// Runs one operation on the next keys; returns the number of operations.
     fn block(
         &mut self,
-        store: &mut dyn Connection,
+        store: &mut dyn StoreConnection,
         operation: Operation,
         count: usize,
     ) -> Result<u64> {
@@ -277,7 +280,7 @@ impl Client {
     }
 
     /// Inserts the next keys; each is inserted once in a run.
-    fn insert(&mut self, store: &mut dyn Connection, count: usize) -> Result<u64> {
+    fn insert(&mut self, store: &mut dyn StoreConnection, count: usize) -> Result<u64> {
         if self.at + count > self.keys.len() {
             let detail = format!(
                 "all {} records of this client are inserted: give more --records, or fewer --ops \
@@ -312,7 +315,7 @@ impl Client {
 }
 
 impl Workload for Client {
-    fn load(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<()> {
+    fn load(&mut self, store: &mut dyn StoreConnection, done: &mut dyn FnMut(u64)) -> Result<()> {
         if self.role == Role::Insert {
             return Ok(());
         }
@@ -323,7 +326,7 @@ impl Workload for Client {
             let parts: Vec<[(usize, &[u8]); 1]> = values.map(|(_, v)| [(0, &v[..])]).collect();
             let mut requests = Vec::with_capacity(TOGETHER);
             for (key, parts) in keys.iter().zip(&parts) {
-                let entry = Entry { key, parts, tags: &[], tags_before: &[] };
+                let entry = RecordEntry { key, parts, tags: &[], tags_before: &[] };
                 requests.push(Request::Put { table: OPERATIONS, entry });
             }
             store.pipeline(&requests, &mut |_, _| ())?;
@@ -332,7 +335,12 @@ impl Workload for Client {
         Ok(())
     }
 
-    fn step(&mut self, store: &mut dyn Connection, count: usize, tally: &mut Tally) -> Result<()> {
+    fn step(
+        &mut self,
+        store: &mut dyn StoreConnection,
+        count: usize,
+        tally: &mut Tally,
+    ) -> Result<()> {
         let done = match self.role {
             Role::Do(operation) => self.block(store, operation, count)?,
             Role::Insert => self.insert(store, count)?,
@@ -349,11 +357,15 @@ impl Workload for Client {
     }
 
     /// Puts are idempotent for the comparison: each value that a put may write is accepted.
-    fn settle(&mut self, _: &mut dyn Connection) -> Result<()> {
+    fn settle(&mut self, _: &mut dyn StoreConnection) -> Result<()> {
         Ok(())
     }
 
-    fn verify(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
+    fn verify(
+        &mut self,
+        store: &mut dyn StoreConnection,
+        done: &mut dyn FnMut(u64),
+    ) -> Result<Verdict> {
         let mut verdict = Verdict::default();
         let inserted = if self.role == Role::Insert { self.at as u64 } else { self.share.count };
         let records: Vec<u64> = (self.share.first..self.share.first + inserted).collect();
@@ -361,11 +373,11 @@ impl Workload for Client {
             let keys: Vec<RecordKey> = some.iter().map(|record| key_of(*record)).collect();
             let mut requests = Vec::with_capacity(TOGETHER);
             for key in &keys {
-                requests.push(Request::Read { table: OPERATIONS, key, wanted: Parts::ALL });
+                requests.push(Request::Read { table: OPERATIONS, key, wanted: PartSet::ALL });
             }
             let mut right = vec![false; requests.len()];
             store.pipeline(&requests, &mut |number, reply| {
-                if let (Reply::Part(_, bytes), Some(right)) = (reply, right.get_mut(number)) {
+                if let (StoreReply::Part(_, bytes), Some(right)) = (reply, right.get_mut(number)) {
                     *right = self.is_known(bytes);
                 }
             })?;

@@ -6,7 +6,7 @@
 use super::record_model::{Form, Mutation, RecordModel};
 use super::share::{self, Share};
 use super::{Blueprint, Parameters, Tally, Wishes, Workload};
-use crate::access::{Connection, Schema, TableSchema};
+use crate::access::{StoreConnection, StoreSchema, TableSchema};
 use crate::random::{Ring, Spread, draw, top_share};
 use crate::result::{Check, Foreign, Verdict};
 use nearstate_model::{Error, Result};
@@ -54,8 +54,8 @@ impl Blueprint for MicroTx {
         &["transaction"]
     }
 
-    fn schema(&self, _: &Parameters) -> Schema {
-        Schema { tables: &[TABLE] }
+    fn schema(&self, _: &Parameters) -> StoreSchema {
+        StoreSchema { tables: &[TABLE] }
     }
 
     fn size(&self, parameters: &Parameters) -> (u64, u64) {
@@ -153,7 +153,7 @@ struct Client {
 
 impl Client {
     #[inline]
-    fn one(&mut self, store: &mut dyn Connection, tally: &mut Tally) -> Result<()> {
+    fn one(&mut self, store: &mut dyn StoreConnection, tally: &mut Tally) -> Result<()> {
         self.ring.pick(self.objects, &mut self.picked);
         self.mutations.clear();
         // Nothing is asked of what was there: a store that can needs one message for all of them.
@@ -169,23 +169,32 @@ impl Client {
 }
 
 impl Workload for Client {
-    fn load(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<()> {
+    fn load(&mut self, store: &mut dyn StoreConnection, done: &mut dyn FnMut(u64)) -> Result<()> {
         self.stock.load(store, |_| true, done)
     }
 
     #[inline]
-    fn step(&mut self, store: &mut dyn Connection, count: usize, tally: &mut Tally) -> Result<()> {
+    fn step(
+        &mut self,
+        store: &mut dyn StoreConnection,
+        count: usize,
+        tally: &mut Tally,
+    ) -> Result<()> {
         for _ in 0..count {
             self.one(store, tally)?;
         }
         Ok(())
     }
 
-    fn settle(&mut self, store: &mut dyn Connection) -> Result<()> {
+    fn settle(&mut self, store: &mut dyn StoreConnection) -> Result<()> {
         self.stock.settle(store)
     }
 
-    fn verify(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
+    fn verify(
+        &mut self,
+        store: &mut dyn StoreConnection,
+        done: &mut dyn FnMut(u64),
+    ) -> Result<Verdict> {
         self.stock.verify(store, done)
     }
 

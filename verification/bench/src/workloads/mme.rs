@@ -23,7 +23,7 @@
 use super::record_model::{Form, Mutation, RecordModel};
 use super::share::{self, Share};
 use super::{Blueprint, Parameters, Tally, Wishes, Workload};
-use crate::access::{Connection, Parts, Schema, TableSchema, TagRule};
+use crate::access::{PartSet, StoreConnection, StoreSchema, TableSchema, TagRule};
 use crate::random::{Ring, Rng, draw};
 use crate::result::{Check, Foreign, Verdict};
 use nearstate_model::Result;
@@ -110,8 +110,8 @@ impl Blueprint for Mme {
         }
     }
 
-    fn schema(&self, _: &Parameters) -> Schema {
-        Schema { tables: &[SESSIONS] }
+    fn schema(&self, _: &Parameters) -> StoreSchema {
+        StoreSchema { tables: &[SESSIONS] }
     }
 
     fn size(&self, parameters: &Parameters) -> (u64, u64) {
@@ -147,7 +147,7 @@ impl Blueprint for Mme {
         share::variant(self, parameters)?;
         let share = Share::of(parameters, client, clients)?;
         let seed = draw(parameters.seed, share.first, 1);
-        let form = Session { seed: parameters.seed, records: share.all };
+        let form = MmeSession { seed: parameters.seed, records: share.all };
         Ok(Box::new(Client {
             stock: RecordModel::new(form, &SESSIONS, parameters, share)?,
             ring: Ring::new(parameters.spread, share.count, seed)?,
@@ -215,7 +215,7 @@ fn update_figures() -> Vec<Foreign> {
 
 /// What a session looks like.
 #[derive(Clone, Copy, Debug)]
-struct Session {
+struct MmeSession {
     seed: u64,
     records: u64,
 }
@@ -224,7 +224,7 @@ struct Session {
 const SIZE: u64 = u64::MAX;
 const AREA: u64 = u64::MAX - 1;
 
-impl Session {
+impl MmeSession {
     /// Bytes of a subscriber's object: even from 1 to 4 KB.
     #[inline]
     fn object_bytes(&self, record: u64) -> usize {
@@ -234,7 +234,7 @@ impl Session {
     }
 }
 
-impl Form for Session {
+impl Form for MmeSession {
     #[inline]
     fn key(&self, record: u64, _: u32, out: &mut Vec<u8>) {
         out.extend_from_slice(b"001010");
@@ -279,7 +279,7 @@ impl Form for Session {
 /// A client of either.
 #[derive(Debug)]
 struct Client {
-    stock: RecordModel<Session, SECTIONS>,
+    stock: RecordModel<MmeSession, SECTIONS>,
     ring: Ring,
     rng: Rng,
     does: Mme,
@@ -303,7 +303,7 @@ impl Client {
                 if let Some(count) = self.sections.get_mut(section) {
                     *count += 1;
                 }
-                (Mutation::Update(Parts::one(section)), 0)
+                (Mutation::Update(PartSet::one(section)), 0)
             }
             Mme::Insert if self.stock.state(slot).is_there() => (Mutation::Remove, 1),
             Mme::Insert => {
@@ -316,13 +316,18 @@ impl Client {
 }
 
 impl Workload for Client {
-    fn load(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<()> {
+    fn load(&mut self, store: &mut dyn StoreConnection, done: &mut dyn FnMut(u64)) -> Result<()> {
         let is_update = self.does == Mme::Update;
         self.stock.load(store, |slot| is_update || slot % 2 == 0, done)
     }
 
     #[inline]
-    fn step(&mut self, store: &mut dyn Connection, count: usize, tally: &mut Tally) -> Result<()> {
+    fn step(
+        &mut self,
+        store: &mut dyn StoreConnection,
+        count: usize,
+        tally: &mut Tally,
+    ) -> Result<()> {
         let mut picked = std::mem::take(&mut self.picked);
         self.ring.pick(count, &mut picked);
         self.mutations.clear();
@@ -338,11 +343,15 @@ impl Workload for Client {
         self.stock.write(store, &self.mutations, tally)
     }
 
-    fn settle(&mut self, store: &mut dyn Connection) -> Result<()> {
+    fn settle(&mut self, store: &mut dyn StoreConnection) -> Result<()> {
         self.stock.settle(store)
     }
 
-    fn verify(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
+    fn verify(
+        &mut self,
+        store: &mut dyn StoreConnection,
+        done: &mut dyn FnMut(u64),
+    ) -> Result<Verdict> {
         self.stock.verify(store, done)
     }
 
@@ -387,7 +396,7 @@ mod tests {
     #[test]
     fn sections_make_up_an_object_of_one_to_four_kilobytes() {
         assert_eq!(SHARES.iter().sum::<usize>(), 64);
-        let session = Session { seed: 3, records: 1000 };
+        let session = MmeSession { seed: 3, records: 1000 };
         let sizes: Vec<usize> = (0..1000)
             .map(|record| (0..SECTIONS).map(|part| session.part_bytes(record, part)).sum())
             .collect();
@@ -399,7 +408,7 @@ mod tests {
 
     #[test]
     fn an_attach_gives_another_guti_and_keeps_the_number() {
-        let session = Session { seed: 3, records: 1000 };
+        let session = MmeSession { seed: 3, records: 1000 };
         let tag = |tag, generation| {
             let mut out = Vec::new();
             session.tag(tag, 7, generation, &mut out);

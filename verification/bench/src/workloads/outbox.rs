@@ -1,7 +1,10 @@
 //! Requests that are written down first and then sent, alone or together. Its memory is used again
 //! by the next ones, so that writing costs no allocation.
 
-use crate::access::{Change, Connection, Entry, Part, Parts, Reply, Request, Table, one_by_one};
+use crate::access::{
+    PartSet, PartWrite, RecordChange, RecordEntry, Request, StoreConnection, StoreReply, TableId,
+    one_by_one,
+};
 use nearstate_model::Result;
 use std::ops::Range;
 
@@ -9,7 +12,7 @@ use std::ops::Range;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// Reads some parts.
-    Read(Parts),
+    Read(PartSet),
     /// Puts a whole record where there is none.
     Put,
     /// Changes some parts.
@@ -22,7 +25,7 @@ pub enum Verb {
 #[derive(Clone, Debug)]
 struct Noted {
     verb: Verb,
-    table: Table,
+    table: TableId,
     key: Range<usize>,
     parts: Range<usize>,
     tags: Range<usize>,
@@ -35,7 +38,7 @@ pub struct Outbox {
     spans: Vec<(usize, Range<usize>)>,
     noted: Vec<Noted>,
     /// Empty: kept for their room.
-    pieces: Vec<Part<'static>>,
+    pieces: Vec<PartWrite<'static>>,
     requests: Vec<Request<'static>>,
     sent: u64,
 }
@@ -50,7 +53,7 @@ impl Outbox {
 
     /// Begins a request: `key` writes the record's key.
     #[inline]
-    pub fn begin(&mut self, verb: Verb, table: Table, key: impl FnOnce(&mut Vec<u8>)) {
+    pub fn begin(&mut self, verb: Verb, table: TableId, key: impl FnOnce(&mut Vec<u8>)) {
         let begin = self.bytes.len();
         key(&mut self.bytes);
         let (end, spans) = (self.bytes.len(), self.spans.len());
@@ -108,11 +111,12 @@ impl Outbox {
             let (parts, tags) = (some(&noted.parts), some(&noted.tags));
             match noted.verb {
                 Verb::Read(wanted) => Request::Read { table, key, wanted },
-                Verb::Put => {
-                    Request::Put { table, entry: Entry { key, parts, tags, tags_before: &[] } }
-                }
+                Verb::Put => Request::Put {
+                    table,
+                    entry: RecordEntry { key, parts, tags, tags_before: &[] },
+                },
                 Verb::Change => {
-                    Request::Change { table, change: Change { key, parts, tags: None } }
+                    Request::Change { table, change: RecordChange { key, parts, tags: None } }
                 }
                 Verb::Delete => Request::Delete { table, key, tags },
             }
@@ -130,17 +134,17 @@ impl Outbox {
     #[inline]
     pub fn send(
         &mut self,
-        store: &mut dyn Connection,
-        hear: &mut dyn FnMut(usize, Reply<'_>),
+        store: &mut dyn StoreConnection,
+        receive: &mut dyn FnMut(usize, StoreReply<'_>),
     ) -> Result<()> {
         self.with(|requests| match requests {
             [] => Ok(()),
             [request] => {
-                let is_done = one_by_one(store, request, &mut |reply| hear(0, reply))?;
-                hear(0, Reply::Done(is_done));
+                let is_done = one_by_one(store, request, &mut |reply| receive(0, reply))?;
+                receive(0, StoreReply::Done(is_done));
                 Ok(())
             }
-            requests => store.pipeline(requests, hear),
+            requests => store.pipeline(requests, receive),
         })
     }
 
@@ -149,7 +153,7 @@ impl Outbox {
     /// # Errors
     /// What the store said.
     #[inline]
-    pub fn transact(&mut self, store: &mut dyn Connection) -> Result<bool> {
+    pub fn transact(&mut self, store: &mut dyn StoreConnection) -> Result<bool> {
         self.with(|requests| {
             let mut all_met = true;
             store.transact(&mut |access| {
@@ -167,7 +171,7 @@ impl Outbox {
 /// An empty vector with the room of another, for items of another lifetime: collecting in place
 /// keeps the allocation.
 #[inline]
-fn emptied_parts<'b>(mut used: Vec<Part<'_>>) -> Vec<Part<'b>> {
+fn emptied_parts<'b>(mut used: Vec<PartWrite<'_>>) -> Vec<PartWrite<'b>> {
     used.clear();
     used.into_iter().map_while(|_| None).collect()
 }
@@ -185,10 +189,10 @@ mod tests {
     #[test]
     fn emptied_vectors_keep_their_room() {
         let bytes = [1_u8; 4];
-        let mut parts: Vec<Part<'_>> = Vec::with_capacity(40);
+        let mut parts: Vec<PartWrite<'_>> = Vec::with_capacity(40);
         parts.push((1, &bytes));
         let place = parts.as_ptr() as usize;
-        let again: Vec<Part<'static>> = emptied_parts(parts);
+        let again: Vec<PartWrite<'static>> = emptied_parts(parts);
         assert!(again.is_empty() && again.capacity() >= 40);
         assert_eq!(again.as_ptr() as usize, place);
     }
@@ -198,19 +202,19 @@ mod tests {
         let mut outbox = Outbox::default();
         for round in 0..2 {
             outbox.clear();
-            outbox.begin(Verb::Put, Table(1), |out| out.extend_from_slice(b"key"));
+            outbox.begin(Verb::Put, TableId(1), |out| out.extend_from_slice(b"key"));
             outbox.part(0, |out| out.extend_from_slice(b"first"));
             outbox.part(2, |out| out.push(round));
             outbox.tag(1, |out| out.extend_from_slice(b"tag"));
-            outbox.begin(Verb::Delete, Table(0), |out| out.extend_from_slice(b"gone"));
+            outbox.begin(Verb::Delete, TableId(0), |out| out.extend_from_slice(b"gone"));
             outbox.tag(0, |out| out.extend_from_slice(b"old"));
             let seen = outbox.with(|requests| Ok(format!("{requests:?}"))).unwrap();
-            let parts: [Part<'_>; 2] = [(0, b"first"), (2, &[round])];
+            let parts: [PartWrite<'_>; 2] = [(0, b"first"), (2, &[round])];
             let entry =
-                Entry { key: b"key", parts: &parts, tags: &[(1, b"tag")], tags_before: &[] };
+                RecordEntry { key: b"key", parts: &parts, tags: &[(1, b"tag")], tags_before: &[] };
             let expected = [
-                Request::Put { table: Table(1), entry },
-                Request::Delete { table: Table(0), key: b"gone", tags: &[(0, b"old")] },
+                Request::Put { table: TableId(1), entry },
+                Request::Delete { table: TableId(0), key: b"gone", tags: &[(0, b"old")] },
             ];
             assert_eq!(seen, format!("{expected:?}"));
             assert_eq!((outbox.count(), outbox.take_sent()), (2, 3 + 5 + 1 + 4));

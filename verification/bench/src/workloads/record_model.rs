@@ -10,7 +10,7 @@ use super::contents::Contents;
 use super::outbox::{Outbox, Verb};
 use super::share::{Astray, Share};
 use super::{Parameters, Tally, wrong_answer};
-use crate::access::{Connection, PARTS_MAX, Parts, Reply, Table, TableSchema};
+use crate::access::{PARTS_MAX, PartSet, StoreConnection, StoreReply, TableId, TableSchema};
 use crate::random::draw;
 use crate::result::Verdict;
 use crate::table::counted;
@@ -31,13 +31,13 @@ pub trait Form: Debug {
 
 /// What the model knows of a record with so many parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct State<const P: usize> {
+pub struct RecordState<const P: usize> {
     /// Twice the number of times that it was created, and one more if it is there.
     life: u32,
     changes: [u16; P],
 }
 
-impl<const P: usize> State<P> {
+impl<const P: usize> RecordState<P> {
     const NEVER: Self = Self { life: 0, changes: [0; P] };
 
     /// Whether there is a record.
@@ -60,7 +60,7 @@ impl<const P: usize> State<P> {
                 Self { life: generation << 1 | 1, changes: [0; P] }
             }
             Mutation::Remove => Self { life: self.life & !1, ..*self },
-            Mutation::Write => self.after(Mutation::Update(Parts::ALL)),
+            Mutation::Write => self.after(Mutation::Update(PartSet::ALL)),
             Mutation::Update(parts) => {
                 let mut next = *self;
                 for (part, changes) in next.changes.iter_mut().enumerate() {
@@ -80,7 +80,7 @@ pub enum Mutation {
     /// Removed, with its tags.
     Remove,
     /// Some of its parts changed.
-    Update(Parts),
+    Update(PartSet),
     /// All of its parts written anew, whatever was there. It has no tags.
     Write,
 }
@@ -89,8 +89,8 @@ pub enum Mutation {
 #[derive(Clone, Copy, Debug)]
 struct Flight<const P: usize> {
     slot: usize,
-    before: State<P>,
-    after: State<P>,
+    before: RecordState<P>,
+    after: RecordState<P>,
 }
 
 /// Reads and writes that travel together while loading and comparing: enough to hide the way to a
@@ -109,7 +109,7 @@ struct Rule<F> {
 
 impl<F: Form> Rule<F> {
     #[inline]
-    fn number<const P: usize>(&self, slot: usize, state: &State<P>, part: usize) -> u64 {
+    fn number<const P: usize>(&self, slot: usize, state: &RecordState<P>, part: usize) -> u64 {
         let changes = state.changes.get(part).copied().unwrap_or(0);
         let count = u64::from(state.life) << 32 | u64::from(changes) << 8 | part as u64;
         draw(self.seed, self.record(slot), count)
@@ -121,13 +121,18 @@ impl<F: Form> Rule<F> {
     }
 
     #[inline]
-    fn begin<const P: usize>(&self, outbox: &mut Outbox, verb: Verb, at: (usize, &State<P>)) {
+    fn begin<const P: usize>(&self, outbox: &mut Outbox, verb: Verb, at: (usize, &RecordState<P>)) {
         let (record, generation) = (self.record(at.0), at.1.generation());
-        outbox.begin(verb, Table(0), |out| self.form.key(record, generation, out));
+        outbox.begin(verb, TableId(0), |out| self.form.key(record, generation, out));
     }
 
     #[inline]
-    fn parts<const P: usize>(&self, outbox: &mut Outbox, at: (usize, &State<P>), parts: Parts) {
+    fn parts<const P: usize>(
+        &self,
+        outbox: &mut Outbox,
+        at: (usize, &RecordState<P>),
+        parts: PartSet,
+    ) {
         for part in (0..P).filter(|part| parts.has(*part)) {
             let bytes = self.form.part_bytes(self.record(at.0), part);
             let number = self.number(at.0, at.1, part);
@@ -136,7 +141,7 @@ impl<F: Form> Rule<F> {
     }
 
     #[inline]
-    fn tags<const P: usize>(&self, outbox: &mut Outbox, at: (usize, &State<P>)) {
+    fn tags<const P: usize>(&self, outbox: &mut Outbox, at: (usize, &RecordState<P>)) {
         let (record, generation) = (self.record(at.0), at.1.generation());
         for tag in 0..self.schema.tags.len() {
             outbox.tag(tag, |out| self.form.tag(tag, record, generation, out));
@@ -149,7 +154,7 @@ impl<F: Form> Rule<F> {
         match mutation {
             Mutation::Create | Mutation::Write => {
                 self.begin(outbox, Verb::Put, after);
-                self.parts(outbox, after, Parts::ALL);
+                self.parts(outbox, after, PartSet::ALL);
                 self.tags(outbox, after);
             }
             Mutation::Remove => {
@@ -165,12 +170,12 @@ impl<F: Form> Rule<F> {
 
     /// Whether a part is what it must be.
     #[inline]
-    fn is<const P: usize>(&self, at: (usize, &State<P>), part: usize, bytes: &[u8]) -> bool {
+    fn is<const P: usize>(&self, at: (usize, &RecordState<P>), part: usize, bytes: &[u8]) -> bool {
         let expected = self.form.part_bytes(self.record(at.0), part);
         part < P && self.contents.are(self.number(at.0, at.1, part), expected, bytes)
     }
 
-    fn key_of<const P: usize>(&self, at: (usize, &State<P>)) -> Vec<u8> {
+    fn key_of<const P: usize>(&self, at: (usize, &RecordState<P>)) -> Vec<u8> {
         let mut key = Vec::new();
         self.form.key(self.record(at.0), at.1.generation(), &mut key);
         key
@@ -181,7 +186,7 @@ impl<F: Form> Rule<F> {
 #[derive(Debug)]
 pub struct RecordModel<F, const P: usize> {
     rule: Rule<F>,
-    states: Vec<State<P>>,
+    states: Vec<RecordState<P>>,
     flying: Vec<Flight<P>>,
     /// Whether what flies is one transaction.
     is_one: bool,
@@ -190,16 +195,16 @@ pub struct RecordModel<F, const P: usize> {
     astray: Astray,
 }
 
-/// What was heard of one record.
+/// What was received of one record.
 #[derive(Clone, Copy, Default)]
-struct Heard {
+struct ReceivedRecord {
     right: u32,
     wrong: u32,
 }
 
-impl Heard {
+impl ReceivedRecord {
     /// Whether all wanted parts of so many were right, and none wrong.
-    const fn is_whole(self, wanted: Parts, parts: usize) -> bool {
+    const fn is_whole(self, wanted: PartSet, parts: usize) -> bool {
         let all = wanted.0 as u32 & ((1 << parts) - 1);
         self.wrong == 0 && self.right & all == all
     }
@@ -235,7 +240,7 @@ impl<F: Form, const P: usize> RecordModel<F, P> {
         let rule = Rule { form, schema, seed, first, contents: Contents::new(seed) };
         Ok(Self {
             rule,
-            states: vec![State::NEVER; count],
+            states: vec![RecordState::NEVER; count],
             flying: Vec::new(),
             is_one: false,
             outbox: Outbox::default(),
@@ -246,9 +251,9 @@ impl<F: Form, const P: usize> RecordModel<F, P> {
 
     /// What the model knows of a record.
     #[inline]
-    pub fn state(&self, slot: u64) -> State<P> {
+    pub fn state(&self, slot: u64) -> RecordState<P> {
         let slot = usize::try_from(slot).ok();
-        slot.and_then(|slot| self.states.get(slot)).copied().unwrap_or(State::NEVER)
+        slot.and_then(|slot| self.states.get(slot)).copied().unwrap_or(RecordState::NEVER)
     }
 
     /// What its records look like.
@@ -275,7 +280,7 @@ impl<F: Form, const P: usize> RecordModel<F, P> {
     /// What the store said.
     pub fn load(
         &mut self,
-        store: &mut dyn Connection,
+        store: &mut dyn StoreConnection,
         is_wanted: impl Fn(u64) -> bool,
         done: &mut dyn FnMut(u64),
     ) -> Result<()> {
@@ -302,9 +307,9 @@ impl<F: Form, const P: usize> RecordModel<F, P> {
     #[inline]
     pub fn read(
         &mut self,
-        store: &mut dyn Connection,
+        store: &mut dyn StoreConnection,
         slots: &[u64],
-        wanted: Parts,
+        wanted: PartSet,
         tally: &mut Tally,
     ) -> Result<()> {
         let Self { rule, states, outbox, asked, astray, .. } = self;
@@ -317,18 +322,18 @@ impl<F: Form, const P: usize> RecordModel<F, P> {
                 rule.begin(outbox, Verb::Read(wanted), (slot, state));
             }
         }
-        let (mut heard, mut bytes_in) = (Heard::default(), 0);
+        let (mut received, mut bytes_in) = (ReceivedRecord::default(), 0);
         outbox.send(store, &mut |number, reply| {
             let Some(slot) = asked.get(number) else { return };
             let Some(state) = states.get(*slot) else { return };
             match reply {
-                Reply::Part(part, bytes) => {
+                StoreReply::Part(part, bytes) => {
                     bytes_in += bytes.len() as u64;
-                    heard.add(part, rule.is((*slot, state), part, bytes));
+                    received.add(part, rule.is((*slot, state), part, bytes));
                 }
-                Reply::Key(_) => {}
-                Reply::Done(is_found) => {
-                    let is_whole = std::mem::take(&mut heard).is_whole(wanted, P);
+                StoreReply::Key(_) => {}
+                StoreReply::Done(is_found) => {
+                    let is_whole = std::mem::take(&mut received).is_whole(wanted, P);
                     if is_found != state.is_there() || is_found && !is_whole {
                         astray.add(|| rule.in_words("read", (*slot, state), is_found));
                     }
@@ -346,14 +351,14 @@ impl<F: Form, const P: usize> RecordModel<F, P> {
     /// What the store said.
     pub fn find(
         &mut self,
-        store: &mut dyn Connection,
+        store: &mut dyn StoreConnection,
         slot: u64,
         tag: usize,
         tally: &mut Tally,
     ) -> Result<()> {
         let state = self.state(slot);
         let at = (usize::try_from(slot).unwrap_or(usize::MAX), &state);
-        let (is_found, bytes) = self.rule.find(store, at, tag, Parts::ALL)?;
+        let (is_found, bytes) = self.rule.find(store, at, tag, PartSet::ALL)?;
         if is_found != state.is_there() {
             self.astray.add(|| self.rule.in_words("find", at, is_found));
         }
@@ -369,7 +374,7 @@ impl<F: Form, const P: usize> RecordModel<F, P> {
     #[inline]
     pub fn write(
         &mut self,
-        store: &mut dyn Connection,
+        store: &mut dyn StoreConnection,
         mutations: &[(u64, Mutation)],
         tally: &mut Tally,
     ) -> Result<()> {
@@ -380,7 +385,7 @@ impl<F: Form, const P: usize> RecordModel<F, P> {
         self.is_one = false;
         let Self { rule, outbox, flying, astray, .. } = self;
         outbox.send(store, &mut |number, reply| {
-            if reply == Reply::Done(false)
+            if reply == StoreReply::Done(false)
                 && let Some(flight) = flying.get(number)
             {
                 astray.add(|| rule.in_words("write", (flight.slot, &flight.before), false));
@@ -398,7 +403,7 @@ impl<F: Form, const P: usize> RecordModel<F, P> {
     #[inline]
     pub fn transact(
         &mut self,
-        store: &mut dyn Connection,
+        store: &mut dyn StoreConnection,
         mutations: &[(u64, Mutation)],
         tally: &mut Tally,
     ) -> Result<()> {
@@ -440,7 +445,7 @@ impl<F: Form, const P: usize> RecordModel<F, P> {
     /// # Errors
     /// What the store said; a [`wrong_answer`] if a record is neither as before nor as after, or if
     /// one transaction was done in part.
-    pub fn settle(&mut self, store: &mut dyn Connection) -> Result<()> {
+    pub fn settle(&mut self, store: &mut dyn StoreConnection) -> Result<()> {
         let flights = self.flying.iter();
         let done: Vec<bool> =
             flights.map(|flight| self.rule.was_done(store, flight)).collect::<Result<_>>()?;
@@ -464,7 +469,7 @@ impl<F: Form, const P: usize> RecordModel<F, P> {
     /// What the store said.
     pub fn verify(
         &mut self,
-        store: &mut dyn Connection,
+        store: &mut dyn StoreConnection,
         done: &mut dyn FnMut(u64),
     ) -> Result<Verdict> {
         let mut verdict = self.astray.verdict();
@@ -479,7 +484,7 @@ impl<F: Form, const P: usize> RecordModel<F, P> {
 
     fn compare(
         &mut self,
-        store: &mut dyn Connection,
+        store: &mut dyn StoreConnection,
         slots: &[usize],
         verdict: &mut Verdict,
     ) -> Result<()> {
@@ -487,10 +492,10 @@ impl<F: Form, const P: usize> RecordModel<F, P> {
         outbox.clear();
         for slot in slots {
             if let Some(state) = states.get(*slot) {
-                rule.begin(outbox, Verb::Read(Parts::ALL), (*slot, state));
+                rule.begin(outbox, Verb::Read(PartSet::ALL), (*slot, state));
             }
         }
-        let mut heard = Heard::default();
+        let mut received = ReceivedRecord::default();
         let mut is_right = vec![false; slots.len()];
         outbox.send(store, &mut |number, reply| {
             let Some(slot) = slots.get(number) else { return };
@@ -499,12 +504,12 @@ impl<F: Form, const P: usize> RecordModel<F, P> {
                 return;
             };
             match reply {
-                Reply::Part(part, bytes) => {
-                    heard.add(part, rule.is((*slot, state), part, bytes));
+                StoreReply::Part(part, bytes) => {
+                    received.add(part, rule.is((*slot, state), part, bytes));
                 }
-                Reply::Key(_) => {}
-                Reply::Done(is_found) => {
-                    let is_whole = std::mem::take(&mut heard).is_whole(Parts::ALL, P);
+                StoreReply::Key(_) => {}
+                StoreReply::Done(is_found) => {
+                    let is_whole = std::mem::take(&mut received).is_whole(PartSet::ALL, P);
                     *is_right = is_found == state.is_there() && (!is_found || is_whole);
                 }
             }
@@ -514,7 +519,7 @@ impl<F: Form, const P: usize> RecordModel<F, P> {
             let Some(state) = states.get(*slot) else { continue };
             for (tag, of_tag) in rule.schema.tags.iter().enumerate() {
                 if is_right && of_tag.is_unique && state.generation() > 0 {
-                    let (is_found, _) = rule.find(store, (*slot, state), tag, Parts::one(0))?;
+                    let (is_found, _) = rule.find(store, (*slot, state), tag, PartSet::one(0))?;
                     is_right = is_found == state.is_there();
                 }
             }
@@ -533,40 +538,40 @@ impl<F: Form> Rule<F> {
     /// were none. And the bytes that went and came.
     fn find<const P: usize>(
         &self,
-        store: &mut dyn Connection,
-        at: (usize, &State<P>),
+        store: &mut dyn StoreConnection,
+        at: (usize, &RecordState<P>),
         tag: usize,
-        wanted: Parts,
+        wanted: PartSet,
     ) -> Result<(bool, (u64, u64))> {
         let mut value = Vec::new();
         self.form.tag(tag, self.record(at.0), at.1.generation(), &mut value);
-        let (mut key, mut heard, mut bytes_in) = (Vec::new(), Heard::default(), 0);
+        let (mut key, mut received, mut bytes_in) = (Vec::new(), ReceivedRecord::default(), 0);
         let is_found =
-            store.find(Table(0), (tag, &value), wanted, &mut key, &mut |part, bytes| {
+            store.find(TableId(0), (tag, &value), wanted, &mut key, &mut |part, bytes| {
                 bytes_in += bytes.len() as u64;
-                heard.add(part, self.is(at, part, bytes));
+                received.add(part, self.is(at, part, bytes));
             })?;
         bytes_in += key.len() as u64;
-        let is_right = !at.1.is_there() || key == self.key_of(at) && heard.is_whole(wanted, P);
+        let is_right = !at.1.is_there() || key == self.key_of(at) && received.is_whole(wanted, P);
         Ok((is_found && is_right, (value.len() as u64, bytes_in)))
     }
 
     fn was_done<const P: usize>(
         &self,
-        store: &mut dyn Connection,
+        store: &mut dyn StoreConnection,
         flight: &Flight<P>,
     ) -> Result<bool> {
-        let mut as_before = Heard::default();
-        let mut as_after = Heard::default();
+        let mut as_before = ReceivedRecord::default();
+        let mut as_after = ReceivedRecord::default();
         let after = (flight.slot, &flight.after);
         let before = (flight.slot, &flight.before);
         let key = self.key_of(after);
-        let is_found = store.read(Table(0), &key, Parts::ALL, &mut |part, bytes| {
+        let is_found = store.read(TableId(0), &key, PartSet::ALL, &mut |part, bytes| {
             as_after.add(part, self.is(after, part, bytes));
             as_before.add(part, self.is(before, part, bytes));
         })?;
-        let is = |state: &State<P>, heard: Heard| {
-            is_found == state.is_there() && (!is_found || heard.is_whole(Parts::ALL, P))
+        let is = |state: &RecordState<P>, received: ReceivedRecord| {
+            is_found == state.is_there() && (!is_found || received.is_whole(PartSet::ALL, P))
         };
         if is(&flight.after, as_after) {
             return Ok(true);
@@ -583,7 +588,7 @@ impl<F: Form> Rule<F> {
     fn in_words<const P: usize>(
         &self,
         what: &str,
-        at: (usize, &State<P>),
+        at: (usize, &RecordState<P>),
         is_found: bool,
     ) -> String {
         let key = String::from_utf8_lossy(&self.key_of(at)).into_owned();

@@ -16,12 +16,12 @@
 use super::record_model::{Form, Mutation, RecordModel};
 use super::share::{self, Share};
 use super::{Blueprint, Parameters, Tally, Wishes, Workload};
-use crate::access::{Connection, Parts, Schema, TableSchema, TagRule};
+use crate::access::{PartSet, StoreConnection, StoreSchema, TableSchema, TagRule};
 use crate::random::{Ring, draw};
 use crate::result::{Check, Foreign, Verdict};
 use nearstate_model::Result;
 
-/// Parts of a session.
+/// PartSet of a session.
 const PARTS: usize = 3;
 
 /// The connection to the packet network, the tunnels of the control plane, and two bearers with
@@ -81,11 +81,11 @@ impl Blueprint for SgwSession {
         &["create-session", "delete-session"]
     }
 
-    fn schema(&self, parameters: &Parameters) -> Schema {
+    fn schema(&self, parameters: &Parameters) -> StoreSchema {
         if is_indexed(parameters) {
-            Schema { tables: &[INDEXED] }
+            StoreSchema { tables: &[INDEXED] }
         } else {
-            Schema { tables: &[KEYED] }
+            StoreSchema { tables: &[KEYED] }
         }
     }
 
@@ -206,12 +206,17 @@ struct Client {
 }
 
 impl Workload for Client {
-    fn load(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<()> {
+    fn load(&mut self, store: &mut dyn StoreConnection, done: &mut dyn FnMut(u64)) -> Result<()> {
         self.stock.load(store, |slot| slot % 2 == 0, done)
     }
 
     #[inline]
-    fn step(&mut self, store: &mut dyn Connection, count: usize, tally: &mut Tally) -> Result<()> {
+    fn step(
+        &mut self,
+        store: &mut dyn StoreConnection,
+        count: usize,
+        tally: &mut Tally,
+    ) -> Result<()> {
         self.ring.pick(count, &mut self.picked);
         self.mutations.clear();
         self.found.clear();
@@ -233,16 +238,20 @@ impl Workload for Client {
                 self.stock.find(store, *slot, 0, tally)?;
             }
         } else if !self.found.is_empty() {
-            self.stock.read(store, &self.found, Parts::ALL, tally)?;
+            self.stock.read(store, &self.found, PartSet::ALL, tally)?;
         }
         self.stock.write(store, &self.mutations, tally)
     }
 
-    fn settle(&mut self, store: &mut dyn Connection) -> Result<()> {
+    fn settle(&mut self, store: &mut dyn StoreConnection) -> Result<()> {
         self.stock.settle(store)
     }
 
-    fn verify(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
+    fn verify(
+        &mut self,
+        store: &mut dyn StoreConnection,
+        done: &mut dyn FnMut(u64),
+    ) -> Result<Verdict> {
         self.stock.verify(store, done)
     }
 

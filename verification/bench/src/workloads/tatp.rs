@@ -27,7 +27,7 @@ pub mod rows;
 
 use super::share::{self, Share};
 use super::{Blueprint, Parameters, Wishes, Workload};
-use crate::access::{Schema, TableSchema, TagRule};
+use crate::access::{StoreSchema, TableSchema, TagRule};
 use crate::result::Foreign;
 use nearstate_model::Result;
 
@@ -96,8 +96,8 @@ impl Blueprint for Tatp {
         ]
     }
 
-    fn schema(&self, _: &Parameters) -> Schema {
-        Schema { tables: &[SUBSCRIBER, ACCESS_INFO, SPECIAL_FACILITY, CALL_FORWARDING] }
+    fn schema(&self, _: &Parameters) -> StoreSchema {
+        StoreSchema { tables: &[SUBSCRIBER, ACCESS_INFO, SPECIAL_FACILITY, CALL_FORWARDING] }
     }
 
     fn size(&self, parameters: &Parameters) -> (u64, u64) {
@@ -134,7 +134,7 @@ impl Blueprint for Tatp {
     }
 }
 
-/// Paper 3's Table 1: system, where it ran, transactions in total and for each core, in thousands.
+/// Paper 3's TableId 1: system, where it ran, transactions in total and for each core, in thousands.
 const TABLE_1: [(&str, &str, &str, &str); 9] = [
     ("Horticulture", "80 cores of 10 servers, Amazon EC2", "~70", "~1"),
     ("FaRM", "1440 cores of 90 servers, Infiniband, 2 backups", "140000", "97"),
@@ -149,7 +149,7 @@ const TABLE_1: [(&str, &str, &str, &str); 9] = [
 
 fn figures() -> Vec<Foreign> {
     let rows = TABLE_1.iter().map(|(system, place, total, core)| Foreign {
-        source: "paper 3, Table 1".to_owned(),
+        source: "paper 3, TableId 1".to_owned(),
         what: format!("{system}: {place}"),
         figure: format!("{total} Kop/s, {core} Kop/s per core"),
     });

@@ -16,8 +16,11 @@
 use super::contents::Contents;
 use super::share::{self, Share};
 use super::{Blueprint, Parameters, Tally, Wishes, Workload, wrong_answer};
-use crate::access::Write as WriteChange;
-use crate::access::{Access, Change, Connection, Entry, Parts, Schema, Table, TableSchema, Work};
+use crate::access::RecordWrite as WriteChange;
+use crate::access::{
+    PartSet, RecordChange, RecordEntry, StoreAccess, StoreConnection, StoreSchema, TableId,
+    TableSchema, Work,
+};
 use crate::random::{Rng, draw};
 use crate::result::{Check, Verdict};
 use nearstate_model::Result;
@@ -40,14 +43,14 @@ const SLOTS: usize = 512;
 const TABLE: TableSchema =
     TableSchema { name: "context", parts: &["value"], tags: &[], is_scanned: false };
 
-const CONTEXTS: Table = Table(0);
+const CONTEXTS: TableId = TableId(0);
 
 const COMMITTED: usize = 0;
 const CONFLICTED: usize = 1;
 
 /// The workload.
 #[derive(Clone, Copy, Debug)]
-pub struct Txn;
+pub struct TxnWorkload;
 
 /// What an operation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,11 +92,11 @@ const OPERATIONS: [Operation; VARIANTS.len()] = [
 ];
 
 fn operation_of(parameters: &Parameters) -> Operation {
-    let variant = share::variant(&Txn, parameters).unwrap_or(0);
+    let variant = share::variant(&TxnWorkload, parameters).unwrap_or(0);
     OPERATIONS.get(variant).copied().unwrap_or(Operation::Update)
 }
 
-impl Blueprint for Txn {
+impl Blueprint for TxnWorkload {
     fn name(&self) -> &'static str {
         "txn"
     }
@@ -118,8 +121,8 @@ impl Blueprint for Txn {
         &["operation", "after a conflict"]
     }
 
-    fn schema(&self, _: &Parameters) -> Schema {
-        Schema { tables: &[TABLE] }
+    fn schema(&self, _: &Parameters) -> StoreSchema {
+        StoreSchema { tables: &[TABLE] }
     }
 
     fn size(&self, parameters: &Parameters) -> (u64, u64) {
@@ -217,7 +220,7 @@ impl Client {
         })
     }
 
-    fn one(&mut self, store: &mut dyn Connection, tally: &mut Tally) -> Result<()> {
+    fn one(&mut self, store: &mut dyn StoreConnection, tally: &mut Tally) -> Result<()> {
         match self.operation {
             Operation::Contend(records) => return self.contend(store, records, tally),
             Operation::Count { is_shared } => {
@@ -256,25 +259,25 @@ impl Client {
     }
 
     /// Changes one context.
-    fn change(&mut self, store: &mut dyn Connection) -> Result<()> {
+    fn change(&mut self, store: &mut dyn StoreConnection) -> Result<()> {
         let slot = self.pick();
         let before = self.changes.get(slot).copied().unwrap_or(0);
         let key = self.key(slot);
         self.make(slot, before + 1);
         self.pending = Some(slot);
         let parts = [(0, self.value.as_slice())];
-        let entry = Entry { key: &key, parts: &parts, tags: &[], tags_before: &[] };
+        let entry = RecordEntry { key: &key, parts: &parts, tags: &[], tags_before: &[] };
         match self.operation {
             Operation::Put => store.put(CONTEXTS, &entry)?,
             Operation::PutInTxn => store.transact(&mut |access| access.put(CONTEXTS, &entry))?,
             Operation::UpdateAlone => {
                 let mut work = Replace { key: &key, value: &self.value, before: None };
-                let exists = store.update(CONTEXTS, &key, Parts::ALL, &mut work)?;
+                let exists = store.update(CONTEXTS, &key, PartSet::ALL, &mut work)?;
                 check_count(exists, work.before, before)?;
             }
             _ => store.transact(&mut |access| {
                 let mut found = None;
-                let exists = access.read(CONTEXTS, &key, Parts::ALL, &mut |_, bytes| {
+                let exists = access.read(CONTEXTS, &key, PartSet::ALL, &mut |_, bytes| {
                     found = count_at(bytes, 0);
                 })?;
                 check_count(exists, found, before)?;
@@ -296,7 +299,7 @@ impl Client {
     /// Adds to this client's slot of the shared records in one transaction.
     fn contend(
         &mut self,
-        store: &mut dyn Connection,
+        store: &mut dyn StoreConnection,
         records: usize,
         tally: &mut Tally,
     ) -> Result<()> {
@@ -309,7 +312,7 @@ impl Client {
             for record in 0..records {
                 let key = shared_key(record);
                 value.clear();
-                access.read(CONTEXTS, &key, Parts::ALL, &mut |_, bytes| {
+                access.read(CONTEXTS, &key, PartSet::ALL, &mut |_, bytes| {
                     value.extend_from_slice(bytes);
                 })?;
                 let at = client * COUNT_BYTES;
@@ -320,7 +323,7 @@ impl Client {
                     slot.copy_from_slice(&next.to_le_bytes());
                 }
                 let parts = [(0, value.as_slice())];
-                let entry = Entry { key: &key, parts: &parts, tags: &[], tags_before: &[] };
+                let entry = RecordEntry { key: &key, parts: &parts, tags: &[], tags_before: &[] };
                 access.put(CONTEXTS, &entry)?;
             }
             Ok(())
@@ -332,9 +335,9 @@ impl Client {
         Ok(())
     }
 
-    fn read_own(&mut self, store: &mut dyn Connection, key: &[u8]) -> Result<Option<Vec<u8>>> {
+    fn read_own(&mut self, store: &mut dyn StoreConnection, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let mut value = Vec::new();
-        let exists = store.read(CONTEXTS, key, Parts::ALL, &mut |_, bytes| {
+        let exists = store.read(CONTEXTS, key, PartSet::ALL, &mut |_, bytes| {
             value = bytes.to_vec();
         })?;
         Ok(exists.then_some(value))
@@ -349,12 +352,12 @@ struct Replace<'r> {
 }
 
 impl Work for Replace<'_> {
-    fn hear(&mut self, _: usize, bytes: &[u8]) {
+    fn receive(&mut self, _: usize, bytes: &[u8]) {
         self.before = count_at(bytes, 0);
     }
 
     fn change(&mut self, write: &mut WriteChange<'_>) -> Result<()> {
-        write(&Change { key: self.key, parts: &[(0, self.value)], tags: None })
+        write(&RecordChange { key: self.key, parts: &[(0, self.value)], tags: None })
     }
 }
 
@@ -382,9 +385,13 @@ fn counter_of(is_shared: bool, client: usize) -> Vec<u8> {
     if is_shared { b"shared".to_vec() } else { format!("own-{client}").into_bytes() }
 }
 
-fn read_all<A: Access + ?Sized>(access: &mut A, keys: &[[u8; 8]], bytes: &mut u64) -> Result<()> {
+fn read_all<A: StoreAccess + ?Sized>(
+    access: &mut A,
+    keys: &[[u8; 8]],
+    bytes: &mut u64,
+) -> Result<()> {
     for key in keys {
-        let exists = access.read(CONTEXTS, key, Parts::ALL, &mut |_, value| {
+        let exists = access.read(CONTEXTS, key, PartSet::ALL, &mut |_, value| {
             *bytes += value.len() as u64;
             std::hint::black_box(crate::operations::touch(value));
         })?;
@@ -396,7 +403,7 @@ fn read_all<A: Access + ?Sized>(access: &mut A, keys: &[[u8; 8]], bytes: &mut u6
 }
 
 impl Workload for Client {
-    fn load(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<()> {
+    fn load(&mut self, store: &mut dyn StoreConnection, done: &mut dyn FnMut(u64)) -> Result<()> {
         match self.operation {
             Operation::Count { .. } => return Ok(()),
             Operation::Contend(records) => {
@@ -404,7 +411,8 @@ impl Workload for Client {
                 for record in (0..records).filter(|_| is_first) {
                     let (key, value) = (shared_key(record), [0; SLOTS * COUNT_BYTES]);
                     let parts = [(0, value.as_slice())];
-                    let entry = Entry { key: &key, parts: &parts, tags: &[], tags_before: &[] };
+                    let entry =
+                        RecordEntry { key: &key, parts: &parts, tags: &[], tags_before: &[] };
                     store.put(CONTEXTS, &entry)?;
                     done(1);
                 }
@@ -416,18 +424,23 @@ impl Workload for Client {
             self.make(slot, 0);
             let key = self.key(slot);
             let parts = [(0, self.value.as_slice())];
-            let entry = Entry { key: &key, parts: &parts, tags: &[], tags_before: &[] };
+            let entry = RecordEntry { key: &key, parts: &parts, tags: &[], tags_before: &[] };
             store.put(CONTEXTS, &entry)?;
             done(1);
         }
         Ok(())
     }
 
-    fn step(&mut self, store: &mut dyn Connection, count: usize, tally: &mut Tally) -> Result<()> {
+    fn step(
+        &mut self,
+        store: &mut dyn StoreConnection,
+        count: usize,
+        tally: &mut Tally,
+    ) -> Result<()> {
         (0..count).try_for_each(|_| self.one(store, tally))
     }
 
-    fn settle(&mut self, store: &mut dyn Connection) -> Result<()> {
+    fn settle(&mut self, store: &mut dyn StoreConnection) -> Result<()> {
         let Some(slot) = self.pending else { return Ok(()) };
         if let Operation::Contend(_) = self.operation {
             let value = self.read_own(store, &shared_key(0))?.unwrap_or_default();
@@ -446,7 +459,11 @@ impl Workload for Client {
         Ok(())
     }
 
-    fn verify(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
+    fn verify(
+        &mut self,
+        store: &mut dyn StoreConnection,
+        done: &mut dyn FnMut(u64),
+    ) -> Result<Verdict> {
         let mut verdict = Verdict::default();
         let mut hold = |is_right: bool, what: String| {
             if is_right {
@@ -503,11 +520,11 @@ mod tests {
         let _region = Region::create(&path, &options).unwrap();
         let parameters =
             Parameters { records: 40, variant: variant.to_owned(), ..Parameters::default() };
-        let schema = Txn.schema(&parameters);
+        let schema = TxnWorkload.schema(&parameters);
         let mut clients = Vec::new();
         for client in 0..2 {
             let connection = RegionConnection::open(path.to_str().unwrap(), &schema).unwrap();
-            clients.push((Txn.client(&parameters, client, 2).unwrap(), connection));
+            clients.push((TxnWorkload.client(&parameters, client, 2).unwrap(), connection));
         }
         for (workload, connection) in &mut clients {
             workload.load(connection, &mut |_| ()).unwrap();
@@ -539,7 +556,7 @@ mod tests {
             let wrong = wrong_after(variant, 50, |connection| {
                 let (value, parts) = ([0; CONTEXT_BYTES], 0);
                 let parts = [(parts, value.as_slice())];
-                let entry = Entry { key: &key, parts: &parts, tags: &[], tags_before: &[] };
+                let entry = RecordEntry { key: &key, parts: &parts, tags: &[], tags_before: &[] };
                 connection.put(CONTEXTS, &entry).unwrap();
             });
             assert!(wrong > 0, "{variant}");

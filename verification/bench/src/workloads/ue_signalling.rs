@@ -15,7 +15,8 @@ mod model;
 
 use super::{Blueprint, Overlapped, Parameters, Tally, Wishes, Workload, share, wrong_answer};
 use crate::access::{
-    Connection, Entry, Parts, Reply, Request, Schema, Table, TableSchema, TagRule,
+    PartSet, RecordEntry, Request, StoreConnection, StoreReply, StoreSchema, TableId, TableSchema,
+    TagRule,
 };
 use crate::random::{Ring, Rng};
 use crate::result::{Check, Foreign, Verdict};
@@ -44,19 +45,19 @@ const AHEAD: usize = 16;
 /// Records that travel together while loading and verifying.
 const BATCH: usize = 64;
 
-const CONTEXTS: Table = Table(0);
+const CONTEXTS: TableId = TableId(0);
 
-const WHOLE: Schema = Schema {
+const WHOLE: StoreSchema = StoreSchema {
     tables: &[TableSchema { name: "ue", parts: &["context"], tags: &[], is_scanned: false }],
 };
 
 const BLOCK_NAMES: &[&str] = &["profile", "registration", "location", "bearer", "tunnel", "radio"];
 
-const IN_BLOCKS: Schema = Schema {
+const IN_BLOCKS: StoreSchema = StoreSchema {
     tables: &[TableSchema { name: "ue", parts: BLOCK_NAMES, tags: &[], is_scanned: false }],
 };
 
-const TAGGED: Schema = Schema {
+const TAGGED: StoreSchema = StoreSchema {
     tables: &[TableSchema {
         name: "ue",
         parts: BLOCK_NAMES,
@@ -133,7 +134,7 @@ impl Blueprint for UeSignalling {
         CLASSES
     }
 
-    fn schema(&self, parameters: &Parameters) -> Schema {
+    fn schema(&self, parameters: &Parameters) -> StoreSchema {
         match Self::travel(parameters) {
             Travel::Full => WHOLE,
             Travel::Delta | Travel::BlindDelta => IN_BLOCKS,
@@ -200,21 +201,21 @@ impl Blueprint for UeSignalling {
 
 /// Where procedures come from.
 #[derive(Debug)]
-enum Source {
+enum ProcedureSource {
     /// Table II's shares, UEs by the spread.
-    Shares { ring: Ring, rng: Rng, ahead: Ahead },
+    Shares { ring: Ring, rng: Rng, ahead: PreparedProcedures },
     /// The state machine.
     Machine(Box<Machine>),
 }
 
 /// The next UEs of procedures that come one by one.
 #[derive(Debug)]
-struct Ahead {
+struct PreparedProcedures {
     ues: [Ue; AHEAD],
     at: usize,
 }
 
-impl Ahead {
+impl PreparedProcedures {
     fn new(ring: &mut Ring) -> Self {
         Self { ues: std::array::from_fn(|_| Ue::of(ring.next())), at: 0 }
     }
@@ -243,7 +244,7 @@ struct Flight {
 struct Client {
     model: Model,
     travel: Travel,
-    source: Source,
+    source: ProcedureSource,
     flights: Vec<Flight>,
     picked: Vec<u64>,
     /// Of the procedure that is on its way alone.
@@ -272,11 +273,11 @@ impl Client {
         let own = model.len();
         let seed = parameters.seed.wrapping_add((client as u64) << 32);
         let source = if parameters.variant.starts_with("machine") {
-            Source::Machine(Box::new(Machine::new(own, seed)?))
+            ProcedureSource::Machine(Box::new(Machine::new(own, seed)?))
         } else {
             let mut ring = Ring::new(parameters.spread, own, seed)?;
-            let ahead = Ahead::new(&mut ring);
-            Source::Shares { ring, rng: Rng::new(seed ^ 0x5eed), ahead }
+            let ahead = PreparedProcedures::new(&mut ring);
+            ProcedureSource::Shares { ring, rng: Rng::new(seed ^ 0x5eed), ahead }
         };
         Ok(Self {
             model,
@@ -297,7 +298,7 @@ impl Client {
     fn depart(&mut self, count: usize) {
         self.flights.clear();
         match &mut self.source {
-            Source::Shares { ring, rng, ahead } => {
+            ProcedureSource::Shares { ring, rng, ahead } => {
                 if count == 1 && self.parties.taken.is_empty() {
                     let Some(ue) = ahead.next(ring, &self.model) else { return };
                     let procedure = by_shares(rng);
@@ -313,7 +314,7 @@ impl Client {
                     self.flights.push(Flight { ue, procedure, draw });
                 }
             }
-            Source::Machine(machine) => machine.next(count, |local, procedure| {
+            ProcedureSource::Machine(machine) => machine.next(count, |local, procedure| {
                 let ue = Ue::of(local);
                 let draw = self.model.draw(ue);
                 self.flights.push(Flight { ue, procedure, draw });
@@ -323,12 +324,12 @@ impl Client {
 
     /// The parts that are read for a procedure.
     #[inline]
-    fn wanted(&self, procedure: Procedure) -> Parts {
+    fn wanted(&self, procedure: Procedure) -> PartSet {
         let blocks = match self.travel {
             // These are found by their names.
-            Travel::Tagged if is_named(procedure) => return Parts(0),
-            Travel::Full | Travel::Tagged => return Parts::ALL,
-            _ if procedure == Procedure::CellReselection => return Parts::one(RADIO),
+            Travel::Tagged if is_named(procedure) => return PartSet(0),
+            Travel::Full | Travel::Tagged => return PartSet::ALL,
+            _ if procedure == Procedure::CellReselection => return PartSet::one(RADIO),
             Travel::Delta => blocks_touched(procedure),
             Travel::BlindDelta => {
                 let overwritten = procedure.blocks_overwritten();
@@ -346,7 +347,7 @@ impl Client {
 
     /// One procedure by itself: what a network function does with each message.
     #[inline]
-    fn fly(&mut self, store: &mut dyn Connection, tally: &mut Tally) -> Result<()> {
+    fn fly(&mut self, store: &mut dyn StoreConnection, tally: &mut Tally) -> Result<()> {
         let Some(flight) = self.flights.first().copied() else { return Ok(()) };
         let key = key_of(self.model.global(flight.ue));
         Turn::new(self, (flight, &key), tally).go(store)?;
@@ -368,7 +369,7 @@ impl Client {
 
     /// Each answer is held against the marks that the last procedures left.
     #[inline]
-    fn compare(&self, flight: Flight, read: Parts, context: &Context) -> Result<()> {
+    fn compare(&self, flight: Flight, read: PartSet, context: &Context) -> Result<()> {
         let touched = blocks_touched(flight.procedure);
         let is_right = self.model.agrees(flight.ue, context, touched, |block| {
             self.travel == Travel::Full || read.has(block as usize)
@@ -411,7 +412,7 @@ const fn shares() -> [u8; 1000] {
 }
 
 impl Workload for Client {
-    fn load(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<()> {
+    fn load(&mut self, store: &mut dyn StoreConnection, done: &mut dyn FnMut(u64)) -> Result<()> {
         let travel = self.travel;
         self.is_unkept = store.is_null();
         for first in (0..self.model.len()).step_by(BATCH) {
@@ -421,8 +422,8 @@ impl Workload for Client {
             for local in locals {
                 let ue = Ue::of(local);
                 let state = match &self.source {
-                    Source::Shares { .. } => UeState::Connected,
-                    Source::Machine(machine) => machine.state(local),
+                    ProcedureSource::Shares { .. } => UeState::Connected,
+                    ProcedureSource::Machine(machine) => machine.state(local),
                 };
                 self.model.provide(ue, state);
                 keys.push(key_of(self.model.global(ue)));
@@ -441,7 +442,7 @@ impl Workload for Client {
                 if travel == Travel::Tagged {
                     tagging.fill(context);
                 }
-                let entry = Entry { key, parts, tags: tagging.tags(), tags_before: &[] };
+                let entry = RecordEntry { key, parts, tags: tagging.tags(), tags_before: &[] };
                 requests.push(Request::Put { table: CONTEXTS, entry });
             }
             store.pipeline(&requests, &mut |_, _| {})?;
@@ -451,18 +452,23 @@ impl Workload for Client {
     }
 
     #[inline]
-    fn step(&mut self, store: &mut dyn Connection, count: usize, tally: &mut Tally) -> Result<()> {
+    fn step(
+        &mut self,
+        store: &mut dyn StoreConnection,
+        count: usize,
+        tally: &mut Tally,
+    ) -> Result<()> {
         self.depart(count);
         if count == 1 { self.fly(store, tally) } else { self.fly_together(store, tally) }
     }
 
     /// Not where a UE may have its next procedure before its last is over.
     fn overlapped(&mut self) -> Option<&mut dyn Overlapped> {
-        let is_drawn = matches!(self.source, Source::Shares { .. });
+        let is_drawn = matches!(self.source, ProcedureSource::Shares { .. });
         if is_drawn { Some(self) } else { None }
     }
 
-    fn settle(&mut self, store: &mut dyn Connection) -> Result<()> {
+    fn settle(&mut self, store: &mut dyn StoreConnection) -> Result<()> {
         self.scatter();
         while let Some(flight) = self.flights.last().copied() {
             let found = self.look(store, flight.ue)?;
@@ -487,7 +493,11 @@ impl Workload for Client {
         Ok(())
     }
 
-    fn verify(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
+    fn verify(
+        &mut self,
+        store: &mut dyn StoreConnection,
+        done: &mut dyn FnMut(u64),
+    ) -> Result<Verdict> {
         let mut verdict = Verdict::default();
         if self.is_unkept {
             return Ok(verdict);
@@ -496,16 +506,16 @@ impl Workload for Client {
             let locals: Vec<u64> = (first..self.model.len().min(first + BATCH as u64)).collect();
             let keys: Vec<_> =
                 locals.iter().map(|local| key_of(self.model.global(Ue::of(*local)))).collect();
-            let read = |key| Request::Read { table: CONTEXTS, key, wanted: Parts::ALL };
+            let read = |key| Request::Read { table: CONTEXTS, key, wanted: PartSet::ALL };
             let requests: Vec<Request<'_>> = keys.iter().map(|key| read(key.as_slice())).collect();
             let mut found = vec![(Context::EMPTY, false); locals.len()];
             let mut landing = Landing::new(self.travel);
             store.pipeline(&requests, &mut |number, reply| {
                 let Some((context, is_there)) = found.get_mut(number) else { return };
                 match reply {
-                    Reply::Part(part, bytes) => landing.take(context, part, bytes),
-                    Reply::Key(_) => {}
-                    Reply::Done(there) => *is_there = there,
+                    StoreReply::Part(part, bytes) => landing.take(context, part, bytes),
+                    StoreReply::Key(_) => {}
+                    StoreReply::Done(there) => *is_there = there,
                 }
             })?;
             for (local, (context, is_there)) in locals.iter().zip(&found) {
@@ -556,8 +566,8 @@ impl Client {
     /// how many UEs begin in each state.
     const fn drift(&self) -> f64 {
         match self.source {
-            Source::Shares { .. } => 0.0,
-            Source::Machine(_) => 0.002,
+            ProcedureSource::Shares { .. } => 0.0,
+            ProcedureSource::Machine(_) => 0.002,
         }
     }
 }

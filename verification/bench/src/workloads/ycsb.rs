@@ -19,7 +19,7 @@
 use super::record_model::{Form, Mutation, RecordModel};
 use super::share::{self, Share};
 use super::{Blueprint, Parameters, Tally, Wishes, Workload};
-use crate::access::{Connection, Parts, Schema, Table, TableSchema};
+use crate::access::{PartSet, StoreConnection, StoreSchema, TableId, TableSchema};
 use crate::random::{Ring, Rng, Spread, top_share};
 use crate::result::{Check, Verdict};
 use crate::table::counted;
@@ -138,11 +138,11 @@ impl Blueprint for Ycsb {
         &CLASSES
     }
 
-    fn schema(&self, parameters: &Parameters) -> Schema {
+    fn schema(&self, parameters: &Parameters) -> StoreSchema {
         if Variant::of(parameters).has_scans() {
-            Schema { tables: &[SCANNED] }
+            StoreSchema { tables: &[SCANNED] }
         } else {
-            Schema { tables: &[FIELDED] }
+            StoreSchema { tables: &[FIELDED] }
         }
     }
 
@@ -340,7 +340,7 @@ impl<const P: usize> Client<P> {
                     if let Some(changes) = self.fields.get_mut(field) {
                         *changes += 1;
                     }
-                    self.mutations.push((slot, Mutation::Update(Parts::one(field))));
+                    self.mutations.push((slot, Mutation::Update(PartSet::one(field))));
                     if class == MODIFY {
                         self.reads.push(slot);
                     }
@@ -363,7 +363,7 @@ impl<const P: usize> Client<P> {
     }
 
     /// Removes the oldest, so many that as many new ones fit: their slots are taken again.
-    fn make_room(&mut self, store: &mut dyn Connection, tally: &mut Tally) -> Result<()> {
+    fn make_room(&mut self, store: &mut dyn StoreConnection, tally: &mut Tally) -> Result<()> {
         let inserts =
             self.mutations.iter().filter(|(_, mutation)| *mutation == Mutation::Create).count()
                 as u64;
@@ -381,7 +381,12 @@ impl<const P: usize> Client<P> {
         Ok(())
     }
 
-    fn scan(&mut self, store: &mut dyn Connection, from: u64, tally: &mut Tally) -> Result<()> {
+    fn scan(
+        &mut self,
+        store: &mut dyn StoreConnection,
+        from: u64,
+        tally: &mut Tally,
+    ) -> Result<()> {
         let Self { stock, rng, first, slots, .. } = self;
         let count = 1 + rng.below(SCAN_MAX);
         let length = usize::try_from(count).unwrap_or(1);
@@ -391,7 +396,7 @@ impl<const P: usize> Client<P> {
         tally.bytes_out += key.len() as u64;
         let (mut heard, mut wrong, mut last) = (0_usize, 0, key.clone());
         let (mut is_first_right, mut bytes_in) = (true, 0);
-        let met = store.scan(Table(0), &key, length, &mut |found, bytes| {
+        let met = store.scan(TableId(0), &key, length, &mut |found, bytes| {
             bytes_in += (found.len() + bytes.len()) as u64;
             heard += 1;
             if heard == 1 {
@@ -419,13 +424,13 @@ impl<const P: usize> Client<P> {
     }
 
     /// All records of the table in the order of their keys: each of this client's own once.
-    fn scan_all(&mut self, store: &mut dyn Connection, verdict: &mut Verdict) -> Result<()> {
+    fn scan_all(&mut self, store: &mut dyn StoreConnection, verdict: &mut Verdict) -> Result<()> {
         let (mut from, mut own) = (b"user".to_vec(), 0);
         loop {
             let (mut last, mut is_ordered) = (from.clone(), true);
             let Self { stock, first, slots, .. } = self;
             let length = 1000;
-            let met = store.scan(Table(0), &from, length, &mut |found, bytes| {
+            let met = store.scan(TableId(0), &from, length, &mut |found, bytes| {
                 is_ordered &= found > last.as_slice() || found == from.as_slice();
                 let is_again = found == from.as_slice();
                 last.clear();
@@ -457,13 +462,18 @@ impl<const P: usize> Client<P> {
 }
 
 impl<const P: usize> Workload for Client<P> {
-    fn load(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<()> {
+    fn load(&mut self, store: &mut dyn StoreConnection, done: &mut dyn FnMut(u64)) -> Result<()> {
         let loaded = self.loaded;
         self.stock.load(store, |slot| slot < loaded, done)
     }
 
     #[inline]
-    fn step(&mut self, store: &mut dyn Connection, count: usize, tally: &mut Tally) -> Result<()> {
+    fn step(
+        &mut self,
+        store: &mut dyn StoreConnection,
+        count: usize,
+        tally: &mut Tally,
+    ) -> Result<()> {
         self.draw(count, tally);
         if self.variant.has_scans() {
             let scans = std::mem::take(&mut self.reads);
@@ -472,7 +482,7 @@ impl<const P: usize> Workload for Client<P> {
             }
             self.reads = scans;
         } else if !self.reads.is_empty() {
-            self.stock.read(store, &self.reads, Parts::ALL, tally)?;
+            self.stock.read(store, &self.reads, PartSet::ALL, tally)?;
         }
         if !self.mutations.is_empty() {
             if self.variant.has_inserts() {
@@ -487,14 +497,18 @@ impl<const P: usize> Workload for Client<P> {
         Ok(())
     }
 
-    fn settle(&mut self, store: &mut dyn Connection) -> Result<()> {
+    fn settle(&mut self, store: &mut dyn StoreConnection) -> Result<()> {
         self.stock.settle(store)?;
         // Those that were not done stay away, and the model knows it.
         self.next += std::mem::take(&mut self.inserting);
         Ok(())
     }
 
-    fn verify(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
+    fn verify(
+        &mut self,
+        store: &mut dyn StoreConnection,
+        done: &mut dyn FnMut(u64),
+    ) -> Result<Verdict> {
         let mut verdict = self.stock.verify(store, done)?;
         if self.variant.has_scans() {
             self.scan_all(store, &mut verdict)?;

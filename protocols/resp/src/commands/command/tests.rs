@@ -5,7 +5,7 @@ use crate::parse::OwnedArgs;
 use crate::reply::RespVersion;
 use crate::table::TABLE;
 
-type Tell = fn(Commands, Args<'_>, &mut Reply<'_>) -> CommandResult;
+type Tell = fn(RespCommandTable, Args<'_>, &mut ReplyWriter<'_>) -> CommandResult;
 
 const ROWS: [(&str, CommandFn, Tell); 6] = [
     ("command", command, tell_command),
@@ -22,7 +22,7 @@ fn answer(protocol: RespVersion, request: &str) -> String {
     let (_, run, function) = ROWS.iter().find(|(name, _, _)| *name == lookup.name).unwrap();
     assert!(std::ptr::fn_addr_eq(*run, lookup.run), "{request} is carried out by something else");
     let mut out = Vec::new();
-    let mut reply = Reply::new(&mut out, protocol);
+    let mut reply = ReplyWriter::new(&mut out, protocol);
     if let Err(error) = function(&TABLE, kept.args(), &mut reply) {
         reply.error(error.text());
     }

@@ -5,8 +5,8 @@ use crate::commands::keys::type_name;
 use crate::commands::keyspace_walk::{KeyspaceWalk, NamespaceKeys, list_bytes, matches};
 use crate::commands::random;
 use crate::commands::scan_options::ScanOptions;
-use crate::records::Records;
-use crate::reply::Reply;
+use crate::records::KeyedRecords;
+use crate::reply::ReplyWriter;
 use crate::reply::error_reply::ErrorReply;
 use crate::server::RespServer;
 use crate::sliced_task::{SLICE_BUCKETS, SlicedTask, TaskProgress};
@@ -48,9 +48,9 @@ impl KeysTask {
 impl SlicedTask for KeysTask {
     fn step(
         &mut self,
-        records: &Records,
+        records: &KeyedRecords,
         _: &RespServer,
-        reply: &mut Reply<'_>,
+        reply: &mut ReplyWriter<'_>,
     ) -> Result<TaskProgress, ErrorReply> {
         if self.is_walked {
             return Ok(self.found.write_part(reply));
@@ -162,9 +162,9 @@ impl ScanTask {
 impl SlicedTask for ScanTask {
     fn step(
         &mut self,
-        records: &Records,
+        records: &KeyedRecords,
         _: &RespServer,
-        reply: &mut Reply<'_>,
+        reply: &mut ReplyWriter<'_>,
     ) -> Result<TaskProgress, ErrorReply> {
         if self.is_walked {
             return Ok(self.found.write_part(reply));
@@ -257,9 +257,9 @@ impl RandomKeyTask {
 impl SlicedTask for RandomKeyTask {
     fn step(
         &mut self,
-        records: &Records,
+        records: &KeyedRecords,
         _: &RespServer,
-        reply: &mut Reply<'_>,
+        reply: &mut ReplyWriter<'_>,
     ) -> Result<TaskProgress, ErrorReply> {
         for _ in 0..SLICE_BUCKETS {
             let picked = self.look(records.session())?;
@@ -293,9 +293,9 @@ impl DbsizeTask {
 impl SlicedTask for DbsizeTask {
     fn step(
         &mut self,
-        records: &Records,
+        records: &KeyedRecords,
         _: &RespServer,
-        reply: &mut Reply<'_>,
+        reply: &mut ReplyWriter<'_>,
     ) -> Result<TaskProgress, ErrorReply> {
         let session = records.session();
         // Records are not read, so several times as many buckets take the same time.
@@ -336,9 +336,9 @@ impl FlushTask {
 impl SlicedTask for FlushTask {
     fn step(
         &mut self,
-        records: &Records,
+        records: &KeyedRecords,
         _: &RespServer,
-        reply: &mut Reply<'_>,
+        reply: &mut ReplyWriter<'_>,
     ) -> Result<TaskProgress, ErrorReply> {
         let session = records.session();
         let mut keys = Vec::new();

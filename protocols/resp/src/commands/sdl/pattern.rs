@@ -9,8 +9,8 @@ use crate::commands::keyspace_walk::{KeyspaceWalk, list_namespaces};
 use crate::number::integer;
 use crate::parse::Args;
 use crate::pattern;
-use crate::records::{Records, ResolvedKey};
-use crate::reply::Reply;
+use crate::records::{KeyedRecords, ResolvedKey};
+use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::server::RespServer;
 use crate::sliced_task::{SLICE_BUCKETS, SlicedTask, TaskProgress};
@@ -37,7 +37,7 @@ const _: () = assert!(ANSWER_BYTES_MAX == 256 << 20, "the text above says it");
 pub(crate) fn nget_atomic(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     check_count(args, "nget.atomic")?;
     begin(ctx, arg(args, 1), PatternAction::Get, reply)
@@ -47,7 +47,7 @@ pub(crate) fn nget_atomic(
 pub(crate) fn nget_noatomic(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     check_count(args, "nget.noatomic")?;
     if ctx.txn.is_some() {
@@ -63,7 +63,7 @@ pub(crate) fn nget_noatomic(
 pub(crate) fn ndel_atomic(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     begin(ctx, arg(args, 1), PatternAction::Delete, reply)
 }
@@ -86,7 +86,7 @@ fn begin(
     ctx: &mut CommandContext<'_>,
     pattern: &[u8],
     action: PatternAction,
-    reply: &mut Reply<'_>,
+    reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let path = path(ctx, pattern)?;
     let mut gather = PatternTxnTask { path, keys: BTreeSet::new(), bytes: 0, action };
@@ -130,9 +130,9 @@ struct PatternReadTask {
 impl SlicedTask for PatternReadTask {
     fn step(
         &mut self,
-        records: &Records,
+        records: &KeyedRecords,
         _: &RespServer,
-        reply: &mut Reply<'_>,
+        reply: &mut ReplyWriter<'_>,
     ) -> Result<TaskProgress, ErrorReply> {
         let Self { path, found, bytes } = self;
         let has_more = path.walk_keys(records.session(), SLICE_BUCKETS, |key, view| {
@@ -181,7 +181,7 @@ struct PatternTxnTask {
 
 impl PatternTxnTask {
     /// Scans one slice. Returns false at the end.
-    fn step_walk(&mut self, records: &Records) -> Result<bool, ErrorReply> {
+    fn step_walk(&mut self, records: &KeyedRecords) -> Result<bool, ErrorReply> {
         let Self { path, keys, bytes, action } = self;
         path.walk_keys(records.session(), SLICE_BUCKETS, |key, view| {
             let is_asked = *action == PatternAction::Delete || view.form() == Form::Value;
@@ -192,7 +192,7 @@ impl PatternTxnTask {
         })
     }
 
-    fn carry_out(&self, records: &Records, txn: &Txn<'_>) -> Stored<PatternResult> {
+    fn carry_out(&self, records: &KeyedRecords, txn: &Txn<'_>) -> Stored<PatternResult> {
         let mut outcome = PatternResult::default();
         let mut bytes = 0;
         for key_text in &self.keys {
@@ -219,9 +219,9 @@ impl PatternTxnTask {
 impl SlicedTask for PatternTxnTask {
     fn step(
         &mut self,
-        records: &Records,
+        records: &KeyedRecords,
         _: &RespServer,
-        reply: &mut Reply<'_>,
+        reply: &mut ReplyWriter<'_>,
     ) -> Result<TaskProgress, ErrorReply> {
         if self.step_walk(records)? {
             return Ok(TaskProgress::More);
@@ -247,7 +247,7 @@ struct PatternResult {
 }
 
 impl PatternResult {
-    fn answer(&self, action: PatternAction, reply: &mut Reply<'_>) -> CommandResult {
+    fn answer(&self, action: PatternAction, reply: &mut ReplyWriter<'_>) -> CommandResult {
         if self.is_too_large {
             return Err(TOO_LARGE);
         }

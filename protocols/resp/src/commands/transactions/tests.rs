@@ -37,14 +37,14 @@ fn meddle() {
     }
 }
 
-fn get(ctx: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+fn get(ctx: &mut CommandContext<'_>, args: Args<'_>, reply: &mut ReplyWriter<'_>) -> CommandResult {
     let done = strings::get(ctx, args, reply);
     meddle();
     done
 }
 
 static CATALOGUE: LazyLock<CommandTable<CommandFn>> = LazyLock::new(|| {
-    let command = Command { run: get, ..*TABLE.find(b"get").unwrap() };
+    let command = RespCommand { run: get, ..*TABLE.find(b"get").unwrap() };
     CommandTable::new(&[command])
 });
 
@@ -86,7 +86,7 @@ fn what_a_transaction_reads_is_judged_behind_its_last_read() {
     ctx.connection.queue =
         Some(CommandQueue { requests: lookup.collect(), ..CommandQueue::default() });
     let mut output = Vec::new();
-    let mut reply = Reply::new(&mut output, RespVersion::Resp2);
+    let mut reply = ReplyWriter::new(&mut output, RespVersion::Resp2);
     exec(&mut ctx, Args::default(), &mut reply).unwrap();
     assert!(output.starts_with(b"*100\r\n$3\r\nnew\r\n$3\r\nold\r\n"), "{}", output.escape_ascii());
     assert_eq!(READS.replace(0), 2 * KEYS, "both runs read all");

@@ -33,13 +33,13 @@ const OPENINGS: [&str; 6] = [
 
 /// A layout, as it was asked for.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(super) struct GeodeLayout {
     pub(super) name: &'static str,
     pub(super) servers: usize,
     copies: usize,
 }
 
-pub(super) fn layout(text: Option<&str>) -> Result<Layout> {
+pub(super) fn layout(text: Option<&str>) -> Result<GeodeLayout> {
     let text = text.unwrap_or("partitioned");
     let wrong = || Error::BadArgument {
         detail: format!(
@@ -59,7 +59,7 @@ pub(super) fn layout(text: Option<&str>) -> Result<Layout> {
         None => Ok(default),
         Some(word) => word.parse().map_err(|_| wrong()),
     };
-    let found = Layout { name, servers: number(servers)?, copies: number(copies)? };
+    let found = GeodeLayout { name, servers: number(servers)?, copies: number(copies)? };
     let is_right = (1..=SERVERS_MAX).contains(&found.servers) && found.copies <= 3;
     if is_right && words.next().is_none() { Ok(found) } else { Err(wrong()) }
 }
@@ -124,7 +124,7 @@ fn words(geode: &Geode, machine: &[String], role: &[String]) -> Vec<OsString> {
 fn server_words(
     geode: &Geode,
     need: &Need,
-    layout: &Layout,
+    layout: &GeodeLayout,
     (number, door, locator): (usize, u16, u16),
     folder: &Path,
 ) -> Vec<OsString> {
@@ -171,10 +171,16 @@ mod tests {
     #[test]
     fn a_layout_is_read_and_nonsense_is_refused() {
         let read = |text: &str| layout(Some(text)).unwrap();
-        assert_eq!(layout(None).unwrap(), Layout { name: "partitioned", servers: 1, copies: 0 });
-        assert_eq!(read("replicated:3"), Layout { name: "replicated", servers: 3, copies: 0 });
-        assert_eq!(read("zones"), Layout { name: "zones", servers: 2, copies: 1 });
-        assert_eq!(read("partitioned:4:2"), Layout { name: "partitioned", servers: 4, copies: 2 });
+        assert_eq!(
+            layout(None).unwrap(),
+            GeodeLayout { name: "partitioned", servers: 1, copies: 0 }
+        );
+        assert_eq!(read("replicated:3"), GeodeLayout { name: "replicated", servers: 3, copies: 0 });
+        assert_eq!(read("zones"), GeodeLayout { name: "zones", servers: 2, copies: 1 });
+        assert_eq!(
+            read("partitioned:4:2"),
+            GeodeLayout { name: "partitioned", servers: 4, copies: 2 }
+        );
         for wrong in ["", "none", "zones:0", "zones:17", "zones:2:4", "zones:2:1:1", "zones:x"] {
             assert!(layout(Some(wrong)).is_err(), "{wrong}");
         }

@@ -1,7 +1,9 @@
 //! What is tried as a reader, because most that comes from it is: LMDB has one writer at a time.
 
 use super::{Tables, find_in, read_in, scan_in};
-use crate::access::{Access, Change, Entry, Hear, Parts, Table, Tag};
+use crate::access::{
+    PartReceiver, PartSet, RecordChange, RecordEntry, RecordTag, StoreAccess, TableId,
+};
 use lmdb::RoTransaction;
 use nearstate_model::{Error, Result};
 
@@ -19,48 +21,48 @@ impl Reading<'_> {
     }
 }
 
-impl Access for Reading<'_> {
+impl StoreAccess for Reading<'_> {
     #[inline]
     fn read(
         &mut self,
-        table: Table,
+        table: TableId,
         key: &[u8],
-        wanted: Parts,
-        hear: &mut Hear<'_>,
+        wanted: PartSet,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        read_in(self.txn, self.tables.at(table)?, key, wanted, hear)
+        read_in(self.txn, self.tables.at(table)?, key, wanted, receive)
     }
 
-    fn put(&mut self, _: Table, _: &Entry<'_>) -> Result<()> {
+    fn put(&mut self, _: TableId, _: &RecordEntry<'_>) -> Result<()> {
         self.refuse()
     }
 
-    fn change(&mut self, _: Table, _: &Change<'_>) -> Result<bool> {
+    fn change(&mut self, _: TableId, _: &RecordChange<'_>) -> Result<bool> {
         self.refuse()
     }
 
-    fn delete(&mut self, _: Table, _: &[u8], _: &[Tag<'_>]) -> Result<bool> {
+    fn delete(&mut self, _: TableId, _: &[u8], _: &[RecordTag<'_>]) -> Result<bool> {
         self.refuse()
     }
 
     fn find(
         &mut self,
-        table: Table,
-        tag: Tag<'_>,
-        wanted: Parts,
+        table: TableId,
+        tag: RecordTag<'_>,
+        wanted: PartSet,
         key: &mut Vec<u8>,
-        hear: &mut Hear<'_>,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        find_in(self.txn, self.tables.at(table)?, tag, wanted, (key, hear))
+        find_in(self.txn, self.tables.at(table)?, tag, wanted, (key, receive))
     }
 
     fn scan(
         &mut self,
-        table: Table,
+        table: TableId,
         from: &[u8],
         count: usize,
-        hear: &mut dyn FnMut(&[u8], &[u8]),
+        receive: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<usize> {
-        scan_in(self.txn, self.tables.at(table)?, from, count, hear)
+        scan_in(self.txn, self.tables.at(table)?, from, count, receive)
     }
 }

@@ -11,14 +11,14 @@ fn steps_overlap_only_where_every_change_can_leave_ahead() {
     for (tables, expected) in [(&[TABLE][..], true), (&[TABLE, IN_PARTS], false)] {
         let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         let wire = Wire::new(Socket::Unix(ours));
-        let (schema, value, ahead) = (Schema { tables }, Vec::new(), Ahead::default());
+        let (schema, value, ahead) = (StoreSchema { tables }, Vec::new(), SentAhead::default());
         let mut connection = Memcached { wire, schema, value, ahead };
         assert_eq!(connection.sends_ahead(), expected);
         // What may overlap leaves, all of it.
         let parts: &[(usize, &[u8])] = &[(0, b"x")];
         for place in 0..tables.len() {
-            let change = Change { key: b"k", parts, tags: None };
-            let request = Request::Change { table: Table(place), change };
+            let change = RecordChange { key: b"k", parts, tags: None };
+            let request = Request::Change { table: TableId(place), change };
             connection.send_ahead(&[request]).unwrap();
         }
         assert_eq!(connection.ahead.may_leave(), expected);

@@ -1,7 +1,7 @@
 //! Loops of single operations on a region.
 
 use super::RegionConnection;
-use crate::access::Table;
+use crate::access::TableId;
 use crate::operations::Store;
 use nearstate_model::Result;
 use nearstate_store::{Namespace, Session};
@@ -53,7 +53,7 @@ impl Store for Loops<'_> {
 }
 
 impl RegionConnection {
-    pub(super) fn loops(&self, table: Table) -> Result<Loops<'_>> {
+    pub(super) fn loops(&self, table: TableId) -> Result<Loops<'_>> {
         let (namespace, _) = self.tables.at(table)?;
         Ok(Loops { session: &self.session, namespace })
     }

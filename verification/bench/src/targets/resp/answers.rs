@@ -2,7 +2,7 @@
 
 use super::super::wire::{Stream, Wire, number};
 use super::Place;
-use crate::access::{Hear, Parts};
+use crate::access::{PartReceiver, PartSet};
 use nearstate_model::{Error, Result};
 
 /// What an answer begins with: its kind and its number, which is a length where one follows. An
@@ -106,11 +106,11 @@ impl<S: Stream> Wire<S> {
 
 /// Reads what was answered to a request for parts.
 #[inline]
-pub(super) fn hear_parts<S: Stream>(
+pub(super) fn receive_parts<S: Stream>(
     wire: &mut Wire<S>,
     place: &Place,
-    wanted: Parts,
-    hear: &mut Hear<'_>,
+    wanted: PartSet,
+    receive: &mut PartReceiver<'_>,
 ) -> Result<bool> {
     if wanted.is_empty() {
         return Ok(wire.int()? > 0);
@@ -119,7 +119,7 @@ pub(super) fn hear_parts<S: Stream>(
         return match wire.head()? {
             (b'$', NIL) => Ok(false),
             (b'$', length) => {
-                hear(0, wire.bytes(length)?);
+                receive(0, wire.bytes(length)?);
                 Ok(true)
             }
             other => Err(wire.other(other, "a string")),
@@ -127,17 +127,17 @@ pub(super) fn hear_parts<S: Stream>(
     }
     match wire.array()? {
         0 => Ok(false),
-        count if place.is_all(wanted) => hear_all(wire, place, count, hear),
-        _ => hear_some(wire, place, wanted, hear),
+        count if place.is_all(wanted) => receive_all(wire, place, count, receive),
+        _ => receive_some(wire, place, wanted, receive),
     }
 }
 
 /// HGETALL: names and values, in the order in which they were set.
-fn hear_all<S: Stream>(
+fn receive_all<S: Stream>(
     wire: &mut Wire<S>,
     place: &Place,
     count: i64,
-    hear: &mut Hear<'_>,
+    receive: &mut PartReceiver<'_>,
 ) -> Result<bool> {
     let parts = place.schema.parts;
     for at in 0..usize::try_from(count / 2).unwrap_or_default() {
@@ -148,7 +148,7 @@ fn hear_all<S: Stream>(
         };
         let value = field(wire)?;
         if let Some(part) = part {
-            hear(part, value);
+            receive(part, value);
         }
     }
     Ok(true)
@@ -163,11 +163,11 @@ fn field<S: Stream>(wire: &mut Wire<S>) -> Result<&[u8]> {
 }
 
 /// HMGET: values in the order in which they were asked for. Records have all of their parts.
-fn hear_some<S: Stream>(
+fn receive_some<S: Stream>(
     wire: &mut Wire<S>,
     place: &Place,
-    wanted: Parts,
-    hear: &mut Hear<'_>,
+    wanted: PartSet,
+    receive: &mut PartReceiver<'_>,
 ) -> Result<bool> {
     let mut is_there = false;
     for part in (0..place.schema.parts.len()).filter(|part| wanted.has(*part)) {
@@ -175,7 +175,7 @@ fn hear_some<S: Stream>(
             (b'$', NIL) => {}
             (b'$', length) => {
                 is_there = true;
-                hear(part, wire.bytes(length)?);
+                receive(part, wire.bytes(length)?);
             }
             other => return Err(wire.other(other, "a field")),
         }

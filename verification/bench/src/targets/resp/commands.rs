@@ -1,7 +1,7 @@
 //! Requests as bytes.
 
 use super::Place;
-use crate::access::{Change, Part, Parts, Tag};
+use crate::access::{PartSet, PartWrite, RecordChange, RecordTag};
 use crate::targets::wire::digits;
 
 /// How commands are kept until they are sent.
@@ -16,14 +16,14 @@ pub(super) enum Form {
 
 /// Some commands.
 #[derive(Debug, Default)]
-pub(super) struct Commands {
+pub(super) struct RespCommands {
     bytes: Vec<u8>,
     form: Form,
     count: usize,
     words: usize,
 }
 
-impl Commands {
+impl RespCommands {
     /// Begins anew.
     pub(super) fn begin(&mut self, form: Form) {
         self.bytes.clear();
@@ -116,7 +116,7 @@ pub(super) fn key_request(out: &mut Vec<u8>, command: &[u8], prefix: &[u8], key:
 
 /// The parts that are wanted of a record.
 #[inline]
-pub(super) fn parts_request(out: &mut Vec<u8>, place: &Place, key: &[u8], wanted: Parts) {
+pub(super) fn parts_request(out: &mut Vec<u8>, place: &Place, key: &[u8], wanted: PartSet) {
     let (command, fields) = reading(place, wanted);
     head(out, 2 + fields);
     word(out, command);
@@ -125,7 +125,7 @@ pub(super) fn parts_request(out: &mut Vec<u8>, place: &Place, key: &[u8], wanted
 }
 
 /// With which command, and how many names behind the key.
-fn reading(place: &Place, wanted: Parts) -> (&'static [u8], usize) {
+fn reading(place: &Place, wanted: PartSet) -> (&'static [u8], usize) {
     if wanted.is_empty() {
         (b"EXISTS", 0)
     } else if place.is_plain() {
@@ -138,14 +138,14 @@ fn reading(place: &Place, wanted: Parts) -> (&'static [u8], usize) {
 }
 
 /// How many fields have to be named for these parts: none where the whole record is asked for.
-pub(super) fn fields_of(place: &Place, wanted: Parts) -> usize {
+pub(super) fn fields_of(place: &Place, wanted: PartSet) -> usize {
     if wanted.is_empty() || place.is_plain() || place.is_all(wanted) {
         return 0;
     }
     (0..place.schema.parts.len()).filter(|part| wanted.has(*part)).count()
 }
 
-pub(super) fn field_names(out: &mut Vec<u8>, place: &Place, wanted: Parts, fields: usize) {
+pub(super) fn field_names(out: &mut Vec<u8>, place: &Place, wanted: PartSet, fields: usize) {
     if fields > 0 {
         let parts = place.schema.parts.iter().enumerate();
         for (_, name) in parts.filter(|(part, _)| wanted.has(*part)) {
@@ -160,7 +160,7 @@ pub(super) fn parts_write(
     out: &mut Vec<u8>,
     place: &Place,
     key: &[u8],
-    parts: &[Part<'_>],
+    parts: &[PartWrite<'_>],
     condition: &[u8],
 ) {
     if place.is_plain() {
@@ -183,7 +183,12 @@ pub(super) fn parts_write(
 }
 
 /// The same among other commands.
-pub(super) fn parts_command(out: &mut Commands, place: &Place, key: &[u8], parts: &[Part<'_>]) {
+pub(super) fn parts_command(
+    out: &mut RespCommands,
+    place: &Place,
+    key: &[u8],
+    parts: &[PartWrite<'_>],
+) {
     if place.is_plain() {
         out.command(3);
         out.word(b"SET");
@@ -205,7 +210,7 @@ pub(super) fn parts_command(out: &mut Commands, place: &Place, key: &[u8], parts
 
 /// A change of parts alone.
 #[inline]
-pub(super) fn change_request(out: &mut Vec<u8>, place: &Place, change: &Change<'_>) {
+pub(super) fn change_request(out: &mut Vec<u8>, place: &Place, change: &RecordChange<'_>) {
     parts_write(out, place, change.key, change.parts, b"XX");
 }
 
@@ -213,8 +218,8 @@ pub(super) fn find_request(
     out: &mut Vec<u8>,
     script: &[u8],
     place: &Place,
-    tag: Tag<'_>,
-    wanted: Parts,
+    tag: RecordTag<'_>,
+    wanted: PartSet,
 ) {
     let (command, fields) = reading(place, wanted);
     head(out, 6 + fields);
@@ -239,6 +244,6 @@ pub(super) fn scan_request(out: &mut Vec<u8>, place: &Place, from: &[u8], count:
 }
 
 #[inline]
-fn first<'a>(parts: &[Part<'a>]) -> &'a [u8] {
+fn first<'a>(parts: &[PartWrite<'a>]) -> &'a [u8] {
     parts.first().map(|(_, bytes)| *bytes).unwrap_or_default()
 }

@@ -1,10 +1,10 @@
 //! Records that are found by unique tags, in one round trip: by the node's own command, elsewhere
 //! by a script.
 
-use super::answers::{NIL, hear_parts};
+use super::answers::{NIL, receive_parts};
 use super::guard::must_be_unique;
 use super::{Place, Resp, commands, tagged};
-use crate::access::{Hear, Parts, Table, Tag};
+use crate::access::{PartReceiver, PartSet, RecordTag, TableId};
 use crate::targets::wire::{Stream, Wire};
 use nearstate_model::Result;
 
@@ -15,7 +15,12 @@ return {key, redis.call(ARGV[2], ARGV[1] .. key, unpack(ARGV, 3))}";
 
 impl<S: Stream> Resp<S> {
     /// Writes the request for the record that has a unique tag.
-    pub(super) fn ask_find(&mut self, table: Table, tag: Tag<'_>, wanted: Parts) -> Result<()> {
+    pub(super) fn ask_find(
+        &mut self,
+        table: TableId,
+        tag: RecordTag<'_>,
+        wanted: PartSet,
+    ) -> Result<()> {
         let place = super::place(&self.places, table)?;
         must_be_unique(place, tag)?;
         let out = &mut self.wire.out;
@@ -27,28 +32,28 @@ impl<S: Stream> Resp<S> {
     }
 
     /// Reads its answer; the key of what was found goes to `key`.
-    pub(super) fn hear_find(
+    pub(super) fn receive_find(
         &mut self,
-        (table, wanted): (Table, Parts),
+        (table, wanted): (TableId, PartSet),
         key: &mut Vec<u8>,
-        hear: &mut Hear<'_>,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
         let place = super::place(&self.places, table)?;
         if self.scripts.is_some() {
-            hear_script(&mut self.wire, place, wanted, key, hear)
+            receive_script(&mut self.wire, place, wanted, key, receive)
         } else {
-            tagged::hear_find(&mut self.wire, place, wanted, key, hear)
+            tagged::receive_find(&mut self.wire, place, wanted, key, receive)
         }
     }
 }
 
 /// Reads what the script that finds a record says: its key, then its parts.
-fn hear_script<S: Stream>(
+fn receive_script<S: Stream>(
     wire: &mut Wire<S>,
     place: &Place,
-    wanted: Parts,
+    wanted: PartSet,
     key: &mut Vec<u8>,
-    hear: &mut Hear<'_>,
+    receive: &mut PartReceiver<'_>,
 ) -> Result<bool> {
     match wire.head()? {
         (b'$' | b'*', NIL) => return Ok(false),
@@ -58,5 +63,5 @@ fn hear_script<S: Stream>(
     let found = wire.bulk()?;
     key.clear();
     key.extend_from_slice(&found);
-    hear_parts(wire, place, wanted, hear)
+    receive_parts(wire, place, wanted, receive)
 }

@@ -1,14 +1,14 @@
 //! What has to hold before a write, and the writes that a record's tags and order bring with them.
 
 use super::Place;
-use super::commands::{self, Commands, parts_command};
-use crate::access::{Change, Entry, TAGS_MAX, Table, Tag};
+use super::commands::{self, RespCommands, parts_command};
+use crate::access::{RecordChange, RecordEntry, RecordTag, TAGS_MAX, TableId};
 use nearstate_model::{Error, Result};
 
 /// What has to hold.
 #[derive(Debug)]
-pub(super) struct Guard<'a> {
-    pub(super) table: Table,
+pub(super) struct ReplyGuard<'a> {
+    pub(super) table: TableId,
     /// The record.
     pub(super) key: &'a [u8],
     /// It must be there.
@@ -22,7 +22,7 @@ pub(super) struct Guard<'a> {
 /// Some tags.
 #[derive(Debug)]
 pub(super) struct Claims<'a> {
-    tags: [Tag<'a>; TAGS_MAX],
+    tags: [RecordTag<'a>; TAGS_MAX],
     count: usize,
 }
 
@@ -30,7 +30,7 @@ impl<'a> Claims<'a> {
     const NONE: Self = Self { tags: [(0, &[]); TAGS_MAX], count: 0 };
 
     /// The unique ones among `after` that are not in `before`.
-    fn new(place: &Place, after: &[Tag<'a>], before: &[Tag<'a>]) -> Self {
+    fn new(place: &Place, after: &[RecordTag<'a>], before: &[RecordTag<'a>]) -> Self {
         let mut claims = Self::NONE;
         let new = after.iter().filter(|tag| place.is_unique(tag.0) && !before.contains(tag));
         for (slot, tag) in claims.tags.iter_mut().zip(new) {
@@ -40,13 +40,13 @@ impl<'a> Claims<'a> {
         claims
     }
 
-    pub(super) fn iter(&self) -> std::slice::Iter<'_, Tag<'a>> {
+    pub(super) fn iter(&self) -> std::slice::Iter<'_, RecordTag<'a>> {
         self.tags.get(..self.count).unwrap_or_default().iter()
     }
 }
 
-impl<'a> Guard<'a> {
-    pub(super) fn of_put(place: &Place, table: Table, entry: &Entry<'a>) -> Self {
+impl<'a> ReplyGuard<'a> {
+    pub(super) fn of_put(place: &Place, table: TableId, entry: &RecordEntry<'a>) -> Self {
         let is_same = entry.tags.len() == entry.tags_before.len()
             && entry.tags.iter().all(|tag| entry.tags_before.contains(tag));
         Self {
@@ -58,13 +58,13 @@ impl<'a> Guard<'a> {
         }
     }
 
-    pub(super) fn of_change(place: &Place, table: Table, change: &Change<'a>) -> Self {
+    pub(super) fn of_change(place: &Place, table: TableId, change: &RecordChange<'a>) -> Self {
         let (before, after) = change.tags.unwrap_or_default();
         let claims = Claims::new(place, after, before);
         Self { table, key: change.key, must_exist: true, claims, has_more: true }
     }
 
-    pub(super) fn of_delete(table: Table, key: &'a [u8]) -> Self {
+    pub(super) fn of_delete(table: TableId, key: &'a [u8]) -> Self {
         Self { table, key, must_exist: true, claims: Claims::NONE, has_more: true }
     }
 
@@ -96,7 +96,7 @@ impl<'a> Guard<'a> {
         &self,
         place: &Place,
         script: &[u8],
-        writes: &Commands,
+        writes: &RespCommands,
         out: &mut Vec<u8>,
     ) {
         let keys = 1 + self.claims.count;
@@ -123,19 +123,19 @@ impl<'a> Guard<'a> {
 }
 
 #[cold]
-fn taken(place: &Place, (tag, value): Tag<'_>, holder: &[u8]) -> Error {
+fn taken(place: &Place, (tag, value): RecordTag<'_>, holder: &[u8]) -> Error {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let tag = place.schema.tags.get(tag).map_or("?", |rule| rule.name).to_owned();
     Error::TagTaken { tag, value: text(value), holder: text(holder) }
 }
 
 /// A change of parts alone says itself whether there was a record.
-pub(super) const fn needs_guard(change: &Change<'_>) -> bool {
+pub(super) const fn needs_guard(change: &RecordChange<'_>) -> bool {
     change.tags.is_some() || change.parts.is_empty()
 }
 
 /// Only what leads to one record can be found by.
-pub(super) fn must_be_unique(place: &Place, tag: Tag<'_>) -> Result<()> {
+pub(super) fn must_be_unique(place: &Place, tag: RecordTag<'_>) -> Result<()> {
     if place.is_unique(tag.0) {
         return Ok(());
     }
@@ -144,7 +144,7 @@ pub(super) fn must_be_unique(place: &Place, tag: Tag<'_>) -> Result<()> {
 }
 
 /// The record, and what changes beside it.
-pub(super) fn writes_of_put(place: &Place, entry: &Entry<'_>, out: &mut Commands) {
+pub(super) fn writes_of_put(place: &Place, entry: &RecordEntry<'_>, out: &mut RespCommands) {
     parts_command(out, place, entry.key, entry.parts);
     retag(place, entry.key, entry.tags_before, entry.tags, out);
     if place.schema.is_scanned {
@@ -156,7 +156,7 @@ pub(super) fn writes_of_put(place: &Place, entry: &Entry<'_>, out: &mut Commands
     }
 }
 
-pub(super) fn writes_of_change(place: &Place, change: &Change<'_>, out: &mut Commands) {
+pub(super) fn writes_of_change(place: &Place, change: &RecordChange<'_>, out: &mut RespCommands) {
     if !change.parts.is_empty() {
         parts_command(out, place, change.key, change.parts);
     }
@@ -165,7 +165,12 @@ pub(super) fn writes_of_change(place: &Place, change: &Change<'_>, out: &mut Com
     }
 }
 
-pub(super) fn writes_of_delete(place: &Place, key: &[u8], tags: &[Tag<'_>], out: &mut Commands) {
+pub(super) fn writes_of_delete(
+    place: &Place,
+    key: &[u8],
+    tags: &[RecordTag<'_>],
+    out: &mut RespCommands,
+) {
     out.command(2);
     out.word(b"DEL");
     out.key(&place.prefix, key);
@@ -179,7 +184,13 @@ pub(super) fn writes_of_delete(place: &Place, key: &[u8], tags: &[Tag<'_>], out:
 }
 
 /// Takes the old tags away and gives the new ones, as far as they differ.
-fn retag(place: &Place, key: &[u8], before: &[Tag<'_>], after: &[Tag<'_>], out: &mut Commands) {
+fn retag(
+    place: &Place,
+    key: &[u8],
+    before: &[RecordTag<'_>],
+    after: &[RecordTag<'_>],
+    out: &mut RespCommands,
+) {
     for (tag, value) in before.iter().filter(|tag| !after.contains(tag)) {
         if place.is_unique(*tag) {
             out.command(2);

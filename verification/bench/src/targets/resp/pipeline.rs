@@ -1,9 +1,9 @@
 //! Several requests in one message.
 
-use super::commands::{self, Commands, Form};
-use super::guard::{self, Guard, must_be_unique, needs_guard};
+use super::commands::{self, Form, RespCommands};
+use super::guard::{self, ReplyGuard, must_be_unique, needs_guard};
 use super::{Dialect, Made, Place, Resp, must_be_whole, place};
-use crate::access::{Reply, Request};
+use crate::access::{Request, StoreReply};
 use crate::targets::wire::Stream;
 use nearstate_model::limits::TRANSACTION_TRIES;
 use nearstate_model::{Error, Result};
@@ -12,20 +12,19 @@ use nearstate_model::{Error, Result};
 /// not read while it writes.
 const TOGETHER: usize = 256;
 
-fn guard_of<'a>(place: &Place, request: &Request<'a>) -> Option<Guard<'a>> {
+fn guard_of<'a>(place: &Place, request: &Request<'a>) -> Option<ReplyGuard<'a>> {
     match request {
         Request::Read { .. } | Request::Find { .. } => None,
-        Request::Put { table, entry } => Some(Guard::of_put(place, *table, entry)),
+        Request::Put { table, entry } => Some(ReplyGuard::of_put(place, *table, entry)),
         Request::Change { table, change } => {
-            needs_guard(change).then(|| Guard::of_change(place, *table, change))
+            needs_guard(change).then(|| ReplyGuard::of_change(place, *table, change))
         }
-        Request::Delete { table, key, tags } => {
-            (!tags.is_empty() || place.schema.is_scanned).then(|| Guard::of_delete(*table, key))
-        }
+        Request::Delete { table, key, tags } => (!tags.is_empty() || place.schema.is_scanned)
+            .then(|| ReplyGuard::of_delete(*table, key)),
     }
 }
 
-fn writes_of(place: &Place, request: &Request<'_>, out: &mut Commands) {
+fn writes_of(place: &Place, request: &Request<'_>, out: &mut RespCommands) {
     match request {
         Request::Read { .. } | Request::Find { .. } => {}
         Request::Put { entry, .. } => guard::writes_of_put(place, entry, out),
@@ -38,7 +37,7 @@ impl<S: Stream> Resp<S> {
     pub(super) fn pipelined(
         &mut self,
         requests: &[Request<'_>],
-        hear: &mut dyn FnMut(usize, Reply<'_>),
+        receive: &mut dyn FnMut(usize, StoreReply<'_>),
     ) -> Result<()> {
         for (round, some) in requests.chunks(TOGETHER).enumerate() {
             let early = self.watched_ones(some)?;
@@ -50,7 +49,7 @@ impl<S: Stream> Resp<S> {
             if early.iter().any(Option::is_none) {
                 self.send()?;
             }
-            let refused = self.hear_all((round * TOGETHER, some), &early, hear)?;
+            let refused = self.receive_all((round * TOGETHER, some), &early, receive)?;
             self.take_all_back()?;
             refused.map_or(Ok(()), Err)?;
         }
@@ -72,13 +71,13 @@ impl<S: Stream> Resp<S> {
     pub(super) fn arrive(
         &mut self,
         requests: &[Request<'_>],
-        hear: &mut dyn FnMut(usize, Reply<'_>),
+        receive: &mut dyn FnMut(usize, StoreReply<'_>),
     ) -> Result<()> {
         if !self.ahead.forget() {
-            return self.pipelined(requests, hear);
+            return self.pipelined(requests, receive);
         }
         self.wire.look(self.ahead.is_owed());
-        let refused = self.hear_all((0, requests), &[], hear)?;
+        let refused = self.receive_all((0, requests), &[], receive)?;
         self.wire.look(false);
         if !self.ahead.is_owed() {
             self.take_all_back()?;
@@ -87,26 +86,26 @@ impl<S: Stream> Resp<S> {
     }
 
     /// The answers to a message whose first request has this number; a refusal of one of them.
-    fn hear_all(
+    fn receive_all(
         &mut self,
         (first, some): (usize, &[Request<'_>]),
         early: &[Option<bool>],
-        hear: &mut dyn FnMut(usize, Reply<'_>),
+        receive: &mut dyn FnMut(usize, StoreReply<'_>),
     ) -> Result<Option<Error>> {
         let (mut refused, mut key) = (None, Vec::new());
         for (at, request) in some.iter().enumerate() {
             let number = first + at;
-            let mut part = |part, bytes: &[u8]| hear(number, Reply::Part(part, bytes));
+            let mut part = |part, bytes: &[u8]| receive(number, StoreReply::Part(part, bytes));
             let done = match early.get(at) {
                 Some(Some(done)) => Ok(*done),
-                Some(None) | None => self.hear_one(request, &mut key, &mut part),
+                Some(None) | None => self.receive_one(request, &mut key, &mut part),
             };
             match done {
                 Ok(done) => {
                     if done && matches!(request, Request::Find { .. }) {
-                        hear(number, Reply::Key(&key));
+                        receive(number, StoreReply::Key(&key));
                     }
-                    hear(number, Reply::Done(done));
+                    receive(number, StoreReply::Done(done));
                 }
                 // The answers behind it have to be read all the same.
                 Err(e @ Error::TagTaken { .. }) => refused = refused.or(Some(e)),
@@ -135,13 +134,13 @@ impl<S: Stream> Resp<S> {
     }
 
     /// With scripts nothing needs a watch.
-    const fn is_watched(&self, guard: &Guard<'_>) -> bool {
+    const fn is_watched(&self, guard: &ReplyGuard<'_>) -> bool {
         self.scripts.is_none() || guard.is_open()
     }
 
     /// What needs more than one command, and which: all that are guarded, and those that write
     /// beside the record.
-    fn needs<'a>(&self, request: &Request<'a>) -> Result<Option<Guard<'a>>> {
+    fn needs<'a>(&self, request: &Request<'a>) -> Result<Option<ReplyGuard<'a>>> {
         let place = place(&self.places, request.table())?;
         match request {
             Request::Put { entry, .. } => must_be_whole(place, entry.parts)?,
@@ -189,10 +188,10 @@ impl<S: Stream> Resp<S> {
     /// Watches and looks at what all of these need, in one message.
     fn look(
         &mut self,
-        guards: &[(usize, &Request<'_>, Guard<'_>)],
+        guards: &[(usize, &Request<'_>, ReplyGuard<'_>)],
         done: &mut [Option<bool>],
     ) -> Result<()> {
-        let closed = |guard: &&(usize, &Request<'_>, Guard<'_>)| !guard.2.is_open();
+        let closed = |guard: &&(usize, &Request<'_>, ReplyGuard<'_>)| !guard.2.is_open();
         for (_, _, guard) in guards.iter().filter(closed) {
             guard.watch_request(place(&self.places, guard.table)?, &mut self.wire.out);
         }
@@ -202,7 +201,7 @@ impl<S: Stream> Resp<S> {
         }
         let mut refused = None;
         for (at, _, guard) in guards {
-            let is_there = if guard.is_open() { Ok(true) } else { self.hear_guard(guard) };
+            let is_there = if guard.is_open() { Ok(true) } else { self.receive_guard(guard) };
             match is_there {
                 Ok(is_there) => {
                     if let Some(slot) = done.get_mut(*at) {
@@ -240,30 +239,32 @@ impl<S: Stream> Resp<S> {
     }
 
     /// What is answered to a request. What is found has its key put in `found`.
-    fn hear_one(
+    fn receive_one(
         &mut self,
         request: &Request<'_>,
         found: &mut Vec<u8>,
-        hear: &mut dyn FnMut(usize, &[u8]),
+        receive: &mut dyn FnMut(usize, &[u8]),
     ) -> Result<bool> {
         if let Some(native) = self.native(request)? {
-            return native.hear(&mut self.wire);
+            return native.receive(&mut self.wire);
         }
         if let Some(guard) = self.needs(request)? {
-            return self.hear_script(&guard);
+            return self.receive_script(&guard);
         }
         match request {
-            Request::Read { table, wanted, .. } => self.hear_parts(*table, *wanted, hear),
+            Request::Read { table, wanted, .. } => self.receive_parts(*table, *wanted, receive),
             Request::Put { .. } => self.wire.skip().map(|()| true),
             Request::Change { table, change } => {
-                let count = self.hear_change(*table)?;
+                let count = self.receive_change(*table)?;
                 if count > 0 {
                     self.made.push(Made { table: *table, key: change.key.to_vec(), count });
                 }
                 Ok(count == 0)
             }
             Request::Delete { .. } => Ok(self.wire.int()? > 0),
-            Request::Find { table, wanted, .. } => self.hear_find((*table, *wanted), found, hear),
+            Request::Find { table, wanted, .. } => {
+                self.receive_find((*table, *wanted), found, receive)
+            }
         }
     }
 }
@@ -271,7 +272,9 @@ impl<S: Stream> Resp<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::{Change, Connection as _, Parts, Schema, Table, TableSchema, TagRule};
+    use crate::access::{
+        PartSet, RecordChange, StoreConnection as _, StoreSchema, TableId, TableSchema, TagRule,
+    };
     use crate::parameters::Parameters;
     use crate::random::Spread;
     use crate::workloads::micro_tx::MicroTx;
@@ -334,26 +337,26 @@ mod tests {
             Dialect::Tags => b"+OK\r\n+PONG\r\n",
         };
         let stream = Scripted { asked: Vec::new(), told: [first, answers].concat(), at: 0, step };
-        let mut resp = Resp::new(stream, &Schema { tables }, dialect).unwrap();
+        let mut resp = Resp::new(stream, &StoreSchema { tables }, dialect).unwrap();
         resp.wire.stream_mut().asked.clear();
         resp
     }
 
     fn read(key: &[u8]) -> Request<'_> {
-        Request::Read { table: Table(0), key, wanted: Parts::ALL }
+        Request::Read { table: TableId(0), key, wanted: PartSet::ALL }
     }
 
     fn change<'a>(key: &'a [u8], parts: &'a [(usize, &'a [u8])]) -> Request<'a> {
-        Request::Change { table: Table(0), change: Change { key, parts, tags: None } }
+        Request::Change { table: TableId(0), change: RecordChange { key, parts, tags: None } }
     }
 
     fn heard(resp: &mut Resp<Scripted>, requests: &[Request<'_>]) -> Result<Vec<String>> {
         let mut all = Vec::new();
-        resp.hear_ahead(requests, &mut |number, reply| {
+        resp.receive_ahead(requests, &mut |number, reply| {
             all.push(match reply {
-                Reply::Part(_, bytes) => format!("{number} {}", bytes.escape_ascii()),
-                Reply::Key(key) => format!("{number} is {}", key.escape_ascii()),
-                Reply::Done(done) => format!("{number} {done}"),
+                StoreReply::Part(_, bytes) => format!("{number} {}", bytes.escape_ascii()),
+                StoreReply::Key(key) => format!("{number} is {}", key.escape_ascii()),
+                StoreReply::Done(done) => format!("{number} {done}"),
             });
         })?;
         Ok(all)
@@ -414,7 +417,8 @@ mod tests {
 
     #[test]
     fn finds_leave_with_reads_in_one_message_each_by_one_command() {
-        let find = |value| Request::Find { table: Table(0), tag: (0, value), wanted: Parts::ALL };
+        let find =
+            |value| Request::Find { table: TableId(0), tag: (0, value), wanted: PartSet::ALL };
         let message = [find(b"x"), read(b"b"), find(b"y"), find(b"z")];
         let wanted =
             ["0 1\\r\\n", "0 is a", "0 true", "1 false", "2 false", "3 2", "3 is c", "3 true"];

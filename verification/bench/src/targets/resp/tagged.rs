@@ -3,8 +3,8 @@
 
 use super::Place;
 use super::answers::NIL;
-use super::commands::{self, Commands};
-use crate::access::{Change, Hear, Part, Parts, Request, Tag};
+use super::commands::{self, RespCommands};
+use crate::access::{PartReceiver, PartSet, PartWrite, RecordChange, RecordTag, Request};
 use crate::targets::wire::{Stream, Wire};
 use nearstate_model::Result;
 
@@ -33,7 +33,7 @@ impl Native {
             Request::Read { .. } | Request::Find { .. } => None,
             Request::Put { .. } => Some(Self::Write { must_exist: false }),
             Request::Delete { .. } => Some(Self::Delete),
-            Request::Change { change: Change { parts, tags, .. }, .. } => {
+            Request::Change { change: RecordChange { parts, tags, .. }, .. } => {
                 match (tags.is_some(), parts.is_empty()) {
                     (true, false) => Some(Self::Write { must_exist: true }),
                     (true, true) => Some(Self::Retag),
@@ -45,7 +45,7 @@ impl Native {
     }
 
     /// Appends the command.
-    pub(super) fn write(self, place: &Place, request: &Request<'_>, out: &mut Commands) {
+    pub(super) fn write(self, place: &Place, request: &Request<'_>, out: &mut RespCommands) {
         let (key, parts, tags) = match request {
             Request::Read { key, .. } | Request::Delete { key, .. } => (*key, &[][..], &[][..]),
             Request::Find { .. } => (&[][..], &[][..], &[][..]),
@@ -93,7 +93,7 @@ impl Native {
     }
 
     /// Whether it is done: there was a record, or none was needed.
-    pub(super) fn hear<S: Stream>(self, wire: &mut Wire<S>) -> Result<bool> {
+    pub(super) fn receive<S: Stream>(self, wire: &mut Wire<S>) -> Result<bool> {
         match (wire.head()?, self) {
             ((b'$', NIL), Self::Write { must_exist: true } | Self::Value) => Ok(false),
             ((b'+', _), Self::Write { .. } | Self::Value) | ((b':', _), Self::Write { .. }) => {
@@ -106,14 +106,14 @@ impl Native {
 }
 
 /// `TAG name key`, and how many words follow `TAG name`.
-fn head(out: &mut Commands, (name, words): (&[u8], usize), place: &Place, key: &[u8]) {
+fn head(out: &mut RespCommands, (name, words): (&[u8], usize), place: &Place, key: &[u8]) {
     out.command(2 + words);
     out.word(b"TAG");
     out.word(name);
     out.key(&place.prefix, key);
 }
 
-fn write_tags(place: &Place, tags: &[Tag<'_>], out: &mut Commands) {
+fn write_tags(place: &Place, tags: &[RecordTag<'_>], out: &mut RespCommands) {
     out.number(tags.len());
     for (tag, value) in tags {
         out.word(place.tag_name(*tag));
@@ -121,7 +121,7 @@ fn write_tags(place: &Place, tags: &[Tag<'_>], out: &mut Commands) {
     }
 }
 
-fn first<'a>(parts: &[Part<'a>]) -> &'a [u8] {
+fn first<'a>(parts: &[PartWrite<'a>]) -> &'a [u8] {
     parts.first().map(|(_, bytes)| *bytes).unwrap_or_default()
 }
 
@@ -145,8 +145,8 @@ pub(super) fn find(
     out: &mut Vec<u8>,
     command: &[u8],
     place: &Place,
-    (tag, value): Tag<'_>,
-    wanted: Parts,
+    (tag, value): RecordTag<'_>,
+    wanted: PartSet,
 ) {
     let fields = commands::fields_of(place, wanted);
     commands::head(out, 5 + fields);
@@ -159,12 +159,12 @@ pub(super) fn find(
 }
 
 /// What it answers: false if there is none.
-pub(super) fn hear_find<S: Stream>(
+pub(super) fn receive_find<S: Stream>(
     wire: &mut Wire<S>,
     place: &Place,
-    wanted: Parts,
+    wanted: PartSet,
     key: &mut Vec<u8>,
-    hear: &mut Hear<'_>,
+    receive: &mut PartReceiver<'_>,
 ) -> Result<bool> {
     match wire.head()? {
         (b'*', NIL) => return Ok(false),
@@ -180,5 +180,5 @@ pub(super) fn hear_find<S: Stream>(
     if wanted.is_empty() {
         return wire.skip().map(|()| true);
     }
-    super::answers::hear_parts(wire, place, wanted, hear)
+    super::answers::receive_parts(wire, place, wanted, receive)
 }

@@ -136,7 +136,7 @@ fn a_message_is_held_while_answers_are_there_to_be_taken() {
 
 #[test]
 fn what_cannot_leave_holds_back_what_follows() {
-    let mut ahead = Ahead::default();
+    let mut ahead = SentAhead::default();
     assert!(!ahead.forget() && !ahead.is_owed() && ahead.may_leave());
     for leaves in [true, true, false] {
         assert!(ahead.may_leave());

@@ -1,22 +1,22 @@
 //! What TATP's transactions must answer, and what the rows of a subscriber must be.
 
 use super::model::{Model, Subscriber};
-use super::requests::Kind;
+use super::requests::RequestKind;
 use super::rows::{
     BIT_1, DATA_A, STARTS, SUBSCRIBER_BYTES, TYPES, forwarding_key, number, subscriber_key,
     typed_key,
 };
-use crate::access::{Connection, Part, Parts, Table};
+use crate::access::{PartSet, PartWrite, StoreConnection, TableId};
 use nearstate_model::{Error, Result};
 
 /// Subscribers: the first table of the schema.
-pub const SUBSCRIBER: Table = Table(0);
-/// Access rows.
-pub const ACCESS: Table = Table(1);
+pub const SUBSCRIBER: TableId = TableId(0);
+/// StoreAccess rows.
+pub const ACCESS: TableId = TableId(1);
 /// Facilities.
-pub const FACILITY: Table = Table(2);
+pub const FACILITY: TableId = TableId(2);
 /// Forwardings.
-pub const FORWARDING: Table = Table(3);
+pub const FORWARDING: TableId = TableId(3);
 
 /// A subscriber's part that never changes.
 pub const PROFILE: usize = 0;
@@ -37,7 +37,7 @@ pub const PROFILE_BYTES: usize = SUBSCRIBER_BYTES - 5;
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     /// Which one.
-    pub kind: Kind,
+    pub kind: RequestKind,
     /// Which of the client's subscribers.
     pub slot: u32,
     /// Type of the access row or facility.
@@ -142,7 +142,7 @@ impl Model {
     /// Whether these are the bytes of a part of what a read of one row asks for.
     #[inline]
     pub fn is_row(&self, request: &Request, part: usize, bytes: &[u8]) -> bool {
-        if request.kind == Kind::GetSubscriberData {
+        if request.kind == RequestKind::GetSubscriberData {
             self.is_subscriber_part(request.slot, part, bytes)
         } else {
             *bytes == self.access_row(request.slot, request.row_type)
@@ -152,7 +152,7 @@ impl Model {
     /// Whether a read of one row was to end so: with a row or without, and so many right parts.
     #[inline]
     pub fn is_answer(&self, request: &Request, is_found: bool, right: u32) -> bool {
-        if request.kind == Kind::GetSubscriberData {
+        if request.kind == RequestKind::GetSubscriberData {
             return is_found && right == 3;
         }
         let has = |subscriber: &Subscriber| subscriber.has_access(request.row_type);
@@ -178,13 +178,13 @@ impl Model {
     }
 
     /// Every row that a subscriber may have: its table, its key, and its parts if it is there.
-    pub fn rows(&self, slot: u32, mut each: impl FnMut(Table, &[u8], Option<&[Part<'_>]>)) {
+    pub fn rows(&self, slot: u32, mut each: impl FnMut(TableId, &[u8], Option<&[PartWrite<'_>]>)) {
         let (Some(subscriber), fresh) = (self.of(slot), self.drawn(slot)) else { return };
         let s_id = self.s_id(slot);
         let row = fresh.row();
         let (bit, location) = ([subscriber.bit_1], subscriber.location.to_le_bytes());
         let profile = without(&row, &[BIT_1, 49, 50, 51, 52]);
-        let parts: [Part<'_>; 3] = [(PROFILE, &profile), (BIT, &bit), (LOCATION, &location)];
+        let parts: [PartWrite<'_>; 3] = [(PROFILE, &profile), (BIT, &bit), (LOCATION, &location)];
         each(SUBSCRIBER, &subscriber_key(s_id), Some(&parts));
         for (row_type, data_a) in TYPES.zip(subscriber.data_a) {
             let key = typed_key(s_id, row_type);
@@ -219,7 +219,7 @@ impl Model {
     /// What the store said.
     pub fn was_done(
         &self,
-        store: &mut dyn Connection,
+        store: &mut dyn StoreConnection,
         slot: u32,
         flight: Flight,
     ) -> Result<Option<bool>> {
@@ -227,7 +227,7 @@ impl Model {
         let s_id = self.s_id(slot);
         let mut read = |table, key: &[u8], part| {
             let mut bytes = Vec::new();
-            let is_there = store.read(table, key, Parts::one(part), &mut |heard, some| {
+            let is_there = store.read(table, key, PartSet::one(part), &mut |heard, some| {
                 if heard == part {
                     bytes = some.to_vec();
                 }

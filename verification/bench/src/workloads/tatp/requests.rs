@@ -3,7 +3,7 @@
 
 /// A transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RequestKind {
     /// Reads a subscriber's row.
     GetSubscriberData,
     /// Reads where a call of a facility is forwarded to.
@@ -20,18 +20,18 @@ pub enum Kind {
     DeleteCallForwarding,
 }
 
-/// All of them, in the order of [`Kind::index`].
-pub const KINDS: [Kind; 7] = [
-    Kind::GetSubscriberData,
-    Kind::GetNewDestination,
-    Kind::GetAccessData,
-    Kind::UpdateSubscriberData,
-    Kind::UpdateLocation,
-    Kind::InsertCallForwarding,
-    Kind::DeleteCallForwarding,
+/// All of them, in the order of [`RequestKind::index`].
+pub const KINDS: [RequestKind; 7] = [
+    RequestKind::GetSubscriberData,
+    RequestKind::GetNewDestination,
+    RequestKind::GetAccessData,
+    RequestKind::UpdateSubscriberData,
+    RequestKind::UpdateLocation,
+    RequestKind::InsertCallForwarding,
+    RequestKind::DeleteCallForwarding,
 ];
 
-impl Kind {
+impl RequestKind {
     /// Its place in [`KINDS`].
     pub const fn index(self) -> usize {
         self as usize
@@ -147,6 +147,9 @@ mod tests {
             }
         }
         let percent = 100.0 * 0.625 * 0.85 * hits / cases;
-        assert!((percent - Kind::GetNewDestination.by_the_rules()).abs() < 0.005, "{percent}");
+        assert!(
+            (percent - RequestKind::GetNewDestination.by_the_rules()).abs() < 0.005,
+            "{percent}"
+        );
     }
 }

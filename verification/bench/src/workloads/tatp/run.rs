@@ -7,9 +7,12 @@ use super::expected::{
     ACCESS, BIT, DATA, FACILITY, FORWARDING, Flight, LOCATION, ROW, Request, SUBSCRIBER,
 };
 use super::model::Model;
-use super::requests::{KINDS, Kind, fold, reach};
+use super::requests::{KINDS, RequestKind, fold, reach};
 use super::rows::{IS_ACTIVE, STARTS, TYPES, forwarding_key, number, subscriber_key, typed_key};
-use crate::access::{Access, Change, Connection, Entry, PARTS_MAX, Part, Parts, Reply, Tag};
+use crate::access::{
+    PARTS_MAX, PartSet, PartWrite, RecordChange, RecordEntry, RecordTag, StoreAccess,
+    StoreConnection, StoreReply,
+};
 use crate::random::{Rng, draw};
 use crate::result::{Check, Verdict};
 use nearstate_model::{Error, Result};
@@ -69,7 +72,7 @@ impl Client {
     #[inline]
     fn draw(&mut self) -> Request {
         let mut rest = self.rng.below(100);
-        let mut kind = Kind::GetSubscriberData;
+        let mut kind = RequestKind::GetSubscriberData;
         for one in KINDS {
             if rest < one.percent() {
                 kind = one;
@@ -111,15 +114,15 @@ impl Client {
         let Request { kind, row_type, start, .. } = *request;
         let Some(subscriber) = self.model.of(request.slot) else { return 0 };
         let found = u32::from(match kind {
-            Kind::GetSubscriberData | Kind::UpdateLocation => true,
-            Kind::GetAccessData => subscriber.has_access(row_type),
-            Kind::UpdateSubscriberData => subscriber.has_facility(row_type),
-            Kind::InsertCallForwarding => {
+            RequestKind::GetSubscriberData | RequestKind::UpdateLocation => true,
+            RequestKind::GetAccessData => subscriber.has_access(row_type),
+            RequestKind::UpdateSubscriberData => subscriber.has_facility(row_type),
+            RequestKind::InsertCallForwarding => {
                 subscriber.has_facility(row_type)
                     && subscriber.forwarding(row_type, start).is_none()
             }
-            Kind::DeleteCallForwarding => subscriber.forwarding(row_type, start).is_some(),
-            Kind::GetNewDestination => return self.counted(request, tally),
+            RequestKind::DeleteCallForwarding => subscriber.forwarding(row_type, start).is_some(),
+            RequestKind::GetNewDestination => return self.counted(request, tally),
         });
         self.add(request, found, tally);
         found
@@ -156,24 +159,24 @@ impl Client {
     #[inline]
     fn read_row(
         &mut self,
-        store: &mut dyn Connection,
+        store: &mut dyn StoreConnection,
         request: &Request,
         tally: &mut Tally,
     ) -> Result<()> {
         let Self { model, .. } = self;
         let s_id = model.s_id(request.slot);
         let (mut right, mut bytes_in) = (0, 0);
-        let mut hear = |part: usize, bytes: &[u8]| {
+        let mut receive = |part: usize, bytes: &[u8]| {
             bytes_in += bytes.len() as u64;
             right += u32::from(model.is_row(request, part, bytes));
         };
-        let is_found = if request.kind == Kind::GetSubscriberData {
-            store.read(SUBSCRIBER, &subscriber_key(s_id), Parts::ALL, &mut hear)?
+        let is_found = if request.kind == RequestKind::GetSubscriberData {
+            store.read(SUBSCRIBER, &subscriber_key(s_id), PartSet::ALL, &mut receive)?
         } else {
-            store.read(ACCESS, &typed_key(s_id, request.row_type), Parts::ALL, &mut hear)?
+            store.read(ACCESS, &typed_key(s_id, request.row_type), PartSet::ALL, &mut receive)?
         };
         tally.bytes_in += bytes_in;
-        tally.bytes_out += if request.kind == Kind::GetSubscriberData { 4 } else { 5 };
+        tally.bytes_out += if request.kind == RequestKind::GetSubscriberData { 4 } else { 5 };
         if !self.model.is_answer(request, is_found, right) {
             self.wrong(request);
         }
@@ -182,17 +185,17 @@ impl Client {
 
     /// Reads of one row, together.
     #[inline]
-    fn read_rows(&mut self, store: &mut dyn Connection, tally: &mut Tally) -> Result<()> {
+    fn read_rows(&mut self, store: &mut dyn StoreConnection, tally: &mut Tally) -> Result<()> {
         let Self { model, outbox, asked, astray, .. } = self;
         outbox.clear();
         for request in asked.iter() {
             let s_id = model.s_id(request.slot);
-            if request.kind == Kind::GetSubscriberData {
-                outbox.begin(Verb::Read(Parts::ALL), SUBSCRIBER, |out| {
+            if request.kind == RequestKind::GetSubscriberData {
+                outbox.begin(Verb::Read(PartSet::ALL), SUBSCRIBER, |out| {
                     out.extend_from_slice(&subscriber_key(s_id));
                 });
             } else {
-                outbox.begin(Verb::Read(Parts::ALL), ACCESS, |out| {
+                outbox.begin(Verb::Read(PartSet::ALL), ACCESS, |out| {
                     out.extend_from_slice(&typed_key(s_id, request.row_type));
                 });
             }
@@ -201,13 +204,13 @@ impl Client {
         outbox.send(store, &mut |number, reply| {
             let Some(request) = asked.get(number) else { return };
             match reply {
-                Reply::Part(part, bytes) => {
+                StoreReply::Part(part, bytes) => {
                     bytes_in += bytes.len() as u64;
                     right += u32::from(model.is_row(request, part, bytes));
                 }
                 // Rows are asked for by their keys.
-                Reply::Key(_) => {}
-                Reply::Done(is_found) => {
+                StoreReply::Key(_) => {}
+                StoreReply::Done(is_found) => {
                     if !model.is_answer(request, is_found, std::mem::take(&mut right)) {
                         let s_id = model.s_id(request.slot);
                         astray.add(|| format!("{} of subscriber {s_id}", request.kind.name()));
@@ -223,7 +226,7 @@ impl Client {
     /// `GET_NEW_DESTINATION`: all of it as it was at one instant.
     fn destination(
         &mut self,
-        store: &mut dyn Connection,
+        store: &mut dyn StoreConnection,
         request: &Request,
         (expected, tally): (u32, &mut Tally),
     ) -> Result<()> {
@@ -234,7 +237,7 @@ impl Client {
         store.transact(&mut |access| {
             (found, wrong, bytes) = (0, 0, (facility.len() as u64, 0));
             let mut is_active = false;
-            access.read(FACILITY, &facility, Parts::one(ROW), &mut |part, row| {
+            access.read(FACILITY, &facility, PartSet::one(ROW), &mut |part, row| {
                 is_active |= part == ROW && row.get(IS_ACTIVE) == Some(&1);
                 wrong += u32::from(!model.is_facility(request.slot, request.row_type, (part, row)));
                 bytes.1 += row.len() as u64;
@@ -245,7 +248,7 @@ impl Client {
             for start in STARTS.into_iter().filter(|start| *start <= request.start) {
                 let key = forwarding_key(s_id, request.row_type, start);
                 bytes.0 += key.len() as u64;
-                access.read(FORWARDING, &key, Parts::ALL, &mut |_, row| {
+                access.read(FORWARDING, &key, PartSet::ALL, &mut |_, row| {
                     bytes.1 += row.len() as u64;
                     found += u32::from(row.first().is_some_and(|end| request.end < *end));
                     wrong += u32::from(!model.is_forwarding(
@@ -268,7 +271,7 @@ impl Client {
     /// `UPDATE_SUBSCRIBER_DATA`: a bit of the subscriber and a byte of a facility, both or none.
     fn update(
         &mut self,
-        store: &mut dyn Connection,
+        store: &mut dyn StoreConnection,
         request: &Request,
         (will, tally): (bool, &mut Tally),
     ) -> Result<()> {
@@ -281,10 +284,10 @@ impl Client {
         let (bits, data) = ([bit_1], [data_a]);
         let mut did = false;
         store.transact(&mut |access| {
-            let change = Change { key: &facility, parts: &[(DATA, &data)], tags: None };
+            let change = RecordChange { key: &facility, parts: &[(DATA, &data)], tags: None };
             did = access.change(FACILITY, &change)?;
             if did {
-                let change = Change { key: &key, parts: &[(BIT, &bits)], tags: None };
+                let change = RecordChange { key: &key, parts: &[(BIT, &bits)], tags: None };
                 did = access.change(SUBSCRIBER, &change)?;
             }
             Ok(())
@@ -295,24 +298,24 @@ impl Client {
     }
 
     /// Finds a subscriber by its number: its key, which must be the right one.
-    fn find(&mut self, store: &mut dyn Connection, request: &Request) -> Result<bool> {
+    fn find(&mut self, store: &mut dyn StoreConnection, request: &Request) -> Result<bool> {
         let s_id = self.model.s_id(request.slot);
-        let tag: Tag<'_> = (0, &number(u64::from(s_id)));
-        store.find(SUBSCRIBER, tag, Parts::one(BIT), &mut self.key, &mut |_, _| {})?;
+        let tag: RecordTag<'_> = (0, &number(u64::from(s_id)));
+        store.find(SUBSCRIBER, tag, PartSet::one(BIT), &mut self.key, &mut |_, _| {})?;
         Ok(self.key == subscriber_key(s_id))
     }
 
     /// `UPDATE_LOCATION`.
     fn locate(
         &mut self,
-        store: &mut dyn Connection,
+        store: &mut dyn StoreConnection,
         request: &Request,
         tally: &mut Tally,
     ) -> Result<()> {
         let is_right = self.find(store, request)?;
         let location = request.value.to_le_bytes();
         self.flying = Some((request.slot, Flight::Location(request.value)));
-        let change = Change { key: &self.key, parts: &[(LOCATION, &location)], tags: None };
+        let change = RecordChange { key: &self.key, parts: &[(LOCATION, &location)], tags: None };
         let did = store.change(SUBSCRIBER, &change)?;
         tally.bytes_out += (15 + self.key.len() + location.len()) as u64;
         tally.bytes_in += self.key.len() as u64;
@@ -323,7 +326,7 @@ impl Client {
     /// `DELETE_CALL_FORWARDING`.
     fn delete(
         &mut self,
-        store: &mut dyn Connection,
+        store: &mut dyn StoreConnection,
         request: &Request,
         (will, tally): (bool, &mut Tally),
     ) -> Result<()> {
@@ -341,7 +344,7 @@ impl Client {
     /// `INSERT_CALL_FORWARDING`: selects all facilities of the subscriber before it inserts.
     fn insert(
         &mut self,
-        store: &mut dyn Connection,
+        store: &mut dyn StoreConnection,
         request: &Request,
         (will, tally): (bool, &mut Tally),
     ) -> Result<()> {
@@ -350,13 +353,13 @@ impl Client {
         let row = self.model.forwarding_row(request.slot, place, times);
         self.flying = will.then_some((request.slot, Flight::Insert { sf_type, start, times }));
         let s_id = self.model.s_id(request.slot);
-        let tag: Tag<'_> = (0, &number(u64::from(s_id)));
+        let tag: RecordTag<'_> = (0, &number(u64::from(s_id)));
         let Self { model, key, .. } = self;
         let expected = subscriber_key(s_id);
         let (mut did, mut wrong) = (false, 0);
         store.transact(&mut |access| {
             (did, wrong) = (false, 0);
-            access.find(SUBSCRIBER, tag, Parts::one(BIT), key, &mut |_, _| {})?;
+            access.find(SUBSCRIBER, tag, PartSet::one(BIT), key, &mut |_, _| {})?;
             if *key != expected {
                 return Ok(());
             }
@@ -387,35 +390,36 @@ impl Client {
 }
 
 /// Hears a facility's type, and a part of it.
-type HearFacility<'h> = dyn FnMut(u8, Part<'_>) + 'h;
+type HearFacility<'h> = dyn FnMut(u8, PartWrite<'_>) + 'h;
 
-/// Inserts a forwarding of a facility that there is, where there is none; whether it did. `hear`
+/// Inserts a forwarding of a facility that there is, where there is none; whether it did. `receive`
 /// gets what the facilities are.
 fn insert(
-    access: &mut dyn Access,
+    access: &mut dyn StoreAccess,
     s_id: u32,
     ((wanted, start), row): ((u8, u8), &[u8]),
-    hear: &mut HearFacility<'_>,
+    receive: &mut HearFacility<'_>,
 ) -> Result<bool> {
     let mut is_known = false;
     for sf_type in TYPES {
         let key = typed_key(s_id, sf_type);
-        let is_there = access.read(FACILITY, &key, Parts::one(ROW), &mut |part, bytes| {
-            hear(sf_type, (part, bytes));
+        let is_there = access.read(FACILITY, &key, PartSet::one(ROW), &mut |part, bytes| {
+            receive(sf_type, (part, bytes));
         })?;
         is_known |= is_there && sf_type == wanted;
     }
     let key = forwarding_key(s_id, wanted, start);
-    if !is_known || access.read(FORWARDING, &key, Parts::ALL, &mut |_, _| {})? {
+    if !is_known || access.read(FORWARDING, &key, PartSet::ALL, &mut |_, _| {})? {
         return Ok(false);
     }
-    let parts: [Part<'_>; 1] = [(0, row)];
-    access.put(FORWARDING, &Entry { key: &key, parts: &parts, tags: &[], tags_before: &[] })?;
+    let parts: [PartWrite<'_>; 1] = [(0, row)];
+    access
+        .put(FORWARDING, &RecordEntry { key: &key, parts: &parts, tags: &[], tags_before: &[] })?;
     Ok(true)
 }
 
 impl Workload for Client {
-    fn load(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<()> {
+    fn load(&mut self, store: &mut dyn StoreConnection, done: &mut dyn FnMut(u64)) -> Result<()> {
         for slot in 0..self.model.count() {
             let Self { model, outbox, .. } = self;
             model.rows(slot, |table, key, parts| {
@@ -440,11 +444,20 @@ impl Workload for Client {
     }
 
     #[inline]
-    fn step(&mut self, store: &mut dyn Connection, count: usize, tally: &mut Tally) -> Result<()> {
+    fn step(
+        &mut self,
+        store: &mut dyn StoreConnection,
+        count: usize,
+        tally: &mut Tally,
+    ) -> Result<()> {
         self.draw_all(count);
         self.asked.clear();
-        if let [request @ Request { kind: Kind::GetSubscriberData | Kind::GetAccessData, .. }] =
-            self.requests.as_slice()
+        if let [
+            request @ Request {
+                kind: RequestKind::GetSubscriberData | RequestKind::GetAccessData,
+                ..
+            },
+        ] = self.requests.as_slice()
         {
             let request = *request;
             self.count(&request, tally);
@@ -455,21 +468,23 @@ impl Workload for Client {
             let found = self.count(request, tally);
             let will = found > 0;
             match request.kind {
-                Kind::GetSubscriberData | Kind::GetAccessData => self.asked.push(*request),
-                Kind::GetNewDestination => {
+                RequestKind::GetSubscriberData | RequestKind::GetAccessData => {
+                    self.asked.push(*request)
+                }
+                RequestKind::GetNewDestination => {
                     self.destination(store, request, (found, tally))?;
                 }
-                Kind::UpdateSubscriberData => self.update(store, request, (will, tally))?,
-                Kind::UpdateLocation => self.locate(store, request, tally)?,
-                Kind::InsertCallForwarding => self.insert(store, request, (will, tally))?,
-                Kind::DeleteCallForwarding => self.delete(store, request, (will, tally))?,
+                RequestKind::UpdateSubscriberData => self.update(store, request, (will, tally))?,
+                RequestKind::UpdateLocation => self.locate(store, request, tally)?,
+                RequestKind::InsertCallForwarding => self.insert(store, request, (will, tally))?,
+                RequestKind::DeleteCallForwarding => self.delete(store, request, (will, tally))?,
             }
         }
         self.requests = requests;
         if self.asked.is_empty() { Ok(()) } else { self.read_rows(store, tally) }
     }
 
-    fn settle(&mut self, store: &mut dyn Connection) -> Result<()> {
+    fn settle(&mut self, store: &mut dyn StoreConnection) -> Result<()> {
         let Some((slot, flight)) = self.flying else { return Ok(()) };
         match self.model.was_done(store, slot, flight)? {
             Some(is_done) => {
@@ -486,7 +501,11 @@ impl Workload for Client {
         }
     }
 
-    fn verify(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
+    fn verify(
+        &mut self,
+        store: &mut dyn StoreConnection,
+        done: &mut dyn FnMut(u64),
+    ) -> Result<Verdict> {
         let mut verdict = self.astray.verdict();
         for slot in 0..self.model.count() {
             self.compare(store, slot, &mut verdict)?;
@@ -510,7 +529,7 @@ impl Workload for Client {
             checks.push(share::percent(format!("{name}, % of operations"), share, *runs, all));
             let name = format!("{name}, % successful");
             let mut check = share::check_of(name, kind.by_the_rules(), successes, *runs, records);
-            if *kind == Kind::GetNewDestination {
+            if *kind == RequestKind::GetNewDestination {
                 check.tolerance += EVENED_OUT;
             }
             checks.push(check);
@@ -531,7 +550,7 @@ impl Client {
     /// Compares all rows that a subscriber may have.
     fn compare(
         &mut self,
-        store: &mut dyn Connection,
+        store: &mut dyn StoreConnection,
         slot: u32,
         verdict: &mut Verdict,
     ) -> Result<()> {
@@ -539,19 +558,19 @@ impl Client {
         outbox.clear();
         let mut expected: Vec<Option<Vec<Vec<u8>>>> = Vec::new();
         model.rows(slot, |table, key, parts| {
-            outbox.begin(Verb::Read(Parts::ALL), table, |out| out.extend_from_slice(key));
+            outbox.begin(Verb::Read(PartSet::ALL), table, |out| out.extend_from_slice(key));
             expected.push(parts.map(|parts| parts.iter().map(|(_, b)| b.to_vec()).collect()));
         });
         let mut heard: [Option<Vec<u8>>; PARTS_MAX] = Default::default();
         let s_id = model.s_id(slot);
         outbox.send(store, &mut |number, reply| match reply {
-            Reply::Part(part, bytes) => {
+            StoreReply::Part(part, bytes) => {
                 if let Some(place) = heard.get_mut(part) {
                     *place = Some(bytes.to_vec());
                 }
             }
-            Reply::Key(_) => {}
-            Reply::Done(is_found) => {
+            StoreReply::Key(_) => {}
+            StoreReply::Done(is_found) => {
                 let heard = std::mem::take(&mut heard);
                 let is_right = match expected.get(number) {
                     Some(Some(parts)) => {
@@ -568,8 +587,8 @@ impl Client {
             }
         })?;
         outbox.take_sent();
-        let tag: Tag<'_> = (0, &number(u64::from(s_id)));
-        let is_found = store.find(SUBSCRIBER, tag, Parts::one(BIT), key, &mut |_, _| {})?;
+        let tag: RecordTag<'_> = (0, &number(u64::from(s_id)));
+        let is_found = store.find(SUBSCRIBER, tag, PartSet::one(BIT), key, &mut |_, _| {})?;
         if !is_found || *key != subscriber_key(s_id) {
             verdict.wrong(|| format!("the number of subscriber {s_id} does not lead to it"));
         }

@@ -2,7 +2,7 @@
 
 use super::travel::{Landing, Tagging, Travel, bytes_of, gone, written};
 use super::{BLOCKS, CONTEXTS, Client, Flight, KEY_BYTES, apply};
-use crate::access::{Change, Connection, Parts, Tag, Work, Write};
+use crate::access::{PartSet, RecordChange, RecordTag, RecordWrite, StoreConnection, Work};
 use crate::workloads::Tally;
 use nearstate_model::Result;
 use nearstate_ue::{Context, Procedure};
@@ -12,7 +12,7 @@ pub(super) struct Turn<'c> {
     client: &'c mut Client,
     flight: Flight,
     key: &'c [u8; KEY_BYTES],
-    wanted: Parts,
+    wanted: PartSet,
     landing: Landing,
     tally: &'c mut Tally,
 }
@@ -30,13 +30,13 @@ impl<'c> Turn<'c> {
 
     /// From the read to the write.
     #[inline]
-    pub(super) fn go(mut self, store: &mut dyn Connection) -> Result<()> {
+    pub(super) fn go(mut self, store: &mut dyn StoreConnection) -> Result<()> {
         let (key, wanted) = (self.key, self.wanted);
         let is_there = if wanted.is_empty() {
             self.go_blindly(store)?
         } else if self.flight.procedure == Procedure::CellReselection {
             let is_there = store.read(CONTEXTS, key, wanted, &mut |part, bytes| {
-                self.hear(part, bytes);
+                self.receive(part, bytes);
             })?;
             self.take(is_there)?;
             is_there
@@ -48,7 +48,7 @@ impl<'c> Turn<'c> {
 
     /// Writes without having read, or after having found the context by its name.
     #[inline]
-    fn go_blindly(&mut self, store: &mut dyn Connection) -> Result<bool> {
+    fn go_blindly(&mut self, store: &mut dyn StoreConnection) -> Result<bool> {
         if self.client.travel == Travel::Tagged {
             self.client.find_alone(store, self.flight, self.tally)?;
         }
@@ -73,7 +73,7 @@ impl<'c> Turn<'c> {
 
     /// Does the procedure and writes what it changes.
     #[inline]
-    fn apply(&mut self, write: &mut Write<'_>) -> Result<()> {
+    fn apply(&mut self, write: &mut RecordWrite<'_>) -> Result<()> {
         let key = self.key.as_slice();
         let Self { client, flight, tally, .. } = self;
         let before = (client.travel == Travel::Tagged).then_some(client.context);
@@ -82,10 +82,10 @@ impl<'c> Turn<'c> {
         let parts = written(client.travel, &client.context, flight.procedure, &mut parts);
         tally.bytes_out += key.len() as u64 + bytes_of(parts);
         let Some(before) = before else {
-            return write(&Change { key, parts, tags: None });
+            return write(&RecordChange { key, parts, tags: None });
         };
         let after = client.context;
-        tagged(&before, &after, |tags| write(&Change { key, parts, tags }))?;
+        tagged(&before, &after, |tags| write(&RecordChange { key, parts, tags }))?;
         client.names.took(flight.ue, &after);
         Ok(())
     }
@@ -96,7 +96,7 @@ impl<'c> Turn<'c> {
 fn tagged(
     before: &Context,
     after: &Context,
-    write: impl FnOnce(Option<(&[Tag<'_>], &[Tag<'_>])>) -> Result<()>,
+    write: impl FnOnce(Option<(&[RecordTag<'_>], &[RecordTag<'_>])>) -> Result<()>,
 ) -> Result<()> {
     let (mut old, mut new) = (Tagging::default(), Tagging::default());
     old.fill(before);
@@ -107,12 +107,12 @@ fn tagged(
 
 impl Work for Turn<'_> {
     #[inline]
-    fn hear(&mut self, part: usize, bytes: &[u8]) {
+    fn receive(&mut self, part: usize, bytes: &[u8]) {
         self.landing.take(&mut self.client.context, part, bytes);
     }
 
     #[inline]
-    fn change(&mut self, write: &mut Write<'_>) -> Result<()> {
+    fn change(&mut self, write: &mut RecordWrite<'_>) -> Result<()> {
         self.take(true)?;
         self.apply(write)
     }

@@ -3,16 +3,16 @@
 use super::model::Ue;
 use super::travel::Landing;
 use super::{BLOCKS, CONTEXTS, Client, Context, key_of};
-use crate::access::{Connection, Parts};
+use crate::access::{PartSet, StoreConnection};
 use nearstate_model::Result;
 
 impl Client {
     /// What the store has of a UE.
-    pub(super) fn look(&self, store: &mut dyn Connection, ue: Ue) -> Result<Option<Context>> {
+    pub(super) fn look(&self, store: &mut dyn StoreConnection, ue: Ue) -> Result<Option<Context>> {
         let mut context = Context::EMPTY;
         let mut landing = Landing::new(self.travel);
         let key = key_of(self.model.global(ue));
-        let is_there = store.read(CONTEXTS, &key, Parts::ALL, &mut |part, bytes| {
+        let is_there = store.read(CONTEXTS, &key, PartSet::ALL, &mut |part, bytes| {
             landing.take(&mut context, part, bytes);
         })?;
         Ok(is_there.then_some(context))

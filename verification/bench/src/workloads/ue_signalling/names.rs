@@ -13,7 +13,7 @@
 use super::model::Ue;
 use super::travel::{Landing, Tagging};
 use super::{CONTEXTS, Client, Context, Flight, KEY_BYTES, TAGGED, key_of};
-use crate::access::{Connection, Parts, Tag};
+use crate::access::{PartSet, RecordTag, StoreConnection};
 use crate::workloads::{Tally, wrong_answer};
 use nearstate_model::{Error, Result};
 use nearstate_ue::Procedure;
@@ -109,7 +109,7 @@ impl Client {
     #[cold]
     pub(super) fn find_alone(
         &mut self,
-        store: &mut dyn Connection,
+        store: &mut dyn StoreConnection,
         flight: Flight,
         tally: &mut Tally,
     ) -> Result<()> {
@@ -120,7 +120,7 @@ impl Client {
     /// Finds the context of a UE that names itself.
     pub(super) fn find(
         &mut self,
-        store: &mut dyn Connection,
+        store: &mut dyn StoreConnection,
         flight: Flight,
         tally: &mut Tally,
     ) -> Result<Context> {
@@ -128,7 +128,7 @@ impl Client {
         let (mut context, mut landing) = (Context::EMPTY, Landing::new(self.travel));
         let mut key = Vec::with_capacity(KEY_BYTES);
         let tag = (GUTI, guti.as_slice());
-        let is_there = store.find(CONTEXTS, tag, Parts::ALL, &mut key, &mut |part, bytes| {
+        let is_there = store.find(CONTEXTS, tag, PartSet::ALL, &mut key, &mut |part, bytes| {
             landing.take(&mut context, part, bytes);
         })?;
         self.names.finds += 1;
@@ -138,7 +138,7 @@ impl Client {
         if !self.is_unkept && key != key_of(self.model.global(flight.ue)) {
             return Err(astray(flight, &key));
         }
-        self.compare(flight, Parts::ALL, &context)?;
+        self.compare(flight, PartSet::ALL, &context)?;
         Ok(context)
     }
 
@@ -146,7 +146,7 @@ impl Client {
     /// what is wrong.
     pub(super) fn names_are_right(
         &self,
-        store: &mut dyn Connection,
+        store: &mut dyn StoreConnection,
         ue: Ue,
         expected: &Context,
     ) -> Result<Option<String>> {
@@ -169,9 +169,9 @@ impl Client {
 }
 
 /// The key of the record that a tag leads to.
-fn key_by(store: &mut dyn Connection, tag: Tag<'_>) -> Result<Option<Vec<u8>>> {
+fn key_by(store: &mut dyn StoreConnection, tag: RecordTag<'_>) -> Result<Option<Vec<u8>>> {
     let mut key = Vec::new();
-    let is_there = store.find(CONTEXTS, tag, Parts::one(0), &mut key, &mut |_, _| {})?;
+    let is_there = store.find(CONTEXTS, tag, PartSet::one(0), &mut key, &mut |_, _| {})?;
     Ok(is_there.then_some(key))
 }
 

@@ -3,7 +3,7 @@
 use super::names::{GUTI, Guti};
 use super::travel::{Tagging, Travel, written};
 use super::{CONTEXTS, Flight, KEY_BYTES};
-use crate::access::{Change, Parts, Request};
+use crate::access::{PartSet, RecordChange, Request};
 use crate::workloads::Tally;
 use nearstate_ue::{BLOCKS, Context, Procedure, apply};
 use std::collections::VecDeque;
@@ -56,14 +56,14 @@ impl Party {
     /// are.
     pub(super) fn reads(
         &self,
-        wanted: impl Fn(Procedure) -> Parts,
+        wanted: impl Fn(Procedure) -> PartSet,
     ) -> (Vec<Request<'_>>, Vec<usize>) {
         let mut requests = Vec::with_capacity(self.flights.len());
         let mut places = Vec::with_capacity(self.flights.len());
         for (place, (flight, key)) in self.flights.iter().zip(&self.keys).enumerate() {
             let wanted = wanted(flight.procedure);
             if let Some(Some(guti)) = self.names.get(place) {
-                let (tag, wanted) = ((GUTI, guti.as_slice()), Parts::ALL);
+                let (tag, wanted) = ((GUTI, guti.as_slice()), PartSet::ALL);
                 requests.push(Request::Find { table: CONTEXTS, tag, wanted });
                 places.push(place);
             } else if !wanted.is_empty() {
@@ -109,8 +109,10 @@ impl Party {
                 let parts = written(travel, after, flight.procedure, parts);
                 let tags = tagging.get(place).map(|(old, new)| (old.tags(), new.tags()));
                 let tags = tags.filter(|(old, new)| old != new);
-                requests
-                    .push(Request::Change { table: CONTEXTS, change: Change { key, parts, tags } });
+                requests.push(Request::Change {
+                    table: CONTEXTS,
+                    change: RecordChange { key, parts, tags },
+                });
             }
         }
         take(&requests)

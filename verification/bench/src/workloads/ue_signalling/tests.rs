@@ -1,7 +1,7 @@
 //! The workload on a region, beside planted faults, and without any store.
 
 use super::*;
-use crate::access::{Access, Body, Change, Hear, TAGS_MAX, Tag};
+use crate::access::{Body, PartReceiver, RecordChange, RecordTag, StoreAccess, TAGS_MAX};
 use crate::protocol::Fault;
 use crate::targets::Target as _;
 use crate::targets::fault::Faulty;
@@ -31,7 +31,12 @@ fn region(parameters: &Parameters) -> (tempfile::TempDir, RegionConnection) {
     (folder, connection)
 }
 
-fn run(client: &mut dyn Workload, store: &mut dyn Connection, ops: u64, depth: usize) -> Tally {
+fn run(
+    client: &mut dyn Workload,
+    store: &mut dyn StoreConnection,
+    ops: u64,
+    depth: usize,
+) -> Tally {
     let mut all = Tally::default();
     let mut done = 0;
     while done < ops {
@@ -158,13 +163,17 @@ fn a_machine_begins_as_it_goes_on() {
     let (_folder, mut store) = region(&parameters);
     client.load(&mut store, &mut |_| {}).unwrap();
     let share = |client: &Client, wanted: UeState| {
-        let Source::Machine(machine) = &client.source else { panic!("a machine's variant") };
+        let ProcedureSource::Machine(machine) = &client.source else {
+            panic!("a machine's variant")
+        };
         let of_state = (0..parameters.records).filter(|ue| machine.state(*ue) == wanted);
         real(of_state.count() as u64) / real(parameters.records)
     };
     let before = UeState::ALL.map(|state| share(&client, state));
     for ue in (0..parameters.records).step_by(97) {
-        let Source::Machine(machine) = &client.source else { panic!("a machine's variant") };
+        let ProcedureSource::Machine(machine) = &client.source else {
+            panic!("a machine's variant")
+        };
         let state = machine.state(ue);
         let found = client.look(&mut store, Ue::of(ue)).unwrap().unwrap();
         assert_eq!(nearstate_ue::state_of(&found), state, "{ue}");
@@ -208,7 +217,7 @@ fn write(
     new.fill(after);
     let tags = (client.travel == Travel::Tagged).then_some((old.tags(), new.tags()));
     let key = key_of(client.model.global(flight.ue));
-    assert!(store.change(CONTEXTS, &Change { key: &key, parts, tags }).unwrap());
+    assert!(store.change(CONTEXTS, &RecordChange { key: &key, parts, tags }).unwrap());
 }
 
 #[test]
@@ -269,46 +278,46 @@ impl Slipping {
     }
 }
 
-impl Access for Slipping {
+impl StoreAccess for Slipping {
     fn read(
         &mut self,
-        table: Table,
+        table: TableId,
         key: &[u8],
-        parts: Parts,
-        hear: &mut Hear<'_>,
+        parts: PartSet,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        self.inner.read(table, key, parts, hear)
+        self.inner.read(table, key, parts, receive)
     }
 
-    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
         self.inner.put(table, entry)
     }
 
-    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
         let Some((old, new)) = change.tags else { return self.inner.change(table, change) };
         let is_new_guti = !new.iter().filter(|(tag, _)| *tag == 1).all(|tag| old.contains(tag));
         if self.slip == Slip::Confuses || !is_new_guti || !self.is_now() {
             return self.inner.change(table, change);
         }
         let gutis = old.iter().filter(|(tag, _)| *tag == 1);
-        let both: Vec<Tag<'_>> = new.iter().chain(gutis).copied().take(TAGS_MAX).collect();
+        let both: Vec<RecordTag<'_>> = new.iter().chain(gutis).copied().take(TAGS_MAX).collect();
         let tags = (self.slip == Slip::Hoards).then_some((old, both.as_slice()));
-        self.inner.change(table, &Change { tags, ..*change })
+        self.inner.change(table, &RecordChange { tags, ..*change })
     }
 
-    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
         self.inner.delete(table, key, tags)
     }
 
     fn find(
         &mut self,
-        table: Table,
-        tag: Tag<'_>,
-        wanted: Parts,
+        table: TableId,
+        tag: RecordTag<'_>,
+        wanted: PartSet,
         key: &mut Vec<u8>,
-        hear: &mut Hear<'_>,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        let is_there = self.inner.find(table, tag, wanted, key, hear)?;
+        let is_there = self.inner.find(table, tag, wanted, key, receive)?;
         if self.slip == Slip::Confuses
             && self.is_now()
             && let Some(last) = key.last_mut()
@@ -320,16 +329,16 @@ impl Access for Slipping {
 
     fn scan(
         &mut self,
-        table: Table,
+        table: TableId,
         from: &[u8],
         count: usize,
-        hear: &mut dyn FnMut(&[u8], &[u8]),
+        receive: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<usize> {
-        self.inner.scan(table, from, count, hear)
+        self.inner.scan(table, from, count, receive)
     }
 }
 
-impl Connection for Slipping {
+impl StoreConnection for Slipping {
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
         self.inner.transact(body)
     }
@@ -391,53 +400,53 @@ struct Counting {
     messages: usize,
 }
 
-impl Access for Counting {
+impl StoreAccess for Counting {
     fn read(
         &mut self,
-        table: Table,
+        table: TableId,
         key: &[u8],
-        parts: Parts,
-        hear: &mut Hear<'_>,
+        parts: PartSet,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        self.inner.read(table, key, parts, hear)
+        self.inner.read(table, key, parts, receive)
     }
 
-    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
         self.inner.put(table, entry)
     }
 
-    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
         self.inner.change(table, change)
     }
 
-    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
         self.inner.delete(table, key, tags)
     }
 
     fn find(
         &mut self,
-        table: Table,
-        tag: Tag<'_>,
-        wanted: Parts,
+        table: TableId,
+        tag: RecordTag<'_>,
+        wanted: PartSet,
         key: &mut Vec<u8>,
-        hear: &mut Hear<'_>,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
         self.finds_alone += 1;
-        self.inner.find(table, tag, wanted, key, hear)
+        self.inner.find(table, tag, wanted, key, receive)
     }
 
     fn scan(
         &mut self,
-        table: Table,
+        table: TableId,
         from: &[u8],
         count: usize,
-        hear: &mut dyn FnMut(&[u8], &[u8]),
+        receive: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<usize> {
-        self.inner.scan(table, from, count, hear)
+        self.inner.scan(table, from, count, receive)
     }
 }
 
-impl Connection for Counting {
+impl StoreConnection for Counting {
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
         self.inner.transact(body)
     }
@@ -445,12 +454,12 @@ impl Connection for Counting {
     fn pipeline(
         &mut self,
         requests: &[Request<'_>],
-        hear: &mut dyn FnMut(usize, Reply<'_>),
+        receive: &mut dyn FnMut(usize, StoreReply<'_>),
     ) -> Result<()> {
         self.messages += 1;
         let is_find = |request: &&Request<'_>| matches!(request, Request::Find { .. });
         self.finds_together += requests.iter().filter(is_find).count() as u64;
-        self.inner.pipeline(requests, hear)
+        self.inner.pipeline(requests, receive)
     }
 }
 

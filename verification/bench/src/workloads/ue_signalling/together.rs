@@ -16,7 +16,7 @@ use super::names::{astray, is_named};
 use super::party::Party;
 use super::travel::{Landing, Travel, bytes_of, gone};
 use super::{Client, Flight, KEY_BYTES, key_of};
-use crate::access::{Connection, Parts, Reply, Request};
+use crate::access::{PartSet, Request, StoreConnection, StoreReply};
 use crate::workloads::{Overlapped, Tally};
 use nearstate_model::Result;
 use std::collections::VecDeque;
@@ -25,7 +25,7 @@ impl Client {
     /// Several procedures together: all read, then all written.
     pub(super) fn fly_together(
         &mut self,
-        store: &mut dyn Connection,
+        store: &mut dyn StoreConnection,
         tally: &mut Tally,
     ) -> Result<()> {
         self.board();
@@ -55,7 +55,7 @@ impl Client {
     fn end_oldest(
         &mut self,
         parties: &mut VecDeque<Party>,
-        store: &mut dyn Connection,
+        store: &mut dyn StoreConnection,
         tally: &mut Tally,
     ) -> Result<()> {
         if parties.front().is_some_and(|oldest| !oldest.is_changed) {
@@ -65,7 +65,7 @@ impl Client {
             }
         }
         if let Some(oldest) = parties.front_mut() {
-            self.hear_changes(oldest, store)?;
+            self.receive_changes(oldest, store)?;
         }
         if let Some(mut party) = parties.pop_front() {
             self.land_together(&mut party, tally);
@@ -75,8 +75,8 @@ impl Client {
     }
 
     /// Takes the contexts, does the procedures and sends the writes, where they can leave ahead.
-    fn change(&mut self, party: &mut Party, store: &mut dyn Connection) -> Result<()> {
-        self.hear_reads(party, store)?;
+    fn change(&mut self, party: &mut Party, store: &mut dyn StoreConnection) -> Result<()> {
+        self.receive_reads(party, store)?;
         party.change(self.travel);
         if store.sends_ahead() {
             party.with_changes(self.travel, |requests| store.send_ahead(requests))?;
@@ -84,24 +84,26 @@ impl Client {
         Ok(())
     }
 
-    fn hear_reads(&mut self, party: &mut Party, store: &mut dyn Connection) -> Result<()> {
+    fn receive_reads(&mut self, party: &mut Party, store: &mut dyn StoreConnection) -> Result<()> {
         let mut contexts = std::mem::take(&mut party.contexts);
         let (requests, places) = party.reads(|procedure| self.wanted(procedure));
         let mut landing = Landing::new(self.travel);
         let (flights, keys) = (&party.flights, &party.keys);
         let (mut missing, mut strange, mut bytes_in) = (None, None, 0);
-        store.hear_ahead(&requests, &mut |number, reply| {
+        store.receive_ahead(&requests, &mut |number, reply| {
             let Some(place) = places.get(number) else { return };
             match (reply, contexts.get_mut(*place), flights.get(*place)) {
-                (Reply::Part(part, bytes), Some(context), _) => landing.take(context, part, bytes),
-                (Reply::Key(key), _, Some(flight)) => {
+                (StoreReply::Part(part, bytes), Some(context), _) => {
+                    landing.take(context, part, bytes)
+                }
+                (StoreReply::Key(key), _, Some(flight)) => {
                     bytes_in += key.len() as u64;
                     if keys.get(*place).is_none_or(|own| own != key) {
                         strange = Some((*flight, key.to_vec()));
                     }
                 }
-                (Reply::Done(false), _, Some(flight)) => missing = Some(*flight),
-                (Reply::Part(..) | Reply::Key(_) | Reply::Done(_), ..) => {}
+                (StoreReply::Done(false), _, Some(flight)) => missing = Some(*flight),
+                (StoreReply::Part(..) | StoreReply::Key(_) | StoreReply::Done(_), ..) => {}
             }
         })?;
         bytes_in += landing.bytes;
@@ -125,11 +127,13 @@ impl Client {
         Ok(())
     }
 
-    fn hear_changes(&self, party: &mut Party, store: &mut dyn Connection) -> Result<()> {
+    fn receive_changes(&self, party: &mut Party, store: &mut dyn StoreConnection) -> Result<()> {
         let (mut is_whole, mut bytes_out) = (true, 0);
         party.with_changes(self.travel, |requests| {
             bytes_out = requests.iter().map(bytes_sent).sum();
-            store.hear_ahead(requests, &mut |_, reply| is_whole &= reply != Reply::Done(false))
+            store.receive_ahead(requests, &mut |_, reply| {
+                is_whole &= reply != StoreReply::Done(false)
+            })
         })?;
         party.tally.bytes_out += bytes_out;
         match party.flights.first() {
@@ -160,15 +164,15 @@ fn bytes_sent(request: &Request<'_>) -> u64 {
     }
 }
 
-const fn wanted_of(request: &Request<'_>) -> Parts {
+const fn wanted_of(request: &Request<'_>) -> PartSet {
     match request {
         Request::Read { wanted, .. } | Request::Find { wanted, .. } => *wanted,
-        Request::Put { .. } | Request::Change { .. } | Request::Delete { .. } => Parts(0),
+        Request::Put { .. } | Request::Change { .. } | Request::Delete { .. } => PartSet(0),
     }
 }
 
 impl Overlapped for Client {
-    fn begin_step(&mut self, store: &mut dyn Connection, count: usize) -> Result<()> {
+    fn begin_step(&mut self, store: &mut dyn StoreConnection, count: usize) -> Result<()> {
         let away = self.parties.away.iter().flat_map(|party| &party.flights);
         self.parties.taken.clear();
         self.parties.taken.extend(away.map(|flight| flight.ue.place() as u64));
@@ -179,7 +183,7 @@ impl Overlapped for Client {
         store.send_ahead(&party.reads(|procedure| self.wanted(procedure)).0)
     }
 
-    fn end_step(&mut self, store: &mut dyn Connection, tally: &mut Tally) -> Result<()> {
+    fn end_step(&mut self, store: &mut dyn StoreConnection, tally: &mut Tally) -> Result<()> {
         let mut parties = std::mem::take(&mut self.parties.away);
         let ended = self.end_oldest(&mut parties, store, tally);
         self.parties.away = parties;

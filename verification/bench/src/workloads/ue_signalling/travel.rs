@@ -1,7 +1,7 @@
 //! How much of a context travels, and how its bytes come and go.
 
 use super::{Flight, TAGGED};
-use crate::access::{Part, Parts, TAGS_MAX, Tag};
+use crate::access::{PartSet, PartWrite, RecordTag, TAGS_MAX};
 use crate::workloads::wrong_answer;
 use nearstate_model::{Error, Result};
 use nearstate_ue::{BLOCKS, BlockSet, Context, Procedure, blocks_touched, tags};
@@ -23,10 +23,10 @@ pub(super) enum Travel {
 
 /// The parts that hold these blocks.
 #[inline]
-pub(super) fn parts_of(blocks: BlockSet) -> Parts {
-    let mut parts = Parts(0);
+pub(super) fn parts_of(blocks: BlockSet) -> PartSet {
+    let mut parts = PartSet(0);
     for block in blocks.iter() {
-        parts = parts.and(Parts::one(block as usize));
+        parts = parts.and(PartSet::one(block as usize));
     }
     parts
 }
@@ -37,8 +37,8 @@ pub(super) fn written<'p, 'c>(
     travel: Travel,
     context: &'c Context,
     procedure: Procedure,
-    parts: &'p mut [Part<'c>; BLOCKS.len()],
-) -> &'p [Part<'c>] {
+    parts: &'p mut [PartWrite<'c>; BLOCKS.len()],
+) -> &'p [PartWrite<'c>] {
     if travel == Travel::Full {
         if let Some(first) = parts.first_mut() {
             *first = (0, context.as_bytes().as_slice());
@@ -55,7 +55,7 @@ pub(super) fn written<'p, 'c>(
 }
 
 #[inline]
-pub(super) fn bytes_of(parts: &[Part<'_>]) -> u64 {
+pub(super) fn bytes_of(parts: &[PartWrite<'_>]) -> u64 {
     parts.iter().map(|(_, bytes)| bytes.len() as u64).sum()
 }
 
@@ -63,8 +63,8 @@ pub(super) fn bytes_of(parts: &[Part<'_>]) -> u64 {
 pub(super) fn whole<'p, 'c>(
     travel: Travel,
     context: &'c Context,
-    parts: &'p mut [Part<'c>; BLOCKS.len()],
-) -> &'p [Part<'c>] {
+    parts: &'p mut [PartWrite<'c>; BLOCKS.len()],
+) -> &'p [PartWrite<'c>] {
     if travel == Travel::Full {
         return written(travel, context, Procedure::InitialAttach, parts);
     }
@@ -139,7 +139,7 @@ pub(super) fn stale(flight: Flight) -> Error {
 /// Tags of a context in the workload's words.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tagging<'c> {
-    tags: [Tag<'c>; TAGS_MAX],
+    tags: [RecordTag<'c>; TAGS_MAX],
     count: usize,
 }
 
@@ -155,7 +155,7 @@ impl<'c> Tagging<'c> {
         }
     }
 
-    pub(super) fn tags(&self) -> &[Tag<'c>] {
+    pub(super) fn tags(&self) -> &[RecordTag<'c>] {
         self.tags.get(..self.count).unwrap_or_default()
     }
 }

@@ -10,7 +10,8 @@
 //! took [`SLOW_STEP_NS`], and until one has told how long they take.
 
 use crate::access::{
-    Access, Body, Change, Connection, Entry, Hear, Parts, Reply, Request, Table, Tag, Work,
+    Body, PartReceiver, PartSet, RecordChange, RecordEntry, RecordTag, Request, StoreAccess,
+    StoreConnection, StoreReply, TableId, Work,
 };
 use crate::clock::monotonic_ns;
 use crate::operations::{KeyBlock, Operation};
@@ -20,7 +21,7 @@ use std::cell::RefCell;
 use std::io::Write;
 
 /// Steps that last so long are told of at each answer. The next one would have to last six thousand
-/// times as long to be silent for the minute that ends a target's part; and what a telling costs is
+/// times as long to be silent for the minute that ends a target's part; and what a progress_report costs is
 /// less than a thousandth of it, with as many answers as a step of 256 operations has.
 pub(super) const SLOW_STEP_NS: u64 = 10_000_000;
 
@@ -49,13 +50,13 @@ impl Pace {
 }
 
 /// Tells of progress now and then.
-pub(super) struct Teller {
+pub(super) struct ProgressReporter {
     every_ns: u64,
     next_ns: u64,
     more: u64,
 }
 
-impl Teller {
+impl ProgressReporter {
     /// Tells no more often than this.
     pub(super) fn new(every_ns: u64) -> Self {
         Self { every_ns, next_ns: monotonic_ns() + every_ns, more: 0 }
@@ -85,27 +86,27 @@ impl Teller {
     }
 }
 
-/// A teller that several hold: the workload counts records, the connection answers.
-pub(super) struct Told<'o>(RefCell<Telling<'o>>);
+/// A reporter that several hold: the workload counts records, the connection answers.
+pub(super) struct ReportedAccess<'o>(RefCell<ReportState<'o>>);
 
-struct Telling<'o> {
-    teller: Teller,
+struct ReportState<'o> {
+    reporter: ProgressReporter,
     output: &'o mut dyn Write,
     outcome: Result<()>,
 }
 
-impl<'o> Told<'o> {
-    pub(super) fn new(teller: Teller, output: &'o mut dyn Write) -> Self {
-        Self(RefCell::new(Telling { teller, output, outcome: Ok(()) }))
+impl<'o> ReportedAccess<'o> {
+    pub(super) fn new(reporter: ProgressReporter, output: &'o mut dyn Write) -> Self {
+        Self(RefCell::new(ReportState { reporter, output, outcome: Ok(()) }))
     }
 
     /// So many more records are done: none, if it is only known that the target still answers.
     pub(super) fn more(&self, more: u64) {
         // Nothing that is called below comes back to here.
-        let Telling { teller, output, outcome } = &mut *self.0.borrow_mut();
-        teller.add(more);
+        let ReportState { reporter, output, outcome } = &mut *self.0.borrow_mut();
+        reporter.add(more);
         if outcome.is_ok() {
-            *outcome = teller.tell(output, || 0);
+            *outcome = reporter.tell(output, || 0);
         }
     }
 
@@ -118,11 +119,11 @@ impl<'o> Told<'o> {
 /// A store each answer of which is an occasion to tell.
 pub(super) struct Answering<'t, 'o, A: ?Sized> {
     inner: &'t mut A,
-    told: &'t Told<'o>,
+    told: &'t ReportedAccess<'o>,
 }
 
 impl<'t, 'o, A: ?Sized> Answering<'t, 'o, A> {
-    pub(super) const fn new(inner: &'t mut A, told: &'t Told<'o>) -> Self {
+    pub(super) const fn new(inner: &'t mut A, told: &'t ReportedAccess<'o>) -> Self {
         Self { inner, told }
     }
 
@@ -132,73 +133,73 @@ impl<'t, 'o, A: ?Sized> Answering<'t, 'o, A> {
     }
 }
 
-impl<A: Access + ?Sized> Access for Answering<'_, '_, A> {
+impl<A: StoreAccess + ?Sized> StoreAccess for Answering<'_, '_, A> {
     fn read(
         &mut self,
-        table: Table,
+        table: TableId,
         key: &[u8],
-        wanted: Parts,
-        hear: &mut Hear<'_>,
+        wanted: PartSet,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        let answer = self.inner.read(table, key, wanted, hear);
+        let answer = self.inner.read(table, key, wanted, receive);
         self.answered(answer)
     }
 
-    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
         let answer = self.inner.put(table, entry);
         self.answered(answer)
     }
 
-    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
         let answer = self.inner.change(table, change);
         self.answered(answer)
     }
 
     fn update(
         &mut self,
-        table: Table,
+        table: TableId,
         key: &[u8],
-        wanted: Parts,
+        wanted: PartSet,
         work: &mut dyn Work,
     ) -> Result<bool> {
         let answer = self.inner.update(table, key, wanted, work);
         self.answered(answer)
     }
 
-    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
         let answer = self.inner.delete(table, key, tags);
         self.answered(answer)
     }
 
     fn find(
         &mut self,
-        table: Table,
-        tag: Tag<'_>,
-        wanted: Parts,
+        table: TableId,
+        tag: RecordTag<'_>,
+        wanted: PartSet,
         key: &mut Vec<u8>,
-        hear: &mut Hear<'_>,
+        receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        let answer = self.inner.find(table, tag, wanted, key, hear);
+        let answer = self.inner.find(table, tag, wanted, key, receive);
         self.answered(answer)
     }
 
     fn scan(
         &mut self,
-        table: Table,
+        table: TableId,
         from: &[u8],
         count: usize,
-        hear: &mut dyn FnMut(&[u8], &[u8]),
+        receive: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<usize> {
         let told = self.told;
         let answer = self.inner.scan(table, from, count, &mut |key, bytes| {
             told.more(0);
-            hear(key, bytes);
+            receive(key, bytes);
         });
         self.answered(answer)
     }
 }
 
-impl Connection for Answering<'_, '_, dyn Connection + '_> {
+impl StoreConnection for Answering<'_, '_, dyn StoreConnection + '_> {
     fn is_null(&self) -> bool {
         self.inner.is_null()
     }
@@ -212,7 +213,7 @@ impl Connection for Answering<'_, '_, dyn Connection + '_> {
         self.answered(answer)
     }
 
-    fn walk(&mut self, table: Table) -> Result<u64> {
+    fn walk(&mut self, table: TableId) -> Result<u64> {
         let answer = self.inner.walk(table);
         self.answered(answer)
     }
@@ -236,14 +237,14 @@ impl Connection for Answering<'_, '_, dyn Connection + '_> {
     fn pipeline(
         &mut self,
         requests: &[Request<'_>],
-        hear: &mut dyn FnMut(usize, Reply<'_>),
+        receive: &mut dyn FnMut(usize, StoreReply<'_>),
     ) -> Result<()> {
         let told = self.told;
         let answer = self.inner.pipeline(requests, &mut |number, reply| {
-            if matches!(reply, Reply::Done(_)) {
+            if matches!(reply, StoreReply::Done(_)) {
                 told.more(0);
             }
-            hear(number, reply);
+            receive(number, reply);
         });
         self.answered(answer)
     }
@@ -256,17 +257,17 @@ impl Connection for Answering<'_, '_, dyn Connection + '_> {
         self.inner.send_ahead(requests)
     }
 
-    fn hear_ahead(
+    fn receive_ahead(
         &mut self,
         requests: &[Request<'_>],
-        hear: &mut dyn FnMut(usize, Reply<'_>),
+        receive: &mut dyn FnMut(usize, StoreReply<'_>),
     ) -> Result<()> {
         let told = self.told;
-        let answer = self.inner.hear_ahead(requests, &mut |number, reply| {
-            if matches!(reply, Reply::Done(_)) {
+        let answer = self.inner.receive_ahead(requests, &mut |number, reply| {
+            if matches!(reply, StoreReply::Done(_)) {
                 told.more(0);
             }
-            hear(number, reply);
+            receive(number, reply);
         });
         self.answered(answer)
     }
