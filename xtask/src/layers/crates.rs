@@ -58,17 +58,20 @@ fn layer_of(folder: &str) -> Option<(u32, &'static str)> {
         .map(|(_, height, layer)| (*height, *layer))
 }
 
-fn complaint(user: &Member, used: &Member) -> Option<(String, String)> {
-    if user.folder == OUTSIDE || used.folder == OUTSIDE {
-        let what = format!("{} uses {}, and {OUTSIDE} is outside the layers", user.name, used.name);
+fn complaint(member: &Member, dependency: &Member) -> Option<(String, String)> {
+    if member.folder == OUTSIDE || dependency.folder == OUTSIDE {
+        let what = format!(
+            "{} uses {}, and {OUTSIDE} is outside the layers",
+            member.name, dependency.name
+        );
         return Some((what, "move what both need into a library crate of its own".to_owned()));
     }
-    let (user_height, user_layer) = layer_of(&user.folder)?;
-    let (used_height, used_layer) = layer_of(&used.folder)?;
-    (user_height <= used_height).then(|| {
+    let (height, layer) = layer_of(&member.folder)?;
+    let (other_height, other_layer) = layer_of(&dependency.folder)?;
+    (height <= other_height).then(|| {
         let what = format!(
-            "{} ({user_layer}) uses {} ({used_layer}), which is not below it",
-            user.name, used.name
+            "{} ({layer}) uses {} ({other_layer}), which is not below it",
+            member.name, dependency.name
         );
         let advice = "move the type down to a layer below both, or pass the fact as an argument";
         (what, advice.to_owned())

@@ -250,7 +250,7 @@ fn confirm(
 pub(crate) fn update_client_list(ctx: &CommandContext<'_>) {
     let subscription_count = [ctx.connection.channels.len(), ctx.connection.patterns.len()];
     ctx.server.update_client(ctx.connection.id, |client_entry| {
-        client_entry.subscription_count = subscription_count
+        client_entry.subscription_count = subscription_count;
     });
 }
 
