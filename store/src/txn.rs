@@ -51,8 +51,8 @@ impl Default for RetryPolicy {
 /// Transactions are strictly serializable, together with every operation on one record: there is
 /// one order of all of them, and one that began after another had ended stands behind it.
 ///
-/// Its reads are a consistent snapshot: every read checks that all earlier reads are still valid and
-/// returns `Conflict` if they are not. It holds a pin, as a view does, so keep it short.
+/// Its reads are a consistent snapshot: every read checks that all earlier reads are still valid
+/// and returns `Conflict` if they are not. It holds a pin, as a view does, so keep it short.
 #[derive(Debug)]
 pub struct Txn<'s> {
     pub(crate) set: RefCell<WriteSet<'s>>,

@@ -181,8 +181,8 @@ impl Session {
     /// `TagTaken`: two records have the same value of a tag that is to be unique; `BadArgument`: a
     /// record lacks a tag that is to be required, or the declaration is invalid. None of the new
     /// tags exists then, unless another declaration is busy with it. Tags that others had started
-    /// stay as they are, for them or for a repeated declaration. `BadName`, `Full`, `Stalled`, `Damaged`,
-    /// `System`; `Deadline`: others changed a record or its values all the time.
+    /// stay as they are, for them or for a repeated declaration. `BadName`, `Full`, `Stalled`,
+    /// `Damaged`, `System`; `Deadline`: others changed a record or its values all the time.
     pub fn add_tags(&self, namespace: Namespace, wanted: &[TagSchema]) -> Result<()> {
         let mut declaring = self.begin_declaring(namespace, wanted, RetryPolicy::default())?;
         declaring.has_thread = true;
