@@ -481,7 +481,9 @@ impl Txn<'_> {
             set.give_back();
             return done;
         }
-        let done = set.prepare().and_then(|written| set.commit().map(|()| written));
+        let done = session
+            .member
+            .operation(|| set.prepare().and_then(|written| set.commit().map(|()| written)));
         if let Ok(written) = done {
             invariant!(written <= set.buffers.entries.len(), "a commit keeps its entries");
             for entry in set.buffers.entries.iter().take(written).filter(|e| !e.write.is_none()) {

@@ -18,14 +18,14 @@ impl Drop for StopOnUnwind<'_> {
 }
 
 impl Member {
-    /// Carries out an operation that changes the region. Operations nest. Costs nothing unless the
-    /// operation panics.
+    /// Carries out an operation that changes the region. A panic in `body` stops the session.
+    /// Operations nest. Costs nothing unless the operation panics.
     #[inline(always)]
     #[expect(
         clippy::inline_always,
         reason = "a call for each part of a write would cost 3 % of it"
     )]
-    pub(crate) fn operation<T>(&self, body: impl FnOnce() -> T) -> T {
+    pub fn operation<T>(&self, body: impl FnOnce() -> T) -> T {
         let stop = StopOnUnwind(self);
         let result = body();
         std::mem::forget(stop);
