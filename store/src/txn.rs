@@ -51,8 +51,8 @@ impl Default for RetryPolicy {
 /// Transactions are strictly serializable, together with every operation on one record: there is
 /// one order of all of them, and one that began after another had ended stands behind it.
 ///
-/// What it reads stands still for it: every read checks that all earlier ones are still so, and
-/// answers `Conflict` if they are not. It holds a pin, as a view does, so keep it short.
+/// Its reads are a consistent snapshot: every read checks that all earlier reads are still valid
+/// and returns `Conflict` if they are not. It holds a pin, as a view does, so keep it short.
 #[derive(Debug)]
 pub struct Txn<'s> {
     pub(crate) set: RefCell<WriteSet<'s>>,
@@ -169,7 +169,7 @@ impl Session {
         }
     }
 
-    /// Puts a record that ends by itself.
+    /// Puts a record with an expiry time.
     ///
     /// # Errors
     /// As [`Session::transact`].

@@ -1,10 +1,10 @@
 //! Stops a session whose operation panicked.
 //!
 //! An operation that changes the region runs in [`Member::operation`]. A panic that unwinds through
-//! it means that an invariant was violated between two stores. From then on the session refuses every
-//! operation with `SessionStopped`, so it acknowledges nothing further. Its locks and its undo
-//! record are handled at once as recovery handles those of a killed process, so other sessions and
-//! other processes continue.
+//! it means that an invariant was violated between two stores. From then on the session refuses
+//! every operation with `SessionStopped`, so it acknowledges nothing further. Its locks and its
+//! undo record are handled at once as recovery handles those of a killed process, so other sessions
+//! and other processes continue.
 
 use crate::member::Member;
 

@@ -231,9 +231,9 @@ fn few_rounds_need_intervals_apart_and_one_is_never_enough() {
 
 #[test]
 fn other_parameters_machines_or_forms_are_not_compared() {
-    type RecordChange = fn(&mut Run);
+    type RunChange = fn(&mut Run);
     let a = run();
-    let changes: [(&str, RecordChange); 6] = [
+    let changes: [(&str, RunChange); 6] = [
         ("records", |run| run.workload.parameters.records += 1),
         ("variant", |run| run.workload.parameters.variant = "full".to_owned()),
         ("client processes", |run| run.drive.clients = 4),

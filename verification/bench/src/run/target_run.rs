@@ -1,6 +1,6 @@
 //! One target in a run: its database, its clients, its result.
 
-use super::ramp::{self, Step};
+use super::ramp::{self, RampStep};
 use super::{BenchContext, TargetOutcome, memory_bytes, wished};
 use crate::client_pool::{ClientPool, Listener};
 use crate::processes;
@@ -252,7 +252,7 @@ impl<'a> TargetRun<'a> {
             let bar = target_run.context.display.begin(title, ramp::POINTS_MAX as u64);
             bar.phase("a closed loop");
             let closed = target_run.closed_rate(running, drive)?;
-            let measure = |Step { offered, ops }| {
+            let measure = |RampStep { offered, ops }| {
                 bar.phase(&format!("{}/s", rate_text(offered)));
                 let clients = to_f64(drive.clients as u64);
                 let ops = (ops / drive.clients as u64).max(1);

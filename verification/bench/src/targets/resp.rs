@@ -24,7 +24,7 @@ mod answers;
 mod commands;
 
 use self::answers::NIL;
-use self::commands::{Form, RespCommands};
+use self::commands::{CommandForm, RespCommands};
 use self::finds::FIND;
 use self::guard::{ReplyGuard, writes_of_delete, writes_of_put};
 use self::tagged::Native;
@@ -38,7 +38,7 @@ use nearstate_model::limits::TRANSACTION_TRIES;
 use nearstate_model::{Error, Result};
 
 /// What a guard stands before.
-type RecordWrite<'w> = dyn Fn(&Place, &mut RespCommands) + 'w;
+type RecordWrite<'w> = dyn Fn(&RespTable, &mut RespCommands) + 'w;
 
 /// Writes if no claimed tag belongs to another record, and the record is there if it has to be.
 ///
@@ -60,14 +60,14 @@ return 1";
 
 /// A table, as its keys are written.
 #[derive(Debug)]
-struct Place {
+struct RespTable {
     schema: &'static TableSchema,
     prefix: Vec<u8>,
     tags: Vec<Vec<u8>>,
     order: Vec<u8>,
 }
 
-impl Place {
+impl RespTable {
     fn new(schema: &'static TableSchema) -> Self {
         let tag = |name: &str| format!("{{{}:{name}}},", schema.name).into_bytes();
         Self {
@@ -131,7 +131,7 @@ struct Made {
 #[derive(Debug)]
 pub(crate) struct Resp<S> {
     wire: Wire<S>,
-    places: Vec<Place>,
+    places: Vec<RespTable>,
     dialect: Dialect,
     scripts: Option<Scripts>,
     /// For what a transaction writes, kept from one to the next.
@@ -149,7 +149,7 @@ impl<S: Stream> Resp<S> {
     pub(crate) fn new(stream: S, schema: &StoreSchema, dialect: Dialect) -> Result<Self> {
         let mut resp = Self {
             wire: Wire::new(stream),
-            places: schema.tables.iter().map(Place::new).collect(),
+            places: schema.tables.iter().map(RespTable::new).collect(),
             dialect,
             scripts: None,
             queue: RespCommands::default(),
@@ -198,7 +198,7 @@ impl<S: Stream> Resp<S> {
     /// Writes it behind what is to be sent.
     fn ask_natively(&mut self, native: Native, request: &Request<'_>) -> Result<()> {
         let place = place(&self.places, request.table())?;
-        self.queue.begin(Form::Requests);
+        self.queue.begin(CommandForm::Requests);
         native.write(place, request, &mut self.queue);
         self.wire.out.extend_from_slice(self.queue.bytes());
         Ok(())
@@ -218,7 +218,7 @@ impl<S: Stream> Resp<S> {
         self.wire.simple()
     }
 
-    fn place(&self, table: TableId) -> Result<&Place> {
+    fn place(&self, table: TableId) -> Result<&RespTable> {
         place(&self.places, table)
     }
 
@@ -300,7 +300,7 @@ impl<S: Stream> Resp<S> {
             return self.receive_script(guard);
         }
         let mut queue = std::mem::take(&mut self.queue);
-        queue.begin(Form::Requests);
+        queue.begin(CommandForm::Requests);
         let written = place(&self.places, guard.table).map(|place| write(place, &mut queue));
         let done = written.and_then(|()| self.by_watching(guard, &queue));
         self.queue = queue;
@@ -309,7 +309,7 @@ impl<S: Stream> Resp<S> {
 
     fn ask_script(&mut self, guard: &ReplyGuard<'_>, write: &RecordWrite<'_>) -> Result<()> {
         let place = place(&self.places, guard.table)?;
-        self.queue.begin(Form::Words);
+        self.queue.begin(CommandForm::Words);
         write(place, &mut self.queue);
         if let Some(scripts) = &self.scripts {
             guard.script_request(place, &scripts.write, &self.queue, &mut self.wire.out);
@@ -391,14 +391,14 @@ impl<S: Stream> Resp<S> {
     }
 }
 
-fn place(places: &[Place], table: TableId) -> Result<&Place> {
+fn place(places: &[RespTable], table: TableId) -> Result<&RespTable> {
     places.get(table.0).ok_or_else(|| Error::BadArgument {
         detail: format!("the workload's schema has no table {}", table.0),
     })
 }
 
 /// A record is put whole: else nobody could tell whether it is there from what HSET answers.
-fn must_be_whole(place: &Place, parts: &[PartWrite<'_>]) -> Result<()> {
+fn must_be_whole(place: &RespTable, parts: &[PartWrite<'_>]) -> Result<()> {
     if parts.len() == place.schema.parts.len() {
         return Ok(());
     }
@@ -544,7 +544,7 @@ impl<S: Stream> StoreConnection for Resp<S> {
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
         for _ in 0..TRANSACTION_TRIES {
             let mut queue = std::mem::take(&mut self.queue);
-            queue.begin(Form::Requests);
+            queue.begin(CommandForm::Requests);
             self.seen.clear();
             let mut inside = InTransaction::new(self, queue);
             let outcome = body(&mut inside);

@@ -18,7 +18,7 @@ use nearstate_model::{Error, Result};
 use std::fmt::Debug;
 
 /// What the records of a workload look like. Records are numbered over all clients.
-pub trait Form: Debug {
+pub trait RecordForm: Debug {
     /// Writes the key of a record that is created for the `generation`th time.
     fn key(&self, record: u64, generation: u32, out: &mut Vec<u8>);
 
@@ -107,7 +107,7 @@ struct Rule<F> {
     contents: Contents,
 }
 
-impl<F: Form> Rule<F> {
+impl<F: RecordForm> Rule<F> {
     #[inline]
     fn number<const P: usize>(&self, slot: usize, state: &RecordState<P>, part: usize) -> u64 {
         let changes = state.changes.get(part).copied().unwrap_or(0);
@@ -220,7 +220,7 @@ impl ReceivedRecord {
     }
 }
 
-impl<F: Form, const P: usize> RecordModel<F, P> {
+impl<F: RecordForm, const P: usize> RecordModel<F, P> {
     /// Room for the records of a share, none of which is there. `schema` is the workload's only
     /// table, with `P` parts.
     ///
@@ -533,7 +533,7 @@ impl<F: Form, const P: usize> RecordModel<F, P> {
     }
 }
 
-impl<F: Form> Rule<F> {
+impl<F: RecordForm> Rule<F> {
     /// Whether a tag leads to a record, which then must be the right one: another is as if there
     /// were none. And the bytes that went and came.
     fn find<const P: usize>(
