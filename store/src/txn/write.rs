@@ -92,7 +92,8 @@ pub(crate) struct FlagCheck<'t> {
 /// The result of [`Session::write_single`].
 #[derive(Debug)]
 pub(crate) enum SingleWrite {
-    /// The change was made. The version of the new record, or of the removed one.
+    /// The change was made. The version of the new record, or of the removed one; 0 if there was
+    /// none to remove.
     Made { version: u64 },
     /// The current record is not as expected. Nothing was changed.
     Refused,
@@ -118,23 +119,25 @@ impl Session {
         is_expected: impl FnOnce(Option<Cell<'_>>) -> Result<bool>,
     ) -> Result<SingleWrite> {
         let wanted = if draft.is_some() { WriteDecision::Publish } else { WriteDecision::Remove };
-        let mut has_flags = true;
+        let mut refusal = None;
         let changed = self.member.write_target(flags.table, target, draft, |record| {
-            has_flags =
-                self.member.namespace_flags(flags.namespace)? & flags.mask == flags.expected;
-            let is_made = has_flags && is_expected(record)?;
-            Ok(if is_made { wanted } else { WriteDecision::Keep })
+            if self.member.namespace_flags(flags.namespace)? & flags.mask != flags.expected {
+                refusal = Some(SingleWrite::FlagsChanged);
+            } else if !is_expected(record)? {
+                refusal = Some(SingleWrite::Refused);
+            }
+            Ok(if refusal.is_none() { wanted } else { WriteDecision::Keep })
         })?;
-        if changed.decision == WriteDecision::Keep {
-            return Ok(if has_flags { SingleWrite::Refused } else { SingleWrite::FlagsChanged });
+        if let Some(refusal) = refusal {
+            return Ok(refusal);
         }
+        // Removing a record that does not exist changes nothing, and has no version.
         let before = changed.version_before.unwrap_or(0);
         let version = changed.version_after.unwrap_or(before);
         invariant!(
             version > before || wanted == WriteDecision::Remove,
             "a version rises with every change: {version} after {before}"
         );
-        invariant!(version != 0, "a change that was made has a version");
         Ok(SingleWrite::Made { version })
     }
 
