@@ -42,7 +42,7 @@ pub struct Options {
     #[arg(skip)]
     pub leaves_out_missing: bool,
 
-    /// RecordChange records and operations of the preset by this factor, such as 0.1
+    /// Change records and operations of the preset by this factor, such as 0.1
     #[arg(long, requires = "preset", value_name = "FACTOR", value_parser = factor)]
     pub scale: Option<f64>,
 
@@ -168,7 +168,7 @@ pub struct Options {
     #[arg(long, default_value = "/dev/shm")]
     pub dir: PathBuf,
 
-    /// RecordWrite a page that opens offline
+    /// Write a page that opens offline
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 

@@ -132,7 +132,7 @@ fn an_older_run_whose_ues_were_found_one_by_one_is_not_compared() {
     }
 }
 
-/// What large pages bring is what somebody may want to know: that is compared, and told.
+/// Runs that differ in large pages are compared, and the difference is reported.
 #[test]
 fn what_was_done_after_loading_is_a_difference_of_its_own_name() {
     let (a, mut b) = (run(), run());
@@ -231,9 +231,9 @@ fn few_rounds_need_intervals_apart_and_one_is_never_enough() {
 
 #[test]
 fn other_parameters_machines_or_forms_are_not_compared() {
-    type RecordChange = fn(&mut Run);
+    type RunChange = fn(&mut Run);
     let a = run();
-    let changes: [(&str, RecordChange); 6] = [
+    let changes: [(&str, RunChange); 6] = [
         ("records", |run| run.workload.parameters.records += 1),
         ("variant", |run| run.workload.parameters.variant = "full".to_owned()),
         ("client processes", |run| run.drive.clients = 4),

@@ -40,7 +40,7 @@ pub(super) fn closed_ops(drive: &Drive, rounds: &[Round]) -> u64 {
 
 /// The next point to measure.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Step {
+pub(super) struct RampStep {
     /// Operations per second.
     pub(super) offered: f64,
     /// Operations in all.
@@ -63,7 +63,7 @@ impl Climb {
     }
 
     /// Which rate to offer next; `None` when it is known well enough.
-    pub(super) fn next(&mut self) -> Option<Step> {
+    pub(super) fn next(&mut self) -> Option<RampStep> {
         let tried = self.points.len();
         if self.closed <= 0.0 || tried >= SHARES.len() + HALVINGS {
             return None;
@@ -82,7 +82,7 @@ impl Climb {
             return None;
         }
         let ops = whole(self.offered * POINT_S).clamp(POINT_OPS.0, POINT_OPS.1);
-        Some(Step { offered: self.offered, ops })
+        Some(RampStep { offered: self.offered, ops })
     }
 
     /// What was measured at the rate that was asked for last.
@@ -104,7 +104,7 @@ impl Climb {
     /// measured: its points are worth as much as if it had gone on.
     pub(super) fn all(
         mut self,
-        mut measure: impl FnMut(Step) -> Result<Round>,
+        mut measure: impl FnMut(RampStep) -> Result<Round>,
     ) -> (Vec<RampPoint>, Result<()>) {
         let mut outcome = Ok(());
         while let Some(step) = self.next() {

@@ -24,21 +24,21 @@ mod answers;
 mod commands;
 
 use self::answers::NIL;
-use self::commands::{Form, RespCommands};
+use self::commands::{RespCommands, RespForm};
 use self::finds::FIND;
 use self::guard::{ReplyGuard, writes_of_delete, writes_of_put};
 use self::tagged::Native;
 use self::transaction::InTransaction;
 use super::wire::{SentAhead, Stream, Wire};
 use crate::access::{
-    Body, PartReceiver, PartSet, PartWrite, RecordChange, RecordEntry, RecordTag, Request,
+    Body, PartReceiver, PartSet, PartWrite, PartsChange, RecordEntry, RecordTag, Request,
     StoreAccess, StoreConnection, StoreReply, StoreSchema, TableId, TableSchema,
 };
 use nearstate_model::limits::TRANSACTION_TRIES;
 use nearstate_model::{Error, Result};
 
 /// What a guard stands before.
-type RecordWrite<'w> = dyn Fn(&Place, &mut RespCommands) + 'w;
+type RecordWrite<'w> = dyn Fn(&ReplyPlace, &mut RespCommands) + 'w;
 
 /// Writes if no claimed tag belongs to another record, and the record is there if it has to be.
 ///
@@ -60,14 +60,14 @@ return 1";
 
 /// A table, as its keys are written.
 #[derive(Debug)]
-struct Place {
+struct ReplyPlace {
     schema: &'static TableSchema,
     prefix: Vec<u8>,
     tags: Vec<Vec<u8>>,
     order: Vec<u8>,
 }
 
-impl Place {
+impl ReplyPlace {
     fn new(schema: &'static TableSchema) -> Self {
         let tag = |name: &str| format!("{{{}:{name}}},", schema.name).into_bytes();
         Self {
@@ -131,14 +131,15 @@ struct Made {
 #[derive(Debug)]
 pub(crate) struct Resp<S> {
     wire: Wire<S>,
-    places: Vec<Place>,
+    places: Vec<ReplyPlace>,
     dialect: Dialect,
     scripts: Option<Scripts>,
     /// For what a transaction writes, kept from one to the next.
     queue: RespCommands,
     /// Keys that a transaction knows to be there.
     seen: Vec<Vec<u8>>,
-    /// A transaction has left keys watched that nobody waits for: sent before the next request.
+    /// A transaction has left keys watched that are no longer needed: UNWATCH is sent before the
+    /// next request.
     is_watching: bool,
     ahead: SentAhead,
     made: Vec<Made>,
@@ -149,7 +150,7 @@ impl<S: Stream> Resp<S> {
     pub(crate) fn new(stream: S, schema: &StoreSchema, dialect: Dialect) -> Result<Self> {
         let mut resp = Self {
             wire: Wire::new(stream),
-            places: schema.tables.iter().map(Place::new).collect(),
+            places: schema.tables.iter().map(ReplyPlace::new).collect(),
             dialect,
             scripts: None,
             queue: RespCommands::default(),
@@ -198,7 +199,7 @@ impl<S: Stream> Resp<S> {
     /// Writes it behind what is to be sent.
     fn ask_natively(&mut self, native: Native, request: &Request<'_>) -> Result<()> {
         let place = place(&self.places, request.table())?;
-        self.queue.begin(Form::Requests);
+        self.queue.begin(RespForm::Requests);
         native.write(place, request, &mut self.queue);
         self.wire.out.extend_from_slice(self.queue.bytes());
         Ok(())
@@ -218,7 +219,7 @@ impl<S: Stream> Resp<S> {
         self.wire.simple()
     }
 
-    fn place(&self, table: TableId) -> Result<&Place> {
+    fn place(&self, table: TableId) -> Result<&ReplyPlace> {
         place(&self.places, table)
     }
 
@@ -260,8 +261,8 @@ impl<S: Stream> Resp<S> {
         answers::receive_parts(&mut self.wire, place, wanted, receive)
     }
 
-    /// After a HSET that made fields: there was no record, so they go again, unless somebody has
-    /// put one meanwhile.
+    /// After a HSET that made fields: there was no record, so they go again, unless another client
+    /// has put one meanwhile.
     fn take_back(&mut self, table: TableId, key: &[u8], made: i64) -> Result<()> {
         let prefix = place(&self.places, table)?.prefix.as_slice();
         commands::key_request(&mut self.wire.out, b"WATCH", prefix, key);
@@ -300,7 +301,7 @@ impl<S: Stream> Resp<S> {
             return self.receive_script(guard);
         }
         let mut queue = std::mem::take(&mut self.queue);
-        queue.begin(Form::Requests);
+        queue.begin(RespForm::Requests);
         let written = place(&self.places, guard.table).map(|place| write(place, &mut queue));
         let done = written.and_then(|()| self.by_watching(guard, &queue));
         self.queue = queue;
@@ -309,7 +310,7 @@ impl<S: Stream> Resp<S> {
 
     fn ask_script(&mut self, guard: &ReplyGuard<'_>, write: &RecordWrite<'_>) -> Result<()> {
         let place = place(&self.places, guard.table)?;
-        self.queue.begin(Form::Words);
+        self.queue.begin(RespForm::Words);
         write(place, &mut self.queue);
         if let Some(scripts) = &self.scripts {
             guard.script_request(place, &scripts.write, &self.queue, &mut self.wire.out);
@@ -391,14 +392,14 @@ impl<S: Stream> Resp<S> {
     }
 }
 
-fn place(places: &[Place], table: TableId) -> Result<&Place> {
+fn place(places: &[ReplyPlace], table: TableId) -> Result<&ReplyPlace> {
     places.get(table.0).ok_or_else(|| Error::BadArgument {
         detail: format!("the workload's schema has no table {}", table.0),
     })
 }
 
-/// A record is put whole: else nobody could tell whether it is there from what HSET answers.
-fn must_be_whole(place: &Place, parts: &[PartWrite<'_>]) -> Result<()> {
+/// A record is put whole: otherwise the answer of HSET would not tell whether it exists.
+fn must_be_whole(place: &ReplyPlace, parts: &[PartWrite<'_>]) -> Result<()> {
     if parts.len() == place.schema.parts.len() {
         return Ok(());
     }
@@ -441,7 +442,7 @@ impl<S: Stream> StoreAccess for Resp<S> {
     }
 
     #[inline]
-    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
         if let Some(done) = self.do_natively(&Request::Change { table, change: *change })? {
             return Ok(done);
         }
@@ -544,7 +545,7 @@ impl<S: Stream> StoreConnection for Resp<S> {
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
         for _ in 0..TRANSACTION_TRIES {
             let mut queue = std::mem::take(&mut self.queue);
-            queue.begin(Form::Requests);
+            queue.begin(RespForm::Requests);
             self.seen.clear();
             let mut inside = InTransaction::new(self, queue);
             let outcome = body(&mut inside);

@@ -7,7 +7,7 @@
 //! | `idle` | waits one millisecond for each operation; its connections are idle | the same |
 
 use super::contents::BYTES_MAX;
-use super::record_model::{Form, Mutation, RecordModel};
+use super::record_model::{Mutation, RecordForm, RecordModel};
 use super::share::{self, Share};
 use super::{Blueprint, Parameters, Tally, Wishes, Workload};
 use crate::access::{PartSet, StoreConnection, StoreSchema, TableId, TableSchema};
@@ -133,7 +133,7 @@ struct KvRecord {
     value_bytes: usize,
 }
 
-impl Form for KvRecord {
+impl RecordForm for KvRecord {
     #[inline]
     fn key(&self, record: u64, _: u32, out: &mut Vec<u8>) {
         out.extend_from_slice(b"key:");

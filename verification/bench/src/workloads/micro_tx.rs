@@ -3,7 +3,7 @@
 //!
 //! The variant is the number of objects: 1, 5, 10 or 20.
 
-use super::record_model::{Form, Mutation, RecordModel};
+use super::record_model::{Mutation, RecordForm, RecordModel};
 use super::share::{self, Share};
 use super::{Blueprint, Parameters, Tally, Wishes, Workload};
 use crate::access::{StoreConnection, StoreSchema, TableSchema};
@@ -126,7 +126,7 @@ impl Blueprint for MicroTx {
 #[derive(Clone, Copy, Debug)]
 struct Object;
 
-impl Form for Object {
+impl RecordForm for Object {
     #[inline]
     fn key(&self, record: u64, _: u32, out: &mut Vec<u8>) {
         out.extend_from_slice(&record.to_be_bytes());

@@ -20,7 +20,7 @@
 //! security, pdn, bearers, timers, status    6, 10, 10, 2, 6: what an update changes
 //! ```
 
-use super::record_model::{Form, Mutation, RecordModel};
+use super::record_model::{Mutation, RecordForm, RecordModel};
 use super::share::{self, Share};
 use super::{Blueprint, Parameters, Tally, Wishes, Workload};
 use crate::access::{PartSet, StoreConnection, StoreSchema, TableSchema, TagRule};
@@ -234,7 +234,7 @@ impl MmeSession {
     }
 }
 
-impl Form for MmeSession {
+impl RecordForm for MmeSession {
     #[inline]
     fn key(&self, record: u64, _: u32, out: &mut Vec<u8>) {
         out.extend_from_slice(b"001010");

@@ -13,7 +13,7 @@
 //! `keyed` is for stores without indexes. What is ours, since the paper does not tell it: the parts
 //! of a session and their sizes (448 bytes together), and that half of the sessions exist.
 
-use super::record_model::{Form, Mutation, RecordModel};
+use super::record_model::{Mutation, RecordForm, RecordModel};
 use super::share::{self, Share};
 use super::{Blueprint, Parameters, Tally, Wishes, Workload};
 use crate::access::{PartSet, StoreConnection, StoreSchema, TableSchema, TagRule};
@@ -21,7 +21,7 @@ use crate::random::{Ring, draw};
 use crate::result::{Check, Foreign, Verdict};
 use nearstate_model::Result;
 
-/// PartSet of a session.
+/// Parts of a session.
 const PARTS: usize = 3;
 
 /// The connection to the packet network, the tunnels of the control plane, and two bearers with
@@ -142,7 +142,7 @@ impl Blueprint for SgwSession {
         let seed = draw(parameters.seed, share.first, 1);
         Ok(Box::new(Client {
             stock: RecordModel::new(
-                Session { is_indexed, records: share.all },
+                GatewaySession { is_indexed, records: share.all },
                 schema,
                 parameters,
                 share,
@@ -159,19 +159,19 @@ impl Blueprint for SgwSession {
 
 /// What a session looks like.
 #[derive(Clone, Copy, Debug)]
-struct Session {
+struct GatewaySession {
     is_indexed: bool,
     records: u64,
 }
 
-impl Session {
+impl GatewaySession {
     #[inline]
     fn teid(&self, record: u64, generation: u32) -> [u8; 4] {
         share::unique_32(record, generation, self.records).to_be_bytes()
     }
 }
 
-impl Form for Session {
+impl RecordForm for GatewaySession {
     #[inline]
     fn key(&self, record: u64, generation: u32, out: &mut Vec<u8>) {
         if self.is_indexed {
@@ -195,7 +195,7 @@ impl Form for Session {
 
 #[derive(Debug)]
 struct Client {
-    stock: RecordModel<Session, PARTS>,
+    stock: RecordModel<GatewaySession, PARTS>,
     ring: Ring,
     is_indexed: bool,
     picked: Vec<u64>,
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_teid_is_new_with_each_session() {
-        let session = Session { is_indexed: false, records: 1000 };
+        let session = GatewaySession { is_indexed: false, records: 1000 };
         let key = |generation| {
             let mut out = Vec::new();
             session.key(7, generation, &mut out);
@@ -280,7 +280,7 @@ mod tests {
         };
         assert_eq!(key(1).len(), 4);
         assert_ne!(key(1), key(2));
-        let session = Session { is_indexed: true, records: 1000 };
+        let session = GatewaySession { is_indexed: true, records: 1000 };
         let mut imsi = Vec::new();
         session.key(7, 1, &mut imsi);
         assert_eq!(imsi, b"001010000000007");

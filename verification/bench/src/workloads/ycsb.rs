@@ -16,7 +16,7 @@
 //! keys are scattered by a multiplication that can be undone, so that what a scan hands over can be
 //! compared with the model.
 
-use super::record_model::{Form, Mutation, RecordModel};
+use super::record_model::{Mutation, RecordForm, RecordModel};
 use super::share::{self, Share};
 use super::{Blueprint, Parameters, Tally, Wishes, Workload};
 use crate::access::{PartSet, StoreConnection, StoreSchema, TableId, TableSchema};
@@ -216,7 +216,7 @@ struct Row {
 /// Generations are below it in a key: bits of the record above them.
 const GENERATION_BITS: u32 = 32;
 
-impl Form for Row {
+impl RecordForm for Row {
     #[inline]
     fn key(&self, record: u64, generation: u32, out: &mut Vec<u8>) {
         out.extend_from_slice(b"user");

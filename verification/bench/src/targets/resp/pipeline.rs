@@ -1,8 +1,8 @@
 //! Several requests in one message.
 
-use super::commands::{self, Form, RespCommands};
+use super::commands::{self, RespCommands, RespForm};
 use super::guard::{self, ReplyGuard, must_be_unique, needs_guard};
-use super::{Dialect, Made, Place, Resp, must_be_whole, place};
+use super::{Dialect, Made, ReplyPlace, Resp, must_be_whole, place};
 use crate::access::{Request, StoreReply};
 use crate::targets::wire::Stream;
 use nearstate_model::limits::TRANSACTION_TRIES;
@@ -12,7 +12,7 @@ use nearstate_model::{Error, Result};
 /// not read while it writes.
 const TOGETHER: usize = 256;
 
-fn guard_of<'a>(place: &Place, request: &Request<'a>) -> Option<ReplyGuard<'a>> {
+fn guard_of<'a>(place: &ReplyPlace, request: &Request<'a>) -> Option<ReplyGuard<'a>> {
     match request {
         Request::Read { .. } | Request::Find { .. } => None,
         Request::Put { table, entry } => Some(ReplyGuard::of_put(place, *table, entry)),
@@ -24,7 +24,7 @@ fn guard_of<'a>(place: &Place, request: &Request<'a>) -> Option<ReplyGuard<'a>> 
     }
 }
 
-fn writes_of(place: &Place, request: &Request<'_>, out: &mut RespCommands) {
+fn writes_of(place: &ReplyPlace, request: &Request<'_>, out: &mut RespCommands) {
     match request {
         Request::Read { .. } | Request::Find { .. } => {}
         Request::Put { entry, .. } => guard::writes_of_put(place, entry, out),
@@ -171,7 +171,7 @@ impl<S: Stream> Resp<S> {
         let mut queue = std::mem::take(&mut self.queue);
         for _ in 0..TRANSACTION_TRIES {
             self.look(&guards, &mut done)?;
-            queue.begin(Form::Requests);
+            queue.begin(RespForm::Requests);
             for (at, request, guard) in &guards {
                 if done.get(*at) == Some(&Some(true)) {
                     writes_of(place(&self.places, guard.table)?, request, &mut queue);
@@ -273,7 +273,7 @@ impl<S: Stream> Resp<S> {
 mod tests {
     use super::*;
     use crate::access::{
-        PartSet, RecordChange, StoreConnection as _, StoreSchema, TableId, TableSchema, TagRule,
+        PartSet, PartsChange, StoreConnection as _, StoreSchema, TableId, TableSchema, TagRule,
     };
     use crate::parameters::Parameters;
     use crate::random::Spread;
@@ -347,7 +347,7 @@ mod tests {
     }
 
     fn change<'a>(key: &'a [u8], parts: &'a [(usize, &'a [u8])]) -> Request<'a> {
-        Request::Change { table: TableId(0), change: RecordChange { key, parts, tags: None } }
+        Request::Change { table: TableId(0), change: PartsChange { key, parts, tags: None } }
     }
 
     fn heard(resp: &mut Resp<Scripted>, requests: &[Request<'_>]) -> Result<Vec<String>> {
