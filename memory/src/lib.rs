@@ -50,5 +50,5 @@ pub use region::map::prefetch;
 pub use ring::{RingRead, RingReader, RingStart, RingWaiter, wait_any};
 pub use system::{create_eventfd, now_ms_coarse, since_boot, with_signals_blocked};
 pub use txn::events::{TxnEvent, TxnEvents};
-pub use txn::plan::{CommitOutcome, CommitPlan, Expectation, RecordAccess, RecordChange};
+pub use txn::plan::{CellChange, CommitOutcome, CommitPlan, Expectation, RecordAccess};
 pub use txn::publish::{PendingCell, WriteDecision, WriteOutcome, WriteTarget};

@@ -365,8 +365,8 @@ pub(crate) fn bind_memory(
     Ok(())
 }
 
-/// Sleeps until another thread or process wakes the word's sleepers, for at most `bound`. Returns at
-/// once if the low half of the word is not `ticket`. May return early.
+/// Sleeps until another thread or process wakes the word's sleepers, for at most `bound`. Returns
+/// at once if the low half of the word is not `ticket`. May return early.
 pub(crate) fn futex_wait(word: &AtomicU64, ticket: u32, bound: Duration) -> Result<()> {
     let time = libc::timespec {
         tv_sec: libc::time_t::try_from(bound.as_secs()).unwrap_or(libc::time_t::MAX),

@@ -9,7 +9,7 @@ use nearstate_store::{Region, Session};
 
 use crate::clock::Clock;
 use crate::limits::ConnectionLimits;
-use crate::metrics::{Counter, Distribution, Histogram};
+use crate::metrics::{CoreCounter, Distribution, Histogram};
 
 /// The resources of a core for its protocols. Cheap to clone. It stays on its thread.
 /// [`crate::executor::spawn`] starts tasks on the core.
@@ -105,7 +105,7 @@ macro_rules! core_counters {
         /// The counters of a core. Only the core writes them; any thread may read them.
         #[derive(Debug, Default)]
         pub struct CoreMetrics {
-            $(#[doc = $doc] pub $name: Counter,)*
+            $(#[doc = $doc] pub $name: CoreCounter,)*
             /// Time from a read to the written replies, in nanoseconds.
             pub response_nanos: Histogram,
         }

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A number that only its core increments.
 #[derive(Debug, Default)]
-pub struct Counter(AtomicU64);
+pub struct CoreCounter(AtomicU64);
 
-impl Counter {
+impl CoreCounter {
     /// Adds. For the single writer only: an add of another thread could be lost.
     #[inline]
     pub fn add(&self, amount: u64) {
@@ -30,13 +30,16 @@ const BUCKETS: usize = ((64 - PARTS_LOG2 + 1) << PARTS_LOG2) as usize;
 
 /// A histogram with one writer and any number of readers. 4 KiB.
 pub struct Histogram {
-    counts: [Counter; BUCKETS],
-    sum: Counter,
+    counts: [CoreCounter; BUCKETS],
+    sum: CoreCounter,
 }
 
 impl Default for Histogram {
     fn default() -> Self {
-        Self { counts: [const { Counter(AtomicU64::new(0)) }; BUCKETS], sum: Counter::default() }
+        Self {
+            counts: [const { CoreCounter(AtomicU64::new(0)) }; BUCKETS],
+            sum: CoreCounter::default(),
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use nearstate_store::{
 
 type Answer<T = ()> = Result<T, Box<dyn Error>>;
 
-/// An hour: how long a session lives when nobody hears of its UE.
+/// One hour: the lifetime of a session without a sign of life from its UE.
 const REACHABLE_MS: u64 = 3_600_000;
 
 /// What an MME knows of an attached UE and is asked for.
@@ -132,7 +132,7 @@ fn find(mme: &Session, tables: Tables, out: &mut impl Write) -> Answer {
     Ok(())
 }
 
-/// A TEID that somebody has: nothing of the attach happens.
+/// The TEID is already in use: the attach has no effect.
 fn taken(mme: &Session, tables: Tables, out: &mut impl Write) -> Answer {
     let third = Ue { imsi: "imsi-262013", guti: "guti-3", ..FIRST };
     match mme.transact(|txn| tables.attach(txn, &third)) {

@@ -35,9 +35,9 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// Whether texts are compared with this pattern in a time that is linear in both: false if between
-/// two stars there is a run with `?` or `[` that has more than [`RUN_ITEMS_MAX`] items. For whoever
-/// lets strangers say what keys are compared with.
+/// True if matching a text against this pattern takes time linear in both. False if a run between
+/// two stars contains `?` or `[` and has more than [`RUN_ITEMS_MAX`] items. Servers check this
+/// before they match keys against a pattern of an unauthenticated client.
 pub fn is_linear(pattern: &[u8]) -> bool {
     let (_, mut rest) = cut(pattern);
     while let Some(left) = rest {

@@ -51,8 +51,8 @@ impl Default for RetryPolicy {
 /// Transactions are strictly serializable, together with every operation on one record: there is
 /// one order of all of them, and one that began after another had ended stands behind it.
 ///
-/// What it reads stands still for it: every read checks that all earlier ones are still so, and
-/// answers `Conflict` if they are not. It holds a pin, as a view does, so keep it short.
+/// Its reads are a consistent snapshot: every read checks that all earlier reads are still valid
+/// and returns `Conflict` if they are not. It holds a pin, as a view does, so keep it short.
 #[derive(Debug)]
 pub struct Txn<'s> {
     pub(crate) set: RefCell<WriteSet<'s>>,
@@ -169,7 +169,7 @@ impl Session {
         }
     }
 
-    /// Puts a record that ends by itself.
+    /// Puts a record with an expiry time.
     ///
     /// # Errors
     /// As [`Session::transact`].
@@ -481,7 +481,9 @@ impl Txn<'_> {
             set.give_back();
             return done;
         }
-        let done = set.prepare().and_then(|written| set.commit().map(|()| written));
+        let done = session
+            .member
+            .operation(|| set.prepare().and_then(|written| set.commit().map(|()| written)));
         if let Ok(written) = done {
             invariant!(written <= set.buffers.entries.len(), "a commit keeps its entries");
             for entry in set.buffers.entries.iter().take(written).filter(|e| !e.write.is_none()) {

@@ -84,9 +84,9 @@ pub enum Notice<'w> {
     },
 }
 
-/// A wish to be told what happens to some records. Owes nothing to the session that made it, and
-/// may go to another thread; costs the region nothing when it is dropped or killed. A copy goes on
-/// from the same place.
+/// A watch on some records. It is independent of the session that created it and may move to
+/// another thread. It leaves nothing in the region when it is dropped or its process is killed. A
+/// clone continues from the same position.
 #[derive(Clone, Debug)]
 pub struct Watch {
     reader: RingReader,

@@ -1,5 +1,5 @@
 //! A clock that jumps (`spec/region.md`, section 9): set forward, records end early, and once; set
-//! back, those that nobody has collected are there again, and nothing else breaks.
+//! back, records that are not yet collected are visible again, and nothing else breaks.
 #![cfg(feature = "crash-points")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 

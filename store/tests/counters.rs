@@ -232,8 +232,8 @@ fn creator() {
     }
 }
 
-/// Waits until a process says that it is ready. It keeps its pipe: a process whose words nobody can
-/// read would fail.
+/// Waits until a process reports that it is ready. The pipe stays open: the process would fail if
+/// it wrote to a closed pipe.
 fn ready(child: &mut Started) {
     let pipe = child.0.stdout.as_mut().unwrap();
     let mut lines = BufReader::new(pipe).lines();
@@ -301,7 +301,7 @@ fn creators_that_are_killed_leak_nothing_and_tear_nothing() {
         drop(child);
         for key in 0..KEYS {
             let sum = session.read_counter(ns, format!("key {key}").as_bytes()).unwrap();
-            assert!(sum.is_none_or(|sum| sum > 0), "a counter that nobody added to: {sum:?}");
+            assert!(sum.is_none_or(|sum| sum > 0), "a counter without additions: {sum:?}");
         }
         drop((session, region));
         clean(&place.path);

@@ -38,9 +38,9 @@ fn number(session: &Session, ns: Namespace) -> u64 {
     u64::from_le_bytes(view.bytes().try_into().unwrap())
 }
 
-/// Each run that was for nothing was so because of somebody else's commit between its beginning and
-/// its end. Each session commits once; so one session runs in vain at most once for each other
-/// one, and all together for each pair of them once.
+/// Each run that fails does so because another session committed between its start and its end.
+/// Each session commits once, so a session fails at most once for each other session, and all
+/// sessions together fail at most once for each pair.
 const BEGUN_MAX: u64 = SESSIONS + SESSIONS * (SESSIONS - 1) / 2;
 
 #[test]

@@ -7,8 +7,8 @@ use nearstate_store::{
     Schema, Session, TagSchema, check, now_ms_coarse,
 };
 
-/// A record whose time had passed and that nobody had collected was in no index, and whoever
-/// declared tags beside it left a region that the check found at fault.
+/// A record that had expired and was not yet collected was in no index. A declaration of tags left
+/// such a region in a state that the check rejected.
 #[test]
 fn a_record_whose_time_has_passed_does_not_stand_in_the_way_of_a_new_tag() {
     let dir = tempfile::tempdir().unwrap();
@@ -104,7 +104,7 @@ fn a_declaration_goes_on_in_parts_and_whoever_repeats_it_finishes_it() {
     assert!(report.is_clean(), "{:?}", report.faults);
 }
 
-/// Whoever was half way began again each time that others had declared something.
+/// A declaration started over each time another one declared something.
 #[test]
 fn others_that_declare_in_vain_for_ever_keep_nobody_from_the_end() {
     let dir = tempfile::tempdir().unwrap();
@@ -129,7 +129,7 @@ fn others_that_declare_in_vain_for_ever_keep_nobody_from_the_end() {
             Err(error) => {
                 assert!(matches!(error, Error::BadArgument { .. }), "{error}");
                 refusals += 1;
-                // Not done: whoever asks again is not told that it is.
+                // The declaration has failed: a repeated call does not report success.
                 assert!(other.go_on(&mut vain, 1000).is_err());
                 vain = in_vain().unwrap();
             }

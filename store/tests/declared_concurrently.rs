@@ -104,8 +104,8 @@ fn ready(name: &str) -> (String, TagState) {
     (name.to_owned(), TagState::Ready)
 }
 
-/// Whoever declared two tags, one of which others were declaring already, took that away with the
-/// one that the records contradicted: others' writers did not keep it any more.
+/// A declaration of two tags, one of which another process was already declaring, abandoned both
+/// when the records contradicted one: the other process's writers stopped maintaining its tag.
 #[test]
 fn a_tag_that_another_is_declaring_stays_when_one_beside_it_is_given_up() {
     let place = Place::new();
@@ -139,8 +139,8 @@ fn a_tag_that_another_has_joined_stays_when_its_beginner_gives_up() {
     place.end();
 }
 
-/// What its beginner leaves unfinished is kept by the writers until somebody repeats it, whatever
-/// becomes of others' tags meanwhile.
+/// Writers maintain a tag whose declaration ended unfinished until the declaration is repeated,
+/// whatever happens to other tags meanwhile.
 #[test]
 fn a_tag_whose_beginner_has_gone_stays_when_one_beside_it_is_given_up() {
     let place = Place::new();
@@ -166,16 +166,16 @@ fn a_tag_that_the_records_contradict_goes_with_the_last_one_who_is_busy_with_it(
     assert_eq!(place.states(), [building("id")], "another is busy with it");
     let refused = finish(&other, slow).unwrap_err();
     assert!(matches!(refused, Error::TagTaken { .. }), "{refused}");
-    assert_eq!(place.states(), [], "nobody is");
+    assert_eq!(place.states(), [], "no declaration is busy with it");
     place.put(&doubled, &doubled);
     place.session.add_tags(place.ns, &[unique()]).unwrap();
     drop(other);
     place.end();
 }
 
-/// The beginner gave it up, and whoever had joined in had to begin anew.
+/// The first declaration abandoned the tag, and the one that had joined had to start over.
 #[test]
-fn whoever_joined_completes_a_tag_that_was_contradicted_when_its_beginner_looked() {
+fn a_joined_declaration_completes_a_tag_that_the_first_one_found_contradicted() {
     let place = Place::new();
     let doubled = place.contradict();
     let other = place.region.session().unwrap();

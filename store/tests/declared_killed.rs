@@ -66,7 +66,7 @@ fn half_way_in_another_process() {
     }
     let mut out = std::io::stdout();
     out.write_all(b"\nhalf way\n").and_then(|()| out.flush()).unwrap();
-    // Nobody writes: it ends when the other one does.
+    // No process writes to this pipe: the read returns when the other process ends.
     let _ = std::io::stdin().read_line(&mut String::new());
     drop(declaring);
 }

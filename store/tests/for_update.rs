@@ -256,8 +256,8 @@ fn a_record_whose_time_has_passed_is_not_changed() {
     });
 }
 
-/// Whoever begins to watch while somebody changes a record is told of each change behind that: also
-/// of one that had looked before whether anybody watches, and had only to be published yet.
+/// A watch that starts during a change of a record reports every later change. This includes a
+/// change that had already checked for watches and was not yet published.
 #[test]
 fn who_begins_to_watch_misses_nothing() {
     const ROUNDS: usize = 60;

@@ -296,7 +296,7 @@ fn a_function_that_writes_an_object_may_use_the_others() {
         }
     })
     .unwrap();
-    // A function that panics gives back what it had.
+    // If the function panics, the object is released.
     let caught = catch_unwind(AssertUnwindSafe(|| {
         txn.open_write(one, |bytes| {
             bytes[0] = b'T';
@@ -422,8 +422,8 @@ fn the_commit_stream_has_each_object_whole() {
     place.close_and_check();
 }
 
-/// Nodes of two rings, `next` and `previous` in the first 16 bytes. Threads take a node out of one
-/// ring and put it into the other, make and free nodes; whoever walks finds both rings whole.
+/// Nodes of two rings, with `next` and `previous` in the first 16 bytes. Threads move nodes between
+/// the rings, allocate nodes and free nodes. Every traversal finds both rings intact.
 mod rings {
     use super::*;
 
@@ -474,12 +474,12 @@ mod rings {
         }
     }
 
-    fn step(txn: &Txn<'_>, heads: [Address; 2], dice: u64) -> Result<i64, Error> {
-        let side = (dice & 1) as usize;
+    fn step(txn: &Txn<'_>, heads: [Address; 2], rng: u64) -> Result<i64, Error> {
+        let side = (rng & 1) as usize;
         let [first, _] = links(txn, heads[side])?;
-        match (first == heads[side], dice >> 8 & 7) {
+        match (first == heads[side], rng >> 8 & 7) {
             (true, _) | (_, 0) => {
-                let node = txn.alloc(16 + (dice >> 16 & 127) as usize)?;
+                let node = txn.alloc(16 + (rng >> 16 & 127) as usize)?;
                 insert(txn, heads[side], node)?;
                 Ok(1)
             }
@@ -507,13 +507,13 @@ mod rings {
                     let place = &place;
                     scope.spawn(move || {
                         let session = place.region.session().unwrap();
-                        let mut dice = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(thread);
+                        let mut rng = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(thread);
                         let mut made = 0;
                         for round in 0..ROUNDS {
-                            dice ^= dice << 13;
-                            dice ^= dice >> 7;
-                            dice ^= dice << 17;
-                            made += session.transact(|txn| step(txn, heads, dice)).unwrap();
+                            rng ^= rng << 13;
+                            rng ^= rng >> 7;
+                            rng ^= rng << 17;
+                            made += session.transact(|txn| step(txn, heads, rng)).unwrap();
                             if round % 64 == 0 {
                                 let txn = session.begin().unwrap();
                                 // A walk that others outrun is refused; one that ends is whole.

@@ -440,7 +440,7 @@ fn a_look_ahead_changes_nothing_whatever_is_asked_for() {
     let plain = session.namespace("plain", &Schema::default()).unwrap();
     let long = [b'v'; 300];
     let before = place.region.inspect().unwrap().bytes_taken;
-    // Nobody has asked for a tag yet: not even the table of all indexes is there.
+    // No tag has been used yet: even the table of all indexes does not exist.
     session.look_ahead(&[Some(Prefetch::Find(plain, "guti", b"1")), None]);
     assert_eq!(place.region.inspect().unwrap().bytes_taken, before);
     assert!(session.find(plain, "guti", b"1").is_err(), "but by now it is");

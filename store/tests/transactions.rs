@@ -219,12 +219,12 @@ fn what_a_transaction_reads_is_consistent_while_others_write() {
             let (place, is_over) = (&place, &is_over);
             scope.spawn(move || {
                 let (session, ue) = place.open();
-                let mut dice = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(thread + 1);
+                let mut rng = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(thread + 1);
                 for _ in 0..ROUNDS {
-                    dice ^= dice << 13;
-                    dice ^= dice >> 7;
-                    dice ^= dice << 17;
-                    let (from, to) = (dice % ACCOUNTS, dice / 7 % ACCOUNTS);
+                    rng ^= rng << 13;
+                    rng ^= rng >> 7;
+                    rng ^= rng << 17;
+                    let (from, to) = (rng % ACCOUNTS, rng / 7 % ACCOUNTS);
                     if from == to {
                         continue;
                     }
@@ -235,7 +235,7 @@ fn what_a_transaction_reads_is_consistent_while_others_write() {
                                 Ok::<_, Error>(number(record.unwrap().bytes()))
                             };
                             let (has, other) = (read(from)?, read(to)?);
-                            let amount = has.min(dice % 10);
+                            let amount = has.min(rng % 10);
                             let set = |account: u64, has: u64| {
                                 txn.put(ue, &account.to_le_bytes(), &has.to_le_bytes())
                             };

@@ -1,8 +1,8 @@
 //! `cargo xtask soak`: the proofs of `cargo xtask test`, for longer: more kills, more single steps,
 //! more histories, more random commands and more random input.
 //!
-//! At scale 1 it takes about two hours and steps after every 20th instruction. At scale 20, it kills
-//! after every single instruction.
+//! At scale 1 it takes about two hours and steps after every 20th instruction. At scale 20, it
+//! kills after every single instruction.
 
 use crate::{packages, run};
 use std::fmt::Write as _;

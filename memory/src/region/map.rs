@@ -371,8 +371,8 @@ struct OwnedMapping {
 
 impl Drop for OwnedMapping {
     fn drop(&mut self) {
-        // SAFETY: views borrow the region that owns the map, so no reference to the range is left any
-        // more.
+        // SAFETY: views borrow the region that owns the map, so no reference to the range is left
+        // any more.
         unsafe { system::unmap(self.base, self.bytes) };
     }
 }

@@ -294,8 +294,8 @@ fn writers_that_are_killed_leave_a_ring_whose_entries_are_whole() {
         writers.push(place.start("writer", &writer.to_string()));
     }
     writers.into_iter().for_each(killed);
-    // To the end of what they wrote; then a process that died with the ring's lock is recovered by who
-    // needs it.
+    // To the end of what they wrote; then a process that died with the ring's lock is recovered by
+    // who needs it.
     loop {
         match reader.next(&mut out).unwrap() {
             RingRead::Entry { number } => {

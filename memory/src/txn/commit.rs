@@ -23,7 +23,7 @@ use crate::region::linear_hash::step;
 use crate::ring;
 use crate::txn::events::{self, TxnEvents};
 use crate::txn::plan::{
-    AccessIndex, CommitOutcome, CommitPlan, Expectation, RecordAccess, RecordChange,
+    AccessIndex, CellChange, CommitOutcome, CommitPlan, Expectation, RecordAccess,
 };
 use crate::txn::publish::{CROWD, ENTRIES_MAX, locate, locate_target, retire_record};
 
@@ -305,7 +305,7 @@ impl Member {
             if *lock_at != before {
                 (before, inserts) = (*lock_at, 0);
             }
-            if access.entry_at == 0 && matches!(access.change, RecordChange::Publish(_)) {
+            if access.entry_at == 0 && matches!(access.change, CellChange::Publish(_)) {
                 inserts += 1;
                 has_moved |= self.make_room(access, inserts)?;
             }
@@ -327,7 +327,7 @@ impl Member {
         if !is_expected && !is_planted("skip-validation") {
             return Ok(Some(CommitOutcome::Conflict(number)));
         }
-        if !matches!(access.change, RecordChange::Keep) {
+        if !matches!(access.change, CellChange::Keep) {
             let word = self.map().word(catalog_at(access.namespace) + CATALOG_FLAGS)?;
             if word.load(Ordering::Acquire) != access.flags {
                 return Ok(Some(CommitOutcome::FlagsChanged(number)));
@@ -386,8 +386,8 @@ impl Member {
             access.retired = Some(cell::class_at(map, old.at())?);
         }
         match access.change {
-            RecordChange::Keep => access.retired = None,
-            RecordChange::Publish(draft) => {
+            CellChange::Keep => access.retired = None,
+            CellChange::Publish(draft) => {
                 let version =
                     access.version_before.unwrap_or_else(|| stamp_of(payload)).saturating_add(1);
                 if version > VERSION_MAX {
@@ -402,7 +402,7 @@ impl Member {
                 cell::seal(map, draft.at, version, draft.body_crc)?;
                 access.version_after = Some(version);
             }
-            RecordChange::Remove => {
+            CellChange::Remove => {
                 if let Some(before) = access.version_before {
                     let stamp = (stamp_of(payload) + 1).max(before);
                     lock::hold_with(word, self.lock_owner(), control(depth_of(payload), stamp));

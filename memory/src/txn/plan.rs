@@ -19,7 +19,7 @@ pub enum Expectation {
 
 /// The change of one record.
 #[derive(Clone, Copy, Debug)]
-pub enum RecordChange {
+pub enum CellChange {
     /// None: the record was read.
     Keep,
     /// A new version of the record.
@@ -44,7 +44,7 @@ pub struct RecordAccess {
     /// The condition for a commit.
     pub expect: Expectation,
     /// The change.
-    pub change: RecordChange,
+    pub change: CellChange,
     /// The namespace flags that the caller has handled. Validated for changes.
     pub flags: u64,
     /// After the commit: the version before it.
@@ -69,7 +69,7 @@ impl RecordAccess {
             hash,
             key,
             expect: Expectation::Any,
-            change: RecordChange::Keep,
+            change: CellChange::Keep,
             flags: 0,
             version_before: None,
             version_after: None,
@@ -85,16 +85,16 @@ impl RecordAccess {
 
     pub(crate) const fn is_write(&self) -> bool {
         match self.change {
-            RecordChange::Keep => false,
-            RecordChange::Publish(_) => true,
-            RecordChange::Remove => self.entry_at != 0,
+            CellChange::Keep => false,
+            CellChange::Publish(_) => true,
+            CellChange::Remove => self.entry_at != 0,
         }
     }
 
     pub(crate) const fn new_entry(&self) -> u64 {
         match self.change {
-            RecordChange::Publish(draft) => entry(tag_of(self.hash), draft.at),
-            RecordChange::Keep | RecordChange::Remove => 0,
+            CellChange::Publish(draft) => entry(tag_of(self.hash), draft.at),
+            CellChange::Keep | CellChange::Remove => 0,
         }
     }
 }

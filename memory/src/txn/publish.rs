@@ -177,8 +177,8 @@ impl Member {
             let (changed, retired, crowd) = match done {
                 Ok(done) => done,
                 Err(error) => {
-                    // After the commit only corruption can stop the work. Published cells must not be
-                    // freed.
+                    // After the commit only corruption can stop the work. Published cells must not
+                    // be freed.
                     if arena.get(undo::OP) != op::NONE {
                         finish_word(&arena);
                     }
@@ -199,8 +199,8 @@ impl Member {
                     if crowd >= CROWD {
                         tidied = tidied.and_then(|()| self.split_some(table, crowd));
                     }
-                    // The change is committed. A failure to trim a queue or to grow the index (a busy
-                    // lock, no room, corruption elsewhere) is not a failure of this call.
+                    // The change is committed. A failure to trim a queue or to grow the index (a
+                    // busy lock, no room, corruption elsewhere) is not a failure of this call.
                     if tidied.is_err() && arena.get(undo::OP) == op::NONE {
                         self.free_pending()?;
                     }

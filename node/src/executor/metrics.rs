@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::executor::class::TaskClass;
-use crate::metrics::{Counter, Distribution, Histogram};
+use crate::metrics::{CoreCounter, Distribution, Histogram};
 
 /// A poll that took too long.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,14 +26,14 @@ pub struct LongPoll {
 #[derive(Debug)]
 pub struct ExecutorMetrics {
     clock: Clock,
-    pub(crate) rounds: Counter,
-    pub(crate) parks: Counter,
-    pub(crate) spins: Counter,
-    pub(crate) slices: Counter,
-    pub(crate) remote_wakes: Counter,
+    pub(crate) rounds: CoreCounter,
+    pub(crate) parks: CoreCounter,
+    pub(crate) spins: CoreCounter,
+    pub(crate) slices: CoreCounter,
+    pub(crate) remote_wakes: CoreCounter,
     /// In ticks, one histogram per class.
     polls: [Histogram; 3],
-    long_polls: Counter,
+    long_polls: CoreCounter,
     /// Locked for long polls only.
     long_by_name: Mutex<BTreeMap<&'static str, u64>>,
     /// The start of the current poll, and in the low [`NAME_BITS`] the number of its task's name;
@@ -41,7 +41,7 @@ pub struct ExecutorMetrics {
     poll_stamp: AtomicU64,
     names: Mutex<Vec<&'static str>>,
     /// Written by the sampler.
-    stuck: Counter,
+    stuck: CoreCounter,
     /// The sampler sleeps until a core wakes up.
     is_watcher_asleep: AtomicBool,
     watcher: Mutex<Option<Thread>>,
@@ -91,17 +91,17 @@ impl ExecutorMetrics {
     pub(crate) fn new(clock: Clock) -> Self {
         Self {
             clock,
-            rounds: Counter::default(),
-            parks: Counter::default(),
-            spins: Counter::default(),
-            slices: Counter::default(),
-            remote_wakes: Counter::default(),
+            rounds: CoreCounter::default(),
+            parks: CoreCounter::default(),
+            spins: CoreCounter::default(),
+            slices: CoreCounter::default(),
+            remote_wakes: CoreCounter::default(),
             polls: [const { None }; 3].map(|_: Option<()>| Histogram::default()),
-            long_polls: Counter::default(),
+            long_polls: CoreCounter::default(),
             long_by_name: Mutex::default(),
             poll_stamp: AtomicU64::new(0),
             names: Mutex::default(),
-            stuck: Counter::default(),
+            stuck: CoreCounter::default(),
             is_watcher_asleep: AtomicBool::new(false),
             watcher: Mutex::default(),
         }

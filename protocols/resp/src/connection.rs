@@ -371,13 +371,18 @@ mod tests {
             connection: &mut connection,
             txn: None,
         };
-        let mut tries = 0;
-        let done = client.change(|_| -> Result<(), _> {
+        let session = core.records.session();
+        let resolved = core.records.resolve_or_create(b"{n},k", 1).unwrap();
+        let mut tries = 0_u32;
+        let done = client.change(|change| -> Result<(), _> {
             tries += 1;
             // Each run takes half of the time limit.
             let begun = since_boot();
             while since_boot() < begun + crate::command_context::RETRY_TIME_MAX / 2 {}
-            Err(nearstate_model::Error::Conflict { detail: "concurrent change".to_owned() }.into())
+            change.read_at(resolved)?;
+            session.put(resolved.namespace, resolved.key, &tries.to_le_bytes())?;
+            change.txn.put(resolved.namespace, resolved.key, b"late")?;
+            Ok(())
         });
         let error = done.unwrap_err();
         assert!(error.text().starts_with("BUSY"), "{error}");

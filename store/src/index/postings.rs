@@ -11,12 +11,12 @@
 //!                                    hash mod 2^d == p
 //! ```
 //!
-//! Each part says by its depth which keys are its own, as a leaf of an ordered index does by its
-//! fences. So whoever comes to a part by a guess knows whether it is the right one, and rests on no
-//! other: two changes of different parts never conflict.
+//! The depth of a part states which keys it owns, as the fences of a leaf do in an ordered index.
+//! A reader that reaches a part by a guess can therefore validate it without reading another part,
+//! and two changes of different parts never conflict.
 //!
-//! - A part that is not there was joined with the one that it came from: the number without its top
-//!   bit. Part 0 alone may be missing: then no record has the value.
+//! - A part that does not exist was joined with the one that it came from: the number without its
+//!   top bit. Part 0 alone may be missing: then no record has the value.
 //! - In the order of the hashes' bits from the lowest on, each part has one run of keys. A walk
 //!   goes by that order, so it meets each key once, however parts are split and joined meanwhile.
 //! - Of two parts that could be joined, none is empty. So the last key takes the last part along.

@@ -103,7 +103,7 @@ impl Session {
                 word & !namespace_flags::LOSSLESS
             }
         })?;
-        // Whoever commits later does so by the new policy; who did before has let its ring know.
+        // Later commits follow the new policy; earlier ones are already in their rings.
         self.member.drain_writers(self.table(namespace)?)?;
         // A writer's stream is one for all namespaces: it refuses as long as one of them wants it.
         if is_keeping || !self.is_any_keeping()? {

@@ -27,7 +27,7 @@ const CUT: Corruption = Corruption("a record's tags are cut short");
 /// What a record carries beside its value, as it lies in the cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meta<'a> {
-    /// When the record ends by itself, in milliseconds since 1970; 0: never.
+    /// Expiry time of the record in milliseconds since 1970; 0: never.
     pub expires_ms: u64,
     tags: &'a [u8],
 }

@@ -1,34 +1,36 @@
-//! Declaring tags, also of a namespace that has records: the index is built beside the writers.
+//! Declares tags, also for a namespace that has records: the index is built while writers run.
 //!
 //! ```text
-//! 1 the tags are there, "building"         from now on each commit keeps them
-//! 2 every bucket's lock is passed once     nobody is left who had not seen them
-//! 3 record by record: its values are entered, each in a transaction of its own; a record whose
-//!   time has passed is deleted instead
-//! 4 "ready"                                lookups are answered
+//! 1 the tags are stored as "building"      from now on each commit maintains them
+//! 2 every bucket's lock is passed once     no commit that does not know them is left in progress
+//! 3 record by record: its values are entered, each in a transaction of its own; an expired
+//!   record is deleted instead
+//! 4 the tags become "ready"                lookups are answered
 //! ```
 //!
-//! A process that dies in between leaves "building" behind; whoever declares the same tags again
-//! does steps 2 to 4. Records that contradict a tag end it: it is "leaving", its index is emptied,
-//! and its number is free; if a process dies in that, the next declaration goes on with it.
+//! A process that dies in between leaves the tags "building". The next declaration of the same tags
+//! does steps 2 to 4. A record that contradicts a tag ends it: the tag becomes "leaving", its index
+//! is emptied, and its number is freed. If the process dies meanwhile, the next declaration
+//! continues this work.
 //!
-//! Several may declare one tag at once: each does all of it, and the first one that is through says
-//! "ready". Whoever meets a record that contradicts one of its tags takes away, of those that are
-//! still being built:
+//! Several processes may declare one tag at once. Each does all steps, and the first one that
+//! finishes sets "ready". A declaration that finds a record that contradicts one of its tags
+//! abandons, of its tags that are still being built:
 //!
 //! ```text
-//!                             nobody else is busy with it       others are busy with it
-//! the contradicted tag        yes: it can end only so           no: they meet that record too
-//! others, which it began      yes                               no: they finish them
-//! others, which it joined     no: whoever repeats them does     no
+//!                             no other declaration is busy      others are busy with it
+//! the contradicted tag        yes: it cannot complete           no: they meet that record too
+//! others, started by it       yes                               no: they finish them
+//! others, joined by it        no: a repeated declaration does   no
 //! ```
 //!
-//! If they end before they have met it, by a kill or by another record, the contradicted tag stays
-//! in the making, and writers are held to it, until it is declared again.
+//! If those others end before they meet the record, by a kill or at another record, the
+//! contradicted tag stays "building" and binds writers until it is declared again.
 //!
-//! Who is busy with a tag the kernel knows (`AdvisoryLock`), so that no kill leaves it busy.
+//! The kernel knows which processes are busy with a tag (`AdvisoryLock`), so a kill never leaves a
+//! tag busy.
 //!
-//! All of it is done in parts ([`Declaring`]), so that a core that has others to serve can do it.
+//! All work is done in parts ([`Declaring`]), so that a core can do other work between them.
 
 mod clearing;
 mod entering;
@@ -59,9 +61,9 @@ const PART_BUCKETS: u64 = 1024;
 const LOCKS_FOR_EACH: u64 = 64;
 
 /// A declaration of tags that is carried out in parts, with anything between them
-/// ([`Session::begin_declaring`]). While it lasts others see that somebody is busy with its tags.
-/// Dropped before its end it leaves tags behind that writers keep and nobody can look up: whoever
-/// declares them again finishes them.
+/// ([`Session::begin_declaring`]). While it exists, other declarations see its tags as busy. If it
+/// is dropped unfinished, its tags stay "building": writers maintain them, lookups fail, and the
+/// next declaration of the same tags finishes them.
 #[derive(Debug)]
 pub struct Declaring {
     namespace: Namespace,
@@ -117,8 +119,8 @@ struct Built {
 const CHANGES_AROUND: u64 = 3;
 
 impl Built {
-    /// Whether they have been in this state since they were looked at last. Others may declare
-    /// tags of their own meanwhile, and give them up again: that keeps nobody from the end.
+    /// Whether the tags have stayed in this state since the last check. Other declarations that
+    /// start or abandon other tags meanwhile do not delay this one.
     fn are_still(&self, tags: &TagSet, state: TagState) -> bool {
         self.is_recent(tags) && self.ids.iter().all(|id| is_in(tags, *id, state))
     }
@@ -140,8 +142,8 @@ fn is_in(tags: &TagSet, id: u8, state: TagState) -> bool {
 }
 
 impl Declaring {
-    /// True if the last part ended at a conflict, before it had done its share: whoever serves
-    /// others in the same thread serves them now.
+    /// True if the last part ended early at a conflict. The caller should run the thread's other
+    /// work before the next part.
     pub const fn is_contended(&self) -> bool {
         self.is_contended
     }
@@ -177,10 +179,10 @@ impl Session {
     ///
     /// # Errors
     /// `TagTaken`: two records have the same value of a tag that is to be unique; `BadArgument`: a
-    /// record lacks a tag that is to be required, or the declaration itself is off. Of the new tags
-    /// none is there then, unless somebody else is busy with it; those that others had begun stay
-    /// as they are, for them or for whoever repeats it. `BadName`, `Full`, `Stalled`, `Damaged`,
-    /// `System`; `Deadline`: others changed a record or its values all the time.
+    /// record lacks a tag that is to be required, or the declaration is invalid. None of the new
+    /// tags exists then, unless another declaration is busy with it. Tags that others had started
+    /// stay as they are, for them or for a repeated declaration. `BadName`, `Full`, `Stalled`,
+    /// `Damaged`, `System`; `Deadline`: others changed a record or its values all the time.
     pub fn add_tags(&self, namespace: Namespace, wanted: &[TagSchema]) -> Result<()> {
         let mut declaring = self.begin_declaring(namespace, wanted, RetryPolicy::default())?;
         declaring.has_thread = true;
@@ -225,8 +227,8 @@ impl Session {
     /// at the same record ([`Declaring::is_contended`]). False once all is done.
     ///
     /// # Errors
-    /// As [`Session::add_tags`], `Deadline`. The declaration is at its end then, and goes no
-    /// further; whoever begins it again finishes what stands.
+    /// As [`Session::add_tags`], `Deadline`. The declaration has then failed and cannot continue. A
+    /// new declaration of the same tags finishes the work.
     pub fn go_on(&self, declaring: &mut Declaring, buckets: u64) -> Result<bool> {
         let mut stage = std::mem::replace(&mut declaring.stage, Stage::Failed);
         let done = self.step(declaring, &mut stage, buckets);
@@ -289,8 +291,8 @@ impl Session {
         done
     }
 
-    /// Looks whether the tags that are worked on are in this state still. Whoever looks often is
-    /// not sent back because of what others do.
+    /// Checks whether the tags in progress are still in this state. Frequent checks prevent a
+    /// restart because of other declarations.
     fn look(&self, declaring: &mut Declaring, built: &mut Built, state: TagState) -> Result<bool> {
         let tags = self.tag_set(declaring.namespace.index)?;
         declaring.begun.keep(&tags, TagState::Building);
@@ -312,7 +314,7 @@ impl Session {
         if !TagSet::clone(&*self.tag_set(namespace.index)?).declare(&declaring.wanted)? {
             return Ok(None);
         }
-        // Before it is seen which tags are there: whoever gives one up looks who is busy with it.
+        // Taken before the tags are read: a declaration that abandons a tag checks this lock.
         if declaring.presence.is_none() {
             let names = declaring.wanted.iter().map(|tag| tag.name.as_str());
             let things = names.map(|name| self.thing(namespace, name));
@@ -324,7 +326,7 @@ impl Session {
         if !tags.declare(&declaring.wanted)? {
             return Ok(None);
         }
-        // Whoever joins in changes nothing, so that nobody need look anew because of it.
+        // Joining changes nothing, so that no other declaration has to check again.
         if tags == *known {
             let generation = tags.generation;
             return Ok(Some(Built { ids: declaring.open(&tags), generation }));
@@ -352,9 +354,9 @@ impl Session {
         Ok(Stage::Announcing)
     }
 
-    /// A record contradicts a tag. That one is given up, whoever began it, and with it those that
-    /// this declaration began; but none that anybody else is busy with: he meets the same record,
-    /// or it is another one by then.
+    /// Handles a record that contradicts a tag. Abandons that tag and the tags that this
+    /// declaration started, except those that another declaration is busy with: it meets the same
+    /// record, or the record has changed by then.
     fn give_up(
         &self,
         declaring: &mut Declaring,
@@ -362,8 +364,9 @@ impl Session {
         built: &Built,
     ) -> Result<Stage> {
         let namespace = declaring.namespace;
-        // First gone, then looked: of several that give up at once the last one sees nobody. Who
-        // comes between the look and the commit finds the tag given up, and begins it himself.
+        // The lock is released before the check: of several declarations that abandon a tag at
+        // once, the last one sees no other. A declaration that arrives between the check and the
+        // commit finds the tag abandoned and starts it again.
         declaring.presence = None;
         let tags = self.tag_set(namespace.index)?;
         declaring.begun.keep(&tags, TagState::Building);
@@ -407,7 +410,7 @@ impl Session {
         });
         match newer.into_inner() {
             Some(tags) => {
-                // Whoever wrote them may have died before this.
+                // The process that wrote them may have died before it did this.
                 self.raise_to(declaring.namespace.index, &tags)?;
                 Ok(false)
             }
@@ -438,7 +441,7 @@ impl Session {
                 None => TagSet::default(),
             };
             change(&mut tags)?;
-            // Both words only grow; whoever reads these tags raises the traits to them.
+            // Both words only grow; a reader of these tags raises the namespace flags to them.
             let now = self.member.namespace_flags(namespace.index)? / namespace_flags::GENERATION;
             tags.generation = tags.generation.max(now) + 1;
             set.put_internal(&key, &tags.encode())?;

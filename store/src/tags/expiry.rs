@@ -1,5 +1,5 @@
-//! Collecting what has ended: whoever collects deletes a record in a transaction that judges its
-//! time again, so a record ends once, however many collect.
+//! Collecting expired records. A collector deletes a record in a transaction that checks its expiry
+//! time again, so a record expires once even if several processes collect.
 //!
 //! The order of expiry holds an entry for each record that ends, at or before its time. Putting a
 //! record off leaves its entry where it is; the collector that meets it moves it on.
@@ -143,8 +143,8 @@ impl Session {
         Ok(ended)
     }
 
-    /// After commits that put records with an end: collects a few that are due, so that a region is
-    /// kept clean by those who fill it, whoever else collects or not.
+    /// Called after commits that put records with an expiry time: collects a few expired records.
+    /// Writers thereby keep the region clean even if no other process collects.
     #[inline]
     pub(crate) fn collect_some(&self) {
         if self.internal.expiring.get() >= EXPIRING_MAX {

@@ -278,8 +278,8 @@ impl ListWalk {
     }
 }
 
-/// What the parts of one value are, for the check of a region at rest: calls `each` with every key;
-/// says how many parts there are.
+/// Checks the parts of one value, for the offline check of a region: calls `each` with every key
+/// and returns the number of parts.
 pub(crate) fn check_list(
     set: &mut WriteSet<'_>,
     list: &mut List,
@@ -411,7 +411,7 @@ mod tests {
             |set, ns| {
                 let mut list = List::default();
                 list.begin(ns, 0, b"web");
-                let key = b"nobody".as_slice();
+                let key = b"missing".as_slice();
                 let hash = set.session.hash(key);
                 assert!(list.insert(set, Posting { hash, key }).unwrap());
             },

@@ -261,8 +261,8 @@ fn ready<'t>(known: Option<&'t Tag>, name: &str) -> Result<&'t Tag> {
         Some(tag) if tag.state == TagState::Ready => Ok(tag),
         Some(_) => Err(Error::BadArgument {
             detail: format!(
-                "the index of the tag {name:?} is still being built: ask again when whoever \
-                 declared it has finished, or declare it again if they died"
+                "the index of the tag {name:?} is still being built: retry when its declaration \
+                 has finished, or declare it again if the declaring process died"
             ),
         }),
         None => Err(Error::BadArgument {

@@ -156,8 +156,12 @@ impl RecordForUpdate<'_> {
             return Err(wrong_kind(self.namespace.kind, "put a value", "patch its blocks"));
         }
         if self.flags()? & NEEDS_TXN == 0 {
-            let draft = self.session.draft(self.key_lookup(Form::Value), &[], value, &[])?;
-            if let Some(outcome) = self.publish(draft, NEEDS_TXN)? {
+            let written = self.session.member.operation(|| {
+                let lookup = self.key_lookup(Form::Value);
+                let draft = self.session.draft(lookup, &[], value, &[])?;
+                self.publish(draft, NEEDS_TXN)
+            })?;
+            if let Some(outcome) = written {
                 return Ok(outcome);
             }
         }
@@ -176,14 +180,17 @@ impl RecordForUpdate<'_> {
             return Err(other_form(self.view.form()));
         }
         if self.flags()? & NOTIFIES == 0 {
-            let lookup = self.key_lookup(Form::Blocks);
-            let mut splice = Splice::default();
-            let draft = if names.splice(self.tabled(), changes, &mut splice) {
-                self.session.draft_spliced(lookup, self.cell, &splice, None)?
-            } else {
-                self.patched(lookup, names, changes)?
-            };
-            if let Some(outcome) = self.publish(draft, NOTIFIES)? {
+            let written = self.session.member.operation(|| {
+                let lookup = self.key_lookup(Form::Blocks);
+                let mut splice = Splice::default();
+                let draft = if names.splice(self.tabled(), changes, &mut splice) {
+                    self.session.draft_spliced(lookup, self.cell, &splice, None)?
+                } else {
+                    self.patched(lookup, names, changes)?
+                };
+                self.publish(draft, NOTIFIES)
+            })?;
+            if let Some(outcome) = written {
                 return Ok(outcome);
             }
         }

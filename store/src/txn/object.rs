@@ -290,9 +290,9 @@ impl Txn<'_> {
         Ok(write(held.lent.as_mut().map_or(&mut [], |lent| lent.part(&part))))
     }
 
-    /// Where a part of an object lies, for a face that hands pointers across a border: in the
-    /// region, or in the private copy if there is one. It begins at a multiple of 16 with the
-    /// object, is good until the transaction ends, and may be read there.
+    /// The address of a part of an object, for an FFI that returns pointers: in the region, or in
+    /// the private copy if there is one. The object starts at a multiple of 16. The pointer is
+    /// valid for reads until the transaction ends.
     ///
     /// # Errors
     /// As [`Txn::open_read_range`].
@@ -312,9 +312,9 @@ impl Txn<'_> {
         Ok(std::ptr::slice_from_raw_parts(first, part.len()))
     }
 
-    /// Where a part of the transaction's private copy of an object lies, for a face that hands
-    /// pointers across a border. It begins at a multiple of 16 with the object, is the same for the
-    /// whole transaction, and may be read and written there until it ends.
+    /// The address of a part of the transaction's private copy of an object, for an FFI that
+    /// returns pointers. The object starts at a multiple of 16. The pointer stays the same for the
+    /// whole transaction and is valid for reads and writes until it ends.
     ///
     /// # Errors
     /// As [`Txn::open_write_range`].

@@ -40,7 +40,7 @@ impl Session {
         value: &[u8],
         condition: Condition<'_>,
     ) -> Result<Outcome> {
-        match self.put_direct(namespace, key, value, condition)? {
+        match self.member.operation(|| self.put_direct(namespace, key, value, condition))? {
             Some(outcome) => Ok(outcome),
             None => {
                 self.change_in_txn(namespace, key, condition, |txn| txn.put(namespace, key, value))
@@ -68,7 +68,7 @@ impl Session {
         key: &[u8],
         condition: Condition<'_>,
     ) -> Result<Outcome> {
-        match self.delete_direct(namespace, key, condition)? {
+        match self.member.operation(|| self.delete_direct(namespace, key, condition))? {
             Some(outcome) => Ok(outcome),
             None => self.change_in_txn(namespace, key, condition, |txn| {
                 txn.delete(namespace, key).map(drop)
@@ -93,7 +93,8 @@ impl Session {
         changes: &[BlockChange<'_>],
         condition: Condition<'_>,
     ) -> Result<Outcome> {
-        if let Some(outcome) = self.patch_direct(namespace, key, changes, condition)? {
+        let direct = || self.patch_direct(namespace, key, changes, condition);
+        if let Some(outcome) = self.member.operation(direct)? {
             return Ok(outcome);
         }
         self.change_in_txn(namespace, key, condition, |txn| txn.patch(namespace, key, changes))

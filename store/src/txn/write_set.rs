@@ -4,7 +4,7 @@
 //! Reads are consistent at every moment: each new read validates all earlier ones.
 
 use nearstate_memory::{
-    Cell, CommitOutcome, Expectation, PendingCell, Pin, ReadToken, RecordAccess, RecordChange,
+    Cell, CellChange, CommitOutcome, Expectation, PendingCell, Pin, ReadToken, RecordAccess,
     WriteTarget,
 };
 use nearstate_model::invariant::guaranteed;
@@ -391,8 +391,8 @@ impl<'s> WriteSet<'s> {
     /// The path of a put: a single record needs no intent.
     fn commit_one(&mut self) -> Result<()> {
         let draft = match self.change_of(0)? {
-            RecordChange::Publish(draft) => Some(draft),
-            RecordChange::Keep | RecordChange::Remove => None,
+            CellChange::Publish(draft) => Some(draft),
+            CellChange::Keep | CellChange::Remove => None,
         };
         let session = self.session;
         let entry = self.entry_at(0);
@@ -422,7 +422,7 @@ impl<'s> WriteSet<'s> {
         invariant!(self.buffers.plan.accesses.is_empty(), "a plan is made once");
         for place in 0..count {
             let change =
-                if forgotten == Some(place) { RecordChange::Keep } else { self.change_of(place)? };
+                if forgotten == Some(place) { CellChange::Keep } else { self.change_of(place)? };
             let entry = self.entry_at(place);
             let mut access = RecordAccess::new(entry.table, entry.hash, entry.key.ends());
             access.change = change;
@@ -439,7 +439,7 @@ impl<'s> WriteSet<'s> {
                 for (entry, access) in entries.iter_mut().zip(&plan.accesses) {
                     invariant!(
                         access.version_after.is_some()
-                            == matches!(access.change, RecordChange::Publish(_)),
+                            == matches!(access.change, CellChange::Publish(_)),
                         "a record has a version after the commit if and only if it was published"
                     );
                     entry.after = access.version_after;
@@ -466,7 +466,7 @@ impl<'s> WriteSet<'s> {
     }
 
     /// The change of an entry, with the draft of its new version.
-    fn change_of(&self, place: usize) -> Result<RecordChange> {
+    fn change_of(&self, place: usize) -> Result<CellChange> {
         let entry = self.entry_at(place);
         let session = self.session;
         let table = session.member.table(entry.table)?;
@@ -475,11 +475,11 @@ impl<'s> WriteSet<'s> {
         let lookup = KeyLookup { table, hash, key, form, is_seen };
         let meta = entry.meta.map(|meta| self.buffers.bytes(meta));
         match &entry.write {
-            Write::None => Ok(RecordChange::Keep),
-            Write::Delete => Ok(RecordChange::Remove),
+            Write::None => Ok(CellChange::Keep),
+            Write::Delete => Ok(CellChange::Remove),
             Write::Put { value } => {
                 let value = self.buffers.bytes(*value);
-                Ok(RecordChange::Publish(session.draft(
+                Ok(CellChange::Publish(session.draft(
                     lookup,
                     &[],
                     value,
@@ -488,7 +488,7 @@ impl<'s> WriteSet<'s> {
             }
             Write::Object { copy } => {
                 let parts = session.object_parts(entry, *copy, &self.buffers.copies)?;
-                Ok(RecordChange::Publish(session.draft_of_parts(lookup, &parts)?))
+                Ok(CellChange::Publish(session.draft_of_parts(lookup, &parts)?))
             }
             Write::Patch { is_anew, changes } => {
                 let seen = entry.seen.filter(|_| !is_anew);
@@ -505,7 +505,7 @@ impl<'s> WriteSet<'s> {
                     })
                     .collect();
                 let draft = session.patched(lookup, old.map(|(cell, _)| cell), &changes, meta)?;
-                Ok(RecordChange::Publish(draft))
+                Ok(CellChange::Publish(draft))
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Flipped bits: each one of the superblock and of a record is found; thousands elsewhere crash
-//! nobody.
+//! Flipped bits: each flip in the superblock and in a record is detected. Thousands of flips
+//! elsewhere crash no process.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -237,9 +237,9 @@ fn any_flipped_bit_of_a_record_header_crashes_no_writer() {
 }
 
 /// A xorshift generator: the same flips in every run.
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn below(&mut self, end: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -304,12 +304,12 @@ fn thousands_of_flips_anywhere_end_without_a_crash_a_hang_or_a_panic() {
     fs::copy(&made, &place.path).unwrap();
     let parts = parts(&place.path);
     let copy = Copy::of(&place.path);
-    let mut dice = Dice(0x2545_f491_4f6c_dd1d);
+    let mut rng = Rng(0x2545_f491_4f6c_dd1d);
     let weights: u64 = parts.iter().map(|part| part.2).sum();
     for round in 0..ROUNDS {
         copy.restore();
         for _ in 0..=round % 3 {
-            let mut left = dice.below(weights);
+            let mut left = rng.below(weights);
             let (from, bytes, _) = *parts
                 .iter()
                 .find(|part| {
@@ -319,22 +319,22 @@ fn thousands_of_flips_anywhere_end_without_a_crash_a_hang_or_a_panic() {
                     }
                 })
                 .unwrap();
-            copy.flip(from * 8 + dice.below(bytes * 8));
+            copy.flip(from * 8 + rng.below(bytes * 8));
         }
         live_with(&place.path);
     }
 }
 
 /// Words that a pointer to a cell may be replaced by: circles, edges, nonsense.
-fn wild(dice: &mut Dice) -> u64 {
-    match dice.below(7) {
+fn wild(rng: &mut Rng) -> u64 {
+    match rng.below(7) {
         0 => 0,
-        1 => u64::MAX - dice.below(64),
-        2 => HEAP + 64 * dice.below(4096),
-        3 => dice.below(0x9000),
-        4 => ARENAS + 8 * dice.below(1024),
-        5 => dice.below(u64::MAX),
-        _ => HEAP + (64 << 20) - 64 * dice.below(3),
+        1 => u64::MAX - rng.below(64),
+        2 => HEAP + 64 * rng.below(4096),
+        3 => rng.below(0x9000),
+        4 => ARENAS + 8 * rng.below(1024),
+        5 => rng.below(u64::MAX),
+        _ => HEAP + (64 << 20) - 64 * rng.below(3),
     }
 }
 
@@ -346,14 +346,14 @@ fn thousands_of_wild_words_anywhere_end_without_a_crash_a_hang_or_a_panic() {
     fs::copy(&made, &place.path).unwrap();
     let parts = parts(&place.path);
     let copy = Copy::of(&place.path);
-    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    let mut rng = Rng(0x9e37_79b9_7f4a_7c15);
     for round in 0..ROUNDS {
         copy.restore();
         for _ in 0..=round % 3 {
             // Not the superblock's own words: the checksum would end it all.
-            let (from, bytes, _) = parts[usize::try_from(dice.below(7)).unwrap()];
-            let at = from + 8 * dice.below(bytes / 8);
-            let word = wild(&mut dice);
+            let (from, bytes, _) = parts[usize::try_from(rng.below(7)).unwrap()];
+            let at = from + 8 * rng.below(bytes / 8);
+            let word = wild(&mut rng);
             copy.file.write_all_at(&word.to_le_bytes(), at).unwrap();
         }
         live_with(&place.path);

@@ -64,7 +64,7 @@ fn on_a_full_file_system_small_records_use_what_large_ones_leave() {
     while session.put(ns, &key(count), &[0; 4000]).is_ok() {
         count += 1;
     }
-    // Somebody else takes the last pages.
+    // Another file takes the last pages.
     let mut filler = std::fs::File::create(path.with_file_name("filler")).unwrap();
     while std::io::Write::write_all(&mut filler, &[0; 4096]).is_ok() {}
     for number in 0..200 {

@@ -39,7 +39,7 @@ pub(crate) fn open(region: &Region) -> (Session, Namespace) {
     (session, ns)
 }
 
-/// Tries after which whoever is still attached is no child of another test any more.
+/// Tries after which a process that is still attached cannot be the child of another test.
 const CHECKS: usize = 100_000;
 
 /// What the verifier says. A child that another test starts has this process's open files until it

@@ -1,4 +1,4 @@
-//! Somebody cuts the file while it is attached: no `SIGBUS`, no answer out of nothing.
+//! The file is truncated while it is attached: no `SIGBUS`, and no invented data.
 
 use std::fs::OpenOptions;
 

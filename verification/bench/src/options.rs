@@ -42,7 +42,7 @@ pub struct Options {
     #[arg(skip)]
     pub leaves_out_missing: bool,
 
-    /// Change records and operations of the preset by this factor, such as 0.1
+    /// Scale the records and operations of the preset by this factor, such as 0.1
     #[arg(long, requires = "preset", value_name = "FACTOR", value_parser = factor)]
     pub scale: Option<f64>,
 

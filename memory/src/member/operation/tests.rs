@@ -13,7 +13,7 @@ use crate::member::Member;
 use crate::region::file::{CreateOptions, Region};
 use crate::region::index_table::IndexTable;
 use crate::txn::events::TxnEvent;
-use crate::txn::plan::{CommitOutcome, CommitPlan, Expectation, RecordAccess, RecordChange};
+use crate::txn::plan::{CellChange, CommitOutcome, CommitPlan, Expectation, RecordAccess};
 use crate::txn::publish::{PendingCell, WriteDecision};
 
 /// Points that the work below does not pass: recovery of dead processes, attaching and detaching,
@@ -77,9 +77,9 @@ fn commit(member: &Member, table: &IndexTable, keys: [&[u8]; 3], ring_at: u64) -
         access.expect = Expectation::Read(token);
         access.flags = member.namespace_flags(table.index())?;
         access.change = if number == 2 {
-            RecordChange::Remove
+            CellChange::Remove
         } else {
-            RecordChange::Publish(pending(member, hash, key, b"committed")?)
+            CellChange::Publish(pending(member, hash, key, b"committed")?)
         };
         plan.accesses.push(access);
     }

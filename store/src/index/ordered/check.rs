@@ -1,10 +1,10 @@
-//! Does a tree say the same everywhere? For the check of a region at rest.
+//! Checks that an ordered index is consistent. Part of the offline check of a region.
 
 use nearstate_memory::Corruption;
 use nearstate_model::Result;
 
 use super::descent::Nodes;
-use super::node::{LEVEL_MAX, Node};
+use super::node::{IndexNode, LEVEL_MAX};
 
 /// What a tree consists of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub fn check<N: Nodes>(
 ) -> Result<Counts> {
     let mut counts = Counts::default();
     let Some(bytes) = nodes.peek(root, <[u8]>::to_vec)? else { return Ok(counts) };
-    let top = Node::parse(&bytes)?;
+    let top = IndexNode::parse(&bytes)?;
     if !top.shape.low.is_empty() || !top.shape.high.is_empty() {
         return Err(Corruption("the root of an index tree has a fence").into());
     }
@@ -38,13 +38,13 @@ pub fn check<N: Nodes>(
     if top.count() == 0 {
         return Ok(Counts { nodes: 1, ..counts });
     }
-    let place = Place { root, level: top.shape.level, low: Vec::new(), high: Vec::new() };
+    let place = NodePlace { root, level: top.shape.level, low: Vec::new(), high: Vec::new() };
     visit(nodes, root, &place, &mut Visit { counts: &mut counts, each })?;
     Ok(counts)
 }
 
 /// What a node's parent says of it.
-struct Place {
+struct NodePlace {
     root: u64,
     level: u8,
     low: Vec<u8>,
@@ -57,10 +57,15 @@ struct Visit<'v> {
 }
 
 /// Visits a subtree. As deep as a tree is high at most: levels fall by one.
-fn visit<N: Nodes>(nodes: &mut N, name: u64, place: &Place, seen: &mut Visit<'_>) -> Result<()> {
+fn visit<N: Nodes>(
+    nodes: &mut N,
+    name: u64,
+    place: &NodePlace,
+    seen: &mut Visit<'_>,
+) -> Result<()> {
     let bytes = nodes.peek(name, <[u8]>::to_vec)?;
     let bytes = bytes.ok_or(Corruption("an index branch leads to a node that is not there"))?;
-    let node = Node::parse(&bytes)?;
+    let node = IndexNode::parse(&bytes)?;
     let shape = &node.shape;
     if shape.root != place.root || shape.level != place.level || shape.level > LEVEL_MAX {
         return Err(Corruption("an index node is of another tree or level than its branch").into());
@@ -90,7 +95,7 @@ fn visit<N: Nodes>(nodes: &mut N, name: u64, place: &Place, seen: &mut Visit<'_>
         let low = if is_first_child { shape.low } else { key };
         let high = if entry + 1 < node.count() { node.key(entry + 1)? } else { shape.high };
         let level = shape.level.saturating_sub(1);
-        let below = Place { root: place.root, level, low: low.to_vec(), high: high.to_vec() };
+        let below = NodePlace { root: place.root, level, low: low.to_vec(), high: high.to_vec() };
         visit(nodes, node.child(entry)?, &below, seen)?;
     }
     Ok(())

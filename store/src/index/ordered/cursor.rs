@@ -11,7 +11,7 @@ use nearstate_memory::Corruption;
 use nearstate_model::Result;
 
 use super::descent::{Descent, Nodes, Sight, as_leaf, astray, look, tries};
-use super::node::Node;
+use super::node::IndexNode;
 
 /// Gives out the keys of a range in ascending order.
 #[derive(Debug, Default)]
@@ -82,7 +82,7 @@ impl Cursor {
     pub fn next<N: Nodes>(&mut self, nodes: &mut N) -> Result<Option<&[u8]>> {
         let before = std::mem::replace(&mut self.state, State::Done);
         let Some(entry) = self.advance(nodes, before)? else { return Ok(None) };
-        let key = Node::parse(&self.leaf)?.key(entry)?;
+        let key = IndexNode::parse(&self.leaf)?.key(entry)?;
         if self.to.is_before(key) {
             return Ok(None);
         }
@@ -101,7 +101,7 @@ impl Cursor {
                     None => return Ok(None),
                 },
             };
-            let node = Node::parse(&self.leaf)?;
+            let node = IndexNode::parse(&self.leaf)?;
             if entry < node.count() {
                 return Ok(Some(entry));
             }

@@ -3,7 +3,7 @@
 use nearstate_memory::Corruption;
 use nearstate_model::{Error, Result};
 
-use super::node::Node;
+use super::node::IndexNode;
 
 /// Storage of the nodes. An implementation returns the bytes of a node whole, never torn.
 ///
@@ -100,7 +100,7 @@ pub(super) struct Descent {
     path: Vec<u64>,
 }
 
-enum Step {
+enum DescentStep {
     Stale,
     Arrived,
     Down { child: u64, level: u8 },
@@ -123,9 +123,9 @@ impl Descent {
             match look(nodes, sight, at.0, |bytes| step(bytes, root, at.1, key))?.transpose()? {
                 // No root: an empty tree, whose root is its leaf.
                 None => return Ok(at.0 == root),
-                Some(Step::Stale) => return Ok(false),
-                Some(Step::Arrived) => return Ok(true),
-                Some(Step::Down { child, level }) => {
+                Some(DescentStep::Stale) => return Ok(false),
+                Some(DescentStep::Arrived) => return Ok(true),
+                Some(DescentStep::Down { child, level }) => {
                     self.path.push(child);
                     if level == 0 {
                         return Ok(true);
@@ -160,14 +160,14 @@ impl Descent {
 
 /// One step down. Levels fall by one with each, so a way ends whatever the bytes say.
 #[inline]
-fn step(bytes: &[u8], root: u64, level: Option<u8>, key: &[u8]) -> Result<Step, Corruption> {
-    let node = Node::parse(bytes)?;
+fn step(bytes: &[u8], root: u64, level: Option<u8>, key: &[u8]) -> Result<DescentStep, Corruption> {
+    let node = IndexNode::parse(bytes)?;
     let found = node.shape.level;
     if node.shape.root != root || level.is_some_and(|level| level != found) {
-        return Ok(Step::Stale);
+        return Ok(DescentStep::Stale);
     }
-    let Some(level) = found.checked_sub(1) else { return Ok(Step::Arrived) };
-    Ok(Step::Down { child: node.child(node.child_of(key)?)?, level })
+    let Some(level) = found.checked_sub(1) else { return Ok(DescentStep::Arrived) };
+    Ok(DescentStep::Down { child: node.child(node.child_of(key)?)?, level })
 }
 
 /// The node of a leaf's bytes, if it is a leaf of this tree and responsible for the key.
@@ -176,8 +176,8 @@ pub(super) fn as_leaf<'a>(
     bytes: &'a [u8],
     root: u64,
     key: &[u8],
-) -> Result<Option<Node<'a>>, Corruption> {
-    let node = Node::parse(bytes)?;
+) -> Result<Option<IndexNode<'a>>, Corruption> {
+    let node = IndexNode::parse(bytes)?;
     let is_it = node.shape.root == root && node.shape.level == 0 && node.covers(key);
     Ok(is_it.then_some(node))
 }
@@ -198,8 +198,8 @@ impl Claim<'_> {
     pub(super) fn judge<'a>(
         &self,
         bytes: &'a [u8],
-    ) -> Result<Option<(Node<'a>, usize)>, Corruption> {
-        let node = Node::parse(bytes)?;
+    ) -> Result<Option<(IndexNode<'a>, usize)>, Corruption> {
+        let node = IndexNode::parse(bytes)?;
         let shape = &node.shape;
         if shape.root != self.root || shape.level != self.level || !node.covers(self.key) {
             return Ok(None);

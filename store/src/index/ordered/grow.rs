@@ -7,7 +7,7 @@ use nearstate_memory::Corruption;
 use nearstate_model::{Error, Result};
 
 use super::descent::{Claim, Descent, Nodes, as_leaf};
-use super::node::{LEVEL_MAX, Node, Piece, Shape, compose, name_child};
+use super::node::{IndexNode, LEVEL_MAX, Piece, Shape, compose, name_child};
 
 enum Added {
     Stale,
@@ -64,14 +64,14 @@ fn add(bytes: &[u8], root: u64, key: &[u8], next: &mut Vec<u8>) -> Result<Added,
 }
 
 fn put_in(
-    node: &Node<'_>,
+    node: &IndexNode<'_>,
     at: usize,
     new: Piece<'_>,
     next: &mut Vec<u8>,
 ) -> Result<Added, Corruption> {
     let pieces = [Piece::Run(node, 0..at), new, Piece::Run(node, at..node.count())];
     compose(next, &node.shape, &pieces)?;
-    Ok(if Node::parse(next)?.is_crowded() { Added::Crowded(at) } else { Added::Fits })
+    Ok(if IndexNode::parse(next)?.is_crowded() { Added::Crowded(at) } else { Added::Fits })
 }
 
 /// A branch with a further child behind the one that is split. The child has no name yet.
@@ -125,18 +125,18 @@ fn split<N: Nodes>(nodes: &mut N, descent: &Descent, key: &[u8], leaf: Cut) -> R
 
 impl Cut {
     fn plan(content: Vec<u8>, new: usize) -> Result<Self, Corruption> {
-        let at = Node::parse(&content)?.choose_cut(new);
+        let at = IndexNode::parse(&content)?.choose_cut(new);
         Ok(Self { content, new, at })
     }
 
     fn separator(&self) -> Result<&[u8], Corruption> {
-        Node::parse(&self.content)?.separator(self.at)
+        IndexNode::parse(&self.content)?.separator(self.at)
     }
 
     /// Writes the two parts: the left one keeps the name, the right one gets a new one, which is
     /// returned. The root's parts both get new names, and become its children.
     fn make<N: Nodes>(&self, nodes: &mut N, name: u64) -> Result<Option<u64>> {
-        let node = Node::parse(&self.content)?;
+        let node = IndexNode::parse(&self.content)?;
         let (shape, separator) = (node.shape, node.separator(self.at)?);
         let mut part = Vec::with_capacity(self.content.len());
         let right = Shape { low: separator, ..shape };

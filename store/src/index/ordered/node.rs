@@ -47,7 +47,7 @@ pub(super) struct Shape<'a> {
 /// A node as its bytes have it. Total: any bytes are a node or damage, here or when an entry is
 /// looked at.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Node<'a> {
+pub(super) struct IndexNode<'a> {
     pub(super) shape: Shape<'a>,
     /// Bytes before each separator: of the child in a branch, none in a leaf.
     before: usize,
@@ -55,7 +55,7 @@ pub(super) struct Node<'a> {
     entries: &'a [u8],
 }
 
-impl<'a> Node<'a> {
+impl<'a> IndexNode<'a> {
     #[inline]
     pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, Corruption> {
         let (head, rest) = bytes.split_first_chunk::<HEAD>().ok_or(CUT)?;
@@ -197,7 +197,7 @@ impl<'a> Node<'a> {
 #[derive(Clone, Debug)]
 pub(super) enum Piece<'a> {
     /// Entries of a node, as they are.
-    Run(&'a Node<'a>, Range<usize>),
+    Run(&'a IndexNode<'a>, Range<usize>),
     /// A key of a leaf.
     Key(&'a [u8]),
     /// A child of a branch, and its separator.
@@ -268,7 +268,7 @@ pub(super) fn compose(
 
 /// Names the child of a branch's entry, which was composed before its child had a name.
 pub(super) fn name_child(bytes: &mut [u8], entry: usize, child: u64) -> Result<(), Corruption> {
-    let node = Node::parse(bytes)?;
+    let node = IndexNode::parse(bytes)?;
     let at = bytes.len() - node.entries.len() + node.begin(entry);
     let place = bytes.get_mut(at..).and_then(<[u8]>::first_chunk_mut::<CHILD>).ok_or(CUT)?;
     *place = child.to_le_bytes();
@@ -289,7 +289,7 @@ mod tests {
         out
     }
 
-    fn all(node: &Node<'_>) -> Vec<Vec<u8>> {
+    fn all(node: &IndexNode<'_>) -> Vec<Vec<u8>> {
         (0..node.count()).map(|entry| node.key(entry).unwrap().to_vec()).collect()
     }
 
@@ -306,7 +306,7 @@ mod tests {
                     *place = byte;
                 }
             }
-            if let Ok(node) = Node::parse(&bytes) {
+            if let Ok(node) = IndexNode::parse(&bytes) {
                 let _ = (node.find(&key), node.child_of(&key), node.covers(&key));
                 let _ = (node.is_crowded(), node.choose_cut(0));
                 for entry in 0..10 {
@@ -326,7 +326,7 @@ mod tests {
         ) {
             let keys: Vec<_> = keys.into_iter().collect();
             let bytes = leaf(&keys.iter().map(Vec::as_slice).collect::<Vec<_>>());
-            let node = Node::parse(&bytes).unwrap();
+            let node = IndexNode::parse(&bytes).unwrap();
             let found = node.find(&new).unwrap();
             prop_assert_eq!(found, match keys.binary_search(&new) {
                 Ok(at) => (at, true),
@@ -339,7 +339,7 @@ mod tests {
             compose(&mut out, &shape, &pieces).unwrap();
             let mut expected = keys.clone();
             expected.insert(at, new);
-            let grown = Node::parse(&out).unwrap();
+            let grown = IndexNode::parse(&out).unwrap();
             prop_assert_eq!(all(&grown), expected);
             prop_assert_eq!((grown.shape.low, grown.shape.high), (&b"low"[..], &b"hi"[..]));
         }
@@ -351,7 +351,7 @@ mod tests {
         ) {
             prop_assume!(left < right);
             let bytes = leaf(&[&left, &right]);
-            let node = Node::parse(&bytes).unwrap();
+            let node = IndexNode::parse(&bytes).unwrap();
             let separator = node.separator(1).unwrap();
             prop_assert!(left.as_slice() < separator && separator <= right.as_slice());
             let shorter = &separator[..separator.len() - 1];
@@ -366,7 +366,7 @@ mod tests {
         let pieces = [Piece::Child(7, b""), Piece::Child(0, b"m"), Piece::Child(9, b"p")];
         compose(&mut bytes, &shape, &pieces).unwrap();
         name_child(&mut bytes, 1, 8).unwrap();
-        let node = Node::parse(&bytes).unwrap();
+        let node = IndexNode::parse(&bytes).unwrap();
         let keys: [&[u8]; 6] = [b"b", b"l\xff", b"m", b"o", b"p", b"w"];
         let children = keys.map(|key| node.child(node.child_of(key).unwrap()).unwrap());
         assert_eq!(children, [7, 7, 8, 8, 9, 9]);
@@ -378,12 +378,12 @@ mod tests {
         let keys: Vec<Vec<u8>> =
             (0..40_u8).map(|key| vec![key; if key < 10 { 90 } else { 10 }]).collect();
         let bytes = leaf(&keys.iter().map(Vec::as_slice).collect::<Vec<_>>());
-        let node = Node::parse(&bytes).unwrap();
+        let node = IndexNode::parse(&bytes).unwrap();
         assert!(node.is_crowded());
         assert_eq!(node.choose_cut(20), 7, "7 x 92 of 1280 bytes");
         assert_eq!(node.choose_cut(39), 39, "the tree grows at its end");
         assert_eq!(node.choose_cut(0), 1, "the tree grows at its begin");
-        let inner = Node { shape: Shape { low: b"\0", high: b"\xff", ..node.shape }, ..node };
+        let inner = IndexNode { shape: Shape { low: b"\0", high: b"\xff", ..node.shape }, ..node };
         assert_eq!((inner.choose_cut(39), inner.choose_cut(0)), (7, 7));
     }
 }

@@ -15,7 +15,7 @@ use nearstate_memory::Corruption;
 use nearstate_model::Result;
 
 use super::descent::{Claim, Descent, Nodes, Sight, as_leaf, astray};
-use super::node::{LEVEL_MAX, Node, Piece, Shape, compose};
+use super::node::{IndexNode, LEVEL_MAX, Piece, Shape, compose};
 
 enum Taken {
     Stale,
@@ -179,7 +179,7 @@ fn move_fence(
     (level, heir): (u8, &Heir),
     next: &mut Vec<u8>,
 ) -> Result<Option<u64>, Corruption> {
-    let node = Node::parse(bytes)?;
+    let node = IndexNode::parse(bytes)?;
     if node.shape.root != root || node.shape.level != level {
         return Ok(None);
     }

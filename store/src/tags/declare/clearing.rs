@@ -35,8 +35,8 @@ pub(super) struct Clearing {
 }
 
 impl Session {
-    /// Where the indexes of tags that were given up begin to be emptied, whoever gave them up;
-    /// `None` if there are none.
+    /// Where to start emptying the indexes of abandoned tags, of any declaration; `None` if there
+    /// are none.
     pub(super) fn clearing(
         &self,
         namespace: Namespace,

@@ -1,11 +1,11 @@
-//! What a declaration that goes on in parts does about conflicts: whoever lends it a part of its
-//! time gets its thread back at the first one, and a later part goes on at the same record.
+//! Conflict handling of a declaration that runs in parts: a part ends at its first conflict and
+//! returns the thread to the caller. The next part continues at the same record.
 //!
-//! Nothing is lost by that: each conflict means that somebody else's commit went through, and what
-//! is entered stays entered. That it comes to its end all the same has three reasons. Between two
-//! parts others are served, so that whoever was faster has gone on. The next part may try more
-//! often, and a run that follows at once finds everything in the cache, and is faster. And a record
-//! is entered value by value from then on (`entering.rs`): there is less that others could change.
+//! No work is lost: each conflict means that another transaction committed, and values that are
+//! entered stay entered. The declaration completes for three reasons. The caller runs other work
+//! between two parts, so the conflicting writer has moved on. The next part may retry more often,
+//! and an immediate retry finds its data in the cache and is faster. From then on a record is
+//! entered value by value (`entering.rs`), so each transaction can conflict with fewer changes.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn patience_is_for_all_parts_of_one_transaction() {
+    fn the_retry_policy_covers_all_parts_of_one_transaction() {
         let retry_policy = RetryPolicy { tries: 7, within: Some(Duration::from_secs(1)) };
         let mut contention = Contention::default();
         for tries in [1, 2] {

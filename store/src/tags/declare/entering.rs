@@ -22,18 +22,18 @@ pub(super) struct Entering {
     pub(super) built: Built,
     /// What is left of the next record, whose values are entered one by one: others were faster
     /// when all were entered at once.
-    bites: Option<Vec<Value>>,
+    bites: Option<Vec<EnteredValue>>,
 }
 
 /// A tag's number and a value.
-type Value = (u8, Vec<u8>);
+type EnteredValue = (u8, Vec<u8>);
 
 /// What is to be entered of a record.
 pub(super) struct Wanted<'a> {
     /// The values of tags with these numbers, as far as they are being built.
     pub(super) ids: &'a [u8],
     /// Only these of them, as far as the record has them; `None`: all of them.
-    pub(super) only: Option<&'a [Value]>,
+    pub(super) only: Option<&'a [EnteredValue]>,
     /// Which tag the record contradicts.
     pub(super) against: &'a Cell<Option<u8>>,
 }
@@ -77,7 +77,7 @@ impl Session {
         declaring: &Declaring,
         key: &[u8],
         (built, against): (&Built, &Cell<Option<u8>>),
-        bites: &mut Option<Vec<Value>>,
+        bites: &mut Option<Vec<EnteredValue>>,
     ) -> Result<()> {
         loop {
             let only = bites.as_deref().map(|left| left.last().map_or(&[][..], slice::from_ref));
@@ -96,15 +96,15 @@ impl Session {
         Ok(())
     }
 
-    /// The values that a record has of these tags. Those that it gets from now on its writers
-    /// enter, as they know the tags: only these can be missing. So they are looked up once, and
-    /// whoever gives the record new ones all the time keeps nobody from the end.
+    /// The values of these tags that a record has. Writers know the tags and enter every later
+    /// value themselves, so only these values can be missing. They are read once: a writer that
+    /// keeps changing the record cannot delay the declaration forever.
     pub(super) fn values_of(
         &self,
         namespace: Namespace,
         key: &[u8],
         ids: &[u8],
-    ) -> Result<Vec<Value>> {
+    ) -> Result<Vec<EnteredValue>> {
         let tags = self.tag_set(namespace.index)?;
         let Some(view) = self.get(namespace, key)? else { return Ok(Vec::new()) };
         let value = |(name, value): (&str, &[u8])| {
@@ -140,8 +140,8 @@ impl Txn<'_> {
         let Some((cell, bytes)) = stored else { return Ok(()) };
         let (_, meta) = split(cell, bytes)?;
         if is_past(meta)? {
-            // Nobody misses it, and its values may be another record's by now. Left there, it would
-            // lack its entries if the clock was set back.
+            // The record has expired, and its values may belong to another record by now. If it
+            // stayed and the clock was set back, it would be visible without index entries.
             set.delete(place);
             if let Some(entry) = set.buffers.entries.get_mut(place) {
                 entry.is_expiry = true;

@@ -7,8 +7,8 @@ use super::entering::Wanted;
 use super::*;
 use crate::session::buffers::Metadata;
 
-/// Whoever entered a record by a number that another had given to a tag, and had died before it
-/// told the writers, left an entry behind that no writer took away.
+/// A process assigned a number to a tag and died before the writers knew it. A second process
+/// entered a record under that number, and no writer removed the entry later.
 #[test]
 fn nothing_is_entered_that_writers_do_not_know_of() {
     let dir = tempfile::tempdir().unwrap();
@@ -116,7 +116,7 @@ fn a_tag_that_others_have_declared_anew_meanwhile_is_entered_anew() {
     for _ in 0..session.buckets(ns).unwrap().count() / 2 {
         assert!(session.go_on(&mut slow, 1).unwrap());
     }
-    // Another gives it up: it has looked already, and seen nobody.
+    // Another declaration abandons the tag: it has already checked and found no other one.
     let mut hasty = other.begin_declaring(ns, &unique(), RetryPolicy::default()).unwrap();
     let generation = other.tag_set(ns.index).unwrap().generation;
     let built = Built { ids: vec![0], generation };
@@ -152,7 +152,7 @@ fn a_number_that_may_have_left_its_state_is_nobodys_own() {
     assert!(begun.ids.is_empty(), "it may have been gone in between");
 }
 
-/// A part met conflicts at each record for up to a tenth of a second, and its thread served nobody.
+/// A part retried each record for up to 100 ms, and its thread did no other work meanwhile.
 #[test]
 fn a_conflict_ends_a_part_at_once_and_only_a_part() {
     let place = place(1);
@@ -180,7 +180,7 @@ fn a_conflict_ends_a_part_at_once_and_only_a_part() {
     part.retry_policy.tries = 24;
     let done = run(&part);
     assert_eq!(part.settle(Stage::Announcing, done), Err(Error::Deadline { tries: 31 }));
-    // Nobody else waits for the thread: as often as its retry_policy says.
+    // No other work waits for the thread: it retries as often as its retry policy allows.
     let mut whole = session.begin_declaring(ns, &unique(), RetryPolicy::default()).unwrap();
     (whole.has_thread, whole.retry_policy.tries) = (true, 50);
     let done = run(&whole);

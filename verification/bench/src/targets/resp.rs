@@ -38,7 +38,7 @@ use nearstate_model::limits::TRANSACTION_TRIES;
 use nearstate_model::{Error, Result};
 
 /// What a guard stands before.
-type RecordWrite<'w> = dyn Fn(&ReplyPlace, &mut RespCommands) + 'w;
+type RecordWrite<'w> = dyn Fn(&RespTable, &mut RespCommands) + 'w;
 
 /// Writes if no claimed tag belongs to another record, and the record is there if it has to be.
 ///
@@ -60,14 +60,14 @@ return 1";
 
 /// A table, as its keys are written.
 #[derive(Debug)]
-struct ReplyPlace {
+struct RespTable {
     schema: &'static TableSchema,
     prefix: Vec<u8>,
     tags: Vec<Vec<u8>>,
     order: Vec<u8>,
 }
 
-impl ReplyPlace {
+impl RespTable {
     fn new(schema: &'static TableSchema) -> Self {
         let tag = |name: &str| format!("{{{}:{name}}},", schema.name).into_bytes();
         Self {
@@ -131,7 +131,7 @@ struct Made {
 #[derive(Debug)]
 pub(crate) struct Resp<S> {
     wire: Wire<S>,
-    places: Vec<ReplyPlace>,
+    places: Vec<RespTable>,
     dialect: Dialect,
     scripts: Option<Scripts>,
     /// For what a transaction writes, kept from one to the next.
@@ -150,7 +150,7 @@ impl<S: Stream> Resp<S> {
     pub(crate) fn new(stream: S, schema: &StoreSchema, dialect: Dialect) -> Result<Self> {
         let mut resp = Self {
             wire: Wire::new(stream),
-            places: schema.tables.iter().map(ReplyPlace::new).collect(),
+            places: schema.tables.iter().map(RespTable::new).collect(),
             dialect,
             scripts: None,
             queue: RespCommands::default(),
@@ -219,7 +219,7 @@ impl<S: Stream> Resp<S> {
         self.wire.simple()
     }
 
-    fn place(&self, table: TableId) -> Result<&ReplyPlace> {
+    fn place(&self, table: TableId) -> Result<&RespTable> {
         place(&self.places, table)
     }
 
@@ -392,14 +392,14 @@ impl<S: Stream> Resp<S> {
     }
 }
 
-fn place(places: &[ReplyPlace], table: TableId) -> Result<&ReplyPlace> {
+fn place(places: &[RespTable], table: TableId) -> Result<&RespTable> {
     places.get(table.0).ok_or_else(|| Error::BadArgument {
         detail: format!("the workload's schema has no table {}", table.0),
     })
 }
 
 /// A record is put whole: otherwise the answer of HSET would not tell whether it exists.
-fn must_be_whole(place: &ReplyPlace, parts: &[PartWrite<'_>]) -> Result<()> {
+fn must_be_whole(place: &RespTable, parts: &[PartWrite<'_>]) -> Result<()> {
     if parts.len() == place.schema.parts.len() {
         return Ok(());
     }

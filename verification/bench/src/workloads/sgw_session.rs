@@ -142,7 +142,7 @@ impl Blueprint for SgwSession {
         let seed = draw(parameters.seed, share.first, 1);
         Ok(Box::new(Client {
             stock: RecordModel::new(
-                GatewaySession { is_indexed, records: share.all },
+                SgwRecord { is_indexed, records: share.all },
                 schema,
                 parameters,
                 share,
@@ -159,19 +159,19 @@ impl Blueprint for SgwSession {
 
 /// What a session looks like.
 #[derive(Clone, Copy, Debug)]
-struct GatewaySession {
+struct SgwRecord {
     is_indexed: bool,
     records: u64,
 }
 
-impl GatewaySession {
+impl SgwRecord {
     #[inline]
     fn teid(&self, record: u64, generation: u32) -> [u8; 4] {
         share::unique_32(record, generation, self.records).to_be_bytes()
     }
 }
 
-impl RecordForm for GatewaySession {
+impl RecordForm for SgwRecord {
     #[inline]
     fn key(&self, record: u64, generation: u32, out: &mut Vec<u8>) {
         if self.is_indexed {
@@ -195,7 +195,7 @@ impl RecordForm for GatewaySession {
 
 #[derive(Debug)]
 struct Client {
-    stock: RecordModel<GatewaySession, PARTS>,
+    stock: RecordModel<SgwRecord, PARTS>,
     ring: Ring,
     is_indexed: bool,
     picked: Vec<u64>,
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_teid_is_new_with_each_session() {
-        let session = GatewaySession { is_indexed: false, records: 1000 };
+        let session = SgwRecord { is_indexed: false, records: 1000 };
         let key = |generation| {
             let mut out = Vec::new();
             session.key(7, generation, &mut out);
@@ -280,7 +280,7 @@ mod tests {
         };
         assert_eq!(key(1).len(), 4);
         assert_ne!(key(1), key(2));
-        let session = GatewaySession { is_indexed: true, records: 1000 };
+        let session = SgwRecord { is_indexed: true, records: 1000 };
         let mut imsi = Vec::new();
         session.key(7, 1, &mut imsi);
         assert_eq!(imsi, b"001010000000007");

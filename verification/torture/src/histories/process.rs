@@ -343,23 +343,23 @@ impl<'g> RoundWorker<'g> {
         let (op, value) = self.next_op();
         let key = self.key();
         let write = match self.rng.u64(..10) {
-            0..=5 => SingleWrite::Put,
-            6..=7 if key < PLAIN => SingleWrite::PutAbsent,
-            _ => SingleWrite::Delete,
+            0..=5 => PlainWrite::Put,
+            6..=7 if key < PLAIN => PlainWrite::PutAbsent,
+            _ => PlainWrite::Delete,
         };
         let written = |key, value| WrittenValue { key, value, payload: 0 };
-        let is_record = key >= PLAIN && write == SingleWrite::Delete && percent(&mut self.rng, 50);
+        let is_record = key >= PLAIN && write == PlainWrite::Delete && percent(&mut self.rng, 50);
         let writes = match write {
-            SingleWrite::Put | SingleWrite::PutAbsent => vec![written(key, value)],
-            SingleWrite::Delete if is_record => {
+            PlainWrite::Put | PlainWrite::PutAbsent => vec![written(key, value)],
+            PlainWrite::Delete if is_record => {
                 let first = key - (key - PLAIN) % BLOCKS;
                 (first..first + BLOCKS).map(|key| written(key, 0)).collect()
             }
-            SingleWrite::Delete => vec![written(key, 0)],
+            PlainWrite::Delete => vec![written(key, 0)],
         };
         let reads = match write {
-            SingleWrite::PutAbsent => vec![(key, ReadValue::Exactly(0))],
-            SingleWrite::Put | SingleWrite::Delete => Vec::new(),
+            PlainWrite::PutAbsent => vec![(key, ReadValue::Exactly(0))],
+            PlainWrite::Put | PlainWrite::Delete => Vec::new(),
         };
         let call = now_ns();
         self.write_line(&HistoryLine::Intent { op, call, reads, writes })?;
@@ -378,7 +378,7 @@ impl<'g> RoundWorker<'g> {
     fn single_write(
         &self,
         op: u64,
-        write: SingleWrite,
+        write: PlainWrite,
         (key, is_record): (u32, bool),
         value: u64,
     ) -> Result<HistoryLine, OperationError> {
@@ -393,17 +393,17 @@ impl<'g> RoundWorker<'g> {
             return Ok(HistoryLine::Done { op, ret: now_ns(), reads: none });
         }
         if let Some(block) = place.block {
-            let bytes = (write == SingleWrite::Put).then_some(&bytes[..]);
+            let bytes = (write == PlainWrite::Put).then_some(&bytes[..]);
             let change = BlockChange { name: block, bytes };
             self.session.patch(namespace, name, &[change], Condition::Always)?;
             return Ok(HistoryLine::Done { op, ret: now_ns(), reads: none });
         }
         Ok(match write {
-            SingleWrite::Put => {
+            PlainWrite::Put => {
                 self.session.put(namespace, name, &bytes)?;
                 HistoryLine::Done { op, ret: now_ns(), reads: none }
             }
-            SingleWrite::PutAbsent => {
+            PlainWrite::PutAbsent => {
                 match self.session.put_if(namespace, name, &bytes, Condition::Absent)? {
                     Outcome::Done { .. } => HistoryLine::Done { op, ret: now_ns(), reads: none },
                     Outcome::Refused { .. } => HistoryLine::Nothing {
@@ -413,7 +413,7 @@ impl<'g> RoundWorker<'g> {
                     },
                 }
             }
-            SingleWrite::Delete => {
+            PlainWrite::Delete => {
                 let was_there = self.session.delete(namespace, name)?;
                 let value = if was_there { ReadValue::Some } else { ReadValue::Exactly(0) };
                 HistoryLine::Done { op, ret: now_ns(), reads: vec![(key, value)] }
@@ -424,7 +424,7 @@ impl<'g> RoundWorker<'g> {
 
 /// A write outside of any transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SingleWrite {
+enum PlainWrite {
     Put,
     PutAbsent,
     Delete,

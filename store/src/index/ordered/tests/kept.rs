@@ -14,7 +14,7 @@ pub(super) struct Kept {
     free: Vec<u64>,
     named: u64,
     stale_percent: u64,
-    dice: u64,
+    rng: u64,
     pub(super) peeked: usize,
     pub(super) read: BTreeSet<u64>,
     pub(super) written: BTreeSet<u64>,
@@ -22,7 +22,7 @@ pub(super) struct Kept {
 
 impl Kept {
     pub(super) fn new(stale_percent: u64, seed: u64) -> Self {
-        Self { stale_percent, dice: seed | 1, ..Self::default() }
+        Self { stale_percent, rng: seed | 1, ..Self::default() }
     }
 
     /// The same nodes, seen as they are.
@@ -53,10 +53,10 @@ impl Kept {
     }
 
     fn roll(&mut self) -> u64 {
-        self.dice ^= self.dice << 13;
-        self.dice ^= self.dice >> 7;
-        self.dice ^= self.dice << 17;
-        self.dice
+        self.rng ^= self.rng << 13;
+        self.rng ^= self.rng >> 7;
+        self.rng ^= self.rng << 17;
+        self.rng
     }
 
     fn set(&mut self, name: u64, bytes: Option<Vec<u8>>) {

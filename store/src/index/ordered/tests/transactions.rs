@@ -19,7 +19,7 @@ struct World {
     free: Vec<u64>,
     named: u64,
     version: u64,
-    dice: u64,
+    rng: u64,
 }
 
 impl World {
@@ -28,10 +28,10 @@ impl World {
     }
 
     fn roll(&mut self, sides: u64) -> u64 {
-        self.dice ^= self.dice << 13;
-        self.dice ^= self.dice >> 7;
-        self.dice ^= self.dice << 17;
-        self.dice % sides
+        self.rng ^= self.rng << 13;
+        self.rng ^= self.rng >> 7;
+        self.rng ^= self.rng << 17;
+        self.rng % sides
     }
 }
 
@@ -112,7 +112,7 @@ impl Nodes for Transaction<'_> {
             world.named += 1;
             100 + world.named
         });
-        // A name that somebody read while it was free, or before, conflicts as any change does.
+        // If another transaction read this name earlier, even while it was free, it conflicts.
         self.read.insert(name, None);
         self.written.insert(name, Some(bytes.to_vec()));
         Ok(name)
@@ -181,7 +181,7 @@ proptest! {
         ops_each in 1_usize..5,
         seed: u64,
     ) {
-        let world = RefCell::new(World { dice: seed | 1, ..World::default() });
+        let world = RefCell::new(World { rng: seed | 1, ..World::default() });
         let mut set = BTreeSet::new();
         let mut open: Vec<_> = (0..5).map(|_| (Transaction::new(&world), Vec::new())).collect();
         let (mut commits, mut conflicts) = (0, 0);
@@ -242,7 +242,7 @@ impl Nodes for Fresh<'_> {
 }
 
 fn filled() -> RefCell<World> {
-    let world = RefCell::new(World { dice: 1, ..World::default() });
+    let world = RefCell::new(World { rng: 1, ..World::default() });
     let mut transaction = Transaction::new(&world);
     for number in 0..200 {
         Ordered::default().insert(&mut transaction, ROOT, &key(2 * number)).unwrap();
@@ -276,7 +276,7 @@ fn two_inserts_of_one_key_conflict() {
 
 #[test]
 fn the_first_inserts_into_a_tree_that_is_not_there_conflict() {
-    let world = RefCell::new(World { dice: 1, ..World::default() });
+    let world = RefCell::new(World { rng: 1, ..World::default() });
     let (mut left, mut right) = (Transaction::new(&world), Transaction::new(&world));
     let mut tree = Ordered::default();
     tree.insert(&mut left, ROOT, &key(1)).unwrap();

@@ -1,7 +1,7 @@
 //! Answers of RESP2, read where they lie.
 
 use super::super::wire::{Stream, Wire, number};
-use super::ReplyPlace;
+use super::RespTable;
 use crate::access::{PartReceiver, PartSet};
 use nearstate_model::{Error, Result};
 
@@ -108,7 +108,7 @@ impl<S: Stream> Wire<S> {
 #[inline]
 pub(super) fn receive_parts<S: Stream>(
     wire: &mut Wire<S>,
-    place: &ReplyPlace,
+    place: &RespTable,
     wanted: PartSet,
     receive: &mut PartReceiver<'_>,
 ) -> Result<bool> {
@@ -135,7 +135,7 @@ pub(super) fn receive_parts<S: Stream>(
 /// HGETALL: names and values, in the order in which they were set.
 fn receive_all<S: Stream>(
     wire: &mut Wire<S>,
-    place: &ReplyPlace,
+    place: &RespTable,
     count: i64,
     receive: &mut PartReceiver<'_>,
 ) -> Result<bool> {
@@ -165,7 +165,7 @@ fn field<S: Stream>(wire: &mut Wire<S>) -> Result<&[u8]> {
 /// HMGET: values in the order in which they were asked for. Records have all of their parts.
 fn receive_some<S: Stream>(
     wire: &mut Wire<S>,
-    place: &ReplyPlace,
+    place: &RespTable,
     wanted: PartSet,
     receive: &mut PartReceiver<'_>,
 ) -> Result<bool> {

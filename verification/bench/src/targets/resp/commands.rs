@@ -1,6 +1,6 @@
 //! Requests as bytes.
 
-use super::ReplyPlace;
+use super::RespTable;
 use crate::access::{PartSet, PartWrite, PartsChange, RecordTag};
 use crate::targets::wire::digits;
 
@@ -116,7 +116,7 @@ pub(super) fn key_request(out: &mut Vec<u8>, command: &[u8], prefix: &[u8], key:
 
 /// The parts that are wanted of a record.
 #[inline]
-pub(super) fn parts_request(out: &mut Vec<u8>, place: &ReplyPlace, key: &[u8], wanted: PartSet) {
+pub(super) fn parts_request(out: &mut Vec<u8>, place: &RespTable, key: &[u8], wanted: PartSet) {
     let (command, fields) = reading(place, wanted);
     head(out, 2 + fields);
     word(out, command);
@@ -125,7 +125,7 @@ pub(super) fn parts_request(out: &mut Vec<u8>, place: &ReplyPlace, key: &[u8], w
 }
 
 /// With which command, and how many names behind the key.
-fn reading(place: &ReplyPlace, wanted: PartSet) -> (&'static [u8], usize) {
+fn reading(place: &RespTable, wanted: PartSet) -> (&'static [u8], usize) {
     if wanted.is_empty() {
         (b"EXISTS", 0)
     } else if place.is_plain() {
@@ -138,14 +138,14 @@ fn reading(place: &ReplyPlace, wanted: PartSet) -> (&'static [u8], usize) {
 }
 
 /// How many fields have to be named for these parts: none where the whole record is asked for.
-pub(super) fn fields_of(place: &ReplyPlace, wanted: PartSet) -> usize {
+pub(super) fn fields_of(place: &RespTable, wanted: PartSet) -> usize {
     if wanted.is_empty() || place.is_plain() || place.is_all(wanted) {
         return 0;
     }
     (0..place.schema.parts.len()).filter(|part| wanted.has(*part)).count()
 }
 
-pub(super) fn field_names(out: &mut Vec<u8>, place: &ReplyPlace, wanted: PartSet, fields: usize) {
+pub(super) fn field_names(out: &mut Vec<u8>, place: &RespTable, wanted: PartSet, fields: usize) {
     if fields > 0 {
         let parts = place.schema.parts.iter().enumerate();
         for (_, name) in parts.filter(|(part, _)| wanted.has(*part)) {
@@ -158,7 +158,7 @@ pub(super) fn field_names(out: &mut Vec<u8>, place: &ReplyPlace, wanted: PartSet
 #[inline]
 pub(super) fn parts_write(
     out: &mut Vec<u8>,
-    place: &ReplyPlace,
+    place: &RespTable,
     key: &[u8],
     parts: &[PartWrite<'_>],
     condition: &[u8],
@@ -185,7 +185,7 @@ pub(super) fn parts_write(
 /// The same among other commands.
 pub(super) fn parts_command(
     out: &mut RespCommands,
-    place: &ReplyPlace,
+    place: &RespTable,
     key: &[u8],
     parts: &[PartWrite<'_>],
 ) {
@@ -210,14 +210,14 @@ pub(super) fn parts_command(
 
 /// A change of parts alone.
 #[inline]
-pub(super) fn change_request(out: &mut Vec<u8>, place: &ReplyPlace, change: &PartsChange<'_>) {
+pub(super) fn change_request(out: &mut Vec<u8>, place: &RespTable, change: &PartsChange<'_>) {
     parts_write(out, place, change.key, change.parts, b"XX");
 }
 
 pub(super) fn find_request(
     out: &mut Vec<u8>,
     script: &[u8],
-    place: &ReplyPlace,
+    place: &RespTable,
     tag: RecordTag<'_>,
     wanted: PartSet,
 ) {
@@ -232,7 +232,7 @@ pub(super) fn find_request(
     field_names(out, place, wanted, fields);
 }
 
-pub(super) fn scan_request(out: &mut Vec<u8>, place: &ReplyPlace, from: &[u8], count: usize) {
+pub(super) fn scan_request(out: &mut Vec<u8>, place: &RespTable, from: &[u8], count: usize) {
     head(out, 7);
     word(out, b"ZRANGEBYLEX");
     word(out, &place.order);

@@ -3,7 +3,7 @@
 
 use super::answers::{NIL, receive_parts};
 use super::guard::must_be_unique;
-use super::{ReplyPlace, Resp, commands, tagged};
+use super::{Resp, RespTable, commands, tagged};
 use crate::access::{PartReceiver, PartSet, RecordTag, TableId};
 use crate::targets::wire::{Stream, Wire};
 use nearstate_model::Result;
@@ -50,7 +50,7 @@ impl<S: Stream> Resp<S> {
 /// Reads what the script that finds a record says: its key, then its parts.
 fn receive_script<S: Stream>(
     wire: &mut Wire<S>,
-    place: &ReplyPlace,
+    place: &RespTable,
     wanted: PartSet,
     key: &mut Vec<u8>,
     receive: &mut PartReceiver<'_>,

@@ -1,6 +1,6 @@
 //! What has to hold before a write, and the writes that a record's tags and order bring with them.
 
-use super::ReplyPlace;
+use super::RespTable;
 use super::commands::{self, RespCommands, parts_command};
 use crate::access::{PartsChange, RecordEntry, RecordTag, TAGS_MAX, TableId};
 use nearstate_model::{Error, Result};
@@ -30,7 +30,7 @@ impl<'a> Claims<'a> {
     const NONE: Self = Self { tags: [(0, &[]); TAGS_MAX], count: 0 };
 
     /// The unique ones among `after` that are not in `before`.
-    fn new(place: &ReplyPlace, after: &[RecordTag<'a>], before: &[RecordTag<'a>]) -> Self {
+    fn new(place: &RespTable, after: &[RecordTag<'a>], before: &[RecordTag<'a>]) -> Self {
         let mut claims = Self::NONE;
         let new = after.iter().filter(|tag| place.is_unique(tag.0) && !before.contains(tag));
         for (slot, tag) in claims.tags.iter_mut().zip(new) {
@@ -46,7 +46,7 @@ impl<'a> Claims<'a> {
 }
 
 impl<'a> ReplyGuard<'a> {
-    pub(super) fn of_put(place: &ReplyPlace, table: TableId, entry: &RecordEntry<'a>) -> Self {
+    pub(super) fn of_put(place: &RespTable, table: TableId, entry: &RecordEntry<'a>) -> Self {
         let is_same = entry.tags.len() == entry.tags_before.len()
             && entry.tags.iter().all(|tag| entry.tags_before.contains(tag));
         Self {
@@ -58,7 +58,7 @@ impl<'a> ReplyGuard<'a> {
         }
     }
 
-    pub(super) fn of_change(place: &ReplyPlace, table: TableId, change: &PartsChange<'a>) -> Self {
+    pub(super) fn of_change(place: &RespTable, table: TableId, change: &PartsChange<'a>) -> Self {
         let (before, after) = change.tags.unwrap_or_default();
         let claims = Claims::new(place, after, before);
         Self { table, key: change.key, must_exist: true, claims, has_more: true }
@@ -74,7 +74,7 @@ impl<'a> ReplyGuard<'a> {
     }
 
     /// WATCH of all that is looked at, and the looks.
-    pub(super) fn watch_request(&self, place: &ReplyPlace, out: &mut Vec<u8>) {
+    pub(super) fn watch_request(&self, place: &RespTable, out: &mut Vec<u8>) {
         commands::head(out, 1 + usize::from(self.must_exist) + self.claims.count);
         commands::word(out, b"WATCH");
         if self.must_exist {
@@ -94,7 +94,7 @@ impl<'a> ReplyGuard<'a> {
     /// The script that looks and writes.
     pub(super) fn script_request(
         &self,
-        place: &ReplyPlace,
+        place: &RespTable,
         script: &[u8],
         writes: &RespCommands,
         out: &mut Vec<u8>,
@@ -116,14 +116,14 @@ impl<'a> ReplyGuard<'a> {
 
     /// The refusal for a claim of this number.
     #[cold]
-    pub(super) fn taken(&self, place: &ReplyPlace, claim: Option<usize>, holder: &[u8]) -> Error {
+    pub(super) fn taken(&self, place: &RespTable, claim: Option<usize>, holder: &[u8]) -> Error {
         let tag = claim.and_then(|claim| self.claims.iter().nth(claim)).copied();
         taken(place, tag.unwrap_or_default(), holder)
     }
 }
 
 #[cold]
-fn taken(place: &ReplyPlace, (tag, value): RecordTag<'_>, holder: &[u8]) -> Error {
+fn taken(place: &RespTable, (tag, value): RecordTag<'_>, holder: &[u8]) -> Error {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let tag = place.schema.tags.get(tag).map_or("?", |rule| rule.name).to_owned();
     Error::TagTaken { tag, value: text(value), holder: text(holder) }
@@ -135,7 +135,7 @@ pub(super) const fn needs_guard(change: &PartsChange<'_>) -> bool {
 }
 
 /// Only what leads to one record can be found by.
-pub(super) fn must_be_unique(place: &ReplyPlace, tag: RecordTag<'_>) -> Result<()> {
+pub(super) fn must_be_unique(place: &RespTable, tag: RecordTag<'_>) -> Result<()> {
     if place.is_unique(tag.0) {
         return Ok(());
     }
@@ -144,7 +144,7 @@ pub(super) fn must_be_unique(place: &ReplyPlace, tag: RecordTag<'_>) -> Result<(
 }
 
 /// The record, and what changes beside it.
-pub(super) fn writes_of_put(place: &ReplyPlace, entry: &RecordEntry<'_>, out: &mut RespCommands) {
+pub(super) fn writes_of_put(place: &RespTable, entry: &RecordEntry<'_>, out: &mut RespCommands) {
     parts_command(out, place, entry.key, entry.parts);
     retag(place, entry.key, entry.tags_before, entry.tags, out);
     if place.schema.is_scanned {
@@ -157,7 +157,7 @@ pub(super) fn writes_of_put(place: &ReplyPlace, entry: &RecordEntry<'_>, out: &m
 }
 
 pub(super) fn writes_of_change(
-    place: &ReplyPlace,
+    place: &RespTable,
     change: &PartsChange<'_>,
     out: &mut RespCommands,
 ) {
@@ -170,7 +170,7 @@ pub(super) fn writes_of_change(
 }
 
 pub(super) fn writes_of_delete(
-    place: &ReplyPlace,
+    place: &RespTable,
     key: &[u8],
     tags: &[RecordTag<'_>],
     out: &mut RespCommands,
@@ -189,7 +189,7 @@ pub(super) fn writes_of_delete(
 
 /// Takes the old tags away and gives the new ones, as far as they differ.
 fn retag(
-    place: &ReplyPlace,
+    place: &RespTable,
     key: &[u8],
     before: &[RecordTag<'_>],
     after: &[RecordTag<'_>],

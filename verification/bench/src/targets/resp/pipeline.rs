@@ -2,7 +2,7 @@
 
 use super::commands::{self, RespCommands, RespForm};
 use super::guard::{self, ReplyGuard, must_be_unique, needs_guard};
-use super::{Dialect, Made, ReplyPlace, Resp, must_be_whole, place};
+use super::{Dialect, Made, Resp, RespTable, must_be_whole, place};
 use crate::access::{Request, StoreReply};
 use crate::targets::wire::Stream;
 use nearstate_model::limits::TRANSACTION_TRIES;
@@ -12,7 +12,7 @@ use nearstate_model::{Error, Result};
 /// not read while it writes.
 const TOGETHER: usize = 256;
 
-fn guard_of<'a>(place: &ReplyPlace, request: &Request<'a>) -> Option<ReplyGuard<'a>> {
+fn guard_of<'a>(place: &RespTable, request: &Request<'a>) -> Option<ReplyGuard<'a>> {
     match request {
         Request::Read { .. } | Request::Find { .. } => None,
         Request::Put { table, entry } => Some(ReplyGuard::of_put(place, *table, entry)),
@@ -24,7 +24,7 @@ fn guard_of<'a>(place: &ReplyPlace, request: &Request<'a>) -> Option<ReplyGuard<
     }
 }
 
-fn writes_of(place: &ReplyPlace, request: &Request<'_>, out: &mut RespCommands) {
+fn writes_of(place: &RespTable, request: &Request<'_>, out: &mut RespCommands) {
     match request {
         Request::Read { .. } | Request::Find { .. } => {}
         Request::Put { entry, .. } => guard::writes_of_put(place, entry, out),

@@ -1,7 +1,7 @@
 //! What the node does with one command of its own (`TAG`), where others need a script or a watch:
 //! records with tags, in tables that have some.
 
-use super::ReplyPlace;
+use super::RespTable;
 use super::answers::NIL;
 use super::commands::{self, RespCommands};
 use crate::access::{PartReceiver, PartSet, PartWrite, PartsChange, RecordTag, Request};
@@ -25,7 +25,7 @@ pub(super) enum Native {
 
 impl Native {
     /// `None`: the commands of Redis do it.
-    pub(super) fn of(place: &ReplyPlace, request: &Request<'_>) -> Option<Self> {
+    pub(super) fn of(place: &RespTable, request: &Request<'_>) -> Option<Self> {
         if place.schema.tags.is_empty() {
             return None;
         }
@@ -45,7 +45,7 @@ impl Native {
     }
 
     /// Appends the command.
-    pub(super) fn write(self, place: &ReplyPlace, request: &Request<'_>, out: &mut RespCommands) {
+    pub(super) fn write(self, place: &RespTable, request: &Request<'_>, out: &mut RespCommands) {
         let (key, parts, tags) = match request {
             Request::Read { key, .. } | Request::Delete { key, .. } => (*key, &[][..], &[][..]),
             Request::Find { .. } => (&[][..], &[][..], &[][..]),
@@ -106,14 +106,14 @@ impl Native {
 }
 
 /// `TAG name key`, and how many words follow `TAG name`.
-fn head(out: &mut RespCommands, (name, words): (&[u8], usize), place: &ReplyPlace, key: &[u8]) {
+fn head(out: &mut RespCommands, (name, words): (&[u8], usize), place: &RespTable, key: &[u8]) {
     out.command(2 + words);
     out.word(b"TAG");
     out.word(name);
     out.key(&place.prefix, key);
 }
 
-fn write_tags(place: &ReplyPlace, tags: &[RecordTag<'_>], out: &mut RespCommands) {
+fn write_tags(place: &RespTable, tags: &[RecordTag<'_>], out: &mut RespCommands) {
     out.number(tags.len());
     for (tag, value) in tags {
         out.word(place.tag_name(*tag));
@@ -126,7 +126,7 @@ fn first<'a>(parts: &[PartWrite<'a>]) -> &'a [u8] {
 }
 
 /// Declares the tags of a table; returns how many answers come.
-pub(super) fn declare(place: &ReplyPlace, out: &mut Vec<u8>) -> usize {
+pub(super) fn declare(place: &RespTable, out: &mut Vec<u8>) -> usize {
     for rule in place.schema.tags {
         commands::head(out, if rule.is_unique { 5 } else { 4 });
         commands::word(out, b"TAG");
@@ -144,7 +144,7 @@ pub(super) fn declare(place: &ReplyPlace, out: &mut Vec<u8>) -> usize {
 pub(super) fn find(
     out: &mut Vec<u8>,
     command: &[u8],
-    place: &ReplyPlace,
+    place: &RespTable,
     (tag, value): RecordTag<'_>,
     wanted: PartSet,
 ) {
@@ -161,7 +161,7 @@ pub(super) fn find(
 /// What it answers: false if there is none.
 pub(super) fn receive_find<S: Stream>(
     wire: &mut Wire<S>,
-    place: &ReplyPlace,
+    place: &RespTable,
     wanted: PartSet,
     key: &mut Vec<u8>,
     receive: &mut PartReceiver<'_>,
