@@ -10,7 +10,7 @@ use nearstate_model::{Error, Result};
 /// Tags of a record at the most: what one call has room for.
 pub const TAGS_MAX: usize = 8;
 
-/// PartSet of a record at the most: a set of them fits in [`PartSet`].
+/// The largest number of parts of a record: a set of them fits in [`PartSet`].
 pub const PARTS_MAX: usize = 16;
 
 /// A table of a workload, by its place in [`StoreSchema::tables`].
@@ -99,7 +99,7 @@ pub struct RecordEntry<'a> {
 
 /// A change of some parts, and perhaps of the tags.
 #[derive(Clone, Copy, Debug)]
-pub struct RecordChange<'a> {
+pub struct PartsChange<'a> {
     /// The record's key.
     pub key: &'a [u8],
     /// The parts that change.
@@ -113,25 +113,25 @@ pub type PartReceiver<'h> = dyn FnMut(usize, &[u8]) + 'h;
 
 /// What is done with a record between reading and writing it.
 pub trait Work {
-    /// Hears a wanted part.
+    /// Receives a wanted part.
     fn receive(&mut self, part: usize, bytes: &[u8]);
 
-    /// All of them were heard, of a record that is there: changes it by one call of `write`, or
-    /// leaves it. Where somebody else has changed the record meanwhile a store may begin anew: then
-    /// the parts are heard once more, and this is called again.
+    /// Is called after all wanted parts of an existing record were received. Changes the record by
+    /// one call of `write`, or leaves it. If another client has changed the record meanwhile, a
+    /// store may retry: it delivers the parts once more and calls this again.
     ///
     /// # Errors
-    /// What `write` returned, or what is wrong with what was heard.
+    /// What `write` returned, or what is wrong with the parts that were received.
     fn change(&mut self, write: &mut RecordWrite<'_>) -> Result<()>;
 }
 
 /// Makes a change of the record that was read.
-pub type RecordWrite<'w> = dyn FnMut(&RecordChange<'_>) -> Result<()> + 'w;
+pub type RecordWrite<'w> = dyn FnMut(&PartsChange<'_>) -> Result<()> + 'w;
 
 /// Single operations, alone or in a transaction.
 pub trait StoreAccess {
-    /// Hands the wanted parts of a record to `receive`; false if there is no record. A store that can
-    /// only read whole records may hand over more.
+    /// Hands the wanted parts of a record to `receive`; false if there is no record. A store that
+    /// can only read whole records may hand over more.
     ///
     /// # Errors
     /// What the store said.
@@ -154,11 +154,11 @@ pub trait StoreAccess {
     ///
     /// # Errors
     /// What the store said; `TagTaken` if another record has a unique tag's value.
-    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool>;
+    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool>;
 
     /// Reads wanted parts of a record and changes it by what they are: the work's one change.
-    /// False if there is no record, and then the work is not asked for a change. No
-    /// transaction where the store does not make it one: whoever shares records needs
+    /// False if there is no record, and then the work is not asked for a change. It is
+    /// a transaction only if the store makes it one: clients that share records need
     /// [`StoreConnection::transact`].
     ///
     /// # Errors
@@ -243,7 +243,7 @@ pub enum Request<'a> {
         /// Of which table.
         table: TableId,
         /// The change.
-        change: RecordChange<'a>,
+        change: PartsChange<'a>,
     },
     /// [`StoreAccess::delete`].
     Delete {
@@ -313,9 +313,9 @@ pub trait StoreConnection: StoreAccess {
         fresh
     }
 
-    /// Runs `body` as one transaction: all of its writes or none, on records that nobody changed
-    /// between its reads and its commit. Runs it again after a conflict. An error that `body`
-    /// returns aborts it and comes back.
+    /// Runs `body` as one transaction: all of its writes or none, on records that no other client
+    /// changed between its reads and its commit. Runs it again after a conflict. An error that
+    /// `body` returns aborts it and comes back.
     ///
     /// # Errors
     /// What the store said, or what `body` returned.
@@ -376,11 +376,11 @@ pub trait StoreConnection: StoreAccess {
         false
     }
 
-    /// Sends requests whose answers are taken later, by [`StoreConnection::receive_ahead`] with the same
-    /// requests, in the order in which they were sent; so store and client work at the same time.
-    /// All that are on the way are on different records, and nothing else is asked until no answer
-    /// is owed. What cannot be sent without answers waits for its turn, and so does what follows;
-    /// where nothing leaves ahead, all waits.
+    /// Sends requests whose answers are taken later, by [`StoreConnection::receive_ahead`] with the
+    /// same requests, in the order in which they were sent; so store and client work at the same
+    /// time. All requests in flight are on different records, and no other request is made until
+    /// all of them are answered. What cannot be sent without answers waits for its turn, and so
+    /// does what follows; where nothing leaves ahead, all waits.
     ///
     /// # Errors
     /// What the store said.
@@ -392,7 +392,7 @@ pub trait StoreConnection: StoreAccess {
     /// done now, as by [`StoreConnection::pipeline`].
     ///
     /// # Errors
-    /// What the store said; then it is not known which of the writes on the way were done.
+    /// What the store said; then it is not known which of the writes in flight were done.
     fn receive_ahead(
         &mut self,
         requests: &[Request<'_>],
@@ -480,7 +480,7 @@ impl<T: StoreAccess + ?Sized> StoreAccess for Box<T> {
         (**self).put(table, entry)
     }
 
-    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
         (**self).change(table, change)
     }
 

@@ -31,11 +31,11 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(10);
 /// Nanoseconds between two words about progress.
 const PROGRESS_NS: u64 = 100_000_000;
 
-/// The life of a client: hears what to do on `input`, tells everything on `output`.
+/// Runs a client: reads commands from `input` and writes reports to `output`.
 ///
 /// # Errors
-/// What went wrong, if nobody could be told of it on `output`: whoever was told passes it on, and
-/// twice on one terminal it would look like two failures.
+/// What went wrong, if it could not be written to `output`. The orchestrator prints an error that
+/// it receives; printed twice on one terminal it would look like two failures.
 pub fn serve(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
     let Err(e) = begin(&mut input, &mut output) else { return Ok(()) };
     say(&mut output, &Said::Failed(in_words(&e))).map_err(|_| e)
@@ -50,7 +50,7 @@ fn begin(input: &mut impl BufRead, output: &mut impl Write) -> Result<()> {
     if let Some(cpu) = plan.cpu
         && let Err(why) = stay_on(cpu)
     {
-        // It runs all the same, but whoever reads its figures has to know.
+        // The client runs all the same, but the report must say so.
         say(output, &Said::Unbound(why))?;
     }
     let mut client = Client::new(plan)?;
@@ -195,7 +195,7 @@ impl Client {
             let now_ns = monotonic_ns();
             self.pace.took(now_ns - begin_ns);
             begin_ns = now_ns;
-            // What is done now is not measured, but whoever waits must know that it goes on.
+            // This part is not measured, but the orchestrator must see progress.
             reporter.tell(output, || 0)?;
         }
         say(output, &Said::Ready)

@@ -288,7 +288,7 @@ impl Drop for ClientPool {
     }
 }
 
-/// Whoever starts clients hears nothing of progress.
+/// Ignores reports of progress.
 struct Deaf;
 
 impl Listener for Deaf {

@@ -26,7 +26,7 @@ pub struct Compare {
     #[arg(value_name = "B.json")]
     pub second: PathBuf,
 
-    /// RecordWrite a page that opens offline
+    /// Write a page that opens offline
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 }
@@ -38,7 +38,7 @@ pub struct Render {
     #[arg(value_name = "A.json")]
     pub run: PathBuf,
 
-    /// RecordWrite a page that opens offline
+    /// Write a page that opens offline
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
@@ -96,7 +96,7 @@ fn tell(is_written: Result<()>, is_printed: Result<()>) -> Result<()> {
     outputs::together([is_written, is_printed].into_iter().filter_map(Result::err).collect())
 }
 
-/// The page comes first: nobody may receive what is printed.
+/// The page is written first: standard output may be closed.
 fn write_page(path: Option<&Path>, html: impl FnOnce() -> String) -> Result<()> {
     path.map_or(Ok(()), |path| saved::write_file(path, html().as_bytes()))
 }

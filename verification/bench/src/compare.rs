@@ -22,8 +22,8 @@ use crate::result::{CUT, Drive, Run, TargetResult};
 use crate::spread::{RANKS_MIN, Spread, mann_whitney};
 use std::collections::BTreeSet;
 
-/// Differences below this factor are called none: machine code that is laid out otherwise, or other
-/// pages of memory, make two per cent without anybody having changed anything.
+/// Differences below this factor count as none: another layout of the machine code, or other pages
+/// of memory, make a difference of two per cent without any change of the program.
 pub const RATIO_MIN: f64 = 1.02;
 
 /// Rounds of both runs that lie no further apart than by this factor, the least and the most of

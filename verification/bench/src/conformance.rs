@@ -10,8 +10,8 @@ mod together;
 mod life;
 
 use crate::access::{
-    PartSet, PartWrite, RecordChange, RecordEntry, RecordTag, StoreConnection, StoreSchema,
-    TableId, TableSchema, TagRule,
+    PartSet, PartWrite, PartsChange, RecordEntry, RecordTag, StoreConnection, StoreSchema, TableId,
+    TableSchema, TagRule,
 };
 use crate::space;
 use crate::targets::{self, Abilities, Database, Need, Target, Way};
@@ -254,7 +254,7 @@ pub(crate) fn value(
     Ok(read(access, PLAIN, key)?.and_then(|mut received| received.remove(&0)))
 }
 
-/// PartSet that are numbered from 0.
+/// Parts that are numbered from 0.
 pub(crate) fn received(parts: &[&[u8]]) -> ReceivedParts {
     parts.iter().map(|bytes| bytes.to_vec()).enumerate().collect()
 }
@@ -263,8 +263,8 @@ pub(crate) const fn entry<'a>(key: &'a [u8], parts: &'a [PartWrite<'a>]) -> Reco
     RecordEntry { key, parts, tags: &[], tags_before: &[] }
 }
 
-pub(crate) const fn change<'a>(key: &'a [u8], parts: &'a [PartWrite<'a>]) -> RecordChange<'a> {
-    RecordChange { key, parts, tags: None }
+pub(crate) const fn change<'a>(key: &'a [u8], parts: &'a [PartWrite<'a>]) -> PartsChange<'a> {
+    PartsChange { key, parts, tags: None }
 }
 
 /// Puts a record of [`PLAIN`].

@@ -346,7 +346,7 @@ mod tests {
         assert_eq!((before.ops, before.cut), (100_000, 0));
         assert_eq!((after.ops, after.cut), (100_000, 10_000));
         assert_eq!(before.cost, after.cost);
-        assert_eq!(after.latencies.count(), 110_000, "nobody hides how long it took");
+        assert_eq!(after.latencies.count(), 110_000, "failed operations count in the latencies");
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub enum HtmlBlock {
     Table(ReportTable),
     /// Bars on one logarithmic scale, with a line at each power of ten.
     Bars(Vec<BarGroup>),
-    /// Bars with a scale for each group, which may count different things. It begins at nothing, or
+    /// Bars with a scale for each group, which may count different things. It starts at zero, or
     /// is logarithmic, and says so, where amounts differ too much for that.
     BarsApart(Vec<BarGroup>),
     /// Charts beside each other as far as there is room.

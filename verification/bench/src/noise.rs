@@ -59,8 +59,8 @@ fn load(loadavg: &str) -> f64 {
 /// be told so.
 const P99_MAX: f64 = 1.5;
 
-/// Held up longer than this, somebody else had the processor: an interrupt takes microseconds, a
-/// turn of the scheduler milliseconds.
+/// After a delay longer than this, another process had the processor: an interrupt takes
+/// microseconds, a turn of the scheduler milliseconds.
 const PAUSE_NS_MAX: u64 = 2_000_000;
 
 /// What a reader should be told of this noise, if anything.

@@ -168,7 +168,7 @@ pub struct Options {
     #[arg(long, default_value = "/dev/shm")]
     pub dir: PathBuf,
 
-    /// RecordWrite a page that opens offline
+    /// Write a page that opens offline
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 

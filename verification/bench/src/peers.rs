@@ -1,7 +1,8 @@
 //! `nearstate bench peers`: which stores are here to be compared with, and how they come here.
 //!
 //! Servers come from the system's packages. Apache Geode comes from a Maven repository: every file
-//! is listed with its digest in `verification/peers/geode/jars.txt`, and one that differs is refused.
+//! is listed with its digest in `verification/peers/geode/jars.txt`, and one that differs is
+//! refused.
 
 use crate::reaper::system;
 use nearstate_model::{Error, Result};
@@ -361,8 +362,8 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_nobody_has_is_named_with_what_brings_it() {
-        let error = installed("a-program-that-nobody-has", "redis").unwrap_err().to_string();
+    fn a_program_that_is_missing_is_named_with_what_brings_it() {
+        let error = installed("a-program-that-is-missing", "redis").unwrap_err().to_string();
         assert!(error.contains("peers install redis"), "{error}");
         assert!(program("sh").is_some());
     }

@@ -30,7 +30,7 @@ impl Display {
         if self.is_terminal {
             let _ = self.bars.println(line);
         } else {
-            // Nobody may be listening; that is no reason to stop.
+            // Standard error may be closed; that is no reason to stop.
             let _ = writeln!(std::io::stderr(), "{line}");
         }
     }

@@ -122,7 +122,7 @@ pub struct Ran {
     pub unsuccessful: u64,
     /// Connections lost and found again.
     pub reconnects: u64,
-    /// Steps that were on the way at once; 1: one after the other. A client in another language may
+    /// Steps that were in flight at once; 1: one after the other. A client in another language may
     /// not tell.
     #[serde(default)]
     pub steps: Option<usize>,
@@ -155,13 +155,13 @@ pub fn receive<T: DeserializeOwned>(input: &mut impl BufRead) -> Result<Option<T
     serde_json::from_slice(&line).map(Some).map_err(|e| garbled(&e))
 }
 
-/// An error for whoever reads a run. That a target is a back-end of the bench is told by where it
+/// The text of an error in a report. That a target is a back-end of the bench is told by where it
 /// stands, once and not at each process that it passed.
 pub fn in_words(e: &Error) -> String {
     if let Error::Backend { detail } = e { detail.clone() } else { e.to_string() }
 }
 
-/// The error of a run that somebody stopped.
+/// The error of a run that was stopped.
 pub const STOPPED: &str = "stopped before its end";
 
 fn garbled(e: &serde_json::Error) -> Error {

@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn every_side_of_the_dice_comes_as_often() {
+    fn every_number_below_a_limit_is_equally_frequent() {
         let mut rng = Rng::new(1);
         let mut seen = [0_u32; 7];
         for _ in 0..700_000 {

@@ -1,9 +1,9 @@
 //! A small process that cleans up after the orchestrator, whatever became of it.
 //!
-//! The orchestrator may be interrupted or killed; then nobody would stop the Redis that it started
-//! or remove the gigabyte that it left in memory. So a reaper owns them. It is this same program
-//! started again, in a process group of its own that a terminal's Ctrl-C does not reach, and it
-//! cleans up when its standard input ends: on request, or because the orchestrator is gone.
+//! The orchestrator may be interrupted or killed; then no process would stop the Redis that it
+//! started or remove the gigabyte that it left in memory. So a reaper owns them. It is this same
+//! program started again, in a process group of its own that a terminal's Ctrl-C does not reach,
+//! and it cleans up when its standard input ends: on request, or because the orchestrator is gone.
 
 use nearstate_model::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -102,7 +102,7 @@ impl Drop for Reaper {
     fn drop(&mut self) {
         drop(self.process.stdin.take());
         let _ = self.process.wait();
-        // If somebody has killed the reaper, nobody else does it.
+        // If the reaper was killed, it has not removed the folder.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
@@ -119,8 +119,9 @@ pub fn serve(folder: &Path, server: &[OsString]) -> Result<()> {
 }
 
 fn keep(server: &[OsString]) -> Result<()> {
-    // Somebody ends all programs of our name: the orchestrator's end is what a reaper goes by, and
-    // without one nobody would stop the server. It has its own signals again once it runs.
+    // A reaper ignores these signals: it acts when the orchestrator ends, and without it no process
+    // would stop the server. `killall` with the program's name must not end it. The server gets the
+    // default signal actions again once it runs.
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         flag::register(signal, Arc::default())
             .map_err(|e| system("taking the signals that end programs", &e))?;
@@ -147,8 +148,8 @@ fn keep(server: &[OsString]) -> Result<()> {
     Ok(())
 }
 
-/// Hears what a server says, and when it ends tells on our standard output how, and what it said
-/// last. It stays a child that was not waited for: its number is nobody else's.
+/// Reads a server's output. When the server ends, writes to our standard output how it ended and
+/// its last lines. The server stays a child that was not waited for, so its number is not reused.
 fn listen(child: &mut Child) {
     let last: Arc<Mutex<Vec<u8>>> = Arc::default();
     let (open, closed) = channel::<()>();
@@ -175,7 +176,7 @@ fn listen(child: &mut Child) {
             line.push_str(&said);
         }
         line.push('\n');
-        // Nobody may be there to receive it.
+        // Standard output may be closed.
         let mut out = std::io::stdout().lock();
         let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
     });
@@ -215,7 +216,7 @@ pub fn ended(code: Option<i32>, signal: Option<i32>) -> String {
             ": a file in memory had no room for a page more, so give a --dir with more room (a \
              container's /dev/shm has 64 MiB unless it was started with --shm-size)"
         }
-        SIGKILL => ": somebody killed it, or the kernel did for want of memory",
+        SIGKILL => ": another process killed it, or the kernel did because memory ran out",
         _ => "",
     };
     format!("signal {number} ended it ({name}{why})")

@@ -43,7 +43,7 @@ pub struct Run {
     pub caveats: Vec<String>,
     /// Why the run does not count; empty if it does. Each also stands with its target.
     pub invalid: Vec<String>,
-    /// Whether somebody stopped it before its end.
+    /// Whether it was stopped before its end.
     pub is_partial: bool,
 }
 
@@ -183,7 +183,7 @@ pub struct Round {
     pub bytes_in: u64,
     /// Operations that did not do what they set out to do, as the workload allows.
     pub unsuccessful: u64,
-    /// Steps that each client had on the way at once; 1: one after the other. Missing in older
+    /// Steps that each client had in flight at once; 1: one after the other. Missing in older
     /// files, see [`Run::steps_of`].
     #[serde(default)]
     pub steps: Option<usize>,
@@ -333,7 +333,7 @@ pub struct Foreign {
 }
 
 impl Run {
-    /// Steps that each client of a target had on the way at once, as far as it is known: 1 where
+    /// Steps that each client of a target had in flight at once, as far as it is known: 1 where
     /// one followed the other. A step is what travels together; in an older file that can only be
     /// told where no version has ever let steps overlap, nor asked for UEs one by one within a
     /// step.

@@ -339,7 +339,7 @@ fn parameters(options: &Options, blueprint: &dyn Blueprint) -> Result<Parameters
     if records < options.clients * options.depth {
         return Err(Error::BadArgument {
             detail: format!(
-                "{} with {} on the way for each need that many records of their own: give more \
+                "{} with {} in flight for each need that many records of their own: give more \
                  --records than {records}",
                 counted(options.clients, "client"),
                 counted(options.depth, "operation")

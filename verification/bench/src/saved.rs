@@ -1,4 +1,4 @@
-//! A run as a file: written whole or not at all, and read as what a stranger may have made.
+//! A run as a file: written whole or not at all, and read as untrusted input.
 
 use crate::reaper::system;
 use crate::result::{ClassResult, FORMAT, Round, Run};
@@ -16,7 +16,7 @@ const FILE_BYTES_MAX: u64 = 256 << 20;
 /// Targets of a run at the most: more than there are stores to compare.
 const TARGETS_MAX: usize = 64;
 
-/// Rounds of a target, points of its ramp, checks: beyond, a table would not be read by anybody.
+/// Rounds of a target, points of its ramp, checks: more rows make a table unreadable.
 const ROWS_MAX: usize = 10_000;
 
 /// Slices of a turn: the driver keeps some hundred.
@@ -130,7 +130,7 @@ fn folder(place: &Path) -> &Path {
     place.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A name in the same folder, and so on the same file system, that nobody else writes to.
+/// A name in the same folder, and so on the same file system, that no other process writes to.
 fn beside(path: &Path, place: &Path) -> Result<PathBuf> {
     if place.is_dir() {
         return Err(Error::BadArgument {

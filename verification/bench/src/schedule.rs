@@ -16,7 +16,7 @@ const BURST_MAX: f64 = 2_000.0;
 const BURST_SPEED: f64 = 20.0;
 
 /// So late after the common begin a client still takes up its first start: it spins for that
-/// moment, and is later only if somebody else had the processor, which is no store's fault.
+/// moment, and is later only if another process had the processor, which is no store's fault.
 const LATE_NS: f64 = 1e5;
 
 /// A client's place among those that offer a rate together: without it all of them would begin at

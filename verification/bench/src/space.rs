@@ -1,6 +1,6 @@
 //! Room in the folder in memory where targets keep their files. A file that is mapped and has no
-//! room for its next page is not answered with an error: whoever touches the page dies (SIGBUS). So
-//! the room is looked at before anything is started.
+//! room for its next page gives no error: a process that touches the page is killed (SIGBUS). So
+//! the free space is checked before anything is started.
 
 use crate::reaper::system;
 use crate::table::count_text;

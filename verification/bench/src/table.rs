@@ -113,7 +113,7 @@ pub fn printable(text: &str) -> String {
 pub const WIDTH: usize = 100;
 
 /// Text in lines of [`WIDTH`]: `first` begins the first line and `next` all others. A word that is
-/// longer stays whole, for whoever copies it.
+/// longer stays whole, so that it can be copied.
 pub fn wrapped(text: &str, first: &str, next: &str) -> String {
     let (mut out, mut line, mut is_begun) = (String::new(), first.to_owned(), false);
     for word in text.split(' ') {

@@ -42,7 +42,7 @@ pub struct Need {
     pub is_busy_polling: bool,
     /// Layout, where a target has several (`partitioned`, `replicated`, `zones`).
     pub layout: Option<String>,
-    /// Set when somebody asks for the end: a server that is not there yet is waited for no more.
+    /// Set when the run is to stop: a server that is not ready yet is then no longer waited for.
     pub stop: Option<&'static AtomicBool>,
 }
 

@@ -43,7 +43,7 @@ impl Waits {
             }
         }
         // What is left is spun to its end, so it is as long as it takes; but no longer than was
-        // meant, if somebody else has the processor meanwhile.
+        // meant, if another process has the processor meanwhile.
         let left_ns = at_ns.saturating_sub(monotonic_ns()).min(READ_NS);
         self.cpu_ns += thread_ns().saturating_sub(began_ns) + left_ns;
         while monotonic_ns() < at_ns {

@@ -33,7 +33,7 @@ pub const CLASSES_MAX: usize = 16;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "wishes that exclude none of each other")]
 pub struct Wishes {
-    /// PartSet of records change alone, and that this is cheaper is what is measured.
+    /// Parts of records change alone, and that this is cheaper is what is measured.
     pub delta: bool,
     /// A unique tag.
     pub unique_tag: bool,
@@ -207,13 +207,13 @@ pub trait Workload: fmt::Debug {
     /// Figures of what was generated beside what they must be.
     fn checks(&self) -> Vec<Check>;
 
-    /// The same operations with several steps on the way, where it can.
+    /// The same operations with several steps in flight, if it can.
     fn overlapped(&mut self) -> Option<&mut dyn Overlapped> {
         None
     }
 }
 
-/// A workload whose steps overlap, on a connection that sends ahead. Those on the way are on
+/// A workload whose steps overlap, on a connection that sends ahead. Steps in flight are on
 /// different records. After an error [`Workload::settle`] looks at all of them.
 pub trait Overlapped {
     /// Begins a step of `count` operations.

@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test stops where something is not as it must be")]
 
 use nearstate_bench::access::{
-    Body, PartReceiver, PartSet, RecordChange, RecordEntry, RecordTag, Request, StoreAccess,
+    Body, PartReceiver, PartSet, PartsChange, RecordEntry, RecordTag, Request, StoreAccess,
     StoreConnection, StoreReply, TableId, one_by_one,
 };
 use nearstate_bench::protocol::Fault;
@@ -24,8 +24,8 @@ fn parameters(blueprint: &dyn Blueprint, variant: &str, records: u64) -> Paramet
     Parameters { records, variant: variant.to_owned(), spread, seed: SEED, ..Parameters::default() }
 }
 
-/// Workloads with tests of their own: `ue-signalling`, and those of single operations, whose clients
-/// share records or keep no model of each record.
+/// Workloads with tests of their own: `ue-signalling`, and those of single operations, whose
+/// clients share records or keep no model of each record.
 const OWN_TESTS: [&str; 5] = ["ue-signalling", "micro", "kv", "executor", "txn"];
 
 /// Every other workload in every variant.
@@ -166,7 +166,7 @@ fn ues_are_found_by_the_tags_that_their_changes_left() {
         let verdict = workload.verify(&mut connection, &mut |_| {}).unwrap();
         assert_eq!((verdict.records, verdict.wrong), (600, 0), "{:?}", verdict.examples);
         let finds = workload.checks().into_iter().find(|check| check.name.contains("by GUTI"));
-        assert!(finds.is_some_and(|check| check.found > 0.3), "nobody was looked for");
+        assert!(finds.is_some_and(|check| check.found > 0.3), "no UE was searched for by GUTI");
     }
 }
 
@@ -398,7 +398,7 @@ impl StoreAccess for Bad<'_> {
         self.write((), |inner| inner.put(table, entry))
     }
 
-    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
         self.write(true, |inner| inner.change(table, change))
     }
 
@@ -460,7 +460,7 @@ impl StoreAccess for Broken<'_> {
         Bad { inner: self.inner, plan: &mut self.plan }.put(table, entry)
     }
 
-    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
         Bad { inner: self.inner, plan: &mut self.plan }.change(table, change)
     }
 

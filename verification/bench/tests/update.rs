@@ -1,8 +1,8 @@
-//! A change of a region's record begins anew where somebody else was faster.
+//! A change of a region's record is retried if another client was faster.
 #![expect(clippy::panic_in_result_fn, reason = "a test fails by panicking")]
 
 use nearstate_bench::access::{
-    PartSet, RecordChange, RecordEntry, RecordWrite, StoreConnection, StoreSchema, TableId,
+    PartSet, PartsChange, RecordEntry, RecordWrite, StoreConnection, StoreSchema, TableId,
     TableSchema, Work,
 };
 use nearstate_bench::targets::{self, Need};
@@ -31,11 +31,11 @@ impl Work for Beaten<'_> {
     fn change(&mut self, write: &mut RecordWrite<'_>) -> Result<()> {
         self.tries += 1;
         if let Some(other) = self.other.take() {
-            let change = RecordChange { key: b"k", parts: self.theirs, tags: None };
+            let change = PartsChange { key: b"k", parts: self.theirs, tags: None };
             assert!(other.change(self.table, &change)?);
         }
         self.heard.push(b'+');
-        write(&RecordChange { key: b"k", parts: &[(0, &self.heard)], tags: None })
+        write(&PartsChange { key: b"k", parts: &[(0, &self.heard)], tags: None })
     }
 }
 

@@ -5,7 +5,7 @@
 //! step, and never waits for one answer while other requests could be sent.
 
 use crate::access::{
-    Body, PartReceiver, PartSet, RecordChange, RecordEntry, RecordTag, Request, StoreAccess,
+    Body, PartReceiver, PartSet, PartsChange, RecordEntry, RecordTag, Request, StoreAccess,
     StoreConnection, StoreReply, TableId, Work,
 };
 use crate::operations::{KeyBlock, Operation};
@@ -55,7 +55,7 @@ impl StoreAccess for Fan {
         self.first()?.put(table, entry)
     }
 
-    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
         self.first()?.change(table, change)
     }
 

@@ -1,16 +1,16 @@
-//! Word of progress, however long the target takes: while records are loaded or verified, and
+//! Reports progress, however long the target takes: while records are loaded or verified, and
 //! within a step that takes long.
 //!
 //! Workloads count what they have done in batches, and a slow target may need minutes for one: a
-//! store that searches a whole table for each tag, say. Whoever waits for this client must not take
-//! that for a target that is stuck. So each answer of the store is an occasion to tell.
+//! store that searches a whole table for each tag, say. The orchestrator must not take
+//! that for a target that is stuck. So progress may be reported at each answer of the store.
 //!
 //! That reads the clock for each answer, which is much of what an operation of a region takes. So
 //! while operations are measured it is done only where it is small beside them: after a step that
 //! took [`SLOW_STEP_NS`], and until one has told how long they take.
 
 use crate::access::{
-    Body, PartReceiver, PartSet, RecordChange, RecordEntry, RecordTag, Request, StoreAccess,
+    Body, PartReceiver, PartSet, PartsChange, RecordEntry, RecordTag, Request, StoreAccess,
     StoreConnection, StoreReply, TableId, Work,
 };
 use crate::clock::monotonic_ns;
@@ -20,12 +20,13 @@ use nearstate_model::Result;
 use std::cell::RefCell;
 use std::io::Write;
 
-/// Steps that last so long are told of at each answer. The next one would have to last six thousand
-/// times as long to be silent for the minute that ends a target's part; and what a progress_report costs is
-/// less than a thousandth of it, with as many answers as a step of 256 operations has.
+/// During steps that last so long, progress is reported at each answer. The next one would have to
+/// last six thousand times as long to be silent for the minute that ends a target's part; and a
+/// progress report costs less than a thousandth of it, with as many answers as a step of 256
+/// operations has.
 pub(super) const SLOW_STEP_NS: u64 = 10_000_000;
 
-/// Whether the next step is told of at each answer.
+/// Whether progress is reported at each answer of the next step.
 pub(super) struct Pace {
     slow_ns: u64,
     is_slow: bool,
@@ -150,7 +151,7 @@ impl<A: StoreAccess + ?Sized> StoreAccess for Answering<'_, '_, A> {
         self.answered(answer)
     }
 
-    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
         let answer = self.inner.change(table, change);
         self.answered(answer)
     }

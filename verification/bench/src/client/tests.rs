@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::access::{
-    Body, PartReceiver, PartSet, RecordChange, RecordEntry, RecordTag, Request, StoreAccess,
+    Body, PartReceiver, PartSet, PartsChange, RecordEntry, RecordTag, Request, StoreAccess,
     StoreReply, StoreSchema, TableId, one_by_one,
 };
 use crate::parameters::{Arrivals, Parameters};
@@ -98,7 +98,7 @@ impl StoreAccess for FrailConnection {
         self.write(|inner| inner.put(table, entry))
     }
 
-    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
         self.write(|inner| inner.change(table, change))
     }
 
@@ -300,8 +300,8 @@ fn operations_that_a_reconnect_cuts_are_a_class_of_their_own() {
     }
 }
 
-/// Few UEs for so many on the way: one that had two procedures at once would answer with a context
-/// that its model does not know.
+/// Few UEs for so many requests in flight: one that had two procedures at once would answer with a
+/// context that its model does not know.
 #[test]
 fn steps_overlap_and_no_ue_has_two_procedures_at_once() {
     let drives = [(4_000, 4), (4_001, 10), (4_003, 32), (3, 64)];
@@ -483,9 +483,9 @@ fn what_goes_wrong_is_told_once() {
     serve(&b"{\"load\":1}\n"[..], &mut output).unwrap();
     let told = receive(&mut output.as_slice()).unwrap();
     assert!(matches!(told, Some(Said::Failed(_))), "{told:?}");
-    // Nobody listens: then it is the program's own error.
-    let nobody = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    assert!(serve(&b"{\"load\":1}\n"[..], nobody).is_err());
+    // The error cannot be written: then it is the program's own error.
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    assert!(serve(&b"{\"load\":1}\n"[..], full).is_err());
 }
 
 #[test]

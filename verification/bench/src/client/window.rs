@@ -1,7 +1,7 @@
 //! A closed loop whose steps overlap: while the answers to one are taken, the store works on the
 //! others.
 //!
-//! With one step on the way, store and client take turns, and each sleeps while the other works: a
+//! With one step in flight, store and client take turns, and each sleeps while the other works: a
 //! rate is then what both take together, and what it costs to wake them twice for each step.
 
 use super::{AnswerWatch, Client, ProgressReporter};
@@ -14,7 +14,7 @@ use nearstate_model::Result;
 use std::collections::VecDeque;
 use std::io::Write;
 
-/// Steps that are on the way at the least, each of a share of the operations. Of one, three, four,
+/// The smallest number of steps in flight, each of a share of the operations. Of one, three, four,
 /// five, six and eight, four served our node and Redis best at depths of 16 and 64: with fewer the
 /// store waits for the client, with more each message is small and costs as much as a large one.
 const STEPS: usize = 4;
@@ -41,7 +41,7 @@ fn share_of(depth: usize) -> usize {
     depth.div_ceil(STEPS).clamp(1, OF_STEP_MAX)
 }
 
-/// Steps on the way at once, where they overlap.
+/// Steps in flight at once, where they overlap.
 pub(super) fn steps_of(depth: usize) -> usize {
     depth.div_ceil(share_of(depth))
 }
@@ -110,7 +110,7 @@ impl Client {
             };
             begun += (window.count - count_before) as u64;
             if let Err(e) = outcome {
-                // All that was on the way is settled, and counts as cut.
+                // All that was in flight is settled, and counts as cut.
                 let began_ns = window.steps.front().map_or(now_ns, |step| step.began_ns);
                 self.recover(e, (window.count, &mut tally), output)?;
                 let count = std::mem::take(&mut window).count;

@@ -1,5 +1,5 @@
-//! The system calls of a reader: a client of `bench run` runs under `strace -f -c` twice, the second
-//! time with twice as many reads. The difference is what the reads cost.
+//! The system calls of a reader: a client of `bench run` runs under `strace -f -c` twice, the
+//! second time with twice as many reads. The difference is what the reads cost.
 
 use crate::parameters::Parameters;
 use crate::protocol::{Ask, Plan, Turn, say};

@@ -132,7 +132,7 @@ fn an_older_run_whose_ues_were_found_one_by_one_is_not_compared() {
     }
 }
 
-/// What large pages bring is what somebody may want to know: that is compared, and told.
+/// Runs that differ in large pages are compared, and the difference is reported.
 #[test]
 fn what_was_done_after_loading_is_a_difference_of_its_own_name() {
     let (a, mut b) = (run(), run());

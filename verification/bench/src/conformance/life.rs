@@ -44,7 +44,7 @@ pub(super) fn second(tested: &TargetUnderTest<'_>) -> HeldRecord {
 const END_PAUSES: u32 = 1000;
 const END_PAUSE: Duration = Duration::from_millis(10);
 
-/// The server is killed: whoever is connected is told, and so is who looks or connects.
+/// The server is killed: open connections, new connections and a status check all fail.
 pub(super) fn dead(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let mut other = tested.target.start(&tested.need())?;
     let mut one = tested.target.connect(&other.address(), &tested.schema)?;

@@ -1,7 +1,7 @@
 //! Unique tags.
 
 use super::{HeldRecord, NUMBERED, TAGGED, TargetUnderTest, entry, found, must, read, received};
-use crate::access::{RecordChange, RecordEntry, RecordTag, Request, StoreConnection};
+use crate::access::{PartsChange, RecordEntry, RecordTag, Request, StoreConnection};
 use crate::targets;
 use nearstate_model::{Error, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -45,7 +45,7 @@ pub(super) fn find(tested: &TargetUnderTest<'_>) -> HeldRecord {
     }
     must(found(&mut one, NUMBERED, (0, b"f-id"))?.is_some(), || "another table's".to_owned())?;
     let kept =
-        one.change(NUMBERED, &RecordChange { key: b"n1", parts: &[(0, b"y")], tags: None })?;
+        one.change(NUMBERED, &PartsChange { key: b"n1", parts: &[(0, b"y")], tags: None })?;
     let there = found(&mut one, NUMBERED, (0, b"f-id"))?;
     must(kept && there.is_some(), || "a change keeps the tags that it does not name".to_owned())
 }
@@ -65,7 +65,7 @@ pub(super) fn taken(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let (before, after) =
         ([(0, &b"k-id2"[..]), (1, b"k-alias2")], [(0, &b"k-id1"[..]), (1, b"k-alias2")]);
     let tags = Some((&before[..], &after[..]));
-    let refused = one.change(TAGGED, &RecordChange { key: b"k2", parts: &parts, tags });
+    let refused = one.change(TAGGED, &PartsChange { key: b"k2", parts: &parts, tags });
     must(matches!(refused, Err(Error::TagTaken { .. })), || format!("a change: {refused:?}"))?;
     let whole = read(&mut one, TAGGED, b"k2")?;
     must(whole == Some(received(&[b"one", b"k2"])), || format!("a refused change: {whole:?}"))?;
@@ -85,7 +85,7 @@ pub(super) fn retag(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let third: [RecordTag<'_>; 3] = [(0, b"t-id"), (1, b"t-newer"), (2, b"t-g2")];
     put(one.as_mut(), b"t1", &first, &[])?;
     let parts: [(usize, &[u8]); 1] = [(1, b"changed")];
-    let to_second = RecordChange { key: b"t1", parts: &parts, tags: Some((&first, &second)) };
+    let to_second = PartsChange { key: b"t1", parts: &parts, tags: Some((&first, &second)) };
     must(one.change(TAGGED, &to_second)?, || "it is there".to_owned())?;
     let there = found(&mut one, TAGGED, (1, b"t-new"))?;
     let wanted = Some((b"t1".to_vec(), received(&[b"one", b"changed"])));
@@ -99,7 +99,7 @@ pub(super) fn retag(tested: &TargetUnderTest<'_>) -> HeldRecord {
         let there = key_of(one.as_mut(), tag)?;
         must(there.as_deref() == Some(key), || format!("{tag:?} leads to {there:?}"))?;
     }
-    let of_none = RecordChange { key: b"t9", parts: &parts, tags: Some((&[], &[(1, b"t-9")])) };
+    let of_none = PartsChange { key: b"t9", parts: &parts, tags: Some((&[], &[(1, b"t-9")])) };
     must(!one.change(TAGGED, &of_none)?, || "no record was changed".to_owned())?;
     must(key_of(one.as_mut(), (1, b"t-9"))?.is_none(), || "no record has a tag".to_owned())
 }
@@ -114,9 +114,9 @@ pub(super) fn kept(tested: &TargetUnderTest<'_>) -> HeldRecord {
     // Alone, and with another change beside it.
     for round in [&b"first"[..], b"second"] {
         let parts: [(usize, &[u8]); 1] = [(1, round)];
-        let of = |key| RecordChange { key, parts: &parts, tags: None };
+        let of = |key| PartsChange { key, parts: &parts, tags: None };
         let value: [(usize, &[u8]); 1] = [(0, round)];
-        let of_number = RecordChange { key: b"c3", parts: &value, tags: None };
+        let of_number = PartsChange { key: b"c3", parts: &value, tags: None };
         if round == b"first" {
             must(one.change(TAGGED, &of(b"c1"))?, || "it is there".to_owned())?;
             must(one.change(NUMBERED, &of_number)?, || "it is there".to_owned())?;
@@ -187,7 +187,7 @@ pub(super) fn race(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let mut one = tested.connect()?;
     for race in 0..RACES {
         let Some(key) = key_of(one.as_mut(), (0, &[b'v', race]))? else {
-            return must(false, || format!("nobody has tag {race}"));
+            return must(false, || format!("no record has tag {race}"));
         };
         let mut others = 0;
         for racer in 0..RACERS {

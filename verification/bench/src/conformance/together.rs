@@ -4,7 +4,7 @@ use super::{
     BLOCKS, HeldRecord, NUMBERED, PLAIN, TAGGED, TargetUnderTest, change, entry, found, must, read,
 };
 use crate::access::{
-    PartSet, RecordChange, RecordEntry, RecordTag, Request, StoreConnection, StoreReply, TableId,
+    PartSet, PartsChange, RecordEntry, RecordTag, Request, StoreConnection, StoreReply, TableId,
 };
 use nearstate_model::{Error, Result};
 
@@ -81,11 +81,11 @@ pub(super) fn as_one_by_one(tested: &TargetUnderTest<'_>) -> HeldRecord {
     are_the_same(tested, [b'p', b'q'], together)
 }
 
-/// Messages on the way, and requests of each.
+/// Messages in flight, and requests of each.
 const AHEAD: usize = 3;
 const OF_MESSAGE: usize = 7;
 
-/// Some messages are on the way while the oldest is received.
+/// Some messages are in flight while the oldest is received.
 fn sent_ahead(
     one: &mut dyn StoreConnection,
     requests: &[Request<'_>],
@@ -226,10 +226,7 @@ pub(super) fn finds_and_changes(tested: &TargetUnderTest<'_>) -> HeldRecord {
                 let found = tags.first().copied().unwrap_or_default();
                 requests.push(if is_first == (turn == 0) {
                     let tags = Some((before.as_slice(), after.as_slice()));
-                    Request::Change {
-                        table: TAGGED,
-                        change: RecordChange { key, parts: &[], tags },
-                    }
+                    Request::Change { table: TAGGED, change: PartsChange { key, parts: &[], tags } }
                 } else {
                     Request::Find { table: TAGGED, tag: found, wanted: PartSet(0) }
                 });
@@ -309,7 +306,7 @@ pub(super) fn tagged(tested: &TargetUnderTest<'_>) -> HeldRecord {
             0 => Request::Delete { table: TAGGED, key, tags: before },
             _ => Request::Change {
                 table: TAGGED,
-                change: RecordChange { key, parts: &[], tags: Some((before, after)) },
+                change: PartsChange { key, parts: &[], tags: Some((before, after)) },
             },
         })
         .collect();

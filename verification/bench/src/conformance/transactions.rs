@@ -4,7 +4,7 @@ use super::{
     BLOCKS, HeldRecord, NUMBERED, PLAIN, TAGGED, TargetUnderTest, change, entry, found, must,
     put_value, read, received, value,
 };
-use crate::access::{RecordChange, RecordEntry, StoreAccess, StoreConnection};
+use crate::access::{PartsChange, RecordEntry, StoreAccess, StoreConnection};
 use crate::targets;
 use crate::workloads::wrong_answer;
 use nearstate_model::{Error, Result};
@@ -65,7 +65,7 @@ fn number(bytes: Option<&[u8]>) -> u64 {
     bytes.and_then(|bytes| <[u8; 8]>::try_from(bytes).ok()).map_or(0, u64::from_be_bytes)
 }
 
-/// Each adds to two counters, one of which is a part of a record; nobody's addition is lost.
+/// Each adds to two counters, one of which is a part of a record; no addition is lost.
 pub(super) fn counted(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let (name, address, schema) = (tested.target.name(), tested.database.address(), tested.schema);
     let mut one = tested.connect()?;
@@ -157,7 +157,7 @@ pub(super) fn tagged(tested: &TargetUnderTest<'_>) -> HeldRecord {
         met.push(found(access, NUMBERED, (0, b"y-id"))?.map(|(key, _)| key));
         met.push(found(access, NUMBERED, (0, b"y-none"))?.map(|(key, _)| key));
         let tags = Some((&before[..], &after[..]));
-        let done = access.change(TAGGED, &RecordChange { key: b"y1", parts: &[], tags })?;
+        let done = access.change(TAGGED, &PartsChange { key: b"y1", parts: &[], tags })?;
         met.push(done.then(Vec::new));
         Ok(())
     })?;

@@ -102,7 +102,7 @@ pub(super) const PRESETS: [Preset; 2] = [
     Preset {
         name: "latency",
         workload: "kv",
-        about: "the round trip of a GET of 1 KB over TCP, a Unix socket and a ring, all busy-polling",
+        about: "round trip of a GET of 1 KB over TCP, a Unix socket and a ring, all busy-polling",
         cases: &[Case {
             name: "get",
             words: "--variant get --records 1000 --ops 50000 --rounds 5 --busy-poll \

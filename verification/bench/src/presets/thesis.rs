@@ -1,8 +1,8 @@
 //! The data access experiments of paper 1, Tables 2 and 3.
 //!
 //! A simulator node of the paper is a client process here. A sequence is a round: `--ops` is the
-//! sequence size and `--rounds` the number of repeats. Readers of TableId 2 share all records; those
-//! of TableId 3 have records of their own, so that no reader finds them in a cache. Only with
+//! sequence size and `--rounds` the number of repeats. Readers of table 2 share all records; those
+//! of table 3 have records of their own, so that no reader finds them in a cache. Only with
 //! 1000 KB a megabyte do the data set sizes of the paper follow from its equation 1.
 
 use super::{Case, Preset};

@@ -120,7 +120,7 @@ fn glance(run: &Run, all: &[Figures<'_>]) -> Vec<HtmlBlock> {
 }
 
 fn bars_note(all: &[Figures<'_>]) -> String {
-    let mut out = String::from("Bars begin at nothing, but where a title says that they do not.");
+    let mut out = String::from("Bars start at zero unless a title says otherwise.");
     if drawn(all).any(|(_, figures)| !figures.counts()) {
         out.push_str(" Pale ones are of targets whose figures do not count.");
     }
@@ -255,7 +255,7 @@ fn over_time(all: &[Figures<'_>]) -> Vec<HtmlBlock> {
     ]
 }
 
-/// Of what is nobody's colour.
+/// The colour of what belongs to no target.
 const GREY: Colour = Colour { 0: 0x8A, 1: 0x93, 2: 0x9C };
 
 fn ramp(all: &[Figures<'_>]) -> Vec<HtmlBlock> {

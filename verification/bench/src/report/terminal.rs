@@ -104,7 +104,7 @@ fn notes(run: &Run, all: &[Figures<'_>]) -> String {
             }
         }
     }
-    // In one piece, for whoever copies it.
+    // In one piece, so that it can be copied.
     let _ = writeln!(out, "\nCommand\n  {}", run.command);
     out
 }

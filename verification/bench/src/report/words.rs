@@ -73,7 +73,7 @@ pub(super) fn drive(run: &Run) -> String {
     out
 }
 
-/// How many steps of each client were on the way at once, with the targets of which that is true.
+/// How many steps of each client were in flight at once, with the targets of which that is true.
 fn steps(run: &Run) -> Option<String> {
     if run.drive.depth < 2 {
         return None;
@@ -244,7 +244,7 @@ fn settled(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
     let line = |(settled, names): (&str, Vec<&str>)| {
         format!(
             "done after loading to {}, as makers advise: {settled}; not done to others \
-             (--no-settle: to nobody)",
+             (--no-settle: to none)",
             names.join(", ")
         )
     };
@@ -300,7 +300,7 @@ mod tests {
     use crate::figures;
     use crate::result::ClassResult;
 
-    /// What somebody sees who runs with as little as there can be.
+    /// The report of the smallest possible run.
     #[test]
     fn one_operation_is_not_several() {
         let mut run = crate::sample::run();

@@ -78,14 +78,14 @@ impl<'a> TargetRun<'a> {
                 }
                 self.running = Some(running);
             }
-            // Whoever stops a run finds no fault with a target.
+            // Stopping a run is not a fault of a target.
             Err(e) if e.to_string().contains(STOPPED) => {}
             Err(e) => self.result.invalid.push(format!("could not be started: {}", in_words(&e))),
         }
     }
 
     fn try_start(&self, need: &Need) -> Result<Running> {
-        // Somebody else may have taken the room since all were looked at.
+        // Another process may have taken the space since it was checked.
         let own = [(self.target.name(), self.target.folder_bytes(need))];
         space::fits(&need.folder, &own, need.records, space::free_bytes(&need.folder)?)?;
         let database = self.target.start(need)?;
@@ -313,7 +313,7 @@ impl<'a> TargetRun<'a> {
         });
     }
 
-    /// A planted lie that nobody has met would be told of as one that was.
+    /// Reports a planted fault that no client has met.
     fn unnoticed(&self) -> Option<String> {
         let fault = self.context.options.fault.filter(|fault| *fault != Fault::Stall)?;
         self.result.invalid.is_empty().then(|| {
@@ -356,7 +356,7 @@ fn measured(
         Watcher { listener, database: database.as_mut(), kill_after, begin_ns, ns: 0 };
     let ran = pool.run(turn, &mut watcher)?;
     if watcher.kill_after.is_some() {
-        // The turn was over before anybody was told of its half: then between two turns.
+        // The turn ended before the report of its half: the kill then happens between two turns.
         watcher.kill_after = Some(0);
         watcher.look()?;
     }
@@ -499,7 +499,7 @@ impl Listener for Bar<'_> {
     }
 }
 
-/// Progress that nobody wants to see.
+/// Discards progress.
 struct Quiet;
 
 impl Listener for Quiet {

@@ -4,8 +4,8 @@
 use super::joined::{hand_over, joined};
 use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{
-    Body, PartReceiver, PartSet, RecordChange, RecordEntry, RecordTag, StoreAccess,
-    StoreConnection, StoreSchema, TableId, TableSchema,
+    Body, PartReceiver, PartSet, PartsChange, RecordEntry, RecordTag, StoreAccess, StoreConnection,
+    StoreSchema, TableId, TableSchema,
 };
 use crate::operations::{self, KeyBlock, Operation, Store};
 use dashmap::DashMap;
@@ -169,7 +169,7 @@ impl StoreAccess for DashMapConnection {
         Ok(())
     }
 
-    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
         let mut scratch = std::mem::take(&mut self.scratch);
         let (records, schema) = self.at(table)?;
         let Some(mut value) = records.get_mut(change.key) else { return Ok(false) };

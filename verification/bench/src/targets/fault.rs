@@ -1,7 +1,7 @@
 //! Faults of a store, planted between a client and its target, to see whether they are noticed.
 
 use crate::access::{
-    Body, PartReceiver, PartSet, RecordChange, RecordEntry, RecordTag, Request, StoreAccess,
+    Body, PartReceiver, PartSet, PartsChange, RecordEntry, RecordTag, Request, StoreAccess,
     StoreConnection, StoreReply, TableId, one_by_one,
 };
 use crate::protocol::Fault;
@@ -31,7 +31,7 @@ impl<C: StoreConnection> Faulty<C> {
     }
 
     /// Plants a fault that happens again and again, but for a stall: in a long run a single lost
-    /// update may be written over before anybody could see that it was lost.
+    /// update may be written over before any client could see that it was lost.
     pub const fn often(inner: C, fault: Fault) -> Self {
         let again = if matches!(fault, Fault::Stall) { 0 } else { AFTER };
         Self { inner, fault, left: AFTER, again }
@@ -45,7 +45,7 @@ fn is_now(left: &mut u64) -> bool {
     is_now
 }
 
-/// Bytes that nobody put there.
+/// Bytes that no client wrote.
 fn garbled(bytes: &[u8]) -> Vec<u8> {
     bytes.iter().map(|byte| byte ^ 0x55).collect()
 }
@@ -128,7 +128,7 @@ impl StoreAccess for Bent<'_> {
         self.inner.put(table, entry)
     }
 
-    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
         if self.loses(|access| differs(access, table, change.key, change.parts))? {
             return Ok(true);
         }
@@ -186,7 +186,7 @@ impl<C: StoreConnection> StoreAccess for Faulty<C> {
         self.bent().put(table, entry)
     }
 
-    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
         self.bent().change(table, change)
     }
 

@@ -11,7 +11,7 @@ use self::cluster::{Cluster, layout};
 use super::wire::{SentAhead, Socket, Wire};
 use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{
-    Body, PartReceiver, PartSet, PartWrite, RecordChange, RecordEntry, RecordTag, Request,
+    Body, PartReceiver, PartSet, PartWrite, PartsChange, RecordEntry, RecordTag, Request,
     StoreAccess, StoreConnection, StoreReply, StoreSchema, TableId,
 };
 use crate::peers::{Geode, installed};
@@ -378,7 +378,7 @@ impl StoreAccess for GeodeConnection {
     }
 
     #[inline]
-    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
         self.alone(&Request::Change { table, change: *change }, &mut |_, _| {})
     }
 
@@ -434,7 +434,7 @@ impl StoreAccess for InTransaction<'_> {
         Ok(())
     }
 
-    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
         self.0.change(table, change)
     }
 

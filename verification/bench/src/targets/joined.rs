@@ -7,7 +7,7 @@ use nearstate_model::{Error, Result};
 /// Bytes of a part's length.
 const LENGTH_BYTES: usize = 4;
 
-/// PartWrite number `part` of a value of several parts.
+/// Part number `part` of a value of several parts.
 #[inline]
 fn part_of(value: &[u8], count: usize, part: usize) -> Result<&[u8]> {
     let torn =

@@ -3,24 +3,26 @@
 //!
 //! Each table is a database of records; a record of several parts is one value with their lengths
 //! before them. Each unique tag is a database from values to keys, any other tag one with several
-//! keys to a value. There is one writer at a time, and a write transaction is visible to everybody
-//! when it is committed.
+//! keys to a value. There is one writer at a time, and a write transaction is visible to every
+//! client when it is committed.
 
 mod loops;
 mod reading;
+mod writing;
 
 use self::reading::Reading;
-use super::joined::{hand_over, joined};
+use self::writing::Writing;
+use super::joined::hand_over;
 use super::{Abilities, Database as Running, Need, Target, Way};
 use crate::access::{
-    Body, PartReceiver, PartSet, RecordChange, RecordEntry, RecordTag, Request, StoreAccess,
+    Body, PartReceiver, PartSet, PartsChange, RecordEntry, RecordTag, Request, StoreAccess,
     StoreConnection, StoreReply, StoreSchema, TableId, TableSchema, Work, one_by_one,
 };
 use crate::operations::{self, KeyBlock, Operation, Store};
 use crate::reaper::Reaper;
 use lmdb::{
     Cursor as _, Database, DatabaseFlags, Environment, EnvironmentFlags, InactiveTransaction,
-    RoTransaction, RwTransaction, Transaction, WriteFlags,
+    RoTransaction, Transaction,
 };
 use nearstate_model::{Error, Result};
 use std::collections::BTreeMap;
@@ -306,179 +308,6 @@ impl LmdbConnection {
     }
 }
 
-/// A write transaction.
-struct Writing<'c> {
-    txn: RwTransaction<'static>,
-    tables: &'c Tables,
-    scratch: &'c mut Vec<u8>,
-    before: &'c mut Vec<u8>,
-    has_written: bool,
-}
-
-impl Writing<'_> {
-    /// Writes a value into a database.
-    #[inline]
-    fn set(&mut self, database: Database, key: &[u8], value: &[u8]) -> Result<()> {
-        self.has_written = true;
-        self.txn.put(database, &key, &value, WriteFlags::empty()).map_err(said)
-    }
-
-    /// Writes what was joined.
-    fn set_joined(&mut self, database: Database, key: &[u8]) -> Result<()> {
-        self.has_written = true;
-        let value = self.scratch.as_slice();
-        self.txn.put(database, &key, &value, WriteFlags::empty()).map_err(said)
-    }
-
-    /// Takes an entry of a database away; of several to a key only this one.
-    fn unset(&mut self, database: Database, key: &[u8], value: Option<&[u8]>) -> Result<bool> {
-        self.has_written = true;
-        match self.txn.del(database, &key, value) {
-            Ok(()) => Ok(true),
-            Err(lmdb::Error::NotFound) => Ok(false),
-            Err(e) => Err(said(e)),
-        }
-    }
-
-    /// Writes what was joined of a changed record, and its tags.
-    #[inline]
-    fn set_changed(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<()> {
-        if !change.parts.is_empty() {
-            self.set_joined(self.tables.at(table)?.records, change.key)?;
-        }
-        if let Some((before, after)) = change.tags {
-            self.retag(table, change.key, before, after)?;
-        }
-        Ok(())
-    }
-
-    fn retag(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        before: &[RecordTag<'_>],
-        after: &[RecordTag<'_>],
-    ) -> Result<()> {
-        let place = self.tables.at(table)?;
-        for (tag, value) in before.iter().filter(|tag| !after.contains(tag)) {
-            let (database, _, is_unique) = place.tag(*tag)?;
-            self.unset(database, value, (!is_unique).then_some(key))?;
-        }
-        for (tag, value) in after.iter().filter(|tag| !before.contains(tag)) {
-            let (database, name, is_unique) = place.tag(*tag)?;
-            if is_unique
-                && let Some(holder) = found(&self.txn, database, value)?
-                && holder != key
-            {
-                let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-                let (tag, value, holder) = (name.to_owned(), text(value), text(holder));
-                return Err(Error::TagTaken { tag, value, holder });
-            }
-            self.set(database, value, key)?;
-        }
-        Ok(())
-    }
-}
-
-impl StoreAccess for Writing<'_> {
-    #[inline]
-    fn read(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        wanted: PartSet,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        read_in(&self.txn, self.tables.at(table)?, key, wanted, receive)
-    }
-
-    #[inline]
-    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
-        let place = self.tables.at(table)?;
-        match entry.parts {
-            [(0, bytes)] if place.schema.parts.len() == 1 => {
-                self.set(place.records, entry.key, bytes)?;
-            }
-            parts => {
-                joined(place.schema, None, parts, self.scratch)?;
-                self.set_joined(place.records, entry.key)?;
-            }
-        }
-        self.retag(table, entry.key, entry.tags_before, entry.tags)
-    }
-
-    #[inline]
-    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
-        let place = self.tables.at(table)?;
-        let Some(before) = found(&self.txn, place.records, change.key)? else { return Ok(false) };
-        if !change.parts.is_empty() {
-            joined(place.schema, Some(before), change.parts, self.scratch)?;
-        }
-        self.set_changed(table, change)?;
-        Ok(true)
-    }
-
-    /// Searches for the record once: a write ends what a search has found, so its bytes are copied
-    /// where some of them stay.
-    #[inline]
-    fn update(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        wanted: PartSet,
-        work: &mut dyn Work,
-    ) -> Result<bool> {
-        let schema = self.tables.at(table)?.schema;
-        let Some(value) = found(&self.txn, self.tables.at(table)?.records, key)? else {
-            return Ok(false);
-        };
-        hand_over(schema, value, wanted, &mut |part, bytes| work.receive(part, bytes))?;
-        let mut before = std::mem::take(self.before);
-        before.clear();
-        if schema.parts.len() > 1 {
-            before.extend_from_slice(value);
-        }
-        let done = work.change(&mut |change| {
-            if !change.parts.is_empty() {
-                joined(schema, Some(&before), change.parts, self.scratch)?;
-            }
-            self.set_changed(table, change)
-        });
-        *self.before = before;
-        done.map(|()| true)
-    }
-
-    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
-        let place = self.tables.at(table)?;
-        if !self.unset(place.records, key, None)? {
-            return Ok(false);
-        }
-        self.retag(table, key, tags, &[])?;
-        Ok(true)
-    }
-
-    fn find(
-        &mut self,
-        table: TableId,
-        tag: RecordTag<'_>,
-        wanted: PartSet,
-        key: &mut Vec<u8>,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        find_in(&self.txn, self.tables.at(table)?, tag, wanted, (key, receive))
-    }
-
-    fn scan(
-        &mut self,
-        table: TableId,
-        from: &[u8],
-        count: usize,
-        receive: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
-        scan_in(&self.txn, self.tables.at(table)?, from, count, receive)
-    }
-}
-
 impl StoreAccess for LmdbConnection {
     #[inline]
     fn read(
@@ -495,7 +324,7 @@ impl StoreAccess for LmdbConnection {
         self.writing(|access| access.put(table, entry))
     }
 
-    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
         self.writing(|access| access.change(table, change))
     }
 

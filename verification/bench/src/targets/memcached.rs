@@ -10,7 +10,7 @@ use super::started::{Started, first_line, free_port};
 use super::wire::{SentAhead, Socket, Wire, digits, number};
 use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{
-    Body, PartReceiver, PartSet, RecordChange, RecordEntry, RecordTag, Request, StoreAccess,
+    Body, PartReceiver, PartSet, PartsChange, RecordEntry, RecordTag, Request, StoreAccess,
     StoreConnection, StoreReply, StoreSchema, TableId, TableSchema,
 };
 use crate::peers::installed;
@@ -70,7 +70,7 @@ impl Target for MemcachedTarget {
         let mut started = Started::new("memcached", need, &file, |_| words(port, need))?;
         let process = i64::from(started.process());
         let address = format!("127.0.0.1:{port}");
-        // At a port that is taken, somebody else would answer.
+        // At a port that is taken, another process would answer.
         started.wait(|| process_at(&address).is_ok_and(|there| there == process))?;
         Ok(Box::new(Server { started, address }))
     }
@@ -292,7 +292,7 @@ impl Memcached {
     }
 
     /// Puts the changed record together, out of the value that is answered; its number.
-    fn changed(&mut self, table: &TableSchema, change: &RecordChange<'_>) -> Result<Option<i64>> {
+    fn changed(&mut self, table: &TableSchema, change: &PartsChange<'_>) -> Result<Option<i64>> {
         let Some((length, version)) = self.value_head()? else { return Ok(None) };
         let before = self.wire.take(length + 2)?;
         let before = before.get(..length).unwrap_or_default();
@@ -301,7 +301,7 @@ impl Memcached {
     }
 
     /// A change that has to read first.
-    fn change_whole(&mut self, table: &TableSchema, change: &RecordChange<'_>) -> Result<bool> {
+    fn change_whole(&mut self, table: &TableSchema, change: &PartsChange<'_>) -> Result<bool> {
         for _ in 0..TRANSACTION_TRIES {
             self.ask_value(table, change.key, b" v c")?;
             self.wire.send()?;
@@ -450,7 +450,7 @@ fn set(done: &mut [Option<bool>], at: usize, is_done: bool) {
 }
 
 /// Whether a change is a whole value.
-fn is_one_word(table: &TableSchema, change: &RecordChange<'_>) -> bool {
+fn is_one_word(table: &TableSchema, change: &PartsChange<'_>) -> bool {
     table.parts.len() == 1 && !change.parts.is_empty()
 }
 
@@ -484,7 +484,7 @@ impl StoreAccess for Memcached {
     }
 
     #[inline]
-    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
         must_have_no_tags(change.tags.is_some())?;
         let schema = self.table(table)?;
         if is_one_word(schema, change) {

@@ -6,8 +6,8 @@
 
 use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{
-    Body, PartReceiver, PartSet, RecordChange, RecordEntry, RecordTag, StoreAccess,
-    StoreConnection, StoreSchema, TableId,
+    Body, PartReceiver, PartSet, PartsChange, RecordEntry, RecordTag, StoreAccess, StoreConnection,
+    StoreSchema, TableId,
 };
 use nearstate_model::Result;
 
@@ -109,7 +109,7 @@ impl StoreAccess for NullConnection {
     }
 
     #[inline]
-    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
         self.keep(table, change.parts);
         Ok(true)
     }

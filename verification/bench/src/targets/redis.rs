@@ -87,7 +87,7 @@ impl RespTarget {
     /// Starts an empty database on this port.
     ///
     /// # Errors
-    /// It could not be started, because somebody else has the port for example.
+    /// It could not be started, because another process has the port for example.
     pub fn start_at(&self, need: &Need, port: u16) -> Result<Box<dyn Database>> {
         Ok(self.running(Server::start_at(self.program, need, port)?))
     }
@@ -198,7 +198,7 @@ impl Server {
 
     /// Starts one on this port.
     ///
-    /// Its own Unix socket is asked first: at a port that is taken, somebody else would answer.
+    /// Its own Unix socket is asked first: at a port that is taken, another process would answer.
     fn start_at(program: Program, need: &Need, port: u16) -> Result<Self> {
         let file = program.file()?;
         socket_fits(need)?;

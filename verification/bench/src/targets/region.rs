@@ -1,10 +1,12 @@
 //! Our own region, in the client's process: a file in memory that every client attaches.
 
 mod loops;
+mod transaction;
 
+use self::transaction::InTransaction;
 use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{
-    Body, OPERATIONS, PARTS_MAX, PartReceiver, PartSet, RecordChange, RecordEntry, RecordTag,
+    Body, OPERATIONS, PARTS_MAX, PartReceiver, PartSet, PartsChange, RecordEntry, RecordTag,
     Request, StoreAccess, StoreConnection, StoreReply, StoreSchema, TAGS_MAX, TableId, TableSchema,
     Work, one_by_one,
 };
@@ -14,7 +16,7 @@ use nearstate_model::limits::REGION_BYTES_MIN;
 use nearstate_model::{Error, Result};
 use nearstate_store::{
     BlockChange, BlockLayout, Condition, CreateOptions, Kind, Metadata, Namespace, Outcome,
-    RecordForUpdate, Region, Session, TagSchema, Txn, Values, View,
+    RecordForUpdate, Region, Session, TagSchema, Values, View,
 };
 use std::ops::Bound;
 use std::path::Path;
@@ -203,14 +205,14 @@ impl RegionConnection {
         }
     }
 
-    /// Writes what changes of a record that was read; false if somebody else has changed it
-    /// meanwhile.
+    /// Writes what changes of a record that was read; false if another client has changed
+    /// it meanwhile.
     #[inline]
     fn write(
         &self,
         table: TableId,
         record: &RecordForUpdate<'_>,
-        change: &RecordChange<'_>,
+        change: &PartsChange<'_>,
     ) -> Result<bool> {
         let (_, schema) = self.tables.at(table)?;
         if needs_transaction(schema, change) {
@@ -224,7 +226,7 @@ impl RegionConnection {
     }
 
     #[cold]
-    fn change_in_transaction(&self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
+    fn change_in_transaction(&self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
         let Self { session, tables, .. } = self;
         session.transact(|txn| InTransaction { txn, tables }.change(table, change))
     }
@@ -269,7 +271,7 @@ impl<'a> Tagged<'a> {
 /// Room for parts in the words of the store.
 const NO_BLOCKS: [BlockChange<'_>; PARTS_MAX] = [BlockChange { name: "", bytes: None }; PARTS_MAX];
 
-/// PartSet in the words of the store.
+/// Parts as the changes of blocks that the store takes.
 #[inline]
 fn blocks_of<'a, 'b>(
     schema: &'static TableSchema,
@@ -293,7 +295,7 @@ fn first<'a>(parts: &[(usize, &'a [u8])]) -> &'a [u8] {
 /// Whether a change has to do with tags: it changes them, or is a put, which takes away those that
 /// it does not name.
 #[inline]
-const fn needs_transaction(schema: &TableSchema, change: &RecordChange<'_>) -> bool {
+const fn needs_transaction(schema: &TableSchema, change: &PartsChange<'_>) -> bool {
     let has_tags = !schema.tags.is_empty() || schema.is_scanned;
     change.tags.is_some() || (schema.parts.len() == 1 && has_tags)
 }
@@ -347,7 +349,7 @@ impl StoreAccess for RegionConnection {
     }
 
     #[inline]
-    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
         let (namespace, schema) = self.tables.at(table)?;
         if needs_transaction(schema, change) {
             return self.change_in_transaction(table, change);
@@ -491,7 +493,7 @@ impl StoreConnection for RegionConnection {
 /// `Session::prefetch` looks at.
 const AHEAD: usize = 16;
 
-/// `None`: whoever finds a record does not know its key.
+/// `None` for a search by tag: the key of its record is not known.
 fn where_of<'a>(request: &Request<'a>) -> Option<(TableId, &'a [u8])> {
     match request {
         Request::Read { table, key, .. } | Request::Delete { table, key, .. } => {
@@ -500,123 +502,5 @@ fn where_of<'a>(request: &Request<'a>) -> Option<(TableId, &'a [u8])> {
         Request::Put { table, entry } => Some((*table, entry.key)),
         Request::Change { table, change } => Some((*table, change.key)),
         Request::Find { .. } => None,
-    }
-}
-
-/// The same within a transaction.
-struct InTransaction<'t, 's> {
-    txn: &'t Txn<'s>,
-    tables: &'t Tables,
-}
-
-impl StoreAccess for InTransaction<'_, '_> {
-    #[inline]
-    fn read(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        wanted: PartSet,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        let (namespace, schema) = self.tables.at(table)?;
-        let Some(record) = self.txn.get(namespace, key)? else { return Ok(false) };
-        hand_view(schema, &record, wanted, receive);
-        Ok(true)
-    }
-
-    #[inline]
-    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
-        let (namespace, schema) = self.tables.at(table)?;
-        let tagged = Tagged::of(schema, entry.tags, entry.key);
-        if schema.parts.len() == 1 {
-            let value = first(entry.parts);
-            return self.txn.put_with_metadata(namespace, entry.key, value, tagged.labels());
-        }
-        let mut blocks = NO_BLOCKS;
-        let blocks = blocks_of(schema, entry.parts, &mut blocks);
-        self.txn.patch(namespace, entry.key, blocks)?;
-        if tagged.count > 0 {
-            self.txn.set_metadata(namespace, entry.key, tagged.labels())?;
-        }
-        Ok(())
-    }
-
-    #[inline]
-    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
-        let (namespace, schema) = self.tables.at(table)?;
-        let Some(record) = self.txn.get(namespace, change.key)? else { return Ok(false) };
-        if schema.parts.len() == 1 {
-            let value = first(change.parts);
-            let Some((_, after)) = change.tags else {
-                let kept: Vec<_> = record.tags().collect();
-                let labels = Metadata { tags: &kept, expires_ms: record.expires_ms() };
-                self.txn.put_with_metadata(namespace, change.key, value, labels)?;
-                return Ok(true);
-            };
-            drop(record);
-            let tagged = Tagged::of(schema, after, change.key);
-            self.txn.put_with_metadata(namespace, change.key, value, tagged.labels())?;
-            return Ok(true);
-        }
-        drop(record);
-        let mut blocks = NO_BLOCKS;
-        let blocks = blocks_of(schema, change.parts, &mut blocks);
-        self.txn.patch(namespace, change.key, blocks)?;
-        if let Some((_, after)) = change.tags {
-            let tagged = Tagged::of(schema, after, change.key);
-            self.txn.set_metadata(namespace, change.key, tagged.labels())?;
-        }
-        Ok(true)
-    }
-
-    #[inline]
-    fn delete(&mut self, table: TableId, key: &[u8], _: &[RecordTag<'_>]) -> Result<bool> {
-        let (namespace, _) = self.tables.at(table)?;
-        self.txn.delete(namespace, key)
-    }
-
-    #[inline]
-    fn find(
-        &mut self,
-        table: TableId,
-        tag: RecordTag<'_>,
-        wanted: PartSet,
-        key: &mut Vec<u8>,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        let (namespace, schema) = self.tables.at(table)?;
-        let name = schema.tags.get(tag.0).map_or("", |rule| rule.name);
-        let Some((found, record)) = self.txn.find(namespace, name, tag.1)? else {
-            return Ok(false);
-        };
-        key.clear();
-        key.extend_from_slice(&found);
-        hand_view(schema, &record, wanted, receive);
-        Ok(true)
-    }
-
-    fn scan(
-        &mut self,
-        table: TableId,
-        from: &[u8],
-        count: usize,
-        receive: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
-        let (namespace, schema) = self.tables.at(table)?;
-        if !schema.is_scanned || count == 0 {
-            return Ok(0);
-        }
-        let mut keys = Vec::new();
-        let range = Values::Range(Bound::Included(from), Bound::Unbounded);
-        self.txn.find_all(namespace, ORDER, range, |key| {
-            keys.push(key.to_vec());
-            keys.len() < count
-        })?;
-        for key in &keys {
-            if let Some(record) = self.txn.get(namespace, key)? {
-                hand_view(schema, &record, PartSet::one(0), &mut |_, bytes| receive(key, bytes));
-            }
-        }
-        Ok(keys.len())
     }
 }

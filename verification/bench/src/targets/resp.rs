@@ -24,14 +24,14 @@ mod answers;
 mod commands;
 
 use self::answers::NIL;
-use self::commands::{CommandForm, RespCommands};
+use self::commands::{RespCommands, RespForm};
 use self::finds::FIND;
 use self::guard::{ReplyGuard, writes_of_delete, writes_of_put};
 use self::tagged::Native;
 use self::transaction::InTransaction;
 use super::wire::{SentAhead, Stream, Wire};
 use crate::access::{
-    Body, PartReceiver, PartSet, PartWrite, RecordChange, RecordEntry, RecordTag, Request,
+    Body, PartReceiver, PartSet, PartWrite, PartsChange, RecordEntry, RecordTag, Request,
     StoreAccess, StoreConnection, StoreReply, StoreSchema, TableId, TableSchema,
 };
 use nearstate_model::limits::TRANSACTION_TRIES;
@@ -138,7 +138,8 @@ pub(crate) struct Resp<S> {
     queue: RespCommands,
     /// Keys that a transaction knows to be there.
     seen: Vec<Vec<u8>>,
-    /// A transaction has left keys watched that nobody waits for: sent before the next request.
+    /// A transaction has left keys watched that are no longer needed: UNWATCH is sent before the
+    /// next request.
     is_watching: bool,
     ahead: SentAhead,
     made: Vec<Made>,
@@ -198,7 +199,7 @@ impl<S: Stream> Resp<S> {
     /// Writes it behind what is to be sent.
     fn ask_natively(&mut self, native: Native, request: &Request<'_>) -> Result<()> {
         let place = place(&self.places, request.table())?;
-        self.queue.begin(CommandForm::Requests);
+        self.queue.begin(RespForm::Requests);
         native.write(place, request, &mut self.queue);
         self.wire.out.extend_from_slice(self.queue.bytes());
         Ok(())
@@ -260,8 +261,8 @@ impl<S: Stream> Resp<S> {
         answers::receive_parts(&mut self.wire, place, wanted, receive)
     }
 
-    /// After a HSET that made fields: there was no record, so they go again, unless somebody has
-    /// put one meanwhile.
+    /// After a HSET that made fields: there was no record, so they go again, unless another client
+    /// has put one meanwhile.
     fn take_back(&mut self, table: TableId, key: &[u8], made: i64) -> Result<()> {
         let prefix = place(&self.places, table)?.prefix.as_slice();
         commands::key_request(&mut self.wire.out, b"WATCH", prefix, key);
@@ -300,7 +301,7 @@ impl<S: Stream> Resp<S> {
             return self.receive_script(guard);
         }
         let mut queue = std::mem::take(&mut self.queue);
-        queue.begin(CommandForm::Requests);
+        queue.begin(RespForm::Requests);
         let written = place(&self.places, guard.table).map(|place| write(place, &mut queue));
         let done = written.and_then(|()| self.by_watching(guard, &queue));
         self.queue = queue;
@@ -309,7 +310,7 @@ impl<S: Stream> Resp<S> {
 
     fn ask_script(&mut self, guard: &ReplyGuard<'_>, write: &RecordWrite<'_>) -> Result<()> {
         let place = place(&self.places, guard.table)?;
-        self.queue.begin(CommandForm::Words);
+        self.queue.begin(RespForm::Words);
         write(place, &mut self.queue);
         if let Some(scripts) = &self.scripts {
             guard.script_request(place, &scripts.write, &self.queue, &mut self.wire.out);
@@ -397,7 +398,7 @@ fn place(places: &[RespTable], table: TableId) -> Result<&RespTable> {
     })
 }
 
-/// A record is put whole: else nobody could tell whether it is there from what HSET answers.
+/// A record is put whole: otherwise the answer of HSET would not tell whether it exists.
 fn must_be_whole(place: &RespTable, parts: &[PartWrite<'_>]) -> Result<()> {
     if parts.len() == place.schema.parts.len() {
         return Ok(());
@@ -441,7 +442,7 @@ impl<S: Stream> StoreAccess for Resp<S> {
     }
 
     #[inline]
-    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
         if let Some(done) = self.do_natively(&Request::Change { table, change: *change })? {
             return Ok(done);
         }
@@ -544,7 +545,7 @@ impl<S: Stream> StoreConnection for Resp<S> {
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
         for _ in 0..TRANSACTION_TRIES {
             let mut queue = std::mem::take(&mut self.queue);
-            queue.begin(CommandForm::Requests);
+            queue.begin(RespForm::Requests);
             self.seen.clear();
             let mut inside = InTransaction::new(self, queue);
             let outcome = body(&mut inside);

@@ -40,8 +40,8 @@ impl Target for RingTarget {
         folder_bytes(Program::Node, need)
     }
 
-    /// Either side looks for work only if it may run on several processors: on one, whoever looks
-    /// could keep the other from working (`LocalRing::new`, the node's `Spin`).
+    /// Either side looks for work only if it may run on several processors: on one, the side that
+    /// looks could keep the other from working (`LocalRing::new`, the node's `Spin`).
     fn when_bound(&self, server_cpus: usize) -> Option<String> {
         let node = if server_cpus == 1 { "client and node sleep" } else { "a client sleeps" };
         Some(format!(

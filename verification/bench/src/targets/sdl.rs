@@ -4,8 +4,8 @@
 use super::joined::{hand_over, joined};
 use super::{Abilities, Database, Need, Target, Way, region::RegionTarget};
 use crate::access::{
-    Body, PartReceiver, PartSet, RecordChange, RecordEntry, RecordTag, StoreAccess,
-    StoreConnection, StoreSchema, TableId, TableSchema,
+    Body, PartReceiver, PartSet, PartsChange, RecordEntry, RecordTag, StoreAccess, StoreConnection,
+    StoreSchema, TableId, TableSchema,
 };
 use nearstate_model::{Error, Result};
 use nearstate_sdl::SyncStorage;
@@ -108,7 +108,7 @@ impl StoreAccess for SdlConnection {
     }
 
     /// SDL sets a record whether it is there or not, so it is looked at first.
-    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
         let schema = self.table(table)?;
         if change.tags.is_some() {
             return Err(declined(NO_TAGS));

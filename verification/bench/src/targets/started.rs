@@ -35,7 +35,7 @@ pub(crate) struct Started {
     name: &'static str,
     reaper: Reaper,
     process: u32,
-    /// The process itself, whoever has its number later.
+    /// The process itself, even if its number is used again later.
     handle: Option<OwnedFd>,
     /// How it ended, once that is known.
     end: Option<String>,
@@ -44,7 +44,7 @@ pub(crate) struct Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        // A reaper that somebody has killed stops nobody any more.
+        // A reaper that was killed no longer stops the server.
         if self.reaper.has_ended()
             && let Some(handle) = &self.handle
         {
@@ -85,7 +85,7 @@ impl Started {
         self.reaper.folder()
     }
 
-    /// Waits until `is_there` says so; no longer than until somebody asks for the end.
+    /// Waits until `is_there` says so; no longer than until the run is to stop.
     pub(crate) fn wait(&mut self, mut is_there: impl FnMut() -> bool) -> Result<()> {
         for _ in 0..START_PAUSES {
             go_on(self.stop)?;
@@ -193,7 +193,7 @@ fn end_of(log: &Path) -> std::io::Result<String> {
     Ok(as_line(&last))
 }
 
-/// An error if somebody has asked for the end.
+/// An error if the run is to stop.
 fn go_on(stop: Option<&'static AtomicBool>) -> Result<()> {
     if stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
         return Err(Error::Backend { detail: STOPPED.to_owned() });
@@ -227,7 +227,7 @@ fn on_cpus<T>(cpus: &[usize], start: impl FnOnce() -> Result<T>) -> Result<T> {
     started
 }
 
-/// A port of the loopback interface on which nobody listens now.
+/// A port of the loopback interface on which no process listens now.
 pub(crate) fn free_port() -> Result<u16> {
     TcpListener::bind("127.0.0.1:0")
         .and_then(|listener| listener.local_addr())

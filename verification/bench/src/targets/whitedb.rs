@@ -7,8 +7,8 @@
 
 use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{
-    Body, PartReceiver, PartSet, RecordChange, RecordEntry, RecordTag, StoreAccess,
-    StoreConnection, StoreSchema, TableId,
+    Body, PartReceiver, PartSet, PartsChange, RecordEntry, RecordTag, StoreAccess, StoreConnection,
+    StoreSchema, TableId,
 };
 use crate::operations::{KeyBlock, Operation};
 use crate::reaper::{own_program, system};
@@ -230,7 +230,7 @@ impl StoreAccess for WhiteDbConnection {
         self.pipes.number().map(drop)
     }
 
-    fn change(&mut self, _: TableId, _: &RecordChange<'_>) -> Result<bool> {
+    fn change(&mut self, _: TableId, _: &PartsChange<'_>) -> Result<bool> {
         Err(declined())
     }
 

@@ -27,9 +27,9 @@ pub(crate) const ANSWER_BYTES_MAX: usize = 1 << 30;
 /// A line of a head or of an error: longer ones are nonsense.
 pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// How long a client with several messages on the way looks for answers before it sleeps. To be
-/// woken takes some 10 to 20 us on a virtual machine, in which the server does all that is on the
-/// way, and it costs the server as much as several requests to wake it. Several times that, as
+/// How long a client with several messages in flight looks for answers before it sleeps. To be
+/// woken takes some 10 to 20 us on a virtual machine, in which the server does all that is in
+/// flight, and it costs the server as much as several requests to wake it. Several times that, as
 /// pauses of a server that has work are shorter.
 const LOOK: Duration = Duration::from_micros(50);
 
@@ -38,9 +38,9 @@ const READ_BYTES: usize = 64 << 10;
 
 /// A stream to a server.
 ///
-/// Whoever has several messages on the way must read where it cannot write: the server may not take
-/// the next request before somebody has read its answers. A stream that cannot tell which of both
-/// is possible keeps the methods that are given here, and nothing is sent ahead over it.
+/// A client with several messages in flight must read when it cannot write: the server may not take
+/// the next request before its answers are read. A stream that cannot tell which of the two is
+/// possible keeps the default methods, and nothing is sent ahead over it.
 pub(crate) trait Stream: Read + Write {
     /// Whether [`Stream::write_now`] never waits.
     const TELLS: bool = false;
@@ -198,7 +198,7 @@ impl SentAhead {
         self.0.back() != Some(&false)
     }
 
-    /// Whether answers are on the way that nobody has taken.
+    /// Whether answers are outstanding.
     pub(crate) fn is_owed(&self) -> bool {
         self.0.front() == Some(&true)
     }
@@ -249,7 +249,7 @@ impl<S: Stream> Wire<S> {
     }
 
     /// Whether to look for answers for a while before sleeping: worth it while answers to further
-    /// messages are on the way.
+    /// messages are in flight.
     pub(crate) const fn look(&mut self, is_looking: bool) {
         self.is_looking = is_looking;
     }
@@ -264,8 +264,8 @@ impl<S: Stream> Wire<S> {
         &mut self.stream
     }
 
-    /// Sends a message whose answers are taken later. While answers to others have come that nobody
-    /// has taken, it is held until they are taken, or until there is one more: so a client that has
+    /// Sends a message whose answers are taken later. While received answers to others are not
+    /// taken yet, it is held until they are taken, or until there is one more: so a client that has
     /// more to do than its server sends half as often, and one that waits for its server sends at
     /// once.
     ///

@@ -206,7 +206,8 @@ fn shuffled(first: u64, count: u64, seed: u64) -> Vec<RecordKey> {
 #[derive(Debug)]
 struct Client {
     role: Role,
-    /// The keys of all records, or of this client's, in random order; for inserts in ascending order.
+    /// The keys of all records, or of this client's, in random order; for inserts in ascending
+    /// order.
     keys: Vec<RecordKey>,
     values: Vec<Vec<u8>>,
     contents: Contents,

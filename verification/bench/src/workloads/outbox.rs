@@ -2,7 +2,7 @@
 //! by the next ones, so that writing costs no allocation.
 
 use crate::access::{
-    PartSet, PartWrite, RecordChange, RecordEntry, Request, StoreConnection, StoreReply, TableId,
+    PartSet, PartWrite, PartsChange, RecordEntry, Request, StoreConnection, StoreReply, TableId,
     one_by_one,
 };
 use nearstate_model::Result;
@@ -116,7 +116,7 @@ impl Outbox {
                     entry: RecordEntry { key, parts, tags, tags_before: &[] },
                 },
                 Verb::Change => {
-                    Request::Change { table, change: RecordChange { key, parts, tags: None } }
+                    Request::Change { table, change: PartsChange { key, parts, tags: None } }
                 }
                 Verb::Delete => Request::Delete { table, key, tags },
             }

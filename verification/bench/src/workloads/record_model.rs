@@ -4,16 +4,17 @@
 //! count of its changes. Key, tags and contents follow from the seed, the record and these counts,
 //! so a record's model is a few bytes, and any answer can be compared with what it must be. Counts
 //! of changes go round at 2^16: a value that is exactly so many changes old would pass. And a lost
-//! write after which the same part was written again before anybody read it has left no trace.
+//! write after which the same part was written again before it was read leaves no trace.
 
+mod rule;
+
+use self::rule::{ReceivedRecord, Rule};
 use super::contents::Contents;
 use super::outbox::{Outbox, Verb};
 use super::share::{Astray, Share};
 use super::{Parameters, Tally, wrong_answer};
-use crate::access::{PARTS_MAX, PartSet, StoreConnection, StoreReply, TableId, TableSchema};
-use crate::random::draw;
+use crate::access::{PARTS_MAX, PartSet, StoreConnection, StoreReply, TableSchema};
 use crate::result::Verdict;
-use crate::table::counted;
 use nearstate_model::{Error, Result};
 use std::fmt::Debug;
 
@@ -97,91 +98,6 @@ struct Flight<const P: usize> {
 /// server, few enough for its buffers.
 const TOGETHER: usize = 64;
 
-/// What follows from record and state.
-#[derive(Debug)]
-struct Rule<F> {
-    form: F,
-    schema: &'static TableSchema,
-    seed: u64,
-    first: u64,
-    contents: Contents,
-}
-
-impl<F: RecordForm> Rule<F> {
-    #[inline]
-    fn number<const P: usize>(&self, slot: usize, state: &RecordState<P>, part: usize) -> u64 {
-        let changes = state.changes.get(part).copied().unwrap_or(0);
-        let count = u64::from(state.life) << 32 | u64::from(changes) << 8 | part as u64;
-        draw(self.seed, self.record(slot), count)
-    }
-
-    #[inline]
-    const fn record(&self, slot: usize) -> u64 {
-        self.first + slot as u64
-    }
-
-    #[inline]
-    fn begin<const P: usize>(&self, outbox: &mut Outbox, verb: Verb, at: (usize, &RecordState<P>)) {
-        let (record, generation) = (self.record(at.0), at.1.generation());
-        outbox.begin(verb, TableId(0), |out| self.form.key(record, generation, out));
-    }
-
-    #[inline]
-    fn parts<const P: usize>(
-        &self,
-        outbox: &mut Outbox,
-        at: (usize, &RecordState<P>),
-        parts: PartSet,
-    ) {
-        for part in (0..P).filter(|part| parts.has(*part)) {
-            let bytes = self.form.part_bytes(self.record(at.0), part);
-            let number = self.number(at.0, at.1, part);
-            outbox.part(part, |out| self.contents.append(number, bytes, out));
-        }
-    }
-
-    #[inline]
-    fn tags<const P: usize>(&self, outbox: &mut Outbox, at: (usize, &RecordState<P>)) {
-        let (record, generation) = (self.record(at.0), at.1.generation());
-        for tag in 0..self.schema.tags.len() {
-            outbox.tag(tag, |out| self.form.tag(tag, record, generation, out));
-        }
-    }
-
-    #[inline]
-    fn note<const P: usize>(&self, outbox: &mut Outbox, flight: &Flight<P>, mutation: Mutation) {
-        let after = (flight.slot, &flight.after);
-        match mutation {
-            Mutation::Create | Mutation::Write => {
-                self.begin(outbox, Verb::Put, after);
-                self.parts(outbox, after, PartSet::ALL);
-                self.tags(outbox, after);
-            }
-            Mutation::Remove => {
-                self.begin(outbox, Verb::Delete, after);
-                self.tags(outbox, after);
-            }
-            Mutation::Update(parts) => {
-                self.begin(outbox, Verb::Change, after);
-                self.parts(outbox, after, parts);
-            }
-        }
-    }
-
-    /// Whether a part is what it must be.
-    #[inline]
-    fn is<const P: usize>(&self, at: (usize, &RecordState<P>), part: usize, bytes: &[u8]) -> bool {
-        let expected = self.form.part_bytes(self.record(at.0), part);
-        part < P && self.contents.are(self.number(at.0, at.1, part), expected, bytes)
-    }
-
-    fn key_of<const P: usize>(&self, at: (usize, &RecordState<P>)) -> Vec<u8> {
-        let mut key = Vec::new();
-        self.form.key(self.record(at.0), at.1.generation(), &mut key);
-        key
-    }
-}
-
 /// The records of one client.
 #[derive(Debug)]
 pub struct RecordModel<F, const P: usize> {
@@ -193,31 +109,6 @@ pub struct RecordModel<F, const P: usize> {
     outbox: Outbox,
     asked: Vec<usize>,
     astray: Astray,
-}
-
-/// What was received of one record.
-#[derive(Clone, Copy, Default)]
-struct ReceivedRecord {
-    right: u32,
-    wrong: u32,
-}
-
-impl ReceivedRecord {
-    /// Whether all wanted parts of so many were right, and none wrong.
-    const fn is_whole(self, wanted: PartSet, parts: usize) -> bool {
-        let all = wanted.0 as u32 & ((1 << parts) - 1);
-        self.wrong == 0 && self.right & all == all
-    }
-
-    #[inline]
-    const fn add(&mut self, part: usize, is_right: bool) {
-        let bit = if part < PARTS_MAX { 1_u32 << part } else { 0 };
-        if is_right {
-            self.right |= bit;
-        } else {
-            self.wrong |= bit;
-        }
-    }
 }
 
 impl<F: RecordForm, const P: usize> RecordModel<F, P> {
@@ -530,76 +421,5 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
             }
         }
         Ok(())
-    }
-}
-
-impl<F: RecordForm> Rule<F> {
-    /// Whether a tag leads to a record, which then must be the right one: another is as if there
-    /// were none. And the bytes that went and came.
-    fn find<const P: usize>(
-        &self,
-        store: &mut dyn StoreConnection,
-        at: (usize, &RecordState<P>),
-        tag: usize,
-        wanted: PartSet,
-    ) -> Result<(bool, (u64, u64))> {
-        let mut value = Vec::new();
-        self.form.tag(tag, self.record(at.0), at.1.generation(), &mut value);
-        let (mut key, mut received, mut bytes_in) = (Vec::new(), ReceivedRecord::default(), 0);
-        let is_found =
-            store.find(TableId(0), (tag, &value), wanted, &mut key, &mut |part, bytes| {
-                bytes_in += bytes.len() as u64;
-                received.add(part, self.is(at, part, bytes));
-            })?;
-        bytes_in += key.len() as u64;
-        let is_right = !at.1.is_there() || key == self.key_of(at) && received.is_whole(wanted, P);
-        Ok((is_found && is_right, (value.len() as u64, bytes_in)))
-    }
-
-    fn was_done<const P: usize>(
-        &self,
-        store: &mut dyn StoreConnection,
-        flight: &Flight<P>,
-    ) -> Result<bool> {
-        let mut as_before = ReceivedRecord::default();
-        let mut as_after = ReceivedRecord::default();
-        let after = (flight.slot, &flight.after);
-        let before = (flight.slot, &flight.before);
-        let key = self.key_of(after);
-        let is_found = store.read(TableId(0), &key, PartSet::ALL, &mut |part, bytes| {
-            as_after.add(part, self.is(after, part, bytes));
-            as_before.add(part, self.is(before, part, bytes));
-        })?;
-        let is = |state: &RecordState<P>, received: ReceivedRecord| {
-            is_found == state.is_there() && (!is_found || received.is_whole(PartSet::ALL, P))
-        };
-        if is(&flight.after, as_after) {
-            return Ok(true);
-        }
-        // Where keys are new ones, the key of a record to come is not there before.
-        if is(&flight.before, as_before) {
-            return Ok(false);
-        }
-        let words = self.in_words("lost connection", before, is_found);
-        Err(wrong_answer(format_args!("{words}: neither as before nor as after")))
-    }
-
-    #[cold]
-    fn in_words<const P: usize>(
-        &self,
-        what: &str,
-        at: (usize, &RecordState<P>),
-        is_found: bool,
-    ) -> String {
-        let key = String::from_utf8_lossy(&self.key_of(at)).into_owned();
-        let must = if at.1.is_there() { "there" } else { "gone" };
-        let changes: u32 = at.1.changes.iter().map(|n| u32::from(*n)).sum();
-        format!(
-            "{what}: {} {key:?}, created {} and changed {}, must be {must}, and is {}",
-            self.schema.name,
-            counted(at.1.generation().into(), "time"),
-            counted(changes.into(), "time"),
-            if is_found { "another" } else { "not as it must be" }
-        )
     }
 }

@@ -21,7 +21,7 @@ use crate::random::{Ring, draw};
 use crate::result::{Check, Foreign, Verdict};
 use nearstate_model::Result;
 
-/// PartSet of a session.
+/// Parts of a session.
 const PARTS: usize = 3;
 
 /// The connection to the packet network, the tunnels of the control plane, and two bearers with

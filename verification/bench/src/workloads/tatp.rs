@@ -134,7 +134,7 @@ impl Blueprint for Tatp {
     }
 }
 
-/// Paper 3's TableId 1: system, where it ran, transactions in total and for each core, in thousands.
+/// Table 1 of paper 3: system, where it ran, transactions in total and per core, in thousands.
 const TABLE_1: [(&str, &str, &str, &str); 9] = [
     ("Horticulture", "80 cores of 10 servers, Amazon EC2", "~70", "~1"),
     ("FaRM", "1440 cores of 90 servers, Infiniband, 2 backups", "140000", "97"),

@@ -18,7 +18,7 @@ use super::share::{self, Share};
 use super::{Blueprint, Parameters, Tally, Wishes, Workload, wrong_answer};
 use crate::access::RecordWrite as WriteChange;
 use crate::access::{
-    PartSet, RecordChange, RecordEntry, StoreAccess, StoreConnection, StoreSchema, TableId,
+    PartSet, PartsChange, RecordEntry, StoreAccess, StoreConnection, StoreSchema, TableId,
     TableSchema, Work,
 };
 use crate::random::{Rng, draw};
@@ -357,7 +357,7 @@ impl Work for Replace<'_> {
     }
 
     fn change(&mut self, write: &mut WriteChange<'_>) -> Result<()> {
-        write(&RecordChange { key: self.key, parts: &[(0, self.value)], tags: None })
+        write(&PartsChange { key: self.key, parts: &[(0, self.value)], tags: None })
     }
 }
 

@@ -261,7 +261,7 @@ impl Scale {
             return None;
         }
         if !axis.is_log {
-            // What is counted on a plain axis begins at nothing, so that heights can be compared.
+            // A linear axis starts at zero, so that heights can be compared.
             least = least.min(0.0);
         }
         let room = ((most - least) * 0.04).max(if axis.is_log { 0.05 } else { 1e-9 });

@@ -2,12 +2,12 @@
 
 use super::{Tables, find_in, read_in, scan_in};
 use crate::access::{
-    PartReceiver, PartSet, RecordChange, RecordEntry, RecordTag, StoreAccess, TableId,
+    PartReceiver, PartSet, PartsChange, RecordEntry, RecordTag, StoreAccess, TableId,
 };
 use lmdb::RoTransaction;
 use nearstate_model::{Error, Result};
 
-/// A read transaction that somebody may want to write in.
+/// A read transaction whose body may turn out to need a write.
 pub(super) struct Reading<'c> {
     pub(super) txn: &'c RoTransaction<'static>,
     pub(super) tables: &'c Tables,
@@ -37,7 +37,7 @@ impl StoreAccess for Reading<'_> {
         self.refuse()
     }
 
-    fn change(&mut self, _: TableId, _: &RecordChange<'_>) -> Result<bool> {
+    fn change(&mut self, _: TableId, _: &PartsChange<'_>) -> Result<bool> {
         self.refuse()
     }
 

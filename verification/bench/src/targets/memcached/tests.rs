@@ -17,7 +17,7 @@ fn steps_overlap_only_where_every_change_can_leave_ahead() {
         // What may overlap leaves, all of it.
         let parts: &[(usize, &[u8])] = &[(0, b"x")];
         for place in 0..tables.len() {
-            let change = RecordChange { key: b"k", parts, tags: None };
+            let change = PartsChange { key: b"k", parts, tags: None };
             let request = Request::Change { table: TableId(place), change };
             connection.send_ahead(&[request]).unwrap();
         }

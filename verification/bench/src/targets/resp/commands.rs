@@ -1,12 +1,12 @@
 //! Requests as bytes.
 
 use super::RespTable;
-use crate::access::{PartSet, PartWrite, RecordChange, RecordTag};
+use crate::access::{PartSet, PartWrite, PartsChange, RecordTag};
 use crate::targets::wire::digits;
 
 /// How commands are kept until they are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum CommandForm {
+pub(super) enum RespForm {
     /// Each a request of its own.
     #[default]
     Requests,
@@ -18,14 +18,14 @@ pub(super) enum CommandForm {
 #[derive(Debug, Default)]
 pub(super) struct RespCommands {
     bytes: Vec<u8>,
-    form: CommandForm,
+    form: RespForm,
     count: usize,
     words: usize,
 }
 
 impl RespCommands {
     /// Begins anew.
-    pub(super) fn begin(&mut self, form: CommandForm) {
+    pub(super) fn begin(&mut self, form: RespForm) {
         self.bytes.clear();
         (self.form, self.count, self.words) = (form, 0, 0);
     }
@@ -49,8 +49,8 @@ impl RespCommands {
         self.count += 1;
         self.words += words + 1;
         match self.form {
-            CommandForm::Requests => head(&mut self.bytes, words),
-            CommandForm::Words => word_of_number(&mut self.bytes, words),
+            RespForm::Requests => head(&mut self.bytes, words),
+            RespForm::Words => word_of_number(&mut self.bytes, words),
         }
     }
 
@@ -210,7 +210,7 @@ pub(super) fn parts_command(
 
 /// A change of parts alone.
 #[inline]
-pub(super) fn change_request(out: &mut Vec<u8>, place: &RespTable, change: &RecordChange<'_>) {
+pub(super) fn change_request(out: &mut Vec<u8>, place: &RespTable, change: &PartsChange<'_>) {
     parts_write(out, place, change.key, change.parts, b"XX");
 }
 

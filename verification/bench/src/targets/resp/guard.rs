@@ -2,7 +2,7 @@
 
 use super::RespTable;
 use super::commands::{self, RespCommands, parts_command};
-use crate::access::{RecordChange, RecordEntry, RecordTag, TAGS_MAX, TableId};
+use crate::access::{PartsChange, RecordEntry, RecordTag, TAGS_MAX, TableId};
 use nearstate_model::{Error, Result};
 
 /// What has to hold.
@@ -58,7 +58,7 @@ impl<'a> ReplyGuard<'a> {
         }
     }
 
-    pub(super) fn of_change(place: &RespTable, table: TableId, change: &RecordChange<'a>) -> Self {
+    pub(super) fn of_change(place: &RespTable, table: TableId, change: &PartsChange<'a>) -> Self {
         let (before, after) = change.tags.unwrap_or_default();
         let claims = Claims::new(place, after, before);
         Self { table, key: change.key, must_exist: true, claims, has_more: true }
@@ -130,7 +130,7 @@ fn taken(place: &RespTable, (tag, value): RecordTag<'_>, holder: &[u8]) -> Error
 }
 
 /// A change of parts alone says itself whether there was a record.
-pub(super) const fn needs_guard(change: &RecordChange<'_>) -> bool {
+pub(super) const fn needs_guard(change: &PartsChange<'_>) -> bool {
     change.tags.is_some() || change.parts.is_empty()
 }
 
@@ -158,7 +158,7 @@ pub(super) fn writes_of_put(place: &RespTable, entry: &RecordEntry<'_>, out: &mu
 
 pub(super) fn writes_of_change(
     place: &RespTable,
-    change: &RecordChange<'_>,
+    change: &PartsChange<'_>,
     out: &mut RespCommands,
 ) {
     if !change.parts.is_empty() {

@@ -1,6 +1,6 @@
 //! Several requests in one message.
 
-use super::commands::{self, CommandForm, RespCommands};
+use super::commands::{self, RespCommands, RespForm};
 use super::guard::{self, ReplyGuard, must_be_unique, needs_guard};
 use super::{Dialect, Made, Resp, RespTable, must_be_whole, place};
 use crate::access::{Request, StoreReply};
@@ -171,7 +171,7 @@ impl<S: Stream> Resp<S> {
         let mut queue = std::mem::take(&mut self.queue);
         for _ in 0..TRANSACTION_TRIES {
             self.look(&guards, &mut done)?;
-            queue.begin(CommandForm::Requests);
+            queue.begin(RespForm::Requests);
             for (at, request, guard) in &guards {
                 if done.get(*at) == Some(&Some(true)) {
                     writes_of(place(&self.places, guard.table)?, request, &mut queue);
@@ -273,7 +273,7 @@ impl<S: Stream> Resp<S> {
 mod tests {
     use super::*;
     use crate::access::{
-        PartSet, RecordChange, StoreConnection as _, StoreSchema, TableId, TableSchema, TagRule,
+        PartSet, PartsChange, StoreConnection as _, StoreSchema, TableId, TableSchema, TagRule,
     };
     use crate::parameters::Parameters;
     use crate::random::Spread;
@@ -347,7 +347,7 @@ mod tests {
     }
 
     fn change<'a>(key: &'a [u8], parts: &'a [(usize, &'a [u8])]) -> Request<'a> {
-        Request::Change { table: TableId(0), change: RecordChange { key, parts, tags: None } }
+        Request::Change { table: TableId(0), change: PartsChange { key, parts, tags: None } }
     }
 
     fn heard(resp: &mut Resp<Scripted>, requests: &[Request<'_>]) -> Result<Vec<String>> {

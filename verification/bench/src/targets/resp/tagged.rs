@@ -4,7 +4,7 @@
 use super::RespTable;
 use super::answers::NIL;
 use super::commands::{self, RespCommands};
-use crate::access::{PartReceiver, PartSet, PartWrite, RecordChange, RecordTag, Request};
+use crate::access::{PartReceiver, PartSet, PartWrite, PartsChange, RecordTag, Request};
 use crate::targets::wire::{Stream, Wire};
 use nearstate_model::Result;
 
@@ -33,7 +33,7 @@ impl Native {
             Request::Read { .. } | Request::Find { .. } => None,
             Request::Put { .. } => Some(Self::Write { must_exist: false }),
             Request::Delete { .. } => Some(Self::Delete),
-            Request::Change { change: RecordChange { parts, tags, .. }, .. } => {
+            Request::Change { change: PartsChange { parts, tags, .. }, .. } => {
                 match (tags.is_some(), parts.is_empty()) {
                     (true, false) => Some(Self::Write { must_exist: true }),
                     (true, true) => Some(Self::Retag),

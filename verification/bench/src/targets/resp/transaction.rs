@@ -4,7 +4,7 @@ use super::commands::{self, RespCommands};
 use super::guard::{self, ReplyGuard, must_be_unique};
 use super::{Dialect, Resp, must_be_whole, place, tagged};
 use crate::access::{
-    PartReceiver, PartSet, RecordChange, RecordEntry, RecordTag, Request, StoreAccess, TableId,
+    PartReceiver, PartSet, PartsChange, RecordEntry, RecordTag, Request, StoreAccess, TableId,
 };
 use crate::targets::wire::Stream;
 use nearstate_model::{Error, Result};
@@ -119,7 +119,7 @@ impl<S: Stream> StoreAccess for InTransaction<'_, S> {
         self.holds(ReplyGuard::of_put(place, table, entry)).map(drop)
     }
 
-    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
         let request = Request::Change { table, change: *change };
         if self.resp.native(&request)?.is_some() {
             return Ok(self.holds(ReplyGuard::of_delete(table, change.key))?

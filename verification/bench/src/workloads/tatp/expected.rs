@@ -11,7 +11,7 @@ use nearstate_model::{Error, Result};
 
 /// Subscribers: the first table of the schema.
 pub const SUBSCRIBER: TableId = TableId(0);
-/// StoreAccess rows.
+/// Access rows.
 pub const ACCESS: TableId = TableId(1);
 /// Facilities.
 pub const FACILITY: TableId = TableId(2);

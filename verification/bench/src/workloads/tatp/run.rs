@@ -10,7 +10,7 @@ use super::model::Model;
 use super::requests::{KINDS, RequestKind, fold, reach};
 use super::rows::{IS_ACTIVE, STARTS, TYPES, forwarding_key, number, subscriber_key, typed_key};
 use crate::access::{
-    PARTS_MAX, PartSet, PartWrite, RecordChange, RecordEntry, RecordTag, StoreAccess,
+    PARTS_MAX, PartSet, PartWrite, PartsChange, RecordEntry, RecordTag, StoreAccess,
     StoreConnection, StoreReply,
 };
 use crate::random::{Rng, draw};
@@ -284,10 +284,10 @@ impl Client {
         let (bits, data) = ([bit_1], [data_a]);
         let mut did = false;
         store.transact(&mut |access| {
-            let change = RecordChange { key: &facility, parts: &[(DATA, &data)], tags: None };
+            let change = PartsChange { key: &facility, parts: &[(DATA, &data)], tags: None };
             did = access.change(FACILITY, &change)?;
             if did {
-                let change = RecordChange { key: &key, parts: &[(BIT, &bits)], tags: None };
+                let change = PartsChange { key: &key, parts: &[(BIT, &bits)], tags: None };
                 did = access.change(SUBSCRIBER, &change)?;
             }
             Ok(())
@@ -315,7 +315,7 @@ impl Client {
         let is_right = self.find(store, request)?;
         let location = request.value.to_le_bytes();
         self.flying = Some((request.slot, Flight::Location(request.value)));
-        let change = RecordChange { key: &self.key, parts: &[(LOCATION, &location)], tags: None };
+        let change = PartsChange { key: &self.key, parts: &[(LOCATION, &location)], tags: None };
         let did = store.change(SUBSCRIBER, &change)?;
         tally.bytes_out += (15 + self.key.len() + location.len()) as u64;
         tally.bytes_in += self.key.len() as u64;

@@ -2,7 +2,7 @@
 
 use super::travel::{Landing, Tagging, Travel, bytes_of, gone, written};
 use super::{BLOCKS, CONTEXTS, Client, Flight, KEY_BYTES, apply};
-use crate::access::{PartSet, RecordChange, RecordTag, RecordWrite, StoreConnection, Work};
+use crate::access::{PartSet, PartsChange, RecordTag, RecordWrite, StoreConnection, Work};
 use crate::workloads::Tally;
 use nearstate_model::Result;
 use nearstate_ue::{Context, Procedure};
@@ -82,10 +82,10 @@ impl<'c> Turn<'c> {
         let parts = written(client.travel, &client.context, flight.procedure, &mut parts);
         tally.bytes_out += key.len() as u64 + bytes_of(parts);
         let Some(before) = before else {
-            return write(&RecordChange { key, parts, tags: None });
+            return write(&PartsChange { key, parts, tags: None });
         };
         let after = client.context;
-        tagged(&before, &after, |tags| write(&RecordChange { key, parts, tags }))?;
+        tagged(&before, &after, |tags| write(&PartsChange { key, parts, tags }))?;
         client.names.took(flight.ue, &after);
         Ok(())
     }

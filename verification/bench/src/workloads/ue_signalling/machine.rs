@@ -33,11 +33,11 @@ const TICKS_MAX: u32 = (1 << 16) - 1;
 const STAYS: u32 = 1 << 18;
 
 /// No UE.
-const NOBODY: u32 = u32::MAX;
+const NO_UE: u32 = u32::MAX;
 
 /// One UE of the machine.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct UePlace {
     /// The next UE of the same slot.
     next: u32,
     state: UeState,
@@ -46,7 +46,7 @@ struct Place {
 /// The machine: a wheel of ticks, in each a list of the UEs whose time comes then.
 #[derive(Debug)]
 pub(super) struct Machine {
-    places: Vec<Place>,
+    places: Vec<UePlace>,
     slots: Vec<u32>,
     now: usize,
     rng: Rng,
@@ -56,13 +56,13 @@ pub(super) struct Machine {
 impl Machine {
     /// UEs as they are met at any moment.
     pub(super) fn new(ues: u64, seed: u64) -> Result<Self> {
-        let count = u32::try_from(ues).ok().filter(|count| *count < NOBODY);
+        let count = u32::try_from(ues).ok().filter(|count| *count < NO_UE);
         let count = count.ok_or_else(|| Error::BadArgument {
             detail: format!("{ues} UEs of one client: give fewer, or more clients"),
         })?;
-        let place = Place { next: NOBODY, state: UeState::Idle };
+        let place = UePlace { next: NO_UE, state: UeState::Idle };
         let places = vec![place; usize::try_from(count).unwrap_or(0)];
-        let slots = vec![NOBODY; SLOTS];
+        let slots = vec![NO_UE; SLOTS];
         let mut all = Self { places, slots, now: 0, rng: Rng::new(seed), due: Vec::new() };
         let moments = Moments::new(&mut all.rng);
         for ue in 0..count {

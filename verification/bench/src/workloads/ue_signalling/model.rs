@@ -2,7 +2,7 @@
 //!
 //! A procedure sets its variables from its own draw alone. So the last one of each kind, applied in
 //! their order to the subscriber's context, gives the same bytes as all of them. That is for the
-//! comparison at the end; for the answers on the way there is a mark of each block: its bytes
+//! comparison at the end; for answers during the run there is a mark of each block: its bytes
 //! folded to 32 bits, which takes some nanoseconds.
 
 use super::{

@@ -3,7 +3,7 @@
 use super::names::{GUTI, Guti};
 use super::travel::{Tagging, Travel, written};
 use super::{CONTEXTS, Flight, KEY_BYTES};
-use crate::access::{PartSet, RecordChange, Request};
+use crate::access::{PartSet, PartsChange, Request};
 use crate::workloads::Tally;
 use nearstate_ue::{BLOCKS, Context, Procedure, apply};
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ pub(super) struct Parties {
 pub(super) struct Party {
     pub(super) flights: Vec<Flight>,
     pub(super) keys: Vec<[u8; KEY_BYTES]>,
-    /// By what each that names itself is found; empty where nobody does.
+    /// The name by which each UE that names itself is found; empty where none does.
     pub(super) names: Vec<Option<Guti>>,
     pub(super) contexts: Vec<Context>,
     /// What the contexts were, where their tags are kept.
@@ -111,7 +111,7 @@ impl Party {
                 let tags = tags.filter(|(old, new)| old != new);
                 requests.push(Request::Change {
                     table: CONTEXTS,
-                    change: RecordChange { key, parts, tags },
+                    change: PartsChange { key, parts, tags },
                 });
             }
         }

@@ -1,7 +1,7 @@
 //! The workload on a region, beside planted faults, and without any store.
 
 use super::*;
-use crate::access::{Body, PartReceiver, RecordChange, RecordTag, StoreAccess, TAGS_MAX};
+use crate::access::{Body, PartReceiver, PartsChange, RecordTag, StoreAccess, TAGS_MAX};
 use crate::protocol::Fault;
 use crate::targets::Target as _;
 use crate::targets::fault::Faulty;
@@ -217,7 +217,7 @@ fn write(
     new.fill(after);
     let tags = (client.travel == Travel::Tagged).then_some((old.tags(), new.tags()));
     let key = key_of(client.model.global(flight.ue));
-    assert!(store.change(CONTEXTS, &RecordChange { key: &key, parts, tags }).unwrap());
+    assert!(store.change(CONTEXTS, &PartsChange { key: &key, parts, tags }).unwrap());
 }
 
 #[test]
@@ -293,7 +293,7 @@ impl StoreAccess for Slipping {
         self.inner.put(table, entry)
     }
 
-    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
         let Some((old, new)) = change.tags else { return self.inner.change(table, change) };
         let is_new_guti = !new.iter().filter(|(tag, _)| *tag == 1).all(|tag| old.contains(tag));
         if self.slip == Slip::Confuses || !is_new_guti || !self.is_now() {
@@ -302,7 +302,7 @@ impl StoreAccess for Slipping {
         let gutis = old.iter().filter(|(tag, _)| *tag == 1);
         let both: Vec<RecordTag<'_>> = new.iter().chain(gutis).copied().take(TAGS_MAX).collect();
         let tags = (self.slip == Slip::Hoards).then_some((old, both.as_slice()));
-        self.inner.change(table, &RecordChange { tags, ..*change })
+        self.inner.change(table, &PartsChange { tags, ..*change })
     }
 
     fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
@@ -353,7 +353,7 @@ fn a_store_whose_tags_lead_elsewhere_is_noticed() {
             let mut store = Slipping { inner, slip, left: 100 };
             let mut client = UeSignalling.client(&parameters, 0, 1).unwrap();
             client.load(&mut store, &mut |_| {}).unwrap();
-            // Until the slip has been made, and not long enough that somebody must stumble on it.
+            // Until the slip has been made, and not long enough that a client must find it.
             let mut outcome = Ok(());
             while store.left > 0 && outcome.is_ok() {
                 outcome = client.step(&mut store, depth, &mut Tally::default());
@@ -415,7 +415,7 @@ impl StoreAccess for Counting {
         self.inner.put(table, entry)
     }
 
-    fn change(&mut self, table: TableId, change: &RecordChange<'_>) -> Result<bool> {
+    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
         self.inner.change(table, change)
     }
 

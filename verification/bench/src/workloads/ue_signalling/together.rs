@@ -1,5 +1,5 @@
 //! Procedures of different UEs that travel together: all contexts of a party are read, then all are
-//! written. Several parties may be on the way: while the answers to one are taken, the store works
+//! written. Several parties may be in flight: while the answers to one are taken, the store works
 //! on the others.
 //!
 //! A party's reads leave when its step begins. When the oldest party's step is to end and it has
