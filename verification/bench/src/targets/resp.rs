@@ -24,7 +24,7 @@ mod answers;
 mod commands;
 
 use self::answers::NIL;
-use self::commands::{CommandForm, RespCommands};
+use self::commands::{CommandEncoding, RespCommands};
 use self::finds::FIND;
 use self::guard::{ReplyGuard, writes_of_delete, writes_of_put};
 use self::tagged::Native;
@@ -198,7 +198,7 @@ impl<S: Stream> Resp<S> {
     /// Writes it behind what is to be sent.
     fn ask_natively(&mut self, native: Native, request: &Request<'_>) -> Result<()> {
         let place = place(&self.places, request.table())?;
-        self.queue.begin(CommandForm::Requests);
+        self.queue.begin(CommandEncoding::Requests);
         native.write(place, request, &mut self.queue);
         self.wire.out.extend_from_slice(self.queue.bytes());
         Ok(())
@@ -300,7 +300,7 @@ impl<S: Stream> Resp<S> {
             return self.receive_script(guard);
         }
         let mut queue = std::mem::take(&mut self.queue);
-        queue.begin(CommandForm::Requests);
+        queue.begin(CommandEncoding::Requests);
         let written = place(&self.places, guard.table).map(|place| write(place, &mut queue));
         let done = written.and_then(|()| self.by_watching(guard, &queue));
         self.queue = queue;
@@ -309,7 +309,7 @@ impl<S: Stream> Resp<S> {
 
     fn ask_script(&mut self, guard: &ReplyGuard<'_>, write: &RecordWrite<'_>) -> Result<()> {
         let place = place(&self.places, guard.table)?;
-        self.queue.begin(CommandForm::Words);
+        self.queue.begin(CommandEncoding::Words);
         write(place, &mut self.queue);
         if let Some(scripts) = &self.scripts {
             guard.script_request(place, &scripts.write, &self.queue, &mut self.wire.out);
@@ -544,7 +544,7 @@ impl<S: Stream> StoreConnection for Resp<S> {
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
         for _ in 0..TRANSACTION_TRIES {
             let mut queue = std::mem::take(&mut self.queue);
-            queue.begin(CommandForm::Requests);
+            queue.begin(CommandEncoding::Requests);
             self.seen.clear();
             let mut inside = InTransaction::new(self, queue);
             let outcome = body(&mut inside);

@@ -6,7 +6,7 @@ use crate::targets::wire::digits;
 
 /// How commands are kept until they are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum CommandForm {
+pub(super) enum CommandEncoding {
     /// Each a request of its own.
     #[default]
     Requests,
@@ -18,14 +18,14 @@ pub(super) enum CommandForm {
 #[derive(Debug, Default)]
 pub(super) struct RespCommands {
     bytes: Vec<u8>,
-    form: CommandForm,
+    form: CommandEncoding,
     count: usize,
     words: usize,
 }
 
 impl RespCommands {
     /// Begins anew.
-    pub(super) fn begin(&mut self, form: CommandForm) {
+    pub(super) fn begin(&mut self, form: CommandEncoding) {
         self.bytes.clear();
         (self.form, self.count, self.words) = (form, 0, 0);
     }
@@ -49,8 +49,8 @@ impl RespCommands {
         self.count += 1;
         self.words += words + 1;
         match self.form {
-            CommandForm::Requests => head(&mut self.bytes, words),
-            CommandForm::Words => word_of_number(&mut self.bytes, words),
+            CommandEncoding::Requests => head(&mut self.bytes, words),
+            CommandEncoding::Words => word_of_number(&mut self.bytes, words),
         }
     }
 

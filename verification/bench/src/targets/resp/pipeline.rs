@@ -1,6 +1,6 @@
 //! Several requests in one message.
 
-use super::commands::{self, CommandForm, RespCommands};
+use super::commands::{self, CommandEncoding, RespCommands};
 use super::guard::{self, ReplyGuard, must_be_unique, needs_guard};
 use super::{Dialect, Made, Resp, RespTable, must_be_whole, place};
 use crate::access::{Request, StoreReply};
@@ -171,7 +171,7 @@ impl<S: Stream> Resp<S> {
         let mut queue = std::mem::take(&mut self.queue);
         for _ in 0..TRANSACTION_TRIES {
             self.look(&guards, &mut done)?;
-            queue.begin(CommandForm::Requests);
+            queue.begin(CommandEncoding::Requests);
             for (at, request, guard) in &guards {
                 if done.get(*at) == Some(&Some(true)) {
                     writes_of(place(&self.places, guard.table)?, request, &mut queue);

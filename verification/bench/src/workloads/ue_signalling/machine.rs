@@ -37,7 +37,7 @@ const NOBODY: u32 = u32::MAX;
 
 /// One UE of the machine.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct UeSlot {
     /// The next UE of the same slot.
     next: u32,
     state: UeState,
@@ -46,7 +46,7 @@ struct Place {
 /// The machine: a wheel of ticks, in each a list of the UEs whose time comes then.
 #[derive(Debug)]
 pub(super) struct Machine {
-    places: Vec<Place>,
+    places: Vec<UeSlot>,
     slots: Vec<u32>,
     now: usize,
     rng: Rng,
@@ -60,7 +60,7 @@ impl Machine {
         let count = count.ok_or_else(|| Error::BadArgument {
             detail: format!("{ues} UEs of one client: give fewer, or more clients"),
         })?;
-        let place = Place { next: NOBODY, state: UeState::Idle };
+        let place = UeSlot { next: NOBODY, state: UeState::Idle };
         let places = vec![place; usize::try_from(count).unwrap_or(0)];
         let slots = vec![NOBODY; SLOTS];
         let mut all = Self { places, slots, now: 0, rng: Rng::new(seed), due: Vec::new() };
