@@ -355,13 +355,15 @@ impl Member {
             }
             barrier_everywhere()
         })?;
-        let high = member_slots_used(map)?;
-        let mut pins = Vec::with_capacity(high as usize);
-        for index in 0..high {
-            // A pin that is skipped would let a cell be reused under its reader.
-            pins.push(map.word(member_at(index) + MEMBER_PIN)?);
+        // A pin that is skipped would let a cell be reused under its reader.
+        let mut unreadable = None;
+        let pins = (0..member_slots_used(map)?).filter_map(|index| {
+            map.word(member_at(index) + MEMBER_PIN).map_err(|error| unreadable = Some(error)).ok()
+        });
+        let safe = pin::safe(now, pins);
+        if let Some(error) = unreadable {
+            return Err(error.into());
         }
-        let safe = pin::safe(now, pins.into_iter());
         invariant!(safe <= now, "epoch {safe} is safe before epoch {now} has begun");
         self.safe.set(safe);
         self.pressure.set(0);

@@ -140,7 +140,9 @@ fn preset_text(measured: &[Measured], is_json: bool) -> Result<String> {
     }
     if !caveats.is_empty() {
         text.push_str("\nKeep in mind\n");
-        caveats.iter().for_each(|caveat| text.push_str(&wrapped(caveat, "  - ", "    ")));
+        for caveat in &caveats {
+            text.push_str(&wrapped(caveat, "  - ", "    "));
+        }
     }
     Ok(text)
 }

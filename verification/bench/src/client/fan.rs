@@ -97,11 +97,11 @@ impl StoreAccess for Fan {
 
 impl StoreConnection for Fan {
     fn is_null(&self) -> bool {
-        self.connections.iter().any(|connection| connection.is_null())
+        self.connections.iter().any(StoreConnection::is_null)
     }
 
     fn is_lost(&self) -> bool {
-        self.connections.iter().any(|connection| connection.is_lost())
+        self.connections.iter().any(StoreConnection::is_lost)
     }
 
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {

@@ -26,7 +26,7 @@ pub(super) struct SyscallCounts {
     pub(super) twice: u64,
 }
 
-/// SyscallCounts them; the region is made below `dir`, and files of `strace` in `folder`.
+/// `SyscallCounts` them; the region is made below `dir`, and files of `strace` in `folder`.
 ///
 /// # Errors
 /// `BadArgument`: `strace` is not installed. `Backend`: the reader failed.

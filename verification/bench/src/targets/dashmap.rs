@@ -55,7 +55,7 @@ impl Target for DashMapTarget {
     fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
         let mut all = MAPS.lock().unwrap_or_else(PoisonError::into_inner);
         let new = || schema.tables.iter().map(|_| MapRecords::default()).collect();
-        let maps = Arc::clone(all.entry(address.to_owned()).or_insert_with(|| Arc::new(new())));
+        let maps = Arc::clone(all.entry(address.to_owned()).or_insert_with(|| new()));
         Ok(Box::new(DashMapConnection { maps, tables: schema.tables, scratch: Vec::new() }))
     }
 }
@@ -63,7 +63,7 @@ impl Target for DashMapTarget {
 type MapRecords = DashMap<InlineKey, Box<[u8]>, RandomState>;
 
 /// The maps of this process, by address; those of a table by its number.
-static MAPS: Mutex<BTreeMap<String, Arc<Vec<MapRecords>>>> = Mutex::new(BTreeMap::new());
+static MAPS: Mutex<BTreeMap<String, Arc<[MapRecords]>>> = Mutex::new(BTreeMap::new());
 
 #[derive(Debug)]
 struct OwnMaps {
@@ -127,7 +127,7 @@ impl Eq for InlineKey {}
 
 #[derive(Debug)]
 struct DashMapConnection {
-    maps: Arc<Vec<MapRecords>>,
+    maps: Arc<[MapRecords]>,
     tables: &'static [TableSchema],
     scratch: Vec<u8>,
 }

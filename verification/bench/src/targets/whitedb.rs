@@ -156,7 +156,7 @@ impl Pipes {
     fn count(&mut self, count: usize) -> Result<()> {
         let count = u32::try_from(count)
             .map_err(|_| Error::BadArgument { detail: format!("{count} is too large a block") })?;
-        self.send(&count.to_ne_bytes())
+        self.send(&count.to_le_bytes())
     }
 
     /// The number that answers a request.
@@ -166,7 +166,7 @@ impl Pipes {
         }
         let mut bytes = [0; 8];
         self.replies.read_exact(&mut bytes).map_err(|e| gone(&e))?;
-        match u64::from_ne_bytes(bytes) {
+        match u64::from_le_bytes(bytes) {
             u64::MAX => {
                 let mut detail = String::new();
                 self.replies.read_line(&mut detail).map_err(|e| gone(&e))?;

@@ -3,6 +3,8 @@
 //!
 //! The target is not used. `bench run executor` measures it beside the target `null`.
 
+#![expect(clippy::indexing_slicing, reason = "names are indexed at compile time")]
+
 use super::share;
 use super::{Blueprint, Parameters, Tally, Wishes, Workload};
 use crate::access::{StoreConnection, StoreSchema};
@@ -159,6 +161,7 @@ fn each_of(ops: u64, tasks: usize) -> u64 {
     ops.div_ceil(tasks as u64)
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "every measurement has this signature")]
 fn clock(ops: u64) -> Result<()> {
     let clock = Clock::new();
     let last = (0..ops).fold(0, |_, _| std::hint::black_box(clock.now()));

@@ -15,6 +15,12 @@
 //!
 //! All clients read and replace all records, unless `--own-records` gives each a share of them.
 
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    clippy::indexing_slicing,
+    reason = "few operations differ from the rest; names are indexed at compile time"
+)]
+
 use super::contents::{Contents, VALUE_BYTES_MAX};
 use super::share::{self, Share};
 use super::{Blueprint, Parameters, Tally, Wishes, Workload, wrong_answer};

@@ -469,7 +469,7 @@ impl Workload for Client {
             let will = found > 0;
             match request.kind {
                 RequestKind::GetSubscriberData | RequestKind::GetAccessData => {
-                    self.asked.push(*request)
+                    self.asked.push(*request);
                 }
                 RequestKind::GetNewDestination => {
                     self.destination(store, request, (found, tally))?;

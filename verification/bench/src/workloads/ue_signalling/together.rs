@@ -94,7 +94,7 @@ impl Client {
             let Some(place) = places.get(number) else { return };
             match (reply, contexts.get_mut(*place), flights.get(*place)) {
                 (StoreReply::Part(part, bytes), Some(context), _) => {
-                    landing.take(context, part, bytes)
+                    landing.take(context, part, bytes);
                 }
                 (StoreReply::Key(key), _, Some(flight)) => {
                     bytes_in += key.len() as u64;
@@ -132,7 +132,7 @@ impl Client {
         party.with_changes(self.travel, |requests| {
             bytes_out = requests.iter().map(bytes_sent).sum();
             store.receive_ahead(requests, &mut |_, reply| {
-                is_whole &= reply != StoreReply::Done(false)
+                is_whole &= reply != StoreReply::Done(false);
             })
         })?;
         party.tally.bytes_out += bytes_out;
