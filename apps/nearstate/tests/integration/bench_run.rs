@@ -319,11 +319,11 @@ fn a_server_is_stopped_and_its_folder_removed_when_its_reaper_dies() {
 
 #[test]
 fn a_reaper_reports_the_last_output_of_its_server() {
-    let reaped = folder("words").join("nearstate-bench-reaped");
-    std::fs::create_dir_all(&reaped).expect("the folder is created");
+    let run_folder = folder("words").join("nearstate-bench-reaped");
+    std::fs::create_dir_all(&run_folder).expect("the folder is created");
     let mut reaper = Command::new(NEARSTATE)
         .args(["bench", "reaper"])
-        .arg(&reaped)
+        .arg(&run_folder)
         .args(["--", "sh", "-c", "echo the port; echo is taken >&2; exit 3"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -496,11 +496,11 @@ fn child_of(process: u32) -> u32 {
 
 #[test]
 fn a_reaper_ignores_termination_signals_and_cleans_up_when_its_input_ends() {
-    let reaped = folder("reaper").join("nearstate-bench-reaped");
-    std::fs::create_dir_all(&reaped).expect("the folder is created");
+    let run_folder = folder("reaper").join("nearstate-bench-reaped");
+    std::fs::create_dir_all(&run_folder).expect("the folder is created");
     let mut reaper = Command::new(NEARSTATE)
         .args(["bench", "reaper"])
-        .arg(&reaped)
+        .arg(&run_folder)
         .args(["--", "sleep", "1000"])
         .stdin(Stdio::piped())
         .spawn()
