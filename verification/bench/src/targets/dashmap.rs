@@ -55,7 +55,7 @@ impl Target for DashMapTarget {
     fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
         let mut all = MAPS.lock().unwrap_or_else(PoisonError::into_inner);
         let new = || schema.tables.iter().map(|_| MapRecords::default()).collect();
-        let maps = Arc::clone(all.entry(address.to_owned()).or_insert_with(|| new()));
+        let maps = Arc::clone(all.entry(address.to_owned()).or_insert_with(new));
         Ok(Box::new(DashMapConnection { maps, tables: schema.tables, scratch: Vec::new() }))
     }
 }
