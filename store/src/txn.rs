@@ -26,7 +26,7 @@ use crate::record::{BlockChange, Form, Kind};
 use crate::session::buffers::Metadata;
 use crate::session::{Namespace, Session, check_key, wrong_kind};
 use crate::txn::patch::{check_patch, other_form};
-use crate::txn::txn_record::written_record;
+use crate::txn::txn_record::{WrittenRecords, written_record};
 use crate::txn::write::Condition;
 use crate::txn::write_set::WriteSet;
 
@@ -56,6 +56,7 @@ impl Default for RetryPolicy {
 #[derive(Debug)]
 pub struct Txn<'s> {
     pub(crate) set: RefCell<WriteSet<'s>>,
+    written: WrittenRecords,
 }
 
 impl Session {
@@ -67,7 +68,8 @@ impl Session {
     /// `Forked`, `Damaged`.
     #[inline]
     pub fn begin(&self) -> Result<Txn<'_>> {
-        Ok(Txn { set: RefCell::new(WriteSet::new(self)?) })
+        let set = RefCell::new(WriteSet::new(self)?);
+        Ok(Txn { set, written: WrittenRecords::default() })
     }
 
     /// Runs `body` in a transaction and commits it. After a conflict it runs again, with growing
@@ -221,7 +223,7 @@ impl Txn<'_> {
         if let Some(place) = place
             && set.is_written(place)
         {
-            return written_record(&mut set, namespace, place);
+            return written_record(&mut set, namespace, place, &self.written);
         }
         let (_, stored) = set.read_at(place, namespace.index, hash, key)?;
         let Some((cell, bytes)) = stored else { return Ok(None) };

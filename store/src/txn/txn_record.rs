@@ -1,6 +1,9 @@
 //! A record as the open transaction has written it: a copy of its buffered changes, applied to the
 //! version that the region has.
 
+use std::cell::{Cell, OnceCell};
+
+use nearstate_model::invariant::guaranteed;
 use nearstate_model::{Result, invariant};
 
 use crate::record::meta::split;
@@ -10,12 +13,44 @@ use crate::session::Namespace;
 use crate::session::buffers::Write;
 use crate::txn::write_set::WriteSet;
 
+/// Records that an open transaction has written and read again. They stay where they are until it
+/// ends, so that views borrow them.
+#[derive(Debug, Default)]
+pub(crate) struct WrittenRecords {
+    /// Bucket `n` has room for 2^n records. Allocated with the first.
+    buckets: OnceCell<Box<[Bucket; BUCKETS]>>,
+    count: Cell<usize>,
+}
+
+type Bucket = OnceCell<Vec<OnceCell<WrittenRecord>>>;
+
+/// 2^48 records: more than memory has.
+const BUCKETS: usize = 48;
+
+fn new_buckets() -> Box<[Bucket; BUCKETS]> {
+    Box::new(std::array::from_fn(|_| OnceCell::new()))
+}
+
+impl WrittenRecords {
+    /// Keeps a record until the transaction ends.
+    fn keep(&self, record: WrittenRecord) -> &WrittenRecord {
+        let number = self.count.get() + 1;
+        self.count.set(number);
+        let bucket = number.ilog2() as usize;
+        let (buckets, size) = (self.buckets.get_or_init(new_buckets), 1_usize << bucket);
+        let records = guaranteed(buckets.get(bucket), "a bucket for every number")
+            .get_or_init(|| (0..size).map(|_| OnceCell::new()).collect());
+        guaranteed(records.get(number - size), "a bucket has room").get_or_init(|| record)
+    }
+}
+
 /// The record of an entry that the transaction has written; `None` if it has deleted it.
 #[cold]
 pub(crate) fn written_record<'t>(
     set: &mut WriteSet<'_>,
     namespace: Namespace,
     place: usize,
+    written: &'t WrittenRecords,
 ) -> Result<Option<View<'t>>> {
     let entry = set.entry_at(place);
     let (write, meta, hash) = (entry.write.clone(), entry.meta, entry.hash);
@@ -29,7 +64,7 @@ pub(crate) fn written_record<'t>(
         Write::None | Write::Delete | Write::Object { .. } => return Ok(None),
         Write::Put { value } => {
             record.value.extend_from_slice(set.buffers.bytes(value));
-            return Ok(Some(View::written(Box::new(record))));
+            return Ok(Some(View::written(written.keep(record))));
         }
         Write::Patch { is_anew, changes } => (is_anew, changes),
     };
@@ -56,7 +91,7 @@ pub(crate) fn written_record<'t>(
     invariant!(record.form == Form::Blocks, "only a record of named blocks is patched");
     let table: Vec<Block<'_>> = blocks.iter().map(|(name, bytes)| inline(name, bytes)).collect();
     record.value = encode(&table);
-    Ok(Some(View::written(Box::new(record))))
+    Ok(Some(View::written(written.keep(record))))
 }
 
 fn inline<'a>(name: &'a str, bytes: &'a [u8]) -> Block<'a> {
