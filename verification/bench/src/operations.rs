@@ -250,8 +250,8 @@ mod tests {
         let values = [b"one".to_vec(), b"two".to_vec()];
         let block = KeyBlock { keys: &keys, values: &values };
         assert_eq!(run(&mut store, Operation::Put, block).unwrap(), 37);
-        assert_eq!(store.0.get(&keys[1].to_vec()), Some(&b"two".to_vec()));
-        store.0.remove(&keys[20].to_vec());
+        assert_eq!(store.0.get(keys[1].as_slice()), Some(&b"two".to_vec()));
+        store.0.remove(keys[20].as_slice());
         for operation in READS {
             assert_eq!(run(&mut store, operation, block).unwrap(), 36, "{operation:?}");
         }

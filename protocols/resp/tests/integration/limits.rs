@@ -291,8 +291,8 @@ fn a_transaction_that_keeps_its_core_for_too_long_is_refused_and_changes_nothing
 
 #[test]
 fn what_is_watched_counts_for_the_time_of_a_transaction() {
-    let none = std::time::Duration::ZERO;
-    let node = node_with(RespSettings { exec_max: none, ..settings() });
+    let no_time = std::time::Duration::ZERO;
+    let node = node_with(RespSettings { exec_max: no_time, ..settings() });
     let mut client = node.client();
     for watched in ["WATCH a b", "TAG WATCH {s},* id 1"] {
         client.ask("TAG DECLARE {s},* id UNIQUE");

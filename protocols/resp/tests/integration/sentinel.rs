@@ -65,13 +65,13 @@ fn names_and_an_address_of_the_configuration_are_kept_to() {
         ..RespSettings::new(Users::open(&TABLE))
     });
     let mut client = node.client();
-    let none = "-ERR No such master with that name|";
+    let unknown = "-ERR No such master with that name|";
     for (request, answer) in [
         ("SENTINEL get-master-addr-by-name ue", "*2|$8|10.0.0.7|$4|7000|"),
         ("SENTINEL get-master-addr-by-name mymaster", "*-1|"),
-        ("SENTINEL master mymaster", none),
-        ("SENTINEL slaves mymaster", none),
-        ("SENTINEL sentinels mymaster", none),
+        ("SENTINEL master mymaster", unknown),
+        ("SENTINEL slaves mymaster", unknown),
+        ("SENTINEL sentinels mymaster", unknown),
         ("SENTINEL sentinels cell", "*0|"),
     ] {
         assert_eq!(client.ask(request), answer, "{request}");

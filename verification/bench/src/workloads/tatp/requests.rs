@@ -100,7 +100,6 @@ pub const fn reach(subscribers: u32) -> u64 {
 }
 
 #[cfg(test)]
-#[expect(clippy::cast_precision_loss, reason = "counts far below 2^53")]
 mod tests {
     use super::*;
 
