@@ -28,8 +28,8 @@ pub struct View<'s> {
     hold: Hold<'s>,
 }
 
-/// What keeps the bytes of a view. Only a pin has a destructor: one that also freed a written record
-/// would not be inlined, and costs every read 34 of 407 instructions.
+/// What keeps the bytes of a view. Only a pin has a destructor: one that also freed a written
+/// record would not be inlined, and costs every read 34 of 407 instructions.
 #[derive(Debug)]
 enum Hold<'s> {
     /// A pin of the view's own.
