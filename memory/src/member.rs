@@ -70,7 +70,7 @@ pub struct Member {
     /// Holds [`USABLE`] while operations are allowed: the mapping's word, or [`STOPPED`].
     usable: Private<NonNull<AtomicU64>>,
     health: Private<Health>,
-    /// The locks that the undo record names, one bit for each [`LockSlot`].
+    /// The locks that the undo record names, one bit for each `LockSlot`.
     locks: Private<u8>,
     /// Last line of the record that was found last: the next record probably ends there too.
     pub(crate) lines: Private<u64>,

@@ -23,7 +23,7 @@ macro_rules! transitions {
     ($($event:ident($($from:ident)|+ => $to:ident);)+) => {
         impl ConnectionPhase {
             $(
-                /// See [`TABLE`].
+                /// See `TABLE`.
                 #[inline]
                 pub(super) fn $event(self) -> Self {
                     invariant!(
