@@ -30,7 +30,7 @@ pub(crate) enum BenchCommand {
     Micro(ReplacedCommand),
     /// Replaced by presets of `bench run`
     #[command(hide = true, disable_help_flag = true)]
-    StoreAccess(ReplacedCommand),
+    Access(ReplacedCommand),
     /// Replaced by workloads of `bench run`
     #[command(hide = true, disable_help_flag = true)]
     Transactions(ReplacedCommand),
@@ -69,7 +69,7 @@ fn replaced(old: &str, new: &str) -> ! {
 /// Runs the command.
 pub(crate) fn run(command: BenchCommand) -> Result<()> {
     match command {
-        BenchCommand::StoreAccess(_) => replaced("bench access", "run micro --preset thesis"),
+        BenchCommand::Access(_) => replaced("bench access", "run micro --preset thesis"),
         BenchCommand::Transactions(words) if words.has("tatp") => {
             replaced("bench transactions --only tatp", "run tatp")
         }

@@ -29,6 +29,7 @@ const NO_SETTINGS: &[&str] = &[
     "NEARSTATE_JITTER",
     "NEARSTATE_PLANT",
     "NEARSTATE_PORT",
+    "NEARSTATE_PROGRAM",
     "NEARSTATE_SERVICE_",
 ];
 
