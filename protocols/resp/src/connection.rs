@@ -339,7 +339,7 @@ fn slow_request(
 mod tests {
     use super::*;
     use crate::acl::Users;
-    use crate::command::stats::CoreStats;
+    use crate::command::stats::RespCoreStats;
     use crate::server::{RespServer, RespSettings};
     use nearstate_node::clock::Clock;
     use nearstate_node::{Core, CoreParts, PeerAddress, PeerIdentity};
@@ -359,7 +359,7 @@ mod tests {
             metrics: Arc::default(),
             clock: Clock::new_virtual(),
         });
-        let counts = Arc::new(CoreStats::new(std::iter::empty()));
+        let counts = Arc::new(RespCoreStats::new(std::iter::empty()));
         let core = CoreContext::new(&server, &core.unwrap(), counts);
         let address = PeerAddress::Unix { pid: None, uid: 0, gid: 0 };
         let mut connection =

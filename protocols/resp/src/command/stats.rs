@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Statistics of one core.
 #[derive(Debug)]
-pub struct CoreStats {
+pub struct RespCoreStats {
     commands: Vec<CommandCounters>,
     requests: AtomicU64,
     errors: AtomicU64,
@@ -77,7 +77,7 @@ pub struct CommandStats {
     pub failed: u64,
 }
 
-impl CoreStats {
+impl RespCoreStats {
     /// Zeroed statistics of these commands, in the order of their numbers.
     pub fn new(commands: impl Iterator<Item = (&'static str, CommandFlags)>) -> Self {
         let none = || AtomicU64::new(0);
@@ -167,7 +167,7 @@ mod tests {
     fn a_request_counts_for_its_command_and_its_class() {
         let rows =
             [("get", CommandFlags::READONLY.and(CommandFlags::FAST)), ("set", CommandFlags::WRITE)];
-        let counts = CoreStats::new(rows.into_iter());
+        let counts = RespCoreStats::new(rows.into_iter());
         counts.count(Some(0), 2_000, false);
         counts.count(Some(0), 3_000, true);
         counts.count(Some(1), 7_000, false);

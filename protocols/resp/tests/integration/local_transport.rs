@@ -284,8 +284,8 @@ fn garbage_in_a_ring_ends_its_connection_and_nobody_elses() {
 fn a_client_that_never_reads_or_never_finishes_is_closed_and_holds_no_core() {
     let folder = folder();
     let limits = ConnectionLimits {
-        unread_max: Duration::from_millis(200),
-        half_sent_max: Duration::from_millis(200),
+        reply_timeout: Duration::from_millis(200),
+        request_timeout: Duration::from_millis(200),
         ..ConnectionLimits::default()
     };
     let node = start(folder.path(), "", limits);
@@ -313,7 +313,7 @@ fn a_client_that_never_reads_or_never_finishes_is_closed_and_holds_no_core() {
     let mut half = ring(folder.path());
     half.write_all(b"*2\r\n$3\r\nGET\r\n$100\r\nhalf").unwrap();
     assert_eq!(half.read(&mut [0; 10]).unwrap(), 0, "closed");
-    assert_eq!(node.stats().total().0.half_sent, 1);
+    assert_eq!(node.stats().total().0.request_timeouts, 1);
     // Rings that say nothing cost nothing: their cores sleep.
     let _idle: Vec<LocalRing> = (0..50).map(|_| ring(folder.path())).collect();
     let rounds = || node.stats().total().1.rounds;
