@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_no_more_connections_than_files() {
+    fn the_connection_limit_is_within_the_file_limit() {
         let limits = ConnectionLimits { connections_max: 1000, ..ConnectionLimits::default() };
         assert_eq!(limits.clone().within_files(u64::MAX, 2).connections_max, 1000);
         assert_eq!(limits.clone().within_files(1024, 2).connections_max, 944);

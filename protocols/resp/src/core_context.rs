@@ -98,9 +98,9 @@ impl CoreContext {
     /// Adds the hits and misses of reads to the statistics.
     #[inline]
     pub(crate) fn count_lookups(&self) {
-        let found = self.records.take_lookups();
+        let found = self.records.take_hits_and_misses();
         if found != [0, 0] {
-            self.counts.add_lookups(found);
+            self.counts.add_hits_and_misses(found);
         }
     }
 

@@ -305,10 +305,10 @@ impl ServerStats {
     }
 
     /// Hits and misses of reads.
-    pub fn lookups(&self) -> [u64; 2] {
+    pub fn hits_and_misses(&self) -> [u64; 2] {
         self.cores()
             .iter()
-            .map(|core| core.lookups())
+            .map(|core| core.hits_and_misses())
             .fold([0, 0], |[hits, misses], [more, less]| [hits + more, misses + less])
     }
 

@@ -179,7 +179,7 @@ fn an_unknown_variable_is_rejected_but_not_those_that_kubernetes_sets() {
 }
 
 #[test]
-fn lists_and_lines_can_be_written_as_one_text_and_made_empty() {
+fn lists_accept_one_text_and_can_be_emptied() {
     let environment = [
         ("NEARSTATE_USERS_LINES", "user a on >x ~{ns},* +get\n  user b off\n"),
         ("NEARSTATE_UNIX", ""),

@@ -11,7 +11,7 @@ pub struct RespCoreStats {
     requests: AtomicU64,
     errors: AtomicU64,
     /// Hits and misses of reads.
-    lookups: [AtomicU64; 2],
+    hits_and_misses: [AtomicU64; 2],
     /// Latencies by class, in nanoseconds.
     latencies: [Histogram; CommandClass::ALL.len()],
 }
@@ -92,7 +92,7 @@ impl RespCoreStats {
             commands: commands.map(count).collect(),
             requests: AtomicU64::new(0),
             errors: AtomicU64::new(0),
-            lookups: [none(), none()],
+            hits_and_misses: [none(), none()],
             latencies: CommandClass::ALL.map(|_| Histogram::default()),
         }
     }
@@ -123,15 +123,15 @@ impl RespCoreStats {
     }
 
     /// Adds hits and misses of reads.
-    pub(crate) fn add_lookups(&self, more: [u64; 2]) {
-        for (count, more) in self.lookups.iter().zip(more) {
+    pub(crate) fn add_hits_and_misses(&self, more: [u64; 2]) {
+        for (count, more) in self.hits_and_misses.iter().zip(more) {
             add(count, more);
         }
     }
 
     /// Hits and misses of reads.
-    pub fn lookups(&self) -> [u64; 2] {
-        self.lookups.each_ref().map(|count| count.load(Ordering::Relaxed))
+    pub fn hits_and_misses(&self) -> [u64; 2] {
+        self.hits_and_misses.each_ref().map(|count| count.load(Ordering::Relaxed))
     }
 
     /// Latencies by class in nanoseconds, in the order of [`CommandClass::ALL`]. Of a sliced task

@@ -51,7 +51,7 @@ static CATALOGUE: LazyLock<CommandTable<CommandFn>> = LazyLock::new(|| {
 /// Each read judging all before it would cost the square of their number, and would end the first
 /// run with the second read.
 #[test]
-fn what_a_transaction_reads_is_judged_behind_its_last_read() {
+fn reads_of_an_exec_are_validated_once_after_the_last() {
     let folder = tempfile::tempdir().unwrap();
     let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
     let session = region.session().unwrap();
