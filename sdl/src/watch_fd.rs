@@ -112,7 +112,8 @@ impl WatchFd {
             changed: Condvar::new(),
         });
         let threads = Arc::clone(&shared);
-        let builder = Builder::new().name("ns-watch-fd".to_owned()).stack_size(WATCH_FD_STACK_BYTES);
+        let builder =
+            Builder::new().name("ns-watch-fd".to_owned()).stack_size(WATCH_FD_STACK_BYTES);
         let thread = with_signals_blocked(|| builder.spawn(move || threads.run()));
         let thread = thread.map_err(|error| Cause::System {
             detail: "cannot start the thread of a WatchFd; raise `ulimit -u`".to_owned(),

@@ -101,8 +101,16 @@ pub fn recoveries(
 fn pairs_of_transactions() -> impl Iterator<Item = (&'static str, &'static str)> {
     let is_first = |point: &&str| point.starts_with("txn.") || point.starts_with("line.");
     // What recovery does for a commit, besides its own points.
-    let of_commit =
-        ["undone", "appended", "replacing", "replaced", "unpended", "retired", "cell_retired", "unlocking"];
+    let of_commit = [
+        "undone",
+        "appended",
+        "replacing",
+        "replaced",
+        "unpended",
+        "retired",
+        "cell_retired",
+        "unlocking",
+    ];
     let is_second = move |point: &&str| {
         let name = point.strip_prefix("txn.");
         point.starts_with("recover.") || name.is_some_and(|name| of_commit.contains(&name))

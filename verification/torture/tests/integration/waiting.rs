@@ -82,8 +82,8 @@ fn a_writer_that_meets_a_dead_holder_of_its_lock_continues_within_ten_millisecon
     for round in 0..60 {
         // A bucket's lock is held from lock.taken to publish.cleared. The first lock that a put
         // takes may be the frontier's.
-        let point =
-            ["lock.taken:1", "lock.taken:2", "publish.recorded:1", "publish.committed:1"][round % 4];
+        let point = ["lock.taken:1", "lock.taken:2", "publish.recorded:1", "publish.committed:1"]
+            [round % 4];
         let mut child = start(&folder, "put", 5, "", point);
         let is_killed = was_killed(child.wait().unwrap());
         let started = Instant::now();
