@@ -259,7 +259,7 @@ proptest! {
     }
 
     #[test]
-    fn hash_commands_between_multi_and_exec_agree(steps in prop::collection::vec(hash_step(), 1..20)) {
+    fn hash_commands_in_multi_agree(steps in prop::collection::vec(hash_step(), 1..20)) {
         let node = node();
         let mut client = node.client();
         let mut hash = Hash::new();
