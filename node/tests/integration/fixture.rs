@@ -29,7 +29,7 @@ struct EchoOnCore {
     is_work_stopped: Rc<Cell<bool>>,
 }
 
-struct Client {
+struct EchoConnection {
     id: u64,
     core: usize,
     mailboxes: Arc<Mutex<Vec<InboxSender<String>>>>,
@@ -40,10 +40,10 @@ struct Client {
     searched: usize,
 }
 
-enum Work {
-    /// This number of steps.
+enum EchoWork {
+    /// Runs this number of steps.
     Steps(u64),
-    /// Until another client of the core sends "stop".
+    /// Runs until another client of the core sends "stop".
     UntilStopped,
 }
 
@@ -102,7 +102,7 @@ impl Client {
                 self.mailboxes.lock().unwrap().push(outbox);
                 self.mailbox = Some(inbox);
             }
-            ["panic"] => panic!("asked for by a client"),
+            ["panic"] => panic!("requested by a client"),
             ["quit"] => return NextAction::Close,
             _ => output.extend_from_slice(line),
         }
