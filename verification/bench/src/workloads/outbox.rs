@@ -2,8 +2,8 @@
 //! by the next ones, so that writing costs no allocation.
 
 use crate::access::{
-    PartSet, PartWrite, PartsChange, RecordEntry, Request, StoreConnection, StoreReply, TableId,
-    one_by_one,
+    BatchSink, PartSet, PartWrite, PartsChange, RecordEntry, Request, StoreConnection, StoreReply,
+    TableId,
 };
 use nearstate_model::Result;
 use std::ops::Range;
@@ -135,12 +135,12 @@ impl Outbox {
     pub fn send(
         &mut self,
         store: &mut dyn StoreConnection,
-        receive: &mut dyn FnMut(usize, StoreReply<'_>),
+        receive: &mut BatchSink<'_>,
     ) -> Result<()> {
         self.with(|requests| match requests {
             [] => Ok(()),
             [request] => {
-                let is_done = one_by_one(store, request, &mut |reply| receive(0, reply))?;
+                let is_done = store.perform(request, &mut |reply| receive(0, reply))?;
                 receive(0, StoreReply::Done(is_done));
                 Ok(())
             }
@@ -159,7 +159,7 @@ impl Outbox {
             store.transact(&mut |access| {
                 all_met = true;
                 for request in requests {
-                    all_met &= one_by_one(access, request, &mut |_| {})?;
+                    all_met &= access.perform(request, &mut |_| {})?;
                 }
                 Ok(())
             })?;
