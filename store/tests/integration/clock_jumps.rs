@@ -71,9 +71,9 @@ fn set_forward_records_end_early_and_are_collected_once() {
     if !is_alone("clock_jumps::set_forward_records_end_early_and_are_collected_once") {
         return;
     }
-    let test = TestRegion::with_bytes(64 << 20);
-    let session = test.region.session().unwrap();
-    let other = test.region.session().unwrap();
+    let fixture = TestRegion::with_bytes(64 << 20);
+    let session = fixture.region.session().unwrap();
+    let other = fixture.region.session().unwrap();
     let ns = open(&session);
     let mut watch = session.watch(ns, Filter::Namespace).unwrap();
     let now = now_ms_coarse();
@@ -98,7 +98,7 @@ fn set_forward_records_end_early_and_are_collected_once() {
     assert_eq!(other.collect_expired(100).unwrap().records, 1);
     assert_eq!(expired(&mut watch), ["imsi-9"]);
     drop((session, other));
-    test.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
@@ -106,8 +106,8 @@ fn set_back_what_nobody_collected_is_there_again_and_nothing_else() {
     if !is_alone("clock_jumps::set_back_what_nobody_collected_is_there_again_and_nothing_else") {
         return;
     }
-    let test = TestRegion::with_bytes(64 << 20);
-    let session = test.region.session().unwrap();
+    let fixture = TestRegion::with_bytes(64 << 20);
+    let session = fixture.region.session().unwrap();
     let ns = open(&session);
     let mut watch = session.watch(ns, Filter::Namespace).unwrap();
     let now = now_ms_coarse();
@@ -157,18 +157,16 @@ fn set_back_what_nobody_collected_is_there_again_and_nothing_else() {
     assert_eq!(gone, (0..8).chain(100..400).collect::<Vec<_>>(), "each ended once");
     assert_eq!(there(&session, ns, 0..9), [8]);
     drop(session);
-    test.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
-fn tags_that_are_added_after_a_record_has_ended_do_not_bring_it_back_without_them() {
-    if !is_alone(
-        "clock_jumps::tags_that_are_added_after_a_record_has_ended_do_not_bring_it_back_without_them",
-    ) {
+fn added_tags_do_not_bring_back_an_expired_record_without_them() {
+    if !is_alone("clock_jumps::added_tags_do_not_bring_back_an_expired_record_without_them") {
         return;
     }
-    let test = TestRegion::with_bytes(64 << 20);
-    let session = test.region.session().unwrap();
+    let fixture = TestRegion::with_bytes(64 << 20);
+    let session = fixture.region.session().unwrap();
     let plain = session.namespace("s", &Schema::default()).unwrap();
     let now = now_ms_coarse();
     put(&session, plain, 0, now + MINUTE).unwrap();
@@ -179,5 +177,5 @@ fn tags_that_are_added_after_a_record_has_ended_do_not_bring_it_back_without_the
     shift_clock(0);
     assert_eq!(there(&session, ns, 0..2), [1], "it was collected");
     drop(session);
-    test.close_and_check();
+    fixture.close_and_check();
 }

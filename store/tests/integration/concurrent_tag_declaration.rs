@@ -29,11 +29,11 @@ impl DeclarationTest {
         let region = Region::create(&folder.path, &CreateOptions::default()).unwrap();
         let session = region.session().unwrap();
         let ns = session.namespace("ues", &Schema::default()).unwrap();
-        let test = Self { _no_forks: no_forks, folder, region, session, ns };
+        let fixture = Self { _no_forks: no_forks, folder, region, session, ns };
         for number in 0..RECORDS {
-            test.put(&number.to_be_bytes(), &number.to_be_bytes());
+            fixture.put(&number.to_be_bytes(), &number.to_be_bytes());
         }
-        test
+        fixture
     }
 
     fn put(&self, key: &[u8], id: &[u8]) {
@@ -106,143 +106,143 @@ fn ready(name: &str) -> (String, TagState) {
 /// when the records contradicted one: the other process's writers stopped maintaining its tag.
 #[test]
 fn a_tag_that_another_is_declaring_stays_when_one_beside_it_is_given_up() {
-    let test = DeclarationTest::new();
-    let other = test.region.session().unwrap();
-    let slow = test.half_way(&other, &[unique()]);
-    let refused = test.session.add_tags(test.ns, &[required(), unique()]).unwrap_err();
+    let fixture = DeclarationTest::new();
+    let other = fixture.region.session().unwrap();
+    let slow = fixture.half_way(&other, &[unique()]);
+    let refused = fixture.session.add_tags(fixture.ns, &[required(), unique()]).unwrap_err();
     assert!(matches!(refused, Error::BadArgument { .. }), "{refused}");
-    assert_eq!(test.states(), [building("id")], "only what it began itself is gone");
+    assert_eq!(fixture.states(), [building("id")], "only what it began itself is gone");
     finish(&other, slow).unwrap();
-    assert_eq!(test.states(), [ready("id")]);
+    assert_eq!(fixture.states(), [ready("id")]);
     drop(other);
-    test.end();
+    fixture.end();
 }
 
 #[test]
 fn a_tag_that_another_has_joined_stays_when_its_beginner_gives_up() {
-    let test = DeclarationTest::new();
-    let other = test.region.session().unwrap();
+    let fixture = DeclarationTest::new();
+    let other = fixture.region.session().unwrap();
     let wanted = [unique(), required()];
     let mut beginner =
-        test.session.begin_declaring(test.ns, &wanted, RetryPolicy::default()).unwrap();
-    assert!(test.session.go_on(&mut beginner, 1).unwrap());
-    assert_eq!(test.states(), [building("id"), building("no")]);
-    let joined = test.half_way(&other, &[unique()]);
-    let refused = finish(&test.session, beginner).unwrap_err();
+        fixture.session.begin_declaring(fixture.ns, &wanted, RetryPolicy::default()).unwrap();
+    assert!(fixture.session.go_on(&mut beginner, 1).unwrap());
+    assert_eq!(fixture.states(), [building("id"), building("no")]);
+    let joined = fixture.half_way(&other, &[unique()]);
+    let refused = finish(&fixture.session, beginner).unwrap_err();
     assert!(matches!(refused, Error::BadArgument { .. }), "{refused}");
-    assert_eq!(test.states(), [building("id")]);
+    assert_eq!(fixture.states(), [building("id")]);
     finish(&other, joined).unwrap();
-    assert_eq!(test.states(), [ready("id")]);
+    assert_eq!(fixture.states(), [ready("id")]);
     drop(other);
-    test.end();
+    fixture.end();
 }
 
 /// Writers maintain a tag whose declaration ended unfinished until the declaration is repeated,
 /// whatever happens to other tags meanwhile.
 #[test]
 fn a_tag_whose_beginner_has_gone_stays_when_one_beside_it_is_given_up() {
-    let test = DeclarationTest::new();
-    let other = test.region.session().unwrap();
-    drop(test.half_way(&other, &[unique()]));
-    let refused = test.session.add_tags(test.ns, &[unique(), required()]).unwrap_err();
+    let fixture = DeclarationTest::new();
+    let other = fixture.region.session().unwrap();
+    drop(fixture.half_way(&other, &[unique()]));
+    let refused = fixture.session.add_tags(fixture.ns, &[unique(), required()]).unwrap_err();
     assert!(matches!(refused, Error::BadArgument { .. }), "{refused}");
-    assert_eq!(test.states(), [building("id")]);
-    test.session.add_tags(test.ns, &[unique()]).unwrap();
-    assert_eq!(test.states(), [ready("id")]);
+    assert_eq!(fixture.states(), [building("id")]);
+    fixture.session.add_tags(fixture.ns, &[unique()]).unwrap();
+    assert_eq!(fixture.states(), [ready("id")]);
     drop(other);
-    test.end();
+    fixture.end();
 }
 
 #[test]
 fn a_tag_that_the_records_contradict_goes_with_the_last_one_who_is_busy_with_it() {
-    let test = DeclarationTest::new();
-    let doubled = test.contradict();
-    let other = test.region.session().unwrap();
-    let slow = test.half_way(&other, &[unique()]);
-    let refused = test.session.add_tags(test.ns, &[unique()]).unwrap_err();
+    let fixture = DeclarationTest::new();
+    let doubled = fixture.contradict();
+    let other = fixture.region.session().unwrap();
+    let slow = fixture.half_way(&other, &[unique()]);
+    let refused = fixture.session.add_tags(fixture.ns, &[unique()]).unwrap_err();
     assert!(matches!(refused, Error::TagTaken { .. }), "{refused}");
-    assert_eq!(test.states(), [building("id")], "another is busy with it");
+    assert_eq!(fixture.states(), [building("id")], "another is busy with it");
     let refused = finish(&other, slow).unwrap_err();
     assert!(matches!(refused, Error::TagTaken { .. }), "{refused}");
-    assert_eq!(test.states(), [], "no declaration is busy with it");
-    test.put(&doubled, &doubled);
-    test.session.add_tags(test.ns, &[unique()]).unwrap();
+    assert_eq!(fixture.states(), [], "no declaration is busy with it");
+    fixture.put(&doubled, &doubled);
+    fixture.session.add_tags(fixture.ns, &[unique()]).unwrap();
     drop(other);
-    test.end();
+    fixture.end();
 }
 
 /// The first declaration abandoned the tag, and the one that had joined had to start over.
 #[test]
 fn a_joined_declaration_completes_a_tag_that_the_first_one_found_contradicted() {
-    let test = DeclarationTest::new();
-    let doubled = test.contradict();
-    let other = test.region.session().unwrap();
-    let beginner = test.half_way(&test.session, &[unique()]);
-    let joined = test.half_way(&other, &[unique()]);
-    assert!(matches!(finish(&test.session, beginner), Err(Error::TagTaken { .. })));
-    test.put(&doubled, &doubled);
+    let fixture = DeclarationTest::new();
+    let doubled = fixture.contradict();
+    let other = fixture.region.session().unwrap();
+    let beginner = fixture.half_way(&fixture.session, &[unique()]);
+    let joined = fixture.half_way(&other, &[unique()]);
+    assert!(matches!(finish(&fixture.session, beginner), Err(Error::TagTaken { .. })));
+    fixture.put(&doubled, &doubled);
     finish(&other, joined).unwrap();
-    assert_eq!(test.states(), [ready("id")]);
+    assert_eq!(fixture.states(), [ready("id")]);
     drop(other);
-    test.end();
+    fixture.end();
 }
 
 #[test]
 fn a_contradicted_tag_that_was_left_unfinished_ends_with_whoever_repeats_it() {
-    let test = DeclarationTest::new();
-    let doubled = test.contradict();
-    let other = test.region.session().unwrap();
-    drop(test.half_way(&other, &[unique()]));
-    let refused = test.session.add_tags(test.ns, &[unique()]).unwrap_err();
+    let fixture = DeclarationTest::new();
+    let doubled = fixture.contradict();
+    let other = fixture.region.session().unwrap();
+    drop(fixture.half_way(&other, &[unique()]));
+    let refused = fixture.session.add_tags(fixture.ns, &[unique()]).unwrap_err();
     assert!(matches!(refused, Error::TagTaken { .. }), "{refused}");
-    assert_eq!(test.states(), [], "else its name would be taken for ever");
-    test.put(&doubled, &doubled);
-    test.session.add_tags(test.ns, &[unique()]).unwrap();
+    assert_eq!(fixture.states(), [], "else its name would be taken for ever");
+    fixture.put(&doubled, &doubled);
+    fixture.session.add_tags(fixture.ns, &[unique()]).unwrap();
     drop(other);
-    test.end();
+    fixture.end();
 }
 
 /// The tag that a beginner's partner has completed is no part of what the beginner gives up.
 #[test]
 fn a_tag_that_another_has_completed_meanwhile_stays() {
-    let test = DeclarationTest::new();
-    let other = test.region.session().unwrap();
+    let fixture = DeclarationTest::new();
+    let other = fixture.region.session().unwrap();
     let wanted = [unique(), required()];
     let mut beginner =
-        test.session.begin_declaring(test.ns, &wanted, RetryPolicy::default()).unwrap();
-    assert!(test.session.go_on(&mut beginner, 1).unwrap());
-    other.add_tags(test.ns, &[unique()]).unwrap();
-    assert!(finish(&test.session, beginner).is_err());
-    assert_eq!(test.states(), [ready("id")]);
+        fixture.session.begin_declaring(fixture.ns, &wanted, RetryPolicy::default()).unwrap();
+    assert!(fixture.session.go_on(&mut beginner, 1).unwrap());
+    other.add_tags(fixture.ns, &[unique()]).unwrap();
+    assert!(finish(&fixture.session, beginner).is_err());
+    assert_eq!(fixture.states(), [ready("id")]);
     drop(other);
-    test.end();
+    fixture.end();
 }
 
 /// All of its own is gone even though it was sent back in between, because another had completed
 /// one of its tags.
 #[test]
 fn whoever_was_sent_back_still_knows_what_it_began() {
-    let test = DeclarationTest::new();
-    let other = test.region.session().unwrap();
+    let fixture = DeclarationTest::new();
+    let other = fixture.region.session().unwrap();
     let more = TagSchema { name: "more".to_owned(), ..TagSchema::default() };
     let wanted = [unique(), more, required()];
     let mut beginner =
-        test.session.begin_declaring(test.ns, &wanted, RetryPolicy::default()).unwrap();
-    assert!(test.session.go_on(&mut beginner, 1).unwrap());
-    other.add_tags(test.ns, &[unique()]).unwrap();
-    assert!(finish(&test.session, beginner).is_err());
-    assert_eq!(test.states(), [ready("id")]);
+        fixture.session.begin_declaring(fixture.ns, &wanted, RetryPolicy::default()).unwrap();
+    assert!(fixture.session.go_on(&mut beginner, 1).unwrap());
+    other.add_tags(fixture.ns, &[unique()]).unwrap();
+    assert!(finish(&fixture.session, beginner).is_err());
+    assert_eq!(fixture.states(), [ready("id")]);
     drop(other);
-    test.end();
+    fixture.end();
 }
 
 /// Where others are faster a part ends early, and the next one goes on with the rest.
 #[test]
 fn a_record_that_others_change_all_the_time_is_entered_in_small_parts_all_the_same() {
-    let test = DeclarationTest::new();
+    let fixture = DeclarationTest::new();
     let values: Vec<Vec<u8>> = (0..64_u8).map(|value| vec![b'v', value]).collect();
     let tags: Vec<(&str, &[u8])> = values.iter().map(|value| ("many", value.as_slice())).collect();
-    let open = |round: u32| test.session.namespace(&format!("hot{round}"), &Schema::default());
+    let open = |round: u32| fixture.session.namespace(&format!("hot{round}"), &Schema::default());
     let rounds: Vec<Namespace> = (0..20).map(|round| open(round).unwrap()).collect();
     let (round, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
     let put = |session: &Session, ns: Namespace| {
@@ -250,19 +250,19 @@ fn a_record_that_others_change_all_the_time_is_entered_in_small_parts_all_the_sa
         session.transact(|txn| txn.put_with_metadata(ns, b"hot", b"v", labels)).unwrap();
     };
     for ns in &rounds {
-        put(&test.session, *ns);
+        put(&fixture.session, *ns);
     }
     let declare = |ns: Namespace| {
-        let version = || test.session.get(ns, b"hot").unwrap().unwrap().version();
+        let version = || fixture.session.get(ns, b"hot").unwrap().unwrap().version();
         while version() < 10 {
             std::thread::yield_now(); // The writer knows the way by then.
         }
         let tag = TagSchema { name: "many".to_owned(), is_ordered: true, ..TagSchema::default() };
         let retry_policy = RetryPolicy { tries: u32::MAX, within: None };
-        let declaring = test.session.begin_declaring(ns, &[tag], retry_policy).unwrap();
-        finish(&test.session, declaring).unwrap();
+        let declaring = fixture.session.begin_declaring(ns, &[tag], retry_policy).unwrap();
+        finish(&fixture.session, declaring).unwrap();
     };
-    let writer = test.region.session().unwrap();
+    let writer = fixture.region.session().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let writer = writer;
@@ -282,9 +282,9 @@ fn a_record_that_others_change_all_the_time_is_entered_in_small_parts_all_the_sa
             keys.push(view.key().to_vec());
             true
         };
-        test.session.find_all(ns, "many", Values::Equal(value), each).unwrap();
+        fixture.session.find_all(ns, "many", Values::Equal(value), each).unwrap();
         assert_eq!(keys, [b"hot"]);
     }
-    test.session.add_tags(test.ns, &[unique()]).unwrap();
-    test.end();
+    fixture.session.add_tags(fixture.ns, &[unique()]).unwrap();
+    fixture.end();
 }

@@ -13,8 +13,8 @@ fn number(bytes: &[u8]) -> u64 {
 
 #[test]
 fn all_of_a_transaction_is_there_or_none() {
-    let test = TestRegion::new();
-    let (session, ue) = open(&test.region);
+    let fixture = TestRegion::new();
+    let (session, ue) = open(&fixture.region);
     session.put(ue, b"old", b"1").unwrap();
     let txn = session.begin().unwrap();
     txn.put(ue, b"a", b"1").unwrap();
@@ -36,14 +36,14 @@ fn all_of_a_transaction_is_there_or_none() {
     assert!(session.get(ue, b"c").unwrap().is_none());
     assert_eq!(session.count(ue).unwrap(), 2);
     drop(session);
-    test.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn a_conflict_is_refused_and_changes_nothing() {
-    let test = TestRegion::new();
-    let (session, ue) = open(&test.region);
-    let (other, _) = open(&test.region);
+    let fixture = TestRegion::new();
+    let (session, ue) = open(&fixture.region);
+    let (other, _) = open(&fixture.region);
     session.put(ue, b"a", b"1").unwrap();
     for writes in 1..3 {
         let txn = session.begin().unwrap();
@@ -67,14 +67,14 @@ fn a_conflict_is_refused_and_changes_nothing() {
     assert!(matches!(txn.get(ue, b"b"), Err(Error::Conflict { .. })));
     assert!(matches!(txn.commit(), Err(Error::Conflict { .. })));
     drop((session, other));
-    test.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn a_retry_is_bounded_and_says_so() {
-    let test = TestRegion::new();
-    let (session, ue) = open(&test.region);
-    let (other, _) = open(&test.region);
+    let fixture = TestRegion::new();
+    let (session, ue) = open(&fixture.region);
+    let (other, _) = open(&fixture.region);
     session.put(ue, b"a", b"0").unwrap();
     let mut runs = 0;
     let retry_policy = RetryPolicy { tries: 7, within: None };
@@ -90,8 +90,8 @@ fn a_retry_is_bounded_and_says_so() {
 
 #[test]
 fn a_transaction_may_touch_thousands_of_records_and_no_more() {
-    let test = TestRegion::new();
-    let (session, ue) = open(&test.region);
+    let fixture = TestRegion::new();
+    let (session, ue) = open(&fixture.region);
     let keys: Vec<String> =
         (0..limits::TRANSACTION_RECORDS_MAX).map(|n| format!("imsi-{n:05}")).collect();
     session
@@ -123,13 +123,13 @@ fn a_transaction_may_touch_thousands_of_records_and_no_more() {
     assert!(matches!(refused, Error::TransactionTooLarge { .. }), "{refused}");
     txn.abort();
     drop(session);
-    test.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn blocks_change_with_values_and_show_in_the_transaction() {
-    let test = TestRegion::new();
-    let (session, ue) = open(&test.region);
+    let fixture = TestRegion::new();
+    let (session, ue) = open(&fixture.region);
     let schema = Schema { kind: Kind::Blocks, ..Schema::default() };
     let contexts = session.namespace("contexts", &schema).unwrap();
     let large = vec![7_u8; 5000];
@@ -171,7 +171,7 @@ fn blocks_change_with_values_and_show_in_the_transaction() {
     assert_eq!(view.blocks().collect::<Vec<_>>(), [("auth", &b"new"[..])]);
     drop(view);
     drop(session);
-    test.close_and_check();
+    fixture.close_and_check();
 }
 
 /// Money moves between accounts; the sum that any transaction sees is always the same.
@@ -179,17 +179,17 @@ fn blocks_change_with_values_and_show_in_the_transaction() {
 fn what_a_transaction_reads_is_consistent_while_others_write() {
     const ACCOUNTS: u64 = 6;
     const ROUNDS: u64 = 20_000;
-    let test = TestRegion::new();
-    let (session, ue) = open(&test.region);
+    let fixture = TestRegion::new();
+    let (session, ue) = open(&fixture.region);
     for account in 0..ACCOUNTS {
         session.put(ue, &account.to_le_bytes(), &100_u64.to_le_bytes()).unwrap();
     }
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for thread in 0..3_u64 {
-            let (test, is_over) = (&test, &is_over);
+            let (fixture, is_over) = (&fixture, &is_over);
             scope.spawn(move || {
-                let (session, ue) = open(&test.region);
+                let (session, ue) = open(&fixture.region);
                 let mut rng = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(thread + 1);
                 for _ in 0..ROUNDS {
                     rng ^= rng << 13;
@@ -219,7 +219,7 @@ fn what_a_transaction_reads_is_consistent_while_others_write() {
             });
         }
         let sums = || {
-            let (session, ue) = open(&test.region);
+            let (session, ue) = open(&fixture.region);
             let mut seen = 0_u64;
             while !is_over.load(Ordering::Acquire) || seen == 0 {
                 let sum: u64 = session
@@ -239,19 +239,19 @@ fn what_a_transaction_reads_is_consistent_while_others_write() {
         sums();
     });
     drop(session);
-    test.close_and_check();
+    fixture.close_and_check();
 }
 
 /// Two records always get the same number; a plain reader must never see the second one older than
 /// the first.
 #[test]
 fn single_reads_see_a_transaction_at_one_instant() {
-    let test = TestRegion::new();
-    let (session, ue) = open(&test.region);
+    let fixture = TestRegion::new();
+    let (session, ue) = open(&fixture.region);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let (session, ue) = open(&test.region);
+            let (session, ue) = open(&fixture.region);
             let mut last = 0;
             while !is_over.load(Ordering::Acquire) {
                 for (first, second) in [(b"a", b"b"), (b"b", b"a")] {
@@ -277,13 +277,13 @@ fn single_reads_see_a_transaction_at_one_instant() {
         is_over.store(true, Ordering::Release);
     });
     drop(session);
-    test.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn many_are_deleted_at_one_instant_or_the_reads_did_not_fit_together() {
-    let test = TestRegion::new();
-    let (session, other) = (test.region.session().unwrap(), test.region.session().unwrap());
+    let fixture = TestRegion::new();
+    let (session, other) = (fixture.region.session().unwrap(), fixture.region.session().unwrap());
     let ns = session.namespace("ues", &Schema::default()).unwrap();
     let keys: Vec<[u8; 2]> = (0..2000_u16).map(u16::to_be_bytes).collect();
     for key in keys.iter().step_by(2) {
@@ -315,14 +315,14 @@ fn many_are_deleted_at_one_instant_or_the_reads_did_not_fit_together() {
         .unwrap();
     assert_eq!(session.count(ns).unwrap(), 0);
     drop((session, other));
-    test.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn reads_that_are_judged_together_are_so_behind_the_last_of_them() {
-    let test = TestRegion::new();
-    let (session, ns) = open(&test.region);
-    let other = test.region.session().unwrap();
+    let fixture = TestRegion::new();
+    let (session, ns) = open(&fixture.region);
+    let other = fixture.region.session().unwrap();
     let keys: Vec<[u8; 2]> = (0..100_u16).map(u16::to_be_bytes).collect();
     for key in &keys {
         session.put(ns, key, b"1").unwrap();
@@ -365,5 +365,5 @@ fn reads_that_are_judged_together_are_so_behind_the_last_of_them() {
     assert!(matches!(txn.get(ns, b"x"), Err(Error::Conflict { .. })));
     drop(txn);
     drop((session, other));
-    test.close_and_check();
+    fixture.close_and_check();
 }
