@@ -218,8 +218,8 @@ fn a_record_past_its_time_is_never_returned_and_collected_once() {
     fixture.close_and_check();
 }
 
-/// A walk that was validated once came twice to a part of a list that had taken another's position, and
-/// forgot that it had been told something else of it before.
+/// A walk that was validated once came twice to a part of a list that had taken another's position,
+/// and forgot that it had been told something else of it before.
 #[test]
 fn a_walk_that_is_validated_once_rests_on_all_that_it_was_told() {
     let fixture = TestRegion::new();
