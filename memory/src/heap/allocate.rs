@@ -203,7 +203,7 @@ impl Member {
         }
         arena.set(undo::CHUNK_AT, at | u64::from(which == Bump::Large));
         arena.set(undo::CHUNK_TO, to);
-        crash_point!("chunk.noted");
+        crash_point!("chunk.recorded");
         word.store(seal(to / LINE), Ordering::Release);
         crash_point!("chunk.taken");
         arena.set_bump(which, at, to, at);
@@ -320,19 +320,19 @@ impl Member {
         arena.set(undo::BATCH_FIRST, first);
         arena.set(undo::BATCH_LAST, last);
         arena.set(undo::BATCH_DIRECTION, direction::TO_POOL);
-        crash_point!("give.noted");
+        crash_point!("push_batch.recorded");
         queue.head.store(0, Ordering::Release);
-        crash_point!("give.cut");
+        crash_point!("push_batch.cut");
         let head = self.map().word(pool_at(class) + POOL_HEAD)?;
         let next = cell::word(self.map(), last, WORD_NEXT)?;
         next.store(head.load(Ordering::Acquire), Ordering::Release);
-        crash_point!("give.linked");
+        crash_point!("push_batch.linked");
         head.store(first, Ordering::Release);
-        crash_point!("give.pooled");
+        crash_point!("push_batch.pooled");
         queue.count.store(0, Ordering::Relaxed);
-        crash_point!("give.counted");
+        crash_point!("push_batch.counted");
         arena.set(undo::BATCH_DIRECTION, direction::NONE);
-        crash_point!("give.done");
+        crash_point!("push_batch.done");
         Ok(())
     }
 
@@ -365,16 +365,16 @@ impl Member {
             arena.set(undo::BATCH_FIRST, first);
             arena.set(undo::BATCH_LAST, last);
             arena.set(undo::BATCH_DIRECTION, direction::FROM_POOL);
-            crash_point!("take.noted");
+            crash_point!("pop_batch.recorded");
             head.store(next, Ordering::Release);
-            crash_point!("take.cut");
+            crash_point!("pop_batch.cut");
             link_batch(&arena, class, first, last)?;
-            crash_point!("take.linked");
+            crash_point!("pop_batch.linked");
             let before = queue.count.load(Ordering::Relaxed);
             queue.count.store(before.wrapping_add(count), Ordering::Relaxed);
         }
         arena.set(undo::BATCH_DIRECTION, direction::NONE);
-        crash_point!("take.done");
+        crash_point!("pop_batch.done");
         Ok(())
     }
 
@@ -440,7 +440,7 @@ impl Member {
         // range.
         arena.set(undo::CHUNK_AT, cell);
         arena.set(undo::CHUNK_TO, cell + bytes);
-        crash_point!("chunk.noted");
+        crash_point!("chunk.recorded");
         arena.set(undo::PENDING, next);
         arena.set_bump(Bump::Small, cell, cell + bytes, cell + bytes);
         crash_point!("chunk.bumped");
@@ -500,10 +500,10 @@ fn link_batch(arena: &Arena<'_>, class: u8, first: u64, last: u64) -> Result<(),
         return Ok(()); // Recovery: it is linked.
     }
     cell::word(arena.map, last, WORD_NEXT)?.store(head, Ordering::Release);
-    crash_point!("take.cleared");
+    crash_point!("pop_batch.cleared");
     if head == 0 {
         queue.tail.store(last, Ordering::Release);
-        crash_point!("take.tail");
+        crash_point!("pop_batch.tail");
     }
     queue.head.store(first, Ordering::Release);
     Ok(())
@@ -517,8 +517,8 @@ pub(crate) fn finish_chunk(arena: &Arena<'_>) -> Result<(), Corruption> {
     }
     let frontier = unseal(arena.map.word(SUPER_FRONTIER)?.load(Ordering::Acquire), FRONTIER)?;
     if frontier * LINE >= to {
-        let noted = arena.get(undo::CHUNK_AT);
-        let (at, is_large) = (noted & !1, noted & 1 != 0);
+        let recorded = arena.get(undo::CHUNK_AT);
+        let (at, is_large) = (recorded & !1, recorded & 1 != 0);
         if arena.get(undo::PENDING) == at {
             let next = cell::word(arena.map, at, WORD_NEXT)?.load(Ordering::Acquire);
             arena.set(undo::PENDING, next);
@@ -563,9 +563,13 @@ pub(crate) fn finish_batch(arena: &Arena<'_>, me: u64) -> Result<(), Corruption>
 /// The operation of an undo record, if it is a known one.
 pub(crate) fn undo_operation(arena: &Arena<'_>) -> Result<u64, Corruption> {
     match arena.get(undo::OP) {
-        known @ (op::NONE | op::RECORD | op::WORD | op::SPLIT | op::TXN | op::LINE | op::ONCE) => {
-            Ok(known)
-        }
+        known @ (op::NONE
+        | op::RECORD
+        | op::WORD
+        | op::SPLIT
+        | op::TXN
+        | op::LINE
+        | op::SET_ONCE) => Ok(known),
         _ => Err(Corruption("an undo record names an operation that does not exist")),
     }
 }

@@ -88,7 +88,7 @@ pub fn recoveries(
     for (first, second) in pairs_of_transactions() {
         let name = match first {
             first if first.starts_with("line.") => "transaction-grow",
-            "txn.announced" | "txn.decided" | "txn.appended" | "txn.ringing" => "streamed",
+            "txn.prepared" | "txn.decided" | "txn.appended" | "txn.ring_locked" => "streamed",
             _ => "transaction",
         };
         let scenario = named(name).ok_or("no scenario of transactions")?;
@@ -101,8 +101,16 @@ pub fn recoveries(
 fn pairs_of_transactions() -> impl Iterator<Item = (&'static str, &'static str)> {
     let is_first = |point: &&str| point.starts_with("txn.") || point.starts_with("line.");
     // What recovery does for a commit, besides its own points.
-    let of_commit =
-        ["undone", "appended", "settling", "settled", "unpended", "retired", "logged", "unlocking"];
+    let of_commit = [
+        "undone",
+        "appended",
+        "replacing",
+        "replaced",
+        "unpended",
+        "retired",
+        "cell_retired",
+        "unlocking",
+    ];
     let is_second = move |point: &&str| {
         let name = point.strip_prefix("txn.");
         point.starts_with("recover.") || name.is_some_and(|name| of_commit.contains(&name))

@@ -132,12 +132,12 @@ pub fn recoveries(
 ) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
     let of_recovery = |point: &str| {
-        ["recover.", "tell.", "event.retired", "txn.sett", "txn.un", "txn.retired", "txn.appended"]
+        ["recover.", "entry.", "event.retired", "txn.repl", "txn.un", "txn.retired", "txn.appended"]
             .iter()
             .any(|prefix| point.starts_with(prefix))
     };
     let is_first = |point: &str| {
-        ["txn.", "tell.", "event.", "ring.", "line.", "counter."]
+        ["txn.", "entry.", "event.", "ring.", "line.", "counter."]
             .iter()
             .any(|prefix| point.starts_with(prefix))
     };
@@ -184,7 +184,7 @@ fn two_deaths(
 pub fn kept(folder: &Path, starter: &ChildCommand) -> Result<u64, String> {
     let mut kills = 0;
     let of_rings = |point: &&&str| {
-        ["ring.", "tell.", "txn.announced"].iter().any(|prefix| point.starts_with(prefix))
+        ["ring.", "entry.", "txn.prepared"].iter().any(|prefix| point.starts_with(prefix))
     };
     for point in POINTS.iter().filter(of_rings) {
         for occurrence in [1, 3] {
