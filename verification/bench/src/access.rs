@@ -157,8 +157,8 @@ pub type BatchSink<'h> = dyn FnMut(usize, StoreReply<'_>) + 'h;
 ///
 /// A store implements [`StoreAccess::perform`]; the other operations on single records call it.
 pub trait StoreAccess {
-    /// Performs a request: delivers the parts and the key that it asks for to `receive`, and returns
-    /// what [`StoreReply::Done`] says. A store that can only read whole records may deliver more
+    /// Performs a request: delivers the parts and the key that it asks for to `receive`, and
+    /// returns what [`StoreReply::Done`] says. A store that can only read whole records may deliver more
     /// parts than were asked for.
     ///
     /// # Errors

@@ -4,8 +4,8 @@
 #![forbid(unsafe_code)]
 #![expect(
     clippy::missing_errors_doc,
-    reason = "only the program and its tests use this crate: errors are those of the store or of the \
-              system, and are documented where a caller acts on them"
+    reason = "only the program and its tests use this crate: errors are those of the store or \
+              of the system, and are documented where a caller acts on them"
 )]
 
 pub mod peer_commands;

@@ -139,8 +139,8 @@ impl StoreAccess for Bent<'_> {
 }
 
 impl Bent<'_> {
-    /// A read, with wrong bytes when its time has come. A read that finds nothing has nothing to get
-    /// wrong: then the next one does.
+    /// A read, with wrong bytes when its time has come. If the record does not exist, the next read
+    /// delivers wrong bytes.
     fn read_wrongly(&mut self, read: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         if *self.left != 1 {
             *self.left = self.left.saturating_sub(1);
