@@ -26,9 +26,6 @@ pub struct StoreSchema {
 
 impl StoreSchema {
     /// A table.
-    ///
-    /// # Errors
-    /// `BadArgument`: the schema has no such table.
     #[inline]
     pub fn table(&self, table: TableId) -> Result<&'static TableSchema> {
         self.tables.get(table.0).ok_or_else(|| table.unknown())
@@ -138,9 +135,6 @@ pub trait Work {
     /// Is called after all wanted parts of an existing record were received. Changes the record by
     /// one call of `write`, or leaves it. If another client has changed the record meanwhile, a
     /// store may retry: it delivers the parts once more and calls this again.
-    ///
-    /// # Errors
-    /// What `write` returned, or what is wrong with the parts that were received.
     fn change(&mut self, write: &mut RecordWrite<'_>) -> Result<()>;
 }
 
@@ -158,8 +152,8 @@ pub type BatchSink<'h> = dyn FnMut(usize, StoreReply<'_>) + 'h;
 /// A store implements [`StoreAccess::perform`]; the other operations on single records call it.
 pub trait StoreAccess {
     /// Performs a request: delivers the parts and the key that it asks for to `receive`, and
-    /// returns what [`StoreReply::Done`] says. A store that can only read whole records may deliver more
-    /// parts than were asked for.
+    /// returns what [`StoreReply::Done`] says. A store that can only read whole records may deliver
+    /// more parts than were asked for.
     ///
     /// # Errors
     /// The store's error; `TagTaken` if another record has the value of a unique tag;
@@ -167,9 +161,6 @@ pub trait StoreAccess {
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool>;
 
     /// Delivers the wanted parts of a record; false if the record does not exist.
-    ///
-    /// # Errors
-    /// As [`StoreAccess::perform`]; the four operations that follow have the same errors.
     #[inline]
     fn read(
         &mut self,
@@ -225,9 +216,6 @@ pub trait StoreAccess {
     /// False if the record does not exist; then the work is not asked for a change. It is
     /// a transaction only if the store makes it one: clients that share records need
     /// [`StoreConnection::transact`].
-    ///
-    /// # Errors
-    /// The error of the store or of the work.
     #[inline]
     fn update(
         &mut self,
@@ -250,9 +238,6 @@ pub trait StoreAccess {
 
     /// Delivers up to `count` records in the order of their keys, from `from` on: key and first
     /// part. Returns their number.
-    ///
-    /// # Errors
-    /// The store's error; `BadArgument` if the target declines it.
     fn scan(
         &mut self,
         _: TableId,
@@ -276,9 +261,6 @@ pub(crate) fn parts(receive: &mut ReplySink<'_>) -> impl FnMut(usize, &[u8]) {
 }
 
 /// Performs requests one after the other.
-///
-/// # Errors
-/// The first error of a request.
 #[inline]
 pub fn perform_each(
     access: &mut (impl StoreAccess + ?Sized),
@@ -389,51 +371,33 @@ pub trait StoreConnection: StoreAccess {
     /// Runs `body` as one transaction: all of its writes or none, on records that no other client
     /// changed between its reads and its commit. Runs it again after a conflict. An error that
     /// `body` returns aborts it and comes back.
-    ///
-    /// # Errors
-    /// What the store said, or what `body` returned.
     fn transact(&mut self, _: &mut Body<'_>) -> Result<()> {
         Err(declined("this target has no transactions"))
     }
 
     /// Runs a block of single operations on [`OPERATIONS`]; returns the number of records that
     /// were met or written. A store in the client's process runs a loop of its own.
-    ///
-    /// # Errors
-    /// The store's error.
     fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
         operations::run(&mut ByCalls(self), operation, block)
     }
 
     /// Walks over all records of a table once, in storage order; returns their number.
-    ///
-    /// # Errors
-    /// The store's error; `BadArgument` if the target declines it.
     fn walk(&mut self, _: TableId) -> Result<u64> {
         Err(declined("this target has no walk over its records"))
     }
 
     /// Adds 1 to a counter `times` times, one add after the other.
-    ///
-    /// # Errors
-    /// The store's error; `BadArgument` if the target declines it.
     fn add(&mut self, _counter: &[u8], _times: u64) -> Result<()> {
         Err(declined("this target has no counters"))
     }
 
     /// The value of a counter, 0 if nothing was added to it.
-    ///
-    /// # Errors
-    /// The store's error; `BadArgument` if the target declines it.
     fn counter(&mut self, _counter: &[u8]) -> Result<i64> {
         Err(declined("this target has no counters"))
     }
 
     /// Does several requests on different records, as far as the store lets them travel together:
     /// `receive` gets the request's number and its reply, in the order of the requests.
-    ///
-    /// # Errors
-    /// What the store said; then it is not known which of the writes were done.
     fn pipeline(&mut self, requests: &[Request<'_>], receive: &mut BatchSink<'_>) -> Result<()> {
         perform_each(self, requests, receive)
     }
@@ -448,18 +412,12 @@ pub trait StoreConnection: StoreAccess {
     /// time. All requests in flight are on different records, and no other request is made until
     /// all of them are answered. What cannot be sent without answers waits for its turn, and so
     /// does what follows; where nothing leaves ahead, all waits.
-    ///
-    /// # Errors
-    /// What the store said.
     fn send_ahead(&mut self, _: &[Request<'_>]) -> Result<()> {
         Ok(())
     }
 
     /// Takes the answers to the oldest requests that were sent ahead. Requests that were not are
     /// done now, as by [`StoreConnection::pipeline`].
-    ///
-    /// # Errors
-    /// What the store said; then it is not known which of the writes in flight were done.
     fn receive_ahead(
         &mut self,
         requests: &[Request<'_>],

@@ -17,9 +17,6 @@ pub(crate) struct Fan {
 
 impl Fan {
     /// Opens `count` connections.
-    ///
-    /// # Errors
-    /// The error of the first connection that could not be opened.
     pub(crate) fn open(
         count: usize,
         mut connect: impl FnMut() -> Result<Box<dyn StoreConnection>>,

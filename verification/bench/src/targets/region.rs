@@ -159,9 +159,6 @@ impl Tables {
 
 impl RegionConnection {
     /// Attaches the region at this path.
-    ///
-    /// # Errors
-    /// What the region said.
     pub fn open(path: &str, schema: &StoreSchema) -> Result<Self> {
         let region = Region::attach(Path::new(path))?;
         region.populate()?;

@@ -128,9 +128,6 @@ impl Outbox {
     }
 
     /// Sends all of them together; a single one by the call that it stands for.
-    ///
-    /// # Errors
-    /// What the store said.
     #[inline]
     pub fn send(
         &mut self,
@@ -149,9 +146,6 @@ impl Outbox {
     }
 
     /// Sends all of them as one transaction; the answer tells whether each of them met a record.
-    ///
-    /// # Errors
-    /// What the store said.
     #[inline]
     pub fn transact(&mut self, store: &mut dyn StoreConnection) -> Result<bool> {
         self.with(|requests| {
