@@ -136,7 +136,7 @@ fn requests_in_one_packet_and_in_single_bytes_are_answered_in_order() {
     let mut split = client(true);
     let mut pieces = String::new();
     for byte in two.bytes() {
-        pieces.push_str(&String::from_utf8(split.say(&[byte])).unwrap());
+        pieces.push_str(&String::from_utf8(split.send(&[byte])).unwrap());
     }
     assert_eq!(pieces, answers);
 }
@@ -183,7 +183,7 @@ fn garbage_causes_no_panic_and_keeps_at_most_a_head() {
                 _ => bytes.insert(at, u8::try_from(next(256)).unwrap()),
             }
         }
-        answered += usize::from(!asker.say(&bytes).is_empty());
+        answered += usize::from(!asker.send(&bytes).is_empty());
         assert!(asker.input.len() <= HEAD_BYTES_MAX || asker.is_closed, "{}", asker.input.len());
     }
     assert!(answered > 50_000, "most requests are answered: {answered}");
