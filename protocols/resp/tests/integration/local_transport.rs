@@ -412,8 +412,8 @@ fn a_storage_reconnects_to_a_restarted_node_without_waiting() {
     add(&mut mapped);
     drop(node);
     // Long enough for several failed attempts to reach the node.
-    let start = Instant::now();
-    while start.elapsed() < Duration::from_millis(300) {
+    let down_since = Instant::now();
+    while down_since.elapsed() < Duration::from_millis(300) {
         add(&mut mapped);
     }
     let node = start(folder.path(), "", ConnectionLimits::default());
