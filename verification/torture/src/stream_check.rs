@@ -72,7 +72,9 @@ fn read(session: &Session) -> Result<BTreeMap<TortureKey, Last>, String> {
             let value = match record.change {
                 StreamedChange::Put { value, .. } => Some(value.to_vec()),
                 StreamedChange::Deleted { .. } => None,
-                StreamedChange::Patched { .. } => return Err(format!("{key:?}: in the stream as a patch")),
+                StreamedChange::Patched { .. } => {
+                    return Err(format!("{key:?}: in the stream as a patch"));
+                }
             };
             let id = (key, record.version, value.is_none());
             if all.insert(id, value).is_some() {

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use nearstate_store::meta::Meta;
 use nearstate_store::{
-    Event, EventKind, Filter, Notice, Session, StreamItem, StreamedChange, StreamedRecord, TagState, Values, View,
-    Watch,
+    Event, EventKind, Filter, Notice, Session, StreamItem, StreamedChange, StreamedRecord,
+    TagState, Values, View, Watch,
 };
 
 use crate::region_access::open_session;

@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nearstate_store::meta::Meta;
-use nearstate_store::{Event, EventKind, Namespace, Session, StreamEntry, StreamedChange, Values, now_ms_coarse};
+use nearstate_store::{
+    Event, EventKind, Namespace, Session, StreamEntry, StreamedChange, Values, now_ms_coarse,
+};
 
 use crate::tags::stress::worker::ZONES;
 
@@ -76,7 +78,9 @@ impl StreamReplay {
                     is_only_expiry &= is_expiry;
                     (ChangeKind::Deleted, None)
                 }
-                StreamedChange::Patched { .. } => return Err(format!("{key}: an unexpected patch")),
+                StreamedChange::Patched { .. } => {
+                    return Err(format!("{key}: an unexpected patch"));
+                }
             };
             // The stream also contains deletions of absent records, as version 0.
             let is_nothing = kind == ChangeKind::Deleted && record.version == 0;
