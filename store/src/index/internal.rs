@@ -172,6 +172,8 @@ pub(crate) fn schema_key(namespace: u32) -> [u8; 5] {
 
 /// The key of a node.
 pub(crate) fn node_key(node: u64) -> [u8; 9] {
-    let [a, b, c, d, e, f, g, h] = node.to_be_bytes();
-    [b'n', a, b, c, d, e, f, g, h]
+    let mut key = [b'n'; 9];
+    let name = key.last_chunk_mut::<8>();
+    *guaranteed(name, "a node's key ends with its name") = node.to_be_bytes();
+    key
 }

@@ -1,7 +1,7 @@
 //! A transaction's private copies of objects: where a caller writes until the commit.
 //!
-//! A copy never moves, so that the C API may return a pointer into it, and it is aligned for every C
-//! type. If only a part of an object is opened, only that part is copied. The rest comes from the
+//! A copy never moves, so that the C API may return a pointer into it, and it is aligned for every
+//! C type. If only a part of an object is opened, only that part is copied. The rest comes from the
 //! region at the commit.
 
 use std::ops::Range;

@@ -141,7 +141,7 @@ fn a_delete_of_a_key_that_is_too_long_leaves_the_stream_readable() {
     let is_deleted = session
         .transact::<_, Error>(|txn| {
             txn.put(ns, b"before", b"v")?;
-            let is_deleted = txn.delete(ns, &[7; 70_000])?;
+            let is_deleted = txn.delete(ns, &vec![7; 70_000])?;
             txn.put(ns, b"after", b"v")?;
             Ok(is_deleted)
         })
