@@ -95,6 +95,7 @@ impl<W: PipeMemory + ?Sized> PipeWords<'_, W> {
 
     #[inline]
     fn index(&self, at: u64) -> usize {
+        debug_assert!(self.words.count().is_power_of_two(), "an index is masked");
         ((at / WORD as u64) & (self.words.count() - 1)) as usize
     }
 
@@ -149,15 +150,15 @@ impl PipeWriter {
             room = pipe.room(head, self.tail)?;
             self.head = head;
         }
-        let count = if mutant("room-unchecked") {
-            bytes.len()
-        } else {
-            bytes.len().min(usize::try_from(room).unwrap_or(usize::MAX))
-        };
+        let count =
+            if mutant("room-unchecked") { bytes.len() } else { bytes.len().min(room as usize) };
         if count == 0 {
             return Ok(0);
         }
-        self.store_bytes(pipe, bytes.get(..count).unwrap_or_default()); // W2
+        let Some(bytes) = bytes.get(..count) else {
+            invariant!("{count} of {} bytes fit into a pipe", bytes.len())
+        };
+        self.store_bytes(pipe, bytes); // W2
         let order = if mutant("pipe-tail-relaxed") { Ordering::Relaxed } else { Ordering::Release };
         pipe.tail.store(self.tail, order); // W3
         Ok(count)
@@ -188,6 +189,7 @@ impl PipeWriter {
         } else if at.is_multiple_of(WORD as u64) {
             self.last = 0;
         }
+        debug_assert_eq!(at.wrapping_sub(self.tail), bytes.len() as u64, "each byte is stored");
         self.tail = at;
     }
 }
@@ -223,15 +225,18 @@ impl PipeReader {
         pipe: &PipeWords<'_, W>,
         into: &mut [u8],
     ) -> Result<usize, Corruption> {
-        let available = usize::try_from(self.available(pipe)?).unwrap_or(usize::MAX);
-        let count = into.len().min(available);
+        let count = into.len().min(self.available(pipe)? as usize);
         if count == 0 {
             return Ok(0);
         }
         if mutant("head-early") {
             pipe.head.store(self.head.wrapping_add(count as u64), Ordering::Release);
         }
-        self.load_bytes(pipe, into.get_mut(..count).unwrap_or_default()); // R2
+        let bytes = into.len();
+        let Some(into) = into.get_mut(..count) else {
+            invariant!("{count} bytes of a pipe fit into {bytes}")
+        };
+        self.load_bytes(pipe, into); // R2
         let order = if mutant("head-relaxed") { Ordering::Relaxed } else { Ordering::Release };
         pipe.head.store(self.head, order); // R3
         Ok(count)
@@ -241,6 +246,7 @@ impl PipeReader {
     #[inline]
     fn load_bytes<W: PipeMemory + ?Sized>(&mut self, pipe: &PipeWords<'_, W>, into: &mut [u8]) {
         let mut at = self.head;
+        let end = at.wrapping_add(into.len() as u64);
         let within = (at % WORD as u64) as usize;
         let mut rest = into;
         if within > 0 {
@@ -258,6 +264,7 @@ impl PipeReader {
             fill(part, pipe.words.load(pipe.index(at)));
             at = at.wrapping_add(part.len() as u64);
         }
+        debug_assert_eq!(at, end, "each byte is loaded");
         self.head = at;
     }
 }
@@ -273,6 +280,7 @@ fn fill(bytes: &mut [u8], word: u64) {
 /// S1 and S2. The caller looks at its pipes once more before it sleeps.
 #[inline]
 pub(crate) fn fall_asleep(own: &AtomicU64, bits: u64) {
+    debug_assert!(bits & !(FOR_BYTES | FOR_ROOM) == 0, "a side sleeps for bytes or for room");
     own.store(bits, Ordering::Relaxed);
     if !mutant("sleep-no-fence") {
         fence(Ordering::SeqCst);
@@ -283,6 +291,7 @@ pub(crate) fn fall_asleep(own: &AtomicU64, bits: u64) {
 /// must do so, for the bit is gone.
 #[inline]
 pub(crate) fn must_ring_doorbell(other: &AtomicU64, bit: u64) -> bool {
+    debug_assert!(bit == FOR_BYTES || bit == FOR_ROOM, "one bit is cleared at a time");
     if !mutant("doorbell-no-fence") {
         fence(Ordering::SeqCst);
     }

@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
+use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::{NAMESPACES_MAX, REGION_BYTES_MAX, REGION_BYTES_MIN};
 use nearstate_model::{Error, Result, invariant};
 use xxhash_rust::xxh3::xxh3_64;
@@ -372,7 +373,7 @@ fn fill_superblock(map: &Map, length: u64, page: u64, is_fenced: bool) -> Result
     let mut words = random
         .chunks_exact(8)
         .map(|chunk| chunk.iter().fold(0_u64, |word, byte| word << 8 | u64::from(*byte)));
-    let mut random = || words.next().unwrap_or(1);
+    let mut random = || guaranteed(words.next(), "24 random bytes are three words");
     let set = |at: u64, value: u64| -> Result<()> {
         map.word(at)?.store(value, Ordering::Release);
         Ok(())

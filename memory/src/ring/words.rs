@@ -203,6 +203,10 @@ impl RingWords<'_> {
                 oldest += words;
             }
         }
+        invariant!(
+            oldest_kept <= oldest && oldest <= tail,
+            "entry {oldest} is kept, and words from {oldest_kept} to {tail} are valid"
+        );
         self.oldest.store(oldest, Ordering::Release);
         crash_point!("entry.oldest");
         // An interrupted append that was not repeated may have changed more words than this one
