@@ -145,7 +145,7 @@ impl Member {
         }
         crash_point!("recover.won");
         if let Err(error) = self.finish_work_of(index) {
-            // Another member may try. The slot must not name a recoverer that has given up.
+            // Another member may retry. The slot must not name a recoverer that has failed.
             word.store(seen, Ordering::Release);
             return Err(error);
         }
@@ -212,7 +212,7 @@ impl Member {
         let claimed = claim_slot(self.shared(), index)?;
         invariant!(claimed.index() == index, "slot {} is drained for {index}", claimed.index());
         drop(lock);
-        drop(claimed); // Detaching gives everything.
+        drop(claimed); // Detaching moves all free cells to the pools.
         Ok(())
     }
 }

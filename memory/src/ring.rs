@@ -51,7 +51,7 @@ const _: () = assert!(RING_BYTES_MIN <= RING_BYTES_MAX && RING_BYTES_MIN.is_mult
 const RESERVED_FIRST: u64 = 2;
 
 /// The longest single sleep of a waiter. A writer that was killed between its append and its
-/// wake-up wakes no one, although the entry exists.
+/// wake-up does not wake waiters, although the entry exists.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
 /// The position at which a reader of a ring begins.
@@ -364,7 +364,7 @@ impl Member {
                 let number = map.word(ring_at + RING_ACKED_NUMBER)?;
                 (place.load(Ordering::Acquire), number.load(Ordering::Relaxed))
             }
-            begun => begun?,
+            position => position?,
         };
         Ok(RingReader { shared: Arc::clone(self.shared()), ring_at, at, expected })
     }
@@ -399,10 +399,10 @@ impl RingReader {
         out.clear();
         self.check_usable()?;
         let words = words_at(&self.shared.map, self.ring_at)?;
-        let looked = words.read_at(self.at, out)?;
+        let read = words.read_at(self.at, out)?;
         // A missing page reads as zeros, which look like an empty ring.
         self.check_not_truncated()?;
-        match looked {
+        match read {
             EntryRead::Empty => Ok(RingRead::Empty),
             EntryRead::Entry { number, end } if number == self.expected => {
                 invariant!(end > self.at, "an entry at {} ends at {end}", self.at);
@@ -417,7 +417,7 @@ impl RingReader {
                 let (at, number) = words.position_at(words.tail)?;
                 let entries = number.wrapping_sub(self.expected);
                 if number <= self.expected || at <= self.at {
-                    return Err(Error::from(Corruption("a ring has come round without an entry")));
+                    return Err(Error::from(Corruption("a ring wrapped around without an entry")));
                 }
                 (self.at, self.expected) = (at, number);
                 Ok(RingRead::Lost { entries })

@@ -89,9 +89,8 @@ impl Member {
             }
             if !ring::has_room(self.map(), ring_at, total * 8)? {
                 return Err(Error::Behind {
-                    detail: "the commit stream of this writer is full and its consumer asked to \
-                             keep everything: let the consumer go on, or let it give up what it \
-                             has not read"
+                    detail: "the commit stream of this writer is full and must not lose entries: \
+                             let its consumer acknowledge entries, or make the stream lossy"
                         .to_owned(),
                 });
             }

@@ -206,7 +206,7 @@ impl Member {
                     }
                 }
             }
-            // A page that was lost meanwhile may have taken the change with it.
+            // If a page was lost during the operation, the change may be lost too.
             self.check_not_truncated()?;
             Ok(changed)
         })
