@@ -37,9 +37,6 @@ pub struct CrashDepth {
 }
 
 /// Kills at every point in every scenario, at several occurrences with increasing distance.
-///
-/// # Errors
-/// The violation that was found, with the point and the scenario.
 pub fn writes(
     folder: &Path,
     starter: &ChildCommand,
@@ -69,9 +66,6 @@ pub fn writes(
 
 /// Leaves a child dead at a point, kills the next process, which recovers it, at every point of the
 /// recovery, and lets another verify.
-///
-/// # Errors
-/// The violation that was found, with the points and the scenario.
 pub fn recoveries(
     folder: &Path,
     starter: &ChildCommand,

@@ -91,9 +91,6 @@ impl<'c> CrashCase<'c> {
 }
 
 /// Kills at every point in every script, at several of its occurrences.
-///
-/// # Errors
-/// The violation that was found, with the point and the script.
 pub fn writes(
     folder: &Path,
     starter: &ChildCommand,
@@ -122,9 +119,6 @@ pub fn writes(
 
 /// Leaves a child dead at a point of a commit with events or of a ring's creation, kills the next
 /// process, which recovers it, at every point of the recovery, and lets another verify.
-///
-/// # Errors
-/// The violation that was found, with the points and the script.
 pub fn recoveries(
     folder: &Path,
     starter: &ChildCommand,
@@ -178,9 +172,6 @@ fn two_deaths(
 
 /// Kills a process while it creates its stream's ring or appends to it, in a namespace whose stream
 /// refuses commits when it is full. The next process in its place writes until it is refused.
-///
-/// # Errors
-/// The violation that was found, with the point; above all a stream that has lost entries.
 pub fn kept(folder: &Path, starter: &ChildCommand) -> Result<u64, String> {
     let mut kills = 0;
     let of_rings = |point: &&&str| {
