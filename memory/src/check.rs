@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::Ordering;
 use crate::heap::cell::{self, Cell, CellKind, WORD_NEXT, WORD_RETIRED};
@@ -65,6 +65,7 @@ impl CheckReport {
     }
 
     fn fault(&mut self, text: impl Into<String>) {
+        invariant!(self.faults.len() as u64 <= self.faults_count, "a fault is not counted");
         self.faults_count += 1;
         if self.faults.len() < FAULTS_NAMED_MAX {
             self.faults.push(text.into());
@@ -235,6 +236,7 @@ impl Checker<'_> {
         n: u64,
         validate: RecordValidator<'_>,
     ) -> Result<(), Corruption> {
+        invariant!(bucket < n, "bucket {bucket} of {n} is checked");
         let at = table.bucket_at(self.map, bucket)?;
         let [control, ..] = self.map.words::<WORDS>(at)?;
         let control = load(control);
@@ -412,6 +414,9 @@ impl Checker<'_> {
 
     /// Walks the heap from its beginning to the frontier, cell by cell.
     fn tiles(&mut self, frontier: u64, ranges: &[(u64, u64)]) -> Result<(), Corruption> {
+        invariant!(ranges.is_sorted(), "the heap is walked in the order of its offsets");
+        let units = (frontier - HEAP) / LINE;
+        invariant!(units <= 64 * self.marks.len() as u64, "{units} units have no mark");
         let mut at = HEAP;
         let mut ranges = ranges.iter().peekable();
         while at < frontier {

@@ -155,8 +155,8 @@ impl Map {
             let anew = open(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())));
             anew.map_err(|error| Error::System {
                 detail: format!(
-                    "{}: the region cannot be opened once more: is it still at its path, and are \
-                     there descriptors left (ulimit -n)?",
+                    "{}: the region cannot be opened once more: check that it is still at \
+                     its path, and the limit of descriptors (ulimit -n)",
                     self.path.display()
                 ),
                 errno: error.raw_os_error().unwrap_or(0),
