@@ -60,7 +60,7 @@ struct TableRow {
     signs: Vec<char>,
 }
 
-fn table() -> Vec<Line> {
+fn table() -> Vec<TableRow> {
     let mut category = "";
     let mut lines = Vec::new();
     for line in TABLE_1.lines().filter(|line| !line.is_empty()) {
@@ -72,7 +72,7 @@ fn table() -> Vec<Line> {
         }
         let signs: Vec<char> = signs.chars().filter(|sign| *sign != ' ').collect();
         assert_eq!(signs.len(), COLUMNS.len(), "{line}");
-        lines.push(Line { category, name: name.trim(), signs });
+        lines.push(TableRow { category, name: name.trim(), signs });
     }
     lines
 }
