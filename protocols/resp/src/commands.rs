@@ -32,6 +32,7 @@ use crate::reply::error_reply::ErrorReply;
 
 /// An argument guaranteed by the command's arity.
 fn arg(args: Args<'_>, index: usize) -> &[u8] {
+    debug_assert!(index < args.len(), "the arity guarantees argument {index}");
     args.get(index).unwrap_or_default()
 }
 
