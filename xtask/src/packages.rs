@@ -207,17 +207,17 @@ mod tests {
             Package { name: "none", probe: PackageProbe::Program("sh"), why: "always there" };
         assert!(there.is_installed());
         let answer = PackageProbe::Command("exit 0");
-        assert!(Package { name: "none", there: answer, why: "always there" }.is_installed());
+        assert!(Package { name: "none", probe: answer, why: "always there" }.is_installed());
         assert_eq!(install_missing(&[there]), Ok(()));
     }
 
     #[test]
     fn a_missing_package_is_detected() {
         let program = PackageProbe::Program("a-program-that-does-not-exist");
-        assert!(!Package { name: "none", there: program, why: "never there" }.is_installed());
+        assert!(!Package { name: "none", probe: program, why: "never there" }.is_installed());
         let answer = PackageProbe::Command("exit 1");
-        assert!(!Package { name: "none", there: answer, why: "never there" }.is_installed());
+        assert!(!Package { name: "none", probe: answer, why: "never there" }.is_installed());
         let file = PackageProbe::File("/a/file/that/does/not/exist");
-        assert!(!Package { name: "none", there: file, why: "never there" }.is_installed());
+        assert!(!Package { name: "none", probe: file, why: "never there" }.is_installed());
     }
 }
