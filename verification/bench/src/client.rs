@@ -262,7 +262,7 @@ impl Client {
     /// and apart: that time is not what an operation of its class takes, and workloads count some
     /// before and some after they were answered.
     fn count_cut(&self, count: usize, tally: &mut Tally) {
-        let apart = self.blueprint.classes(&self.plan.parameters).len();
+        let apart = self.blueprint.spec().classes.len();
         let Tally { bytes_out, bytes_in, .. } = *tally;
         *tally = Tally { bytes_out, bytes_in, ..Tally::default() };
         (0..count).for_each(|_| tally.count(apart));
@@ -300,7 +300,7 @@ impl Client {
             classes: Vec::new(),
             slices: Vec::new(),
         };
-        let names = self.blueprint.classes(&self.plan.parameters);
+        let names = self.blueprint.spec().classes;
         let names: Vec<&str> = names.iter().copied().chain([CUT]).collect();
         (ran.classes, ran.slices) = meter.finish(&names, ended_ns);
         say(output, &Said::Ran(Box::new(ran)))

@@ -224,7 +224,7 @@ fn list(out: &mut impl Write) -> Result<()> {
     let mut text = String::from("Workloads, and their variants (the first is the default)\n");
     for workload in workloads::all() {
         let name = workload.name();
-        let line = format!("{name}: {} ({})", workload.title(), workload.source());
+        let line = format!("{name}: {} ({})", workload.spec().title, workload.spec().source);
         text.push_str(&wrapped(&line, "\n  ", "      "));
         for (variant, meaning) in workload.variants() {
             text.push_str(&wrapped(&format!("{variant}: {meaning}"), "    ", "      "));

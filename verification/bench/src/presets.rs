@@ -38,6 +38,10 @@ pub struct Case {
     pub goals: &'static [Goal],
 }
 
+const fn case(name: &'static str, words: &'static str, goals: &'static [Goal]) -> Case {
+    Case { name, words, goals }
+}
+
 /// A bound on a figure of a target.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {

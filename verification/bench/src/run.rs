@@ -58,7 +58,7 @@ pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Resul
     let block_ops = blueprint.block_ops(&context.parameters);
     let drive = Drive { background: context.background(), block_ops, ..drive };
     context.fits(&chosen)?;
-    context.display.say(&format!("{} on {}", blueprint.title(), machine.line()));
+    context.display.say(&format!("{} on {}", blueprint.spec().title, machine.line()));
     let began_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let mut run = Run {
         format: FORMAT,
@@ -68,8 +68,8 @@ pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Resul
         noise: noise::measure(monotonic_ns),
         workload: About {
             name: blueprint.name().to_owned(),
-            title: blueprint.title().to_owned(),
-            source: blueprint.source().to_owned(),
+            title: blueprint.spec().title.to_owned(),
+            source: blueprint.spec().source.to_owned(),
             parameters: context.parameters.clone(),
             foreign: blueprint.foreign(),
         },
@@ -331,7 +331,7 @@ fn parameters(options: &Options, blueprint: &dyn Blueprint) -> Result<Parameters
             ),
         });
     }
-    let records = options.records.unwrap_or_else(|| blueprint.records());
+    let records = options.records.unwrap_or_else(|| blueprint.spec().records);
     if records < options.clients * options.depth {
         return Err(Error::BadArgument {
             detail: format!(

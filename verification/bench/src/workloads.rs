@@ -47,25 +47,44 @@ pub struct Wishes {
     pub counter: bool,
 }
 
+/// A figure that a paper measured: the place in the paper, what was measured, the figure.
+pub type ForeignFigure = (&'static str, &'static str, &'static str);
+
+/// What is fixed about a workload.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkloadSpec {
+    /// The word of the command line.
+    pub name: &'static str,
+    /// What it is, in a sentence.
+    pub title: &'static str,
+    /// Where it is defined: paper and section, or the benchmark's document.
+    pub source: &'static str,
+    /// Variants and what each means, the default first.
+    pub variants: &'static [(&'static str, &'static str)],
+    /// Records, unless the command line gives another number.
+    pub records: u64,
+    /// Classes of operations, fewer than [`CLASSES_MAX`].
+    pub classes: &'static [&'static str],
+    /// What papers measured, on their machines.
+    pub foreign: &'static [ForeignFigure],
+    /// What a reader of the results has to know.
+    pub caveats: &'static [&'static str],
+}
+
 /// A workload before it runs: the same for all of its clients.
 pub trait Blueprint: fmt::Debug {
+    /// What is fixed.
+    fn spec(&self) -> &'static WorkloadSpec;
+
     /// The word of the command line.
-    fn name(&self) -> &'static str;
-
-    /// What it is, in a sentence.
-    fn title(&self) -> &'static str;
-
-    /// Where it is defined: paper and section, or the benchmark's document.
-    fn source(&self) -> &'static str;
+    fn name(&self) -> &'static str {
+        self.spec().name
+    }
 
     /// Its variants and what each means, the default first.
-    fn variants(&self) -> &'static [(&'static str, &'static str)];
-
-    /// How many records it has unless told otherwise.
-    fn records(&self) -> u64;
-
-    /// Its classes of operations, fewer than [`CLASSES_MAX`].
-    fn classes(&self, parameters: &Parameters) -> &'static [&'static str];
+    fn variants(&self) -> &'static [(&'static str, &'static str)] {
+        self.spec().variants
+    }
 
     /// What it stores.
     fn schema(&self, parameters: &Parameters) -> StoreSchema;
@@ -97,16 +116,23 @@ pub trait Blueprint: fmt::Debug {
     }
 
     /// What a store must be able to do.
-    fn wishes(&self, parameters: &Parameters) -> Wishes;
-
-    /// What the paper measured, on its machines.
-    fn foreign(&self) -> Vec<Foreign> {
-        Vec::new()
+    fn wishes(&self, _: &Parameters) -> Wishes {
+        Wishes::default()
     }
 
-    /// What has to be said beside the results.
+    /// What papers measured, on their machines.
+    fn foreign(&self) -> Vec<Foreign> {
+        let figure = |(source, what, figure): &ForeignFigure| Foreign {
+            source: (*source).to_owned(),
+            what: (*what).to_owned(),
+            figure: (*figure).to_owned(),
+        };
+        self.spec().foreign.iter().map(figure).collect()
+    }
+
+    /// What a reader of the results has to know.
     fn caveats(&self, _: &Parameters) -> Vec<String> {
-        Vec::new()
+        self.spec().caveats.iter().map(|caveat| (*caveat).to_owned()).collect()
     }
 
     /// The part of client number `client` of `clients`: records that are its own, so that its model
@@ -179,7 +205,9 @@ pub trait Workload: fmt::Debug {
 
     /// After a lost connection: looks at the records whose operations were not answered, and takes
     /// up in the model what became of them. Each must be as before or as after.
-    fn settle(&mut self, store: &mut dyn StoreConnection) -> Result<()>;
+    fn settle(&mut self, _: &mut dyn StoreConnection) -> Result<()> {
+        Ok(())
+    }
 
     /// Compares every record of this client with the model.
     fn verify(
@@ -189,7 +217,9 @@ pub trait Workload: fmt::Debug {
     ) -> Result<Verdict>;
 
     /// Figures of what was generated beside what they must be.
-    fn checks(&self) -> Vec<Check>;
+    fn checks(&self) -> Vec<Check> {
+        Vec::new()
+    }
 
     /// The same operations with several steps in flight, if it can.
     fn overlapped(&mut self) -> Option<&mut dyn Overlapped> {

@@ -141,11 +141,11 @@ mod tests {
         for blueprint in workloads::all() {
             let mut run = run();
             (run.workload.name, run.workload.title) =
-                (blueprint.name().to_owned(), blueprint.title().to_owned());
-            run.workload.source = blueprint.source().to_owned();
+                (blueprint.name().to_owned(), blueprint.spec().title.to_owned());
+            run.workload.source = blueprint.spec().source.to_owned();
             run.workload.foreign = blueprint.foreign();
             run.caveats = blueprint.caveats(&run.workload.parameters);
-            let name = blueprint.classes(&run.workload.parameters).iter().max_by_key(|c| c.len());
+            let name = blueprint.spec().classes.iter().max_by_key(|c| c.len());
             for (target, name_of) in run.targets.iter_mut().zip(["valkey-unix", "redis-unix"]) {
                 name_of.clone_into(&mut target.name);
                 target.settled = Some("2 MiB pages after collapse()".to_owned());

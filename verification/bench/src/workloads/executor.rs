@@ -6,9 +6,9 @@
 #![expect(clippy::indexing_slicing, reason = "names are indexed at compile time")]
 
 use super::share;
-use super::{Blueprint, Parameters, Tally, Wishes, Workload};
+use super::{Blueprint, Parameters, Tally, Workload, WorkloadSpec};
 use crate::access::{StoreConnection, StoreSchema};
-use crate::result::{Check, Verdict};
+use crate::result::Verdict;
 use nearstate_model::{Error, Result};
 use nearstate_node::clock::Clock;
 use nearstate_node::executor::{
@@ -49,43 +49,33 @@ const VARIANTS: [(&str, &str, u64, Measure); 10] = [
     }),
 ];
 
+static SPEC: WorkloadSpec = WorkloadSpec {
+    name: "executor",
+    title: "the executor of a node's core, without a store",
+    source: "this project",
+    variants: &{
+        let mut names = [("", ""); VARIANTS.len()];
+        let mut at = 0;
+        while at < VARIANTS.len() {
+            let (name, meaning, ..) = VARIANTS[at];
+            names[at] = (name, meaning);
+            at += 1;
+        }
+        names
+    },
+    records: 1,
+    classes: &["operation"],
+    foreign: &[],
+    caveats: &[],
+};
+
 impl Blueprint for ExecutorCosts {
-    fn name(&self) -> &'static str {
-        "executor"
-    }
-
-    fn title(&self) -> &'static str {
-        "the executor of a node's core, without a store"
-    }
-
-    fn source(&self) -> &'static str {
-        "this project"
-    }
-
-    fn variants(&self) -> &'static [(&'static str, &'static str)] {
-        const NAMES: [(&str, &str); VARIANTS.len()] = {
-            let mut names = [("", ""); VARIANTS.len()];
-            let mut at = 0;
-            while at < VARIANTS.len() {
-                let (name, meaning, ..) = VARIANTS[at];
-                names[at] = (name, meaning);
-                at += 1;
-            }
-            names
-        };
-        &NAMES
-    }
-
-    fn records(&self) -> u64 {
-        1
+    fn spec(&self) -> &'static WorkloadSpec {
+        &SPEC
     }
 
     fn default_targets(&self) -> &'static [&'static str] {
         &["null"]
-    }
-
-    fn classes(&self, _: &Parameters) -> &'static [&'static str] {
-        &["operation"]
     }
 
     fn schema(&self, _: &Parameters) -> StoreSchema {
@@ -103,10 +93,6 @@ impl Blueprint for ExecutorCosts {
     fn block_ops(&self, parameters: &Parameters) -> u64 {
         let number = share::variant(self, parameters).unwrap_or(0);
         VARIANTS.get(number).map_or(1, |(_, _, ops, _)| *ops)
-    }
-
-    fn wishes(&self, _: &Parameters) -> Wishes {
-        Wishes::default()
     }
 
     fn caveats(&self, parameters: &Parameters) -> Vec<String> {
@@ -139,16 +125,8 @@ impl Workload for Client {
         Ok(())
     }
 
-    fn settle(&mut self, _: &mut dyn StoreConnection) -> Result<()> {
-        Ok(())
-    }
-
     fn verify(&mut self, _: &mut dyn StoreConnection, _: &mut dyn FnMut(u64)) -> Result<Verdict> {
         Ok(Verdict::default())
-    }
-
-    fn checks(&self) -> Vec<Check> {
-        Vec::new()
     }
 }
 

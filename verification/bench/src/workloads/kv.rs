@@ -9,10 +9,10 @@
 use super::contents::BYTES_MAX;
 use super::record_model::{Mutation, RecordForm, RecordModel};
 use super::share::{self, Share};
-use super::{Blueprint, Parameters, Tally, Wishes, Workload};
+use super::{Blueprint, Parameters, Tally, Wishes, Workload, WorkloadSpec};
 use crate::access::{PartSet, StoreConnection, StoreSchema, TableId, TableSchema};
 use crate::random::{Ring, draw};
-use crate::result::{Check, Verdict};
+use crate::result::Verdict;
 use nearstate_model::{Error, Result};
 use std::time::Duration;
 
@@ -60,29 +60,20 @@ fn value_bytes(parameters: &Parameters) -> u64 {
     parameters.value_bytes.unwrap_or(VALUE_BYTES)
 }
 
+static SPEC: WorkloadSpec = WorkloadSpec {
+    name: "kv",
+    title: "GET and SET of records of one value",
+    source: "this project; as redis-benchmark, with every answer compared",
+    variants: &VARIANTS,
+    records: 100_000,
+    classes: &["get", "set", "scan", "idle"],
+    foreign: &[],
+    caveats: &[],
+};
+
 impl Blueprint for Kv {
-    fn name(&self) -> &'static str {
-        "kv"
-    }
-
-    fn title(&self) -> &'static str {
-        "GET and SET of records of one value"
-    }
-
-    fn source(&self) -> &'static str {
-        "this project; as redis-benchmark, with every answer compared"
-    }
-
-    fn variants(&self) -> &'static [(&'static str, &'static str)] {
-        &VARIANTS
-    }
-
-    fn records(&self) -> u64 {
-        100_000
-    }
-
-    fn classes(&self, _: &Parameters) -> &'static [&'static str] {
-        &["get", "set", "scan", "idle"]
+    fn spec(&self) -> &'static WorkloadSpec {
+        &SPEC
     }
 
     fn schema(&self, _: &Parameters) -> StoreSchema {
@@ -195,9 +186,5 @@ impl Workload for Client {
         done: &mut dyn FnMut(u64),
     ) -> Result<Verdict> {
         self.stock.verify(store, done)
-    }
-
-    fn checks(&self) -> Vec<Check> {
-        Vec::new()
     }
 }

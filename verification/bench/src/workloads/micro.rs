@@ -23,14 +23,14 @@
 
 use super::contents::{Contents, VALUE_BYTES_MAX};
 use super::share::{self, Share};
-use super::{Blueprint, Parameters, Tally, Wishes, Workload, wrong_answer};
+use super::{Blueprint, Parameters, Tally, Wishes, Workload, WorkloadSpec, wrong_answer};
 use crate::access::{
     OPERATIONS, PartSet, RecordEntry, Request, StoreConnection, StoreReply, StoreSchema,
     TableSchema,
 };
 use crate::operations::{KEY_BYTES, KeyBlock, Operation, RecordKey};
 use crate::random::draw;
-use crate::result::{Check, Verdict};
+use crate::result::Verdict;
 use nearstate_model::{Error, Result};
 
 /// Operations of a block: the two clock readings around it are below a hundredth of its time.
@@ -105,39 +105,29 @@ fn value_bytes(parameters: &Parameters) -> u64 {
     parameters.value_bytes.unwrap_or(VALUE_BYTES)
 }
 
+static SPEC: WorkloadSpec = WorkloadSpec {
+    name: "micro",
+    title: "single operations on records of one value, in blocks",
+    source: "this project; keys of 20 bytes, uniform random order",
+    variants: &{
+        let mut names = [("", ""); VARIANTS.len()];
+        let mut at = 0;
+        while at < VARIANTS.len() {
+            let (name, meaning, ..) = VARIANTS[at];
+            names[at] = (name, meaning);
+            at += 1;
+        }
+        names
+    },
+    records: 100_000,
+    classes: &["operation"],
+    foreign: &[],
+    caveats: &[],
+};
+
 impl Blueprint for Micro {
-    fn name(&self) -> &'static str {
-        "micro"
-    }
-
-    fn title(&self) -> &'static str {
-        "single operations on records of one value, in blocks"
-    }
-
-    fn source(&self) -> &'static str {
-        "this project; keys of 20 bytes, uniform random order"
-    }
-
-    fn variants(&self) -> &'static [(&'static str, &'static str)] {
-        const NAMES: [(&str, &str); VARIANTS.len()] = {
-            let mut names = [("", ""); VARIANTS.len()];
-            let mut at = 0;
-            while at < VARIANTS.len() {
-                let (name, meaning, ..) = VARIANTS[at];
-                names[at] = (name, meaning);
-                at += 1;
-            }
-            names
-        };
-        &NAMES
-    }
-
-    fn records(&self) -> u64 {
-        100_000
-    }
-
-    fn classes(&self, _: &Parameters) -> &'static [&'static str] {
-        &["operation"]
+    fn spec(&self) -> &'static WorkloadSpec {
+        &SPEC
     }
 
     fn schema(&self, _: &Parameters) -> StoreSchema {
@@ -362,11 +352,8 @@ impl Workload for Client {
         tally.count_many(0, done);
         Ok(())
     }
-
-    /// Puts are idempotent for the comparison: each value that a put may write is accepted.
-    fn settle(&mut self, _: &mut dyn StoreConnection) -> Result<()> {
-        Ok(())
-    }
+    // Puts are idempotent for the comparison, so nothing is settled: each value that a put may
+    // write is accepted.
 
     fn verify(
         &mut self,
@@ -398,10 +385,6 @@ impl Workload for Client {
             done(some.len() as u64);
         }
         Ok(verdict)
-    }
-
-    fn checks(&self) -> Vec<Check> {
-        Vec::new()
     }
 }
 

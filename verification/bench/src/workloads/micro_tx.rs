@@ -5,10 +5,10 @@
 
 use super::record_model::{Mutation, RecordForm, RecordModel};
 use super::share::{self, Share};
-use super::{Blueprint, Parameters, Tally, Wishes, Workload};
+use super::{Blueprint, Parameters, Tally, Wishes, Workload, WorkloadSpec};
 use crate::access::{StoreConnection, StoreSchema, TableSchema};
 use crate::random::{Ring, Spread, draw, top_share};
-use crate::result::{Check, Foreign, Verdict};
+use crate::result::{Check, Verdict};
 use nearstate_model::{Error, Result};
 
 /// Bytes of an object.
@@ -24,34 +24,40 @@ const TABLE: TableSchema =
 #[derive(Clone, Copy, Debug)]
 pub struct MicroTx;
 
+static SPEC: WorkloadSpec = WorkloadSpec {
+    name: "micro-tx",
+    title: "transactions that write some objects of 150 bytes",
+    source: "paper 4, section 6.3: rVNF, reliable cellular VNFs",
+    variants: &[
+        ("1", "one object of 150 bytes in each transaction"),
+        ("5", "five objects: 750 bytes"),
+        ("10", "ten objects: 1.5 KB"),
+        ("20", "twenty objects: 3 KB"),
+    ],
+    records: 100_000,
+    classes: &["transaction"],
+    foreign: &[
+        (
+            "paper 4, section 6.3 (Figure 11)",
+            "transactions of one object (150 bytes), all of 2 or 3 nodes together, Xeon 8168, \
+                 replicated to all",
+            "a little less than 1 M/s",
+        ),
+        (
+            "paper 4, section 6.3 (Figure 11)",
+            "transactions of 20 objects (3 KB), the same",
+            "0.4 M/s",
+        ),
+    ],
+    caveats: &[
+        "paper 4 replicates each transaction to all nodes, and counts those of all nodes; here \
+             is one copy",
+    ],
+};
+
 impl Blueprint for MicroTx {
-    fn name(&self) -> &'static str {
-        "micro-tx"
-    }
-
-    fn title(&self) -> &'static str {
-        "transactions that write some objects of 150 bytes"
-    }
-
-    fn source(&self) -> &'static str {
-        "paper 4, section 6.3: rVNF, reliable cellular VNFs"
-    }
-
-    fn variants(&self) -> &'static [(&'static str, &'static str)] {
-        &[
-            ("1", "one object of 150 bytes in each transaction"),
-            ("5", "five objects: 750 bytes"),
-            ("10", "ten objects: 1.5 KB"),
-            ("20", "twenty objects: 3 KB"),
-        ]
-    }
-
-    fn records(&self) -> u64 {
-        100_000
-    }
-
-    fn classes(&self, _: &Parameters) -> &'static [&'static str] {
-        &["transaction"]
+    fn spec(&self) -> &'static WorkloadSpec {
+        &SPEC
     }
 
     fn schema(&self, _: &Parameters) -> StoreSchema {
@@ -68,30 +74,6 @@ impl Blueprint for MicroTx {
 
     fn wishes(&self, _: &Parameters) -> Wishes {
         Wishes { transaction: true, ..Wishes::default() }
-    }
-
-    fn foreign(&self) -> Vec<Foreign> {
-        let figure = |what: &str, figure: &str| Foreign {
-            source: "paper 4, section 6.3 (Figure 11)".to_owned(),
-            what: what.to_owned(),
-            figure: figure.to_owned(),
-        };
-        vec![
-            figure(
-                "transactions of one object (150 bytes), all of 2 or 3 nodes together, Xeon 8168, \
-                 replicated to all",
-                "a little less than 1 M/s",
-            ),
-            figure("transactions of 20 objects (3 KB), the same", "0.4 M/s"),
-        ]
-    }
-
-    fn caveats(&self, _: &Parameters) -> Vec<String> {
-        vec![
-            "paper 4 replicates each transaction to all nodes, and counts those of all nodes; here \
-             is one copy"
-                .to_owned(),
-        ]
     }
 
     fn client(

@@ -22,10 +22,10 @@
 
 use super::record_model::{Mutation, RecordForm, RecordModel};
 use super::share::{self, Share};
-use super::{Blueprint, Parameters, Tally, Wishes, Workload};
+use super::{Blueprint, ForeignFigure, Parameters, Tally, Wishes, Workload, WorkloadSpec};
 use crate::access::{PartSet, StoreConnection, StoreSchema, TableSchema, TagRule};
-use crate::random::{Ring, Rng, draw};
-use crate::result::{Check, Foreign, Verdict};
+use crate::random::{self, Distributions as _, Ring, Rng, draw};
+use crate::result::{Check, Verdict};
 use nearstate_model::Result;
 
 /// The smallest object, in bytes.
@@ -75,38 +75,50 @@ pub enum Mme {
     Update,
 }
 
+const INSERT: WorkloadSpec = WorkloadSpec {
+    name: "mme-insert",
+    title: "an MME attaches and detaches subscribers: 1 to 4 KB, three indexes",
+    source: "paper 3, section 4: Gasiunas et al., Fiber-based Architecture for NFV Cloud Databases, \
+             PVLDB 10(12), 2017",
+    variants: &[("paper", "one object of 1 to 4 KB, two unique indexes and one that is not")],
+    records: 50_000,
+    classes: &["attach", "detach"],
+    foreign: &[
+        (SCALE_UP, "structures that an insert modifies, with replicas", "8"),
+        (SCALE_UP, "cores up to which the multi-threaded form scales", "2"),
+        (SCALE_OUT, "processor time of an insert, object, indexes, replicas", "< 80 µs"),
+        (SCALE_OUT, "round trips of an insert, each 80 to 120 µs when idle", "4"),
+        FIBERS,
+        MACHINES,
+        LATENCY,
+        TAIL,
+    ],
+    caveats: &[
+        "paper 3 keeps a hot replica of each object and index on other machines; here is one copy",
+    ],
+};
+
+const UPDATE: WorkloadSpec = WorkloadSpec {
+    name: "mme-update",
+    title: "an MME changes a section of a session of 1 to 4 KB, no index",
+    classes: &["update"],
+    foreign: &[
+        (SCALE_UP, "structures that an update modifies, with replicas", "2"),
+        (SCALE_UP, "cores up to which the multi-threaded form scales", "5"),
+        (SCALE_OUT, "round trips of an update, each 80 to 120 µs when idle", "2"),
+        FIBERS,
+        MACHINES,
+        LATENCY,
+        TAIL,
+    ],
+    ..INSERT
+};
+
 impl Blueprint for Mme {
-    fn name(&self) -> &'static str {
+    fn spec(&self) -> &'static WorkloadSpec {
         match self {
-            Self::Insert => "mme-insert",
-            Self::Update => "mme-update",
-        }
-    }
-
-    fn title(&self) -> &'static str {
-        match self {
-            Self::Insert => "an MME attaches and detaches subscribers: 1 to 4 KB, three indexes",
-            Self::Update => "an MME changes a section of a session of 1 to 4 KB, no index",
-        }
-    }
-
-    fn source(&self) -> &'static str {
-        "paper 3, section 4: Gasiunas et al., Fiber-based Architecture for NFV Cloud Databases, \
-         PVLDB 10(12), 2017"
-    }
-
-    fn variants(&self) -> &'static [(&'static str, &'static str)] {
-        &[("paper", "one object of 1 to 4 KB, two unique indexes and one that is not")]
-    }
-
-    fn records(&self) -> u64 {
-        50_000
-    }
-
-    fn classes(&self, _: &Parameters) -> &'static [&'static str] {
-        match self {
-            Self::Insert => &["attach", "detach"],
-            Self::Update => &["update"],
+            Self::Insert => &INSERT,
+            Self::Update => &UPDATE,
         }
     }
 
@@ -123,21 +135,6 @@ impl Blueprint for Mme {
         Wishes { delta, unique_tag: true, ..Wishes::default() }
     }
 
-    fn foreign(&self) -> Vec<Foreign> {
-        match self {
-            Self::Insert => insert_figures(),
-            Self::Update => update_figures(),
-        }
-    }
-
-    fn caveats(&self, _: &Parameters) -> Vec<String> {
-        vec![
-            "paper 3 keeps a hot replica of each object and index on other machines; here is one \
-             copy"
-                .to_owned(),
-        ]
-    }
-
     fn client(
         &self,
         parameters: &Parameters,
@@ -151,7 +148,7 @@ impl Blueprint for Mme {
         Ok(Box::new(Client {
             stock: RecordModel::new(form, &SESSIONS, parameters, share)?,
             ring: Ring::new(parameters.spread, share.count, seed)?,
-            rng: Rng::new(seed ^ 1),
+            rng: random::rng(seed ^ 1),
             does: *self,
             share,
             picked: Vec::new(),
@@ -166,52 +163,24 @@ impl Blueprint for Mme {
 const SCALE_UP: &str = "paper 3, section 4.1 (Figures 3 to 5)";
 const SCALE_OUT: &str = "paper 3, section 4.2 (Figures 6 to 8)";
 
-fn figure(source: &str, what: &str, figure: &str) -> Foreign {
-    Foreign { source: source.to_owned(), what: what.to_owned(), figure: figure.to_owned() }
-}
-
-/// What both workloads share in the paper.
-fn common_figures() -> Vec<Foreign> {
-    vec![
-        figure(
-            SCALE_UP,
-            "fibers on 1 to 11 cores of a Xeon E5-2690 v3: throughput, and use of each core",
-            "almost linear, 95 to 100 %",
-        ),
-        figure(
-            SCALE_OUT,
-            "fibers on 5 to 85 virtual machines of one core, Xeon E5-2620: total throughput",
-            "linear",
-        ),
-        figure(
-            SCALE_OUT,
-            "mean latency of the two workloads at half load, over 10-Gbit Ethernet",
-            "300 and 500 µs",
-        ),
-        figure(SCALE_OUT, "90th percentile of latency at half load", "below 1 ms for most"),
-    ]
-}
-
-fn insert_figures() -> Vec<Foreign> {
-    let mut figures = vec![
-        figure(SCALE_UP, "structures that an insert modifies, with replicas", "8"),
-        figure(SCALE_UP, "cores up to which the multi-threaded form scales", "2"),
-        figure(SCALE_OUT, "processor time of an insert, object, indexes, replicas", "< 80 µs"),
-        figure(SCALE_OUT, "round trips of an insert, each 80 to 120 µs when idle", "4"),
-    ];
-    figures.extend(common_figures());
-    figures
-}
-
-fn update_figures() -> Vec<Foreign> {
-    let mut figures = vec![
-        figure(SCALE_UP, "structures that an update modifies, with replicas", "2"),
-        figure(SCALE_UP, "cores up to which the multi-threaded form scales", "5"),
-        figure(SCALE_OUT, "round trips of an update, each 80 to 120 µs when idle", "2"),
-    ];
-    figures.extend(common_figures());
-    figures
-}
+/// Figures of both workloads.
+const FIBERS: ForeignFigure = (
+    SCALE_UP,
+    "fibers on 1 to 11 cores of a Xeon E5-2690 v3: throughput, and use of each core",
+    "almost linear, 95 to 100 %",
+);
+const MACHINES: ForeignFigure = (
+    SCALE_OUT,
+    "fibers on 5 to 85 virtual machines of one core, Xeon E5-2620: total throughput",
+    "linear",
+);
+const LATENCY: ForeignFigure = (
+    SCALE_OUT,
+    "mean latency of the two workloads at half load, over 10-Gbit Ethernet",
+    "300 and 500 µs",
+);
+const TAIL: ForeignFigure =
+    (SCALE_OUT, "90th percentile of latency at half load", "below 1 ms for most");
 
 /// What a session looks like.
 #[derive(Clone, Copy, Debug)]
@@ -229,7 +198,7 @@ impl MmeSession {
     #[inline]
     fn object_bytes(&self, record: u64) -> usize {
         let choices = (OBJECT_BYTES_MAX - OBJECT_BYTES_MIN + 1) as u64;
-        let drawn = Rng::new(draw(self.seed, record, SIZE)).below(choices);
+        let drawn = random::rng(draw(self.seed, record, SIZE)).below(choices);
         OBJECT_BYTES_MIN + usize::try_from(drawn).unwrap_or(0)
     }
 }
@@ -267,7 +236,7 @@ impl RecordForm for MmeSession {
                 out.extend_from_slice(&identity.to_be_bytes());
             }
             _ => {
-                let mut rng = Rng::new(draw(self.seed, record, AREA - u64::from(generation)));
+                let mut rng = random::rng(draw(self.seed, record, AREA - u64::from(generation)));
                 let area = rng.below(AREAS).to_be_bytes();
                 out.extend_from_slice(&[0x00, 0xF1, 0x10]);
                 out.extend_from_slice(area.last_chunk::<2>().unwrap_or(&[0, 0]));

@@ -15,10 +15,10 @@
 
 use super::record_model::{Mutation, RecordForm, RecordModel};
 use super::share::{self, Share};
-use super::{Blueprint, Parameters, Tally, Wishes, Workload};
+use super::{Blueprint, Parameters, Tally, Wishes, Workload, WorkloadSpec};
 use crate::access::{PartSet, StoreConnection, StoreSchema, TableSchema, TagRule};
 use crate::random::{Ring, draw};
-use crate::result::{Check, Foreign, Verdict};
+use crate::result::{Check, Verdict};
 use nearstate_model::Result;
 
 /// Parts of a session.
@@ -53,32 +53,54 @@ fn is_indexed(parameters: &Parameters) -> bool {
 const CREATE: usize = 0;
 const DELETE: usize = 1;
 
+static SPEC: WorkloadSpec = WorkloadSpec {
+    name: "sgw-session",
+    title: "a serving gateway creates sessions, and deletes them by a key that creating them gave",
+    source: "paper 4, sections 2.1 and 6.1: rVNF, reliable cellular VNFs",
+    variants: &[
+        ("indexed", "key is the IMSI, the TEID is a unique tag by which sessions are found"),
+        ("keyed", "key is the TEID: for stores without indexes"),
+    ],
+    records: 100_000,
+    classes: &["create-session", "delete-session"],
+    foreign: &[
+        (
+            "paper 4, section 6.1 (Figure 8a)",
+            "requests of a gateway that keeps its state to itself, one core of a Xeon 8168 \
+                 (1750 creates, 1750 deletes)",
+            "3450 requests/s",
+        ),
+        (
+            "paper 4, section 6.1 (Figure 8a)",
+            "the same with rVNF, replicated to two other servers",
+            "20 % less",
+        ),
+        (
+            "paper 4, section 6.1 (Figure 8a)",
+            "the same with Redis on another server, not replicated",
+            "590 requests/s",
+        ),
+        (
+            "paper 4, section 6.1 (Figure 8a)",
+            "rVNF against Redis",
+            "4.8 times; on Azure 14.7 times",
+        ),
+        ("paper 4, section 6.1 (Figure 8a)", "an MME without replication", "5600 requests/s"),
+        ("paper 4, section 6.1 (Figure 8a)", "an MME with rVNF", "35 % less, 6.7 times Redis"),
+        (
+            "paper 4, section 6.3",
+            "requests that are routed without the key of the session created",
+            "30 % less, 37 % more changes of the owner",
+        ),
+    ],
+    caveats: &[
+        "paper 4 counts requests of a whole gateway with its protocol; here is its state alone",
+    ],
+};
+
 impl Blueprint for SgwSession {
-    fn name(&self) -> &'static str {
-        "sgw-session"
-    }
-
-    fn title(&self) -> &'static str {
-        "a serving gateway creates sessions, and deletes them by a key that creating them gave"
-    }
-
-    fn source(&self) -> &'static str {
-        "paper 4, sections 2.1 and 6.1: rVNF, reliable cellular VNFs"
-    }
-
-    fn variants(&self) -> &'static [(&'static str, &'static str)] {
-        &[
-            ("indexed", "key is the IMSI, the TEID is a unique tag by which sessions are found"),
-            ("keyed", "key is the TEID: for stores without indexes"),
-        ]
-    }
-
-    fn records(&self) -> u64 {
-        100_000
-    }
-
-    fn classes(&self, _: &Parameters) -> &'static [&'static str] {
-        &["create-session", "delete-session"]
+    fn spec(&self) -> &'static WorkloadSpec {
+        &SPEC
     }
 
     fn schema(&self, parameters: &Parameters) -> StoreSchema {
@@ -95,38 +117,6 @@ impl Blueprint for SgwSession {
 
     fn wishes(&self, parameters: &Parameters) -> Wishes {
         Wishes { unique_tag: is_indexed(parameters), ..Wishes::default() }
-    }
-
-    fn foreign(&self) -> Vec<Foreign> {
-        let figure = |what: &str, figure: &str| Foreign {
-            source: "paper 4, section 6.1 (Figure 8a)".to_owned(),
-            what: what.to_owned(),
-            figure: figure.to_owned(),
-        };
-        vec![
-            figure(
-                "requests of a gateway that keeps its state to itself, one core of a Xeon 8168 \
-                 (1750 creates, 1750 deletes)",
-                "3450 requests/s",
-            ),
-            figure("the same with rVNF, replicated to two other servers", "20 % less"),
-            figure("the same with Redis on another server, not replicated", "590 requests/s"),
-            figure("rVNF against Redis", "4.8 times; on Azure 14.7 times"),
-            figure("an MME without replication", "5600 requests/s"),
-            figure("an MME with rVNF", "35 % less, 6.7 times Redis"),
-            Foreign {
-                source: "paper 4, section 6.3".to_owned(),
-                what: "requests that are routed without the key of the session created".to_owned(),
-                figure: "30 % less, 37 % more changes of the owner".to_owned(),
-            },
-        ]
-    }
-
-    fn caveats(&self, _: &Parameters) -> Vec<String> {
-        vec![
-            "paper 4 counts requests of a whole gateway with its protocol; here is its state alone"
-                .to_owned(),
-        ]
     }
 
     fn client(

@@ -20,14 +20,14 @@
 
 use super::contents::Contents;
 use super::share::{self, Share};
-use super::{Blueprint, Parameters, Tally, Wishes, Workload, wrong_answer};
+use super::{Blueprint, Parameters, Tally, Wishes, Workload, WorkloadSpec, wrong_answer};
 use crate::access::RecordWrite as WriteChange;
 use crate::access::{
     PartSet, PartsChange, RecordEntry, StoreAccess, StoreConnection, StoreSchema, TableId,
     TableSchema, Work,
 };
-use crate::random::{Rng, draw};
-use crate::result::{Check, Verdict};
+use crate::random::{self, Distributions as _, Rng, draw};
+use crate::result::Verdict;
 use nearstate_model::Result;
 
 /// Bytes of a context: 4,596 bits (paper 1, Table II).
@@ -101,29 +101,20 @@ fn operation_of(parameters: &Parameters) -> Operation {
     OPERATIONS.get(variant).copied().unwrap_or(Operation::Update)
 }
 
+static SPEC: WorkloadSpec = WorkloadSpec {
+    name: "txn",
+    title: "small transactions, writers of the same record, and shared counters",
+    source: "this project; contexts of 575 bytes as in paper 1, Table II",
+    variants: &VARIANTS,
+    records: 100_000,
+    classes: &["operation", "after a conflict"],
+    foreign: &[],
+    caveats: &[],
+};
+
 impl Blueprint for TxnWorkload {
-    fn name(&self) -> &'static str {
-        "txn"
-    }
-
-    fn title(&self) -> &'static str {
-        "small transactions, writers of the same record, and shared counters"
-    }
-
-    fn source(&self) -> &'static str {
-        "this project; contexts of 575 bytes as in paper 1, Table II"
-    }
-
-    fn variants(&self) -> &'static [(&'static str, &'static str)] {
-        &VARIANTS
-    }
-
-    fn records(&self) -> u64 {
-        100_000
-    }
-
-    fn classes(&self, _: &Parameters) -> &'static [&'static str] {
-        &["operation", "after a conflict"]
+    fn spec(&self) -> &'static WorkloadSpec {
+        &SPEC
     }
 
     fn schema(&self, _: &Parameters) -> StoreSchema {
@@ -176,7 +167,7 @@ impl Blueprint for TxnWorkload {
         Ok(Box::new(Client {
             operation: operation_of(parameters),
             numbers: (client, clients),
-            rng: Rng::new(draw(parameters.seed, share.first, 1)),
+            rng: random::rng(draw(parameters.seed, share.first, 1)),
             contents: Contents::new(parameters.seed),
             changes: vec![0; count],
             share,
@@ -504,10 +495,6 @@ impl Workload for Client {
             }
         }
         Ok(verdict)
-    }
-
-    fn checks(&self) -> Vec<Check> {
-        Vec::new()
     }
 }
 

@@ -13,13 +13,15 @@ mod travel;
 mod machine;
 mod model;
 
-use super::{Blueprint, Overlapped, Parameters, Tally, Wishes, Workload, share, wrong_answer};
+use super::{
+    Blueprint, Overlapped, Parameters, Tally, Wishes, Workload, WorkloadSpec, share, wrong_answer,
+};
 use crate::access::{
     PartSet, RecordEntry, Request, StoreConnection, StoreReply, StoreSchema, TableId, TableSchema,
     TagRule,
 };
-use crate::random::{Ring, Rng};
-use crate::result::{Check, Foreign, Verdict};
+use crate::random::{self, Distributions as _, Ring, Rng};
+use crate::result::{Check, Verdict};
 use alone::Turn;
 use machine::Machine;
 use model::{Model, Ue};
@@ -98,40 +100,52 @@ impl UeSignalling {
     }
 }
 
+static SPEC: WorkloadSpec = WorkloadSpec {
+    name: "ue-signalling",
+    title: "signalling procedures on UE contexts",
+    source: "paper 2, §IV-B, Tables I and II",
+    variants: &[
+        ("full", "the whole context is read, changed and written, as one value"),
+        ("delta", "the blocks that a procedure touches are read and written"),
+        ("blind-delta", "blocks that a procedure overwrites are written without being read"),
+        (
+            "tagged",
+            "delta, with the tags IMSI, GUTI, address and tunnels kept; a UE that begins a \
+         connection is found by its GUTI",
+        ),
+        ("machine", "delta, only legal procedures, from a state machine with heavy tails"),
+        ("machine-full", "the same with whole contexts"),
+    ],
+    records: UES,
+    classes: CLASSES,
+    foreign: &[
+        (
+            "paper 2, §IV-C and Figure 6 (Apache Geode 1.0, one to five Dell C6320)",
+            "size of a context",
+            "4,596 bits",
+        ),
+        (
+            "paper 2, §IV-C and Figure 6 (Apache Geode 1.0, one to five Dell C6320)",
+            "mean of the bits that a procedure updates (Table II)",
+            "1,078 bits",
+        ),
+        (
+            "paper 2, §IV-C and Figure 6 (Apache Geode 1.0, one to five Dell C6320)",
+            "partitioned regions",
+            "whole contexts are constantly faster than deltas",
+        ),
+        (
+            "paper 2, §IV-C and Figure 6 (Apache Geode 1.0, one to five Dell C6320)",
+            "replicated regions",
+            "whole contexts are faster in most cases",
+        ),
+    ],
+    caveats: &[],
+};
+
 impl Blueprint for UeSignalling {
-    fn name(&self) -> &'static str {
-        "ue-signalling"
-    }
-
-    fn title(&self) -> &'static str {
-        "signalling procedures on UE contexts"
-    }
-
-    fn source(&self) -> &'static str {
-        "paper 2, §IV-B, Tables I and II"
-    }
-
-    fn variants(&self) -> &'static [(&'static str, &'static str)] {
-        &[
-            ("full", "the whole context is read, changed and written, as one value"),
-            ("delta", "the blocks that a procedure touches are read and written"),
-            ("blind-delta", "blocks that a procedure overwrites are written without being read"),
-            (
-                "tagged",
-                "delta, with the tags IMSI, GUTI, address and tunnels kept; a UE that begins a \
-                 connection is found by its GUTI",
-            ),
-            ("machine", "delta, only legal procedures, from a state machine with heavy tails"),
-            ("machine-full", "the same with whole contexts"),
-        ]
-    }
-
-    fn records(&self) -> u64 {
-        UES
-    }
-
-    fn classes(&self, _: &Parameters) -> &'static [&'static str] {
-        CLASSES
+    fn spec(&self) -> &'static WorkloadSpec {
+        &SPEC
     }
 
     fn schema(&self, parameters: &Parameters) -> StoreSchema {
@@ -154,21 +168,6 @@ impl Blueprint for UeSignalling {
             unique_tag: travel == Travel::Tagged,
             ..Wishes::default()
         }
-    }
-
-    fn foreign(&self) -> Vec<Foreign> {
-        let source = "paper 2, §IV-C and Figure 6 (Apache Geode 1.0, one to five Dell C6320)";
-        let said = |what: &str, figure: &str| Foreign {
-            source: source.to_owned(),
-            what: what.to_owned(),
-            figure: figure.to_owned(),
-        };
-        vec![
-            said("size of a context", "4,596 bits"),
-            said("mean of the bits that a procedure updates (Table II)", "1,078 bits"),
-            said("partitioned regions", "whole contexts are constantly faster than deltas"),
-            said("replicated regions", "whole contexts are faster in most cases"),
-        ]
     }
 
     fn caveats(&self, parameters: &Parameters) -> Vec<String> {
@@ -277,7 +276,7 @@ impl Client {
         } else {
             let mut ring = Ring::new(parameters.spread, own, seed)?;
             let ahead = PreparedProcedures::new(&mut ring);
-            ProcedureSource::Shares { ring, rng: Rng::new(seed ^ 0x5eed), ahead }
+            ProcedureSource::Shares { ring, rng: random::rng(seed ^ 0x5eed), ahead }
         };
         Ok(Self {
             model,

@@ -18,9 +18,9 @@
 
 use super::record_model::{Mutation, RecordForm, RecordModel};
 use super::share::{self, Share};
-use super::{Blueprint, Parameters, Tally, Wishes, Workload};
+use super::{Blueprint, Parameters, Tally, Wishes, Workload, WorkloadSpec};
 use crate::access::{PartSet, StoreConnection, StoreSchema, TableId, TableSchema};
-use crate::random::{Ring, Rng, Spread, top_share};
+use crate::random::{self, Distributions as _, Ring, Rng, Spread, top_share};
 use crate::result::{Check, Verdict};
 use crate::table::counted;
 use nearstate_model::Result;
@@ -106,36 +106,27 @@ impl Variant {
 #[derive(Clone, Copy, Debug)]
 pub struct Ycsb;
 
+static SPEC: WorkloadSpec = WorkloadSpec {
+    name: "ycsb",
+    title: "Yahoo! Cloud Serving Benchmark: ten fields of 100 bytes, read, changed, inserted, scanned",
+    source: "Cooper et al., Benchmarking Cloud Serving Systems with YCSB, SoCC 2010; core workloads",
+    variants: &[
+        ("a", "50 % reads, 50 % updates of one field"),
+        ("b", "95 % reads, 5 % updates of one field"),
+        ("c", "reads"),
+        ("d", "95 % reads, of the newest most often, 5 % inserts"),
+        ("e", "95 % scans of 1 to 100 records, 5 % inserts"),
+        ("f", "50 % reads, 50 % reads with an update of one field after them"),
+    ],
+    records: 100_000,
+    classes: &CLASSES,
+    foreign: &[],
+    caveats: &[],
+};
+
 impl Blueprint for Ycsb {
-    fn name(&self) -> &'static str {
-        "ycsb"
-    }
-
-    fn title(&self) -> &'static str {
-        "Yahoo! Cloud Serving Benchmark: ten fields of 100 bytes, read, changed, inserted, scanned"
-    }
-
-    fn source(&self) -> &'static str {
-        "Cooper et al., Benchmarking Cloud Serving Systems with YCSB, SoCC 2010; core workloads"
-    }
-
-    fn variants(&self) -> &'static [(&'static str, &'static str)] {
-        &[
-            ("a", "50 % reads, 50 % updates of one field"),
-            ("b", "95 % reads, 5 % updates of one field"),
-            ("c", "reads"),
-            ("d", "95 % reads, of the newest most often, 5 % inserts"),
-            ("e", "95 % scans of 1 to 100 records, 5 % inserts"),
-            ("f", "50 % reads, 50 % reads with an update of one field after them"),
-        ]
-    }
-
-    fn records(&self) -> u64 {
-        100_000
-    }
-
-    fn classes(&self, _: &Parameters) -> &'static [&'static str] {
-        &CLASSES
+    fn spec(&self) -> &'static WorkloadSpec {
+        &SPEC
     }
 
     fn schema(&self, parameters: &Parameters) -> StoreSchema {
@@ -271,7 +262,7 @@ impl<const P: usize> Client<P> {
         let grows = if variant.has_inserts() { 2 } else { 1 };
         let room = Share { first: share.first * grows, count: share.count * grows, all: share.all };
         let row = Row { part_bytes: FIELDS * FIELD_BYTES / P };
-        let seed = crate::random::draw(parameters.seed, share.first, 1);
+        let seed = random::draw(parameters.seed, share.first, 1);
         let ring = if variant.has_inserts() && !variant.has_scans() {
             Ring::of_ages(share.count, seed)?
         } else {
@@ -281,7 +272,7 @@ impl<const P: usize> Client<P> {
             variant,
             stock: RecordModel::new(row, schema, parameters, room)?,
             ring,
-            rng: Rng::new(seed ^ 1),
+            rng: random::rng(seed ^ 1),
             first: room.first,
             loaded: share.count,
             oldest: 0,

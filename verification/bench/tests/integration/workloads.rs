@@ -99,7 +99,7 @@ fn what_is_generated_is_what_the_sources_say() {
         load(workload.as_mut(), null.as_mut());
         let tally = run(workload.as_mut(), null.as_mut(), 100_000, 1);
         run(workload.as_mut(), null.as_mut(), 100_000, 10);
-        let classes = blueprint.classes(parameters);
+        let classes = blueprint.spec().classes;
         assert!(classes.len() < CLASSES_MAX, "{name}: one is the driver's");
         assert!(tally.classes.iter().skip(classes.len()).all(|n| *n == 0), "{name}: {tally:?}");
         assert!(tally.bytes_out > 0, "{name}");

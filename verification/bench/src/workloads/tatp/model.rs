@@ -4,11 +4,11 @@
 use super::super::share::Share;
 use super::population::{Fresh, fresh_access, fresh_forwarding};
 use super::rows::{
-    ACCESS_BYTES, BIT_1, DATA_A, FORWARDING_BYTES, IS_ACTIVE, STARTS, TYPES, VLR_LOCATION,
-    forwarding_row,
+    ACCESS_BYTES, BIT_1, DATA_A, FORWARDING_BYTES, FieldDraws as _, IS_ACTIVE, STARTS, TYPES,
+    VLR_LOCATION, forwarding_row,
 };
-use crate::random::Rng;
 use crate::random::draw;
+use crate::random::{self};
 
 /// Bit of the first type in [`Subscriber::flags`]: of access rows, facilities, active ones.
 const ACCESS: u32 = 0;
@@ -180,8 +180,8 @@ impl Model {
             return fresh_forwarding(self.seed, s_id, sf_type, start);
         }
         let what = u64::from(times) << 16 | u64::from(sf_type) << 8 | u64::from(start);
-        let mut rng = Rng::new(draw(self.seed, u64::from(s_id), what));
-        forwarding_row(start + rng.byte(1, 8), &rng.number())
+        let mut rng = random::rng(draw(self.seed, u64::from(s_id), what));
+        forwarding_row(start + rng.u8(1..=8), &rng.number())
     }
 }
 

@@ -13,7 +13,7 @@ use crate::access::{
     PARTS_MAX, PartSet, PartWrite, PartsChange, RecordEntry, RecordTag, StoreAccess,
     StoreConnection, StoreReply,
 };
-use crate::random::{Rng, draw};
+use crate::random::{self, Distributions as _, Rng, draw};
 use crate::result::{Check, Verdict};
 use nearstate_model::{Error, Result};
 
@@ -44,7 +44,7 @@ impl Client {
         })?;
         Ok(Self {
             model: Model::fresh(seed, share),
-            rng: Rng::new(draw(seed, share.first, 1)),
+            rng: random::rng(draw(seed, share.first, 1)),
             outbox: Outbox::default(),
             astray: Astray::default(),
             flying: None,
@@ -78,7 +78,7 @@ impl Client {
             rest -= one.percent();
         }
         let slot = self.slot();
-        let word = self.rng.word();
+        let word = self.rng.u64(..);
         let [first, second, third, _, value @ ..] = word.to_le_bytes();
         let hour = |sides: u8, byte: u8| u8::try_from((u16::from(byte) * u16::from(sides)) >> 8);
         Request {

@@ -17,7 +17,7 @@ fn parameters(variant: &str) -> Parameters {
         has_own_records: false,
         records: 3000,
         variant: variant.to_owned(),
-        spread: crate::random::Spread::Zipfian,
+        spread: random::Spread::Zipfian,
         seed: 11,
     }
 }
