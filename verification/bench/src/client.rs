@@ -4,7 +4,7 @@ mod window;
 mod progress_report;
 mod fan;
 
-use crate::access::StoreConnection;
+use crate::access::{Connection, StoreConnection};
 use crate::clock::monotonic_ns;
 use crate::meter::Meter;
 use crate::protocol::{Ask, Plan, Ran, Said, Turn, in_words, receive, say};
@@ -216,7 +216,7 @@ impl Client {
     fn progress_report(
         &mut self,
         output: &mut impl Write,
-        work: impl FnOnce(&mut dyn Workload, &mut dyn StoreConnection) -> Result<()>,
+        work: impl FnOnce(&mut dyn Workload, &mut Connection<'_>) -> Result<()>,
     ) -> Result<()> {
         let told = ReportedAccess::new(ProgressReporter::new(self.progress_ns), output);
         let mut store = Answering::new(self.connection.as_mut(), &told);

@@ -76,7 +76,6 @@ pub(crate) fn must(holds: bool, what: impl FnOnce() -> String) -> HeldRecord {
 /// What became of one promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckOutcome {
-    /// It holds.
     Holds,
     /// The target does not give it. Why.
     Declined(&'static str),

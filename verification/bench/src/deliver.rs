@@ -5,7 +5,7 @@ use crate::presets::{self, Case, Measured, Preset};
 use crate::protocol::in_words;
 use crate::reaper::system;
 use crate::result::Run;
-use crate::table::{Align, ReportTable, wrapped};
+use crate::table::{ReportTable, wrapped};
 use crate::targets::{self, Way};
 use crate::{outputs, report, run, saved, workloads};
 use nearstate_model::{Error, Result};
@@ -246,13 +246,7 @@ fn list(out: &mut impl Write) -> Result<()> {
 }
 
 fn abilities() -> ReportTable {
-    let mut table = ReportTable::new(&[
-        ("target", Align::Left),
-        ("change of parts", Align::Left),
-        ("unique tag", Align::Left),
-        ("transaction", Align::Left),
-        ("scan", Align::Left),
-    ]);
+    let mut table = ReportTable::new("target|change of parts|unique tag|transaction|scan");
     let word = |way: &Way| {
         let word = match way {
             Way::Native => "native",

@@ -8,7 +8,6 @@ use std::fmt::Write as _;
 
 const STYLE: &str = include_str!("html/style.css");
 
-/// A page.
 #[derive(Clone, Debug)]
 pub struct Page {
     /// What the browser shows in its title.
@@ -36,7 +35,6 @@ pub enum HtmlBlock {
     Code(String),
     /// Names and their values.
     Facts(Vec<(String, String)>),
-    /// A table.
     Table(ReportTable),
     /// Bars on one logarithmic scale, with a line at each power of ten.
     Bars(Vec<BarGroup>),
@@ -66,11 +64,9 @@ pub struct Chart {
 pub struct BarGroup {
     /// What they are about.
     pub title: String,
-    /// The bars.
     pub bars: Vec<Bar>,
 }
 
-/// One bar.
 #[derive(Clone, Debug)]
 pub struct Bar {
     /// What stands before it.
@@ -339,7 +335,7 @@ mod tests {
     }
 
     fn page() -> Page {
-        let mut table = ReportTable::new(&[("target", Align::Left), ("mean", Align::Right)]);
+        let mut table = ReportTable::new("target|>mean");
         table.row(vec!["<region>".to_owned(), "1 & 2".to_owned()]);
         let samples = vec![("region".to_owned(), chart::colour("region"), vec![1.0, 2.0, 2.0])];
         let svg = chart::ecdf("time per access", &samples);

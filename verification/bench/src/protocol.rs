@@ -36,7 +36,6 @@ pub enum Ask {
 pub struct Plan {
     /// The workload's name.
     pub workload: String,
-    /// Its parameters.
     pub parameters: Parameters,
     /// The target's name.
     pub target: String,
@@ -44,7 +43,6 @@ pub struct Plan {
     pub address: String,
     /// This client's number, from 0.
     pub client: usize,
-    /// How many there are.
     pub clients: usize,
     /// How many of them are not measured: the last ones, see
     /// [`crate::workloads::Blueprint::background_clients`].

@@ -25,7 +25,6 @@ const LATE_NS: f64 = 1e5;
 pub struct Phase {
     /// Which client, from 0.
     pub client: usize,
-    /// Of how many.
     pub clients: usize,
 }
 

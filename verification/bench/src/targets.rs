@@ -18,8 +18,10 @@ mod started;
 mod wire;
 
 use crate::access::{StoreConnection, StoreSchema};
+use crate::reaper::Reaper;
 use nearstate_model::{Error, Result};
 use std::fmt;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
@@ -74,7 +76,6 @@ pub enum Way {
 pub struct Abilities {
     /// A change sends only the parts that change.
     pub delta: Way,
-    /// A unique tag.
     pub unique_tag: Way,
     /// Several records at one instant.
     pub transaction: Way,
@@ -98,7 +99,6 @@ pub trait Target: fmt::Debug {
     /// The word of the command line.
     fn name(&self) -> &'static str;
 
-    /// What it is and in which version.
     fn version(&self) -> Result<String>;
 
     /// What it does natively, and what it emulates.
@@ -172,6 +172,35 @@ pub trait Database: fmt::Debug {
     /// Whether it still runs.
     fn alive(&mut self) -> Result<()> {
         Ok(())
+    }
+}
+
+/// A database that is one file in the folder of a reaper.
+#[derive(Debug)]
+struct FileDatabase {
+    reaper: Reaper,
+    file: &'static str,
+    /// Whether large pages are asked for after loading.
+    is_collapsed: bool,
+}
+
+impl Database for FileDatabase {
+    fn address(&self) -> String {
+        self.reaper.folder().join(self.file).display().to_string()
+    }
+
+    fn settle(&mut self) -> Result<Option<String>> {
+        if self.is_collapsed {
+            region::collapsed(&self.reaper.folder().join(self.file))
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// What its file takes in memory.
+    fn memory_bytes(&mut self) -> Option<u64> {
+        let file = std::fs::metadata(self.reaper.folder().join(self.file)).ok()?;
+        Some(file.blocks() * 512)
     }
 }
 

@@ -20,7 +20,8 @@ pub mod share;
 pub use crate::parameters::Parameters;
 pub use crate::random::Spread;
 
-use crate::access::{StoreConnection, StoreSchema};
+use self::share::Share;
+use crate::access::{Connection, StoreSchema};
 use crate::result::{Check, Foreign, Verdict};
 use nearstate_model::{Error, Result};
 use std::fmt;
@@ -35,15 +36,11 @@ pub const CLASSES_MAX: usize = 16;
 pub struct Wishes {
     /// Parts of records change alone, and that this is cheaper is what is measured.
     pub delta: bool,
-    /// A unique tag.
     pub unique_tag: bool,
-    /// Transactions.
     pub transaction: bool,
-    /// Scans.
     pub scan: bool,
     /// Walks over all records.
     pub walk: bool,
-    /// Counters.
     pub counter: bool,
 }
 
@@ -65,10 +62,24 @@ pub struct WorkloadSpec {
     pub records: u64,
     /// Classes of operations, fewer than [`CLASSES_MAX`].
     pub classes: &'static [&'static str],
+    /// What it stores, in most variants.
+    pub schema: StoreSchema,
     /// What papers measured, on their machines.
     pub foreign: &'static [ForeignFigure],
     /// What a reader of the results has to know.
     pub caveats: &'static [&'static str],
+}
+
+/// What distinguishes a client of a workload from the others.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientPart {
+    /// Its number, below `clients`.
+    pub client: usize,
+    pub clients: usize,
+    /// The place of the run's variant in [`WorkloadSpec::variants`].
+    pub variant: usize,
+    /// Its own records.
+    pub share: Share,
 }
 
 /// A workload before it runs: the same for all of its clients.
@@ -87,7 +98,9 @@ pub trait Blueprint: fmt::Debug {
     }
 
     /// What it stores.
-    fn schema(&self, parameters: &Parameters) -> StoreSchema;
+    fn schema(&self, _: &Parameters) -> StoreSchema {
+        self.spec().schema
+    }
 
     /// Records over all tables and the bytes of the largest, at any time: what a database needs
     /// room for.
@@ -135,14 +148,32 @@ pub trait Blueprint: fmt::Debug {
         self.spec().caveats.iter().map(|caveat| (*caveat).to_owned()).collect()
     }
 
-    /// The part of client number `client` of `clients`: records that are its own, so that its model
-    /// knows their contents.
+    /// Client number `client` of `clients`.
     fn client(
         &self,
         parameters: &Parameters,
         client: usize,
         clients: usize,
-    ) -> Result<Box<dyn Workload>>;
+    ) -> Result<Box<dyn Workload>> {
+        let variants = self.variants();
+        let variant = variants.iter().position(|(name, _)| *name == parameters.variant);
+        let variant = variant.ok_or_else(|| {
+            let names: Vec<&str> = variants.iter().map(|(name, _)| *name).collect();
+            Error::BadArgument {
+                detail: format!(
+                    "{} has no variant {:?}: give one of {}",
+                    self.name(),
+                    parameters.variant,
+                    names.join(", ")
+                ),
+            }
+        })?;
+        let share = Share::of(parameters, client, clients)?;
+        self.new_client(parameters, ClientPart { client, clients, variant, share })
+    }
+
+    /// A client with its part of the records, so that its model knows their contents.
+    fn new_client(&self, parameters: &Parameters, part: ClientPart) -> Result<Box<dyn Workload>>;
 }
 
 /// What a step did.
@@ -192,29 +223,20 @@ impl Tally {
 /// behind.
 pub trait Workload: fmt::Debug {
     /// Puts this client's records into an empty store; `done` hears how many more there are.
-    fn load(&mut self, store: &mut dyn StoreConnection, done: &mut dyn FnMut(u64)) -> Result<()>;
+    fn load(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<()>;
 
     /// Does `count` operations, which may travel together, on `count` different records. `tally`
     /// comes with zeros.
-    fn step(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        count: usize,
-        tally: &mut Tally,
-    ) -> Result<()>;
+    fn step(&mut self, store: &mut Connection<'_>, count: usize, tally: &mut Tally) -> Result<()>;
 
     /// After a lost connection: looks at the records whose operations were not answered, and takes
     /// up in the model what became of them. Each must be as before or as after.
-    fn settle(&mut self, _: &mut dyn StoreConnection) -> Result<()> {
+    fn settle(&mut self, _: &mut Connection<'_>) -> Result<()> {
         Ok(())
     }
 
     /// Compares every record of this client with the model.
-    fn verify(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        done: &mut dyn FnMut(u64),
-    ) -> Result<Verdict>;
+    fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict>;
 
     /// Figures of what was generated beside what they must be.
     fn checks(&self) -> Vec<Check> {
@@ -231,10 +253,10 @@ pub trait Workload: fmt::Debug {
 /// different records. After an error [`Workload::settle`] looks at all of them.
 pub trait Overlapped {
     /// Begins a step of `count` operations.
-    fn begin_step(&mut self, store: &mut dyn StoreConnection, count: usize) -> Result<()>;
+    fn begin_step(&mut self, store: &mut Connection<'_>, count: usize) -> Result<()>;
 
     /// Ends the oldest step. `tally` comes with zeros.
-    fn end_step(&mut self, store: &mut dyn StoreConnection, tally: &mut Tally) -> Result<()>;
+    fn end_step(&mut self, store: &mut Connection<'_>, tally: &mut Tally) -> Result<()>;
 }
 
 /// How the text of a [`wrong_answer`] begins.

@@ -19,7 +19,6 @@ const REPLY_WAIT_MAX: Duration = Duration::from_secs(60);
 pub struct ServerPair {
     /// Debian's Redis.
     pub redis: SocketAddr,
-    /// The node.
     pub node: SocketAddr,
 }
 
@@ -47,7 +46,6 @@ const ATTEMPTS_MAX: usize = 400;
 
 type Connection = RespClient<TimeoutSocket>;
 
-/// One server with its clients.
 struct ServerClients {
     clients: Vec<Connection>,
 }

@@ -27,7 +27,6 @@ pub struct TortureReport {
     pub seed: u64,
     /// Processes killed at random instants.
     pub kills: u64,
-    /// Of these, writers.
     pub kills_of_writers: u64,
     /// Processes killed before a check, all at the same time.
     pub stops: u64,
@@ -75,7 +74,6 @@ pub struct TortureReport {
     pub bytes_taken_bound: u64,
     /// For each kill, the longest write that was in flight or began within the next 5 ms.
     pub after_kill_ns: Histogram<u64>,
-    /// All writes.
     pub writes_ns: Histogram<u64>,
     /// Duration of the run.
     pub seconds: f64,
@@ -123,7 +121,6 @@ impl TortureReport {
         }
     }
 
-    /// As JSON.
     pub fn json(&self) -> Value {
         let spread = |h: &Histogram<u64>| {
             json!({
@@ -167,7 +164,6 @@ impl TortureReport {
         })
     }
 
-    /// As a table.
     pub fn table(&self) -> String {
         let us = |h: &Histogram<u64>| {
             format!(

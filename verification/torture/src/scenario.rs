@@ -17,7 +17,6 @@ use crate::writer::{JournaledWriter, KeySpaces, PlannedWrite};
 /// A workload.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
-    /// The name.
     pub name: &'static str,
     /// Written first, by a process that is not killed.
     before: FillScript,

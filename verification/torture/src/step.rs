@@ -22,10 +22,8 @@ use crate::scenario::{SET_SECOND, Scenario, WRITER, WriteScript, named, prepare,
 use crate::spawn::ChildCommand;
 use crate::writer::{JournaledWriter, PlannedWrite};
 
-/// An operation that is stepped.
 #[derive(Clone, Copy, Debug)]
 pub struct SteppedOperation {
-    /// The name.
     pub name: &'static str,
     /// The scenario that prepares the region.
     scenario: &'static str,
@@ -70,7 +68,6 @@ pub const OPERATIONS: &[SteppedOperation] = &[
 /// The result of one operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SweepRow {
-    /// The name.
     pub name: &'static str,
     /// Instructions of the whole call.
     pub instructions: u64,
@@ -92,11 +89,9 @@ pub enum StepStride {
 pub enum SweepError {
     /// This machine does not permit a process to trace its child: nothing was tested.
     NotPermitted(String),
-    /// A violation.
     Violation(String),
 }
 
-/// As a table.
 pub fn table(rows: &[SweepRow]) -> String {
     let mut text = format!("{:<12} {:>14} {:>8}\n", "operation", "instructions", "kills");
     for row in rows {
@@ -105,7 +100,6 @@ pub fn table(rows: &[SweepRow]) -> String {
     text
 }
 
-/// As JSON.
 pub fn json(rows: &[SweepRow]) -> Value {
     let rows = rows.iter().map(|row| {
         let (name, instructions, kills) = (row.name, row.instructions, row.kills);

@@ -10,8 +10,8 @@
 //! took [`SLOW_STEP_NS`], and until one has told how long they take.
 
 use crate::access::{
-    BatchSink, Body, PartSet, ReplySink, Request, StoreAccess, StoreConnection, StoreReply,
-    TableId, Work,
+    BatchSink, Body, PartSet, ReplySink, Request, ScanRange, ScanSink, StoreAccess,
+    StoreConnection, StoreReply, TableId, Work,
 };
 use crate::clock::monotonic_ns;
 use crate::operations::{KeyBlock, Operation};
@@ -151,15 +151,9 @@ impl<A: StoreAccess + ?Sized> StoreAccess for Answering<'_, '_, A> {
         self.answered(answer)
     }
 
-    fn scan(
-        &mut self,
-        table: TableId,
-        from: &[u8],
-        count: usize,
-        receive: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
+    fn scan(&mut self, range: &ScanRange<'_>, receive: &mut ScanSink<'_>) -> Result<usize> {
         let told = self.told;
-        let answer = self.inner.scan(table, from, count, &mut |key, bytes| {
+        let answer = self.inner.scan(range, &mut |key, bytes| {
             told.more(0);
             receive(key, bytes);
         });

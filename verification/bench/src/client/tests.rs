@@ -1,7 +1,7 @@
 //! A client whose connections break, beside a region that does not.
 
 use super::*;
-use crate::access::{BatchSink, Body, ReplySink, Request, StoreAccess, StoreReply, StoreSchema};
+use crate::access::{BatchSink, Body, OwnedReply, ReplySink, Request, StoreAccess, StoreSchema};
 use crate::parameters::{Arrivals, Parameters};
 use crate::protocol::Fault;
 use crate::random::Spread;
@@ -21,14 +21,6 @@ struct Frail {
     answers: Rc<Cell<bool>>,
     /// Whether requests leave ahead.
     leaves: Rc<Cell<bool>>,
-}
-
-/// A reply, kept until it is taken.
-#[derive(Debug)]
-enum Kept {
-    Part(usize, Vec<u8>),
-    Key(Vec<u8>),
-    Done(bool),
 }
 
 impl Target for Frail {
@@ -65,7 +57,7 @@ struct FrailConnection {
     of: Frail,
     is_broken: bool,
     /// What is answered to messages that were sent ahead.
-    away: VecDeque<Vec<(usize, Kept)>>,
+    away: VecDeque<Vec<(usize, OwnedReply)>>,
 }
 
 impl StoreAccess for FrailConnection {
@@ -99,11 +91,7 @@ impl StoreConnection for FrailConnection {
     fn send_ahead(&mut self, requests: &[Request<'_>]) -> Result<()> {
         let mut answers = Vec::new();
         self.pipeline(requests, &mut |number, reply| {
-            answers.push(match reply {
-                StoreReply::Part(part, bytes) => (number, Kept::Part(part, bytes.to_vec())),
-                StoreReply::Key(key) => (number, Kept::Key(key.to_vec())),
-                StoreReply::Done(done) => (number, Kept::Done(done)),
-            });
+            answers.push((number, OwnedReply::from(reply)));
         })?;
         self.away.push_back(answers);
         Ok(())
@@ -116,14 +104,7 @@ impl StoreConnection for FrailConnection {
     ) -> Result<()> {
         let Some(answers) = self.away.pop_front() else { return self.pipeline(requests, receive) };
         for (number, reply) in &answers {
-            receive(
-                *number,
-                match reply {
-                    Kept::Part(part, bytes) => StoreReply::Part(*part, bytes),
-                    Kept::Key(key) => StoreReply::Key(key),
-                    Kept::Done(done) => StoreReply::Done(*done),
-                },
-            );
+            receive(*number, reply.reply());
         }
         Ok(())
     }

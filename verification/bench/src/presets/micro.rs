@@ -69,7 +69,6 @@ const WALK: &[Goal] = &[Goal::NsAtMost("region", 10.0)];
 const RECORD_BYTES: &[Goal] = &[Goal::BytesAtMost("region", 1150.0)];
 const WRITERS: &[Goal] = &[Goal::TimesPeer("region", "whitedb", 40.0)];
 
-/// All of them.
 pub(super) const PRESETS: [Preset; 3] = [
     Preset {
         name: "goals",

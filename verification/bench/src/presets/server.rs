@@ -32,7 +32,6 @@ const GET_PIPELINES_1M: &[Goal] = &[Goal::TimesPeer("node", "redis", 2.8)];
 const ONE_CLIENT: &[Goal] = &[Goal::NsAtMost("node", 10_000.0)];
 const BESIDE_SCAN: &[Goal] = &[Goal::TimesCase("node", "ten-clients", 1.3)];
 
-/// All of them.
 pub(super) const PRESETS: [Preset; 2] = [
     Preset {
         name: "server",

@@ -6,7 +6,6 @@ const UPDATE: &[Goal] = &[Goal::TimesCase("region", "put", 1.6)];
 const READ: &[Goal] = &[Goal::TimesCase("region", "views-4", 1.3)];
 const COUNTER: &[Goal] = &[Goal::RateAtLeast("region", 20e6 / 256.0)];
 
-/// All of them.
 pub(super) const PRESETS: [Preset; 1] = [Preset {
     name: "transactions",
     workload: "txn",

@@ -23,7 +23,6 @@ const TOGETHER: usize = 256;
 
 const NO_ORDER: &str = "Geode's regions have no order of keys";
 
-/// Geode as a target.
 #[derive(Clone, Copy, Debug)]
 pub struct GeodeTarget;
 
@@ -340,7 +339,6 @@ fn write_tags(out: &mut Vec<u8>, tags: &[RecordTag<'_>]) -> Result<()> {
 }
 
 impl StoreAccess for GeodeConnection {
-    #[inline]
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         self.ask(request)?;
         self.send()?;

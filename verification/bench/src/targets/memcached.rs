@@ -37,7 +37,6 @@ const NO_TAGS: &str = "memcached has one key for a value";
 const NO_TRANSACTIONS: &str = "memcached writes one value at a time";
 const NO_ORDER: &str = "memcached's keys have no order";
 
-/// memcached as a target.
 #[derive(Clone, Copy, Debug)]
 pub struct MemcachedTarget;
 
@@ -435,7 +434,6 @@ fn must_have_no_tags(has_tags: bool) -> Result<()> {
 }
 
 impl StoreAccess for Memcached {
-    #[inline]
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         if let Request::Change { table, change } = request
             && self.reads_first(request)?

@@ -6,11 +6,11 @@
 
 use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{
-    Body, ReplySink, Request, StoreAccess, StoreConnection, StoreReply, StoreSchema, TableId,
+    Body, ReplySink, Request, ScanRange, ScanSink, StoreAccess, StoreConnection, StoreReply,
+    StoreSchema, TableId,
 };
 use nearstate_model::Result;
 
-/// The null target.
 #[derive(Clone, Copy, Debug)]
 pub struct NullTarget;
 
@@ -84,7 +84,6 @@ impl NullConnection {
 }
 
 impl StoreAccess for NullConnection {
-    #[inline]
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         match request {
             Request::Read { table, wanted, .. } | Request::Find { table, wanted, .. } => {
@@ -105,14 +104,8 @@ impl StoreAccess for NullConnection {
         Ok(true)
     }
 
-    fn scan(
-        &mut self,
-        _: TableId,
-        _: &[u8],
-        count: usize,
-        _: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
-        Ok(count)
+    fn scan(&mut self, range: &ScanRange<'_>, _: &mut ScanSink<'_>) -> Result<usize> {
+        Ok(range.count)
     }
 }
 

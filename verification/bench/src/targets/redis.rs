@@ -25,7 +25,6 @@ const PORT_TRIES: usize = 3;
 /// Which server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
-    /// Redis.
     Redis,
     /// Valkey, the same code with another name.
     Valkey,
@@ -73,7 +72,6 @@ pub struct RespTarget {
     is_unix: bool,
 }
 
-/// All of them.
 pub const ALL: [RespTarget; 6] = [
     RespTarget { name: "node", program: Program::Node, is_unix: false },
     RespTarget { name: "node-unix", program: Program::Node, is_unix: true },

@@ -35,7 +35,6 @@ const SEGMENT_BYTES: u64 = 128 << 20;
 
 const PLAIN: &str = "only tables of plain values, without tags, are stored in it";
 
-/// The target.
 #[derive(Clone, Copy, Debug)]
 pub struct WhiteDbTarget;
 

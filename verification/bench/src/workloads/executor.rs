@@ -6,8 +6,8 @@
 #![expect(clippy::indexing_slicing, reason = "names are indexed at compile time")]
 
 use super::share;
-use super::{Blueprint, Parameters, Tally, Workload, WorkloadSpec};
-use crate::access::{StoreConnection, StoreSchema};
+use super::{Blueprint, ClientPart, Parameters, Tally, Workload, WorkloadSpec};
+use crate::access::{Connection, StoreSchema};
 use crate::result::Verdict;
 use nearstate_model::{Error, Result};
 use nearstate_node::clock::Clock;
@@ -63,9 +63,10 @@ static SPEC: WorkloadSpec = WorkloadSpec {
         }
         names
     },
-    records: 1,
+    records: 512,
     classes: &["operation"],
     foreign: &[],
+    schema: StoreSchema { tables: &[] },
     caveats: &[],
 };
 
@@ -78,10 +79,6 @@ impl Blueprint for ExecutorCosts {
         &["null"]
     }
 
-    fn schema(&self, _: &Parameters) -> StoreSchema {
-        StoreSchema { tables: &[] }
-    }
-
     fn size(&self, _: &Parameters) -> (u64, u64) {
         (0, 0)
     }
@@ -91,7 +88,7 @@ impl Blueprint for ExecutorCosts {
     }
 
     fn block_ops(&self, parameters: &Parameters) -> u64 {
-        let number = share::variant(self, parameters).unwrap_or(0);
+        let number = share::variant(self, parameters);
         VARIANTS.get(number).map_or(1, |(_, _, ops, _)| *ops)
     }
 
@@ -102,8 +99,8 @@ impl Blueprint for ExecutorCosts {
         )]
     }
 
-    fn client(&self, parameters: &Parameters, _: usize, _: usize) -> Result<Box<dyn Workload>> {
-        let number = share::variant(self, parameters)?;
+    fn new_client(&self, _: &Parameters, part: ClientPart) -> Result<Box<dyn Workload>> {
+        let number = part.variant;
         let measure = VARIANTS.get(number).map_or(clock as Measure, |(.., measure)| *measure);
         Ok(Box::new(Client { measure }))
     }
@@ -115,17 +112,17 @@ struct Client {
 }
 
 impl Workload for Client {
-    fn load(&mut self, _: &mut dyn StoreConnection, _: &mut dyn FnMut(u64)) -> Result<()> {
+    fn load(&mut self, _: &mut Connection<'_>, _: &mut dyn FnMut(u64)) -> Result<()> {
         Ok(())
     }
 
-    fn step(&mut self, _: &mut dyn StoreConnection, count: usize, tally: &mut Tally) -> Result<()> {
+    fn step(&mut self, _: &mut Connection<'_>, count: usize, tally: &mut Tally) -> Result<()> {
         (self.measure)(count as u64)?;
         tally.count_many(0, count as u64);
         Ok(())
     }
 
-    fn verify(&mut self, _: &mut dyn StoreConnection, _: &mut dyn FnMut(u64)) -> Result<Verdict> {
+    fn verify(&mut self, _: &mut Connection<'_>, _: &mut dyn FnMut(u64)) -> Result<Verdict> {
         Ok(Verdict::default())
     }
 }

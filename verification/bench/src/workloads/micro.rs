@@ -23,10 +23,11 @@
 
 use super::contents::{Contents, VALUE_BYTES_MAX};
 use super::share::{self, Share};
-use super::{Blueprint, Parameters, Tally, Wishes, Workload, WorkloadSpec, wrong_answer};
+use super::{
+    Blueprint, ClientPart, Parameters, Tally, Wishes, Workload, WorkloadSpec, wrong_answer,
+};
 use crate::access::{
-    OPERATIONS, PartSet, RecordEntry, Request, StoreConnection, StoreReply, StoreSchema,
-    TableSchema,
+    Connection, OPERATIONS, PartSet, RecordEntry, Request, StoreReply, StoreSchema, TableSchema,
 };
 use crate::operations::{KEY_BYTES, KeyBlock, Operation, RecordKey};
 use crate::random::draw;
@@ -96,7 +97,7 @@ const VARIANTS: [Variant; 11] = [
 ];
 
 fn variant_of(parameters: &Parameters) -> Variant {
-    let number = share::variant(&Micro, parameters).unwrap_or(0);
+    let number = share::variant(&Micro, parameters);
     let [first, ..] = VARIANTS;
     VARIANTS.get(number).copied().unwrap_or(first)
 }
@@ -122,16 +123,13 @@ static SPEC: WorkloadSpec = WorkloadSpec {
     records: 100_000,
     classes: &["operation"],
     foreign: &[],
+    schema: StoreSchema { tables: &[TABLE] },
     caveats: &[],
 };
 
 impl Blueprint for Micro {
     fn spec(&self) -> &'static WorkloadSpec {
         &SPEC
-    }
-
-    fn schema(&self, _: &Parameters) -> StoreSchema {
-        StoreSchema { tables: &[TABLE] }
     }
 
     fn size(&self, parameters: &Parameters) -> (u64, u64) {
@@ -166,17 +164,10 @@ impl Blueprint for Micro {
         )]
     }
 
-    fn client(
-        &self,
-        parameters: &Parameters,
-        client: usize,
-        clients: usize,
-    ) -> Result<Box<dyn Workload>> {
-        share::variant(self, parameters)?;
+    fn new_client(&self, parameters: &Parameters, part: ClientPart) -> Result<Box<dyn Workload>> {
         let (.., measured, background) = variant_of(parameters);
-        let role = if client == 0 { measured } else { background.unwrap_or(measured) };
-        let share = Share::of(parameters, client, clients)?;
-        Ok(Box::new(Client::new(parameters, role, share)?))
+        let role = if part.client == 0 { measured } else { background.unwrap_or(measured) };
+        Ok(Box::new(Client::new(parameters, role, part.share)?))
     }
 }
 
@@ -259,7 +250,7 @@ impl Client {
     /// Runs one operation on the next keys; returns the number of operations.
     fn block(
         &mut self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         operation: Operation,
         count: usize,
     ) -> Result<u64> {
@@ -277,7 +268,7 @@ impl Client {
     }
 
     /// Inserts the next keys; each is inserted once in a run.
-    fn insert(&mut self, store: &mut dyn StoreConnection, count: usize) -> Result<u64> {
+    fn insert(&mut self, store: &mut Connection<'_>, count: usize) -> Result<u64> {
         if self.at + count > self.keys.len() {
             let detail = format!(
                 "all {} records of this client are inserted: give more --records, or fewer --ops \
@@ -312,7 +303,7 @@ impl Client {
 }
 
 impl Workload for Client {
-    fn load(&mut self, store: &mut dyn StoreConnection, done: &mut dyn FnMut(u64)) -> Result<()> {
+    fn load(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<()> {
         if self.role == Role::Insert {
             return Ok(());
         }
@@ -332,12 +323,7 @@ impl Workload for Client {
         Ok(())
     }
 
-    fn step(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        count: usize,
-        tally: &mut Tally,
-    ) -> Result<()> {
+    fn step(&mut self, store: &mut Connection<'_>, count: usize, tally: &mut Tally) -> Result<()> {
         let done = match self.role {
             Role::Do(operation) => self.block(store, operation, count)?,
             Role::Insert => self.insert(store, count)?,
@@ -355,11 +341,7 @@ impl Workload for Client {
     // Puts are idempotent for the comparison, so nothing is settled: each value that a put may
     // write is accepted.
 
-    fn verify(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        done: &mut dyn FnMut(u64),
-    ) -> Result<Verdict> {
+    fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
         let mut verdict = Verdict::default();
         let inserted = if self.role == Role::Insert { self.at as u64 } else { self.share.count };
         let records: Vec<u64> = (self.share.first..self.share.first + inserted).collect();

@@ -22,8 +22,10 @@
 
 use super::record_model::{Mutation, RecordForm, RecordModel};
 use super::share::{self, Share};
-use super::{Blueprint, ForeignFigure, Parameters, Tally, Wishes, Workload, WorkloadSpec};
-use crate::access::{PartSet, StoreConnection, StoreSchema, TableSchema, TagRule};
+use super::{
+    Blueprint, ClientPart, ForeignFigure, Parameters, Tally, Wishes, Workload, WorkloadSpec,
+};
+use crate::access::{Connection, PartSet, StoreSchema, TableSchema, TagRule};
 use crate::random::{self, Distributions as _, Ring, Rng, draw};
 use crate::result::{Check, Verdict};
 use nearstate_model::Result;
@@ -93,6 +95,7 @@ const INSERT: WorkloadSpec = WorkloadSpec {
         LATENCY,
         TAIL,
     ],
+    schema: StoreSchema { tables: &[SESSIONS] },
     caveats: &[
         "paper 3 keeps a hot replica of each object and index on other machines; here is one copy",
     ],
@@ -122,10 +125,6 @@ impl Blueprint for Mme {
         }
     }
 
-    fn schema(&self, _: &Parameters) -> StoreSchema {
-        StoreSchema { tables: &[SESSIONS] }
-    }
-
     fn size(&self, parameters: &Parameters) -> (u64, u64) {
         (parameters.records, OBJECT_BYTES_MAX as u64)
     }
@@ -135,18 +134,12 @@ impl Blueprint for Mme {
         Wishes { delta, unique_tag: true, ..Wishes::default() }
     }
 
-    fn client(
-        &self,
-        parameters: &Parameters,
-        client: usize,
-        clients: usize,
-    ) -> Result<Box<dyn Workload>> {
-        share::variant(self, parameters)?;
-        let share = Share::of(parameters, client, clients)?;
+    fn new_client(&self, parameters: &Parameters, part: ClientPart) -> Result<Box<dyn Workload>> {
+        let share = part.share;
         let seed = draw(parameters.seed, share.first, 1);
         let form = MmeSession { seed: parameters.seed, records: share.all };
         Ok(Box::new(Client {
-            stock: RecordModel::new(form, &SESSIONS, parameters, share)?,
+            model: RecordModel::new(form, &SESSIONS, parameters, share)?,
             ring: Ring::new(parameters.spread, share.count, seed)?,
             rng: random::rng(seed ^ 1),
             does: *self,
@@ -248,7 +241,7 @@ impl RecordForm for MmeSession {
 /// A client of either.
 #[derive(Debug)]
 struct Client {
-    stock: RecordModel<MmeSession, SECTIONS>,
+    model: RecordModel<MmeSession, SECTIONS>,
     ring: Ring,
     rng: Rng,
     does: Mme,
@@ -274,9 +267,9 @@ impl Client {
                 }
                 (Mutation::Update(PartSet::one(section)), 0)
             }
-            Mme::Insert if self.stock.state(slot).is_there() => (Mutation::Remove, 1),
+            Mme::Insert if self.model.state(slot).is_there() => (Mutation::Remove, 1),
             Mme::Insert => {
-                let bytes = self.stock.form().object_bytes(self.share.first + slot);
+                let bytes = self.model.form().object_bytes(self.share.first + slot);
                 self.bytes = (self.bytes.0 + bytes as u64, self.bytes.1 + 1);
                 (Mutation::Create, 0)
             }
@@ -285,18 +278,12 @@ impl Client {
 }
 
 impl Workload for Client {
-    fn load(&mut self, store: &mut dyn StoreConnection, done: &mut dyn FnMut(u64)) -> Result<()> {
+    fn load(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<()> {
         let is_update = self.does == Mme::Update;
-        self.stock.load(store, |slot| is_update || slot % 2 == 0, done)
+        self.model.load(store, |slot| is_update || slot % 2 == 0, done)
     }
 
-    #[inline]
-    fn step(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        count: usize,
-        tally: &mut Tally,
-    ) -> Result<()> {
+    fn step(&mut self, store: &mut Connection<'_>, count: usize, tally: &mut Tally) -> Result<()> {
         let mut picked = std::mem::take(&mut self.picked);
         self.ring.pick(count, &mut picked);
         self.mutations.clear();
@@ -309,19 +296,15 @@ impl Workload for Client {
             }
         }
         self.picked = picked;
-        self.stock.write(store, &self.mutations, tally)
+        self.model.write(store, &self.mutations, tally)
     }
 
-    fn settle(&mut self, store: &mut dyn StoreConnection) -> Result<()> {
-        self.stock.settle(store)
+    fn settle(&mut self, store: &mut Connection<'_>) -> Result<()> {
+        self.model.settle(store)
     }
 
-    fn verify(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        done: &mut dyn FnMut(u64),
-    ) -> Result<Verdict> {
-        self.stock.verify(store, done)
+    fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
+        self.model.verify(store, done)
     }
 
     #[expect(clippy::cast_precision_loss, reason = "counts of one run are far below 2^53")]

@@ -14,9 +14,9 @@
 //! of a session and their sizes (448 bytes together), and that half of the sessions exist.
 
 use super::record_model::{Mutation, RecordForm, RecordModel};
-use super::share::{self, Share};
-use super::{Blueprint, Parameters, Tally, Wishes, Workload, WorkloadSpec};
-use crate::access::{PartSet, StoreConnection, StoreSchema, TableSchema, TagRule};
+use super::share;
+use super::{Blueprint, ClientPart, Parameters, Tally, Wishes, Workload, WorkloadSpec};
+use crate::access::{Connection, PartSet, StoreSchema, TableSchema, TagRule};
 use crate::random::{Ring, draw};
 use crate::result::{Check, Verdict};
 use nearstate_model::Result;
@@ -28,7 +28,6 @@ const PARTS: usize = 3;
 /// their quality of service.
 const PART_NAMES: [&str; PARTS] = ["pdn", "control", "bearers"];
 
-/// Their bytes.
 const PART_BYTES: [usize; PARTS] = [160, 48, 240];
 
 const INDEXED: TableSchema = TableSchema {
@@ -47,7 +46,7 @@ pub struct SgwSession;
 
 /// Whether sessions are found by an index.
 fn is_indexed(parameters: &Parameters) -> bool {
-    share::variant(&SgwSession, parameters).unwrap_or(0) == 0
+    share::variant(&SgwSession, parameters) == 0
 }
 
 const CREATE: usize = 0;
@@ -93,6 +92,7 @@ static SPEC: WorkloadSpec = WorkloadSpec {
             "30 % less, 37 % more changes of the owner",
         ),
     ],
+    schema: StoreSchema { tables: &[INDEXED] },
     caveats: &[
         "paper 4 counts requests of a whole gateway with its protocol; here is its state alone",
     ],
@@ -104,11 +104,7 @@ impl Blueprint for SgwSession {
     }
 
     fn schema(&self, parameters: &Parameters) -> StoreSchema {
-        if is_indexed(parameters) {
-            StoreSchema { tables: &[INDEXED] }
-        } else {
-            StoreSchema { tables: &[KEYED] }
-        }
+        if is_indexed(parameters) { SPEC.schema } else { StoreSchema { tables: &[KEYED] } }
     }
 
     fn size(&self, parameters: &Parameters) -> (u64, u64) {
@@ -119,19 +115,13 @@ impl Blueprint for SgwSession {
         Wishes { unique_tag: is_indexed(parameters), ..Wishes::default() }
     }
 
-    fn client(
-        &self,
-        parameters: &Parameters,
-        client: usize,
-        clients: usize,
-    ) -> Result<Box<dyn Workload>> {
-        share::variant(self, parameters)?;
-        let share = Share::of(parameters, client, clients)?;
+    fn new_client(&self, parameters: &Parameters, part: ClientPart) -> Result<Box<dyn Workload>> {
+        let share = part.share;
         let is_indexed = is_indexed(parameters);
         let schema: &'static TableSchema = if is_indexed { &INDEXED } else { &KEYED };
         let seed = draw(parameters.seed, share.first, 1);
         Ok(Box::new(Client {
-            stock: RecordModel::new(
+            model: RecordModel::new(
                 SgwRecord { is_indexed, records: share.all },
                 schema,
                 parameters,
@@ -185,7 +175,7 @@ impl RecordForm for SgwRecord {
 
 #[derive(Debug)]
 struct Client {
-    stock: RecordModel<SgwRecord, PARTS>,
+    model: RecordModel<SgwRecord, PARTS>,
     ring: Ring,
     is_indexed: bool,
     picked: Vec<u64>,
@@ -196,22 +186,16 @@ struct Client {
 }
 
 impl Workload for Client {
-    fn load(&mut self, store: &mut dyn StoreConnection, done: &mut dyn FnMut(u64)) -> Result<()> {
-        self.stock.load(store, |slot| slot % 2 == 0, done)
+    fn load(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<()> {
+        self.model.load(store, |slot| slot % 2 == 0, done)
     }
 
-    #[inline]
-    fn step(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        count: usize,
-        tally: &mut Tally,
-    ) -> Result<()> {
+    fn step(&mut self, store: &mut Connection<'_>, count: usize, tally: &mut Tally) -> Result<()> {
         self.ring.pick(count, &mut self.picked);
         self.mutations.clear();
         self.found.clear();
         for slot in &self.picked {
-            let is_there = self.stock.state(*slot).is_there();
+            let is_there = self.model.state(*slot).is_there();
             let (mutation, class) =
                 if is_there { (Mutation::Remove, DELETE) } else { (Mutation::Create, CREATE) };
             self.mutations.push((*slot, mutation));
@@ -225,24 +209,20 @@ impl Workload for Client {
         }
         if self.is_indexed {
             for slot in &self.found {
-                self.stock.find(store, *slot, 0, tally)?;
+                self.model.find(store, *slot, 0, tally)?;
             }
         } else if !self.found.is_empty() {
-            self.stock.read(store, &self.found, PartSet::ALL, tally)?;
+            self.model.read(store, &self.found, PartSet::ALL, tally)?;
         }
-        self.stock.write(store, &self.mutations, tally)
+        self.model.write(store, &self.mutations, tally)
     }
 
-    fn settle(&mut self, store: &mut dyn StoreConnection) -> Result<()> {
-        self.stock.settle(store)
+    fn settle(&mut self, store: &mut Connection<'_>) -> Result<()> {
+        self.model.settle(store)
     }
 
-    fn verify(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        done: &mut dyn FnMut(u64),
-    ) -> Result<Verdict> {
-        self.stock.verify(store, done)
+    fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
+        self.model.verify(store, done)
     }
 
     fn checks(&self) -> Vec<Check> {

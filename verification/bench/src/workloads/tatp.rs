@@ -25,8 +25,7 @@ mod population;
 pub mod requests;
 pub mod rows;
 
-use super::share::{self, Share};
-use super::{Blueprint, Parameters, Wishes, Workload, WorkloadSpec};
+use super::{Blueprint, ClientPart, Parameters, Wishes, Workload, WorkloadSpec};
 use crate::access::{StoreSchema, TableSchema, TagRule};
 use crate::result::Foreign;
 use nearstate_model::Result;
@@ -79,6 +78,7 @@ static SPEC: WorkloadSpec = WorkloadSpec {
         "delete-call-forwarding",
     ],
     foreign: &[],
+    schema: StoreSchema { tables: &[SUBSCRIBER, ACCESS_INFO, SPECIAL_FACILITY, CALL_FORWARDING] },
     caveats: &[
         "TATP: subscribers are drawn by its own rule, whatever --spread says, from those of \
              each client; forwardings even out in a long run, by which GET_NEW_DESTINATION \
@@ -90,10 +90,6 @@ static SPEC: WorkloadSpec = WorkloadSpec {
 impl Blueprint for Tatp {
     fn spec(&self) -> &'static WorkloadSpec {
         &SPEC
-    }
-
-    fn schema(&self, _: &Parameters) -> StoreSchema {
-        StoreSchema { tables: &[SUBSCRIBER, ACCESS_INFO, SPECIAL_FACILITY, CALL_FORWARDING] }
     }
 
     fn size(&self, parameters: &Parameters) -> (u64, u64) {
@@ -108,15 +104,8 @@ impl Blueprint for Tatp {
         figures()
     }
 
-    fn client(
-        &self,
-        parameters: &Parameters,
-        client: usize,
-        clients: usize,
-    ) -> Result<Box<dyn Workload>> {
-        share::variant(self, parameters)?;
-        let share = Share::of(parameters, client, clients)?;
-        Ok(Box::new(run::Client::new(parameters.seed, share)?))
+    fn new_client(&self, parameters: &Parameters, part: ClientPart) -> Result<Box<dyn Workload>> {
+        Ok(Box::new(run::Client::new(parameters.seed, part.share)?))
     }
 }
 

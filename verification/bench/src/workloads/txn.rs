@@ -20,11 +20,13 @@
 
 use super::contents::Contents;
 use super::share::{self, Share};
-use super::{Blueprint, Parameters, Tally, Wishes, Workload, WorkloadSpec, wrong_answer};
+use super::{
+    Blueprint, ClientPart, Parameters, Tally, Wishes, Workload, WorkloadSpec, wrong_answer,
+};
 use crate::access::RecordWrite as WriteChange;
 use crate::access::{
-    PartSet, PartsChange, RecordEntry, StoreAccess, StoreConnection, StoreSchema, TableId,
-    TableSchema, Work,
+    Connection, PartSet, PartsChange, RecordEntry, StoreAccess, StoreSchema, TableId, TableSchema,
+    Work,
 };
 use crate::random::{self, Distributions as _, Rng, draw};
 use crate::result::Verdict;
@@ -53,11 +55,9 @@ const CONTEXTS: TableId = TableId(0);
 const COMMITTED: usize = 0;
 const CONFLICTED: usize = 1;
 
-/// The workload.
 #[derive(Clone, Copy, Debug)]
 pub struct TxnWorkload;
 
-/// What an operation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     Update,
@@ -97,7 +97,7 @@ const OPERATIONS: [Operation; VARIANTS.len()] = [
 ];
 
 fn operation_of(parameters: &Parameters) -> Operation {
-    let variant = share::variant(&TxnWorkload, parameters).unwrap_or(0);
+    let variant = share::variant(&TxnWorkload, parameters);
     OPERATIONS.get(variant).copied().unwrap_or(Operation::Update)
 }
 
@@ -109,16 +109,13 @@ static SPEC: WorkloadSpec = WorkloadSpec {
     records: 100_000,
     classes: &["operation", "after a conflict"],
     foreign: &[],
+    schema: StoreSchema { tables: &[TABLE] },
     caveats: &[],
 };
 
 impl Blueprint for TxnWorkload {
     fn spec(&self) -> &'static WorkloadSpec {
         &SPEC
-    }
-
-    fn schema(&self, _: &Parameters) -> StoreSchema {
-        StoreSchema { tables: &[TABLE] }
     }
 
     fn size(&self, parameters: &Parameters) -> (u64, u64) {
@@ -155,18 +152,12 @@ impl Blueprint for TxnWorkload {
         }
     }
 
-    fn client(
-        &self,
-        parameters: &Parameters,
-        client: usize,
-        clients: usize,
-    ) -> Result<Box<dyn Workload>> {
-        share::variant(self, parameters)?;
-        let share = Share::of(parameters, client, clients)?;
+    fn new_client(&self, parameters: &Parameters, part: ClientPart) -> Result<Box<dyn Workload>> {
+        let share = part.share;
         let count = usize::try_from(share.count).unwrap_or(usize::MAX);
         Ok(Box::new(Client {
             operation: operation_of(parameters),
-            numbers: (client, clients),
+            numbers: (part.client, part.clients),
             rng: random::rng(draw(parameters.seed, share.first, 1)),
             contents: Contents::new(parameters.seed),
             changes: vec![0; count],
@@ -216,7 +207,7 @@ impl Client {
         })
     }
 
-    fn one(&mut self, store: &mut dyn StoreConnection, tally: &mut Tally) -> Result<()> {
+    fn one(&mut self, store: &mut Connection<'_>, tally: &mut Tally) -> Result<()> {
         match self.operation {
             Operation::Contend(records) => return self.contend(store, records, tally),
             Operation::Count { is_shared } => {
@@ -255,7 +246,7 @@ impl Client {
     }
 
     /// Changes one context.
-    fn change(&mut self, store: &mut dyn StoreConnection) -> Result<()> {
+    fn change(&mut self, store: &mut Connection<'_>) -> Result<()> {
         let slot = self.pick();
         let before = self.changes.get(slot).copied().unwrap_or(0);
         let key = self.key(slot);
@@ -295,7 +286,7 @@ impl Client {
     /// Adds to this client's slot of the shared records in one transaction.
     fn contend(
         &mut self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         records: usize,
         tally: &mut Tally,
     ) -> Result<()> {
@@ -331,7 +322,7 @@ impl Client {
         Ok(())
     }
 
-    fn read_own(store: &mut dyn StoreConnection, key: &[u8]) -> Result<Option<Vec<u8>>> {
+    fn read_own(store: &mut Connection<'_>, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let mut value = Vec::new();
         let exists = store.read(CONTEXTS, key, PartSet::ALL, &mut |_, bytes| {
             value = bytes.to_vec();
@@ -399,7 +390,7 @@ fn read_all<A: StoreAccess + ?Sized>(
 }
 
 impl Workload for Client {
-    fn load(&mut self, store: &mut dyn StoreConnection, done: &mut dyn FnMut(u64)) -> Result<()> {
+    fn load(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<()> {
         match self.operation {
             Operation::Count { .. } => return Ok(()),
             Operation::Contend(records) => {
@@ -427,16 +418,11 @@ impl Workload for Client {
         Ok(())
     }
 
-    fn step(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        count: usize,
-        tally: &mut Tally,
-    ) -> Result<()> {
+    fn step(&mut self, store: &mut Connection<'_>, count: usize, tally: &mut Tally) -> Result<()> {
         (0..count).try_for_each(|_| self.one(store, tally))
     }
 
-    fn settle(&mut self, store: &mut dyn StoreConnection) -> Result<()> {
+    fn settle(&mut self, store: &mut Connection<'_>) -> Result<()> {
         let Some(slot) = self.pending else { return Ok(()) };
         if let Operation::Contend(_) = self.operation {
             let value = Self::read_own(store, &shared_key(0))?.unwrap_or_default();
@@ -455,11 +441,7 @@ impl Workload for Client {
         Ok(())
     }
 
-    fn verify(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        done: &mut dyn FnMut(u64),
-    ) -> Result<Verdict> {
+    fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
         let mut verdict = Verdict::default();
         let mut hold = |is_right: bool, what: String| {
             if is_right {
@@ -501,6 +483,7 @@ impl Workload for Client {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::StoreConnection as _;
     use crate::targets::region::RegionConnection;
     use nearstate_store::{CreateOptions, Region};
 

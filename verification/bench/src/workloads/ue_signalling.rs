@@ -14,10 +14,11 @@ mod machine;
 mod model;
 
 use super::{
-    Blueprint, Overlapped, Parameters, Tally, Wishes, Workload, WorkloadSpec, share, wrong_answer,
+    Blueprint, ClientPart, Overlapped, Parameters, Tally, Wishes, Workload, WorkloadSpec,
+    wrong_answer,
 };
 use crate::access::{
-    PartSet, RecordEntry, Request, StoreConnection, StoreReply, StoreSchema, TableId, TableSchema,
+    Connection, PartSet, RecordEntry, Request, StoreReply, StoreSchema, TableId, TableSchema,
     TagRule,
 };
 use crate::random::{self, Distributions as _, Ring, Rng};
@@ -140,6 +141,7 @@ static SPEC: WorkloadSpec = WorkloadSpec {
             "whole contexts are faster in most cases",
         ),
     ],
+    schema: WHOLE,
     caveats: &[],
 };
 
@@ -186,15 +188,8 @@ impl Blueprint for UeSignalling {
         out
     }
 
-    fn client(
-        &self,
-        parameters: &Parameters,
-        client: usize,
-        clients: usize,
-    ) -> Result<Box<dyn Workload>> {
-        share::variant(self, parameters)?;
-        share::Share::of(parameters, client, clients)?;
-        Ok(Box::new(Client::new(parameters, client, clients)?))
+    fn new_client(&self, parameters: &Parameters, part: ClientPart) -> Result<Box<dyn Workload>> {
+        Ok(Box::new(Client::new(parameters, part.client, part.clients)?))
     }
 }
 
@@ -346,7 +341,7 @@ impl Client {
 
     /// One procedure by itself: what a network function does with each message.
     #[inline]
-    fn fly(&mut self, store: &mut dyn StoreConnection, tally: &mut Tally) -> Result<()> {
+    fn fly(&mut self, store: &mut Connection<'_>, tally: &mut Tally) -> Result<()> {
         let Some(flight) = self.flights.first().copied() else { return Ok(()) };
         let key = key_of(self.model.global(flight.ue));
         Turn::new(self, (flight, &key), tally).go(store)?;
@@ -411,7 +406,7 @@ const fn shares() -> [u8; 1000] {
 }
 
 impl Workload for Client {
-    fn load(&mut self, store: &mut dyn StoreConnection, done: &mut dyn FnMut(u64)) -> Result<()> {
+    fn load(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<()> {
         let travel = self.travel;
         self.is_unkept = store.is_null();
         for first in (0..self.model.len()).step_by(BATCH) {
@@ -450,13 +445,7 @@ impl Workload for Client {
         Ok(())
     }
 
-    #[inline]
-    fn step(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        count: usize,
-        tally: &mut Tally,
-    ) -> Result<()> {
+    fn step(&mut self, store: &mut Connection<'_>, count: usize, tally: &mut Tally) -> Result<()> {
         self.depart(count);
         if count == 1 { self.fly(store, tally) } else { self.fly_together(store, tally) }
     }
@@ -467,7 +456,7 @@ impl Workload for Client {
         if is_drawn { Some(self) } else { None }
     }
 
-    fn settle(&mut self, store: &mut dyn StoreConnection) -> Result<()> {
+    fn settle(&mut self, store: &mut Connection<'_>) -> Result<()> {
         self.scatter();
         while let Some(flight) = self.flights.last().copied() {
             let found = self.look(store, flight.ue)?;
@@ -492,11 +481,7 @@ impl Workload for Client {
         Ok(())
     }
 
-    fn verify(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        done: &mut dyn FnMut(u64),
-    ) -> Result<Verdict> {
+    fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
         let mut verdict = Verdict::default();
         if self.is_unkept {
             return Ok(verdict);

@@ -1,7 +1,9 @@
 //! Every workload: what it generates is what its source says, a store that keeps everything is
 //! found right, and one that loses a write, answers wrongly or breaks off in the middle is noticed.
 
-use nearstate_bench::access::{Body, ReplySink, Request, StoreAccess, StoreConnection, TableId};
+use nearstate_bench::access::{
+    Body, Connection, ReplySink, Request, ScanRange, ScanSink, StoreAccess, StoreConnection,
+};
 use nearstate_bench::protocol::Fault;
 use nearstate_bench::random::Spread;
 use nearstate_bench::targets::fault::Faulty;
@@ -63,7 +65,7 @@ impl Store {
 
 fn run(
     workload: &mut dyn Workload,
-    store: &mut dyn StoreConnection,
+    store: &mut Connection<'_>,
     operations: usize,
     depth: usize,
 ) -> Tally {
@@ -83,7 +85,7 @@ fn run(
     all
 }
 
-fn load(workload: &mut dyn Workload, store: &mut dyn StoreConnection) -> u64 {
+fn load(workload: &mut dyn Workload, store: &mut Connection<'_>) -> u64 {
     let mut loaded = 0;
     workload.load(store, &mut |more| loaded += more).unwrap();
     loaded
@@ -374,29 +376,23 @@ impl StoreAccess for Bad<'_> {
         }
     }
 
-    fn scan(
-        &mut self,
-        table: TableId,
-        from: &[u8],
-        count: usize,
-        receive: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
-        self.inner.scan(table, from, count, receive)
+    fn scan(&mut self, range: &ScanRange<'_>, receive: &mut ScanSink<'_>) -> Result<usize> {
+        self.inner.scan(range, receive)
     }
 }
 
 /// A connection of which one write goes wrong.
 struct Broken<'c> {
-    inner: &'c mut dyn StoreConnection,
+    inner: &'c mut Connection<'c>,
     plan: Plan,
 }
 
 impl<'c> Broken<'c> {
-    fn new(inner: &'c mut dyn StoreConnection, left: u64, loss: Loss) -> Self {
+    fn new(inner: &'c mut Connection<'c>, left: u64, loss: Loss) -> Self {
         Self { inner, plan: Plan { left, loss, is_over: false, is_dead: false } }
     }
 
-    fn dead(inner: &'c mut dyn StoreConnection) -> Self {
+    fn dead(inner: &'c mut Connection<'c>) -> Self {
         let plan = Plan { left: 0, loss: Loss::NotDone, is_over: true, is_dead: true };
         Self { inner, plan }
     }
@@ -407,14 +403,8 @@ impl StoreAccess for Broken<'_> {
         Bad { inner: self.inner, plan: &mut self.plan }.perform(request, receive)
     }
 
-    fn scan(
-        &mut self,
-        table: TableId,
-        from: &[u8],
-        count: usize,
-        receive: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
-        self.inner.scan(table, from, count, receive)
+    fn scan(&mut self, range: &ScanRange<'_>, receive: &mut ScanSink<'_>) -> Result<usize> {
+        self.inner.scan(range, receive)
     }
 }
 

@@ -22,7 +22,6 @@ pub enum Unit {
     OneIn,
 }
 
-/// An axis.
 #[derive(Clone, Debug)]
 pub struct Axis {
     /// What stands beside it.
@@ -44,10 +43,8 @@ pub enum Stroke {
     Dashed,
 }
 
-/// One line.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// Its colour.
     pub colour: Colour,
     /// How it is drawn.
     pub stroke: Stroke,
@@ -64,7 +61,6 @@ pub struct Lines {
     pub x: Axis,
     /// The axis to the left.
     pub y: Axis,
-    /// The lines.
     pub lines: Vec<Line>,
     /// Where an upright rule is drawn: borders of rounds.
     pub rules: Vec<f64>,

@@ -11,7 +11,6 @@ pub(super) struct ReplyGuard<'a> {
     pub(super) table: TableId,
     /// The record.
     pub(super) key: &'a [u8],
-    /// It must be there.
     pub(super) must_exist: bool,
     /// Unique tags that no other record may have.
     pub(super) claims: Claims<'a>,

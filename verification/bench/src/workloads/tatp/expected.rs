@@ -6,7 +6,7 @@ use super::rows::{
     BIT_1, DATA_A, STARTS, SUBSCRIBER_BYTES, TYPES, forwarding_key, number, subscriber_key,
     typed_key,
 };
-use crate::access::{PartSet, PartWrite, StoreConnection, TableId};
+use crate::access::{Connection, PartSet, PartWrite, TableId};
 use nearstate_model::{Error, Result};
 
 /// Subscribers: the first table of the schema.
@@ -15,7 +15,6 @@ pub const SUBSCRIBER: TableId = TableId(0);
 pub const ACCESS: TableId = TableId(1);
 /// Facilities.
 pub const FACILITY: TableId = TableId(2);
-/// Forwardings.
 pub const FORWARDING: TableId = TableId(3);
 
 /// A subscriber's part that never changes.
@@ -36,7 +35,6 @@ pub const PROFILE_BYTES: usize = SUBSCRIBER_BYTES - 5;
 /// A transaction with its parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// Which one.
     pub kind: RequestKind,
     /// Which of the client's subscribers.
     pub slot: u32,
@@ -59,7 +57,6 @@ pub enum Flight {
     Update {
         /// The facility.
         sf_type: u8,
-        /// The bit.
         bit_1: u8,
         /// The byte.
         data_a: u8,
@@ -216,7 +213,7 @@ impl Model {
     /// there before.
     pub fn was_done(
         &self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         slot: u32,
         flight: Flight,
     ) -> Result<Option<bool>> {

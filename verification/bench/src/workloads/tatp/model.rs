@@ -21,7 +21,6 @@ const FORWARDINGS: usize = 12;
 /// What the model knows of a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subscriber {
-    /// Its location.
     pub location: u32,
     /// Its facilities' `data_a`, by type.
     pub data_a: [u8; 4],
@@ -80,7 +79,6 @@ impl Subscriber {
         self.has(ai_type, ACCESS)
     }
 
-    /// Whether it has this facility.
     #[inline]
     pub const fn has_facility(&self, sf_type: u8) -> bool {
         self.has(sf_type, FACILITY)
@@ -156,7 +154,6 @@ impl Model {
         self.subscribers.get_mut(usize::try_from(slot).unwrap_or(usize::MAX))
     }
 
-    /// How many there are.
     pub fn count(&self) -> u32 {
         u32::try_from(self.subscribers.len()).unwrap_or(u32::MAX)
     }

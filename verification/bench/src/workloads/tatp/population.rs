@@ -87,7 +87,6 @@ impl Fresh {
         self.access & bit_of(ai_type) != 0
     }
 
-    /// Whether it has this facility.
     #[inline]
     pub const fn has_facility(&self, sf_type: u8) -> bool {
         self.facilities & bit_of(sf_type) != 0
@@ -100,7 +99,6 @@ impl Fresh {
         forwardings.is_some_and(|forwardings| forwardings & bit_of_start(start) != 0)
     }
 
-    /// Its row.
     pub fn row(&self) -> [u8; SUBSCRIBER_BYTES] {
         subscriber_row(self.s_id, &mut self.rng(1))
     }

@@ -50,7 +50,6 @@ pub fn number(n: u64) -> Number {
     out
 }
 
-/// The key of a subscriber.
 #[inline]
 pub const fn subscriber_key(s_id: u32) -> [u8; 4] {
     s_id.to_be_bytes()
@@ -63,14 +62,12 @@ pub const fn typed_key(s_id: u32, row_type: u8) -> [u8; 5] {
     [a, b, c, d, row_type]
 }
 
-/// The key of a forwarding.
 #[inline]
 pub const fn forwarding_key(s_id: u32, sf_type: u8, start: u8) -> [u8; 6] {
     let [a, b, c, d] = s_id.to_be_bytes();
     [a, b, c, d, sf_type, start]
 }
 
-/// The row of a forwarding.
 #[inline]
 pub fn forwarding_row(end: u8, numberx: &Number) -> [u8; FORWARDING_BYTES] {
     let mut row = [end; FORWARDING_BYTES];
@@ -80,7 +77,6 @@ pub fn forwarding_row(end: u8, numberx: &Number) -> [u8; FORWARDING_BYTES] {
     row
 }
 
-/// Draws of fields.
 pub trait FieldDraws {
     /// Fifteen random digits.
     fn number(&mut self) -> Number;
@@ -112,7 +108,6 @@ fn letters<const N: usize>(rng: &mut Rng) -> [u8; N] {
     std::array::from_fn(|_| rng.u8(b'A'..=b'Z'))
 }
 
-/// A subscriber's row.
 pub fn subscriber_row(s_id: u32, rng: &mut Rng) -> [u8; SUBSCRIBER_BYTES] {
     let mut row = [0; SUBSCRIBER_BYTES];
     let most = |at: usize| match at {
@@ -133,7 +128,6 @@ pub fn subscriber_row(s_id: u32, rng: &mut Rng) -> [u8; SUBSCRIBER_BYTES] {
     row
 }
 
-/// An access row.
 pub fn access_row(rng: &mut Rng) -> [u8; ACCESS_BYTES] {
     let mut row: [u8; ACCESS_BYTES] = letters(rng);
     for number in row.iter_mut().take(2) {

@@ -10,8 +10,8 @@ use super::model::Model;
 use super::requests::{KINDS, RequestKind, fold, reach};
 use super::rows::{IS_ACTIVE, STARTS, TYPES, forwarding_key, number, subscriber_key, typed_key};
 use crate::access::{
-    PARTS_MAX, PartSet, PartWrite, PartsChange, RecordEntry, RecordTag, StoreAccess,
-    StoreConnection, StoreReply,
+    Connection, PARTS_MAX, PartSet, PartWrite, PartsChange, RecordEntry, RecordTag, StoreAccess,
+    StoreReply,
 };
 use crate::random::{self, Distributions as _, Rng, draw};
 use crate::result::{Check, Verdict};
@@ -156,7 +156,7 @@ impl Client {
     #[inline]
     fn read_row(
         &mut self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         request: &Request,
         tally: &mut Tally,
     ) -> Result<()> {
@@ -182,7 +182,7 @@ impl Client {
 
     /// Reads of one row, together.
     #[inline]
-    fn read_rows(&mut self, store: &mut dyn StoreConnection, tally: &mut Tally) -> Result<()> {
+    fn read_rows(&mut self, store: &mut Connection<'_>, tally: &mut Tally) -> Result<()> {
         let Self { model, outbox, asked, astray, .. } = self;
         outbox.clear();
         for request in asked.iter() {
@@ -223,7 +223,7 @@ impl Client {
     /// `GET_NEW_DESTINATION`: all of it as it was at one instant.
     fn destination(
         &mut self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         request: &Request,
         (expected, tally): (u32, &mut Tally),
     ) -> Result<()> {
@@ -268,7 +268,7 @@ impl Client {
     /// `UPDATE_SUBSCRIBER_DATA`: a bit of the subscriber and a byte of a facility, both or none.
     fn update(
         &mut self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         request: &Request,
         (will, tally): (bool, &mut Tally),
     ) -> Result<()> {
@@ -295,7 +295,7 @@ impl Client {
     }
 
     /// Finds a subscriber by its number: its key, which must be the right one.
-    fn find(&mut self, store: &mut dyn StoreConnection, request: &Request) -> Result<bool> {
+    fn find(&mut self, store: &mut Connection<'_>, request: &Request) -> Result<bool> {
         let s_id = self.model.s_id(request.slot);
         let tag: RecordTag<'_> = (0, &number(u64::from(s_id)));
         store.find(SUBSCRIBER, tag, PartSet::one(BIT), &mut self.key, &mut |_, _| {})?;
@@ -305,7 +305,7 @@ impl Client {
     /// `UPDATE_LOCATION`.
     fn locate(
         &mut self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         request: &Request,
         tally: &mut Tally,
     ) -> Result<()> {
@@ -323,7 +323,7 @@ impl Client {
     /// `DELETE_CALL_FORWARDING`.
     fn delete(
         &mut self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         request: &Request,
         (will, tally): (bool, &mut Tally),
     ) -> Result<()> {
@@ -341,7 +341,7 @@ impl Client {
     /// `INSERT_CALL_FORWARDING`: selects all facilities of the subscriber before it inserts.
     fn insert(
         &mut self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         request: &Request,
         (will, tally): (bool, &mut Tally),
     ) -> Result<()> {
@@ -416,7 +416,7 @@ fn insert(
 }
 
 impl Workload for Client {
-    fn load(&mut self, store: &mut dyn StoreConnection, done: &mut dyn FnMut(u64)) -> Result<()> {
+    fn load(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<()> {
         for slot in 0..self.model.count() {
             let Self { model, outbox, .. } = self;
             model.rows(slot, |table, key, parts| {
@@ -440,13 +440,7 @@ impl Workload for Client {
         Ok(())
     }
 
-    #[inline]
-    fn step(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        count: usize,
-        tally: &mut Tally,
-    ) -> Result<()> {
+    fn step(&mut self, store: &mut Connection<'_>, count: usize, tally: &mut Tally) -> Result<()> {
         self.draw_all(count);
         self.asked.clear();
         if let [
@@ -481,7 +475,7 @@ impl Workload for Client {
         if self.asked.is_empty() { Ok(()) } else { self.read_rows(store, tally) }
     }
 
-    fn settle(&mut self, store: &mut dyn StoreConnection) -> Result<()> {
+    fn settle(&mut self, store: &mut Connection<'_>) -> Result<()> {
         let Some((slot, flight)) = self.flying else { return Ok(()) };
         match self.model.was_done(store, slot, flight)? {
             Some(is_done) => {
@@ -498,11 +492,7 @@ impl Workload for Client {
         }
     }
 
-    fn verify(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        done: &mut dyn FnMut(u64),
-    ) -> Result<Verdict> {
+    fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
         let mut verdict = self.astray.verdict();
         for slot in 0..self.model.count() {
             self.compare(store, slot, &mut verdict)?;
@@ -547,7 +537,7 @@ impl Client {
     /// Compares all rows that a subscriber may have.
     fn compare(
         &mut self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         slot: u32,
         verdict: &mut Verdict,
     ) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use super::travel::{Landing, Tagging, Travel, bytes_of, gone, written};
 use super::{BLOCKS, CONTEXTS, Client, Flight, KEY_BYTES, apply};
-use crate::access::{PartSet, PartsChange, RecordTag, RecordWrite, StoreConnection, Work};
+use crate::access::{Connection, PartSet, PartsChange, RecordTag, RecordWrite, Work};
 use crate::workloads::Tally;
 use nearstate_model::Result;
 use nearstate_ue::{Context, Procedure};
@@ -30,7 +30,7 @@ impl<'c> Turn<'c> {
 
     /// From the read to the write.
     #[inline]
-    pub(super) fn go(mut self, store: &mut dyn StoreConnection) -> Result<()> {
+    pub(super) fn go(mut self, store: &mut Connection<'_>) -> Result<()> {
         let (key, wanted) = (self.key, self.wanted);
         let is_there = if wanted.is_empty() {
             self.go_blindly(store)?
@@ -48,7 +48,7 @@ impl<'c> Turn<'c> {
 
     /// Writes without having read, or after having found the context by its name.
     #[inline]
-    fn go_blindly(&mut self, store: &mut dyn StoreConnection) -> Result<bool> {
+    fn go_blindly(&mut self, store: &mut Connection<'_>) -> Result<bool> {
         if self.client.travel == Travel::Tagged {
             self.client.find_alone(store, self.flight, self.tally)?;
         }

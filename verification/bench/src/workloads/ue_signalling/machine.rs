@@ -32,7 +32,6 @@ const TICKS_MAX: u32 = (1 << 16) - 1;
 /// 2,900, and the longest: their share of the time is then right by some hundredths of itself.
 const STAYS: u32 = 1 << 18;
 
-/// No UE.
 const NO_UE: u32 = u32::MAX;
 
 /// One UE of the machine.

@@ -8,7 +8,6 @@ use crate::workloads::Tally;
 use nearstate_ue::{BLOCKS, Context, Procedure, apply};
 use std::collections::VecDeque;
 
-/// All parties.
 #[derive(Debug, Default)]
 pub(super) struct Parties {
     /// Those that are on their way, the oldest first.

@@ -1,7 +1,10 @@
 //! The workload on a region, beside planted faults, and without any store.
 
 use super::*;
-use crate::access::{BatchSink, Body, PartsChange, RecordTag, ReplySink, StoreAccess, TAGS_MAX};
+use crate::access::{
+    BatchSink, Body, Connection, PartsChange, RecordTag, ReplySink, StoreAccess, StoreConnection,
+    TAGS_MAX,
+};
 use crate::protocol::Fault;
 use crate::targets::Target as _;
 use crate::targets::fault::Faulty;
@@ -31,12 +34,7 @@ fn region(parameters: &Parameters) -> (tempfile::TempDir, RegionConnection) {
     (folder, connection)
 }
 
-fn run(
-    client: &mut dyn Workload,
-    store: &mut dyn StoreConnection,
-    ops: u64,
-    depth: usize,
-) -> Tally {
+fn run(client: &mut dyn Workload, store: &mut Connection<'_>, ops: u64, depth: usize) -> Tally {
     let mut all = Tally::default();
     let mut done = 0;
     while done < ops {
