@@ -2,7 +2,7 @@
 //!
 //! A workload sees tables of records. A record has a key, one or more parts (named blocks: what a
 //! procedure changes is a few of them) and tags by which it is found. A target turns these calls
-//! into what its store has, or says in [`crate::targets::Abilities`] how it emulates it.
+//! into what its store has, or says in [`crate::targets::Capabilities`] how it emulates it.
 
 use crate::operations::{self, KeyBlock, Operation, Store};
 use nearstate_model::{Error, Result};

@@ -103,21 +103,9 @@ impl Page {
     }
 
     fn contents(&self) -> String {
-        let entries = self.blocks.iter().filter_map(|b| match b {
-            HtmlBlock::Heading(text) => {
-                Some(format!("<a href=\"#{}\">{}</a>", anchor(text), escaped(text)))
-            }
-            HtmlBlock::Subheading(_)
-            | HtmlBlock::Text(_)
-            | HtmlBlock::List(_)
-            | HtmlBlock::Alarm(..)
-            | HtmlBlock::Code(_)
-            | HtmlBlock::Facts(_)
-            | HtmlBlock::Table(_)
-            | HtmlBlock::Bars(_)
-            | HtmlBlock::BarsApart(_)
-            | HtmlBlock::Charts(_)
-            | HtmlBlock::Details(..) => None,
+        let entries = self.blocks.iter().filter_map(|block| {
+            let HtmlBlock::Heading(text) = block else { return None };
+            Some(format!("<a href=\"#{}\">{}</a>", anchor(text), escaped(text)))
         });
         format!("<nav>{}</nav>", entries.collect::<String>())
     }

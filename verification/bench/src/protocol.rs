@@ -16,18 +16,18 @@ const LINE_BYTES_MAX: u64 = 64 << 20;
 /// What a client is told.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Ask {
-    /// First: who it is. It connects and answers [`Said::Ready`].
+pub enum ClientCommand {
+    /// First: who it is. It connects and answers [`ClientReport::Ready`].
     Plan(Plan),
-    /// Load your records; [`Said::Loaded`].
+    /// Load your records; [`ClientReport::Loaded`].
     Load,
-    /// Do so many operations, so many of them together, that are not measured; [`Said::Ready`].
+    /// Do so many operations, so many of them together, that are not measured; [`ClientReport::Ready`].
     WarmUp(u64, usize),
-    /// Run; [`Said::Ran`]. A background client runs until [`Ask::Stop`].
+    /// Run; [`ClientReport::Ran`]. A background client runs until [`ClientCommand::Stop`].
     Run(Turn),
     /// End the run; for background clients.
     Stop,
-    /// Compare your records with your model; [`Said::Verified`].
+    /// Compare your records with your model; [`ClientReport::Verified`].
     Verify,
 }
 
@@ -45,7 +45,7 @@ pub struct Plan {
     pub client: usize,
     pub clients: usize,
     /// How many of them are not measured: the last ones, see
-    /// [`crate::workloads::Blueprint::background_clients`].
+    /// [`crate::workloads::WorkloadKind::background_clients`].
     #[serde(default)]
     pub background: usize,
     /// Connections of this client.
@@ -84,8 +84,8 @@ pub struct Turn {
 /// What a client says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Said {
-    /// Before the first [`Said::Ready`], if it is not on the processor that it was given: why.
+pub enum ClientReport {
+    /// Before the first [`ClientReport::Ready`], if it is not on the processor that it was given: why.
     Unbound(String),
     /// Connected.
     Ready,

@@ -256,13 +256,11 @@ const EXAMPLES_MAX: usize = 8;
 
 impl Verdict {
     /// Counts one more that is as it must be.
-    #[inline]
     pub const fn right(&mut self) {
         self.records += 1;
     }
 
     /// Counts one more that is as it must be: there, or not.
-    #[inline]
     pub fn right_as(&mut self, is_there: bool) {
         self.records += 1;
         self.absent += u64::from(!is_there);

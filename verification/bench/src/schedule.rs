@@ -71,7 +71,6 @@ impl Schedule {
     }
 
     /// When the next operation is to begin, in nanoseconds of the monotonic clock.
-    #[inline]
     pub fn next_ns(&self) -> u64 {
         self.start_ns.saturating_add(whole(self.at))
     }

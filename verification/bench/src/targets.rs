@@ -62,7 +62,7 @@ impl Need {
 
 /// How a target does what not every store has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Support {
     /// The store itself does it.
     Native,
     /// In this way, which the report repeats.
@@ -71,24 +71,24 @@ pub enum Way {
     Declined(&'static str),
 }
 
-/// What a target does with the wishes that stores differ in.
+/// What a target does with the requirements that stores differ in.
 #[derive(Clone, Debug)]
-pub struct Abilities {
+pub struct Capabilities {
     /// A change sends only the parts that change.
-    pub delta: Way,
-    pub unique_tag: Way,
+    pub delta: Support,
+    pub unique_tag: Support,
     /// Several records at one instant.
-    pub transaction: Way,
+    pub transaction: Support,
     /// Records in the order of their keys.
-    pub scan: Way,
+    pub scan: Support,
     /// Several requests in one message.
-    pub pipeline: Way,
+    pub pipeline: Support,
     /// Readers of other processes see a change as soon as it is acknowledged.
-    pub shared: Way,
+    pub shared: Support,
     /// All records in storage order.
-    pub walk: Way,
+    pub walk: Support,
     /// Counters that several processes add to without a transaction.
-    pub counter: Way,
+    pub counter: Support,
 }
 
 /// Why a target declines workloads of counters.
@@ -102,11 +102,11 @@ pub trait Target: fmt::Debug {
     fn version(&self) -> Result<String>;
 
     /// What it does natively, and what it emulates.
-    fn abilities(&self) -> Abilities;
+    fn capabilities(&self) -> Capabilities;
 
     /// The same for one of its layouts.
-    fn abilities_in(&self, _layout: Option<&str>) -> Abilities {
-        self.abilities()
+    fn capabilities_in(&self, _layout: Option<&str>) -> Capabilities {
+        self.capabilities()
     }
 
     /// Whether it can be laid out like this.

@@ -32,8 +32,8 @@ pub const CLASSES_MAX: usize = 16;
 
 /// What a store must be able to do for a workload, beside reading and writing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "wishes that exclude none of each other")]
-pub struct Wishes {
+#[expect(clippy::struct_excessive_bools, reason = "requirements that exclude none of each other")]
+pub struct Requirements {
     /// Parts of records change alone, and that this is cheaper is what is measured.
     pub delta: bool,
     pub unique_tag: bool,
@@ -83,7 +83,7 @@ pub struct ClientPart {
 }
 
 /// A workload before it runs: the same for all of its clients.
-pub trait Blueprint: fmt::Debug {
+pub trait WorkloadKind: fmt::Debug {
     /// What is fixed.
     fn spec(&self) -> &'static WorkloadSpec;
 
@@ -129,8 +129,8 @@ pub trait Blueprint: fmt::Debug {
     }
 
     /// What a store must be able to do.
-    fn wishes(&self, _: &Parameters) -> Wishes {
-        Wishes::default()
+    fn requirements(&self, _: &Parameters) -> Requirements {
+        Requirements::default()
     }
 
     /// What papers measured, on their machines.
@@ -196,7 +196,6 @@ pub struct Tally {
 
 impl Tally {
     /// Counts one operation of a class.
-    #[inline]
     pub fn count(&mut self, class: usize) {
         if let Some(count) = self.classes.get_mut(class) {
             *count += 1;
@@ -208,7 +207,6 @@ impl Tally {
 
 impl Tally {
     /// Counts `count` operations of a class.
-    #[inline]
     pub fn count_many(&mut self, class: usize, count: u64) {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         if let Some(all) = self.classes.get_mut(class) {
@@ -270,7 +268,7 @@ pub fn wrong_answer(what: impl fmt::Display) -> Error {
 }
 
 /// Every workload.
-pub fn all() -> Vec<Box<dyn Blueprint>> {
+pub fn all() -> Vec<Box<dyn WorkloadKind>> {
     vec![
         Box::new(ue_signalling::UeSignalling),
         Box::new(tatp::Tatp),
@@ -287,7 +285,7 @@ pub fn all() -> Vec<Box<dyn Blueprint>> {
 }
 
 /// The workload of this name.
-pub fn named(name: &str) -> Result<Box<dyn Blueprint>> {
+pub fn named(name: &str) -> Result<Box<dyn WorkloadKind>> {
     let all = all();
     let names = all.iter().map(|workload| workload.name()).collect::<Vec<_>>().join(", ");
     all.into_iter().find(|workload| workload.name() == name).ok_or_else(|| Error::BadArgument {

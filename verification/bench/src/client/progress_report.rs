@@ -15,7 +15,7 @@ use crate::access::{
 };
 use crate::clock::monotonic_ns;
 use crate::operations::{KeyBlock, Operation};
-use crate::protocol::{Said, say};
+use crate::protocol::{ClientReport, say};
 use nearstate_model::Result;
 use std::cell::RefCell;
 use std::io::Write;
@@ -80,7 +80,7 @@ impl ProgressReporter {
     ) -> Result<()> {
         let now_ns = monotonic_ns();
         if self.is_due(now_ns) {
-            say(output, &Said::Progress(std::mem::take(&mut self.more), p99_ns()))?;
+            say(output, &ClientReport::Progress(std::mem::take(&mut self.more), p99_ns()))?;
             self.next_ns = now_ns + self.every_ns;
         }
         Ok(())

@@ -13,7 +13,7 @@ mod writing;
 use self::reading::Reading;
 use self::writing::Writing;
 use super::joined::hand_over;
-use super::{Abilities, Database as Running, FileDatabase, Need, Target, Way};
+use super::{Capabilities, Database as Running, FileDatabase, Need, Support, Target};
 use crate::access::{
     BatchSink, Body, PartSet, ReplySink, Request, ScanRange, ScanSink, StoreAccess,
     StoreConnection, StoreReply, StoreSchema, TableId, TableSchema, Work, declined, parts,
@@ -57,16 +57,16 @@ impl Target for LmdbTarget {
         Ok("LMDB 0.9 of crate lmdb-rkv 0.14, MDB_NOSYNC in memory, in the client's process".into())
     }
 
-    fn abilities(&self) -> Abilities {
-        Abilities {
-            delta: Way::Emulated("the whole record is read and written in a write transaction"),
-            unique_tag: Way::Emulated("a second database, written in the same transaction"),
-            transaction: Way::Native,
-            scan: Way::Native,
-            pipeline: Way::Emulated("one transaction for all of them"),
-            shared: Way::Native,
-            walk: Way::Native,
-            counter: Way::Declined(super::NO_COUNTERS),
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            delta: Support::Emulated("the whole record is read and written in a write transaction"),
+            unique_tag: Support::Emulated("a second database, written in the same transaction"),
+            transaction: Support::Native,
+            scan: Support::Native,
+            pipeline: Support::Emulated("one transaction for all of them"),
+            shared: Support::Native,
+            walk: Support::Native,
+            counter: Support::Declined(super::NO_COUNTERS),
         }
     }
 

@@ -4,7 +4,7 @@
 //! last, so that a workload's read-modify-write finds something of the right form. Nothing that it
 //! answers is verified.
 
-use super::{Abilities, Database, Need, Target, Way};
+use super::{Capabilities, Database, Need, Support, Target};
 use crate::access::{
     Body, ReplySink, Request, ScanRange, ScanSink, StoreAccess, StoreConnection, StoreReply,
     StoreSchema, TableId,
@@ -27,16 +27,16 @@ impl Target for NullTarget {
         false
     }
 
-    fn abilities(&self) -> Abilities {
-        Abilities {
-            delta: Way::Native,
-            unique_tag: Way::Native,
-            transaction: Way::Native,
-            scan: Way::Native,
-            pipeline: Way::Native,
-            shared: Way::Native,
-            walk: Way::Native,
-            counter: Way::Native,
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            delta: Support::Native,
+            unique_tag: Support::Native,
+            transaction: Support::Native,
+            scan: Support::Native,
+            pipeline: Support::Native,
+            shared: Support::Native,
+            walk: Support::Native,
+            counter: Support::Native,
         }
     }
 

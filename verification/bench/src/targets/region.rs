@@ -4,7 +4,7 @@ mod loops;
 mod transaction;
 
 use self::transaction::InTransaction;
-use super::{Abilities, Database, FileDatabase, Need, Target, Way};
+use super::{Capabilities, Database, FileDatabase, Need, Support, Target};
 use crate::access::{
     BatchSink, Body, OPERATIONS, PARTS_MAX, PartReceiver, PartSet, PartsChange, RecordEntry,
     RecordTag, ReplySink, Request, ScanRange, ScanSink, StoreAccess, StoreConnection, StoreReply,
@@ -47,16 +47,16 @@ impl Target for RegionTarget {
         Ok(format!("nearstate {}, in the client's process", env!("CARGO_PKG_VERSION")))
     }
 
-    fn abilities(&self) -> Abilities {
-        Abilities {
-            delta: Way::Native,
-            unique_tag: Way::Native,
-            transaction: Way::Native,
-            scan: Way::Emulated("an ordered tag holds the key of each record"),
-            pipeline: Way::Emulated("reads overlap their cache misses, writes come one by one"),
-            shared: Way::Native,
-            walk: Way::Native,
-            counter: Way::Native,
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            delta: Support::Native,
+            unique_tag: Support::Native,
+            transaction: Support::Native,
+            scan: Support::Emulated("an ordered tag holds the key of each record"),
+            pipeline: Support::Emulated("reads overlap their cache misses, writes come one by one"),
+            shared: Support::Native,
+            walk: Support::Native,
+            counter: Support::Native,
         }
     }
 

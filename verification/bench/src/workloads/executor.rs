@@ -6,7 +6,7 @@
 #![expect(clippy::indexing_slicing, reason = "names are indexed at compile time")]
 
 use super::share;
-use super::{Blueprint, ClientPart, Parameters, Tally, Workload, WorkloadSpec};
+use super::{ClientPart, Parameters, Tally, Workload, WorkloadKind, WorkloadSpec};
 use crate::access::{Connection, StoreSchema};
 use crate::result::Verdict;
 use nearstate_model::{Error, Result};
@@ -70,7 +70,7 @@ static SPEC: WorkloadSpec = WorkloadSpec {
     caveats: &[],
 };
 
-impl Blueprint for ExecutorCosts {
+impl WorkloadKind for ExecutorCosts {
     fn spec(&self) -> &'static WorkloadSpec {
         &SPEC
     }

@@ -9,7 +9,7 @@
 use super::contents::BYTES_MAX;
 use super::record_model::{Mutation, RecordForm, RecordModel};
 use super::share;
-use super::{Blueprint, ClientPart, Parameters, Tally, Wishes, Workload, WorkloadSpec};
+use super::{ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec};
 use crate::access::{Connection, PartSet, StoreSchema, TableId, TableSchema};
 use crate::random::{Ring, draw};
 use crate::result::Verdict;
@@ -72,7 +72,7 @@ static SPEC: WorkloadSpec = WorkloadSpec {
     caveats: &[],
 };
 
-impl Blueprint for Kv {
+impl WorkloadKind for Kv {
     fn spec(&self) -> &'static WorkloadSpec {
         &SPEC
     }
@@ -86,8 +86,8 @@ impl Blueprint for Kv {
         if is_scanned { clients.saturating_sub(1).max(1) } else { 0 }
     }
 
-    fn wishes(&self, parameters: &Parameters) -> Wishes {
-        Wishes { walk: share::variant(self, parameters) == 2, ..Wishes::default() }
+    fn requirements(&self, parameters: &Parameters) -> Requirements {
+        Requirements { walk: share::variant(self, parameters) == 2, ..Requirements::default() }
     }
 
     fn new_client(&self, parameters: &Parameters, part: ClientPart) -> Result<Box<dyn Workload>> {
@@ -117,13 +117,11 @@ struct KvRecord {
 }
 
 impl RecordForm for KvRecord {
-    #[inline]
     fn key(&self, record: u64, _: u32, out: &mut Vec<u8>) {
         out.extend_from_slice(b"key:");
         share::digits::<12>(record, out);
     }
 
-    #[inline]
     fn part_bytes(&self, _: u64, _: usize) -> usize {
         self.value_bytes
     }

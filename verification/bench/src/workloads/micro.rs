@@ -24,7 +24,7 @@
 use super::contents::{Contents, VALUE_BYTES_MAX};
 use super::share::{self, Share};
 use super::{
-    Blueprint, ClientPart, Parameters, Tally, Wishes, Workload, WorkloadSpec, wrong_answer,
+    ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec, wrong_answer,
 };
 use crate::access::{
     Connection, OPERATIONS, PartSet, RecordEntry, Request, StoreReply, StoreSchema, TableSchema,
@@ -127,7 +127,7 @@ static SPEC: WorkloadSpec = WorkloadSpec {
     caveats: &[],
 };
 
-impl Blueprint for Micro {
+impl WorkloadKind for Micro {
     fn spec(&self) -> &'static WorkloadSpec {
         &SPEC
     }
@@ -151,9 +151,9 @@ impl Blueprint for Micro {
         variant_of(parameters).3.map_or(0, |_| clients.saturating_sub(1).max(1))
     }
 
-    fn wishes(&self, parameters: &Parameters) -> Wishes {
+    fn requirements(&self, parameters: &Parameters) -> Requirements {
         let walk = variant_of(parameters).2 == Role::Do(Operation::Walk);
-        Wishes { walk, ..Wishes::default() }
+        Requirements { walk, ..Requirements::default() }
     }
 
     fn caveats(&self, parameters: &Parameters) -> Vec<String> {

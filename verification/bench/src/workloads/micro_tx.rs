@@ -5,7 +5,7 @@
 
 use super::record_model::{Mutation, RecordForm, RecordModel};
 use super::share;
-use super::{Blueprint, ClientPart, Parameters, Tally, Wishes, Workload, WorkloadSpec};
+use super::{ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec};
 use crate::access::{Connection, StoreSchema, TableSchema};
 use crate::random::{Ring, Spread, draw, top_share};
 use crate::result::{Check, Verdict};
@@ -55,7 +55,7 @@ static SPEC: WorkloadSpec = WorkloadSpec {
     ],
 };
 
-impl Blueprint for MicroTx {
+impl WorkloadKind for MicroTx {
     fn spec(&self) -> &'static WorkloadSpec {
         &SPEC
     }
@@ -68,8 +68,8 @@ impl Blueprint for MicroTx {
         false
     }
 
-    fn wishes(&self, _: &Parameters) -> Wishes {
-        Wishes { transaction: true, ..Wishes::default() }
+    fn requirements(&self, _: &Parameters) -> Requirements {
+        Requirements { transaction: true, ..Requirements::default() }
     }
 
     fn new_client(&self, parameters: &Parameters, part: ClientPart) -> Result<Box<dyn Workload>> {
@@ -99,12 +99,10 @@ impl Blueprint for MicroTx {
 struct Object;
 
 impl RecordForm for Object {
-    #[inline]
     fn key(&self, record: u64, _: u32, out: &mut Vec<u8>) {
         out.extend_from_slice(&record.to_be_bytes());
     }
 
-    #[inline]
     fn part_bytes(&self, _: u64, _: usize) -> usize {
         OBJECT_BYTES
     }
@@ -124,7 +122,6 @@ struct Client {
 }
 
 impl Client {
-    #[inline]
     fn one(&mut self, store: &mut Connection<'_>, tally: &mut Tally) -> Result<()> {
         self.ring.pick(self.objects, &mut self.picked);
         self.mutations.clear();

@@ -23,7 +23,8 @@
 use super::record_model::{Mutation, RecordForm, RecordModel};
 use super::share::{self, Share};
 use super::{
-    Blueprint, ClientPart, ForeignFigure, Parameters, Tally, Wishes, Workload, WorkloadSpec,
+    ClientPart, ForeignFigure, Parameters, Requirements, Tally, Workload, WorkloadKind,
+    WorkloadSpec,
 };
 use crate::access::{Connection, PartSet, StoreSchema, TableSchema, TagRule};
 use crate::random::{self, Distributions as _, Ring, Rng, draw};
@@ -117,7 +118,7 @@ const UPDATE: WorkloadSpec = WorkloadSpec {
     ..INSERT
 };
 
-impl Blueprint for Mme {
+impl WorkloadKind for Mme {
     fn spec(&self) -> &'static WorkloadSpec {
         match self {
             Self::Insert => &INSERT,
@@ -129,9 +130,9 @@ impl Blueprint for Mme {
         (parameters.records, OBJECT_BYTES_MAX as u64)
     }
 
-    fn wishes(&self, _: &Parameters) -> Wishes {
+    fn requirements(&self, _: &Parameters) -> Requirements {
         let delta = *self == Self::Update;
-        Wishes { delta, unique_tag: true, ..Wishes::default() }
+        Requirements { delta, unique_tag: true, ..Requirements::default() }
     }
 
     fn new_client(&self, parameters: &Parameters, part: ClientPart) -> Result<Box<dyn Workload>> {
@@ -188,7 +189,6 @@ const AREA: u64 = u64::MAX - 1;
 
 impl MmeSession {
     /// Bytes of a subscriber's object: even from 1 to 4 KB.
-    #[inline]
     fn object_bytes(&self, record: u64) -> usize {
         let choices = (OBJECT_BYTES_MAX - OBJECT_BYTES_MIN + 1) as u64;
         let drawn = random::rng(draw(self.seed, record, SIZE)).below(choices);
@@ -197,14 +197,12 @@ impl MmeSession {
 }
 
 impl RecordForm for MmeSession {
-    #[inline]
     fn key(&self, record: u64, _: u32, out: &mut Vec<u8>) {
         out.extend_from_slice(b"001010");
         share::digits::<9>(record, out);
     }
 
     /// The last section has what rounding leaves.
-    #[inline]
     fn part_bytes(&self, record: u64, part: usize) -> usize {
         let bytes = self.object_bytes(record);
         let of = |share: &usize| bytes * share / 64;
@@ -215,7 +213,6 @@ impl RecordForm for MmeSession {
         SHARES.get(part).map_or(0, of)
     }
 
-    #[inline]
     fn tag(&self, tag: usize, record: u64, generation: u32, out: &mut Vec<u8>) {
         match tag {
             0 => {
@@ -256,7 +253,6 @@ struct Client {
 
 impl Client {
     /// What is done to a subscriber, and its class.
-    #[inline]
     fn mutation(&mut self, slot: u64) -> (Mutation, usize) {
         match self.does {
             Mme::Update => {

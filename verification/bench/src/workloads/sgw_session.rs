@@ -15,7 +15,7 @@
 
 use super::record_model::{Mutation, RecordForm, RecordModel};
 use super::share;
-use super::{Blueprint, ClientPart, Parameters, Tally, Wishes, Workload, WorkloadSpec};
+use super::{ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec};
 use crate::access::{Connection, PartSet, StoreSchema, TableSchema, TagRule};
 use crate::random::{Ring, draw};
 use crate::result::{Check, Verdict};
@@ -98,7 +98,7 @@ static SPEC: WorkloadSpec = WorkloadSpec {
     ],
 };
 
-impl Blueprint for SgwSession {
+impl WorkloadKind for SgwSession {
     fn spec(&self) -> &'static WorkloadSpec {
         &SPEC
     }
@@ -111,8 +111,8 @@ impl Blueprint for SgwSession {
         (parameters.records, PART_BYTES.iter().sum::<usize>() as u64)
     }
 
-    fn wishes(&self, parameters: &Parameters) -> Wishes {
-        Wishes { unique_tag: is_indexed(parameters), ..Wishes::default() }
+    fn requirements(&self, parameters: &Parameters) -> Requirements {
+        Requirements { unique_tag: is_indexed(parameters), ..Requirements::default() }
     }
 
     fn new_client(&self, parameters: &Parameters, part: ClientPart) -> Result<Box<dyn Workload>> {
@@ -145,14 +145,12 @@ struct SgwRecord {
 }
 
 impl SgwRecord {
-    #[inline]
     fn teid(&self, record: u64, generation: u32) -> [u8; 4] {
         share::unique_32(record, generation, self.records).to_be_bytes()
     }
 }
 
 impl RecordForm for SgwRecord {
-    #[inline]
     fn key(&self, record: u64, generation: u32, out: &mut Vec<u8>) {
         if self.is_indexed {
             out.extend_from_slice(b"001010");
@@ -162,12 +160,10 @@ impl RecordForm for SgwRecord {
         }
     }
 
-    #[inline]
     fn part_bytes(&self, _: u64, part: usize) -> usize {
         PART_BYTES.get(part).copied().unwrap_or(0)
     }
 
-    #[inline]
     fn tag(&self, _: usize, record: u64, generation: u32, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.teid(record, generation));
     }

@@ -25,7 +25,7 @@ mod population;
 pub mod requests;
 pub mod rows;
 
-use super::{Blueprint, ClientPart, Parameters, Wishes, Workload, WorkloadSpec};
+use super::{ClientPart, Parameters, Requirements, Workload, WorkloadKind, WorkloadSpec};
 use crate::access::{StoreSchema, TableSchema, TagRule};
 use crate::result::Foreign;
 use nearstate_model::Result;
@@ -87,7 +87,7 @@ static SPEC: WorkloadSpec = WorkloadSpec {
     ],
 };
 
-impl Blueprint for Tatp {
+impl WorkloadKind for Tatp {
     fn spec(&self) -> &'static WorkloadSpec {
         &SPEC
     }
@@ -96,8 +96,8 @@ impl Blueprint for Tatp {
         (parameters.records * ROWS_MAX, ROW_BYTES)
     }
 
-    fn wishes(&self, _: &Parameters) -> Wishes {
-        Wishes { delta: true, unique_tag: true, transaction: true, ..Wishes::default() }
+    fn requirements(&self, _: &Parameters) -> Requirements {
+        Requirements { delta: true, unique_tag: true, transaction: true, ..Requirements::default() }
     }
 
     fn foreign(&self) -> Vec<Foreign> {

@@ -21,7 +21,7 @@
 use super::contents::Contents;
 use super::share::{self, Share};
 use super::{
-    Blueprint, ClientPart, Parameters, Tally, Wishes, Workload, WorkloadSpec, wrong_answer,
+    ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec, wrong_answer,
 };
 use crate::access::RecordWrite as WriteChange;
 use crate::access::{
@@ -113,7 +113,7 @@ static SPEC: WorkloadSpec = WorkloadSpec {
     caveats: &[],
 };
 
-impl Blueprint for TxnWorkload {
+impl WorkloadKind for TxnWorkload {
     fn spec(&self) -> &'static WorkloadSpec {
         &SPEC
     }
@@ -129,14 +129,18 @@ impl Blueprint for TxnWorkload {
         false
     }
 
-    fn wishes(&self, parameters: &Parameters) -> Wishes {
+    fn requirements(&self, parameters: &Parameters) -> Requirements {
         match operation_of(parameters) {
             Operation::Update
             | Operation::PutInTxn
             | Operation::ReadTogether
-            | Operation::Contend(_) => Wishes { transaction: true, ..Wishes::default() },
-            Operation::Count { .. } => Wishes { counter: true, ..Wishes::default() },
-            Operation::UpdateAlone | Operation::Put | Operation::ReadEach => Wishes::default(),
+            | Operation::Contend(_) => {
+                Requirements { transaction: true, ..Requirements::default() }
+            }
+            Operation::Count { .. } => Requirements { counter: true, ..Requirements::default() },
+            Operation::UpdateAlone | Operation::Put | Operation::ReadEach => {
+                Requirements::default()
+            }
         }
     }
 

@@ -4,17 +4,17 @@
 //! and it is written back. The variants say how much of it travels, and where procedures come from:
 //! drawn by Table II's shares whatever the UE's state, as in the paper, or by a state machine.
 
-mod together;
-mod alone;
+mod pipelined;
+mod single;
 mod party;
 mod compare;
 mod names;
-mod travel;
+mod transfer;
 mod machine;
 mod model;
 
 use super::{
-    Blueprint, ClientPart, Overlapped, Parameters, Tally, Wishes, Workload, WorkloadSpec,
+    ClientPart, Overlapped, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec,
     wrong_answer,
 };
 use crate::access::{
@@ -23,7 +23,6 @@ use crate::access::{
 };
 use crate::random::{self, Distributions as _, Ring, Rng};
 use crate::result::{Check, Verdict};
-use alone::Turn;
 use machine::Machine;
 use model::{Model, Ue};
 use names::{Names, is_named, named_share};
@@ -33,7 +32,8 @@ use nearstate_ue::{
     draw_for,
 };
 use party::Parties;
-use travel::{Landing, Tagging, Travel, parts_of, stale, whole};
+use single::Turn;
+use transfer::{Landing, Tagging, TransferMode, parts_of, stale, whole};
 
 /// UEs unless told otherwise: a tenth of the paper's million.
 const UES: u64 = 100_000;
@@ -91,12 +91,12 @@ const CLASSES: &[&str] = &[
 pub struct UeSignalling;
 
 impl UeSignalling {
-    fn travel(parameters: &Parameters) -> Travel {
+    fn mode(parameters: &Parameters) -> TransferMode {
         match parameters.variant.as_str() {
-            "delta" | "machine" => Travel::Delta,
-            "blind-delta" => Travel::BlindDelta,
-            "tagged" => Travel::Tagged,
-            _ => Travel::Full,
+            "delta" | "machine" => TransferMode::Delta,
+            "blind-delta" => TransferMode::BlindDelta,
+            "tagged" => TransferMode::Tagged,
+            _ => TransferMode::Full,
         }
     }
 }
@@ -145,30 +145,30 @@ static SPEC: WorkloadSpec = WorkloadSpec {
     caveats: &[],
 };
 
-impl Blueprint for UeSignalling {
+impl WorkloadKind for UeSignalling {
     fn spec(&self) -> &'static WorkloadSpec {
         &SPEC
     }
 
     fn schema(&self, parameters: &Parameters) -> StoreSchema {
-        match Self::travel(parameters) {
-            Travel::Full => WHOLE,
-            Travel::Delta | Travel::BlindDelta => IN_BLOCKS,
-            Travel::Tagged => TAGGED,
+        match Self::mode(parameters) {
+            TransferMode::Full => WHOLE,
+            TransferMode::Delta | TransferMode::BlindDelta => IN_BLOCKS,
+            TransferMode::Tagged => TAGGED,
         }
     }
 
     fn size(&self, parameters: &Parameters) -> (u64, u64) {
-        let room = if Self::travel(parameters) == Travel::Tagged { 4 } else { 1 };
+        let room = if Self::mode(parameters) == TransferMode::Tagged { 4 } else { 1 };
         (parameters.records, CONTEXT_ROOM * room)
     }
 
-    fn wishes(&self, parameters: &Parameters) -> Wishes {
-        let travel = Self::travel(parameters);
-        Wishes {
-            delta: travel != Travel::Full,
-            unique_tag: travel == Travel::Tagged,
-            ..Wishes::default()
+    fn requirements(&self, parameters: &Parameters) -> Requirements {
+        let mode = Self::mode(parameters);
+        Requirements {
+            delta: mode != TransferMode::Full,
+            unique_tag: mode == TransferMode::Tagged,
+            ..Requirements::default()
         }
     }
 
@@ -237,7 +237,7 @@ struct Flight {
 #[derive(Debug)]
 struct Client {
     model: Model,
-    travel: Travel,
+    mode: TransferMode,
     source: ProcedureSource,
     flights: Vec<Flight>,
     picked: Vec<u64>,
@@ -275,7 +275,7 @@ impl Client {
         };
         Ok(Self {
             model,
-            travel: UeSignalling::travel(parameters),
+            mode: UeSignalling::mode(parameters),
             source,
             flights: Vec::new(),
             picked: Vec::new(),
@@ -319,13 +319,13 @@ impl Client {
     /// The parts that are read for a procedure.
     #[inline]
     fn wanted(&self, procedure: Procedure) -> PartSet {
-        let blocks = match self.travel {
+        let blocks = match self.mode {
             // These are found by their names.
-            Travel::Tagged if is_named(procedure) => return PartSet(0),
-            Travel::Full | Travel::Tagged => return PartSet::ALL,
+            TransferMode::Tagged if is_named(procedure) => return PartSet(0),
+            TransferMode::Full | TransferMode::Tagged => return PartSet::ALL,
             _ if procedure == Procedure::CellReselection => return PartSet::one(RADIO),
-            Travel::Delta => blocks_touched(procedure),
-            Travel::BlindDelta => {
+            TransferMode::Delta => blocks_touched(procedure),
+            TransferMode::BlindDelta => {
                 let overwritten = procedure.blocks_overwritten();
                 let mut rest = BlockSet::EMPTY;
                 for block in blocks_touched(procedure).iter() {
@@ -366,7 +366,7 @@ impl Client {
     fn compare(&self, flight: Flight, read: PartSet, context: &Context) -> Result<()> {
         let touched = blocks_touched(flight.procedure);
         let is_right = self.model.agrees(flight.ue, context, touched, |block| {
-            self.travel == Travel::Full || read.has(block as usize)
+            self.mode == TransferMode::Full || read.has(block as usize)
         });
         if is_right || self.is_unkept { Ok(()) } else { Err(stale(flight)) }
     }
@@ -407,7 +407,7 @@ const fn shares() -> [u8; 1000] {
 
 impl Workload for Client {
     fn load(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<()> {
-        let travel = self.travel;
+        let mode = self.mode;
         self.is_unkept = store.is_null();
         for first in (0..self.model.len()).step_by(BATCH) {
             let locals = first..self.model.len().min(first + BATCH as u64);
@@ -422,7 +422,7 @@ impl Workload for Client {
                 self.model.provide(ue, state);
                 keys.push(key_of(self.model.global(ue)));
                 let context = self.model.expected(ue);
-                if travel == Travel::Tagged {
+                if mode == TransferMode::Tagged {
                     self.names.took(ue, &context);
                 }
                 contexts.push(context);
@@ -432,8 +432,8 @@ impl Workload for Client {
             let mut requests = Vec::with_capacity(contexts.len());
             let all = keys.iter().zip(&contexts).zip(parts.iter_mut().zip(&mut tagging));
             for ((key, context), (parts, tagging)) in all {
-                let parts = whole(travel, context, parts);
-                if travel == Travel::Tagged {
+                let parts = whole(mode, context, parts);
+                if mode == TransferMode::Tagged {
                     tagging.fill(context);
                 }
                 let entry = RecordEntry { key, parts, tags: tagging.tags(), tags_before: &[] };
@@ -465,7 +465,7 @@ impl Workload for Client {
             apply(flight.procedure, &mut after, flight.draw);
             if found.as_ref() == Some(&after) {
                 self.model.took(flight.ue, flight.procedure, &after);
-                if self.travel == Travel::Tagged {
+                if self.mode == TransferMode::Tagged {
                     self.names.took(flight.ue, &after);
                 }
             } else if found.as_ref() != Some(&before) {
@@ -493,7 +493,7 @@ impl Workload for Client {
             let read = |key| Request::Read { table: CONTEXTS, key, wanted: PartSet::ALL };
             let requests: Vec<Request<'_>> = keys.iter().map(|key| read(key.as_slice())).collect();
             let mut found = vec![(Context::EMPTY, false); locals.len()];
-            let mut landing = Landing::new(self.travel);
+            let mut landing = Landing::new(self.mode);
             store.pipeline(&requests, &mut |number, reply| {
                 let Some((context, is_there)) = found.get_mut(number) else { return };
                 match reply {
@@ -507,7 +507,7 @@ impl Workload for Client {
                 let expected = self.model.expected(ue);
                 if !*is_there || *context != expected {
                     verdict.wrong(|| self.differs(ue, context, *is_there));
-                } else if self.travel == Travel::Tagged
+                } else if self.mode == TransferMode::Tagged
                     && let Some(why) = self.names_are_right(store, ue, &expected)?
                 {
                     verdict.wrong(|| format!("{}: {why}", self.name_of(ue)));
@@ -537,7 +537,7 @@ impl Workload for Client {
             check(format!("share of {procedure} (Table II)"), procedure.share(), count)
         });
         let mut checks: Vec<Check> = shares.collect();
-        if self.travel == Travel::Tagged {
+        if self.mode == TransferMode::Tagged {
             let name = "share of UEs found by GUTI".to_owned();
             checks.push(check(name, named_share(), self.names.finds));
         }

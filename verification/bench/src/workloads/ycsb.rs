@@ -18,7 +18,7 @@
 
 use super::record_model::{Mutation, RecordForm, RecordModel};
 use super::share::{self, Share};
-use super::{Blueprint, ClientPart, Parameters, Tally, Wishes, Workload, WorkloadSpec};
+use super::{ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec};
 use crate::access::{Connection, PartSet, ScanRange, StoreSchema, TableId, TableSchema};
 use crate::random::{self, Distributions as _, Ring, Rng, Spread, top_share};
 use crate::result::{Check, Verdict};
@@ -124,7 +124,7 @@ static SPEC: WorkloadSpec = WorkloadSpec {
     caveats: &[],
 };
 
-impl Blueprint for Ycsb {
+impl WorkloadKind for Ycsb {
     fn spec(&self) -> &'static WorkloadSpec {
         &SPEC
     }
@@ -139,10 +139,10 @@ impl Blueprint for Ycsb {
         (parameters.records * grows, (FIELDS * FIELD_BYTES) as u64)
     }
 
-    fn wishes(&self, parameters: &Parameters) -> Wishes {
+    fn requirements(&self, parameters: &Parameters) -> Requirements {
         let variant = Variant::of(parameters);
         let delta = matches!(variant.rare, UPDATE | MODIFY);
-        Wishes { delta, scan: variant.has_scans(), ..Wishes::default() }
+        Requirements { delta, scan: variant.has_scans(), ..Requirements::default() }
     }
 
     fn caveats(&self, parameters: &Parameters) -> Vec<String> {
@@ -199,14 +199,12 @@ struct Row {
 const GENERATION_BITS: u32 = 32;
 
 impl RecordForm for Row {
-    #[inline]
     fn key(&self, record: u64, generation: u32, out: &mut Vec<u8>) {
         out.extend_from_slice(b"user");
         let number = record << GENERATION_BITS | u64::from(generation);
         share::digits::<20>(number.wrapping_mul(SCATTER), out);
     }
 
-    #[inline]
     fn part_bytes(&self, _: u64, _: usize) -> usize {
         self.part_bytes
     }
@@ -282,7 +280,6 @@ impl<const P: usize> Client<P> {
     }
 
     /// The slot of a drawn record or age.
-    #[inline]
     fn slot(&self, drawn: u64) -> u64 {
         if !self.variant.has_inserts() {
             return drawn;
@@ -295,7 +292,6 @@ impl<const P: usize> Client<P> {
         number % self.slots
     }
 
-    #[inline]
     fn count(&mut self, class: usize, tally: &mut Tally) {
         tally.count(class);
         if let Some(count) = self.counts.get_mut(class) {
@@ -304,7 +300,6 @@ impl<const P: usize> Client<P> {
     }
 
     /// Draws what is done to the picked records.
-    #[inline]
     fn draw(&mut self, count: usize, tally: &mut Tally) {
         let mut picked = std::mem::take(&mut self.picked);
         self.ring.pick(count, &mut picked);
@@ -337,7 +332,6 @@ impl<const P: usize> Client<P> {
     }
 
     /// Makes room for new records, and has them created.
-    #[inline]
     fn insert(&mut self, inserts: u64) {
         for number in self.next..self.next + inserts {
             self.mutations.push((number % self.slots, Mutation::Create));

@@ -18,6 +18,7 @@ pub enum Unit {
     Nanoseconds,
     /// A number, written with k, M or G.
     Number,
+    Percent,
     /// One in so many operations: 100 is the 99th percentile.
     OneIn,
 }
@@ -213,6 +214,7 @@ impl Axis {
             Unit::Nanoseconds if amount.abs() < 1e-6 => "0".to_owned(),
             Unit::Nanoseconds => short(amount),
             Unit::Number => count(amount),
+            Unit::Percent => format!("{amount:.0} %"),
             Unit::OneIn => percentile_text(amount),
         }
     }

@@ -279,7 +279,7 @@ mod tests {
     use crate::parameters::Parameters;
     use crate::random::Spread;
     use crate::workloads::micro_tx::MicroTx;
-    use crate::workloads::{Blueprint as _, Tally};
+    use crate::workloads::{Tally, WorkloadKind as _};
     use std::io::{Read, Write};
 
     /// Answers with these bytes in pieces of so many, but not before it was asked.

@@ -19,30 +19,25 @@ pub struct Fresh {
 }
 
 /// The bit of a type of access row or facility: 1 to 4.
-#[inline]
 const fn bit_of(row_type: u8) -> u8 {
     1_u8.wrapping_shl(row_type.wrapping_sub(1) as u32)
 }
 
 /// The bit of an hour of [`STARTS`].
-#[inline]
 const fn bit_of_start(start: u8) -> u8 {
     1_u8.wrapping_shl((start / 8) as u32)
 }
 
-#[inline]
 fn rng(seed: u64, s_id: u32, what: u64) -> Rng {
     random::rng(draw(seed, u64::from(s_id), what))
 }
 
 /// The access row of a type, if there is one.
-#[inline]
 pub(super) fn fresh_access(seed: u64, s_id: u32, ai_type: u8) -> [u8; ACCESS_BYTES] {
     access_row(&mut rng(seed, s_id, 16 + u64::from(ai_type)))
 }
 
 /// The row of a forwarding, if there is one.
-#[inline]
 pub(super) fn fresh_forwarding(
     seed: u64,
     s_id: u32,
@@ -82,18 +77,15 @@ impl Fresh {
     }
 
     /// Whether it has an access row of this type.
-    #[inline]
     pub const fn has_access(&self, ai_type: u8) -> bool {
         self.access & bit_of(ai_type) != 0
     }
 
-    #[inline]
     pub const fn has_facility(&self, sf_type: u8) -> bool {
         self.facilities & bit_of(sf_type) != 0
     }
 
     /// Whether a facility of it has a forwarding that begins then.
-    #[inline]
     pub fn has_forwarding(&self, sf_type: u8, start: u8) -> bool {
         let forwardings = self.forwardings.get(usize::from(sf_type.wrapping_sub(1)));
         forwardings.is_some_and(|forwardings| forwardings & bit_of_start(start) != 0)

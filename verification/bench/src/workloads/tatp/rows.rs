@@ -50,25 +50,21 @@ pub fn number(n: u64) -> Number {
     out
 }
 
-#[inline]
 pub const fn subscriber_key(s_id: u32) -> [u8; 4] {
     s_id.to_be_bytes()
 }
 
 /// The key of an access row or a facility.
-#[inline]
 pub const fn typed_key(s_id: u32, row_type: u8) -> [u8; 5] {
     let [a, b, c, d] = s_id.to_be_bytes();
     [a, b, c, d, row_type]
 }
 
-#[inline]
 pub const fn forwarding_key(s_id: u32, sf_type: u8, start: u8) -> [u8; 6] {
     let [a, b, c, d] = s_id.to_be_bytes();
     [a, b, c, d, sf_type, start]
 }
 
-#[inline]
 pub fn forwarding_row(end: u8, numberx: &Number) -> [u8; FORWARDING_BYTES] {
     let mut row = [end; FORWARDING_BYTES];
     if let Some((_, digits)) = row.split_first_chunk_mut::<1>() {
@@ -93,7 +89,6 @@ impl FieldDraws for Rng {
         number(self.u64(..1_000_000_000_000_000))
     }
 
-    #[inline]
     fn start(&mut self) -> u8 {
         self.u8(0..=2) * 8
     }

@@ -57,7 +57,6 @@ impl Client {
     }
 
     /// A subscriber by the non-uniform rule.
-    #[inline]
     fn slot(&mut self) -> u32 {
         let subscribers = self.model.count();
         let first = self.rng.below(reach(subscribers) + 1);
@@ -66,7 +65,6 @@ impl Client {
         u32::try_from(s_id - 1).unwrap_or(0)
     }
 
-    #[inline]
     fn draw(&mut self) -> Request {
         let mut rest = self.rng.below(100);
         let mut kind = RequestKind::GetSubscriberData;
@@ -92,7 +90,6 @@ impl Client {
     }
 
     /// Draws transactions on different subscribers.
-    #[inline]
     fn draw_all(&mut self, count: usize) {
         self.requests.clear();
         let subscribers = self.model.count();
@@ -106,7 +103,6 @@ impl Client {
     }
 
     /// How much it will find of what it looks for (none: it does not succeed), and counts it.
-    #[inline]
     fn count(&mut self, request: &Request, tally: &mut Tally) -> u32 {
         let Request { kind, row_type, start, .. } = *request;
         let Some(subscriber) = self.model.of(request.slot) else { return 0 };
@@ -125,14 +121,12 @@ impl Client {
         found
     }
 
-    #[inline]
     fn counted(&mut self, request: &Request, tally: &mut Tally) -> u32 {
         let found = self.model.destinations(request);
         self.add(request, found, tally);
         found
     }
 
-    #[inline]
     fn add(&mut self, request: &Request, found: u32, tally: &mut Tally) {
         let (kind, will) = (request.kind, found > 0);
         tally.count(kind.index());
@@ -153,7 +147,6 @@ impl Client {
     }
 
     /// A read of one row, alone.
-    #[inline]
     fn read_row(
         &mut self,
         store: &mut Connection<'_>,
@@ -181,7 +174,6 @@ impl Client {
     }
 
     /// Reads of one row, together.
-    #[inline]
     fn read_rows(&mut self, store: &mut Connection<'_>, tally: &mut Tally) -> Result<()> {
         let Self { model, outbox, asked, astray, .. } = self;
         outbox.clear();
@@ -373,7 +365,6 @@ impl Client {
     }
 
     /// Takes up the write that was answered, as the model says that it must have ended.
-    #[inline]
     fn land(&mut self, request: &Request, is_right: bool) {
         if let Some((slot, flight)) = self.flying.take()
             && let Some(subscriber) = self.model.of_mut(slot)

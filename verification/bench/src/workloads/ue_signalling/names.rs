@@ -11,7 +11,7 @@
 //! may be found by the old one.
 
 use super::model::Ue;
-use super::travel::{Landing, Tagging};
+use super::transfer::{Landing, Tagging};
 use super::{CONTEXTS, Client, Context, Flight, KEY_BYTES, TAGGED, key_of};
 use crate::access::{Connection, PartSet, RecordTag};
 use crate::workloads::{Tally, wrong_answer};
@@ -125,7 +125,7 @@ impl Client {
         tally: &mut Tally,
     ) -> Result<Context> {
         let guti = self.names.now(flight.ue);
-        let (mut context, mut landing) = (Context::EMPTY, Landing::new(self.travel));
+        let (mut context, mut landing) = (Context::EMPTY, Landing::new(self.mode));
         let mut key = Vec::with_capacity(KEY_BYTES);
         let tag = (GUTI, guti.as_slice());
         let is_there = store.find(CONTEXTS, tag, PartSet::ALL, &mut key, &mut |part, bytes| {

@@ -209,11 +209,11 @@ fn write(
     (before, after): (&Context, &Context),
 ) {
     let mut parts = [(0, &[][..]); BLOCKS.len()];
-    let parts = travel::written(client.travel, after, flight.procedure, &mut parts);
+    let parts = transfer::written(client.mode, after, flight.procedure, &mut parts);
     let (mut old, mut new) = (Tagging::default(), Tagging::default());
     old.fill(before);
     new.fill(after);
-    let tags = (client.travel == Travel::Tagged).then_some((old.tags(), new.tags()));
+    let tags = (client.mode == TransferMode::Tagged).then_some((old.tags(), new.tags()));
     let key = key_of(client.model.global(flight.ue));
     assert!(store.change(CONTEXTS, &PartsChange { key: &key, parts, tags }).unwrap());
 }
@@ -283,7 +283,10 @@ impl StoreAccess for Slipping {
                 let (old, new) = tags;
                 let mut gutis = new.iter().filter(|(tag, _)| *tag == 1);
                 let is_new_guti = !gutis.all(|tag| old.contains(tag));
-                if self.slip == Slip::Confuses || !is_new_guti || !self.is_now() {
+                // Without an old GUTI there is nothing to keep.
+                let has_old = old.iter().any(|(tag, _)| *tag == 1);
+                let can_slip = is_new_guti && (self.slip != Slip::Hoards || has_old);
+                if self.slip == Slip::Confuses || !can_slip || !self.is_now() {
                     return self.inner.perform(request, receive);
                 }
                 let gutis = old.iter().filter(|(tag, _)| *tag == 1);

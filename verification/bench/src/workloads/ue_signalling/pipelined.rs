@@ -14,7 +14,7 @@
 
 use super::names::{astray, is_named};
 use super::party::Party;
-use super::travel::{Landing, Travel, bytes_of, gone};
+use super::transfer::{Landing, TransferMode, bytes_of, gone};
 use super::{Client, Flight, KEY_BYTES, key_of};
 use crate::access::{Connection, PartSet, Request, StoreReply};
 use crate::workloads::{Overlapped, Tally};
@@ -36,7 +36,7 @@ impl Client {
     fn board(&mut self) {
         let mut party = std::mem::take(&mut self.parties.spare);
         party.board(&mut self.flights, |flight| key_of(self.model.global(flight.ue)));
-        if self.travel == Travel::Tagged {
+        if self.mode == TransferMode::Tagged {
             let name =
                 |flight: &Flight| is_named(flight.procedure).then(|| self.names.now(flight.ue));
             party.names.extend(party.flights.iter().map(name));
@@ -77,9 +77,9 @@ impl Client {
     /// Takes the contexts, does the procedures and sends the writes, where they can leave ahead.
     fn change(&mut self, party: &mut Party, store: &mut Connection<'_>) -> Result<()> {
         self.receive_reads(party, store)?;
-        party.change(self.travel);
+        party.change(self.mode);
         if store.sends_ahead() {
-            party.with_changes(self.travel, |requests| store.send_ahead(requests))?;
+            party.with_changes(self.mode, |requests| store.send_ahead(requests))?;
         }
         Ok(())
     }
@@ -87,7 +87,7 @@ impl Client {
     fn receive_reads(&mut self, party: &mut Party, store: &mut Connection<'_>) -> Result<()> {
         let mut contexts = std::mem::take(&mut party.contexts);
         let (requests, places) = party.reads(|procedure| self.wanted(procedure));
-        let mut landing = Landing::new(self.travel);
+        let mut landing = Landing::new(self.mode);
         let (flights, keys) = (&party.flights, &party.keys);
         let (mut missing, mut strange, mut bytes_in) = (None, None, 0);
         store.receive_ahead(&requests, &mut |number, reply| {
@@ -129,7 +129,7 @@ impl Client {
 
     fn receive_changes(&self, party: &mut Party, store: &mut Connection<'_>) -> Result<()> {
         let (mut is_whole, mut bytes_out) = (true, 0);
-        party.with_changes(self.travel, |requests| {
+        party.with_changes(self.mode, |requests| {
             bytes_out = requests.iter().map(bytes_sent).sum();
             store.receive_ahead(requests, &mut |_, reply| {
                 is_whole &= reply != StoreReply::Done(false);
@@ -146,7 +146,7 @@ impl Client {
         tally.bytes_out += party.tally.bytes_out;
         tally.bytes_in += party.tally.bytes_in;
         for (flight, context) in party.flights.drain(..).zip(&party.contexts) {
-            if self.travel == Travel::Tagged {
+            if self.mode == TransferMode::Tagged {
                 self.names.took(flight.ue, context);
             }
             self.land(flight, Some(context), tally);
