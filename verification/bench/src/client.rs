@@ -59,7 +59,7 @@ fn begin(input: &mut impl BufRead, output: &mut impl Write) -> Result<()> {
             ClientCommand::Load => client.load(output)?,
             ClientCommand::WarmUp(ops, depth) => client.warm_up(ops, depth, output)?,
             ClientCommand::Run(turn) if client.is_background() => {
-                client.run_beside(&turn, output)?
+                client.run_beside(&turn, output)?;
             }
             ClientCommand::Run(turn) => client.run(&turn, output)?,
             // The run that it ended is over.

@@ -226,7 +226,7 @@ impl ClientPool {
                     match said.map_err(|e| self.with_death(client, e))? {
                         ClientReport::Progress(more, p99_ns) => listener.progress(more, p99_ns),
                         ClientReport::Unbound(why) => {
-                            self.unbound.push(format!("client {client}: {why}"))
+                            self.unbound.push(format!("client {client}: {why}"));
                         }
                         ClientReport::Failed(detail) => {
                             let detail = format!("client {client}: {detail}");

@@ -61,7 +61,7 @@ pub const OPERATIONS: &[SteppedOperation] = &[
         });
     }),
     operation("split", "grow", |s, number| {
-        s.each(WriteKind::Put, KeySpace::Grow, number..number + 1, 20)
+        s.each(WriteKind::Put, KeySpace::Grow, number..number + 1, 20);
     }),
 ];
 

@@ -66,7 +66,7 @@ fn sent_ahead(
     }
     for message in requests.chunks(OF_MESSAGE) {
         one.receive_ahead(message, &mut |at, reply| {
-            all.push((number + at, OwnedReply::from(reply)))
+            all.push((number + at, OwnedReply::from(reply)));
         })?;
         number += message.len();
         if let Some(next) = leaving.next() {

@@ -91,8 +91,8 @@ fn interval_text(rates: &Spread) -> String {
 }
 
 fn percentile_table(first: &str) -> ReportTable {
-    let percentiles: String = PERCENTILES.iter().map(|(name, _)| format!("|>{name}")).collect();
-    ReportTable::new(&format!("{first}{percentiles}|>max"))
+    let names = PERCENTILES.map(|(name, _)| name).join("|>");
+    ReportTable::new(&format!("{first}|>{names}|>max"))
 }
 
 fn percentile_cells(latencies: &Latencies) -> Vec<String> {
