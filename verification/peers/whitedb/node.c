@@ -90,13 +90,16 @@ static int has_index(void) {
 }
 
 /* The index is built when records are first asked for by key, so that an insert into an empty
- * database only appends, as in the thesis. */
+ * database only appends, as in the thesis. Another process may be building it: only under the lock
+ * is an existing index complete. */
 static void need_index(void) {
-  if (has_index()) return;
+  static int is_known;
+  if (is_known) return;
   wg_int held = lock();
   if (!has_index() && wg_create_index(db, KEY_COLUMN, WG_INDEX_TYPE_TTREE, NULL, 0))
     fail("the index could not be created");
   wg_end_write(db, held);
+  is_known = 1;
 }
 
 static void *find(const char *key) {
