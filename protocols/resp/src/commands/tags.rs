@@ -22,7 +22,7 @@ use crate::sliced_task::{SlicedTask, TaskProgress};
 use arguments::{TagPair, counted, namespace_of, tag_name, tag_not_declared, tags_of, value_of};
 use nearstate_model::Error;
 use nearstate_store::{
-    TagDeclaration, Form, Metadata, Namespace, RetryPolicy, Session, TagSchema, TagState, Values,
+    Form, Metadata, Namespace, RetryPolicy, Session, TagDeclaration, TagSchema, TagState, Values,
     since_boot,
 };
 use std::time::Duration;
@@ -122,7 +122,8 @@ pub(crate) fn declare(
     }
     let namespace = ctx.records.resolve_or_create(arg(args, 2), 0)?.namespace;
     let name = tag.name.clone();
-    let declaring = ctx.session().begin_tag_declaration(namespace, &[tag], DECLARE_RETRY_TIME_MAX)?;
+    let declaring =
+        ctx.session().begin_tag_declaration(namespace, &[tag], DECLARE_RETRY_TIME_MAX)?;
     let mut building = DeclareTagTask { declaring, namespace, name };
     // A complete declaration replies at once.
     if building.step(ctx.records, ctx.server, reply)? == TaskProgress::More {

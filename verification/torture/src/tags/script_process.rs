@@ -173,7 +173,10 @@ fn execute_step(
             let cell: Vec<TagSchema> =
                 tags().into_iter().filter(|tag| tag.name == "cell").collect();
             let begun = session.begin_tag_declaration(ns, &cell, RetryPolicy::default());
-            begun.and_then(|mut begun| session.continue_tag_declaration(&mut begun, 1)).map(drop).map_err(context)
+            begun
+                .and_then(|mut begun| session.continue_tag_declaration(&mut begun, 1))
+                .map(drop)
+                .map_err(context)
         }
         ScriptStep::Watch(space) => spaces
             .of(space)
