@@ -57,7 +57,7 @@ pub use record::{BlockChange, Form, Kind};
 pub use scan::{Buckets, Counted, Pattern, Scan};
 pub use session::buffers::Metadata;
 pub use session::{Namespace, Region, Schema, Session};
-pub use tags::declare::TagDeclaration;
+pub use tags::declare::PendingTagDeclaration;
 pub use tags::expiry::Collected;
 pub use tags::lookup::Values;
 pub use txn::address::Address;

@@ -30,7 +30,8 @@
 //! The kernel knows which processes are busy with a tag (`AdvisoryLock`), so a kill never leaves a
 //! tag busy.
 //!
-//! All work is done in parts ([`TagDeclaration`]), so that a core can do other work between them.
+//! All work is done in parts ([`PendingTagDeclaration`]), so that a core can do other work between
+//! them.
 
 mod clearing;
 mod entering;
@@ -65,7 +66,7 @@ const LOCKS_FOR_EACH: u64 = 64;
 /// If it is dropped unfinished, its tags stay "building": writers maintain them, lookups fail, and
 /// the next declaration of the same tags finishes them.
 #[derive(Debug)]
-pub struct TagDeclaration {
+pub struct PendingTagDeclaration {
     namespace: Namespace,
     wanted: Vec<TagSchema>,
     retry_policy: RetryPolicy,
@@ -142,7 +143,7 @@ fn is_in(tags: &TagSet, id: u8, state: TagState) -> bool {
     tags.numbered(id).is_some_and(|tag| tag.state == state)
 }
 
-impl TagDeclaration {
+impl PendingTagDeclaration {
     /// True if the last part ended early at a conflict. The caller should run the thread's other
     /// work before the next part.
     pub const fn is_contended(&self) -> bool {
@@ -203,7 +204,7 @@ impl Session {
         namespace: Namespace,
         wanted: &[TagSchema],
         retry_policy: RetryPolicy,
-    ) -> Result<TagDeclaration> {
+    ) -> Result<PendingTagDeclaration> {
         if namespace.kind() == Kind::Counters {
             return Err(wrong_kind(namespace.kind(), "tag", ""));
         }
@@ -211,7 +212,7 @@ impl Session {
             Some(clearing) => Stage::Clearing(clearing),
             None => Stage::Announcing,
         };
-        Ok(TagDeclaration {
+        Ok(PendingTagDeclaration {
             namespace,
             wanted: wanted.to_vec(),
             retry_policy,
@@ -226,14 +227,14 @@ impl Session {
 
     /// The next part of a declaration: the records of about so many buckets of the index, three or
     /// four in each, or as much as takes as long. A conflict ends it early: the next one goes on
-    /// at the same record ([`TagDeclaration::is_contended`]). False once all is done.
+    /// at the same record ([`PendingTagDeclaration::is_contended`]). False once all is done.
     ///
     /// # Errors
     /// As [`Session::add_tags`], `Deadline`. The declaration has then failed and cannot continue. A
     /// new declaration of the same tags finishes the work.
     pub fn continue_tag_declaration(
         &self,
-        declaring: &mut TagDeclaration,
+        declaring: &mut PendingTagDeclaration,
         buckets: u64,
     ) -> Result<bool> {
         let mut stage = std::mem::replace(&mut declaring.stage, Stage::Failed);
@@ -242,7 +243,12 @@ impl Session {
     }
 
     /// After an error everything is as it was, or a part of it is done.
-    fn step(&self, declaring: &mut TagDeclaration, stage: &mut Stage, buckets: u64) -> Result<()> {
+    fn step(
+        &self,
+        declaring: &mut PendingTagDeclaration,
+        stage: &mut Stage,
+        buckets: u64,
+    ) -> Result<()> {
         let namespace = declaring.namespace;
         let next = match stage {
             Stage::Clearing(clearing) => {
@@ -289,7 +295,7 @@ impl Session {
     /// Runs a transaction of a declaration. `Deadline`: a part of it ends here.
     fn run<T>(
         &self,
-        declaring: &TagDeclaration,
+        declaring: &PendingTagDeclaration,
         body: impl FnMut(&Txn<'_>) -> Result<T>,
     ) -> Result<T> {
         if declaring.has_thread {
@@ -307,7 +313,7 @@ impl Session {
     /// restart because of other declarations.
     fn is_unchanged(
         &self,
-        declaring: &mut TagDeclaration,
+        declaring: &mut PendingTagDeclaration,
         tracked: &mut TrackedTags,
         state: TagState,
     ) -> Result<bool> {
@@ -327,7 +333,7 @@ impl Session {
 
     /// Stores the new ones of the declared tags. Returns the tags to be built, or `None` if all are
     /// ready.
-    fn announce(&self, declaring: &mut TagDeclaration) -> Result<Option<TrackedTags>> {
+    fn announce(&self, declaring: &mut PendingTagDeclaration) -> Result<Option<TrackedTags>> {
         let namespace = declaring.namespace;
         if !TagSet::clone(&*self.tag_set(namespace.index)?).declare(&declaring.wanted)? {
             return Ok(None);
@@ -365,7 +371,7 @@ impl Session {
     }
 
     /// All records are entered.
-    fn complete(&self, declaring: &TagDeclaration, tracked: &TrackedTags) -> Result<Stage> {
+    fn complete(&self, declaring: &PendingTagDeclaration, tracked: &TrackedTags) -> Result<Stage> {
         let states = (TagState::Building, TagState::Ready);
         if self.move_tags(declaring, states, tracked)? {
             return Ok(Stage::Done);
@@ -378,7 +384,7 @@ impl Session {
     /// record, or the record has changed by then.
     fn give_up(
         &self,
-        declaring: &mut TagDeclaration,
+        declaring: &mut PendingTagDeclaration,
         contradiction: &Contradiction,
         tracked: &TrackedTags,
     ) -> Result<Stage> {
@@ -414,7 +420,7 @@ impl Session {
     /// meanwhile.
     fn move_tags(
         &self,
-        declaring: &TagDeclaration,
+        declaring: &PendingTagDeclaration,
         (from, to): (TagState, TagState),
         tracked: &TrackedTags,
     ) -> Result<bool> {
@@ -449,7 +455,7 @@ impl Session {
     /// Changes what is declared, and lets every writer see it.
     fn change_tags(
         &self,
-        declaring: &TagDeclaration,
+        declaring: &PendingTagDeclaration,
         change: impl Fn(&mut TagSet) -> Result<()>,
     ) -> Result<TagSet> {
         let namespace = declaring.namespace;
@@ -473,7 +479,7 @@ impl Session {
     }
 }
 
-impl TagDeclaration {
+impl PendingTagDeclaration {
     /// Ends a part. True if there is more to be done: also where it came no further, because others
     /// were faster.
     fn end_part(&mut self, stage: Stage, mut done: Result<()>) -> Result<bool> {

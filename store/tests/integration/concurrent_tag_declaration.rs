@@ -4,8 +4,8 @@ use std::sync::RwLockReadGuard;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use nearstate_store::{
-    CreateOptions, Error, Metadata, Namespace, Region, RetryPolicy, Schema, Session,
-    TagDeclaration, TagSchema, TagState, Values, View,
+    CreateOptions, Error, Metadata, Namespace, PendingTagDeclaration, Region, RetryPolicy, Schema,
+    Session, TagSchema, TagState, Values, View,
 };
 
 use crate::fixture::{TestFolder, clean, without_forks};
@@ -59,7 +59,7 @@ impl DeclarationTest {
     }
 
     /// A declaration of another session, which has entered some records.
-    fn half_way(&self, session: &Session, wanted: &[TagSchema]) -> TagDeclaration {
+    fn half_way(&self, session: &Session, wanted: &[TagSchema]) -> PendingTagDeclaration {
         let mut declaring =
             session.begin_tag_declaration(self.ns, wanted, RetryPolicy::default()).unwrap();
         for _ in 0..20 {
@@ -89,7 +89,7 @@ fn required() -> TagSchema {
     TagSchema { name: "no".to_owned(), is_required: true, ..TagSchema::default() }
 }
 
-fn finish(session: &Session, mut declaring: TagDeclaration) -> Result<(), Error> {
+fn finish(session: &Session, mut declaring: PendingTagDeclaration) -> Result<(), Error> {
     while session.continue_tag_declaration(&mut declaring, 1)? {}
     Ok(())
 }

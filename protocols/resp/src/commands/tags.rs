@@ -22,8 +22,8 @@ use crate::sliced_task::{SlicedTask, TaskProgress};
 use arguments::{TagPair, counted, namespace_of, tag_name, tag_not_declared, tags_of, value_of};
 use nearstate_model::Error;
 use nearstate_store::{
-    Form, Metadata, Namespace, RetryPolicy, Session, TagDeclaration, TagSchema, TagState, Values,
-    since_boot,
+    Form, Metadata, Namespace, PendingTagDeclaration, RetryPolicy, Session, TagSchema, TagState,
+    Values, since_boot,
 };
 use std::time::Duration;
 
@@ -135,7 +135,7 @@ pub(crate) fn declare(
 /// A declaration that runs in slices.
 #[derive(Debug)]
 struct DeclareTagTask {
-    declaring: TagDeclaration,
+    declaring: PendingTagDeclaration,
     namespace: Namespace,
     name: String,
 }

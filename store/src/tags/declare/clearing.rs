@@ -3,7 +3,7 @@
 use nearstate_model::{Error, Result, invariant};
 
 use super::walk::BucketWalk;
-use super::{LOCKS_FOR_EACH, TagDeclaration, TrackedTags};
+use super::{LOCKS_FOR_EACH, PendingTagDeclaration, TrackedTags};
 use crate::index::internal::{count_key, list_prefix, posting_key, schema_key, tag_root};
 use crate::index::schema::{Tag, TagSet, TagState};
 use crate::record::Kind;
@@ -59,7 +59,7 @@ impl Session {
     /// indexes themselves: records may have changed since they were entered.
     pub(super) fn clear_some(
         &self,
-        declaring: &mut TagDeclaration,
+        declaring: &mut PendingTagDeclaration,
         clearing: &mut Clearing,
         buckets: u64,
     ) -> Result<bool> {
@@ -104,7 +104,11 @@ impl Session {
 
     /// The indexes are empty: the numbers of their tags are free. True if there is something to be
     /// emptied all the same.
-    fn end_clearing(&self, declaring: &TagDeclaration, clearing: &mut Clearing) -> Result<bool> {
+    fn end_clearing(
+        &self,
+        declaring: &PendingTagDeclaration,
+        clearing: &mut Clearing,
+    ) -> Result<bool> {
         let states = (TagState::Leaving, TagState::Gone);
         if self.move_tags(declaring, states, &clearing.tracked)? {
             return Ok(false);
@@ -120,7 +124,7 @@ impl Session {
     }
 
     /// Takes the first keys out of a tag's ordered index. False if it is empty.
-    fn take_some_keys(&self, declaring: &TagDeclaration, tag: &Tag) -> Result<bool> {
+    fn take_some_keys(&self, declaring: &PendingTagDeclaration, tag: &Tag) -> Result<bool> {
         let namespace = declaring.namespace;
         let root = tag_root(namespace.index, tag.id);
         self.run(declaring, |txn| {
@@ -149,7 +153,7 @@ impl Session {
     /// Takes a tag's postings and counts away, of some buckets of the internal index.
     fn take_some_postings(
         &self,
-        declaring: &TagDeclaration,
+        declaring: &PendingTagDeclaration,
         tag: &Tag,
         part: (&mut BucketWalk, u64),
     ) -> Result<()> {

@@ -7,7 +7,7 @@ use nearstate_memory::layout::namespace_flags;
 use nearstate_model::{Error, Result};
 
 use super::walk::BucketWalk;
-use super::{Contradiction, Stage, TagDeclaration, TrackedTags};
+use super::{Contradiction, PendingTagDeclaration, Stage, TrackedTags};
 use crate::index::internal::schema_key;
 use crate::index::schema::{Tag, TagSet, TagState};
 use crate::record::meta::{is_past, split};
@@ -46,7 +46,7 @@ impl Session {
     /// Enters the records of some buckets. What is to be done behind that, if it is something else.
     pub(super) fn enter_some(
         &self,
-        declaring: &mut TagDeclaration,
+        declaring: &mut PendingTagDeclaration,
         entering: &mut Entering,
         buckets: u64,
     ) -> Result<Option<Stage>> {
@@ -75,7 +75,7 @@ impl Session {
     /// Enters a record.
     fn enter_one(
         &self,
-        declaring: &TagDeclaration,
+        declaring: &PendingTagDeclaration,
         key: &[u8],
         (tracked, contradiction): (&TrackedTags, &Cell<Option<u8>>),
         remaining: &mut Option<Vec<EnteredValue>>,

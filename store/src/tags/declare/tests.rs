@@ -162,7 +162,7 @@ fn a_conflict_ends_a_part_at_once_and_only_a_part() {
     let mut part = session.begin_tag_declaration(ns, &unique(), RetryPolicy::default()).unwrap();
     let runs = Cell::new(0_u32);
     // Another is faster each time.
-    let run = |declaring: &TagDeclaration| {
+    let run = |declaring: &PendingTagDeclaration| {
         session.run(declaring, |txn| {
             runs.set(runs.get() + 1);
             txn.get(ns, &key)?;
