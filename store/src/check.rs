@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use nearstate_memory::layout::namespace_flags;
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 pub use nearstate_memory::check::CheckReport;
 
@@ -225,7 +225,8 @@ fn check_counts(
     let mut prefix = Vec::new();
     count_key(namespace.index, tag.id, 0, &[], &mut prefix);
     // What follows the tag is the stripe.
-    prefix.pop();
+    let stripe = prefix.pop();
+    invariant!(stripe == Some(0), "the stripe ends the prefix of a count");
     session.each_stored(internal, &mut |cell| {
         if let Some([_, value @ ..]) = cell.key()?.strip_prefix(prefix.as_slice()) {
             *found.entry(value.to_vec()).or_default() -= read_count(cell.value()?);

@@ -31,7 +31,7 @@ mod txn;
 mod scan;
 mod prefetch;
 mod read;
-mod log;
+mod commit_stream;
 mod counter;
 mod session;
 mod index;
@@ -39,10 +39,10 @@ mod record;
 pub mod glob;
 
 pub use check::{CheckReport, check};
+pub use commit_stream::consumer::{CommitStream, StreamEntry, StreamItem, WhenFull};
+pub use commit_stream::entry::{StreamedChange, StreamedRecord};
 pub use index::schema::{Tag, TagSchema, TagState};
 pub use index::{ordered, search};
-pub use log::commit::{Committed, Step};
-pub use log::stream::{CommitStream, Entry, StreamItem, WhenFull};
 pub use nearstate_memory::{
     CreateOptions, Inspection, MemberEntry, NumaPolicy, PageSize, PinMode, RegionFiles, crash,
     create_eventfd, now_ms_coarse, prefetch, since_boot, with_signals_blocked,

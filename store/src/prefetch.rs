@@ -20,6 +20,7 @@ pub enum Prefetch<'a> {
 /// The most lines of a record that are asked for: a kilobyte. What is longer comes by the
 /// processor's own prefetch of a sequence.
 const READ_LINES_MAX: u64 = 17;
+const _: () = assert!(READ_LINES_MAX >= BATCH_LINES, "a whole record is no less than its start");
 
 /// A record that is asked for.
 #[derive(Clone, Copy)]

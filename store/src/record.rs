@@ -21,8 +21,7 @@ pub(crate) mod members;
 pub(crate) mod layout;
 pub(crate) mod splice;
 
-use nearstate_memory::Cell;
-use nearstate_memory::Corruption;
+use nearstate_memory::{Cell, Corruption, FLAG_META};
 use nearstate_model::invariant;
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::{BLOCK_NAME_BYTES_MAX, BLOCKS_MAX};
@@ -33,6 +32,8 @@ pub(crate) const BLOCK_INLINE_MAX: usize = 512;
 
 /// Bytes of a block's entry in the table.
 pub(crate) const ENTRY: usize = 8;
+const _: () = assert!(ENTRY == 1 + 1 + 2 + 4, "name bytes, place, child, bytes");
+const _: () = assert!(BLOCK_INLINE_MAX <= u32::MAX as usize, "an entry counts in 32 bits");
 pub(crate) const NO_TEXT: Corruption = Corruption("a block's name is not UTF-8");
 pub(crate) const NO_PLACE: Corruption = Corruption("a block stands in a place that does not exist");
 pub(crate) const CUT: Corruption = Corruption("a record's block table is cut short");
@@ -284,11 +285,27 @@ pub(crate) fn encode(blocks: &[Block<'_>]) -> Vec<u8> {
             out.extend_from_slice(bytes);
         }
     }
+    invariant!(out.capacity() >= 4 + bytes, "a table of {bytes} bytes is reserved at once");
     invariant!(out.len() == 4 + bytes, "a table of {bytes} bytes became {}", out.len() - 4);
     out
 }
 
 const _: () = assert!(BLOCK_NAME_BYTES_MAX <= u8::MAX as usize, "a table counts names in 8 bits");
+const _: () = {
+    let mut forms = [Form::Value, Form::Blocks, Form::Set].as_slice();
+    while let [form, rest @ ..] = forms {
+        assert!(form.flags() & FLAG_META == 0, "a form leaves the flag of metadata alone");
+        let read = Form::of_flags(form.flags());
+        assert!(matches!(read, Some(read) if read as u8 == *form as u8), "a form reads back");
+        forms = rest;
+    }
+    let mut kinds = [Kind::Value, Kind::Blocks, Kind::Counters, Kind::Mixed].as_slice();
+    while let [kind, rest @ ..] = kinds {
+        let read = Kind::of(kind.code());
+        assert!(matches!(read, Some(read) if read as u8 == *kind as u8), "a kind reads back");
+        kinds = rest;
+    }
+};
 const _: () = assert!(BLOCKS_MAX <= u16::MAX as usize, "a table counts children in 16 bits");
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ pub(crate) mod address;
 use std::cell::RefCell;
 use std::time::Duration;
 
-use nearstate_model::limits::{TRANSACTION_TRIES, VALUE_BYTES_MAX};
+use nearstate_model::limits::{KEY_BYTES_MAX, TRANSACTION_TRIES, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result, invariant};
 
 use crate::record::members;
@@ -151,6 +151,7 @@ impl Session {
         let start = retry_policy.within.map(|_| nearstate_memory::since_boot());
         loop {
             tries += 1;
+            invariant!(tries <= retry_policy.tries.max(1), "run {tries} of {}", retry_policy.tries);
             let txn = self.begin()?;
             match body(&txn) {
                 Ok(done) => match txn.commit() {
@@ -385,6 +386,10 @@ impl Txn<'_> {
         if namespace.kind == Kind::Counters {
             return Err(wrong_kind(namespace.kind, "read", ""));
         }
+        // No record has a longer key, and no entry of a stream could name it.
+        if key.len() > KEY_BYTES_MAX {
+            return Ok(false);
+        }
         let mut set = self.set.borrow_mut();
         let hash = set.session.hash(key);
         let place = set.place_of(namespace.index, hash, key);
@@ -413,6 +418,7 @@ impl Txn<'_> {
             for (namespace, key) in records {
                 gone += usize::from(self.delete(*namespace, key)?);
             }
+            invariant!(gone <= records.len(), "{gone} of {} records are deleted", records.len());
             Ok(gone)
         })
     }
@@ -431,7 +437,8 @@ impl Txn<'_> {
         };
         let was_later = validate_later(true);
         let done = reads();
-        validate_later(was_later);
+        let is_later = validate_later(was_later);
+        invariant!(is_later, "reads are validated later until their function returns");
         if !was_later {
             // First: an error may come of reads that do not fit together.
             self.set.borrow_mut().check()?;

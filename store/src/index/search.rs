@@ -29,7 +29,7 @@ use std::ops::Bound;
 use nearstate_model::limits::{
     KEY_BYTES_MAX, SEARCH_DEPTH_MAX, SEARCH_UNITS_MAX, TAG_NAME_BYTES_MAX, TAG_VALUE_BYTES_MAX,
 };
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use plan::{Source, plan};
 
@@ -85,6 +85,7 @@ impl Search {
         let mut open = vec![(self, 1)];
         while let Some((search, depth)) = open.pop() {
             units += 1;
+            invariant!(depth <= SEARCH_DEPTH_MAX + 1, "a search is cut at its bound: {depth}");
             if depth > SEARCH_DEPTH_MAX {
                 return refused(format!(
                     "a search of more than {SEARCH_DEPTH_MAX} levels: put conditions side by side"
@@ -302,6 +303,7 @@ impl<E: FnMut(&[u8]) -> Result<bool>> Finding<'_, E> {
             seen.insert(key.to_vec());
         }
         self.found += 1;
+        invariant!(self.found <= self.limit, "{} records of {}", self.found, self.limit);
         Ok((self.each)(key)? && self.found < self.limit)
     }
 }

@@ -10,13 +10,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nearstate_memory::Cell;
 use nearstate_model::limits::{BLOCK_NAME_BYTES_MAX, BLOCKS_MAX};
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::record::splice::{ENTRY_BYTES, SIZE_IN_ENTRY, Span, Splice};
 use crate::record::{Block, Place, Table};
 
 /// Heads up to this size are remembered: comparing a longer one costs as much as the walk.
 const HEAD_BYTES_MAX: usize = 1024;
+const _: () = assert!(HEAD_BYTES_MAX > 4 + ENTRY_BYTES as usize, "a head of one block is learnt");
+const _: () = assert!(BLOCK_NAME_BYTES_MAX <= u8::MAX as usize, "an entry counts names in 8 bits");
 
 /// The names of blocks that a program reads and changes. It remembers how the last record was laid
 /// out, so keep one for each kind of record and each session. `Send`, not `Sync`.
@@ -159,6 +161,8 @@ impl BlockLayout {
             if !is_whole {
                 return None;
             }
+            invariant!(layout.places.len() == self.names.len(), "each name has a place");
+            invariant!(layout.head.len() <= layout.bytes, "a table begins with its head");
             layout.number = LEARNT.fetch_add(1, Ordering::Relaxed) + 1;
             of.known.set(layout.number);
         }
@@ -175,6 +179,7 @@ impl BlockLayout {
         mut each: impl FnMut(usize, &'v [u8]),
     ) -> bool {
         let Some(layout) = self.of(of) else { return false };
+        debug_assert!(layout.places.len() == self.names.len(), "each name has a place");
         for (place, laid) in layout.places.iter().enumerate() {
             let bytes = match laid {
                 Some(Laid::Inline(span)) if wanted(place) => span.of(of.table),
@@ -198,6 +203,7 @@ impl BlockLayout {
         splice: &mut Splice<'a>,
     ) -> bool {
         let Some(layout) = self.of(of) else { return false };
+        invariant!(layout.number != 0, "a splice follows a learnt layout");
         changes.iter().all(|(place, new)| match layout.places.get(*place) {
             Some(Some(Laid::Inline(span))) => splice.add(*span, new),
             Some(Some(Laid::Child(_)) | None) | None => false,
@@ -221,6 +227,11 @@ fn head_of(table: &[u8]) -> Option<usize> {
 /// Shows where each block of a table stands; false if one is damaged, or if there is something
 /// behind the last.
 fn walk(table: &[u8], head_bytes: usize, children: u64, mut each: impl FnMut(&str, Laid)) -> bool {
+    invariant!(
+        (4..=HEAD_BYTES_MAX).contains(&head_bytes) && head_bytes <= table.len(),
+        "a head of {head_bytes} bytes in a table of {}",
+        table.len()
+    );
     let (Ok(mut blocks), Ok(mut from)) = (Table::new(table), u32::try_from(head_bytes)) else {
         return false;
     };

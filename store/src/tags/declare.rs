@@ -41,7 +41,7 @@ use std::cell::RefCell;
 
 use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{AdvisoryLock, since_boot};
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::index::internal::schema_key;
 use crate::index::schema::{Tag, TagSchema, TagSet, TagState};
@@ -129,6 +129,7 @@ impl Built {
     fn keep(&mut self, tags: &TagSet, state: TagState) {
         let is_recent = self.is_recent(tags);
         self.ids.retain(|id| is_recent && is_in(tags, *id, state));
+        invariant!(is_recent || self.ids.is_empty(), "tags that may have changed are forgotten");
         self.generation = self.generation.max(tags.generation);
     }
 
@@ -320,6 +321,7 @@ impl Session {
             let things = names.map(|name| self.thing(namespace, name));
             declaring.presence = Some(self.member.lock_advisory(things)?);
         }
+        invariant!(declaring.presence.is_some(), "the tags are locked before they are read");
         let known = self.tag_set(namespace.index)?;
         declaring.begun.keep(&known, TagState::Building);
         let mut tags = TagSet::clone(&known);
@@ -378,6 +380,7 @@ impl Session {
                 going.ids.push(*id);
             }
         }
+        invariant!(going.ids.len() <= built.ids.len(), "only tags in progress are given up");
         if going.ids.is_empty() {
             return Err(against.why.clone());
         }
@@ -443,7 +446,8 @@ impl Session {
             change(&mut tags)?;
             // Both words only grow; a reader of these tags raises the namespace flags to them.
             let now = self.member.namespace_flags(namespace.index)? / namespace_flags::GENERATION;
-            tags.generation = tags.generation.max(now) + 1;
+            // Both are read from shared memory: a damaged count does not wrap.
+            tags.generation = tags.generation.max(now).saturating_add(1);
             set.put_internal(&key, &tags.encode())?;
             Ok(tags)
         })?;
@@ -467,6 +471,7 @@ impl Declaring {
             self.presence = None;
         }
         done?;
+        invariant!(!matches!(stage, Stage::Failed), "a failed declaration reports its error");
         self.stage = stage;
         Ok(!matches!(self.stage, Stage::Done))
     }

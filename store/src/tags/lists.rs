@@ -2,7 +2,8 @@
 //! changing it, and walking over all of them (`postings.rs` has their bytes).
 
 use nearstate_memory::Corruption;
-use nearstate_model::Result;
+use nearstate_model::invariant::guaranteed;
+use nearstate_model::{Result, invariant};
 
 use crate::index::internal::{list_key, memory_of, name_part};
 use crate::index::ordered::Sight;
@@ -19,6 +20,7 @@ use crate::txn::write_set::WriteSet;
 const LOOKS_MAX: usize = 4 * DEPTH_MAX as usize;
 
 const ASTRAY: Corruption = Corruption("no part of a tag's postings is responsible for a record");
+const TRACKED: &str = "a tracked part has an entry in the transaction";
 const HALF: Corruption = Corruption("a part of a tag's postings lacks its other half");
 
 /// The part that is responsible for a hash.
@@ -88,12 +90,14 @@ impl List {
                 continue;
             }
             let is_there = part.is_some();
+            invariant!(is_there || number == 0, "part {number} is missing");
             let place = match (sight, seen) {
                 (Sight::Tracked, Some(seen)) => {
                     Some(set.track(place, (table, lookup, &self.key), seen)?)
                 }
                 _ => place,
             };
+            invariant!(sight == Sight::Untracked || place.is_some(), "a tracked part has an entry");
             return Ok(ListPosition { number, place, is_there });
         }
         let detail =
@@ -113,15 +117,17 @@ impl List {
             weight = next.len();
         });
         let done = position.and_then(|position| {
-            let Some(place) = position.place else { return Err(ASTRAY.into()) };
+            let place = guaranteed(position.place, TRACKED);
             if found?.is_some() {
                 return Ok(false);
             }
+            invariant!(position.is_there == (weight > 0), "a part that exists was composed anew");
             if !position.is_there {
                 Part { depth: 0, entries: &[] }.with(posting, &mut next);
             } else if self.split(set, (position.number, place), &next)? {
                 return Ok(true);
             }
+            invariant!(next.len() > 1, "a part with a record has an entry");
             set.put(place, &next, &[])?;
             Ok(true)
         });
@@ -159,6 +165,7 @@ impl List {
         if set.internal_at(new)?.is_some() {
             return Err(ASTRAY.into());
         }
+        invariant!(new != place, "the halves of part {number} are two records");
         set.put(new, &self.other, &[])?;
         set.put(place, &stay, &[])?;
         Ok(true)
@@ -177,8 +184,9 @@ impl List {
             });
         });
         let done = position.and_then(|position| {
-            let Some(place) = position.place else { return Err(ASTRAY.into()) };
+            let place = guaranteed(position.place, TRACKED);
             let Some(depth) = found? else { return Ok(false) };
+            invariant!(!next.is_empty(), "a part without the record was composed");
             if next.len() == 1 {
                 self.join(set, (position.number, place), depth)?;
             } else {
@@ -199,6 +207,7 @@ impl List {
     ) -> Result<()> {
         let mut entries = Vec::new();
         while depth > 0 {
+            invariant!(depth <= DEPTH_MAX, "a part of depth {depth}");
             let bit = sibling(0, depth - 1);
             name_part(number ^ bit, &mut self.key);
             let half = set.internal_place(&self.key)?;
@@ -211,6 +220,7 @@ impl List {
             }
             // The lower number stays.
             let (stays, goes) = if number & bit == 0 { (place, half) } else { (half, place) };
+            invariant!(stays != goes, "two halves are two records");
             set.delete(goes);
             (number, place, depth) = (number & !bit, stays, depth - 1);
         }
@@ -247,9 +257,11 @@ impl ListWalk {
     /// The key of the next record replaces what is in `out`. False at the end.
     pub(crate) fn next(&mut self, set: &mut WriteSet<'_>, out: &mut Vec<u8>) -> Result<bool> {
         loop {
-            let mut rest = self.entries.get(self.done..).unwrap_or_default();
+            let mut rest = guaranteed(self.entries.get(self.done..), "a walk stays in its part");
             while let Some(key) = Part::next(&mut rest)? {
-                self.done = self.entries.len() - rest.len();
+                let done = self.entries.len() - rest.len();
+                invariant!(done > self.done, "a walk advances from {} to {done}", self.done);
+                self.done = done;
                 // A part that was joined since has keys of the one before it again.
                 if self.begin == 0 || set.session.hash(key).reverse_bits() >= self.begin {
                     out.clear();
@@ -274,6 +286,7 @@ impl ListWalk {
         self.done = 0;
         self.begin = if place_of(position.number) == from { 0 } else { from };
         self.from = if position.is_there { end_of(position.number, depth) } else { None };
+        invariant!(self.from.is_none_or(|next| next > from), "a walk advances from {from:#x}");
         Ok(())
     }
 }

@@ -3,8 +3,9 @@
 
 use std::ops::Bound;
 
+use nearstate_memory::Corruption;
 use nearstate_model::limits::{TAG_VALUE_BYTES_MAX, TRANSACTION_TRIES};
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::index::internal::{STRIPES, count_key, posting_key, tag_root};
 use crate::index::ordered::{Cursor, Sight, composite_range, split_composite};
@@ -136,6 +137,7 @@ impl Session {
         let mut left = most;
         while walk.step(&mut set)? {
             let Some(fewer) = left.checked_sub(1) else { return Ok(false) };
+            invariant!(fewer < most, "{fewer} of {most} entries are left");
             left = fewer;
             if let Some(view) = self.get(namespace, &walk.record)?
                 && view.tags().any(|(name, found)| name == tag && found == walk.value)
@@ -172,7 +174,9 @@ impl Session {
                 let mut set = txn.set.borrow_mut();
                 count += set.internal_value(&key, read_count)?.unwrap_or(0);
             }
-            Ok(u64::try_from(count).unwrap_or(0))
+            // The stripes were read at one moment, so only damage makes their sum negative.
+            u64::try_from(count)
+                .map_err(|_| Corruption("the count of a tag's value is below zero").into())
         })
     }
 }

@@ -1,8 +1,9 @@
 //! Reading a record in order to change it: what a procedure does with the context of a UE.
 
 use nearstate_memory::{Cell, IndexTable, PendingCell, ReadToken, WriteTarget};
+use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::VALUE_BYTES_MAX;
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::record::layout::{BlockLayout, Tabled};
 use crate::record::meta::is_past_cell;
@@ -132,6 +133,7 @@ impl RecordForUpdate<'_> {
     ) {
         for (name, bytes) in self.view.blocks() {
             if let Some(place) = names.place(name).filter(|place| wanted(*place)) {
+                debug_assert!(place < names.len(), "name {place} of {}", names.len());
                 each(place, bytes);
             }
         }
@@ -228,6 +230,8 @@ impl RecordForUpdate<'_> {
     /// needs a transaction now.
     #[inline]
     fn publish(&self, draft: PendingCell, mask: u64) -> Result<Option<Outcome>> {
+        invariant!(self.seen.at == self.cell.at(), "the token of a record names its cell");
+        invariant!(mask & (NEEDS_TXN | NOTIFIES) != 0, "the flags {mask:#x} allow a direct write");
         let target = WriteTarget { hash: self.hash, key: self.key, token: Some(self.seen) };
         let flags =
             FlagCheck { table: self.table, namespace: self.namespace.index, mask, expected: 0 };
@@ -264,7 +268,7 @@ impl RecordForUpdate<'_> {
 /// The changes by their names.
 fn by_names<'a>(names: &'a BlockLayout, changes: &[(usize, &'a [u8])]) -> Vec<BlockChange<'a>> {
     let by_name = |(place, bytes): &(usize, &'a [u8])| BlockChange {
-        name: names.name(*place).unwrap_or_default(),
+        name: guaranteed(names.name(*place), "the change names a block of the layout"),
         bytes: Some(bytes),
     };
     changes.iter().map(by_name).collect()

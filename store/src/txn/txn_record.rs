@@ -38,6 +38,7 @@ impl WrittenRecords {
         self.count.set(number);
         let bucket = number.ilog2() as usize;
         let (buckets, size) = (self.buckets.get_or_init(new_buckets), 1_usize << bucket);
+        invariant!(number >= size && number < 2 * size, "record {number} in bucket {bucket}");
         let records = guaranteed(buckets.get(bucket), "a bucket for every number")
             .get_or_init(|| (0..size).map(|_| OnceCell::new()).collect());
         guaranteed(records.get(number - size), "a bucket has room").get_or_init(|| record)

@@ -134,8 +134,8 @@ fn a_label_keeps_blocks_and_the_stream_says_what_is_a_set() {
     while let Some(nearstate_store::StreamItem::Transaction(entry)) = stream.next().unwrap() {
         for record in entry.records() {
             steps.push(matches!(
-                record.unwrap().step,
-                nearstate_store::Step::Put { is_set: true, .. }
+                record.unwrap().change,
+                nearstate_store::StreamedChange::Put { is_set: true, .. }
             ));
         }
     }

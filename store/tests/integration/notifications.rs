@@ -1,8 +1,8 @@
 //! What watchers and the commit stream are told of real commits.
 
 use nearstate_store::{
-    BlockChange, Condition, Error, EventKind, Filter, Form, Kind, Metadata, Notice, Schema, Step,
-    StreamItem, TagSchema, Waiter, Watch, WhenFull,
+    BlockChange, Condition, Error, EventKind, Filter, Form, Kind, Metadata, Notice, Schema,
+    StreamItem, StreamedChange, TagSchema, Waiter, Watch, WhenFull,
 };
 
 use crate::fixture::TestRegion;
@@ -115,9 +115,9 @@ fn the_stream_has_every_committed_transaction_of_a_writer_once_and_whole() {
         let StreamItem::Transaction(entry) = told else { panic!("{told:?}") };
         let records: Vec<_> = entry.records().map(Result::unwrap).collect();
         assert_eq!(records.len(), 3);
-        let Step::Put { value, .. } = &records[0].step else { panic!("{records:?}") };
-        assert_eq!(records[1].step, records[0].step);
-        assert_eq!(records[2].step, Step::Deleted { is_expiry: false });
+        let StreamedChange::Put { value, .. } = &records[0].change else { panic!("{records:?}") };
+        assert_eq!(records[1].change, records[0].change);
+        assert_eq!(records[2].change, StreamedChange::Deleted { is_expiry: false });
         rounds.push((records[0].version, u32::from_le_bytes((*value).try_into().unwrap())));
     }
     rounds.sort_unstable();
@@ -127,6 +127,32 @@ fn the_stream_has_every_committed_transaction_of_a_writer_once_and_whole() {
     );
     drop(stream);
     drop((session, other, reader));
+    fixture.close_and_check();
+}
+
+/// A key that no record can have was written to the stream with a wrong size, and the rest of the
+/// entry could not be read.
+#[test]
+fn a_delete_of_a_key_that_is_too_long_leaves_the_stream_readable() {
+    let fixture = TestRegion::new();
+    let session = fixture.region.session().unwrap();
+    let ns = session.namespace("s", &Schema::default()).unwrap();
+    session.stream(ns, WhenFull::LoseOldest).unwrap();
+    let is_deleted = session
+        .transact::<_, Error>(|txn| {
+            txn.put(ns, b"before", b"v")?;
+            let is_deleted = txn.delete(ns, &vec![7; 70_000])?;
+            txn.put(ns, b"after", b"v")?;
+            Ok(is_deleted)
+        })
+        .unwrap();
+    assert!(!is_deleted);
+    let mut stream = session.commit_stream().unwrap();
+    let Some(StreamItem::Transaction(entry)) = stream.next().unwrap() else { panic!("no entry") };
+    let keys: Vec<&[u8]> = entry.records().map(|record| record.unwrap().key).collect();
+    assert_eq!(keys, [b"before".as_slice(), b"after"]);
+    drop(stream);
+    drop(session);
     fixture.close_and_check();
 }
 

@@ -86,6 +86,7 @@ impl Cursor {
         if self.to.is_before(key) {
             return Ok(None);
         }
+        debug_assert!(self.state == State::Done, "the cursor was stopped before");
         self.state = State::At(entry + 1);
         Ok(Some(key))
     }
@@ -110,6 +111,10 @@ impl Cursor {
             let high = node.shape.high;
             if high.is_empty() || self.to.is_before(high) {
                 return Ok(None);
+            }
+            // The fence was read from shared memory: it is checked, not asserted.
+            if high <= self.from.as_slice() {
+                return Err(Corruption("an index leaf ends before its first key").into());
             }
             self.from.clear();
             self.from.extend_from_slice(high);

@@ -1,9 +1,10 @@
 //! The way from the root to a leaf, and how far it may be believed.
 
 use nearstate_memory::Corruption;
-use nearstate_model::{Error, Result};
+use nearstate_model::invariant::guaranteed;
+use nearstate_model::{Error, Result, invariant};
 
-use super::node::IndexNode;
+use super::node::{IndexNode, LEVEL_MAX};
 
 /// Storage of the nodes. An implementation returns the bytes of a node whole, never torn.
 ///
@@ -120,12 +121,18 @@ impl Descent {
         self.path.push(root);
         let mut at = (root, None);
         loop {
+            invariant!(
+                self.path.len() <= usize::from(LEVEL_MAX) + 1,
+                "a way down of {} nodes",
+                self.path.len()
+            );
             match look(nodes, sight, at.0, |bytes| step(bytes, root, at.1, key))?.transpose()? {
                 // No root: an empty tree, whose root is its leaf.
                 None => return Ok(at.0 == root),
                 Some(DescentStep::Stale) => return Ok(false),
                 Some(DescentStep::Arrived) => return Ok(true),
                 Some(DescentStep::Down { child, level }) => {
+                    invariant!(at.1.is_none_or(|above| level < above), "levels fall on a way down");
                     self.path.push(child);
                     if level == 0 {
                         return Ok(true);
@@ -137,16 +144,17 @@ impl Descent {
     }
 
     pub(super) fn root(&self) -> u64 {
-        self.path.first().copied().unwrap_or_default()
+        *guaranteed(self.path.first(), "a way down begins at the root")
     }
 
     pub(super) fn leaf(&self) -> u64 {
-        self.path.last().copied().unwrap_or_default()
+        *guaranteed(self.path.last(), "a way down ends at a leaf")
     }
 
     /// What the node at a level claims of the child it led to.
     pub(super) fn claim<'k>(&self, level: u8, key: &'k [u8]) -> Option<Claim<'k>> {
         let mut upwards = self.path.iter().rev().skip(usize::from(level).checked_sub(1)?);
+        invariant!(level <= LEVEL_MAX, "no branch has level {level}");
         let child = *upwards.next()?;
         let node = *upwards.next()?;
         Some(Claim { root: self.root(), node, level, child, key })

@@ -4,7 +4,8 @@
 //! to be stale leaves nothing behind.
 
 use nearstate_memory::Corruption;
-use nearstate_model::{Error, Result};
+use nearstate_model::invariant::guaranteed;
+use nearstate_model::{Error, Result, invariant};
 
 use super::descent::{Claim, Descent, Nodes, as_leaf};
 use super::node::{IndexNode, LEVEL_MAX, Piece, Shape, compose, name_child};
@@ -93,30 +94,35 @@ fn split<N: Nodes>(nodes: &mut N, descent: &Descent, key: &[u8], leaf: Cut) -> R
     for level in 1..=LEVEL_MAX {
         let Some(claim) = descent.claim(level, key) else { break };
         let mut content = Vec::new();
-        let adopted = match cuts.last() {
-            Some(cut) => {
-                let separator = cut.separator()?;
-                nodes.read(claim.node, |bytes| adopt(bytes, &claim, separator, &mut content))?
-            }
-            None => None,
-        };
+        invariant!(cuts.len() == usize::from(level), "{} cuts below level {level}", cuts.len());
+        let cut = guaranteed(cuts.last(), "the leaf is cut first");
+        let separator = cut.separator()?;
+        let adopted =
+            nodes.read(claim.node, |bytes| adopt(bytes, &claim, separator, &mut content))?;
         match adopted.transpose()?.flatten() {
             Some((Added::Crowded(new), _)) => cuts.push(Cut::plan(content, new)?),
             Some((Added::Fits, new)) => {
                 top = Some((claim.node, content, new));
                 break;
             }
-            Some((Added::Stale | Added::Present, _)) | None => return Ok(false),
+            Some((Added::Stale | Added::Present, _)) => {
+                invariant!("a child is added to a branch without a search")
+            }
+            None => return Ok(false),
         }
     }
-    let mut born = None;
+    let mut new_child = None;
     for (node, mut cut) in descent.below(LEVEL_MAX + 1).zip(cuts) {
-        if let Some(child) = born {
+        if let Some(child) = new_child {
             name_child(&mut cut.content, cut.new, child)?;
         }
-        born = cut.make(nodes, node)?;
+        new_child = cut.make(nodes, node)?;
     }
-    if let (Some((node, mut content, new)), Some(child)) = (top, born) {
+    invariant!(
+        top.is_some() == new_child.is_some(),
+        "the highest new node has a parent, unless the root was split"
+    );
+    if let (Some((node, mut content, new)), Some(child)) = (top, new_child) {
         name_child(&mut content, new, child)?;
         nodes.write(node, &content)?;
     }
@@ -125,7 +131,9 @@ fn split<N: Nodes>(nodes: &mut N, descent: &Descent, key: &[u8], leaf: Cut) -> R
 
 impl Cut {
     fn plan(content: Vec<u8>, new: usize) -> Result<Self, Corruption> {
-        let at = IndexNode::parse(&content)?.choose_cut(new);
+        let node = IndexNode::parse(&content)?;
+        let (at, count) = (node.choose_cut(new), node.count());
+        invariant!(0 < at && at < count, "a node of {count} entries is cut at {at}");
         Ok(Self { content, new, at })
     }
 
@@ -148,6 +156,7 @@ impl Cut {
             compose(&mut part, &right, &[first, Piece::Run(&node, self.at + 1..node.count())])?;
         }
         let right = nodes.create(&part)?;
+        invariant!(right != name, "a new node has a name of its own");
         let left = Shape { high: separator, ..shape };
         compose(&mut part, &left, &[Piece::Run(&node, 0..self.at)])?;
         if name != shape.root {
@@ -160,6 +169,7 @@ impl Cut {
             });
         }
         let left = nodes.create(&part)?;
+        invariant!(left != right && left != name, "a new node has a name of its own");
         let above = Shape { level: shape.level + 1, ..shape };
         let children = [Piece::Child(left, b""), Piece::Child(right, separator)];
         compose(&mut part, &above, &children)?;

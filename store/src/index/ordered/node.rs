@@ -17,6 +17,9 @@
 use std::ops::Range;
 
 use nearstate_memory::Corruption;
+use nearstate_model::invariant;
+use nearstate_model::invariant::guaranteed;
+use nearstate_model::limits::{INDEX_KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// What the entries of a node may take together before it is split. A change copies its leaf once,
 /// and two changes of one leaf conflict: both speak for small nodes. The height and the bytes
@@ -31,6 +34,17 @@ pub(super) const LEVEL_MAX: u8 = 31;
 const HEAD: usize = 16;
 const FORMAT: u8 = 1;
 const CHILD: usize = 8;
+const _: () = assert!(HEAD == 8 + 1 + 1 + 3 * 2, "root, format, level, three counts");
+const _: () = assert!(INDEX_KEY_BYTES_MAX <= u16::MAX as usize, "a fence counts in 16 bits");
+// A node is split at the first entry that makes it too heavy. A branch keeps four children.
+const _: () = assert!(
+    NODE_BYTES + 4 * (INDEX_KEY_BYTES_MAX + CHILD) <= u16::MAX as usize,
+    "the ends of a crowded node count in 16 bits"
+);
+const _: () = assert!(
+    HEAD + NODE_BYTES + 6 * (INDEX_KEY_BYTES_MAX + CHILD) <= VALUE_BYTES_MAX,
+    "a node is the value of a record"
+);
 
 const CUT: Corruption = Corruption("an index node is cut short");
 const LARGE: Corruption = Corruption("an index node is larger than any that is written");
@@ -129,6 +143,7 @@ impl<'a> IndexNode<'a> {
         let (mut from, mut to) = (0, self.count());
         while from < to {
             let middle = usize::midpoint(from, to);
+            debug_assert!(from <= middle && middle < to, "{middle} of {from}..{to}");
             match self.key(middle)?.cmp(key) {
                 std::cmp::Ordering::Less => from = middle + 1,
                 std::cmp::Ordering::Equal => return Ok((middle, true)),
@@ -167,7 +182,9 @@ impl<'a> IndexNode<'a> {
     /// part. In the middle of the bytes; but at an end of the tree that grows there (times, rising
     /// numbers), the old part is left full and the new entry begins a part of its own.
     pub(super) fn choose_cut(&self, new: usize) -> usize {
-        let (first, last) = (self.part_min(), self.count().saturating_sub(self.part_min()));
+        invariant!(self.count() >= 2 * self.part_min(), "{} entries are split", self.count());
+        invariant!(new < self.count(), "entry {new} of {} is new", self.count());
+        let (first, last) = (self.part_min(), self.count() - self.part_min());
         if self.shape.high.is_empty() && new + 1 == self.count() {
             return last;
         }
@@ -178,7 +195,8 @@ impl<'a> IndexNode<'a> {
             let left = self.begin(cut) + 2 * cut;
             left.max(self.weight().saturating_sub(left))
         };
-        (first..=last).min_by_key(|cut| heavier(*cut)).unwrap_or(first)
+        let cut = (first..=last).min_by_key(|cut| heavier(*cut));
+        guaranteed(cut, "a crowded node has a cut between its parts")
     }
 
     /// The shortest bytes that are above all before an entry and not above it.
@@ -228,6 +246,7 @@ pub(super) fn compose(
     shape: &Shape<'_>,
     pieces: &[Piece<'_>],
 ) -> Result<(), Corruption> {
+    invariant!(shape.level <= LEVEL_MAX, "a node of level {}", shape.level);
     let narrow = |bytes: usize| u16::try_from(bytes).map_err(|_| LARGE);
     let count = pieces.iter().map(Piece::count).sum();
     out.clear();
@@ -236,8 +255,21 @@ pub(super) fn compose(
     for field in [count, shape.low.len(), shape.high.len()] {
         out.extend_from_slice(&narrow(field)?.to_le_bytes());
     }
+    invariant!(out.len() == HEAD, "a head of {} bytes", out.len());
     let mut end = 0;
     for piece in pieces {
+        if let Piece::Run(node, _) = piece {
+            invariant!(
+                (node.shape.level == 0) == (shape.level == 0),
+                "entries of level {} in a node of level {}",
+                node.shape.level,
+                shape.level
+            );
+        }
+        invariant!(
+            matches!(piece, Piece::Run(..)) || matches!(piece, Piece::Key(_)) == (shape.level == 0),
+            "a leaf has keys, and a branch has children"
+        );
         let bytes = piece.bytes()?;
         narrow(end + bytes)?;
         if let Piece::Run(node, entries) = piece {
@@ -251,8 +283,10 @@ pub(super) fn compose(
         }
         end += bytes;
     }
+    invariant!(out.len() == HEAD + 2 * count, "{count} entries have an end each");
     out.extend_from_slice(shape.low);
     out.extend_from_slice(shape.high);
+    let entries_at = out.len();
     for piece in pieces {
         match piece {
             Piece::Run(node, entries) => out.extend_from_slice(node.bytes(entries)?),
@@ -263,7 +297,8 @@ pub(super) fn compose(
             }
         }
     }
-    Ok(())
+    // The runs are read from shared memory again: their sum is checked, not asserted.
+    if out.len() - entries_at == end { Ok(()) } else { Err(CUT) }
 }
 
 /// Names the child of a branch's entry, which was composed before its child had a name.
@@ -307,13 +342,15 @@ mod tests {
                 }
             }
             if let Ok(node) = IndexNode::parse(&bytes) {
+                let level = node.shape.level;
                 let _ = (node.find(&key), node.child_of(&key), node.covers(&key));
-                let _ = (node.is_crowded(), node.choose_cut(0));
+                let _ = node.is_crowded() && node.choose_cut(0) > 0;
                 for entry in 0..10 {
                     let _ = (node.key(entry), node.child(entry), node.separator(entry));
                 }
                 let mut out = Vec::new();
-                let pieces = [Piece::Run(&node, 0..1), Piece::Key(&key), Piece::Run(&node, 1..3)];
+                let new = if level == 0 { Piece::Key(&key) } else { Piece::Child(7, &key) };
+                let pieces = [Piece::Run(&node, 0..1), new, Piece::Run(&node, 1..3)];
                 let _ = compose(&mut out, &node.shape, &pieces);
                 let _ = name_child(&mut bytes, 1, 7);
             }

@@ -12,7 +12,7 @@
 //! kind; then the nodes along that neighbour's edge, down to a leaf, inherit with it.
 
 use nearstate_memory::Corruption;
-use nearstate_model::Result;
+use nearstate_model::{Result, invariant};
 
 use super::descent::{Claim, Descent, Nodes, Sight, as_leaf, astray};
 use super::node::{IndexNode, LEVEL_MAX, Piece, Shape, compose};
@@ -103,7 +103,8 @@ fn disown(bytes: &[u8], claim: &Claim<'_>, next: &mut Vec<u8>) -> Result<Disowne
         compose(next, &node.shape, &[Piece::Child(right, b""), Piece::Run(&node, 2..count)])?;
         (right, Side::Low, node.shape.low)
     };
-    let (level, fence, is_alone) = (claim.level.saturating_sub(1), fence.to_vec(), count == 2);
+    invariant!(claim.level > 0, "a leaf has no child");
+    let (level, fence, is_alone) = (claim.level - 1, fence.to_vec(), count == 2);
     Ok(Disowned::To(Heir { node: heir, level, side, fence, is_alone }))
 }
 
@@ -141,6 +142,7 @@ fn take_out<N: Nodes>(
     }
     inherit(nodes, root, &heir, becomes, next)?;
     if becomes != heir.node {
+        invariant!(becomes == root, "only the root takes over the content of a child");
         nodes.free(heir.node)?;
     }
     free_all(nodes, descent.below(claim.level))?;
@@ -162,6 +164,7 @@ fn inherit<N: Nodes>(
 ) -> Result<()> {
     let mut from = heir.node;
     let mut name = becomes;
+    invariant!(heir.level < LEVEL_MAX, "a child of level {}", heir.level);
     for level in (0..=heir.level).rev() {
         let moved = nodes.read(from, |bytes| move_fence(bytes, root, (level, heir), next))?;
         // What was read of the branch above still holds, so this child must be there.
@@ -186,6 +189,7 @@ fn move_fence(
     let count = node.count();
     let (shape, edge) = match heir.side {
         Side::Low => (Shape { low: &heir.fence, ..node.shape }, 0),
+        // A branch has a child, or it is damaged. The edge of an empty leaf is not used.
         Side::High => (Shape { high: &heir.fence, ..node.shape }, count.saturating_sub(1)),
     };
     compose(next, &shape, &[Piece::Run(&node, 0..count)])?;

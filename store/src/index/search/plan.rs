@@ -16,7 +16,8 @@
 
 use std::ops::Bound;
 
-use nearstate_model::Result;
+use nearstate_model::invariant::guaranteed;
+use nearstate_model::{Result, invariant};
 
 use super::{Candidates, Lookup, Op, Search};
 
@@ -132,6 +133,8 @@ fn lightest<'s, C: Candidates>(
             break;
         }
     }
+    invariant!(best.is_some(), "one of several choices is the lightest");
+    invariant!(least <= WEIGHED_MAX, "a weight of {least} was counted");
     Ok(best)
 }
 
@@ -140,7 +143,7 @@ fn known(sources: &[Source<'_>]) -> Option<u64> {
     sources.iter().try_fold(0_u64, |sum, source| match source {
         Source::Lookup(Lookup::Posting { .. }) => Some(sum + 1),
         Source::Lookup(Lookup::All | Lookup::Range { .. }) => None,
-        Source::Records(keys) => Some(sum + u64::try_from(keys.len()).unwrap_or(u64::MAX)),
+        Source::Records(keys) => Some(sum + keys.len() as u64),
     })
 }
 
@@ -155,7 +158,7 @@ fn weigh<C: Candidates>(sources: &[Source<'_>], up_to: u64, candidates: &mut C) 
                 candidates.weigh(lookup, up_to - sum)?
             }
             Source::Lookup(Lookup::Posting { .. }) | Source::Records(_) => {
-                known(std::slice::from_ref(source)).unwrap_or(u64::MAX)
+                guaranteed(known(std::slice::from_ref(source)), "its records are known")
             }
         });
     }

@@ -1,6 +1,6 @@
 //! Taking away the indexes of tags that were given up.
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use super::part::Part;
 use super::{Built, Declaring, LOCKS_FOR_EACH};
@@ -48,7 +48,8 @@ impl Session {
         if leaving.is_empty() {
             return Ok(None);
         }
-        let ids = leaving.iter().map(|tag| tag.id).collect();
+        let ids: Vec<u8> = leaving.iter().map(|tag| tag.id).collect();
+        invariant!(ids.is_sorted_by(|one, next| one < next), "tags are in the order of numbers");
         let built = Built { ids, generation: tags.generation };
         let locks = self.locks_of(namespace)?;
         Ok(Some(Clearing { leaving, locks, tag: 0, postings: None, built, why }))
@@ -71,6 +72,12 @@ impl Session {
             self.member.drain_buckets(self.table(namespace)?, part)?;
             return Ok(true);
         }
+        invariant!(
+            clearing.tag <= clearing.leaving.len(),
+            "tag {} of {} is emptied",
+            clearing.tag,
+            clearing.leaving.len()
+        );
         let Some(tag) = clearing.leaving.get(clearing.tag) else {
             return self.end_clearing(declaring, clearing);
         };
@@ -86,6 +93,7 @@ impl Session {
         let looks = buckets.saturating_mul(LOOKS_FOR_EACH);
         self.take_some_postings(declaring, tag, (postings, looks))?;
         if postings.is_done() {
+            invariant!(clearing.locks.is_done(), "the locks are passed before an index is emptied");
             (clearing.tag, clearing.postings) = (clearing.tag + 1, None);
         }
         Ok(true)
@@ -150,7 +158,8 @@ impl Session {
         list_prefix(namespace.index, tag.id, lists);
         // A count's key has its stripe behind the tag.
         count_key(namespace.index, tag.id, 0, &[], counts);
-        counts.pop();
+        let stripe = counts.pop();
+        invariant!(stripe == Some(0), "the stripe ends the prefix of a count");
         let is_its = |key: &[u8]| prefixes.iter().any(|prefix| key.starts_with(prefix));
         self.each_key(internal, part, is_its, |key| {
             self.run(declaring, |txn| {

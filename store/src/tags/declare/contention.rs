@@ -10,7 +10,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::txn::RetryPolicy;
 
@@ -55,6 +55,8 @@ impl Contention {
         }
         self.parts = self.parts.saturating_add(1);
         self.runs = self.runs.saturating_add(tries);
+        invariant!(self.parts > 0 && tries > 0, "a part met {tries} conflicts");
+        // Clocks of two cores may differ by a few ticks.
         let spent = now.saturating_sub(self.since);
         if self.runs >= retry_policy.tries
             || retry_policy.within.is_some_and(|within| spent >= within)

@@ -56,7 +56,7 @@ impl Session {
         }
         let Entering { part, built, bites } = entering;
         if self.keep_up(namespace, part)? {
-            *bites = None; // It is another record that comes next.
+            *bites = None; // Another record comes next.
         }
         let against = Cell::new(None);
         let enter = |key: &[u8]| self.enter_one(declaring, key, (built, &against), bites);
@@ -88,7 +88,7 @@ impl Session {
             }
             done?;
             match bites.as_mut() {
-                Some(left) if left.len() > 1 => left.truncate(left.len() - 1),
+                Some(left) if left.len() > 1 => drop(left.pop()),
                 Some(_) | None => break,
             }
         }
@@ -143,9 +143,7 @@ impl Txn<'_> {
             // The record has expired, and its values may belong to another record by now. If it
             // stayed and the clock was set back, it would be visible without index entries.
             set.delete(place);
-            if let Some(entry) = set.buffers.entries.get_mut(place) {
-                entry.is_expiry = true;
-            }
+            set.entry_mut(place).is_expiry = true;
             return Ok(());
         }
         let is_ours = |tag: &&Tag| tag.state == TagState::Building && wanted.ids.contains(&tag.id);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use nearstate_model::Result;
+use nearstate_model::{Result, invariant};
 
 use crate::session::{Namespace, Session};
 
@@ -27,7 +27,9 @@ impl Part {
     /// The next ones, at most so many.
     pub(super) fn take(&mut self, most: u64) -> Range<u64> {
         let from = self.next;
+        // A caller may ask for as many as it likes: there are no more than all.
         self.next = from.saturating_add(most.max(1)).min(self.all);
+        invariant!(from <= self.next, "a walk goes on from {from} to {}", self.next);
         from..self.next
     }
 
@@ -82,6 +84,8 @@ impl Session {
                 return Ok(());
             }
             left -= 1;
+            invariant!(part.next < part.all, "bucket {} of {}", part.next, part.all);
+            invariant!(cells.is_empty(), "the cells of the last bucket were read");
             let held = self.member.pin()?;
             self.member.collect_bucket(table, part.next, part.all, &mut cells)?;
             for at in &cells {
