@@ -192,6 +192,7 @@ impl Member {
 
     fn take_chunk_locked(&self, which: Bump, bytes: u64) -> Result<()> {
         invariant!(bytes != 0 && bytes.is_multiple_of(LINE), "a chunk of {bytes} bytes is taken");
+        invariant!(self.has_lock(LockSlot::Leaf), "the frontier moves without its lock");
         let arena = self.arena()?;
         let word = self.map().word(SUPER_FRONTIER)?;
         let at = unseal(word.load(Ordering::Acquire), FRONTIER)? * LINE;
@@ -315,6 +316,8 @@ impl Member {
         if last == 0 {
             return Err(Error::from(Corruption("a queue has a head and no tail")));
         }
+        invariant!(self.has_lock(LockSlot::Leaf), "cells move to a pool without its lock");
+        invariant!(first != 0, "an empty batch moves to a pool");
         let arena = self.arena()?;
         let queue = arena.queue(class)?;
         arena.set(undo::BATCH_FIRST, first);
@@ -351,6 +354,7 @@ impl Member {
     }
 
     fn pop_batch(&self, class: u8) -> Result<()> {
+        invariant!(self.has_lock(LockSlot::Leaf), "cells leave a pool without its lock");
         let head = self.map().word(pool_at(class) + POOL_HEAD)?;
         let arena = self.arena()?;
         let queue = arena.queue(class)?;
@@ -361,6 +365,7 @@ impl Member {
             next = cell::word(self.map(), last, WORD_NEXT)?.load(Ordering::Acquire);
             count += 1;
         }
+        invariant!(count <= POOL_BATCH, "a batch of {count} cells");
         if count > 0 {
             arena.set(undo::BATCH_FIRST, first);
             arena.set(undo::BATCH_LAST, last);
@@ -482,7 +487,8 @@ impl Member {
         }
         Ok(match oldest {
             Some((_, index)) => format!(
-                "{detail}, and a view of {} holds deleted records back: let it go on or end it",
+                "{detail}, and a view of {} prevents the reuse of deleted records: let it run or \
+                 end it",
                 self.holder(index)?
             ),
             None => format!("{detail}: delete records, or create a larger region"),
