@@ -21,7 +21,8 @@ pub enum ClientCommand {
     Plan(Plan),
     /// Load your records; [`ClientReport::Loaded`].
     Load,
-    /// Do so many operations, so many of them together, that are not measured; [`ClientReport::Ready`].
+    /// Do so many operations, so many of them together, without measuring them. The reply is
+    /// [`ClientReport::Ready`].
     WarmUp(u64, usize),
     /// Run; [`ClientReport::Ran`]. A background client runs until [`ClientCommand::Stop`].
     Run(Turn),
@@ -85,7 +86,7 @@ pub struct Turn {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClientReport {
-    /// Before the first [`ClientReport::Ready`], if it is not on the processor that it was given: why.
+    /// Why the client does not run on its processor; sent before the first [`ClientReport::Ready`].
     Unbound(String),
     /// Connected.
     Ready,

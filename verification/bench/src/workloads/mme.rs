@@ -81,8 +81,8 @@ pub enum Mme {
 const INSERT: WorkloadSpec = WorkloadSpec {
     name: "mme-insert",
     title: "an MME attaches and detaches subscribers: 1 to 4 KB, three indexes",
-    source: "paper 3, section 4: Gasiunas et al., Fiber-based Architecture for NFV Cloud Databases, \
-             PVLDB 10(12), 2017",
+    source: "paper 3, section 4: Gasiunas et al., Fiber-based Architecture for NFV Cloud \
+             Databases, PVLDB 10(12), 2017",
     variants: &[("paper", "one object of 1 to 4 KB, two unique indexes and one that is not")],
     records: 50_000,
     classes: &["attach", "detach"],

@@ -107,8 +107,10 @@ pub struct Ycsb;
 
 static SPEC: WorkloadSpec = WorkloadSpec {
     name: "ycsb",
-    title: "Yahoo! Cloud Serving Benchmark: ten fields of 100 bytes, read, changed, inserted, scanned",
-    source: "Cooper et al., Benchmarking Cloud Serving Systems with YCSB, SoCC 2010; core workloads",
+    title: "Yahoo! Cloud Serving Benchmark: ten fields of 100 bytes, read, changed, inserted, \
+            scanned",
+    source: "Cooper et al., Benchmarking Cloud Serving Systems with YCSB, SoCC 2010; core \
+             workloads",
     variants: &[
         ("a", "50 % reads, 50 % updates of one field"),
         ("b", "95 % reads, 5 % updates of one field"),

@@ -283,15 +283,14 @@ impl StoreAccess for Slipping {
                 let (old, new) = tags;
                 let mut gutis = new.iter().filter(|(tag, _)| *tag == 1);
                 let is_new_guti = !gutis.all(|tag| old.contains(tag));
-                // Without an old GUTI there is nothing to keep.
-                let has_old = old.iter().any(|(tag, _)| *tag == 1);
-                let can_slip = is_new_guti && (self.slip != Slip::Hoards || has_old);
-                if self.slip == Slip::Confuses || !can_slip || !self.is_now() {
-                    return self.inner.perform(request, receive);
-                }
                 let gutis = old.iter().filter(|(tag, _)| *tag == 1);
                 let both: Vec<RecordTag<'_>> =
                     new.iter().chain(gutis).copied().take(TAGS_MAX).collect();
+                // A record with all of its tags in use has no room for an old GUTI.
+                let can_slip = is_new_guti && both.len() > new.len();
+                if self.slip == Slip::Confuses || !can_slip || !self.is_now() {
+                    return self.inner.perform(request, receive);
+                }
                 let tags = (self.slip == Slip::Hoards).then_some((*old, both.as_slice()));
                 self.inner.change(*table, &PartsChange { tags, ..*change })
             }

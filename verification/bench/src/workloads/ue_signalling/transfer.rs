@@ -16,8 +16,8 @@ pub(super) enum TransferMode {
     /// The blocks that it touches are written; of those that it overwrites from end to end nothing
     /// is read.
     BlindDelta,
-    /// As [`TransferMode::Delta`], and all is read to know the tags of before, by the GUTI where the UE
-    /// names itself; tags are written where they change.
+    /// As [`TransferMode::Delta`], but the whole context is read, for its old tags, and is found by
+    /// the GUTI where the UE identifies itself. Tags are written where they change.
     Tagged,
 }
 
