@@ -2,7 +2,7 @@
 
 use super::RespTable;
 use super::commands::{self, RespCommands, parts_command};
-use crate::access::{PartsChange, RecordEntry, RecordTag, TAGS_MAX, TableId};
+use crate::access::{PartsChange, RecordEntry, RecordTag, Request, TAGS_MAX, TableId};
 use nearstate_model::{Error, Result};
 
 /// What has to hold.
@@ -142,8 +142,18 @@ pub(super) fn must_be_unique(place: &RespTable, tag: RecordTag<'_>) -> Result<()
     Err(Error::BadArgument { detail })
 }
 
+/// What a request writes.
+pub(super) fn writes_of(place: &RespTable, request: &Request<'_>, out: &mut RespCommands) {
+    match request {
+        Request::Read { .. } | Request::Find { .. } => {}
+        Request::Put { entry, .. } => writes_of_put(place, entry, out),
+        Request::Change { change, .. } => writes_of_change(place, change, out),
+        Request::Delete { key, tags, .. } => writes_of_delete(place, key, tags, out),
+    }
+}
+
 /// The record, and what changes beside it.
-pub(super) fn writes_of_put(place: &RespTable, entry: &RecordEntry<'_>, out: &mut RespCommands) {
+fn writes_of_put(place: &RespTable, entry: &RecordEntry<'_>, out: &mut RespCommands) {
     parts_command(out, place, entry.key, entry.parts);
     retag(place, entry.key, entry.tags_before, entry.tags, out);
     if place.schema.is_scanned {
@@ -155,11 +165,7 @@ pub(super) fn writes_of_put(place: &RespTable, entry: &RecordEntry<'_>, out: &mu
     }
 }
 
-pub(super) fn writes_of_change(
-    place: &RespTable,
-    change: &PartsChange<'_>,
-    out: &mut RespCommands,
-) {
+fn writes_of_change(place: &RespTable, change: &PartsChange<'_>, out: &mut RespCommands) {
     if !change.parts.is_empty() {
         parts_command(out, place, change.key, change.parts);
     }
@@ -168,12 +174,7 @@ pub(super) fn writes_of_change(
     }
 }
 
-pub(super) fn writes_of_delete(
-    place: &RespTable,
-    key: &[u8],
-    tags: &[RecordTag<'_>],
-    out: &mut RespCommands,
-) {
+fn writes_of_delete(place: &RespTable, key: &[u8], tags: &[RecordTag<'_>], out: &mut RespCommands) {
     out.command(2);
     out.word(b"DEL");
     out.key(&place.prefix, key);
