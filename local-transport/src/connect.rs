@@ -23,12 +23,12 @@ pub fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let socket = UnixStream::from(socket);
     socket.set_read_timeout(Some(timeout))?;
     socket.set_write_timeout(Some(timeout))?;
-    let begun = Instant::now();
+    let started = Instant::now();
     loop {
         match rustix::net::connect(&socket, &address) {
             Ok(()) => return Ok(socket),
             // Repeated signals extend it to at most twice the timeout.
-            Err(Errno::INTR) if begun.elapsed() < timeout => {}
+            Err(Errno::INTR) if started.elapsed() < timeout => {}
             Err(Errno::INTR | Errno::AGAIN) => {
                 let text = format!("its queue was full for {timeout:?}: the node does not accept");
                 return Err(io::Error::new(io::ErrorKind::TimedOut, text));

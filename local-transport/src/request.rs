@@ -74,7 +74,7 @@ fn request(
 ) -> io::Result<Response<Vec<OwnedFd>>> {
     socket.write_all(request)?;
     // The timeout covers the whole response, also if single bytes arrive.
-    let (begun, timeout) = (Instant::now(), socket.read_timeout()?);
+    let (started, timeout) = (Instant::now(), socket.read_timeout()?);
     let mut line = Vec::new();
     let mut descriptors = Vec::new();
     let end = loop {
@@ -94,7 +94,7 @@ fn request(
         if line.len() > RESPONSE_BYTES_MAX {
             return Err(invalid("its response has no end"));
         }
-        if timeout.is_some_and(|timeout| begun.elapsed() > timeout) {
+        if timeout.is_some_and(|timeout| started.elapsed() > timeout) {
             return Err(io::Error::from(io::ErrorKind::TimedOut));
         }
     };

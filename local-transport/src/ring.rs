@@ -55,7 +55,7 @@ impl LocalRing {
     #[inline]
     fn wait(&mut self, interest: PipeInterest) -> io::Result<()> {
         if !self.spin.is_zero() {
-            let begun = Instant::now();
+            let started = Instant::now();
             loop {
                 for _ in 0..POLLS_PER_CLOCK {
                     if self.end.is_ready(interest) {
@@ -63,7 +63,7 @@ impl LocalRing {
                     }
                     std::hint::spin_loop();
                 }
-                if begun.elapsed() >= self.spin {
+                if started.elapsed() >= self.spin {
                     break;
                 }
             }
@@ -73,13 +73,13 @@ impl LocalRing {
 
     #[cold]
     fn sleep(&mut self, interest: PipeInterest) -> io::Result<()> {
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
             if !self.end.fall_asleep(interest) {
                 return Ok(());
             }
             // Superfluous doorbells do not extend the wait beyond the timeout.
-            let read = if begun.elapsed() < self.timeout {
+            let read = if started.elapsed() < self.timeout {
                 self.socket.read(&mut [0; 64])
             } else {
                 Err(io::Error::from(io::ErrorKind::TimedOut))

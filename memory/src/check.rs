@@ -187,7 +187,7 @@ impl Checker<'_> {
                 true
             }
             _ => {
-                self.report.fault(format!("{by} points to {at:#x}, which is no cell"));
+                self.report.fault(format!("{by} refers to {at:#x}, which is not a cell"));
                 false
             }
         }
@@ -209,10 +209,10 @@ impl Checker<'_> {
         if at == 0 || !self.mark(at, "the owner of a ring") {
             return Ok(());
         }
-        let judged = self
+        let checked = self
             .live(&Cell::new(self.map, at)?, CellKind::Ring)
             .and_then(|()| ring::validate(self.map, at));
-        if let Err(Corruption(what)) = judged {
+        if let Err(Corruption(what)) = checked {
             self.report.fault(format!("ring {at:#x}: {what}"));
         }
         Ok(())
@@ -279,7 +279,7 @@ impl Checker<'_> {
         }
         keys.sort_unstable();
         if keys.windows(2).any(|pair| matches!(pair, [a, b] if a == b)) {
-            self.report.fault(format!("bucket {bucket}: a key stands in it twice"));
+            self.report.fault(format!("bucket {bucket}: it contains a key twice"));
         }
         Ok(())
     }
@@ -293,7 +293,7 @@ impl Checker<'_> {
                 return Ok(());
             }
             if Cell::new(self.map, at)?.kind()? != CellKind::OverflowLine {
-                self.report.fault(format!("cell {at:#x}: linked, but not a line"));
+                self.report.fault(format!("cell {at:#x}: linked, but not an overflow line"));
             }
             self.report.bytes_index += cell::bytes_at(self.map, at)?;
             let last = at + cell::LINE_FIRST + 8 * (cell::LINE_WORDS - 1);
@@ -324,7 +324,7 @@ impl Checker<'_> {
             is_link_sound |= record.child(index)? == next;
         }
         if !is_link_sound {
-            self.report.fault(format!("record {:#x}: its link leads nowhere", record.at()));
+            self.report.fault(format!("record {:#x}: its link is not a block of it", record.at()));
         }
         for index in 0..record.children() {
             let child = Cell::new(self.map, record.child(index)?)?;
@@ -349,7 +349,7 @@ impl Checker<'_> {
     fn live(&mut self, cell: &Cell<'_>, kind: CellKind) -> Result<(), Corruption> {
         self.report.bytes_live += cell::bytes_at(self.map, cell.at())?;
         if cell.kind()? != kind {
-            return Err(Corruption("a cell of another kind than what points to it says"));
+            return Err(Corruption("a cell has another kind than its reference requires"));
         }
         if cell::word(self.map, cell.at(), WORD_RETIRED)?.load(Ordering::Acquire) != 0 {
             return Err(Corruption("in use, and retired as well"));
@@ -440,12 +440,11 @@ impl Checker<'_> {
             at += bytes;
         }
         if at != frontier || ranges.next().is_some() {
-            self.report.fault("the cells of the heap do not tile it");
+            self.report.fault("cells and bump ranges leave gaps in the heap or overlap");
         }
         let lost: u64 = self.marks.iter().map(|marks| u64::from(marks.count_ones())).sum();
         if lost != 0 {
-            self.report
-                .fault(format!("{lost} cells are reached that do not begin where they should"));
+            self.report.fault(format!("{lost} reachable cells do not begin where a cell ends"));
         }
         Ok(())
     }

@@ -496,9 +496,9 @@ impl RingModel {
                     (at, number) = (end, number + 1);
                 }
                 EntryRead::Overwritten => {
-                    let begun = self.words().position_at(&self.tail).unwrap();
-                    assert!(begun.1 > number && begun.0 == ENTRY_WORDS * begun.1);
-                    (at, number) = begun;
+                    let position = self.words().position_at(&self.tail).unwrap();
+                    assert!(position.1 > number && position.0 == ENTRY_WORDS * position.1);
+                    (at, number) = position;
                 }
             }
         }

@@ -535,7 +535,7 @@ fn wait_beyond(
     timeout: Duration,
     is_over: impl Fn() -> bool,
 ) -> Result<bool> {
-    let begun = Instant::now();
+    let started = Instant::now();
     let word = shared.map.word(ring_at.saturating_add(RING_WAITERS))?;
     loop {
         if shared.map.is_forked() {
@@ -544,7 +544,7 @@ fn wait_beyond(
         if is_beyond(shared, ring_at, position)? {
             return Ok(true);
         }
-        let left = timeout.saturating_sub(begun.elapsed());
+        let left = timeout.saturating_sub(started.elapsed());
         if left.is_zero() {
             return Ok(false);
         }

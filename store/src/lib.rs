@@ -1,6 +1,6 @@
-//! Floor 2: records on one host. What a record is, and what an operation on one record does: put,
-//! get, patch, delete, their conditional forms, batches, walks; counters; watches. The bytes are
-//! `nearstate-memory`'s.
+//! Layer 2: records on one host. Put, get, patch and delete, also with conditions; batches and
+//! scans; transactions, tags, counters, watches and the commit stream. `nearstate-memory` defines
+//! the bytes.
 //!
 //! ```
 //! use nearstate_store::{Condition, CreateOptions, Outcome, Region, Schema};
@@ -57,7 +57,7 @@ pub use record::{BlockChange, Form, Kind};
 pub use scan::{Buckets, Counted, Pattern, Scan};
 pub use session::buffers::Metadata;
 pub use session::{Namespace, Region, Schema, Session};
-pub use tags::declare::Declaring;
+pub use tags::declare::PendingTagDeclaration;
 pub use tags::expiry::Collected;
 pub use tags::lookup::Values;
 pub use txn::address::Address;

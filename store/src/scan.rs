@@ -361,7 +361,7 @@ impl Session {
             let may_end =
                 self.member.namespace_flags(namespace.index)? & namespace_flags::EXPIRING != 0;
             for at in cells.drain(..) {
-                let is_past = may_end && self.judge_end(at, &mut counted)?;
+                let is_past = may_end && self.count_expiry(at, &mut counted)?;
                 counted.records += u64::from(!is_past);
             }
         }
@@ -375,7 +375,7 @@ impl Session {
     }
 
     /// Whether a record's time has passed; counts those that have one ahead of them. Under a pin.
-    fn judge_end(&self, at: u64, counted: &mut Counted) -> Result<bool> {
+    fn count_expiry(&self, at: u64, counted: &mut Counted) -> Result<bool> {
         let cell = self.member.cell_at(at)?;
         if !cell.has_meta() {
             return Ok(false);

@@ -1,7 +1,7 @@
 //! Transactions: several records, all or none, at one instant for every process.
 //!
 //! Optimistic: reads and writes are private until `commit`, which takes a short lock for each
-//! record, judges that what was read is still so, and makes everything visible by one store
+//! record, validates what was read, and makes everything visible by one store
 //! (`spec/region.md`, section 9).
 
 pub(crate) mod object;
@@ -236,8 +236,8 @@ impl Txn<'_> {
         Ok((!is_expired).then(|| View::in_txn(cell, value, namespace.kind)))
     }
 
-    /// Puts a record: this value, no tags, no expiry, whatever it had before. What the namespace
-    /// says of tags is judged at the commit.
+    /// Puts a record: this value, no tags, no expiry, whatever it had before. The
+    /// rules of the namespace for tags are checked at the commit.
     ///
     /// # Errors
     /// `KeyTooLarge`, `ValueTooLarge`, `WrongKind`, `TransactionTooLarge`.
@@ -407,7 +407,7 @@ impl Txn<'_> {
         Ok(is_there)
     }
 
-    /// Deletes many records: how many of them were there. As [`Txn::delete`] of each, but judged
+    /// Deletes many records. Returns how many existed. As [`Txn::delete`] of each, but validated
     /// together, as by [`Txn::validated_once`].
     ///
     /// # Errors
@@ -423,11 +423,11 @@ impl Txn<'_> {
         })
     }
 
-    /// Reads of this transaction that are judged together: whether all still stand is looked at
-    /// once, after the last, so that their cost is linear in their number, not its square.
+    /// Runs reads that are validated together, once, after the last one. Their cost is linear in
+    /// their number instead of quadratic.
     ///
-    /// Until then they may not fit together: what `reads` does because of them is the transaction's
-    /// own, or is taken back after a `Conflict`.
+    /// Until then the reads may be inconsistent with each other. What `reads` does because of them
+    /// must be part of the transaction, or be undone after a `Conflict`.
     ///
     /// # Errors
     /// `Conflict`: what was read is not so any more; what `reads` returns.
@@ -487,7 +487,7 @@ impl Txn<'_> {
         let session = set.session;
         if set.is_read_only() {
             let done = set.commit();
-            set.give_back();
+            set.release_buffers();
             return done;
         }
         let done = session
@@ -499,7 +499,7 @@ impl Txn<'_> {
                 each(set.buffers.bytes(entry.key), entry.after);
             }
         }
-        set.give_back();
+        set.release_buffers();
         session.collect_some();
         done.map(drop)
     }

@@ -342,7 +342,7 @@ impl Region {
                 map,
                 is_fenced,
                 seed,
-                identity: ProcessIdentity::mine(),
+                identity: ProcessIdentity::current(),
                 liveness,
                 attach: Mutex::new(()),
                 tables,

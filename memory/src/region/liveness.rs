@@ -26,7 +26,7 @@ pub(crate) struct ProcessIdentity {
 
 impl ProcessIdentity {
     /// This process.
-    pub(crate) fn mine() -> Self {
+    pub(crate) fn current() -> Self {
         let mut name = [0; 16];
         if let Ok(text) = fs::read("/proc/self/comm") {
             for (to, from) in name.iter_mut().zip(text.iter().filter(|b| **b != b'\n')) {

@@ -74,8 +74,9 @@ impl Guard {
         invariant!(bytes != 0, "an empty mapping is guarded");
         install()?;
         for entry in &GUARDED {
-            let mine = base.as_ptr() as u64;
-            if entry.base.compare_exchange(0, mine, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            let address = base.as_ptr() as u64;
+            if entry.base.compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            {
                 entry.is_damaged.store(false, Ordering::Relaxed);
                 entry.page.store(page, Ordering::Relaxed);
                 entry.usable.store(usable.as_ptr() as u64, Ordering::Relaxed);

@@ -22,7 +22,7 @@ pub fn wait_any(
     timeout: Duration,
     is_over: impl Fn() -> bool,
 ) -> Result<bool> {
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut words = Vec::with_capacity(waits.len().min(FUTEXES_MAX));
     loop {
         if waits.iter().any(|(waiter, _)| waiter.is_forked()) {
@@ -31,7 +31,7 @@ pub fn wait_any(
         if is_any_beyond(waits)? {
             return Ok(true);
         }
-        let left = timeout.saturating_sub(begun.elapsed());
+        let left = timeout.saturating_sub(started.elapsed());
         if left.is_zero() || waits.is_empty() {
             return Ok(false);
         }
@@ -122,9 +122,9 @@ mod tests {
     fn a_wait_ends_at_its_condition_or_its_timeout() {
         let (_place, _region, rings) = rings("any-over", 3);
         let waits = waits(&rings);
-        let (begun, short) = (Instant::now(), Duration::from_millis(250));
+        let (started, short) = (Instant::now(), Duration::from_millis(250));
         assert!(!wait_any(&waits, short, || false).unwrap());
-        assert!(begun.elapsed() >= short, "it did sleep");
+        assert!(started.elapsed() >= short, "it did sleep");
         assert!(!wait_any(&[], LONG, || false).unwrap());
         let (is_asleep, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
         let asked = || {

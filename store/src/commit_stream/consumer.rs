@@ -3,7 +3,7 @@
 //! the writers.
 //!
 //! A writer's log is bounded, and one for all namespaces. What happens when its consumer is behind
-//! is declared with a namespace: the oldest entries are lost and the consumer is told how many, or,
+//! is declared with a namespace: the oldest entries are lost and the consumer learns how many, or,
 //! as long as one namespace asks for it, commits are refused with `Behind` until it has caught up.
 //!
 //! Order: a writer's transactions stand in its log in the order of their commits. Of two writers'
@@ -25,7 +25,7 @@ use crate::session::{Namespace, Session, wrong_kind};
 /// namespaces of that transaction, and for all streams that there are by each [`Session::stream`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
-    /// The oldest transactions are lost, and the consumer is told how many. Writers never wait.
+    /// The oldest transactions are lost, and the consumer learns how many. Writers never wait.
     #[default]
     LoseOldest,
     /// Commits are refused with `Behind` until the consumer has acknowledged some.
@@ -95,10 +95,10 @@ impl Session {
         if namespace.kind() == Kind::Counters {
             return Err(wrong_kind(namespace.kind(), "stream", ""));
         }
-        let is_keeping = when_full == WhenFull::Refuse;
+        let is_lossless = when_full == WhenFull::Refuse;
         self.member.update_namespace_flags(namespace.index, |word| {
             let word = word | namespace_flags::STREAMED;
-            if is_keeping {
+            if is_lossless {
                 word | namespace_flags::LOSSLESS
             } else {
                 word & !namespace_flags::LOSSLESS
@@ -107,17 +107,17 @@ impl Session {
         // Later commits follow the new policy; earlier ones are already in their rings.
         self.member.drain_writers(self.table(namespace)?)?;
         // A writer's stream is one for all namespaces: it refuses as long as one of them wants it.
-        if is_keeping || !self.is_any_keeping()? {
+        if is_lossless || !self.is_any_lossless()? {
             for index in 0..self.member.member_slots()? {
                 if let Some(ring_at) = self.member.stream_ring(index)? {
-                    self.member.set_ring_lossless(ring_at, is_keeping)?;
+                    self.member.set_ring_lossless(ring_at, is_lossless)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn is_any_keeping(&self) -> Result<bool> {
+    fn is_any_lossless(&self) -> Result<bool> {
         // They are numbered one after the other, and never dropped.
         let mut index = 0;
         while self.member.table(index).is_ok() {

@@ -55,7 +55,7 @@ pub(crate) struct InternalCache {
     pub(crate) named: Cell<u64>,
     /// Commits that put a record with an end, since this session last collected.
     pub(crate) expiring: Cell<u32>,
-    /// Tags of namespaces, each with the traits word under which they were read.
+    /// Tags of namespaces, each with the generation at which they were read.
     pub(crate) tags: RefCell<BTreeMap<u32, (u64, Arc<TagSet>)>>,
     /// How deep lists of postings were when they were last looked at.
     depths: Depths,

@@ -105,7 +105,8 @@ impl Tag {
 /// All tags that a namespace ever had.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TagSet {
-    /// Count of schema changes from which on this holds: the traits word says at least this much.
+    /// The count of schema changes at which the set was written. The namespace flags have at least
+    /// this count.
     pub(crate) generation: u64,
     tags: Vec<Tag>,
 }

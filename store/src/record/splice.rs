@@ -182,7 +182,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::record::{Block, Place, Table, encode};
+    use crate::record::{Block, BlockPlace, BlockTable, encode};
 
     /// The table with its blocks changed, one by one.
     fn encoded_anew(blocks: &[(String, Vec<u8>)], changes: &[BlockChange<'_>]) -> Vec<u8> {
@@ -192,7 +192,7 @@ mod tests {
                 let change = changes.iter().find(|change| change.name == name);
                 let bytes = change.and_then(|change| change.bytes).unwrap_or(bytes);
                 let size = u32::try_from(bytes.len()).unwrap();
-                Block { name: name.as_str(), place: Place::Inline(bytes), bytes: size }
+                Block { name: name.as_str(), place: BlockPlace::Inline(bytes), bytes: size }
             })
             .collect();
         encode(&all)
@@ -249,7 +249,7 @@ mod tests {
             let changes = [BlockChange { name: &name, bytes: Some(b"new") }];
             if let Ok(Some(splice)) = Splice::of(&bytes, 1, &changes) {
                 let out = spliced(&splice, &bytes);
-                prop_assert!(Table::new(&out).is_ok());
+                prop_assert!(BlockTable::new(&out).is_ok());
             }
         }
     }
@@ -258,7 +258,10 @@ mod tests {
     fn a_table_that_does_not_stay_as_it_is_is_not_spliced() {
         let long = [7; BLOCK_INLINE_MAX + 1];
         let block = |name, place, bytes| Block { name, place, bytes };
-        let old = encode(&[block("a", Place::Inline(b"1"), 1), block("b", Place::Child(0), 600)]);
+        let old = encode(&[
+            block("a", BlockPlace::Inline(b"1"), 1),
+            block("b", BlockPlace::Child(0), 600),
+        ]);
         let to = |name, bytes| [BlockChange { name, bytes }];
         assert!(Splice::of(&old, 1, &to("a", Some(b"22"))).unwrap().is_some());
         assert!(Splice::of(&old, 1, &to("a", Some(&long))).unwrap().is_none());

@@ -16,9 +16,9 @@ use crate::session::copies::Copies;
 
 /// The buffers of the last transaction, unless an open one has them.
 #[derive(Default)]
-pub(crate) struct Spare(Cell<Option<Box<Buffers>>>);
+pub(crate) struct BufferCache(Cell<Option<Box<Buffers>>>);
 
-impl Spare {
+impl BufferCache {
     #[inline]
     pub(crate) fn take(&self) -> Box<Buffers> {
         let buffers = self.0.take().unwrap_or_default();
@@ -37,9 +37,9 @@ impl Spare {
     }
 }
 
-impl std::fmt::Debug for Spare {
+impl std::fmt::Debug for BufferCache {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Spare")
+        f.write_str("BufferCache")
     }
 }
 

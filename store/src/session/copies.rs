@@ -19,7 +19,7 @@ const CUT: Corruption = Corruption("an object is shorter than when it was opened
 
 /// One private copy.
 #[derive(Debug, Default)]
-struct Copy {
+struct ObjectCopy {
     /// The bytes, behind as many as the alignment takes. Empty while a caller has it.
     room: Vec<u8>,
     from: usize,
@@ -33,7 +33,7 @@ struct Copy {
 /// All of a transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
-    all: Vec<Copy>,
+    all: Vec<ObjectCopy>,
     /// Bytes of all of them.
     pub(crate) bytes: usize,
 }
@@ -69,7 +69,7 @@ impl Copies {
         if is_new && len > 0 {
             filled.push(0..len);
         }
-        self.all.push(Copy { room, from, len, filled, is_lent: false });
+        self.all.push(ObjectCopy { room, from, len, filled, is_lent: false });
         self.bytes += len;
         self.all.len() - 1
     }
@@ -78,7 +78,7 @@ impl Copies {
         guaranteed(self.all.get(which), NO_COPY).len
     }
 
-    fn get(&mut self, which: usize) -> Result<&mut Copy> {
+    fn get(&mut self, which: usize) -> Result<&mut ObjectCopy> {
         let copy = guaranteed(self.all.get_mut(which), NO_COPY);
         if copy.is_lent {
             return Err(borrowed());
@@ -141,13 +141,13 @@ impl Copies {
     }
 
     /// Hands a copy to a caller. Until it is given back nothing else can be done with it.
-    pub(crate) fn lend(&mut self, which: usize) -> Result<BorrowedCopy> {
+    pub(crate) fn borrow_copy(&mut self, which: usize) -> Result<BorrowedCopy> {
         let copy = self.get(which)?;
         copy.is_lent = true;
         Ok(BorrowedCopy { room: std::mem::take(&mut copy.room), from: copy.from })
     }
 
-    pub(crate) fn give_back(&mut self, which: usize, borrowed: BorrowedCopy) {
+    pub(crate) fn return_copy(&mut self, which: usize, borrowed: BorrowedCopy) {
         let copy = guaranteed(self.all.get_mut(which), NO_COPY);
         invariant!(copy.is_lent && copy.room.is_empty(), "copy {which} is returned once");
         invariant!(borrowed.from == copy.from, "copy {which} is returned to its place");
@@ -225,10 +225,10 @@ mod tests {
                 prop_assert_eq!(*first.get_or_insert(here), here);
                 prop_assert_eq!(here.align_offset(ALIGN), 0);
                 if writes {
-                    let mut lent = copies.lend(which).unwrap();
+                    let mut lent = copies.borrow_copy(which).unwrap();
                     lent.part(&range).fill(round);
                     expected[range].fill(round);
-                    copies.give_back(which, lent);
+                    copies.return_copy(which, lent);
                 }
                 let whole: Vec<u8> = copies.parts(which, &old).unwrap().concat();
                 prop_assert_eq!(&whole, &expected);
@@ -240,12 +240,12 @@ mod tests {
     fn a_lent_copy_is_refused_to_others() {
         let mut copies = Copies::default();
         let which = copies.add(8, true);
-        let lent = copies.lend(which).unwrap();
+        let lent = copies.borrow_copy(which).unwrap();
         assert!(copies.part(which, &(0..8)).is_err());
         assert!(copies.pointer(which, &(0..8)).is_err());
-        assert!(copies.lend(which).is_err());
+        assert!(copies.borrow_copy(which).is_err());
         assert!(copies.parts(which, &[]).is_err());
-        copies.give_back(which, lent);
+        copies.return_copy(which, lent);
         assert_eq!(copies.part(which, &(0..8)).unwrap(), [0; 8]);
     }
 }

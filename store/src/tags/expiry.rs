@@ -10,7 +10,7 @@ use nearstate_memory::Corruption;
 use nearstate_model::{Error, Result, invariant};
 
 use crate::index::internal::{EXPIRY_TREES, expiry_root};
-use crate::index::ordered::{Cursor, Sight};
+use crate::index::ordered::{Cursor, ReadMode};
 use crate::record::meta::{is_past, split};
 use crate::session::Session;
 use crate::tags::maintain::{ends, expiry_key};
@@ -48,16 +48,16 @@ struct ExpiryEntry {
 }
 
 impl Session {
-    /// Deletes records whose time has passed, at most `limit`, with their tags; watchers are told
-    /// that they expired, once, however many collect. Reads of a record do not return it from its
-    /// time on, so this frees memory and tells; call it now and then, or let any process do so.
+    /// Deletes expired records with their tags, at most `limit`. Watches return one event for each,
+    /// also if several processes collect. Reads do not return an expired record, so collecting only
+    /// frees memory and sends events. Call it from time to time, in any process.
     ///
     /// Time is the machine's ([`now_ms_coarse`](crate::now_ms_coarse)). If it is set back, records
     /// that were not collected are there again; those that were stay gone.
     ///
     /// Complexity: a transaction for each record, and one for each that was put off since it was
-    /// entered into the order: its entry is moved on, and counts towards `limit` as well. What
-    /// keeps one record (a stream that is full) does not keep the others; it is told at the end.
+    /// entered into the order: its entry is moved on, and counts towards `limit` as well. A
+    /// failure of one record (a full stream) does not stop the others. It is returned at the end.
     ///
     /// # Errors
     /// `Full`, `Stalled`, `Damaged`, `Forked`.
@@ -74,7 +74,7 @@ impl Session {
                 invariant!(due.len() <= left, "{} entries of {left} are due", due.len());
                 left -= due.len();
                 for entry in &due {
-                    match self.end(tree, entry) {
+                    match self.expire(tree, entry) {
                         Ok(is_ended) => collected.records += usize::from(is_ended),
                         // Another session deletes it, or this one fails: continue with the others.
                         Err(Error::Conflict { .. }) => collected.has_more = true,
@@ -93,7 +93,7 @@ impl Session {
         let mut set = WriteSet::new(self)?;
         let mut cursor = Cursor::default();
         let range = (Bound::Excluded(after), Bound::Excluded(&now[..]));
-        cursor.begin(expiry_root(tree), range, Sight::Untracked);
+        cursor.begin(expiry_root(tree), range, ReadMode::Untracked);
         let mut due = Vec::new();
         while due.len() < limit {
             let entry = match cursor.next(&mut set) {
@@ -115,7 +115,7 @@ impl Session {
 
     /// One entry: its record is deleted if its time has passed, else the entry goes where it
     /// belongs. True if the record was deleted.
-    fn end(&self, tree: u64, due: &ExpiryEntry) -> Result<bool> {
+    fn expire(&self, tree: u64, due: &ExpiryEntry) -> Result<bool> {
         let mut set = WriteSet::new(self)?;
         let mut ordered = std::mem::take(&mut set.buffers.scratch.ordered);
         let root = expiry_root(tree);

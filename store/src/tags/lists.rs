@@ -6,7 +6,7 @@ use nearstate_model::invariant::guaranteed;
 use nearstate_model::{Result, invariant};
 
 use crate::index::internal::{list_key, memory_of, name_part};
-use crate::index::ordered::Sight;
+use crate::index::ordered::ReadMode;
 use crate::index::postings::{
     DEPTH_MAX, PART_BYTES, Part, Posting, above, compose, end_of, low, place_of, sibling,
 };
@@ -53,7 +53,7 @@ impl List {
         &mut self,
         set: &mut WriteSet<'_>,
         hash: u64,
-        sight: Sight,
+        mode: ReadMode,
         mut read: impl FnMut(Part<'_>),
     ) -> Result<ListPosition> {
         let table = set.session.internal_table()?;
@@ -91,13 +91,16 @@ impl List {
             }
             let is_there = part.is_some();
             invariant!(is_there || number == 0, "part {number} is missing");
-            let place = match (sight, seen) {
-                (Sight::Tracked, Some(seen)) => {
+            let place = match (mode, seen) {
+                (ReadMode::Tracked, Some(seen)) => {
                     Some(set.track(place, (table, lookup, &self.key), seen)?)
                 }
                 _ => place,
             };
-            invariant!(sight == Sight::Untracked || place.is_some(), "a tracked part has an entry");
+            invariant!(
+                mode == ReadMode::Untracked || place.is_some(),
+                "a tracked part has an entry"
+            );
             return Ok(ListPosition { number, place, is_there });
         }
         let detail =
@@ -111,7 +114,7 @@ impl List {
     pub(crate) fn insert(&mut self, set: &mut WriteSet<'_>, posting: Posting<'_>) -> Result<bool> {
         let mut next = std::mem::take(&mut self.next);
         let (mut found, mut weight) = (Ok(None), 0);
-        let position = self.seek(set, posting.hash, Sight::Tracked, |part| {
+        let position = self.seek(set, posting.hash, ReadMode::Tracked, |part| {
             found = part.find(posting);
             part.with(posting, &mut next);
             weight = next.len();
@@ -175,7 +178,7 @@ impl List {
     pub(crate) fn remove(&mut self, set: &mut WriteSet<'_>, posting: Posting<'_>) -> Result<bool> {
         let mut next = std::mem::take(&mut self.next);
         let mut found = Ok(None);
-        let position = self.seek(set, posting.hash, Sight::Tracked, |part| {
+        let position = self.seek(set, posting.hash, ReadMode::Tracked, |part| {
             found = part.find(posting).map(|found| {
                 found.map(|entry| {
                     part.without(entry, &mut next);
@@ -237,7 +240,7 @@ impl List {
 #[derive(Debug)]
 pub(crate) struct ListWalk {
     list: List,
-    sight: Sight,
+    mode: ReadMode,
     /// Where the walk goes on, in the order of the hashes' reversed bits; `None` at the end.
     from: Option<u64>,
     /// Keys before this place were given out, of another part.
@@ -248,10 +251,10 @@ pub(crate) struct ListWalk {
 }
 
 impl ListWalk {
-    pub(crate) fn new(namespace: u32, tag: u8, value: &[u8], sight: Sight) -> Self {
+    pub(crate) fn new(namespace: u32, tag: u8, value: &[u8], mode: ReadMode) -> Self {
         let mut list = List::default();
         list.begin(namespace, tag, value);
-        Self { list, sight, from: Some(0), begin: 0, entries: Vec::new(), done: 0 }
+        Self { list, mode, from: Some(0), begin: 0, entries: Vec::new(), done: 0 }
     }
 
     /// The key of the next record replaces what is in `out`. False at the end.
@@ -278,7 +281,7 @@ impl ListWalk {
         let Self { list, entries, .. } = self;
         let mut depth = 0;
         entries.clear();
-        let position = list.seek(set, from.reverse_bits(), self.sight, |part| {
+        let position = list.seek(set, from.reverse_bits(), self.mode, |part| {
             entries.clear();
             entries.extend_from_slice(part.entries);
             depth = part.depth;
@@ -301,7 +304,7 @@ pub(crate) fn check_list(
     let (mut from, mut parts) = (Some(0_u64), 0);
     while let Some(at) = from {
         let (mut entries, mut depth) = (Vec::new(), 0);
-        let position = list.seek(set, at.reverse_bits(), Sight::Untracked, |part| {
+        let position = list.seek(set, at.reverse_bits(), ReadMode::Untracked, |part| {
             entries = part.entries.to_vec();
             depth = part.depth;
         })?;
@@ -383,9 +386,9 @@ mod tests {
         let key = |number: u32| format!("imsi-{number:06}").into_bytes();
         let mut wanted = [BTreeSet::new(), BTreeSet::new()];
         for number in 0..4000 {
-            let labels = Metadata { tags: &[("dnn", value(number))], expires_ms: 0 };
+            let metadata = Metadata { tags: &[("dnn", value(number))], expires_ms: 0 };
             let put =
-                |s: &Session| s.transact(|t| t.put_with_metadata(ns, &key(number), b"v", labels));
+                |s: &Session| s.transact(|t| t.put_with_metadata(ns, &key(number), b"v", metadata));
             put(if number.is_multiple_of(2) { &session } else { &other }).unwrap();
             wanted[usize::from(value(number) == b"ims")].insert(key(number));
         }
@@ -411,7 +414,7 @@ mod tests {
 
     /// A posting that is lost, one too many, and a part that is lost are found.
     #[test]
-    fn the_check_finds_what_a_list_lacks_and_what_it_has_too_much() {
+    fn the_check_finds_missing_and_surplus_postings() {
         type Harm = fn(&mut WriteSet<'_>, u32);
         let harms: [Harm; 3] = [
             |set, ns| {
@@ -444,18 +447,18 @@ mod tests {
             let schema = Schema { tags: vec![tag], ..Schema::default() };
             let ns = session.namespace("n", &schema).unwrap();
             for number in 0..100 {
-                let (key, labels) = (
+                let (key, metadata) = (
                     format!("imsi-{number:06}"),
                     Metadata { tags: &[("dnn", b"web")], expires_ms: 0 },
                 );
                 session
-                    .transact(|t| t.put_with_metadata(ns, key.as_bytes(), b"v", labels))
+                    .transact(|t| t.put_with_metadata(ns, key.as_bytes(), b"v", metadata))
                     .unwrap();
             }
             let mut set = WriteSet::new(&session).unwrap();
             harm(&mut set, ns.index);
             set.commit().unwrap();
-            set.give_back();
+            set.release_buffers();
             drop(session);
             drop(region);
             let report = crate::check(&path).unwrap();

@@ -97,11 +97,11 @@ impl<'s> WriteSet<'s> {
         // record to another.
         if scratch.changes.iter().any(|change| change.has_old) {
             for number in 0..scratch.changes.len() {
-                self.take_old(number, scratch)?;
+                self.remove_old_values(number, scratch)?;
             }
         }
         for number in 0..scratch.changes.len() {
-            self.give_new(number, scratch)?;
+            self.add_new_values(number, scratch)?;
         }
         Ok(())
     }
@@ -148,8 +148,12 @@ impl<'s> WriteSet<'s> {
             let from = scratch.collected.len();
             scratch.collected.extend_from_slice(value);
             let to = scratch.collected.len();
-            let hash =
-                self.ask(table, tag, value, (record, &mut scratch.key, &mut scratch.list))?;
+            let hash = self.prefetch_posting(
+                table,
+                tag,
+                value,
+                (record, &mut scratch.key, &mut scratch.list),
+            )?;
             let (tag, value) = (tag.id, (from, to));
             scratch.collected.extend_from_slice(&scratch.key);
             let key = (to, scratch.collected.len());
@@ -161,7 +165,7 @@ impl<'s> WriteSet<'s> {
 
     /// Asks for the bucket of a value's posting, or of the part of its list that the record is
     /// probably in. Returns the hash of the posting, whose key it leaves in `key`.
-    fn ask(
+    fn prefetch_posting(
         &self,
         table: u32,
         tag: &Tag,
@@ -186,7 +190,7 @@ impl<'s> WriteSet<'s> {
     }
 
     /// Takes away what a record has and is not to keep.
-    fn take_old(&mut self, number: usize, scratch: &mut IndexScratch) -> Result<()> {
+    fn remove_old_values(&mut self, number: usize, scratch: &mut IndexScratch) -> Result<()> {
         let change = *guaranteed(scratch.changes.get(number), NO_CHANGE);
         if !change.has_old {
             return Ok(());
@@ -197,7 +201,7 @@ impl<'s> WriteSet<'s> {
         let Some((old, new)) = self.change_of_meta(place)? else { return Ok(()) };
         let entry = self.entry_at(place);
         let table = entry.table;
-        scratch.holder(entry.hash, self.buffers.bytes(entry.key));
+        scratch.set_record(entry.hash, self.buffers.bytes(entry.key));
         scratch.meta.clear();
         scratch.meta.extend_from_slice(self.buffers.bytes(new));
         let set = self.session.tag_set(table)?;
@@ -206,12 +210,17 @@ impl<'s> WriteSet<'s> {
         let mut done = Ok(());
         for (name, value) in pairs(old).filter(goes) {
             if let Some(tag) = set.named(name) {
-                self.ask(table, tag, value, (scratch.hash, &mut scratch.key, &mut scratch.list))?;
+                self.prefetch_posting(
+                    table,
+                    tag,
+                    value,
+                    (scratch.hash, &mut scratch.key, &mut scratch.list),
+                )?;
             }
         }
         for (name, value) in pairs(old).filter(goes) {
             if let Some(tag) = set.named(name) {
-                done = done.and_then(|()| self.take(table, tag, value, scratch));
+                done = done.and_then(|()| self.remove_value(table, tag, value, scratch));
             }
         }
         scratch.meta = new;
@@ -219,14 +228,14 @@ impl<'s> WriteSet<'s> {
     }
 
     /// Gives a record what it is to have and has not.
-    fn give_new(&mut self, number: usize, scratch: &mut IndexScratch) -> Result<()> {
+    fn add_new_values(&mut self, number: usize, scratch: &mut IndexScratch) -> Result<()> {
         let MetaChange { place, was_ms, .. } = *guaranteed(scratch.changes.get(number), NO_CHANGE);
         let entry = self.entry_at(place);
         if entry.write.is_delete() {
             return Ok(());
         }
         let table = entry.table;
-        scratch.holder(entry.hash, self.buffers.bytes(entry.key));
+        scratch.set_record(entry.hash, self.buffers.bytes(entry.key));
         let new = self.buffers.bytes(entry.meta.unwrap_or_default());
         let is_ms = ends(new);
         let set = self.session.tag_set(table)?;
@@ -247,13 +256,13 @@ impl<'s> WriteSet<'s> {
                 // The declaration may have been given up meanwhile: then the commit is refused,
                 // because the flags of the namespace have changed.
                 let Some(tag) = set.numbered(new_value.tag) else { continue };
-                self.give_new_value(table, tag, &new_value, scratch)?;
+                self.add_new_value(table, tag, &new_value, scratch)?;
             }
         }
         Ok(())
     }
 
-    fn give_new_value(
+    fn add_new_value(
         &mut self,
         table: u32,
         tag: &Tag,
@@ -267,9 +276,9 @@ impl<'s> WriteSet<'s> {
             let key = collected.get(new_value.key.0..new_value.key.1);
             let key = guaranteed(key, "a collected key is kept until the commit");
             invariant!(!key.is_empty(), "the posting of a unique value has a key");
-            self.give_posting((table, tag), value, (new_value.hash, key), scratch).map(drop)
+            self.add_posting((table, tag), value, (new_value.hash, key), scratch).map(drop)
         } else {
-            self.give(table, tag, value, scratch)
+            self.add_value(table, tag, value, scratch)
         };
         scratch.collected = collected;
         done
@@ -285,7 +294,7 @@ impl<'s> WriteSet<'s> {
     }
 
     /// Enters a record's value of a tag.
-    pub(crate) fn give(
+    pub(crate) fn add_value(
         &mut self,
         table: u32,
         tag: &Tag,
@@ -297,7 +306,7 @@ impl<'s> WriteSet<'s> {
             let mut key = std::mem::take(&mut scratch.key);
             posting_key(table, tag.id, value, &mut key);
             let given =
-                self.give_posting((table, tag), value, (self.session.hash(&key), &key), scratch);
+                self.add_posting((table, tag), value, (self.session.hash(&key), &key), scratch);
             scratch.key = key;
             is_new = given?;
         }
@@ -318,7 +327,7 @@ impl<'s> WriteSet<'s> {
     }
 
     /// Enters the posting of a unique value. False if it is there already.
-    fn give_posting(
+    fn add_posting(
         &mut self,
         (table, tag): (u32, &Tag),
         value: &[u8],
@@ -347,7 +356,7 @@ impl<'s> WriteSet<'s> {
     }
 
     /// Takes a record's value of a tag away.
-    pub(crate) fn take(
+    pub(crate) fn remove_value(
         &mut self,
         table: u32,
         tag: &Tag,
@@ -399,7 +408,7 @@ impl<'s> WriteSet<'s> {
         let set = self.session.tag_set(table)?;
         for tag in set.tags().filter(|tag| tag.is_kept()) {
             for value in values(meta, &tag.name) {
-                self.take(table, tag, value, scratch)?;
+                self.remove_value(table, tag, value, scratch)?;
             }
         }
         (scratch.record, scratch.hash) = (ours, our_hash);

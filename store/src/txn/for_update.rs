@@ -1,11 +1,11 @@
-//! Reading a record in order to change it: what a procedure does with the context of a UE.
+//! Reading a record in order to change it, as a procedure does with the context of a UE.
 
 use nearstate_memory::{Cell, IndexTable, PendingCell, ReadToken, WriteTarget};
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::VALUE_BYTES_MAX;
 use nearstate_model::{Error, Result, invariant};
 
-use crate::record::layout::{BlockLayout, Tabled};
+use crate::record::layout::{BlockLayout, RecordBlocks};
 use crate::record::meta::is_past_cell;
 use crate::record::splice::Splice;
 use crate::record::view::View;
@@ -107,11 +107,11 @@ impl RecordForUpdate<'_> {
         &self.view
     }
 
-    /// Shows those blocks whose names are wanted, by their places: the place of the name, and the
-    /// bytes. In what order is not said.
+    /// Calls `each` with the index of the name and the bytes of each block whose name is wanted, in
+    /// any order.
     ///
-    /// Complexity: if the record is laid out as the last one that these names met, one comparison
-    /// of its block table's head; else as [`View::blocks_among`].
+    /// Complexity: if the record has the layout of the last one that these names met, one
+    /// comparison of its block table's head; else as [`View::blocks_among`].
     #[inline]
     pub fn blocks_of(
         &self,
@@ -119,7 +119,8 @@ impl RecordForUpdate<'_> {
         wanted: impl Fn(usize) -> bool,
         mut each: impl FnMut(usize, &[u8]),
     ) {
-        if self.view.form() == Form::Blocks && !names.each(self.tabled(), &wanted, &mut each) {
+        if self.view.form() == Form::Blocks && !names.each(self.record_blocks(), &wanted, &mut each)
+        {
             self.walk(names, wanted, each);
         }
     }
@@ -140,8 +141,8 @@ impl RecordForUpdate<'_> {
     }
 
     #[inline]
-    fn tabled(&self) -> Tabled<'_, '_> {
-        Tabled { cell: self.cell, table: self.view.stored(), known: &self.layout }
+    fn record_blocks(&self) -> RecordBlocks<'_, '_> {
+        RecordBlocks { cell: self.cell, table: self.view.stored(), known: &self.layout }
     }
 
     /// Puts a value in its place, if it is still what was read. Tags and an expiry are gone with
@@ -185,7 +186,7 @@ impl RecordForUpdate<'_> {
             let written = self.session.member.operation(|| {
                 let lookup = self.key_lookup(Form::Blocks);
                 let mut splice = Splice::default();
-                let draft = if names.splice(self.tabled(), changes, &mut splice) {
+                let draft = if names.splice(self.record_blocks(), changes, &mut splice) {
                     self.session.draft_spliced(lookup, self.cell, &splice, None)?
                 } else {
                     self.patched(lookup, names, changes)?
@@ -199,7 +200,7 @@ impl RecordForUpdate<'_> {
         self.patch_in_txn(names, changes)
     }
 
-    /// A patch that changes how the record is laid out.
+    /// A patch that changes the layout of the record.
     #[cold]
     fn patched(
         &self,

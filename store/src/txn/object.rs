@@ -288,7 +288,7 @@ impl Txn<'_> {
         write: impl FnOnce(&mut [u8]) -> T,
     ) -> Result<T> {
         let (copy, part) = self.open_copy(address, &part)?;
-        let borrowed = self.set.borrow_mut().buffers.copies.lend(copy)?;
+        let borrowed = self.set.borrow_mut().buffers.copies.borrow_copy(copy)?;
         // Returned also when `write` panics.
         let mut held = BorrowGuard { txn: self, copy, borrowed: Some(borrowed) };
         let borrowed = guaranteed(held.borrowed.as_mut(), "the guard holds its copy until it ends");
@@ -373,7 +373,7 @@ struct BorrowGuard<'t, 's> {
 impl Drop for BorrowGuard<'_, '_> {
     fn drop(&mut self) {
         if let Some(borrowed) = self.borrowed.take() {
-            self.txn.set.borrow_mut().buffers.copies.give_back(self.copy, borrowed);
+            self.txn.set.borrow_mut().buffers.copies.return_copy(self.copy, borrowed);
         }
     }
 }

@@ -8,7 +8,7 @@ use nearstate_model::{Error, Result, invariant};
 use crate::record::meta::split;
 use crate::record::splice::Splice;
 use crate::record::{
-    BLOCK_INLINE_MAX, Block, BlockChange, Form, Kind, Place, Table, encode, is_name,
+    BLOCK_INLINE_MAX, Block, BlockChange, BlockPlace, BlockTable, Form, Kind, encode, is_name,
 };
 use crate::session::{KeyLookup, Namespace, Session, check_key, wrong_kind};
 use crate::txn::write::{Condition, FlagCheck, NEEDS_TXN, NOTIFIES, Outcome, SingleWrite, present};
@@ -92,7 +92,7 @@ impl Session {
         {
             return self.draft_spliced(lookup, cell, &splice, meta);
         }
-        let mut old_blocks = Table::new(value)?;
+        let mut old_blocks = BlockTable::new(value)?;
         // Most records have some blocks, and a patch changes few: one allocation then.
         let mut blocks = Vec::with_capacity(changes.len() + 8);
         let mut children = Vec::new();
@@ -105,8 +105,9 @@ impl Session {
                 continue;
             }
             blocks.push(match (block.place, old) {
-                (Place::Child(child), Some(cell)) => {
-                    let kept = Block { place: Place::Child(children.len() as u64 / 8), ..block };
+                (BlockPlace::Child(child), Some(cell)) => {
+                    let kept =
+                        Block { place: BlockPlace::Child(children.len() as u64 / 8), ..block };
                     children.extend_from_slice(&cell.child(child)?.to_le_bytes());
                     kept
                 }
@@ -127,7 +128,8 @@ impl Session {
             return Err(Error::TooManyBlocks { blocks: blocks.len() });
         }
         let child_count = children.len() / 8;
-        let named = blocks.iter().filter(|block| matches!(block.place, Place::Child(_))).count();
+        let named =
+            blocks.iter().filter(|block| matches!(block.place, BlockPlace::Child(_))).count();
         invariant!(named == child_count, "{named} blocks name {child_count} children");
         self.draft(lookup, &children, &encode(&blocks), meta.unwrap_or(kept))
     }
@@ -140,13 +142,13 @@ impl Session {
         children: &mut Vec<u8>,
     ) -> Result<Block<'a>> {
         let place = if bytes.len() <= BLOCK_INLINE_MAX {
-            Place::Inline(bytes)
+            BlockPlace::Inline(bytes)
         } else {
             let at = self.block_cell(bytes)?;
             invariant!(at != 0, "a block of {} bytes has a cell", bytes.len());
             children.extend_from_slice(&at.to_le_bytes());
             invariant!(children.len().is_multiple_of(8), "children are offsets of 8 bytes");
-            Place::Child(children.len() as u64 / 8 - 1)
+            BlockPlace::Child(children.len() as u64 / 8 - 1)
         };
         let bytes =
             u32::try_from(bytes.len()).map_err(|_| Error::ValueTooLarge { bytes: bytes.len() })?;

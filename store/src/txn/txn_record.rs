@@ -8,7 +8,7 @@ use nearstate_model::{Result, invariant};
 
 use crate::record::meta::split;
 use crate::record::view::{View, WrittenRecord};
-use crate::record::{Block, Form, Place, encode, size_of_block};
+use crate::record::{Block, BlockPlace, Form, encode, size_of_block};
 use crate::session::Namespace;
 use crate::session::buffers::Write;
 use crate::txn::write_set::WriteSet;
@@ -96,5 +96,5 @@ pub(crate) fn written_record<'t>(
 }
 
 fn inline<'a>(name: &'a str, bytes: &'a [u8]) -> Block<'a> {
-    Block { name, place: Place::Inline(bytes), bytes: size_of_block(bytes) }
+    Block { name, place: BlockPlace::Inline(bytes), bytes: size_of_block(bytes) }
 }

@@ -31,14 +31,14 @@ pub(crate) struct WriteSet<'s> {
 impl<'s> WriteSet<'s> {
     /// Returns the buffers to the session, for its next transaction.
     #[inline]
-    pub(crate) fn give_back(self) {
-        self.session.spare.give(self.buffers);
+    pub(crate) fn release_buffers(self) {
+        self.session.buffer_cache.give(self.buffers);
     }
 
     #[inline]
     pub(crate) fn new(session: &'s Session) -> Result<Self> {
         let pin = session.member.pin()?;
-        let buffers = session.spare.take();
+        let buffers = session.buffer_cache.take();
         Ok(Self { session, buffers, _pin: pin })
     }
 

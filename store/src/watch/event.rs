@@ -8,7 +8,7 @@
 //! Flags: 1 names and tags were left out; 2 and 4 the record's form, as in the flags of a cell.
 //!
 //! All numbers are little-endian. The tags before the change and after it travel along, so that a
-//! watcher judges by itself whether a record has come into, stayed in, or left what it watches.
+//! watcher determines whether a record has entered, stayed in, or left the set that it watches.
 
 use nearstate_memory::Corruption;
 use nearstate_model::invariant;
@@ -74,7 +74,7 @@ impl EventKind {
     }
 }
 
-/// What a writer says of a change.
+/// A change that a writer encodes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change<'a> {
     pub(crate) kind: EventKind,
@@ -137,7 +137,7 @@ impl Change<'_> {
     }
 }
 
-/// A change of one record, as a watcher is told it.
+/// A change of one record, as a watch returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
     /// What happened.
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_is_too_large_says_what_happened_and_that_it_is_cut() {
+    fn an_event_that_is_too_large_is_reported_without_names_and_tags() {
         let names: Vec<String> = (0..1024).map(|number| format!("{number:0>255}")).collect();
         let blocks: Vec<&str> = names.iter().map(String::as_str).collect();
         let (kind, version, key) = (EventKind::Updated, 7, [9; KEY_BYTES_MAX]);

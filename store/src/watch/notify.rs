@@ -136,7 +136,7 @@ impl<'s> WriteSet<'s> {
     }
 
     /// The transaction's entry in the stream of this writer.
-    fn append_to_stream(&mut self, is_keeping: bool) -> Result<()> {
+    fn append_to_stream(&mut self, is_lossless: bool) -> Result<()> {
         let ring_at = self.session.stream_ring()?;
         let buffers = &mut self.buffers;
         let announced = &mut buffers.plan.events;
@@ -189,7 +189,7 @@ impl<'s> WriteSet<'s> {
         }
         let to = announced.bytes.len();
         if to > from {
-            announced.all.push(TxnEvent { ring_at, span: (from, to), is_lossless: is_keeping });
+            announced.all.push(TxnEvent { ring_at, span: (from, to), is_lossless });
         }
         Ok(())
     }

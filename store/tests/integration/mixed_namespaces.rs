@@ -15,7 +15,7 @@ const fn block<'a>(name: &'a str, bytes: &'a [u8]) -> BlockChange<'a> {
 }
 
 #[test]
-fn each_record_says_what_it_is_and_gives_way_to_any_other() {
+fn each_record_has_a_form_and_is_replaced_by_any_other_form() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("region");
     {
@@ -70,7 +70,7 @@ fn each_record_says_what_it_is_and_gives_way_to_any_other() {
 }
 
 #[test]
-fn a_transaction_sees_the_form_of_what_it_has_written() {
+fn a_transaction_reads_the_form_that_it_has_written() {
     let dir = tempfile::tempdir().unwrap();
     let region = Region::create(&dir.path().join("region"), &CreateOptions::default()).unwrap();
     let session = region.session().unwrap();
@@ -96,7 +96,7 @@ fn a_transaction_sees_the_form_of_what_it_has_written() {
 }
 
 #[test]
-fn the_last_write_of_a_transaction_says_the_form() {
+fn the_last_write_of_a_transaction_decides_the_form() {
     let dir = tempfile::tempdir().unwrap();
     let region = Region::create(&dir.path().join("region"), &CreateOptions::default()).unwrap();
     let session = region.session().unwrap();
@@ -117,7 +117,7 @@ fn the_last_write_of_a_transaction_says_the_form() {
 }
 
 #[test]
-fn a_label_keeps_blocks_and_the_stream_says_what_is_a_set() {
+fn setting_metadata_keeps_blocks_and_the_stream_marks_sets() {
     let dir = tempfile::tempdir().unwrap();
     let region = Region::create(&dir.path().join("region"), &CreateOptions::default()).unwrap();
     let session = region.session().unwrap();
@@ -125,8 +125,8 @@ fn a_label_keeps_blocks_and_the_stream_says_what_is_a_set() {
     session.stream(ns, WhenFull::Refuse).unwrap();
     session.patch(ns, b"h", &[block("a", b"1")], Condition::Always).unwrap();
     let tags: &[(&str, &[u8])] = &[("slice", b"1")];
-    let labels = Metadata { tags, expires_ms: 0 };
-    assert!(session.transact(|txn| txn.set_metadata(ns, b"h", labels)).unwrap());
+    let metadata = Metadata { tags, expires_ms: 0 };
+    assert!(session.transact(|txn| txn.set_metadata(ns, b"h", metadata)).unwrap());
     assert_eq!(session.get(ns, b"h").unwrap().unwrap().block("a"), Some(b"1".as_slice()));
     session.transact(|txn| txn.put_members(ns, b"s", &[b"m"], Metadata::default())).unwrap();
     let mut stream = session.commit_stream().unwrap();

@@ -1,4 +1,4 @@
-//! What watchers and the commit stream are told of real commits.
+//! The events and stream entries of real commits.
 
 use nearstate_store::{
     BlockChange, Condition, Error, EventKind, Filter, Form, Kind, Metadata, Notice, Schema,
@@ -8,7 +8,7 @@ use nearstate_store::{
 use crate::fixture::TestRegion;
 use std::time::Duration;
 
-fn told(watch: &mut Watch) -> Vec<(EventKind, String, u64, Vec<String>)> {
+fn events_of(watch: &mut Watch) -> Vec<(EventKind, String, u64, Vec<String>)> {
     let mut all = Vec::new();
     while let Some(notice) = watch.next().unwrap() {
         let Notice::Event(event) = notice else { panic!("{notice:?}") };
@@ -20,7 +20,7 @@ fn told(watch: &mut Watch) -> Vec<(EventKind, String, u64, Vec<String>)> {
 }
 
 #[test]
-fn a_watcher_is_told_each_change_in_order_with_its_version() {
+fn a_watch_returns_each_change_in_order_with_its_version() {
     let fixture = TestRegion::new();
     let session = fixture.region.session().unwrap();
     let tags = vec![TagSchema { name: "cell".to_owned(), ..TagSchema::default() }];
@@ -42,7 +42,7 @@ fn a_watcher_is_told_each_change_in_order_with_its_version() {
             txn.put_with_metadata(ns, b"y", b"1", Metadata { tags: cell, expires_ms: 0 })
         })
         .unwrap();
-    // A transaction that does not commit tells nothing.
+    // A transaction that does not commit sends no event.
     session.begin().unwrap().put(ns, b"never", b"").unwrap();
     session
         .transact(|txn| {
@@ -55,7 +55,7 @@ fn a_watcher_is_told_each_change_in_order_with_its_version() {
     let names = |all: &[(EventKind, String, u64, Vec<String>)]| {
         all.iter().map(|(kind, key, ..)| (*kind, key.clone())).collect::<Vec<_>>()
     };
-    let events = told(&mut all);
+    let events = events_of(&mut all);
     let expected = [
         (EventKind::Created, "a"),
         (EventKind::Updated, "a"),
@@ -67,8 +67,8 @@ fn a_watcher_is_told_each_change_in_order_with_its_version() {
     ];
     assert_eq!(names(&events), expected.map(|(kind, key)| (kind, key.to_owned())));
     assert_eq!([events[0].2, events[1].2, events[2].2], [first, second, second]);
-    assert_eq!(told(&mut in_5).len(), 2, "coming into the cell and leaving it");
-    let events = told(&mut of_blocks);
+    assert_eq!(events_of(&mut in_5).len(), 2, "coming into the cell and leaving it");
+    let events = events_of(&mut of_blocks);
     assert_eq!(events.len(), 1);
     assert_eq!(events[0].3, ["auth", "loc"]);
     drop(session);
@@ -76,7 +76,7 @@ fn a_watcher_is_told_each_change_in_order_with_its_version() {
 }
 
 #[test]
-fn a_record_that_ended_unseen_is_told_as_expired_when_it_is_replaced() {
+fn an_expired_record_is_reported_when_it_is_replaced() {
     let fixture = TestRegion::new();
     let session = fixture.region.session().unwrap();
     let ns = session.namespace("s", &Schema::default()).unwrap();
@@ -84,7 +84,7 @@ fn a_record_that_ended_unseen_is_told_as_expired_when_it_is_replaced() {
     let mut watch = session.watch(ns, Filter::Namespace).unwrap();
     session.put(ns, b"k", b"2").unwrap();
     assert_eq!(session.collect_expired(10).unwrap().records, 0);
-    let kinds: Vec<_> = told(&mut watch).into_iter().map(|(kind, ..)| kind).collect();
+    let kinds: Vec<_> = events_of(&mut watch).into_iter().map(|(kind, ..)| kind).collect();
     assert_eq!(kinds, [EventKind::Expired, EventKind::Created]);
     drop(session);
     fixture.close_and_check();
@@ -111,8 +111,8 @@ fn the_stream_has_every_committed_transaction_of_a_writer_once_and_whole() {
     let reader = fixture.region.session().unwrap();
     let mut stream = reader.commit_stream().unwrap();
     let mut rounds = Vec::new();
-    while let Some(told) = stream.next().unwrap() {
-        let StreamItem::Transaction(entry) = told else { panic!("{told:?}") };
+    while let Some(item) = stream.next().unwrap() {
+        let StreamItem::Transaction(entry) = item else { panic!("{item:?}") };
         let records: Vec<_> = entry.records().map(Result::unwrap).collect();
         assert_eq!(records.len(), 3);
         let StreamedChange::Put { value, .. } = &records[0].change else { panic!("{records:?}") };
@@ -172,8 +172,8 @@ fn a_full_stream_loses_its_oldest_or_refuses_as_its_policy_says() {
         });
         let mut stream = session.commit_stream().unwrap();
         let (mut read, mut lost) = (0, 0);
-        while let Some(told) = stream.next().unwrap() {
-            match told {
+        while let Some(item) = stream.next().unwrap() {
+            match item {
                 StreamItem::Transaction(_) => read += 1,
                 StreamItem::Lost { transactions, .. } => lost += transactions,
             }
@@ -247,7 +247,7 @@ fn one_thread_waits_for_several_watches() {
     let namespaces =
         ["a", "b", "c"].map(|name| session.namespace(name, &Schema::default()).unwrap());
     let mut watches = namespaces.map(|ns| session.watch(ns, Filter::Namespace).unwrap());
-    let before = watches.each_ref().map(|watch| (watch.waiter(), watch.looked()));
+    let before = watches.each_ref().map(|watch| (watch.waiter(), watch.position()));
     assert!(!Waiter::wait_any(&before, Duration::ZERO, || false).unwrap());
     let [_, second, _] = namespaces;
     session.put(second, b"k", b"1").unwrap();
@@ -256,7 +256,7 @@ fn one_thread_waits_for_several_watches() {
     assert_eq!(mores, [false, true, false]);
     let [_, watch, _] = &mut watches;
     assert!(matches!(watch.next().unwrap(), Some(Notice::Event(_))));
-    let waits = watches.each_ref().map(|watch| (watch.waiter(), watch.looked()));
+    let waits = watches.each_ref().map(|watch| (watch.waiter(), watch.position()));
     assert!(!Waiter::wait_any(&waits, Duration::from_secs(600), || true).unwrap());
     let count = session.namespace_count().unwrap();
     session.namespace("d", &Schema::default()).unwrap();

@@ -25,8 +25,8 @@ fn sessions(session: &Session) -> Namespace {
 
 fn put(session: &Session, ns: Namespace, key: &str, tags: &[(&str, &str)]) -> Result<(), Error> {
     let tags: Vec<(&str, &[u8])> = tags.iter().map(|(n, v)| (*n, v.as_bytes())).collect();
-    let labels = Metadata { tags: &tags, expires_ms: 0 };
-    session.transact(|txn| txn.put_with_metadata(ns, key.as_bytes(), b"session", labels))
+    let metadata = Metadata { tags: &tags, expires_ms: 0 };
+    session.transact(|txn| txn.put_with_metadata(ns, key.as_bytes(), b"session", metadata))
 }
 
 fn keys_of(session: &Session, ns: Namespace, tag: &str, values: Values<'_>) -> Vec<String> {
@@ -90,10 +90,10 @@ fn a_unique_value_has_one_holder_and_the_error_names_it() {
     assert!(session.find(ns, "teid", b"t2").unwrap().is_none());
     // Two records of one transaction.
     let g7: &[(&str, &[u8])] = &[("guti", b"g7")];
-    let labels = Metadata { tags: g7, expires_ms: 0 };
+    let metadata = Metadata { tags: g7, expires_ms: 0 };
     let refused = session.transact(|txn| {
-        txn.put_with_metadata(ns, b"imsi-7", b"", labels)?;
-        txn.put_with_metadata(ns, b"imsi-8", b"", labels)
+        txn.put_with_metadata(ns, b"imsi-7", b"", metadata)?;
+        txn.put_with_metadata(ns, b"imsi-8", b"", metadata)
     });
     assert!(matches!(refused, Err(Error::TagTaken { .. })), "{refused:?}");
     // A value may go from one record to another within a transaction.
@@ -110,7 +110,7 @@ fn a_unique_value_has_one_holder_and_the_error_names_it() {
 }
 
 #[test]
-fn tags_are_added_beside_writers() {
+fn tags_are_added_while_writers_run() {
     let _no_forks = without_forks();
     let fixture = TestRegion::new();
     let is_over = AtomicBool::new(false);
@@ -174,7 +174,7 @@ fn a_tag_that_the_records_contradict_is_refused_and_leaves_nothing() {
 }
 
 #[test]
-fn a_record_past_its_time_is_never_returned_and_collected_once() {
+fn an_expired_record_is_never_returned_and_is_collected_once() {
     let fixture = TestRegion::new();
     let session = fixture.region.session().unwrap();
     let other = fixture.region.session().unwrap();
@@ -221,7 +221,7 @@ fn a_record_past_its_time_is_never_returned_and_collected_once() {
 /// A walk that was validated once came twice to a part of a list that had taken another's position,
 /// and forgot that it had been told something else of it before.
 #[test]
-fn a_walk_that_is_validated_once_rests_on_all_that_it_was_told() {
+fn a_walk_that_is_validated_once_depends_on_everything_it_read() {
     let fixture = TestRegion::new();
     let (session, other) = (fixture.region.session().unwrap(), fixture.region.session().unwrap());
     let tags = vec![TagSchema { name: "dnn".to_owned(), ..TagSchema::default() }];
@@ -257,7 +257,7 @@ fn a_walk_that_is_validated_once_rests_on_all_that_it_was_told() {
 }
 
 #[test]
-fn a_walk_over_entries_of_records_past_their_time_has_a_bound() {
+fn a_walk_over_entries_of_expired_records_has_a_bound() {
     let fixture = TestRegion::new();
     let session = fixture.region.session().unwrap();
     let ns = sessions(&session);
@@ -288,7 +288,7 @@ fn a_walk_over_entries_of_records_past_their_time_has_a_bound() {
 }
 
 #[test]
-fn a_required_tag_is_asked_of_every_new_record() {
+fn every_new_record_must_have_a_required_tag() {
     let fixture = TestRegion::new();
     let session = fixture.region.session().unwrap();
     let tags = vec![TagSchema { is_required: true, ..unique("supi") }];
@@ -303,12 +303,12 @@ fn a_required_tag_is_asked_of_every_new_record() {
     ] {
         assert!(refused.unwrap_err().to_string().contains("supi"));
     }
-    let labels = Metadata { tags: &[("supi", b"imsi-1")], expires_ms: 0 };
+    let metadata = Metadata { tags: &[("supi", b"imsi-1")], expires_ms: 0 };
     session
         .transact(|txn| {
             txn.patch(blocks, b"a", &[change])?;
-            assert!(txn.set_metadata(blocks, b"a", labels)?);
-            txn.put_with_metadata(ns, b"a", b"v", labels)
+            assert!(txn.set_metadata(blocks, b"a", metadata)?);
+            txn.put_with_metadata(ns, b"a", b"v", metadata)
         })
         .unwrap();
     session.patch(blocks, b"a", &[change], Condition::Always).unwrap();
@@ -333,18 +333,18 @@ fn to(bytes: &[u8]) -> [BlockChange<'_>; 1] {
 }
 
 #[test]
-fn a_patch_keeps_a_record_where_its_tags_have_it() {
+fn a_patch_keeps_the_index_entries_of_a_record() {
     let fixture = TestRegion::new();
     let session = fixture.region.session().unwrap();
     let tags = vec![TagSchema { is_required: true, ..unique("supi") }, ordered("seen")];
     let ns = session.namespace("ue", &Schema { kind: Kind::Blocks, tags }).unwrap();
     for number in 0..20_u8 {
         let tags: &[(&str, &[u8])] = &[("supi", &[number]), ("seen", b"now")];
-        let labels = Metadata { tags, expires_ms: 0 };
+        let metadata = Metadata { tags, expires_ms: 0 };
         session
             .transact(|txn| {
                 txn.patch(ns, &[number], &to(b"idle"))?;
-                txn.set_metadata(ns, &[number], labels).map(drop)
+                txn.set_metadata(ns, &[number], metadata).map(drop)
             })
             .unwrap();
     }
@@ -365,8 +365,8 @@ fn a_patch_keeps_a_record_where_its_tags_have_it() {
     // One whose time has passed is none: it has no tags to keep, and the new one lacks one.
     session
         .transact(|txn| {
-            let labels = Metadata { tags: &[("supi", &[7])], expires_ms: 1 };
-            txn.set_metadata(ns, &[7], labels).map(drop)
+            let metadata = Metadata { tags: &[("supi", &[7])], expires_ms: 1 };
+            txn.set_metadata(ns, &[7], metadata).map(drop)
         })
         .unwrap();
     let refused = session.patch(ns, &[7], &to(b"again"), Condition::Always).unwrap_err();
@@ -376,7 +376,7 @@ fn a_patch_keeps_a_record_where_its_tags_have_it() {
 }
 
 #[test]
-fn two_that_patch_one_record_at_once_keep_each_others_blocks() {
+fn two_concurrent_patches_of_one_record_keep_each_others_blocks() {
     const PATCHES: u32 = 20_000;
     let fixture = TestRegion::new();
     let session = fixture.region.session().unwrap();
@@ -416,14 +416,14 @@ fn two_that_patch_one_record_at_once_keep_each_others_blocks() {
 }
 
 #[test]
-fn a_look_ahead_changes_nothing_whatever_is_asked_for() {
+fn prefetching_changes_nothing_for_any_input() {
     let fixture = TestRegion::new();
     let session = fixture.region.session().unwrap();
     let plain = session.namespace("plain", &Schema::default()).unwrap();
     let long = [b'v'; 300];
     let before = fixture.region.inspect().unwrap().bytes_taken;
     // No tag has been used yet: even the table of all indexes does not exist.
-    session.look_ahead(&[Some(Prefetch::Find(plain, "guti", b"1")), None]);
+    session.prefetch_operations(&[Some(Prefetch::Find(plain, "guti", b"1")), None]);
     assert_eq!(fixture.region.inspect().unwrap().bytes_taken, before);
     assert!(session.find(plain, "guti", b"1").is_err(), "but by now it is");
     assert_ne!(fixture.region.inspect().unwrap().bytes_taken, before);
@@ -444,7 +444,7 @@ fn a_look_ahead_changes_nothing_whatever_is_asked_for() {
         Some(Prefetch::Find(plain, "guti", b"1")),
     ];
     wanted.extend_from_within(..);
-    session.look_ahead(&wanted);
+    session.prefetch_operations(&wanted);
     assert_eq!(fixture.region.inspect().unwrap().bytes_taken, before);
     for (value, key) in [("1", "a"), ("2", "b")] {
         let found = session.find(ns, "guti", value.as_bytes()).unwrap().unwrap();

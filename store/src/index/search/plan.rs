@@ -124,7 +124,7 @@ fn lightest<'s, C: Candidates>(
     for sources in choices {
         let weight = match known(&sources) {
             Some(weight) => weight,
-            None => weigh(&sources, least, candidates)?,
+            None => estimate(&sources, least, candidates)?,
         };
         if best.is_none() || weight < least {
             (best, least) = (Some(sources), weight.min(WEIGHED_MAX));
@@ -147,7 +147,7 @@ fn known(sources: &[Source<'_>]) -> Option<u64> {
     })
 }
 
-fn weigh<C: Candidates>(sources: &[Source<'_>], up_to: u64, candidates: &mut C) -> Result<u64> {
+fn estimate<C: Candidates>(sources: &[Source<'_>], up_to: u64, candidates: &mut C) -> Result<u64> {
     let mut sum = 0_u64;
     for source in sources {
         if sum >= up_to {
@@ -155,7 +155,7 @@ fn weigh<C: Candidates>(sources: &[Source<'_>], up_to: u64, candidates: &mut C) 
         }
         sum = sum.saturating_add(match source {
             Source::Lookup(lookup @ (Lookup::All | Lookup::Range { .. })) => {
-                candidates.weigh(lookup, up_to - sum)?
+                candidates.estimate(lookup, up_to - sum)?
             }
             Source::Lookup(Lookup::Posting { .. }) | Source::Records(_) => {
                 guaranteed(known(std::slice::from_ref(source)), "its records are known")

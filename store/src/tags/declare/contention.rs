@@ -44,7 +44,7 @@ impl Contention {
     ///
     /// # Errors
     /// `Deadline`: that is enough.
-    pub(super) fn meet(
+    pub(super) fn record_conflicts(
         &mut self,
         tries: u32,
         retry_policy: RetryPolicy,
@@ -75,7 +75,7 @@ mod tests {
 
     fn met(contention: &mut Contention, retry_policy: RetryPolicy, now: Duration) -> Result<u32> {
         let tries = contention.tries();
-        contention.meet(tries, retry_policy, now).map(|()| tries)
+        contention.record_conflicts(tries, retry_policy, now).map(|()| tries)
     }
 
     #[test]

@@ -12,14 +12,14 @@ const GROWN: u64 = 4;
 
 /// The buckets that a table had when its walk began, and how far that is.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct BucketWalk {
     next: u64,
     all: u64,
     /// Keys of the bucket before, which are still to be worked on, the next one last.
     keys: Vec<Vec<u8>>,
 }
 
-impl Part {
+impl BucketWalk {
     const fn of(all: u64) -> Self {
         Self { next: 0, all, keys: Vec::new() }
     }
@@ -41,18 +41,22 @@ impl Part {
 
 impl Session {
     /// All buckets of a namespace, to pass their locks.
-    pub(super) fn locks_of(&self, namespace: Namespace) -> Result<Part> {
-        Ok(Part::of(self.member.buckets_to_drain(self.table(namespace)?)?))
+    pub(super) fn locks_of(&self, namespace: Namespace) -> Result<BucketWalk> {
+        Ok(BucketWalk::of(self.member.buckets_to_drain(self.table(namespace)?)?))
     }
 
     /// All buckets of a namespace.
-    pub(super) fn part_of(&self, namespace: Namespace) -> Result<Part> {
-        Ok(Part::of(self.member.bucket_count(self.table(namespace)?)?))
+    pub(super) fn part_of(&self, namespace: Namespace) -> Result<BucketWalk> {
+        Ok(BucketWalk::of(self.member.bucket_count(self.table(namespace)?)?))
     }
 
     /// Begins a walk anew if the namespace has grown much, as it may while the declaration is
     /// paused. True if it has.
-    pub(super) fn keep_up(&self, namespace: Namespace, part: &mut Part) -> Result<bool> {
+    pub(super) fn restart_if_grown(
+        &self,
+        namespace: Namespace,
+        part: &mut BucketWalk,
+    ) -> Result<bool> {
         let now = self.part_of(namespace)?;
         let has_grown = now.all / GROWN >= part.all;
         if has_grown {
@@ -67,7 +71,7 @@ impl Session {
     pub(super) fn each_key(
         &self,
         namespace: Namespace,
-        (part, most): (&mut Part, u64),
+        (part, most): (&mut BucketWalk, u64),
         is_wanted: impl Fn(&[u8]) -> bool,
         mut work: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
