@@ -15,7 +15,8 @@ use crate::index::bucket::{WORDS, at_of, depth_of, entry_tag, hash_tag, is_inten
 use crate::index::lookup::{hash_of, link_slot, walk_chain};
 use crate::layout::{
     CATALOG_RING, CLASS_EXTENT, Corruption, HEAP, LINE, MEMBER_STATE, POOL_HEAD, QUEUES, SEGMENTS,
-    SUPER_BYTES, SUPER_EPOCH, SUPER_FRONTIER, SUPER_WORDS, catalog_at, member_at, pool_at, unseal,
+    SUPER_BYTES, SUPER_EPOCH, SUPER_FRONTIER, SUPER_FRONTIER_LOCK, SUPER_NAMESPACES_LOCK,
+    SUPER_WORDS, catalog_at, member_at, pool_at, unseal,
 };
 use crate::member::arena::{Arena, Bump, undo};
 use crate::member::lock::owner_of;
@@ -166,9 +167,13 @@ impl Checker<'_> {
                 self.report.fault(format!("superblock: byte {at} is not zero"));
             }
         }
-        let lock = self.map.word(crate::layout::SUPER_FRONTIER_LOCK)?.load(Ordering::Acquire);
-        if lock != 0 {
-            self.report.fault("superblock: the frontier is locked, and its owner is not alive");
+        for (at, name) in [(SUPER_FRONTIER_LOCK, "frontier"), (SUPER_NAMESPACES_LOCK, "namespaces")]
+        {
+            if self.map.word(at)?.load(Ordering::Acquire) != 0 {
+                let what =
+                    format!("superblock: the {name} lock is held, and its owner is not alive");
+                self.report.fault(what);
+            }
         }
         Ok(())
     }
