@@ -24,6 +24,7 @@ use crate::region::index_table::IndexTable;
 use crate::region::liveness::{LivenessLock, LockedFile, ProcessIdentity, now_ms};
 use crate::region::map::Map;
 use crate::region::member_table::is_number_named;
+use crate::region::owner;
 use crate::system::register_barrier;
 
 /// Page size of a region's memory.
@@ -87,6 +88,16 @@ pub struct CreateOptions {
     pub pin: PinMode,
     /// File mode, as for `chmod`, independent of the process's umask.
     pub mode: u32,
+    /// Also attaches a region that belongs to another user.
+    pub any_owner: bool,
+}
+
+/// Options for attaching to a region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AttachOptions {
+    /// Accepts a file that belongs to another user than this one and root, and symbolic links of
+    /// such a user. That user can read and write the region.
+    pub any_owner: bool,
 }
 
 impl Default for CreateOptions {
@@ -99,6 +110,7 @@ impl Default for CreateOptions {
             numa: NumaPolicy::Default,
             pin: PinMode::Auto,
             mode: 0o600,
+            any_owner: false,
         }
     }
 }
@@ -159,9 +171,10 @@ impl Region {
     /// Creates a region and attaches to it.
     ///
     /// # Errors
-    /// `AlreadyExists`, `BadArgument` (size, page size, nodes), `Full` (file system), `System`.
+    /// `AlreadyExists`, `BadArgument` (size, page size, nodes, owner), `Full` (file system),
+    /// `System`.
     pub fn create(path: &Path, options: &CreateOptions) -> Result<Self> {
-        match Self::open(path, Some(options))? {
+        match Self::open(path, Some(options), options.any_owner)? {
             (region, true) => Ok(region),
             (_, false) => Err(Error::AlreadyExists { path: path.to_owned() }),
         }
@@ -170,9 +183,18 @@ impl Region {
     /// Attaches to a region.
     ///
     /// # Errors
-    /// `NotARegion` (other file, newer format, truncated, damaged), `System`.
+    /// `NotARegion` (other file, newer format, truncated, damaged), `BadArgument` if it belongs to
+    /// another user, `Stalled` while a process that creates it is stopped, `System`.
     pub fn attach(path: &Path) -> Result<Self> {
-        Self::open(path, None).map(|(region, _)| region)
+        Self::attach_with(path, &AttachOptions::default())
+    }
+
+    /// As [`Region::attach`], with options.
+    ///
+    /// # Errors
+    /// As [`Region::attach`].
+    pub fn attach_with(path: &Path, options: &AttachOptions) -> Result<Self> {
+        Self::open(path, None, options.any_owner).map(|(region, _)| region)
     }
 
     /// Attaches to a region, and creates it first if it does not exist. Of several concurrent
@@ -181,22 +203,26 @@ impl Region {
     /// # Errors
     /// As [`Region::create`] and [`Region::attach`].
     pub fn attach_or_create(path: &Path, options: &CreateOptions) -> Result<Self> {
-        Self::open(path, Some(options)).map(|(region, _)| region)
+        Self::open(path, Some(options), options.any_owner).map(|(region, _)| region)
     }
 
-    fn open(path: &Path, create: Option<&CreateOptions>) -> Result<(Self, bool)> {
+    fn open(path: &Path, create: Option<&CreateOptions>, any_owner: bool) -> Result<(Self, bool)> {
         // Validated before the file exists: a rejected creation leaves no file.
         create.map(heap_bytes).transpose()?;
         create.map(|options| check_mode(options.mode)).transpose()?;
         let mode = create.map_or(0o600, |options| options.mode);
+        let resolved = owner::resolve(path, any_owner)?;
         let file = OpenOptions::new()
             .read(true)
             .write(true)
             .create(create.is_some())
             .truncate(false)
             .mode(mode)
-            .open(path)
+            // A link that replaced the file meanwhile is not followed.
+            .custom_flags(if resolved.is_plain { libc::O_NOFOLLOW } else { 0 })
+            .open(&resolved.file)
             .map_err(|error| open_failure(path, &error))?;
+        owner::check_file(path, &file, any_owner)?;
         Self::take(file, None, path, create)
     }
 
