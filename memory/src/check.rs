@@ -2,23 +2,25 @@
 //! contradiction to `spec/region.md`. It recovers dead members first and changes nothing else.
 //!
 //! Each cell of the heap must be reachable exactly once: from an index, from the record that owns
-//! it, from a queue or from a pool. A cell that is not reachable is a leak; a cell that is
-//! reachable twice is corruption. Together with the bump ranges the cells fill the heap.
+//! it, or from a queue. A cell that is not reachable is a leak; a cell that is reachable twice is
+//! corruption. The cells and the bump ranges are exactly the allocated units of the heap.
 
 use std::path::Path;
 
 use nearstate_model::{Error, Result};
 
 use crate::atomic::Ordering;
+use crate::heap::bitmap::Bitmap;
 use crate::heap::cell::{self, Cell, CellKind, WORD_NEXT, WORD_RETIRED};
+use crate::heap::chunk::{ChunkIndex, chunks_used, state_of};
 use crate::index::bucket::{WORDS, at_of, depth_of, is_intent, is_link, load, tag_in, tag_of};
 use crate::index::lookup::{hash_of, link_slot, walk_chain};
 use crate::layout::{
-    CATALOG_RING, CLASS_EXTENT, Corruption, HEAP, LINE, MEMBER_STATE, POOL_HEAD, QUEUES, SEGMENTS,
-    SUPER_BYTES, SUPER_EPOCH, SUPER_FRONTIER, SUPER_WORDS, catalog_at, member_at, pool_at, unseal,
+    CATALOG_RING, CHUNK_UNITS, Corruption, HEAP, LINE, MEMBER_STATE, QUEUES, RESERVED_BYTES,
+    SEGMENTS, SUPER_BYTES, SUPER_EPOCH, SUPER_WORDS, catalog_at, member_at, unseal,
 };
 use crate::member::arena::{Arena, Bump, undo};
-use crate::member::lock::owner_of;
+use crate::member::lock::{PAYLOAD, owner_of};
 use crate::namespace;
 use crate::region::file::Region;
 use crate::region::index_table::{IndexTable, segment_slot};
@@ -45,7 +47,7 @@ pub struct CheckReport {
     pub bytes_live: u64,
     /// Bytes of the index.
     pub bytes_index: u64,
-    /// Bytes of free cells and of bump ranges.
+    /// Bytes of free units, of cells in queues and of bump ranges.
     pub bytes_free: u64,
     /// Bytes of cells that are not reachable.
     pub bytes_leaked: u64,
@@ -122,9 +124,8 @@ type RecordValidator<'j> = &'j mut dyn FnMut(u64, &Cell<'_>) -> std::result::Res
 impl Checker<'_> {
     fn all(&mut self, is_fenced: bool, validate: RecordValidator<'_>) -> Result<(), Corruption> {
         self.superblock()?;
-        let frontier = self.frontier()?;
-        self.report.bytes_taken = frontier - HEAP;
-        self.marks = vec![0; ((frontier - HEAP) / LINE / 64 + 1) as usize];
+        let chunks = chunks_used(self.map)?;
+        self.marks = vec![0; (chunks * CHUNK_UNITS / 64 + 1) as usize];
         let word = self.map.word(SUPER_EPOCH)?.load(Ordering::Acquire);
         self.epoch = unseal(word, "the epoch word has a flipped bit")?;
         for entry in namespace::list(self.map)? {
@@ -141,21 +142,8 @@ impl Checker<'_> {
         for index in 0..member_slots_used(self.map)? {
             self.arena(index, is_fenced, &mut ranges)?;
         }
-        for class in 0..QUEUES as u8 {
-            let head = self.map.word(pool_at(class) + POOL_HEAD)?.load(Ordering::Acquire);
-            self.free_list(class, head, "a pool")?;
-        }
         ranges.sort_unstable();
-        self.tiles(frontier, &ranges)
-    }
-
-    fn frontier(&self) -> Result<u64, Corruption> {
-        let word = self.map.word(SUPER_FRONTIER)?.load(Ordering::Acquire);
-        let at = unseal(word, "the heap's frontier has a flipped bit")? * LINE;
-        if at < HEAP || at > self.map.len() {
-            return Err(Corruption("the heap's frontier lies outside the heap"));
-        }
-        Ok(at)
+        self.tiles(chunks, &ranges)
     }
 
     /// Words that no build writes must be zero.
@@ -165,9 +153,10 @@ impl Checker<'_> {
                 self.report.fault(format!("superblock: byte {at} is not zero"));
             }
         }
-        let lock = self.map.word(crate::layout::SUPER_FRONTIER_LOCK)?.load(Ordering::Acquire);
-        if lock != 0 {
-            self.report.fault("superblock: the frontier is locked, and its owner is not alive");
+        for at in (SUPER_BYTES..SUPER_BYTES + RESERVED_BYTES).step_by(8) {
+            if self.map.word(at)?.load(Ordering::Acquire) != 0 {
+                self.report.fault(format!("reserved page: byte {at:#x} is not zero"));
+            }
         }
         Ok(())
     }
@@ -370,7 +359,7 @@ impl Checker<'_> {
             self.report.fault(format!("member {index}: not recovered"));
         }
         let noted =
-            [undo::OP, undo::POP, undo::PENDING, undo::CHUNK_TO, undo::BATCH_DIRECTION, undo::TXN];
+            [undo::OP, undo::POP, undo::PENDING, undo::CHUNK_TO, undo::BATCH_FIRST, undo::TXN];
         if noted.iter().any(|which| arena.get(*which) != 0) {
             self.report.fault(format!("member {index}: its undo record is open"));
         }
@@ -379,10 +368,14 @@ impl Checker<'_> {
         }
         self.ring(arena.get(undo::STREAM))?;
         for which in [Bump::Small, Bump::Large] {
-            let (cur, end, _) = arena.bump(which);
-            if cur < end {
-                ranges.push((cur, end));
+            let (front, end) = arena.bump(which);
+            if front < end {
+                ranges.push((front, end));
             }
+        }
+        // The rest of a range of several chunks that a dead member was freeing.
+        if arena.get(undo::FREE_AT) != 0 {
+            ranges.push((arena.get(undo::FREE_AT), arena.get(undo::FREE_TO)));
         }
         for class in 0..QUEUES as u8 {
             let head = arena.queue(class)?.head.load(Ordering::Acquire);
@@ -410,37 +403,75 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Walks the heap from its beginning to the frontier, cell by cell.
-    fn tiles(&mut self, frontier: u64, ranges: &[(u64, u64)]) -> Result<(), Corruption> {
-        let mut at = HEAP;
+    /// Walks the heap unit by unit: each allocated unit belongs to a cell that was reached or to a
+    /// bump range, and each free unit to nothing.
+    fn tiles(&mut self, chunks: u64, ranges: &[(u64, u64)]) -> Result<(), Corruption> {
         let mut ranges = ranges.iter().peekable();
-        while at < frontier {
-            if let Some((_, end)) = ranges.next_if(|(cur, _)| *cur == at) {
-                self.report.bytes_free = self.report.bytes_free.saturating_add(end - at);
-                at = *end;
-                continue;
-            }
-            let bytes = cell::bytes_at(self.map, at)?;
-            let unit = (at - HEAP) / LINE;
-            let marks = self.marks.get_mut((unit / 64) as usize);
-            match marks {
-                Some(marks) if *marks >> (unit % 64) & 1 == 1 => *marks &= !(1 << (unit % 64)),
-                _ => {
-                    let class = cell::class_at(self.map, at)?;
-                    let what = if class == CLASS_EXTENT { "segment" } else { "cell" };
-                    self.report.fault(format!("{what} {at:#x}: {bytes} bytes leaked"));
-                    self.report.bytes_leaked += bytes;
+        // The end of the last cell or range: it can lie in a later chunk.
+        let mut allocated_to = HEAP;
+        for chunk in (0..chunks).map(ChunkIndex) {
+            let bitmap = Bitmap::load(chunk.bitmap(self.map)?);
+            self.chunk_word(chunk, &bitmap)?;
+            for unit in 0..CHUNK_UNITS as u32 {
+                let at = chunk.start() + LINE * u64::from(unit);
+                let is_set = bitmap.is_set(unit);
+                if is_set {
+                    self.report.bytes_taken += LINE;
+                } else {
+                    self.report.bytes_free += LINE;
+                }
+                if at < allocated_to {
+                    if !is_set {
+                        self.report.fault(format!("unit {at:#x}: free, and part of a cell"));
+                    }
+                } else if let Some((_, end)) = ranges.next_if(|(start, _)| *start == at) {
+                    self.report.bytes_free += end.saturating_sub(at);
+                    allocated_to = *end;
+                    self.unmark(at);
+                } else if self.unmark(at) {
+                    let bytes = cell::bytes_at(self.map, at)?;
+                    allocated_to = at.saturating_add(bytes);
+                    if !is_set {
+                        self.report.fault(format!("cell {at:#x}: reached, and free"));
+                    }
+                } else if is_set {
+                    self.report.fault(format!("unit {at:#x}: {LINE} bytes leaked"));
+                    self.report.bytes_leaked += LINE;
                 }
             }
-            at += bytes;
         }
-        if at != frontier || ranges.next().is_some() {
-            self.report.fault("the cells of the heap do not tile it");
+        if allocated_to > ChunkIndex(chunks).start() || ranges.next().is_some() {
+            self.report.fault("a cell or a bump range lies behind the heap's last chunk");
         }
         let lost: u64 = self.marks.iter().map(|marks| u64::from(marks.count_ones())).sum();
         if lost != 0 {
-            self.report
-                .fault(format!("{lost} cells are reached that do not begin where they should"));
+            self.report.fault(format!("{lost} cells are reached that lie inside other cells"));
+        }
+        Ok(())
+    }
+
+    /// Removes the mark of a cell. False if no reachable cell begins there.
+    fn unmark(&mut self, at: u64) -> bool {
+        let unit = (at - HEAP) / LINE;
+        let Some(marks) = self.marks.get_mut((unit / 64) as usize) else { return false };
+        let was_set = *marks >> (unit % 64) & 1 == 1;
+        *marks &= !(1 << (unit % 64));
+        was_set
+    }
+
+    /// A chunk's word says what its bitmap says.
+    fn chunk_word(&mut self, chunk: ChunkIndex, bitmap: &Bitmap) -> Result<(), Corruption> {
+        let word = self.map.word(chunk.word_at(self.map))?.load(Ordering::Acquire);
+        if owner_of(word) != 0 {
+            self.report.fault(format!("chunk {}: locked, and its owner is not alive", chunk.0));
+        }
+        let state = state_of(self.map, chunk)?;
+        let longest = bitmap.longest_run().map_or(0, |run| u64::from(run.units));
+        if state.used != u64::from(bitmap.used())
+            || state.longest < longest
+            || word & PAYLOAD != state.encode()
+        {
+            self.report.fault(format!("chunk {}: its word and its bitmap differ", chunk.0));
         }
         Ok(())
     }

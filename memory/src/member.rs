@@ -78,6 +78,10 @@ pub struct Member {
     pub(crate) safe: Private<u64>,
     /// Cells retired, or requested in vain, since this member last advanced the epoch.
     pub(crate) pressure: Private<u64>,
+    /// The chunk that this member took memory from last.
+    pub(crate) chunk: Private<u64>,
+    /// The chunk in which its last large cell ends.
+    pub(crate) span_chunk: Private<u64>,
 }
 
 // SAFETY: the words are shared memory or static, accessed through atomics only; `shared` keeps the
@@ -182,6 +186,8 @@ pub(crate) fn claim_slot(shared: &Arc<Shared>, index: u32) -> Result<Member, Cor
         locks: Private::new(0),
         safe: Private::new(0),
         pressure: Private::new(0),
+        chunk: Private::new(0),
+        span_chunk: Private::new(0),
     })
 }
 
@@ -409,7 +415,7 @@ pub(crate) fn is_dead(shared: &Shared, index: u32) -> Result<bool> {
 }
 
 impl Drop for Member {
-    /// Detaches: free cells move to the pools, and the slot becomes free.
+    /// Detaches: frees the member's memory, and then its slot.
     fn drop(&mut self) {
         if self.map().is_forked() || self.health.get() == Health::Unrecovered {
             // A parent's member stays with the parent. An unrecovered one keeps its slot until this
@@ -421,7 +427,7 @@ impl Drop for Member {
             // panic in here must not end a process that is unwinding already.
             let moved = catch_unwind(AssertUnwindSafe(|| {
                 // An operation of the caller that panicked between two calls left pending cells.
-                self.operation(|| self.recover_stopped().and_then(|()| self.queues_to_pools()))
+                self.operation(|| self.recover_stopped().and_then(|()| self.free_all()))
             }));
             if moved.is_err() {
                 self.stop_session();

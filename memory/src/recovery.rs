@@ -5,7 +5,8 @@ use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
-use crate::heap::allocate::{finish_batch, finish_chunk, undo_operation};
+use crate::heap::allocate::undo_operation;
+use crate::heap::free;
 use crate::heap::queue::finish_line;
 use crate::index::bucket::at_of;
 use crate::index::split;
@@ -215,10 +216,7 @@ impl Member {
 /// locks.
 fn finish_undo_record(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
     invariant!(owner != 0, "member slots are numbered from owner 1");
-    finish_chunk(arena)?;
-    crash_point!("recover.chunk");
-    finish_batch(arena, owner)?;
-    crash_point!("recover.batch");
+    free::recover(arena, owner)?;
     arena.finish_transit()?;
     crash_point!("recover.transit");
     finish_operation(arena, owner)?;

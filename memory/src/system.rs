@@ -154,6 +154,11 @@ pub(crate) fn commit(fd: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<()> {
 const COMMIT_PIECE: u64 = 2 << 20;
 
 fn commit_piece(fd: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<()> {
+    if commit_only(fd, from, bytes)? { Ok(()) } else { write_zeros(fd, from, bytes) }
+}
+
+/// Gives the range real pages and writes nothing. False where the file system has no `fallocate`.
+pub(crate) fn commit_only(fd: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<bool> {
     loop {
         // SAFETY: no memory is touched; the descriptor is open.
         let done = unsafe {
@@ -165,7 +170,7 @@ fn commit_piece(fd: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<()> {
             )
         };
         if done == 0 {
-            return Ok(());
+            return Ok(true);
         }
         match io::Error::last_os_error().raw_os_error() {
             Some(libc::EINTR) => {}
@@ -178,7 +183,7 @@ fn commit_piece(fd: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<()> {
                     ),
                 });
             }
-            Some(libc::EOPNOTSUPP | libc::ENOSYS) => return write_zeros(fd, from, bytes),
+            Some(libc::EOPNOTSUPP | libc::ENOSYS) => return Ok(false),
             _ => return Err(failure("cannot reserve space for the region")),
         }
     }

@@ -14,16 +14,17 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::layout::{
-    ARENAS, CATALOG, FLAG_FENCED, FORMAT, HEAP, MAGIC, MEMBER_LIVENESS_LOCK, MEMBER_STATE, MEMBERS,
-    SUPER_BYTES, SUPER_CHECK, SUPER_CREATED, SUPER_EPOCH, SUPER_FORMAT, SUPER_FRONTIER, SUPER_HEAP,
-    SUPER_ID, SUPER_LENGTH, SUPER_MAGIC, SUPER_MEMBERS, SUPER_NAMESPACES, SUPER_PAGE, SUPER_SEED,
-    SUPER_WORDS, member_at, seal,
+    ARENAS, CATALOG, CHUNK_BYTES, CHUNK_UNITS, FLAG_FENCED, FORMAT, HEAP, MAGIC,
+    MEMBER_LIVENESS_LOCK, MEMBER_STATE, MEMBERS, SUPER_BYTES, SUPER_CHECK, SUPER_CHUNKS,
+    SUPER_CREATED, SUPER_EPOCH, SUPER_FORMAT, SUPER_FRONTIER, SUPER_HEAP, SUPER_ID, SUPER_LENGTH,
+    SUPER_MAGIC, SUPER_MEMBERS, SUPER_NAMESPACES, SUPER_PAGE, SUPER_SEED, SUPER_WORDS,
+    chunk_words_at, member_at, region_bytes, seal,
 };
 use crate::region::index_table::IndexTable;
 use crate::region::liveness::{LivenessLock, ProcessIdentity, now_ms};
 use crate::region::map::{Map, RegionFile};
 use crate::region::member_table::{member_slots_used, state};
-use crate::system::{Lock, lock_byte, register_barrier};
+use crate::system::{Lock, commit_only, lock_byte, register_barrier};
 
 /// Page size of a region's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -102,6 +103,11 @@ impl Default for CreateOptions {
     }
 }
 
+/// The part of the heap that one session takes at once as its bump range.
+const CLAIM_SHARE: u64 = 1024;
+/// The least units of a bump range: 64 KiB.
+const CLAIM_UNITS_MIN: u64 = 1024;
+
 /// Byte of the file that processes lock briefly while they attach, detach or create.
 const ATTACH_BYTE: u64 = 1 << 61;
 
@@ -138,6 +144,19 @@ impl Drop for Shared {
 }
 
 impl Shared {
+    /// Units that a session takes as its small bump range: a thousandth of the heap, so that many
+    /// sessions keep little of a small region from the others.
+    pub(crate) const fn claim_units(&self) -> u64 {
+        let units = self.map.chunks() * CHUNK_UNITS / CLAIM_SHARE;
+        if units < CLAIM_UNITS_MIN {
+            CLAIM_UNITS_MIN
+        } else if units > CHUNK_UNITS {
+            CHUNK_UNITS
+        } else {
+            units
+        }
+    }
+
     /// Waits for the attach lock. The kernel releases it if its holder dies.
     pub(crate) fn lock_attach(&self) -> Result<AttachLock<'_>> {
         let threads = self.attach.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -210,7 +229,7 @@ impl Region {
 
     fn open(path: &Path, create: Option<&CreateOptions>) -> Result<(Self, bool)> {
         // Validated before the file exists: a rejected creation leaves no file.
-        create.map(heap_bytes).transpose()?;
+        create.map(heap_chunks).transpose()?;
         let mode = create.map_or(0o600, |options| options.mode);
         let file = OpenOptions::new()
             .read(true)
@@ -249,7 +268,7 @@ impl Region {
 
     fn initialise(file: File, path: &Path, options: &CreateOptions) -> Result<Self> {
         let page = options.page.bytes();
-        let length = HEAP + heap_bytes(options)?;
+        let chunks = heap_chunks(options)?;
         set_mode(&file, path, options.mode)?;
         let block = file.metadata().map_err(|e| open_failure(path, &e))?.blksize();
         if page > 4096 && block != page {
@@ -261,6 +280,7 @@ impl Region {
             });
         }
         let page = if block >= 2 << 20 && page == 4096 { block } else { page };
+        let length = region_bytes(chunks, page);
         file.set_len(0).map_err(|e| open_failure(path, &e))?;
         file.set_len(length).map_err(|e| open_failure(path, &e))?;
         let has_barrier = register_barrier();
@@ -270,19 +290,23 @@ impl Region {
             PinMode::Asymmetric if has_barrier => false,
             PinMode::Asymmetric => return Err(no_barrier(path)),
         };
-        let map = Map::new(file, path, length, page)?;
+        let map = Map::new(file, path, length, page, chunks)?;
         match &options.numa {
             NumaPolicy::Default => {}
             NumaPolicy::Bind(nodes) => map.bind_memory(false, nodes)?,
             NumaPolicy::Interleave(nodes) => map.bind_memory(true, nodes)?,
         }
         map.commit(0, page.max(MEMBERS))?;
-        fill_superblock(&map, length, page, is_fenced)?;
+        if !map.with_file(|file| commit_only(file.as_fd(), 0, 4096))? {
+            // Pages come from writing zeros here: only before another process uses them.
+            map.commit(chunk_words_at(chunks), length - chunk_words_at(chunks))?;
+        }
+        fill_superblock(&map, page, is_fenced)?;
         if options.populate {
             // The superblock is complete except for its magic, by which `is_half_made` recognizes
             // it.
             map.commit(0, length)?;
-            map.collapse(HEAP, length);
+            map.collapse(HEAP, chunk_words_at(chunks));
         }
         map.word(SUPER_MAGIC)?.store(MAGIC, Ordering::Release);
         Self::share(map, None, is_fenced)
@@ -313,7 +337,7 @@ impl Region {
         if !head.is_fenced && !has_barrier {
             return Err(no_barrier(path));
         }
-        let map = Map::new(file, path, head.length, head.page)?;
+        let map = Map::new(file, path, head.length, head.page, head.chunks)?;
         Self::share(map, anchor, head.is_fenced)
     }
 
@@ -360,7 +384,8 @@ impl Region {
     }
 }
 
-fn fill_superblock(map: &Map, length: u64, page: u64, is_fenced: bool) -> Result<()> {
+fn fill_superblock(map: &Map, page: u64, is_fenced: bool) -> Result<()> {
+    let length = map.len();
     invariant!(length > HEAP && length.is_multiple_of(4096), "a region of {length} bytes");
     invariant!(page.is_power_of_two() && page >= 4096, "a page of {page} bytes");
     let mut random = [0_u8; 24];
@@ -384,6 +409,7 @@ fn fill_superblock(map: &Map, length: u64, page: u64, is_fenced: bool) -> Result
     set(SUPER_CREATED, now_ms())?;
     set(SUPER_ID, random())?;
     set(SUPER_ID + 8, random())?;
+    set(SUPER_CHUNKS, map.chunks())?;
     set(SUPER_EPOCH, seal(2))?;
     set(SUPER_FRONTIER, seal(HEAP / 64))?;
     set(SUPER_MEMBERS, seal(0))?;
@@ -439,6 +465,8 @@ pub struct Superblock {
     pub length: u64,
     /// Page bytes.
     pub page: u64,
+    /// Number of chunks of the heap.
+    pub chunks: u64,
     /// Pins are fenced.
     pub is_fenced: bool,
 }
@@ -478,17 +506,18 @@ pub fn validate_superblock(page: &[u8]) -> std::result::Result<Superblock, Strin
         ));
     }
     let (length, page_bytes) = (word(SUPER_LENGTH), word(SUPER_PAGE));
+    let chunks = word(SUPER_CHUNKS);
     let is_sound = format == FORMAT
         && flags & !FLAG_FENCED == 0
         && word(SUPER_HEAP) == HEAP
         && page_bytes.is_power_of_two()
         && (4096..=1 << 30).contains(&page_bytes)
-        && length.is_multiple_of(4096)
-        && (HEAP + REGION_BYTES_MIN..=HEAP + REGION_BYTES_MAX + page_bytes).contains(&length);
+        && (REGION_BYTES_MIN / CHUNK_BYTES..=REGION_BYTES_MAX / CHUNK_BYTES).contains(&chunks)
+        && length == region_bytes(chunks, page_bytes);
     if !is_sound {
         return Err("the superblock says what no build writes: restore the file".to_owned());
     }
-    Ok(Superblock { length, page: page_bytes, is_fenced: flags & FLAG_FENCED != 0 })
+    Ok(Superblock { length, page: page_bytes, chunks, is_fenced: flags & FLAG_FENCED != 0 })
 }
 
 fn read_superblock(file: &File, path: &Path) -> Result<Superblock> {
@@ -520,18 +549,17 @@ fn no_barrier(path: &Path) -> Error {
     }
 }
 
-/// Heap bytes of a region with these options.
-fn heap_bytes(options: &CreateOptions) -> Result<u64> {
-    let bytes = options.bytes_max.checked_next_multiple_of(options.page.bytes());
-    match bytes {
-        Some(bytes) if (REGION_BYTES_MIN..=REGION_BYTES_MAX).contains(&bytes) => Ok(bytes),
-        _ => Err(Error::BadArgument {
-            detail: format!(
-                "a region of {} bytes: give {REGION_BYTES_MIN} to {REGION_BYTES_MAX}",
-                options.bytes_max
-            ),
-        }),
+/// Chunks of a region with these options.
+fn heap_chunks(options: &CreateOptions) -> Result<u64> {
+    if (REGION_BYTES_MIN..=REGION_BYTES_MAX).contains(&options.bytes_max) {
+        return Ok(options.bytes_max.div_ceil(CHUNK_BYTES));
     }
+    Err(Error::BadArgument {
+        detail: format!(
+            "a region of {} bytes: give {REGION_BYTES_MIN} to {REGION_BYTES_MAX}",
+            options.bytes_max
+        ),
+    })
 }
 
 fn open_failure(path: &Path, error: &std::io::Error) -> Error {
@@ -552,6 +580,8 @@ fn open_failure(path: &Path, error: &std::io::Error) -> Error {
     Error::System { detail: format!("{}: {what}", path.display()), errno }
 }
 
+const _: () = assert!(REGION_BYTES_MIN.is_multiple_of(CHUNK_BYTES));
+const _: () = assert!(REGION_BYTES_MAX.is_multiple_of(CHUNK_BYTES));
 const _: () = assert!(
     CATALOG.is_multiple_of(2 << 20)
         && ARENAS.is_multiple_of(2 << 20)

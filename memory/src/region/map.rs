@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::layout::{Corruption, LINE};
+use crate::layout::{Corruption, LINE, region_bytes};
 use crate::region::liveness;
 use crate::region::page_fault::{Guard, USABLE};
 use crate::system;
@@ -24,6 +24,8 @@ pub(crate) struct Map {
     words: u64,
     /// `bytes / 64`.
     lines: u64,
+    /// Chunks of the heap.
+    chunks: u64,
     // Dropped in this order: the SIGBUS handler forgets the address before it can be reused.
     guard: Guard,
     _mapped: OwnedMapping,
@@ -40,8 +42,9 @@ unsafe impl Send for Map {}
 unsafe impl Sync for Map {}
 
 impl Map {
-    /// Maps `bytes` of the file.
-    pub(crate) fn new(file: File, path: &Path, bytes: u64, page: u64) -> Result<Self> {
+    /// Maps a region: `bytes` of its file. Its heap has `chunks` chunks.
+    pub(crate) fn new(file: File, path: &Path, bytes: u64, page: u64, chunks: u64) -> Result<Self> {
+        invariant!(bytes >= region_bytes(chunks, page), "{chunks} chunks in {bytes} bytes");
         let base = system::map_shared(file.as_fd(), bytes)?;
         // From here on an error unmaps. A leaked mapping would keep the open file, and with it the
         // attach lock, until this process ends.
@@ -57,6 +60,7 @@ impl Map {
             bytes,
             words: bytes / 8,
             lines: bytes / LINE,
+            chunks,
             guard,
             _mapped: mapped,
             fork,
@@ -102,6 +106,12 @@ impl Map {
     #[inline]
     pub(crate) const fn len(&self) -> u64 {
         self.bytes
+    }
+
+    /// The number of chunks of the heap.
+    #[inline]
+    pub(crate) const fn chunks(&self) -> u64 {
+        self.chunks
     }
 
     /// Calls `work` with the region's file. A daemon that closes all descriptors may have closed
@@ -267,6 +277,17 @@ impl Map {
             return Err(Error::from(OUTSIDE));
         }
         self.with_file(|file| system::commit(file.as_fd(), from, bytes))?;
+        system::prefault(self.base, from, bytes);
+        Ok(())
+    }
+
+    /// As [`Map::commit`], for tables that got their pages at creation if the file system cannot
+    /// allocate any later: other processes may use the page already, so it must not be written.
+    pub(crate) fn commit_table(&self, from: u64, bytes: u64) -> Result<()> {
+        if from > self.bytes || bytes > self.bytes - from {
+            return Err(Error::from(OUTSIDE));
+        }
+        self.with_file(|file| system::commit_only(file.as_fd(), from, bytes)).map(drop)?;
         system::prefault(self.base, from, bytes);
         Ok(())
     }

@@ -1,0 +1,124 @@
+//! Takes ranges of the heap that can reach over several chunks: large cells and segments of the
+//! index (`docs/decisions/013-heap.md`).
+
+use nearstate_model::{Result, invariant};
+
+use crate::crash::crash_point;
+use crate::heap::bitmap::{Bitmap, mark};
+use crate::heap::chunk::{ChunkIndex, ChunkState, chunks_used, state_of};
+use crate::heap::refill::no_room;
+use crate::layout::{CHUNK_UNITS, LINE};
+use crate::member::Member;
+use crate::member::arena::{Bump, undo};
+
+/// How often a claim starts again after another member took a part of its range. Each time at least
+/// one of the members made progress.
+const CLAIMS_MAX: u32 = 16;
+
+impl Member {
+    /// Takes a range as the large bump range, which is empty. It has pages, except the chunks that
+    /// an extent fills.
+    pub(crate) fn take_span(&self, bytes: u64, is_extent: bool) -> Result<()> {
+        invariant!(bytes != 0 && bytes.is_multiple_of(LINE), "a range of {bytes} bytes");
+        for _ in 0..CLAIMS_MAX {
+            let hint = self.span_chunk.get();
+            let found = match self.find_span(hint, bytes / LINE)? {
+                None if hint != 0 => self.find_span(0, bytes / LINE)?,
+                other => other,
+            };
+            let Some(start) = found else { return Err(no_room()) };
+            match self.claim_span(start, bytes, is_extent) {
+                Ok(true) => {
+                    self.span_chunk.set(ChunkIndex::of(self.map(), start + bytes - LINE)?.0);
+                    return Ok(());
+                }
+                Ok(false) => self.empty_bump(Bump::Large)?,
+                Err(error) => {
+                    self.empty_bump(Bump::Large)?;
+                    return Err(error);
+                }
+            }
+        }
+        Err(no_room())
+    }
+
+    /// The first range of free units, from a chunk on. Reads without locks, so the claim tests it
+    /// again. Adds chunks to the heap where the last ones are free.
+    fn find_span(&self, from: u64, units: u64) -> Result<Option<u64>> {
+        let (mut start, mut have) = (0, 0);
+        let mut next = from;
+        loop {
+            if next >= chunks_used(self.map())? && self.add_chunk()?.is_none() {
+                return Ok(None);
+            }
+            let chunk = ChunkIndex(next);
+            next += 1;
+            let state = state_of(self.map(), chunk)?;
+            if state.used == 0 {
+                start = if have == 0 { chunk.start() } else { start };
+                have += CHUNK_UNITS;
+            } else if state.free() == 0 || have == 0 && state.longest == 0 {
+                have = 0;
+            } else {
+                let bitmap = Bitmap::load(chunk.bitmap(self.map())?);
+                for run in bitmap.free_runs() {
+                    // The first run can continue the one of the chunk before.
+                    if have == 0 || run.start != 0 {
+                        (start, have) = (chunk.start() + LINE * u64::from(run.start), 0);
+                    }
+                    have += u64::from(run.units);
+                    if have >= units {
+                        return Ok(Some(start));
+                    }
+                    if u64::from(run.end()) < CHUNK_UNITS {
+                        have = 0;
+                    }
+                }
+            }
+            if have >= units {
+                return Ok(Some(start));
+            }
+        }
+    }
+
+    /// Takes a range, chunk by chunk. False if a part of it is taken or busy: then what was taken
+    /// before is the large bump range.
+    fn claim_span(&self, start: u64, bytes: u64, is_extent: bool) -> Result<bool> {
+        let arena = self.arena()?;
+        let end = start + bytes;
+        arena.set(undo::CHUNK_AT, start | 1);
+        arena.set(undo::CHUNK_TO, start);
+        crash_point!("span.noted");
+        let (mut at, mut done) = (start, Ok(true));
+        while at < end && matches!(done, Ok(true)) {
+            let chunk = ChunkIndex::of(self.map(), at)?;
+            done = self.claim_part(chunk, at, end, is_extent && at != start);
+            at = chunk.end();
+        }
+        arena.set_bump(Bump::Large, start, arena.get(undo::CHUNK_TO));
+        crash_point!("span.bumped");
+        arena.set(undo::CHUNK_TO, 0);
+        done
+    }
+
+    /// Takes the part of a range that lies in a chunk.
+    fn claim_part(&self, chunk: ChunkIndex, at: u64, end: u64, is_lazy: bool) -> Result<bool> {
+        let arena = self.arena()?;
+        let run = chunk.run(at, end);
+        let taken = self.under_chunk(chunk, None, |state| {
+            let words = chunk.bitmap(self.map())?;
+            if !Bitmap::load(words).is_free(run) {
+                return Ok(false);
+            }
+            if !is_lazy || u64::from(run.units) < CHUNK_UNITS {
+                self.commit_chunk(chunk, state)?;
+            }
+            arena.set(undo::CHUNK_TO, at + LINE * u64::from(run.units));
+            crash_point!("span.extended");
+            mark(words, run, true);
+            *state = ChunkState::of(&Bitmap::load(words), state.has_pages);
+            Ok(true)
+        });
+        Ok(taken? == Some(true))
+    }
+}
