@@ -53,12 +53,12 @@ impl LocalRing {
 
     /// Waits until the ring is ready, or the other side has ended.
     #[inline]
-    fn wait(&mut self, wants: PipeInterest) -> io::Result<()> {
+    fn wait(&mut self, interest: PipeInterest) -> io::Result<()> {
         if !self.spin.is_zero() {
             let begun = Instant::now();
             loop {
                 for _ in 0..LOOKS {
-                    if self.end.has(wants) {
+                    if self.end.is_ready(interest) {
                         return Ok(());
                     }
                     std::hint::spin_loop();
@@ -68,14 +68,14 @@ impl LocalRing {
                 }
             }
         }
-        self.sleep(wants)
+        self.sleep(interest)
     }
 
     #[cold]
-    fn sleep(&mut self, wants: PipeInterest) -> io::Result<()> {
+    fn sleep(&mut self, interest: PipeInterest) -> io::Result<()> {
         let begun = Instant::now();
         loop {
-            if !self.end.fall_asleep(wants) {
+            if !self.end.fall_asleep(interest) {
                 return Ok(());
             }
             // Superfluous doorbells do not extend the wait beyond the timeout.
@@ -96,7 +96,7 @@ impl LocalRing {
                     self.is_over = true;
                     return Ok(());
                 }
-                Err(_) if self.end.has(wants) => return Ok(()),
+                Err(_) if self.end.is_ready(interest) => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     return Err(io::Error::from(io::ErrorKind::TimedOut));
                 }
@@ -186,8 +186,8 @@ mod tests {
                         if moved.must_ring_doorbell {
                             ring_doorbell(&calls);
                         }
-                        let wants = PipeInterest { readable: true, writable: false };
-                        if moved.bytes == 0 && node.fall_asleep(wants) {
+                        let interest = PipeInterest { readable: true, writable: false };
+                        if moved.bytes == 0 && node.fall_asleep(interest) {
                             let _ = calls.read(&mut [0; 8]).unwrap();
                             node.wake();
                         }

@@ -13,7 +13,7 @@ use crate::atomic::Ordering;
 use crate::heap::bitmap::Bitmap;
 use crate::heap::cell::{self, Cell, CellKind, WORD_NEXT, WORD_RETIRED};
 use crate::heap::chunk::{ChunkIndex, chunks_used, state_of};
-use crate::index::bucket::{WORDS, at_of, depth_of, is_intent, is_link, load, tag_in, tag_of};
+use crate::index::bucket::{WORDS, at_of, depth_of, entry_tag, hash_tag, is_intent, is_link, load};
 use crate::index::lookup::{hash_of, link_slot, walk_chain};
 use crate::layout::{
     CATALOG_RING, CHUNK_UNITS, Corruption, HEAP, LINE, MEMBER_STATE, QUEUES, RESERVED_BYTES,
@@ -279,7 +279,7 @@ impl Checker<'_> {
             if !self.mark(at, "a link") {
                 return Ok(());
             }
-            if Cell::new(self.map, at)?.kind()? != CellKind::TxnLine {
+            if Cell::new(self.map, at)?.kind()? != CellKind::OverflowLine {
                 self.report.fault(format!("cell {at:#x}: linked, but not a line"));
             }
             self.report.bytes_index += cell::bytes_at(self.map, at)?;
@@ -300,7 +300,7 @@ impl Checker<'_> {
         self.live(record, CellKind::Record)?;
         let key = record.key()?;
         let hash = hash_of(self.map, key)?;
-        if hash as u32 != record.hash_low() || tag_of(hash) != tag_in(entry) {
+        if hash as u32 != record.hash_low() || hash_tag(hash) != entry_tag(entry) {
             return Err(Corruption("its key has another hash than its entry"));
         }
         // The link of a record refers to its newest block, its neighbour on the pending list. No
@@ -358,12 +358,12 @@ impl Checker<'_> {
         if state::of(word) != state::FREE {
             self.report.fault(format!("member {index}: not recovered"));
         }
-        let noted =
+        let recorded =
             [undo::OP, undo::POP, undo::PENDING, undo::CHUNK_TO, undo::BATCH_FIRST, undo::TXN];
-        if noted.iter().any(|which| arena.get(*which) != 0) {
+        if recorded.iter().any(|which| arena.get(*which) != 0) {
             self.report.fault(format!("member {index}: its undo record is open"));
         }
-        if let Err(Corruption(what)) = arena.numbers() {
+        if let Err(Corruption(what)) = arena.unique_ids() {
             self.report.fault(format!("member {index}: {what}"));
         }
         self.ring(arena.get(undo::STREAM))?;

@@ -106,7 +106,7 @@ impl Member {
             }
             Counter { map, at }.add(self, sum)?;
             cell::seal(map, at, 0, 0)?;
-            crash_point!("counter.made");
+            crash_point!("counter.sealed");
             Ok(at)
         })
     }

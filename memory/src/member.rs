@@ -192,10 +192,10 @@ pub(crate) fn claim_slot(shared: &Arc<Shared>, index: u32) -> Result<Member, Cor
 }
 
 /// Bits of a unique id that name the arena, and bits that a sealed word has for the count.
-const NUMBER_MEMBER_BITS: u32 = 14;
-const NUMBER_COUNT_BITS: u32 = 48;
-const _: () = assert!(MEMBERS_MAX <= 1 << NUMBER_MEMBER_BITS);
-const _: () = assert!(NUMBER_MEMBER_BITS + NUMBER_COUNT_BITS <= u64::BITS);
+const UNIQUE_ID_MEMBER_BITS: u32 = 14;
+const UNIQUE_ID_COUNT_BITS: u32 = 48;
+const _: () = assert!(MEMBERS_MAX <= 1 << UNIQUE_ID_MEMBER_BITS);
+const _: () = assert!(UNIQUE_ID_MEMBER_BITS + UNIQUE_ID_COUNT_BITS <= u64::BITS);
 
 impl Member {
     /// The region that this session is attached to.
@@ -236,15 +236,18 @@ impl Member {
     pub fn next_unique_id(&self) -> Result<u64> {
         self.check_usable()?;
         let arena = self.arena()?;
-        let count = arena.numbers()? + 1;
-        if count >> NUMBER_COUNT_BITS != 0 {
+        let count = arena.unique_ids()? + 1;
+        if count >> UNIQUE_ID_COUNT_BITS != 0 {
             let detail =
                 format!("session {} has no unique ids left: open another session", self.index);
             return Err(Error::Full { detail });
         }
-        arena.set(undo::NUMBERS, seal(count));
-        let id = count << NUMBER_MEMBER_BITS | u64::from(self.index);
-        invariant!(id >> NUMBER_MEMBER_BITS == count, "unique id {id:#x} lost bits of {count:#x}");
+        arena.set(undo::UNIQUE_IDS, seal(count));
+        let id = count << UNIQUE_ID_MEMBER_BITS | u64::from(self.index);
+        invariant!(
+            id >> UNIQUE_ID_MEMBER_BITS == count,
+            "unique id {id:#x} lost bits of {count:#x}"
+        );
         Ok(id)
     }
 

@@ -17,14 +17,14 @@ use loom::thread;
 
 use crate::atomic::{AtomicU64, Ordering, fence, mutant};
 use crate::index::bucket::{
-    COMMITTED, at_of, begin, control, decide, depth_of, entry, intent, is_intent, is_link,
-    is_unmoved, link, load, publish, stamp_of, status_of, tag_in,
+    COMMITTED, at_of, begin, control, decide, depth_of, entry, entry_tag, intent, is_intent,
+    is_link, is_unmoved, link, load, publish, stamp_of, status_of,
 };
 use crate::layout::{HEAP, seal};
 use crate::member::{lock, pin};
 use crate::region::linear_hash::step;
 use crate::region::member_state as state;
-use crate::ring::words::{EntryRead, RingWords, call_waiters, enlist};
+use crate::ring::words::{EntryRead, RingWords, must_wake_waiters, register_waiter};
 
 /// Forced switches in one run: the known errors of such protocols need two.
 const PREEMPTIONS: usize = 3;
@@ -53,13 +53,13 @@ const MUTANTS: &[(&str, &str)] = &[
     ("win-without-swap", RECOVERY),
     ("free-relaxed", RECOVERY),
     ("tail-relaxed", RING),
-    ("look-relaxed", RING),
+    ("read-relaxed", RING),
     ("reserve-late", RING),
     ("reserve-no-fence", RING),
-    ("keep-no-fence", RING),
-    ("keep-unchecked", RING),
-    ("enlist-no-fence", SLEEP),
-    ("call-no-fence", SLEEP),
+    ("intact-no-fence", RING),
+    ("intact-unchecked", RING),
+    ("register_waiter-no-fence", SLEEP),
+    ("wake-no-fence", SLEEP),
 ];
 
 const LOCK: &str = "a_lock_excludes_and_what_was_written_under_it_is_seen";
@@ -153,7 +153,7 @@ fn a_reader_that_sees_an_entry_sees_the_whole_cell() {
         let reading = start(&shared, |(word, cell)| {
             let seen = load(word);
             if seen != 0 {
-                assert_eq!((tag_in(seen), at_of(seen)), (TAG, AT));
+                assert_eq!((entry_tag(seen), at_of(seen)), (TAG, AT));
                 assert_eq!((read(&cell[0]), read(&cell[1])), (11, 22));
             }
         });
@@ -163,13 +163,13 @@ fn a_reader_that_sees_an_entry_sees_the_whole_cell() {
 
 /// What a transaction of two records and a reader share: the words, the lines' new cells, the
 /// status.
-struct Both {
+struct TwoRecords {
     words: [AtomicU64; 2],
     cells: [UnsafeCell<u64>; 2],
     status: AtomicU64,
 }
 
-impl Both {
+impl TwoRecords {
     /// What a reader sees of a record: 0 the old version, 1 the new one, whose cell is whole.
     fn version(&self, which: usize) -> u64 {
         let word = load(&self.words[which]);
@@ -184,27 +184,27 @@ impl Both {
 #[test]
 fn all_of_a_transaction_is_seen_or_none() {
     check(|| {
-        let shared = Arc::new(Both {
+        let shared = Arc::new(TwoRecords {
             words: [AtomicU64::new(0), AtomicU64::new(0)],
             cells: [UnsafeCell::new(0), UnsafeCell::new(0)],
             status: AtomicU64::new(0),
         });
-        let writing = start(&shared, |both| {
-            both.cells.iter().for_each(|cell| write(cell, LIVE));
+        let writing = start(&shared, |records| {
+            records.cells.iter().for_each(|cell| write(cell, LIVE));
             if mutant("decide-early") {
-                decide(&both.status);
+                decide(&records.status);
             }
-            both.words.iter().for_each(|word| publish(word, intent(TAG, AT)));
-            decide(&both.status);
-            both.words.iter().for_each(|word| publish(word, entry(TAG, AT)));
+            records.words.iter().for_each(|word| publish(word, intent(TAG, AT)));
+            decide(&records.status);
+            records.words.iter().for_each(|word| publish(word, entry(TAG, AT)));
         });
-        let reading = start(&shared, |both| {
-            let first = both.version(1);
-            assert!(both.version(0) >= first, "the second record is older than the first");
+        let reading = start(&shared, |records| {
+            let first = records.version(1);
+            assert!(records.version(0) >= first, "the second record is older than the first");
         });
-        let other = start(&shared, |both| {
-            let first = both.version(0);
-            assert!(both.version(1) >= first, "the second record is older than the first");
+        let other = start(&shared, |records| {
+            let first = records.version(0);
+            assert!(records.version(1) >= first, "the second record is older than the first");
         });
         wait_for([writing, reading, other]);
     });
@@ -303,7 +303,7 @@ fn a_pinned_cell_is_not_used_again_by_a_member_it_was_handed_to() {
 
 /// Two buckets and an overflow line, as small as the protocol allows: `p` has its control word, one
 /// entry and its last word, which links to a line of one entry.
-struct Pair {
+struct SplitBuckets {
     p: [AtomicU64; 3],
     line: AtomicU64,
     q: [AtomicU64; 2],
@@ -318,8 +318,8 @@ const STAYS_AT: u64 = HEAP + 128;
 const LINE_AT: u64 = HEAP + 192;
 const SPLITTER: u64 = 5;
 
-fn pair() -> Arc<Pair> {
-    Arc::new(Pair {
+fn buckets() -> Arc<SplitBuckets> {
+    Arc::new(SplitBuckets {
         p: [
             AtomicU64::new(control(DEPTH, 0)),
             AtomicU64::new(entry(TAG, MOVES_AT)),
@@ -330,7 +330,7 @@ fn pair() -> Arc<Pair> {
     })
 }
 
-impl Pair {
+impl SplitBuckets {
     /// S1 to S6 in the order of `split.rs`.
     fn split(&self) {
         let payload = lock::try_take(&self.p[0], SPLITTER).unwrap();
@@ -368,7 +368,7 @@ impl Pair {
                 if is_link(found) {
                     found = load(&self.line);
                 }
-                if tag_in(found) == hash >> 48 {
+                if entry_tag(found) == hash >> 48 {
                     return at_of(found);
                 }
             }
@@ -381,10 +381,10 @@ impl Pair {
 
 fn split_against_a_reader_of(hash: u64, at: u64) {
     check(move || {
-        let shared = pair();
-        let splitting = start(&shared, Pair::split);
-        let reading = start(&shared, move |pair| {
-            assert_eq!(pair.find(hash), at, "a reader missed a key that is there");
+        let shared = buckets();
+        let splitting = start(&shared, SplitBuckets::split);
+        let reading = start(&shared, move |buckets| {
+            assert_eq!(buckets.find(hash), at, "a reader missed a key that is there");
         });
         wait_for([splitting, reading]);
         assert_eq!(shared.find(hash), at);
@@ -488,7 +488,7 @@ impl RingModel {
     fn follow(&self, mut number: u64) {
         let (mut at, mut out) = (ENTRY_WORDS * number, Vec::new());
         for _ in 0..4 {
-            match self.words().look(at, &mut out).unwrap() {
+            match self.words().read_at(at, &mut out).unwrap() {
                 EntryRead::Empty => return,
                 EntryRead::Entry { number: seen, end } => {
                     assert_eq!((seen, end), (number, at + ENTRY_WORDS));
@@ -496,7 +496,7 @@ impl RingModel {
                     (at, number) = (end, number + 1);
                 }
                 EntryRead::Overwritten => {
-                    let begun = self.words().begin(&self.tail).unwrap();
+                    let begun = self.words().position_at(&self.tail).unwrap();
                     assert!(begun.1 > number && begun.0 == ENTRY_WORDS * begun.1);
                     (at, number) = begun;
                 }
@@ -521,8 +521,8 @@ fn ring_against_a_reader_from(first: u64) {
         let reading = start(&shared, move |ring| ring.follow(first));
         wait_for([writing, reading]);
         shared.follow(2);
-        assert_eq!(shared.words().begin(&shared.tail), Ok((5 * ENTRY_WORDS, 5)));
-        assert_eq!(shared.words().begin(&shared.oldest), Ok((2 * ENTRY_WORDS, 2)));
+        assert_eq!(shared.words().position_at(&shared.tail), Ok((5 * ENTRY_WORDS, 5)));
+        assert_eq!(shared.words().position_at(&shared.oldest), Ok((2 * ENTRY_WORDS, 2)));
     });
 }
 
@@ -540,7 +540,7 @@ fn no_waiter_sleeps_over_an_entry() {
         let sleeper = Arc::new(AtomicU64::new(0));
         let asleep = Arc::clone(&sleeper);
         let waiting = start(&shared, move |(tail, word)| {
-            let ticket = enlist(word);
+            let ticket = register_waiter(word);
             if tail.load(Ordering::Acquire) == 0 {
                 asleep.store(u64::from(ticket), Ordering::Relaxed);
             }
@@ -548,7 +548,7 @@ fn no_waiter_sleeps_over_an_entry() {
         let appending = [1, 2].map(|entry| {
             start(&shared, move |(tail, word)| {
                 tail.store(entry, Ordering::Release);
-                call_waiters(word);
+                must_wake_waiters(word);
             })
         });
         wait_for([waiting]);

@@ -182,7 +182,7 @@ impl Member {
                 let at = table.bucket_at(self.map(), bucket)?;
                 let payload = self.acquire(at, LockSlot::Bucket)?;
                 self.release(at, LockSlot::Bucket, payload)?;
-                crash_point!("flags.passing");
+                crash_point!("flags.drained");
             }
             Ok(())
         })

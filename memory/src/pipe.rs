@@ -33,14 +33,14 @@ const PIPE_WORDS: usize = PIPE_BYTES / 8;
 const FIRST_WORDS: usize = HEAD_BYTES / 8;
 const REQUEST_TAIL: usize = 0x100 / 8;
 const REQUEST_HEAD: usize = 0x180 / 8;
-const ANSWER_TAIL: usize = 0x200 / 8;
-const ANSWER_HEAD: usize = 0x280 / 8;
+const RESPONSE_TAIL: usize = 0x200 / 8;
+const RESPONSE_HEAD: usize = 0x280 / 8;
 const CLIENT_SLEEPS: usize = 0x300 / 8;
 const NODE_SLEEPS: usize = 0x380 / 8;
 
 const _: () = assert!(PIPE_WORDS.is_power_of_two(), "an index is masked");
-const _: () = assert!(REQUEST_TAIL + 16 == REQUEST_HEAD && REQUEST_HEAD + 16 == ANSWER_TAIL);
-const _: () = assert!(ANSWER_TAIL + 16 == ANSWER_HEAD && ANSWER_HEAD + 16 == CLIENT_SLEEPS);
+const _: () = assert!(REQUEST_TAIL + 16 == REQUEST_HEAD && REQUEST_HEAD + 16 == RESPONSE_TAIL);
+const _: () = assert!(RESPONSE_TAIL + 16 == RESPONSE_HEAD && RESPONSE_HEAD + 16 == CLIENT_SLEEPS);
 const _: () = assert!(CLIENT_SLEEPS + 16 == NODE_SLEEPS, "each word has 128 bytes of its own");
 const _: () = assert!(NODE_SLEEPS + 16 <= FIRST_WORDS, "the words of the pipes follow the head");
 const _: () = assert!(BYTES.is_multiple_of(4096), "the ring fills its pages");
@@ -107,7 +107,7 @@ impl RingMemory {
         let (tail, head, from) = if is_requests {
             (REQUEST_TAIL, REQUEST_HEAD, FIRST_WORDS)
         } else {
-            (ANSWER_TAIL, ANSWER_HEAD, FIRST_WORDS + PIPE_WORDS)
+            (RESPONSE_TAIL, RESPONSE_HEAD, FIRST_WORDS + PIPE_WORDS)
         };
         Ok(PipeWords {
             tail: self.word(tail)?,
@@ -200,29 +200,29 @@ impl PipeEnd {
         Ok(PipeTransfer { bytes, must_ring_doorbell })
     }
 
-    /// True if the pipe is ready for `wants`, or if the ring is broken.
+    /// True if the pipe is ready for `interest`, or if the ring is broken.
     #[inline]
-    pub fn has(&self, wants: PipeInterest) -> bool {
+    pub fn is_ready(&self, interest: PipeInterest) -> bool {
         let has_bytes = || {
             let pipe = self.shared.pipe(self.is_node)?;
-            Ok::<_, Corruption>(self.reader.there(&pipe)? > 0)
+            Ok::<_, Corruption>(self.reader.available(&pipe)? > 0)
         };
         let has_room = || {
             let pipe = self.shared.pipe(!self.is_node)?;
             Ok::<_, Corruption>(self.writer.room(&pipe)? > 0)
         };
-        wants.readable && has_bytes().unwrap_or(true)
-            || wants.writable && has_room().unwrap_or(true)
+        interest.readable && has_bytes().unwrap_or(true)
+            || interest.writable && has_room().unwrap_or(true)
     }
 
     /// Announces that this side sleeps. Returns false if it must not, because there is work.
     #[inline]
-    pub fn fall_asleep(&self, wants: PipeInterest) -> bool {
-        let bits =
-            if wants.readable { FOR_BYTES } else { 0 } | if wants.writable { FOR_ROOM } else { 0 };
+    pub fn fall_asleep(&self, interest: PipeInterest) -> bool {
+        let bits = if interest.readable { FOR_BYTES } else { 0 }
+            | if interest.writable { FOR_ROOM } else { 0 };
         let Ok(own) = self.sleeps(self.is_node) else { return false };
         fall_asleep(own, bits);
-        if self.has(wants) {
+        if self.is_ready(interest) {
             self.wake();
             return false;
         }

@@ -47,23 +47,23 @@ pub(crate) enum RecoveryDecision {
     /// The change happened: the line belongs to its chain. Other pending cells are freed.
     RollForwardLine,
     /// The bytes contradict each other.
-    Refuse,
+    ReportCorruption,
 }
 
 /// The recovery table: operation and word state give the decision. For a split the word is the
 /// bucket's depth, for a transaction its status.
-pub(crate) const fn decide(noted: u64, fact: WordState) -> RecoveryDecision {
-    match (noted, fact) {
+pub(crate) const fn decision_for(operation: u64, word_state: WordState) -> RecoveryDecision {
+    match (operation, word_state) {
         (op::NONE, _)
         | (op::RECORD | op::WORD | op::SPLIT | op::LINE, WordState::Old)
-        | (op::ONCE, WordState::Old | WordState::Neither) => RecoveryDecision::RollBack,
+        | (op::SET_ONCE, WordState::Old | WordState::Neither) => RecoveryDecision::RollBack,
         (op::RECORD, WordState::New) => RecoveryDecision::RollForwardRecord,
-        (op::WORD | op::ONCE, WordState::New) => RecoveryDecision::RollForwardWord,
+        (op::WORD | op::SET_ONCE, WordState::New) => RecoveryDecision::RollForwardWord,
         (op::SPLIT, WordState::New) => RecoveryDecision::RollForwardSplit,
         (op::TXN, WordState::New) => RecoveryDecision::RollForwardTransaction,
         (op::TXN, WordState::Old) => RecoveryDecision::RollBackTransaction,
         (op::LINE, WordState::New) => RecoveryDecision::RollForwardLine,
-        _ => RecoveryDecision::Refuse,
+        _ => RecoveryDecision::ReportCorruption,
     }
 }
 
@@ -79,12 +79,12 @@ impl Member {
                 continue;
             }
             // Sessions of one process have adjacent slots: one probe for a run of them.
-            let anchor = self.map().word(at + MEMBER_LIVENESS_LOCK)?.load(Ordering::Acquire);
-            if seen == Some(anchor) && state::of(word) == state::ALIVE {
+            let liveness = self.map().word(at + MEMBER_LIVENESS_LOCK)?.load(Ordering::Acquire);
+            if seen == Some(liveness) && state::of(word) == state::ALIVE {
                 continue;
             }
             if !self.recover_if_dead(index)? {
-                seen = Some(anchor);
+                seen = Some(liveness);
             }
         }
         Ok(())
@@ -205,9 +205,9 @@ impl Member {
         if state::of(word.load(Ordering::Acquire)) != state::FREE {
             return Ok(());
         }
-        let stand_in = claim_slot(self.shared(), index)?;
+        let claimed = claim_slot(self.shared(), index)?;
         drop(lock);
-        drop(stand_in); // Detaching gives everything.
+        drop(claimed); // Detaching gives everything.
         Ok(())
     }
 }
@@ -227,9 +227,9 @@ fn finish_undo_record(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
 }
 
 fn finish_operation(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
-    let noted = undo_operation(arena)?;
+    let operation = undo_operation(arena)?;
     let (old, new) = (arena.get(undo::OLD), arena.get(undo::NEW));
-    let fact = match noted {
+    let word_state = match operation {
         op::SPLIT if split::is_committed(arena)? => WordState::New,
         op::TXN if commit::is_committed(arena)? => WordState::New,
         op::NONE | op::SPLIT | op::TXN => WordState::Old,
@@ -239,7 +239,7 @@ fn finish_operation(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
             _ => WordState::Neither,
         },
     };
-    match decide(noted, fact) {
+    match decision_for(operation, word_state) {
         RecoveryDecision::RollBack => {
             arena.set(undo::OP, op::NONE);
             arena.roll_back()
@@ -268,7 +268,7 @@ fn finish_operation(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
             crash_point!("recover.line");
             arena.roll_back()
         }
-        RecoveryDecision::Refuse => {
+        RecoveryDecision::ReportCorruption => {
             Err(Corruption("a recorded word has neither its old nor its new value"))
         }
     }
@@ -298,31 +298,36 @@ mod tests {
     #[test]
     fn every_operation_and_fact_has_exactly_one_decision() {
         let mut text = String::new();
-        for (name, noted) in [
+        for (name, operation) in [
             ("none", op::NONE),
             ("record", op::RECORD),
             ("word", op::WORD),
             ("split", op::SPLIT),
             ("txn", op::TXN),
             ("line", op::LINE),
-            ("once", op::ONCE),
+            ("set_once", op::SET_ONCE),
             ("unknown", 9),
         ] {
-            for fact in [WordState::Old, WordState::New, WordState::Neither] {
-                text.extend([name, " ", &format!("{fact:?} {:?}\n", decide(noted, fact))]);
+            for word_state in [WordState::Old, WordState::New, WordState::Neither] {
+                text.extend([
+                    name,
+                    " ",
+                    &format!("{word_state:?} {:?}\n", decision_for(operation, word_state)),
+                ]);
             }
         }
         assert_eq!(
             text,
             "none Old RollBack\nnone New RollBack\nnone Neither RollBack\n\
-             record Old RollBack\nrecord New RollForwardRecord\nrecord Neither Refuse\n\
-             word Old RollBack\nword New RollForwardWord\nword Neither Refuse\n\
-             split Old RollBack\nsplit New RollForwardSplit\nsplit Neither Refuse\n\
+             record Old RollBack\nrecord New RollForwardRecord\nrecord Neither ReportCorruption\n\
+             word Old RollBack\nword New RollForwardWord\nword Neither ReportCorruption\n\
+             split Old RollBack\nsplit New RollForwardSplit\nsplit Neither ReportCorruption\n\
              txn Old RollBackTransaction\ntxn New RollForwardTransaction\n\
-             txn Neither Refuse\n\
-             line Old RollBack\nline New RollForwardLine\nline Neither Refuse\n\
-             once Old RollBack\nonce New RollForwardWord\nonce Neither RollBack\n\
-             unknown Old Refuse\nunknown New Refuse\nunknown Neither Refuse\n"
+             txn Neither ReportCorruption\n\
+             line Old RollBack\nline New RollForwardLine\nline Neither ReportCorruption\n\
+             set_once Old RollBack\nset_once New RollForwardWord\nset_once Neither RollBack\n\
+             unknown Old ReportCorruption\nunknown New ReportCorruption\n\
+             unknown Neither ReportCorruption\n"
         );
     }
 }

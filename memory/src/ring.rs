@@ -27,7 +27,7 @@ use crate::member::arena::{LockSlot, finish_word, op, undo, write_undo};
 use crate::region::file::Shared;
 use crate::region::index_table::IndexTable;
 use crate::region::map::Map;
-use crate::ring::words::{EntryRead, RingWords, call_waiters, enlist, words_of};
+use crate::ring::words::{EntryRead, RingWords, entry_words, must_wake_waiters, register_waiter};
 use crate::system::{futex_wait, futex_wake};
 
 /// The ring's lock word: owner, and a payload of 0.
@@ -99,7 +99,7 @@ pub(crate) fn create(member: &Member, capacity_bytes: u64) -> Result<u64> {
     }
     let at = member.allocate(RING_WORDS + capacity_bytes)?;
     fill(member.map(), at)?;
-    crash_point!("ring.made");
+    crash_point!("ring.sealed");
     Ok(at)
 }
 
@@ -146,7 +146,7 @@ pub(crate) fn tail(map: &Map, ring_at: u64) -> Result<u64, Corruption> {
 
 /// False if an entry of this size can never be appended: an entry may fill a quarter of its ring.
 pub(crate) fn fits(map: &Map, ring_at: u64, bytes: u64) -> Result<bool, Corruption> {
-    Ok(words_of(bytes) <= words_at(map, ring_at)?.entry_words_max())
+    Ok(entry_words(bytes) <= words_at(map, ring_at)?.entry_words_max())
 }
 
 /// False if the ring is lossless and has too little room besides the unacknowledged entries. The
@@ -162,11 +162,11 @@ pub(crate) fn has_room(map: &Map, ring_at: u64, payload_bytes: u64) -> Result<bo
 
 /// Makes the ring lossless: from now on an append that would overwrite unacknowledged entries is
 /// rejected. The caller holds the ring's lock.
-pub(crate) fn keep(map: &Map, ring_at: u64) -> Result<(), Corruption> {
+pub(crate) fn set_lossless(map: &Map, ring_at: u64) -> Result<(), Corruption> {
     let word = map.word(ring_at + RING_FLAGS)?;
     if word.load(Ordering::Acquire) & LOSSLESS == 0 {
         word.store(LOSSLESS, Ordering::Release);
-        crash_point!("ring.keeping");
+        crash_point!("ring.lossless");
     }
     Ok(())
 }
@@ -188,7 +188,7 @@ pub(crate) fn append(
 /// after the append, with or without the lock.
 pub(crate) fn wake(map: &Map, ring_at: u64) -> Result<(), Corruption> {
     let word = map.word(ring_at.saturating_add(RING_WAITERS))?;
-    if call_waiters(word) {
+    if must_wake_waiters(word) {
         futex_wake(word);
     }
     Ok(())
@@ -210,10 +210,10 @@ pub(crate) fn validate(map: &Map, ring_at: u64) -> Result<(), Corruption> {
     if map.word(ring_at + RING_ACKED)?.load(Ordering::Acquire) > tail {
         return Err(Corruption("a ring is acknowledged beyond its end"));
     }
-    let (mut at, mut expected) = words.begin(words.oldest)?;
-    let (_, last) = words.begin(words.tail)?;
+    let (mut at, mut expected) = words.position_at(words.oldest)?;
+    let (_, last) = words.position_at(words.tail)?;
     let mut payload = Vec::new();
-    while let EntryRead::Entry { number, end } = words.look(at, &mut payload)? {
+    while let EntryRead::Entry { number, end } = words.read_at(at, &mut payload)? {
         if number != expected {
             return Err(Corruption("an entry of a ring has another number than its place"));
         }
@@ -286,13 +286,13 @@ impl Member {
                     return Err(error);
                 }
             };
-            write_undo(&arena, word_at, 0, at, op::ONCE);
-            crash_point!("ring.noted");
+            write_undo(&arena, word_at, 0, at, op::SET_ONCE);
+            crash_point!("ring.recorded");
             match word.compare_exchange(0, at, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
-                    crash_point!("ring.named");
+                    crash_point!("ring.published");
                     finish_word(&arena);
-                    crash_point!("ring.settled");
+                    crash_point!("ring.finished");
                     Ok(at)
                 }
                 Err(there) => {
@@ -337,9 +337,9 @@ impl Member {
     ///
     /// # Errors
     /// `Damaged`.
-    pub fn set_ring_lossless(&self, ring_at: u64, is_refusing: bool) -> Result<()> {
+    pub fn set_ring_lossless(&self, ring_at: u64, is_lossless: bool) -> Result<()> {
         let word = self.map().word(ring_at.saturating_add(RING_FLAGS))?;
-        let wanted = if is_refusing { LOSSLESS } else { 0 };
+        let wanted = if is_lossless { LOSSLESS } else { 0 };
         if word.load(Ordering::Acquire) != wanted {
             word.store(wanted, Ordering::Release);
         }
@@ -359,7 +359,7 @@ impl Member {
             RingStart::Oldest => words.oldest,
             RingStart::Acked => map.word(ring_at + RING_ACKED)?,
         };
-        let (at, expected) = match words.begin(place) {
+        let (at, expected) = match words.position_at(place) {
             // Overwritten since: the first read of this reader returns how many entries it missed.
             Err(_) if start == RingStart::Acked => {
                 let number = map.word(ring_at + RING_ACKED_NUMBER)?;
@@ -400,7 +400,7 @@ impl RingReader {
         out.clear();
         self.check_usable()?;
         let words = words_at(&self.shared.map, self.ring_at)?;
-        let looked = words.look(self.at, out)?;
+        let looked = words.read_at(self.at, out)?;
         // A missing page reads as zeros, which look like an empty ring.
         self.check_not_truncated()?;
         match looked {
@@ -414,7 +414,7 @@ impl RingReader {
                 Err(Error::from(Corruption("an entry of a ring has another number than its place")))
             }
             EntryRead::Overwritten => {
-                let (at, number) = words.begin(words.tail)?;
+                let (at, number) = words.position_at(words.tail)?;
                 let entries = number.wrapping_sub(self.expected);
                 if number <= self.expected || at <= self.at {
                     return Err(Error::from(Corruption("a ring has come round without an entry")));
@@ -451,7 +451,7 @@ impl RingReader {
     pub fn backlog(&self) -> Result<u64> {
         self.check_usable()?;
         let words = words_at(&self.shared.map, self.ring_at)?;
-        let (_, number) = words.begin(words.tail)?;
+        let (_, number) = words.position_at(words.tail)?;
         Ok(number.saturating_sub(self.expected))
     }
 
@@ -548,7 +548,7 @@ fn wait_beyond(
         if left.is_zero() {
             return Ok(false);
         }
-        let ticket = enlist(word);
+        let ticket = register_waiter(word);
         // After the bit was set: a thread that ends the wait after this call finds the bit, and
         // wakes.
         if is_over() {

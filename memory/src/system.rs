@@ -1,4 +1,5 @@
-//! The system calls of a region, and nothing else. Each returns what the kernel said, in words.
+//! The system calls of a region. A failure is returned as an error that names the call or its
+//! purpose.
 
 use std::ffi::c_void;
 use std::io;
@@ -14,7 +15,7 @@ use crate::atomic::AtomicU64;
 const MEMBARRIER_GLOBAL_EXPEDITED: i32 = 1 << 1;
 const MEMBARRIER_REGISTER_GLOBAL_EXPEDITED: i32 = 1 << 2;
 
-/// The last error of this thread, with what was being done.
+/// The last error of this thread. `detail` says what failed.
 #[cold]
 pub(crate) fn failure(detail: impl Into<String>) -> Error {
     let errno = io::Error::last_os_error().raw_os_error().unwrap_or(0);
@@ -22,21 +23,21 @@ pub(crate) fn failure(detail: impl Into<String>) -> Error {
 }
 
 /// Alignment of a mapping, so that the kernel may back it with huge pages.
-const HUGE: usize = 2 << 20;
+const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Maps the whole file, shared, readable and writable, at an address where huge pages fit.
 pub(crate) fn map_shared(fd: BorrowedFd<'_>, bytes: u64) -> Result<NonNull<u8>> {
     let too_large = || Error::BadArgument { detail: "a region larger than memory".to_owned() };
     let length = usize::try_from(bytes).map_err(|_| too_large())?;
-    let reserved = length.checked_add(HUGE).ok_or_else(too_large)?;
+    let reserved = length.checked_add(HUGE_PAGE_BYTES).ok_or_else(too_large)?;
     let refused = || {
         failure(format!(
             "cannot map {bytes} bytes: raise the address-space limit (ulimit -v) or create a \
              smaller region"
         ))
     };
-    // SAFETY: a new mapping without access, at an address of the kernel's choice.
-    let room = unsafe {
+    // SAFETY: a new mapping without access, at an address that the kernel chooses.
+    let reservation = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
             reserved,
@@ -46,13 +47,13 @@ pub(crate) fn map_shared(fd: BorrowedFd<'_>, bytes: u64) -> Result<NonNull<u8>> 
             0,
         )
     };
-    if room == libc::MAP_FAILED {
+    if reservation == libc::MAP_FAILED {
         return Err(refused());
     }
-    let before = (room as usize).next_multiple_of(HUGE) - room as usize;
-    // SAFETY: `before` is less than HUGE, so the address lies in the room.
-    let base = unsafe { room.cast::<u8>().add(before) };
-    // SAFETY: replaces a part of the room that was reserved just now.
+    let before = (reservation as usize).next_multiple_of(HUGE_PAGE_BYTES) - reservation as usize;
+    // SAFETY: `before` is less than HUGE_PAGE_BYTES, so the address is inside the reservation.
+    let base = unsafe { reservation.cast::<u8>().add(before) };
+    // SAFETY: replaces a part of the new reservation.
     let mapped = unsafe {
         libc::mmap(
             base.cast(),
@@ -65,36 +66,37 @@ pub(crate) fn map_shared(fd: BorrowedFd<'_>, bytes: u64) -> Result<NonNull<u8>> 
     };
     if mapped == libc::MAP_FAILED {
         let error = refused();
-        // SAFETY: the room is ours and no code uses it.
-        unsafe { libc::munmap(room, reserved) };
+        // SAFETY: no other code has an address in the reservation.
+        unsafe { libc::munmap(reservation, reserved) };
         return Err(error);
     }
-    trim(room.cast(), before);
-    // SAFETY: the room is HUGE longer than the mapping, so its end lies in it.
-    trim(unsafe { base.add(length) }, HUGE - before);
+    trim(reservation.cast(), before);
+    // SAFETY: the reservation is HUGE_PAGE_BYTES longer than the mapping, so it contains its end.
+    trim(unsafe { base.add(length) }, HUGE_PAGE_BYTES - before);
     NonNull::new(base).ok_or_else(refused)
 }
 
 /// Unmaps the reserved address space around the mapping.
 fn trim(from: *mut u8, bytes: usize) {
     if bytes > 0 {
-        // SAFETY: the range is a rest of the room that `map_shared` reserved; no code uses it.
+        // SAFETY: the range is an unused part of the reservation of `map_shared`.
         unsafe { libc::munmap(from.cast::<c_void>(), bytes) };
     }
 }
 
-/// Asks the kernel to back a committed range with 2 MiB pages, whatever its general policy (Linux
-/// 6.1, `MADV_COLLAPSE`). Returns the bytes for which it did.
+/// Asks the kernel to back a committed range with 2 MiB pages, independent of its general policy
+/// (Linux 6.1, `MADV_COLLAPSE`). Returns the number of bytes that have such pages now.
 pub(crate) fn collapse(base: NonNull<u8>, from: u64, to: u64) -> u64 {
     const MADV_COLLAPSE: i32 = 25;
-    let huge = HUGE as u64;
+    let huge = HUGE_PAGE_BYTES as u64;
     let mut done = 0;
     let mut at = from.next_multiple_of(huge);
     while at + huge <= to {
-        // SAFETY: the caller's range lies in the mapping.
+        // SAFETY: the caller's range is inside the mapping.
         let address = unsafe { base.as_ptr().add(at as usize) };
-        // SAFETY: the kernel copies the pages without changing a byte that is visible.
-        let refused = unsafe { libc::madvise(address.cast::<c_void>(), HUGE, MADV_COLLAPSE) };
+        // SAFETY: the kernel copies the pages and changes no visible byte.
+        let refused =
+            unsafe { libc::madvise(address.cast::<c_void>(), HUGE_PAGE_BYTES, MADV_COLLAPSE) };
         done += if refused == 0 { huge } else { 0 };
         at += huge;
     }
@@ -106,13 +108,13 @@ pub(crate) fn collapse(base: NonNull<u8>, from: u64, to: u64) -> u64 {
 /// # Safety
 /// Nothing may refer to the range any more.
 pub(crate) unsafe fn unmap(base: NonNull<u8>, bytes: u64) {
-    // SAFETY: the caller promises that the range is one that we mapped and that no code uses it.
+    // SAFETY: the caller guarantees that this process mapped the range and that no code uses it.
     unsafe { libc::munmap(base.as_ptr().cast::<c_void>(), bytes as usize) };
 }
 
-/// A private page that the kernel zeroes in a forked child.
+/// Maps a private page that the kernel zeroes in a forked child.
 pub(crate) fn fork_guard() -> Result<NonNull<AtomicU64>> {
-    // SAFETY: a new anonymous mapping at an address of the kernel's choice.
+    // SAFETY: a new anonymous mapping at an address that the kernel chooses.
     let page = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -124,11 +126,11 @@ pub(crate) fn fork_guard() -> Result<NonNull<AtomicU64>> {
         )
     };
     if page == libc::MAP_FAILED {
-        return Err(failure("cannot map a page that tells a forked child"));
+        return Err(failure("cannot map the page that detects a fork"));
     }
-    // SAFETY: the page was mapped just now and is ours.
+    // SAFETY: the page was mapped above, and no other code has its address.
     if unsafe { libc::madvise(page, GUARD_BYTES as usize, libc::MADV_WIPEONFORK) } != 0 {
-        return Err(failure("madvise(MADV_WIPEONFORK) needs Linux 4.14"));
+        return Err(failure("madvise(MADV_WIPEONFORK) failed: it needs Linux 4.14 or later"));
     }
     NonNull::new(page.cast()).ok_or_else(|| failure("the kernel mapped address zero"))
 }
@@ -136,10 +138,10 @@ pub(crate) fn fork_guard() -> Result<NonNull<AtomicU64>> {
 /// Bytes of the page of [`fork_guard`].
 pub(crate) const GUARD_BYTES: u64 = 4096;
 
-/// Gives the range real pages. Where the file system has no `fallocate`, writes zeros instead; the
-/// range must not hold anything yet.
+/// Allocates pages for the range. On a file system without `fallocate` it writes zeros instead, so
+/// the range must not contain data yet.
 ///
-/// Goes in pieces: on tmpfs a signal makes the kernel undo the piece that it is at.
+/// The range is allocated in pieces: on tmpfs a signal makes the kernel undo the current piece.
 pub(crate) fn commit(fd: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<()> {
     let mut at = from;
     while at < from + bytes {
@@ -150,7 +152,7 @@ pub(crate) fn commit(fd: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of one `fallocate`: under a millisecond of zeroing.
+/// Bytes of one `fallocate`: less than a millisecond of zeroing.
 const COMMIT_PIECE: u64 = 2 << 20;
 
 fn commit_piece(fd: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<()> {
@@ -160,7 +162,7 @@ fn commit_piece(fd: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<()> {
 /// Gives the range real pages and writes nothing. False where the file system has no `fallocate`.
 pub(crate) fn commit_only(fd: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<bool> {
     loop {
-        // SAFETY: no memory is touched; the descriptor is open.
+        // SAFETY: the call accesses no memory, and the descriptor is open.
         let done = unsafe {
             libc::fallocate(
                 fd.as_raw_fd(),
@@ -194,7 +196,7 @@ fn write_zeros(fd: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<()> {
     let mut at = from;
     while at < from + bytes {
         let piece = (from + bytes - at).min(zeros.len() as u64);
-        // SAFETY: `zeros` outlives the call and is at least `piece` long.
+        // SAFETY: `zeros` outlives the call and has at least `piece` bytes.
         let written = unsafe {
             libc::pwrite(
                 fd.as_raw_fd(),
@@ -211,23 +213,24 @@ fn write_zeros(fd: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Maps the pages of a range in one go instead of one fault each. Only a hint: errors are ignored.
+/// Maps the pages of a range with one call instead of one page fault each. Errors are ignored: the
+/// pages are then mapped on first access.
 pub(crate) fn prefault(base: NonNull<u8>, from: u64, bytes: u64) {
     let page = 4096;
     let start = from & !(page - 1);
     let end = (from + bytes).next_multiple_of(page);
-    // SAFETY: the caller's range lies in the mapping, so the address is in bounds.
+    // SAFETY: the caller's range is inside the mapping, and so is the address.
     let address = unsafe { base.as_ptr().add(start as usize) };
-    // SAFETY: populating pages changes no byte of them.
+    // SAFETY: the call maps pages and changes no byte of them.
     unsafe {
         libc::madvise(address.cast::<c_void>(), (end - start) as usize, libc::MADV_POPULATE_WRITE)
     };
 }
 
-/// The first range of bytes at or after `from` that the file really has; `None` behind the last. A
-/// file system without holes has one range.
+/// The first range at or after `from` that has data, or `None` if there is none. On a file system
+/// without holes the whole file is one range.
 pub(crate) fn next_data(fd: BorrowedFd<'_>, from: u64) -> Option<(u64, u64)> {
-    // SAFETY: moves the offset of a descriptor that is not read through.
+    // SAFETY: changes only the file offset, which no other code uses.
     let start = unsafe { libc::lseek(fd.as_raw_fd(), from.cast_signed(), libc::SEEK_DATA) };
     if start < 0 {
         return None;
@@ -237,39 +240,39 @@ pub(crate) fn next_data(fd: BorrowedFd<'_>, from: u64) -> Option<(u64, u64)> {
     (end > start).then(|| (start.unsigned_abs(), end.unsigned_abs()))
 }
 
-/// How a byte range of the file is locked.
+/// What to do with the lock of a byte of the file.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Lock {
-    /// Wait until it is ours.
+pub(crate) enum LockMode {
+    /// Take it exclusively, and wait until it is free.
     Wait,
-    /// Take it or fail.
+    /// Take it exclusively, or fail if it is held.
     Try,
-    /// Take it as a shared lock, or fail if it is held exclusively.
+    /// Take it shared, or fail if it is held exclusively.
     Share,
-    /// Give it back.
+    /// Release it.
     Release,
 }
 
-/// An open-file-description lock on one byte of the file: the kernel gives it back when the last
-/// descriptor of this open file is closed, at the latest with the process.
+/// Changes the open-file-description lock on one byte of the file. The kernel releases the lock
+/// when the last descriptor and the last mapping of this open file are gone.
 ///
-/// Returns false if [`Lock::Try`] or [`Lock::Share`] found it taken.
-pub(crate) fn lock_byte(fd: BorrowedFd<'_>, byte: u64, how: Lock) -> Result<bool> {
+/// Returns false if [`LockMode::Try`] or [`LockMode::Share`] found the byte locked.
+pub(crate) fn lock_byte(fd: BorrowedFd<'_>, byte: u64, mode: LockMode) -> Result<bool> {
     let mut range = flock(byte);
-    let command = match how {
-        Lock::Wait => libc::F_OFD_SETLKW,
-        Lock::Try => libc::F_OFD_SETLK,
-        Lock::Share => {
+    let command = match mode {
+        LockMode::Wait => libc::F_OFD_SETLKW,
+        LockMode::Try => libc::F_OFD_SETLK,
+        LockMode::Share => {
             range.l_type = libc::F_RDLCK as i16;
             libc::F_OFD_SETLK
         }
-        Lock::Release => {
+        LockMode::Release => {
             range.l_type = libc::F_UNLCK as i16;
             libc::F_OFD_SETLK
         }
     };
     loop {
-        // SAFETY: `range` is a whole `flock` that lives through the call.
+        // SAFETY: `range` is a complete `flock` that outlives the call.
         if unsafe { libc::fcntl(fd.as_raw_fd(), command, &raw mut range) } == 0 {
             return Ok(true);
         }
@@ -281,38 +284,39 @@ pub(crate) fn lock_byte(fd: BorrowedFd<'_>, byte: u64, how: Lock) -> Result<bool
     }
 }
 
-/// True if another open file description holds the byte.
+/// True if another open file description has locked the byte.
 pub(crate) fn is_byte_locked(fd: BorrowedFd<'_>, byte: u64) -> Result<bool> {
     let mut range = flock(byte);
-    // SAFETY: `range` is a whole `flock` that lives through the call.
+    // SAFETY: `range` is a complete `flock` that outlives the call.
     if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &raw mut range) } != 0 {
-        return Err(failure("cannot ask for a lock of the region's file (fcntl F_OFD_GETLK)"));
+        return Err(failure("cannot query a lock of the region's file (fcntl F_OFD_GETLK)"));
     }
     Ok(range.l_type != libc::F_UNLCK as i16)
 }
 
-/// Maps the first page of the file and keeps it from forked children: the mapping holds the open
-/// file description, and with it its locks, for exactly as long as this process's memory exists.
-pub(crate) fn map_anchor(fd: BorrowedFd<'_>, page: u64) -> Result<NonNull<u8>> {
+/// Maps the first page of the file, in this process only and not in forked children. The mapping
+/// keeps the open file description, and with it its locks, exactly as long as the memory of this
+/// process exists.
+pub(crate) fn map_lock_page(fd: BorrowedFd<'_>, page: u64) -> Result<NonNull<u8>> {
     let base = map_shared(fd, page)?;
-    // SAFETY: the page was mapped just now and is ours.
+    // SAFETY: the page was mapped above, and no other code has its address.
     let done = unsafe {
         libc::madvise(base.as_ptr().cast::<c_void>(), page as usize, libc::MADV_DONTFORK)
     };
     if done != 0 {
-        let error = failure("madvise(MADV_DONTFORK)");
-        // SAFETY: no other code has the address. Left mapped, it would keep the lock of a living
-        // process.
+        let error = failure("madvise(MADV_DONTFORK) failed");
+        // SAFETY: no other code has the address. If the page stayed mapped, its lock would last as
+        // long as this process.
         unsafe { unmap(base, page) };
         return Err(error);
     }
     Ok(base)
 }
 
-/// Leaves the region out of core dumps: they would hold subscribers' keys, and a dying process
-/// would keep its locks while it writes them.
+/// Excludes the mapping from core dumps. They would contain subscribers' keys, and a dying process
+/// would keep its locks while the kernel writes the dump.
 pub(crate) fn keep_out_of_dumps(base: NonNull<u8>, bytes: u64) {
-    // SAFETY: advice about our own mapping; no byte changes.
+    // SAFETY: advice about a mapping of this process; no byte changes.
     unsafe { libc::madvise(base.as_ptr().cast::<c_void>(), bytes as usize, libc::MADV_DONTDUMP) };
 }
 
@@ -326,7 +330,7 @@ fn flock(byte: u64) -> libc::flock {
     }
 }
 
-/// Registers this process for [`barrier_everywhere`]. False where the kernel has no such barrier.
+/// Registers this process for [`barrier_everywhere`]. False if the kernel has no such barrier.
 pub(crate) fn register_barrier() -> bool {
     membarrier(MEMBARRIER_REGISTER_GLOBAL_EXPEDITED)
 }
@@ -337,11 +341,11 @@ pub(crate) fn barrier_everywhere() -> bool {
 }
 
 fn membarrier(command: i32) -> bool {
-    // SAFETY: membarrier takes three integers and touches no memory of the caller.
+    // SAFETY: membarrier takes three integers and accesses no memory of the caller.
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-/// Applies a NUMA policy to the mapping (`mbind`); on one node the kernel accepts and ignores it.
+/// Applies a NUMA policy to the mapping (`mbind`). On a machine with one node it has no effect.
 pub(crate) fn bind_memory(
     base: NonNull<u8>,
     bytes: u64,
@@ -370,89 +374,91 @@ pub(crate) fn bind_memory(
     Ok(())
 }
 
-/// Sleeps until another thread or process wakes the word's sleepers, for at most `bound`. Returns
-/// at once if the low half of the word is not `ticket`. May return early.
-pub(crate) fn futex_wait(word: &AtomicU64, ticket: u32, bound: Duration) -> Result<()> {
+/// Sleeps until another thread or process wakes the waiters of the word, for at most `bound`.
+/// Returns at once if the low half of the word is not `expected`. May return early.
+pub(crate) fn futex_wait(word: &AtomicU64, expected: u32, bound: Duration) -> Result<()> {
     let time = libc::timespec {
         tv_sec: libc::time_t::try_from(bound.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: bound.subsec_nanos().into(),
     };
-    // SAFETY: the word is mapped, and its first four bytes, its low half, are aligned for a futex;
-    // the time outlives the call. Not private: the sleepers of a region are in many processes.
+    // SAFETY: the word is mapped, and its first four bytes (its low half) are aligned for a futex.
+    // The time outlives the call. Not FUTEX_PRIVATE: the waiters are in several processes.
     let done = unsafe {
         libc::syscall(
             libc::SYS_futex,
             std::ptr::from_ref(word).cast::<u32>(),
             libc::FUTEX_WAIT,
-            ticket,
+            expected,
             &raw const time,
             std::ptr::null::<u32>(),
             0_u32,
         )
     };
     match if done == 0 { Some(0) } else { io::Error::last_os_error().raw_os_error() } {
-        // Woken; changed meanwhile; a signal; time is up.
+        // Woken; the word had changed; a signal; the time has passed.
         Some(0 | libc::EAGAIN | libc::EINTR | libc::ETIMEDOUT) => Ok(()),
         _ => Err(failure("cannot wait for an entry of a ring (futex)")),
     }
 }
 
-/// The most words that [`futex_wait_any`] sleeps at: what the kernel takes.
+/// The most words that [`futex_wait_any`] waits for: the limit of the kernel.
 pub(crate) const FUTEXES_MAX: usize = 128;
 
-/// How long a sleep at several words lasts where the kernel knows none (before Linux 5.16, or
-/// forbidden by a container): it sleeps at the first, and its caller looks at the others anew.
-const SLEEP_BLIND: Duration = Duration::from_millis(5);
+/// The longest wait for several words without `futex_waitv` (before Linux 5.16, or forbidden by a
+/// container). The call waits for the first word, and its caller then checks the others again.
+const SLEEP_WITHOUT_WAITV: Duration = Duration::from_millis(5);
 
-/// A word to sleep at, as the kernel takes it (`struct futex_waitv`).
+/// A word to wait for (`struct futex_waitv` of the kernel).
 #[repr(C)]
-struct Sleeper {
-    ticket: u64,
+struct FutexWaiter {
+    expected: u64,
     at: *const AtomicU64,
     flags: u32,
     reserved: u32,
 }
 
-/// As [`futex_wait`], at several words, each with its ticket: woken with those of any. Only the
-/// first [`FUTEXES_MAX`] of them wake it.
+/// As [`futex_wait`], for several words, each with its expected low half. A wake-up of any of the
+/// first [`FUTEXES_MAX`] words ends it.
 pub(crate) fn futex_wait_any(words: &[(&AtomicU64, u32)], bound: Duration) -> Result<()> {
-    let Some((first, ticket)) = words.first() else { return Ok(()) };
-    let sleeper = |(word, ticket): &(&AtomicU64, u32)| Sleeper {
-        ticket: u64::from(*ticket),
+    let Some((first, expected)) = words.first() else { return Ok(()) };
+    let waiter = |(word, expected): &(&AtomicU64, u32)| FutexWaiter {
+        expected: u64::from(*expected),
         at: std::ptr::from_ref(*word),
         flags: libc::FUTEX2_SIZE_U32.cast_unsigned(),
         reserved: 0,
     };
-    let sleepers: Vec<Sleeper> = words.iter().take(FUTEXES_MAX).map(sleeper).collect();
-    // The call takes the moment of the end, not how long it is until then.
+    let waiters: Vec<FutexWaiter> = words.iter().take(FUTEXES_MAX).map(waiter).collect();
+    // The system call expects the absolute time of the end.
     let end = since_boot().saturating_add(bound);
     let end = libc::timespec {
         tv_sec: libc::time_t::try_from(end.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: end.subsec_nanos().into(),
     };
-    // SAFETY: the words are mapped, and the first four bytes of each, its low half, are aligned
-    // for a futex; the array and the time outlive the call. Not private, as in `futex_wait`.
+    // SAFETY: the words are mapped, and the first four bytes of each (its low half) are aligned for
+    // a futex. The array and the time outlive the call. Not FUTEX_PRIVATE, as in `futex_wait`.
     let done = unsafe {
         libc::syscall(
             libc::SYS_futex_waitv,
-            sleepers.as_ptr(),
-            sleepers.len(),
+            waiters.as_ptr(),
+            waiters.len(),
             0_u32,
             &raw const end,
             libc::CLOCK_MONOTONIC,
         )
     };
     match if done >= 0 { Some(0) } else { io::Error::last_os_error().raw_os_error() } {
-        // Woken; changed meanwhile; a signal; time is up.
+        // Woken; a word had changed; a signal; the time has passed.
         Some(0 | libc::EAGAIN | libc::EINTR | libc::ETIMEDOUT) => Ok(()),
-        Some(libc::ENOSYS | libc::EPERM) => futex_wait(first, *ticket, bound.min(SLEEP_BLIND)),
+        Some(libc::ENOSYS | libc::EPERM) => {
+            futex_wait(first, *expected, bound.min(SLEEP_WITHOUT_WAITV))
+        }
         _ => Err(failure("cannot wait for an entry of several rings (futex_waitv)")),
     }
 }
 
-/// Wakes all sleepers of the word. A failure has no effect: they wake by themselves.
+/// Wakes all waiters of the word. A failure is ignored: each wait has a time limit.
 pub(crate) fn futex_wake(word: &AtomicU64) {
-    // SAFETY: as in `futex_wait`; a wake touches no memory.
+    // SAFETY: as in `futex_wait`. A wake-up accesses no memory.
     unsafe {
         libc::syscall(
             libc::SYS_futex,
@@ -463,95 +469,97 @@ pub(crate) fn futex_wake(word: &AtomicU64) {
     }
 }
 
-/// A descriptor that an event loop waits for: readable from a write of a number until it is read.
-/// Reading and writing never wait; an `exec` closes it.
+/// Creates an event descriptor: readable from a write until it is read. Reads and writes never
+/// block, and `exec` closes it.
 ///
 /// # Errors
 /// `System` if the process has too many descriptors.
 pub fn create_eventfd() -> Result<OwnedFd> {
-    // SAFETY: the call touches no memory.
+    // SAFETY: the call accesses no memory.
     let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
     if fd < 0 {
-        return Err(failure("cannot make an event descriptor: raise the limit (ulimit -n)"));
+        return Err(failure("cannot create an event descriptor: raise the limit (ulimit -n)"));
     }
-    // SAFETY: the kernel has just made it, and no other code has it.
+    // SAFETY: the descriptor is new, and no other code has it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A memory file of this size, allocated and sealed against shrinking and growing.
+/// Creates a memory file of this size, allocated and sealed against changes of its size.
 pub(crate) fn sealed_memory(bytes: u64) -> Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: the name is a string that ends with a NUL.
+    // SAFETY: the name ends with a NUL.
     let fd = unsafe { libc::memfd_create(c"nearstate-ring".as_ptr(), flags) };
     if fd < 0 {
-        return Err(failure("cannot make a ring's memory: raise the limit (ulimit -n)"));
+        return Err(failure("cannot create the memory of a ring: raise the limit (ulimit -n)"));
     }
-    // SAFETY: the kernel has just made it, and no other code has it.
+    // SAFETY: the descriptor is new, and no other code has it.
     let file = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: the call touches no memory.
+    // SAFETY: the call accesses no memory.
     if unsafe { libc::ftruncate(fd, bytes.cast_signed()) } != 0 {
-        return Err(failure("cannot size a ring's memory"));
+        return Err(failure("cannot set the size of the memory of a ring"));
     }
     commit(file.as_fd(), 0, bytes)?;
     let seals = SEALS | libc::F_SEAL_SEAL;
-    // SAFETY: the call touches no memory.
+    // SAFETY: the call accesses no memory.
     if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) } != 0 {
-        return Err(failure("cannot seal a ring's memory"));
+        return Err(failure("cannot seal the memory of a ring"));
     }
     Ok(file)
 }
 
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 
-/// True if this file is sealed against shrinking and growing.
+/// True if the file is sealed against changes of its size.
 pub(crate) fn is_sealed(fd: BorrowedFd<'_>) -> bool {
-    // SAFETY: the call touches no memory.
+    // SAFETY: the call accesses no memory.
     let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
     seals >= 0 && seals & SEALS == SEALS
 }
 
-/// Signals that tell of an instruction of the thread itself: blocked, they end the process.
-const OWN_SIGNALS: [libc::c_int; 5] =
+/// Signals that an instruction of the thread itself raises. If they are blocked, they end the
+/// process.
+const SYNCHRONOUS_SIGNALS: [libc::c_int; 5] =
     [libc::SIGBUS, libc::SIGSEGV, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
 
-/// Runs `call` while this thread takes no signals: a thread that it starts inherits that, and the
-/// program's handlers go on running in the program's own threads.
+/// Runs `call` with signals blocked in this thread. A thread that `call` starts inherits the mask,
+/// so the signal handlers of the program run in its own threads only.
 pub fn with_signals_blocked<T>(call: impl FnOnce() -> T) -> T {
     struct Before(libc::sigset_t);
     impl Drop for Before {
         fn drop(&mut self) {
-            // SAFETY: the kernel filled the set before; it takes the address of ours.
+            // SAFETY: the kernel has filled the set, which outlives the call.
             unsafe {
                 libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut())
             };
         }
     }
-    // SAFETY: all bytes 0 is a set of signals.
+    // SAFETY: a `sigset_t` of zeros is valid.
     let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: fills our own set.
+    // SAFETY: `all` outlives the call.
     unsafe { libc::sigfillset(&raw mut all) };
-    for signal in OWN_SIGNALS {
-        // SAFETY: changes our own set.
+    for signal in SYNCHRONOUS_SIGNALS {
+        // SAFETY: `all` is initialized and outlives the call.
         unsafe { libc::sigdelset(&raw mut all, signal) };
     }
     let mut before = Before(all);
-    // SAFETY: both sets are ours and outlive the call.
+    // SAFETY: both sets outlive the call.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, &raw mut before.0) };
     call()
 }
 
-/// Ends this process as an operator's `kill -9` would, or stops it as `kill -STOP` would.
+/// Kills this process with SIGKILL, or stops it with SIGSTOP.
 #[cfg(feature = "crash-points")]
-pub(crate) fn end_self(is_stop: bool) {
+pub(crate) fn signal_self(is_stop: bool) {
     let signal = if is_stop { libc::SIGSTOP } else { libc::SIGKILL };
-    // SAFETY: a signal to this process; nothing runs after it, or only after SIGCONT.
+    // SAFETY: a signal to this process, which accesses no memory.
     unsafe { libc::kill(std::process::id().cast_signed(), signal) };
 }
 
-/// What a clock of the kernel says: some nanoseconds, no system call. Zero if it does not exist.
+/// The time of a kernel clock. Takes some nanoseconds and no system call. Zero if the clock does
+/// not exist.
 fn clock(which: libc::clockid_t) -> Duration {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel fills `now`, which is ours.
+    // SAFETY: the kernel fills `now`, which outlives the call.
     let failed = unsafe { libc::clock_gettime(which, &raw mut now) };
     if failed != 0 {
         return Duration::ZERO;
@@ -560,12 +568,12 @@ fn clock(which: libc::clockid_t) -> Duration {
     Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), nanos)
 }
 
-/// By how many milliseconds the clock of this process is off, for tests of clocks that jump.
+/// The shift of the clock of this process in milliseconds, for tests of clocks that jump.
 #[cfg(feature = "crash-points")]
 pub(crate) static CLOCK_SHIFT_MS: std::sync::atomic::AtomicI64 =
     std::sync::atomic::AtomicI64::new(0);
 
-/// Milliseconds since 1970 by the system's clock, as of its last tick (1 to 4 ms ago).
+/// Milliseconds since 1970 at the last tick of the system clock (1 to 4 ms ago).
 pub fn now_ms_coarse() -> u64 {
     let now = u64::try_from(clock(libc::CLOCK_REALTIME_COARSE).as_millis()).unwrap_or(u64::MAX);
     #[cfg(feature = "crash-points")]
@@ -573,7 +581,7 @@ pub fn now_ms_coarse() -> u64 {
     now
 }
 
-/// How long the machine runs, as of the clock's last tick: a clock that never jumps.
+/// The time since the machine was started, at the last tick of the clock. It never jumps.
 pub fn since_boot() -> Duration {
     clock(libc::CLOCK_MONOTONIC_COARSE)
 }

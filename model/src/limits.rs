@@ -97,7 +97,7 @@ pub const STREAM_RING_BYTES: u64 = 4 << 20;
 
 /// The stack of a bell's thread, in bytes: it calls nothing deep, and a process that locks its
 /// memory (`mlockall`) pays for all of it.
-pub const BELL_STACK_BYTES: usize = 128 << 10;
+pub const WATCH_FD_STACK_BYTES: usize = 128 << 10;
 
 /// The most members of one set. A change of a set copies it: a hundred thousand members of 20 bytes
 /// are some 3 MB, a millisecond. SDL's groups have tens. More are refused with

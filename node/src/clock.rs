@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_and_time_turn_into_each_other() {
+    fn ticks_and_times_convert_both_ways() {
         for clock in [Clock::new(), Clock::new_virtual()] {
             for time in [Duration::from_micros(30), Duration::from_secs(3600)] {
                 let there_and_back = clock.time(clock.ticks(time));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machines_clock_goes_on() {
+    fn the_real_clock_advances() {
         let clock = Clock::new();
         let before = clock.now();
         clock.advance(Duration::from_secs(1000));

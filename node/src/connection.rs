@@ -23,7 +23,7 @@
 //!
 //! - `Closed` in any phase, when the client closes its side or the stream fails; in Reading also
 //!   when the node drains and the connection is idle; in Lingering after [`LINGER`].
-//! - `SlowReader` in any phase, when the client reads nothing for `unread_max`, or the output
+//! - `SlowReader` in any phase, when the client reads nothing for `reply_timeout`, or the output
 //!   exceeds its limit.
 //! - `RequestTimeout` in Reading, when an incomplete request lasts longer than its time limit.
 //!
@@ -137,7 +137,7 @@ async fn serve_stream<S>(
             Some(CloseReason::SlowReader)
         }
         ConnectionEnd::RequestTimeout => {
-            metrics.half_sent.add(1);
+            metrics.request_timeouts.add(1);
             Some(CloseReason::HalfSent)
         }
     };
@@ -493,7 +493,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ServedConnection<S> {
     }
 
     fn poll_write_timer(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionEnd> {
-        let timeout = self.endpoint.core().limits().unread_max;
+        let timeout = self.endpoint.core().limits().reply_timeout;
         Pin::new(self.output.write_timer(timeout)).poll(cx).map(|()| ConnectionEnd::SlowReader)
     }
 
@@ -507,7 +507,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ServedConnection<S> {
             return Poll::Pending;
         }
         let core = self.endpoint.core();
-        let max = core.limits().half_sent(self.input.len());
+        let max = core.limits().request_timeout_for(self.input.len());
         let now = core.clock().now();
         let start = || RequestTimer { started_at: now, sleep: sleep(max) };
         let timer = self.input.request_timer.get_or_insert_with(start);

@@ -157,7 +157,7 @@ core_counters! {
     /// Connections closed because the client did not read its replies.
     slow_clients,
     /// Connections closed because a request did not arrive completely in time.
-    half_sent,
+    request_timeouts,
     /// Connections closed because a request exceeded the size limit.
     too_large,
     /// Connections closed because the core's buffers exceeded their limit.

@@ -26,23 +26,24 @@ pub struct ConnectionLimits {
     /// buffers of handlers. The connection that exceeds it is closed. Without it, thousands of
     /// clients within their own limits could exhaust the memory of the machine.
     pub core_bytes_max: usize,
-    /// Time limit of an incomplete request, before [`ConnectionLimits::input_bytes_per_second_min`]
-    /// applies. Clients send a request at once; one that sends it byte by byte is closed.
-    pub half_sent_max: Duration,
+    /// Time limit of an incomplete request, before
+    /// [`ConnectionLimits::request_bytes_per_second_min`] applies. Clients send a request at once;
+    /// one that sends it byte by byte is closed.
+    pub request_timeout: Duration,
     /// A large incomplete request gets an additional second for each of these many received bytes.
     /// A single connection over a poor radio backhaul reaches this rate.
-    pub input_bytes_per_second_min: usize,
+    pub request_bytes_per_second_min: usize,
     /// How long a client may read nothing while a reply waits. Then the connection is closed as a
     /// slow reader.
-    pub unread_max: Duration,
+    pub reply_timeout: Duration,
     /// Idle time before TCP keep-alive probes. A host that lost power sends no FIN, so its
     /// connections would stay open.
-    pub keep_alive: Duration,
+    pub tcp_keepalive: Duration,
     /// Time for replies in progress at a shutdown. Then connections are closed.
-    pub drain_max: Duration,
+    pub shutdown_timeout: Duration,
     /// Connections that wait for an accept, capped by `net.core.somaxconn`. The kernel refuses
     /// further ones.
-    pub backlog: i32,
+    pub tcp_backlog: i32,
     /// Rings of the node, over all cores, of 132 KiB each, allocated when a ring is created.
     /// Further requests for a ring get an error, and the client stays on its socket. 0 disables
     /// rings.
@@ -56,12 +57,12 @@ impl Default for ConnectionLimits {
             input_bytes_max: VALUE_BYTES_MAX + (1 << 20),
             output_bytes_max: VALUE_BYTES_MAX + (32 << 20),
             core_bytes_max: 2 << 30,
-            half_sent_max: Duration::from_secs(30),
-            input_bytes_per_second_min: 64 << 10,
-            unread_max: Duration::from_secs(60),
-            keep_alive: Duration::from_secs(300),
-            drain_max: Duration::from_secs(5),
-            backlog: 4096,
+            request_timeout: Duration::from_secs(30),
+            request_bytes_per_second_min: 64 << 10,
+            reply_timeout: Duration::from_secs(60),
+            tcp_keepalive: Duration::from_secs(300),
+            shutdown_timeout: Duration::from_secs(5),
+            tcp_backlog: 4096,
             rings_max: RINGS_MAX,
         }
     }
@@ -86,9 +87,9 @@ impl ConnectionLimits {
     }
 
     /// The time limit of an incomplete request of which `bytes` bytes have been received.
-    pub(crate) fn half_sent(&self, bytes: usize) -> Duration {
-        let seconds = bytes / self.input_bytes_per_second_min.max(1);
-        self.half_sent_max.saturating_add(Duration::from_secs(seconds as u64))
+    pub(crate) fn request_timeout_for(&self, bytes: usize) -> Duration {
+        let seconds = bytes / self.request_bytes_per_second_min.max(1);
+        self.request_timeout.saturating_add(Duration::from_secs(seconds as u64))
     }
 }
 
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_no_more_connections_than_files() {
+    fn the_connection_limit_is_within_the_file_limit() {
         let limits = ConnectionLimits { connections_max: 1000, ..ConnectionLimits::default() };
         assert_eq!(limits.clone().within_files(u64::MAX, 2).connections_max, 1000);
         assert_eq!(limits.clone().within_files(1024, 2).connections_max, 944);
@@ -107,7 +108,7 @@ mod tests {
     #[test]
     fn a_large_request_may_take_longer_than_a_small_one() {
         let limits = ConnectionLimits::default();
-        assert_eq!(limits.half_sent(10), Duration::from_secs(30));
-        assert_eq!(limits.half_sent(640 << 10), Duration::from_secs(40));
+        assert_eq!(limits.request_timeout_for(10), Duration::from_secs(30));
+        assert_eq!(limits.request_timeout_for(640 << 10), Duration::from_secs(40));
     }
 }

@@ -293,8 +293,8 @@ impl CoreListener {
         let socket = SockRef::from(&stream);
         // The connection batches its writes, so the kernel has nothing to wait for.
         let _ = socket.set_tcp_nodelay(true);
-        let keep_alive = TcpKeepalive::new().with_time(limits.keep_alive);
-        let _ = socket.set_tcp_keepalive(&keep_alive);
+        let keepalive = TcpKeepalive::new().with_time(limits.tcp_keepalive);
+        let _ = socket.set_tcp_keepalive(&keepalive);
         let (Ok(remote), Ok(local)) = (stream.peer_addr(), stream.local_addr()) else { return };
         match self.acquire_permit() {
             Ok(permit) => {

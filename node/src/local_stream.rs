@@ -80,7 +80,7 @@ struct RingSource {
 impl PollSource for RingSource {
     #[inline]
     fn is_ready(&self) -> bool {
-        self.end.borrow().has(self.interest.get())
+        self.end.borrow().is_ready(self.interest.get())
     }
 
     fn arm(&self) -> bool {

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_and_sums_are_of_what_was_noted() {
+    fn quantiles_and_sums_match_the_recorded_values() {
         let histogram = Histogram::default();
         for value in 1..=1000 {
             histogram.record(value);

@@ -246,7 +246,7 @@ impl Node {
 
     /// Starts to shut down and returns at once. No further connection is accepted. Idle
     /// connections are closed, others after their replies, and all of them after
-    /// [`ConnectionLimits::drain_max`].
+    /// [`ConnectionLimits::shutdown_timeout`].
     pub fn shutdown(&self) {
         for stop in &self.stops {
             // A full queue means that the stop request was sent already.
@@ -325,7 +325,7 @@ impl Sockets {
                     protocols.iter().map(|known| known.name()).collect::<Vec<_>>()
                 ),
             })?));
-            let backlog = config.limits.backlog;
+            let backlog = config.limits.tcp_backlog;
             match &endpoint.address {
                 ListenAddress::Tcp(address) => {
                     let (bound, local) = bind_tcp(*address, cores, backlog)?;

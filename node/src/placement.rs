@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_stays_where_it_is_pinned() {
+    fn a_pinned_thread_stays_on_its_processor() {
         let last = *processors().unwrap().last().unwrap();
         let seen = spawn("pinned", move || {
             pin(last).unwrap();
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wake_costs_something() {
+    fn the_measured_cost_of_a_wake_is_positive() {
         assert!(wake_cost(&Clock::new()).unwrap() > Duration::ZERO);
     }
 

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_text_is_read_whatever_the_process_is_called() {
+    fn proc_stat_is_parsed_for_any_process_name() {
         let stat = "7 (a b) c) S 1 7 7 0 -1 4194560 9 0 0 0 250 75 0 0 20 0 1 0 99 1 2";
         let status = "Name:\tx\nVmRSS:\t    2048 kB\nThreads:\t1\n";
         let used = read(stat, status);
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_memory() {
+    fn the_memory_of_this_process_is_measured() {
         assert!(usage().is_some_and(|used| used.resident_bytes > 0));
     }
 }

@@ -111,7 +111,7 @@ mod tests {
     use std::rc::Rc;
 
     #[test]
-    fn a_task_that_does_not_return_is_named_once_and_one_that_works_much_is_not() {
+    fn a_stuck_task_is_reported_once_and_a_busy_one_is_not_reported() {
         let clock = Clock::new_virtual();
         let config = ExecutorConfig { clock: clock.clone(), ..ExecutorConfig::default() };
         let executor = Executor::new(&config).unwrap();

@@ -118,7 +118,7 @@ impl Tls {
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let mut accept: Accept<S> = TlsAcceptor::from(self.config()).accept(stream);
-        let mut alarm = sleep(endpoint.core().limits().half_sent_max);
+        let mut alarm = sleep(endpoint.core().limits().request_timeout);
         let stream = poll_fn(|cx| {
             if let Poll::Ready(done) = Pin::new(&mut accept).poll(cx) {
                 return Poll::Ready(done.ok());

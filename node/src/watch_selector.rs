@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn it_reports_once_which_watches_have_events_and_again_after_the_next_wait() {
+    fn watches_with_events_are_reported_once_per_wait() {
         let dir = tempfile::tempdir().unwrap();
         let options = CreateOptions::default();
         let region = Region::create(&dir.path().join("region"), &options).unwrap();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn it_switches_to_other_watches_and_ends_during_a_wait() {
+    fn the_watches_can_be_replaced_and_the_selector_ends_during_a_wait() {
         let dir = tempfile::tempdir().unwrap();
         let options = CreateOptions::default();
         let region = Region::create(&dir.path().join("region"), &options).unwrap();

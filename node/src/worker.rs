@@ -93,7 +93,8 @@ impl Worker {
                     let connections = Rc::clone(&prepared.connections);
                     spawn(TaskClass::Control, "control", prepared.run_until_stopped()).await;
                     connections.drain();
-                    let drained = timeout(limits.drain_max, connections.is_drained.wait()).await;
+                    let drained =
+                        timeout(limits.shutdown_timeout, connections.is_drained.wait()).await;
                     if drained.is_none() {
                         metrics.drain_aborts.add(connections.cut() as u64);
                     }

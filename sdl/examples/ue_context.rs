@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_example_says_what_happens() {
+    fn the_example_prints_the_expected_steps() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("mme");
         let mut said = Vec::new();

@@ -69,7 +69,7 @@ impl Error {
     }
 
     /// The same error, after an earlier part of the request was executed.
-    pub(crate) fn half_way(self) -> Self {
+    pub(crate) fn after_partial_execution(self) -> Self {
         Self { kind: ErrorKind::BackendFailure, ..self }
     }
 }
@@ -121,11 +121,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_says_whether_records_may_have_changed() {
+    fn the_error_kind_tells_whether_records_may_have_changed() {
         let full = Error::from(Cause::Full { detail: "the heap".to_owned() });
         assert_eq!(full.kind, ErrorKind::RejectedByBackend);
         assert!(full.kind.is_unaltered());
-        assert!(!full.half_way().kind.is_unaltered());
+        assert!(!full.after_partial_execution().kind.is_unaltered());
         let damaged = Error::from(Cause::Damaged { detail: "a cell".to_owned() });
         assert!(!damaged.kind.is_unaltered());
         assert!(Error::from(Cause::Forked).kind.is_unaltered());
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_reads_as_kind_and_cause() {
+    fn an_error_displays_kind_and_cause() {
         let error = Error::refused("give a namespace");
         assert_eq!(error.to_string(), "refused: give a namespace");
     }

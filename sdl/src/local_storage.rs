@@ -492,8 +492,9 @@ impl SyncStorage for LocalStorage {
         let keys: Vec<Vec<u8>> = self.matching(namespace, b"*")?.into_iter().collect();
         for (round, keys) in keys.chunks(WALK).enumerate() {
             let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-            self.remove(namespace, &keys)
-                .map_err(|error| if round == 0 { error } else { error.half_way() })?;
+            self.remove(namespace, &keys).map_err(|error| {
+                if round == 0 { error } else { error.after_partial_execution() }
+            })?;
         }
         Ok(())
     }
@@ -521,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_not_there_is_waited_for() {
+    fn wait_ready_waits_for_a_missing_node() {
         let mut storage = LocalStorage::open("/no/such/folder/node.sock").unwrap();
         assert_eq!(storage.access(), None);
         assert!(!storage.is_ready("ns").unwrap());
@@ -534,7 +535,7 @@ mod tests {
     /// A node that gives a region, and goes; and then the same file again, in a way in which it
     /// cannot be attached: both descriptors are one open file.
     #[test]
-    fn a_region_that_is_mapped_is_not_attached_once_more() {
+    fn a_mapped_region_is_not_attached_again() {
         let folder = tempfile::tempdir().unwrap();
         let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
         let path = folder.path().join("node.sock");

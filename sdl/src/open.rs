@@ -57,7 +57,7 @@ mod tests {
     use crate::error::ErrorKind;
 
     #[test]
-    fn what_is_no_url_is_refused_with_what_would_be_right() {
+    fn an_invalid_url_is_an_error_with_the_valid_forms() {
         for url in
             ["", "region", "/dev/shm/x", "mysql://h", "redis:", "redis://h:port", "rediss://h"]
         {
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_that_is_not_there_is_not_connected() {
+    fn a_missing_region_is_not_connected() {
         let error = open("region:/no/such/folder/region").unwrap_err();
         assert_eq!(error.kind, ErrorKind::NotConnected, "{error}");
     }

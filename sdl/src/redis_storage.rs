@@ -273,8 +273,9 @@ impl SyncStorage for RedisStorage {
         let keys: Vec<Vec<u8>> = self.matching(namespace, b"*")?.into_iter().collect();
         for (round, keys) in keys.chunks(WALK).enumerate() {
             let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-            self.remove(namespace, &keys)
-                .map_err(|error| if round == 0 { error } else { error.half_way() })?;
+            self.remove(namespace, &keys).map_err(|error| {
+                if round == 0 { error } else { error.after_partial_execution() }
+            })?;
         }
         Ok(())
     }
@@ -287,13 +288,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_what_the_sdl_clients_make_of_it() {
+    fn redis_keys_are_those_of_the_sdl_clients() {
         assert_eq!(redis_key("go-ns", b"a"), b"{go-ns},a");
         assert_eq!(redis_key("ns", b"a,b\0"), b"{ns},a,b\0");
     }
 
     #[test]
-    fn the_time_out_is_ours_and_the_rest_is_the_librarys() {
+    fn the_timeout_option_is_parsed_and_the_rest_is_left_to_the_library() {
         let parsed = |url| take_timeout(url).unwrap();
         assert_eq!(parsed("redis://h"), ("redis://h".to_owned(), TIMEOUT));
         assert_eq!(
@@ -308,14 +309,14 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_not_shown() {
+    fn a_password_is_not_printed() {
         let storage = RedisStorage::open("redis://me:hidden-word@127.0.0.1:1/0").unwrap();
         assert!(!format!("{storage:?}").contains("hidden-word"));
     }
 
     proptest! {
         #[test]
-        fn any_url_is_a_back_end_or_a_refusal(rest in ".{0,40}") {
+        fn any_url_selects_a_backend_or_is_an_error(rest in ".{0,40}") {
             let _ = RedisStorage::open(&format!("redis:{rest}"));
             let _ = RedisStorage::open(&format!("redis+unix:{rest}"));
         }

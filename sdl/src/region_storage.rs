@@ -181,7 +181,7 @@ impl SyncStorage for RegionStorage {
 /// An error after `done` records were changed.
 fn partial(done: usize, cause: nearstate_model::Error) -> crate::Error {
     let error = crate::Error::from(cause);
-    if done == 0 { error } else { error.half_way() }
+    if done == 0 { error } else { error.after_partial_execution() }
 }
 
 const fn is_done(outcome: Outcome) -> bool {

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_options_are_read() {
+    fn every_option_is_parsed() {
         let text = "/dev/shm/ue?create=1&max=4GiB&page=2MiB&populate=1&numa=bind:0,3&pin=fenced\
                     &mode=0660";
         let url = parse(text).unwrap();
@@ -176,7 +176,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_a_url_or_a_refusal(
+        fn any_text_is_a_region_url_or_an_error(
             text in "(/x)?[?]?((create|max|page|numa|pin|mode)?[=]?[01a-zA-Z:,é]{0,9}&?){0,4}"
         ) {
             let _ = parse(&text);

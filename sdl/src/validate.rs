@@ -95,7 +95,7 @@ mod tests {
     use crate::error::ErrorKind;
 
     #[test]
-    fn namespaces_have_no_comma_no_braces_and_a_length() {
+    fn namespace_names_with_commas_braces_or_a_wrong_length_are_rejected() {
         for good in ["a", "go-ns", "a*", "ün icode", &"n".repeat(255)] {
             assert_eq!(namespace(good), Ok(()), "{good}");
         }
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn records_keep_the_limits_of_the_model() {
+    fn the_record_limits_of_the_model_hold() {
         assert_eq!(record(&[0; KEY_BYTES_MAX], b""), Ok(()));
         assert_eq!(record(b"", b""), Ok(()));
         assert!(record(&[0; KEY_BYTES_MAX + 1], b"").is_err());
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn one_record_has_no_limit_of_bytes_beyond_its_own() {
+    fn one_record_has_only_the_limit_of_its_own_size() {
         let value = vec![0; VALUE_BYTES_MAX];
         assert_eq!(set(&[(b"k", &value)]), Ok(()));
         assert!(set(&[(b"k", &value), (b"l", b"")]).is_err());

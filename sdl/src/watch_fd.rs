@@ -24,7 +24,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use nearstate_model::Error as Cause;
-use nearstate_model::limits::BELL_STACK_BYTES;
+use nearstate_model::limits::WATCH_FD_STACK_BYTES;
 use nearstate_store::{Notice, Waiter, Watch, WatchPosition, create_eventfd, with_signals_blocked};
 
 use crate::error::Result;
@@ -112,7 +112,8 @@ impl WatchFd {
             changed: Condvar::new(),
         });
         let threads = Arc::clone(&shared);
-        let builder = Builder::new().name("ns-watch-fd".to_owned()).stack_size(BELL_STACK_BYTES);
+        let builder =
+            Builder::new().name("ns-watch-fd".to_owned()).stack_size(WATCH_FD_STACK_BYTES);
         let thread = with_signals_blocked(|| builder.spawn(move || threads.run()));
         let thread = thread.map_err(|error| Cause::System {
             detail: "cannot start the thread of a WatchFd; raise `ulimit -u`".to_owned(),

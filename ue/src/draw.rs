@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_and_words_differ() {
+    fn neighbouring_draws_differ() {
         let draw = Draw::new(1, 2);
         let mut seen = BTreeSet::from([draw.word(0), draw.word(1)]);
         assert!(seen.insert(Draw::new(1, 3).word(0)));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn each_bit_of_a_word_is_set_half_of_the_time_whatever_counts_up() {
+    fn every_bit_of_a_draw_is_set_in_half_of_all_draws() {
         const DRAWS: u32 = 20_000;
         let words: [&dyn Fn(u64) -> u64; 4] = [
             &|n| Draw::new(n, 1).word(0),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_between_two_is_between_them() {
+    fn a_draw_is_within_its_bounds() {
         let mut seen = BTreeSet::new();
         for draw in 0..200 {
             seen.insert(Draw::new(draw, 0).between(5, 8));

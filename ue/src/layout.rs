@@ -216,7 +216,7 @@ mod tests {
     ];
 
     #[test]
-    fn variables_stand_behind_each_other_in_their_blocks() {
+    fn variables_are_adjacent_in_their_blocks() {
         let place = |number| place(&ROWS, number);
         let at = |at, bytes, present_at, present_bit| VariableSlot {
             at,
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_touched_in_part_or_wholly() {
+    fn blocks_are_overwritten_partially_or_completely() {
         let facts = |procedure, blocks| {
             let ProcedureFootprint { touched, overwritten, written_bytes } =
                 facts(&ROWS, procedure, blocks);

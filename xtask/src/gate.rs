@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_check_is_refused() {
+    fn an_unknown_check_is_rejected() {
         assert!(one(Path::new("."), "nonsense").is_err());
     }
 }

@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_there_is_not_installed() {
+    fn an_installed_package_is_not_installed_again() {
         let there = Package { name: "none", there: There::Program("sh"), why: "always there" };
         assert!(there.is_there());
         let answer = There::Answer("exit 0");
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_seen() {
+    fn a_missing_package_is_detected() {
         let program = There::Program("a-program-that-does-not-exist");
         assert!(!Package { name: "none", there: program, why: "never there" }.is_there());
         let answer = There::Answer("exit 1");

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_tests_compile_is_cut_out() {
+    fn test_only_code_is_removed() {
         let text = "use a; #[cfg(test)] mod tests { use secret; } #[cfg(all(test, loom))] \
                     #[path = \"x\"] mod more; fn f() { #[cfg(test)] hidden(); kept() }";
         let cut = cut(text);
@@ -213,14 +213,14 @@ mod tests {
     }
 
     #[test]
-    fn what_tests_do_not_compile_is_kept() {
+    fn other_code_is_kept() {
         assert!(cut("#[cfg(not(test))] mod real;").contains("real"));
         assert!(cut("#[cfg(feature = \"test\")] mod real;").contains("real"));
         assert!(cut("struct S { #[cfg(test)] a: u8, b: u8 }").contains('b'));
     }
 
     #[test]
-    fn a_file_for_tests_alone_is_empty() {
+    fn a_test_only_file_is_empty() {
         assert!(cut("#![cfg(test)] fn f() {}").is_empty());
     }
 

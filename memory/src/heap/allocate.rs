@@ -284,9 +284,13 @@ impl Member {
 /// The operation of an undo record, if it is a known one.
 pub(crate) fn undo_operation(arena: &Arena<'_>) -> Result<u64, Corruption> {
     match arena.get(undo::OP) {
-        known @ (op::NONE | op::RECORD | op::WORD | op::SPLIT | op::TXN | op::LINE | op::ONCE) => {
-            Ok(known)
-        }
+        known @ (op::NONE
+        | op::RECORD
+        | op::WORD
+        | op::SPLIT
+        | op::TXN
+        | op::LINE
+        | op::SET_ONCE) => Ok(known),
         _ => Err(Corruption("an undo record names an operation that does not exist")),
     }
 }

@@ -22,7 +22,7 @@ pub enum CellKind {
     /// A block that a record owns.
     Block = 2,
     /// An overflow line of the index.
-    TxnLine = 3,
+    OverflowLine = 3,
     /// A segment of the index.
     Extent = 4,
     /// The stripes of a counter that a record owns.
@@ -309,7 +309,7 @@ pub(crate) fn kind_of(head: u64) -> Result<CellKind, Corruption> {
         0 => Ok(CellKind::Free),
         1 => Ok(CellKind::Record),
         2 => Ok(CellKind::Block),
-        3 => Ok(CellKind::TxnLine),
+        3 => Ok(CellKind::OverflowLine),
         4 => Ok(CellKind::Extent),
         5 => Ok(CellKind::Counter),
         6 => Ok(CellKind::Ring),

@@ -187,7 +187,7 @@ impl Member {
         arena.set(undo::FREE_TO, to);
         arena.set(undo::FREE_SOURCE, source.encode());
         arena.set(undo::FREE_AT, at);
-        crash_point!("free.noted");
+        crash_point!("free.recorded");
         if let Err(damage) = take_from_source(&arena, source, at, to) {
             arena.set(undo::FREE_AT, 0);
             return Err(damage.into());
@@ -268,10 +268,10 @@ pub(crate) fn link_batch(
         return Ok(()); // Recovery: it is linked.
     }
     cell::word(arena.map, last, WORD_NEXT)?.store(head, Ordering::Release);
-    crash_point!("take.cleared");
+    crash_point!("harvest.cleared");
     if head == 0 {
         queue.tail.store(last, Ordering::Release);
-        crash_point!("take.tail");
+        crash_point!("harvest.tail");
     }
     queue.head.store(first, Ordering::Release);
     Ok(())

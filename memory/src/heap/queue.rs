@@ -22,7 +22,7 @@ impl Arena<'_> {
     #[inline]
     pub(crate) fn pop(&self, queue: Queue<'_>, cell: u64) -> Result<(), Corruption> {
         self.set(undo::POP, cell);
-        crash_point!("pop.noted");
+        crash_point!("pop.recorded");
         let next = cell::word(self.map, cell, WORD_NEXT)?;
         queue.head.store(next.load(Ordering::Relaxed), Ordering::Release);
         crash_point!("pop.unlinked");
@@ -43,7 +43,7 @@ impl Arena<'_> {
         cell::word(self.map, cell, WORD_HEAD)?.store(u64::from(class), Ordering::Relaxed);
         crash_point!("cut.classed");
         self.set(undo::POP, cell);
-        crash_point!("pop.noted");
+        crash_point!("pop.recorded");
         self.set(which.front(), cell + bytes);
         crash_point!("pop.unlinked");
         self.pend(cell)?;
@@ -68,7 +68,7 @@ impl Arena<'_> {
     #[inline]
     pub(crate) fn append(&self, cell: u64) -> Result<(), Corruption> {
         self.set(undo::POP, cell);
-        crash_point!("append.noted");
+        crash_point!("append.recorded");
         self.link(cell)?;
         self.set(undo::POP, 0);
         crash_point!("append.done");

@@ -141,7 +141,7 @@ impl Member {
         let to = chunk.start() + LINE * u64::from(run.end());
         arena.set(undo::CHUNK_AT, at);
         arena.set(undo::CHUNK_TO, to);
-        crash_point!("chunk.noted");
+        crash_point!("chunk.recorded");
         mark(chunk.bitmap(self.map())?, run, true);
         crash_point!("chunk.marked");
         arena.set_bump(Bump::Small, at, to);
@@ -175,16 +175,16 @@ impl Member {
         let arena = self.arena()?;
         arena.set(undo::BATCH_LAST, last);
         arena.set(undo::BATCH_FIRST, first);
-        crash_point!("take.noted");
+        crash_point!("harvest.recorded");
         mark_batch(&arena, first, last)?;
-        crash_point!("take.marked");
+        crash_point!("harvest.marked");
         link_batch(&arena, class, first, last)?;
-        crash_point!("take.linked");
+        crash_point!("harvest.linked");
         let queue = arena.queue(class)?;
         let before = queue.count.load(Ordering::Relaxed);
         queue.count.store(before.wrapping_add(count), Ordering::Relaxed);
         arena.set(undo::BATCH_FIRST, 0);
-        crash_point!("take.done");
+        crash_point!("harvest.done");
         Ok(())
     }
 }

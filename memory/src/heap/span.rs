@@ -88,7 +88,7 @@ impl Member {
         let end = start + bytes;
         arena.set(undo::CHUNK_AT, start | 1);
         arena.set(undo::CHUNK_TO, start);
-        crash_point!("span.noted");
+        crash_point!("span.recorded");
         let (mut at, mut done) = (start, Ok(true));
         while at < end && matches!(done, Ok(true)) {
             let chunk = ChunkIndex::of(self.map(), at)?;

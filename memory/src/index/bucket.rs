@@ -43,7 +43,7 @@ pub(crate) const VERSION_MAX: u64 = STAMP - (1 << 20);
 
 /// The tag of a hash: its top 16 bits, never 0, so that an empty word matches none.
 #[inline]
-pub(crate) const fn tag_of(hash: u64) -> u64 {
+pub(crate) const fn hash_tag(hash: u64) -> u64 {
     let tag = hash >> TAG_SHIFT;
     if tag == 0 { 1 } else { tag }
 }
@@ -68,14 +68,14 @@ pub(crate) const fn at_of(word: u64) -> u64 {
 
 /// The tag of an entry; 0 for an empty word or a link.
 #[inline]
-pub(crate) const fn tag_in(word: u64) -> u64 {
+pub(crate) const fn entry_tag(word: u64) -> u64 {
     word >> TAG_SHIFT
 }
 
 /// True if the word is a link.
 #[inline]
 pub(crate) const fn is_link(word: u64) -> bool {
-    tag_in(word) == 0 && word & LINK != 0
+    entry_tag(word) == 0 && word & LINK != 0
 }
 
 /// True if the word is an intent.

@@ -154,10 +154,10 @@ impl<'m> TxnCell<'m> {
             let word = self.map.word(slot)?;
             let seen = load(word);
             if is_intent(seen) && at_of(seen) == self.line_at(index) {
-                let settled = line.get(which);
-                publish(word, settled);
-                crash_point!("txn.settling");
-                if settled == 0 {
+                let entry = line.get(which);
+                publish(word, entry);
+                crash_point!("txn.replacing");
+                if entry == 0 {
                     self.raise_stamp(lock_at)?;
                 }
             }

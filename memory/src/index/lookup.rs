@@ -7,8 +7,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::atomic::{AtomicU64, Ordering};
 use crate::heap::cell::{Cell, LINE_FIRST, LINE_WORDS};
 use crate::index::bucket::{
-    LAST, WORDS, at_of, begin, depth_of, entry, is_intent, is_link, is_units, is_unmoved, load,
-    tag_in, tag_of,
+    LAST, WORDS, at_of, begin, depth_of, entry, entry_tag, hash_tag, is_intent, is_link, is_units,
+    is_unmoved, load,
 };
 use crate::index::intent::resolve;
 use crate::layout::{Corruption, LINE, SUPER_SEED};
@@ -130,11 +130,11 @@ fn search<'m>(
     hash: u64,
     key: &[u8],
 ) -> Result<std::result::Result<RecordAndValue<'m>, u64>, Corruption> {
-    let tag = tag_of(hash);
+    let tag = hash_tag(hash);
     let mut last = 0;
     for word in words {
         last = load(word);
-        if tag_in(last) != tag {
+        if entry_tag(last) != tag {
             continue;
         }
         let entry = decided(map, last)?;
@@ -167,7 +167,7 @@ fn pick(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64) {
     for word in words.into_iter().rev() {
         // Removing the tag from an entry with this tag leaves a small number.
         let units = word ^ whole;
-        picked = if tag_in(units) == 0 { units } else { picked };
+        picked = if entry_tag(units) == 0 { units } else { picked };
     }
     let [.., last] = words;
     (picked, last)
@@ -182,7 +182,7 @@ fn pick_placed(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64, u64) {
     let (mut picked, mut place) = (NONE, 0);
     for (number, word) in (0..).zip(words) {
         let units = word ^ whole;
-        let is_it = tag_in(units) == 0;
+        let is_it = entry_tag(units) == 0;
         picked = if is_it { units } else { picked };
         place = if is_it { number } else { place };
     }
@@ -215,7 +215,7 @@ pub(crate) fn find<'m>(
     let [first, entries @ ..] = map.line(table.bucket_at(map, bucket)? / LINE)?;
     let control = begin(first);
     if step(hash, bucket, depth_of(control)).is_none() {
-        let (units, last) = pick(entries, tag_of(hash));
+        let (units, last) = pick(entries, hash_tag(hash));
         if is_units(units) {
             // The header holds the record's length. The lines are prefetched before it arrives.
             for line in 1..lines.min(READ_LINES) {
@@ -382,7 +382,7 @@ impl Member {
         let [first, entries @ ..] = map.line(line_at / LINE)?;
         let control = begin(first);
         if step(hash, bucket, depth_of(control)).is_none() {
-            let (units, place, last_word) = pick_placed(entries, tag_of(hash));
+            let (units, place, last_word) = pick_placed(entries, hash_tag(hash));
             if is_units(units) {
                 for line in 1..=lines {
                     map.prefetch(LINE * (units + line));
@@ -390,7 +390,7 @@ impl Member {
                 map.prefetch(LINE * (units + last));
                 if let Some(found) = of_key(Cell::at_units(map, units)?, hash, key)? {
                     let slot_at = line_at + 8 + 8 * place;
-                    let word = entry(tag_of(hash), LINE * units);
+                    let word = entry(hash_tag(hash), LINE * units);
                     let token = ReadToken { at: LINE * units, slot_at, word };
                     return Ok(LookupResult { record: Some(found), token });
                 }
@@ -468,7 +468,7 @@ impl Member {
     pub fn prefetch_record(&self, table: &IndexTable, hash: u64, lines: u64) {
         let Ok(at) = table.bucket_at(self.map(), table.bucket_of(hash)) else { return };
         let Ok([_, entries @ ..]) = self.map().line(at / LINE) else { return };
-        let (units, _) = pick(entries, tag_of(hash));
+        let (units, _) = pick(entries, hash_tag(hash));
         if is_units(units) {
             for index in (0..lines).chain([self.lines.get()]) {
                 self.map().prefetch(LINE * (units + index));
@@ -509,7 +509,7 @@ impl Member {
             let mut last = 0;
             for entry in entries {
                 last = load(entry);
-                if tag_in(last) == 0 {
+                if entry_tag(last) == 0 {
                     continue;
                 }
                 let entry = decided(self.map(), last)?;

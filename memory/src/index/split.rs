@@ -25,7 +25,7 @@ const COMMIT_LINES: u64 = 4096;
 
 /// A chain of this length means that splitting has not kept up. The inserter then waits briefly for
 /// the lock instead of leaving the work to its holder.
-const CROWD_WAIT: u32 = 24;
+const CROWDED_WAIT_ENTRIES: u32 = 24;
 
 /// The most buckets that one insert adds when its own bucket is crowded.
 const SPLITS_MAX: u32 = 2;
@@ -36,7 +36,7 @@ impl Member {
     pub(crate) fn split_some(&self, table: &IndexTable, crowd: u32) -> Result<()> {
         let times = if crowd > WORDS as u32 { SPLITS_MAX } else { 1 };
         for _ in 0..times {
-            match self.split_once(table, crowd >= CROWD_WAIT) {
+            match self.split_once(table, crowd >= CROWDED_WAIT_ENTRIES) {
                 Ok(()) => {}
                 // A living process holds what this needs. A later insert grows the index.
                 Err(Error::Full { .. } | Error::Stalled { .. }) => return self.free_pending(),
@@ -119,9 +119,9 @@ impl Member {
         let word_at = segment_slot(index, segment);
         // Once: if a creator of a namespace is killed here, the next creator, which holds the
         // attach lock then, may already have filled the word.
-        write_undo(&self.arena()?, word_at, 0, at, op::ONCE);
+        write_undo(&self.arena()?, word_at, 0, at, op::SET_ONCE);
         publish(self.map().word(word_at)?, at);
-        crash_point!("segment.taken");
+        crash_point!("segment.published");
         finish_word(&self.arena()?);
         Ok(())
     }
@@ -158,7 +158,7 @@ impl Member {
         arena.set(undo::SPLIT_NAMESPACE, u64::from(table.index()));
         arena.set(undo::SPLIT_BUCKET, p_at);
         write_undo(&arena, link_slot(p_at), 0, u64::from(level) << 48 | q, op::SPLIT);
-        crash_point!("split.noted");
+        crash_point!("split.recorded");
         let committed = control(level + 1, stamp_of(payload));
         lock::hold_with(map.word(p_at)?, self.lock_owner(), committed);
         crash_point!("split.committed");
@@ -235,8 +235,8 @@ pub(crate) fn is_committed(arena: &Arena<'_>) -> Result<bool, Corruption> {
 
 /// Completes a committed split. Idempotent: recovery runs it again.
 pub(crate) fn finish(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
-    let noted = arena.get(undo::NEW);
-    let (level, q) = ((noted >> 48) as u32, noted & ((1 << 48) - 1));
+    let recorded = arena.get(undo::NEW);
+    let (level, q) = ((recorded >> 48) as u32, recorded & ((1 << 48) - 1));
     let p_at = arena.get(undo::SPLIT_BUCKET);
     clean(arena, owner, p_at, level)?;
     let index = u32::try_from(arena.get(undo::SPLIT_NAMESPACE))

@@ -19,14 +19,14 @@ use crate::atomic::Ordering;
 use crate::layout::SUPER_PAGE;
 use crate::member::Member;
 use crate::region::file::Shared;
-use crate::system::{self, Lock, lock_byte};
+use crate::system::{self, LockMode, lock_byte};
 
 /// First of the bytes of the file that stand for numbers.
-const THING_BYTE: u64 = 1 << 60;
+const ADVISORY_BYTE: u64 = 1 << 60;
 
 /// Number of such bytes. Two numbers that share a byte share their lock. With 2^48 bytes this is
 /// rare, and it only makes others wait longer than needed.
-const THINGS: u64 = 1 << 48;
+const ADVISORY_BYTES: u64 = 1 << 48;
 
 /// Shared locks on some numbers, until they are dropped.
 #[derive(Debug)]
@@ -58,13 +58,13 @@ impl Member {
     ///
     /// # Errors
     /// `System`: no more files or mappings, or another program locks bytes of the region.
-    pub fn lock_advisory(&self, things: impl Iterator<Item = u64>) -> Result<AdvisoryLock> {
+    pub fn lock_advisory(&self, numbers: impl Iterator<Item = u64>) -> Result<AdvisoryLock> {
         if self.map().is_forked() {
             return Err(Error::Forked);
         }
         let own = self.map().reopen()?;
-        for thing in things {
-            if !lock_byte(own.as_fd(), byte_of(thing), Lock::Share)? {
+        for number in numbers {
+            if !lock_byte(own.as_fd(), byte_of(number), LockMode::Share)? {
                 return Err(Error::System {
                     detail: format!(
                         "{}: another program has locked bytes of it: let only nearstate use it",
@@ -75,7 +75,7 @@ impl Member {
             }
         }
         let bytes = self.map().word(SUPER_PAGE)?.load(Ordering::Relaxed);
-        let page = system::map_anchor(own.as_fd(), bytes)?;
+        let page = system::map_lock_page(own.as_fd(), bytes)?;
         Ok(AdvisoryLock { page, bytes, shared: Arc::clone(self.shared()) })
     }
 
@@ -83,11 +83,11 @@ impl Member {
     ///
     /// # Errors
     /// `System`.
-    pub fn is_advisory_locked(&self, thing: u64) -> Result<bool> {
-        self.map().with_file(|file| system::is_byte_locked(file.as_fd(), byte_of(thing)))
+    pub fn is_advisory_locked(&self, number: u64) -> Result<bool> {
+        self.map().with_file(|file| system::is_byte_locked(file.as_fd(), byte_of(number)))
     }
 }
 
-const fn byte_of(thing: u64) -> u64 {
-    THING_BYTE + thing % THINGS
+const fn byte_of(number: u64) -> u64 {
+    ADVISORY_BYTE + number % ADVISORY_BYTES
 }

@@ -54,7 +54,7 @@ pub(crate) mod undo {
     /// stream.
     pub(crate) const STREAM: ArenaWord = ArenaWord::new(416);
     /// The last unique id that was handed out, sealed.
-    pub(crate) const NUMBERS: ArenaWord = ArenaWord::new(424);
+    pub(crate) const UNIQUE_IDS: ArenaWord = ArenaWord::new(424);
 
     /// The word that names a lock which is held or about to be taken.
     #[inline]
@@ -78,7 +78,7 @@ pub(crate) mod op {
     pub(crate) const LINE: u64 = 5;
     /// A word that is 0 is set once and for all by the first writer. If it holds another writer's
     /// value, this one was not published.
-    pub(crate) const ONCE: u64 = 8;
+    pub(crate) const SET_ONCE: u64 = 8;
 }
 
 /// The place of a lock in the undo record. Locks are taken in this order.
@@ -172,8 +172,8 @@ impl<'m> Arena<'m> {
     }
 
     /// How many unique ids the members of this arena have handed out.
-    pub(crate) fn numbers(&self) -> Result<u64, Corruption> {
-        match self.get(undo::NUMBERS) {
+    pub(crate) fn unique_ids(&self) -> Result<u64, Corruption> {
+        match self.get(undo::UNIQUE_IDS) {
             0 => Ok(0),
             word => unseal(word, "an arena's count of unique ids has a flipped bit"),
         }
@@ -244,7 +244,7 @@ pub(crate) fn finish_word(arena: &Arena<'_>) {
     // The pending list first: while an operation is recorded, recovery sees the commit and frees
     // nothing.
     arena.set(undo::PENDING, 0);
-    crash_point!("publish.settled");
+    crash_point!("publish.unpended");
     arena.set(undo::OP, op::NONE);
     crash_point!("publish.cleared");
 }

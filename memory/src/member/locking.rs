@@ -72,7 +72,7 @@ impl Member {
     pub(crate) fn acquire_within(&self, at: u64, slot: LockSlot, bound: Duration) -> Result<u64> {
         let word = self.map().word(at)?;
         self.name_lock(at, slot)?;
-        crash_point!("lock.noted");
+        crash_point!("lock.recorded");
         match lock::try_take(word, self.lock_owner()) {
             Ok(payload) => {
                 crash_point!("lock.taken");

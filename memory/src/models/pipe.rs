@@ -8,7 +8,8 @@ use loom::thread;
 use super::{check, read, start, wait_for, write};
 use crate::atomic::{AtomicU64, Ordering};
 use crate::pipe::words::{
-    FOR_BYTES, FOR_ROOM, PipeReader, PipeWords, PipeWriter, Words, fall_asleep, must_ring_doorbell,
+    FOR_BYTES, FOR_ROOM, PipeMemory, PipeReader, PipeWords, PipeWriter, fall_asleep,
+    must_ring_doorbell,
 };
 
 /// What can be planted, and the model that must fail then.
@@ -22,7 +23,7 @@ pub(super) const MUTANTS: &[(&str, &str)] = &[
     ("pipe-tail-relaxed", PIECES),
     ("head-word", PIECES),
     ("sleep-no-fence", SLEEP),
-    ("call-no-fence-pipe", SLEEP),
+    ("doorbell-no-fence", SLEEP),
 ];
 
 const PIPE: &str = "pipe::words_are_read_once_written_and_written_once_read";
@@ -32,7 +33,7 @@ const SLEEP: &str = "pipe::no_waiter_sleeps_over_bytes_or_over_room";
 /// Words of which loom reports every access that nothing orders.
 struct Cells(Vec<UnsafeCell<u64>>);
 
-impl Words for Cells {
+impl PipeMemory for Cells {
     fn count(&self) -> u64 {
         self.0.len() as u64
     }
@@ -56,7 +57,7 @@ struct PipeModel<W> {
     calls: [AtomicU64; 2],
 }
 
-impl<W: Words> PipeModel<W> {
+impl<W: PipeMemory> PipeModel<W> {
     fn new(words: W) -> Arc<Self> {
         Arc::new(Self {
             tail: AtomicU64::new(0),
@@ -107,7 +108,7 @@ fn words_are_read_once_written_and_written_once_read() {
 /// Words as a product has them.
 struct SleepModel(Vec<AtomicU64>);
 
-impl Words for SleepModel {
+impl PipeMemory for SleepModel {
     fn count(&self) -> u64 {
         self.0.len() as u64
     }
@@ -187,7 +188,7 @@ fn no_waiter_sleeps_over_bytes_or_over_room() {
                 shared.calls[0].fetch_add(1, Ordering::Relaxed);
             }
             fall_asleep(&shared.reader_sleeps, FOR_BYTES);
-            if reader.there(&shared.pipe()).unwrap() == 0 {
+            if reader.available(&shared.pipe()).unwrap() == 0 {
                 wants[1].store(1, Ordering::Relaxed);
             }
         });

@@ -44,7 +44,7 @@ const BROKEN: Corruption = Corruption(
 );
 
 /// Where the bytes of a pipe stand: a power of two of words. The models look at every access.
-pub(crate) trait Words {
+pub(crate) trait PipeMemory {
     /// How many there are.
     fn count(&self) -> u64;
     /// The word at this index.
@@ -53,7 +53,7 @@ pub(crate) trait Words {
     fn store(&self, index: usize, word: u64);
 }
 
-impl Words for [AtomicU64] {
+impl PipeMemory for [AtomicU64] {
     #[inline]
     fn count(&self) -> u64 {
         self.len() as u64
@@ -87,7 +87,7 @@ pub(crate) struct PipeWords<'m, W: ?Sized> {
     pub(crate) words: &'m W,
 }
 
-impl<W: Words + ?Sized> PipeWords<'_, W> {
+impl<W: PipeMemory + ?Sized> PipeWords<'_, W> {
     #[inline]
     fn capacity(&self) -> u64 {
         self.words.count() * WORD as u64
@@ -127,7 +127,7 @@ pub(crate) struct PipeWriter {
 impl PipeWriter {
     /// Bytes that fit now.
     #[inline]
-    pub(crate) fn room<W: Words + ?Sized>(
+    pub(crate) fn room<W: PipeMemory + ?Sized>(
         &self,
         pipe: &PipeWords<'_, W>,
     ) -> Result<u64, Corruption> {
@@ -136,7 +136,7 @@ impl PipeWriter {
 
     /// Writes as much as fits; how much that was.
     #[inline]
-    pub(crate) fn write<W: Words + ?Sized>(
+    pub(crate) fn write<W: PipeMemory + ?Sized>(
         &mut self,
         pipe: &PipeWords<'_, W>,
         bytes: &[u8],
@@ -157,7 +157,7 @@ impl PipeWriter {
         if count == 0 {
             return Ok(0);
         }
-        self.put(pipe, bytes.get(..count).unwrap_or_default()); // W2
+        self.store_bytes(pipe, bytes.get(..count).unwrap_or_default()); // W2
         let order = if mutant("pipe-tail-relaxed") { Ordering::Relaxed } else { Ordering::Release };
         pipe.tail.store(self.tail, order); // W3
         Ok(count)
@@ -165,7 +165,7 @@ impl PipeWriter {
 
     /// Stores bytes from the tail on.
     #[inline]
-    fn put<W: Words + ?Sized>(&mut self, pipe: &PipeWords<'_, W>, bytes: &[u8]) {
+    fn store_bytes<W: PipeMemory + ?Sized>(&mut self, pipe: &PipeWords<'_, W>, bytes: &[u8]) {
         let mut at = self.tail;
         let within = (at % WORD as u64) as usize;
         let mut rest = bytes;
@@ -207,7 +207,7 @@ pub(crate) struct PipeReader {
 impl PipeReader {
     /// Bytes that are there.
     #[inline]
-    pub(crate) fn there<W: Words + ?Sized>(
+    pub(crate) fn available<W: PipeMemory + ?Sized>(
         &self,
         pipe: &PipeWords<'_, W>,
     ) -> Result<u64, Corruption> {
@@ -218,20 +218,20 @@ impl PipeReader {
 
     /// Reads as much as is there and fits; how much that was.
     #[inline]
-    pub(crate) fn read<W: Words + ?Sized>(
+    pub(crate) fn read<W: PipeMemory + ?Sized>(
         &mut self,
         pipe: &PipeWords<'_, W>,
         into: &mut [u8],
     ) -> Result<usize, Corruption> {
-        let there = usize::try_from(self.there(pipe)?).unwrap_or(usize::MAX);
-        let count = into.len().min(there);
+        let available = usize::try_from(self.available(pipe)?).unwrap_or(usize::MAX);
+        let count = into.len().min(available);
         if count == 0 {
             return Ok(0);
         }
         if mutant("head-early") {
             pipe.head.store(self.head.wrapping_add(count as u64), Ordering::Release);
         }
-        self.take(pipe, into.get_mut(..count).unwrap_or_default()); // R2
+        self.load_bytes(pipe, into.get_mut(..count).unwrap_or_default()); // R2
         let order = if mutant("head-relaxed") { Ordering::Relaxed } else { Ordering::Release };
         pipe.head.store(self.head, order); // R3
         Ok(count)
@@ -239,7 +239,7 @@ impl PipeReader {
 
     /// Loads bytes from the head on.
     #[inline]
-    fn take<W: Words + ?Sized>(&mut self, pipe: &PipeWords<'_, W>, into: &mut [u8]) {
+    fn load_bytes<W: PipeMemory + ?Sized>(&mut self, pipe: &PipeWords<'_, W>, into: &mut [u8]) {
         let mut at = self.head;
         let within = (at % WORD as u64) as usize;
         let mut rest = into;
@@ -283,7 +283,7 @@ pub(crate) fn fall_asleep(own: &AtomicU64, bits: u64) {
 /// must do so, for the bit is gone.
 #[inline]
 pub(crate) fn must_ring_doorbell(other: &AtomicU64, bit: u64) -> bool {
-    if !mutant("call-no-fence-pipe") {
+    if !mutant("doorbell-no-fence") {
         fence(Ordering::SeqCst);
     }
     other.load(Ordering::Relaxed) & bit != 0 && other.fetch_and(!bit, Ordering::Relaxed) & bit != 0

@@ -24,7 +24,7 @@ use crate::region::index_table::IndexTable;
 use crate::region::liveness::{LivenessLock, ProcessIdentity, now_ms};
 use crate::region::map::{Map, RegionFile};
 use crate::region::member_table::{member_slots_used, state};
-use crate::system::{Lock, commit_only, lock_byte, register_barrier};
+use crate::system::{LockMode, commit_only, lock_byte, register_barrier};
 
 /// Page size of a region's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -161,7 +161,7 @@ impl Shared {
     pub(crate) fn lock_attach(&self) -> Result<AttachLock<'_>> {
         let threads = self.attach.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let file = self.map.reopened_file()?;
-        lock_byte(file.file().as_fd(), ATTACH_BYTE, Lock::Wait)?;
+        lock_byte(file.file().as_fd(), ATTACH_BYTE, LockMode::Wait)?;
         Ok(AttachLock { file, _threads: threads })
     }
 
@@ -169,7 +169,7 @@ impl Shared {
     pub(crate) fn try_lock_attach(&self) -> Result<Option<AttachLock<'_>>> {
         let Ok(threads) = self.attach.try_lock() else { return Ok(None) };
         let file = self.map.reopened_file()?;
-        if !lock_byte(file.file().as_fd(), ATTACH_BYTE, Lock::Try)? {
+        if !lock_byte(file.file().as_fd(), ATTACH_BYTE, LockMode::Try)? {
             return Ok(None);
         }
         Ok(Some(AttachLock { file, _threads: threads }))
@@ -179,7 +179,7 @@ impl Shared {
 impl Drop for AttachLock<'_> {
     fn drop(&mut self) {
         // A failure has no effect: the lock ends with the descriptor.
-        let _ = lock_byte(self.file.file().as_fd(), ATTACH_BYTE, Lock::Release);
+        let _ = lock_byte(self.file.file().as_fd(), ATTACH_BYTE, LockMode::Release);
     }
 }
 
@@ -242,26 +242,27 @@ impl Region {
         Self::take(file, None, path, create)
     }
 
-    /// Attaches to an open file, or creates a region in it. `anchor` is the same file, opened a
-    /// second time; with `None` it is opened by its path.
+    /// Attaches to an open file, or creates a region in it. `liveness_file` is the same file,
+    /// opened a second time; with `None` it is opened by its path.
     fn take(
         file: File,
-        anchor: Option<&File>,
+        liveness_file: Option<&File>,
         path: &Path,
         create: Option<&CreateOptions>,
     ) -> Result<(Self, bool)> {
-        lock_byte(file.as_fd(), ATTACH_BYTE, Lock::Wait)?;
+        lock_byte(file.as_fd(), ATTACH_BYTE, LockMode::Wait)?;
         let length = file.metadata().map_err(|e| open_failure(path, &e))?.len();
-        let is_new = length == 0 || is_half_made(&file).map_err(|e| open_failure(path, &e))?;
+        let is_new =
+            length == 0 || is_creation_interrupted(&file).map_err(|e| open_failure(path, &e))?;
         let opened = match (is_new, create) {
             (true, Some(options)) => Self::initialise(file, path, options).map(|r| (r, true)),
             (true, None) => Err(Error::NotARegion {
                 path: path.to_owned(),
                 detail: "empty, or its creator was killed half-way: create it (again)".to_owned(),
             }),
-            (false, _) => Self::map_existing(file, anchor, path).map(|r| (r, false)),
+            (false, _) => Self::map_existing(file, liveness_file, path).map(|r| (r, false)),
         }?;
-        let unlock = |file: &File| lock_byte(file.as_fd(), ATTACH_BYTE, Lock::Release);
+        let unlock = |file: &File| lock_byte(file.as_fd(), ATTACH_BYTE, LockMode::Release);
         opened.0.shared.map.with_file(unlock)?;
         Ok(opened)
     }
@@ -303,8 +304,8 @@ impl Region {
         }
         fill_superblock(&map, page, is_fenced)?;
         if options.populate {
-            // The superblock is complete except for its magic, by which `is_half_made` recognizes
-            // it.
+            // The superblock is complete except for its magic, by which `is_creation_interrupted`
+            // recognizes it.
             map.commit(0, length)?;
             map.collapse(HEAP, chunk_words_at(chunks));
         }
@@ -327,21 +328,22 @@ impl Region {
     /// # Errors
     /// As [`Region::attach`]; `BadArgument` if both descriptors are one open file.
     pub fn attach_files(files: RegionFiles, name: &Path) -> Result<Self> {
-        let anchor = File::from(files.liveness);
-        Self::take(File::from(files.file), Some(&anchor), name, None).map(|(region, _)| region)
+        let liveness_file = File::from(files.liveness);
+        Self::take(File::from(files.file), Some(&liveness_file), name, None)
+            .map(|(region, _)| region)
     }
 
-    fn map_existing(file: File, anchor: Option<&File>, path: &Path) -> Result<Self> {
+    fn map_existing(file: File, liveness_file: Option<&File>, path: &Path) -> Result<Self> {
         let head = read_superblock(&file, path)?;
         let has_barrier = register_barrier();
         if !head.is_fenced && !has_barrier {
             return Err(no_barrier(path));
         }
         let map = Map::new(file, path, head.length, head.page, head.chunks)?;
-        Self::share(map, anchor, head.is_fenced)
+        Self::share(map, liveness_file, head.is_fenced)
     }
 
-    fn share(map: Map, anchor: Option<&File>, is_fenced: bool) -> Result<Self> {
+    fn share(map: Map, liveness_file: Option<&File>, is_fenced: bool) -> Result<Self> {
         let seed = map.word(SUPER_SEED)?.load(Ordering::Relaxed);
         // A lock number that a dead member still names would make it look alive.
         let mut named = BTreeSet::new();
@@ -353,7 +355,7 @@ impl Region {
         }
         let page = map.word(SUPER_PAGE)?.load(Ordering::Relaxed);
         let is_used = |number: u64| named.contains(&number);
-        let liveness = map.with_file(|file| match anchor {
+        let liveness = map.with_file(|file| match liveness_file {
             Some(own) => LivenessLock::acquire_through(own, map.path(), file, page, is_used),
             None => LivenessLock::acquire(map.path(), file, page, is_used),
         })?;
@@ -439,7 +441,7 @@ fn set_mode(file: &File, path: &Path, mode: u32) -> Result<()> {
 
 /// True for the file of a creator that was killed before its commit point, and for no other file.
 /// Files of other programs can begin with zeros and must not be overwritten.
-fn is_half_made(file: &File) -> std::io::Result<bool> {
+fn is_creation_interrupted(file: &File) -> std::io::Result<bool> {
     let data = file.metadata()?;
     let mut page = vec![0; SUPER_BYTES as usize];
     if data.len() < SUPER_BYTES {
@@ -521,7 +523,7 @@ pub fn validate_superblock(page: &[u8]) -> std::result::Result<Superblock, Strin
 }
 
 fn read_superblock(file: &File, path: &Path) -> Result<Superblock> {
-    let refuse = |detail: String| Error::NotARegion { path: path.to_owned(), detail };
+    let not_a_region = |detail: String| Error::NotARegion { path: path.to_owned(), detail };
     let length = file.metadata().map_err(|e| open_failure(path, &e))?.len();
     let mut page = vec![0; 4096];
     if length < 4096 {
@@ -529,9 +531,9 @@ fn read_superblock(file: &File, path: &Path) -> Result<Superblock> {
     } else {
         file.read_exact_at(&mut page, 0).map_err(|e| open_failure(path, &e))?;
     }
-    let head = validate_superblock(&page).map_err(refuse)?;
+    let head = validate_superblock(&page).map_err(not_a_region)?;
     if length < head.length {
-        return Err(refuse(format!(
+        return Err(not_a_region(format!(
             "truncated: {length} of {} bytes are there; restore the file",
             head.length
         )));

@@ -10,10 +10,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use nearstate_model::limits::MEMBERS_MAX;
 use nearstate_model::{Error, Result};
 
-use crate::system::{self, Lock, failure, lock_byte};
+use crate::system::{self, LockMode, failure, lock_byte};
 
 /// First of the bytes of the file that processes keep locked while they are alive.
-const LIFE_BYTE: u64 = 1 << 62;
+const LIVENESS_BYTE: u64 = 1 << 62;
 
 /// Process id and name for messages. No decision depends on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ impl LivenessLock {
             });
         }
         for number in 1..=MEMBERS_MAX as u64 {
-            if !is_used(number) && lock_byte(own.as_fd(), LIFE_BYTE + number, Lock::Try)? {
+            if !is_used(number) && lock_byte(own.as_fd(), LIVENESS_BYTE + number, LockMode::Try)? {
                 if !is_locked(file, number)? {
                     // The lock would last as long as the descriptor, in every process that has it.
                     return Err(Error::BadArgument {
@@ -100,8 +100,8 @@ impl LivenessLock {
                         ),
                     });
                 }
-                let anchor = system::map_anchor(own.as_fd(), page)?;
-                return Ok(Self { page: Some(anchor), bytes: page, number });
+                let page_at = system::map_lock_page(own.as_fd(), page)?;
+                return Ok(Self { page: Some(page_at), bytes: page, number });
             }
         }
         Err(Error::Full { detail: format!("{MEMBERS_MAX} processes are attached") })
@@ -129,7 +129,7 @@ impl Drop for LivenessLock {
 
 /// True if the process that holds the lock with this number is alive.
 pub(crate) fn is_locked(file: &File, number: u64) -> Result<bool> {
-    system::is_byte_locked(file.as_fd(), LIFE_BYTE + number)
+    system::is_byte_locked(file.as_fd(), LIVENESS_BYTE + number)
 }
 
 /// True if both are the same file.

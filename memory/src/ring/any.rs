@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use nearstate_model::{Error, Result};
 
 use super::{RING_WAITERS, RingWaiter, SLEEP_MAX};
-use crate::ring::words::enlist;
+use crate::ring::words::register_waiter;
 use crate::system::{FUTEXES_MAX, futex_wait_any};
 
 /// Waits until one of several rings has an entry at or after the position of its reader, for at
@@ -38,7 +38,7 @@ pub fn wait_any(
         words.clear();
         for (waiter, _) in waits.iter().take(FUTEXES_MAX) {
             let word = waiter.shared.map.word(waiter.ring_at.saturating_add(RING_WAITERS))?;
-            words.push((word, enlist(word)));
+            words.push((word, register_waiter(word)));
         }
         // After the bits were set: a thread that ends the wait after this call finds them, and
         // wakes.

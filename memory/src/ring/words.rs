@@ -37,31 +37,32 @@ use crate::crash::crash_point;
 use crate::layout::Corruption;
 
 /// Words before an entry's payload: its size and checksum, and its number.
-pub(crate) const ENTRY_HEAD: u64 = 2;
+pub(crate) const ENTRY_HEADER_WORDS: u64 = 2;
 
 /// Words after the tail that an append writes as well: the size of the next entry, which stays as
 /// it is, and its number.
-const NEXT_HEAD: u64 = 2;
+const NEXT_HEADER_WORDS: u64 = 2;
 
 /// An entry fills at most this fraction of its ring, so that a reader that is at most three entries
 /// behind keeps up.
-const PART: u64 = 4;
+const ENTRY_FRACTION: u64 = 4;
 
 /// Bytes of a word.
 const WORD: usize = 8;
 
 /// How often a reader looks for the tail before it reports a ring as corrupt. Each failure means
 /// that the writer wrote the whole ring between two loads.
-const LOOKS_MAX: u32 = 16;
+const READS_MAX: u32 = 16;
 
 /// The highest tail. A writer of one GiB per second reaches it in three hundred years.
 const POSITION_MAX: u64 = 1 << 60;
 
-const _: () = assert!(ENTRY_HEAD == 2 && NEXT_HEAD == ENTRY_HEAD, "size and number");
-const _: () = assert!(PART >= 2, "an entry leaves room for another");
-const _: () = assert!(words_of(0) == 2 && words_of(1) == 3 && words_of(8) == 3);
+const _: () =
+    assert!(ENTRY_HEADER_WORDS == 2 && NEXT_HEADER_WORDS == ENTRY_HEADER_WORDS, "size and number");
+const _: () = assert!(ENTRY_FRACTION >= 2, "an entry leaves room for another");
+const _: () = assert!(entry_words(0) == 2 && entry_words(1) == 3 && entry_words(8) == 3);
 
-const TAIL: Corruption = Corruption("a ring's positions contradict each other");
+const POSITIONS_CORRUPT: Corruption = Corruption("a ring's positions contradict each other");
 
 /// The result of reading at a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,19 +95,19 @@ pub(crate) struct RingWords<'m> {
 
 /// Words of an entry with a payload of this size.
 #[inline]
-pub(crate) const fn words_of(bytes: u64) -> u64 {
-    ENTRY_HEAD + bytes.div_ceil(WORD as u64)
+pub(crate) const fn entry_words(bytes: u64) -> u64 {
+    ENTRY_HEADER_WORDS + bytes.div_ceil(WORD as u64)
 }
 
 /// The checksum of an entry: it covers the payload, the number and the position, so that an old
 /// entry is not mistaken for a new one.
-fn check_of(payload: &[u8], number: u64, at: u64) -> u64 {
+fn entry_checksum(payload: &[u8], number: u64, at: u64) -> u64 {
     let place = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ at.rotate_left(32);
     xxh3_64_with_seed(payload, place) & 0xffff_ffff
 }
 
 #[inline]
-fn put(place: Option<&AtomicU64>, value: u64) {
+fn store_word(place: Option<&AtomicU64>, value: u64) {
     let Some(place) = place else { invariant!("an entry is longer than its ring") };
     place.store(value, Ordering::Relaxed);
 }
@@ -118,26 +119,26 @@ impl RingWords<'_> {
 
     /// Words of the largest entry.
     pub(crate) const fn entry_words_max(&self) -> u64 {
-        self.capacity() / PART
+        self.capacity() / ENTRY_FRACTION
     }
 
     /// The words from a position on, for one round. Empty if the ring has no words. It costs one
     /// division, the largest cost of an access, so each function iterates once.
-    fn from(&self, at: u64) -> impl Iterator<Item = &AtomicU64> {
+    fn words_from(&self, at: u64) -> impl Iterator<Item = &AtomicU64> {
         let index = at.checked_rem(self.capacity()).unwrap_or(0) as usize;
         let (before, after) = self.words.split_at_checked(index).unwrap_or_default();
         after.iter().chain(before)
     }
 
     fn load(&self, at: u64) -> u64 {
-        self.from(at).next().map_or(0, |word| word.load(Ordering::Relaxed))
+        self.words_from(at).next().map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
     /// True if an entry of this size would leave everything from `acked` on.
     pub(crate) fn has_room(&self, acked: u64, bytes: u64) -> Result<bool, Corruption> {
         let tail = self.tail.load(Ordering::Acquire);
-        let kept = tail.checked_sub(acked).ok_or(TAIL)?;
-        Ok(kept.saturating_add(words_of(bytes) + NEXT_HEAD) <= self.capacity())
+        let kept = tail.checked_sub(acked).ok_or(POSITIONS_CORRUPT)?;
+        Ok(kept.saturating_add(entry_words(bytes) + NEXT_HEADER_WORDS) <= self.capacity())
     }
 
     /// Appends an entry, unless it was appended before: then the tail is no longer `tail_before`.
@@ -147,39 +148,41 @@ impl RingWords<'_> {
         if self.tail.load(Ordering::Acquire) != tail_before {
             return Ok(());
         }
-        let words = words_of(payload.len() as u64);
+        let words = entry_words(payload.len() as u64);
         if words > self.entry_words_max() {
             return Err(Corruption("an entry is larger than a quarter of its ring"));
         }
         if tail_before > POSITION_MAX {
-            return Err(TAIL);
+            return Err(POSITIONS_CORRUPT);
         }
         let tail = tail_before + words;
-        self.reserve(tail_before, tail + NEXT_HEAD);
+        self.reserve(tail_before, tail + NEXT_HEADER_WORDS);
         // W3.
-        let mut places = self.from(tail_before);
-        let (Some(head), Some(place)) = (places.next(), places.next()) else { return Err(TAIL) };
+        let mut places = self.words_from(tail_before);
+        let (Some(head), Some(place)) = (places.next(), places.next()) else {
+            return Err(POSITIONS_CORRUPT);
+        };
         let number = place.load(Ordering::Relaxed);
-        let check = check_of(payload, number, tail_before);
+        let check = entry_checksum(payload, number, tail_before);
         head.store((payload.len() as u64) << 32 | check, Ordering::Relaxed);
-        crash_point!("tell.headed");
+        crash_point!("entry.headed");
         let (whole, rest) = payload.as_chunks::<WORD>();
         for chunk in whole {
-            put(places.next(), u64::from_le_bytes(*chunk));
+            store_word(places.next(), u64::from_le_bytes(*chunk));
         }
         if !rest.is_empty() {
-            put(
+            store_word(
                 places.next(),
                 rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
             );
         }
-        crash_point!("tell.written");
-        put(places.nth(1), number.wrapping_add(1));
-        crash_point!("tell.numbered");
+        crash_point!("entry.written");
+        store_word(places.nth(1), number.wrapping_add(1));
+        crash_point!("entry.numbered");
         // W4.
         let order = if mutant("tail-relaxed") { Ordering::Relaxed } else { Ordering::Release };
         self.tail.store(tail, order);
-        crash_point!("tell.done");
+        crash_point!("entry.appended");
         Ok(())
     }
 
@@ -187,13 +190,13 @@ impl RingWords<'_> {
     /// its writer is past its commit and must not fail.
     fn reserve(&self, tail: u64, end: u64) {
         invariant!(tail < end, "an append from {tail} to {end} reserves nothing");
-        let floor = end.saturating_sub(self.capacity());
+        let oldest_kept = end.saturating_sub(self.capacity());
         let mut oldest = self.oldest.load(Ordering::Acquire);
         if oldest > tail || tail - oldest > self.capacity() {
             oldest = tail;
         }
-        while oldest < floor {
-            let words = words_of(self.load(oldest) >> 32);
+        while oldest < oldest_kept {
+            let words = entry_words(self.load(oldest) >> 32);
             if words > self.entry_words_max() || oldest + words > tail {
                 oldest = tail;
             } else {
@@ -201,11 +204,11 @@ impl RingWords<'_> {
             }
         }
         self.oldest.store(oldest, Ordering::Release);
-        crash_point!("tell.oldest");
+        crash_point!("entry.oldest");
         // An interrupted append that was not repeated may have changed more words than this one
         // will.
         let before = self.reserved.load(Ordering::Relaxed);
-        let is_sound = before <= tail.saturating_add(self.entry_words_max() + NEXT_HEAD);
+        let is_sound = before <= tail.saturating_add(self.entry_words_max() + NEXT_HEADER_WORDS);
         let reserved = if is_sound { before.max(end) } else { end };
         if !mutant("reserve-late") {
             self.reserved.store(reserved, Ordering::Relaxed);
@@ -216,54 +219,54 @@ impl RingWords<'_> {
         if mutant("reserve-late") {
             self.reserved.store(reserved, Ordering::Relaxed);
         }
-        crash_point!("tell.reserved");
+        crash_point!("entry.reserved");
     }
 
     /// R3 and R4: true if the words read from `at` on, before a tail that was read before them,
     /// were not overwritten.
-    fn is_kept(&self, at: u64, tail: u64) -> Result<bool, Corruption> {
-        if !mutant("keep-no-fence") {
+    fn is_intact(&self, at: u64, tail: u64) -> Result<bool, Corruption> {
+        if !mutant("intact-no-fence") {
             fence(Ordering::Acquire);
         }
         let reserved = self.reserved.load(Ordering::Relaxed);
         if reserved < tail || at > tail {
-            return Err(TAIL);
+            return Err(POSITIONS_CORRUPT);
         }
-        Ok(mutant("keep-unchecked") || reserved - at <= self.capacity())
+        Ok(mutant("intact-unchecked") || reserved - at <= self.capacity())
     }
 
     /// Copies the payload of the entry at `at` into `out`, which is cleared first.
-    pub(crate) fn look(&self, at: u64, out: &mut Vec<u8>) -> Result<EntryRead, Corruption> {
+    pub(crate) fn read_at(&self, at: u64, out: &mut Vec<u8>) -> Result<EntryRead, Corruption> {
         out.clear();
         // R1.
-        let order = if mutant("look-relaxed") { Ordering::Relaxed } else { Ordering::Acquire };
+        let order = if mutant("read-relaxed") { Ordering::Relaxed } else { Ordering::Acquire };
         let tail = self.tail.load(order);
         if at == tail {
             return Ok(EntryRead::Empty);
         }
         // R2, the head. Its size is used only after the check that it is one.
-        let mut places = self.from(at);
+        let mut places = self.words_from(at);
         let [head, number] =
             [places.next(), places.next()].map(|p| p.map_or(0, |p| p.load(Ordering::Relaxed)));
-        if !self.is_kept(at, tail)? {
+        if !self.is_intact(at, tail)? {
             return Ok(EntryRead::Overwritten);
         }
         let bytes = head >> 32;
-        let end = at.saturating_add(words_of(bytes));
+        let end = at.saturating_add(entry_words(bytes));
         if end - at > self.entry_words_max() || end > tail {
             return Err(Corruption("an entry of a ring has a size that none has"));
         }
         // R2, the payload.
         out.reserve(bytes as usize + WORD);
-        for place in places.take((end - at - ENTRY_HEAD) as usize) {
+        for place in places.take((end - at - ENTRY_HEADER_WORDS) as usize) {
             out.extend_from_slice(&place.load(Ordering::Relaxed).to_le_bytes());
         }
         out.truncate(bytes as usize);
-        if !self.is_kept(at, tail)? {
+        if !self.is_intact(at, tail)? {
             out.clear();
             return Ok(EntryRead::Overwritten);
         }
-        if check_of(out, number, at) != head & 0xffff_ffff {
+        if entry_checksum(out, number, at) != head & 0xffff_ffff {
             out.clear();
             return Err(Corruption("an entry of a ring is not as it was written (checksum)"));
         }
@@ -271,16 +274,16 @@ impl RingWords<'_> {
     }
 
     /// The position in `place`, where an entry begins or will begin, and its number.
-    pub(crate) fn begin(&self, place: &AtomicU64) -> Result<(u64, u64), Corruption> {
-        for _ in 0..LOOKS_MAX {
+    pub(crate) fn position_at(&self, place: &AtomicU64) -> Result<(u64, u64), Corruption> {
+        for _ in 0..READS_MAX {
             let at = place.load(Ordering::Acquire);
             let tail = self.tail.load(Ordering::Acquire);
             let number = self.load(at.wrapping_add(1));
-            if self.is_kept(at, tail)? {
+            if self.is_intact(at, tail)? {
                 return Ok((at, number));
             }
         }
-        Err(TAIL)
+        Err(POSITIONS_CORRUPT)
     }
 }
 
@@ -289,17 +292,17 @@ const WAITING: u64 = 1;
 
 /// S1 and S2. Returns the value that the word must still have when the caller falls asleep: its low
 /// half, which the kernel compares. The caller reads the tail between the two.
-pub(crate) fn enlist(word: &AtomicU64) -> u32 {
+pub(crate) fn register_waiter(word: &AtomicU64) -> u32 {
     let seen = word.fetch_or(WAITING, Ordering::AcqRel) | WAITING;
-    if !mutant("enlist-no-fence") {
+    if !mutant("register_waiter-no-fence") {
         fence(Ordering::SeqCst);
     }
     seen as u32
 }
 
 /// A2 and A3. True if a waiter may sleep and the caller has to wake it.
-pub(crate) fn call_waiters(word: &AtomicU64) -> bool {
-    if !mutant("call-no-fence") {
+pub(crate) fn must_wake_waiters(word: &AtomicU64) -> bool {
+    if !mutant("wake-no-fence") {
         fence(Ordering::SeqCst);
     }
     let seen = word.load(Ordering::Relaxed);
@@ -364,16 +367,16 @@ mod tests {
         let (mut at, mut out) = (0, Vec::new());
         for number in 0..5000 {
             ring.append(own.tail(), &payload(number)).unwrap();
-            let Ok(EntryRead::Entry { number: seen, end }) = ring.look(at, &mut out) else {
+            let Ok(EntryRead::Entry { number: seen, end }) = ring.read_at(at, &mut out) else {
                 panic!("entry {number} is not at {at}");
             };
             assert_eq!((seen, &out), (number, &payload(number)));
             at = end;
-            assert_eq!(ring.look(at, &mut out), Ok(EntryRead::Empty));
+            assert_eq!(ring.read_at(at, &mut out), Ok(EntryRead::Empty));
             // From the oldest on, every entry up to the tail is there.
-            let (mut from, first) = ring.begin(ring.oldest).unwrap();
+            let (mut from, first) = ring.position_at(ring.oldest).unwrap();
             for expected in first..=number {
-                let look = ring.look(from, &mut out);
+                let look = ring.read_at(from, &mut out);
                 let Ok(EntryRead::Entry { number: seen, end }) = look else { panic!("{look:?}") };
                 assert_eq!((seen, &out), (expected, &payload(expected)));
                 from = end;
@@ -381,7 +384,7 @@ mod tests {
             assert_eq!(from, own.tail());
             assert!(number < 30 || number - first > 2, "hardly anything is kept");
         }
-        assert_eq!(ring.look(0, &mut out), Ok(EntryRead::Overwritten));
+        assert_eq!(ring.read_at(0, &mut out), Ok(EntryRead::Overwritten));
     }
 
     #[test]
@@ -424,17 +427,17 @@ mod tests {
         for number in 0..20 {
             ring.append(own.tail(), &[number; 40]).unwrap();
         }
-        let (at, first) = ring.begin(ring.oldest).unwrap();
+        let (at, first) = ring.position_at(ring.oldest).unwrap();
         // A large one reserves and destroys the oldest words, and is never finished.
         let tail = own.tail();
-        ring.reserve(tail, tail + ring.entry_words_max() + NEXT_HEAD);
-        put(ring.from(tail + ring.entry_words_max()).next(), 0xdead);
+        ring.reserve(tail, tail + ring.entry_words_max() + NEXT_HEADER_WORDS);
+        store_word(ring.words_from(tail + ring.entry_words_max()).next(), 0xdead);
         ring.append(tail, b"x").unwrap();
         let mut out = Vec::new();
-        assert_eq!(ring.look(at, &mut out), Ok(EntryRead::Overwritten));
-        let (mut at, mut number) = ring.begin(ring.oldest).unwrap();
+        assert_eq!(ring.read_at(at, &mut out), Ok(EntryRead::Overwritten));
+        let (mut at, mut number) = ring.position_at(ring.oldest).unwrap();
         assert!(number > first);
-        while let Ok(EntryRead::Entry { number: seen, end }) = ring.look(at, &mut out) {
+        while let Ok(EntryRead::Entry { number: seen, end }) = ring.read_at(at, &mut out) {
             assert_eq!(seen, number);
             (at, number) = (end, number + 1);
         }
@@ -445,7 +448,7 @@ mod tests {
     fn an_entry_that_is_too_large_is_refused_and_room_is_counted_to_the_word() {
         let own = TestRing::new();
         let ring = own.ring();
-        let largest = (ring.entry_words_max() - ENTRY_HEAD) * 8;
+        let largest = (ring.entry_words_max() - ENTRY_HEADER_WORDS) * 8;
         assert!(ring.append(0, &vec![0; largest as usize + 1]).is_err());
         ring.append(0, &vec![1; largest as usize]).unwrap();
         for _ in 0..2 {
@@ -458,7 +461,7 @@ mod tests {
         ring.append(own.tail(), &vec![1; largest as usize - 16]).unwrap();
         let mut out = Vec::new();
         assert_eq!(
-            ring.look(0, &mut out),
+            ring.read_at(0, &mut out),
             Ok(EntryRead::Entry { number: 0, end: ring.entry_words_max() }),
             "what has_room allowed overwrote nothing"
         );
@@ -493,9 +496,9 @@ mod tests {
             let ring = own.ring();
             let mut out = Vec::new();
             for place in [ring.tail, ring.oldest] {
-                let Ok((mut at, _)) = ring.begin(place) else { continue };
+                let Ok((mut at, _)) = ring.position_at(place) else { continue };
                 let mut steps = 0;
-                while let Ok(EntryRead::Entry { end, .. }) = ring.look(at, &mut out) {
+                while let Ok(EntryRead::Entry { end, .. }) = ring.read_at(at, &mut out) {
                     assert!(end > at);
                     at = end;
                     steps += 1;

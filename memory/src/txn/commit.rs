@@ -9,7 +9,7 @@ use crate::crash::{crash_point, is_planted};
 use crate::heap::cell::{self, CellKind, WORD_HEAD, WORD_NEXT};
 use crate::heap::queue::finish_line;
 use crate::index::bucket::{
-    VERSION_MAX, at_of, control, decide, depth_of, intent, link, load, publish, stamp_of, tag_of,
+    VERSION_MAX, at_of, control, decide, depth_of, hash_tag, intent, link, load, publish, stamp_of,
 };
 use crate::index::intent::{
     EVENTS, LINE_LOCK, LINE_NEW, LINE_OLD, LINE_OWNER, LINE_SLOT, LINES, LINES_MAX, STATUS, TxnCell,
@@ -25,7 +25,7 @@ use crate::txn::events::{self, TxnEvents};
 use crate::txn::plan::{
     AccessIndex, CellChange, CommitOutcome, CommitPlan, Expectation, RecordAccess,
 };
-use crate::txn::publish::{CROWD, ENTRIES_MAX, locate, locate_target, retire_record};
+use crate::txn::publish::{CROWDED_ENTRIES, ENTRIES_MAX, locate, locate_target, retire_record};
 
 /// The result of an attempt to take all locks.
 #[derive(Clone, Copy, Debug)]
@@ -53,15 +53,15 @@ pub(crate) fn undo(arena: &Arena<'_>) -> Result<(), Corruption> {
 
 /// Completes a decided transaction. Idempotent. Recovery calls it for a dead member.
 pub(crate) fn finish(arena: &Arena<'_>) -> Result<(), Corruption> {
-    let log = TxnCell::of(arena.map, arena.get(undo::SLOT));
-    log.replace_intents(LINE_NEW)?;
-    crash_point!("txn.settled");
-    events::append_all(log)?;
+    let txn = TxnCell::of(arena.map, arena.get(undo::SLOT));
+    txn.replace_intents(LINE_NEW)?;
+    crash_point!("txn.replaced");
+    events::append_all(txn)?;
     // Before anything is retired: otherwise a cell in transit could still head the pending list.
     arena.set(undo::PENDING, 0);
     crash_point!("txn.unpended");
-    for index in 0..log.lines()? {
-        let line = log.line(index)?;
+    for index in 0..txn.lines()? {
+        let line = txn.line(index)?;
         if line.get(LINE_SLOT) != 0 {
             let new = line.get(LINE_NEW);
             if new != 0 {
@@ -71,11 +71,11 @@ pub(crate) fn finish(arena: &Arena<'_>) -> Result<(), Corruption> {
             retire_record(arena, line.get(LINE_OLD), new)?;
         }
     }
-    events::retire_all(arena, log)?;
+    events::retire_all(arena, txn)?;
     crash_point!("txn.retired");
     // Last: readers and the loops above need the lines until here.
-    arena.retire(log.at)?;
-    crash_point!("txn.logged");
+    arena.retire(txn.at)?;
+    crash_point!("txn.cell_retired");
     arena.set(undo::OP, op::NONE);
     Ok(())
 }
@@ -91,9 +91,9 @@ pub(crate) fn unlock(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
     if at == 0 {
         return Ok(());
     }
-    let log = TxnCell::of(arena.map, at);
-    for index in 0..log.lines()? {
-        let lock_at = log.get(index, LINE_LOCK)?;
+    let txn = TxnCell::of(arena.map, at);
+    for index in 0..txn.lines()? {
+        let lock_at = txn.get(index, LINE_LOCK)?;
         if lock_at != 0 {
             let word = arena.map.word(lock_at)?;
             let seen = word.load(Ordering::Relaxed);
@@ -143,63 +143,63 @@ impl Member {
     fn commit_in_order(&self, plan: &mut CommitPlan, keys: &[u8]) -> Result<CommitOutcome> {
         let first = plan.accesses.len() as u64;
         let events = plan.events.all.len() as u64;
-        let log = self.new_log(first + events, events)?;
-        self.lock_all(plan, log)?;
+        let txn = self.allocate_txn_cell(first + events, events)?;
+        self.lock_all(plan, txn)?;
         crash_point!("txn.locked");
         let arena = self.arena()?;
         let done = match self.validate(plan, keys) {
             Ok(None) => self
-                .prepare_events(&plan.events, log, first)
-                .and_then(|()| self.write_all(plan, log, &arena))
+                .prepare_events(&plan.events, txn, first)
+                .and_then(|()| self.write_all(plan, txn, &arena))
                 .map(|()| CommitOutcome::Committed),
             Ok(Some(refused)) => Ok(refused),
             Err(error) => Err(error),
         };
         if done.is_err() {
-            abandon(&arena, log);
+            abandon(&arena, txn);
         }
         unlock(&arena, self.lock_owner())?;
         crash_point!("txn.unlocked");
         // The commit is visible to all before its caller reads anything else.
         fence(Ordering::SeqCst);
         if events != 0 && matches!(done, Ok(CommitOutcome::Committed)) {
-            events::wake_all(log)?;
+            events::wake_all(txn)?;
         }
         done
     }
 
     /// A pending transaction cell with room for `lines`.
-    fn new_log(&self, lines: u64, events: u64) -> Result<TxnCell<'_>> {
+    fn allocate_txn_cell(&self, lines: u64, events: u64) -> Result<TxnCell<'_>> {
         invariant!(events <= lines, "{events} events in {lines} lines");
         invariant!(lines <= LINES_MAX, "a transaction of {lines} lines exceeds {LINES_MAX}");
         let at = self.allocate(LINE * (lines + 1))?;
-        let log = TxnCell::of(self.map(), at);
-        let head = log.word(WORD_HEAD)?;
+        let txn = TxnCell::of(self.map(), at);
+        let head = txn.word(WORD_HEAD)?;
         let class = head.load(Ordering::Relaxed) & 0xff;
         head.store(class | (CellKind::Transaction as u64) << 8, Ordering::Relaxed);
-        log.word(STATUS)?.store(0, Ordering::Relaxed);
-        log.word(LINES)?.store(lines, Ordering::Relaxed);
-        log.word(EVENTS)?.store(events, Ordering::Relaxed);
-        Ok(log)
+        txn.word(STATUS)?.store(0, Ordering::Relaxed);
+        txn.word(LINES)?.store(lines, Ordering::Relaxed);
+        txn.word(EVENTS)?.store(events, Ordering::Relaxed);
+        Ok(txn)
     }
 
     /// Takes the locks of all buckets, in the order of their offsets. While it holds locks it waits
     /// only briefly. It waits for a busy lock without holding any, for at most [`LOCK_WAIT_MAX`] in
     /// all.
-    fn lock_all(&self, plan: &mut CommitPlan, log: TxnCell<'_>) -> Result<()> {
+    fn lock_all(&self, plan: &mut CommitPlan, txn: TxnCell<'_>) -> Result<()> {
         let arena = self.arena()?;
         let mut since = None;
         loop {
             self.sort_locks(plan)?;
             let mut before = 0;
             for (index, (lock_at, _)) in (0_u64..).zip(&plan.order) {
-                let line = log.line(index)?;
+                let line = txn.line(index)?;
                 line.set(LINE_LOCK, if *lock_at == before { 0 } else { *lock_at });
                 line.set(LINE_SLOT, 0);
                 before = *lock_at;
             }
-            events::record_ring_locks(&plan.events, log, plan.order.len() as u64)?;
-            arena.set(undo::TXN, log.at);
+            events::record_ring_locks(&plan.events, txn, plan.order.len() as u64)?;
+            arena.set(undo::TXN, txn.at);
             crash_point!("txn.named");
             let locked = self.lock_in_order(plan);
             if matches!(locked, Ok(LockAttempt::All)) {
@@ -279,7 +279,7 @@ impl Member {
                     Err(error) => return Err(error),
                 }
             }
-            crash_point!("txn.ringing");
+            crash_point!("txn.ring_locked");
             before = event.ring_at;
         }
         Ok(LockAttempt::All)
@@ -291,7 +291,7 @@ impl Member {
         let map = self.map();
         for (number, access) in plan.accesses.iter_mut().enumerate() {
             access.set_slot(locate_target(map, access.lock_at, access.target(keys))?);
-            if let Some(refused) = self.refuse(access, number)? {
+            if let Some(refused) = self.check_expectation(access, number)? {
                 return Ok(Some(refused));
             }
         }
@@ -318,7 +318,11 @@ impl Member {
         Ok(None)
     }
 
-    fn refuse(&self, access: &RecordAccess, number: usize) -> Result<Option<CommitOutcome>> {
+    fn check_expectation(
+        &self,
+        access: &RecordAccess,
+        number: usize,
+    ) -> Result<Option<CommitOutcome>> {
         let is_expected = match access.expect {
             Expectation::Any => true,
             Expectation::Read(ReadToken { at: 0, .. }) => access.entry_at == 0,
@@ -365,11 +369,11 @@ impl Member {
             let line = self.new_line(&[last.1])?;
             let arena = self.arena()?;
             write_undo(&arena, last.0, last.1, link(line), op::LINE);
-            crash_point!("line.noted");
+            crash_point!("line.recorded");
             publish(self.map().word(last.0)?, link(line));
             crash_point!("line.linked");
             finish_line(&arena, line)?;
-            crash_point!("line.settled");
+            crash_point!("line.finished");
             has_moved = true;
         }
     }
@@ -424,43 +428,43 @@ impl Member {
     }
 
     /// After validation: publishes the intents, decides and finishes.
-    fn write_all(&self, plan: &CommitPlan, log: TxnCell<'_>, arena: &Arena<'_>) -> Result<()> {
+    fn write_all(&self, plan: &CommitPlan, txn: TxnCell<'_>, arena: &Arena<'_>) -> Result<()> {
         invariant!(plan.order.len() == plan.accesses.len(), "each access is published");
         let mut intents = 0;
-        arena.set(undo::SLOT, log.at);
+        arena.set(undo::SLOT, txn.at);
         arena.set(undo::OP, op::TXN);
-        crash_point!("txn.noted");
+        crash_point!("txn.recorded");
         for (index, (_, place)) in (0_u64..).zip(&plan.order) {
             let access = plan.access(*place);
             if access.is_write() {
-                self.intend(access, log, index)?;
+                self.intend(access, txn, index)?;
                 intents += 1;
             }
         }
         let writes = plan.accesses.iter().filter(|access| access.is_write()).count();
         invariant!(intents == writes, "{intents} of {writes} writes have an intent");
         crash_point!("txn.intended");
-        decide(log.word(STATUS)?);
+        decide(txn.word(STATUS)?);
         crash_point!("txn.decided");
         Ok(finish(arena)?)
     }
 
-    fn intend(&self, access: &RecordAccess, log: TxnCell<'_>, index: u64) -> Result<()> {
+    fn intend(&self, access: &RecordAccess, txn: TxnCell<'_>, index: u64) -> Result<()> {
         invariant!(access.is_write(), "a record that was only read gets an intent");
         let slot_at = match access.entry_at {
             0 => self.empty_word(access)?,
             found => found,
         };
         let word = self.map().word(slot_at)?;
-        let line = log.line(index)?;
+        let line = txn.line(index)?;
         line.set(LINE_OLD, access.entry);
         line.set(LINE_NEW, access.new_entry());
-        line.set(LINE_OWNER, log.at);
+        line.set(LINE_OWNER, txn.at);
         line.set(LINE_SLOT, slot_at);
         if is_planted("publish-early") {
             publish(word, access.new_entry());
         } else {
-            publish(word, intent(tag_of(access.hash), log.line_at(index)));
+            publish(word, intent(hash_tag(access.hash), txn.line_at(index)));
         }
         crash_point!("txn.intending");
         Ok(())
@@ -493,7 +497,7 @@ impl Member {
             }
         }
         for access in &plan.accesses {
-            if access.crowd >= CROWD && access.entry_at == 0 && access.is_write() {
+            if access.crowd >= CROWDED_ENTRIES && access.entry_at == 0 && access.is_write() {
                 self.split_some(self.table(access.namespace)?, access.crowd)?;
             }
         }
@@ -504,11 +508,11 @@ impl Member {
 /// After an error. Before the decision the intents are replaced by the old entries. After it only
 /// corruption can have stopped the work, and published cells must not be freed.
 #[cold]
-fn abandon(arena: &Arena<'_>, log: TxnCell<'_>) {
+fn abandon(arena: &Arena<'_>, txn: TxnCell<'_>) {
     if arena.get(undo::OP) != op::TXN {
         return;
     }
-    let is_undone = matches!(log.is_committed(), Ok(false)) && undo(arena).is_ok();
+    let is_undone = matches!(txn.is_committed(), Ok(false)) && undo(arena).is_ok();
     if !is_undone {
         arena.set(undo::PENDING, 0);
         arena.set(undo::OP, op::NONE);

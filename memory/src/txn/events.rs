@@ -13,7 +13,7 @@ use crate::layout::Corruption;
 use crate::member::Member;
 use crate::member::arena::Arena;
 use crate::ring;
-use crate::ring::words::words_of;
+use crate::ring::words::entry_words;
 
 /// Bytes that are appended to a ring if the transaction commits.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +63,7 @@ impl Member {
     pub(crate) fn prepare_events(
         &self,
         events: &TxnEvents,
-        log: TxnCell<'_>,
+        txn: TxnCell<'_>,
         first: u64,
     ) -> Result<()> {
         let (mut ring_at, mut tail, mut total) = (0, 0, 0);
@@ -82,9 +82,9 @@ impl Member {
                     detail: format!("a transaction of {length} bytes in the commit stream"),
                 });
             }
-            total += words_of(length);
+            total += entry_words(length);
             if event.is_lossless {
-                ring::keep(self.map(), ring_at)?;
+                ring::set_lossless(self.map(), ring_at)?;
             }
             if !ring::has_room(self.map(), ring_at, total * 8)? {
                 return Err(Error::Behind {
@@ -95,13 +95,13 @@ impl Member {
                 });
             }
             let source = self.event_cell(bytes)?;
-            log.set(index, LINE_TAIL, tail)?;
-            log.set(index, LINE_SOURCE, source)?;
-            log.set(index, LINE_RING, ring_at)?;
+            txn.set(index, LINE_TAIL, tail)?;
+            txn.set(index, LINE_SOURCE, source)?;
+            txn.set(index, LINE_RING, ring_at)?;
             crash_point!("event.placed");
-            tail += words_of(length);
+            tail += entry_words(length);
         }
-        crash_point!("txn.announced");
+        crash_point!("txn.prepared");
         Ok(())
     }
 
@@ -113,34 +113,34 @@ impl Member {
         let at = self.allocate_cell(&CellHeader { kind, flags, body, key, children, hash })?;
         self.write_body(at, 0, bytes)?;
         self.seal_block(at, 0)?;
-        crash_point!("event.drafted");
+        crash_point!("event.sealed");
         Ok(at)
     }
 }
 
 /// Records the locks of the rings in the lines from `first` on.
-pub(crate) fn record_ring_locks(events: &TxnEvents, log: TxnCell<'_>, first: u64) -> Result<()> {
+pub(crate) fn record_ring_locks(events: &TxnEvents, txn: TxnCell<'_>, first: u64) -> Result<()> {
     let mut before = 0;
     for (index, event) in (first..).zip(&events.all) {
         let is_same = event.ring_at == before;
-        log.set(index, LINE_LOCK, if is_same { 0 } else { ring::lock_at(event.ring_at) })?;
-        log.set(index, LINE_SLOT, 0)?;
-        log.set(index, LINE_RING, 0)?;
+        txn.set(index, LINE_LOCK, if is_same { 0 } else { ring::lock_at(event.ring_at) })?;
+        txn.set(index, LINE_SLOT, 0)?;
+        txn.set(index, LINE_RING, 0)?;
         before = event.ring_at;
     }
     Ok(())
 }
 
 /// After the decision: appends the events that are not in their rings yet.
-pub(crate) fn append_all(log: TxnCell<'_>) -> Result<(), Corruption> {
-    let lines = log.lines()?;
-    for index in lines - log.header(EVENTS)?.min(lines)..lines {
-        let ring_at = log.get(index, LINE_RING)?;
+pub(crate) fn append_all(txn: TxnCell<'_>) -> Result<(), Corruption> {
+    let lines = txn.lines()?;
+    for index in lines - txn.header(EVENTS)?.min(lines)..lines {
+        let ring_at = txn.get(index, LINE_RING)?;
         if ring_at != 0 {
-            let source = log.get(index, LINE_SOURCE)?;
-            let bytes = Cell::new(log.map(), source)?.value()?.len() as u64;
+            let source = txn.get(index, LINE_SOURCE)?;
+            let bytes = Cell::new(txn.map(), source)?.value()?.len() as u64;
             let from = source.saturating_add(CELL_HEADER_BYTES);
-            ring::append(log.map(), ring_at, log.get(index, LINE_TAIL)?, from, bytes)?;
+            ring::append(txn.map(), ring_at, txn.get(index, LINE_TAIL)?, from, bytes)?;
             crash_point!("txn.appended");
         }
     }
@@ -148,11 +148,11 @@ pub(crate) fn append_all(log: TxnCell<'_>) -> Result<(), Corruption> {
 }
 
 /// Retires the cells of the events. Idempotent.
-pub(crate) fn retire_all(arena: &Arena<'_>, log: TxnCell<'_>) -> Result<(), Corruption> {
-    let lines = log.lines()?;
-    for index in lines - log.header(EVENTS)?.min(lines)..lines {
-        if log.get(index, LINE_RING)? != 0 {
-            arena.retire(log.get(index, LINE_SOURCE)?)?;
+pub(crate) fn retire_all(arena: &Arena<'_>, txn: TxnCell<'_>) -> Result<(), Corruption> {
+    let lines = txn.lines()?;
+    for index in lines - txn.header(EVENTS)?.min(lines)..lines {
+        if txn.get(index, LINE_RING)? != 0 {
+            arena.retire(txn.get(index, LINE_SOURCE)?)?;
             crash_point!("event.retired");
         }
     }
@@ -160,14 +160,14 @@ pub(crate) fn retire_all(arena: &Arena<'_>, log: TxnCell<'_>) -> Result<(), Corr
 }
 
 /// Wakes the readers that wait for the rings of a transaction.
-pub(crate) fn wake_all(log: TxnCell<'_>) -> Result<(), Corruption> {
-    let lines = log.lines()?;
+pub(crate) fn wake_all(txn: TxnCell<'_>) -> Result<(), Corruption> {
+    let lines = txn.lines()?;
     let mut before = 0;
-    for index in lines - log.header(EVENTS)?.min(lines)..lines {
-        let ring_at = log.get(index, LINE_RING)?;
+    for index in lines - txn.header(EVENTS)?.min(lines)..lines {
+        let ring_at = txn.get(index, LINE_RING)?;
         if ring_at != 0 && ring_at != before {
             crash_point!("txn.waking");
-            ring::wake(log.map(), ring_at)?;
+            ring::wake(txn.map(), ring_at)?;
             before = ring_at;
         }
     }

@@ -2,7 +2,7 @@
 
 use nearstate_model::invariant;
 
-use crate::index::bucket::{entry, tag_of};
+use crate::index::bucket::{entry, hash_tag};
 use crate::index::lookup::ReadToken;
 use crate::txn::events::TxnEvents;
 use crate::txn::publish::{PendingCell, SlotLookup, WriteTarget};
@@ -93,7 +93,7 @@ impl RecordAccess {
 
     pub(crate) const fn new_entry(&self) -> u64 {
         match self.change {
-            CellChange::Publish(draft) => entry(tag_of(self.hash), draft.at),
+            CellChange::Publish(draft) => entry(hash_tag(self.hash), draft.at),
             CellChange::Keep | CellChange::Remove => 0,
         }
     }

@@ -5,8 +5,8 @@ use nearstate_model::{Error, Result, invariant};
 use crate::crash::crash_point;
 use crate::heap::cell::{self, Cell, CellHeader, CellKind, LINE_FIRST, LINE_WORDS};
 use crate::index::bucket::{
-    LAST, VERSION_MAX, WORDS, at_of, control, depth_of, entry, is_intent, is_link, link, load,
-    publish, stamp_of, tag_in, tag_of,
+    LAST, VERSION_MAX, WORDS, at_of, control, depth_of, entry, entry_tag, hash_tag, is_intent,
+    is_link, link, load, publish, stamp_of,
 };
 use crate::index::lookup::{CHAIN_MAX, ReadToken, find_bucket, is_equal, link_slot, walk_chain};
 use crate::layout::{Corruption, LINE};
@@ -126,7 +126,7 @@ impl Member {
         })
     }
 
-    /// Changes the record of a key. Under the bucket's lock `decide` gets the current record and
+    /// Changes the record of a key. Under the bucket's lock `choose` gets the current record and
     /// returns a decision; `draft` is published if it says so. All cells that stay pending are
     /// freed.
     ///
@@ -135,7 +135,7 @@ impl Member {
     /// member.
     ///
     /// # Errors
-    /// `Stalled`, `Full`, `Damaged`, and the errors of `decide`. Nothing was changed then.
+    /// `Stalled`, `Full`, `Damaged`, and the errors of `choose`. Nothing was changed then.
     #[inline]
     pub fn write_record(
         &self,
@@ -143,9 +143,9 @@ impl Member {
         hash: u64,
         key: &[u8],
         draft: Option<PendingCell>,
-        decide: impl FnOnce(Option<Cell<'_>>) -> Result<WriteDecision>,
+        choose: impl FnOnce(Option<Cell<'_>>) -> Result<WriteDecision>,
     ) -> Result<WriteOutcome> {
-        self.write_target(table, WriteTarget { hash, key, token: None }, draft, decide)
+        self.write_target(table, WriteTarget { hash, key, token: None }, draft, choose)
     }
 
     /// As [`Member::write_record`], for a record that the caller may have read under a pin that is
@@ -159,7 +159,7 @@ impl Member {
         table: &IndexTable,
         target: WriteTarget<'_>,
         draft: Option<PendingCell>,
-        decide: impl FnOnce(Option<Cell<'_>>) -> Result<WriteDecision>,
+        choose: impl FnOnce(Option<Cell<'_>>) -> Result<WriteDecision>,
     ) -> Result<WriteOutcome> {
         self.check_usable()?;
         self.operation(|| {
@@ -170,7 +170,7 @@ impl Member {
                     return Err(error);
                 }
             };
-            let done = self.write_locked((bucket_at, payload), target, draft, decide);
+            let done = self.write_locked((bucket_at, payload), target, draft, choose);
             // The stamp may have been raised: the lock word holds the current one.
             let payload = self.map().word(bucket_at)?.load(crate::atomic::Ordering::Relaxed);
             let arena = self.arena()?;
@@ -196,7 +196,7 @@ impl Member {
                 WriteDecision::Keep => self.free_pending()?,
                 WriteDecision::Publish | WriteDecision::Remove => {
                     let mut tidied = retired.map_or(Ok(()), |class| self.trim_queue(&arena, class));
-                    if crowd >= CROWD {
+                    if crowd >= CROWDED_ENTRIES {
                         tidied = tidied.and_then(|()| self.split_some(table, crowd));
                     }
                     // The change is committed. A failure to trim a queue or to grow the index (a
@@ -232,7 +232,7 @@ impl Member {
         (bucket_at, payload): (u64, u64),
         target: WriteTarget<'_>,
         draft: Option<PendingCell>,
-        decide: impl FnOnce(Option<Cell<'_>>) -> Result<WriteDecision>,
+        choose: impl FnOnce(Option<Cell<'_>>) -> Result<WriteDecision>,
     ) -> Result<(WriteOutcome, Option<u8>, u32)> {
         let map = self.map();
         let (place, hash) = (locate_target(map, bucket_at, target)?, target.hash);
@@ -241,7 +241,7 @@ impl Member {
             _ => Some(Cell::new(map, at_of(place.entry))?),
         };
         let before = old.map(|cell| cell.version());
-        let decision = decide(old)?;
+        let decision = choose(old)?;
         let mut done =
             (WriteOutcome { decision, version_before: before, version_after: None }, None, 0);
         match (decision, old, draft) {
@@ -255,7 +255,7 @@ impl Member {
                 invariant!(version > before.unwrap_or(0), "version {version} does not increase");
                 cell::seal(map, draft.at, version, draft.body_crc)?;
                 crash_point!("publish.sealed");
-                done.1 = self.publish_entry(&place, entry(tag_of(hash), draft.at))?;
+                done.1 = self.publish_entry(&place, entry(hash_tag(hash), draft.at))?;
                 done.0.version_after = Some(version);
                 done.2 = place.entries + u32::from(old.is_none());
             }
@@ -295,7 +295,7 @@ impl Member {
         };
         let class = if old == 0 { None } else { Some(cell::class_at(map, at_of(old))?) };
         write_undo(&arena, at, old, new, op::RECORD);
-        crash_point!("publish.noted");
+        crash_point!("publish.recorded");
         publish(map.word(at)?, new);
         crash_point!("publish.committed");
         finish_record(&arena, old, new)?;
@@ -317,7 +317,7 @@ impl Member {
         }
         let line = self.new_line(&[place.last, new])?;
         write_undo(arena, place.last_at, place.last, link(line), op::WORD);
-        crash_point!("publish.noted");
+        crash_point!("publish.recorded");
         publish(self.map().word(place.last_at)?, link(line));
         crash_point!("publish.committed");
         finish_word(arena);
@@ -327,8 +327,14 @@ impl Member {
     /// Allocates a pending overflow line with these entries (at most five).
     pub(crate) fn new_line(&self, entries: &[u64]) -> Result<u64> {
         invariant!(entries.len() <= LINE_WORDS as usize, "{} entries in one line", entries.len());
-        let head =
-            CellHeader { kind: CellKind::TxnLine, flags: 0, body: 0, key: 0, children: 0, hash: 0 };
+        let head = CellHeader {
+            kind: CellKind::OverflowLine,
+            flags: 0,
+            body: 0,
+            key: 0,
+            children: 0,
+            hash: 0,
+        };
         let at = self.allocate(LINE)?;
         let word = self.map().word(at)?;
         let class = word.load(crate::atomic::Ordering::Relaxed) & 0xff;
@@ -347,10 +353,10 @@ impl Member {
 pub(crate) const ENTRIES_MAX: u32 = (CHAIN_MAX - 2) * (LINE_WORDS as u32 - 1);
 
 const _: () = assert!(ENTRIES_MAX > LAST as u32, "a full bucket can grow a chain");
-const _: () = assert!(PLACES.len() == LAST && WORDS == LAST + 1);
+const _: () = assert!(ENTRY_INDEXES.len() == LAST && WORDS == LAST + 1);
 
 /// A bucket with this many entries after an insert is crowded: the index grows by one bucket.
-pub(crate) const CROWD: u32 = 6;
+pub(crate) const CROWDED_ENTRIES: u32 = 6;
 
 /// As [`locate`], for a record that may have been read. If its word is unchanged, the key is not
 /// compared again: the reader's pin has protected the cell, and with it the key, since then.
@@ -378,7 +384,7 @@ pub(crate) fn locate_target(
 }
 
 /// Numbers of a bucket line's entries.
-const PLACES: [u64; LAST] = [0, 1, 2, 3, 4, 5, 6];
+const ENTRY_INDEXES: [u64; LAST] = [0, 1, 2, 3, 4, 5, 6];
 
 /// Finds the key in a locked bucket, or room for it.
 ///
@@ -391,12 +397,12 @@ pub(crate) fn locate(
     hash: u64,
     key: &[u8],
 ) -> Result<SlotLookup, Corruption> {
-    let tag = tag_of(hash);
+    let tag = hash_tag(hash);
     let [_, entries @ ..] = map.words::<WORDS>(bucket_at)?;
     let words = entries.each_ref().map(load);
     let (mut index, mut found) = (0, 0);
     for (place, word) in (0..).zip(words) {
-        let is_it = tag_in(word) == tag;
+        let is_it = entry_tag(word) == tag;
         index = if is_it { place } else { index };
         found = if is_it { word } else { found };
     }
@@ -420,7 +426,7 @@ pub(crate) fn locate(
 #[inline]
 fn room(bucket_at: u64, words: [u64; LAST]) -> SlotLookup {
     let (mut empty_at, mut entries) = (0, 0);
-    for (place, word) in PLACES.into_iter().zip(words).rev() {
+    for (place, word) in ENTRY_INDEXES.into_iter().zip(words).rev() {
         empty_at = if word == 0 { bucket_at + 8 + 8 * place } else { empty_at };
         entries += u32::from(word != 0);
     }
@@ -436,7 +442,7 @@ fn locate_in_chain(
     hash: u64,
     key: &[u8],
 ) -> Result<SlotLookup, Corruption> {
-    let tag = tag_of(hash);
+    let tag = hash_tag(hash);
     let mut place =
         SlotLookup { entry_at: 0, entry: 0, empty_at: 0, last_at: 0, last: 0, entries: 0 };
     walk_chain(map, bucket_at, |at, value| {
@@ -450,7 +456,7 @@ fn locate_in_chain(
         }
         place.entries += 1;
         // Under the lock an intent belongs to the lock's holder and to another key.
-        if tag_in(value) == tag && !is_intent(value) {
+        if entry_tag(value) == tag && !is_intent(value) {
             let cell = Cell::new(map, at_of(value))?;
             if cell.hash_low() == hash as u32 && is_equal(cell.key()?, key) {
                 place.entry_at = at;

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_of_transitions_is_this_one() {
+    fn the_transition_table_has_exactly_these_rows() {
         let line = |(event, before, after): &(&str, &[ConnectionPhase], ConnectionPhase)| {
             let before: Vec<_> = before.iter().map(|phase| format!("{phase:?}")).collect();
             format!("{event}({} => {after:?});\n", before.join(" | "))
@@ -91,7 +91,7 @@ shutdown_sent(Closing => Lingering);
 
     #[test]
     #[should_panic(expected = "invariant violated: work_finished is no transition")]
-    fn a_transition_that_the_table_does_not_have_is_a_violated_invariant() {
+    fn a_transition_missing_from_the_table_violates_an_invariant() {
         let _ = ConnectionPhase::Reading.work_finished();
     }
 }

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn deadlines_pass_in_their_order_and_cancelled_ones_wake_nobody() {
+    fn deadlines_pass_in_order_and_a_cancelled_one_wakes_no_task() {
         let mut deadlines = Deadlines::default();
         let keys: Vec<_> = [30, 10, 20]
             .into_iter()

@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_stands_in_its_queue_once_and_a_place_that_is_given_again_is_another_task() {
+    fn a_task_is_queued_once_and_a_reused_slot_is_another_task() {
         install(1);
         let first = begin(TaskClass::Request);
         push(first);
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn control_comes_first_but_not_for_ever() {
+    fn control_tasks_run_first_but_do_not_starve_others() {
         install(1);
         let control: Vec<_> = (0..3).map(|_| begin(TaskClass::Control)).collect();
         let request = begin(TaskClass::Request);

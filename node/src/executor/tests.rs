@@ -23,7 +23,7 @@ fn compute(clock: &Clock, micros: u64) {
 type Log = Rc<RefCell<Vec<&'static str>>>;
 
 #[test]
-fn a_task_gives_its_output_to_its_waiter() {
+fn a_waiter_receives_the_output_of_its_task() {
     let (executor, _) = at_virtual_time();
     let task = executor.spawn(TaskClass::Request, "seven", async {
         yield_now().await;
@@ -51,7 +51,7 @@ fn classes_are_polled_in_their_order() {
 }
 
 #[test]
-fn background_work_gets_its_share_and_no_more_while_requests_are_always_ready() {
+fn background_work_gets_exactly_its_share_under_constant_load() {
     let (executor, clock) = at_virtual_time();
     let spent = Rc::new([const { Cell::new(0) }; 2]);
     for (at, class) in [(0, TaskClass::Request), (1, TaskClass::Background)] {
@@ -72,7 +72,7 @@ fn background_work_gets_its_share_and_no_more_while_requests_are_always_ready() 
 }
 
 #[test]
-fn a_request_that_comes_during_background_work_waits_for_one_slice() {
+fn a_request_that_arrives_during_background_work_waits_for_one_slice() {
     let (executor, clock) = at_virtual_time();
     let busy = clock.clone();
     drop(executor.spawn(TaskClass::Background, "scan", async move {
@@ -142,7 +142,7 @@ fn a_task_that_has_used_its_slice_is_due_if_another_waits_or_the_round_is_over()
 }
 
 #[test]
-fn a_thousand_tasks_that_wait_cost_no_round() {
+fn a_thousand_waiting_tasks_cause_no_rounds() {
     let executor =
         Executor::new(&ExecutorConfig { spin: SpinPolicy::Never, ..ExecutorConfig::default() })
             .unwrap();
@@ -193,7 +193,7 @@ impl Drop for OnDrop {
 }
 
 #[test]
-fn a_cancelled_task_drops_what_it_holds_wherever_it_waits() {
+fn a_cancelled_task_drops_its_captures_at_any_await_point() {
     let (executor, _) = at_virtual_time();
     let log = Log::default();
     let held = OnDrop(Rc::clone(&log), "waiting");
@@ -249,7 +249,7 @@ fn an_event_releases_one_waiter_per_set_and_keeps_a_set_without_a_waiter() {
 }
 
 #[test]
-fn a_waker_that_is_wrapped_is_woken_as_it_is() {
+fn a_future_with_its_own_waker_is_polled_only_after_that_waker_was_woken() {
     /// Polls its future with a waker of its own, and only if that was woken.
     struct Wrapped<F>(Pin<Box<F>>, Arc<Flag>, Waker);
     #[derive(Default)]
@@ -358,7 +358,7 @@ fn thread<T: Send + 'static>(
 }
 
 #[test]
-fn what_other_threads_send_arrives_whole_and_in_order_and_a_full_queue_refuses() {
+fn messages_of_other_threads_arrive_in_order_and_a_full_queue_rejects() {
     const EACH: u64 = 20_000;
     let executor = Executor::new(&ExecutorConfig::default()).unwrap();
     let (outbox, mut inbox) = inbox::<(usize, u64)>(64);

@@ -70,8 +70,10 @@ fn clients_of_the_unix_socket_are_distributed_round_robin() {
 
 #[test]
 fn a_client_that_never_reads_is_no_longer_read_and_then_closed() {
-    let limits =
-        ConnectionLimits { unread_max: Duration::from_millis(200), ..ConnectionLimits::default() };
+    let limits = ConnectionLimits {
+        reply_timeout: Duration::from_millis(200),
+        ..ConnectionLimits::default()
+    };
     let served = serve(1, limits);
     let mut greedy = served.unix();
     // A thousand megabytes of answers to 13 KB of requests.
@@ -122,7 +124,7 @@ fn quitting_flushes_first() {
 #[test]
 fn an_incomplete_request_times_out_and_an_idle_connection_does_not() {
     let limits = ConnectionLimits {
-        half_sent_max: Duration::from_millis(50),
+        request_timeout: Duration::from_millis(50),
         ..ConnectionLimits::default()
     };
     let served = serve(1, limits);
@@ -131,7 +133,7 @@ fn an_incomplete_request_times_out_and_an_idle_connection_does_not() {
     half.send("whole\nhal");
     assert_eq!(half.receive(), "whole");
     assert!(half.is_closed());
-    served.until(|seen| seen.half_sent == 1);
+    served.until(|seen| seen.request_timeouts == 1);
     assert_eq!(silent.ask("here"), "here");
 }
 
@@ -242,8 +244,10 @@ fn messages_of_other_threads_reach_an_idle_client() {
 
 #[test]
 fn a_shutdown_waits_for_work_and_then_closes_the_remaining_connections() {
-    let limits =
-        ConnectionLimits { drain_max: Duration::from_secs(1), ..ConnectionLimits::default() };
+    let limits = ConnectionLimits {
+        shutdown_timeout: Duration::from_secs(1),
+        ..ConnectionLimits::default()
+    };
     let mut served = serve(2, limits);
     let (mut idle, mut busy, mut half) = (served.unix(), served.unix(), served.unix());
     assert_eq!((idle.ask("idle"), half.ask("half")), ("idle".to_owned(), "half".to_owned()));
@@ -261,7 +265,7 @@ fn a_shutdown_waits_for_work_and_then_closes_the_remaining_connections() {
 }
 
 #[test]
-fn a_core_that_panics_takes_the_node_down_and_join_says_so() {
+fn a_panicking_core_stops_the_node_and_join_reports_it() {
     let mut served = serve(2, ConnectionLimits::default());
     let mut idle = served.unix();
     assert_eq!(idle.ask("core"), "0");
@@ -295,7 +299,7 @@ fn an_invalid_configuration_is_refused_at_the_start() {
 }
 
 #[test]
-fn closed_connections_leave_nothing_behind() {
+fn closed_connections_release_all_resources() {
     let served = serve(2, ConnectionLimits::default());
     for round in 0..500 {
         let mut client: LineClient<TcpStream> = served.tcp();

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_its_method_and_its_path() {
+    fn method_and_path_of_a_request_are_parsed() {
         for (line, wanted) in [
             ("GET /metrics HTTP/1.1", RequestTarget::Metrics),
             ("HEAD /ready?verbose=1 HTTP/1.1", RequestTarget::Readiness),
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_connection_ends_when_the_client_or_its_version_says_so() {
+    fn the_connection_closes_on_request_of_the_client_or_for_http_1_0() {
         let is_last = |text: &str| {
             let parsed = parse(text.as_bytes());
             let HttpParseResult::Request(request, _) = parsed else {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_has_a_body_or_is_nonsense_is_refused() {
+    fn oversized_requests_bodies_and_garbage_are_rejected() {
         let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(HEADERS_MAX + 1));
         assert_eq!(parse(many.as_bytes()), HttpParseResult::TooLarge);
         let long = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(HEAD_BYTES_MAX));

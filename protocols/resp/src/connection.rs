@@ -28,7 +28,7 @@ const SLOW_ARGS_MAX: usize = 32;
 const SLOW_ARG_BYTES_MAX: usize = 128;
 
 /// Requests between two checks whether the time slice of this connection is over.
-const REQUESTS_PER_LOOK: u64 = 4;
+const REQUESTS_PER_CLOCK_CHECK: u64 = 4;
 
 /// Bytes of requests that `MULTI` queues. Further requests are rejected before they use memory.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
@@ -155,7 +155,7 @@ impl ConnectionHandler for RespConnection {
                 break NextAction::Close;
             }
             // The remaining input is read later, after other connections were served.
-            let is_due = self.requests.is_multiple_of(REQUESTS_PER_LOOK) && is_due();
+            let is_due = self.requests.is_multiple_of(REQUESTS_PER_CLOCK_CHECK) && is_due();
             if self.connection.local_request.is_some() {
                 break NextAction::SendDescriptors;
             }
@@ -339,7 +339,7 @@ fn slow_request(
 mod tests {
     use super::*;
     use crate::acl::Users;
-    use crate::command::stats::CoreStats;
+    use crate::command::stats::RespCoreStats;
     use crate::server::{RespServer, RespSettings};
     use nearstate_node::clock::Clock;
     use nearstate_node::{Core, CoreParts, PeerAddress, PeerIdentity};
@@ -347,7 +347,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn a_change_that_meets_conflicts_is_given_up_after_a_while() {
+    fn a_change_with_repeated_conflicts_ends_at_the_deadline() {
         let folder = tempfile::tempdir().unwrap();
         let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
         let server = Arc::new(RespServer::new(RespSettings::new(Users::open(&TABLE))));
@@ -359,7 +359,7 @@ mod tests {
             metrics: Arc::default(),
             clock: Clock::new_virtual(),
         });
-        let counts = Arc::new(CoreStats::new(std::iter::empty()));
+        let counts = Arc::new(RespCoreStats::new(std::iter::empty()));
         let core = CoreContext::new(&server, &core.unwrap(), counts);
         let address = PeerAddress::Unix { pid: None, uid: 0, gid: 0 };
         let mut connection =

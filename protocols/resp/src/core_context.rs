@@ -1,6 +1,6 @@
 //! State of the protocol on one core.
 
-use crate::command::stats::CoreStats;
+use crate::command::stats::RespCoreStats;
 use crate::command_context::RespCommand;
 use crate::connection_state::{ConnectionState, DeferredMessages, Subscriptions, WatchedRecords};
 use crate::pubsub::mailbox::Mailbox;
@@ -18,13 +18,13 @@ pub(crate) struct CoreContext {
     pub(crate) server: Arc<RespServer>,
     pub(crate) records: KeyedRecords,
     pub(crate) core: Core,
-    counts: Arc<CoreStats>,
+    counts: Arc<RespCoreStats>,
     /// Start of the current request, which is the end of the previous one, in ticks.
     request_start: Cell<u64>,
 }
 
 impl CoreContext {
-    pub(crate) fn new(server: &Arc<RespServer>, core: &Core, counts: Arc<CoreStats>) -> Self {
+    pub(crate) fn new(server: &Arc<RespServer>, core: &Core, counts: Arc<RespCoreStats>) -> Self {
         Self {
             server: Arc::clone(server),
             records: KeyedRecords::new(Rc::clone(core.session()), Arc::clone(server)),
@@ -98,9 +98,9 @@ impl CoreContext {
     /// Adds the hits and misses of reads to the statistics.
     #[inline]
     pub(crate) fn count_lookups(&self) {
-        let found = self.records.take_lookups();
+        let found = self.records.take_hits_and_misses();
         if found != [0, 0] {
-            self.counts.add_lookups(found);
+            self.counts.add_hits_and_misses(found);
         }
     }
 

@@ -71,9 +71,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_stands_in_the_namespace_that_it_names() {
+    fn a_key_belongs_to_the_namespace_in_its_prefix() {
         let long = format!("{{{}}},k", "n".repeat(256));
-        for (said, namespace, key) in [
+        for (text, namespace, key) in [
             ("{ns},a", "ns", "a"),
             ("{ns},", "ns", ""),
             ("{ns},a},b,{c}", "ns", "a},b,{c}"),
@@ -90,8 +90,8 @@ mod tests {
             (" {ns},a", PLAIN_NAMESPACE, " {ns},a"),
             (long.as_str(), PLAIN_NAMESPACE, long.as_str()),
         ] {
-            let name = KeyName::of(said.as_bytes());
-            assert_eq!(name, KeyName { namespace, key: key.as_bytes() }, "{said:?}");
+            let name = KeyName::of(text.as_bytes());
+            assert_eq!(name, KeyName { namespace, key: key.as_bytes() }, "{text:?}");
         }
         assert_eq!(KeyName::of(b"{\xff},a").namespace, PLAIN_NAMESPACE);
         let longest = format!("{{{}}},k", "n".repeat(255));
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_is_held_to_a_namespace_only_if_that_is_literal() {
+    fn a_pattern_is_limited_to_a_namespace_only_if_its_prefix_is_literal() {
         assert_eq!(pattern_namespace(b"{ns},*").map(|name| name.key), Some(&b"*"[..]));
         for wide in ["*", "{n*},a", "{n?},a", "{[n]},a", "{n\\a},a", "[{]ns},a", "{},a"] {
             assert_eq!(pattern_namespace(wide.as_bytes()), None, "{wide}");

@@ -24,18 +24,18 @@ const HAPPENING: u16 = bits(b"g$shxn");
 const fn bits(flags: &[u8]) -> u16 {
     let mut bits = 0;
     let mut rest = flags;
-    while let [delivery, others @ ..] = rest {
-        bits |= bit(*delivery);
+    while let [flag, others @ ..] = rest {
+        bits |= bit(*flag);
         rest = others;
     }
     bits
 }
 
-const fn bit(delivery: u8) -> u16 {
+const fn bit(flag: u8) -> u16 {
     let mut bit = 1;
     let mut rest: &[u8] = &LETTERS;
     while let [known, others @ ..] = rest {
-        if *known == delivery {
+        if *known == flag {
             return bit;
         }
         bit <<= 1;
@@ -77,8 +77,8 @@ impl KeyspaceEvents {
     /// `BadArgument`: an unknown flag, with Redis' text.
     pub fn parse(flags: &[u8]) -> Result<Self> {
         let mut bits = 0;
-        for delivery in flags {
-            bits |= match (*delivery, bit(*delivery)) {
+        for flag in flags {
+            bits |= match (*flag, bit(*flag)) {
                 (b'A', _) => ALL,
                 (_, 0) => {
                     return Err(Error::BadArgument {
@@ -94,9 +94,8 @@ impl KeyspaceEvents {
     /// The flags as Redis prints them: `A` for all that it includes, and then no `n`.
     pub fn flags(self) -> String {
         let has_all = self.bits & ALL == ALL;
-        let hidden = if has_all { ALL | EventClass::NEW.0 } else { 0 };
-        let shown =
-            LETTERS.into_iter().filter(|delivery| self.bits & !hidden & bit(*delivery) != 0);
+        let implied = if has_all { ALL | EventClass::NEW.0 } else { 0 };
+        let shown = LETTERS.into_iter().filter(|flag| self.bits & !implied & bit(*flag) != 0);
         has_all.then_some(b'A').into_iter().chain(shown).map(char::from).collect()
     }
 
@@ -107,8 +106,8 @@ impl KeyspaceEvents {
 
     /// True if an event that occurs here is published.
     pub const fn is_any(self) -> bool {
-        let ways = EventClass::KEYSPACE.0 | EventClass::KEYEVENT.0;
-        self.bits & HAPPENING != 0 && self.bits & ways != 0
+        let channels = EventClass::KEYSPACE.0 | EventClass::KEYEVENT.0;
+        self.bits & HAPPENING != 0 && self.bits & channels != 0
     }
 
     pub(crate) const fn bits(self) -> u16 {
@@ -141,8 +140,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn letters_are_taken_and_shown_as_redis_does() {
-        for (said, shown) in [
+    fn event_flags_are_parsed_and_printed_like_redis() {
+        for (text, shown) in [
             ("", ""),
             ("KEA", "AKE"),
             ("KEAn", "AKE"),
@@ -152,20 +151,20 @@ mod tests {
             ("E", "E"),
             ("xxEgx", "gxE"),
         ] {
-            let events = KeyspaceEvents::parse(said.as_bytes()).unwrap();
-            assert_eq!(events.flags(), shown, "{said}");
+            let events = KeyspaceEvents::parse(text.as_bytes()).unwrap();
+            assert_eq!(events.flags(), shown, "{text}");
         }
-        for said in ["Kq", "kea", "K E", "\u{e9}"] {
-            let Err(Error::BadArgument { detail }) = KeyspaceEvents::parse(said.as_bytes()) else {
-                panic!("{said} was taken")
+        for text in ["Kq", "kea", "K E", "\u{e9}"] {
+            let Err(Error::BadArgument { detail }) = KeyspaceEvents::parse(text.as_bytes()) else {
+                panic!("{text} was taken")
             };
             assert_eq!(detail, "Invalid event class character. Use 'Ag$lshzxeKEtmdn'.");
         }
     }
 
     #[test]
-    fn nothing_is_published_without_a_class_of_events_and_a_kind_of_channel() {
-        for (said, is_any) in [
+    fn events_need_an_event_class_and_a_channel_class() {
+        for (text, is_any) in [
             ("", false),
             ("KE", false),
             ("A", false),
@@ -175,13 +174,13 @@ mod tests {
             ("En", true),
             ("KEA", true),
         ] {
-            let events = KeyspaceEvents::parse(said.as_bytes()).unwrap();
-            assert_eq!(events.is_any(), is_any, "{said}");
+            let events = KeyspaceEvents::parse(text.as_bytes()).unwrap();
+            assert_eq!(events.is_any(), is_any, "{text}");
         }
     }
 
     #[test]
-    fn each_event_has_the_name_that_redis_gives_to_what_it_most_likely_was() {
+    fn events_have_the_names_that_redis_uses() {
         let named = |kind, form| names_of(kind, form).map(|(_, name)| name).collect::<Vec<_>>();
         assert_eq!(named(EventKind::Created, Form::Value), ["new", "set"]);
         assert_eq!(named(EventKind::Updated, Form::Blocks), ["hset"]);

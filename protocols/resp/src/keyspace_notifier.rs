@@ -41,7 +41,7 @@ pub(crate) async fn run_notifier(server: Arc<RespServer>, session: Rc<Session>) 
     loop {
         let generation = poll_fn(|cx| server.keyspace.poll_enabled(cx)).await;
         let done = match KeyspaceNotifier::new(&server, &session, generation) {
-            Ok(mut teller) => teller.run().await,
+            Ok(mut notifier) => notifier.run().await,
             Err(error) => Err(error),
         };
         if done.is_err() {

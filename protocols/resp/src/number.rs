@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_numbers_are_those_that_redis_takes() {
+    fn integers_are_parsed_like_in_redis() {
         for (text, number) in [
             ("0", Some(0)),
             ("-1", Some(-1)),
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn cursors_are_read_as_c_reads_them() {
+    fn cursors_are_parsed_like_strtoul() {
         for (text, number) in [
             ("", Some(0)),
             ("0", Some(0)),

@@ -1,6 +1,6 @@
 //! Entry point of the crate: the node's [`Protocol`] for RESP.
 
-use crate::command::stats::CoreStats;
+use crate::command::stats::RespCoreStats;
 use crate::connection::RespConnection;
 use crate::core_context::CoreContext;
 use crate::keyspace_notifier;
@@ -40,7 +40,7 @@ impl Protocol for RespProtocol {
             }
         }
         let commands = TABLE.commands().iter().map(|command| (command.name, command.flags));
-        let counts = Arc::new(CoreStats::new(commands));
+        let counts = Arc::new(RespCoreStats::new(commands));
         self.server.stats.add_core(Arc::clone(&counts));
         Ok(Rc::new(RespCoreService(Rc::new(CoreContext::new(&self.server, core, counts)))))
     }

@@ -261,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_goes_to_who_hears_the_channel_and_to_who_hears_a_pattern() {
+    fn a_message_reaches_subscribers_of_the_channel_and_of_matching_patterns() {
         let pubsub = PubSub::new(usize::MAX);
         let mailbox = || Arc::new(Mailbox::new(9999, &pubsub.budget));
         let (one, two) = (mailbox(), mailbox());
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn however_many_clients_take_all_they_can_there_is_room_for_another() {
+    fn one_client_at_all_its_limits_does_not_exhaust_the_core() {
         let pubsub = PubSub::new(usize::MAX);
         let mailbox = Arc::new(Mailbox::new(9999, &pubsub.budget));
         let taken: Vec<usize> = (0..16).map(|id| take_all(&pubsub, id, &mailbox)).collect();
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_hear_already_is_no_matter_of_shares_and_all_or_none_are_taken() {
+    fn known_patterns_use_no_share_and_subscribing_is_all_or_nothing() {
         let pubsub = PubSub::new(usize::MAX);
         let mailbox = Arc::new(Mailbox::new(9999, &pubsub.budget));
         let names: Vec<String> = (0..1024).map(|number| format!("a{number}*")).collect();
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_or_goes_does_not_wait_for_the_comparisons_of_a_message() {
+    fn subscribing_does_not_wait_for_pattern_matching() {
         let pubsub = PubSub::new(usize::MAX);
         let mailbox = Arc::new(Mailbox::new(9999, &pubsub.budget));
         let subscribe = |pattern: &str, id| {

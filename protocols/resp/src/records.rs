@@ -23,8 +23,8 @@ pub struct KeyedRecords {
     /// Key prefix of that namespace (`{ns},`), empty for the keys without a namespace.
     last_prefix: RefCell<Vec<u8>>,
     last_namespace: Cell<Option<Namespace>>,
-    /// Hits and misses of reads since the last [`KeyedRecords::take_lookups`].
-    lookups: [Cell<u64>; 2],
+    /// Hits and misses of reads since the last [`KeyedRecords::take_hits_and_misses`].
+    hits_and_misses: [Cell<u64>; 2],
 }
 
 /// A key in its namespace.
@@ -46,22 +46,22 @@ impl KeyedRecords {
             last: RefCell::default(),
             last_prefix: RefCell::default(),
             last_namespace: Cell::new(None),
-            lookups: Default::default(),
+            hits_and_misses: Default::default(),
         }
     }
 
     /// Counts a hit or a miss.
     #[inline]
     pub(crate) fn count_lookup(&self, exists: bool) {
-        let [hits, misses] = &self.lookups;
+        let [hits, misses] = &self.hits_and_misses;
         let count = if exists { hits } else { misses };
         count.set(count.get() + 1);
     }
 
     /// Hits and misses of reads since the last call.
     #[inline]
-    pub(crate) fn take_lookups(&self) -> [u64; 2] {
-        self.lookups.each_ref().map(Cell::take)
+    pub(crate) fn take_hits_and_misses(&self) -> [u64; 2] {
+        self.hits_and_misses.each_ref().map(Cell::take)
     }
 
     /// The session.
@@ -80,8 +80,8 @@ impl KeyedRecords {
             return Ok(Some(resolved));
         }
         let KeyName { namespace, key } = KeyName::of(key);
-        let lookups = self.namespace(namespace)?;
-        Ok(lookups.map(|namespace| ResolvedKey { namespace, key }))
+        let namespace = self.namespace(namespace)?;
+        Ok(namespace.map(|namespace| ResolvedKey { namespace, key }))
     }
 
     /// As [`KeyedRecords::resolve`] for the last namespace, by comparing the prefix instead of
@@ -355,8 +355,8 @@ pub struct KeptMetadata {
 
 impl KeptMetadata {
     /// The metadata of a record.
-    pub fn of(lookups: &RecordRef<'_>) -> Self {
-        Self { expires_ms: lookups.expires_ms(), tags: lookups.tags() }
+    pub fn of(record: &RecordRef<'_>) -> Self {
+        Self { expires_ms: record.expires_ms(), tags: record.tags() }
     }
 
     /// An expiration time without tags.

@@ -174,7 +174,7 @@ impl<'o> ReplyWriter<'o> {
     /// A double, with the fewest digits that parse to the same value: a bulk string in RESP2.
     pub fn double(&mut self, number: f64) {
         let mut text = String::new();
-        spell(&mut text, number);
+        write_float(&mut text, number);
         match self.protocol {
             RespVersion::Resp2 => self.bulk(text.as_bytes()),
             RespVersion::Resp3 => self.line(b',', &text),
@@ -331,7 +331,7 @@ impl<'o> ReplyWriter<'o> {
 const HEAD_BYTES_MAX: usize = 24;
 
 /// Formats a number as Redis does: plain digits in a wide range, otherwise with an exponent.
-fn spell(text: &mut String, number: f64) {
+fn write_float(text: &mut String, number: f64) {
     let size = number.abs();
     let is_plain = size == 0.0 || (1e-5..1e21).contains(&size);
     // Writing to a String cannot fail.

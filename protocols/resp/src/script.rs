@@ -57,7 +57,7 @@ mod tests {
                          end\n";
 
     #[test]
-    fn the_texts_of_redis_py_are_known() {
+    fn the_scripts_of_redis_py_are_known() {
         let release = format!("{BEGIN}        redis.call('del', KEYS[1])\n        return 1\n    ");
         let again = "        redis.call('pexpire', KEYS[1], ARGV[2])\n        return 1\n    ";
         assert_eq!(Script::of_text(release.as_bytes()), Some(Script::Release));
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_found_by_its_sha_in_any_case() {
+    fn a_script_is_found_by_its_sha_in_any_case() {
         for (script, sha) in KNOWN {
             assert_eq!(sha.len(), 40);
             assert_eq!(Script::of_sha(sha.to_ascii_uppercase().as_bytes()), Some(script));

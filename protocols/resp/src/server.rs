@@ -1,7 +1,7 @@
 //! State of all clients on all cores: users, subscriptions, connections, settings, statistics.
 
 use crate::acl::Users;
-use crate::command::stats::{CommandClass, CommandStats, CoreStats};
+use crate::command::stats::{CommandClass, CommandStats, RespCoreStats};
 use crate::keyspace_events::KeyspaceEvents;
 use crate::keyspace_events::watches::KeyspaceWatches;
 use crate::pubsub::PubSub;
@@ -286,7 +286,7 @@ pub struct ServerStats {
     /// Messages published.
     pub published: AtomicU64,
     /// Statistics of requests, by core.
-    cores: Mutex<Vec<Arc<CoreStats>>>,
+    cores: Mutex<Vec<Arc<RespCoreStats>>>,
 }
 
 impl ServerStats {
@@ -295,20 +295,20 @@ impl ServerStats {
         count.fetch_add(more, Ordering::Relaxed);
     }
 
-    fn cores(&self) -> MutexGuard<'_, Vec<Arc<CoreStats>>> {
+    fn cores(&self) -> MutexGuard<'_, Vec<Arc<RespCoreStats>>> {
         self.cores.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds the statistics of a core.
-    pub(crate) fn add_core(&self, core: Arc<CoreStats>) {
+    pub(crate) fn add_core(&self, core: Arc<RespCoreStats>) {
         self.cores().push(core);
     }
 
     /// Hits and misses of reads.
-    pub fn lookups(&self) -> [u64; 2] {
+    pub fn hits_and_misses(&self) -> [u64; 2] {
         self.cores()
             .iter()
-            .map(|core| core.lookups())
+            .map(|core| core.hits_and_misses())
             .fold([0, 0], |[hits, misses], [more, less]| [hits + more, misses + less])
     }
 

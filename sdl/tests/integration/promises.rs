@@ -18,7 +18,7 @@ fn records(of: &[(&[u8], &[u8])]) -> RecordMap {
     of.iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
 }
 
-pub(crate) fn what_was_set_is_read_and_absent_keys_are_left_out(sdl: &mut dyn SyncStorage) {
+pub(crate) fn values_are_read_back_and_absent_keys_are_omitted(sdl: &mut dyn SyncStorage) {
     assert_eq!(sdl.get(NS, &[b"a"]).unwrap(), records(&[]));
     sdl.set(NS, &[(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]).unwrap();
     let read = sdl.get(NS, &[b"c", b"none", b"a"]).unwrap();
@@ -160,9 +160,7 @@ pub(crate) fn remove_all_empties_a_large_namespace(sdl: &mut dyn SyncStorage) {
     sdl.remove_all(NS).unwrap();
 }
 
-pub(crate) fn what_no_back_end_may_keep_is_refused_before_anything_is_written(
-    sdl: &mut dyn SyncStorage,
-) {
+pub(crate) fn invalid_arguments_are_rejected_before_anything_is_written(sdl: &mut dyn SyncStorage) {
     let long = vec![b'k'; 4097];
     let pairs = [(&b"good"[..], &b"1"[..]), (&long, b"2")];
     assert_eq!(sdl.set(NS, &pairs).unwrap_err().kind, ErrorKind::RejectedBySdl);
@@ -334,7 +332,7 @@ pub(crate) fn a_write_above_the_limits_is_refused_and_changes_nothing(sdl: &mut 
 macro_rules! with_every_promise {
     ($then:ident) => {
         $then! {
-            what_was_set_is_read_and_absent_keys_are_left_out
+            values_are_read_back_and_absent_keys_are_omitted
             a_visit_goes_in_the_order_of_the_keys
             every_byte_counts
             set_if_compares_every_byte
@@ -344,7 +342,7 @@ macro_rules! with_every_promise {
             keys_are_listed_by_glob_and_by_prefix
             namespaces_do_not_see_each_other
             remove_all_empties_a_large_namespace
-            what_no_back_end_may_keep_is_refused_before_anything_is_written
+            invalid_arguments_are_rejected_before_anything_is_written
             names_that_are_no_namespace_are_refused_by_every_operation
             large_values_come_back_whole
             a_write_above_the_limits_is_refused_and_changes_nothing

@@ -13,7 +13,7 @@ fn raw(server: &Server) -> redis::Connection {
 }
 
 #[test]
-fn records_are_where_the_sdl_clients_look_for_them() {
+fn records_have_the_keys_that_sdl_clients_use() {
     let folder = folder();
     let server = Server::start(folder.path(), &[]);
     let mut sdl = open(&server.tcp()).unwrap();
@@ -36,7 +36,7 @@ fn records_are_where_the_sdl_clients_look_for_them() {
 }
 
 #[test]
-fn several_pairs_are_one_command() {
+fn several_pairs_are_set_with_one_command() {
     let folder = folder();
     let server = Server::start(folder.path(), &[]);
     let mut sdl = open(&server.unix()).unwrap();
@@ -51,7 +51,7 @@ fn several_pairs_are_one_command() {
 }
 
 #[test]
-fn a_set_of_another_type_is_a_failure_of_the_back_end() {
+fn a_set_on_a_key_of_another_type_is_a_backend_error() {
     let folder = folder();
     let server = Server::start(folder.path(), &[]);
     let mut sdl = open(&server.tcp()).unwrap();
@@ -64,7 +64,7 @@ fn a_set_of_another_type_is_a_failure_of_the_back_end() {
 }
 
 #[test]
-fn a_server_that_goes_away_and_comes_back_is_used_again() {
+fn a_restarted_server_is_used_again() {
     let folder = folder();
     let server = Server::start(folder.path(), &[]);
     let port = server.port;
@@ -87,7 +87,7 @@ fn a_server_that_goes_away_and_comes_back_is_used_again() {
 }
 
 #[test]
-fn a_read_is_asked_again_when_the_connection_had_ended() {
+fn a_read_is_retried_after_the_connection_was_closed() {
     let folder = folder();
     let server = Server::start(folder.path(), &[]);
     let mut sdl = open(&server.tcp()).unwrap();
@@ -97,7 +97,7 @@ fn a_read_is_asked_again_when_the_connection_had_ended() {
 }
 
 #[test]
-fn a_wrong_password_is_a_refusal_and_not_waited_for() {
+fn a_wrong_password_is_rejected_at_once() {
     let folder = folder();
     let server = Server::start(folder.path(), &["--requirepass", "right"]);
     let error = open(&server.tcp()).unwrap().set("ns", &[(b"k", b"v")]).unwrap_err();
@@ -111,7 +111,7 @@ fn a_wrong_password_is_a_refusal_and_not_waited_for() {
 }
 
 #[test]
-fn a_server_that_never_answers_costs_no_more_than_the_time_out() {
+fn a_silent_server_costs_at_most_the_timeout() {
     // Accepts (the kernel does) and says nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();

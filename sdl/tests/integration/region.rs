@@ -18,7 +18,7 @@ fn two_instances_of_one_url_share_the_records() {
 }
 
 #[test]
-fn a_file_that_is_no_region_is_refused_by_name() {
+fn a_file_that_is_no_region_is_an_error_with_its_path() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("letter");
     std::fs::write(&path, vec![b'x'; 10_000]).unwrap();
@@ -31,7 +31,7 @@ fn a_file_that_is_no_region_is_refused_by_name() {
 }
 
 #[test]
-fn a_namespace_of_named_blocks_is_not_for_values() {
+fn values_are_rejected_in_a_namespace_of_named_blocks() {
     let folder = tempfile::tempdir().unwrap();
     let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
     let region = Region::create(&folder.path().join("region"), &options).unwrap();
@@ -43,7 +43,7 @@ fn a_namespace_of_named_blocks_is_not_for_values() {
 }
 
 #[test]
-fn a_set_that_runs_out_of_room_writes_nothing() {
+fn a_set_that_exceeds_the_region_writes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("region:{}/region?create=1&max=64MiB", folder.path().display());
     let mut sdl = open(&url).unwrap();

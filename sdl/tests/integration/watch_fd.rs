@@ -45,7 +45,12 @@ impl TestRegion {
     /// Lets another process do something here.
     fn other_process(&self, work: &str) -> OtherProcess {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["watch_fd::the_other_process", "--exact", "--ignored", "--nocapture"]);
+        command.args([
+            "watch_fd::child_process_entry_point",
+            "--exact",
+            "--ignored",
+            "--nocapture",
+        ]);
         command.env(WORK, work).env(PLACE, self.folder.path().join("r"));
         OtherProcess(command.spawn().unwrap())
     }
@@ -104,7 +109,7 @@ fn drain(watch_fd: &mut WatchFd) -> (u64, u64) {
 /// What another process does when a test of this file starts it.
 #[test]
 #[ignore = "the other tests start it"]
-fn the_other_process() {
+fn child_process_entry_point() {
     let work = std::env::var(WORK).unwrap();
     let region = Region::attach(Path::new(&std::env::var_os(PLACE).unwrap())).unwrap();
     let session = region.session().unwrap();

@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_dotted_labels() {
+    fn apns_are_dotted_labels() {
         for good in ["internet", "a", "ims.mnc001.mcc262.gprs", "x-1.y", &"a".repeat(49)] {
             let apn = Apn::new(good).unwrap();
             assert_eq!(apn.as_str(), good);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_name_are_found() {
+    fn invalid_name_bytes_are_rejected() {
         let mut bytes = Apn::new("ims").unwrap().0;
         for (at, wrong) in [(0, 0), (0, 50), (0, 2), (0, 4), (2, b'!'), (1, b'.'), (3, b'.')] {
             let old = std::mem::replace(&mut bytes[at], wrong);

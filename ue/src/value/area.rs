@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_begins_with_the_area_that_the_same_draw_gives() {
+    fn a_drawn_list_begins_with_the_tai_of_the_same_draw() {
         for draw in 0..50 {
             let list = TaiList::drawn(Draw::new(draw, TaiList::SALT));
             let tai = Tai::drawn(Draw::new(draw, Tai::SALT));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_have_one_to_sixteen_areas() {
+    fn tai_lists_have_one_to_sixteen_entries() {
         let tai = Tai { plmn: Plmn::new("262", "01").unwrap(), tac: Tac::new(0x1a2b).unwrap() };
         assert_eq!(TaiList::new(&[tai; 2]).unwrap().to_string(), "262-01-1a2b 262-01-1a2b");
         assert_eq!(TaiList::new(&[tai; 16]).unwrap().iter().count(), 16);

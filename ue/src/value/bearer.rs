@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_is_a_priority_or_refused() {
+    fn every_byte_is_a_valid_priority_or_rejected() {
         let mut legal = 0;
         for byte in 0..=u8::MAX {
             if Arp::check(&[byte]).is_ok() {

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn templates_that_are_cut_or_too_long_are_refused() {
+    fn truncated_or_oversized_templates_are_rejected() {
         let bad: [&[u8]; 9] = [
             &[],
             &[0x21],

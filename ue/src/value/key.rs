@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_shows_two_bytes_of_a_key() {
+    fn debug_output_shows_two_bytes_of_a_key() {
         let key = Key128::new([0xab; 16]);
         assert_eq!(key.to_string(), "abab..");
         assert_eq!(format!("{key:?}"), "Key128(abab..)");

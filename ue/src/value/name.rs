@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_visible_ascii() {
+    fn uris_accept_only_visible_ascii() {
         for good in ["a", "https://smf:29502/nsmf-pdusession/v1/x?y=z#1", &"x".repeat(111)] {
             let uri = Uri::new(good).unwrap();
             assert_eq!(uri.as_str(), good);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_uuid_is_written_in_five_groups() {
+    fn a_uuid_is_printed_in_five_groups() {
         let uuid = Uuid::drawn(Draw::new(1, 1));
         let text = uuid.to_string();
         assert_eq!(text.as_bytes()[14], b'4');

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_half_bytes_are_those_of_24_008() {
+    fn the_nibbles_match_ts_24_008() {
         assert_eq!(Plmn::new("262", "01").unwrap(), Plmn([0x62, 0xf2, 0x10]));
         assert_eq!(Plmn::new("310", "410").unwrap(), Plmn([0x13, 0x00, 0x14]));
         assert_eq!(Plmn::new("001", "01").unwrap(), Plmn::TEST);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_is_refused() {
+    fn an_invalid_plmn_is_rejected() {
         for (mcc, mnc) in [("26", "01"), ("262", "1"), ("262", "0123"), ("26a", "01"), ("", "")] {
             assert!(Plmn::new(mcc, mnc).is_err(), "{mcc}-{mnc}");
         }

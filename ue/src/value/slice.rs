@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slice_has_a_differentiator_or_none() {
+    fn the_slice_differentiator_is_optional() {
         let one = Snssai::new(SliceType::new(1).unwrap(), Some(0x01_0203));
         assert_eq!(
             (one.to_string(), one.differentiator()),

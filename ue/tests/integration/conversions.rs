@@ -21,7 +21,7 @@ fn attached() -> Context {
 }
 
 #[test]
-fn values_are_written_as_3gpp_people_write_them() {
+fn values_have_the_usual_text_forms_of_3gpp() {
     let mut context = Context::EMPTY;
     context.set_imsi(Imsi::new("262011234567890").unwrap());
     context.set_tai(Tai { plmn: Plmn::new("262", "01").unwrap(), tac: Tac::new(0x1a2b).unwrap() });
@@ -46,7 +46,7 @@ fn values_are_written_as_3gpp_people_write_them() {
 }
 
 #[test]
-fn a_context_is_the_same_after_json_in_both_generations() {
+fn a_context_survives_a_round_trip_through_json() {
     let context = attached();
     let text = context.view().json(KeyText::Whole).to_string();
     let json: Json = serde_json::from_str(&text).unwrap();
@@ -63,7 +63,7 @@ fn a_context_is_the_same_after_json_in_both_generations() {
 }
 
 #[test]
-fn hostile_json_of_5gs_is_refused_with_the_name_of_the_variable() {
+fn hostile_json_of_5gs_is_rejected_with_the_name_of_the_variable() {
     use five_g::procedure::{Procedure, apply};
     let mut context = five_g::Context::provisioned(7, 1);
     for procedure in [
@@ -105,7 +105,7 @@ fn hostile_json_of_5gs_is_refused_with_the_name_of_the_variable() {
 }
 
 #[test]
-fn hostile_json_is_refused_with_the_name_of_the_variable() {
+fn hostile_json_is_rejected_with_the_name_of_the_variable() {
     let good = attached().view().json(KeyText::Whole);
     let said = |json: &Json| Context::from_json(json).unwrap_err().to_string();
     // Each value replaced by what it cannot be.
@@ -150,7 +150,7 @@ fn hostile_json_is_refused_with_the_name_of_the_variable() {
 }
 
 #[test]
-fn tags_are_the_bytes_of_the_variables_that_are_there() {
+fn tags_are_the_bytes_of_the_present_variables() {
     let context = attached();
     let view = context.view();
     let found: Vec<(&str, Vec<u8>)> =
@@ -181,7 +181,7 @@ fn tags_are_the_bytes_of_the_variables_that_are_there() {
 }
 
 #[test]
-fn tags_of_5gs_are_those_of_the_ue_and_of_each_session() {
+fn tags_of_5gs_identify_the_ue_and_each_session() {
     use five_g::procedure::{Procedure, apply};
     let mut context = five_g::Context::provisioned(7, 1);
     apply(Procedure::Registration, &mut context, 42);
@@ -226,7 +226,7 @@ fn setters_change_their_variable_and_its_block_only() {
 }
 
 #[test]
-fn every_type_gives_its_bytes_back() {
+fn every_type_survives_a_round_trip_through_bytes() {
     let context = attached();
     let view = context.view();
     let as_security = view.as_security().unwrap();

@@ -123,7 +123,7 @@ fn realistic() -> Context {
 }
 
 #[test]
-fn the_variables_are_the_tables() {
+fn the_variables_match_the_table() {
     let names: Vec<&str> = table().into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, Variable::ALL.iter().map(|one| one.name()).collect::<Vec<_>>());
     let json: BTreeSet<&str> = Variable::ALL.iter().map(|one| one.json_name()).collect();
@@ -131,7 +131,7 @@ fn the_variables_are_the_tables() {
 }
 
 #[test]
-fn a_procedure_changes_in_any_context_what_the_table_says_and_nothing_else() {
+fn a_procedure_changes_exactly_the_variables_in_its_table() {
     for (procedure, signs) in expected() {
         for (before, draw) in [(Context::EMPTY, 1), (full(), 2), (realistic(), 4)] {
             let mut after = before;
@@ -153,7 +153,7 @@ fn a_procedure_changes_in_any_context_what_the_table_says_and_nothing_else() {
 }
 
 #[test]
-fn the_blocks_touched_are_those_with_a_variable_that_the_table_changes() {
+fn the_touched_blocks_contain_the_changed_variables() {
     for (procedure, signs) in expected() {
         let changed = signs.iter().filter(|(_, sign)| *sign != '.');
         let touched: BlockSet = changed.map(|(variable, _)| variable.block()).collect();
@@ -169,7 +169,7 @@ fn the_blocks_touched_are_those_with_a_variable_that_the_table_changes() {
 }
 
 #[test]
-fn the_third_and_fourth_session_are_as_the_first() {
+fn later_sessions_behave_like_the_first() {
     let of = |make: fn(SessionPlace) -> Procedure, place: SessionPlace| {
         let touched: Vec<Block> = blocks_touched(make(place)).iter().collect();
         (touched == [place.block()], make(place).written_bytes())
@@ -190,7 +190,7 @@ fn the_third_and_fourth_session_are_as_the_first() {
 /// OMEC's AMF keeps 4,766 B of JSON for one UE, and writes all of it each time. The same facts take
 /// 1,759 B here, 2.5 times less, and a service request writes 98 of them.
 #[test]
-fn a_realistic_context_is_as_large_as_omecs_in_json_and_far_smaller_here() {
+fn a_context_is_far_smaller_than_the_same_context_in_json() {
     let context = realistic();
     let json = context.view().json(KeyText::Whole).to_string().len();
     assert!((4300..=5300).contains(&json), "{json} B of JSON");
@@ -202,7 +202,7 @@ fn a_realistic_context_is_as_large_as_omecs_in_json_and_far_smaller_here() {
 }
 
 #[test]
-fn a_session_is_there_or_not_before_its_procedures() {
+fn session_procedures_need_their_session() {
     let mut context = Context::provisioned(1, 1);
     let legal = |context: &Context| -> Vec<String> {
         let is_legal = |one: &&Procedure| one.is_legal(context.view());
@@ -242,7 +242,7 @@ fn procedure() -> impl Strategy<Value = Procedure> {
 
 proptest! {
     #[test]
-    fn the_last_occurrence_of_each_procedure_gives_the_bytes_of_all(
+    fn the_last_run_of_each_procedure_determines_the_bytes(
         sequence in prop::collection::vec((procedure(), any::<u64>()), 0..80)
     ) {
         let mut seen = BTreeSet::new();
@@ -259,7 +259,7 @@ proptest! {
     }
 
     #[test]
-    fn the_variables_that_are_there_tell_the_state_of_every_legal_life(
+    fn the_present_variables_determine_the_state(
         choices in prop::collection::vec(any::<prop::sample::Index>(), 0..80)
     ) {
         let mut context = Context::provisioned(3, 4);
@@ -277,7 +277,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_a_context_or_refused_and_then_nothing_fails(
+    fn arbitrary_bytes_are_rejected_or_a_usable_context(
         damage in prop::collection::vec((0..CONTEXT_BYTES, any::<u8>()), 0..6)
     ) {
         let mut bytes = *full().as_bytes();

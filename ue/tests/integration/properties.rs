@@ -34,7 +34,7 @@ fn run(mut context: Context, sequence: &[(Procedure, u64)]) -> Context {
 
 proptest! {
     #[test]
-    fn the_last_occurrence_of_each_procedure_gives_the_bytes_of_all(
+    fn the_last_run_of_each_procedure_determines_the_bytes(
         ue in 0..1_000_000_u64, seed: u64, sequence in sequence()
     ) {
         let start = Context::provisioned(ue, seed);
@@ -65,7 +65,7 @@ proptest! {
     }
 
     #[test]
-    fn the_variables_that_are_there_tell_the_state_of_every_legal_life(
+    fn the_present_variables_determine_the_state(
         choices in prop::collection::vec(any::<prop::sample::Index>(), 0..80)
     ) {
         let mut context = Context::provisioned(3, 4);
@@ -84,7 +84,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_a_context_or_refused_and_then_nothing_fails(
+    fn arbitrary_bytes_are_rejected_or_a_usable_context(
         sequence in sequence(),
         damage in prop::collection::vec((0..CONTEXT_BYTES, any::<u8>()), 0..6),
     ) {
@@ -110,7 +110,7 @@ proptest! {
 }
 
 #[test]
-fn legal_procedures_are_those_of_23_401() {
+fn legal_procedures_match_ts_23_401() {
     use Procedure::*;
     use UeState::*;
     let legal = |state: UeState| -> Vec<(Procedure, UeState)> {
@@ -140,7 +140,7 @@ fn legal_procedures_are_those_of_23_401() {
 }
 
 #[test]
-fn identities_are_unique_over_ues_and_turns() {
+fn identities_are_unique_over_ues_and_reallocations() {
     let mut seen = BTreeSet::new();
     let mut imsis = BTreeSet::new();
     for ue in 0..3000 {
@@ -156,7 +156,7 @@ fn identities_are_unique_over_ues_and_turns() {
 }
 
 #[test]
-fn what_is_wrong_is_said_by_name() {
+fn an_error_names_the_variable() {
     let mut context = Context::provisioned(1, 1);
     apply(Procedure::InitialAttach, &mut context, 1);
     let good = *context.as_bytes();

@@ -50,13 +50,13 @@ fn sign(effect: Effect) -> char {
 }
 
 #[test]
-fn the_tables_of_eps_are_those_of_the_code() {
+fn the_tables_of_eps_in_the_spec_match_the_code() {
     let text = tables!(four_g, nearstate_ue::Procedure::ALL);
     assert!(SPEC.contains(&text), "spec/ue.md lacks this:\n{text}");
 }
 
 #[test]
-fn the_tables_of_5gs_are_those_of_the_code() {
+fn the_tables_of_5gs_in_the_spec_match_the_code() {
     use five_g::procedure::{Procedure, SessionPlace::First};
     let procedures = [
         Procedure::Registration,

@@ -108,7 +108,7 @@ fn full() -> Context {
 }
 
 #[test]
-fn the_variables_are_the_28_lines_of_the_table_in_its_order() {
+fn the_variables_are_the_28_rows_of_the_table_in_order() {
     let printed: Vec<&str> = table().iter().map(|line| line.name).collect();
     let ours: Vec<&str> = Variable::ALL.iter().map(|variable| variable.name()).collect();
     assert_eq!(ours, printed);
@@ -116,7 +116,7 @@ fn the_variables_are_the_28_lines_of_the_table_in_its_order() {
 }
 
 #[test]
-fn the_categories_are_the_tables_but_for_the_two_lines_behind_its_page_break() {
+fn the_categories_match_the_table_except_two_rows_after_its_page_break() {
     let mut moved = Vec::new();
     for (line, variable) in table().iter().zip(Variable::ALL) {
         if !variable.category().name().eq_ignore_ascii_case(line.category) {
@@ -129,7 +129,7 @@ fn the_categories_are_the_tables_but_for_the_two_lines_behind_its_page_break() {
 }
 
 #[test]
-fn a_procedure_changes_in_any_context_what_the_table_says_and_nothing_else() {
+fn a_procedure_changes_exactly_the_variables_in_its_table() {
     for procedure in Procedure::ALL {
         for (before, draw) in [(Context::EMPTY, 1), (full(), 2), (Context::provisioned(5, 5), 3)] {
             let mut after = before;
@@ -153,7 +153,7 @@ fn a_procedure_changes_in_any_context_what_the_table_says_and_nothing_else() {
 }
 
 #[test]
-fn another_draw_gives_every_written_variable_another_value() {
+fn another_draw_changes_every_written_variable() {
     for procedure in Procedure::ALL {
         for variable in Variable::ALL {
             let is_written = matches!(expected(procedure, variable.name()), '+' | 'U');
@@ -169,7 +169,7 @@ fn another_draw_gives_every_written_variable_another_value() {
 }
 
 #[test]
-fn effects_are_those_of_the_table() {
+fn effects_match_the_table() {
     for procedure in Procedure::ALL {
         for variable in Variable::ALL {
             let effect = procedure.effect(*variable);
@@ -182,7 +182,7 @@ fn effects_are_those_of_the_table() {
 }
 
 #[test]
-fn the_blocks_touched_are_those_with_a_variable_that_the_table_changes() {
+fn the_touched_blocks_contain_the_changed_variables() {
     for procedure in Procedure::ALL {
         let changed = |variable: &&Variable| expected(procedure, variable.name()) != '.';
         let blocks: BlockSet =
@@ -203,7 +203,7 @@ fn the_blocks_touched_are_those_with_a_variable_that_the_table_changes() {
 }
 
 #[test]
-fn shares_and_sizes_are_those_of_table_2() {
+fn shares_and_sizes_match_table_2() {
     let printed = "
         Initial attach | 0.011 | 3744
         Detach | 0.011 | 2400
@@ -229,7 +229,7 @@ fn shares_and_sizes_are_those_of_table_2() {
 /// The paper's context has 4596 bits, and its procedures update what Table II says. Ours come out
 /// of 3GPP's encodings; that they come near is the check that neither is far off.
 #[test]
-fn sizes_come_near_the_papers() {
+fn sizes_are_close_to_those_of_the_paper() {
     let slots: usize = Variable::ALL.iter().map(|variable| variable.range().len()).sum();
     assert_eq!(slots, 575);
     assert_eq!(CONTEXT_BYTES, slots + 2 * BLOCKS.len());

@@ -24,6 +24,22 @@ pub struct StoreSchema {
     pub tables: &'static [TableSchema],
 }
 
+impl StoreSchema {
+    /// A table.
+    #[inline]
+    pub fn table(&self, table: TableId) -> Result<&'static TableSchema> {
+        self.tables.get(table.0).ok_or_else(|| table.unknown())
+    }
+}
+
+impl TableId {
+    /// The error of a table that the workload's schema does not have.
+    #[cold]
+    pub(crate) fn unknown(self) -> Error {
+        declined(&format!("the workload's schema has no table {}", self.0))
+    }
+}
+
 /// One kind of record.
 #[derive(Clone, Copy, Debug)]
 pub struct TableSchema {
@@ -119,50 +135,87 @@ pub trait Work {
     /// Is called after all wanted parts of an existing record were received. Changes the record by
     /// one call of `write`, or leaves it. If another client has changed the record meanwhile, a
     /// store may retry: it delivers the parts once more and calls this again.
-    ///
-    /// # Errors
-    /// What `write` returned, or what is wrong with the parts that were received.
     fn change(&mut self, write: &mut RecordWrite<'_>) -> Result<()>;
 }
 
 /// Makes a change of the record that was read.
 pub type RecordWrite<'w> = dyn FnMut(&PartsChange<'_>) -> Result<()> + 'w;
 
+/// Receives the replies to one request.
+pub type ReplySink<'h> = dyn FnMut(StoreReply<'_>) + 'h;
+
+/// Receives the replies to several requests, each with the number of its request.
+pub type BatchSink<'h> = dyn FnMut(usize, StoreReply<'_>) + 'h;
+
 /// Single operations, alone or in a transaction.
+///
+/// A store implements [`StoreAccess::perform`]; the other operations on single records call it.
 pub trait StoreAccess {
-    /// Hands the wanted parts of a record to `receive`; false if there is no record. A store that
-    /// can only read whole records may hand over more.
+    /// Performs a request: delivers the parts and the key that it asks for to `receive`, and
+    /// returns what [`StoreReply::Done`] says. A store that can only read whole records may deliver
+    /// more parts than were asked for.
     ///
     /// # Errors
-    /// What the store said.
+    /// The store's error; `TagTaken` if another record has the value of a unique tag;
+    /// `BadArgument` if the target declines the request.
+    fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool>;
+
+    /// Delivers the wanted parts of a record; false if the record does not exist.
+    #[inline]
     fn read(
         &mut self,
         table: TableId,
         key: &[u8],
         wanted: PartSet,
         receive: &mut PartReceiver<'_>,
-    ) -> Result<bool>;
+    ) -> Result<bool> {
+        self.perform(&Request::Read { table, key, wanted }, &mut |reply| {
+            if let StoreReply::Part(part, bytes) = reply {
+                receive(part, bytes);
+            }
+        })
+    }
 
-    /// Puts a whole record, in the place of one that is there.
-    ///
-    /// # Errors
-    /// What the store said; `TagTaken` if another record has a unique tag's value.
-    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()>;
+    /// Puts a whole record, in the place of an existing one.
+    #[inline]
+    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
+        self.perform(&Request::Put { table, entry: *entry }, &mut |_| {}).map(drop)
+    }
 
-    /// Changes parts of a record that is there; false if it is not. Whether more than those parts
-    /// travel is the store's affair, and said in its abilities.
-    ///
-    /// # Errors
-    /// What the store said; `TagTaken` if another record has a unique tag's value.
-    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool>;
+    /// Changes parts of a record; false if the record does not exist. Whether a change sends more
+    /// than these parts depends on the store, and is described by its capabilities.
+    #[inline]
+    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
+        self.perform(&Request::Change { table, change: *change }, &mut |_| {})
+    }
+
+    /// Deletes a record that has these tags; false if it does not exist.
+    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
+        self.perform(&Request::Delete { table, key, tags }, &mut |_| {})
+    }
+
+    /// Finds the record with this value of a unique tag: writes its key to `key` and delivers its
+    /// wanted parts; false if no record has it.
+    #[expect(clippy::too_many_arguments, reason = "what to find, and two places for the result")]
+    fn find(
+        &mut self,
+        table: TableId,
+        tag: RecordTag<'_>,
+        wanted: PartSet,
+        key: &mut Vec<u8>,
+        receive: &mut PartReceiver<'_>,
+    ) -> Result<bool> {
+        self.perform(&Request::Find { table, tag, wanted }, &mut |reply| match reply {
+            StoreReply::Part(part, bytes) => receive(part, bytes),
+            StoreReply::Key(found) => found.clone_into(key),
+            StoreReply::Done(_) => {}
+        })
+    }
 
     /// Reads wanted parts of a record and changes it by what they are: the work's one change.
-    /// False if there is no record, and then the work is not asked for a change. It is
+    /// False if the record does not exist; then the work is not asked for a change. It is
     /// a transaction only if the store makes it one: clients that share records need
     /// [`StoreConnection::transact`].
-    ///
-    /// # Errors
-    /// What the store said, or the work.
     #[inline]
     fn update(
         &mut self,
@@ -171,55 +224,57 @@ pub trait StoreAccess {
         wanted: PartSet,
         work: &mut dyn Work,
     ) -> Result<bool> {
-        let is_there =
-            self.read(table, key, wanted, &mut |part, bytes| work.receive(part, bytes))?;
-        if !is_there {
+        let exists = self.read(table, key, wanted, &mut |part, bytes| work.receive(part, bytes))?;
+        if !exists {
             return Ok(false);
         }
-        let mut is_still_there = true;
+        let mut still_exists = true;
         work.change(&mut |change| {
-            is_still_there = self.change(table, change)?;
+            still_exists = self.change(table, change)?;
             Ok(())
         })?;
-        Ok(is_still_there)
+        Ok(still_exists)
     }
 
-    /// Deletes a record that has these tags; false if there was none.
-    ///
-    /// # Errors
-    /// What the store said.
-    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool>;
-
-    /// Finds the record with this value of a unique tag: writes its key to `key` and hands its
-    /// wanted parts to `receive`; false if there is none.
-    ///
-    /// # Errors
-    /// What the store said.
-    #[expect(clippy::too_many_arguments, reason = "what to find, and two places for what is found")]
-    fn find(
-        &mut self,
-        table: TableId,
-        tag: RecordTag<'_>,
-        wanted: PartSet,
-        key: &mut Vec<u8>,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool>;
-
-    /// Hands over up to `count` records in the order of their keys, from `from` on: key and first
-    /// part. Returns how many there were.
-    ///
-    /// # Errors
-    /// What the store said.
+    /// Delivers up to `count` records in the order of their keys, from `from` on: key and first
+    /// part. Returns their number.
     fn scan(
         &mut self,
-        table: TableId,
-        from: &[u8],
-        count: usize,
-        receive: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize>;
+        _: TableId,
+        _from: &[u8],
+        _count: usize,
+        _receive: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        Err(declined("this target has no scan in the order of keys"))
+    }
 }
 
-/// One request of several that travel together.
+/// The error of an operation that a target does not have.
+pub(crate) fn declined(why: &str) -> Error {
+    Error::BadArgument { detail: why.to_owned() }
+}
+
+/// Delivers parts as replies.
+#[inline]
+pub(crate) fn parts(receive: &mut ReplySink<'_>) -> impl FnMut(usize, &[u8]) {
+    move |part, bytes| receive(StoreReply::Part(part, bytes))
+}
+
+/// Performs requests one after the other.
+#[inline]
+pub fn perform_each(
+    access: &mut (impl StoreAccess + ?Sized),
+    requests: &[Request<'_>],
+    receive: &mut BatchSink<'_>,
+) -> Result<()> {
+    for (number, request) in requests.iter().enumerate() {
+        let done = access.perform(request, &mut |reply| receive(number, reply))?;
+        receive(number, StoreReply::Done(done));
+    }
+    Ok(())
+}
+
+/// A request on one record.
 #[derive(Clone, Copy, Debug)]
 pub enum Request<'a> {
     /// [`StoreAccess::read`].
@@ -266,7 +321,7 @@ pub enum Request<'a> {
 }
 
 impl Request<'_> {
-    /// Of which table.
+    /// The table of the record.
     pub const fn table(&self) -> TableId {
         match self {
             Self::Read { table, .. }
@@ -316,59 +371,35 @@ pub trait StoreConnection: StoreAccess {
     /// Runs `body` as one transaction: all of its writes or none, on records that no other client
     /// changed between its reads and its commit. Runs it again after a conflict. An error that
     /// `body` returns aborts it and comes back.
-    ///
-    /// # Errors
-    /// What the store said, or what `body` returned.
-    fn transact(&mut self, body: &mut Body<'_>) -> Result<()>;
+    fn transact(&mut self, _: &mut Body<'_>) -> Result<()> {
+        Err(declined("this target has no transactions"))
+    }
 
     /// Runs a block of single operations on [`OPERATIONS`]; returns the number of records that
     /// were met or written. A store in the client's process runs a loop of its own.
-    ///
-    /// # Errors
-    /// The store's error.
     fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
         operations::run(&mut ByCalls(self), operation, block)
     }
 
     /// Walks over all records of a table once, in storage order; returns their number.
-    ///
-    /// # Errors
-    /// The store's error; `BadArgument` if the target declines it.
     fn walk(&mut self, _: TableId) -> Result<u64> {
-        Err(Error::BadArgument { detail: "this target has no walk over its records".to_owned() })
+        Err(declined("this target has no walk over its records"))
     }
 
     /// Adds 1 to a counter `times` times, one add after the other.
-    ///
-    /// # Errors
-    /// The store's error; `BadArgument` if the target declines it.
     fn add(&mut self, _counter: &[u8], _times: u64) -> Result<()> {
-        Err(Error::BadArgument { detail: "this target has no counters".to_owned() })
+        Err(declined("this target has no counters"))
     }
 
     /// The value of a counter, 0 if nothing was added to it.
-    ///
-    /// # Errors
-    /// The store's error; `BadArgument` if the target declines it.
     fn counter(&mut self, _counter: &[u8]) -> Result<i64> {
-        Err(Error::BadArgument { detail: "this target has no counters".to_owned() })
+        Err(declined("this target has no counters"))
     }
 
     /// Does several requests on different records, as far as the store lets them travel together:
     /// `receive` gets the request's number and its reply, in the order of the requests.
-    ///
-    /// # Errors
-    /// What the store said; then it is not known which of the writes were done.
-    fn pipeline(
-        &mut self,
-        requests: &[Request<'_>],
-        receive: &mut dyn FnMut(usize, StoreReply<'_>),
-    ) -> Result<()> {
-        for (number, request) in requests.iter().enumerate() {
-            let done = one_by_one(self, request, &mut |reply| receive(number, reply))?;
-            receive(number, StoreReply::Done(done));
-        }
-        Ok(())
+    fn pipeline(&mut self, requests: &[Request<'_>], receive: &mut BatchSink<'_>) -> Result<()> {
+        perform_each(self, requests, receive)
     }
 
     /// Whether requests leave with [`StoreConnection::send_ahead`].
@@ -381,51 +412,18 @@ pub trait StoreConnection: StoreAccess {
     /// time. All requests in flight are on different records, and no other request is made until
     /// all of them are answered. What cannot be sent without answers waits for its turn, and so
     /// does what follows; where nothing leaves ahead, all waits.
-    ///
-    /// # Errors
-    /// What the store said.
     fn send_ahead(&mut self, _: &[Request<'_>]) -> Result<()> {
         Ok(())
     }
 
     /// Takes the answers to the oldest requests that were sent ahead. Requests that were not are
     /// done now, as by [`StoreConnection::pipeline`].
-    ///
-    /// # Errors
-    /// What the store said; then it is not known which of the writes in flight were done.
     fn receive_ahead(
         &mut self,
         requests: &[Request<'_>],
-        receive: &mut dyn FnMut(usize, StoreReply<'_>),
+        receive: &mut BatchSink<'_>,
     ) -> Result<()> {
         self.pipeline(requests, receive)
-    }
-}
-
-/// Does a request by the single call that it stands for, and returns what is [`StoreReply::Done`].
-///
-/// # Errors
-/// What the store said.
-#[inline]
-pub fn one_by_one<C: StoreAccess + ?Sized>(
-    access: &mut C,
-    request: &Request<'_>,
-    receive: &mut impl FnMut(StoreReply<'_>),
-) -> Result<bool> {
-    let mut part = |part, bytes: &[u8]| receive(StoreReply::Part(part, bytes));
-    match request {
-        Request::Read { table, key, wanted } => access.read(*table, key, *wanted, &mut part),
-        Request::Put { table, entry } => access.put(*table, entry).map(|()| true),
-        Request::Change { table, change } => access.change(*table, change),
-        Request::Delete { table, key, tags } => access.delete(*table, key, tags),
-        Request::Find { table, tag, wanted } => {
-            let mut key = Vec::new();
-            let is_there = access.find(*table, *tag, *wanted, &mut key, &mut part)?;
-            if is_there {
-                receive(StoreReply::Key(&key));
-            }
-            Ok(is_there)
-        }
     }
 }
 
@@ -466,22 +464,9 @@ impl<C: StoreConnection + ?Sized> Store for ByCalls<'_, C> {
 }
 
 impl<T: StoreAccess + ?Sized> StoreAccess for Box<T> {
-    fn read(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        wanted: PartSet,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        (**self).read(table, key, wanted, receive)
-    }
-
-    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
-        (**self).put(table, entry)
-    }
-
-    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
-        (**self).change(table, change)
+    #[inline]
+    fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
+        (**self).perform(request, receive)
     }
 
     fn update(
@@ -494,21 +479,6 @@ impl<T: StoreAccess + ?Sized> StoreAccess for Box<T> {
         (**self).update(table, key, wanted, work)
     }
 
-    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
-        (**self).delete(table, key, tags)
-    }
-
-    fn find(
-        &mut self,
-        table: TableId,
-        tag: RecordTag<'_>,
-        wanted: PartSet,
-        key: &mut Vec<u8>,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        (**self).find(table, tag, wanted, key, receive)
-    }
-
     fn scan(
         &mut self,
         table: TableId,
@@ -517,63 +487,5 @@ impl<T: StoreAccess + ?Sized> StoreAccess for Box<T> {
         receive: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<usize> {
         (**self).scan(table, from, count, receive)
-    }
-}
-
-impl<T: StoreConnection + ?Sized> StoreConnection for Box<T> {
-    fn is_null(&self) -> bool {
-        (**self).is_null()
-    }
-
-    fn is_lost(&self) -> bool {
-        (**self).is_lost()
-    }
-
-    fn renewed(&mut self, fresh: Box<dyn StoreConnection>) -> Box<dyn StoreConnection> {
-        (**self).renewed(fresh)
-    }
-
-    fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
-        (**self).transact(body)
-    }
-
-    fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
-        (**self).run_block(operation, block)
-    }
-
-    fn walk(&mut self, table: TableId) -> Result<u64> {
-        (**self).walk(table)
-    }
-
-    fn add(&mut self, counter: &[u8], times: u64) -> Result<()> {
-        (**self).add(counter, times)
-    }
-
-    fn counter(&mut self, counter: &[u8]) -> Result<i64> {
-        (**self).counter(counter)
-    }
-
-    fn pipeline(
-        &mut self,
-        requests: &[Request<'_>],
-        receive: &mut dyn FnMut(usize, StoreReply<'_>),
-    ) -> Result<()> {
-        (**self).pipeline(requests, receive)
-    }
-
-    fn sends_ahead(&self) -> bool {
-        (**self).sends_ahead()
-    }
-
-    fn send_ahead(&mut self, requests: &[Request<'_>]) -> Result<()> {
-        (**self).send_ahead(requests)
-    }
-
-    fn receive_ahead(
-        &mut self,
-        requests: &[Request<'_>],
-        receive: &mut dyn FnMut(usize, StoreReply<'_>),
-    ) -> Result<()> {
-        (**self).receive_ahead(requests, receive)
     }
 }

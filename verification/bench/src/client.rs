@@ -32,10 +32,6 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(10);
 const PROGRESS_NS: u64 = 100_000_000;
 
 /// Runs a client: reads commands from `input` and writes reports to `output`.
-///
-/// # Errors
-/// What went wrong, if it could not be written to `output`. The orchestrator prints an error that
-/// it receives; printed twice on one terminal it would look like two failures.
 pub fn serve(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
     let Err(e) = begin(&mut input, &mut output) else { return Ok(()) };
     say(&mut output, &Said::Failed(in_words(&e))).map_err(|_| e)

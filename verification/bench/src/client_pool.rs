@@ -36,9 +36,6 @@ pub trait Listener {
     fn progress(&mut self, more: u64, p99_ns: u64);
 
     /// Called now and then: may end the work by an error, or do something to the target.
-    ///
-    /// # Errors
-    /// Why the work has to end.
     fn look(&mut self) -> Result<()> {
         Ok(())
     }
@@ -62,9 +59,6 @@ type ClientMessage = (usize, Result<Said>);
 
 impl ClientPool {
     /// Starts `plan.clients` clients, all after the same plan. `stop` is looked at while waiting.
-    ///
-    /// # Errors
-    /// `System`: a process cannot be started; what a client said that cannot connect.
     pub fn start(
         plan: &Plan,
         (cpus, background_cpus): (&[usize], &[usize]),
@@ -145,9 +139,6 @@ impl ClientPool {
     }
 
     /// Loads every client's records; how many, and the nanoseconds of the slowest.
-    ///
-    /// # Errors
-    /// What a client said.
     pub fn load(&mut self, listener: &mut impl Listener) -> Result<(u64, u64)> {
         self.ask(&Ask::Load)?;
         let (mut records, mut slowest_ns) = (0, 0);
@@ -161,9 +152,6 @@ impl ClientPool {
     }
 
     /// Has every client do operations that are not measured.
-    ///
-    /// # Errors
-    /// What a client said.
     pub fn warm_up(&mut self, ops: u64, depth: usize, listener: &mut impl Listener) -> Result<()> {
         if ops == 0 {
             return Ok(());
@@ -182,9 +170,6 @@ impl ClientPool {
     }
 
     /// Has every client run, all from the same moment on.
-    ///
-    /// # Errors
-    /// What a client said.
     pub fn run(&mut self, turn: &Turn, listener: &mut impl Listener) -> Result<Vec<Ran>> {
         let clients = self.inputs.len() as u64;
         let at_ns = monotonic_ns() + GO_NS + clients * GO_NS_EACH;
@@ -208,9 +193,6 @@ impl ClientPool {
     }
 
     /// Has every client compare its records with its model.
-    ///
-    /// # Errors
-    /// What a client said.
     pub fn verify(&mut self, listener: &mut impl Listener) -> Result<(Verdict, Vec<Check>)> {
         self.ask(&Ask::Verify)?;
         let (mut verdict, mut checks) = (Verdict::default(), Vec::new());

@@ -31,9 +31,6 @@ pub struct Options {
 }
 
 /// Counts, and prints a table.
-///
-/// # Errors
-/// `BadArgument`: a tool is not installed. `Backend`: a count is not zero. `System`: the output.
 pub fn run(options: &Options, out: &mut impl Write) -> Result<()> {
     let reaper = Reaper::start(&options.dir, None, |_| Vec::new())?;
     probes::run_all(&reaper.folder().join("probes"))?;

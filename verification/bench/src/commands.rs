@@ -52,10 +52,6 @@ pub struct Render {
 }
 
 /// Compares two saved runs.
-///
-/// # Errors
-/// A file that is no run, or one that cannot be written. `BadArgument`: the runs differ in what
-/// figures depend on; that has been printed.
 pub fn run_compare(options: &Compare, out: &mut impl Write) -> Result<()> {
     let html = options.html.as_deref();
     outputs::check(&[("--html", html)], &[&options.first, &options.second])?;
@@ -72,9 +68,6 @@ pub fn run_compare(options: &Compare, out: &mut impl Write) -> Result<()> {
 }
 
 /// Shows a saved run again.
-///
-/// # Errors
-/// A file that is no run, or one that cannot be written.
 pub fn run_render(options: &Render, out: &mut impl Write) -> Result<()> {
     let html = options.html.as_deref();
     outputs::check(&[("--html", html)], &[&options.run])?;

@@ -195,9 +195,6 @@ fn declined(about: About, abilities: &Abilities, has_servers: bool) -> Option<&'
 
 /// Tries every promise against the target of this name, started with `layout` below `folder`;
 /// `tell` hears each outcome as it is known.
-///
-/// # Errors
-/// The target is not here, or could not be started.
 pub fn check(
     name: &str,
     layout: Option<&str>,

@@ -14,10 +14,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Runs what the options ask for. Progress goes to standard error, tables or JSON to `out`.
-///
-/// # Errors
-/// Options that do not fit; `Backend` if the run does not count or was stopped, after all that is
-/// known of it was told.
 pub fn run(
     options: &Options,
     words: &[String],

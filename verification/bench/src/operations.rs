@@ -47,21 +47,12 @@ pub struct KeyBlock<'a> {
 /// The operations of a store. Closures get the value where it lies.
 pub trait Store {
     /// Puts a record.
-    ///
-    /// # Errors
-    /// The store's error.
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
 
     /// Looks at a value in place; `None` if the key does not exist.
-    ///
-    /// # Errors
-    /// The store's error.
     fn view<T>(&mut self, key: &[u8], look: impl FnOnce(&[u8]) -> T) -> Result<Option<T>>;
 
     /// Copies a value into `out`, which is cleared first; false if the key does not exist.
-    ///
-    /// # Errors
-    /// The store's error.
     #[inline]
     fn copy(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         out.clear();
@@ -70,9 +61,6 @@ pub trait Store {
     }
 
     /// Reads several keys at once; `look` gets the number and the value of each that exists.
-    ///
-    /// # Errors
-    /// The store's error.
     #[inline]
     fn batch(&mut self, keys: &[&[u8]], mut look: impl FnMut(usize, &[u8])) -> Result<()> {
         for (at, key) in keys.iter().enumerate() {
@@ -82,16 +70,10 @@ pub trait Store {
     }
 
     /// Steps through all records once; returns their number.
-    ///
-    /// # Errors
-    /// The store's error.
     fn walk(&mut self) -> Result<u64>;
 }
 
 /// Runs one block; returns the number of records that were met or written.
-///
-/// # Errors
-/// The store's error.
 pub fn run<S: Store>(store: &mut S, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
     match operation {
         Operation::View => views(store, block.keys),

@@ -8,9 +8,6 @@ use std::path::Path;
 
 /// Whether every one of `outputs` (an option of the command line, and its file) can be written, and
 /// none of them would replace another, or one of `inputs`. Nothing that is there is touched.
-///
-/// # Errors
-/// `BadArgument`, `System` or `Full`: which one cannot, and what to give instead.
 pub fn check(outputs: &[(&str, Option<&Path>)], inputs: &[&Path]) -> Result<()> {
     let mut taken: Vec<_> = inputs
         .iter()
@@ -34,9 +31,6 @@ pub fn check(outputs: &[(&str, Option<&Path>)], inputs: &[&Path]) -> Result<()> 
 }
 
 /// All that failed, as one error: what is told last must not hide what failed before it.
-///
-/// # Errors
-/// The only failure as it is, several as one `Backend` that tells each.
 pub fn together(mut failures: Vec<Error>) -> Result<()> {
     match failures.pop() {
         None => Ok(()),

@@ -35,10 +35,6 @@ pub enum PeersCommand {
 }
 
 /// Does it, and tells on `out`.
-///
-/// # Errors
-/// Something could not be installed, or a promise does not hold; `System` if the output cannot be
-/// written.
 pub fn run(command: &PeersCommand, out: &mut impl Write) -> Result<()> {
     match command {
         PeersCommand::List => list(out),

@@ -67,9 +67,6 @@ pub const ALL: [Peer; 4] = [
 ];
 
 /// The peers of these names; all of them if there are none.
-///
-/// # Errors
-/// `BadArgument` with the names that there are.
 pub fn named(names: &[String]) -> Result<Vec<Peer>> {
     if names.is_empty() {
         return Ok(ALL.to_vec());
@@ -87,9 +84,6 @@ pub fn named(names: &[String]) -> Result<Vec<Peer>> {
 
 impl Peer {
     /// Whether all of it is here; if not, what is missing.
-    ///
-    /// # Errors
-    /// `BadArgument`: what is missing, and how it comes.
     pub fn is_here(&self) -> Result<()> {
         installed(self.program, self.name)?;
         if self.name == "geode" {
@@ -99,10 +93,6 @@ impl Peer {
     }
 
     /// Brings what is missing; `say` hears of each step.
-    ///
-    /// # Errors
-    /// `BadArgument`: this system has no such package, or we may not install it. `System`,
-    /// `Backend`: it did not work.
     pub fn install(&self, say: &mut dyn FnMut(&str)) -> Result<()> {
         if program(self.program).is_none() {
             say(&format!("{}: package {}", self.name, self.package));
@@ -123,9 +113,6 @@ pub fn program(name: &str) -> Option<PathBuf> {
 }
 
 /// A program that has to be there.
-///
-/// # Errors
-/// `BadArgument`: it is not; what brings it.
 pub fn installed(name: &str, peer: &str) -> Result<PathBuf> {
     program(name).ok_or_else(|| Error::BadArgument {
         detail: format!("{name} is not installed: `nearstate bench peers install {peer}`"),
@@ -204,9 +191,6 @@ impl Geode {
     }
 
     /// Where they are.
-    ///
-    /// # Errors
-    /// `BadArgument`: they are not here; what brings them.
     pub fn here() -> Result<Self> {
         let missing = |what: &Path| Error::BadArgument {
             detail: format!("{} is missing: `nearstate bench peers install geode`", what.display()),

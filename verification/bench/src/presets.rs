@@ -73,9 +73,6 @@ const GROUPS: [(&str, &[&str]); 2] = [
 ];
 
 /// The presets of this name, which may be that of a group.
-///
-/// # Errors
-/// `BadArgument` with all names, if there is none.
 pub fn named(name: &str) -> Result<Vec<Preset>> {
     let members = GROUPS.iter().find(|(group, _)| *group == name).map(|(_, members)| *members);
     let wanted = members.unwrap_or(std::slice::from_ref(&name));

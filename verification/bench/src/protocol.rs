@@ -133,9 +133,6 @@ pub struct Ran {
 }
 
 /// Writes one line.
-///
-/// # Errors
-/// `System` if the other side is gone.
 pub fn say(output: &mut impl Write, word: &impl Serialize) -> Result<()> {
     let mut line = serde_json::to_string(word).map_err(|e| garbled(&e))?;
     line.push('\n');
@@ -143,9 +140,6 @@ pub fn say(output: &mut impl Write, word: &impl Serialize) -> Result<()> {
 }
 
 /// Reads one line; `None` if the other side has ended.
-///
-/// # Errors
-/// `System` if it cannot be read, `Backend` if it is not what was expected.
 pub fn receive<T: DeserializeOwned>(input: &mut impl BufRead) -> Result<Option<T>> {
     let mut line = Vec::new();
     input.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line).map_err(|e| lost(&e))?;

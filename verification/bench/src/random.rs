@@ -273,9 +273,6 @@ impl std::fmt::Debug for Ring {
 
 impl Ring {
     /// Draws from so many records.
-    ///
-    /// # Errors
-    /// `BadArgument`: no records, or more than [`RECORDS_MAX`].
     pub fn new(spread: Spread, records: u64, seed: u64) -> Result<Self> {
         match spread {
             Spread::Uniform => Self::of(records, seed, |rng| (rng.below(records), false)),
@@ -291,9 +288,6 @@ impl Ring {
 
     /// Draws ages by Zipf's law, 0 most often and never shifted: for YCSB's `latest`, where the
     /// newest record is asked for most.
-    ///
-    /// # Errors
-    /// `BadArgument`: no records, or more than [`RECORDS_MAX`].
     pub fn of_ages(records: u64, seed: u64) -> Result<Self> {
         let zipf = Zipf::new(records);
         Self::of(records, seed, |rng| (zipf.rank(rng), true))

@@ -47,9 +47,6 @@ pub struct Reaper {
 impl Reaper {
     /// Makes a fresh folder below `parent` and has it kept, with `server` started beside it: its
     /// arguments come from `arguments`, which is told the folder.
-    ///
-    /// # Errors
-    /// [`Error::System`] if the folder cannot be made or the reaper cannot be started.
     pub fn start(
         parent: &Path,
         server: Option<&str>,
@@ -109,9 +106,6 @@ impl Drop for Reaper {
 
 /// The life of a reaper process: starts `server`, waits until its input ends, stops the server by
 /// its process id and removes the folder.
-///
-/// # Errors
-/// [`Error::System`] if the server cannot be started.
 pub fn serve(folder: &Path, server: &[OsString]) -> Result<()> {
     let outcome = keep(server);
     let _ = fs::remove_dir_all(folder);
@@ -223,9 +217,6 @@ pub fn ended(code: Option<i32>, signal: Option<i32>) -> String {
 }
 
 /// The program that is running, to be started again in another role.
-///
-/// # Errors
-/// [`Error::System`] if the kernel does not say which one it is.
 pub fn own_program() -> Result<PathBuf> {
     if let Some(program) = PROGRAM.get() {
         return Ok(program.clone());

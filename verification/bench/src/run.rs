@@ -28,10 +28,6 @@ const DEFAULT_TARGETS: [&str; 3] = ["region", "node", "redis"];
 /// Runs what the options ask for. Whatever goes wrong with one target marks that target's results,
 /// and the run, as invalid; the others go on. `stop` ends the run early: what was measured until
 /// then comes back, marked as partial.
-///
-/// # Errors
-/// `BadArgument`: options that do not fit together, no such workload or target. `System`: this
-/// machine lacks what every target needs.
 pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Result<Run> {
     let blueprint = workloads::named(options.workload.as_deref().unwrap_or_default())?;
     let parameters = parameters(options, blueprint.as_ref())?;

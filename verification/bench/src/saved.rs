@@ -31,10 +31,6 @@ const AMOUNT_MAX: u64 = 1 << 50;
 const OPS_MAX: u64 = 1 << 62;
 
 /// Saves a run at `path`. What was there before stays until all of the new one is on the disk.
-///
-/// # Errors
-/// `Full` if there is no room, `System` for other refusals of the operating system, `BadArgument`
-/// if the run is larger than what can be loaded again; then nothing is left of the new file.
 pub fn save(run: &Run, path: &Path) -> Result<()> {
     check(run).map_err(|detail| Error::BadArgument {
         detail: format!("this run could not be loaded again, so it is not saved: {detail}"),
@@ -57,10 +53,6 @@ pub fn save(run: &Run, path: &Path) -> Result<()> {
 
 /// Writes a file whole or not at all. What is no ordinary file (a pipe, a terminal) is written to
 /// as it is.
-///
-/// # Errors
-/// `Full` if there is no room, `System` for other refusals; then what was there before is still
-/// there, and nothing else.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     write_with(path, |file| {
         let mut out = BufWriter::new(file);
@@ -95,9 +87,6 @@ fn write_with(path: &Path, write: impl FnOnce(&File) -> io::Result<()>) -> Resul
 
 /// Whether [`write_file`] could write here now: a file beside it is made and removed. What is no
 /// ordinary file is not tried: a pipe would wait for its reader.
-///
-/// # Errors
-/// `BadArgument`, `Full` or `System`, as [`write_file`] would say it.
 pub fn can_write(path: &Path) -> Result<()> {
     let place = place(path);
     if is_device(&place) {
@@ -168,10 +157,6 @@ struct SavedForm {
 }
 
 /// Loads a run that [`save`] wrote.
-///
-/// # Errors
-/// `System` if it cannot be read, `BadArgument` if it is no run, one of another form, or one that
-/// contradicts itself.
 pub fn load(path: &Path) -> Result<Run> {
     let unreadable = |e: &io::Error| system(&format!("reading {}", path.display()), e);
     let file = File::open(path).map_err(|e| unreadable(&e))?;

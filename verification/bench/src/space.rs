@@ -10,9 +10,6 @@ use std::path::{Path, PathBuf};
 
 /// The folder of `--dir` by its full name: servers and clients may work in other folders than we
 /// do.
-///
-/// # Errors
-/// `System`, `BadArgument`: there is no such folder.
 pub fn folder(dir: &Path) -> Result<PathBuf> {
     let whole = dir.canonicalize().map_err(|e| {
         system(&format!("--dir {}: give a folder that is there", dir.display()), &e)
@@ -25,9 +22,6 @@ pub fn folder(dir: &Path) -> Result<PathBuf> {
 }
 
 /// What may still be written in a folder; `None` where the file system has no bound of its own.
-///
-/// # Errors
-/// `System`: the kernel does not say.
 pub fn free_bytes(dir: &Path) -> Result<Option<u64>> {
     let seen = statvfs(dir).map_err(|e| {
         let e = std::io::Error::from_raw_os_error(e.raw_os_error());
@@ -38,9 +32,6 @@ pub fn free_bytes(dir: &Path) -> Result<Option<u64>> {
 
 /// Whether the files of these targets, each with the bytes that it will take, fit into what is
 /// free.
-///
-/// # Errors
-/// `Full`: they do not, and what would help.
 pub fn fits(dir: &Path, targets: &[(&str, u64)], records: u64, free: Option<u64>) -> Result<()> {
     let needed = targets.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
     let Some(free) = free.filter(|free| *free < needed) else { return Ok(()) };

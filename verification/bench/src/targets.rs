@@ -99,9 +99,6 @@ pub trait Target: fmt::Debug {
     fn name(&self) -> &'static str;
 
     /// What it is and in which version.
-    ///
-    /// # Errors
-    /// Why it cannot be measured here, and what would help.
     fn version(&self) -> Result<String>;
 
     /// What it does natively, and what it emulates.
@@ -113,9 +110,6 @@ pub trait Target: fmt::Debug {
     }
 
     /// Whether it can be laid out like this.
-    ///
-    /// # Errors
-    /// `BadArgument`: it has layouts, but not this one.
     fn has_layout(&self, _layout: &str) -> Result<bool> {
         Ok(false)
     }
@@ -144,16 +138,10 @@ pub trait Target: fmt::Debug {
     }
 
     /// Starts an empty database. Whatever was started is stopped when the answer is dropped.
-    ///
-    /// # Errors
-    /// Why it could not be started; nothing of it is left.
     fn start(&self, need: &Need) -> Result<Box<dyn Database>>;
 
     /// Connects to the database at an address that [`Database::address`] gave; used in client
     /// processes.
-    ///
-    /// # Errors
-    /// Why not.
     fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>>;
 }
 
@@ -169,9 +157,6 @@ pub trait Database: fmt::Debug {
 
     /// Does what its makers advise after a bulk load, before anything is measured; what that was,
     /// for the report, if anything.
-    ///
-    /// # Errors
-    /// Why it could not be done.
     fn settle(&mut self) -> Result<Option<String>> {
         Ok(None)
     }
@@ -180,18 +165,11 @@ pub trait Database: fmt::Debug {
     fn memory_bytes(&mut self) -> Option<u64>;
 
     /// Kills the server (SIGKILL) and starts it again on what it left, at the same address.
-    ///
-    /// # Errors
-    /// `BadArgument` if its target does not come back ([`Target::comes_back`]); why it does not
-    /// start.
     fn crash(&mut self) -> Result<()> {
         Err(Error::BadArgument { detail: "no server that comes back with its records".to_owned() })
     }
 
     /// Whether it still runs.
-    ///
-    /// # Errors
-    /// What became of it.
     fn alive(&mut self) -> Result<()> {
         Ok(())
     }
@@ -224,9 +202,6 @@ pub fn all() -> Vec<Box<dyn Target>> {
 }
 
 /// The target of this name.
-///
-/// # Errors
-/// `BadArgument` with the names that there are.
 pub fn named(name: &str) -> Result<Box<dyn Target>> {
     let all = all();
     let names = all.iter().map(|target| target.name()).collect::<Vec<_>>().join(", ");
@@ -236,9 +211,6 @@ pub fn named(name: &str) -> Result<Box<dyn Target>> {
 }
 
 /// Whether a layout can be had of these targets; those without may stand beside one that has it.
-///
-/// # Errors
-/// `BadArgument`: none of them has layouts, or the one that has them does not know this one.
 pub fn can_be_laid_out(layout: Option<&str>, names: &[&str]) -> Result<()> {
     let Some(layout) = layout else { return Ok(()) };
     let mut is_known = false;
@@ -257,9 +229,6 @@ pub fn can_be_laid_out(layout: Option<&str>, names: &[&str]) -> Result<()> {
 }
 
 /// Whether this target can be killed in a run.
-///
-/// # Errors
-/// `BadArgument` with those that can, if it would not come back with its records.
 pub fn can_be_killed(target: &dyn Target) -> Result<()> {
     if target.comes_back() {
         return Ok(());

@@ -111,9 +111,6 @@ pub trait Blueprint: fmt::Debug {
 
     /// The part of client number `client` of `clients`: records that are its own, so that its model
     /// knows their contents.
-    ///
-    /// # Errors
-    /// `BadArgument`: parameters that do not fit.
     fn client(
         &self,
         parameters: &Parameters,
@@ -169,17 +166,10 @@ impl Tally {
 /// behind.
 pub trait Workload: fmt::Debug {
     /// Puts this client's records into an empty store; `done` hears how many more there are.
-    ///
-    /// # Errors
-    /// What the store said.
     fn load(&mut self, store: &mut dyn StoreConnection, done: &mut dyn FnMut(u64)) -> Result<()>;
 
     /// Does `count` operations, which may travel together, on `count` different records. `tally`
     /// comes with zeros.
-    ///
-    /// # Errors
-    /// What the store said, or a [`wrong_answer`]. After an error of the store,
-    /// [`Workload::settle`] is called before the next step.
     fn step(
         &mut self,
         store: &mut dyn StoreConnection,
@@ -189,15 +179,9 @@ pub trait Workload: fmt::Debug {
 
     /// After a lost connection: looks at the records whose operations were not answered, and takes
     /// up in the model what became of them. Each must be as before or as after.
-    ///
-    /// # Errors
-    /// What the store said; a [`wrong_answer`] if a record is neither.
     fn settle(&mut self, store: &mut dyn StoreConnection) -> Result<()>;
 
     /// Compares every record of this client with the model.
-    ///
-    /// # Errors
-    /// What the store said.
     fn verify(
         &mut self,
         store: &mut dyn StoreConnection,
@@ -217,15 +201,9 @@ pub trait Workload: fmt::Debug {
 /// different records. After an error [`Workload::settle`] looks at all of them.
 pub trait Overlapped {
     /// Begins a step of `count` operations.
-    ///
-    /// # Errors
-    /// As of [`Workload::step`].
     fn begin_step(&mut self, store: &mut dyn StoreConnection, count: usize) -> Result<()>;
 
     /// Ends the oldest step. `tally` comes with zeros.
-    ///
-    /// # Errors
-    /// As of [`Workload::step`].
     fn end_step(&mut self, store: &mut dyn StoreConnection, tally: &mut Tally) -> Result<()>;
 }
 
@@ -257,9 +235,6 @@ pub fn all() -> Vec<Box<dyn Blueprint>> {
 }
 
 /// The workload of this name.
-///
-/// # Errors
-/// `BadArgument` with the names that there are.
 pub fn named(name: &str) -> Result<Box<dyn Blueprint>> {
     let all = all();
     let names = all.iter().map(|workload| workload.name()).collect::<Vec<_>>().join(", ");

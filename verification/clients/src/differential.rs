@@ -160,9 +160,6 @@ fn is_same_exec(commands: &[Vec<Vec<u8>>], redis: &RespReply, node: &RespReply) 
 }
 
 /// Empties both servers and sends all steps to them. Returns the first difference.
-///
-/// # Errors
-/// One of the servers cannot be reached.
 pub fn compare(
     pair: ServerPair,
     steps: &[CommandStep],
@@ -212,9 +209,6 @@ fn group_length(steps: &[CommandStep]) -> usize {
 }
 
 /// Removes steps, first many at once, then one by one, as long as a difference remains.
-///
-/// # Errors
-/// One of the servers cannot be reached.
 pub fn shorten(pair: ServerPair, difference: ReplyDifference) -> Result<ReplyDifference, String> {
     let mut best = difference;
     let mut part = best.steps.len() / 2;

@@ -7,6 +7,11 @@
 //! A module uses only modules that are listed below it.
 
 #![forbid(unsafe_code)]
+#![expect(
+    clippy::missing_errors_doc,
+    reason = "only tests use this crate: an error is a difference that was found, or an error of \
+              the system"
+)]
 
 pub mod differential;
 pub mod sequence;

@@ -36,9 +36,6 @@ pub struct TestServer {
 
 impl TestServer {
     /// A node with two cores and a region of its own, and these additional arguments.
-    ///
-    /// # Errors
-    /// Why it does not serve, with its standard error.
     pub fn node(more: &[&str]) -> Result<Self, String> {
         let program = program()?;
         Self::at_free_port(&|address, folder| {
@@ -55,9 +52,6 @@ impl TestServer {
     }
 
     /// Debian's Redis with one database and no persistence, and these additional arguments.
-    ///
-    /// # Errors
-    /// Why it does not serve.
     pub fn redis(more: &[&str]) -> Result<Self, String> {
         Self::at_free_port(&|address, folder| {
             let mut command = Command::new("redis-server");
@@ -172,9 +166,6 @@ pub fn root() -> PathBuf {
 }
 
 /// Cargo's target folder.
-///
-/// # Errors
-/// This process is not a test that cargo has built.
 pub fn build_folder() -> Result<PathBuf, String> {
     let test = env::current_exe().map_err(|error| format!("own path: {error}"))?;
     // TARGET/PROFILE/deps/TEST
@@ -210,17 +201,11 @@ fn built() -> Result<PathBuf, String> {
 }
 
 /// Runs a command and returns its standard output and standard error.
-///
-/// # Errors
-/// The command cannot be started or fails; the text contains its output.
 pub fn output_of(command: &mut Command) -> Result<String, String> {
     output_with_input(command, b"")
 }
 
 /// As [`output_of`], with this standard input.
-///
-/// # Errors
-/// As [`output_of`].
 pub fn output_with_input(command: &mut Command, input: &[u8]) -> Result<String, String> {
     let program = command.get_program().to_string_lossy().into_owned();
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -7,9 +7,6 @@ use std::process::Command;
 use crate::programs::{TestServer, build_folder, output_of, root};
 
 /// Runs a script of `python/` with a server and the packages of a list. Returns its output.
-///
-/// # Errors
-/// The missing program or package, or the output of the failed script.
 pub fn run(script: &str, list: &str, server: &TestServer) -> Result<String, String> {
     let folder = root().join("verification/clients/python");
     let python = environment(list, &folder.join(format!("requirements-{list}.txt")))?;

@@ -165,9 +165,6 @@ pub(crate) fn words_of(bytes: &[u8]) -> impl Iterator<Item = u64> {
 }
 
 /// Verifies every byte of a content and returns its fingerprint.
-///
-/// # Errors
-/// What differs from the written content.
 pub fn verify(
     key: TortureKey,
     block: u8,
@@ -219,9 +216,6 @@ pub fn counter(key: TortureKey, count: u64) -> Vec<u8> {
 }
 
 /// The number in a counter.
-///
-/// # Errors
-/// The bytes are not a counter's content.
 pub fn count_in(key: TortureKey, bytes: &[u8]) -> Result<u64, String> {
     let count = bytes.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
     if counter(key, count) != bytes {

@@ -167,9 +167,6 @@ pub fn path_of(folder: &Path, writer: u16) -> PathBuf {
 }
 
 /// Starts a new journal, with sequence numbers from `base`.
-///
-/// # Errors
-/// The file system's error.
 pub fn begin(path: &Path, base: u64) -> io::Result<()> {
     let mut file = File::create(path)?;
     write(&mut file, &[JournalEntry::mark(EntryKind::Base, base, 0)])
@@ -187,9 +184,6 @@ pub(crate) fn next_base(entries: &[JournalEntry]) -> u64 {
 }
 
 /// All entries of a journal, without a torn last one.
-///
-/// # Errors
-/// The file system's error; an invalid entry.
 pub fn read(path: &Path) -> io::Result<Vec<JournalEntry>> {
     let bytes = std::fs::read(path)?;
     let count = bytes.len() / BYTES;
@@ -206,9 +200,6 @@ pub fn read(path: &Path) -> io::Result<Vec<JournalEntry>> {
 impl Journal {
     /// Opens an existing journal. Also returns the intent that the last process left without an
     /// acknowledgement, if any.
-    ///
-    /// # Errors
-    /// The file system's error.
     pub fn open(path: &Path) -> io::Result<(Self, Option<JournalEntry>)> {
         use std::io::{Read, Seek, SeekFrom};
         let mut file = OpenOptions::new().read(true).append(true).open(path)?;
@@ -231,9 +222,6 @@ impl Journal {
     }
 
     /// Records that this process has attached the region.
-    ///
-    /// # Errors
-    /// The file system's error.
     pub fn attached(&mut self, at_ns: u64) -> Result<(), String> {
         self.append(&[JournalEntry::mark(EntryKind::Attached, self.next, at_ns)])
     }
@@ -244,25 +232,16 @@ impl Journal {
     }
 
     /// Writes an intent, or those of one transaction.
-    ///
-    /// # Errors
-    /// The file system's error.
     pub fn intend(&mut self, entries: &[JournalEntry]) -> Result<(), String> {
         self.append(entries)
     }
 
     /// Writes the acknowledgements of a transaction's intents.
-    ///
-    /// # Errors
-    /// The file system's error.
     pub fn acknowledge_all(&mut self, acks: &[JournalEntry]) -> Result<(), String> {
         self.append(acks)
     }
 
     /// Writes the acknowledgement of an intent.
-    ///
-    /// # Errors
-    /// The file system's error.
     pub fn acknowledge(
         &mut self,
         intent: &JournalEntry,

@@ -9,6 +9,11 @@
 //! A module uses only modules that are listed below it.
 
 #![forbid(unsafe_code)]
+#![expect(
+    clippy::missing_errors_doc,
+    reason = "only the program and its tests use this crate: an error is a violation that was \
+              found, or an error of the system"
+)]
 
 pub mod run;
 pub mod report;

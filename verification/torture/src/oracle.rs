@@ -86,9 +86,6 @@ pub struct ObservedRecord {
 }
 
 /// Verifies each byte of a record.
-///
-/// # Errors
-/// What differs from the written content.
 pub fn observe(
     key: TortureKey,
     view: &nearstate_store::View<'_>,
@@ -249,9 +246,6 @@ pub struct Oracle {
 
 impl Oracle {
     /// Processes a writer's journal.
-    ///
-    /// # Errors
-    /// The writer read a state or received a reply that is impossible.
     pub fn replay(&mut self, writer: u16, entries: &[JournalEntry]) -> Result<(), String> {
         let mut open: Vec<JournalEntry> = Vec::new();
         let mut last_ack = None;
@@ -455,9 +449,6 @@ impl Oracle {
     /// Compares all records of a region with their possible states. Each record of `found` was
     /// returned once by a scan of all namespaces. Afterwards the oracle knows exactly which records
     /// exist.
-    ///
-    /// # Errors
-    /// What is lost, torn, outdated or was never written.
     pub fn compare(
         &mut self,
         observed: &BTreeMap<TortureKey, ObservedRecord>,

@@ -37,9 +37,6 @@ pub struct CrashDepth {
 }
 
 /// Kills at every point in every scenario, at several occurrences with increasing distance.
-///
-/// # Errors
-/// The violation that was found, with the point and the scenario.
 pub fn writes(
     folder: &Path,
     starter: &ChildCommand,
@@ -69,9 +66,6 @@ pub fn writes(
 
 /// Leaves a child dead at a point, kills the next process, which recovers it, at every point of the
 /// recovery, and lets another verify.
-///
-/// # Errors
-/// The violation that was found, with the points and the scenario.
 pub fn recoveries(
     folder: &Path,
     starter: &ChildCommand,
@@ -88,7 +82,7 @@ pub fn recoveries(
     for (first, second) in pairs_of_transactions() {
         let name = match first {
             first if first.starts_with("line.") => "transaction-grow",
-            "txn.announced" | "txn.decided" | "txn.appended" | "txn.ringing" => "streamed",
+            "txn.prepared" | "txn.decided" | "txn.appended" | "txn.ring_locked" => "streamed",
             _ => "transaction",
         };
         let scenario = named(name).ok_or("no scenario of transactions")?;
@@ -101,8 +95,16 @@ pub fn recoveries(
 fn pairs_of_transactions() -> impl Iterator<Item = (&'static str, &'static str)> {
     let is_first = |point: &&str| point.starts_with("txn.") || point.starts_with("line.");
     // What recovery does for a commit, besides its own points.
-    let of_commit =
-        ["undone", "appended", "settling", "settled", "unpended", "retired", "logged", "unlocking"];
+    let of_commit = [
+        "undone",
+        "appended",
+        "replacing",
+        "replaced",
+        "unpended",
+        "retired",
+        "cell_retired",
+        "unlocking",
+    ];
     let is_second = move |point: &&str| {
         let name = point.strip_prefix("txn.");
         point.starts_with("recover.") || name.is_some_and(|name| of_commit.contains(&name))

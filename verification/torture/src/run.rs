@@ -68,9 +68,6 @@ struct TortureRun<'r> {
 }
 
 /// Runs, and calls `tick` after every kill.
-///
-/// # Errors
-/// The violation that was found; the folder is kept.
 pub fn run(
     options: &TortureOptions,
     starter: &ChildCommand,

@@ -242,9 +242,6 @@ pub fn named(name: &str) -> Option<&'static Scenario> {
 pub(crate) const WRITER: u16 = 0;
 
 /// Creates a region with the records that a scenario needs, and returns the oracle's knowledge.
-///
-/// # Errors
-/// What failed.
 pub fn prepare(folder: &Path, scenario: &Scenario) -> Result<Oracle, String> {
     std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let path = folder.join("region");
@@ -317,9 +314,6 @@ pub(crate) fn report_journal(folder: &Path, oracle: &mut Oracle) -> Result<(), S
 }
 
 /// A child's role: executes a scenario.
-///
-/// # Errors
-/// The violation that was found.
 pub fn play(folder: &Path, name: &str) -> Result<(), String> {
     let scenario = named(name).ok_or_else(|| format!("unknown scenario {name:?}"))?;
     let mut writer = JournaledWriter::open(folder, WRITER, 0)?;
@@ -333,9 +327,6 @@ pub fn play(folder: &Path, name: &str) -> Result<(), String> {
 }
 
 /// A child's role: puts the key with this number, unknown to any oracle.
-///
-/// # Errors
-/// The store's error.
 pub fn put_one(folder: &Path, number: u16) -> Result<(), String> {
     let key = TortureKey { space: KeySpace::Own, writer: WRITER, number: u32::from(number) };
     let session = open_session(&folder.join("region"))?;
@@ -354,9 +345,6 @@ pub enum ChildEnd {
 }
 
 /// Starts a child with a role and waits for it.
-///
-/// # Errors
-/// The child found a violation.
 pub fn child(
     starter: &ChildCommand,
     folder: &Path,
@@ -368,9 +356,6 @@ pub fn child(
 }
 
 /// As [`child`], with the child's number.
-///
-/// # Errors
-/// The child found a violation.
 pub fn child_from(
     starter: &ChildCommand,
     folder: &Path,
@@ -394,9 +379,6 @@ pub fn child_from(
 }
 
 /// Verifies the region after a kill, continues to write, and verifies it again.
-///
-/// # Errors
-/// The violation that was found.
 pub fn verify(folder: &Path, scenario: &Scenario, oracle: &mut Oracle) -> Result<(), String> {
     let path = folder.join("region");
     report_journal(folder, oracle)?;
@@ -441,9 +423,6 @@ fn continue_writing(folder: &Path, scenario: &Scenario, oracle: &mut Oracle) -> 
 }
 
 /// A child's role: attaches, which recovers dead sessions, and detaches.
-///
-/// # Errors
-/// The violation that was found.
 pub fn attach(folder: &Path) -> Result<(), String> {
     drop(open_session(&folder.join("region"))?);
     Ok(())

@@ -16,18 +16,12 @@ pub type EnvSetting<'a> = (&'a str, &'a str);
 
 impl ChildCommand {
     /// This program, with a hidden sub-command.
-    ///
-    /// # Errors
-    /// The operating system's error.
     pub fn own(sub_command: &str) -> Result<Self, String> {
         let program = std::env::current_exe().map_err(|e| format!("own path: {e}"))?;
         Ok(Self(vec![program.into_os_string(), sub_command.into()]))
     }
 
     /// Starts a child. Its standard error is appended to `errors`.
-    ///
-    /// # Errors
-    /// The operating system's error.
     pub fn start(
         &self,
         words: &[String],
@@ -40,9 +34,6 @@ impl ChildCommand {
     }
 
     /// Starts a child whose standard input and output are pipes.
-    ///
-    /// # Errors
-    /// The operating system's error.
     pub fn start_piped(
         &self,
         words: &[String],
@@ -87,9 +78,6 @@ pub fn was_killed(status: ExitStatus) -> bool {
 }
 
 /// Kills a child, which must have been running until then.
-///
-/// # Errors
-/// Its exit status and its standard error.
 pub(crate) fn kill(child: &mut Child, name: &str, errors: &Path) -> Result<(), String> {
     let _ = child.kill();
     let status = child.wait().map_err(|e| format!("wait: {e}"))?;

@@ -137,9 +137,6 @@ pub fn json(rows: &[SweepRow]) -> Value {
 }
 
 /// A child's role: executes an operation, named by `NAME:NUMBER`; the last write is stepped.
-///
-/// # Errors
-/// The violation that was found.
 pub fn play(folder: &Path, what: &str) -> Result<(), String> {
     let (name, number) = what.split_once(':').ok_or("expected NAME:NUMBER")?;
     let number = number.parse().map_err(|_| "NUMBER is not a number")?;
@@ -161,9 +158,6 @@ pub fn play(folder: &Path, what: &str) -> Result<(), String> {
 
 /// Kills children at instructions of every operation. `tick` receives the operation and the
 /// progress.
-///
-/// # Errors
-/// [`SweepError`].
 pub fn sweep(
     folder: &Path,
     starter: &ChildCommand,

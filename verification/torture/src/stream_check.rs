@@ -22,9 +22,6 @@ struct Last {
 
 /// Reads the whole stream and compares it. `was_there` names the keys that existed before the
 /// stream began.
-///
-/// # Errors
-/// What is duplicated, incomplete or missing in the stream.
 pub(crate) fn compare(path: &Path, was_there: fn(TortureKey) -> bool) -> Result<(), String> {
     let context = |e: nearstate_store::Error| format!("commit stream: {e}");
     let session = open_session(path)?;

@@ -12,9 +12,6 @@ use crate::region_access::open_session;
 use crate::writer::KeySpaces;
 
 /// Runs the offline check.
-///
-/// # Errors
-/// The faults that it found.
 pub fn check_clean(path: &Path) -> Result<CheckReport, String> {
     let report = check(path).map_err(|e| format!("check: {e}"))?;
     if !report.is_clean() || report.bytes_leaked != 0 {
@@ -29,9 +26,6 @@ pub fn check_clean(path: &Path) -> Result<CheckReport, String> {
 }
 
 /// Reads every record of every space.
-///
-/// # Errors
-/// What is torn.
 pub fn collect(
     session: &Session,
     spaces: &KeySpaces,
@@ -54,9 +48,6 @@ pub fn collect(
 
 /// Attaches (which recovers dead sessions), and compares all records with the oracle, by scan and
 /// by key.
-///
-/// # Errors
-/// What differs.
 pub fn compare(path: &Path, round: u64, oracle: &mut Oracle) -> Result<(), String> {
     let session = open_session(path)?;
     let spaces = KeySpaces::open(&session, round)?;

@@ -38,9 +38,6 @@ const GROWING: u64 = 1000;
 
 impl KeySpaces {
     /// Opens the namespaces; the growing one belongs to the round.
-    ///
-    /// # Errors
-    /// As `Session::namespace`.
     pub fn open(session: &Session, round: u64) -> Result<Self, String> {
         let open = |name: &str, kind: Kind| {
             session

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listed_and_argued_dependency_is_quiet() {
+    fn a_listed_dependency_with_reasons_has_no_findings() {
         let list = "[memory]\ndev = [\"loom\"]\n";
         assert_eq!(found(WITH_LOOM, list, "| `loom` | tests |\n"), Vec::<String>::new());
     }

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn expressions_mean_what_spdx_says() {
+    fn licence_expressions_follow_spdx() {
         assert_eq!(verdict("MIT"), Ok(true));
         assert_eq!(verdict("GPL-3.0"), Ok(false));
         assert_eq!(verdict("GPL-3.0 OR MIT"), Ok(true));
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_expression_is_refused() {
+    fn an_invalid_expression_is_rejected() {
         for wrong in ["", "MIT OR", "(MIT", "MIT)", "MIT Apache-2.0", "AND MIT"] {
             assert!(verdict(wrong).is_err(), "{wrong}");
         }

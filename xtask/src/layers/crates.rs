@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn edges_that_lead_down_are_quiet() {
+    fn downward_edges_have_no_findings() {
         let edges: &[(&str, &[&str])] = &[
             ("model", &[]),
             ("memory", &["model"]),

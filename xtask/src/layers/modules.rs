@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn uses_that_lead_down_are_quiet() {
+    fn downward_uses_have_no_findings() {
         let files = [
             ("lib.rs", "mod top; mod middle; pub mod bottom; pub use bottom::Word;"),
             ("top.rs", "use crate::middle::{self, M}; use crate::Word; fn f() { middle::g() }"),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_passed_on_by_the_root_counts_where_it_is() {
+    fn a_reexport_of_the_root_counts_at_its_definition() {
         let files = [
             ("lib.rs", "mod top;\nmod bottom;\npub use top::Word;"),
             ("top.rs", ""),
@@ -150,13 +150,13 @@ mod tests {
     }
 
     #[test]
-    fn a_word_of_the_root_itself_stands_above_all() {
+    fn a_name_of_the_root_is_above_all_modules() {
         let files = [("lib.rs", "mod a;\npub struct Word;"), ("a.rs", "use crate::Word;")];
         assert_eq!(found(&files), ["src/a.rs:1"]);
     }
 
     #[test]
-    fn the_parts_of_a_module_have_an_order_too() {
+    fn submodules_are_ordered() {
         let files = [
             ("lib.rs", "mod heap;"),
             ("heap.rs", "mod slab;\nmod lease;"),
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_written_inside_a_file_are_read() {
+    fn inline_modules_are_parsed() {
         let files = [("lib.rs", "mod a { pub fn f() {} }\nmod b {\n    use super::a::f;\n}")];
         assert_eq!(found(&files), ["src/lib.rs:3"]);
     }

@@ -242,7 +242,7 @@ fn requests(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Res
     let (all, errors) = server.stats.requests();
     let read = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
     let stats = &server.stats;
-    let [hits, misses] = stats.lookups();
+    let [hits, misses] = stats.hits_and_misses();
     for (name, help, value) in [
         ("requests", "RESP requests.", all),
         ("errors", "RESP requests with an error reply.", errors),

@@ -280,12 +280,12 @@ impl Settings {
             input_bytes_max: size(self.input_bytes_max),
             output_bytes_max: size(self.output_bytes_max),
             core_bytes_max: size(self.core_bytes_max),
-            half_sent_max: self.request_timeout.0,
-            input_bytes_per_second_min: size(self.request_bytes_per_second_min),
-            unread_max: self.reply_timeout.0,
-            keep_alive: self.tcp_keepalive.0,
-            drain_max: self.shutdown_timeout.0,
-            backlog: i32::try_from(self.tcp_backlog.0).unwrap_or(i32::MAX),
+            request_timeout: self.request_timeout.0,
+            request_bytes_per_second_min: size(self.request_bytes_per_second_min),
+            reply_timeout: self.reply_timeout.0,
+            tcp_keepalive: self.tcp_keepalive.0,
+            shutdown_timeout: self.shutdown_timeout.0,
+            tcp_backlog: i32::try_from(self.tcp_backlog.0).unwrap_or(i32::MAX),
             rings_max: self.rings_max.0,
         }
     }

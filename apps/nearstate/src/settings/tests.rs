@@ -47,8 +47,8 @@ fn a_flag_overrides_the_environment_overrides_the_file_overrides_the_default() {
     let layers = layers(&["--limits-tcp-backlog", "9", "--insecure"], &environment).unwrap();
     let settings = Settings::parse(&layers).unwrap();
     assert_eq!(settings.listen, ["127.0.0.1:1".parse().unwrap(), "127.0.0.1:2".parse().unwrap()]);
-    assert_eq!((settings.cores.0, settings.limits().backlog), (4, 9));
-    assert_eq!(settings.limits().unread_max.as_secs(), 120);
+    assert_eq!((settings.cores.0, settings.limits().tcp_backlog), (4, 9));
+    assert_eq!(settings.limits().reply_timeout.as_secs(), 120);
     assert_eq!(settings.limits().connections_max, 20_000);
     assert!(settings.is_insecure);
     let shown = print(&layers);
@@ -179,7 +179,7 @@ fn an_unknown_variable_is_rejected_but_not_those_that_kubernetes_sets() {
 }
 
 #[test]
-fn lists_and_lines_can_be_written_as_one_text_and_made_empty() {
+fn lists_accept_one_text_and_can_be_emptied() {
     let environment = [
         ("NEARSTATE_USERS_LINES", "user a on >x ~{ns},* +get\n  user b off\n"),
         ("NEARSTATE_UNIX", ""),

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_connection_tells_how_to_start_a_node() {
+    fn a_refused_connection_is_an_error_with_the_command_that_starts_a_node() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);

@@ -50,7 +50,7 @@ fn parsed(text: &str) -> serde_json::Value {
 }
 
 #[test]
-fn every_target_keeps_what_was_written_and_is_told_side_by_side() {
+fn every_target_keeps_all_writes_and_results_are_compared() {
     let report = folder("sides").join("report.html");
     let targets = ["--targets", "region,sdl,node,node-unix,redis", "--variant", "full"];
     let save = folder("sides").join("run.json");
@@ -77,7 +77,7 @@ fn every_target_keeps_what_was_written_and_is_told_side_by_side() {
 }
 
 #[test]
-fn what_is_done_after_loading_is_a_field_of_its_own_and_can_be_left_out() {
+fn the_processor_time_after_loading_is_optional() {
     for (more, is_done) in [(None, true), (Some("--no-settle"), false)] {
         let words: Vec<&str> =
             ["--targets", "region,node,null", "--json"].into_iter().chain(more).collect();
@@ -95,7 +95,7 @@ fn what_is_done_after_loading_is_a_field_of_its_own_and_can_be_left_out() {
 }
 
 #[test]
-fn a_node_that_is_killed_comes_back_and_has_lost_nothing() {
+fn a_killed_node_restarts_without_loss() {
     let words =
         ["--targets", "node", "--kill", "node", "--ops", "20000", "--rounds", "1", "--json"];
     let (output, text, errors) = run("killed", &words);
@@ -110,7 +110,7 @@ fn a_node_that_is_killed_comes_back_and_has_lost_nothing() {
 }
 
 #[test]
-fn every_target_that_says_so_comes_back() {
+fn every_restartable_target_restarts() {
     for name in ["node-unix", "node-ring"] {
         let words =
             ["--targets", name, "--kill", name, "--ops", "20000", "--rounds", "1", "--json"];
@@ -161,7 +161,7 @@ fn planted_faults_are_caught_on_every_target() {
 }
 
 #[test]
-fn a_run_that_is_interrupted_tells_what_it_knows_and_leaves_nothing() {
+fn an_interrupted_run_reports_partial_results_and_cleans_up() {
     let words = ["--targets", "region,redis", "--json", "--ops", "100000000", "--rounds", "1"];
     let mut command = command("stopped", &words);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -185,7 +185,7 @@ fn a_run_that_is_interrupted_tells_what_it_knows_and_leaves_nothing() {
 
 /// A comparison of our own stores with each other is none.
 #[test]
-fn a_target_that_is_not_here_is_told_to_be_missing() {
+fn a_missing_target_is_reported() {
     let words = ["--json", "--rounds", "1"];
     let output = command("missing", &words).env("PATH", "/nowhere").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -349,7 +349,7 @@ fn a_relative_folder_is_resolved_against_the_working_directory() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_what_would_help() {
+fn impossible_options_are_rejected_with_advice() {
     let cases: [(&[&str], &str); 19] = [
         (&["--targets", "regoin"], "give one of region"),
         (&["--variant", "blind"], "blind-delta"),
@@ -390,7 +390,7 @@ fn what_cannot_be_is_refused_with_what_would_help() {
 }
 
 #[test]
-fn a_full_disk_is_told_and_neither_the_tables_nor_the_page_are_lost() {
+fn a_full_disk_is_reported_and_tables_and_page_are_kept() {
     let page = folder("full").join("page.html");
     let page_name = page.to_str().unwrap();
     let words = ["--targets", "region", "--save", "/dev/full", "--report", page_name];
@@ -403,7 +403,7 @@ fn a_full_disk_is_told_and_neither_the_tables_nor_the_page_are_lost() {
 }
 
 #[test]
-fn what_the_generator_costs_is_measured_and_not_held_against_anybody() {
+fn the_cost_of_the_generator_is_measured_and_excluded() {
     let (output, text, errors) = run("null", &["--targets", "region,null"]);
     assert!(output.status.success(), "{errors}");
     assert!(text.contains("generator and driver alone"), "{text}");
@@ -440,7 +440,7 @@ fn every_target_with_tags_finds_ues_by_their_gutis() {
 /// The rounds pause for a millisecond after each operation, which says nothing of the store: a ramp
 /// that took theirs for its rate would try some hundred operations a second.
 #[test]
-fn a_ramp_begins_at_what_the_store_can_do_however_the_rounds_were_driven() {
+fn a_ramp_starts_at_the_capacity_of_the_store() {
     let words = ["--targets", "null", "--ramp", "1us", "--arrivals", "poisson", "--json"];
     let words: Vec<&str> =
         words.into_iter().chain(["--think-us", "1000", "--ops", "300"]).collect();

@@ -47,58 +47,58 @@ fn if_installed(name: &str, layout: Option<&str>) {
 }
 
 #[test]
-fn the_region_keeps_the_promises() {
+fn the_region_conforms() {
     holds("region", None);
 }
 
 #[test]
-fn a_node_keeps_the_promises_over_tcp() {
+fn a_node_over_tcp_conforms() {
     holds("node", None);
 }
 
 #[test]
-fn a_node_keeps_the_promises_over_a_unix_socket() {
+fn a_node_over_a_unix_socket_conforms() {
     holds("node-unix", None);
 }
 
 #[test]
-fn a_node_keeps_the_promises_through_a_ring() {
+fn a_node_through_a_ring_conforms() {
     holds("node-ring", None);
 }
 
 #[test]
-fn redis_keeps_the_promises_over_tcp() {
+fn redis_over_tcp_conforms() {
     holds("redis", None);
 }
 
 #[test]
-fn redis_keeps_the_promises_over_a_unix_socket() {
+fn redis_over_a_unix_socket_conforms() {
     holds("redis-unix", None);
 }
 
 #[test]
-fn valkey_keeps_the_promises() {
+fn valkey_conforms() {
     if_installed("valkey", None);
     if_installed("valkey-unix", None);
 }
 
 #[test]
-fn lmdb_keeps_the_promises() {
+fn lmdb_conforms() {
     holds("lmdb", None);
 }
 
 #[test]
-fn dashmap_keeps_the_promises() {
+fn dashmap_conforms() {
     holds("dashmap", None);
 }
 
 #[test]
-fn memcached_keeps_the_promises() {
+fn memcached_conforms() {
     holds("memcached", None);
 }
 
 #[test]
-fn geode_keeps_the_promises() {
+fn geode_conforms() {
     for layout in ["partitioned", "partitioned:2:1", "replicated", "zones"] {
         if_installed("geode", Some(layout));
     }
@@ -173,14 +173,14 @@ fn is_run_again(name: &str) {
 }
 
 #[test]
-fn a_transaction_whose_records_another_connection_changes_is_run_again() {
+fn a_transaction_with_a_conflict_is_retried() {
     for name in ["region", "node", "node-unix", "node-ring", "redis", "redis-unix", "valkey"] {
         is_run_again(name);
     }
 }
 
 #[test]
-fn a_port_that_is_taken_is_an_error_whoever_answers_there() {
+fn a_port_in_use_is_an_error_for_any_listener() {
     play_roles_with(Path::new(NEARSTATE));
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let need = need(folder.path());
@@ -200,7 +200,7 @@ fn free_port() -> u16 {
 }
 
 #[test]
-fn a_program_that_is_missing_is_named_with_what_brings_it() {
+fn a_missing_program_is_reported_with_its_package() {
     for (name, words) in [
         ("redis", "`nearstate bench peers install redis`"),
         ("memcached", "`nearstate bench peers install memcached`"),
@@ -218,7 +218,7 @@ fn a_program_that_is_missing_is_named_with_what_brings_it() {
 }
 
 #[test]
-fn what_is_not_in_the_cache_is_named_with_what_brings_it() {
+fn a_missing_peer_is_reported_with_its_install_command() {
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(NEARSTATE)
         .args(["bench", "peers", "check", "geode"])

@@ -100,7 +100,7 @@ impl Client {
 }
 
 #[test]
-fn a_page_is_written_in_steps_and_the_connection_stays() {
+fn a_page_is_written_in_steps_and_the_connection_stays_open() {
     let mut client = client(true);
     let respond = client.ask("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
     assert_eq!(client.steps, 3);
@@ -114,7 +114,7 @@ fn a_page_is_written_in_steps_and_the_connection_stays() {
 }
 
 #[test]
-fn probes_are_told_whether_the_node_lives_and_whether_it_serves() {
+fn probes_report_liveness_and_readiness() {
     let mut ready = client(true);
     assert!(ready.ask("GET /health HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200"));
     assert!(ready.ask("GET /ready HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200"));
@@ -161,7 +161,7 @@ fn requests_that_are_not_http_get_one_error_and_are_disconnected() {
 }
 
 #[test]
-fn garbage_is_never_a_panic_and_never_keeps_more_than_a_head() {
+fn garbage_causes_no_panic_and_keeps_at_most_a_head() {
     let mut seed = 11_u64;
     let mut next = |bound: usize| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -99,7 +99,7 @@ fn assert_may(user: &User, may: &[&str], may_not: &[&str]) {
 }
 
 #[test]
-fn where_nobody_was_declared_everybody_may_everything() {
+fn without_declared_users_every_client_has_all_permissions() {
     for text in ["", "\n  \n# comment\n"] {
         let users = users(text);
         let default = users.initial_user().unwrap();
@@ -111,7 +111,7 @@ fn where_nobody_was_declared_everybody_may_everything() {
 }
 
 #[test]
-fn once_somebody_was_declared_nobody_else_comes_in() {
+fn with_a_declared_user_anonymous_clients_are_rejected() {
     let users = users("user xapp on >secret ~* &* +@all");
     assert!(users.initial_user().is_none());
     assert!(users.authenticate(b"default", b"").is_none());
@@ -120,7 +120,7 @@ fn once_somebody_was_declared_nobody_else_comes_in() {
 }
 
 #[test]
-fn a_password_is_right_or_not() {
+fn only_the_right_password_is_accepted() {
     // SHA-256 of "pw".
     let digits = "30c952fab122c3f9759f02a6d95c3758b246b4fee239957b2d4fee46e26170c4";
     let users = users(&format!(
@@ -150,7 +150,7 @@ fn a_password_is_right_or_not() {
 }
 
 #[test]
-fn a_user_may_run_what_the_rules_say_last() {
+fn the_last_rule_decides_about_a_command() {
     let reader = user("~* &* +@read -mget +client -client|list");
     assert_may(&reader, &["get x", "keys *", "client id"], &["mget x", "set x y", "client list"]);
     let but_one = user("~* &* +@all -flushall");
@@ -168,7 +168,7 @@ fn a_user_may_run_what_the_rules_say_last() {
 }
 
 #[test]
-fn a_user_may_touch_the_keys_of_his_namespaces() {
+fn a_user_can_use_only_keys_of_permitted_namespaces() {
     let two = user("~{a},* ~{b c},* +@all &*".replace("{b c}", "{b}").as_str());
     assert_may(
         &two,
@@ -182,7 +182,7 @@ fn a_user_may_touch_the_keys_of_his_namespaces() {
 }
 
 #[test]
-fn a_walk_is_held_to_namespaces_too() {
+fn a_walk_needs_permission_for_its_namespace() {
     let one = user("~{a},* +@all");
     assert_may(
         &one,
@@ -194,7 +194,7 @@ fn a_walk_is_held_to_namespaces_too() {
 }
 
 #[test]
-fn a_user_may_use_the_channels_that_his_patterns_match() {
+fn a_user_can_use_only_channels_of_permitted_patterns() {
     let one = user("~* &news* &{a},c +@all");
     assert_may(
         &one,
@@ -205,7 +205,7 @@ fn a_user_may_use_the_channels_that_his_patterns_match() {
 }
 
 #[test]
-fn a_line_that_is_shown_can_be_read_again() {
+fn a_printed_user_line_parses_to_the_same_user() {
     let rules = "user u on #30c952fab122c3f9759f02a6d95c3758b246b4fee239957b2d4fee46e26170c4 \
                  ~{a},* ~{},* resetchannels &x &y* -@all +@read -mget +client|id";
     let line = users(rules).find(b"u").unwrap().line();
@@ -218,7 +218,7 @@ fn a_line_that_is_shown_can_be_read_again() {
 }
 
 #[test]
-fn rules_can_be_taken_back() {
+fn rules_can_be_revoked() {
     let line = user("~* &* +@all resetkeys resetchannels nocommands ~{a},*").line();
     assert_eq!(line, "user u on nopass ~{a},* resetchannels -@all");
     assert!(Users::parse("user u on >a nopass resetpass", &table()).is_err());
@@ -227,7 +227,7 @@ fn rules_can_be_taken_back() {
 }
 
 #[test]
-fn a_line_that_is_none_says_what_would_be_right() {
+fn an_invalid_user_line_is_an_error_with_the_expected_form() {
     for (text, line, says) in [
         ("\nusr a on", 2, "write `user NAME RULE...`"),
         ("user", 1, "write `user NAME RULE...`"),

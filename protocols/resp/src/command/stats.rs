@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Statistics of one core.
 #[derive(Debug)]
-pub struct CoreStats {
+pub struct RespCoreStats {
     commands: Vec<CommandCounters>,
     requests: AtomicU64,
     errors: AtomicU64,
     /// Hits and misses of reads.
-    lookups: [AtomicU64; 2],
+    hits_and_misses: [AtomicU64; 2],
     /// Latencies by class, in nanoseconds.
     latencies: [Histogram; CommandClass::ALL.len()],
 }
@@ -77,7 +77,7 @@ pub struct CommandStats {
     pub failed: u64,
 }
 
-impl CoreStats {
+impl RespCoreStats {
     /// Zeroed statistics of these commands, in the order of their numbers.
     pub fn new(commands: impl Iterator<Item = (&'static str, CommandFlags)>) -> Self {
         let none = || AtomicU64::new(0);
@@ -92,7 +92,7 @@ impl CoreStats {
             commands: commands.map(count).collect(),
             requests: AtomicU64::new(0),
             errors: AtomicU64::new(0),
-            lookups: [none(), none()],
+            hits_and_misses: [none(), none()],
             latencies: CommandClass::ALL.map(|_| Histogram::default()),
         }
     }
@@ -123,15 +123,15 @@ impl CoreStats {
     }
 
     /// Adds hits and misses of reads.
-    pub(crate) fn add_lookups(&self, more: [u64; 2]) {
-        for (count, more) in self.lookups.iter().zip(more) {
+    pub(crate) fn add_hits_and_misses(&self, more: [u64; 2]) {
+        for (count, more) in self.hits_and_misses.iter().zip(more) {
             add(count, more);
         }
     }
 
     /// Hits and misses of reads.
-    pub fn lookups(&self) -> [u64; 2] {
-        self.lookups.each_ref().map(|count| count.load(Ordering::Relaxed))
+    pub fn hits_and_misses(&self) -> [u64; 2] {
+        self.hits_and_misses.each_ref().map(|count| count.load(Ordering::Relaxed))
     }
 
     /// Latencies by class in nanoseconds, in the order of [`CommandClass::ALL`]. Of a sliced task
@@ -167,7 +167,7 @@ mod tests {
     fn a_request_counts_for_its_command_and_its_class() {
         let rows =
             [("get", CommandFlags::READONLY.and(CommandFlags::FAST)), ("set", CommandFlags::WRITE)];
-        let counts = CoreStats::new(rows.into_iter());
+        let counts = RespCoreStats::new(rows.into_iter());
         counts.count(Some(0), 2_000, false);
         counts.count(Some(0), 3_000, true);
         counts.count(Some(1), 7_000, false);

@@ -37,7 +37,7 @@ pub(crate) fn list(
     let filter = ClientFilter::read(args.from(2))?;
     let mut lines = String::new();
     for (id, client_entry) in ctx.server.clients() {
-        if filter.takes(id, &client_entry) {
+        if filter.matches(id, &client_entry) {
             line(ctx, id, &client_entry, &mut lines);
         }
     }
@@ -49,7 +49,7 @@ pub(crate) fn list(
 enum ClientFilter {
     All,
     /// Those with subscriptions, or those without.
-    Hearing(bool),
+    Subscribers(bool),
     Ids(BTreeSet<u64>),
 }
 
@@ -70,8 +70,8 @@ impl ClientFilter {
 
     fn sort(sort: &[u8]) -> Result<Self, ErrorReply> {
         match sort.to_ascii_lowercase().as_slice() {
-            b"normal" => Ok(Self::Hearing(false)),
-            b"pubsub" => Ok(Self::Hearing(true)),
+            b"normal" => Ok(Self::Subscribers(false)),
+            b"pubsub" => Ok(Self::Subscribers(true)),
             // There are no such connections.
             b"master" | b"replica" | b"slave" => Ok(Self::Ids(BTreeSet::new())),
             _ => {
@@ -81,11 +81,11 @@ impl ClientFilter {
         }
     }
 
-    fn takes(&self, id: u64, client_entry: &ClientEntry) -> bool {
+    fn matches(&self, id: u64, client_entry: &ClientEntry) -> bool {
         match self {
             Self::All => true,
-            Self::Hearing(subscription_count) => {
-                (client_entry.subscription_count != [0; 2]) == *subscription_count
+            Self::Subscribers(is_subscriber) => {
+                (client_entry.subscription_count != [0; 2]) == *is_subscriber
             }
             Self::Ids(ids) => ids.contains(&id),
         }

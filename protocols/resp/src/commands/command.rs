@@ -27,7 +27,7 @@ pub(crate) fn command(
     args: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    tell_command(ctx.table, args, reply)
+    write_commands(ctx.table, args, reply)
 }
 
 /// `COMMAND COUNT`
@@ -36,7 +36,7 @@ pub(crate) fn count(
     args: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    tell_count(ctx.table, args, reply)
+    write_count(ctx.table, args, reply)
 }
 
 /// `COMMAND INFO [name ...]`
@@ -45,7 +45,7 @@ pub(crate) fn info(
     args: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    tell_info(ctx.table, args, reply)
+    write_info(ctx.table, args, reply)
 }
 
 /// `COMMAND DOCS [name ...]`
@@ -54,7 +54,7 @@ pub(crate) fn docs(
     args: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    tell_docs(ctx.table, args, reply)
+    write_docs(ctx.table, args, reply)
 }
 
 /// `COMMAND LIST [FILTERBY MODULE name | ACLCAT category | PATTERN pattern]`
@@ -63,7 +63,7 @@ pub(crate) fn list(
     args: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    tell_list(ctx.table, args, reply)
+    write_list(ctx.table, args, reply)
 }
 
 /// `COMMAND GETKEYS command [argument ...]`
@@ -72,32 +72,32 @@ pub(crate) fn getkeys(
     args: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    tell_getkeys(ctx.table, args, reply)
+    write_getkeys(ctx.table, args, reply)
 }
 
-fn tell_command(
+fn write_commands(
     known: RespCommandTable,
     _: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    reply.array(tops(known).count());
-    tops(known).for_each(|command| row(command, reply));
+    reply.array(top_level(known).count());
+    top_level(known).for_each(|command| row(command, reply));
     Ok(())
 }
 
-fn tell_count(known: RespCommandTable, _: Args<'_>, reply: &mut ReplyWriter<'_>) -> CommandResult {
-    reply.count(tops(known).count());
+fn write_count(known: RespCommandTable, _: Args<'_>, reply: &mut ReplyWriter<'_>) -> CommandResult {
+    reply.count(top_level(known).count());
     Ok(())
 }
 
-fn tell_info(
+fn write_info(
     known: RespCommandTable,
     args: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let names = args.from(2);
     if names.is_empty() {
-        return tell_command(known, args, reply);
+        return write_commands(known, args, reply);
     }
     reply.array(names.len());
     for name in names.iter() {
@@ -109,14 +109,14 @@ fn tell_info(
     Ok(())
 }
 
-fn tell_docs(
+fn write_docs(
     known: RespCommandTable,
     args: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let names = args.from(2);
     let chosen: Vec<&RespCommand> = if names.is_empty() {
-        tops(known).collect()
+        top_level(known).collect()
     } else {
         names.iter().filter_map(|name| known.find(name)).collect()
     };
@@ -127,45 +127,45 @@ fn tell_docs(
     Ok(())
 }
 
-fn tell_list(
+fn write_list(
     known: RespCommandTable,
     args: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let filter = filter(args.from(2))?;
-    let chosen = || known.commands().iter().filter(|command| filter.takes(command));
+    let chosen = || known.commands().iter().filter(|command| filter.matches(command));
     reply.array(chosen().count());
     chosen().for_each(|command| reply.bulk(command.name.as_bytes()));
     Ok(())
 }
 
-fn tell_getkeys(
+fn write_getkeys(
     known: RespCommandTable,
     args: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    let lookup = args.from(2);
+    let request = args.from(2);
     let command = known
-        .lookup_any_arity(lookup)
+        .lookup_any_arity(request)
         .map_err(|_| ErrorReply::fixed("ERR Invalid command specified"))?;
     if command.keys.is_none() {
         return Err(ErrorReply::fixed("ERR The command has no key arguments"));
     }
-    if command.check_arity(lookup).is_err() {
+    if command.check_arity(request).is_err() {
         let text = "ERR Invalid number of arguments specified for command";
         return Err(ErrorReply::fixed(text));
     }
-    let keys = command.keys.of(lookup);
+    let keys = command.keys.of(request);
     if keys.len() == 0 && !command.flags.has(CommandFlags::NO_MANDATORY_KEYS) {
         return Err(ErrorReply::fixed("ERR Invalid arguments specified for command"));
     }
     reply.array(keys.len());
-    keys.for_each(|at| reply.bulk(lookup.get(at).unwrap_or_default()));
+    keys.for_each(|at| reply.bulk(request.get(at).unwrap_or_default()));
     Ok(())
 }
 
 /// All commands without subcommands.
-fn tops(known: RespCommandTable) -> impl Iterator<Item = &'static RespCommand> {
+fn top_level(known: RespCommandTable) -> impl Iterator<Item = &'static RespCommand> {
     known.commands().iter().filter(|command| !command.name.contains('|'))
 }
 
@@ -195,7 +195,7 @@ fn row(command: &RespCommand, reply: &mut ReplyWriter<'_>) {
 /// Documentation of a command, under its name.
 fn doc(known: RespCommandTable, command: &RespCommand, reply: &mut ReplyWriter<'_>) {
     let (_, part) = command.name_and_subcommand();
-    let name_and_subcommand: Vec<&RespCommand> = match part {
+    let subcommands: Vec<&RespCommand> = match part {
         None => known.subcommands_of(command.name).collect(),
         Some(_) => Vec::new(),
     };
@@ -208,15 +208,15 @@ fn doc(known: RespCommandTable, command: &RespCommand, reply: &mut ReplyWriter<'
     ];
     let facts = facts.iter().filter(|(_, fact)| !fact.is_empty());
     reply.bulk(command.name.as_bytes());
-    reply.map(facts.clone().count() + usize::from(!name_and_subcommand.is_empty()));
+    reply.map(facts.clone().count() + usize::from(!subcommands.is_empty()));
     for (name, fact) in facts {
         reply.bulk(name.as_bytes());
         reply.bulk(fact.as_bytes());
     }
-    if !name_and_subcommand.is_empty() {
+    if !subcommands.is_empty() {
         reply.bulk(b"subcommands");
-        reply.map(name_and_subcommand.len());
-        for part in name_and_subcommand {
+        reply.map(subcommands.len());
+        for part in subcommands {
             doc(known, part, reply);
         }
     }
@@ -251,7 +251,7 @@ fn filter(args: Args<'_>) -> Result<ListFilter<'_>, ErrorReply> {
 }
 
 impl ListFilter<'_> {
-    fn takes(&self, command: &RespCommand) -> bool {
+    fn matches(&self, command: &RespCommand) -> bool {
         match self {
             Self::Every => true,
             Self::Module(is_ours) => *is_ours && command.flags.has(CommandFlags::MODULE),

@@ -41,13 +41,13 @@ pub(super) fn fields<'f>(found: Option<&'f RecordRef<'_>>) -> Result<Vec<Field<'
 }
 
 /// The names that a hash does not have.
-fn missing(there: &[Field<'_>], changes: &[BlockChange<'_>]) -> usize {
+fn missing(existing: &[Field<'_>], changes: &[BlockChange<'_>]) -> usize {
     if changes.len() <= LINEAR_MAX {
-        let exists = |name: &str| there.iter().any(|(known, _)| *known == name);
+        let exists = |name: &str| existing.iter().any(|(known, _)| *known == name);
         return changes.iter().filter(|change| !exists(change.name)).count();
     }
-    let there: BTreeSet<&str> = there.iter().map(|(name, _)| *name).collect();
-    changes.iter().filter(|change| !there.contains(change.name)).count()
+    let existing: BTreeSet<&str> = existing.iter().map(|(name, _)| *name).collect();
+    changes.iter().filter(|change| !existing.contains(change.name)).count()
 }
 
 /// Rejects more fields than a hash may have.
@@ -75,11 +75,11 @@ pub(super) fn resolve_hash<'a>(
 pub(super) fn set_fields(
     change: &CommandTxn<'_, '_>,
     resolved: ResolvedKey<'_>,
-    there: &[Field<'_>],
+    existing: &[Field<'_>],
     changes: &[BlockChange<'_>],
 ) -> Result<usize, ChangeError> {
-    let new = missing(there, changes);
-    check_field_count(there.len() + new)?;
+    let new = missing(existing, changes);
+    check_field_count(existing.len() + new)?;
     change.txn.patch(resolved.namespace, resolved.key, changes)?;
     Ok(new)
 }
@@ -143,11 +143,11 @@ pub(crate) fn hsetnx(
     let is_set = ctx.change(|change| {
         let resolved = resolve_hash(change, arg(args, 1), &changes)?;
         let found = change.read_at(resolved)?;
-        let there = fields(found.as_ref())?;
-        if missing(&there, &changes) == 0 {
+        let existing = fields(found.as_ref())?;
+        if missing(&existing, &changes) == 0 {
             return Ok(false);
         }
-        set_fields(change, resolved, &there, &changes)?;
+        set_fields(change, resolved, &existing, &changes)?;
         Ok(true)
     })?;
     reply.int(is_set.into());
@@ -174,19 +174,19 @@ pub(crate) fn hmget(
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let found = ctx.read(arg(args, 1))?;
-    let there = fields(found.as_ref())?;
-    let lookup = args.from(2);
-    reply.array(lookup.len());
-    if lookup.len() <= LINEAR_MAX {
-        for field in lookup.iter() {
-            let value = there.iter().find(|(name, _)| name.as_bytes() == field);
+    let existing = fields(found.as_ref())?;
+    let requested = args.from(2);
+    reply.array(requested.len());
+    if requested.len() <= LINEAR_MAX {
+        for field in requested.iter() {
+            let value = existing.iter().find(|(name, _)| name.as_bytes() == field);
             reply.bulk_or_nil(value.map(|(_, value)| *value));
         }
         return Ok(());
     }
-    let there: BTreeMap<&[u8], &[u8]> =
-        there.into_iter().map(|(name, value)| (name.as_bytes(), value)).collect();
-    lookup.iter().for_each(|field| reply.bulk_or_nil(there.get(field).copied()));
+    let existing: BTreeMap<&[u8], &[u8]> =
+        existing.into_iter().map(|(name, value)| (name.as_bytes(), value)).collect();
+    requested.iter().for_each(|field| reply.bulk_or_nil(existing.get(field).copied()));
     Ok(())
 }
 
@@ -197,9 +197,9 @@ pub(crate) fn hgetall(
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let found = ctx.read(arg(args, 1))?;
-    let there = fields(found.as_ref())?;
-    reply.map(there.len());
-    for (name, value) in there {
+    let existing = fields(found.as_ref())?;
+    reply.map(existing.len());
+    for (name, value) in existing {
         reply.bulk(name.as_bytes());
         reply.bulk(value);
     }
@@ -213,9 +213,9 @@ pub(crate) fn hkeys(
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let found = ctx.read(arg(args, 1))?;
-    let there = fields(found.as_ref())?;
-    reply.array(there.len());
-    for (name, _) in there {
+    let existing = fields(found.as_ref())?;
+    reply.array(existing.len());
+    for (name, _) in existing {
         reply.bulk(name.as_bytes());
     }
     Ok(())
@@ -228,9 +228,9 @@ pub(crate) fn hvals(
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let found = ctx.read(arg(args, 1))?;
-    let there = fields(found.as_ref())?;
-    reply.array(there.len());
-    for (_, value) in there {
+    let existing = fields(found.as_ref())?;
+    reply.array(existing.len());
+    for (_, value) in existing {
         reply.bulk(value);
     }
     Ok(())
@@ -284,14 +284,14 @@ pub(crate) fn hdel(
     let gone = ctx.change(|change| {
         let Some(resolved) = change.records.resolve(arg(args, 1))? else { return Ok(0) };
         let Some(found) = change.read_at(resolved)? else { return Ok(0) };
-        let there = found.fields()?;
-        let lookup: BTreeSet<&[u8]> = args.from(2).iter().collect();
-        let gone: Vec<BlockChange<'_>> = there
+        let existing = found.fields()?;
+        let requested: BTreeSet<&[u8]> = args.from(2).iter().collect();
+        let gone: Vec<BlockChange<'_>> = existing
             .iter()
-            .filter(|(name, _)| lookup.contains(name.as_bytes()))
+            .filter(|(name, _)| requested.contains(name.as_bytes()))
             .map(|(name, _)| BlockChange { name, bytes: None })
             .collect();
-        if gone.len() == there.len() {
+        if gone.len() == existing.len() {
             change.txn.delete(resolved.namespace, resolved.key)?;
         } else if !gone.is_empty() {
             change.txn.patch(resolved.namespace, resolved.key, &gone)?;
@@ -318,10 +318,15 @@ fn edit<T: AsRef<[u8]>>(
             resolve_hash(change, arg(args, 1), &[BlockChange { name, bytes: Some(new.as_ref()) }])?
         };
         let found = change.read_at(resolved)?;
-        let there = fields(found.as_ref())?;
-        let known = there.iter().find(|(known, _)| *known == name);
+        let existing = fields(found.as_ref())?;
+        let known = existing.iter().find(|(known, _)| *known == name);
         let new = edit(known.map(|(_, value)| *value))?;
-        set_fields(change, resolved, &there, &[BlockChange { name, bytes: Some(new.as_ref()) }])?;
+        set_fields(
+            change,
+            resolved,
+            &existing,
+            &[BlockChange { name, bytes: Some(new.as_ref()) }],
+        )?;
         Ok(new)
     })
 }
@@ -371,11 +376,11 @@ pub(crate) fn hscan(
         scan_options::write_single_page(reply, |_| 0);
         return Ok(());
     };
-    let there = found.fields()?;
+    let existing = found.fields()?;
     let options = ScanOptions::read(args.from(3), false)?;
     scan_options::write_single_page(reply, |reply| {
         let mut elements = 0;
-        for (name, value) in there.iter().filter(|(name, _)| options.matches(name.as_bytes())) {
+        for (name, value) in existing.iter().filter(|(name, _)| options.matches(name.as_bytes())) {
             reply.bulk(name.as_bytes());
             reply.bulk(value);
             elements += 2;
@@ -393,8 +398,8 @@ pub(crate) fn hrandfield(
 ) -> CommandResult {
     let Some(count) = args.get(2) else {
         let found = ctx.read(arg(args, 1))?;
-        let there = fields(found.as_ref())?;
-        reply.bulk_or_nil(there.get(below(there.len())).map(|(name, _)| name.as_bytes()));
+        let existing = fields(found.as_ref())?;
+        reply.bulk_or_nil(existing.get(below(existing.len())).map(|(name, _)| name.as_bytes()));
         return Ok(());
     };
     let wanted = RandomCount::read(count)?;
@@ -408,12 +413,12 @@ pub(crate) fn hrandfield(
         return Err(ErrorReply::OUT_OF_RANGE);
     }
     let found = ctx.read(arg(args, 1))?;
-    let there = fields(found.as_ref())?;
-    let places = wanted.places(there.len())?;
+    let existing = fields(found.as_ref())?;
+    let places = wanted.places(existing.len())?;
     let begun = reply.mark();
     let is_nested = has_values && reply.protocol() == RespVersion::Resp3;
     reply.array(places.len() * if has_values && !is_nested { 2 } else { 1 });
-    for (name, value) in places.iter().filter_map(|place| there.get(*place)) {
+    for (name, value) in places.iter().filter_map(|place| existing.get(*place)) {
         if is_nested {
             reply.array(2);
         }

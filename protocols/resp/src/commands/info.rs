@@ -36,9 +36,9 @@ pub(crate) fn info(
     args: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    let lookup: Vec<Vec<u8>> = args.from(1).iter().map(<[u8]>::to_ascii_lowercase).collect();
-    let is_asked = |name: &str| lookup.iter().any(|one| one == name.as_bytes());
-    let (usual, all) = (lookup.is_empty() || is_asked("default"), is_asked("all"));
+    let sections: Vec<Vec<u8>> = args.from(1).iter().map(<[u8]>::to_ascii_lowercase).collect();
+    let is_asked = |name: &str| sections.iter().any(|one| one == name.as_bytes());
+    let (usual, all) = (sections.is_empty() || is_asked("default"), is_asked("all"));
     let everything = is_asked("everything");
     let seen = ctx.session().region().inspect()?;
     let mut text = String::new();
@@ -66,11 +66,11 @@ fn begin(text: &mut String, name: &str) {
     if !text.is_empty() {
         text.push_str("\r\n");
     }
-    let mut deliveries = name.chars();
-    let first = deliveries.next().map(|first| first.to_ascii_uppercase());
+    let mut letters = name.chars();
+    let first = letters.next().map(|first| first.to_ascii_uppercase());
     text.push_str("# ");
     text.extend(first);
-    text.push_str(deliveries.as_str());
+    text.push_str(letters.as_str());
     if name == "cpu" {
         text.truncate(text.len() - "Cpu".len());
         text.push_str("CPU");
@@ -83,25 +83,25 @@ fn section(ctx: &CommandContext<'_>, seen: &Inspection, name: &str, text: &mut S
     match name {
         "server" => server(ctx.server, seen, &mut facts),
         "clients" => {
-            facts.say("connected_clients", ctx.server.client_count());
-            facts.say("blocked_clients", 0);
+            facts.field("connected_clients", ctx.server.client_count());
+            facts.field("blocked_clients", 0);
         }
         "memory" => memory(seen, &mut facts),
-        "persistence" => facts.say("loading", 0),
+        "persistence" => facts.field("loading", 0),
         "stats" => stats(ctx.server, &mut facts),
         "replication" => {
-            facts.say("role", "master");
-            facts.say("connected_slaves", 0);
-            facts.say("master_repl_offset", 0);
+            facts.field("role", "master");
+            facts.field("connected_slaves", 0);
+            facts.field("master_repl_offset", 0);
         }
         "cpu" => {
             if let Some(used) = process::usage() {
-                facts.say("used_cpu_sys", format_args!("{:.6}", used.system_seconds));
-                facts.say("used_cpu_user", format_args!("{:.6}", used.user_seconds));
+                facts.field("used_cpu_sys", format_args!("{:.6}", used.system_seconds));
+                facts.field("used_cpu_user", format_args!("{:.6}", used.user_seconds));
             }
         }
         "commandstats" => commands(ctx.server, &mut facts),
-        "cluster" => facts.say("cluster_enabled", 0),
+        "cluster" => facts.field("cluster_enabled", 0),
         _ => {}
     }
 }
@@ -110,15 +110,15 @@ fn section(ctx: &CommandContext<'_>, seen: &Inspection, name: &str, text: &mut S
 struct InfoText<'t>(&'t mut String);
 
 impl InfoText<'_> {
-    fn say(&mut self, name: &str, value: impl std::fmt::Display) {
+    fn field(&mut self, name: &str, value: impl std::fmt::Display) {
         // Writing to a String cannot fail.
         let _ = write!(self.0, "{name}:{value}\r\n");
     }
 
     /// A size in bytes and in readable form.
-    fn say_bytes(&mut self, name: &str, bytes: u64) {
-        self.say(name, bytes);
-        self.say(&format!("{name}_human"), human(bytes));
+    fn size(&mut self, name: &str, bytes: u64) {
+        self.field(name, bytes);
+        self.field(&format!("{name}_human"), human(bytes));
     }
 }
 
@@ -140,69 +140,69 @@ fn server(server: &RespServer, seen: &Inspection, facts: &mut InfoText<'_>) {
     let now = now_ms_coarse();
     let up = now.saturating_sub(settings.started_ms) / 1000;
     let [one, two] = seen.id;
-    facts.say("redis_version", REDIS_VERSION);
-    facts.say("nearstate_version", env!("CARGO_PKG_VERSION"));
-    facts.say("redis_mode", "standalone");
-    facts.say("os", std::env::consts::OS);
-    facts.say("arch_bits", usize::BITS);
-    facts.say("process_id", settings.pid);
-    facts.say("run_id", format_args!("{one:016x}{two:016x}{:08x}", settings.pid));
-    facts.say("tcp_port", settings.port);
-    facts.say("server_time_usec", now * 1000);
-    facts.say("uptime_in_seconds", up);
-    facts.say("uptime_in_days", up / (24 * 60 * 60));
-    facts.say("region", seen.path.display());
-    facts.say("region_format", seen.format);
-    facts.say("region_epoch", seen.epoch);
-    facts.say("region_namespaces", seen.namespaces.len());
+    facts.field("redis_version", REDIS_VERSION);
+    facts.field("nearstate_version", env!("CARGO_PKG_VERSION"));
+    facts.field("redis_mode", "standalone");
+    facts.field("os", std::env::consts::OS);
+    facts.field("arch_bits", usize::BITS);
+    facts.field("process_id", settings.pid);
+    facts.field("run_id", format_args!("{one:016x}{two:016x}{:08x}", settings.pid));
+    facts.field("tcp_port", settings.port);
+    facts.field("server_time_usec", now * 1000);
+    facts.field("uptime_in_seconds", up);
+    facts.field("uptime_in_days", up / (24 * 60 * 60));
+    facts.field("region", seen.path.display());
+    facts.field("region_format", seen.format);
+    facts.field("region_epoch", seen.epoch);
+    facts.field("region_namespaces", seen.namespaces.len());
     let living = seen.members.iter().filter(|member| member.is_alive);
-    facts.say("region_sessions", living.clone().count());
+    facts.field("region_sessions", living.clone().count());
     let pinned = living.filter_map(|member| member.pinned_epoch).min();
-    facts.say("region_oldest_pin", pinned.unwrap_or(seen.epoch));
+    facts.field("region_oldest_pin", pinned.unwrap_or(seen.epoch));
 }
 
 #[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
 fn memory(seen: &Inspection, facts: &mut InfoText<'_>) {
     let resident = process::usage().map(|used| used.resident_bytes);
-    facts.say_bytes("used_memory", seen.bytes_taken);
+    facts.size("used_memory", seen.bytes_taken);
     if let Some(resident) = resident {
-        facts.say_bytes("used_memory_rss", resident);
+        facts.size("used_memory_rss", resident);
     }
     // The region never shrinks, so the current value is the peak.
-    facts.say_bytes("used_memory_peak", seen.bytes_taken);
-    facts.say("used_memory_peak_perc", "100.00%");
-    facts.say_bytes("maxmemory", seen.bytes_max);
-    facts.say("maxmemory_policy", "noeviction");
-    facts.say("region_bytes_on_disk", seen.bytes_on_disk);
+    facts.size("used_memory_peak", seen.bytes_taken);
+    facts.field("used_memory_peak_perc", "100.00%");
+    facts.size("maxmemory", seen.bytes_max);
+    facts.field("maxmemory_policy", "noeviction");
+    facts.field("region_bytes_on_disk", seen.bytes_on_disk);
     if let Some(resident) = resident {
         let ratio = resident as f64 / seen.bytes_taken.max(1) as f64;
-        facts.say("mem_fragmentation_ratio", format_args!("{ratio:.2}"));
+        facts.field("mem_fragmentation_ratio", format_args!("{ratio:.2}"));
         let bytes = i128::from(resident) - i128::from(seen.bytes_taken);
-        facts.say("mem_fragmentation_bytes", bytes);
+        facts.field("mem_fragmentation_bytes", bytes);
     }
 }
 
 fn stats(server: &RespServer, facts: &mut InfoText<'_>) {
     let stats = &server.stats;
     let (requests, errors) = stats.requests();
-    facts.say("total_connections_received", stats.connections.load(Ordering::Relaxed));
-    facts.say("total_commands_processed", requests);
-    facts.say("total_error_replies", errors);
-    let [hits, misses] = stats.lookups();
-    facts.say("keyspace_hits", hits);
-    facts.say("keyspace_misses", misses);
-    facts.say("messages_published", stats.published.load(Ordering::Relaxed));
-    facts.say("pubsub_channels", server.pubsub.channel_count());
-    facts.say("pubsub_patterns", server.pubsub.patterns());
+    facts.field("total_connections_received", stats.connections.load(Ordering::Relaxed));
+    facts.field("total_commands_processed", requests);
+    facts.field("total_error_replies", errors);
+    let [hits, misses] = stats.hits_and_misses();
+    facts.field("keyspace_hits", hits);
+    facts.field("keyspace_misses", misses);
+    facts.field("messages_published", stats.published.load(Ordering::Relaxed));
+    facts.field("pubsub_channels", server.pubsub.channel_count());
+    facts.field("pubsub_patterns", server.pubsub.patterns());
     let keyspace = &server.keyspace.counts;
-    facts.say("keyspace_namespaces_watched", keyspace.watched.load(Ordering::Relaxed));
-    facts.say("keyspace_events_seen", keyspace.seen.load(Ordering::Relaxed));
-    facts.say("keyspace_events_lost", keyspace.lost.load(Ordering::Relaxed));
-    facts.say("keyspace_watches_failed", keyspace.failed.load(Ordering::Relaxed));
-    facts.say("slowlog_entries", server.slow_log_len());
+    facts.field("keyspace_namespaces_watched", keyspace.watched.load(Ordering::Relaxed));
+    facts.field("keyspace_events_seen", keyspace.seen.load(Ordering::Relaxed));
+    facts.field("keyspace_events_lost", keyspace.lost.load(Ordering::Relaxed));
+    facts.field("keyspace_watches_failed", keyspace.failed.load(Ordering::Relaxed));
+    facts.field("slowlog_entries", server.slow_log_len());
     // There is no replication and no eviction.
     for name in ["sync_full", "sync_partial_ok", "sync_partial_err", "evicted_keys"] {
-        facts.say(name, 0);
+        facts.field(name, 0);
     }
 }
 
@@ -210,7 +210,7 @@ fn stats(server: &RespServer, facts: &mut InfoText<'_>) {
 fn commands(server: &RespServer, facts: &mut InfoText<'_>) {
     for (name, tally) in server.stats.commands() {
         let each = tally.micros as f64 / tally.calls.max(1) as f64;
-        facts.say(
+        facts.field(
             &format!("cmdstat_{name}"),
             format_args!(
                 "calls={},usec={},usec_per_call={each:.2},failed_calls={}",
@@ -252,7 +252,7 @@ impl SlicedTask for KeyspaceSection {
         let Counted { records: keys, ending } = self.counted;
         if keys > 0 {
             let line = format_args!("keys={keys},expires={ending},avg_ttl=0");
-            InfoText(&mut self.text).say("db0", line);
+            InfoText(&mut self.text).field("db0", line);
         }
         reply.verbatim(&self.text);
         Ok(TaskProgress::Done)

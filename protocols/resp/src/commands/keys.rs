@@ -74,7 +74,7 @@ pub(crate) fn del(
         // Between MULTI and EXEC the whole deletion is undone.
         |error| match (deleted.done, ctx.txn) {
             (0, _) | (_, Some(_)) => ErrorReply::from(error),
-            (done, None) => ErrorReply::from(error).half_way(&format!(
+            (done, None) => ErrorReply::from(error).after_partial_execution(&format!(
                 "of the {} keys the first {done} are done (counters come last), {} of them were \
                  there and are deleted, and the others are as they were: send it again",
                 keys.len(),
@@ -162,11 +162,11 @@ pub(crate) fn exists(
     args: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    let mut there = 0;
+    let mut count = 0;
     for key in args.from(1).iter() {
-        there += usize::from(type_of_key(ctx, key)?.is_some());
+        count += usize::from(type_of_key(ctx, key)?.is_some());
     }
-    reply.count(there);
+    reply.count(count);
     Ok(())
 }
 

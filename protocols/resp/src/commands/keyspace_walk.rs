@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 /// Buckets between two checks of the clock: about thirty records. Most take some tens of
 /// nanoseconds; long keys with patterns of many stars take some microseconds each.
-const BUCKETS_PER_LOOK: u64 = 8;
+const BUCKETS_PER_PART: u64 = 8;
 
 /// A namespace and the prefix of its keys as clients write them.
 #[derive(Clone, Debug)]
@@ -115,7 +115,7 @@ impl KeyspaceWalk {
         let mut left = limit;
         while left > 0 {
             let Some((namespace_keys, buckets)) = self.current(session)? else { return Ok(false) };
-            let part = left.min(BUCKETS_PER_LOOK);
+            let part = left.min(BUCKETS_PER_PART);
             let has_more =
                 session.walk_buckets(namespace_keys.namespace, buckets, part, |view| {
                     each(namespace_keys, view);

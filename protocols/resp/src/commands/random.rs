@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn some_are_different_ones_and_every_one_comes_at_some_time() {
+    fn random_picks_are_distinct_and_cover_all_elements() {
         let mut seen = [0; 10];
         for _ in 0..1000 {
             let mut some = sample(10, 3);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn repetition_has_a_bound() {
+    fn random_repetition_is_limited() {
         assert_eq!(RandomCount::read(b"-3").unwrap().places(1).unwrap(), [0, 0, 0]);
         assert_eq!(RandomCount::read(b"-3").unwrap().places(0).unwrap(), []);
         assert_eq!(RandomCount::read(b"9223372036854775807").unwrap().places(2).unwrap(), [0, 1]);

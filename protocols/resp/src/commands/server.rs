@@ -29,14 +29,14 @@ pub(crate) fn config_get(
     args: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    let lookup = args.from(2);
-    if lookup.len() > PATTERNS_MAX {
+    let requested = args.from(2);
+    if requested.len() > PATTERNS_MAX {
         return Err(ErrorReply::new(format!(
             "ERR too many patterns: CONFIG GET accepts at most {PATTERNS_MAX}"
         )));
     }
-    lookup.iter().try_for_each(pattern::validate)?;
-    let patterns: Vec<Vec<u8>> = lookup.iter().map(<[u8]>::to_ascii_lowercase).collect();
+    requested.iter().try_for_each(pattern::validate)?;
+    let patterns: Vec<Vec<u8>> = requested.iter().map(<[u8]>::to_ascii_lowercase).collect();
     let mut settings = settings(ctx)?;
     settings
         .retain(|(name, _)| patterns.iter().any(|pattern| glob::matches(pattern, name.as_bytes())));

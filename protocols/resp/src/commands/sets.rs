@@ -155,9 +155,9 @@ pub(crate) fn smismember(
 ) -> CommandResult {
     let found = ctx.read(arg(args, 1))?;
     let members = members(found.as_ref())?;
-    let lookup = args.from(2);
-    reply.array(lookup.len());
-    lookup.iter().for_each(|member| reply.int(members.contains(member).into()));
+    let candidates = args.from(2);
+    reply.array(candidates.len());
+    candidates.iter().for_each(|member| reply.int(members.contains(member).into()));
     Ok(())
 }
 

@@ -19,7 +19,7 @@ use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::server::RespServer;
 use crate::sliced_task::{SlicedTask, TaskProgress};
-use arguments::{TagPair, counted, namespace_of, tag_name, tags_of, undeclared, value_of};
+use arguments::{TagPair, counted, namespace_of, tag_name, tag_not_declared, tags_of, value_of};
 use nearstate_model::Error;
 use nearstate_store::{
     Declaring, Form, Metadata, Namespace, RetryPolicy, Session, TagSchema, TagState, Values,
@@ -66,7 +66,7 @@ fn check_declared<'a>(
             None => false,
         };
         if !exists {
-            return Err(undeclared(KeyName::of(key).namespace, name).into());
+            return Err(tag_not_declared(KeyName::of(key).namespace, name).into());
         }
     }
     Ok(resolved)
@@ -152,7 +152,7 @@ impl DeclareTagTask {
         let is_begun = session.tags(self.namespace).is_ok_and(|tags| tags.iter().any(is_open));
         let error = ErrorReply::from(error);
         if is_begun {
-            return error.half_way(
+            return error.after_partial_execution(
                 "the tag is there, but not all records are entered: send TAG DECLARE again, and \
                  they will be; until then nothing is found by it",
             );
@@ -336,9 +336,9 @@ impl<'a> TagQuery<'a> {
         // The pattern of all keys of the namespace.
         let prefix = arg(args, 2).strip_suffix(b"*");
         let known = ctx.records.namespace(name)?.zip(prefix);
-        let Some((namespace, prefix)) = known else { return Err(undeclared(name, tag)) };
+        let Some((namespace, prefix)) = known else { return Err(tag_not_declared(name, tag)) };
         if !ctx.session().has_tag(namespace, tag)? {
-            return Err(undeclared(name, tag));
+            return Err(tag_not_declared(name, tag));
         }
         Ok(Self { namespace, prefix, tag, value })
     }
@@ -360,15 +360,15 @@ impl<'a> TagQuery<'a> {
             let key = view.key().to_vec();
             return read(&key, &RecordRef(view)).map(Some);
         };
-        let mut heard = Ok(None);
+        let mut result = Ok(None);
         exec_txn.with(&mut |txn| {
-            heard = match txn.find(self.namespace, self.tag, self.value) {
+            result = match txn.find(self.namespace, self.tag, self.value) {
                 Ok(Some((key, record))) => read(&key, &RecordRef(record)).map(Some),
                 Ok(None) => Ok(None),
                 Err(error) => Err(error.into()),
             };
         });
-        heard
+        result
     }
 }
 
@@ -379,14 +379,14 @@ pub(crate) fn find(
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let query = TagQuery::of(ctx, args)?;
-    let (lookup, mark) = (args.from(5), reply.mark());
+    let (fields, mark) = (args.from(5), reply.mark());
     let reply = std::cell::RefCell::new(reply);
     let found = query.find(ctx, |key, found| {
         let mut reply = reply.borrow_mut();
         reply.rewind(mark);
         reply.array(2);
         reply.bulk(&query.client_key(key));
-        write_record(found, lookup, &mut reply)
+        write_record(found, fields, &mut reply)
     })?;
     ctx.records.count_lookup(found.is_some());
     if found.is_none() {
@@ -399,12 +399,12 @@ pub(crate) fn find(
 /// Writes a record by its type, or some fields of a hash.
 fn write_record(
     found: &RecordRef<'_>,
-    lookup: Args<'_>,
+    fields: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    if !lookup.is_empty() {
-        reply.array(lookup.len());
-        for field in lookup.iter() {
+    if !fields.is_empty() {
+        reply.array(fields.len());
+        for field in fields.iter() {
             reply.bulk_or_nil(found.field(field)?);
         }
         return Ok(());
@@ -412,9 +412,9 @@ fn write_record(
     match found.record_type() {
         Form::Value => reply.bulk(found.string()?),
         Form::Blocks => {
-            let there = found.fields()?;
-            reply.map(there.len());
-            for (name, value) in there {
+            let fields = found.fields()?;
+            reply.map(fields.len());
+            for (name, value) in fields {
                 reply.bulk(name.as_bytes());
                 reply.bulk(value);
             }

@@ -209,11 +209,11 @@ impl ExecRun {
             command.is_some_and(|command| command.flags.has(CommandFlags::WRITE))
         });
         if self.watched.records() > 0 {
-            let stands = self.stands(ctx.records, exec_txn, is_writing)?;
+            let is_unchanged = self.is_unchanged(ctx.records, exec_txn, is_writing)?;
             if let Some(why) = validate(ctx, exec_txn, reply) {
                 return Ok(ExecEnd::Stopped(why));
             }
-            if !stands {
+            if !is_unchanged {
                 reply.nil_array();
                 return Ok(ExecEnd::Whole);
             }
@@ -243,14 +243,14 @@ impl ExecRun {
     }
 
     /// Whether all watched keys are unchanged. Stops at the time limit, which the caller checks.
-    fn stands(
+    fn is_unchanged(
         &self,
         records: &KeyedRecords,
         exec_txn: &DeadlineTxn<'_, '_>,
         is_writing: bool,
     ) -> Stored<bool> {
         for tag in self.watched.tags() {
-            if !tag_stands(records, exec_txn.txn, tag)? {
+            if !is_tag_unchanged(records, exec_txn.txn, tag)? {
                 return Ok(false);
             }
             if exec_txn.is_late() {
@@ -283,7 +283,7 @@ impl ExecRun {
 }
 
 /// Whether a watched tag value still leads to the same version of the same record.
-fn tag_stands(records: &KeyedRecords, txn: &Txn<'_>, tag: &WatchedTag) -> Stored<bool> {
+fn is_tag_unchanged(records: &KeyedRecords, txn: &Txn<'_>, tag: &WatchedTag) -> Stored<bool> {
     let Some(ResolvedKey { namespace, key }) = records.resolve(&tag.key)? else {
         return Ok(tag.version.is_none());
     };

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_is_the_argument_that_the_table_says() {
+    fn the_prefetched_key_is_the_argument_that_the_table_names() {
         let mut others = 0;
         for command in TABLE.commands() {
             let first = match command.keys {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_what_the_request_will_touch() {
+    fn the_prefetched_keys_are_those_of_the_request() {
         let folder = tempfile::tempdir().unwrap();
         let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
         let session = Rc::new(region.session().unwrap());
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_picked_out_of_whole_requests_only() {
+    fn only_keys_of_complete_requests_are_prefetched() {
         let two = b"*2\r\n$3\r\nGET\r\n$2\r\nab\r\n*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$0\r\n\r\n";
         let (request, rest) = RequestPrefix::read(two).unwrap();
         assert_eq!(request.key, b"ab");

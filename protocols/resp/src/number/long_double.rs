@@ -164,9 +164,9 @@ fn digits_of(text: &[u8], is_digit: impl Fn(u8) -> bool) -> Option<(Vec<u8>, i64
 }
 
 /// The exponent after its letter; 0 if there is none. Clamped to the range that matters.
-fn exponent_of(text: &[u8], delivery: u8) -> Option<i64> {
+fn exponent_of(text: &[u8], letter: u8) -> Option<i64> {
     let Some((first, rest)) = text.split_first() else { return Some(0) };
-    if first.to_ascii_lowercase() != delivery {
+    if first.to_ascii_lowercase() != letter {
         return None;
     }
     let (is_negative, digits) = signed(rest);

@@ -40,21 +40,21 @@ fn broken(input: &[u8]) -> String {
 }
 
 #[test]
-fn arrays_of_bulks_are_requests() {
+fn arrays_of_bulk_strings_are_requests() {
     let (requests, stop) = read(b"*2\r\n$3\r\nGET\r\n$0\r\n\r\n*1\r\n$4\r\nP\r\nG\r\n");
     assert_eq!(requests, [vec!["GET", ""], vec!["P\\r\\nG"]]);
     assert_eq!(stop, ParseResult::Incomplete { needed: 1 });
 }
 
 #[test]
-fn requests_without_arguments_are_taken_and_say_nothing() {
+fn empty_requests_are_accepted_without_a_reply() {
     for empty in ["*0\r\n", "*-1\r\n", "*-9\r\n", "\r\n", "\n", "  \t \r\n"] {
         assert_eq!(one(empty.as_bytes()), Vec::<String>::new(), "{empty:?}");
     }
 }
 
 #[test]
-fn inline_lines_are_cut_into_words_as_redis_does() {
+fn inline_requests_are_split_into_words_like_redis() {
     for (line, words) in [
         ("PING\r\n", vec!["PING"]),
         ("ping\n", vec!["ping"]),
@@ -75,7 +75,7 @@ fn inline_lines_are_cut_into_words_as_redis_does() {
 }
 
 #[test]
-fn what_is_no_request_is_broken_with_the_words_of_redis() {
+fn invalid_requests_have_the_errors_of_redis() {
     for (input, text) in [
         ("*a\r\n", "invalid multibulk length"),
         ("*\r\n", "invalid multibulk length"),
@@ -105,7 +105,7 @@ fn what_is_no_request_is_broken_with_the_words_of_redis() {
 }
 
 #[test]
-fn a_parser_that_is_broken_stays_so() {
+fn a_parser_that_failed_keeps_failing() {
     let mut parser = RequestParser::new(LIMIT);
     let input = b"*1\r\n+a\r\n";
     assert_eq!(parser.next(input), ParseResult::ProtocolError(ProtocolError::ReplyMark(b'+')));
@@ -113,7 +113,7 @@ fn a_parser_that_is_broken_stays_so() {
 }
 
 #[test]
-fn an_inline_line_has_a_longest_length() {
+fn an_inline_request_has_a_maximum_length() {
     let longest = [&b"x".repeat(INLINE_BYTES_MAX)[..], b"\n"].concat();
     assert_eq!(one(&longest)[0].len(), INLINE_BYTES_MAX);
     let longer = [&b"x".repeat(INLINE_BYTES_MAX + 1)[..], b"\n"].concat();
@@ -122,7 +122,7 @@ fn an_inline_line_has_a_longest_length() {
 }
 
 #[test]
-fn a_request_beyond_the_limit_is_refused_before_it_has_come() {
+fn a_request_above_the_limit_is_rejected_before_it_is_complete() {
     let whole = |bytes: usize| format!("*1\r\n${bytes}\r\n");
     let limit = LIMIT - whole(LIMIT).len() - 2;
     assert_eq!(read(whole(limit).as_bytes()).1, ParseResult::Incomplete { needed: limit + 2 });
@@ -139,7 +139,7 @@ fn a_request_beyond_the_limit_is_refused_before_it_has_come() {
 }
 
 #[test]
-fn nothing_is_allocated_for_what_was_only_announced() {
+fn an_announced_length_allocates_no_memory() {
     let mut parser = RequestParser::new(REQUEST_BYTES_MAX);
     let input = b"*1048576\r\n$536870912\r\nabc";
     assert_eq!(parser.next(input), ParseResult::Incomplete { needed: 536_870_912 - 1 });
@@ -147,7 +147,7 @@ fn nothing_is_allocated_for_what_was_only_announced() {
 }
 
 #[test]
-fn the_places_of_a_large_request_are_given_back() {
+fn the_memory_of_a_large_request_is_released() {
     let mut parser = RequestParser::new(LIMIT);
     let many = [&b"*10000\r\n"[..], &b"$0\r\n\r\n".repeat(10_000)].concat();
     assert_eq!(parser.next(&many), ParseResult::Request { taken: many.len() });
@@ -157,7 +157,7 @@ fn the_places_of_a_large_request_are_given_back() {
 }
 
 #[test]
-fn pieces_are_read_once() {
+fn bytes_of_an_incomplete_request_are_parsed_once() {
     let body = b"v".repeat(100_000);
     let input = [&b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100000\r\n"[..], &body, b"\r\n"].concat();
     let mut parser = RequestParser::new(LIMIT);
@@ -205,7 +205,7 @@ fn unauthenticated_clients_have_lower_limits() {
 }
 
 #[test]
-fn arguments_can_be_kept_and_taken_in_parts() {
+fn arguments_can_be_copied_and_sliced() {
     let input = b"*4\r\n$1\r\na\r\n$2\r\nbb\r\n$0\r\n\r\n$1\r\nd\r\n";
     let mut parser = RequestParser::new(LIMIT);
     assert_eq!(parser.next(input), ParseResult::Request { taken: input.len() });

@@ -145,7 +145,9 @@ impl MailboxState {
 
 impl fmt::Debug for MailboxState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("State").field("letters", &self.deliveries.len()).finish_non_exhaustive()
+        f.debug_struct("MailboxState")
+            .field("deliveries", &self.deliveries.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -272,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_counts_once_and_what_is_given_up_counts_no_more() {
+    fn a_message_counts_once_for_all_receivers_until_it_is_dropped() {
         let budget = Arc::new(MessageBudget::new(1000));
         let [one, two] = [(); 2].map(|()| Mailbox::new(10_000, &budget));
         let mut cx = Context::from_waker(Waker::noop());
@@ -300,14 +302,14 @@ mod tests {
     }
 
     #[test]
-    fn letters_come_in_order_and_a_client_that_does_not_read_is_closed() {
+    fn messages_arrive_in_order_and_a_slow_subscriber_is_closed() {
         let mailbox = Mailbox::new(1000, &budget());
         let mut cx = Context::from_waker(Waker::noop());
         for bytes in [1, 2] {
             mailbox.put(delivery(bytes));
         }
         for bytes in [1, 2] {
-            let Poll::Ready(Some(delivery)) = mailbox.poll(&mut cx) else { panic!("no letter") };
+            let Poll::Ready(Some(delivery)) = mailbox.poll(&mut cx) else { panic!("no delivery") };
             assert_eq!(delivery.message.payload.len(), bytes);
         }
         assert!(mailbox.poll(&mut cx).is_pending());
@@ -320,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mailbox_that_is_closed_gives_no_more() {
+    fn a_closed_mailbox_returns_no_messages() {
         let mailbox = Mailbox::new(1000, &budget());
         mailbox.put(delivery(1));
         mailbox.close();

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_is_compared_with_what_begins_as_it_does_and_not_with_the_others() {
+    fn a_channel_is_matched_only_against_patterns_with_its_prefix() {
         let mut patterns = PatternIndex::default();
         let named = (0..10_000).map(|number| entry(format!("{{ns{number}}},*").as_bytes()));
         patterns.add(named.collect());
@@ -154,7 +154,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn those_are_found_that_match(
+        fn the_patterns_that_match_are_found(
             names in prop::collection::btree_set("[ab*?\\[\\]\\\\]{0,6}", 0..40),
             channels in prop::collection::vec("[ab*\\\\\\[]{0,6}", 1..10),
             gone in 0_usize..40,

@@ -74,7 +74,7 @@ impl ErrorReply {
     /// The error of a request that was executed partially: what is done and what is left. Clients
     /// must not retry it automatically.
     #[must_use]
-    pub fn half_way(self, done: &str) -> Self {
+    pub fn after_partial_execution(self, done: &str) -> Self {
         let text = match self.0.strip_prefix("TRYAGAIN ") {
             Some(text) => format!("BUSY {text}; {done}"),
             None => format!("{}; {done}", self.0),
@@ -134,7 +134,7 @@ mod tests {
     use nearstate_model::Holder;
 
     #[test]
-    fn what_the_store_answers_has_the_code_that_clients_act_on() {
+    fn errors_of_the_store_have_the_codes_of_redis() {
         let detail = || "x".to_owned();
         let holder = || Holder { pid: 7, name: "cu".to_owned() };
         for (error, begins) in [
@@ -153,17 +153,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_half_done_is_not_to_be_repeated_unseen() {
+    fn a_partially_executed_request_is_not_marked_as_retryable() {
         let conflict = ErrorReply::from(Error::Conflict { detail: "x".to_owned() });
         assert!(conflict.is_conflict());
-        let half = conflict.half_way("one of two is done");
+        let half = conflict.after_partial_execution("one of two is done");
         assert!(!half.is_conflict() && half.text().starts_with("BUSY x was changed"), "{half}");
-        let full = ErrorReply::new("OOM full").half_way("one of two is done");
+        let full = ErrorReply::new("OOM full").after_partial_execution("one of two is done");
         assert_eq!(full.text(), "OOM full; one of two is done");
     }
 
     #[test]
-    fn texts_with_a_name_are_those_of_redis() {
+    fn errors_with_a_name_have_the_texts_of_redis() {
         let arity = "ERR wrong number of arguments for 'client|setname' command";
         assert_eq!(ErrorReply::arity("client|setname").text(), arity);
         let time = "ERR invalid expire time in 'set' command";

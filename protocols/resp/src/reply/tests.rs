@@ -16,7 +16,7 @@ fn row(write: impl Fn(&mut ReplyWriter<'_>) + 'static) -> Write {
 }
 
 #[test]
-fn answers_are_these_bytes() {
+fn replies_have_exactly_these_bytes() {
     let table: Vec<(Write, &str, &str)> = vec![
         (row(|r: &mut ReplyWriter<'_>| ReplyWriter::ok(r)), "+OK|", "+OK|"),
         (row(|r| r.simple("PONG")), "+PONG|", "+PONG|"),
@@ -52,7 +52,7 @@ fn answers_are_these_bytes() {
 }
 
 #[test]
-fn numbers_with_a_fraction_are_as_short_as_they_can_be() {
+fn floats_are_printed_with_the_fewest_digits() {
     for (number, text) in [
         (0.0, "0"),
         (-0.0, "-0"),
@@ -77,7 +77,7 @@ fn numbers_with_a_fraction_are_as_short_as_they_can_be() {
 }
 
 #[test]
-fn an_aggregate_may_be_closed_when_its_length_is_known() {
+fn an_aggregate_can_get_its_length_at_the_end() {
     let write = |reply: &mut ReplyWriter<'_>| {
         let outer = reply.mark();
         for count in 0..12 {
@@ -108,7 +108,7 @@ fn an_aggregate_may_be_closed_when_its_length_is_known() {
 }
 
 #[test]
-fn what_was_written_can_be_taken_back() {
+fn written_replies_can_be_rewound() {
     let write = |reply: &mut ReplyWriter<'_>| {
         reply.ok();
         let mark = reply.mark();
@@ -122,7 +122,7 @@ fn what_was_written_can_be_taken_back() {
 }
 
 #[test]
-fn a_protocol_may_change_between_two_answers() {
+fn the_protocol_can_change_between_two_replies() {
     let write = |reply: &mut ReplyWriter<'_>| {
         reply.nil();
         reply.set_protocol(RespVersion::Resp3);
@@ -133,7 +133,7 @@ fn a_protocol_may_change_between_two_answers() {
 }
 
 #[test]
-fn what_has_no_room_is_left_out_and_known() {
+fn output_above_the_limit_is_dropped_and_detected() {
     let mut out = b"before".to_vec();
     let mut reply = ReplyWriter::new(&mut out, RespVersion::Resp2).within(20);
     let mark = reply.mark();

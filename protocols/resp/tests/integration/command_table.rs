@@ -22,7 +22,7 @@ fn spelled(command: &RespCommand) -> String {
 }
 
 #[test]
-fn every_shared_command_is_to_clients_what_it_is_in_redis_7() {
+fn shared_commands_have_the_arity_flags_and_keys_of_redis_7() {
     let mut shared = 0;
     for line in include_str!("../redis7.txt").lines().filter(|line| !line.starts_with('#')) {
         let name = line.split(' ').next().unwrap();
@@ -50,7 +50,7 @@ fn every_shared_command_is_to_clients_what_it_is_in_redis_7() {
 }
 
 #[test]
-fn a_row_says_all_that_is_said_of_a_command() {
+fn every_field_of_a_command_comes_from_its_row() {
     for command in TABLE.commands() {
         let name = command.name;
         assert!(command.summary.ends_with('.'), "{name}: {}", command.summary);
@@ -81,7 +81,7 @@ fn a_row_says_all_that_is_said_of_a_command() {
 
 /// The names that sdlgo and the C++ client look for (a missing one ends the latter).
 #[test]
-fn what_the_sdl_clients_look_for_is_there() {
+fn the_commands_that_sdl_clients_probe_exist() {
     for name in [
         "setie", "delie", "setiepub", "setnxpub", "msetmpub", "delmpub", "msetpub", "delpub",
         "deliepub",
@@ -100,7 +100,7 @@ fn places(request: &str) -> (Vec<String>, Vec<String>) {
 }
 
 #[test]
-fn keys_and_channels_are_found_in_every_form_of_request() {
+fn key_and_channel_positions_are_known_for_every_form_of_request() {
     for (request, keys, channels) in [
         ("get a", "a", ""),
         ("mset a 1 b 2", "a b", ""),
@@ -146,7 +146,7 @@ fn refused(request: &str) -> String {
 }
 
 #[test]
-fn a_request_that_is_none_is_told_what_would_be_one() {
+fn an_invalid_request_is_an_error_with_the_expected_form() {
     for (request, text) in [
         ("GET a", ""),
         ("gEt", "ERR wrong number of arguments for 'get' command"),
@@ -179,7 +179,7 @@ fn a_request_that_is_none_is_told_what_would_be_one() {
 }
 
 #[test]
-fn unknown_input_is_shown_truncated() {
+fn unknown_input_is_truncated_in_errors() {
     let long = "x".repeat(100_000);
     assert!(refused(&format!("{long} {long} {long} {long}")).len() < 400);
     let many = format!("foo {}", "y ".repeat(100_000));
@@ -188,7 +188,7 @@ fn unknown_input_is_shown_truncated() {
 }
 
 #[test]
-fn every_command_is_found_by_its_name_in_any_case() {
+fn a_command_is_found_by_its_name_in_any_case() {
     for (number, command) in TABLE.commands().iter().enumerate() {
         let found = TABLE.find(command.name.to_ascii_uppercase().as_bytes()).unwrap();
         assert_eq!((found.name, usize::from(found.number)), (command.name, number));
@@ -206,7 +206,7 @@ fn every_command_is_found_by_its_name_in_any_case() {
 }
 
 #[test]
-fn every_row_has_a_body_but_for_those_that_have_subcommands() {
+fn every_row_has_a_function_or_subcommands() {
     for command in TABLE.commands().iter().filter(|command| !command.has_subcommands()) {
         let mut words: Vec<&[u8]> = command.name.split('|').map(str::as_bytes).collect();
         while words.len() < usize::from(command.arity.unsigned_abs()) {

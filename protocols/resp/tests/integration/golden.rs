@@ -75,16 +75,16 @@ fn differences(script: &str) -> String {
 }
 
 #[test]
-fn hashes_answer_as_redis_does() {
+fn hash_commands_reply_like_redis() {
     assert_eq!(differences(include_str!("../golden/hashes.txt")), "");
 }
 
 #[test]
-fn sets_answer_as_redis_does() {
+fn set_commands_reply_like_redis() {
     assert_eq!(differences(include_str!("../golden/sets.txt")), "");
 }
 
 #[test]
-fn keys_answer_as_redis_does() {
+fn key_commands_reply_like_redis() {
     assert_eq!(differences(include_str!("../golden/keys.txt")), "");
 }

@@ -72,7 +72,7 @@ fn keys_of(prefix: &str, count: usize) -> Vec<String> {
 }
 
 #[test]
-fn keys_of_the_past_are_not_walked() {
+fn expired_keys_are_not_walked() {
     let node = filled();
     let mut client = node.client();
     assert_eq!(client.ask("DBSIZE"), ":1300|");
@@ -82,7 +82,7 @@ fn keys_of_the_past_are_not_walked() {
 }
 
 #[test]
-fn a_pattern_walks_its_namespace_and_no_other() {
+fn a_pattern_walks_only_its_namespace() {
     let node = filled();
     let mut client = node.client();
     assert_eq!(sorted(&client.ask("KEYS {a},*")), keys_of("{a},", 600));
@@ -101,7 +101,7 @@ fn a_pattern_walks_its_namespace_and_no_other() {
 }
 
 #[test]
-fn scan_meets_every_key_in_parts() {
+fn scan_returns_every_key_in_parts() {
     let node = filled();
     let mut client = node.client();
     let (mut all, calls) = scanned(&mut client, "");
@@ -122,7 +122,7 @@ fn scan_meets_every_key_in_parts() {
 }
 
 #[test]
-fn any_cursor_is_harmless() {
+fn any_cursor_is_accepted_without_harm() {
     let node = filled();
     let mut client = node.client();
     for cursor in [1, 1 << 40, (1 << 40) - 1, 3 << 40, 77 << 40 | 5, u64::MAX, u64::MAX >> 1] {
@@ -132,7 +132,7 @@ fn any_cursor_is_harmless() {
 }
 
 #[test]
-fn a_random_key_is_any_key() {
+fn randomkey_returns_every_key_eventually() {
     let node = node();
     let mut client = node.client();
     assert_eq!(client.ask("RANDOMKEY"), "$-1|");
@@ -147,7 +147,7 @@ fn a_random_key_is_any_key() {
 }
 
 #[test]
-fn a_flush_deletes_everything_and_only_what_it_should() {
+fn a_flush_deletes_exactly_the_keys_in_its_scope() {
     let node = filled();
     let mut client = node.client();
     assert_eq!(client.ask("FLUSHALL ASYNC"), "+OK|");
@@ -159,7 +159,7 @@ fn a_flush_deletes_everything_and_only_what_it_should() {
 }
 
 #[test]
-fn work_in_slices_holds_back_what_comes_behind_it() {
+fn a_sliced_command_delays_later_requests_of_its_connection() {
     let node = filled();
     let mut client = node.client();
     let requests: Vec<u8> = [&[&b"DBSIZE"[..]][..], &[b"FLUSHALL"], &[b"DBSIZE"], &[b"PING"]]
@@ -171,7 +171,7 @@ fn work_in_slices_holds_back_what_comes_behind_it() {
 }
 
 #[test]
-fn between_multi_and_exec_walks_see_what_was_written_there() {
+fn walks_between_multi_and_exec_see_earlier_writes() {
     let node = node();
     let mut client = node.client();
     client.ask("MSET old 1 gone 2 {n},k 3");
@@ -202,7 +202,7 @@ fn between_multi_and_exec_walks_see_what_was_written_there() {
 }
 
 #[test]
-fn a_flush_of_many_keys_is_refused_between_multi_and_exec() {
+fn a_flush_of_many_keys_is_rejected_between_multi_and_exec() {
     let node = filled();
     let mut client = node.client();
     client.ask("MULTI");
@@ -214,7 +214,7 @@ fn a_flush_of_many_keys_is_refused_between_multi_and_exec() {
 }
 
 #[test]
-fn many_keys_are_deleted_at_once() {
+fn del_deletes_many_keys() {
     let node = filled();
     let mut client = node.client();
     let words: Vec<String> = ["DEL".to_owned()]
@@ -250,7 +250,7 @@ fn del(client: &mut TestClient, keys: std::ops::Range<usize>, last: &str) -> Str
 }
 
 #[test]
-fn many_keys_are_deleted_all_or_none_and_of_too_many_it_is_said_how_far_it_went() {
+fn del_of_many_keys_is_atomic_or_reports_its_progress() {
     let node = node();
     let mut client = node.client();
     let session = node.region.session().unwrap();
@@ -290,7 +290,7 @@ fn many_keys_are_deleted_all_or_none_and_of_too_many_it_is_said_how_far_it_went(
 }
 
 #[test]
-fn keys_whose_tags_are_too_much_for_one_transaction_are_deleted_in_parts() {
+fn keys_with_more_tags_than_one_transaction_allows_are_deleted_in_parts() {
     let node = node();
     let session = node.region.session().unwrap();
     let tags = vec![TagSchema { name: "id".to_owned(), is_unique: true, ..TagSchema::default() }];
@@ -309,7 +309,7 @@ fn keys_whose_tags_are_too_much_for_one_transaction_are_deleted_in_parts() {
 }
 
 #[test]
-fn counters_of_embedded_processes_are_strings_to_clients() {
+fn clients_read_counters_of_embedded_processes_as_strings() {
     let node = node();
     let session = node.region.session().unwrap();
     let schema = Schema { kind: Kind::Counters, ..Schema::default() };
@@ -336,7 +336,7 @@ fn counters_of_embedded_processes_are_strings_to_clients() {
 }
 
 #[test]
-fn a_namespace_of_one_form_takes_no_other() {
+fn a_namespace_of_one_record_type_rejects_the_others() {
     let node = node();
     let session = node.region.session().unwrap();
     let values = session.namespace("values", &Schema::default()).unwrap();
@@ -378,7 +378,7 @@ fn a_namespace_of_one_form_takes_no_other() {
 }
 
 #[test]
-fn tags_and_ends_stay_with_a_record() {
+fn tags_and_expiry_survive_changes_of_the_value() {
     let node = node();
     let session = node.region.session().unwrap();
     let tag = |name: &str, is_unique| TagSchema {
@@ -424,7 +424,7 @@ fn tags_and_ends_stay_with_a_record() {
 }
 
 #[test]
-fn what_a_client_cannot_name_is_not_told() {
+fn internal_namespaces_are_not_listed() {
     let node = node();
     let session = node.region.session().unwrap();
     let mut client = node.client();
@@ -442,7 +442,7 @@ fn what_a_client_cannot_name_is_not_told() {
 }
 
 #[test]
-fn a_hash_has_bounds_that_are_told() {
+fn the_limits_of_a_hash_are_errors() {
     let node = node();
     let mut client = node.client();
     let names: Vec<String> = (0..1024).map(|number| format!("f{number}")).collect();
@@ -485,7 +485,7 @@ fn a_hash_has_bounds_that_are_told() {
 }
 
 #[test]
-fn chance_with_repetition_has_a_bound() {
+fn random_selection_with_repetition_is_limited() {
     let node = node();
     let mut client = node.client();
     let large = vec![b'x'; 2000];
@@ -522,7 +522,7 @@ fn chance_with_repetition_has_a_bound() {
 }
 
 #[test]
-fn keys_whose_namespaces_begin_alike_are_told_apart_in_any_order() {
+fn namespaces_with_a_common_prefix_are_distinguished_in_any_order() {
     let node = node();
     let mut client = node.client();
     let keys =

@@ -153,7 +153,7 @@ const TOLD: &[(&str, &str, Option<&str>)] = &[
 ];
 
 #[test]
-fn events_come_as_redis_tells_them_and_where_not_as_the_table_says() {
+fn events_match_redis_or_the_documented_difference() {
     let redis = Redis::start();
     let mut lines = redis.as_ref().map(|redis| [redis.connect(), redis.connect()]);
     if let Some([asker, listener]) = &mut lines {
@@ -212,7 +212,7 @@ fn events_come_as_redis_tells_them_and_where_not_as_the_table_says() {
 }
 
 #[test]
-fn only_what_is_chosen_is_told_and_only_as_it_is_chosen() {
+fn only_enabled_events_are_published_on_enabled_channels() {
     run("Ex", async |node| {
         let (mut asker, mut hears) = (node.client(), listener(node));
         asker.ask("SET k v");
@@ -227,7 +227,7 @@ fn only_what_is_chosen_is_told_and_only_as_it_is_chosen() {
 }
 
 #[test]
-fn changes_by_embedded_processes_are_told_with_keys_as_clients_say_them() {
+fn changes_by_embedded_processes_are_published_with_client_keys() {
     run("KEA", async |node| {
         let session = node.region.session().unwrap();
         let of = |name: &str, kind: Kind| {
@@ -267,7 +267,7 @@ fn changes_by_embedded_processes_are_told_with_keys_as_clients_say_them() {
 }
 
 #[test]
-fn the_first_change_in_a_namespace_that_a_client_makes_is_told() {
+fn the_first_change_in_a_new_namespace_is_published() {
     run("KEA", async |node| {
         let (mut asker, mut hears) = (node.client(), listener(node));
         for namespace in ["one", "two"] {
@@ -285,7 +285,7 @@ fn the_first_change_in_a_namespace_that_a_client_makes_is_told() {
 }
 
 #[test]
-fn a_namespace_that_an_embedded_process_makes_later_is_found() {
+fn a_namespace_created_later_by_an_embedded_process_is_watched() {
     run("KEA", async |node| {
         let mut hears = listener(node);
         let session = node.region.session().unwrap();
@@ -300,7 +300,7 @@ fn a_namespace_that_an_embedded_process_makes_later_is_found() {
 }
 
 #[test]
-fn events_that_were_too_many_are_counted_and_what_comes_then_is_told() {
+fn lost_events_are_counted_and_later_events_are_published() {
     run("KEA", async |node| {
         let (mut asker, mut hears) = (node.client(), listener(node));
         asker.ask("SET {ns},k v");
@@ -329,7 +329,7 @@ fn events_that_were_too_many_are_counted_and_what_comes_then_is_told() {
 const RING: u64 = 1 << 20;
 
 #[test]
-fn nothing_is_watched_unless_an_event_is_chosen_that_can_happen() {
+fn namespaces_are_watched_only_if_an_event_that_occurs_is_enabled() {
     run("", async |node| {
         let taken = || node.region.inspect().unwrap().bytes_taken;
         let (mut asker, mut hears) = (node.client(), listener(node));
@@ -360,7 +360,7 @@ fn nothing_is_watched_unless_an_event_is_chosen_that_can_happen() {
 }
 
 #[test]
-fn the_setting_answers_as_in_redis() {
+fn notify_keyspace_events_is_configured_like_in_redis() {
     let node = node();
     let mut client = node.client();
     let failed = |name: &str, why: &str| {

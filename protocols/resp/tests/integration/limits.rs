@@ -44,7 +44,7 @@ fn fill(node: &TestNode, records: u32) {
 }
 
 #[test]
-fn what_a_client_hears_counts_as_long_as_it_hears_it() {
+fn subscriptions_count_as_memory_until_they_end() {
     let node = node();
     let mut client = node.client();
     let nothing = client.kept();
@@ -65,7 +65,7 @@ fn what_a_client_hears_counts_as_long_as_it_hears_it() {
 }
 
 #[test]
-fn names_that_would_take_too_much_are_refused_before_they_do() {
+fn subscriptions_above_the_memory_limit_are_rejected_before_allocation() {
     let node = node();
     let mut client = node.client();
     let reply = ask(&mut client, &many("SUBSCRIBE", 10_000, 4000));
@@ -75,7 +75,7 @@ fn names_that_would_take_too_much_are_refused_before_they_do() {
 }
 
 #[test]
-fn what_a_walk_has_found_counts_until_it_is_told_and_is_not_more_than_an_answer_may_have() {
+fn keys_found_by_a_walk_count_as_memory_and_have_the_limit_of_a_reply() {
     let node = node();
     fill(&node, 3000);
     let mut client = node.client();
@@ -128,7 +128,7 @@ fn what_a_walk_has_found_counts_until_it_is_told_and_is_not_more_than_an_answer_
 }
 
 #[test]
-fn messages_that_nobody_reads_have_a_bound_and_who_holds_most_of_them_is_closed() {
+fn unread_messages_are_limited_and_the_subscriber_with_the_most_is_closed() {
     let node = node_with(RespSettings { messages_bytes_max: 100_000, ..settings() });
     let [mut slow, mut alike, mut honest, mut sender] = [(); 4].map(|()| node.client());
     let post = &node.server.pubsub.budget;
@@ -163,7 +163,7 @@ fn messages_that_nobody_reads_have_a_bound_and_who_holds_most_of_them_is_closed(
 }
 
 #[test]
-fn nobody_is_closed_for_messages_that_wait_in_no_mailbox() {
+fn a_message_without_receivers_closes_no_client() {
     let node = node_with(RespSettings { messages_bytes_max: 100_000, ..settings() });
     let (mut honest, mut sender) = (node.client(), node.client());
     let post = &node.server.pubsub.budget;
@@ -191,7 +191,7 @@ fn nobody_is_closed_for_messages_that_wait_in_no_mailbox() {
 }
 
 #[test]
-fn a_core_closes_the_client_with_whose_subscriptions_it_would_keep_too_much() {
+fn a_client_whose_subscriptions_exceed_the_memory_of_the_core_is_closed() {
     let folder = tempfile::tempdir().unwrap();
     let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
     let path = folder.path().join("s");
@@ -248,7 +248,7 @@ fn multi(client: &mut TestClient, requests: &[&str]) -> String {
 }
 
 #[test]
-fn a_transaction_whose_answers_are_too_long_stops_there_and_changes_nothing() {
+fn an_exec_whose_replies_are_too_large_is_rejected_and_changes_nothing() {
     let limits = ConnectionLimits { output_bytes_max: 250_000, ..ConnectionLimits::default() };
     let node = node_with_limits(settings(), limits);
     fill(&node, 1000);
@@ -265,7 +265,7 @@ fn a_transaction_whose_answers_are_too_long_stops_there_and_changes_nothing() {
 }
 
 #[test]
-fn a_transaction_that_keeps_its_core_for_too_long_is_refused_and_changes_nothing() {
+fn an_exec_above_its_time_limit_is_rejected_and_changes_nothing() {
     let brief = std::time::Duration::from_millis(1);
     let node = node_with(RespSettings { exec_max: brief, ..settings() });
     fill(&node, 200_000);
@@ -290,7 +290,7 @@ fn a_transaction_that_keeps_its_core_for_too_long_is_refused_and_changes_nothing
 }
 
 #[test]
-fn what_is_watched_counts_for_the_time_of_a_transaction() {
+fn watched_keys_count_against_the_time_limit_of_exec() {
     let no_time = std::time::Duration::ZERO;
     let node = node_with(RespSettings { exec_max: no_time, ..settings() });
     let mut client = node.client();
@@ -305,7 +305,7 @@ fn what_is_watched_counts_for_the_time_of_a_transaction() {
 }
 
 #[test]
-fn messages_of_a_transaction_count_for_its_time_before_any_of_them_is_sent() {
+fn messages_of_an_exec_count_against_its_time_limit_before_publication() {
     // Commands and all below take a small part of it, so that the messages alone are too many.
     let most = std::time::Duration::from_secs(3);
     let node = node_with(RespSettings { exec_max: most, ..settings() });
@@ -344,7 +344,7 @@ fn messages_of_a_transaction_count_for_its_time_before_any_of_them_is_sent() {
 }
 
 #[test]
-fn what_one_command_publishes_is_bounded_before_it_writes_anything() {
+fn messages_of_one_command_are_limited_before_it_writes() {
     let node = node();
     let mut subscribers: Vec<TestClient> = (0..1000).map(|_| node.client()).collect();
     for subscriber in &mut subscribers {
@@ -390,7 +390,7 @@ fn what_one_command_publishes_is_bounded_before_it_writes_anything() {
 }
 
 #[test]
-fn patterns_that_were_made_to_be_slow_cost_no_more_than_others() {
+fn malicious_patterns_have_linear_cost() {
     let node = node();
     let session = node.region.session().unwrap();
     let namespace = session.namespace("ue", &Schema::default()).unwrap();
@@ -450,7 +450,7 @@ fn patterns_that_were_made_to_be_slow_cost_no_more_than_others() {
 }
 
 #[test]
-fn there_are_so_many_patterns_of_a_client_and_all_clients_share_them() {
+fn patterns_are_limited_per_client_and_for_all_clients() {
     let node = node();
     let mut one = node.client();
     assert!(ask(&mut one, &many("PSUBSCRIBE", 1024, 10)).starts_with("*3|"));
@@ -489,7 +489,7 @@ fn there_are_so_many_patterns_of_a_client_and_all_clients_share_them() {
 }
 
 #[test]
-fn the_channels_are_told_in_slices_all_of_them_once() {
+fn pubsub_channels_lists_every_channel_once_in_slices() {
     let node = node();
     let (mut subscriber, mut client) = (node.client(), node.client());
     ask(&mut subscriber, &many("SUBSCRIBE", 500, 5));

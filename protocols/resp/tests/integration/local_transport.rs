@@ -93,7 +93,7 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 #[test]
-fn who_may_everything_is_given_the_region_and_others_a_ring() {
+fn only_users_with_all_permissions_receive_the_region() {
     let folder = folder();
     let users = "user all on >all-word ~* &* +@all\n\
                  user half on >half-word ~{ns},* &* +@all\n\
@@ -125,7 +125,7 @@ fn who_may_everything_is_given_the_region_and_others_a_ring() {
 }
 
 #[test]
-fn a_ring_has_the_whole_conversation() {
+fn a_ring_carries_every_kind_of_request_and_reply() {
     let folder = folder();
     let _node = start(folder.path(), "", ConnectionLimits::default());
     let mut one = ring(folder.path());
@@ -165,7 +165,7 @@ fn a_ring_has_the_whole_conversation() {
 }
 
 #[test]
-fn what_cannot_be_given_is_told_and_the_connection_goes_on() {
+fn a_rejected_local_request_is_an_error_and_the_connection_continues() {
     let folder = folder();
     let node = start(folder.path(), "", ConnectionLimits::default());
     let reply = |mut stream: Box<dyn ReadWrite>, request: &[u8]| {
@@ -202,7 +202,7 @@ trait ReadWrite: std::io::Read + std::io::Write {}
 impl<T: std::io::Read + std::io::Write> ReadWrite for T {}
 
 #[test]
-fn there_are_so_many_rings_and_no_descriptor_stays_behind() {
+fn rings_are_limited_and_release_their_descriptors() {
     let folder = folder();
     let node = start(folder.path(), "", ConnectionLimits::default());
     // One and another, a thousand in all: clients that come and go.
@@ -231,7 +231,7 @@ fn there_are_so_many_rings_and_no_descriptor_stays_behind() {
 }
 
 #[test]
-fn how_many_rings_there_may_be_is_the_operators_to_say() {
+fn the_limit_of_rings_is_configurable() {
     let folder = folder();
     let limits = ConnectionLimits { rings_max: 1, ..ConnectionLimits::default() };
     let _node = start(folder.path(), "", limits);
@@ -244,7 +244,7 @@ fn how_many_rings_there_may_be_is_the_operators_to_say() {
 }
 
 #[test]
-fn garbage_in_a_ring_ends_its_connection_and_nobody_elses() {
+fn garbage_in_a_ring_closes_only_its_connection() {
     let folder = folder();
     let node = start(folder.path(), "", ConnectionLimits::default());
     let mut good = ring(folder.path());
@@ -281,11 +281,11 @@ fn garbage_in_a_ring_ends_its_connection_and_nobody_elses() {
 }
 
 #[test]
-fn a_client_that_never_reads_or_never_finishes_is_closed_and_holds_no_core() {
+fn a_client_that_never_reads_or_never_completes_a_request_is_closed() {
     let folder = folder();
     let limits = ConnectionLimits {
-        unread_max: Duration::from_millis(200),
-        half_sent_max: Duration::from_millis(200),
+        reply_timeout: Duration::from_millis(200),
+        request_timeout: Duration::from_millis(200),
         ..ConnectionLimits::default()
     };
     let node = start(folder.path(), "", limits);
@@ -313,7 +313,7 @@ fn a_client_that_never_reads_or_never_finishes_is_closed_and_holds_no_core() {
     let mut half = ring(folder.path());
     half.write_all(b"*2\r\n$3\r\nGET\r\n$100\r\nhalf").unwrap();
     assert_eq!(half.read(&mut [0; 10]).unwrap(), 0, "closed");
-    assert_eq!(node.stats().total().0.half_sent, 1);
+    assert_eq!(node.stats().total().0.request_timeouts, 1);
     // Rings that say nothing cost nothing: their cores sleep.
     let _idle: Vec<LocalRing> = (0..50).map(|_| ring(folder.path())).collect();
     let rounds = || node.stats().total().1.rounds;
@@ -358,7 +358,7 @@ fn until_some<T>(what: &str, mut asked: impl FnMut() -> Option<T>) -> T {
 }
 
 #[test]
-fn a_region_that_the_node_made_anew_is_noticed_and_the_next_one_is_used() {
+fn a_storage_maps_the_region_that_the_node_recreated() {
     let folder = folder();
     let region = folder.path().join("region");
     let node = start(folder.path(), "", ConnectionLimits::default());
@@ -394,7 +394,7 @@ fn a_region_that_the_node_made_anew_is_noticed_and_the_next_one_is_used() {
 }
 
 #[test]
-fn a_node_that_comes_back_on_its_region_is_met_again_and_nobody_waits_for_it() {
+fn a_storage_reconnects_to_a_restarted_node_without_waiting() {
     let folder = folder();
     let node = start(folder.path(), "", ConnectionLimits::default());
     let mut mapped = open_local(folder.path(), "");
@@ -429,7 +429,7 @@ struct Process(Child);
 impl Process {
     fn start(what: &str, folder: &Path) -> Self {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "local_transport::a_process_of_these_tests", "--nocapture"])
+            .args(["--exact", "local_transport::child_process_entry_point", "--nocapture"])
             .env("NEARSTATE_LOCAL_PROCESS", what)
             .env("NEARSTATE_LOCAL_FOLDER", folder)
             .stdout(Stdio::null())
@@ -450,7 +450,7 @@ impl Drop for Process {
 
 /// Does nothing unless it is started as a process of its own, and then never ends by itself.
 #[test]
-fn a_process_of_these_tests() {
+fn child_process_entry_point() {
     let Some(what) = std::env::var_os("NEARSTATE_LOCAL_PROCESS") else { return };
     let folder = PathBuf::from(std::env::var_os("NEARSTATE_LOCAL_FOLDER").unwrap());
     if what == "node" {
@@ -474,7 +474,7 @@ fn a_process_of_these_tests() {
 }
 
 #[test]
-fn clients_are_killed_at_many_moments_and_leave_nothing_behind() {
+fn clients_killed_at_random_times_leave_no_connections() {
     let folder = folder();
     let node = start(folder.path(), "", ConnectionLimits::default());
     let mut watcher = open_local(folder.path(), "?way=ring");
@@ -505,7 +505,7 @@ fn clients_are_killed_at_many_moments_and_leave_nothing_behind() {
 }
 
 #[test]
-fn a_node_is_killed_at_many_moments_and_nothing_acknowledged_is_lost() {
+fn a_node_killed_at_random_times_loses_no_acknowledged_write() {
     let folder = folder();
     let mut node = Process::start("node", folder.path());
     let mut mapped = open_local(folder.path(), "?way=region");

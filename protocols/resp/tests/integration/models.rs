@@ -222,7 +222,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn a_hash_is_a_map(steps in prop::collection::vec(hash_step(), 1..40)) {
+    fn hash_commands_behave_like_a_map(steps in prop::collection::vec(hash_step(), 1..40)) {
         let node = node();
         let mut client = node.client();
         let mut hash = Hash::new();
@@ -243,7 +243,7 @@ proptest! {
     }
 
     #[test]
-    fn a_set_is_a_set(steps in prop::collection::vec(set_step(), 1..60)) {
+    fn set_commands_behave_like_a_set(steps in prop::collection::vec(set_step(), 1..60)) {
         let node = node();
         let mut client = node.client();
         let mut sets = [const { Set::new() }; 3];
@@ -259,7 +259,7 @@ proptest! {
     }
 
     #[test]
-    fn between_multi_and_exec_it_is_the_same(steps in prop::collection::vec(hash_step(), 1..20)) {
+    fn hash_commands_in_multi_agree(steps in prop::collection::vec(hash_step(), 1..20)) {
         let node = node();
         let mut client = node.client();
         let mut hash = Hash::new();

@@ -15,7 +15,7 @@ const ONLY: &str = "only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET
                     in this context|";
 
 #[test]
-fn a_resp2_client_that_hears_something_is_answered_as_redis_does() {
+fn a_resp2_client_with_subscriptions_gets_the_replies_of_redis() {
     let node = node();
     let mut client = node.client();
     let refused = |name: &str| format!("-ERR Can't execute '{name}': {ONLY}");
@@ -44,7 +44,7 @@ fn a_resp2_client_that_hears_something_is_answered_as_redis_does() {
 }
 
 #[test]
-fn messages_come_in_both_protocols_and_in_their_order() {
+fn messages_arrive_in_order_in_both_protocols() {
     let node = node();
     let (mut two, mut three, mut sender) = (node.client(), node.client(), node.client());
     assert!(three.ask("HELLO 3").starts_with("%7|"));
@@ -74,7 +74,7 @@ fn messages_come_in_both_protocols_and_in_their_order() {
 }
 
 #[test]
-fn what_came_before_is_told_before_a_client_hears_nothing_any_more() {
+fn queued_messages_are_delivered_before_the_reply_to_unsubscribe() {
     let node = node();
     let (mut client, mut sender) = (node.client(), node.client());
     client.ask("SUBSCRIBE c");
@@ -90,7 +90,7 @@ fn what_came_before_is_told_before_a_client_hears_nothing_any_more() {
 }
 
 #[test]
-fn channels_are_told_and_a_client_that_goes_hears_nothing() {
+fn pubsub_channels_lists_channels_and_a_closed_client_is_unsubscribed() {
     let node = node();
     let (mut one, mut two, mut asker) = (node.client(), node.client(), node.client());
     one.ask("SUBSCRIBE a b");
@@ -122,7 +122,7 @@ fn channels_are_told_and_a_client_that_goes_hears_nothing() {
 }
 
 #[test]
-fn a_client_has_a_bound_and_is_told_what_to_do() {
+fn the_subscription_limit_of_a_client_is_an_error_with_advice() {
     let settings = RespSettings { subscriptions_max: 3, ..RespSettings::new(Users::open(&TABLE)) };
     let node = node_with(settings);
     let mut client = node.client();
@@ -153,7 +153,7 @@ fn a_client_has_a_bound_and_is_told_what_to_do() {
 }
 
 #[test]
-fn the_name_of_a_channel_is_bounded_wherever_it_is_said() {
+fn channel_names_are_limited_in_every_command() {
     let node = node();
     let mut client = node.client();
     let long = vec![b'c'; 4097];

@@ -22,7 +22,7 @@ fn ask(client: &mut TestClient, request: &str) -> String {
 }
 
 #[test]
-fn a_request_whose_arguments_are_refused_makes_no_namespace() {
+fn a_request_with_invalid_arguments_creates_no_namespace() {
     let node = node();
     let mut client = node.client();
     assert_eq!(client.ask("SET source v"), "+OK|");
@@ -82,7 +82,7 @@ fn a_request_whose_arguments_are_refused_makes_no_namespace() {
 }
 
 #[test]
-fn a_value_that_is_too_large_makes_no_namespace() {
+fn a_value_above_the_limit_creates_no_namespace() {
     let node = node();
     let mut client = node.client();
     let value = vec![b'v'; VALUE_BYTES_MAX + 1];
@@ -103,7 +103,7 @@ fn a_value_that_is_too_large_makes_no_namespace() {
 }
 
 #[test]
-fn a_watch_that_is_refused_watches_none_of_its_keys() {
+fn a_rejected_watch_watches_none_of_its_keys() {
     let node = node();
     let (mut client, mut other) = (node.client(), node.client());
     let long = vec![b'k'; KEY_BYTES_MAX + 1];

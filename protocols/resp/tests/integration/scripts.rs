@@ -18,7 +18,7 @@ const RELEASE_TEXT: &[u8] = b"
     ";
 
 #[test]
-fn a_lock_is_changed_by_who_has_its_token() {
+fn a_lock_is_changed_only_with_its_token() {
     let node = node();
     let mut client = node.client();
     let session = node.region.session().unwrap();
@@ -81,7 +81,7 @@ fn a_lock_is_changed_by_who_has_its_token() {
 }
 
 #[test]
-fn a_script_is_known_by_its_text_and_another_is_refused() {
+fn known_scripts_are_executed_and_unknown_ones_rejected() {
     let node = node();
     let mut client = node.client();
     assert_eq!(client.ask("SET lock me"), "+OK|");
@@ -133,7 +133,7 @@ fn a_script_is_known_by_its_text_and_another_is_refused() {
 }
 
 #[test]
-fn a_script_on_what_is_no_string_is_refused() {
+fn a_script_on_a_key_of_another_type_is_rejected() {
     let node = node();
     let session = node.region.session().unwrap();
     let schema = nearstate_store::Schema {

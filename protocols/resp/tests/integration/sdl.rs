@@ -110,7 +110,7 @@ const ROWS: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn every_row_is_answered_and_publishes_as_the_reference_does() {
+fn every_sdl_command_replies_and_publishes_like_the_reference() {
     for namespace in ["", "{ns},"] {
         let node = node();
         let (mut client, mut subscriber) = (node.client(), subscriber(&node));
@@ -146,7 +146,7 @@ fn in_namespace(kept: &nearstate_resp::parse::OwnedArgs, namespace: &str) -> Str
 }
 
 #[test]
-fn too_few_or_too_many_arguments_are_refused() {
+fn a_wrong_number_of_arguments_is_rejected() {
     let mut client = node().client();
     for request in [
         "SETIE k n",
@@ -195,7 +195,7 @@ fn too_few_or_too_many_arguments_are_refused() {
 }
 
 #[test]
-fn counts_and_options_that_are_wrong_are_refused_with_the_texts_of_the_reference() {
+fn invalid_counts_and_options_are_rejected_with_the_texts_of_redis() {
     let mut client = node().client();
     let (set_zero, set_sum) = (
         "-ERR SET_PAIR_COUNT and PUB_PAIR_COUNT must be greater than zero|",
@@ -227,7 +227,7 @@ fn counts_and_options_that_are_wrong_are_refused_with_the_texts_of_the_reference
 }
 
 #[test]
-fn what_is_no_string_is_not_compared_and_is_replaced_and_deleted() {
+fn a_key_of_another_type_is_not_compared_but_replaced_and_deleted() {
     let node = node();
     let (mut client, mut subscriber) = (node.client(), subscriber(&node));
     other_forms(&node, "f");
@@ -259,7 +259,7 @@ fn what_is_no_string_is_not_compared_and_is_replaced_and_deleted() {
 }
 
 #[test]
-fn whole_values_are_compared() {
+fn values_are_compared_completely() {
     let node = node();
     let mut client = node.client();
     let ask = |client: &mut TestClient, words: &[&[u8]]| client.ask_bytes(words);
@@ -274,7 +274,7 @@ fn whole_values_are_compared() {
 }
 
 #[test]
-fn the_plain_form_lets_a_key_live_and_an_option_gives_it_an_end() {
+fn getex_without_options_keeps_the_expiry_and_an_option_changes_it() {
     let node = node();
     let mut client = node.client();
     let session = node.region.session().unwrap();
@@ -298,7 +298,7 @@ fn the_plain_form_lets_a_key_live_and_an_option_gives_it_an_end() {
 }
 
 #[test]
-fn all_that_matches_a_pattern_is_got_and_deleted() {
+fn nget_and_ndel_process_all_keys_that_match() {
     let node = node();
     let mut client = node.client();
     assert_eq!(client.ask("NGET.ATOMIC {ns},*"), "*0|");
@@ -324,7 +324,7 @@ fn all_that_matches_a_pattern_is_got_and_deleted() {
 }
 
 #[test]
-fn a_walk_over_many_keys_is_whole_and_one_beyond_a_transaction_is_refused() {
+fn a_walk_of_many_keys_is_complete_and_one_beyond_the_limits_of_exec_is_rejected() {
     let node = node();
     let mut client = node.client();
     let mut pipeline = Vec::new();

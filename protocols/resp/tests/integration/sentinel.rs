@@ -13,7 +13,7 @@ fn fields(record: &str) -> BTreeMap<&str, &str> {
 }
 
 #[test]
-fn this_server_is_the_master_of_every_name_until_names_are_given() {
+fn without_configured_names_every_name_is_a_master() {
     let node = node();
     let mut client = node.client();
     for (request, answer) in [
@@ -57,7 +57,7 @@ fn this_server_is_the_master_of_every_name_until_names_are_given() {
 }
 
 #[test]
-fn names_and_an_address_of_the_configuration_are_kept_to() {
+fn configured_master_names_and_the_announced_host_are_used() {
     let node = node_with(RespSettings {
         masters: vec!["ue".to_owned(), "cell".to_owned()],
         announced_host: Some("10.0.0.7".to_owned()),

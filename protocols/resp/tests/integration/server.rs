@@ -24,7 +24,7 @@ fn guarded() -> TestNode {
 }
 
 #[test]
-fn the_connection_answers_as_in_redis() {
+fn connection_commands_reply_like_redis() {
     let node = node();
     let mut client = node.client();
     let hello = |version: u8| {
@@ -91,7 +91,7 @@ fn the_connection_answers_as_in_redis() {
 }
 
 #[test]
-fn connections_are_listed() {
+fn client_list_lists_connections() {
     let node = node();
     let (mut one, mut two) = (node.client(), node.client());
     one.ask("CLIENT SETNAME joe");
@@ -181,7 +181,7 @@ fn unauthenticated_clients_must_authenticate_first() {
 
 /// Every request is kept as if it had been slow; no password is anywhere.
 #[test]
-fn passwords_are_neither_logged_nor_told() {
+fn passwords_appear_in_no_log_and_no_reply() {
     let node = guarded();
     let mut client = node.client();
     let mut reply = String::new();
@@ -217,7 +217,7 @@ fn passwords_are_neither_logged_nor_told() {
 }
 
 #[test]
-fn users_are_told() {
+fn acl_commands_report_users() {
     let node = guarded();
     let mut client = node.client();
     client.ask("AUTH letmein");
@@ -261,7 +261,7 @@ fn fact<'i>(info: &'i str, name: &str) -> &'i str {
 }
 
 #[test]
-fn facts_are_those_that_the_tools_read_and_they_are_so() {
+fn info_has_the_fields_that_tools_read_with_true_values() {
     let node = node();
     let mut client = node.client();
     client.ask("MSET {ns},a 1 {ns},b 2 c 3");
@@ -314,7 +314,7 @@ fn facts_are_those_that_the_tools_read_and_they_are_so() {
 }
 
 #[test]
-fn keys_that_ended_are_not_counted() {
+fn expired_keys_are_not_counted() {
     let node = node();
     let mut client = node.client();
     client.ask("SET {ns},a 1");
@@ -329,7 +329,7 @@ fn keys_that_ended_are_not_counted() {
 }
 
 #[test]
-fn settings_the_slow_log_and_sizes_answer_as_in_redis() {
+fn config_slowlog_and_memory_reply_like_redis() {
     let settings = RespSettings {
         slow_micros: 0,
         slow_entries_max: 3,
@@ -397,7 +397,7 @@ fn settings_the_slow_log_and_sizes_answer_as_in_redis() {
 }
 
 #[test]
-fn info_counts_the_reads_that_found_something_and_those_that_did_not() {
+fn info_counts_hits_and_misses_of_reads() {
     let node = node();
     let mut client = node.client();
     client.ask("SET there v");

@@ -12,7 +12,7 @@ fn each_is_answered(requests: &[(&str, &str)]) {
 }
 
 #[test]
-fn a_key_is_set_only_if_it_is_there_or_only_if_it_is_not() {
+fn setie_and_setne_compare_the_value_before_they_set() {
     let node = node();
     let mut client = node.client();
     for (request, answer) in [
@@ -35,7 +35,7 @@ fn a_key_is_set_only_if_it_is_there_or_only_if_it_is_not() {
 }
 
 #[test]
-fn strings_answer_as_redis_does() {
+fn string_commands_reply_like_redis() {
     let node = node();
     let mut client = node.client();
     for (request, answer) in [
@@ -104,7 +104,7 @@ fn strings_answer_as_redis_does() {
 }
 
 #[test]
-fn options_are_judged_in_the_order_of_redis() {
+fn options_are_validated_in_the_order_of_redis() {
     each_is_answered(&[
         ("SETEX e 100 w", "+OK|"),
         // The words are judged before the time, and that before the key.
@@ -128,7 +128,7 @@ fn options_are_judged_in_the_order_of_redis() {
 }
 
 #[test]
-fn numbers_are_reckoned_as_in_redis() {
+fn arithmetic_matches_redis() {
     each_is_answered(&[
         // The 80 bits of x86.
         ("SET f 3.0e3", "+OK|"),
@@ -149,7 +149,7 @@ fn numbers_are_reckoned_as_in_redis() {
 }
 
 #[test]
-fn in_a_transaction_as_outside_of_it_what_has_ended_is_gone() {
+fn expired_keys_are_absent_in_transactions_and_outside() {
     let node = node();
     let mut client = node.client();
     for (request, answer) in [
@@ -167,7 +167,7 @@ fn in_a_transaction_as_outside_of_it_what_has_ended_is_gone() {
 }
 
 #[test]
-fn who_watches_sees_a_getex_that_changes_something_and_no_other() {
+fn watch_detects_a_getex_only_if_it_changes_the_expiry() {
     let node = node();
     let (mut watcher, mut other) = (node.client(), node.client());
     for (change, answer) in
@@ -182,7 +182,7 @@ fn who_watches_sees_a_getex_that_changes_something_and_no_other() {
 }
 
 #[test]
-fn a_request_in_pieces_and_many_at_once_are_answered_in_order() {
+fn requests_in_pieces_and_in_batches_are_answered_in_order() {
     let node = node();
     let mut client = node.client();
     let one = crate::fixture::request(&[b"INCR", b"{ns},count"]);

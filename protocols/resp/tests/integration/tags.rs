@@ -33,7 +33,7 @@ fn tagged() -> (TestNode, TestClient) {
 }
 
 #[test]
-fn what_is_put_with_tags_is_found_by_them() {
+fn a_record_is_found_by_its_tags() {
     let (_place, mut client) = tagged();
     all(
         &mut client,
@@ -78,7 +78,7 @@ fn what_is_put_with_tags_is_found_by_them() {
 }
 
 #[test]
-fn an_end_stays_with_the_fields_and_goes_with_a_new_value() {
+fn an_expiry_survives_field_changes_and_not_a_new_value() {
     let (_place, mut client) = tagged();
     all(
         &mut client,
@@ -99,7 +99,7 @@ fn an_end_stays_with_the_fields_and_goes_with_a_new_value() {
 }
 
 #[test]
-fn a_unique_value_is_refused_to_a_second_record_and_nothing_is_changed() {
+fn a_duplicate_of_a_unique_value_is_rejected_and_changes_nothing() {
     let (_place, mut client) = tagged();
     all(&mut client, &[("TAG SET {s},a x 1 id 7", "+OK|"), ("TAG SET {s},b y 1 id 8", "+OK|")]);
     let taken = "-TAGTAKEN the unique tag \"id\" has the value \"7\" in record \"a\" already: \
@@ -129,7 +129,7 @@ fn a_unique_value_is_refused_to_a_second_record_and_nothing_is_changed() {
 }
 
 #[test]
-fn requests_that_are_off_are_refused_with_what_to_do() {
+fn invalid_tag_requests_are_errors_with_advice() {
     let (_place, mut client) = tagged();
     let long = "x".repeat(256);
     let large = "x".repeat(1025);
@@ -210,7 +210,7 @@ fn lookups_by_tag_validate_values_and_types() {
 }
 
 #[test]
-fn what_is_refused_makes_no_namespace() {
+fn a_rejected_request_creates_no_namespace() {
     let node = node();
     let mut client = node.client();
     let long = "k".repeat(4097);
@@ -246,7 +246,7 @@ fn fill(node: &TestNode, count: u32) -> Session {
 }
 
 #[test]
-fn a_tag_is_declared_beside_many_records_in_slices_and_again_where_nobody_finished() {
+fn a_tag_of_many_records_is_declared_in_slices_and_resumed() {
     let node = node();
     let _session = fill(&node, 5000);
     let (mut client, mut other) = (node.client(), node.client());
@@ -274,7 +274,7 @@ fn a_tag_is_declared_beside_many_records_in_slices_and_again_where_nobody_finish
 }
 
 #[test]
-fn a_declaration_that_many_records_contradict_ends_in_slices_and_leaves_nothing() {
+fn a_declaration_violated_by_many_records_is_undone_in_slices() {
     let node = node();
     let session = fill(&node, 5000);
     let ns = session.known_namespace("s").unwrap().unwrap();
@@ -299,7 +299,7 @@ fn a_declaration_that_many_records_contradict_ends_in_slices_and_leaves_nothing(
 }
 
 #[test]
-fn a_declaration_that_finds_no_room_says_how_it_goes_on() {
+fn a_declaration_in_a_full_region_is_an_error_with_advice() {
     let options = CreateOptions { bytes_max: REGION_BYTES_MIN, ..CreateOptions::default() };
     let node = crate::fixture::node_in(&options);
     let session = fill(&node, 20_000);
@@ -323,7 +323,7 @@ fn a_declaration_that_finds_no_room_says_how_it_goes_on() {
 }
 
 #[test]
-fn more_keys_than_may_be_answered_are_refused() {
+fn keys_with_a_reply_above_the_limit_is_rejected() {
     let (node, mut client) = tagged();
     let session = node.region.session().unwrap();
     let ns = session.namespace("s", &Schema { kind: Kind::Mixed, ..Schema::default() }).unwrap();
@@ -340,7 +340,7 @@ fn more_keys_than_may_be_answered_are_refused() {
 }
 
 #[test]
-fn records_that_have_ended_keep_nobody_for_long() {
+fn expired_records_do_not_delay_requests() {
     let (node, mut client) = tagged();
     let session = node.region.session().unwrap();
     let ns = session.namespace("s", &Schema { kind: Kind::Mixed, ..Schema::default() }).unwrap();
@@ -367,7 +367,7 @@ fn records_that_have_ended_keep_nobody_for_long() {
 }
 
 #[test]
-fn between_multi_and_exec_they_are_a_part_of_the_transaction() {
+fn tag_commands_between_multi_and_exec_belong_to_the_transaction() {
     let (_place, mut client) = tagged();
     let queued = "+QUEUED|";
     all(
@@ -407,7 +407,7 @@ fn between_multi_and_exec_they_are_a_part_of_the_transaction() {
 }
 
 #[test]
-fn a_watched_tag_that_has_moved_or_whose_record_has_changed_ends_exec() {
+fn a_changed_watched_tag_aborts_exec() {
     let (node, mut client) = tagged();
     let mut other = node.client();
     assert_eq!(client.ask("TAG SET {s},a x 1 id 1"), "+OK|");
@@ -435,7 +435,7 @@ fn a_watched_tag_that_has_moved_or_whose_record_has_changed_ends_exec() {
 }
 
 #[test]
-fn a_user_finds_by_tags_where_he_may_walk() {
+fn lookups_by_tag_need_permission_for_the_whole_namespace() {
     let users = "user op on nopass ~* +@all\nuser cu on nopass ~{s},* +@all";
     let users = Users::parse(users, &TABLE).unwrap();
     let node = crate::fixture::node_with(RespSettings::new(users));
@@ -462,7 +462,7 @@ fn a_user_finds_by_tags_where_he_may_walk() {
 }
 
 #[test]
-fn records_with_more_tags_than_one_transaction_takes_are_deleted_all_the_same() {
+fn flush_deletes_records_with_more_tags_than_one_transaction_allows() {
     let node = node();
     let mut client = node.client();
     for tag in ["a", "b", "c", "d", "e"] {
@@ -480,7 +480,7 @@ fn records_with_more_tags_than_one_transaction_takes_are_deleted_all_the_same() 
 }
 
 #[test]
-fn who_may_write_may_not_declare_tags_for_all() {
+fn declaring_tags_needs_admin_permission() {
     let users = "user w on nopass ~* +@all -@dangerous\nuser o on nopass ~* +@all";
     let node = crate::fixture::node_with(RespSettings::new(Users::parse(users, &TABLE).unwrap()));
     let mut client = node.client();

@@ -22,7 +22,7 @@ fn all(client: &mut TestClient, script: &[(&str, &str)]) {
 const QUEUED: &str = "+QUEUED|";
 
 #[test]
-fn the_forms_of_a_transaction_answer_as_in_redis() {
+fn transaction_commands_reply_like_redis() {
     let node = node();
     let mut client = node.client();
     let aborted = "-EXECABORT Transaction discarded because of previous errors.|";
@@ -71,7 +71,7 @@ fn the_forms_of_a_transaction_answer_as_in_redis() {
 }
 
 #[test]
-fn a_watched_key_that_was_changed_leaves_everything_as_it_is() {
+fn a_changed_watched_key_aborts_exec() {
     let node = node();
     let (mut one, mut two) = (node.client(), node.client());
     let exec = |client: &mut TestClient| {
@@ -118,7 +118,7 @@ fn a_watched_key_that_was_changed_leaves_everything_as_it_is() {
 }
 
 #[test]
-fn a_command_that_fails_has_its_error_and_leaves_nothing_and_the_others_stand() {
+fn a_failed_command_in_exec_has_no_effect_and_the_others_take_effect() {
     let node = node();
     let (mut client, mut subscriber) = (node.client(), node.client());
     subscriber.ask("SUBSCRIBE c");
@@ -159,7 +159,7 @@ fn a_command_that_fails_has_its_error_and_leaves_nothing_and_the_others_stand() 
 }
 
 #[test]
-fn messages_are_sent_behind_the_commit_and_only_then() {
+fn messages_are_published_after_the_commit_only() {
     let node = node();
     let (mut client, mut subscriber) = (node.client(), node.client());
     subscriber.ask("SUBSCRIBE c");
@@ -198,7 +198,7 @@ fn messages_are_sent_behind_the_commit_and_only_then() {
 }
 
 #[test]
-fn a_commit_that_is_refused_is_one_error_and_changes_nothing() {
+fn a_rejected_commit_is_one_error_and_changes_nothing() {
     let node = node();
     let session = node.region.session().unwrap();
     let tags =
@@ -222,7 +222,7 @@ fn a_commit_that_is_refused_is_one_error_and_changes_nothing() {
 }
 
 #[test]
-fn what_cannot_be_a_part_of_it_says_so_and_walks_are_whole() {
+fn commands_not_allowed_in_multi_are_rejected_and_walks_are_complete() {
     let node = node();
     let mut client = node.client();
     let inside = |name: &str| format!("-ERR {name} is not allowed between MULTI and EXEC|");
@@ -256,7 +256,7 @@ fn what_cannot_be_a_part_of_it_says_so_and_walks_are_whole() {
 /// Concurrent changes of the same records cause conflicts and repeated runs. Each reply, change and
 /// message still happens exactly once.
 #[test]
-fn conflicts_are_met_by_running_anew_and_nothing_happens_twice() {
+fn conflicts_are_retried_and_no_write_is_applied_twice() {
     const ROUNDS: usize = 300;
     let node = node();
     let (mut client, mut subscriber) = (node.client(), node.client());
@@ -313,7 +313,7 @@ fn conflicts_are_met_by_running_anew_and_nothing_happens_twice() {
 }
 
 #[test]
-fn a_transaction_has_bounds() {
+fn the_limits_of_a_transaction_are_errors() {
     // Its commands may take as long as the machine likes.
     let mut settings = RespSettings::new(Users::open(&TABLE));
     settings.exec_max = std::time::Duration::from_secs(3600);
@@ -356,7 +356,7 @@ fn a_transaction_has_bounds() {
 }
 
 #[test]
-fn what_watch_keeps_is_bounded_and_an_exec_that_only_reads_makes_nothing() {
+fn watched_keys_are_limited_and_a_read_only_exec_creates_no_namespace() {
     let node = node();
     let mut client = node.client();
     let long = vec![b'k'; 4097];

@@ -5,8 +5,7 @@
 //! step, and never waits for one answer while other requests could be sent.
 
 use crate::access::{
-    Body, PartReceiver, PartSet, PartsChange, RecordEntry, RecordTag, Request, StoreAccess,
-    StoreConnection, StoreReply, TableId, Work,
+    BatchSink, Body, PartSet, ReplySink, Request, StoreAccess, StoreConnection, TableId, Work,
 };
 use crate::operations::{KeyBlock, Operation};
 use nearstate_model::{Error, Result};
@@ -18,9 +17,6 @@ pub(crate) struct Fan {
 
 impl Fan {
     /// Opens `count` connections.
-    ///
-    /// # Errors
-    /// The error of the first connection that could not be opened.
     pub(crate) fn open(
         count: usize,
         mut connect: impl FnMut() -> Result<Box<dyn StoreConnection>>,
@@ -41,22 +37,8 @@ impl Fan {
 }
 
 impl StoreAccess for Fan {
-    fn read(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        wanted: PartSet,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        self.first()?.read(table, key, wanted, receive)
-    }
-
-    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
-        self.first()?.put(table, entry)
-    }
-
-    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
-        self.first()?.change(table, change)
+    fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
+        self.first()?.perform(request, receive)
     }
 
     fn update(
@@ -67,21 +49,6 @@ impl StoreAccess for Fan {
         work: &mut dyn Work,
     ) -> Result<bool> {
         self.first()?.update(table, key, wanted, work)
-    }
-
-    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
-        self.first()?.delete(table, key, tags)
-    }
-
-    fn find(
-        &mut self,
-        table: TableId,
-        tag: RecordTag<'_>,
-        wanted: PartSet,
-        key: &mut Vec<u8>,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        self.first()?.find(table, tag, wanted, key, receive)
     }
 
     fn scan(
@@ -97,11 +64,11 @@ impl StoreAccess for Fan {
 
 impl StoreConnection for Fan {
     fn is_null(&self) -> bool {
-        self.connections.iter().any(StoreConnection::is_null)
+        self.connections.iter().any(|one| one.is_null())
     }
 
     fn is_lost(&self) -> bool {
-        self.connections.iter().any(StoreConnection::is_lost)
+        self.connections.iter().any(|one| one.is_lost())
     }
 
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
@@ -116,11 +83,7 @@ impl StoreConnection for Fan {
         self.first()?.walk(table)
     }
 
-    fn pipeline(
-        &mut self,
-        requests: &[Request<'_>],
-        receive: &mut dyn FnMut(usize, StoreReply<'_>),
-    ) -> Result<()> {
+    fn pipeline(&mut self, requests: &[Request<'_>], receive: &mut BatchSink<'_>) -> Result<()> {
         let share = self.share(requests.len());
         for (connection, some) in self.connections.iter_mut().zip(requests.chunks(share)) {
             connection.send_ahead(some)?;

@@ -10,8 +10,8 @@
 //! took [`SLOW_STEP_NS`], and until one has told how long they take.
 
 use crate::access::{
-    Body, PartReceiver, PartSet, PartsChange, RecordEntry, RecordTag, Request, StoreAccess,
-    StoreConnection, StoreReply, TableId, Work,
+    BatchSink, Body, PartSet, ReplySink, Request, StoreAccess, StoreConnection, StoreReply,
+    TableId, Work,
 };
 use crate::clock::monotonic_ns;
 use crate::operations::{KeyBlock, Operation};
@@ -135,24 +135,8 @@ impl<'t, 'o, A: ?Sized> Answering<'t, 'o, A> {
 }
 
 impl<A: StoreAccess + ?Sized> StoreAccess for Answering<'_, '_, A> {
-    fn read(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        wanted: PartSet,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        let answer = self.inner.read(table, key, wanted, receive);
-        self.answered(answer)
-    }
-
-    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
-        let answer = self.inner.put(table, entry);
-        self.answered(answer)
-    }
-
-    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
-        let answer = self.inner.change(table, change);
+    fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
+        let answer = self.inner.perform(request, receive);
         self.answered(answer)
     }
 
@@ -164,23 +148,6 @@ impl<A: StoreAccess + ?Sized> StoreAccess for Answering<'_, '_, A> {
         work: &mut dyn Work,
     ) -> Result<bool> {
         let answer = self.inner.update(table, key, wanted, work);
-        self.answered(answer)
-    }
-
-    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
-        let answer = self.inner.delete(table, key, tags);
-        self.answered(answer)
-    }
-
-    fn find(
-        &mut self,
-        table: TableId,
-        tag: RecordTag<'_>,
-        wanted: PartSet,
-        key: &mut Vec<u8>,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        let answer = self.inner.find(table, tag, wanted, key, receive);
         self.answered(answer)
     }
 
@@ -235,11 +202,7 @@ impl StoreConnection for Answering<'_, '_, dyn StoreConnection + '_> {
         self.answered(answer)
     }
 
-    fn pipeline(
-        &mut self,
-        requests: &[Request<'_>],
-        receive: &mut dyn FnMut(usize, StoreReply<'_>),
-    ) -> Result<()> {
+    fn pipeline(&mut self, requests: &[Request<'_>], receive: &mut BatchSink<'_>) -> Result<()> {
         let told = self.told;
         let answer = self.inner.pipeline(requests, &mut |number, reply| {
             if matches!(reply, StoreReply::Done(_)) {
@@ -261,7 +224,7 @@ impl StoreConnection for Answering<'_, '_, dyn StoreConnection + '_> {
     fn receive_ahead(
         &mut self,
         requests: &[Request<'_>],
-        receive: &mut dyn FnMut(usize, StoreReply<'_>),
+        receive: &mut BatchSink<'_>,
     ) -> Result<()> {
         let told = self.told;
         let answer = self.inner.receive_ahead(requests, &mut |number, reply| {

@@ -1,10 +1,7 @@
 //! A client whose connections break, beside a region that does not.
 
 use super::*;
-use crate::access::{
-    Body, PartReceiver, PartSet, PartsChange, RecordEntry, RecordTag, Request, StoreAccess,
-    StoreReply, StoreSchema, TableId, one_by_one,
-};
+use crate::access::{BatchSink, Body, ReplySink, Request, StoreAccess, StoreReply, StoreSchema};
 use crate::parameters::{Arrivals, Parameters};
 use crate::protocol::Fault;
 use crate::random::Spread;
@@ -71,60 +68,17 @@ struct FrailConnection {
     away: VecDeque<Vec<(usize, Kept)>>,
 }
 
-impl FrailConnection {
-    fn write<T>(&mut self, write: impl FnOnce(&mut RegionConnection) -> Result<T>) -> Result<T> {
-        let left = &self.of.left;
-        self.is_broken |= left.get() == 1;
-        left.set(left.get().saturating_sub(1));
-        if self.is_broken {
-            return Err(Error::Backend { detail: "it breaks now".to_owned() });
-        }
-        write(&mut self.inner)
-    }
-}
-
 impl StoreAccess for FrailConnection {
-    fn read(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        parts: PartSet,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        self.inner.read(table, key, parts, receive)
-    }
-
-    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
-        self.write(|inner| inner.put(table, entry))
-    }
-
-    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
-        self.write(|inner| inner.change(table, change))
-    }
-
-    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
-        self.write(|inner| inner.delete(table, key, tags))
-    }
-
-    fn find(
-        &mut self,
-        table: TableId,
-        tag: RecordTag<'_>,
-        wanted: PartSet,
-        key: &mut Vec<u8>,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        self.inner.find(table, tag, wanted, key, receive)
-    }
-
-    fn scan(
-        &mut self,
-        table: TableId,
-        from: &[u8],
-        count: usize,
-        receive: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
-        self.inner.scan(table, from, count, receive)
+    fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
+        let left = &self.of.left;
+        if !matches!(request, Request::Read { .. } | Request::Find { .. }) {
+            self.is_broken |= left.get() == 1;
+            left.set(left.get().saturating_sub(1));
+            if self.is_broken {
+                return Err(Error::Backend { detail: "it breaks now".to_owned() });
+            }
+        }
+        self.inner.perform(request, receive)
     }
 }
 
@@ -135,18 +89,6 @@ impl StoreConnection for FrailConnection {
 
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
         self.inner.transact(body)
-    }
-
-    fn pipeline(
-        &mut self,
-        requests: &[Request<'_>],
-        receive: &mut dyn FnMut(usize, StoreReply<'_>),
-    ) -> Result<()> {
-        for (number, request) in requests.iter().enumerate() {
-            let done = one_by_one(self, request, &mut |reply| receive(number, reply))?;
-            receive(number, StoreReply::Done(done));
-        }
-        Ok(())
     }
 
     fn sends_ahead(&self) -> bool {
@@ -170,7 +112,7 @@ impl StoreConnection for FrailConnection {
     fn receive_ahead(
         &mut self,
         requests: &[Request<'_>],
-        receive: &mut dyn FnMut(usize, StoreReply<'_>),
+        receive: &mut BatchSink<'_>,
     ) -> Result<()> {
         let Some(answers) = self.away.pop_front() else { return self.pipeline(requests, receive) };
         for (number, reply) in &answers {

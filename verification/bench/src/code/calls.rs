@@ -27,9 +27,6 @@ pub(super) struct SyscallCounts {
 }
 
 /// `SyscallCounts` them; the region is made below `dir`, and files of `strace` in `folder`.
-///
-/// # Errors
-/// `BadArgument`: `strace` is not installed. `Backend`: the reader failed.
 pub(super) fn count(dir: &Path, folder: &Path, reads: u64) -> Result<SyscallCounts> {
     let workload = workloads::named("micro")?;
     let variant = "view".to_owned();

@@ -34,9 +34,6 @@ pub(super) struct Listing {
 }
 
 /// Reads the listings of all probes.
-///
-/// # Errors
-/// `BadArgument`: the tools are not installed. `Backend`: a probe is not in the program.
 pub(super) fn read_all() -> Result<Vec<Listing>> {
     let program = own_program()?;
     let symbols = symbols(&program)?;

@@ -36,9 +36,6 @@ fn probe_of_batch(session: &Session, namespace: Namespace, keys: &[&[u8]]) -> Re
 }
 
 /// Runs each probe once on a new region at `path`, so that all of them are in the program.
-///
-/// # Errors
-/// The region's error; `Backend` if a record was not met.
 pub(super) fn run_all(path: &Path) -> Result<()> {
     let region = Region::create(path, &CreateOptions::default())?;
     let session = region.session()?;

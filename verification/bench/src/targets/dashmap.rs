@@ -4,13 +4,13 @@
 use super::joined::{hand_over, joined};
 use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{
-    Body, PartReceiver, PartSet, PartsChange, RecordEntry, RecordTag, StoreAccess, StoreConnection,
-    StoreSchema, TableId, TableSchema,
+    OPERATIONS, ReplySink, Request, StoreAccess, StoreConnection, StoreSchema, TableId,
+    TableSchema, declined, parts,
 };
 use crate::operations::{self, KeyBlock, Operation, Store};
 use dashmap::DashMap;
 use foldhash::fast::RandomState;
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -56,7 +56,7 @@ impl Target for DashMapTarget {
         let mut all = MAPS.lock().unwrap_or_else(PoisonError::into_inner);
         let new = || schema.tables.iter().map(|_| MapRecords::default()).collect();
         let maps = Arc::clone(all.entry(address.to_owned()).or_insert_with(new));
-        Ok(Box::new(DashMapConnection { maps, tables: schema.tables, scratch: Vec::new() }))
+        Ok(Box::new(DashMapConnection { maps, schema: *schema, scratch: Vec::new() }))
     }
 }
 
@@ -128,94 +128,54 @@ impl Eq for InlineKey {}
 #[derive(Debug)]
 struct DashMapConnection {
     maps: Arc<[MapRecords]>,
-    tables: &'static [TableSchema],
+    schema: StoreSchema,
     scratch: Vec<u8>,
 }
 
 impl DashMapConnection {
     #[inline]
     fn at(&self, table: TableId) -> Result<(&MapRecords, &'static TableSchema)> {
-        let at = self.maps.get(table.0).zip(self.tables.get(table.0));
-        at.ok_or_else(|| Error::BadArgument {
-            detail: format!("the workload's schema has no table {}", table.0),
-        })
+        let records = self.maps.get(table.0).ok_or_else(|| table.unknown())?;
+        Ok((records, self.schema.table(table)?))
     }
-}
-
-fn declined<T>(what: &str) -> Result<T> {
-    Err(Error::BadArgument { detail: format!("dashmap: {what}") })
 }
 
 impl StoreAccess for DashMapConnection {
-    fn read(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        wanted: PartSet,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        let (records, schema) = self.at(table)?;
-        let Some(value) = records.get(key) else { return Ok(false) };
-        hand_over(schema, &value, wanted, receive)?;
-        Ok(true)
-    }
-
-    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
+    fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         let mut scratch = std::mem::take(&mut self.scratch);
-        let (records, schema) = self.at(table)?;
-        joined(schema, None, entry.parts, &mut scratch)?;
-        records.insert(InlineKey::new(entry.key), scratch.as_slice().into());
+        let (records, schema) = self.at(request.table())?;
+        let exists = match request {
+            Request::Read { key, wanted, .. } => match records.get(*key) {
+                Some(value) => {
+                    hand_over(schema, &value, *wanted, &mut parts(receive))?;
+                    true
+                }
+                None => false,
+            },
+            Request::Put { entry, .. } => {
+                joined(schema, None, entry.parts, &mut scratch)?;
+                records.insert(InlineKey::new(entry.key), scratch.as_slice().into());
+                true
+            }
+            Request::Change { change, .. } => match records.get_mut(change.key) {
+                Some(mut value) => {
+                    joined(schema, Some(&value), change.parts, &mut scratch)?;
+                    *value = scratch.as_slice().into();
+                    true
+                }
+                None => false,
+            },
+            Request::Delete { key, .. } => records.remove(*key).is_some(),
+            Request::Find { .. } => return Err(declined("dashmap: no tags")),
+        };
         self.scratch = scratch;
-        Ok(())
-    }
-
-    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
-        let mut scratch = std::mem::take(&mut self.scratch);
-        let (records, schema) = self.at(table)?;
-        let Some(mut value) = records.get_mut(change.key) else { return Ok(false) };
-        joined(schema, Some(&value), change.parts, &mut scratch)?;
-        *value = scratch.as_slice().into();
-        drop(value);
-        self.scratch = scratch;
-        Ok(true)
-    }
-
-    fn delete(&mut self, table: TableId, key: &[u8], _: &[RecordTag<'_>]) -> Result<bool> {
-        Ok(self.at(table)?.0.remove(key).is_some())
-    }
-
-    fn find(
-        &mut self,
-        _: TableId,
-        _: RecordTag<'_>,
-        _: PartSet,
-        _: &mut Vec<u8>,
-        _: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        declined("no tags")
-    }
-
-    fn scan(
-        &mut self,
-        _: TableId,
-        _: &[u8],
-        _: usize,
-        _: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
-        declined("no scan in the order of keys")
+        Ok(exists)
     }
 }
 
 impl StoreConnection for DashMapConnection {
-    fn transact(&mut self, _: &mut Body<'_>) -> Result<()> {
-        declined("no transactions")
-    }
-
     fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
-        match self.maps.first() {
-            Some(records) => operations::run(&mut Loops(records), operation, block),
-            None => declined("no table"),
-        }
+        operations::run(&mut Loops(self.at(OPERATIONS)?.0), operation, block)
     }
 
     fn walk(&mut self, table: TableId) -> Result<u64> {

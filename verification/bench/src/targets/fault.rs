@@ -1,8 +1,8 @@
 //! Faults of a store, planted between a client and its target, to see whether they are noticed.
 
 use crate::access::{
-    Body, PartReceiver, PartSet, PartsChange, RecordEntry, RecordTag, Request, StoreAccess,
-    StoreConnection, StoreReply, TableId, one_by_one,
+    BatchSink, Body, PartSet, ReplySink, Request, StoreAccess, StoreConnection, StoreReply,
+    TableId, perform_each,
 };
 use crate::protocol::Fault;
 use nearstate_model::Result;
@@ -16,23 +16,28 @@ const AFTER: u64 = 300;
 const STALL: Duration = Duration::from_millis(400);
 
 /// A connection with a fault.
-#[derive(Debug)]
-pub struct Faulty<C> {
-    inner: C,
+pub struct Faulty {
+    inner: Box<dyn StoreConnection>,
     fault: Fault,
     left: u64,
     again: u64,
 }
 
-impl<C: StoreConnection> Faulty<C> {
+impl std::fmt::Debug for Faulty {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Faulty").field("fault", &self.fault).finish_non_exhaustive()
+    }
+}
+
+impl Faulty {
     /// Plants a fault that happens once.
-    pub const fn new(inner: C, fault: Fault) -> Self {
+    pub const fn new(inner: Box<dyn StoreConnection>, fault: Fault) -> Self {
         Self { inner, fault, left: AFTER, again: 0 }
     }
 
     /// Plants a fault that happens again and again, but for a stall: in a long run a single lost
     /// update may be written over before any client could see that it was lost.
-    pub const fn often(inner: C, fault: Fault) -> Self {
+    pub const fn often(inner: Box<dyn StoreConnection>, fault: Fault) -> Self {
         let again = if matches!(fault, Fault::Stall) { 0 } else { AFTER };
         Self { inner, fault, left: AFTER, again }
     }
@@ -100,109 +105,68 @@ fn differs(
 }
 
 impl StoreAccess for Bent<'_> {
-    fn read(
+    fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
+        let is_lost = match request {
+            Request::Read { .. } => {
+                if self.fault == Fault::WrongAnswer {
+                    return self.read_wrongly(request, receive);
+                }
+                false
+            }
+            Request::Put { table, entry } => {
+                self.loses(|access| differs(access, *table, entry.key, entry.parts))?
+            }
+            Request::Change { table, change } => {
+                self.loses(|access| differs(access, *table, change.key, change.parts))?
+            }
+            Request::Delete { table, key, .. } => {
+                self.loses(|access| access.read(*table, key, PartSet::ALL, &mut |_, _| {}))?
+            }
+            Request::Find { .. } => false,
+        };
+        if is_lost { Ok(true) } else { self.inner.perform(request, receive) }
+    }
+
+    fn scan(
         &mut self,
         table: TableId,
-        key: &[u8],
-        wanted: PartSet,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        if self.fault != Fault::WrongAnswer || *self.left != 1 {
-            if self.fault == Fault::WrongAnswer {
-                *self.left = self.left.saturating_sub(1);
-            }
-            return self.inner.read(table, key, wanted, receive);
+        from: &[u8],
+        count: usize,
+        receive: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        self.inner.scan(table, from, count, receive)
+    }
+}
+
+impl Bent<'_> {
+    /// A read, with wrong bytes when its time has come. If the record does not exist, the next read
+    /// delivers wrong bytes.
+    fn read_wrongly(&mut self, read: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
+        if *self.left != 1 {
+            *self.left = self.left.saturating_sub(1);
+            return self.inner.perform(read, receive);
         }
-        // A read that finds nothing has nothing to get wrong: then the next one.
         let (left, again) = (&mut *self.left, self.again);
-        self.inner.read(table, key, wanted, &mut |part, bytes| {
-            *left = again;
-            receive(part, &garbled(bytes));
+        self.inner.perform(read, &mut |reply| match reply {
+            StoreReply::Part(part, bytes) => {
+                *left = again;
+                receive(StoreReply::Part(part, &garbled(bytes)));
+            }
+            StoreReply::Key(_) | StoreReply::Done(_) => receive(reply),
         })
     }
-
-    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
-        if self.loses(|access| differs(access, table, entry.key, entry.parts))? {
-            return Ok(());
-        }
-        self.inner.put(table, entry)
-    }
-
-    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
-        if self.loses(|access| differs(access, table, change.key, change.parts))? {
-            return Ok(true);
-        }
-        self.inner.change(table, change)
-    }
-
-    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
-        if self.loses(|access| access.read(table, key, PartSet::ALL, &mut |_, _| {}))? {
-            return Ok(true);
-        }
-        self.inner.delete(table, key, tags)
-    }
-
-    fn find(
-        &mut self,
-        table: TableId,
-        tag: RecordTag<'_>,
-        wanted: PartSet,
-        key: &mut Vec<u8>,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        self.inner.find(table, tag, wanted, key, receive)
-    }
-
-    fn scan(
-        &mut self,
-        table: TableId,
-        from: &[u8],
-        count: usize,
-        receive: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
-        self.inner.scan(table, from, count, receive)
-    }
 }
 
-impl<C: StoreConnection> Faulty<C> {
+impl Faulty {
     fn bent(&mut self) -> Bent<'_> {
         let Self { inner, fault, left, again } = self;
-        Bent { inner, fault: *fault, left, again: *again }
+        Bent { inner: &mut **inner, fault: *fault, left, again: *again }
     }
 }
 
-impl<C: StoreConnection> StoreAccess for Faulty<C> {
-    fn read(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        wanted: PartSet,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        self.bent().read(table, key, wanted, receive)
-    }
-
-    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
-        self.bent().put(table, entry)
-    }
-
-    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
-        self.bent().change(table, change)
-    }
-
-    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
-        self.bent().delete(table, key, tags)
-    }
-
-    fn find(
-        &mut self,
-        table: TableId,
-        tag: RecordTag<'_>,
-        wanted: PartSet,
-        key: &mut Vec<u8>,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        self.inner.find(table, tag, wanted, key, receive)
+impl StoreAccess for Faulty {
+    fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
+        self.bent().perform(request, receive)
     }
 
     fn scan(
@@ -216,7 +180,7 @@ impl<C: StoreConnection> StoreAccess for Faulty<C> {
     }
 }
 
-impl<C: StoreConnection> StoreConnection for Faulty<C> {
+impl StoreConnection for Faulty {
     fn is_null(&self) -> bool {
         self.inner.is_null()
     }
@@ -261,18 +225,10 @@ impl<C: StoreConnection> StoreConnection for Faulty<C> {
     }
 
     /// One by one while the fault is still to come, so that it meets a single request.
-    fn pipeline(
-        &mut self,
-        requests: &[Request<'_>],
-        receive: &mut dyn FnMut(usize, StoreReply<'_>),
-    ) -> Result<()> {
+    fn pipeline(&mut self, requests: &[Request<'_>], receive: &mut BatchSink<'_>) -> Result<()> {
         if self.left == 0 {
             return self.inner.pipeline(requests, receive);
         }
-        for (number, request) in requests.iter().enumerate() {
-            let done = one_by_one(&mut self.bent(), request, &mut |reply| receive(number, reply))?;
-            receive(number, StoreReply::Done(done));
-        }
-        Ok(())
+        perform_each(&mut self.bent(), requests, receive)
     }
 }

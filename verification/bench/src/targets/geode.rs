@@ -11,8 +11,8 @@ use self::cluster::{Cluster, layout};
 use super::wire::{SentAhead, Socket, Wire};
 use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{
-    Body, PartReceiver, PartSet, PartWrite, PartsChange, RecordEntry, RecordTag, Request,
-    StoreAccess, StoreConnection, StoreReply, StoreSchema, TableId,
+    BatchSink, Body, PartWrite, RecordTag, ReplySink, Request, StoreAccess, StoreConnection,
+    StoreReply, StoreSchema, TableId,
 };
 use crate::peers::{Geode, installed};
 use nearstate_model::limits::TRANSACTION_TRIES;
@@ -197,7 +197,11 @@ impl GeodeConnection {
     }
 
     /// Names and values by the number of the tag, for a refusal.
-    fn told<'a>(&self, table: TableId, tags: &[RecordTag<'a>]) -> Vec<(&'static str, &'a [u8])> {
+    fn named_tags<'a>(
+        &self,
+        table: TableId,
+        tags: &[RecordTag<'a>],
+    ) -> Vec<(&'static str, &'a [u8])> {
         let rules = self.schema.tables.get(table.0).map_or(&[][..], |table| table.tags);
         let value = |number: usize| tags.iter().find(|(tag, _)| *tag == number);
         let told = |(number, rule): (usize, &crate::access::TagRule)| {
@@ -240,85 +244,60 @@ impl GeodeConnection {
         }
     }
 
-    /// What is answered to a request. What is found has its key put in `found`.
+    /// Receives the reply to a request.
     #[inline]
-    fn receive(
-        &mut self,
-        request: &Request<'_>,
-        found: &mut Vec<u8>,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        let status = match request {
-            Request::Read { .. } => {
-                let status = self.status(&[])?;
-                if status == Status::Yes {
-                    self.receive_parts(receive)?;
-                }
-                return Ok(status == Status::Yes);
-            }
-            Request::Find { .. } => {
-                let status = self.status(&[])?;
-                if status == Status::Yes {
-                    found.clear();
-                    found.extend_from_slice(self.bytes()?);
-                    self.receive_parts(receive)?;
-                }
-                return Ok(status == Status::Yes);
-            }
+    fn receive(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
+        let named = match request {
             Request::Put { table, entry } if !entry.tags.is_empty() => {
-                let told = self.told(*table, entry.tags);
-                self.status(&told)?
+                self.named_tags(*table, entry.tags)
             }
             Request::Change { table, change } if change.tags.is_some() => {
-                let told = self.told(*table, change.tags.unwrap_or_default().1);
-                self.status(&told)?
+                self.named_tags(*table, change.tags.unwrap_or_default().1)
             }
+            Request::Read { .. }
+            | Request::Put { .. }
+            | Request::Change { .. }
+            | Request::Delete { .. }
+            | Request::Find { .. } => Vec::new(),
+        };
+        if self.status(&named)? != Status::Yes {
+            return Ok(false);
+        }
+        let key = match request {
+            Request::Find { .. } => Some(self.bytes()?.to_vec()),
+            Request::Read { .. } => None,
             Request::Put { .. } | Request::Change { .. } | Request::Delete { .. } => {
-                self.status(&[])?
+                return Ok(true);
             }
         };
-        Ok(status == Status::Yes)
-    }
-
-    fn receive_parts(&mut self, receive: &mut PartReceiver<'_>) -> Result<()> {
         for _ in 0..self.byte()? {
             let part = usize::from(self.byte()?);
             let length = self.wire.take(4)?.try_into().map_or(0, u32::from_be_bytes);
-            receive(part, self.wire.take(length as usize)?);
+            receive(StoreReply::Part(part, self.wire.take(length as usize)?));
         }
-        Ok(())
+        if let Some(key) = key {
+            receive(StoreReply::Key(&key));
+        }
+        Ok(true)
     }
 
     /// The answers to a message whose first request has this number.
     fn receive_all(
         &mut self,
         (first, some): (usize, &[Request<'_>]),
-        receive: &mut dyn FnMut(usize, StoreReply<'_>),
+        receive: &mut BatchSink<'_>,
     ) -> Result<()> {
-        let (mut refused, mut key) = (None, Vec::new());
+        let mut refused = None;
         for (at, request) in some.iter().enumerate() {
             let number = first + at;
-            let mut part = |part, bytes: &[u8]| receive(number, StoreReply::Part(part, bytes));
-            match self.receive(request, &mut key, &mut part) {
-                Ok(done) => {
-                    if done && matches!(request, Request::Find { .. }) {
-                        receive(number, StoreReply::Key(&key));
-                    }
-                    receive(number, StoreReply::Done(done));
-                }
+            match self.receive(request, &mut |reply| receive(number, reply)) {
+                Ok(done) => receive(number, StoreReply::Done(done)),
                 // The answers behind it have to be read all the same.
                 Err(e @ Error::TagTaken { .. }) => refused = refused.or(Some(e)),
                 Err(e) => return Err(e),
             }
         }
         refused.map_or(Ok(()), Err)
-    }
-
-    #[inline]
-    fn alone(&mut self, request: &Request<'_>, receive: &mut PartReceiver<'_>) -> Result<bool> {
-        self.ask(request)?;
-        self.send()?;
-        self.receive(request, &mut Vec::new(), receive)
     }
 
     fn order(&mut self, operation: u8) -> Result<Status> {
@@ -362,52 +341,10 @@ fn write_tags(out: &mut Vec<u8>, tags: &[RecordTag<'_>]) -> Result<()> {
 
 impl StoreAccess for GeodeConnection {
     #[inline]
-    fn read(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        wanted: PartSet,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        self.alone(&Request::Read { table, key, wanted }, receive)
-    }
-
-    #[inline]
-    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
-        self.alone(&Request::Put { table, entry: *entry }, &mut |_, _| {}).map(drop)
-    }
-
-    #[inline]
-    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
-        self.alone(&Request::Change { table, change: *change }, &mut |_, _| {})
-    }
-
-    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
-        self.alone(&Request::Delete { table, key, tags }, &mut |_, _| {})
-    }
-
-    fn find(
-        &mut self,
-        table: TableId,
-        tag: RecordTag<'_>,
-        wanted: PartSet,
-        key: &mut Vec<u8>,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        let request = Request::Find { table, tag, wanted };
-        self.ask(&request)?;
+    fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
+        self.ask(request)?;
         self.send()?;
-        self.receive(&request, key, receive)
-    }
-
-    fn scan(
-        &mut self,
-        _: TableId,
-        _: &[u8],
-        _: usize,
-        _: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
-        Err(Error::BadArgument { detail: NO_ORDER.to_owned() })
+        self.receive(request, receive)
     }
 }
 
@@ -415,52 +352,19 @@ impl StoreAccess for GeodeConnection {
 struct InTransaction<'c>(&'c mut GeodeConnection);
 
 impl StoreAccess for InTransaction<'_> {
-    fn read(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        wanted: PartSet,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        self.0.read(table, key, wanted, receive)
-    }
-
-    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
-        if !entry.tags.is_empty() {
-            return self.0.put(table, entry);
+    fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
+        match request {
+            Request::Put { entry, .. } if entry.tags.is_empty() => {
+                self.0.ask(request)?;
+                self.0.owed += 1;
+                Ok(true)
+            }
+            Request::Read { .. }
+            | Request::Put { .. }
+            | Request::Change { .. }
+            | Request::Delete { .. }
+            | Request::Find { .. } => self.0.perform(request, receive),
         }
-        self.0.ask(&Request::Put { table, entry: *entry })?;
-        self.0.owed += 1;
-        Ok(())
-    }
-
-    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
-        self.0.change(table, change)
-    }
-
-    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
-        self.0.delete(table, key, tags)
-    }
-
-    fn find(
-        &mut self,
-        table: TableId,
-        tag: RecordTag<'_>,
-        wanted: PartSet,
-        key: &mut Vec<u8>,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        self.0.find(table, tag, wanted, key, receive)
-    }
-
-    fn scan(
-        &mut self,
-        table: TableId,
-        from: &[u8],
-        count: usize,
-        receive: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
-        self.0.scan(table, from, count, receive)
     }
 }
 
@@ -488,11 +392,7 @@ impl StoreConnection for GeodeConnection {
         Err(Error::Deadline { tries: TRANSACTION_TRIES })
     }
 
-    fn pipeline(
-        &mut self,
-        requests: &[Request<'_>],
-        receive: &mut dyn FnMut(usize, StoreReply<'_>),
-    ) -> Result<()> {
+    fn pipeline(&mut self, requests: &[Request<'_>], receive: &mut BatchSink<'_>) -> Result<()> {
         for (round, some) in requests.chunks(TOGETHER).enumerate() {
             some.iter().try_for_each(|request| self.ask(request))?;
             self.send()?;
@@ -514,7 +414,7 @@ impl StoreConnection for GeodeConnection {
     fn receive_ahead(
         &mut self,
         requests: &[Request<'_>],
-        receive: &mut dyn FnMut(usize, StoreReply<'_>),
+        receive: &mut BatchSink<'_>,
     ) -> Result<()> {
         if self.ahead.forget() {
             self.wire.look(self.ahead.is_owed());

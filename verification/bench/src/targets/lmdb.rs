@@ -15,8 +15,8 @@ use self::writing::Writing;
 use super::joined::hand_over;
 use super::{Abilities, Database as Running, Need, Target, Way};
 use crate::access::{
-    Body, PartReceiver, PartSet, PartsChange, RecordEntry, RecordTag, Request, StoreAccess,
-    StoreConnection, StoreReply, StoreSchema, TableId, TableSchema, Work, one_by_one,
+    BatchSink, Body, PartSet, ReplySink, Request, StoreAccess, StoreConnection, StoreReply,
+    StoreSchema, TableId, TableSchema, Work, declined, parts, perform_each,
 };
 use crate::operations::{self, KeyBlock, Operation, Store};
 use crate::reaper::Reaper;
@@ -180,9 +180,7 @@ impl Tables {
     }
 
     fn at(&self, table: TableId) -> Result<&ItemPlace> {
-        self.0.get(table.0).ok_or_else(|| Error::BadArgument {
-            detail: format!("the workload's schema has no table {}", table.0),
-        })
+        self.0.get(table.0).ok_or_else(|| table.unknown())
     }
 }
 
@@ -208,36 +206,40 @@ fn found<'t>(
     }
 }
 
+/// Performs a read or a search by a unique tag.
 #[inline]
 fn read_in(
     txn: &impl Transaction,
-    place: &ItemPlace,
-    key: &[u8],
-    wanted: PartSet,
-    receive: &mut PartReceiver<'_>,
+    tables: &Tables,
+    request: &Request<'_>,
+    receive: &mut ReplySink<'_>,
 ) -> Result<bool> {
+    let place = tables.at(request.table())?;
+    let (key, wanted) = match request {
+        Request::Read { key, wanted, .. } => (*key, *wanted),
+        Request::Find { tag, wanted, .. } => {
+            let (database, name, is_unique) = place.tag(tag.0)?;
+            if !is_unique {
+                let table = place.schema.name;
+                return Err(declined(&format!("tag {name} of table {table} is not unique")));
+            }
+            match found(txn, database, tag.1)? {
+                Some(key) => (key, *wanted),
+                None => return Ok(false),
+            }
+        }
+        Request::Put { .. } | Request::Change { .. } | Request::Delete { .. } => return Ok(false),
+    };
     let Some(value) = found(txn, place.records, key)? else { return Ok(false) };
-    hand_over(place.schema, value, wanted, receive)?;
+    hand_over(place.schema, value, wanted, &mut parts(receive))?;
+    if matches!(request, Request::Find { .. }) {
+        receive(StoreReply::Key(key));
+    }
     Ok(true)
 }
 
-/// The record that has a unique tag.
-fn find_in(
-    txn: &impl Transaction,
-    place: &ItemPlace,
-    tag: RecordTag<'_>,
-    wanted: PartSet,
-    (key, receive): (&mut Vec<u8>, &mut PartReceiver<'_>),
-) -> Result<bool> {
-    let (database, name, is_unique) = place.tag(tag.0)?;
-    if !is_unique {
-        let detail = format!("tag {name} of table {} is not unique", place.schema.name);
-        return Err(Error::BadArgument { detail });
-    }
-    let Some(holder) = found(txn, database, tag.1)? else { return Ok(false) };
-    key.clear();
-    key.extend_from_slice(holder);
-    read_in(txn, place, key, wanted, receive)
+const fn is_write(request: &Request<'_>) -> bool {
+    matches!(request, Request::Put { .. } | Request::Change { .. } | Request::Delete { .. })
 }
 
 fn scan_in(
@@ -310,22 +312,11 @@ impl LmdbConnection {
 
 impl StoreAccess for LmdbConnection {
     #[inline]
-    fn read(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        wanted: PartSet,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        self.reading(|txn, tables| read_in(txn, tables.at(table)?, key, wanted, receive))
-    }
-
-    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
-        self.writing(|access| access.put(table, entry))
-    }
-
-    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
-        self.writing(|access| access.change(table, change))
+    fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
+        if is_write(request) {
+            return self.writing(|access| access.perform(request, receive));
+        }
+        self.reading(|txn, tables| read_in(txn, tables, request, receive))
     }
 
     /// One write transaction: a read by itself would be a transaction more.
@@ -338,21 +329,6 @@ impl StoreAccess for LmdbConnection {
         work: &mut dyn Work,
     ) -> Result<bool> {
         self.writing(|access| access.update(table, key, wanted, work))
-    }
-
-    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
-        self.writing(|access| access.delete(table, key, tags))
-    }
-
-    fn find(
-        &mut self,
-        table: TableId,
-        tag: RecordTag<'_>,
-        wanted: PartSet,
-        key: &mut Vec<u8>,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        self.reading(|txn, tables| find_in(txn, tables.at(table)?, tag, wanted, (key, receive)))
     }
 
     fn scan(
@@ -401,34 +377,12 @@ impl StoreConnection for LmdbConnection {
     }
 
     /// All in one transaction, for reading only if that is all that is asked.
-    fn pipeline(
-        &mut self,
-        requests: &[Request<'_>],
-        receive: &mut dyn FnMut(usize, StoreReply<'_>),
-    ) -> Result<()> {
-        let is_write = |request: &Request<'_>| match request {
-            Request::Read { .. } | Request::Find { .. } => false,
-            Request::Put { .. } | Request::Change { .. } | Request::Delete { .. } => true,
-        };
+    fn pipeline(&mut self, requests: &[Request<'_>], receive: &mut BatchSink<'_>) -> Result<()> {
         if requests.iter().any(is_write) {
-            return self.writing(|access| in_turn(access, requests, receive));
+            return self.writing(|access| perform_each(access, requests, receive));
         }
         self.reading(|txn, tables| {
-            in_turn(&mut Reading { txn, tables, wants_to_write: false }, requests, receive)
+            perform_each(&mut Reading { txn, tables, wants_to_write: false }, requests, receive)
         })
     }
-}
-
-/// Requests one after the other, within a transaction.
-#[inline]
-fn in_turn(
-    access: &mut impl StoreAccess,
-    requests: &[Request<'_>],
-    receive: &mut dyn FnMut(usize, StoreReply<'_>),
-) -> Result<()> {
-    for (number, request) in requests.iter().enumerate() {
-        let done = one_by_one(access, request, &mut |reply| receive(number, reply))?;
-        receive(number, StoreReply::Done(done));
-    }
-    Ok(())
 }

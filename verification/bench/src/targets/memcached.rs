@@ -10,8 +10,8 @@ use super::started::{Started, first_line, free_port};
 use super::wire::{SentAhead, Socket, Wire, digits, number};
 use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{
-    Body, PartReceiver, PartSet, PartsChange, RecordEntry, RecordTag, Request, StoreAccess,
-    StoreConnection, StoreReply, StoreSchema, TableId, TableSchema,
+    BatchSink, PartsChange, ReplySink, Request, StoreAccess, StoreConnection, StoreReply,
+    StoreSchema, TableSchema, declined, parts,
 };
 use crate::peers::installed;
 use nearstate_model::limits::TRANSACTION_TRIES;
@@ -195,13 +195,6 @@ enum MemcachedStored {
 }
 
 impl Memcached {
-    fn table(&self, table: TableId) -> Result<&'static TableSchema> {
-        let tables: &'static [TableSchema] = self.schema.tables;
-        tables.get(table.0).ok_or_else(|| Error::BadArgument {
-            detail: format!("the workload's schema has no table {}", table.0),
-        })
-    }
-
     fn version(&mut self) -> Result<()> {
         self.wire.out.extend_from_slice(b"version\r\n");
         self.wire.send()?;
@@ -243,18 +236,6 @@ impl Memcached {
         Err(self.wire.refused(&format!("memcached answered {text:?}")))
     }
 
-    fn receive_value(
-        &mut self,
-        table: &TableSchema,
-        wanted: PartSet,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        let Some((length, _)) = self.value_head()? else { return Ok(false) };
-        let value = self.wire.take(length + 2)?;
-        hand_over(table, value.get(..length).unwrap_or_default(), wanted, receive)?;
-        Ok(true)
-    }
-
     /// `ms` of what was put together in `value`.
     fn ask_set(&mut self, table: &TableSchema, key: &[u8], when: When) -> Result<()> {
         self.ask(b"ms ", table, key)?;
@@ -285,10 +266,6 @@ impl Memcached {
                 Err(self.wire.refused(&format!("memcached answered {text:?}")))
             }
         }
-    }
-
-    fn receive_delete(&mut self) -> Result<bool> {
-        Ok(self.receive_set()? == MemcachedStored::Done)
     }
 
     /// Puts the changed record together, out of the value that is answered; its number.
@@ -324,7 +301,7 @@ impl Memcached {
         let mut whole = Vec::new();
         for (at, request) in some.iter().enumerate() {
             if let Request::Change { table, change } = request {
-                let table = self.table(*table)?;
+                let table = self.schema.table(*table)?;
                 must_have_no_tags(change.tags.is_some())?;
                 if !is_one_word(table, change) {
                     self.ask_value(table, change.key, b" v c")?;
@@ -367,20 +344,23 @@ impl Memcached {
 
     fn ask_one(&mut self, request: &Request<'_>) -> Result<()> {
         match request {
-            Request::Read { table, key, .. } => self.ask_value(self.table(*table)?, key, b" v"),
+            Request::Read { table, key, .. } => {
+                self.ask_value(self.schema.table(*table)?, key, b" v")
+            }
             Request::Put { table, entry } => {
-                let table = self.table(*table)?;
+                let table = self.schema.table(*table)?;
                 must_have_no_tags(!entry.tags.is_empty())?;
                 joined(table, None, entry.parts, &mut self.value)?;
                 self.ask_set(table, entry.key, When::Always)
             }
             Request::Change { table, change } => {
-                let table = self.table(*table)?;
+                let table = self.schema.table(*table)?;
+                must_have_no_tags(change.tags.is_some())?;
                 joined(table, None, change.parts, &mut self.value)?;
                 self.ask_set(table, change.key, When::IsThere)
             }
             Request::Delete { table, key, .. } => {
-                self.ask(b"md ", self.table(*table)?, key)?;
+                self.ask(b"md ", self.schema.table(*table)?, key)?;
                 self.wire.out.extend_from_slice(b"\r\n");
                 Ok(())
             }
@@ -388,19 +368,21 @@ impl Memcached {
         }
     }
 
-    fn receive_one(
-        &mut self,
-        request: &Request<'_>,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
+    fn receive_one(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         match request {
             Request::Read { table, wanted, .. } => {
-                self.receive_value(self.table(*table)?, *wanted, receive)
+                let Some((length, _)) = self.value_head()? else { return Ok(false) };
+                let value = self.wire.take(length + 2)?.get(..length).unwrap_or_default();
+                hand_over(self.schema.table(*table)?, value, *wanted, &mut parts(receive))?;
+                Ok(true)
             }
-            Request::Put { .. } | Request::Change { .. } => {
+            Request::Put { .. } if self.receive_set()? != MemcachedStored::Done => {
+                Err(self.wire.strange("a set with a refusal"))
+            }
+            Request::Put { .. } => Ok(true),
+            Request::Change { .. } | Request::Delete { .. } => {
                 Ok(self.receive_set()? == MemcachedStored::Done)
             }
-            Request::Delete { .. } => self.receive_delete(),
             Request::Find { .. } => Err(declined(NO_TAGS)),
         }
     }
@@ -410,15 +392,15 @@ impl Memcached {
         &mut self,
         (first, some): (usize, &[Request<'_>]),
         early: &[Option<bool>],
-        receive: &mut dyn FnMut(usize, StoreReply<'_>),
+        receive: &mut BatchSink<'_>,
     ) -> Result<()> {
         for (at, request) in some.iter().enumerate() {
             let number = first + at;
             let done = match early.get(at) {
                 Some(Some(done)) => *done,
-                Some(None) | None => self.receive_one(request, &mut |part, bytes| {
-                    receive(number, StoreReply::Part(part, bytes));
-                })?,
+                Some(None) | None => {
+                    self.receive_one(request, &mut |reply| receive(number, reply))?
+                }
             };
             receive(number, StoreReply::Done(done));
         }
@@ -428,18 +410,12 @@ impl Memcached {
     /// Whether a request has to read first.
     fn reads_first(&self, request: &Request<'_>) -> Result<bool> {
         Ok(match request {
-            Request::Change { table, change } => !is_one_word(self.table(*table)?, change),
+            Request::Change { table, change } => !is_one_word(self.schema.table(*table)?, change),
             Request::Read { .. }
             | Request::Put { .. }
             | Request::Delete { .. }
             | Request::Find { .. } => false,
         })
-    }
-
-    fn alone(&mut self, request: &Request<'_>, receive: &mut PartReceiver<'_>) -> Result<bool> {
-        self.ask_one(request)?;
-        self.wire.send()?;
-        self.receive_one(request, receive)
     }
 }
 
@@ -458,64 +434,18 @@ fn must_have_no_tags(has_tags: bool) -> Result<()> {
     if has_tags { Err(declined(NO_TAGS)) } else { Ok(()) }
 }
 
-fn declined(why: &str) -> Error {
-    Error::BadArgument { detail: why.to_owned() }
-}
-
 impl StoreAccess for Memcached {
     #[inline]
-    fn read(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        wanted: PartSet,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        self.alone(&Request::Read { table, key, wanted }, receive)
-    }
-
-    #[inline]
-    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
-        let request = Request::Put { table, entry: *entry };
-        if self.alone(&request, &mut |_, _| {})? {
-            return Ok(());
+    fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
+        if let Request::Change { table, change } = request
+            && self.reads_first(request)?
+        {
+            must_have_no_tags(change.tags.is_some())?;
+            return self.change_whole(self.schema.table(*table)?, change);
         }
-        Err(self.wire.strange("a set with a refusal"))
-    }
-
-    #[inline]
-    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
-        must_have_no_tags(change.tags.is_some())?;
-        let schema = self.table(table)?;
-        if is_one_word(schema, change) {
-            return self.alone(&Request::Change { table, change: *change }, &mut |_, _| {});
-        }
-        self.change_whole(schema, change)
-    }
-
-    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
-        self.alone(&Request::Delete { table, key, tags }, &mut |_, _| {})
-    }
-
-    fn find(
-        &mut self,
-        _: TableId,
-        _: RecordTag<'_>,
-        _: PartSet,
-        _: &mut Vec<u8>,
-        _: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        Err(declined(NO_TAGS))
-    }
-
-    fn scan(
-        &mut self,
-        _: TableId,
-        _: &[u8],
-        _: usize,
-        _: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
-        Err(declined(NO_ORDER))
+        self.ask_one(request)?;
+        self.wire.send()?;
+        self.receive_one(request, receive)
     }
 }
 
@@ -524,15 +454,7 @@ impl StoreConnection for Memcached {
         self.wire.is_cut()
     }
 
-    fn transact(&mut self, _: &mut Body<'_>) -> Result<()> {
-        Err(declined(NO_TRANSACTIONS))
-    }
-
-    fn pipeline(
-        &mut self,
-        requests: &[Request<'_>],
-        receive: &mut dyn FnMut(usize, StoreReply<'_>),
-    ) -> Result<()> {
+    fn pipeline(&mut self, requests: &[Request<'_>], receive: &mut BatchSink<'_>) -> Result<()> {
         for (round, some) in requests.chunks(TOGETHER).enumerate() {
             let early = self.early(some)?;
             for (request, early) in some.iter().zip(&early) {
@@ -568,7 +490,7 @@ impl StoreConnection for Memcached {
     fn receive_ahead(
         &mut self,
         requests: &[Request<'_>],
-        receive: &mut dyn FnMut(usize, StoreReply<'_>),
+        receive: &mut BatchSink<'_>,
     ) -> Result<()> {
         if self.ahead.forget() {
             self.wire.look(self.ahead.is_owed());

@@ -6,8 +6,7 @@
 
 use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{
-    Body, PartReceiver, PartSet, PartsChange, RecordEntry, RecordTag, StoreAccess, StoreConnection,
-    StoreSchema, TableId,
+    Body, ReplySink, Request, StoreAccess, StoreConnection, StoreReply, StoreSchema, TableId,
 };
 use nearstate_model::Result;
 
@@ -86,49 +85,24 @@ impl NullConnection {
 
 impl StoreAccess for NullConnection {
     #[inline]
-    fn read(
-        &mut self,
-        table: TableId,
-        _: &[u8],
-        wanted: PartSet,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        let kept = self.tables.get(table.0).into_iter().flatten();
-        for (part, bytes) in kept.enumerate().filter(|(part, _)| wanted.has(*part)) {
-            if !bytes.is_empty() {
-                receive(part, bytes);
+    fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
+        match request {
+            Request::Read { table, wanted, .. } | Request::Find { table, wanted, .. } => {
+                let kept = self.tables.get(table.0).into_iter().flatten();
+                for (part, bytes) in kept.enumerate().filter(|(part, _)| wanted.has(*part)) {
+                    if !bytes.is_empty() {
+                        receive(StoreReply::Part(part, bytes));
+                    }
+                }
+                if matches!(request, Request::Find { .. }) {
+                    receive(StoreReply::Key(&[]));
+                }
             }
+            Request::Put { table, entry } => self.keep(*table, entry.parts),
+            Request::Change { table, change } => self.keep(*table, change.parts),
+            Request::Delete { .. } => {}
         }
         Ok(true)
-    }
-
-    #[inline]
-    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
-        self.keep(table, entry.parts);
-        Ok(())
-    }
-
-    #[inline]
-    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
-        self.keep(table, change.parts);
-        Ok(true)
-    }
-
-    #[inline]
-    fn delete(&mut self, _: TableId, _: &[u8], _: &[RecordTag<'_>]) -> Result<bool> {
-        Ok(true)
-    }
-
-    fn find(
-        &mut self,
-        table: TableId,
-        _: RecordTag<'_>,
-        wanted: PartSet,
-        key: &mut Vec<u8>,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        key.clear();
-        self.read(table, &[], wanted, receive)
     }
 
     fn scan(

@@ -85,9 +85,6 @@ pub const ALL: [RespTarget; 6] = [
 
 impl RespTarget {
     /// Starts an empty database on this port.
-    ///
-    /// # Errors
-    /// It could not be started, because another process has the port for example.
     pub fn start_at(&self, need: &Need, port: u16) -> Result<Box<dyn Database>> {
         Ok(self.running(Server::start_at(self.program, need, port)?))
     }

@@ -6,14 +6,14 @@ mod transaction;
 use self::transaction::InTransaction;
 use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{
-    Body, OPERATIONS, PARTS_MAX, PartReceiver, PartSet, PartsChange, RecordEntry, RecordTag,
-    Request, StoreAccess, StoreConnection, StoreReply, StoreSchema, TAGS_MAX, TableId, TableSchema,
-    Work, one_by_one,
+    BatchSink, Body, OPERATIONS, PARTS_MAX, PartReceiver, PartSet, PartsChange, RecordEntry,
+    RecordTag, ReplySink, Request, StoreAccess, StoreConnection, StoreReply, StoreSchema, TAGS_MAX,
+    TableId, TableSchema, Work, parts,
 };
 use crate::operations::{self, KeyBlock, Operation, Store};
 use crate::reaper::Reaper;
+use nearstate_model::Result;
 use nearstate_model::limits::REGION_BYTES_MIN;
-use nearstate_model::{Error, Result};
 use nearstate_store::{
     BlockChange, BlockLayout, Condition, CreateOptions, Kind, Metadata, Namespace, Outcome,
     RecordForUpdate, Region, Session, TagSchema, Values, View,
@@ -153,17 +153,12 @@ struct Tables(Vec<(Namespace, &'static TableSchema)>);
 impl Tables {
     #[inline]
     fn at(&self, table: TableId) -> Result<(Namespace, &'static TableSchema)> {
-        self.0.get(table.0).copied().ok_or_else(|| Error::BadArgument {
-            detail: format!("the workload's schema has no table {}", table.0),
-        })
+        self.0.get(table.0).copied().ok_or_else(|| table.unknown())
     }
 }
 
 impl RegionConnection {
     /// Attaches the region at this path.
-    ///
-    /// # Errors
-    /// What the region said.
     pub fn open(path: &str, schema: &StoreSchema) -> Result<Self> {
         let region = Region::attach(Path::new(path))?;
         region.populate()?;
@@ -216,7 +211,7 @@ impl RegionConnection {
     ) -> Result<bool> {
         let (_, schema) = self.tables.at(table)?;
         if needs_transaction(schema, change) {
-            return self.change_in_transaction(table, change);
+            return self.in_transaction(&Request::Change { table, change: *change });
         }
         let outcome = match self.names.get(table.0) {
             Some(names) if names.len() > 1 => record.patch(names, change.parts)?,
@@ -226,9 +221,9 @@ impl RegionConnection {
     }
 
     #[cold]
-    fn change_in_transaction(&self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
+    fn in_transaction(&self, request: &Request<'_>) -> Result<bool> {
         let Self { session, tables, .. } = self;
-        session.transact(|txn| InTransaction { txn, tables }.change(table, change))
+        session.transact(|txn| InTransaction { txn, tables }.perform(request, &mut |_| {}))
     }
 }
 
@@ -262,7 +257,7 @@ impl<'a> Tagged<'a> {
     }
 
     #[inline]
-    fn labels(&self) -> Metadata<'_> {
+    fn metadata(&self) -> Metadata<'_> {
         let tags = self.tags.get(..self.count).unwrap_or_default();
         Metadata { tags, ..Metadata::default() }
     }
@@ -318,28 +313,10 @@ fn hand_view(
     }
 }
 
-impl StoreAccess for RegionConnection {
+impl RegionConnection {
     #[inline]
-    fn read(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        wanted: PartSet,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
+    fn put_record(&self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
         let (namespace, schema) = self.tables.at(table)?;
-        let Some(view) = self.session.get(namespace, key)? else { return Ok(false) };
-        hand_view(schema, &view, wanted, receive);
-        Ok(true)
-    }
-
-    #[inline]
-    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
-        let (namespace, schema) = self.tables.at(table)?;
-        if !schema.tags.is_empty() || schema.is_scanned {
-            let Self { session, tables, .. } = self;
-            return session.transact(|txn| InTransaction { txn, tables }.put(table, entry));
-        }
         if schema.parts.len() == 1 {
             return self.session.put(namespace, entry.key, first(entry.parts)).map(drop);
         }
@@ -349,11 +326,8 @@ impl StoreAccess for RegionConnection {
     }
 
     #[inline]
-    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
+    fn change_record(&self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
         let (namespace, schema) = self.tables.at(table)?;
-        if needs_transaction(schema, change) {
-            return self.change_in_transaction(table, change);
-        }
         if schema.parts.len() == 1 {
             let bytes = first(change.parts);
             let outcome = self.session.put_if(namespace, change.key, bytes, Condition::Present)?;
@@ -366,6 +340,37 @@ impl StoreAccess for RegionConnection {
             if self.write(table, &record, change)? {
                 return Ok(true);
             }
+        }
+    }
+}
+
+impl StoreAccess for RegionConnection {
+    #[inline]
+    fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
+        let (namespace, schema) = self.tables.at(request.table())?;
+        match request {
+            Request::Read { key, wanted, .. } => {
+                let Some(view) = self.session.get(namespace, key)? else { return Ok(false) };
+                hand_view(schema, &view, *wanted, &mut parts(receive));
+                Ok(true)
+            }
+            Request::Find { tag, wanted, .. } => {
+                let name = schema.tags.get(tag.0).map_or("", |rule| rule.name);
+                let Some(view) = self.session.find(namespace, name, tag.1)? else {
+                    return Ok(false);
+                };
+                hand_view(schema, &view, *wanted, &mut parts(receive));
+                receive(StoreReply::Key(view.key()));
+                Ok(true)
+            }
+            Request::Put { table, entry } if schema.tags.is_empty() && !schema.is_scanned => {
+                self.put_record(*table, entry).map(|()| true)
+            }
+            Request::Change { table, change } if !needs_transaction(schema, change) => {
+                self.change_record(*table, change)
+            }
+            Request::Put { .. } | Request::Change { .. } => self.in_transaction(request),
+            Request::Delete { key, .. } => self.session.delete(namespace, key),
         }
     }
 
@@ -392,30 +397,6 @@ impl StoreAccess for RegionConnection {
                 return Ok(true);
             }
         }
-    }
-
-    #[inline]
-    fn delete(&mut self, table: TableId, key: &[u8], _: &[RecordTag<'_>]) -> Result<bool> {
-        let (namespace, _) = self.tables.at(table)?;
-        self.session.delete(namespace, key)
-    }
-
-    #[inline]
-    fn find(
-        &mut self,
-        table: TableId,
-        tag: RecordTag<'_>,
-        wanted: PartSet,
-        key: &mut Vec<u8>,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        let (namespace, schema) = self.tables.at(table)?;
-        let name = schema.tags.get(tag.0).map_or("", |rule| rule.name);
-        let Some(view) = self.session.find(namespace, name, tag.1)? else { return Ok(false) };
-        key.clear();
-        key.extend_from_slice(view.key());
-        hand_view(schema, &view, wanted, receive);
-        Ok(true)
     }
 
     fn scan(
@@ -466,11 +447,7 @@ impl StoreConnection for RegionConnection {
     }
 
     /// Reads and writes as they come, the cache misses of the records brought forward.
-    fn pipeline(
-        &mut self,
-        requests: &[Request<'_>],
-        receive: &mut dyn FnMut(usize, StoreReply<'_>),
-    ) -> Result<()> {
+    fn pipeline(&mut self, requests: &[Request<'_>], receive: &mut BatchSink<'_>) -> Result<()> {
         for (round, some) in requests.chunks(AHEAD).enumerate() {
             let mut keys = [(self.tables.at(TableId(0))?.0, &[][..]); AHEAD];
             let mut known = 0;
@@ -481,7 +458,7 @@ impl StoreConnection for RegionConnection {
             self.session.prefetch(keys.get(..known).unwrap_or_default());
             for (at, request) in some.iter().enumerate() {
                 let number = round * AHEAD + at;
-                let done = one_by_one(self, request, &mut |reply| receive(number, reply))?;
+                let done = self.perform(request, &mut |reply| receive(number, reply))?;
                 receive(number, StoreReply::Done(done));
             }
         }

@@ -26,13 +26,13 @@ mod commands;
 use self::answers::NIL;
 use self::commands::{RespCommands, RespForm};
 use self::finds::FIND;
-use self::guard::{ReplyGuard, writes_of_delete, writes_of_put};
+use self::guard::ReplyGuard;
 use self::tagged::Native;
 use self::transaction::InTransaction;
 use super::wire::{SentAhead, Stream, Wire};
 use crate::access::{
-    Body, PartReceiver, PartSet, PartWrite, PartsChange, RecordEntry, RecordTag, Request,
-    StoreAccess, StoreConnection, StoreReply, StoreSchema, TableId, TableSchema,
+    BatchSink, Body, PartReceiver, PartSet, PartWrite, ReplySink, Request, StoreAccess,
+    StoreConnection, StoreReply, StoreSchema, TableId, TableSchema,
 };
 use nearstate_model::limits::TRANSACTION_TRIES;
 use nearstate_model::{Error, Result};
@@ -205,14 +205,6 @@ impl<S: Stream> Resp<S> {
         Ok(())
     }
 
-    /// Does it, if the server does it by itself.
-    fn do_natively(&mut self, request: &Request<'_>) -> Result<Option<bool>> {
-        let Some(native) = self.native(request)? else { return Ok(None) };
-        self.ask_natively(native, request)?;
-        self.send()?;
-        native.receive(&mut self.wire).map(Some)
-    }
-
     fn ping(&mut self) -> Result<()> {
         commands::request(&mut self.wire.out, &[b"PING"]);
         self.wire.send()?;
@@ -284,30 +276,6 @@ impl<S: Stream> Resp<S> {
         self.wire.skip()
     }
 
-    /// A write that needs nothing to be looked at: one command.
-    fn plain_put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
-        let place = place(&self.places, table)?;
-        commands::parts_write(&mut self.wire.out, place, entry.key, entry.parts, b"");
-        self.send()?;
-        self.wire.skip()
-    }
-
-    /// Writes that a guard stands before, in one or two round trips; false if the record had to be
-    /// there and is not.
-    fn guarded(&mut self, guard: &ReplyGuard<'_>, write: &RecordWrite<'_>) -> Result<bool> {
-        if self.scripts.is_some() && !guard.is_open() {
-            self.ask_script(guard, write)?;
-            self.send()?;
-            return self.receive_script(guard);
-        }
-        let mut queue = std::mem::take(&mut self.queue);
-        queue.begin(RespForm::Requests);
-        let written = place(&self.places, guard.table).map(|place| write(place, &mut queue));
-        let done = written.and_then(|()| self.by_watching(guard, &queue));
-        self.queue = queue;
-        done
-    }
-
     fn ask_script(&mut self, guard: &ReplyGuard<'_>, write: &RecordWrite<'_>) -> Result<()> {
         let place = place(&self.places, guard.table)?;
         self.queue.begin(RespForm::Words);
@@ -328,24 +296,6 @@ impl<S: Stream> Resp<S> {
             }
             other => Err(self.wire.other(other, "what the script says")),
         }
-    }
-
-    fn by_watching(&mut self, guard: &ReplyGuard<'_>, queue: &RespCommands) -> Result<bool> {
-        for _ in 0..TRANSACTION_TRIES {
-            if !guard.is_open() {
-                guard.watch_request(place(&self.places, guard.table)?, &mut self.wire.out);
-                self.send()?;
-                self.is_watching = true;
-                let is_there = self.receive_guard(guard)?;
-                if !is_there {
-                    return Ok(false);
-                }
-            }
-            if self.execute(queue)? {
-                return Ok(true);
-            }
-        }
-        Err(Error::Deadline { tries: TRANSACTION_TRIES })
     }
 
     /// What [`ReplyGuard::watch_request`] is answered: whether the record is there if it must be.
@@ -393,9 +343,7 @@ impl<S: Stream> Resp<S> {
 }
 
 fn place(places: &[RespTable], table: TableId) -> Result<&RespTable> {
-    places.get(table.0).ok_or_else(|| Error::BadArgument {
-        detail: format!("the workload's schema has no table {}", table.0),
-    })
+    places.get(table.0).ok_or_else(|| table.unknown())
 }
 
 /// A record is put whole: otherwise the answer of HSET would not tell whether it exists.
@@ -415,76 +363,13 @@ fn must_be_whole(place: &RespTable, parts: &[PartWrite<'_>]) -> Result<()> {
 
 impl<S: Stream> StoreAccess for Resp<S> {
     #[inline]
-    fn read(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        wanted: PartSet,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        self.ask_parts(table, key, wanted)?;
-        self.send()?;
-        self.receive_parts(table, wanted, receive)
-    }
-
-    #[inline]
-    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
-        let place = self.place(table)?;
-        must_be_whole(place, entry.parts)?;
-        if self.do_natively(&Request::Put { table, entry: *entry })?.is_some() {
-            return Ok(());
-        }
-        let guard = ReplyGuard::of_put(self.place(table)?, table, entry);
-        if guard.is_open() && !guard.has_more {
-            return self.plain_put(table, entry);
-        }
-        self.guarded(&guard, &|place, out| writes_of_put(place, entry, out)).map(drop)
-    }
-
-    #[inline]
-    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
-        if let Some(done) = self.do_natively(&Request::Change { table, change: *change })? {
-            return Ok(done);
-        }
-        let place = place(&self.places, table)?;
-        if guard::needs_guard(change) {
-            let guard = ReplyGuard::of_change(place, table, change);
-            return self.guarded(&guard, &|place, out| guard::writes_of_change(place, change, out));
-        }
-        commands::change_request(&mut self.wire.out, place, change);
-        self.send()?;
-        let made = self.receive_change(table)?;
-        if made > 0 {
-            self.take_back(table, change.key, made)?;
-        }
-        Ok(made == 0)
-    }
-
-    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
-        if let Some(done) = self.do_natively(&Request::Delete { table, key, tags })? {
-            return Ok(done);
-        }
-        let place = place(&self.places, table)?;
-        if tags.is_empty() && !place.schema.is_scanned {
-            commands::key_request(&mut self.wire.out, b"DEL", &place.prefix, key);
-            self.send()?;
-            return Ok(self.wire.int()? > 0);
-        }
-        let guard = ReplyGuard::of_delete(table, key);
-        self.guarded(&guard, &|place, out| writes_of_delete(place, key, tags, out))
-    }
-
-    fn find(
-        &mut self,
-        table: TableId,
-        tag: RecordTag<'_>,
-        wanted: PartSet,
-        key: &mut Vec<u8>,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        self.ask_find(table, tag, wanted)?;
-        self.send()?;
-        self.receive_find((table, wanted), key, receive)
+    fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
+        let mut is_done = false;
+        self.pipelined(std::slice::from_ref(request), &mut |_, reply| match reply {
+            StoreReply::Done(done) => is_done = done,
+            StoreReply::Part(..) | StoreReply::Key(_) => receive(reply),
+        })?;
+        Ok(is_done)
     }
 
     fn scan(
@@ -564,11 +449,7 @@ impl<S: Stream> StoreConnection for Resp<S> {
         Err(Error::Deadline { tries: TRANSACTION_TRIES })
     }
 
-    fn pipeline(
-        &mut self,
-        requests: &[Request<'_>],
-        receive: &mut dyn FnMut(usize, StoreReply<'_>),
-    ) -> Result<()> {
+    fn pipeline(&mut self, requests: &[Request<'_>], receive: &mut BatchSink<'_>) -> Result<()> {
         self.pipelined(requests, receive)
     }
 
@@ -583,7 +464,7 @@ impl<S: Stream> StoreConnection for Resp<S> {
     fn receive_ahead(
         &mut self,
         requests: &[Request<'_>],
-        receive: &mut dyn FnMut(usize, StoreReply<'_>),
+        receive: &mut BatchSink<'_>,
     ) -> Result<()> {
         self.arrive(requests, receive)
     }

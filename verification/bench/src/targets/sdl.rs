@@ -4,8 +4,7 @@
 use super::joined::{hand_over, joined};
 use super::{Abilities, Database, Need, Target, Way, region::RegionTarget};
 use crate::access::{
-    Body, PartReceiver, PartSet, PartsChange, RecordEntry, RecordTag, StoreAccess, StoreConnection,
-    StoreSchema, TableId, TableSchema,
+    ReplySink, Request, StoreAccess, StoreConnection, StoreSchema, TableSchema, declined, parts,
 };
 use nearstate_model::{Error, Result};
 use nearstate_sdl::SyncStorage;
@@ -53,7 +52,7 @@ impl Target for SdlTarget {
 
     fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
         let storage = nearstate_sdl::open(&format!("region:{address}")).map_err(|e| said(&e))?;
-        Ok(Box::new(SdlConnection { storage, tables: schema.tables, whole: Vec::new() }))
+        Ok(Box::new(SdlConnection { storage, schema: *schema, whole: Vec::new() }))
     }
 }
 
@@ -61,106 +60,68 @@ fn said(e: &nearstate_sdl::Error) -> Error {
     Error::Backend { detail: e.to_string() }
 }
 
-fn declined(why: &str) -> Error {
-    Error::BadArgument { detail: why.to_owned() }
-}
-
 #[derive(Debug)]
 struct SdlConnection {
     storage: Box<dyn SyncStorage>,
-    tables: &'static [TableSchema],
+    schema: StoreSchema,
     /// The last record that was read or written, all parts of it.
     whole: Vec<u8>,
 }
 
 impl SdlConnection {
-    fn table(&self, table: TableId) -> Result<&'static TableSchema> {
-        self.tables.get(table.0).ok_or_else(|| declined("the workload's schema lacks this table"))
-    }
-}
-
-impl StoreAccess for SdlConnection {
-    fn read(
+    /// Delivers a record to `receive`; whether it exists.
+    fn visit(
         &mut self,
-        table: TableId,
+        schema: &TableSchema,
         key: &[u8],
-        wanted: PartSet,
-        receive: &mut PartReceiver<'_>,
+        mut receive: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<bool> {
-        let schema = self.table(table)?;
         let mut outcome = None;
         self.storage
-            .visit(schema.name, &[key], &mut |_, value| {
-                outcome = Some(hand_over(schema, value, wanted, receive));
-            })
+            .visit(schema.name, &[key], &mut |_, value| outcome = Some(receive(value)))
             .map_err(|e| said(&e))?;
         outcome.transpose().map(|found| found.is_some())
     }
 
-    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
-        let schema = self.table(table)?;
-        if !schema.tags.is_empty() || schema.is_scanned {
-            return Err(declined(NO_TAGS));
-        }
-        let Self { storage, whole, .. } = self;
-        joined(schema, None, entry.parts, whole)?;
-        storage.set(schema.name, &[(entry.key, whole)]).map_err(|e| said(&e))
-    }
-
-    /// SDL sets a record whether it is there or not, so it is looked at first.
-    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
-        let schema = self.table(table)?;
-        if change.tags.is_some() {
-            return Err(declined(NO_TAGS));
-        }
-        let Self { storage, whole, .. } = self;
-        let mut outcome = None;
-        storage
-            .visit(schema.name, &[change.key], &mut |_, value| {
-                outcome = Some(joined(schema, Some(value), change.parts, whole));
-            })
-            .map_err(|e| said(&e))?;
-        if outcome.transpose()?.is_none() {
-            return Ok(false);
-        }
-        storage.set(schema.name, &[(change.key, whole)]).map_err(|e| said(&e))?;
-        Ok(true)
-    }
-
-    fn delete(&mut self, table: TableId, key: &[u8], _: &[RecordTag<'_>]) -> Result<bool> {
-        let schema = self.table(table)?;
-        let mut is_there = false;
-        self.storage
-            .visit(schema.name, &[key], &mut |_, _| is_there = true)
-            .map_err(|e| said(&e))?;
-        self.storage.remove(schema.name, &[key]).map_err(|e| said(&e))?;
-        Ok(is_there)
-    }
-
-    fn find(
-        &mut self,
-        _: TableId,
-        _: RecordTag<'_>,
-        _: PartSet,
-        _: &mut Vec<u8>,
-        _: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        Err(declined(NO_TAGS))
-    }
-
-    fn scan(
-        &mut self,
-        _: TableId,
-        _: &[u8],
-        _: usize,
-        _: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
-        Err(declined("SDL has no order of keys"))
+    fn set(&mut self, schema: &TableSchema, key: &[u8], value: &[u8]) -> Result<()> {
+        self.storage.set(schema.name, &[(key, value)]).map_err(|e| said(&e))
     }
 }
 
-impl StoreConnection for SdlConnection {
-    fn transact(&mut self, _: &mut Body<'_>) -> Result<()> {
-        Err(declined(NO_TRANSACTIONS))
+impl StoreAccess for SdlConnection {
+    fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
+        let schema = self.schema.table(request.table())?;
+        let mut whole = std::mem::take(&mut self.whole);
+        let done = match request {
+            Request::Read { key, wanted, .. } => self
+                .visit(schema, key, |value| hand_over(schema, value, *wanted, &mut parts(receive))),
+            Request::Put { entry, .. } if schema.tags.is_empty() && !schema.is_scanned => {
+                joined(schema, None, entry.parts, &mut whole)
+                    .and_then(|()| self.set(schema, entry.key, &whole))
+                    .map(|()| true)
+            }
+            // SDL sets a record whether it exists or not, so the record is read first.
+            Request::Change { change, .. } if change.tags.is_none() => self
+                .visit(schema, change.key, |value| {
+                    joined(schema, Some(value), change.parts, &mut whole)
+                })
+                .and_then(|exists| {
+                    if exists {
+                        self.set(schema, change.key, &whole)?;
+                    }
+                    Ok(exists)
+                }),
+            Request::Delete { key, .. } => self.visit(schema, key, |_| Ok(())).and_then(|exists| {
+                self.storage.remove(schema.name, &[key]).map_err(|e| said(&e))?;
+                Ok(exists)
+            }),
+            Request::Put { .. } | Request::Change { .. } | Request::Find { .. } => {
+                Err(declined(NO_TAGS))
+            }
+        };
+        self.whole = whole;
+        done
     }
 }
+
+impl StoreConnection for SdlConnection {}

@@ -7,8 +7,7 @@
 
 use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{
-    Body, PartReceiver, PartSet, PartsChange, RecordEntry, RecordTag, StoreAccess, StoreConnection,
-    StoreSchema, TableId,
+    ReplySink, Request, StoreAccess, StoreConnection, StoreReply, StoreSchema, TableId, declined,
 };
 use crate::operations::{KeyBlock, Operation};
 use crate::reaper::{own_program, system};
@@ -205,70 +204,33 @@ impl WhiteDbConnection {
 }
 
 impl StoreAccess for WhiteDbConnection {
-    fn read(
-        &mut self,
-        _: TableId,
-        key: &[u8],
-        _: PartSet,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        self.pipes.request(b'r', key.len())?;
-        self.pipes.send(key)?;
-        let Some(bytes) = self.pipes.number()?.checked_sub(1) else { return Ok(false) };
-        self.value.resize(usize::try_from(bytes).unwrap_or(usize::MAX), 0);
-        self.pipes.replies.read_exact(&mut self.value).map_err(|e| gone(&e))?;
-        receive(0, &self.value);
-        Ok(true)
+    fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
+        match request {
+            Request::Read { key, .. } => {
+                self.pipes.request(b'r', key.len())?;
+                self.pipes.send(key)?;
+                let Some(bytes) = self.pipes.number()?.checked_sub(1) else { return Ok(false) };
+                self.value.resize(usize::try_from(bytes).unwrap_or(usize::MAX), 0);
+                self.pipes.replies.read_exact(&mut self.value).map_err(|e| gone(&e))?;
+                receive(StoreReply::Part(0, &self.value));
+                Ok(true)
+            }
+            Request::Put { entry, .. } => {
+                let value = entry.parts.first().map_or(&[][..], |(_, bytes)| bytes);
+                self.pipes.request(b'P', entry.key.len())?;
+                self.pipes.send(entry.key)?;
+                self.pipes.count(value.len())?;
+                self.pipes.send(value)?;
+                self.pipes.number().map(|_| true)
+            }
+            Request::Change { .. } | Request::Delete { .. } | Request::Find { .. } => {
+                Err(declined("whitedb: only whole values are read and written"))
+            }
+        }
     }
-
-    fn put(&mut self, _: TableId, entry: &RecordEntry<'_>) -> Result<()> {
-        let value = entry.parts.first().map_or(&[][..], |(_, bytes)| bytes);
-        self.pipes.request(b'P', entry.key.len())?;
-        self.pipes.send(entry.key)?;
-        self.pipes.count(value.len())?;
-        self.pipes.send(value)?;
-        self.pipes.number().map(drop)
-    }
-
-    fn change(&mut self, _: TableId, _: &PartsChange<'_>) -> Result<bool> {
-        Err(declined())
-    }
-
-    fn delete(&mut self, _: TableId, _: &[u8], _: &[RecordTag<'_>]) -> Result<bool> {
-        Err(declined())
-    }
-
-    fn find(
-        &mut self,
-        _: TableId,
-        _: RecordTag<'_>,
-        _: PartSet,
-        _: &mut Vec<u8>,
-        _: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        Err(declined())
-    }
-
-    fn scan(
-        &mut self,
-        _: TableId,
-        _: &[u8],
-        _: usize,
-        _: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
-        Err(declined())
-    }
-}
-
-fn declined() -> Error {
-    Error::BadArgument { detail: "whitedb: only whole values are read and written".to_owned() }
 }
 
 impl StoreConnection for WhiteDbConnection {
-    fn transact(&mut self, _: &mut Body<'_>) -> Result<()> {
-        Err(declined())
-    }
-
     fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
         let letter = match operation {
             Operation::View | Operation::BatchView => b'v',

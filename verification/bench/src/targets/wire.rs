@@ -46,25 +46,16 @@ pub(crate) trait Stream: Read + Write {
     const TELLS: bool = false;
 
     /// Writes what is taken at once; `WouldBlock` if nothing is.
-    ///
-    /// # Errors
-    /// What the stream said.
     fn write_now(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.write(bytes)
     }
 
     /// Reads, and looks for a while before it sleeps; who else is on the processor goes first.
-    ///
-    /// # Errors
-    /// What the stream said.
     fn read_soon(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         self.read(into)
     }
 
     /// Waits until bytes have come or are taken; whether some have come.
-    ///
-    /// # Errors
-    /// `TimedOut` after [`ANSWER_MAX`]; what the stream said.
     fn wait(&mut self) -> std::io::Result<bool> {
         Err(ErrorKind::TimedOut.into())
     }
@@ -268,9 +259,6 @@ impl<S: Stream> Wire<S> {
     /// taken yet, it is held until they are taken, or until there is one more: so a client that has
     /// more to do than its server sends half as often, and one that waits for its server sends at
     /// once.
-    ///
-    /// # Errors
-    /// As [`Wire::send`].
     pub(crate) fn leave(&mut self) -> Result<()> {
         if self.held == 0 && self.at < self.end {
             self.held = self.out.len();

@@ -2,8 +2,8 @@
 //! by the next ones, so that writing costs no allocation.
 
 use crate::access::{
-    PartSet, PartWrite, PartsChange, RecordEntry, Request, StoreConnection, StoreReply, TableId,
-    one_by_one,
+    BatchSink, PartSet, PartWrite, PartsChange, RecordEntry, Request, StoreConnection, StoreReply,
+    TableId,
 };
 use nearstate_model::Result;
 use std::ops::Range;
@@ -128,19 +128,16 @@ impl Outbox {
     }
 
     /// Sends all of them together; a single one by the call that it stands for.
-    ///
-    /// # Errors
-    /// What the store said.
     #[inline]
     pub fn send(
         &mut self,
         store: &mut dyn StoreConnection,
-        receive: &mut dyn FnMut(usize, StoreReply<'_>),
+        receive: &mut BatchSink<'_>,
     ) -> Result<()> {
         self.with(|requests| match requests {
             [] => Ok(()),
             [request] => {
-                let is_done = one_by_one(store, request, &mut |reply| receive(0, reply))?;
+                let is_done = store.perform(request, &mut |reply| receive(0, reply))?;
                 receive(0, StoreReply::Done(is_done));
                 Ok(())
             }
@@ -149,9 +146,6 @@ impl Outbox {
     }
 
     /// Sends all of them as one transaction; the answer tells whether each of them met a record.
-    ///
-    /// # Errors
-    /// What the store said.
     #[inline]
     pub fn transact(&mut self, store: &mut dyn StoreConnection) -> Result<bool> {
         self.with(|requests| {
@@ -159,7 +153,7 @@ impl Outbox {
             store.transact(&mut |access| {
                 all_met = true;
                 for request in requests {
-                    all_met &= one_by_one(access, request, &mut |_| {})?;
+                    all_met &= access.perform(request, &mut |_| {})?;
                 }
                 Ok(())
             })?;

@@ -114,9 +114,6 @@ pub struct RecordModel<F, const P: usize> {
 impl<F: RecordForm, const P: usize> RecordModel<F, P> {
     /// Room for the records of a share, none of which is there. `schema` is the workload's only
     /// table, with `P` parts.
-    ///
-    /// # Errors
-    /// `BadArgument`: more records than this machine can count.
     pub fn new(
         form: F,
         schema: &'static TableSchema,
@@ -166,9 +163,6 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
     }
 
     /// Puts the records for which `is_wanted` says so.
-    ///
-    /// # Errors
-    /// What the store said.
     pub fn load(
         &mut self,
         store: &mut dyn StoreConnection,
@@ -192,9 +186,6 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
     }
 
     /// Reads parts of different records and compares them with the model.
-    ///
-    /// # Errors
-    /// What the store said.
     #[inline]
     pub fn read(
         &mut self,
@@ -237,9 +228,6 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
     }
 
     /// Finds a record by a unique tag, and compares key and parts with the model.
-    ///
-    /// # Errors
-    /// What the store said.
     pub fn find(
         &mut self,
         store: &mut dyn StoreConnection,
@@ -259,9 +247,6 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
     }
 
     /// Writes to different records.
-    ///
-    /// # Errors
-    /// What the store said; then [`RecordModel::settle`] finds out what was done.
     #[inline]
     pub fn write(
         &mut self,
@@ -288,9 +273,6 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
     }
 
     /// Writes to different records in one transaction.
-    ///
-    /// # Errors
-    /// What the store said; then [`RecordModel::settle`] finds out whether it was done.
     #[inline]
     pub fn transact(
         &mut self,
@@ -332,10 +314,6 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
     }
 
     /// After a lost connection: takes up those of the last writes that were done.
-    ///
-    /// # Errors
-    /// What the store said; a [`wrong_answer`] if a record is neither as before nor as after, or if
-    /// one transaction was done in part.
     pub fn settle(&mut self, store: &mut dyn StoreConnection) -> Result<()> {
         let flights = self.flying.iter();
         let done: Vec<bool> =
@@ -355,9 +333,6 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
     }
 
     /// Compares every record with the model, by key and by each unique tag.
-    ///
-    /// # Errors
-    /// What the store said.
     pub fn verify(
         &mut self,
         store: &mut dyn StoreConnection,

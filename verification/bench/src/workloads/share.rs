@@ -17,9 +17,6 @@ pub struct Share {
 
 impl Share {
     /// The share of client number `client` of `clients`.
-    ///
-    /// # Errors
-    /// `BadArgument`: no such client, or fewer records than clients.
     pub fn of(parameters: &Parameters, client: usize, clients: usize) -> Result<Self> {
         let (all, client, clients) = (parameters.records, client as u64, clients as u64);
         if client >= clients || all < clients || all > RECORDS_MAX {
@@ -40,9 +37,6 @@ impl Share {
 pub const RECORDS_MAX: u64 = 1 << 28;
 
 /// The place of the variant that was asked for in [`Blueprint::variants`].
-///
-/// # Errors
-/// `BadArgument` with the variants that there are.
 pub fn variant(blueprint: &dyn Blueprint, parameters: &Parameters) -> Result<usize> {
     let variants = blueprint.variants();
     let found = variants.iter().position(|(name, _)| *name == parameters.variant);

@@ -40,9 +40,6 @@ pub struct HistoryChecker {
 
 impl HistoryChecker {
     /// Builds the checker if necessary, and starts it.
-    ///
-    /// # Errors
-    /// What is missing.
     pub fn start() -> Result<Self, String> {
         let program = built()?;
         let mut command = Command::new(&program);
@@ -59,9 +56,6 @@ impl HistoryChecker {
     }
 
     /// Checks one history. If it is illegal, `page` shows how far it can be ordered.
-    ///
-    /// # Errors
-    /// The checker has exited.
     pub fn ask(&mut self, history: &History, page: &Path) -> Result<CheckerVerdict, String> {
         let gone = |e: std::io::Error| format!("communication with the checker: {e}");
         let question = history.json(LIMIT_MS, &page.to_string_lossy());

@@ -194,9 +194,6 @@ impl History {
 
     /// Adds the operations that the processes of one client recorded. `deaths` has the times of
     /// their kills.
-    ///
-    /// # Errors
-    /// An invalid line where no kill can have cut one short.
     pub fn take(
         &mut self,
         client: u32,
@@ -310,9 +307,6 @@ impl History {
     }
 
     /// Checks the model's invariant on every snapshot of all keys. Returns the number of snapshots.
-    ///
-    /// # Errors
-    /// A violated invariant, or a value that was never written.
     pub fn check_snapshots(&self) -> Result<u64, String> {
         let mut count = 0;
         for op in &self.ops {

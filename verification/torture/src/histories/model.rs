@@ -80,9 +80,6 @@ impl HistoryModel {
     }
 
     /// Checks the invariant on a snapshot of all keys.
-    ///
-    /// # Errors
-    /// The violated invariant.
     pub fn check(self, all: &KeySnapshot) -> Result<(), String> {
         match self {
             Self::Registers => Ok(()),

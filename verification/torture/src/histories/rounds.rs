@@ -30,9 +30,6 @@ struct HistoryRun<'r> {
 }
 
 /// Runs all rounds, and calls `tick` after each.
-///
-/// # Errors
-/// The violation that was result; the folder is kept, with the history.
 pub fn play(
     options: &HistoryOptions,
     starter: &ChildCommand,

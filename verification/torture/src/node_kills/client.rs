@@ -79,9 +79,6 @@ impl PipelinedClient {
     }
 
     /// Sends requests and receives replies until the connection is closed.
-    ///
-    /// # Errors
-    /// A wrong reply.
     pub(super) fn run_until_closed(
         &mut self,
         mut connection: NodeConnection,
@@ -144,9 +141,6 @@ impl PipelinedClient {
 
     /// Checks the records after a kill: they are the result of all acknowledged requests and of a
     /// prefix of those in flight, each executed completely.
-    ///
-    /// # Errors
-    /// What is lost or incomplete.
     pub(super) fn resolve(&mut self, records_read: Records) -> Result<CounterBounds, String> {
         let in_flight: Vec<PendingRequest> =
             self.in_flight.drain(..).filter(|pending| !pending.is_counted).collect();

@@ -134,9 +134,6 @@ fn content(number: u16, operation: u64) -> Vec<u8> {
 }
 
 /// The operation that put these bytes.
-///
-/// # Errors
-/// Torn bytes, which no operation put.
 pub(super) fn parse_content(number: u16, bytes: &[u8]) -> Result<u64, String> {
     let words = String::from_utf8_lossy(bytes);
     let operation = words.split(' ').nth(1).and_then(|word| word.parse().ok());

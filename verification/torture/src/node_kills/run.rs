@@ -72,9 +72,6 @@ struct NodeKillRun<'r> {
 }
 
 /// Runs, and calls `tick` after every kill.
-///
-/// # Errors
-/// The violation that was found; the folder is kept.
 pub fn run(
     options: &NodeKillOptions,
     starter: &ChildCommand,

@@ -91,9 +91,6 @@ impl<'c> CrashCase<'c> {
 }
 
 /// Kills at every point in every script, at several of its occurrences.
-///
-/// # Errors
-/// The violation that was found, with the point and the script.
 pub fn writes(
     folder: &Path,
     starter: &ChildCommand,
@@ -122,9 +119,6 @@ pub fn writes(
 
 /// Leaves a child dead at a point of a commit with events or of a ring's creation, kills the next
 /// process, which recovers it, at every point of the recovery, and lets another verify.
-///
-/// # Errors
-/// The violation that was found, with the points and the script.
 pub fn recoveries(
     folder: &Path,
     starter: &ChildCommand,
@@ -132,12 +126,12 @@ pub fn recoveries(
 ) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
     let of_recovery = |point: &str| {
-        ["recover.", "tell.", "event.retired", "txn.sett", "txn.un", "txn.retired", "txn.appended"]
+        ["recover.", "entry.", "event.retired", "txn.repl", "txn.un", "txn.retired", "txn.appended"]
             .iter()
             .any(|prefix| point.starts_with(prefix))
     };
     let is_first = |point: &str| {
-        ["txn.", "tell.", "event.", "ring.", "line.", "counter."]
+        ["txn.", "entry.", "event.", "ring.", "line.", "counter."]
             .iter()
             .any(|prefix| point.starts_with(prefix))
     };
@@ -178,13 +172,10 @@ fn two_deaths(
 
 /// Kills a process while it creates its stream's ring or appends to it, in a namespace whose stream
 /// refuses commits when it is full. The next process in its place writes until it is refused.
-///
-/// # Errors
-/// The violation that was found, with the point; above all a stream that has lost entries.
 pub fn kept(folder: &Path, starter: &ChildCommand) -> Result<u64, String> {
     let mut kills = 0;
     let of_rings = |point: &&&str| {
-        ["ring.", "tell.", "txn.announced"].iter().any(|prefix| point.starts_with(prefix))
+        ["ring.", "entry.", "txn.prepared"].iter().any(|prefix| point.starts_with(prefix))
     };
     for point in POINTS.iter().filter(of_rings) {
         for occurrence in [1, 3] {

@@ -98,9 +98,6 @@ pub(crate) fn progress(folder: &Path) -> Result<ScriptProgress, String> {
 
 /// A child's role: executes the steps of a script from one on. `NAME:before` executes the
 /// preparation.
-///
-/// # Errors
-/// The violation that was found.
 pub(crate) fn play(folder: &Path, what: &str, from: usize) -> Result<(), String> {
     let (name, part) = what.split_once(':').unwrap_or((what, "work"));
     let script = named(name).ok_or_else(|| format!("unknown script {name:?}"))?;
@@ -292,9 +289,6 @@ fn execute_change(
 pub(crate) const KEPT: &str = "kept";
 
 /// A child's role: puts large records with different keys until the full stream refuses.
-///
-/// # Errors
-/// The violation that was found.
 pub(crate) fn fill(folder: &Path) -> Result<(), String> {
     let session = open_session(&folder.join("region"))?;
     let ns = session.namespace(KEPT, &Schema::default()).map_err(|e| format!("open: {e}"))?;

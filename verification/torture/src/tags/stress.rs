@@ -133,9 +133,6 @@ struct TagStress<'c> {
 }
 
 /// Runs a stress test, and calls `tick` after every kill.
-///
-/// # Errors
-/// The violation that was found; the folder is kept.
 pub fn run(
     options: &TagStressOptions,
     starter: &ChildCommand,

@@ -24,7 +24,7 @@ fn a_kill_at_any_named_point_loses_tears_and_leaks_nothing() {
     });
     let mut reached = plain.unwrap_or_else(|e| panic!("{e}"));
     let tagged = tagged.unwrap_or_else(|e| panic!("{e}"));
-    let of_events = ["txn.announced", "txn.appended", "tell.numbered", "ring.named"];
+    let of_events = ["txn.prepared", "txn.appended", "entry.numbered", "ring.published"];
     assert!(of_events.iter().all(|point| tagged.kills.contains_key(point)));
     let recovered = recovered.unwrap_or_else(|e| panic!("{e}"));
     for (point, kills) in recovered.kills.into_iter().chain(tagged.kills) {
@@ -44,7 +44,7 @@ fn a_kill_during_recovery_of_a_commit_delivers_each_event_once() {
     let reached = tags::points::recoveries(&folder, &starter(), depth);
     let reached = reached.unwrap_or_else(|e| panic!("{e}"));
     println!("{:#?}", reached.kills);
-    assert!(reached.kills.contains_key("tell.numbered"));
+    assert!(reached.kills.contains_key("entry.numbered"));
     std::fs::remove_dir_all(folder).unwrap();
 }
 

@@ -82,8 +82,8 @@ fn a_writer_that_meets_a_dead_holder_of_its_lock_continues_within_ten_millisecon
     for round in 0..60 {
         // A bucket's lock is held from lock.taken to publish.cleared. The first lock that a put
         // takes may be the frontier's.
-        let point =
-            ["lock.taken:1", "lock.taken:2", "publish.noted:1", "publish.committed:1"][round % 4];
+        let point = ["lock.taken:1", "lock.taken:2", "publish.recorded:1", "publish.committed:1"]
+            [round % 4];
         let mut child = start(&folder, "put", 5, "", point);
         let is_killed = was_killed(child.wait().unwrap());
         let started = Instant::now();
@@ -105,7 +105,7 @@ fn a_writer_that_waits_when_the_holder_dies_continues_within_ten_milliseconds() 
     prepare(&folder, named("insert").unwrap()).unwrap();
     let region = Region::attach(&folder.join("region")).unwrap();
     for _ in 0..30 {
-        let mut child = start(&folder, "put", 5, "", "publish.noted:1:stop");
+        let mut child = start(&folder, "put", 5, "", "publish.recorded:1:stop");
         wait_until_stopped(&child);
         let (ready, is_ready) = std::sync::mpsc::channel();
         let delay = std::thread::scope(|scope| {
@@ -166,8 +166,8 @@ fn a_stopped_holder_of_a_pool_or_of_an_index_split_delays_no_other_process() {
     for (scenario, plan, len) in [
         ("grow", "split.built:3:stop", 20),
         ("grow", "split.locked:5:stop", 20),
-        ("pool", "give.cut:1:stop", 60_000),
-        ("pool", "take.cut:1:stop", 60_000),
+        ("pool", "push_batch.cut:1:stop", 60_000),
+        ("pool", "pop_batch.cut:1:stop", 60_000),
     ] {
         work_beside_stopped(scenario, plan, len);
     }
@@ -181,7 +181,7 @@ fn a_stopped_holder_of_one_bucket_delays_that_bucket_only_and_is_named() {
     let session = region.session().unwrap();
     let own = open(&session, "own");
     let before = session.get(own, &key(5)).unwrap().unwrap().version();
-    let mut child = start(&folder, "put", 5, "", "publish.noted:1:stop");
+    let mut child = start(&folder, "put", 5, "", "publish.recorded:1:stop");
     wait_until_stopped(&child);
     let (mut refused, mut done, mut stalls) = (0, 0, 0);
     for number in 1000..1400 {
@@ -231,7 +231,7 @@ fn a_stopped_holder_of_the_bucket_that_is_split_next_fails_no_insert() {
     // A new namespace has eight buckets. The first of them is split first.
     let in_first = |number: &u32| nearstate_memory::hash(seed, &key(*number)).is_multiple_of(8);
     let held = (0..1000).find(in_first).unwrap();
-    let mut child = start(&folder, "put", held, "", "publish.noted:1:stop");
+    let mut child = start(&folder, "put", held, "", "publish.recorded:1:stop");
     wait_until_stopped(&child);
     let region = Region::attach(&path).unwrap();
     let session = region.session().unwrap();

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_seen_from_the_root() {
+    fn paths_are_resolved_from_the_root() {
         assert_eq!(
             parts("use crate::x::{self, Y, z::{W as V, *}};"),
             ["x", "x::Y", "x::z::W", "x::z"]
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_is_known_by_its_name_here() {
+    fn an_import_is_known_by_its_local_name() {
         let stream = tokens("pub use below::{Word as Term, two::Other}; use std::fmt;").unwrap();
         let taken = taken(&stream, &["a".to_owned()], &["below".to_owned()]);
         let told: Vec<String> =

@@ -5,22 +5,22 @@ use crate::parse::OwnedArgs;
 use crate::reply::RespVersion;
 use crate::table::TABLE;
 
-type Tell = fn(RespCommandTable, Args<'_>, &mut ReplyWriter<'_>) -> CommandResult;
+type WriteSubcommand = fn(RespCommandTable, Args<'_>, &mut ReplyWriter<'_>) -> CommandResult;
 
-const ROWS: [(&str, CommandFn, Tell); 6] = [
-    ("command", command, tell_command),
-    ("command|count", count, tell_count),
-    ("command|info", info, tell_info),
-    ("command|docs", docs, tell_docs),
-    ("command|list", list, tell_list),
-    ("command|getkeys", getkeys, tell_getkeys),
+const ROWS: [(&str, CommandFn, WriteSubcommand); 6] = [
+    ("command", command, write_commands),
+    ("command|count", count, write_count),
+    ("command|info", info, write_info),
+    ("command|docs", docs, write_docs),
+    ("command|list", list, write_list),
+    ("command|getkeys", getkeys, write_getkeys),
 ];
 
 fn answer(protocol: RespVersion, request: &str) -> String {
     let kept: OwnedArgs = request.split(' ').map(str::as_bytes).collect();
-    let lookup = TABLE.lookup(kept.args()).unwrap();
-    let (_, run, function) = ROWS.iter().find(|(name, _, _)| *name == lookup.name).unwrap();
-    assert!(std::ptr::fn_addr_eq(*run, lookup.run), "{request} is carried out by something else");
+    let command = TABLE.lookup(kept.args()).unwrap();
+    let (_, run, function) = ROWS.iter().find(|(name, _, _)| *name == command.name).unwrap();
+    assert!(std::ptr::fn_addr_eq(*run, command.run), "{request} is carried out by something else");
     let mut out = Vec::new();
     let mut reply = ReplyWriter::new(&mut out, protocol);
     if let Err(error) = function(&TABLE, kept.args(), &mut reply) {
@@ -34,7 +34,7 @@ fn two(request: &str) -> String {
 }
 
 #[test]
-fn a_row_has_the_seven_elements_that_sdlgo_takes() {
+fn a_row_of_command_has_the_seven_elements_that_sdlgo_accepts() {
     assert_eq!(
         two("command info GET"),
         "*1|*7|$3|get|:2|*2|+readonly|+fast|:1|:1|:1|*3|+@read|+@string|+@fast|"
@@ -49,7 +49,7 @@ fn a_row_has_the_seven_elements_that_sdlgo_takes() {
 }
 
 #[test]
-fn all_commands_are_told_and_no_subcommand() {
+fn command_lists_commands_without_subcommands() {
     let tops = TABLE.commands().iter().filter(|command| !command.name.contains('|')).count();
     let all = two("command");
     assert!(all.starts_with(&format!("*{tops}|*7|$3|acl|:-2|")), "{}", &all[..40]);
@@ -60,7 +60,7 @@ fn all_commands_are_told_and_no_subcommand() {
 }
 
 #[test]
-fn docs_are_a_map_of_maps() {
+fn command_docs_is_a_map_of_maps() {
     let echo = "$7|summary|$28|Returns the given string.|";
     let echo = echo.replace("$28", "$25");
     let rest = "$5|since|$5|0.1.0|$5|group|$10|connection|$10|complexity|$4|O(1)|";
@@ -76,7 +76,7 @@ fn docs_are_a_map_of_maps() {
 }
 
 #[test]
-fn names_are_listed_and_filtered() {
+fn command_list_lists_and_filters_names() {
     assert!(
         two("command list").starts_with(&format!("*{}|$3|acl|$7|acl|cat|", TABLE.commands().len()))
     );
@@ -93,7 +93,7 @@ fn names_are_listed_and_filtered() {
 }
 
 #[test]
-fn keys_of_a_request_are_told_as_redis_does() {
+fn command_getkeys_replies_like_redis() {
     for (request, answer) in [
         ("msetnx a b c d", "*2|$1|a|$1|c|"),
         ("msetmpub 1 1 k v c m", "*1|$1|k|"),

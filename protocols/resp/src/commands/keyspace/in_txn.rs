@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 const DELETED_MAX: usize = 1000;
 
 /// Keys between two checks of the time limit.
-const KEYS_PER_LOOK: usize = 64;
+const KEYS_PER_CLOCK_CHECK: usize = 64;
 
 /// A key in its namespace.
 pub(super) struct ResolvedKey<'k> {
@@ -73,7 +73,7 @@ pub(super) fn with_type(
 ) -> Result<Vec<Vec<u8>>, ErrorReply> {
     let mut kept = Vec::new();
     for (number, key) in keys.into_iter().enumerate() {
-        if number.is_multiple_of(KEYS_PER_LOOK) {
+        if number.is_multiple_of(KEYS_PER_CLOCK_CHECK) {
             ctx.check_deadline()?;
         }
         let found = type_of_key(ctx, &key)?;

@@ -21,7 +21,7 @@ const DELETE_BUCKETS: u64 = 16;
 const BUCKETS_FOR_EACH: u64 = 10;
 
 /// Buckets between two checks of the clock.
-const BUCKETS_PER_LOOK: u64 = 8;
+const BUCKETS_PER_PART: u64 = 8;
 
 /// Position of the namespace in a cursor, above the bucket: 2^40 buckets are more than a region has
 /// cache lines.
@@ -119,16 +119,16 @@ impl ScanTask {
 
     /// Reads some buckets and returns their number; `None` if the call has read enough or the scan
     /// is complete.
-    fn look(&mut self, session: &Session) -> Result<Option<u64>, ErrorReply> {
+    fn read_part(&mut self, session: &Session) -> Result<Option<u64>, ErrorReply> {
         let Self { pattern, form, found, key_text, .. } = self;
         let Some(namespace_keys) = self.namespaces.get(self.namespace_keys) else {
             return Ok(None);
         };
         // A bucket has three to four records.
-        let limit = (self.records_left / 4).clamp(1, BUCKETS_PER_LOOK);
-        let mut looked = 0;
+        let limit = (self.records_left / 4).clamp(1, BUCKETS_PER_PART);
+        let mut read = 0;
         let next = session.walk_part(namespace_keys.namespace, self.bucket, limit, |view| {
-            looked += 1;
+            read += 1;
             let is_form =
                 |form: &Vec<u8>| type_name(view.form()).as_bytes().eq_ignore_ascii_case(form);
             let is_asked = form.as_ref().is_none_or(is_form);
@@ -144,7 +144,7 @@ impl ScanTask {
             Some(next) => (self.namespace_keys, next),
             None => (self.namespace_keys + 1, 0),
         };
-        self.records_left = self.records_left.saturating_sub(looked);
+        self.records_left = self.records_left.saturating_sub(read);
         self.buckets_left = self.buckets_left.saturating_sub(limit);
         let is_enough = self.records_left == 0 || self.buckets_left == 0;
         Ok((!is_enough && self.namespace_keys < self.namespaces.len()).then_some(limit))
@@ -170,8 +170,8 @@ impl SlicedTask for ScanTask {
             return Ok(self.found.write_part(reply));
         }
         let mut left = SLICE_BUCKETS;
-        while let Some(looked) = self.look(records.session())? {
-            left = left.saturating_sub(looked);
+        while let Some(read) = self.read_part(records.session())? {
+            left = left.saturating_sub(read);
             if left == 0 || is_due() {
                 return Ok(TaskProgress::More);
             }
@@ -184,8 +184,9 @@ impl SlicedTask for ScanTask {
     }
 
     fn memory_bytes(&self) -> usize {
-        let lookup = [&self.pattern, &self.form].into_iter().flatten().map(Vec::len).sum::<usize>();
-        self.bytes + self.found.bytes() + lookup
+        let filter_bytes =
+            [&self.pattern, &self.form].into_iter().flatten().map(Vec::len).sum::<usize>();
+        self.bytes + self.found.bytes() + filter_bytes
     }
 
     fn collected(&self) -> usize {
@@ -229,7 +230,7 @@ impl RandomKeyTask {
         Ok(Self { bytes: list_bytes(&namespaces), namespaces, namespace_keys, bucket, left })
     }
 
-    fn look(&mut self, session: &Session) -> Result<Option<Vec<u8>>, ErrorReply> {
+    fn read_part(&mut self, session: &Session) -> Result<Option<Vec<u8>>, ErrorReply> {
         let Some(namespace_keys) = self.namespaces.get(self.namespace_keys) else {
             (self.namespace_keys, self.bucket) = (0, 0);
             return Ok(None);
@@ -262,7 +263,7 @@ impl SlicedTask for RandomKeyTask {
         reply: &mut ReplyWriter<'_>,
     ) -> Result<TaskProgress, ErrorReply> {
         for _ in 0..SLICE_BUCKETS {
-            let picked = self.look(records.session())?;
+            let picked = self.read_part(records.session())?;
             self.left = self.left.saturating_sub(1);
             if picked.is_some() || self.left == 0 {
                 reply.bulk_or_nil(picked.as_deref());
@@ -348,7 +349,7 @@ impl SlicedTask for FlushTask {
         for (namespace, key) in keys {
             let is_gone = session.delete(namespace, &key).map_err(|error| match self.gone {
                 0 => ErrorReply::from(error),
-                gone => ErrorReply::from(error).half_way(&format!(
+                gone => ErrorReply::from(error).after_partial_execution(&format!(
                     "{gone} keys are deleted, the others are not: send it again"
                 )),
             })?;

@@ -29,14 +29,14 @@ pub(super) fn namespace_of(pattern: &[u8]) -> Result<&str, ErrorReply> {
         Some(_) => Err(NO_NAMESPACE),
         None => Err(match KeyName::of(pattern).namespace {
             PLAIN_NAMESPACE => NO_NAMESPACE,
-            namespace => unsayable(namespace),
+            namespace => unaddressable_namespace(namespace),
         }),
     }
 }
 
 /// Error for a namespace that no pattern can name.
 #[cold]
-pub(super) fn unsayable(namespace: &str) -> ErrorReply {
+pub(super) fn unaddressable_namespace(namespace: &str) -> ErrorReply {
     ErrorReply::new(format!(
         "ERR namespace '{namespace}' cannot have tags: its name contains * ? [ or \\, which are \
          special in patterns; use another namespace"
@@ -95,12 +95,12 @@ pub(super) fn tags_of(pairs: Args<'_>) -> Result<Vec<TagPair<'_>>, ErrorReply> {
 }
 
 #[cold]
-pub(super) fn undeclared(namespace: &str, tag: &str) -> ErrorReply {
+pub(super) fn tag_not_declared(namespace: &str, tag: &str) -> ErrorReply {
     if namespace == PLAIN_NAMESPACE {
         return NO_TAGS;
     }
     if !is_literal(namespace) {
-        return unsayable(namespace);
+        return unaddressable_namespace(namespace);
     }
     ErrorReply::new(format!(
         "ERR tag '{tag}' is not declared: send TAG DECLARE {{{namespace}}},* {tag} first"

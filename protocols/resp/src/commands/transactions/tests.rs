@@ -3,7 +3,7 @@
 use super::*;
 use crate::acl::Users;
 use crate::command::command_table::CommandTable;
-use crate::command::stats::CoreStats;
+use crate::command::stats::RespCoreStats;
 use crate::command_context::CommandFn;
 use crate::commands::strings;
 use crate::core_context::CoreContext;
@@ -51,7 +51,7 @@ static CATALOGUE: LazyLock<CommandTable<CommandFn>> = LazyLock::new(|| {
 /// Each read judging all before it would cost the square of their number, and would end the first
 /// run with the second read.
 #[test]
-fn what_a_transaction_reads_is_judged_behind_its_last_read() {
+fn reads_of_an_exec_are_validated_once_after_the_last() {
     let folder = tempfile::tempdir().unwrap();
     let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
     let session = region.session().unwrap();
@@ -64,7 +64,7 @@ fn what_a_transaction_reads_is_judged_behind_its_last_read() {
         metrics: Arc::default(),
         clock: Clock::new_virtual(),
     };
-    let counts = Arc::new(CoreStats::new(std::iter::empty()));
+    let counts = Arc::new(RespCoreStats::new(std::iter::empty()));
     let core = CoreContext::new(&server, &Core::new(name_and_subcommand).unwrap(), counts);
     let address = PeerAddress::Unix { pid: None, uid: 0, gid: 0 };
     let mut connection = core.new_connection(&PeerIdentity { id: 1, address, certificate: None });

@@ -100,7 +100,7 @@ fn sum(one: &str, two: &str) -> String {
 }
 
 #[test]
-fn sums_are_those_of_c() {
+fn float_sums_match_long_double_of_c() {
     for line in SUMS {
         let [one, two, answer] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
         assert_eq!(sum(one, two), answer, "{line}");
@@ -108,7 +108,7 @@ fn sums_are_those_of_c() {
 }
 
 #[test]
-fn the_sums_that_people_try_first() {
+fn simple_float_sums_match_redis() {
     for (one, two, answer) in [
         ("0.1", "0.2", "0.3"),
         ("10.50", "0.1", "10.6"),
@@ -126,7 +126,7 @@ fn the_sums_that_people_try_first() {
 }
 
 #[test]
-fn what_is_not_taken() {
+fn rejected_numbers() {
     let long = "1".repeat(TEXT_BYTES_MAX + 1);
     for text in ["", " 1", "1 ", "1x", "nan", "-nan", "infinite", "--1", "1e5000", "1e-5000", &long]
     {
@@ -139,7 +139,7 @@ fn what_is_not_taken() {
 
 proptest! {
     #[test]
-    fn any_text_is_a_number_or_not(text in "[-+0-9a-fxpein.]{0,40}") {
+    fn any_text_is_parsed_as_a_number_or_rejected(text in "[-+0-9a-fxpein.]{0,40}") {
         if let Some(number) = read(&text) {
             let text = number.text();
             prop_assert!(!number.is_finite() || read(&text).is_some(), "{}", text);
@@ -147,7 +147,7 @@ proptest! {
     }
 
     #[test]
-    fn whole_numbers_add_as_they_do(one in any::<i64>(), two in any::<i64>()) {
+    fn integers_added_as_floats_are_exact(one in any::<i64>(), two in any::<i64>()) {
         // 64 bits hold the sum, but for one in 2^63 that needs more.
         let sum = i128::from(one) + i128::from(two);
         prop_assume!(sum.unsigned_abs() <= u128::from(u64::MAX));

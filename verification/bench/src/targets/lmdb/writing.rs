@@ -1,8 +1,8 @@
 //! Reads and writes within one write transaction.
 
-use super::{Tables, find_in, found, read_in, said, scan_in};
+use super::{Tables, found, read_in, said, scan_in};
 use crate::access::{
-    PartReceiver, PartSet, PartsChange, RecordEntry, RecordTag, StoreAccess, TableId, Work,
+    PartSet, PartsChange, RecordEntry, RecordTag, ReplySink, Request, StoreAccess, TableId, Work,
 };
 use crate::targets::joined::{hand_over, joined};
 use lmdb::{Database, RwTransaction, WriteFlags};
@@ -82,20 +82,8 @@ impl Writing<'_> {
     }
 }
 
-impl StoreAccess for Writing<'_> {
-    #[inline]
-    fn read(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        wanted: PartSet,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        read_in(&self.txn, self.tables.at(table)?, key, wanted, receive)
-    }
-
-    #[inline]
-    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
+impl Writing<'_> {
+    fn put_record(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
         let place = self.tables.at(table)?;
         match entry.parts {
             [(0, bytes)] if place.schema.parts.len() == 1 => {
@@ -109,8 +97,7 @@ impl StoreAccess for Writing<'_> {
         self.retag(table, entry.key, entry.tags_before, entry.tags)
     }
 
-    #[inline]
-    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
+    fn change_record(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
         let place = self.tables.at(table)?;
         let Some(before) = found(&self.txn, place.records, change.key)? else { return Ok(false) };
         if !change.parts.is_empty() {
@@ -118,6 +105,26 @@ impl StoreAccess for Writing<'_> {
         }
         self.set_changed(table, change)?;
         Ok(true)
+    }
+}
+
+impl StoreAccess for Writing<'_> {
+    #[inline]
+    fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
+        match request {
+            Request::Read { .. } | Request::Find { .. } => {
+                read_in(&self.txn, self.tables, request, receive)
+            }
+            Request::Put { table, entry } => self.put_record(*table, entry).map(|()| true),
+            Request::Change { table, change } => self.change_record(*table, change),
+            Request::Delete { table, key, tags } => {
+                let exists = self.unset(self.tables.at(*table)?.records, key, None)?;
+                if exists {
+                    self.retag(*table, key, tags, &[])?;
+                }
+                Ok(exists)
+            }
+        }
     }
 
     /// Searches for the record once: a write ends what a search has found, so its bytes are copied
@@ -148,26 +155,6 @@ impl StoreAccess for Writing<'_> {
         });
         *self.before = before;
         done.map(|()| true)
-    }
-
-    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
-        let place = self.tables.at(table)?;
-        if !self.unset(place.records, key, None)? {
-            return Ok(false);
-        }
-        self.retag(table, key, tags, &[])?;
-        Ok(true)
-    }
-
-    fn find(
-        &mut self,
-        table: TableId,
-        tag: RecordTag<'_>,
-        wanted: PartSet,
-        key: &mut Vec<u8>,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        find_in(&self.txn, self.tables.at(table)?, tag, wanted, (key, receive))
     }
 
     fn scan(

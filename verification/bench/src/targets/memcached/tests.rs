@@ -1,6 +1,7 @@
 //! What can be said of it without a server.
 
 use super::*;
+use crate::access::TableId;
 
 const TABLE: TableSchema =
     TableSchema { name: "t", parts: &["value"], tags: &[], is_scanned: false };

@@ -2,7 +2,7 @@
 
 use super::{NO_BLOCKS, ORDER, Tables, Tagged, blocks_of, first, hand_view};
 use crate::access::{
-    PartReceiver, PartSet, PartsChange, RecordEntry, RecordTag, StoreAccess, TableId,
+    PartSet, PartsChange, RecordEntry, ReplySink, Request, StoreAccess, StoreReply, TableId, parts,
 };
 use nearstate_model::Result;
 use nearstate_store::{Metadata, Txn, Values};
@@ -14,53 +14,39 @@ pub(super) struct InTransaction<'t, 's> {
     pub(super) tables: &'t Tables,
 }
 
-impl StoreAccess for InTransaction<'_, '_> {
+impl InTransaction<'_, '_> {
     #[inline]
-    fn read(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        wanted: PartSet,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        let (namespace, schema) = self.tables.at(table)?;
-        let Some(record) = self.txn.get(namespace, key)? else { return Ok(false) };
-        hand_view(schema, &record, wanted, receive);
-        Ok(true)
-    }
-
-    #[inline]
-    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
+    fn put_record(&self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
         let (namespace, schema) = self.tables.at(table)?;
         let tagged = Tagged::of(schema, entry.tags, entry.key);
         if schema.parts.len() == 1 {
             let value = first(entry.parts);
-            return self.txn.put_with_metadata(namespace, entry.key, value, tagged.labels());
+            return self.txn.put_with_metadata(namespace, entry.key, value, tagged.metadata());
         }
         let mut blocks = NO_BLOCKS;
         let blocks = blocks_of(schema, entry.parts, &mut blocks);
         self.txn.patch(namespace, entry.key, blocks)?;
         if tagged.count > 0 {
-            self.txn.set_metadata(namespace, entry.key, tagged.labels())?;
+            self.txn.set_metadata(namespace, entry.key, tagged.metadata())?;
         }
         Ok(())
     }
 
     #[inline]
-    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
+    fn change_record(&self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
         let (namespace, schema) = self.tables.at(table)?;
         let Some(record) = self.txn.get(namespace, change.key)? else { return Ok(false) };
         if schema.parts.len() == 1 {
             let value = first(change.parts);
             let Some((_, after)) = change.tags else {
                 let kept: Vec<_> = record.tags().collect();
-                let labels = Metadata { tags: &kept, expires_ms: record.expires_ms() };
-                self.txn.put_with_metadata(namespace, change.key, value, labels)?;
+                let metadata = Metadata { tags: &kept, expires_ms: record.expires_ms() };
+                self.txn.put_with_metadata(namespace, change.key, value, metadata)?;
                 return Ok(true);
             };
             drop(record);
             let tagged = Tagged::of(schema, after, change.key);
-            self.txn.put_with_metadata(namespace, change.key, value, tagged.labels())?;
+            self.txn.put_with_metadata(namespace, change.key, value, tagged.metadata())?;
             return Ok(true);
         }
         drop(record);
@@ -69,35 +55,35 @@ impl StoreAccess for InTransaction<'_, '_> {
         self.txn.patch(namespace, change.key, blocks)?;
         if let Some((_, after)) = change.tags {
             let tagged = Tagged::of(schema, after, change.key);
-            self.txn.set_metadata(namespace, change.key, tagged.labels())?;
+            self.txn.set_metadata(namespace, change.key, tagged.metadata())?;
         }
         Ok(true)
     }
+}
 
+impl StoreAccess for InTransaction<'_, '_> {
     #[inline]
-    fn delete(&mut self, table: TableId, key: &[u8], _: &[RecordTag<'_>]) -> Result<bool> {
-        let (namespace, _) = self.tables.at(table)?;
-        self.txn.delete(namespace, key)
-    }
-
-    #[inline]
-    fn find(
-        &mut self,
-        table: TableId,
-        tag: RecordTag<'_>,
-        wanted: PartSet,
-        key: &mut Vec<u8>,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        let (namespace, schema) = self.tables.at(table)?;
-        let name = schema.tags.get(tag.0).map_or("", |rule| rule.name);
-        let Some((found, record)) = self.txn.find(namespace, name, tag.1)? else {
-            return Ok(false);
-        };
-        key.clear();
-        key.extend_from_slice(&found);
-        hand_view(schema, &record, wanted, receive);
-        Ok(true)
+    fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
+        let (namespace, schema) = self.tables.at(request.table())?;
+        match request {
+            Request::Read { key, wanted, .. } => {
+                let Some(record) = self.txn.get(namespace, key)? else { return Ok(false) };
+                hand_view(schema, &record, *wanted, &mut parts(receive));
+                Ok(true)
+            }
+            Request::Find { tag, wanted, .. } => {
+                let name = schema.tags.get(tag.0).map_or("", |rule| rule.name);
+                let Some((key, record)) = self.txn.find(namespace, name, tag.1)? else {
+                    return Ok(false);
+                };
+                hand_view(schema, &record, *wanted, &mut parts(receive));
+                receive(StoreReply::Key(&key));
+                Ok(true)
+            }
+            Request::Put { table, entry } => self.put_record(*table, entry).map(|()| true),
+            Request::Change { table, change } => self.change_record(*table, change),
+            Request::Delete { key, .. } => self.txn.delete(namespace, key),
+        }
     }
 
     fn scan(

@@ -3,7 +3,7 @@
 use super::commands::{self, RespCommands, RespForm};
 use super::guard::{self, ReplyGuard, must_be_unique, needs_guard};
 use super::{Dialect, Made, Resp, RespTable, must_be_whole, place};
-use crate::access::{Request, StoreReply};
+use crate::access::{BatchSink, Request, StoreReply};
 use crate::targets::wire::Stream;
 use nearstate_model::limits::TRANSACTION_TRIES;
 use nearstate_model::{Error, Result};
@@ -24,7 +24,7 @@ fn guard_of<'a>(place: &RespTable, request: &Request<'a>) -> Option<ReplyGuard<'
     }
 }
 
-fn writes_of(place: &RespTable, request: &Request<'_>, out: &mut RespCommands) {
+pub(super) fn writes_of(place: &RespTable, request: &Request<'_>, out: &mut RespCommands) {
     match request {
         Request::Read { .. } | Request::Find { .. } => {}
         Request::Put { entry, .. } => guard::writes_of_put(place, entry, out),
@@ -34,19 +34,20 @@ fn writes_of(place: &RespTable, request: &Request<'_>, out: &mut RespCommands) {
 }
 
 impl<S: Stream> Resp<S> {
+    #[inline]
     pub(super) fn pipelined(
         &mut self,
         requests: &[Request<'_>],
-        receive: &mut dyn FnMut(usize, StoreReply<'_>),
+        receive: &mut BatchSink<'_>,
     ) -> Result<()> {
         for (round, some) in requests.chunks(TOGETHER).enumerate() {
             let early = self.watched_ones(some)?;
-            for (request, early) in some.iter().zip(&early) {
-                if early.is_none() {
+            for (at, request) in some.iter().enumerate() {
+                if early.get(at).is_none_or(Option::is_none) {
                     self.ask_one(request)?;
                 }
             }
-            if early.iter().any(Option::is_none) {
+            if !self.wire.out.is_empty() {
                 self.send()?;
             }
             let refused = self.receive_all((round * TOGETHER, some), &early, receive)?;
@@ -71,7 +72,7 @@ impl<S: Stream> Resp<S> {
     pub(super) fn arrive(
         &mut self,
         requests: &[Request<'_>],
-        receive: &mut dyn FnMut(usize, StoreReply<'_>),
+        receive: &mut BatchSink<'_>,
     ) -> Result<()> {
         if !self.ahead.forget() {
             return self.pipelined(requests, receive);
@@ -90,7 +91,7 @@ impl<S: Stream> Resp<S> {
         &mut self,
         (first, some): (usize, &[Request<'_>]),
         early: &[Option<bool>],
-        receive: &mut dyn FnMut(usize, StoreReply<'_>),
+        receive: &mut BatchSink<'_>,
     ) -> Result<Option<Error>> {
         let (mut refused, mut key) = (None, Vec::new());
         for (at, request) in some.iter().enumerate() {
@@ -154,9 +155,8 @@ impl<S: Stream> Resp<S> {
     }
 
     /// Those that need a watch, all in one transaction before the others: whether each is done.
-    /// `None` for the others.
+    /// `None` for the others; empty if none needs a watch.
     fn watched_ones(&mut self, some: &[Request<'_>]) -> Result<Vec<Option<bool>>> {
-        let mut done = vec![None; some.len()];
         let mut guards = Vec::new();
         for (at, request) in some.iter().enumerate() {
             if let Some(guard) = self.needs(request)?
@@ -166,8 +166,9 @@ impl<S: Stream> Resp<S> {
             }
         }
         if guards.is_empty() {
-            return Ok(done);
+            return Ok(Vec::new());
         }
+        let mut done = vec![None; some.len()];
         let mut queue = std::mem::take(&mut self.queue);
         for _ in 0..TRANSACTION_TRIES {
             self.look(&guards, &mut done)?;

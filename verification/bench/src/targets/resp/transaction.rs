@@ -1,13 +1,14 @@
 //! A transaction: reads watch what they read, writes wait for EXEC.
 
 use super::commands::{self, RespCommands};
-use super::guard::{self, ReplyGuard, must_be_unique};
+use super::guard::{ReplyGuard, must_be_unique};
+use super::pipeline::writes_of;
 use super::{Dialect, Resp, must_be_whole, place, tagged};
 use crate::access::{
-    PartReceiver, PartSet, PartsChange, RecordEntry, RecordTag, Request, StoreAccess, TableId,
+    PartReceiver, PartSet, RecordTag, ReplySink, Request, StoreAccess, StoreReply, TableId, parts,
 };
 use crate::targets::wire::Stream;
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 
 /// A connection between the first read and EXEC.
 pub(super) struct InTransaction<'c, S> {
@@ -36,12 +37,76 @@ impl<'c, S: Stream> InTransaction<'c, S> {
         Ok(self.resp.seen.iter().any(is_it))
     }
 
-    /// Puts what the server does by itself into the queue; false if it takes more than that.
-    fn queue_natively(&mut self, request: &Request<'_>) -> Result<bool> {
-        let Some(native) = self.resp.native(request)? else { return Ok(false) };
+    /// Queues a write; false if the record must exist and does not.
+    fn write(&mut self, request: &Request<'_>) -> Result<bool> {
         let place = place(&self.resp.places, request.table())?;
-        native.write(place, request, &mut self.queue);
+        let native = self.resp.native(request)?;
+        let guard = match request {
+            Request::Put { table, entry } => {
+                must_be_whole(place, entry.parts)?;
+                native.is_none().then(|| ReplyGuard::of_put(place, *table, entry))
+            }
+            Request::Change { table, change } if native.is_none() => {
+                Some(ReplyGuard::of_change(place, *table, change))
+            }
+            Request::Change { table, change } => Some(ReplyGuard::of_delete(*table, change.key)),
+            Request::Delete { table, key, .. } => Some(ReplyGuard::of_delete(*table, key)),
+            Request::Read { .. } | Request::Find { .. } => None,
+        };
+        if let Some(guard) = guard
+            && !self.holds(guard)?
+        {
+            return Ok(false);
+        }
+        let place = super::place(&self.resp.places, request.table())?;
+        match native {
+            Some(native) => native.write(place, request, &mut self.queue),
+            None => writes_of(place, request, &mut self.queue),
+        }
         Ok(true)
+    }
+
+    fn read_watched(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        wanted: PartSet,
+        receive: &mut PartReceiver<'_>,
+    ) -> Result<bool> {
+        let place = place(&self.resp.places, table)?;
+        commands::key_request(&mut self.resp.wire.out, b"WATCH", &place.prefix, key);
+        self.resp.ask_parts(table, key, wanted)?;
+        self.reads += 1;
+        self.resp.send()?;
+        self.resp.wire.simple()?;
+        let is_there = self.resp.receive_parts(table, wanted, receive)?;
+        if is_there {
+            self.remember(table, key)?;
+        }
+        Ok(is_there)
+    }
+
+    /// Watches a tag and reads its record; writes the record's key to `key`.
+    fn find_watched(
+        &mut self,
+        table: TableId,
+        tag: RecordTag<'_>,
+        wanted: PartSet,
+        (key, receive): (&mut Vec<u8>, &mut PartReceiver<'_>),
+    ) -> Result<bool> {
+        let place = place(&self.resp.places, table)?;
+        must_be_unique(place, tag)?;
+        if self.resp.dialect == Dialect::Tags {
+            return self.find_natively(table, tag, wanted, (key, receive));
+        }
+        commands::key_request(&mut self.resp.wire.out, b"WATCH", place.tag(tag.0), tag.1);
+        commands::key_request(&mut self.resp.wire.out, b"GET", place.tag(tag.0), tag.1);
+        self.reads += 1;
+        self.resp.send()?;
+        self.resp.wire.simple()?;
+        let Some(found) = self.resp.wire.maybe_bulk()? else { return Ok(false) };
+        *key = found;
+        self.read_watched(table, key, wanted, receive)
     }
 
     /// Watches a tag with its record, and reads it.
@@ -87,100 +152,27 @@ impl<'c, S: Stream> InTransaction<'c, S> {
     }
 }
 
+/// Has no scan: WATCH knows keys, not ranges.
 impl<S: Stream> StoreAccess for InTransaction<'_, S> {
-    fn read(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        wanted: PartSet,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        let place = place(&self.resp.places, table)?;
-        commands::key_request(&mut self.resp.wire.out, b"WATCH", &place.prefix, key);
-        self.resp.ask_parts(table, key, wanted)?;
-        self.reads += 1;
-        self.resp.send()?;
-        self.resp.wire.simple()?;
-        let is_there = self.resp.receive_parts(table, wanted, receive)?;
-        if is_there {
-            self.remember(table, key)?;
+    fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
+        match request {
+            Request::Read { table, key, wanted } => {
+                self.read_watched(*table, key, *wanted, &mut parts(receive))
+            }
+            Request::Find { table, tag, wanted } => {
+                let mut key = Vec::new();
+                let mut wanted_parts = parts(receive);
+                let found = (&mut key, &mut wanted_parts as &mut PartReceiver<'_>);
+                let exists = self.find_watched(*table, *tag, *wanted, found)?;
+                drop(wanted_parts);
+                if exists {
+                    receive(StoreReply::Key(&key));
+                }
+                Ok(exists)
+            }
+            Request::Put { .. } | Request::Change { .. } | Request::Delete { .. } => {
+                self.write(request)
+            }
         }
-        Ok(is_there)
-    }
-
-    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
-        let place = place(&self.resp.places, table)?;
-        must_be_whole(place, entry.parts)?;
-        if self.queue_natively(&Request::Put { table, entry: *entry })? {
-            return Ok(());
-        }
-        let place = super::place(&self.resp.places, table)?;
-        guard::writes_of_put(place, entry, &mut self.queue);
-        self.holds(ReplyGuard::of_put(place, table, entry)).map(drop)
-    }
-
-    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
-        let request = Request::Change { table, change: *change };
-        if self.resp.native(&request)?.is_some() {
-            return Ok(self.holds(ReplyGuard::of_delete(table, change.key))?
-                && self.queue_natively(&request)?);
-        }
-        let place = place(&self.resp.places, table)?;
-        if !self.holds(ReplyGuard::of_change(place, table, change))? {
-            return Ok(false);
-        }
-        let place = super::place(&self.resp.places, table)?;
-        guard::writes_of_change(place, change, &mut self.queue);
-        Ok(true)
-    }
-
-    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
-        if !self.holds(ReplyGuard::of_delete(table, key))? {
-            return Ok(false);
-        }
-        if self.queue_natively(&Request::Delete { table, key, tags })? {
-            return Ok(true);
-        }
-        let place = place(&self.resp.places, table)?;
-        guard::writes_of_delete(place, key, tags, &mut self.queue);
-        Ok(true)
-    }
-
-    fn find(
-        &mut self,
-        table: TableId,
-        tag: RecordTag<'_>,
-        wanted: PartSet,
-        key: &mut Vec<u8>,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        let place = place(&self.resp.places, table)?;
-        must_be_unique(place, tag)?;
-        if self.resp.dialect == Dialect::Tags {
-            return self.find_natively(table, tag, wanted, (key, receive));
-        }
-        commands::key_request(&mut self.resp.wire.out, b"WATCH", place.tag(tag.0), tag.1);
-        commands::key_request(&mut self.resp.wire.out, b"GET", place.tag(tag.0), tag.1);
-        self.reads += 1;
-        self.resp.send()?;
-        self.resp.wire.simple()?;
-        let Some(found) = self.resp.wire.maybe_bulk()? else { return Ok(false) };
-        key.clear();
-        key.extend_from_slice(&found);
-        self.read(table, &found, wanted, receive)
-    }
-
-    /// Which keys there are cannot be watched.
-    fn scan(
-        &mut self,
-        _: TableId,
-        _: &[u8],
-        _: usize,
-        _: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
-        Err(Error::BadArgument {
-            detail: "no scan within a transaction over RESP: WATCH knows keys, not ranges"
-                .to_owned(),
-        })
     }
 }

@@ -214,9 +214,6 @@ impl Model {
 
     /// Whether a write was done: the store holds what it wrote. `None`: neither that nor what was
     /// there before.
-    ///
-    /// # Errors
-    /// What the store said.
     pub fn was_done(
         &self,
         store: &mut dyn StoreConnection,

@@ -38,9 +38,6 @@ pub struct Client {
 
 impl Client {
     /// A client with these subscribers.
-    ///
-    /// # Errors
-    /// `BadArgument`: more of them than their ids have room for.
     pub fn new(seed: u64, share: Share) -> Result<Self> {
         u32::try_from(share.first + share.count).map_err(|_| Error::BadArgument {
             detail: format!("{} subscribers: ids have 32 bits", share.all),

@@ -1,7 +1,7 @@
 //! The workload on a region, beside planted faults, and without any store.
 
 use super::*;
-use crate::access::{Body, PartReceiver, PartsChange, RecordTag, StoreAccess, TAGS_MAX};
+use crate::access::{BatchSink, Body, PartsChange, RecordTag, ReplySink, StoreAccess, TAGS_MAX};
 use crate::protocol::Fault;
 use crate::targets::Target as _;
 use crate::targets::fault::Faulty;
@@ -84,7 +84,7 @@ fn a_lost_update_is_found_in_every_variant() {
             let (_folder, mut store) = region(&parameters);
             let mut client = UeSignalling.client(&parameters, 0, 1).unwrap();
             client.load(&mut store, &mut |_| {}).unwrap();
-            let mut faulty = Faulty::new(store, Fault::LostUpdate);
+            let mut faulty = Faulty::new(Box::new(store), Fault::LostUpdate);
             // Few enough that the UE of the lost procedure has none of the same kind afterwards.
             run(client.as_mut(), &mut faulty, 384, depth);
             let verdict = client.verify(&mut faulty, &mut |_| {}).unwrap();
@@ -101,7 +101,7 @@ fn the_next_reader_of_a_lost_update_notices_it() {
         let (_folder, mut store) = region(&parameters);
         let mut client = UeSignalling.client(&parameters, 0, 1).unwrap();
         client.load(&mut store, &mut |_| {}).unwrap();
-        let mut faulty = Faulty::new(store, Fault::LostUpdate);
+        let mut faulty = Faulty::new(Box::new(store), Fault::LostUpdate);
         let outcome: Result<()> =
             (0..5_000).try_for_each(|_| client.step(&mut faulty, 1, &mut Tally::default()));
         assert_wrong(&outcome.unwrap_err(), variant);
@@ -114,7 +114,7 @@ fn a_wrong_answer_is_not_taken_for_a_context() {
     let (_folder, mut store) = region(&parameters);
     let mut client = UeSignalling.client(&parameters, 0, 1).unwrap();
     client.load(&mut store, &mut |_| {}).unwrap();
-    let mut faulty = Faulty::new(store, Fault::WrongAnswer);
+    let mut faulty = Faulty::new(Box::new(store), Fault::WrongAnswer);
     let outcome: Result<()> =
         (0..400).try_for_each(|_| client.step(&mut faulty, 1, &mut Tally::default()));
     assert_wrong(&outcome.unwrap_err(), "full");
@@ -279,62 +279,40 @@ impl Slipping {
 }
 
 impl StoreAccess for Slipping {
-    fn read(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        parts: PartSet,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        self.inner.read(table, key, parts, receive)
-    }
-
-    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
-        self.inner.put(table, entry)
-    }
-
-    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
-        let Some((old, new)) = change.tags else { return self.inner.change(table, change) };
-        let is_new_guti = !new.iter().filter(|(tag, _)| *tag == 1).all(|tag| old.contains(tag));
-        if self.slip == Slip::Confuses || !is_new_guti || !self.is_now() {
-            return self.inner.change(table, change);
+    fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
+        match request {
+            Request::Change { table, change: change @ PartsChange { tags: Some(tags), .. } } => {
+                let (old, new) = tags;
+                let mut gutis = new.iter().filter(|(tag, _)| *tag == 1);
+                let is_new_guti = !gutis.all(|tag| old.contains(tag));
+                if self.slip == Slip::Confuses || !is_new_guti || !self.is_now() {
+                    return self.inner.perform(request, receive);
+                }
+                let gutis = old.iter().filter(|(tag, _)| *tag == 1);
+                let both: Vec<RecordTag<'_>> =
+                    new.iter().chain(gutis).copied().take(TAGS_MAX).collect();
+                let tags = (self.slip == Slip::Hoards).then_some((*old, both.as_slice()));
+                self.inner.change(*table, &PartsChange { tags, ..*change })
+            }
+            Request::Find { .. } => {
+                let is_confused = self.slip == Slip::Confuses && self.is_now();
+                self.inner.perform(request, &mut |reply| match reply {
+                    StoreReply::Key(key) if is_confused => {
+                        let mut key = key.to_vec();
+                        let last = key.last_mut().unwrap();
+                        *last = if *last == b'0' { b'1' } else { b'0' };
+                        receive(StoreReply::Key(&key));
+                    }
+                    StoreReply::Key(_) | StoreReply::Part(..) | StoreReply::Done(_) => {
+                        receive(reply);
+                    }
+                })
+            }
+            Request::Read { .. }
+            | Request::Put { .. }
+            | Request::Change { .. }
+            | Request::Delete { .. } => self.inner.perform(request, receive),
         }
-        let gutis = old.iter().filter(|(tag, _)| *tag == 1);
-        let both: Vec<RecordTag<'_>> = new.iter().chain(gutis).copied().take(TAGS_MAX).collect();
-        let tags = (self.slip == Slip::Hoards).then_some((old, both.as_slice()));
-        self.inner.change(table, &PartsChange { tags, ..*change })
-    }
-
-    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
-        self.inner.delete(table, key, tags)
-    }
-
-    fn find(
-        &mut self,
-        table: TableId,
-        tag: RecordTag<'_>,
-        wanted: PartSet,
-        key: &mut Vec<u8>,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        let is_there = self.inner.find(table, tag, wanted, key, receive)?;
-        if self.slip == Slip::Confuses
-            && self.is_now()
-            && let Some(last) = key.last_mut()
-        {
-            *last = if *last == b'0' { b'1' } else { b'0' };
-        }
-        Ok(is_there)
-    }
-
-    fn scan(
-        &mut self,
-        table: TableId,
-        from: &[u8],
-        count: usize,
-        receive: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
-        self.inner.scan(table, from, count, receive)
     }
 }
 
@@ -401,48 +379,9 @@ struct Counting {
 }
 
 impl StoreAccess for Counting {
-    fn read(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        parts: PartSet,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        self.inner.read(table, key, parts, receive)
-    }
-
-    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
-        self.inner.put(table, entry)
-    }
-
-    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
-        self.inner.change(table, change)
-    }
-
-    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
-        self.inner.delete(table, key, tags)
-    }
-
-    fn find(
-        &mut self,
-        table: TableId,
-        tag: RecordTag<'_>,
-        wanted: PartSet,
-        key: &mut Vec<u8>,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        self.finds_alone += 1;
-        self.inner.find(table, tag, wanted, key, receive)
-    }
-
-    fn scan(
-        &mut self,
-        table: TableId,
-        from: &[u8],
-        count: usize,
-        receive: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
-        self.inner.scan(table, from, count, receive)
+    fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
+        self.finds_alone += u64::from(matches!(request, Request::Find { .. }));
+        self.inner.perform(request, receive)
     }
 }
 
@@ -451,11 +390,7 @@ impl StoreConnection for Counting {
         self.inner.transact(body)
     }
 
-    fn pipeline(
-        &mut self,
-        requests: &[Request<'_>],
-        receive: &mut dyn FnMut(usize, StoreReply<'_>),
-    ) -> Result<()> {
+    fn pipeline(&mut self, requests: &[Request<'_>], receive: &mut BatchSink<'_>) -> Result<()> {
         self.messages += 1;
         let is_find = |request: &&Request<'_>| matches!(request, Request::Find { .. });
         self.finds_together += requests.iter().filter(is_find).count() as u64;

@@ -1,32 +1,12 @@
 //! What watchers and the commit stream are told of real commits.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
 use nearstate_store::{
-    BlockChange, Condition, CreateOptions, Error, EventKind, Filter, Form, Kind, Metadata, Notice,
-    Region, Schema, Step, StreamItem, TagSchema, Waiter, Watch, WhenFull, check,
+    BlockChange, Condition, Error, EventKind, Filter, Form, Kind, Metadata, Notice, Schema, Step,
+    StreamItem, TagSchema, Waiter, Watch, WhenFull,
 };
+
+use crate::fixture::TestRegion;
 use std::time::Duration;
-
-struct Place {
-    dir: tempfile::TempDir,
-    region: Region,
-}
-
-fn place() -> Place {
-    let dir = tempfile::tempdir().unwrap();
-    let options = CreateOptions { bytes_max: 256 << 20, ..CreateOptions::default() };
-    let region = Region::create(&dir.path().join("region"), &options).unwrap();
-    Place { dir, region }
-}
-
-impl Place {
-    fn close_and_check(self) {
-        drop(self.region);
-        let report = check(&self.dir.path().join("region")).unwrap();
-        assert!(report.is_clean(), "{:?}", report.faults);
-    }
-}
 
 fn told(watch: &mut Watch) -> Vec<(EventKind, String, u64, Vec<String>)> {
     let mut all = Vec::new();
@@ -41,8 +21,8 @@ fn told(watch: &mut Watch) -> Vec<(EventKind, String, u64, Vec<String>)> {
 
 #[test]
 fn a_watcher_is_told_each_change_in_order_with_its_version() {
-    let place = place();
-    let session = place.region.session().unwrap();
+    let fixture = TestRegion::new();
+    let session = fixture.region.session().unwrap();
     let tags = vec![TagSchema { name: "cell".to_owned(), ..TagSchema::default() }];
     let ns = session.namespace("s", &Schema { tags, ..Schema::default() }).unwrap();
     let schema = Schema { kind: Kind::Blocks, ..Schema::default() };
@@ -92,13 +72,13 @@ fn a_watcher_is_told_each_change_in_order_with_its_version() {
     assert_eq!(events.len(), 1);
     assert_eq!(events[0].3, ["auth", "loc"]);
     drop(session);
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn a_record_that_ended_unseen_is_told_as_expired_when_it_is_replaced() {
-    let place = place();
-    let session = place.region.session().unwrap();
+    let fixture = TestRegion::new();
+    let session = fixture.region.session().unwrap();
     let ns = session.namespace("s", &Schema::default()).unwrap();
     session.put_until(ns, b"k", b"1", 1).unwrap();
     let mut watch = session.watch(ns, Filter::Namespace).unwrap();
@@ -107,14 +87,14 @@ fn a_record_that_ended_unseen_is_told_as_expired_when_it_is_replaced() {
     let kinds: Vec<_> = told(&mut watch).into_iter().map(|(kind, ..)| kind).collect();
     assert_eq!(kinds, [EventKind::Expired, EventKind::Created]);
     drop(session);
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn the_stream_has_every_committed_transaction_of_a_writer_once_and_whole() {
-    let place = place();
-    let session = place.region.session().unwrap();
-    let other = place.region.session().unwrap();
+    let fixture = TestRegion::new();
+    let session = fixture.region.session().unwrap();
+    let other = fixture.region.session().unwrap();
     let ns = session.namespace("s", &Schema::default()).unwrap();
     session.put(ns, b"before", b"").unwrap();
     session.stream(ns, WhenFull::LoseOldest).unwrap();
@@ -128,7 +108,7 @@ fn the_stream_has_every_committed_transaction_of_a_writer_once_and_whole() {
             })
             .unwrap();
     }
-    let reader = place.region.session().unwrap();
+    let reader = fixture.region.session().unwrap();
     let mut stream = reader.commit_stream().unwrap();
     let mut rounds = Vec::new();
     while let Some(told) = stream.next().unwrap() {
@@ -147,13 +127,13 @@ fn the_stream_has_every_committed_transaction_of_a_writer_once_and_whole() {
     );
     drop(stream);
     drop((session, other, reader));
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn a_full_stream_loses_its_oldest_or_refuses_as_its_policy_says() {
-    let place = place();
-    let session = place.region.session().unwrap();
+    let fixture = TestRegion::new();
+    let session = fixture.region.session().unwrap();
     let value = vec![1_u8; 100_000];
     for policy in [WhenFull::LoseOldest, WhenFull::Refuse] {
         let ns = session.namespace(&format!("{policy:?}"), &Schema::default()).unwrap();
@@ -188,13 +168,13 @@ fn a_full_stream_loses_its_oldest_or_refuses_as_its_policy_says() {
     let refused = session.put(large, b"k", &vec![1; 2 << 20]);
     assert!(matches!(refused, Err(Error::TransactionTooLarge { .. })), "{refused:?}");
     drop(session);
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn an_event_says_what_the_record_is_or_was() {
-    let place = place();
-    let session = place.region.session().unwrap();
+    let fixture = TestRegion::new();
+    let session = fixture.region.session().unwrap();
     let schema = Schema { kind: Kind::Mixed, ..Schema::default() };
     let mixed = session.namespace("m", &schema).unwrap();
     let blocks = Schema { kind: Kind::Blocks, ..Schema::default() };
@@ -231,13 +211,13 @@ fn an_event_says_what_the_record_is_or_was() {
     let expected = [(EventKind::Created, Form::Blocks), (EventKind::Deleted, Form::Blocks)];
     assert_eq!(forms(&mut of_blocks), expected);
     drop((of_mixed, of_blocks, session));
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn one_thread_waits_for_several_watches() {
-    let place = place();
-    let session = place.region.session().unwrap();
+    let fixture = TestRegion::new();
+    let session = fixture.region.session().unwrap();
     let namespaces =
         ["a", "b", "c"].map(|name| session.namespace(name, &Schema::default()).unwrap());
     let mut watches = namespaces.map(|ns| session.watch(ns, Filter::Namespace).unwrap());

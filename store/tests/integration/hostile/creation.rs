@@ -6,23 +6,26 @@ use std::process::Stdio;
 
 use nearstate_store::{CreateOptions, Error, NumaPolicy, PageSize, PinMode, Region};
 
-use crate::place::{Mount, Place, child, clean, given, open, refused, skipped, small};
+use crate::fixture::{
+    Mount, TestFolder, child, clean, open, refused, region_path, skipped, small, spawn,
+    without_forks,
+};
 
 /// Creators at once, and rounds.
 const CREATORS: usize = 12;
 const ROUNDS: usize = 6;
 
 #[test]
-#[ignore = "run by another test, many times at once"]
-#[expect(clippy::print_stdout, reason = "the parent reads what became of it")]
+#[ignore = "other tests run it, many times at once"]
+#[expect(clippy::print_stdout, reason = "the parent reads the outcome")]
 fn one_creator() {
-    let path = given();
+    let path = region_path();
     println!("ready");
     // The folder of the region appears when all are ready.
     while !path.parent().unwrap().is_dir() {
         std::hint::spin_loop();
     }
-    if std::env::var_os("HOSTILE_EXCLUSIVE").is_some() {
+    if std::env::var_os("NEARSTATE_TEST_EXCLUSIVE").is_some() {
         match Region::create(&path, &small()) {
             Ok(region) => {
                 let (session, ns) = open(&region);
@@ -43,11 +46,11 @@ fn one_creator() {
 fn race(path: &Path, is_exclusive: bool) -> Vec<String> {
     let mut children: Vec<_> = (0..CREATORS)
         .map(|_| {
-            let mut command = child("creation::one_creator", path);
+            let mut command = child("hostile::creation::one_creator", path);
             if is_exclusive {
-                command.env("HOSTILE_EXCLUSIVE", "1");
+                command.env("NEARSTATE_TEST_EXCLUSIVE", "1");
             }
-            let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+            let mut child = spawn(command.stdout(Stdio::piped())).unwrap();
             let out = BufReader::new(child.stdout.take().unwrap());
             (child, out.lines())
         })
@@ -67,8 +70,8 @@ fn race(path: &Path, is_exclusive: bool) -> Vec<String> {
 #[test]
 fn of_many_creators_at_once_exactly_one_creates() {
     for round in 0..ROUNDS {
-        let place = Place::new();
-        let path = place.dir().join(format!("{round}/region"));
+        let folder = TestFolder::new();
+        let path = folder.dir().join(format!("{round}/region"));
         let lines = race(&path, true);
         let count = |word: &str| lines.iter().filter(|line| line.ends_with(word)).count();
         assert_eq!((count("created"), count("exists")), (1, CREATORS - 1), "{lines:#?}");
@@ -82,8 +85,8 @@ fn of_many_creators_at_once_exactly_one_creates() {
 #[test]
 fn many_that_attach_or_create_at_once_share_one_region() {
     for round in 0..ROUNDS {
-        let place = Place::new();
-        let path = place.dir().join(format!("{round}/region"));
+        let folder = TestFolder::new();
+        let path = folder.dir().join(format!("{round}/region"));
         race(&path, false);
         let region = Region::attach(&path).unwrap();
         let (session, ns) = open(&region);
@@ -95,34 +98,35 @@ fn many_that_attach_or_create_at_once_share_one_region() {
 
 #[test]
 fn a_region_that_is_there_is_not_created_again() {
-    let place = Place::new();
-    let region = Region::create(&place.path, &small()).unwrap();
+    let folder = TestFolder::new();
+    let region = Region::create(&folder.path, &small()).unwrap();
     let (session, ns) = open(&region);
     session.put(ns, b"k", b"v").unwrap();
-    refused(Region::create(&place.path, &small()), &["is there already", "attach", "drop it"]);
+    refused(Region::create(&folder.path, &small()), &["is there already", "attach", "drop it"]);
     assert_eq!(session.get(ns, b"k").unwrap().unwrap().bytes(), b"v");
-    refused(Region::remove(&place.path), &["still attached", &std::process::id().to_string()]);
+    refused(Region::remove(&folder.path), &["still attached", &std::process::id().to_string()]);
     drop((session, region));
-    Region::remove(&place.path).unwrap();
-    assert!(!place.path.exists());
+    let _no_forks = without_forks();
+    Region::remove(&folder.path).unwrap();
+    assert!(!folder.path.exists());
 }
 
 #[test]
 fn a_size_out_of_bounds_is_refused_with_the_bounds() {
-    let place = Place::new();
+    let folder = TestFolder::new();
     for bytes_max in [0, 1 << 20, u64::MAX >> 8] {
         let options = CreateOptions { bytes_max, ..CreateOptions::default() };
         let bounds = [(64 << 20).to_string(), (16_u64 << 40).to_string()];
         let words: Vec<&str> = bounds.iter().map(String::as_str).collect();
-        refused(Region::create(&place.path, &options), &words);
+        refused(Region::create(&folder.path, &options), &words);
     }
 }
 
 #[test]
 fn huge_pages_need_a_mount_of_huge_pages() {
-    let place = Place::new();
+    let folder = TestFolder::new();
     let huge = CreateOptions { page: PageSize::Huge2M, ..small() };
-    refused(Region::create(&place.path, &huge), &["hugetlbfs", "mount -t", "vm.nr_hugepages"]);
+    refused(Region::create(&folder.path, &huge), &["hugetlbfs", "mount -t", "vm.nr_hugepages"]);
 }
 
 /// Pages for the tables and a little heap.
@@ -133,7 +137,7 @@ fn a_region_of_huge_pages_works_on_a_mount_of_them() {
     let count = Path::new("/proc/sys/vm/nr_hugepages");
     let mount = match Mount::new("hugetlbfs", "pagesize=2M") {
         Ok(mount) => mount,
-        Err(why) => return skipped(&why),
+        Err(reason) => return skipped(&reason),
     };
     let before = std::fs::read_to_string(count).unwrap().trim().parse::<u64>().unwrap();
     let set = |pages: u64| std::fs::write(count, pages.to_string());
@@ -145,7 +149,7 @@ fn a_region_of_huge_pages_works_on_a_mount_of_them() {
         set(before).unwrap();
         return skipped("the kernel has no memory for huge pages");
     }
-    let path = &mount.place.path;
+    let path = &mount.folder.path;
     let huge = CreateOptions { page: PageSize::Huge2M, ..small() };
     let region = Region::create(path, &huge).unwrap();
     let (session, ns) = open(&region);
@@ -171,12 +175,12 @@ fn a_region_of_huge_pages_works_on_a_mount_of_them() {
 
 #[test]
 fn memory_is_bound_to_nodes_that_there_are() {
-    let place = Place::new();
+    let folder = TestFolder::new();
     let with = |numa| CreateOptions { numa, ..small() };
     for (name, numa) in
         [("bound", NumaPolicy::Bind(vec![0])), ("interleaved", NumaPolicy::Interleave(vec![0]))]
     {
-        let path = place.dir().join(name);
+        let path = folder.dir().join(name);
         let region = match Region::create(&path, &with(numa)) {
             Ok(region) => region,
             Err(Error::System { errno: 38, .. }) => {
@@ -190,28 +194,28 @@ fn memory_is_bound_to_nodes_that_there_are() {
         clean(&path);
     }
     let nowhere = with(NumaPolicy::Bind(vec![900]));
-    refused(Region::create(&place.path, &nowhere), &["900", "numactl --hardware"]);
+    refused(Region::create(&folder.path, &nowhere), &["900", "numactl --hardware"]);
     let beyond = with(NumaPolicy::Interleave(vec![5000]));
-    refused(Region::create(&place.path, &beyond), &["5000", "0 to 1023"]);
+    refused(Region::create(&folder.path, &beyond), &["5000", "0 to 1023"]);
 }
 
 #[test]
 fn a_populated_region_has_all_its_memory_at_once() {
-    let place = Place::new();
+    let folder = TestFolder::new();
     let options = CreateOptions { populate: true, ..small() };
-    let region = Region::create(&place.path, &options).unwrap();
-    let length = std::fs::metadata(&place.path).unwrap().len();
+    let region = Region::create(&folder.path, &options).unwrap();
+    let length = std::fs::metadata(&folder.path).unwrap().len();
     assert!(region.inspect().unwrap().bytes_on_disk >= length);
-    let sparse = Place::new();
+    let sparse = TestFolder::new();
     let region = Region::create(&sparse.path, &small()).unwrap();
     assert!(region.inspect().unwrap().bytes_on_disk < length / 8);
 }
 
 #[test]
 fn fenced_pins_work_with_readers_beside_a_writer() {
-    let place = Place::new();
+    let folder = TestFolder::new();
     let options = CreateOptions { pin: PinMode::Fenced, ..small() };
-    let region = Region::create(&place.path, &options).unwrap();
+    let region = Region::create(&folder.path, &options).unwrap();
     assert!(region.inspect().unwrap().is_fenced);
     let (session, ns) = open(&region);
     session.put(ns, b"k", &[0; 300]).unwrap();
@@ -231,5 +235,5 @@ fn fenced_pins_work_with_readers_beside_a_writer() {
         }
     });
     drop((session, region));
-    clean(&place.path);
+    clean(&folder.path);
 }

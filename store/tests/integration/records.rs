@@ -1,46 +1,22 @@
 //! What a record's operations promise, against a model and against each other.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a test ends at the first surprise, and its small numbers fit"
-)]
-
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use nearstate_store::{
     BlockChange, Condition, CreateOptions, Error, Kind, Outcome, Pattern, Region, Schema, View,
-    check,
 };
 use proptest::prelude::*;
 
-struct Place {
-    _dir: tempfile::TempDir,
-    path: PathBuf,
-}
-
-fn place() -> Place {
-    let base = if std::path::Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
-    let dir = tempfile::tempdir_in(base).unwrap();
-    let path = dir.path().join("region");
-    Place { _dir: dir, path }
-}
+use crate::fixture::{TestFolder, checked, clean};
 
 fn options(bytes_max: u64) -> CreateOptions {
     CreateOptions { bytes_max, ..CreateOptions::default() }
 }
 
-fn clean(path: &std::path::Path) {
-    let report = check(path).unwrap();
-    assert!(report.is_clean(), "{report:#?}");
-}
-
 #[test]
 fn a_record_is_put_read_replaced_and_deleted() {
-    let place = place();
-    let region = Region::create(&place.path, &options(64 << 20)).unwrap();
+    let folder = TestFolder::new();
+    let region = Region::create(&folder.path, &options(64 << 20)).unwrap();
     let session = region.session().unwrap();
     let ns = session.namespace("ue", &Schema::default()).unwrap();
     assert!(session.get(ns, b"a").unwrap().is_none());
@@ -59,13 +35,13 @@ fn a_record_is_put_read_replaced_and_deleted() {
     drop(view);
     drop(session);
     drop(region);
-    clean(&place.path);
+    clean(&folder.path);
 }
 
 #[test]
 fn conditions_are_judged_on_what_is_there() {
-    let place = place();
-    let region = Region::create(&place.path, &options(64 << 20)).unwrap();
+    let folder = TestFolder::new();
+    let region = Region::create(&folder.path, &options(64 << 20)).unwrap();
     let session = region.session().unwrap();
     let ns = session.namespace("sdl", &Schema::default()).unwrap();
     let put = |value: &[u8], c| session.put_if(ns, b"k", value, c).unwrap();
@@ -82,13 +58,13 @@ fn conditions_are_judged_on_what_is_there() {
     let gone = session.delete_if(ns, b"k", Condition::Value(b"z")).unwrap();
     assert!(matches!(gone, Outcome::Done { .. }));
     drop((session, region));
-    clean(&place.path);
+    clean(&folder.path);
 }
 
 #[test]
 fn sizes_from_nothing_to_64_mib_and_keys_to_4_kib() {
-    let place = place();
-    let region = Region::create(&place.path, &options(1 << 30)).unwrap();
+    let folder = TestFolder::new();
+    let region = Region::create(&folder.path, &options(1 << 30)).unwrap();
     let session = region.session().unwrap();
     let ns = session.namespace("big", &Schema::default()).unwrap();
     let mut out = Vec::new();
@@ -108,7 +84,7 @@ fn sizes_from_nothing_to_64_mib_and_keys_to_4_kib() {
     session.put(ns, b"", b"an empty key is a key").unwrap();
     assert!(matches!(session.put(ns, &[1; 4097], b"v"), Err(Error::KeyTooLarge { .. })));
     drop((session, region));
-    clean(&place.path);
+    clean(&folder.path);
 }
 
 fn change<'a>(name: &'a str, bytes: Option<&'a [u8]>) -> BlockChange<'a> {
@@ -117,8 +93,8 @@ fn change<'a>(name: &'a str, bytes: Option<&'a [u8]>) -> BlockChange<'a> {
 
 #[test]
 fn a_patch_carries_only_what_changes() {
-    let place = place();
-    let region = Region::create(&place.path, &options(64 << 20)).unwrap();
+    let folder = TestFolder::new();
+    let region = Region::create(&folder.path, &options(64 << 20)).unwrap();
     let session = region.session().unwrap();
     let ns = session.namespace("ue", &Schema { kind: Kind::Blocks, ..Schema::default() }).unwrap();
     let big = vec![7_u8; 1 << 20];
@@ -143,13 +119,13 @@ fn a_patch_carries_only_what_changes() {
     assert!(session.put(ns, b"ue1", b"v").is_err());
     session.delete(ns, b"ue1").unwrap();
     drop((session, region));
-    clean(&place.path);
+    clean(&folder.path);
 }
 
 #[test]
 fn a_hundred_thousand_records_are_walked_listed_counted_and_batched() {
-    let place = place();
-    let region = Region::create(&place.path, &options(256 << 20)).unwrap();
+    let folder = TestFolder::new();
+    let region = Region::create(&folder.path, &options(256 << 20)).unwrap();
     let session = region.session().unwrap();
     let ns = session.namespace("ue", &Schema::default()).unwrap();
     let other = session.namespace("other", &Schema::default()).unwrap();
@@ -194,13 +170,13 @@ fn a_hundred_thousand_records_are_walked_listed_counted_and_batched() {
     assert_eq!(session.count(ns).unwrap(), 0);
     drop(scan);
     drop((session, region));
-    clean(&place.path);
+    clean(&folder.path);
 }
 
 #[test]
 fn two_threads_on_one_key_lose_no_change() {
-    let place = place();
-    let region = Region::create(&place.path, &options(64 << 20)).unwrap();
+    let folder = TestFolder::new();
+    let region = Region::create(&folder.path, &options(64 << 20)).unwrap();
     std::thread::scope(|scope| {
         for _ in 0..4 {
             let region = region.clone();
@@ -232,13 +208,13 @@ fn two_threads_on_one_key_lose_no_change() {
     let value = session.get(ns, b"counter").unwrap().unwrap().bytes().to_vec();
     assert_eq!(value, 80_000_u64.to_le_bytes());
     drop((session, region));
-    clean(&place.path);
+    clean(&folder.path);
 }
 
 #[test]
 fn a_full_region_says_so_and_goes_on_after_a_delete() {
-    let place = place();
-    let region = Region::create(&place.path, &options(64 << 20)).unwrap();
+    let folder = TestFolder::new();
+    let region = Region::create(&folder.path, &options(64 << 20)).unwrap();
     let session = region.session().unwrap();
     let ns = session.namespace("n", &Schema::default()).unwrap();
     let value = vec![1_u8; 4000];
@@ -261,7 +237,7 @@ fn a_full_region_says_so_and_goes_on_after_a_delete() {
         session.put(ns, &i.to_le_bytes(), &[2; 500]).unwrap();
     }
     drop((session, region));
-    clean(&place.path);
+    clean(&folder.path);
 }
 
 proptest! {
@@ -270,8 +246,8 @@ proptest! {
     fn any_sequence_of_operations_equals_a_map(
         steps in prop::collection::vec((0..6_u8, 0..40_u16, 0..3000_usize), 1..400)
     ) {
-        let place = place();
-        let region = Region::create(&place.path, &options(64 << 20)).unwrap();
+        let folder = TestFolder::new();
+        let region = Region::create(&folder.path, &options(64 << 20)).unwrap();
         let session = region.session().unwrap();
         let ns = session.namespace("n", &Schema::default()).unwrap();
         let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
@@ -308,7 +284,7 @@ proptest! {
         prop_assert_eq!(&all, &model);
         drop(scan);
     drop((session, region));
-        let report = check(&place.path).unwrap();
+        let report = checked(&folder.path).unwrap();
         prop_assert!(report.is_clean(), "{:#?}", report);
     }
 }

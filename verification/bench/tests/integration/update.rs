@@ -1,5 +1,4 @@
 //! A change of a region's record is retried if another client was faster.
-#![expect(clippy::panic_in_result_fn, reason = "a test fails by panicking")]
 
 use nearstate_bench::access::{
     PartSet, PartsChange, RecordEntry, RecordWrite, StoreConnection, StoreSchema, TableId,

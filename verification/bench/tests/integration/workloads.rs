@@ -1,12 +1,7 @@
 //! Every workload: what it generates is what its source says, a store that keeps everything is
 //! found right, and one that loses a write, answers wrongly or breaks off in the middle is noticed.
 
-#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it must be")]
-
-use nearstate_bench::access::{
-    Body, PartReceiver, PartSet, PartsChange, RecordEntry, RecordTag, Request, StoreAccess,
-    StoreConnection, StoreReply, TableId, one_by_one,
-};
+use nearstate_bench::access::{Body, ReplySink, Request, StoreAccess, StoreConnection, TableId};
 use nearstate_bench::protocol::Fault;
 use nearstate_bench::random::Spread;
 use nearstate_bench::targets::fault::Faulty;
@@ -183,7 +178,7 @@ fn a_lost_update_is_found_by_every_workload_that_writes() {
         // Who only writes cannot notice a loss that is written over: one of the last is not.
         let is_blind = blueprint.name() == "micro-tx";
         let plant = if is_blind { Faulty::often } else { Faulty::new };
-        let mut faulty = plant(connection, Fault::LostUpdate);
+        let mut faulty = plant(Box::new(connection), Fault::LostUpdate);
         load(workload.as_mut(), &mut faulty);
         run(workload.as_mut(), &mut faulty, 8000, 4);
         let verdict = workload.verify(&mut faulty, &mut |_| {}).unwrap();
@@ -226,7 +221,7 @@ fn a_wrong_answer_is_noticed_where_workloads_read() {
         let mut workload = blueprint.client(parameters, 0, 1).unwrap();
         let mut connection = store.connect(blueprint, parameters);
         load(workload.as_mut(), &mut connection);
-        let mut faulty = Faulty::new(connection, Fault::WrongAnswer);
+        let mut faulty = Faulty::new(Box::new(connection), Fault::WrongAnswer);
         run(workload.as_mut(), &mut faulty, 4000, 1);
         let verdict = workload.verify(&mut faulty, &mut |_| {}).unwrap();
         assert_eq!(verdict.wrong, 1, "{name}: {:?}", verdict.examples);
@@ -363,58 +358,20 @@ struct Bad<'a> {
     plan: &'a mut Plan,
 }
 
-impl Bad<'_> {
-    fn write<T>(
-        &mut self,
-        fake: T,
-        write: impl FnOnce(&mut dyn StoreAccess) -> Result<T>,
-    ) -> Result<T> {
+impl StoreAccess for Bad<'_> {
+    fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
+        let is_write = !matches!(request, Request::Read { .. } | Request::Find { .. });
         if self.plan.is_dead {
             return Err(lost());
         }
-        if !self.plan.is_now() {
-            return write(self.inner);
+        if !is_write || !self.plan.is_now() {
+            return self.inner.perform(request, receive);
         }
         match self.plan.loss {
-            Loss::Silent => Ok(fake),
+            Loss::Silent => Ok(true),
             Loss::NotDone => Err(lost()),
-            Loss::Done => write(self.inner).and(Err(lost())),
+            Loss::Done => self.inner.perform(request, receive).and(Err(lost())),
         }
-    }
-}
-
-impl StoreAccess for Bad<'_> {
-    fn read(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        wanted: PartSet,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        if self.plan.is_dead { Err(lost()) } else { self.inner.read(table, key, wanted, receive) }
-    }
-
-    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
-        self.write((), |inner| inner.put(table, entry))
-    }
-
-    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
-        self.write(true, |inner| inner.change(table, change))
-    }
-
-    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
-        self.write(true, |inner| inner.delete(table, key, tags))
-    }
-
-    fn find(
-        &mut self,
-        table: TableId,
-        tag: RecordTag<'_>,
-        wanted: PartSet,
-        key: &mut Vec<u8>,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        self.inner.find(table, tag, wanted, key, receive)
     }
 
     fn scan(
@@ -446,37 +403,8 @@ impl<'c> Broken<'c> {
 }
 
 impl StoreAccess for Broken<'_> {
-    fn read(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        wanted: PartSet,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        Bad { inner: self.inner, plan: &mut self.plan }.read(table, key, wanted, receive)
-    }
-
-    fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
-        Bad { inner: self.inner, plan: &mut self.plan }.put(table, entry)
-    }
-
-    fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
-        Bad { inner: self.inner, plan: &mut self.plan }.change(table, change)
-    }
-
-    fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
-        Bad { inner: self.inner, plan: &mut self.plan }.delete(table, key, tags)
-    }
-
-    fn find(
-        &mut self,
-        table: TableId,
-        tag: RecordTag<'_>,
-        wanted: PartSet,
-        key: &mut Vec<u8>,
-        receive: &mut PartReceiver<'_>,
-    ) -> Result<bool> {
-        self.inner.find(table, tag, wanted, key, receive)
+    fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
+        Bad { inner: self.inner, plan: &mut self.plan }.perform(request, receive)
     }
 
     fn scan(
@@ -499,19 +427,5 @@ impl StoreConnection for Broken<'_> {
             return if is_now { Err(lost()) } else { Ok(()) };
         }
         inner.transact(&mut |access| body(&mut Bad { inner: access, plan }))
-    }
-
-    /// One by one, so that it breaks off in the middle.
-    fn pipeline(
-        &mut self,
-        requests: &[Request<'_>],
-        receive: &mut dyn FnMut(usize, StoreReply<'_>),
-    ) -> Result<()> {
-        let mut bad = Bad { inner: self.inner, plan: &mut self.plan };
-        for (number, request) in requests.iter().enumerate() {
-            let is_done = one_by_one(&mut bad, request, &mut |reply| receive(number, reply))?;
-            receive(number, StoreReply::Done(is_done));
-        }
-        Ok(())
     }
 }

@@ -1,40 +1,13 @@
 //! Transactional memory: objects with addresses, alone and together with records by key.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::panic_in_result_fn,
-    reason = "a test fails by panicking"
-)]
-
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use nearstate_store::{
-    Address, CreateOptions, Error, Objects, Region, Schema, Session, Step, StreamItem, Txn,
-    WhenFull, check, limits,
+    Address, Error, Objects, Schema, Session, Step, StreamItem, Txn, WhenFull, limits,
 };
 
-struct Place {
-    dir: tempfile::TempDir,
-    region: Region,
-}
-
-fn place() -> Place {
-    let dir = tempfile::tempdir().unwrap();
-    let options = CreateOptions { bytes_max: 256 << 20, ..CreateOptions::default() };
-    let region = Region::create(&dir.path().join("region"), &options).unwrap();
-    Place { dir, region }
-}
-
-impl Place {
-    fn close_and_check(self) {
-        drop(self.region);
-        let report = check(&self.dir.path().join("region")).unwrap();
-        assert!(report.is_clean(), "{:?}", report.faults);
-    }
-}
+use crate::fixture::TestRegion;
 
 /// An object with these bytes, committed.
 fn object(session: &Session, bytes: &[u8]) -> Address {
@@ -52,8 +25,8 @@ fn read(session: &Session, address: Address) -> Result<Vec<u8>, Error> {
 
 #[test]
 fn objects_come_and_go_with_their_transaction() {
-    let place = place();
-    let (session, other) = (place.region.session().unwrap(), place.region.session().unwrap());
+    let fixture = TestRegion::new();
+    let (session, other) = (fixture.region.session().unwrap(), fixture.region.session().unwrap());
     let txn = session.begin().unwrap();
     let address = txn.alloc(100).unwrap();
     assert_eq!(*txn.open_read(address).unwrap(), [0; 100]);
@@ -80,22 +53,22 @@ fn objects_come_and_go_with_their_transaction() {
         Err::<(), _>(Error::BadArgument { detail: "changed my mind".to_owned() })
     });
     assert!(refused.is_err());
-    assert_eq!(place.region.objects().unwrap(), Objects { count: 1, bytes: 100 });
+    assert_eq!(fixture.region.objects().unwrap(), Objects { count: 1, bytes: 100 });
 
     session.transact(|txn| txn.free(address)).unwrap();
     assert_eq!(read(&other, address), Err(Error::NoObject { address: address.bits() }));
     assert_eq!(other.objects().unwrap(), Objects::default());
     drop((session, other));
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn an_address_is_never_given_twice() {
-    let place = place();
+    let fixture = TestRegion::new();
     let mut seen = BTreeSet::new();
     for round in 0..40 {
-        let one = place.region.session().unwrap();
-        let other = place.region.session().unwrap();
+        let one = fixture.region.session().unwrap();
+        let other = fixture.region.session().unwrap();
         for session in [&one, &other, &one] {
             let txn = session.begin().unwrap();
             let (kept, gone) = (txn.alloc(8).unwrap(), txn.alloc(8).unwrap());
@@ -107,7 +80,7 @@ fn an_address_is_never_given_twice() {
             }
         }
     }
-    let session = place.region.session().unwrap();
+    let session = fixture.region.session().unwrap();
     let mut all: Vec<Address> = Vec::new();
     session
         .walk_objects(|address, _| {
@@ -126,13 +99,13 @@ fn an_address_is_never_given_twice() {
         .unwrap();
     assert_eq!(met, 5);
     drop(session);
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn a_stale_or_made_up_address_is_refused() {
-    let place = place();
-    let session = place.region.session().unwrap();
+    let fixture = TestRegion::new();
+    let session = fixture.region.session().unwrap();
     let freed = object(&session, b"gone");
     session.transact(|txn| txn.free(freed)).unwrap();
     let later = object(&session, b"here");
@@ -159,13 +132,13 @@ fn a_stale_or_made_up_address_is_refused() {
     txn.commit().unwrap();
     assert!(matches!(reader.commit(), Err(Error::Conflict { .. })));
     drop(session);
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn a_part_is_written_and_the_rest_stays() {
-    let place = place();
-    let (session, other) = (place.region.session().unwrap(), place.region.session().unwrap());
+    let fixture = TestRegion::new();
+    let (session, other) = (fixture.region.session().unwrap(), fixture.region.session().unwrap());
     let old: Vec<u8> = (0..=255).cycle().take(100_000).collect();
     let address = object(&session, &old);
     let mut expected = old;
@@ -202,13 +175,13 @@ fn a_part_is_written_and_the_rest_stays() {
     txn.commit().unwrap();
     assert!(read(&other, address).unwrap() == expected);
     drop((session, other));
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn of_two_writers_of_an_object_one_is_refused() {
-    let place = place();
-    let (session, other) = (place.region.session().unwrap(), place.region.session().unwrap());
+    let fixture = TestRegion::new();
+    let (session, other) = (fixture.region.session().unwrap(), fixture.region.session().unwrap());
     let (address, second) = (object(&session, b"0000"), object(&session, b"0000"));
     // Different parts of one object conflict as well: the object is the unit.
     let (one, two) = (session.begin().unwrap(), other.begin().unwrap());
@@ -242,13 +215,13 @@ fn of_two_writers_of_an_object_one_is_refused() {
     assert!(matches!(two.commit(), Err(Error::Conflict { .. })));
     assert_eq!(session.objects().unwrap(), Objects::default());
     drop((session, other));
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn objects_and_records_by_key_commit_together() {
-    let place = place();
-    let (session, other) = (place.region.session().unwrap(), place.region.session().unwrap());
+    let fixture = TestRegion::new();
+    let (session, other) = (fixture.region.session().unwrap(), fixture.region.session().unwrap());
     let sockets = session.namespace("sockets", &Schema::default()).unwrap();
     let open = |txn: &Txn<'_>| -> nearstate_store::Result<Address> {
         let address = txn.alloc(64)?;
@@ -274,13 +247,13 @@ fn objects_and_records_by_key_commit_together() {
     assert!(session.get(sockets, b"port-36412").unwrap().is_none());
     assert_eq!(session.objects().unwrap(), Objects::default());
     drop((session, other));
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn a_function_that_writes_an_object_may_use_the_others() {
-    let place = place();
-    let session = place.region.session().unwrap();
+    let fixture = TestRegion::new();
+    let session = fixture.region.session().unwrap();
     let (one, two) = (object(&session, b"one"), object(&session, b"two"));
     let txn = session.begin().unwrap();
     txn.open_write(one, |bytes| {
@@ -309,13 +282,13 @@ fn a_function_that_writes_an_object_may_use_the_others() {
     assert_eq!(read(&session, one).unwrap(), b"Two");
     assert_eq!(read(&session, two).unwrap(), b"xxx");
     drop(session);
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn an_object_begins_where_any_type_may_begin_and_does_not_move() {
-    let place = place();
-    let session = place.region.session().unwrap();
+    let fixture = TestRegion::new();
+    let session = fixture.region.session().unwrap();
     let addresses: Vec<Address> =
         (0..50_usize).map(|number| object(&session, &vec![7; number * 13])).collect();
     let txn = session.begin().unwrap();
@@ -341,13 +314,13 @@ fn an_object_begins_where_any_type_may_begin_and_does_not_move() {
     txn.commit().unwrap();
     assert_eq!(session.objects().unwrap().count, 2050);
     drop(session);
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn sizes_have_bounds() {
-    let place = place();
-    let session = place.region.session().unwrap();
+    let fixture = TestRegion::new();
+    let session = fixture.region.session().unwrap();
     let empty = object(&session, b"");
     assert_eq!(read(&session, empty).unwrap(), b"");
     let large = session.transact(|txn| txn.alloc(70 << 20)).unwrap();
@@ -366,31 +339,31 @@ fn sizes_have_bounds() {
     assert!(matches!(refused, Error::Full { .. }), "{refused}");
     assert_eq!(session.objects().unwrap(), Objects { count: 2, bytes: 70 << 20 });
     drop(session);
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn the_namespace_of_objects_is_the_regions_own() {
-    let place = place();
-    let session = place.region.session().unwrap();
-    assert_eq!(place.region.objects().unwrap(), Objects::default());
-    assert!(place.region.inspect().unwrap().namespaces.is_empty());
+    let fixture = TestRegion::new();
+    let session = fixture.region.session().unwrap();
+    assert_eq!(fixture.region.objects().unwrap(), Objects::default());
+    assert!(fixture.region.inspect().unwrap().namespaces.is_empty());
     object(&session, b"x");
-    assert!(place.region.inspect().unwrap().namespaces.is_empty());
+    assert!(fixture.region.inspect().unwrap().namespaces.is_empty());
     for name in ["\u{1}objects", "\u{1}", "\u{1}mine"] {
         let refused = session.namespace(name, &Schema::default()).unwrap_err();
         assert!(matches!(refused, Error::BadArgument { .. }), "{refused}");
     }
     session.namespace("mine", &Schema::default()).unwrap();
-    assert_eq!(place.region.inspect().unwrap().namespaces.len(), 1);
+    assert_eq!(fixture.region.inspect().unwrap().namespaces.len(), 1);
     drop(session);
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn the_commit_stream_has_each_object_whole() {
-    let place = place();
-    let (session, other) = (place.region.session().unwrap(), place.region.session().unwrap());
+    let fixture = TestRegion::new();
+    let (session, other) = (fixture.region.session().unwrap(), fixture.region.session().unwrap());
     let sockets = session.namespace("sockets", &Schema::default()).unwrap();
     let address = object(&session, b"0123456789");
     session.stream_objects(WhenFull::LoseOldest).unwrap();
@@ -419,7 +392,7 @@ fn the_commit_stream_has_each_object_whole() {
     assert!(stream.next().unwrap().is_none());
     drop(stream);
     drop((session, other));
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 /// Nodes of two rings, with `next` and `previous` in the first 16 bytes. Threads move nodes between
@@ -498,15 +471,15 @@ mod rings {
 
     #[test]
     fn linked_objects_stay_whole_while_threads_relink_them() {
-        let place = place();
-        let session = place.region.session().unwrap();
+        let fixture = TestRegion::new();
+        let session = fixture.region.session().unwrap();
         let heads = session.transact::<_, Error>(|txn| Ok([ring(txn)?, ring(txn)?])).unwrap();
         let made: i64 = std::thread::scope(|scope| {
             let workers: Vec<_> = (1..4_u64)
                 .map(|thread| {
-                    let place = &place;
+                    let fixture = &fixture;
                     scope.spawn(move || {
-                        let session = place.region.session().unwrap();
+                        let session = fixture.region.session().unwrap();
                         let mut rng = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(thread);
                         let mut made = 0;
                         for round in 0..ROUNDS {
@@ -542,6 +515,6 @@ mod rings {
         assert_eq!(i64::try_from(all.len()), Ok(made));
         assert_eq!(session.objects().unwrap().count, all.len() as u64 + 2);
         drop(session);
-        place.close_and_check();
+        fixture.close_and_check();
     }
 }

@@ -1,39 +1,39 @@
 //! Several that declare tags of one namespace at once, and give up in every order.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-use std::path::PathBuf;
+use std::sync::RwLockReadGuard;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use nearstate_store::{
     CreateOptions, Declaring, Error, Metadata, Namespace, Region, RetryPolicy, Schema, Session,
-    TagSchema, TagState, Values, View, check,
+    TagSchema, TagState, Values, View,
 };
+
+use crate::fixture::{TestFolder, clean, without_forks};
 
 /// Enough records for some hundred parts of one bucket.
 const RECORDS: u16 = 500;
 
-struct Place {
-    _dir: tempfile::TempDir,
-    path: PathBuf,
+struct DeclarationTest {
+    _no_forks: RwLockReadGuard<'static, ()>,
+    folder: TestFolder,
     region: Region,
     session: Session,
     ns: Namespace,
 }
 
-impl Place {
+impl DeclarationTest {
     /// Records that have a tag `id` each, whose values differ, and no other.
     fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("region");
-        let region = Region::create(&path, &CreateOptions::default()).unwrap();
+        let no_forks = without_forks();
+        let folder = TestFolder::new();
+        let region = Region::create(&folder.path, &CreateOptions::default()).unwrap();
         let session = region.session().unwrap();
         let ns = session.namespace("ues", &Schema::default()).unwrap();
-        let place = Self { _dir: dir, path, region, session, ns };
+        let fixture = Self { _no_forks: no_forks, folder, region, session, ns };
         for number in 0..RECORDS {
-            place.put(&number.to_be_bytes(), &number.to_be_bytes());
+            fixture.put(&number.to_be_bytes(), &number.to_be_bytes());
         }
-        place
+        fixture
     }
 
     fn put(&self, key: &[u8], id: &[u8]) {
@@ -74,10 +74,8 @@ impl Place {
             let found = self.session.find(self.ns, "id", &number.to_be_bytes()).unwrap();
             assert_eq!(found.unwrap().key(), number.to_be_bytes());
         }
-        let Self { _dir, path, region, session, ns: _ } = self;
-        drop((session, region));
-        let report = check(&path).unwrap();
-        assert!(report.is_clean(), "{:?}", report.faults);
+        drop((self.session, self.region));
+        clean(&self.folder.path);
     }
 }
 
@@ -108,143 +106,143 @@ fn ready(name: &str) -> (String, TagState) {
 /// when the records contradicted one: the other process's writers stopped maintaining its tag.
 #[test]
 fn a_tag_that_another_is_declaring_stays_when_one_beside_it_is_given_up() {
-    let place = Place::new();
-    let other = place.region.session().unwrap();
-    let slow = place.half_way(&other, &[unique()]);
-    let refused = place.session.add_tags(place.ns, &[required(), unique()]).unwrap_err();
+    let fixture = DeclarationTest::new();
+    let other = fixture.region.session().unwrap();
+    let slow = fixture.half_way(&other, &[unique()]);
+    let refused = fixture.session.add_tags(fixture.ns, &[required(), unique()]).unwrap_err();
     assert!(matches!(refused, Error::BadArgument { .. }), "{refused}");
-    assert_eq!(place.states(), [building("id")], "only what it began itself is gone");
+    assert_eq!(fixture.states(), [building("id")], "only what it began itself is gone");
     finish(&other, slow).unwrap();
-    assert_eq!(place.states(), [ready("id")]);
+    assert_eq!(fixture.states(), [ready("id")]);
     drop(other);
-    place.end();
+    fixture.end();
 }
 
 #[test]
 fn a_tag_that_another_has_joined_stays_when_its_beginner_gives_up() {
-    let place = Place::new();
-    let other = place.region.session().unwrap();
+    let fixture = DeclarationTest::new();
+    let other = fixture.region.session().unwrap();
     let wanted = [unique(), required()];
     let mut beginner =
-        place.session.begin_declaring(place.ns, &wanted, RetryPolicy::default()).unwrap();
-    assert!(place.session.go_on(&mut beginner, 1).unwrap());
-    assert_eq!(place.states(), [building("id"), building("no")]);
-    let joined = place.half_way(&other, &[unique()]);
-    let refused = finish(&place.session, beginner).unwrap_err();
+        fixture.session.begin_declaring(fixture.ns, &wanted, RetryPolicy::default()).unwrap();
+    assert!(fixture.session.go_on(&mut beginner, 1).unwrap());
+    assert_eq!(fixture.states(), [building("id"), building("no")]);
+    let joined = fixture.half_way(&other, &[unique()]);
+    let refused = finish(&fixture.session, beginner).unwrap_err();
     assert!(matches!(refused, Error::BadArgument { .. }), "{refused}");
-    assert_eq!(place.states(), [building("id")]);
+    assert_eq!(fixture.states(), [building("id")]);
     finish(&other, joined).unwrap();
-    assert_eq!(place.states(), [ready("id")]);
+    assert_eq!(fixture.states(), [ready("id")]);
     drop(other);
-    place.end();
+    fixture.end();
 }
 
 /// Writers maintain a tag whose declaration ended unfinished until the declaration is repeated,
 /// whatever happens to other tags meanwhile.
 #[test]
 fn a_tag_whose_beginner_has_gone_stays_when_one_beside_it_is_given_up() {
-    let place = Place::new();
-    let other = place.region.session().unwrap();
-    drop(place.half_way(&other, &[unique()]));
-    let refused = place.session.add_tags(place.ns, &[unique(), required()]).unwrap_err();
+    let fixture = DeclarationTest::new();
+    let other = fixture.region.session().unwrap();
+    drop(fixture.half_way(&other, &[unique()]));
+    let refused = fixture.session.add_tags(fixture.ns, &[unique(), required()]).unwrap_err();
     assert!(matches!(refused, Error::BadArgument { .. }), "{refused}");
-    assert_eq!(place.states(), [building("id")]);
-    place.session.add_tags(place.ns, &[unique()]).unwrap();
-    assert_eq!(place.states(), [ready("id")]);
+    assert_eq!(fixture.states(), [building("id")]);
+    fixture.session.add_tags(fixture.ns, &[unique()]).unwrap();
+    assert_eq!(fixture.states(), [ready("id")]);
     drop(other);
-    place.end();
+    fixture.end();
 }
 
 #[test]
 fn a_tag_that_the_records_contradict_goes_with_the_last_one_who_is_busy_with_it() {
-    let place = Place::new();
-    let doubled = place.contradict();
-    let other = place.region.session().unwrap();
-    let slow = place.half_way(&other, &[unique()]);
-    let refused = place.session.add_tags(place.ns, &[unique()]).unwrap_err();
+    let fixture = DeclarationTest::new();
+    let doubled = fixture.contradict();
+    let other = fixture.region.session().unwrap();
+    let slow = fixture.half_way(&other, &[unique()]);
+    let refused = fixture.session.add_tags(fixture.ns, &[unique()]).unwrap_err();
     assert!(matches!(refused, Error::TagTaken { .. }), "{refused}");
-    assert_eq!(place.states(), [building("id")], "another is busy with it");
+    assert_eq!(fixture.states(), [building("id")], "another is busy with it");
     let refused = finish(&other, slow).unwrap_err();
     assert!(matches!(refused, Error::TagTaken { .. }), "{refused}");
-    assert_eq!(place.states(), [], "no declaration is busy with it");
-    place.put(&doubled, &doubled);
-    place.session.add_tags(place.ns, &[unique()]).unwrap();
+    assert_eq!(fixture.states(), [], "no declaration is busy with it");
+    fixture.put(&doubled, &doubled);
+    fixture.session.add_tags(fixture.ns, &[unique()]).unwrap();
     drop(other);
-    place.end();
+    fixture.end();
 }
 
 /// The first declaration abandoned the tag, and the one that had joined had to start over.
 #[test]
 fn a_joined_declaration_completes_a_tag_that_the_first_one_found_contradicted() {
-    let place = Place::new();
-    let doubled = place.contradict();
-    let other = place.region.session().unwrap();
-    let beginner = place.half_way(&place.session, &[unique()]);
-    let joined = place.half_way(&other, &[unique()]);
-    assert!(matches!(finish(&place.session, beginner), Err(Error::TagTaken { .. })));
-    place.put(&doubled, &doubled);
+    let fixture = DeclarationTest::new();
+    let doubled = fixture.contradict();
+    let other = fixture.region.session().unwrap();
+    let beginner = fixture.half_way(&fixture.session, &[unique()]);
+    let joined = fixture.half_way(&other, &[unique()]);
+    assert!(matches!(finish(&fixture.session, beginner), Err(Error::TagTaken { .. })));
+    fixture.put(&doubled, &doubled);
     finish(&other, joined).unwrap();
-    assert_eq!(place.states(), [ready("id")]);
+    assert_eq!(fixture.states(), [ready("id")]);
     drop(other);
-    place.end();
+    fixture.end();
 }
 
 #[test]
 fn a_contradicted_tag_that_was_left_unfinished_ends_with_whoever_repeats_it() {
-    let place = Place::new();
-    let doubled = place.contradict();
-    let other = place.region.session().unwrap();
-    drop(place.half_way(&other, &[unique()]));
-    let refused = place.session.add_tags(place.ns, &[unique()]).unwrap_err();
+    let fixture = DeclarationTest::new();
+    let doubled = fixture.contradict();
+    let other = fixture.region.session().unwrap();
+    drop(fixture.half_way(&other, &[unique()]));
+    let refused = fixture.session.add_tags(fixture.ns, &[unique()]).unwrap_err();
     assert!(matches!(refused, Error::TagTaken { .. }), "{refused}");
-    assert_eq!(place.states(), [], "else its name would be taken for ever");
-    place.put(&doubled, &doubled);
-    place.session.add_tags(place.ns, &[unique()]).unwrap();
+    assert_eq!(fixture.states(), [], "else its name would be taken for ever");
+    fixture.put(&doubled, &doubled);
+    fixture.session.add_tags(fixture.ns, &[unique()]).unwrap();
     drop(other);
-    place.end();
+    fixture.end();
 }
 
 /// The tag that a beginner's partner has completed is no part of what the beginner gives up.
 #[test]
 fn a_tag_that_another_has_completed_meanwhile_stays() {
-    let place = Place::new();
-    let other = place.region.session().unwrap();
+    let fixture = DeclarationTest::new();
+    let other = fixture.region.session().unwrap();
     let wanted = [unique(), required()];
     let mut beginner =
-        place.session.begin_declaring(place.ns, &wanted, RetryPolicy::default()).unwrap();
-    assert!(place.session.go_on(&mut beginner, 1).unwrap());
-    other.add_tags(place.ns, &[unique()]).unwrap();
-    assert!(finish(&place.session, beginner).is_err());
-    assert_eq!(place.states(), [ready("id")]);
+        fixture.session.begin_declaring(fixture.ns, &wanted, RetryPolicy::default()).unwrap();
+    assert!(fixture.session.go_on(&mut beginner, 1).unwrap());
+    other.add_tags(fixture.ns, &[unique()]).unwrap();
+    assert!(finish(&fixture.session, beginner).is_err());
+    assert_eq!(fixture.states(), [ready("id")]);
     drop(other);
-    place.end();
+    fixture.end();
 }
 
 /// All of its own is gone even though it was sent back in between, because another had completed
 /// one of its tags.
 #[test]
 fn whoever_was_sent_back_still_knows_what_it_began() {
-    let place = Place::new();
-    let other = place.region.session().unwrap();
+    let fixture = DeclarationTest::new();
+    let other = fixture.region.session().unwrap();
     let more = TagSchema { name: "more".to_owned(), ..TagSchema::default() };
     let wanted = [unique(), more, required()];
     let mut beginner =
-        place.session.begin_declaring(place.ns, &wanted, RetryPolicy::default()).unwrap();
-    assert!(place.session.go_on(&mut beginner, 1).unwrap());
-    other.add_tags(place.ns, &[unique()]).unwrap();
-    assert!(finish(&place.session, beginner).is_err());
-    assert_eq!(place.states(), [ready("id")]);
+        fixture.session.begin_declaring(fixture.ns, &wanted, RetryPolicy::default()).unwrap();
+    assert!(fixture.session.go_on(&mut beginner, 1).unwrap());
+    other.add_tags(fixture.ns, &[unique()]).unwrap();
+    assert!(finish(&fixture.session, beginner).is_err());
+    assert_eq!(fixture.states(), [ready("id")]);
     drop(other);
-    place.end();
+    fixture.end();
 }
 
 /// Where others are faster a part ends early, and the next one goes on with the rest.
 #[test]
 fn a_record_that_others_change_all_the_time_is_entered_in_small_parts_all_the_same() {
-    let place = Place::new();
+    let fixture = DeclarationTest::new();
     let values: Vec<Vec<u8>> = (0..64_u8).map(|value| vec![b'v', value]).collect();
     let tags: Vec<(&str, &[u8])> = values.iter().map(|value| ("many", value.as_slice())).collect();
-    let open = |round: u32| place.session.namespace(&format!("hot{round}"), &Schema::default());
+    let open = |round: u32| fixture.session.namespace(&format!("hot{round}"), &Schema::default());
     let rounds: Vec<Namespace> = (0..20).map(|round| open(round).unwrap()).collect();
     let (round, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
     let put = |session: &Session, ns: Namespace| {
@@ -252,19 +250,19 @@ fn a_record_that_others_change_all_the_time_is_entered_in_small_parts_all_the_sa
         session.transact(|txn| txn.put_with_metadata(ns, b"hot", b"v", labels)).unwrap();
     };
     for ns in &rounds {
-        put(&place.session, *ns);
+        put(&fixture.session, *ns);
     }
     let declare = |ns: Namespace| {
-        let version = || place.session.get(ns, b"hot").unwrap().unwrap().version();
+        let version = || fixture.session.get(ns, b"hot").unwrap().unwrap().version();
         while version() < 10 {
             std::thread::yield_now(); // The writer knows the way by then.
         }
         let tag = TagSchema { name: "many".to_owned(), is_ordered: true, ..TagSchema::default() };
         let retry_policy = RetryPolicy { tries: u32::MAX, within: None };
-        let declaring = place.session.begin_declaring(ns, &[tag], retry_policy).unwrap();
-        finish(&place.session, declaring).unwrap();
+        let declaring = fixture.session.begin_declaring(ns, &[tag], retry_policy).unwrap();
+        finish(&fixture.session, declaring).unwrap();
     };
-    let writer = place.region.session().unwrap();
+    let writer = fixture.region.session().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let writer = writer;
@@ -284,9 +282,9 @@ fn a_record_that_others_change_all_the_time_is_entered_in_small_parts_all_the_sa
             keys.push(view.key().to_vec());
             true
         };
-        place.session.find_all(ns, "many", Values::Equal(value), each).unwrap();
+        fixture.session.find_all(ns, "many", Values::Equal(value), each).unwrap();
         assert_eq!(keys, [b"hot"]);
     }
-    place.session.add_tags(place.ns, &[unique()]).unwrap();
-    place.end();
+    fixture.session.add_tags(fixture.ns, &[unique()]).unwrap();
+    fixture.end();
 }

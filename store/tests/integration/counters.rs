@@ -1,28 +1,19 @@
-//! What counters promise, with many processes that add at once and are killed while they do.
-
-#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+//! Counters, with processes that add concurrently and are killed while they add.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 
 use nearstate_store::{
-    BlockChange, Condition, CreateOptions, Error, Kind, Namespace, Pattern, Region, Schema,
-    Session, check,
+    BlockChange, Condition, CreateOptions, Error, Kind, Namespace, Pattern, Region, Schema, Session,
 };
 
-struct Place {
-    _dir: tempfile::TempDir,
-    path: PathBuf,
-}
+use crate::fixture::{KilledOnDrop, TestFolder, child, clean, region_path, spawn};
 
-fn place() -> Place {
-    let base = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
-    let dir = tempfile::tempdir_in(base).unwrap();
-    let path = dir.path().join("region");
+fn folder() -> TestFolder {
+    let folder = TestFolder::new();
     let options = CreateOptions { bytes_max: 256 << 20, ..CreateOptions::default() };
-    Region::create(&path, &options).unwrap();
-    Place { _dir: dir, path }
+    Region::create(&folder.path, &options).unwrap();
+    folder
 }
 
 fn open(region: &Region) -> (Session, Namespace) {
@@ -32,52 +23,30 @@ fn open(region: &Region) -> (Session, Namespace) {
     (session, ns)
 }
 
-fn clean(path: &Path) {
-    let report = check(path).unwrap();
-    assert!(report.is_clean(), "{report:#?}");
+/// A process that runs an ignored test of this file. Its output is read by the test.
+fn start(folder: &TestFolder, test: &str, order: &str) -> KilledOnDrop {
+    let mut command = child(&format!("counters::{test}"), &folder.path);
+    command.env("NEARSTATE_TEST_ORDER", order).stdout(Stdio::piped()).stderr(Stdio::null());
+    KilledOnDrop(spawn(&mut command).unwrap())
 }
 
-/// A process that ends with the test at the latest, also with one that fails.
-struct Started(Child);
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Another process, which runs an ignored test of this program. What it prints goes to us.
-fn start(place: &Place, test: &str, order: &str) -> Started {
-    let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", test, "--nocapture", "--test-threads=1"])
-        .env("COUNTERS_PATH", &place.path)
-        .env("COUNTERS_ORDER", order)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    Started(child)
-}
-
-/// The region and the words that a process started by [`start`] was given.
-fn given() -> (Region, Vec<u64>) {
-    let path = std::env::var_os("COUNTERS_PATH").expect("started by another test");
-    let order = std::env::var("COUNTERS_ORDER").unwrap();
+/// The region and the numbers, in a process started by [`start`].
+fn region_and_order() -> (Region, Vec<u64>) {
+    let order = std::env::var("NEARSTATE_TEST_ORDER").unwrap();
     let words = order.split_whitespace().map(|word| word.parse().unwrap()).collect();
-    (Region::attach(Path::new(&path)).unwrap(), words)
+    (Region::attach(&region_path()).unwrap(), words)
 }
 
-/// Tells the process that started this one, at once.
-fn say(words: &str) {
+/// Prints a line for the process that started this one, without buffering.
+fn print(words: &str) {
     let mut out = std::io::stdout();
     out.write_all(format!("{words}\n").as_bytes()).and_then(|()| out.flush()).unwrap();
 }
 
 #[test]
 fn a_counter_counts_and_is_gone_when_it_is_deleted() {
-    let place = place();
-    let region = Region::attach(&place.path).unwrap();
+    let folder = folder();
+    let region = Region::attach(&folder.path).unwrap();
     let (session, ns) = open(&region);
     let (other, _) = open(&region);
     assert_eq!(session.read_counter(ns, b"a"), Ok(None));
@@ -101,13 +70,13 @@ fn a_counter_counts_and_is_gone_when_it_is_deleted() {
     session.add(ns, b"a", 1).unwrap();
     assert_eq!(session.read_counter(ns, b"a"), Ok(Some(1)), "begins anew");
     drop((session, other, region));
-    clean(&place.path);
+    clean(&folder.path);
 }
 
 #[test]
 fn counters_and_other_records_do_not_take_each_other_s_operations() {
-    let place = place();
-    let region = Region::attach(&place.path).unwrap();
+    let folder = folder();
+    let region = Region::attach(&folder.path).unwrap();
     let (session, ns) = open(&region);
     let values = session.namespace("values", &Schema::default()).unwrap();
     let blocks =
@@ -142,30 +111,30 @@ fn counters_and_other_records_do_not_take_each_other_s_operations() {
     assert!(matches!(other, Err(Error::WrongKind { .. })), "{other:?}");
     assert_eq!(session.read_counter(ns, b"k"), Ok(Some(1)));
     drop((session, region));
-    clean(&place.path);
+    clean(&folder.path);
 }
 
 /// What every add of the processes adds: a torn one would leave a sum that is no multiple of it.
 const DELTA: i64 = 0x0001_0203_0405_0607;
 
 #[test]
-#[ignore = "a process of the next test"]
+#[ignore = "the next test runs it in a process of its own"]
 fn adder() {
-    let (region, words) = given();
+    let (region, words) = region_and_order();
     let [batch] = words[..] else { panic!("{words:?}") };
     let (session, ns) = open(&region);
     for round in 1.. {
         // What is printed before a batch bounds the sum from above, what comes after it from below.
-        say(&format!("begun {}", round * batch));
+        print(&format!("begun {}", round * batch));
         for _ in 0..batch {
             session.add(ns, b"hot", DELTA).unwrap();
         }
-        say(&format!("done {}", round * batch));
+        print(&format!("done {}", round * batch));
     }
 }
 
-/// How many adds a process that was killed said it had begun, and how many it had done.
-fn said(mut child: Started, is_enough: impl Fn(u64) -> bool) -> (u64, u64) {
+/// Kills a process once it has printed enough adds. Returns how many adds it had begun and done.
+fn counts_of(mut child: KilledOnDrop, is_enough: impl Fn(u64) -> bool) -> (u64, u64) {
     let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
     let (mut begun, mut done, mut is_killed) = (0, 0, false);
     // After the kill the pipe still has what was printed before it.
@@ -180,26 +149,27 @@ fn said(mut child: Started, is_enough: impl Fn(u64) -> bool) -> (u64, u64) {
             is_killed = true;
         }
     }
-    assert!(is_killed, "a process ended by itself");
+    assert!(is_killed, "a process ended without being killed");
     drop(child);
     (begun, done)
 }
 
 #[test]
 fn adds_of_processes_that_are_killed_are_there_once_each_if_they_returned() {
-    let place = place();
+    let folder = folder();
     let (mut begun, mut done) = (0, 0);
     for round in 0..12 {
         // One add at a time bounds the sum closely; many at a time are mostly killed inside one.
         let batch: u64 = if round % 2 == 0 { 1 } else { 5000 };
-        let children = [(); 3].map(|()| start(&place, "adder", &batch.to_string()));
+        let children = [(); 3].map(|()| start(&folder, "adder", &batch.to_string()));
         let enough = batch * (20 + round);
-        for (more_begun, more_done) in children.map(|child| said(child, |done| done >= enough)) {
+        for (more_begun, more_done) in children.map(|child| counts_of(child, |done| done >= enough))
+        {
             assert!(more_begun >= more_done && more_begun - more_done <= batch);
             begun += more_begun;
             done += more_done;
         }
-        let region = Region::attach(&place.path).unwrap();
+        let region = Region::attach(&folder.path).unwrap();
         let (session, ns) = open(&region);
         let sum = session.read_counter(ns, b"hot").unwrap().unwrap();
         // Sums wrap: it is the number of adds times DELTA for one number between the two.
@@ -207,7 +177,7 @@ fn adds_of_processes_that_are_killed_are_there_once_each_if_they_returned() {
             (done..=begun).any(|adds| i64::try_from(adds).unwrap().wrapping_mul(DELTA) == sum);
         assert!(is_whole, "{sum} is no number of adds from {done} to {begun}");
         drop((session, region));
-        clean(&place.path);
+        clean(&folder.path);
     }
 }
 
@@ -215,12 +185,12 @@ fn adds_of_processes_that_are_killed_are_there_once_each_if_they_returned() {
 const KEYS: u64 = 3000;
 
 #[test]
-#[ignore = "a process of the next tests"]
+#[ignore = "other tests run it in processes of their own"]
 fn creator() {
-    let (region, words) = given();
+    let (region, words) = region_and_order();
     let [rounds] = words[..] else { panic!("{words:?}") };
     let (session, ns) = open(&region);
-    say("ready");
+    print("ready");
     // All go at once.
     while session.read_counter(ns, b"go").unwrap().is_none() {
         std::thread::yield_now();
@@ -234,16 +204,19 @@ fn creator() {
 
 /// Waits until a process reports that it is ready. The pipe stays open: the process would fail if
 /// it wrote to a closed pipe.
-fn ready(child: &mut Started) {
+fn ready(child: &mut KilledOnDrop) {
     let pipe = child.0.stdout.as_mut().unwrap();
     let mut lines = BufReader::new(pipe).lines();
-    assert!(lines.any(|line| line.unwrap().ends_with("ready")), "it ended before it began");
+    assert!(
+        lines.any(|line| line.unwrap().ends_with("ready")),
+        "the process ended before it was ready"
+    );
 }
 
 #[test]
 fn sessions_that_share_a_stripe_lose_no_add() {
-    let place = place();
-    let region = Region::attach(&place.path).unwrap();
+    let folder = folder();
+    let region = Region::attach(&folder.path).unwrap();
     let sessions: Vec<_> = (0..33).map(|_| open(&region)).collect();
     let ns = sessions[0].1;
     let begin = std::sync::Barrier::new(3);
@@ -262,15 +235,15 @@ fn sessions_that_share_a_stripe_lose_no_add() {
     let (session, _) = open(&region);
     assert_eq!(session.read_counter(ns, b"hot"), Ok(Some(6_000_000)));
     drop((session, region));
-    clean(&place.path);
+    clean(&folder.path);
 }
 
 #[test]
 fn processes_that_create_the_same_counters_lose_no_add() {
-    let place = place();
-    let region = Region::attach(&place.path).unwrap();
+    let folder = folder();
+    let region = Region::attach(&folder.path).unwrap();
     let (session, ns) = open(&region);
-    let mut children = [(); 4].map(|()| start(&place, "creator", "3"));
+    let mut children = [(); 4].map(|()| start(&folder, "creator", "3"));
     children.iter_mut().for_each(ready);
     session.add(ns, b"go", 1).unwrap();
     for child in &mut children {
@@ -282,17 +255,17 @@ fn processes_that_create_the_same_counters_lose_no_add() {
     }
     assert_eq!(session.count(ns), Ok(KEYS + 1));
     drop((session, region));
-    clean(&place.path);
+    clean(&folder.path);
 }
 
 #[test]
 fn creators_that_are_killed_leak_nothing_and_tear_nothing() {
-    let place = place();
+    let folder = folder();
     for round in 0..25 {
-        let region = Region::attach(&place.path).unwrap();
+        let region = Region::attach(&folder.path).unwrap();
         let (session, ns) = open(&region);
         session.add(ns, b"go", 1).unwrap();
-        let mut child = start(&place, "creator", "1000000");
+        let mut child = start(&folder, "creator", "1000000");
         ready(&mut child);
         // It creates what we delete, and we are somewhere else in the list each time it is killed.
         for step in 0..3000 + round * 177 {
@@ -304,16 +277,16 @@ fn creators_that_are_killed_leak_nothing_and_tear_nothing() {
             assert!(sum.is_none_or(|sum| sum > 0), "a counter without additions: {sum:?}");
         }
         drop((session, region));
-        clean(&place.path);
+        clean(&folder.path);
     }
 }
 
 #[test]
-#[ignore = "a process of the next test"]
+#[ignore = "the next test runs it in a process of its own"]
 fn reader() {
-    let (region, _) = given();
+    let (region, _) = region_and_order();
     let (session, ns) = open(&region);
-    say("ready");
+    print("ready");
     let mut last = 0;
     loop {
         let sum = session.read_counter(ns, b"hot").unwrap().unwrap();
@@ -329,11 +302,11 @@ const ADDS: u64 = 400_000;
 
 #[test]
 fn a_sum_never_falls_while_others_add_and_every_add_is_in_it_once_it_returned() {
-    let place = place();
-    let region = Region::attach(&place.path).unwrap();
+    let folder = folder();
+    let region = Region::attach(&folder.path).unwrap();
     let (session, ns) = open(&region);
     session.add(ns, b"hot", 0).unwrap();
-    let mut child = start(&place, "reader", "");
+    let mut child = start(&folder, "reader", "");
     ready(&mut child);
     let (other, _) = open(&region);
     for add in 1..=ADDS {
@@ -346,5 +319,5 @@ fn a_sum_never_falls_while_others_add_and_every_add_is_in_it_once_it_returned() 
     // It ends when it sees the last add, and fails if a sum ever fell.
     assert!(child.0.wait().unwrap().success());
     drop((session, other, region));
-    clean(&place.path);
+    clean(&folder.path);
 }

@@ -6,7 +6,7 @@ use nearstate_store::{
     BlockChange, Condition, Error, Kind, Pattern, Region, Result, Schema, Session,
 };
 
-use crate::place::{Place, open, refused, small};
+use crate::fixture::{TestFolder, open, refused, small};
 
 /// Where the file is cut: in the superblock, the members, the catalog, the arenas, the heap.
 const LENGTHS: &[u64] =
@@ -47,8 +47,8 @@ fn all(session: &Session, region: &Region) -> Vec<(&'static str, Result<()>)> {
 #[test]
 fn a_file_that_is_cut_while_it_is_attached_gives_errors_and_no_signal() {
     for &length in LENGTHS {
-        let place = Place::new();
-        let region = Region::create(&place.path, &small()).unwrap();
+        let folder = TestFolder::new();
+        let region = Region::create(&folder.path, &small()).unwrap();
         let (session, ns) = open(&region);
         let blocks = session
             .namespace("blocks", &Schema { kind: Kind::Blocks, ..Schema::default() })
@@ -62,7 +62,7 @@ fn a_file_that_is_cut_while_it_is_attached_gives_errors_and_no_signal() {
         let view = session.get(ns, &key(1999)).unwrap().unwrap();
         let patched = session.get(blocks, b"k").unwrap().unwrap();
 
-        let file = OpenOptions::new().write(true).open(&place.path).unwrap();
+        let file = OpenOptions::new().write(true).open(&folder.path).unwrap();
         file.set_len(length).unwrap();
 
         // The held views read zeros where there is nothing; what was there before, else.
@@ -84,19 +84,19 @@ fn a_file_that_is_cut_while_it_is_attached_gives_errors_and_no_signal() {
         }
         refused(session.put(ns, b"k", b"v"), &["truncated while it was attached", "stop"]);
         drop((session, other, region));
-        let attached = Region::attach(&place.path);
+        let attached = Region::attach(&folder.path);
         refused(attached, if length == 0 { &["empty"] } else { &["truncated"] });
     }
 }
 
 #[test]
 fn a_cut_behind_all_records_is_met_when_the_region_grows() {
-    let place = Place::new();
-    let region = Region::create(&place.path, &small()).unwrap();
+    let folder = TestFolder::new();
+    let region = Region::create(&folder.path, &small()).unwrap();
     let (session, ns) = open(&region);
     session.put(ns, b"before", b"v").unwrap();
     let taken = region.inspect().unwrap().bytes_taken;
-    let file = OpenOptions::new().write(true).open(&place.path).unwrap();
+    let file = OpenOptions::new().write(true).open(&folder.path).unwrap();
     file.set_len(0x480_0000 + taken).unwrap();
     assert_eq!(session.get(ns, b"before").unwrap().unwrap().bytes(), b"v");
     let mut acknowledged = 0_u32;
@@ -113,8 +113,8 @@ fn a_cut_behind_all_records_is_met_when_the_region_grows() {
 
 #[test]
 fn many_threads_meet_a_cut_at_once() {
-    let place = Place::new();
-    let region = Region::create(&place.path, &small()).unwrap();
+    let folder = TestFolder::new();
+    let region = Region::create(&folder.path, &small()).unwrap();
     let (session, ns) = open(&region);
     for number in 0..500 {
         session.put(ns, &key(number), &[1; 1000]).unwrap();
@@ -146,7 +146,7 @@ fn many_threads_meet_a_cut_at_once() {
         for _ in 0..20_000 {
             session.put(ns, b"k", b"v").unwrap();
         }
-        OpenOptions::new().write(true).open(&place.path).unwrap().set_len(0).unwrap();
+        OpenOptions::new().write(true).open(&folder.path).unwrap().set_len(0).unwrap();
     });
     refused(session.get(ns, b"k"), &["truncated"]);
 }

@@ -1,40 +1,11 @@
 //! Transactions of one process's threads: all or nothing at one instant, consistent reads,
 //! refusals.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nearstate_store::{
-    BlockChange, CreateOptions, Error, Kind, Namespace, Region, RetryPolicy, Schema, Session,
-    check, limits,
-};
+use nearstate_store::{BlockChange, Error, Kind, Namespace, RetryPolicy, Schema, limits};
 
-struct Place {
-    dir: tempfile::TempDir,
-    region: Region,
-}
-
-fn place() -> Place {
-    let dir = tempfile::tempdir().unwrap();
-    let options = CreateOptions { bytes_max: 256 << 20, ..CreateOptions::default() };
-    let region = Region::create(&dir.path().join("region"), &options).unwrap();
-    Place { dir, region }
-}
-
-impl Place {
-    fn open(&self) -> (Session, Namespace) {
-        let session = self.region.session().unwrap();
-        let namespace = session.namespace("ue", &Schema::default()).unwrap();
-        (session, namespace)
-    }
-
-    fn close_and_check(self) {
-        drop(self.region);
-        let report = check(&self.dir.path().join("region")).unwrap();
-        assert!(report.is_clean(), "{:?}", report.faults);
-    }
-}
+use crate::fixture::{TestRegion, open};
 
 fn number(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes.try_into().unwrap())
@@ -42,8 +13,8 @@ fn number(bytes: &[u8]) -> u64 {
 
 #[test]
 fn all_of_a_transaction_is_there_or_none() {
-    let place = place();
-    let (session, ue) = place.open();
+    let fixture = TestRegion::new();
+    let (session, ue) = open(&fixture.region);
     session.put(ue, b"old", b"1").unwrap();
     let txn = session.begin().unwrap();
     txn.put(ue, b"a", b"1").unwrap();
@@ -65,14 +36,14 @@ fn all_of_a_transaction_is_there_or_none() {
     assert!(session.get(ue, b"c").unwrap().is_none());
     assert_eq!(session.count(ue).unwrap(), 2);
     drop(session);
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn a_conflict_is_refused_and_changes_nothing() {
-    let place = place();
-    let (session, ue) = place.open();
-    let (other, _) = place.open();
+    let fixture = TestRegion::new();
+    let (session, ue) = open(&fixture.region);
+    let (other, _) = open(&fixture.region);
     session.put(ue, b"a", b"1").unwrap();
     for writes in 1..3 {
         let txn = session.begin().unwrap();
@@ -96,14 +67,14 @@ fn a_conflict_is_refused_and_changes_nothing() {
     assert!(matches!(txn.get(ue, b"b"), Err(Error::Conflict { .. })));
     assert!(matches!(txn.commit(), Err(Error::Conflict { .. })));
     drop((session, other));
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn a_retry_is_bounded_and_says_so() {
-    let place = place();
-    let (session, ue) = place.open();
-    let (other, _) = place.open();
+    let fixture = TestRegion::new();
+    let (session, ue) = open(&fixture.region);
+    let (other, _) = open(&fixture.region);
     session.put(ue, b"a", b"0").unwrap();
     let mut runs = 0;
     let retry_policy = RetryPolicy { tries: 7, within: None };
@@ -119,8 +90,8 @@ fn a_retry_is_bounded_and_says_so() {
 
 #[test]
 fn a_transaction_may_touch_thousands_of_records_and_no_more() {
-    let place = place();
-    let (session, ue) = place.open();
+    let fixture = TestRegion::new();
+    let (session, ue) = open(&fixture.region);
     let keys: Vec<String> =
         (0..limits::TRANSACTION_RECORDS_MAX).map(|n| format!("imsi-{n:05}")).collect();
     session
@@ -152,13 +123,13 @@ fn a_transaction_may_touch_thousands_of_records_and_no_more() {
     assert!(matches!(refused, Error::TransactionTooLarge { .. }), "{refused}");
     txn.abort();
     drop(session);
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn blocks_change_with_values_and_show_in_the_transaction() {
-    let place = place();
-    let (session, ue) = place.open();
+    let fixture = TestRegion::new();
+    let (session, ue) = open(&fixture.region);
     let schema = Schema { kind: Kind::Blocks, ..Schema::default() };
     let contexts = session.namespace("contexts", &schema).unwrap();
     let large = vec![7_u8; 5000];
@@ -200,7 +171,7 @@ fn blocks_change_with_values_and_show_in_the_transaction() {
     assert_eq!(view.blocks().collect::<Vec<_>>(), [("auth", &b"new"[..])]);
     drop(view);
     drop(session);
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 /// Money moves between accounts; the sum that any transaction sees is always the same.
@@ -208,17 +179,17 @@ fn blocks_change_with_values_and_show_in_the_transaction() {
 fn what_a_transaction_reads_is_consistent_while_others_write() {
     const ACCOUNTS: u64 = 6;
     const ROUNDS: u64 = 20_000;
-    let place = place();
-    let (session, ue) = place.open();
+    let fixture = TestRegion::new();
+    let (session, ue) = open(&fixture.region);
     for account in 0..ACCOUNTS {
         session.put(ue, &account.to_le_bytes(), &100_u64.to_le_bytes()).unwrap();
     }
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for thread in 0..3_u64 {
-            let (place, is_over) = (&place, &is_over);
+            let (fixture, is_over) = (&fixture, &is_over);
             scope.spawn(move || {
-                let (session, ue) = place.open();
+                let (session, ue) = open(&fixture.region);
                 let mut rng = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(thread + 1);
                 for _ in 0..ROUNDS {
                     rng ^= rng << 13;
@@ -248,7 +219,7 @@ fn what_a_transaction_reads_is_consistent_while_others_write() {
             });
         }
         let sums = || {
-            let (session, ue) = place.open();
+            let (session, ue) = open(&fixture.region);
             let mut seen = 0_u64;
             while !is_over.load(Ordering::Acquire) || seen == 0 {
                 let sum: u64 = session
@@ -268,19 +239,19 @@ fn what_a_transaction_reads_is_consistent_while_others_write() {
         sums();
     });
     drop(session);
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 /// Two records always get the same number; a plain reader must never see the second one older than
 /// the first.
 #[test]
 fn single_reads_see_a_transaction_at_one_instant() {
-    let place = place();
-    let (session, ue) = place.open();
+    let fixture = TestRegion::new();
+    let (session, ue) = open(&fixture.region);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let (session, ue) = place.open();
+            let (session, ue) = open(&fixture.region);
             let mut last = 0;
             while !is_over.load(Ordering::Acquire) {
                 for (first, second) in [(b"a", b"b"), (b"b", b"a")] {
@@ -306,13 +277,13 @@ fn single_reads_see_a_transaction_at_one_instant() {
         is_over.store(true, Ordering::Release);
     });
     drop(session);
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn many_are_deleted_at_one_instant_or_the_reads_did_not_fit_together() {
-    let place = place();
-    let (session, other) = (place.region.session().unwrap(), place.region.session().unwrap());
+    let fixture = TestRegion::new();
+    let (session, other) = (fixture.region.session().unwrap(), fixture.region.session().unwrap());
     let ns = session.namespace("ues", &Schema::default()).unwrap();
     let keys: Vec<[u8; 2]> = (0..2000_u16).map(u16::to_be_bytes).collect();
     for key in keys.iter().step_by(2) {
@@ -344,14 +315,14 @@ fn many_are_deleted_at_one_instant_or_the_reads_did_not_fit_together() {
         .unwrap();
     assert_eq!(session.count(ns).unwrap(), 0);
     drop((session, other));
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn reads_that_are_judged_together_are_so_behind_the_last_of_them() {
-    let place = place();
-    let (session, ns) = place.open();
-    let other = place.region.session().unwrap();
+    let fixture = TestRegion::new();
+    let (session, ns) = open(&fixture.region);
+    let other = fixture.region.session().unwrap();
     let keys: Vec<[u8; 2]> = (0..100_u16).map(u16::to_be_bytes).collect();
     for key in &keys {
         session.put(ns, key, b"1").unwrap();
@@ -394,5 +365,5 @@ fn reads_that_are_judged_together_are_so_behind_the_last_of_them() {
     assert!(matches!(txn.get(ns, b"x"), Err(Error::Conflict { .. })));
     drop(txn);
     drop((session, other));
-    place.close_and_check();
+    fixture.close_and_check();
 }

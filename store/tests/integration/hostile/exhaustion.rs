@@ -1,13 +1,14 @@
-//! Too much of everything: no room in the heap, in the file system, in the address space, in a
-//! record, in the tables.
+//! Exhausted resources: the heap, the file system, the address space, the bounds of a record, the
+//! tables.
 
 use std::process::{Command, Stdio};
 
 use nearstate_store::limits::{KEY_BYTES_MAX, MEMBERS_MAX, VALUE_BYTES_MAX};
 use nearstate_store::{BlockChange, Condition, CreateOptions, Error, Kind, Region, Schema};
 
-use crate::place::{
-    Mount, Place, arguments, child, clean, done, given, open, refused, skipped, small,
+use crate::fixture::{
+    Mount, TestFolder, arguments, child, clean, open, output, refused, region_path, skipped, small,
+    spawn, succeeded,
 };
 
 fn key(number: u32) -> [u8; 8] {
@@ -16,8 +17,8 @@ fn key(number: u32) -> [u8; 8] {
 
 #[test]
 fn a_full_heap_says_what_helps_and_who_holds_it() {
-    let place = Place::new();
-    let region = Region::create(&place.path, &small()).unwrap();
+    let folder = TestFolder::new();
+    let region = Region::create(&folder.path, &small()).unwrap();
     let (session, ns) = open(&region);
     let value = vec![5; 20_000];
     let fill = |from: u32| {
@@ -48,16 +49,16 @@ fn a_full_heap_says_what_helps_and_who_holds_it() {
         assert_eq!(session.get(ns, &key(number)).unwrap().unwrap().bytes(), value);
     }
     drop((session, region));
-    clean(&place.path);
+    clean(&folder.path);
 }
 
 #[test]
 fn on_a_full_file_system_small_records_use_what_large_ones_leave() {
     let mount = match Mount::new("tmpfs", "size=40m") {
         Ok(mount) => mount,
-        Err(why) => return skipped(&why),
+        Err(reason) => return skipped(&reason),
     };
-    let path = &mount.place.path;
+    let path = &mount.folder.path;
     let region = Region::create(path, &CreateOptions::default()).unwrap();
     let (session, ns) = open(&region);
     let mut count = 0;
@@ -88,9 +89,9 @@ fn on_a_full_file_system_small_records_use_what_large_ones_leave() {
 fn a_full_file_system_is_an_error_and_no_signal() {
     let mount = match Mount::new("tmpfs", "size=40m") {
         Ok(mount) => mount,
-        Err(why) => return skipped(&why),
+        Err(reason) => return skipped(&reason),
     };
-    let path = &mount.place.path;
+    let path = &mount.folder.path;
     let region = Region::create(path, &CreateOptions::default()).unwrap();
     let (session, ns) = open(&region);
     let mut count = 0;
@@ -144,57 +145,56 @@ fn a_full_file_system_is_an_error_and_no_signal() {
 fn a_region_larger_than_its_file_system_is_made_and_says_when_it_is_full() {
     let mount = match Mount::new("tmpfs", "size=64k") {
         Ok(mount) => mount,
-        Err(why) => return skipped(&why),
+        Err(reason) => return skipped(&reason),
     };
     // Too small for the first session and namespace.
-    let outcome = Region::create(&mount.place.path, &small()).and_then(|region| {
+    let outcome = Region::create(&mount.folder.path, &small()).and_then(|region| {
         let session = region.session()?;
         let ns = session.namespace("ue", &Schema::default())?;
         session.put(ns, b"k", &vec![1; 60_000])
     });
     refused(outcome, &["no room", "enlarge"]);
     let populated = CreateOptions { populate: true, ..small() };
-    let path = mount.place.dir().join("populated");
+    let path = mount.folder.dir().join("populated");
     refused(Region::create(&path, &populated), &["no room", "enlarge"]);
 }
 
 #[test]
-#[ignore = "run by the next one, under a limit"]
+#[ignore = "the next test runs it under a limit"]
 fn attaching_under_a_limit() {
     let words = ["cannot map", "ulimit -v", "smaller region"];
-    refused(Region::attach(&given()), &words);
+    refused(Region::attach(&region_path()), &words);
     let large = CreateOptions { bytes_max: 8 << 30, ..CreateOptions::default() };
-    refused(Region::create(&given().with_file_name("other"), &large), &words);
+    refused(Region::create(&region_path().with_file_name("other"), &large), &words);
     // What fits still works.
-    let region = Region::create(&given().with_file_name("small"), &small()).unwrap();
+    let region = Region::create(&region_path().with_file_name("small"), &small()).unwrap();
     let (session, ns) = open(&region);
     session.put(ns, b"k", b"v").unwrap();
 }
 
 #[test]
 fn no_address_space_is_an_error_in_words() {
-    let place = Place::new();
+    let folder = TestFolder::new();
     let large = CreateOptions { bytes_max: 8 << 30, ..CreateOptions::default() };
-    Region::create(&place.path, &large).unwrap();
+    Region::create(&folder.path, &large).unwrap();
     let this = std::env::current_exe().unwrap();
-    let output = Command::new("sh")
+    let mut command = Command::new("sh");
+    command
         .args(["-c", "ulimit -v 4194304; exec \"$0\" \"$@\""])
         .arg(this)
-        .args(arguments("hard_times::attaching_under_a_limit"))
-        .env("HOSTILE_PATH", &place.path)
-        .output()
-        .unwrap();
-    done(&output);
-    clean(&place.path);
+        .args(arguments("hostile::exhaustion::attaching_under_a_limit"))
+        .env("NEARSTATE_TEST_REGION", &folder.path);
+    succeeded(&output(&mut command).unwrap());
+    clean(&folder.path);
 }
 
 /// What the issue asks for.
 const HANDLES: usize = 10_000;
 
 #[test]
-#[ignore = "run by the next one, in a process of its own"]
+#[ignore = "another test runs it in a process of its own"]
 fn ten_thousand_handles() {
-    let region = Region::create(&given(), &small()).unwrap();
+    let region = Region::create(&region_path(), &small()).unwrap();
     let (session, ns) = open(&region);
     session.put(ns, b"k", b"v").unwrap();
     let handles: Vec<Region> = (0..HANDLES).map(|_| region.clone()).collect();
@@ -221,13 +221,13 @@ fn ten_thousand_handles() {
 }
 
 #[test]
-#[ignore = "run by the next one, in a process of its own"]
+#[ignore = "another test runs it in a process of its own"]
 fn more_attaches_than_one_process_can_have() {
-    Region::create(&given(), &small()).unwrap();
+    Region::create(&region_path(), &small()).unwrap();
     for _ in 0..2 {
         let mut regions = Vec::new();
         let error = loop {
-            match Region::attach(&given()) {
+            match Region::attach(&region_path()) {
                 Ok(region) => regions.push(region),
                 Err(error) => break error.to_string(),
             }
@@ -242,18 +242,18 @@ fn more_attaches_than_one_process_can_have() {
 #[test]
 fn ten_thousand_sessions_attach_and_the_last_one_too_many_is_told() {
     for test in ["ten_thousand_handles", "more_attaches_than_one_process_can_have"] {
-        let place = Place::new();
-        let output = child(&format!("hard_times::{test}"), &place.path).output().unwrap();
-        done(&output);
-        clean(&place.path);
+        let folder = TestFolder::new();
+        let mut command = child(&format!("hostile::exhaustion::{test}"), &folder.path);
+        succeeded(&output(&mut command).unwrap());
+        clean(&folder.path);
     }
 }
 
 #[test]
 fn what_is_too_large_is_refused_with_the_bound() {
-    let place = Place::new();
+    let folder = TestFolder::new();
     let options = CreateOptions { bytes_max: 512 << 20, ..CreateOptions::default() };
-    let region = Region::create(&place.path, &options).unwrap();
+    let region = Region::create(&folder.path, &options).unwrap();
     let (session, ns) = open(&region);
     let blocks =
         session.namespace("blocks", &Schema { kind: Kind::Blocks, ..Schema::default() }).unwrap();
@@ -285,14 +285,14 @@ fn what_is_too_large_is_refused_with_the_bound() {
     patch(b"k", &change("b", fitting)).unwrap();
     patch(b"all", &changes[..1024]).unwrap();
     drop((session, region));
-    clean(&place.path);
+    clean(&folder.path);
 }
 
 #[test]
-#[ignore = "run by the next one: it becomes another program"]
+#[ignore = "the next test runs it: it becomes another program"]
 fn becoming_another_program() {
     use std::os::unix::process::CommandExt as _;
-    let region = Region::attach(&given()).unwrap();
+    let region = Region::attach(&region_path()).unwrap();
     let (session, ns) = open(&region);
     session.put(ns, b"k", b"v").unwrap();
     let error = Command::new("cat").exec();
@@ -301,13 +301,10 @@ fn becoming_another_program() {
 
 #[test]
 fn a_process_that_became_another_program_is_not_attached_any_more() {
-    let place = Place::new();
-    let region = Region::create(&place.path, &small()).unwrap();
-    let mut other = child("hard_times::becoming_another_program", &place.path)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
+    let folder = TestFolder::new();
+    let region = Region::create(&folder.path, &small()).unwrap();
+    let mut command = child("hostile::exhaustion::becoming_another_program", &folder.path);
+    let mut other = spawn(command.stdin(Stdio::piped()).stdout(Stdio::null())).unwrap();
     let comm = format!("/proc/{}/comm", other.id());
     while std::fs::read_to_string(&comm).unwrap().trim() != "cat" {
         assert!(other.try_wait().unwrap().is_none(), "it ended early");
@@ -324,7 +321,7 @@ fn a_process_that_became_another_program_is_not_attached_any_more() {
     let (session, ns) = open(&region);
     assert_eq!(session.get(ns, b"k").unwrap().unwrap().bytes(), b"v");
     drop((session, region));
-    clean(&place.path);
+    clean(&folder.path);
     drop(other.stdin.take());
     other.wait().unwrap();
 }

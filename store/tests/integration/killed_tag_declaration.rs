@@ -1,28 +1,17 @@
-//! A process that is killed while it declares tags. One test: a process that another thread starts
-//! meanwhile would be busy with them, too, until it runs its own program.
-
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! A process is killed while it declares tags.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 
 use nearstate_store::{
     CreateOptions, Error, Metadata, Namespace, Region, RetryPolicy, Schema, Session, TagSchema,
-    TagState, check,
+    TagState,
 };
 
+use crate::fixture::{KilledOnDrop, child, clean, is_alone, region_path, spawn};
+
 const RECORDS: u16 = 500;
-
-/// A process that ends with the test at the latest, also with one that fails.
-struct Started(Child);
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 fn unique() -> TagSchema {
     TagSchema { name: "id".to_owned(), is_unique: true, ..TagSchema::default() }
@@ -38,26 +27,21 @@ fn put(session: &Session, ns: Namespace, key: &[u8], id: &[u8]) {
     session.transact(|txn| txn.put_with_metadata(ns, key, b"v", labels)).unwrap();
 }
 
-/// A process that is half way with a tag and waits for its end.
-fn half_way(path: &Path) -> Started {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "half_way_in_another_process", "--nocapture"])
-        .env("DECLARED_PATH", path)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-    let started = Started(child);
-    assert!(lines.any(|line| line.contains("half way")), "it has begun");
+/// A process that has declared a tag for some of the records and waits to be killed.
+fn half_way(path: &Path) -> KilledOnDrop {
+    let mut command = child("killed_tag_declaration::half_way_in_another_process", path);
+    let mut started =
+        KilledOnDrop(spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped())).unwrap());
+    let out = started.0.stdout.take().unwrap();
+    let mut lines = BufReader::new(out).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("half way")), "the declaration has not begun");
     started
 }
 
 #[test]
-#[ignore = "a part of the test below, in a process of its own"]
+#[ignore = "the test below runs it in a process of its own"]
 fn half_way_in_another_process() {
-    let path = std::env::var_os("DECLARED_PATH").unwrap();
-    let region = Region::attach(Path::new(&path)).unwrap();
+    let region = Region::attach(&region_path()).unwrap();
     let session = region.session().unwrap();
     let ns = session.namespace("ues", &Schema::default()).unwrap();
     let mut declaring = session.begin_declaring(ns, &[unique()], RetryPolicy::default()).unwrap();
@@ -72,7 +56,13 @@ fn half_way_in_another_process() {
 }
 
 #[test]
-fn a_process_is_busy_with_its_tags_until_it_is_killed_and_whoever_repeats_them_finishes_them() {
+fn a_declaration_excludes_others_until_its_process_is_killed_and_a_repeated_one_completes_it() {
+    const THIS: &str = "killed_tag_declaration::\
+         a_declaration_excludes_others_until_its_process_is_killed_and_a_repeated_one_completes_it";
+    // A child of another test holds the lock of a declaration of this process until its exec.
+    if !is_alone(THIS) {
+        return;
+    }
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("region");
     let region = Region::create(&path, &CreateOptions::default()).unwrap();
@@ -110,6 +100,5 @@ fn a_process_is_busy_with_its_tags_until_it_is_killed_and_whoever_repeats_them_f
         assert_eq!(found.unwrap().key(), number.to_be_bytes());
     }
     drop((session, region));
-    let report = check(&path).unwrap();
-    assert!(report.is_clean(), "{:?}", report.faults);
+    clean(&path);
 }

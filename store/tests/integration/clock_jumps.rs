@@ -1,54 +1,17 @@
 //! A clock that jumps (`spec/region.md`, section 9): set forward, records end early, and once; set
-//! back, records that are not yet collected are visible again, and nothing else breaks.
-#![cfg(feature = "crash-points")]
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
+//! back, records that are not yet collected are visible again, and nothing else breaks. The clock
+//! belongs to the process, so each test runs alone.
 
 use nearstate_store::crash::shift_clock;
 use nearstate_store::{
-    CreateOptions, Error, EventKind, Filter, Metadata, Namespace, Notice, Region, Schema, Session,
-    TagSchema, Values, Watch, check, now_ms_coarse,
+    Error, EventKind, Filter, Metadata, Namespace, Notice, Schema, Session, TagSchema, Values,
+    Watch, now_ms_coarse,
 };
+
+use crate::fixture::{TestRegion, is_alone};
 
 const HOUR: i64 = 3_600_000;
 const MINUTE: u64 = 60_000;
-
-/// The clock is the process's: one test at a time, and each leaves it right.
-struct Clock(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
-
-impl Clock {
-    fn take() -> Self {
-        static ONE: Mutex<()> = Mutex::new(());
-        Self(ONE.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl Drop for Clock {
-    fn drop(&mut self) {
-        shift_clock(0);
-    }
-}
-
-struct Place {
-    dir: tempfile::TempDir,
-    region: Region,
-}
-
-fn place() -> Place {
-    let dir = tempfile::tempdir().unwrap();
-    let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
-    let region = Region::create(&dir.path().join("region"), &options).unwrap();
-    Place { dir, region }
-}
-
-impl Place {
-    fn close_and_check(self) {
-        drop(self.region);
-        let report = check(&self.dir.path().join("region")).unwrap();
-        assert!(report.is_clean(), "{:?}", report.faults);
-    }
-}
 
 fn open(session: &Session) -> Namespace {
     let guti = TagSchema { name: "guti".to_owned(), is_unique: true, ..TagSchema::default() };
@@ -105,10 +68,12 @@ fn expired(watch: &mut Watch) -> Vec<String> {
 
 #[test]
 fn set_forward_records_end_early_and_are_collected_once() {
-    let _clock = Clock::take();
-    let place = place();
-    let session = place.region.session().unwrap();
-    let other = place.region.session().unwrap();
+    if !is_alone("clock_jumps::set_forward_records_end_early_and_are_collected_once") {
+        return;
+    }
+    let fixture = TestRegion::with_bytes(64 << 20);
+    let session = fixture.region.session().unwrap();
+    let other = fixture.region.session().unwrap();
     let ns = open(&session);
     let mut watch = session.watch(ns, Filter::Namespace).unwrap();
     let now = now_ms_coarse();
@@ -133,14 +98,16 @@ fn set_forward_records_end_early_and_are_collected_once() {
     assert_eq!(other.collect_expired(100).unwrap().records, 1);
     assert_eq!(expired(&mut watch), ["imsi-9"]);
     drop((session, other));
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn set_back_what_nobody_collected_is_there_again_and_nothing_else() {
-    let _clock = Clock::take();
-    let place = place();
-    let session = place.region.session().unwrap();
+    if !is_alone("clock_jumps::set_back_what_nobody_collected_is_there_again_and_nothing_else") {
+        return;
+    }
+    let fixture = TestRegion::with_bytes(64 << 20);
+    let session = fixture.region.session().unwrap();
     let ns = open(&session);
     let mut watch = session.watch(ns, Filter::Namespace).unwrap();
     let now = now_ms_coarse();
@@ -190,14 +157,16 @@ fn set_back_what_nobody_collected_is_there_again_and_nothing_else() {
     assert_eq!(gone, (0..8).chain(100..400).collect::<Vec<_>>(), "each ended once");
     assert_eq!(there(&session, ns, 0..9), [8]);
     drop(session);
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
-fn tags_that_are_added_after_a_record_has_ended_do_not_bring_it_back_without_them() {
-    let _clock = Clock::take();
-    let place = place();
-    let session = place.region.session().unwrap();
+fn added_tags_do_not_bring_back_an_expired_record_without_them() {
+    if !is_alone("clock_jumps::added_tags_do_not_bring_back_an_expired_record_without_them") {
+        return;
+    }
+    let fixture = TestRegion::with_bytes(64 << 20);
+    let session = fixture.region.session().unwrap();
     let plain = session.namespace("s", &Schema::default()).unwrap();
     let now = now_ms_coarse();
     put(&session, plain, 0, now + MINUTE).unwrap();
@@ -208,5 +177,5 @@ fn tags_that_are_added_after_a_record_has_ended_do_not_bring_it_back_without_the
     shift_clock(0);
     assert_eq!(there(&session, ns, 0..2), [1], "it was collected");
     drop(session);
-    place.close_and_check();
+    fixture.close_and_check();
 }

@@ -1,19 +1,12 @@
 //! The example of the README's chapter on transactions: it runs, and stands there as it stands
 //! here.
 
-#![expect(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::panic_in_result_fn,
-    reason = "a test fails by panicking"
-)]
-
 use nearstate_store::{
     CreateOptions, EventKind, Filter, Metadata, Notice, Region, Result, Schema, Session, TagSchema,
     now_ms_coarse,
 };
 
-const README: &str = include_str!("../../README.md");
+const README: &str = include_str!("../../../README.md");
 const HERE: &str = include_str!("readme.rs");
 
 #[test]

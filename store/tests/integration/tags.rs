@@ -1,34 +1,14 @@
 //! Tags and expiry: uniqueness over the namespace, lookups, declaration beside writers.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearstate_store::{
-    BlockChange, Condition, CreateOptions, Error, Kind, Metadata, Namespace, Prefetch, Region,
-    Schema, Session, TagSchema, Values, check, now_ms_coarse,
+    BlockChange, Condition, Error, Kind, Metadata, Namespace, Prefetch, Schema, Session, TagSchema,
+    Values, now_ms_coarse,
 };
 
-struct Place {
-    dir: tempfile::TempDir,
-    region: Region,
-}
-
-fn place() -> Place {
-    let dir = tempfile::tempdir().unwrap();
-    let options = CreateOptions { bytes_max: 256 << 20, ..CreateOptions::default() };
-    let region = Region::create(&dir.path().join("region"), &options).unwrap();
-    Place { dir, region }
-}
-
-impl Place {
-    fn close_and_check(self) {
-        drop(self.region);
-        let report = check(&self.dir.path().join("region")).unwrap();
-        assert!(report.is_clean(), "{:?}", report.faults);
-    }
-}
+use crate::fixture::{TestRegion, without_forks};
 
 fn unique(name: &str) -> TagSchema {
     TagSchema { name: name.to_owned(), is_unique: true, ..TagSchema::default() }
@@ -62,8 +42,8 @@ fn keys_of(session: &Session, ns: Namespace, tag: &str, values: Values<'_>) -> V
 
 #[test]
 fn a_record_is_found_by_its_tags_until_they_change() {
-    let place = place();
-    let session = place.region.session().unwrap();
+    let fixture = TestRegion::new();
+    let session = fixture.region.session().unwrap();
     let ns = sessions(&session);
     put(&session, ns, "imsi-1", &[("guti", "g1"), ("teid", "t1"), ("cell", "5")]).unwrap();
     put(&session, ns, "imsi-2", &[("guti", "g2"), ("teid", "t2"), ("cell", "5")]).unwrap();
@@ -93,13 +73,13 @@ fn a_record_is_found_by_its_tags_until_they_change() {
         assert!(matches!(refused, Err(Error::BadArgument { .. })), "{refused:?}");
     }
     drop(session);
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn a_unique_value_has_one_holder_and_the_error_names_it() {
-    let place = place();
-    let session = place.region.session().unwrap();
+    let fixture = TestRegion::new();
+    let session = fixture.region.session().unwrap();
     let ns = sessions(&session);
     put(&session, ns, "imsi-1", &[("guti", "g1")]).unwrap();
     let refused = put(&session, ns, "imsi-2", &[("guti", "g1"), ("teid", "t2")]).unwrap_err();
@@ -126,14 +106,15 @@ fn a_unique_value_has_one_holder_and_the_error_names_it() {
         .unwrap();
     assert_eq!(session.find(ns, "guti", b"g1").unwrap().unwrap().key(), b"imsi-9");
     drop(session);
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn tags_are_added_beside_writers() {
-    let place = place();
+    let _no_forks = without_forks();
+    let fixture = TestRegion::new();
     let is_over = AtomicBool::new(false);
-    let session = place.region.session().unwrap();
+    let session = fixture.region.session().unwrap();
     let ns = session.namespace("late", &Schema::default()).unwrap();
     for n in 0..3000 {
         put(&session, ns, &format!("imsi-{n}"), &[("guti", &format!("g{n}")), ("cell", "1")])
@@ -141,7 +122,7 @@ fn tags_are_added_beside_writers() {
     }
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let session = place.region.session().unwrap();
+            let session = fixture.region.session().unwrap();
             let mut n = 3000;
             while !is_over.load(Ordering::Acquire) {
                 let tags: &[(&str, &str)] = &[("guti", &format!("g{n}")), ("cell", "2")];
@@ -168,13 +149,14 @@ fn tags_are_added_beside_writers() {
     assert_eq!(of_cells(b"2"), session.count_tagged(ns, "cell", b"2").unwrap());
     drop(scan);
     drop(session);
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn a_tag_that_the_records_contradict_is_refused_and_leaves_nothing() {
-    let place = place();
-    let session = place.region.session().unwrap();
+    let _no_forks = without_forks();
+    let fixture = TestRegion::new();
+    let session = fixture.region.session().unwrap();
     let ns = session.namespace("late", &Schema::default()).unwrap();
     for n in 0..200 {
         put(&session, ns, &format!("imsi-{n}"), &[("cell", &format!("c{}", n % 150))]).unwrap();
@@ -188,14 +170,14 @@ fn a_tag_that_the_records_contradict_is_refused_and_leaves_nothing() {
     session.add_tags(ns, &[ordered("cell")]).unwrap();
     assert_eq!(keys_of(&session, ns, "cell", Values::Equal(b"c1")).len(), 2);
     drop(session);
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn a_record_past_its_time_is_never_returned_and_collected_once() {
-    let place = place();
-    let session = place.region.session().unwrap();
-    let other = place.region.session().unwrap();
+    let fixture = TestRegion::new();
+    let session = fixture.region.session().unwrap();
+    let other = fixture.region.session().unwrap();
     let ns = sessions(&session);
     let now = now_ms_coarse();
     let put = |key: &[u8], guti: &[u8], expires_ms| {
@@ -233,15 +215,15 @@ fn a_record_past_its_time_is_never_returned_and_collected_once() {
     assert!(!rest.has_more);
     assert_eq!(session.count(ns).unwrap(), 4);
     drop((session, other));
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
-/// A walk that was judged once came twice to a part of a list that had taken another's place, and
-/// forgot that it had been told something else of it before.
+/// A walk that was validated once came twice to a part of a list that had taken another's position,
+/// and forgot that it had been told something else of it before.
 #[test]
 fn a_walk_that_is_validated_once_rests_on_all_that_it_was_told() {
-    let place = place();
-    let (session, other) = (place.region.session().unwrap(), place.region.session().unwrap());
+    let fixture = TestRegion::new();
+    let (session, other) = (fixture.region.session().unwrap(), fixture.region.session().unwrap());
     let tags = vec![TagSchema { name: "dnn".to_owned(), ..TagSchema::default() }];
     let ns = session.namespace("sessions", &Schema { tags, ..Schema::default() }).unwrap();
     // More than a part of the list takes.
@@ -271,13 +253,13 @@ fn a_walk_that_is_validated_once_rests_on_all_that_it_was_told() {
     assert!(matches!(walked, Err(Error::Conflict { .. })), "{walked:?}, found {}", found.len());
     assert!(matches!(txn.commit(), Err(Error::Conflict { .. })));
     drop((session, other));
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn a_walk_over_entries_of_records_past_their_time_has_a_bound() {
-    let place = place();
-    let session = place.region.session().unwrap();
+    let fixture = TestRegion::new();
+    let session = fixture.region.session().unwrap();
     let ns = sessions(&session);
     let tags: &[(&str, &[u8])] = &[("cell", b"c")];
     let past = Metadata { tags, expires_ms: now_ms_coarse() - 1000 };
@@ -302,13 +284,13 @@ fn a_walk_over_entries_of_records_past_their_time_has_a_bound() {
     assert_eq!(found(11, 1), (true, b"b".to_vec()), "that was enough");
     assert_eq!(found(12, 9), (true, b"bc".to_vec()));
     drop(session);
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn a_required_tag_is_asked_of_every_new_record() {
-    let place = place();
-    let session = place.region.session().unwrap();
+    let fixture = TestRegion::new();
+    let session = fixture.region.session().unwrap();
     let tags = vec![TagSchema { is_required: true, ..unique("supi") }];
     let ns =
         session.namespace("values", &Schema { tags: tags.clone(), ..Schema::default() }).unwrap();
@@ -343,7 +325,7 @@ fn a_required_tag_is_asked_of_every_new_record() {
         })
         .unwrap();
     drop(session);
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 fn to(bytes: &[u8]) -> [BlockChange<'_>; 1] {
@@ -352,8 +334,8 @@ fn to(bytes: &[u8]) -> [BlockChange<'_>; 1] {
 
 #[test]
 fn a_patch_keeps_a_record_where_its_tags_have_it() {
-    let place = place();
-    let session = place.region.session().unwrap();
+    let fixture = TestRegion::new();
+    let session = fixture.region.session().unwrap();
     let tags = vec![TagSchema { is_required: true, ..unique("supi") }, ordered("seen")];
     let ns = session.namespace("ue", &Schema { kind: Kind::Blocks, tags }).unwrap();
     for number in 0..20_u8 {
@@ -390,14 +372,14 @@ fn a_patch_keeps_a_record_where_its_tags_have_it() {
     let refused = session.patch(ns, &[7], &to(b"again"), Condition::Always).unwrap_err();
     assert!(refused.to_string().contains("supi"), "{refused}");
     drop(session);
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn two_that_patch_one_record_at_once_keep_each_others_blocks() {
     const PATCHES: u32 = 20_000;
-    let place = place();
-    let session = place.region.session().unwrap();
+    let fixture = TestRegion::new();
+    let session = fixture.region.session().unwrap();
     for tags in [vec![], vec![unique("supi")]] {
         let has_tags = !tags.is_empty();
         let name = if has_tags { "tagged" } else { "plain" };
@@ -414,7 +396,7 @@ fn two_that_patch_one_record_at_once_keep_each_others_blocks() {
             .unwrap();
         std::thread::scope(|scope| {
             for name in names {
-                let region = place.region.clone();
+                let region = fixture.region.clone();
                 scope.spawn(move || {
                     let session = region.session().unwrap();
                     for number in 1..=PATCHES {
@@ -430,25 +412,25 @@ fn two_that_patch_one_record_at_once_keep_each_others_blocks() {
         assert_eq!(session.get(ns, b"ue").unwrap().unwrap().tags().count(), supi.len());
     }
     drop(session);
-    place.close_and_check();
+    fixture.close_and_check();
 }
 
 #[test]
 fn a_look_ahead_changes_nothing_whatever_is_asked_for() {
-    let place = place();
-    let session = place.region.session().unwrap();
+    let fixture = TestRegion::new();
+    let session = fixture.region.session().unwrap();
     let plain = session.namespace("plain", &Schema::default()).unwrap();
     let long = [b'v'; 300];
-    let before = place.region.inspect().unwrap().bytes_taken;
+    let before = fixture.region.inspect().unwrap().bytes_taken;
     // No tag has been used yet: even the table of all indexes does not exist.
     session.look_ahead(&[Some(Prefetch::Find(plain, "guti", b"1")), None]);
-    assert_eq!(place.region.inspect().unwrap().bytes_taken, before);
+    assert_eq!(fixture.region.inspect().unwrap().bytes_taken, before);
     assert!(session.find(plain, "guti", b"1").is_err(), "but by now it is");
-    assert_ne!(place.region.inspect().unwrap().bytes_taken, before);
+    assert_ne!(fixture.region.inspect().unwrap().bytes_taken, before);
     let ns = sessions(&session);
     put(&session, ns, "a", &[("guti", "1"), ("cell", "c")]).unwrap();
     put(&session, ns, "b", &[("guti", "2")]).unwrap();
-    let before = place.region.inspect().unwrap().bytes_taken;
+    let before = fixture.region.inspect().unwrap().bytes_taken;
     let mut wanted = vec![
         None,
         Some(Prefetch::Touch(ns, b"a")),
@@ -463,11 +445,11 @@ fn a_look_ahead_changes_nothing_whatever_is_asked_for() {
     ];
     wanted.extend_from_within(..);
     session.look_ahead(&wanted);
-    assert_eq!(place.region.inspect().unwrap().bytes_taken, before);
+    assert_eq!(fixture.region.inspect().unwrap().bytes_taken, before);
     for (value, key) in [("1", "a"), ("2", "b")] {
         let found = session.find(ns, "guti", value.as_bytes()).unwrap().unwrap();
         assert_eq!(found.key(), key.as_bytes());
     }
     drop(session);
-    place.close_and_check();
+    fixture.close_and_check();
 }

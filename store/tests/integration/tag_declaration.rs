@@ -1,16 +1,17 @@
 //! Tags that are declared for records that are there already.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use nearstate_store::{
     CreateOptions, Error, EventKind, Filter, Metadata, Namespace, Notice, Region, RetryPolicy,
-    Schema, Session, TagSchema, check, now_ms_coarse,
+    Schema, Session, TagSchema, now_ms_coarse,
 };
+
+use crate::fixture::{clean, without_forks};
 
 /// A record that had expired and was not yet collected was in no index. A declaration of tags left
 /// such a region in a state that the check rejected.
 #[test]
 fn a_record_whose_time_has_passed_does_not_stand_in_the_way_of_a_new_tag() {
+    let _no_forks = without_forks();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("region");
     let region = Region::create(&path, &CreateOptions::default()).unwrap();
@@ -41,8 +42,7 @@ fn a_record_whose_time_has_passed_does_not_stand_in_the_way_of_a_new_tag() {
     assert_eq!(ended, 1);
     assert_eq!(session.collect_expired(10).unwrap().records, 0);
     drop((watch, session, region));
-    let report = check(&path).unwrap();
-    assert!(report.is_clean(), "{:?}", report.faults);
+    clean(&path);
 }
 
 fn unique() -> [TagSchema; 1] {
@@ -66,6 +66,7 @@ fn keys(session: &Session, ns: Namespace) -> Vec<Vec<u8>> {
 
 #[test]
 fn a_declaration_goes_on_in_parts_and_whoever_repeats_it_finishes_it() {
+    let _no_forks = without_forks();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("region");
     let region = Region::create(&path, &CreateOptions::default()).unwrap();
@@ -100,13 +101,13 @@ fn a_declaration_goes_on_in_parts_and_whoever_repeats_it_finishes_it() {
     }
     assert_eq!(session.count(ns).unwrap(), 500);
     drop((session, other, region));
-    let report = check(&path).unwrap();
-    assert!(report.is_clean(), "{:?}", report.faults);
+    clean(&path);
 }
 
 /// A declaration started over each time another one declared something.
 #[test]
 fn others_that_declare_in_vain_for_ever_keep_nobody_from_the_end() {
+    let _no_forks = without_forks();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("region");
     let region = Region::create(&path, &CreateOptions::default()).unwrap();
@@ -138,13 +139,13 @@ fn others_that_declare_in_vain_for_ever_keep_nobody_from_the_end() {
     assert!(refusals > 5, "{refusals}");
     assert!(other.find(ns, "id", &[0, 50]).unwrap().is_some());
     drop((session, other, region));
-    let report = check(&path).unwrap();
-    assert!(report.is_clean(), "{:?}", report.faults);
+    clean(&path);
 }
 
 /// A walk that others had interrupted for long took all that had come meanwhile in a few parts.
 #[test]
 fn a_namespace_that_grows_meanwhile_is_entered_in_small_parts_all_the_same() {
+    let _no_forks = without_forks();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("region");
     let region = Region::create(&path, &CreateOptions::default()).unwrap();
@@ -169,6 +170,5 @@ fn a_namespace_that_grows_meanwhile_is_entered_in_small_parts_all_the_same() {
         assert!(session.find(ns, "id", &number.to_be_bytes()).unwrap().is_some());
     }
     drop((session, region));
-    let report = check(&path).unwrap();
-    assert!(report.is_clean(), "{:?}", report.faults);
+    clean(&path);
 }

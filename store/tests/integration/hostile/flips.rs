@@ -12,7 +12,7 @@ use nearstate_store::{
     Schema, Session,
 };
 
-use crate::place::{Place, checked, clean, open, small};
+use crate::fixture::{TestFolder, checked, clean, open, small};
 
 const SUPERBLOCK: u64 = 4096;
 const POOLS: u64 = 0x1000;
@@ -70,20 +70,20 @@ fn is_found(answer: Result<CheckReport>) -> bool {
 
 #[test]
 fn any_flipped_bit_of_the_superblock_is_found() {
-    let place = Place::new();
-    let region = Region::create(&place.path, &small()).unwrap();
+    let folder = TestFolder::new();
+    let region = Region::create(&folder.path, &small()).unwrap();
     let (session, ns) = open(&region);
     session.put(ns, b"k", b"v").unwrap();
     drop((session, region));
-    let copy = Copy::of(&place.path);
+    let copy = Copy::of(&folder.path);
     let mut page = vec![0; 4096];
     copy.file.read_exact_at(&mut page, 0).unwrap();
     for bit in 0..SUPERBLOCK * 8 {
         copy.flip(bit);
-        assert!(is_found(checked(&place.path)), "bit {} of byte {} is not", bit % 8, bit / 8);
+        assert!(is_found(checked(&folder.path)), "bit {} of byte {} is not", bit % 8, bit / 8);
         copy.file.write_all_at(&page, 0).unwrap();
     }
-    clean(&place.path);
+    clean(&folder.path);
 }
 
 const KEY: &[u8] = b"imsi-262011234567890";
@@ -119,16 +119,16 @@ fn region_with_a_record(path: &Path) -> u64 {
 
 #[test]
 fn any_flipped_bit_of_a_record_is_found_and_crashes_no_reader() {
-    let place = Place::new();
-    let at = region_with_a_record(&place.path);
-    let copy = Copy::of(&place.path);
+    let folder = TestFolder::new();
+    let at = region_with_a_record(&folder.path);
+    let copy = Copy::of(&folder.path);
     for bit in at * 8..(at + CELL) * 8 {
         copy.flip(bit);
-        assert!(is_found(checked(&place.path)), "bit {} of byte {} is not", bit % 8, bit / 8 - at);
+        assert!(is_found(checked(&folder.path)), "bit {} of byte {} is not", bit % 8, bit / 8 - at);
         copy.flip(bit);
     }
-    clean(&place.path);
-    let region = Region::attach(&place.path).unwrap();
+    clean(&folder.path);
+    let region = Region::attach(&folder.path).unwrap();
     let (session, ns) = open(&region);
     for bit in at * 8..(at + CELL) * 8 {
         copy.flip(bit);
@@ -226,13 +226,13 @@ fn live_with(path: &Path) {
 
 #[test]
 fn any_flipped_bit_of_a_record_header_crashes_no_writer() {
-    let place = Place::new();
-    let at = region_with_a_record(&place.path);
-    let copy = Copy::of(&place.path);
+    let folder = TestFolder::new();
+    let at = region_with_a_record(&folder.path);
+    let copy = Copy::of(&folder.path);
     for bit in at * 8..(at + 44) * 8 {
         copy.restore();
         copy.flip(bit);
-        live_with(&place.path);
+        live_with(&folder.path);
     }
 }
 
@@ -298,12 +298,12 @@ const ROUNDS: u64 = 3000;
 
 #[test]
 fn thousands_of_flips_anywhere_end_without_a_crash_a_hang_or_a_panic() {
-    let place = Place::new();
-    let made = place.dir().join("made");
+    let folder = TestFolder::new();
+    let made = folder.dir().join("made");
     region_with_everything(&made);
-    fs::copy(&made, &place.path).unwrap();
-    let parts = parts(&place.path);
-    let copy = Copy::of(&place.path);
+    fs::copy(&made, &folder.path).unwrap();
+    let parts = parts(&folder.path);
+    let copy = Copy::of(&folder.path);
     let mut rng = Rng(0x2545_f491_4f6c_dd1d);
     let weights: u64 = parts.iter().map(|part| part.2).sum();
     for round in 0..ROUNDS {
@@ -321,7 +321,7 @@ fn thousands_of_flips_anywhere_end_without_a_crash_a_hang_or_a_panic() {
                 .unwrap();
             copy.flip(from * 8 + rng.below(bytes * 8));
         }
-        live_with(&place.path);
+        live_with(&folder.path);
     }
 }
 
@@ -340,12 +340,12 @@ fn wild(rng: &mut Rng) -> u64 {
 
 #[test]
 fn thousands_of_wild_words_anywhere_end_without_a_crash_a_hang_or_a_panic() {
-    let place = Place::new();
-    let made = place.dir().join("made");
+    let folder = TestFolder::new();
+    let made = folder.dir().join("made");
     region_with_everything(&made);
-    fs::copy(&made, &place.path).unwrap();
-    let parts = parts(&place.path);
-    let copy = Copy::of(&place.path);
+    fs::copy(&made, &folder.path).unwrap();
+    let parts = parts(&folder.path);
+    let copy = Copy::of(&folder.path);
     let mut rng = Rng(0x9e37_79b9_7f4a_7c15);
     for round in 0..ROUNDS {
         copy.restore();
@@ -356,6 +356,6 @@ fn thousands_of_wild_words_anywhere_end_without_a_crash_a_hang_or_a_panic() {
             let word = wild(&mut rng);
             copy.file.write_all_at(&word.to_le_bytes(), at).unwrap();
         }
-        live_with(&place.path);
+        live_with(&folder.path);
     }
 }

@@ -1,14 +1,12 @@
 //! A thousand sessions that want the same record: each gets through, and the work that is done for
 //! nothing is bounded by a count, not by a clock.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nearstate_store::{
-    CreateOptions, Metadata, Namespace, Region, Schema, Session, TagSchema, check,
-};
+use nearstate_store::{CreateOptions, Metadata, Namespace, Region, Schema, Session, TagSchema};
+
+use crate::fixture::clean;
 
 const SESSIONS: u64 = 1000;
 
@@ -66,7 +64,7 @@ fn a_thousand_sessions_that_conflict_on_one_record_all_get_through() {
     assert_eq!(number(&session, ns), SESSIONS);
     assert!((SESSIONS + 1..=BEGUN_MAX).contains(&begun), "{begun} transactions were begun");
     drop((session, region));
-    assert!(check(&path).unwrap().is_clean());
+    clean(&path);
 }
 
 #[test]
@@ -107,5 +105,5 @@ fn a_thousand_sessions_that_pass_one_unique_value_on_all_have_it_once() {
     assert_eq!(had_it, SESSIONS);
     drop(scan);
     drop((session, region));
-    assert!(check(&path).unwrap().is_clean());
+    clean(&path);
 }

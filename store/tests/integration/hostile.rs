@@ -1,0 +1,8 @@
+//! Damaged files, truncated files, and exhausted resources. Each ends in an error that says what to
+//! do, never in a crash, a hang or a lost record.
+
+mod bad_files;
+mod creation;
+mod exhaustion;
+mod flips;
+mod truncated;

@@ -1,0 +1,36 @@
+//! Tests of `nearstate-store` through its public interface.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::panic_in_result_fn,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and prints why it was skipped"
+)]
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "numbers of tests are small"
+)]
+
+mod attach_files;
+#[cfg(feature = "crash-points")]
+mod clock_jumps;
+mod concurrent_tag_declaration;
+mod contention;
+mod counters;
+mod fixture;
+mod for_update;
+mod hostile;
+mod killed_tag_declaration;
+mod mixed_namespaces;
+mod notifications;
+mod objects;
+mod readme;
+mod records;
+mod scans;
+mod tag_declaration;
+mod tags;
+mod transactions;
