@@ -95,9 +95,13 @@ impl Member {
             done = self.claim_part(chunk, at, end, is_extent && at != start);
             at = chunk.end();
         }
-        arena.set_bump(Bump::Large, start, arena.get(undo::CHUNK_TO));
-        crash_point!("span.bumped");
-        arena.set(undo::CHUNK_TO, 0);
+        let taken_to = arena.get(undo::CHUNK_TO);
+        // After an error under a chunk's lock the range is the bump range already.
+        if taken_to != 0 {
+            arena.set_bump(Bump::Large, start, taken_to);
+            crash_point!("span.bumped");
+            arena.set(undo::CHUNK_TO, 0);
+        }
         done
     }
 
