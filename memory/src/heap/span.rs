@@ -8,8 +8,8 @@ use crate::heap::bitmap::{Bitmap, mark};
 use crate::heap::chunk::{ChunkIndex, ChunkState, chunks_used, state_of};
 use crate::heap::refill::no_room;
 use crate::layout::{CHUNK_UNITS, LINE};
-use crate::member::Member;
 use crate::member::arena::{Bump, undo};
+use crate::member::{LOCK_WAIT_SHORT, Member};
 
 /// How often a claim starts again after another member took a part of its range. Each time at least
 /// one of the members made progress.
@@ -109,7 +109,7 @@ impl Member {
     fn claim_part(&self, chunk: ChunkIndex, at: u64, end: u64, is_lazy: bool) -> Result<bool> {
         let arena = self.arena()?;
         let run = chunk.run(at, end);
-        let taken = self.under_chunk(chunk, None, |state| {
+        let taken = self.under_chunk(chunk, Some(LOCK_WAIT_SHORT), |state| {
             let words = chunk.bitmap(self.map())?;
             if !Bitmap::load(words).is_free(run) {
                 return Ok(false);
