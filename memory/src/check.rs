@@ -12,12 +12,13 @@ use nearstate_model::{Error, Result};
 use crate::atomic::Ordering;
 use crate::heap::bitmap::Bitmap;
 use crate::heap::cell::{self, Cell, CellKind, WORD_NEXT, WORD_RETIRED};
-use crate::heap::chunk::{ChunkIndex, chunks_used, state_of};
+use crate::heap::chunk::{ChunkIndex, chunks_used, chunks_with_tables, reserve, state_of};
 use crate::index::bucket::{WORDS, at_of, depth_of, entry_tag, hash_tag, is_intent, is_link, load};
 use crate::index::lookup::{hash_of, link_slot, walk_chain};
 use crate::layout::{
     CATALOG_RING, CHUNK_UNITS, Corruption, HEAP, LINE, MEMBER_STATE, QUEUES, RESERVED_BYTES,
-    SEGMENTS, SUPER_BYTES, SUPER_EPOCH, SUPER_WORDS, catalog_at, member_at, unseal,
+    SEGMENTS, SUPER_BYTES, SUPER_EPOCH, SUPER_WORDS, catalog_at, member_at, ordinary_chunks,
+    unseal,
 };
 use crate::member::arena::{Arena, Bump, undo};
 use crate::member::lock::{PAYLOAD, owner_of};
@@ -101,7 +102,8 @@ pub fn check(
         Err(error @ Error::Damaged { .. }) => report.fault(format!("recovery: {error}")),
         Err(error) => return Err(error),
     }
-    let mut walk = Checker { map: &region.shared.map, report, marks: Vec::new(), epoch: 0 };
+    let mut walk =
+        Checker { map: &region.shared.map, report, marks: Vec::new(), chunks_used: 0, epoch: 0 };
     if let Err(Corruption(what)) = walk.all(region.shared.is_fenced, validate) {
         walk.report.fault(what);
     }
@@ -114,8 +116,10 @@ pub fn check(
 struct Checker<'m> {
     map: &'m Map,
     report: CheckReport,
-    /// A bit for each unit of the heap at which a reachable cell begins.
+    /// A bit for each unit at which a reachable cell begins: of the ordinary chunks that were used,
+    /// then of the reserve.
     marks: Vec<u64>,
+    chunks_used: u64,
     epoch: u64,
 }
 
@@ -124,8 +128,9 @@ type RecordValidator<'j> = &'j mut dyn FnMut(u64, &Cell<'_>) -> std::result::Res
 impl Checker<'_> {
     fn all(&mut self, is_fenced: bool, validate: RecordValidator<'_>) -> Result<(), Corruption> {
         self.superblock()?;
-        let chunks = chunks_used(self.map)?;
-        self.marks = vec![0; (chunks * CHUNK_UNITS / 64 + 1) as usize];
+        self.chunks_used = chunks_used(self.map)?;
+        let chunks = self.chunks_used + reserve(self.map).count() as u64;
+        self.marks = vec![0; (chunks * CHUNK_UNITS / 64) as usize];
         let word = self.map.word(SUPER_EPOCH)?.load(Ordering::Acquire);
         self.epoch = unseal(word, "the epoch word has a flipped bit")?;
         for entry in namespace::list(self.map)? {
@@ -143,7 +148,7 @@ impl Checker<'_> {
             self.arena(index, is_fenced, &mut ranges)?;
         }
         ranges.sort_unstable();
-        self.tiles(chunks, &ranges)
+        self.tiles(&ranges)
     }
 
     /// Words that no build writes must be zero.
@@ -161,12 +166,25 @@ impl Checker<'_> {
         Ok(())
     }
 
+    /// The place of a unit's mark; `None` if no chunk with tables has the unit.
+    fn mark_of(&self, at: u64) -> Option<(usize, u64)> {
+        let unit = at.checked_sub(HEAP)? / LINE;
+        let (chunk, ordinary) = (unit / CHUNK_UNITS, ordinary_chunks(self.map.chunks()));
+        let place = if chunk < self.chunks_used {
+            unit
+        } else if chunk >= ordinary {
+            unit - (ordinary - self.chunks_used) * CHUNK_UNITS
+        } else {
+            return None;
+        };
+        Some(((place / 64) as usize, place % 64)).filter(|_| at.is_multiple_of(LINE))
+    }
+
     /// Marks a cell as reachable. False, with a fault, if it was marked before or cannot be a cell.
     fn mark(&mut self, at: u64, by: &str) -> bool {
-        let unit = at.wrapping_sub(HEAP) / LINE;
-        let (word, bit) = ((unit / 64) as usize, unit % 64);
-        match self.marks.get_mut(word) {
-            Some(marks) if at >= HEAP && at.is_multiple_of(LINE) => {
+        let place = self.mark_of(at);
+        match place.and_then(|(word, bit)| self.marks.get_mut(word).map(|marks| (marks, bit))) {
+            Some((marks, bit)) => {
                 if *marks >> bit & 1 == 1 {
                     self.report.fault(format!("cell {at:#x}: reached twice, now by {by}"));
                     return false;
@@ -174,7 +192,7 @@ impl Checker<'_> {
                 *marks |= 1 << bit;
                 true
             }
-            _ => {
+            None => {
                 self.report.fault(format!("{by} points to {at:#x}, which is no cell"));
                 false
             }
@@ -405,11 +423,11 @@ impl Checker<'_> {
 
     /// Walks the heap unit by unit: each allocated unit belongs to a cell that was reached or to a
     /// bump range, and each free unit to nothing.
-    fn tiles(&mut self, chunks: u64, ranges: &[(u64, u64)]) -> Result<(), Corruption> {
+    fn tiles(&mut self, ranges: &[(u64, u64)]) -> Result<(), Corruption> {
         let mut ranges = ranges.iter().peekable();
         // The end of the last cell or range: it can lie in a later chunk.
         let mut allocated_to = HEAP;
-        for chunk in (0..chunks).map(ChunkIndex) {
+        for chunk in chunks_with_tables(self.map)? {
             let bitmap = Bitmap::load(chunk.bitmap(self.map)?);
             self.chunk_word(chunk, &bitmap)?;
             for unit in 0..CHUNK_UNITS as u32 {
@@ -429,8 +447,7 @@ impl Checker<'_> {
                     allocated_to = *end;
                     self.unmark(at);
                 } else if self.unmark(at) {
-                    let bytes = cell::bytes_at(self.map, at)?;
-                    allocated_to = at.saturating_add(bytes);
+                    allocated_to = at.saturating_add(cell::bytes_at(self.map, at)?);
                     if !is_set {
                         self.report.fault(format!("cell {at:#x}: reached, and free"));
                     }
@@ -439,9 +456,13 @@ impl Checker<'_> {
                     self.report.bytes_leaked += LINE;
                 }
             }
+            let next = ChunkIndex(chunk.0 + 1);
+            if allocated_to > next.start() && self.mark_of(next.start()).is_none() {
+                self.report.fault("a cell or a bump range lies behind the last chunk in use");
+            }
         }
-        if allocated_to > ChunkIndex(chunks).start() || ranges.next().is_some() {
-            self.report.fault("a cell or a bump range lies behind the heap's last chunk");
+        if ranges.next().is_some() {
+            self.report.fault("a bump range lies inside a cell or behind the heap");
         }
         let lost: u64 = self.marks.iter().map(|marks| u64::from(marks.count_ones())).sum();
         if lost != 0 {
@@ -452,10 +473,10 @@ impl Checker<'_> {
 
     /// Removes the mark of a cell. False if no reachable cell begins there.
     fn unmark(&mut self, at: u64) -> bool {
-        let unit = (at - HEAP) / LINE;
-        let Some(marks) = self.marks.get_mut((unit / 64) as usize) else { return false };
-        let was_set = *marks >> (unit % 64) & 1 == 1;
-        *marks &= !(1 << (unit % 64));
+        let Some((word, bit)) = self.mark_of(at) else { return false };
+        let Some(marks) = self.marks.get_mut(word) else { return false };
+        let was_set = *marks >> bit & 1 == 1;
+        *marks &= !(1 << bit);
         was_set
     }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use nearstate_model::{Error, Holder, Result};
 
 use crate::atomic::Ordering;
-use crate::heap::chunk::{ChunkIndex, chunks_used, state_of};
+use crate::heap::chunk::{ChunkIndex, chunks_used, chunks_with_tables, state_of};
 use crate::layout::{
     CHUNK_BYTES, FORMAT, HEAP, LINE, MEMBER_PIN, MEMBER_SINCE, MEMBER_STATE, SUPER_CREATED,
     SUPER_EPOCH, SUPER_ID, SUPER_PAGE, chunk_words_at, member_at, unseal,
@@ -65,8 +65,8 @@ pub struct MemberEntry {
 /// Bytes of the heap whose bit is set, as the chunk words say.
 fn allocated_bytes(map: &Map) -> Result<u64> {
     let mut units = 0;
-    for chunk in 0..chunks_used(map)? {
-        units += state_of(map, ChunkIndex(chunk))?.used;
+    for chunk in chunks_with_tables(map)? {
+        units += state_of(map, chunk)?.used;
     }
     Ok(units * LINE)
 }

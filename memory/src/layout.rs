@@ -87,8 +87,29 @@ pub const HEAP: u64 = 0x480_0000;
 pub(crate) const CHUNK_BYTES: u64 = 256 << 10;
 /// Units of a chunk: cells begin at units and are measured in them.
 pub(crate) const CHUNK_UNITS: u64 = CHUNK_BYTES / LINE;
+/// Bit of a chunk's word: all of the chunk has pages.
+pub(crate) const CHUNK_HAS_PAGES: u64 = 1 << 47;
 /// Bytes of a chunk's bitmap.
 pub(crate) const BITMAP_BYTES: u64 = CHUNK_UNITS / 8;
+
+/// The part of the heap that only operations which do not grow the region's content may use.
+const RESERVE_SHARE: u64 = 64;
+/// The least and the most chunks of the reserve: 1 MiB and 8 MiB. Its pages exist from creation on.
+const RESERVE_CHUNKS_MIN: u64 = 4;
+const RESERVE_CHUNKS_MAX: u64 = 32;
+
+/// The number of chunks that ordinary allocations use. The others, at the end, are the reserve.
+pub(crate) const fn ordinary_chunks(chunks: u64) -> u64 {
+    let share = chunks / RESERVE_SHARE;
+    let reserve = if share < RESERVE_CHUNKS_MIN {
+        RESERVE_CHUNKS_MIN
+    } else if share > RESERVE_CHUNKS_MAX {
+        RESERVE_CHUNKS_MAX
+    } else {
+        share
+    };
+    chunks.saturating_sub(reserve)
+}
 
 /// Queues of one arena: one for each class, the last for extents.
 pub(crate) const QUEUES: usize = 128;

@@ -11,6 +11,7 @@ use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::heap::cell::{self, WORD_HEAD, WORD_RETIRED, WORD_VERSION};
 use crate::heap::class::{self, CLASSES};
+use crate::heap::refill::no_room;
 use crate::layout::{
     CHUNK_BYTES, CLASS_EXTENT, Corruption, LINE, MEMBER_PIN, MEMBER_STATE, QUEUES, member_at,
     unseal,
@@ -161,6 +162,51 @@ impl Member {
         let head = u64::from(CLASS_EXTENT) | (cell::CellKind::Extent as u64) << 8;
         cell::word(self.map(), cell, WORD_HEAD)?.store(head, Ordering::Relaxed);
         Ok(cell)
+    }
+
+    /// Runs an operation that changes the region. If the heap is full for it, the operation runs once
+    /// more and may use the reserve, provided that it does not make the content of the region
+    /// larger: deleting, collecting, and replacing by as much or less always succeed.
+    ///
+    /// # Errors
+    /// Those of the operation. It must change nothing if it fails.
+    #[inline]
+    pub fn with_reserve<T>(&self, mut operation: impl FnMut() -> Result<T>) -> Result<T> {
+        match self.operation(&mut operation) {
+            Err(Error::Full { detail }) if !self.may_use_reserve.get() => {
+                self.repeat_with_reserve(&mut operation, detail)
+            }
+            other => other,
+        }
+    }
+
+    #[cold]
+    fn repeat_with_reserve<T>(
+        &self,
+        operation: &mut impl FnMut() -> Result<T>,
+        detail: String,
+    ) -> Result<T> {
+        self.free_pending()?;
+        self.may_use_reserve.set(true);
+        let repeated = self.operation(operation);
+        self.may_use_reserve.set(false);
+        if repeated.is_err() {
+            self.free_pending()?;
+        }
+        // What was lent comes back at once, and what was replaced is free for others.
+        self.operation(|| self.free_all())?;
+        match repeated {
+            Err(Error::Full { .. }) => Err(Error::Full { detail }),
+            other => other,
+        }
+    }
+
+    /// Fails if an operation that uses the reserve makes the content of the region larger.
+    pub(crate) fn check_growth(&self, bytes_before: u64, bytes_after: u64) -> Result<()> {
+        if self.may_use_reserve.get() && bytes_after > bytes_before {
+            return Err(no_room());
+        }
+        Ok(())
     }
 
     /// Frees every pending cell. Nothing that contains them was published.

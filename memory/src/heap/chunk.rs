@@ -10,8 +10,8 @@ use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
 use crate::heap::bitmap::{BITMAP_WORDS, Bitmap, UnitRun};
 use crate::layout::{
-    BITMAP_BYTES, CHUNK_BYTES, CHUNK_UNITS, Corruption, HEAP, LINE, SUPER_FRONTIER, bitmaps_at,
-    chunk_words_at, seal, unseal,
+    BITMAP_BYTES, CHUNK_BYTES, CHUNK_HAS_PAGES, CHUNK_UNITS, Corruption, HEAP, LINE,
+    SUPER_FRONTIER, bitmaps_at, chunk_words_at, ordinary_chunks, seal, unseal,
 };
 use crate::member::{Member, lock};
 use crate::region::map::Map;
@@ -72,12 +72,10 @@ pub(crate) struct ChunkState {
 }
 
 impl ChunkState {
-    const PAGES: u64 = 1 << 47;
-
     pub(crate) const fn decode(payload: u64) -> Self {
         let used = payload & 0xffff;
         Self {
-            has_pages: payload & Self::PAGES != 0,
+            has_pages: payload & CHUNK_HAS_PAGES != 0,
             // A flipped bit only misleads the search: the bitmap says what is free.
             used: if used < CHUNK_UNITS { used } else { CHUNK_UNITS },
             longest: CHUNK_UNITS.saturating_sub(payload >> 16 & 0xffff),
@@ -85,7 +83,7 @@ impl ChunkState {
     }
 
     pub(crate) const fn encode(self) -> u64 {
-        let pages = if self.has_pages { Self::PAGES } else { 0 };
+        let pages = if self.has_pages { CHUNK_HAS_PAGES } else { 0 };
         pages | (CHUNK_UNITS - self.longest) << 16 | self.used
     }
 
@@ -100,13 +98,16 @@ impl ChunkState {
     }
 }
 
-/// The number of chunks that were ever used. Those behind them have no tables yet.
+/// The number of ordinary chunks that were ever used. Those behind them have no tables yet.
 pub(crate) fn chunks_used(map: &Map) -> Result<u64, Corruption> {
     let at = unseal(
         map.word(SUPER_FRONTIER)?.load(Ordering::Acquire),
         "the heap's frontier has a flipped bit",
     )? * LINE;
-    if at < HEAP || !(at - HEAP).is_multiple_of(CHUNK_BYTES) || at > chunk_words_at(map.chunks()) {
+    if at < HEAP
+        || !(at - HEAP).is_multiple_of(CHUNK_BYTES)
+        || at > HEAP + CHUNK_BYTES * ordinary_chunks(map.chunks())
+    {
         return Err(Corruption("the heap's frontier lies outside the heap"));
     }
     Ok((at - HEAP) / CHUNK_BYTES)
@@ -116,6 +117,18 @@ pub(crate) fn chunks_used(map: &Map) -> Result<u64, Corruption> {
 pub(crate) fn state_of(map: &Map, chunk: ChunkIndex) -> Result<ChunkState, Corruption> {
     let word = map.word(chunk.word_at(map))?.load(Ordering::Relaxed);
     Ok(ChunkState::decode(word & lock::PAYLOAD))
+}
+
+/// The chunks of the reserve.
+pub(crate) fn reserve(map: &Map) -> impl Iterator<Item = ChunkIndex> + use<> {
+    (ordinary_chunks(map.chunks())..map.chunks()).map(ChunkIndex)
+}
+
+/// Every chunk that has tables: those that were ever used, and the reserve.
+pub(crate) fn chunks_with_tables(
+    map: &Map,
+) -> Result<impl Iterator<Item = ChunkIndex> + use<>, Corruption> {
+    Ok((0..chunks_used(map)?).map(ChunkIndex).chain(reserve(map)))
 }
 
 /// True if this owner holds the lock of a chunk.
@@ -131,7 +144,7 @@ impl Member {
         let word = map.word(SUPER_FRONTIER)?;
         loop {
             let used = chunks_used(map)?;
-            if used == map.chunks() {
+            if used == ordinary_chunks(map.chunks()) {
                 return Ok(None);
             }
             let chunk = ChunkIndex(used);

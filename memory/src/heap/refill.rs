@@ -9,10 +9,10 @@ use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::heap::bitmap::{Bitmap, UnitRun, mark};
 use crate::heap::cell::{self, WORD_HEAD, WORD_NEXT, WORD_RETIRED};
-use crate::heap::chunk::{ChunkIndex, ChunkState, chunks_used, state_of};
+use crate::heap::chunk::{ChunkIndex, ChunkState, chunks_used, reserve, state_of};
 use crate::heap::class;
 use crate::heap::free::{HARVEST_CELLS, link_batch, mark_batch};
-use crate::layout::{Corruption, LINE};
+use crate::layout::{CHUNK_UNITS, Corruption, LINE, ordinary_chunks};
 use crate::member::arena::{BUMP_SMALL_CELL_MAX, Bump, undo};
 use crate::member::{LOCK_WAIT_SHORT, Member};
 
@@ -49,6 +49,7 @@ impl Member {
     pub(crate) fn refill(&self, class: u8) -> Result<()> {
         let bytes = class::bytes_of(class);
         invariant!(bytes != 0 && bytes <= BUMP_SMALL_CELL_MAX, "cells of {bytes} bytes are small");
+        self.keep_reserve(bytes / LINE)?;
         let mut search = Search::default();
         let hint = ChunkIndex(self.chunk.get());
         if hint.0 < chunks_used(self.map())?
@@ -76,7 +77,37 @@ impl Member {
                 return Ok(());
             }
         }
+        if self.may_use_reserve.get() {
+            for chunk in reserve(self.map()) {
+                if state_of(self.map(), chunk)?.longest >= bytes / LINE
+                    && self.take_from_chunk(chunk, class, &mut search)?
+                {
+                    return Ok(());
+                }
+            }
+        }
         Err(search.no_pages.unwrap_or_else(no_room))
+    }
+
+    /// Fails if an ordinary allocation would leave fewer free units than the reserve has lent: what
+    /// frees memory must not run out of it.
+    pub(crate) fn keep_reserve(&self, units: u64) -> Result<()> {
+        if self.may_use_reserve.get() {
+            return Ok(());
+        }
+        let map = self.map();
+        let mut lent = 0;
+        for chunk in reserve(map) {
+            lent += state_of(map, chunk)?.used;
+        }
+        let used = chunks_used(map)?;
+        let mut free = (ordinary_chunks(map.chunks()) - used) * CHUNK_UNITS;
+        let mut chunks = (0..used).map(ChunkIndex);
+        while lent != 0 && free < lent + units {
+            let Some(chunk) = chunks.next() else { return Err(no_room()) };
+            free += state_of(map, chunk)?.free();
+        }
+        Ok(())
     }
 
     /// Tries at most `most` chunks in a circle, from behind the one used last. True if one had room.
@@ -115,18 +146,21 @@ impl Member {
             let bitmap = Bitmap::load(words);
             let longest = bitmap.longest_run().filter(|run| u64::from(run.units) >= units);
             if let Some(longest) = longest {
-                if u64::from(longest.units) >= BUMP_CELLS_MIN * units {
+                if chunk.0 >= ordinary_chunks(self.map().chunks()) {
+                    // Exactly one cell: the reserve lends no more than is needed.
+                    self.harvest(chunk, class, &bitmap, 1)?;
+                } else if u64::from(longest.units) >= BUMP_CELLS_MIN * units {
                     let most = longest.units.min(self.shared().claim_units() as u32);
                     self.claim(chunk, UnitRun { units: most, ..longest })?;
                 } else {
-                    self.harvest(chunk, class, &bitmap)?;
+                    self.harvest(chunk, class, &bitmap, HARVEST_CELLS)?;
                 }
             }
             *state = ChunkState::of(&Bitmap::load(words), state.has_pages);
             Ok(longest.is_some())
         })?;
         let is_taken = taken == Some(true);
-        if is_taken {
+        if is_taken && chunk.0 < ordinary_chunks(self.map().chunks()) {
             self.chunk.set(chunk.0);
         }
         Ok(is_taken)
@@ -152,7 +186,7 @@ impl Member {
     }
 
     /// Takes cells of a class from the free runs of a locked chunk into the queue of the class.
-    fn harvest(&self, chunk: ChunkIndex, class: u8, bitmap: &Bitmap) -> Result<()> {
+    fn harvest(&self, chunk: ChunkIndex, class: u8, bitmap: &Bitmap, most: u64) -> Result<()> {
         let map = self.map();
         let bytes = class::bytes_of(class);
         let units = (bytes / LINE) as u32;
@@ -160,7 +194,7 @@ impl Member {
             .free_runs()
             .flat_map(|run| (0..run.units / units).map(move |cell| run.start + cell * units));
         let (mut first, mut last, mut count) = (0, 0, 0);
-        for start in starts.take(HARVEST_CELLS as usize) {
+        for start in starts.take(most as usize) {
             let at = chunk.start() + LINE * u64::from(start);
             cell::word(map, at, WORD_HEAD)?.store(u64::from(class), Ordering::Relaxed);
             cell::word(map, at, WORD_RETIRED)?.store(NEVER_READ, Ordering::Relaxed);

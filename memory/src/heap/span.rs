@@ -1,13 +1,15 @@
 //! Takes ranges of the heap that can reach over several chunks: large cells and segments of the
 //! index (`docs/decisions/013-heap.md`).
 
+use std::ops::Range;
+
 use nearstate_model::{Result, invariant};
 
 use crate::crash::crash_point;
 use crate::heap::bitmap::{Bitmap, mark};
 use crate::heap::chunk::{ChunkIndex, ChunkState, chunks_used, state_of};
 use crate::heap::refill::no_room;
-use crate::layout::{CHUNK_UNITS, LINE};
+use crate::layout::{CHUNK_UNITS, LINE, ordinary_chunks};
 use crate::member::arena::{Bump, undo};
 use crate::member::{LOCK_WAIT_SHORT, Member};
 
@@ -20,16 +22,22 @@ impl Member {
     /// an extent fills.
     pub(crate) fn take_span(&self, bytes: u64, is_extent: bool) -> Result<()> {
         invariant!(bytes != 0 && bytes.is_multiple_of(LINE), "a range of {bytes} bytes");
+        self.keep_reserve(bytes / LINE)?;
+        let ordinary = ordinary_chunks(self.map().chunks());
         for _ in 0..CLAIMS_MAX {
             let hint = self.span_chunk.get();
-            let found = match self.find_span(hint, bytes / LINE)? {
-                None if hint != 0 => self.find_span(0, bytes / LINE)?,
-                other => other,
-            };
+            let mut found = self.find_span(hint..ordinary, bytes / LINE)?;
+            if found.is_none() && hint != 0 {
+                found = self.find_span(0..ordinary, bytes / LINE)?;
+            }
+            if found.is_none() && self.may_use_reserve.get() {
+                found = self.find_span(ordinary..self.map().chunks(), bytes / LINE)?;
+            }
             let Some(start) = found else { return Err(no_room()) };
             match self.claim_span(start, bytes, is_extent) {
                 Ok(true) => {
-                    self.span_chunk.set(ChunkIndex::of(self.map(), start + bytes - LINE)?.0);
+                    let last = ChunkIndex::of(self.map(), start + bytes - LINE)?.0;
+                    self.span_chunk.set(if last < ordinary { last } else { 0 });
                     return Ok(());
                 }
                 Ok(false) => self.empty_bump(Bump::Large)?,
@@ -42,17 +50,16 @@ impl Member {
         Err(no_room())
     }
 
-    /// The first range of free units, from a chunk on. Reads without locks, so the claim tests it
+    /// The first range of free units in some chunks. Reads without locks, so the claim tests it
     /// again. Adds chunks to the heap where the last ones are free.
-    fn find_span(&self, from: u64, units: u64) -> Result<Option<u64>> {
+    fn find_span(&self, chunks: Range<u64>, units: u64) -> Result<Option<u64>> {
         let (mut start, mut have) = (0, 0);
-        let mut next = from;
-        loop {
-            if next >= chunks_used(self.map())? && self.add_chunk()?.is_none() {
+        let ordinary = ordinary_chunks(self.map().chunks());
+        for chunk in chunks.map(ChunkIndex) {
+            let has_tables = chunk.0 >= ordinary || chunk.0 < chunks_used(self.map())?;
+            if !has_tables && self.add_chunk()?.is_none() {
                 return Ok(None);
             }
-            let chunk = ChunkIndex(next);
-            next += 1;
             let state = state_of(self.map(), chunk)?;
             if state.used == 0 {
                 start = if have == 0 { chunk.start() } else { start };
@@ -79,6 +86,7 @@ impl Member {
                 return Ok(Some(start));
             }
         }
+        Ok(None)
     }
 
     /// Takes a range, chunk by chunk. False if a part of it is taken or busy: then what was taken

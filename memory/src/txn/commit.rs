@@ -295,6 +295,9 @@ impl Member {
                 return Ok(Some(refused));
             }
         }
+        if self.may_use_reserve.get() {
+            self.check_plan_growth(plan)?;
+        }
         let (mut before, mut inserts, mut has_moved) = (0, 0, false);
         let CommitPlan { accesses, order, .. } = plan;
         for (lock_at, number) in &*order {
@@ -316,6 +319,28 @@ impl Member {
             self.locate_again(plan, keys)?;
         }
         Ok(None)
+    }
+
+    /// A transaction that uses the reserve replaces and deletes at least as much as it adds, index
+    /// entries included.
+    #[cold]
+    fn check_plan_growth(&self, plan: &CommitPlan) -> Result<()> {
+        let map = self.map();
+        let (mut bytes_before, mut bytes_after) = (0, 0);
+        for access in &plan.accesses {
+            let is_write = match access.change {
+                CellChange::Keep => false,
+                CellChange::Remove => true,
+                CellChange::Publish(draft) => {
+                    bytes_after += cell::Cell::new(map, draft.at)?.taken_bytes()?;
+                    true
+                }
+            };
+            if is_write && access.entry_at != 0 {
+                bytes_before += cell::Cell::new(map, at_of(access.entry))?.taken_bytes()?;
+            }
+        }
+        self.check_growth(bytes_before, bytes_after)
     }
 
     fn check_expectation(

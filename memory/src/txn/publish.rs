@@ -253,6 +253,11 @@ impl Member {
                     });
                 }
                 invariant!(version > before.unwrap_or(0), "version {version} does not increase");
+                if self.may_use_reserve.get() {
+                    let bytes_before = old.map_or(Ok(0), |cell| cell.taken_bytes())?;
+                    let bytes_after = Cell::new(map, draft.at)?.taken_bytes()?;
+                    self.check_growth(bytes_before, bytes_after)?;
+                }
                 cell::seal(map, draft.at, version, draft.body_crc)?;
                 crash_point!("publish.sealed");
                 done.1 = self.publish_entry(&place, entry(hash_tag(hash), draft.at))?;
