@@ -6,7 +6,9 @@ use std::ptr;
 
 use nearstate_model::{Error, Result};
 use nearstate_store::meta::Meta;
-use nearstate_store::{CommitStream, Committed, Entry, Session, Step, StreamItem, WhenFull};
+use nearstate_store::{
+    CommitStream, Session, StreamEntry, StreamItem, StreamedChange, StreamedRecord, WhenFull,
+};
 
 use crate::bytes::{ns_bytes, null};
 use crate::ffi::{Out, borrow, guard};
@@ -68,7 +70,7 @@ pub unsafe extern "C" fn ns_namespace_enable_stream(
 pub struct ns_stream {
     stream: RefCell<CommitStream<'static>>,
     /// The current entry. It points into the stream, which keeps it until the next call.
-    entry: Cell<Option<Entry<'static>>>,
+    entry: Cell<Option<StreamEntry<'static>>>,
     /// The number of iterations over the entry that are in progress.
     iterations: Cell<usize>,
     session: *const ns_session,
@@ -156,7 +158,8 @@ pub unsafe extern "C" fn ns_stream_next(
                 out.put(ns_stream_entry { lost: 0, number: entry.number, writer: entry.writer });
                 // SAFETY: only the lifetime changes. The bytes stay in the stream's buffer until
                 // the next call, which clears `entry` first.
-                let entry = unsafe { std::mem::transmute::<Entry<'_>, Entry<'static>>(entry) };
+                let entry =
+                    unsafe { std::mem::transmute::<StreamEntry<'_>, StreamEntry<'static>>(entry) };
                 stream.entry.set(Some(entry));
             }
         }
@@ -192,18 +195,24 @@ pub struct ns_stream_record {
 }
 
 impl ns_stream_record {
-    fn new(session: &ns_session, record: &Committed<'_>) -> Result<Self> {
+    fn new(session: &ns_session, record: &StreamedRecord<'_>) -> Result<Self> {
         let metadata = meta_of(record).map(Meta::split).transpose()?;
-        let (op, value, is_replacement) = match &record.step {
-            Step::Put { value, .. } => (NS_STREAM_OP_PUT, ns_bytes::of(value), true),
-            Step::Patched { is_anew, .. } => (NS_STREAM_OP_PATCHED, ns_bytes::EMPTY, *is_anew),
-            Step::Deleted { is_expiry: false } => (NS_STREAM_OP_DELETED, ns_bytes::EMPTY, false),
-            Step::Deleted { is_expiry: true } => (NS_STREAM_OP_EXPIRED, ns_bytes::EMPTY, false),
+        let (op, value, is_replacement) = match &record.change {
+            StreamedChange::Put { value, .. } => (NS_STREAM_OP_PUT, ns_bytes::of(value), true),
+            StreamedChange::Patched { is_anew, .. } => {
+                (NS_STREAM_OP_PATCHED, ns_bytes::EMPTY, *is_anew)
+            }
+            StreamedChange::Deleted { is_expiry: false } => {
+                (NS_STREAM_OP_DELETED, ns_bytes::EMPTY, false)
+            }
+            StreamedChange::Deleted { is_expiry: true } => {
+                (NS_STREAM_OP_EXPIRED, ns_bytes::EMPTY, false)
+            }
         };
-        let has_metadata = match &record.step {
-            Step::Put { .. } => true,
-            Step::Patched { meta, .. } => meta.is_some(),
-            Step::Deleted { .. } => false,
+        let has_metadata = match &record.change {
+            StreamedChange::Put { .. } => true,
+            StreamedChange::Patched { meta, .. } => meta.is_some(),
+            StreamedChange::Deleted { .. } => false,
         };
         Ok(Self {
             handle: session.handle_of(record.namespace),
@@ -221,7 +230,7 @@ impl ns_stream_record {
 
     /// # Safety
     /// Rule 1: created by an iteration that is in progress.
-    unsafe fn record_pointer<'a>(record: *const Self) -> Result<&'a Committed<'a>> {
+    unsafe fn record_pointer<'a>(record: *const Self) -> Result<&'a StreamedRecord<'a>> {
         // SAFETY: rule 1.
         let record_pointer = unsafe { borrow(record, "the record") }?.record_pointer;
         // SAFETY: rule 1: NULL, or a record that the iteration keeps until its callback returns.
@@ -230,11 +239,11 @@ impl ns_stream_record {
 }
 
 /// The encoded tags and expiry of a record, if it has any.
-fn meta_of<'a>(record: &Committed<'a>) -> Option<&'a [u8]> {
-    let meta = match record.step {
-        Step::Put { meta, .. } => meta,
-        Step::Patched { meta, .. } => meta.unwrap_or_default(),
-        Step::Deleted { .. } => &[],
+fn meta_of<'a>(record: &StreamedRecord<'a>) -> Option<&'a [u8]> {
+    let meta = match record.change {
+        StreamedChange::Put { meta, .. } => meta,
+        StreamedChange::Patched { meta, .. } => meta.unwrap_or_default(),
+        StreamedChange::Deleted { .. } => &[],
     };
     (!meta.is_empty()).then_some(meta)
 }
@@ -307,7 +316,9 @@ pub unsafe extern "C" fn ns_stream_record_blocks(
         // SAFETY: rule 1.
         let record = unsafe { ns_stream_record::record_pointer(record) }?;
         let each = each.ok_or_else(|| null("the callback"))?;
-        let Step::Patched { blocks, .. } = &record.step else { return Ok(ns_status::NS_OK) };
+        let StreamedChange::Patched { blocks, .. } = &record.change else {
+            return Ok(ns_status::NS_OK);
+        };
         for (name, block) in blocks {
             let bytes = block.map(ns_bytes::of);
             let block = bytes.as_ref().map_or(ptr::null(), ptr::from_ref);

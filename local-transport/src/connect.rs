@@ -23,12 +23,12 @@ pub fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let socket = UnixStream::from(socket);
     socket.set_read_timeout(Some(timeout))?;
     socket.set_write_timeout(Some(timeout))?;
-    let begun = Instant::now();
+    let started = Instant::now();
     loop {
         match rustix::net::connect(&socket, &address) {
             Ok(()) => return Ok(socket),
             // Repeated signals extend it to at most twice the timeout.
-            Err(Errno::INTR) if begun.elapsed() < timeout => {}
+            Err(Errno::INTR) if started.elapsed() < timeout => {}
             Err(Errno::INTR | Errno::AGAIN) => {
                 let text = format!("its queue was full for {timeout:?}: the node does not accept");
                 return Err(io::Error::new(io::ErrorKind::TimedOut, text));
@@ -46,7 +46,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     #[test]
-    fn a_node_that_does_not_accept_is_not_waited_for_without_an_end() {
+    fn connecting_to_a_node_that_does_not_accept_times_out() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         let node = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
@@ -54,7 +54,7 @@ mod tests {
         listen(&node, 1).unwrap();
         let timeout = Duration::from_millis(30);
         let mut queued = Vec::new();
-        // Two or three have room, as the kernel counts.
+        // The queue of the kernel has room for two or three.
         let error = loop {
             match connect(&path, timeout) {
                 Ok(socket) => queued.push(socket),
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_reads_and_writes_within_the_time() {
+    fn reads_and_writes_of_a_socket_have_the_timeout() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         let node = UnixListener::bind(&path).unwrap();

@@ -60,7 +60,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn a_descriptor_comes_with_the_first_byte_and_is_the_same_file() {
+    fn a_descriptor_arrives_with_the_first_byte_and_refers_to_the_same_file() {
         let (one, other) = UnixStream::pair().unwrap();
         let mut file = tempfile::tempfile().unwrap();
         (&one).write_all(b"before").unwrap();
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_never_wait_however_many_are_not_read() {
+    fn ringing_the_doorbell_never_blocks() {
         let (one, other) = UnixStream::pair().unwrap();
         (0..100_000).for_each(|_| ring_doorbell(&one));
         drop(other);

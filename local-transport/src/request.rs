@@ -28,7 +28,7 @@ pub enum Response<T> {
 }
 
 /// The longest response line. A longer one is not a response.
-const ANSWER_BYTES_MAX: usize = 4096;
+const RESPONSE_BYTES_MAX: usize = 4096;
 
 /// The response line that descriptors are sent with.
 pub fn response_line(what: LocalResource) -> Vec<u8> {
@@ -47,8 +47,8 @@ pub fn request_region(socket: &UnixStream) -> io::Result<Response<RegionFiles>> 
     match request(socket, LocalResource::Region, b"*2\r\n$5\r\nLOCAL\r\n$6\r\nREGION\r\n")? {
         Response::Refused(text) => Ok(Response::Refused(text)),
         Response::Granted(descriptors) => match <[OwnedFd; 2]>::try_from(descriptors) {
-            Ok([file, anchor]) => Ok(Response::Granted(RegionFiles { file, liveness: anchor })),
-            Err(_) => Err(strange("a region's answer comes with two descriptors")),
+            Ok([file, liveness]) => Ok(Response::Granted(RegionFiles { file, liveness })),
+            Err(_) => Err(invalid("a response with a region has two descriptors")),
         },
     }
 }
@@ -62,7 +62,7 @@ pub fn request_ring(socket: &UnixStream) -> io::Result<Response<OwnedFd>> {
         Response::Refused(text) => Ok(Response::Refused(text)),
         Response::Granted(descriptors) => match <[OwnedFd; 1]>::try_from(descriptors) {
             Ok([memory]) => Ok(Response::Granted(memory)),
-            Err(_) => Err(strange("a ring's answer comes with one descriptor")),
+            Err(_) => Err(invalid("a response with a ring has one descriptor")),
         },
     }
 }
@@ -74,7 +74,7 @@ fn request(
 ) -> io::Result<Response<Vec<OwnedFd>>> {
     socket.write_all(request)?;
     // The timeout covers the whole response, also if single bytes arrive.
-    let (begun, timeout) = (Instant::now(), socket.read_timeout()?);
+    let (started, timeout) = (Instant::now(), socket.read_timeout()?);
     let mut line = Vec::new();
     let mut descriptors = Vec::new();
     let end = loop {
@@ -91,10 +91,10 @@ fn request(
         if let Some(end) = line.windows(2).position(|two| two == b"\r\n") {
             break end;
         }
-        if line.len() > ANSWER_BYTES_MAX {
-            return Err(strange("its answer has no end"));
+        if line.len() > RESPONSE_BYTES_MAX {
+            return Err(invalid("its response has no end"));
         }
-        if timeout.is_some_and(|timeout| begun.elapsed() > timeout) {
+        if timeout.is_some_and(|timeout| started.elapsed() > timeout) {
             return Err(io::Error::from(io::ErrorKind::TimedOut));
         }
     };
@@ -104,12 +104,15 @@ fn request(
     let text = String::from_utf8_lossy(line.get(1..end).unwrap_or_default()).into_owned();
     match line.first() {
         Some(b'-') if line.len() == end + 2 => Ok(Response::Refused(text)),
-        _ => Err(strange("its answer is of another format; use a client of its release")),
+        _ => Err(invalid("its response has another format; use a client of the same release")),
     }
 }
 
-fn strange(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("this is no node: {what}"))
+fn invalid(what: &str) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("the server is not a node of this release: {what}"),
+    )
 }
 
 #[cfg(test)]
@@ -120,24 +123,24 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
-    fn asked(answer: &'static [u8], descriptors: usize) -> Option<Response<OwnedFd>> {
+    fn response_to(line: &'static [u8], descriptors: usize) -> Option<Response<OwnedFd>> {
         let (client, node) = UnixStream::pair().unwrap();
         let file = tempfile::tempfile().unwrap();
-        descriptors::send(&node, answer, &vec![file.as_fd(); descriptors]).unwrap();
+        descriptors::send(&node, line, &vec![file.as_fd(); descriptors]).unwrap();
         node.shutdown(std::net::Shutdown::Write).unwrap();
-        let given = request_ring(&client);
+        let response = request_ring(&client);
         let mut request = [0; 25];
         (&node).read_exact(&mut request).unwrap();
         assert_eq!(&request, b"*2\r\n$5\r\nLOCAL\r\n$4\r\nRING\r\n");
-        given.ok()
+        response.ok()
     }
 
     #[test]
-    fn an_answer_gives_or_refuses_and_anything_else_is_no_node() {
-        assert!(matches!(asked(b"+RING 1\r\n", 1), Some(Response::Granted(_))));
-        let refused = asked(b"-NOPERM not you\r\n", 0).unwrap();
+    fn a_response_grants_or_refuses_and_any_other_bytes_are_an_error() {
+        assert!(matches!(response_to(b"+RING 1\r\n", 1), Some(Response::Granted(_))));
+        let refused = response_to(b"-NOPERM not you\r\n", 0).unwrap();
         assert!(matches!(refused, Response::Refused(text) if text == "NOPERM not you"));
-        for (strange, descriptors) in [
+        for (line, descriptors) in [
             (&b"+RING 1\r\n"[..], 0),
             (b"+RING 1\r\n", 2),
             (b"+RING 2\r\n", 1),
@@ -148,18 +151,18 @@ mod tests {
             (b"-half an ans", 0),
             (b"\r\n", 0),
         ] {
-            assert!(asked(strange, descriptors).is_none(), "{strange:?}");
+            assert!(response_to(line, descriptors).is_none(), "{line:?}");
         }
     }
 
     #[test]
-    fn an_answer_that_comes_byte_by_byte_is_not_waited_for() {
+    fn a_response_that_arrives_byte_by_byte_times_out() {
         let (client, node) = UnixStream::pair().unwrap();
         client.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let is_done = AtomicBool::new(false);
         let error = std::thread::scope(|scope| {
             scope.spawn(|| {
-                // Slow enough that the line is still short by then.
+                // Slow enough that the line is still short at the timeout.
                 while !is_done.load(Ordering::Relaxed) {
                     let _ = (&node).write(b"+");
                     std::thread::sleep(Duration::from_millis(1));

@@ -15,7 +15,7 @@ use crate::descriptors::ring_doorbell;
 pub const SPIN: Duration = Duration::from_micros(50);
 
 /// Polls between two readings of the clock.
-const LOOKS: u32 = 64;
+const POLLS_PER_CLOCK: u32 = 64;
 
 /// A ring. One thread uses it at a time, and a forked child must not, as with any connection.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl LocalRing {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let spin = if processors > 1 { SPIN } else { Duration::ZERO };
         socket.set_read_timeout(Some(timeout)).map_err(|error| nearstate_model::Error::System {
-            detail: format!("cannot set a time-out of {timeout:?}"),
+            detail: format!("cannot set a timeout of {timeout:?}"),
             errno: error.raw_os_error().unwrap_or(0),
         })?;
         Ok(Self { end, socket, spin, timeout, is_over: false })
@@ -55,15 +55,15 @@ impl LocalRing {
     #[inline]
     fn wait(&mut self, interest: PipeInterest) -> io::Result<()> {
         if !self.spin.is_zero() {
-            let begun = Instant::now();
+            let started = Instant::now();
             loop {
-                for _ in 0..LOOKS {
+                for _ in 0..POLLS_PER_CLOCK {
                     if self.end.is_ready(interest) {
                         return Ok(());
                     }
                     std::hint::spin_loop();
                 }
-                if begun.elapsed() >= self.spin {
+                if started.elapsed() >= self.spin {
                     break;
                 }
             }
@@ -73,13 +73,13 @@ impl LocalRing {
 
     #[cold]
     fn sleep(&mut self, interest: PipeInterest) -> io::Result<()> {
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
             if !self.end.fall_asleep(interest) {
                 return Ok(());
             }
             // Superfluous doorbells do not extend the wait beyond the timeout.
-            let read = if begun.elapsed() < self.timeout {
+            let read = if started.elapsed() < self.timeout {
                 self.socket.read(&mut [0; 64])
             } else {
                 Err(io::Error::from(io::ErrorKind::TimedOut))
@@ -151,7 +151,7 @@ impl Write for LocalRing {
         }
     }
 
-    /// What was written can be read.
+    /// Written bytes are in the ring already.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -172,29 +172,29 @@ mod tests {
     }
 
     #[test]
-    fn a_client_sleeps_until_it_is_called_and_gets_the_last_bytes_before_the_end() {
+    fn a_client_sleeps_until_the_doorbell_rings_and_reads_the_last_bytes_before_the_end() {
         for spin in [Duration::ZERO, SPIN] {
-            let (mut client, mut node, mut calls) = ring(Duration::from_secs(60));
+            let (mut client, mut node, mut doorbells) = ring(Duration::from_secs(60));
             client.set_spin(spin);
             std::thread::scope(|scope| {
                 scope.spawn(move || {
-                    let mut heard = Vec::new();
-                    while heard.len() < 300_000 {
+                    let mut received = Vec::new();
+                    while received.len() < 300_000 {
                         let mut into = [0; 5000];
                         let moved = node.read(&mut into).unwrap();
-                        heard.extend_from_slice(&into[..moved.bytes]);
+                        received.extend_from_slice(&into[..moved.bytes]);
                         if moved.must_ring_doorbell {
-                            ring_doorbell(&calls);
+                            ring_doorbell(&doorbells);
                         }
                         let interest = PipeInterest { readable: true, writable: false };
                         if moved.bytes == 0 && node.fall_asleep(interest) {
-                            let _ = calls.read(&mut [0; 8]).unwrap();
+                            let _ = doorbells.read(&mut [0; 8]).unwrap();
                             node.wake();
                         }
                     }
-                    assert!(heard == counted());
+                    assert!(received == counted());
                     if node.write(b"bye").unwrap().must_ring_doorbell {
-                        ring_doorbell(&calls);
+                        ring_doorbell(&doorbells);
                     }
                 });
                 client.write_all(&counted()).unwrap();
@@ -207,15 +207,15 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_silent_or_calls_for_nothing_costs_no_more_than_the_time_out() {
-        let (mut client, _node, calls) = ring(Duration::from_millis(30));
+    fn a_silent_node_and_superfluous_doorbells_do_not_extend_the_timeout() {
+        let (mut client, _node, doorbells) = ring(Duration::from_millis(30));
         let error = client.read(&mut [0; 8]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         let is_done = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
-                    ring_doorbell(&calls);
+                    ring_doorbell(&doorbells);
                 }
             });
             let error = client.read(&mut [0; 8]).unwrap_err();

@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::Ordering;
 use crate::heap::bitmap::Bitmap;
@@ -193,7 +193,7 @@ impl Checker<'_> {
                 true
             }
             None => {
-                self.report.fault(format!("{by} points to {at:#x}, which is no cell"));
+                self.report.fault(format!("{by} refers to {at:#x}, which is not a cell"));
                 false
             }
         }
@@ -215,10 +215,10 @@ impl Checker<'_> {
         if at == 0 || !self.mark(at, "the owner of a ring") {
             return Ok(());
         }
-        let judged = self
+        let checked = self
             .live(&Cell::new(self.map, at)?, CellKind::Ring)
             .and_then(|()| ring::validate(self.map, at));
-        if let Err(Corruption(what)) = judged {
+        if let Err(Corruption(what)) = checked {
             self.report.fault(format!("ring {at:#x}: {what}"));
         }
         Ok(())
@@ -284,7 +284,7 @@ impl Checker<'_> {
         }
         keys.sort_unstable();
         if keys.windows(2).any(|pair| matches!(pair, [a, b] if a == b)) {
-            self.report.fault(format!("bucket {bucket}: a key stands in it twice"));
+            self.report.fault(format!("bucket {bucket}: it contains a key twice"));
         }
         Ok(())
     }
@@ -298,7 +298,7 @@ impl Checker<'_> {
                 return Ok(());
             }
             if Cell::new(self.map, at)?.kind()? != CellKind::OverflowLine {
-                self.report.fault(format!("cell {at:#x}: linked, but not a line"));
+                self.report.fault(format!("cell {at:#x}: linked, but not an overflow line"));
             }
             self.report.bytes_index += cell::bytes_at(self.map, at)?;
             let last = at + cell::LINE_FIRST + 8 * (cell::LINE_WORDS - 1);
@@ -329,7 +329,7 @@ impl Checker<'_> {
             is_link_sound |= record.child(index)? == next;
         }
         if !is_link_sound {
-            self.report.fault(format!("record {:#x}: its link leads nowhere", record.at()));
+            self.report.fault(format!("record {:#x}: its link is not a block of it", record.at()));
         }
         for index in 0..record.children() {
             let child = Cell::new(self.map, record.child(index)?)?;
@@ -354,7 +354,7 @@ impl Checker<'_> {
     fn live(&mut self, cell: &Cell<'_>, kind: CellKind) -> Result<(), Corruption> {
         self.report.bytes_live += cell::bytes_at(self.map, cell.at())?;
         if cell.kind()? != kind {
-            return Err(Corruption("a cell of another kind than what points to it says"));
+            return Err(Corruption("a cell has another kind than its reference requires"));
         }
         if cell::word(self.map, cell.at(), WORD_RETIRED)?.load(Ordering::Acquire) != 0 {
             return Err(Corruption("in use, and retired as well"));
@@ -424,6 +424,7 @@ impl Checker<'_> {
     /// Walks the heap unit by unit: each allocated unit belongs to a cell that was reached or to a
     /// bump range, and each free unit to nothing.
     fn tiles(&mut self, ranges: &[(u64, u64)]) -> Result<(), Corruption> {
+        invariant!(ranges.is_sorted(), "the heap is walked in the order of its offsets");
         let mut ranges = ranges.iter().peekable();
         // The end of the last cell or range: it can lie in a later chunk.
         let mut allocated_to = HEAP;

@@ -158,6 +158,8 @@ pub(crate) fn claim_slot(shared: &Arc<Shared>, index: u32) -> Result<Member, Cor
     let map = &shared.map;
     let at = member_at(index);
     let me = &shared.identity;
+    let number = shared.liveness.number();
+    invariant!(number <= MEMBERS_MAX as u64, "a member names liveness lock {number}");
     let set = |which: u64, value: u64| -> Result<(), Corruption> {
         map.word(at + which)?.store(value, Ordering::Relaxed);
         Ok(())
@@ -165,7 +167,7 @@ pub(crate) fn claim_slot(shared: &Arc<Shared>, index: u32) -> Result<Member, Cor
     set(MEMBER_PIN, 0)?;
     crash_point!("attach.unpinned");
     set(MEMBER_PID, u64::from(me.pid))?;
-    set(MEMBER_LIVENESS_LOCK, shared.liveness.number())?;
+    set(MEMBER_LIVENESS_LOCK, number)?;
     for (half, chunk) in (0_u64..).zip(me.name.chunks_exact(8)) {
         let word = chunk.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
         set(MEMBER_NAME + 8 * half, word)?;

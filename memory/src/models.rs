@@ -1,11 +1,11 @@
 //! The small lock-free parts, model-checked: loom runs each model under every interleaving of its
 //! threads (with at most [`PREEMPTIONS`] forced switches) and every value that a load may return.
 //!
-//! A model that nothing can fail proves nothing: `NEARSTATE_MUTANT` plants one of [`MUTANTS`] in
-//! the code that the models run, and the last test here holds that each makes its model fail.
+//! A model that cannot fail proves nothing. `NEARSTATE_MUTANT` plants one of [`MUTANTS`] in the
+//! code that the models run, and the last test verifies that each mutant makes its model fail.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p nearstate-memory --lib` runs them; cells are loom's
-//! `UnsafeCell`s, which report every access that nothing orders.
+//! `RUSTFLAGS="--cfg loom" cargo test -p nearstate-memory --lib` runs them. Cells are
+//! `UnsafeCell`s of loom, which report every unordered access.
 
 mod pipe;
 
@@ -26,10 +26,10 @@ use crate::region::linear_hash::step;
 use crate::region::member_state as state;
 use crate::ring::words::{EntryRead, RingWords, must_wake_waiters, register_waiter};
 
-/// Forced switches in one run: the known errors of such protocols need two.
+/// Forced switches in one run. The known errors of such protocols need two.
 const PREEMPTIONS: usize = 3;
 
-/// What can be planted, and the model that must fail then.
+/// The mutants, and for each the model that must fail.
 const MUTANTS: &[(&str, &str)] = &[
     ("lock-relaxed", LOCK),
     ("unlock-relaxed", LOCK),
@@ -37,10 +37,10 @@ const MUTANTS: &[(&str, &str)] = &[
     ("publish-relaxed", SPLIT),
     ("load-relaxed", PUBLISH),
     ("pin-no-fence", REUSE),
-    ("pin-no-fence", HANDED_ON),
-    ("advance-no-barrier", HANDED_ON),
-    ("reuse-early", HANDED_ON),
-    ("retire-no-fence", HANDED_ON),
+    ("pin-no-fence", MOVED),
+    ("advance-no-barrier", MOVED),
+    ("reuse-early", MOVED),
+    ("retire-no-fence", MOVED),
     ("unpin-relaxed", REUSE),
     ("scan-relaxed", REUSE),
     ("miss-unchecked", SPLIT),
@@ -62,15 +62,15 @@ const MUTANTS: &[(&str, &str)] = &[
     ("wake-no-fence", SLEEP),
 ];
 
-const LOCK: &str = "a_lock_excludes_and_what_was_written_under_it_is_seen";
-const PUBLISH: &str = "a_reader_that_sees_an_entry_sees_the_whole_cell";
-const REUSE: &str = "a_pinned_cell_is_not_used_again";
-const HANDED_ON: &str = "a_pinned_cell_is_not_used_again_by_a_member_it_was_handed_to";
+const LOCK: &str = "a_lock_excludes_and_its_next_owner_sees_every_write";
+const PUBLISH: &str = "a_reader_that_sees_an_entry_sees_a_complete_cell";
+const REUSE: &str = "a_pinned_cell_is_not_reused";
+const MOVED: &str = "a_pinned_cell_is_not_reused_by_another_member";
 const SPLIT: &str = "a_split_hides_no_key";
-const DECISION: &str = "all_of_a_transaction_is_seen_or_none";
+const DECISION: &str = "a_reader_sees_all_of_a_transaction_or_nothing";
 const RECOVERY: &str = "one_of_two_recoverers_wins";
-const RING: &str = "a_reader_of_a_ring_gets_whole_entries_in_order_or_is_told";
-const SLEEP: &str = "no_waiter_sleeps_over_an_entry";
+const RING: &str = "a_ring_reader_gets_complete_entries_in_order_or_learns_what_it_missed";
+const SLEEP: &str = "no_waiter_sleeps_while_there_is_an_entry";
 
 fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
@@ -79,8 +79,8 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// Starts a thread of a model that works on what the model shares. The model's own thread only
-/// waits: loom looks less closely at what the thread does that started the others.
+/// Starts a thread of a model. The main thread of the model only waits, because loom explores fewer
+/// interleavings of the thread that starts the others.
 fn start<T: 'static>(shared: &Arc<T>, work: impl FnOnce(&T) + 'static) -> thread::JoinHandle<()> {
     let shared = Arc::clone(shared);
     thread::spawn(move || work(&shared))
@@ -92,25 +92,25 @@ fn wait_for<const N: usize>(threads: [thread::JoinHandle<()>; N]) {
     }
 }
 
-/// Reads what a cell holds; loom objects if a write is not ordered with it.
+/// Reads a cell. Loom fails if a write is not ordered with the read.
 fn read(cell: &UnsafeCell<u64>) -> u64 {
     // SAFETY: the protocol under test orders all writes with this read, or loom ends the run.
     cell.with(|bytes| unsafe { *bytes })
 }
 
-/// Writes what a cell holds; loom objects if another access is not ordered with it.
+/// Writes a cell. Loom fails if another access is not ordered with the write.
 fn write(cell: &UnsafeCell<u64>, value: u64) {
     // SAFETY: the protocol under test orders all accesses with this one, or loom ends the run.
     cell.with_mut(|bytes| unsafe { *bytes = value });
 }
 
-/// Takes a lock, letting others run while it is held.
+/// Takes a lock. Lets other threads run while it is held.
 fn take(word: &AtomicU64, me: u64) -> u64 {
     loop {
         match lock::try_take(word, me) {
             Ok(payload) => return payload,
             Err(owner) => {
-                assert_ne!(owner, me, "a lock that was not taken has its taker as owner");
+                assert_ne!(owner, me, "a lock that was not taken is owned by this thread");
                 thread::yield_now();
             }
         }
@@ -118,7 +118,7 @@ fn take(word: &AtomicU64, me: u64) -> u64 {
 }
 
 #[test]
-fn a_lock_excludes_and_what_was_written_under_it_is_seen() {
+fn a_lock_excludes_and_its_next_owner_sees_every_write() {
     const KEPT: u64 = 7 << 40;
     check(|| {
         let shared = Arc::new((AtomicU64::new(KEPT), UnsafeCell::new(0)));
@@ -127,7 +127,7 @@ fn a_lock_excludes_and_what_was_written_under_it_is_seen() {
             let seen = read(&shared.1);
             assert_eq!(payload, KEPT + seen, "payload and data were written under one lock");
             write(&shared.1, seen + 1);
-            // The payload changes while the lock is held, and stays when it is released.
+            // The payload changes while the lock is held, and the release keeps it.
             lock::hold_with(&shared.0, me, payload + 1);
             assert_eq!(lock::owner_of(shared.0.load(Ordering::Relaxed)), me);
             lock::release(&shared.0, payload + 1);
@@ -142,7 +142,7 @@ const AT: u64 = HEAP + 640;
 const TAG: u64 = 0x1234;
 
 #[test]
-fn a_reader_that_sees_an_entry_sees_the_whole_cell() {
+fn a_reader_that_sees_an_entry_sees_a_complete_cell() {
     check(|| {
         let shared = Arc::new((AtomicU64::new(0), [UnsafeCell::new(0), UnsafeCell::new(0)]));
         let writing = start(&shared, |(word, cell)| {
@@ -161,8 +161,7 @@ fn a_reader_that_sees_an_entry_sees_the_whole_cell() {
     });
 }
 
-/// What a transaction of two records and a reader share: the words, the lines' new cells, the
-/// status.
+/// The state that a transaction of two records shares with readers: entry words, new cells, status.
 struct TwoRecords {
     words: [AtomicU64; 2],
     cells: [UnsafeCell<u64>; 2],
@@ -170,7 +169,8 @@ struct TwoRecords {
 }
 
 impl TwoRecords {
-    /// What a reader sees of a record: 0 the old version, 1 the new one, whose cell is whole.
+    /// The version of a record that a reader sees: 0 the old one, 1 the new one, with a complete
+    /// cell.
     fn version(&self, which: usize) -> u64 {
         let word = load(&self.words[which]);
         if word == 0 || is_intent(word) && status_of(&self.status) != COMMITTED {
@@ -182,7 +182,7 @@ impl TwoRecords {
 }
 
 #[test]
-fn all_of_a_transaction_is_seen_or_none() {
+fn a_reader_sees_all_of_a_transaction_or_nothing() {
     check(|| {
         let shared = Arc::new(TwoRecords {
             words: [AtomicU64::new(0), AtomicU64::new(0)],
@@ -210,13 +210,13 @@ fn all_of_a_transaction_is_seen_or_none() {
     });
 }
 
-/// What readers and reclaimers share: the epoch, an entry, its cell, and the reader's pin.
+/// The state that readers and reclaimers share: the epoch, an entry, its cell, the reader's pin.
 struct Heap {
     epoch: AtomicU64,
     word: AtomicU64,
     cell: UnsafeCell<u64>,
     pin: AtomicU64,
-    /// The pool through which a retired cell goes to another member: its epoch, sealed.
+    /// The pool through which a retired cell moves to another member: the epoch of the cell.
     pool: AtomicU64,
 }
 
@@ -237,7 +237,7 @@ impl Heap {
     fn look(&self) {
         pin::pin(&self.epoch, &self.pin, true);
         if load(&self.word) != 0 {
-            assert_eq!(read(&self.cell), LIVE, "a cell was used again under a pin");
+            assert_eq!(read(&self.cell), LIVE, "a cell was reused under a pin");
         }
         pin::unpin(&self.pin);
     }
@@ -263,7 +263,7 @@ impl Heap {
 }
 
 #[test]
-fn a_pinned_cell_is_not_used_again() {
+fn a_pinned_cell_is_not_reused() {
     check(|| {
         let shared = heap();
         let reading = start(&shared, Heap::look);
@@ -275,13 +275,13 @@ fn a_pinned_cell_is_not_used_again() {
             }
         });
         wait_for([reading, reclaiming]);
-        // Without a pin two advances are enough: what is retired comes back.
+        // Without a pin, two advances make a retired cell reusable.
         assert!(pin::is_reusable(2, shared.advance()));
     });
 }
 
 #[test]
-fn a_pinned_cell_is_not_used_again_by_a_member_it_was_handed_to() {
+fn a_pinned_cell_is_not_reused_by_another_member() {
     check(|| {
         let shared = heap();
         let reading = start(&shared, Heap::look);
@@ -290,7 +290,7 @@ fn a_pinned_cell_is_not_used_again_by_a_member_it_was_handed_to() {
             heap.pool.store(retired, Ordering::Release);
         });
         let taking = start(&shared, |heap| {
-            // This member learns what is safe before it gets the cell.
+            // This member determines the safe epoch before it gets the cell.
             let safe = heap.advance_twice();
             let retired = heap.pool.load(Ordering::Acquire);
             if retired != 0 && pin::is_reusable(retired, safe) {
@@ -301,8 +301,8 @@ fn a_pinned_cell_is_not_used_again_by_a_member_it_was_handed_to() {
     });
 }
 
-/// Two buckets and an overflow line, as small as the protocol allows: `p` has its control word, one
-/// entry and its last word, which links to a line of one entry.
+/// The smallest buckets that the protocol allows, with an overflow line. `p` has its control word,
+/// one entry and its last word, which links to a line of one entry.
 struct SplitBuckets {
     p: [AtomicU64; 3],
     line: AtomicU64,
@@ -310,7 +310,7 @@ struct SplitBuckets {
 }
 
 const DEPTH: u32 = 3;
-/// Hashes of bucket 0 at depth 3; at depth 4 the first moves to bucket 8.
+/// Hashes of bucket 0 at depth 3. At depth 4 the first one moves to bucket 8.
 const MOVES: u64 = TAG << 48 | 8;
 const STAYS: u64 = (TAG + 1) << 48;
 const MOVES_AT: u64 = HEAP + 64;
@@ -347,7 +347,7 @@ impl SplitBuckets {
         lock::release(&self.p[0], stamped);
     }
 
-    /// What `index.rs` does: the offset of the key's cell, or 0.
+    /// The lookup of `index/lookup.rs`: the offset of the key's cell, or 0.
     fn find(&self, hash: u64) -> u64 {
         loop {
             let mut bucket = 0;
@@ -384,7 +384,7 @@ fn split_against_a_reader_of(hash: u64, at: u64) {
         let shared = buckets();
         let splitting = start(&shared, SplitBuckets::split);
         let reading = start(&shared, move |buckets| {
-            assert_eq!(buckets.find(hash), at, "a reader missed a key that is there");
+            assert_eq!(buckets.find(hash), at, "a reader missed an existing key");
         });
         wait_for([splitting, reading]);
         assert_eq!(shared.find(hash), at);
@@ -410,7 +410,7 @@ fn one_of_two_recoverers_wins() {
         });
         let recovering = [1, 2].map(|me| start(&shared, move |slot| slot.recover(dead, me)));
         let claiming = start(&shared, |slot| {
-            // The next owner of the slot sees all that the recoverer wrote.
+            // The next owner of the slot sees every write of the recoverer.
             let seen = slot.word.load(Ordering::Acquire);
             if state::of(seen) == state::FREE {
                 assert_eq!(state::incarnation(seen), 3);
@@ -424,7 +424,7 @@ fn one_of_two_recoverers_wins() {
     });
 }
 
-/// A member's slot, and what recovery writes: two that do it at once are a race.
+/// A member slot, and data that recovery writes. Two concurrent writers are a race.
 struct Slot {
     word: AtomicU64,
     left: UnsafeCell<u64>,
@@ -445,7 +445,7 @@ impl Slot {
     }
 }
 
-/// A ring as small as it can be for entries with a word of payload.
+/// The smallest ring for entries with one word of payload.
 struct RingModel {
     reserved: AtomicU64,
     tail: AtomicU64,
@@ -453,12 +453,12 @@ struct RingModel {
     words: Vec<AtomicU64>,
 }
 
-/// Words of the ring, and of each entry: a fourth of it.
+/// Words of the ring, and of each entry: a quarter of the ring.
 const RING_WORDS: u64 = 12;
 const ENTRY_WORDS: u64 = 3;
 
 impl RingModel {
-    /// A ring with so many entries.
+    /// A ring with this many entries.
     fn with(entries: u64) -> Arc<Self> {
         let zero = || AtomicU64::new(0);
         let ring = Arc::new(Self {
@@ -483,8 +483,8 @@ impl RingModel {
         self.words().append(tail, &payload(number)).unwrap();
     }
 
-    /// Reads from an entry on until there is none. What was overwritten before it could be read is
-    /// not an error, what is wrong is one.
+    /// Reads from an entry on until the ring is empty. An overwritten entry is no error; a wrong
+    /// one is.
     fn follow(&self, mut number: u64) {
         let (mut at, mut out) = (ENTRY_WORDS * number, Vec::new());
         for _ in 0..4 {
@@ -496,9 +496,9 @@ impl RingModel {
                     (at, number) = (end, number + 1);
                 }
                 EntryRead::Overwritten => {
-                    let begun = self.words().position_at(&self.tail).unwrap();
-                    assert!(begun.1 > number && begun.0 == ENTRY_WORDS * begun.1);
-                    (at, number) = begun;
+                    let position = self.words().position_at(&self.tail).unwrap();
+                    assert!(position.1 > number && position.0 == ENTRY_WORDS * position.1);
+                    (at, number) = position;
                 }
             }
         }
@@ -509,8 +509,8 @@ fn payload(number: u64) -> [u8; 8] {
     (number + 1).wrapping_mul(0x0101_0101_0101_0101).to_le_bytes()
 }
 
-/// The reader begins with entry `first`, and the writer appends two to the three that are there:
-/// the first overwrites the number of entry 0, the second all of it.
+/// The ring has three entries. The reader begins with entry `first`, and the writer appends two
+/// entries: the first overwrites the number of entry 0, the second overwrites all of it.
 fn ring_against_a_reader_from(first: u64) {
     check(move || {
         let shared = RingModel::with(3);
@@ -527,22 +527,22 @@ fn ring_against_a_reader_from(first: u64) {
 }
 
 #[test]
-fn a_reader_of_a_ring_gets_whole_entries_in_order_or_is_told() {
+fn a_ring_reader_gets_complete_entries_in_order_or_learns_what_it_missed() {
     ring_against_a_reader_from(0);
     ring_against_a_reader_from(3);
 }
 
 #[test]
-fn no_waiter_sleeps_over_an_entry() {
+fn no_waiter_sleeps_while_there_is_an_entry() {
     check(|| {
-        // The tail, and the word to sleep on.
+        // The tail, and the futex word.
         let shared = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
         let sleeper = Arc::new(AtomicU64::new(0));
         let asleep = Arc::clone(&sleeper);
         let waiting = start(&shared, move |(tail, word)| {
-            let ticket = register_waiter(word);
+            let expected = register_waiter(word);
             if tail.load(Ordering::Acquire) == 0 {
-                asleep.store(u64::from(ticket), Ordering::Relaxed);
+                asleep.store(u64::from(expected), Ordering::Relaxed);
             }
         });
         let appending = [1, 2].map(|entry| {
@@ -553,15 +553,15 @@ fn no_waiter_sleeps_over_an_entry() {
         });
         wait_for([waiting]);
         wait_for(appending);
-        // Who would be asleep with a word that is still the one of its ticket sleeps for ever: a
-        // changed one means that it was woken or that the kernel refused.
-        let ticket = sleeper.load(Ordering::Relaxed);
+        // A waiter whose word is unchanged sleeps forever. A changed word means that the waiter was
+        // woken, or that the kernel did not let it sleep.
+        let expected = sleeper.load(Ordering::Relaxed);
         let word = shared.1.load(Ordering::Relaxed);
-        assert!(ticket == 0 || word != ticket, "asleep, and not woken");
+        assert!(expected == 0 || word != expected, "a waiter sleeps and was not woken");
     });
 }
 
-/// Runs one model of this program with a mutant planted, or none. True if the model held.
+/// Runs one model of this program with a mutant, or with none. True if the model held.
 fn holds(model: &str, mutant: &str) -> bool {
     let this = std::env::current_exe().unwrap();
     let name = format!("models::{model}");
@@ -571,14 +571,14 @@ fn holds(model: &str, mutant: &str) -> bool {
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.contains("running 1 test"), "no model is called {model}: {text}");
+    assert!(text.contains("running 1 test"), "no model has the name {model}: {text}");
     output.status.success()
 }
 
 #[test]
 fn every_mutant_makes_its_model_fail() {
     if std::env::var_os("NEARSTATE_MUTANT").is_some() {
-        return; // Planted from outside, to look at one failure.
+        return; // A mutant was planted from outside, to examine one failure.
     }
     let survivors: Vec<_> = MUTANTS
         .iter()
@@ -586,6 +586,6 @@ fn every_mutant_makes_its_model_fail() {
         .filter(|(mutant, model)| holds(model, mutant))
         .map(|(mutant, model)| format!("{mutant} in {model}"))
         .collect();
-    assert!(survivors.is_empty(), "these changes of the code went unnoticed: {survivors:#?}");
+    assert!(survivors.is_empty(), "no model detects these mutants: {survivors:#?}");
     assert!(holds(LOCK, "none"), "a model fails without a mutant");
 }

@@ -9,7 +9,7 @@ use crate::index::bucket::{WORDS, control};
 use crate::layout::{
     CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_COMMITTED, CATALOG_FLAGS, CATALOG_KIND, CATALOG_NAME,
     CATALOG_NAME_BYTES, CATALOG_SPLIT, CATALOG_STATE, Corruption, LINE, NAMESPACE_LIVE,
-    SUPER_NAMESPACES, catalog_at, seal, unseal,
+    SUPER_NAMESPACES, catalog_at, namespace_flags, seal, unseal,
 };
 use crate::member::Member;
 use crate::member::arena::LockSlot;
@@ -132,6 +132,7 @@ impl Member {
     /// # Errors
     /// `Damaged`.
     pub fn set_namespace_flag(&self, table: &IndexTable, bit: u64) -> Result<()> {
+        invariant!(bit < namespace_flags::GENERATION, "{bit:#x} is no flag of a namespace");
         let word = self.map().word(catalog_at(table.index()) + CATALOG_FLAGS)?;
         word.fetch_or(bit, Ordering::AcqRel);
         crash_point!("flags.raised");
@@ -177,6 +178,7 @@ impl Member {
     /// As [`Member::drain_writers`].
     pub fn drain_buckets(&self, table: &IndexTable, part: std::ops::Range<u64>) -> Result<()> {
         self.check_usable()?;
+        invariant!(self.has_no_lock(), "a member drains writers while it holds a lock");
         self.operation(|| {
             for bucket in part {
                 let at = table.bucket_at(self.map(), bucket)?;
@@ -198,6 +200,10 @@ impl Member {
         let mut seen = word.load(Ordering::Acquire);
         loop {
             let wanted = change(seen);
+            invariant!(
+                wanted / namespace_flags::GENERATION >= seen / namespace_flags::GENERATION,
+                "the count of schema changes falls from {seen:#x} to {wanted:#x}"
+            );
             match word.compare_exchange(seen, wanted, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
                     crash_point!("flags.changed");

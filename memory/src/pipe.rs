@@ -20,8 +20,8 @@ use crate::system;
 /// The format of a ring.
 pub const RING_FORMAT: u64 = 1;
 
-/// Bytes of a pipe: what a core reads at once, and the responses that it collects before it sends.
-/// Larger requests and responses go through it in pieces.
+/// Bytes of a pipe: as many as a core of the node reads at once, and as the responses that it
+/// collects before it sends them. Larger requests and responses are transferred in pieces.
 pub const PIPE_BYTES: usize = 64 << 10;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"NEARRING");
@@ -122,7 +122,7 @@ impl RingMemory {
 
 impl Drop for RingMemory {
     fn drop(&mut self) {
-        // SAFETY: the words are lent by `self` only, so no reference is left.
+        // SAFETY: only `self` lends references to the words, so no reference is left.
         unsafe { system::unmap(self.base, BYTES as u64) };
     }
 }
@@ -147,20 +147,22 @@ impl PipeEnd {
     /// `BadArgument` for memory that is not a ring of this format.
     pub fn attach(memory: OwnedFd) -> Result<Self> {
         let refused = |what: &str| Error::BadArgument {
-            detail: format!("what the node gave is no ring ({what}); is it of another release?"),
+            detail: format!(
+                "the node sent memory that is no ring ({what}): use a client of the same release"
+            ),
         };
         if !system::is_sealed(memory.as_fd()) {
-            return Err(refused("its memory is not sealed"));
+            return Err(refused("it is not sealed"));
         }
         let file = File::from(memory);
         let mut head = [0; 24];
         let length = file.metadata().map(|found| found.len()).unwrap_or_default();
         if length != BYTES as u64 || file.read_exact_at(&mut head, 0).is_err() {
-            return Err(refused("its length"));
+            return Err(refused("its length is wrong"));
         }
         let expected = [MAGIC, RING_FORMAT, PIPE_BYTES as u64];
         if head.as_chunks::<8>().0 != expected.map(u64::to_le_bytes) {
-            return Err(refused("its first words"));
+            return Err(refused("its first words are wrong"));
         }
         Ok(Self::on(RingMemory::new(&OwnedFd::from(file))?, false))
     }
@@ -177,7 +179,7 @@ impl PipeEnd {
     /// Writes as much as fits, possibly 0 bytes.
     ///
     /// # Errors
-    /// `Damaged` if the other side does not keep to the protocol. The ring is of no use any more.
+    /// `Damaged` if the other side violates the protocol. The ring cannot be used any more.
     #[inline]
     pub fn write(&mut self, bytes: &[u8]) -> Result<PipeTransfer> {
         let pipe = self.shared.pipe(!self.is_node)?;
@@ -252,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_side_writes_the_other_reads_in_both_directions() {
+    fn each_side_reads_what_the_other_side_has_written() {
         let (mut node, mut client, _) = ring();
         let large: Vec<u8> = (0..3 * PIPE_BYTES).map(|n| (n % 251) as u8).collect();
         for is_request in [true, false] {
@@ -274,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_is_called_once_and_for_what_it_sleeps() {
+    fn the_doorbell_rings_once_and_only_for_the_awaited_event() {
         let (mut node, mut client, _) = ring();
         let (bytes, room) = (
             PipeInterest { readable: true, writable: false },
@@ -294,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn any_words_in_the_ring_are_bytes_or_damage() {
+    fn any_words_in_the_ring_are_bytes_or_an_error() {
         let (mut node, _client, file) = ring();
         let mut rng = 0x9e37_79b9_7f4a_7c15_u64;
         let mut damaged = 0;
@@ -327,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_ring_is_refused() {
+    fn memory_that_is_no_ring_is_rejected() {
         assert!(PipeEnd::attach(unsealed()).unwrap_err().to_string().contains("sealed"));
         let short = system::sealed_memory(4096).unwrap();
         assert!(PipeEnd::attach(short).unwrap_err().to_string().contains("length"));
@@ -337,7 +339,7 @@ mod tests {
 
     fn punch(file: &File, bytes: u64) {
         let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        // SAFETY: the call touches no memory of ours but the ring's, which is words.
+        // SAFETY: the call changes only the memory of the ring, which consists of atomic words.
         let done = unsafe {
             libc::fallocate(std::os::fd::AsRawFd::as_raw_fd(file), how, 0, bytes.cast_signed())
         };

@@ -146,7 +146,7 @@ impl Member {
         }
         crash_point!("recover.won");
         if let Err(error) = self.finish_work_of(index) {
-            // Another member may try. The slot must not name a recoverer that has given up.
+            // Another member may retry. The slot must not name a recoverer that has failed.
             word.store(seen, Ordering::Release);
             return Err(error);
         }
@@ -158,6 +158,10 @@ impl Member {
     fn finish_work_of(&self, index: u32) -> Result<()> {
         let arena = Arena::new(self.map(), index, self.shared().is_fenced)?;
         let owner = u64::from(index) + 1;
+        invariant!(
+            owner != self.lock_owner(),
+            "member {index} finishes its own work as a dead one"
+        );
         finish_undo_record(&arena, owner)?;
         self.inherit_recoveries(owner)?;
         self.map().word(member_at(index) + MEMBER_PIN)?.store(0, Ordering::Release);
@@ -182,6 +186,7 @@ impl Member {
 
     /// Takes over the recoveries of a dead member. Its slot must not become free before.
     fn inherit_recoveries(&self, owner: u64) -> Result<()> {
+        invariant!(owner != self.lock_owner(), "a member inherits its own recoveries");
         for index in 0..member_slots_used(self.map())? {
             let word = self.map().word(member_at(index) + MEMBER_STATE)?;
             let seen = word.load(Ordering::Acquire);
@@ -206,8 +211,9 @@ impl Member {
             return Ok(());
         }
         let claimed = claim_slot(self.shared(), index)?;
+        invariant!(claimed.index() == index, "slot {} is drained for {index}", claimed.index());
         drop(lock);
-        drop(claimed); // Detaching gives everything.
+        drop(claimed); // Detaching moves all free cells to the pools.
         Ok(())
     }
 }

@@ -8,15 +8,11 @@
 mod any;
 pub(crate) mod words;
 
-#[cfg(not(loom))]
-#[cfg(test)]
-mod tests;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nearstate_model::limits::{RING_BYTES_MAX, RING_BYTES_MIN};
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
@@ -55,7 +51,7 @@ const _: () = assert!(RING_BYTES_MIN <= RING_BYTES_MAX && RING_BYTES_MIN.is_mult
 const RESERVED_FIRST: u64 = 2;
 
 /// The longest single sleep of a waiter. A writer that was killed between its append and its
-/// wake-up wakes no one, although the entry exists.
+/// wake-up does not wake waiters, although the entry exists.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
 /// The position at which a reader of a ring begins.
@@ -136,6 +132,7 @@ fn words_at(map: &Map, ring_at: u64) -> Result<RingWords<'_>, Corruption> {
     }
     let [reserved, tail, oldest] = map.words(ring_at + RING_POSITIONS)?;
     let words = map.slice(ring_at + RING_WORDS, capacity)?;
+    debug_assert_eq!(words.len() as u64, capacity, "the slice is the ring");
     Ok(RingWords { reserved, tail, oldest, words })
 }
 
@@ -273,9 +270,10 @@ impl Member {
     /// first one wins; the others free their cells.
     fn open_ring(&self, word_at: u64, capacity_bytes: u64) -> Result<u64> {
         self.check_usable()?;
-        if let Some(there) = self.ring_in(word_at)? {
-            return Ok(there);
+        if let Some(published) = self.ring_in(word_at)? {
+            return Ok(published);
         }
+        invariant!(self.has_no_lock(), "a ring is created while this member holds a lock");
         self.operation(|| {
             let arena = self.arena()?;
             let word = self.map().word(word_at)?;
@@ -286,6 +284,7 @@ impl Member {
                     return Err(error);
                 }
             };
+            invariant!(at != 0, "a ring at offset 0 would look like none");
             write_undo(&arena, word_at, 0, at, op::SET_ONCE);
             crash_point!("ring.recorded");
             match word.compare_exchange(0, at, Ordering::AcqRel, Ordering::Acquire) {
@@ -295,10 +294,10 @@ impl Member {
                     crash_point!("ring.finished");
                     Ok(at)
                 }
-                Err(there) => {
+                Err(published) => {
                     arena.set(undo::OP, op::NONE);
                     self.free_pending()?;
-                    Ok(there)
+                    Ok(published)
                 }
             }
         })
@@ -365,7 +364,7 @@ impl Member {
                 let number = map.word(ring_at + RING_ACKED_NUMBER)?;
                 (place.load(Ordering::Acquire), number.load(Ordering::Relaxed))
             }
-            begun => begun?,
+            position => position?,
         };
         Ok(RingReader { shared: Arc::clone(self.shared()), ring_at, at, expected })
     }
@@ -400,12 +399,13 @@ impl RingReader {
         out.clear();
         self.check_usable()?;
         let words = words_at(&self.shared.map, self.ring_at)?;
-        let looked = words.read_at(self.at, out)?;
+        let read = words.read_at(self.at, out)?;
         // A missing page reads as zeros, which look like an empty ring.
         self.check_not_truncated()?;
-        match looked {
+        match read {
             EntryRead::Empty => Ok(RingRead::Empty),
             EntryRead::Entry { number, end } if number == self.expected => {
+                invariant!(end > self.at, "an entry at {} ends at {end}", self.at);
                 (self.at, self.expected) = (end, number.wrapping_add(1));
                 Ok(RingRead::Entry { number })
             }
@@ -417,7 +417,7 @@ impl RingReader {
                 let (at, number) = words.position_at(words.tail)?;
                 let entries = number.wrapping_sub(self.expected);
                 if number <= self.expected || at <= self.at {
-                    return Err(Error::from(Corruption("a ring has come round without an entry")));
+                    return Err(Error::from(Corruption("a ring wrapped around without an entry")));
                 }
                 (self.at, self.expected) = (at, number);
                 Ok(RingRead::Lost { entries })
@@ -535,7 +535,7 @@ fn wait_beyond(
     timeout: Duration,
     is_over: impl Fn() -> bool,
 ) -> Result<bool> {
-    let begun = Instant::now();
+    let started = Instant::now();
     let word = shared.map.word(ring_at.saturating_add(RING_WAITERS))?;
     loop {
         if shared.map.is_forked() {
@@ -544,7 +544,7 @@ fn wait_beyond(
         if is_beyond(shared, ring_at, position)? {
             return Ok(true);
         }
-        let left = timeout.saturating_sub(begun.elapsed());
+        let left = timeout.saturating_sub(started.elapsed());
         if left.is_zero() {
             return Ok(false);
         }
@@ -574,3 +574,7 @@ fn check_not_truncated(shared: &Shared) -> Result<()> {
     }
     Err(Error::Damaged { detail: "its file was truncated while it was attached".to_owned() })
 }
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::time::Duration;
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::AtomicU64;
 
@@ -70,6 +70,7 @@ pub(crate) fn map_shared(fd: BorrowedFd<'_>, bytes: u64) -> Result<NonNull<u8>> 
         unsafe { libc::munmap(reservation, reserved) };
         return Err(error);
     }
+    invariant!((base as usize).is_multiple_of(HUGE_PAGE_BYTES), "huge pages fit the mapping");
     trim(reservation.cast(), before);
     // SAFETY: the reservation is HUGE_PAGE_BYTES longer than the mapping, so it contains its end.
     trim(unsafe { base.add(length) }, HUGE_PAGE_BYTES - before);
@@ -137,6 +138,10 @@ pub(crate) fn fork_guard() -> Result<NonNull<AtomicU64>> {
 
 /// Bytes of the page of [`fork_guard`].
 pub(crate) const GUARD_BYTES: u64 = 4096;
+
+const _: () = assert!(HUGE_PAGE_BYTES.is_power_of_two(), "a mapping is aligned to it");
+const _: () =
+    assert!(COMMIT_PIECE.is_multiple_of(HUGE_PAGE_BYTES as u64), "pieces are whole pages");
 
 /// Allocates pages for the range. On a file system without `fallocate` it writes zeros instead, so
 /// the range must not contain data yet.
@@ -258,6 +263,7 @@ pub(crate) enum LockMode {
 ///
 /// Returns false if [`LockMode::Try`] or [`LockMode::Share`] found the byte locked.
 pub(crate) fn lock_byte(fd: BorrowedFd<'_>, byte: u64, mode: LockMode) -> Result<bool> {
+    invariant!(byte <= i64::MAX.cast_unsigned(), "byte {byte:#x} is no offset of a file");
     let mut range = flock(byte);
     let command = match mode {
         LockMode::Wait => libc::F_OFD_SETLKW,
@@ -417,6 +423,8 @@ struct FutexWaiter {
     reserved: u32,
 }
 
+const _: () = assert!(size_of::<FutexWaiter>() == 24, "the kernel's struct has 24 bytes");
+
 /// As [`futex_wait`], for several words, each with its expected low half. A wake-up of any of the
 /// first [`FUTEXES_MAX`] words ends it.
 pub(crate) fn futex_wait_any(words: &[(&AtomicU64, u32)], bound: Duration) -> Result<()> {
@@ -504,6 +512,7 @@ pub(crate) fn sealed_memory(bytes: u64) -> Result<OwnedFd> {
     if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) } != 0 {
         return Err(failure("cannot seal the memory of a ring"));
     }
+    debug_assert!(is_sealed(file.as_fd()), "the client checks the seals");
     Ok(file)
 }
 

@@ -1,14 +1,14 @@
-//! The catalogue of answers that are not "yes". Each face translates this one table.
+//! The errors of the engine. Each protocol translates this one table.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Who holds what a caller is waiting for, by name, so that an operator can act.
+/// The process that holds what a caller waits for, so that an operator can act.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Process id, as seen in the holder's own pid namespace.
+    /// Process id in the pid namespace of the holder.
     pub pid: u32,
-    /// The holder's command name, as `/proc/PID/comm` gave it when it attached.
+    /// Command name of the holder (`/proc/PID/comm`) at the time when it attached.
     pub name: String,
 }
 
@@ -18,12 +18,12 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Why an operation was not carried out. A variant exists only where a caller can do something
-/// different about it. Unless a variant says otherwise, nothing was changed.
+/// Why an operation was not executed. Callers can react to each variant in a different way. Unless
+/// a variant says otherwise, nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// The key has no bytes, or more than [`crate::limits::KEY_BYTES_MAX`].
+    /// The key is empty or has more bytes than [`crate::limits::KEY_BYTES_MAX`].
     KeyTooLarge {
         /// Bytes given.
         bytes: usize,
@@ -61,36 +61,36 @@ pub enum Error {
     },
     /// A transaction did not commit within its number of attempts and its deadline.
     Deadline {
-        /// How often it was tried.
+        /// Number of attempts.
         tries: u32,
     },
     /// A transaction touches more records than [`crate::limits::TRANSACTION_RECORDS_MAX`], or
     /// writes more bytes than [`crate::limits::TRANSACTION_BYTES_MAX`].
     TransactionTooLarge {
-        /// What is too much, and what is allowed.
+        /// What exceeds its limit, and the limit.
         detail: String,
     },
     /// Another record has this value of a unique tag.
     TagTaken {
         /// Name of the tag.
         tag: String,
-        /// The value, as text where it is text.
+        /// The value, as text if it is UTF-8.
         value: String,
-        /// Key of the record that has it, as text where it is text.
+        /// Key of the record that has the value, as text if it is UTF-8.
         holder: String,
     },
-    /// No object of the transactional memory has this address: it was freed, or never allocated.
+    /// No object of the transactional memory has this address: it was freed or never allocated.
     NoObject {
         /// The address.
         address: u64,
     },
-    /// The commit stream of this writer is full, and refuses more until its consumer has
-    /// acknowledged some.
+    /// The commit stream of this writer is full, and rejects commits until its consumer has
+    /// acknowledged entries.
     Behind {
         /// What is full, and what would help.
         detail: String,
     },
-    /// A live process has held a lock that this operation needs for longer than the wait bound.
+    /// A living process has held a lock that this operation needs for longer than the wait bound.
     Stalled {
         /// The process that holds it.
         holder: Holder,
@@ -121,30 +121,30 @@ pub enum Error {
     Forked,
     /// An internal error stopped this session: close it, open another and report the error.
     SessionStopped,
-    /// The operating system refused.
+    /// A system call failed.
     System {
-        /// What was being done, and what the caller can do about it.
+        /// What failed, and what the caller can do about it.
         detail: String,
         /// The `errno` value.
         errno: i32,
     },
-    /// A back-end that is reached over a network failed or answered something unexpected.
+    /// A back-end on a network failed or returned an unexpected response.
     Backend {
-        /// What it said.
+        /// Its error or response.
         detail: String,
     },
-    /// The caller's words are off (a URL, an option).
+    /// An argument (a URL, an option) is invalid.
     BadArgument {
-        /// What is wrong, and what would be right.
+        /// What is invalid, and what is valid.
         detail: String,
     },
 }
 
-/// What to do about an address that leads nowhere.
-const NO_OBJECT: &str = "it was freed, or this region never gave it; take addresses from records \
-                         and objects that the same transaction has read";
+/// The reason and the remedy for an address without an object.
+const NO_OBJECT: &str = "it was freed, or this region never assigned it; use only addresses from \
+                         records and objects that the same transaction has read";
 
-/// What to do about a session that a violated invariant has stopped.
+/// The reason and the remedy for a session that a violated invariant has stopped.
 const STOPPED: &str = "this session was stopped by an internal error (an invariant was violated, \
                        see the message on stderr): close it, open another and report the error";
 
@@ -176,8 +176,8 @@ impl fmt::Display for Error {
             }
             Self::Deadline { tries } => write!(
                 f,
-                "the transaction met conflicts {tries} times: try again later, or give it more \
-                 tries"
+                "the transaction had conflicts in {tries} attempts: try again later, or allow more \
+                 attempts"
             ),
             Self::TransactionTooLarge { detail } => {
                 write!(f, "{detail}: commit in smaller parts")
@@ -192,8 +192,8 @@ impl fmt::Display for Error {
             }
             Self::Stalled { holder } => write!(
                 f,
-                "{holder} is alive but stopped while it holds what this write needs: let it run \
-                 (kill -CONT) or end it (kill -KILL), then try again"
+                "{holder} is alive but stopped while it holds a lock that this write needs: let it \
+                 run (kill -CONT) or end it (kill -KILL), then try again"
             ),
             Self::NotARegion { path, detail } => write!(f, "{}: {detail}", path.display()),
             Self::Damaged { detail } => write!(
@@ -203,7 +203,7 @@ impl fmt::Display for Error {
             ),
             Self::AlreadyExists { path } => write!(
                 f,
-                "{}: a region is there already: attach to it, or drop it first",
+                "{}: a region exists already: attach to it, or drop it first",
                 path.display()
             ),
             Self::InUse { holder } => {
@@ -221,7 +221,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// Not everything that a system call reports has a number.
+/// Writes a failed system call. An `errno` of 0 means that the failure has no number.
 fn refused(f: &mut fmt::Formatter<'_>, detail: &str, errno: i32) -> fmt::Result {
     if errno == 0 {
         return f.write_str(detail);

@@ -41,10 +41,10 @@ pub fn violated(message: fmt::Arguments<'_>) -> ! {
     panic!("invariant violated: {message}")
 }
 
-/// The value that an invariant guarantees to be there.
+/// The value of an option that an invariant guarantees to be `Some`.
 ///
 /// # Panics
-/// If there is none; `what` says which invariant is violated.
+/// If it is `None`. `what` names the violated invariant.
 #[inline]
 #[track_caller]
 pub fn guaranteed<T>(value: Option<T>, what: &str) -> T {
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_invariant_that_holds_costs_nothing_and_says_nothing() {
+    fn an_invariant_that_holds_has_no_effect() {
         crate::invariant!(1 + 1 == 2, "sum");
         assert_eq!(guaranteed(Some(7), "a value"), 7);
     }

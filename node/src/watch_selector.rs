@@ -227,7 +227,7 @@ mod tests {
     }
 
     fn waits(watched: &[(Namespace, Watch)]) -> Vec<(Waiter, WatchPosition)> {
-        watched.iter().map(|(_, watch)| (watch.waiter(), watch.looked())).collect()
+        watched.iter().map(|(_, watch)| (watch.waiter(), watch.position())).collect()
     }
 
     #[test]

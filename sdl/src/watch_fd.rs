@@ -100,7 +100,7 @@ impl WatchFd {
     /// `NotConnected` if the process may not start another thread or open another descriptor.
     pub fn new(watch: Watch) -> Result<Self> {
         let state = WatchFdState {
-            looked: watch.looked(),
+            looked: watch.position(),
             is_signalled: false,
             is_ending: false,
             failed: None,

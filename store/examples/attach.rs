@@ -65,8 +65,8 @@ impl Tables {
     fn attach(self, txn: &Txn<'_>, ue: &Ue) -> nearstate_store::Result<()> {
         let tags: &[(&str, &[u8])] =
             &[("guti", ue.guti.as_bytes()), ("teid", &ue.teid), ("area", ue.area.as_bytes())];
-        let labels = Metadata { tags, expires_ms: now_ms_coarse() + REACHABLE_MS };
-        txn.put_with_metadata(self.sessions, ue.imsi.as_bytes(), b"EMM-REGISTERED", labels)?;
+        let metadata = Metadata { tags, expires_ms: now_ms_coarse() + REACHABLE_MS };
+        txn.put_with_metadata(self.sessions, ue.imsi.as_bytes(), b"EMM-REGISTERED", metadata)?;
         txn.put(self.bearers, format!("{}/5", ue.imsi).as_bytes(), b"default bearer")
     }
 
@@ -80,8 +80,8 @@ impl Tables {
     ) -> nearstate_store::Result<()> {
         let tags: &[(&str, &[u8])] =
             &[("guti", guti.as_bytes()), ("teid", &ue.teid), ("area", ue.area.as_bytes())];
-        let labels = Metadata { tags, expires_ms: ends };
-        txn.set_metadata(self.sessions, ue.imsi.as_bytes(), labels).map(drop)
+        let metadata = Metadata { tags, expires_ms: ends };
+        txn.set_metadata(self.sessions, ue.imsi.as_bytes(), metadata).map(drop)
     }
 }
 

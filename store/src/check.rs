@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use nearstate_memory::layout::namespace_flags;
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 pub use nearstate_memory::check::CheckReport;
 
@@ -17,7 +17,7 @@ use crate::index::schema::{Tag, TagState};
 use crate::index::scratch::List;
 use crate::record::members::Members;
 use crate::record::meta::{Meta, split};
-use crate::record::{Form, Kind, Place, Table};
+use crate::record::{BlockPlace, BlockTable, Form, Kind};
 use crate::session::{Namespace, Region, Session};
 use crate::tags::lists::check_list;
 use crate::tags::maintain::{read_count, values};
@@ -31,7 +31,7 @@ use crate::txn::write_set::WriteSet;
 /// the report.
 pub fn check(path: &Path) -> Result<CheckReport> {
     let mut report = nearstate_memory::check::check(path, &mut |kind, record| {
-        judge(kind, record).map_err(|error| {
+        check_record(kind, record).map_err(|error| {
             if let Error::Damaged { detail } = error { detail } else { error.to_string() }
         })
     })?;
@@ -46,7 +46,7 @@ fn damaged(detail: impl Into<String>) -> Error {
 }
 
 /// The format of a record.
-fn judge(kind: u64, record: &nearstate_memory::Cell<'_>) -> Result<()> {
+fn check_record(kind: u64, record: &nearstate_memory::Cell<'_>) -> Result<()> {
     let (value, meta) = split(*record, record.value()?)?;
     if !meta.is_empty() {
         Meta::split(meta)?.1.check()?;
@@ -55,7 +55,7 @@ fn judge(kind: u64, record: &nearstate_memory::Cell<'_>) -> Result<()> {
         Some(kind @ (Kind::Value | Kind::Blocks | Kind::Mixed)) => match Form::of(kind, record) {
             Form::Value if record.form() != 0 => Err(damaged("a record of a form that is unknown")),
             Form::Value => Ok(()),
-            Form::Blocks => judge_blocks(record, value),
+            Form::Blocks => check_blocks(record, value),
             Form::Set => Ok(Members::new(value)?.check()?),
         },
         Some(Kind::Counters) => {
@@ -69,13 +69,13 @@ fn judge(kind: u64, record: &nearstate_memory::Cell<'_>) -> Result<()> {
     }
 }
 
-fn judge_blocks(record: &nearstate_memory::Cell<'_>, value: &[u8]) -> Result<()> {
-    let mut table = Table::new(value)?;
+fn check_blocks(record: &nearstate_memory::Cell<'_>, value: &[u8]) -> Result<()> {
+    let mut table = BlockTable::new(value)?;
     while let Some(block) = table.next()? {
         let bytes = match block.place {
-            Place::Inline(bytes) => bytes,
-            Place::Child(child) if child < record.children() => record.block(child)?,
-            Place::Child(_) => return Err(damaged("a block has no cell")),
+            BlockPlace::Inline(bytes) => bytes,
+            BlockPlace::Child(child) if child < record.children() => record.block(child)?,
+            BlockPlace::Child(_) => return Err(damaged("a block has no cell")),
         };
         if bytes.len() != block.bytes as usize {
             return Err(damaged(format!("block {:?} has another size", block.name)));
@@ -225,7 +225,8 @@ fn check_counts(
     let mut prefix = Vec::new();
     count_key(namespace.index, tag.id, 0, &[], &mut prefix);
     // What follows the tag is the stripe.
-    prefix.pop();
+    let stripe = prefix.pop();
+    invariant!(stripe == Some(0), "the stripe ends the prefix of a count");
     session.each_stored(internal, &mut |cell| {
         if let Some([_, value @ ..]) = cell.key()?.strip_prefix(prefix.as_slice()) {
             *found.entry(value.to_vec()).or_default() -= read_count(cell.value()?);

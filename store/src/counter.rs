@@ -5,7 +5,7 @@
 //! begins at zero.
 
 use nearstate_memory::WriteDecision;
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::record::Kind;
 use crate::session::{KeyLookup, Namespace, Session, check_key};
@@ -66,10 +66,10 @@ impl Session {
     /// False if there is one already.
     #[cold]
     fn create_counter(&self, lookup: KeyLookup<'_>, delta: i64) -> Result<bool> {
-        let drafted = self
-            .member
-            .allocate_counter(delta)
-            .and_then(|counter| self.draft(lookup, &counter.to_le_bytes(), &[], &[]));
+        let drafted = self.member.allocate_counter(delta).and_then(|counter| {
+            invariant!(counter != 0, "a counter has a cell for its stripes");
+            self.draft(lookup, &counter.to_le_bytes(), &[], &[])
+        });
         let draft = match drafted {
             Ok(draft) => draft,
             Err(error) => {
@@ -86,6 +86,11 @@ impl Session {
                 Ok(if record.is_none() { WriteDecision::Publish } else { WriteDecision::Keep })
             },
         )?;
+        invariant!(done.decision != WriteDecision::Remove, "creating a counter removes no record");
+        invariant!(
+            done.version_before.is_none() == (done.decision == WriteDecision::Publish),
+            "a counter is created if and only if there is none"
+        );
         Ok(done.decision == WriteDecision::Publish)
     }
 }

@@ -7,9 +7,12 @@
 //! search for one run, and that reads the text once.
 
 use memchr::memmem;
+use nearstate_model::invariant;
+use nearstate_model::invariant::guaranteed;
 
 /// The most items of a run that is searched for in one pass over the text: the bits of a word.
 pub const RUN_ITEMS_MAX: usize = 64;
+const _: () = assert!(RUN_ITEMS_MAX <= u64::BITS as usize, "a run's items are bits of one word");
 
 /// A run is searched for place by place if that takes at most so many steps: to prepare anything
 /// would take longer.
@@ -112,8 +115,8 @@ fn cut(pattern: &[u8]) -> (&[u8], Option<&[u8]>) {
     let mut rest = pattern;
     while let Some((byte, after)) = rest.split_first() {
         if *byte == b'*' {
-            let run = pattern.get(..pattern.len() - rest.len()).unwrap_or(pattern);
-            return (run, Some(after));
+            let run = pattern.get(..pattern.len() - rest.len());
+            return (guaranteed(run, "the rest is the end of the pattern"), Some(after));
         }
         let Some((_, after)) = first_item(rest) else { break };
         rest = after;
@@ -126,7 +129,10 @@ fn cut(pattern: &[u8]) -> (&[u8], Option<&[u8]>) {
 fn cut_class(pattern: &[u8]) -> (&[u8], &[u8]) {
     let mut rest = pattern.strip_prefix(b"^").unwrap_or(pattern);
     loop {
-        let body = || pattern.get(..pattern.len() - rest.len()).unwrap_or(pattern);
+        let body = || {
+            let body = pattern.get(..pattern.len() - rest.len());
+            guaranteed(body, "the rest is the end of the pattern")
+        };
         rest = match rest {
             [b']', after @ ..] => return (body(), after),
             // The first that fits: an escape, a range, a byte.
@@ -183,7 +189,7 @@ impl Class {
     }
 
     fn has(self, byte: u8) -> bool {
-        let word = self.words.get(usize::from(byte / 64)).copied().unwrap_or_default();
+        let word = *guaranteed(self.words.get(usize::from(byte / 64)), "a class has 256 bits");
         word >> (byte % 64) & 1 == 1
     }
 }
@@ -242,9 +248,7 @@ fn search_wild<'t>(run: &[u8], text: &'t [u8]) -> Option<&'t [u8]> {
         match item {
             Item::Any => takers.iter_mut().for_each(|taker| *taker |= last),
             Item::Byte(byte) => {
-                if let Some(taker) = takers.get_mut(usize::from(byte)) {
-                    *taker |= last;
-                }
+                *guaranteed(takers.get_mut(usize::from(byte)), "a taker for each byte") |= last;
             }
             Item::Class(body) => {
                 let class = Class::of(body);
@@ -254,8 +258,10 @@ fn search_wild<'t>(run: &[u8], text: &'t [u8]) -> Option<&'t [u8]> {
         }
     }
     let mut found = 0;
+    invariant!(last != 0, "a run with no items is no search");
     for (at, byte) in text.iter().enumerate() {
-        found = (found << 1 | 1) & takers.get(usize::from(*byte)).copied().unwrap_or_default();
+        let taker = *guaranteed(takers.get(usize::from(*byte)), "a taker for each byte");
+        found = (found << 1 | 1) & taker;
         if found & last != 0
             && let Some(left) = consume(rest, text.get(at + 1..)?)
         {

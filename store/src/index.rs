@@ -3,7 +3,7 @@
 
 pub(crate) mod scratch;
 pub mod ordered;
-pub(crate) mod postings;
 pub(crate) mod internal;
+pub(crate) mod postings;
 pub(crate) mod schema;
 pub mod search;

@@ -1,6 +1,6 @@
-//! Floor 2: records on one host. What a record is, and what an operation on one record does: put,
-//! get, patch, delete, their conditional forms, batches, walks; counters; watches. The bytes are
-//! `nearstate-memory`'s.
+//! Layer 2: records on one host. Put, get, patch and delete, also with conditions; batches and
+//! scans; transactions, tags, counters, watches and the commit stream. `nearstate-memory` defines
+//! the bytes.
 //!
 //! ```
 //! use nearstate_store::{Condition, CreateOptions, Outcome, Region, Schema};
@@ -31,7 +31,7 @@ mod txn;
 mod scan;
 mod prefetch;
 mod read;
-mod log;
+mod commit_stream;
 mod counter;
 mod session;
 mod index;
@@ -39,10 +39,10 @@ mod record;
 pub mod glob;
 
 pub use check::{CheckReport, check};
+pub use commit_stream::consumer::{CommitStream, StreamEntry, StreamItem, WhenFull};
+pub use commit_stream::entry::{StreamedChange, StreamedRecord};
 pub use index::schema::{Tag, TagSchema, TagState};
 pub use index::{ordered, search};
-pub use log::commit::{Committed, Step};
-pub use log::stream::{CommitStream, Entry, StreamItem, WhenFull};
 pub use nearstate_memory::{
     CreateOptions, Inspection, MemberEntry, NumaPolicy, PageSize, PinMode, RegionFiles, crash,
     create_eventfd, now_ms_coarse, prefetch, since_boot, with_signals_blocked,
@@ -57,7 +57,7 @@ pub use record::{BlockChange, Form, Kind};
 pub use scan::{Buckets, Counted, Pattern, Scan};
 pub use session::buffers::Metadata;
 pub use session::{Namespace, Region, Schema, Session};
-pub use tags::declare::Declaring;
+pub use tags::declare::PendingTagDeclaration;
 pub use tags::expiry::Collected;
 pub use tags::lookup::Values;
 pub use txn::address::Address;

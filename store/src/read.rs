@@ -12,6 +12,7 @@ pub(crate) const BATCH: usize = 16;
 /// Lines of a record that a batch asks for: the header with a short key, and the start of the
 /// value.
 pub(crate) const BATCH_LINES: u64 = 2;
+const _: () = assert!(BATCH > 0 && BATCH_LINES > 0, "a batch asks for the lines of its records");
 
 impl Session {
     /// The record of a key as a zero-copy view, or `None`.
@@ -102,6 +103,7 @@ impl Session {
                     }
                     None => None,
                 };
+                debug_assert!(index < BATCH, "key {index} of a batch of {BATCH}");
                 each(round * BATCH + index, view);
             }
         }

@@ -1,4 +1,4 @@
-//! What a record's value looks like in its cell.
+//! The encoding of a record's value in its cell.
 //!
 //! A namespace of kind *value*: the value is one unnamed block, the bytes as given.
 //!
@@ -21,8 +21,7 @@ pub(crate) mod members;
 pub(crate) mod layout;
 pub(crate) mod splice;
 
-use nearstate_memory::Cell;
-use nearstate_memory::Corruption;
+use nearstate_memory::{Cell, Corruption, FLAG_META};
 use nearstate_model::invariant;
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::{BLOCK_NAME_BYTES_MAX, BLOCKS_MAX};
@@ -33,6 +32,8 @@ pub(crate) const BLOCK_INLINE_MAX: usize = 512;
 
 /// Bytes of a block's entry in the table.
 pub(crate) const ENTRY: usize = 8;
+const _: () = assert!(ENTRY == 1 + 1 + 2 + 4, "name bytes, place, child, bytes");
+const _: () = assert!(BLOCK_INLINE_MAX <= u32::MAX as usize, "an entry counts in 32 bits");
 pub(crate) const NO_TEXT: Corruption = Corruption("a block's name is not UTF-8");
 pub(crate) const NO_PLACE: Corruption = Corruption("a block stands in a place that does not exist");
 pub(crate) const CUT: Corruption = Corruption("a record's block table is cut short");
@@ -100,7 +101,7 @@ impl Form {
         }
     }
 
-    /// What it is to people.
+    /// Its name in messages.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Value => "one unnamed block",
@@ -140,9 +141,9 @@ impl Kind {
     }
 }
 
-/// Where a block's bytes are.
+/// The place of a block's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place<'a> {
+pub(crate) enum BlockPlace<'a> {
     /// In the record's cell.
     Inline(&'a [u8]),
     /// In the record's child with this number.
@@ -153,7 +154,7 @@ pub(crate) enum Place<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block<'a, Name = &'a str> {
     pub(crate) name: Name,
-    pub(crate) place: Place<'a>,
+    pub(crate) place: BlockPlace<'a>,
     pub(crate) bytes: u32,
 }
 
@@ -166,15 +167,15 @@ pub struct BlockChange<'a> {
     pub bytes: Option<&'a [u8]>,
 }
 
-/// Walks a block table. Total: any bytes give blocks or damage.
+/// Reads a block table. Total: any bytes give blocks or an error.
 #[derive(Clone, Debug)]
-pub(crate) struct Table<'a> {
+pub(crate) struct BlockTable<'a> {
     entries: &'a [u8],
     names: &'a [u8],
     inline: &'a [u8],
 }
 
-impl<'a> Table<'a> {
+impl<'a> BlockTable<'a> {
     pub(crate) fn new(value: &'a [u8]) -> Result<Self, Corruption> {
         if value.is_empty() {
             return Ok(Self { entries: &[], names: &[], inline: &[] });
@@ -196,7 +197,7 @@ impl<'a> Table<'a> {
         Ok(Some(Block { name, place, bytes }))
     }
 
-    /// As [`Table::next`], with the name as it stands there.
+    /// As [`BlockTable::next`], without checking that the name is UTF-8.
     #[inline]
     pub(crate) fn step(&mut self) -> Result<Option<Block<'a, &'a [u8]>>, Corruption> {
         let Some((entry, entries)) = self.entries.split_first_chunk::<ENTRY>() else {
@@ -209,9 +210,9 @@ impl<'a> Table<'a> {
             0 => {
                 let (inline, rest) = self.inline.split_at_checked(bytes as usize).ok_or(CUT)?;
                 self.inline = rest;
-                Place::Inline(inline)
+                BlockPlace::Inline(inline)
             }
-            1 => Place::Child(u64::from(u16::from_le_bytes([c0, c1]))),
+            1 => BlockPlace::Child(u64::from(u16::from_le_bytes([c0, c1]))),
             _ => return Err(NO_PLACE),
         };
         (self.entries, self.names) = (entries, names);
@@ -250,8 +251,8 @@ pub(crate) fn size_of_block(bytes: &[u8]) -> u32 {
 /// Its callers have checked all limits: what is encoded here reads back as it was.
 pub(crate) fn encode(blocks: &[Block<'_>]) -> Vec<u8> {
     let inline = |block: &Block<'_>| match block.place {
-        Place::Inline(bytes) => bytes.len(),
-        Place::Child(_) => 0,
+        BlockPlace::Inline(bytes) => bytes.len(),
+        BlockPlace::Child(_) => 0,
     };
     let bytes: usize = blocks.iter().map(|block| ENTRY + block.name.len() + inline(block)).sum();
     let mut out = Vec::with_capacity(4 + bytes);
@@ -262,11 +263,11 @@ pub(crate) fn encode(blocks: &[Block<'_>]) -> Vec<u8> {
         // The name may come from a damaged table, and be empty: new names are checked by callers.
         let name = u8::try_from(block.name.len()).ok();
         let (place, child) = match block.place {
-            Place::Inline(bytes) => {
+            BlockPlace::Inline(bytes) => {
                 invariant!(bytes.len() == block.bytes as usize, "block {:?}: its size", block.name);
                 (0, 0)
             }
-            Place::Child(child) => {
+            BlockPlace::Child(child) => {
                 let child = u16::try_from(child).ok();
                 (1, guaranteed(child, "a record has at most BLOCKS_MAX children"))
             }
@@ -280,15 +281,31 @@ pub(crate) fn encode(blocks: &[Block<'_>]) -> Vec<u8> {
         out.extend_from_slice(block.name.as_bytes());
     }
     for block in blocks {
-        if let Place::Inline(bytes) = block.place {
+        if let BlockPlace::Inline(bytes) = block.place {
             out.extend_from_slice(bytes);
         }
     }
+    invariant!(out.capacity() >= 4 + bytes, "a table of {bytes} bytes is reserved at once");
     invariant!(out.len() == 4 + bytes, "a table of {bytes} bytes became {}", out.len() - 4);
     out
 }
 
 const _: () = assert!(BLOCK_NAME_BYTES_MAX <= u8::MAX as usize, "a table counts names in 8 bits");
+const _: () = {
+    let mut forms = [Form::Value, Form::Blocks, Form::Set].as_slice();
+    while let [form, rest @ ..] = forms {
+        assert!(form.flags() & FLAG_META == 0, "a form leaves the flag of metadata alone");
+        let read = Form::of_flags(form.flags());
+        assert!(matches!(read, Some(read) if read as u8 == *form as u8), "a form reads back");
+        forms = rest;
+    }
+    let mut kinds = [Kind::Value, Kind::Blocks, Kind::Counters, Kind::Mixed].as_slice();
+    while let [kind, rest @ ..] = kinds {
+        let read = Kind::of(kind.code());
+        assert!(matches!(read, Some(read) if read as u8 == *kind as u8), "a kind reads back");
+        kinds = rest;
+    }
+};
 const _: () = assert!(BLOCKS_MAX <= u16::MAX as usize, "a table counts children in 16 bits");
 
 #[cfg(test)]
@@ -307,12 +324,12 @@ mod tests {
                 .iter()
                 .map(|(name, bytes)| Block {
                     name: name.as_str(),
-                    place: Place::Inline(bytes),
+                    place: BlockPlace::Inline(bytes),
                     bytes: u32::try_from(bytes.len()).unwrap(),
                 })
                 .collect();
             let bytes = encode(&blocks);
-            let mut table = Table::new(&bytes).unwrap();
+            let mut table = BlockTable::new(&bytes).unwrap();
             for block in &blocks {
                 prop_assert_eq!(table.next().unwrap(), Some(*block));
             }
@@ -335,7 +352,7 @@ mod tests {
         fn any_bytes_are_blocks_or_damage_and_never_a_panic(
             bytes in prop::collection::vec(any::<u8>(), 0..200)
         ) {
-            if let Ok(mut table) = Table::new(&bytes) {
+            if let Ok(mut table) = BlockTable::new(&bytes) {
                 while let Ok(Some(_)) = table.next() {}
             }
         }

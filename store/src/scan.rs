@@ -1,7 +1,8 @@
 //! Walking a namespace: record by record in slot order, keys by prefix or glob, and counting.
 
+use nearstate_memory::IndexTable;
 use nearstate_memory::layout::namespace_flags;
-use nearstate_model::Result;
+use nearstate_model::{Result, invariant};
 
 use crate::glob;
 use crate::read::{BATCH, BATCH_LINES};
@@ -105,26 +106,31 @@ impl Scan<'_> {
         self.view()
     }
 
+    /// Adds the records of the next bucket that have not expired. Under a pin.
+    fn collect_next_bucket(&mut self, table: &IndexTable) -> Result<()> {
+        let (member, cells) = (&self.session.member, &mut self.cells);
+        member.collect_bucket(table, self.bucket, self.buckets, cells)?;
+        self.bucket += 1;
+        if member.namespace_flags(self.namespace.index)? & namespace_flags::EXPIRING != 0 {
+            self.session.drop_past(cells)?;
+        }
+        Ok(())
+    }
+
     /// Collects the records of some buckets under a fresh pin, and asks for so many lines of each.
     fn fill(&mut self, lines: u64) -> Result<bool> {
+        invariant!(self.next == self.cells.len(), "{} records are left", self.cells.len());
+        invariant!(self.bucket <= self.buckets, "bucket {} of {}", self.bucket, self.buckets);
         self.cells.clear();
         self.next = 0;
         let table = self.session.table(self.namespace)?;
         self.pin = None;
         let pin = self.session.member.pin()?;
         while self.bucket < self.buckets && self.cells.len() < BATCH {
-            let cells = &mut self.cells;
-            if let Err(error) =
-                self.session.member.collect_bucket(table, self.bucket, self.buckets, cells)
-            {
+            if let Err(error) = self.collect_next_bucket(table) {
                 // What was collected is not pinned once this returns.
-                cells.clear();
+                self.cells.clear();
                 return Err(error);
-            }
-            self.bucket += 1;
-            let traits = self.session.member.namespace_flags(self.namespace.index)?;
-            if traits & namespace_flags::EXPIRING != 0 {
-                self.session.drop_past(cells)?;
             }
         }
         if self.cells.is_empty() {
@@ -155,13 +161,16 @@ impl Buckets {
 
     /// How many are still to be looked at.
     pub const fn left(&self) -> u64 {
-        self.all.saturating_sub(self.next)
+        debug_assert!(self.next <= self.all, "a walk ends at the last bucket");
+        self.all - self.next
     }
 
     /// The next ones, at most so many.
     fn take(&mut self, most: u64) -> std::ops::Range<u64> {
         let from = self.next;
+        // A caller may ask for as many as it likes: there are no more than all.
         self.next = from.saturating_add(most.max(1)).min(self.all);
+        invariant!(from <= self.next, "a walk goes on from {from} to {}", self.next);
         from..self.next
     }
 }
@@ -254,9 +263,11 @@ impl Session {
         all: u64,
         mut each: impl FnMut(View<'_>) -> Result<()>,
     ) -> Result<()> {
+        invariant!(part.end <= all, "buckets up to {} of {all}", part.end);
         let table = self.table(namespace)?;
         let mut cells = Vec::new();
         for bucket in part {
+            debug_assert!(cells.is_empty(), "the cells of the last bucket were read");
             let _held = self.member.pin()?;
             self.member.collect_bucket(table, bucket, all, &mut cells)?;
             for at in &cells {
@@ -281,6 +292,7 @@ impl Session {
         part: std::ops::Range<u64>,
         all: u64,
     ) -> Result<u64> {
+        invariant!(part.end <= all, "buckets up to {} of {all}", part.end);
         let table = self.table(namespace)?;
         let mut cells = Vec::new();
         let mut count = 0;
@@ -349,15 +361,21 @@ impl Session {
             let may_end =
                 self.member.namespace_flags(namespace.index)? & namespace_flags::EXPIRING != 0;
             for at in cells.drain(..) {
-                let is_past = may_end && self.judge_end(at, &mut counted)?;
+                let is_past = may_end && self.count_expiry(at, &mut counted)?;
                 counted.records += u64::from(!is_past);
             }
         }
+        invariant!(
+            counted.ending <= counted.records,
+            "{} of {} records expire",
+            counted.ending,
+            counted.records
+        );
         Ok((counted, (to < all).then_some(to)))
     }
 
     /// Whether a record's time has passed; counts those that have one ahead of them. Under a pin.
-    fn judge_end(&self, at: u64, counted: &mut Counted) -> Result<bool> {
+    fn count_expiry(&self, at: u64, counted: &mut Counted) -> Result<bool> {
         let cell = self.member.cell_at(at)?;
         if !cell.has_meta() {
             return Ok(false);

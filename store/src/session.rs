@@ -12,7 +12,7 @@ use nearstate_model::{Error, Result};
 use crate::index::internal::{INTERNAL_PREFIX, InternalCache};
 use crate::index::schema::TagSchema;
 use crate::record::{Form, Kind};
-use crate::session::buffers::Spare;
+use crate::session::buffers::BufferCache;
 
 /// An attached region: a file of shared memory that any number of processes read and write at once.
 /// Cheap to clone, may be shared by threads; each thread opens a [`Session`] of its own.
@@ -79,7 +79,7 @@ impl Region {
     pub fn session(&self) -> Result<Session> {
         Ok(Session {
             member: self.memory.member()?,
-            spare: Spare::default(),
+            buffer_cache: BufferCache::default(),
             internal: InternalCache::default(),
         })
     }
@@ -125,7 +125,7 @@ impl Region {
 pub struct Session {
     pub(crate) member: Member,
     /// The memory of the last transaction, for the next one.
-    pub(crate) spare: Spare,
+    pub(crate) buffer_cache: BufferCache,
     pub(crate) internal: InternalCache,
 }
 
@@ -200,7 +200,7 @@ impl Session {
     /// # Errors
     /// `Damaged`.
     #[inline]
-    pub fn whole(&self) -> Result<()> {
+    pub fn check_not_truncated(&self) -> Result<()> {
         self.member.check_not_truncated()
     }
 

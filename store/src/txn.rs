@@ -1,7 +1,7 @@
 //! Transactions: several records, all or none, at one instant for every process.
 //!
 //! Optimistic: reads and writes are private until `commit`, which takes a short lock for each
-//! record, judges that what was read is still so, and makes everything visible by one store
+//! record, validates what was read, and makes everything visible by one store
 //! (`spec/region.md`, section 9).
 
 pub(crate) mod object;
@@ -16,7 +16,7 @@ pub(crate) mod address;
 use std::cell::RefCell;
 use std::time::Duration;
 
-use nearstate_model::limits::{TRANSACTION_TRIES, VALUE_BYTES_MAX};
+use nearstate_model::limits::{KEY_BYTES_MAX, TRANSACTION_TRIES, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result, invariant};
 
 use crate::record::members;
@@ -151,6 +151,7 @@ impl Session {
         let start = retry_policy.within.map(|_| nearstate_memory::since_boot());
         loop {
             tries += 1;
+            invariant!(tries <= retry_policy.tries.max(1), "run {tries} of {}", retry_policy.tries);
             let txn = self.begin()?;
             match body(&txn) {
                 Ok(done) => match txn.commit() {
@@ -235,8 +236,8 @@ impl Txn<'_> {
         Ok((!is_expired).then(|| View::in_txn(cell, value, namespace.kind)))
     }
 
-    /// Puts a record: this value, no tags, no expiry, whatever it had before. What the namespace
-    /// says of tags is judged at the commit.
+    /// Puts a record: this value, no tags, no expiry, whatever it had before. The
+    /// rules of the namespace for tags are checked at the commit.
     ///
     /// # Errors
     /// `KeyTooLarge`, `ValueTooLarge`, `WrongKind`, `TransactionTooLarge`.
@@ -385,6 +386,10 @@ impl Txn<'_> {
         if namespace.kind == Kind::Counters {
             return Err(wrong_kind(namespace.kind, "read", ""));
         }
+        // No record has a longer key, and no entry of a stream could name it.
+        if key.len() > KEY_BYTES_MAX {
+            return Ok(false);
+        }
         let mut set = self.set.borrow_mut();
         let hash = set.session.hash(key);
         let place = set.place_of(namespace.index, hash, key);
@@ -402,7 +407,7 @@ impl Txn<'_> {
         Ok(is_there)
     }
 
-    /// Deletes many records: how many of them were there. As [`Txn::delete`] of each, but judged
+    /// Deletes many records. Returns how many existed. As [`Txn::delete`] of each, but validated
     /// together, as by [`Txn::validated_once`].
     ///
     /// # Errors
@@ -413,15 +418,16 @@ impl Txn<'_> {
             for (namespace, key) in records {
                 gone += usize::from(self.delete(*namespace, key)?);
             }
+            invariant!(gone <= records.len(), "{gone} of {} records are deleted", records.len());
             Ok(gone)
         })
     }
 
-    /// Reads of this transaction that are judged together: whether all still stand is looked at
-    /// once, after the last, so that their cost is linear in their number, not its square.
+    /// Runs reads that are validated together, once, after the last one. Their cost is linear in
+    /// their number instead of quadratic.
     ///
-    /// Until then they may not fit together: what `reads` does because of them is the transaction's
-    /// own, or is taken back after a `Conflict`.
+    /// Until then the reads may be inconsistent with each other. What `reads` does because of them
+    /// must be part of the transaction, or be undone after a `Conflict`.
     ///
     /// # Errors
     /// `Conflict`: what was read is not so any more; what `reads` returns.
@@ -431,7 +437,8 @@ impl Txn<'_> {
         };
         let was_later = validate_later(true);
         let done = reads();
-        validate_later(was_later);
+        let is_later = validate_later(was_later);
+        invariant!(is_later, "reads are validated later until their function returns");
         if !was_later {
             // First: an error may come of reads that do not fit together.
             self.set.borrow_mut().check()?;
@@ -480,7 +487,7 @@ impl Txn<'_> {
         let session = set.session;
         if set.is_read_only() {
             let done = set.commit();
-            set.give_back();
+            set.release_buffers();
             return done;
         }
         let done = session
@@ -492,7 +499,7 @@ impl Txn<'_> {
                 each(set.buffers.bytes(entry.key), entry.after);
             }
         }
-        set.give_back();
+        set.release_buffers();
         session.collect_some();
         done.map(drop)
     }

@@ -1,8 +1,8 @@
-//! Watching records: a session is told what happens to those that it asked for.
+//! Watches: a session reads the changes of the records that its filter selects.
 //!
 //! A namespace that is watched has one ring, into which its writers put an event with each change;
 //! a watch reads the ring at its own pace and keeps what its filter lets through. One watcher or a
-//! thousand cost a writer the same, and a slow one is told how many events it missed.
+//! thousand cost a writer the same. A slow watcher learns how many events it missed.
 
 mod notify;
 pub(crate) mod event;
@@ -75,9 +75,8 @@ impl Filter {
 pub enum Notice<'w> {
     /// A change of a record that the filter lets through.
     Event(Event<'w>),
-    /// The watcher was too slow: so many events of the namespace are gone, whether the filter
-    /// would have let them through or not. Read what is watched anew; what happens from here on is
-    /// told again.
+    /// The watcher was too slow: this many events of the namespace are lost, including events that
+    /// the filter does not select. Read the watched records again. Later events follow.
     Lost {
         /// How many.
         events: u64,
@@ -95,13 +94,13 @@ pub struct Watch {
 }
 
 impl Session {
-    /// Watches records of a namespace: every change that begins after this has returned is told, in
-    /// the order in which the changes were made. Of changes that run at the same moment some may
-    /// not be. To follow records from a known state on, watch first and read them then.
+    /// Watches records of a namespace. The watch returns every change that begins after this call,
+    /// in the order of the commits, and perhaps some of the changes that run concurrently with it.
+    /// To follow records from a known state, watch first and then read them.
     ///
-    /// The first watch of a namespace takes a MiB of the heap, for good, and from then on its
-    /// writers tell, watched or not: each change is a transaction that appends to one ring, whose
-    /// lock all writers of the namespace share.
+    /// The first watch of a namespace takes 1 MiB of the heap permanently. From then on each change
+    /// is a transaction that appends to one ring, whose lock all writers of the namespace share,
+    /// even when no watch is left.
     ///
     /// A record past its time is reported as expired when a session collects, deletes or replaces
     /// it, not before.
@@ -129,8 +128,8 @@ impl Session {
 }
 
 impl Watch {
-    /// The next notice, or `None` if there is nothing to tell at present. Never waits. The notice
-    /// borrows the watch.
+    /// The next notice, or `None` if there is none at present. Never waits. The notice borrows the
+    /// watch.
     ///
     /// # Errors
     /// `Damaged`, `Forked`. After damage open a new watch, and read what is watched anew.
@@ -139,7 +138,8 @@ impl Watch {
         self.next_or(|_| Ok(()))
     }
 
-    /// As [`Watch::next`]; if it gives `None`, `none` is told first how far the watch has looked.
+    /// As [`Watch::next`]. Before it returns `None`, it calls `none` with the position of the
+    /// watch.
     ///
     /// # Errors
     /// As [`Watch::next`], and what `none` answers.
@@ -157,7 +157,7 @@ impl Watch {
                 return Ok(Some(Notice::Event(Event::decode(&self.bytes)?)));
             }
         }
-        none(self.looked())?;
+        none(self.position())?;
         Ok(None)
     }
 
@@ -171,19 +171,19 @@ impl Watch {
         self.reader.wait(timeout)
     }
 
-    /// What waits for this watch in another thread, for an event loop that waits for descriptors
-    /// (`nearstate-sdl`'s `Bell` is made of it).
+    /// A waiter for this watch that another thread uses, for an event loop that waits for
+    /// descriptors (`WatchFd` of `nearstate-sdl` uses it).
     pub fn waiter(&self) -> Waiter {
         Waiter { ring: self.reader.waiter() }
     }
 
-    /// Up to where this watch has looked.
-    pub const fn looked(&self) -> WatchPosition {
+    /// The position up to which this watch has read.
+    pub const fn position(&self) -> WatchPosition {
         WatchPosition { position: self.reader.position() }
     }
 }
 
-/// How far a watch has looked, for its [`Waiter`].
+/// The position of a watch, for its [`Waiter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchPosition {
     position: u64,
@@ -263,17 +263,17 @@ mod tests {
     use crate::session::{Region, Schema};
     use crate::watch::event::{Change, EventKind, TagValue};
 
-    struct Place {
+    struct TestRegion {
         _dir: tempfile::TempDir,
         region: Region,
     }
 
-    fn place() -> Place {
+    fn test_region() -> TestRegion {
         let base = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
         let dir = tempfile::tempdir_in(base).unwrap();
         let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
         let region = Region::create(&dir.path().join("region"), &options).unwrap();
-        Place { _dir: dir, region }
+        TestRegion { _dir: dir, region }
     }
 
     fn open(region: &Region) -> (Session, Namespace) {
@@ -282,8 +282,8 @@ mod tests {
         (session, ns)
     }
 
-    /// Tells a change as its writer does.
-    fn tell(session: &Session, ns: Namespace, change: &Change<'_>) {
+    /// Appends a change as its writer does.
+    fn append(session: &Session, ns: Namespace, change: &Change<'_>) {
         let ring = session.member.watch_ring(session.table(ns).unwrap()).unwrap().unwrap();
         let mut bytes = Vec::new();
         change.encode(&mut bytes);
@@ -295,8 +295,8 @@ mod tests {
         Change { kind, form, version, key, blocks: &[], before: none, after: none }
     }
 
-    /// The versions of all events that a watch has to tell.
-    fn told(watch: &mut Watch) -> Vec<u64> {
+    /// The versions of all events that a watch returns.
+    fn versions_of(watch: &mut Watch) -> Vec<u64> {
         let mut versions = Vec::new();
         while let Some(notice) = watch.next().unwrap() {
             let Notice::Event(event) = notice else { panic!("{notice:?}") };
@@ -307,9 +307,9 @@ mod tests {
 
     #[test]
     fn each_watch_is_told_what_its_filter_lets_through_in_order() {
-        let place = place();
-        let (session, ns) = open(&place.region);
-        let (other, _) = open(&place.region);
+        let test = test_region();
+        let (session, ns) = open(&test.region);
+        let (other, _) = open(&test.region);
         let tag = |name: &str, value: &[u8]| Filter::Tag { name: name.into(), value: value.into() };
         let mut watches = [
             Filter::Namespace,
@@ -335,7 +335,7 @@ mod tests {
             Change { before: &[("x", &large)], ..change(7, b"imsi-2") },
         ];
         for (number, change) in changes.iter().enumerate() {
-            tell([&session, &other][number % 2], ns, change);
+            append([&session, &other][number % 2], ns, change);
         }
         let expected: [&[u64]; 7] = [
             &[1, 2, 3, 4, 5, 6, 7],
@@ -348,68 +348,68 @@ mod tests {
         ];
         for (watch, expected) in watches.iter_mut().zip(expected) {
             assert!(watch.wait(Duration::from_secs(60)).unwrap());
-            assert_eq!(told(watch), expected, "{:?}", watch.filter);
+            assert_eq!(versions_of(watch), expected, "{:?}", watch.filter);
             assert!(!watch.wait(Duration::ZERO).unwrap());
         }
-        // A watch that begins now is told nothing of that.
-        assert_eq!(told(&mut session.watch(ns, Filter::Namespace).unwrap()), []);
+        // A new watch returns none of these events.
+        assert_eq!(versions_of(&mut session.watch(ns, Filter::Namespace).unwrap()), []);
         // A watch outlives its session.
         drop(session);
         let [all, ..] = &mut watches;
-        tell(&other, ns, &Change { blocks: &["pdu", "auth"], ..change(8, b"k") });
-        let Some(Notice::Event(event)) = all.next().unwrap() else { panic!("nothing told") };
+        append(&other, ns, &Change { blocks: &["pdu", "auth"], ..change(8, b"k") });
+        let Some(Notice::Event(event)) = all.next().unwrap() else { panic!("no event") };
         assert_eq!((event.key, event.kind), (b"k".as_slice(), EventKind::Updated));
         assert_eq!(event.blocks().collect::<Vec<_>>(), ["pdu", "auth"]);
     }
 
     #[test]
     fn a_slow_watch_is_told_how_many_events_it_missed_and_goes_on() {
-        let place = place();
-        let (session, ns) = open(&place.region);
+        let test = test_region();
+        let (session, ns) = open(&test.region);
         let mut slow = session.watch(ns, Filter::Key(b"rare".to_vec())).unwrap();
         let value = [7; 1000];
         for version in 1..=5000 {
             let after = &[("tag", value.as_slice())];
-            tell(&session, ns, &Change { after, ..change(version, b"often") });
+            append(&session, ns, &Change { after, ..change(version, b"often") });
         }
         assert_eq!(slow.next().unwrap(), Some(Notice::Lost { events: 5000 }));
         assert_eq!(slow.next().unwrap(), None);
-        tell(&session, ns, &change(1, b"rare"));
-        assert_eq!(told(&mut slow), [1]);
+        append(&session, ns, &change(1, b"rare"));
+        assert_eq!(versions_of(&mut slow), [1]);
     }
 
     #[test]
     fn a_call_passes_over_a_bounded_number_of_events_and_none_is_forgotten() {
-        let place = place();
-        let (session, ns) = open(&place.region);
+        let test = test_region();
+        let (session, ns) = open(&test.region);
         let mut watch = session.watch(ns, Filter::Key(b"rare".to_vec())).unwrap();
         for version in 0..u64::from(PASSED_MAX) + 10 {
-            tell(&session, ns, &change(version, b"often"));
+            append(&session, ns, &change(version, b"often"));
         }
-        tell(&session, ns, &change(1, b"rare"));
+        append(&session, ns, &change(1, b"rare"));
         assert_eq!(watch.next().unwrap(), None, "for now");
         assert!(watch.wait(Duration::from_secs(60)).unwrap(), "there is more to look at");
-        assert_eq!(told(&mut watch), [1]);
+        assert_eq!(versions_of(&mut watch), [1]);
     }
 
     #[test]
     fn what_is_no_event_is_damage_and_what_follows_is_told() {
-        let place = place();
-        let (session, ns) = open(&place.region);
+        let test = test_region();
+        let (session, ns) = open(&test.region);
         let mut watch = session.watch(ns, Filter::Namespace).unwrap();
         let ring = session.member.watch_ring(session.table(ns).unwrap()).unwrap().unwrap();
         for bytes in [b"".as_slice(), b"not an event", &[1; 18]] {
             session.member.append_to_ring(ring, bytes).unwrap();
             assert!(matches!(watch.next(), Err(Error::Damaged { .. })));
         }
-        tell(&session, ns, &change(9, b"k"));
-        assert_eq!(told(&mut watch), [9]);
+        append(&session, ns, &change(9, b"k"));
+        assert_eq!(versions_of(&mut watch), [9]);
     }
 
     #[test]
     fn a_wish_that_cannot_come_true_is_refused() {
-        let place = place();
-        let (session, ns) = open(&place.region);
+        let test = test_region();
+        let (session, ns) = open(&test.region);
         for key in [vec![1; 4097], vec![1; 5000]] {
             let refused = session.watch(ns, Filter::Key(key)).unwrap_err();
             assert!(matches!(refused, Error::KeyTooLarge { .. }), "{refused}");

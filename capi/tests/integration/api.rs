@@ -47,7 +47,7 @@ fn a_killed_c_process_leaves_its_last_committed_step() {
             let line = line.unwrap();
             committed = line.split(' ').nth(1).unwrap().parse::<u64>().unwrap();
             if committed == 1000 {
-                // SIGKILL at an arbitrary moment; then read the remaining output.
+                // SIGKILL at an arbitrary point; then read the remaining output.
                 writer.kill().unwrap();
             }
         }

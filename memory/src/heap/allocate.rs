@@ -319,7 +319,8 @@ impl Member {
         }
         Ok(match oldest {
             Some((_, index)) => format!(
-                "{detail}, and a view of {} holds deleted records back: let it go on or end it",
+                "{detail}, and a view of {} prevents the reuse of deleted records: let it run or \
+                 end it",
                 self.holder(index)?
             ),
             None => format!("{detail}: delete records, or create a larger region"),

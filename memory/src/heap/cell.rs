@@ -1,6 +1,7 @@
 //! A cell and its header (`spec/region.md`, "Cell"). Readers access it under a pin. Its writer
 //! fills it before any other member can reach it.
 
+use nearstate_model::invariant;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::atomic::{AtomicU64, Ordering};
@@ -81,6 +82,8 @@ const _: () = assert!(WORD_KEY + 4 == CELL_HEADER_BYTES, "the header ends with t
 const _: () = assert!(LINE_FIRST + 8 * LINE_WORDS == LINE, "an overflow line fills its line");
 const _: () = assert!(CELL_HEADER_BYTES < LINE, "the header lies in the first line of a cell");
 const _: () = assert!(META >> 16 > CHILDREN && CHILDREN >> 13 == 0, "flags and count are apart");
+
+const _: () = assert!(FORM_SHIFT == 16 + 13 && FLAG_META & FLAGS_FORM == 0, "form and metadata");
 
 const SHORT: Corruption = Corruption("a record's body is shorter than its key");
 
@@ -325,6 +328,8 @@ pub(crate) fn begin(map: &Map, at: u64, head: &CellHeader) -> Result<(), Corrupt
     if !at.is_multiple_of(LINE) {
         return Err(Corruption("a free cell does not begin at a line"));
     }
+    debug_assert!(head.flags & !(FLAG_META | FLAGS_FORM) == 0, "a flag that no reader knows");
+    debug_assert!(head.kind != CellKind::Free, "an allocated cell has a kind");
     let before_value = 8 * u64::from(head.children) + u64::from(head.key);
     if u64::from(head.children) > CHILDREN || before_value > u64::from(head.body) {
         return Err(Corruption("a record's children and key do not fit into its body"));
@@ -398,5 +403,6 @@ pub(crate) fn bytes_at(map: &Map, at: u64) -> Result<u64, Corruption> {
     if bytes == 0 || bytes > map.len() {
         return Err(Corruption("a cell of a class that does not exist"));
     }
+    invariant!(bytes.is_multiple_of(LINE), "a cell of {bytes} bytes ends inside a line");
     Ok(bytes)
 }

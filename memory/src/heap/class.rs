@@ -67,6 +67,7 @@ pub(crate) const fn class_within(bytes: u64) -> Option<u8> {
     if bytes_of(class) > bytes {
         class -= 1;
     }
+    debug_assert!(bytes_of(class) <= bytes, "a cell of the class fits");
     Some(class)
 }
 

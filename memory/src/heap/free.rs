@@ -183,7 +183,9 @@ impl Member {
         at: u64,
         to: u64,
     ) -> Result<()> {
+        invariant!(self.has_lock(LockSlot::Leaf), "a bitmap changes without its lock");
         let arena = self.arena()?;
+        invariant!(arena.get(undo::FREE_AT) == 0, "a range that is being freed is forgotten");
         arena.set(undo::FREE_TO, to);
         arena.set(undo::FREE_SOURCE, source.encode());
         arena.set(undo::FREE_AT, at);

@@ -9,7 +9,7 @@ use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::heap::cell::{self, WORD_HEAD, WORD_NEXT, WORD_RETIRED};
 use crate::heap::class;
-use crate::layout::{Corruption, SUPER_EPOCH};
+use crate::layout::{CLASS_EXTENT, Corruption, SUPER_EPOCH};
 use crate::member::arena::{Arena, Bump, Queue, op, undo};
 use crate::member::pin;
 
@@ -38,6 +38,10 @@ impl Arena<'_> {
         invariant!(
             bytes.is_multiple_of(crate::layout::LINE) && bytes != 0,
             "a cell of {bytes} bytes is cut"
+        );
+        debug_assert!(
+            class == CLASS_EXTENT || class::bytes_of(class) == bytes,
+            "the header of a cell has its class"
         );
         let cell = self.get(which.front());
         cell::word(self.map, cell, WORD_HEAD)?.store(u64::from(class), Ordering::Relaxed);
@@ -152,6 +156,7 @@ impl Arena<'_> {
             let Some(class) = class::class_within(end.saturating_sub(cur)) else {
                 return Ok(());
             };
+            invariant!(class::bytes_of(class) <= end - cur, "class {class} exceeds its range");
             let pending = self.get(undo::PENDING);
             let cell = self.cut(which, class, class::bytes_of(class))?;
             // Only this cell is freed. What was pending stays pending.

@@ -13,7 +13,7 @@ use crate::heap::chunk::{ChunkIndex, ChunkState, chunks_used, reserve, state_of}
 use crate::heap::class;
 use crate::heap::free::{HARVEST_CELLS, link_batch, mark_batch};
 use crate::layout::{CHUNK_UNITS, Corruption, LINE, ordinary_chunks};
-use crate::member::arena::{BUMP_SMALL_CELL_MAX, Bump, undo};
+use crate::member::arena::{BUMP_SMALL_CELL_MAX, Bump, LockSlot, undo};
 use crate::member::{LOCK_WAIT_SHORT, Member};
 
 /// A run that holds fewer cells than this is harvested together with other runs of its chunk.
@@ -169,6 +169,7 @@ impl Member {
     /// Makes a run of a locked chunk the content of the small bump range, which is empty.
     fn claim(&self, chunk: ChunkIndex, run: UnitRun) -> Result<()> {
         let arena = self.arena()?;
+        invariant!(self.has_lock(LockSlot::Leaf), "a bitmap changes without its lock");
         let (front, end) = arena.bump(Bump::Small);
         invariant!(front >= end, "a bump range of {} bytes is lost", end - front);
         let at = chunk.start() + LINE * u64::from(run.start);
@@ -205,6 +206,7 @@ impl Member {
             }
             (last, count) = (at, count + 1);
         }
+        invariant!(self.has_lock(LockSlot::Leaf), "a bitmap changes without its lock");
         invariant!(count > 0, "a harvest of a chunk without room");
         let arena = self.arena()?;
         arena.set(undo::BATCH_LAST, last);

@@ -51,6 +51,7 @@ pub(crate) const fn hash_tag(hash: u64) -> u64 {
 /// The entry of a cell.
 #[inline]
 pub(crate) const fn entry(tag: u64, at: u64) -> u64 {
+    debug_assert!(tag != 0 && tag >> 16 == 0, "a tag has 16 bits and is not 0");
     tag << TAG_SHIFT | at >> 6
 }
 
@@ -112,6 +113,7 @@ pub(crate) const fn stamp_of(control: u64) -> u64 {
 /// The payload of a control word.
 #[inline]
 pub(crate) const fn control(depth: u32, stamp: u64) -> u64 {
+    debug_assert!(depth < 64, "a depth has six bits");
     (depth as u64) << DEPTH_SHIFT | stamp & STAMP
 }
 

@@ -65,9 +65,11 @@ impl Member {
     }
 
     fn split_under_lock(&self, table: &IndexTable) -> Result<()> {
+        invariant!(self.has_lock(LockSlot::Split), "an index grows without its split lock");
         let n = table.refresh(self.map())?;
         let level = n.ilog2();
         let (p, q) = (n - (1 << level), n);
+        invariant!(p < q, "bucket {p} is split into {q}");
         if segment_of(q) >= SEGMENTS || level >= 32 {
             return Ok(()); // Four thousand million buckets: chains grow from here on.
         }
@@ -135,6 +137,7 @@ impl Member {
         q: u64,
     ) -> Result<()> {
         invariant!(level < 48 && q >= 1 << level, "bucket {q} is split off at level {level}");
+        invariant!(self.has_lock(LockSlot::Bucket), "bucket {q} takes entries of an unlocked one");
         if depth_of(payload) != level {
             return Err(Error::from(Corruption("a bucket's depth does not fit the bucket count")));
         }
@@ -170,6 +173,7 @@ impl Member {
 
     /// Fills a bucket that readers cannot reach yet. Locked by this member.
     fn fill_bucket(&self, at: u64, payload: u64, entries: &[u64]) -> Result<()> {
+        invariant!(self.has_lock(LockSlot::NewBucket), "a new bucket is filled without its lock");
         invariant!(entries.iter().all(|entry| *entry != 0), "an empty word moves to a new bucket");
         let line = self.map().words::<WORDS>(at)?;
         let (inline, rest) = match entries.len() {

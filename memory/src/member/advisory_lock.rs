@@ -28,6 +28,8 @@ const ADVISORY_BYTE: u64 = 1 << 60;
 /// rare, and it only makes others wait longer than needed.
 const ADVISORY_BYTES: u64 = 1 << 48;
 
+const _: () = assert!(ADVISORY_BYTE + ADVISORY_BYTES <= 1 << 61, "the attach lock comes next");
+
 /// Shared locks on some numbers, until they are dropped.
 #[derive(Debug)]
 pub struct AdvisoryLock {

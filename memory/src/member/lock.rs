@@ -44,6 +44,7 @@ pub(crate) fn try_take(word: &AtomicU64, me: u64) -> Result<u64, u64> {
 /// Changes the payload of a lock that `me` holds, and keeps the lock.
 #[inline]
 pub(crate) fn hold_with(word: &AtomicU64, me: u64, payload: u64) {
+    debug_assert!(me != 0 && me >> 16 == 0, "an owner is a member slot + 1");
     let order = if mutant("hold-relaxed") { Ordering::Relaxed } else { Ordering::Release };
     word.store(me << OWNER_SHIFT | payload & PAYLOAD, order);
 }

@@ -43,11 +43,26 @@ impl Member {
         self.locks.set(locks & !bit);
     }
 
+    /// True if the undo record names a lock in this slot. The lock is then held, unless this member
+    /// still waits for it.
+    #[inline]
+    pub(crate) fn has_lock(&self, slot: LockSlot) -> bool {
+        self.locks.get() & 1 << slot as u8 != 0
+    }
+
+    /// True if the undo record names no lock. The locks of a transaction do not count: its cell
+    /// names them.
+    #[inline]
+    pub(crate) fn has_no_lock(&self) -> bool {
+        self.locks.get() == 0
+    }
+
     /// Names a lock in the undo record. It must be named before it is taken, so that recovery finds
     /// it.
     #[inline]
     pub(crate) fn name_lock(&self, at: u64, slot: LockSlot) -> Result<(), Corruption> {
         self.set_lock_named(slot);
+        debug_assert!(at != 0, "0 stands for no lock in the undo record");
         self.arena()?.set(undo::lock(slot), at);
         Ok(())
     }

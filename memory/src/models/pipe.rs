@@ -1,5 +1,5 @@
-//! Pipes: bytes arrive in order and once, words are stored again only after they were read, and
-//! no side sleeps although there is a byte or room.
+//! Pipes: each byte arrives once and in order, words are stored again only after they were read,
+//! and no side sleeps while there is a byte for it or room.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -12,7 +12,7 @@ use crate::pipe::words::{
     must_ring_doorbell,
 };
 
-/// What can be planted, and the model that must fail then.
+/// The mutants, and for each the model that must fail.
 pub(super) const MUTANTS: &[(&str, &str)] = &[
     ("pipe-tail-relaxed", PIPE),
     ("tail-load-relaxed", PIPE),
@@ -26,11 +26,12 @@ pub(super) const MUTANTS: &[(&str, &str)] = &[
     ("doorbell-no-fence", SLEEP),
 ];
 
-const PIPE: &str = "pipe::words_are_read_once_written_and_written_once_read";
-const PIECES: &str = "pipe::bytes_of_a_word_that_is_stored_again_come_once_and_in_order";
-const SLEEP: &str = "pipe::no_waiter_sleeps_over_bytes_or_over_room";
+const PIPE: &str =
+    "pipe::words_are_read_after_they_are_written_and_stored_again_after_they_are_read";
+const PIECES: &str = "pipe::bytes_of_a_word_that_is_stored_again_arrive_once_and_in_order";
+const SLEEP: &str = "pipe::no_side_sleeps_while_there_are_bytes_or_room";
 
-/// Words of which loom reports every access that nothing orders.
+/// Words whose unordered accesses loom reports.
 struct Cells(Vec<UnsafeCell<u64>>);
 
 impl PipeMemory for Cells {
@@ -53,8 +54,8 @@ struct PipeModel<W> {
     words: W,
     writer_sleeps: AtomicU64,
     reader_sleeps: AtomicU64,
-    /// Calls that were sent, as a socket keeps them.
-    calls: [AtomicU64; 2],
+    /// Doorbells that were rung.
+    doorbells: [AtomicU64; 2],
 }
 
 impl<W: PipeMemory> PipeModel<W> {
@@ -65,7 +66,7 @@ impl<W: PipeMemory> PipeModel<W> {
             words,
             writer_sleeps: AtomicU64::new(0),
             reader_sleeps: AtomicU64::new(0),
-            calls: [AtomicU64::new(0), AtomicU64::new(0)],
+            doorbells: [AtomicU64::new(0), AtomicU64::new(0)],
         })
     }
 
@@ -79,9 +80,9 @@ fn cells(count: usize) -> Cells {
 }
 
 #[test]
-fn words_are_read_once_written_and_written_once_read() {
+fn words_are_read_after_they_are_written_and_stored_again_after_they_are_read() {
     check(|| {
-        // Whole words, so that none of them is stored while it is read.
+        // Whole words, so that no word is stored while it is read.
         let shared = PipeModel::new(cells(1));
         let writing = start(&shared, |shared: &PipeModel<Cells>| {
             let mut writer = PipeWriter::default();
@@ -105,7 +106,7 @@ fn words_are_read_once_written_and_written_once_read() {
     });
 }
 
-/// Words as a product has them.
+/// Words as in a real ring.
 struct SleepModel(Vec<AtomicU64>);
 
 impl PipeMemory for SleepModel {
@@ -123,7 +124,7 @@ impl PipeMemory for SleepModel {
 }
 
 #[test]
-fn bytes_of_a_word_that_is_stored_again_come_once_and_in_order() {
+fn bytes_of_a_word_that_is_stored_again_arrive_once_and_in_order() {
     check(|| {
         let shared = PipeModel::new(SleepModel(vec![AtomicU64::new(0)]));
         let writing = start(&shared, |shared: &PipeModel<SleepModel>| {
@@ -158,48 +159,48 @@ fn bytes_of_a_word_that_is_stored_again_come_once_and_in_order() {
 }
 
 #[test]
-fn no_waiter_sleeps_over_bytes_or_over_room() {
+fn no_side_sleeps_while_there_are_bytes_or_room() {
     check(|| {
         let shared = PipeModel::new(SleepModel(vec![AtomicU64::new(0)]));
-        // The pipe is full, so that the writer needs room; and the reader waits for what comes.
+        // The pipe is full, so the writer needs room. The reader waits for the next bytes.
         let mut full = PipeWriter::default();
         assert_eq!(full.write(&shared.pipe(), &[1; 8]), Ok(8));
         let slept = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
-        let wants = Arc::clone(&slept);
+        let is_asleep = Arc::clone(&slept);
         let writing = start(&shared, move |shared: &PipeModel<SleepModel>| {
             let mut writer = full;
             if writer.write(&shared.pipe(), &[2]).unwrap() == 0 {
                 fall_asleep(&shared.writer_sleeps, FOR_ROOM);
                 if writer.room(&shared.pipe()).unwrap() == 0 {
-                    wants[0].store(1, Ordering::Relaxed);
+                    is_asleep[0].store(1, Ordering::Relaxed);
                     return;
                 }
                 writer.write(&shared.pipe(), &[2]).unwrap();
             }
             if must_ring_doorbell(&shared.reader_sleeps, FOR_BYTES) {
-                shared.calls[1].fetch_add(1, Ordering::Relaxed);
+                shared.doorbells[1].fetch_add(1, Ordering::Relaxed);
             }
         });
-        let wants = Arc::clone(&slept);
+        let is_asleep = Arc::clone(&slept);
         let reading = start(&shared, move |shared: &PipeModel<SleepModel>| {
             let mut reader = PipeReader::default();
             assert_eq!(reader.read(&shared.pipe(), &mut [0; 8]), Ok(8));
             if must_ring_doorbell(&shared.writer_sleeps, FOR_ROOM) {
-                shared.calls[0].fetch_add(1, Ordering::Relaxed);
+                shared.doorbells[0].fetch_add(1, Ordering::Relaxed);
             }
             fall_asleep(&shared.reader_sleeps, FOR_BYTES);
             if reader.available(&shared.pipe()).unwrap() == 0 {
-                wants[1].store(1, Ordering::Relaxed);
+                is_asleep[1].store(1, Ordering::Relaxed);
             }
         });
         wait_for([writing, reading]);
         let asleep = slept.each_ref().map(|one| one.load(Ordering::Relaxed) == 1);
-        let called = shared.calls.each_ref().map(|one| one.load(Ordering::Relaxed) > 0);
+        let rung = shared.doorbells.each_ref().map(|one| one.load(Ordering::Relaxed) > 0);
         assert!(
-            !asleep[0] || called[0],
+            !asleep[0] || rung[0],
             "the writer sleeps, there is room, and no doorbell was rung"
         );
-        // A reader may sleep for bytes of a writer that was called and has not come yet.
-        assert!(!asleep[1] || called[1] || asleep[0], "the reader sleeps over a byte");
+        // A reader may sleep if the writer was woken and has not written yet.
+        assert!(!asleep[1] || rung[1] || asleep[0], "the reader sleeps while there is a byte");
     });
 }

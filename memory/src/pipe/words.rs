@@ -7,23 +7,23 @@
 //! W2  store words                           R2  load words
 //! W3  tail = new      (release)             R3  head = new      (release)
 //! W4  fence; load the reader's word         R4  fence; load the writer's word
-//! W5  it sleeps for bytes: call it          R5  it sleeps for room: call it
+//! W5  it sleeps for bytes: ring              R5  it sleeps for room: ring
 //!
 //! a side without work
 //! S1  word = what it sleeps for
 //! S2  fence                                 (pairs with W4 and R4)
-//! S3  look at tail and head once more; sleep only if there is nothing to do
+//! S3  load tail and head once more; sleep only if there is nothing to do
 //! ```
 //!
-//! R1 with W3: who sees the tail sees the words before it. W1 with R3: words are stored again only
-//! after they were read. Either W4 sees S1 or S3 sees W3, so no side sleeps although there is a
-//! byte or room for one.
+//! R1 with W3: a reader that sees the tail sees the words before it. W1 with R3: words are stored
+//! again only after they were read. Either W4 sees S1 or S3 sees W3, so no side sleeps while there
+//! is a byte for it or room for one.
 //!
-//! Words are stored whole, so the writer keeps out of the word that the head stands in: it may have
-//! bytes that were not read. A writer therefore finds up to seven bytes less room than there is.
+//! Words are stored whole. The word that contains the head can have unread bytes, so the writer
+//! does not store to it, and finds up to seven bytes less room than there is.
 //!
-//! Positions count bytes and wrap. Each side keeps its own and never loads it; the other's is
-//! believed only within a capacity of it, and each index is masked.
+//! Positions count bytes and wrap. Each side keeps its own position and never loads it. The
+//! position of the other side is valid only within one capacity of it, and each index is masked.
 
 use nearstate_model::invariant;
 
@@ -33,23 +33,24 @@ use crate::layout::Corruption;
 /// Bytes of a word.
 const WORD: usize = 8;
 
-/// Set in a side's word while it sleeps until there are bytes for it.
+/// Set in the word of a side that sleeps until there are bytes to read.
 pub(crate) const FOR_BYTES: u64 = 1;
 
-/// Set in a side's word while it sleeps until there is room for its bytes.
+/// Set in the word of a side that sleeps until there is room to write.
 pub(crate) const FOR_ROOM: u64 = 2;
 
 const BROKEN: Corruption = Corruption(
-    "a pipe's positions contradict each other: its other side does not keep to the protocol",
+    "the positions of a pipe contradict each other: its other side violates the protocol",
 );
 
-/// Where the bytes of a pipe stand: a power of two of words. The models look at every access.
+/// The words of a pipe; their number is a power of two. The models replace them by cells whose
+/// accesses they check.
 pub(crate) trait PipeMemory {
-    /// How many there are.
+    /// The number of words.
     fn count(&self) -> u64;
-    /// The word at this index.
+    /// Loads the word at an index.
     fn load(&self, index: usize) -> u64;
-    /// Sets it.
+    /// Stores the word at an index.
     fn store(&self, index: usize, word: u64);
 }
 
@@ -79,9 +80,9 @@ impl PipeMemory for [AtomicU64] {
 /// A pipe.
 #[derive(Debug)]
 pub(crate) struct PipeWords<'m, W: ?Sized> {
-    /// Behind the last byte written.
+    /// The position after the last byte that was written.
     pub(crate) tail: &'m AtomicU64,
-    /// Behind the last byte read.
+    /// The position after the last byte that was read.
     pub(crate) head: &'m AtomicU64,
     /// The bytes.
     pub(crate) words: &'m W,
@@ -95,10 +96,11 @@ impl<W: PipeMemory + ?Sized> PipeWords<'_, W> {
 
     #[inline]
     fn index(&self, at: u64) -> usize {
+        debug_assert!(self.words.count().is_power_of_two(), "an index is masked");
         ((at / WORD as u64) & (self.words.count() - 1)) as usize
     }
 
-    /// Room behind a tail: up to the word that the head stands in, one round later.
+    /// The room after a tail: up to the word that contains the head, one round later.
     #[inline]
     fn room(&self, head: u64, tail: u64) -> Result<u64, Corruption> {
         let used = self.used(head, tail)?;
@@ -106,7 +108,7 @@ impl<W: PipeMemory + ?Sized> PipeWords<'_, W> {
         Ok(self.capacity().saturating_sub(used + kept))
     }
 
-    /// Bytes between head and tail, one of which the other side says.
+    /// The bytes between head and tail. One of the two comes from the other side.
     #[inline]
     fn used(&self, head: u64, tail: u64) -> Result<u64, Corruption> {
         let used = tail.wrapping_sub(head);
@@ -114,18 +116,18 @@ impl<W: PipeMemory + ?Sized> PipeWords<'_, W> {
     }
 }
 
-/// The writer's own part.
+/// The private state of the writer.
 #[derive(Debug, Default)]
 pub(crate) struct PipeWriter {
     tail: u64,
-    /// The head as it was seen last.
+    /// The head that was loaded last.
     head: u64,
-    /// What the word at the tail has so far.
+    /// The bytes that the word at the tail contains so far.
     last: u64,
 }
 
 impl PipeWriter {
-    /// Bytes that fit now.
+    /// The number of bytes that fit.
     #[inline]
     pub(crate) fn room<W: PipeMemory + ?Sized>(
         &self,
@@ -134,7 +136,7 @@ impl PipeWriter {
         pipe.room(pipe.head.load(Ordering::Acquire), self.tail)
     }
 
-    /// Writes as much as fits; how much that was.
+    /// Writes as many bytes as fit. Returns their number.
     #[inline]
     pub(crate) fn write<W: PipeMemory + ?Sized>(
         &mut self,
@@ -149,21 +151,21 @@ impl PipeWriter {
             room = pipe.room(head, self.tail)?;
             self.head = head;
         }
-        let count = if mutant("room-unchecked") {
-            bytes.len()
-        } else {
-            bytes.len().min(usize::try_from(room).unwrap_or(usize::MAX))
-        };
+        let count =
+            if mutant("room-unchecked") { bytes.len() } else { bytes.len().min(room as usize) };
         if count == 0 {
             return Ok(0);
         }
-        self.store_bytes(pipe, bytes.get(..count).unwrap_or_default()); // W2
+        let Some(bytes) = bytes.get(..count) else {
+            invariant!("{count} of {} bytes fit into a pipe", bytes.len())
+        };
+        self.store_bytes(pipe, bytes); // W2
         let order = if mutant("pipe-tail-relaxed") { Ordering::Relaxed } else { Ordering::Release };
         pipe.tail.store(self.tail, order); // W3
         Ok(count)
     }
 
-    /// Stores bytes from the tail on.
+    /// Stores bytes at the tail.
     #[inline]
     fn store_bytes<W: PipeMemory + ?Sized>(&mut self, pipe: &PipeWords<'_, W>, bytes: &[u8]) {
         let mut at = self.tail;
@@ -188,6 +190,7 @@ impl PipeWriter {
         } else if at.is_multiple_of(WORD as u64) {
             self.last = 0;
         }
+        debug_assert_eq!(at.wrapping_sub(self.tail), bytes.len() as u64, "each byte is stored");
         self.tail = at;
     }
 }
@@ -198,14 +201,14 @@ fn word_of(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
 
-/// The reader's own part.
+/// The private state of the reader.
 #[derive(Debug, Default)]
 pub(crate) struct PipeReader {
     head: u64,
 }
 
 impl PipeReader {
-    /// Bytes that are there.
+    /// The number of bytes to read.
     #[inline]
     pub(crate) fn available<W: PipeMemory + ?Sized>(
         &self,
@@ -216,31 +219,35 @@ impl PipeReader {
         pipe.used(self.head, tail)
     }
 
-    /// Reads as much as is there and fits; how much that was.
+    /// Reads as many bytes as are available and fit. Returns their number.
     #[inline]
     pub(crate) fn read<W: PipeMemory + ?Sized>(
         &mut self,
         pipe: &PipeWords<'_, W>,
         into: &mut [u8],
     ) -> Result<usize, Corruption> {
-        let available = usize::try_from(self.available(pipe)?).unwrap_or(usize::MAX);
-        let count = into.len().min(available);
+        let count = into.len().min(self.available(pipe)? as usize);
         if count == 0 {
             return Ok(0);
         }
         if mutant("head-early") {
             pipe.head.store(self.head.wrapping_add(count as u64), Ordering::Release);
         }
-        self.load_bytes(pipe, into.get_mut(..count).unwrap_or_default()); // R2
+        let bytes = into.len();
+        let Some(into) = into.get_mut(..count) else {
+            invariant!("{count} bytes of a pipe fit into {bytes}")
+        };
+        self.load_bytes(pipe, into); // R2
         let order = if mutant("head-relaxed") { Ordering::Relaxed } else { Ordering::Release };
         pipe.head.store(self.head, order); // R3
         Ok(count)
     }
 
-    /// Loads bytes from the head on.
+    /// Loads bytes at the head.
     #[inline]
     fn load_bytes<W: PipeMemory + ?Sized>(&mut self, pipe: &PipeWords<'_, W>, into: &mut [u8]) {
         let mut at = self.head;
+        let end = at.wrapping_add(into.len() as u64);
         let within = (at % WORD as u64) as usize;
         let mut rest = into;
         if within > 0 {
@@ -258,11 +265,12 @@ impl PipeReader {
             fill(part, pipe.words.load(pipe.index(at)));
             at = at.wrapping_add(part.len() as u64);
         }
+        debug_assert_eq!(at, end, "each byte is loaded");
         self.head = at;
     }
 }
 
-/// The first bytes of a word.
+/// Copies the first bytes of a word.
 #[inline]
 fn fill(bytes: &mut [u8], word: u64) {
     for (byte, value) in bytes.iter_mut().zip(word.to_le_bytes()) {
@@ -270,19 +278,21 @@ fn fill(bytes: &mut [u8], word: u64) {
     }
 }
 
-/// S1 and S2. The caller looks at its pipes once more before it sleeps.
+/// S1 and S2. The caller checks its pipes once more before it sleeps.
 #[inline]
 pub(crate) fn fall_asleep(own: &AtomicU64, bits: u64) {
+    debug_assert!(bits & !(FOR_BYTES | FOR_ROOM) == 0, "a side sleeps for bytes or for room");
     own.store(bits, Ordering::Relaxed);
     if !mutant("sleep-no-fence") {
         fence(Ordering::SeqCst);
     }
 }
 
-/// W4 and R4. True if the other side sleeps for this, and the caller is the one who calls it: it
-/// must do so, for the bit is gone.
+/// W4 and R4. True if the other side sleeps for this event. The bit was cleared, so this caller and
+/// no other must ring the doorbell.
 #[inline]
 pub(crate) fn must_ring_doorbell(other: &AtomicU64, bit: u64) -> bool {
+    debug_assert!(bit == FOR_BYTES || bit == FOR_ROOM, "one bit is cleared at a time");
     if !mutant("doorbell-no-fence") {
         fence(Ordering::SeqCst);
     }
@@ -325,8 +335,8 @@ mod tests {
     }
 
     #[test]
-    fn bytes_come_out_as_they_went_in_whatever_the_pieces() {
-        // Positions wrap in the middle of it.
+    fn bytes_are_read_in_the_order_of_their_writes_in_pieces_of_any_size() {
+        // From one of the starts the positions wrap.
         for at in [0, u64::MAX - 40, 3] {
             let own = TestPipe::new(8, at);
             let mut writer = PipeWriter { tail: at, head: at, last: 0 };
@@ -353,16 +363,16 @@ mod tests {
     }
 
     #[test]
-    fn any_position_of_the_other_side_is_one_of_ours_or_breaks_the_pipe() {
+    fn any_position_of_the_other_side_is_valid_or_breaks_the_pipe() {
         let mut roll = rng(7);
         let own = TestPipe::new(8, 0);
         let (mut writer, mut reader) = (PipeWriter::default(), PipeReader::default());
         let mut broken = 0;
         for round in 0..20_000_u64 {
-            let strange = [0, u64::MAX, roll() as u64, roll() as u64 % 200, 1 << 63];
-            let strange = strange[roll() % 5].wrapping_add(round % 3);
+            let position = [0, u64::MAX, roll() as u64, roll() as u64 % 200, 1 << 63];
+            let position = position[roll() % 5].wrapping_add(round % 3);
             let place = if round % 2 == 0 { &own.tail } else { &own.head };
-            place.store(strange, Ordering::Relaxed);
+            place.store(position, Ordering::Relaxed);
             let mut into = [0; 100];
             let read = reader.read(&own.pipe(), &mut into);
             let wrote = writer.write(&own.pipe(), &into[..roll() % 100]);
@@ -377,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_many_callers_calls_and_only_for_what_is_slept_for() {
+    fn one_of_several_callers_rings_and_only_for_the_awaited_event() {
         let word = AtomicU64::new(0);
         assert!(!must_ring_doorbell(&word, FOR_BYTES));
         fall_asleep(&word, FOR_BYTES | FOR_ROOM);

@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
+use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::{NAMESPACES_MAX, REGION_BYTES_MAX, REGION_BYTES_MIN};
 use nearstate_model::{Error, Result, invariant};
 use xxhash_rust::xxh3::xxh3_64;
@@ -258,7 +259,7 @@ impl Region {
             (true, Some(options)) => Self::initialise(file, path, options).map(|r| (r, true)),
             (true, None) => Err(Error::NotARegion {
                 path: path.to_owned(),
-                detail: "empty, or its creator was killed half-way: create it (again)".to_owned(),
+                detail: "empty, or its creation was interrupted: create it again".to_owned(),
             }),
             (false, _) => Self::map_existing(file, liveness_file, path).map(|r| (r, false)),
         }?;
@@ -366,7 +367,7 @@ impl Region {
                 map,
                 is_fenced,
                 seed,
-                identity: ProcessIdentity::mine(),
+                identity: ProcessIdentity::current(),
                 liveness,
                 attach: Mutex::new(()),
                 tables,
@@ -414,7 +415,7 @@ fn fill_superblock(map: &Map, page: u64, is_fenced: bool) -> Result<()> {
     let mut words = random
         .chunks_exact(8)
         .map(|chunk| chunk.iter().fold(0_u64, |word, byte| word << 8 | u64::from(*byte)));
-    let mut random = || words.next().unwrap_or(1);
+    let mut random = || guaranteed(words.next(), "24 random bytes are three words");
     let set = |at: u64, value: u64| -> Result<()> {
         map.word(at)?.store(value, Ordering::Release);
         Ok(())
@@ -505,7 +506,7 @@ pub fn validate_superblock(page: &[u8]) -> std::result::Result<Superblock, Strin
         return Err("shorter than a region's first page: not a region, or truncated".to_owned());
     }
     if word(SUPER_MAGIC) != MAGIC {
-        return Err("not a region (its first bytes are others'): give the path of one".to_owned());
+        return Err("not a region (wrong magic): give the path of one".to_owned());
     }
     let format = word(SUPER_FORMAT) as u32;
     let flags = (word(SUPER_FORMAT) >> 32) as u32;
@@ -521,7 +522,7 @@ pub fn validate_superblock(page: &[u8]) -> std::result::Result<Superblock, Strin
     if (1..FORMAT).contains(&format) {
         return Err(format!(
             "a region of format {format}, of an older build, and this build reads format {FORMAT} \
-             only: go on with that build, or drop the region and create it anew"
+             only: use that build, or drop the region and create it again"
         ));
     }
     let (length, page_bytes) = (word(SUPER_LENGTH), word(SUPER_PAGE));
@@ -534,7 +535,7 @@ pub fn validate_superblock(page: &[u8]) -> std::result::Result<Superblock, Strin
         && (REGION_BYTES_MIN / CHUNK_BYTES..=REGION_BYTES_MAX / CHUNK_BYTES).contains(&chunks)
         && length == region_bytes(chunks, page_bytes);
     if !is_sound {
-        return Err("the superblock says what no build writes: restore the file".to_owned());
+        return Err("the superblock has values that no build writes: restore the file".to_owned());
     }
     Ok(Superblock { length, page: page_bytes, chunks, is_fenced: flags & FLAG_FENCED != 0 })
 }
@@ -551,7 +552,7 @@ fn read_superblock(file: &File, path: &Path) -> Result<Superblock> {
     let head = validate_superblock(&page).map_err(not_a_region)?;
     if length < head.length {
         return Err(not_a_region(format!(
-            "truncated: {length} of {} bytes are there; restore the file",
+            "truncated: it has {length} of {} bytes; restore the file",
             head.length
         )));
     }
@@ -585,7 +586,7 @@ fn open_failure(path: &Path, error: &std::io::Error) -> Error {
     let errno = error.raw_os_error().unwrap_or(0);
     let what = match errno {
         libc::EACCES | libc::EPERM | libc::EROFS => {
-            "no permission (who attaches reads and writes: see its mode, chmod, chown)"
+            "no permission (attaching needs read and write access: see its mode, chmod, chown)"
         }
         libc::ENOENT => "there is no such file (create the region first)",
         libc::EMFILE | libc::ENFILE => {

@@ -73,6 +73,7 @@ impl IndexTable {
         if n < BUCKETS_FIRST {
             return Err(Corruption("a namespace has too few buckets"));
         }
+        debug_assert!(wide_mask(n) >= n, "the mask covers every bucket");
         // Release, for the other threads of this process: O4 holds for them through this word.
         self.buckets.store(n, Ordering::Release);
         self.wide.store(wide_mask(n), Ordering::Release);

@@ -8,12 +8,14 @@ use std::ptr::NonNull;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nearstate_model::limits::MEMBERS_MAX;
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::system::{self, LockMode, failure, lock_byte};
 
 /// First of the bytes of the file that processes keep locked while they are alive.
 const LIVENESS_BYTE: u64 = 1 << 62;
+
+const _: () = assert!(LIVENESS_BYTE + MEMBERS_MAX as u64 <= i64::MAX as u64, "an offset of a file");
 
 /// Process id and name for messages. No decision depends on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +26,7 @@ pub(crate) struct ProcessIdentity {
 
 impl ProcessIdentity {
     /// This process.
-    pub(crate) fn mine() -> Self {
+    pub(crate) fn current() -> Self {
         let mut name = [0; 16];
         if let Ok(text) = fs::read("/proc/self/comm") {
             for (to, from) in name.iter_mut().zip(text.iter().filter(|b| **b != b'\n')) {
@@ -114,6 +116,7 @@ impl LivenessLock {
 
     /// The number of its byte, from 1.
     pub(crate) const fn number(&self) -> u64 {
+        debug_assert!(self.number != 0, "locks are numbered from 1");
         self.number
     }
 }
@@ -129,6 +132,7 @@ impl Drop for LivenessLock {
 
 /// True if the process that holds the lock with this number is alive.
 pub(crate) fn is_locked(file: &File, number: u64) -> Result<bool> {
+    invariant!((1..=MEMBERS_MAX as u64).contains(&number), "no process has liveness lock {number}");
     system::is_byte_locked(file.as_fd(), LIVENESS_BYTE + number)
 }
 

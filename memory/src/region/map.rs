@@ -74,7 +74,7 @@ impl Map {
 
     #[inline]
     fn fork_word(&self) -> &AtomicU64 {
-        // SAFETY: the page is ours, mapped and aligned until `drop`.
+        // SAFETY: the page is mapped and aligned until `drop`.
         unsafe { self.fork.as_ref() }
     }
 
@@ -123,32 +123,35 @@ impl Map {
     /// The region's file, as for [`Map::with_file`]. Locks belong to the open file, so a caller
     /// that takes one keeps the returned value.
     pub(crate) fn file(&self) -> Result<RegionFile<'_>> {
-        if let Some(file) = self.open.ours() {
-            return Ok(RegionFile::Ours(file));
+        if let Some(file) = self.open.held() {
+            return Ok(RegionFile::Held(file));
         }
-        let anew = OpenOptions::new().read(true).write(true).open(&self.path).map_err(|error| {
-            Error::System {
-                detail: format!(
-                    "{}: the region's descriptor was closed, and it cannot be opened again",
-                    self.path.display()
-                ),
-                errno: error.raw_os_error().unwrap_or(0),
-            }
-        })?;
-        if liveness::file_key(&anew)? != self.open.key {
+        let reopened =
+            OpenOptions::new().read(true).write(true).open(&self.path).map_err(|error| {
+                Error::System {
+                    detail: format!(
+                        "{}: the region's descriptor was closed, and it cannot be opened again",
+                        self.path.display()
+                    ),
+                    errno: error.raw_os_error().unwrap_or(0),
+                }
+            })?;
+        if liveness::file_key(&reopened)? != self.open.key {
             return Err(Error::NotARegion {
                 path: self.path.clone(),
                 detail: "the file was replaced while it was attached: attach again".to_owned(),
             });
         }
-        Ok(RegionFile::Anew(anew))
+        Ok(RegionFile::Reopened(reopened))
     }
 
     /// The region's file, opened again if its path still refers to it. A child that was forked
     /// before does not share a lock that is taken through it.
     pub(crate) fn reopened_file(&self) -> Result<RegionFile<'_>> {
         match OpenOptions::new().read(true).write(true).open(&self.path) {
-            Ok(anew) if liveness::file_key(&anew)? == self.open.key => Ok(RegionFile::Anew(anew)),
+            Ok(reopened) if liveness::file_key(&reopened)? == self.open.key => {
+                Ok(RegionFile::Reopened(reopened))
+            }
             _ => self.file(),
         }
     }
@@ -156,17 +159,17 @@ impl Map {
     /// The region's file, opened again: by its path, or by the kernel's name of the descriptor.
     pub(crate) fn reopen(&self) -> Result<File> {
         let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path);
-        if let Ok(anew) = open(&self.path)
-            && liveness::file_key(&anew)? == self.open.key
+        if let Ok(reopened) = open(&self.path)
+            && liveness::file_key(&reopened)? == self.open.key
         {
-            return Ok(anew);
+            return Ok(reopened);
         }
         self.with_file(|file| {
-            let anew = open(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())));
-            anew.map_err(|error| Error::System {
+            let reopened = open(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())));
+            reopened.map_err(|error| Error::System {
                 detail: format!(
-                    "{}: the region cannot be opened once more: is it still at its path, and are \
-                     there descriptors left (ulimit -n)?",
+                    "{}: the region cannot be opened once more: check that it is still at \
+                     its path, and the limit of descriptors (ulimit -n)",
                     self.path.display()
                 ),
                 errno: error.raw_os_error().unwrap_or(0),
@@ -343,16 +346,16 @@ fn hint(address: *const u8) {
 #[derive(Debug)]
 pub(crate) enum RegionFile<'m> {
     /// The descriptor that the mapping keeps.
-    Ours(&'m File),
+    Held(&'m File),
     /// A new descriptor.
-    Anew(File),
+    Reopened(File),
 }
 
 impl RegionFile<'_> {
     pub(crate) const fn file(&self) -> &File {
         match self {
-            Self::Ours(file) => file,
-            Self::Anew(file) => file,
+            Self::Held(file) => file,
+            Self::Reopened(file) => file,
         }
     }
 }
@@ -366,7 +369,7 @@ struct HeldFile {
 
 impl HeldFile {
     /// The file, unless its descriptor was closed.
-    fn ours(&self) -> Option<&File> {
+    fn held(&self) -> Option<&File> {
         self.file.as_ref().filter(|file| liveness::file_key(file).is_ok_and(|key| key == self.key))
     }
 }
@@ -375,7 +378,7 @@ impl Drop for HeldFile {
     /// Closes the descriptor only if it still refers to the region: the number may be another file
     /// now.
     fn drop(&mut self) {
-        if self.ours().is_none()
+        if self.held().is_none()
             && let Some(file) = self.file.take()
         {
             let _ = file.into_raw_fd();

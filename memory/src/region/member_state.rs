@@ -40,12 +40,12 @@ pub(crate) const fn incarnation(word: u64) -> u64 {
 pub(crate) fn win(word: &AtomicU64, seen: u64, me: u64) -> bool {
     debug_assert!(me != 0 && me >> 16 == 0, "a recoverer is a member slot + 1");
     debug_assert!(of(seen) != FREE, "a free slot needs no recovery");
-    let mine = make(RECOVERING, me, incarnation(seen));
+    let claimed = make(RECOVERING, me, incarnation(seen));
     if mutant("win-without-swap") {
-        word.store(mine, Ordering::Release);
+        word.store(claimed, Ordering::Release);
         return true;
     }
-    word.compare_exchange(seen, mine, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    word.compare_exchange(seen, claimed, Ordering::AcqRel, Ordering::Acquire).is_ok()
 }
 
 /// W3: frees the slot. Its next owner sees all that was done before.

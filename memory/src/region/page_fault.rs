@@ -14,8 +14,8 @@ use nearstate_model::{Error, Result, invariant};
 
 use crate::system::failure;
 
-/// Mappings that one process can guard at once. A process attaches to few regions; each attach of
-/// the same region counts.
+/// Mappings that one process can guard at the same time. A process attaches to few regions. Each
+/// attach of the same region counts.
 const GUARDED_MAX: usize = 1024;
 
 /// The word of a mapping that is usable. In a forked child the kernel clears it.
@@ -74,8 +74,9 @@ impl Guard {
         invariant!(bytes != 0, "an empty mapping is guarded");
         install()?;
         for entry in &GUARDED {
-            let mine = base.as_ptr() as u64;
-            if entry.base.compare_exchange(0, mine, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            let address = base.as_ptr() as u64;
+            if entry.base.compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            {
                 entry.is_damaged.store(false, Ordering::Relaxed);
                 entry.page.store(page, Ordering::Relaxed);
                 entry.usable.store(usable.as_ptr() as u64, Ordering::Relaxed);
@@ -144,8 +145,8 @@ extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut c
                 let (from, to, order) = (USABLE, DAMAGED, Ordering::Relaxed);
                 let _ = usable.compare_exchange(from, to, order, order);
             }
-            // SAFETY: the page lies in a mapping of ours and has no file behind it any more. Zeros
-            // in its place break no promise, because its bytes cannot be read at all.
+            // SAFETY: the page is in a guarded mapping, and its file does not contain it any more.
+            // Its bytes cannot be read, so replacing it by zeros changes no readable byte.
             let mapped = unsafe {
                 libc::mmap(
                     (address & !(page - 1)) as *mut c_void,
@@ -161,11 +162,11 @@ extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut c
             }
         }
     }
-    hand_on(signal, info, context);
+    forward(signal, info, context);
 }
 
 /// Passes a signal for another address to the previous handler. By default the process ends.
-fn hand_on(signal: i32, info: *mut libc::siginfo_t, context: *mut c_void) {
+fn forward(signal: i32, info: *mut libc::siginfo_t, context: *mut c_void) {
     if let Some(Previous(before)) = PREVIOUS.get() {
         let action = before.sa_sigaction;
         if action != libc::SIG_DFL && action != libc::SIG_IGN {

@@ -22,7 +22,7 @@ pub fn wait_any(
     timeout: Duration,
     is_over: impl Fn() -> bool,
 ) -> Result<bool> {
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut words = Vec::with_capacity(waits.len().min(FUTEXES_MAX));
     loop {
         if waits.iter().any(|(waiter, _)| waiter.is_forked()) {
@@ -31,7 +31,7 @@ pub fn wait_any(
         if is_any_beyond(waits)? {
             return Ok(true);
         }
-        let left = timeout.saturating_sub(begun.elapsed());
+        let left = timeout.saturating_sub(started.elapsed());
         if left.is_zero() || waits.is_empty() {
             return Ok(false);
         }
@@ -45,6 +45,7 @@ pub fn wait_any(
         if is_over() {
             return Ok(false);
         }
+        debug_assert!(words.len() <= FUTEXES_MAX, "the kernel takes so many words");
         if !is_any_beyond(waits)? {
             futex_wait_any(&words, left.min(SLEEP_MAX))?;
         }
@@ -72,7 +73,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(600);
 
-    /// A region with so many rings, and a reader of each.
+    /// A region with this many rings, and a reader of each.
     fn rings(name: &str, count: usize) -> (TestRegion, Region, Vec<(u64, RingReader)>) {
         let place = TestRegion::new(name);
         let region = place.region();
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_of_any_ring_ends_the_wait_also_of_one_beyond_what_the_kernel_takes() {
+    fn an_entry_of_any_ring_ends_the_wait_also_beyond_the_limit_of_the_kernel() {
         let (_place, region, mut rings) = rings("any", FUTEXES_MAX + 2);
         for which in [0, 5, FUTEXES_MAX + 1] {
             let waits = waits(&rings);
@@ -103,7 +104,7 @@ mod tests {
                 is_asleep.store(true, Ordering::SeqCst);
                 false
             };
-            let told = std::thread::scope(|scope| {
+            let has_entry = std::thread::scope(|scope| {
                 let waiting = scope.spawn(|| wait_any(&waits, LONG, is_over));
                 while !is_asleep.load(Ordering::SeqCst) {
                     std::thread::yield_now();
@@ -112,25 +113,25 @@ mod tests {
                 assert!(member.append_to_ring(*at, b"entry").unwrap());
                 waiting.join().unwrap().unwrap()
             });
-            assert!(told, "{which}");
+            assert!(has_entry, "{which}");
             assert_eq!(reader.next(&mut Vec::new()).unwrap(), RingRead::Entry { number: 0 });
         }
     }
 
     #[test]
-    fn who_waits_is_told_that_it_is_over_and_sleeps_no_longer_than_it_wishes() {
+    fn a_wait_ends_at_its_condition_or_its_timeout() {
         let (_place, _region, rings) = rings("any-over", 3);
         let waits = waits(&rings);
-        let (begun, short) = (Instant::now(), Duration::from_millis(250));
+        let (started, short) = (Instant::now(), Duration::from_millis(250));
         assert!(!wait_any(&waits, short, || false).unwrap());
-        assert!(begun.elapsed() >= short, "it did sleep");
+        assert!(started.elapsed() >= short, "it did sleep");
         assert!(!wait_any(&[], LONG, || false).unwrap());
         let (is_asleep, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
         let asked = || {
             is_asleep.store(true, Ordering::SeqCst);
             is_over.load(Ordering::SeqCst)
         };
-        let told = std::thread::scope(|scope| {
+        let has_entry = std::thread::scope(|scope| {
             let waiting = scope.spawn(|| wait_any(&waits, LONG, asked));
             while !is_asleep.load(Ordering::SeqCst) {
                 std::thread::yield_now();
@@ -139,6 +140,6 @@ mod tests {
             waits[0].0.wake().unwrap();
             waiting.join().unwrap().unwrap()
         });
-        assert!(!told);
+        assert!(!has_entry);
     }
 }

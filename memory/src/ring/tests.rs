@@ -1,4 +1,4 @@
-//! Rings in a region, with writers, readers and sleepers in processes of their own that are killed.
+//! Rings in a region, with writers, readers and waiters in other processes, which are killed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -7,7 +7,7 @@ use super::*;
 use crate::check::check;
 use crate::region::file::{CreateOptions, Region};
 
-/// A region's file that goes with the test.
+/// The file of a region, which is removed at the end of the test.
 pub(super) struct TestRegion(PathBuf);
 
 impl TestRegion {
@@ -42,7 +42,7 @@ impl TestRegion {
     }
 }
 
-/// A process that ends with the test at the latest, also with one that fails.
+/// A process that ends at the latest with the test, also if the test fails.
 struct Started(Child);
 
 impl Drop for Started {
@@ -59,7 +59,7 @@ impl Drop for TestRegion {
 }
 
 /// The region and the order that a process started by [`TestRegion::start`] was given.
-fn given() -> (Region, String) {
+fn parent_order() -> (Region, String) {
     let path = std::env::var_os("RING_PATH").expect("started by another test");
     (Region::attach(Path::new(&path)).unwrap(), std::env::var("RING_ORDER").unwrap())
 }
@@ -71,7 +71,7 @@ fn killed(mut child: Started) {
 
 const BYTES: u64 = RING_BYTES_MIN;
 
-/// A payload that is whole only if all its bytes are of one writer's one append.
+/// A payload that is complete only if all its bytes are of one append of one writer.
 fn payload(writer: u64, number: u64) -> Vec<u8> {
     let mut bytes = number.to_le_bytes().to_vec();
     bytes.resize(16 + (number * 29 % 300) as usize, (writer * 31 + number) as u8);
@@ -79,7 +79,7 @@ fn payload(writer: u64, number: u64) -> Vec<u8> {
     bytes
 }
 
-fn written(bytes: &[u8]) -> (u64, u64) {
+fn parsed(bytes: &[u8]) -> (u64, u64) {
     let number = u64::from_le_bytes(bytes[..8].try_into().unwrap());
     let writer = u64::from_le_bytes(bytes[8..16].try_into().unwrap());
     assert_eq!(bytes, payload(writer, number), "parts of several entries");
@@ -87,7 +87,7 @@ fn written(bytes: &[u8]) -> (u64, u64) {
 }
 
 #[test]
-fn a_reader_meets_every_entry_or_is_told_how_many_it_missed() {
+fn a_reader_gets_every_entry_or_learns_how_many_it_missed() {
     let place = TestRegion::new("ring-lost");
     let region = place.region();
     let member = region.member().unwrap();
@@ -98,16 +98,16 @@ fn a_reader_meets_every_entry_or_is_told_how_many_it_missed() {
     assert_eq!(member.watch_ring(table), Ok(Some(ring)));
     let mut slow = member.ring_reader(ring, RingStart::Oldest).unwrap();
     let mut out = Vec::new();
-    let (mut met, mut lost, mut expected) = (0, 0, 0);
+    let (mut read, mut lost, mut expected) = (0, 0, 0);
     for number in 0..3000 {
         assert!(member.append_to_ring(ring, &payload(0, number)).unwrap());
-        // Sometimes it keeps up, sometimes it reads nothing for long.
+        // Sometimes the reader keeps up, sometimes it reads nothing for a long time.
         let is_awake = number % 100 < 30;
         while let Some(next) = is_awake.then(|| slow.next(&mut out).unwrap()) {
             match next {
                 RingRead::Entry { number } => {
-                    assert_eq!((written(&out), number), ((0, number), expected));
-                    (met, expected) = (met + 1, expected + 1);
+                    assert_eq!((parsed(&out), number), ((0, number), expected));
+                    (read, expected) = (read + 1, expected + 1);
                 }
                 RingRead::Lost { entries } => {
                     (lost, expected) = (lost + entries, expected + entries);
@@ -116,13 +116,13 @@ fn a_reader_meets_every_entry_or_is_told_how_many_it_missed() {
             }
         }
     }
-    assert!(met > 500 && lost > 500, "{met} met, {lost} lost");
-    assert_eq!(met + lost + slow.backlog().unwrap(), 3000);
-    // A new reader gets what is still there, to the last one, or only what comes.
+    assert!(read > 500 && lost > 500, "{read} read, {lost} lost");
+    assert_eq!(read + lost + slow.backlog().unwrap(), 3000);
+    // A new reader gets all entries that still exist, or only new ones.
     let mut all = member.ring_reader(ring, RingStart::Oldest).unwrap();
     let mut newest = None;
     while let RingRead::Entry { number } = all.next(&mut out).unwrap() {
-        assert_eq!(written(&out), (0, number));
+        assert_eq!(parsed(&out), (0, number));
         assert!(newest.is_none_or(|newest| number == newest + 1));
         newest = Some(number);
     }
@@ -137,7 +137,7 @@ fn a_reader_meets_every_entry_or_is_told_how_many_it_missed() {
 }
 
 #[test]
-fn a_ring_that_refuses_overwrites_nothing_that_is_not_acknowledged() {
+fn a_lossless_ring_overwrites_no_unacknowledged_entry() {
     let place = TestRegion::new("ring-refuse");
     let region = place.region();
     let member = region.member().unwrap();
@@ -147,36 +147,36 @@ fn a_ring_that_refuses_overwrites_nothing_that_is_not_acknowledged() {
     consumer.ack().unwrap();
     member.set_ring_lossless(ring, true).unwrap();
     let mut out = Vec::new();
-    let (mut next, mut refused, mut met) = (0, 0, 0);
+    let (mut next, mut refused, mut read) = (0, 0, 0);
     for round in 0..200_u64 {
         while member.append_to_ring(ring, &payload(7, next)).unwrap() {
             next += 1;
-            assert!(next - met < 1000, "a ring without an end");
+            assert!(next - read < 1000, "a ring without an end");
         }
         refused += 1;
-        assert!(next > met, "a ring in which nothing has room");
+        assert!(next > read, "a ring in which nothing has room");
         for _ in 0..=round % 20 {
             if consumer.next(&mut out).unwrap() != RingRead::Empty {
-                assert_eq!(written(&out), (7, met));
-                met += 1;
+                assert_eq!(parsed(&out), (7, read));
+                read += 1;
             }
         }
         consumer.ack().unwrap();
     }
-    assert!(refused == 200 && met > 500, "{refused} refused, {met} met");
-    // The next consumer goes on where this one acknowledged.
+    assert!(refused == 200 && read > 500, "{refused} rejected, {read} read");
+    // The next consumer continues at the acknowledged position.
     consumer.next(&mut out).unwrap();
     drop(consumer);
     let mut consumer = member.ring_reader(ring, RingStart::Acked).unwrap();
-    assert_eq!(consumer.next(&mut out).unwrap(), RingRead::Entry { number: met });
-    // Without back-pressure the ring moves on, and the one after that is told.
+    assert_eq!(consumer.next(&mut out).unwrap(), RingRead::Entry { number: read });
+    // Without the flag the ring overwrites entries, and the next consumer learns how many.
     consumer.ack().unwrap();
     member.set_ring_lossless(ring, false).unwrap();
     for number in 0..1000 {
         assert!(member.append_to_ring(ring, &payload(8, number)).unwrap());
     }
     let mut late = member.ring_reader(ring, RingStart::Acked).unwrap();
-    let entries = next + 1000 - (met + 1);
+    let entries = next + 1000 - (read + 1);
     assert_eq!(late.next(&mut out).unwrap(), RingRead::Lost { entries });
     assert!(!member.append_to_ring(ring, &vec![0; BYTES as usize]).unwrap(), "too large");
     assert_eq!(fits(member.map(), ring, BYTES), Ok(false));
@@ -196,7 +196,7 @@ fn an_append_of_the_same_entry_again_changes_nothing() {
     let mut out = Vec::new();
     for number in 0..500_u64 {
         let bytes = payload(3, number);
-        // At an odd place: a source has no alignment.
+        // At an odd offset: a source has no alignment.
         map.write(source + 71, &bytes).unwrap();
         let before = tail(map, ring).unwrap();
         for _ in 0..3 {
@@ -204,7 +204,7 @@ fn an_append_of_the_same_entry_again_changes_nothing() {
             wake(map, ring).unwrap();
         }
         assert_eq!(reader.next(&mut out).unwrap(), RingRead::Entry { number });
-        assert_eq!(written(&out), (3, number));
+        assert_eq!(parsed(&out), (3, number));
         assert_eq!(reader.next(&mut out).unwrap(), RingRead::Empty);
     }
     member.free_pending().unwrap();
@@ -213,7 +213,7 @@ fn an_append_of_the_same_entry_again_changes_nothing() {
 }
 
 #[test]
-fn what_is_not_a_ring_is_damage() {
+fn an_offset_without_a_ring_is_reported_as_corruption() {
     let place = TestRegion::new("ring-none");
     let region = place.region();
     let member = region.member().unwrap();
@@ -248,7 +248,7 @@ fn what_is_not_a_ring_is_damage() {
 #[test]
 #[ignore = "a process of the next test"]
 fn writer() {
-    let (region, order) = given();
+    let (region, order) = parent_order();
     let member = region.member().unwrap();
     let table = member.namespace(b"ue", 1).unwrap();
     let ring = member.open_watch_ring(table, BYTES).unwrap();
@@ -259,7 +259,7 @@ fn writer() {
 }
 
 #[test]
-fn writers_that_are_killed_leave_a_ring_whose_entries_are_whole() {
+fn killed_writers_leave_a_ring_with_complete_entries() {
     let place = TestRegion::new("ring-kills");
     let region = place.region();
     let member = region.member().unwrap();
@@ -271,31 +271,31 @@ fn writers_that_are_killed_leave_a_ring_whose_entries_are_whole() {
     let mut writers: Vec<_> =
         (0..2).map(|writer| place.start("writer", &writer.to_string())).collect();
     for writer in 2..40_u64 {
-        // Each entry of one writer is newer than the one before. The newest writer is the last
-        // in the list, and is met before the oldest is killed, in the middle of whatever.
+        // Each entry of a writer is newer than its previous one. The newest writer is the last in
+        // the list. The reader gets an entry of it before the oldest writer is killed at any point.
         let (mut newest, mut has_lost, mut steps) = (vec![None; 42], false, 0);
         while newest.get(writer as usize - 1) == Some(&None) || steps < 300 {
-            assert!(reader.wait(Duration::from_secs(60)).unwrap(), "no process writes any more");
+            assert!(reader.wait(Duration::from_secs(60)).unwrap(), "no writer appends");
             match reader.next(&mut out).unwrap() {
                 RingRead::Entry { number } => {
                     assert_eq!(number, expected);
-                    let (writer, count) = written(&out);
+                    let (writer, count) = parsed(&out);
                     let before = newest[writer as usize].replace(count);
-                    // Of what one writer appended none is missing, unless the reader was told.
+                    // No entry of a writer is missing, unless the reader has lost some.
                     let is_next = |before| count == before + 1 || has_lost && count > before;
                     assert!(before.is_none_or(is_next), "{before:?}, then {count}");
                     (expected, steps) = (expected + 1, steps + 1);
                 }
                 RingRead::Lost { entries } => (expected, has_lost) = (expected + entries, true),
-                RingRead::Empty => panic!("waited for nothing"),
+                RingRead::Empty => panic!("the wait ended without an entry"),
             }
         }
         killed(writers.remove(0));
         writers.push(place.start("writer", &writer.to_string()));
     }
     writers.into_iter().for_each(killed);
-    // To the end of what they wrote; then a process that died with the ring's lock is recovered by
-    // who needs it.
+    // All remaining entries. A process that died with the lock of the ring is recovered by the next
+    // append.
     loop {
         match reader.next(&mut out).unwrap() {
             RingRead::Entry { number } => {
@@ -308,7 +308,7 @@ fn writers_that_are_killed_leave_a_ring_whose_entries_are_whole() {
     }
     assert!(member.append_to_ring(ring, &payload(41, 1)).unwrap());
     assert_eq!(reader.next(&mut out).unwrap(), RingRead::Entry { number: expected });
-    assert_eq!(written(&out), (41, 1));
+    assert_eq!(parsed(&out), (41, 1));
     drop((member, reader, region));
     place.clean();
 }
@@ -316,7 +316,7 @@ fn writers_that_are_killed_leave_a_ring_whose_entries_are_whole() {
 #[test]
 #[ignore = "a process of the next test"]
 fn sleeper() {
-    let (region, _) = given();
+    let (region, _) = parent_order();
     let member = region.member().unwrap();
     let ring = member.watch_ring(member.namespace(b"ue", 1).unwrap()).unwrap().unwrap();
     let echo = member.watch_ring(member.namespace(b"echo", 1).unwrap()).unwrap().unwrap();
@@ -331,7 +331,7 @@ fn sleeper() {
 }
 
 #[test]
-fn sleepers_in_other_processes_are_woken_and_a_killed_one_disturbs_nobody() {
+fn waiters_in_other_processes_are_woken_and_a_killed_waiter_has_no_effect() {
     let place = TestRegion::new("ring-sleep");
     let region = place.region();
     let member = region.member().unwrap();
@@ -342,7 +342,7 @@ fn sleepers_in_other_processes_are_woken_and_a_killed_one_disturbs_nobody() {
     let mut out = Vec::new();
     let mut count = |what: u64| {
         for _ in 0..what {
-            assert!(echoes.wait(Duration::from_secs(60)).unwrap(), "a sleeper sleeps on");
+            assert!(echoes.wait(Duration::from_secs(60)).unwrap(), "a waiter was not woken");
             assert!(matches!(echoes.next(&mut out).unwrap(), RingRead::Entry { .. }));
         }
     };
@@ -357,7 +357,7 @@ fn sleepers_in_other_processes_are_woken_and_a_killed_one_disturbs_nobody() {
         count(1);
     }
     killed(second);
-    // No process is left: the bit that the dead ones set is taken back by the first append.
+    // No waiter is left. The first append clears the bit that the killed waiters had set.
     for number in 0..3 {
         member.append_to_ring(ring, &payload(3, number)).unwrap();
     }
@@ -373,7 +373,7 @@ fn sleepers_in_other_processes_are_woken_and_a_killed_one_disturbs_nobody() {
 #[test]
 #[ignore = "a process of the next test"]
 fn creator() {
-    let (region, order) = given();
+    let (region, order) = parent_order();
     let member = region.member().unwrap();
     let word_at = stream_at(0);
     let at = create(&member, BYTES).unwrap();
@@ -388,8 +388,8 @@ fn creator() {
 }
 
 #[test]
-fn a_creator_that_was_killed_leaves_a_ring_or_none_whatever_others_do_meanwhile() {
-    for order in ["created", "noted", "published"] {
+fn a_killed_creator_leaves_a_complete_ring_or_none() {
+    for order in ["created", "recorded", "published"] {
         for is_overtaken in [false, true] {
             let place = TestRegion::new("ring-create");
             let region = place.region();
@@ -398,7 +398,7 @@ fn a_creator_that_was_killed_leaves_a_ring_or_none_whatever_others_do_meanwhile(
             let status = place.start("creator", order).0.wait().unwrap();
             assert!(!status.success());
             let ring = is_overtaken.then(|| member.open_stream_ring(BYTES).unwrap());
-            // A session recovers the dead one.
+            // A new session recovers the dead one.
             drop(region.member().unwrap());
             let now = member.stream_ring(0).unwrap();
             assert_eq!(now.is_some(), is_overtaken || order == "published", "{order}");
@@ -412,7 +412,7 @@ fn a_creator_that_was_killed_leaves_a_ring_or_none_whatever_others_do_meanwhile(
 }
 
 #[test]
-fn the_verifier_finds_whatever_is_wrong_in_a_ring() {
+fn the_check_finds_every_wrong_word_of_a_ring() {
     let place = TestRegion::new("ring-check");
     let region = place.region();
     let member = region.member().unwrap();
@@ -425,10 +425,10 @@ fn the_verifier_finds_whatever_is_wrong_in_a_ring() {
     let words = words_at(member.map(), ring).unwrap();
     let [oldest, end] = [words.oldest, words.tail].map(|word| word.load(Ordering::Relaxed));
     let capacity = words.words.len() as u64;
-    assert!(oldest > 0, "the ring came round");
+    assert!(oldest > 0, "the ring has wrapped around");
     drop(member);
     place.clean();
-    // Every word that counts: head and body of the cell, positions, acknowledged, what is in it.
+    // Every word with a meaning: header and body of the cell, positions, acknowledged, entries.
     let header = [0, 16, 24, 32, 40];
     let control = [RING_LOCK, RING_POSITIONS, RING_POSITIONS + 8, RING_POSITIONS + 16, RING_ACKED];
     let entries = (oldest..end).chain([end + 1]).map(|at| RING_WORDS + 8 * (at % capacity));
@@ -440,7 +440,7 @@ fn the_verifier_finds_whatever_is_wrong_in_a_ring() {
         let word = map.word(at).unwrap();
         let sound = word.load(Ordering::Relaxed);
         for bit in [step as u64 % 64, 63, 0, 31, 17] {
-            // The second half of the word at 40 is the body's; and what is as good as before.
+            // The second half of the word at 40 belongs to the body. Some other values are valid.
             let wrong = sound ^ 1 << bit;
             let is_sound = at == ring + 40 && bit >= 32
                 || at == ring + RING_POSITIONS && (end + 2..=oldest + capacity).contains(&wrong)

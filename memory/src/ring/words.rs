@@ -7,7 +7,7 @@
 //! W2  fence release                         R2  copy the words of an entry before t
 //! W3  replace the words                     R3  fence acquire       (pairs with W2)
 //! W4  tail = new tail         (release)     R4  keep the copy only if reserved has not come
-//!                                               round to it
+//!                                               around to it
 //! ```
 //!
 //! If R2 reads any word of W3, R3 synchronizes with W2, so R4 reads at least W1 and drops the copy.
@@ -203,6 +203,10 @@ impl RingWords<'_> {
                 oldest += words;
             }
         }
+        invariant!(
+            oldest_kept <= oldest && oldest <= tail,
+            "entry {oldest} is kept, and words from {oldest_kept} to {tail} are valid"
+        );
         self.oldest.store(oldest, Ordering::Release);
         crash_point!("entry.oldest");
         // An interrupted append that was not repeated may have changed more words than this one
@@ -355,13 +359,13 @@ mod tests {
         }
     }
 
-    /// A payload that tells its number, of 0 to 111 bytes.
+    /// A payload of 0 to 111 bytes that depends on its number.
     fn payload(number: u64) -> Vec<u8> {
         (0..number * 37 % 112).map(|byte| (byte ^ number) as u8).collect()
     }
 
     #[test]
-    fn entries_come_back_in_order_and_the_oldest_is_where_it_is_said_to_be() {
+    fn entries_are_read_in_order_from_the_oldest_one() {
         let own = TestRing::new();
         let ring = own.ring();
         let (mut at, mut out) = (0, Vec::new());
@@ -373,7 +377,7 @@ mod tests {
             assert_eq!((seen, &out), (number, &payload(number)));
             at = end;
             assert_eq!(ring.read_at(at, &mut out), Ok(EntryRead::Empty));
-            // From the oldest on, every entry up to the tail is there.
+            // Every entry from the oldest one up to the tail exists.
             let (mut from, first) = ring.position_at(ring.oldest).unwrap();
             for expected in first..=number {
                 let look = ring.read_at(from, &mut out);
@@ -382,20 +386,20 @@ mod tests {
                 from = end;
             }
             assert_eq!(from, own.tail());
-            assert!(number < 30 || number - first > 2, "hardly anything is kept");
+            assert!(number < 30 || number - first > 2, "almost no entry is kept");
         }
         assert_eq!(ring.read_at(0, &mut out), Ok(EntryRead::Overwritten));
     }
 
     #[test]
-    fn an_append_that_was_cut_short_after_any_store_and_repeated_is_the_same_append() {
+    fn an_append_that_is_interrupted_at_any_store_and_repeated_is_the_same_append() {
         let own = TestRing::new();
         for number in 0..200 {
             let before = own.copy();
             let (tail, bytes) = (own.tail(), payload(number));
             own.ring().append(tail, &bytes).unwrap();
-            // What a kill leaves: some of the stores. Which words were stored is random; positions
-            // in the order in which they are stored (oldest, reserved, words, tail).
+            // A kill leaves some of the stores. The set of stored words is random. The positions
+            // are stored in their order (oldest, reserved, words, tail).
             for cut in 0..40_u64 {
                 let torn = before.copy();
                 let adopt = |to: &AtomicU64, from: &AtomicU64| {
@@ -421,14 +425,14 @@ mod tests {
     }
 
     #[test]
-    fn a_shorter_append_after_one_that_was_given_up_hides_what_that_one_destroyed() {
+    fn an_append_after_a_longer_abandoned_one_hides_the_words_that_that_one_destroyed() {
         let own = TestRing::new();
         let ring = own.ring();
         for number in 0..20 {
             ring.append(own.tail(), &[number; 40]).unwrap();
         }
         let (at, first) = ring.position_at(ring.oldest).unwrap();
-        // A large one reserves and destroys the oldest words, and is never finished.
+        // A large append reserves and destroys the oldest words, and is never completed.
         let tail = own.tail();
         ring.reserve(tail, tail + ring.entry_words_max() + NEXT_HEADER_WORDS);
         store_word(ring.words_from(tail + ring.entry_words_max()).next(), 0xdead);
@@ -445,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_is_too_large_is_refused_and_room_is_counted_to_the_word() {
+    fn too_large_an_entry_is_rejected_and_room_is_exact_to_the_word() {
         let own = TestRing::new();
         let ring = own.ring();
         let largest = (ring.entry_words_max() - ENTRY_HEADER_WORDS) * 8;
@@ -463,14 +467,14 @@ mod tests {
         assert_eq!(
             ring.read_at(0, &mut out),
             Ok(EntryRead::Entry { number: 0, end: ring.entry_words_max() }),
-            "what has_room allowed overwrote nothing"
+            "an append that has_room allowed overwrites no entry"
         );
         assert_eq!(ring.has_room(0, 0), Ok(false));
         assert_eq!(ring.has_room(ring.entry_words_max(), 0), Ok(true));
     }
 
     #[test]
-    fn any_words_are_entries_or_damage_and_a_writer_goes_on() {
+    fn any_words_are_entries_or_corruption_and_appends_continue() {
         let mut random = 0x2545_f491_4f6c_dd1d_u64;
         let mut roll = || {
             random ^= random << 13;
@@ -502,7 +506,7 @@ mod tests {
                     assert!(end > at);
                     at = end;
                     steps += 1;
-                    assert!(steps <= CAPACITY, "a walk without an end");
+                    assert!(steps <= CAPACITY, "a walk does not end");
                 }
             }
             for number in 0..60 {

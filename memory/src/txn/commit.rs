@@ -141,6 +141,7 @@ impl Member {
     }
 
     fn commit_in_order(&self, plan: &mut CommitPlan, keys: &[u8]) -> Result<CommitOutcome> {
+        invariant!(self.has_no_lock(), "a transaction begins while this member holds a lock");
         let first = plan.accesses.len() as u64;
         let events = plan.events.all.len() as u64;
         let txn = self.allocate_txn_cell(first + events, events)?;
@@ -159,6 +160,7 @@ impl Member {
             abandon(&arena, txn);
         }
         unlock(&arena, self.lock_owner())?;
+        invariant!(self.has_no_lock(), "a transaction ends while this member holds a leaf lock");
         crash_point!("txn.unlocked");
         // The commit is visible to all before its caller reads anything else.
         fence(Ordering::SeqCst);
@@ -384,6 +386,7 @@ impl Member {
             if room >= inserts {
                 return Ok(has_moved);
             }
+            invariant!(last.0 != 0, "a chain has a last word");
             if u64::from(entries) + inserts > u64::from(ENTRIES_MAX) {
                 return Err(Error::Full {
                     detail: "the index has no room to grow: delete records, or create a larger \
@@ -455,6 +458,7 @@ impl Member {
     /// After validation: publishes the intents, decides and finishes.
     fn write_all(&self, plan: &CommitPlan, txn: TxnCell<'_>, arena: &Arena<'_>) -> Result<()> {
         invariant!(plan.order.len() == plan.accesses.len(), "each access is published");
+        invariant!(self.has_no_lock(), "intents are published while a leaf lock is held");
         let mut intents = 0;
         arena.set(undo::SLOT, txn.at);
         arena.set(undo::OP, op::TXN);

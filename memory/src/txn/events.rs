@@ -77,6 +77,7 @@ impl Member {
                 tail = ring::tail(self.map(), ring_at)?;
             }
             let length = bytes.len() as u64;
+            invariant!(length != 0, "an event has no bytes");
             if !ring::fits(self.map(), ring_at, length)? {
                 return Err(Error::TransactionTooLarge {
                     detail: format!("a transaction of {length} bytes in the commit stream"),
@@ -88,9 +89,8 @@ impl Member {
             }
             if !ring::has_room(self.map(), ring_at, total * 8)? {
                 return Err(Error::Behind {
-                    detail: "the commit stream of this writer is full and its consumer asked to \
-                             keep everything: let the consumer go on, or let it give up what it \
-                             has not read"
+                    detail: "the commit stream of this writer is full and must not lose entries: \
+                             let its consumer acknowledge entries, or make the stream lossy"
                         .to_owned(),
                 });
             }
@@ -122,6 +122,7 @@ impl Member {
 pub(crate) fn record_ring_locks(events: &TxnEvents, txn: TxnCell<'_>, first: u64) -> Result<()> {
     let mut before = 0;
     for (index, event) in (first..).zip(&events.all) {
+        invariant!(event.ring_at >= before, "the events are not in the order of their rings");
         let is_same = event.ring_at == before;
         txn.set(index, LINE_LOCK, if is_same { 0 } else { ring::lock_at(event.ring_at) })?;
         txn.set(index, LINE_SLOT, 0)?;

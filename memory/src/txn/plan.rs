@@ -177,6 +177,7 @@ impl RecordAccess {
 
     #[inline]
     pub(crate) const fn set_slot(&mut self, place: SlotLookup) {
+        debug_assert!((place.entry_at == 0) == (place.entry == 0), "a slot has an entry");
         self.entry_at = place.entry_at;
         self.entry = place.entry;
         self.empty_at = place.empty_at;

@@ -206,7 +206,7 @@ impl Member {
                     }
                 }
             }
-            // A page that was lost meanwhile may have taken the change with it.
+            // If a page was lost during the operation, the change may be lost too.
             self.check_not_truncated()?;
             Ok(changed)
         })
@@ -234,6 +234,10 @@ impl Member {
         draft: Option<PendingCell>,
         choose: impl FnOnce(Option<Cell<'_>>) -> Result<WriteDecision>,
     ) -> Result<(WriteOutcome, Option<u8>, u32)> {
+        debug_assert!(
+            self.has_lock(LockSlot::Bucket),
+            "a record changes without its bucket's lock"
+        );
         let map = self.map();
         let (place, hash) = (locate_target(map, bucket_at, target)?, target.hash);
         let old = match place.entry_at {
@@ -245,6 +249,9 @@ impl Member {
         let mut done =
             (WriteOutcome { decision, version_before: before, version_after: None }, None, 0);
         match (decision, old, draft) {
+            (WriteDecision::Publish, _, None) => {
+                invariant!("a caller publishes a record without a pending cell")
+            }
             (WriteDecision::Publish, _, Some(draft)) => {
                 let version = before.unwrap_or_else(|| stamp_of(payload)).saturating_add(1);
                 if version > VERSION_MAX {
@@ -277,10 +284,16 @@ impl Member {
                 let raised = control(depth_of(payload), stamp + 1);
                 lock::hold_with(map.word(bucket_at)?, self.lock_owner(), raised);
             }
-            (WriteDecision::Publish | WriteDecision::Remove | WriteDecision::Keep, _, _) => {
+            // A removal of an absent record changes nothing.
+            (WriteDecision::Remove | WriteDecision::Keep, _, _) => {
                 done.0.decision = WriteDecision::Keep;
             }
         }
+        debug_assert_eq!(
+            done.0.version_after.is_some(),
+            done.0.decision == WriteDecision::Publish,
+            "a published record has a version"
+        );
         Ok(done)
     }
 
@@ -314,6 +327,7 @@ impl Member {
         invariant!(place.entry_at == 0 && place.empty_at == 0, "the chain has room already");
         invariant!(place.last_at != 0, "a chain has a last word");
         invariant!(new != 0, "an empty word is added to a chain");
+        invariant!(self.has_lock(LockSlot::Bucket), "a chain grows without its bucket's lock");
         if place.entries >= ENTRIES_MAX {
             return Err(Error::Full {
                 detail: "the index has no room to grow: delete records, or create a larger region"

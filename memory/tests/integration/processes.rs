@@ -1,5 +1,5 @@
-//! What becomes of a region in a process that forks, that closes every descriptor, and that meets a
-//! `SIGBUS` which is not ours. One test: a fork copies one thread only.
+//! A region in a process that forks, that closes every descriptor, or that gets a `SIGBUS` of
+//! another mapping. One test, because a fork copies one thread only.
 
 #[cfg(test)]
 mod tests {
@@ -16,8 +16,8 @@ mod tests {
         Path::new(base).join(format!("nearstate-{name}-{}", std::process::id()))
     }
 
-    /// Runs `work` in a forked child that ends without running anything of the parent's; its exit
-    /// status as `waitpid(2)` has it.
+    /// Runs `work` in a forked child that ends without running destructors of the parent. Returns
+    /// its exit status, as `waitpid(2)` does.
     fn forked(work: impl FnOnce() -> bool) -> i32 {
         ended(started(work))
     }
@@ -70,21 +70,21 @@ mod tests {
         Ok(member.find(table, nearstate_memory::hash(region.seed(), key), key)?.is_some())
     }
 
-    /// A forked child is refused by name, may attach anew, and harms nothing when it ends.
+    /// A forked child gets `Forked`, can attach again, and does not affect the parent when it ends.
     fn a_forked_child_attaches_anew(path: &Path) {
         let region = Region::create(path, &CreateOptions::default()).unwrap();
         put(&region, b"parent").unwrap();
         let member = region.member().unwrap();
         let mut ending = Some(region.member().unwrap());
         let table = member.namespace(b"ue", 1).unwrap();
-        // The parent is in the middle of a write: its cell is pending.
+        // The parent has begun a write: its cell is pending.
         let hash = nearstate_memory::hash(region.seed(), b"drafted");
         let (kind, body, key) = (CellKind::Record, 7, 7);
         let head = CellHeader { kind, flags: 0, body, key, children: 0, hash };
         let at = member.allocate_cell(&head).unwrap();
         let status = forked(|| {
             let refused = [
-                // Who read before the fork and writes after it begins here.
+                // A write after the fork of a record that was read before it begins here.
                 member.allocate_cell(&head).map(drop),
                 member.free_pending(),
                 region.member().map(drop),
@@ -95,7 +95,7 @@ mod tests {
             ];
             let is_refused = refused.iter().all(|result| *result == Err(Error::Forked));
             assert!(Error::Forked.to_string().contains("attach to the region again"));
-            // What the parent's objects do when they end must not touch the parent's slot.
+            // The destructors of inherited objects must not change the slot of the parent.
             drop(ending.take());
             let own = Region::attach(path).unwrap();
             put(&own, b"child").unwrap();
@@ -115,19 +115,20 @@ mod tests {
         put(&region, b"parent again").unwrap();
     }
 
-    /// A daemon closes every descriptor after it attached: its sessions go on, and count as alive.
+    /// A daemon closes every descriptor after it attached. Its sessions continue, and count as
+    /// alive.
     fn a_daemon_that_closes_all_descriptors_goes_on(path: &Path) {
         let status = forked(|| {
             let region = Region::attach(path).unwrap();
             let member = region.member().unwrap();
             close_all();
-            // The numbers are other files' by now: none may be taken for the region's.
+            // Other files have the numbers now. None may be taken for the file of the region.
             let others: Vec<File> = (0..8).map(|_| File::open("/dev/null").unwrap()).collect();
             assert!(others.iter().any(|file| file.as_raw_fd() <= 5));
             for number in 0..5000_u32 {
                 put(&region, &number.to_le_bytes()).unwrap();
             }
-            // Seen from another process.
+            // Another process sees them as alive.
             let status = forked(|| {
                 let region = Region::attach(path).unwrap();
                 let member = region.member().unwrap();
@@ -137,7 +138,7 @@ mod tests {
                 alive == 2 && is_refused && has(&region, b"parent").unwrap()
             });
             drop((member, others));
-            // It leaves nothing behind: no record lost, no slot taken.
+            // No record is lost, and no slot stays in use.
             status == 0 && has(&region, &4999_u32.to_le_bytes()).unwrap()
         });
         assert_eq!(status, 0, "the daemon");
@@ -145,21 +146,21 @@ mod tests {
 
     /// Closes every descriptor but the standard ones.
     fn close_all() {
-        // SAFETY: what the parent uses is the parent's; this process uses none of them.
+        // SAFETY: this process uses none of the descriptors any more.
         unsafe { libc::close_range(3, libc::c_uint::MAX, 0) };
     }
 
-    /// Daemons whose descriptors are closed still exclude each other where they attach: no two get
-    /// one slot.
+    /// Daemons whose descriptors are closed still exclude each other when they attach: no two
+    /// sessions get one slot.
     fn daemons_do_not_share_slots(path: &Path) {
         const DAEMONS: u32 = 3;
         const SESSIONS: usize = 400;
-        // Bounded, because one that died never comes.
+        // Bounded, because a daemon that died never writes its record.
         let all_are = |region: &Region, what: &str| {
-            let is_there = |n| has(region, format!("{what} {n}").as_bytes()).unwrap();
+            let is_written = |n| has(region, format!("{what} {n}").as_bytes()).unwrap();
             (0..1_000_000).any(|_| {
                 std::thread::yield_now();
-                (0..DAEMONS).all(is_there)
+                (0..DAEMONS).all(is_written)
             })
         };
         let daemon = |number: u32| {
@@ -174,7 +175,7 @@ mod tests {
                 is_alone &= !has(&region, key.as_bytes()).unwrap();
                 put(&region, key.as_bytes()).unwrap();
             }
-            // All stay until all are there: a slot that is free again may be another's.
+            // Each daemon waits for the others: a slot that is free again can have another owner.
             put(&region, format!("done {number}").as_bytes()).unwrap();
             is_begun && all_are(&region, "done") && is_alone
         };
@@ -183,16 +184,18 @@ mod tests {
         assert_eq!(status, [0; DAEMONS as usize], "two sessions in one slot");
     }
 
-    /// Who is at work on a thing is seen until it ends or is killed; a forked child is not.
-    fn a_presence_ends_with_whoever_made_it(path: &Path) {
+    /// An advisory lock ends when it is dropped or when its process is killed. A forked child does
+    /// not hold it.
+    fn an_advisory_lock_ends_with_its_process(path: &Path) {
         let region = Region::attach(path).unwrap();
         let member = region.member().unwrap();
-        let is_seen = |thing| member.is_advisory_locked(thing).unwrap();
-        let presence = member.lock_advisory([7, 9, 7].into_iter()).unwrap();
-        assert_eq!([7, 8, 9].map(is_seen), [true, false, true]);
+        let is_locked = |number| member.is_advisory_locked(number).unwrap();
+        let lock = member.lock_advisory([7, 9, 7].into_iter()).unwrap();
+        assert_eq!([7, 8, 9].map(is_locked), [true, false, true]);
         let second = region.member().unwrap().lock_advisory(std::iter::once(9)).unwrap();
-        // The child lives on; what it inherited is no advisory lock, and dropping it is harmless.
-        let mut kept = Some(presence);
+        // The child stays alive. It does not hold the inherited lock, and dropping it has no
+        // effect.
+        let mut kept = Some(lock);
         let child = started(|| {
             drop(kept.take());
             let made = member.lock_advisory(std::iter::once(1));
@@ -202,13 +205,13 @@ mod tests {
             }
         });
         drop(kept.take());
-        assert_eq!([7, 9].map(is_seen), [false, true], "the child does not have it");
+        assert_eq!([7, 9].map(is_locked), [false, true], "the child does not have it");
         drop(second);
-        assert!(!is_seen(9));
-        // SAFETY: a signal to our own child, which has not been waited for.
+        assert!(!is_locked(9));
+        // SAFETY: a signal to a child that was not waited for.
         assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
         ended(child);
-        // A process that is killed with one.
+        // A process that is killed while it holds a lock.
         let (mut read, write) = std::io::pipe().unwrap();
         let child = started(|| {
             let region = Region::attach(path).unwrap();
@@ -220,16 +223,16 @@ mod tests {
             }
         });
         read.read_exact(&mut [0]).unwrap();
-        assert!(is_seen(3));
+        assert!(is_locked(3));
         // SAFETY: as above.
         assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
         ended(child);
-        assert!(!is_seen(3));
+        assert!(!is_locked(3));
     }
 
-    /// A child took itself for its parent if the file had been truncated before the fork, or if it
-    /// found that out itself: what it dropped then was no more its own, and other memory of its own
-    /// could be where the presence's page is in the parent.
+    /// A child detects the fork also if the file was truncated before the fork, or if the child
+    /// found the truncation. Otherwise its destructors would unmap memory that is not the lock's
+    /// page.
     fn a_child_of_a_damaged_region_is_a_child(path: &Path) {
         let other = path.with_extension("damaged");
         drop(Region::create(&other, &CreateOptions::default()).unwrap());
@@ -238,13 +241,13 @@ mod tests {
             std::fs::copy(&other, &cut).unwrap();
             let region = Region::attach(&cut).unwrap();
             let member = region.member().unwrap();
-            let presence = member.lock_advisory(std::iter::once(7)).unwrap();
-            let mut kept = Some(presence);
+            let lock = member.lock_advisory(std::iter::once(7)).unwrap();
+            let mut kept = Some(lock);
             let pages = pages_of(&cut);
-            assert_eq!(pages.len(), 2, "the anchor's and the presence's");
+            assert_eq!(pages.len(), 2, "the pages of the liveness lock and of the advisory lock");
             let truncate =
                 || OpenOptions::new().write(true).open(&cut).unwrap().set_len(0).unwrap();
-            // Finds the pages gone.
+            // Detects the truncation.
             let touch = || assert!(put(&region, b"k").is_err());
             if is_before {
                 truncate();
@@ -258,7 +261,10 @@ mod tests {
                 }
                 let mine: Vec<*mut u8> = pages.iter().map(|at| own_page(*at)).collect();
                 drop(kept.take());
-                assert!(mine.iter().all(|page| is_mapped(*page)), "something was taken away");
+                assert!(
+                    mine.iter().all(|page| is_mapped(*page)),
+                    "a page of the child was unmapped"
+                );
                 matches!(member.lock_advisory(std::iter::once(1)), Err(Error::Forked))
             });
             assert_eq!(ended(child), 0);
@@ -268,12 +274,12 @@ mod tests {
         std::fs::remove_file(&other).unwrap();
     }
 
-    /// The page of a region's anchor is not in a forked child; dropping the region there took
-    /// memory of the child away that was at its address.
-    fn a_child_keeps_its_memory_when_it_drops_what_it_inherited(path: &Path) {
+    /// A forked child does not have the page of the liveness lock. Dropping the inherited region
+    /// there must not unmap other memory at the same address.
+    fn a_child_keeps_its_memory_when_it_drops_an_inherited_region(path: &Path) {
         let mut kept = Some(Region::attach(path).unwrap());
         let pages = pages_of(path);
-        assert_eq!(pages.len(), 1, "the anchor's");
+        assert_eq!(pages.len(), 1, "the page of the liveness lock");
         let child = started(|| {
             let mine: Vec<*mut u8> = pages.iter().map(|at| own_page(*at)).collect();
             drop(kept.take());
@@ -282,11 +288,12 @@ mod tests {
         assert_eq!(ended(child), 0);
     }
 
-    /// A session that runs out of descriptors or mappings half way is not seen, and may try again.
-    fn a_presence_that_fails_leaves_nothing(path: &Path) {
+    /// An advisory lock that fails for lack of descriptors or mappings is not held, and can be
+    /// retried.
+    fn a_failed_advisory_lock_is_not_held(path: &Path) {
         let region = Region::attach(path).unwrap();
         let member = region.member().unwrap();
-        let is_seen = || member.is_advisory_locked(5).unwrap();
+        let is_locked = || member.is_advisory_locked(5).unwrap();
         for (which, hint) in [(libc::RLIMIT_NOFILE, "ulimit -n"), (libc::RLIMIT_AS, "ulimit -v")] {
             let (mut read, write) = std::io::pipe().unwrap();
             let (wait, mut go_on) = std::io::pipe().unwrap();
@@ -302,24 +309,24 @@ mod tests {
                 member.lock_advisory(std::iter::once(5)).is_ok()
             });
             read.read_exact(&mut [0]).unwrap();
-            assert!(!is_seen(), "{hint}");
+            assert!(!is_locked(), "{hint}");
             go_on.write_all(b"x").unwrap();
             assert_eq!(ended(child), 0);
         }
     }
 
-    /// Sets a limit of this process. What it was.
+    /// Sets a limit of this process. Returns the previous one.
     fn limit(which: libc::__rlimit_resource_t, most: u64) -> u64 {
         let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: the kernel fills our own words.
+        // SAFETY: the kernel fills `limits`, which outlives the call.
         assert_eq!(unsafe { libc::getrlimit(which, &raw mut limits) }, 0);
         let before = std::mem::replace(&mut limits.rlim_cur, most);
-        // SAFETY: it reads our own words.
+        // SAFETY: the kernel reads `limits`, which outlives the call.
         assert_eq!(unsafe { libc::setrlimit(which, &raw const limits) }, 0);
         before
     }
 
-    /// Where this process has mapped single pages of a file: those that hold its locks.
+    /// The addresses of single pages of a file in this process: those that hold its locks.
     fn pages_of(path: &Path) -> Vec<usize> {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let lines = maps.lines().filter(|line| line.ends_with(path.to_str().unwrap()));
@@ -329,9 +336,9 @@ mod tests {
         ends.filter(|(from, to)| to - from == 4096).map(|(from, _)| from).collect()
     }
 
-    /// Memory of a child at an address that its parent has something else at.
+    /// Maps memory of a child at an address at which its parent has another mapping.
     fn own_page(at: usize) -> *mut u8 {
-        // SAFETY: a new mapping, at a place that is free.
+        // SAFETY: a new mapping at a free address.
         let page = unsafe {
             libc::mmap(
                 std::ptr::without_provenance_mut(at),
@@ -346,13 +353,13 @@ mod tests {
         page.cast()
     }
 
-    /// The kernel refuses advice about what is not mapped.
+    /// True if a page is mapped: the kernel rejects advice about other pages.
     fn is_mapped(page: *mut u8) -> bool {
         // SAFETY: advice that changes no byte.
         unsafe { libc::madvise(page.cast(), 4096, libc::MADV_NORMAL) == 0 }
     }
 
-    /// A fault at an address of others ends the process as it would without us.
+    /// A fault in another mapping ends the process.
     fn a_foreign_sigbus_is_not_swallowed(path: &Path) {
         let other = path.with_extension("other");
         let status = forked(|| {
@@ -365,7 +372,7 @@ mod tests {
                 .open(&other)
                 .unwrap();
             file.set_len(4096).unwrap();
-            // SAFETY: a new mapping at an address of the kernel's choice.
+            // SAFETY: a new mapping at an address that the kernel chooses.
             let page = unsafe {
                 libc::mmap(
                     std::ptr::null_mut(),
@@ -378,7 +385,7 @@ mod tests {
             };
             assert_ne!(page, libc::MAP_FAILED);
             file.set_len(0).unwrap();
-            // SAFETY: the page is mapped; that the load raises SIGBUS is what this looks at.
+            // SAFETY: the page is mapped. The test expects that the load raises SIGBUS.
             let byte = unsafe { page.cast::<u8>().read_volatile() };
             drop(region);
             byte == 0
@@ -397,10 +404,10 @@ mod tests {
         drop(Region::create(&slots, &CreateOptions::default()).unwrap());
         daemons_do_not_share_slots(&slots);
         std::fs::remove_file(&slots).unwrap();
-        a_presence_ends_with_whoever_made_it(&path);
-        a_presence_that_fails_leaves_nothing(&path);
+        an_advisory_lock_ends_with_its_process(&path);
+        a_failed_advisory_lock_is_not_held(&path);
         a_child_of_a_damaged_region_is_a_child(&path);
-        a_child_keeps_its_memory_when_it_drops_what_it_inherited(&path);
+        a_child_keeps_its_memory_when_it_drops_an_inherited_region(&path);
         a_foreign_sigbus_is_not_swallowed(&path);
         let report = check::check(&path, &mut |_, _| Ok(())).unwrap();
         assert!(report.is_clean(), "{report:#?}");

@@ -15,7 +15,7 @@ fn at_virtual_time() -> (Executor, Clock) {
     (Executor::new(&config).unwrap(), clock)
 }
 
-/// Computes for so long.
+/// Advances the virtual clock, as a computation does.
 fn compute(clock: &Clock, micros: u64) {
     clock.advance(Duration::from_micros(micros));
 }
@@ -250,7 +250,7 @@ fn an_event_releases_one_waiter_per_set_and_keeps_a_set_without_a_waiter() {
 
 #[test]
 fn a_future_with_its_own_waker_is_polled_only_after_that_waker_was_woken() {
-    /// Polls its future with a waker of its own, and only if that was woken.
+    /// Polls its future with its own waker, and only if that waker was woken.
     struct Wrapped<F>(Pin<Box<F>>, Arc<Flag>, Waker);
     #[derive(Default)]
     struct Flag(AtomicBool, std::sync::Mutex<Option<Waker>>);
@@ -398,8 +398,8 @@ fn messages_of_other_threads_arrive_in_order_and_a_full_queue_rejects() {
     assert_eq!(outbox.send(4), Err(4));
 }
 
-/// Two threads hand a number to and fro through wakers alone, with sleeps in between and without: a
-/// wake that is lost is a test that hangs.
+/// Two threads exchange a number through wakers, with and without sleeping in between. A lost wake
+/// makes the test hang.
 #[test]
 fn no_wake_of_another_thread_is_lost() {
     struct Slot(AtomicU64, std::sync::Mutex<Option<Waker>>);

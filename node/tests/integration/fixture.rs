@@ -29,21 +29,21 @@ struct EchoOnCore {
     is_work_stopped: Rc<Cell<bool>>,
 }
 
-struct Client {
+struct EchoConnection {
     id: u64,
     core: usize,
     mailboxes: Arc<Mutex<Vec<InboxSender<String>>>>,
     mailbox: Option<Inbox<String>>,
-    work: Option<Work>,
+    work: Option<EchoWork>,
     is_work_stopped: Rc<Cell<bool>>,
     /// Where the search for the end of the line continues.
     searched: usize,
 }
 
-enum Work {
-    /// This number of steps.
+enum EchoWork {
+    /// Runs this number of steps.
     Steps(u64),
-    /// Until another client of the core sends "stop".
+    /// Runs until another client of the core sends "stop".
     UntilStopped,
 }
 
@@ -69,7 +69,7 @@ impl Protocol for Echo {
 
 impl CoreService for EchoOnCore {
     fn accept(&self, peer: &PeerIdentity) -> Box<dyn ConnectionHandler> {
-        Box::new(Client {
+        Box::new(EchoConnection {
             id: peer.id,
             core: self.core,
             mailboxes: Arc::clone(&self.mailboxes),
@@ -81,7 +81,7 @@ impl CoreService for EchoOnCore {
     }
 }
 
-impl Client {
+impl EchoConnection {
     fn command(&mut self, line: &[u8], output: &mut Vec<u8>) -> NextAction {
         let words: Vec<&str> = std::str::from_utf8(line).unwrap_or("").split(' ').collect();
         match words.as_slice() {
@@ -89,11 +89,11 @@ impl Client {
             ["id"] => output.extend_from_slice(self.id.to_string().as_bytes()),
             ["big", bytes] => output.extend(std::iter::repeat_n(b'x', bytes.parse().unwrap())),
             ["work", steps] => {
-                self.work = Some(Work::Steps(steps.parse().unwrap()));
+                self.work = Some(EchoWork::Steps(steps.parse().unwrap()));
                 return NextAction::Work;
             }
             ["work"] => {
-                self.work = Some(Work::UntilStopped);
+                self.work = Some(EchoWork::UntilStopped);
                 return NextAction::Work;
             }
             ["stop"] => self.is_work_stopped.set(true),
@@ -102,7 +102,7 @@ impl Client {
                 self.mailboxes.lock().unwrap().push(outbox);
                 self.mailbox = Some(inbox);
             }
-            ["panic"] => panic!("asked for by a client"),
+            ["panic"] => panic!("requested by a client"),
             ["quit"] => return NextAction::Close,
             _ => output.extend_from_slice(line),
         }
@@ -111,7 +111,7 @@ impl Client {
     }
 }
 
-impl ConnectionHandler for Client {
+impl ConnectionHandler for EchoConnection {
     fn on_input(&mut self, input: &[u8], output: &mut Vec<u8>) -> Consumed {
         let mut taken = 0;
         let mut then = NextAction::Read;
@@ -131,20 +131,20 @@ impl ConnectionHandler for Client {
 
     fn poll_progress(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<NextAction> {
         match &mut self.work {
-            Some(Work::Steps(0)) => {
+            Some(EchoWork::Steps(0)) => {
                 self.work = None;
                 output.extend_from_slice(b"done\n");
                 return Poll::Ready(NextAction::Read);
             }
-            Some(Work::Steps(steps)) => {
+            Some(EchoWork::Steps(steps)) => {
                 *steps -= 1;
                 return Poll::Ready(NextAction::Work);
             }
-            Some(Work::UntilStopped) if self.is_work_stopped.get() => {
-                self.work = Some(Work::Steps(0));
+            Some(EchoWork::UntilStopped) if self.is_work_stopped.get() => {
+                self.work = Some(EchoWork::Steps(0));
                 return Poll::Ready(NextAction::Work);
             }
-            Some(Work::UntilStopped) => {
+            Some(EchoWork::UntilStopped) => {
                 while !is_due() {
                     std::hint::spin_loop();
                 }

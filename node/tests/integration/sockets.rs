@@ -41,7 +41,7 @@ fn lines_are_answered_in_order_regardless_of_packet_boundaries() {
     pipelined.join().unwrap();
     let seen = served.node().stats().total().0;
     assert_eq!(seen.bytes_read, seen.bytes_written);
-    assert!(seen.writes < 100_000, "answers leave together: {seen:?}");
+    assert!(seen.writes < 100_000, "replies are written together: {seen:?}");
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn a_client_that_never_reads_is_no_longer_read_and_then_closed() {
     };
     let served = serve(1, limits);
     let mut greedy = served.unix();
-    // A thousand megabytes of answers to 13 KB of requests.
+    // A thousand megabytes of replies to 13 KB of requests.
     greedy.send(&"big 1000000\n".repeat(1000));
     let mut other = served.unix();
     assert_eq!(other.ask("still here"), "still here");
@@ -160,7 +160,7 @@ fn clients_cannot_fill_the_memory_of_a_core_together() {
     let served = serve(1, limits);
     let mut clients: Vec<_> = (0..20).map(|_| served.unix()).collect();
     for client in &mut clients {
-        // Late writes meet a closed socket.
+        // Late writes go to a closed socket.
         let _ = client.writer.write_all("l".repeat(150_000).as_bytes());
     }
     served.until(|seen| seen.out_of_memory >= 10);

@@ -107,7 +107,7 @@ impl<'s> KeyspaceNotifier<'s> {
             self.drop_failed();
             if self.ready.is_empty() && !self.is_waiting {
                 let waits = self.watched.iter();
-                let waits = waits.map(|one| (one.watch.waiter(), one.watch.looked()));
+                let waits = waits.map(|one| (one.watch.waiter(), one.watch.position()));
                 self.watch_selector.wait_for(waits.collect());
                 self.is_waiting = true;
             }

@@ -1,10 +1,9 @@
-//! One suite, every back-end: what the operations promise holds on a region and on a Redis, over
-//! TCP and over a Unix socket. The tests start their own `redis-server` and stop it by its process
-//! id.
+//! The conformance suite on every back-end: a region, and Redis over TCP and over a Unix socket.
+//! The tests start their own `redis-server`.
 
 use crate::promises;
 
-/// Each promise as a test of its own on each back-end.
+/// One test for each promise and back-end.
 macro_rules! on_every_back_end {
     ($($promise:ident)*) => {
         on_every_back_end!(@ region: $($promise)*);
@@ -22,7 +21,7 @@ macro_rules! on_every_back_end {
     };
 }
 
-/// As above, for promises about several instances of one back-end.
+/// The same for promises about several instances of one back-end.
 macro_rules! shared_on_every_back_end {
     ($($promise:ident)*) => {
         shared_on_every_back_end!(@ region_shared, region: $($promise)*);

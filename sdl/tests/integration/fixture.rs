@@ -1,5 +1,5 @@
-//! What the tests keep records in: a region in a folder of its own, or a `redis-server` that is
-//! started here and ended by its process id.
+//! Back-ends of the tests: a region in its own folder, or a `redis-server` that the test starts and
+//! kills.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use nearstate_sdl::{RedisStorage, SyncStorage, open};
 
-/// Longer than any start takes on a busy machine; a server that ends earlier is noticed at once.
+/// Timeout of the start of a server. It only ends a test that hangs: a server that exits is noticed
+/// at once.
 const START_MAX: Duration = Duration::from_secs(30);
 
-/// A back-end with no records, for one test.
+/// An empty back-end for one test.
 pub(crate) struct Place {
     url: String,
     _server: Option<Server>,
@@ -49,7 +50,7 @@ pub(crate) fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(base).unwrap()
 }
 
-/// A running `redis-server` on loopback and on a Unix socket, without a file of its own.
+/// A running `redis-server` on loopback and on a Unix socket, without persistence.
 pub(crate) struct Server {
     child: Child,
     pub(crate) port: u16,
@@ -57,18 +58,18 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts one on a free port and waits until it answers.
+    /// Starts a server on a free port and waits until it replies.
     pub(crate) fn start(folder: &Path, more: &[&str]) -> Self {
         loop {
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-            // Another process may take the port first; then the server ends, and we try the next.
+            // If another process takes the port first, the server exits, and the next port is used.
             if let Some(server) = Self::start_at(port, folder, more) {
                 return server;
             }
         }
     }
 
-    /// Starts one on this port; `None` if it ended at once.
+    /// Starts a server on this port. `None`: it exited.
     pub(crate) fn start_at(port: u16, folder: &Path, more: &[&str]) -> Option<Self> {
         let socket = folder.join("redis.sock");
         let child = Command::new("redis-server")
@@ -86,7 +87,7 @@ impl Server {
             });
         let mut server = Self { child, port, socket };
         let mut sdl = RedisStorage::open(&server.unix()).unwrap();
-        let begun = std::time::Instant::now();
+        let start = std::time::Instant::now();
         loop {
             if sdl.wait_ready("start", Duration::from_millis(100)).map_err(|error| error.kind)
                 != Err(nearstate_sdl::ErrorKind::RejectedBySdl)
@@ -96,7 +97,7 @@ impl Server {
             if server.child.try_wait().unwrap().is_some() {
                 return None;
             }
-            assert!(begun.elapsed() < START_MAX, "redis-server neither answers nor ends");
+            assert!(start.elapsed() < START_MAX, "redis-server neither replies nor exits");
         }
     }
 
@@ -111,7 +112,6 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Ends exactly the process that was started above.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,5 +1,5 @@
-//! Integration tests of the SDL API: one suite of promises on every back-end, what is particular
-//! to one back-end, and watches in event loops.
+//! Integration tests of the SDL API: the conformance suite on every back-end, tests of single
+//! back-ends, and watches in event loops.
 
 #![expect(
     clippy::unwrap_used,

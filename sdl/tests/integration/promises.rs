@@ -1,5 +1,5 @@
-//! What the operations promise, whatever keeps the records: each function here is a promise. Suites
-//! of several crates hold their back-ends to them.
+//! What the operations promise on every back-end: one function for each promise. The suites of
+//! several crates run them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -79,7 +79,7 @@ pub(crate) fn set_if_compares_every_byte(sdl: &mut dyn SyncStorage) {
 
 pub(crate) fn set_if_not_exists_writes_once(sdl: &mut dyn SyncStorage) {
     assert!(sdl.set_if_not_exists(NS, b"k", b"").unwrap());
-    assert!(!sdl.set_if_not_exists(NS, b"k", b"x").unwrap(), "an empty value is there");
+    assert!(!sdl.set_if_not_exists(NS, b"k", b"x").unwrap(), "an empty value exists");
     assert_eq!(sdl.get(NS, &[b"k"]).unwrap(), records(&[(b"k", b"")]));
     sdl.remove(NS, &[b"k"]).unwrap();
     assert!(sdl.set_if_not_exists(NS, b"k", b"y").unwrap());
@@ -167,7 +167,11 @@ pub(crate) fn invalid_arguments_are_rejected_before_anything_is_written(sdl: &mu
     assert_eq!(sdl.set_if(NS, &long, b"", b"").unwrap_err().kind, ErrorKind::RejectedBySdl);
     assert_eq!(sdl.set_if_not_exists(NS, &long, b"").unwrap_err().kind, ErrorKind::RejectedBySdl);
     assert_eq!(sdl.list_keys(NS, b"*").unwrap(), keys(&[]));
-    assert_eq!(sdl.get(NS, &[b"", &long]).unwrap(), records(&[]), "to ask is allowed");
+    assert_eq!(
+        sdl.get(NS, &[b"", &long]).unwrap(),
+        records(&[]),
+        "a read of an invalid key finds nothing"
+    );
     sdl.set(NS, &[(&long[..4096], b"as long as it may be")]).unwrap();
     assert_eq!(sdl.list_keys(NS, b"*").unwrap(), keys(&[&long[..4096]]));
 }
@@ -206,7 +210,7 @@ pub(crate) fn it_is_ready(sdl: &mut dyn SyncStorage) {
     assert!(sdl.is_ready(NS).unwrap());
 }
 
-/// Counts up by `set_if` from two instances at once: no step may be lost or doubled.
+/// Two instances increment a counter with `set_if`. No increment is lost or applied twice.
 pub(crate) fn conditional_writes_of_two_instances_lose_nothing(
     open: &(dyn Fn() -> Box<dyn SyncStorage> + Sync),
 ) {
@@ -239,8 +243,8 @@ fn number(sdl: &mut dyn SyncStorage, key: &[u8]) -> Option<u32> {
     Some(u32::from_le_bytes(value.try_into().unwrap()))
 }
 
-/// One instance sets two records to ascending numbers; another one reads them one after the other,
-/// in both orders. The record that is read later is never older.
+/// One instance sets two records to ascending numbers. Another one reads them one after the other,
+/// in both orders. The second read never returns an older number.
 pub(crate) fn a_reader_sees_all_of_a_set_or_nothing(
     open: &(dyn Fn() -> Box<dyn SyncStorage> + Sync),
 ) {
@@ -279,7 +283,7 @@ fn remove_or_set(sdl: &mut dyn SyncStorage, n: u32) {
 }
 
 /// In each round two instances write both records at the same time. Afterwards both records are of
-/// the same writer, or both are gone.
+/// the same writer, or both are absent.
 pub(crate) fn writes_of_several_records_do_not_mix(
     open: &(dyn Fn() -> Box<dyn SyncStorage> + Sync),
 ) {
@@ -328,7 +332,7 @@ pub(crate) fn a_write_above_the_limits_is_refused_and_changes_nothing(sdl: &mut 
     assert_eq!(sdl.list_keys(NS, b"*").unwrap(), keys(&[]));
 }
 
-/// Gives every promise on an empty storage to a macro.
+/// Passes every promise about an empty storage to a macro.
 macro_rules! with_every_promise {
     ($then:ident) => {
         $then! {
@@ -352,7 +356,7 @@ macro_rules! with_every_promise {
 }
 pub(crate) use with_every_promise;
 
-/// Gives every promise about several instances to a macro.
+/// Passes every promise about several instances to a macro.
 macro_rules! with_every_shared_promise {
     ($then:ident) => {
         $then! {

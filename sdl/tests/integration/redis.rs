@@ -1,5 +1,5 @@
-//! What only a Redis can show: that O-RAN's SDL clients see the same records, and what is said when
-//! the server refuses, dies or is slow.
+//! Tests of the Redis back-end alone: the O-RAN SDL clients see the same records; errors of a
+//! server that rejects, dies or is slow.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn records_have_the_keys_that_sdl_clients_use() {
     let value: Vec<u8> = redis::cmd("GET").arg(&b"{ns},a\0,b"[..]).query(&mut client).unwrap();
     assert_eq!(value, b"v\0w");
 
-    // As the clients write: MSET, and the empty key, which they allow.
+    // The clients write with MSET and allow the empty key.
     let mut set = redis::cmd("MSET");
     set.arg("{ns},theirs").arg("1").arg("{ns},").arg("2").arg("ns,other").arg("3");
     set.exec(&mut client).unwrap();
@@ -55,12 +55,12 @@ fn a_set_on_a_key_of_another_type_is_a_backend_error() {
     let folder = folder();
     let server = Server::start(folder.path(), &[]);
     let mut sdl = open(&server.tcp()).unwrap();
-    // A group of the SDL clients is a set, in the same space of keys.
+    // A group of the SDL clients is a set in the same key space.
     redis::cmd("SADD").arg("{ns},group").arg("m").exec(&mut raw(&server)).unwrap();
     let error = sdl.set_if("ns", b"group", b"old", b"new").unwrap_err();
     assert_eq!(error.kind, ErrorKind::BackendFailure, "{error}");
     assert!(sdl.get("ns", &[b"group"]).unwrap().is_empty());
-    assert!(sdl.is_ready("ns").unwrap(), "a refused command does not end the connection");
+    assert!(sdl.is_ready("ns").unwrap(), "a rejected command does not close the connection");
 }
 
 #[test]
@@ -72,9 +72,13 @@ fn a_restarted_server_is_used_again() {
     sdl.set("ns", &[(b"k", b"v")]).unwrap();
     drop(server);
     let error = sdl.set("ns", &[(b"k", b"w")]).unwrap_err();
-    assert_eq!(error.kind, ErrorKind::OperationInterrupted, "sent into the void: {error}");
+    assert_eq!(
+        error.kind,
+        ErrorKind::OperationInterrupted,
+        "the outcome of the request is unknown: {error}"
+    );
     let error = sdl.set("ns", &[(b"k", b"w")]).unwrap_err();
-    assert_eq!(error.kind, ErrorKind::NotConnected, "and now it is known: {error}");
+    assert_eq!(error.kind, ErrorKind::NotConnected, "the closed connection is known: {error}");
     assert!(!sdl.is_ready("ns").unwrap());
     let error = sdl.wait_ready("ns", Duration::from_millis(50)).unwrap_err();
     assert_eq!(error.kind, ErrorKind::RejectedBySdl, "{error}");
@@ -83,7 +87,7 @@ fn a_restarted_server_is_used_again() {
         panic!("port {port} was taken by another process; run the test again");
     };
     sdl.wait_ready("ns", Duration::from_secs(30)).unwrap();
-    assert!(sdl.get("ns", &[b"k"]).unwrap().is_empty(), "this server keeps nothing on disk");
+    assert!(sdl.get("ns", &[b"k"]).unwrap().is_empty(), "the server has no persistence");
 }
 
 #[test]
@@ -112,7 +116,7 @@ fn a_wrong_password_is_rejected_at_once() {
 
 #[test]
 fn a_silent_server_costs_at_most_the_timeout() {
-    // Accepts (the kernel does) and says nothing.
+    // The kernel accepts the connection, and no reply follows.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
     let mut sdl = RedisStorage::open(&format!("redis://127.0.0.1:{port}?timeout=100ms")).unwrap();

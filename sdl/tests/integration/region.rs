@@ -8,7 +8,11 @@ fn two_instances_of_one_url_share_the_records() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("region");
     let url = format!("region:{}", path.display());
-    assert_eq!(open(&url).unwrap_err().kind, ErrorKind::NotConnected, "it was not made yet");
+    assert_eq!(
+        open(&url).unwrap_err().kind,
+        ErrorKind::NotConnected,
+        "the region does not exist yet"
+    );
     let mut one = open(&format!("{url}?create=1&max=64MiB&mode=0640")).unwrap();
     let mut other = open(&url).unwrap();
     one.set("ns", &[(b"k", b"v")]).unwrap();
@@ -54,7 +58,11 @@ fn a_set_that_exceeds_the_region_writes_nothing() {
         [(b"small", b"v"), (b"half", &large[..30 << 20]), (b"other half", &large[..30 << 20])];
     let error = sdl.set("ns", &pairs).unwrap_err();
     assert_eq!(error.kind, ErrorKind::RejectedByBackend, "{error}");
-    assert_eq!(sdl.list_keys("ns", b"*").unwrap().len(), 0, "not even the first pair");
+    assert_eq!(
+        sdl.list_keys("ns", b"*").unwrap().len(),
+        0,
+        "the first pair was not written either"
+    );
 }
 
 #[test]
@@ -80,9 +88,6 @@ fn the_events_of_a_set_of_several_records_belong_to_one_commit() {
     for (kind, events) in [EventKind::Created, EventKind::Deleted].iter().zip(events.chunks(100)) {
         let all: std::collections::BTreeSet<_> = events.iter().map(|(_, key)| key).collect();
         assert_eq!(all.len(), 100);
-        assert!(
-            events.iter().all(|(event, _)| event == kind),
-            "no event of one set among another's"
-        );
+        assert!(events.iter().all(|(event, _)| event == kind), "events of one set are adjacent");
     }
 }

@@ -1,5 +1,5 @@
 //! A watch in an event loop: `epoll` in this process, writers in another one. Every wait has a long
-//! bound, so a ring that is forgotten fails a test instead of delaying it.
+//! timeout, so a lost signal fails the test.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -10,14 +10,14 @@ use nearstate_sdl::WatchFd;
 use nearstate_store::{CreateOptions, Filter, Namespace, Notice, Region, Schema, Session};
 use rustix::event::epoll;
 
-/// Long enough for any machine; only a test that fails waits for so long.
-const LONG: Duration = Duration::from_secs(60);
+/// Timeout of waits. It only ends a test that hangs.
+const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Names what the other process does, and where.
+/// Variables that tell the child process what to do, and in which region.
 const WORK: &str = "NEARSTATE_WATCH_FD_TEST_WORK";
 const PLACE: &str = "NEARSTATE_WATCH_FD_TEST_PLACE";
 
-/// Changes in one test, and answers to them.
+/// Changes in one test.
 const ROUNDS: u64 = 10_000;
 
 struct TestRegion {
@@ -42,7 +42,7 @@ impl TestRegion {
         WatchFd::new(self.session.watch(self.namespace(name), filter).unwrap()).unwrap()
     }
 
-    /// Lets another process do something here.
+    /// Starts a child process that uses this region.
     fn other_process(&self, work: &str) -> OtherProcess {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args([
@@ -56,7 +56,7 @@ impl TestRegion {
     }
 }
 
-/// Another process; it ends well or the test fails.
+/// A child process. The test fails unless it exits with status 0.
 struct OtherProcess(Child);
 
 impl OtherProcess {
@@ -94,7 +94,7 @@ impl EventLoop {
     }
 }
 
-/// Reads all that there is: how many events, and how many were lost.
+/// Reads all events. Returns their number and the number of lost events.
 fn drain(watch_fd: &mut WatchFd) -> (u64, u64) {
     let (mut events_read, mut lost) = (0, 0);
     while let Some(notice) = watch_fd.next().unwrap() {
@@ -106,7 +106,7 @@ fn drain(watch_fd: &mut WatchFd) -> (u64, u64) {
     (events_read, lost)
 }
 
-/// What another process does when a test of this file starts it.
+/// Entry point of the child processes.
 #[test]
 #[ignore = "the other tests start it"]
 fn child_process_entry_point() {
@@ -130,7 +130,7 @@ fn child_process_entry_point() {
             session.put(replies, b"k", b"ready").unwrap();
             let mut answered = 0;
             while answered < ROUNDS {
-                assert_eq!(events.readable(LONG), [0], "after {answered} answers");
+                assert_eq!(events.readable(HANG_TIMEOUT), [0], "after {answered} answers");
                 let (changes, lost) = drain(&mut watch_fd);
                 assert!(changes <= 1 && lost == 0, "{changes} {lost}");
                 for _ in 0..changes {
@@ -150,13 +150,13 @@ fn child_process_entry_point() {
             let watch_fd =
                 || WatchFd::new(session.watch(requests, Filter::Namespace).unwrap()).unwrap();
             let watch_fds: Vec<WatchFd> = (0..20).map(|_| watch_fd()).collect();
-            // A thread has its name, and is gone from the list, some moments later.
+            // The names of threads, and their end, become visible with a delay.
             let comes_to = |number| (0..1_000_000).any(|_| threads() == number);
             assert!(comes_to(20), "{}", threads());
-            // Half of them wait for events, half of them for their watcher.
+            // Half of the threads wait for events, the other half for their owner.
             session.put(requests, b"k", b"v").unwrap();
             for mut watch_fd in watch_fds.into_iter().step_by(2) {
-                assert_eq!(EventLoop::of(&[&watch_fd]).readable(LONG), [0]);
+                assert_eq!(EventLoop::of(&[&watch_fd]).readable(HANG_TIMEOUT), [0]);
                 drain(&mut watch_fd);
             }
             assert!(comes_to(0), "{}", threads());
@@ -173,8 +173,12 @@ fn the_descriptor_is_readable_until_the_event_of_another_process_is_read() {
     for _ in 0..3 {
         assert_eq!(events.readable(Duration::ZERO), [0; 0]);
         place.other_process("put").join();
-        assert_eq!(events.readable(LONG), [0]);
-        assert_eq!(events.readable(Duration::ZERO), [0], "it rings until it is read");
+        assert_eq!(events.readable(HANG_TIMEOUT), [0]);
+        assert_eq!(
+            events.readable(Duration::ZERO),
+            [0],
+            "the descriptor stays readable until the event is read"
+        );
         assert_eq!(drain(&mut watch_fd), (1, 0));
     }
 }
@@ -188,7 +192,7 @@ fn no_signal_is_lost_in_ten_thousand_rounds_between_two_event_loops() {
     let other = place.other_process("answer");
     let mut answers = 0;
     while answers < ROUNDS + 1 {
-        assert_eq!(events.readable(LONG), [0], "after {answers} answers");
+        assert_eq!(events.readable(HANG_TIMEOUT), [0], "after {answers} answers");
         let (changes, lost) = drain(&mut watch_fd);
         assert!(changes <= 1 && lost == 0, "{changes} {lost}");
         answers += changes;
@@ -207,7 +211,7 @@ fn every_event_of_a_flood_is_delivered() {
     let other = place.other_process("flood");
     let mut events_read = 0;
     while events_read < ROUNDS {
-        assert_eq!(events.readable(LONG), [0], "after {events_read} events");
+        assert_eq!(events.readable(HANG_TIMEOUT), [0], "after {events_read} events");
         let (more, lost) = drain(&mut watch_fd);
         assert_eq!(lost, 0, "the ring holds all of them");
         events_read += more;
@@ -225,20 +229,20 @@ fn a_watcher_that_lags_is_signalled_once_and_gets_the_number_of_lost_events() {
     for round in 0..40_000_u64 {
         place.session.put(requests, &round.to_le_bytes(), b"v").unwrap();
     }
-    assert_eq!(events.readable(LONG), [0]);
-    // The number in the descriptor is how often it was rung.
+    assert_eq!(events.readable(HANG_TIMEOUT), [0]);
+    // The value of the descriptor is the number of signals.
     let mut count = [0; 8];
     rustix::io::read(watch_fd.as_fd(), &mut count).unwrap();
     assert_eq!(u64::from_le_bytes(count), 1);
     let (events_read, lost) = drain(&mut watch_fd);
     assert_eq!((events_read, lost), (0, 40_000));
     assert_eq!(events.readable(Duration::ZERO), [0; 0]);
-    // What its filter holds back rings too, and is no event.
+    // A change that the filter rejects also signals. It is no event.
     place.session.put(requests, b"often", b"v").unwrap();
-    assert_eq!(events.readable(LONG), [0]);
+    assert_eq!(events.readable(HANG_TIMEOUT), [0]);
     assert_eq!(drain(&mut watch_fd), (0, 0));
     place.session.put(requests, b"rare", b"v").unwrap();
-    assert_eq!(events.readable(LONG), [0]);
+    assert_eq!(events.readable(HANG_TIMEOUT), [0]);
     assert_eq!(drain(&mut watch_fd), (1, 0));
 }
 
@@ -264,9 +268,9 @@ fn two_watches_in_one_event_loop_are_signalled_separately() {
     let [first, second] = &watch_fds;
     let events = EventLoop::of(&[first, second]);
     place.session.put(two, b"k", b"v").unwrap();
-    assert_eq!(events.readable(LONG), [1]);
+    assert_eq!(events.readable(HANG_TIMEOUT), [1]);
     place.session.put(one, b"k", b"v").unwrap();
-    while events.readable(LONG).len() < 2 {}
+    while events.readable(HANG_TIMEOUT).len() < 2 {}
     for watch_fd in &mut watch_fds {
         assert_eq!(drain(watch_fd), (1, 0));
     }

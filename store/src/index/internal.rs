@@ -14,6 +14,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use nearstate_model::invariant;
+use nearstate_model::invariant::guaranteed;
+use nearstate_model::limits::{KEY_BYTES_MAX, NAMESPACES_MAX, TAG_VALUE_BYTES_MAX};
+
+use crate::index::postings::DEPTH_MAX;
 use crate::index::schema::TagSet;
 
 /// The first byte of the name of an internal namespace. Names of applications never begin with it.
@@ -26,6 +31,8 @@ pub(crate) const OBJECTS: &[u8] = b"\x01objects";
 
 /// Stripes of a count: writers of different stripes do not conflict.
 pub(crate) const STRIPES: u8 = 8;
+const _: () =
+    assert!(STRIPES > 0 && STRIPES.is_power_of_two(), "sessions share the stripes evenly");
 
 /// Trees of the order of expiry: writers of different ones do not conflict.
 pub(crate) const EXPIRY_TREES: u64 = 16;
@@ -33,6 +40,10 @@ pub(crate) const EXPIRY_TREES: u64 = 16;
 /// Bit of the names of roots; no other node has it.
 pub(crate) const ROOT: u64 = 1 << 63;
 const ROOT_EXPIRY: u64 = 1 << 62;
+const _: () = assert!(EXPIRY_TREES.is_power_of_two(), "sessions share the trees evenly");
+const _: () = assert!(ROOT & ROOT_EXPIRY == 0, "the roots of expiry have a bit of their own");
+const _: () =
+    assert!((NAMESPACES_MAX as u64) << 8 < ROOT_EXPIRY, "a tag's root is no tree of expiry");
 
 /// What a session caches of the internal namespaces.
 #[derive(Debug, Default)]
@@ -44,11 +55,13 @@ pub(crate) struct InternalCache {
     pub(crate) named: Cell<u64>,
     /// Commits that put a record with an end, since this session last collected.
     pub(crate) expiring: Cell<u32>,
-    /// Tags of namespaces, each with the traits word under which they were read.
+    /// Tags of namespaces, each with the generation at which they were read.
     pub(crate) tags: RefCell<BTreeMap<u32, (u64, Arc<TagSet>)>>,
     /// How deep lists of postings were when they were last looked at.
     depths: Depths,
 }
+
+const DEPTH_IS_KEPT: &str = "a list's depth has a place in memory";
 
 /// Depths of lists, by a few bits of what they are lists of. Any of them may be wrong: a part says
 /// itself what it is.
@@ -57,6 +70,7 @@ struct Depths(Vec<Cell<u8>>);
 
 /// A kilobyte for each session: as many values in use at once are found at the first look.
 const DEPTHS: usize = 1024;
+const _: () = assert!(DEPTHS <= 1 << 16, "a list's memory is found by 16 bits");
 
 impl Default for Depths {
     fn default() -> Self {
@@ -68,14 +82,13 @@ impl InternalCache {
     /// How deep the list was.
     #[inline]
     pub(crate) fn depth_of(&self, memory: usize) -> u8 {
-        self.depths.0.get(memory).map_or(0, Cell::get)
+        guaranteed(self.depths.0.get(memory), DEPTH_IS_KEPT).get()
     }
 
     #[inline]
     pub(crate) fn note_depth(&self, memory: usize, depth: u8) {
-        if let Some(known) = self.depths.0.get(memory) {
-            known.set(depth);
-        }
+        debug_assert!(depth <= DEPTH_MAX, "a list of depth {depth}");
+        guaranteed(self.depths.0.get(memory), DEPTH_IS_KEPT).set(depth);
     }
 }
 
@@ -90,6 +103,7 @@ pub(crate) fn memory_of(key: &[u8]) -> usize {
 
 /// The root of a tag's ordered index.
 pub(crate) const fn tag_root(namespace: u32, tag: u8) -> u64 {
+    debug_assert!((namespace as usize) < NAMESPACES_MAX, "a namespace has a number");
     ROOT | (namespace as u64) << 8 | tag as u64
 }
 
@@ -113,29 +127,36 @@ pub(crate) fn list_key(namespace: u32, tag: u8, value: &[u8], out: &mut Vec<u8>)
     out.clear();
     let [a, b, c, d] = namespace.to_be_bytes();
     out.extend_from_slice(&[b'p', a, b, c, d, tag, 0, 0, 0, 0]);
+    debug_assert!(out.len() == VALUE_AT, "the value follows the part's number");
     out.extend_from_slice(value);
 }
 
 /// What the keys of all lists of a tag begin with.
 pub(crate) fn list_prefix(namespace: u32, tag: u8, out: &mut Vec<u8>) {
     list_key(namespace, tag, &[], out);
+    invariant!(out.len() == VALUE_AT, "a list's key without a value has {} bytes", out.len());
     out.truncate(PART_AT);
 }
 
 /// Makes a key of [`list_key`] that of another part.
 #[inline]
 pub(crate) fn name_part(number: u32, key: &mut [u8]) {
-    if let Some(place) = key.get_mut(PART_AT..VALUE_AT) {
-        place.copy_from_slice(&number.to_be_bytes());
-    }
+    debug_assert!(key.first() == Some(&b'p'), "the key is one of a part");
+    let place = key.get_mut(PART_AT..VALUE_AT);
+    guaranteed(place, "the key of a part has its number").copy_from_slice(&number.to_be_bytes());
 }
 
 /// Where the number of a part stands in its key, and the value behind it.
 const PART_AT: usize = 1 + 4 + 1;
 pub(crate) const VALUE_AT: usize = PART_AT + 4;
+const _: () = assert!(
+    VALUE_AT + TAG_VALUE_BYTES_MAX <= KEY_BYTES_MAX,
+    "the keys of the internal namespace are keys of records"
+);
 
 /// The key of a stripe of a count.
 pub(crate) fn count_key(namespace: u32, tag: u8, stripe: u8, value: &[u8], out: &mut Vec<u8>) {
+    invariant!(stripe < STRIPES, "a count has no stripe {stripe}");
     out.clear();
     out.push(b'c');
     out.extend_from_slice(&namespace.to_be_bytes());
@@ -152,8 +173,7 @@ pub(crate) fn schema_key(namespace: u32) -> [u8; 5] {
 /// The key of a node.
 pub(crate) fn node_key(node: u64) -> [u8; 9] {
     let mut key = [b'n'; 9];
-    if let Some(name) = key.last_chunk_mut::<8>() {
-        *name = node.to_be_bytes();
-    }
+    let name = key.last_chunk_mut::<8>();
+    *guaranteed(name, "a node's key ends with its name") = node.to_be_bytes();
     key
 }

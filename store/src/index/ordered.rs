@@ -40,7 +40,7 @@ use nearstate_model::{Error, Result};
 pub use check::check;
 pub use composite::{composite, composite_range, split_composite};
 pub use cursor::Cursor;
-pub use descent::{Nodes, Sight};
+pub use descent::{Nodes, ReadMode};
 
 use descent::Descent;
 
@@ -64,15 +64,15 @@ impl Ordered {
     /// `BadArgument` for a key above [`INDEX_KEY_BYTES_MAX`], `Damaged`, what the nodes answer.
     pub fn insert<N: Nodes>(&mut self, nodes: &mut N, root: u64, key: &[u8]) -> Result<bool> {
         check_key(key)?;
-        for sight in descent::tries(Sight::Tracked) {
-            if self.descent.seek_leaf(nodes, root, key, sight)? {
+        for mode in descent::tries(ReadMode::Tracked) {
+            if self.descent.seek_leaf(nodes, root, key, mode)? {
                 let inserted = grow::insert(nodes, &self.descent, key, &mut self.next)?;
                 if let Some(inserted) = inserted {
                     return Ok(inserted);
                 }
             }
         }
-        Err(descent::astray(Sight::Tracked))
+        Err(descent::descent_failed(ReadMode::Tracked))
     }
 
     /// Removes a key from the tree with this root. False if it is not there.
@@ -84,15 +84,15 @@ impl Ordered {
     /// As [`Ordered::insert`].
     pub fn remove<N: Nodes>(&mut self, nodes: &mut N, root: u64, key: &[u8]) -> Result<bool> {
         check_key(key)?;
-        for sight in descent::tries(Sight::Tracked) {
-            if self.descent.seek_leaf(nodes, root, key, sight)? {
+        for mode in descent::tries(ReadMode::Tracked) {
+            if self.descent.seek_leaf(nodes, root, key, mode)? {
                 let removed = shrink::remove(nodes, &self.descent, key, &mut self.next)?;
                 if let Some(removed) = removed {
                     return Ok(removed);
                 }
             }
         }
-        Err(descent::astray(Sight::Tracked))
+        Err(descent::descent_failed(ReadMode::Tracked))
     }
 
     /// Calls `each` with the keys of a range in ascending order until it says false. The leaves are
@@ -109,13 +109,13 @@ impl Ordered {
         range: (Bound<&[u8]>, Bound<&[u8]>),
         each: impl FnMut(&[u8]) -> Result<bool>,
     ) -> Result<()> {
-        self.cursor.begin(root, range, Sight::Tracked);
+        self.cursor.begin(root, range, ReadMode::Tracked);
         drain(&mut self.cursor, nodes, each)
     }
 
     /// As [`Ordered::walk`], but the transaction does not rest on what is seen: each leaf is as it
-    /// was at some moment of the walk. For reports, and for candidates that are judged by
-    /// themselves.
+    /// was at some moment of the walk. For reports, and for candidates that are checked one
+    /// by one.
     ///
     /// # Errors
     /// As [`Ordered::walk`]; `Conflict` if the tree changes faster than it can be walked.
@@ -126,7 +126,7 @@ impl Ordered {
         range: (Bound<&[u8]>, Bound<&[u8]>),
         each: impl FnMut(&[u8]) -> Result<bool>,
     ) -> Result<()> {
-        self.cursor.begin(root, range, Sight::Untracked);
+        self.cursor.begin(root, range, ReadMode::Untracked);
         drain(&mut self.cursor, nodes, each)
     }
 
@@ -137,7 +137,7 @@ impl Ordered {
     /// As [`Ordered::walk`].
     pub fn first<N: Nodes>(&mut self, nodes: &mut N, root: u64, out: &mut Vec<u8>) -> Result<bool> {
         out.clear();
-        self.cursor.begin(root, (Bound::Unbounded, Bound::Unbounded), Sight::Tracked);
+        self.cursor.begin(root, (Bound::Unbounded, Bound::Unbounded), ReadMode::Tracked);
         let first = self.cursor.next(nodes)?;
         out.extend_from_slice(first.unwrap_or_default());
         Ok(first.is_some())

@@ -22,6 +22,9 @@
 //! - Of two parts that could be joined, none is empty. So the last key takes the last part along.
 
 use nearstate_memory::Corruption;
+use nearstate_model::invariant;
+use nearstate_model::invariant::guaranteed;
+use nearstate_model::limits::KEY_BYTES_MAX;
 
 /// What the entries of a part may take before it is split: some ten keys of subscribers. A change
 /// copies its part, and two changes of one part conflict: both speak for small parts; the bytes
@@ -33,6 +36,8 @@ pub(crate) const PART_BYTES: usize = 256;
 pub(crate) const DEPTH_MAX: u8 = 32;
 
 const ENTRY_HEAD: usize = 4;
+const _: () = assert!(KEY_BYTES_MAX <= u16::MAX as usize, "an entry counts its key in 16 bits");
+const _: () = assert!(DEPTH_MAX as u32 <= u32::BITS, "the number of a part has 32 bits");
 const CUT: Corruption = Corruption("a part of a tag's postings is cut short");
 
 /// A record in a list of postings: its key and the key's hash.
@@ -72,7 +77,11 @@ impl<'a> Part<'a> {
     #[inline]
     pub(crate) fn step(&self, number: u32, hash: u64) -> Option<u32> {
         let own = low(hash, self.depth);
-        (own != number).then(|| step_on(number, own))
+        (own != number).then(|| {
+            let next = step_on(number, own);
+            debug_assert!(next != number, "a step from part {number} leads elsewhere");
+            next
+        })
     }
 
     /// Where a record's entry begins and ends.
@@ -101,6 +110,7 @@ impl<'a> Part<'a> {
         let (head, rest) = entries.split_first_chunk::<ENTRY_HEAD>().ok_or(CUT)?;
         let bytes = (u32::from_le_bytes(*head) & 0xffff) as usize;
         let (key, rest) = rest.split_at_checked(bytes).ok_or(CUT)?;
+        debug_assert!(rest.len() < entries.len(), "taking an entry advances");
         *entries = rest;
         Ok(Some(key))
     }
@@ -110,12 +120,16 @@ impl<'a> Part<'a> {
     pub(crate) fn with(&self, posting: Posting<'_>, out: &mut Vec<u8>) {
         begin(self.depth, self.entries, out);
         append(posting, out);
+        let bytes = 1 + self.entries.len() + ENTRY_HEAD + posting.key.len();
+        invariant!(out.len() == bytes, "a part of {bytes} bytes is composed as {}", out.len());
     }
 
     /// Composes it without an entry.
     pub(crate) fn without(&self, (from, to): (usize, usize), out: &mut Vec<u8>) {
-        begin(self.depth, self.entries.get(..from).unwrap_or_default(), out);
-        out.extend_from_slice(self.entries.get(to..).unwrap_or_default());
+        invariant!(from < to && to <= self.entries.len(), "entry {from}..{to} was found");
+        let (before, after) = (self.entries.get(..from), self.entries.get(to..));
+        begin(self.depth, guaranteed(before, "the entry lies in its part"), out);
+        out.extend_from_slice(guaranteed(after, "the entry lies in its part"));
     }
 
     /// Parts it by the next bit of the hashes; false if it is light enough, cannot be parted, or if
@@ -128,6 +142,7 @@ impl<'a> Part<'a> {
         if self.entries.len() <= PART_BYTES || self.depth == DEPTH_MAX {
             return Ok(false);
         }
+        invariant!(self.depth < DEPTH_MAX, "a part of depth {} is split", self.depth);
         let (stay, go) = halves;
         begin(self.depth + 1, &[], stay);
         begin(self.depth + 1, &[], go);
@@ -137,18 +152,22 @@ impl<'a> Part<'a> {
             let is_going = posting.hash >> self.depth & 1 != 0;
             append(posting, if is_going { go } else { stay });
         }
+        let bytes = self.entries.len() + 2;
+        invariant!(stay.len() + go.len() == bytes, "two halves of {bytes} bytes have each entry");
         Ok(stay.len() > 1 && go.len() > 1)
     }
 }
 
 /// The number of the part that a split of this one makes.
 pub(crate) const fn sibling(number: u32, depth: u8) -> u32 {
-    number | (1 << (depth & 31))
+    assert!(depth < DEPTH_MAX, "a part of the greatest depth is not split");
+    number | (1 << depth)
 }
 
 /// The low bits of a hash.
 #[inline]
 pub(crate) const fn low(hash: u64, depth: u8) -> u32 {
+    debug_assert!(depth <= DEPTH_MAX, "no part is deeper");
     low_32(hash & ((1 << (depth & 63)) - 1))
 }
 
@@ -187,7 +206,9 @@ fn begin(depth: u8, entries: &[u8], out: &mut Vec<u8>) {
 
 /// Composes a part of these entries.
 pub(crate) fn compose(depth: u8, entries: &[u8], out: &mut Vec<u8>) {
+    debug_assert!(depth <= DEPTH_MAX, "no part is deeper");
     begin(depth, entries, out);
+    invariant!(out.len() == 1 + entries.len(), "a part is composed whole");
 }
 
 #[inline]
@@ -197,10 +218,10 @@ fn append(posting: Posting<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(posting.key);
 }
 
-/// Keys are below 64 KiB.
+/// The key is that of a record, or of an entry, which both count it in 16 bits.
 #[inline]
 fn length(key: &[u8]) -> u16 {
-    u16::try_from(key.len()).unwrap_or(u16::MAX)
+    guaranteed(u16::try_from(key.len()).ok(), "a key is at most KEY_BYTES_MAX bytes")
 }
 
 /// Where a part begins in the order of a walk.
@@ -210,6 +231,7 @@ pub(crate) const fn place_of(number: u32) -> u64 {
 
 /// Where a part ends in the order of a walk: `None` for the last one.
 pub(crate) const fn end_of(number: u32, depth: u8) -> Option<u64> {
+    debug_assert!(depth <= DEPTH_MAX, "no part is deeper");
     if depth == 0 { None } else { place_of(number).checked_add(1 << (64 - depth as u32)) }
 }
 
@@ -248,7 +270,9 @@ mod tests {
                 let _ = (part.find(posting(&key)), part.step(number, hash(&key)));
                 let mut out = Vec::new();
                 part.with(posting(&key), &mut out);
-                part.without((3, 1), &mut out);
+                if let Ok(Some(entry)) = part.find(posting(&key)) {
+                    part.without(entry, &mut out);
+                }
                 let mut rest = part.entries;
                 while let Ok(Some(_)) = Part::next(&mut rest) {}
                 let _ = part.split(hash, (&mut Vec::new(), &mut Vec::new()));

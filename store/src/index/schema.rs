@@ -6,8 +6,9 @@
 //! ```
 
 use nearstate_memory::Corruption;
+use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::{TAG_NAME_BYTES_MAX, TAGS_DECLARED_MAX};
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 const CUT: Corruption = Corruption("a namespace's tags are cut short");
 const UNIQUE: u8 = 1;
@@ -16,6 +17,12 @@ const COUNTED: u8 = 4;
 const REQUIRED: u8 = 8;
 /// Its records are in lists of postings: every tag that is neither unique nor ordered says so.
 const LISTED: u8 = 16;
+const _: () = assert!(
+    (UNIQUE | ORDERED | COUNTED | REQUIRED | LISTED).count_ones() == 5,
+    "each property of a tag has a bit of its own"
+);
+const _: () = assert!(TAGS_DECLARED_MAX <= u8::MAX as usize, "a tag's number has 8 bits");
+const _: () = assert!(TAG_NAME_BYTES_MAX <= u8::MAX as usize, "a tag counts its name in 8 bits");
 
 /// A tag as an application declares it (TS 29.598, `MetaSchema`: a `MetaTag` with its `keyType`,
 /// `sort` and `presence`). With no property at all it is found by equality.
@@ -98,7 +105,8 @@ impl Tag {
 /// All tags that a namespace ever had.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TagSet {
-    /// Count of schema changes from which on this holds: the traits word says at least this much.
+    /// The count of schema changes at which the set was written. The namespace flags have at least
+    /// this count.
     pub(crate) generation: u64,
     tags: Vec<Tag>,
 }
@@ -171,7 +179,7 @@ impl TagSet {
                     detail: format!("a namespace has at most {TAGS_DECLARED_MAX} tags"),
                 });
             }
-            let id = u8::try_from(place).unwrap_or(u8::MAX);
+            let id = guaranteed(u8::try_from(place).ok(), "TAGS_DECLARED_MAX fits into 8 bits");
             let new = Tag {
                 name: tag.name.clone(),
                 id,
@@ -182,9 +190,16 @@ impl TagSet {
                 state: TagState::Building,
             };
             match self.tags.get_mut(place) {
-                Some(gone) => *gone = new,
+                Some(gone) => {
+                    invariant!(gone.state == TagState::Gone, "the number {id} is free");
+                    *gone = new;
+                }
                 None => self.tags.push(new),
             }
+            invariant!(
+                self.numbered(id).is_some_and(|tag| tag.id == id),
+                "tag {id} is number {id}"
+            );
             is_open = true;
         }
         Ok(is_open)
@@ -192,6 +207,14 @@ impl TagSet {
 
     /// Moves every tag in one state, and of these numbers, to another.
     pub(crate) fn move_on(&mut self, from: TagState, to: TagState, ids: &[u8]) {
+        invariant!(
+            matches!(
+                (from, to),
+                (TagState::Building, TagState::Ready | TagState::Leaving)
+                    | (TagState::Leaving, TagState::Gone)
+            ),
+            "a tag goes from {from:?} to {to:?}"
+        );
         for tag in &mut self.tags {
             if tag.state == from && ids.contains(&tag.id) {
                 tag.state = to;
@@ -201,8 +224,10 @@ impl TagSet {
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = self.generation.to_le_bytes().to_vec();
-        out.push(u8::try_from(self.tags.len()).unwrap_or(u8::MAX));
-        for tag in &self.tags {
+        // Decoded tags are counted in 8 bits, and tags are added up to TAGS_DECLARED_MAX.
+        out.push(guaranteed(u8::try_from(self.tags.len()).ok(), "tags count in 8 bits"));
+        for (number, tag) in self.tags.iter().enumerate() {
+            invariant!(usize::from(tag.id) == number, "tag {} has number {number}", tag.id);
             let bit = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
             let bits = bit(tag.is_unique, UNIQUE)
                 | bit(tag.is_ordered, ORDERED)
@@ -215,10 +240,11 @@ impl TagSet {
                 TagState::Leaving => 2,
                 TagState::Gone => 3,
             };
-            let bytes = u8::try_from(tag.name.len()).unwrap_or(u8::MAX);
+            let bytes = guaranteed(u8::try_from(tag.name.len()).ok(), "names count in 8 bits");
             out.extend_from_slice(&[tag.id, bits, state, bytes]);
             out.extend_from_slice(tag.name.as_bytes());
         }
+        debug_assert!(Self::decode(&out).as_ref() == Ok(self), "encoded tags read back");
         out
     }
 

@@ -41,7 +41,7 @@ pub(crate) struct NewValue {
     pub(crate) place: usize,
     /// Number of the tag.
     pub(crate) tag: u8,
-    /// Where the value stands among what was foreseen.
+    /// The range of the value in `collected`.
     pub(crate) value: (usize, usize),
     /// Where the key of its posting stands, and its hash.
     pub(crate) key: (usize, usize),
@@ -62,13 +62,13 @@ pub(crate) struct List {
 impl IndexScratch {
     /// For a record with this key.
     #[inline]
-    pub(crate) fn holder(&mut self, hash: u64, key: &[u8]) {
+    pub(crate) fn set_record(&mut self, hash: u64, key: &[u8]) {
         self.record.clear();
         self.record.extend_from_slice(key);
         self.hash = hash;
     }
 
-    /// Nothing is foreseen.
+    /// Clears what was collected for the last commit.
     #[inline]
     pub(crate) fn begin(&mut self) {
         self.changes.clear();

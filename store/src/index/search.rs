@@ -15,8 +15,8 @@
 //! Values compare as strings of bytes, as the public implementations have it: `"10" < "9"`.
 //!
 //! A search is planned (`search/plan.rs`): some part of the expression that an index answers gives
-//! the *candidates*, among which all matching records are; then each is judged by the whole
-//! expression. So an index decides how long a search takes and never what it finds.
+//! the *candidates*, which include all matching records. Each candidate is then checked against the
+//! whole expression. So an index affects the duration of a search and never its result.
 
 mod plan;
 
@@ -29,7 +29,7 @@ use std::ops::Bound;
 use nearstate_model::limits::{
     KEY_BYTES_MAX, SEARCH_DEPTH_MAX, SEARCH_UNITS_MAX, TAG_NAME_BYTES_MAX, TAG_VALUE_BYTES_MAX,
 };
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use plan::{Source, plan};
 
@@ -85,6 +85,7 @@ impl Search {
         let mut open = vec![(self, 1)];
         while let Some((search, depth)) = open.pop() {
             units += 1;
+            invariant!(depth <= SEARCH_DEPTH_MAX + 1, "a search is cut at its bound: {depth}");
             if depth > SEARCH_DEPTH_MAX {
                 return refused(format!(
                     "a search of more than {SEARCH_DEPTH_MAX} levels: put conditions side by side"
@@ -115,7 +116,7 @@ impl Search {
         Ok(())
     }
 
-    /// Does a record match? `tags` are its (name, value) pairs in ascending order.
+    /// True if a record matches. `tags` are its (name, value) pairs in ascending order.
     pub fn matches(&self, key: &[u8], tags: &[(&str, &[u8])]) -> bool {
         match self {
             Self::And(within) => within.iter().all(|unit| unit.matches(key, tags)),
@@ -189,10 +190,10 @@ pub struct Access {
     pub by_order: bool,
 }
 
-/// Where candidates come from.
+/// Access to the candidates of a search.
 ///
-/// A search inside a transaction finds what one moment's records are if `next` and `judge` track
-/// what they look at; `weigh` need not.
+/// A search inside a transaction is consistent if `next` and `evaluate` track what they read.
+/// `estimate` need not.
 pub trait Candidates {
     /// A lookup that was begun.
     type Keys;
@@ -200,11 +201,11 @@ pub trait Candidates {
     /// How a tag may be used now; nothing for a tag that is not indexed, or not ready.
     fn access(&mut self, tag: &str) -> Access;
 
-    /// About how many records a lookup gives; need not count beyond `up_to`.
+    /// Estimates the number of records of a lookup. Counting may stop at `up_to`.
     ///
     /// # Errors
     /// What the store answers.
-    fn weigh(&mut self, lookup: &Lookup<'_>, up_to: u64) -> Result<u64>;
+    fn estimate(&mut self, lookup: &Lookup<'_>, up_to: u64) -> Result<u64>;
 
     /// Begins a lookup.
     ///
@@ -219,12 +220,16 @@ pub trait Candidates {
     /// What the store answers.
     fn next(&mut self, keys: &mut Self::Keys, key: &mut Vec<u8>) -> Result<bool>;
 
-    /// What `judge` says of a record's tags, given in ascending order; false if there is no such
-    /// record.
+    /// Calls `evaluate` with the tags of a record in ascending order and returns its result. False
+    /// if the record does not exist.
     ///
     /// # Errors
     /// What the store answers.
-    fn judge(&mut self, key: &[u8], judge: impl FnOnce(&[(&str, &[u8])]) -> bool) -> Result<bool>;
+    fn evaluate(
+        &mut self,
+        key: &[u8],
+        evaluate: impl FnOnce(&[(&str, &[u8])]) -> bool,
+    ) -> Result<bool>;
 }
 
 /// Calls `each` once with the key of every record that matches, at most `limit` times and until it
@@ -243,28 +248,28 @@ pub fn find<C: Candidates>(
     search.check()?;
     let sources = plan(search, candidates)?;
     let seen = plan::may_repeat(&sources).then(BTreeSet::new);
-    let mut finding = Finding { search, limit, each, seen, found: 0 };
+    let mut run = SearchRun { search, limit, each, seen, found: 0 };
     let mut key = Vec::new();
     for source in &sources {
         match source {
             Source::Records(keys) => {
                 for key in *keys {
-                    if !finding.look_at(candidates, key)? {
-                        return Ok(finding.found);
+                    if !run.consider(candidates, key)? {
+                        return Ok(run.found);
                     }
                 }
             }
             Source::Lookup(lookup) => {
                 let mut keys = candidates.open(lookup)?;
                 while candidates.next(&mut keys, &mut key)? {
-                    if !finding.look_at(candidates, &key)? {
-                        return Ok(finding.found);
+                    if !run.consider(candidates, &key)? {
+                        return Ok(run.found);
                     }
                 }
             }
         }
     }
-    Ok(finding.found)
+    Ok(run.found)
 }
 
 /// How many records match.
@@ -275,33 +280,34 @@ pub fn count<C: Candidates>(search: &Search, candidates: &mut C) -> Result<u64> 
     find(search, candidates, u64::MAX, |_| Ok(true))
 }
 
-/// A search while it runs.
-struct Finding<'s, E> {
+/// A running search.
+struct SearchRun<'s, E> {
     search: &'s Search,
     limit: u64,
     each: E,
-    /// The keys that were found, if one might come again. What was judged and does not match is
-    /// judged again: this set grows with the answer only.
+    /// The keys that were found, if a source may repeat one. Candidates that do not match are
+    /// evaluated again, so this set grows with the result only.
     seen: Option<BTreeSet<Vec<u8>>>,
     found: u64,
 }
 
-impl<E: FnMut(&[u8]) -> Result<bool>> Finding<'_, E> {
+impl<E: FnMut(&[u8]) -> Result<bool>> SearchRun<'_, E> {
     /// Judges a candidate. False: enough.
-    fn look_at<C: Candidates>(&mut self, candidates: &mut C, key: &[u8]) -> Result<bool> {
+    fn consider<C: Candidates>(&mut self, candidates: &mut C, key: &[u8]) -> Result<bool> {
         if self.found >= self.limit {
             return Ok(false);
         }
         if self.seen.as_ref().is_some_and(|seen| seen.contains(key)) {
             return Ok(true);
         }
-        if !candidates.judge(key, |tags| self.search.matches(key, tags))? {
+        if !candidates.evaluate(key, |tags| self.search.matches(key, tags))? {
             return Ok(true);
         }
         if let Some(seen) = &mut self.seen {
             seen.insert(key.to_vec());
         }
         self.found += 1;
+        invariant!(self.found <= self.limit, "{} records of {}", self.found, self.limit);
         Ok((self.each)(key)? && self.found < self.limit)
     }
 }

@@ -1,51 +1,53 @@
 //! The blocks that a program works with, named once, and where they stood in the last record.
 //!
-//! Records of one kind are laid out alike: the same names in the same order, mostly the same sizes.
-//! So the head of a block table (its count, entries and names) is remembered with the place of each
-//! block, and the next record whose head is the same bytes needs one comparison instead of a walk
-//! and a comparison of each name.
+//! Records of one kind have the same layout: the same names in the same order, mostly the same
+//! sizes. So the head of a block table (its count, entries and names) is remembered with the place
+//! of each block, and the next record whose head is the same bytes needs one comparison instead of
+//! a walk and a comparison of each name.
 
 use std::cell::{Ref, RefCell};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nearstate_memory::Cell;
 use nearstate_model::limits::{BLOCK_NAME_BYTES_MAX, BLOCKS_MAX};
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::record::splice::{ENTRY_BYTES, SIZE_IN_ENTRY, Span, Splice};
-use crate::record::{Block, Place, Table};
+use crate::record::{Block, BlockPlace, BlockTable};
 
 /// Heads up to this size are remembered: comparing a longer one costs as much as the walk.
 const HEAD_BYTES_MAX: usize = 1024;
+const _: () = assert!(HEAD_BYTES_MAX > 4 + ENTRY_BYTES as usize, "a head of one block is learnt");
+const _: () = assert!(BLOCK_NAME_BYTES_MAX <= u8::MAX as usize, "an entry counts names in 8 bits");
 
-/// The names of blocks that a program reads and changes. It remembers how the last record was laid
-/// out, so keep one for each kind of record and each session. `Send`, not `Sync`.
+/// The names of blocks that a program reads and changes. It remembers the layout of the last
+/// record, so keep one for each kind of record and each session. `Send`, not `Sync`.
 #[derive(Clone, Debug)]
 pub struct BlockLayout {
     names: Vec<String>,
     layout: RefCell<Layout>,
-    /// Tables in a row that were laid out otherwise.
+    /// Tables in a row that had another layout.
     misses: std::cell::Cell<u32>,
 }
 
-/// How a record was laid out.
+/// The layout of a record.
 #[derive(Clone, Debug, Default)]
 struct Layout {
-    /// No two that were ever learnt in this process have one number; 0 for none.
+    /// Unique among the layouts learnt in this process; 0: none was learnt.
     number: u64,
-    /// What its table began with.
+    /// The first bytes of its table.
     head: Vec<u8>,
     /// Bytes of the table.
     bytes: usize,
     /// Cells that the record had for blocks of their own.
     children: u64,
-    /// Where the block of each name stood, if there was one.
-    places: Vec<Option<Laid>>,
+    /// The location of the block of each name, if the record had one.
+    places: Vec<Option<BlockLocation>>,
 }
 
-/// Where a block stood.
+/// The location of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Laid {
+enum BlockLocation {
     /// In the table.
     Inline(Span),
     /// In the record's child with this number.
@@ -54,25 +56,25 @@ enum Laid {
 
 /// A table of blocks in a record's cell.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Tabled<'v, 'k> {
+pub(crate) struct RecordBlocks<'v, 'k> {
     /// The cell.
     pub(crate) cell: Cell<'v>,
     /// The table.
     pub(crate) table: &'v [u8],
-    /// The number of the layout that it was found to have, 0 if it is not known.
+    /// The number of its layout, 0 if it is not known.
     pub(crate) known: &'k std::cell::Cell<u64>,
 }
 
 /// Layouts that were learnt.
 static LEARNT: AtomicU64 = AtomicU64::new(0);
 
-/// Where records differ all the time, only one in so many is learnt beyond the first few: learning
-/// costs a few walks.
+/// If the layouts of records vary, only one in `LEARN_EVERY` is learnt after the first few:
+/// learning costs as much as a few walks.
 const MISSES_LEARNT: u32 = 4;
 const LEARN_EVERY: u32 = 64;
 
 impl BlockLayout {
-    /// These names; later they go by their places.
+    /// A layout of these names. Calls refer to them by index.
     ///
     /// # Errors
     /// `BadName` (empty, above 255 bytes, with a NUL, or twice), `TooManyBlocks`.
@@ -115,7 +117,7 @@ impl BlockLayout {
 
     /// The layout of a table; `None` if it is too long or damaged, or not worth learning.
     #[inline]
-    fn of(&self, of: Tabled<'_, '_>) -> Option<Ref<'_, Layout>> {
+    fn of(&self, of: RecordBlocks<'_, '_>) -> Option<Ref<'_, Layout>> {
         let layout = self.layout.try_borrow().ok()?;
         if layout.number != 0 {
             if layout.number == of.known.get() {
@@ -135,7 +137,7 @@ impl BlockLayout {
     }
 
     #[cold]
-    fn learn(&self, of: Tabled<'_, '_>) -> Option<Ref<'_, Layout>> {
+    fn learn(&self, of: RecordBlocks<'_, '_>) -> Option<Ref<'_, Layout>> {
         let misses = self.misses.get().wrapping_add(1);
         self.misses.set(misses);
         if misses > MISSES_LEARNT && !misses.is_multiple_of(LEARN_EVERY) {
@@ -151,34 +153,37 @@ impl BlockLayout {
             layout.head.clear();
             layout.head.extend_from_slice(of.table.get(..head_bytes)?);
             let Layout { children, places, .. } = &mut *layout;
-            let is_whole = walk(of.table, head_bytes, *children, |name, laid| {
+            let is_whole = walk(of.table, head_bytes, *children, |name, location| {
                 if let Some(slot) = self.place(name).and_then(|place| places.get_mut(place)) {
-                    *slot = Some(laid);
+                    *slot = Some(location);
                 }
             });
             if !is_whole {
                 return None;
             }
+            invariant!(layout.places.len() == self.names.len(), "each name has a place");
+            invariant!(layout.head.len() <= layout.bytes, "a table begins with its head");
             layout.number = LEARNT.fetch_add(1, Ordering::Relaxed) + 1;
             of.known.set(layout.number);
         }
         self.layout.try_borrow().ok()
     }
 
-    /// Shows those blocks of a table that are wanted, by the places of their names; false if it has
-    /// to be walked, and then none was shown.
+    /// Calls `each` with the wanted blocks of a table and the indices of their names. False if the
+    /// table must be walked: then `each` was not called.
     #[inline]
     pub(crate) fn each<'v>(
         &self,
-        of: Tabled<'v, '_>,
+        of: RecordBlocks<'v, '_>,
         wanted: impl Fn(usize) -> bool,
         mut each: impl FnMut(usize, &'v [u8]),
     ) -> bool {
         let Some(layout) = self.of(of) else { return false };
-        for (place, laid) in layout.places.iter().enumerate() {
-            let bytes = match laid {
-                Some(Laid::Inline(span)) if wanted(place) => span.of(of.table),
-                Some(Laid::Child(child)) if wanted(place) => of.cell.block(*child).ok(),
+        debug_assert!(layout.places.len() == self.names.len(), "each name has a place");
+        for (place, location) in layout.places.iter().enumerate() {
+            let bytes = match location {
+                Some(BlockLocation::Inline(span)) if wanted(place) => span.of(of.table),
+                Some(BlockLocation::Child(child)) if wanted(place) => of.cell.block(*child).ok(),
                 _ => None,
             };
             if let Some(bytes) = bytes {
@@ -193,14 +198,15 @@ impl BlockLayout {
     #[inline]
     pub(crate) fn splice<'a>(
         &self,
-        of: Tabled<'_, '_>,
+        of: RecordBlocks<'_, '_>,
         changes: &[(usize, &'a [u8])],
         splice: &mut Splice<'a>,
     ) -> bool {
         let Some(layout) = self.of(of) else { return false };
+        invariant!(layout.number != 0, "a splice follows a learnt layout");
         changes.iter().all(|(place, new)| match layout.places.get(*place) {
-            Some(Some(Laid::Inline(span))) => splice.add(*span, new),
-            Some(Some(Laid::Child(_)) | None) | None => false,
+            Some(Some(BlockLocation::Inline(span))) => splice.add(*span, new),
+            Some(Some(BlockLocation::Child(_)) | None) | None => false,
         })
     }
 }
@@ -218,22 +224,32 @@ fn head_of(table: &[u8]) -> Option<usize> {
     Some(4 + entries + names).filter(|bytes| *bytes <= HEAD_BYTES_MAX && *bytes <= table.len())
 }
 
-/// Shows where each block of a table stands; false if one is damaged, or if there is something
-/// behind the last.
-fn walk(table: &[u8], head_bytes: usize, children: u64, mut each: impl FnMut(&str, Laid)) -> bool {
-    let (Ok(mut blocks), Ok(mut from)) = (Table::new(table), u32::try_from(head_bytes)) else {
+/// Calls `each` with the location of each block of a table. False if a block is damaged, or if
+/// bytes follow the last one.
+fn walk(
+    table: &[u8],
+    head_bytes: usize,
+    children: u64,
+    mut each: impl FnMut(&str, BlockLocation),
+) -> bool {
+    invariant!(
+        (4..=HEAD_BYTES_MAX).contains(&head_bytes) && head_bytes <= table.len(),
+        "a head of {head_bytes} bytes in a table of {}",
+        table.len()
+    );
+    let (Ok(mut blocks), Ok(mut from)) = (BlockTable::new(table), u32::try_from(head_bytes)) else {
         return false;
     };
     let mut size_at = 4 + SIZE_IN_ENTRY;
     loop {
         match blocks.next() {
-            Ok(Some(Block { name, place: Place::Inline(_), bytes })) => {
+            Ok(Some(Block { name, place: BlockPlace::Inline(_), bytes })) => {
                 let Some(to) = from.checked_add(bytes) else { return false };
-                each(name, Laid::Inline(Span { from, to, size_at }));
+                each(name, BlockLocation::Inline(Span { from, to, size_at }));
                 from = to;
             }
-            Ok(Some(Block { name, place: Place::Child(child), .. })) if child < children => {
-                each(name, Laid::Child(child));
+            Ok(Some(Block { name, place: BlockPlace::Child(child), .. })) if child < children => {
+                each(name, BlockLocation::Child(child));
             }
             Ok(None) => return from as usize == table.len(),
             Ok(Some(_)) | Err(_) => return false,

@@ -8,10 +8,13 @@
 //! An end counts from the first byte of the first member. All numbers are little-endian.
 
 use nearstate_memory::Corruption;
+use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::{MEMBERS_OF_SET_MAX, VALUE_BYTES_MAX};
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 const CUT: Corruption = Corruption("a set is cut short");
+const _: () = assert!(MEMBERS_OF_SET_MAX <= u32::MAX as usize, "a set counts members in 32 bits");
+const _: () = assert!(VALUE_BYTES_MAX <= u32::MAX as usize, "a set counts bytes in 32 bits");
 
 /// The members of a set, in ascending order of their bytes.
 #[derive(Clone, Debug, Default)]
@@ -61,6 +64,7 @@ impl<'a> Members<'a> {
         let (mut low, mut high) = (0, self.len());
         while low < high {
             let middle = low.midpoint(high);
+            debug_assert!(low <= middle && middle < high, "{middle} of {low}..{high}");
             match self.at(middle).unwrap_or_default().cmp(member) {
                 std::cmp::Ordering::Less => low = middle + 1,
                 std::cmp::Ordering::Equal => return self.at(middle).is_some(),
@@ -112,7 +116,10 @@ pub(crate) fn encode(members: &[&[u8]]) -> Result<Vec<u8>> {
     if bytes > VALUE_BYTES_MAX {
         return Err(Error::ValueTooLarge { bytes });
     }
-    let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes();
+    invariant!(members.is_sorted_by(|one, next| one < next), "the members of a set ascend");
+    let number = |number: usize| {
+        guaranteed(u32::try_from(number).ok(), "a set counts in 32 bits").to_le_bytes()
+    };
     let mut out = Vec::with_capacity(4 + 4 * count + bytes);
     out.extend_from_slice(&number(count));
     let mut end = 0;
@@ -120,9 +127,11 @@ pub(crate) fn encode(members: &[&[u8]]) -> Result<Vec<u8>> {
         end += member.len();
         out.extend_from_slice(&number(end));
     }
+    invariant!(end == bytes, "the last member ends at {end} of {bytes} bytes");
     for member in &members {
         out.extend_from_slice(member);
     }
+    invariant!(out.len() == 4 + 4 * count + bytes, "a set of {count} members is encoded whole");
     Ok(out)
 }
 

@@ -14,13 +14,20 @@
 
 use nearstate_memory::Cell;
 use nearstate_memory::Corruption;
+use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::{TAG_NAME_BYTES_MAX, TAG_VALUE_BYTES_MAX, TAGS_MAX};
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 /// The time and the size.
 const TAIL: usize = 8 + 4;
 /// The sizes before a tag's name.
 const TAG_HEAD: usize = 3;
+/// The largest metadata.
+const META_BYTES_MAX: usize =
+    TAIL + TAGS_MAX * (TAG_HEAD + TAG_NAME_BYTES_MAX + TAG_VALUE_BYTES_MAX);
+const _: () = assert!(TAG_NAME_BYTES_MAX <= u8::MAX as usize, "a tag counts its name in 8 bits");
+const _: () = assert!(TAG_VALUE_BYTES_MAX <= u16::MAX as usize, "a tag counts a value in 16 bits");
+const _: () = assert!(META_BYTES_MAX <= u32::MAX as usize, "metadata counts in 32 bits");
 
 const CUT: Corruption = Corruption("a record's tags are cut short");
 
@@ -183,14 +190,19 @@ pub fn encode(expires_ms: u64, tags: &[(&str, &[u8])], out: &mut Vec<u8>) -> Res
     out.reserve(bytes);
     if tags.is_sorted_by(|left, right| left < right) {
         append(tags, out);
+        let appended = out.len() - begin + TAIL;
+        invariant!(appended == bytes, "tags of {bytes} bytes are encoded as {appended}");
     } else {
         let mut sorted = tags.to_vec();
         sorted.sort_unstable();
         sorted.dedup();
+        invariant!(sorted.len() <= tags.len(), "{} tags of {}", sorted.len(), tags.len());
         append(&sorted, out);
     }
     out.extend_from_slice(&expires_ms.to_le_bytes());
-    let all = u32::try_from(out.len() - begin + 4).unwrap_or(u32::MAX);
+    let all = out.len() - begin + 4;
+    invariant!((TAIL..=bytes).contains(&all), "metadata of {all} bytes, and {bytes} at most");
+    let all = guaranteed(u32::try_from(all).ok(), "META_BYTES_MAX fits into 32 bits");
     out.extend_from_slice(&all.to_le_bytes());
     Ok(())
 }
@@ -198,8 +210,9 @@ pub fn encode(expires_ms: u64, tags: &[(&str, &[u8])], out: &mut Vec<u8>) -> Res
 #[inline]
 fn append(tags: &[(&str, &[u8])], out: &mut Vec<u8>) {
     for (name, value) in tags {
-        let name_bytes = u8::try_from(name.len()).unwrap_or(u8::MAX);
-        let [v0, v1] = u16::try_from(value.len()).unwrap_or(u16::MAX).to_le_bytes();
+        let name_bytes = guaranteed(u8::try_from(name.len()).ok(), "names count in 8 bits");
+        let value_bytes = guaranteed(u16::try_from(value.len()).ok(), "values count in 16 bits");
+        let [v0, v1] = value_bytes.to_le_bytes();
         out.extend_from_slice(&[name_bytes, v0, v1]);
         out.extend_from_slice(name.as_bytes());
         out.extend_from_slice(value);
@@ -225,6 +238,7 @@ fn measure(tags: &[(&str, &[u8])]) -> Result<usize> {
             ),
         });
     }
+    invariant!(bytes <= META_BYTES_MAX, "metadata of {bytes} bytes is within the limits");
     Ok(bytes)
 }
 

@@ -2,7 +2,8 @@
 //! version, copied from cell to cell. What a procedure does to a UE's context again and again.
 
 use nearstate_memory::Corruption;
-use nearstate_model::Result;
+use nearstate_model::invariant::guaranteed;
+use nearstate_model::{Result, invariant};
 
 use crate::record::{BLOCK_INLINE_MAX, BlockChange, CUT, ENTRY, NO_PLACE, NO_TEXT, is_name};
 
@@ -14,6 +15,7 @@ const CUTS_MAX: usize = 8;
 pub(crate) const ENTRY_BYTES: u32 = 8;
 const _: () = assert!(ENTRY_BYTES as usize == ENTRY);
 pub(crate) const SIZE_IN_ENTRY: u32 = 4;
+const _: () = assert!(SIZE_IN_ENTRY + 4 == ENTRY_BYTES, "the size ends an entry");
 
 /// An old version's block table with the bytes of some blocks replaced.
 #[derive(Clone, Debug, Default)]
@@ -107,35 +109,46 @@ impl<'a> Splice<'a> {
         if new.len() > BLOCK_INLINE_MAX || self.count >= CUTS_MAX {
             return false;
         }
+        invariant!(old.from <= old.to, "a block from {} to {}", old.from, old.to);
+        invariant!(old.size_at >= 4 + SIZE_IN_ENTRY, "a size at {} lies in no entry", old.size_at);
         // Most changes come in the order of the table.
         let behind = self.cuts().iter().rev().take_while(|cut| cut.old.size_at > old.size_at);
         let behind = behind.count();
-        if let Some(place) = self.cuts.get_mut(self.count) {
-            *place = Cut { old, new };
-        }
-        if behind > 0
-            && let Some(later) = self.cuts.get_mut(self.count - behind..=self.count)
-        {
-            later.rotate_right(1);
+        invariant!(behind <= self.count, "{behind} of {} cuts lie behind", self.count);
+        *guaranteed(self.cuts.get_mut(self.count), "a splice has room for the cut") =
+            Cut { old, new };
+        if behind > 0 {
+            let later = self.cuts.get_mut(self.count - behind..=self.count);
+            guaranteed(later, "the cuts behind are among those made").rotate_right(1);
         }
         self.count += 1;
+        invariant!(
+            self.cuts().is_sorted_by(|one, next| one.old.size_at < next.old.size_at),
+            "each block is replaced once"
+        );
         self.gone += (old.to - old.from) as usize;
         self.come += new.len();
         true
     }
 
-    /// What becomes of so many bytes that hold the table.
+    /// The size of `old` bytes that hold the table, after the splice.
+    ///
+    /// Saturating: `old` is read from shared memory again after the splice was made. The caller
+    /// compares the result with the bytes that it writes.
     #[inline]
     pub(crate) const fn bytes_of(&self, old: usize) -> usize {
         (old + self.come).saturating_sub(self.gone)
     }
 
     fn cuts(&self) -> &[Cut<'a>] {
-        self.cuts.get(..self.count).unwrap_or_default()
+        guaranteed(self.cuts.get(..self.count), "a splice has at most CUTS_MAX cuts")
     }
 
-    /// Shows what becomes of bytes in which the table begins at `table_at`, in order; sizes of
-    /// blocks are those of before.
+    /// Calls `each` with the new bytes in order. The table begins at `table_at`; the sizes of its
+    /// blocks are still the old ones.
+    ///
+    /// A piece that `old` does not have is empty: `old` is shared memory. The caller compares the
+    /// sum with [`Splice::bytes_of`].
     #[inline]
     pub(crate) fn pieces(
         &self,
@@ -157,8 +170,8 @@ impl<'a> Splice<'a> {
     pub(crate) fn sizes(&self) -> impl Iterator<Item = (usize, [u8; 4])> {
         let other = |cut: &&Cut<'_>| cut.new.len() != (cut.old.to - cut.old.from) as usize;
         self.cuts().iter().filter(other).map(|cut| {
-            // At most [`BLOCK_INLINE_MAX`].
-            let size = u32::try_from(cut.new.len()).unwrap_or(u32::MAX);
+            let size = u32::try_from(cut.new.len()).ok();
+            let size = guaranteed(size, "BLOCK_INLINE_MAX fits into 32 bits");
             (cut.old.size_at as usize, size.to_le_bytes())
         })
     }
@@ -169,7 +182,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::record::{Block, Place, Table, encode};
+    use crate::record::{Block, BlockPlace, BlockTable, encode};
 
     /// The table with its blocks changed, one by one.
     fn encoded_anew(blocks: &[(String, Vec<u8>)], changes: &[BlockChange<'_>]) -> Vec<u8> {
@@ -179,7 +192,7 @@ mod tests {
                 let change = changes.iter().find(|change| change.name == name);
                 let bytes = change.and_then(|change| change.bytes).unwrap_or(bytes);
                 let size = u32::try_from(bytes.len()).unwrap();
-                Block { name: name.as_str(), place: Place::Inline(bytes), bytes: size }
+                Block { name: name.as_str(), place: BlockPlace::Inline(bytes), bytes: size }
             })
             .collect();
         encode(&all)
@@ -236,7 +249,7 @@ mod tests {
             let changes = [BlockChange { name: &name, bytes: Some(b"new") }];
             if let Ok(Some(splice)) = Splice::of(&bytes, 1, &changes) {
                 let out = spliced(&splice, &bytes);
-                prop_assert!(Table::new(&out).is_ok());
+                prop_assert!(BlockTable::new(&out).is_ok());
             }
         }
     }
@@ -245,7 +258,10 @@ mod tests {
     fn a_table_that_does_not_stay_as_it_is_is_not_spliced() {
         let long = [7; BLOCK_INLINE_MAX + 1];
         let block = |name, place, bytes| Block { name, place, bytes };
-        let old = encode(&[block("a", Place::Inline(b"1"), 1), block("b", Place::Child(0), 600)]);
+        let old = encode(&[
+            block("a", BlockPlace::Inline(b"1"), 1),
+            block("b", BlockPlace::Child(0), 600),
+        ]);
         let to = |name, bytes| [BlockChange { name, bytes }];
         assert!(Splice::of(&old, 1, &to("a", Some(b"22"))).unwrap().is_some());
         assert!(Splice::of(&old, 1, &to("a", Some(&long))).unwrap().is_none());

@@ -9,7 +9,7 @@ use nearstate_model::Result;
 
 use crate::record::members::Members;
 use crate::record::meta::{Meta, Tags, is_past, split};
-use crate::record::{Form, Kind, Place, Table, is_name};
+use crate::record::{BlockPlace, BlockTable, Form, Kind, is_name};
 
 /// One version of a record, read without a copy. Later writes and deletes of the record do not
 /// change it.
@@ -25,13 +25,13 @@ pub struct View<'s> {
     cell: Option<Cell<'s>>,
     /// The value in the region.
     value: &'s [u8],
-    hold: Hold<'s>,
+    backing: ViewBacking<'s>,
 }
 
 /// What keeps the bytes of a view. Only a pin has a destructor: one that also freed a written
 /// record would not be inlined, and costs every read 34 of 407 instructions.
 #[derive(Debug)]
-enum Hold<'s> {
+enum ViewBacking<'s> {
     /// A pin of the view's own.
     Pin { _pin: Pin<'s> },
     /// The pin of the transaction, which outlives the view.
@@ -60,7 +60,7 @@ impl<'s> View<'s> {
     )]
     pub(crate) fn new(pin: Pin<'s>, cell: Cell<'s>, value: &'s [u8], kind: Kind) -> Self {
         let (version, form) = (cell.version(), Form::of(kind, &cell));
-        Self { version, form, cell: Some(cell), value, hold: Hold::Pin { _pin: pin } }
+        Self { version, form, cell: Some(cell), value, backing: ViewBacking::Pin { _pin: pin } }
     }
 
     /// As [`View::new`] of a record that has metadata; `None` if the record has expired.
@@ -79,27 +79,27 @@ impl<'s> View<'s> {
     #[inline]
     pub(crate) fn in_txn(cell: Cell<'s>, value: &'s [u8], kind: Kind) -> Self {
         let (version, form) = (cell.version(), Form::of(kind, &cell));
-        Self { version, form, cell: Some(cell), value, hold: Hold::Txn }
+        Self { version, form, cell: Some(cell), value, backing: ViewBacking::Txn }
     }
 
     /// A record that the transaction itself has written.
     pub(crate) fn written(record: &'s WrittenRecord) -> Self {
-        let (form, hold) = (record.form, Hold::Written(record));
-        Self { version: 0, form, cell: None, value: &[], hold }
+        let (form, backing) = (record.form, ViewBacking::Written(record));
+        Self { version: 0, form, cell: None, value: &[], backing }
     }
 
     /// The value, or the encoded table of blocks or members.
     #[inline]
     pub(crate) fn stored(&self) -> &[u8] {
-        match &self.hold {
-            Hold::Pin { .. } | Hold::Txn => self.value,
-            Hold::Written(record) => &record.value,
+        match &self.backing {
+            ViewBacking::Pin { .. } | ViewBacking::Txn => self.value,
+            ViewBacking::Written(record) => &record.value,
         }
     }
 
     fn meta(&self) -> Option<Meta<'_>> {
-        let bytes = match (&self.hold, self.cell) {
-            (Hold::Written(record), _) => record.meta.as_slice(),
+        let bytes = match (&self.backing, self.cell) {
+            (ViewBacking::Written(record), _) => record.meta.as_slice(),
             (_, Some(cell)) if cell.has_meta() => cell.value().ok()?,
             (_, _) => return None,
         };
@@ -111,7 +111,7 @@ impl<'s> View<'s> {
     /// commit.
     #[inline]
     pub const fn is_uncommitted(&self) -> bool {
-        matches!(self.hold, Hold::Written(_))
+        matches!(self.backing, ViewBacking::Written(_))
     }
 
     /// The tags: (name, value) pairs in ascending order; a name may have several values.
@@ -151,8 +151,8 @@ impl<'s> View<'s> {
     /// The key.
     #[inline]
     pub fn key(&self) -> &[u8] {
-        match (&self.hold, &self.cell) {
-            (Hold::Written(record), _) => &record.key,
+        match (&self.backing, &self.cell) {
+            (ViewBacking::Written(record), _) => &record.key,
             (_, Some(cell)) => cell.key().unwrap_or_default(),
             (_, None) => &[],
         }
@@ -212,10 +212,10 @@ impl<'s> View<'s> {
     }
 
     #[inline]
-    fn table(&self) -> Option<Table<'_>> {
+    fn table(&self) -> Option<BlockTable<'_>> {
         match self.form {
             Form::Value | Form::Set => None,
-            Form::Blocks => Table::new(self.stored()).ok(),
+            Form::Blocks => BlockTable::new(self.stored()).ok(),
         }
     }
 }
@@ -224,7 +224,7 @@ impl<'s> View<'s> {
 #[derive(Clone, Debug)]
 pub struct Blocks<'v> {
     cell: Option<Cell<'v>>,
-    table: Option<Table<'v>>,
+    table: Option<BlockTable<'v>>,
 }
 
 impl<'v> Iterator for Blocks<'v> {
@@ -238,9 +238,9 @@ impl<'v> Iterator for Blocks<'v> {
 
 /// The bytes of a block; `None` if it is damaged.
 #[inline]
-fn bytes_of<'v>(cell: Option<Cell<'v>>, place: Place<'v>) -> Option<&'v [u8]> {
+fn bytes_of<'v>(cell: Option<Cell<'v>>, place: BlockPlace<'v>) -> Option<&'v [u8]> {
     match place {
-        Place::Inline(bytes) => Some(bytes),
-        Place::Child(child) => cell?.block(child).ok(),
+        BlockPlace::Inline(bytes) => Some(bytes),
+        BlockPlace::Child(child) => cell?.block(child).ok(),
     }
 }

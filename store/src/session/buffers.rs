@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use nearstate_memory::{CommitPlan, ReadToken};
 use nearstate_model::invariant::guaranteed;
-use nearstate_model::limits::TRANSACTION_BYTES_MAX;
+use nearstate_model::limits::{TRANSACTION_BYTES_MAX, TRANSACTION_RECORDS_MAX};
 use nearstate_model::{Error, Result, invariant};
 
 use crate::index::scratch::IndexScratch;
@@ -16,12 +16,18 @@ use crate::session::copies::Copies;
 
 /// The buffers of the last transaction, unless an open one has them.
 #[derive(Default)]
-pub(crate) struct Spare(Cell<Option<Box<Buffers>>>);
+pub(crate) struct BufferCache(Cell<Option<Box<Buffers>>>);
 
-impl Spare {
+impl BufferCache {
     #[inline]
     pub(crate) fn take(&self) -> Box<Buffers> {
-        self.0.take().unwrap_or_default()
+        let buffers = self.0.take().unwrap_or_default();
+        invariant!(
+            buffers.entries.is_empty() && buffers.bytes.is_empty(),
+            "a transaction begins with {} entries",
+            buffers.entries.len()
+        );
+        buffers
     }
 
     #[inline]
@@ -31,9 +37,9 @@ impl Spare {
     }
 }
 
-impl std::fmt::Debug for Spare {
+impl std::fmt::Debug for BufferCache {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Spare")
+        f.write_str("BufferCache")
     }
 }
 
@@ -63,6 +69,7 @@ pub(crate) struct BufferSpan {
 }
 
 const _: () = assert!(TRANSACTION_BYTES_MAX <= u32::MAX as usize, "spans count in 32 bits");
+const _: () = assert!(TRANSACTION_RECORDS_MAX <= u32::MAX as usize, "places count in 32 bits");
 
 impl BufferSpan {
     /// Its first byte, and the byte after its last.
@@ -128,6 +135,7 @@ pub(crate) struct TxnEntry {
 
 /// Up to this many entries are searched linearly, which is faster than a tree.
 pub(crate) const LINEAR_MAX: usize = 24;
+const _: () = assert!(LINEAR_MAX < TRANSACTION_RECORDS_MAX, "the tree is used");
 
 /// The buffers of a transaction, kept by the session from one to the next.
 #[derive(Debug, Default)]
@@ -160,6 +168,11 @@ impl Buffers {
         }
         self.copies.clear();
         self.plan.clear();
+        invariant!(
+            self.places.is_empty() || self.places.len() <= TRANSACTION_RECORDS_MAX,
+            "{} entries are found through the tree",
+            self.places.len()
+        );
         if !self.places.is_empty() {
             self.places.clear();
         }
@@ -186,6 +199,7 @@ impl Buffers {
         let to = from + bytes.len();
         self.check_room(bytes.len())?;
         self.bytes.extend_from_slice(bytes);
+        invariant!(self.bytes.len() == to, "{to} bytes are kept");
         Ok(BufferSpan::new(from, to))
     }
 
@@ -197,6 +211,7 @@ impl Buffers {
         }
         let from = self.bytes.len();
         meta::encode(metadata.expires_ms, metadata.tags, &mut self.bytes)?;
+        invariant!(from < self.bytes.len(), "encoded metadata is not empty");
         if let Err(error) = self.check_room(0) {
             self.bytes.truncate(from);
             return Err(error);

@@ -1,19 +1,25 @@
 //! A transaction's private copies of objects: where a caller writes until the commit.
 //!
-//! A copy never moves, so that a face may hand out a pointer into it, and it begins where any C
-//! type may begin. Of an object of which only a part is opened, only that part is copied; the rest
-//! comes from the region at the commit.
+//! A copy never moves, so that the C API may return a pointer into it, and it is aligned for every
+//! C type. If only a part of an object is opened, only that part is copied. The rest comes from the
+//! region at the commit.
 
 use std::ops::Range;
 
-use nearstate_model::{Error, Result};
+use nearstate_memory::Corruption;
+use nearstate_model::invariant::guaranteed;
+use nearstate_model::{Error, Result, invariant};
 
 /// What `malloc` promises in C: the alignment of every basic type.
 const ALIGN: usize = 16;
+const _: () = assert!(ALIGN.is_power_of_two(), "an alignment is a power of two");
+
+const NO_COPY: &str = "a copy of the transaction is named by its index";
+const CUT: Corruption = Corruption("an object is shorter than when it was opened");
 
 /// One private copy.
 #[derive(Debug, Default)]
-struct Copy {
+struct ObjectCopy {
     /// The bytes, behind as many as the alignment takes. Empty while a caller has it.
     room: Vec<u8>,
     from: usize,
@@ -27,22 +33,22 @@ struct Copy {
 /// All of a transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
-    all: Vec<Copy>,
+    all: Vec<ObjectCopy>,
     /// Bytes of all of them.
     pub(crate) bytes: usize,
 }
 
 /// A copy that a caller has for itself, to be given back.
 #[derive(Debug)]
-pub(crate) struct Lent {
+pub(crate) struct BorrowedCopy {
     room: Vec<u8>,
     from: usize,
 }
 
-impl Lent {
+impl BorrowedCopy {
     pub(crate) fn part(&mut self, range: &Range<usize>) -> &mut [u8] {
         let (from, to) = (self.from + range.start, self.from + range.end);
-        self.room.get_mut(from..to).unwrap_or_default()
+        guaranteed(self.room.get_mut(from..to), "a part lies within its object")
     }
 }
 
@@ -57,33 +63,41 @@ impl Copies {
     /// it is written.
     pub(crate) fn add(&mut self, len: usize, is_new: bool) -> usize {
         let room = vec![0; len + ALIGN - 1];
-        let from = room.as_ptr().align_offset(ALIGN).min(ALIGN - 1);
+        let from = room.as_ptr().align_offset(ALIGN);
+        invariant!(from < ALIGN, "a copy is aligned by skipping {from} bytes");
         let mut filled = Vec::new();
         if is_new && len > 0 {
             filled.push(0..len);
         }
-        self.all.push(Copy { room, from, len, filled, is_lent: false });
+        self.all.push(ObjectCopy { room, from, len, filled, is_lent: false });
         self.bytes += len;
         self.all.len() - 1
     }
 
     pub(crate) fn len(&self, which: usize) -> usize {
-        self.all.get(which).map_or(0, |copy| copy.len)
+        guaranteed(self.all.get(which), NO_COPY).len
     }
 
-    fn get(&mut self, which: usize) -> Result<&mut Copy> {
-        match self.all.get_mut(which) {
-            Some(copy) if !copy.is_lent => Ok(copy),
-            _ => Err(lent()),
+    fn get(&mut self, which: usize) -> Result<&mut ObjectCopy> {
+        let copy = guaranteed(self.all.get_mut(which), NO_COPY);
+        if copy.is_lent {
+            return Err(borrowed());
         }
+        invariant!(copy.room.len() == copy.len + ALIGN - 1, "copy {which} is complete");
+        Ok(copy)
     }
 
     /// Fills a part from the object as it was read, but for what is filled already.
     pub(crate) fn fill(&mut self, which: usize, part: Range<usize>, old: &[u8]) -> Result<()> {
         let copy = self.get(which)?;
+        invariant!(part.end <= copy.len, "{part:?} lies in an object of {} bytes", copy.len);
         if part.is_empty() || copy.filled.iter().any(|f| f.start <= part.start && part.end <= f.end)
         {
             return Ok(());
+        }
+        // The object is read from the region again: its size is checked, not asserted.
+        if old.len() < part.end {
+            return Err(CUT.into());
         }
         let mut merged = part.clone();
         let mut at = part.start;
@@ -100,6 +114,10 @@ impl Copies {
         take(&mut copy.room, copy.from, at..part.end, old);
         let place = others.partition_point(|filled| filled.start < merged.start);
         others.insert(place, merged);
+        invariant!(
+            others.is_sorted_by(|one, next| one.end < next.start),
+            "the filled parts of a copy ascend without touching: {others:?}"
+        );
         copy.filled = others;
         Ok(())
     }
@@ -108,57 +126,70 @@ impl Copies {
     pub(crate) fn part(&mut self, which: usize, range: &Range<usize>) -> Result<&[u8]> {
         let copy = self.get(which)?;
         let (from, to) = (copy.from + range.start, copy.from + range.end);
-        Ok(copy.room.get(from..to).unwrap_or_default())
+        Ok(guaranteed(copy.room.get(from..to), "a part lies within its object"))
     }
 
     /// Where a part begins, to be written through until the transaction ends.
     pub(crate) fn pointer(&mut self, which: usize, range: &Range<usize>) -> Result<*mut u8> {
         let copy = self.get(which)?;
+        invariant!(
+            range.start <= range.end && range.end <= copy.len,
+            "{range:?} lies in an object of {} bytes",
+            copy.len
+        );
         Ok(copy.room.as_mut_ptr().wrapping_add(copy.from + range.start))
     }
 
     /// Hands a copy to a caller. Until it is given back nothing else can be done with it.
-    pub(crate) fn lend(&mut self, which: usize) -> Result<Lent> {
+    pub(crate) fn borrow_copy(&mut self, which: usize) -> Result<BorrowedCopy> {
         let copy = self.get(which)?;
         copy.is_lent = true;
-        Ok(Lent { room: std::mem::take(&mut copy.room), from: copy.from })
+        Ok(BorrowedCopy { room: std::mem::take(&mut copy.room), from: copy.from })
     }
 
-    pub(crate) fn give_back(&mut self, which: usize, lent: Lent) {
-        if let Some(copy) = self.all.get_mut(which) {
-            copy.room = lent.room;
-            copy.is_lent = false;
-        }
+    pub(crate) fn return_copy(&mut self, which: usize, borrowed: BorrowedCopy) {
+        let copy = guaranteed(self.all.get_mut(which), NO_COPY);
+        invariant!(copy.is_lent && copy.room.is_empty(), "copy {which} is returned once");
+        invariant!(borrowed.from == copy.from, "copy {which} is returned to its place");
+        copy.room = borrowed.room;
+        copy.is_lent = false;
     }
 
     /// The object after the commit, in parts: what is filled from the copy, the rest from `old`.
     pub(crate) fn parts<'a>(&'a self, which: usize, old: &'a [u8]) -> Result<Vec<&'a [u8]>> {
-        let Some(copy) = self.all.get(which).filter(|copy| !copy.is_lent) else {
-            return Err(lent());
-        };
+        let copy = guaranteed(self.all.get(which), NO_COPY);
+        if copy.is_lent {
+            return Err(borrowed());
+        }
         let mut parts = Vec::with_capacity(2 * copy.filled.len() + 1);
         let mut at = 0;
         for filled in &copy.filled {
-            parts.push(old.get(at..filled.start).unwrap_or_default());
+            // The object is read from the region again: its size is checked, not asserted.
+            parts.push(old.get(at..filled.start).ok_or(CUT)?);
             let (from, to) = (copy.from + filled.start, copy.from + filled.end);
-            parts.push(copy.room.get(from..to).unwrap_or_default());
+            parts.push(guaranteed(copy.room.get(from..to), "a filled part lies within its object"));
             at = filled.end;
         }
-        parts.push(old.get(at..copy.len).unwrap_or_default());
+        if at < copy.len {
+            parts.push(old.get(at..copy.len).ok_or(CUT)?);
+        }
         Ok(parts)
     }
 }
 
-/// Copies a range of the object into the same place of the copy; a turned one is none.
+/// Copies a range of the object into the same place of the copy. An empty or reversed range, which
+/// is filled already, copies nothing.
 fn take(room: &mut [u8], from: usize, range: Range<usize>, old: &[u8]) {
-    let place = from + range.start..from + range.end;
-    if let (Some(old), Some(new)) = (old.get(range), room.get_mut(place)) {
-        new.copy_from_slice(old);
+    if range.start >= range.end {
+        return;
     }
+    let place = from + range.start..from + range.end;
+    let new = guaranteed(room.get_mut(place), "a part lies within its copy");
+    new.copy_from_slice(guaranteed(old.get(range), "a part lies within its object"));
 }
 
 #[cold]
-fn lent() -> Error {
+fn borrowed() -> Error {
     Error::BadArgument {
         detail: "the object is being written by the function that is running now: use the bytes \
                  that it was given, or come back when it has returned"
@@ -194,10 +225,10 @@ mod tests {
                 prop_assert_eq!(*first.get_or_insert(here), here);
                 prop_assert_eq!(here.align_offset(ALIGN), 0);
                 if writes {
-                    let mut lent = copies.lend(which).unwrap();
+                    let mut lent = copies.borrow_copy(which).unwrap();
                     lent.part(&range).fill(round);
                     expected[range].fill(round);
-                    copies.give_back(which, lent);
+                    copies.return_copy(which, lent);
                 }
                 let whole: Vec<u8> = copies.parts(which, &old).unwrap().concat();
                 prop_assert_eq!(&whole, &expected);
@@ -209,12 +240,12 @@ mod tests {
     fn a_lent_copy_is_refused_to_others() {
         let mut copies = Copies::default();
         let which = copies.add(8, true);
-        let lent = copies.lend(which).unwrap();
+        let lent = copies.borrow_copy(which).unwrap();
         assert!(copies.part(which, &(0..8)).is_err());
         assert!(copies.pointer(which, &(0..8)).is_err());
-        assert!(copies.lend(which).is_err());
+        assert!(copies.borrow_copy(which).is_err());
         assert!(copies.parts(which, &[]).is_err());
-        copies.give_back(which, lent);
+        copies.return_copy(which, lent);
         assert_eq!(copies.part(which, &(0..8)).unwrap(), [0; 8]);
     }
 }

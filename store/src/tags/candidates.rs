@@ -4,12 +4,12 @@ use std::ops::Bound;
 
 use nearstate_model::Result;
 
-use crate::index::ordered::Sight;
+use crate::index::ordered::ReadMode;
 use crate::index::schema::TagState;
 use crate::index::search::{self, Access, Candidates, Lookup, Search};
 use crate::scan::Scan;
 use crate::session::{Namespace, Session};
-use crate::tags::lookup::{Values, Walk};
+use crate::tags::lookup::{IndexWalk, Values};
 use crate::txn::write_set::WriteSet;
 
 impl Session {
@@ -30,8 +30,8 @@ impl Session {
     /// let tag = TagSchema { name: "ueId".to_owned(), is_unique: true, ..TagSchema::default() };
     /// let schema = Schema { tags: vec![tag], ..Schema::default() };
     /// let records = session.namespace("records", &schema)?;
-    /// let labels = Metadata { tags: &[("ueId", b"455345")], expires_ms: 0 };
-    /// session.transact(|txn| txn.put_with_metadata(records, b"r1", b"block", labels))?;
+    /// let metadata = Metadata { tags: &[("ueId", b"455345")], expires_ms: 0 };
+    /// session.transact(|txn| txn.put_with_metadata(records, b"r1", b"block", metadata))?;
     ///
     /// let ue = Search::Compare { op: Op::Eq, tag: "ueId".to_owned(), value: b"455345".to_vec() };
     /// let mut found = Vec::new();
@@ -77,7 +77,7 @@ struct Lookups<'s> {
 /// A lookup that was begun.
 enum Keys<'s> {
     One(Option<Vec<u8>>),
-    Entries(Box<Walk>),
+    Entries(Box<IndexWalk>),
     All(Box<Scan<'s>>),
 }
 
@@ -95,7 +95,7 @@ impl<'s> Candidates for Lookups<'s> {
         }
     }
 
-    fn weigh(&mut self, lookup: &Lookup<'_>, up_to: u64) -> Result<u64> {
+    fn estimate(&mut self, lookup: &Lookup<'_>, up_to: u64) -> Result<u64> {
         match lookup {
             Lookup::All => Ok(up_to),
             Lookup::Posting { .. } => Ok(1.min(up_to)),
@@ -126,7 +126,7 @@ impl<'s> Candidates for Lookups<'s> {
                     }
                     (from, to) => Values::Range(from, to),
                 };
-                let walk = Walk::over(self.namespace, known, values, Sight::Untracked);
+                let walk = IndexWalk::of_tag(self.namespace, known, values, ReadMode::Untracked);
                 Ok(Keys::Entries(Box::new(walk)))
             }
         }
@@ -153,9 +153,13 @@ impl<'s> Candidates for Lookups<'s> {
         Ok(true)
     }
 
-    fn judge(&mut self, key: &[u8], judge: impl FnOnce(&[(&str, &[u8])]) -> bool) -> Result<bool> {
+    fn evaluate(
+        &mut self,
+        key: &[u8],
+        evaluate: impl FnOnce(&[(&str, &[u8])]) -> bool,
+    ) -> Result<bool> {
         let Some(view) = self.session.get(self.namespace, key)? else { return Ok(false) };
         let tags: Vec<(&str, &[u8])> = view.tags().collect();
-        Ok(judge(&tags))
+        Ok(evaluate(&tags))
     }
 }

@@ -30,18 +30,19 @@
 //! The kernel knows which processes are busy with a tag (`AdvisoryLock`), so a kill never leaves a
 //! tag busy.
 //!
-//! All work is done in parts ([`Declaring`]), so that a core can do other work between them.
+//! All work is done in parts ([`PendingTagDeclaration`]), so that a core can do other work between
+//! them.
 
 mod clearing;
 mod entering;
 mod contention;
-mod part;
+mod walk;
 
 use std::cell::RefCell;
 
 use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{AdvisoryLock, since_boot};
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::index::internal::schema_key;
 use crate::index::schema::{Tag, TagSchema, TagSet, TagState};
@@ -51,7 +52,7 @@ use crate::txn::{RetryPolicy, Txn};
 use clearing::Clearing;
 use contention::Contention;
 use entering::Entering;
-use part::Part;
+use walk::BucketWalk;
 
 /// Buckets of a part when no other work waits for the thread.
 const PART_BUCKETS: u64 = 1024;
@@ -61,11 +62,11 @@ const PART_BUCKETS: u64 = 1024;
 const LOCKS_FOR_EACH: u64 = 64;
 
 /// A declaration of tags that is carried out in parts, with anything between them
-/// ([`Session::begin_declaring`]). While it exists, other declarations see its tags as busy. If it
-/// is dropped unfinished, its tags stay "building": writers maintain them, lookups fail, and the
-/// next declaration of the same tags finishes them.
+/// ([`Session::begin_tag_declaration`]). While it exists, other declarations see its tags as busy.
+/// If it is dropped unfinished, its tags stay "building": writers maintain them, lookups fail, and
+/// the next declaration of the same tags finishes them.
 #[derive(Debug)]
-pub struct Declaring {
+pub struct PendingTagDeclaration {
     namespace: Namespace,
     wanted: Vec<TagSchema>,
     retry_policy: RetryPolicy,
@@ -75,7 +76,7 @@ pub struct Declaring {
     /// Tells others that these tags are worked on; from before it is decided which they are.
     presence: Option<AdvisoryLock>,
     /// Those of them that were not there before.
-    begun: Built,
+    begun: TrackedTags,
     contention: Contention,
     is_contended: bool,
 }
@@ -85,30 +86,30 @@ pub struct Declaring {
 enum Stage {
     /// Tags that were given up are taken away.
     Clearing(Clearing),
-    /// The tags are written down as being built.
+    /// The tags are stored as being built.
     Announcing,
     /// The locks are passed.
-    Passing(Part, Built),
+    Passing(BucketWalk, TrackedTags),
     /// The records are entered.
     Entering(Entering),
     /// Some of these tags are given up, because a record contradicts one.
-    GivingUp(Against, Built),
+    GivingUp(Contradiction, TrackedTags),
     Done,
     /// It has met an error.
     Failed,
 }
 
-/// What a record contradicts.
+/// The contradiction between a record and a declared tag.
 #[derive(Debug)]
-struct Against {
+struct Contradiction {
     why: Error,
     /// The tag's number.
     tag: Option<u8>,
 }
 
-/// Tags that are worked on, which are in one state meanwhile.
+/// Tags of this declaration that must stay in one state.
 #[derive(Debug, Default)]
-struct Built {
+struct TrackedTags {
     ids: Vec<u8>,
     /// The count of schema changes when they were looked at last.
     generation: u64,
@@ -118,10 +119,10 @@ struct Built {
 /// as another tag's: it is given up, freed and declared anew, in this or another order.
 const CHANGES_AROUND: u64 = 3;
 
-impl Built {
+impl TrackedTags {
     /// Whether the tags have stayed in this state since the last check. Other declarations that
     /// start or abandon other tags meanwhile do not delay this one.
-    fn are_still(&self, tags: &TagSet, state: TagState) -> bool {
+    fn are_unchanged(&self, tags: &TagSet, state: TagState) -> bool {
         self.is_recent(tags) && self.ids.iter().all(|id| is_in(tags, *id, state))
     }
 
@@ -129,6 +130,7 @@ impl Built {
     fn keep(&mut self, tags: &TagSet, state: TagState) {
         let is_recent = self.is_recent(tags);
         self.ids.retain(|id| is_recent && is_in(tags, *id, state));
+        invariant!(is_recent || self.ids.is_empty(), "tags that may have changed are forgotten");
         self.generation = self.generation.max(tags.generation);
     }
 
@@ -141,7 +143,7 @@ fn is_in(tags: &TagSet, id: u8, state: TagState) -> bool {
     tags.numbered(id).is_some_and(|tag| tag.state == state)
 }
 
-impl Declaring {
+impl PendingTagDeclaration {
     /// True if the last part ended early at a conflict. The caller should run the thread's other
     /// work before the next part.
     pub const fn is_contended(&self) -> bool {
@@ -184,24 +186,25 @@ impl Session {
     /// stay as they are, for them or for a repeated declaration. `BadName`, `Full`, `Stalled`,
     /// `Damaged`, `System`; `Deadline`: others changed a record or its values all the time.
     pub fn add_tags(&self, namespace: Namespace, wanted: &[TagSchema]) -> Result<()> {
-        let mut declaring = self.begin_declaring(namespace, wanted, RetryPolicy::default())?;
+        let mut declaring =
+            self.begin_tag_declaration(namespace, wanted, RetryPolicy::default())?;
         declaring.has_thread = true;
-        while self.go_on(&mut declaring, PART_BUCKETS)? {}
+        while self.continue_tag_declaration(&mut declaring, PART_BUCKETS)? {}
         Ok(())
     }
 
     /// Begins to add tags as [`Session::add_tags`] does, but a part with each call of
-    /// [`Session::go_on`]. Each transaction of it has this retry policy, over all parts that it
-    /// takes.
+    /// [`Session::continue_tag_declaration`]. Each transaction of it has this retry policy, over
+    /// all parts that it takes.
     ///
     /// # Errors
     /// `WrongKind`: a namespace of counters; `Damaged`.
-    pub fn begin_declaring(
+    pub fn begin_tag_declaration(
         &self,
         namespace: Namespace,
         wanted: &[TagSchema],
         retry_policy: RetryPolicy,
-    ) -> Result<Declaring> {
+    ) -> Result<PendingTagDeclaration> {
         if namespace.kind() == Kind::Counters {
             return Err(wrong_kind(namespace.kind(), "tag", ""));
         }
@@ -209,14 +212,14 @@ impl Session {
             Some(clearing) => Stage::Clearing(clearing),
             None => Stage::Announcing,
         };
-        Ok(Declaring {
+        Ok(PendingTagDeclaration {
             namespace,
             wanted: wanted.to_vec(),
             retry_policy,
             has_thread: false,
             stage,
             presence: None,
-            begun: Built::default(),
+            begun: TrackedTags::default(),
             contention: Contention::default(),
             is_contended: false,
         })
@@ -224,19 +227,28 @@ impl Session {
 
     /// The next part of a declaration: the records of about so many buckets of the index, three or
     /// four in each, or as much as takes as long. A conflict ends it early: the next one goes on
-    /// at the same record ([`Declaring::is_contended`]). False once all is done.
+    /// at the same record ([`PendingTagDeclaration::is_contended`]). False once all is done.
     ///
     /// # Errors
     /// As [`Session::add_tags`], `Deadline`. The declaration has then failed and cannot continue. A
     /// new declaration of the same tags finishes the work.
-    pub fn go_on(&self, declaring: &mut Declaring, buckets: u64) -> Result<bool> {
+    pub fn continue_tag_declaration(
+        &self,
+        declaring: &mut PendingTagDeclaration,
+        buckets: u64,
+    ) -> Result<bool> {
         let mut stage = std::mem::replace(&mut declaring.stage, Stage::Failed);
         let done = self.step(declaring, &mut stage, buckets);
-        declaring.settle(stage, done)
+        declaring.end_part(stage, done)
     }
 
     /// After an error everything is as it was, or a part of it is done.
-    fn step(&self, declaring: &mut Declaring, stage: &mut Stage, buckets: u64) -> Result<()> {
+    fn step(
+        &self,
+        declaring: &mut PendingTagDeclaration,
+        stage: &mut Stage,
+        buckets: u64,
+    ) -> Result<()> {
         let namespace = declaring.namespace;
         let next = match stage {
             Stage::Clearing(clearing) => {
@@ -249,22 +261,24 @@ impl Session {
                 }
             }
             Stage::Announcing => Some(match self.announce(declaring)? {
-                Some(built) => Stage::Passing(self.locks_of(namespace)?, built),
+                Some(tracked) => Stage::Passing(self.locks_of(namespace)?, tracked),
                 None => Stage::Done,
             }),
-            Stage::Passing(locks, built) => {
-                if self.look(declaring, built, TagState::Building)? {
+            Stage::Passing(locks, tracked) => {
+                if self.is_unchanged(declaring, tracked, TagState::Building)? {
                     let part = locks.take(buckets.saturating_mul(LOCKS_FOR_EACH));
                     self.member.drain_buckets(self.table(namespace)?, part)?;
-                    let built = locks.is_done().then(|| std::mem::take(built));
-                    let entering = built.map(|built| self.entering(namespace, built));
+                    let tracked = locks.is_done().then(|| std::mem::take(tracked));
+                    let entering = tracked.map(|tracked| self.entering(namespace, tracked));
                     entering.transpose()?.map(Stage::Entering)
                 } else {
                     Some(Stage::Announcing)
                 }
             }
             Stage::Entering(entering) => self.enter_some(declaring, entering, buckets)?,
-            Stage::GivingUp(against, built) => Some(self.give_up(declaring, against, built)?),
+            Stage::GivingUp(contradiction, tracked) => {
+                Some(self.give_up(declaring, contradiction, tracked)?)
+            }
             Stage::Done => None,
             Stage::Failed => {
                 return Err(Error::BadArgument {
@@ -279,7 +293,11 @@ impl Session {
     }
 
     /// Runs a transaction of a declaration. `Deadline`: a part of it ends here.
-    fn run<T>(&self, declaring: &Declaring, body: impl FnMut(&Txn<'_>) -> Result<T>) -> Result<T> {
+    fn run<T>(
+        &self,
+        declaring: &PendingTagDeclaration,
+        body: impl FnMut(&Txn<'_>) -> Result<T>,
+    ) -> Result<T> {
         if declaring.has_thread {
             return self.transact_within(declaring.retry_policy, body);
         }
@@ -293,23 +311,29 @@ impl Session {
 
     /// Checks whether the tags in progress are still in this state. Frequent checks prevent a
     /// restart because of other declarations.
-    fn look(&self, declaring: &mut Declaring, built: &mut Built, state: TagState) -> Result<bool> {
+    fn is_unchanged(
+        &self,
+        declaring: &mut PendingTagDeclaration,
+        tracked: &mut TrackedTags,
+        state: TagState,
+    ) -> Result<bool> {
         let tags = self.tag_set(declaring.namespace.index)?;
         declaring.begun.keep(&tags, TagState::Building);
-        let are_still = built.are_still(&tags, state);
-        built.generation = built.generation.max(tags.generation);
-        Ok(are_still)
+        let are_unchanged = tracked.are_unchanged(&tags, state);
+        tracked.generation = tracked.generation.max(tags.generation);
+        Ok(are_unchanged)
     }
 
     /// The advisory lock of a tag that a process is building.
-    fn thing(&self, namespace: Namespace, tag: &str) -> u64 {
+    fn advisory_key(&self, namespace: Namespace, tag: &str) -> u64 {
         let mut words = namespace.index.to_be_bytes().to_vec();
         words.extend_from_slice(tag.as_bytes());
         self.hash(&words)
     }
 
-    /// Writes down what is new of what is declared. What is to be built, or `None` if all is there.
-    fn announce(&self, declaring: &mut Declaring) -> Result<Option<Built>> {
+    /// Stores the new ones of the declared tags. Returns the tags to be built, or `None` if all are
+    /// ready.
+    fn announce(&self, declaring: &mut PendingTagDeclaration) -> Result<Option<TrackedTags>> {
         let namespace = declaring.namespace;
         if !TagSet::clone(&*self.tag_set(namespace.index)?).declare(&declaring.wanted)? {
             return Ok(None);
@@ -317,9 +341,10 @@ impl Session {
         // Taken before the tags are read: a declaration that abandons a tag checks this lock.
         if declaring.presence.is_none() {
             let names = declaring.wanted.iter().map(|tag| tag.name.as_str());
-            let things = names.map(|name| self.thing(namespace, name));
+            let things = names.map(|name| self.advisory_key(namespace, name));
             declaring.presence = Some(self.member.lock_advisory(things)?);
         }
+        invariant!(declaring.presence.is_some(), "the tags are locked before they are read");
         let known = self.tag_set(namespace.index)?;
         declaring.begun.keep(&known, TagState::Building);
         let mut tags = TagSet::clone(&known);
@@ -329,7 +354,7 @@ impl Session {
         // Joining changes nothing, so that no other declaration has to check again.
         if tags == *known {
             let generation = tags.generation;
-            return Ok(Some(Built { ids: declaring.open(&tags), generation }));
+            return Ok(Some(TrackedTags { ids: declaring.open(&tags), generation }));
         }
         let begun = RefCell::new(Vec::new());
         let tags = self.change_tags(declaring, |tags| {
@@ -342,13 +367,13 @@ impl Session {
         })?;
         declaring.begun.keep(&tags, TagState::Building);
         declaring.begun.ids.extend(begun.into_inner());
-        Ok(Some(Built { ids: declaring.open(&tags), generation: tags.generation }))
+        Ok(Some(TrackedTags { ids: declaring.open(&tags), generation: tags.generation }))
     }
 
     /// All records are entered.
-    fn complete(&self, declaring: &Declaring, built: &Built) -> Result<Stage> {
+    fn complete(&self, declaring: &PendingTagDeclaration, tracked: &TrackedTags) -> Result<Stage> {
         let states = (TagState::Building, TagState::Ready);
-        if self.move_tags(declaring, states, built)? {
+        if self.move_tags(declaring, states, tracked)? {
             return Ok(Stage::Done);
         }
         Ok(Stage::Announcing)
@@ -359,9 +384,9 @@ impl Session {
     /// record, or the record has changed by then.
     fn give_up(
         &self,
-        declaring: &mut Declaring,
-        against: &Against,
-        built: &Built,
+        declaring: &mut PendingTagDeclaration,
+        contradiction: &Contradiction,
+        tracked: &TrackedTags,
     ) -> Result<Stage> {
         let namespace = declaring.namespace;
         // The lock is released before the check: of several declarations that abandon a tag at
@@ -370,23 +395,24 @@ impl Session {
         declaring.presence = None;
         let tags = self.tag_set(namespace.index)?;
         declaring.begun.keep(&tags, TagState::Building);
-        let mut going = Built { ids: Vec::new(), generation: built.generation };
-        for id in &built.ids {
-            let is_to_go = declaring.begun.ids.contains(id) || against.tag == Some(*id);
+        let mut going = TrackedTags { ids: Vec::new(), generation: tracked.generation };
+        for id in &tracked.ids {
+            let is_to_go = declaring.begun.ids.contains(id) || contradiction.tag == Some(*id);
             let Some(tag) = tags.numbered(*id).filter(|_| is_to_go) else { continue };
-            if !self.member.is_advisory_locked(self.thing(namespace, &tag.name))? {
+            if !self.member.is_advisory_locked(self.advisory_key(namespace, &tag.name))? {
                 going.ids.push(*id);
             }
         }
+        invariant!(going.ids.len() <= tracked.ids.len(), "only tags in progress are given up");
         if going.ids.is_empty() {
-            return Err(against.why.clone());
+            return Err(contradiction.why.clone());
         }
         if !self.move_tags(declaring, (TagState::Building, TagState::Leaving), &going)? {
             return Ok(Stage::Announcing);
         }
-        match self.clearing(namespace, Some(against.why.clone()))? {
+        match self.clearing(namespace, Some(contradiction.why.clone()))? {
             Some(clearing) => Ok(Stage::Clearing(clearing)),
-            None => Err(against.why.clone()), // Another session has cleared them.
+            None => Err(contradiction.why.clone()), // Another session has cleared them.
         }
     }
 
@@ -394,18 +420,18 @@ impl Session {
     /// meanwhile.
     fn move_tags(
         &self,
-        declaring: &Declaring,
+        declaring: &PendingTagDeclaration,
         (from, to): (TagState, TagState),
-        built: &Built,
+        tracked: &TrackedTags,
     ) -> Result<bool> {
         let newer = RefCell::new(None);
         let moved = self.change_tags(declaring, |tags| {
-            newer.replace((!built.are_still(tags, from)).then(|| tags.clone()));
+            newer.replace((!tracked.are_unchanged(tags, from)).then(|| tags.clone()));
             if newer.borrow().is_some() {
                 // Ends the transaction; this error is not reported.
                 return Err(Error::BadArgument { detail: String::new() });
             }
-            tags.move_on(from, to, &built.ids);
+            tags.move_on(from, to, &tracked.ids);
             Ok(())
         });
         match newer.into_inner() {
@@ -429,7 +455,7 @@ impl Session {
     /// Changes what is declared, and lets every writer see it.
     fn change_tags(
         &self,
-        declaring: &Declaring,
+        declaring: &PendingTagDeclaration,
         change: impl Fn(&mut TagSet) -> Result<()>,
     ) -> Result<TagSet> {
         let namespace = declaring.namespace;
@@ -443,7 +469,8 @@ impl Session {
             change(&mut tags)?;
             // Both words only grow; a reader of these tags raises the namespace flags to them.
             let now = self.member.namespace_flags(namespace.index)? / namespace_flags::GENERATION;
-            tags.generation = tags.generation.max(now) + 1;
+            // Both are read from shared memory: a damaged count does not wrap.
+            tags.generation = tags.generation.max(now).saturating_add(1);
             set.put_internal(&key, &tags.encode())?;
             Ok(tags)
         })?;
@@ -452,21 +479,22 @@ impl Session {
     }
 }
 
-impl Declaring {
+impl PendingTagDeclaration {
     /// Ends a part. True if there is more to be done: also where it came no further, because others
     /// were faster.
-    fn settle(&mut self, stage: Stage, mut done: Result<()>) -> Result<bool> {
+    fn end_part(&mut self, stage: Stage, mut done: Result<()>) -> Result<bool> {
         self.is_contended = false;
         if let Err(Error::Deadline { tries }) = done
             && !self.has_thread
         {
             self.is_contended = true;
-            done = self.contention.meet(tries, self.retry_policy, since_boot());
+            done = self.contention.record_conflicts(tries, self.retry_policy, since_boot());
         }
         if done.is_err() || matches!(stage, Stage::Done) {
             self.presence = None;
         }
         done?;
+        invariant!(!matches!(stage, Stage::Failed), "a failed declaration reports its error");
         self.stage = stage;
         Ok(!matches!(self.stage, Stage::Done))
     }

@@ -6,14 +6,17 @@
 
 use std::ops::Bound;
 
-use nearstate_model::{Error, Result};
+use nearstate_memory::Corruption;
+use nearstate_model::{Error, Result, invariant};
 
 use crate::index::internal::{EXPIRY_TREES, expiry_root};
-use crate::index::ordered::{Cursor, Sight};
+use crate::index::ordered::{Cursor, ReadMode};
 use crate::record::meta::{is_past, split};
 use crate::session::Session;
 use crate::tags::maintain::{ends, expiry_key};
 use crate::txn::write_set::WriteSet;
+
+const CUT: Corruption = Corruption("an entry of the order of expiry is cut short");
 
 /// Entries that one look into a tree takes out at the most.
 const BATCH: usize = 64;
@@ -21,6 +24,8 @@ const BATCH: usize = 64;
 /// Commits that put a record with an end before their session collects. Some microseconds each time
 /// are little beside what sixteen such commits cost.
 const EXPIRING_MAX: u32 = 16;
+const _: () = assert!(COLLECTED_MAX >= EXPIRING_MAX as usize, "more are collected than are put");
+const _: () = assert!(BATCH > 0, "a look takes out entries");
 
 /// Records that it collects then: twice as many as it has put, so that the due ones get fewer.
 const COLLECTED_MAX: usize = 32;
@@ -36,23 +41,23 @@ pub struct Collected {
 
 /// An entry of the order of expiry.
 #[derive(Debug)]
-struct NewValue {
+struct ExpiryEntry {
     entry: Vec<u8>,
     namespace: u32,
     key: Vec<u8>,
 }
 
 impl Session {
-    /// Deletes records whose time has passed, at most `limit`, with their tags; watchers are told
-    /// that they expired, once, however many collect. Reads of a record do not return it from its
-    /// time on, so this frees memory and tells; call it now and then, or let any process do so.
+    /// Deletes expired records with their tags, at most `limit`. Watches return one event for each,
+    /// also if several processes collect. Reads do not return an expired record, so collecting only
+    /// frees memory and sends events. Call it from time to time, in any process.
     ///
     /// Time is the machine's ([`now_ms_coarse`](crate::now_ms_coarse)). If it is set back, records
     /// that were not collected are there again; those that were stay gone.
     ///
     /// Complexity: a transaction for each record, and one for each that was put off since it was
-    /// entered into the order: its entry is moved on, and counts towards `limit` as well. What
-    /// keeps one record (a stream that is full) does not keep the others; it is told at the end.
+    /// entered into the order: its entry is moved on, and counts towards `limit` as well. A
+    /// failure of one record (a full stream) does not stop the others. It is returned at the end.
     ///
     /// # Errors
     /// `Full`, `Stalled`, `Damaged`, `Forked`.
@@ -63,12 +68,13 @@ impl Session {
         for tree in first..first + EXPIRY_TREES {
             let mut after = Vec::new();
             loop {
-                let new_value = self.new_value(tree, &after, BATCH.min(left))?;
-                let Some(last) = new_value.last() else { break };
+                let due = self.due_entries(tree, &after, BATCH.min(left))?;
+                let Some(last) = due.last() else { break };
                 after.clone_from(&last.entry);
-                left -= new_value.len();
-                for entry in &new_value {
-                    match self.end(tree, entry) {
+                invariant!(due.len() <= left, "{} entries of {left} are due", due.len());
+                left -= due.len();
+                for entry in &due {
+                    match self.expire(tree, entry) {
                         Ok(is_ended) => collected.records += usize::from(is_ended),
                         // Another session deletes it, or this one fails: continue with the others.
                         Err(Error::Conflict { .. }) => collected.has_more = true,
@@ -82,55 +88,54 @@ impl Session {
     }
 
     /// The first entries of a tree after this one whose time has passed.
-    fn new_value(&self, tree: u64, after: &[u8], limit: usize) -> Result<Vec<NewValue>> {
+    fn due_entries(&self, tree: u64, after: &[u8], limit: usize) -> Result<Vec<ExpiryEntry>> {
         let now = nearstate_memory::now_ms_coarse().saturating_add(1).to_be_bytes();
         let mut set = WriteSet::new(self)?;
         let mut cursor = Cursor::default();
         let range = (Bound::Excluded(after), Bound::Excluded(&now[..]));
-        cursor.begin(expiry_root(tree), range, Sight::Untracked);
-        let mut new_value = Vec::new();
-        while new_value.len() < limit {
+        cursor.begin(expiry_root(tree), range, ReadMode::Untracked);
+        let mut due = Vec::new();
+        while due.len() < limit {
             let entry = match cursor.next(&mut set) {
                 Ok(Some(entry)) => entry,
                 Ok(None) | Err(Error::Conflict { .. }) => break,
                 Err(error) => return Err(error),
             };
-            let Some((_, rest)) = entry.split_first_chunk::<8>() else { break };
-            let Some((namespace, key)) = rest.split_first_chunk::<4>() else { break };
-            new_value.push(NewValue {
+            let (_, rest) = entry.split_first_chunk::<8>().ok_or(CUT)?;
+            let (namespace, key) = rest.split_first_chunk::<4>().ok_or(CUT)?;
+            due.push(ExpiryEntry {
                 entry: entry.to_vec(),
                 namespace: u32::from_be_bytes(*namespace),
                 key: key.to_vec(),
             });
         }
-        Ok(new_value)
+        invariant!(due.len() <= limit, "{} entries, and {limit} at most", due.len());
+        Ok(due)
     }
 
     /// One entry: its record is deleted if its time has passed, else the entry goes where it
     /// belongs. True if the record was deleted.
-    fn end(&self, tree: u64, new_value: &NewValue) -> Result<bool> {
+    fn expire(&self, tree: u64, due: &ExpiryEntry) -> Result<bool> {
         let mut set = WriteSet::new(self)?;
         let mut ordered = std::mem::take(&mut set.buffers.scratch.ordered);
         let root = expiry_root(tree);
-        let is_there = ordered.remove(&mut set, root, &new_value.entry);
+        let is_there = ordered.remove(&mut set, root, &due.entry);
         let ended = is_there.and_then(|is_there| {
             if !is_there {
                 return Ok(false); // Another session was faster.
             }
-            let hash = self.hash(&new_value.key);
-            let (place, stored) = set.read(new_value.namespace, hash, &new_value.key)?;
+            let hash = self.hash(&due.key);
+            let (place, stored) = set.read(due.namespace, hash, &due.key)?;
             let Some((cell, bytes)) = stored else { return Ok(false) };
             let (_, meta) = split(cell, bytes)?;
             if is_past(meta)? {
                 set.delete(place);
-                if let Some(entry) = set.buffers.entries.get_mut(place) {
-                    entry.is_expiry = true;
-                }
+                set.entry_mut(place).is_expiry = true;
                 return Ok(true);
             }
             if ends(meta) != 0 {
-                let mut key = Vec::with_capacity(new_value.entry.len());
-                expiry_key(ends(meta), new_value.namespace, &new_value.key, &mut key);
+                let mut key = Vec::with_capacity(due.entry.len());
+                expiry_key(ends(meta), due.namespace, &due.key, &mut key);
                 ordered.insert(&mut set, root, &key)?;
             }
             Ok(false)

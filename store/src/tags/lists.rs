@@ -2,10 +2,11 @@
 //! changing it, and walking over all of them (`postings.rs` has their bytes).
 
 use nearstate_memory::Corruption;
-use nearstate_model::Result;
+use nearstate_model::invariant::guaranteed;
+use nearstate_model::{Result, invariant};
 
 use crate::index::internal::{list_key, memory_of, name_part};
-use crate::index::ordered::Sight;
+use crate::index::ordered::ReadMode;
 use crate::index::postings::{
     DEPTH_MAX, PART_BYTES, Part, Posting, above, compose, end_of, low, place_of, sibling,
 };
@@ -19,6 +20,7 @@ use crate::txn::write_set::WriteSet;
 const LOOKS_MAX: usize = 4 * DEPTH_MAX as usize;
 
 const ASTRAY: Corruption = Corruption("no part of a tag's postings is responsible for a record");
+const TRACKED: &str = "a tracked part has an entry in the transaction";
 const HALF: Corruption = Corruption("a part of a tag's postings lacks its other half");
 
 /// The part that is responsible for a hash.
@@ -51,7 +53,7 @@ impl List {
         &mut self,
         set: &mut WriteSet<'_>,
         hash: u64,
-        sight: Sight,
+        mode: ReadMode,
         mut read: impl FnMut(Part<'_>),
     ) -> Result<ListPosition> {
         let table = set.session.internal_table()?;
@@ -88,12 +90,17 @@ impl List {
                 continue;
             }
             let is_there = part.is_some();
-            let place = match (sight, seen) {
-                (Sight::Tracked, Some(seen)) => {
+            invariant!(is_there || number == 0, "part {number} is missing");
+            let place = match (mode, seen) {
+                (ReadMode::Tracked, Some(seen)) => {
                     Some(set.track(place, (table, lookup, &self.key), seen)?)
                 }
                 _ => place,
             };
+            invariant!(
+                mode == ReadMode::Untracked || place.is_some(),
+                "a tracked part has an entry"
+            );
             return Ok(ListPosition { number, place, is_there });
         }
         let detail =
@@ -107,21 +114,23 @@ impl List {
     pub(crate) fn insert(&mut self, set: &mut WriteSet<'_>, posting: Posting<'_>) -> Result<bool> {
         let mut next = std::mem::take(&mut self.next);
         let (mut found, mut weight) = (Ok(None), 0);
-        let position = self.seek(set, posting.hash, Sight::Tracked, |part| {
+        let position = self.seek(set, posting.hash, ReadMode::Tracked, |part| {
             found = part.find(posting);
             part.with(posting, &mut next);
             weight = next.len();
         });
         let done = position.and_then(|position| {
-            let Some(place) = position.place else { return Err(ASTRAY.into()) };
+            let place = guaranteed(position.place, TRACKED);
             if found?.is_some() {
                 return Ok(false);
             }
+            invariant!(position.is_there == (weight > 0), "a part that exists was composed anew");
             if !position.is_there {
                 Part { depth: 0, entries: &[] }.with(posting, &mut next);
             } else if self.split(set, (position.number, place), &next)? {
                 return Ok(true);
             }
+            invariant!(next.len() > 1, "a part with a record has an entry");
             set.put(place, &next, &[])?;
             Ok(true)
         });
@@ -159,6 +168,7 @@ impl List {
         if set.internal_at(new)?.is_some() {
             return Err(ASTRAY.into());
         }
+        invariant!(new != place, "the halves of part {number} are two records");
         set.put(new, &self.other, &[])?;
         set.put(place, &stay, &[])?;
         Ok(true)
@@ -168,7 +178,7 @@ impl List {
     pub(crate) fn remove(&mut self, set: &mut WriteSet<'_>, posting: Posting<'_>) -> Result<bool> {
         let mut next = std::mem::take(&mut self.next);
         let mut found = Ok(None);
-        let position = self.seek(set, posting.hash, Sight::Tracked, |part| {
+        let position = self.seek(set, posting.hash, ReadMode::Tracked, |part| {
             found = part.find(posting).map(|found| {
                 found.map(|entry| {
                     part.without(entry, &mut next);
@@ -177,8 +187,9 @@ impl List {
             });
         });
         let done = position.and_then(|position| {
-            let Some(place) = position.place else { return Err(ASTRAY.into()) };
+            let place = guaranteed(position.place, TRACKED);
             let Some(depth) = found? else { return Ok(false) };
+            invariant!(!next.is_empty(), "a part without the record was composed");
             if next.len() == 1 {
                 self.join(set, (position.number, place), depth)?;
             } else {
@@ -199,6 +210,7 @@ impl List {
     ) -> Result<()> {
         let mut entries = Vec::new();
         while depth > 0 {
+            invariant!(depth <= DEPTH_MAX, "a part of depth {depth}");
             let bit = sibling(0, depth - 1);
             name_part(number ^ bit, &mut self.key);
             let half = set.internal_place(&self.key)?;
@@ -211,6 +223,7 @@ impl List {
             }
             // The lower number stays.
             let (stays, goes) = if number & bit == 0 { (place, half) } else { (half, place) };
+            invariant!(stays != goes, "two halves are two records");
             set.delete(goes);
             (number, place, depth) = (number & !bit, stays, depth - 1);
         }
@@ -227,7 +240,7 @@ impl List {
 #[derive(Debug)]
 pub(crate) struct ListWalk {
     list: List,
-    sight: Sight,
+    mode: ReadMode,
     /// Where the walk goes on, in the order of the hashes' reversed bits; `None` at the end.
     from: Option<u64>,
     /// Keys before this place were given out, of another part.
@@ -238,18 +251,20 @@ pub(crate) struct ListWalk {
 }
 
 impl ListWalk {
-    pub(crate) fn new(namespace: u32, tag: u8, value: &[u8], sight: Sight) -> Self {
+    pub(crate) fn new(namespace: u32, tag: u8, value: &[u8], mode: ReadMode) -> Self {
         let mut list = List::default();
         list.begin(namespace, tag, value);
-        Self { list, sight, from: Some(0), begin: 0, entries: Vec::new(), done: 0 }
+        Self { list, mode, from: Some(0), begin: 0, entries: Vec::new(), done: 0 }
     }
 
     /// The key of the next record replaces what is in `out`. False at the end.
     pub(crate) fn next(&mut self, set: &mut WriteSet<'_>, out: &mut Vec<u8>) -> Result<bool> {
         loop {
-            let mut rest = self.entries.get(self.done..).unwrap_or_default();
+            let mut rest = guaranteed(self.entries.get(self.done..), "a walk stays in its part");
             while let Some(key) = Part::next(&mut rest)? {
-                self.done = self.entries.len() - rest.len();
+                let done = self.entries.len() - rest.len();
+                invariant!(done > self.done, "a walk advances from {} to {done}", self.done);
+                self.done = done;
                 // A part that was joined since has keys of the one before it again.
                 if self.begin == 0 || set.session.hash(key).reverse_bits() >= self.begin {
                     out.clear();
@@ -266,7 +281,7 @@ impl ListWalk {
         let Self { list, entries, .. } = self;
         let mut depth = 0;
         entries.clear();
-        let position = list.seek(set, from.reverse_bits(), self.sight, |part| {
+        let position = list.seek(set, from.reverse_bits(), self.mode, |part| {
             entries.clear();
             entries.extend_from_slice(part.entries);
             depth = part.depth;
@@ -274,6 +289,7 @@ impl ListWalk {
         self.done = 0;
         self.begin = if place_of(position.number) == from { 0 } else { from };
         self.from = if position.is_there { end_of(position.number, depth) } else { None };
+        invariant!(self.from.is_none_or(|next| next > from), "a walk advances from {from:#x}");
         Ok(())
     }
 }
@@ -288,7 +304,7 @@ pub(crate) fn check_list(
     let (mut from, mut parts) = (Some(0_u64), 0);
     while let Some(at) = from {
         let (mut entries, mut depth) = (Vec::new(), 0);
-        let position = list.seek(set, at.reverse_bits(), Sight::Untracked, |part| {
+        let position = list.seek(set, at.reverse_bits(), ReadMode::Untracked, |part| {
             entries = part.entries.to_vec();
             depth = part.depth;
         })?;
@@ -370,9 +386,9 @@ mod tests {
         let key = |number: u32| format!("imsi-{number:06}").into_bytes();
         let mut wanted = [BTreeSet::new(), BTreeSet::new()];
         for number in 0..4000 {
-            let labels = Metadata { tags: &[("dnn", value(number))], expires_ms: 0 };
+            let metadata = Metadata { tags: &[("dnn", value(number))], expires_ms: 0 };
             let put =
-                |s: &Session| s.transact(|t| t.put_with_metadata(ns, &key(number), b"v", labels));
+                |s: &Session| s.transact(|t| t.put_with_metadata(ns, &key(number), b"v", metadata));
             put(if number.is_multiple_of(2) { &session } else { &other }).unwrap();
             wanted[usize::from(value(number) == b"ims")].insert(key(number));
         }
@@ -431,18 +447,18 @@ mod tests {
             let schema = Schema { tags: vec![tag], ..Schema::default() };
             let ns = session.namespace("n", &schema).unwrap();
             for number in 0..100 {
-                let (key, labels) = (
+                let (key, metadata) = (
                     format!("imsi-{number:06}"),
                     Metadata { tags: &[("dnn", b"web")], expires_ms: 0 },
                 );
                 session
-                    .transact(|t| t.put_with_metadata(ns, key.as_bytes(), b"v", labels))
+                    .transact(|t| t.put_with_metadata(ns, key.as_bytes(), b"v", metadata))
                     .unwrap();
             }
             let mut set = WriteSet::new(&session).unwrap();
             harm(&mut set, ns.index);
             set.commit().unwrap();
-            set.give_back();
+            set.release_buffers();
             drop(session);
             drop(region);
             let report = crate::check(&path).unwrap();

@@ -3,11 +3,12 @@
 
 use std::ops::Bound;
 
+use nearstate_memory::Corruption;
 use nearstate_model::limits::{TAG_VALUE_BYTES_MAX, TRANSACTION_TRIES};
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::index::internal::{STRIPES, count_key, posting_key, tag_root};
-use crate::index::ordered::{Cursor, Sight, composite_range, split_composite};
+use crate::index::ordered::{Cursor, ReadMode, composite_range, split_composite};
 use crate::index::schema::{Tag, TagState};
 use crate::record::meta::{is_past, split};
 use crate::record::view::View;
@@ -132,10 +133,11 @@ impl Session {
             return Ok(true);
         }
         let mut set = WriteSet::new(self)?;
-        let mut walk = Walk::new(namespace, known, values, Sight::Untracked)?;
+        let mut walk = IndexWalk::new(namespace, known, values, ReadMode::Untracked)?;
         let mut left = most;
         while walk.step(&mut set)? {
             let Some(fewer) = left.checked_sub(1) else { return Ok(false) };
+            invariant!(fewer < most, "{fewer} of {most} entries are left");
             left = fewer;
             if let Some(view) = self.get(namespace, &walk.record)?
                 && view.tags().any(|(name, found)| name == tag && found == walk.value)
@@ -172,7 +174,9 @@ impl Session {
                 let mut set = txn.set.borrow_mut();
                 count += set.internal_value(&key, read_count)?.unwrap_or(0);
             }
-            Ok(u64::try_from(count).unwrap_or(0))
+            // The stripes were read at one moment, so only damage makes their sum negative.
+            u64::try_from(count)
+                .map_err(|_| Corruption("the count of a tag's value is below zero").into())
         })
     }
 }
@@ -240,7 +244,7 @@ impl Txn<'_> {
             return Ok(());
         }
         drop(set);
-        let mut walk = Walk::new(namespace, known, values, Sight::Tracked)?;
+        let mut walk = IndexWalk::new(namespace, known, values, ReadMode::Tracked)?;
         loop {
             // Not across the call: it may use the transaction.
             let has_more = walk.step(&mut self.set.borrow_mut())?;
@@ -271,17 +275,17 @@ fn ready<'t>(known: Option<&'t Tag>, name: &str) -> Result<&'t Tag> {
     }
 }
 
-/// What a walk goes over.
+/// The position of a walk in an index.
 #[derive(Debug)]
-enum Over {
+enum IndexCursor {
     Ordered(Cursor),
     List(ListWalk),
 }
 
 /// A walk over the entries of an index.
 #[derive(Debug)]
-pub(crate) struct Walk {
-    over: Over,
+pub(crate) struct IndexWalk {
+    cursor: IndexCursor,
     /// The value of the present entry.
     value: Vec<u8>,
     /// The key of its record.
@@ -289,8 +293,8 @@ pub(crate) struct Walk {
     prefix: Vec<u8>,
 }
 
-impl Walk {
-    fn new(namespace: Namespace, tag: &Tag, values: Values<'_>, sight: Sight) -> Result<Self> {
+impl IndexWalk {
+    fn new(namespace: Namespace, tag: &Tag, values: Values<'_>, mode: ReadMode) -> Result<Self> {
         if !tag.is_ordered && !matches!(values, Values::Equal(_)) {
             return Err(Error::BadArgument {
                 detail: format!(
@@ -299,15 +303,20 @@ impl Walk {
                 ),
             });
         }
-        Ok(Self::over(namespace, tag, values, sight))
+        Ok(Self::of_tag(namespace, tag, values, mode))
     }
 
-    /// As [`Walk::new`], of a tag that answers this.
-    pub(crate) fn over(namespace: Namespace, tag: &Tag, values: Values<'_>, sight: Sight) -> Self {
+    /// As [`IndexWalk::new`], for a tag that supports these values.
+    pub(crate) fn of_tag(
+        namespace: Namespace,
+        tag: &Tag,
+        values: Values<'_>,
+        mode: ReadMode,
+    ) -> Self {
         if let (Values::Equal(value), false) = (values, tag.is_ordered) {
-            let list = ListWalk::new(namespace.index, tag.id, value, sight);
+            let list = ListWalk::new(namespace.index, tag.id, value, mode);
             let (value, record, prefix) = (value.to_vec(), Vec::new(), Vec::new());
-            return Self { over: Over::List(list), value, record, prefix };
+            return Self { cursor: IndexCursor::List(list), value, record, prefix };
         }
         let (from, to) = match values {
             Values::Equal(value) => (Bound::Included(value), Bound::Included(value)),
@@ -318,16 +327,16 @@ impl Walk {
         let (from, to) = composite_range(from, to);
         let mut cursor = Cursor::default();
         let range = (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice));
-        cursor.begin(tag_root(namespace.index, tag.id), range, sight);
-        let (over, prefix) = (Over::Ordered(cursor), prefix.to_vec());
-        Self { over, value: Vec::new(), record: Vec::new(), prefix }
+        cursor.begin(tag_root(namespace.index, tag.id), range, mode);
+        let (cursor, prefix) = (IndexCursor::Ordered(cursor), prefix.to_vec());
+        Self { cursor, value: Vec::new(), record: Vec::new(), prefix }
     }
 
     /// False at the end.
     pub(crate) fn step(&mut self, set: &mut WriteSet<'_>) -> Result<bool> {
-        let cursor = match &mut self.over {
-            Over::Ordered(cursor) => cursor,
-            Over::List(list) => return list.next(set, &mut self.record),
+        let cursor = match &mut self.cursor {
+            IndexCursor::Ordered(cursor) => cursor,
+            IndexCursor::List(list) => return list.next(set, &mut self.record),
         };
         let Some(key) = cursor.next(set)? else { return Ok(false) };
         self.value.clear();

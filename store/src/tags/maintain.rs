@@ -2,8 +2,13 @@
 //! The postings and nodes are records of the same transaction, so an index always agrees with its
 //! records.
 
+use nearstate_memory::Corruption;
 use nearstate_memory::layout::namespace_flags;
-use nearstate_model::{Error, Result};
+use nearstate_model::invariant::guaranteed;
+use nearstate_model::limits::{
+    INDEX_KEY_BYTES_MAX, KEY_BYTES_MAX, TAG_VALUE_BYTES_MAX, TRANSACTION_RECORDS_MAX,
+};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::index::internal::{STRIPES, count_key, expiry_root, posting_key, tag_root};
 use crate::index::ordered::composite;
@@ -14,6 +19,8 @@ use crate::record::meta::{Meta, Tags, is_past, split};
 use crate::session::buffers::{BufferSpan, TxnEntry};
 use crate::txn::write_set::WriteSet;
 
+const NO_CHANGE: &str = "a change of metadata is named by its index";
+
 impl<'s> WriteSet<'s> {
     /// Adds to the transaction what the tags and the expiry of its records need. Returns how many
     /// records it had before that.
@@ -23,6 +30,7 @@ impl<'s> WriteSet<'s> {
     #[inline]
     pub(crate) fn index_all(&mut self) -> Result<usize> {
         let written = self.buffers.entries.len();
+        invariant!(written <= TRANSACTION_RECORDS_MAX, "a transaction of {written} entries");
         self.buffers.is_validated_later = true;
         let mut seen = 0;
         for place in 0..written {
@@ -42,11 +50,15 @@ impl<'s> WriteSet<'s> {
         }
     }
 
-    /// The traits of a written record's namespace.
+    /// The flags of a written record's namespace.
     fn load_flags(&mut self, place: usize) -> Result<u64> {
-        let Some(entry) = self.buffers.entries.get(place) else { return Ok(0) };
+        let entry = self.entry_at(place);
         if entry.write.is_none() {
             return Ok(0);
+        }
+        // Keys of callers were checked. One that comes from an index may be damaged.
+        if self.key(place).len() > KEY_BYTES_MAX {
+            return Err(Corruption("an index names a key that no record can have").into());
         }
         let (table, meta) = (entry.table, entry.meta);
         let mut seen = self.session.member.namespace_flags(table)?;
@@ -55,9 +67,11 @@ impl<'s> WriteSet<'s> {
             let raised = |word| word | namespace_flags::EXPIRING;
             seen = self.session.member.update_namespace_flags(table, raised)?;
         }
-        if let Some(entry) = self.buffers.entries.get_mut(place) {
-            entry.flags = seen;
-        }
+        invariant!(
+            !expires || seen & namespace_flags::EXPIRING != 0,
+            "a namespace with an expiring record has the flag for it"
+        );
+        self.entry_mut(place).flags = seen;
         Ok(seen)
     }
 
@@ -66,15 +80,28 @@ impl<'s> WriteSet<'s> {
         for place in 0..written {
             self.collect_changes(place, scratch)?;
         }
+        invariant!(
+            self.buffers.entries.len() == written,
+            "collecting the changes of {written} entries adds none"
+        );
+        invariant!(
+            scratch.changes.len() <= written,
+            "{} of {written} entries change",
+            scratch.changes.len()
+        );
+        invariant!(
+            scratch.changes.is_sorted_by(|one, next| one.place < next.place),
+            "each entry changes once"
+        );
         // Tags are taken away from all records before any is given, so that a value can go from one
         // record to another.
         if scratch.changes.iter().any(|change| change.has_old) {
             for number in 0..scratch.changes.len() {
-                self.take_old(number, scratch)?;
+                self.remove_old_values(number, scratch)?;
             }
         }
         for number in 0..scratch.changes.len() {
-            self.give_new(number, scratch)?;
+            self.add_new_values(number, scratch)?;
         }
         Ok(())
     }
@@ -82,7 +109,7 @@ impl<'s> WriteSet<'s> {
     /// What a written record has, and what it is to have, beside its value; `None` if all of it
     /// stays as it is.
     fn change_of_meta(&mut self, place: usize) -> Result<Option<(&'s [u8], BufferSpan)>> {
-        let Some(entry) = self.buffers.entries.get(place) else { return Ok(None) };
+        let entry = self.entry_at(place);
         if entry.write.is_none()
             || entry.flags & (namespace_flags::TAGGED | namespace_flags::EXPIRING) == 0
         {
@@ -104,9 +131,7 @@ impl<'s> WriteSet<'s> {
     /// misses overlap.
     fn collect_changes(&mut self, place: usize, scratch: &mut IndexScratch) -> Result<()> {
         let Some((old, new)) = self.change_of_meta(place)? else { return Ok(()) };
-        let Some(TxnEntry { table, hash: record, .. }) = self.buffers.entries.get(place) else {
-            return Ok(());
-        };
+        let TxnEntry { table, hash: record, .. } = self.entry_at(place);
         let (table, record, new) = (*table, *record, self.buffers.bytes(new));
         scratch.changes.push(MetaChange { place, has_old: !old.is_empty(), was_ms: ends(old) });
         if new.is_empty() {
@@ -114,18 +139,25 @@ impl<'s> WriteSet<'s> {
         }
         let set = self.session.tag_set(table)?;
         for (name, value) in pairs(new) {
+            // A tag that the namespace has not declared has no index.
             let Some(tag) = set.named(name) else { continue };
+            invariant!(value.len() <= TAG_VALUE_BYTES_MAX, "a value of {} bytes", value.len());
             if !old.is_empty() && pairs(old).any(|pair| pair == (name, value)) {
                 continue;
             }
             let from = scratch.collected.len();
             scratch.collected.extend_from_slice(value);
             let to = scratch.collected.len();
-            let hash =
-                self.ask(table, tag, value, (record, &mut scratch.key, &mut scratch.list))?;
+            let hash = self.prefetch_posting(
+                table,
+                tag,
+                value,
+                (record, &mut scratch.key, &mut scratch.list),
+            )?;
             let (tag, value) = (tag.id, (from, to));
             scratch.collected.extend_from_slice(&scratch.key);
             let key = (to, scratch.collected.len());
+            invariant!(from <= to && to <= key.1, "value {from}..{to} is followed by its key");
             scratch.new_values.push(NewValue { place, tag, value, key, hash });
         }
         Ok(())
@@ -133,7 +165,7 @@ impl<'s> WriteSet<'s> {
 
     /// Asks for the bucket of a value's posting, or of the part of its list that the record is
     /// probably in. Returns the hash of the posting, whose key it leaves in `key`.
-    fn ask(
+    fn prefetch_posting(
         &self,
         table: u32,
         tag: &Tag,
@@ -158,15 +190,18 @@ impl<'s> WriteSet<'s> {
     }
 
     /// Takes away what a record has and is not to keep.
-    fn take_old(&mut self, number: usize, scratch: &mut IndexScratch) -> Result<()> {
-        let Some(MetaChange { place, has_old: true, .. }) = scratch.changes.get(number).copied()
-        else {
+    fn remove_old_values(&mut self, number: usize, scratch: &mut IndexScratch) -> Result<()> {
+        let change = *guaranteed(scratch.changes.get(number), NO_CHANGE);
+        if !change.has_old {
             return Ok(());
-        };
+        }
+        let place = change.place;
+        // The old metadata is read from shared memory again. If damage has made it equal to the
+        // new, nothing is taken away.
         let Some((old, new)) = self.change_of_meta(place)? else { return Ok(()) };
-        let Some(entry) = self.buffers.entries.get(place) else { return Ok(()) };
+        let entry = self.entry_at(place);
         let table = entry.table;
-        scratch.holder(entry.hash, self.buffers.bytes(entry.key));
+        scratch.set_record(entry.hash, self.buffers.bytes(entry.key));
         scratch.meta.clear();
         scratch.meta.extend_from_slice(self.buffers.bytes(new));
         let set = self.session.tag_set(table)?;
@@ -175,12 +210,17 @@ impl<'s> WriteSet<'s> {
         let mut done = Ok(());
         for (name, value) in pairs(old).filter(goes) {
             if let Some(tag) = set.named(name) {
-                self.ask(table, tag, value, (scratch.hash, &mut scratch.key, &mut scratch.list))?;
+                self.prefetch_posting(
+                    table,
+                    tag,
+                    value,
+                    (scratch.hash, &mut scratch.key, &mut scratch.list),
+                )?;
             }
         }
         for (name, value) in pairs(old).filter(goes) {
             if let Some(tag) = set.named(name) {
-                done = done.and_then(|()| self.take(table, tag, value, scratch));
+                done = done.and_then(|()| self.remove_value(table, tag, value, scratch));
             }
         }
         scratch.meta = new;
@@ -188,16 +228,14 @@ impl<'s> WriteSet<'s> {
     }
 
     /// Gives a record what it is to have and has not.
-    fn give_new(&mut self, number: usize, scratch: &mut IndexScratch) -> Result<()> {
-        let Some(MetaChange { place, was_ms, .. }) = scratch.changes.get(number).copied() else {
-            return Ok(());
-        };
-        let Some(entry) = self.buffers.entries.get(place) else { return Ok(()) };
+    fn add_new_values(&mut self, number: usize, scratch: &mut IndexScratch) -> Result<()> {
+        let MetaChange { place, was_ms, .. } = *guaranteed(scratch.changes.get(number), NO_CHANGE);
+        let entry = self.entry_at(place);
         if entry.write.is_delete() {
             return Ok(());
         }
         let table = entry.table;
-        scratch.holder(entry.hash, self.buffers.bytes(entry.key));
+        scratch.set_record(entry.hash, self.buffers.bytes(entry.key));
         let new = self.buffers.bytes(entry.meta.unwrap_or_default());
         let is_ms = ends(new);
         let set = self.session.tag_set(table)?;
@@ -214,15 +252,17 @@ impl<'s> WriteSet<'s> {
         let mut number = 0;
         while let Some(new_value) = scratch.new_values.get(number).copied() {
             number += 1;
-            let Some(tag) = set.numbered(new_value.tag) else { continue };
             if new_value.place == place {
-                self.give_new_value(table, tag, &new_value, scratch)?;
+                // The declaration may have been given up meanwhile: then the commit is refused,
+                // because the flags of the namespace have changed.
+                let Some(tag) = set.numbered(new_value.tag) else { continue };
+                self.add_new_value(table, tag, &new_value, scratch)?;
             }
         }
         Ok(())
     }
 
-    fn give_new_value(
+    fn add_new_value(
         &mut self,
         table: u32,
         tag: &Tag,
@@ -230,12 +270,15 @@ impl<'s> WriteSet<'s> {
         scratch: &mut IndexScratch,
     ) -> Result<()> {
         let collected = std::mem::take(&mut scratch.collected);
-        let value = collected.get(new_value.value.0..new_value.value.1).unwrap_or_default();
+        let value = collected.get(new_value.value.0..new_value.value.1);
+        let value = guaranteed(value, "a collected value is kept until the commit");
         let done = if tag.is_unique && !tag.is_ordered && !tag.is_counted {
-            let key = collected.get(new_value.key.0..new_value.key.1).unwrap_or_default();
-            self.give_posting((table, tag), value, (new_value.hash, key), scratch).map(drop)
+            let key = collected.get(new_value.key.0..new_value.key.1);
+            let key = guaranteed(key, "a collected key is kept until the commit");
+            invariant!(!key.is_empty(), "the posting of a unique value has a key");
+            self.add_posting((table, tag), value, (new_value.hash, key), scratch).map(drop)
         } else {
-            self.give(table, tag, value, scratch)
+            self.add_value(table, tag, value, scratch)
         };
         scratch.collected = collected;
         done
@@ -251,7 +294,7 @@ impl<'s> WriteSet<'s> {
     }
 
     /// Enters a record's value of a tag.
-    pub(crate) fn give(
+    pub(crate) fn add_value(
         &mut self,
         table: u32,
         tag: &Tag,
@@ -263,7 +306,7 @@ impl<'s> WriteSet<'s> {
             let mut key = std::mem::take(&mut scratch.key);
             posting_key(table, tag.id, value, &mut key);
             let given =
-                self.give_posting((table, tag), value, (self.session.hash(&key), &key), scratch);
+                self.add_posting((table, tag), value, (self.session.hash(&key), &key), scratch);
             scratch.key = key;
             is_new = given?;
         }
@@ -284,7 +327,7 @@ impl<'s> WriteSet<'s> {
     }
 
     /// Enters the posting of a unique value. False if it is there already.
-    fn give_posting(
+    fn add_posting(
         &mut self,
         (table, tag): (u32, &Tag),
         value: &[u8],
@@ -313,7 +356,7 @@ impl<'s> WriteSet<'s> {
     }
 
     /// Takes a record's value of a tag away.
-    pub(crate) fn take(
+    pub(crate) fn remove_value(
         &mut self,
         table: u32,
         tag: &Tag,
@@ -354,22 +397,18 @@ impl<'s> WriteSet<'s> {
             Some((cell, bytes)) => split(cell, bytes)?.1,
             None => return Ok(false),
         };
-        let is_untouched =
-            self.buffers.entries.get(place).is_some_and(|entry| entry.write.is_none());
-        if !is_untouched || !is_past(meta)? {
+        if self.is_written(place) || !is_past(meta)? {
             return Ok(false);
         }
         self.delete(place);
-        if let Some(entry) = self.buffers.entries.get_mut(place) {
-            entry.is_expiry = true;
-        }
+        self.entry_mut(place).is_expiry = true;
         self.load_flags(place)?;
         let ours = std::mem::replace(&mut scratch.record, holder.to_vec());
         let our_hash = std::mem::replace(&mut scratch.hash, hash);
         let set = self.session.tag_set(table)?;
         for tag in set.tags().filter(|tag| tag.is_kept()) {
             for value in values(meta, &tag.name) {
-                self.take(table, tag, value, scratch)?;
+                self.remove_value(table, tag, value, scratch)?;
             }
         }
         (scratch.record, scratch.hash) = (ours, our_hash);
@@ -383,6 +422,7 @@ impl<'s> WriteSet<'s> {
         change: i64,
         scratch: &mut IndexScratch,
     ) -> Result<()> {
+        invariant!(change == 1 || change == -1, "a value is counted once: {change}");
         let [stripe, ..] = (self.session.member.index() % u32::from(STRIPES)).to_le_bytes();
         count_key(table, tag, stripe, value, &mut scratch.key);
         let before = self.internal_value(&scratch.key, read_count)?.unwrap_or(0);
@@ -401,8 +441,11 @@ impl<'s> WriteSet<'s> {
         scratch: &mut IndexScratch,
     ) -> Result<()> {
         let root = expiry_root(u64::from(self.session.member.index()));
+        invariant!(expires_ms != 0, "a record that never expires is not in the order of expiry");
         scratch.key.clear();
         expiry_key(expires_ms, table, &scratch.record, &mut scratch.key);
+        let bytes = scratch.key.len();
+        invariant!(bytes <= INDEX_KEY_BYTES_MAX, "a key of {bytes} bytes is ordered");
         scratch.ordered.insert(self, root, &scratch.key)?;
         let expiring = &self.session.internal.expiring;
         expiring.set(expiring.get().saturating_add(1));
@@ -412,6 +455,7 @@ impl<'s> WriteSet<'s> {
 
 /// The key of a record in the order of expiry.
 pub(crate) fn expiry_key(expires_ms: u64, table: u32, record: &[u8], out: &mut Vec<u8>) {
+    invariant!(out.is_empty(), "a key of the order of expiry begins with the time");
     out.extend_from_slice(&expires_ms.to_be_bytes());
     out.extend_from_slice(&table.to_be_bytes());
     out.extend_from_slice(record);

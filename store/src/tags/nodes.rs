@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use nearstate_memory::Corruption;
 use nearstate_memory::layout::namespace_flags;
-use nearstate_model::Result;
+use nearstate_model::invariant::guaranteed;
+use nearstate_model::limits::KEY_BYTES_MAX;
+use nearstate_model::{Result, invariant};
 
 use crate::index::internal::{NAME, ROOT, node_key, schema_key};
 use crate::index::ordered::Nodes;
@@ -24,7 +27,7 @@ impl Session {
         Ok(table)
     }
 
-    /// The tags of a namespace as its traits word says they are now.
+    /// The tags of a namespace at the generation that its flags have now.
     pub(crate) fn tag_set(&self, namespace: u32) -> Result<Arc<TagSet>> {
         let now = self.member.namespace_flags(namespace)? / namespace_flags::GENERATION;
         if let Some((seen, tags)) = self.internal.tags.borrow().get(&namespace)
@@ -47,11 +50,14 @@ impl Session {
 
     /// Raises the count of schema changes to that of these tags. Returns it.
     pub(crate) fn raise_to(&self, namespace: u32, tags: &TagSet) -> Result<u64> {
+        // The generation is read from shared memory: a damaged one saturates.
         let wanted = tags.generation.saturating_mul(namespace_flags::GENERATION);
         let word = self.member.update_namespace_flags(namespace, |word| {
             let flags = (word | namespace_flags::TAGGED) % namespace_flags::GENERATION;
             (word - word % namespace_flags::GENERATION).max(wanted) | flags
         })?;
+        invariant!(word >= wanted, "the count of schema changes rises: {word:#x}, {wanted:#x}");
+        invariant!(word & namespace_flags::TAGGED != 0, "a namespace with tags has the flag");
         Ok(word / namespace_flags::GENERATION)
     }
 
@@ -64,6 +70,7 @@ impl Session {
             place.copy_from_slice(&word.to_le_bytes());
         }
         let name = self.hash(&seed) & (ROOT - 1);
+        invariant!(name & ROOT == 0, "only a root has the name {name:#x}");
         self.internal.named.set(name);
         name
     }
@@ -83,9 +90,10 @@ pub(crate) enum OwnWrite {
 impl WriteSet<'_> {
     /// What this transaction has done with a record.
     pub(crate) fn own(&self, place: Option<usize>) -> OwnWrite {
-        match place.and_then(|place| self.buffers.entries.get(place)).map(|entry| &entry.write) {
-            Some(Write::Put { .. } | Write::Patch { .. } | Write::Object { .. }) => {
-                OwnWrite::Written
+        match place.map(|place| &self.entry_at(place).write) {
+            Some(Write::Put { .. }) => OwnWrite::Written,
+            Some(Write::Patch { .. } | Write::Object { .. }) => {
+                invariant!("a record of the internal namespace is put whole")
             }
             Some(Write::Delete) => OwnWrite::Gone,
             Some(Write::None) | None => OwnWrite::Not,
@@ -94,9 +102,9 @@ impl WriteSet<'_> {
 
     /// The value that this transaction has put.
     pub(crate) fn own_value(&self, place: Option<usize>) -> &[u8] {
-        match place.and_then(|place| self.buffers.entries.get(place)).map(|entry| &entry.write) {
+        match place.map(|place| &self.entry_at(place).write) {
             Some(Write::Put { value }) => self.buffers.bytes(*value),
-            _ => &[],
+            other => invariant!("the transaction has not put the record: {other:?}"),
         }
     }
 
@@ -114,11 +122,7 @@ impl WriteSet<'_> {
         let table = self.session.internal_table()?;
         let place = self.place_of(table, hash, key);
         if let Some(place) = place
-            && self
-                .buffers
-                .entries
-                .get(place)
-                .is_some_and(|e| e.seen.is_some() || !e.write.is_none())
+            && (self.entry_at(place).seen.is_some() || self.is_written(place))
         {
             return Ok(place);
         }
@@ -134,9 +138,8 @@ impl WriteSet<'_> {
             OwnWrite::Written => Ok(Some(self.own_value(Some(place)))),
             OwnWrite::Gone => Ok(None),
             OwnWrite::Not => {
-                let seen = self.buffers.entries.get(place).and_then(|entry| entry.seen);
-                let stored = seen.map(|seen| self.session.stored(seen)).transpose()?.flatten();
-                Ok(stored.map(|(_, value)| value))
+                let seen = guaranteed(self.entry_at(place).seen, "an internal record was read");
+                Ok(self.session.stored(seen)?.map(|(_, value)| value))
             }
         }
     }
@@ -154,6 +157,10 @@ impl WriteSet<'_> {
 
     /// Puts a record of the internal namespace.
     pub(crate) fn put_internal(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        // The value in the key may come from a record's damaged metadata.
+        if key.len() > KEY_BYTES_MAX {
+            return Err(Corruption("a record has a tag value that no record can have").into());
+        }
         let table = self.session.internal_table()?;
         let hash = self.session.hash(key);
         let place = self.entry(table, hash, key)?;

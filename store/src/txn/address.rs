@@ -15,6 +15,7 @@ pub struct Address(NonZeroU64);
 /// bytes an object so begins on a line: C finds every type aligned in the region itself, and an
 /// object of 64 bytes is one line.
 const KEY_BYTES: usize = 20;
+const _: () = assert!(KEY_BYTES >= 8, "a key begins with the address");
 const _: () = assert!((nearstate_memory::CELL_HEADER_BYTES + KEY_BYTES as u64).is_multiple_of(64));
 
 impl Address {
@@ -37,6 +38,7 @@ impl Address {
         for (place, byte) in key.iter_mut().zip(self.bits().to_le_bytes()) {
             *place = byte;
         }
+        debug_assert!(Self::of_key(&key) == Some(self), "the key leads back to its address");
         key
     }
 

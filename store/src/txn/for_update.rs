@@ -1,10 +1,11 @@
-//! Reading a record in order to change it: what a procedure does with the context of a UE.
+//! Reading a record in order to change it, as a procedure does with the context of a UE.
 
 use nearstate_memory::{Cell, IndexTable, PendingCell, ReadToken, WriteTarget};
+use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::VALUE_BYTES_MAX;
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
-use crate::record::layout::{BlockLayout, Tabled};
+use crate::record::layout::{BlockLayout, RecordBlocks};
 use crate::record::meta::is_past_cell;
 use crate::record::splice::Splice;
 use crate::record::view::View;
@@ -106,11 +107,11 @@ impl RecordForUpdate<'_> {
         &self.view
     }
 
-    /// Shows those blocks whose names are wanted, by their places: the place of the name, and the
-    /// bytes. In what order is not said.
+    /// Calls `each` with the index of the name and the bytes of each block whose name is wanted, in
+    /// any order.
     ///
-    /// Complexity: if the record is laid out as the last one that these names met, one comparison
-    /// of its block table's head; else as [`View::blocks_among`].
+    /// Complexity: if the record has the layout of the last one that these names met, one
+    /// comparison of its block table's head; else as [`View::blocks_among`].
     #[inline]
     pub fn blocks_of(
         &self,
@@ -118,7 +119,8 @@ impl RecordForUpdate<'_> {
         wanted: impl Fn(usize) -> bool,
         mut each: impl FnMut(usize, &[u8]),
     ) {
-        if self.view.form() == Form::Blocks && !names.each(self.tabled(), &wanted, &mut each) {
+        if self.view.form() == Form::Blocks && !names.each(self.record_blocks(), &wanted, &mut each)
+        {
             self.walk(names, wanted, each);
         }
     }
@@ -132,14 +134,15 @@ impl RecordForUpdate<'_> {
     ) {
         for (name, bytes) in self.view.blocks() {
             if let Some(place) = names.place(name).filter(|place| wanted(*place)) {
+                debug_assert!(place < names.len(), "name {place} of {}", names.len());
                 each(place, bytes);
             }
         }
     }
 
     #[inline]
-    fn tabled(&self) -> Tabled<'_, '_> {
-        Tabled { cell: self.cell, table: self.view.stored(), known: &self.layout }
+    fn record_blocks(&self) -> RecordBlocks<'_, '_> {
+        RecordBlocks { cell: self.cell, table: self.view.stored(), known: &self.layout }
     }
 
     /// Puts a value in its place, if it is still what was read. Tags and an expiry are gone with
@@ -183,7 +186,7 @@ impl RecordForUpdate<'_> {
             let written = self.session.member.with_reserve(|| {
                 let lookup = self.key_lookup(Form::Blocks);
                 let mut splice = Splice::default();
-                let draft = if names.splice(self.tabled(), changes, &mut splice) {
+                let draft = if names.splice(self.record_blocks(), changes, &mut splice) {
                     self.session.draft_spliced(lookup, self.cell, &splice, None)?
                 } else {
                     self.patched(lookup, names, changes)?
@@ -197,7 +200,7 @@ impl RecordForUpdate<'_> {
         self.patch_in_txn(names, changes)
     }
 
-    /// A patch that changes how the record is laid out.
+    /// A patch that changes the layout of the record.
     #[cold]
     fn patched(
         &self,
@@ -228,6 +231,8 @@ impl RecordForUpdate<'_> {
     /// needs a transaction now.
     #[inline]
     fn publish(&self, draft: PendingCell, mask: u64) -> Result<Option<Outcome>> {
+        invariant!(self.seen.at == self.cell.at(), "the token of a record names its cell");
+        invariant!(mask & (NEEDS_TXN | NOTIFIES) != 0, "the flags {mask:#x} allow a direct write");
         let target = WriteTarget { hash: self.hash, key: self.key, token: Some(self.seen) };
         let flags =
             FlagCheck { table: self.table, namespace: self.namespace.index, mask, expected: 0 };
@@ -264,7 +269,7 @@ impl RecordForUpdate<'_> {
 /// The changes by their names.
 fn by_names<'a>(names: &'a BlockLayout, changes: &[(usize, &'a [u8])]) -> Vec<BlockChange<'a>> {
     let by_name = |(place, bytes): &(usize, &'a [u8])| BlockChange {
-        name: names.name(*place).unwrap_or_default(),
+        name: guaranteed(names.name(*place), "the change names a block of the layout"),
         bytes: Some(bytes),
     };
     changes.iter().map(by_name).collect()

@@ -11,19 +11,22 @@
 use std::borrow::Cow;
 use std::ops::{Bound, Range, RangeBounds};
 
+use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::VALUE_BYTES_MAX;
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
+use crate::commit_stream::consumer::WhenFull;
+use crate::commit_stream::entry::StreamedRecord;
 use crate::index::internal::OBJECTS;
-use crate::log::commit::Committed;
-use crate::log::stream::WhenFull;
 use crate::record::Kind;
 use crate::session::buffers::Write;
-use crate::session::copies::Lent;
+use crate::session::copies::BorrowedCopy;
 use crate::session::{Namespace, Region, Session};
 use crate::txn::Txn;
 use crate::txn::address::Address;
 use crate::txn::write_set::WriteSet;
+
+const PART_IN_OBJECT: &str = "a checked part lies within its object";
 
 /// How many objects a region has, and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,7 +98,7 @@ impl Session {
     ///
     /// # Errors
     /// `Damaged`, and with the first object of a region what [`Session::namespace`] returns.
-    pub fn object_of(&self, record: &Committed<'_>) -> Result<Option<Address>> {
+    pub fn object_of(&self, record: &StreamedRecord<'_>) -> Result<Option<Address>> {
         let is_object = self.object_namespace()?.index == record.namespace;
         Ok(if is_object { Address::of_key(record.key) } else { None })
     }
@@ -157,9 +160,9 @@ impl<'s> Opened<'s> {
             Self::Stored(old) => {
                 set.buffers.check_room(old.len())?;
                 let copy = set.buffers.copies.add(old.len(), false);
-                if let Some(entry) = set.buffers.entries.get_mut(place) {
-                    entry.write = Write::Object { copy };
-                }
+                let entry = set.entry_mut(place);
+                invariant!(entry.write.is_none(), "an object is copied once");
+                entry.write = Write::Object { copy };
                 (copy, old)
             }
         };
@@ -228,9 +231,10 @@ impl Txn<'_> {
         let hash = set.session.hash(&key);
         let place = set.entry(table, hash, &key)?;
         let copy = set.buffers.copies.add(bytes, true);
-        if let Some(entry) = set.buffers.entries.get_mut(place) {
-            entry.write = Write::Object { copy };
-        }
+        invariant!(set.buffers.copies.len(copy) == bytes, "a new object has {bytes} bytes");
+        let entry = set.entry_mut(place);
+        invariant!(entry.write.is_none() && entry.seen.is_none(), "address {address} is new");
+        entry.write = Write::Object { copy };
         Ok(address)
     }
 
@@ -256,7 +260,7 @@ impl Txn<'_> {
         let (place, opened) = Opened::find(&mut set, address)?;
         let part = check_part(address, &part, opened.len(&set))?;
         if let Opened::Stored(value) = opened {
-            return Ok(Cow::Borrowed(value.get(part).unwrap_or_default()));
+            return Ok(Cow::Borrowed(guaranteed(value.get(part), PART_IN_OBJECT)));
         }
         let copy = opened.copy(&mut set, place, part.clone())?;
         Ok(Cow::Owned(set.buffers.copies.part(copy, &part)?.to_vec()))
@@ -284,10 +288,11 @@ impl Txn<'_> {
         write: impl FnOnce(&mut [u8]) -> T,
     ) -> Result<T> {
         let (copy, part) = self.open_copy(address, &part)?;
-        let lent = self.set.borrow_mut().buffers.copies.lend(copy)?;
-        // Given back also when `write` panics.
-        let mut held = Held { txn: self, copy, lent: Some(lent) };
-        Ok(write(held.lent.as_mut().map_or(&mut [], |lent| lent.part(&part))))
+        let borrowed = self.set.borrow_mut().buffers.copies.borrow_copy(copy)?;
+        // Returned also when `write` panics.
+        let mut held = BorrowGuard { txn: self, copy, borrowed: Some(borrowed) };
+        let borrowed = guaranteed(held.borrowed.as_mut(), "the guard holds its copy until it ends");
+        Ok(write(borrowed.part(&part)))
     }
 
     /// The address of a part of an object, for an FFI that returns pointers: in the region, or in
@@ -305,10 +310,11 @@ impl Txn<'_> {
         let (place, opened) = Opened::find(&mut set, address)?;
         let part = check_part(address, &part, opened.len(&set))?;
         if let Opened::Stored(value) = opened {
-            return Ok(std::ptr::from_ref(value.get(part).unwrap_or_default()));
+            return Ok(std::ptr::from_ref(guaranteed(value.get(part), PART_IN_OBJECT)));
         }
         let copy = opened.copy(&mut set, place, part.clone())?;
         let first = set.buffers.copies.pointer(copy, &part)?;
+        invariant!(!first.is_null(), "a copy has memory");
         Ok(std::ptr::slice_from_raw_parts(first, part.len()))
     }
 
@@ -357,17 +363,17 @@ impl Txn<'_> {
     }
 }
 
-/// A private copy in the hands of a caller's function.
-struct Held<'t, 's> {
+/// Returns a private copy that a caller's function has borrowed.
+struct BorrowGuard<'t, 's> {
     txn: &'t Txn<'s>,
     copy: usize,
-    lent: Option<Lent>,
+    borrowed: Option<BorrowedCopy>,
 }
 
-impl Drop for Held<'_, '_> {
+impl Drop for BorrowGuard<'_, '_> {
     fn drop(&mut self) {
-        if let Some(lent) = self.lent.take() {
-            self.txn.set.borrow_mut().buffers.copies.give_back(self.copy, lent);
+        if let Some(borrowed) = self.borrowed.take() {
+            self.txn.set.borrow_mut().buffers.copies.return_copy(self.copy, borrowed);
         }
     }
 }

@@ -1,13 +1,14 @@
 //! Patching named blocks: a delta. Only what changes travels, only what is small is copied.
 
 use nearstate_memory::{Cell, CellHeader, WriteTarget};
+use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::{BLOCK_NAME_BYTES_MAX, BLOCKS_MAX, VALUE_BYTES_MAX};
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::record::meta::split;
 use crate::record::splice::Splice;
 use crate::record::{
-    BLOCK_INLINE_MAX, Block, BlockChange, Form, Kind, Place, Table, encode, is_name,
+    BLOCK_INLINE_MAX, Block, BlockChange, BlockPlace, BlockTable, Form, Kind, encode, is_name,
 };
 use crate::session::{KeyLookup, Namespace, Session, check_key, wrong_kind};
 use crate::txn::write::{Condition, FlagCheck, NEEDS_TXN, NOTIFIES, Outcome, SingleWrite, present};
@@ -44,6 +45,7 @@ impl Session {
             if self.member.namespace_flags(namespace.index)? & mask != 0 {
                 return Ok(None);
             }
+            invariant!(lookup.form == Form::Blocks, "a patch makes a record of blocks");
             let draft = match self.patched(lookup, seen, changes, None) {
                 Ok(draft) => draft,
                 Err(error) => {
@@ -90,7 +92,7 @@ impl Session {
         {
             return self.draft_spliced(lookup, cell, &splice, meta);
         }
-        let mut old_blocks = Table::new(value)?;
+        let mut old_blocks = BlockTable::new(value)?;
         // Most records have some blocks, and a patch changes few: one allocation then.
         let mut blocks = Vec::with_capacity(changes.len() + 8);
         let mut children = Vec::new();
@@ -103,8 +105,9 @@ impl Session {
                 continue;
             }
             blocks.push(match (block.place, old) {
-                (Place::Child(child), Some(cell)) => {
-                    let kept = Block { place: Place::Child(children.len() as u64 / 8), ..block };
+                (BlockPlace::Child(child), Some(cell)) => {
+                    let kept =
+                        Block { place: BlockPlace::Child(children.len() as u64 / 8), ..block };
                     children.extend_from_slice(&cell.child(child)?.to_le_bytes());
                     kept
                 }
@@ -113,7 +116,7 @@ impl Session {
         }
         let kept_count = blocks.len();
         for change in changes {
-            let known = blocks.get(..kept_count).unwrap_or_default();
+            let known = guaranteed(blocks.get(..kept_count), "blocks are only appended");
             match change.bytes {
                 Some(bytes) if known.iter().all(|block| block.name != change.name) => {
                     blocks.push(self.changed(change.name, bytes, &mut children)?);
@@ -124,6 +127,10 @@ impl Session {
         if blocks.len() > BLOCKS_MAX {
             return Err(Error::TooManyBlocks { blocks: blocks.len() });
         }
+        let child_count = children.len() / 8;
+        let named =
+            blocks.iter().filter(|block| matches!(block.place, BlockPlace::Child(_))).count();
+        invariant!(named == child_count, "{named} blocks name {child_count} children");
         self.draft(lookup, &children, &encode(&blocks), meta.unwrap_or(kept))
     }
 
@@ -135,11 +142,13 @@ impl Session {
         children: &mut Vec<u8>,
     ) -> Result<Block<'a>> {
         let place = if bytes.len() <= BLOCK_INLINE_MAX {
-            Place::Inline(bytes)
+            BlockPlace::Inline(bytes)
         } else {
             let at = self.block_cell(bytes)?;
+            invariant!(at != 0, "a block of {} bytes has a cell", bytes.len());
             children.extend_from_slice(&at.to_le_bytes());
-            Place::Child(children.len() as u64 / 8 - 1)
+            invariant!(children.len().is_multiple_of(8), "children are offsets of 8 bytes");
+            BlockPlace::Child(children.len() as u64 / 8 - 1)
         };
         let bytes =
             u32::try_from(bytes.len()).map_err(|_| Error::ValueTooLarge { bytes: bytes.len() })?;
@@ -147,6 +156,8 @@ impl Session {
     }
 
     fn block_cell(&self, bytes: &[u8]) -> Result<u64> {
+        invariant!(bytes.len() > BLOCK_INLINE_MAX, "a cell for a block of {} bytes", bytes.len());
+        invariant!(bytes.len() <= VALUE_BYTES_MAX, "a cell for a block of {} bytes", bytes.len());
         let head = CellHeader {
             kind: nearstate_memory::CellKind::Block,
             flags: 0,

@@ -1,7 +1,7 @@
 //! Writes of one record. In a namespace without indexes, watches and stream a write takes the
 //! direct path of `write.rs` and `patch.rs`; elsewhere it is a transaction of one record.
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::record::{BlockChange, Form};
 use crate::session::{Namespace, Session, wrong_kind};
@@ -113,6 +113,7 @@ impl Session {
             return Err(wrong_kind(namespace.kind(), "compare a value", "compare its version"));
         }
         let tries = RetryPolicy::default().tries;
+        invariant!(tries > 0, "a write is tried");
         for attempt in 1..=tries {
             match self.try_in_txn(namespace, key, condition, &change) {
                 Err(Error::Conflict { .. }) => self.pause(attempt),
@@ -142,12 +143,14 @@ impl Session {
             current
         };
         change(&txn)?;
-        let mut after = None;
+        let (mut after, mut count) = (None, 0);
         txn.commit_with_versions(|changed, version| {
             if changed == key {
                 after = version;
             }
+            count += 1;
         })?;
+        invariant!(count <= 1, "a write of one record commits {count}");
         Ok(match after.or(current) {
             Some(version) => Outcome::Done { version },
             // A delete of a record that does not exist.
@@ -159,7 +162,5 @@ impl Session {
 /// A put without a condition cannot be refused.
 #[cold]
 fn refused_always(current: Option<u64>) -> ! {
-    nearstate_model::invariant::violated(format_args!(
-        "a put without a condition was refused at version {current:?}"
-    ))
+    invariant!("a put without a condition was refused at version {current:?}")
 }

@@ -8,7 +8,7 @@ use nearstate_model::{Result, invariant};
 
 use crate::record::meta::split;
 use crate::record::view::{View, WrittenRecord};
-use crate::record::{Block, Form, Place, encode, size_of_block};
+use crate::record::{Block, BlockPlace, Form, encode, size_of_block};
 use crate::session::Namespace;
 use crate::session::buffers::Write;
 use crate::txn::write_set::WriteSet;
@@ -38,6 +38,7 @@ impl WrittenRecords {
         self.count.set(number);
         let bucket = number.ilog2() as usize;
         let (buckets, size) = (self.buckets.get_or_init(new_buckets), 1_usize << bucket);
+        invariant!(number >= size && number < 2 * size, "record {number} in bucket {bucket}");
         let records = guaranteed(buckets.get(bucket), "a bucket for every number")
             .get_or_init(|| (0..size).map(|_| OnceCell::new()).collect());
         guaranteed(records.get(number - size), "a bucket has room").get_or_init(|| record)
@@ -95,5 +96,5 @@ pub(crate) fn written_record<'t>(
 }
 
 fn inline<'a>(name: &'a str, bytes: &'a [u8]) -> Block<'a> {
-    Block { name, place: Place::Inline(bytes), bytes: size_of_block(bytes) }
+    Block { name, place: BlockPlace::Inline(bytes), bytes: size_of_block(bytes) }
 }

@@ -5,7 +5,7 @@ use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{
     Cell, CellHeader, FLAG_META, IndexTable, PendingCell, WriteDecision, WriteTarget,
 };
-use nearstate_model::limits::VALUE_BYTES_MAX;
+use nearstate_model::limits::{BLOCKS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result, invariant};
 
 use crate::record::meta::{is_past_cell, split};
@@ -118,6 +118,8 @@ impl Session {
         draft: Option<PendingCell>,
         is_expected: impl FnOnce(Option<Cell<'_>>) -> Result<bool>,
     ) -> Result<SingleWrite> {
+        invariant!(flags.expected & !flags.mask == 0, "expected flags lie in their mask");
+        debug_assert!(target.hash == self.hash(target.key), "a write goes to its key's bucket");
         let wanted = if draft.is_some() { WriteDecision::Publish } else { WriteDecision::Remove };
         let mut refusal = None;
         let changed = self.member.write_target(flags.table, target, draft, |record| {
@@ -132,6 +134,10 @@ impl Session {
             return Ok(refusal);
         }
         // Removing a record that does not exist changes nothing, and has no version.
+        invariant!(
+            changed.version_after.is_some() == (wanted == WriteDecision::Publish),
+            "a record has a version after the write if and only if it was published"
+        );
         let before = changed.version_before.unwrap_or(0);
         let version = changed.version_after.unwrap_or(before);
         invariant!(
@@ -180,7 +186,10 @@ impl Session {
         })?;
         Ok(match written {
             SingleWrite::Made { version } => Some(Outcome::Done { version }),
-            SingleWrite::Refused => Some(Outcome::Refused { current }),
+            SingleWrite::Refused => {
+                invariant!(condition != Condition::Always, "a put without a condition is refused");
+                Some(Outcome::Refused { current })
+            }
             SingleWrite::FlagsChanged => None,
         })
     }
@@ -196,7 +205,13 @@ impl Session {
         meta: &[u8],
     ) -> Result<PendingCell> {
         let KeyLookup { table, hash, key, is_seen, .. } = lookup;
-        debug_assert!(children.len().is_multiple_of(8), "children are offsets of 8 bytes");
+        invariant!(children.len().is_multiple_of(8), "children of {} bytes", children.len());
+        invariant!(
+            children.len() / 8 <= BLOCKS_MAX,
+            "a record with {} children",
+            children.len() / 8
+        );
+        debug_assert!(hash == self.hash(key), "a draft has the hash of its key");
         let body = children.len() + key.len() + value.len() + meta.len();
         let at = self.member.allocate_cell(&head_of(
             lookup,
@@ -219,6 +234,7 @@ impl Session {
             self.member.write_body(at, offset, part)?;
             offset += part.len() as u64;
         }
+        invariant!(offset == body as u64, "{offset} bytes were written to a body of {body}");
         if is_small {
             // The few lines were prefetched with the last cell of the class: one sum over all parts
             // costs less than one for each.
@@ -326,6 +342,10 @@ pub(crate) fn head_of(
 /// The checksum of a body up to this size is computed after it was written: a record of an index
 /// has two to five lines.
 const BODY_SMALL: usize = 320;
+
+const _: () = assert!(KEY_BYTES_MAX <= u16::MAX as usize, "a cell counts its key in 16 bits");
+const _: () = assert!(BLOCKS_MAX <= u16::MAX as usize, "a cell counts its children in 16 bits");
+const _: () = assert!(VALUE_BYTES_MAX <= u32::MAX as usize, "a cell counts its body in 32 bits");
 
 /// Flags of a namespace in which every put and delete is a transaction.
 pub(crate) const NEEDS_TXN: u64 = namespace_flags::TAGGED | NOTIFIES;

@@ -8,7 +8,7 @@ use nearstate_memory::{
     WriteTarget,
 };
 use nearstate_model::invariant::guaranteed;
-use nearstate_model::limits::TRANSACTION_RECORDS_MAX;
+use nearstate_model::limits::{TRANSACTION_RECORDS_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result, invariant};
 
 use crate::record::{BlockChange, Form};
@@ -31,14 +31,14 @@ pub(crate) struct WriteSet<'s> {
 impl<'s> WriteSet<'s> {
     /// Returns the buffers to the session, for its next transaction.
     #[inline]
-    pub(crate) fn give_back(self) {
-        self.session.spare.give(self.buffers);
+    pub(crate) fn release_buffers(self) {
+        self.session.buffer_cache.give(self.buffers);
     }
 
     #[inline]
     pub(crate) fn new(session: &'s Session) -> Result<Self> {
         let pin = session.member.pin()?;
-        let buffers = session.spare.take();
+        let buffers = session.buffer_cache.take();
         Ok(Self { session, buffers, _pin: pin })
     }
 
@@ -52,6 +52,7 @@ impl<'s> WriteSet<'s> {
         };
         if all.len() > LINEAR_MAX {
             let place = *self.buffers.places.get(&(table, hash))? as usize;
+            debug_assert!(place < all.len(), "the tree names entry {place}");
             if all.get(place).is_some_and(is_it) {
                 return Some(place);
             }
@@ -80,6 +81,7 @@ impl<'s> WriteSet<'s> {
             after: None,
             is_expiry: false,
         });
+        invariant!(self.buffers.entries.len() == place + 1, "entry {place} is the last one");
         if place >= LINEAR_MAX {
             self.enlist(place);
         }
@@ -94,6 +96,7 @@ impl<'s> WriteSet<'s> {
         for (index, entry) in (0_u32..).zip(entries).skip(from) {
             places.insert((entry.table, entry.hash), index);
         }
+        invariant!(!places.is_empty() && places.len() <= place + 1, "the tree has the entries");
     }
 
     /// An entry of the transaction.
@@ -147,6 +150,10 @@ impl<'s> WriteSet<'s> {
         if !self.buffers.is_validated_later {
             self.check()?;
         }
+        debug_assert!(
+            placed.record.is_none_or(|(cell, _)| cell.at() == placed.token.at),
+            "the token of a read names its cell"
+        );
         self.entry_mut(place).seen = Some(placed.token);
         Ok((place, placed.record))
     }
@@ -276,6 +283,7 @@ impl<'s> WriteSet<'s> {
         value: &[u8],
         metadata: Metadata<'_>,
     ) -> Result<()> {
+        invariant!(value.len() <= VALUE_BYTES_MAX, "a value of {} bytes is put", value.len());
         // Refused metadata leaves nothing behind.
         let meta = self.buffers.keep_meta(metadata)?;
         let value = self.buffers.keep(value)?;
@@ -307,7 +315,9 @@ impl<'s> WriteSet<'s> {
 
     /// Sets the form of a record that was put.
     pub(crate) fn set_form(&mut self, place: usize, form: Form) {
-        self.entry_mut(place).form = form;
+        let entry = self.entry_mut(place);
+        invariant!(matches!(entry.write, Write::Put { .. }), "the form of a put is set");
+        entry.form = form;
     }
 
     /// Buffers changes of blocks, over those that are buffered.
@@ -345,7 +355,9 @@ impl<'s> WriteSet<'s> {
 
     pub(crate) fn set_meta(&mut self, place: usize, meta: &[u8]) -> Result<()> {
         let meta = self.buffers.keep(meta)?;
-        self.entry_mut(place).meta = Some(meta);
+        let entry = self.entry_mut(place);
+        invariant!(!entry.write.is_none(), "metadata is set with a write");
+        entry.meta = Some(meta);
         Ok(())
     }
 
@@ -361,7 +373,10 @@ impl<'s> WriteSet<'s> {
     #[inline]
     pub(crate) fn prepare(&mut self) -> Result<usize> {
         let written = self.index_all()?;
+        let count = self.buffers.entries.len();
+        invariant!(written <= count, "indexes add entries: {written} became {count}");
         self.notify_all()?;
+        invariant!(self.buffers.entries.len() == count, "notifications add no entries");
         Ok(written)
     }
 
@@ -412,6 +427,7 @@ impl<'s> WriteSet<'s> {
         })?;
         match written {
             SingleWrite::Made { version } => {
+                invariant!(version != 0 || draft.is_none(), "a published record has a version");
                 self.entry_mut(0).after = draft.map(|_| version);
                 Ok(())
             }
@@ -431,6 +447,12 @@ impl<'s> WriteSet<'s> {
             access.change = change;
             access.flags = entry.flags;
             access.expect = entry.seen.map_or(Expectation::Any, Expectation::Read);
+            invariant!(
+                !matches!(access.change, CellChange::Keep)
+                    || entry.write.is_none()
+                    || forgotten == Some(place),
+                "entry {place} is written by the commit"
+            );
             self.buffers.plan.accesses.push(access);
         }
         let Buffers { bytes, plan, .. } = &mut *self.buffers;
@@ -560,6 +582,7 @@ impl Session {
     /// A filled record cell whose value comes in parts: no copy of the whole is made first.
     fn draft_of_parts(&self, lookup: KeyLookup<'_>, value: &[&[u8]]) -> Result<PendingCell> {
         let key = lookup.key;
+        invariant!(Address::of_key(key).is_some(), "an object's key is its address");
         invariant!(lookup.form == Form::Value, "an object is a value");
         let body = key.len() + value.iter().map(|part| part.len()).sum::<usize>();
         let at = self.member.allocate_cell(&head_of(lookup, 0, body, false)?)?;

@@ -8,9 +8,11 @@
 //! Flags: 1 names and tags were left out; 2 and 4 the record's form, as in the flags of a cell.
 //!
 //! All numbers are little-endian. The tags before the change and after it travel along, so that a
-//! watcher judges by itself whether a record has come into, stayed in, or left what it watches.
+//! watcher determines whether a record has entered, stayed in, or left the set that it watches.
 
 use nearstate_memory::Corruption;
+use nearstate_model::invariant;
+use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::{EVENT_BYTES_MAX, KEY_BYTES_MAX};
 
 use crate::record::Form;
@@ -18,6 +20,9 @@ use crate::record::Form;
 /// Where in an event's bytes its version stands.
 pub(crate) const VERSION_AT: usize = 10;
 const HEAD: usize = VERSION_AT + 8;
+const _: () = assert!(VERSION_AT == 1 + 1 + 2 + 3 * 2, "kind, flags, key bytes, three counts");
+const _: () = assert!(KEY_BYTES_MAX <= u16::MAX as usize, "an event counts its key in 16 bits");
+const _: () = assert!(HEAD + KEY_BYTES_MAX <= EVENT_BYTES_MAX, "a cut event fits into the ring");
 
 /// The longest name in an event, in bytes: its length is one byte.
 pub(crate) const NAME_BYTES_MAX: usize = u8::MAX as usize;
@@ -27,6 +32,8 @@ const CUT: u8 = 1;
 
 /// Flags: the record's form.
 const FORM: u8 = 3 << 1;
+const _: () = assert!(CUT & FORM == 0, "the flags of an event do not overlap");
+const _: () = assert!(Form::Set.flags() & !FORM == 0, "a form fits into its flags");
 
 const SHORT: Corruption = Corruption("an event is cut short");
 
@@ -67,7 +74,7 @@ impl EventKind {
     }
 }
 
-/// What a writer says of a change.
+/// A change that a writer encodes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change<'a> {
     pub(crate) kind: EventKind,
@@ -91,16 +98,23 @@ impl Change<'_> {
             out.truncate(from);
             self.head(CUT, [0; 3], out);
         }
+        let bytes = out.len() - from;
+        invariant!((HEAD..=EVENT_BYTES_MAX).contains(&bytes), "an event of {bytes} bytes");
     }
 
     fn head(&self, flags: u8, counts: [u16; 3], out: &mut Vec<u8>) {
         out.extend([self.kind.code(), flags | self.form.flags()]);
-        // Keys are judged where they come in: they are never longer than what fits here.
-        let key = self.key.get(..KEY_BYTES_MAX).unwrap_or(self.key);
-        out.extend_from_slice(&u16::try_from(key.len()).unwrap_or(0).to_le_bytes());
+        let key = self.key;
+        invariant!(key.len() <= KEY_BYTES_MAX, "an event of a key of {} bytes", key.len());
+        invariant!(flags & FORM == 0, "the form is a flag of its own");
+        let key_bytes = u16::try_from(key.len()).ok();
+        let key_bytes = guaranteed(key_bytes, "KEY_BYTES_MAX fits into 16 bits");
+        let from = out.len() - 2;
+        out.extend_from_slice(&key_bytes.to_le_bytes());
         for count in counts {
             out.extend_from_slice(&count.to_le_bytes());
         }
+        invariant!(out.len() - from == VERSION_AT, "the version stands at {}", out.len() - from);
         out.extend_from_slice(&self.version.to_le_bytes());
         out.extend_from_slice(key);
     }
@@ -123,7 +137,7 @@ impl Change<'_> {
     }
 }
 
-/// A change of one record, as a watcher is told it.
+/// A change of one record, as a watch returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
     /// What happened.

@@ -1,58 +1,74 @@
-//! What a transaction tells: events for the watchers of a namespace, and its entry in the commit
-//! stream of this writer. Both are encoded here, before the decision, and appended by the commit.
+//! The notifications of a transaction: events for the watches of a namespace, and its entry in the
+//! commit stream of this writer. Both are encoded here, before the decision. The commit appends
+//! them.
 
-use nearstate_memory::TxnEvent;
 use nearstate_memory::layout::namespace_flags;
-use nearstate_model::Result;
-use nearstate_model::limits::STREAM_RING_BYTES;
+use nearstate_memory::{Corruption, TxnEvent};
+use nearstate_model::invariant::guaranteed;
+use nearstate_model::limits::{STREAM_RING_BYTES, VALUE_BYTES_MAX};
+use nearstate_model::{Error, Result, invariant};
 
-use crate::log::commit::{self, Step};
+use crate::commit_stream::entry::{self, BLOCKS_MAX_PATCHED, StreamedChange};
 use crate::record::Form;
 use crate::record::meta::{Meta, Tags, is_past, is_past_cell, split};
 use crate::session::Session;
-use crate::session::buffers::Write;
+use crate::session::buffers::{Buffers, Write};
 use crate::txn::write_set::{Stored, WriteSet};
 use crate::watch::event::{Change, EventKind, TagValue, VERSION_AT};
 
+/// A writer that sees the flag `WATCHED` finds the ring, which is made first.
+const NO_RING: Corruption = Corruption("a watched namespace has no ring of events");
+
 impl<'s> WriteSet<'s> {
-    /// Encodes what the watchers and the stream are told.
+    /// Encodes the events for watches, and the entry for the commit stream.
     ///
     /// # Errors
     /// `Conflict`, `Full` (a ring is to be made), `Damaged`.
     #[inline]
     pub(crate) fn notify_all(&mut self) -> Result<()> {
-        let told = self.buffers.entries.iter().fold(0, |all, entry| all | entry.flags);
-        if told & (namespace_flags::WATCHED | namespace_flags::STREAMED) == 0 {
+        let flags = self.buffers.entries.iter().fold(0, |all, entry| all | entry.flags);
+        if flags & (namespace_flags::WATCHED | namespace_flags::STREAMED) == 0 {
             return Ok(());
         }
-        self.tell_watchers()?;
-        if told & namespace_flags::STREAMED != 0 {
-            self.tell_stream(told & namespace_flags::LOSSLESS != 0)?;
+        self.notify_watches()?;
+        if flags & namespace_flags::STREAMED != 0 {
+            self.append_to_stream(flags & namespace_flags::LOSSLESS != 0)?;
         }
         // The rings are locked in the order of their offsets; events of one keep their order.
-        self.buffers.plan.events.all.sort_by_key(|event| event.ring_at);
+        let Buffers { entries, plan, .. } = &mut *self.buffers;
+        let events = &mut plan.events;
+        events.all.sort_by_key(|event| event.ring_at);
+        for event in &events.all {
+            let (from, to) = event.span;
+            invariant!(from < to && to <= events.bytes.len(), "event {from}..{to} is encoded");
+            invariant!(event.ring_at != 0, "event {from}..{to} has a ring");
+        }
+        for (at, place) in &events.versions {
+            invariant!(at + 8 <= events.bytes.len(), "version at {at} lies in an event");
+            invariant!(*place < entries.len(), "event of entry {place} of {}", entries.len());
+        }
         Ok(())
     }
 
-    fn tell_watchers(&mut self) -> Result<()> {
+    fn notify_watches(&mut self) -> Result<()> {
         for place in 0..self.buffers.entries.len() {
-            let Some(entry) = self.buffers.entries.get(place) else { break };
+            let entry = self.entry_at(place);
             if entry.write.is_none() || entry.flags & namespace_flags::WATCHED == 0 {
                 continue;
             }
             let table = self.session.member.table(entry.table)?;
-            let Some(ring_at) = self.session.member.watch_ring(table)? else { continue };
+            let ring_at = self.session.member.watch_ring(table)?.ok_or(NO_RING)?;
             let old = self.read_again(place)?;
             let form = old.map(|(cell, _)| Form::of_record(table.kind(), &cell));
-            self.tell(place, ring_at, old, form.unwrap_or_default())?;
+            self.add_events(place, ring_at, old, form.unwrap_or_default())?;
         }
         Ok(())
     }
 
     /// The events of one record, which had this form.
-    fn tell(&mut self, place: usize, ring_at: u64, old: Stored<'s>, had: Form) -> Result<()> {
-        let buffers = &mut self.buffers;
-        let Some(entry) = buffers.entries.get(place) else { return Ok(()) };
+    fn add_events(&mut self, place: usize, ring_at: u64, old: Stored<'s>, had: Form) -> Result<()> {
+        let buffers = &mut *self.buffers;
+        let entry = guaranteed(buffers.entries.get(place), "an event is one of an entry");
         let (version, meta) = match old {
             Some((cell, bytes)) => (Some(cell.version()), split(cell, bytes)?.1),
             None => (None, &[][..]),
@@ -63,6 +79,7 @@ impl<'s> WriteSet<'s> {
             let from = announced.bytes.len();
             change.encode(&mut announced.bytes);
             let span = (from, announced.bytes.len());
+            invariant!(span.0 + VERSION_AT + 8 <= span.1, "event {span:?} has a version");
             announced.all.push(TxnEvent { ring_at, span, is_lossless: false });
             if is_new {
                 announced.versions.push((from + VERSION_AT, place));
@@ -86,7 +103,7 @@ impl<'s> WriteSet<'s> {
         }
         let mut blocks: Vec<&str> = Vec::new();
         match &entry.write {
-            Write::None => return Ok(()),
+            Write::None => invariant!("a record that was only read is announced"),
             Write::Delete => {
                 if is_there {
                     add(&Change { kind: EventKind::Deleted, ..ended }, false);
@@ -96,7 +113,8 @@ impl<'s> WriteSet<'s> {
             Write::Put { .. } | Write::Object { .. } => {}
             Write::Patch { changes, .. } => {
                 let name = |(name, _): &(crate::session::buffers::BufferSpan, _)| {
-                    str::from_utf8(name.of(&buffers.bytes)).unwrap_or_default()
+                    let name = str::from_utf8(name.of(&buffers.bytes)).ok();
+                    guaranteed(name, "a name was kept from a `str`")
                 };
                 blocks.extend(changes.iter().map(name));
             }
@@ -118,7 +136,7 @@ impl<'s> WriteSet<'s> {
     }
 
     /// The transaction's entry in the stream of this writer.
-    fn tell_stream(&mut self, is_keeping: bool) -> Result<()> {
+    fn append_to_stream(&mut self, is_lossless: bool) -> Result<()> {
         let ring_at = self.session.stream_ring()?;
         let buffers = &mut self.buffers;
         let announced = &mut buffers.plan.events;
@@ -133,19 +151,27 @@ impl<'s> WriteSet<'s> {
                 None => false,
             };
             let object;
-            let step = match &entry.write {
+            let change = match &entry.write {
                 Write::None => continue,
                 Write::Object { copy } => {
                     object = self.session.object_parts(entry, *copy, &buffers.copies)?.concat();
-                    Step::Put { value: &object, meta: &[], is_set: false }
+                    if object.len() > VALUE_BYTES_MAX {
+                        return Err(
+                            Corruption("an object is larger than any that is written").into()
+                        );
+                    }
+                    StreamedChange::Put { value: &object, meta: &[], is_set: false }
                 }
-                Write::Delete => Step::Deleted { is_expiry: entry.is_expiry || is_ended },
-                Write::Put { value } => Step::Put {
+                Write::Delete => StreamedChange::Deleted { is_expiry: entry.is_expiry || is_ended },
+                Write::Put { value } => StreamedChange::Put {
                     value: value.of(&buffers.bytes),
                     meta: entry.meta.unwrap_or_default().of(&buffers.bytes),
                     is_set: entry.form == Form::Set,
                 },
-                Write::Patch { is_anew, changes } => Step::Patched {
+                Write::Patch { changes, .. } if changes.len() > BLOCKS_MAX_PATCHED => {
+                    return Err(Error::TooManyBlocks { blocks: changes.len() });
+                }
+                Write::Patch { is_anew, changes } => StreamedChange::Patched {
                     is_anew: *is_anew,
                     blocks: changes
                         .iter()
@@ -157,12 +183,13 @@ impl<'s> WriteSet<'s> {
                 },
             };
             let key = entry.key.of(&buffers.bytes);
-            let version_at = commit::encode(entry.table, key, &step, &mut announced.bytes);
+            let version_at = entry::encode(entry.table, key, &change, &mut announced.bytes);
+            invariant!(version_at + 8 <= announced.bytes.len(), "a streamed record has a version");
             announced.versions.push((version_at, place));
         }
         let to = announced.bytes.len();
         if to > from {
-            announced.all.push(TxnEvent { ring_at, span: (from, to), is_lossless: is_keeping });
+            announced.all.push(TxnEvent { ring_at, span: (from, to), is_lossless: is_lossless });
         }
         Ok(())
     }

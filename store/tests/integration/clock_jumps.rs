@@ -28,8 +28,8 @@ fn put(session: &Session, ns: Namespace, number: u64, expires_ms: u64) -> Result
     let guti = format!("g{number}");
     let tags: &[(&str, &[u8])] = &[("guti", guti.as_bytes()), ("cell", b"1")];
     let key = format!("imsi-{number}");
-    let labels = Metadata { tags, expires_ms };
-    session.transact(|txn| txn.put_with_metadata(ns, key.as_bytes(), b"v", labels))
+    let metadata = Metadata { tags, expires_ms };
+    session.transact(|txn| txn.put_with_metadata(ns, key.as_bytes(), b"v", metadata))
 }
 
 /// The numbers of the records that are there, by their keys, by the one tag, and by the other.
@@ -121,8 +121,8 @@ fn set_back_what_nobody_collected_is_there_again_and_nothing_else() {
     assert_eq!((some.records, some.has_more), (3, true));
     // One more gives way to another record with its value.
     let heir: &[(&str, &[u8])] = &[("guti", b"g7")];
-    let labels = Metadata { tags: heir, expires_ms: 0 };
-    session.transact(|txn| txn.put_with_metadata(ns, b"heir", b"v", labels)).unwrap();
+    let metadata = Metadata { tags: heir, expires_ms: 0 };
+    session.transact(|txn| txn.put_with_metadata(ns, b"heir", b"v", metadata)).unwrap();
     let mut gone: Vec<u64> = expired(&mut watch)
         .iter()
         .map(|key| key.strip_prefix("imsi-").unwrap().parse().unwrap())
@@ -139,8 +139,8 @@ fn set_back_what_nobody_collected_is_there_again_and_nothing_else() {
     let [first, ..] = left.as_slice() else { panic!("all are gone") };
     let guti = format!("g{first}");
     let taken: &[(&str, &[u8])] = &[("guti", guti.as_bytes())];
-    let labels = Metadata { tags: taken, expires_ms: 0 };
-    let refused = session.transact(|txn| txn.put_with_metadata(ns, b"thief", b"v", labels));
+    let metadata = Metadata { tags: taken, expires_ms: 0 };
+    let refused = session.transact(|txn| txn.put_with_metadata(ns, b"thief", b"v", metadata));
     assert!(matches!(refused, Err(Error::TagTaken { .. })), "{refused:?}");
     // Many more, so that nodes of the order of expiry get names at times that were there before.
     for number in 100..400 {

@@ -4,8 +4,8 @@ use std::sync::RwLockReadGuard;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use nearstate_store::{
-    CreateOptions, Declaring, Error, Metadata, Namespace, Region, RetryPolicy, Schema, Session,
-    TagSchema, TagState, Values, View,
+    CreateOptions, Error, Metadata, Namespace, PendingTagDeclaration, Region, RetryPolicy, Schema,
+    Session, TagSchema, TagState, Values, View,
 };
 
 use crate::fixture::{TestFolder, clean, without_forks};
@@ -37,8 +37,8 @@ impl DeclarationTest {
     }
 
     fn put(&self, key: &[u8], id: &[u8]) {
-        let labels = Metadata { tags: &[("id", id)], expires_ms: 0 };
-        self.session.transact(|txn| txn.put_with_metadata(self.ns, key, b"v", labels)).unwrap();
+        let metadata = Metadata { tags: &[("id", id)], expires_ms: 0 };
+        self.session.transact(|txn| txn.put_with_metadata(self.ns, key, b"v", metadata)).unwrap();
     }
 
     /// The last record that a walk comes to has the value of the first one.
@@ -59,11 +59,11 @@ impl DeclarationTest {
     }
 
     /// A declaration of another session, which has entered some records.
-    fn half_way(&self, session: &Session, wanted: &[TagSchema]) -> Declaring {
+    fn half_way(&self, session: &Session, wanted: &[TagSchema]) -> PendingTagDeclaration {
         let mut declaring =
-            session.begin_declaring(self.ns, wanted, RetryPolicy::default()).unwrap();
+            session.begin_tag_declaration(self.ns, wanted, RetryPolicy::default()).unwrap();
         for _ in 0..20 {
-            assert!(session.go_on(&mut declaring, 1).unwrap(), "many parts");
+            assert!(session.continue_tag_declaration(&mut declaring, 1).unwrap(), "many parts");
         }
         declaring
     }
@@ -89,8 +89,8 @@ fn required() -> TagSchema {
     TagSchema { name: "no".to_owned(), is_required: true, ..TagSchema::default() }
 }
 
-fn finish(session: &Session, mut declaring: Declaring) -> Result<(), Error> {
-    while session.go_on(&mut declaring, 1)? {}
+fn finish(session: &Session, mut declaring: PendingTagDeclaration) -> Result<(), Error> {
+    while session.continue_tag_declaration(&mut declaring, 1)? {}
     Ok(())
 }
 
@@ -124,8 +124,8 @@ fn a_tag_that_another_has_joined_stays_when_its_beginner_gives_up() {
     let other = fixture.region.session().unwrap();
     let wanted = [unique(), required()];
     let mut beginner =
-        fixture.session.begin_declaring(fixture.ns, &wanted, RetryPolicy::default()).unwrap();
-    assert!(fixture.session.go_on(&mut beginner, 1).unwrap());
+        fixture.session.begin_tag_declaration(fixture.ns, &wanted, RetryPolicy::default()).unwrap();
+    assert!(fixture.session.continue_tag_declaration(&mut beginner, 1).unwrap());
     assert_eq!(fixture.states(), [building("id"), building("no")]);
     let joined = fixture.half_way(&other, &[unique()]);
     let refused = finish(&fixture.session, beginner).unwrap_err();
@@ -209,8 +209,8 @@ fn a_tag_that_another_has_completed_meanwhile_stays() {
     let other = fixture.region.session().unwrap();
     let wanted = [unique(), required()];
     let mut beginner =
-        fixture.session.begin_declaring(fixture.ns, &wanted, RetryPolicy::default()).unwrap();
-    assert!(fixture.session.go_on(&mut beginner, 1).unwrap());
+        fixture.session.begin_tag_declaration(fixture.ns, &wanted, RetryPolicy::default()).unwrap();
+    assert!(fixture.session.continue_tag_declaration(&mut beginner, 1).unwrap());
     other.add_tags(fixture.ns, &[unique()]).unwrap();
     assert!(finish(&fixture.session, beginner).is_err());
     assert_eq!(fixture.states(), [ready("id")]);
@@ -227,8 +227,8 @@ fn whoever_was_sent_back_still_knows_what_it_began() {
     let more = TagSchema { name: "more".to_owned(), ..TagSchema::default() };
     let wanted = [unique(), more, required()];
     let mut beginner =
-        fixture.session.begin_declaring(fixture.ns, &wanted, RetryPolicy::default()).unwrap();
-    assert!(fixture.session.go_on(&mut beginner, 1).unwrap());
+        fixture.session.begin_tag_declaration(fixture.ns, &wanted, RetryPolicy::default()).unwrap();
+    assert!(fixture.session.continue_tag_declaration(&mut beginner, 1).unwrap());
     other.add_tags(fixture.ns, &[unique()]).unwrap();
     assert!(finish(&fixture.session, beginner).is_err());
     assert_eq!(fixture.states(), [ready("id")]);
@@ -246,8 +246,8 @@ fn a_record_that_others_change_all_the_time_is_entered_in_small_parts_all_the_sa
     let rounds: Vec<Namespace> = (0..20).map(|round| open(round).unwrap()).collect();
     let (round, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
     let put = |session: &Session, ns: Namespace| {
-        let labels = Metadata { tags: &tags, expires_ms: 0 };
-        session.transact(|txn| txn.put_with_metadata(ns, b"hot", b"v", labels)).unwrap();
+        let metadata = Metadata { tags: &tags, expires_ms: 0 };
+        session.transact(|txn| txn.put_with_metadata(ns, b"hot", b"v", metadata)).unwrap();
     };
     for ns in &rounds {
         put(&fixture.session, *ns);
@@ -259,7 +259,7 @@ fn a_record_that_others_change_all_the_time_is_entered_in_small_parts_all_the_sa
         }
         let tag = TagSchema { name: "many".to_owned(), is_ordered: true, ..TagSchema::default() };
         let retry_policy = RetryPolicy { tries: u32::MAX, within: None };
-        let declaring = fixture.session.begin_declaring(ns, &[tag], retry_policy).unwrap();
+        let declaring = fixture.session.begin_tag_declaration(ns, &[tag], retry_policy).unwrap();
         finish(&fixture.session, declaring).unwrap();
     };
     let writer = fixture.region.session().unwrap();

@@ -76,8 +76,8 @@ fn a_thousand_sessions_that_pass_one_unique_value_on_all_have_it_once() {
     let session = region.session().unwrap();
     let guti = TagSchema { name: "guti".to_owned(), is_unique: true, ..TagSchema::default() };
     let ns = session.namespace("n", &Schema { tags: vec![guti], ..Schema::default() }).unwrap();
-    let labels = Metadata { tags: &[("guti", b"g")], expires_ms: 0 };
-    session.transact(|txn| txn.put_with_metadata(ns, b"first", b"", labels)).unwrap();
+    let metadata = Metadata { tags: &[("guti", b"g")], expires_ms: 0 };
+    session.transact(|txn| txn.put_with_metadata(ns, b"first", b"", metadata)).unwrap();
     let begun = all_at_once(&region, |session, number, begun| {
         session
             .transact(|txn| {
@@ -85,7 +85,7 @@ fn a_thousand_sessions_that_pass_one_unique_value_on_all_have_it_once() {
                 let (holder, _) = txn.find(ns, "guti", b"g")?.unwrap();
                 std::thread::yield_now();
                 txn.put(ns, &holder, b"had it")?;
-                txn.put_with_metadata(ns, format!("s{number}").as_bytes(), b"", labels)
+                txn.put_with_metadata(ns, format!("s{number}").as_bytes(), b"", metadata)
             })
             .unwrap_or_else(|error| panic!("{error}"));
     });

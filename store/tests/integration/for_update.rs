@@ -105,7 +105,7 @@ fn patches_by_places_are_as_patches_by_names() {
         // One for all records: what it remembers is never the next one's layout for certain.
         let names = BlockLayout::new(&NAMES).unwrap();
         let tags: &[(&str, &[u8])] = &[("guti", b"g-1")];
-        let labels = Metadata { tags, expires_ms: u64::MAX };
+        let metadata = Metadata { tags, expires_ms: u64::MAX };
         let other = BlockChange { name: "other", bytes: Some(b"not among the names") };
         let mut state = 1_u64;
         let mut draw = |below: u64| {
@@ -117,7 +117,7 @@ fn patches_by_places_are_as_patches_by_names() {
             for key in [one, twin] {
                 session.patch(ns, *key, &[other], Condition::Always).unwrap();
                 if number == 0 {
-                    session.transact(|txn| txn.set_metadata(ns, *key, labels)).unwrap();
+                    session.transact(|txn| txn.set_metadata(ns, *key, metadata)).unwrap();
                 }
             }
         }
@@ -214,12 +214,12 @@ fn indexes_and_watchers_hear_of_it() {
         let guti = TagSchema { name: "guti".to_owned(), is_unique: true, ..TagSchema::default() };
         session.add_tags(ns, &[guti]).unwrap();
         let tags: &[(&str, &[u8])] = &[("guti", b"g-1")];
-        let labels = Metadata { tags, expires_ms: 0 };
+        let metadata = Metadata { tags, expires_ms: 0 };
         let names = BlockLayout::new(&NAMES).unwrap();
         session
             .transact(|txn| {
                 txn.patch(ns, b"ue", &[BlockChange { name: "radio", bytes: Some(b"idle") }])?;
-                txn.set_metadata(ns, b"ue", labels)
+                txn.set_metadata(ns, b"ue", metadata)
             })
             .unwrap();
         let patched = read(session, ns, b"ue").patch(&names, &[(2, b"connected")]).unwrap();

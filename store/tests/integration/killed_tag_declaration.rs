@@ -23,8 +23,8 @@ fn required() -> TagSchema {
 }
 
 fn put(session: &Session, ns: Namespace, key: &[u8], id: &[u8]) {
-    let labels = Metadata { tags: &[("id", id)], expires_ms: 0 };
-    session.transact(|txn| txn.put_with_metadata(ns, key, b"v", labels)).unwrap();
+    let metadata = Metadata { tags: &[("id", id)], expires_ms: 0 };
+    session.transact(|txn| txn.put_with_metadata(ns, key, b"v", metadata)).unwrap();
 }
 
 /// A process that has declared a tag for some of the records and waits to be killed.
@@ -44,9 +44,10 @@ fn half_way_in_another_process() {
     let region = Region::attach(&region_path()).unwrap();
     let session = region.session().unwrap();
     let ns = session.namespace("ues", &Schema::default()).unwrap();
-    let mut declaring = session.begin_declaring(ns, &[unique()], RetryPolicy::default()).unwrap();
+    let mut declaring =
+        session.begin_tag_declaration(ns, &[unique()], RetryPolicy::default()).unwrap();
     for _ in 0..20 {
-        assert!(session.go_on(&mut declaring, 1).unwrap());
+        assert!(session.continue_tag_declaration(&mut declaring, 1).unwrap());
     }
     let mut out = std::io::stdout();
     out.write_all(b"\nhalf way\n").and_then(|()| out.flush()).unwrap();

@@ -125,8 +125,8 @@ fn a_label_keeps_blocks_and_the_stream_says_what_is_a_set() {
     session.stream(ns, WhenFull::Refuse).unwrap();
     session.patch(ns, b"h", &[block("a", b"1")], Condition::Always).unwrap();
     let tags: &[(&str, &[u8])] = &[("slice", b"1")];
-    let labels = Metadata { tags, expires_ms: 0 };
-    assert!(session.transact(|txn| txn.set_metadata(ns, b"h", labels)).unwrap());
+    let metadata = Metadata { tags, expires_ms: 0 };
+    assert!(session.transact(|txn| txn.set_metadata(ns, b"h", metadata)).unwrap());
     assert_eq!(session.get(ns, b"h").unwrap().unwrap().block("a"), Some(b"1".as_slice()));
     session.transact(|txn| txn.put_members(ns, b"s", &[b"m"], Metadata::default())).unwrap();
     let mut stream = session.commit_stream().unwrap();
@@ -134,8 +134,8 @@ fn a_label_keeps_blocks_and_the_stream_says_what_is_a_set() {
     while let Some(nearstate_store::StreamItem::Transaction(entry)) = stream.next().unwrap() {
         for record in entry.records() {
             steps.push(matches!(
-                record.unwrap().step,
-                nearstate_store::Step::Put { is_set: true, .. }
+                record.unwrap().change,
+                nearstate_store::StreamedChange::Put { is_set: true, .. }
             ));
         }
     }

@@ -1,14 +1,14 @@
 //! What watchers and the commit stream are told of real commits.
 
 use nearstate_store::{
-    BlockChange, Condition, Error, EventKind, Filter, Form, Kind, Metadata, Notice, Schema, Step,
-    StreamItem, TagSchema, Waiter, Watch, WhenFull,
+    BlockChange, Condition, Error, EventKind, Filter, Form, Kind, Metadata, Notice, Schema,
+    StreamItem, StreamedChange, TagSchema, Waiter, Watch, WhenFull,
 };
 
 use crate::fixture::TestRegion;
 use std::time::Duration;
 
-fn told(watch: &mut Watch) -> Vec<(EventKind, String, u64, Vec<String>)> {
+fn events_of(watch: &mut Watch) -> Vec<(EventKind, String, u64, Vec<String>)> {
     let mut all = Vec::new();
     while let Some(notice) = watch.next().unwrap() {
         let Notice::Event(event) = notice else { panic!("{notice:?}") };
@@ -55,7 +55,7 @@ fn a_watcher_is_told_each_change_in_order_with_its_version() {
     let names = |all: &[(EventKind, String, u64, Vec<String>)]| {
         all.iter().map(|(kind, key, ..)| (*kind, key.clone())).collect::<Vec<_>>()
     };
-    let events = told(&mut all);
+    let events = events_of(&mut all);
     let expected = [
         (EventKind::Created, "a"),
         (EventKind::Updated, "a"),
@@ -67,8 +67,8 @@ fn a_watcher_is_told_each_change_in_order_with_its_version() {
     ];
     assert_eq!(names(&events), expected.map(|(kind, key)| (kind, key.to_owned())));
     assert_eq!([events[0].2, events[1].2, events[2].2], [first, second, second]);
-    assert_eq!(told(&mut in_5).len(), 2, "coming into the cell and leaving it");
-    let events = told(&mut of_blocks);
+    assert_eq!(events_of(&mut in_5).len(), 2, "coming into the cell and leaving it");
+    let events = events_of(&mut of_blocks);
     assert_eq!(events.len(), 1);
     assert_eq!(events[0].3, ["auth", "loc"]);
     drop(session);
@@ -84,7 +84,7 @@ fn a_record_that_ended_unseen_is_told_as_expired_when_it_is_replaced() {
     let mut watch = session.watch(ns, Filter::Namespace).unwrap();
     session.put(ns, b"k", b"2").unwrap();
     assert_eq!(session.collect_expired(10).unwrap().records, 0);
-    let kinds: Vec<_> = told(&mut watch).into_iter().map(|(kind, ..)| kind).collect();
+    let kinds: Vec<_> = events_of(&mut watch).into_iter().map(|(kind, ..)| kind).collect();
     assert_eq!(kinds, [EventKind::Expired, EventKind::Created]);
     drop(session);
     fixture.close_and_check();
@@ -111,13 +111,13 @@ fn the_stream_has_every_committed_transaction_of_a_writer_once_and_whole() {
     let reader = fixture.region.session().unwrap();
     let mut stream = reader.commit_stream().unwrap();
     let mut rounds = Vec::new();
-    while let Some(told) = stream.next().unwrap() {
-        let StreamItem::Transaction(entry) = told else { panic!("{told:?}") };
+    while let Some(item) = stream.next().unwrap() {
+        let StreamItem::Transaction(entry) = item else { panic!("{item:?}") };
         let records: Vec<_> = entry.records().map(Result::unwrap).collect();
         assert_eq!(records.len(), 3);
-        let Step::Put { value, .. } = &records[0].step else { panic!("{records:?}") };
-        assert_eq!(records[1].step, records[0].step);
-        assert_eq!(records[2].step, Step::Deleted { is_expiry: false });
+        let StreamedChange::Put { value, .. } = &records[0].change else { panic!("{records:?}") };
+        assert_eq!(records[1].change, records[0].change);
+        assert_eq!(records[2].change, StreamedChange::Deleted { is_expiry: false });
         rounds.push((records[0].version, u32::from_le_bytes((*value).try_into().unwrap())));
     }
     rounds.sort_unstable();
@@ -127,6 +127,32 @@ fn the_stream_has_every_committed_transaction_of_a_writer_once_and_whole() {
     );
     drop(stream);
     drop((session, other, reader));
+    fixture.close_and_check();
+}
+
+/// A key that no record can have was written to the stream with a wrong size, and the rest of the
+/// entry could not be read.
+#[test]
+fn a_delete_of_a_key_that_is_too_long_leaves_the_stream_readable() {
+    let fixture = TestRegion::new();
+    let session = fixture.region.session().unwrap();
+    let ns = session.namespace("s", &Schema::default()).unwrap();
+    session.stream(ns, WhenFull::LoseOldest).unwrap();
+    let is_deleted = session
+        .transact::<_, Error>(|txn| {
+            txn.put(ns, b"before", b"v")?;
+            let is_deleted = txn.delete(ns, &vec![7; 70_000])?;
+            txn.put(ns, b"after", b"v")?;
+            Ok(is_deleted)
+        })
+        .unwrap();
+    assert!(!is_deleted);
+    let mut stream = session.commit_stream().unwrap();
+    let Some(StreamItem::Transaction(entry)) = stream.next().unwrap() else { panic!("no entry") };
+    let keys: Vec<&[u8]> = entry.records().map(|record| record.unwrap().key).collect();
+    assert_eq!(keys, [b"before".as_slice(), b"after"]);
+    drop(stream);
+    drop(session);
     fixture.close_and_check();
 }
 
@@ -146,8 +172,8 @@ fn a_full_stream_loses_its_oldest_or_refuses_as_its_policy_says() {
         });
         let mut stream = session.commit_stream().unwrap();
         let (mut read, mut lost) = (0, 0);
-        while let Some(told) = stream.next().unwrap() {
-            match told {
+        while let Some(item) = stream.next().unwrap() {
+            match item {
                 StreamItem::Transaction(_) => read += 1,
                 StreamItem::Lost { transactions, .. } => lost += transactions,
             }
@@ -221,7 +247,7 @@ fn one_thread_waits_for_several_watches() {
     let namespaces =
         ["a", "b", "c"].map(|name| session.namespace(name, &Schema::default()).unwrap());
     let mut watches = namespaces.map(|ns| session.watch(ns, Filter::Namespace).unwrap());
-    let before = watches.each_ref().map(|watch| (watch.waiter(), watch.looked()));
+    let before = watches.each_ref().map(|watch| (watch.waiter(), watch.position()));
     assert!(!Waiter::wait_any(&before, Duration::ZERO, || false).unwrap());
     let [_, second, _] = namespaces;
     session.put(second, b"k", b"1").unwrap();
@@ -230,7 +256,7 @@ fn one_thread_waits_for_several_watches() {
     assert_eq!(mores, [false, true, false]);
     let [_, watch, _] = &mut watches;
     assert!(matches!(watch.next().unwrap(), Some(Notice::Event(_))));
-    let waits = watches.each_ref().map(|watch| (watch.waiter(), watch.looked()));
+    let waits = watches.each_ref().map(|watch| (watch.waiter(), watch.position()));
     assert!(!Waiter::wait_any(&waits, Duration::from_secs(600), || true).unwrap());
     let count = session.namespace_count().unwrap();
     session.namespace("d", &Schema::default()).unwrap();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use nearstate_store::{
-    Address, Error, Objects, Schema, Session, Step, StreamItem, Txn, WhenFull, limits,
+    Address, Error, Objects, Schema, Session, StreamItem, StreamedChange, Txn, WhenFull, limits,
 };
 
 use crate::fixture::TestRegion;
@@ -381,14 +381,17 @@ fn the_commit_stream_has_each_object_whole() {
     };
     let records: Vec<_> = entry.records().map(Result::unwrap).collect();
     assert_eq!(other.object_of(&records[0]), Ok(Some(address)));
-    assert_eq!(records[0].step, Step::Put { value: b"01xx456789", meta: &[], is_set: false });
+    assert_eq!(
+        records[0].change,
+        StreamedChange::Put { value: b"01xx456789", meta: &[], is_set: false }
+    );
     assert_eq!(other.object_of(&records[1]), Ok(None));
     let Some(StreamItem::Transaction(entry)) = stream.next().unwrap() else {
         panic!("nothing told")
     };
     let records: Vec<_> = entry.records().map(Result::unwrap).collect();
     assert_eq!(other.object_of(&records[0]), Ok(Some(address)));
-    assert_eq!(records[0].step, Step::Deleted { is_expiry: false });
+    assert_eq!(records[0].change, StreamedChange::Deleted { is_expiry: false });
     assert!(stream.next().unwrap().is_none());
     drop(stream);
     drop((session, other));

@@ -142,8 +142,8 @@ fn a_patch_of_some_blocks_leaves_the_others_and_what_stands_behind_them() {
         let first = [to("profile", b"imsi".as_slice()), to("context", &large), to("radio", b"1")];
         session.patch(ns, b"ue", &first, Condition::Always).unwrap();
         let tags: &[(&str, &[u8])] = &[("guti", b"g-1")];
-        let labels = Metadata { tags, expires_ms: u64::MAX };
-        session.transact(|txn| txn.set_metadata(ns, b"ue", labels)).unwrap();
+        let metadata = Metadata { tags, expires_ms: u64::MAX };
+        session.transact(|txn| txn.set_metadata(ns, b"ue", metadata)).unwrap();
         let mut expected: Vec<(&str, Vec<u8>)> = vec![
             ("profile", b"imsi".to_vec()),
             ("context", large.clone()),

@@ -19,8 +19,8 @@ fn a_record_whose_time_has_passed_does_not_stand_in_the_way_of_a_new_tag() {
     let ns = session.namespace("late", &Schema::default()).unwrap();
     let mut watch = session.watch(ns, Filter::Namespace).unwrap();
     let put = |key: &[u8], expires_ms| {
-        let labels = Metadata { tags: &[("guti", b"g1"), ("cell", b"5")], expires_ms };
-        session.transact(|txn| txn.put_with_metadata(ns, key, b"v", labels)).unwrap();
+        let metadata = Metadata { tags: &[("guti", b"g1"), ("cell", b"5")], expires_ms };
+        session.transact(|txn| txn.put_with_metadata(ns, key, b"v", metadata)).unwrap();
     };
     put(b"past", now_ms_coarse() - 1000);
     put(b"present", 0);
@@ -50,8 +50,8 @@ fn unique() -> [TagSchema; 1] {
 }
 
 fn put(session: &Session, ns: Namespace, key: &[u8], id: &[u8]) {
-    let labels = Metadata { tags: &[("id", id)], expires_ms: 0 };
-    session.transact(|txn| txn.put_with_metadata(ns, key, b"v", labels)).unwrap();
+    let metadata = Metadata { tags: &[("id", id)], expires_ms: 0 };
+    session.transact(|txn| txn.put_with_metadata(ns, key, b"v", metadata)).unwrap();
 }
 
 /// The keys in the order of the index.
@@ -75,10 +75,10 @@ fn a_declaration_goes_on_in_parts_and_whoever_repeats_it_finishes_it() {
     for number in 0..500_u16 {
         put(&session, ns, &number.to_be_bytes(), &number.to_be_bytes());
     }
-    let begun = || session.begin_declaring(ns, &unique(), RetryPolicy::default()).unwrap();
+    let begun = || session.begin_tag_declaration(ns, &unique(), RetryPolicy::default()).unwrap();
     let mut given_up = begun();
     for number in 500..520_u16 {
-        assert!(session.go_on(&mut given_up, 1).unwrap(), "many parts");
+        assert!(session.continue_tag_declaration(&mut given_up, 1).unwrap(), "many parts");
         // Others write meanwhile: what comes, what goes, what changes.
         put(&other, ns, &number.to_be_bytes(), &number.to_be_bytes());
         assert!(other.delete(ns, &(number - 500).to_be_bytes()).unwrap());
@@ -88,11 +88,11 @@ fn a_declaration_goes_on_in_parts_and_whoever_repeats_it_finishes_it() {
     let refused = other.find(ns, "id", &[0, 50]).unwrap_err();
     assert!(refused.to_string().contains("still being built"), "{refused}");
     let (mut again, mut parts) = (begun(), 1);
-    while session.go_on(&mut again, 1).unwrap() {
+    while session.continue_tag_declaration(&mut again, 1).unwrap() {
         parts += 1;
     }
     assert!(parts > 50, "{parts}");
-    assert!(!session.go_on(&mut again, 1).unwrap(), "it stays done");
+    assert!(!session.continue_tag_declaration(&mut again, 1).unwrap(), "it stays done");
     for key in keys(&session, ns) {
         let number = u16::from_be_bytes([key[0], key[1]]);
         let id = if (100..120).contains(&number) { number + 900 } else { number };
@@ -118,20 +118,20 @@ fn others_that_declare_in_vain_for_ever_keep_nobody_from_the_end() {
     }
     let doomed = TagSchema { name: "no".to_owned(), is_required: true, ..TagSchema::default() };
     let in_vain =
-        || other.begin_declaring(ns, std::slice::from_ref(&doomed), RetryPolicy::default());
+        || other.begin_tag_declaration(ns, std::slice::from_ref(&doomed), RetryPolicy::default());
     let mut vain = in_vain().unwrap();
-    let mut slow = session.begin_declaring(ns, &unique(), RetryPolicy::default()).unwrap();
+    let mut slow = session.begin_tag_declaration(ns, &unique(), RetryPolicy::default()).unwrap();
     let (mut parts, mut refusals) = (0, 0);
-    while session.go_on(&mut slow, 1).unwrap() {
+    while session.continue_tag_declaration(&mut slow, 1).unwrap() {
         parts += 1;
         assert!(parts < 10_000, "it begins again for ever");
-        match other.go_on(&mut vain, 1000) {
+        match other.continue_tag_declaration(&mut vain, 1000) {
             Ok(has_more) => assert!(has_more, "no record has that tag"),
             Err(error) => {
                 assert!(matches!(error, Error::BadArgument { .. }), "{error}");
                 refusals += 1;
                 // The declaration has failed: a repeated call does not report success.
-                assert!(other.go_on(&mut vain, 1000).is_err());
+                assert!(other.continue_tag_declaration(&mut vain, 1000).is_err());
                 vain = in_vain().unwrap();
             }
         }
@@ -152,9 +152,9 @@ fn a_namespace_that_grows_meanwhile_is_entered_in_small_parts_all_the_same() {
     let session = region.session().unwrap();
     let ns = session.namespace("ues", &Schema::default()).unwrap();
     let few = session.buckets(ns).unwrap().count();
-    let mut slow = session.begin_declaring(ns, &unique(), RetryPolicy::default()).unwrap();
+    let mut slow = session.begin_tag_declaration(ns, &unique(), RetryPolicy::default()).unwrap();
     for _ in 0..few / 2 {
-        assert!(session.go_on(&mut slow, 1).unwrap());
+        assert!(session.continue_tag_declaration(&mut slow, 1).unwrap());
     }
     for number in 0..10_000_u16 {
         put(&session, ns, &number.to_be_bytes(), &number.to_be_bytes());
@@ -162,7 +162,7 @@ fn a_namespace_that_grows_meanwhile_is_entered_in_small_parts_all_the_same() {
     let many = session.buckets(ns).unwrap().count();
     assert!(many > 16 * few, "{few} {many}");
     let mut parts = 0;
-    while session.go_on(&mut slow, 1).unwrap() {
+    while session.continue_tag_declaration(&mut slow, 1).unwrap() {
         parts += 1;
     }
     assert!(parts > many / 4, "{parts} of {many}");

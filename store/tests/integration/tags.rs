@@ -25,8 +25,8 @@ fn sessions(session: &Session) -> Namespace {
 
 fn put(session: &Session, ns: Namespace, key: &str, tags: &[(&str, &str)]) -> Result<(), Error> {
     let tags: Vec<(&str, &[u8])> = tags.iter().map(|(n, v)| (*n, v.as_bytes())).collect();
-    let labels = Metadata { tags: &tags, expires_ms: 0 };
-    session.transact(|txn| txn.put_with_metadata(ns, key.as_bytes(), b"session", labels))
+    let metadata = Metadata { tags: &tags, expires_ms: 0 };
+    session.transact(|txn| txn.put_with_metadata(ns, key.as_bytes(), b"session", metadata))
 }
 
 fn keys_of(session: &Session, ns: Namespace, tag: &str, values: Values<'_>) -> Vec<String> {
@@ -90,10 +90,10 @@ fn a_unique_value_has_one_holder_and_the_error_names_it() {
     assert!(session.find(ns, "teid", b"t2").unwrap().is_none());
     // Two records of one transaction.
     let g7: &[(&str, &[u8])] = &[("guti", b"g7")];
-    let labels = Metadata { tags: g7, expires_ms: 0 };
+    let metadata = Metadata { tags: g7, expires_ms: 0 };
     let refused = session.transact(|txn| {
-        txn.put_with_metadata(ns, b"imsi-7", b"", labels)?;
-        txn.put_with_metadata(ns, b"imsi-8", b"", labels)
+        txn.put_with_metadata(ns, b"imsi-7", b"", metadata)?;
+        txn.put_with_metadata(ns, b"imsi-8", b"", metadata)
     });
     assert!(matches!(refused, Err(Error::TagTaken { .. })), "{refused:?}");
     // A value may go from one record to another within a transaction.
@@ -303,12 +303,12 @@ fn a_required_tag_is_asked_of_every_new_record() {
     ] {
         assert!(refused.unwrap_err().to_string().contains("supi"));
     }
-    let labels = Metadata { tags: &[("supi", b"imsi-1")], expires_ms: 0 };
+    let metadata = Metadata { tags: &[("supi", b"imsi-1")], expires_ms: 0 };
     session
         .transact(|txn| {
             txn.patch(blocks, b"a", &[change])?;
-            assert!(txn.set_metadata(blocks, b"a", labels)?);
-            txn.put_with_metadata(ns, b"a", b"v", labels)
+            assert!(txn.set_metadata(blocks, b"a", metadata)?);
+            txn.put_with_metadata(ns, b"a", b"v", metadata)
         })
         .unwrap();
     session.patch(blocks, b"a", &[change], Condition::Always).unwrap();
@@ -340,11 +340,11 @@ fn a_patch_keeps_a_record_where_its_tags_have_it() {
     let ns = session.namespace("ue", &Schema { kind: Kind::Blocks, tags }).unwrap();
     for number in 0..20_u8 {
         let tags: &[(&str, &[u8])] = &[("supi", &[number]), ("seen", b"now")];
-        let labels = Metadata { tags, expires_ms: 0 };
+        let metadata = Metadata { tags, expires_ms: 0 };
         session
             .transact(|txn| {
                 txn.patch(ns, &[number], &to(b"idle"))?;
-                txn.set_metadata(ns, &[number], labels).map(drop)
+                txn.set_metadata(ns, &[number], metadata).map(drop)
             })
             .unwrap();
     }
@@ -365,8 +365,8 @@ fn a_patch_keeps_a_record_where_its_tags_have_it() {
     // One whose time has passed is none: it has no tags to keep, and the new one lacks one.
     session
         .transact(|txn| {
-            let labels = Metadata { tags: &[("supi", &[7])], expires_ms: 1 };
-            txn.set_metadata(ns, &[7], labels).map(drop)
+            let metadata = Metadata { tags: &[("supi", &[7])], expires_ms: 1 };
+            txn.set_metadata(ns, &[7], metadata).map(drop)
         })
         .unwrap();
     let refused = session.patch(ns, &[7], &to(b"again"), Condition::Always).unwrap_err();
@@ -423,7 +423,7 @@ fn a_look_ahead_changes_nothing_whatever_is_asked_for() {
     let long = [b'v'; 300];
     let before = fixture.region.inspect().unwrap().bytes_taken;
     // No tag has been used yet: even the table of all indexes does not exist.
-    session.look_ahead(&[Some(Prefetch::Find(plain, "guti", b"1")), None]);
+    session.prefetch_operations(&[Some(Prefetch::Find(plain, "guti", b"1")), None]);
     assert_eq!(fixture.region.inspect().unwrap().bytes_taken, before);
     assert!(session.find(plain, "guti", b"1").is_err(), "but by now it is");
     assert_ne!(fixture.region.inspect().unwrap().bytes_taken, before);
@@ -444,7 +444,7 @@ fn a_look_ahead_changes_nothing_whatever_is_asked_for() {
         Some(Prefetch::Find(plain, "guti", b"1")),
     ];
     wanted.extend_from_within(..);
-    session.look_ahead(&wanted);
+    session.prefetch_operations(&wanted);
     assert_eq!(fixture.region.inspect().unwrap().bytes_taken, before);
     for (value, key) in [("1", "a"), ("2", "b")] {
         let found = session.find(ns, "guti", value.as_bytes()).unwrap().unwrap();

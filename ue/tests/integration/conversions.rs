@@ -1,4 +1,4 @@
-//! What people, programs and stores see of a context: text, JSON, tags.
+//! A context as text, as JSON and as tags.
 
 use std::net::Ipv4Addr;
 
@@ -42,7 +42,7 @@ fn values_have_the_usual_text_forms_of_3gpp() {
     assert_eq!(line(&text, "GUTI"), "GUTI -");
     let whole = context.view().text(KeyText::Whole).to_string();
     assert!(whole.contains(&"ab".repeat(32)) && !text.contains(&"ab".repeat(3)));
-    assert!(!format!("{context:?}").contains(&"ab".repeat(3)), "a log shows no key");
+    assert!(!format!("{context:?}").contains(&"ab".repeat(3)), "debug output shows no key");
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn hostile_json_of_5gs_is_rejected_with_the_name_of_the_variable() {
 fn hostile_json_is_rejected_with_the_name_of_the_variable() {
     let good = attached().view().json(KeyText::Whole);
     let said = |json: &Json| Context::from_json(json).unwrap_err().to_string();
-    // Each value replaced by what it cannot be.
+    // Each value in turn is replaced by an invalid one.
     for variable in Variable::ALL {
         let name = variable.json_name();
         for wrong in [json!(null), json!(true), json!(-1), json!("?"), json!([]), json!({})] {
@@ -155,7 +155,7 @@ fn tags_are_the_bytes_of_the_present_variables() {
     let view = context.view();
     let found: Vec<(&str, Vec<u8>)> =
         tags(&view).map(|(name, value)| (name, value.to_vec())).collect();
-    let Some(UeAddress::V4V6(v4, v6)) = view.ip() else { panic!("both addresses") };
+    let Some(UeAddress::V4V6(v4, v6)) = view.ip() else { panic!("the context has both addresses") };
     let s5 = view.s5().unwrap();
     let expected = vec![
         ("imsi", to_bytes(&view.imsi().unwrap())),
@@ -204,7 +204,7 @@ fn tags_of_5gs_identify_the_ue_and_each_session() {
     assert!(found.iter().all(|(name, _)| names.contains(name)));
 }
 
-/// What a network function does by hand instead of `apply`.
+/// The changes that a network function makes without `apply`.
 #[test]
 fn setters_change_their_variable_and_its_block_only() {
     let mut context = attached();

@@ -1,4 +1,4 @@
-//! The context of 5GS: its effects as a table written down once more, its sizes, its lives.
+//! The context of 5GS: its effects against an independent copy of the table, sizes, life cycles.
 
 use std::collections::BTreeSet;
 
@@ -89,7 +89,7 @@ fn table() -> Vec<(&'static str, Vec<char>)> {
         .collect()
 }
 
-/// Each procedure of the table with what it does to each variable.
+/// Each procedure of the table with its effect on each variable.
 fn expected() -> impl Iterator<Item = (Procedure, Vec<(Variable, char)>)> {
     COLUMNS.into_iter().enumerate().map(|(column, procedure)| {
         let signs = table().into_iter().map(move |(_, signs)| signs.into_iter().nth(column));
@@ -98,7 +98,7 @@ fn expected() -> impl Iterator<Item = (Procedure, Vec<(Variable, char)>)> {
     })
 }
 
-/// A context in which every variable is there.
+/// A context with every variable present.
 fn full() -> Context {
     let mut context = Context::provisioned(99, 3);
     apply(Procedure::Registration, &mut context, 11);
@@ -110,8 +110,7 @@ fn full() -> Context {
     context
 }
 
-/// A phone in the network of tests: registered, connected, with a session for data and one for
-/// voice.
+/// A UE in a test network: registered, connected, with a session for data and one for voice.
 fn realistic() -> Context {
     let mut context = Context::provisioned(7, 1);
     apply(Procedure::Registration, &mut context, draw_for(1, 7, 0));
@@ -137,7 +136,7 @@ fn a_procedure_changes_exactly_the_variables_in_its_table() {
             let mut after = before;
             apply(procedure, &mut after, draw << 30);
             let view =
-                ContextView::new(after.as_bytes()).expect("what a procedure leaves is legal");
+                ContextView::new(after.as_bytes()).expect("a procedure leaves a legal context");
             for (variable, sign) in &signs {
                 let (old, new) = (before.view().raw(*variable), view.raw(*variable));
                 let what = format!("{procedure}, {variable}: {old:02x?} -> {new:02x?}");
@@ -287,7 +286,7 @@ proptest! {
         match ContextView::new(&bytes) {
             Ok(view) => {
                 prop_assert_eq!(view.to_string().lines().count(), Variable::ALL.len());
-                let back = Context::from_json(&view.json(KeyText::Whole)).expect("what it wrote");
+                let back = Context::from_json(&view.json(KeyText::Whole)).expect("valid JSON");
                 prop_assert_eq!(back.as_bytes(), &bytes);
             }
             Err(error) => prop_assert!(error.to_string().starts_with("not a UE context: ")),

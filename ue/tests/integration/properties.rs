@@ -1,4 +1,4 @@
-//! What must hold for every sequence of procedures, and for every string of bytes.
+//! Properties of every sequence of procedures, and of every byte string.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ fn sequence() -> impl Strategy<Value = Vec<(Procedure, u64)>> {
     prop::collection::vec((procedure(), any::<u64>()), 0..60)
 }
 
-/// The last occurrence of each procedure, in their order.
+/// The last run of each procedure, in order.
 fn last_of_each(sequence: &[(Procedure, u64)]) -> Vec<(Procedure, u64)> {
     let mut seen = BTreeSet::new();
     let mut last: Vec<_> =
@@ -50,8 +50,8 @@ proptest! {
     ) {
         let before = run(Context::provisioned(1, 1), &sequence);
         let after = run(before, &[(procedure, draw)]);
-        // Who has read only the touched blocks writes the same ones; of those that are overwritten
-        // wholly, none need be read.
+        // A writer that has read only the touched blocks writes the same bytes. Blocks that are
+        // overwritten completely need not be read.
         let touched = blocks_touched(procedure);
         let whole = procedure.blocks_overwritten();
         let read = |block| touched.contains(block) && !whole.contains(block);

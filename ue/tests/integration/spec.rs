@@ -1,5 +1,4 @@
-//! The drawing of the bytes in `spec/ue.md` says what the code says. On a difference the table that
-//! belongs there is printed.
+//! The tables in `spec/ue.md` match the code. On a difference the test prints the expected table.
 
 use std::fmt::Write as _;
 
@@ -7,7 +6,7 @@ use nearstate_ue::{Effect, five_g, four_g};
 
 const SPEC: &str = include_str!("../../../spec/ue.md");
 
-/// Writes the tables of a generation; the modules have the same words, but not the same types.
+/// Writes the tables of a generation. The modules have the same names, but different types.
 macro_rules! tables {
     ($generation:ident, $procedures:expr) => {{
         use $generation::{BLOCKS, CONTEXT_BYTES, Variable};
@@ -52,7 +51,7 @@ fn sign(effect: Effect) -> char {
 #[test]
 fn the_tables_of_eps_in_the_spec_match_the_code() {
     let text = tables!(four_g, nearstate_ue::Procedure::ALL);
-    assert!(SPEC.contains(&text), "spec/ue.md lacks this:\n{text}");
+    assert!(SPEC.contains(&text), "spec/ue.md must contain:\n{text}");
 }
 
 #[test]
@@ -71,5 +70,5 @@ fn the_tables_of_5gs_in_the_spec_match_the_code() {
         Procedure::SessionRelease(First),
     ];
     let text = tables!(five_g, procedures);
-    assert!(SPEC.contains(&text), "spec/ue.md lacks this:\n{text}");
+    assert!(SPEC.contains(&text), "spec/ue.md must contain:\n{text}");
 }

@@ -1,4 +1,4 @@
-//! Table I and Table II of paper 2, copied from the paper as printed, against the code.
+//! The code matches Table I and Table II of paper 2, copied here as printed.
 
 use nearstate_ue::{
     BLOCKS, Block, BlockSet, CONTEXT_BYTES, Category, Context, ContextView, Effect, Procedure,
@@ -6,7 +6,7 @@ use nearstate_ue::{
 };
 
 /// Table I: category, variable, then initial attach, detach, S1 release, service request, X2
-/// handover. The paper's page break repeats a category; it stands here as printed.
+/// handover. The paper repeats a category after a page break, and so does this copy.
 const TABLE_1: &str = "
 UE identifiers | C-RNTI             | + x x + U
                | eNB S1AP UE ID     | + x x + U
@@ -38,8 +38,9 @@ QoS Parameters | UE-AMBR (UL/DL)    | + . . . .
                | TFT (DL)           | + x . . .
 ";
 
-/// What the paper's generator (`UE.java`) sets in the procedures that Table I does not have, in the
-/// names of the table: M-TMSI and GUTI are the GUTI, the TIN is none of the core's.
+/// The variables that the paper's generator (`UE.java`) sets in procedures without a column in
+/// Table I, in the names of the table: M-TMSI and GUTI are the GUTI; the core does not store the
+/// TIN.
 const UPDATED_BY_TRACKING_AREA_UPDATE: [&str; 3] = ["GUTI", "TAI", "TAI-list"];
 const UPDATED_BY_SESSION_MANAGEMENT: [&str; 4] =
     ["EPS bearer ID", "S1 TEID (UL)", "S1 TEID (DL)", "S5 TEID (UL/DL)"];
@@ -53,13 +54,13 @@ const COLUMNS: [Procedure; 5] = [
     Procedure::Handover,
 ];
 
-struct Line {
+struct TableRow {
     category: &'static str,
     name: &'static str,
     signs: Vec<char>,
 }
 
-fn table() -> Vec<Line> {
+fn table() -> Vec<TableRow> {
     let mut category = "";
     let mut lines = Vec::new();
     for line in TABLE_1.lines().filter(|line| !line.is_empty()) {
@@ -71,15 +72,15 @@ fn table() -> Vec<Line> {
         }
         let signs: Vec<char> = signs.chars().filter(|sign| *sign != ' ').collect();
         assert_eq!(signs.len(), COLUMNS.len(), "{line}");
-        lines.push(Line { category, name: name.trim(), signs });
+        lines.push(TableRow { category, name: name.trim(), signs });
     }
     lines
 }
 
-/// What a procedure does to a variable by the paper.
+/// The effect of a procedure on a variable in the paper.
 fn expected(procedure: Procedure, name: &str) -> char {
     let line = table().into_iter().find(|line| line.name == name);
-    let line = line.unwrap_or_else(|| panic!("{name} is no line of Table I"));
+    let line = line.unwrap_or_else(|| panic!("{name} is not in Table I"));
     let among = |names: &[&str]| if names.contains(&name) { 'U' } else { '.' };
     match procedure {
         Procedure::TrackingAreaUpdate => among(&UPDATED_BY_TRACKING_AREA_UPDATE),
@@ -97,7 +98,7 @@ fn expected(procedure: Procedure, name: &str) -> char {
     }
 }
 
-/// A context in which every variable is there.
+/// A context with every variable present.
 fn full() -> Context {
     let mut context = Context::provisioned(99, 3);
     apply(Procedure::InitialAttach, &mut context, 0x1234_5678_9abc_def0);
@@ -135,7 +136,7 @@ fn a_procedure_changes_exactly_the_variables_in_its_table() {
             let mut after = before;
             apply(procedure, &mut after, draw);
             let view =
-                ContextView::new(after.as_bytes()).expect("what a procedure leaves is legal");
+                ContextView::new(after.as_bytes()).expect("a procedure leaves a legal context");
             for variable in Variable::ALL {
                 let (old, new) = (before.view().raw(*variable), view.raw(*variable));
                 let what = format!("{procedure}, {variable}: {old:02x?} -> {new:02x?}");
@@ -226,8 +227,8 @@ fn shares_and_sizes_match_table_2() {
     assert_eq!(Procedure::ALL.iter().map(|procedure| procedure.per_mille()).sum::<u32>(), 1000);
 }
 
-/// The paper's context has 4596 bits, and its procedures update what Table II says. Ours come out
-/// of 3GPP's encodings; that they come near is the check that neither is far off.
+/// The paper's context has 4596 bits, and its procedures update the sizes in Table II. Our sizes
+/// follow from the encodings of 3GPP and must be close to both.
 #[test]
 fn sizes_are_close_to_those_of_the_paper() {
     let slots: usize = Variable::ALL.iter().map(|variable| variable.range().len()).sum();

@@ -122,7 +122,7 @@ pub const SCENARIOS: &[Scenario] = &[
         is_streamed: false,
     },
     Scenario {
-        name: "pool",
+        name: "free",
         before: |s| s.each(WriteKind::Put, KeySpace::Own, 0..40, 60_000),
         work: |s| {
             s.each(WriteKind::Delete, KeySpace::Own, 0..36, 0);
@@ -225,9 +225,9 @@ pub(crate) fn transactions(s: &mut WriteScript) {
     s.together(|s| s.each(WriteKind::Delete, KeySpace::Pair, 0..2, 0));
 }
 
-/// As "pool", with values that take fewer instructions to write. Used by single steps only.
+/// As "free", with values that take fewer instructions to write. Used by single steps only.
 const STEPPED: &[Scenario] = &[Scenario {
-    name: "pool-4k",
+    name: "free-4k",
     before: |s| s.each(WriteKind::Put, KeySpace::Own, 0..400, 4000),
     work: |s| s.each(WriteKind::Put, KeySpace::Own, 380..400, 4000),
     is_full: false,

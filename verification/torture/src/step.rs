@@ -59,12 +59,12 @@ pub const OPERATIONS: &[SteppedOperation] = &[
     },
     SteppedOperation {
         name: "give",
-        scenario: "pool-4k",
+        scenario: "free-4k",
         work: |s, _| s.each(WriteKind::Delete, KeySpace::Own, 0..385, 0),
     },
     SteppedOperation {
         name: "take",
-        scenario: "pool-4k",
+        scenario: "free-4k",
         work: |s, _| {
             s.each(WriteKind::Delete, KeySpace::Own, 0..385, 0);
             s.each(WriteKind::Put, KeySpace::Own, 450..451, 4000);

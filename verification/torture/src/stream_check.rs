@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use nearstate_store::{Session, Step, StreamItem};
+use nearstate_store::{Session, StreamItem, StreamedChange};
 
 use crate::content::{KeySpace, TortureKey};
 use crate::region_access::open_session;
@@ -69,10 +69,12 @@ fn read(session: &Session) -> Result<BTreeMap<TortureKey, Last>, String> {
             let key = TortureKey::parse(record.key)
                 .ok_or("a key in the stream that was never written")?;
             pairs += u32::from(key.space == KeySpace::Pair);
-            let value = match record.step {
-                Step::Put { value, .. } => Some(value.to_vec()),
-                Step::Deleted { .. } => None,
-                Step::Patched { .. } => return Err(format!("{key:?}: in the stream as a patch")),
+            let value = match record.change {
+                StreamedChange::Put { value, .. } => Some(value.to_vec()),
+                StreamedChange::Deleted { .. } => None,
+                StreamedChange::Patched { .. } => {
+                    return Err(format!("{key:?}: in the stream as a patch"));
+                }
             };
             let id = (key, record.version, value.is_none());
             if all.insert(id, value).is_some() {

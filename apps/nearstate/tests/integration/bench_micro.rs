@@ -12,7 +12,7 @@ fn bench(words: &[&str]) -> Output {
     Command::new(NEARSTATE).arg("bench").args(words).output().unwrap()
 }
 
-/// A short run with these words; its saved form.
+/// Runs a short benchmark with these arguments. Returns its JSON.
 fn run(words: &[&str]) -> serde_json::Value {
     let folder = env!("CARGO_TARGET_TMPDIR");
     let mut all = vec!["run", "--rounds", "2", "--dir", folder, "--json"];
@@ -23,7 +23,7 @@ fn run(words: &[&str]) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Every target took part, and every round of it has operations.
+/// Checks that every target ran and that each of its rounds has operations.
 fn all_measured(run: &serde_json::Value, targets: usize) {
     let all = run["targets"].as_array().unwrap();
     assert_eq!(all.len(), targets);
@@ -56,7 +56,7 @@ fn every_single_operation_is_measured_on_every_store_in_the_client() {
         let words = ["--records", "4096", "--value-bytes", "64", "--ops", "1000"];
         let mut words = words.to_vec();
         words.extend(["micro", "--variant", variant, "--warm-up", "100"]);
-        // The map of one client is not the map of the client beside it.
+        // Each client process has its own map.
         let targets =
             if variant.contains("beside") { "region,lmdb" } else { "region,lmdb,dashmap" };
         words.extend(["--targets", targets]);

@@ -1,4 +1,4 @@
-//! `nearstate bench run` from the outside: real targets, killed, stopped, and made to lie.
+//! `nearstate bench run` as a process: real targets, killed and stopped, and with planted faults.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ fn folder(name: &str) -> PathBuf {
     folder
 }
 
-/// A short run of `ue-signalling` with these words more, its files in a folder of its own.
+/// A short run of `ue-signalling` with these additional arguments and its own folder.
 fn command(name: &str, words: &[&str]) -> Command {
     let mut command = Command::new(NEARSTATE);
     command.args(["bench", "run", "ue-signalling", "--warm-up", "50"]);
@@ -35,7 +35,7 @@ fn run(name: &str, words: &[&str]) -> (Output, String, String) {
     (output, text, errors)
 }
 
-/// Nothing that the run made is left.
+/// Checks that the run removed its files.
 fn is_clean(name: &str) {
     let left: Vec<_> = std::fs::read_dir(folder(name))
         .expect("the folder was made")
@@ -105,7 +105,7 @@ fn a_killed_node_restarts_without_loss() {
     assert_eq!(target["verdict"]["wrong"], 0);
     let classes = target["rounds"][0]["classes"].as_array().unwrap().clone();
     let cut = classes.iter().find(|class| class["name"] == "cut by a reconnect").unwrap();
-    assert_eq!(cut["latencies"].as_array().unwrap().len(), 1, "one was on its way: {cut}");
+    assert_eq!(cut["latencies"].as_array().unwrap().len(), 1, "one operation was in flight: {cut}");
     is_clean("killed");
 }
 
@@ -131,21 +131,21 @@ fn planted_faults_are_caught_on_every_target() {
             assert!(!output.status.success(), "{target}, {fault}: {text}");
             let invalid = parsed(&text)["invalid"].clone();
             assert!(!invalid.as_array().unwrap().is_empty(), "{errors}");
-            // What is wrong is reasons of the target, whichever it is, and not of a region of ours.
+            // The reasons for invalidity name the target.
             let words = invalid.to_string().replace("region:", "");
             assert!(!words.contains("region") && !words.contains("back-end"), "{words}");
             let is_told = ["the target answered wrongly", "not what was written"];
             assert!(is_told.iter().any(|what| words.contains(what)), "{words}");
         }
     }
-    // Nothing is written that could be lost.
+    // This run writes nothing, so the fault has no effect.
     let words = ["bench", "run", "ycsb", "--variant", "c", "--targets", "region", "--ops", "800"];
     let mut command = Command::new(NEARSTATE);
     command.args(words).args(["--records", "400", "--fault", "lost-update", "--dir"]);
     let output = command.arg(folder("planted")).output().unwrap();
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("was not noticed"));
-    // A stall is no lie: it is seen in the latencies.
+    // A stall is no wrong answer. It is visible in the latencies.
     let (output, text, errors) =
         run("planted", &["--targets", "region", "--fault", "stall", "--json"]);
     assert!(output.status.success(), "{errors}");
@@ -165,7 +165,7 @@ fn an_interrupted_run_reports_partial_results_and_cleans_up() {
     let words = ["--targets", "region,redis", "--json", "--ops", "100000000", "--rounds", "1"];
     let mut command = command("stopped", &words);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // Both targets are loaded: it is in its first turn, or about to be.
+    // Both targets are loaded: the first trial runs or is about to start.
     let errors = BufReader::new(child.stderr.take().unwrap());
     let mut lines = errors.lines().map_while(Result::ok);
     assert!(lines.any(|line| line.contains("redis, loading")));
@@ -183,7 +183,7 @@ fn an_interrupted_run_reports_partial_results_and_cleans_up() {
     is_clean("stopped");
 }
 
-/// A comparison of our own stores with each other is none.
+/// A run with our own stores only is no comparison.
 #[test]
 fn a_missing_target_is_reported() {
     let words = ["--json", "--rounds", "1"];
@@ -253,7 +253,7 @@ fn start_run(name: &str, words: &[&str]) -> (std::process::Child, Lines) {
 
 fn send(signal: &str, process: u32) {
     let sent = Command::new("kill").args([signal, &process.to_string()]).status();
-    assert!(sent.expect("kill is there").success());
+    assert!(sent.expect("kill is installed").success());
 }
 
 /// Sends a signal to one process of a run that has loaded its target. Returns the reasons that the
@@ -269,12 +269,12 @@ fn invalid_after_signal(
     send(signal, which(child.id()));
     // Read both pipes; otherwise the run blocks on a full one.
     let rest = std::thread::spawn(move || lines.collect::<Vec<String>>());
-    let output = child.wait_with_output().expect("it ends");
+    let output = child.wait_with_output().expect("the process exits");
     assert!(!output.status.success());
     let run = parsed(&String::from_utf8_lossy(&output.stdout));
     let invalid = run.get("invalid").expect("the reasons").to_string();
     is_clean(name);
-    let rest = rest.join().expect("the reader ends");
+    let rest = rest.join().expect("the reader exits");
     assert!(rest.iter().any(|line| line.contains("INVALID")), "{rest:?}");
     invalid
 }
@@ -335,7 +335,7 @@ fn a_reaper_reports_the_last_output_of_its_server() {
     assert!(line.starts_with("it ended with 3, after it had said: "), "{line}");
     assert!(line.contains("the port") && line.contains("is taken"), "{line}");
     drop(reaper.stdin.take());
-    assert!(reaper.wait().expect("it ends").success());
+    assert!(reaper.wait().expect("the process exits").success());
     is_clean("words");
 }
 
@@ -437,8 +437,8 @@ fn every_target_with_tags_finds_ues_by_their_gutis() {
     is_clean("tagged");
 }
 
-/// The rounds pause for a millisecond after each operation, which says nothing of the store: a ramp
-/// that took theirs for its rate would try some hundred operations a second.
+/// The rounds pause for a millisecond after each operation, so their rate is not the capacity of
+/// the store: a ramp based on it would try some hundred operations per second.
 #[test]
 fn a_ramp_starts_at_the_capacity_of_the_store() {
     let words = ["--targets", "null", "--ramp", "1us", "--arrivals", "poisson", "--json"];
@@ -466,11 +466,11 @@ fn the_list_names_workloads_and_targets() {
 
 fn children_of(process: u32) -> Vec<u32> {
     let path = format!("/proc/{process}/task/{process}/children");
-    let children = std::fs::read_to_string(&path).expect("the process is there");
+    let children = std::fs::read_to_string(&path).expect("the process exists");
     children.split_whitespace().map(|child| child.parse().expect("a process id")).collect()
 }
 
-/// The child of a process that has this word in its command, once there is one.
+/// Waits for a child of a process with this word in its command line.
 fn child_with(process: u32, word: &str) -> u32 {
     loop {
         let has_word = |child: &u32| {
@@ -484,7 +484,7 @@ fn child_with(process: u32, word: &str) -> u32 {
     }
 }
 
-/// The first child of a process, once it has one.
+/// Waits for the first child of a process.
 fn child_of(process: u32) -> u32 {
     loop {
         if let Some(child) = children_of(process).first() {
@@ -508,10 +508,10 @@ fn a_reaper_ignores_termination_signals_and_cleans_up_when_its_input_ends() {
     let server = child_of(reaper.id());
     for signal in ["-INT", "-TERM", "-HUP"] {
         let sent = Command::new("kill").args([signal, &reaper.id().to_string()]).status();
-        assert!(sent.expect("kill is there").success());
+        assert!(sent.expect("kill is installed").success());
     }
     drop(reaper.stdin.take());
-    assert!(reaper.wait().expect("it ends").success(), "a signal ended the reaper");
+    assert!(reaper.wait().expect("the process exits").success(), "a signal ended the reaper");
     is_clean("reaper");
     assert!(!PathBuf::from(format!("/proc/{server}")).exists(), "the server was stopped");
 }

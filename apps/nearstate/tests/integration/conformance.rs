@@ -1,6 +1,6 @@
-//! Every target of `nearstate bench run` that is installed keeps the promises that workloads rely
-//! on. One that is not installed is named and passed over: what has to be there is what
-//! `cargo xtask` installs.
+//! Every installed target of `nearstate bench run` keeps the promises that workloads rely on.
+//! Targets that `cargo xtask packages` installs must be present; other missing targets are reported
+//! and skipped.
 
 use nearstate_bench::access::{
     PartSet, RecordEntry, StoreConnection, StoreSchema, TableId, TableSchema,
@@ -34,7 +34,7 @@ fn holds(name: &str, layout: Option<&str>) {
         all.iter().filter(|(_, outcome)| matches!(outcome, CheckOutcome::Broken(_))).collect();
     assert!(broken.is_empty(), "{name} {layout:?}: {broken:#?}");
     let held = all.iter().filter(|(_, outcome)| *outcome == CheckOutcome::Holds).count();
-    assert!(held >= 10, "{name}: only {held} promises were tried");
+    assert!(held >= 10, "{name}: only {held} promises were checked");
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
     assert!(left.is_empty(), "{name} leaves {left:?}");
 }
@@ -137,7 +137,7 @@ fn value(
     value
 }
 
-/// Another connection writes what a transaction has read, before it commits.
+/// Another connection changes the records that a transaction has read, before it commits.
 fn is_run_again(name: &str) {
     play_roles_with(Path::new(NEARSTATE));
     let target = targets::named(name).unwrap();
@@ -167,9 +167,9 @@ fn is_run_again(name: &str) {
         Ok(())
     })
     .unwrap();
-    assert_eq!(runs, 3, "{name}: a run for each conflict, and the one that commits");
+    assert_eq!(runs, 3, "{name}: one run for each conflict, and one that commits");
     assert_eq!(value(&mut two, b"counter"), Some(11), "{name}");
-    assert_eq!(value(&mut two, b"sum"), Some(17), "{name}: what was absent was watched too");
+    assert_eq!(value(&mut two, b"sum"), Some(17), "{name}: reads of absent records are validated");
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn a_port_in_use_is_an_error_for_any_listener() {
         assert!(matches!(second, Err(Error::Backend { .. })), "{target:?}: {second:?}");
         drop(first);
     }
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "something stays behind");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "files remain");
 }
 
 fn free_port() -> u16 {

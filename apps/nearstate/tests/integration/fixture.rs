@@ -6,12 +6,12 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(crate) const NEARSTATE: &str = env!("CARGO_BIN_EXE_nearstate");
 
 /// Timeout of blocking operations. It only ends a test that hangs.
-const HANG_TIMEOUT: Duration = Duration::from_secs(120);
+pub(crate) const HANG_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A node. It is killed when this is dropped.
 pub(crate) struct Node {
@@ -42,9 +42,9 @@ pub(crate) fn start(command: &mut Command) -> Node {
     let mut all = String::new();
     loop {
         let mut line = String::new();
-        let is_over = stderr.read_line(&mut line).unwrap() == 0;
+        let has_ended = stderr.read_line(&mut line).unwrap() == 0;
         all.push_str(&line);
-        assert!(!is_over, "the node has ended: {all}");
+        assert!(!has_ended, "the node has ended: {all}");
         if line.contains("NS-1002") {
             let address = line.split("address=").nth(1).unwrap();
             addresses.push(address.split(' ').next().unwrap().to_owned());
@@ -54,14 +54,23 @@ pub(crate) fn start(command: &mut Command) -> Node {
         }
     }
     let log = Arc::new(Mutex::new(all));
-    let kept = Arc::clone(&log);
+    let appended = Arc::clone(&log);
     std::thread::spawn(move || {
         let mut line = String::new();
         while stderr.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
-            kept.lock().unwrap().push_str(&std::mem::take(&mut line));
+            appended.lock().unwrap().push_str(&std::mem::take(&mut line));
         }
     });
     Node { child, addresses, log }
+}
+
+/// Waits until a condition holds.
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < HANG_TIMEOUT, "timed out: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Runs a command that must fail with status 1. Returns its standard error.

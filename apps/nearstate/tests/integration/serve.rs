@@ -5,7 +5,7 @@ mod security;
 mod tls;
 mod top;
 
-use crate::fixture::{Client, Folder, Node, http, rejected, serve, start};
+use crate::fixture::{Client, Folder, Node, http, rejected, serve, start, until};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -33,7 +33,7 @@ fn by_default_only_the_owner_can_connect_and_sigterm_stops_the_node() {
     // An incomplete request must not delay the shutdown longer than its timeout.
     tcp.send(&[b"GET", b"k"]).unwrap();
     node.signal("-TERM");
-    assert_eq!(tcp.receive().unwrap(), b"v", "what was asked is answered");
+    assert_eq!(tcp.receive().unwrap(), b"v", "a request sent before the shutdown is answered");
     assert!(node.wait().success(), "{}", node.log());
     assert!(!socket.exists());
     assert!(node.log().contains("NS-1004") && node.log().contains("NS-1005"), "{}", node.log());
@@ -166,10 +166,10 @@ fn a_disconnected_client_is_logged_as_json() {
     command.args(["--listen", "", "--unix"]).arg(folder.path("s")).args(bounds);
     // Nothing below `warn` is output, so there is no line to wait for.
     let mut child = command.args(["--cores", "1", "--max", "64MiB"]).spawn().unwrap();
-    while std::os::unix::net::UnixStream::connect(folder.path("s")).is_err() {
+    until("the node accepts connections", || {
         assert!(child.try_wait().unwrap().is_none(), "the node has ended");
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+        std::os::unix::net::UnixStream::connect(folder.path("s")).is_ok()
+    });
     let mut client = Client::unix(&folder.path("s"));
     let large = vec![b'x'; 200_000];
     let _ = client.send(&[b"SET", b"k", &large]);

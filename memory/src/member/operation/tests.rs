@@ -16,9 +16,9 @@ use crate::txn::events::TxnEvent;
 use crate::txn::plan::{CellChange, CommitOutcome, CommitPlan, Expectation, RecordAccess};
 use crate::txn::publish::{PendingCell, WriteDecision};
 
-/// Points that the work below does not pass: recovery of dead processes, attaching and detaching,
-/// and what only `store` passes.
-fn is_elsewhere(point: &str) -> bool {
+/// Points that the work below does not pass: those of recovery, attach and detach, and those that
+/// only `store` passes.
+fn is_not_passed(point: &str) -> bool {
     ["recover.", "attach.", "detach."].iter().any(|prefix| point.starts_with(prefix))
 }
 
@@ -185,7 +185,7 @@ fn a_violated_invariant_at_any_point_stops_its_session_and_harms_no_other() {
     }));
     let path = RegionPath::new("violated");
     let mut missed = Vec::new();
-    for point in POINTS.iter().filter(|point| !is_elsewhere(point)) {
+    for point in POINTS.iter().filter(|point| !is_not_passed(point)) {
         let mut stopped = 0;
         for nth in [1, 2, 7, 40] {
             stopped += u32::from(violate(&path.0, point, nth));

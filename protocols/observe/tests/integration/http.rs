@@ -1,4 +1,4 @@
-//! Requests in bytes, answers in bytes: pages, refusals, and garbage.
+//! HTTP requests and responses as bytes: pages, rejected requests, and garbage.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -13,15 +13,15 @@ use nearstate_node::{
 use nearstate_observe::{HEAD_BYTES_MAX, MetricsReport, ObserveProtocol, ObserveSource};
 use nearstate_store::{CreateOptions, Region};
 
-struct Counts {
+struct TestSource {
     is_ready: bool,
 }
 
-struct Steps(usize);
+struct TestReport(usize);
 
-impl ObserveSource for Counts {
+impl ObserveSource for TestSource {
     fn report(&self, _: &Core) -> Box<dyn MetricsReport> {
-        Box::new(Steps(3))
+        Box::new(TestReport(3))
     }
 
     fn readiness(&self) -> Result<(), String> {
@@ -29,7 +29,7 @@ impl ObserveSource for Counts {
     }
 }
 
-impl MetricsReport for Steps {
+impl MetricsReport for TestReport {
     fn step(&mut self, text: &mut String) -> bool {
         self.0 -= 1;
         text.push_str("step 1\n");
@@ -37,16 +37,16 @@ impl MetricsReport for Steps {
     }
 }
 
-/// Drives one conversation as the node does.
-struct Client {
-    conversation: Box<dyn ConnectionHandler>,
+/// Drives one connection as the node does.
+struct HttpClient {
+    handler: Box<dyn ConnectionHandler>,
     input: Vec<u8>,
     is_closed: bool,
     steps: usize,
     _folder: tempfile::TempDir,
 }
 
-fn client(is_ready: bool) -> Client {
+fn client(is_ready: bool) -> HttpClient {
     let folder = tempfile::tempdir().unwrap();
     let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
     let core = Core::new(CoreParts {
@@ -57,29 +57,28 @@ fn client(is_ready: bool) -> Client {
         metrics: Arc::<CoreMetrics>::default(),
         clock: Clock::new_virtual(),
     });
-    let face = ObserveProtocol::new(Arc::new(Counts { is_ready }));
+    let protocol = ObserveProtocol::new(Arc::new(TestSource { is_ready }));
     let address = PeerAddress::Unix { pid: None, uid: 0, gid: 0 };
     let peer = PeerIdentity { id: 1, address, certificate: None };
-    let conversation = face.on_core(&core.unwrap()).unwrap().accept(&peer);
-    Client { conversation, input: Vec::new(), is_closed: false, steps: 0, _folder: folder }
+    let handler = protocol.on_core(&core.unwrap()).unwrap().accept(&peer);
+    HttpClient { handler, input: Vec::new(), is_closed: false, steps: 0, _folder: folder }
 }
 
-impl Client {
-    fn say(&mut self, bytes: &[u8]) -> Vec<u8> {
+impl HttpClient {
+    fn send(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut all = Vec::new();
         self.input.extend_from_slice(bytes);
         while !self.is_closed {
             let mut output = Vec::new();
-            let heard = self.conversation.on_input(&self.input, &mut output);
-            assert!(heard.bytes <= self.input.len());
-            self.input.drain(..heard.bytes);
-            let mut then = heard.next;
+            let consumed = self.handler.on_input(&self.input, &mut output);
+            assert!(consumed.bytes <= self.input.len());
+            self.input.drain(..consumed.bytes);
+            let mut then = consumed.next;
             while then == NextAction::Work {
                 let mut cx = Context::from_waker(Waker::noop());
-                let std::task::Poll::Ready(next) =
-                    self.conversation.poll_progress(&mut cx, &mut output)
+                let std::task::Poll::Ready(next) = self.handler.poll_progress(&mut cx, &mut output)
                 else {
-                    panic!("work that waits for nothing")
+                    panic!("the report is pending")
                 };
                 then = next;
                 self.steps += 1;
@@ -87,7 +86,7 @@ impl Client {
             assert!(output.len() < OUTPUT_HIGH_WATER_BYTES * 2);
             all.extend_from_slice(&output);
             self.is_closed = then == NextAction::Close;
-            if heard.bytes == 0 {
+            if consumed.bytes == 0 {
                 break;
             }
         }
@@ -95,7 +94,7 @@ impl Client {
     }
 
     fn ask(&mut self, text: &str) -> String {
-        String::from_utf8(self.say(text.as_bytes())).unwrap()
+        String::from_utf8(self.send(text.as_bytes())).unwrap()
     }
 }
 
@@ -137,7 +136,7 @@ fn requests_in_one_packet_and_in_single_bytes_are_answered_in_order() {
     let mut split = client(true);
     let mut pieces = String::new();
     for byte in two.bytes() {
-        pieces.push_str(&String::from_utf8(split.say(&[byte])).unwrap());
+        pieces.push_str(&String::from_utf8(split.send(&[byte])).unwrap());
     }
     assert_eq!(pieces, answers);
 }
@@ -184,8 +183,8 @@ fn garbage_causes_no_panic_and_keeps_at_most_a_head() {
                 _ => bytes.insert(at, u8::try_from(next(256)).unwrap()),
             }
         }
-        answered += usize::from(!asker.say(&bytes).is_empty());
+        answered += usize::from(!asker.send(&bytes).is_empty());
         assert!(asker.input.len() <= HEAD_BYTES_MAX || asker.is_closed, "{}", asker.input.len());
     }
-    assert!(answered > 50_000, "most of it is answered: {answered}");
+    assert!(answered > 50_000, "most requests are answered: {answered}");
 }

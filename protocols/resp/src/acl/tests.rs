@@ -1,4 +1,4 @@
-//! Rules, read and kept. The catalogue is a small one of the tests' own.
+//! ACL rules, with a small command table.
 
 use super::*;
 use crate::command::{
@@ -80,7 +80,7 @@ fn user(rules: &str) -> Arc<User> {
     Arc::clone(users(&format!("user u on nopass {rules}")).find(b"u").unwrap())
 }
 
-/// What the user is told.
+/// The reply to the user.
 fn triple(user: &User, request: &str) -> String {
     let table = table();
     let kept: OwnedArgs = request.split(' ').map(str::as_bytes).collect();

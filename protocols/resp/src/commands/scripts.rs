@@ -168,7 +168,7 @@ impl<'a> ScriptCall<'a> {
     fn validity(self, ctx: &CommandContext<'_>, key: &[u8]) -> Result<i64, ErrorReply> {
         let Some(found) = ctx.read(key)? else { return Ok(NO_LOCK) };
         let answer = if found.string()? == self.token() { left_ms(&found) } else { NOT_MINE };
-        ctx.session().whole()?;
+        ctx.session().check_not_truncated()?;
         Ok(answer)
     }
 

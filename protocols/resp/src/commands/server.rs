@@ -179,7 +179,7 @@ pub(crate) fn memory_usage(
         return Ok(());
     };
     let bytes = RECORD_HEAD + key.len() + content_bytes(&found)?;
-    ctx.session().whole()?;
+    ctx.session().check_not_truncated()?;
     reply.count(bytes.next_multiple_of(LINE));
     Ok(())
 }

@@ -34,7 +34,7 @@ pub(crate) fn get(
 ) -> CommandResult {
     let found = ctx.read(arg(args, 1))?;
     reply.bulk_or_nil(found.as_ref().map(RecordRef::string).transpose()?);
-    ctx.session().whole()?;
+    ctx.session().check_not_truncated()?;
     Ok(())
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn mget(
         let found = ctx.read(key)?;
         reply.bulk_or_nil(found.as_ref().and_then(|found| found.string().ok()));
     }
-    ctx.session().whole()?;
+    ctx.session().check_not_truncated()?;
     Ok(())
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn getrange(
     let found = ctx.read(arg(args, 1))?;
     let bytes = text(found.as_ref())?;
     reply.bulk(part(bytes, start, end));
-    ctx.session().whole()?;
+    ctx.session().check_not_truncated()?;
     Ok(())
 }
 

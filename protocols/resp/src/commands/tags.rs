@@ -22,8 +22,8 @@ use crate::sliced_task::{SlicedTask, TaskProgress};
 use arguments::{TagPair, counted, namespace_of, tag_name, tag_not_declared, tags_of, value_of};
 use nearstate_model::Error;
 use nearstate_store::{
-    Declaring, Form, Metadata, Namespace, RetryPolicy, Session, TagSchema, TagState, Values,
-    since_boot,
+    Form, Metadata, Namespace, PendingTagDeclaration, RetryPolicy, Session, TagSchema, TagState,
+    Values, since_boot,
 };
 use std::time::Duration;
 
@@ -122,7 +122,8 @@ pub(crate) fn declare(
     }
     let namespace = ctx.records.resolve_or_create(arg(args, 2), 0)?.namespace;
     let name = tag.name.clone();
-    let declaring = ctx.session().begin_declaring(namespace, &[tag], DECLARE_RETRY_TIME_MAX)?;
+    let declaring =
+        ctx.session().begin_tag_declaration(namespace, &[tag], DECLARE_RETRY_TIME_MAX)?;
     let mut building = DeclareTagTask { declaring, namespace, name };
     // A complete declaration replies at once.
     if building.step(ctx.records, ctx.server, reply)? == TaskProgress::More {
@@ -134,7 +135,7 @@ pub(crate) fn declare(
 /// A declaration that runs in slices.
 #[derive(Debug)]
 struct DeclareTagTask {
-    declaring: Declaring,
+    declaring: PendingTagDeclaration,
     namespace: Namespace,
     name: String,
 }
@@ -171,7 +172,7 @@ impl SlicedTask for DeclareTagTask {
         let session = records.session();
         let until = since_boot().saturating_add(DECLARE_SLICE);
         for _ in 0..DECLARE_BUCKETS {
-            let has_more = session.go_on(&mut self.declaring, 1);
+            let has_more = session.continue_tag_declaration(&mut self.declaring, 1);
             if !has_more.map_err(|error| self.ended(session, error))? {
                 reply.ok();
                 return Ok(TaskProgress::Done);
@@ -315,7 +316,7 @@ pub(crate) fn of(
         reply.bulk(name.as_bytes());
         reply.bulk(&value);
     }
-    ctx.session().whole()?;
+    ctx.session().check_not_truncated()?;
     Ok(())
 }
 
@@ -392,7 +393,7 @@ pub(crate) fn find(
     if found.is_none() {
         reply.borrow_mut().nil_array();
     }
-    ctx.session().whole()?;
+    ctx.session().check_not_truncated()?;
     Ok(())
 }
 
@@ -485,7 +486,7 @@ pub(crate) fn keys(
     for key in &found {
         reply.bulk(key);
     }
-    ctx.session().whole()?;
+    ctx.session().check_not_truncated()?;
     Ok(())
 }
 
@@ -504,7 +505,7 @@ pub(crate) fn watch(
     let (key, version) = seen.unwrap_or_else(|| (query.client_key(b""), None));
     let (name, value) = (query.tag.to_owned(), query.value.to_vec());
     ctx.connection.watched.add_tag(WatchedTag { name, value, key, version });
-    ctx.session().whole()?;
+    ctx.session().check_not_truncated()?;
     reply.ok();
     Ok(())
 }

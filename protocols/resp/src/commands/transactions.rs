@@ -82,7 +82,7 @@ pub(crate) fn watch(
     for (key, version) in seen {
         ctx.connection.watched.add(key, version);
     }
-    ctx.session().whole()?;
+    ctx.session().check_not_truncated()?;
     reply.ok();
     Ok(())
 }
@@ -177,7 +177,7 @@ impl ExecRun {
                     self.run(ctx, &DeadlineTxn { txn, deadline: until }, reply)
                 })? {
                     // Checked before the commit, which cannot be undone.
-                    ExecEnd::Whole => return session.whole(),
+                    ExecEnd::Whole => return session.check_not_truncated(),
                     ExecEnd::Partial(place, error) => cut = Some((Some(place), error)),
                     ExecEnd::Stopped(error) => cut = Some((None, error)),
                 }

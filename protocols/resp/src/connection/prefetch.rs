@@ -23,7 +23,7 @@ pub(crate) fn prefetch_keys(records: &KeyedRecords, mut input: &[u8]) -> usize {
         requests += 1;
     }
     if requests > 0 {
-        records.session().look_ahead(wanted.get(..requests).unwrap_or_default());
+        records.session().prefetch_operations(wanted.get(..requests).unwrap_or_default());
     }
     requests
 }

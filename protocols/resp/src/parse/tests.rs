@@ -1,10 +1,10 @@
-//! Requests, whole, in pieces, and broken.
+//! Complete, incomplete and invalid requests.
 
 use super::*;
 
 const LIMIT: usize = 1 << 20;
 
-/// The arguments of each request, then what stopped the parser.
+/// The arguments of each request, then the reason why the parser stopped.
 fn read(input: &[u8]) -> (Vec<Vec<String>>, ParseResult) {
     let mut parser = RequestParser::new(LIMIT);
     let mut rest = input;
@@ -23,7 +23,7 @@ fn read(input: &[u8]) -> (Vec<Vec<String>>, ParseResult) {
     }
 }
 
-/// The arguments of the one request in `input`.
+/// The arguments of the single request in `input`.
 fn one(input: &[u8]) -> Vec<String> {
     let (mut requests, stop) = read(input);
     assert_eq!((requests.len(), stop), (1, ParseResult::Incomplete { needed: 1 }), "{requests:?}");
@@ -164,7 +164,7 @@ fn bytes_of_an_incomplete_request_are_parsed_once() {
     for end in 0..input.len() {
         let before = parser.at;
         assert!(matches!(parser.next(&input[..end]), ParseResult::Incomplete { needed: 1.. }));
-        // What was read is not begun again: the place never goes back.
+        // The parser does not read bytes again: its position never decreases.
         assert!(parser.at >= before && parser.at <= end, "{end}");
         if end > 100 {
             assert_eq!(parser.at, input.len() - body.len() - 2);

@@ -141,7 +141,7 @@ mod tests {
             (Error::WrongKind { detail: detail() }, "WRONGTYPE Operation against a key holding"),
             (Error::Full { detail: detail() }, "OOM full: x"),
             (Error::Conflict { detail: detail() }, "TRYAGAIN x was changed"),
-            (Error::Deadline { tries: 3 }, "BUSY the transaction met conflicts 3 times"),
+            (Error::Deadline { tries: 3 }, "BUSY the transaction had conflicts in 3 attempts"),
             (Error::Stalled { holder: holder() }, "BUSY process 7 (cu) is alive but stopped"),
             (Error::Behind { detail: detail() }, "BUSY x"),
             (Error::KeyTooLarge { bytes: 5000 }, "ERR a key of 5000 bytes"),

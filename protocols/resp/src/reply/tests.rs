@@ -1,4 +1,4 @@
-//! Every form of answer, byte by byte, in both protocols.
+//! Every kind of reply, byte by byte, in both protocols.
 
 use super::*;
 
@@ -9,15 +9,15 @@ fn written(protocol: RespVersion, write: &dyn Fn(&mut ReplyWriter<'_>)) -> Strin
     out[6..].escape_ascii().to_string().replace("\\r\\n", "|")
 }
 
-type Write = Box<dyn Fn(&mut ReplyWriter<'_>)>;
+type WriteReply = Box<dyn Fn(&mut ReplyWriter<'_>)>;
 
-fn row(write: impl Fn(&mut ReplyWriter<'_>) + 'static) -> Write {
+fn row(write: impl Fn(&mut ReplyWriter<'_>) + 'static) -> WriteReply {
     Box::new(write)
 }
 
 #[test]
 fn replies_have_exactly_these_bytes() {
-    let table: Vec<(Write, &str, &str)> = vec![
+    let table: Vec<(WriteReply, &str, &str)> = vec![
         (row(|r: &mut ReplyWriter<'_>| ReplyWriter::ok(r)), "+OK|", "+OK|"),
         (row(|r| r.simple("PONG")), "+PONG|", "+PONG|"),
         (row(|r| r.error("ERR no\r\n+OK")), "-ERR no  +OK|", "-ERR no  +OK|"),

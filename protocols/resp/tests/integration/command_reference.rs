@@ -52,13 +52,13 @@ fn row(page: &mut String, command: &RespCommand) {
     let cells = [summary, complexity, differs].map(|text| text.replace('|', "\\|"));
     let [summary, complexity, differs] = cells;
     writeln!(page, "| `{name}` | {arity} | {summary} | {complexity} | {differs} |")
-        .expect("a String takes all");
+        .expect("writing to a String cannot fail");
 }
 
 fn page() -> String {
     let mut page = HEAD.to_owned();
     for (group, title) in GROUPS {
-        write!(page, "\n## {title}\n\n").expect("a String takes all");
+        write!(page, "\n## {title}\n\n").expect("writing to a String cannot fail");
         page.push_str(
             "| command | arity | summary | complexity | differences |\n|---|---|---|---|---|\n",
         );

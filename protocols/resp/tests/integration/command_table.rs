@@ -1,5 +1,5 @@
-//! The table of commands, held against what Redis 7 says of the same ones, against the clients that
-//! look at it, and against itself.
+//! The command table is consistent, matches Redis 7 for shared commands, and has the commands that
+//! SDL clients require.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -26,7 +26,7 @@ fn shared_commands_have_the_arity_flags_and_keys_of_redis_7() {
     let mut shared = 0;
     for line in include_str!("../redis7.txt").lines().filter(|line| !line.starts_with('#')) {
         let name = line.split(' ').next().unwrap();
-        let command = TABLE.find(name.as_bytes()).unwrap_or_else(|| panic!("{name} is gone"));
+        let command = TABLE.find(name.as_bytes()).unwrap_or_else(|| panic!("{name} is missing"));
         assert_eq!(spelled(command), line);
         shared += 1;
     }
@@ -44,7 +44,7 @@ fn shared_commands_have_the_arity_flags_and_keys_of_redis_7() {
     assert_eq!(local, 3);
     let tags = of_others.iter().filter(|name| name.starts_with("tag")).count();
     assert_eq!(tags, 9);
-    // Two of Redis 7.2 beside the module's and ours.
+    // Two commands of Redis 7.2, in addition to those of the SDL module and our own.
     assert_eq!(of_others.len(), sdl + local + tags + 2, "{of_others:?}");
     assert_eq!(shared + of_others.len() + 7, TABLE.commands().len());
 }
@@ -63,7 +63,7 @@ fn every_field_of_a_command_comes_from_its_row() {
         let touches = command.keys != ArgPositions::None || command.walk != KeyspaceScope::None;
         assert!(
             touches || !(writes || command.flags.has(CommandFlags::READONLY)),
-            "{name} touches none"
+            "{name} has no access flag"
         );
         assert_eq!(
             command.keys.is_counted(),
@@ -79,7 +79,7 @@ fn every_field_of_a_command_comes_from_its_row() {
     }
 }
 
-/// The names that sdlgo and the C++ client look for (a missing one ends the latter).
+/// The names that sdlgo and the C++ client require. The C++ client exits if one is missing.
 #[test]
 fn the_commands_that_sdl_clients_probe_exist() {
     for name in [
@@ -90,7 +90,7 @@ fn the_commands_that_sdl_clients_probe_exist() {
     }
 }
 
-/// Which arguments of a request are keys, and which channels.
+/// The positions of keys and of channels in a request.
 fn places(request: &str) -> (Vec<String>, Vec<String>) {
     let kept: OwnedArgs = request.split(' ').map(str::as_bytes).collect();
     let args = kept.args();
@@ -193,10 +193,7 @@ fn a_command_is_found_by_its_name_in_any_case() {
         let found = TABLE.find(command.name.to_ascii_uppercase().as_bytes()).unwrap();
         assert_eq!((found.name, usize::from(found.number)), (command.name, number));
     }
-    assert!(
-        TABLE.commands().is_sorted_by(|one, next| one.name < next.name),
-        "a name is there twice"
-    );
+    assert!(TABLE.commands().is_sorted_by(|one, next| one.name < next.name), "duplicate name");
     for none in ["", "ge", "gett", "get\0", "GET "] {
         assert!(TABLE.find(none.as_bytes()).is_none(), "{none}");
     }

@@ -1,6 +1,6 @@
 //! A client without a socket: bytes in, bytes out.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(dead_code, clippy::allow_attributes, reason = "each test uses a part of it")]
+#![allow(dead_code, clippy::allow_attributes, reason = "each test module uses a part of it")]
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(crate) struct TestNode {
 /// A client.
 pub(crate) struct TestClient {
     handler: Box<dyn ConnectionHandler>,
-    rest: Vec<u8>,
+    unconsumed: Vec<u8>,
     /// True once the server has closed.
     pub(crate) is_closed: bool,
 }
@@ -46,7 +46,7 @@ pub(crate) fn node_with_limits(settings: RespSettings, limits: ConnectionLimits)
     build_node(settings, limits, &CreateOptions::default())
 }
 
-/// With a region of its own size.
+/// A node whose region has these options.
 pub(crate) fn node_in(options: &CreateOptions) -> TestNode {
     build_node(RespSettings::new(Users::open(&TABLE)), ConnectionLimits::default(), options)
 }
@@ -73,7 +73,7 @@ fn build_node(
 }
 
 impl TestNode {
-    /// Begins what the server does by itself, on the executor of this thread.
+    /// Starts the background tasks of the server on the executor of this thread.
     pub(crate) fn begin(&self) {
         self.service.begin();
     }
@@ -84,55 +84,55 @@ impl TestNode {
         let local = "127.0.0.1:6379".parse().unwrap();
         let peer =
             PeerIdentity { id, address: PeerAddress::Tcp { remote, local }, certificate: None };
-        TestClient { handler: self.service.accept(&peer), rest: Vec::new(), is_closed: false }
+        TestClient { handler: self.service.accept(&peer), unconsumed: Vec::new(), is_closed: false }
     }
 }
 
 impl TestClient {
-    /// Sends bytes; everything that comes back, work and messages included.
+    /// Sends bytes. Returns all output, including that of sliced commands and messages.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> Vec<u8> {
-        self.rest.extend_from_slice(bytes);
+        self.unconsumed.extend_from_slice(bytes);
         let mut all = Vec::new();
         loop {
             let mut output = Vec::new();
-            let received = self.handler.on_input(&self.rest, &mut output);
-            self.rest.drain(..received.bytes);
+            let received = self.handler.on_input(&self.unconsumed, &mut output);
+            self.unconsumed.drain(..received.bytes);
             all.append(&mut output);
             match received.next {
                 NextAction::Close => self.is_closed = true,
                 NextAction::Read | NextAction::Work => all.append(&mut self.poll_progress()),
                 NextAction::SendDescriptors => {
-                    // There is no node here that could give anything.
+                    // Without a node there are no descriptors to send.
                     let why = Error::BadArgument { detail: "no node".to_owned() };
                     assert!(self.handler.send_descriptors(Err(why), &mut all).is_none());
                 }
             }
-            if received.bytes == 0 || self.is_closed || self.rest.is_empty() {
+            if received.bytes == 0 || self.is_closed || self.unconsumed.is_empty() {
                 return all;
             }
         }
     }
 
-    /// Sends a request and lets nothing happen yet; what has come of it so far.
+    /// Sends a request without polling for progress. Returns its first output.
     pub(crate) fn begin(&mut self, words: &[&[u8]]) -> (Vec<u8>, NextAction) {
         let mut output = Vec::new();
         let received = self.handler.on_input(&request(words), &mut output);
         (output, received.next)
     }
 
-    /// One step of what happens by itself.
+    /// Polls for progress once.
     pub(crate) fn step(&mut self) -> (Vec<u8>, Poll<NextAction>) {
         let mut output = Vec::new();
         let then = self.handler.poll_progress(&mut Context::from_waker(Waker::noop()), &mut output);
         (output, then)
     }
 
-    /// Bytes of the node that the client keeps while it waits.
+    /// Bytes that the connection buffers.
     pub(crate) fn kept(&self) -> usize {
         self.handler.buffered_bytes()
     }
 
-    /// What comes by itself.
+    /// Polls until no progress is made. Returns the output.
     pub(crate) fn poll_progress(&mut self) -> Vec<u8> {
         let mut all = Vec::new();
         loop {
@@ -153,16 +153,16 @@ impl TestClient {
         }
     }
 
-    /// Sends a request of words that are parted by blanks; the answer as text.
+    /// Sends a request of words separated by blanks. Returns the reply as text.
     pub(crate) fn ask(&mut self, words: &str) -> String {
         let words: Vec<&[u8]> = words.split(' ').map(str::as_bytes).collect();
         self.ask_bytes(&words)
     }
 
-    /// Sends a request; the answer as text, `\r\n` as `|`.
+    /// Sends a request. Returns the reply as text with `|` for `\r\n`.
     pub(crate) fn ask_bytes(&mut self, words: &[&[u8]]) -> String {
-        let answer = self.send(&request(words));
-        String::from_utf8_lossy(&answer).replace("\r\n", "|")
+        let reply = self.send(&request(words));
+        String::from_utf8_lossy(&reply).replace("\r\n", "|")
     }
 }
 

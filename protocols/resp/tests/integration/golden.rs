@@ -1,4 +1,4 @@
-//! Hashes, sets and keys: what a real redis-server has answered, byte by byte.
+//! Replies of hash, set and key commands equal recorded replies of redis-server, byte by byte.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use crate::fixture::{node, request};
 
-/// Text with `\xff`, `\r`, `\n` and `\\` as bytes.
+/// Replaces the escapes `\xff`, `\r`, `\n` and `\\` by their bytes.
 fn bytes(text: &str) -> Vec<u8> {
     let mut out = Vec::new();
     let mut rest = text.bytes();
@@ -28,7 +28,7 @@ fn bytes(text: &str) -> Vec<u8> {
     out
 }
 
-/// Words, in quotes where there are blanks in them or nothing.
+/// Splits a line into words. Words with blanks and empty words are in quotes.
 fn words(line: &str) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     let mut rest = line.trim_start();
@@ -43,7 +43,7 @@ fn words(line: &str) -> Vec<Vec<u8>> {
     all
 }
 
-/// All differences between a script and what is answered here.
+/// All differences between the recorded replies of a script and ours.
 fn differences(script: &str) -> String {
     let node = node();
     let mut client = node.client();
@@ -70,7 +70,7 @@ fn differences(script: &str) -> String {
             },
         }
     }
-    assert!(answers > 100, "a script is gone");
+    assert!(answers > 100, "a script is missing");
     differences
 }
 

@@ -1,5 +1,5 @@
-//! All keys together: walks in slices, what is between MULTI and EXEC, namespaces that embedded
-//! processes have made.
+//! Commands over all keys: walks in slices, walks between MULTI and EXEC, namespaces created by
+//! embedded processes.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -10,7 +10,7 @@ use nearstate_store::{
     BlockChange, Condition, Kind, Metadata, Schema, TagSchema, WhenFull, now_ms_coarse,
 };
 
-/// The bulks of an answer, whatever aggregates they stand in.
+/// The bulk strings of a reply, in any aggregates.
 fn bulks(answer: &str) -> Vec<String> {
     let parts: Vec<&str> = answer.split('|').collect();
     let mut all = Vec::new();
@@ -29,7 +29,7 @@ fn sorted(answer: &str) -> Vec<String> {
     all
 }
 
-/// Walks with SCAN to the end; how often each key was met, and in how many calls.
+/// Scans all keys. Returns how often each key was returned, and the number of calls.
 fn scanned(client: &mut TestClient, options: &str) -> (Vec<String>, usize) {
     let (mut all, mut cursor, mut calls) = (Vec::new(), "0".to_owned(), 0);
     loop {
@@ -44,7 +44,7 @@ fn scanned(client: &mut TestClient, options: &str) -> (Vec<String>, usize) {
     }
 }
 
-/// A place with a thousand keys in three namespaces, of which some have ended.
+/// A node with a thousand keys in three namespaces. Some are expired.
 fn filled() -> TestNode {
     let node = node();
     let mut client = node.client();
@@ -226,7 +226,7 @@ fn del_deletes_many_keys() {
     assert_eq!(client.ask("DBSIZE"), ":700|");
 }
 
-/// A namespace whose records cannot be changed any more: its commit stream is full, and refuses.
+/// A namespace whose records cannot be changed, because its commit stream is full and rejects.
 fn fill_stream(node: &TestNode, client: &mut TestClient) {
     let session = node.region.session().unwrap();
     let schema = Schema { kind: Kind::Mixed, ..Schema::default() };
@@ -262,20 +262,20 @@ fn del_of_many_keys_is_atomic_or_reports_its_progress() {
     }
     fill_stream(&node, &mut client);
     let there = client.ask("DBSIZE");
-    // The last key is refused: of those before it none is deleted, and no counter.
+    // The last key is rejected. No key before it is deleted, and no counter.
     let reply = del(&mut client, 0..3000, "{told},k");
     assert!(reply.starts_with("-BUSY ") && !reply.contains("are done"), "{reply}");
     let reply = client.ask("DEL {counters},k {d},0 {told},k");
     assert!(reply.starts_with("-BUSY ") && !reply.contains("are done"), "{reply}");
     assert_eq!(client.ask("DBSIZE"), there);
-    // More than one transaction takes.
+    // More keys than one transaction accepts.
     client.ask("DEL {d},7");
     let reply = del(&mut client, 0..4500, "{told},k");
     let wanted = "of the 4501 keys the first 4000 are done (counters come last), 3999 of them were \
                   there and are deleted, and the others are as they were: send it again|";
     assert!(reply.starts_with("-BUSY ") && reply.ends_with(wanted), "{reply}");
     assert_eq!(client.ask("EXISTS {d},0 {d},3999 {d},4000 {d},4499 {told},k"), ":3|");
-    // Between MULTI and EXEC nothing is done before the commit.
+    // Between MULTI and EXEC nothing is changed before the commit.
     client.ask("MULTI");
     client.ask("DEL {d},4000 {d},4001");
     client.ask("DEL {told},k");
@@ -438,7 +438,7 @@ fn internal_namespaces_are_not_listed() {
     assert_eq!(scanned(&mut client, "").0, ["k"]);
     assert_eq!(client.ask("GET {ns},hidden"), "$-1|");
     assert_eq!(client.ask("FLUSHALL"), "+OK|");
-    assert!(session.get(odd, b"k").unwrap().is_some(), "what no client can name stays");
+    assert!(session.get(odd, b"k").unwrap().is_some(), "the internal namespace is unchanged");
 }
 
 #[test]
@@ -530,7 +530,7 @@ fn namespaces_with_a_common_prefix_are_distinguished_in_any_order() {
     for key in keys {
         assert_eq!(client.ask(&format!("SET {key} of:{key}")), "+OK|");
     }
-    // Each behind each other one, alone and in one message.
+    // Each key after each other key, in separate messages and in one.
     for before in keys {
         for key in keys {
             let asked = format!("GET {before}\r\nGET {key}\r\n");

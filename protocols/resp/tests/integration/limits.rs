@@ -1,5 +1,4 @@
-//! What one client may take of the node's memory and time: it counts while it is kept, and there is
-//! a bound to it.
+//! The memory and time that one client can use are counted and limited.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,14 +16,14 @@ use nearstate_resp::server::{RespServer, RespSettings};
 use nearstate_resp::table::TABLE;
 use nearstate_store::{CreateOptions, Region, Schema};
 
-/// What the parser remembers of requests that were.
-const LITTLE: usize = 4096;
+/// Memory that the parser keeps between requests.
+const PARSER_BYTES: usize = 4096;
 
 fn settings() -> RespSettings {
     RespSettings::new(Users::open(&TABLE))
 }
 
-/// A request of a name and many other words.
+/// A request of a command name and many arguments.
 fn many(name: &str, count: usize, bytes: usize) -> Vec<Vec<u8>> {
     let word = |number: usize| format!("{number:0bytes$}").into_bytes();
     std::iter::once(name.as_bytes().to_vec()).chain((0..count).map(word)).collect()
@@ -51,17 +50,20 @@ fn subscriptions_count_as_memory_until_they_end() {
     for (begin, end) in [("SUBSCRIBE", "UNSUBSCRIBE"), ("PSUBSCRIBE", "PUNSUBSCRIBE")] {
         ask(&mut client, &many(begin, 50, 1000));
         let kept = client.kept() - nothing;
-        assert!((100_000..200_000).contains(&kept), "names stand in two places: {kept}");
+        assert!(
+            (100_000..200_000).contains(&kept),
+            "the connection and the server store each name: {kept}"
+        );
         ask(&mut client, &many(begin, 50, 1000));
-        assert_eq!(client.kept() - nothing, kept, "once is enough");
+        assert_eq!(client.kept() - nothing, kept, "a repeated subscription uses no memory");
         ask(&mut client, &many(end, 20, 1000));
         assert!(client.kept() - nothing < kept * 2 / 3);
         client.ask(end);
-        assert!(client.kept() - nothing < LITTLE);
+        assert!(client.kept() - nothing < PARSER_BYTES);
     }
     ask(&mut client, &many("SUBSCRIBE", 50, 1000));
     client.ask("RESET");
-    assert!(client.kept() - nothing < LITTLE);
+    assert!(client.kept() - nothing < PARSER_BYTES);
 }
 
 #[test]
@@ -87,12 +89,12 @@ fn keys_found_by_a_walk_count_as_memory_and_have_the_limit_of_a_reply() {
             let (output, next) = client.step();
             reply += output.len();
             most = most.max(client.kept() - nothing);
-            let Poll::Ready(next) = next else { panic!("a walk that waits") };
+            let Poll::Ready(next) = next else { panic!("the walk is pending") };
             then = next;
         }
-        assert!(reply > 300_000, "the keys were told: {reply}");
-        assert!((300_000..400_000).contains(&most), "and kept before: {most}");
-        assert!(client.kept() - nothing < LITTLE);
+        assert!(reply > 300_000, "the reply contains the keys: {reply}");
+        assert!((300_000..400_000).contains(&most), "the keys were buffered before: {most}");
+        assert!(client.kept() - nothing < PARSER_BYTES);
     }
     let limits = ConnectionLimits { output_bytes_max: 100_000, ..ConnectionLimits::default() };
     let node = node_with_limits(settings(), limits);
@@ -101,10 +103,10 @@ fn keys_found_by_a_walk_count_as_memory_and_have_the_limit_of_a_reply() {
     for request in ["KEYS *", "SCAN 0 COUNT 9999", "NGET.NOATOMIC {ue},*", "NGET.ATOMIC {ue},*"] {
         let reply = client.ask(request);
         assert!(reply.starts_with("-ERR reply exceeds 100000 bytes"), "{request}: {reply}");
-        assert_eq!(client.ask("PING"), "+PONG|", "the connection goes on");
-        assert!(client.kept() - nothing < LITTLE);
+        assert_eq!(client.ask("PING"), "+PONG|", "the connection stays open");
+        assert!(client.kept() - nothing < PARSER_BYTES);
     }
-    assert_eq!(client.ask("NDEL.ATOMIC {ue},*"), ":3000|", "its answer is short");
+    assert_eq!(client.ask("NDEL.ATOMIC {ue},*"), ":3000|", "the reply is short");
     let add = [vec![b"SADD".to_vec(), b"s".to_vec()], many("m", 900, 200)].concat();
     assert_eq!(ask(&mut client, &add), ":901|");
     let advice = "request less at once or raise limits.output_bytes_max";
@@ -124,27 +126,33 @@ fn keys_found_by_a_walk_count_as_memory_and_have_the_limit_of_a_reply() {
         reply.ends_with(&format!("{advice}{changed}|")) && reply.starts_with("-ERR "),
         "{reply}"
     );
-    assert_eq!(node.server.pubsub.channel_count(), 1000, "it hears them");
+    assert_eq!(node.server.pubsub.channel_count(), 1000, "the subscriptions exist");
 }
 
 #[test]
 fn unread_messages_are_limited_and_the_subscriber_with_the_most_is_closed() {
     let node = node_with(RespSettings { messages_bytes_max: 100_000, ..settings() });
-    let [mut slow, mut alike, mut honest, mut sender] = [(); 4].map(|()| node.client());
-    let post = &node.server.pubsub.budget;
+    let [mut slow, mut alike, mut fast, mut sender] = [(); 4].map(|()| node.client());
+    let budget = &node.server.pubsub.budget;
     slow.ask("SUBSCRIBE a");
-    honest.ask("SUBSCRIBE b");
+    fast.ask("SUBSCRIBE b");
     let message = "x".repeat(30_000);
     for _ in 0..3 {
         assert_eq!(sender.ask(&format!("PUBLISH a {message}")), ":1|");
     }
-    assert!((90_000..100_000).contains(&post.bytes()));
-    // Each is far below its own bound; the message for the one is too much because of the other.
+    assert!((90_000..100_000).contains(&budget.bytes()));
+    // Each mailbox is far below its own limit. Together they exceed the node's limit.
     assert_eq!(sender.ask(&format!("PUBLISH b {message}")), ":1|");
-    assert!(slow.poll_progress().is_empty() && slow.is_closed, "most waited for it");
-    assert!(honest.poll_progress().len() > 30_000 && !honest.is_closed, "it has its message");
-    assert_eq!((post.overruns(), post.bytes()), (1, 0));
-    // The same messages wait for two: one alone would give nothing back.
+    assert!(
+        slow.poll_progress().is_empty() && slow.is_closed,
+        "the mailbox with the most bytes is closed"
+    );
+    assert!(
+        fast.poll_progress().len() > 30_000 && !fast.is_closed,
+        "the other subscriber receives its message"
+    );
+    assert_eq!((budget.overruns(), budget.bytes()), (1, 0));
+    // Two mailboxes share the same messages. Closing one of them releases no memory.
     slow = node.client();
     slow.ask("SUBSCRIBE a");
     alike.ask("SUBSCRIBE a b");
@@ -154,40 +162,40 @@ fn unread_messages_are_limited_and_the_subscriber_with_the_most_is_closed() {
     assert_eq!(sender.ask(&format!("PUBLISH b {message}")), ":2|");
     assert!(slow.poll_progress().is_empty() && slow.is_closed);
     assert!(alike.poll_progress().is_empty() && alike.is_closed);
-    assert!(honest.poll_progress().len() > 30_000 && !honest.is_closed);
-    assert_eq!((post.overruns(), post.bytes()), (3, 0));
-    honest.ask("PING");
+    assert!(fast.poll_progress().len() > 30_000 && !fast.is_closed);
+    assert_eq!((budget.overruns(), budget.bytes()), (3, 0));
+    fast.ask("PING");
     sender.ask("PUBLISH b x");
-    drop(honest);
-    assert_eq!(post.bytes(), 0);
+    drop(fast);
+    assert_eq!(budget.bytes(), 0);
 }
 
 #[test]
 fn a_message_without_receivers_closes_no_client() {
     let node = node_with(RespSettings { messages_bytes_max: 100_000, ..settings() });
-    let (mut honest, mut sender) = (node.client(), node.client());
-    let post = &node.server.pubsub.budget;
-    honest.ask("SUBSCRIBE b");
-    let large = || Message::new(post, b"a", &vec![b'x'; 200_000]);
-    // Another core compares it with patterns, and no client is subscribed.
-    let sought = large();
-    assert_eq!(post.bytes(), 0);
+    let (mut fast, mut sender) = (node.client(), node.client());
+    let budget = &node.server.pubsub.budget;
+    fast.ask("SUBSCRIBE b");
+    let large = || Message::new(budget, b"a", &vec![b'x'; 200_000]);
+    // Another core matches it with patterns, and no client is subscribed.
+    let matched = large();
+    assert_eq!(budget.bytes(), 0);
     assert_eq!(sender.ask("PUBLISH b 1"), ":1|");
-    // A client that may not have so much is closed, and no other client.
-    let small = Mailbox::new(150_000, post);
-    small.put(Delivery { message: Arc::new(sought), pattern: None });
-    assert_eq!((small.is_over(), post.overruns()), (true, 1));
-    // A client has it in hand, while another core writes it out.
-    let quick = Mailbox::new(300_000, post);
+    // Only the client whose limit is exceeded is closed.
+    let small = Mailbox::new(150_000, budget);
+    small.put(Delivery { message: Arc::new(matched), pattern: None });
+    assert_eq!((small.is_over(), budget.overruns()), (true, 1));
+    // Another core is writing the message to its client.
+    let quick = Mailbox::new(300_000, budget);
     quick.put(Delivery { message: Arc::new(large()), pattern: None });
-    let in_hand = quick.take_all();
-    assert!(post.is_full());
+    let in_flight = quick.take_all();
+    assert!(budget.is_full());
     assert_eq!(sender.ask("PUBLISH b 2"), ":1|");
-    assert_eq!(post.overruns(), 1);
-    drop(in_hand);
-    let received = String::from_utf8(honest.poll_progress()).unwrap();
-    assert_eq!((received.matches("message").count(), honest.is_closed), (2, false), "{received}");
-    assert_eq!(post.bytes(), 0);
+    assert_eq!(budget.overruns(), 1);
+    drop(in_flight);
+    let received = String::from_utf8(fast.poll_progress()).unwrap();
+    assert_eq!((received.matches("message").count(), fast.is_closed), (2, false), "{received}");
+    assert_eq!(budget.bytes(), 0);
 }
 
 #[test]
@@ -209,25 +217,25 @@ fn a_client_whose_subscriptions_exceed_the_memory_of_the_core_is_closed() {
     let subscribe = |stream: &mut UnixStream, count: usize| {
         let words = many("SUBSCRIBE", count, 4000);
         let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
-        // The node may close before all of it is written.
+        // The node may close the connection before everything is written.
         let _ = stream.write_all(&request(&words));
     };
-    let hears = |stream: &mut UnixStream, wanted: &str| {
+    let expect = |stream: &mut UnixStream, wanted: &str| {
         let mut reply = Vec::new();
         let mut part = [0; 4096];
         while !String::from_utf8_lossy(&reply).contains(wanted) {
             let bytes = stream.read(&mut part).unwrap();
-            assert!(bytes > 0, "{wanted} is not in what was said");
+            assert!(bytes > 0, "the connection closed before {wanted}");
             reply.extend_from_slice(&part[..bytes]);
         }
     };
     let mut first = connect();
     subscribe(&mut first, 200);
-    hears(&mut first, ":200\r\n");
+    expect(&mut first, ":200\r\n");
     // These take 1.7 MB, 300 more would be above 4 MiB.
     let mut second = connect();
     subscribe(&mut second, 300);
-    // Closed: its answers are a part of what is too much.
+    // The replies to this client also count, so it is closed.
     let _ = second.read_to_end(&mut Vec::new());
     assert_eq!(node.stats().total().0.out_of_memory, 1);
     drop(first);
@@ -236,7 +244,7 @@ fn a_client_whose_subscriptions_exceed_the_memory_of_the_core_is_closed() {
     }
     let mut third = connect();
     subscribe(&mut third, 200);
-    hears(&mut third, ":200\r\n");
+    expect(&mut third, ":200\r\n");
 }
 
 fn multi(client: &mut TestClient, requests: &[&str]) -> String {
@@ -255,7 +263,7 @@ fn an_exec_whose_replies_are_too_large_is_rejected_and_changes_nothing() {
     let mut client = node.client();
     ask(&mut client, &[vec![b"SADD".to_vec(), b"s".to_vec()], many("m", 900, 100)].concat());
     for request in ["KEYS *", "SCAN 0 COUNT 9999", "SMEMBERS s", "NGET.ATOMIC {ue},*"] {
-        assert!(!client.ask(request).starts_with('-'), "one is not too long: {request}");
+        assert!(!client.ask(request).starts_with('-'), "one reply is below the limit: {request}");
         let reply = multi(&mut client, &["SET done 1", request, request, request, request]);
         let wanted = "-EXECABORT replies exceed 250000 bytes";
         assert!(reply.starts_with(wanted), "{request}: {reply}");
@@ -266,12 +274,12 @@ fn an_exec_whose_replies_are_too_large_is_rejected_and_changes_nothing() {
 
 #[test]
 fn an_exec_above_its_time_limit_is_rejected_and_changes_nothing() {
-    let brief = std::time::Duration::from_millis(1);
-    let node = node_with(RespSettings { exec_max: brief, ..settings() });
+    let limit = std::time::Duration::from_millis(1);
+    let node = node_with(RespSettings { exec_max: limit, ..settings() });
     fill(&node, 200_000);
     let mut client = node.client();
     let wanted = "-EXECABORT commands exceed the time limit of 1ms";
-    // One walk alone takes many times as long, and so do many commands that are short.
+    // One walk alone takes much longer, and so do many short commands.
     for request in ["KEYS none", "SCAN 0 MATCH none", "DBSIZE", "RANDOMKEY", "NGET.ATOMIC {ue},n"] {
         let reply = multi(&mut client, &["SET done 1", request, "SET done 2"]);
         assert!(reply.starts_with(wanted), "{request}: {reply}");
@@ -286,7 +294,11 @@ fn an_exec_above_its_time_limit_is_rejected_and_changes_nothing() {
     assert!(reply.starts_with(wanted), "{}", reply.get(..100).unwrap_or(&reply));
     assert_eq!(client.ask("EXISTS done"), ":0|");
     assert_eq!(multi(&mut client, &["SET done 1"]), "*1|+OK|");
-    assert_eq!(client.ask("DBSIZE"), ":200002|", "alone it gives way, and has no bound");
+    assert_eq!(
+        client.ask("DBSIZE"),
+        ":200002|",
+        "outside MULTI the walk is sliced and has no limit"
+    );
 }
 
 #[test]
@@ -297,7 +309,7 @@ fn watched_keys_count_against_the_time_limit_of_exec() {
     for watched in ["WATCH a b", "TAG WATCH {s},* id 1"] {
         client.ask("TAG DECLARE {s},* id UNIQUE");
         assert_eq!(client.ask(watched), "+OK|");
-        // There is no command that could take long.
+        // The transaction has no commands.
         let reply = multi(&mut client, &[]);
         assert!(reply.starts_with("-EXECABORT commands exceed the time limit of 0ns"), "{reply}");
     }
@@ -306,7 +318,7 @@ fn watched_keys_count_against_the_time_limit_of_exec() {
 
 #[test]
 fn messages_of_an_exec_count_against_its_time_limit_before_publication() {
-    // Commands and all below take a small part of it, so that the messages alone are too many.
+    // The commands take a small part of this time. Only the messages exceed it.
     let most = std::time::Duration::from_secs(3);
     let node = node_with(RespSettings { exec_max: most, ..settings() });
     let mut subscribers: Vec<TestClient> = (0..500).map(|_| node.client()).collect();
@@ -323,18 +335,18 @@ fn messages_of_an_exec_count_against_its_time_limit_before_publication() {
     };
     let many = "MSETMPUB 1 4 k v c m c m c m c m";
     for (request, count) in [("PUBLISH c m", 8000), (many, 2000)] {
-        let (reply, is_there) = publish(request, count);
+        let (reply, exists) = publish(request, count);
         assert!(reply.starts_with("-EXECABORT sending "), "{request}: {reply}");
         assert!(reply.contains("would exceed the time limit of 3s"), "{reply}");
-        assert_eq!(is_there, ":0|", "{request}: nothing was changed");
+        assert_eq!(exists, ":0|", "{request}: nothing was changed");
         assert!(
             subscribers.iter_mut().all(|subscriber| subscriber.poll_progress().is_empty()),
-            "and nothing sent"
+            "nothing was sent"
         );
     }
-    let (reply, is_there) = publish("PUBLISH c m", 8);
+    let (reply, exists) = publish("PUBLISH c m", 8);
     assert_eq!(
-        (reply.as_str(), is_there.as_str()),
+        (reply.as_str(), exists.as_str()),
         (&*format!("*9|+OK|{}", ":500|".repeat(8)), ":1|")
     );
     for subscriber in &mut subscribers {
@@ -400,7 +412,7 @@ fn malicious_patterns_have_linear_cost() {
         session.put(namespace, &key, b"v").unwrap();
     }
     let (mut client, mut subscriber) = (node.client(), node.client());
-    // Tried at each place again, one of them takes minutes over these keys.
+    // With backtracking, one of these patterns takes minutes over these keys.
     let slow = [
         format!("{{ue}},{}b", "a*".repeat(1000)),
         format!("{{ue}},*{}b*", "a".repeat(2000)),
@@ -422,7 +434,7 @@ fn malicious_patterns_have_linear_cost() {
     for _ in 0..200 {
         assert_eq!(client.ask(&format!("PUBLISH {channel} x")), ":0|");
     }
-    // The only ones that cannot be compared with in one pass are refused, wherever they are said.
+    // Patterns that cannot be matched in one pass are rejected by every command.
     let worst = format!("*{}*", "?a".repeat(40));
     for request in [
         "KEYS",
@@ -458,7 +470,7 @@ fn patterns_are_limited_per_client_and_for_all_clients() {
         one.ask("PSUBSCRIBE one-more").starts_with("-ERR too many patterns: the limit is 1024")
     );
     assert!(one.ask("SUBSCRIBE one-more").starts_with("*3|"));
-    // Others that take as much as they may, by halves of it: the node is never full of them.
+    // Other clients subscribe to as many patterns as they can. The node keeps a reserve.
     let mut others = Vec::new();
     for number in 1..50 {
         let mut other = node.client();

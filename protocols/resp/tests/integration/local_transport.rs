@@ -27,7 +27,7 @@ use nearstate_resp::table::TABLE;
 use nearstate_sdl::{ErrorKind, LocalAccess, LocalStorage, SyncStorage as _};
 use nearstate_store::{CreateOptions, Region, check};
 
-/// Longer than anything here takes on a busy machine.
+/// Timeout of waits. It only ends a test that hangs.
 const WAIT: Duration = Duration::from_secs(60);
 
 fn start(folder: &Path, users: &str, limits: ConnectionLimits) -> Node {
@@ -83,11 +83,11 @@ fn open_files() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Waits until something holds that another thread brings about.
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < WAIT, "{what}");
+/// Waits until a condition holds.
+fn until(what: &str, holds: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < WAIT, "timed out: {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -137,11 +137,11 @@ fn a_ring_carries_every_kind_of_request_and_reply() {
         one.read_exact(&mut byte).unwrap();
         greeting.push(byte[0]);
     }
-    // The subscriber sleeps by now, or does not: it hears either way.
+    // The message arrives whether the subscriber sleeps or busy-polls.
     other.write_all(b"PUBLISH c hello\r\n").unwrap();
     expect_reply(&mut other, b":1\r\n");
     expect_reply(&mut one, b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$5\r\nhello\r\n");
-    // Larger than a pipe, in both directions, and many at once.
+    // Larger than the ring, in both directions, and many in flight.
     let large = vec![b'x'; 5_000_000];
     let set = [&b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$5000000\r\n"[..], &large, b"\r\n"].concat();
     other.write_all(&set).unwrap();
@@ -161,7 +161,7 @@ fn a_ring_carries_every_kind_of_request_and_reply() {
     other.write_all(b"QUIT\r\n").unwrap();
     let mut last = String::new();
     other.read_to_string(&mut last).unwrap();
-    assert_eq!(last, "+OK\r\n", "the answer, then the end");
+    assert_eq!(last, "+OK\r\n", "the reply, then the end of the stream");
 }
 
 #[test]
@@ -175,10 +175,12 @@ fn a_rejected_local_request_is_an_error_and_the_connection_continues() {
         assert!(text.ends_with("\r\n+OK\r\n"), "{text}");
         text
     };
-    let ListenAddress::Tcp(address) = node.addresses()[1] else { panic!("the second is TCP") };
+    let ListenAddress::Tcp(address) = node.addresses()[1] else {
+        panic!("the second address is TCP")
+    };
     for what in ["REGION", "RING"] {
         let tcp = std::net::TcpStream::connect(address).unwrap();
-        // Pipelined: nothing may follow, and that is said first.
+        // A request in the same packet is rejected first.
         let text = reply(Box::new(tcp), format!("LOCAL {what}").as_bytes());
         assert!(text.contains("send nothing after this request"), "{text}");
         let mut tcp = std::net::TcpStream::connect(address).unwrap();
@@ -190,10 +192,12 @@ fn a_rejected_local_request_is_an_error_and_the_connection_continues() {
     }
     let text = reply(Box::new(socket(folder.path())), b"LOCAL FAR");
     assert!(text.contains("LOCAL supports: region, ring"), "{text}");
-    // Once for each connection.
+    // Each connection can receive the region once.
     let unix = socket(folder.path());
     assert!(matches!(request_region(&unix).unwrap(), Response::Granted(_)));
-    let Response::Refused(text) = request_region(&unix).unwrap() else { panic!("given twice") };
+    let Response::Refused(text) = request_region(&unix).unwrap() else {
+        panic!("the region was granted twice")
+    };
     assert!(text.contains("has received descriptors"), "{text}");
     assert!(matches!(request_ring(&unix).unwrap(), Response::Granted(_)));
 }
@@ -205,7 +209,7 @@ impl<T: std::io::Read + std::io::Write> ReadWrite for T {}
 fn rings_are_limited_and_release_their_descriptors() {
     let folder = folder();
     let node = start(folder.path(), "", ConnectionLimits::default());
-    // One and another, a thousand in all: clients that come and go.
+    // A thousand clients, one after another.
     open_local(folder.path(), "");
     let before = open_files();
     for round in 0..1000 {
@@ -213,9 +217,9 @@ fn rings_are_limited_and_release_their_descriptors() {
         let mut storage = open_local(folder.path(), options);
         assert!(storage.is_ready("ns").unwrap());
     }
-    until("all connections end", || node.stats().total().0.open() == 0);
-    until("no descriptor stays behind", || open_files() < before + 20);
-    // And so many at once as may be; the next one goes on over its socket.
+    until("all connections are closed", || node.stats().total().0.open() == 0);
+    until("all descriptors are closed", || open_files() < before + 20);
+    // As many concurrent rings as the limit allows. The next client continues over its socket.
     let mut rings: Vec<LocalRing> = (0..1024).map(|_| ring(folder.path())).collect();
     let mut more = socket(folder.path());
     let Response::Refused(text) = request_ring(&more).unwrap() else { panic!("1025 rings") };
@@ -227,7 +231,7 @@ fn rings_are_limited_and_release_their_descriptors() {
         expect_reply(ring, b"+PONG\r\n");
     }
     rings.clear();
-    until("a place is free again", || matches!(request_ring(&more).unwrap(), Response::Granted(_)));
+    until("a ring is available", || matches!(request_ring(&more).unwrap(), Response::Granted(_)));
 }
 
 #[test]
@@ -275,9 +279,9 @@ fn garbage_in_a_ring_closes_only_its_connection() {
     }
     good.write_all(b"PING\r\n").unwrap();
     expect_reply(&mut good, b"+PONG\r\n");
-    until("the others end", || node.stats().total().0.open() == 1);
+    until("the faulty connections are closed", || node.stats().total().0.open() == 1);
     let faults = node.stats().total().0.ring_faults;
-    assert!((1..=300).contains(&faults), "each that broke is counted once: {faults}");
+    assert!((1..=300).contains(&faults), "each faulty ring is counted once: {faults}");
 }
 
 #[test]
@@ -292,32 +296,32 @@ fn a_client_that_never_reads_or_never_completes_a_request_is_closed() {
     let mut setter = ring(folder.path());
     setter.write_all(&[&b"SET k "[..], &[b'x'; 1000], b"\r\n"].concat()).unwrap();
     expect_reply(&mut setter, b"+OK\r\n");
-    // More answers than the pipe holds, and more requests than are answered then.
+    // More replies than the ring holds, and more requests than the node then executes.
     let mut silent = ring(folder.path());
     let sending = std::thread::spawn(move || {
         let requests = b"GET k\r\n".repeat(1000);
         while silent.write_all(&requests).is_ok() {}
         silent
     });
-    // Meanwhile others are served.
+    // Other clients are served at the same time.
     for _ in 0..1000 {
         setter.write_all(b"PING\r\n").unwrap();
         expect_reply(&mut setter, b"+PONG\r\n");
     }
     let mut silent = sending.join().unwrap();
-    until("it is slow", || node.stats().total().0.slow_clients == 1);
-    let mut rest = Vec::new();
-    silent.read_to_end(&mut rest).unwrap();
-    assert!(rest.len() > 60_000, "what was answered is there: {}", rest.len());
-    // Half a request, from one that sleeps for ever.
+    until("the slow reader is counted", || node.stats().total().0.slow_clients == 1);
+    let mut replies = Vec::new();
+    silent.read_to_end(&mut replies).unwrap();
+    assert!(replies.len() > 60_000, "sent replies can be read: {}", replies.len());
+    // An incomplete request of a client that sends nothing more.
     let mut half = ring(folder.path());
     half.write_all(b"*2\r\n$3\r\nGET\r\n$100\r\nhalf").unwrap();
     assert_eq!(half.read(&mut [0; 10]).unwrap(), 0, "closed");
     assert_eq!(node.stats().total().0.request_timeouts, 1);
-    // Rings that say nothing cost nothing: their cores sleep.
+    // Idle rings use no processor time: their cores sleep.
     let _idle: Vec<LocalRing> = (0..50).map(|_| ring(folder.path())).collect();
     let rounds = || node.stats().total().1.rounds;
-    until("the cores sleep", || {
+    until("the cores are idle", || {
         let before = rounds();
         std::thread::sleep(Duration::from_millis(50));
         rounds() - before < 20
@@ -345,14 +349,14 @@ fn a_shutdown_ends_rings_and_a_storage_finds_the_next_node() {
     assert_eq!(over_ring.get("ns", &[b"k"]).unwrap()[&b"k"[..]], b"3");
 }
 
-/// Asks again until something is answered that a look at the node brings about.
-fn until_some<T>(what: &str, mut asked: impl FnMut() -> Option<T>) -> T {
-    let begun = Instant::now();
+/// Calls a function until it returns a value.
+fn until_some<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
     loop {
-        if let Some(found) = asked() {
-            return found;
+        if let Some(value) = poll() {
+            return value;
         }
-        assert!(begun.elapsed() < WAIT, "{what}");
+        assert!(start.elapsed() < WAIT, "timed out: {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -364,11 +368,11 @@ fn a_storage_maps_the_region_that_the_node_recreated() {
     let node = start(folder.path(), "", ConnectionLimits::default());
     let mut mapped = open_local(folder.path(), "");
     mapped.set("ns", &[(b"k", b"old")]).unwrap();
-    // The node goes on with a file that has no name any more, and so does its client.
+    // The node and its client continue to use the unlinked file.
     fs::remove_file(&region).unwrap();
     assert_eq!(mapped.get("ns", &[b"k"]).unwrap()[&b"k"[..]], b"old");
     drop(node);
-    let error = until_some("it is gone", || mapped.get("ns", &[b"k"]).err());
+    let error = until_some("the removed region is noticed", || mapped.get("ns", &[b"k"]).err());
     assert_eq!(error.kind, ErrorKind::NotConnected, "{error}");
     assert!(error.to_string().contains("was removed"), "{error}");
     assert_eq!(mapped.access(), None);
@@ -379,13 +383,14 @@ fn a_storage_maps_the_region_that_the_node_recreated() {
     assert!(mapped.get("ns", &[b"k"]).unwrap().is_empty(), "a new region");
     mapped.set("ns", &[(b"k", b"new")]).unwrap();
     let mut other = open_local(folder.path(), "?way=ring");
-    assert_eq!(other.get("ns", &[b"k"]).unwrap()[&b"k"[..]], b"new", "both have the same one");
+    assert_eq!(other.get("ns", &[b"k"]).unwrap()[&b"k"[..]], b"new", "both use the same region");
 
-    // And if the next node is there before any client asks: it is another region without a word.
+    // If the next node is ready before the client asks, the client changes regions without an
+    // error.
     fs::remove_file(&region).unwrap();
     drop(node);
     let node = start(folder.path(), "", ConnectionLimits::default());
-    until_some("the new one is used", || {
+    until_some("the new region is used", || {
         mapped.get("ns", &[b"k"]).unwrap().is_empty().then_some(())
     });
     mapped.set("ns", &[(b"k", b"newer")]).unwrap();
@@ -406,24 +411,25 @@ fn a_storage_reconnects_to_a_restarted_node_without_waiting() {
     };
     add(&mut mapped);
     drop(node);
-    let begun = Instant::now();
-    while begun.elapsed() < Duration::from_millis(300) {
+    // Long enough for several failed attempts to reach the node.
+    let down_since = Instant::now();
+    while down_since.elapsed() < Duration::from_millis(300) {
         add(&mut mapped);
     }
     let node = start(folder.path(), "", ConnectionLimits::default());
-    until_some("it asks the next one", || {
+    until_some("the client connects to the new node", || {
         add(&mut mapped);
         (node.stats().total().0.open() == 1).then_some(())
     });
     assert_eq!(mapped.access(), Some(LocalAccess::Region));
-    // Whom the next node does not let in is told, though the region is mapped.
+    // A node that rejects the client is reported, although the region is mapped.
     drop(node);
     let _node = start(folder.path(), "user one on >word ~* &* +@all", ConnectionLimits::default());
-    let error = until_some("it is refused", || mapped.get("ns", &[b"k"]).err());
+    let error = until_some("the client is rejected", || mapped.get("ns", &[b"k"]).err());
     assert_eq!(error.kind, ErrorKind::RejectedByBackend, "{error}");
 }
 
-/// This program, as one of the processes below.
+/// This test program as a child process.
 struct Process(Child);
 
 impl Process {
@@ -442,13 +448,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // SIGKILL, to exactly the process that was started above.
+        // SIGKILL.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Does nothing unless it is started as a process of its own, and then never ends by itself.
+/// Does nothing unless it is started as a child process. Then it runs until it is killed.
 #[test]
 fn child_process_entry_point() {
     let Some(what) = std::env::var_os("NEARSTATE_LOCAL_PROCESS") else { return };
@@ -463,7 +469,7 @@ fn child_process_entry_point() {
     let mut storage = open_local(&folder, options);
     let key = std::process::id().to_le_bytes();
     for count in 1_u64.. {
-        // Alternately small and larger than a pipe.
+        // Some values are larger than a ring.
         let mut value = count.to_le_bytes().to_vec();
         value.resize(if count % 8 == 0 { 200_000 } else { 100 }, 7);
         if storage.set("own", &[(&key, &value)]).is_err() {
@@ -483,23 +489,23 @@ fn clients_killed_at_random_times_leave_no_connections() {
         let what = if round % 2 == 0 { "ring" } else { "region" };
         let process = Process::start(what, folder.path());
         let key = process.0.id().to_le_bytes();
-        until("it writes", || {
+        until("the client writes", || {
             let mut probe = open_local(folder.path(), "");
             !probe.get("own", &[&key]).unwrap().is_empty()
         });
-        // A different moment each time.
+        // Each process is killed at another point of its loop.
         let moment = Instant::now();
         while moment.elapsed() < Duration::from_micros(u64::from(round * 97 % 700)) {}
         drop(process);
         let value = watcher.get("own", &[&key]).unwrap().remove(&key[..]).unwrap();
         let count = u64::from_le_bytes(value[..8].try_into().unwrap());
         let bytes = if count % 8 == 0 { 200_000 } else { 100 };
-        assert_eq!(value.len(), bytes, "whole, or not at all");
+        assert_eq!(value.len(), bytes, "a value is complete or absent");
         assert!(value[8..].iter().all(|byte| *byte == 7));
     }
-    until("their connections end", || node.stats().total().0.open() == 1);
-    // Tests beside this one have files open, too, for a while.
-    until("no descriptor stays behind", || open_files() < before + 20);
+    until("their connections are closed", || node.stats().total().0.open() == 1);
+    // Concurrent tests have files open as well.
+    until("all descriptors are closed", || open_files() < before + 20);
     drop((watcher, node));
     assert!(check(&folder.path().join("region")).unwrap().is_clean());
 }
@@ -536,7 +542,7 @@ fn a_node_killed_at_random_times_loses_no_acknowledged_write() {
                     break;
                 }
             }
-            // Beside it, without the node.
+            // The mapped region needs no node.
             mapped.set("ns", &[(b"mapped", &value)]).unwrap();
         }
         killer.join().unwrap();

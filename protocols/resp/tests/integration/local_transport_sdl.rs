@@ -1,4 +1,4 @@
-//! The suite of the SDL API over a node of this host: on its region, and through a ring.
+//! The conformance suite of the SDL API through a node of this host: on its region and over a ring.
 
 #![expect(
     clippy::unwrap_used,
@@ -20,7 +20,7 @@ use nearstate_resp::table::TABLE;
 use nearstate_sdl::{SyncStorage, open};
 use nearstate_store::{CreateOptions, Region};
 
-/// A node with no records, for one test.
+/// An empty node for one test.
 struct TestNode {
     socket: PathBuf,
     _node: Node,

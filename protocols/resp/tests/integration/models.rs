@@ -1,4 +1,4 @@
-//! Hashes and sets under any commands, held against maps and sets in memory.
+//! Random hash and set commands, compared with maps and sets in memory.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
@@ -29,7 +29,7 @@ enum SetStep {
     Algebra(usize, usize),
 }
 
-/// Whatever it begins as, a request's answer is one of these.
+/// The type bytes of replies.
 fn bulk(bytes: &[u8]) -> Vec<u8> {
     [format!("${}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat()
 }
@@ -47,7 +47,7 @@ fn ask(client: &mut TestClient, words: &[&[u8]]) -> Vec<u8> {
     client.send(&request(words))
 }
 
-/// Names of fields of all lengths, one of them beyond what is kept within the record's cell.
+/// Field names of all lengths. One does not fit into the record's cell.
 fn field(of: u8) -> Vec<u8> {
     vec![b'a' + of; usize::from(of) * 12 + 1]
 }
@@ -75,7 +75,7 @@ fn whole(value: &[u8]) -> Option<i64> {
     (number.to_string().as_bytes() == value).then_some(number)
 }
 
-/// The command, and what it must answer.
+/// The command and its expected reply.
 fn hash_case(step: &HashStep, hash: &mut Hash) -> (Vec<Vec<u8>>, Vec<u8>) {
     let command = |name: &str, args: Vec<Vec<u8>>| {
         [vec![name.as_bytes().to_vec(), b"h".to_vec()], args].concat()
@@ -123,7 +123,7 @@ fn hash_case(step: &HashStep, hash: &mut Hash) -> (Vec<Vec<u8>>, Vec<u8>) {
     }
 }
 
-/// All that reads of a hash must answer; its fields in any order.
+/// The expected replies to all reads of a hash, with fields in any order.
 fn check_hash(client: &mut TestClient, hash: &Hash) {
     assert_eq!(ask(client, &[b"HLEN", b"h"]), number(hash.len()));
     assert_eq!(ask(client, &[b"EXISTS", b"h"]), number((!hash.is_empty()).into()));
@@ -158,7 +158,7 @@ fn set_step() -> impl Strategy<Value = SetStep> {
     ]
 }
 
-/// Keys of three sets: one of them in a namespace of its own.
+/// Keys of three sets. One is in another namespace.
 const KEYS: [&[u8]; 3] = [b"one", b"{ns},two", b""];
 
 fn actual<'b>(members: impl IntoIterator<Item = &'b Vec<u8>>) -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! Channels, as Redis 7.0 answers.
+//! Channels: replies equal those of Redis 7.0.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -20,7 +20,7 @@ fn a_resp2_client_with_subscriptions_gets_the_replies_of_redis() {
     let mut client = node.client();
     let refused = |name: &str| format!("-ERR Can't execute '{name}': {ONLY}");
     for (request, answer) in [
-        // sdlgo begins with the empty channel.
+        // sdlgo subscribes to the empty channel first.
         ("SUBSCRIBE a ", "*3|$9|subscribe|$1|a|:1|*3|$9|subscribe|$0||:2|".to_owned()),
         ("PING", "*2|$4|pong|$0||".to_owned()),
         ("PING x", "*2|$4|pong|$1|x|".to_owned()),
@@ -66,7 +66,7 @@ fn messages_arrive_in_order_in_both_protocols() {
         ">3|$7|message|$6|{ns},c|$9|one___two|>4|$8|pmessage|$1|*|$6|{ns},c|$9|one___two|\
          >4|$8|pmessage|$1|*|$1|d|$1|x|>4|$8|pmessage|$1|*|$1|e|$1|y|"
     );
-    // RESP3 can tell a message from an answer.
+    // RESP3 distinguishes messages from replies.
     assert_eq!(three.ask("PING"), "+PONG|");
     assert_eq!(three.ask("GET nothing"), "_|");
     assert_eq!(three.ask("UNSUBSCRIBE"), ">3|$11|unsubscribe|$6|{ns},c|:1|");
@@ -132,7 +132,7 @@ fn the_subscription_limit_of_a_client_is_an_error_with_advice() {
         refused.starts_with("-ERR too many subscriptions: the limit is 3 channels and patterns"),
         "{refused}"
     );
-    assert_eq!(node.server.pubsub.patterns(), 0, "all of them or none");
+    assert_eq!(node.server.pubsub.patterns(), 0, "a rejected request subscribes to nothing");
     assert_eq!(
         client.ask("SUBSCRIBE a b a"),
         "*3|$9|subscribe|$1|a|:2|*3|$9|subscribe|$1|b|:2|*3|$9|subscribe|$1|a|:2|"
@@ -149,7 +149,7 @@ fn the_subscription_limit_of_a_client_is_an_error_with_advice() {
         assert_eq!(sender.ask("PUBLISH c message"), ":1|");
     }
     assert_eq!(came(&mut client), "");
-    assert!(client.is_closed, "who does not read is not waited for");
+    assert!(client.is_closed, "a slow subscriber is closed");
 }
 
 #[test]

@@ -1,18 +1,19 @@
-//! What is refused has made nothing: a namespace that is made stays, so a request's arguments are
-//! judged before.
+//! A rejected request creates nothing. Namespaces are never removed, so a request validates its
+//! arguments before it creates one.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::fixture::{TestClient, TestNode, node};
 use nearstate_model::limits::{KEY_BYTES_MAX, TRANSACTION_RECORDS_MAX, VALUE_BYTES_MAX};
 
-/// Namespaces that clients have made.
+/// Namespaces created by clients.
 fn made(node: &TestNode) -> Vec<String> {
     let session = node.region.session().unwrap();
     session.namespaces().unwrap().into_iter().map(|(name, _)| name).collect()
 }
 
-/// Asks, with `{n},long` for a key that is too long and `FIELDS` for 1,025 fields with values.
+/// Sends a request. `{n},long` stands for a key above the limit, `FIELDS` for 1,025 fields with
+/// values.
 fn ask(client: &mut TestClient, request: &str) -> String {
     let long = format!("{{n}},{}", "k".repeat(KEY_BYTES_MAX + 1));
     let fields: Vec<String> = (0..1025).map(|field| format!("f{field} v")).collect();
@@ -71,12 +72,12 @@ fn a_request_with_invalid_arguments_creates_no_namespace() {
         assert!(answer.starts_with('-'), "{request}: {answer}");
         assert_eq!(made(&node), ["{}"], "{request}");
     }
-    // Nor does what finds its condition unmet.
+    // Neither does a request whose condition is false.
     for request in ["SET {n},k v XX", "SET {n},k v XX GET", "TAG SET {n},k v 0 XX"] {
         assert_eq!(client.ask(request), "$-1|", "{request}");
         assert_eq!(made(&node), ["{}"], "{request}");
     }
-    // All of them are offered: with good arguments they make it.
+    // The same requests with valid arguments create it.
     assert_eq!(client.ask("TAG HSET {n},k 1 f v 0"), ":1|");
     assert_eq!(made(&node).len(), 2);
 }
@@ -113,7 +114,7 @@ fn a_rejected_watch_watches_none_of_its_keys() {
     let words: Vec<&str> =
         std::iter::once("WATCH").chain(many.iter().map(String::as_str)).collect();
     assert!(client.ask(&words.join(" ")).starts_with("-ERR too many watched keys"));
-    // Were one of them watched, its change would be seen.
+    // If one key were watched, its change would abort EXEC.
     assert_eq!(other.ask("MSET a 1 k0 1 k4094 1"), "+OK|");
     assert_eq!(client.ask("MULTI"), "+OK|");
     assert_eq!(client.ask("GET a"), "+QUEUED|");

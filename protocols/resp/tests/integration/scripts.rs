@@ -47,7 +47,7 @@ fn a_lock_is_changed_only_with_its_token() {
         (EXTEND, "you 5000 0", ":0|"),
         (VALIDITY, "you", ":-11|"),
         (VALIDITY, "me", ":-1|"),
-        // A key that does not end cannot be extended.
+        // A key without expiry cannot be extended.
         (EXTEND, "me 5000 0", ":0|"),
     ] {
         assert_eq!(run(sha, rest), answer, "{sha} {rest}");
@@ -74,7 +74,7 @@ fn a_lock_is_changed_only_with_its_token() {
     );
     assert_eq!(run(&RELEASE.to_ascii_uppercase(), "me"), ":1|");
     assert_eq!(run(VALIDITY, "me"), ":-10|");
-    // As PEXPIRE: what has passed is gone.
+    // As PEXPIRE: a time in the past deletes the key.
     assert_eq!(other.ask("SET {ns},lock me"), "+OK|");
     assert_eq!(run(REACQUIRE, "me 0"), ":1|");
     assert_eq!(run(VALIDITY, "me"), ":-10|");

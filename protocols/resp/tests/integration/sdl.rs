@@ -1,5 +1,5 @@
-//! The commands of the SDL back-end's module, row by row as the reference answers them
-//! (`sdl-clients.md`, 1.3): done and not done, what is published, and what is refused.
+//! The commands of the SDL module reply and publish like the reference: with a condition that
+//! holds, with one that does not, and for invalid requests.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -10,14 +10,14 @@ use std::collections::BTreeSet;
 
 const WRONG_TYPE: &str = "-WRONGTYPE Operation against a key holding the wrong kind of value|";
 
-/// A client that hears every message.
+/// A client that subscribes to all channels.
 fn subscriber(node: &TestNode) -> TestClient {
     let mut subscriber = node.client();
     assert_eq!(subscriber.ask("PSUBSCRIBE *"), "*3|$10|psubscribe|$1|*|:1|");
     subscriber
 }
 
-/// The messages that have come, as `channel=message`.
+/// The received messages, as `channel=message`.
 fn received(subscriber: &mut TestClient) -> String {
     let bytes = subscriber.poll_progress();
     let text = String::from_utf8(bytes).unwrap();
@@ -29,7 +29,7 @@ fn received(subscriber: &mut TestClient) -> String {
     reply.collect::<Vec<String>>().join(" ")
 }
 
-/// A set at `s`, a hash at `h`, made as an embedded process makes them.
+/// A set at `s` and a hash at `h`, created by an embedded process.
 fn other_forms(node: &TestNode, namespace: &str) {
     let session = node.region.session().unwrap();
     let schema = Schema { kind: Kind::Mixed, ..Schema::default() };
@@ -44,7 +44,7 @@ fn other_forms(node: &TestNode, namespace: &str) {
     assert_eq!(session.get(namespace, b"h").unwrap().unwrap().form(), Form::Blocks);
 }
 
-/// Request, answer, messages; in order, over the same records.
+/// Request, reply and messages, in order, on the same records.
 const ROWS: &[(&str, &str, &str)] = &[
     ("SETIE k new old", "$-1|", ""),
     ("SETNE k a x", "+OK|", ""),
@@ -131,7 +131,7 @@ fn every_sdl_command_replies_and_publishes_like_the_reference() {
     }
 }
 
-/// The request with its keys in a namespace.
+/// The request with its keys moved into a namespace.
 fn in_namespace(kept: &nearstate_resp::parse::OwnedArgs, namespace: &str) -> String {
     let args = kept.args();
     let keys: Vec<usize> = match TABLE.lookup(args) {
@@ -251,8 +251,8 @@ fn a_key_of_another_type_is_not_compared_but_replaced_and_deleted() {
             assert_eq!(client.ask(&request), WRONG_TYPE, "{request}");
         }
     }
-    assert_eq!(received(&mut subscriber), "", "nothing was written, nothing is published");
-    // These do not compare, and take any form.
+    assert_eq!(received(&mut subscriber), "", "a rejected write publishes nothing");
+    // These commands do not compare, and accept keys of any type.
     assert_eq!(client.ask("MSETPUB {f},s 1 c m"), "+OK|");
     assert_eq!(client.ask("DELPUB {f},h {f},s c n"), ":2|");
     assert_eq!(received(&mut subscriber), "c=m c=n");
@@ -317,7 +317,7 @@ fn nget_and_ndel_process_all_keys_that_match() {
             assert_eq!(client.ask(&format!("{command} {pattern}")), answer, "{command} {pattern}");
         }
     }
-    // Of any form.
+    // Keys of any type.
     assert_eq!(client.ask("NDEL.ATOMIC {ns},*"), ":5|");
     assert_eq!(client.ask("NGET.ATOMIC *"), "*4|$2|a1|$1|5|$10|{other},a1|$1|4|");
     assert_eq!(client.ask("NDEL.ATOMIC *"), ":2|");
@@ -339,6 +339,6 @@ fn a_walk_of_many_keys_is_complete_and_one_beyond_the_limits_of_exec_is_rejected
     let refused = client.ask("NGET.ATOMIC {ns},*");
     assert!(refused.starts_with("-ERR more than 4096 keys match"), "{refused}");
     assert_eq!(client.ask("NDEL.ATOMIC {ns},*"), refused);
-    assert!(client.ask("NGET.NOATOMIC {ns},*").starts_with("*8194|"), "nothing has changed");
+    assert!(client.ask("NGET.NOATOMIC {ns},*").starts_with("*8194|"), "the keys still exist");
     assert_eq!(client.ask("NDEL.ATOMIC {ns},?"), ":10|");
 }

@@ -6,7 +6,7 @@ use nearstate_resp::server::RespSettings;
 use nearstate_resp::table::TABLE;
 use std::collections::BTreeMap;
 
-/// The fields of a record, of pairs of bulks.
+/// The fields of a reply that consists of pairs of bulk strings.
 fn fields(record: &str) -> BTreeMap<&str, &str> {
     let words: Vec<&str> = record.split('|').skip(2).step_by(2).collect();
     words.chunks_exact(2).filter_map(|pair| Some((*pair.first()?, *pair.get(1)?))).collect()

@@ -1,4 +1,4 @@
-//! The connection and the server, as Redis 7.0 answers.
+//! Connection and server commands: replies equal those of Redis 7.0.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,7 +14,7 @@ fn all(client: &mut TestClient, script: &[(&str, &str)]) {
     }
 }
 
-/// A place with an operator, a reader, and a default user with a password.
+/// A node with an operator, a reader, and a default user with a password.
 fn guarded() -> TestNode {
     let lines = "user default on >letmein +@all ~* &*\n\
                  user reader on >hunter2 +get +client +acl +hello +info ~{ns},*\n\
@@ -179,7 +179,7 @@ fn unauthenticated_clients_must_authenticate_first() {
     assert!(client.ask("CLIENT INFO").starts_with("-NOAUTH"));
 }
 
-/// Every request is kept as if it had been slow; no password is anywhere.
+/// Every request enters the slow log. No password appears anywhere.
 #[test]
 fn passwords_appear_in_no_log_and_no_reply() {
     let node = guarded();
@@ -212,7 +212,7 @@ fn passwords_appear_in_no_log_and_no_reply() {
     }
     assert!(reply.contains("$4|AUTH|") && reply.contains("$3|SET|$1|k|$1|v|"), "{reply}");
     for secret in ["letmein", "hunter2", "wrongsecret"] {
-        assert!(!reply.contains(secret), "{secret} is told: {reply}");
+        assert!(!reply.contains(secret), "{secret} is printed: {reply}");
     }
 }
 
@@ -300,7 +300,7 @@ fn info_has_the_fields_that_tools_read_with_true_values() {
     assert!(fact(&info, "cmdstat_mset").starts_with("calls=1,usec="));
     assert!(fact(&info, "mem_fragmentation_ratio").parse::<f64>().is_ok());
     assert!(fact(&info, "mem_fragmentation_bytes").parse::<i64>().is_ok());
-    // Sections on request, in one order, parted by empty lines.
+    // The requested sections come in a fixed order, separated by empty lines.
     assert_eq!(client.ask("INFO foo"), "$0||");
     assert_eq!(client.ask("INFO cluster modules"), "$43|# Modules||# Cluster|cluster_enabled:0||");
     assert_eq!(client.ask("INFO KEYSPACE"), "$44|# Keyspace|db0:keys=4,expires=1,avg_ttl=0||");

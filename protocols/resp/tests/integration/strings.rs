@@ -1,8 +1,8 @@
-//! Strings, as Redis 7.0 answers them.
+//! String commands: replies equal those of Redis 7.0.
 
 use crate::fixture::node;
 
-/// Asks each, in order, on no records.
+/// Sends the requests in order to an empty node.
 fn each_is_answered(requests: &[(&str, &str)]) {
     let node = node();
     let mut client = node.client();
@@ -107,19 +107,19 @@ fn string_commands_reply_like_redis() {
 fn options_are_validated_in_the_order_of_redis() {
     each_is_answered(&[
         ("SETEX e 100 w", "+OK|"),
-        // The words are judged before the time, and that before the key.
+        // Options are validated before the time, and the time before the key.
         ("SET k x EX 0 BOGUS", "-ERR syntax error|"),
         ("SET k x EX 10 EX 0", "-ERR invalid expire time in 'set' command|"),
         ("SET k x KEEPTTL KEEPTTL", "+OK|"),
         ("SET k x KEEPTTL EX 10", "-ERR syntax error|"),
-        // A key's absence before the time.
+        // A missing key comes before an invalid time.
         ("GETEX absent PXAT -1", "$-1|"),
         ("GETEX absent EX x", "$-1|"),
         ("GETEX absent PERSIST PERSIST", "$-1|"),
         ("GETEX absent PERSIST EX 10", "-ERR syntax error|"),
         ("GETEX e EX x", "-ERR value is not an integer or out of range|"),
         ("GETEX e PXAT -1", "-ERR invalid expire time in 'getex' command|"),
-        // What ends in the past is gone.
+        // A time in the past deletes the key.
         ("GETEX e PXAT 1", "$1|w|"),
         ("GET e", "$-1|"),
         ("SET p v EXAT 1", "+OK|"),
@@ -130,7 +130,7 @@ fn options_are_validated_in_the_order_of_redis() {
 #[test]
 fn arithmetic_matches_redis() {
     each_is_answered(&[
-        // The 80 bits of x86.
+        // The 80-bit long double of x86.
         ("SET f 3.0e3", "+OK|"),
         ("INCRBYFLOAT f 200", "$4|3200|"),
         ("INCRBYFLOAT f 0x10", "$4|3216|"),

@@ -1,4 +1,4 @@
-//! Records with tags: `TAG`.
+//! `TAG`: records with tags, lookups, declarations.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,7 +17,7 @@ fn all(client: &mut TestClient, script: &[(&str, &str)]) {
     }
 }
 
-/// With the unique tag `id` and the tag `group` in namespace `s`.
+/// A node with the unique tag `id` and the tag `group` in namespace `s`.
 fn tagged() -> (TestNode, TestClient) {
     let node = node();
     let mut client = node.client();
@@ -117,7 +117,7 @@ fn a_duplicate_of_a_unique_value_is_rejected_and_changes_nothing() {
         &[
             ("EXISTS {s},c", ":0|"),
             ("TAG FIND {s},* id 8", "*2|$5|{s},b|$1|y|"),
-            // One that goes from one record to another does so at once.
+            // A tag value moves from one record to another in one transaction.
             ("MULTI", "+OK|"),
             ("TAG CHANGE {s},a 0", "+QUEUED|"),
             ("TAG CHANGE {s},b 1 id 7", "+QUEUED|"),
@@ -232,7 +232,7 @@ fn a_rejected_request_creates_no_namespace() {
     assert!(session.known_namespace("new").unwrap().is_some());
 }
 
-/// Many records of one namespace, each with its number as the value of tag `id`.
+/// Creates many records of one namespace. The value of tag `id` is the number of the record.
 fn fill(node: &TestNode, count: u32) -> Session {
     let session = node.region.session().unwrap();
     let ns = session.namespace("s", &Schema { kind: Kind::Mixed, ..Schema::default() }).unwrap();
@@ -256,21 +256,21 @@ fn a_tag_of_many_records_is_declared_in_slices_and_resumed() {
     for _ in 0..20 {
         let (answer, then) = client.step();
         assert!(answer.is_empty() && matches!(then, Poll::Ready(NextAction::Work)));
-        assert_eq!(other.ask("PING"), "+PONG|", "others are served");
+        assert_eq!(other.ask("PING"), "+PONG|", "other clients are served");
     }
     drop(client);
     let refused = other.ask("TAG FIND {s},* id 7");
     assert!(refused.contains("still being built"), "{refused}");
     let refused = other.ask("TAG DECLARE {s},* id");
     assert!(refused.contains("in another form already"), "{refused}");
-    assert!(!refused.contains("again"), "that would never end well: {refused}");
-    assert_eq!(other.ask("TAG SET {s},new v 1 id new"), "+OK|", "writers keep it");
+    assert!(!refused.contains("again"), "a retry would fail again: {refused}");
+    assert_eq!(other.ask("TAG SET {s},new v 1 id new"), "+OK|", "writers maintain the index");
     assert_eq!(other.ask("TAG DECLARE {s},* id UNIQUE"), "+OK|");
     for number in ["0", "4999", "new"] {
         let found = other.ask(&format!("TAG FIND {{s}},* id {number}"));
         assert!(found.starts_with("*2|") && found.ends_with("|$1|v|"), "{found}");
     }
-    assert_eq!(other.ask("TAG DECLARE {s},* id UNIQUE"), "+OK|", "it is there");
+    assert_eq!(other.ask("TAG DECLARE {s},* id UNIQUE"), "+OK|", "the index is complete");
 }
 
 #[test]
@@ -293,8 +293,12 @@ fn a_declaration_violated_by_many_records_is_undone_in_slices() {
     };
     assert!(answer.starts_with("-TAGTAKEN the unique tag \"id\" has the value \"7\""), "{answer}");
     assert!(slices > 20, "{slices}");
-    assert!(session.tags(ns).unwrap().is_empty(), "it is not there");
-    assert_eq!(client.ask("TAG DECLARE {s},* id"), "+OK|", "in another form it may be");
+    assert!(session.tags(ns).unwrap().is_empty(), "the tag is not declared");
+    assert_eq!(
+        client.ask("TAG DECLARE {s},* id"),
+        "+OK|",
+        "a declaration with other options is accepted"
+    );
     assert!(client.ask("TAG KEYS {s},* id 7").starts_with("*2|"));
 }
 
@@ -304,7 +308,7 @@ fn a_declaration_in_a_full_region_is_an_error_with_advice() {
     let node = crate::fixture::node_in(&options);
     let session = fill(&node, 20_000);
     let ns = session.namespace("full", &Schema::default()).unwrap();
-    // The node has some small places left, enough to begin.
+    // The region has enough free memory to start the declaration.
     let mut client = node.client();
     assert_eq!(client.ask("TAG DECLARE {other},* id UNIQUE"), "+OK|");
     assert_eq!(client.ask("TAG SET {other},k v 1 id 1"), "+OK|");
@@ -344,7 +348,7 @@ fn expired_records_do_not_delay_requests() {
     let (node, mut client) = tagged();
     let session = node.region.session().unwrap();
     let ns = session.namespace("s", &Schema { kind: Kind::Mixed, ..Schema::default() }).unwrap();
-    // Many in each transaction: each commit collects a few.
+    // Many records per transaction: each commit collects a few expired ones.
     for part in 0..30_u32 {
         let tags: &[(&str, &[u8])] = &[("group", b"g")];
         let labels = nearstate_store::Metadata { tags, expires_ms: 1 };
@@ -360,7 +364,7 @@ fn expired_records_do_not_delay_requests() {
         let reply = client.ask(request);
         assert!(reply.starts_with("-BUSY most of more than 16384 records"), "{reply}");
     }
-    // Each time some are collected.
+    // Each commit collects some.
     let answers = (0..100).map(|_| client.ask("TAG KEYS {s},* group g"));
     let answer = answers.into_iter().find(|answer| !answer.starts_with("-BUSY"));
     assert_eq!(answer.as_deref(), Some("*1|$9|{s},there|"));
@@ -429,7 +433,7 @@ fn a_changed_watched_tag_aborts_exec() {
     }
     let kept = client.kept();
     assert_eq!(client.ask("TAG WATCH {s},* id 1"), "+OK|");
-    assert!(client.kept() > kept, "what is watched is counted");
+    assert!(client.kept() > kept, "watched keys count as memory");
     assert_eq!(client.ask("UNWATCH"), "+OK|");
     assert_eq!(client.kept(), kept);
 }

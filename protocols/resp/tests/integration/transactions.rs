@@ -1,4 +1,4 @@
-//! `MULTI` to `EXEC`: as Redis 7.0 answers, and as one transaction of the region.
+//! `MULTI` to `EXEC`: replies equal those of Redis 7.0, and the commands are one transaction.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -78,7 +78,7 @@ fn a_changed_watched_key_aborts_exec() {
         all(client, &[("MULTI", "+OK|"), ("SET done 1", QUEUED), ("GET {w},b", QUEUED)]);
         client.ask("EXEC")
     };
-    // {w},b is there in no form, and not even its namespace.
+    // {w},b does not exist, nor does its namespace.
     all(&mut one, &[("WATCH a {w},b", "+OK|")]);
     assert_eq!(exec(&mut one), "*2|+OK|$-1|");
     for (setup, change) in [
@@ -95,15 +95,15 @@ fn a_changed_watched_key_aborts_exec() {
         two.ask(&change);
         assert_eq!(exec(&mut one), "*-1|", "{setup}, {change}");
         assert_eq!(two.ask("GET done"), "$-1|");
-        // It watches nothing any longer.
+        // EXEC ended the watch.
         assert!(exec(&mut one).starts_with("*2|+OK|"), "{setup}, {change}");
     }
-    // Gone and back is a change too.
+    // Deleting and recreating a key is a change.
     one.ask("WATCH a");
     two.ask("DELPUB a c m");
     two.ask("SET a 1");
     assert_eq!(exec(&mut one), "*-1|");
-    // Its own change counts, and UNWATCH and DISCARD let go.
+    // A change by the same client counts. UNWATCH and DISCARD end the watch.
     all(&mut one, &[("WATCH a", "+OK|"), ("SET a 9", "+OK|")]);
     assert_eq!(exec(&mut one), "*-1|");
     all(&mut one, &[("WATCH a", "+OK|"), ("SET a 9", "+OK|"), ("UNWATCH", "+OK|")]);
@@ -122,7 +122,7 @@ fn a_failed_command_in_exec_has_no_effect_and_the_others_take_effect() {
     let node = node();
     let (mut client, mut subscriber) = (node.client(), node.client());
     subscriber.ask("SUBSCRIBE c");
-    // An embedded process's, which takes no strings.
+    // A namespace of an embedded process that does not accept strings.
     let schema = Schema { kind: Kind::Blocks, ..Schema::default() };
     node.region.session().unwrap().namespace("blocks", &schema).unwrap();
     client.ask("MULTI");
@@ -145,10 +145,10 @@ fn a_failed_command_in_exec_has_no_effect_and_the_others_take_effect() {
     assert_eq!(
         came(&mut subscriber),
         "*3|$7|message|$1|c|$1|m|",
-        "once, though it ran three times"
+        "published once, although the transaction ran three times"
     );
     assert_eq!(client.ask("MGET a b c d"), "*4|$1|x|$-1|$1|3|$1|4|");
-    // More of them than are worth a run each: nothing happens.
+    // More conflicts than retries: nothing is changed.
     client.ask("MULTI");
     client.ask("SET a y");
     for _ in 0..17 {
@@ -179,7 +179,7 @@ fn messages_are_published_after_the_commit_only() {
     assert_eq!(client.ask("EXEC"), "*4|:1|+OK|$-1|:1|");
     let message = |text: &str| format!("*3|$7|message|$1|c|${}|{text}|", text.len());
     assert_eq!(came(&mut subscriber), ["one", "two", "three"].map(message).concat());
-    // Nothing is sent for what is not done.
+    // A command that fails publishes nothing.
     all(
         &mut client,
         &[
@@ -241,7 +241,8 @@ fn commands_not_allowed_in_multi_are_rejected_and_walks_are_complete() {
             ("GET {n},c", QUEUED),
         ],
     );
-    // The walk does not meet {n},c, which the transaction makes; values are those of it.
+    // The walk does not return {n},c, which the transaction creates. Values are those of the
+    // transaction.
     let rest = "+OK|*4|$5|{n},a|$1|9|$5|{n},b|$1|2|:1|*2|$5|{n},a|$1|9|$1|3|";
     let refused = ["SUBSCRIBE", "UNSUBSCRIBE", "HELLO"].map(inside).concat();
     assert_eq!(client.ask("EXEC"), format!("*8|{refused}{rest}"));
@@ -263,13 +264,13 @@ fn conflicts_are_retried_and_no_write_is_applied_twice() {
     subscriber.ask("SUBSCRIBE c");
     client.ask("MSET {n},a 0 {n},b 0");
     let region = node.region.clone();
-    let is_over = AtomicBool::new(false);
+    let is_finished = AtomicBool::new(false);
     let (executed, added) = std::thread::scope(|scope| {
         let other = scope.spawn(|| {
             let session = region.session().unwrap();
             let namespace = session.known_namespace("n").unwrap().unwrap();
             let mut added = 0_u64;
-            while !is_over.load(Ordering::Relaxed) {
+            while !is_finished.load(Ordering::Relaxed) {
                 session
                     .transact::<_, nearstate_store::Error>(|txn| {
                         for key in [b"a", b"b"] {
@@ -289,12 +290,12 @@ fn conflicts_are_retried_and_no_write_is_applied_twice() {
         for _ in 0..ROUNDS {
             client.ask("MULTI");
             client.ask("INCR {n},a");
-            // So that others come between.
+            // Gives the other writer time to cause a conflict.
             (0..50).for_each(|_| drop(client.ask("GET {n},c")));
             client.ask("PUBLISH c m");
             client.ask("INCR {n},b");
             let answer = client.ask("EXEC");
-            // Under such a load it may be told to try again later.
+            // Under this load the node may reply with an error that asks for a retry.
             if answer.starts_with("-BUSY") {
                 continue;
             }
@@ -302,7 +303,7 @@ fn conflicts_are_retried_and_no_write_is_applied_twice() {
             assert_eq!(numbers.get(1), numbers.get(53), "{answer}");
             executed += 1;
         }
-        is_over.store(true, Ordering::Relaxed);
+        is_finished.store(true, Ordering::Relaxed);
         (executed, other.join().unwrap())
     });
     let sum = (executed + added).to_string();
@@ -314,7 +315,7 @@ fn conflicts_are_retried_and_no_write_is_applied_twice() {
 
 #[test]
 fn the_limits_of_a_transaction_are_errors() {
-    // Its commands may take as long as the machine likes.
+    // The time limit must not interfere on a slow machine.
     let mut settings = RespSettings::new(Users::open(&TABLE));
     settings.exec_max = std::time::Duration::from_secs(3600);
     let node = crate::fixture::node_with(settings);
@@ -329,12 +330,12 @@ fn the_limits_of_a_transaction_are_errors() {
         refused.starts_with("-ERR too many watched keys: a transaction holds at most 4096"),
         "{refused}"
     );
-    // What the parser remembers of the request aside.
-    assert!(client.kept() < kept + 100_000, "it watches none of them");
-    // Nor are they looked at, if they are many.
+    // In addition to the buffers of the parser.
+    assert!(client.kept() < kept + 100_000, "a rejected WATCH keeps no keys");
+    // A request with too many keys reads none of them.
     words.truncate(4097);
     assert_eq!(client.ask_bytes(&words), "+OK|");
-    assert_eq!(client.ask_bytes(&words), "+OK|", "they are watched already");
+    assert_eq!(client.ask_bytes(&words), "+OK|", "the keys are already watched");
     assert!(
         client
             .ask("WATCH other")
@@ -343,7 +344,7 @@ fn the_limits_of_a_transaction_are_errors() {
     assert_eq!(client.ask("MULTI"), "+OK|");
     assert_eq!(client.ask("GET k0"), "+QUEUED|");
     assert_eq!(client.ask("EXEC"), "*1|$-1|");
-    // More records than a transaction takes: the command that passes the bound fails.
+    // More records than a transaction accepts: the command that exceeds the limit fails.
     client.ask("MULTI");
     for part in keys.chunks(2000) {
         let mut words: Vec<&[u8]> = vec![b"MSET"];

@@ -31,14 +31,14 @@ pub fn check<N: Nodes>(
     let mut counts = Counts::default();
     let Some(bytes) = nodes.peek(root, <[u8]>::to_vec)? else { return Ok(counts) };
     let top = IndexNode::parse(&bytes)?;
-    if !top.shape.low.is_empty() || !top.shape.high.is_empty() {
+    if !top.header.low.is_empty() || !top.header.high.is_empty() {
         return Err(Corruption("the root of an index tree has a fence").into());
     }
-    counts.height = top.shape.level;
+    counts.height = top.header.level;
     if top.count() == 0 {
         return Ok(Counts { nodes: 1, ..counts });
     }
-    let place = NodePlace { root, level: top.shape.level, low: Vec::new(), high: Vec::new() };
+    let place = NodePlace { root, level: top.header.level, low: Vec::new(), high: Vec::new() };
     visit(nodes, root, &place, &mut Visit { counts: &mut counts, each })?;
     Ok(counts)
 }
@@ -66,18 +66,18 @@ fn visit<N: Nodes>(
     let bytes = nodes.peek(name, <[u8]>::to_vec)?;
     let bytes = bytes.ok_or(Corruption("an index branch leads to a node that is not there"))?;
     let node = IndexNode::parse(&bytes)?;
-    let shape = &node.shape;
-    if shape.root != place.root || shape.level != place.level || shape.level > LEVEL_MAX {
+    let header = &node.header;
+    if header.root != place.root || header.level != place.level || header.level > LEVEL_MAX {
         return Err(Corruption("an index node is of another tree or level than its branch").into());
     }
-    if shape.low != place.low || shape.high != place.high {
+    if header.low != place.low || header.high != place.high {
         return Err(Corruption("an index node has other fences than its branch gives it").into());
     }
     if node.count() == 0 {
         return Err(Corruption("an index leaf is empty").into());
     }
     seen.counts.nodes += 1;
-    let is_branch = shape.level > 0;
+    let is_branch = header.level > 0;
     for entry in 0..node.count() {
         let key = node.key(entry)?;
         let is_first_child = is_branch && entry == 0;
@@ -92,9 +92,9 @@ fn visit<N: Nodes>(
             (seen.each)(key)?;
             continue;
         }
-        let low = if is_first_child { shape.low } else { key };
-        let high = if entry + 1 < node.count() { node.key(entry + 1)? } else { shape.high };
-        let level = shape.level.saturating_sub(1);
+        let low = if is_first_child { header.low } else { key };
+        let high = if entry + 1 < node.count() { node.key(entry + 1)? } else { header.high };
+        let level = header.level.saturating_sub(1);
         let below = NodePlace { root: place.root, level, low: low.to_vec(), high: high.to_vec() };
         visit(nodes, node.child(entry)?, &below, seen)?;
     }

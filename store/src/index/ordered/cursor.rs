@@ -10,14 +10,14 @@ use std::ops::Bound;
 use nearstate_memory::Corruption;
 use nearstate_model::Result;
 
-use super::descent::{Descent, Nodes, Sight, as_leaf, astray, look, tries};
+use super::descent::{Descent, Nodes, ReadMode, as_leaf, descent_failed, read_node, tries};
 use super::node::IndexNode;
 
 /// Gives out the keys of a range in ascending order.
 #[derive(Debug, Default)]
 pub struct Cursor {
     root: u64,
-    sight: Sight,
+    mode: ReadMode,
     state: State,
     /// The walk goes on from this key, or only after it.
     from: Vec<u8>,
@@ -54,15 +54,15 @@ impl End {
 
 impl Cursor {
     /// A cursor before the first key of a range of the tree with this root.
-    pub fn new(root: u64, range: (Bound<&[u8]>, Bound<&[u8]>), sight: Sight) -> Self {
+    pub fn new(root: u64, range: (Bound<&[u8]>, Bound<&[u8]>), mode: ReadMode) -> Self {
         let mut cursor = Self::default();
-        cursor.begin(root, range, sight);
+        cursor.begin(root, range, mode);
         cursor
     }
 
     /// Sets the cursor before the first key of a range, keeping its memory.
-    pub fn begin(&mut self, root: u64, (from, to): (Bound<&[u8]>, Bound<&[u8]>), sight: Sight) {
-        (self.root, self.sight, self.state) = (root, sight, State::Before);
+    pub fn begin(&mut self, root: u64, (from, to): (Bound<&[u8]>, Bound<&[u8]>), mode: ReadMode) {
+        (self.root, self.mode, self.state) = (root, mode, State::Before);
         self.is_after = matches!(from, Bound::Excluded(_));
         self.to.is_within = matches!(to, Bound::Included(_));
         self.to.is_bound = !matches!(to, Bound::Unbounded);
@@ -86,6 +86,7 @@ impl Cursor {
         if self.to.is_before(key) {
             return Ok(None);
         }
+        debug_assert!(self.state == State::Done, "the cursor was stopped before");
         self.state = State::At(entry + 1);
         Ok(Some(key))
     }
@@ -107,9 +108,13 @@ impl Cursor {
             }
             // The leaf's high fence is where the next one begins. If the range ends there, the next
             // one need not be looked at, and others may change it.
-            let high = node.shape.high;
+            let high = node.header.high;
             if high.is_empty() || self.to.is_before(high) {
                 return Ok(None);
+            }
+            // The fence was read from shared memory: it is checked, not asserted.
+            if high <= self.from.as_slice() {
+                return Err(Corruption("an index leaf ends before its first key").into());
             }
             self.from.clear();
             self.from.extend_from_slice(high);
@@ -120,13 +125,13 @@ impl Cursor {
 
     /// Copies the leaf that is responsible for `from`: its first entry that is not before it.
     fn fetch<N: Nodes>(&mut self, nodes: &mut N) -> Result<Option<usize>> {
-        for sight in tries(self.sight) {
-            if !self.descent.seek_leaf(nodes, self.root, &self.from, sight)? {
+        for mode in tries(self.mode) {
+            if !self.descent.seek_leaf(nodes, self.root, &self.from, mode)? {
                 continue;
             }
             let (name, copy) = (self.descent.leaf(), &mut self.leaf);
             let (root, from, is_after) = (self.root, self.from.as_slice(), self.is_after);
-            let seen = look(nodes, self.sight, name, |bytes| {
+            let seen = read_node(nodes, self.mode, name, |bytes| {
                 let Some(node) = as_leaf(bytes, root, from)? else { return Ok(None) };
                 copy.clear();
                 copy.extend_from_slice(bytes);
@@ -140,6 +145,6 @@ impl Cursor {
                 Some(Some(entry)) => return Ok(Some(entry)),
             }
         }
-        Err(astray(self.sight))
+        Err(descent_failed(self.mode))
     }
 }

@@ -1,9 +1,10 @@
-//! The way from the root to a leaf, and how far it may be believed.
+//! The descent from the root to a leaf, and what it guarantees.
 
 use nearstate_memory::Corruption;
-use nearstate_model::{Error, Result};
+use nearstate_model::invariant::guaranteed;
+use nearstate_model::{Error, Result, invariant};
 
-use super::node::IndexNode;
+use super::node::{IndexNode, LEVEL_MAX};
 
 /// Storage of the nodes. An implementation returns the bytes of a node whole, never torn.
 ///
@@ -42,13 +43,13 @@ pub trait Nodes {
     fn free(&mut self, node: u64) -> Result<()>;
 }
 
-/// How nodes are looked at.
+/// How nodes are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sight {
-    /// The transaction rests on what is seen.
+pub enum ReadMode {
+    /// What is read becomes part of the read set: a later change of it is a conflict.
     #[default]
     Tracked,
-    /// It does not.
+    /// What is read may change before the commit.
     Untracked,
 }
 
@@ -59,38 +60,39 @@ const PEEKED_MAX: usize = 8;
 /// Ways down of a walk that tracks nothing, before it gives up.
 const UNTRACKED_MAX: usize = 64;
 
-/// How to look at the branches, try by try, for an operation that looks at its leaf like this.
-pub(super) fn tries(leaf: Sight) -> impl Iterator<Item = Sight> {
-    let is_tracked = leaf == Sight::Tracked;
+/// The modes in which the branches are read, attempt by attempt, for an operation that reads its
+/// leaf in this mode.
+pub(super) fn tries(leaf: ReadMode) -> impl Iterator<Item = ReadMode> {
+    let is_tracked = leaf == ReadMode::Tracked;
     let peeked = if is_tracked { PEEKED_MAX } else { UNTRACKED_MAX };
-    std::iter::repeat_n(Sight::Untracked, peeked).chain(is_tracked.then_some(Sight::Tracked))
+    std::iter::repeat_n(ReadMode::Untracked, peeked).chain(is_tracked.then_some(ReadMode::Tracked))
 }
 
-/// Every way down went wrong. Tracked nodes agree with each other, so if even they lead astray, the
-/// tree contradicts itself.
+/// The error after every descent has failed. Tracked nodes agree with each other: if a descent over
+/// them fails, the tree contradicts itself.
 #[cold]
-pub(super) fn astray(sight: Sight) -> Error {
-    match sight {
-        Sight::Tracked => {
+pub(super) fn descent_failed(mode: ReadMode) -> Error {
+    match mode {
+        ReadMode::Tracked => {
             Corruption("an index branch leads to a node that does not know it").into()
         }
-        Sight::Untracked => {
+        ReadMode::Untracked => {
             Error::Conflict { detail: "an ordered index changed all through a walk".to_owned() }
         }
     }
 }
 
-/// Looks at a node in one way or the other.
+/// Reads a node in this mode.
 #[inline]
-pub(super) fn look<N: Nodes, R>(
+pub(super) fn read_node<N: Nodes, R>(
     nodes: &mut N,
-    sight: Sight,
+    mode: ReadMode,
     node: u64,
     read: impl FnOnce(&[u8]) -> R,
 ) -> Result<Option<R>> {
-    match sight {
-        Sight::Tracked => nodes.read(node, read),
-        Sight::Untracked => nodes.peek(node, read),
+    match mode {
+        ReadMode::Tracked => nodes.read(node, read),
+        ReadMode::Untracked => nodes.peek(node, read),
     }
 }
 
@@ -107,25 +109,31 @@ enum DescentStep {
 }
 
 impl Descent {
-    /// Goes down to the leaf that seems responsible for a key; the leaf's own fences decide, which
-    /// the caller judges. False: the way led nowhere.
+    /// Descends to the leaf that is probably responsible for a key. The caller checks the fences of
+    /// the leaf. False: a node on the path was stale.
     pub(super) fn seek_leaf<N: Nodes>(
         &mut self,
         nodes: &mut N,
         root: u64,
         key: &[u8],
-        sight: Sight,
+        mode: ReadMode,
     ) -> Result<bool> {
         self.path.clear();
         self.path.push(root);
         let mut at = (root, None);
         loop {
-            match look(nodes, sight, at.0, |bytes| step(bytes, root, at.1, key))?.transpose()? {
+            invariant!(
+                self.path.len() <= usize::from(LEVEL_MAX) + 1,
+                "a way down of {} nodes",
+                self.path.len()
+            );
+            match read_node(nodes, mode, at.0, |bytes| step(bytes, root, at.1, key))?.transpose()? {
                 // No root: an empty tree, whose root is its leaf.
                 None => return Ok(at.0 == root),
                 Some(DescentStep::Stale) => return Ok(false),
                 Some(DescentStep::Arrived) => return Ok(true),
                 Some(DescentStep::Down { child, level }) => {
+                    invariant!(at.1.is_none_or(|above| level < above), "levels fall on a way down");
                     self.path.push(child);
                     if level == 0 {
                         return Ok(true);
@@ -137,19 +145,20 @@ impl Descent {
     }
 
     pub(super) fn root(&self) -> u64 {
-        self.path.first().copied().unwrap_or_default()
+        *guaranteed(self.path.first(), "a way down begins at the root")
     }
 
     pub(super) fn leaf(&self) -> u64 {
-        self.path.last().copied().unwrap_or_default()
+        *guaranteed(self.path.last(), "a way down ends at a leaf")
     }
 
-    /// What the node at a level claims of the child it led to.
-    pub(super) fn claim<'k>(&self, level: u8, key: &'k [u8]) -> Option<Claim<'k>> {
+    /// The link of the branch at a level to the child on the path.
+    pub(super) fn parent_link<'k>(&self, level: u8, key: &'k [u8]) -> Option<ParentLink<'k>> {
         let mut upwards = self.path.iter().rev().skip(usize::from(level).checked_sub(1)?);
+        invariant!(level <= LEVEL_MAX, "no branch has level {level}");
         let child = *upwards.next()?;
         let node = *upwards.next()?;
-        Some(Claim { root: self.root(), node, level, child, key })
+        Some(ParentLink { root: self.root(), node, level, child, key })
     }
 
     /// The nodes below a level.
@@ -162,8 +171,8 @@ impl Descent {
 #[inline]
 fn step(bytes: &[u8], root: u64, level: Option<u8>, key: &[u8]) -> Result<DescentStep, Corruption> {
     let node = IndexNode::parse(bytes)?;
-    let found = node.shape.level;
-    if node.shape.root != root || level.is_some_and(|level| level != found) {
+    let found = node.header.level;
+    if node.header.root != root || level.is_some_and(|level| level != found) {
         return Ok(DescentStep::Stale);
     }
     let Some(level) = found.checked_sub(1) else { return Ok(DescentStep::Arrived) };
@@ -178,14 +187,14 @@ pub(super) fn as_leaf<'a>(
     key: &[u8],
 ) -> Result<Option<IndexNode<'a>>, Corruption> {
     let node = IndexNode::parse(bytes)?;
-    let is_it = node.shape.root == root && node.shape.level == 0 && node.covers(key);
+    let is_it = node.header.root == root && node.header.level == 0 && node.covers(key);
     Ok(is_it.then_some(node))
 }
 
-/// That a branch leads to a child with a key: what a way down saw, and what is judged again on the
-/// branch as it is before it is changed.
+/// The entry of a branch that led a descent to a child. It is verified again on the tracked branch
+/// before that is changed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Claim<'k> {
+pub(super) struct ParentLink<'k> {
     root: u64,
     pub(super) node: u64,
     pub(super) level: u8,
@@ -193,15 +202,15 @@ pub(super) struct Claim<'k> {
     key: &'k [u8],
 }
 
-impl Claim<'_> {
+impl ParentLink<'_> {
     /// The branch, and its entry that leads to the child; `None` if it does not.
-    pub(super) fn judge<'a>(
+    pub(super) fn verify<'a>(
         &self,
         bytes: &'a [u8],
     ) -> Result<Option<(IndexNode<'a>, usize)>, Corruption> {
         let node = IndexNode::parse(bytes)?;
-        let shape = &node.shape;
-        if shape.root != self.root || shape.level != self.level || !node.covers(self.key) {
+        let header = &node.header;
+        if header.root != self.root || header.level != self.level || !node.covers(self.key) {
             return Ok(None);
         }
         let entry = node.child_of(self.key)?;

@@ -1,31 +1,33 @@
 //! Inserting a key: into its leaf, or by splitting nodes from the leaf upwards.
 //!
-//! All that a split rests on is read and judged before the first write, so a way that turns out
-//! to be stale leaves nothing behind.
+//! Everything that a split depends on is read and checked before the first write, so a stale
+//! descent leaves nothing behind.
 
 use nearstate_memory::Corruption;
-use nearstate_model::{Error, Result};
+use nearstate_model::invariant::guaranteed;
+use nearstate_model::{Error, Result, invariant};
 
-use super::descent::{Claim, Descent, Nodes, as_leaf};
-use super::node::{IndexNode, LEVEL_MAX, Piece, Shape, compose, name_child};
+use super::descent::{Descent, Nodes, ParentLink, as_leaf};
+use super::node::{IndexNode, LEVEL_MAX, NodeHeader, Piece, compose, name_child};
 
-enum Added {
+enum Insertion {
     Stale,
     Present,
     /// The new content is whole.
     Fits,
     /// The new content is too much for one node; this entry of it is the new one.
-    Crowded(usize),
+    Overfull(usize),
 }
 
 /// A node that is split: its content with the new entry, and where it is cut.
-struct Cut {
+struct NodeSplit {
     content: Vec<u8>,
     new: usize,
     at: usize,
 }
 
-/// Inserts a key into the leaf of a way down: whether it was not there. `None`: the way was stale.
+/// Inserts a key into the leaf of a descent. True if it was not there. `None`: the descent was
+/// stale.
 pub(super) fn insert<N: Nodes>(
     nodes: &mut N,
     descent: &Descent,
@@ -36,96 +38,103 @@ pub(super) fn insert<N: Nodes>(
     let added = nodes.read(leaf, |bytes| add(bytes, root, key, next))?.transpose()?;
     match added {
         None if leaf == root => {
-            let shape = Shape { root, level: 0, low: b"", high: b"" };
-            compose(next, &shape, &[Piece::Key(key)])?;
+            let header = NodeHeader { root, level: 0, low: b"", high: b"" };
+            compose(next, &header, &[Piece::Key(key)])?;
             nodes.write(root, next)?;
             Ok(Some(true))
         }
-        None | Some(Added::Stale) => Ok(None),
-        Some(Added::Present) => Ok(Some(false)),
-        Some(Added::Fits) => {
+        None | Some(Insertion::Stale) => Ok(None),
+        Some(Insertion::Present) => Ok(Some(false)),
+        Some(Insertion::Fits) => {
             nodes.write(leaf, next)?;
             Ok(Some(true))
         }
-        Some(Added::Crowded(new)) => {
+        Some(Insertion::Overfull(new)) => {
             let content = std::mem::take(next);
-            Ok(split(nodes, descent, key, Cut::plan(content, new)?)?.then_some(true))
+            Ok(split(nodes, descent, key, NodeSplit::plan(content, new)?)?.then_some(true))
         }
     }
 }
 
-fn add(bytes: &[u8], root: u64, key: &[u8], next: &mut Vec<u8>) -> Result<Added, Corruption> {
-    let Some(node) = as_leaf(bytes, root, key)? else { return Ok(Added::Stale) };
+fn add(bytes: &[u8], root: u64, key: &[u8], next: &mut Vec<u8>) -> Result<Insertion, Corruption> {
+    let Some(node) = as_leaf(bytes, root, key)? else { return Ok(Insertion::Stale) };
     let (at, is_there) = node.find(key)?;
     if is_there {
-        return Ok(Added::Present);
+        return Ok(Insertion::Present);
     }
-    put_in(&node, at, Piece::Key(key), next)
+    insert_entry(&node, at, Piece::Key(key), next)
 }
 
-fn put_in(
+fn insert_entry(
     node: &IndexNode<'_>,
     at: usize,
     new: Piece<'_>,
     next: &mut Vec<u8>,
-) -> Result<Added, Corruption> {
+) -> Result<Insertion, Corruption> {
     let pieces = [Piece::Run(node, 0..at), new, Piece::Run(node, at..node.count())];
-    compose(next, &node.shape, &pieces)?;
-    Ok(if IndexNode::parse(next)?.is_crowded() { Added::Crowded(at) } else { Added::Fits })
+    compose(next, &node.header, &pieces)?;
+    Ok(if IndexNode::parse(next)?.is_crowded() { Insertion::Overfull(at) } else { Insertion::Fits })
 }
 
 /// A branch with a further child behind the one that is split. The child has no name yet.
-fn adopt(
+fn add_child(
     bytes: &[u8],
-    claim: &Claim<'_>,
+    link: &ParentLink<'_>,
     separator: &[u8],
     next: &mut Vec<u8>,
-) -> Result<Option<(Added, usize)>, Corruption> {
-    let Some((node, entry)) = claim.judge(bytes)? else { return Ok(None) };
-    let added = put_in(&node, entry + 1, Piece::Child(0, separator), next)?;
+) -> Result<Option<(Insertion, usize)>, Corruption> {
+    let Some((node, entry)) = link.verify(bytes)? else { return Ok(None) };
+    let added = insert_entry(&node, entry + 1, Piece::Child(0, separator), next)?;
     Ok(Some((added, entry + 1)))
 }
 
-/// Splits the leaf, and every branch that becomes too crowded by it. False: the way was stale.
-fn split<N: Nodes>(nodes: &mut N, descent: &Descent, key: &[u8], leaf: Cut) -> Result<bool> {
+/// Splits the leaf, and every branch that becomes too large by it. False: the descent was stale.
+fn split<N: Nodes>(nodes: &mut N, descent: &Descent, key: &[u8], leaf: NodeSplit) -> Result<bool> {
     let mut cuts = vec![leaf];
     let mut top = None;
     for level in 1..=LEVEL_MAX {
-        let Some(claim) = descent.claim(level, key) else { break };
+        let Some(link) = descent.parent_link(level, key) else { break };
         let mut content = Vec::new();
-        let adopted = match cuts.last() {
-            Some(cut) => {
-                let separator = cut.separator()?;
-                nodes.read(claim.node, |bytes| adopt(bytes, &claim, separator, &mut content))?
-            }
-            None => None,
-        };
-        match adopted.transpose()?.flatten() {
-            Some((Added::Crowded(new), _)) => cuts.push(Cut::plan(content, new)?),
-            Some((Added::Fits, new)) => {
-                top = Some((claim.node, content, new));
+        invariant!(cuts.len() == usize::from(level), "{} cuts below level {level}", cuts.len());
+        let cut = guaranteed(cuts.last(), "the leaf is cut first");
+        let separator = cut.separator()?;
+        let inserted =
+            nodes.read(link.node, |bytes| add_child(bytes, &link, separator, &mut content))?;
+        match inserted.transpose()?.flatten() {
+            Some((Insertion::Overfull(new), _)) => cuts.push(NodeSplit::plan(content, new)?),
+            Some((Insertion::Fits, new)) => {
+                top = Some((link.node, content, new));
                 break;
             }
-            Some((Added::Stale | Added::Present, _)) | None => return Ok(false),
+            Some((Insertion::Stale | Insertion::Present, _)) => {
+                invariant!("a child is added to a branch without a search")
+            }
+            None => return Ok(false),
         }
     }
-    let mut born = None;
+    let mut new_child = None;
     for (node, mut cut) in descent.below(LEVEL_MAX + 1).zip(cuts) {
-        if let Some(child) = born {
+        if let Some(child) = new_child {
             name_child(&mut cut.content, cut.new, child)?;
         }
-        born = cut.make(nodes, node)?;
+        new_child = cut.make(nodes, node)?;
     }
-    if let (Some((node, mut content, new)), Some(child)) = (top, born) {
+    invariant!(
+        top.is_some() == new_child.is_some(),
+        "the highest new node has a parent, unless the root was split"
+    );
+    if let (Some((node, mut content, new)), Some(child)) = (top, new_child) {
         name_child(&mut content, new, child)?;
         nodes.write(node, &content)?;
     }
     Ok(true)
 }
 
-impl Cut {
+impl NodeSplit {
     fn plan(content: Vec<u8>, new: usize) -> Result<Self, Corruption> {
-        let at = IndexNode::parse(&content)?.choose_cut(new);
+        let node = IndexNode::parse(&content)?;
+        let (at, count) = (node.choose_cut(new), node.count());
+        invariant!(0 < at && at < count, "a node of {count} entries is cut at {at}");
         Ok(Self { content, new, at })
     }
 
@@ -137,30 +146,32 @@ impl Cut {
     /// returned. The root's parts both get new names, and become its children.
     fn make<N: Nodes>(&self, nodes: &mut N, name: u64) -> Result<Option<u64>> {
         let node = IndexNode::parse(&self.content)?;
-        let (shape, separator) = (node.shape, node.separator(self.at)?);
+        let (header, separator) = (node.header, node.separator(self.at)?);
         let mut part = Vec::with_capacity(self.content.len());
-        let right = Shape { low: separator, ..shape };
+        let right = NodeHeader { low: separator, ..header };
         let all = self.at..node.count();
-        if shape.level == 0 {
+        if header.level == 0 {
             compose(&mut part, &right, &[Piece::Run(&node, all)])?;
         } else {
             let first = Piece::Child(node.child(self.at)?, b"");
             compose(&mut part, &right, &[first, Piece::Run(&node, self.at + 1..node.count())])?;
         }
         let right = nodes.create(&part)?;
-        let left = Shape { high: separator, ..shape };
+        invariant!(right != name, "a new node has a name of its own");
+        let left = NodeHeader { high: separator, ..header };
         compose(&mut part, &left, &[Piece::Run(&node, 0..self.at)])?;
-        if name != shape.root {
+        if name != header.root {
             nodes.write(name, &part)?;
             return Ok(Some(right));
         }
-        if shape.level >= LEVEL_MAX {
+        if header.level >= LEVEL_MAX {
             return Err(Error::Full {
                 detail: "an ordered index is as high as one may be: remove keys".to_owned(),
             });
         }
         let left = nodes.create(&part)?;
-        let above = Shape { level: shape.level + 1, ..shape };
+        invariant!(left != right && left != name, "a new node has a name of its own");
+        let above = NodeHeader { level: header.level + 1, ..header };
         let children = [Piece::Child(left, b""), Piece::Child(right, separator)];
         compose(&mut part, &above, &children)?;
         nodes.write(name, &part)?;

@@ -17,6 +17,9 @@
 use std::ops::Range;
 
 use nearstate_memory::Corruption;
+use nearstate_model::invariant;
+use nearstate_model::invariant::guaranteed;
+use nearstate_model::limits::{INDEX_KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// What the entries of a node may take together before it is split. A change copies its leaf once,
 /// and two changes of one leaf conflict: both speak for small nodes. The height and the bytes
@@ -31,13 +34,24 @@ pub(super) const LEVEL_MAX: u8 = 31;
 const HEAD: usize = 16;
 const FORMAT: u8 = 1;
 const CHILD: usize = 8;
+const _: () = assert!(HEAD == 8 + 1 + 1 + 3 * 2, "root, format, level, three counts");
+const _: () = assert!(INDEX_KEY_BYTES_MAX <= u16::MAX as usize, "a fence counts in 16 bits");
+// A node is split at the first entry that makes it too heavy. A branch keeps four children.
+const _: () = assert!(
+    NODE_BYTES + 4 * (INDEX_KEY_BYTES_MAX + CHILD) <= u16::MAX as usize,
+    "the ends of a crowded node count in 16 bits"
+);
+const _: () = assert!(
+    HEAD + NODE_BYTES + 6 * (INDEX_KEY_BYTES_MAX + CHILD) <= VALUE_BYTES_MAX,
+    "a node is the value of a record"
+);
 
 const CUT: Corruption = Corruption("an index node is cut short");
 const LARGE: Corruption = Corruption("an index node is larger than any that is written");
 
 /// What a node says of itself besides its entries.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape<'a> {
+pub(super) struct NodeHeader<'a> {
     pub(super) root: u64,
     pub(super) level: u8,
     pub(super) low: &'a [u8],
@@ -48,7 +62,7 @@ pub(super) struct Shape<'a> {
 /// looked at.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IndexNode<'a> {
-    pub(super) shape: Shape<'a>,
+    pub(super) header: NodeHeader<'a>,
     /// Bytes before each separator: of the child in a branch, none in a leaf.
     before: usize,
     ends: &'a [[u8; 2]],
@@ -74,7 +88,7 @@ impl<'a> IndexNode<'a> {
         }
         let root = u64::from_le_bytes([r0, r1, r2, r3, r4, r5, r6, r7]);
         let before = if level == 0 { 0 } else { CHILD };
-        Ok(Self { shape: Shape { root, level, low, high }, before, ends, entries })
+        Ok(Self { header: NodeHeader { root, level, low, high }, before, ends, entries })
     }
 
     #[inline]
@@ -85,7 +99,7 @@ impl<'a> IndexNode<'a> {
     /// Is the node responsible for this key?
     #[inline]
     pub(super) fn covers(&self, key: &[u8]) -> bool {
-        self.shape.low <= key && (self.shape.high.is_empty() || key < self.shape.high)
+        self.header.low <= key && (self.header.high.is_empty() || key < self.header.high)
     }
 
     /// Where an entry begins: where the one before it ends.
@@ -129,6 +143,7 @@ impl<'a> IndexNode<'a> {
         let (mut from, mut to) = (0, self.count());
         while from < to {
             let middle = usize::midpoint(from, to);
+            debug_assert!(from <= middle && middle < to, "{middle} of {from}..{to}");
             match self.key(middle)?.cmp(key) {
                 std::cmp::Ordering::Less => from = middle + 1,
                 std::cmp::Ordering::Equal => return Ok((middle, true)),
@@ -160,31 +175,34 @@ impl<'a> IndexNode<'a> {
     }
 
     const fn part_min(&self) -> usize {
-        if self.shape.level == 0 { 1 } else { 2 }
+        if self.header.level == 0 { 1 } else { 2 }
     }
 
     /// Where to split a crowded node, given the entry that made it so: the first entry of the right
     /// part. In the middle of the bytes; but at an end of the tree that grows there (times, rising
     /// numbers), the old part is left full and the new entry begins a part of its own.
     pub(super) fn choose_cut(&self, new: usize) -> usize {
-        let (first, last) = (self.part_min(), self.count().saturating_sub(self.part_min()));
-        if self.shape.high.is_empty() && new + 1 == self.count() {
+        invariant!(self.count() >= 2 * self.part_min(), "{} entries are split", self.count());
+        invariant!(new < self.count(), "entry {new} of {} is new", self.count());
+        let (first, last) = (self.part_min(), self.count() - self.part_min());
+        if self.header.high.is_empty() && new + 1 == self.count() {
             return last;
         }
-        if self.shape.low.is_empty() && new + 1 == first {
+        if self.header.low.is_empty() && new + 1 == first {
             return first;
         }
         let heavier = |cut: usize| {
             let left = self.begin(cut) + 2 * cut;
             left.max(self.weight().saturating_sub(left))
         };
-        (first..=last).min_by_key(|cut| heavier(*cut)).unwrap_or(first)
+        let cut = (first..=last).min_by_key(|cut| heavier(*cut));
+        guaranteed(cut, "a crowded node has a cut between its parts")
     }
 
     /// The shortest bytes that are above all before an entry and not above it.
     pub(super) fn separator(&self, entry: usize) -> Result<&'a [u8], Corruption> {
         let key = self.key(entry)?;
-        if self.shape.level > 0 {
+        if self.header.level > 0 {
             return Ok(key);
         }
         let before = self.key(entry.checked_sub(1).ok_or(CUT)?)?;
@@ -225,19 +243,34 @@ impl Piece<'_> {
 /// entries there are.
 pub(super) fn compose(
     out: &mut Vec<u8>,
-    shape: &Shape<'_>,
+    header: &NodeHeader<'_>,
     pieces: &[Piece<'_>],
 ) -> Result<(), Corruption> {
+    invariant!(header.level <= LEVEL_MAX, "a node of level {}", header.level);
     let narrow = |bytes: usize| u16::try_from(bytes).map_err(|_| LARGE);
     let count = pieces.iter().map(Piece::count).sum();
     out.clear();
-    out.extend_from_slice(&shape.root.to_le_bytes());
-    out.extend_from_slice(&[FORMAT, shape.level]);
-    for field in [count, shape.low.len(), shape.high.len()] {
+    out.extend_from_slice(&header.root.to_le_bytes());
+    out.extend_from_slice(&[FORMAT, header.level]);
+    for field in [count, header.low.len(), header.high.len()] {
         out.extend_from_slice(&narrow(field)?.to_le_bytes());
     }
+    invariant!(out.len() == HEAD, "a head of {} bytes", out.len());
     let mut end = 0;
     for piece in pieces {
+        if let Piece::Run(node, _) = piece {
+            invariant!(
+                (node.header.level == 0) == (header.level == 0),
+                "entries of level {} in a node of level {}",
+                node.header.level,
+                header.level
+            );
+        }
+        invariant!(
+            matches!(piece, Piece::Run(..))
+                || matches!(piece, Piece::Key(_)) == (header.level == 0),
+            "a leaf has keys, and a branch has children"
+        );
         let bytes = piece.bytes()?;
         narrow(end + bytes)?;
         if let Piece::Run(node, entries) = piece {
@@ -251,8 +284,10 @@ pub(super) fn compose(
         }
         end += bytes;
     }
-    out.extend_from_slice(shape.low);
-    out.extend_from_slice(shape.high);
+    invariant!(out.len() == HEAD + 2 * count, "{count} entries have an end each");
+    out.extend_from_slice(header.low);
+    out.extend_from_slice(header.high);
+    let entries_at = out.len();
     for piece in pieces {
         match piece {
             Piece::Run(node, entries) => out.extend_from_slice(node.bytes(entries)?),
@@ -263,7 +298,8 @@ pub(super) fn compose(
             }
         }
     }
-    Ok(())
+    // The runs are read from shared memory again: their sum is checked, not asserted.
+    if out.len() - entries_at == end { Ok(()) } else { Err(CUT) }
 }
 
 /// Names the child of a branch's entry, which was composed before its child had a name.
@@ -283,9 +319,9 @@ mod tests {
 
     fn leaf(keys: &[&[u8]]) -> Vec<u8> {
         let mut out = Vec::new();
-        let shape = Shape { root: 1, level: 0, low: b"", high: b"" };
+        let header = NodeHeader { root: 1, level: 0, low: b"", high: b"" };
         let pieces: Vec<_> = keys.iter().map(|key| Piece::Key(key)).collect();
-        compose(&mut out, &shape, &pieces).unwrap();
+        compose(&mut out, &header, &pieces).unwrap();
         out
     }
 
@@ -307,14 +343,16 @@ mod tests {
                 }
             }
             if let Ok(node) = IndexNode::parse(&bytes) {
+                let level = node.header.level;
                 let _ = (node.find(&key), node.child_of(&key), node.covers(&key));
-                let _ = (node.is_crowded(), node.choose_cut(0));
+                let _ = node.is_crowded() && node.choose_cut(0) > 0;
                 for entry in 0..10 {
                     let _ = (node.key(entry), node.child(entry), node.separator(entry));
                 }
                 let mut out = Vec::new();
-                let pieces = [Piece::Run(&node, 0..1), Piece::Key(&key), Piece::Run(&node, 1..3)];
-                let _ = compose(&mut out, &node.shape, &pieces);
+                let new = if level == 0 { Piece::Key(&key) } else { Piece::Child(7, &key) };
+                let pieces = [Piece::Run(&node, 0..1), new, Piece::Run(&node, 1..3)];
+                let _ = compose(&mut out, &node.header, &pieces);
                 let _ = name_child(&mut bytes, 1, 7);
             }
         }
@@ -334,14 +372,14 @@ mod tests {
             });
             let (at, count) = (found.0, node.count());
             let mut out = Vec::new();
-            let shape = Shape { low: b"low", high: b"hi", ..node.shape };
+            let header = NodeHeader { low: b"low", high: b"hi", ..node.header };
             let pieces = [Piece::Run(&node, 0..at), Piece::Key(&new), Piece::Run(&node, at..count)];
-            compose(&mut out, &shape, &pieces).unwrap();
+            compose(&mut out, &header, &pieces).unwrap();
             let mut expected = keys.clone();
             expected.insert(at, new);
             let grown = IndexNode::parse(&out).unwrap();
             prop_assert_eq!(all(&grown), expected);
-            prop_assert_eq!((grown.shape.low, grown.shape.high), (&b"low"[..], &b"hi"[..]));
+            prop_assert_eq!((grown.header.low, grown.header.high), (&b"low"[..], &b"hi"[..]));
         }
 
         #[test]
@@ -362,9 +400,9 @@ mod tests {
     #[test]
     fn a_child_is_responsible_from_its_separator_on() {
         let mut bytes = Vec::new();
-        let shape = Shape { root: 1, level: 1, low: b"b", high: b"x" };
+        let header = NodeHeader { root: 1, level: 1, low: b"b", high: b"x" };
         let pieces = [Piece::Child(7, b""), Piece::Child(0, b"m"), Piece::Child(9, b"p")];
-        compose(&mut bytes, &shape, &pieces).unwrap();
+        compose(&mut bytes, &header, &pieces).unwrap();
         name_child(&mut bytes, 1, 8).unwrap();
         let node = IndexNode::parse(&bytes).unwrap();
         let keys: [&[u8]; 6] = [b"b", b"l\xff", b"m", b"o", b"p", b"w"];
@@ -383,7 +421,8 @@ mod tests {
         assert_eq!(node.choose_cut(20), 7, "7 x 92 of 1280 bytes");
         assert_eq!(node.choose_cut(39), 39, "the tree grows at its end");
         assert_eq!(node.choose_cut(0), 1, "the tree grows at its begin");
-        let inner = IndexNode { shape: Shape { low: b"\0", high: b"\xff", ..node.shape }, ..node };
+        let inner =
+            IndexNode { header: NodeHeader { low: b"\0", high: b"\xff", ..node.header }, ..node };
         assert_eq!((inner.choose_cut(39), inner.choose_cut(0)), (7, 7));
     }
 }

@@ -7,7 +7,7 @@
 )]
 
 mod damage;
-mod kept;
+mod memory_nodes;
 mod transactions;
 
 use std::collections::BTreeSet;
@@ -18,12 +18,12 @@ use proptest::prelude::*;
 
 use super::node::NODE_BYTES;
 use super::*;
-use kept::Kept;
+use memory_nodes::MemoryNodes;
 
 const ROOT: u64 = 1;
 const OTHER: u64 = 2;
 
-fn all(nodes: &mut Kept, root: u64) -> Vec<Vec<u8>> {
+fn all(nodes: &mut MemoryNodes, root: u64) -> Vec<Vec<u8>> {
     let mut keys = Vec::new();
     check(nodes, root, &mut |key| {
         keys.push(key.to_vec());
@@ -33,7 +33,11 @@ fn all(nodes: &mut Kept, root: u64) -> Vec<Vec<u8>> {
     keys
 }
 
-fn walked(nodes: &mut Kept, range: (Bound<&[u8]>, Bound<&[u8]>), is_tracked: bool) -> Vec<Vec<u8>> {
+fn walked(
+    nodes: &mut MemoryNodes,
+    range: (Bound<&[u8]>, Bound<&[u8]>),
+    is_tracked: bool,
+) -> Vec<Vec<u8>> {
     let mut keys = Vec::new();
     let mut tree = Ordered::default();
     let each = |key: &[u8]| -> Result<bool> {
@@ -93,7 +97,7 @@ proptest! {
         stale_percent in prop::sample::select(vec![0, 10, 60]),
         seed: u64,
     ) {
-        let mut nodes = Kept::new(stale_percent, seed);
+        let mut nodes = MemoryNodes::new(stale_percent, seed);
         let mut tree = Ordered::default();
         let mut sets = [BTreeSet::new(), BTreeSet::new()];
         for (count, op) in ops.into_iter().enumerate() {
@@ -148,7 +152,7 @@ fn imsi(number: u64) -> Vec<u8> {
 fn a_hundred_thousand_keys_come_and_go_in_any_order_and_leave_an_empty_leaf() {
     for (how, coming) in orders() {
         for (how_gone, going) in orders() {
-            let mut nodes = Kept::default();
+            let mut nodes = MemoryNodes::default();
             let mut tree = Ordered::default();
             for number in &coming {
                 assert!(tree.insert(&mut nodes, ROOT, &imsi(*number)).unwrap());
@@ -183,7 +187,7 @@ fn a_hundred_thousand_keys_come_and_go_in_any_order_and_leave_an_empty_leaf() {
 
 #[test]
 fn a_queue_ordered_by_time_leaves_no_trail() {
-    let mut nodes = Kept::default();
+    let mut nodes = MemoryNodes::default();
     let mut tree = Ordered::default();
     let mut first = Vec::new();
     for time in 0..50_000_u64 {
@@ -201,7 +205,7 @@ fn a_queue_ordered_by_time_leaves_no_trail() {
 
 #[test]
 fn a_tree_that_shrinks_becomes_lower() {
-    let mut nodes = Kept::default();
+    let mut nodes = MemoryNodes::default();
     let mut tree = Ordered::default();
     for number in 0..20_000 {
         tree.insert(&mut nodes, ROOT, &imsi(number)).unwrap();
@@ -216,7 +220,7 @@ fn a_tree_that_shrinks_becomes_lower() {
 
 #[test]
 fn keys_of_7_kib_that_differ_at_their_ends_make_a_tree() {
-    let mut nodes = Kept::default();
+    let mut nodes = MemoryNodes::default();
     let mut tree = Ordered::default();
     let giant = |number: u64| {
         let mut key = vec![b'k'; INDEX_KEY_BYTES_MAX - 8];
@@ -243,7 +247,7 @@ fn keys_of_7_kib_that_differ_at_their_ends_make_a_tree() {
 
 #[test]
 fn an_insert_rests_on_its_leaf_alone_unless_that_is_split() {
-    let mut nodes = Kept::default();
+    let mut nodes = MemoryNodes::default();
     let mut tree = Ordered::default();
     let numbers = (0..40_000_u64).map(|number| number * 7919 % 40_000);
     let (mut alone, mut splits) = (0, 0);
@@ -276,7 +280,7 @@ fn an_insert_rests_on_its_leaf_alone_unless_that_is_split() {
 
 #[test]
 fn a_walk_tracks_the_leaves_of_its_range_and_an_untracked_one_nothing() {
-    let mut nodes = Kept::default();
+    let mut nodes = MemoryNodes::default();
     let mut tree = Ordered::default();
     for number in 0..10_000 {
         tree.insert(&mut nodes, ROOT, &imsi(number)).unwrap();
@@ -303,7 +307,7 @@ fn a_walk_tracks_the_leaves_of_its_range_and_an_untracked_one_nothing() {
 
 #[test]
 fn a_walk_that_ends_at_a_fence_leaves_the_next_leaf_alone() {
-    let mut nodes = Kept::default();
+    let mut nodes = MemoryNodes::default();
     let mut tree = Ordered::default();
     for number in 0..1000 {
         tree.insert(&mut nodes, ROOT, &imsi(number)).unwrap();
@@ -326,12 +330,12 @@ fn a_walk_that_ends_at_a_fence_leaves_the_next_leaf_alone() {
 
 #[test]
 fn a_cursor_goes_on_while_its_tree_is_emptied() {
-    let mut nodes = Kept::default();
+    let mut nodes = MemoryNodes::default();
     let mut tree = Ordered::default();
     for number in 0..1000 {
         tree.insert(&mut nodes, ROOT, &imsi(number)).unwrap();
     }
-    let mut cursor = Cursor::new(ROOT, (Bound::Unbounded, Bound::Unbounded), Sight::Tracked);
+    let mut cursor = Cursor::new(ROOT, (Bound::Unbounded, Bound::Unbounded), ReadMode::Tracked);
     let mut next = 0;
     while let Some(key) = cursor.next(&mut nodes).unwrap().map(<[u8]>::to_vec) {
         assert_eq!(key, imsi(next));

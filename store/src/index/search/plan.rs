@@ -16,7 +16,8 @@
 
 use std::ops::Bound;
 
-use nearstate_model::Result;
+use nearstate_model::invariant::guaranteed;
+use nearstate_model::{Result, invariant};
 
 use super::{Candidates, Lookup, Op, Search};
 
@@ -123,7 +124,7 @@ fn lightest<'s, C: Candidates>(
     for sources in choices {
         let weight = match known(&sources) {
             Some(weight) => weight,
-            None => weigh(&sources, least, candidates)?,
+            None => estimate(&sources, least, candidates)?,
         };
         if best.is_none() || weight < least {
             (best, least) = (Some(sources), weight.min(WEIGHED_MAX));
@@ -132,6 +133,8 @@ fn lightest<'s, C: Candidates>(
             break;
         }
     }
+    invariant!(best.is_some(), "one of several choices is the lightest");
+    invariant!(least <= WEIGHED_MAX, "a weight of {least} was counted");
     Ok(best)
 }
 
@@ -140,11 +143,11 @@ fn known(sources: &[Source<'_>]) -> Option<u64> {
     sources.iter().try_fold(0_u64, |sum, source| match source {
         Source::Lookup(Lookup::Posting { .. }) => Some(sum + 1),
         Source::Lookup(Lookup::All | Lookup::Range { .. }) => None,
-        Source::Records(keys) => Some(sum + u64::try_from(keys.len()).unwrap_or(u64::MAX)),
+        Source::Records(keys) => Some(sum + keys.len() as u64),
     })
 }
 
-fn weigh<C: Candidates>(sources: &[Source<'_>], up_to: u64, candidates: &mut C) -> Result<u64> {
+fn estimate<C: Candidates>(sources: &[Source<'_>], up_to: u64, candidates: &mut C) -> Result<u64> {
     let mut sum = 0_u64;
     for source in sources {
         if sum >= up_to {
@@ -152,10 +155,10 @@ fn weigh<C: Candidates>(sources: &[Source<'_>], up_to: u64, candidates: &mut C) 
         }
         sum = sum.saturating_add(match source {
             Source::Lookup(lookup @ (Lookup::All | Lookup::Range { .. })) => {
-                candidates.weigh(lookup, up_to - sum)?
+                candidates.estimate(lookup, up_to - sum)?
             }
             Source::Lookup(Lookup::Posting { .. }) | Source::Records(_) => {
-                known(std::slice::from_ref(source)).unwrap_or(u64::MAX)
+                guaranteed(known(std::slice::from_ref(source)), "its records are known")
             }
         });
     }

@@ -23,7 +23,7 @@ struct Records {
     kept: BTreeMap<Vec<u8>, Pairs>,
     indexes: BTreeMap<String, Index>,
     opened: Vec<String>,
-    judged: u64,
+    evaluated: u64,
     weighed: u64,
 }
 
@@ -79,7 +79,7 @@ impl Candidates for Records {
         self.access_to(tag)
     }
 
-    fn weigh(&mut self, lookup: &Lookup<'_>, up_to: u64) -> Result<u64> {
+    fn estimate(&mut self, lookup: &Lookup<'_>, up_to: u64) -> Result<u64> {
         self.weighed += 1;
         Ok(u64::try_from(self.keys_of(lookup).len()).unwrap().min(up_to))
     }
@@ -100,9 +100,13 @@ impl Candidates for Records {
         Ok(next.is_some())
     }
 
-    fn judge(&mut self, key: &[u8], judge: impl FnOnce(&[(&str, &[u8])]) -> bool) -> Result<bool> {
-        self.judged += 1;
-        Ok(self.kept.get(key).is_some_and(|tags| judge(&slices(tags))))
+    fn evaluate(
+        &mut self,
+        key: &[u8],
+        evaluate: impl FnOnce(&[(&str, &[u8])]) -> bool,
+    ) -> Result<bool> {
+        self.evaluated += 1;
+        Ok(self.kept.get(key).is_some_and(|tags| evaluate(&slices(tags))))
     }
 }
 
@@ -258,7 +262,7 @@ fn subscribers() -> Records {
 #[test]
 fn the_most_selective_source_is_taken() {
     let searches = [
-        // search, what was opened, records judged, lookups weighed, matches
+        // search, what was opened, records evaluated, lookups weighed, matches
         (eq("supi", "imsi-005"), "supi=", 1, 0, 1),
         (eq("dnn", "ims"), "dnn..", 500, 0, 500),
         (eq("note", "x"), "all", 1000, 0, 1000),
@@ -276,11 +280,11 @@ fn the_most_selective_source_is_taken() {
         // not (x or not y) = not x and y
         (not(Search::Or(vec![eq("dnn", "ims"), not(eq("age", "01"))])), "age..", 10, 0, 10),
     ];
-    for (search, opened, judged, weighed, matches) in searches {
+    for (search, opened, evaluated, weighed, matches) in searches {
         let mut records = subscribers();
         assert_eq!(count(&search, &mut records).unwrap(), matches, "{search:?}");
         assert_eq!(records.opened.join(" "), opened, "{search:?}");
-        assert_eq!((records.judged, records.weighed), (judged, weighed), "{search:?}");
+        assert_eq!((records.evaluated, records.weighed), (evaluated, weighed), "{search:?}");
     }
 }
 
@@ -297,16 +301,16 @@ fn record_ids_need_no_index_and_bound_what_is_looked_at() {
     .unwrap();
     assert_eq!(found, [b"r008"]);
     assert!(records.opened.is_empty());
-    assert_eq!(records.judged, 4);
+    assert_eq!(records.evaluated, 4);
 }
 
 #[test]
 fn a_limit_ends_the_looking() {
     let mut records = subscribers();
     assert_eq!(find(&eq("dnn", "ims"), &mut records, 7, |_| Ok(true)), Ok(7));
-    assert_eq!(records.judged, 7);
+    assert_eq!(records.evaluated, 7);
     assert_eq!(find(&eq("dnn", "ims"), &mut records, 0, |_| panic!("none is wanted")), Ok(0));
-    assert_eq!(records.judged, 7);
+    assert_eq!(records.evaluated, 7);
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Taking away the indexes of tags that were given up.
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
-use super::part::Part;
-use super::{Built, Declaring, LOCKS_FOR_EACH};
+use super::walk::BucketWalk;
+use super::{LOCKS_FOR_EACH, PendingTagDeclaration, TrackedTags};
 use crate::index::internal::{count_key, list_prefix, posting_key, schema_key, tag_root};
 use crate::index::schema::{Tag, TagSet, TagState};
 use crate::record::Kind;
@@ -22,14 +22,14 @@ const LOOKS_FOR_EACH: u64 = 4;
 pub(super) struct Clearing {
     leaving: Vec<Tag>,
     /// Locks are passed first: a writer may still keep them.
-    locks: Part,
+    locks: BucketWalk,
     /// Which of the tags is being emptied.
     tag: usize,
     /// Where the internal index is looked through for its postings; `None`: its ordered index, if
     /// it has one, is emptied before.
-    postings: Option<Part>,
+    postings: Option<BucketWalk>,
     /// Their numbers.
-    built: Built,
+    tracked: TrackedTags,
     /// Why they were given up just now; `None`: they were found so.
     pub(super) why: Option<Error>,
 }
@@ -48,22 +48,23 @@ impl Session {
         if leaving.is_empty() {
             return Ok(None);
         }
-        let ids = leaving.iter().map(|tag| tag.id).collect();
-        let built = Built { ids, generation: tags.generation };
+        let ids: Vec<u8> = leaving.iter().map(|tag| tag.id).collect();
+        invariant!(ids.is_sorted_by(|one, next| one < next), "tags are in the order of numbers");
+        let tracked = TrackedTags { ids, generation: tags.generation };
         let locks = self.locks_of(namespace)?;
-        Ok(Some(Clearing { leaving, locks, tag: 0, postings: None, built, why }))
+        Ok(Some(Clearing { leaving, locks, tag: 0, postings: None, tracked, why }))
     }
 
     /// Empties a part of those indexes, and frees the tags' numbers at the end: false then. By the
     /// indexes themselves: records may have changed since they were entered.
     pub(super) fn clear_some(
         &self,
-        declaring: &mut Declaring,
+        declaring: &mut PendingTagDeclaration,
         clearing: &mut Clearing,
         buckets: u64,
     ) -> Result<bool> {
         let namespace = declaring.namespace;
-        if !self.look(declaring, &mut clearing.built, TagState::Leaving)? {
+        if !self.is_unchanged(declaring, &mut clearing.tracked, TagState::Leaving)? {
             return self.clear_anew(namespace, clearing);
         }
         if !clearing.locks.is_done() {
@@ -71,6 +72,12 @@ impl Session {
             self.member.drain_buckets(self.table(namespace)?, part)?;
             return Ok(true);
         }
+        invariant!(
+            clearing.tag <= clearing.leaving.len(),
+            "tag {} of {} is emptied",
+            clearing.tag,
+            clearing.leaving.len()
+        );
         let Some(tag) = clearing.leaving.get(clearing.tag) else {
             return self.end_clearing(declaring, clearing);
         };
@@ -82,10 +89,14 @@ impl Session {
             }
             return Ok(true);
         };
-        self.keep_up(Namespace { index: self.internal_table()?, kind: Kind::Value }, postings)?;
+        self.restart_if_grown(
+            Namespace { index: self.internal_table()?, kind: Kind::Value },
+            postings,
+        )?;
         let looks = buckets.saturating_mul(LOOKS_FOR_EACH);
         self.take_some_postings(declaring, tag, (postings, looks))?;
         if postings.is_done() {
+            invariant!(clearing.locks.is_done(), "the locks are passed before an index is emptied");
             (clearing.tag, clearing.postings) = (clearing.tag + 1, None);
         }
         Ok(true)
@@ -93,9 +104,13 @@ impl Session {
 
     /// The indexes are empty: the numbers of their tags are free. True if there is something to be
     /// emptied all the same.
-    fn end_clearing(&self, declaring: &Declaring, clearing: &mut Clearing) -> Result<bool> {
+    fn end_clearing(
+        &self,
+        declaring: &PendingTagDeclaration,
+        clearing: &mut Clearing,
+    ) -> Result<bool> {
         let states = (TagState::Leaving, TagState::Gone);
-        if self.move_tags(declaring, states, &clearing.built)? {
+        if self.move_tags(declaring, states, &clearing.tracked)? {
             return Ok(false);
         }
         self.clear_anew(declaring.namespace, clearing)
@@ -109,7 +124,7 @@ impl Session {
     }
 
     /// Takes the first keys out of a tag's ordered index. False if it is empty.
-    fn take_some_keys(&self, declaring: &Declaring, tag: &Tag) -> Result<bool> {
+    fn take_some_keys(&self, declaring: &PendingTagDeclaration, tag: &Tag) -> Result<bool> {
         let namespace = declaring.namespace;
         let root = tag_root(namespace.index, tag.id);
         self.run(declaring, |txn| {
@@ -138,9 +153,9 @@ impl Session {
     /// Takes a tag's postings and counts away, of some buckets of the internal index.
     fn take_some_postings(
         &self,
-        declaring: &Declaring,
+        declaring: &PendingTagDeclaration,
         tag: &Tag,
-        part: (&mut Part, u64),
+        part: (&mut BucketWalk, u64),
     ) -> Result<()> {
         let namespace = declaring.namespace;
         let internal = Namespace { index: self.internal_table()?, kind: Kind::Value };
@@ -150,7 +165,8 @@ impl Session {
         list_prefix(namespace.index, tag.id, lists);
         // A count's key has its stripe behind the tag.
         count_key(namespace.index, tag.id, 0, &[], counts);
-        counts.pop();
+        let stripe = counts.pop();
+        invariant!(stripe == Some(0), "the stripe ends the prefix of a count");
         let is_its = |key: &[u8]| prefixes.iter().any(|prefix| key.starts_with(prefix));
         self.each_key(internal, part, is_its, |key| {
             self.run(declaring, |txn| {

@@ -10,7 +10,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::txn::RetryPolicy;
 
@@ -44,7 +44,7 @@ impl Contention {
     ///
     /// # Errors
     /// `Deadline`: that is enough.
-    pub(super) fn meet(
+    pub(super) fn record_conflicts(
         &mut self,
         tries: u32,
         retry_policy: RetryPolicy,
@@ -55,6 +55,8 @@ impl Contention {
         }
         self.parts = self.parts.saturating_add(1);
         self.runs = self.runs.saturating_add(tries);
+        invariant!(self.parts > 0 && tries > 0, "a part met {tries} conflicts");
+        // Clocks of two cores may differ by a few ticks.
         let spent = now.saturating_sub(self.since);
         if self.runs >= retry_policy.tries
             || retry_policy.within.is_some_and(|within| spent >= within)
@@ -73,7 +75,7 @@ mod tests {
 
     fn met(contention: &mut Contention, retry_policy: RetryPolicy, now: Duration) -> Result<u32> {
         let tries = contention.tries();
-        contention.meet(tries, retry_policy, now).map(|()| tries)
+        contention.record_conflicts(tries, retry_policy, now).map(|()| tries)
     }
 
     #[test]

@@ -6,8 +6,8 @@ use std::slice;
 use nearstate_memory::layout::namespace_flags;
 use nearstate_model::{Error, Result};
 
-use super::part::Part;
-use super::{Against, Built, Declaring, Stage};
+use super::walk::BucketWalk;
+use super::{Contradiction, PendingTagDeclaration, Stage, TrackedTags};
 use crate::index::internal::schema_key;
 use crate::index::schema::{Tag, TagSet, TagState};
 use crate::record::meta::{is_past, split};
@@ -18,54 +18,55 @@ use crate::txn::Txn;
 /// The records of a namespace, while they are entered.
 #[derive(Debug)]
 pub(super) struct Entering {
-    pub(super) part: Part,
-    pub(super) built: Built,
+    pub(super) part: BucketWalk,
+    pub(super) tracked: TrackedTags,
     /// What is left of the next record, whose values are entered one by one: others were faster
     /// when all were entered at once.
-    bites: Option<Vec<EnteredValue>>,
+    remaining: Option<Vec<EnteredValue>>,
 }
 
 /// A tag's number and a value.
 type EnteredValue = (u8, Vec<u8>);
 
 /// What is to be entered of a record.
-pub(super) struct Wanted<'a> {
+pub(super) struct EntryRequest<'a> {
     /// The values of tags with these numbers, as far as they are being built.
     pub(super) ids: &'a [u8],
     /// Only these of them, as far as the record has them; `None`: all of them.
     pub(super) only: Option<&'a [EnteredValue]>,
     /// Which tag the record contradicts.
-    pub(super) against: &'a Cell<Option<u8>>,
+    pub(super) contradiction: &'a Cell<Option<u8>>,
 }
 
 impl Session {
-    pub(super) fn entering(&self, namespace: Namespace, built: Built) -> Result<Entering> {
-        Ok(Entering { part: self.part_of(namespace)?, built, bites: None })
+    pub(super) fn entering(&self, namespace: Namespace, tracked: TrackedTags) -> Result<Entering> {
+        Ok(Entering { part: self.part_of(namespace)?, tracked, remaining: None })
     }
 
     /// Enters the records of some buckets. What is to be done behind that, if it is something else.
     pub(super) fn enter_some(
         &self,
-        declaring: &mut Declaring,
+        declaring: &mut PendingTagDeclaration,
         entering: &mut Entering,
         buckets: u64,
     ) -> Result<Option<Stage>> {
         let namespace = declaring.namespace;
-        if !self.look(declaring, &mut entering.built, TagState::Building)? {
+        if !self.is_unchanged(declaring, &mut entering.tracked, TagState::Building)? {
             return Ok(Some(Stage::Announcing));
         }
-        let Entering { part, built, bites } = entering;
-        if self.keep_up(namespace, part)? {
-            *bites = None; // It is another record that comes next.
+        let Entering { part, tracked, remaining } = entering;
+        if self.restart_if_grown(namespace, part)? {
+            *remaining = None; // Another record comes next.
         }
-        let against = Cell::new(None);
-        let enter = |key: &[u8]| self.enter_one(declaring, key, (built, &against), bites);
+        let contradiction = Cell::new(None);
+        let enter =
+            |key: &[u8]| self.enter_one(declaring, key, (tracked, &contradiction), remaining);
         match self.each_key(namespace, (part, buckets), |_| true, enter) {
-            Ok(()) if part.is_done() => self.complete(declaring, built).map(Some),
+            Ok(()) if part.is_done() => self.complete(declaring, tracked).map(Some),
             Ok(()) => Ok(None),
             Err(why @ (Error::TagTaken { .. } | Error::BadArgument { .. })) => {
-                let built = Built { ids: built.ids.clone(), ..*built };
-                Ok(Some(Stage::GivingUp(Against { why, tag: against.get() }, built)))
+                let tracked = TrackedTags { ids: tracked.ids.clone(), ..*tracked };
+                Ok(Some(Stage::GivingUp(Contradiction { why, tag: contradiction.get() }, tracked)))
             }
             Err(error) => Err(error),
         }
@@ -74,25 +75,26 @@ impl Session {
     /// Enters a record.
     fn enter_one(
         &self,
-        declaring: &Declaring,
+        declaring: &PendingTagDeclaration,
         key: &[u8],
-        (built, against): (&Built, &Cell<Option<u8>>),
-        bites: &mut Option<Vec<EnteredValue>>,
+        (tracked, contradiction): (&TrackedTags, &Cell<Option<u8>>),
+        remaining: &mut Option<Vec<EnteredValue>>,
     ) -> Result<()> {
         loop {
-            let only = bites.as_deref().map(|left| left.last().map_or(&[][..], slice::from_ref));
-            let wanted = Wanted { ids: &built.ids, only, against };
+            let only =
+                remaining.as_deref().map(|left| left.last().map_or(&[][..], slice::from_ref));
+            let wanted = EntryRequest { ids: &tracked.ids, only, contradiction };
             let done = self.run(declaring, |txn| txn.enter(declaring.namespace, key, &wanted));
-            if bites.is_none() && matches!(done, Err(Error::Deadline { .. })) {
-                *bites = Some(self.values_of(declaring.namespace, key, &built.ids)?);
+            if remaining.is_none() && matches!(done, Err(Error::Deadline { .. })) {
+                *remaining = Some(self.values_of(declaring.namespace, key, &tracked.ids)?);
             }
             done?;
-            match bites.as_mut() {
-                Some(left) if left.len() > 1 => left.truncate(left.len() - 1),
+            match remaining.as_mut() {
+                Some(left) if left.len() > 1 => drop(left.pop()),
                 Some(_) | None => break,
             }
         }
-        *bites = None;
+        *remaining = None;
         Ok(())
     }
 
@@ -121,9 +123,9 @@ impl Txn<'_> {
         &self,
         namespace: Namespace,
         key: &[u8],
-        wanted: &Wanted<'_>,
+        wanted: &EntryRequest<'_>,
     ) -> Result<()> {
-        wanted.against.set(None);
+        wanted.contradiction.set(None);
         let mut set = self.set.borrow_mut();
         // That they are being built must still be so at the commit.
         let schema = set.internal_value(&schema_key(namespace.index), TagSet::decode)?;
@@ -143,9 +145,7 @@ impl Txn<'_> {
             // The record has expired, and its values may belong to another record by now. If it
             // stayed and the clock was set back, it would be visible without index entries.
             set.delete(place);
-            if let Some(entry) = set.buffers.entries.get_mut(place) {
-                entry.is_expiry = true;
-            }
+            set.entry_mut(place).is_expiry = true;
             return Ok(());
         }
         let is_ours = |tag: &&Tag| tag.state == TagState::Building && wanted.ids.contains(&tag.id);
@@ -154,7 +154,7 @@ impl Txn<'_> {
             let before = new_value.len();
             new_value.extend(values(meta, &tag.name).map(|value| (tag, value)));
             if tag.is_required && new_value.len() == before {
-                wanted.against.set(Some(tag.id));
+                wanted.contradiction.set(Some(tag.id));
                 return Err(lacking(key, tag));
             }
         }
@@ -164,12 +164,12 @@ impl Txn<'_> {
             });
         }
         let mut scratch = std::mem::take(&mut set.buffers.scratch);
-        scratch.holder(hash, key);
+        scratch.set_record(hash, key);
         let mut done = Ok(());
         for (tag, value) in new_value {
-            done = set.give(namespace.index, tag, value, &mut scratch);
+            done = set.add_value(namespace.index, tag, value, &mut scratch);
             if done.is_err() {
-                wanted.against.set(Some(tag.id));
+                wanted.contradiction.set(Some(tag.id));
                 break;
             }
         }

@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use super::entering::Wanted;
+use super::entering::EntryRequest;
 use super::*;
 use crate::session::buffers::Metadata;
 
@@ -18,8 +18,8 @@ fn nothing_is_entered_that_writers_do_not_know_of() {
     let ns = session.namespace("ues", &Schema::default()).unwrap();
     let wanted = [TagSchema { name: "id".to_owned(), is_unique: true, ..TagSchema::default() }];
     let put = |id: &[u8]| {
-        let labels = Metadata { tags: &[("id", id)], expires_ms: 0 };
-        writer.transact(|txn| txn.put_with_metadata(ns, b"ue", b"v", labels)).unwrap();
+        let metadata = Metadata { tags: &[("id", id)], expires_ms: 0 };
+        writer.transact(|txn| txn.put_with_metadata(ns, b"ue", b"v", metadata)).unwrap();
     };
     put(b"old");
     // All that a process did that died then.
@@ -32,8 +32,8 @@ fn nothing_is_entered_that_writers_do_not_know_of() {
         })
         .unwrap();
     // One that was half way with a tag of this number.
-    let against = Cell::new(None);
-    let wanted_now = Wanted { ids: &[0], only: None, against: &against };
+    let contradiction = Cell::new(None);
+    let wanted_now = EntryRequest { ids: &[0], only: None, contradiction: &contradiction };
     session.transact(|txn| txn.enter(ns, b"ue", &wanted_now)).unwrap();
     put(b"new");
     session.add_tags(ns, &wanted).unwrap();
@@ -49,29 +49,29 @@ fn a_number_that_comes_back_to_its_state_is_told_by_the_count_of_changes() {
     let tag = |name: &str| TagSchema { name: name.to_owned(), ..TagSchema::default() };
     let mut tags = TagSet::default();
     tags.declare(&[tag("ours")]).unwrap();
-    let built = Built { ids: vec![0], generation: 0 };
+    let tracked = TrackedTags { ids: vec![0], generation: 0 };
     // Each change counts once, as `change_tags` counts it.
     tags.generation += 1;
     tags.declare(&[tag("another's")]).unwrap();
-    assert!(built.are_still(&tags, TagState::Building));
+    assert!(tracked.are_unchanged(&tags, TagState::Building));
     let mut gone = tags.clone();
     for states in [(TagState::Building, TagState::Leaving), (TagState::Leaving, TagState::Gone)] {
         gone.generation += 1;
         gone.move_on(states.0, states.1, &[0]);
-        assert!(!built.are_still(&gone, TagState::Building));
+        assert!(!tracked.are_unchanged(&gone, TagState::Building));
     }
-    let built = Built { generation: tags.generation, ..built };
+    let tracked = TrackedTags { generation: tags.generation, ..tracked };
     gone.generation += 1;
     gone.declare(&[tag("ours")]).unwrap();
     assert_eq!(gone.tag("ours").map(|tag| tag.id), Some(0));
-    assert!(!built.are_still(&gone, TagState::Building), "it is another one");
+    assert!(!tracked.are_unchanged(&gone, TagState::Building), "it is another one");
 }
 
 fn unique() -> [TagSchema; 1] {
     [TagSchema { name: "id".to_owned(), is_unique: true, ..TagSchema::default() }]
 }
 
-struct Place {
+struct TestRegion {
     _dir: tempfile::TempDir,
     path: std::path::PathBuf,
     region: crate::Region,
@@ -79,7 +79,7 @@ struct Place {
     ns: Namespace,
 }
 
-fn place(records: u16) -> Place {
+fn place(records: u16) -> TestRegion {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("region");
     let region = crate::Region::create(&path, &crate::CreateOptions::default()).unwrap();
@@ -88,17 +88,17 @@ fn place(records: u16) -> Place {
     for number in 0..records {
         put(&session, ns, &number.to_be_bytes(), &[&number.to_be_bytes()]);
     }
-    Place { _dir: dir, path, region, session, ns }
+    TestRegion { _dir: dir, path, region, session, ns }
 }
 
 fn put(session: &Session, ns: Namespace, key: &[u8], ids: &[&[u8]]) {
     let tags: Vec<(&str, &[u8])> = ids.iter().map(|id| ("id", *id)).collect();
-    let labels = Metadata { tags: &tags, expires_ms: 0 };
-    session.transact(|txn| txn.put_with_metadata(ns, key, b"v", labels)).unwrap();
+    let metadata = Metadata { tags: &tags, expires_ms: 0 };
+    session.transact(|txn| txn.put_with_metadata(ns, key, b"v", metadata)).unwrap();
 }
 
-fn end(place: Place) {
-    let Place { _dir, path, region, session, ns: _ } = place;
+fn end(place: TestRegion) {
+    let TestRegion { _dir, path, region, session, ns: _ } = place;
     drop((session, region));
     let report = crate::check(&path).unwrap();
     assert!(report.is_clean(), "{:?}", report.faults);
@@ -112,25 +112,25 @@ fn a_tag_that_others_have_declared_anew_meanwhile_is_entered_anew() {
     let place = place(500);
     let (session, ns) = (&place.session, place.ns);
     let other = place.region.session().unwrap();
-    let mut slow = session.begin_declaring(ns, &unique(), RetryPolicy::default()).unwrap();
+    let mut slow = session.begin_tag_declaration(ns, &unique(), RetryPolicy::default()).unwrap();
     for _ in 0..session.buckets(ns).unwrap().count() / 2 {
-        assert!(session.go_on(&mut slow, 1).unwrap());
+        assert!(session.continue_tag_declaration(&mut slow, 1).unwrap());
     }
     // Another declaration abandons the tag: it has already checked and found no other one.
-    let mut hasty = other.begin_declaring(ns, &unique(), RetryPolicy::default()).unwrap();
+    let mut hasty = other.begin_tag_declaration(ns, &unique(), RetryPolicy::default()).unwrap();
     let generation = other.tag_set(ns.index).unwrap().generation;
-    let built = Built { ids: vec![0], generation };
-    assert!(other.move_tags(&hasty, (TagState::Building, TagState::Leaving), &built).unwrap());
+    let tracked = TrackedTags { ids: vec![0], generation };
+    assert!(other.move_tags(&hasty, (TagState::Building, TagState::Leaving), &tracked).unwrap());
     let mut clearing = other.clearing(ns, None).unwrap().unwrap();
     while other.clear_some(&mut hasty, &mut clearing, 1000).unwrap() {}
-    let mut anew = other.begin_declaring(ns, &unique(), RetryPolicy::default()).unwrap();
-    assert!(other.go_on(&mut anew, 1).unwrap());
-    while session.go_on(&mut slow, 1).unwrap() {}
+    let mut anew = other.begin_tag_declaration(ns, &unique(), RetryPolicy::default()).unwrap();
+    assert!(other.continue_tag_declaration(&mut anew, 1).unwrap());
+    while session.continue_tag_declaration(&mut slow, 1).unwrap() {}
     for number in 0..500_u16 {
         let found = session.find(ns, "id", &number.to_be_bytes()).unwrap();
         assert_eq!(found.unwrap().key(), number.to_be_bytes());
     }
-    while other.go_on(&mut anew, 1).unwrap() {}
+    while other.continue_tag_declaration(&mut anew, 1).unwrap() {}
     drop(other);
     end(place);
 }
@@ -142,7 +142,7 @@ fn a_number_that_may_have_left_its_state_is_nobodys_own() {
     let mut tags = TagSet::default();
     tags.declare(&[tag("one"), tag("two")]).unwrap();
     tags.generation = 1;
-    let mut begun = Built { ids: vec![0, 1], generation: 1 };
+    let mut begun = TrackedTags { ids: vec![0, 1], generation: 1 };
     tags.generation += CHANGES_AROUND - 1;
     tags.move_on(TagState::Building, TagState::Ready, &[1]);
     begun.keep(&tags, TagState::Building);
@@ -159,10 +159,10 @@ fn a_conflict_ends_a_part_at_once_and_only_a_part() {
     let (session, ns) = (&place.session, place.ns);
     let other = place.region.session().unwrap();
     let key = 0_u16.to_be_bytes();
-    let mut part = session.begin_declaring(ns, &unique(), RetryPolicy::default()).unwrap();
+    let mut part = session.begin_tag_declaration(ns, &unique(), RetryPolicy::default()).unwrap();
     let runs = Cell::new(0_u32);
     // Another is faster each time.
-    let run = |declaring: &Declaring| {
+    let run = |declaring: &PendingTagDeclaration| {
         session.run(declaring, |txn| {
             runs.set(runs.get() + 1);
             txn.get(ns, &key)?;
@@ -174,18 +174,18 @@ fn a_conflict_ends_a_part_at_once_and_only_a_part() {
         runs.set(0);
         let done = run(&part);
         assert_eq!((done.clone(), runs.get()), (Err(Error::Deadline { tries }), tries));
-        assert_eq!(part.settle(Stage::Announcing, done), Ok(true));
+        assert_eq!(part.end_part(Stage::Announcing, done), Ok(true));
         assert!(part.is_contended() && matches!(part.stage, Stage::Announcing), "as it was");
     }
     part.retry_policy.tries = 24;
     let done = run(&part);
-    assert_eq!(part.settle(Stage::Announcing, done), Err(Error::Deadline { tries: 31 }));
+    assert_eq!(part.end_part(Stage::Announcing, done), Err(Error::Deadline { tries: 31 }));
     // No other work waits for the thread: it retries as often as its retry policy allows.
-    let mut whole = session.begin_declaring(ns, &unique(), RetryPolicy::default()).unwrap();
+    let mut whole = session.begin_tag_declaration(ns, &unique(), RetryPolicy::default()).unwrap();
     (whole.has_thread, whole.retry_policy.tries) = (true, 50);
     let done = run(&whole);
     assert_eq!(done, Err(Error::Deadline { tries: 50 }));
-    assert_eq!(whole.settle(Stage::Announcing, done), Err(Error::Deadline { tries: 50 }));
+    assert_eq!(whole.end_part(Stage::Announcing, done), Err(Error::Deadline { tries: 50 }));
     drop(other);
     end(place);
 }
@@ -235,13 +235,18 @@ fn values_that_are_entered_one_by_one_are_all_there_whatever_changes_between_the
         put(session, ns, b"ue", &[b"c", b"a", b"e", b"g"]);
         let tag = TagSchema { is_ordered, is_counted: true, ..TagSchema::default() };
         let wanted = [TagSchema { name: "id".to_owned(), ..tag }];
-        let mut declaring = session.begin_declaring(ns, &wanted, RetryPolicy::default()).unwrap();
-        let built = session.announce(&mut declaring).unwrap().unwrap();
-        let against = Cell::new(None);
-        let left = session.values_of(ns, b"ue", &built.ids).unwrap();
+        let mut declaring =
+            session.begin_tag_declaration(ns, &wanted, RetryPolicy::default()).unwrap();
+        let tracked = session.announce(&mut declaring).unwrap().unwrap();
+        let contradiction = Cell::new(None);
+        let left = session.values_of(ns, b"ue", &tracked.ids).unwrap();
         assert_eq!(left, [b"a", b"c", b"e", b"g"].map(|value| (0, value.to_vec())));
         let enter = |value| {
-            let wanted = Wanted { ids: &built.ids, only: Some(value), against: &against };
+            let wanted = EntryRequest {
+                ids: &tracked.ids,
+                only: Some(value),
+                contradiction: &contradiction,
+            };
             session.transact(|txn| txn.enter(ns, b"ue", &wanted)).unwrap();
         };
         let (some, others) = left.split_at(2);
@@ -250,7 +255,7 @@ fn values_that_are_entered_one_by_one_are_all_there_whatever_changes_between_the
         put(&other, ns, b"ue", &[b"f", b"b", b"c", b"g"]);
         others.chunks(1).for_each(enter);
         assert!(
-            session.move_tags(&declaring, (TagState::Building, TagState::Ready), &built).unwrap()
+            session.move_tags(&declaring, (TagState::Building, TagState::Ready), &tracked).unwrap()
         );
         for (value, count) in [(b"a", 0), (b"b", 1), (b"c", 1), (b"e", 0), (b"f", 1), (b"g", 1)] {
             assert_eq!(session.count_tagged(ns, "id", value).unwrap(), count, "{value:?}");
@@ -269,19 +274,22 @@ fn a_record_that_gets_new_values_all_the_time_is_entered_in_as_many_parts_as_it_
     let other = place.region.session().unwrap();
     put(session, ns, b"ue", &[b"a", b"b"]);
     let wanted = [TagSchema { name: "id".to_owned(), is_counted: true, ..TagSchema::default() }];
-    let mut declaring = session.begin_declaring(ns, &wanted, RetryPolicy::default()).unwrap();
-    let built = session.announce(&mut declaring).unwrap().unwrap();
-    let against = Cell::new(None);
-    let left = session.values_of(ns, b"ue", &built.ids).unwrap();
+    let mut declaring = session.begin_tag_declaration(ns, &wanted, RetryPolicy::default()).unwrap();
+    let tracked = session.announce(&mut declaring).unwrap().unwrap();
+    let contradiction = Cell::new(None);
+    let left = session.values_of(ns, b"ue", &tracked.ids).unwrap();
     let mut count = 0_u8;
     for value in left.chunks(1) {
         count += 1;
         put(&other, ns, b"ue", &[b"a", b"b", &[b'c', count]]);
-        let wanted = Wanted { ids: &built.ids, only: Some(value), against: &against };
+        let wanted =
+            EntryRequest { ids: &tracked.ids, only: Some(value), contradiction: &contradiction };
         session.transact(|txn| txn.enter(ns, b"ue", &wanted)).unwrap();
     }
     assert_eq!(count, 2);
-    assert!(session.move_tags(&declaring, (TagState::Building, TagState::Ready), &built).unwrap());
+    assert!(
+        session.move_tags(&declaring, (TagState::Building, TagState::Ready), &tracked).unwrap()
+    );
     for (value, count) in [(&b"a"[..], 1), (b"b", 1), (b"c\x01", 0), (b"c\x02", 1)] {
         assert_eq!(session.count_tagged(ns, "id", value).unwrap(), count, "{value:?}");
     }

@@ -102,7 +102,7 @@ fn a_region_that_is_there_is_not_created_again() {
     let region = Region::create(&folder.path, &small()).unwrap();
     let (session, ns) = open(&region);
     session.put(ns, b"k", b"v").unwrap();
-    refused(Region::create(&folder.path, &small()), &["is there already", "attach", "drop it"]);
+    refused(Region::create(&folder.path, &small()), &["exists already", "attach", "drop it"]);
     assert_eq!(session.get(ns, b"k").unwrap().unwrap().bytes(), b"v");
     refused(Region::remove(&folder.path), &["still attached", &std::process::id().to_string()]);
     drop((session, region));

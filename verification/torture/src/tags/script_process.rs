@@ -172,8 +172,11 @@ fn execute_step(
             let ns = spaces.of("late").map_err(context)?;
             let cell: Vec<TagSchema> =
                 tags().into_iter().filter(|tag| tag.name == "cell").collect();
-            let begun = session.begin_declaring(ns, &cell, RetryPolicy::default());
-            begun.and_then(|mut begun| session.go_on(&mut begun, 1)).map(drop).map_err(context)
+            let begun = session.begin_tag_declaration(ns, &cell, RetryPolicy::default());
+            begun
+                .and_then(|mut begun| session.continue_tag_declaration(&mut begun, 1))
+                .map(drop)
+                .map_err(context)
         }
         ScriptStep::Watch(space) => spaces
             .of(space)

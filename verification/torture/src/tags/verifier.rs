@@ -5,8 +5,8 @@ use std::path::Path;
 
 use nearstate_store::meta::Meta;
 use nearstate_store::{
-    Committed, Event, EventKind, Filter, Notice, Session, Step, StreamItem, TagState, Values, View,
-    Watch,
+    Event, EventKind, Filter, Notice, Session, StreamItem, StreamedChange, StreamedRecord,
+    TagState, Values, View, Watch,
 };
 
 use crate::region_access::open_session;
@@ -182,14 +182,14 @@ fn meta_text(meta: &[u8]) -> String {
     format!("{} ends {}", tags_text(&tags), meta.expires_ms)
 }
 
-fn step_text(session: &Session, record: &Committed<'_>) -> Result<String, String> {
+fn step_text(session: &Session, record: &StreamedRecord<'_>) -> Result<String, String> {
     let is_object = session.object_of(record).map_err(|e| e.to_string())?.is_some();
     let key = if is_object { "object".to_owned() } else { utf8(record.key) };
-    Ok(match &record.step {
-        Step::Put { value, meta, .. } => {
+    Ok(match &record.change {
+        StreamedChange::Put { value, meta, .. } => {
             format!("put {key} [:{}] {}", utf8(value), meta_text(meta))
         }
-        Step::Patched { is_anew, blocks, meta } => {
+        StreamedChange::Patched { is_anew, blocks, meta } => {
             let blocks: Vec<String> = blocks
                 .iter()
                 .map(|(name, bytes)| {
@@ -200,8 +200,8 @@ fn step_text(session: &Session, record: &Committed<'_>) -> Result<String, String
             let meta = meta.map(|meta| format!(" {}", meta_text(meta))).unwrap_or_default();
             format!("patch {key} {is_anew} [{}]{meta}", blocks.join(","))
         }
-        Step::Deleted { is_expiry: true } => format!("expired {key}"),
-        Step::Deleted { is_expiry: false } => format!("deleted {key}"),
+        StreamedChange::Deleted { is_expiry: true } => format!("expired {key}"),
+        StreamedChange::Deleted { is_expiry: false } => format!("deleted {key}"),
     })
 }
 
@@ -227,7 +227,7 @@ fn read_stream(session: &Session) -> Result<(Vec<WriterStream>, Versions), Strin
         for record in entry.records() {
             let record = record.map_err(|e| format!("{entry:?}: {e:?}"))?;
             steps.push(step_text(session, &record)?);
-            if !matches!(record.step, Step::Deleted { .. }) {
+            if !matches!(record.change, StreamedChange::Deleted { .. }) {
                 versions.entry(utf8(record.key)).or_default().push(record.version);
             }
         }

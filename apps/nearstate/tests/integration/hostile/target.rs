@@ -1,6 +1,6 @@
 //! The node under attack: its open files, memory and processor time.
 
-use crate::fixture::{Client, Folder, Node, serve, start};
+use crate::fixture::{Client, Folder, HANG_TIMEOUT, Node, serve, start};
 use std::fs;
 use std::io::Read;
 use std::net::TcpStream;
@@ -8,9 +8,6 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-/// Timeout of blocking operations. It only ends a test that hangs.
-const HANG_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// One test at a time: some need all files that this process may open, others measure.
 static EXCLUSIVE: Mutex<()> = Mutex::new(());
@@ -21,7 +18,7 @@ pub(crate) struct Target {
     folder: Folder,
     files: usize,
     memory: u64,
-    _turn: MutexGuard<'static, ()>,
+    _exclusive: MutexGuard<'static, ()>,
 }
 
 /// A node with two cores and these additional flags.
@@ -31,16 +28,16 @@ pub(crate) fn target(more: &[&str]) -> Target {
 
 /// A node with this address.
 pub(crate) fn target_at(listen: &str, more: &[&str]) -> Target {
-    let turn = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
+    let exclusive = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = Folder::new();
     let mut command = serve(&folder.path("r"));
     command.args(["--listen", listen, "--cores", "2", "--max", "256MiB"]).args(more);
-    settle(start(&mut command), folder, turn)
+    measured(start(&mut command), folder, exclusive)
 }
 
 /// A node that may open only this many files.
 pub(crate) fn target_with_files(files: u64) -> Target {
-    let turn = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
+    let exclusive = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = Folder::new();
     let mut command = Command::new("prlimit");
     let plain = serve(&folder.path("r"));
@@ -48,11 +45,11 @@ pub(crate) fn target_with_files(files: u64) -> Target {
     command.args(plain.get_args()).args(["--listen", "127.0.0.1:0", "--cores", "2"]);
     command.args(["--max", "64MiB"]).stdin(std::process::Stdio::null());
     command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped());
-    settle(start(&mut command), folder, turn)
+    measured(start(&mut command), folder, exclusive)
 }
 
-fn settle(node: Node, folder: Folder, turn: MutexGuard<'static, ()>) -> Target {
-    let mut target = Target { node, folder, files: 0, memory: 0, _turn: turn };
+fn measured(node: Node, folder: Folder, exclusive: MutexGuard<'static, ()>) -> Target {
+    let mut target = Target { node, folder, files: 0, memory: 0, _exclusive: exclusive };
     // Lazily allocated resources must exist before the attack.
     target.serves();
     target.quiet();
@@ -98,12 +95,15 @@ impl Target {
         self.memory_used().saturating_sub(self.memory)
     }
 
-    /// The processor time of the node, in ticks.
-    pub(crate) fn ticks(&self) -> u64 {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.node.pid())).unwrap();
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
-        // `utime` and `stime` are fields 14 and 15, or 12 and 13 after the name.
-        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    /// The processor time of all threads of the node.
+    pub(crate) fn processor_time(&self) -> Duration {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.node.pid())).unwrap();
+        let nanos = threads.map(|thread| {
+            // Time on a processor, time in the run queue, time slices.
+            let line = fs::read_to_string(thread.unwrap().path().join("schedstat")).unwrap();
+            line.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+        });
+        Duration::from_nanos(nanos.sum())
     }
 
     /// The connections of the node, as it reports them, without the one that asks.
@@ -115,17 +115,17 @@ impl Target {
 
     /// Waits until a condition holds.
     pub(crate) fn until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
-        let begin = Instant::now();
+        let start = Instant::now();
         while !holds(self) {
             let log = self.node.log();
             let log = &log[log.len().saturating_sub(2000)..];
-            assert!(begin.elapsed() < HANG_TIMEOUT, "{what} does not come: {log}");
+            assert!(start.elapsed() < HANG_TIMEOUT, "timed out: {what}: {log}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
     fn quiet(&self) {
-        self.until("the end of the last connection", |target| target.connected() == 0);
+        self.until("all connections are closed", |target| target.connected() == 0);
     }
 
     /// Checks that other clients are served on both sockets.
@@ -141,14 +141,14 @@ impl Target {
     pub(crate) fn is_as_before(&self, memory_more_max: u64) {
         self.serves();
         self.quiet();
-        self.until("the files' end", |target| target.files_open() <= target.files);
+        self.until("all files are closed", |target| target.files_open() <= target.files);
         eprintln!("memory left over: {} KiB", self.memory_more() >> 10);
         let memory_is_back = |target: &Self| target.memory_more() <= memory_more_max;
-        self.until("the memory", memory_is_back);
+        self.until("the memory is released", memory_is_back);
     }
 }
 
-/// Everything that arrives until the connection ends in any way.
+/// All bytes until the end of the connection.
 pub(crate) fn all_of(stream: &mut impl Read) -> Vec<u8> {
     let (mut all, mut part) = (Vec::new(), [0; 4096]);
     loop {
@@ -156,8 +156,8 @@ pub(crate) fn all_of(stream: &mut impl Read) -> Vec<u8> {
             Ok(0) => return all,
             Ok(bytes) => all.extend_from_slice(&part[..bytes]),
             Err(e) => {
-                let is_late = matches!(e.raw_os_error(), Some(11));
-                assert!(!is_late, "the node says nothing and does not close");
+                let has_timed_out = matches!(e.raw_os_error(), Some(11));
+                assert!(!has_timed_out, "the node neither replies nor closes the connection");
                 return all;
             }
         }

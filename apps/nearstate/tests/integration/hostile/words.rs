@@ -3,7 +3,7 @@
 use super::target::{all_of, target};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::Shutdown;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Memory that may remain in the allocator after an attack.
 const LEFT_OVER: u64 = 32 << 20;
@@ -79,8 +79,8 @@ fn garbage_and_tls_on_the_plain_port_end_in_an_error_or_a_close_and_never_in_a_h
 }
 
 #[test]
-fn a_request_of_one_byte_per_second_is_aborted_while_others_are_served() {
-    let target = target(&["--limits-request-timeout", "2s"]);
+fn a_request_sent_byte_by_byte_is_aborted_while_others_are_served() {
+    let target = target(&["--limits-request-timeout", "500ms"]);
     let request = b"*3\r\n$3\r\nSET\r\n$4\r\nslow\r\n$2\r\nok\r\n";
     let mut slow: Vec<_> = (0..100).map(|_| target.tcp()).collect();
     for stream in &slow {
@@ -97,9 +97,10 @@ fn a_request_of_one_byte_per_second_is_aborted_while_others_are_served() {
         });
         sent += 1;
         target.serves();
-        std::thread::sleep(Duration::from_secs(1));
+        // The whole request would take several times the timeout.
+        std::thread::sleep(Duration::from_millis(100));
     }
-    eprintln!("a byte a second: closed after {sent} bytes");
+    eprintln!("closed after {sent} bytes");
     assert!(target.node.log().contains("request_timeout"), "{}", target.node.log());
     assert_eq!(target.client().ask(&["GET", "slow"]), "$-1");
     target.is_as_before(LEFT_OVER);
@@ -127,7 +128,7 @@ fn a_bulk_of_512_mb_without_a_body_is_rejected_or_uses_no_memory() {
         stream.write_all(&[b'x'; 1000]).unwrap();
         waiting.push(stream);
     }
-    generous.until("1,000 clients", |target| target.connected() == 1000);
+    generous.until("1,000 clients are connected", |target| target.connected() == 1000);
     generous.serves();
     let more = generous.memory_more();
     eprintln!("1,000 headers of 512 MB: {} KiB more", more >> 10);
@@ -152,7 +153,7 @@ fn a_client_that_never_reads_is_disconnected_and_uses_little_memory() {
     }
     target.serves();
     let mut most = 0;
-    target.until("the end of all of them", |target| {
+    target.until("all slow readers are disconnected", |target| {
         most = most.max(target.memory_used());
         target.connected() == 0
     });
@@ -222,14 +223,14 @@ fn queued_multi_commands_count_as_memory_of_the_core() {
 fn endless_pipelines_do_not_block_other_clients() {
     let target = target(&["--limits-reply-timeout", "2s"]);
     let pings = b"*1\r\n$4\r\nPING\r\n".repeat(10_000);
-    // One never reads: it is not read any more, and sent away.
-    let mut deaf = target.tcp();
-    deaf.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+    // One client never reads. The node stops reading from it and disconnects it.
+    let mut slow = target.tcp();
+    slow.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
     let mut sent = 0_u64;
-    while deaf.write(&pings).inspect(|bytes| sent += *bytes as u64).is_ok() {
-        assert!(sent < 1 << 30, "a node that keeps what it cannot answer");
+    while slow.write(&pings).inspect(|bytes| sent += *bytes as u64).is_ok() {
+        assert!(sent < 1 << 30, "the node buffers requests without a limit");
     }
-    // One reads as fast as it can, and has no end.
+    // Another one reads as fast as it can and never stops sending.
     let mut endless = target.tcp();
     let mut reader = endless.try_clone().unwrap();
     let writing = std::thread::spawn(move || while endless.write_all(&pings).is_ok() {});
@@ -245,15 +246,15 @@ fn endless_pipelines_do_not_block_other_clients() {
         let _ = reader.shutdown(Shutdown::Both);
         all
     });
-    let begin = Instant::now();
     for _ in 0..20 {
         target.serves();
     }
-    eprintln!("20 others beside pipelines without end: {:?}", begin.elapsed());
-    assert!(reading.join().unwrap() > 10_000_000, "the endless one is served as well");
+    assert!(reading.join().unwrap() > 10_000_000, "the endless pipeline is served");
     writing.join().unwrap();
-    target.until("the end of the deaf one", |target| target.node.log().contains("slow_reader"));
-    eprintln!("who does not read could send {} KiB", sent >> 10);
-    drop(deaf);
+    target.until("the slow reader is disconnected", |target| {
+        target.node.log().contains("slow_reader")
+    });
+    eprintln!("the slow reader sent {} KiB", sent >> 10);
+    drop(slow);
     target.is_as_before(LEFT_OVER);
 }

@@ -16,7 +16,7 @@ fn every_notation_of_a_public_address_is_rejected_and_loopback_is_accepted() {
         let output = rejected(serve(&folder.path("r")).args(["--listen", &both, "--unix", ""]));
         assert!(output.contains("other hosts can reach"), "{both}: {output}");
     }
-    assert!(!folder.path("r").exists(), "what is refused creates nothing");
+    assert!(!folder.path("r").exists(), "a rejected start creates nothing");
     let listen = ["--listen", "127.0.0.2:0", "--unix", "", "--cores", "1", "--max", "64MiB"];
     assert_eq!(start(serve(&folder.path("r")).args(listen)).tcp().ask(&["PING"]), "+PONG");
 }

@@ -1,6 +1,6 @@
 //! TLS: which clients are accepted, as which user, and what happens to clients without TLS.
 
-use crate::fixture::{Client, Folder, Node, http, rejected, serve, start};
+use crate::fixture::{Client, Folder, HANG_TIMEOUT, Node, http, rejected, serve, start, until};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -9,18 +9,15 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 type Stream = StreamOwned<ClientConnection, TcpStream>;
 
-/// Nothing is judged by it but a hang.
-const HANG_TIMEOUT: Duration = Duration::from_secs(120);
-
-/// Replies of 3 MB, more than all buffers between client and node hold.
-const ASKED: usize = 20;
+/// Replies of 3 MB that are requested before any is read: more than the buffers between client and
+/// node hold.
+const REQUESTS: usize = 20;
 
 /// A certificate authority.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
@@ -56,10 +53,10 @@ struct TlsNode {
 impl TlsNode {
     fn new() -> Self {
         let (folder, servers) = (Folder::new(), Authority::new());
-        let proof = servers.sign("localhost");
+        let signed = servers.sign("localhost");
         let new = Self { folder, servers };
-        new.write("certificate", &proof.pem, 0o644);
-        new.write("key", &proof.key.serialize_pem(), 0o600);
+        new.write("certificate", &signed.pem, 0o644);
+        new.write("key", &signed.key.serialize_pem(), 0o600);
         new
     }
 
@@ -83,19 +80,19 @@ impl TlsNode {
     }
 
     /// A client that trusts the node's authority, with or without a certificate of its own.
-    fn connect(&self, node: &Node, proof: Option<SignedCertificate>) -> Stream {
+    fn connect(&self, node: &Node, signed: Option<SignedCertificate>) -> Stream {
         let mut roots = RootCertStore::empty();
         roots.add(self.servers.0.der().clone()).unwrap();
-        connect(node, roots, proof)
+        connect(node, roots, signed)
     }
 }
 
-fn connect(node: &Node, roots: RootCertStore, proof: Option<SignedCertificate>) -> Stream {
+fn connect(node: &Node, roots: RootCertStore, signed: Option<SignedCertificate>) -> Stream {
     let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_root_certificates(roots);
-    let config = match proof {
+    let config = match signed {
         None => config.with_no_client_auth(),
         Some(SignedCertificate { certificate, key, .. }) => {
             let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
@@ -131,11 +128,11 @@ fn large_requests_and_late_read_replies_arrive_completely() {
     client.send(&[b"SET", b"k", &value]).unwrap();
     assert_eq!(client.receive().unwrap(), b"+OK");
     // All requests are sent before the first reply is read.
-    for _ in 0..ASKED {
+    for _ in 0..REQUESTS {
         client.send(&[b"GET", b"k"]).unwrap();
     }
-    for number in 0..ASKED {
-        assert!(client.receive().unwrap() == value, "answer {number}");
+    for number in 0..REQUESTS {
+        assert!(client.receive().unwrap() == value, "reply {number}");
     }
     assert_eq!(client.ask(&["QUIT"]), "+OK");
     assert_eq!(client.receive().unwrap_err().kind(), std::io::ErrorKind::UnexpectedEof);
@@ -159,10 +156,9 @@ fn a_client_without_tls_is_disconnected_and_counted_and_does_not_delay_shutdown(
     let mut other_authorities = RootCertStore::empty();
     other_authorities.add(Authority::new().0.der().clone()).unwrap();
     assert!(is_rejected(connect(&node, other_authorities, None)));
-    let count = || http(&node.addresses[1], "/metrics").1;
-    while !count().contains("nearstate_core_tls_failures_total{core=\"0\"} 3\n") {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let metrics = || http(&node.addresses[1], "/metrics").1;
+    let counted = "nearstate_core_tls_failures_total{core=\"0\"} 3\n";
+    until("three failed handshakes are counted", || metrics().contains(counted));
     assert!(node.log().contains("reason=tls_handshake"), "{}", node.log());
     assert_eq!(Client::over(tls_node.connect(&node, None)).ask(&["PING"]), "+PONG");
     drop(node);
@@ -199,7 +195,10 @@ fn a_certificate_authenticates_a_client_and_is_required() {
     }
     assert!(is_rejected(tls_node.connect(&node, None)), "no certificate");
     let forged = Authority::new().sign("xapp");
-    assert!(is_rejected(tls_node.connect(&node, Some(forged))), "another authority's");
+    assert!(
+        is_rejected(tls_node.connect(&node, Some(forged))),
+        "a certificate of another authority"
+    );
 }
 
 #[test]
@@ -210,23 +209,24 @@ fn sighup_reloads_the_certificate_and_an_invalid_one_changes_nothing() {
     assert_eq!(old.ask(&["PING"]), "+PONG");
     let hang_up = |wanted: &str| {
         node.signal("-HUP");
-        while !node.log().contains(wanted) {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until(wanted, || node.log().contains(wanted));
     };
     let others = Authority::new();
-    let proof = others.sign("localhost");
-    tls_node.write("certificate", &proof.pem, 0o644);
+    let signed = others.sign("localhost");
+    tls_node.write("certificate", &signed.pem, 0o644);
     hang_up("warn NS-2006");
     assert!(node.log().contains("does not go together"), "{}", node.log());
     assert_eq!(Client::over(tls_node.connect(&node, None)).ask(&["PING"]), "+PONG");
-    tls_node.write("key", &proof.key.serialize_pem(), 0o600);
+    tls_node.write("key", &signed.key.serialize_pem(), 0o600);
     hang_up("info NS-1008");
-    assert!(is_rejected(tls_node.connect(&node, None)), "the new one is of another authority");
+    assert!(
+        is_rejected(tls_node.connect(&node, None)),
+        "the new certificate has another authority"
+    );
     let mut roots = RootCertStore::empty();
     roots.add(others.0.der().clone()).unwrap();
     assert_eq!(Client::over(connect(&node, roots, None)).ask(&["PING"]), "+PONG");
-    assert_eq!(old.ask(&["PING"]), "+PONG", "who is there stays");
+    assert_eq!(old.ask(&["PING"]), "+PONG", "existing connections stay open");
     node.signal("-TERM");
     assert!(node.wait().success());
 }
@@ -264,25 +264,25 @@ fn with_client_certificates_plain_tcp_is_closed_unless_listen_is_set() {
 fn incomplete_tls_settings_are_rejected_before_anything_is_created() {
     let tls_node = TlsNode::new();
     let local = "127.0.0.1:0";
-    let says = |command: &mut Command, wanted: &str| {
+    let fails = |command: &mut Command, wanted: &str| {
         let output = rejected(command);
         assert!(output.contains(wanted), "{wanted}: {output}");
         assert!(!tls_node.folder.path("r").exists(), "{wanted}");
     };
     let mut unix = serve(&tls_node.folder.path("r"));
-    says(unix.args(["--tls-client-ca", "/x"]), "no client would present");
-    says(serve(&tls_node.folder.path("r")).args(["--tls-listen", local]), "tls.key");
-    says(&mut tls_node.at("0.0.0.0:0"), "tls.client_ca");
-    says(tls_node.at(local).args(["--tls-client-ca", "/nowhere"]), "/nowhere");
+    fails(unix.args(["--tls-client-ca", "/x"]), "no client would present");
+    fails(serve(&tls_node.folder.path("r")).args(["--tls-listen", local]), "tls.key");
+    fails(&mut tls_node.at("0.0.0.0:0"), "tls.client_ca");
+    fails(tls_node.at(local).args(["--tls-client-ca", "/nowhere"]), "/nowhere");
     tls_node.write("other", &tls_node.servers.sign("x").key.serialize_pem(), 0o600);
-    says(&mut tls_node.with(local, "certificate", "other"), "does not go together");
+    fails(&mut tls_node.with(local, "certificate", "other"), "does not go together");
     tls_node.write("none", "precious", 0o600);
-    says(&mut tls_node.with(local, "certificate", "none"), "a private key in PEM");
-    says(&mut tls_node.with(local, "none", "key"), "BEGIN CERTIFICATE");
-    says(&mut tls_node.with(local, "nowhere", "key"), "nowhere");
+    fails(&mut tls_node.with(local, "certificate", "none"), "a private key in PEM");
+    fails(&mut tls_node.with(local, "none", "key"), "BEGIN CERTIFICATE");
+    fails(&mut tls_node.with(local, "nowhere", "key"), "nowhere");
     let key = tls_node.folder.path("key");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o622)).unwrap();
-    says(&mut tls_node.at(local), "mode 622");
+    fails(&mut tls_node.at(local), "mode 622");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
     let node = start(&mut tls_node.at(local));
     assert!(node.log().contains("warn NS-2003"), "{}", node.log());

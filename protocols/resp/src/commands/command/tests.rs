@@ -1,4 +1,4 @@
-//! `COMMAND` as clients see it, byte by byte where one of them is particular.
+//! Replies to `COMMAND`, byte by byte where a client is strict.
 
 use super::*;
 use crate::parse::OwnedArgs;

@@ -148,7 +148,7 @@ impl SlicedTask for PatternReadTask {
         if has_more {
             return Ok(TaskProgress::More);
         }
-        records.session().whole()?;
+        records.session().check_not_truncated()?;
         reply.array(found.len() * 2);
         for (key, value) in found {
             reply.bulk(key);
@@ -228,7 +228,7 @@ impl SlicedTask for PatternTxnTask {
         }
         let session = records.session();
         let outcome = session.transact_within(RETRY_POLICY, |txn| self.carry_out(records, txn))?;
-        session.whole()?;
+        session.check_not_truncated()?;
         outcome.answer(self.action, reply)?;
         Ok(TaskProgress::Done)
     }

@@ -1,4 +1,4 @@
-//! What a transaction costs: how often it looks at what it has read.
+//! The cost of a transaction: how often it validates its reads.
 
 use super::*;
 use crate::acl::Users;
@@ -22,12 +22,12 @@ const KEYS: usize = 100;
 thread_local! {
     /// Reads of all runs.
     static READS: Cell<usize> = const { Cell::new(0) };
-    /// Another process, as it were, and the namespace of the keys.
+    /// A session that stands for another process, and the namespace of the keys.
     static OTHER: OnceCell<(Session, Namespace)> = const { OnceCell::new() };
 }
 
-/// Counts a read; behind the first one another process changes what it has read.
-fn meddle() {
+/// Counts a read. After the first one, another session changes its record.
+fn count_read() {
     READS.set(READS.get() + 1);
     if READS.get() == 1 {
         OTHER.with(|other| {
@@ -39,7 +39,7 @@ fn meddle() {
 
 fn get(ctx: &mut CommandContext<'_>, args: Args<'_>, reply: &mut ReplyWriter<'_>) -> CommandResult {
     let done = strings::get(ctx, args, reply);
-    meddle();
+    count_read();
     done
 }
 
@@ -48,15 +48,15 @@ static CATALOGUE: LazyLock<CommandTable<CommandFn>> = LazyLock::new(|| {
     CommandTable::new(&[command])
 });
 
-/// Each read judging all before it would cost the square of their number, and would end the first
-/// run with the second read.
+/// If each read validated all reads before it, the cost would grow with the square of their number,
+/// and the first run would end at the second read.
 #[test]
 fn reads_of_an_exec_are_validated_once_after_the_last() {
     let folder = tempfile::tempdir().unwrap();
     let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
     let session = region.session().unwrap();
     let server = Arc::new(RespServer::new(RespSettings::new(Users::open(&TABLE))));
-    let name_and_subcommand = CoreParts {
+    let parts = CoreParts {
         index: 0,
         count: 1,
         region,
@@ -65,7 +65,7 @@ fn reads_of_an_exec_are_validated_once_after_the_last() {
         clock: Clock::new_virtual(),
     };
     let counts = Arc::new(RespCoreStats::new(std::iter::empty()));
-    let core = CoreContext::new(&server, &Core::new(name_and_subcommand).unwrap(), counts);
+    let core = CoreContext::new(&server, &Core::new(parts).unwrap(), counts);
     let address = PeerAddress::Unix { pid: None, uid: 0, gid: 0 };
     let mut connection = core.new_connection(&PeerIdentity { id: 1, address, certificate: None });
     let keys: Vec<Vec<u8>> = (0..KEYS).map(|key| format!("{{n}},{key}").into_bytes()).collect();
@@ -82,9 +82,9 @@ fn reads_of_an_exec_are_validated_once_after_the_last() {
         txn: None,
     };
 
-    let lookup = keys.iter().map(|key| (0, OwnedArgs::from_iter([b"GET", key.as_slice()])));
+    let requests = keys.iter().map(|key| (0, OwnedArgs::from_iter([b"GET", key.as_slice()])));
     ctx.connection.queue =
-        Some(CommandQueue { requests: lookup.collect(), ..CommandQueue::default() });
+        Some(CommandQueue { requests: requests.collect(), ..CommandQueue::default() });
     let mut output = Vec::new();
     let mut reply = ReplyWriter::new(&mut output, RespVersion::Resp2);
     exec(&mut ctx, Args::default(), &mut reply).unwrap();
@@ -99,10 +99,10 @@ fn reads_of_an_exec_are_validated_once_after_the_last() {
         let mut all = Vec::new();
         for key in &keys {
             let found = change.read(key);
-            meddle();
+            count_read();
             all.push(found?.unwrap().string()?.to_vec());
         }
-        // What is refused because of reads that do not fit together is not refused.
+        // An error that results from inconsistent reads is not reported.
         match all.first() {
             Some(first) if first == b"old" => Err(ErrorReply::SYNTAX.into()),
             _ => Ok(all),

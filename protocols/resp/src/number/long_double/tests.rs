@@ -1,10 +1,10 @@
-//! Held against what a C program with `strtold`, `long double` and `%.17Lf` has answered.
+//! Results equal those of a C program with `strtold`, `long double` and `%.17Lf`.
 
 use super::*;
 use proptest::prelude::*;
 
-/// Two numbers and their sum. `bad01`: the first is not taken, the second is; `none`: the sum is
-/// not finite.
+/// Two numbers and their sum. `bad01`: the first is rejected, the second is valid. `none`: the sum
+/// is not finite.
 const SUMS: &[&str] = &[
     "+0.000000010493860835 0xbf5 3061.00000001049386089",
     "+0.000000062012059035 -0.004790968247495345 -0.00479090623543631",
@@ -148,7 +148,7 @@ proptest! {
 
     #[test]
     fn integers_added_as_floats_are_exact(one in any::<i64>(), two in any::<i64>()) {
-        // 64 bits hold the sum, but for one in 2^63 that needs more.
+        // 64 bits hold the sum, except for one in 2^63 sums.
         let sum = i128::from(one) + i128::from(two);
         prop_assume!(sum.unsigned_abs() <= u128::from(u64::MAX));
         let plus = read(&one.to_string()).and_then(|one| one.plus(read(&two.to_string())?));

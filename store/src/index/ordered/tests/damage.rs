@@ -5,12 +5,12 @@ use std::ops::Bound;
 use nearstate_model::Result;
 use proptest::prelude::*;
 
-use super::kept::Kept;
+use super::memory_nodes::MemoryNodes;
 use super::{ROOT, imsi};
 use crate::index::ordered::{Ordered, check};
 
-fn tree_of(count: u64) -> Kept {
-    let mut nodes = Kept::default();
+fn tree_of(count: u64) -> MemoryNodes {
+    let mut nodes = MemoryNodes::default();
     let mut tree = Ordered::default();
     for number in 0..count {
         tree.insert(&mut nodes, ROOT, &imsi(number * 7919 % count)).unwrap();

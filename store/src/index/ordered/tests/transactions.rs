@@ -9,7 +9,7 @@ use nearstate_model::{Error, Result};
 use proptest::prelude::*;
 
 use super::ROOT;
-use crate::index::ordered::{Cursor, Nodes, Ordered, Sight, check};
+use crate::index::ordered::{Cursor, Nodes, Ordered, ReadMode, check};
 
 /// What is committed. A version never repeats.
 #[derive(Debug, Default)]
@@ -150,7 +150,7 @@ fn act(nodes: &mut Transaction<'_>, (what, a, b): (u8, u16, u16)) -> Result<Done
         _ => {
             let (from, to) = (key(a), key(a.saturating_add(b % 30)));
             let range = (Bound::Included(from.as_slice()), Bound::Excluded(to.as_slice()));
-            let mut cursor = Cursor::new(ROOT, range, Sight::Tracked);
+            let mut cursor = Cursor::new(ROOT, range, ReadMode::Tracked);
             let mut keys = Vec::new();
             while let Some(key) = cursor.next(nodes)? {
                 keys.push(number(key));

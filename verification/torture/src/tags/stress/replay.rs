@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nearstate_store::meta::Meta;
-use nearstate_store::{Entry, Event, EventKind, Namespace, Session, Step, Values, now_ms_coarse};
+use nearstate_store::{
+    Event, EventKind, Namespace, Session, StreamEntry, StreamedChange, Values, now_ms_coarse,
+};
 
 use crate::tags::stress::worker::ZONES;
 
@@ -51,13 +53,13 @@ fn utf8(bytes: &[u8]) -> String {
 
 impl StreamReplay {
     /// Adds an entry of the stream.
-    pub(super) fn add_entry(&mut self, entry: &Entry<'_>) -> Result<(), String> {
+    pub(super) fn add_entry(&mut self, entry: &StreamEntry<'_>) -> Result<(), String> {
         let (mut mark, mut is_only_expiry) = (None, true);
         for record in entry.records() {
             let record = record.map_err(|e| format!("{entry:?}: {e:?}"))?;
             let key = utf8(record.key);
-            let (kind, put) = match record.step {
-                Step::Put { value, meta, .. } => {
+            let (kind, put) = match record.change {
+                StreamedChange::Put { value, meta, .. } => {
                     let split = if meta.is_empty() { None } else { Meta::split(meta).ok() };
                     let tags = split.iter().flat_map(|(_, meta)| meta.tags()).flatten();
                     let put = StoredPut {
@@ -71,12 +73,14 @@ impl StreamReplay {
                     }
                     (ChangeKind::Put, Some(put))
                 }
-                Step::Deleted { is_expiry } => {
+                StreamedChange::Deleted { is_expiry } => {
                     self.collected += u64::from(is_expiry);
                     is_only_expiry &= is_expiry;
                     (ChangeKind::Deleted, None)
                 }
-                Step::Patched { .. } => return Err(format!("{key}: an unexpected patch")),
+                StreamedChange::Patched { .. } => {
+                    return Err(format!("{key}: an unexpected patch"));
+                }
             };
             // The stream also contains deletions of absent records, as version 0.
             let is_nothing = kind == ChangeKind::Deleted && record.version == 0;

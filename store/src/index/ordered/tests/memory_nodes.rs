@@ -7,7 +7,7 @@ use nearstate_model::Result;
 use crate::index::ordered::Nodes;
 
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct MemoryNodes {
     nodes: BTreeMap<u64, Vec<u8>>,
     /// What each node was at some times, and that it was not there.
     older: BTreeMap<u64, Vec<Option<Vec<u8>>>>,
@@ -20,7 +20,7 @@ pub(super) struct Kept {
     pub(super) written: BTreeSet<u64>,
 }
 
-impl Kept {
+impl MemoryNodes {
     pub(super) fn new(stale_percent: u64, seed: u64) -> Self {
         Self { stale_percent, rng: seed | 1, ..Self::default() }
     }
@@ -70,7 +70,7 @@ impl Kept {
     }
 }
 
-impl Nodes for Kept {
+impl Nodes for MemoryNodes {
     fn peek<R>(&mut self, node: u64, read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
         self.peeked += 1;
         if self.stale_percent > 0 && self.roll() % 100 < self.stale_percent {

@@ -3,7 +3,7 @@
 //! the writers.
 //!
 //! A writer's log is bounded, and one for all namespaces. What happens when its consumer is behind
-//! is declared with a namespace: the oldest entries are lost and the consumer is told how many, or,
+//! is declared with a namespace: the oldest entries are lost and the consumer learns how many, or,
 //! as long as one namespace asks for it, commits are refused with `Behind` until it has caught up.
 //!
 //! Order: a writer's transactions stand in its log in the order of their commits. Of two writers'
@@ -13,9 +13,10 @@
 use nearstate_memory::Corruption;
 use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{RingRead, RingReader, RingStart};
-use nearstate_model::Result;
+use nearstate_model::invariant::guaranteed;
+use nearstate_model::{Result, invariant};
 
-use crate::log::commit::{Committed, decode};
+use crate::commit_stream::entry::{StreamedRecord, decode};
 use crate::record::Kind;
 use crate::session::{Namespace, Session, wrong_kind};
 
@@ -24,7 +25,7 @@ use crate::session::{Namespace, Session, wrong_kind};
 /// namespaces of that transaction, and for all streams that there are by each [`Session::stream`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
-    /// The oldest transactions are lost, and the consumer is told how many. Writers never wait.
+    /// The oldest transactions are lost, and the consumer learns how many. Writers never wait.
     #[default]
     LoseOldest,
     /// Commits are refused with `Behind` until the consumer has acknowledged some.
@@ -35,7 +36,7 @@ pub enum WhenFull {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamItem<'c> {
     /// A committed transaction.
-    Transaction(Entry<'c>),
+    Transaction(StreamEntry<'c>),
     /// So many transactions of this writer are lost: read anew what they may have changed.
     Lost {
         /// Number of the writer's session.
@@ -47,7 +48,7 @@ pub enum StreamItem<'c> {
 
 /// A committed transaction: its records of streamed namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry<'c> {
+pub struct StreamEntry<'c> {
     /// Number of the writer's session. One that attaches later may have the same number.
     pub writer: u32,
     /// Number of the transaction in the writer's stream: one more than that of the one before.
@@ -55,9 +56,9 @@ pub struct Entry<'c> {
     bytes: &'c [u8],
 }
 
-impl<'c> Entry<'c> {
+impl<'c> StreamEntry<'c> {
     /// The records, each with what became of it. Ends early at bytes that are damaged.
-    pub fn records(&self) -> impl Iterator<Item = Result<Committed<'c>, Corruption>> {
+    pub fn records(&self) -> impl Iterator<Item = Result<StreamedRecord<'c>, Corruption>> {
         let mut rest = self.bytes;
         std::iter::from_fn(move || match decode(&mut rest) {
             Ok(record) => record.map(Ok),
@@ -94,10 +95,10 @@ impl Session {
         if namespace.kind() == Kind::Counters {
             return Err(wrong_kind(namespace.kind(), "stream", ""));
         }
-        let is_keeping = when_full == WhenFull::Refuse;
+        let is_lossless = when_full == WhenFull::Refuse;
         self.member.update_namespace_flags(namespace.index, |word| {
             let word = word | namespace_flags::STREAMED;
-            if is_keeping {
+            if is_lossless {
                 word | namespace_flags::LOSSLESS
             } else {
                 word & !namespace_flags::LOSSLESS
@@ -106,17 +107,17 @@ impl Session {
         // Later commits follow the new policy; earlier ones are already in their rings.
         self.member.drain_writers(self.table(namespace)?)?;
         // A writer's stream is one for all namespaces: it refuses as long as one of them wants it.
-        if is_keeping || !self.is_any_keeping()? {
+        if is_lossless || !self.is_any_lossless()? {
             for index in 0..self.member.member_slots()? {
                 if let Some(ring_at) = self.member.stream_ring(index)? {
-                    self.member.set_ring_lossless(ring_at, is_keeping)?;
+                    self.member.set_ring_lossless(ring_at, is_lossless)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn is_any_keeping(&self) -> Result<bool> {
+    fn is_any_lossless(&self) -> Result<bool> {
         // They are numbered one after the other, and never dropped.
         let mut index = 0;
         while self.member.table(index).is_ok() {
@@ -153,16 +154,18 @@ impl CommitStream<'_> {
     pub fn next(&mut self) -> Result<Option<StreamItem<'_>>> {
         let sessions = self.session.member.member_slots()? as usize;
         self.readers.resize_with(sessions, || None);
+        invariant!(self.readers.len() == sessions, "{sessions} sessions have a reader slot each");
         let mut found = None;
         for _ in 0..sessions {
             // Each in its turn, also after one that is damaged.
             let index = self.next % sessions;
             self.next = index + 1;
-            let Some(slot) = self.readers.get_mut(index) else { break };
-            let writer = u32::try_from(index).unwrap_or(u32::MAX);
+            let slot = guaranteed(self.readers.get_mut(index), "each session has a reader slot");
+            let writer = guaranteed(u32::try_from(index).ok(), "sessions count in 32 bits");
             if slot.is_none()
                 && let Some(ring_at) = self.session.member.stream_ring(writer)?
             {
+                invariant!(ring_at != 0, "the stream of session {writer} has a ring");
                 *slot = Some(self.session.member.ring_reader(ring_at, RingStart::Acked)?);
             }
             let Some(reader) = slot else { continue };
@@ -177,7 +180,9 @@ impl CommitStream<'_> {
         }
         let Some((writer, what)) = found else { return Ok(None) };
         Ok(Some(match what {
-            Ok(number) => StreamItem::Transaction(Entry { writer, number, bytes: &self.bytes }),
+            Ok(number) => {
+                StreamItem::Transaction(StreamEntry { writer, number, bytes: &self.bytes })
+            }
             Err(transactions) => StreamItem::Lost { writer, transactions },
         }))
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use nearstate_model::Result;
+use nearstate_model::{Result, invariant};
 
 use crate::session::{Namespace, Session};
 
@@ -12,14 +12,14 @@ const GROWN: u64 = 4;
 
 /// The buckets that a table had when its walk began, and how far that is.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct BucketWalk {
     next: u64,
     all: u64,
     /// Keys of the bucket before, which are still to be worked on, the next one last.
     keys: Vec<Vec<u8>>,
 }
 
-impl Part {
+impl BucketWalk {
     const fn of(all: u64) -> Self {
         Self { next: 0, all, keys: Vec::new() }
     }
@@ -27,7 +27,9 @@ impl Part {
     /// The next ones, at most so many.
     pub(super) fn take(&mut self, most: u64) -> Range<u64> {
         let from = self.next;
+        // A caller may ask for as many as it likes: there are no more than all.
         self.next = from.saturating_add(most.max(1)).min(self.all);
+        invariant!(from <= self.next, "a walk goes on from {from} to {}", self.next);
         from..self.next
     }
 
@@ -39,18 +41,22 @@ impl Part {
 
 impl Session {
     /// All buckets of a namespace, to pass their locks.
-    pub(super) fn locks_of(&self, namespace: Namespace) -> Result<Part> {
-        Ok(Part::of(self.member.buckets_to_drain(self.table(namespace)?)?))
+    pub(super) fn locks_of(&self, namespace: Namespace) -> Result<BucketWalk> {
+        Ok(BucketWalk::of(self.member.buckets_to_drain(self.table(namespace)?)?))
     }
 
     /// All buckets of a namespace.
-    pub(super) fn part_of(&self, namespace: Namespace) -> Result<Part> {
-        Ok(Part::of(self.member.bucket_count(self.table(namespace)?)?))
+    pub(super) fn part_of(&self, namespace: Namespace) -> Result<BucketWalk> {
+        Ok(BucketWalk::of(self.member.bucket_count(self.table(namespace)?)?))
     }
 
     /// Begins a walk anew if the namespace has grown much, as it may while the declaration is
     /// paused. True if it has.
-    pub(super) fn keep_up(&self, namespace: Namespace, part: &mut Part) -> Result<bool> {
+    pub(super) fn restart_if_grown(
+        &self,
+        namespace: Namespace,
+        part: &mut BucketWalk,
+    ) -> Result<bool> {
         let now = self.part_of(namespace)?;
         let has_grown = now.all / GROWN >= part.all;
         if has_grown {
@@ -65,7 +71,7 @@ impl Session {
     pub(super) fn each_key(
         &self,
         namespace: Namespace,
-        (part, most): (&mut Part, u64),
+        (part, most): (&mut BucketWalk, u64),
         is_wanted: impl Fn(&[u8]) -> bool,
         mut work: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
@@ -82,6 +88,8 @@ impl Session {
                 return Ok(());
             }
             left -= 1;
+            invariant!(part.next < part.all, "bucket {} of {}", part.next, part.all);
+            invariant!(cells.is_empty(), "the cells of the last bucket were read");
             let held = self.member.pin()?;
             self.member.collect_bucket(table, part.next, part.all, &mut cells)?;
             for at in &cells {
