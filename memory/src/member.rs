@@ -78,6 +78,8 @@ pub struct Member {
     pub(crate) safe: Private<u64>,
     /// Cells retired, or requested in vain, since this member last advanced the epoch.
     pub(crate) pressure: Private<u64>,
+    /// The class of which this member freed cells last to get memory for another.
+    pub(crate) stale_class: Private<u8>,
     /// True while an operation may use the reserve of the heap.
     pub(crate) may_use_reserve: Private<bool>,
     /// The chunk that this member took memory from last.
@@ -190,6 +192,7 @@ pub(crate) fn claim_slot(shared: &Arc<Shared>, index: u32) -> Result<Member, Cor
         locks: Private::new(0),
         safe: Private::new(0),
         pressure: Private::new(0),
+        stale_class: Private::new(0),
         may_use_reserve: Private::new(false),
         chunk: Private::new(0),
         span_chunk: Private::new(0),

@@ -46,6 +46,8 @@ pub(crate) enum RecoveryDecision {
     RollBackTransaction,
     /// The change happened: the line belongs to its chain. Other pending cells are freed.
     RollForwardLine,
+    /// The overflow lines are removed: each step of it can be repeated.
+    RollForwardCompact,
     /// The bytes contradict each other.
     ReportCorruption,
 }
@@ -63,6 +65,7 @@ pub(crate) const fn decision_for(operation: u64, word_state: WordState) -> Recov
         (op::TXN, WordState::New) => RecoveryDecision::RollForwardTransaction,
         (op::TXN, WordState::Old) => RecoveryDecision::RollBackTransaction,
         (op::LINE, WordState::New) => RecoveryDecision::RollForwardLine,
+        (op::COMPACT, _) => RecoveryDecision::RollForwardCompact,
         _ => RecoveryDecision::ReportCorruption,
     }
 }
@@ -238,7 +241,7 @@ fn finish_operation(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
     let word_state = match operation {
         op::SPLIT if split::is_committed(arena)? => WordState::New,
         op::TXN if commit::is_committed(arena)? => WordState::New,
-        op::NONE | op::SPLIT | op::TXN => WordState::Old,
+        op::NONE | op::SPLIT | op::TXN | op::COMPACT => WordState::Old,
         _ => match arena.map.word(arena.get(undo::SLOT))?.load(Ordering::Acquire) {
             value if value == new => WordState::New,
             value if value == old => WordState::Old,
@@ -267,6 +270,11 @@ fn finish_operation(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
         RecoveryDecision::RollBackTransaction => {
             commit::undo(arena)?;
             crash_point!("recover.undone");
+            arena.roll_back()
+        }
+        RecoveryDecision::RollForwardCompact => {
+            split::finish_compaction(arena, owner)?;
+            crash_point!("recover.compacted");
             arena.roll_back()
         }
         RecoveryDecision::RollForwardLine => {
@@ -311,6 +319,7 @@ mod tests {
             ("split", op::SPLIT),
             ("txn", op::TXN),
             ("line", op::LINE),
+            ("compact", op::COMPACT),
             ("set_once", op::SET_ONCE),
             ("unknown", 9),
         ] {
@@ -331,6 +340,8 @@ mod tests {
              txn Old RollBackTransaction\ntxn New RollForwardTransaction\n\
              txn Neither ReportCorruption\n\
              line Old RollBack\nline New RollForwardLine\nline Neither ReportCorruption\n\
+             compact Old RollForwardCompact\ncompact New RollForwardCompact\n\
+             compact Neither RollForwardCompact\n\
              set_once Old RollBack\nset_once New RollForwardWord\nset_once Neither RollBack\n\
              unknown Old ReportCorruption\nunknown New ReportCorruption\n\
              unknown Neither ReportCorruption\n"

@@ -337,6 +337,7 @@ pub(crate) fn undo_operation(arena: &Arena<'_>) -> Result<u64, Corruption> {
         | op::SPLIT
         | op::TXN
         | op::LINE
+        | op::COMPACT
         | op::SET_ONCE) => Ok(known),
         _ => Err(Corruption("an undo record names an operation that does not exist")),
     }

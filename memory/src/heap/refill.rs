@@ -12,7 +12,7 @@ use crate::heap::cell::{self, WORD_HEAD, WORD_NEXT, WORD_RETIRED};
 use crate::heap::chunk::{ChunkIndex, ChunkState, chunks_used, reserve, state_of};
 use crate::heap::class;
 use crate::heap::free::{HARVEST_CELLS, link_batch, mark_batch};
-use crate::layout::{CHUNK_UNITS, Corruption, LINE, ordinary_chunks};
+use crate::layout::{CHUNK_UNITS, Corruption, LINE, QUEUES, ordinary_chunks};
 use crate::member::arena::{BUMP_SMALL_CELL_MAX, Bump, LockSlot, undo};
 use crate::member::{LOCK_WAIT_SHORT, Member};
 
@@ -22,6 +22,9 @@ const BUMP_CELLS_MIN: u64 = 8;
 /// Chunk words that a search reads before it takes fresh memory: 64 lines. A search of the whole
 /// table follows only when there is no fresh memory.
 const SEARCH_WINDOW: u64 = 512;
+
+/// Cells of another class that one refill frees.
+const STALE_CELLS: u64 = 256;
 
 /// The epoch of a cell that no reader has seen: before the first epoch of a region.
 const NEVER_READ: u64 = 1;
@@ -49,6 +52,7 @@ impl Member {
     pub(crate) fn refill(&self, class: u8) -> Result<()> {
         let bytes = class::bytes_of(class);
         invariant!(bytes != 0 && bytes <= BUMP_SMALL_CELL_MAX, "cells of {bytes} bytes are small");
+        self.free_stale(class)?;
         self.keep_reserve(bytes / LINE)?;
         let mut search = Search::default();
         let hint = ChunkIndex(self.chunk.get());
@@ -87,6 +91,22 @@ impl Member {
             }
         }
         Err(search.no_pages.unwrap_or_else(no_room))
+    }
+
+    /// Frees cells of another class that this member keeps: what it needs now is memory, and cells
+    /// that stay where they are make free runs short. Takes the classes in turn.
+    fn free_stale(&self, class: u8) -> Result<()> {
+        let arena = self.arena()?;
+        let last = self.stale_class.get();
+        let classes = (last + 1..QUEUES as u8).chain(0..=last);
+        for other in classes.filter(|other| *other != class) {
+            let head = arena.queue(other)?.head.load(Ordering::Relaxed);
+            if head != 0 && self.is_reusable(head)? {
+                self.stale_class.set(other);
+                return self.free_queue(other, STALE_CELLS);
+            }
+        }
+        Ok(())
     }
 
     /// Fails if an ordinary allocation would leave fewer free units than the reserve has lent: what

@@ -76,6 +76,8 @@ pub(crate) mod op {
     pub(crate) const TXN: u64 = 4;
     /// A line is added to a chain. Only that line leaves the pending list.
     pub(crate) const LINE: u64 = 5;
+    /// The overflow lines of a bucket are removed. What is left of them stands in its line.
+    pub(crate) const COMPACT: u64 = 6;
     /// A word that is 0 is set once and for all by the first writer. If it holds another writer's
     /// value, this one was not published.
     pub(crate) const SET_ONCE: u64 = 8;

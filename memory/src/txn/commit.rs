@@ -9,12 +9,13 @@ use crate::crash::{crash_point, is_planted};
 use crate::heap::cell::{self, CellKind, WORD_HEAD, WORD_NEXT};
 use crate::heap::queue::finish_line;
 use crate::index::bucket::{
-    VERSION_MAX, at_of, control, decide, depth_of, hash_tag, intent, link, load, publish, stamp_of,
+    VERSION_MAX, at_of, control, decide, depth_of, hash_tag, intent, is_link, link, load, publish,
+    stamp_of,
 };
 use crate::index::intent::{
     EVENTS, LINE_LOCK, LINE_NEW, LINE_OLD, LINE_OWNER, LINE_SLOT, LINES, LINES_MAX, STATUS, TxnCell,
 };
-use crate::index::lookup::{ReadToken, find_bucket, walk_chain};
+use crate::index::lookup::{ReadToken, find_bucket, link_slot, walk_chain};
 use crate::layout::{CATALOG_FLAGS, Corruption, LINE, catalog_at};
 use crate::member::arena::{Arena, LockSlot, op, undo, write_undo};
 use crate::member::lock;
@@ -523,6 +524,13 @@ impl Member {
         for access in &plan.accesses {
             if let Some(class) = access.retired {
                 self.trim_queue(arena, class)?;
+            }
+        }
+        for access in &plan.accesses {
+            if matches!(access.change, CellChange::Remove)
+                && is_link(load(self.map().word(link_slot(access.lock_at))?))
+            {
+                self.compact_bucket(access.lock_at)?;
             }
         }
         for access in &plan.accesses {

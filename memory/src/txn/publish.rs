@@ -196,6 +196,11 @@ impl Member {
                 WriteDecision::Keep => self.free_pending()?,
                 WriteDecision::Publish | WriteDecision::Remove => {
                     let mut tidied = retired.map_or(Ok(()), |class| self.trim_queue(&arena, class));
+                    if changed.decision == WriteDecision::Remove
+                        && is_link(load(self.map().word(link_slot(bucket_at))?))
+                    {
+                        tidied = tidied.and_then(|()| self.compact_bucket(bucket_at));
+                    }
                     if crowd >= CROWDED_ENTRIES {
                         tidied = tidied.and_then(|()| self.split_some(table, crowd));
                     }

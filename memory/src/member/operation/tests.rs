@@ -139,7 +139,11 @@ fn refill_from_holes(region: &Region, member: &Member, table: &IndexTable) -> Re
     keys.iter().try_for_each(|key| put(&other, table, key, &[1; 60]))?;
     keys.iter().step_by(2).try_for_each(|key| remove(&other, table, key))?;
     drop(other);
-    (0..4500_u32).try_for_each(|n| put(member, table, format!("more-{n}").as_bytes(), &[1; 60]))
+    let more: Vec<Vec<u8>> = (0..4500_u32).map(|n| format!("more-{n}").into_bytes()).collect();
+    more.iter().try_for_each(|key| put(member, table, key, &[1; 60]))?;
+    // Buckets that lose their entries lose their overflow lines too.
+    more.iter().try_for_each(|key| remove(member, table, key))?;
+    keys.iter().skip(1).step_by(2).try_for_each(|key| remove(member, table, key))
 }
 
 /// Runs the work with a violation at one point. False if the work does not pass the point so often.
