@@ -13,7 +13,7 @@ use nearstate_store::{
     Session, TagSchema, Txn, Values, Watch, now_ms_coarse,
 };
 
-type Answer<T = ()> = Result<T, Box<dyn Error>>;
+type ExampleResult<T = ()> = Result<T, Box<dyn Error>>;
 
 /// One hour: the lifetime of a session without a sign of life from its UE.
 const REACHABLE_MS: u64 = 3_600_000;
@@ -40,7 +40,7 @@ struct Tables {
 }
 
 impl Tables {
-    fn open(session: &Session) -> Answer<Self> {
+    fn open(session: &Session) -> ExampleResult<Self> {
         let unique = |name: &str| TagSchema {
             name: name.to_owned(),
             is_unique: true,
@@ -85,7 +85,7 @@ impl Tables {
     }
 }
 
-fn run(path: &Path, out: &mut impl Write) -> Answer {
+fn run(path: &Path, out: &mut impl Write) -> ExampleResult {
     let region = Region::create(path, &CreateOptions::default())?;
     let mme = region.session()?;
     let tables = Tables::open(&mme)?;
@@ -109,14 +109,14 @@ fn run(path: &Path, out: &mut impl Write) -> Answer {
 
     mme.transact(|txn| tables.set_metadata(txn, &SECOND, "guti-2", now_ms_coarse()))?;
     let is_found = mme.find(tables.sessions, "teid", &SECOND.teid)?.is_some();
-    writeln!(out, "{} was not heard of: found {is_found}, though not collected", SECOND.imsi)?;
+    writeln!(out, "{} has expired: found {is_found}, though not collected", SECOND.imsi)?;
     let collected = mme.collect_expired(10)?.records;
     writeln!(out, "collected {collected}, then {}", mme.collect_expired(10)?.records)?;
-    tell(&mut watch, out)
+    print_events(&mut watch, out)
 }
 
 /// A packet comes in, and a paging of an area.
-fn find(mme: &Session, tables: Tables, out: &mut impl Write) -> Answer {
+fn find(mme: &Session, tables: Tables, out: &mut impl Write) -> ExampleResult {
     if let Some(view) = mme.find(tables.sessions, "teid", &FIRST.teid)? {
         let (key, value) =
             (String::from_utf8_lossy(view.key()), String::from_utf8_lossy(view.bytes()));
@@ -133,7 +133,7 @@ fn find(mme: &Session, tables: Tables, out: &mut impl Write) -> Answer {
 }
 
 /// The TEID is already in use: the attach has no effect.
-fn taken(mme: &Session, tables: Tables, out: &mut impl Write) -> Answer {
+fn taken(mme: &Session, tables: Tables, out: &mut impl Write) -> ExampleResult {
     let third = Ue { imsi: "imsi-262013", guti: "guti-3", ..FIRST };
     match mme.transact(|txn| tables.attach(txn, &third)) {
         Err(Refusal::TagTaken { tag, holder, .. }) => {
@@ -145,21 +145,21 @@ fn taken(mme: &Session, tables: Tables, out: &mut impl Write) -> Answer {
     }
 }
 
-/// What the other session was told.
-fn tell(watch: &mut Watch, out: &mut impl Write) -> Answer {
+/// The events of the other session.
+fn print_events(watch: &mut Watch, out: &mut impl Write) -> ExampleResult {
     while let Some(notice) = watch.next()? {
         match notice {
             Notice::Event(event) => {
                 let key = String::from_utf8_lossy(event.key);
-                writeln!(out, "told: {key} {:?}, version {}", event.kind, event.version)?;
+                writeln!(out, "event: {key} {:?}, version {}", event.kind, event.version)?;
             }
-            Notice::Lost { events } => writeln!(out, "told: {events} were lost")?,
+            Notice::Lost { events } => writeln!(out, "event: {events} were lost")?,
         }
     }
     Ok(())
 }
 
-fn main() -> Answer {
+fn main() -> ExampleResult {
     let folder = tempfile::tempdir()?;
     run(&folder.path().join("mme"), &mut io::stdout())
 }
@@ -182,13 +182,13 @@ TEID [00, 00, 10, 01] is imsi-262011, EMM-REGISTERED
 area tai-0007 has 2: imsi-262011, imsi-262012
 refused imsi-262013: its teid is of imsi-262011; bearer false
 GUTI reallocated: by the old one false, by the new one true
-imsi-262012 was not heard of: found false, though not collected
+imsi-262012 has expired: found false, though not collected
 collected 1, then 0
-told: imsi-262011 Created, version 1
-told: imsi-262012 Created, version 1
-told: imsi-262011 Updated, version 2
-told: imsi-262012 Updated, version 2
-told: imsi-262012 Expired, version 2
+event: imsi-262011 Created, version 1
+event: imsi-262012 Created, version 1
+event: imsi-262011 Updated, version 2
+event: imsi-262012 Updated, version 2
+event: imsi-262012 Expired, version 2
 ";
         assert_eq!(String::from_utf8(said).unwrap(), expected);
         let report = nearstate_store::check(&path).unwrap();

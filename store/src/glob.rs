@@ -393,7 +393,7 @@ mod tests {
         }
 
         #[test]
-        fn the_answer_is_the_one_of_trying_everything(
+        fn the_result_equals_that_of_brute_force(
             pattern in "[ab*?\\[\\]\\^\\\\-]{0,12}", text in "[ab\\^*-]{0,10}",
         ) {
             let (pattern, text) = (pattern.as_bytes(), text.as_bytes());

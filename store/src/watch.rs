@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn each_watch_is_told_what_its_filter_lets_through_in_order() {
+    fn each_watch_returns_the_events_of_its_filter_in_order() {
         let test = test_region();
         let (session, ns) = open(&test.region);
         let (other, _) = open(&test.region);
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_watch_is_told_how_many_events_it_missed_and_goes_on() {
+    fn a_slow_watch_reports_how_many_events_it_missed_and_continues() {
         let test = test_region();
         let (session, ns) = open(&test.region);
         let mut slow = session.watch(ns, Filter::Key(b"rare".to_vec())).unwrap();
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_event_is_damage_and_what_follows_is_told() {
+    fn bytes_that_are_no_event_are_damage_and_later_events_are_returned() {
         let test = test_region();
         let (session, ns) = open(&test.region);
         let mut watch = session.watch(ns, Filter::Namespace).unwrap();
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_that_cannot_come_true_is_refused() {
+    fn an_impossible_filter_is_refused() {
         let test = test_region();
         let (session, ns) = open(&test.region);
         for key in [vec![1; 4097], vec![1; 5000]] {

@@ -228,7 +228,7 @@ fn writers_and_readers(
         bar.set_position(report.kills);
         bar.set_message(format!(
             "kills, {} writes verified, {} transactions, {} checks clean",
-            report.verified, report.transactions, report.checks
+            report.counts.verified, report.counts.transactions, report.checks
         ));
     };
     let done = torture(&options, starter, &mut tick);

@@ -414,7 +414,7 @@ mod tests {
 
     /// A posting that is lost, one too many, and a part that is lost are found.
     #[test]
-    fn the_check_finds_what_a_list_lacks_and_what_it_has_too_much() {
+    fn the_check_finds_missing_and_surplus_postings() {
         type Harm = fn(&mut WriteSet<'_>, u32);
         let harms: [Harm; 3] = [
             |set, ns| {

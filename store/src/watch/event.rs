@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_is_too_large_says_what_happened_and_that_it_is_cut() {
+    fn an_event_that_is_too_large_is_reported_without_names_and_tags() {
         let names: Vec<String> = (0..1024).map(|number| format!("{number:0>255}")).collect();
         let blocks: Vec<&str> = names.iter().map(String::as_str).collect();
         let (kind, version, key) = (EventKind::Updated, 7, [9; KEY_BYTES_MAX]);

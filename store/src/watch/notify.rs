@@ -189,7 +189,7 @@ impl<'s> WriteSet<'s> {
         }
         let to = announced.bytes.len();
         if to > from {
-            announced.all.push(TxnEvent { ring_at, span: (from, to), is_lossless: is_lossless });
+            announced.all.push(TxnEvent { ring_at, span: (from, to), is_lossless });
         }
         Ok(())
     }

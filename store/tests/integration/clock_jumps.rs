@@ -102,8 +102,8 @@ fn set_forward_records_end_early_and_are_collected_once() {
 }
 
 #[test]
-fn set_back_what_nobody_collected_is_there_again_and_nothing_else() {
-    if !is_alone("clock_jumps::set_back_what_nobody_collected_is_there_again_and_nothing_else") {
+fn set_back_only_records_that_were_not_collected_are_visible_again() {
+    if !is_alone("clock_jumps::set_back_only_records_that_were_not_collected_are_visible_again") {
         return;
     }
     let fixture = TestRegion::with_bytes(64 << 20);

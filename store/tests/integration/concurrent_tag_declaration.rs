@@ -1,4 +1,4 @@
-//! Several that declare tags of one namespace at once, and give up in every order.
+//! Concurrent declarations of tags of one namespace, which are abandoned in every order.
 
 use std::sync::RwLockReadGuard;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -79,12 +79,12 @@ impl DeclarationTest {
     }
 }
 
-/// All records have it, each another one.
+/// Each record has the tag, with a value of its own.
 fn unique() -> TagSchema {
     TagSchema { name: "id".to_owned(), is_unique: true, ..TagSchema::default() }
 }
 
-/// No record has it.
+/// No record has the tag.
 fn required() -> TagSchema {
     TagSchema { name: "no".to_owned(), is_required: true, ..TagSchema::default() }
 }
@@ -105,13 +105,13 @@ fn ready(name: &str) -> (String, TagState) {
 /// A declaration of two tags, one of which another process was already declaring, abandoned both
 /// when the records contradicted one: the other process's writers stopped maintaining its tag.
 #[test]
-fn a_tag_that_another_is_declaring_stays_when_one_beside_it_is_given_up() {
+fn a_tag_that_another_session_is_declaring_stays_when_a_second_tag_is_abandoned() {
     let fixture = DeclarationTest::new();
     let other = fixture.region.session().unwrap();
     let slow = fixture.half_way(&other, &[unique()]);
     let refused = fixture.session.add_tags(fixture.ns, &[required(), unique()]).unwrap_err();
     assert!(matches!(refused, Error::BadArgument { .. }), "{refused}");
-    assert_eq!(fixture.states(), [building("id")], "only what it began itself is gone");
+    assert_eq!(fixture.states(), [building("id")], "only the tags that it started are removed");
     finish(&other, slow).unwrap();
     assert_eq!(fixture.states(), [ready("id")]);
     drop(other);
@@ -119,7 +119,7 @@ fn a_tag_that_another_is_declaring_stays_when_one_beside_it_is_given_up() {
 }
 
 #[test]
-fn a_tag_that_another_has_joined_stays_when_its_beginner_gives_up() {
+fn a_tag_that_another_session_has_joined_stays_when_the_first_one_abandons_it() {
     let fixture = DeclarationTest::new();
     let other = fixture.region.session().unwrap();
     let wanted = [unique(), required()];
@@ -140,7 +140,7 @@ fn a_tag_that_another_has_joined_stays_when_its_beginner_gives_up() {
 /// Writers maintain a tag whose declaration ended unfinished until the declaration is repeated,
 /// whatever happens to other tags meanwhile.
 #[test]
-fn a_tag_whose_beginner_has_gone_stays_when_one_beside_it_is_given_up() {
+fn a_tag_of_an_ended_declaration_stays_when_a_second_tag_is_abandoned() {
     let fixture = DeclarationTest::new();
     let other = fixture.region.session().unwrap();
     drop(fixture.half_way(&other, &[unique()]));
@@ -154,17 +154,17 @@ fn a_tag_whose_beginner_has_gone_stays_when_one_beside_it_is_given_up() {
 }
 
 #[test]
-fn a_tag_that_the_records_contradict_goes_with_the_last_one_who_is_busy_with_it() {
+fn a_contradicted_tag_is_removed_by_the_last_declaration_of_it() {
     let fixture = DeclarationTest::new();
     let doubled = fixture.contradict();
     let other = fixture.region.session().unwrap();
     let slow = fixture.half_way(&other, &[unique()]);
     let refused = fixture.session.add_tags(fixture.ns, &[unique()]).unwrap_err();
     assert!(matches!(refused, Error::TagTaken { .. }), "{refused}");
-    assert_eq!(fixture.states(), [building("id")], "another is busy with it");
+    assert_eq!(fixture.states(), [building("id")], "another declaration is in progress");
     let refused = finish(&other, slow).unwrap_err();
     assert!(matches!(refused, Error::TagTaken { .. }), "{refused}");
-    assert_eq!(fixture.states(), [], "no declaration is busy with it");
+    assert_eq!(fixture.states(), [], "no declaration is in progress");
     fixture.put(&doubled, &doubled);
     fixture.session.add_tags(fixture.ns, &[unique()]).unwrap();
     drop(other);
@@ -188,14 +188,14 @@ fn a_joined_declaration_completes_a_tag_that_the_first_one_found_contradicted() 
 }
 
 #[test]
-fn a_contradicted_tag_that_was_left_unfinished_ends_with_whoever_repeats_it() {
+fn a_contradicted_tag_that_was_left_unfinished_is_removed_by_a_repeated_declaration() {
     let fixture = DeclarationTest::new();
     let doubled = fixture.contradict();
     let other = fixture.region.session().unwrap();
     drop(fixture.half_way(&other, &[unique()]));
     let refused = fixture.session.add_tags(fixture.ns, &[unique()]).unwrap_err();
     assert!(matches!(refused, Error::TagTaken { .. }), "{refused}");
-    assert_eq!(fixture.states(), [], "else its name would be taken for ever");
+    assert_eq!(fixture.states(), [], "otherwise its name would stay taken");
     fixture.put(&doubled, &doubled);
     fixture.session.add_tags(fixture.ns, &[unique()]).unwrap();
     drop(other);
@@ -204,7 +204,7 @@ fn a_contradicted_tag_that_was_left_unfinished_ends_with_whoever_repeats_it() {
 
 /// The tag that a beginner's partner has completed is no part of what the beginner gives up.
 #[test]
-fn a_tag_that_another_has_completed_meanwhile_stays() {
+fn a_tag_that_another_session_has_completed_stays() {
     let fixture = DeclarationTest::new();
     let other = fixture.region.session().unwrap();
     let wanted = [unique(), required()];
@@ -221,7 +221,7 @@ fn a_tag_that_another_has_completed_meanwhile_stays() {
 /// All of its own is gone even though it was sent back in between, because another had completed
 /// one of its tags.
 #[test]
-fn whoever_was_sent_back_still_knows_what_it_began() {
+fn a_restarted_declaration_still_knows_which_tags_it_started() {
     let fixture = DeclarationTest::new();
     let other = fixture.region.session().unwrap();
     let more = TagSchema { name: "more".to_owned(), ..TagSchema::default() };
@@ -238,7 +238,7 @@ fn whoever_was_sent_back_still_knows_what_it_began() {
 
 /// Where others are faster a part ends early, and the next one goes on with the rest.
 #[test]
-fn a_record_that_others_change_all_the_time_is_entered_in_small_parts_all_the_same() {
+fn a_record_that_changes_all_the_time_is_still_indexed_in_small_parts() {
     let fixture = DeclarationTest::new();
     let values: Vec<Vec<u8>> = (0..64_u8).map(|value| vec![b'v', value]).collect();
     let tags: Vec<(&str, &[u8])> = values.iter().map(|value| ("many", value.as_slice())).collect();
@@ -255,7 +255,7 @@ fn a_record_that_others_change_all_the_time_is_entered_in_small_parts_all_the_sa
     let declare = |ns: Namespace| {
         let version = || fixture.session.get(ns, b"hot").unwrap().unwrap().version();
         while version() < 10 {
-            std::thread::yield_now(); // The writer knows the way by then.
+            std::thread::yield_now(); // The layout is learnt by then.
         }
         let tag = TagSchema { name: "many".to_owned(), is_ordered: true, ..TagSchema::default() };
         let retry_policy = RetryPolicy { tries: u32::MAX, within: None };

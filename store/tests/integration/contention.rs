@@ -1,5 +1,5 @@
-//! A thousand sessions that want the same record: each gets through, and the work that is done for
-//! nothing is bounded by a count, not by a clock.
+//! A thousand sessions that change the same record: each succeeds, and the number of retries is
+//! bounded by a count, not by a clock.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -74,7 +74,7 @@ fn a_counter_counts_and_is_gone_when_it_is_deleted() {
 }
 
 #[test]
-fn counters_and_other_records_do_not_take_each_other_s_operations() {
+fn counters_and_other_records_refuse_each_others_operations() {
     let folder = folder();
     let region = Region::attach(&folder.path).unwrap();
     let (session, ns) = open(&region);

@@ -1,4 +1,4 @@
-//! Records that are read to be changed.
+//! Records that are read in order to change them.
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -32,7 +32,7 @@ fn done(version: u64) -> Outcome {
 }
 
 #[test]
-fn a_record_is_changed_if_it_is_still_what_was_read() {
+fn a_record_is_changed_only_if_it_is_the_version_that_was_read() {
     open(Kind::Value, |session, ns| {
         assert!(session.get_for_update(ns, b"k").unwrap().is_none());
         let version = session.put(ns, b"k", b"one").unwrap();
@@ -54,7 +54,7 @@ fn a_record_is_changed_if_it_is_still_what_was_read() {
 }
 
 #[test]
-fn what_is_not_right_is_refused_and_changes_nothing() {
+fn invalid_changes_are_refused_and_change_nothing() {
     open(Kind::Mixed, |session, ns| {
         let names = BlockLayout::new(&NAMES).unwrap();
         session.put(ns, b"value", b"v").unwrap();
@@ -93,14 +93,14 @@ fn what_is_not_right_is_refused_and_changes_nothing() {
     }
 }
 
-/// The blocks of a record as one walk tells them.
-fn walked(session: &Session, ns: Namespace, key: &[u8]) -> Vec<(String, Vec<u8>)> {
+/// The blocks of a record, by one walk.
+fn blocks_of(session: &Session, ns: Namespace, key: &[u8]) -> Vec<(String, Vec<u8>)> {
     let view = session.get(ns, key).unwrap().unwrap();
     view.blocks().map(|(name, bytes)| (name.to_owned(), bytes.to_vec())).collect()
 }
 
 #[test]
-fn patches_by_places_are_as_patches_by_names() {
+fn patches_by_index_equal_patches_by_name() {
     open(Kind::Blocks, |session, ns| {
         // One for all records: what it remembers is never the next one's layout for certain.
         let names = BlockLayout::new(&NAMES).unwrap();
@@ -143,23 +143,23 @@ fn patches_by_places_are_as_patches_by_names() {
             let record = read(session, ns, one);
             assert!(matches!(record.patch(&names, &by_place).unwrap(), Outcome::Done { .. }));
             session.patch(ns, twin, &by_name, Condition::Present).unwrap();
-            let (found, expected) = (walked(session, ns, one), walked(session, ns, twin));
+            let (found, expected) = (blocks_of(session, ns, one), blocks_of(session, ns, twin));
             assert_eq!(found, expected, "round {round}: {changes:?}");
             let record = read(session, ns, one);
-            let mut heard = [const { None }; NAMES.len()];
+            let mut seen = [const { None }; NAMES.len()];
             let wanted = [0, 2, 3].map(|place| (place, NAMES[place]));
             record.blocks_of(
                 &names,
                 |place| place != 1,
                 |place, bytes| {
-                    assert!(heard[place].replace(bytes.to_vec()).is_none(), "heard twice");
+                    assert!(seen[place].replace(bytes.to_vec()).is_none(), "returned twice");
                 },
             );
             for (place, name) in wanted {
                 let known = expected.iter().find(|(known, _)| known == name);
-                assert_eq!(heard[place], known.map(|(_, bytes)| bytes.clone()), "{name}");
+                assert_eq!(seen[place], known.map(|(_, bytes)| bytes.clone()), "{name}");
             }
-            assert_eq!(heard[1], None);
+            assert_eq!(seen[1], None);
             let twin = session.get(ns, twin).unwrap().unwrap();
             assert!(record.view().tags().eq(twin.tags()));
             assert_eq!(record.view().expires_ms(), twin.expires_ms());
@@ -168,7 +168,7 @@ fn patches_by_places_are_as_patches_by_names() {
 }
 
 #[test]
-fn names_that_met_one_record_know_no_other() {
+fn a_layout_learnt_from_one_record_is_not_applied_to_another() {
     open(Kind::Blocks, |session, ns| {
         let names = BlockLayout::new(&["a", "b"]).unwrap();
         let others = BlockLayout::new(&["b", "a"]).unwrap();
@@ -189,19 +189,19 @@ fn names_that_met_one_record_know_no_other() {
             for (key, one, two, first, second) in records {
                 let record = read(session, ns, key);
                 for (names, places) in [(&names, ["a", "b"]), (&others, ["b", "a"])] {
-                    let mut heard = Vec::new();
+                    let mut seen = Vec::new();
                     record.blocks_of(
                         names,
                         |_| true,
                         |place, bytes| {
-                            heard.push((places[place], bytes.to_vec()));
+                            seen.push((places[place], bytes.to_vec()));
                         },
                     );
-                    heard.sort_unstable();
+                    seen.sort_unstable();
                     let mut expected = vec![(one, first.to_vec()), (two, second.to_vec())];
                     expected.retain(|(name, _)| places.contains(name));
                     expected.sort_unstable();
-                    assert_eq!(heard, expected);
+                    assert_eq!(seen, expected);
                 }
             }
         }
@@ -209,7 +209,7 @@ fn names_that_met_one_record_know_no_other() {
 }
 
 #[test]
-fn indexes_and_watchers_hear_of_it() {
+fn a_change_updates_indexes_and_is_sent_to_watches() {
     open(Kind::Mixed, |session, ns| {
         let guti = TagSchema { name: "guti".to_owned(), is_unique: true, ..TagSchema::default() };
         session.add_tags(ns, &[guti]).unwrap();
@@ -242,7 +242,7 @@ fn indexes_and_watchers_hear_of_it() {
 }
 
 #[test]
-fn a_record_whose_time_has_passed_is_not_changed() {
+fn an_expired_record_is_not_changed() {
     open(Kind::Value, |session, ns| {
         let ends_ms = now_ms_coarse() + 50;
         session.put_until(ns, b"k", b"v", ends_ms).unwrap();
@@ -258,7 +258,7 @@ fn a_record_whose_time_has_passed_is_not_changed() {
 /// A watch that starts during a change of a record reports every later change. This includes a
 /// change that had already checked for watches and was not yet published.
 #[test]
-fn who_begins_to_watch_misses_nothing() {
+fn a_new_watch_misses_no_later_change() {
     const ROUNDS: usize = 60;
     const MORE: u64 = 40;
     let dir = tempfile::tempdir().unwrap();
@@ -317,7 +317,7 @@ fn who_begins_to_watch_misses_nothing() {
 }
 
 #[test]
-fn no_update_of_many_is_lost() {
+fn no_concurrent_update_is_lost() {
     const EACH: u64 = 3000;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("region");

@@ -17,7 +17,7 @@ fn unique() -> TagSchema {
     TagSchema { name: "id".to_owned(), is_unique: true, ..TagSchema::default() }
 }
 
-/// No record has it.
+/// No record has the tag.
 fn required() -> TagSchema {
     TagSchema { name: "no".to_owned(), is_required: true, ..TagSchema::default() }
 }

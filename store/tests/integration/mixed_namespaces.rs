@@ -15,7 +15,7 @@ const fn block<'a>(name: &'a str, bytes: &'a [u8]) -> BlockChange<'a> {
 }
 
 #[test]
-fn each_record_says_what_it_is_and_gives_way_to_any_other() {
+fn each_record_has_a_form_and_is_replaced_by_any_other_form() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("region");
     {
@@ -70,7 +70,7 @@ fn each_record_says_what_it_is_and_gives_way_to_any_other() {
 }
 
 #[test]
-fn a_transaction_sees_the_form_of_what_it_has_written() {
+fn a_transaction_reads_the_form_that_it_has_written() {
     let dir = tempfile::tempdir().unwrap();
     let region = Region::create(&dir.path().join("region"), &CreateOptions::default()).unwrap();
     let session = region.session().unwrap();
@@ -96,7 +96,7 @@ fn a_transaction_sees_the_form_of_what_it_has_written() {
 }
 
 #[test]
-fn the_last_write_of_a_transaction_says_the_form() {
+fn the_last_write_of_a_transaction_decides_the_form() {
     let dir = tempfile::tempdir().unwrap();
     let region = Region::create(&dir.path().join("region"), &CreateOptions::default()).unwrap();
     let session = region.session().unwrap();
@@ -117,7 +117,7 @@ fn the_last_write_of_a_transaction_says_the_form() {
 }
 
 #[test]
-fn a_label_keeps_blocks_and_the_stream_says_what_is_a_set() {
+fn setting_metadata_keeps_blocks_and_the_stream_marks_sets() {
     let dir = tempfile::tempdir().unwrap();
     let region = Region::create(&dir.path().join("region"), &CreateOptions::default()).unwrap();
     let session = region.session().unwrap();

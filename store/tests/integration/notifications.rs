@@ -1,4 +1,4 @@
-//! What watchers and the commit stream are told of real commits.
+//! The events and stream entries of real commits.
 
 use nearstate_store::{
     BlockChange, Condition, Error, EventKind, Filter, Form, Kind, Metadata, Notice, Schema,
@@ -20,7 +20,7 @@ fn events_of(watch: &mut Watch) -> Vec<(EventKind, String, u64, Vec<String>)> {
 }
 
 #[test]
-fn a_watcher_is_told_each_change_in_order_with_its_version() {
+fn a_watch_returns_each_change_in_order_with_its_version() {
     let fixture = TestRegion::new();
     let session = fixture.region.session().unwrap();
     let tags = vec![TagSchema { name: "cell".to_owned(), ..TagSchema::default() }];
@@ -42,7 +42,7 @@ fn a_watcher_is_told_each_change_in_order_with_its_version() {
             txn.put_with_metadata(ns, b"y", b"1", Metadata { tags: cell, expires_ms: 0 })
         })
         .unwrap();
-    // A transaction that does not commit tells nothing.
+    // A transaction that does not commit sends no event.
     session.begin().unwrap().put(ns, b"never", b"").unwrap();
     session
         .transact(|txn| {
@@ -76,7 +76,7 @@ fn a_watcher_is_told_each_change_in_order_with_its_version() {
 }
 
 #[test]
-fn a_record_that_ended_unseen_is_told_as_expired_when_it_is_replaced() {
+fn an_expired_record_is_reported_when_it_is_replaced() {
     let fixture = TestRegion::new();
     let session = fixture.region.session().unwrap();
     let ns = session.namespace("s", &Schema::default()).unwrap();

@@ -1,5 +1,4 @@
-//! The example of the README's chapter on transactions: it runs, and stands there as it stands
-//! here.
+//! The example of the README for transactions: it runs, and the README has the same text.
 
 use nearstate_store::{
     CreateOptions, EventKind, Filter, Metadata, Notice, Region, Result, Schema, Session, TagSchema,

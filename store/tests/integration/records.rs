@@ -1,4 +1,4 @@
-//! What a record's operations promise, against a model and against each other.
+//! Operations on records, compared with a model and with each other.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ fn a_record_is_put_read_replaced_and_deleted() {
 }
 
 #[test]
-fn conditions_are_judged_on_what_is_there() {
+fn conditions_are_checked_against_the_current_record() {
     let folder = TestFolder::new();
     let region = Region::create(&folder.path, &options(64 << 20)).unwrap();
     let session = region.session().unwrap();

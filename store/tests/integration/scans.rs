@@ -1,4 +1,4 @@
-//! Walks that are done in parts, the order of blocks, and what a transaction has written.
+//! Scans in parts, the order of blocks, and the writes of an open transaction.
 use nearstate_store::{
     BlockChange, Condition, CreateOptions, Kind, Metadata, Namespace, Region, Schema, Session,
 };
@@ -19,7 +19,7 @@ fn open(each: impl Fn(&Session, Namespace)) {
 }
 
 #[test]
-fn a_walk_in_parts_meets_what_stays_once_though_the_index_grows() {
+fn a_scan_in_parts_returns_each_record_once_while_the_index_grows() {
     open(|session, ns| {
         for number in 0..300_u32 {
             session.put(ns, &number.to_le_bytes(), b"stays").unwrap();
@@ -52,7 +52,7 @@ fn a_walk_in_parts_meets_what_stays_once_though_the_index_grows() {
 }
 
 #[test]
-fn a_view_says_what_its_record_takes_with_its_blocks() {
+fn a_view_reports_the_size_of_its_record_with_blocks() {
     open(|session, ns| {
         session.put(ns, b"small", b"v").unwrap();
         session.put(ns, b"large", &[7; 5000]).unwrap();
@@ -86,7 +86,7 @@ fn the_parts_of_a_count_are_the_count() {
 }
 
 #[test]
-fn blocks_stand_in_the_order_in_which_they_came() {
+fn blocks_keep_the_order_of_their_first_write() {
     open(|session, ns| {
         let set = |name, bytes| BlockChange { name, bytes: Some(bytes) };
         let (small, large): (&[u8], &[u8]) = (b"1", &[2; 900]);
@@ -114,7 +114,7 @@ fn blocks_stand_in_the_order_in_which_they_came() {
 }
 
 #[test]
-fn a_transaction_tells_what_it_has_written() {
+fn a_transaction_lists_what_it_has_written() {
     open(|session, ns| {
         session.put(ns, b"old", b"v").unwrap();
         let txn = session.begin().unwrap();
@@ -136,7 +136,7 @@ fn to<'a>(name: &'a str, bytes: &'a [u8]) -> BlockChange<'a> {
 }
 
 #[test]
-fn a_patch_of_some_blocks_leaves_the_others_and_what_stands_behind_them() {
+fn a_patch_of_some_blocks_keeps_the_others_and_the_metadata() {
     open(|session, ns| {
         let large = vec![7; 3000];
         let first = [to("profile", b"imsi".as_slice()), to("context", &large), to("radio", b"1")];

@@ -1,4 +1,4 @@
-//! Tags that are declared for records that are there already.
+//! Tags that are declared for existing records.
 
 use nearstate_store::{
     CreateOptions, Error, EventKind, Filter, Metadata, Namespace, Notice, Region, RetryPolicy,
@@ -10,7 +10,7 @@ use crate::fixture::{clean, without_forks};
 /// A record that had expired and was not yet collected was in no index. A declaration of tags left
 /// such a region in a state that the check rejected.
 #[test]
-fn a_record_whose_time_has_passed_does_not_stand_in_the_way_of_a_new_tag() {
+fn an_expired_record_does_not_prevent_a_new_tag() {
     let _no_forks = without_forks();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("region");
@@ -65,7 +65,7 @@ fn keys(session: &Session, ns: Namespace) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_declaration_goes_on_in_parts_and_whoever_repeats_it_finishes_it() {
+fn a_declaration_continues_in_parts_and_a_repeated_one_completes_it() {
     let _no_forks = without_forks();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("region");
@@ -106,7 +106,7 @@ fn a_declaration_goes_on_in_parts_and_whoever_repeats_it_finishes_it() {
 
 /// A declaration started over each time another one declared something.
 #[test]
-fn others_that_declare_in_vain_for_ever_keep_nobody_from_the_end() {
+fn declarations_that_always_fail_do_not_delay_another_one() {
     let _no_forks = without_forks();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("region");
@@ -144,7 +144,7 @@ fn others_that_declare_in_vain_for_ever_keep_nobody_from_the_end() {
 
 /// A walk that others had interrupted for long took all that had come meanwhile in a few parts.
 #[test]
-fn a_namespace_that_grows_meanwhile_is_entered_in_small_parts_all_the_same() {
+fn a_namespace_that_grows_is_still_indexed_in_small_parts() {
     let _no_forks = without_forks();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("region");

@@ -110,7 +110,7 @@ fn a_unique_value_has_one_holder_and_the_error_names_it() {
 }
 
 #[test]
-fn tags_are_added_beside_writers() {
+fn tags_are_added_while_writers_run() {
     let _no_forks = without_forks();
     let fixture = TestRegion::new();
     let is_over = AtomicBool::new(false);
@@ -174,7 +174,7 @@ fn a_tag_that_the_records_contradict_is_refused_and_leaves_nothing() {
 }
 
 #[test]
-fn a_record_past_its_time_is_never_returned_and_collected_once() {
+fn an_expired_record_is_never_returned_and_is_collected_once() {
     let fixture = TestRegion::new();
     let session = fixture.region.session().unwrap();
     let other = fixture.region.session().unwrap();
@@ -221,7 +221,7 @@ fn a_record_past_its_time_is_never_returned_and_collected_once() {
 /// A walk that was validated once came twice to a part of a list that had taken another's position,
 /// and forgot that it had been told something else of it before.
 #[test]
-fn a_walk_that_is_validated_once_rests_on_all_that_it_was_told() {
+fn a_walk_that_is_validated_once_depends_on_everything_it_read() {
     let fixture = TestRegion::new();
     let (session, other) = (fixture.region.session().unwrap(), fixture.region.session().unwrap());
     let tags = vec![TagSchema { name: "dnn".to_owned(), ..TagSchema::default() }];
@@ -257,7 +257,7 @@ fn a_walk_that_is_validated_once_rests_on_all_that_it_was_told() {
 }
 
 #[test]
-fn a_walk_over_entries_of_records_past_their_time_has_a_bound() {
+fn a_walk_over_entries_of_expired_records_has_a_bound() {
     let fixture = TestRegion::new();
     let session = fixture.region.session().unwrap();
     let ns = sessions(&session);
@@ -288,7 +288,7 @@ fn a_walk_over_entries_of_records_past_their_time_has_a_bound() {
 }
 
 #[test]
-fn a_required_tag_is_asked_of_every_new_record() {
+fn every_new_record_must_have_a_required_tag() {
     let fixture = TestRegion::new();
     let session = fixture.region.session().unwrap();
     let tags = vec![TagSchema { is_required: true, ..unique("supi") }];
@@ -333,7 +333,7 @@ fn to(bytes: &[u8]) -> [BlockChange<'_>; 1] {
 }
 
 #[test]
-fn a_patch_keeps_a_record_where_its_tags_have_it() {
+fn a_patch_keeps_the_index_entries_of_a_record() {
     let fixture = TestRegion::new();
     let session = fixture.region.session().unwrap();
     let tags = vec![TagSchema { is_required: true, ..unique("supi") }, ordered("seen")];
@@ -376,7 +376,7 @@ fn a_patch_keeps_a_record_where_its_tags_have_it() {
 }
 
 #[test]
-fn two_that_patch_one_record_at_once_keep_each_others_blocks() {
+fn two_concurrent_patches_of_one_record_keep_each_others_blocks() {
     const PATCHES: u32 = 20_000;
     let fixture = TestRegion::new();
     let session = fixture.region.session().unwrap();
@@ -416,7 +416,7 @@ fn two_that_patch_one_record_at_once_keep_each_others_blocks() {
 }
 
 #[test]
-fn a_look_ahead_changes_nothing_whatever_is_asked_for() {
+fn prefetching_changes_nothing_for_any_input() {
     let fixture = TestRegion::new();
     let session = fixture.region.session().unwrap();
     let plain = session.namespace("plain", &Schema::default()).unwrap();

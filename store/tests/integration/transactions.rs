@@ -12,7 +12,7 @@ fn number(bytes: &[u8]) -> u64 {
 }
 
 #[test]
-fn all_of_a_transaction_is_there_or_none() {
+fn a_transaction_is_visible_whole_or_not_at_all() {
     let fixture = TestRegion::new();
     let (session, ue) = open(&fixture.region);
     session.put(ue, b"old", b"1").unwrap();
@@ -71,7 +71,7 @@ fn a_conflict_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_retry_is_bounded_and_says_so() {
+fn retries_are_bounded_and_end_with_deadline() {
     let fixture = TestRegion::new();
     let (session, ue) = open(&fixture.region);
     let (other, _) = open(&fixture.region);
@@ -281,7 +281,7 @@ fn single_reads_see_a_transaction_at_one_instant() {
 }
 
 #[test]
-fn many_are_deleted_at_one_instant_or_the_reads_did_not_fit_together() {
+fn many_records_are_deleted_at_one_instant_or_the_result_is_a_conflict() {
     let fixture = TestRegion::new();
     let (session, other) = (fixture.region.session().unwrap(), fixture.region.session().unwrap());
     let ns = session.namespace("ues", &Schema::default()).unwrap();
@@ -319,7 +319,7 @@ fn many_are_deleted_at_one_instant_or_the_reads_did_not_fit_together() {
 }
 
 #[test]
-fn reads_that_are_judged_together_are_so_behind_the_last_of_them() {
+fn reads_that_are_validated_together_are_validated_after_the_last_one() {
     let fixture = TestRegion::new();
     let (session, ns) = open(&fixture.region);
     let other = fixture.region.session().unwrap();
@@ -340,7 +340,7 @@ fn reads_that_are_judged_together_are_so_behind_the_last_of_them() {
     let (txn, mut count) = (session.begin().unwrap(), 0);
     let met = read(&txn, &mut count);
     assert!(matches!(met, Err(Error::Conflict { .. })), "{met:?}");
-    assert_eq!(count, 1, "alone each judges all before it");
+    assert_eq!(count, 1, "alone each validates all earlier reads");
     drop(txn);
     let (txn, mut count) = (session.begin().unwrap(), 0);
     let met = txn.validated_once(|| read(&txn, &mut count));
@@ -357,7 +357,7 @@ fn reads_that_are_judged_together_are_so_behind_the_last_of_them() {
     });
     assert!(matches!(met, Err(Error::Conflict { .. })), "{met:?}");
     drop(txn);
-    // Within each other only the outer one judges, and behind it each read does again.
+    // If they are nested, only the outer one validates. Afterwards each read does again.
     let (txn, mut count) = (session.begin().unwrap(), 1);
     let met = txn.validated_once(|| txn.validated_once(|| read(&txn, &mut count)));
     assert_eq!(met.unwrap(), 101);

@@ -2,7 +2,7 @@
 //!
 //! A workload sees tables of records. A record has a key, one or more parts (named blocks: what a
 //! procedure changes is a few of them) and tags by which it is found. A target turns these calls
-//! into what its store has, or says in [`crate::targets::Abilities`] how it emulates it.
+//! into what its store has, or says in [`crate::targets::Capabilities`] how it emulates it.
 
 use crate::operations::{self, KeyBlock, Operation, Store};
 use nearstate_model::{Error, Result};
@@ -20,12 +20,10 @@ pub struct TableId(pub usize);
 /// What a workload stores.
 #[derive(Clone, Copy, Debug)]
 pub struct StoreSchema {
-    /// Its tables.
     pub tables: &'static [TableSchema],
 }
 
 impl StoreSchema {
-    /// A table.
     #[inline]
     pub fn table(&self, table: TableId) -> Result<&'static TableSchema> {
         self.tables.get(table.0).ok_or_else(|| table.unknown())
@@ -53,10 +51,8 @@ pub struct TableSchema {
     pub is_scanned: bool,
 }
 
-/// A tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TagRule {
-    /// Its name.
     pub name: &'static str,
     /// Whether a value belongs to one record at the most.
     pub is_unique: bool,
@@ -102,11 +98,8 @@ pub type RecordTag<'a> = (usize, &'a [u8]);
 /// A whole record.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordEntry<'a> {
-    /// Its key.
     pub key: &'a [u8],
-    /// Every part of it.
     pub parts: &'a [PartWrite<'a>],
-    /// Its tags.
     pub tags: &'a [RecordTag<'a>],
     /// The tags of the record that it takes the place of, none if there is none: for stores without
     /// indexes, whose user has to take the old ones away.
@@ -140,6 +133,20 @@ pub trait Work {
 
 /// Makes a change of the record that was read.
 pub type RecordWrite<'w> = dyn FnMut(&PartsChange<'_>) -> Result<()> + 'w;
+
+/// Up to `count` records of a table in the order of their keys, from the key `from` on.
+#[derive(Clone, Copy, Debug)]
+pub struct ScanRange<'a> {
+    pub table: TableId,
+    pub from: &'a [u8],
+    pub count: usize,
+}
+
+/// Receives the records of a scan: key and first part.
+pub type ScanSink<'h> = dyn FnMut(&[u8], &[u8]) + 'h;
+
+/// A connection of a store, whichever it is.
+pub type Connection<'s> = dyn StoreConnection + 's;
 
 /// Receives the replies to one request.
 pub type ReplySink<'h> = dyn FnMut(StoreReply<'_>) + 'h;
@@ -236,15 +243,8 @@ pub trait StoreAccess {
         Ok(still_exists)
     }
 
-    /// Delivers up to `count` records in the order of their keys, from `from` on: key and first
-    /// part. Returns their number.
-    fn scan(
-        &mut self,
-        _: TableId,
-        _from: &[u8],
-        _count: usize,
-        _receive: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
+    /// Delivers records in the order of their keys: key and first part. Returns their number.
+    fn scan(&mut self, _: &ScanRange<'_>, _: &mut ScanSink<'_>) -> Result<usize> {
         Err(declined("this target has no scan in the order of keys"))
     }
 }
@@ -279,7 +279,6 @@ pub fn perform_each(
 pub enum Request<'a> {
     /// [`StoreAccess::read`].
     Read {
-        /// Of which table.
         table: TableId,
         /// The record's key.
         key: &'a [u8],
@@ -288,30 +287,21 @@ pub enum Request<'a> {
     },
     /// [`StoreAccess::put`].
     Put {
-        /// Of which table.
         table: TableId,
         /// The record.
         entry: RecordEntry<'a>,
     },
     /// [`StoreAccess::change`].
-    Change {
-        /// Of which table.
-        table: TableId,
-        /// The change.
-        change: PartsChange<'a>,
-    },
+    Change { table: TableId, change: PartsChange<'a> },
     /// [`StoreAccess::delete`].
     Delete {
-        /// Of which table.
         table: TableId,
         /// The record's key.
         key: &'a [u8],
-        /// Its tags.
         tags: &'a [RecordTag<'a>],
     },
     /// [`StoreAccess::find`].
     Find {
-        /// Of which table.
         table: TableId,
         /// A value of a unique tag.
         tag: RecordTag<'a>,
@@ -342,6 +332,35 @@ pub enum StoreReply<'a> {
     Key(&'a [u8]),
     /// It is done; whether there was a record.
     Done(bool),
+}
+
+/// A reply that outlives its connection's buffer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OwnedReply {
+    Part(usize, Vec<u8>),
+    Key(Vec<u8>),
+    Done(bool),
+}
+
+impl From<StoreReply<'_>> for OwnedReply {
+    fn from(reply: StoreReply<'_>) -> Self {
+        match reply {
+            StoreReply::Part(part, bytes) => Self::Part(part, bytes.to_vec()),
+            StoreReply::Key(key) => Self::Key(key.to_vec()),
+            StoreReply::Done(done) => Self::Done(done),
+        }
+    }
+}
+
+impl OwnedReply {
+    /// The reply.
+    pub fn reply(&self) -> StoreReply<'_> {
+        match self {
+            Self::Part(part, bytes) => StoreReply::Part(*part, bytes),
+            Self::Key(key) => StoreReply::Key(key),
+            Self::Done(done) => StoreReply::Done(*done),
+        }
+    }
 }
 
 /// What a transaction is made of. May be run several times; must end the same way for the same
@@ -464,7 +483,6 @@ impl<C: StoreConnection + ?Sized> Store for ByCalls<'_, C> {
 }
 
 impl<T: StoreAccess + ?Sized> StoreAccess for Box<T> {
-    #[inline]
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         (**self).perform(request, receive)
     }
@@ -479,13 +497,7 @@ impl<T: StoreAccess + ?Sized> StoreAccess for Box<T> {
         (**self).update(table, key, wanted, work)
     }
 
-    fn scan(
-        &mut self,
-        table: TableId,
-        from: &[u8],
-        count: usize,
-        receive: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
-        (**self).scan(table, from, count, receive)
+    fn scan(&mut self, range: &ScanRange<'_>, receive: &mut ScanSink<'_>) -> Result<usize> {
+        (**self).scan(range, receive)
     }
 }

@@ -4,17 +4,17 @@ mod window;
 mod progress_report;
 mod fan;
 
-use crate::access::StoreConnection;
+use crate::access::{Connection, StoreConnection};
 use crate::clock::monotonic_ns;
 use crate::meter::Meter;
-use crate::protocol::{Ask, Plan, Ran, Said, Turn, in_words, receive, say};
+use crate::protocol::{ClientCommand, ClientReport, Plan, Ran, Turn, in_words, receive, say};
 use crate::random::seed_of;
 use crate::result::CUT;
 use crate::schedule::{Phase, Schedule};
 use crate::targets::fault::Faulty;
 use crate::targets::{self, Target};
 use crate::wait::{Waits, thread_ns};
-use crate::workloads::{self, Blueprint, Tally, Workload};
+use crate::workloads::{self, Tally, Workload, WorkloadKind};
 use fan::Fan;
 use nearstate_model::{Error, Result};
 use progress_report::{Answering, Pace, ProgressReporter, ReportedAccess, SLOW_STEP_NS};
@@ -34,11 +34,11 @@ const PROGRESS_NS: u64 = 100_000_000;
 /// Runs a client: reads commands from `input` and writes reports to `output`.
 pub fn serve(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
     let Err(e) = begin(&mut input, &mut output) else { return Ok(()) };
-    say(&mut output, &Said::Failed(in_words(&e))).map_err(|_| e)
+    say(&mut output, &ClientReport::Failed(in_words(&e))).map_err(|_| e)
 }
 
 fn begin(input: &mut impl BufRead, output: &mut impl Write) -> Result<()> {
-    let Some(Ask::Plan(plan)) = receive(input)? else {
+    let Some(ClientCommand::Plan(plan)) = receive(input)? else {
         return Err(Error::BadArgument {
             detail: "this program's part is started by `nearstate bench run`".to_owned(),
         });
@@ -47,22 +47,24 @@ fn begin(input: &mut impl BufRead, output: &mut impl Write) -> Result<()> {
         && let Err(why) = stay_on(cpu)
     {
         // The client runs all the same, but the report must say so.
-        say(output, &Said::Unbound(why))?;
+        say(output, &ClientReport::Unbound(why))?;
     }
     let mut client = Client::new(plan)?;
-    say(output, &Said::Ready)?;
+    say(output, &ClientReport::Ready)?;
     while let Some(ask) = receive(input)? {
         match ask {
-            Ask::Plan(_) => {
+            ClientCommand::Plan(_) => {
                 return Err(Error::BadArgument { detail: "a second plan".to_owned() });
             }
-            Ask::Load => client.load(output)?,
-            Ask::WarmUp(ops, depth) => client.warm_up(ops, depth, output)?,
-            Ask::Run(turn) if client.is_background() => client.run_beside(&turn, output)?,
-            Ask::Run(turn) => client.run(&turn, output)?,
+            ClientCommand::Load => client.load(output)?,
+            ClientCommand::WarmUp(ops, depth) => client.warm_up(ops, depth, output)?,
+            ClientCommand::Run(turn) if client.is_background() => {
+                client.run_beside(&turn, output)?;
+            }
+            ClientCommand::Run(turn) => client.run(&turn, output)?,
             // The run that it ended is over.
-            Ask::Stop => {}
-            Ask::Verify => client.verify(output)?,
+            ClientCommand::Stop => {}
+            ClientCommand::Verify => client.verify(output)?,
         }
     }
     Ok(())
@@ -84,10 +86,10 @@ fn has_input() -> Result<bool> {
 /// The connection of a client, or its connections as one.
 fn connect(
     target: &dyn Target,
-    blueprint: &dyn Blueprint,
+    kind: &dyn WorkloadKind,
     plan: &Plan,
 ) -> Result<Box<dyn StoreConnection>> {
-    let schema = blueprint.schema(&plan.parameters);
+    let schema = kind.schema(&plan.parameters);
     if plan.connections <= 1 {
         return target.connect(&plan.address, &schema);
     }
@@ -111,12 +113,12 @@ fn stay_on(cpu: usize) -> std::result::Result<(), String> {
 struct Client {
     plan: Plan,
     target: Box<dyn Target>,
-    blueprint: Box<dyn Blueprint>,
+    kind: Box<dyn WorkloadKind>,
     connection: Box<dyn StoreConnection>,
     workload: Box<dyn Workload>,
     clock: Clock,
     reconnects: u64,
-    /// Operations of a block, [`Blueprint::block_ops`].
+    /// Operations of a block, [`WorkloadKind::block_ops`].
     block: usize,
     /// Nanoseconds between two words about progress.
     progress_ns: u64,
@@ -146,16 +148,16 @@ impl AnswerWatch {
 impl Client {
     fn new(plan: Plan) -> Result<Self> {
         let target = targets::named(&plan.target)?;
-        let blueprint = workloads::named(&plan.workload)?;
-        let connection = connect(target.as_ref(), blueprint.as_ref(), &plan)?;
-        let block = usize::try_from(blueprint.block_ops(&plan.parameters)).unwrap_or(1);
-        let workload = blueprint.client(&plan.parameters, plan.client, plan.clients)?;
+        let kind = workloads::named(&plan.workload)?;
+        let connection = connect(target.as_ref(), kind.as_ref(), &plan)?;
+        let block = usize::try_from(kind.block_ops(&plan.parameters)).unwrap_or(1);
+        let workload = kind.client(&plan.parameters, plan.client, plan.clients)?;
         let clock = Clock::new();
         let progress_ns = PROGRESS_NS;
         Ok(Self {
             plan,
             target,
-            blueprint,
+            kind,
             connection,
             workload,
             clock,
@@ -176,7 +178,7 @@ impl Client {
             told.more(more);
         })?;
         told.end()?;
-        say(output, &Said::Loaded(records, monotonic_ns() - begin_ns))
+        say(output, &ClientReport::Loaded(records, monotonic_ns() - begin_ns))
     }
 
     fn warm_up(&mut self, ops: u64, depth: usize, output: &mut impl Write) -> Result<()> {
@@ -194,7 +196,7 @@ impl Client {
             // This part is not measured, but the orchestrator must see progress.
             reporter.tell(output, || 0)?;
         }
-        say(output, &Said::Ready)
+        say(output, &ClientReport::Ready)
     }
 
     /// A step, with the connection found again if it is lost and that is allowed.
@@ -216,7 +218,7 @@ impl Client {
     fn progress_report(
         &mut self,
         output: &mut impl Write,
-        work: impl FnOnce(&mut dyn Workload, &mut dyn StoreConnection) -> Result<()>,
+        work: impl FnOnce(&mut dyn Workload, &mut Connection<'_>) -> Result<()>,
     ) -> Result<()> {
         let told = ReportedAccess::new(ProgressReporter::new(self.progress_ns), output);
         let mut store = Answering::new(self.connection.as_mut(), &told);
@@ -238,7 +240,7 @@ impl Client {
         self.reconnects += 1;
         let mut last = error;
         for _ in 0..RECONNECT_TRIES {
-            match connect(self.target.as_ref(), self.blueprint.as_ref(), &self.plan) {
+            match connect(self.target.as_ref(), self.kind.as_ref(), &self.plan) {
                 Ok(fresh) => {
                     self.connection = self.connection.renewed(fresh);
                     match self.progress_report(output, |workload, store| workload.settle(store)) {
@@ -262,7 +264,7 @@ impl Client {
     /// and apart: that time is not what an operation of its class takes, and workloads count some
     /// before and some after they were answered.
     fn count_cut(&self, count: usize, tally: &mut Tally) {
-        let apart = self.blueprint.classes(&self.plan.parameters).len();
+        let apart = self.kind.spec().classes.len();
         let Tally { bytes_out, bytes_in, .. } = *tally;
         *tally = Tally { bytes_out, bytes_in, ..Tally::default() };
         (0..count).for_each(|_| tally.count(apart));
@@ -271,7 +273,7 @@ impl Client {
     fn run(&mut self, turn: &Turn, output: &mut impl Write) -> Result<()> {
         if let Some(fault) = self.plan.fault.take() {
             // Not while loading: what is lost there may be written over by all that follows.
-            let connection = connect(self.target.as_ref(), self.blueprint.as_ref(), &self.plan)?;
+            let connection = connect(self.target.as_ref(), self.kind.as_ref(), &self.plan)?;
             self.connection = Box::new(Faulty::often(connection, fault));
         }
         // Its megabytes are asked for before the common begin, not after.
@@ -300,10 +302,10 @@ impl Client {
             classes: Vec::new(),
             slices: Vec::new(),
         };
-        let names = self.blueprint.classes(&self.plan.parameters);
+        let names = self.kind.spec().classes;
         let names: Vec<&str> = names.iter().copied().chain([CUT]).collect();
         (ran.classes, ran.slices) = meter.finish(&names, ended_ns);
-        say(output, &Said::Ran(Box::new(ran)))
+        say(output, &ClientReport::Ran(Box::new(ran)))
     }
 
     /// One operation after the other: the end of one is the begin of the next.
@@ -343,14 +345,14 @@ impl Client {
         self.plan.client + self.plan.background >= self.plan.clients
     }
 
-    /// Runs until the next request arrives on standard input, which is [`Ask::Stop`].
+    /// Runs until the next request arrives on standard input, which is [`ClientCommand::Stop`].
     fn run_beside(&mut self, turn: &Turn, output: &mut impl Write) -> Result<()> {
         Waits::default().until(turn.at_ns);
         let count = turn.depth.max(self.block).max(1);
         while !has_input()? {
             self.step(count, &mut Tally::default(), output)?;
         }
-        say(output, &Said::Ran(Box::default()))
+        say(output, &ClientReport::Ran(Box::default()))
     }
 
     /// Operations begin when they are due, or as soon as the store lets them.
@@ -393,7 +395,7 @@ impl Client {
         let mut store = Answering::new(self.connection.as_mut(), &told);
         let verdict = self.workload.verify(&mut store, &mut |more| told.more(more))?;
         told.end()?;
-        say(output, &Said::Verified(verdict, self.workload.checks()))
+        say(output, &ClientReport::Verified(verdict, self.workload.checks()))
     }
 }
 

@@ -2,7 +2,7 @@
 //! becomes of the orchestrator.
 
 use crate::clock::monotonic_ns;
-use crate::protocol::{Ask, Plan, Ran, STOPPED, Said, Turn, receive, say};
+use crate::protocol::{ClientCommand, ClientReport, Plan, Ran, STOPPED, Turn, receive, say};
 use crate::reaper::{ended, own_program};
 use crate::result::{Check, Verdict};
 use nearstate_model::{Error, Result};
@@ -55,7 +55,7 @@ pub struct ClientPool {
     pub unbound: Vec<String>,
 }
 
-type ClientMessage = (usize, Result<Said>);
+type ClientMessage = (usize, Result<ClientReport>);
 
 impl ClientPool {
     /// Starts `plan.clients` clients, all after the same plan. `stop` is looked at while waiting.
@@ -103,7 +103,7 @@ impl ClientPool {
         let (Some(mut input), Some(output)) = (input, output) else {
             return Err(Error::Backend { detail: "a client has no pipes".to_owned() });
         };
-        say(&mut input, &Ask::Plan(plan.clone()))?;
+        say(&mut input, &ClientCommand::Plan(plan.clone()))?;
         self.inputs.push(input);
         let (client, tell) = (plan.client, tell.clone());
         self.ears.push(std::thread::spawn(move || listen(client, output, &tell)));
@@ -115,7 +115,7 @@ impl ClientPool {
         self.processes.iter().map(Child::id).collect()
     }
 
-    fn ask(&mut self, ask: &Ask) -> Result<()> {
+    fn ask(&mut self, ask: &ClientCommand) -> Result<()> {
         let said = |(client, input)| say(input, ask).map_err(|e| (client, e));
         let outcome = self.inputs.iter_mut().enumerate().try_for_each(said);
         outcome.map_err(|(client, e)| self.with_death(client, e))
@@ -140,10 +140,10 @@ impl ClientPool {
 
     /// Loads every client's records; how many, and the nanoseconds of the slowest.
     pub fn load(&mut self, listener: &mut impl Listener) -> Result<(u64, u64)> {
-        self.ask(&Ask::Load)?;
+        self.ask(&ClientCommand::Load)?;
         let (mut records, mut slowest_ns) = (0, 0);
         self.until(listener, |said| {
-            let Said::Loaded(more, ns) = said else { return unexpected(&said) };
+            let ClientReport::Loaded(more, ns) = said else { return unexpected(&said) };
             records += more;
             slowest_ns = slowest_ns.max(ns);
             Ok(true)
@@ -156,37 +156,34 @@ impl ClientPool {
         if ops == 0 {
             return Ok(());
         }
-        self.ask(&Ask::WarmUp(ops, depth))?;
+        self.ask(&ClientCommand::WarmUp(ops, depth))?;
         self.until_ready(listener)
     }
 
     fn until_ready(&mut self, listener: &mut impl Listener) -> Result<()> {
-        self.until(
-            listener,
-            |said| {
-                if matches!(said, Said::Ready) { Ok(true) } else { unexpected(&said) }
-            },
-        )
+        self.until(listener, |said| {
+            if matches!(said, ClientReport::Ready) { Ok(true) } else { unexpected(&said) }
+        })
     }
 
     /// Has every client run, all from the same moment on.
     pub fn run(&mut self, turn: &Turn, listener: &mut impl Listener) -> Result<Vec<Ran>> {
         let clients = self.inputs.len() as u64;
         let at_ns = monotonic_ns() + GO_NS + clients * GO_NS_EACH;
-        self.ask(&Ask::Run(Turn { at_ns, ..turn.clone() }))?;
+        self.ask(&ClientCommand::Run(Turn { at_ns, ..turn.clone() }))?;
         let mut all = Vec::new();
         let measured = self.inputs.len().saturating_sub(self.background);
         self.until_all(measured, listener, |said| {
-            let Said::Ran(ran) = said else { return unexpected(&said) };
+            let ClientReport::Ran(ran) = said else { return unexpected(&said) };
             all.push(*ran);
             Ok(true)
         })?;
         if self.background > 0 {
             for input in self.inputs.iter_mut().skip(measured) {
-                say(input, &Ask::Stop)?;
+                say(input, &ClientCommand::Stop)?;
             }
             self.until_all(self.background, listener, |said| {
-                if matches!(said, Said::Ran(_)) { Ok(true) } else { unexpected(&said) }
+                if matches!(said, ClientReport::Ran(_)) { Ok(true) } else { unexpected(&said) }
             })?;
         }
         Ok(all)
@@ -194,10 +191,10 @@ impl ClientPool {
 
     /// Has every client compare its records with its model.
     pub fn verify(&mut self, listener: &mut impl Listener) -> Result<(Verdict, Vec<Check>)> {
-        self.ask(&Ask::Verify)?;
+        self.ask(&ClientCommand::Verify)?;
         let (mut verdict, mut checks) = (Verdict::default(), Vec::new());
         self.until(listener, |said| {
-            let Said::Verified(more, some) = said else { return unexpected(&said) };
+            let ClientReport::Verified(more, some) = said else { return unexpected(&said) };
             verdict.add(more);
             add_checks(&mut checks, some);
             Ok(true)
@@ -209,7 +206,7 @@ impl ClientPool {
     fn until(
         &mut self,
         listener: &mut impl Listener,
-        last: impl FnMut(Said) -> Result<bool>,
+        last: impl FnMut(ClientReport) -> Result<bool>,
     ) -> Result<()> {
         self.until_all(self.inputs.len(), listener, last)
     }
@@ -219,7 +216,7 @@ impl ClientPool {
         &mut self,
         mut left: usize,
         listener: &mut impl Listener,
-        mut last: impl FnMut(Said) -> Result<bool>,
+        mut last: impl FnMut(ClientReport) -> Result<bool>,
     ) -> Result<()> {
         let mut silent_since = Instant::now();
         while left > 0 {
@@ -227,16 +224,18 @@ impl ClientPool {
                 Ok((client, said)) => {
                     silent_since = Instant::now();
                     match said.map_err(|e| self.with_death(client, e))? {
-                        Said::Progress(more, p99_ns) => listener.progress(more, p99_ns),
-                        Said::Unbound(why) => self.unbound.push(format!("client {client}: {why}")),
-                        Said::Failed(detail) => {
+                        ClientReport::Progress(more, p99_ns) => listener.progress(more, p99_ns),
+                        ClientReport::Unbound(why) => {
+                            self.unbound.push(format!("client {client}: {why}"));
+                        }
+                        ClientReport::Failed(detail) => {
                             let detail = format!("client {client}: {detail}");
                             return Err(Error::Backend { detail });
                         }
-                        other @ (Said::Ready
-                        | Said::Loaded(..)
-                        | Said::Ran(_)
-                        | Said::Verified(..)) => left -= usize::from(last(other)?),
+                        other @ (ClientReport::Ready
+                        | ClientReport::Loaded(..)
+                        | ClientReport::Ran(_)
+                        | ClientReport::Verified(..)) => left -= usize::from(last(other)?),
                     }
                 }
                 Err(RecvTimeoutError::Timeout) if silent_since.elapsed() > SILENCE_MAX => {
@@ -293,7 +292,7 @@ fn add_checks(all: &mut Vec<Check>, more: Vec<Check>) {
     }
 }
 
-fn unexpected(said: &Said) -> Result<bool> {
+fn unexpected(said: &ClientReport) -> Result<bool> {
     Err(Error::Backend { detail: format!("a client said {said:?} when it was not asked for it") })
 }
 
@@ -322,7 +321,7 @@ fn listen(client: usize, output: ChildStdout, tell: &Sender<ClientMessage>) {
             }
             Err(e) => Err(e),
         };
-        let is_last = said.is_err() || matches!(said, Ok(Said::Failed(_)));
+        let is_last = said.is_err() || matches!(said, Ok(ClientReport::Failed(_)));
         if tell.send((client, said)).is_err() || is_last {
             return;
         }

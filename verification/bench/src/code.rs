@@ -6,7 +6,7 @@ mod listing;
 mod probes;
 
 use crate::reaper::{Reaper, system};
-use crate::table::{Align, ReportTable};
+use crate::table::ReportTable;
 use clap::{Args, ValueHint};
 use nearstate_model::{Error, Result};
 use std::io::Write;
@@ -36,7 +36,7 @@ pub fn run(options: &Options, out: &mut impl Write) -> Result<()> {
     probes::run_all(&reaper.folder().join("probes"))?;
     let counts = calls::count(&options.dir, reaper.folder(), options.reads)?;
     let listings = listing::read_all()?;
-    let mut table = ReportTable::new(&[("what", Align::Left), ("count", Align::Right)]);
+    let mut table = ReportTable::new("what|>count");
     let reads = options.reads;
     table.row(vec![format!("system calls of a process with {reads} reads"), text(counts.once)]);
     table.row(vec![format!("with {} reads", 2 * reads), text(counts.twice)]);

@@ -65,7 +65,6 @@ pub enum Figure {
 /// One figure of one class of one target.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The target.
     pub target: String,
     /// The class of operations; `all` for all of them.
     pub class: String,

@@ -14,7 +14,7 @@ use crate::access::{
     TableSchema, TagRule,
 };
 use crate::space;
-use crate::targets::{self, Abilities, Database, Need, Target, Way};
+use crate::targets::{self, Capabilities, Database, Need, Support, Target};
 use nearstate_model::{Error, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -76,7 +76,6 @@ pub(crate) fn must(holds: bool, what: impl FnOnce() -> String) -> HeldRecord {
 /// What became of one promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckOutcome {
-    /// It holds.
     Holds,
     /// The target does not give it. Why.
     Declined(&'static str),
@@ -165,30 +164,34 @@ fn need(schema: StoreSchema, folder: &Path) -> Need {
     }
 }
 
-const fn refusal(way: &Way) -> Option<&'static str> {
+const fn refusal(way: &Support) -> Option<&'static str> {
     match way {
-        Way::Native | Way::Emulated(_) => None,
-        Way::Declined(why) => Some(why),
+        Support::Native | Support::Emulated(_) => None,
+        Support::Declined(why) => Some(why),
     }
 }
 
 /// The tables that a target can be given.
-fn tables_for(abilities: &Abilities) -> &'static [TableSchema] {
-    if refusal(&abilities.unique_tag).is_some() {
+fn tables_for(capabilities: &Capabilities) -> &'static [TableSchema] {
+    if refusal(&capabilities.unique_tag).is_some() {
         return TABLES.get(..2).unwrap_or_default();
     }
-    if refusal(&abilities.scan).is_some() { TABLES.get(..4).unwrap_or_default() } else { &TABLES }
+    if refusal(&capabilities.scan).is_some() {
+        TABLES.get(..4).unwrap_or_default()
+    } else {
+        &TABLES
+    }
 }
 
-fn declined(about: About, abilities: &Abilities, has_servers: bool) -> Option<&'static str> {
+fn declined(about: About, capabilities: &Capabilities, has_servers: bool) -> Option<&'static str> {
     match about {
         About::All => None,
-        About::UniqueTag => refusal(&abilities.unique_tag),
-        About::Transaction => refusal(&abilities.transaction),
+        About::UniqueTag => refusal(&capabilities.unique_tag),
+        About::Transaction => refusal(&capabilities.transaction),
         About::TagsInTransactions => {
-            refusal(&abilities.transaction).or_else(|| refusal(&abilities.unique_tag))
+            refusal(&capabilities.transaction).or_else(|| refusal(&capabilities.unique_tag))
         }
-        About::Scan => refusal(&abilities.scan).or_else(|| refusal(&abilities.unique_tag)),
+        About::Scan => refusal(&capabilities.scan).or_else(|| refusal(&capabilities.unique_tag)),
         About::Servers => (!has_servers).then_some("no server: it lives in its clients"),
     }
 }
@@ -205,8 +208,8 @@ pub fn check(
     let target = targets::named(name)?;
     target.version()?;
     let folder = &space::folder(folder)?;
-    let abilities = target.abilities_in(layout);
-    let schema = StoreSchema { tables: tables_for(&abilities) };
+    let capabilities = target.capabilities_in(layout);
+    let schema = StoreSchema { tables: tables_for(&capabilities) };
     let mut needed = need(schema, folder);
     needed.layout = layout.map(str::to_owned);
     let database = target.start(&needed)?;
@@ -214,7 +217,7 @@ pub fn check(
     let has_servers = !database.processes().is_empty();
     let mut all = Vec::new();
     for (what, about, hold) in PROMISES {
-        let outcome = match declined(*about, &abilities, has_servers) {
+        let outcome = match declined(*about, &capabilities, has_servers) {
             Some(why) => CheckOutcome::Declined(why),
             None => match hold(&tested) {
                 Ok(()) => CheckOutcome::Holds,

@@ -5,8 +5,8 @@ use crate::presets::{self, Case, Measured, Preset};
 use crate::protocol::in_words;
 use crate::reaper::system;
 use crate::result::Run;
-use crate::table::{Align, ReportTable, wrapped};
-use crate::targets::{self, Way};
+use crate::table::{ReportTable, wrapped};
+use crate::targets::{self, Support};
 use crate::{outputs, report, run, saved, workloads};
 use nearstate_model::{Error, Result};
 use std::io::Write;
@@ -224,7 +224,7 @@ fn list(out: &mut impl Write) -> Result<()> {
     let mut text = String::from("Workloads, and their variants (the first is the default)\n");
     for workload in workloads::all() {
         let name = workload.name();
-        let line = format!("{name}: {} ({})", workload.title(), workload.source());
+        let line = format!("{name}: {} ({})", workload.spec().title, workload.spec().source);
         text.push_str(&wrapped(&line, "\n  ", "      "));
         for (variant, meaning) in workload.variants() {
             text.push_str(&wrapped(&format!("{variant}: {meaning}"), "    ", "      "));
@@ -236,7 +236,7 @@ fn list(out: &mut impl Write) -> Result<()> {
         text.push_str(&wrapped(&line, "\n  ", "      "));
     }
     text.push_str("\nTargets, and how they do what not every store has\n\n");
-    text.push_str(&abilities().text());
+    text.push_str(&capabilities().text());
     text.push_str("\nWhat is here\n");
     for target in targets::all() {
         let here = target.version().unwrap_or_else(|e| e.to_string());
@@ -245,24 +245,18 @@ fn list(out: &mut impl Write) -> Result<()> {
     write!(out, "{text}").map_err(|e| wrote(&e))
 }
 
-fn abilities() -> ReportTable {
-    let mut table = ReportTable::new(&[
-        ("target", Align::Left),
-        ("change of parts", Align::Left),
-        ("unique tag", Align::Left),
-        ("transaction", Align::Left),
-        ("scan", Align::Left),
-    ]);
-    let word = |way: &Way| {
+fn capabilities() -> ReportTable {
+    let mut table = ReportTable::new("target|change of parts|unique tag|transaction|scan");
+    let word = |way: &Support| {
         let word = match way {
-            Way::Native => "native",
-            Way::Emulated(_) => "emulated",
-            Way::Declined(_) => "no",
+            Support::Native => "native",
+            Support::Emulated(_) => "emulated",
+            Support::Declined(_) => "no",
         };
         word.to_owned()
     };
     for target in targets::all() {
-        let can = target.abilities();
+        let can = target.capabilities();
         table.row(vec![
             target.name().to_owned(),
             word(&can.delta),

@@ -32,7 +32,6 @@ pub struct Figures<'r> {
     pub classes: Vec<LatencyClass>,
     /// Operations of all rounds, without those that a reconnect cut.
     pub ops: u64,
-    /// Those.
     pub cut: u64,
     /// Operations of all rounds that did not do what they set out to do.
     pub unsuccessful: u64,
@@ -59,7 +58,6 @@ pub struct Cost {
 /// One class of operations.
 #[derive(Clone, Debug)]
 pub struct LatencyClass {
-    /// Its name.
     pub name: String,
     /// Operations per second of each round in which it was met.
     pub rates: Spread,

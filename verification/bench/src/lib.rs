@@ -3,9 +3,10 @@
 
 #![forbid(unsafe_code)]
 #![expect(
+    missing_docs,
     clippy::missing_errors_doc,
-    reason = "only the program and its tests use this crate: errors are those of the store or \
-              of the system, and are documented where a caller acts on them"
+    reason = "only the program and its tests use this crate: names that say it all have no \
+              comment, and errors are those of the store or of the system"
 )]
 
 pub mod peer_commands;

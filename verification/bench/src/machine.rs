@@ -13,7 +13,6 @@ pub struct Machine {
     pub memory_bytes: u64,
     /// Memory that could be used without swapping when the run began, in bytes.
     pub memory_bytes_available: u64,
-    /// NUMA nodes.
     pub numa_nodes: usize,
     /// Caches of the first processor, such as `L2 1 MiB`.
     pub caches: Vec<String>,

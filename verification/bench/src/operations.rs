@@ -10,7 +10,6 @@ use std::hint::black_box;
 /// Bytes of a key: `imsi-` and fifteen digits.
 pub const KEY_BYTES: usize = 20;
 
-/// A key.
 pub type RecordKey = [u8; KEY_BYTES];
 
 /// Keys of one batch.

@@ -29,7 +29,6 @@ const FETCH_SECONDS: &str = "300";
 pub struct Peer {
     /// The word of the command line.
     pub name: &'static str,
-    /// What it is.
     pub what: &'static str,
     program: &'static str,
     package: &'static str,

@@ -38,6 +38,10 @@ pub struct Case {
     pub goals: &'static [Goal],
 }
 
+const fn case(name: &'static str, words: &'static str, goals: &'static [Goal]) -> Case {
+    Case { name, words, goals }
+}
+
 /// A bound on a figure of a target.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
@@ -155,14 +159,14 @@ mod tests {
     #[test]
     fn every_case_is_a_command_line_of_a_known_workload_and_its_goals_name_targets() {
         for preset in all() {
-            let blueprint = workloads::named(preset.workload).unwrap();
+            let kind = workloads::named(preset.workload).unwrap();
             let names: BTreeSet<&str> = preset.cases.iter().map(|case| case.name).collect();
             assert_eq!(names.len(), preset.cases.len(), "{}: names are unique", preset.name);
             for case in preset.cases {
                 let line = command_line(&preset, case, &[]);
                 let options = <Line as clap::Parser>::try_parse_from(&line)
                     .map_or_else(|e| panic!("{line:?}: {e}"), |line| line.options);
-                let variants = blueprint.variants();
+                let variants = kind.variants();
                 if let Some(variant) = &options.variant {
                     assert!(variants.iter().any(|(name, _)| name == variant), "{line:?}");
                 }

@@ -16,18 +16,19 @@ const LINE_BYTES_MAX: u64 = 64 << 20;
 /// What a client is told.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Ask {
-    /// First: who it is. It connects and answers [`Said::Ready`].
+pub enum ClientCommand {
+    /// First: who it is. It connects and answers [`ClientReport::Ready`].
     Plan(Plan),
-    /// Load your records; [`Said::Loaded`].
+    /// Load your records; [`ClientReport::Loaded`].
     Load,
-    /// Do so many operations, so many of them together, that are not measured; [`Said::Ready`].
+    /// Do so many operations, so many of them together, without measuring them. The reply is
+    /// [`ClientReport::Ready`].
     WarmUp(u64, usize),
-    /// Run; [`Said::Ran`]. A background client runs until [`Ask::Stop`].
+    /// Run; [`ClientReport::Ran`]. A background client runs until [`ClientCommand::Stop`].
     Run(Turn),
     /// End the run; for background clients.
     Stop,
-    /// Compare your records with your model; [`Said::Verified`].
+    /// Compare your records with your model; [`ClientReport::Verified`].
     Verify,
 }
 
@@ -36,7 +37,6 @@ pub enum Ask {
 pub struct Plan {
     /// The workload's name.
     pub workload: String,
-    /// Its parameters.
     pub parameters: Parameters,
     /// The target's name.
     pub target: String,
@@ -44,10 +44,9 @@ pub struct Plan {
     pub address: String,
     /// This client's number, from 0.
     pub client: usize,
-    /// How many there are.
     pub clients: usize,
     /// How many of them are not measured: the last ones, see
-    /// [`crate::workloads::Blueprint::background_clients`].
+    /// [`crate::workloads::WorkloadKind::background_clients`].
     #[serde(default)]
     pub background: usize,
     /// Connections of this client.
@@ -86,8 +85,8 @@ pub struct Turn {
 /// What a client says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Said {
-    /// Before the first [`Said::Ready`], if it is not on the processor that it was given: why.
+pub enum ClientReport {
+    /// Why the client does not run on its processor; sent before the first [`ClientReport::Ready`].
     Unbound(String),
     /// Connected.
     Ready,

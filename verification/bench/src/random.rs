@@ -1,13 +1,12 @@
-//! Where all chance of a workload comes from: everything follows from a seed, so that two runs, two
-//! clients of one target and two targets meet the same draws.
+//! Random numbers: everything follows from a seed, so that two runs, two clients of one target and
+//! two targets receive the same draws. The generator is that of `fastrand`, at a fixed version.
 //!
-//! A draw of Zipf's law takes a power, which costs as much as a cheap operation of the region. So
-//! [`Ring`] draws a million records beforehand and hands them out. On each pass the records that
-//! are seldom asked for are shifted, so that all of them are met in a long run, while those that
-//! make up the head of the law stay: which are asked for most does not depend on the pass.
-//!
-//! No library is used: the draws are part of what a saved run means, and generators of libraries
-//! change between releases; YCSB's form of Zipf's law is in none.
+//! A draw of Zipf's law computes a power, which costs as much as a cheap operation of the region.
+//! [`Ring`] therefore draws a million records in advance and repeats them. On each pass the records
+//! that are seldom drawn are shifted, so that a long run draws all of them. The records at the head
+//! of the law stay: which records are drawn most does not depend on the pass.
+
+pub use fastrand::Rng;
 
 use nearstate_model::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -54,97 +53,61 @@ pub fn draw(seed: u64, record: u64, number: u64) -> u64 {
     mix(seed ^ record.wrapping_mul(GOLDEN) ^ number.wrapping_mul(OTHER).rotate_left(32))
 }
 
-/// The seed of a client's draws in one turn: no two pairs of client and turn share it, nor has
-/// anything else that is drawn from the same seed. A sum of the three would not do: the second
-/// client's first turn would be the first one's second.
-pub fn seed_of(seed: u64, client: u64, turn: u64) -> u64 {
-    draw(mix(seed ^ OTHER), client, turn)
+/// The seed of a client's draws in one round: no two pairs of client and round share it, nor does
+/// anything else that is drawn from the same seed. With a sum of the three, the first round of the
+/// second client would have the seed of the second round of the first.
+pub fn seed_of(seed: u64, client: u64, round: u64) -> u64 {
+    draw(mix(seed ^ OTHER), client, round)
 }
 
-/// A fast generator that depends on nothing but its seed: splitmix64.
-#[derive(Clone, Debug)]
-pub struct Rng(u64);
+/// A generator whose draws follow from the seed.
+#[inline]
+pub fn rng(seed: u64) -> Rng {
+    Rng::with_seed(mix(seed))
+}
 
-impl Rng {
-    /// Throws that follow from this seed.
-    #[inline]
-    pub fn new(seed: u64) -> Self {
-        Self(mix(seed))
-    }
+/// Distributions of the workloads.
+pub trait Distributions {
+    /// 0 to `count` - 1, each with the same probability; 0 if `count` is 0.
+    fn below(&mut self, count: u64) -> u64;
 
-    /// 64 random bits.
-    #[inline]
-    pub fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(GOLDEN);
-        mix(self.0)
-    }
+    /// Above 0, up to 1: has a logarithm.
+    fn above_zero(&mut self) -> f64;
 
-    /// 0 to `sides` - 1, each with the same chance (but for `sides` / 2^64); 0 if there are none.
+    /// Exponential: the time until the next of independent events, with this mean.
     #[inline]
-    pub fn below(&mut self, sides: u64) -> u64 {
-        u64::try_from((u128::from(self.word()) * u128::from(sides)) >> 64).unwrap_or(0)
-    }
-
-    /// From 0 on, below 1.
-    #[inline]
-    #[expect(clippy::cast_precision_loss, reason = "53 bits are what a double holds")]
-    pub fn unit(&mut self) -> f64 {
-        const STEPS: f64 = (1_u64 << 53) as f64;
-        (self.word() >> 11) as f64 / STEPS
-    }
-
-    /// True in this share of all throws.
-    #[inline]
-    pub fn chance(&mut self, share: f64) -> bool {
-        self.unit() < share
-    }
-
-    /// Above 0, up to 1: what a logarithm can be taken of.
-    #[inline]
-    fn above_zero(&mut self) -> f64 {
-        1.0 - self.unit()
-    }
-
-    /// Exponential: the time until the next of events that come independently, with this mean.
-    #[inline]
-    pub fn exponential(&mut self, mean: f64) -> f64 {
+    fn exponential(&mut self, mean: f64) -> f64 {
         -mean * self.above_zero().ln()
     }
 
     /// Standard normal, by Box and Muller.
-    pub fn normal(&mut self) -> f64 {
+    fn normal(&mut self) -> f64 {
         let radius = (-2.0 * self.above_zero().ln()).sqrt();
-        radius * (std::f64::consts::TAU * self.unit()).cos()
+        radius * (std::f64::consts::TAU * self.above_zero()).cos()
     }
 
     /// Lognormal: half of all draws are below `median`, and `sigma` is the deviation of their
     /// logarithm.
-    pub fn lognormal(&mut self, median: f64, sigma: f64) -> f64 {
+    fn lognormal(&mut self, median: f64, sigma: f64) -> f64 {
         median * (sigma * self.normal()).exp()
     }
 
     /// Pareto: none is below `least`; the smaller `shape`, the heavier the tail (no mean up to 1,
     /// no variance up to 2).
-    pub fn pareto(&mut self, least: f64, shape: f64) -> f64 {
+    fn pareto(&mut self, least: f64, shape: f64) -> f64 {
         least * self.above_zero().powf(-1.0 / shape)
     }
+}
 
-    /// Poisson: how many events of this mean come. Takes time in proportion to the mean.
-    pub fn poisson(&mut self, mean: f64) -> u64 {
-        /// Above it, the product below would come close to the smallest double.
-        const MEAN_AT_ONCE: f64 = 500.0;
-        let mut rest = mean;
-        let mut events = 0;
-        while rest > 0.0 {
-            let least = (-rest.min(MEAN_AT_ONCE)).exp();
-            let mut product = self.above_zero();
-            while product > least {
-                events += 1;
-                product *= self.above_zero();
-            }
-            rest -= MEAN_AT_ONCE;
-        }
-        events
+impl Distributions for Rng {
+    #[inline]
+    fn below(&mut self, count: u64) -> u64 {
+        if count == 0 { 0 } else { self.u64(..count) }
+    }
+
+    #[inline]
+    fn above_zero(&mut self) -> f64 {
+        1.0 - self.f64()
     }
 }
 
@@ -197,7 +160,7 @@ impl Zipf {
     /// A rank: 0 comes most often.
     #[inline]
     pub fn rank(&self, rng: &mut Rng) -> u64 {
-        let unit = rng.unit();
+        let unit = rng.f64();
         let scaled = unit * self.zeta;
         if scaled < 1.0 {
             return 0;
@@ -298,7 +261,7 @@ impl Ring {
         let records = count.ok_or_else(|| Error::BadArgument {
             detail: format!("{records} records for one client: give 1 to {RECORDS_MAX}"),
         })?;
-        let mut rng = Rng::new(seed);
+        let mut rng = rng(seed);
         let drawn = std::iter::repeat_with(|| {
             let (record, stays) = one(&mut rng);
             u32::try_from(record).unwrap_or(0) | if stays { STAYS } else { 0 }
@@ -378,32 +341,9 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_gives_the_same_throws_and_another_one_others() {
-        let of = |seed| std::iter::repeat_n((), 100).scan(Rng::new(seed), |d, ()| Some(d.word()));
-        assert_eq!(of(7).collect::<Vec<_>>(), of(7).collect::<Vec<_>>());
-        assert!(of(7).zip(of(8)).all(|(a, b)| a != b));
-    }
-
-    #[test]
-    fn every_number_below_a_limit_is_equally_frequent() {
-        let mut rng = Rng::new(1);
-        let mut seen = [0_u32; 7];
-        for _ in 0..700_000 {
-            seen[usize::try_from(rng.below(7)).unwrap()] += 1;
-        }
-        assert!(seen.iter().all(|n| n.abs_diff(100_000) < 1500), "{seen:?}");
-        assert_eq!(Rng::new(1).below(0), 0);
-        let hits = (0..100_000).filter(|_| rng.chance(0.313)).count();
-        assert!(hits.abs_diff(31_300) < 750, "{hits}");
-    }
-
-    #[test]
     fn distributions_have_the_moments_of_their_formulas() {
         const MANY: u64 = 400_000;
-        let mut rng = Rng::new(2);
-        let (mean, deviation) = moments(MANY, || rng.unit());
-        within(mean, 0.5, 0.005);
-        within(deviation, (1.0_f64 / 12.0).sqrt(), 0.005);
+        let mut rng = rng(2);
         let (mean, deviation) = moments(MANY, || rng.normal());
         assert!(mean.abs() < 0.01, "{mean}");
         within(deviation, 1.0, 0.01);
@@ -414,17 +354,11 @@ mod tests {
         within(mean, 10.0 * (0.8_f64 * 0.8 / 2.0).exp(), 0.01);
         let (mean, _) = moments(MANY, || rng.pareto(2.0, 3.5));
         within(mean, 2.0 * 3.5 / 2.5, 0.01);
-        for expected in [0.3_f64, 4.0, 700.0] {
-            #[expect(clippy::cast_precision_loss, reason = "small counts")]
-            let (mean, deviation) = moments(20_000, || rng.poisson(expected) as f64);
-            within(mean, expected, 0.03);
-            within(deviation, expected.sqrt(), 0.03);
-        }
     }
 
     #[test]
     fn half_of_the_lognormal_draws_are_below_their_median_and_no_pareto_draw_below_its_least() {
-        let mut rng = Rng::new(3);
+        let mut rng = rng(3);
         let below = (0..100_000).filter(|_| rng.lognormal(10.0, 1.3) < 10.0).count();
         assert!(below.abs_diff(50_000) < 800, "{below}");
         assert!((0..100_000).all(|_| rng.pareto(2.0, 1.1) >= 2.0));
@@ -444,7 +378,7 @@ mod tests {
     #[test]
     fn ranks_have_the_shares_of_the_law() {
         const MANY: u64 = 1_000_000;
-        let (zipf, mut rng) = (Zipf::new(1000), Rng::new(4));
+        let (zipf, mut rng) = (Zipf::new(1000), rng(4));
         let mut seen = [0_u64; 1000];
         for _ in 0..MANY {
             seen[usize::try_from(zipf.rank(&mut rng)).unwrap()] += 1;
@@ -545,10 +479,10 @@ mod tests {
         // Seeds that follow each other, as those of repeated runs do.
         for seed in [1, 2] {
             for (client, turn) in (0..CLIENTS).flat_map(|c| (0..TURNS).map(move |t| (c, t))) {
-                let mut rng = Rng::new(seed_of(seed, client, turn));
+                let mut rng = rng(seed_of(seed, client, turn));
                 // One word in common would be enough: the rest follows from it.
                 for _ in 0..8 {
-                    assert!(seen.insert(rng.word()), "{seed}, {client}, {turn}");
+                    assert!(seen.insert(rng.u64(..)), "{seed}, {client}, {turn}");
                 }
             }
         }

@@ -4,7 +4,7 @@
 mod page;
 mod terminal;
 mod summary;
-mod words;
+mod notes;
 mod tables;
 
 pub use page::page;

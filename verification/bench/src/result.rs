@@ -33,9 +33,7 @@ pub struct Run {
     pub machine: Vec<(String, String)>,
     /// How steady the machine was before the run.
     pub noise: Noise,
-    /// The workload.
     pub workload: About,
-    /// How it was driven.
     pub drive: Drive,
     /// What each target did, in the order in which they were given.
     pub targets: Vec<TargetResult>,
@@ -50,13 +48,10 @@ pub struct Run {
 /// A workload and its parameters.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct About {
-    /// Its name.
     pub name: String,
-    /// What it is.
     pub title: String,
     /// Where it is defined.
     pub source: String,
-    /// Its parameters.
     pub parameters: Parameters,
     /// What papers measured, on their machines.
     pub foreign: Vec<Foreign>,
@@ -136,9 +131,7 @@ pub struct Noise {
 /// One target's part of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TargetResult {
-    /// Its name.
     pub name: String,
-    /// What it is and in which version.
     pub version: String,
     /// What was done to it between loading and the first turn, if anything. Missing in older
     /// files, whose version ends with it.
@@ -196,7 +189,6 @@ pub struct Round {
 /// Latencies of one class of operations.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClassResult {
-    /// Its name.
     pub name: String,
     /// Latency in nanoseconds and how often it was met, ascending.
     pub latencies: Vec<(u64, u64)>,
@@ -264,13 +256,11 @@ const EXAMPLES_MAX: usize = 8;
 
 impl Verdict {
     /// Counts one more that is as it must be.
-    #[inline]
     pub const fn right(&mut self) {
         self.records += 1;
     }
 
     /// Counts one more that is as it must be: there, or not.
-    #[inline]
     pub fn right_as(&mut self, is_there: bool) {
         self.records += 1;
         self.absent += u64::from(!is_there);
@@ -298,7 +288,6 @@ impl Verdict {
 /// A figure of the generator that must come out as its source says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Check {
-    /// What it is.
     pub name: String,
     /// What the source says.
     #[serde(deserialize_with = "number")]

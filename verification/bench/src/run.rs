@@ -14,8 +14,8 @@ use crate::progress::Display;
 use crate::result::{About, Drive, FORMAT, Run, TargetResult};
 use crate::space;
 use crate::table::counted;
-use crate::targets::{self, Abilities, Need, Target, Way};
-use crate::workloads::{self, Blueprint, Parameters, Wishes};
+use crate::targets::{self, Capabilities, Need, Support, Target};
+use crate::workloads::{self, Parameters, Requirements, WorkloadKind};
 use nearstate_model::{Error, Result};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,11 +29,11 @@ const DEFAULT_TARGETS: [&str; 3] = ["region", "node", "redis"];
 /// and the run, as invalid; the others go on. `stop` ends the run early: what was measured until
 /// then comes back, marked as partial.
 pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Result<Run> {
-    let blueprint = workloads::named(options.workload.as_deref().unwrap_or_default())?;
-    let parameters = parameters(options, blueprint.as_ref())?;
-    let options = &with_background(options, blueprint.as_ref(), &parameters);
+    let kind = workloads::named(options.workload.as_deref().unwrap_or_default())?;
+    let parameters = parameters(options, kind.as_ref())?;
+    let options = &with_background(options, kind.as_ref(), &parameters);
     offers_enough(options)?;
-    let (chosen, missing) = choose(options, blueprint.as_ref())?;
+    let (chosen, missing) = choose(options, kind.as_ref())?;
     if let Some(name) = &options.kill {
         let victim = chosen.iter().find(|one| one.target.name() == name);
         let victim = victim.ok_or_else(|| Error::BadArgument {
@@ -46,19 +46,12 @@ pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Resul
     let pinning = pinning(options)?;
     let drive = drive(options, pinning.clone());
     let display = Display::new(chosen.len() * (drive.rounds + 2));
-    let context = BenchContext {
-        options,
-        blueprint: blueprint.as_ref(),
-        parameters,
-        dir,
-        pinning,
-        display,
-        stop,
-    };
-    let block_ops = blueprint.block_ops(&context.parameters);
+    let context =
+        BenchContext { options, kind: kind.as_ref(), parameters, dir, pinning, display, stop };
+    let block_ops = kind.block_ops(&context.parameters);
     let drive = Drive { background: context.background(), block_ops, ..drive };
     context.fits(&chosen)?;
-    context.display.say(&format!("{} on {}", blueprint.title(), machine.line()));
+    context.display.say(&format!("{} on {}", kind.spec().title, machine.line()));
     let began_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let mut run = Run {
         format: FORMAT,
@@ -67,15 +60,15 @@ pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Resul
         machine: machine.rows().into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
         noise: noise::measure(monotonic_ns),
         workload: About {
-            name: blueprint.name().to_owned(),
-            title: blueprint.title().to_owned(),
-            source: blueprint.source().to_owned(),
+            name: kind.name().to_owned(),
+            title: kind.spec().title.to_owned(),
+            source: kind.spec().source.to_owned(),
             parameters: context.parameters.clone(),
-            foreign: blueprint.foreign(),
+            foreign: kind.foreign(),
         },
         drive,
         targets: Vec::new(),
-        caveats: blueprint.caveats(&context.parameters),
+        caveats: kind.caveats(&context.parameters),
         invalid: Vec::new(),
         is_partial: false,
     };
@@ -100,7 +93,7 @@ pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Resul
 /// What a run needs at every step.
 struct BenchContext<'a> {
     options: &'a Options,
-    blueprint: &'a dyn Blueprint,
+    kind: &'a dyn WorkloadKind,
     parameters: Parameters,
     /// The folder of targets' files, by its full name.
     dir: PathBuf,
@@ -115,8 +108,9 @@ impl BenchContext<'_> {
     fn fits(&self, chosen: &[Chosen]) -> Result<()> {
         let need = self.need();
         let layout = self.options.layout.as_deref();
-        let takes_part =
-            chosen.iter().filter(|one| self.declined(&one.target.abilities_in(layout)).is_none());
+        let takes_part = chosen
+            .iter()
+            .filter(|one| self.declined(&one.target.capabilities_in(layout)).is_none());
         let sizes: Vec<(&str, u64)> =
             takes_part.map(|one| (one.target.name(), one.target.folder_bytes(&need))).collect();
         space::fits(&self.dir, &sizes, need.records, space::free_bytes(&self.dir)?)
@@ -151,7 +145,7 @@ impl BenchContext<'_> {
     fn set_up<'s>(&'s self, chosen: &'s Chosen) -> TargetRun<'s> {
         let mut target_run = TargetRun::new(self, &chosen.target, &chosen.version);
         if let Some(why) =
-            self.declined(&chosen.target.abilities_in(self.options.layout.as_deref()))
+            self.declined(&chosen.target.capabilities_in(self.options.layout.as_deref()))
         {
             target_run.result.declined = Some(why);
         } else if !self.stop.load(Ordering::Relaxed) {
@@ -161,10 +155,10 @@ impl BenchContext<'_> {
     }
 
     fn need(&self) -> Need {
-        let (records, record_bytes) = self.blueprint.size(&self.parameters);
+        let (records, record_bytes) = self.kind.size(&self.parameters);
         let server_cpus = self.pinning.as_ref().map(|(_, servers)| servers.clone());
         Need {
-            schema: self.blueprint.schema(&self.parameters),
+            schema: self.kind.schema(&self.parameters),
             records,
             record_bytes,
             clients: usize::try_from(self.options.clients.saturating_mul(self.options.connections))
@@ -180,14 +174,14 @@ impl BenchContext<'_> {
     /// How many clients are not measured.
     fn background(&self) -> usize {
         let clients = usize::try_from(self.options.clients).unwrap_or(1);
-        self.blueprint.background_clients(&self.parameters, clients)
+        self.kind.background_clients(&self.parameters, clients)
     }
 
-    /// Why a target of these abilities cannot take part.
-    fn declined(&self, abilities: &Abilities) -> Option<String> {
-        let wishes = self.blueprint.wishes(&self.parameters);
-        for (name, way) in wished(wishes, abilities) {
-            if let Way::Declined(why) = way {
+    /// Why a target of these capabilities cannot take part.
+    fn declined(&self, capabilities: &Capabilities) -> Option<String> {
+        let requirements = self.kind.requirements(&self.parameters);
+        for (name, way) in wished(requirements, capabilities) {
+            if let Support::Declined(why) = way {
                 return Some(format!("{name}: {why}"));
             }
         }
@@ -246,15 +240,15 @@ fn note_bound(run: &mut Run) {
     }
 }
 
-/// What a workload wishes for, and how a target has it.
-fn wished(wishes: Wishes, abilities: &Abilities) -> Vec<(&'static str, Way)> {
+/// What a workload requirements for, and how a target has it.
+fn wished(requirements: Requirements, capabilities: &Capabilities) -> Vec<(&'static str, Support)> {
     [
-        (wishes.delta, "changes of parts", &abilities.delta),
-        (wishes.unique_tag, "unique tags", &abilities.unique_tag),
-        (wishes.transaction, "transactions", &abilities.transaction),
-        (wishes.scan, "scans", &abilities.scan),
-        (wishes.walk, "walks over all records", &abilities.walk),
-        (wishes.counter, "counters", &abilities.counter),
+        (requirements.delta, "changes of parts", &capabilities.delta),
+        (requirements.unique_tag, "unique tags", &capabilities.unique_tag),
+        (requirements.transaction, "transactions", &capabilities.transaction),
+        (requirements.scan, "scans", &capabilities.scan),
+        (requirements.walk, "walks over all records", &capabilities.walk),
+        (requirements.counter, "counters", &capabilities.counter),
     ]
     .into_iter()
     .filter(|(is_wished, ..)| *is_wished)
@@ -272,9 +266,9 @@ struct Chosen {
 
 /// The targets that were asked for; without a wish those of the default list that are here, and
 /// why others are not.
-fn choose(options: &Options, blueprint: &dyn Blueprint) -> Result<(Vec<Chosen>, Vec<String>)> {
+fn choose(options: &Options, kind: &dyn WorkloadKind) -> Result<(Vec<Chosen>, Vec<String>)> {
     let names: Vec<&str> = options.targets.iter().map(String::as_str).collect();
-    let of_workload = blueprint.default_targets();
+    let of_workload = kind.default_targets();
     let defaults = if of_workload.is_empty() { &DEFAULT_TARGETS[..] } else { of_workload };
     let or_default = if names.is_empty() { defaults } else { &names };
     targets::can_be_laid_out(options.layout.as_deref(), or_default)?;
@@ -302,8 +296,8 @@ fn choose(options: &Options, blueprint: &dyn Blueprint) -> Result<(Vec<Chosen>, 
     Ok((chosen, missing))
 }
 
-fn parameters(options: &Options, blueprint: &dyn Blueprint) -> Result<Parameters> {
-    let variants = blueprint.variants();
+fn parameters(options: &Options, kind: &dyn WorkloadKind) -> Result<Parameters> {
+    let variants = kind.variants();
     let variant = match (&options.variant, variants.first()) {
         (Some(wanted), _) => {
             if !variants.iter().any(|(name, _)| name == wanted) {
@@ -311,7 +305,7 @@ fn parameters(options: &Options, blueprint: &dyn Blueprint) -> Result<Parameters
                 return Err(Error::BadArgument {
                     detail: format!(
                         "{} has no variant {wanted:?}: give one of {}",
-                        blueprint.name(),
+                        kind.name(),
                         names.join(", ")
                     ),
                 });
@@ -321,17 +315,17 @@ fn parameters(options: &Options, blueprint: &dyn Blueprint) -> Result<Parameters
         (None, Some((name, _))) => (*name).to_owned(),
         (None, None) => String::new(),
     };
-    if options.depth > 1 && !blueprint.travels_together() {
+    if options.depth > 1 && !kind.travels_together() {
         return Err(Error::BadArgument {
             detail: format!(
                 "the transactions of {} go one after the other: --depth {} would count each with \
                  the time of all of them; leave it out",
-                blueprint.name(),
+                kind.name(),
                 options.depth
             ),
         });
     }
-    let records = options.records.unwrap_or_else(|| blueprint.records());
+    let records = options.records.unwrap_or_else(|| kind.spec().records);
     if records < options.clients * options.depth {
         return Err(Error::BadArgument {
             detail: format!(
@@ -347,13 +341,9 @@ fn parameters(options: &Options, blueprint: &dyn Blueprint) -> Result<Parameters
 }
 
 /// The options with a second client, where a variant needs one in the background.
-fn with_background(
-    options: &Options,
-    blueprint: &dyn Blueprint,
-    parameters: &Parameters,
-) -> Options {
+fn with_background(options: &Options, kind: &dyn WorkloadKind, parameters: &Parameters) -> Options {
     let clients = usize::try_from(options.clients).unwrap_or(usize::MAX);
-    let background = blueprint.background_clients(parameters, clients) as u64;
+    let background = kind.background_clients(parameters, clients) as u64;
     Options { clients: options.clients.max(background + 1), ..options.clone() }
 }
 
@@ -443,8 +433,8 @@ mod tests {
     fn a_depth_that_nothing_travels_at_is_refused() {
         for (workload, is_refused) in [("micro-tx", true), ("tatp", false)] {
             let given = Given::try_parse_from(["run", workload, "--depth", "16"]).unwrap();
-            let blueprint = workloads::named(workload).unwrap();
-            let found = parameters(&given.options, blueprint.as_ref());
+            let kind = workloads::named(workload).unwrap();
+            let found = parameters(&given.options, kind.as_ref());
             assert_eq!(found.is_err(), is_refused, "{workload}: {found:?}");
         }
     }

@@ -1,8 +1,8 @@
 //! When the operations of an open loop are to begin, whatever the store does meanwhile.
 
 use crate::parameters::Arrivals;
-use crate::random::Rng;
 use crate::random::whole;
+use crate::random::{self, Distributions as _, Rng};
 
 /// Of all arrivals so many come in bursts.
 const BURST_SHARE: f64 = 0.3;
@@ -25,7 +25,6 @@ const LATE_NS: f64 = 1e5;
 pub struct Phase {
     /// Which client, from 0.
     pub client: usize,
-    /// Of how many.
     pub clients: usize,
 }
 
@@ -57,7 +56,7 @@ impl Schedule {
     /// Starts at this mean rate (operations per second), from `start_ns` on.
     pub fn new(arrivals: Arrivals, rate: f64, seed: u64, start_ns: u64) -> Self {
         let interval_ns = 1e9 / rate.max(f64::MIN_POSITIVE);
-        let rng = Rng::new(seed);
+        let rng = random::rng(seed);
         Self { arrivals, interval_ns, rng, start_ns, at: 0.0, burst: 0.0, early: 0.0 }
     }
 
@@ -72,7 +71,6 @@ impl Schedule {
     }
 
     /// When the next operation is to begin, in nanoseconds of the monotonic clock.
-    #[inline]
     pub fn next_ns(&self) -> u64 {
         self.start_ns.saturating_add(whole(self.at))
     }
@@ -102,7 +100,7 @@ impl Schedule {
         }
         // A burst has 3 * BURST_LEAST arrivals on average (Pareto with a shape of 1.5).
         let mean = BURST_LEAST * BURST_SHAPE / (BURST_SHAPE - 1.0);
-        if self.rng.chance(BURST_SHARE / (mean * (1.0 - BURST_SHARE))) {
+        if self.rng.f64() < BURST_SHARE / (mean * (1.0 - BURST_SHARE)) {
             self.burst = self.rng.pareto(BURST_LEAST, BURST_SHAPE).min(BURST_MAX);
         }
         // What bursts came early is given back a little with each gap.
@@ -125,7 +123,7 @@ mod tests {
     fn of_four(arrivals: Arrivals, late_ns: u64) -> Vec<Vec<u64>> {
         let clients = 4;
         let one = |client| {
-            let seed = crate::random::seed_of(3, client as u64, 0);
+            let seed = random::seed_of(3, client as u64, 0);
             let schedule = Schedule::new(arrivals, 2_500.0, seed, 5_000_000);
             let now_ns = 5_000_000 + late_ns + 7_000 * client as u64;
             let mut schedule = schedule.in_phase(Phase { client, clients }, now_ns);

@@ -30,7 +30,6 @@ impl Spread {
         Self { sorted }
     }
 
-    /// How many there are.
     pub fn count(&self) -> usize {
         self.sorted.len()
     }

@@ -21,12 +21,14 @@ pub struct ReportTable {
 }
 
 impl ReportTable {
-    /// A table with these columns and no rows yet.
-    pub fn new(columns: &[(&str, Align)]) -> Self {
-        Self {
-            columns: columns.iter().map(|(n, a)| ((*n).to_owned(), *a)).collect(),
-            rows: Vec::new(),
-        }
+    /// A table without rows. `columns` has the names, separated by `|`; a name after `>` is that of
+    /// a column of numbers.
+    pub fn new(columns: &str) -> Self {
+        let column = |name: &str| match name.strip_prefix('>') {
+            Some(name) => (name.to_owned(), Align::Right),
+            None => (name.to_owned(), Align::Left),
+        };
+        Self { columns: columns.split('|').map(column).collect(), rows: Vec::new() }
     }
 
     /// Adds a row; missing cells at its end stay empty.
@@ -194,7 +196,7 @@ mod tests {
 
     #[test]
     fn numbers_stand_to_the_right_and_rules_between_groups() {
-        let mut table = ReportTable::new(&[("target", Align::Left), ("mean", Align::Right)]);
+        let mut table = ReportTable::new("target|>mean");
         table.row(vec!["region".to_owned(), "12.0 ns".to_owned()]);
         table.rule();
         table.rule();
@@ -207,8 +209,7 @@ mod tests {
 
     #[test]
     fn a_column_can_be_left_out_by_its_name() {
-        let mut table =
-            ReportTable::new(&[("a", Align::Left), ("b", Align::Right), ("c", Align::Left)]);
+        let mut table = ReportTable::new("a|>b|c");
         table.row(["1", "2", "3"].map(str::to_owned).to_vec());
         table.rule();
         table.row(["4", "5"].map(str::to_owned).to_vec());

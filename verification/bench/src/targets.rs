@@ -18,8 +18,10 @@ mod started;
 mod wire;
 
 use crate::access::{StoreConnection, StoreSchema};
+use crate::reaper::Reaper;
 use nearstate_model::{Error, Result};
 use std::fmt;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
@@ -60,7 +62,7 @@ impl Need {
 
 /// How a target does what not every store has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Support {
     /// The store itself does it.
     Native,
     /// In this way, which the report repeats.
@@ -69,25 +71,24 @@ pub enum Way {
     Declined(&'static str),
 }
 
-/// What a target does with the wishes that stores differ in.
+/// What a target does with the requirements that stores differ in.
 #[derive(Clone, Debug)]
-pub struct Abilities {
+pub struct Capabilities {
     /// A change sends only the parts that change.
-    pub delta: Way,
-    /// A unique tag.
-    pub unique_tag: Way,
+    pub delta: Support,
+    pub unique_tag: Support,
     /// Several records at one instant.
-    pub transaction: Way,
+    pub transaction: Support,
     /// Records in the order of their keys.
-    pub scan: Way,
+    pub scan: Support,
     /// Several requests in one message.
-    pub pipeline: Way,
+    pub pipeline: Support,
     /// Readers of other processes see a change as soon as it is acknowledged.
-    pub shared: Way,
+    pub shared: Support,
     /// All records in storage order.
-    pub walk: Way,
+    pub walk: Support,
     /// Counters that several processes add to without a transaction.
-    pub counter: Way,
+    pub counter: Support,
 }
 
 /// Why a target declines workloads of counters.
@@ -98,15 +99,14 @@ pub trait Target: fmt::Debug {
     /// The word of the command line.
     fn name(&self) -> &'static str;
 
-    /// What it is and in which version.
     fn version(&self) -> Result<String>;
 
     /// What it does natively, and what it emulates.
-    fn abilities(&self) -> Abilities;
+    fn capabilities(&self) -> Capabilities;
 
     /// The same for one of its layouts.
-    fn abilities_in(&self, _layout: Option<&str>) -> Abilities {
-        self.abilities()
+    fn capabilities_in(&self, _layout: Option<&str>) -> Capabilities {
+        self.capabilities()
     }
 
     /// Whether it can be laid out like this.
@@ -172,6 +172,35 @@ pub trait Database: fmt::Debug {
     /// Whether it still runs.
     fn alive(&mut self) -> Result<()> {
         Ok(())
+    }
+}
+
+/// A database that is one file in the folder of a reaper.
+#[derive(Debug)]
+struct FileDatabase {
+    reaper: Reaper,
+    file: &'static str,
+    /// Whether large pages are asked for after loading.
+    is_collapsed: bool,
+}
+
+impl Database for FileDatabase {
+    fn address(&self) -> String {
+        self.reaper.folder().join(self.file).display().to_string()
+    }
+
+    fn settle(&mut self) -> Result<Option<String>> {
+        if self.is_collapsed {
+            region::collapsed(&self.reaper.folder().join(self.file))
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// What its file takes in memory.
+    fn memory_bytes(&mut self) -> Option<u64> {
+        let file = std::fs::metadata(self.reaper.folder().join(self.file)).ok()?;
+        Some(file.blocks() * 512)
     }
 }
 

@@ -20,7 +20,8 @@ pub mod share;
 pub use crate::parameters::Parameters;
 pub use crate::random::Spread;
 
-use crate::access::{StoreConnection, StoreSchema};
+use self::share::Share;
+use crate::access::{Connection, StoreSchema};
 use crate::result::{Check, Foreign, Verdict};
 use nearstate_model::{Error, Result};
 use std::fmt;
@@ -31,44 +32,75 @@ pub const CLASSES_MAX: usize = 16;
 
 /// What a store must be able to do for a workload, beside reading and writing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "wishes that exclude none of each other")]
-pub struct Wishes {
+#[expect(clippy::struct_excessive_bools, reason = "requirements that exclude none of each other")]
+pub struct Requirements {
     /// Parts of records change alone, and that this is cheaper is what is measured.
     pub delta: bool,
-    /// A unique tag.
     pub unique_tag: bool,
-    /// Transactions.
     pub transaction: bool,
-    /// Scans.
     pub scan: bool,
     /// Walks over all records.
     pub walk: bool,
-    /// Counters.
     pub counter: bool,
 }
 
-/// A workload before it runs: the same for all of its clients.
-pub trait Blueprint: fmt::Debug {
+/// A figure that a paper measured: the place in the paper, what was measured, the figure.
+pub type ForeignFigure = (&'static str, &'static str, &'static str);
+
+/// What is fixed about a workload.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkloadSpec {
     /// The word of the command line.
-    fn name(&self) -> &'static str;
-
+    pub name: &'static str,
     /// What it is, in a sentence.
-    fn title(&self) -> &'static str;
-
+    pub title: &'static str,
     /// Where it is defined: paper and section, or the benchmark's document.
-    fn source(&self) -> &'static str;
+    pub source: &'static str,
+    /// Variants and what each means, the default first.
+    pub variants: &'static [(&'static str, &'static str)],
+    /// Records, unless the command line gives another number.
+    pub records: u64,
+    /// Classes of operations, fewer than [`CLASSES_MAX`].
+    pub classes: &'static [&'static str],
+    /// What it stores, in most variants.
+    pub schema: StoreSchema,
+    /// What papers measured, on their machines.
+    pub foreign: &'static [ForeignFigure],
+    /// What a reader of the results has to know.
+    pub caveats: &'static [&'static str],
+}
+
+/// What distinguishes a client of a workload from the others.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientPart {
+    /// Its number, below `clients`.
+    pub client: usize,
+    pub clients: usize,
+    /// The place of the run's variant in [`WorkloadSpec::variants`].
+    pub variant: usize,
+    /// Its own records.
+    pub share: Share,
+}
+
+/// A workload before it runs: the same for all of its clients.
+pub trait WorkloadKind: fmt::Debug {
+    /// What is fixed.
+    fn spec(&self) -> &'static WorkloadSpec;
+
+    /// The word of the command line.
+    fn name(&self) -> &'static str {
+        self.spec().name
+    }
 
     /// Its variants and what each means, the default first.
-    fn variants(&self) -> &'static [(&'static str, &'static str)];
-
-    /// How many records it has unless told otherwise.
-    fn records(&self) -> u64;
-
-    /// Its classes of operations, fewer than [`CLASSES_MAX`].
-    fn classes(&self, parameters: &Parameters) -> &'static [&'static str];
+    fn variants(&self) -> &'static [(&'static str, &'static str)] {
+        self.spec().variants
+    }
 
     /// What it stores.
-    fn schema(&self, parameters: &Parameters) -> StoreSchema;
+    fn schema(&self, _: &Parameters) -> StoreSchema {
+        self.spec().schema
+    }
 
     /// Records over all tables and the bytes of the largest, at any time: what a database needs
     /// room for.
@@ -97,26 +129,51 @@ pub trait Blueprint: fmt::Debug {
     }
 
     /// What a store must be able to do.
-    fn wishes(&self, parameters: &Parameters) -> Wishes;
+    fn requirements(&self, _: &Parameters) -> Requirements {
+        Requirements::default()
+    }
 
-    /// What the paper measured, on its machines.
+    /// What papers measured, on their machines.
     fn foreign(&self) -> Vec<Foreign> {
-        Vec::new()
+        let figure = |(source, what, figure): &ForeignFigure| Foreign {
+            source: (*source).to_owned(),
+            what: (*what).to_owned(),
+            figure: (*figure).to_owned(),
+        };
+        self.spec().foreign.iter().map(figure).collect()
     }
 
-    /// What has to be said beside the results.
+    /// What a reader of the results has to know.
     fn caveats(&self, _: &Parameters) -> Vec<String> {
-        Vec::new()
+        self.spec().caveats.iter().map(|caveat| (*caveat).to_owned()).collect()
     }
 
-    /// The part of client number `client` of `clients`: records that are its own, so that its model
-    /// knows their contents.
+    /// Client number `client` of `clients`.
     fn client(
         &self,
         parameters: &Parameters,
         client: usize,
         clients: usize,
-    ) -> Result<Box<dyn Workload>>;
+    ) -> Result<Box<dyn Workload>> {
+        let variants = self.variants();
+        let variant = variants.iter().position(|(name, _)| *name == parameters.variant);
+        let variant = variant.ok_or_else(|| {
+            let names: Vec<&str> = variants.iter().map(|(name, _)| *name).collect();
+            Error::BadArgument {
+                detail: format!(
+                    "{} has no variant {:?}: give one of {}",
+                    self.name(),
+                    parameters.variant,
+                    names.join(", ")
+                ),
+            }
+        })?;
+        let share = Share::of(parameters, client, clients)?;
+        self.new_client(parameters, ClientPart { client, clients, variant, share })
+    }
+
+    /// A client with its part of the records, so that its model knows their contents.
+    fn new_client(&self, parameters: &Parameters, part: ClientPart) -> Result<Box<dyn Workload>>;
 }
 
 /// What a step did.
@@ -139,7 +196,6 @@ pub struct Tally {
 
 impl Tally {
     /// Counts one operation of a class.
-    #[inline]
     pub fn count(&mut self, class: usize) {
         if let Some(count) = self.classes.get_mut(class) {
             *count += 1;
@@ -151,7 +207,6 @@ impl Tally {
 
 impl Tally {
     /// Counts `count` operations of a class.
-    #[inline]
     pub fn count_many(&mut self, class: usize, count: u64) {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         if let Some(all) = self.classes.get_mut(class) {
@@ -166,30 +221,25 @@ impl Tally {
 /// behind.
 pub trait Workload: fmt::Debug {
     /// Puts this client's records into an empty store; `done` hears how many more there are.
-    fn load(&mut self, store: &mut dyn StoreConnection, done: &mut dyn FnMut(u64)) -> Result<()>;
+    fn load(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<()>;
 
     /// Does `count` operations, which may travel together, on `count` different records. `tally`
     /// comes with zeros.
-    fn step(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        count: usize,
-        tally: &mut Tally,
-    ) -> Result<()>;
+    fn step(&mut self, store: &mut Connection<'_>, count: usize, tally: &mut Tally) -> Result<()>;
 
     /// After a lost connection: looks at the records whose operations were not answered, and takes
     /// up in the model what became of them. Each must be as before or as after.
-    fn settle(&mut self, store: &mut dyn StoreConnection) -> Result<()>;
+    fn settle(&mut self, _: &mut Connection<'_>) -> Result<()> {
+        Ok(())
+    }
 
     /// Compares every record of this client with the model.
-    fn verify(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        done: &mut dyn FnMut(u64),
-    ) -> Result<Verdict>;
+    fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict>;
 
     /// Figures of what was generated beside what they must be.
-    fn checks(&self) -> Vec<Check>;
+    fn checks(&self) -> Vec<Check> {
+        Vec::new()
+    }
 
     /// The same operations with several steps in flight, if it can.
     fn overlapped(&mut self) -> Option<&mut dyn Overlapped> {
@@ -201,10 +251,10 @@ pub trait Workload: fmt::Debug {
 /// different records. After an error [`Workload::settle`] looks at all of them.
 pub trait Overlapped {
     /// Begins a step of `count` operations.
-    fn begin_step(&mut self, store: &mut dyn StoreConnection, count: usize) -> Result<()>;
+    fn begin_step(&mut self, store: &mut Connection<'_>, count: usize) -> Result<()>;
 
     /// Ends the oldest step. `tally` comes with zeros.
-    fn end_step(&mut self, store: &mut dyn StoreConnection, tally: &mut Tally) -> Result<()>;
+    fn end_step(&mut self, store: &mut Connection<'_>, tally: &mut Tally) -> Result<()>;
 }
 
 /// How the text of a [`wrong_answer`] begins.
@@ -218,7 +268,7 @@ pub fn wrong_answer(what: impl fmt::Display) -> Error {
 }
 
 /// Every workload.
-pub fn all() -> Vec<Box<dyn Blueprint>> {
+pub fn all() -> Vec<Box<dyn WorkloadKind>> {
     vec![
         Box::new(ue_signalling::UeSignalling),
         Box::new(tatp::Tatp),
@@ -235,7 +285,7 @@ pub fn all() -> Vec<Box<dyn Blueprint>> {
 }
 
 /// The workload of this name.
-pub fn named(name: &str) -> Result<Box<dyn Blueprint>> {
+pub fn named(name: &str) -> Result<Box<dyn WorkloadKind>> {
     let all = all();
     let names = all.iter().map(|workload| workload.name()).collect::<Vec<_>>().join(", ");
     all.into_iter().find(|workload| workload.name() == name).ok_or_else(|| Error::BadArgument {

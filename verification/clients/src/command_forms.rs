@@ -3,7 +3,6 @@
 /// One or several arguments of a request.
 #[derive(Clone, Copy, Debug)]
 pub enum ArgForm {
-    /// One key.
     Key,
     /// One to four keys.
     Keys,
@@ -43,7 +42,6 @@ pub enum ArgForm {
     UniqueAt,
     /// The same in milliseconds.
     UniqueAtMillis,
-    /// A glob.
     Glob,
     /// One of these, which may be several arguments or none.
     OneOf(&'static [&'static str]),
@@ -67,7 +65,6 @@ const IF: ArgForm = OneOf(&["", "", "", "", "NX", "XX", "nx", "XX NX", "nonsense
 /// Conditions that do, used only where no two expiry times are close to each other.
 const IF_FAR: ArgForm = OneOf(&["", "", "GT", "LT", "gt", "LT GT", "NX GT", "XX LT", "XX GT"]);
 
-/// Strings.
 pub const STRINGS: &[CommandForm] = &[
     ("APPEND", &[Key, Value]),
     ("DECR", &[Key]),
@@ -107,7 +104,6 @@ pub const STRINGS: &[CommandForm] = &[
     ("STRLEN", &[Key]),
 ];
 
-/// Hashes.
 pub const HASHES: &[CommandForm] = &[
     ("HDEL", &[Key, Fields]),
     ("HEXISTS", &[Key, Field]),
@@ -129,7 +125,6 @@ pub const HASHES: &[CommandForm] = &[
     ("HVALS", &[Key]),
 ];
 
-/// Sets.
 pub const SETS: &[CommandForm] = &[
     ("SADD", &[Key, Members]),
     ("SADD", &[Key, Members]),

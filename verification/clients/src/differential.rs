@@ -19,7 +19,6 @@ const REPLY_WAIT_MAX: Duration = Duration::from_secs(60);
 pub struct ServerPair {
     /// Debian's Redis.
     pub redis: SocketAddr,
-    /// The node.
     pub node: SocketAddr,
 }
 
@@ -45,11 +44,10 @@ const ITERATION_REQUESTS_MAX: usize = 1000;
 /// Attempts to shorten a sequence.
 const ATTEMPTS_MAX: usize = 400;
 
-type Connection = RespClient<TimeoutSocket>;
+type SocketClient = RespClient<TimeoutSocket>;
 
-/// One server with its clients.
 struct ServerClients {
-    clients: Vec<Connection>,
+    clients: Vec<SocketClient>,
 }
 
 /// The arguments as slices.
@@ -57,7 +55,7 @@ fn slices(args: &[Vec<u8>]) -> Vec<&[u8]> {
     args.iter().map(Vec::as_slice).collect()
 }
 
-fn connect(address: SocketAddr, protocol: u8) -> Result<Connection, String> {
+fn connect(address: SocketAddr, protocol: u8) -> Result<SocketClient, String> {
     let socket = TimeoutSocket::tcp(address, REPLY_WAIT_MAX);
     let mut client = RespClient::new(socket.map_err(|error| format!("{address}: {error}"))?);
     let greeting = client.request(&[b"HELLO", protocol.to_string().as_bytes()]);
@@ -80,7 +78,7 @@ impl ServerClients {
         if flushed.is_ok() { Ok(server) } else { Err(format!("FLUSHALL: {flushed}")) }
     }
 
-    fn client(&mut self, index: usize) -> Result<&mut Connection, String> {
+    fn client(&mut self, index: usize) -> Result<&mut SocketClient, String> {
         self.clients.get_mut(index).ok_or_else(|| format!("no client {index}"))
     }
 
@@ -98,7 +96,7 @@ impl ServerClients {
 /// Follows the cursor to the end of the iteration and merges the replies: sorted and without
 /// duplicates, which Redis may return.
 fn iterate(
-    client: &mut Connection,
+    client: &mut SocketClient,
     step: &CommandStep,
     cursor_at: usize,
     first: RespReply,

@@ -31,7 +31,6 @@ pub struct KnownDifference {
     pub command: &'static str,
     /// How its replies are compared.
     pub comparison: ReplyComparison,
-    /// The reason.
     pub reason: &'static str,
 }
 
@@ -48,7 +47,6 @@ const fn known(
     KnownDifference { command, comparison, reason }
 }
 
-/// All of them.
 pub const KNOWN_DIFFERENCES: &[KnownDifference] = &[
     known("KEYS", ReplyComparison::AnyOrder, NO_ORDER),
     known("SMEMBERS", ReplyComparison::AnyOrder, NO_ORDER),

@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 #![expect(
+    missing_docs,
     clippy::missing_errors_doc,
     reason = "only tests use this crate: an error is a difference that was found, or an error of \
               the system"

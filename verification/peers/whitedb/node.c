@@ -14,7 +14,7 @@
  *                                        database when its standard input ends
  *   whitedb-node serve KEY record|block  one client: runs requests from its standard input
  *
- * A request is a letter, a 32-bit count in the order of the machine, and its operands:
+ * All numbers are little-endian. A request is a letter, a 32-bit count, and its operands:
  *
  *   V n         n times a 32-bit size and a value: the values that blocks of puts use in turn
  *   v c h p n   n keys of 20 bytes: a block of views, copies, dependent views or puts
@@ -29,6 +29,7 @@
  * thesis did.
  */
 #define _GNU_SOURCE
+#include <endian.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdint.h>
@@ -49,7 +50,10 @@ static FILE *replies; /* WhiteDB prints to stdout, which therefore goes to stder
 static void *db;
 static int is_lock_held_for_blocks;
 
-static void reply(uint64_t number) { fwrite(&number, sizeof number, 1, replies); }
+static void reply(uint64_t number) {
+  uint64_t bytes = htole64(number);
+  fwrite(&bytes, sizeof bytes, 1, replies);
+}
 
 static void fail(const char *what) {
   reply(UINT64_MAX);
@@ -65,7 +69,7 @@ static void take(void *to, size_t bytes) {
 static uint32_t take_u32(void) {
   uint32_t number;
   take(&number, sizeof number);
-  return number;
+  return le32toh(number);
 }
 
 /* ---- single records ------------------------------------------------------------------------- */
@@ -86,13 +90,16 @@ static int has_index(void) {
 }
 
 /* The index is built when records are first asked for by key, so that an insert into an empty
- * database only appends, as in the thesis. */
+ * database only appends, as in the thesis. Another process may be building it: only under the lock
+ * is an existing index complete. */
 static void need_index(void) {
-  if (has_index()) return;
+  static int is_known;
+  if (is_known) return;
   wg_int held = lock();
   if (!has_index() && wg_create_index(db, KEY_COLUMN, WG_INDEX_TYPE_TTREE, NULL, 0))
     fail("the index could not be created");
   wg_end_write(db, held);
+  is_known = 1;
 }
 
 static void *find(const char *key) {

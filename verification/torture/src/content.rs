@@ -22,7 +22,6 @@ pub enum KeySpace {
 }
 
 impl KeySpace {
-    /// All.
     pub const ALL: [Self; 6] =
         [Self::Own, Self::Blocks, Self::Grow, Self::Hot, Self::Count, Self::Pair];
 
@@ -35,11 +34,9 @@ impl KeySpace {
 /// A record: a space, the writer that owns the key (0 in shared spaces), and a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TortureKey {
-    /// The space.
     pub space: KeySpace,
     /// The owner.
     pub writer: u16,
-    /// The number.
     pub number: u32,
 }
 
@@ -78,7 +75,6 @@ pub struct ContentStamp {
     pub key: TortureKey,
     /// The block of the record; 0 in values.
     pub block: u8,
-    /// The writer.
     pub writer: u16,
     /// The writer's sequence number.
     pub seq: u64,

@@ -13,7 +13,6 @@ use crate::rng::mix;
 const WORDS: usize = 8;
 const BYTES: usize = 8 * WORDS;
 
-/// The kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum EntryKind {
@@ -72,7 +71,6 @@ pub const FULL: u32 = u32::MAX;
 /// The mask of an acknowledgement that means: every attempt ended in a conflict.
 pub const CONFLICT: u32 = u32::MAX - 1;
 
-/// One entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalEntry {
     /// The kind.

@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 #![expect(
+    missing_docs,
     clippy::missing_errors_doc,
     reason = "only the program and its tests use this crate: an error is a violation that was \
               found, or an error of the system"

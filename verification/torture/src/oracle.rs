@@ -18,7 +18,6 @@ use crate::rng::{mix, seeded};
 /// The number of blocks of a record.
 pub const BLOCKS: u8 = 6;
 
-/// Name of a block.
 pub fn block_name(block: u8) -> &'static str {
     ["config", "security", "mobility", "session", "policy", "timers"]
         .get(usize::from(block))
@@ -46,7 +45,6 @@ pub const fn block_change(mask: u32, block: u8) -> Option<bool> {
     }
 }
 
-/// A record's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecordContent {
     /// Fingerprint of the value.
@@ -79,7 +77,6 @@ fn fingerprint_of(state: Option<&RecordContent>) -> u64 {
 pub struct ObservedRecord {
     /// The content, every byte verified.
     pub content: RecordContent,
-    /// The version.
     pub version: u64,
     /// The value of a counter. Of a record of a pair, the transaction that wrote it.
     pub count: u64,
@@ -233,14 +230,12 @@ pub struct OracleCounts {
     pub conflicts: u64,
 }
 
-/// The oracle.
 #[derive(Clone, Debug, Default)]
 pub struct Oracle {
     own: BTreeMap<TortureKey, OwnedKey>,
     shared: BTreeMap<TortureKey, SharedKey>,
     /// Transactions that were cut short and whose outcome is still unknown.
     torn: Vec<Vec<UncertainWrite>>,
-    /// The counts.
     pub counts: OracleCounts,
 }
 

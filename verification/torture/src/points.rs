@@ -9,7 +9,6 @@ use nearstate_store::crash::POINTS;
 use crate::scenario::{ChildEnd, SCENARIOS, Scenario, child, named, prepare, verify};
 use crate::spawn::ChildCommand;
 
-/// The points that were reached.
 #[derive(Clone, Debug, Default)]
 pub struct ReachedPoints {
     /// Kills at each point.

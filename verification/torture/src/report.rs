@@ -6,6 +6,7 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
 use crate::histories::options::HistoryTotals;
+use crate::oracle::OracleCounts;
 use crate::tags::stress;
 
 /// True if the crash points are built in.
@@ -21,32 +22,17 @@ const POINTS: &str = if HAS_POINTS {
 const LONGEST_NS: u64 = 600_000_000_000;
 
 /// Results of a run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct TortureReport {
     /// Seed of all random choices.
     pub seed: u64,
     /// Processes killed at random instants.
     pub kills: u64,
-    /// Of these, writers.
     pub kills_of_writers: u64,
     /// Processes killed before a check, all at the same time.
     pub stops: u64,
-    /// Acknowledged writes.
-    pub acks: u64,
-    /// Writes that a kill cut short.
-    pub cut_short: u64,
-    /// Acknowledged states that were read back and compared.
-    pub verified: u64,
-    /// Writes refused because a view kept free cells from being reused.
-    pub full: u64,
-    /// Acknowledged transactions; their records count as writes as well.
-    pub transactions: u64,
-    /// Transactions that a kill cut short.
-    pub transactions_cut_short: u64,
-    /// Of these, transactions whose outcome one record revealed.
-    pub transactions_resolved: u64,
-    /// Transactions whose every attempt ended in a conflict.
-    pub conflicts: u64,
+    /// Writes and transactions.
+    pub counts: OracleCounts,
     /// Views of which readers verified every byte.
     pub views: u64,
     /// Pairs of records, always written together, that readers checked.
@@ -74,56 +60,26 @@ pub struct TortureReport {
     /// The limit of allocated bytes. More ends a run.
     pub bytes_taken_bound: u64,
     /// For each kill, the longest write that was in flight or began within the next 5 ms.
-    pub after_kill_ns: Histogram<u64>,
-    /// All writes.
-    pub writes_ns: Histogram<u64>,
+    pub after_kill_ns: WriteLatencies,
+    pub writes_ns: WriteLatencies,
     /// Duration of the run.
     pub seconds: f64,
 }
 
-fn histogram() -> Histogram<u64> {
-    // Three digits: the range is fixed and valid.
-    Histogram::new_with_bounds(1, LONGEST_NS, 3).unwrap_or_else(|_| {
-        Histogram::new(3).unwrap_or_else(|_| unreachable!("three digits are allowed"))
-    })
+/// Latencies of writes.
+#[derive(Clone, Debug)]
+pub struct WriteLatencies(pub Histogram<u64>);
+
+impl Default for WriteLatencies {
+    fn default() -> Self {
+        // Three digits: the range is fixed and valid.
+        Self(Histogram::new_with_bounds(1, LONGEST_NS, 3).unwrap_or_else(|_| {
+            Histogram::new(3).unwrap_or_else(|_| unreachable!("three digits are allowed"))
+        }))
+    }
 }
 
 impl TortureReport {
-    /// The results before the first kill.
-    pub fn new(seed: u64, bytes_taken_bound: u64) -> Self {
-        Self {
-            seed,
-            kills: 0,
-            kills_of_writers: 0,
-            stops: 0,
-            acks: 0,
-            cut_short: 0,
-            verified: 0,
-            full: 0,
-            transactions: 0,
-            transactions_cut_short: 0,
-            transactions_resolved: 0,
-            conflicts: 0,
-            views: 0,
-            pairs: 0,
-            pair_snapshots: 0,
-            tag_stress: None,
-            histories: None,
-            recoveries: 0,
-            recoveries_by_check: 0,
-            checks: 0,
-            records: 0,
-            bytes_leaked: 0,
-            bytes_taken_max: 0,
-            bytes_used_max: 0,
-            bytes_taken_bound,
-            after_kill_ns: histogram(),
-            writes_ns: histogram(),
-            seconds: 0.0,
-        }
-    }
-
-    /// As JSON.
     pub fn json(&self) -> Value {
         let spread = |h: &Histogram<u64>| {
             json!({
@@ -140,14 +96,14 @@ impl TortureReport {
             "kills": self.kills,
             "kills_of_writers": self.kills_of_writers,
             "stops_before_checks": self.stops,
-            "writes_acknowledged": self.acks,
-            "writes_cut_short": self.cut_short,
-            "acknowledged_states_verified": self.verified,
-            "writes_refused_for_a_held_view": self.full,
-            "transactions_acknowledged": self.transactions,
-            "transactions_cut_short": self.transactions_cut_short,
-            "transactions_cut_short_resolved": self.transactions_resolved,
-            "transactions_given_up": self.conflicts,
+            "writes_acknowledged": self.counts.acks,
+            "writes_cut_short": self.counts.cut_short,
+            "acknowledged_states_verified": self.counts.verified,
+            "writes_refused_for_a_held_view": self.counts.full,
+            "transactions_acknowledged": self.counts.transactions,
+            "transactions_cut_short": self.counts.transactions_cut_short,
+            "transactions_cut_short_resolved": self.counts.transactions_resolved,
+            "transactions_given_up": self.counts.conflicts,
             "views_verified": self.views,
             "pairs_verified": self.pairs,
             "pairs_verified_in_transactions": self.pair_snapshots,
@@ -161,13 +117,12 @@ impl TortureReport {
             "bytes_taken_max": self.bytes_taken_max,
             "bytes_used_max": self.bytes_used_max,
             "bytes_taken_bound": self.bytes_taken_bound,
-            "longest_write_after_a_kill": spread(&self.after_kill_ns),
-            "writes": spread(&self.writes_ns),
+            "longest_write_after_a_kill": spread(&self.after_kill_ns.0),
+            "writes": spread(&self.writes_ns.0),
             "seconds": self.seconds,
         })
     }
 
-    /// As a table.
     pub fn table(&self) -> String {
         let us = |h: &Histogram<u64>| {
             format!(
@@ -189,16 +144,19 @@ impl TortureReport {
                     self.kills, self.kills_of_writers, self.stops
                 ),
             ),
-            ("writes acknowledged", self.acks.to_string()),
-            ("writes cut short by a kill", self.cut_short.to_string()),
-            ("acknowledged states verified", self.verified.to_string()),
-            ("refused for a held view", self.full.to_string()),
-            ("transactions", format!("{} ({} gave up)", self.transactions, self.conflicts)),
+            ("writes acknowledged", self.counts.acks.to_string()),
+            ("writes cut short by a kill", self.counts.cut_short.to_string()),
+            ("acknowledged states verified", self.counts.verified.to_string()),
+            ("refused for a held view", self.counts.full.to_string()),
+            (
+                "transactions",
+                format!("{} ({} gave up)", self.counts.transactions, self.counts.conflicts),
+            ),
             (
                 "transactions cut short",
                 format!(
                     "{}, all or nothing in each of {} that changed several own records",
-                    self.transactions_cut_short, self.transactions_resolved
+                    self.counts.transactions_cut_short, self.counts.transactions_resolved
                 ),
             ),
             ("views verified byte by byte", self.views.to_string()),
@@ -210,8 +168,8 @@ impl TortureReport {
                 "recoveries",
                 format!("{} ({} of them by the check)", self.recoveries, self.recoveries_by_check),
             ),
-            ("longest write after a kill", us(&self.after_kill_ns)),
-            ("all writes", us(&self.writes_ns)),
+            ("longest write after a kill", us(&self.after_kill_ns.0)),
+            ("all writes", us(&self.writes_ns.0)),
             ("offline checks", format!("{}, {} records compared", self.checks, self.records)),
             ("bytes leaked", self.bytes_leaked.to_string()),
             (

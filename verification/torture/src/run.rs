@@ -82,7 +82,11 @@ pub fn run(
         starter,
         rng: seeded(&[options.seed, 1 << 32]),
         oracle: Oracle::default(),
-        report: TortureReport::new(options.seed, BYTES_MAX),
+        report: TortureReport {
+            seed: options.seed,
+            bytes_taken_bound: BYTES_MAX,
+            ..TortureReport::default()
+        },
         log,
         slots: Vec::new(),
         round: 0,
@@ -234,7 +238,7 @@ impl TortureRun<'_> {
             self.begin_journal(writer, base)?;
         }
         for ns in worst.into_iter().filter(|ns| *ns > 0) {
-            self.report.after_kill_ns.saturating_record(ns);
+            self.report.after_kill_ns.0.saturating_record(ns);
         }
         self.kills_ns.clear();
         compare(&path, self.round, &mut self.oracle)?;
@@ -245,16 +249,8 @@ impl TortureRun<'_> {
     }
 
     fn sum_up(&mut self) {
-        let counts = self.oracle.counts;
-        self.report.acks = counts.acks;
-        self.report.cut_short = counts.cut_short;
-        self.report.verified = counts.verified;
-        self.report.full = counts.full;
-        self.report.recoveries = counts.attached;
-        self.report.transactions = counts.transactions;
-        self.report.transactions_cut_short = counts.transactions_cut_short;
-        self.report.transactions_resolved = counts.transactions_resolved;
-        self.report.conflicts = counts.conflicts;
+        self.report.counts = self.oracle.counts;
+        self.report.recoveries = self.oracle.counts.attached;
         (self.report.views, self.report.pairs, self.report.pair_snapshots) = (0, 0, 0);
         for number in 0..self.options.readers {
             let read = reader::counts(&reader::path_of(&self.options.folder, number));
@@ -275,7 +271,7 @@ impl TortureRun<'_> {
                 EntryKind::Ack => {
                     let Some(from) = started.take() else { continue };
                     let took = entry.at_ns.saturating_sub(from);
-                    self.report.writes_ns.saturating_record(took);
+                    self.report.writes_ns.0.saturating_record(took);
                     let first = from.saturating_sub(AFTER_KILL_NS);
                     let start = self.kills_ns.partition_point(|kill| *kill < first);
                     let kills = self.kills_ns.iter().zip(worst.iter_mut()).skip(start);

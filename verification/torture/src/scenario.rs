@@ -17,12 +17,11 @@ use crate::writer::{JournaledWriter, KeySpaces, PlannedWrite};
 /// A workload.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
-    /// The name.
     pub name: &'static str,
     /// Written first, by a process that is not killed.
-    before: fn(&mut WriteScript),
+    before: FillScript,
     /// Written by the child.
-    work: fn(&mut WriteScript),
+    work: FillScript,
     /// The region is filled completely first.
     is_full: bool,
     /// The records are watched and streamed.
@@ -66,98 +65,84 @@ pub(crate) const SET_SECOND: u32 = 0b00_00_00_00_01_00;
 const SET_FIRST: u32 = 0b00_00_00_00_00_01;
 const TAKE_FIRST: u32 = 0b00_00_00_01_00_10;
 
+type FillScript = fn(&mut WriteScript);
+
+const fn scenario(name: &'static str, before: FillScript, work: FillScript) -> Scenario {
+    Scenario { name, before, work, is_full: false, is_streamed: false }
+}
+
 /// All scenarios. Together they reach every point.
 pub const SCENARIOS: &[Scenario] = &[
-    Scenario {
-        name: "insert",
-        before: |s| s.each(WriteKind::Put, KeySpace::Own, 0..40, 100),
-        work: |s| s.each(WriteKind::PutAbsent, KeySpace::Own, 40..60, 300),
-        is_full: false,
-        is_streamed: false,
-    },
-    Scenario {
-        name: "replace",
-        before: |s| s.each(WriteKind::Put, KeySpace::Own, 0..20, 700),
-        work: |s| {
+    scenario(
+        "insert",
+        |s| s.each(WriteKind::Put, KeySpace::Own, 0..40, 100),
+        |s| s.each(WriteKind::PutAbsent, KeySpace::Own, 40..60, 300),
+    ),
+    scenario(
+        "replace",
+        |s| s.each(WriteKind::Put, KeySpace::Own, 0..20, 700),
+        |s| {
             for len in [700, 30, 5000] {
                 s.each(WriteKind::PutVersion, KeySpace::Own, 0..6, len);
             }
             s.each(WriteKind::PutStale, KeySpace::Own, 0..2, 700);
         },
-        is_full: false,
-        is_streamed: false,
-    },
-    Scenario {
-        name: "delete",
-        before: |s| s.each(WriteKind::Put, KeySpace::Own, 0..40, 200),
-        work: |s| {
+    ),
+    scenario(
+        "delete",
+        |s| s.each(WriteKind::Put, KeySpace::Own, 0..40, 200),
+        |s| {
             s.each(WriteKind::DeleteVersion, KeySpace::Own, 0..10, 0);
             s.each(WriteKind::Put, KeySpace::Own, 0..5, 200);
         },
-        is_full: false,
-        is_streamed: false,
-    },
-    Scenario {
-        name: "patch",
-        before: |s| {
+    ),
+    scenario(
+        "patch",
+        |s| {
             for number in 0..4 {
                 s.patch(number, ALL);
             }
         },
-        work: |s| {
+        |s| {
             s.patch(0, SET_SECOND);
             s.patch(1, SET_FIRST);
             s.patch(2, TAKE_FIRST);
             s.patch(5, ALL);
             s.each(WriteKind::Delete, KeySpace::Blocks, 3..4, 0);
         },
-        is_full: false,
-        is_streamed: false,
-    },
-    Scenario {
-        name: "grow",
-        before: |_| {},
-        work: |s| s.each(WriteKind::Put, KeySpace::Grow, 0..400, 20),
-        is_full: false,
-        is_streamed: false,
-    },
-    Scenario {
-        name: "free",
-        before: |s| s.each(WriteKind::Put, KeySpace::Own, 0..40, 60_000),
-        work: |s| {
+    ),
+    scenario("grow", |_| {}, |s| s.each(WriteKind::Put, KeySpace::Grow, 0..400, 20)),
+    scenario(
+        "free",
+        |s| s.each(WriteKind::Put, KeySpace::Own, 0..40, 60_000),
+        |s| {
             s.each(WriteKind::Delete, KeySpace::Own, 0..36, 0);
             s.each(WriteKind::Put, KeySpace::Own, 0..36, 60_000);
         },
-        is_full: false,
-        is_streamed: false,
-    },
-    Scenario {
-        name: "chunk",
-        before: |_| {},
-        work: |s| {
+    ),
+    scenario(
+        "chunk",
+        |_| {},
+        |s| {
             s.each(WriteKind::Put, KeySpace::Own, 0..8, 90_000);
             s.each(WriteKind::Put, KeySpace::Own, 8..40, 12_000);
         },
-        is_full: false,
-        is_streamed: false,
-    },
-    Scenario {
-        name: "transaction",
-        before: |s| {
+    ),
+    scenario(
+        "transaction",
+        |s| {
             s.each(WriteKind::Put, KeySpace::Own, 0..30, 300);
             for number in 0..3 {
                 s.patch(number, ALL);
             }
             s.together(|s| s.each(WriteKind::Put, KeySpace::Pair, 0..2, 100));
         },
-        work: transactions,
-        is_full: false,
-        is_streamed: false,
-    },
-    Scenario {
-        name: "transaction-grow",
-        before: |_| {},
-        work: |s| {
+        transactions,
+    ),
+    scenario(
+        "transaction-grow",
+        |_| {},
+        |s| {
             for first in 0..16 {
                 s.together(|s| {
                     s.each(WriteKind::Put, KeySpace::Grow, 20 * first..20 * first + 20, 20);
@@ -165,40 +150,40 @@ pub const SCENARIOS: &[Scenario] = &[
                 });
             }
         },
-        is_full: false,
-        is_streamed: false,
-    },
+    ),
     Scenario {
-        name: "streamed",
-        before: |s| {
-            s.each(WriteKind::Put, KeySpace::Own, 0..30, 300);
-            for number in 0..3 {
-                s.patch(number, ALL);
-            }
-            s.together(|s| s.each(WriteKind::Put, KeySpace::Pair, 0..2, 100));
-        },
-        work: |s| {
-            s.each(WriteKind::Put, KeySpace::Own, 20..22, 300);
-            transactions(s);
-            s.each(WriteKind::Delete, KeySpace::Own, 20..21, 0);
-        },
-        is_full: false,
         is_streamed: true,
+        ..scenario(
+            "streamed",
+            |s| {
+                s.each(WriteKind::Put, KeySpace::Own, 0..30, 300);
+                for number in 0..3 {
+                    s.patch(number, ALL);
+                }
+                s.together(|s| s.each(WriteKind::Put, KeySpace::Pair, 0..2, 100));
+            },
+            |s| {
+                s.each(WriteKind::Put, KeySpace::Own, 20..22, 300);
+                transactions(s);
+                s.each(WriteKind::Delete, KeySpace::Own, 20..21, 0);
+            },
+        )
     },
     Scenario {
-        name: "full",
-        before: |s| {
-            s.each(WriteKind::Put, KeySpace::Own, 0..50, 60_000);
-            s.each(WriteKind::Put, KeySpace::Hot, 0..15, 4 << 20);
-            s.each(WriteKind::Put, KeySpace::Hot, 15..400, 60_000);
-            s.each(WriteKind::Delete, KeySpace::Own, 0..40, 0);
-        },
-        work: |s| {
-            s.each(WriteKind::Put, KeySpace::Own, 100..103, 500);
-            s.each(WriteKind::Put, KeySpace::Own, 103..140, 20_000);
-        },
         is_full: true,
-        is_streamed: false,
+        ..scenario(
+            "full",
+            |s| {
+                s.each(WriteKind::Put, KeySpace::Own, 0..50, 60_000);
+                s.each(WriteKind::Put, KeySpace::Hot, 0..15, 4 << 20);
+                s.each(WriteKind::Put, KeySpace::Hot, 15..400, 60_000);
+                s.each(WriteKind::Delete, KeySpace::Own, 0..40, 0);
+            },
+            |s| {
+                s.each(WriteKind::Put, KeySpace::Own, 100..103, 500);
+                s.each(WriteKind::Put, KeySpace::Own, 103..140, 20_000);
+            },
+        )
     },
 ];
 
@@ -226,13 +211,11 @@ pub(crate) fn transactions(s: &mut WriteScript) {
 }
 
 /// As "free", with values that take fewer instructions to write. Used by single steps only.
-const STEPPED: &[Scenario] = &[Scenario {
-    name: "free-4k",
-    before: |s| s.each(WriteKind::Put, KeySpace::Own, 0..400, 4000),
-    work: |s| s.each(WriteKind::Put, KeySpace::Own, 380..400, 4000),
-    is_full: false,
-    is_streamed: false,
-}];
+const STEPPED: &[Scenario] = &[scenario(
+    "free-4k",
+    |s| s.each(WriteKind::Put, KeySpace::Own, 0..400, 4000),
+    |s| s.each(WriteKind::Put, KeySpace::Own, 380..400, 4000),
+)];
 
 /// The scenario of this name.
 pub fn named(name: &str) -> Option<&'static Scenario> {

@@ -28,47 +28,33 @@ impl ChildCommand {
         settings: &[EnvSetting<'_>],
         errors: &Path,
     ) -> Result<Child, String> {
-        let mut command = self.command(words, settings, errors)?;
-        command.stdin(Stdio::null()).stdout(Stdio::null());
-        self.spawn(&mut command)
+        self.start_with(words, settings, errors, Stdio::null)
     }
 
-    /// Starts a child whose standard input and output are pipes.
-    pub fn start_piped(
+    /// Starts a child whose standard input and output are what `stdio` returns.
+    pub fn start_with(
         &self,
         words: &[String],
         settings: &[EnvSetting<'_>],
         errors: &Path,
+        stdio: fn() -> Stdio,
     ) -> Result<Child, String> {
-        let mut command = self.command(words, settings, errors)?;
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        self.spawn(&mut command)
-    }
-
-    fn command(
-        &self,
-        words: &[String],
-        settings: &[EnvSetting<'_>],
-        errors: &Path,
-    ) -> Result<Command, String> {
         let (program, first) = self.0.split_first().ok_or("no program to start")?;
         let file = File::options()
             .create(true)
             .append(true)
             .open(errors)
             .map_err(|e| format!("{}: {e}", errors.display()))?;
-        let mut command = Command::new(program);
-        command
+        Command::new(program)
             .args(first)
             .args(words)
             .env_remove("NEARSTATE_CRASH_AT")
             .envs(settings.iter().copied())
-            .stderr(file);
-        Ok(command)
-    }
-
-    fn spawn(&self, command: &mut Command) -> Result<Child, String> {
-        command.spawn().map_err(|e| format!("cannot start {:?}: {e}", self.0))
+            .stdin(stdio())
+            .stdout(stdio())
+            .stderr(file)
+            .spawn()
+            .map_err(|e| format!("cannot start {:?}: {e}", self.0))
     }
 }
 

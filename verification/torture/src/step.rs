@@ -22,10 +22,8 @@ use crate::scenario::{SET_SECOND, Scenario, WRITER, WriteScript, named, prepare,
 use crate::spawn::ChildCommand;
 use crate::writer::{JournaledWriter, PlannedWrite};
 
-/// An operation that is stepped.
 #[derive(Clone, Copy, Debug)]
 pub struct SteppedOperation {
-    /// The name.
     pub name: &'static str,
     /// The scenario that prepares the region.
     scenario: &'static str,
@@ -33,66 +31,43 @@ pub struct SteppedOperation {
     work: fn(&mut WriteScript, u32),
 }
 
-/// All operations: a put of each kind, a deletion, a patch, a cell from the frontier, cells that
-/// move to a pool and from it, a transaction, a split.
+const fn operation(
+    name: &'static str,
+    scenario: &'static str,
+    work: fn(&mut WriteScript, u32),
+) -> SteppedOperation {
+    SteppedOperation { name, scenario, work }
+}
+
+/// All operations: a put of each kind, a deletion, a patch, a cell of a fresh chunk, cells that
+/// are freed and allocated again, a transaction, a split.
 pub const OPERATIONS: &[SteppedOperation] = &[
-    SteppedOperation {
-        name: "insert",
-        scenario: "insert",
-        work: |s, _| s.each(WriteKind::PutAbsent, KeySpace::Own, 40..42, 300),
-    },
-    SteppedOperation {
-        name: "replace",
-        scenario: "replace",
-        work: |s, _| s.each(WriteKind::PutVersion, KeySpace::Own, 0..3, 700),
-    },
-    SteppedOperation {
-        name: "delete",
-        scenario: "delete",
-        work: |s, _| s.each(WriteKind::DeleteVersion, KeySpace::Own, 3..5, 0),
-    },
-    SteppedOperation { name: "patch", scenario: "patch", work: |s, _| s.patch(0, SET_SECOND) },
-    SteppedOperation {
-        name: "chunk",
-        scenario: "chunk",
-        work: |s, _| s.each(WriteKind::Put, KeySpace::Own, 0..1, 300),
-    },
-    SteppedOperation {
-        name: "give",
-        scenario: "free-4k",
-        work: |s, _| s.each(WriteKind::Delete, KeySpace::Own, 0..385, 0),
-    },
-    SteppedOperation {
-        name: "take",
-        scenario: "free-4k",
-        work: |s, _| {
-            s.each(WriteKind::Delete, KeySpace::Own, 0..385, 0);
-            s.each(WriteKind::Put, KeySpace::Own, 450..451, 4000);
-        },
-    },
-    SteppedOperation {
-        name: "transaction",
-        scenario: "transaction",
-        work: |s, _| {
-            s.together(|s| s.each(WriteKind::Put, KeySpace::Own, 10..12, 300));
-            s.together(|s| {
-                s.each(WriteKind::Put, KeySpace::Own, 0..1, 300);
-                s.each(WriteKind::Put, KeySpace::Own, 43..44, 300);
-                s.each(WriteKind::Delete, KeySpace::Own, 5..6, 0);
-            });
-        },
-    },
-    SteppedOperation {
-        name: "split",
-        scenario: "grow",
-        work: |s, number| s.each(WriteKind::Put, KeySpace::Grow, number..number + 1, 20),
-    },
+    operation("insert", "insert", |s, _| s.each(WriteKind::PutAbsent, KeySpace::Own, 40..42, 300)),
+    operation("replace", "replace", |s, _| s.each(WriteKind::PutVersion, KeySpace::Own, 0..3, 700)),
+    operation("delete", "delete", |s, _| s.each(WriteKind::DeleteVersion, KeySpace::Own, 3..5, 0)),
+    operation("patch", "patch", |s, _| s.patch(0, SET_SECOND)),
+    operation("chunk", "chunk", |s, _| s.each(WriteKind::Put, KeySpace::Own, 0..1, 300)),
+    operation("give", "free-4k", |s, _| s.each(WriteKind::Delete, KeySpace::Own, 0..385, 0)),
+    operation("take", "free-4k", |s, _| {
+        s.each(WriteKind::Delete, KeySpace::Own, 0..385, 0);
+        s.each(WriteKind::Put, KeySpace::Own, 450..451, 4000);
+    }),
+    operation("transaction", "transaction", |s, _| {
+        s.together(|s| s.each(WriteKind::Put, KeySpace::Own, 10..12, 300));
+        s.together(|s| {
+            s.each(WriteKind::Put, KeySpace::Own, 0..1, 300);
+            s.each(WriteKind::Put, KeySpace::Own, 43..44, 300);
+            s.each(WriteKind::Delete, KeySpace::Own, 5..6, 0);
+        });
+    }),
+    operation("split", "grow", |s, number| {
+        s.each(WriteKind::Put, KeySpace::Grow, number..number + 1, 20);
+    }),
 ];
 
 /// The result of one operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SweepRow {
-    /// The name.
     pub name: &'static str,
     /// Instructions of the whole call.
     pub instructions: u64,
@@ -114,11 +89,9 @@ pub enum StepStride {
 pub enum SweepError {
     /// This machine does not permit a process to trace its child: nothing was tested.
     NotPermitted(String),
-    /// A violation.
     Violation(String),
 }
 
-/// As a table.
 pub fn table(rows: &[SweepRow]) -> String {
     let mut text = format!("{:<12} {:>14} {:>8}\n", "operation", "instructions", "kills");
     for row in rows {
@@ -127,7 +100,6 @@ pub fn table(rows: &[SweepRow]) -> String {
     text
 }
 
-/// As JSON.
 pub fn json(rows: &[SweepRow]) -> Value {
     let rows = rows.iter().map(|row| {
         let (name, instructions, kills) = (row.name, row.instructions, row.kills);

@@ -24,7 +24,6 @@ pub(crate) const BLOCKS_KEYS: u32 = 24;
 pub(crate) const GROW_KEYS: u32 = 30_000;
 /// Keys that all writers write.
 pub(crate) const HOT_KEYS: u32 = 16;
-/// Counters.
 pub(crate) const COUNT_KEYS: u32 = 4;
 /// Keys of one writer that are written in pairs.
 pub(crate) const PAIR_KEYS: u32 = 16;

@@ -246,7 +246,7 @@ fn keys_of_7_kib_that_differ_at_their_ends_make_a_tree() {
 }
 
 #[test]
-fn an_insert_rests_on_its_leaf_alone_unless_that_is_split() {
+fn an_insert_depends_on_its_leaf_alone_unless_that_is_split() {
     let mut nodes = MemoryNodes::default();
     let mut tree = Ordered::default();
     let numbers = (0..40_000_u64).map(|number| number * 7919 % 40_000);

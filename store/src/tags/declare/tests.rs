@@ -45,7 +45,7 @@ fn nothing_is_entered_that_writers_do_not_know_of() {
 }
 
 #[test]
-fn a_number_that_comes_back_to_its_state_is_told_by_the_count_of_changes() {
+fn a_tag_that_returns_to_its_state_is_detected_by_the_count_of_changes() {
     let tag = |name: &str| TagSchema { name: name.to_owned(), ..TagSchema::default() };
     let mut tags = TagSet::default();
     tags.declare(&[tag("ours")]).unwrap();
@@ -108,7 +108,7 @@ fn end(place: TestRegion) {
 /// called the index complete that lacked what it had entered into the old one. Who is busy with a
 /// tag is looked for before; but one may come just then.
 #[test]
-fn a_tag_that_others_have_declared_anew_meanwhile_is_entered_anew() {
+fn a_tag_that_was_declared_again_is_entered_again() {
     let place = place(500);
     let (session, ns) = (&place.session, place.ns);
     let other = place.region.session().unwrap();
@@ -137,7 +137,7 @@ fn a_tag_that_others_have_declared_anew_meanwhile_is_entered_anew() {
 
 /// What a declaration forgets of its own tags it does not take away.
 #[test]
-fn a_number_that_may_have_left_its_state_is_nobodys_own() {
+fn a_tag_that_may_have_left_its_state_is_not_owned() {
     let tag = |name: &str| TagSchema { name: name.to_owned(), ..TagSchema::default() };
     let mut tags = TagSet::default();
     tags.declare(&[tag("one"), tag("two")]).unwrap();

@@ -29,7 +29,7 @@ fn refused_by_all(path: &Path, words: &[&str]) {
 }
 
 #[test]
-fn a_file_of_others_is_refused_and_not_touched() {
+fn a_foreign_file_is_refused_and_not_changed() {
     let folder = TestFolder::new();
     let cut = ["shorter than a region's first page", "not a region"];
     let other = ["not a region", "give the path of one"];
@@ -49,7 +49,7 @@ fn a_file_of_others_is_refused_and_not_touched() {
 }
 
 #[test]
-fn an_empty_file_a_folder_and_a_missing_file_are_refused_in_words() {
+fn an_empty_file_a_folder_and_a_missing_file_are_refused_with_a_remedy() {
     let folder = TestFolder::new();
     refused(Region::attach(&folder.path), &["no such file", "create the region first"]);
     refused(check(&folder.path), &["create the region first"]);
@@ -65,7 +65,7 @@ fn an_empty_file_a_folder_and_a_missing_file_are_refused_in_words() {
 }
 
 #[test]
-fn a_creator_that_was_killed_half_way_is_no_obstacle() {
+fn a_half_created_region_is_created_again() {
     let folder = TestFolder::new();
     let populated = CreateOptions { populate: true, ..small() };
     for options in [small(), populated] {
@@ -132,7 +132,7 @@ fn attaching_without_rights() {
 }
 
 #[test]
-fn a_path_without_permission_says_who_may() {
+fn a_path_without_permission_is_reported_with_its_mode() {
     if !is_root() {
         skipped("only root can become a user without rights");
         return;

@@ -68,7 +68,7 @@ fn race(path: &Path, is_exclusive: bool) -> Vec<String> {
 }
 
 #[test]
-fn of_many_creators_at_once_exactly_one_creates() {
+fn exactly_one_of_many_concurrent_creators_creates() {
     for round in 0..ROUNDS {
         let folder = TestFolder::new();
         let path = folder.dir().join(format!("{round}/region"));
@@ -83,7 +83,7 @@ fn of_many_creators_at_once_exactly_one_creates() {
 }
 
 #[test]
-fn many_that_attach_or_create_at_once_share_one_region() {
+fn concurrent_calls_of_attach_or_create_share_one_region() {
     for round in 0..ROUNDS {
         let folder = TestFolder::new();
         let path = folder.dir().join(format!("{round}/region"));
@@ -97,7 +97,7 @@ fn many_that_attach_or_create_at_once_share_one_region() {
 }
 
 #[test]
-fn a_region_that_is_there_is_not_created_again() {
+fn an_existing_region_is_not_created_again() {
     let folder = TestFolder::new();
     let region = Region::create(&folder.path, &small()).unwrap();
     let (session, ns) = open(&region);
@@ -174,7 +174,7 @@ fn a_region_of_huge_pages_works_on_a_mount_of_them() {
 }
 
 #[test]
-fn memory_is_bound_to_nodes_that_there_are() {
+fn memory_is_bound_to_existing_nodes() {
     let folder = TestFolder::new();
     let with = |numa| CreateOptions { numa, ..small() };
     for (name, numa) in
@@ -212,7 +212,7 @@ fn a_populated_region_has_all_its_memory_at_once() {
 }
 
 #[test]
-fn fenced_pins_work_with_readers_beside_a_writer() {
+fn fenced_pins_work_with_concurrent_readers_and_a_writer() {
     let folder = TestFolder::new();
     let options = CreateOptions { pin: PinMode::Fenced, ..small() };
     let region = Region::create(&folder.path, &options).unwrap();

@@ -16,7 +16,7 @@ fn key(number: u32) -> [u8; 8] {
 }
 
 #[test]
-fn a_full_heap_says_what_helps_and_who_holds_it() {
+fn a_full_heap_is_reported_with_a_remedy_and_the_process_that_holds_it() {
     let folder = TestFolder::new();
     let region = Region::create(&folder.path, &small()).unwrap();
     let (session, ns) = open(&region);
@@ -142,7 +142,7 @@ fn a_full_file_system_is_an_error_and_no_signal() {
 }
 
 #[test]
-fn a_region_larger_than_its_file_system_is_made_and_says_when_it_is_full() {
+fn a_region_larger_than_its_file_system_reports_when_it_is_full() {
     let mount = match Mount::new("tmpfs", "size=64k") {
         Ok(mount) => mount,
         Err(reason) => return skipped(&reason),
@@ -173,7 +173,7 @@ fn attaching_under_a_limit() {
 }
 
 #[test]
-fn no_address_space_is_an_error_in_words() {
+fn a_lack_of_address_space_is_an_error_with_a_remedy() {
     let folder = TestFolder::new();
     let large = CreateOptions { bytes_max: 8 << 30, ..CreateOptions::default() };
     Region::create(&folder.path, &large).unwrap();
@@ -240,7 +240,7 @@ fn more_attaches_than_one_process_can_have() {
 }
 
 #[test]
-fn ten_thousand_sessions_attach_and_the_last_one_too_many_is_told() {
+fn ten_thousand_sessions_attach_and_one_too_many_is_refused() {
     for test in ["ten_thousand_handles", "more_attaches_than_one_process_can_have"] {
         let folder = TestFolder::new();
         let mut command = child(&format!("hostile::exhaustion::{test}"), &folder.path);
@@ -300,7 +300,7 @@ fn becoming_another_program() {
 }
 
 #[test]
-fn a_process_that_became_another_program_is_not_attached_any_more() {
+fn a_process_is_detached_when_it_executes_another_program() {
     let folder = TestFolder::new();
     let region = Region::create(&folder.path, &small()).unwrap();
     let mut command = child("hostile::exhaustion::becoming_another_program", &folder.path);

@@ -45,7 +45,7 @@ fn all(session: &Session, region: &Region) -> Vec<(&'static str, Result<()>)> {
 }
 
 #[test]
-fn a_file_that_is_cut_while_it_is_attached_gives_errors_and_no_signal() {
+fn a_file_that_is_truncated_while_attached_gives_errors_and_no_signal() {
     for &length in LENGTHS {
         let folder = TestFolder::new();
         let region = Region::create(&folder.path, &small()).unwrap();
@@ -90,7 +90,7 @@ fn a_file_that_is_cut_while_it_is_attached_gives_errors_and_no_signal() {
 }
 
 #[test]
-fn a_cut_behind_all_records_is_met_when_the_region_grows() {
+fn a_truncation_after_all_records_is_detected_when_the_region_grows() {
     let folder = TestFolder::new();
     let region = Region::create(&folder.path, &small()).unwrap();
     let (session, ns) = open(&region);
@@ -112,7 +112,7 @@ fn a_cut_behind_all_records_is_met_when_the_region_grows() {
 }
 
 #[test]
-fn many_threads_meet_a_cut_at_once() {
+fn many_threads_read_a_truncated_file() {
     let folder = TestFolder::new();
     let region = Region::create(&folder.path, &small()).unwrap();
     let (session, ns) = open(&region);

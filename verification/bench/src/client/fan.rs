@@ -5,7 +5,8 @@
 //! step, and never waits for one answer while other requests could be sent.
 
 use crate::access::{
-    BatchSink, Body, PartSet, ReplySink, Request, StoreAccess, StoreConnection, TableId, Work,
+    BatchSink, Body, PartSet, ReplySink, Request, ScanRange, ScanSink, StoreAccess,
+    StoreConnection, TableId, Work,
 };
 use crate::operations::{KeyBlock, Operation};
 use nearstate_model::{Error, Result};
@@ -51,14 +52,8 @@ impl StoreAccess for Fan {
         self.first()?.update(table, key, wanted, work)
     }
 
-    fn scan(
-        &mut self,
-        table: TableId,
-        from: &[u8],
-        count: usize,
-        receive: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
-        self.first()?.scan(table, from, count, receive)
+    fn scan(&mut self, range: &ScanRange<'_>, receive: &mut ScanSink<'_>) -> Result<usize> {
+        self.first()?.scan(range, receive)
     }
 }
 

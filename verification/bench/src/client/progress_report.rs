@@ -10,12 +10,12 @@
 //! took [`SLOW_STEP_NS`], and until one has told how long they take.
 
 use crate::access::{
-    BatchSink, Body, PartSet, ReplySink, Request, StoreAccess, StoreConnection, StoreReply,
-    TableId, Work,
+    BatchSink, Body, PartSet, ReplySink, Request, ScanRange, ScanSink, StoreAccess,
+    StoreConnection, StoreReply, TableId, Work,
 };
 use crate::clock::monotonic_ns;
 use crate::operations::{KeyBlock, Operation};
-use crate::protocol::{Said, say};
+use crate::protocol::{ClientReport, say};
 use nearstate_model::Result;
 use std::cell::RefCell;
 use std::io::Write;
@@ -80,7 +80,7 @@ impl ProgressReporter {
     ) -> Result<()> {
         let now_ns = monotonic_ns();
         if self.is_due(now_ns) {
-            say(output, &Said::Progress(std::mem::take(&mut self.more), p99_ns()))?;
+            say(output, &ClientReport::Progress(std::mem::take(&mut self.more), p99_ns()))?;
             self.next_ns = now_ns + self.every_ns;
         }
         Ok(())
@@ -151,15 +151,9 @@ impl<A: StoreAccess + ?Sized> StoreAccess for Answering<'_, '_, A> {
         self.answered(answer)
     }
 
-    fn scan(
-        &mut self,
-        table: TableId,
-        from: &[u8],
-        count: usize,
-        receive: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
+    fn scan(&mut self, range: &ScanRange<'_>, receive: &mut ScanSink<'_>) -> Result<usize> {
         let told = self.told;
-        let answer = self.inner.scan(table, from, count, &mut |key, bytes| {
+        let answer = self.inner.scan(range, &mut |key, bytes| {
             told.more(0);
             receive(key, bytes);
         });

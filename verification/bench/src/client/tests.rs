@@ -1,13 +1,13 @@
 //! A client whose connections break, beside a region that does not.
 
 use super::*;
-use crate::access::{BatchSink, Body, ReplySink, Request, StoreAccess, StoreReply, StoreSchema};
+use crate::access::{BatchSink, Body, OwnedReply, ReplySink, Request, StoreAccess, StoreSchema};
 use crate::parameters::{Arrivals, Parameters};
 use crate::protocol::Fault;
 use crate::random::Spread;
 use crate::result::ClassResult;
 use crate::targets::region::RegionConnection;
-use crate::targets::{Abilities, Database, Need, region::RegionTarget};
+use crate::targets::{Capabilities, Database, Need, region::RegionTarget};
 use nearstate_store::{CreateOptions, Region};
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -23,14 +23,6 @@ struct Frail {
     leaves: Rc<Cell<bool>>,
 }
 
-/// A reply, kept until it is taken.
-#[derive(Debug)]
-enum Kept {
-    Part(usize, Vec<u8>),
-    Key(Vec<u8>),
-    Done(bool),
-}
-
 impl Target for Frail {
     fn name(&self) -> &'static str {
         "frail"
@@ -40,8 +32,8 @@ impl Target for Frail {
         Ok(String::new())
     }
 
-    fn abilities(&self) -> Abilities {
-        RegionTarget.abilities()
+    fn capabilities(&self) -> Capabilities {
+        RegionTarget.capabilities()
     }
 
     fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
@@ -65,7 +57,7 @@ struct FrailConnection {
     of: Frail,
     is_broken: bool,
     /// What is answered to messages that were sent ahead.
-    away: VecDeque<Vec<(usize, Kept)>>,
+    away: VecDeque<Vec<(usize, OwnedReply)>>,
 }
 
 impl StoreAccess for FrailConnection {
@@ -99,11 +91,7 @@ impl StoreConnection for FrailConnection {
     fn send_ahead(&mut self, requests: &[Request<'_>]) -> Result<()> {
         let mut answers = Vec::new();
         self.pipeline(requests, &mut |number, reply| {
-            answers.push(match reply {
-                StoreReply::Part(part, bytes) => (number, Kept::Part(part, bytes.to_vec())),
-                StoreReply::Key(key) => (number, Kept::Key(key.to_vec())),
-                StoreReply::Done(done) => (number, Kept::Done(done)),
-            });
+            answers.push((number, OwnedReply::from(reply)));
         })?;
         self.away.push_back(answers);
         Ok(())
@@ -116,14 +104,7 @@ impl StoreConnection for FrailConnection {
     ) -> Result<()> {
         let Some(answers) = self.away.pop_front() else { return self.pipeline(requests, receive) };
         for (number, reply) in &answers {
-            receive(
-                *number,
-                match reply {
-                    Kept::Part(part, bytes) => StoreReply::Part(*part, bytes),
-                    Kept::Key(key) => StoreReply::Key(key),
-                    Kept::Done(done) => StoreReply::Done(*done),
-                },
-            );
+            receive(*number, reply.reply());
         }
         Ok(())
     }
@@ -153,8 +134,8 @@ impl Stage {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("region");
         drop(Region::create(&path, &CreateOptions::default()).unwrap());
-        let blueprint = workloads::named(workload).unwrap();
-        let variant = variant.unwrap_or(blueprint.variants().first().unwrap().0).to_owned();
+        let kind = workloads::named(workload).unwrap();
+        let variant = variant.unwrap_or(kind.variants().first().unwrap().0).to_owned();
         let parameters = Parameters {
             records,
             variant,
@@ -169,9 +150,9 @@ impl Stage {
             leaves: Rc::default(),
         };
         let target = frail.clone();
-        let schema = blueprint.schema(&parameters);
+        let schema = kind.schema(&parameters);
         let connection = target.connect("", &schema).unwrap();
-        let generator = blueprint.client(&parameters, 0, 1).unwrap();
+        let generator = kind.client(&parameters, 0, 1).unwrap();
         let plan = Plan {
             background: 0,
             connections: 1,
@@ -189,7 +170,7 @@ impl Stage {
             block: 1,
             plan,
             target: Box::new(target),
-            blueprint,
+            kind,
             connection,
             workload: generator,
             clock: Clock::new(),
@@ -206,7 +187,7 @@ impl Stage {
         let mut input = output.as_slice();
         loop {
             match receive(&mut input)? {
-                Some(Said::Ran(ran)) => return Ok(*ran),
+                Some(ClientReport::Ran(ran)) => return Ok(*ran),
                 Some(_) => {}
                 None => return Err(Error::Backend { detail: "no result of the turn".to_owned() }),
             }
@@ -395,7 +376,9 @@ type Work = fn(&mut Client, &mut Vec<u8>) -> Result<()>;
 fn progress(mut output: &[u8]) -> Vec<u64> {
     let words = std::iter::from_fn(|| receive(&mut output).unwrap());
     words
-        .filter_map(|said| if let Said::Progress(more, _) = said { Some(more) } else { None })
+        .filter_map(
+            |said| if let ClientReport::Progress(more, _) = said { Some(more) } else { None },
+        )
         .collect()
 }
 
@@ -409,11 +392,11 @@ fn the_wait_for_intended_starts_is_no_time_of_operations() {
 }
 
 /// What a client of the null target says first if it is to run on this processor.
-fn first_words(cpu: Option<usize>) -> Vec<Said> {
+fn first_words(cpu: Option<usize>) -> Vec<ClientReport> {
     let stage = Stage::new("ue-signalling", 10);
     let plan = Plan { target: "null".to_owned(), cpu, ..stage.client.plan.clone() };
     let (mut input, mut output) = (Vec::new(), Vec::new());
-    say(&mut input, &Ask::Plan(plan)).unwrap();
+    say(&mut input, &ClientCommand::Plan(plan)).unwrap();
     serve(input.as_slice(), &mut output).unwrap();
     let mut heard = output.as_slice();
     std::iter::from_fn(|| receive(&mut heard).unwrap()).collect()
@@ -424,7 +407,7 @@ fn what_goes_wrong_is_told_once() {
     let mut output = Vec::new();
     serve(&b"{\"load\":1}\n"[..], &mut output).unwrap();
     let told = receive(&mut output.as_slice()).unwrap();
-    assert!(matches!(told, Some(Said::Failed(_))), "{told:?}");
+    assert!(matches!(told, Some(ClientReport::Failed(_))), "{told:?}");
     // The error cannot be written: then it is the program's own error.
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     assert!(serve(&b"{\"load\":1}\n"[..], full).is_err());
@@ -432,11 +415,13 @@ fn what_goes_wrong_is_told_once() {
 
 #[test]
 fn a_client_that_cannot_be_bound_to_its_processor_says_so_and_goes_on() {
-    assert_eq!(first_words(None), [Said::Ready]);
+    assert_eq!(first_words(None), [ClientReport::Ready]);
     // A processor that no machine has, and one that this one has not.
     for cpu in [usize::MAX, CpuSet::MAX_CPU - 1] {
         let words = first_words(Some(cpu));
-        let [Said::Unbound(why), Said::Ready] = words.as_slice() else { panic!("{words:?}") };
+        let [ClientReport::Unbound(why), ClientReport::Ready] = words.as_slice() else {
+            panic!("{words:?}")
+        };
         assert!(why.contains(&format!("not bound to processor {cpu}")), "{why}");
     }
 }

@@ -5,7 +5,7 @@
 //! rate is then what both take together, and what it costs to wake them twice for each step.
 
 use super::{AnswerWatch, Client, ProgressReporter};
-use crate::access::StoreConnection;
+use crate::access::Connection;
 use crate::meter::Meter;
 use crate::protocol::Turn;
 use crate::wait::Waits;
@@ -133,7 +133,7 @@ impl Client {
 
 /// Begins what may begin, and ends the oldest step.
 fn turn_window(
-    (workload, store): (&mut dyn Workload, &mut dyn StoreConnection),
+    (workload, store): (&mut dyn Workload, &mut Connection<'_>),
     turn: &Turn,
     (window, now_ns): (&mut Window, u64),
     mut begun: u64,

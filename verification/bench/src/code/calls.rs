@@ -2,7 +2,7 @@
 //! second time with twice as many reads. The difference is what the reads cost.
 
 use crate::parameters::Parameters;
-use crate::protocol::{Ask, Plan, Turn, say};
+use crate::protocol::{ClientCommand, Plan, Turn, say};
 use crate::reaper::{own_program, system};
 use crate::targets::{self, Need};
 use crate::workloads;
@@ -71,7 +71,7 @@ pub(super) fn count(dir: &Path, folder: &Path, reads: u64) -> Result<SyscallCoun
 fn traced(plan: &Plan, summary: &Path, ops: u64) -> Result<u64> {
     let run = Turn { ops, depth: 1, ..Turn::default() };
     let mut script = Vec::new();
-    for ask in [Ask::Plan(plan.clone()), Ask::Load, Ask::Run(run)] {
+    for ask in [ClientCommand::Plan(plan.clone()), ClientCommand::Load, ClientCommand::Run(run)] {
         say(&mut script, &ask)?;
     }
     let words = summary.with_extension("in");

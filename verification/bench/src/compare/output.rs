@@ -4,7 +4,7 @@ use super::{CLOSE, Comparison, Figure, Ground, RATIO_MIN, Row, Verdict};
 use crate::html::chart::colour;
 use crate::html::{Bar, BarGroup, HtmlBlock, Page};
 use crate::spread::Spread;
-use crate::table::{Align, ReportTable, latency_text, printable, rate_text, ratio_text, wrapped};
+use crate::table::{ReportTable, latency_text, printable, rate_text, ratio_text, wrapped};
 use std::fmt::Write as _;
 
 const OBSTACLE: &str = "NOT COMPARABLE: the runs differ in what figures depend on";
@@ -34,7 +34,6 @@ pub fn text(comparison: &Comparison<'_>) -> String {
     printable(&out)
 }
 
-/// As a page.
 pub fn page(comparison: &Comparison<'_>) -> Page {
     let mut blocks = Vec::new();
     if !comparison.obstacles.is_empty() {
@@ -104,17 +103,9 @@ fn counted(comparison: &Comparison<'_>) -> String {
 }
 
 fn table(comparison: &Comparison<'_>, wanted: impl Fn(&Row) -> bool) -> ReportTable {
-    let mut table = ReportTable::new(&[
-        ("target", Align::Left),
-        ("class", Align::Left),
-        ("figure", Align::Left),
-        ("first", Align::Right),
-        (SPREAD, Align::Right),
-        ("second", Align::Right),
-        (SPREAD, Align::Right),
-        ("ratio", Align::Right),
-        ("verdict", Align::Left),
-    ]);
+    let mut table = ReportTable::new(&format!(
+        "target|class|figure|>first|>{SPREAD}|>second|>{SPREAD}|>ratio|verdict"
+    ));
     let (mut target, mut class) = ("", "");
     for row in comparison.rows.iter().filter(|row| wanted(row)) {
         let is_new_target = row.target != target;

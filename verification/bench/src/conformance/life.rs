@@ -1,7 +1,7 @@
 //! Databases: what they tell of themselves, and their end.
 
 use super::{HeldRecord, TargetUnderTest, must, put_value, value};
-use crate::targets::Way;
+use crate::targets::Support;
 use nearstate_model::Error;
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::Path;
@@ -15,7 +15,7 @@ pub(super) fn told(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let mut other = tested.target.start(&tested.need())?;
     other.alive()?;
     let memory = other.memory_bytes();
-    let is_in_clients = matches!(tested.target.abilities().shared, Way::Declined(_));
+    let is_in_clients = matches!(tested.target.capabilities().shared, Support::Declined(_));
     must(is_in_clients || memory.is_some_and(|bytes| bytes > 4096), || {
         format!("memory: {memory:?}")
     })

@@ -1,14 +1,15 @@
 //! Scans.
 
 use super::{HeldRecord, ORDERED, TargetUnderTest, entry, must};
-use crate::access::StoreConnection;
+use crate::access::Connection;
+use crate::access::ScanRange;
 use nearstate_model::Result;
 
 type Met = Vec<(Vec<u8>, Vec<u8>)>;
 
-fn scanned(one: &mut dyn StoreConnection, from: &[u8], count: usize) -> Result<(usize, Met)> {
+fn scanned(one: &mut Connection<'_>, from: &[u8], count: usize) -> Result<(usize, Met)> {
     let mut met = Met::new();
-    let told = one.scan(ORDERED, from, count, &mut |key, first| {
+    let told = one.scan(&ScanRange { table: ORDERED, from, count }, &mut |key, first| {
         met.push((key.to_vec(), first.to_vec()));
     })?;
     Ok((told, met))

@@ -1,13 +1,13 @@
 //! Unique tags.
 
 use super::{HeldRecord, NUMBERED, TAGGED, TargetUnderTest, entry, found, must, read, received};
-use crate::access::{PartsChange, RecordEntry, RecordTag, Request, StoreConnection};
+use crate::access::{Connection, PartsChange, RecordEntry, RecordTag, Request};
 use crate::targets;
 use nearstate_model::{Error, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn put(
-    one: &mut dyn StoreConnection,
+    one: &mut Connection<'_>,
     key: &[u8],
     tags: &[RecordTag<'_>],
     tags_before: &[RecordTag<'_>],
@@ -16,7 +16,7 @@ fn put(
     one.put(TAGGED, &RecordEntry { key, parts: &parts, tags, tags_before })
 }
 
-fn key_of(one: &mut dyn StoreConnection, tag: RecordTag<'_>) -> Result<Option<Vec<u8>>> {
+fn key_of(one: &mut Connection<'_>, tag: RecordTag<'_>) -> Result<Option<Vec<u8>>> {
     Ok(found(one, TAGGED, tag)?.map(|(key, _)| key))
 }
 

@@ -4,57 +4,26 @@ use super::{
     BLOCKS, HeldRecord, NUMBERED, PLAIN, TAGGED, TargetUnderTest, change, entry, found, must, read,
 };
 use crate::access::{
-    PartSet, PartsChange, RecordEntry, RecordTag, Request, StoreConnection, StoreReply, TableId,
+    Connection, OwnedReply, PartSet, PartsChange, RecordEntry, RecordTag, Request, TableId,
+    perform_each,
 };
 use nearstate_model::{Error, Result};
 
-/// A reply, kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Kept {
-    Part(usize, Vec<u8>),
-    Key(Vec<u8>),
-    Done(bool),
-}
-
-fn kept(reply: StoreReply<'_>) -> Kept {
-    match reply {
-        StoreReply::Part(part, bytes) => Kept::Part(part, bytes.to_vec()),
-        StoreReply::Key(key) => Kept::Key(key.to_vec()),
-        StoreReply::Done(done) => Kept::Done(done),
-    }
-}
-
-fn together(one: &mut dyn StoreConnection, requests: &[Request<'_>]) -> Result<Vec<(usize, Kept)>> {
+fn together(
+    one: &mut Connection<'_>,
+    requests: &[Request<'_>],
+) -> Result<Vec<(usize, OwnedReply)>> {
     let mut all = Vec::new();
-    one.pipeline(requests, &mut |number, reply| all.push((number, kept(reply))))?;
+    one.pipeline(requests, &mut |number, reply| all.push((number, OwnedReply::from(reply))))?;
     Ok(all)
 }
 
 fn one_by_one(
-    one: &mut dyn StoreConnection,
+    one: &mut Connection<'_>,
     requests: &[Request<'_>],
-) -> Result<Vec<(usize, Kept)>> {
+) -> Result<Vec<(usize, OwnedReply)>> {
     let mut all = Vec::new();
-    for (number, request) in requests.iter().enumerate() {
-        let mut receive = |part: usize, bytes: &[u8]| {
-            all.push((number, Kept::Part(part, bytes.to_vec())));
-        };
-        let done = match request {
-            Request::Read { table, key, wanted } => one.read(*table, key, *wanted, &mut receive)?,
-            Request::Put { table, entry } => one.put(*table, entry).map(|()| true)?,
-            Request::Change { table, change } => one.change(*table, change)?,
-            Request::Delete { table, key, tags } => one.delete(*table, key, tags)?,
-            Request::Find { table, tag, wanted } => {
-                let mut key = b"left over".to_vec();
-                let is_there = one.find(*table, *tag, *wanted, &mut key, &mut receive)?;
-                if is_there {
-                    all.push((number, Kept::Key(key)));
-                }
-                is_there
-            }
-        };
-        all.push((number, Kept::Done(done)));
-    }
+    perform_each(one, requests, &mut |number, reply| all.push((number, OwnedReply::from(reply))))?;
     Ok(all)
 }
 
@@ -75,7 +44,7 @@ fn request<'a>(at: usize, key: &'a [u8], parts: &'a [(usize, &'a [u8])]) -> Requ
 }
 
 /// How one connection is asked what another one is asked one by one.
-type Asking = fn(&mut dyn StoreConnection, &[Request<'_>]) -> Result<Vec<(usize, Kept)>>;
+type Asking = fn(&mut Connection<'_>, &[Request<'_>]) -> Result<Vec<(usize, OwnedReply)>>;
 
 pub(super) fn as_one_by_one(tested: &TargetUnderTest<'_>) -> HeldRecord {
     are_the_same(tested, [b'p', b'q'], together)
@@ -87,16 +56,18 @@ const OF_MESSAGE: usize = 7;
 
 /// Some messages are in flight while the oldest is received.
 fn sent_ahead(
-    one: &mut dyn StoreConnection,
+    one: &mut Connection<'_>,
     requests: &[Request<'_>],
-) -> Result<Vec<(usize, Kept)>> {
+) -> Result<Vec<(usize, OwnedReply)>> {
     let mut all = Vec::new();
     let (mut leaving, mut number) = (requests.chunks(OF_MESSAGE), 0);
     for message in leaving.by_ref().take(AHEAD) {
         one.send_ahead(message)?;
     }
     for message in requests.chunks(OF_MESSAGE) {
-        one.receive_ahead(message, &mut |at, reply| all.push((number + at, kept(reply))))?;
+        one.receive_ahead(message, &mut |at, reply| {
+            all.push((number + at, OwnedReply::from(reply)));
+        })?;
         number += message.len();
         if let Some(next) = leaving.next() {
             one.send_ahead(next)?;
@@ -187,11 +158,13 @@ pub(super) fn finds(tested: &TargetUnderTest<'_>) -> HeldRecord {
         }
         must(answers.len() == wanted.len(), || format!("{} answers", answers.len()))?;
         for (at, key) in keys.iter().enumerate() {
-            let own: Vec<&Kept> =
+            let own: Vec<&OwnedReply> =
                 answers.iter().filter(|(number, _)| *number == 2 * at).map(|(_, k)| k).collect();
             let is_right = match own.as_slice() {
-                [.., Kept::Key(found), Kept::Done(true)] => is_there(at) && found == key,
-                [Kept::Done(false)] => !is_there(at),
+                [.., OwnedReply::Key(found), OwnedReply::Done(true)] => {
+                    is_there(at) && found == key
+                }
+                [OwnedReply::Done(false)] => !is_there(at),
                 _ => false,
             };
             must(is_right, || format!("the find of number {at}: {own:?}"))?;
@@ -234,8 +207,9 @@ pub(super) fn finds_and_changes(tested: &TargetUnderTest<'_>) -> HeldRecord {
             let answers = ask(one.as_mut(), &requests)?;
             for (at, (key, request)) in keys.iter().zip(&requests).enumerate() {
                 let is_find = matches!(request, Request::Find { .. });
-                let own = |kept: Kept| answers.contains(&(at, kept));
-                let is_right = own(Kept::Done(true)) && is_find == own(Kept::Key(key.to_vec()));
+                let own = |kept: OwnedReply| answers.contains(&(at, kept));
+                let is_right =
+                    own(OwnedReply::Done(true)) && is_find == own(OwnedReply::Key(key.to_vec()));
                 must(is_right, || format!("turn {turn}, number {at} among {answers:?}"))?;
             }
         }
@@ -258,7 +232,8 @@ pub(super) fn many(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let puts: Vec<_> =
         keys.iter().map(|key| Request::Put { table: PLAIN, entry: entry(key, &parts) }).collect();
     let answers = together(one.as_mut(), &puts)?;
-    let is_done = |(at, answer): (usize, &(usize, Kept))| *answer == (at, Kept::Done(true));
+    let is_done =
+        |(at, answer): (usize, &(usize, OwnedReply))| *answer == (at, OwnedReply::Done(true));
     must(answers.len() == puts.len() && answers.iter().enumerate().all(is_done), || {
         "puts are answered one after the other".to_owned()
     })?;
@@ -267,14 +242,15 @@ pub(super) fn many(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let answers = together(one.as_mut(), &reads)?;
     must(answers.len() == 2 * reads.len(), || format!("{} answers", answers.len()))?;
     for (at, pair) in answers.chunks(2).enumerate() {
-        let wanted = [(at, Kept::Part(0, value.clone())), (at, Kept::Done(true))];
+        let wanted = [(at, OwnedReply::Part(0, value.clone())), (at, OwnedReply::Done(true))];
         must(pair == wanted, || format!("the answer to number {at}"))?;
     }
     let deletes: Vec<_> =
         keys.iter().map(|key| Request::Delete { table: PLAIN, key, tags: &[] }).collect();
     must(together(one.as_mut(), &deletes)?.len() == deletes.len(), || "deletes".to_owned())?;
     let answers = together(one.as_mut(), &reads)?;
-    let was_deleted = |(at, answer): (usize, &(usize, Kept))| *answer == (at, Kept::Done(false));
+    let was_deleted =
+        |(at, answer): (usize, &(usize, OwnedReply))| *answer == (at, OwnedReply::Done(false));
     must(answers.len() == reads.len() && answers.iter().enumerate().all(was_deleted), || {
         "records are there after they were deleted together".to_owned()
     })
@@ -296,7 +272,8 @@ pub(super) fn tagged(tested: &TargetUnderTest<'_>) -> HeldRecord {
         requests.push(Request::Read { table: PLAIN, key, wanted: PartSet::ALL });
     }
     let answers = together(one.as_mut(), &requests)?;
-    let wanted: Vec<_> = (0..requests.len()).map(|at| (at, Kept::Done(at % 2 == 0))).collect();
+    let wanted: Vec<_> =
+        (0..requests.len()).map(|at| (at, OwnedReply::Done(at % 2 == 0))).collect();
     must(answers == wanted, || format!("puts among reads: {answers:?}"))?;
     let changes: Vec<Request<'_>> = keys
         .iter()
@@ -313,7 +290,7 @@ pub(super) fn tagged(tested: &TargetUnderTest<'_>) -> HeldRecord {
     for is_done in [true, false] {
         let answers = together(one.as_mut(), &changes)?;
         for (at, answer) in answers.iter().enumerate() {
-            let wanted = (at, Kept::Done(is_done || at % 3 != 0));
+            let wanted = (at, OwnedReply::Done(is_done || at % 3 != 0));
             must(*answer == wanted, || format!("{answer:?}, not {wanted:?}"))?;
         }
     }

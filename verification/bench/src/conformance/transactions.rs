@@ -4,7 +4,7 @@ use super::{
     BLOCKS, HeldRecord, NUMBERED, PLAIN, TAGGED, TargetUnderTest, change, entry, found, must,
     put_value, read, received, value,
 };
-use crate::access::{PartsChange, RecordEntry, StoreAccess, StoreConnection};
+use crate::access::{Connection, PartsChange, RecordEntry, StoreAccess};
 use crate::targets;
 use crate::workloads::wrong_answer;
 use nearstate_model::{Error, Result};
@@ -172,7 +172,7 @@ pub(super) fn tagged(tested: &TargetUnderTest<'_>) -> HeldRecord {
 }
 
 /// A taken tag ends the transaction, whichever call says so.
-fn taken_inside(one: &mut dyn StoreConnection) -> HeldRecord {
+fn taken_inside(one: &mut Connection<'_>) -> HeldRecord {
     let refused = one.transact(&mut |access| {
         put_value(access, b"y2", b"left over")?;
         let tags = [(0, &b"y-id"[..])];

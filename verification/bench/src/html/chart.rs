@@ -7,11 +7,10 @@
 
 pub mod lines;
 
-use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
+use self::lines::{Axis, Line, Lines, Stroke, Unit};
 use plotters::drawing::DrawingArea;
 use plotters::prelude::{
-    BindKeyPoints, ChartBuilder, IntoDrawingArea, IntoFont, IntoLogRange, LineSeries, RGBColor,
-    Rectangle, SVGBackend, ShapeStyle, TextStyle,
+    ChartBuilder, IntoDrawingArea, IntoFont, RGBColor, Rectangle, SVGBackend, ShapeStyle, TextStyle,
 };
 use plotters::style::{Color as _, FontTransform};
 
@@ -24,7 +23,6 @@ pub type Series = (String, Colour, Vec<f64>);
 const INK: RGBColor = RGBColor(0x12, 0x34, 0x56);
 const GRID: RGBColor = RGBColor(0x65, 0x43, 0x21);
 const SIZE: (u32, u32) = (300, 220);
-const SIZE_WIDE: (u32, u32) = (560, 220);
 const BINS: usize = 24;
 
 /// The colour of a target, the same in all charts: those most often compared are from the palette
@@ -66,7 +64,21 @@ pub fn histogram((_, colour, samples): &Series) -> String {
             .build_cartesian_2d(bins.least..bins.most, 0.0..highest)
             .ok()?;
         let format = |x: &f64| tick(*x, bins.width);
-        mesh(&mut chart, &format!("latency, {}", bins.unit), &format)?;
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .bold_line_style(GRID)
+            .light_line_style(GRID.mix(0.0))
+            .axis_style(GRID)
+            .x_labels(5)
+            .y_labels(6)
+            .x_label_formatter(&format)
+            .y_label_formatter(&|percent| format!("{percent:.0} %"))
+            .x_desc(format!("latency, {}", bins.unit))
+            .label_style(font(13))
+            .axis_desc_style(font(13))
+            .draw()
+            .ok()?;
         let style = ShapeStyle { color: colour.mix(0.9), filled: true, stroke_width: 0 };
         let columns = bins.percent.iter().enumerate().filter(|(_, p)| **p > 0.0);
         chart
@@ -82,38 +94,24 @@ pub fn histogram((_, colour, samples): &Series) -> String {
 /// For each target, the share of samples that took at most so long; the axis of latencies is
 /// logarithmic, because targets differ by orders of magnitude.
 pub fn ecdf(description: &str, series: &[Series]) -> String {
-    let all = || series.iter().flat_map(|(_, _, s)| s).map(|ns| ns.max(1.0));
-    let least = all().fold(f64::INFINITY, f64::min) * 0.8;
-    let most = all().fold(0.0, f64::max) * 1.25;
-    if !least.is_finite() || most <= least {
-        return String::new();
-    }
-    picture(SIZE_WIDE, |area| {
-        let mut chart = ChartBuilder::on(area)
-            .margin(10)
-            .x_label_area_size(44)
-            .y_label_area_size(52)
-            .build_cartesian_2d(
-                (least..most).log_scale().with_key_points(decades(least, most)),
-                0.0..100.0,
-            )
-            .ok()?;
-        mesh(&mut chart, description, &|ns: &f64| short(*ns))?;
-        for (_, colour, samples) in series {
-            let line = ShapeStyle { color: colour.to_rgba(), filled: false, stroke_width: 2 };
-            chart.draw_series(LineSeries::new(steps(samples, most), line)).ok()?;
-        }
-        Some(())
+    let most = series.iter().flat_map(|(_, _, s)| s).copied().fold(0.0, f64::max) * 1.25;
+    let line = |(_, colour, samples): &Series| Line {
+        colour: *colour,
+        stroke: Stroke::Plain,
+        marker: None,
+        points: steps(samples, most),
+    };
+    let axis = |title: &str, unit, is_log| Axis { title: title.to_owned(), unit, is_log };
+    lines::lines(&Lines {
+        x: axis(description, Unit::Nanoseconds, true),
+        y: axis("", Unit::Percent, false),
+        lines: series.iter().filter(|(_, _, s)| !s.is_empty()).map(line).collect(),
+        rules: Vec::new(),
+        y_range: Some((0.0, 100.0)),
     })
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
-type Context<'a, 'b, X> = plotters::chart::ChartContext<
-    'a,
-    SVGBackend<'b>,
-    plotters::prelude::Cartesian2d<X, plotters::coord::types::RangedCoordf64>,
->;
-
 /// Draws into a fresh picture; an empty string if it cannot be drawn.
 fn picture(size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Option<()>) -> String {
     let mut svg = String::new();
@@ -128,31 +126,6 @@ fn picture(size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Option<()>) -> Stri
     let (width, height) = size;
     svg.replace(" xmlns=\"http://www.w3.org/2000/svg\"", "")
         .replace(&format!("width=\"{width}\" height=\"{height}\" viewBox"), "viewBox")
-}
-
-fn mesh<X>(
-    chart: &mut Context<'_, '_, X>,
-    description: &str,
-    format: &dyn Fn(&f64) -> String,
-) -> Option<()>
-where
-    X: Ranged<ValueType = f64> + ValueFormatter<f64> + AsRangedCoord,
-{
-    chart
-        .configure_mesh()
-        .disable_x_mesh()
-        .bold_line_style(GRID)
-        .light_line_style(GRID.mix(0.0))
-        .axis_style(GRID)
-        .x_labels(5)
-        .y_labels(6)
-        .x_label_formatter(format)
-        .y_label_formatter(&|percent| format!("{percent:.0} %"))
-        .x_desc(description)
-        .label_style(font(13))
-        .axis_desc_style(font(13))
-        .draw()
-        .ok()
 }
 
 fn font(size: u32) -> TextStyle<'static> {
@@ -225,17 +198,6 @@ fn steps(samples: &[f64], most: f64) -> Vec<(f64, f64)> {
     }
     out.push((most, below));
     out
-}
-
-fn decades(least: f64, most: f64) -> Vec<f64> {
-    let tens = (0..13).map(|e| 10_f64.powi(e)).filter(|x| (least..=most).contains(x));
-    let tens: Vec<f64> = tens.collect();
-    if tens.len() >= 2 {
-        return tens;
-    }
-    let parts = (0..13).flat_map(|e| [1.0, 2.0, 5.0].map(|f| f * 10_f64.powi(e)));
-    let parts: Vec<f64> = parts.filter(|x| (least..=most).contains(x)).collect();
-    if parts.len() >= 2 { parts } else { vec![least, most] }
 }
 
 fn short(ns: f64) -> String {

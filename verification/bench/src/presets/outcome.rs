@@ -4,16 +4,13 @@ use super::{Case, Goal, Preset};
 use crate::figures::{self, Figures};
 use crate::result::Run;
 use crate::spread::Spread;
-use crate::table::{Align, ReportTable, latency_text, rate_text, ratio_text};
+use crate::table::{ReportTable, latency_text, rate_text, ratio_text};
 
 /// A case that was run.
 #[derive(Debug)]
 pub struct Measured {
-    /// Its preset.
     pub preset: Preset,
-    /// The case.
     pub case: Case,
-    /// Its run.
     pub run: Run,
 }
 
@@ -44,19 +41,9 @@ impl Measured {
 
 /// The figures of all cases: a row for each case and target.
 pub fn summary(all: &[Measured]) -> ReportTable {
-    let mut table = ReportTable::new(&[
-        ("case", Align::Left),
-        ("target", Align::Left),
-        ("op/s", Align::Right),
-        ("least", Align::Right),
-        ("most", Align::Right),
-        ("time/op", Align::Right),
-        ("p99", Align::Right),
-        ("server/op", Align::Right),
-        ("record", Align::Right),
-        ("vs first", Align::Right),
-        ("", Align::Left),
-    ]);
+    let mut table = ReportTable::new(
+        "case|target|>op/s|>least|>most|>time/op|>p99|>server/op|>record|>vs first|",
+    );
     for measured in all {
         let figures = figures::of(&measured.run);
         let first = figures::reference(&figures).map_or(0.0, |first| first.rates.median());
@@ -102,12 +89,7 @@ fn row(title: String, measured: &Measured, one: &Figures<'_>, first: f64) -> Vec
 
 /// Each goal with what was reached; `None` if the cases have none.
 pub fn goals(all: &[Measured]) -> Option<ReportTable> {
-    let mut table = ReportTable::new(&[
-        ("case", Align::Left),
-        ("goal", Align::Left),
-        ("reached", Align::Right),
-        ("", Align::Left),
-    ]);
+    let mut table = ReportTable::new("case|goal|>reached|");
     for measured in all {
         for goal in measured.case.goals {
             let reached = reached(goal, measured, all);

@@ -1,19 +1,37 @@
 //! Presets of servers: the node beside Redis and Valkey.
 
-use super::{Case, Goal, Preset};
+use super::{Case, Goal, Preset, case};
 
-/// A case of one client process with many connections.
-macro_rules! case {
-    ($name:literal, $words:literal, $goals:expr) => {
-        Case {
-            name: $name,
-            words: concat!($words, " --spread uniform --rounds 5 --warm-up 20000"),
-            goals: $goals,
-        }
+/// Options of one client process with many connections, over TCP.
+macro_rules! tcp {
+    ($words:literal) => {
+        concat!($words, " --targets node,redis,valkey --spread uniform --rounds 5 --warm-up 20000")
     };
 }
 
-/// All of them.
+/// The same over Unix sockets.
+macro_rules! unix {
+    ($words:literal) => {
+        concat!(
+            $words,
+            " --targets node-unix,redis-unix,valkey-unix --spread uniform --rounds 5 \
+             --warm-up 20000"
+        )
+    };
+}
+
+const GET_TCP: &[Goal] =
+    &[Goal::ServerTimePeer("node", "redis", 0.8), Goal::TimesPeer("node", "redis", 1.2)];
+const GET_UNIX: &[Goal] = &[
+    Goal::ServerTimePeer("node-unix", "redis-unix", 0.72),
+    Goal::TimesPeer("node-unix", "redis-unix", 1.4),
+];
+const GET_PIPELINES: &[Goal] = &[Goal::TimesPeer("node", "redis", 2.6)];
+const SET_PIPELINES: &[Goal] = &[Goal::ServerTimePeer("node", "redis", 0.55)];
+const GET_PIPELINES_1M: &[Goal] = &[Goal::TimesPeer("node", "redis", 2.8)];
+const ONE_CLIENT: &[Goal] = &[Goal::NsAtMost("node", 10_000.0)];
+const BESIDE_SCAN: &[Goal] = &[Goal::TimesCase("node", "ten-clients", 1.3)];
+
 pub(super) const PRESETS: [Preset; 2] = [
     Preset {
         name: "server",
@@ -21,81 +39,46 @@ pub(super) const PRESETS: [Preset; 2] = [
         about: "the node beside Redis and Valkey: 50 connections, pipelines of 16, idle \
                 connections, one client, and reads beside SCAN",
         cases: &[
-            case!(
+            case(
                 "get-tcp",
-                "--variant get --connections 50 --depth 50 --ops 200000 \
-                 --targets node,redis,valkey",
-                &[
-                    Goal::ServerTimePeer("node", "redis", 0.8),
-                    Goal::TimesPeer("node", "redis", 1.2)
-                ]
+                tcp!("--variant get --connections 50 --depth 50 --ops 200000"),
+                GET_TCP,
             ),
-            case!(
-                "set-tcp",
-                "--variant set --connections 50 --depth 50 --ops 200000 \
-                 --targets node,redis,valkey",
-                &[]
-            ),
-            case!(
+            case("set-tcp", tcp!("--variant set --connections 50 --depth 50 --ops 200000"), &[]),
+            case(
                 "get-unix",
-                "--variant get --connections 50 --depth 50 --ops 200000 \
-                 --targets node-unix,redis-unix,valkey-unix",
-                &[
-                    Goal::ServerTimePeer("node-unix", "redis-unix", 0.72),
-                    Goal::TimesPeer("node-unix", "redis-unix", 1.4)
-                ]
+                unix!("--variant get --connections 50 --depth 50 --ops 200000"),
+                GET_UNIX,
             ),
-            case!(
-                "set-unix",
-                "--variant set --connections 50 --depth 50 --ops 200000 \
-                 --targets node-unix,redis-unix,valkey-unix",
-                &[]
-            ),
-            case!(
+            case("set-unix", unix!("--variant set --connections 50 --depth 50 --ops 200000"), &[]),
+            case(
                 "get-pipelines",
-                "--variant get --connections 50 --depth 800 --ops 800000 \
-                 --targets node,redis,valkey",
-                &[Goal::TimesPeer("node", "redis", 2.6)]
+                tcp!("--variant get --connections 50 --depth 800 --ops 800000"),
+                GET_PIPELINES,
             ),
-            case!(
+            case(
                 "set-pipelines",
-                "--variant set --connections 50 --depth 800 --ops 800000 \
-                 --targets node,redis,valkey",
-                &[Goal::ServerTimePeer("node", "redis", 0.55)]
+                tcp!("--variant set --connections 50 --depth 800 --ops 800000"),
+                SET_PIPELINES,
             ),
-            case!(
+            case(
                 "get-pipelines-1m",
-                "--variant get --connections 50 --depth 800 --ops 800000 --records 1000000 \
-                 --targets node,redis,valkey",
-                &[Goal::TimesPeer("node", "redis", 2.8)]
+                tcp!("--variant get --connections 50 --depth 800 --ops 800000 --records 1000000"),
+                GET_PIPELINES_1M,
             ),
-            case!(
-                "one-client-tcp",
-                "--variant get --ops 50000 --busy-poll --targets node,redis,valkey",
-                &[Goal::NsAtMost("node", 10_000.0)]
+            case("one-client-tcp", tcp!("--variant get --ops 50000 --busy-poll"), ONE_CLIENT),
+            case("one-client-unix", unix!("--variant get --ops 50000 --busy-poll"), &[]),
+            case(
+                "idle",
+                "--variant idle --connections 1000 --records 1000 --ops 3000 --warm-up 1000 \
+                 --rounds 1 --targets node,redis,valkey",
+                &[Goal::ServerNsAtMost("node", 500.0)],
             ),
-            case!(
-                "one-client-unix",
-                "--variant get --ops 50000 --busy-poll --targets node-unix,redis-unix,valkey-unix",
-                &[]
-            ),
-            Case {
-                name: "idle",
-                words: "--variant idle --connections 1000 --records 1000 --ops 3000 \
-                        --warm-up 1000 --rounds 1 --targets node,redis,valkey",
-                goals: &[Goal::ServerNsAtMost("node", 500.0)],
-            },
-            case!(
-                "ten-clients",
-                "--variant get --connections 10 --depth 10 --ops 50000 \
-                 --targets node,redis,valkey",
-                &[]
-            ),
-            case!(
+            case("ten-clients", tcp!("--variant get --connections 10 --depth 10 --ops 50000"), &[]),
+            case(
                 "beside-scan",
-                "--variant get-beside-scan --connections 10 --depth 10 --ops 50000 \
-                 --targets node,redis,valkey",
-                &[Goal::TimesCase("node", "ten-clients", 1.3)]
+                tcp!("--variant get-beside-scan --connections 10 --depth 10 --ops 50000"),
+                BESIDE_SCAN,
             ),
         ],
     },

@@ -45,67 +45,67 @@ macro_rules! writes {
 pub(super) const PRESETS: [Preset; 11] = [
     writes!(
         "thesis-1",
-        "paper 1, TableId 2, row 1: 10 nodes write 10,000 records of 1 KB",
+        "paper 1, Table 2, row 1: 10 nodes write 10,000 records of 1 KB",
         "--clients 10 --ops 10000 --records 100000 --value-bytes 1024 --rounds 1 \
          --targets region,redis,redis-unix,whitedb"
     ),
     reads!(
         "thesis-2",
-        "paper 1, TableId 2, row 2: 10 nodes read the same 10,000 records of 1 KB",
+        "paper 1, Table 2, row 2: 10 nodes read the same 10,000 records of 1 KB",
         "--clients 10 --ops 10000 --records 10000 --value-bytes 1024 --rounds 1 \
          --warm-up 10000 --targets region,redis,redis-unix,whitedb"
     ),
     writes!(
         "thesis-3",
-        "paper 1, TableId 2, row 3: 100 nodes write 10,000 records of 1 KB",
+        "paper 1, Table 2, row 3: 100 nodes write 10,000 records of 1 KB",
         "--clients 100 --ops 10000 --records 1000000 --value-bytes 1024 --rounds 1 \
          --targets region,redis,redis-unix,whitedb"
     ),
     reads!(
         "thesis-4",
-        "paper 1, TableId 2, row 4: 100 nodes read the same 10,000 records of 1 KB",
+        "paper 1, Table 2, row 4: 100 nodes read the same 10,000 records of 1 KB",
         "--clients 100 --ops 10000 --records 10000 --value-bytes 1024 --rounds 1 \
          --warm-up 10000 --targets region,redis,redis-unix,whitedb"
     ),
     writes!(
         "thesis-5",
-        "paper 1, TableId 2, row 5: 3 nodes write 30,000 records of 1 KB ten times",
+        "paper 1, Table 2, row 5: 3 nodes write 30,000 records of 1 KB ten times",
         "--clients 3 --ops 30000 --records 900000 --value-bytes 1024 --rounds 10 \
          --targets region,redis,redis-unix,whitedb"
     ),
     reads!(
         "thesis-6",
-        "paper 1, TableId 2, row 6: 3 nodes read the same 30,000 records of 1 KB ten times",
+        "paper 1, Table 2, row 6: 3 nodes read the same 30,000 records of 1 KB ten times",
         "--clients 3 --ops 30000 --records 30000 --value-bytes 1024 --rounds 10 \
          --warm-up 30000 --targets region,redis,redis-unix,whitedb"
     ),
     writes!(
         "thesis-numa-1",
-        "paper 1, TableId 3, row 1: 10 nodes write 10,000 records of 1 KB",
+        "paper 1, Table 3, row 1: 10 nodes write 10,000 records of 1 KB",
         "--clients 10 --ops 10000 --records 100000 --value-bytes 1024 --rounds 1 \
          --targets region,redis,whitedb"
     ),
     reads!(
         "thesis-numa-2",
-        "paper 1, TableId 3, row 2: 10 nodes read 1,800 records of 1 KB each",
+        "paper 1, Table 3, row 2: 10 nodes read 1,800 records of 1 KB each",
         "--clients 10 --ops 1800 --records 18000 --own-records --value-bytes 1024 --rounds 1 \
          --warm-up 1800 --targets region,redis,whitedb"
     ),
     writes!(
         "thesis-numa-3",
-        "paper 1, TableId 3, row 3: 1 node writes 8,000 records of 1 MB",
+        "paper 1, Table 3, row 3: 1 node writes 8,000 records of 1 MB",
         "--clients 1 --ops 8000 --records 8000 --value-bytes 1024000 --rounds 1 \
          --targets region,redis,whitedb"
     ),
     reads!(
         "thesis-numa-4",
-        "paper 1, TableId 3, row 4: 55 nodes read 1,000 records of 1 MB each",
+        "paper 1, Table 3, row 4: 55 nodes read 1,000 records of 1 MB each",
         "--clients 55 --ops 1000 --records 55000 --own-records --value-bytes 1024000 --rounds 1 \
          --warm-up 1000 --targets region,redis,whitedb"
     ),
     reads!(
         "thesis-numa-5",
-        "paper 1, TableId 3, row 5: 55 nodes read 500 records of 1 MB each, twice",
+        "paper 1, Table 3, row 5: 55 nodes read 500 records of 1 MB each, twice",
         "--clients 55 --ops 500 --records 27500 --own-records --value-bytes 1024000 --rounds 2 \
          --warm-up 500 --targets region,redis,whitedb"
     ),

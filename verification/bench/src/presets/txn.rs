@@ -1,16 +1,11 @@
 //! Transactions beside plain operations, writers of the same record, and shared counters.
 
-use super::{Case, Goal, Preset};
+use super::{Goal, Preset, case};
 
 const UPDATE: &[Goal] = &[Goal::TimesCase("region", "put", 1.6)];
 const READ: &[Goal] = &[Goal::TimesCase("region", "views-4", 1.3)];
 const COUNTER: &[Goal] = &[Goal::RateAtLeast("region", 20e6 / 256.0)];
 
-const fn case(name: &'static str, words: &'static str, goals: &'static [Goal]) -> Case {
-    Case { name, words, goals }
-}
-
-/// All of them.
 pub(super) const PRESETS: [Preset; 1] = [Preset {
     name: "transactions",
     workload: "txn",

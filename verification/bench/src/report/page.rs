@@ -1,6 +1,6 @@
 //! The whole run as one page that opens without a network.
 
-use super::{tables, words};
+use super::{notes, tables};
 use crate::figures::{self, Figures, NULL, as_f64, quantiles, tail, timeline};
 use crate::html::chart::lines::{Axis, Line, Lines, Stroke, Unit, lines, marker_text};
 use crate::html::chart::{self, Colour, colour, ecdf, histogram};
@@ -32,17 +32,17 @@ pub fn page(run: &Run) -> Page {
     blocks.extend(trust(&all));
     blocks.extend(foreign(run));
     blocks.extend(circumstances(run, &all));
-    Page { title: words::heading(run), lead: format!("{}.", words::drive(run)), blocks }
+    Page { title: notes::heading(run), lead: format!("{}.", notes::drive(run)), blocks }
 }
 
 fn alarm(run: &Run, all: &[Figures<'_>]) -> Vec<HtmlBlock> {
     let mut out = Vec::new();
-    let alarms = words::alarms(run, all);
+    let alarms = notes::alarms(run, all);
     if !alarms.is_empty() {
-        out.push(HtmlBlock::Alarm(words::INVALID.to_owned(), alarms));
+        out.push(HtmlBlock::Alarm(notes::INVALID.to_owned(), alarms));
     }
     if run.is_partial {
-        out.push(HtmlBlock::Alarm("Stopped early".to_owned(), vec![words::PARTIAL.to_owned()]));
+        out.push(HtmlBlock::Alarm("Stopped early".to_owned(), vec![notes::PARTIAL.to_owned()]));
     }
     out
 }
@@ -385,9 +385,9 @@ fn foreign(run: &Run) -> Vec<HtmlBlock> {
 
 fn circumstances(run: &Run, all: &[Figures<'_>]) -> Vec<HtmlBlock> {
     let mut machine = run.machine.clone();
-    machine.push(("noise before the run".to_owned(), words::noise(&run.noise)));
-    machine.push(("began".to_owned(), words::began(run.began_s)));
-    let versions = all.iter().map(|f| (f.target.name.clone(), words::about(f.target)));
+    machine.push(("noise before the run".to_owned(), notes::noise(&run.noise)));
+    machine.push(("began".to_owned(), notes::began(run.began_s)));
+    let versions = all.iter().map(|f| (f.target.name.clone(), notes::about(f.target)));
     vec![
         HtmlBlock::Heading("How it was measured".to_owned()),
         HtmlBlock::Code(run.command.clone()),
@@ -397,7 +397,7 @@ fn circumstances(run: &Run, all: &[Figures<'_>]) -> Vec<HtmlBlock> {
         HtmlBlock::Subheading("Targets".to_owned()),
         HtmlBlock::Facts(versions.collect()),
         HtmlBlock::Heading("Keep in mind".to_owned()),
-        HtmlBlock::List(words::caveats(run, all)),
+        HtmlBlock::List(notes::caveats(run, all)),
     ]
 }
 

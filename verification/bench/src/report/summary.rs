@@ -1,6 +1,6 @@
 //! The figures of the tables for a program.
 
-use super::words;
+use super::notes;
 use crate::figures::{self, Figures, LatencyClass, PERCENTILES, generator_share, reference};
 use crate::result::{Check, Run};
 use crate::spread::Spread;
@@ -21,8 +21,8 @@ pub fn summary(run: &Run) -> Value {
         "drive": run.drive,
         "targets": targets.collect::<Vec<_>>(),
         "generator_share": generator_share(run, &all).map(|(_, share)| share),
-        "caveats": words::caveats(run, &all),
-        "invalid": words::alarms(run, &all),
+        "caveats": notes::caveats(run, &all),
+        "invalid": notes::alarms(run, &all),
         "is_partial": run.is_partial,
     })
 }

@@ -5,7 +5,7 @@ use crate::machine::bytes_text;
 use crate::result::{CUT, Check, Run, TargetResult, Verdict};
 use crate::spread::Spread;
 use crate::stat::Latencies;
-use crate::table::{Align, ReportTable, count_text, latency_text, rate_text, ratio_text};
+use crate::table::{ReportTable, count_text, latency_text, rate_text, ratio_text};
 
 /// Where there is no figure.
 pub(super) const NONE: &str = "-";
@@ -48,17 +48,10 @@ pub(super) fn rates(run: &Run, all: &[Figures<'_>]) -> ReportTable {
     };
     let per_op = run.drive.block_ops > 1;
     let clients = as_f64(run.drive.clients.saturating_sub(run.drive.background) as u64);
-    let mut columns = vec![("target", Align::Left)];
-    columns.extend(per_op.then_some(("time of one", Align::Right)));
-    columns.extend([
-        ("op/s", Align::Right),
-        ("least", Align::Right),
-        ("most", Align::Right),
-        ("interval of the mean", Align::Right),
-        ("rounds", Align::Right),
-        (versus.as_str(), Align::Right),
-    ]);
-    let mut table = ReportTable::new(&columns);
+    let time = if per_op { ">time of one|" } else { "" };
+    let mut table = ReportTable::new(&format!(
+        "target|{time}>op/s|>least|>most|>interval of the mean|>rounds|>{versus}"
+    ));
     for figures in measured(all) {
         let rates = &figures.rates;
         let some = |text: String| if rates.count() > 0 { text } else { NONE.to_owned() };
@@ -97,11 +90,9 @@ fn interval_text(rates: &Spread) -> String {
     )
 }
 
-fn percentile_table(first: &[(&'static str, Align)]) -> ReportTable {
-    let mut columns = first.to_vec();
-    columns.extend(PERCENTILES.iter().map(|(name, _)| (*name, Align::Right)));
-    columns.push(("max", Align::Right));
-    ReportTable::new(&columns)
+fn percentile_table(first: &str) -> ReportTable {
+    let names = PERCENTILES.map(|(name, _)| name).join("|>");
+    ReportTable::new(&format!("{first}|>{names}|>max"))
 }
 
 fn percentile_cells(latencies: &Latencies) -> Vec<String> {
@@ -117,7 +108,7 @@ fn percentile_cells(latencies: &Latencies) -> Vec<String> {
 
 /// Percentiles of every target.
 pub(super) fn latencies(all: &[Figures<'_>]) -> ReportTable {
-    let mut table = percentile_table(&[("target", Align::Left), ("operations", Align::Right)]);
+    let mut table = percentile_table("target|>operations");
     for figures in measured(all) {
         let mut cells = vec![name(figures), count_text(figures.latencies.count())];
         cells.extend(percentile_cells(&figures.latencies));
@@ -128,12 +119,7 @@ pub(super) fn latencies(all: &[Figures<'_>]) -> ReportTable {
 
 /// Percentiles of every class of one target.
 pub(super) fn classes_of(figures: &Figures<'_>) -> ReportTable {
-    let mut table = percentile_table(&[
-        ("class", Align::Left),
-        ("operations", Align::Right),
-        ("share", Align::Right),
-        ("op/s", Align::Right),
-    ]);
+    let mut table = percentile_table("class|>operations|>share|>op/s");
     let all = figures.latencies.count().max(1);
     let mut row = |class: &LatencyClass| {
         let count = class.latencies.count();
@@ -157,16 +143,9 @@ pub(super) const COSTS_TITLE: &str = "What it costs: processor time, and bytes o
 
 /// Processor time, bytes and memory of every target.
 pub(super) fn costs(all: &[Figures<'_>]) -> ReportTable {
-    let mut table = ReportTable::new(&[
-        ("target", Align::Left),
-        ("client CPU", Align::Right),
-        ("server CPU", Align::Right),
-        ("sent", Align::Right),
-        ("received", Align::Right),
-        ("memory", Align::Right),
-        ("a record", Align::Right),
-        ("loading", Align::Right),
-    ]);
+    let mut table = ReportTable::new(
+        "target|>client CPU|>server CPU|>sent|>received|>memory|>a record|>loading",
+    );
     let none = || NONE.to_owned();
     for figures in measured(all) {
         let cost = |text: &dyn Fn(Cost) -> String| figures.cost.map_or_else(none, text);
@@ -195,15 +174,9 @@ fn loading_text(target: &TargetResult) -> String {
 /// What was verified of every target, and what came of it. Columns of what did not happen to any of
 /// them are left out.
 pub(super) fn trust(all: &[Figures<'_>]) -> ReportTable {
-    let mut table = ReportTable::new(&[
-        ("target", Align::Left),
-        ("records verified", Align::Right),
-        ("wrong", Align::Right),
-        (NO_EFFECT, Align::Right),
-        (RECONNECTS, Align::Right),
-        (CUT_BY_THEM, Align::Right),
-        ("outcome", Align::Left),
-    ]);
+    let mut table = ReportTable::new(&format!(
+        "target|>records verified|>wrong|>{NO_EFFECT}|>{RECONNECTS}|>{CUT_BY_THEM}|outcome"
+    ));
     for figures in all {
         let target = figures.target;
         let (records, wrong) = target.verdict.as_ref().map_or_else(
@@ -282,15 +255,7 @@ pub(super) const CHECKS_TITLE: &str = "What the generator drew, beside what its 
 /// The generator's figures: all of the first target, and of the others what is off. They draw the
 /// same, so that more would be repetition.
 pub(super) fn checks(all: &[Figures<'_>]) -> ReportTable {
-    let mut table = ReportTable::new(&[
-        ("target", Align::Left),
-        ("figure", Align::Left),
-        ("expected", Align::Right),
-        ("found", Align::Right),
-        ("may be off", Align::Right),
-        ("draws", Align::Right),
-        ("ok", Align::Left),
-    ]);
+    let mut table = ReportTable::new("target|figure|>expected|>found|>may be off|>draws|ok");
     let with_checks = all.iter().map(|f| f.target).filter(|target| !target.checks.is_empty());
     for (place, target) in with_checks.enumerate() {
         let mut name = target.name.as_str();
@@ -344,15 +309,7 @@ fn number_text(number: f64) -> String {
 
 /// The curve of every target.
 pub(super) fn ramp(all: &[Figures<'_>]) -> ReportTable {
-    let mut table = ReportTable::new(&[
-        ("target", Align::Left),
-        ("offered op/s", Align::Right),
-        ("done op/s", Align::Right),
-        ("p50", Align::Right),
-        ("p99", Align::Right),
-        ("p99.9", Align::Right),
-        ("sustained", Align::Left),
-    ]);
+    let mut table = ReportTable::new("target|>offered op/s|>done op/s|>p50|>p99|>p99.9|sustained");
     for figures in all.iter().filter(|figures| !figures.target.ramp.is_empty()) {
         table.rule();
         let mut label = name(figures);
@@ -380,11 +337,7 @@ pub(super) fn ramp(all: &[Figures<'_>]) -> ReportTable {
 
 /// What papers measured.
 pub(super) fn foreign(run: &Run) -> ReportTable {
-    let mut table = ReportTable::new(&[
-        ("source", Align::Left),
-        ("what", Align::Left),
-        ("figure", Align::Left),
-    ]);
+    let mut table = ReportTable::new("source|what|figure");
     let mut before = "";
     for figure in &run.workload.foreign {
         let is_new = figure.source != before;
@@ -397,11 +350,7 @@ pub(super) fn foreign(run: &Run) -> ReportTable {
 
 /// How every target provides what stores differ in.
 pub(super) fn ways(all: &[Figures<'_>]) -> ReportTable {
-    let mut table = ReportTable::new(&[
-        ("target", Align::Left),
-        ("ability", Align::Left),
-        ("how", Align::Left),
-    ]);
+    let mut table = ReportTable::new("target|ability|how");
     for target in all.iter().map(|figures| figures.target) {
         let mut name = target.name.as_str();
         for (ability, way) in &target.ways {

@@ -1,6 +1,6 @@
 //! The whole run for a terminal.
 
-use super::{tables, words};
+use super::{notes, tables};
 use crate::figures::{self, Figures};
 use crate::result::Run;
 use crate::table::{ReportTable, printable, wrapped};
@@ -10,8 +10,8 @@ use std::fmt::Write as _;
 pub fn text(run: &Run) -> String {
     let all = figures::of(run);
     let mut out = String::from("\n");
-    out.push_str(&wrapped(&words::heading(run), "", "  "));
-    out.push_str(&wrapped(&words::drive(run), "", "  "));
+    out.push_str(&wrapped(&notes::heading(run), "", "  "));
+    out.push_str(&wrapped(&notes::drive(run), "", "  "));
     out.push_str(&alarm(run, &all));
     let rates_title =
         format!("Operations per second, all clients together: {}", tables::rates_note(&all));
@@ -53,9 +53,9 @@ fn section(out: &mut String, title: &str, table: &ReportTable) {
 
 fn alarm(run: &Run, all: &[Figures<'_>]) -> String {
     let mut out = String::new();
-    let alarms = words::alarms(run, all);
+    let alarms = notes::alarms(run, all);
     if !alarms.is_empty() {
-        let invalid = words::INVALID;
+        let invalid = notes::INVALID;
         let bar = "!".repeat(invalid.len() + 8);
         let _ = write!(out, "\n{bar}\n!!! {invalid} !!!\n{bar}\n");
         for line in alarms {
@@ -63,7 +63,7 @@ fn alarm(run: &Run, all: &[Figures<'_>]) -> String {
         }
     }
     if run.is_partial {
-        let _ = writeln!(out, "\n*** {}", words::PARTIAL);
+        let _ = writeln!(out, "\n*** {}", notes::PARTIAL);
     }
     out
 }
@@ -87,14 +87,14 @@ fn foreign(run: &Run) -> String {
 }
 
 fn notes(run: &Run, all: &[Figures<'_>]) -> String {
-    let versions = all.iter().map(|f| format!("{}: {}", f.target.name, words::about(f.target)));
+    let versions = all.iter().map(|f| format!("{}: {}", f.target.name, notes::about(f.target)));
     let mut out = String::new();
     for (title, lines) in [
         ("What did not take part", tables::declined(all)),
-        ("How missing features are emulated", words::emulations(all)),
+        ("How missing features are emulated", notes::emulations(all)),
         ("Targets", versions.collect()),
         ("Machine", machine(run)),
-        ("Keep in mind", words::caveats(run, all)),
+        ("Keep in mind", notes::caveats(run, all)),
         ("Source of the workload", vec![run.workload.source.clone()]),
     ] {
         if !lines.is_empty() {
@@ -111,13 +111,13 @@ fn notes(run: &Run, all: &[Figures<'_>]) -> String {
 
 fn machine(run: &Run) -> Vec<String> {
     let known = run.machine.iter().map(|(name, value)| format!("{name}: {value}"));
-    let noise = format!("noise before the run: {}", words::noise(&run.noise));
-    known.chain([noise, format!("began: {}", words::began(run.began_s))]).collect()
+    let noise = format!("noise before the run: {}", notes::noise(&run.noise));
+    known.chain([noise, format!("began: {}", notes::began(run.began_s))]).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::words::{INVALID, PARTIAL};
+    use super::notes::{INVALID, PARTIAL};
     use super::*;
     use crate::result::{CUT, Check, ClassResult};
     use crate::sample::run;
@@ -138,14 +138,14 @@ mod tests {
     /// Whatever workload, with the longest names of targets that did not count.
     #[test]
     fn nothing_but_the_command_is_wider_than_a_terminal() {
-        for blueprint in workloads::all() {
+        for kind in workloads::all() {
             let mut run = run();
             (run.workload.name, run.workload.title) =
-                (blueprint.name().to_owned(), blueprint.title().to_owned());
-            run.workload.source = blueprint.source().to_owned();
-            run.workload.foreign = blueprint.foreign();
-            run.caveats = blueprint.caveats(&run.workload.parameters);
-            let name = blueprint.classes(&run.workload.parameters).iter().max_by_key(|c| c.len());
+                (kind.name().to_owned(), kind.spec().title.to_owned());
+            run.workload.source = kind.spec().source.to_owned();
+            run.workload.foreign = kind.foreign();
+            run.caveats = kind.caveats(&run.workload.parameters);
+            let name = kind.spec().classes.iter().max_by_key(|c| c.len());
             for (target, name_of) in run.targets.iter_mut().zip(["valkey-unix", "redis-unix"]) {
                 name_of.clone_into(&mut target.name);
                 target.settled = Some("2 MiB pages after collapse()".to_owned());
@@ -160,7 +160,7 @@ mod tests {
             }
             let all = text(&run) + &classes(&run);
             let wide = all.lines().find(|line| line.chars().count() > WIDTH);
-            assert_eq!(wide, None, "{}: {all}", blueprint.name());
+            assert_eq!(wide, None, "{}: {all}", kind.name());
         }
     }
 

@@ -9,8 +9,8 @@ use crate::result::{ClassResult, Drive, Round, Slice, TargetResult};
 use crate::space;
 use crate::stat::Latencies;
 use crate::table::{count_text, counted, latency_text, rate_text};
-use crate::targets::{Database, Need, Target, Way};
-use crate::workloads::Wishes;
+use crate::targets::{Database, Need, Support, Target};
+use crate::workloads::Requirements;
 use nearstate_model::Result;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -45,13 +45,13 @@ impl<'a> TargetRun<'a> {
         target: &'a Box<dyn Target>,
         version: &str,
     ) -> Self {
-        let wishes = context.blueprint.wishes(&context.parameters);
+        let requirements = context.kind.requirements(&context.parameters);
         let layout = context.options.layout.as_deref();
         let result = TargetResult {
             name: target.name().to_owned(),
             version: version.to_owned(),
             settled: None,
-            ways: ways_of(target.as_ref(), wishes, layout),
+            ways: ways_of(target.as_ref(), requirements, layout),
             declined: None,
             loaded: (0, 0),
             rounds: Vec::new(),
@@ -91,7 +91,7 @@ impl<'a> TargetRun<'a> {
         let database = self.target.start(need)?;
         let context = self.context;
         let plan = Plan {
-            workload: context.blueprint.name().to_owned(),
+            workload: context.kind.name().to_owned(),
             parameters: context.parameters.clone(),
             target: self.target.name().to_owned(),
             address: database.address(),
@@ -137,7 +137,7 @@ impl<'a> TargetRun<'a> {
     pub(super) fn load(&mut self) {
         self.attempt("loading", |target_run, running| {
             let title = format!("{}, loading", target_run.target.name());
-            let (records, _) = target_run.context.blueprint.size(&target_run.context.parameters);
+            let (records, _) = target_run.context.kind.size(&target_run.context.parameters);
             let mut bar = Bar(target_run.context.display.begin(title, records));
             target_run.result.loaded = running.pool.load(&mut bar)?;
             if !target_run.context.options.no_settle {
@@ -283,7 +283,7 @@ impl<'a> TargetRun<'a> {
         }
         self.attempt("verifying", |target_run, running| {
             let title = format!("{}, verifying", target_run.target.name());
-            let (records, _) = target_run.context.blueprint.size(&target_run.context.parameters);
+            let (records, _) = target_run.context.kind.size(&target_run.context.parameters);
             let mut bar = Bar(target_run.context.display.begin(title, records));
             target_run.result.memory_bytes = memory_bytes(running.database.as_mut());
             let (verdict, checks) = running.pool.verify(&mut bar)?;
@@ -331,14 +331,18 @@ impl<'a> TargetRun<'a> {
     }
 }
 
-/// How a target has what a workload wishes for, in words.
-fn ways_of(target: &dyn Target, wishes: Wishes, layout: Option<&str>) -> Vec<(String, String)> {
-    let words = |way: &Way| match way {
-        Way::Native => "native".to_owned(),
-        Way::Emulated(how) => format!("emulated: {how}"),
-        Way::Declined(why) => format!("no: {why}"),
+/// How a target has what a workload requirements for, in words.
+fn ways_of(
+    target: &dyn Target,
+    requirements: Requirements,
+    layout: Option<&str>,
+) -> Vec<(String, String)> {
+    let words = |way: &Support| match way {
+        Support::Native => "native".to_owned(),
+        Support::Emulated(how) => format!("emulated: {how}"),
+        Support::Declined(why) => format!("no: {why}"),
     };
-    let ways = wished(wishes, &target.abilities_in(layout));
+    let ways = wished(requirements, &target.capabilities_in(layout));
     ways.iter().map(|(name, way)| ((*name).to_owned(), words(way))).collect()
 }
 
@@ -536,8 +540,8 @@ mod tests {
 
     #[test]
     fn what_a_target_can_do_is_told_of_the_layout_it_runs_in() {
-        let wishes = Wishes { transaction: true, ..Wishes::default() };
-        let of = |layout| ways_of(&GeodeTarget, wishes, layout).remove(0);
+        let requirements = Requirements { transaction: true, ..Requirements::default() };
+        let of = |layout| ways_of(&GeodeTarget, requirements, layout).remove(0);
         let (name, one) = of(None);
         assert_eq!(name, "transactions");
         assert!(!one.starts_with("no: "), "one server: {one}");

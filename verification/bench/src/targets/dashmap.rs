@@ -2,7 +2,7 @@
 //! map of its own. It shows what a map in memory costs that no other process shares.
 
 use super::joined::{hand_over, joined};
-use super::{Abilities, Database, Need, Target, Way};
+use super::{Capabilities, Database, Need, Support, Target};
 use crate::access::{
     OPERATIONS, ReplySink, Request, StoreAccess, StoreConnection, StoreSchema, TableId,
     TableSchema, declined, parts,
@@ -33,16 +33,16 @@ impl Target for DashMapTarget {
         Ok("DashMap 6 with foldhash, a map of each client process".to_owned())
     }
 
-    fn abilities(&self) -> Abilities {
-        Abilities {
-            delta: Way::Emulated("the whole record is replaced under its shard's lock"),
-            unique_tag: Way::Declined("a map has no tags"),
-            transaction: Way::Declined("a map has no transactions"),
-            scan: Way::Declined("a hash map has no order"),
-            pipeline: Way::Emulated("one by one"),
-            shared: Way::Declined("each process has a map of its own"),
-            walk: Way::Native,
-            counter: Way::Declined(super::NO_COUNTERS),
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            delta: Support::Emulated("the whole record is replaced under its shard's lock"),
+            unique_tag: Support::Declined("a map has no tags"),
+            transaction: Support::Declined("a map has no transactions"),
+            scan: Support::Declined("a hash map has no order"),
+            pipeline: Support::Emulated("one by one"),
+            shared: Support::Declined("each process has a map of its own"),
+            walk: Support::Native,
+            counter: Support::Declined(super::NO_COUNTERS),
         }
     }
 

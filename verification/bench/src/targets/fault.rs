@@ -1,8 +1,8 @@
 //! Faults of a store, planted between a client and its target, to see whether they are noticed.
 
 use crate::access::{
-    BatchSink, Body, PartSet, ReplySink, Request, StoreAccess, StoreConnection, StoreReply,
-    TableId, perform_each,
+    BatchSink, Body, PartSet, ReplySink, Request, ScanRange, ScanSink, StoreAccess,
+    StoreConnection, StoreReply, TableId, perform_each,
 };
 use crate::protocol::Fault;
 use nearstate_model::Result;
@@ -127,14 +127,8 @@ impl StoreAccess for Bent<'_> {
         if is_lost { Ok(true) } else { self.inner.perform(request, receive) }
     }
 
-    fn scan(
-        &mut self,
-        table: TableId,
-        from: &[u8],
-        count: usize,
-        receive: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
-        self.inner.scan(table, from, count, receive)
+    fn scan(&mut self, range: &ScanRange<'_>, receive: &mut ScanSink<'_>) -> Result<usize> {
+        self.inner.scan(range, receive)
     }
 }
 
@@ -169,14 +163,8 @@ impl StoreAccess for Faulty {
         self.bent().perform(request, receive)
     }
 
-    fn scan(
-        &mut self,
-        table: TableId,
-        from: &[u8],
-        count: usize,
-        receive: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
-        self.inner.scan(table, from, count, receive)
+    fn scan(&mut self, range: &ScanRange<'_>, receive: &mut ScanSink<'_>) -> Result<usize> {
+        self.inner.scan(range, receive)
     }
 }
 

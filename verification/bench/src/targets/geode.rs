@@ -9,7 +9,7 @@ mod cluster;
 
 use self::cluster::{Cluster, layout};
 use super::wire::{SentAhead, Socket, Wire};
-use super::{Abilities, Database, Need, Target, Way};
+use super::{Capabilities, Database, Need, Support, Target};
 use crate::access::{
     BatchSink, Body, PartWrite, RecordTag, ReplySink, Request, StoreAccess, StoreConnection,
     StoreReply, StoreSchema, TableId,
@@ -23,7 +23,6 @@ const TOGETHER: usize = 256;
 
 const NO_ORDER: &str = "Geode's regions have no order of keys";
 
-/// Geode as a target.
 #[derive(Clone, Copy, Debug)]
 pub struct GeodeTarget;
 
@@ -42,32 +41,33 @@ impl Target for GeodeTarget {
         Some(super::many_threads(server_cpus))
     }
 
-    fn abilities(&self) -> Abilities {
-        Abilities {
-            delta: Way::Native,
-            unique_tag: Way::Emulated(
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            delta: Support::Native,
+            unique_tag: Support::Emulated(
                 "a second region: putIfAbsent, then the record; given back if another is taken",
             ),
-            transaction: Way::Native,
-            scan: Way::Declined(NO_ORDER),
-            pipeline: Way::Emulated("frames in one message, which the front door does in turn"),
-            shared: Way::Native,
-            walk: Way::Declined("its front door has no walk"),
-            counter: Way::Declined(super::NO_COUNTERS),
+            transaction: Support::Native,
+            scan: Support::Declined(NO_ORDER),
+            pipeline: Support::Emulated("frames in one message, which the front door does in turn"),
+            shared: Support::Native,
+            walk: Support::Declined("its front door has no walk"),
+            counter: Support::Declined(super::NO_COUNTERS),
         }
     }
 
     /// A transaction's records have to lie with one server, and those of a partitioned region lie
     /// wherever their keys say.
-    fn abilities_in(&self, text: Option<&str>) -> Abilities {
+    fn capabilities_in(&self, text: Option<&str>) -> Capabilities {
         let is_apart =
             layout(text).is_ok_and(|layout| layout.name != "replicated" && layout.servers > 1);
-        let mut abilities = self.abilities();
+        let mut capabilities = self.capabilities();
         if is_apart {
-            abilities.transaction =
-                Way::Declined("records of several servers: Geode refuses them in a transaction");
+            capabilities.transaction = Support::Declined(
+                "records of several servers: Geode refuses them in a transaction",
+            );
         }
-        abilities
+        capabilities
     }
 
     fn has_layout(&self, text: &str) -> Result<bool> {
@@ -340,7 +340,6 @@ fn write_tags(out: &mut Vec<u8>, tags: &[RecordTag<'_>]) -> Result<()> {
 }
 
 impl StoreAccess for GeodeConnection {
-    #[inline]
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         self.ask(request)?;
         self.send()?;

@@ -13,10 +13,11 @@ mod writing;
 use self::reading::Reading;
 use self::writing::Writing;
 use super::joined::hand_over;
-use super::{Abilities, Database as Running, Need, Target, Way};
+use super::{Capabilities, Database as Running, FileDatabase, Need, Support, Target};
 use crate::access::{
-    BatchSink, Body, PartSet, ReplySink, Request, StoreAccess, StoreConnection, StoreReply,
-    StoreSchema, TableId, TableSchema, Work, declined, parts, perform_each,
+    BatchSink, Body, PartSet, ReplySink, Request, ScanRange, ScanSink, StoreAccess,
+    StoreConnection, StoreReply, StoreSchema, TableId, TableSchema, Work, declined, parts,
+    perform_each,
 };
 use crate::operations::{self, KeyBlock, Operation, Store};
 use crate::reaper::Reaper;
@@ -26,7 +27,6 @@ use lmdb::{
 };
 use nearstate_model::{Error, Result};
 use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -45,7 +45,6 @@ const FILE_PERCENT: u64 = 275;
 const FILE_BESIDE: u64 = 32;
 const FILE_BYTES_MIN: u64 = 256 << 10;
 
-/// LMDB as a target.
 #[derive(Clone, Copy, Debug)]
 pub struct LmdbTarget;
 
@@ -58,16 +57,16 @@ impl Target for LmdbTarget {
         Ok("LMDB 0.9 of crate lmdb-rkv 0.14, MDB_NOSYNC in memory, in the client's process".into())
     }
 
-    fn abilities(&self) -> Abilities {
-        Abilities {
-            delta: Way::Emulated("the whole record is read and written in a write transaction"),
-            unique_tag: Way::Emulated("a second database, written in the same transaction"),
-            transaction: Way::Native,
-            scan: Way::Native,
-            pipeline: Way::Emulated("one transaction for all of them"),
-            shared: Way::Native,
-            walk: Way::Native,
-            counter: Way::Declined(super::NO_COUNTERS),
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            delta: Support::Emulated("the whole record is read and written in a write transaction"),
+            unique_tag: Support::Emulated("a second database, written in the same transaction"),
+            transaction: Support::Native,
+            scan: Support::Native,
+            pipeline: Support::Emulated("one transaction for all of them"),
+            shared: Support::Native,
+            walk: Support::Native,
+            counter: Support::Declined(super::NO_COUNTERS),
         }
     }
 
@@ -85,7 +84,7 @@ impl Target for LmdbTarget {
         let room = records.saturating_mul(4).saturating_add(1 << 30);
         let environment = open(&path, room, need.clients)?;
         Tables::open(&environment, &need.schema)?;
-        Ok(Box::new(Kept { reaper }))
+        Ok(Box::new(FileDatabase { reaper, file: "lmdb", is_collapsed: false }))
     }
 
     fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
@@ -132,23 +131,6 @@ fn attached(path: &Path) -> Result<&'static Environment> {
     let environment: &'static Environment = Box::leak(Box::new(open(path, 0, 0)?));
     all.insert(path.to_owned(), environment);
     Ok(environment)
-}
-
-#[derive(Debug)]
-struct Kept {
-    reaper: Reaper,
-}
-
-impl Running for Kept {
-    fn address(&self) -> String {
-        self.reaper.folder().join("lmdb").display().to_string()
-    }
-
-    /// What its file takes in memory.
-    fn memory_bytes(&mut self) -> Option<u64> {
-        let seen = std::fs::metadata(self.reaper.folder().join("lmdb")).ok()?;
-        Some(seen.blocks() * 512)
-    }
 }
 
 #[derive(Debug)]
@@ -244,16 +226,17 @@ const fn is_write(request: &Request<'_>) -> bool {
 
 fn scan_in(
     txn: &impl Transaction,
-    place: &ItemPlace,
-    from: &[u8],
-    count: usize,
-    receive: &mut dyn FnMut(&[u8], &[u8]),
+    tables: &Tables,
+    range: &ScanRange<'_>,
+    receive: &mut ScanSink<'_>,
 ) -> Result<usize> {
+    let place = tables.at(range.table)?;
     let mut cursor = txn.open_ro_cursor(place.records).map_err(said)?;
     let mut met = 0;
     // A key of no bytes is none to LMDB.
-    let records = if from.is_empty() { cursor.iter_start() } else { cursor.iter_from(from) };
-    for record in records.take(count) {
+    let records =
+        if range.from.is_empty() { cursor.iter_start() } else { cursor.iter_from(range.from) };
+    for record in records.take(range.count) {
         let (key, value) = record.map_err(said)?;
         let mut first = |_: usize, bytes: &[u8]| receive(key, bytes);
         hand_over(place.schema, value, PartSet::one(0), &mut first)?;
@@ -311,7 +294,6 @@ impl LmdbConnection {
 }
 
 impl StoreAccess for LmdbConnection {
-    #[inline]
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         if is_write(request) {
             return self.writing(|access| access.perform(request, receive));
@@ -320,7 +302,6 @@ impl StoreAccess for LmdbConnection {
     }
 
     /// One write transaction: a read by itself would be a transaction more.
-    #[inline]
     fn update(
         &mut self,
         table: TableId,
@@ -331,14 +312,8 @@ impl StoreAccess for LmdbConnection {
         self.writing(|access| access.update(table, key, wanted, work))
     }
 
-    fn scan(
-        &mut self,
-        table: TableId,
-        from: &[u8],
-        count: usize,
-        receive: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
-        self.reading(|txn, tables| scan_in(txn, tables.at(table)?, from, count, receive))
+    fn scan(&mut self, range: &ScanRange<'_>, receive: &mut ScanSink<'_>) -> Result<usize> {
+        self.reading(|txn, tables| scan_in(txn, tables, range, receive))
     }
 }
 

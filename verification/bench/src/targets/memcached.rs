@@ -8,7 +8,7 @@
 use super::joined::{hand_over, joined};
 use super::started::{Started, first_line, free_port};
 use super::wire::{SentAhead, Socket, Wire, digits, number};
-use super::{Abilities, Database, Need, Target, Way};
+use super::{Capabilities, Database, Need, Support, Target};
 use crate::access::{
     BatchSink, PartsChange, ReplySink, Request, StoreAccess, StoreConnection, StoreReply,
     StoreSchema, TableSchema, declined, parts,
@@ -37,7 +37,6 @@ const NO_TAGS: &str = "memcached has one key for a value";
 const NO_TRANSACTIONS: &str = "memcached writes one value at a time";
 const NO_ORDER: &str = "memcached's keys have no order";
 
-/// memcached as a target.
 #[derive(Clone, Copy, Debug)]
 pub struct MemcachedTarget;
 
@@ -51,16 +50,18 @@ impl Target for MemcachedTarget {
         Ok(format!("{line}, one thread"))
     }
 
-    fn abilities(&self) -> Abilities {
-        Abilities {
-            delta: Way::Emulated("the whole value is read, and set again if it is still the same"),
-            unique_tag: Way::Declined(NO_TAGS),
-            transaction: Way::Declined(NO_TRANSACTIONS),
-            scan: Way::Declined(NO_ORDER),
-            pipeline: Way::Native,
-            shared: Way::Native,
-            walk: Way::Declined("memcached has no walk"),
-            counter: Way::Declined(super::NO_COUNTERS),
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            delta: Support::Emulated(
+                "the whole value is read, and set again if it is still the same",
+            ),
+            unique_tag: Support::Declined(NO_TAGS),
+            transaction: Support::Declined(NO_TRANSACTIONS),
+            scan: Support::Declined(NO_ORDER),
+            pipeline: Support::Native,
+            shared: Support::Native,
+            walk: Support::Declined("memcached has no walk"),
+            counter: Support::Declined(super::NO_COUNTERS),
         }
     }
 
@@ -435,7 +436,6 @@ fn must_have_no_tags(has_tags: bool) -> Result<()> {
 }
 
 impl StoreAccess for Memcached {
-    #[inline]
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         if let Request::Change { table, change } = request
             && self.reads_first(request)?

@@ -4,13 +4,13 @@
 //! last, so that a workload's read-modify-write finds something of the right form. Nothing that it
 //! answers is verified.
 
-use super::{Abilities, Database, Need, Target, Way};
+use super::{Capabilities, Database, Need, Support, Target};
 use crate::access::{
-    Body, ReplySink, Request, StoreAccess, StoreConnection, StoreReply, StoreSchema, TableId,
+    Body, ReplySink, Request, ScanRange, ScanSink, StoreAccess, StoreConnection, StoreReply,
+    StoreSchema, TableId,
 };
 use nearstate_model::Result;
 
-/// The null target.
 #[derive(Clone, Copy, Debug)]
 pub struct NullTarget;
 
@@ -27,16 +27,16 @@ impl Target for NullTarget {
         false
     }
 
-    fn abilities(&self) -> Abilities {
-        Abilities {
-            delta: Way::Native,
-            unique_tag: Way::Native,
-            transaction: Way::Native,
-            scan: Way::Native,
-            pipeline: Way::Native,
-            shared: Way::Native,
-            walk: Way::Native,
-            counter: Way::Native,
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            delta: Support::Native,
+            unique_tag: Support::Native,
+            transaction: Support::Native,
+            scan: Support::Native,
+            pipeline: Support::Native,
+            shared: Support::Native,
+            walk: Support::Native,
+            counter: Support::Native,
         }
     }
 
@@ -84,7 +84,6 @@ impl NullConnection {
 }
 
 impl StoreAccess for NullConnection {
-    #[inline]
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         match request {
             Request::Read { table, wanted, .. } | Request::Find { table, wanted, .. } => {
@@ -105,14 +104,8 @@ impl StoreAccess for NullConnection {
         Ok(true)
     }
 
-    fn scan(
-        &mut self,
-        _: TableId,
-        _: &[u8],
-        count: usize,
-        _: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
-        Ok(count)
+    fn scan(&mut self, range: &ScanRange<'_>, _: &mut ScanSink<'_>) -> Result<usize> {
+        Ok(range.count)
     }
 }
 

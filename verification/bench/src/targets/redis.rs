@@ -5,7 +5,7 @@ use super::region::{collapsed, file_bytes};
 use super::resp::{Dialect, Resp};
 use super::started::{Started, first_line, free_port};
 use super::wire::Socket;
-use super::{Abilities, Database, Need, Target, Way};
+use super::{Capabilities, Database, Need, Support, Target};
 use crate::access::{StoreConnection, StoreSchema};
 use crate::peers::installed;
 use crate::reaper::own_program;
@@ -25,7 +25,6 @@ const PORT_TRIES: usize = 3;
 /// Which server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
-    /// Redis.
     Redis,
     /// Valkey, the same code with another name.
     Valkey,
@@ -73,7 +72,6 @@ pub struct RespTarget {
     is_unix: bool,
 }
 
-/// All of them.
 pub const ALL: [RespTarget; 6] = [
     RespTarget { name: "node", program: Program::Node, is_unix: false },
     RespTarget { name: "node-unix", program: Program::Node, is_unix: true },
@@ -104,8 +102,8 @@ impl Target for RespTarget {
         version(self.program)
     }
 
-    fn abilities(&self) -> Abilities {
-        abilities(self.program)
+    fn capabilities(&self) -> Capabilities {
+        capabilities(self.program)
     }
 
     fn comes_back(&self) -> bool {
@@ -145,27 +143,31 @@ pub(crate) fn folder_bytes(program: Program, need: &Need) -> u64 {
 }
 
 /// What RESP offers for what a workload asks.
-pub(crate) const fn abilities(program: Program) -> Abilities {
+pub(crate) const fn capabilities(program: Program) -> Capabilities {
     let is_node = matches!(program, Program::Node);
-    Abilities {
-        delta: Way::Native,
+    Capabilities {
+        delta: Support::Native,
         unique_tag: if is_node {
-            Way::Native
+            Support::Native
         } else {
-            Way::Emulated("a key for each tag, written and found with its record by a Lua script")
+            Support::Emulated(
+                "a key for each tag, written and found with its record by a Lua script",
+            )
         },
-        transaction: Way::Emulated(
+        transaction: Support::Emulated(
             "WATCH what is read, buffer writes, MULTI and EXEC, again if something has changed",
         ),
         scan: if is_node {
-            Way::Declined("the node's RESP has no sorted sets")
+            Support::Declined("the node's RESP has no sorted sets")
         } else {
-            Way::Emulated("ZRANGEBYLEX of a sorted set of keys, then the records in one message")
+            Support::Emulated(
+                "ZRANGEBYLEX of a sorted set of keys, then the records in one message",
+            )
         },
-        pipeline: Way::Native,
-        shared: Way::Native,
-        walk: Way::Native,
-        counter: Way::Declined(super::NO_COUNTERS),
+        pipeline: Support::Native,
+        shared: Support::Native,
+        walk: Support::Native,
+        counter: Support::Declined(super::NO_COUNTERS),
     }
 }
 
@@ -348,10 +350,10 @@ mod tests {
     #[test]
     fn what_is_not_native_is_said() {
         for target in ALL {
-            let abilities = target.abilities();
-            let emulates = matches!(abilities.unique_tag, Way::Emulated(_));
+            let capabilities = target.capabilities();
+            let emulates = matches!(capabilities.unique_tag, Support::Emulated(_));
             assert_eq!(emulates, target.program != Program::Node, "{target:?}");
-            let declines = matches!(abilities.scan, Way::Declined(_));
+            let declines = matches!(capabilities.scan, Support::Declined(_));
             assert_eq!(declines, target.program == Program::Node);
         }
     }

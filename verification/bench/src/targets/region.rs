@@ -4,11 +4,11 @@ mod loops;
 mod transaction;
 
 use self::transaction::InTransaction;
-use super::{Abilities, Database, Need, Target, Way};
+use super::{Capabilities, Database, FileDatabase, Need, Support, Target};
 use crate::access::{
     BatchSink, Body, OPERATIONS, PARTS_MAX, PartReceiver, PartSet, PartsChange, RecordEntry,
-    RecordTag, ReplySink, Request, StoreAccess, StoreConnection, StoreReply, StoreSchema, TAGS_MAX,
-    TableId, TableSchema, Work, parts,
+    RecordTag, ReplySink, Request, ScanRange, ScanSink, StoreAccess, StoreConnection, StoreReply,
+    StoreSchema, TAGS_MAX, TableId, TableSchema, Work, parts,
 };
 use crate::operations::{self, KeyBlock, Operation, Store};
 use crate::reaper::Reaper;
@@ -35,7 +35,6 @@ const FILE_BYTES_MIN: u64 = 2 << 20;
 /// The tag by which a table that is scanned keeps its keys in order.
 const ORDER: &str = "key";
 
-/// The region as a target.
 #[derive(Clone, Copy, Debug)]
 pub struct RegionTarget;
 
@@ -48,16 +47,16 @@ impl Target for RegionTarget {
         Ok(format!("nearstate {}, in the client's process", env!("CARGO_PKG_VERSION")))
     }
 
-    fn abilities(&self) -> Abilities {
-        Abilities {
-            delta: Way::Native,
-            unique_tag: Way::Native,
-            transaction: Way::Native,
-            scan: Way::Emulated("an ordered tag holds the key of each record"),
-            pipeline: Way::Emulated("reads overlap their cache misses, writes come one by one"),
-            shared: Way::Native,
-            walk: Way::Native,
-            counter: Way::Native,
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            delta: Support::Native,
+            unique_tag: Support::Native,
+            transaction: Support::Native,
+            scan: Support::Emulated("an ordered tag holds the key of each record"),
+            pipeline: Support::Emulated("reads overlap their cache misses, writes come one by one"),
+            shared: Support::Native,
+            walk: Support::Native,
+            counter: Support::Native,
         }
     }
 
@@ -78,7 +77,7 @@ impl Target for RegionTarget {
             session.namespace(table.name, &schema_of(table))?;
         }
         drop(session);
-        Ok(Box::new(Kept { reaper }))
+        Ok(Box::new(FileDatabase { reaper, file: "region", is_collapsed: true }))
     }
 
     fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
@@ -106,28 +105,6 @@ fn schema_of(table: &TableSchema) -> nearstate_store::Schema {
     }
     let kind = if table.parts.len() == 1 { Kind::Value } else { Kind::Blocks };
     nearstate_store::Schema { kind, tags }
-}
-
-#[derive(Debug)]
-struct Kept {
-    reaper: Reaper,
-}
-
-impl Database for Kept {
-    fn address(&self) -> String {
-        self.reaper.folder().join("region").display().to_string()
-    }
-
-    fn settle(&mut self) -> Result<Option<String>> {
-        collapsed(&self.reaper.folder().join("region"))
-    }
-
-    /// What its file takes in memory.
-    fn memory_bytes(&mut self) -> Option<u64> {
-        use std::os::unix::fs::MetadataExt as _;
-        let seen = std::fs::metadata(self.reaper.folder().join("region")).ok()?;
-        Some(seen.blocks() * 512)
-    }
 }
 
 /// Large pages for what was loaded into a region: a record is found with fewer walks through page
@@ -345,7 +322,6 @@ impl RegionConnection {
 }
 
 impl StoreAccess for RegionConnection {
-    #[inline]
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         let (namespace, schema) = self.tables.at(request.table())?;
         match request {
@@ -374,7 +350,6 @@ impl StoreAccess for RegionConnection {
         }
     }
 
-    #[inline]
     fn update(
         &mut self,
         table: TableId,
@@ -399,13 +374,8 @@ impl StoreAccess for RegionConnection {
         }
     }
 
-    fn scan(
-        &mut self,
-        table: TableId,
-        from: &[u8],
-        count: usize,
-        receive: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
+    fn scan(&mut self, range: &ScanRange<'_>, receive: &mut ScanSink<'_>) -> Result<usize> {
+        let ScanRange { table, from, count } = *range;
         let (namespace, schema) = self.tables.at(table)?;
         if !schema.is_scanned || count == 0 {
             return Ok(0);
@@ -440,7 +410,6 @@ impl StoreConnection for RegionConnection {
         Ok(self.session.read_counter(namespace, counter)?.unwrap_or(0))
     }
 
-    #[inline]
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
         let Self { session, tables, .. } = self;
         session.transact(|txn| body(&mut InTransaction { txn, tables }))

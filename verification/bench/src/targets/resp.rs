@@ -31,8 +31,8 @@ use self::tagged::Native;
 use self::transaction::InTransaction;
 use super::wire::{SentAhead, Stream, Wire};
 use crate::access::{
-    BatchSink, Body, PartReceiver, PartSet, PartWrite, ReplySink, Request, StoreAccess,
-    StoreConnection, StoreReply, StoreSchema, TableId, TableSchema,
+    BatchSink, Body, PartReceiver, PartSet, PartWrite, ReplySink, Request, ScanRange, ScanSink,
+    StoreAccess, StoreConnection, StoreReply, StoreSchema, TableId, TableSchema,
 };
 use nearstate_model::limits::TRANSACTION_TRIES;
 use nearstate_model::{Error, Result};
@@ -362,7 +362,6 @@ fn must_be_whole(place: &RespTable, parts: &[PartWrite<'_>]) -> Result<()> {
 }
 
 impl<S: Stream> StoreAccess for Resp<S> {
-    #[inline]
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         let mut is_done = false;
         self.pipelined(std::slice::from_ref(request), &mut |_, reply| match reply {
@@ -372,13 +371,8 @@ impl<S: Stream> StoreAccess for Resp<S> {
         Ok(is_done)
     }
 
-    fn scan(
-        &mut self,
-        table: TableId,
-        from: &[u8],
-        count: usize,
-        receive: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
+    fn scan(&mut self, range: &ScanRange<'_>, receive: &mut ScanSink<'_>) -> Result<usize> {
+        let ScanRange { table, from, count } = *range;
         let place = place(&self.places, table)?;
         if !place.schema.is_scanned || count == 0 {
             return Ok(0);

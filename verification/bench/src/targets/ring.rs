@@ -1,10 +1,10 @@
 //! Our node through a ring in shared memory: the same requests as over a socket, without system
 //! calls while both sides are busy (`spec/local-transport.md`).
 
-use super::redis::{Program, Running, Server, abilities, folder_bytes, version};
+use super::redis::{Program, Running, Server, capabilities, folder_bytes, version};
 use super::resp::Resp;
 use super::wire::{ANSWER_MAX, unix};
-use super::{Abilities, Database, Need, Target};
+use super::{Capabilities, Database, Need, Target};
 use crate::access::{StoreConnection, StoreSchema};
 use nearstate_local_transport::{LocalRing, Response, request_ring};
 use nearstate_model::{Error, Result};
@@ -28,8 +28,8 @@ impl Target for RingTarget {
         version(Program::Node)
     }
 
-    fn abilities(&self) -> Abilities {
-        abilities(Program::Node)
+    fn capabilities(&self) -> Capabilities {
+        capabilities(Program::Node)
     }
 
     fn comes_back(&self) -> bool {

@@ -2,7 +2,7 @@
 //! links. A record is a namespace, a key and one value.
 
 use super::joined::{hand_over, joined};
-use super::{Abilities, Database, Need, Target, Way, region::RegionTarget};
+use super::{Capabilities, Database, Need, Support, Target, region::RegionTarget};
 use crate::access::{
     ReplySink, Request, StoreAccess, StoreConnection, StoreSchema, TableSchema, declined, parts,
 };
@@ -27,16 +27,16 @@ impl Target for SdlTarget {
         Ok(format!("nearstate {version}, O-RAN SDL calls in the client's process"))
     }
 
-    fn abilities(&self) -> Abilities {
-        Abilities {
-            delta: Way::Emulated("the whole record is read and set"),
-            unique_tag: Way::Declined(NO_TAGS),
-            transaction: Way::Declined(NO_TRANSACTIONS),
-            scan: Way::Declined("SDL has no order of keys"),
-            pipeline: Way::Emulated("one after the other"),
-            shared: Way::Native,
-            walk: Way::Declined("the SDL has no walk"),
-            counter: Way::Declined(super::NO_COUNTERS),
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            delta: Support::Emulated("the whole record is read and set"),
+            unique_tag: Support::Declined(NO_TAGS),
+            transaction: Support::Declined(NO_TRANSACTIONS),
+            scan: Support::Declined("SDL has no order of keys"),
+            pipeline: Support::Emulated("one after the other"),
+            shared: Support::Native,
+            walk: Support::Declined("the SDL has no walk"),
+            counter: Support::Declined(super::NO_COUNTERS),
         }
     }
 

@@ -80,7 +80,6 @@ impl Started {
         Ok(Self { name, reaper, process, handle, end: None, stop: need.stop })
     }
 
-    /// Its folder.
     pub(crate) fn folder(&self) -> &Path {
         self.reaper.folder()
     }

@@ -5,7 +5,7 @@
 //! whole blocks of operations. A block costs two messages over pipes. The target takes the workload
 //! `micro` only: a table of plain values.
 
-use super::{Abilities, Database, Need, Target, Way};
+use super::{Capabilities, Database, Need, Support, Target};
 use crate::access::{
     ReplySink, Request, StoreAccess, StoreConnection, StoreReply, StoreSchema, TableId, declined,
 };
@@ -35,7 +35,6 @@ const SEGMENT_BYTES: u64 = 128 << 20;
 
 const PLAIN: &str = "only tables of plain values, without tags, are stored in it";
 
-/// The target.
 #[derive(Clone, Copy, Debug)]
 pub struct WhiteDbTarget;
 
@@ -55,16 +54,16 @@ impl Target for WhiteDbTarget {
         Ok(format!("libwgdb {version}, in a process of its own"))
     }
 
-    fn abilities(&self) -> Abilities {
-        Abilities {
-            delta: Way::Declined(PLAIN),
-            unique_tag: Way::Declined(PLAIN),
-            transaction: Way::Declined("its lock covers the database, and it cannot abort"),
-            scan: Way::Declined("no cursor in the order of keys that inserts do not disturb"),
-            pipeline: Way::Native,
-            shared: Way::Native,
-            walk: Way::Native,
-            counter: Way::Declined(super::NO_COUNTERS),
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            delta: Support::Declined(PLAIN),
+            unique_tag: Support::Declined(PLAIN),
+            transaction: Support::Declined("its lock covers the database, and it cannot abort"),
+            scan: Support::Declined("no cursor in the order of keys that inserts do not disturb"),
+            pipeline: Support::Native,
+            shared: Support::Native,
+            walk: Support::Native,
+            counter: Support::Declined(super::NO_COUNTERS),
         }
     }
 

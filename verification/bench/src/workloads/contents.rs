@@ -4,7 +4,7 @@
 //! of random bytes, and which piece follows from the number. A store that mixes two values up, or
 //! parts of them, does not get by.
 
-use crate::random::Rng;
+use crate::random::{self};
 
 /// Places at which a piece can begin: the pool stays in the second-level cache.
 const PLACES: usize = 1 << 16;
@@ -37,10 +37,10 @@ impl Contents {
 
     /// A pool for up to so many bytes.
     pub fn of_bytes(seed: u64, bytes_max: usize) -> Self {
-        let mut rng = Rng::new(seed);
+        let mut rng = random::rng(seed);
         let mut pool = Vec::with_capacity(PLACES + bytes_max + HEAD);
         while pool.len() < PLACES + bytes_max {
-            pool.extend_from_slice(&rng.word().to_le_bytes());
+            pool.extend_from_slice(&rng.u64(..).to_le_bytes());
         }
         Self { pool }
     }
@@ -102,7 +102,7 @@ mod tests {
         let contents = Contents::new(2);
         let of = |number: u64| {
             let mut out = Vec::new();
-            contents.append(crate::random::draw(1, 2, number), 100, &mut out);
+            contents.append(random::draw(1, 2, number), 100, &mut out);
             out
         };
         let all: Vec<Vec<u8>> = (0..200).map(of).collect();

@@ -6,9 +6,9 @@
 #![expect(clippy::indexing_slicing, reason = "names are indexed at compile time")]
 
 use super::share;
-use super::{Blueprint, Parameters, Tally, Wishes, Workload};
-use crate::access::{StoreConnection, StoreSchema};
-use crate::result::{Check, Verdict};
+use super::{ClientPart, Parameters, Tally, Workload, WorkloadKind, WorkloadSpec};
+use crate::access::{Connection, StoreSchema};
+use crate::result::Verdict;
 use nearstate_model::{Error, Result};
 use nearstate_node::clock::Clock;
 use nearstate_node::executor::{
@@ -49,47 +49,34 @@ const VARIANTS: [(&str, &str, u64, Measure); 10] = [
     }),
 ];
 
-impl Blueprint for ExecutorCosts {
-    fn name(&self) -> &'static str {
-        "executor"
-    }
+static SPEC: WorkloadSpec = WorkloadSpec {
+    name: "executor",
+    title: "the executor of a node's core, without a store",
+    source: "this project",
+    variants: &{
+        let mut names = [("", ""); VARIANTS.len()];
+        let mut at = 0;
+        while at < VARIANTS.len() {
+            let (name, meaning, ..) = VARIANTS[at];
+            names[at] = (name, meaning);
+            at += 1;
+        }
+        names
+    },
+    records: 512,
+    classes: &["operation"],
+    foreign: &[],
+    schema: StoreSchema { tables: &[] },
+    caveats: &[],
+};
 
-    fn title(&self) -> &'static str {
-        "the executor of a node's core, without a store"
-    }
-
-    fn source(&self) -> &'static str {
-        "this project"
-    }
-
-    fn variants(&self) -> &'static [(&'static str, &'static str)] {
-        const NAMES: [(&str, &str); VARIANTS.len()] = {
-            let mut names = [("", ""); VARIANTS.len()];
-            let mut at = 0;
-            while at < VARIANTS.len() {
-                let (name, meaning, ..) = VARIANTS[at];
-                names[at] = (name, meaning);
-                at += 1;
-            }
-            names
-        };
-        &NAMES
-    }
-
-    fn records(&self) -> u64 {
-        1
+impl WorkloadKind for ExecutorCosts {
+    fn spec(&self) -> &'static WorkloadSpec {
+        &SPEC
     }
 
     fn default_targets(&self) -> &'static [&'static str] {
         &["null"]
-    }
-
-    fn classes(&self, _: &Parameters) -> &'static [&'static str] {
-        &["operation"]
-    }
-
-    fn schema(&self, _: &Parameters) -> StoreSchema {
-        StoreSchema { tables: &[] }
     }
 
     fn size(&self, _: &Parameters) -> (u64, u64) {
@@ -101,12 +88,8 @@ impl Blueprint for ExecutorCosts {
     }
 
     fn block_ops(&self, parameters: &Parameters) -> u64 {
-        let number = share::variant(self, parameters).unwrap_or(0);
+        let number = share::variant(self, parameters);
         VARIANTS.get(number).map_or(1, |(_, _, ops, _)| *ops)
-    }
-
-    fn wishes(&self, _: &Parameters) -> Wishes {
-        Wishes::default()
     }
 
     fn caveats(&self, parameters: &Parameters) -> Vec<String> {
@@ -116,8 +99,8 @@ impl Blueprint for ExecutorCosts {
         )]
     }
 
-    fn client(&self, parameters: &Parameters, _: usize, _: usize) -> Result<Box<dyn Workload>> {
-        let number = share::variant(self, parameters)?;
+    fn new_client(&self, _: &Parameters, part: ClientPart) -> Result<Box<dyn Workload>> {
+        let number = part.variant;
         let measure = VARIANTS.get(number).map_or(clock as Measure, |(.., measure)| *measure);
         Ok(Box::new(Client { measure }))
     }
@@ -129,26 +112,18 @@ struct Client {
 }
 
 impl Workload for Client {
-    fn load(&mut self, _: &mut dyn StoreConnection, _: &mut dyn FnMut(u64)) -> Result<()> {
+    fn load(&mut self, _: &mut Connection<'_>, _: &mut dyn FnMut(u64)) -> Result<()> {
         Ok(())
     }
 
-    fn step(&mut self, _: &mut dyn StoreConnection, count: usize, tally: &mut Tally) -> Result<()> {
+    fn step(&mut self, _: &mut Connection<'_>, count: usize, tally: &mut Tally) -> Result<()> {
         (self.measure)(count as u64)?;
         tally.count_many(0, count as u64);
         Ok(())
     }
 
-    fn settle(&mut self, _: &mut dyn StoreConnection) -> Result<()> {
-        Ok(())
-    }
-
-    fn verify(&mut self, _: &mut dyn StoreConnection, _: &mut dyn FnMut(u64)) -> Result<Verdict> {
+    fn verify(&mut self, _: &mut Connection<'_>, _: &mut dyn FnMut(u64)) -> Result<Verdict> {
         Ok(Verdict::default())
-    }
-
-    fn checks(&self) -> Vec<Check> {
-        Vec::new()
     }
 }
 

@@ -8,11 +8,11 @@
 
 use super::contents::BYTES_MAX;
 use super::record_model::{Mutation, RecordForm, RecordModel};
-use super::share::{self, Share};
-use super::{Blueprint, Parameters, Tally, Wishes, Workload};
-use crate::access::{PartSet, StoreConnection, StoreSchema, TableId, TableSchema};
+use super::share;
+use super::{ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec};
+use crate::access::{Connection, PartSet, StoreSchema, TableId, TableSchema};
 use crate::random::{Ring, draw};
-use crate::result::{Check, Verdict};
+use crate::result::Verdict;
 use nearstate_model::{Error, Result};
 use std::time::Duration;
 
@@ -60,33 +60,21 @@ fn value_bytes(parameters: &Parameters) -> u64 {
     parameters.value_bytes.unwrap_or(VALUE_BYTES)
 }
 
-impl Blueprint for Kv {
-    fn name(&self) -> &'static str {
-        "kv"
-    }
+static SPEC: WorkloadSpec = WorkloadSpec {
+    name: "kv",
+    title: "GET and SET of records of one value",
+    source: "this project; as redis-benchmark, with every answer compared",
+    variants: &VARIANTS,
+    records: 100_000,
+    classes: &["get", "set", "scan", "idle"],
+    foreign: &[],
+    schema: StoreSchema { tables: &[TABLE] },
+    caveats: &[],
+};
 
-    fn title(&self) -> &'static str {
-        "GET and SET of records of one value"
-    }
-
-    fn source(&self) -> &'static str {
-        "this project; as redis-benchmark, with every answer compared"
-    }
-
-    fn variants(&self) -> &'static [(&'static str, &'static str)] {
-        &VARIANTS
-    }
-
-    fn records(&self) -> u64 {
-        100_000
-    }
-
-    fn classes(&self, _: &Parameters) -> &'static [&'static str] {
-        &["get", "set", "scan", "idle"]
-    }
-
-    fn schema(&self, _: &Parameters) -> StoreSchema {
-        StoreSchema { tables: &[TABLE] }
+impl WorkloadKind for Kv {
+    fn spec(&self) -> &'static WorkloadSpec {
+        &SPEC
     }
 
     fn size(&self, parameters: &Parameters) -> (u64, u64) {
@@ -94,32 +82,27 @@ impl Blueprint for Kv {
     }
 
     fn background_clients(&self, parameters: &Parameters, clients: usize) -> usize {
-        let is_scanned = share::variant(self, parameters) == Ok(2);
+        let is_scanned = share::variant(self, parameters) == 2;
         if is_scanned { clients.saturating_sub(1).max(1) } else { 0 }
     }
 
-    fn wishes(&self, parameters: &Parameters) -> Wishes {
-        Wishes { walk: share::variant(self, parameters) == Ok(2), ..Wishes::default() }
+    fn requirements(&self, parameters: &Parameters) -> Requirements {
+        Requirements { walk: share::variant(self, parameters) == 2, ..Requirements::default() }
     }
 
-    fn client(
-        &self,
-        parameters: &Parameters,
-        client: usize,
-        clients: usize,
-    ) -> Result<Box<dyn Workload>> {
-        let role = Role::of(share::variant(self, parameters)?, client);
+    fn new_client(&self, parameters: &Parameters, part: ClientPart) -> Result<Box<dyn Workload>> {
+        let role = Role::of(part.variant, part.client);
         let bytes = value_bytes(parameters);
         let value_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         if !(8..=BYTES_MAX).contains(&value_bytes) {
             let detail = format!("--value-bytes {bytes}: give 8 to {BYTES_MAX}");
             return Err(Error::BadArgument { detail });
         }
-        let share = Share::of(parameters, client, clients)?;
+        let share = part.share;
         let seed = draw(parameters.seed, share.first, 1);
         Ok(Box::new(Client {
             role,
-            stock: RecordModel::new(KvRecord { value_bytes }, &TABLE, parameters, share)?,
+            model: RecordModel::new(KvRecord { value_bytes }, &TABLE, parameters, share)?,
             ring: Ring::new(parameters.spread, share.count, seed)?,
             picked: Vec::new(),
             mutations: Vec::new(),
@@ -134,13 +117,11 @@ struct KvRecord {
 }
 
 impl RecordForm for KvRecord {
-    #[inline]
     fn key(&self, record: u64, _: u32, out: &mut Vec<u8>) {
         out.extend_from_slice(b"key:");
         share::digits::<12>(record, out);
     }
 
-    #[inline]
     fn part_bytes(&self, _: u64, _: usize) -> usize {
         self.value_bytes
     }
@@ -149,34 +130,28 @@ impl RecordForm for KvRecord {
 #[derive(Debug)]
 struct Client {
     role: Role,
-    stock: RecordModel<KvRecord, 1>,
+    model: RecordModel<KvRecord, 1>,
     ring: Ring,
     picked: Vec<u64>,
     mutations: Vec<(u64, Mutation)>,
 }
 
 impl Workload for Client {
-    fn load(&mut self, store: &mut dyn StoreConnection, done: &mut dyn FnMut(u64)) -> Result<()> {
-        self.stock.load(store, |_| true, done)
+    fn load(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<()> {
+        self.model.load(store, |_| true, done)
     }
 
-    #[inline]
-    fn step(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        count: usize,
-        tally: &mut Tally,
-    ) -> Result<()> {
+    fn step(&mut self, store: &mut Connection<'_>, count: usize, tally: &mut Tally) -> Result<()> {
         match self.role {
             Role::Get => {
                 self.ring.pick(count, &mut self.picked);
-                self.stock.read(store, &self.picked, PartSet::ALL, tally)?;
+                self.model.read(store, &self.picked, PartSet::ALL, tally)?;
             }
             Role::Set => {
                 self.ring.pick(count, &mut self.picked);
                 self.mutations.clear();
                 self.mutations.extend(self.picked.iter().map(|slot| (*slot, Mutation::Write)));
-                self.stock.write(store, &self.mutations, tally)?;
+                self.model.write(store, &self.mutations, tally)?;
             }
             Role::Walk => drop(store.walk(TableId(0))?),
             Role::Idle => std::thread::sleep(IDLE * u32::try_from(count).unwrap_or(1)),
@@ -185,19 +160,11 @@ impl Workload for Client {
         Ok(())
     }
 
-    fn settle(&mut self, store: &mut dyn StoreConnection) -> Result<()> {
-        self.stock.settle(store)
+    fn settle(&mut self, store: &mut Connection<'_>) -> Result<()> {
+        self.model.settle(store)
     }
 
-    fn verify(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        done: &mut dyn FnMut(u64),
-    ) -> Result<Verdict> {
-        self.stock.verify(store, done)
-    }
-
-    fn checks(&self) -> Vec<Check> {
-        Vec::new()
+    fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
+        self.model.verify(store, done)
     }
 }

@@ -23,14 +23,15 @@
 
 use super::contents::{Contents, VALUE_BYTES_MAX};
 use super::share::{self, Share};
-use super::{Blueprint, Parameters, Tally, Wishes, Workload, wrong_answer};
+use super::{
+    ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec, wrong_answer,
+};
 use crate::access::{
-    OPERATIONS, PartSet, RecordEntry, Request, StoreConnection, StoreReply, StoreSchema,
-    TableSchema,
+    Connection, OPERATIONS, PartSet, RecordEntry, Request, StoreReply, StoreSchema, TableSchema,
 };
 use crate::operations::{KEY_BYTES, KeyBlock, Operation, RecordKey};
 use crate::random::draw;
-use crate::result::{Check, Verdict};
+use crate::result::Verdict;
 use nearstate_model::{Error, Result};
 
 /// Operations of a block: the two clock readings around it are below a hundredth of its time.
@@ -96,7 +97,7 @@ const VARIANTS: [Variant; 11] = [
 ];
 
 fn variant_of(parameters: &Parameters) -> Variant {
-    let number = share::variant(&Micro, parameters).unwrap_or(0);
+    let number = share::variant(&Micro, parameters);
     let [first, ..] = VARIANTS;
     VARIANTS.get(number).copied().unwrap_or(first)
 }
@@ -105,43 +106,30 @@ fn value_bytes(parameters: &Parameters) -> u64 {
     parameters.value_bytes.unwrap_or(VALUE_BYTES)
 }
 
-impl Blueprint for Micro {
-    fn name(&self) -> &'static str {
-        "micro"
-    }
+static SPEC: WorkloadSpec = WorkloadSpec {
+    name: "micro",
+    title: "single operations on records of one value, in blocks",
+    source: "this project; keys of 20 bytes, uniform random order",
+    variants: &{
+        let mut names = [("", ""); VARIANTS.len()];
+        let mut at = 0;
+        while at < VARIANTS.len() {
+            let (name, meaning, ..) = VARIANTS[at];
+            names[at] = (name, meaning);
+            at += 1;
+        }
+        names
+    },
+    records: 100_000,
+    classes: &["operation"],
+    foreign: &[],
+    schema: StoreSchema { tables: &[TABLE] },
+    caveats: &[],
+};
 
-    fn title(&self) -> &'static str {
-        "single operations on records of one value, in blocks"
-    }
-
-    fn source(&self) -> &'static str {
-        "this project; keys of 20 bytes, uniform random order"
-    }
-
-    fn variants(&self) -> &'static [(&'static str, &'static str)] {
-        const NAMES: [(&str, &str); VARIANTS.len()] = {
-            let mut names = [("", ""); VARIANTS.len()];
-            let mut at = 0;
-            while at < VARIANTS.len() {
-                let (name, meaning, ..) = VARIANTS[at];
-                names[at] = (name, meaning);
-                at += 1;
-            }
-            names
-        };
-        &NAMES
-    }
-
-    fn records(&self) -> u64 {
-        100_000
-    }
-
-    fn classes(&self, _: &Parameters) -> &'static [&'static str] {
-        &["operation"]
-    }
-
-    fn schema(&self, _: &Parameters) -> StoreSchema {
-        StoreSchema { tables: &[TABLE] }
+impl WorkloadKind for Micro {
+    fn spec(&self) -> &'static WorkloadSpec {
+        &SPEC
     }
 
     fn size(&self, parameters: &Parameters) -> (u64, u64) {
@@ -163,9 +151,9 @@ impl Blueprint for Micro {
         variant_of(parameters).3.map_or(0, |_| clients.saturating_sub(1).max(1))
     }
 
-    fn wishes(&self, parameters: &Parameters) -> Wishes {
+    fn requirements(&self, parameters: &Parameters) -> Requirements {
         let walk = variant_of(parameters).2 == Role::Do(Operation::Walk);
-        Wishes { walk, ..Wishes::default() }
+        Requirements { walk, ..Requirements::default() }
     }
 
     fn caveats(&self, parameters: &Parameters) -> Vec<String> {
@@ -176,17 +164,10 @@ impl Blueprint for Micro {
         )]
     }
 
-    fn client(
-        &self,
-        parameters: &Parameters,
-        client: usize,
-        clients: usize,
-    ) -> Result<Box<dyn Workload>> {
-        share::variant(self, parameters)?;
+    fn new_client(&self, parameters: &Parameters, part: ClientPart) -> Result<Box<dyn Workload>> {
         let (.., measured, background) = variant_of(parameters);
-        let role = if client == 0 { measured } else { background.unwrap_or(measured) };
-        let share = Share::of(parameters, client, clients)?;
-        Ok(Box::new(Client::new(parameters, role, share)?))
+        let role = if part.client == 0 { measured } else { background.unwrap_or(measured) };
+        Ok(Box::new(Client::new(parameters, role, part.share)?))
     }
 }
 
@@ -269,7 +250,7 @@ impl Client {
     /// Runs one operation on the next keys; returns the number of operations.
     fn block(
         &mut self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         operation: Operation,
         count: usize,
     ) -> Result<u64> {
@@ -287,7 +268,7 @@ impl Client {
     }
 
     /// Inserts the next keys; each is inserted once in a run.
-    fn insert(&mut self, store: &mut dyn StoreConnection, count: usize) -> Result<u64> {
+    fn insert(&mut self, store: &mut Connection<'_>, count: usize) -> Result<u64> {
         if self.at + count > self.keys.len() {
             let detail = format!(
                 "all {} records of this client are inserted: give more --records, or fewer --ops \
@@ -322,7 +303,7 @@ impl Client {
 }
 
 impl Workload for Client {
-    fn load(&mut self, store: &mut dyn StoreConnection, done: &mut dyn FnMut(u64)) -> Result<()> {
+    fn load(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<()> {
         if self.role == Role::Insert {
             return Ok(());
         }
@@ -342,12 +323,7 @@ impl Workload for Client {
         Ok(())
     }
 
-    fn step(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        count: usize,
-        tally: &mut Tally,
-    ) -> Result<()> {
+    fn step(&mut self, store: &mut Connection<'_>, count: usize, tally: &mut Tally) -> Result<()> {
         let done = match self.role {
             Role::Do(operation) => self.block(store, operation, count)?,
             Role::Insert => self.insert(store, count)?,
@@ -362,17 +338,10 @@ impl Workload for Client {
         tally.count_many(0, done);
         Ok(())
     }
+    // Puts are idempotent for the comparison, so nothing is settled: each value that a put may
+    // write is accepted.
 
-    /// Puts are idempotent for the comparison: each value that a put may write is accepted.
-    fn settle(&mut self, _: &mut dyn StoreConnection) -> Result<()> {
-        Ok(())
-    }
-
-    fn verify(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        done: &mut dyn FnMut(u64),
-    ) -> Result<Verdict> {
+    fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
         let mut verdict = Verdict::default();
         let inserted = if self.role == Role::Insert { self.at as u64 } else { self.share.count };
         let records: Vec<u64> = (self.share.first..self.share.first + inserted).collect();
@@ -398,10 +367,6 @@ impl Workload for Client {
             done(some.len() as u64);
         }
         Ok(verdict)
-    }
-
-    fn checks(&self) -> Vec<Check> {
-        Vec::new()
     }
 }
 

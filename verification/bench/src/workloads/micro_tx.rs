@@ -4,14 +4,13 @@
 //! The variant is the number of objects: 1, 5, 10 or 20.
 
 use super::record_model::{Mutation, RecordForm, RecordModel};
-use super::share::{self, Share};
-use super::{Blueprint, Parameters, Tally, Wishes, Workload};
-use crate::access::{StoreConnection, StoreSchema, TableSchema};
+use super::share;
+use super::{ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec};
+use crate::access::{Connection, StoreSchema, TableSchema};
 use crate::random::{Ring, Spread, draw, top_share};
-use crate::result::{Check, Foreign, Verdict};
+use crate::result::{Check, Verdict};
 use nearstate_model::{Error, Result};
 
-/// Bytes of an object.
 const OBJECT_BYTES: usize = 150;
 
 /// Objects of a transaction, by variant.
@@ -24,38 +23,41 @@ const TABLE: TableSchema =
 #[derive(Clone, Copy, Debug)]
 pub struct MicroTx;
 
-impl Blueprint for MicroTx {
-    fn name(&self) -> &'static str {
-        "micro-tx"
-    }
+static SPEC: WorkloadSpec = WorkloadSpec {
+    name: "micro-tx",
+    title: "transactions that write some objects of 150 bytes",
+    source: "paper 4, section 6.3: rVNF, reliable cellular VNFs",
+    variants: &[
+        ("1", "one object of 150 bytes in each transaction"),
+        ("5", "five objects: 750 bytes"),
+        ("10", "ten objects: 1.5 KB"),
+        ("20", "twenty objects: 3 KB"),
+    ],
+    records: 100_000,
+    classes: &["transaction"],
+    foreign: &[
+        (
+            "paper 4, section 6.3 (Figure 11)",
+            "transactions of one object (150 bytes), all of 2 or 3 nodes together, Xeon 8168, \
+                 replicated to all",
+            "a little less than 1 M/s",
+        ),
+        (
+            "paper 4, section 6.3 (Figure 11)",
+            "transactions of 20 objects (3 KB), the same",
+            "0.4 M/s",
+        ),
+    ],
+    schema: StoreSchema { tables: &[TABLE] },
+    caveats: &[
+        "paper 4 replicates each transaction to all nodes, and counts those of all nodes; here \
+             is one copy",
+    ],
+};
 
-    fn title(&self) -> &'static str {
-        "transactions that write some objects of 150 bytes"
-    }
-
-    fn source(&self) -> &'static str {
-        "paper 4, section 6.3: rVNF, reliable cellular VNFs"
-    }
-
-    fn variants(&self) -> &'static [(&'static str, &'static str)] {
-        &[
-            ("1", "one object of 150 bytes in each transaction"),
-            ("5", "five objects: 750 bytes"),
-            ("10", "ten objects: 1.5 KB"),
-            ("20", "twenty objects: 3 KB"),
-        ]
-    }
-
-    fn records(&self) -> u64 {
-        100_000
-    }
-
-    fn classes(&self, _: &Parameters) -> &'static [&'static str] {
-        &["transaction"]
-    }
-
-    fn schema(&self, _: &Parameters) -> StoreSchema {
-        StoreSchema { tables: &[TABLE] }
+impl WorkloadKind for MicroTx {
+    fn spec(&self) -> &'static WorkloadSpec {
+        &SPEC
     }
 
     fn size(&self, parameters: &Parameters) -> (u64, u64) {
@@ -66,43 +68,13 @@ impl Blueprint for MicroTx {
         false
     }
 
-    fn wishes(&self, _: &Parameters) -> Wishes {
-        Wishes { transaction: true, ..Wishes::default() }
+    fn requirements(&self, _: &Parameters) -> Requirements {
+        Requirements { transaction: true, ..Requirements::default() }
     }
 
-    fn foreign(&self) -> Vec<Foreign> {
-        let figure = |what: &str, figure: &str| Foreign {
-            source: "paper 4, section 6.3 (Figure 11)".to_owned(),
-            what: what.to_owned(),
-            figure: figure.to_owned(),
-        };
-        vec![
-            figure(
-                "transactions of one object (150 bytes), all of 2 or 3 nodes together, Xeon 8168, \
-                 replicated to all",
-                "a little less than 1 M/s",
-            ),
-            figure("transactions of 20 objects (3 KB), the same", "0.4 M/s"),
-        ]
-    }
-
-    fn caveats(&self, _: &Parameters) -> Vec<String> {
-        vec![
-            "paper 4 replicates each transaction to all nodes, and counts those of all nodes; here \
-             is one copy"
-                .to_owned(),
-        ]
-    }
-
-    fn client(
-        &self,
-        parameters: &Parameters,
-        client: usize,
-        clients: usize,
-    ) -> Result<Box<dyn Workload>> {
-        let variant = share::variant(self, parameters)?;
-        let objects = OBJECTS.get(variant).copied().unwrap_or(1);
-        let share = Share::of(parameters, client, clients)?;
+    fn new_client(&self, parameters: &Parameters, part: ClientPart) -> Result<Box<dyn Workload>> {
+        let objects = OBJECTS.get(part.variant).copied().unwrap_or(1);
+        let share = part.share;
         if share.count < objects as u64 {
             return Err(Error::BadArgument {
                 detail: format!("a transaction of {objects} objects, and {} records", share.count),
@@ -111,7 +83,7 @@ impl Blueprint for MicroTx {
         let seed = draw(parameters.seed, share.first, 1);
         let top = (parameters.spread == Spread::Zipfian).then_some(0);
         Ok(Box::new(Client {
-            stock: RecordModel::new(Object, &TABLE, parameters, share)?,
+            model: RecordModel::new(Object, &TABLE, parameters, share)?,
             ring: Ring::new(parameters.spread, share.count, seed)?,
             objects,
             picked: Vec::new(),
@@ -127,12 +99,10 @@ impl Blueprint for MicroTx {
 struct Object;
 
 impl RecordForm for Object {
-    #[inline]
     fn key(&self, record: u64, _: u32, out: &mut Vec<u8>) {
         out.extend_from_slice(&record.to_be_bytes());
     }
 
-    #[inline]
     fn part_bytes(&self, _: u64, _: usize) -> usize {
         OBJECT_BYTES
     }
@@ -140,7 +110,7 @@ impl RecordForm for Object {
 
 #[derive(Debug)]
 struct Client {
-    stock: RecordModel<Object, 1>,
+    model: RecordModel<Object, 1>,
     ring: Ring,
     objects: usize,
     picked: Vec<u64>,
@@ -152,8 +122,7 @@ struct Client {
 }
 
 impl Client {
-    #[inline]
-    fn one(&mut self, store: &mut dyn StoreConnection, tally: &mut Tally) -> Result<()> {
+    fn one(&mut self, store: &mut Connection<'_>, tally: &mut Tally) -> Result<()> {
         self.ring.pick(self.objects, &mut self.picked);
         self.mutations.clear();
         // Nothing is asked of what was there: a store that can needs one message for all of them.
@@ -162,40 +131,30 @@ impl Client {
             *count += u64::from(self.picked.contains(&self.ring.top()));
         }
         self.counts = (self.counts.0 + 1, self.counts.1 + self.mutations.len() as u64);
-        self.stock.transact(store, &self.mutations, tally)?;
+        self.model.transact(store, &self.mutations, tally)?;
         tally.count(0);
         Ok(())
     }
 }
 
 impl Workload for Client {
-    fn load(&mut self, store: &mut dyn StoreConnection, done: &mut dyn FnMut(u64)) -> Result<()> {
-        self.stock.load(store, |_| true, done)
+    fn load(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<()> {
+        self.model.load(store, |_| true, done)
     }
 
-    #[inline]
-    fn step(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        count: usize,
-        tally: &mut Tally,
-    ) -> Result<()> {
+    fn step(&mut self, store: &mut Connection<'_>, count: usize, tally: &mut Tally) -> Result<()> {
         for _ in 0..count {
             self.one(store, tally)?;
         }
         Ok(())
     }
 
-    fn settle(&mut self, store: &mut dyn StoreConnection) -> Result<()> {
-        self.stock.settle(store)
+    fn settle(&mut self, store: &mut Connection<'_>) -> Result<()> {
+        self.model.settle(store)
     }
 
-    fn verify(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        done: &mut dyn FnMut(u64),
-    ) -> Result<Verdict> {
-        self.stock.verify(store, done)
+    fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
+        self.model.verify(store, done)
     }
 
     #[expect(clippy::cast_precision_loss, reason = "counts of one run are far below 2^53")]

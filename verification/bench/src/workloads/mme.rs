@@ -22,10 +22,13 @@
 
 use super::record_model::{Mutation, RecordForm, RecordModel};
 use super::share::{self, Share};
-use super::{Blueprint, Parameters, Tally, Wishes, Workload};
-use crate::access::{PartSet, StoreConnection, StoreSchema, TableSchema, TagRule};
-use crate::random::{Ring, Rng, draw};
-use crate::result::{Check, Foreign, Verdict};
+use super::{
+    ClientPart, ForeignFigure, Parameters, Requirements, Tally, Workload, WorkloadKind,
+    WorkloadSpec,
+};
+use crate::access::{Connection, PartSet, StoreSchema, TableSchema, TagRule};
+use crate::random::{self, Distributions as _, Ring, Rng, draw};
+use crate::result::{Check, Verdict};
 use nearstate_model::Result;
 
 /// The smallest object, in bytes.
@@ -75,83 +78,71 @@ pub enum Mme {
     Update,
 }
 
-impl Blueprint for Mme {
-    fn name(&self) -> &'static str {
+const INSERT: WorkloadSpec = WorkloadSpec {
+    name: "mme-insert",
+    title: "an MME attaches and detaches subscribers: 1 to 4 KB, three indexes",
+    source: "paper 3, section 4: Gasiunas et al., Fiber-based Architecture for NFV Cloud \
+             Databases, PVLDB 10(12), 2017",
+    variants: &[("paper", "one object of 1 to 4 KB, two unique indexes and one that is not")],
+    records: 50_000,
+    classes: &["attach", "detach"],
+    foreign: &[
+        (SCALE_UP, "structures that an insert modifies, with replicas", "8"),
+        (SCALE_UP, "cores up to which the multi-threaded form scales", "2"),
+        (SCALE_OUT, "processor time of an insert, object, indexes, replicas", "< 80 µs"),
+        (SCALE_OUT, "round trips of an insert, each 80 to 120 µs when idle", "4"),
+        FIBERS,
+        MACHINES,
+        LATENCY,
+        TAIL,
+    ],
+    schema: StoreSchema { tables: &[SESSIONS] },
+    caveats: &[
+        "paper 3 keeps a hot replica of each object and index on other machines; here is one copy",
+    ],
+};
+
+const UPDATE: WorkloadSpec = WorkloadSpec {
+    name: "mme-update",
+    title: "an MME changes a section of a session of 1 to 4 KB, no index",
+    classes: &["update"],
+    foreign: &[
+        (SCALE_UP, "structures that an update modifies, with replicas", "2"),
+        (SCALE_UP, "cores up to which the multi-threaded form scales", "5"),
+        (SCALE_OUT, "round trips of an update, each 80 to 120 µs when idle", "2"),
+        FIBERS,
+        MACHINES,
+        LATENCY,
+        TAIL,
+    ],
+    ..INSERT
+};
+
+impl WorkloadKind for Mme {
+    fn spec(&self) -> &'static WorkloadSpec {
         match self {
-            Self::Insert => "mme-insert",
-            Self::Update => "mme-update",
+            Self::Insert => &INSERT,
+            Self::Update => &UPDATE,
         }
-    }
-
-    fn title(&self) -> &'static str {
-        match self {
-            Self::Insert => "an MME attaches and detaches subscribers: 1 to 4 KB, three indexes",
-            Self::Update => "an MME changes a section of a session of 1 to 4 KB, no index",
-        }
-    }
-
-    fn source(&self) -> &'static str {
-        "paper 3, section 4: Gasiunas et al., Fiber-based Architecture for NFV Cloud Databases, \
-         PVLDB 10(12), 2017"
-    }
-
-    fn variants(&self) -> &'static [(&'static str, &'static str)] {
-        &[("paper", "one object of 1 to 4 KB, two unique indexes and one that is not")]
-    }
-
-    fn records(&self) -> u64 {
-        50_000
-    }
-
-    fn classes(&self, _: &Parameters) -> &'static [&'static str] {
-        match self {
-            Self::Insert => &["attach", "detach"],
-            Self::Update => &["update"],
-        }
-    }
-
-    fn schema(&self, _: &Parameters) -> StoreSchema {
-        StoreSchema { tables: &[SESSIONS] }
     }
 
     fn size(&self, parameters: &Parameters) -> (u64, u64) {
         (parameters.records, OBJECT_BYTES_MAX as u64)
     }
 
-    fn wishes(&self, _: &Parameters) -> Wishes {
+    fn requirements(&self, _: &Parameters) -> Requirements {
         let delta = *self == Self::Update;
-        Wishes { delta, unique_tag: true, ..Wishes::default() }
+        Requirements { delta, unique_tag: true, ..Requirements::default() }
     }
 
-    fn foreign(&self) -> Vec<Foreign> {
-        match self {
-            Self::Insert => insert_figures(),
-            Self::Update => update_figures(),
-        }
-    }
-
-    fn caveats(&self, _: &Parameters) -> Vec<String> {
-        vec![
-            "paper 3 keeps a hot replica of each object and index on other machines; here is one \
-             copy"
-                .to_owned(),
-        ]
-    }
-
-    fn client(
-        &self,
-        parameters: &Parameters,
-        client: usize,
-        clients: usize,
-    ) -> Result<Box<dyn Workload>> {
-        share::variant(self, parameters)?;
-        let share = Share::of(parameters, client, clients)?;
+    fn new_client(&self, parameters: &Parameters, part: ClientPart) -> Result<Box<dyn Workload>> {
+        let share = part.share;
         let seed = draw(parameters.seed, share.first, 1);
         let form = MmeSession { seed: parameters.seed, records: share.all };
         Ok(Box::new(Client {
-            stock: RecordModel::new(form, &SESSIONS, parameters, share)?,
+            model: RecordModel::new(form, &SESSIONS, parameters, share)?,
             ring: Ring::new(parameters.spread, share.count, seed)?,
-            rng: Rng::new(seed ^ 1),
+            rng: random::rng(seed ^ 1),
             does: *self,
             share,
             picked: Vec::new(),
@@ -166,52 +157,24 @@ impl Blueprint for Mme {
 const SCALE_UP: &str = "paper 3, section 4.1 (Figures 3 to 5)";
 const SCALE_OUT: &str = "paper 3, section 4.2 (Figures 6 to 8)";
 
-fn figure(source: &str, what: &str, figure: &str) -> Foreign {
-    Foreign { source: source.to_owned(), what: what.to_owned(), figure: figure.to_owned() }
-}
-
-/// What both workloads share in the paper.
-fn common_figures() -> Vec<Foreign> {
-    vec![
-        figure(
-            SCALE_UP,
-            "fibers on 1 to 11 cores of a Xeon E5-2690 v3: throughput, and use of each core",
-            "almost linear, 95 to 100 %",
-        ),
-        figure(
-            SCALE_OUT,
-            "fibers on 5 to 85 virtual machines of one core, Xeon E5-2620: total throughput",
-            "linear",
-        ),
-        figure(
-            SCALE_OUT,
-            "mean latency of the two workloads at half load, over 10-Gbit Ethernet",
-            "300 and 500 µs",
-        ),
-        figure(SCALE_OUT, "90th percentile of latency at half load", "below 1 ms for most"),
-    ]
-}
-
-fn insert_figures() -> Vec<Foreign> {
-    let mut figures = vec![
-        figure(SCALE_UP, "structures that an insert modifies, with replicas", "8"),
-        figure(SCALE_UP, "cores up to which the multi-threaded form scales", "2"),
-        figure(SCALE_OUT, "processor time of an insert, object, indexes, replicas", "< 80 µs"),
-        figure(SCALE_OUT, "round trips of an insert, each 80 to 120 µs when idle", "4"),
-    ];
-    figures.extend(common_figures());
-    figures
-}
-
-fn update_figures() -> Vec<Foreign> {
-    let mut figures = vec![
-        figure(SCALE_UP, "structures that an update modifies, with replicas", "2"),
-        figure(SCALE_UP, "cores up to which the multi-threaded form scales", "5"),
-        figure(SCALE_OUT, "round trips of an update, each 80 to 120 µs when idle", "2"),
-    ];
-    figures.extend(common_figures());
-    figures
-}
+/// Figures of both workloads.
+const FIBERS: ForeignFigure = (
+    SCALE_UP,
+    "fibers on 1 to 11 cores of a Xeon E5-2690 v3: throughput, and use of each core",
+    "almost linear, 95 to 100 %",
+);
+const MACHINES: ForeignFigure = (
+    SCALE_OUT,
+    "fibers on 5 to 85 virtual machines of one core, Xeon E5-2620: total throughput",
+    "linear",
+);
+const LATENCY: ForeignFigure = (
+    SCALE_OUT,
+    "mean latency of the two workloads at half load, over 10-Gbit Ethernet",
+    "300 and 500 µs",
+);
+const TAIL: ForeignFigure =
+    (SCALE_OUT, "90th percentile of latency at half load", "below 1 ms for most");
 
 /// What a session looks like.
 #[derive(Clone, Copy, Debug)]
@@ -226,23 +189,20 @@ const AREA: u64 = u64::MAX - 1;
 
 impl MmeSession {
     /// Bytes of a subscriber's object: even from 1 to 4 KB.
-    #[inline]
     fn object_bytes(&self, record: u64) -> usize {
         let choices = (OBJECT_BYTES_MAX - OBJECT_BYTES_MIN + 1) as u64;
-        let drawn = Rng::new(draw(self.seed, record, SIZE)).below(choices);
+        let drawn = random::rng(draw(self.seed, record, SIZE)).below(choices);
         OBJECT_BYTES_MIN + usize::try_from(drawn).unwrap_or(0)
     }
 }
 
 impl RecordForm for MmeSession {
-    #[inline]
     fn key(&self, record: u64, _: u32, out: &mut Vec<u8>) {
         out.extend_from_slice(b"001010");
         share::digits::<9>(record, out);
     }
 
     /// The last section has what rounding leaves.
-    #[inline]
     fn part_bytes(&self, record: u64, part: usize) -> usize {
         let bytes = self.object_bytes(record);
         let of = |share: &usize| bytes * share / 64;
@@ -253,7 +213,6 @@ impl RecordForm for MmeSession {
         SHARES.get(part).map_or(0, of)
     }
 
-    #[inline]
     fn tag(&self, tag: usize, record: u64, generation: u32, out: &mut Vec<u8>) {
         match tag {
             0 => {
@@ -267,7 +226,7 @@ impl RecordForm for MmeSession {
                 out.extend_from_slice(&identity.to_be_bytes());
             }
             _ => {
-                let mut rng = Rng::new(draw(self.seed, record, AREA - u64::from(generation)));
+                let mut rng = random::rng(draw(self.seed, record, AREA - u64::from(generation)));
                 let area = rng.below(AREAS).to_be_bytes();
                 out.extend_from_slice(&[0x00, 0xF1, 0x10]);
                 out.extend_from_slice(area.last_chunk::<2>().unwrap_or(&[0, 0]));
@@ -279,7 +238,7 @@ impl RecordForm for MmeSession {
 /// A client of either.
 #[derive(Debug)]
 struct Client {
-    stock: RecordModel<MmeSession, SECTIONS>,
+    model: RecordModel<MmeSession, SECTIONS>,
     ring: Ring,
     rng: Rng,
     does: Mme,
@@ -294,7 +253,6 @@ struct Client {
 
 impl Client {
     /// What is done to a subscriber, and its class.
-    #[inline]
     fn mutation(&mut self, slot: u64) -> (Mutation, usize) {
         match self.does {
             Mme::Update => {
@@ -305,9 +263,9 @@ impl Client {
                 }
                 (Mutation::Update(PartSet::one(section)), 0)
             }
-            Mme::Insert if self.stock.state(slot).is_there() => (Mutation::Remove, 1),
+            Mme::Insert if self.model.state(slot).is_there() => (Mutation::Remove, 1),
             Mme::Insert => {
-                let bytes = self.stock.form().object_bytes(self.share.first + slot);
+                let bytes = self.model.form().object_bytes(self.share.first + slot);
                 self.bytes = (self.bytes.0 + bytes as u64, self.bytes.1 + 1);
                 (Mutation::Create, 0)
             }
@@ -316,18 +274,12 @@ impl Client {
 }
 
 impl Workload for Client {
-    fn load(&mut self, store: &mut dyn StoreConnection, done: &mut dyn FnMut(u64)) -> Result<()> {
+    fn load(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<()> {
         let is_update = self.does == Mme::Update;
-        self.stock.load(store, |slot| is_update || slot % 2 == 0, done)
+        self.model.load(store, |slot| is_update || slot % 2 == 0, done)
     }
 
-    #[inline]
-    fn step(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        count: usize,
-        tally: &mut Tally,
-    ) -> Result<()> {
+    fn step(&mut self, store: &mut Connection<'_>, count: usize, tally: &mut Tally) -> Result<()> {
         let mut picked = std::mem::take(&mut self.picked);
         self.ring.pick(count, &mut picked);
         self.mutations.clear();
@@ -340,19 +292,15 @@ impl Workload for Client {
             }
         }
         self.picked = picked;
-        self.stock.write(store, &self.mutations, tally)
+        self.model.write(store, &self.mutations, tally)
     }
 
-    fn settle(&mut self, store: &mut dyn StoreConnection) -> Result<()> {
-        self.stock.settle(store)
+    fn settle(&mut self, store: &mut Connection<'_>) -> Result<()> {
+        self.model.settle(store)
     }
 
-    fn verify(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        done: &mut dyn FnMut(u64),
-    ) -> Result<Verdict> {
-        self.stock.verify(store, done)
+    fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
+        self.model.verify(store, done)
     }
 
     #[expect(clippy::cast_precision_loss, reason = "counts of one run are far below 2^53")]

@@ -2,7 +2,7 @@
 //! by the next ones, so that writing costs no allocation.
 
 use crate::access::{
-    BatchSink, PartSet, PartWrite, PartsChange, RecordEntry, Request, StoreConnection, StoreReply,
+    BatchSink, Connection, PartSet, PartWrite, PartsChange, RecordEntry, Request, StoreReply,
     TableId,
 };
 use nearstate_model::Result;
@@ -17,7 +17,6 @@ pub enum Verb {
     Put,
     /// Changes some parts.
     Change,
-    /// Deletes.
     Delete,
 }
 
@@ -129,11 +128,7 @@ impl Outbox {
 
     /// Sends all of them together; a single one by the call that it stands for.
     #[inline]
-    pub fn send(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        receive: &mut BatchSink<'_>,
-    ) -> Result<()> {
+    pub fn send(&mut self, store: &mut Connection<'_>, receive: &mut BatchSink<'_>) -> Result<()> {
         self.with(|requests| match requests {
             [] => Ok(()),
             [request] => {
@@ -147,7 +142,7 @@ impl Outbox {
 
     /// Sends all of them as one transaction; the answer tells whether each of them met a record.
     #[inline]
-    pub fn transact(&mut self, store: &mut dyn StoreConnection) -> Result<bool> {
+    pub fn transact(&mut self, store: &mut Connection<'_>) -> Result<bool> {
         self.with(|requests| {
             let mut all_met = true;
             store.transact(&mut |access| {

@@ -13,7 +13,7 @@ use super::contents::Contents;
 use super::outbox::{Outbox, Verb};
 use super::share::{Astray, Share};
 use super::{Parameters, Tally, wrong_answer};
-use crate::access::{PARTS_MAX, PartSet, StoreConnection, StoreReply, TableSchema};
+use crate::access::{Connection, PARTS_MAX, PartSet, StoreReply, TableSchema};
 use crate::result::Verdict;
 use nearstate_model::{Error, Result};
 use std::fmt::Debug;
@@ -165,7 +165,7 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
     /// Puts the records for which `is_wanted` says so.
     pub fn load(
         &mut self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         is_wanted: impl Fn(u64) -> bool,
         done: &mut dyn FnMut(u64),
     ) -> Result<()> {
@@ -189,7 +189,7 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
     #[inline]
     pub fn read(
         &mut self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         slots: &[u64],
         wanted: PartSet,
         tally: &mut Tally,
@@ -230,7 +230,7 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
     /// Finds a record by a unique tag, and compares key and parts with the model.
     pub fn find(
         &mut self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         slot: u64,
         tag: usize,
         tally: &mut Tally,
@@ -250,7 +250,7 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
     #[inline]
     pub fn write(
         &mut self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         mutations: &[(u64, Mutation)],
         tally: &mut Tally,
     ) -> Result<()> {
@@ -276,7 +276,7 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
     #[inline]
     pub fn transact(
         &mut self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         mutations: &[(u64, Mutation)],
         tally: &mut Tally,
     ) -> Result<()> {
@@ -314,7 +314,7 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
     }
 
     /// After a lost connection: takes up those of the last writes that were done.
-    pub fn settle(&mut self, store: &mut dyn StoreConnection) -> Result<()> {
+    pub fn settle(&mut self, store: &mut Connection<'_>) -> Result<()> {
         let flights = self.flying.iter();
         let done: Vec<bool> =
             flights.map(|flight| self.rule.was_done(store, flight)).collect::<Result<_>>()?;
@@ -335,7 +335,7 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
     /// Compares every record with the model, by key and by each unique tag.
     pub fn verify(
         &mut self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         done: &mut dyn FnMut(u64),
     ) -> Result<Verdict> {
         let mut verdict = self.astray.verdict();
@@ -350,7 +350,7 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
 
     fn compare(
         &mut self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         slots: &[usize],
         verdict: &mut Verdict,
     ) -> Result<()> {

@@ -14,11 +14,11 @@
 //! of a session and their sizes (448 bytes together), and that half of the sessions exist.
 
 use super::record_model::{Mutation, RecordForm, RecordModel};
-use super::share::{self, Share};
-use super::{Blueprint, Parameters, Tally, Wishes, Workload};
-use crate::access::{PartSet, StoreConnection, StoreSchema, TableSchema, TagRule};
+use super::share;
+use super::{ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec};
+use crate::access::{Connection, PartSet, StoreSchema, TableSchema, TagRule};
 use crate::random::{Ring, draw};
-use crate::result::{Check, Foreign, Verdict};
+use crate::result::{Check, Verdict};
 use nearstate_model::Result;
 
 /// Parts of a session.
@@ -28,7 +28,6 @@ const PARTS: usize = 3;
 /// their quality of service.
 const PART_NAMES: [&str; PARTS] = ["pdn", "control", "bearers"];
 
-/// Their bytes.
 const PART_BYTES: [usize; PARTS] = [160, 48, 240];
 
 const INDEXED: TableSchema = TableSchema {
@@ -47,101 +46,82 @@ pub struct SgwSession;
 
 /// Whether sessions are found by an index.
 fn is_indexed(parameters: &Parameters) -> bool {
-    share::variant(&SgwSession, parameters).unwrap_or(0) == 0
+    share::variant(&SgwSession, parameters) == 0
 }
 
 const CREATE: usize = 0;
 const DELETE: usize = 1;
 
-impl Blueprint for SgwSession {
-    fn name(&self) -> &'static str {
-        "sgw-session"
-    }
+static SPEC: WorkloadSpec = WorkloadSpec {
+    name: "sgw-session",
+    title: "a serving gateway creates sessions, and deletes them by a key that creating them gave",
+    source: "paper 4, sections 2.1 and 6.1: rVNF, reliable cellular VNFs",
+    variants: &[
+        ("indexed", "key is the IMSI, the TEID is a unique tag by which sessions are found"),
+        ("keyed", "key is the TEID: for stores without indexes"),
+    ],
+    records: 100_000,
+    classes: &["create-session", "delete-session"],
+    foreign: &[
+        (
+            "paper 4, section 6.1 (Figure 8a)",
+            "requests of a gateway that keeps its state to itself, one core of a Xeon 8168 \
+                 (1750 creates, 1750 deletes)",
+            "3450 requests/s",
+        ),
+        (
+            "paper 4, section 6.1 (Figure 8a)",
+            "the same with rVNF, replicated to two other servers",
+            "20 % less",
+        ),
+        (
+            "paper 4, section 6.1 (Figure 8a)",
+            "the same with Redis on another server, not replicated",
+            "590 requests/s",
+        ),
+        (
+            "paper 4, section 6.1 (Figure 8a)",
+            "rVNF against Redis",
+            "4.8 times; on Azure 14.7 times",
+        ),
+        ("paper 4, section 6.1 (Figure 8a)", "an MME without replication", "5600 requests/s"),
+        ("paper 4, section 6.1 (Figure 8a)", "an MME with rVNF", "35 % less, 6.7 times Redis"),
+        (
+            "paper 4, section 6.3",
+            "requests that are routed without the key of the session created",
+            "30 % less, 37 % more changes of the owner",
+        ),
+    ],
+    schema: StoreSchema { tables: &[INDEXED] },
+    caveats: &[
+        "paper 4 counts requests of a whole gateway with its protocol; here is its state alone",
+    ],
+};
 
-    fn title(&self) -> &'static str {
-        "a serving gateway creates sessions, and deletes them by a key that creating them gave"
-    }
-
-    fn source(&self) -> &'static str {
-        "paper 4, sections 2.1 and 6.1: rVNF, reliable cellular VNFs"
-    }
-
-    fn variants(&self) -> &'static [(&'static str, &'static str)] {
-        &[
-            ("indexed", "key is the IMSI, the TEID is a unique tag by which sessions are found"),
-            ("keyed", "key is the TEID: for stores without indexes"),
-        ]
-    }
-
-    fn records(&self) -> u64 {
-        100_000
-    }
-
-    fn classes(&self, _: &Parameters) -> &'static [&'static str] {
-        &["create-session", "delete-session"]
+impl WorkloadKind for SgwSession {
+    fn spec(&self) -> &'static WorkloadSpec {
+        &SPEC
     }
 
     fn schema(&self, parameters: &Parameters) -> StoreSchema {
-        if is_indexed(parameters) {
-            StoreSchema { tables: &[INDEXED] }
-        } else {
-            StoreSchema { tables: &[KEYED] }
-        }
+        if is_indexed(parameters) { SPEC.schema } else { StoreSchema { tables: &[KEYED] } }
     }
 
     fn size(&self, parameters: &Parameters) -> (u64, u64) {
         (parameters.records, PART_BYTES.iter().sum::<usize>() as u64)
     }
 
-    fn wishes(&self, parameters: &Parameters) -> Wishes {
-        Wishes { unique_tag: is_indexed(parameters), ..Wishes::default() }
+    fn requirements(&self, parameters: &Parameters) -> Requirements {
+        Requirements { unique_tag: is_indexed(parameters), ..Requirements::default() }
     }
 
-    fn foreign(&self) -> Vec<Foreign> {
-        let figure = |what: &str, figure: &str| Foreign {
-            source: "paper 4, section 6.1 (Figure 8a)".to_owned(),
-            what: what.to_owned(),
-            figure: figure.to_owned(),
-        };
-        vec![
-            figure(
-                "requests of a gateway that keeps its state to itself, one core of a Xeon 8168 \
-                 (1750 creates, 1750 deletes)",
-                "3450 requests/s",
-            ),
-            figure("the same with rVNF, replicated to two other servers", "20 % less"),
-            figure("the same with Redis on another server, not replicated", "590 requests/s"),
-            figure("rVNF against Redis", "4.8 times; on Azure 14.7 times"),
-            figure("an MME without replication", "5600 requests/s"),
-            figure("an MME with rVNF", "35 % less, 6.7 times Redis"),
-            Foreign {
-                source: "paper 4, section 6.3".to_owned(),
-                what: "requests that are routed without the key of the session created".to_owned(),
-                figure: "30 % less, 37 % more changes of the owner".to_owned(),
-            },
-        ]
-    }
-
-    fn caveats(&self, _: &Parameters) -> Vec<String> {
-        vec![
-            "paper 4 counts requests of a whole gateway with its protocol; here is its state alone"
-                .to_owned(),
-        ]
-    }
-
-    fn client(
-        &self,
-        parameters: &Parameters,
-        client: usize,
-        clients: usize,
-    ) -> Result<Box<dyn Workload>> {
-        share::variant(self, parameters)?;
-        let share = Share::of(parameters, client, clients)?;
+    fn new_client(&self, parameters: &Parameters, part: ClientPart) -> Result<Box<dyn Workload>> {
+        let share = part.share;
         let is_indexed = is_indexed(parameters);
         let schema: &'static TableSchema = if is_indexed { &INDEXED } else { &KEYED };
         let seed = draw(parameters.seed, share.first, 1);
         Ok(Box::new(Client {
-            stock: RecordModel::new(
+            model: RecordModel::new(
                 SgwRecord { is_indexed, records: share.all },
                 schema,
                 parameters,
@@ -165,14 +145,12 @@ struct SgwRecord {
 }
 
 impl SgwRecord {
-    #[inline]
     fn teid(&self, record: u64, generation: u32) -> [u8; 4] {
         share::unique_32(record, generation, self.records).to_be_bytes()
     }
 }
 
 impl RecordForm for SgwRecord {
-    #[inline]
     fn key(&self, record: u64, generation: u32, out: &mut Vec<u8>) {
         if self.is_indexed {
             out.extend_from_slice(b"001010");
@@ -182,12 +160,10 @@ impl RecordForm for SgwRecord {
         }
     }
 
-    #[inline]
     fn part_bytes(&self, _: u64, part: usize) -> usize {
         PART_BYTES.get(part).copied().unwrap_or(0)
     }
 
-    #[inline]
     fn tag(&self, _: usize, record: u64, generation: u32, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.teid(record, generation));
     }
@@ -195,7 +171,7 @@ impl RecordForm for SgwRecord {
 
 #[derive(Debug)]
 struct Client {
-    stock: RecordModel<SgwRecord, PARTS>,
+    model: RecordModel<SgwRecord, PARTS>,
     ring: Ring,
     is_indexed: bool,
     picked: Vec<u64>,
@@ -206,22 +182,16 @@ struct Client {
 }
 
 impl Workload for Client {
-    fn load(&mut self, store: &mut dyn StoreConnection, done: &mut dyn FnMut(u64)) -> Result<()> {
-        self.stock.load(store, |slot| slot % 2 == 0, done)
+    fn load(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<()> {
+        self.model.load(store, |slot| slot % 2 == 0, done)
     }
 
-    #[inline]
-    fn step(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        count: usize,
-        tally: &mut Tally,
-    ) -> Result<()> {
+    fn step(&mut self, store: &mut Connection<'_>, count: usize, tally: &mut Tally) -> Result<()> {
         self.ring.pick(count, &mut self.picked);
         self.mutations.clear();
         self.found.clear();
         for slot in &self.picked {
-            let is_there = self.stock.state(*slot).is_there();
+            let is_there = self.model.state(*slot).is_there();
             let (mutation, class) =
                 if is_there { (Mutation::Remove, DELETE) } else { (Mutation::Create, CREATE) };
             self.mutations.push((*slot, mutation));
@@ -235,24 +205,20 @@ impl Workload for Client {
         }
         if self.is_indexed {
             for slot in &self.found {
-                self.stock.find(store, *slot, 0, tally)?;
+                self.model.find(store, *slot, 0, tally)?;
             }
         } else if !self.found.is_empty() {
-            self.stock.read(store, &self.found, PartSet::ALL, tally)?;
+            self.model.read(store, &self.found, PartSet::ALL, tally)?;
         }
-        self.stock.write(store, &self.mutations, tally)
+        self.model.write(store, &self.mutations, tally)
     }
 
-    fn settle(&mut self, store: &mut dyn StoreConnection) -> Result<()> {
-        self.stock.settle(store)
+    fn settle(&mut self, store: &mut Connection<'_>) -> Result<()> {
+        self.model.settle(store)
     }
 
-    fn verify(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        done: &mut dyn FnMut(u64),
-    ) -> Result<Verdict> {
-        self.stock.verify(store, done)
+    fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
+        self.model.verify(store, done)
     }
 
     fn checks(&self) -> Vec<Check> {

@@ -1,15 +1,13 @@
 //! What of a workload is one client's own, and small things that all workloads say alike.
 
-use super::{Blueprint, Parameters};
+use super::{Parameters, WorkloadKind};
 use crate::result::{Check, Verdict};
 use nearstate_model::{Error, Result};
 
 /// The records of one client: `count` of them from `first` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// The first.
     pub first: u64,
-    /// How many.
     pub count: u64,
     /// How many all clients have together.
     pub all: u64,
@@ -36,21 +34,10 @@ impl Share {
 /// bits left over for their generations.
 pub const RECORDS_MAX: u64 = 1 << 28;
 
-/// The place of the variant that was asked for in [`Blueprint::variants`].
-pub fn variant(blueprint: &dyn Blueprint, parameters: &Parameters) -> Result<usize> {
-    let variants = blueprint.variants();
-    let found = variants.iter().position(|(name, _)| *name == parameters.variant);
-    found.ok_or_else(|| {
-        let names: Vec<&str> = variants.iter().map(|(name, _)| *name).collect();
-        Error::BadArgument {
-            detail: format!(
-                "{} has no variant {:?}: give one of {}",
-                blueprint.name(),
-                parameters.variant,
-                names.join(", ")
-            ),
-        }
-    })
+/// The place of the variant that was asked for in [`WorkloadKind::variants`]; 0 if there is none.
+pub fn variant(kind: &dyn WorkloadKind, parameters: &Parameters) -> usize {
+    let variants = kind.variants();
+    variants.iter().position(|(name, _)| *name == parameters.variant).unwrap_or(0)
 }
 
 /// Answers met in a run that are not what the model says. They are told with the verdict, not at
@@ -107,7 +94,6 @@ const ROUNDING: f64 = 1e-9;
 
 /// A number of 32 bits that no other live record has: which one it is follows from the record and
 /// from how often it was created, and looks random.
-#[inline]
 pub fn unique_32(record: u64, generation: u32, records: u64) -> u32 {
     /// Odd, so that multiplying by it is a bijection.
     const ODD: u32 = 0x9E37_79B1;
@@ -118,7 +104,6 @@ pub fn unique_32(record: u64, generation: u32, records: u64) -> u32 {
 }
 
 /// Appends a number in so many decimal digits.
-#[inline]
 pub fn digits<const N: usize>(number: u64, out: &mut Vec<u8>) {
     let mut text = [b'0'; N];
     let mut rest = number;

@@ -25,8 +25,7 @@ mod population;
 pub mod requests;
 pub mod rows;
 
-use super::share::{self, Share};
-use super::{Blueprint, Parameters, Wishes, Workload};
+use super::{ClientPart, Parameters, Requirements, Workload, WorkloadKind, WorkloadSpec};
 use crate::access::{StoreSchema, TableSchema, TagRule};
 use crate::result::Foreign;
 use nearstate_model::Result;
@@ -62,75 +61,51 @@ const ROW_BYTES: u64 = 53;
 #[derive(Clone, Copy, Debug)]
 pub struct Tatp;
 
-impl Blueprint for Tatp {
-    fn name(&self) -> &'static str {
-        "tatp"
-    }
+static SPEC: WorkloadSpec = WorkloadSpec {
+    name: "tatp",
+    title: "TATP: seven transactions on a home location register",
+    source: "IBM, Telecom Application Transaction Processing benchmark description, 2009; paper 3, \
+ section 4.3",
+    variants: &[("mix", "the published mix: 80 % reads, 16 % updates, 4 % inserts and deletes")],
+    records: 100_000,
+    classes: &[
+        "get-subscriber-data",
+        "get-new-destination",
+        "get-access-data",
+        "update-subscriber-data",
+        "update-location",
+        "insert-call-forwarding",
+        "delete-call-forwarding",
+    ],
+    foreign: &[],
+    schema: StoreSchema { tables: &[SUBSCRIBER, ACCESS_INFO, SPECIAL_FACILITY, CALL_FORWARDING] },
+    caveats: &[
+        "TATP: subscribers are drawn by its own rule, whatever --spread says, from those of \
+             each client; forwardings even out in a long run, by which GET_NEW_DESTINATION \
+             succeeds in up to 15.8 % instead of 14.8 % of all cases (23.9 % are published, which \
+             its own rules do not give)",
+    ],
+};
 
-    fn title(&self) -> &'static str {
-        "TATP: seven transactions on a home location register"
-    }
-
-    fn source(&self) -> &'static str {
-        "IBM, Telecom Application Transaction Processing benchmark description, 2009; paper 3, \
-         section 4.3"
-    }
-
-    fn variants(&self) -> &'static [(&'static str, &'static str)] {
-        &[("mix", "the published mix: 80 % reads, 16 % updates, 4 % inserts and deletes")]
-    }
-
-    fn records(&self) -> u64 {
-        100_000
-    }
-
-    fn classes(&self, _: &Parameters) -> &'static [&'static str] {
-        &[
-            "get-subscriber-data",
-            "get-new-destination",
-            "get-access-data",
-            "update-subscriber-data",
-            "update-location",
-            "insert-call-forwarding",
-            "delete-call-forwarding",
-        ]
-    }
-
-    fn schema(&self, _: &Parameters) -> StoreSchema {
-        StoreSchema { tables: &[SUBSCRIBER, ACCESS_INFO, SPECIAL_FACILITY, CALL_FORWARDING] }
+impl WorkloadKind for Tatp {
+    fn spec(&self) -> &'static WorkloadSpec {
+        &SPEC
     }
 
     fn size(&self, parameters: &Parameters) -> (u64, u64) {
         (parameters.records * ROWS_MAX, ROW_BYTES)
     }
 
-    fn wishes(&self, _: &Parameters) -> Wishes {
-        Wishes { delta: true, unique_tag: true, transaction: true, ..Wishes::default() }
+    fn requirements(&self, _: &Parameters) -> Requirements {
+        Requirements { delta: true, unique_tag: true, transaction: true, ..Requirements::default() }
     }
 
     fn foreign(&self) -> Vec<Foreign> {
         figures()
     }
 
-    fn caveats(&self, _: &Parameters) -> Vec<String> {
-        vec![
-            "TATP: subscribers are drawn by its own rule, whatever --spread says, from those of \
-             each client; forwardings even out in a long run, by which GET_NEW_DESTINATION \
-             succeeds in up to 15.8 % instead of 14.8 % of all cases (23.9 % are published, which \
-             its own rules do not give)"
-                .to_owned(),
-        ]
-    }
-
-    fn client(
-        &self,
-        parameters: &Parameters,
-        client: usize,
-        clients: usize,
-    ) -> Result<Box<dyn Workload>> {
-        share::variant(self, parameters)?;
-        let share = Share::of(parameters, client, clients)?;
-        Ok(Box::new(run::Client::new(parameters.seed, share)?))
+    fn new_client(&self, parameters: &Parameters, part: ClientPart) -> Result<Box<dyn Workload>> {
+        Ok(Box::new(run::Client::new(parameters.seed, part.share)?))
     }
 }
 
@@ -149,7 +124,7 @@ const TABLE_1: [(&str, &str, &str, &str); 9] = [
 
 fn figures() -> Vec<Foreign> {
     let rows = TABLE_1.iter().map(|(system, place, total, core)| Foreign {
-        source: "paper 3, TableId 1".to_owned(),
+        source: "paper 3, Table 1".to_owned(),
         what: format!("{system}: {place}"),
         figure: format!("{total} Kop/s, {core} Kop/s per core"),
     });

@@ -20,14 +20,16 @@
 
 use super::contents::Contents;
 use super::share::{self, Share};
-use super::{Blueprint, Parameters, Tally, Wishes, Workload, wrong_answer};
+use super::{
+    ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec, wrong_answer,
+};
 use crate::access::RecordWrite as WriteChange;
 use crate::access::{
-    PartSet, PartsChange, RecordEntry, StoreAccess, StoreConnection, StoreSchema, TableId,
-    TableSchema, Work,
+    Connection, PartSet, PartsChange, RecordEntry, StoreAccess, StoreSchema, TableId, TableSchema,
+    Work,
 };
-use crate::random::{Rng, draw};
-use crate::result::{Check, Verdict};
+use crate::random::{self, Distributions as _, Rng, draw};
+use crate::result::Verdict;
 use nearstate_model::Result;
 
 /// Bytes of a context: 4,596 bits (paper 1, Table II).
@@ -53,11 +55,9 @@ const CONTEXTS: TableId = TableId(0);
 const COMMITTED: usize = 0;
 const CONFLICTED: usize = 1;
 
-/// The workload.
 #[derive(Clone, Copy, Debug)]
 pub struct TxnWorkload;
 
-/// What an operation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     Update,
@@ -97,37 +97,25 @@ const OPERATIONS: [Operation; VARIANTS.len()] = [
 ];
 
 fn operation_of(parameters: &Parameters) -> Operation {
-    let variant = share::variant(&TxnWorkload, parameters).unwrap_or(0);
+    let variant = share::variant(&TxnWorkload, parameters);
     OPERATIONS.get(variant).copied().unwrap_or(Operation::Update)
 }
 
-impl Blueprint for TxnWorkload {
-    fn name(&self) -> &'static str {
-        "txn"
-    }
+static SPEC: WorkloadSpec = WorkloadSpec {
+    name: "txn",
+    title: "small transactions, writers of the same record, and shared counters",
+    source: "this project; contexts of 575 bytes as in paper 1, Table II",
+    variants: &VARIANTS,
+    records: 100_000,
+    classes: &["operation", "after a conflict"],
+    foreign: &[],
+    schema: StoreSchema { tables: &[TABLE] },
+    caveats: &[],
+};
 
-    fn title(&self) -> &'static str {
-        "small transactions, writers of the same record, and shared counters"
-    }
-
-    fn source(&self) -> &'static str {
-        "this project; contexts of 575 bytes as in paper 1, Table II"
-    }
-
-    fn variants(&self) -> &'static [(&'static str, &'static str)] {
-        &VARIANTS
-    }
-
-    fn records(&self) -> u64 {
-        100_000
-    }
-
-    fn classes(&self, _: &Parameters) -> &'static [&'static str] {
-        &["operation", "after a conflict"]
-    }
-
-    fn schema(&self, _: &Parameters) -> StoreSchema {
-        StoreSchema { tables: &[TABLE] }
+impl WorkloadKind for TxnWorkload {
+    fn spec(&self) -> &'static WorkloadSpec {
+        &SPEC
     }
 
     fn size(&self, parameters: &Parameters) -> (u64, u64) {
@@ -141,14 +129,18 @@ impl Blueprint for TxnWorkload {
         false
     }
 
-    fn wishes(&self, parameters: &Parameters) -> Wishes {
+    fn requirements(&self, parameters: &Parameters) -> Requirements {
         match operation_of(parameters) {
             Operation::Update
             | Operation::PutInTxn
             | Operation::ReadTogether
-            | Operation::Contend(_) => Wishes { transaction: true, ..Wishes::default() },
-            Operation::Count { .. } => Wishes { counter: true, ..Wishes::default() },
-            Operation::UpdateAlone | Operation::Put | Operation::ReadEach => Wishes::default(),
+            | Operation::Contend(_) => {
+                Requirements { transaction: true, ..Requirements::default() }
+            }
+            Operation::Count { .. } => Requirements { counter: true, ..Requirements::default() },
+            Operation::UpdateAlone | Operation::Put | Operation::ReadEach => {
+                Requirements::default()
+            }
         }
     }
 
@@ -164,19 +156,13 @@ impl Blueprint for TxnWorkload {
         }
     }
 
-    fn client(
-        &self,
-        parameters: &Parameters,
-        client: usize,
-        clients: usize,
-    ) -> Result<Box<dyn Workload>> {
-        share::variant(self, parameters)?;
-        let share = Share::of(parameters, client, clients)?;
+    fn new_client(&self, parameters: &Parameters, part: ClientPart) -> Result<Box<dyn Workload>> {
+        let share = part.share;
         let count = usize::try_from(share.count).unwrap_or(usize::MAX);
         Ok(Box::new(Client {
             operation: operation_of(parameters),
-            numbers: (client, clients),
-            rng: Rng::new(draw(parameters.seed, share.first, 1)),
+            numbers: (part.client, part.clients),
+            rng: random::rng(draw(parameters.seed, share.first, 1)),
             contents: Contents::new(parameters.seed),
             changes: vec![0; count],
             share,
@@ -225,7 +211,7 @@ impl Client {
         })
     }
 
-    fn one(&mut self, store: &mut dyn StoreConnection, tally: &mut Tally) -> Result<()> {
+    fn one(&mut self, store: &mut Connection<'_>, tally: &mut Tally) -> Result<()> {
         match self.operation {
             Operation::Contend(records) => return self.contend(store, records, tally),
             Operation::Count { is_shared } => {
@@ -264,7 +250,7 @@ impl Client {
     }
 
     /// Changes one context.
-    fn change(&mut self, store: &mut dyn StoreConnection) -> Result<()> {
+    fn change(&mut self, store: &mut Connection<'_>) -> Result<()> {
         let slot = self.pick();
         let before = self.changes.get(slot).copied().unwrap_or(0);
         let key = self.key(slot);
@@ -304,7 +290,7 @@ impl Client {
     /// Adds to this client's slot of the shared records in one transaction.
     fn contend(
         &mut self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         records: usize,
         tally: &mut Tally,
     ) -> Result<()> {
@@ -340,7 +326,7 @@ impl Client {
         Ok(())
     }
 
-    fn read_own(store: &mut dyn StoreConnection, key: &[u8]) -> Result<Option<Vec<u8>>> {
+    fn read_own(store: &mut Connection<'_>, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let mut value = Vec::new();
         let exists = store.read(CONTEXTS, key, PartSet::ALL, &mut |_, bytes| {
             value = bytes.to_vec();
@@ -408,7 +394,7 @@ fn read_all<A: StoreAccess + ?Sized>(
 }
 
 impl Workload for Client {
-    fn load(&mut self, store: &mut dyn StoreConnection, done: &mut dyn FnMut(u64)) -> Result<()> {
+    fn load(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<()> {
         match self.operation {
             Operation::Count { .. } => return Ok(()),
             Operation::Contend(records) => {
@@ -436,16 +422,11 @@ impl Workload for Client {
         Ok(())
     }
 
-    fn step(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        count: usize,
-        tally: &mut Tally,
-    ) -> Result<()> {
+    fn step(&mut self, store: &mut Connection<'_>, count: usize, tally: &mut Tally) -> Result<()> {
         (0..count).try_for_each(|_| self.one(store, tally))
     }
 
-    fn settle(&mut self, store: &mut dyn StoreConnection) -> Result<()> {
+    fn settle(&mut self, store: &mut Connection<'_>) -> Result<()> {
         let Some(slot) = self.pending else { return Ok(()) };
         if let Operation::Contend(_) = self.operation {
             let value = Self::read_own(store, &shared_key(0))?.unwrap_or_default();
@@ -464,11 +445,7 @@ impl Workload for Client {
         Ok(())
     }
 
-    fn verify(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        done: &mut dyn FnMut(u64),
-    ) -> Result<Verdict> {
+    fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
         let mut verdict = Verdict::default();
         let mut hold = |is_right: bool, what: String| {
             if is_right {
@@ -505,15 +482,12 @@ impl Workload for Client {
         }
         Ok(verdict)
     }
-
-    fn checks(&self) -> Vec<Check> {
-        Vec::new()
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::StoreConnection as _;
     use crate::targets::region::RegionConnection;
     use nearstate_store::{CreateOptions, Region};
 

@@ -4,23 +4,25 @@
 //! and it is written back. The variants say how much of it travels, and where procedures come from:
 //! drawn by Table II's shares whatever the UE's state, as in the paper, or by a state machine.
 
-mod together;
-mod alone;
+mod pipelined;
+mod single;
 mod party;
 mod compare;
 mod names;
-mod travel;
+mod transfer;
 mod machine;
 mod model;
 
-use super::{Blueprint, Overlapped, Parameters, Tally, Wishes, Workload, share, wrong_answer};
+use super::{
+    ClientPart, Overlapped, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec,
+    wrong_answer,
+};
 use crate::access::{
-    PartSet, RecordEntry, Request, StoreConnection, StoreReply, StoreSchema, TableId, TableSchema,
+    Connection, PartSet, RecordEntry, Request, StoreReply, StoreSchema, TableId, TableSchema,
     TagRule,
 };
-use crate::random::{Ring, Rng};
-use crate::result::{Check, Foreign, Verdict};
-use alone::Turn;
+use crate::random::{self, Distributions as _, Ring, Rng};
+use crate::result::{Check, Verdict};
 use machine::Machine;
 use model::{Model, Ue};
 use names::{Names, is_named, named_share};
@@ -30,7 +32,8 @@ use nearstate_ue::{
     draw_for,
 };
 use party::Parties;
-use travel::{Landing, Tagging, Travel, parts_of, stale, whole};
+use single::Turn;
+use transfer::{Landing, Tagging, TransferMode, parts_of, stale, whole};
 
 /// UEs unless told otherwise: a tenth of the paper's million.
 const UES: u64 = 100_000;
@@ -88,87 +91,85 @@ const CLASSES: &[&str] = &[
 pub struct UeSignalling;
 
 impl UeSignalling {
-    fn travel(parameters: &Parameters) -> Travel {
+    fn mode(parameters: &Parameters) -> TransferMode {
         match parameters.variant.as_str() {
-            "delta" | "machine" => Travel::Delta,
-            "blind-delta" => Travel::BlindDelta,
-            "tagged" => Travel::Tagged,
-            _ => Travel::Full,
+            "delta" | "machine" => TransferMode::Delta,
+            "blind-delta" => TransferMode::BlindDelta,
+            "tagged" => TransferMode::Tagged,
+            _ => TransferMode::Full,
         }
     }
 }
 
-impl Blueprint for UeSignalling {
-    fn name(&self) -> &'static str {
-        "ue-signalling"
-    }
+static SPEC: WorkloadSpec = WorkloadSpec {
+    name: "ue-signalling",
+    title: "signalling procedures on UE contexts",
+    source: "paper 2, §IV-B, Tables I and II",
+    variants: &[
+        ("full", "the whole context is read, changed and written, as one value"),
+        ("delta", "the blocks that a procedure touches are read and written"),
+        ("blind-delta", "blocks that a procedure overwrites are written without being read"),
+        (
+            "tagged",
+            "delta, with the tags IMSI, GUTI, address and tunnels kept; a UE that begins a \
+         connection is found by its GUTI",
+        ),
+        ("machine", "delta, only legal procedures, from a state machine with heavy tails"),
+        ("machine-full", "the same with whole contexts"),
+    ],
+    records: UES,
+    classes: CLASSES,
+    foreign: &[
+        (
+            "paper 2, §IV-C and Figure 6 (Apache Geode 1.0, one to five Dell C6320)",
+            "size of a context",
+            "4,596 bits",
+        ),
+        (
+            "paper 2, §IV-C and Figure 6 (Apache Geode 1.0, one to five Dell C6320)",
+            "mean of the bits that a procedure updates (Table II)",
+            "1,078 bits",
+        ),
+        (
+            "paper 2, §IV-C and Figure 6 (Apache Geode 1.0, one to five Dell C6320)",
+            "partitioned regions",
+            "whole contexts are constantly faster than deltas",
+        ),
+        (
+            "paper 2, §IV-C and Figure 6 (Apache Geode 1.0, one to five Dell C6320)",
+            "replicated regions",
+            "whole contexts are faster in most cases",
+        ),
+    ],
+    schema: WHOLE,
+    caveats: &[],
+};
 
-    fn title(&self) -> &'static str {
-        "signalling procedures on UE contexts"
-    }
-
-    fn source(&self) -> &'static str {
-        "paper 2, §IV-B, Tables I and II"
-    }
-
-    fn variants(&self) -> &'static [(&'static str, &'static str)] {
-        &[
-            ("full", "the whole context is read, changed and written, as one value"),
-            ("delta", "the blocks that a procedure touches are read and written"),
-            ("blind-delta", "blocks that a procedure overwrites are written without being read"),
-            (
-                "tagged",
-                "delta, with the tags IMSI, GUTI, address and tunnels kept; a UE that begins a \
-                 connection is found by its GUTI",
-            ),
-            ("machine", "delta, only legal procedures, from a state machine with heavy tails"),
-            ("machine-full", "the same with whole contexts"),
-        ]
-    }
-
-    fn records(&self) -> u64 {
-        UES
-    }
-
-    fn classes(&self, _: &Parameters) -> &'static [&'static str] {
-        CLASSES
+impl WorkloadKind for UeSignalling {
+    fn spec(&self) -> &'static WorkloadSpec {
+        &SPEC
     }
 
     fn schema(&self, parameters: &Parameters) -> StoreSchema {
-        match Self::travel(parameters) {
-            Travel::Full => WHOLE,
-            Travel::Delta | Travel::BlindDelta => IN_BLOCKS,
-            Travel::Tagged => TAGGED,
+        match Self::mode(parameters) {
+            TransferMode::Full => WHOLE,
+            TransferMode::Delta | TransferMode::BlindDelta => IN_BLOCKS,
+            TransferMode::Tagged => TAGGED,
         }
     }
 
     fn size(&self, parameters: &Parameters) -> (u64, u64) {
-        let room = if Self::travel(parameters) == Travel::Tagged { 4 } else { 1 };
+        let room = if Self::mode(parameters) == TransferMode::Tagged { 4 } else { 1 };
         (parameters.records, CONTEXT_ROOM * room)
     }
 
-    fn wishes(&self, parameters: &Parameters) -> Wishes {
-        let travel = Self::travel(parameters);
-        Wishes {
-            delta: travel != Travel::Full,
-            unique_tag: travel == Travel::Tagged,
-            ..Wishes::default()
+    fn requirements(&self, parameters: &Parameters) -> Requirements {
+        let mode = Self::mode(parameters);
+        Requirements {
+            delta: mode != TransferMode::Full,
+            unique_tag: mode == TransferMode::Tagged,
+            ..Requirements::default()
         }
-    }
-
-    fn foreign(&self) -> Vec<Foreign> {
-        let source = "paper 2, §IV-C and Figure 6 (Apache Geode 1.0, one to five Dell C6320)";
-        let said = |what: &str, figure: &str| Foreign {
-            source: source.to_owned(),
-            what: what.to_owned(),
-            figure: figure.to_owned(),
-        };
-        vec![
-            said("size of a context", "4,596 bits"),
-            said("mean of the bits that a procedure updates (Table II)", "1,078 bits"),
-            said("partitioned regions", "whole contexts are constantly faster than deltas"),
-            said("replicated regions", "whole contexts are faster in most cases"),
-        ]
     }
 
     fn caveats(&self, parameters: &Parameters) -> Vec<String> {
@@ -187,15 +188,8 @@ impl Blueprint for UeSignalling {
         out
     }
 
-    fn client(
-        &self,
-        parameters: &Parameters,
-        client: usize,
-        clients: usize,
-    ) -> Result<Box<dyn Workload>> {
-        share::variant(self, parameters)?;
-        share::Share::of(parameters, client, clients)?;
-        Ok(Box::new(Client::new(parameters, client, clients)?))
+    fn new_client(&self, parameters: &Parameters, part: ClientPart) -> Result<Box<dyn Workload>> {
+        Ok(Box::new(Client::new(parameters, part.client, part.clients)?))
     }
 }
 
@@ -243,7 +237,7 @@ struct Flight {
 #[derive(Debug)]
 struct Client {
     model: Model,
-    travel: Travel,
+    mode: TransferMode,
     source: ProcedureSource,
     flights: Vec<Flight>,
     picked: Vec<u64>,
@@ -277,11 +271,11 @@ impl Client {
         } else {
             let mut ring = Ring::new(parameters.spread, own, seed)?;
             let ahead = PreparedProcedures::new(&mut ring);
-            ProcedureSource::Shares { ring, rng: Rng::new(seed ^ 0x5eed), ahead }
+            ProcedureSource::Shares { ring, rng: random::rng(seed ^ 0x5eed), ahead }
         };
         Ok(Self {
             model,
-            travel: UeSignalling::travel(parameters),
+            mode: UeSignalling::mode(parameters),
             source,
             flights: Vec::new(),
             picked: Vec::new(),
@@ -325,13 +319,13 @@ impl Client {
     /// The parts that are read for a procedure.
     #[inline]
     fn wanted(&self, procedure: Procedure) -> PartSet {
-        let blocks = match self.travel {
+        let blocks = match self.mode {
             // These are found by their names.
-            Travel::Tagged if is_named(procedure) => return PartSet(0),
-            Travel::Full | Travel::Tagged => return PartSet::ALL,
+            TransferMode::Tagged if is_named(procedure) => return PartSet(0),
+            TransferMode::Full | TransferMode::Tagged => return PartSet::ALL,
             _ if procedure == Procedure::CellReselection => return PartSet::one(RADIO),
-            Travel::Delta => blocks_touched(procedure),
-            Travel::BlindDelta => {
+            TransferMode::Delta => blocks_touched(procedure),
+            TransferMode::BlindDelta => {
                 let overwritten = procedure.blocks_overwritten();
                 let mut rest = BlockSet::EMPTY;
                 for block in blocks_touched(procedure).iter() {
@@ -347,7 +341,7 @@ impl Client {
 
     /// One procedure by itself: what a network function does with each message.
     #[inline]
-    fn fly(&mut self, store: &mut dyn StoreConnection, tally: &mut Tally) -> Result<()> {
+    fn fly(&mut self, store: &mut Connection<'_>, tally: &mut Tally) -> Result<()> {
         let Some(flight) = self.flights.first().copied() else { return Ok(()) };
         let key = key_of(self.model.global(flight.ue));
         Turn::new(self, (flight, &key), tally).go(store)?;
@@ -372,7 +366,7 @@ impl Client {
     fn compare(&self, flight: Flight, read: PartSet, context: &Context) -> Result<()> {
         let touched = blocks_touched(flight.procedure);
         let is_right = self.model.agrees(flight.ue, context, touched, |block| {
-            self.travel == Travel::Full || read.has(block as usize)
+            self.mode == TransferMode::Full || read.has(block as usize)
         });
         if is_right || self.is_unkept { Ok(()) } else { Err(stale(flight)) }
     }
@@ -412,8 +406,8 @@ const fn shares() -> [u8; 1000] {
 }
 
 impl Workload for Client {
-    fn load(&mut self, store: &mut dyn StoreConnection, done: &mut dyn FnMut(u64)) -> Result<()> {
-        let travel = self.travel;
+    fn load(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<()> {
+        let mode = self.mode;
         self.is_unkept = store.is_null();
         for first in (0..self.model.len()).step_by(BATCH) {
             let locals = first..self.model.len().min(first + BATCH as u64);
@@ -428,7 +422,7 @@ impl Workload for Client {
                 self.model.provide(ue, state);
                 keys.push(key_of(self.model.global(ue)));
                 let context = self.model.expected(ue);
-                if travel == Travel::Tagged {
+                if mode == TransferMode::Tagged {
                     self.names.took(ue, &context);
                 }
                 contexts.push(context);
@@ -438,8 +432,8 @@ impl Workload for Client {
             let mut requests = Vec::with_capacity(contexts.len());
             let all = keys.iter().zip(&contexts).zip(parts.iter_mut().zip(&mut tagging));
             for ((key, context), (parts, tagging)) in all {
-                let parts = whole(travel, context, parts);
-                if travel == Travel::Tagged {
+                let parts = whole(mode, context, parts);
+                if mode == TransferMode::Tagged {
                     tagging.fill(context);
                 }
                 let entry = RecordEntry { key, parts, tags: tagging.tags(), tags_before: &[] };
@@ -451,13 +445,7 @@ impl Workload for Client {
         Ok(())
     }
 
-    #[inline]
-    fn step(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        count: usize,
-        tally: &mut Tally,
-    ) -> Result<()> {
+    fn step(&mut self, store: &mut Connection<'_>, count: usize, tally: &mut Tally) -> Result<()> {
         self.depart(count);
         if count == 1 { self.fly(store, tally) } else { self.fly_together(store, tally) }
     }
@@ -468,7 +456,7 @@ impl Workload for Client {
         if is_drawn { Some(self) } else { None }
     }
 
-    fn settle(&mut self, store: &mut dyn StoreConnection) -> Result<()> {
+    fn settle(&mut self, store: &mut Connection<'_>) -> Result<()> {
         self.scatter();
         while let Some(flight) = self.flights.last().copied() {
             let found = self.look(store, flight.ue)?;
@@ -477,7 +465,7 @@ impl Workload for Client {
             apply(flight.procedure, &mut after, flight.draw);
             if found.as_ref() == Some(&after) {
                 self.model.took(flight.ue, flight.procedure, &after);
-                if self.travel == Travel::Tagged {
+                if self.mode == TransferMode::Tagged {
                     self.names.took(flight.ue, &after);
                 }
             } else if found.as_ref() != Some(&before) {
@@ -493,11 +481,7 @@ impl Workload for Client {
         Ok(())
     }
 
-    fn verify(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        done: &mut dyn FnMut(u64),
-    ) -> Result<Verdict> {
+    fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
         let mut verdict = Verdict::default();
         if self.is_unkept {
             return Ok(verdict);
@@ -509,7 +493,7 @@ impl Workload for Client {
             let read = |key| Request::Read { table: CONTEXTS, key, wanted: PartSet::ALL };
             let requests: Vec<Request<'_>> = keys.iter().map(|key| read(key.as_slice())).collect();
             let mut found = vec![(Context::EMPTY, false); locals.len()];
-            let mut landing = Landing::new(self.travel);
+            let mut landing = Landing::new(self.mode);
             store.pipeline(&requests, &mut |number, reply| {
                 let Some((context, is_there)) = found.get_mut(number) else { return };
                 match reply {
@@ -523,7 +507,7 @@ impl Workload for Client {
                 let expected = self.model.expected(ue);
                 if !*is_there || *context != expected {
                     verdict.wrong(|| self.differs(ue, context, *is_there));
-                } else if self.travel == Travel::Tagged
+                } else if self.mode == TransferMode::Tagged
                     && let Some(why) = self.names_are_right(store, ue, &expected)?
                 {
                     verdict.wrong(|| format!("{}: {why}", self.name_of(ue)));
@@ -553,7 +537,7 @@ impl Workload for Client {
             check(format!("share of {procedure} (Table II)"), procedure.share(), count)
         });
         let mut checks: Vec<Check> = shares.collect();
-        if self.travel == Travel::Tagged {
+        if self.mode == TransferMode::Tagged {
             let name = "share of UEs found by GUTI".to_owned();
             checks.push(check(name, named_share(), self.names.finds));
         }

@@ -18,9 +18,9 @@
 
 use super::record_model::{Mutation, RecordForm, RecordModel};
 use super::share::{self, Share};
-use super::{Blueprint, Parameters, Tally, Wishes, Workload};
-use crate::access::{PartSet, StoreConnection, StoreSchema, TableId, TableSchema};
-use crate::random::{Ring, Rng, Spread, top_share};
+use super::{ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec};
+use crate::access::{Connection, PartSet, ScanRange, StoreSchema, TableId, TableSchema};
+use crate::random::{self, Distributions as _, Ring, Rng, Spread, top_share};
 use crate::result::{Check, Verdict};
 use crate::table::counted;
 use nearstate_model::Result;
@@ -28,7 +28,6 @@ use nearstate_model::Result;
 /// Fields of a record.
 const FIELDS: usize = 10;
 
-/// Bytes of a field.
 const FIELD_BYTES: usize = 100;
 
 /// Records of a scan at the most.
@@ -78,7 +77,7 @@ const VARIANTS: [Variant; 6] = [
 
 impl Variant {
     fn of(parameters: &Parameters) -> Self {
-        let place = share::variant(&Ycsb, parameters).unwrap_or(0);
+        let place = share::variant(&Ycsb, parameters);
         let [first, ..] = VARIANTS;
         VARIANTS.get(place).copied().unwrap_or(first)
     }
@@ -106,44 +105,35 @@ impl Variant {
 #[derive(Clone, Copy, Debug)]
 pub struct Ycsb;
 
-impl Blueprint for Ycsb {
-    fn name(&self) -> &'static str {
-        "ycsb"
-    }
+static SPEC: WorkloadSpec = WorkloadSpec {
+    name: "ycsb",
+    title: "Yahoo! Cloud Serving Benchmark: ten fields of 100 bytes, read, changed, inserted, \
+            scanned",
+    source: "Cooper et al., Benchmarking Cloud Serving Systems with YCSB, SoCC 2010; core \
+             workloads",
+    variants: &[
+        ("a", "50 % reads, 50 % updates of one field"),
+        ("b", "95 % reads, 5 % updates of one field"),
+        ("c", "reads"),
+        ("d", "95 % reads, of the newest most often, 5 % inserts"),
+        ("e", "95 % scans of 1 to 100 records, 5 % inserts"),
+        ("f", "50 % reads, 50 % reads with an update of one field after them"),
+    ],
+    records: 100_000,
+    classes: &CLASSES,
+    foreign: &[],
+    schema: StoreSchema { tables: &[FIELDED] },
+    caveats: &[],
+};
 
-    fn title(&self) -> &'static str {
-        "Yahoo! Cloud Serving Benchmark: ten fields of 100 bytes, read, changed, inserted, scanned"
-    }
-
-    fn source(&self) -> &'static str {
-        "Cooper et al., Benchmarking Cloud Serving Systems with YCSB, SoCC 2010; core workloads"
-    }
-
-    fn variants(&self) -> &'static [(&'static str, &'static str)] {
-        &[
-            ("a", "50 % reads, 50 % updates of one field"),
-            ("b", "95 % reads, 5 % updates of one field"),
-            ("c", "reads"),
-            ("d", "95 % reads, of the newest most often, 5 % inserts"),
-            ("e", "95 % scans of 1 to 100 records, 5 % inserts"),
-            ("f", "50 % reads, 50 % reads with an update of one field after them"),
-        ]
-    }
-
-    fn records(&self) -> u64 {
-        100_000
-    }
-
-    fn classes(&self, _: &Parameters) -> &'static [&'static str] {
-        &CLASSES
+impl WorkloadKind for Ycsb {
+    fn spec(&self) -> &'static WorkloadSpec {
+        &SPEC
     }
 
     fn schema(&self, parameters: &Parameters) -> StoreSchema {
-        if Variant::of(parameters).has_scans() {
-            StoreSchema { tables: &[SCANNED] }
-        } else {
-            StoreSchema { tables: &[FIELDED] }
-        }
+        let is_scanned = Variant::of(parameters).has_scans();
+        if is_scanned { StoreSchema { tables: &[SCANNED] } } else { SPEC.schema }
     }
 
     fn size(&self, parameters: &Parameters) -> (u64, u64) {
@@ -151,10 +141,10 @@ impl Blueprint for Ycsb {
         (parameters.records * grows, (FIELDS * FIELD_BYTES) as u64)
     }
 
-    fn wishes(&self, parameters: &Parameters) -> Wishes {
+    fn requirements(&self, parameters: &Parameters) -> Requirements {
         let variant = Variant::of(parameters);
         let delta = matches!(variant.rare, UPDATE | MODIFY);
-        Wishes { delta, scan: variant.has_scans(), ..Wishes::default() }
+        Requirements { delta, scan: variant.has_scans(), ..Requirements::default() }
     }
 
     fn caveats(&self, parameters: &Parameters) -> Vec<String> {
@@ -174,14 +164,8 @@ impl Blueprint for Ycsb {
         caveats
     }
 
-    fn client(
-        &self,
-        parameters: &Parameters,
-        client: usize,
-        clients: usize,
-    ) -> Result<Box<dyn Workload>> {
-        share::variant(self, parameters)?;
-        let share = Share::of(parameters, client, clients)?;
+    fn new_client(&self, parameters: &Parameters, part: ClientPart) -> Result<Box<dyn Workload>> {
+        let share = part.share;
         if Variant::of(parameters).has_scans() {
             Ok(Box::new(Client::<1>::new(&SCANNED, parameters, share)?))
         } else {
@@ -217,14 +201,12 @@ struct Row {
 const GENERATION_BITS: u32 = 32;
 
 impl RecordForm for Row {
-    #[inline]
     fn key(&self, record: u64, generation: u32, out: &mut Vec<u8>) {
         out.extend_from_slice(b"user");
         let number = record << GENERATION_BITS | u64::from(generation);
         share::digits::<20>(number.wrapping_mul(SCATTER), out);
     }
 
-    #[inline]
     fn part_bytes(&self, _: u64, _: usize) -> usize {
         self.part_bytes
     }
@@ -242,7 +224,7 @@ fn told_by(key: &[u8]) -> Option<(u64, u32)> {
 #[derive(Debug)]
 struct Client<const P: usize> {
     variant: Variant,
-    stock: RecordModel<Row, P>,
+    model: RecordModel<Row, P>,
     ring: Ring,
     rng: Rng,
     /// The first record of this client, and how many it began with.
@@ -271,7 +253,7 @@ impl<const P: usize> Client<P> {
         let grows = if variant.has_inserts() { 2 } else { 1 };
         let room = Share { first: share.first * grows, count: share.count * grows, all: share.all };
         let row = Row { part_bytes: FIELDS * FIELD_BYTES / P };
-        let seed = crate::random::draw(parameters.seed, share.first, 1);
+        let seed = random::draw(parameters.seed, share.first, 1);
         let ring = if variant.has_inserts() && !variant.has_scans() {
             Ring::of_ages(share.count, seed)?
         } else {
@@ -279,9 +261,9 @@ impl<const P: usize> Client<P> {
         };
         Ok(Self {
             variant,
-            stock: RecordModel::new(row, schema, parameters, room)?,
+            model: RecordModel::new(row, schema, parameters, room)?,
             ring,
-            rng: Rng::new(seed ^ 1),
+            rng: random::rng(seed ^ 1),
             first: room.first,
             loaded: share.count,
             oldest: 0,
@@ -300,7 +282,6 @@ impl<const P: usize> Client<P> {
     }
 
     /// The slot of a drawn record or age.
-    #[inline]
     fn slot(&self, drawn: u64) -> u64 {
         if !self.variant.has_inserts() {
             return drawn;
@@ -313,7 +294,6 @@ impl<const P: usize> Client<P> {
         number % self.slots
     }
 
-    #[inline]
     fn count(&mut self, class: usize, tally: &mut Tally) {
         tally.count(class);
         if let Some(count) = self.counts.get_mut(class) {
@@ -322,7 +302,6 @@ impl<const P: usize> Client<P> {
     }
 
     /// Draws what is done to the picked records.
-    #[inline]
     fn draw(&mut self, count: usize, tally: &mut Tally) {
         let mut picked = std::mem::take(&mut self.picked);
         self.ring.pick(count, &mut picked);
@@ -355,7 +334,6 @@ impl<const P: usize> Client<P> {
     }
 
     /// Makes room for new records, and has them created.
-    #[inline]
     fn insert(&mut self, inserts: u64) {
         for number in self.next..self.next + inserts {
             self.mutations.push((number % self.slots, Mutation::Create));
@@ -363,7 +341,7 @@ impl<const P: usize> Client<P> {
     }
 
     /// Removes the oldest, so many that as many new ones fit: their slots are taken again.
-    fn make_room(&mut self, store: &mut dyn StoreConnection, tally: &mut Tally) -> Result<()> {
+    fn make_room(&mut self, store: &mut Connection<'_>, tally: &mut Tally) -> Result<()> {
         let inserts =
             self.mutations.iter().filter(|(_, mutation)| *mutation == Mutation::Create).count()
                 as u64;
@@ -372,31 +350,27 @@ impl<const P: usize> Client<P> {
             let old: Vec<(u64, Mutation)> = (self.oldest..first)
                 .map(|number| number % self.slots)
                 // One that a lost connection left away is not there.
-                .filter(|slot| self.stock.state(*slot).is_there())
+                .filter(|slot| self.model.state(*slot).is_there())
                 .map(|slot| (slot, Mutation::Remove))
                 .collect();
-            self.stock.write(store, &old, tally)?;
+            self.model.write(store, &old, tally)?;
             self.oldest = first;
         }
         Ok(())
     }
 
-    fn scan(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        from: u64,
-        tally: &mut Tally,
-    ) -> Result<()> {
-        let Self { stock, rng, first, slots, .. } = self;
+    fn scan(&mut self, store: &mut Connection<'_>, from: u64, tally: &mut Tally) -> Result<()> {
+        let Self { model, rng, first, slots, .. } = self;
         let count = 1 + rng.below(SCAN_MAX);
         let length = usize::try_from(count).unwrap_or(1);
-        let state = stock.state(from);
+        let state = model.state(from);
         let mut key = Vec::with_capacity(24);
-        stock.form().key(*first + from, state.generation(), &mut key);
+        model.form().key(*first + from, state.generation(), &mut key);
         tally.bytes_out += key.len() as u64;
         let (mut heard, mut wrong, mut last) = (0_usize, 0, key.clone());
         let (mut is_first_right, mut bytes_in) = (true, 0);
-        let met = store.scan(TableId(0), &key, length, &mut |found, bytes| {
+        let range = ScanRange { table: TableId(0), from: &key, count: length };
+        let met = store.scan(&range, &mut |found, bytes| {
             bytes_in += (found.len() + bytes.len()) as u64;
             heard += 1;
             if heard == 1 {
@@ -410,13 +384,13 @@ impl<const P: usize> Client<P> {
                 && let Some((record, generation)) = told_by(found)
                 && let Some(slot) = record.checked_sub(*first).filter(|slot| slot < slots)
             {
-                let is_known = stock.state(slot).generation() == generation;
-                wrong += usize::from(!is_known || !stock.is_part(slot, 0, bytes));
+                let is_known = model.state(slot).generation() == generation;
+                wrong += usize::from(!is_known || !model.is_part(slot, 0, bytes));
             }
         })?;
         if wrong > 0 || !is_first_right || heard != met || met > length {
             let length = counted(length as u64, "record");
-            stock.astray(|| format!("scan: {heard} of {length} heard, {wrong} wrong"));
+            model.astray(|| format!("scan: {heard} of {length} heard, {wrong} wrong"));
         }
         self.scanned += count;
         tally.bytes_in += bytes_in;
@@ -424,13 +398,14 @@ impl<const P: usize> Client<P> {
     }
 
     /// All records of the table in the order of their keys: each of this client's own once.
-    fn scan_all(&mut self, store: &mut dyn StoreConnection, verdict: &mut Verdict) -> Result<()> {
+    fn scan_all(&mut self, store: &mut Connection<'_>, verdict: &mut Verdict) -> Result<()> {
         let (mut from, mut own) = (b"user".to_vec(), 0);
         loop {
             let (mut last, mut is_ordered) = (from.clone(), true);
-            let Self { stock, first, slots, .. } = self;
+            let Self { model, first, slots, .. } = self;
             let length = 1000;
-            let met = store.scan(TableId(0), &from, length, &mut |found, bytes| {
+            let range = ScanRange { table: TableId(0), from: &from, count: length };
+            let met = store.scan(&range, &mut |found, bytes| {
                 is_ordered &= found > last.as_slice() || found == from.as_slice();
                 let is_again = found == from.as_slice();
                 last.clear();
@@ -438,9 +413,9 @@ impl<const P: usize> Client<P> {
                 if !is_again
                     && let Some((record, generation)) = told_by(found)
                     && let Some(slot) = record.checked_sub(*first).filter(|slot| slot < slots)
-                    && stock.state(slot).generation() == generation
+                    && model.state(slot).generation() == generation
                 {
-                    own += u64::from(stock.is_part(slot, 0, bytes));
+                    own += u64::from(model.is_part(slot, 0, bytes));
                 }
             })?;
             if !is_ordered {
@@ -452,7 +427,7 @@ impl<const P: usize> Client<P> {
             from = last;
         }
         let slots = (self.oldest..self.next).map(|number| number % self.slots);
-        let expected = slots.filter(|slot| self.stock.state(*slot).is_there()).count() as u64;
+        let expected = slots.filter(|slot| self.model.state(*slot).is_there()).count() as u64;
         if own != expected {
             let expected = counted(expected, "record");
             verdict.wrong(|| format!("a scan of all finds {own} of {expected}"));
@@ -462,18 +437,12 @@ impl<const P: usize> Client<P> {
 }
 
 impl<const P: usize> Workload for Client<P> {
-    fn load(&mut self, store: &mut dyn StoreConnection, done: &mut dyn FnMut(u64)) -> Result<()> {
+    fn load(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<()> {
         let loaded = self.loaded;
-        self.stock.load(store, |slot| slot < loaded, done)
+        self.model.load(store, |slot| slot < loaded, done)
     }
 
-    #[inline]
-    fn step(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        count: usize,
-        tally: &mut Tally,
-    ) -> Result<()> {
+    fn step(&mut self, store: &mut Connection<'_>, count: usize, tally: &mut Tally) -> Result<()> {
         self.draw(count, tally);
         if self.variant.has_scans() {
             let scans = std::mem::take(&mut self.reads);
@@ -482,7 +451,7 @@ impl<const P: usize> Workload for Client<P> {
             }
             self.reads = scans;
         } else if !self.reads.is_empty() {
-            self.stock.read(store, &self.reads, PartSet::ALL, tally)?;
+            self.model.read(store, &self.reads, PartSet::ALL, tally)?;
         }
         if !self.mutations.is_empty() {
             if self.variant.has_inserts() {
@@ -491,25 +460,21 @@ impl<const P: usize> Workload for Client<P> {
             if self.variant.has_inserts() {
                 self.inserting = self.mutations.len() as u64;
             }
-            self.stock.write(store, &self.mutations, tally)?;
+            self.model.write(store, &self.mutations, tally)?;
             self.next += std::mem::take(&mut self.inserting);
         }
         Ok(())
     }
 
-    fn settle(&mut self, store: &mut dyn StoreConnection) -> Result<()> {
-        self.stock.settle(store)?;
+    fn settle(&mut self, store: &mut Connection<'_>) -> Result<()> {
+        self.model.settle(store)?;
         // Those that were not done stay away, and the model knows it.
         self.next += std::mem::take(&mut self.inserting);
         Ok(())
     }
 
-    fn verify(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        done: &mut dyn FnMut(u64),
-    ) -> Result<Verdict> {
-        let mut verdict = self.stock.verify(store, done)?;
+    fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
+        let mut verdict = self.model.verify(store, done)?;
         if self.variant.has_scans() {
             self.scan_all(store, &mut verdict)?;
         }

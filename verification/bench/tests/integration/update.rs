@@ -1,8 +1,8 @@
 //! A change of a region's record is retried if another client was faster.
 
 use nearstate_bench::access::{
-    PartSet, PartsChange, RecordEntry, RecordWrite, StoreConnection, StoreSchema, TableId,
-    TableSchema, Work,
+    Connection, PartSet, PartsChange, RecordEntry, RecordWrite, StoreSchema, TableId, TableSchema,
+    Work,
 };
 use nearstate_bench::targets::{self, Need};
 use nearstate_model::Result;
@@ -14,7 +14,7 @@ static TABLES: [TableSchema; 2] = [
 
 /// Adds a byte to part 0; before its first change another connection changes both parts.
 struct Beaten<'c> {
-    other: Option<&'c mut dyn StoreConnection>,
+    other: Option<&'c mut Connection<'c>>,
     theirs: &'c [(usize, &'c [u8])],
     table: TableId,
     heard: Vec<u8>,

@@ -1,21 +1,23 @@
 //! Every workload: what it generates is what its source says, a store that keeps everything is
 //! found right, and one that loses a write, answers wrongly or breaks off in the middle is noticed.
 
-use nearstate_bench::access::{Body, ReplySink, Request, StoreAccess, StoreConnection, TableId};
+use nearstate_bench::access::{
+    Body, Connection, ReplySink, Request, ScanRange, ScanSink, StoreAccess, StoreConnection,
+};
 use nearstate_bench::protocol::Fault;
 use nearstate_bench::random::Spread;
 use nearstate_bench::targets::fault::Faulty;
 use nearstate_bench::targets::region::RegionConnection;
 use nearstate_bench::targets::{self};
-use nearstate_bench::workloads::{self, Blueprint, CLASSES_MAX, Parameters, Tally, Workload};
+use nearstate_bench::workloads::{self, CLASSES_MAX, Parameters, Tally, Workload, WorkloadKind};
 use nearstate_model::{Error, Result};
 use nearstate_store::{CreateOptions, Region};
 use tempfile::TempDir;
 
 const SEED: u64 = 7;
 
-fn parameters(blueprint: &dyn Blueprint, variant: &str, records: u64) -> Parameters {
-    let spread = if blueprint.name() == "ycsb" { Spread::Zipfian } else { Spread::Uniform };
+fn parameters(kind: &dyn WorkloadKind, variant: &str, records: u64) -> Parameters {
+    let spread = if kind.name() == "ycsb" { Spread::Zipfian } else { Spread::Uniform };
     Parameters { records, variant: variant.to_owned(), spread, seed: SEED, ..Parameters::default() }
 }
 
@@ -24,12 +26,10 @@ fn parameters(blueprint: &dyn Blueprint, variant: &str, records: u64) -> Paramet
 const OWN_TESTS: [&str; 5] = ["ue-signalling", "micro", "kv", "executor", "txn"];
 
 /// Every other workload in every variant.
-fn each(records: u64, mut check: impl FnMut(&dyn Blueprint, &Parameters)) {
-    for blueprint in workloads::all() {
-        for (variant, _) in
-            blueprint.variants().iter().filter(|_| !OWN_TESTS.contains(&blueprint.name()))
-        {
-            check(blueprint.as_ref(), &parameters(blueprint.as_ref(), variant, records));
+fn each(records: u64, mut check: impl FnMut(&dyn WorkloadKind, &Parameters)) {
+    for kind in workloads::all() {
+        for (variant, _) in kind.variants().iter().filter(|_| !OWN_TESTS.contains(&kind.name())) {
+            check(kind.as_ref(), &parameters(kind.as_ref(), variant, records));
         }
     }
 }
@@ -50,8 +50,8 @@ impl Store {
         Self { _folder: folder, region, path: path.display().to_string() }
     }
 
-    fn connect(&self, blueprint: &dyn Blueprint, parameters: &Parameters) -> RegionConnection {
-        RegionConnection::open(&self.path, &blueprint.schema(parameters)).unwrap()
+    fn connect(&self, kind: &dyn WorkloadKind, parameters: &Parameters) -> RegionConnection {
+        RegionConnection::open(&self.path, &kind.schema(parameters)).unwrap()
     }
 
     fn count(&self, table: &str) -> u64 {
@@ -63,7 +63,7 @@ impl Store {
 
 fn run(
     workload: &mut dyn Workload,
-    store: &mut dyn StoreConnection,
+    store: &mut Connection<'_>,
     operations: usize,
     depth: usize,
 ) -> Tally {
@@ -83,7 +83,7 @@ fn run(
     all
 }
 
-fn load(workload: &mut dyn Workload, store: &mut dyn StoreConnection) -> u64 {
+fn load(workload: &mut dyn Workload, store: &mut Connection<'_>) -> u64 {
     let mut loaded = 0;
     workload.load(store, &mut |more| loaded += more).unwrap();
     loaded
@@ -91,15 +91,15 @@ fn load(workload: &mut dyn Workload, store: &mut dyn StoreConnection) -> u64 {
 
 #[test]
 fn what_is_generated_is_what_the_sources_say() {
-    each(20_000, |blueprint, parameters| {
-        let name = format!("{} {}", blueprint.name(), parameters.variant);
+    each(20_000, |kind, parameters| {
+        let name = format!("{} {}", kind.name(), parameters.variant);
         let mut null =
-            targets::named("null").unwrap().connect("null", &blueprint.schema(parameters)).unwrap();
-        let mut workload = blueprint.client(parameters, 0, 1).unwrap();
+            targets::named("null").unwrap().connect("null", &kind.schema(parameters)).unwrap();
+        let mut workload = kind.client(parameters, 0, 1).unwrap();
         load(workload.as_mut(), null.as_mut());
         let tally = run(workload.as_mut(), null.as_mut(), 100_000, 1);
         run(workload.as_mut(), null.as_mut(), 100_000, 10);
-        let classes = blueprint.classes(parameters);
+        let classes = kind.spec().classes;
         assert!(classes.len() < CLASSES_MAX, "{name}: one is the driver's");
         assert!(tally.classes.iter().skip(classes.len()).all(|n| *n == 0), "{name}: {tally:?}");
         assert!(tally.bytes_out > 0, "{name}");
@@ -113,14 +113,14 @@ fn what_is_generated_is_what_the_sources_say() {
 
 #[test]
 fn a_region_holds_what_the_model_says() {
-    each(600, |blueprint, parameters| {
-        let name = format!("{} {}", blueprint.name(), parameters.variant);
+    each(600, |kind, parameters| {
+        let name = format!("{} {}", kind.name(), parameters.variant);
         let store = Store::new();
         // Two clients with shares of their own, of which neither sees the other's.
         let mut sides: Vec<_> = (0..2)
             .map(|client| {
-                let workload = blueprint.client(parameters, client, 2).unwrap();
-                (workload, store.connect(blueprint, parameters))
+                let workload = kind.client(parameters, client, 2).unwrap();
+                (workload, store.connect(kind, parameters))
             })
             .collect();
         for (workload, connection) in &mut sides {
@@ -139,8 +139,8 @@ fn a_region_holds_what_the_model_says() {
             assert!(verdict.records >= 300 && compared > 0, "{name}: {verdict:?}");
             there += verdict.records - verdict.absent;
         }
-        let bound = blueprint.size(parameters).0;
-        let tables = blueprint.schema(parameters).tables;
+        let bound = kind.size(parameters).0;
+        let tables = kind.schema(parameters).tables;
         let held: u64 = tables.iter().map(|table| store.count(table.name)).sum();
         assert_eq!(there, held, "{name}: compared records that are there, and held ones");
         assert!(held <= bound, "{name}: {held} records, and room was asked for {bound}");
@@ -150,12 +150,12 @@ fn a_region_holds_what_the_model_says() {
 /// The only workload that changes tags of a record that stays.
 #[test]
 fn ues_are_found_by_the_tags_that_their_changes_left() {
-    let blueprint = workloads::named("ue-signalling").unwrap();
-    let parameters = parameters(blueprint.as_ref(), "tagged", 600);
+    let kind = workloads::named("ue-signalling").unwrap();
+    let parameters = parameters(kind.as_ref(), "tagged", 600);
     for depth in [1, 7] {
         let store = Store::new();
-        let mut connection = store.connect(blueprint.as_ref(), &parameters);
-        let mut workload = blueprint.client(&parameters, 0, 1).unwrap();
+        let mut connection = store.connect(kind.as_ref(), &parameters);
+        let mut workload = kind.client(&parameters, 0, 1).unwrap();
         load(workload.as_mut(), &mut connection);
         run(workload.as_mut(), &mut connection, 3500, depth);
         let verdict = workload.verify(&mut connection, &mut |_| {}).unwrap();
@@ -167,16 +167,16 @@ fn ues_are_found_by_the_tags_that_their_changes_left() {
 
 #[test]
 fn a_lost_update_is_found_by_every_workload_that_writes() {
-    each(600, |blueprint, parameters| {
-        let name = format!("{} {}", blueprint.name(), parameters.variant);
+    each(600, |kind, parameters| {
+        let name = format!("{} {}", kind.name(), parameters.variant);
         if name == "ycsb c" {
             return;
         }
         let store = Store::new();
-        let mut workload = blueprint.client(parameters, 0, 1).unwrap();
-        let connection = store.connect(blueprint, parameters);
+        let mut workload = kind.client(parameters, 0, 1).unwrap();
+        let connection = store.connect(kind, parameters);
         // Who only writes cannot notice a loss that is written over: one of the last is not.
-        let is_blind = blueprint.name() == "micro-tx";
+        let is_blind = kind.name() == "micro-tx";
         let plant = if is_blind { Faulty::often } else { Faulty::new };
         let mut faulty = plant(Box::new(connection), Fault::LostUpdate);
         load(workload.as_mut(), &mut faulty);
@@ -189,14 +189,14 @@ fn a_lost_update_is_found_by_every_workload_that_writes() {
 
 #[test]
 fn the_very_last_update_that_is_lost_is_found_too() {
-    each(600, |blueprint, parameters| {
-        let name = format!("{} {}", blueprint.name(), parameters.variant);
+    each(600, |kind, parameters| {
+        let name = format!("{} {}", kind.name(), parameters.variant);
         if name == "ycsb c" {
             return;
         }
         let store = Store::new();
-        let mut workload = blueprint.client(parameters, 0, 1).unwrap();
-        let mut connection = store.connect(blueprint, parameters);
+        let mut workload = kind.client(parameters, 0, 1).unwrap();
+        let mut connection = store.connect(kind, parameters);
         load(workload.as_mut(), &mut connection);
         run(workload.as_mut(), &mut connection, 500, 1);
         let mut losing = Broken::new(&mut connection, 1, Loss::Silent);
@@ -210,16 +210,16 @@ fn the_very_last_update_that_is_lost_is_found_too() {
 
 #[test]
 fn a_wrong_answer_is_noticed_where_workloads_read() {
-    each(600, |blueprint, parameters| {
-        let name = format!("{} {}", blueprint.name(), parameters.variant);
+    each(600, |kind, parameters| {
+        let name = format!("{} {}", kind.name(), parameters.variant);
         let reads =
             ["ycsb a", "ycsb b", "ycsb c", "ycsb d", "ycsb f", "sgw-session keyed", "tatp mix"];
         if !reads.contains(&name.as_str()) {
             return;
         }
         let store = Store::new();
-        let mut workload = blueprint.client(parameters, 0, 1).unwrap();
-        let mut connection = store.connect(blueprint, parameters);
+        let mut workload = kind.client(parameters, 0, 1).unwrap();
+        let mut connection = store.connect(kind, parameters);
         load(workload.as_mut(), &mut connection);
         let mut faulty = Faulty::new(Box::new(connection), Fault::WrongAnswer);
         run(workload.as_mut(), &mut faulty, 4000, 1);
@@ -232,11 +232,11 @@ fn a_wrong_answer_is_noticed_where_workloads_read() {
 fn after_a_lost_connection_each_operation_was_done_or_not_and_the_model_knows() {
     for (loss, depth) in [(Loss::NotDone, 1), (Loss::NotDone, 8), (Loss::Done, 1), (Loss::Done, 8)]
     {
-        each(600, |blueprint, parameters| {
-            let name = format!("{} {} {loss:?} {depth}", blueprint.name(), parameters.variant);
+        each(600, |kind, parameters| {
+            let name = format!("{} {} {loss:?} {depth}", kind.name(), parameters.variant);
             let store = Store::new();
-            let mut workload = blueprint.client(parameters, 0, 1).unwrap();
-            let mut connection = store.connect(blueprint, parameters);
+            let mut workload = kind.client(parameters, 0, 1).unwrap();
+            let mut connection = store.connect(kind, parameters);
             load(workload.as_mut(), &mut connection);
             for round in 1..40 {
                 let mut broken = Broken::new(&mut connection, round, loss);
@@ -260,12 +260,12 @@ fn after_a_lost_connection_each_operation_was_done_or_not_and_the_model_knows() 
 }
 
 /// What `count` operations of a client are, by their classes.
-fn classes_of(blueprint: &dyn Blueprint, client: usize, count: usize) -> Vec<usize> {
-    let (variant, _) = blueprint.variants().first().unwrap();
-    let parameters = parameters(blueprint, variant, 4_000);
+fn classes_of(kind: &dyn WorkloadKind, client: usize, count: usize) -> Vec<usize> {
+    let (variant, _) = kind.variants().first().unwrap();
+    let parameters = parameters(kind, variant, 4_000);
     let mut null =
-        targets::named("null").unwrap().connect("null", &blueprint.schema(&parameters)).unwrap();
-    let mut workload = blueprint.client(&parameters, client, 4).unwrap();
+        targets::named("null").unwrap().connect("null", &kind.schema(&parameters)).unwrap();
+    let mut workload = kind.client(&parameters, client, 4).unwrap();
     load(workload.as_mut(), null.as_mut());
     let mut class = || {
         let tally = run(workload.as_mut(), null.as_mut(), 1, 1);
@@ -279,10 +279,10 @@ fn no_two_clients_do_the_same_in_the_same_order() {
     /// Operations that are equal by chance once in 2^60 at the least.
     const LENGTH: usize = 60;
     for name in ["ue-signalling", "tatp", "sgw-session", "ycsb"] {
-        let blueprint = workloads::named(name).unwrap();
+        let kind = workloads::named(name).unwrap();
         let mut seen = std::collections::BTreeMap::new();
         for client in 0..4 {
-            let classes = classes_of(blueprint.as_ref(), client, 1_500);
+            let classes = classes_of(kind.as_ref(), client, 1_500);
             for window in classes.windows(LENGTH) {
                 let other = *seen.entry(window.to_vec()).or_insert(client);
                 assert_eq!(other, client, "{name}: clients {other} and {client} do the same");
@@ -293,18 +293,18 @@ fn no_two_clients_do_the_same_in_the_same_order() {
 
 #[test]
 fn parameters_that_do_not_fit_are_refused() {
-    for blueprint in workloads::all() {
-        let blueprint = blueprint.as_ref();
-        if OWN_TESTS.contains(&blueprint.name()) {
+    for kind in workloads::all() {
+        let kind = kind.as_ref();
+        if OWN_TESTS.contains(&kind.name()) {
             continue;
         }
-        let (variant, _) = blueprint.variants().first().unwrap();
-        let good = parameters(blueprint, variant, 600);
-        assert!(blueprint.client(&good, 0, 1).is_ok());
-        assert!(blueprint.client(&good, 1, 1).is_err());
-        assert!(blueprint.client(&Parameters { records: 1, ..good.clone() }, 0, 2).is_err());
+        let (variant, _) = kind.variants().first().unwrap();
+        let good = parameters(kind, variant, 600);
+        assert!(kind.client(&good, 0, 1).is_ok());
+        assert!(kind.client(&good, 1, 1).is_err());
+        assert!(kind.client(&Parameters { records: 1, ..good.clone() }, 0, 2).is_err());
         let other = Parameters { variant: "another".to_owned(), ..good };
-        let refused = blueprint.client(&other, 0, 1).unwrap_err().to_string();
+        let refused = kind.client(&other, 0, 1).unwrap_err().to_string();
         assert!(refused.contains(variant), "{refused}");
     }
 }
@@ -374,29 +374,23 @@ impl StoreAccess for Bad<'_> {
         }
     }
 
-    fn scan(
-        &mut self,
-        table: TableId,
-        from: &[u8],
-        count: usize,
-        receive: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
-        self.inner.scan(table, from, count, receive)
+    fn scan(&mut self, range: &ScanRange<'_>, receive: &mut ScanSink<'_>) -> Result<usize> {
+        self.inner.scan(range, receive)
     }
 }
 
 /// A connection of which one write goes wrong.
 struct Broken<'c> {
-    inner: &'c mut dyn StoreConnection,
+    inner: &'c mut Connection<'c>,
     plan: Plan,
 }
 
 impl<'c> Broken<'c> {
-    fn new(inner: &'c mut dyn StoreConnection, left: u64, loss: Loss) -> Self {
+    fn new(inner: &'c mut Connection<'c>, left: u64, loss: Loss) -> Self {
         Self { inner, plan: Plan { left, loss, is_over: false, is_dead: false } }
     }
 
-    fn dead(inner: &'c mut dyn StoreConnection) -> Self {
+    fn dead(inner: &'c mut Connection<'c>) -> Self {
         let plan = Plan { left: 0, loss: Loss::NotDone, is_over: true, is_dead: true };
         Self { inner, plan }
     }
@@ -407,14 +401,8 @@ impl StoreAccess for Broken<'_> {
         Bad { inner: self.inner, plan: &mut self.plan }.perform(request, receive)
     }
 
-    fn scan(
-        &mut self,
-        table: TableId,
-        from: &[u8],
-        count: usize,
-        receive: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
-        self.inner.scan(table, from, count, receive)
+    fn scan(&mut self, range: &ScanRange<'_>, receive: &mut ScanSink<'_>) -> Result<usize> {
+        self.inner.scan(range, receive)
     }
 }
 

@@ -31,11 +31,9 @@ pub enum ReadValue {
 /// A written value: its number and payload. The number 0 means a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrittenValue {
-    /// The key.
     pub key: u32,
     /// The number of this write.
     pub value: u64,
-    /// The payload.
     pub payload: Payload,
 }
 

@@ -25,7 +25,6 @@ pub type KeySnapshot = BTreeMap<u32, Option<Payload>>;
 pub(crate) const PLAIN: u32 = 6;
 /// Records of named blocks; each block is a register.
 pub(crate) const RECORDS: u32 = 2;
-/// Blocks of each.
 pub(crate) const BLOCKS: u32 = 2;
 /// Accounts and the initial balance of each.
 pub(crate) const ACCOUNTS: u32 = 6;
@@ -38,10 +37,8 @@ pub(crate) const FIRSTS: u32 = 4;
 pub(crate) const NAMES: u32 = 5;
 
 impl HistoryModel {
-    /// All.
     pub const ALL: [Self; 4] = [Self::Registers, Self::Bank, Self::Ring, Self::Index];
 
-    /// The name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Registers => "registers",

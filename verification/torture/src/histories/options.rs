@@ -14,7 +14,6 @@ pub struct HistoryOptions {
     pub rounds: u64,
     /// Rounds between two offline checks.
     pub rounds_per_check: u64,
-    /// Processes.
     pub processes: u16,
     /// Operations of each process in a round. The checker takes much longer for longer histories.
     pub operations: u64,
@@ -49,7 +48,6 @@ pub enum Detector {
 /// Results.
 #[derive(Clone, Debug, Default)]
 pub struct HistoryTotals {
-    /// Rounds.
     pub rounds: u64,
     /// Histories that the checker decided.
     pub histories: u64,
@@ -78,7 +76,6 @@ pub struct HistoryTotals {
 }
 
 impl HistoryTotals {
-    /// As JSON.
     pub fn json(&self) -> Value {
         json!({
             "rounds": self.rounds,

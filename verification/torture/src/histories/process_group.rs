@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
-use std::process::Child;
+use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
@@ -96,7 +96,8 @@ impl<'r> ProcessGroup<'r> {
             settings.push(("NEARSTATE_CRASH_AT", &plan));
         }
         let errors = errors_path(folder, &format!("process-{number}"));
-        let child = self.starter.start_piped(&words.map(str::to_owned), &settings, &errors);
+        let child =
+            self.starter.start_with(&words.map(str::to_owned), &settings, &errors, Stdio::piped);
         let mut child = child.map_err(violation)?;
         let out = child.stdout.take().ok_or_else(|| violation("no pipe".to_owned()))?;
         let sender = self.sender.clone();

@@ -11,7 +11,6 @@ use crate::rng::mix;
 pub(crate) enum OperationError {
     /// Another process committed a change first.
     Conflict,
-    /// A violation.
     Violation(String),
 }
 
@@ -70,7 +69,6 @@ pub(crate) struct KeyMap {
     names: Namespace,
 }
 
-/// The location of one key.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyLocation {
     pub(crate) namespace: Namespace,
@@ -249,7 +247,6 @@ impl<'g> RecordedTxn<'g> {
         Ok(())
     }
 
-    /// Commits.
     pub(crate) fn commit(self) -> Result<(), OperationError> {
         Ok(self.txn.commit()?)
     }

@@ -19,12 +19,10 @@ struct PendingRequest {
     is_counted: bool,
 }
 
-/// A client's counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ClientCounts {
     /// Requests and transactions with a reply.
     pub(super) answered: u64,
-    /// Of these, transactions.
     pub(super) transactions: u64,
     /// Requests without a reply when the node was killed.
     pub(super) cut: u64,
@@ -41,7 +39,6 @@ pub(super) struct CounterBounds {
     pub(super) most: Increments,
 }
 
-/// A client.
 pub(super) struct PipelinedClient {
     number: usize,
     rng: Rng,

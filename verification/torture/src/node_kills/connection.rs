@@ -18,7 +18,6 @@ pub(super) enum NodeConnectionEnd {
     Violation(String),
 }
 
-/// A connection.
 pub(super) struct NodeConnection(RespClient<TimeoutSocket>);
 
 impl NodeConnection {

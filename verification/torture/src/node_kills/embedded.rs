@@ -96,7 +96,6 @@ pub(super) const fn increments_of(count: u64) -> u64 {
     count / KINDS
 }
 
-/// A writer's progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WriterProgress {
     pub(super) acked: u64,

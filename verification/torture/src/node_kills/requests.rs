@@ -25,7 +25,6 @@ pub(super) enum ModelValue {
 /// A client's records by their keys in its namespace.
 pub(super) type Records = BTreeMap<String, ModelValue>;
 
-/// One change.
 #[derive(Clone, Debug)]
 enum ClientChange {
     Set(String, Vec<u8>),

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Child, ExitStatus};
+use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use nearstate_store::{CreateOptions, Region, Schema, Session};
@@ -162,7 +162,7 @@ impl NodeKillRun<'_> {
                 "0".to_owned(),
             ];
             let errors = errors_path(folder, &format!("embedded-{number}"));
-            let child = self.starter.start_piped(&words, &[], &errors)?;
+            let child = self.starter.start_with(&words, &[], &errors, Stdio::piped)?;
             self.embedded.push((number, child));
         }
         self.wait_for_embedded("before a node is started")?;

@@ -15,7 +15,6 @@ pub struct NodeKillTotals {
     pub kills_starting: u64,
     /// Requests and transactions with a correct reply.
     pub answered: u64,
-    /// Of these, transactions.
     pub transactions: u64,
     /// Requests in flight at a kill.
     pub cut: u64,
@@ -48,7 +47,6 @@ impl NodeKillTotals {
         self.starts_us.get(last * percent / 100).copied().unwrap_or(0)
     }
 
-    /// As JSON.
     pub fn json(&self) -> Value {
         json!({
             "seed": self.seed,
@@ -75,7 +73,6 @@ impl NodeKillTotals {
         })
     }
 
-    /// As a table.
     pub fn table(&self) -> String {
         let ms = |percent| {
             let us = self.start_us(percent);

@@ -32,7 +32,6 @@ pub enum ScriptChange {
     Free(&'static str),
 }
 
-/// A step of a script.
 #[derive(Clone, Debug)]
 pub enum ScriptStep {
     /// One transaction.
@@ -61,19 +60,16 @@ pub enum ScriptStep {
     Drop(&'static str),
 }
 
-/// A record of the model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelRecord {
     /// Blocks by name. The block of a record with one value has no name.
     pub blocks: BTreeMap<String, String>,
-    /// Tags.
     pub tags: BTreeSet<(String, String)>,
     /// Expiry.
     pub expires: u64,
 }
 
 impl ModelRecord {
-    /// As text.
     pub fn text(&self) -> String {
         let blocks: Vec<String> = self.blocks.iter().map(|(n, b)| format!("{n}:{b}")).collect();
         format!("[{}] {} ends {}", blocks.join(","), tags_text(&self.tags), self.expires)
@@ -84,7 +80,6 @@ impl ModelRecord {
     }
 }
 
-/// Tags as text.
 pub fn tags_text(tags: &BTreeSet<(String, String)>) -> String {
     let all: Vec<String> = tags.iter().map(|(name, value)| format!("{name}={value}")).collect();
     format!("{{{}}}", all.join(" "))

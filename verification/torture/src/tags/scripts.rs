@@ -3,10 +3,8 @@
 use crate::tags::model::ScriptChange::{Alloc, Delete, Free, Label, Patch, Put, Write};
 use crate::tags::model::{LATE, PAST, SOON, ScriptChange, ScriptStep};
 
-/// A script.
 #[derive(Clone, Copy, Debug)]
 pub struct TagScript {
-    /// The name.
     pub name: &'static str,
     /// Written first, by a process that is not killed. `None`: not even the namespaces exist.
     pub before: Option<fn() -> Vec<ScriptStep>>,
@@ -158,7 +156,6 @@ fn work_on_objects() -> Vec<ScriptStep> {
     ]
 }
 
-/// All scripts.
 pub const SCRIPTS: &[TagScript] = &[
     TagScript {
         name: "tags",

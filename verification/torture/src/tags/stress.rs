@@ -75,7 +75,6 @@ pub struct TagStressTotals {
 }
 
 impl TagStressTotals {
-    /// As JSON.
     pub fn json(&self) -> Value {
         json!({
             "kills": self.kills,

@@ -18,11 +18,11 @@ pub enum Unit {
     Nanoseconds,
     /// A number, written with k, M or G.
     Number,
+    Percent,
     /// One in so many operations: 100 is the 99th percentile.
     OneIn,
 }
 
-/// An axis.
 #[derive(Clone, Debug)]
 pub struct Axis {
     /// What stands beside it.
@@ -44,10 +44,8 @@ pub enum Stroke {
     Dashed,
 }
 
-/// One line.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// Its colour.
     pub colour: Colour,
     /// How it is drawn.
     pub stroke: Stroke,
@@ -64,7 +62,6 @@ pub struct Lines {
     pub x: Axis,
     /// The axis to the left.
     pub y: Axis,
-    /// The lines.
     pub lines: Vec<Line>,
     /// Where an upright rule is drawn: borders of rounds.
     pub rules: Vec<f64>,
@@ -217,6 +214,7 @@ impl Axis {
             Unit::Nanoseconds if amount.abs() < 1e-6 => "0".to_owned(),
             Unit::Nanoseconds => short(amount),
             Unit::Number => count(amount),
+            Unit::Percent => format!("{amount:.0} %"),
             Unit::OneIn => percentile_text(amount),
         }
     }

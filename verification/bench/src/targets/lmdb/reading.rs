@@ -1,7 +1,7 @@
 //! What is tried as a reader, because most that comes from it is: LMDB has one writer at a time.
 
 use super::{Tables, is_write, read_in, scan_in};
-use crate::access::{ReplySink, Request, StoreAccess, TableId};
+use crate::access::{ReplySink, Request, ScanRange, ScanSink, StoreAccess};
 use lmdb::RoTransaction;
 use nearstate_model::{Error, Result};
 
@@ -13,7 +13,6 @@ pub(super) struct Reading<'c> {
 }
 
 impl StoreAccess for Reading<'_> {
-    #[inline]
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         if is_write(request) {
             self.wants_to_write = true;
@@ -24,13 +23,7 @@ impl StoreAccess for Reading<'_> {
         read_in(self.txn, self.tables, request, receive)
     }
 
-    fn scan(
-        &mut self,
-        table: TableId,
-        from: &[u8],
-        count: usize,
-        receive: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
-        scan_in(self.txn, self.tables.at(table)?, from, count, receive)
+    fn scan(&mut self, range: &ScanRange<'_>, receive: &mut ScanSink<'_>) -> Result<usize> {
+        scan_in(self.txn, self.tables, range, receive)
     }
 }

@@ -2,7 +2,8 @@
 
 use super::{Tables, found, read_in, said, scan_in};
 use crate::access::{
-    PartSet, PartsChange, RecordEntry, RecordTag, ReplySink, Request, StoreAccess, TableId, Work,
+    PartSet, PartsChange, RecordEntry, RecordTag, ReplySink, Request, ScanRange, ScanSink,
+    StoreAccess, TableId, Work,
 };
 use crate::targets::joined::{hand_over, joined};
 use lmdb::{Database, RwTransaction, WriteFlags};
@@ -109,7 +110,6 @@ impl Writing<'_> {
 }
 
 impl StoreAccess for Writing<'_> {
-    #[inline]
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         match request {
             Request::Read { .. } | Request::Find { .. } => {
@@ -129,7 +129,6 @@ impl StoreAccess for Writing<'_> {
 
     /// Searches for the record once: a write ends what a search has found, so its bytes are copied
     /// where some of them stay.
-    #[inline]
     fn update(
         &mut self,
         table: TableId,
@@ -157,13 +156,7 @@ impl StoreAccess for Writing<'_> {
         done.map(|()| true)
     }
 
-    fn scan(
-        &mut self,
-        table: TableId,
-        from: &[u8],
-        count: usize,
-        receive: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
-        scan_in(&self.txn, self.tables.at(table)?, from, count, receive)
+    fn scan(&mut self, range: &ScanRange<'_>, receive: &mut ScanSink<'_>) -> Result<usize> {
+        scan_in(&self.txn, self.tables, range, receive)
     }
 }

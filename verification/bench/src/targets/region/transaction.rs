@@ -2,7 +2,8 @@
 
 use super::{NO_BLOCKS, ORDER, Tables, Tagged, blocks_of, first, hand_view};
 use crate::access::{
-    PartSet, PartsChange, RecordEntry, ReplySink, Request, StoreAccess, StoreReply, TableId, parts,
+    PartSet, PartsChange, RecordEntry, ReplySink, Request, ScanRange, ScanSink, StoreAccess,
+    StoreReply, TableId, parts,
 };
 use nearstate_model::Result;
 use nearstate_store::{Metadata, Txn, Values};
@@ -62,7 +63,6 @@ impl InTransaction<'_, '_> {
 }
 
 impl StoreAccess for InTransaction<'_, '_> {
-    #[inline]
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         let (namespace, schema) = self.tables.at(request.table())?;
         match request {
@@ -86,13 +86,8 @@ impl StoreAccess for InTransaction<'_, '_> {
         }
     }
 
-    fn scan(
-        &mut self,
-        table: TableId,
-        from: &[u8],
-        count: usize,
-        receive: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
+    fn scan(&mut self, range: &ScanRange<'_>, receive: &mut ScanSink<'_>) -> Result<usize> {
+        let ScanRange { table, from, count } = *range;
         let (namespace, schema) = self.tables.at(table)?;
         if !schema.is_scanned || count == 0 {
             return Ok(0);

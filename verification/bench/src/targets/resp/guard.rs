@@ -2,7 +2,7 @@
 
 use super::RespTable;
 use super::commands::{self, RespCommands, parts_command};
-use crate::access::{PartsChange, RecordEntry, RecordTag, TAGS_MAX, TableId};
+use crate::access::{PartsChange, RecordEntry, RecordTag, Request, TAGS_MAX, TableId};
 use nearstate_model::{Error, Result};
 
 /// What has to hold.
@@ -11,7 +11,6 @@ pub(super) struct ReplyGuard<'a> {
     pub(super) table: TableId,
     /// The record.
     pub(super) key: &'a [u8],
-    /// It must be there.
     pub(super) must_exist: bool,
     /// Unique tags that no other record may have.
     pub(super) claims: Claims<'a>,
@@ -143,8 +142,18 @@ pub(super) fn must_be_unique(place: &RespTable, tag: RecordTag<'_>) -> Result<()
     Err(Error::BadArgument { detail })
 }
 
+/// What a request writes.
+pub(super) fn writes_of(place: &RespTable, request: &Request<'_>, out: &mut RespCommands) {
+    match request {
+        Request::Read { .. } | Request::Find { .. } => {}
+        Request::Put { entry, .. } => writes_of_put(place, entry, out),
+        Request::Change { change, .. } => writes_of_change(place, change, out),
+        Request::Delete { key, tags, .. } => writes_of_delete(place, key, tags, out),
+    }
+}
+
 /// The record, and what changes beside it.
-pub(super) fn writes_of_put(place: &RespTable, entry: &RecordEntry<'_>, out: &mut RespCommands) {
+fn writes_of_put(place: &RespTable, entry: &RecordEntry<'_>, out: &mut RespCommands) {
     parts_command(out, place, entry.key, entry.parts);
     retag(place, entry.key, entry.tags_before, entry.tags, out);
     if place.schema.is_scanned {
@@ -156,11 +165,7 @@ pub(super) fn writes_of_put(place: &RespTable, entry: &RecordEntry<'_>, out: &mu
     }
 }
 
-pub(super) fn writes_of_change(
-    place: &RespTable,
-    change: &PartsChange<'_>,
-    out: &mut RespCommands,
-) {
+fn writes_of_change(place: &RespTable, change: &PartsChange<'_>, out: &mut RespCommands) {
     if !change.parts.is_empty() {
         parts_command(out, place, change.key, change.parts);
     }
@@ -169,12 +174,7 @@ pub(super) fn writes_of_change(
     }
 }
 
-pub(super) fn writes_of_delete(
-    place: &RespTable,
-    key: &[u8],
-    tags: &[RecordTag<'_>],
-    out: &mut RespCommands,
-) {
+fn writes_of_delete(place: &RespTable, key: &[u8], tags: &[RecordTag<'_>], out: &mut RespCommands) {
     out.command(2);
     out.word(b"DEL");
     out.key(&place.prefix, key);

@@ -1,6 +1,6 @@
 //! Several requests in one message.
 
-use super::commands::{self, RespCommands, RespForm};
+use super::commands::{self, RespForm};
 use super::guard::{self, ReplyGuard, must_be_unique, needs_guard};
 use super::{Dialect, Made, Resp, RespTable, must_be_whole, place};
 use crate::access::{BatchSink, Request, StoreReply};
@@ -21,15 +21,6 @@ fn guard_of<'a>(place: &RespTable, request: &Request<'a>) -> Option<ReplyGuard<'
         }
         Request::Delete { table, key, tags } => (!tags.is_empty() || place.schema.is_scanned)
             .then(|| ReplyGuard::of_delete(*table, key)),
-    }
-}
-
-pub(super) fn writes_of(place: &RespTable, request: &Request<'_>, out: &mut RespCommands) {
-    match request {
-        Request::Read { .. } | Request::Find { .. } => {}
-        Request::Put { entry, .. } => guard::writes_of_put(place, entry, out),
-        Request::Change { change, .. } => guard::writes_of_change(place, change, out),
-        Request::Delete { key, tags, .. } => guard::writes_of_delete(place, key, tags, out),
     }
 }
 
@@ -175,7 +166,7 @@ impl<S: Stream> Resp<S> {
             queue.begin(RespForm::Requests);
             for (at, request, guard) in &guards {
                 if done.get(*at) == Some(&Some(true)) {
-                    writes_of(place(&self.places, guard.table)?, request, &mut queue);
+                    guard::writes_of(place(&self.places, guard.table)?, request, &mut queue);
                 }
             }
             if self.execute(&queue)? {
@@ -221,7 +212,7 @@ impl<S: Stream> Resp<S> {
             return self.ask_natively(native, request);
         }
         if let Some(guard) = self.needs(request)? {
-            return self.ask_script(&guard, &|place, out| writes_of(place, request, out));
+            return self.ask_script(&guard, &|place, out| guard::writes_of(place, request, out));
         }
         let place = place(&self.places, request.table())?;
         let out = &mut self.wire.out;
@@ -279,7 +270,7 @@ mod tests {
     use crate::parameters::Parameters;
     use crate::random::Spread;
     use crate::workloads::micro_tx::MicroTx;
-    use crate::workloads::{Blueprint as _, Tally};
+    use crate::workloads::{Tally, WorkloadKind as _};
     use std::io::{Read, Write};
 
     /// Answers with these bytes in pieces of so many, but not before it was asked.

@@ -1,8 +1,7 @@
 //! A transaction: reads watch what they read, writes wait for EXEC.
 
 use super::commands::{self, RespCommands};
-use super::guard::{ReplyGuard, must_be_unique};
-use super::pipeline::writes_of;
+use super::guard::{ReplyGuard, must_be_unique, writes_of};
 use super::{Dialect, Resp, must_be_whole, place, tagged};
 use crate::access::{
     PartReceiver, PartSet, RecordTag, ReplySink, Request, StoreAccess, StoreReply, TableId, parts,

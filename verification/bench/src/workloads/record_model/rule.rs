@@ -2,7 +2,7 @@
 //! comparison of answers with them.
 
 use super::{Flight, Mutation, RecordForm, RecordState};
-use crate::access::{PARTS_MAX, PartSet, StoreConnection, TableId, TableSchema};
+use crate::access::{Connection, PARTS_MAX, PartSet, TableId, TableSchema};
 use crate::random::draw;
 use crate::table::counted;
 use crate::workloads::contents::Contents;
@@ -115,7 +115,6 @@ impl<F: RecordForm> Rule<F> {
     }
 }
 
-/// What was received of one record.
 #[derive(Clone, Copy, Default)]
 pub(super) struct ReceivedRecord {
     pub(super) right: u32,
@@ -145,7 +144,7 @@ impl<F: RecordForm> Rule<F> {
     /// were none. And the bytes that went and came.
     pub(super) fn find<const P: usize>(
         &self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         at: (usize, &RecordState<P>),
         tag: usize,
         wanted: PartSet,
@@ -165,7 +164,7 @@ impl<F: RecordForm> Rule<F> {
 
     pub(super) fn was_done<const P: usize>(
         &self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         flight: &Flight<P>,
     ) -> Result<bool> {
         let mut as_before = ReceivedRecord::default();

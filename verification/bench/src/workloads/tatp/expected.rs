@@ -6,7 +6,7 @@ use super::rows::{
     BIT_1, DATA_A, STARTS, SUBSCRIBER_BYTES, TYPES, forwarding_key, number, subscriber_key,
     typed_key,
 };
-use crate::access::{PartSet, PartWrite, StoreConnection, TableId};
+use crate::access::{Connection, PartSet, PartWrite, TableId};
 use nearstate_model::{Error, Result};
 
 /// Subscribers: the first table of the schema.
@@ -15,7 +15,6 @@ pub const SUBSCRIBER: TableId = TableId(0);
 pub const ACCESS: TableId = TableId(1);
 /// Facilities.
 pub const FACILITY: TableId = TableId(2);
-/// Forwardings.
 pub const FORWARDING: TableId = TableId(3);
 
 /// A subscriber's part that never changes.
@@ -36,7 +35,6 @@ pub const PROFILE_BYTES: usize = SUBSCRIBER_BYTES - 5;
 /// A transaction with its parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// Which one.
     pub kind: RequestKind,
     /// Which of the client's subscribers.
     pub slot: u32,
@@ -59,7 +57,6 @@ pub enum Flight {
     Update {
         /// The facility.
         sf_type: u8,
-        /// The bit.
         bit_1: u8,
         /// The byte.
         data_a: u8,
@@ -104,7 +101,6 @@ impl Flight {
 
 impl Model {
     /// Forwardings that `GET_NEW_DESTINATION` must find.
-    #[inline]
     pub fn destinations(&self, request: &Request) -> u32 {
         let sf_type = request.row_type;
         let Some(subscriber) = self.of(request.slot).filter(|s| s.is_active(sf_type)) else {
@@ -125,7 +121,6 @@ impl Model {
 
     /// Whether these are the bytes of a subscriber's part, as far as they can be told at once: its
     /// number, and all that changes.
-    #[inline]
     pub fn is_subscriber_part(&self, slot: u32, part: usize, bytes: &[u8]) -> bool {
         let Some(subscriber) = self.of(slot) else { return false };
         match part {
@@ -140,7 +135,6 @@ impl Model {
     }
 
     /// Whether these are the bytes of a part of what a read of one row asks for.
-    #[inline]
     pub fn is_row(&self, request: &Request, part: usize, bytes: &[u8]) -> bool {
         if request.kind == RequestKind::GetSubscriberData {
             self.is_subscriber_part(request.slot, part, bytes)
@@ -150,7 +144,6 @@ impl Model {
     }
 
     /// Whether a read of one row was to end so: with a row or without, and so many right parts.
-    #[inline]
     pub fn is_answer(&self, request: &Request, is_found: bool, right: u32) -> bool {
         if request.kind == RequestKind::GetSubscriberData {
             return is_found && right == 3;
@@ -160,7 +153,6 @@ impl Model {
     }
 
     /// Whether these are the bytes of a facility's part, as far as they can be told at once.
-    #[inline]
     pub fn is_facility(&self, slot: u32, sf_type: u8, (part, bytes): (usize, &[u8])) -> bool {
         let Some(subscriber) = self.of(slot) else { return false };
         match part {
@@ -171,7 +163,6 @@ impl Model {
     }
 
     /// Whether this is the row of a forwarding.
-    #[inline]
     pub fn is_forwarding(&self, slot: u32, place: (u8, u8), row: &[u8]) -> bool {
         let times = self.of(slot).and_then(|s| s.forwarding(place.0, place.1));
         times.is_some_and(|times| self.forwarding_row(slot, place, times) == *row)
@@ -216,7 +207,7 @@ impl Model {
     /// there before.
     pub fn was_done(
         &self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         slot: u32,
         flight: Flight,
     ) -> Result<Option<bool>> {

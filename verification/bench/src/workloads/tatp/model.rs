@@ -4,11 +4,11 @@
 use super::super::share::Share;
 use super::population::{Fresh, fresh_access, fresh_forwarding};
 use super::rows::{
-    ACCESS_BYTES, BIT_1, DATA_A, FORWARDING_BYTES, IS_ACTIVE, STARTS, TYPES, VLR_LOCATION,
-    forwarding_row,
+    ACCESS_BYTES, BIT_1, DATA_A, FORWARDING_BYTES, FieldDraws as _, IS_ACTIVE, STARTS, TYPES,
+    VLR_LOCATION, forwarding_row,
 };
-use crate::random::Rng;
 use crate::random::draw;
+use crate::random::{self};
 
 /// Bit of the first type in [`Subscriber::flags`]: of access rows, facilities, active ones.
 const ACCESS: u32 = 0;
@@ -21,7 +21,6 @@ const FORWARDINGS: usize = 12;
 /// What the model knows of a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subscriber {
-    /// Its location.
     pub location: u32,
     /// Its facilities' `data_a`, by type.
     pub data_a: [u8; 4],
@@ -33,7 +32,6 @@ pub struct Subscriber {
 }
 
 /// The place of a forwarding among a subscriber's.
-#[inline]
 pub const fn place(sf_type: u8, start: u8) -> usize {
     (sf_type.wrapping_sub(1) & 3) as usize * 3 + (start / 8 % 3) as usize
 }
@@ -69,31 +67,25 @@ impl Subscriber {
         subscriber
     }
 
-    #[inline]
     const fn has(&self, row_type: u8, what: u32) -> bool {
         self.flags >> what >> (row_type.wrapping_sub(1) & 3) & 1 == 1
     }
 
     /// Whether it has an access row of this type.
-    #[inline]
     pub const fn has_access(&self, ai_type: u8) -> bool {
         self.has(ai_type, ACCESS)
     }
 
-    /// Whether it has this facility.
-    #[inline]
     pub const fn has_facility(&self, sf_type: u8) -> bool {
         self.has(sf_type, FACILITY)
     }
 
     /// Whether it has this facility, and it is active.
-    #[inline]
     pub const fn is_active(&self, sf_type: u8) -> bool {
         self.has(sf_type, ACTIVE)
     }
 
     /// A forwarding: how often it was inserted, if it is there.
-    #[inline]
     pub fn forwarding(&self, sf_type: u8, start: u8) -> Option<u16> {
         let forwarding = self.forwardings.get(place(sf_type, start)).copied().unwrap_or(0);
         (forwarding & 1 == 1).then_some(forwarding >> 1)
@@ -101,14 +93,12 @@ impl Subscriber {
 
     /// How often a forwarding will have been inserted with the next time. Goes round at 2^15, but
     /// never to the row that the fresh database has.
-    #[inline]
     pub fn next_insert(&self, sf_type: u8, start: u8) -> u16 {
         let times = self.forwardings.get(place(sf_type, start)).copied().unwrap_or(0) >> 1;
         if times >= u16::MAX >> 1 { 1 } else { times + 1 }
     }
 
     /// Takes up a forwarding that was inserted so often, or deleted.
-    #[inline]
     pub fn set_forwarding(&mut self, sf_type: u8, start: u8, inserted: Option<u16>) {
         if let Some(forwarding) = self.forwardings.get_mut(place(sf_type, start)) {
             *forwarding = match inserted {
@@ -139,24 +129,20 @@ impl Model {
     }
 
     /// The id of a subscriber.
-    #[inline]
     pub const fn s_id(&self, slot: u32) -> u32 {
         self.first + slot
     }
 
     /// What is known of a subscriber: the first, should there be none.
-    #[inline]
     pub fn of(&self, slot: u32) -> Option<&Subscriber> {
         self.subscribers.get(usize::try_from(slot).unwrap_or(usize::MAX))
     }
 
     /// The same, to be changed.
-    #[inline]
     pub fn of_mut(&mut self, slot: u32) -> Option<&mut Subscriber> {
         self.subscribers.get_mut(usize::try_from(slot).unwrap_or(usize::MAX))
     }
 
-    /// How many there are.
     pub fn count(&self) -> u32 {
         u32::try_from(self.subscribers.len()).unwrap_or(u32::MAX)
     }
@@ -167,21 +153,19 @@ impl Model {
     }
 
     /// The access row of a type, where there is one.
-    #[inline]
     pub fn access_row(&self, slot: u32, ai_type: u8) -> [u8; ACCESS_BYTES] {
         fresh_access(self.seed, self.s_id(slot), ai_type)
     }
 
     /// A forwarding's row when it was inserted so often: end and number follow from all of it.
-    #[inline]
     pub fn forwarding_row(&self, slot: u32, place: (u8, u8), times: u16) -> [u8; FORWARDING_BYTES] {
         let ((sf_type, start), s_id) = (place, self.s_id(slot));
         if times == 0 {
             return fresh_forwarding(self.seed, s_id, sf_type, start);
         }
         let what = u64::from(times) << 16 | u64::from(sf_type) << 8 | u64::from(start);
-        let mut rng = Rng::new(draw(self.seed, u64::from(s_id), what));
-        forwarding_row(start + rng.byte(1, 8), &rng.number())
+        let mut rng = random::rng(draw(self.seed, u64::from(s_id), what));
+        forwarding_row(start + rng.u8(1..=8), &rng.number())
     }
 }
 

@@ -1,10 +1,10 @@
 //! The database before the first transaction.
 
 use super::rows::{
-    ACCESS_BYTES, FACILITY_BYTES, FORWARDING_BYTES, STARTS, SUBSCRIBER_BYTES, access_row,
-    facility_row, forwarding_row, subscriber_row,
+    ACCESS_BYTES, FACILITY_BYTES, FORWARDING_BYTES, FieldDraws as _, STARTS, SUBSCRIBER_BYTES,
+    access_row, facility_row, forwarding_row, subscriber_row,
 };
-use crate::random::{Rng, draw};
+use crate::random::{self, Rng, draw};
 
 /// What belongs to a subscriber of the fresh database, and its rows: each follows from the seed and
 /// its key alone, so that one row can be had without all that come before it.
@@ -19,30 +19,25 @@ pub struct Fresh {
 }
 
 /// The bit of a type of access row or facility: 1 to 4.
-#[inline]
 const fn bit_of(row_type: u8) -> u8 {
     1_u8.wrapping_shl(row_type.wrapping_sub(1) as u32)
 }
 
 /// The bit of an hour of [`STARTS`].
-#[inline]
 const fn bit_of_start(start: u8) -> u8 {
     1_u8.wrapping_shl((start / 8) as u32)
 }
 
-#[inline]
 fn rng(seed: u64, s_id: u32, what: u64) -> Rng {
-    Rng::new(draw(seed, u64::from(s_id), what))
+    random::rng(draw(seed, u64::from(s_id), what))
 }
 
 /// The access row of a type, if there is one.
-#[inline]
 pub(super) fn fresh_access(seed: u64, s_id: u32, ai_type: u8) -> [u8; ACCESS_BYTES] {
     access_row(&mut rng(seed, s_id, 16 + u64::from(ai_type)))
 }
 
 /// The row of a forwarding, if there is one.
-#[inline]
 pub(super) fn fresh_forwarding(
     seed: u64,
     s_id: u32,
@@ -50,7 +45,7 @@ pub(super) fn fresh_forwarding(
     start: u8,
 ) -> [u8; FORWARDING_BYTES] {
     let mut rng = rng(seed, s_id, 64 + 32 * u64::from(sf_type) + u64::from(start));
-    forwarding_row(start + rng.byte(1, 8), &rng.number())
+    forwarding_row(start + rng.u8(1..=8), &rng.number())
 }
 
 impl Fresh {
@@ -58,16 +53,16 @@ impl Fresh {
     pub fn of(seed: u64, s_id: u32) -> Self {
         let mut fresh = Self { seed, s_id, access: 0, facilities: 0, forwardings: [0; 4] };
         let mut rng = fresh.rng(0);
-        let count = rng.byte(1, 4);
+        let count = rng.u8(1..=4);
         for ai_type in rng.choose([1, 2, 3, 4], count) {
             fresh.access |= bit_of(ai_type);
         }
-        let count = rng.byte(1, 4);
+        let count = rng.u8(1..=4);
         for sf_type in rng.choose([1, 2, 3, 4], count) {
             fresh.facilities |= bit_of(sf_type);
         }
         for (sf_type, forwardings) in (1..).zip(&mut fresh.forwardings) {
-            let count = rng.byte(0, 3);
+            let count = rng.u8(0..=3);
             for start in rng.choose(STARTS, count) {
                 if fresh.facilities & bit_of(sf_type) != 0 {
                     *forwardings |= bit_of_start(start);
@@ -82,25 +77,20 @@ impl Fresh {
     }
 
     /// Whether it has an access row of this type.
-    #[inline]
     pub const fn has_access(&self, ai_type: u8) -> bool {
         self.access & bit_of(ai_type) != 0
     }
 
-    /// Whether it has this facility.
-    #[inline]
     pub const fn has_facility(&self, sf_type: u8) -> bool {
         self.facilities & bit_of(sf_type) != 0
     }
 
     /// Whether a facility of it has a forwarding that begins then.
-    #[inline]
     pub fn has_forwarding(&self, sf_type: u8, start: u8) -> bool {
         let forwardings = self.forwardings.get(usize::from(sf_type.wrapping_sub(1)));
         forwardings.is_some_and(|forwardings| forwardings & bit_of_start(start) != 0)
     }
 
-    /// Its row.
     pub fn row(&self) -> [u8; SUBSCRIBER_BYTES] {
         subscriber_row(self.s_id, &mut self.rng(1))
     }

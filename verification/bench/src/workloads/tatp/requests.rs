@@ -85,7 +85,6 @@ impl RequestKind {
 }
 
 /// Folds two uniform numbers to the id of a subscriber: ids with many bits set come more often.
-#[inline]
 pub const fn fold(first: u64, second: u64, subscribers: u64) -> u64 {
     (first | second) % subscribers + 1
 }

@@ -50,28 +50,21 @@ pub fn number(n: u64) -> Number {
     out
 }
 
-/// The key of a subscriber.
-#[inline]
 pub const fn subscriber_key(s_id: u32) -> [u8; 4] {
     s_id.to_be_bytes()
 }
 
 /// The key of an access row or a facility.
-#[inline]
 pub const fn typed_key(s_id: u32, row_type: u8) -> [u8; 5] {
     let [a, b, c, d] = s_id.to_be_bytes();
     [a, b, c, d, row_type]
 }
 
-/// The key of a forwarding.
-#[inline]
 pub const fn forwarding_key(s_id: u32, sf_type: u8, start: u8) -> [u8; 6] {
     let [a, b, c, d] = s_id.to_be_bytes();
     [a, b, c, d, sf_type, start]
 }
 
-/// The row of a forwarding.
-#[inline]
 pub fn forwarding_row(end: u8, numberx: &Number) -> [u8; FORWARDING_BYTES] {
     let mut row = [end; FORWARDING_BYTES];
     if let Some((_, digits)) = row.split_first_chunk_mut::<1>() {
@@ -80,48 +73,36 @@ pub fn forwarding_row(end: u8, numberx: &Number) -> [u8; FORWARDING_BYTES] {
     row
 }
 
-/// Draws of fields.
-impl Rng {
-    /// `first` to `last`.
-    #[inline]
-    pub fn byte(&mut self, first: u8, last: u8) -> u8 {
-        let sides = u64::from(last.saturating_sub(first)) + 1;
-        first.saturating_add(u8::try_from(self.below(sides)).unwrap_or(0))
-    }
-
-    /// 1 to 2^32 - 1: a location.
-    #[inline]
-    pub fn location(&mut self) -> u32 {
-        u32::try_from(1 + self.below(u64::from(u32::MAX))).unwrap_or(1)
-    }
-
+pub trait FieldDraws {
     /// Fifteen random digits.
-    pub fn number(&mut self) -> Number {
-        let high = self.below(1_000_000_000);
-        number(high * 1_000_000 + self.below(1_000_000))
-    }
+    fn number(&mut self) -> Number;
 
     /// A random hour of [`STARTS`].
-    #[inline]
-    pub fn start(&mut self) -> u8 {
-        self.byte(0, 2) * 8
+    fn start(&mut self) -> u8;
+
+    /// Some of the items, `count` of them, each set of so many with the same probability.
+    fn choose<const N: usize>(&mut self, items: [u8; N], count: u8) -> Vec<u8>;
+}
+
+impl FieldDraws for Rng {
+    fn number(&mut self) -> Number {
+        number(self.u64(..1_000_000_000_000_000))
     }
 
-    /// Some of the items, `count` of them, each set of so many with the same chance.
-    pub fn choose<const N: usize>(&mut self, mut items: [u8; N], count: u8) -> Vec<u8> {
-        for last in (1..N).rev() {
-            let other = usize::try_from(self.below(last as u64 + 1)).unwrap_or(0);
-            items.swap(last, other);
-        }
+    fn start(&mut self) -> u8 {
+        self.u8(0..=2) * 8
+    }
+
+    fn choose<const N: usize>(&mut self, mut items: [u8; N], count: u8) -> Vec<u8> {
+        self.shuffle(&mut items);
         items.into_iter().take(usize::from(count)).collect()
-    }
-
-    fn letters<const N: usize>(&mut self) -> [u8; N] {
-        std::array::from_fn(|_| self.byte(b'A', b'Z'))
     }
 }
 
-/// A subscriber's row.
+fn letters<const N: usize>(rng: &mut Rng) -> [u8; N] {
+    std::array::from_fn(|_| rng.u8(b'A'..=b'Z'))
+}
+
 pub fn subscriber_row(s_id: u32, rng: &mut Rng) -> [u8; SUBSCRIBER_BYTES] {
     let mut row = [0; SUBSCRIBER_BYTES];
     let most = |at: usize| match at {
@@ -130,9 +111,9 @@ pub fn subscriber_row(s_id: u32, rng: &mut Rng) -> [u8; SUBSCRIBER_BYTES] {
         _ => 255,
     };
     for (at, field) in row.iter_mut().skip(15).take(30).enumerate() {
-        *field = rng.byte(0, most(at));
+        *field = rng.u8(..=most(at));
     }
-    let locations = [rng.location().to_le_bytes(), rng.location().to_le_bytes()].concat();
+    let locations = [rng.u32(1..).to_le_bytes(), rng.u32(1..).to_le_bytes()].concat();
     for (to, from) in row.iter_mut().skip(45).zip(locations) {
         *to = from;
     }
@@ -142,19 +123,18 @@ pub fn subscriber_row(s_id: u32, rng: &mut Rng) -> [u8; SUBSCRIBER_BYTES] {
     row
 }
 
-/// An access row.
 pub fn access_row(rng: &mut Rng) -> [u8; ACCESS_BYTES] {
-    let mut row: [u8; ACCESS_BYTES] = rng.letters();
+    let mut row: [u8; ACCESS_BYTES] = letters(rng);
     for number in row.iter_mut().take(2) {
-        *number = rng.byte(0, 255);
+        *number = rng.u8(0..=255);
     }
     row
 }
 
 /// A facility's row: active in 85 cases of 100.
 pub fn facility_row(rng: &mut Rng) -> [u8; FACILITY_BYTES] {
-    let mut row: [u8; FACILITY_BYTES] = rng.letters();
-    let numbers = [u8::from(rng.below(100) < 85), rng.byte(0, 255), rng.byte(0, 255)];
+    let mut row: [u8; FACILITY_BYTES] = letters(rng);
+    let numbers = [u8::from(rng.u8(..100) < 85), rng.u8(0..=255), rng.u8(0..=255)];
     for (to, number) in row.iter_mut().zip(numbers) {
         *to = number;
     }
@@ -175,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_subscriber_has_its_fields_where_they_are_changed() {
-        let mut rng = Rng::new(5);
+        let mut rng = crate::random::rng(5);
         for s_id in 1..2000 {
             let row = subscriber_row(s_id, &mut rng);
             assert_eq!(row[..15], number(u64::from(s_id)));
@@ -187,7 +167,7 @@ mod tests {
 
     #[test]
     fn every_set_of_so_many_items_is_chosen_as_often() {
-        let mut rng = Rng::new(1);
+        let mut rng = crate::random::rng(1);
         let mut seen = std::collections::BTreeMap::<Vec<u8>, u32>::new();
         for _ in 0..60_000 {
             let mut chosen = rng.choose([1, 2, 3, 4], 2);

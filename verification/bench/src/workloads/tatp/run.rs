@@ -10,10 +10,10 @@ use super::model::Model;
 use super::requests::{KINDS, RequestKind, fold, reach};
 use super::rows::{IS_ACTIVE, STARTS, TYPES, forwarding_key, number, subscriber_key, typed_key};
 use crate::access::{
-    PARTS_MAX, PartSet, PartWrite, PartsChange, RecordEntry, RecordTag, StoreAccess,
-    StoreConnection, StoreReply,
+    Connection, PARTS_MAX, PartSet, PartWrite, PartsChange, RecordEntry, RecordTag, StoreAccess,
+    StoreReply,
 };
-use crate::random::{Rng, draw};
+use crate::random::{self, Distributions as _, Rng, draw};
 use crate::result::{Check, Verdict};
 use nearstate_model::{Error, Result};
 
@@ -44,7 +44,7 @@ impl Client {
         })?;
         Ok(Self {
             model: Model::fresh(seed, share),
-            rng: Rng::new(draw(seed, share.first, 1)),
+            rng: random::rng(draw(seed, share.first, 1)),
             outbox: Outbox::default(),
             astray: Astray::default(),
             flying: None,
@@ -57,7 +57,6 @@ impl Client {
     }
 
     /// A subscriber by the non-uniform rule.
-    #[inline]
     fn slot(&mut self) -> u32 {
         let subscribers = self.model.count();
         let first = self.rng.below(reach(subscribers) + 1);
@@ -66,7 +65,6 @@ impl Client {
         u32::try_from(s_id - 1).unwrap_or(0)
     }
 
-    #[inline]
     fn draw(&mut self) -> Request {
         let mut rest = self.rng.below(100);
         let mut kind = RequestKind::GetSubscriberData;
@@ -78,7 +76,7 @@ impl Client {
             rest -= one.percent();
         }
         let slot = self.slot();
-        let word = self.rng.word();
+        let word = self.rng.u64(..);
         let [first, second, third, _, value @ ..] = word.to_le_bytes();
         let hour = |sides: u8, byte: u8| u8::try_from((u16::from(byte) * u16::from(sides)) >> 8);
         Request {
@@ -92,7 +90,6 @@ impl Client {
     }
 
     /// Draws transactions on different subscribers.
-    #[inline]
     fn draw_all(&mut self, count: usize) {
         self.requests.clear();
         let subscribers = self.model.count();
@@ -106,7 +103,6 @@ impl Client {
     }
 
     /// How much it will find of what it looks for (none: it does not succeed), and counts it.
-    #[inline]
     fn count(&mut self, request: &Request, tally: &mut Tally) -> u32 {
         let Request { kind, row_type, start, .. } = *request;
         let Some(subscriber) = self.model.of(request.slot) else { return 0 };
@@ -125,14 +121,12 @@ impl Client {
         found
     }
 
-    #[inline]
     fn counted(&mut self, request: &Request, tally: &mut Tally) -> u32 {
         let found = self.model.destinations(request);
         self.add(request, found, tally);
         found
     }
 
-    #[inline]
     fn add(&mut self, request: &Request, found: u32, tally: &mut Tally) {
         let (kind, will) = (request.kind, found > 0);
         tally.count(kind.index());
@@ -153,10 +147,9 @@ impl Client {
     }
 
     /// A read of one row, alone.
-    #[inline]
     fn read_row(
         &mut self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         request: &Request,
         tally: &mut Tally,
     ) -> Result<()> {
@@ -181,8 +174,7 @@ impl Client {
     }
 
     /// Reads of one row, together.
-    #[inline]
-    fn read_rows(&mut self, store: &mut dyn StoreConnection, tally: &mut Tally) -> Result<()> {
+    fn read_rows(&mut self, store: &mut Connection<'_>, tally: &mut Tally) -> Result<()> {
         let Self { model, outbox, asked, astray, .. } = self;
         outbox.clear();
         for request in asked.iter() {
@@ -223,7 +215,7 @@ impl Client {
     /// `GET_NEW_DESTINATION`: all of it as it was at one instant.
     fn destination(
         &mut self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         request: &Request,
         (expected, tally): (u32, &mut Tally),
     ) -> Result<()> {
@@ -268,7 +260,7 @@ impl Client {
     /// `UPDATE_SUBSCRIBER_DATA`: a bit of the subscriber and a byte of a facility, both or none.
     fn update(
         &mut self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         request: &Request,
         (will, tally): (bool, &mut Tally),
     ) -> Result<()> {
@@ -295,7 +287,7 @@ impl Client {
     }
 
     /// Finds a subscriber by its number: its key, which must be the right one.
-    fn find(&mut self, store: &mut dyn StoreConnection, request: &Request) -> Result<bool> {
+    fn find(&mut self, store: &mut Connection<'_>, request: &Request) -> Result<bool> {
         let s_id = self.model.s_id(request.slot);
         let tag: RecordTag<'_> = (0, &number(u64::from(s_id)));
         store.find(SUBSCRIBER, tag, PartSet::one(BIT), &mut self.key, &mut |_, _| {})?;
@@ -305,7 +297,7 @@ impl Client {
     /// `UPDATE_LOCATION`.
     fn locate(
         &mut self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         request: &Request,
         tally: &mut Tally,
     ) -> Result<()> {
@@ -323,7 +315,7 @@ impl Client {
     /// `DELETE_CALL_FORWARDING`.
     fn delete(
         &mut self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         request: &Request,
         (will, tally): (bool, &mut Tally),
     ) -> Result<()> {
@@ -341,7 +333,7 @@ impl Client {
     /// `INSERT_CALL_FORWARDING`: selects all facilities of the subscriber before it inserts.
     fn insert(
         &mut self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         request: &Request,
         (will, tally): (bool, &mut Tally),
     ) -> Result<()> {
@@ -373,7 +365,6 @@ impl Client {
     }
 
     /// Takes up the write that was answered, as the model says that it must have ended.
-    #[inline]
     fn land(&mut self, request: &Request, is_right: bool) {
         if let Some((slot, flight)) = self.flying.take()
             && let Some(subscriber) = self.model.of_mut(slot)
@@ -416,7 +407,7 @@ fn insert(
 }
 
 impl Workload for Client {
-    fn load(&mut self, store: &mut dyn StoreConnection, done: &mut dyn FnMut(u64)) -> Result<()> {
+    fn load(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<()> {
         for slot in 0..self.model.count() {
             let Self { model, outbox, .. } = self;
             model.rows(slot, |table, key, parts| {
@@ -440,13 +431,7 @@ impl Workload for Client {
         Ok(())
     }
 
-    #[inline]
-    fn step(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        count: usize,
-        tally: &mut Tally,
-    ) -> Result<()> {
+    fn step(&mut self, store: &mut Connection<'_>, count: usize, tally: &mut Tally) -> Result<()> {
         self.draw_all(count);
         self.asked.clear();
         if let [
@@ -481,7 +466,7 @@ impl Workload for Client {
         if self.asked.is_empty() { Ok(()) } else { self.read_rows(store, tally) }
     }
 
-    fn settle(&mut self, store: &mut dyn StoreConnection) -> Result<()> {
+    fn settle(&mut self, store: &mut Connection<'_>) -> Result<()> {
         let Some((slot, flight)) = self.flying else { return Ok(()) };
         match self.model.was_done(store, slot, flight)? {
             Some(is_done) => {
@@ -498,11 +483,7 @@ impl Workload for Client {
         }
     }
 
-    fn verify(
-        &mut self,
-        store: &mut dyn StoreConnection,
-        done: &mut dyn FnMut(u64),
-    ) -> Result<Verdict> {
+    fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
         let mut verdict = self.astray.verdict();
         for slot in 0..self.model.count() {
             self.compare(store, slot, &mut verdict)?;
@@ -547,7 +528,7 @@ impl Client {
     /// Compares all rows that a subscriber may have.
     fn compare(
         &mut self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         slot: u32,
         verdict: &mut Verdict,
     ) -> Result<()> {

@@ -1,16 +1,16 @@
 //! What a store has of a UE, beside what it must have.
 
 use super::model::Ue;
-use super::travel::Landing;
+use super::transfer::Landing;
 use super::{BLOCKS, CONTEXTS, Client, Context, key_of};
-use crate::access::{PartSet, StoreConnection};
+use crate::access::{Connection, PartSet};
 use nearstate_model::Result;
 
 impl Client {
     /// What the store has of a UE.
-    pub(super) fn look(&self, store: &mut dyn StoreConnection, ue: Ue) -> Result<Option<Context>> {
+    pub(super) fn look(&self, store: &mut Connection<'_>, ue: Ue) -> Result<Option<Context>> {
         let mut context = Context::EMPTY;
-        let mut landing = Landing::new(self.travel);
+        let mut landing = Landing::new(self.mode);
         let key = key_of(self.model.global(ue));
         let is_there = store.read(CONTEXTS, &key, PartSet::ALL, &mut |part, bytes| {
             landing.take(&mut context, part, bytes);

@@ -9,7 +9,7 @@
 //! affair of the arrivals of an open loop.
 
 use super::Procedure;
-use crate::random::Rng;
+use crate::random::{self, Distributions as _, Rng};
 use nearstate_model::{Error, Result};
 use nearstate_ue::UeState;
 
@@ -32,7 +32,6 @@ const TICKS_MAX: u32 = (1 << 16) - 1;
 /// 2,900, and the longest: their share of the time is then right by some hundredths of itself.
 const STAYS: u32 = 1 << 18;
 
-/// No UE.
 const NO_UE: u32 = u32::MAX;
 
 /// One UE of the machine.
@@ -63,7 +62,7 @@ impl Machine {
         let place = UePlace { next: NO_UE, state: UeState::Idle };
         let places = vec![place; usize::try_from(count).unwrap_or(0)];
         let slots = vec![NO_UE; SLOTS];
-        let mut all = Self { places, slots, now: 0, rng: Rng::new(seed), due: Vec::new() };
+        let mut all = Self { places, slots, now: 0, rng: random::rng(seed), due: Vec::new() };
         let moments = Moments::new(&mut all.rng);
         for ue in 0..count {
             let (state, left) = moments.meet(&mut all.rng);
@@ -177,7 +176,7 @@ fn stay(state: UeState, rng: &mut Rng) -> u32 {
         UeState::Idle => rng.pareto(IDLE.0, IDLE.1),
         UeState::Deregistered => rng.pareto(DETACHED.0, DETACHED.1),
     };
-    let ticks = crate::random::whole(seconds / TICK_S);
+    let ticks = random::whole(seconds / TICK_S);
     u32::try_from(ticks).unwrap_or(TICKS_MAX).clamp(1, TICKS_MAX)
 }
 

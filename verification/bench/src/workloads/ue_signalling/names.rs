@@ -11,9 +11,9 @@
 //! may be found by the old one.
 
 use super::model::Ue;
-use super::travel::{Landing, Tagging};
+use super::transfer::{Landing, Tagging};
 use super::{CONTEXTS, Client, Context, Flight, KEY_BYTES, TAGGED, key_of};
-use crate::access::{PartSet, RecordTag, StoreConnection};
+use crate::access::{Connection, PartSet, RecordTag};
 use crate::workloads::{Tally, wrong_answer};
 use nearstate_model::{Error, Result};
 use nearstate_ue::Procedure;
@@ -109,7 +109,7 @@ impl Client {
     #[cold]
     pub(super) fn find_alone(
         &mut self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         flight: Flight,
         tally: &mut Tally,
     ) -> Result<()> {
@@ -120,12 +120,12 @@ impl Client {
     /// Finds the context of a UE that names itself.
     pub(super) fn find(
         &mut self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         flight: Flight,
         tally: &mut Tally,
     ) -> Result<Context> {
         let guti = self.names.now(flight.ue);
-        let (mut context, mut landing) = (Context::EMPTY, Landing::new(self.travel));
+        let (mut context, mut landing) = (Context::EMPTY, Landing::new(self.mode));
         let mut key = Vec::with_capacity(KEY_BYTES);
         let tag = (GUTI, guti.as_slice());
         let is_there = store.find(CONTEXTS, tag, PartSet::ALL, &mut key, &mut |part, bytes| {
@@ -146,7 +146,7 @@ impl Client {
     /// what is wrong.
     pub(super) fn names_are_right(
         &self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         ue: Ue,
         expected: &Context,
     ) -> Result<Option<String>> {
@@ -169,7 +169,7 @@ impl Client {
 }
 
 /// The key of the record that a tag leads to.
-fn key_by(store: &mut dyn StoreConnection, tag: RecordTag<'_>) -> Result<Option<Vec<u8>>> {
+fn key_by(store: &mut Connection<'_>, tag: RecordTag<'_>) -> Result<Option<Vec<u8>>> {
     let mut key = Vec::new();
     let is_there = store.find(CONTEXTS, tag, PartSet::one(0), &mut key, &mut |_, _| {})?;
     Ok(is_there.then_some(key))

@@ -1,14 +1,13 @@
 //! UEs whose procedures travel together.
 
 use super::names::{GUTI, Guti};
-use super::travel::{Tagging, Travel, written};
+use super::transfer::{Tagging, TransferMode, written};
 use super::{CONTEXTS, Flight, KEY_BYTES};
 use crate::access::{PartSet, PartsChange, Request};
 use crate::workloads::Tally;
 use nearstate_ue::{BLOCKS, Context, Procedure, apply};
 use std::collections::VecDeque;
 
-/// All parties.
 #[derive(Debug, Default)]
 pub(super) struct Parties {
     /// Those that are on their way, the oldest first.
@@ -75,8 +74,8 @@ impl Party {
     }
 
     /// Does the procedures.
-    pub(super) fn change(&mut self, travel: Travel) {
-        if travel == Travel::Tagged {
+    pub(super) fn change(&mut self, mode: TransferMode) {
+        if mode == TransferMode::Tagged {
             self.before.clone_from(&self.contexts);
         }
         for (flight, context) in self.flights.iter().zip(&mut self.contexts) {
@@ -88,12 +87,12 @@ impl Party {
     /// Hands over the writes of what the procedures have changed.
     pub(super) fn with_changes<T>(
         &self,
-        travel: Travel,
+        mode: TransferMode,
         take: impl FnOnce(&[Request<'_>]) -> T,
     ) -> T {
         let count = self.flights.len();
         let mut parts = vec![[(0, &[][..]); BLOCKS.len()]; count];
-        let has_tags = travel == Travel::Tagged;
+        let has_tags = mode == TransferMode::Tagged;
         let mut tagging =
             vec![(Tagging::default(), Tagging::default()); if has_tags { count } else { 0 }];
         for ((before, after), (old, new)) in
@@ -106,7 +105,7 @@ impl Party {
         let each = self.flights.iter().zip(&self.keys).zip(self.contexts.iter().zip(&mut parts));
         for (place, ((flight, key), (after, parts))) in each.enumerate() {
             if flight.procedure != Procedure::CellReselection {
-                let parts = written(travel, after, flight.procedure, parts);
+                let parts = written(mode, after, flight.procedure, parts);
                 let tags = tagging.get(place).map(|(old, new)| (old.tags(), new.tags()));
                 let tags = tags.filter(|(old, new)| old != new);
                 requests.push(Request::Change {

@@ -1,7 +1,10 @@
 //! The workload on a region, beside planted faults, and without any store.
 
 use super::*;
-use crate::access::{BatchSink, Body, PartsChange, RecordTag, ReplySink, StoreAccess, TAGS_MAX};
+use crate::access::{
+    BatchSink, Body, Connection, PartsChange, RecordTag, ReplySink, StoreAccess, StoreConnection,
+    TAGS_MAX,
+};
 use crate::protocol::Fault;
 use crate::targets::Target as _;
 use crate::targets::fault::Faulty;
@@ -17,7 +20,7 @@ fn parameters(variant: &str) -> Parameters {
         has_own_records: false,
         records: 3000,
         variant: variant.to_owned(),
-        spread: crate::random::Spread::Zipfian,
+        spread: random::Spread::Zipfian,
         seed: 11,
     }
 }
@@ -31,12 +34,7 @@ fn region(parameters: &Parameters) -> (tempfile::TempDir, RegionConnection) {
     (folder, connection)
 }
 
-fn run(
-    client: &mut dyn Workload,
-    store: &mut dyn StoreConnection,
-    ops: u64,
-    depth: usize,
-) -> Tally {
+fn run(client: &mut dyn Workload, store: &mut Connection<'_>, ops: u64, depth: usize) -> Tally {
     let mut all = Tally::default();
     let mut done = 0;
     while done < ops {
@@ -211,11 +209,11 @@ fn write(
     (before, after): (&Context, &Context),
 ) {
     let mut parts = [(0, &[][..]); BLOCKS.len()];
-    let parts = travel::written(client.travel, after, flight.procedure, &mut parts);
+    let parts = transfer::written(client.mode, after, flight.procedure, &mut parts);
     let (mut old, mut new) = (Tagging::default(), Tagging::default());
     old.fill(before);
     new.fill(after);
-    let tags = (client.travel == Travel::Tagged).then_some((old.tags(), new.tags()));
+    let tags = (client.mode == TransferMode::Tagged).then_some((old.tags(), new.tags()));
     let key = key_of(client.model.global(flight.ue));
     assert!(store.change(CONTEXTS, &PartsChange { key: &key, parts, tags }).unwrap());
 }
@@ -285,12 +283,14 @@ impl StoreAccess for Slipping {
                 let (old, new) = tags;
                 let mut gutis = new.iter().filter(|(tag, _)| *tag == 1);
                 let is_new_guti = !gutis.all(|tag| old.contains(tag));
-                if self.slip == Slip::Confuses || !is_new_guti || !self.is_now() {
-                    return self.inner.perform(request, receive);
-                }
                 let gutis = old.iter().filter(|(tag, _)| *tag == 1);
                 let both: Vec<RecordTag<'_>> =
                     new.iter().chain(gutis).copied().take(TAGS_MAX).collect();
+                // A record with all of its tags in use has no room for an old GUTI.
+                let can_slip = is_new_guti && both.len() > new.len();
+                if self.slip == Slip::Confuses || !can_slip || !self.is_now() {
+                    return self.inner.perform(request, receive);
+                }
                 let tags = (self.slip == Slip::Hoards).then_some((*old, both.as_slice()));
                 self.inner.change(*table, &PartsChange { tags, ..*change })
             }

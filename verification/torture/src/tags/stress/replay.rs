@@ -39,7 +39,6 @@ pub(super) struct StreamReplay {
     watched: BTreeMap<String, u64>,
     /// Puts of this round that watchers received.
     delivered: BTreeSet<(String, u64)>,
-    /// Events.
     pub(super) events: u64,
     /// Records that were collected.
     pub(super) collected: u64,

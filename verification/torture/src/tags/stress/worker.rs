@@ -26,7 +26,6 @@ pub(super) const ZONES: u64 = 2;
 /// The longest time until a record expires, if it does.
 const ENDS_MS_MAX: u64 = 60;
 
-/// The name of the namespace.
 const NAME: &str = "sessions";
 
 /// Opens the namespace of the stress test.

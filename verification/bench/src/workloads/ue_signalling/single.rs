@@ -1,8 +1,8 @@
 //! A procedure by itself, from what the store answers to what it is told.
 
-use super::travel::{Landing, Tagging, Travel, bytes_of, gone, written};
+use super::transfer::{Landing, Tagging, TransferMode, bytes_of, gone, written};
 use super::{BLOCKS, CONTEXTS, Client, Flight, KEY_BYTES, apply};
-use crate::access::{PartSet, PartsChange, RecordTag, RecordWrite, StoreConnection, Work};
+use crate::access::{Connection, PartSet, PartsChange, RecordTag, RecordWrite, Work};
 use crate::workloads::Tally;
 use nearstate_model::Result;
 use nearstate_ue::{Context, Procedure};
@@ -24,13 +24,13 @@ impl<'c> Turn<'c> {
         (flight, key): (Flight, &'c [u8; KEY_BYTES]),
         tally: &'c mut Tally,
     ) -> Self {
-        let (wanted, landing) = (client.wanted(flight.procedure), Landing::new(client.travel));
+        let (wanted, landing) = (client.wanted(flight.procedure), Landing::new(client.mode));
         Self { client, flight, key, wanted, landing, tally }
     }
 
     /// From the read to the write.
     #[inline]
-    pub(super) fn go(mut self, store: &mut dyn StoreConnection) -> Result<()> {
+    pub(super) fn go(mut self, store: &mut Connection<'_>) -> Result<()> {
         let (key, wanted) = (self.key, self.wanted);
         let is_there = if wanted.is_empty() {
             self.go_blindly(store)?
@@ -48,8 +48,8 @@ impl<'c> Turn<'c> {
 
     /// Writes without having read, or after having found the context by its name.
     #[inline]
-    fn go_blindly(&mut self, store: &mut dyn StoreConnection) -> Result<bool> {
-        if self.client.travel == Travel::Tagged {
+    fn go_blindly(&mut self, store: &mut Connection<'_>) -> Result<bool> {
+        if self.client.mode == TransferMode::Tagged {
             self.client.find_alone(store, self.flight, self.tally)?;
         }
         let mut is_there = true;
@@ -67,7 +67,7 @@ impl<'c> Turn<'c> {
         self.tally.bytes_in += self.landing.bytes;
         self.landing.judge(is_there, self.flight)?;
         // It may be read once more.
-        self.landing = Landing::new(self.client.travel);
+        self.landing = Landing::new(self.client.mode);
         self.client.compare(self.flight, self.wanted, &self.client.context)
     }
 
@@ -76,10 +76,10 @@ impl<'c> Turn<'c> {
     fn apply(&mut self, write: &mut RecordWrite<'_>) -> Result<()> {
         let key = self.key.as_slice();
         let Self { client, flight, tally, .. } = self;
-        let before = (client.travel == Travel::Tagged).then_some(client.context);
+        let before = (client.mode == TransferMode::Tagged).then_some(client.context);
         apply(flight.procedure, &mut client.context, flight.draw);
         let mut parts = [(0, &[][..]); BLOCKS.len()];
-        let parts = written(client.travel, &client.context, flight.procedure, &mut parts);
+        let parts = written(client.mode, &client.context, flight.procedure, &mut parts);
         tally.bytes_out += key.len() as u64 + bytes_of(parts);
         let Some(before) = before else {
             return write(&PartsChange { key, parts, tags: None });

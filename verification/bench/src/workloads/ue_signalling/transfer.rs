@@ -8,7 +8,7 @@ use nearstate_ue::{BLOCKS, BlockSet, Context, Procedure, blocks_touched, tags};
 
 /// How much of a context travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Travel {
+pub(super) enum TransferMode {
     /// All of it, read and written.
     Full,
     /// The blocks that the procedure touches, read and written.
@@ -16,8 +16,8 @@ pub(super) enum Travel {
     /// The blocks that it touches are written; of those that it overwrites from end to end nothing
     /// is read.
     BlindDelta,
-    /// As [`Travel::Delta`], and all is read to know the tags of before, by the GUTI where the UE
-    /// names itself; tags are written where they change.
+    /// As [`TransferMode::Delta`], but the whole context is read, for its old tags, and is found by
+    /// the GUTI where the UE identifies itself. Tags are written where they change.
     Tagged,
 }
 
@@ -34,12 +34,12 @@ pub(super) fn parts_of(blocks: BlockSet) -> PartSet {
 /// What is written of a context after a procedure.
 #[inline]
 pub(super) fn written<'p, 'c>(
-    travel: Travel,
+    mode: TransferMode,
     context: &'c Context,
     procedure: Procedure,
     parts: &'p mut [PartWrite<'c>; BLOCKS.len()],
 ) -> &'p [PartWrite<'c>] {
-    if travel == Travel::Full {
+    if mode == TransferMode::Full {
         if let Some(first) = parts.first_mut() {
             *first = (0, context.as_bytes().as_slice());
         }
@@ -61,12 +61,12 @@ pub(super) fn bytes_of(parts: &[PartWrite<'_>]) -> u64 {
 
 /// Every part of a context.
 pub(super) fn whole<'p, 'c>(
-    travel: Travel,
+    mode: TransferMode,
     context: &'c Context,
     parts: &'p mut [PartWrite<'c>; BLOCKS.len()],
 ) -> &'p [PartWrite<'c>] {
-    if travel == Travel::Full {
-        return written(travel, context, Procedure::InitialAttach, parts);
+    if mode == TransferMode::Full {
+        return written(mode, context, Procedure::InitialAttach, parts);
     }
     for (place, block) in parts.iter_mut().zip(BLOCKS) {
         *place = (*block as usize, context.view().block(*block));
@@ -78,21 +78,21 @@ pub(super) fn whole<'p, 'c>(
 /// against the model's marks, which no other bytes meet.
 #[derive(Clone, Copy)]
 pub(super) struct Landing {
-    travel: Travel,
+    mode: TransferMode,
     pub(super) bytes: u64,
     /// A part that was no part of a context, and its bytes.
     fault: Option<(usize, usize)>,
 }
 
 impl Landing {
-    pub(super) const fn new(travel: Travel) -> Self {
-        Self { travel, bytes: 0, fault: None }
+    pub(super) const fn new(mode: TransferMode) -> Self {
+        Self { mode, bytes: 0, fault: None }
     }
 
     #[inline]
     pub(super) fn take(&mut self, context: &mut Context, part: usize, bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
-        let taken = if self.travel == Travel::Full {
+        let taken = if self.mode == TransferMode::Full {
             context.place(bytes)
         } else {
             match BLOCKS.get(part) {

@@ -14,9 +14,9 @@
 
 use super::names::{astray, is_named};
 use super::party::Party;
-use super::travel::{Landing, Travel, bytes_of, gone};
+use super::transfer::{Landing, TransferMode, bytes_of, gone};
 use super::{Client, Flight, KEY_BYTES, key_of};
-use crate::access::{PartSet, Request, StoreConnection, StoreReply};
+use crate::access::{Connection, PartSet, Request, StoreReply};
 use crate::workloads::{Overlapped, Tally};
 use nearstate_model::Result;
 use std::collections::VecDeque;
@@ -25,7 +25,7 @@ impl Client {
     /// Several procedures together: all read, then all written.
     pub(super) fn fly_together(
         &mut self,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         tally: &mut Tally,
     ) -> Result<()> {
         self.board();
@@ -36,7 +36,7 @@ impl Client {
     fn board(&mut self) {
         let mut party = std::mem::take(&mut self.parties.spare);
         party.board(&mut self.flights, |flight| key_of(self.model.global(flight.ue)));
-        if self.travel == Travel::Tagged {
+        if self.mode == TransferMode::Tagged {
             let name =
                 |flight: &Flight| is_named(flight.procedure).then(|| self.names.now(flight.ue));
             party.names.extend(party.flights.iter().map(name));
@@ -55,7 +55,7 @@ impl Client {
     fn end_oldest(
         &mut self,
         parties: &mut VecDeque<Party>,
-        store: &mut dyn StoreConnection,
+        store: &mut Connection<'_>,
         tally: &mut Tally,
     ) -> Result<()> {
         if parties.front().is_some_and(|oldest| !oldest.is_changed) {
@@ -75,19 +75,19 @@ impl Client {
     }
 
     /// Takes the contexts, does the procedures and sends the writes, where they can leave ahead.
-    fn change(&mut self, party: &mut Party, store: &mut dyn StoreConnection) -> Result<()> {
+    fn change(&mut self, party: &mut Party, store: &mut Connection<'_>) -> Result<()> {
         self.receive_reads(party, store)?;
-        party.change(self.travel);
+        party.change(self.mode);
         if store.sends_ahead() {
-            party.with_changes(self.travel, |requests| store.send_ahead(requests))?;
+            party.with_changes(self.mode, |requests| store.send_ahead(requests))?;
         }
         Ok(())
     }
 
-    fn receive_reads(&mut self, party: &mut Party, store: &mut dyn StoreConnection) -> Result<()> {
+    fn receive_reads(&mut self, party: &mut Party, store: &mut Connection<'_>) -> Result<()> {
         let mut contexts = std::mem::take(&mut party.contexts);
         let (requests, places) = party.reads(|procedure| self.wanted(procedure));
-        let mut landing = Landing::new(self.travel);
+        let mut landing = Landing::new(self.mode);
         let (flights, keys) = (&party.flights, &party.keys);
         let (mut missing, mut strange, mut bytes_in) = (None, None, 0);
         store.receive_ahead(&requests, &mut |number, reply| {
@@ -127,9 +127,9 @@ impl Client {
         Ok(())
     }
 
-    fn receive_changes(&self, party: &mut Party, store: &mut dyn StoreConnection) -> Result<()> {
+    fn receive_changes(&self, party: &mut Party, store: &mut Connection<'_>) -> Result<()> {
         let (mut is_whole, mut bytes_out) = (true, 0);
-        party.with_changes(self.travel, |requests| {
+        party.with_changes(self.mode, |requests| {
             bytes_out = requests.iter().map(bytes_sent).sum();
             store.receive_ahead(requests, &mut |_, reply| {
                 is_whole &= reply != StoreReply::Done(false);
@@ -146,7 +146,7 @@ impl Client {
         tally.bytes_out += party.tally.bytes_out;
         tally.bytes_in += party.tally.bytes_in;
         for (flight, context) in party.flights.drain(..).zip(&party.contexts) {
-            if self.travel == Travel::Tagged {
+            if self.mode == TransferMode::Tagged {
                 self.names.took(flight.ue, context);
             }
             self.land(flight, Some(context), tally);
@@ -172,7 +172,7 @@ const fn wanted_of(request: &Request<'_>) -> PartSet {
 }
 
 impl Overlapped for Client {
-    fn begin_step(&mut self, store: &mut dyn StoreConnection, count: usize) -> Result<()> {
+    fn begin_step(&mut self, store: &mut Connection<'_>, count: usize) -> Result<()> {
         let away = self.parties.away.iter().flat_map(|party| &party.flights);
         self.parties.taken.clear();
         self.parties.taken.extend(away.map(|flight| flight.ue.place() as u64));
@@ -183,7 +183,7 @@ impl Overlapped for Client {
         store.send_ahead(&party.reads(|procedure| self.wanted(procedure)).0)
     }
 
-    fn end_step(&mut self, store: &mut dyn StoreConnection, tally: &mut Tally) -> Result<()> {
+    fn end_step(&mut self, store: &mut Connection<'_>, tally: &mut Tally) -> Result<()> {
         let mut parties = std::mem::take(&mut self.parties.away);
         let ended = self.end_oldest(&mut parties, store, tally);
         self.parties.away = parties;
