@@ -38,6 +38,9 @@ impl Member {
     /// Grows the index after an insert that found `crowd` entries in its bucket. Without room to
     /// grow, chains get longer instead: that is slower, and not an error.
     pub(crate) fn split_some(&self, table: &IndexTable, crowd: u32) -> Result<()> {
+        if self.may_use_reserve.get() {
+            return Ok(()); // The reserve is not for the index.
+        }
         let times = if crowd > WORDS as u32 { SPLITS_MAX } else { 1 };
         for _ in 0..times {
             match self.split_once(table, crowd >= CROWDED_WAIT_ENTRIES) {

@@ -120,8 +120,9 @@ impl Bump {
     }
 }
 
-/// The largest cell that is cut from the small bump range.
-pub(crate) const BUMP_SMALL_CELL_MAX: u64 = 32 << 10;
+/// The largest cell that is cut from the small bump range, which lies in one chunk: the end of a
+/// chunk that is too short for such a cell is at most 3 % of it. Larger cells can lie in two chunks.
+pub(crate) const BUMP_SMALL_CELL_MAX: u64 = 8 << 10;
 
 const QUEUE_FIRST: usize = 32;
 const QUEUE_WORDS: usize = 3;
