@@ -16,7 +16,7 @@ impl From<Corruption> for nearstate_model::Error {
 /// The first eight bytes of a region.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"NEARSTAT");
 /// The format that this code reads and writes.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 /// Flag of the superblock: pins are followed by a full fence.
 pub const FLAG_FENCED: u32 = 1;
 
@@ -81,9 +81,9 @@ pub(crate) const ARENA_WORDS: usize = 512;
 /// The offset of the heap.
 pub const HEAP: u64 = 0x480_0000;
 
-/// Bytes of a chunk: the part of the heap that one lock and one bitmap describe. Large enough that a
-/// session rarely needs another one (every 240 records of 1 KiB), small enough that a session that
-/// is stopped inside a claim keeps little from the others.
+/// Bytes of a chunk: the part of the heap that one lock and one bitmap describe. Large enough that
+/// a session rarely needs another one (every 240 records of 1 KiB), small enough that a session
+/// that is stopped inside a claim keeps little from the others.
 pub(crate) const CHUNK_BYTES: u64 = 256 << 10;
 /// Units of a chunk: cells begin at units and are measured in them.
 pub(crate) const CHUNK_UNITS: u64 = CHUNK_BYTES / LINE;

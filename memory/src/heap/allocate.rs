@@ -164,8 +164,8 @@ impl Member {
         Ok(cell)
     }
 
-    /// Runs an operation that changes the region. If the heap is full for it, the operation runs once
-    /// more and may use the reserve, provided that it does not make the content of the region
+    /// Runs an operation that changes the region. If the heap is full for it, the operation runs
+    /// once more and may use the reserve, provided that it does not make the content of the region
     /// larger: deleting, collecting, and replacing by as much or less always succeed.
     ///
     /// # Errors
@@ -219,8 +219,8 @@ impl Member {
         self.operation(|| Ok(self.arena()?.roll_back()?))
     }
 
-    /// Frees some cells of a queue that is too long. Never while the undo record names an operation:
-    /// recovery must find the retired cells where they were put.
+    /// Frees some cells of a queue that is too long. Never while the undo record names an
+    /// operation: recovery must find the retired cells where they were put.
     #[inline]
     pub(crate) fn trim_queue(&self, arena: &Arena<'_>, class: u8) -> Result<()> {
         self.pressure.set(self.pressure.get() + 1);

@@ -51,15 +51,15 @@ impl FreeSource {
 
 impl Member {
     /// Runs `work` with the lock of a chunk held. `None` if a living process holds it, with no
-    /// `patience` also if a dead one does.
+    /// `wait_max` also if a dead one does.
     pub(crate) fn under_chunk<T>(
         &self,
         chunk: ChunkIndex,
-        patience: Option<Duration>,
+        wait_max: Option<Duration>,
         work: impl FnOnce(&mut ChunkState) -> Result<T>,
     ) -> Result<Option<T>> {
         let at = chunk.word_at(self.map());
-        let payload = if let Some(bound) = patience {
+        let payload = if let Some(bound) = wait_max {
             match self.acquire_within(at, LockSlot::Leaf, bound) {
                 Ok(payload) => payload,
                 Err(Error::Stalled { .. }) => return Ok(None),
@@ -94,8 +94,8 @@ impl Member {
         if front >= end {
             return Ok(());
         }
-        let patience = if which == Bump::Small { None } else { Some(LOCK_WAIT_SHORT) };
-        if self.free_range(patience, FreeSource::Bump(which), front, end)? {
+        let wait_max = if which == Bump::Small { None } else { Some(LOCK_WAIT_SHORT) };
+        if self.free_range(wait_max, FreeSource::Bump(which), front, end)? {
             return Ok(());
         }
         if which == Bump::Small {
@@ -159,7 +159,7 @@ impl Member {
     /// stays where it is, and the result is false.
     fn free_range(
         &self,
-        patience: Option<Duration>,
+        wait_max: Option<Duration>,
         source: FreeSource,
         at: u64,
         to: u64,
@@ -169,7 +169,7 @@ impl Member {
         }
         let chunk = ChunkIndex::of(self.map(), at)?;
         let part = self
-            .under_chunk(chunk, patience, |state| self.free_part(chunk, state, source, at, to))?;
+            .under_chunk(chunk, wait_max, |state| self.free_part(chunk, state, source, at, to))?;
         self.finish_free()?;
         Ok(part.is_some())
     }

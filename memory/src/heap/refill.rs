@@ -40,9 +40,9 @@ enum Wanted {
 
 /// What a search for one cell has met.
 #[derive(Debug, Default)]
-struct Search {
+struct ChunkSearch {
     /// How long the search waits for the lock of a chunk. `None`: not at all.
-    patience: Option<Duration>,
+    wait_max: Option<Duration>,
     /// The file system has no pages for a chunk. Chunks with pages may still have room.
     no_pages: Option<Error>,
 }
@@ -54,7 +54,7 @@ impl Member {
         invariant!(bytes != 0 && bytes <= BUMP_SMALL_CELL_MAX, "cells of {bytes} bytes are small");
         self.free_stale(class)?;
         self.keep_reserve(bytes / LINE)?;
-        let mut search = Search::default();
+        let mut search = ChunkSearch::default();
         let hint = ChunkIndex(self.chunk.get());
         if hint.0 < chunks_used(self.map())?
             && self.suits(hint, Wanted::Partial, class)?
@@ -75,7 +75,7 @@ impl Member {
                 break;
             }
         }
-        search.patience = Some(LOCK_WAIT_SHORT);
+        search.wait_max = Some(LOCK_WAIT_SHORT);
         for wanted in [Wanted::Partial, Wanted::Empty] {
             if self.search(u64::MAX, wanted, class, &mut search)? {
                 return Ok(());
@@ -130,8 +130,15 @@ impl Member {
         Ok(())
     }
 
-    /// Tries at most `most` chunks in a circle, from behind the one used last. True if one had room.
-    fn search(&self, most: u64, wanted: Wanted, class: u8, search: &mut Search) -> Result<bool> {
+    /// Tries at most `most` chunks in a circle, from behind the one used last. True if one had
+    /// room.
+    fn search(
+        &self,
+        most: u64,
+        wanted: Wanted,
+        class: u8,
+        search: &mut ChunkSearch,
+    ) -> Result<bool> {
         let used = chunks_used(self.map())?;
         let first = if self.chunk.get() + 1 < used { self.chunk.get() + 1 } else { 0 };
         for chunk in (first..used).chain(0..first).take(most.min(used) as usize).map(ChunkIndex) {
@@ -152,9 +159,14 @@ impl Member {
 
     /// Takes a run of a chunk as the small bump range, or cells of the class into its queue. False
     /// if the chunk is busy or has no room.
-    fn take_from_chunk(&self, chunk: ChunkIndex, class: u8, search: &mut Search) -> Result<bool> {
+    fn take_from_chunk(
+        &self,
+        chunk: ChunkIndex,
+        class: u8,
+        search: &mut ChunkSearch,
+    ) -> Result<bool> {
         let units = class::bytes_of(class) / LINE;
-        let taken = self.under_chunk(chunk, search.patience, |state| {
+        let taken = self.under_chunk(chunk, search.wait_max, |state| {
             match self.commit_chunk(chunk, state) {
                 Err(error @ Error::Full { .. }) => {
                     search.no_pages = Some(error);

@@ -121,7 +121,8 @@ impl Bump {
 }
 
 /// The largest cell that is cut from the small bump range, which lies in one chunk: the end of a
-/// chunk that is too short for such a cell is at most 3 % of it. Larger cells can lie in two chunks.
+/// chunk that is too short for such a cell is at most 3 % of it. Larger cells can lie in two
+/// chunks.
 pub(crate) const BUMP_SMALL_CELL_MAX: u64 = 8 << 10;
 
 const QUEUE_FIRST: usize = 32;

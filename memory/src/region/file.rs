@@ -15,11 +15,11 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::layout::{
-    ARENAS, BITMAP_BYTES, CATALOG, CHUNK_BYTES, CHUNK_HAS_PAGES, CHUNK_UNITS, FLAG_FENCED, FORMAT,
-    HEAP, MAGIC, MEMBER_LIVENESS_LOCK, MEMBER_STATE, MEMBERS, SUPER_BYTES, SUPER_CHECK,
-    SUPER_CHUNKS, SUPER_CREATED, SUPER_EPOCH, SUPER_FORMAT, SUPER_FRONTIER, SUPER_HEAP, SUPER_ID,
-    SUPER_LENGTH, SUPER_MAGIC, SUPER_MEMBERS, SUPER_NAMESPACES, SUPER_PAGE, SUPER_SEED,
-    SUPER_WORDS, bitmaps_at, chunk_words_at, member_at, ordinary_chunks, region_bytes, seal,
+    ARENAS, CATALOG, CHUNK_BYTES, CHUNK_UNITS, FLAG_FENCED, FORMAT, HEAP, MAGIC,
+    MEMBER_LIVENESS_LOCK, MEMBER_STATE, MEMBERS, SUPER_BYTES, SUPER_CHECK, SUPER_CHUNKS,
+    SUPER_CREATED, SUPER_EPOCH, SUPER_FORMAT, SUPER_FRONTIER, SUPER_HEAP, SUPER_ID, SUPER_LENGTH,
+    SUPER_MAGIC, SUPER_MEMBERS, SUPER_NAMESPACES, SUPER_PAGE, SUPER_SEED, SUPER_WORDS,
+    chunk_words_at, member_at, region_bytes, seal,
 };
 use crate::region::index_table::IndexTable;
 use crate::region::liveness::{LivenessLock, ProcessIdentity, now_ms};
@@ -304,7 +304,7 @@ impl Region {
             map.commit(chunk_words_at(chunks), length - chunk_words_at(chunks))?;
         }
         fill_superblock(&map, page, is_fenced)?;
-        create_reserve(&map)?;
+        map.create_reserve()?;
         if options.populate {
             // The superblock is complete except for its magic, by which `is_creation_interrupted`
             // recognizes it.
@@ -386,22 +386,6 @@ impl Region {
     pub fn path(&self) -> &Path {
         self.shared.map.path()
     }
-}
-
-/// Gives the reserve its tables and pages, so that deleting needs no more of the file system.
-fn create_reserve(map: &Map) -> Result<()> {
-    const TABLE_PAGE: u64 = 4096;
-    let (chunks, first) = (map.chunks(), ordinary_chunks(map.chunks()));
-    let words_at = (chunk_words_at(chunks) + 8 * first) & !(TABLE_PAGE - 1);
-    let bitmaps_from = (bitmaps_at(chunks) + BITMAP_BYTES * first) & !(TABLE_PAGE - 1);
-    let start = HEAP + CHUNK_BYTES * first;
-    map.commit(words_at, bitmaps_at(chunks) - words_at)?;
-    map.commit(bitmaps_from, map.len() - bitmaps_from)?;
-    map.commit(start, chunk_words_at(chunks) - start)?;
-    for chunk in first..chunks {
-        map.word(chunk_words_at(chunks) + 8 * chunk)?.store(CHUNK_HAS_PAGES, Ordering::Release);
-    }
-    Ok(())
 }
 
 fn fill_superblock(map: &Map, page: u64, is_fenced: bool) -> Result<()> {

@@ -8,7 +8,10 @@ use std::ptr::NonNull;
 use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::layout::{Corruption, LINE, region_bytes};
+use crate::layout::{
+    BITMAP_BYTES, CHUNK_BYTES, CHUNK_HAS_PAGES, Corruption, HEAP, LINE, bitmaps_at, chunk_words_at,
+    ordinary_chunks, region_bytes,
+};
 use crate::region::liveness;
 use crate::region::page_fault::{Guard, USABLE};
 use crate::system;
@@ -292,6 +295,23 @@ impl Map {
         }
         self.with_file(|file| system::commit_only(file.as_fd(), from, bytes)).map(drop)?;
         system::prefault(self.base, from, bytes);
+        Ok(())
+    }
+
+    /// Gives the reserve its tables and pages, so that deleting needs no more of the file system.
+    pub(crate) fn create_reserve(&self) -> Result<()> {
+        const TABLE_PAGE: u64 = 4096;
+        let (chunks, first) = (self.chunks, ordinary_chunks(self.chunks));
+        let words_at = (chunk_words_at(chunks) + 8 * first) & !(TABLE_PAGE - 1);
+        let bitmaps_from = (bitmaps_at(chunks) + BITMAP_BYTES * first) & !(TABLE_PAGE - 1);
+        let start = HEAP + CHUNK_BYTES * first;
+        self.commit(words_at, bitmaps_at(chunks) - words_at)?;
+        self.commit(bitmaps_from, self.len() - bitmaps_from)?;
+        self.commit(start, chunk_words_at(chunks) - start)?;
+        for chunk in first..chunks {
+            self.word(chunk_words_at(chunks) + 8 * chunk)?
+                .store(CHUNK_HAS_PAGES, Ordering::Release);
+        }
         Ok(())
     }
 
