@@ -5,16 +5,17 @@ use std::ops::Range;
 
 use nearstate_model::{Result, invariant};
 
+use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::heap::bitmap::{Bitmap, mark};
-use crate::heap::chunk::{ChunkIndex, ChunkState, chunks_used, state_of};
+use crate::heap::chunk::{ChunkIndex, ChunkState, chunks_used};
 use crate::heap::refill::no_room;
 use crate::layout::{CHUNK_UNITS, LINE, ordinary_chunks};
 use crate::member::arena::{Bump, undo};
-use crate::member::{LOCK_WAIT_SHORT, Member};
+use crate::member::{LOCK_WAIT_SHORT, Member, lock};
 
-/// How often a claim starts again after another member took a part of its range. Each time at least
-/// one of the members made progress.
+/// How often a claim starts again behind a chunk of which another member took a part. Each time that
+/// member made progress.
 const CLAIMS_MAX: u32 = 16;
 
 impl Member {
@@ -24,35 +25,49 @@ impl Member {
         invariant!(bytes != 0 && bytes.is_multiple_of(LINE), "a range of {bytes} bytes");
         self.keep_reserve(bytes / LINE)?;
         let ordinary = ordinary_chunks(self.map().chunks());
-        for _ in 0..CLAIMS_MAX {
-            let hint = self.span_chunk.get();
-            let mut found = self.find_span(hint..ordinary, bytes / LINE)?;
-            if found.is_none() && hint != 0 {
-                found = self.find_span(0..ordinary, bytes / LINE)?;
-            }
-            if found.is_none() && self.may_use_reserve.get() {
-                found = self.find_span(ordinary..self.map().chunks(), bytes / LINE)?;
-            }
-            let Some(start) = found else { return Err(no_room()) };
-            match self.claim_span(start, bytes, is_extent) {
-                Ok(true) => {
-                    let last = ChunkIndex::of(self.map(), start + bytes - LINE)?.0;
-                    self.span_chunk.set(if last < ordinary { last } else { 0 });
+        let hint = self.span_chunk.get();
+        // Chunks whose lock is busy come last: their holder may be stopped.
+        for skips_busy in [true, false] {
+            let reserve = if self.may_use_reserve.get() { self.map().chunks() } else { ordinary };
+            for chunks in [hint..ordinary, 0..ordinary, ordinary..reserve] {
+                if self.take_span_in(chunks, bytes, is_extent, skips_busy)? {
                     return Ok(());
-                }
-                Ok(false) => self.empty_bump(Bump::Large)?,
-                Err(error) => {
-                    self.empty_bump(Bump::Large)?;
-                    return Err(error);
                 }
             }
         }
         Err(no_room())
     }
 
+    /// Takes a range in some chunks. False if there is none.
+    fn take_span_in(
+        &self,
+        mut chunks: Range<u64>,
+        bytes: u64,
+        is_extent: bool,
+        skips_busy: bool,
+    ) -> Result<bool> {
+        let ordinary = ordinary_chunks(self.map().chunks());
+        for _ in 0..CLAIMS_MAX {
+            let found = self.find_span(chunks.clone(), bytes / LINE, skips_busy)?;
+            let Some(start) = found else { return Ok(false) };
+            match self.claim_span(start, bytes, is_extent)? {
+                None => {
+                    let last = ChunkIndex::of(self.map(), start + bytes - LINE)?.0;
+                    self.span_chunk.set(if last < ordinary { last } else { 0 });
+                    return Ok(true);
+                }
+                Some(taken) => {
+                    self.empty_bump(Bump::Large)?;
+                    chunks.start = taken.0 + 1;
+                }
+            }
+        }
+        Ok(false)
+    }
+
     /// The first range of free units in some chunks. Reads without locks, so the claim tests it
     /// again. Adds chunks to the heap where the last ones are free.
-    fn find_span(&self, chunks: Range<u64>, units: u64) -> Result<Option<u64>> {
+    fn find_span(&self, chunks: Range<u64>, units: u64, skips_busy: bool) -> Result<Option<u64>> {
         let (mut start, mut have) = (0, 0);
         let ordinary = ordinary_chunks(self.map().chunks());
         for chunk in chunks.map(ChunkIndex) {
@@ -60,8 +75,11 @@ impl Member {
             if !has_tables && self.add_chunk()?.is_none() {
                 return Ok(None);
             }
-            let state = state_of(self.map(), chunk)?;
-            if state.used == 0 {
+            let word = self.map().word(chunk.word_at(self.map()))?.load(Ordering::Relaxed);
+            let state = ChunkState::decode(word & lock::PAYLOAD);
+            if skips_busy && lock::owner_of(word) != 0 {
+                have = 0;
+            } else if state.used == 0 {
                 start = if have == 0 { chunk.start() } else { start };
                 have += CHUNK_UNITS;
             } else if state.free() == 0 || have == 0 && state.longest == 0 {
@@ -89,18 +107,21 @@ impl Member {
         Ok(None)
     }
 
-    /// Takes a range, chunk by chunk. False if a part of it is taken or busy: then what was taken
-    /// before is the large bump range.
-    fn claim_span(&self, start: u64, bytes: u64, is_extent: bool) -> Result<bool> {
+    /// Takes a range, chunk by chunk. `None`: the large bump range has it. Otherwise the chunk of
+    /// which a part is taken or busy: the chunks before it are the large bump range.
+    ///
+    /// After an error nothing is taken.
+    fn claim_span(&self, start: u64, bytes: u64, is_extent: bool) -> Result<Option<ChunkIndex>> {
         let arena = self.arena()?;
         let end = start + bytes;
         arena.set(undo::CHUNK_AT, start | 1);
         arena.set(undo::CHUNK_TO, start);
         crash_point!("span.recorded");
-        let (mut at, mut done) = (start, Ok(true));
-        while at < end && matches!(done, Ok(true)) {
+        let (mut at, mut missing) = (start, Ok(None));
+        while at < end && matches!(missing, Ok(None)) {
             let chunk = ChunkIndex::of(self.map(), at)?;
-            done = self.claim_part(chunk, at, end, is_extent && at != start);
+            let taken = self.claim_part(chunk, at, end, is_extent && at != start);
+            missing = taken.map(|is_taken| (!is_taken).then_some(chunk));
             at = chunk.end();
         }
         let taken_to = arena.get(undo::CHUNK_TO);
@@ -110,7 +131,10 @@ impl Member {
             crash_point!("span.bumped");
             arena.set(undo::CHUNK_TO, 0);
         }
-        done
+        if missing.is_err() {
+            self.empty_bump(Bump::Large)?;
+        }
+        missing
     }
 
     /// Takes the part of a range that lies in a chunk.
