@@ -314,7 +314,7 @@ typedef enum ns_status {
      */
     NS_BUG = 15,
     /**
-     * The key has no bytes, or more than `NS_KEY_BYTES_MAX`.
+     * The key is empty or has more bytes than `NS_KEY_BYTES_MAX`.
      */
     NS_KEY_TOO_LARGE = 16,
     /**
@@ -339,7 +339,7 @@ typedef enum ns_status {
      */
     NS_FULL = 21,
     /**
-     * A live process has held a lock that this operation needs for longer than the wait bound.
+     * A living process has held a lock that this operation needs for longer than the wait bound.
      */
     NS_STALLED = 22,
     /**
@@ -363,15 +363,15 @@ typedef enum ns_status {
      */
     NS_FORKED = 27,
     /**
-     * The operating system refused.
+     * A system call failed.
      */
     NS_SYSTEM = 28,
     /**
-     * A back-end that is reached over a network failed or answered something unexpected.
+     * A back-end on a network failed or returned an unexpected response.
      */
     NS_BACKEND = 29,
     /**
-     * The caller's words are off (a URL, an option).
+     * An argument (a URL, an option) is invalid.
      */
     NS_BAD_ARGUMENT = 30,
     /**
@@ -392,12 +392,12 @@ typedef enum ns_status {
      */
     NS_TAG_TAKEN = 34,
     /**
-     * No object of the transactional memory has this address: it was freed, or never allocated.
+     * No object of the transactional memory has this address: it was freed or never allocated.
      */
     NS_NO_OBJECT = 35,
     /**
-     * The commit stream of this writer is full, and refuses more until its consumer has
-     * acknowledged some.
+     * The commit stream of this writer is full, and rejects commits until its consumer has
+     * acknowledged entries.
      */
     NS_BEHIND = 36,
     /**

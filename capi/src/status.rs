@@ -19,7 +19,7 @@ pub enum ns_status {
     NS_TOO_SMALL = 3,
     /// A bug in this library: close the session and report the message of `ns_last_error`.
     NS_BUG = 15,
-    /// The key has no bytes, or more than `NS_KEY_BYTES_MAX`.
+    /// The key is empty or has more bytes than `NS_KEY_BYTES_MAX`.
     NS_KEY_TOO_LARGE = 16,
     /// The value or block is larger than `NS_VALUE_BYTES_MAX`.
     NS_VALUE_TOO_LARGE = 17,
@@ -32,7 +32,7 @@ pub enum ns_status {
     NS_WRONG_KIND = 20,
     /// The region's heap, its file system, or one of its tables is full.
     NS_FULL = 21,
-    /// A live process has held a lock that this operation needs for longer than the wait bound.
+    /// A living process has held a lock that this operation needs for longer than the wait bound.
     NS_STALLED = 22,
     /// The file is not a region, is of another format, is truncated or is damaged.
     NS_NOT_A_REGION = 23,
@@ -44,11 +44,11 @@ pub enum ns_status {
     NS_IN_USE = 26,
     /// This process is a fork of the one that attached: attach again.
     NS_FORKED = 27,
-    /// The operating system refused.
+    /// A system call failed.
     NS_SYSTEM = 28,
-    /// A back-end that is reached over a network failed or answered something unexpected.
+    /// A back-end on a network failed or returned an unexpected response.
     NS_BACKEND = 29,
-    /// The caller's words are off (a URL, an option).
+    /// An argument (a URL, an option) is invalid.
     NS_BAD_ARGUMENT = 30,
     /// Another writer changed a record that the transaction has read: run the transaction again.
     NS_CONFLICT = 31,
@@ -59,10 +59,10 @@ pub enum ns_status {
     NS_TRANSACTION_TOO_LARGE = 33,
     /// Another record has this value of a unique tag.
     NS_TAG_TAKEN = 34,
-    /// No object of the transactional memory has this address: it was freed, or never allocated.
+    /// No object of the transactional memory has this address: it was freed or never allocated.
     NS_NO_OBJECT = 35,
-    /// The commit stream of this writer is full, and refuses more until its consumer has
-    /// acknowledged some.
+    /// The commit stream of this writer is full, and rejects commits until its consumer has
+    /// acknowledged entries.
     NS_BEHIND = 36,
     /// An internal error stopped this session: close it, open another and report the error.
     NS_SESSION_STOPPED = 37,

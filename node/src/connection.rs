@@ -362,7 +362,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ServedConnection<S> {
             && bytes > 0
         {
             self.output.requested_at = self.endpoint.core().clock().now();
-            let received = scratch.get(..bytes).unwrap_or_default();
+            let Some(received) = scratch.get(..bytes) else {
+                invariant!("a read fills at most its buffer");
+            };
             let max = self.endpoint.core().limits().input_bytes_max;
             if self.input.is_empty() {
                 let consumed = self.handle(received);
@@ -399,7 +401,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ServedConnection<S> {
     /// Lets the handler continue with the buffered input.
     fn handle_buffered(&mut self) {
         let (bytes, start) = self.input.take();
-        let consumed = self.handle(bytes.get(start..).unwrap_or_default());
+        let Some(input) = bytes.get(start..) else {
+            invariant!("input starts inside its buffer");
+        };
+        let consumed = self.handle(input);
         self.input.restore(bytes, consumed);
         self.check_input_limit();
     }

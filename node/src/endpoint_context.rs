@@ -7,6 +7,8 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use nearstate_model::invariant;
+
 use crate::core::Core;
 use crate::executor::{TaskEvent, TaskHandle};
 use crate::protocol::{
@@ -143,8 +145,8 @@ impl EndpointContext {
     /// of the core.
     pub(crate) fn update_buffered(&self, before: usize, after: usize) -> usize {
         let buffered = &self.connections.bytes_buffered;
-        debug_assert!(before <= buffered.get(), "a connection's bytes are part of the total");
-        let total = buffered.get().saturating_sub(before) + after;
+        invariant!(before <= buffered.get(), "a connection's bytes are part of the total");
+        let total = buffered.get() - before + after;
         buffered.set(total);
         total
     }

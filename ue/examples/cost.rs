@@ -1,4 +1,4 @@
-//! What a context costs: bytes and nanoseconds of each procedure.
+//! The cost of a context: bytes and nanoseconds of each procedure.
 //!
 //! `cargo run --release -p nearstate-ue --example cost`. The shortest of several rounds counts:
 //! what the machine does beside it only ever adds.

@@ -43,7 +43,7 @@ pub(crate) fn drawn<T: Value>(draw: u64, number: u64) -> T {
     T::drawn(Draw::new(draw, if T::SALT == 0 { number + 1 } else { T::SALT }))
 }
 
-/// What is wrong with the header of a block.
+/// The error in the header of a block.
 #[inline]
 pub(crate) fn check_head(
     head: &[u8],
@@ -64,7 +64,7 @@ pub(crate) fn check_head(
     Ok(())
 }
 
-/// What is wrong with the bytes of a variable.
+/// The error in the bytes of a variable.
 #[inline]
 pub(crate) fn check_slot<T: Value>(
     slot: &[u8],

@@ -91,10 +91,10 @@ pub(crate) const fn mix_identity(word: u64) -> u64 {
     word ^ (word >> 26)
 }
 
-/// How many UEs [`draw_for`] tells apart: 2^28, some 268 million.
+/// Number of UEs that [`draw_for`] distinguishes: 2^28, some 268 million.
 pub const UES_MAX: u64 = 1 << 28;
-/// How many turns of one UE [`draw_for`] tells apart: 2^24, a procedure each second for half a
-/// year.
+/// Number of draws of one UE that [`draw_for`] distinguishes: 2^24, a procedure each second for
+/// half a year.
 pub const TURNS_MAX: u64 = 1 << 24;
 
 /// The draw of a UE's turn: for one seed, different for every UE and turn also in the bits that

@@ -1,4 +1,4 @@
-//! What a procedure does to a state variable.
+//! The effect of a procedure on a state variable.
 
 /// The four signs of paper 2's Table I.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

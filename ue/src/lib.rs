@@ -8,7 +8,7 @@
 //! ```
 //! use nearstate_ue::{Context, Procedure, UeState, ContextView, apply, blocks_touched, state_of};
 //!
-//! // A subscriber that the network knows, and what an attach makes of it.
+//! // A known subscriber, and its context after an attach.
 //! let mut context = Context::provisioned(7, 1);
 //! apply(Procedure::InitialAttach, &mut context, 42);
 //! assert_eq!(state_of(&context), UeState::Connected);

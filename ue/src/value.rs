@@ -1,4 +1,4 @@
-//! What a state variable may hold: types that are legal by construction, and their bytes.
+//! Values of state variables: types that are legal by construction, and their bytes.
 //!
 //! A value is checked where its bytes come in. After that nothing here can fail: `load` gives some
 //! value for any bytes, and a slice that is too short counts as zeros.
@@ -54,7 +54,7 @@ pub trait Value: Copy + PartialEq + fmt::Debug {
     /// Why these bytes are not a value; `slot` has [`Value::BYTES`].
     ///
     /// # Errors
-    /// What is wrong, as the end of a sentence that begins with the variable's name.
+    /// The error, as the end of a sentence that begins with the name of the variable.
     fn check(slot: &[u8]) -> std::result::Result<(), &'static str>;
 
     /// The value of bytes that were checked; some value for any others.
@@ -78,7 +78,7 @@ pub trait Value: Copy + PartialEq + fmt::Debug {
     /// The reverse of [`Value::json`] with whole keys.
     ///
     /// # Errors
-    /// What is wrong, and where in the value.
+    /// The error and its position in the value.
     fn from_json(json: &Json) -> std::result::Result<Self, String>;
 }
 
@@ -135,7 +135,7 @@ pub(crate) fn refused<T>(detail: String) -> Result<T> {
     Err(Error::BadArgument { detail })
 }
 
-/// What a JSON value is, for a message.
+/// The type of a JSON value, for error messages.
 pub(crate) fn kind_of(json: &Json) -> &'static str {
     match json {
         Json::Null => "null",

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
-/// What is driven: our region through its own calls and through SDL's, our node and a Redis over
+/// The targets: our region through its own calls and through SDL's, our node and a Redis over
 /// TCP, one client each. The node is killed in the middle round.
 const RUN: &[&str] =
     &["bench", "run", "ue-signalling", "--targets", "region,sdl,node,redis", "--kill", "node"];

@@ -15,7 +15,7 @@ use std::fs;
 use std::path::Path;
 use toml::Table;
 
-/// Where packages may come from: the public registry, by either of its two names.
+/// Permitted sources of packages: the public registry, by either of its two names.
 const SOURCES: &[&str] =
     &["registry+https://github.com/rust-lang/crates.io-index", "sparse+https://index.crates.io/"];
 

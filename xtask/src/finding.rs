@@ -1,4 +1,4 @@
-//! What a check has found: a place, what is wrong there, and what to do about it.
+//! The result of a check: a place, the problem, and the correction.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ pub(crate) struct Finding {
     pub file: String,
     /// Counted from 1; 1 where the whole file is meant.
     pub line: usize,
-    /// What is wrong.
+    /// The problem.
     pub what: String,
     /// What to do about it.
     pub advice: String,

@@ -1,10 +1,10 @@
 //! The tasks of this workspace: `cargo xtask help` lists them.
 //!
-//! The checks read the sources as text and as tokens; none of them needs the network. What a check
-//! finds is a [`finding::Finding`]: where, what, and what to do about it.
+//! The checks read the sources as text and as tokens; none of them needs the network. A check
+//! returns [`finding::Finding`]s: the place, the problem, and the correction.
 
 #![forbid(unsafe_code)]
-#![expect(clippy::print_stdout, reason = "a command line tool speaks on standard output")]
+#![expect(clippy::print_stdout, reason = "a command line tool prints to standard output")]
 
 mod help;
 mod gate;

@@ -5,54 +5,58 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// A Debian package that something in the workspace cannot do without.
+/// A Debian package that the workspace needs.
 pub(crate) struct Package {
     name: &'static str,
-    /// What is there once it is installed.
-    there: There,
+    /// How its installation is detected.
+    probe: PackageProbe,
     why: &'static str,
 }
 
-enum There {
+enum PackageProbe {
     Program(&'static str),
     File(&'static str),
-    /// A line for the shell that ends well.
-    Answer(&'static str),
+    /// A shell command that exits with status 0.
+    Command(&'static str),
 }
 
 /// Everything that the tests, the gate and the demo need.
 pub(crate) const ALL: &[Package] = &[
-    Package { name: "gcc", there: There::Program("gcc"), why: "links us; compiles the C examples" },
-    Package { name: "g++", there: There::Program("g++"), why: "compiles the C++ example" },
+    Package {
+        name: "gcc",
+        probe: PackageProbe::Program("gcc"),
+        why: "links us; compiles the C examples",
+    },
+    Package { name: "g++", probe: PackageProbe::Program("g++"), why: "compiles the C++ example" },
     Package {
         name: "libc6-dev",
-        there: There::File("/usr/include/stdio.h"),
+        probe: PackageProbe::File("/usr/include/stdio.h"),
         why: "the C headers that gcc needs",
     },
     Package {
         name: "pkg-config",
-        there: There::Program("pkg-config"),
+        probe: PackageProbe::Program("pkg-config"),
         why: "finds libwgdb; the C example is built with our own .pc file",
     },
     Package {
         name: "git",
-        there: There::Program("git"),
+        probe: PackageProbe::Program("git"),
         why: "the gate checks the files that git tracks",
     },
     Package {
         name: "golang-go",
-        there: There::Program("go"),
+        probe: PackageProbe::Program("go"),
         why: "builds the checker of histories (Porcupine), which the torture tests ask, and the Go \
               clients of the node",
     },
     Package {
         name: "python3-venv",
-        there: There::Answer("python3 -c 'import ensurepip'"),
+        probe: PackageProbe::Command("python3 -c 'import ensurepip'"),
         why: "holds the Python clients of the node (ricsdl, redis-py)",
     },
     Package {
         name: "python3-dev",
-        there: There::Answer(
+        probe: PackageProbe::Command(
             "python3 -c 'import os, sysconfig as s; \
              os.stat(s.get_path(\"include\") + \"/Python.h\")'",
         ),
@@ -60,32 +64,32 @@ pub(crate) const ALL: &[Package] = &[
     },
     Package {
         name: "redis-server",
-        there: There::Program("redis-server"),
+        probe: PackageProbe::Program("redis-server"),
         why: "the peer of every benchmark, and a back-end of sdl that the tests start themselves",
     },
     Package {
         name: "redis-tools",
-        there: There::Program("redis-benchmark"),
+        probe: PackageProbe::Program("redis-benchmark"),
         why: "redis-cli and redis-benchmark, which the tests let use the node",
     },
     Package {
         name: "memcached",
-        there: There::Program("memcached"),
+        probe: PackageProbe::Program("memcached"),
         why: "a target of `nearstate bench run`, held to its promises by the tests",
     },
     Package {
         name: "strace",
-        there: There::Program("strace"),
+        probe: PackageProbe::Program("strace"),
         why: "counts the system calls of a read in `nearstate bench code`",
     },
     Package {
         name: "whitedb",
-        there: There::Program("wgdb"),
+        probe: PackageProbe::Program("wgdb"),
         why: "frees the segments of the WhiteDB target",
     },
     Package {
         name: "libwgdb-dev",
-        there: There::File("/usr/include/whitedb/dbapi.h"),
+        probe: PackageProbe::File("/usr/include/whitedb/dbapi.h"),
         why: "the WhiteDB target of the benchmarks (a C program of its own)",
     },
 ];
@@ -94,18 +98,19 @@ pub(crate) const ALL: &[Package] = &[
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
 impl Package {
-    fn is_there(&self) -> bool {
-        match self.there {
-            There::Program(name) => run::is_program(name),
-            There::File(name) => Path::new(name).is_file(),
-            There::Answer(line) => run::read(Command::new("sh").args(["-c", line])).is_ok(),
+    fn is_installed(&self) -> bool {
+        match self.probe {
+            PackageProbe::Program(name) => run::is_program(name),
+            PackageProbe::File(name) => Path::new(name).is_file(),
+            PackageProbe::Command(line) => run::read(Command::new("sh").args(["-c", line])).is_ok(),
         }
     }
 }
 
-/// Installs those packages that are missing, and says so. Quiet if none is.
+/// Installs missing packages and prints their names.
 pub(crate) fn install_missing(packages: &[Package]) -> Result<(), String> {
-    let missing: Vec<&Package> = packages.iter().filter(|package| !package.is_there()).collect();
+    let missing: Vec<&Package> =
+        packages.iter().filter(|package| !package.is_installed()).collect();
     if missing.is_empty() {
         println!("system packages: all {} are there", packages.len());
         return Ok(());
@@ -129,7 +134,7 @@ pub(crate) fn install_missing(packages: &[Package]) -> Result<(), String> {
     });
     drop(guard);
     installed.map_err(|why| format!("{why}: {by_hand}"))?;
-    match missing.iter().find(|package| !package.is_there()) {
+    match missing.iter().find(|package| !package.is_installed()) {
         Some(package) => Err(format!("{} is installed and still not found", package.name)),
         None => Ok(()),
     }
@@ -198,20 +203,21 @@ mod tests {
 
     #[test]
     fn an_installed_package_is_not_installed_again() {
-        let there = Package { name: "none", there: There::Program("sh"), why: "always there" };
-        assert!(there.is_there());
-        let answer = There::Answer("exit 0");
-        assert!(Package { name: "none", there: answer, why: "always there" }.is_there());
+        let there =
+            Package { name: "none", probe: PackageProbe::Program("sh"), why: "always there" };
+        assert!(there.is_installed());
+        let answer = PackageProbe::Command("exit 0");
+        assert!(Package { name: "none", probe: answer, why: "always there" }.is_installed());
         assert_eq!(install_missing(&[there]), Ok(()));
     }
 
     #[test]
     fn a_missing_package_is_detected() {
-        let program = There::Program("a-program-that-does-not-exist");
-        assert!(!Package { name: "none", there: program, why: "never there" }.is_there());
-        let answer = There::Answer("exit 1");
-        assert!(!Package { name: "none", there: answer, why: "never there" }.is_there());
-        let file = There::File("/a/file/that/does/not/exist");
-        assert!(!Package { name: "none", there: file, why: "never there" }.is_there());
+        let program = PackageProbe::Program("a-program-that-does-not-exist");
+        assert!(!Package { name: "none", probe: program, why: "never there" }.is_installed());
+        let answer = PackageProbe::Command("exit 1");
+        assert!(!Package { name: "none", probe: answer, why: "never there" }.is_installed());
+        let file = PackageProbe::File("/a/file/that/does/not/exist");
+        assert!(!Package { name: "none", probe: file, why: "never there" }.is_installed());
     }
 }

@@ -45,7 +45,7 @@ impl Planted {
         planted
     }
 
-    /// Where the tree stands.
+    /// The root of the tree.
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }
@@ -65,7 +65,7 @@ impl Planted {
 
 impl Drop for Planted {
     fn drop(&mut self) {
-        // A tree that stays behind in the temporary folder is harmless.
+        // A tree that remains in the temporary folder is harmless.
         fs::remove_dir_all(&self.root).unwrap_or_default();
     }
 }

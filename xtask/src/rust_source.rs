@@ -46,7 +46,7 @@ pub(crate) fn each_level(stream: &TokenStream, see: &mut impl FnMut(&[TokenTree]
     }
 }
 
-/// The same tokens without what is compiled only for tests.
+/// The tokens without test-only code.
 pub(crate) fn without_tests(stream: TokenStream) -> TokenStream {
     let level: Vec<TokenTree> = stream.into_iter().collect();
     if is_test_file(&level) {

@@ -54,7 +54,7 @@ struct TestCount {
     failed: u64,
 }
 
-/// What a suite's output says.
+/// The parsed output of a suite.
 #[derive(Debug, Default)]
 struct SuiteOutput {
     count: TestCount,

@@ -14,7 +14,7 @@ pub(crate) struct Member {
     pub name: String,
     /// Its folder, relative to the root, with `/` between the parts.
     pub folder: String,
-    /// What its manifest asks for, of every kind.
+    /// The dependencies in its manifest, of every kind.
     pub dependencies: Vec<Dependency>,
     /// The root files of its library and of its programs, relative to the root.
     pub roots: Vec<String>,

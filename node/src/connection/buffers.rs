@@ -114,7 +114,10 @@ impl OutputBuffer {
     /// The bytes that the stream has not taken.
     #[inline]
     pub(super) fn unsent(&self) -> &[u8] {
-        self.bytes.get(self.sent..).unwrap_or_default()
+        let Some(unsent) = self.bytes.get(self.sent..) else {
+            invariant!("at most the whole output is sent");
+        };
+        unsent
     }
 
     /// The stream has taken this many bytes.

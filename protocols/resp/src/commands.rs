@@ -30,7 +30,8 @@ use crate::parse::Args;
 use crate::reply::ReplyWriter;
 use crate::reply::error_reply::ErrorReply;
 
-/// An argument guaranteed by the command's arity.
+/// An argument of a command. The arity guarantees it; an optional one that is absent is empty, as
+/// the message of a `PING` of a subscriber.
 fn arg(args: Args<'_>, index: usize) -> &[u8] {
     args.get(index).unwrap_or_default()
 }

@@ -5,6 +5,7 @@ use crate::parse::OwnedArgs;
 use crate::pubsub::mailbox::Mailbox;
 use crate::reply::RespVersion;
 use crate::sliced_task::SlicedTask;
+use nearstate_model::invariant;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -94,7 +95,8 @@ impl Subscriptions {
     /// Removes a name.
     pub fn remove(&mut self, name: &[u8]) {
         if self.names.remove(name) {
-            self.bytes = self.bytes.saturating_sub(Self::cost(name));
+            invariant!(Self::cost(name) <= self.bytes, "a subscribed name is counted");
+            self.bytes -= Self::cost(name);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Procedures of 5GS: what they change, and the change itself.
+//! Procedures of 5GS: their effects and their changes.
 
 use super::{Block, BlockSet, Context, ROWS, Variable};
 use crate::draw::Draw;

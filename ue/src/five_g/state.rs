@@ -1,4 +1,4 @@
-//! What a UE of 5GS may do next.
+//! The states of a UE of 5GS and the procedures that each permits.
 
 use super::procedure::Procedure;
 use super::{Context, ContextView};

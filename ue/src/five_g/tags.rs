@@ -1,4 +1,4 @@
-//! What a context of 5GS is found by.
+//! The tags of a context of 5GS.
 
 use super::procedure::SessionPlace;
 use super::{ContextView, Variable};

@@ -25,7 +25,7 @@ pub enum Procedure {
     TrackingAreaUpdate,
     /// Between two eNBs, over X2: TS 23.401 clause 5.5.1.1.
     Handover,
-    /// The UE camps on another cell of its areas: the core does not hear of it.
+    /// The UE camps on another cell of its areas. The core receives no message.
     CellReselection,
     /// The default bearer is set up anew: TS 23.401 clause 5.4.
     SessionManagement,
@@ -136,7 +136,7 @@ pub const fn blocks_touched(procedure: Procedure) -> BlockSet {
 /// Changes a context as the procedure does: what it adds or modifies gets a legal value that `draw`
 /// and the variable alone decide, what it removes is cleared, the rest keeps its bytes.
 ///
-/// So what a variable holds follows from the last procedure that wrote it: of a sequence, the last
+/// The last procedure that wrote a variable determines its value: of a sequence, the last
 /// occurrence of each procedure, in their order, gives the same bytes as all of them. Whether the
 /// procedure is legal now is not asked: that is [`Procedure::next_state`].
 ///

@@ -1,4 +1,4 @@
-//! What a UE may do next.
+//! The states of a UE and the procedures that each permits.
 
 use super::procedure::Procedure;
 use super::{Context, ContextView};

@@ -1,4 +1,4 @@
-//! What a context is found by.
+//! The tags of a context.
 
 use super::{ContextView, Variable};
 use crate::tag::TagDeclaration;

@@ -60,7 +60,7 @@ impl Apn {
     }
 }
 
-/// What a byte may be in a name: by a table, because a name is checked each time that it is read.
+/// The class of each byte in a name. A table, because a name is checked at each read.
 const CLASSES: [u8; 256] = classes();
 const ALIEN: u8 = 4;
 const DOT: u8 = 1;
@@ -81,7 +81,7 @@ const fn classes() -> [u8; 256] {
     classes
 }
 
-/// A dot behind a dot, or behind nothing, or before nothing, ends a label without letters.
+/// A dot after a dot, at the start or at the end leaves a label empty.
 #[inline]
 fn is_legal(name: &[u8]) -> bool {
     let (mut seen, mut doubled, mut last) = (0, 0, DOT);

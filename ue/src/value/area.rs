@@ -20,7 +20,7 @@ number! {
     Eci(u32), 4 bytes, 0 to 0x0fff_ffff, Hex
 }
 
-/// What a TAI and the list that begins with it are drawn with.
+/// The salt of the draws of a TAI and of the list that begins with it.
 const AREA_SALT: u64 = 0x0a7e_a001;
 
 composite! {

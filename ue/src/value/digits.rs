@@ -6,7 +6,7 @@ use std::fmt;
 
 use super::number::are_digits;
 
-/// What is wrong with bytes that are to be so many digits.
+/// The error in bytes that must be this many digits.
 #[inline]
 pub(crate) fn check_digits(bytes: [u8; 8], least: u32, most: u32) -> Result<(), &'static str> {
     let halves = u64::from_le_bytes(bytes); // the first digit lowest

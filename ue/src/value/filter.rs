@@ -15,7 +15,7 @@ use crate::draw::Draw;
 pub const TFT_BYTES_MAX: usize = 31;
 const TFT_SLOT: usize = 1 + TFT_BYTES_MAX;
 
-/// Operation 1, "create": what a template that is kept says of itself. The low bits count filters.
+/// Operation 1, "create": the operation code of a stored template. The low bits count filters.
 const CREATE: u8 = 0b0010_0000;
 const COUNT_MASK: u8 = 0b0000_1111;
 const SPARE_MASK: u8 = 0b1100_0000;

@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 use super::composite::part;
 use super::{KeyText, Value, ValueText, front, is_zero, kind_of};
 
-/// What is wrong with a list of `most` items.
+/// The error of a list that can have `most` items.
 #[inline]
 pub(crate) fn check<T: Value>(slot: &[u8], most: usize) -> Result<(), &'static str> {
     let (count, items) = part(slot, 1);

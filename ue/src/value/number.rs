@@ -79,7 +79,7 @@ pub(crate) fn from_hex(text: &str, most: u64) -> Result<u64, String> {
     }
 }
 
-/// What is drawn: the last two numbers.
+/// The range of drawn values: the last two numbers.
 macro_rules! bounds {
     ($low:literal, $high:literal) => {
         ($low, $high)

@@ -99,7 +99,7 @@ impl Value for Algorithms {
 }
 
 composite! {
-    /// What a UE and its MME share after authentication.
+    /// The security context that a UE and its MME share after authentication.
     MasterKey, salt 0, text listed, drawn each {
         /// Its name on the air.
         ksi: KeySetIdentifier = "eKsi",

@@ -1,4 +1,4 @@
-//! PDU sessions as an AMF knows them, with what of them a data plane is set up by.
+//! PDU sessions as an AMF stores them, with the values that set up the data plane.
 
 use super::Value;
 use super::address::UeAddress;
@@ -99,7 +99,7 @@ list! {
 }
 
 composite! {
-    /// How well a session is carried: what a modification changes.
+    /// The quality of service of a session, which a modification changes.
     SessionQos, salt 0, text listed, drawn each {
         /// Most that the session may take.
         ambr: Ambr = "sessionAmbr",

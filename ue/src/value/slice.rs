@@ -41,7 +41,7 @@ impl Snssai {
         Self { slice_type, differentiator }
     }
 
-    /// Which one of its kind, if that is said.
+    /// The slice differentiator, if present.
     pub fn differentiator(self) -> Option<u32> {
         let [high, middle, low] = self.differentiator;
         (self.differentiator != NONE).then_some(u32::from_be_bytes([0, high, middle, low]))

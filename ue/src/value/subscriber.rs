@@ -48,7 +48,7 @@ composite! {
 }
 
 composite! {
-    /// What a subscriber has bought.
+    /// The subscription of a UE.
     SubscriberProfile, salt 0, text listed, drawn each {
         /// Telephone number.
         msisdn: Msisdn = "msisdn",
@@ -56,7 +56,7 @@ composite! {
         profile_id: SubscriberProfileId = "subscriberProfileId",
         /// At most, over all networks.
         ue_ambr: Ambr = "subscribedUeAmbr",
-        /// When to be heard of.
+        /// Interval of periodic updates.
         update_s: UpdateSeconds = "subscribedPeriodicTauTimer",
     }
 }

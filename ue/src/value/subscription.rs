@@ -76,7 +76,7 @@ composite! {
         ue_ambr: Ambr = "subscribedUeAmbr",
         /// For the choice of radio.
         rfsp: SubscriberProfileId = "rfspIndex",
-        /// When to be heard of.
+        /// Interval of periodic registration updates.
         update_s: UpdateSeconds = "subsRegTimer",
         /// How it is used.
         usage: UsageType = "ueUsageType",
@@ -99,11 +99,12 @@ list! {
 }
 
 composite! {
-    /// What a UE and its AMF share after authentication (TS 33.501 clause 6.2).
+    /// The security context that a UE and its AMF share after authentication (TS 33.501 clause
+    /// 6.2).
     MasterKey, salt 0, text listed, drawn each {
         /// Its name on the air.
         ksi: KeySetIdentifier = "ngKsi",
-        /// What all other keys are derived from.
+        /// The key from which all other keys are derived.
         k_amf: Key256 = "kAmf",
         /// Goes into the derivation.
         abba: Abba = "abba",

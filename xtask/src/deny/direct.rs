@@ -61,7 +61,7 @@ fn complaints(
     found
 }
 
-/// The names that a crate may ask for in this way.
+/// The package names that a crate can use.
 fn listed<'a>(list: &'a Table, crate_name: &str, kind: &str) -> impl Iterator<Item = &'a str> {
     let names = list.get(crate_name).and_then(|entry| entry.get(kind)).and_then(Value::as_array);
     names.into_iter().flatten().filter_map(Value::as_str)
@@ -100,7 +100,7 @@ fn left_over(list: &Table, list_text: &str, members: &[Member]) -> Vec<Finding> 
     findings
 }
 
-/// The line of a manifest that asks for a package, under its own or another name.
+/// The line of a manifest that depends on a package, under its own or another name.
 fn line_in(root: &Path, member: &Member, name: &str) -> usize {
     let text = fs::read_to_string(root.join(member.manifest())).unwrap_or_default();
     let asks = |line: &str| {

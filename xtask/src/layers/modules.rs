@@ -4,7 +4,7 @@
 //! `crate::` or `super::`; what another module only passes on (`pub use below::Word;`) counts as a
 //! use of the module that has it. The parts of one module (`heap/slab.rs` of `heap.rs`) may use the
 //! words of the module they are a part of; the crate's root may not be used that way, because it
-//! stands above everything.
+//! is above everything.
 
 mod tree;
 mod paths;
@@ -60,7 +60,7 @@ fn complaint(tree: &Tree, asker: &Module, used: &UsedPath) -> Option<Finding> {
     })
 }
 
-/// The module that really has what a path names, and the name there if it is not the module itself.
+/// The module that defines the item of a path, and its name there unless it is the module itself.
 fn resolve(tree: &Tree, parts: &[String]) -> (Vec<String>, Option<String>) {
     let mut parts = parts.to_vec();
     // A word that is passed on in a circle does not compile; the bound only keeps us from turning.

@@ -27,7 +27,7 @@ const NAMES: &[&str] =
 /// Kinds that are code, whose lines have a bound. Generated headers keep it too.
 const CODE: &[&str] = &["rs", "c", "h", "cpp", "hpp", "sh", "java"];
 
-/// Words that stand for work left undone. Written in two halves, so that this file has none.
+/// Words that mark unfinished work. Written in two halves, so that this file has none.
 const LEFTOVERS: &[&str] =
     &[concat!("FIX", "ME"), concat!("TO", "DO"), concat!("X", "XX"), concat!("dbg", "!")];
 

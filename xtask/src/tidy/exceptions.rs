@@ -1,4 +1,4 @@
-//! `xtask/exceptions.txt`: what is larger than the workspace allows, by how much, and why.
+//! `xtask/exceptions.txt`: files and functions above the limits, their sizes, and the reasons.
 //!
 //! A number there may only fall: a file that grows past its own exception fails the gate, and one
 //! that shrinks asks for the smaller number.
@@ -70,7 +70,7 @@ impl Exceptions {
         self.faults.push(Finding::new(FILE, line, what, advice));
     }
 
-    /// What an exception allows for a subject. Remembers that it was asked.
+    /// The size that an exception allows for a subject. Records the use of the exception.
     pub(crate) fn allow(&mut self, kind: &str, subject: &str, needed: u64) -> Option<u64> {
         let is_it = |entry: &&mut Entry| entry.kind == kind && entry.subject == subject;
         let entry = self.entries.iter_mut().find(is_it)?;

@@ -1,5 +1,5 @@
-//! No file of the workspace names a place of one machine: a home, or the folder it was checked out
-//! in.
+//! No file of the workspace names a path of one machine: a home folder, or the folder of the
+//! checkout.
 
 use crate::finding::Finding;
 use crate::run;
@@ -26,12 +26,12 @@ impl Places {
         Self { beginnings }
     }
 
-    /// Every line of a file that names such a place.
+    /// The lines of a file that name such a path.
     pub(crate) fn check(&self, name: &str, text: &str) -> Vec<Finding> {
         let mut findings = Vec::new();
         for (index, line) in text.lines().enumerate() {
             if let Some(place) = self.beginnings.iter().find(|place| is_named(line, place)) {
-                let what = format!("names a place of one machine (`{place}`)");
+                let what = format!("names a path of one machine (`{place}`)");
                 let advice = "write it relative to the root, or as a variable";
                 findings.push(Finding::new(name, index + 1, what, advice));
             }

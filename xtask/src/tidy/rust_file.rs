@@ -1,4 +1,4 @@
-//! What a Rust file must keep to: its opening, its sizes, and where `unsafe` may stand.
+//! Rules for Rust files: the opening, sizes, and places of `unsafe`.
 
 use super::exceptions::Exceptions;
 use crate::finding::Finding;

@@ -10,7 +10,7 @@ const PART_BYTES: usize = 64 << 10;
 /// Encoded elements in parts, so that memory is released as the reply is sent.
 #[derive(Debug, Default)]
 pub(super) struct DeferredArray {
-    name_and_subcommand: VecDeque<Vec<u8>>,
+    parts: VecDeque<Vec<u8>>,
     count: usize,
     /// Of all parts.
     bytes: usize,
@@ -28,15 +28,15 @@ impl DeferredArray {
     }
 
     pub(super) fn push(&mut self, bytes: &[u8]) {
-        match self.name_and_subcommand.back_mut() {
+        match self.parts.back_mut() {
             Some(part) if part.len() < PART_BYTES => {}
             full => {
                 // A long reply needs no spare capacity.
                 full.into_iter().for_each(Vec::shrink_to_fit);
-                self.name_and_subcommand.push_back(Vec::new());
+                self.parts.push_back(Vec::new());
             }
         }
-        if let Some(part) = self.name_and_subcommand.back_mut() {
+        if let Some(part) = self.parts.back_mut() {
             let before = part.len();
             // Bulk strings are equal in both protocol versions.
             ReplyWriter::new(part, RespVersion::Resp2).bulk(bytes);
@@ -47,10 +47,10 @@ impl DeferredArray {
 
     /// Writes a part. `Done` after the last one.
     pub(super) fn write_part(&mut self, reply: &mut ReplyWriter<'_>) -> TaskProgress {
-        if let Some(part) = self.name_and_subcommand.pop_front() {
+        if let Some(part) = self.parts.pop_front() {
             self.bytes -= part.len();
             reply.raw(&part);
         }
-        if self.name_and_subcommand.is_empty() { TaskProgress::Done } else { TaskProgress::More }
+        if self.parts.is_empty() { TaskProgress::Done } else { TaskProgress::More }
     }
 }

@@ -10,6 +10,7 @@ use crate::parse::Args;
 use crate::records::{ChangeError, RecordRef, ResolvedKey};
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::reply::{ReplyWriter, RespVersion};
+use nearstate_model::invariant;
 use nearstate_model::limits::{BLOCK_NAME_BYTES_MAX, BLOCKS_MAX};
 use nearstate_store::BlockChange;
 use std::collections::{BTreeMap, BTreeSet};
@@ -343,7 +344,8 @@ pub(crate) fn hincrby(
         let sum = number.checked_add(delta).ok_or(ErrorReply::OVERFLOW)?;
         Ok(sum.to_string())
     })?;
-    reply.int(integer(sum.as_bytes()).unwrap_or_default());
+    let Some(sum) = integer(sum.as_bytes()) else { invariant!("a sum is an integer") };
+    reply.int(sum);
     Ok(())
 }
 

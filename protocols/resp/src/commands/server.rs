@@ -187,9 +187,7 @@ pub(crate) fn memory_usage(
 /// Approximate bytes of a record's value, with about ten bytes of overhead per part.
 fn content_bytes(found: &RecordRef<'_>) -> Result<usize, ErrorReply> {
     const PART: usize = 8;
-    let sum = |name_and_subcommand: &mut dyn Iterator<Item = usize>| {
-        name_and_subcommand.map(|bytes| bytes + PART).sum()
-    };
+    let sum = |parts: &mut dyn Iterator<Item = usize>| parts.map(|bytes| bytes + PART).sum();
     let value: usize = match found.record_type() {
         Form::Value => found.string()?.len(),
         Form::Blocks => {

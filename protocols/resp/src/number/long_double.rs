@@ -189,8 +189,8 @@ fn decimal(text: &[u8]) -> Option<Magnitude> {
     if digits.is_empty() {
         return Some(Magnitude::Finite { mantissa: 0, exponent: EXPONENT_MIN });
     }
-    let count_receivers = tens.saturating_add(i64::try_from(digits.len()).unwrap_or(i64::MAX));
-    if !(TENS_MIN..=TENS_MAX).contains(&count_receivers) {
+    let magnitude = tens.saturating_add(i64::try_from(digits.len()).unwrap_or(i64::MAX));
+    if !(TENS_MIN..=TENS_MAX).contains(&magnitude) {
         return None;
     }
     let mut whole = BigUint::of_digits(digits, 10);

@@ -1,5 +1,6 @@
 //! Message queue of a connection, filled from any core.
 
+use nearstate_model::invariant;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -219,7 +220,8 @@ impl Mailbox {
             return Poll::Ready(None);
         }
         if let Some(delivery) = state.deliveries.pop_front() {
-            state.bytes = state.bytes.saturating_sub(delivery.bytes());
+            invariant!(delivery.bytes() <= state.bytes, "a queued delivery is counted");
+            state.bytes -= delivery.bytes();
             self.budget.give_back(DELIVERY_BYTES);
             // Memory that is not accounted for is released after a burst.
             if state.deliveries.is_empty() && state.deliveries.capacity() > DELIVERIES_KEPT_MAX {

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 pub(crate) struct Path {
     /// The names from the crate's root; a final `*` is left out.
     pub parts: Vec<String>,
-    /// Where the last of the names stands.
+    /// The line of the last name.
     pub line: usize,
-    /// Does it call a macro? Those live at the root, whatever file they are written in.
+    /// True for a macro call. Macros are at the root, independent of their file.
     pub is_macro: bool,
     /// The name that a `use` gives to it.
     name: String,
@@ -69,7 +69,7 @@ pub(crate) fn taken(
     found.into_iter().map(|path| (path.name, path.parts)).collect()
 }
 
-/// Do `::` stand here?
+/// Whether `::` is at this position.
 fn is_step(level: &[TokenTree], at: usize) -> bool {
     is_mark(level.get(at), ':') && is_mark(level.get(at + 1), ':')
 }
@@ -83,7 +83,7 @@ fn climb<'a>(level: &[TokenTree], mut at: usize, mut here: &'a [String]) -> (usi
     (at, here)
 }
 
-/// Collects the paths that begin at `at`, each put behind `start`.
+/// Collects the paths that begin at `at`, each with the prefix `start`.
 fn names(level: &[TokenTree], mut at: usize, start: &[String], found: &mut Vec<Path>) {
     let mut parts = start.to_vec();
     let mut line = level.get(at).map_or(1, line_of);

@@ -8,17 +8,17 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// One module, its tests cut out.
+/// One module without its tests.
 pub(crate) struct Module {
     /// The names that lead to it from the crate's root.
     pub path: Vec<String>,
     /// The file it is written in, relative to the workspace.
     pub file: String,
-    /// What it says, without the modules that are written inside it.
+    /// Its tokens, without inline modules.
     pub tokens: TokenStream,
     /// The modules it declares, in its order.
     pub children: Vec<String>,
-    /// Words that it takes from elsewhere in the crate, and from where.
+    /// Names that it reexports from the crate, and their paths.
     pub passes_on: BTreeMap<String, Vec<String>>,
 }
 
@@ -26,18 +26,18 @@ pub(crate) struct Module {
 pub(crate) struct Tree {
     /// By their path.
     pub modules: BTreeMap<Vec<String>, Module>,
-    /// What could not be read.
+    /// Errors of unreadable files.
     pub faults: Vec<Finding>,
 }
 
-/// Where a module is written, and where the files of its children are looked for.
-struct Place<'a> {
+/// The file of a module, and the folder of its child modules.
+struct ModuleFile<'a> {
     file: &'a str,
     children_in: PathBuf,
 }
 
 /// A `mod` line or block.
-struct Declared {
+struct ModuleDeclaration {
     name: String,
     line: usize,
     is_elsewhere: Option<String>,
@@ -49,11 +49,11 @@ impl Tree {
     pub(crate) fn read(root: &Path, root_file: &str) -> Self {
         let mut tree = Self { modules: BTreeMap::new(), faults: Vec::new() };
         let children_in = Path::new(root_file).parent().unwrap_or(Path::new("")).to_path_buf();
-        tree.file(root, &Place { file: root_file, children_in }, &[], (root_file, 1));
+        tree.file(root, &ModuleFile { file: root_file, children_in }, &[], (root_file, 1));
         tree
     }
 
-    fn file(&mut self, root: &Path, place: &Place<'_>, path: &[String], asked: (&str, usize)) {
+    fn file(&mut self, root: &Path, place: &ModuleFile<'_>, path: &[String], asked: (&str, usize)) {
         let text = match fs::read_to_string(root.join(place.file)) {
             Ok(text) => text,
             Err(error) => {
@@ -69,7 +69,7 @@ impl Tree {
         }
     }
 
-    fn module(&mut self, root: &Path, place: &Place<'_>, path: &[String], all: TokenStream) {
+    fn module(&mut self, root: &Path, place: &ModuleFile<'_>, path: &[String], all: TokenStream) {
         let (declared, tokens) = split(all);
         let children: Vec<String> = declared.iter().map(|child| child.name.clone()).collect();
         let passes_on = paths::taken(&tokens, path, &children);
@@ -86,7 +86,7 @@ impl Tree {
             }
             let children_in = place.children_in.join(&child.name);
             if let Some(body) = child.body {
-                self.module(root, &Place { file: place.file, children_in }, &child_path, body);
+                self.module(root, &ModuleFile { file: place.file, children_in }, &child_path, body);
                 continue;
             }
             let beside = place.children_in.join(format!("{}.rs", child.name));
@@ -99,7 +99,7 @@ impl Tree {
             let found = found.to_string_lossy().into_owned();
             self.file(
                 root,
-                &Place { file: &found, children_in },
+                &ModuleFile { file: &found, children_in },
                 &child_path,
                 (place.file, child.line),
             );
@@ -108,7 +108,7 @@ impl Tree {
 }
 
 /// Takes the `mod` declarations out of a level of tokens.
-fn split(stream: TokenStream) -> (Vec<Declared>, TokenStream) {
+fn split(stream: TokenStream) -> (Vec<ModuleDeclaration>, TokenStream) {
     let level: Vec<TokenTree> = stream.into_iter().collect();
     let (mut declared, mut rest) = (Vec::new(), Vec::new());
     let mut is_elsewhere = None;
@@ -120,7 +120,7 @@ fn split(stream: TokenStream) -> (Vec<Declared>, TokenStream) {
         if let Some(name) = name
             && (body.is_some() || is_mark(level.get(at + 2), ';'))
         {
-            declared.push(Declared {
+            declared.push(ModuleDeclaration {
                 name: name.to_string(),
                 line: line_of(token),
                 is_elsewhere: is_elsewhere.take(),

@@ -96,7 +96,7 @@ fn idles(target: &Target) {
     target.until("the node is idle", |target| {
         let before = target.processor_time();
         std::thread::sleep(IDLE_INTERVAL);
-        target.processor_time() - before <= IDLE_INTERVAL / 256
+        target.processor_time() <= before + IDLE_INTERVAL / 256
     });
 }
 

@@ -52,7 +52,7 @@ fn write_until_closed(
     address: &str,
     writer: usize,
     noted: &mut BTreeMap<String, (u64, u64)>,
-    writes: &AtomicU64,
+    acknowledged_count: &AtomicU64,
 ) {
     let mut client = Client::tcp(address);
     let first = noted.values().map(|(_, sent)| sent + 1).max().unwrap_or(1);
@@ -69,7 +69,7 @@ fn write_until_closed(
             Err(_) => return,
         }
         known.0 = number;
-        writes.fetch_add(1, Ordering::Relaxed);
+        acknowledged_count.fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -164,7 +164,7 @@ impl BigUint {
     /// Decimal digits; "0" for zero.
     pub(super) fn decimal(mut self) -> String {
         const PART: u32 = 1_000_000_000;
-        let mut name_and_subcommand = Vec::new();
+        let mut parts = Vec::new();
         while !self.is_zero() {
             let mut rest = 0;
             for digit in self.0.iter_mut().rev() {
@@ -173,10 +173,10 @@ impl BigUint {
                 rest = wide % u64::from(PART);
             }
             self.trim();
-            name_and_subcommand.push(rest);
+            parts.push(rest);
         }
-        let mut text = name_and_subcommand.pop().unwrap_or_default().to_string();
-        for part in name_and_subcommand.iter().rev() {
+        let mut text = parts.pop().unwrap_or_default().to_string();
+        for part in parts.iter().rev() {
             // Writing to a String cannot fail.
             let _ = write!(text, "{part:09}");
         }
