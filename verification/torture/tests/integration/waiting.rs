@@ -168,7 +168,8 @@ fn a_stopped_holder_of_a_chunk_or_of_an_index_split_delays_no_other_process() {
         ("grow", "split.locked:5:stop", 20),
         ("free", "free.cut:1:stop", 60_000),
         ("free", "span.extended:1:stop", 60_000),
-        ("chunk", "chunk.marked:1:stop", 12_000),
+        ("grow", "chunk.marked:1:stop", 20),
+        ("holes", "harvest.marked:1:stop", 60),
     ] {
         work_beside_stopped(scenario, plan, len);
     }
