@@ -183,20 +183,18 @@ impl Checker<'_> {
     /// Marks a cell as reachable. False, with a fault, if it was marked before or cannot be a cell.
     fn mark(&mut self, at: u64, by: &str) -> bool {
         let place = self.mark_of(at);
-        match place.and_then(|(word, bit)| self.marks.get_mut(word).map(|marks| (marks, bit))) {
-            Some((marks, bit)) => {
-                if *marks >> bit & 1 == 1 {
-                    self.report.fault(format!("cell {at:#x}: reached twice, now by {by}"));
-                    return false;
-                }
-                *marks |= 1 << bit;
-                true
-            }
-            None => {
-                self.report.fault(format!("{by} refers to {at:#x}, which is not a cell"));
-                false
-            }
+        let marks =
+            place.and_then(|(word, bit)| self.marks.get_mut(word).map(|marks| (marks, bit)));
+        let Some((marks, bit)) = marks else {
+            self.report.fault(format!("{by} refers to {at:#x}, which is not a cell"));
+            return false;
+        };
+        if *marks >> bit & 1 == 1 {
+            self.report.fault(format!("cell {at:#x}: reached twice, now by {by}"));
+            return false;
         }
+        *marks |= 1 << bit;
+        true
     }
 
     fn namespace(&mut self, index: u32, validate: RecordValidator<'_>) -> Result<(), Corruption> {

@@ -67,13 +67,12 @@ impl Member {
             }
         } else {
             self.name_lock(at, LockSlot::Leaf)?;
-            match lock::try_take(self.map().word(at)?, self.lock_owner()) {
-                Ok(payload) => payload,
-                Err(_) => {
-                    self.unname_lock(LockSlot::Leaf)?;
-                    return Ok(None);
-                }
-            }
+            let taken = lock::try_take(self.map().word(at)?, self.lock_owner());
+            let Ok(payload) = taken else {
+                self.unname_lock(LockSlot::Leaf)?;
+                return Ok(None);
+            };
+            payload
         };
         crash_point!("chunk.locked");
         let mut state = ChunkState::decode(payload);

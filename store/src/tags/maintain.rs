@@ -423,7 +423,7 @@ impl<'s> WriteSet<'s> {
         scratch: &mut IndexScratch,
     ) -> Result<()> {
         invariant!(change == 1 || change == -1, "a value is counted once: {change}");
-        let own = (self.session.member.index() % u32::from(STRIPES)) as u8;
+        let [own, ..] = (self.session.member.index() % u32::from(STRIPES)).to_le_bytes();
         // A stripe that this session added to if there is one, so that sessions do not conflict.
         // The session that removes a value may not be the one that added it: then it takes the
         // value from another stripe, so that none stays behind below zero.
