@@ -17,8 +17,8 @@ use crate::index::bucket::{WORDS, at_of, depth_of, entry_tag, hash_tag, is_inten
 use crate::index::lookup::{hash_of, link_slot, walk_chain};
 use crate::layout::{
     CATALOG_RING, CHUNK_UNITS, Corruption, HEAP, LINE, MEMBER_STATE, QUEUES, RESERVED_BYTES,
-    SEGMENTS, SUPER_BYTES, SUPER_EPOCH, SUPER_WORDS, catalog_at, member_at, ordinary_chunks,
-    unseal,
+    SEGMENTS, SUPER_BYTES, SUPER_EPOCH, SUPER_NAMESPACES_LOCK, SUPER_WORDS, catalog_at, member_at,
+    ordinary_chunks, unseal,
 };
 use crate::member::arena::{Arena, Bump, undo};
 use crate::member::lock::{PAYLOAD, owner_of};
@@ -157,6 +157,10 @@ impl Checker<'_> {
             if self.map.word(at)?.load(Ordering::Acquire) != 0 {
                 self.report.fault(format!("superblock: byte {at} is not zero"));
             }
+        }
+        if self.map.word(SUPER_NAMESPACES_LOCK)?.load(Ordering::Acquire) != 0 {
+            let what = "superblock: the namespaces lock is held, and its owner is not alive";
+            self.report.fault(what);
         }
         for at in (SUPER_BYTES..SUPER_BYTES + RESERVED_BYTES).step_by(8) {
             if self.map.word(at)?.load(Ordering::Acquire) != 0 {

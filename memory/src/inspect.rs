@@ -1,10 +1,9 @@
 //! Inspection of a region for operators, and its removal.
 
-use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use nearstate_model::{Error, Holder, Result};
+use nearstate_model::{Holder, Result};
 
 use crate::atomic::Ordering;
 use crate::heap::chunk::{ChunkIndex, chunks_used, chunks_with_tables, state_of};
@@ -145,24 +144,5 @@ impl Region {
             });
         }
         Ok(members)
-    }
-
-    /// Drops a region: removes its file. Its memory is released when the last process has unmapped
-    /// it.
-    ///
-    /// # Errors
-    /// `InUse` while a living process has a session, `NotARegion`, `System`.
-    pub fn remove(path: &Path) -> Result<()> {
-        let region = Self::attach(path)?;
-        let lock = region.shared.lock_attach()?;
-        if let Some(member) = region.members()?.into_iter().find(|member| member.is_alive) {
-            return Err(Error::InUse { holder: member.process });
-        }
-        fs::remove_file(path).map_err(|error| Error::System {
-            detail: format!("{}: cannot remove it", path.display()),
-            errno: error.raw_os_error().unwrap_or(0),
-        })?;
-        drop(lock);
-        Ok(())
     }
 }

@@ -39,12 +39,17 @@ pub(crate) const SUPER_EPOCH: u64 = 0x200;
 pub(crate) const SUPER_FRONTIER: u64 = 0x240;
 pub(crate) const SUPER_MEMBERS: u64 = 0x2c0;
 pub(crate) const SUPER_NAMESPACES: u64 = 0x300;
-/// Words of the superblock that can be nonzero: static words and sealed words.
+pub(crate) const SUPER_NAMESPACES_LOCK: u64 = 0x340;
+/// The drop mark: the process that drops the region, sealed, or [`DROPPED`].
+pub(crate) const SUPER_DROP: u64 = 0x380;
+/// Words of the superblock that can be nonzero: static words, sealed words, locks.
 pub(crate) const SUPER_WORDS: &[u64] =
-    &[0, 8, 16, 24, 32, 40, 48, 56, 64, 72, 120, 0x200, 0x240, 0x2c0, 0x300];
+    &[0, 8, 16, 24, 32, 40, 48, 56, 64, 72, 120, 0x200, 0x240, 0x2c0, 0x300, 0x340, 0x380];
 pub(crate) const SUPER_BYTES: u64 = 4096;
 /// Bytes between the superblock and the member table that no build uses. They are zero.
 pub(crate) const RESERVED_BYTES: u64 = 4096;
+/// The region's file was removed: no session opens.
+pub(crate) const DROPPED: u64 = u64::MAX;
 
 // Members.
 pub(crate) const MEMBERS: u64 = 0x2000;
@@ -52,7 +57,6 @@ pub(crate) const MEMBER_BYTES: u64 = 128;
 pub(crate) const MEMBER_PIN: u64 = 0;
 pub(crate) const MEMBER_STATE: u64 = 64;
 pub(crate) const MEMBER_PID: u64 = 72;
-pub(crate) const MEMBER_LIVENESS_LOCK: u64 = 80;
 pub(crate) const MEMBER_NAME: u64 = 96;
 pub(crate) const MEMBER_SINCE: u64 = 112;
 
@@ -125,7 +129,9 @@ const _: () = assert!(HEAP.is_multiple_of(CHUNK_BYTES), "chunks are aligned");
 const _: () = assert!(CATALOG_SEGMENTS + 8 * SEGMENTS as u64 <= CATALOG_BYTES);
 const _: () = assert!(MEMBERS_MAX < u16::MAX as usize);
 const _: () = assert!(SUPER_CHECK.is_multiple_of(8) && SUPER_CHECK < SUPER_EPOCH);
-const _: () = assert!(SUPER_NAMESPACES + LINE <= SUPER_BYTES, "the superblock is one page");
+const _: () = assert!(SUPER_DROP + LINE <= SUPER_BYTES, "the superblock is one page");
+const _: () =
+    assert!(SUPER_NAMESPACES_LOCK.is_multiple_of(LINE) && SUPER_DROP.is_multiple_of(LINE));
 const _: () = assert!(SUPER_EPOCH.is_multiple_of(LINE), "pins read the epoch's line");
 const _: () = assert!(SUPER_FRONTIER.is_multiple_of(LINE));
 const _: () = assert!(SUPER_MEMBERS.is_multiple_of(LINE) && SUPER_NAMESPACES.is_multiple_of(LINE));

@@ -2,6 +2,7 @@
 //! see it as the representative of one thread that uses the region.
 
 pub(crate) mod operation;
+pub(crate) mod claim;
 mod locking;
 pub(crate) mod advisory_lock;
 pub(crate) mod arena;
@@ -20,15 +21,12 @@ use nearstate_model::{Error, Holder, Result, invariant};
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
-use crate::layout::{
-    ARENA_BYTES, Corruption, MEMBER_BYTES, MEMBER_LIVENESS_LOCK, MEMBER_NAME, MEMBER_PID,
-    MEMBER_PIN, MEMBER_SINCE, MEMBER_STATE, SUPER_EPOCH, SUPER_MEMBERS, arena_at, member_at, seal,
-};
+use crate::layout::{Corruption, MEMBER_PIN, MEMBER_STATE, member_at, seal};
 use crate::member::arena::{Arena, undo};
 use crate::region::file::{Region, Shared};
-use crate::region::liveness::{is_locked, now_ms};
+use crate::region::liveness::is_process_alive;
 use crate::region::map::Map;
-use crate::region::member_table::{identity_of, member_slots_used, state};
+use crate::region::member_table::{identity_of, member_slots_used, state, state_of};
 use crate::region::page_fault::USABLE;
 use crate::system::barrier_everywhere;
 
@@ -109,94 +107,6 @@ impl Drop for Pin<'_> {
             pin::unpin(self.member.pin_word());
         }
     }
-}
-
-impl Region {
-    /// Opens a session, and recovers dead members.
-    ///
-    /// # Errors
-    /// `Full` above [`MEMBERS_MAX`] sessions, `Damaged`, `System`.
-    pub fn member(&self) -> Result<Member> {
-        if self.shared.map.is_forked() {
-            return Err(Error::Forked);
-        }
-        let lock = self.shared.lock_attach()?;
-        let claimed = claim(&self.shared);
-        drop(lock);
-        let member = claimed?;
-        member.operation(|| member.recover_the_dead())?;
-        Ok(member)
-    }
-}
-
-/// Claims the lowest free slot. The caller holds the attach lock.
-fn claim(shared: &Arc<Shared>) -> Result<Member> {
-    let map = &shared.map;
-    let high = member_slots_used(map)?;
-    let hint = shared.hint.load(Ordering::Relaxed);
-    invariant!(hint <= MEMBERS_MAX as u64, "slot {hint} lies outside the member table");
-    let hint = hint as u32;
-    for index in (hint..high).chain(0..hint.min(high)) {
-        let word = map.word(member_at(index) + MEMBER_STATE)?;
-        if state::of(word.load(Ordering::Acquire)) == state::FREE {
-            shared.hint.store(u64::from(index) + 1, Ordering::Relaxed);
-            return Ok(claim_slot(shared, index)?);
-        }
-    }
-    if (high as usize) < MEMBERS_MAX {
-        map.commit(member_at(high), MEMBER_BYTES)?;
-        map.commit(arena_at(high), ARENA_BYTES)?;
-        map.word(SUPER_MEMBERS)?.store(seal(u64::from(high) + 1), Ordering::Release);
-        crash_point!("attach.raised");
-        shared.hint.store(u64::from(high) + 1, Ordering::Relaxed);
-        return Ok(claim_slot(shared, high)?);
-    }
-    Err(Error::Full { detail: format!("{MEMBERS_MAX} sessions are attached: detach some") })
-}
-
-/// Claims a free slot. The caller holds the attach lock.
-pub(crate) fn claim_slot(shared: &Arc<Shared>, index: u32) -> Result<Member, Corruption> {
-    invariant!((index as usize) < MEMBERS_MAX, "slot {index} lies outside the member table");
-    let map = &shared.map;
-    let at = member_at(index);
-    let me = &shared.identity;
-    let number = shared.liveness.number();
-    invariant!(number <= MEMBERS_MAX as u64, "a member names liveness lock {number}");
-    let set = |which: u64, value: u64| -> Result<(), Corruption> {
-        map.word(at + which)?.store(value, Ordering::Relaxed);
-        Ok(())
-    };
-    set(MEMBER_PIN, 0)?;
-    crash_point!("attach.unpinned");
-    set(MEMBER_PID, u64::from(me.pid))?;
-    set(MEMBER_LIVENESS_LOCK, number)?;
-    for (half, chunk) in (0_u64..).zip(me.name.chunks_exact(8)) {
-        let word = chunk.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
-        set(MEMBER_NAME + 8 * half, word)?;
-    }
-    set(MEMBER_SINCE, now_ms())?;
-    crash_point!("attach.identity");
-    let word = map.word(at + MEMBER_STATE)?;
-    let incarnation = state::incarnation(word.load(Ordering::Acquire)) + 1;
-    word.store(state::make(state::ALIVE, 0, incarnation), Ordering::Release);
-    crash_point!("attach.alive");
-    Ok(Member {
-        shared: Arc::clone(shared),
-        index,
-        pins: Private::new(0),
-        lines: Private::new(1),
-        pin: map.address(at + MEMBER_PIN)?,
-        epoch: map.address(SUPER_EPOCH)?,
-        usable: Private::new(map.usable_address()),
-        health: Private::new(Health::Running),
-        locks: Private::new(0),
-        safe: Private::new(0),
-        pressure: Private::new(0),
-        stale_class: Private::new(0),
-        may_use_reserve: Private::new(false),
-        chunk: Private::new(0),
-        span_chunk: Private::new(0),
-    })
 }
 
 /// Bits of a unique id that name the arena, and bits that a sealed word has for the count.
@@ -410,19 +320,19 @@ impl Member {
     }
 }
 
-/// True if the process of a member has ended: the kernel has released its liveness lock
-/// (`spec/region.md`, section 7).
+/// True if a slot belongs to no living process.
 pub(crate) fn is_dead(shared: &Shared, index: u32) -> Result<bool> {
-    let number = shared.map.word(member_at(index) + MEMBER_LIVENESS_LOCK)?.load(Ordering::Acquire);
-    if !(1..=MEMBERS_MAX as u64).contains(&number) {
-        return Err(Error::from(Corruption(
-            "a member names a liveness lock that no process can have",
-        )));
-    }
+    let word = state_of(&shared.map, index)?.load(Ordering::Acquire);
+    Ok(!state::is_owned(word) || is_process_dead(shared, state::process(word))?)
+}
+
+/// True if the process with this liveness number has ended: the kernel has released its lock
+/// (`spec/region.md`, section 7).
+pub(crate) fn is_process_dead(shared: &Shared, number: u64) -> Result<bool> {
     if number == shared.liveness.number() {
         return Ok(false);
     }
-    shared.map.with_file(|file| Ok(!is_locked(file, number)?))
+    shared.map.with_file(|file| Ok(!is_process_alive(file, number)?))
 }
 
 impl Drop for Member {

@@ -7,6 +7,7 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p nearstate-memory --lib` runs them. Cells are
 //! `UnsafeCell`s of loom, which report every unordered access.
 
+mod member_slot;
 mod pipe;
 
 use std::process::Command;
@@ -23,7 +24,6 @@ use crate::index::bucket::{
 use crate::layout::{HEAP, seal};
 use crate::member::{lock, pin};
 use crate::region::linear_hash::step;
-use crate::region::member_state as state;
 use crate::ring::words::{EntryRead, RingWords, must_wake_waiters, register_waiter};
 
 /// Forced switches in one run. The known errors of such protocols need two.
@@ -50,8 +50,6 @@ const MUTANTS: &[(&str, &str)] = &[
     ("status-relaxed", DECISION),
     ("decide-early", DECISION),
     ("publish-relaxed", DECISION),
-    ("win-without-swap", RECOVERY),
-    ("free-relaxed", RECOVERY),
     ("tail-relaxed", RING),
     ("read-relaxed", RING),
     ("reserve-late", RING),
@@ -68,7 +66,6 @@ const REUSE: &str = "a_pinned_cell_is_not_reused";
 const MOVED: &str = "a_pinned_cell_is_not_reused_by_another_member";
 const SPLIT: &str = "a_split_hides_no_key";
 const DECISION: &str = "a_reader_sees_all_of_a_transaction_or_nothing";
-const RECOVERY: &str = "one_of_two_recoverers_wins";
 const RING: &str = "a_ring_reader_gets_complete_entries_in_order_or_learns_what_it_missed";
 const SLEEP: &str = "no_waiter_sleeps_while_there_is_an_entry";
 
@@ -399,52 +396,6 @@ fn a_split_hides_no_key() {
     split_against_a_reader_of(STAYS, STAYS_AT);
 }
 
-#[test]
-fn one_of_two_recoverers_wins() {
-    check(|| {
-        let dead = state::make(state::ALIVE, 0, 3);
-        let shared = Arc::new(Slot {
-            word: AtomicU64::new(dead),
-            left: UnsafeCell::new(0),
-            winners: AtomicU64::new(0),
-        });
-        let recovering = [1, 2].map(|me| start(&shared, move |slot| slot.recover(dead, me)));
-        let claiming = start(&shared, |slot| {
-            // The next owner of the slot sees every write of the recoverer.
-            let seen = slot.word.load(Ordering::Acquire);
-            if state::of(seen) == state::FREE {
-                assert_eq!(state::incarnation(seen), 3);
-                assert_ne!(read(&slot.left), 0);
-            }
-        });
-        wait_for(recovering);
-        wait_for([claiming]);
-        assert_eq!(shared.winners.load(Ordering::Relaxed), 1);
-        assert_eq!(state::of(shared.word.load(Ordering::Relaxed)), state::FREE);
-    });
-}
-
-/// A member slot, and data that recovery writes. Two concurrent writers are a race.
-struct Slot {
-    word: AtomicU64,
-    left: UnsafeCell<u64>,
-    winners: AtomicU64,
-}
-
-impl Slot {
-    /// Both recoverers have found the same dead member.
-    fn recover(&self, seen: u64, me: u64) {
-        if !state::win(&self.word, seen, me) {
-            return;
-        }
-        let word = self.word.load(Ordering::Relaxed);
-        assert_eq!((state::of(word), state::recoverer(word)), (state::RECOVERING, me));
-        self.winners.fetch_add(1, Ordering::Relaxed);
-        write(&self.left, me);
-        state::free(&self.word, seen);
-    }
-}
-
 /// The smallest ring for entries with one word of payload.
 struct RingModel {
     reserved: AtomicU64,
@@ -582,6 +533,7 @@ fn every_mutant_makes_its_model_fail() {
     }
     let survivors: Vec<_> = MUTANTS
         .iter()
+        .chain(member_slot::MUTANTS)
         .chain(pipe::MUTANTS)
         .filter(|(mutant, model)| holds(model, mutant))
         .map(|(mutant, model)| format!("{mutant} in {model}"))

@@ -9,7 +9,7 @@ use crate::index::bucket::{WORDS, control};
 use crate::layout::{
     CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_COMMITTED, CATALOG_FLAGS, CATALOG_KIND, CATALOG_NAME,
     CATALOG_NAME_BYTES, CATALOG_SPLIT, CATALOG_STATE, Corruption, LINE, NAMESPACE_LIVE,
-    SUPER_NAMESPACES, catalog_at, namespace_flags, seal, unseal,
+    SUPER_NAMESPACES, SUPER_NAMESPACES_LOCK, catalog_at, namespace_flags, seal, unseal,
 };
 use crate::member::Member;
 use crate::member::arena::LockSlot;
@@ -62,8 +62,11 @@ pub(crate) fn list(map: &Map) -> Result<Vec<NamespaceEntry>, Corruption> {
 pub(crate) fn unfinished(map: &Map) -> Result<Vec<u32>, Corruption> {
     let used = used(map)?;
     let live: Vec<u32> = list(map)?.into_iter().map(|entry| entry.index).collect();
-    let last = used.min(NAMESPACES_MAX as u32 - 1);
-    Ok((0..=last).filter(|index| *index == used || !live.contains(index)).collect())
+    let mut unfinished: Vec<u32> = (0..used).filter(|index| !live.contains(index)).collect();
+    if (used as usize) < NAMESPACES_MAX && map.is_allocated(catalog_at(used)) {
+        unfinished.push(used);
+    }
+    Ok(unfinished)
 }
 
 fn used(map: &Map) -> Result<u32, Corruption> {
@@ -82,7 +85,8 @@ impl Member {
     /// Complexity: linear in the number of namespaces. Meant to be called once, at start.
     ///
     /// # Errors
-    /// `BadName`, `Full` (catalog, heap), `Damaged`, `System`.
+    /// `BadName`, `Full` (catalog, heap), `Stalled` if another process is stopped while it creates
+    /// a namespace, `Damaged`, `System`.
     pub fn namespace(&self, name: &[u8], kind: u64) -> Result<&IndexTable> {
         if name.is_empty() || name.len() > NAMESPACE_NAME_BYTES_MAX || name.contains(&0) {
             return Err(Error::BadName { bytes: name.len() });
@@ -93,9 +97,9 @@ impl Member {
             return self.table(found.index);
         }
         self.operation(|| {
-            let lock = self.shared().lock_attach()?;
+            let payload = self.acquire(SUPER_NAMESPACES_LOCK, LockSlot::Split)?;
             let created = self.create_namespace(name, kind);
-            drop(lock);
+            self.release(SUPER_NAMESPACES_LOCK, LockSlot::Split, payload)?;
             self.table(created?)
         })
     }
@@ -237,7 +241,7 @@ impl Member {
         Ok(slot.get_or_init(|| table))
     }
 
-    /// The caller holds the attach lock.
+    /// The caller holds the namespaces lock.
     fn create_namespace(&self, name: &[u8], kind: u64) -> Result<u32> {
         let map = self.map();
         let all = list(map)?;

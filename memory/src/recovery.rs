@@ -10,11 +10,12 @@ use crate::heap::free;
 use crate::heap::queue::finish_line;
 use crate::index::bucket::at_of;
 use crate::index::split;
-use crate::layout::{Corruption, MEMBER_LIVENESS_LOCK, MEMBER_PIN, MEMBER_STATE, member_at};
+use crate::layout::{Corruption, MEMBER_PIN, MEMBER_STATE, member_at};
 use crate::member::arena::{Arena, LockSlot, finish_word, op, undo};
+use crate::member::claim::claim_if_free;
 use crate::member::lock;
-use crate::member::{Member, claim_slot, is_dead};
-use crate::region::member_table::{member_slots_used, state};
+use crate::member::{Member, is_process_dead};
+use crate::region::member_table::{member_slots_used, state, state_of};
 use crate::txn::commit;
 use crate::txn::publish::finish_record;
 
@@ -76,18 +77,17 @@ impl Member {
     pub(crate) fn recover_the_dead(&self) -> Result<()> {
         let mut seen = None;
         for index in 0..member_slots_used(self.map())? {
-            let at = member_at(index);
-            let word = self.map().word(at + MEMBER_STATE)?.load(Ordering::Acquire);
+            let word = state_of(self.map(), index)?.load(Ordering::Acquire);
             if state::of(word) == state::FREE {
                 continue;
             }
             // Sessions of one process have adjacent slots: one probe for a run of them.
-            let liveness = self.map().word(at + MEMBER_LIVENESS_LOCK)?.load(Ordering::Acquire);
-            if seen == Some(liveness) && state::of(word) == state::ALIVE {
+            let process = state::is_owned(word).then(|| state::process(word));
+            if process.is_some() && process == seen {
                 continue;
             }
             if !self.recover_if_dead(index)? {
-                seen = Some(liveness);
+                seen = process;
             }
         }
         Ok(())
@@ -103,7 +103,7 @@ impl Member {
             if index == self.index() {
                 return Ok(false);
             }
-            let word = self.map().word(member_at(index) + MEMBER_STATE)?;
+            let word = state_of(self.map(), index)?;
             let seen = word.load(Ordering::Acquire);
             match state::of(seen) {
                 state::FREE if step == 0 => return Ok(true),
@@ -115,7 +115,11 @@ impl Member {
                             Corruption("a member waits for a recoverer that does not exist")
                         })?;
                 }
-                _ if !is_dead(self.shared(), index)? => return Ok(false),
+                _ if state::is_owned(seen)
+                    && !is_process_dead(self.shared(), state::process(seen))? =>
+                {
+                    return Ok(false);
+                }
                 _ => return self.recover(index, word, seen),
             }
         }
@@ -124,12 +128,12 @@ impl Member {
 
     /// True if a slot is free. Reports corruption if its recoverer does not exist.
     fn is_free(&self, index: u32) -> Result<bool> {
-        let word = self.map().word(member_at(index) + MEMBER_STATE)?.load(Ordering::Acquire);
+        let word = state_of(self.map(), index)?.load(Ordering::Acquire);
         let at = state::recoverer(word).checked_sub(1).map(|other| member_at(other as u32));
         match (state::of(word), at) {
             (state::RECOVERING, Some(at)) => {
                 let other = self.map().word(at + MEMBER_STATE)?.load(Ordering::Acquire);
-                let again = self.map().word(member_at(index) + MEMBER_STATE)?;
+                let again = state_of(self.map(), index)?;
                 if state::of(other) == state::FREE && again.load(Ordering::Acquire) == word {
                     return Err(Error::from(Corruption(
                         "a member waits for a recoverer that does not exist",
@@ -150,7 +154,7 @@ impl Member {
         crash_point!("recover.won");
         if let Err(error) = self.finish_work_of(index) {
             // Another member may retry. The slot must not name a recoverer that has failed.
-            word.store(seen, Ordering::Release);
+            state::give_up(word, seen);
             return Err(error);
         }
         crash_point!("recover.unpinned");
@@ -176,12 +180,12 @@ impl Member {
     pub(crate) fn recover_stopped(&self) -> Result<()> {
         let owner = self.lock_owner();
         for index in 0..member_slots_used(self.map())? {
-            let word = self.map().word(member_at(index) + MEMBER_STATE)?;
+            let word = state_of(self.map(), index)?;
             let seen = word.load(Ordering::Acquire);
             if state::of(seen) == state::RECOVERING && state::recoverer(seen) == owner {
                 // Any other member may recover it.
-                let alive = state::make(state::ALIVE, 0, state::incarnation(seen));
-                word.store(alive, Ordering::Release);
+                let dead = state::make(state::ALIVE, state::NO_PROCESS, state::incarnation(seen));
+                word.store(dead, Ordering::Release);
             }
         }
         Ok(finish_undo_record(&self.arena()?, owner)?)
@@ -191,14 +195,14 @@ impl Member {
     fn inherit_recoveries(&self, owner: u64) -> Result<()> {
         invariant!(owner != self.lock_owner(), "a member inherits its own recoveries");
         for index in 0..member_slots_used(self.map())? {
-            let word = self.map().word(member_at(index) + MEMBER_STATE)?;
+            let word = state_of(self.map(), index)?;
             let seen = word.load(Ordering::Acquire);
             let is_left = state::of(seen) == state::RECOVERING && state::recoverer(seen) == owner;
             if !is_left || index == self.index() || !state::win(word, seen, self.lock_owner()) {
                 continue;
             }
             if let Err(error) = self.finish_work_of(index) {
-                word.store(seen, Ordering::Release);
+                state::give_up(word, seen);
                 return Err(error);
             }
             state::free(word, seen);
@@ -208,15 +212,8 @@ impl Member {
 
     /// Claims a free slot for a moment, and moves its free cells to the pools.
     pub(crate) fn drain_slot(&self, index: u32) -> Result<()> {
-        let Some(lock) = self.shared().try_lock_attach()? else { return Ok(()) };
-        let word = self.map().word(member_at(index) + MEMBER_STATE)?;
-        if state::of(word.load(Ordering::Acquire)) != state::FREE {
-            return Ok(());
-        }
-        let claimed = claim_slot(self.shared(), index)?;
-        invariant!(claimed.index() == index, "slot {} is drained for {index}", claimed.index());
-        drop(lock);
-        drop(claimed); // Detaching moves all free cells to the pools.
+        // Detaching frees the memory of the slot.
+        drop(claim_if_free(self.shared(), index)?);
         Ok(())
     }
 }

@@ -1,11 +1,14 @@
 //! The region: its file, its mapping, its table of members, and where the buckets of each namespace
 //! are.
 
+pub(crate) mod drop_mark;
 pub(crate) mod file;
 pub(crate) mod index_table;
 pub(crate) mod linear_hash;
 pub(crate) mod member_table;
-pub(crate) mod member_state;
+pub(crate) mod creation_lock;
 pub(crate) mod map;
 pub(crate) mod liveness;
+pub(crate) mod lock_page;
+pub(crate) mod member_state;
 pub(crate) mod page_fault;

@@ -151,7 +151,9 @@ pub(crate) fn commit(fd: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<()> {
     let mut at = from;
     while at < from + bytes {
         let piece = (from + bytes - at).min(COMMIT_PIECE);
-        commit_piece(fd, at, piece)?;
+        if !allocate(fd, at, piece)? {
+            write_zeros(fd, at, piece)?;
+        }
         at += piece;
     }
     Ok(())
@@ -160,12 +162,8 @@ pub(crate) fn commit(fd: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<()> {
 /// Bytes of one `fallocate`: less than a millisecond of zeroing.
 const COMMIT_PIECE: u64 = 2 << 20;
 
-fn commit_piece(fd: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<()> {
-    if commit_only(fd, from, bytes)? { Ok(()) } else { write_zeros(fd, from, bytes) }
-}
-
-/// Gives the range real pages and writes nothing. False where the file system has no `fallocate`.
-pub(crate) fn commit_only(fd: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<bool> {
+/// Allocates pages for a range, and changes no byte. False if the file system has no `fallocate`.
+pub(crate) fn allocate(fd: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<bool> {
     loop {
         // SAFETY: the call accesses no memory, and the descriptor is open.
         let done = unsafe {
@@ -248,8 +246,6 @@ pub(crate) fn next_data(fd: BorrowedFd<'_>, from: u64) -> Option<(u64, u64)> {
 /// What to do with the lock of a byte of the file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum LockMode {
-    /// Take it exclusively, and wait until it is free.
-    Wait,
     /// Take it exclusively, or fail if it is held.
     Try,
     /// Take it shared, or fail if it is held exclusively.
@@ -266,7 +262,6 @@ pub(crate) fn lock_byte(fd: BorrowedFd<'_>, byte: u64, mode: LockMode) -> Result
     invariant!(byte <= i64::MAX.cast_unsigned(), "byte {byte:#x} is no offset of a file");
     let mut range = flock(byte);
     let command = match mode {
-        LockMode::Wait => libc::F_OFD_SETLKW,
         LockMode::Try => libc::F_OFD_SETLK,
         LockMode::Share => {
             range.l_type = libc::F_RDLCK as i16;
@@ -290,33 +285,24 @@ pub(crate) fn lock_byte(fd: BorrowedFd<'_>, byte: u64, mode: LockMode) -> Result
     }
 }
 
-/// True if another open file description has locked the byte.
+/// True if another open file description has locked the byte, shared or exclusively.
 pub(crate) fn is_byte_locked(fd: BorrowedFd<'_>, byte: u64) -> Result<bool> {
+    is_in_conflict(fd, byte, libc::F_WRLCK)
+}
+
+/// True if another open file description has locked the byte exclusively.
+pub(crate) fn is_byte_write_locked(fd: BorrowedFd<'_>, byte: u64) -> Result<bool> {
+    is_in_conflict(fd, byte, libc::F_RDLCK)
+}
+
+fn is_in_conflict(fd: BorrowedFd<'_>, byte: u64, wanted: libc::c_int) -> Result<bool> {
     let mut range = flock(byte);
+    range.l_type = wanted as i16;
     // SAFETY: `range` is a complete `flock` that outlives the call.
     if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &raw mut range) } != 0 {
         return Err(failure("cannot query a lock of the region's file (fcntl F_OFD_GETLK)"));
     }
     Ok(range.l_type != libc::F_UNLCK as i16)
-}
-
-/// Maps the first page of the file, in this process only and not in forked children. The mapping
-/// keeps the open file description, and with it its locks, exactly as long as the memory of this
-/// process exists.
-pub(crate) fn map_lock_page(fd: BorrowedFd<'_>, page: u64) -> Result<NonNull<u8>> {
-    let base = map_shared(fd, page)?;
-    // SAFETY: the page was mapped above, and no other code has its address.
-    let done = unsafe {
-        libc::madvise(base.as_ptr().cast::<c_void>(), page as usize, libc::MADV_DONTFORK)
-    };
-    if done != 0 {
-        let error = failure("madvise(MADV_DONTFORK) failed");
-        // SAFETY: no other code has the address. If the page stayed mapped, its lock would last as
-        // long as this process.
-        unsafe { unmap(base, page) };
-        return Err(error);
-    }
-    Ok(base)
 }
 
 /// Excludes the mapping from core dumps. They would contain subscribers' keys, and a dying process

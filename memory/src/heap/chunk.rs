@@ -153,7 +153,8 @@ impl Member {
             let bitmap_at = bitmaps_at(map.chunks()) + BITMAP_BYTES * used;
             for at in [chunk.word_at(map), bitmap_at] {
                 if at.is_multiple_of(TABLE_PAGE) {
-                    map.commit_table(at, TABLE_PAGE)?;
+                    // Without `fallocate` the tables got their pages at creation.
+                    map.try_commit(at, TABLE_PAGE)?;
                 }
             }
             crash_point!("frontier.tables");

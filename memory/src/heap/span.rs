@@ -14,8 +14,8 @@ use crate::layout::{CHUNK_UNITS, LINE, ordinary_chunks};
 use crate::member::arena::{Bump, undo};
 use crate::member::{LOCK_WAIT_SHORT, Member, lock};
 
-/// How often a claim starts again behind a chunk of which another member took a part. Each time that
-/// member made progress.
+/// How often a claim starts again behind a chunk of which another member took a part. Each time
+/// that member made progress.
 const CLAIMS_MAX: u32 = 16;
 
 impl Member {

@@ -126,8 +126,6 @@ impl Member {
         invariant!(segment < SEGMENTS, "an index has no segment {segment}");
         let at = self.allocate_extent((buckets_of(segment) + 1) * LINE)?;
         let word_at = segment_slot(index, segment);
-        // Once: if a creator of a namespace is killed here, the next creator, which holds the
-        // attach lock then, may already have filled the word.
         write_undo(&self.arena()?, word_at, 0, at, op::SET_ONCE);
         publish(self.map().word(word_at)?, at);
         crash_point!("segment.published");

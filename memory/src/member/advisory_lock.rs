@@ -1,16 +1,13 @@
 //! Advisory locks: shared locks on numbers, visible to all processes.
 //!
 //! As the liveness lock (`region/liveness.rs`), an advisory lock is a lock on bytes of the region's
-//! file that only a mapping holds. The kernel releases it when its owner drops it, at the latest
-//! with the process, and a forked child does not hold it. Unlike a liveness lock it is shared:
-//! several sessions can hold it at the same time. Nothing is stored in the region's memory, so
-//! nothing needs recovery.
-//!
-//! If another thread forks while a lock is being taken, the child holds it as well until it ends or
-//! runs another program.
+//! file that only a mapping holds (`region/lock_page.rs`). The kernel releases it when its owner
+//! drops it, at the latest with the process, and a forked child does not hold it. Unlike a liveness
+//! lock it is shared: several sessions can hold it at the same time. Nothing is stored in the
+//! region's memory, so nothing needs recovery.
 
+use std::fs::File;
 use std::os::fd::AsFd;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use nearstate_model::{Error, Result};
@@ -19,6 +16,7 @@ use crate::atomic::Ordering;
 use crate::layout::SUPER_PAGE;
 use crate::member::Member;
 use crate::region::file::Shared;
+use crate::region::lock_page::LockPage;
 use crate::system::{self, LockMode, lock_byte};
 
 /// First of the bytes of the file that stand for numbers.
@@ -28,27 +26,19 @@ const ADVISORY_BYTE: u64 = 1 << 60;
 /// rare, and it only makes others wait longer than needed.
 const ADVISORY_BYTES: u64 = 1 << 48;
 
-const _: () = assert!(ADVISORY_BYTE + ADVISORY_BYTES <= 1 << 61, "the attach lock comes next");
+const _: () = assert!(ADVISORY_BYTE + ADVISORY_BYTES <= 1 << 61, "the creation lock comes next");
 
 /// Shared locks on some numbers, until they are dropped.
 #[derive(Debug)]
 pub struct AdvisoryLock {
-    page: NonNull<u8>,
-    bytes: u64,
+    page: LockPage,
     shared: Arc<Shared>,
 }
 
-// SAFETY: the page is never read or written; it only keeps the open file alive.
-unsafe impl Send for AdvisoryLock {}
-// SAFETY: as above.
-unsafe impl Sync for AdvisoryLock {}
-
 impl Drop for AdvisoryLock {
     fn drop(&mut self) {
-        // A forked child does not have the page. Its address may belong to another mapping.
-        if !self.shared.map.is_forked() {
-            // SAFETY: no other code has the address of the page, which this process mapped.
-            unsafe { system::unmap(self.page, self.bytes) };
+        if self.shared.map.is_forked() {
+            self.page.forget();
         }
     }
 }
@@ -56,7 +46,8 @@ impl Drop for AdvisoryLock {
 impl Member {
     /// Takes shared locks on some numbers, which mean the same in all processes.
     ///
-    /// Cost: the file is opened and one of its pages mapped: about ten microseconds.
+    /// Cost: the file is opened and one of its pages mapped: about ten microseconds, and in
+    /// a process with several threads a short-lived thread.
     ///
     /// # Errors
     /// `System`: no more files or mappings, or another program locks bytes of the region.
@@ -64,21 +55,26 @@ impl Member {
         if self.map().is_forked() {
             return Err(Error::Forked);
         }
-        let own = self.map().reopen()?;
-        for number in numbers {
-            if !lock_byte(own.as_fd(), byte_of(number), LockMode::Share)? {
-                return Err(Error::System {
-                    detail: format!(
-                        "{}: another program has locked bytes of it: let only nearstate use it",
-                        self.map().path().display()
-                    ),
-                    errno: 0,
-                });
-            }
-        }
         let bytes = self.map().word(SUPER_PAGE)?.load(Ordering::Relaxed);
-        let page = system::map_lock_page(own.as_fd(), bytes)?;
-        Ok(AdvisoryLock { page, bytes, shared: Arc::clone(self.shared()) })
+        let numbers: Vec<u64> = numbers.collect();
+        let source = self.map().reopen_source()?;
+        let path = self.map().path();
+        let lock = |own: &File| {
+            for number in &numbers {
+                if !lock_byte(own.as_fd(), byte_of(*number), LockMode::Share)? {
+                    return Err(Error::System {
+                        detail: format!(
+                            "{}: another program has locked bytes of it: let only nearstate use it",
+                            path.display()
+                        ),
+                        errno: 0,
+                    });
+                }
+            }
+            Ok(())
+        };
+        let (page, ()) = LockPage::new(bytes, || source.open(), lock)?;
+        Ok(AdvisoryLock { page, shared: Arc::clone(self.shared()) })
     }
 
     /// True if any session, including this one, holds a lock on this number.

@@ -1,31 +1,31 @@
 //! A region's file: creation, attaching and the superblock (`spec/region.md`, section 1).
 
-use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Read};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::{NAMESPACES_MAX, REGION_BYTES_MAX, REGION_BYTES_MIN};
 use nearstate_model::{Error, Result, invariant};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::atomic::{AtomicU64, Ordering};
+use crate::atomic::{AtomicU64, Ordering, fence};
 use crate::layout::{
-    ARENAS, CATALOG, CHUNK_BYTES, CHUNK_UNITS, FLAG_FENCED, FORMAT, HEAP, MAGIC,
-    MEMBER_LIVENESS_LOCK, MEMBER_STATE, MEMBERS, SUPER_BYTES, SUPER_CHECK, SUPER_CHUNKS,
-    SUPER_CREATED, SUPER_EPOCH, SUPER_FORMAT, SUPER_FRONTIER, SUPER_HEAP, SUPER_ID, SUPER_LENGTH,
-    SUPER_MAGIC, SUPER_MEMBERS, SUPER_NAMESPACES, SUPER_PAGE, SUPER_SEED, SUPER_WORDS,
-    chunk_words_at, member_at, region_bytes, seal,
+    ARENA_BYTES, ARENAS, CATALOG, CHUNK_BYTES, CHUNK_UNITS, FLAG_FENCED, FORMAT, HEAP, MAGIC,
+    MEMBER_BYTES, MEMBERS, SUPER_BYTES, SUPER_CHECK, SUPER_CHUNKS, SUPER_CREATED, SUPER_EPOCH,
+    SUPER_FORMAT, SUPER_FRONTIER, SUPER_HEAP, SUPER_ID, SUPER_LENGTH, SUPER_MAGIC, SUPER_MEMBERS,
+    SUPER_NAMESPACES, SUPER_PAGE, SUPER_SEED, SUPER_WORDS, arena_at, chunk_words_at, member_at,
+    region_bytes, seal,
 };
+use crate::region::creation_lock::{self, CreationLock, CreationWait};
 use crate::region::index_table::IndexTable;
-use crate::region::liveness::{LivenessLock, ProcessIdentity, now_ms};
-use crate::region::map::{Map, RegionFile};
-use crate::region::member_table::{member_slots_used, state};
-use crate::system::{LockMode, commit_only, lock_byte, register_barrier};
+use crate::region::liveness::{LivenessLock, LockedFile, ProcessIdentity, now_ms};
+use crate::region::map::Map;
+use crate::region::member_table::is_number_named;
+use crate::system::register_barrier;
 
 /// Page size of a region's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,9 +109,6 @@ const CLAIM_SHARE: u64 = 1024;
 /// The least units of a bump range: 64 KiB.
 const CLAIM_UNITS_MIN: u64 = 1024;
 
-/// Byte of the file that processes lock briefly while they attach, detach or create.
-const ATTACH_BYTE: u64 = 1 << 61;
-
 /// State that all sessions of one process share.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -121,19 +118,11 @@ pub(crate) struct Shared {
     pub(crate) identity: ProcessIdentity,
     /// Tells other processes that this one is alive.
     pub(crate) liveness: LivenessLock,
-    /// Excludes other threads of this process, as the attach lock excludes other processes.
-    attach: Mutex<()>,
+    /// Excludes other threads of this process where the creation lock excludes other processes.
+    creation: Mutex<()>,
     pub(crate) tables: Box<[OnceLock<Box<IndexTable>>]>,
     /// Lowest member index that may be free, as far as this process knows.
     pub(crate) hint: AtomicU64,
-}
-
-/// The attach lock: a file lock between processes, a mutex between threads.
-#[derive(Debug)]
-pub(crate) struct AttachLock<'s> {
-    /// The descriptor that holds the lock.
-    file: RegionFile<'s>,
-    _threads: MutexGuard<'s, ()>,
 }
 
 impl Drop for Shared {
@@ -158,29 +147,15 @@ impl Shared {
         }
     }
 
-    /// Waits for the attach lock. The kernel releases it if its holder dies.
-    pub(crate) fn lock_attach(&self) -> Result<AttachLock<'_>> {
-        let threads = self.attach.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    /// Calls `work` while it excludes all other callers, in this process and in others.
+    ///
+    /// # Errors
+    /// `Stalled` if another process excludes this one for more than a second.
+    pub(crate) fn exclusively<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let _threads = self.creation.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let file = self.map.reopened_file()?;
-        lock_byte(file.file().as_fd(), ATTACH_BYTE, LockMode::Wait)?;
-        Ok(AttachLock { file, _threads: threads })
-    }
-
-    /// Takes the attach lock if it is free: for callers that hold another lock and must not wait.
-    pub(crate) fn try_lock_attach(&self) -> Result<Option<AttachLock<'_>>> {
-        let Ok(threads) = self.attach.try_lock() else { return Ok(None) };
-        let file = self.map.reopened_file()?;
-        if !lock_byte(file.file().as_fd(), ATTACH_BYTE, LockMode::Try)? {
-            return Ok(None);
-        }
-        Ok(Some(AttachLock { file, _threads: threads }))
-    }
-}
-
-impl Drop for AttachLock<'_> {
-    fn drop(&mut self) {
-        // A failure has no effect: the lock ends with the descriptor.
-        let _ = lock_byte(self.file.file().as_fd(), ATTACH_BYTE, LockMode::Release);
+        let _processes = CreationLock::acquire(file.file())?;
+        work()
     }
 }
 
@@ -231,6 +206,7 @@ impl Region {
     fn open(path: &Path, create: Option<&CreateOptions>) -> Result<(Self, bool)> {
         // Validated before the file exists: a rejected creation leaves no file.
         create.map(heap_chunks).transpose()?;
+        create.map(|options| check_mode(options.mode)).transpose()?;
         let mode = create.map_or(0o600, |options| options.mode);
         let file = OpenOptions::new()
             .read(true)
@@ -251,21 +227,30 @@ impl Region {
         path: &Path,
         create: Option<&CreateOptions>,
     ) -> Result<(Self, bool)> {
-        lock_byte(file.as_fd(), ATTACH_BYTE, LockMode::Wait)?;
-        let length = file.metadata().map_err(|e| open_failure(path, &e))?.len();
-        let is_new =
-            length == 0 || is_creation_interrupted(&file).map_err(|e| open_failure(path, &e))?;
-        let opened = match (is_new, create) {
-            (true, Some(options)) => Self::initialise(file, path, options).map(|r| (r, true)),
-            (true, None) => Err(Error::NotARegion {
-                path: path.to_owned(),
-                detail: "empty, or its creation was interrupted: create it again".to_owned(),
-            }),
-            (false, _) => Self::map_existing(file, liveness_file, path).map(|r| (r, false)),
-        }?;
-        let unlock = |file: &File| lock_byte(file.as_fd(), ATTACH_BYTE, LockMode::Release);
-        opened.0.shared.map.with_file(unlock)?;
-        Ok(opened)
+        let mut wait = CreationWait::new();
+        loop {
+            if !is_new(&file, path)? {
+                // The magic was stored after the rest of the superblock, and was read before it.
+                fence(Ordering::Acquire);
+                return Self::map_existing(file, liveness_file, path).map(|r| (r, false));
+            }
+            if let Some(options) = create {
+                if let Some(lock) = CreationLock::try_acquire(&file)? {
+                    if is_new(&file, path)? {
+                        let region = Self::initialise(file, path, options)?;
+                        drop(lock);
+                        return Ok((region, true));
+                    }
+                    continue;
+                }
+            } else if !creation_lock::is_held(&file)? && is_new(&file, path)? {
+                return Err(Error::NotARegion {
+                    path: path.to_owned(),
+                    detail: "empty, or its creation was interrupted: create it again".to_owned(),
+                });
+            }
+            wait.pause(&file)?;
+        }
     }
 
     fn initialise(file: File, path: &Path, options: &CreateOptions) -> Result<Self> {
@@ -299,19 +284,24 @@ impl Region {
             NumaPolicy::Interleave(nodes) => map.bind_memory(true, nodes)?,
         }
         map.commit(0, page.max(MEMBERS))?;
-        if !map.with_file(|file| commit_only(file.as_fd(), 0, 4096))? {
+        if !map.try_commit(0, page)? {
             // Pages come from writing zeros here: only before another process uses them.
             map.commit(chunk_words_at(chunks), length - chunk_words_at(chunks))?;
         }
         fill_superblock(&map, page, is_fenced)?;
         map.create_reserve()?;
+        // One session can be opened, and the region checked, without a free page.
+        map.commit(member_at(0), MEMBER_BYTES)?;
+        map.commit(arena_at(0), ARENA_BYTES)?;
         if options.populate {
             // The superblock is complete except for its magic, by which `is_creation_interrupted`
             // recognizes it.
             map.commit(0, length)?;
-            map.collapse(HEAP, chunk_words_at(chunks));
         }
         map.word(SUPER_MAGIC)?.store(MAGIC, Ordering::Release);
+        if options.populate {
+            map.collapse(HEAP, chunk_words_at(chunks));
+        }
         Self::share(map, None, is_fenced)
     }
 
@@ -347,19 +337,10 @@ impl Region {
 
     fn share(map: Map, liveness_file: Option<&File>, is_fenced: bool) -> Result<Self> {
         let seed = map.word(SUPER_SEED)?.load(Ordering::Relaxed);
-        // A lock number that a dead member still names would make it look alive.
-        let mut named = BTreeSet::new();
-        for index in 0..member_slots_used(&map)? {
-            let at = member_at(index);
-            if state::of(map.word(at + MEMBER_STATE)?.load(Ordering::Acquire)) != state::FREE {
-                named.insert(map.word(at + MEMBER_LIVENESS_LOCK)?.load(Ordering::Acquire));
-            }
-        }
         let page = map.word(SUPER_PAGE)?.load(Ordering::Relaxed);
-        let is_used = |number: u64| named.contains(&number);
-        let liveness = map.with_file(|file| match liveness_file {
-            Some(own) => LivenessLock::acquire_through(own, map.path(), file, page, is_used),
-            None => LivenessLock::acquire(map.path(), file, page, is_used),
+        let liveness = map.with_file(|file| {
+            let target = LockedFile { path: map.path(), file, received: liveness_file, page };
+            LivenessLock::acquire(target, |number| Ok(is_number_named(&map, number)?))
         })?;
         let tables = (0..NAMESPACES_MAX).map(|_| OnceLock::new()).collect();
         Ok(Self {
@@ -369,7 +350,7 @@ impl Region {
                 seed,
                 identity: ProcessIdentity::current(),
                 liveness,
-                attach: Mutex::new(()),
+                creation: Mutex::new(()),
                 tables,
                 hint: AtomicU64::new(0),
             }),
@@ -426,6 +407,21 @@ fn fill_superblock(map: &Map, page: u64, is_fenced: bool) -> Result<()> {
     set(SUPER_CHECK, xxh3_64(&page))
 }
 
+/// Refuses a mode by which some users could read the file and not write it. Such users cannot
+/// attach, but they can lock bytes of the file, which processes that attach need.
+fn check_mode(mode: u32) -> Result<()> {
+    let can_only_read = |class: u32| mode >> class & 0o6 == 0o4;
+    if [6, 3, 0].into_iter().any(can_only_read) {
+        return Err(Error::BadArgument {
+            detail: format!(
+                "file mode {mode:o} lets some users read the region but not write it: they could \
+                 not attach, but could lock its bytes; give 600, 660 or 666"
+            ),
+        });
+    }
+    Ok(())
+}
+
 /// Sets the mode of a new region's file, from which the process's umask may have removed bits. An
 /// empty file that already existed keeps its mode if its owner is another user.
 fn set_mode(file: &File, path: &Path, mode: u32) -> Result<()> {
@@ -439,6 +435,12 @@ fn set_mode(file: &File, path: &Path, mode: u32) -> Result<()> {
         }
         Ok(()) | Err(_) => Ok(()),
     }
+}
+
+/// True if the file holds no region yet.
+fn is_new(file: &File, path: &Path) -> Result<bool> {
+    let length = file.metadata().map_err(|e| open_failure(path, &e))?.len();
+    Ok(length == 0 || is_creation_interrupted(file).map_err(|e| open_failure(path, &e))?)
 }
 
 /// True for the file of a creator that was killed before its commit point, and for no other file.

@@ -1,21 +1,27 @@
 //! Process identity for messages, and the lock that tells other processes that this one is alive.
 
 use std::fs::{self, File, OpenOptions};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::ptr::NonNull;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use nearstate_model::limits::MEMBERS_MAX;
-use nearstate_model::{Error, Result, invariant};
+use nearstate_model::{Error, Result};
 
+use crate::crash::crash_point;
+use crate::region::lock_page::LockPage;
+use crate::region::member_state::{NO_PROCESS, NUMBERS_MAX};
 use crate::system::{self, LockMode, failure, lock_byte};
 
 /// First of the bytes of the file that processes keep locked while they are alive.
 const LIVENESS_BYTE: u64 = 1 << 62;
 
-const _: () = assert!(LIVENESS_BYTE + MEMBERS_MAX as u64 <= i64::MAX as u64, "an offset of a file");
+/// First of the bytes that an attaching process locks for a moment, with its number, to compare two
+/// descriptors.
+const PROBE_BYTE: u64 = 1 << 59;
+
+/// Spreads the first number that a process tries, so that one try is usually enough.
+const FIRST_NUMBER_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Process id and name for messages. No decision depends on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,75 +49,72 @@ impl ProcessIdentity {
     }
 }
 
-/// A lock on one byte of the file that only a mapping holds. The kernel releases it when the memory
-/// of this process ends (kill, exit, exec), and not when a descriptor is closed. A forked child
-/// does not hold it (`spec/region.md`, section 7).
+/// A lock on one byte of the file that only a mapping holds: the kernel releases it when the memory
+/// of this process ends (`spec/region.md`, section 7).
 #[derive(Debug)]
 pub(crate) struct LivenessLock {
-    /// `None` in a forked child, which does not have the page.
-    page: Option<NonNull<u8>>,
-    bytes: u64,
+    lock_page: LockPage,
     number: u64,
 }
 
-// SAFETY: the page is never read or written; it only keeps the open file alive.
-unsafe impl Send for LivenessLock {}
-// SAFETY: as above.
-unsafe impl Sync for LivenessLock {}
+/// The file that is about to be attached, and how to open it once more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LockedFile<'f> {
+    pub(crate) path: &'f Path,
+    pub(crate) file: &'f File,
+    /// The same file, received as a second descriptor. `None`: it is opened by its path.
+    pub(crate) received: Option<&'f File>,
+    /// Bytes of a page.
+    pub(crate) page: u64,
+}
 
 impl LivenessLock {
-    /// Opens the file again by its path, and locks a byte through it.
+    /// Locks a byte whose number no slot names. `is_named` reads the member table.
+    ///
+    /// The table is read *after* the byte is locked. Only a process that holds a number stores it
+    /// into a slot, so no slot can name the number after that, except for this process.
     pub(crate) fn acquire(
-        path: &Path,
-        file: &File,
-        page: u64,
-        is_used: impl Fn(u64) -> bool,
+        target: LockedFile<'_>,
+        is_named: impl Fn(u64) -> Result<bool> + Sync,
     ) -> Result<Self> {
-        let own = OpenOptions::new().read(true).write(true).open(path).map_err(|error| {
-            Error::System {
-                detail: format!("{}: cannot open the region a second time", path.display()),
-                errno: error.raw_os_error().unwrap_or(0),
+        let key = file_key(target.file)?;
+        let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path);
+        let lock = |own: &File| lock_number(own, &is_named);
+        let (lock_page, number) = match target.received {
+            None => {
+                let open_same = || {
+                    let own = open(target.path).map_err(|error| reopen_failure(&target, &error))?;
+                    if file_key(&own)? == key { Ok(own) } else { Err(replaced(target.path)) }
+                };
+                LockPage::new(target.page, open_same, lock)?
             }
-        })?;
-        Self::acquire_through(&own, path, file, page, is_used)
-    }
-
-    /// Locks the first byte that is free and that `is_used` does not name, through a second open
-    /// file of the region, of which no other process has a descriptor.
-    pub(crate) fn acquire_through(
-        own: &File,
-        path: &Path,
-        file: &File,
-        page: u64,
-        is_used: impl Fn(u64) -> bool,
-    ) -> Result<Self> {
-        if !is_same(own, file) {
-            return Err(Error::NotARegion {
-                path: path.to_owned(),
-                detail: "replaced while it was being attached: try again".to_owned(),
-            });
-        }
-        for number in 1..=MEMBERS_MAX as u64 {
-            if !is_used(number) && lock_byte(own.as_fd(), LIVENESS_BYTE + number, LockMode::Try)? {
-                if !is_locked(file, number)? {
-                    // The lock would last as long as the descriptor, in every process that has it.
-                    return Err(Error::BadArgument {
-                        detail: format!(
-                            "{}: its two descriptors are one open file; open it twice",
-                            path.display()
-                        ),
-                    });
+            Some(own) => {
+                if file_key(own)? != key {
+                    return Err(replaced(target.path));
                 }
-                let page_at = system::map_lock_page(own.as_fd(), page)?;
-                return Ok(Self { page: Some(page_at), bytes: page, number });
+                // A new open file, of which no other process can have a descriptor. A process
+                // that may not open the file, or has no /proc, uses the one that it received.
+                let name = PathBuf::from(format!("/proc/self/fd/{}", own.as_raw_fd()));
+                match open(&name).and_then(|file| file.metadata()) {
+                    Ok(found) if (found.dev(), found.ino()) == key => LockPage::new(
+                        target.page,
+                        || open(&name).map_err(|error| reopen_failure(&target, &error)),
+                        lock,
+                    )?,
+                    _ => LockPage::of_received(own, target.page, lock)?,
+                }
             }
+        };
+        let lock = Self { lock_page, number };
+        if let Some(own) = target.received {
+            check_distinct(own, &target, number)?;
         }
-        Err(Error::Full { detail: format!("{MEMBERS_MAX} processes are attached") })
+        Ok(lock)
     }
 
-    /// Forgets the page, in a forked child. Its address may belong to another mapping there.
+    /// Forgets the mapping, in a forked child.
     pub(crate) const fn forget(&mut self) {
-        self.page = None;
+        self.lock_page.forget();
     }
 
     /// The number of its byte, from 1.
@@ -121,27 +124,62 @@ impl LivenessLock {
     }
 }
 
-impl Drop for LivenessLock {
-    fn drop(&mut self) {
-        if let Some(page) = self.page {
-            // SAFETY: no other code has the address of the page, which was mapped by this process.
-            unsafe { system::unmap(page, self.bytes) };
+/// Locks the first free byte, from a number on that differs from process to process, that no slot
+/// names.
+fn lock_number(own: &File, is_named: &impl Fn(u64) -> Result<bool>) -> Result<u64> {
+    let first = u64::from(std::process::id()).wrapping_mul(FIRST_NUMBER_STEP);
+    for number in (0..NUMBERS_MAX).map(|step| 1 + first.wrapping_add(step) % NUMBERS_MAX) {
+        if !lock_byte(own.as_fd(), LIVENESS_BYTE + number, LockMode::Try)? {
+            continue;
         }
+        crash_point!("attach.numbered");
+        if !is_named(number)? {
+            return Ok(number);
+        }
+        lock_byte(own.as_fd(), LIVENESS_BYTE + number, LockMode::Release)?;
+    }
+    Err(Error::Full { detail: format!("{NUMBERS_MAX} processes are attached") })
+}
+
+/// Refuses two received descriptors of one open file: a lock through it would last as long as the
+/// descriptor, in every process that has it. Locks of one open file do not conflict.
+fn check_distinct(own: &File, target: &LockedFile<'_>, number: u64) -> Result<()> {
+    let byte = PROBE_BYTE + number;
+    lock_byte(own.as_fd(), byte, LockMode::Try)?;
+    let is_distinct = system::is_byte_write_locked(target.file.as_fd(), byte)?;
+    lock_byte(own.as_fd(), byte, LockMode::Release)?;
+    if is_distinct {
+        return Ok(());
+    }
+    Err(Error::BadArgument {
+        detail: format!(
+            "{}: its two descriptors are one open file; open it twice",
+            target.path.display()
+        ),
+    })
+}
+
+fn replaced(path: &Path) -> Error {
+    Error::NotARegion {
+        path: path.to_owned(),
+        detail: "replaced while it was being attached: try again".to_owned(),
     }
 }
 
-/// True if the process that holds the lock with this number is alive.
-pub(crate) fn is_locked(file: &File, number: u64) -> Result<bool> {
-    invariant!((1..=MEMBERS_MAX as u64).contains(&number), "no process has liveness lock {number}");
-    system::is_byte_locked(file.as_fd(), LIVENESS_BYTE + number)
+fn reopen_failure(target: &LockedFile<'_>, error: &std::io::Error) -> Error {
+    Error::System {
+        detail: format!("{}: cannot open the region a second time", target.path.display()),
+        errno: error.raw_os_error().unwrap_or(0),
+    }
 }
 
-/// True if both are the same file.
-pub(crate) fn is_same(one: &File, other: &File) -> bool {
-    match (one.metadata(), other.metadata()) {
-        (Ok(a), Ok(b)) => a.dev() == b.dev() && a.ino() == b.ino(),
-        _ => false,
+/// True if the process with this number is alive. Only write locks count: a process that may only
+/// read the file cannot take one.
+pub(crate) fn is_process_alive(file: &File, number: u64) -> Result<bool> {
+    if number == NO_PROCESS {
+        return Ok(false);
     }
+    system::is_byte_write_locked(file.as_fd(), LIVENESS_BYTE + number)
 }
 
 /// Device and inode of a file.

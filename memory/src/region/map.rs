@@ -50,7 +50,7 @@ impl Map {
         invariant!(bytes >= region_bytes(chunks, page), "{chunks} chunks in {bytes} bytes");
         let base = system::map_shared(file.as_fd(), bytes)?;
         // From here on an error unmaps. A leaked mapping would keep the open file, and with it the
-        // attach lock, until this process ends.
+        // creation lock, until this process ends.
         let mapped = OwnedMapping { base, bytes };
         let open = HeldFile { key: liveness::file_key(&file)?, file: Some(file) };
         system::keep_out_of_dumps(base, bytes);
@@ -161,22 +161,14 @@ impl Map {
 
     /// The region's file, opened again: by its path, or by the kernel's name of the descriptor.
     pub(crate) fn reopen(&self) -> Result<File> {
-        let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path);
-        if let Ok(reopened) = open(&self.path)
-            && liveness::file_key(&reopened)? == self.open.key
-        {
-            return Ok(reopened);
-        }
+        self.reopen_source()?.open()
+    }
+
+    /// How to open the region's file again. It does not use a descriptor, so a thread with another
+    /// descriptor table can do it.
+    pub(crate) fn reopen_source(&self) -> Result<ReopenSource<'_>> {
         self.with_file(|file| {
-            let reopened = open(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())));
-            reopened.map_err(|error| Error::System {
-                detail: format!(
-                    "{}: the region cannot be opened once more: check that it is still at \
-                     its path, and the limit of descriptors (ulimit -n)",
-                    self.path.display()
-                ),
-                errno: error.raw_os_error().unwrap_or(0),
-            })
+            Ok(ReopenSource { path: &self.path, key: self.open.key, descriptor: file.as_raw_fd() })
         })
     }
 
@@ -287,17 +279,6 @@ impl Map {
         Ok(())
     }
 
-    /// As [`Map::commit`], for tables that got their pages at creation if the file system cannot
-    /// allocate any later: other processes may use the page already, so it must not be written.
-    pub(crate) fn commit_table(&self, from: u64, bytes: u64) -> Result<()> {
-        if from > self.bytes || bytes > self.bytes - from {
-            return Err(Error::from(OUTSIDE));
-        }
-        self.with_file(|file| system::commit_only(file.as_fd(), from, bytes)).map(drop)?;
-        system::prefault(self.base, from, bytes);
-        Ok(())
-    }
-
     /// Gives the reserve its tables and pages, so that deleting needs no more of the file system.
     pub(crate) fn create_reserve(&self) -> Result<()> {
         const TABLE_PAGE: u64 = 4096;
@@ -313,6 +294,26 @@ impl Map {
                 .store(CHUNK_HAS_PAGES, Ordering::Release);
         }
         Ok(())
+    }
+
+    /// As [`Map::commit`], for a range that other processes may use already. False if the file
+    /// system has no `fallocate`.
+    pub(crate) fn try_commit(&self, from: u64, bytes: u64) -> Result<bool> {
+        if from > self.bytes || bytes > self.bytes - from {
+            return Err(Error::from(OUTSIDE));
+        }
+        let is_done = self.with_file(|file| system::allocate(file.as_fd(), from, bytes))?;
+        if is_done {
+            system::prefault(self.base, from, bytes);
+        }
+        Ok(is_done)
+    }
+
+    /// True if the file has the page of an offset. To read a page that it does not have allocates
+    /// the page, which fails on a full file system.
+    pub(crate) fn is_allocated(&self, at: u64) -> bool {
+        let next = self.with_file(|file| Ok(system::next_data(file.as_fd(), at)));
+        next.is_ok_and(|next| next.is_some_and(|(start, _)| start <= at))
     }
 
     /// Maps every page between two offsets that the file has, so that later accesses do not fault.
@@ -377,6 +378,35 @@ impl RegionFile<'_> {
             Self::Held(file) => file,
             Self::Reopened(file) => file,
         }
+    }
+}
+
+/// How to open the region's file again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReopenSource<'m> {
+    path: &'m Path,
+    key: (u64, u64),
+    /// The number of a descriptor of this process.
+    descriptor: i32,
+}
+
+impl ReopenSource<'_> {
+    pub(crate) fn open(&self) -> Result<File> {
+        let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path);
+        if let Ok(anew) = open(self.path)
+            && liveness::file_key(&anew)? == self.key
+        {
+            return Ok(anew);
+        }
+        let anew = open(Path::new(&format!("/proc/self/fd/{}", self.descriptor)));
+        anew.map_err(|error| Error::System {
+            detail: format!(
+                "{}: the region cannot be opened once more: is it still at its path, and are \
+                 there descriptors left (ulimit -n)?",
+                self.path.display()
+            ),
+            errno: error.raw_os_error().unwrap_or(0),
+        })
     }
 }
 

@@ -6,69 +6,12 @@ mod tests {
     use std::fs::{File, OpenOptions};
     use std::io::{Read, Write};
     use std::os::fd::AsRawFd;
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
 
     use nearstate_memory::{CellHeader, CellKind, CreateOptions, Region, WriteDecision, check};
     use nearstate_model::Error;
 
-    fn place(name: &str) -> PathBuf {
-        let base = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
-        Path::new(base).join(format!("nearstate-{name}-{}", std::process::id()))
-    }
-
-    /// Runs `work` in a forked child that ends without running destructors of the parent. Returns
-    /// its exit status, as `waitpid(2)` does.
-    fn forked(work: impl FnOnce() -> bool) -> i32 {
-        ended(started(work))
-    }
-
-    fn started(work: impl FnOnce() -> bool) -> i32 {
-        // SAFETY: no other thread holds a lock that the child needs: the harness only waits.
-        let child = unsafe { libc::fork() };
-        assert!(child >= 0, "cannot fork");
-        if child == 0 {
-            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-            let code = i32::from(!matches!(done, Ok(true)));
-            // SAFETY: ends the child at once.
-            unsafe { libc::_exit(code) };
-        }
-        child
-    }
-
-    fn ended(child: i32) -> i32 {
-        let mut status = -1;
-        // SAFETY: `status` outlives the call.
-        let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
-        assert_eq!(waited, child);
-        status
-    }
-
-    fn put(region: &Region, key: &[u8]) -> Result<(), Error> {
-        let member = region.member()?;
-        let table = member.namespace(b"ue", 1)?;
-        let hash = nearstate_memory::hash(region.seed(), key);
-        let length = u16::try_from(key.len()).unwrap();
-        let (kind, body) = (CellKind::Record, u32::from(length));
-        let at = member.allocate_cell(&CellHeader {
-            kind,
-            flags: 0,
-            body,
-            key: length,
-            children: 0,
-            hash,
-        })?;
-        member.write_body(at, 0, key)?;
-        let draft = nearstate_memory::PendingCell { at, body_crc: crc32fast::hash(key) };
-        member.write_record(table, hash, key, Some(draft), |_| Ok(WriteDecision::Publish))?;
-        Ok(())
-    }
-
-    fn has(region: &Region, key: &[u8]) -> Result<bool, Error> {
-        let member = region.member()?;
-        let table = member.namespace(b"ue", 1)?;
-        let _pin = member.pin()?;
-        Ok(member.find(table, nearstate_memory::hash(region.seed(), key), key)?.is_some())
-    }
+    use crate::fixture::{alone, ended, forked, has, place, put, started};
 
     /// A forked child gets `Forked`, can attach again, and does not affect the parent when it ends.
     fn a_forked_child_attaches_anew(path: &Path) {
@@ -397,6 +340,7 @@ mod tests {
 
     #[test]
     fn forks_daemons_and_foreign_faults() {
+        let _alone = alone();
         let path = place("processes");
         a_forked_child_attaches_anew(&path);
         a_daemon_that_closes_all_descriptors_goes_on(&path);

@@ -58,6 +58,7 @@ fn run(words: &[String]) -> Result<(), String> {
         "served-embedded" => embedded::write(folder, number, &mut rng),
         "fill" => script_process::fill(folder),
         "attach" => scenario::attach(folder),
+        "drop" => scenario::remove(folder),
         other => Err(format!("unknown role {other:?}")),
     }
 }

@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use nearstate_store::Region;
 use nearstate_store::crash::POINTS;
 
-use crate::scenario::{ChildEnd, SCENARIOS, Scenario, child, named, prepare, verify};
+use crate::scenario::{ChildEnd, SCENARIOS, Scenario, child, child_with, named, prepare, verify};
 use crate::spawn::ChildCommand;
 
 #[derive(Clone, Debug, Default)]
@@ -160,4 +161,90 @@ fn two_deaths(
         }
     }
     verify(folder, scenario, &mut oracle).map_err(context)
+}
+
+/// Leaves a child dead at a point while it owns the only slot, and lets the next process claim the
+/// dead session's slot, as if no other could be had. That process is killed at each point of the
+/// claim and of the recovery. A third process claims the slot from both, and another verifies.
+///
+/// # Errors
+/// The violation that was found, with the points and the scenario.
+pub fn adoptions(
+    folder: &Path,
+    starter: &ChildCommand,
+    depth: CrashDepth,
+) -> Result<ReachedPoints, String> {
+    let mut reached = ReachedPoints::default();
+    let is_second = |point: &&str| point.starts_with("recover.") || point.starts_with("attach.");
+    for scenario in ["replace", "grow", "pool", "transaction"].into_iter().filter_map(named) {
+        let first = POINTS.iter().copied().filter(|point| !is_second(point)).enumerate();
+        let pairs = first.flat_map(|(row, first)| {
+            let second = POINTS.iter().copied().filter(is_second).enumerate();
+            second
+                .filter(move |(column, _)| (row + column) % depth.stride == 0)
+                .map(move |(_, second)| (first, second))
+        });
+        for (first, second) in pairs {
+            adopt(folder, starter, scenario, [first, second], &mut reached)?;
+        }
+    }
+    Ok(reached)
+}
+
+fn adopt(
+    folder: &Path,
+    starter: &ChildCommand,
+    scenario: &Scenario,
+    [first, second]: [&'static str; 2],
+    reached: &mut ReachedPoints,
+) -> Result<(), String> {
+    let context = |e| format!("{} killed at {first}, adopted until {second}: {e}", scenario.name);
+    let mut oracle = prepare(folder, scenario).map_err(context)?;
+    let words = ["scenario", scenario.name];
+    let plan = format!("{first}:2");
+    if child(starter, folder, words, Some(&plan)).map_err(context)? == ChildEnd::Finished {
+        return Ok(());
+    }
+    let no_slot = ("NEARSTATE_PLANT", "no-new-slot");
+    let plan = format!("{second}:1");
+    let settings = [no_slot, ("NEARSTATE_CRASH_AT", &plan)];
+    let end = child_with(starter, folder, ("attach", 0, ""), &settings).map_err(context)?;
+    if end == ChildEnd::Killed {
+        reached.count(second);
+    }
+    if child_with(starter, folder, ("attach", 0, ""), &[no_slot]).map_err(context)?
+        == ChildEnd::Killed
+    {
+        return Err(context("the third process was killed".to_owned()));
+    }
+    verify(folder, scenario, &mut oracle).map_err(context)
+}
+
+/// Kills a process that drops a region: before the file is removed, the region is as it was; after
+/// that, no session opens in it.
+///
+/// # Errors
+/// The violation that was found, with the point.
+pub fn drops(folder: &Path, starter: &ChildCommand) -> Result<ReachedPoints, String> {
+    let mut reached = ReachedPoints::default();
+    let scenario = named("insert").ok_or("no scenario of inserts")?;
+    let path = folder.join("region");
+    for point in POINTS.iter().copied().filter(|point| point.starts_with("drop.")) {
+        let context = |e| format!("killed at {point}: {e}");
+        let mut oracle = prepare(folder, scenario).map_err(context)?;
+        let attached = Region::attach(&path).map_err(|e| context(e.to_string()))?;
+        let plan = format!("{point}:1");
+        if child(starter, folder, ["drop", ""], Some(&plan)).map_err(context)? == ChildEnd::Finished
+        {
+            continue;
+        }
+        reached.count(point);
+        if path.exists() {
+            drop(attached);
+            verify(folder, scenario, &mut oracle).map_err(context)?;
+        } else if attached.session().is_ok() {
+            return Err(context("a session opened in a file that was removed".to_owned()));
+        }
+    }
+    Ok(reached)
 }

@@ -9,7 +9,7 @@ use crate::content::{KeySpace, TortureKey};
 use crate::journal::{self, WriteKind};
 use crate::oracle::Oracle;
 use crate::region_access::open_session;
-use crate::spawn::{ChildCommand, exit_error, was_killed};
+use crate::spawn::{ChildCommand, EnvSetting, exit_error, was_killed};
 use crate::stream_check::{self, STREAMED};
 use crate::verify::{check_clean, compare};
 use crate::writer::{JournaledWriter, KeySpaces, PlannedWrite};
@@ -361,15 +361,28 @@ pub fn child(
 pub fn child_from(
     starter: &ChildCommand,
     folder: &Path,
-    (role, number, what): (&str, usize, &str),
+    words: (&str, usize, &str),
     crash_at: Option<&str>,
+) -> Result<ChildEnd, String> {
+    let settings: Vec<EnvSetting<'_>> =
+        crash_at.iter().map(|plan| ("NEARSTATE_CRASH_AT", *plan)).collect();
+    child_with(starter, folder, words, &settings)
+}
+
+/// As [`child_from`], with environment variables.
+///
+/// # Errors
+/// The child found a violation.
+pub(crate) fn child_with(
+    starter: &ChildCommand,
+    folder: &Path,
+    (role, number, what): (&str, usize, &str),
+    settings: &[EnvSetting<'_>],
 ) -> Result<ChildEnd, String> {
     let errors = folder.join("errors");
     let (folder_name, number) = (folder.display().to_string(), number.to_string());
     let words = [role, &folder_name, &number, "0", "0", what].map(str::to_owned);
-    let settings: Vec<(&str, &str)> =
-        crash_at.iter().map(|plan| ("NEARSTATE_CRASH_AT", *plan)).collect();
-    let mut child = starter.start(&words, &settings, &errors)?;
+    let mut child = starter.start(&words, settings, &errors)?;
     let status = child.wait().map_err(|e| format!("wait: {e}"))?;
     if was_killed(status) {
         return Ok(ChildEnd::Killed);
@@ -428,4 +441,12 @@ fn continue_writing(folder: &Path, scenario: &Scenario, oracle: &mut Oracle) -> 
 pub fn attach(folder: &Path) -> Result<(), String> {
     drop(open_session(&folder.join("region"))?);
     Ok(())
+}
+
+/// A child's role: drops the region.
+///
+/// # Errors
+/// The store's error.
+pub fn remove(folder: &Path) -> Result<(), String> {
+    Region::remove(&folder.join("region")).map_err(|e| format!("drop: {e}"))
 }

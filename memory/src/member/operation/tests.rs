@@ -16,10 +16,10 @@ use crate::txn::events::TxnEvent;
 use crate::txn::plan::{CellChange, CommitOutcome, CommitPlan, Expectation, RecordAccess};
 use crate::txn::publish::{PendingCell, WriteDecision};
 
-/// Points that the work below does not pass: those of recovery, attach and detach, and those that
-/// only `store` passes.
+/// Points that the work below does not pass: those of recovery, attach, detach and drop, and those
+/// that only `store` passes.
 fn is_not_passed(point: &str) -> bool {
-    ["recover.", "attach.", "detach."].iter().any(|prefix| point.starts_with(prefix))
+    ["recover.", "attach.", "detach.", "drop."].iter().any(|prefix| point.starts_with(prefix))
 }
 
 struct RegionPath(PathBuf);

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use nearstate_torture::points::{CrashDepth, recoveries, writes};
+use nearstate_torture::points::{CrashDepth, adoptions, drops, recoveries, writes};
 use nearstate_torture::tags;
 
 use crate::fixture::{folder, starter};
@@ -13,21 +13,27 @@ const DEPTH: CrashDepth = CrashDepth { occurrences: 3, stride: 9 };
 /// and scripts together reach every point.
 #[test]
 fn a_kill_at_any_named_point_loses_tears_and_leaks_nothing() {
-    let folders = ["points", "point-recoveries", "tagged-points"].map(folder);
-    let [first, second, third] = folders.each_ref().map(PathBuf::as_path);
-    let (plain, recovered, tagged) = std::thread::scope(|scope| {
+    let folders = ["points", "point-recoveries", "tagged-points", "adoptions"].map(folder);
+    let [first, second, third, fourth] = folders.each_ref().map(PathBuf::as_path);
+    let (plain, recovered, tagged, adopted) = std::thread::scope(|scope| {
         let plain = scope.spawn(|| writes(first, &starter(), DEPTH));
         let recovered = scope.spawn(|| recoveries(second, &starter(), DEPTH));
         let depth = CrashDepth { occurrences: 4, ..DEPTH };
         let tagged = tags::points::writes(third, &starter(), depth);
-        (plain.join().unwrap(), recovered.join().unwrap(), tagged)
+        let adopted = adoptions(fourth, &starter(), DEPTH);
+        (plain.join().unwrap(), recovered.join().unwrap(), tagged, adopted)
     });
     let mut reached = plain.unwrap_or_else(|e| panic!("{e}"));
     let tagged = tagged.unwrap_or_else(|e| panic!("{e}"));
     let of_events = ["txn.prepared", "txn.appended", "entry.numbered", "ring.published"];
     assert!(of_events.iter().all(|point| tagged.kills.contains_key(point)));
     let recovered = recovered.unwrap_or_else(|e| panic!("{e}"));
-    for (point, kills) in recovered.kills.into_iter().chain(tagged.kills) {
+    let adopted = adopted.unwrap_or_else(|e| panic!("{e}"));
+    let of_adoption = ["attach.adopted", "attach.recovered", "attach.released", "recover.record"];
+    assert!(of_adoption.iter().all(|point| adopted.kills.contains_key(point)), "{adopted:?}");
+    let dropped = drops(fourth, &starter()).unwrap_or_else(|e| panic!("{e}"));
+    let more = [recovered, tagged, adopted, dropped].into_iter().flat_map(|part| part.kills);
+    for (point, kills) in more {
         *reached.kills.entry(point).or_default() += kills;
     }
     println!("{:#?}", reached.kills);

@@ -222,6 +222,50 @@ fn a_stopped_holder_of_one_bucket_delays_that_bucket_only_and_is_named() {
     finish(&folder);
 }
 
+/// A process is stopped at each step of attaching, of opening a session and of creating a
+/// namespace. Others attach, open sessions and write. Only creating a namespace needs what it
+/// holds, and names it.
+#[test]
+fn a_process_that_is_stopped_while_it_attaches_delays_no_other() {
+    let steps = ["attach.", "namespace.", "detach."];
+    let points = nearstate_store::crash::POINTS.iter();
+    let points = points.filter(|point| steps.iter().any(|step| point.starts_with(step)));
+    let of_dead = ["attach.adopted", "attach.recovered", "attach.released"];
+    for point in points.filter(|point| !of_dead.contains(point)) {
+        let folder = folder(&format!("stopped-{}", point.replace('.', "-")));
+        prepare(&folder, named("grow").unwrap()).unwrap();
+        let region = Region::attach(&folder.join("region")).unwrap();
+        let session = region.session().unwrap();
+        let known = open(&session, "known");
+        let mut child = start(&folder, "put", 5, "", &format!("{point}:1:stop"));
+        wait_until_stopped(&child);
+        let started = Instant::now();
+        let other_region = Region::attach(&folder.join("region")).unwrap();
+        for number in 0..20 {
+            let other = other_region.session().unwrap();
+            let known_too = open(&other, "known");
+            other.put(known_too, &key(number), b"others").unwrap();
+            session.put(known, &key(number), b"others").unwrap();
+        }
+        assert!(started.elapsed() < STALL, "{point}: {:?}", started.elapsed());
+        let started = Instant::now();
+        let schema = Schema { kind: Kind::Value, ..Schema::default() };
+        match session.namespace("another", &schema) {
+            Ok(_) => assert!(!point.starts_with("namespace."), "{point} holds nothing"),
+            Err(Error::Stalled { holder }) => {
+                assert_eq!(holder.pid, child.id(), "{point}");
+                assert!(point.starts_with("namespace."), "{point} holds the namespaces");
+                assert!(started.elapsed() < 3 * STALL, "{point}: {:?}", started.elapsed());
+            }
+            Err(error) => panic!("{point}: {error}"),
+        }
+        resume(&mut child, &folder);
+        open(&session, "another");
+        drop((other_region, session, region));
+        finish(&folder);
+    }
+}
+
 /// A stopped process holds the bucket that is split next. Inserts into other, crowded buckets once
 /// waited a second for it and were then refused, although they had been made.
 #[test]

@@ -1,0 +1,200 @@
+//! Opens a session: claims a slot of the member table (`spec/region.md`, section 4).
+//!
+//! No step holds a lock that another process could need. A process that is stopped or killed
+//! between any two steps blocks at most the slot that it claimed.
+
+use std::sync::Arc;
+
+use nearstate_model::limits::MEMBERS_MAX;
+use nearstate_model::{Error, Result, invariant};
+
+use crate::atomic::{AtomicU64, Ordering};
+use crate::crash::{crash_point, is_planted};
+use crate::layout::{
+    ARENA_BYTES, Corruption, MEMBER_BYTES, MEMBER_NAME, MEMBER_PID, MEMBER_PIN, MEMBER_SINCE,
+    SUPER_EPOCH, SUPER_MEMBERS, arena_at, member_at, seal,
+};
+use crate::member::{Health, Member, Private, is_process_dead};
+use crate::region::file::{Region, Shared};
+use crate::region::liveness::now_ms;
+use crate::region::member_table::{member_slots_used, state, state_of};
+
+impl Region {
+    /// Opens a session, and recovers dead members.
+    ///
+    /// # Errors
+    /// `Full` above [`MEMBERS_MAX`] sessions of living processes, and if the file system has no
+    /// page for another session; `Stalled` while a process that drops the region is stopped;
+    /// `NotARegion` after it was dropped; `Damaged`, `System`.
+    pub fn member(&self) -> Result<Member> {
+        if self.shared.map.is_forked() {
+            return Err(Error::Forked);
+        }
+        let member = claim(&self.shared)?;
+        // The slot is claimed before this is read: either the process that drops the region sees
+        // the session, or the session sees that the region is dropped.
+        self.shared.wait_until_kept()?;
+        member.operation(|| member.recover_the_dead())?;
+        Ok(member)
+    }
+}
+
+/// Claims a slot: a free one, a new one, or that of a dead member.
+fn claim(shared: &Arc<Shared>) -> Result<Member> {
+    // Each round that fails found the table grown, by this process or by another.
+    loop {
+        if let Some(member) = claim_any_free(shared)? {
+            return Ok(member);
+        }
+        let full = match add_slot(shared) {
+            Ok(true) => continue,
+            Ok(false) => {
+                Error::Full { detail: format!("{MEMBERS_MAX} sessions are attached: detach some") }
+            }
+            Err(error) => error,
+        };
+        return match claim_any_dead(shared)? {
+            Some(member) => Ok(member),
+            // Sessions may have ended meanwhile.
+            None => claim_any_free(shared)?.ok_or(full),
+        };
+    }
+}
+
+/// Claims the lowest free slot.
+fn claim_any_free(shared: &Arc<Shared>) -> Result<Option<Member>> {
+    let high = member_slots_used(&shared.map)?;
+    let hint = shared.hint.load(Ordering::Relaxed);
+    invariant!(hint <= MEMBERS_MAX as u64, "slot {hint} lies outside the member table");
+    let hint = hint as u32;
+    for index in (hint..high).chain(0..hint.min(high)) {
+        if let Some(member) = claim_if_free(shared, index)? {
+            shared.hint.store(u64::from(index) + 1, Ordering::Relaxed);
+            return Ok(Some(member));
+        }
+    }
+    Ok(None)
+}
+
+/// Claims this slot if it is free.
+pub(crate) fn claim_if_free(shared: &Arc<Shared>, index: u32) -> Result<Option<Member>> {
+    let word = state_of(&shared.map, index)?;
+    let seen = word.load(Ordering::Relaxed);
+    if state::of(seen) != state::FREE {
+        return Ok(None);
+    }
+    let Some(claimed) = state::claim(word, seen, shared.liveness.number()) else {
+        return Ok(None);
+    };
+    crash_point!("attach.claimed");
+    shared.map.word(member_at(index) + MEMBER_PIN)?.store(0, Ordering::Relaxed);
+    crash_point!("attach.unpinned");
+    own_slot(shared, index, word, claimed).map(Some)
+}
+
+/// Adds a slot to the table. True if the table has grown. False if it has all its slots.
+fn add_slot(shared: &Shared) -> Result<bool> {
+    let map = &shared.map;
+    let high = member_slots_used(map)?;
+    if high as usize >= MEMBERS_MAX || is_planted("no-new-slot") {
+        return Ok(false);
+    }
+    let parts = [(member_at(high), MEMBER_BYTES), (arena_at(high), ARENA_BYTES)];
+    let raise = || -> Result<bool> {
+        let (from, to) = (seal(u64::from(high)), seal(u64::from(high) + 1));
+        // If another process has raised the mark, the slot exists.
+        let word = map.word(SUPER_MEMBERS)?;
+        let _ = word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+        crash_point!("attach.raised");
+        Ok(true)
+    };
+    for (at, bytes) in parts {
+        if !map.try_commit(at, bytes)? {
+            // This file system only allocates what is written. Zeros must not be written into a
+            // slot that another process has added and claimed.
+            return shared.exclusively(|| {
+                if member_slots_used(map)? == high {
+                    for (at, bytes) in parts {
+                        map.commit(at, bytes)?;
+                    }
+                }
+                raise()
+            });
+        }
+    }
+    raise()
+}
+
+/// Claims the slot of a dead member and recovers it: when no slot is free, and none can be added.
+fn claim_any_dead(shared: &Arc<Shared>) -> Result<Option<Member>> {
+    let mut alive = None;
+    for index in 0..member_slots_used(&shared.map)? {
+        let word = state_of(&shared.map, index)?;
+        let seen = word.load(Ordering::Acquire);
+        let process = state::process(seen);
+        // A member that is being recovered belongs to its recoverer. If that is dead, its own slot
+        // is found here.
+        if !state::is_owned(seen) || alive == Some(process) {
+            continue;
+        }
+        if !is_process_dead(shared, process)? {
+            alive = Some(process);
+            continue;
+        }
+        let Some(claimed) = state::claim(word, seen, shared.liveness.number()) else { continue };
+        crash_point!("attach.adopted");
+        let member = own_slot(shared, index, word, claimed)?;
+        // From here on the slot is like that of a session that a panic interrupted.
+        if let Err(error) = member.operation(|| member.recover_stopped()) {
+            // Nothing of the slot may be reused: the next member or process tries again.
+            member.health.set(Health::Unrecovered);
+            state::give_up(word, word.load(Ordering::Acquire));
+            return Err(error);
+        }
+        crash_point!("attach.recovered");
+        member.pin_word().store(0, Ordering::Release);
+        crash_point!("attach.released");
+        return Ok(Some(member));
+    }
+    Ok(None)
+}
+
+/// Completes the claim of a slot.
+fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) -> Result<Member> {
+    invariant!((index as usize) < MEMBERS_MAX, "slot {index} lies outside the member table");
+    let map = &shared.map;
+    let at = member_at(index);
+    let me = &shared.identity;
+    let set = |which: u64, value: u64| -> Result<(), Corruption> {
+        map.word(at + which)?.store(value, Ordering::Relaxed);
+        Ok(())
+    };
+    set(MEMBER_PID, u64::from(me.pid))?;
+    for (half, chunk) in (0_u64..).zip(me.name.chunks_exact(8)) {
+        let name = chunk.iter().rev().fold(0, |name, byte| name << 8 | u64::from(*byte));
+        set(MEMBER_NAME + 8 * half, name)?;
+    }
+    set(MEMBER_SINCE, now_ms())?;
+    crash_point!("attach.identity");
+    if !state::set_alive(word, claimed) {
+        return Err(Error::from(Corruption("a slot was taken from a living process")));
+    }
+    crash_point!("attach.alive");
+    Ok(Member {
+        shared: Arc::clone(shared),
+        index,
+        pins: Private::new(0),
+        lines: Private::new(1),
+        pin: map.address(at + MEMBER_PIN)?,
+        epoch: map.address(SUPER_EPOCH)?,
+        usable: Private::new(map.usable_address()),
+        health: Private::new(Health::Running),
+        locks: Private::new(0),
+        safe: Private::new(0),
+        pressure: Private::new(0),
+        stale_class: Private::new(0),
+        may_use_reserve: Private::new(false),
+        chunk: Private::new(0),
+        span_chunk: Private::new(0),
+    })
+}
