@@ -210,7 +210,7 @@ impl Member {
         Ok(())
     }
 
-    /// Claims a free slot for a moment, and moves its free cells to the pools.
+    /// Claims a free slot for a moment, and frees its memory.
     pub(crate) fn drain_slot(&self, index: u32) -> Result<()> {
         // Detaching frees the memory of the slot.
         drop(claim_if_free(self.shared(), index)?);

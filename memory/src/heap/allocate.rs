@@ -1,5 +1,5 @@
-//! Allocates cells: from the member's own queue, from a pool, from its bump range, from the
-//! frontier, and as a last resort from wherever a free cell is left (`spec/region.md`, sections 3
+//! Allocates cells: from the member's own queue, from its bump range, from a chunk of the heap,
+//! and as a last resort after what others have retired was freed (`spec/region.md`, sections 3
 //! and 6).
 //!
 //! An allocated cell is *pending* until a record that contains it is published, or until it is
@@ -101,7 +101,7 @@ impl Member {
         if head != 0 {
             self.pressure.set(self.pressure.get() + 1);
             // A new member knows no safe epoch. Without one query each short-lived session would
-            // take fresh memory while the pools are full.
+            // take fresh memory while its queues are full.
             if self.safe.get() == 0 || self.pressure.get() >= self.pressure_of(class) {
                 self.advance()?;
             }
