@@ -2,24 +2,26 @@
 //! contradiction to `spec/region.md`. It recovers dead members first and changes nothing else.
 //!
 //! Each cell of the heap must be reachable exactly once: from an index, from the record that owns
-//! it, from a queue or from a pool. A cell that is not reachable is a leak; a cell that is
-//! reachable twice is corruption. Together with the bump ranges the cells fill the heap.
+//! it, or from a queue. A cell that is not reachable is a leak; a cell that is reachable twice is
+//! corruption. The cells and the bump ranges are exactly the allocated units of the heap.
 
 use std::path::Path;
 
 use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::Ordering;
+use crate::heap::bitmap::Bitmap;
 use crate::heap::cell::{self, Cell, CellKind, WORD_NEXT, WORD_RETIRED};
+use crate::heap::chunk::{ChunkIndex, chunks_used, chunks_with_tables, reserve, state_of};
 use crate::index::bucket::{WORDS, at_of, depth_of, entry_tag, hash_tag, is_intent, is_link, load};
 use crate::index::lookup::{hash_of, link_slot, walk_chain};
 use crate::layout::{
-    CATALOG_RING, CLASS_EXTENT, Corruption, HEAP, LINE, MEMBER_STATE, POOL_HEAD, QUEUES, SEGMENTS,
-    SUPER_BYTES, SUPER_EPOCH, SUPER_FRONTIER, SUPER_FRONTIER_LOCK, SUPER_NAMESPACES_LOCK,
-    SUPER_WORDS, catalog_at, member_at, pool_at, unseal,
+    CATALOG_RING, CHUNK_UNITS, Corruption, HEAP, LINE, MEMBER_STATE, QUEUES, RESERVED_BYTES,
+    SEGMENTS, SUPER_BYTES, SUPER_EPOCH, SUPER_NAMESPACES_LOCK, SUPER_WORDS, catalog_at, member_at,
+    ordinary_chunks, unseal,
 };
 use crate::member::arena::{Arena, Bump, undo};
-use crate::member::lock::owner_of;
+use crate::member::lock::{PAYLOAD, owner_of};
 use crate::namespace;
 use crate::region::file::{AttachOptions, Region};
 use crate::region::index_table::{IndexTable, segment_slot};
@@ -46,7 +48,7 @@ pub struct CheckReport {
     pub bytes_live: u64,
     /// Bytes of the index.
     pub bytes_index: u64,
-    /// Bytes of free cells and of bump ranges.
+    /// Bytes of free units, of cells in queues and of bump ranges.
     pub bytes_free: u64,
     /// Bytes of cells that are not reachable.
     pub bytes_leaked: u64,
@@ -66,7 +68,6 @@ impl CheckReport {
     }
 
     fn fault(&mut self, text: impl Into<String>) {
-        invariant!(self.faults.len() as u64 <= self.faults_count, "a fault is not counted");
         self.faults_count += 1;
         if self.faults.len() < FAULTS_NAMED_MAX {
             self.faults.push(text.into());
@@ -113,7 +114,8 @@ pub fn check_with(
         Err(error @ Error::Damaged { .. }) => report.fault(format!("recovery: {error}")),
         Err(error) => return Err(error),
     }
-    let mut walk = Checker { map: &region.shared.map, report, marks: Vec::new(), epoch: 0 };
+    let mut walk =
+        Checker { map: &region.shared.map, report, marks: Vec::new(), chunks_used: 0, epoch: 0 };
     if let Err(Corruption(what)) = walk.all(region.shared.is_fenced, validate) {
         walk.report.fault(what);
     }
@@ -126,8 +128,10 @@ pub fn check_with(
 struct Checker<'m> {
     map: &'m Map,
     report: CheckReport,
-    /// A bit for each unit of the heap at which a reachable cell begins.
+    /// A bit for each unit at which a reachable cell begins: of the ordinary chunks that were used,
+    /// then of the reserve.
     marks: Vec<u64>,
+    chunks_used: u64,
     epoch: u64,
 }
 
@@ -136,9 +140,9 @@ type RecordValidator<'j> = &'j mut dyn FnMut(u64, &Cell<'_>) -> std::result::Res
 impl Checker<'_> {
     fn all(&mut self, is_fenced: bool, validate: RecordValidator<'_>) -> Result<(), Corruption> {
         self.superblock()?;
-        let frontier = self.frontier()?;
-        self.report.bytes_taken = frontier - HEAP;
-        self.marks = vec![0; ((frontier - HEAP) / LINE / 64 + 1) as usize];
+        self.chunks_used = chunks_used(self.map)?;
+        let chunks = self.chunks_used + reserve(self.map).count() as u64;
+        self.marks = vec![0; (chunks * CHUNK_UNITS / 64) as usize];
         let word = self.map.word(SUPER_EPOCH)?.load(Ordering::Acquire);
         self.epoch = unseal(word, "the epoch word has a flipped bit")?;
         for entry in namespace::list(self.map)? {
@@ -155,21 +159,8 @@ impl Checker<'_> {
         for index in 0..member_slots_used(self.map)? {
             self.arena(index, is_fenced, &mut ranges)?;
         }
-        for class in 0..QUEUES as u8 {
-            let head = self.map.word(pool_at(class) + POOL_HEAD)?.load(Ordering::Acquire);
-            self.free_list(class, head, "a pool")?;
-        }
         ranges.sort_unstable();
-        self.tiles(frontier, &ranges)
-    }
-
-    fn frontier(&self) -> Result<u64, Corruption> {
-        let word = self.map.word(SUPER_FRONTIER)?.load(Ordering::Acquire);
-        let at = unseal(word, "the heap's frontier has a flipped bit")? * LINE;
-        if at < HEAP || at > self.map.len() {
-            return Err(Corruption("the heap's frontier lies outside the heap"));
-        }
-        Ok(at)
+        self.tiles(&ranges)
     }
 
     /// Words that no build writes must be zero.
@@ -179,35 +170,47 @@ impl Checker<'_> {
                 self.report.fault(format!("superblock: byte {at} is not zero"));
             }
         }
-        for (at, name) in [(SUPER_FRONTIER_LOCK, "frontier"), (SUPER_NAMESPACES_LOCK, "namespaces")]
-        {
+        if self.map.word(SUPER_NAMESPACES_LOCK)?.load(Ordering::Acquire) != 0 {
+            let what = "superblock: the namespaces lock is held, and its owner is not alive";
+            self.report.fault(what);
+        }
+        for at in (SUPER_BYTES..SUPER_BYTES + RESERVED_BYTES).step_by(8) {
             if self.map.word(at)?.load(Ordering::Acquire) != 0 {
-                let what =
-                    format!("superblock: the {name} lock is held, and its owner is not alive");
-                self.report.fault(what);
+                self.report.fault(format!("reserved page: byte {at:#x} is not zero"));
             }
         }
         Ok(())
     }
 
+    /// The place of a unit's mark; `None` if no chunk with tables has the unit.
+    fn mark_of(&self, at: u64) -> Option<(usize, u64)> {
+        let unit = at.checked_sub(HEAP)? / LINE;
+        let (chunk, ordinary) = (unit / CHUNK_UNITS, ordinary_chunks(self.map.chunks()));
+        let place = if chunk < self.chunks_used {
+            unit
+        } else if chunk >= ordinary {
+            unit - (ordinary - self.chunks_used) * CHUNK_UNITS
+        } else {
+            return None;
+        };
+        Some(((place / 64) as usize, place % 64)).filter(|_| at.is_multiple_of(LINE))
+    }
+
     /// Marks a cell as reachable. False, with a fault, if it was marked before or cannot be a cell.
     fn mark(&mut self, at: u64, by: &str) -> bool {
-        let unit = at.wrapping_sub(HEAP) / LINE;
-        let (word, bit) = ((unit / 64) as usize, unit % 64);
-        match self.marks.get_mut(word) {
-            Some(marks) if at >= HEAP && at.is_multiple_of(LINE) => {
-                if *marks >> bit & 1 == 1 {
-                    self.report.fault(format!("cell {at:#x}: reached twice, now by {by}"));
-                    return false;
-                }
-                *marks |= 1 << bit;
-                true
-            }
-            _ => {
-                self.report.fault(format!("{by} refers to {at:#x}, which is not a cell"));
-                false
-            }
+        let place = self.mark_of(at);
+        let marks =
+            place.and_then(|(word, bit)| self.marks.get_mut(word).map(|marks| (marks, bit)));
+        let Some((marks, bit)) = marks else {
+            self.report.fault(format!("{by} refers to {at:#x}, which is not a cell"));
+            return false;
+        };
+        if *marks >> bit & 1 == 1 {
+            self.report.fault(format!("cell {at:#x}: reached twice, now by {by}"));
+            return false;
         }
+        *marks |= 1 << bit;
+        true
     }
 
     fn namespace(&mut self, index: u32, validate: RecordValidator<'_>) -> Result<(), Corruption> {
@@ -253,7 +256,6 @@ impl Checker<'_> {
         n: u64,
         validate: RecordValidator<'_>,
     ) -> Result<(), Corruption> {
-        invariant!(bucket < n, "bucket {bucket} of {n} is checked");
         let at = table.bucket_at(self.map, bucket)?;
         let [control, ..] = self.map.words::<WORDS>(at)?;
         let control = load(control);
@@ -389,7 +391,7 @@ impl Checker<'_> {
             self.report.fault(format!("member {index}: not recovered"));
         }
         let recorded =
-            [undo::OP, undo::POP, undo::PENDING, undo::CHUNK_TO, undo::BATCH_DIRECTION, undo::TXN];
+            [undo::OP, undo::POP, undo::PENDING, undo::CHUNK_TO, undo::BATCH_FIRST, undo::TXN];
         if recorded.iter().any(|which| arena.get(*which) != 0) {
             self.report.fault(format!("member {index}: its undo record is open"));
         }
@@ -398,10 +400,14 @@ impl Checker<'_> {
         }
         self.ring(arena.get(undo::STREAM))?;
         for which in [Bump::Small, Bump::Large] {
-            let (cur, end, _) = arena.bump(which);
-            if cur < end {
-                ranges.push((cur, end));
+            let (front, end) = arena.bump(which);
+            if front < end {
+                ranges.push((front, end));
             }
+        }
+        // The rest of a range of several chunks that a dead member was freeing.
+        if arena.get(undo::FREE_AT) != 0 {
+            ranges.push((arena.get(undo::FREE_AT), arena.get(undo::FREE_TO)));
         }
         for class in 0..QUEUES as u8 {
             let head = arena.queue(class)?.head.load(Ordering::Acquire);
@@ -429,39 +435,79 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Walks the heap from its beginning to the frontier, cell by cell.
-    fn tiles(&mut self, frontier: u64, ranges: &[(u64, u64)]) -> Result<(), Corruption> {
+    /// Walks the heap unit by unit: each allocated unit belongs to a cell that was reached or to a
+    /// bump range, and each free unit to nothing.
+    fn tiles(&mut self, ranges: &[(u64, u64)]) -> Result<(), Corruption> {
         invariant!(ranges.is_sorted(), "the heap is walked in the order of its offsets");
-        let units = (frontier - HEAP) / LINE;
-        invariant!(units <= 64 * self.marks.len() as u64, "{units} units have no mark");
-        let mut at = HEAP;
         let mut ranges = ranges.iter().peekable();
-        while at < frontier {
-            if let Some((_, end)) = ranges.next_if(|(cur, _)| *cur == at) {
-                self.report.bytes_free = self.report.bytes_free.saturating_add(end - at);
-                at = *end;
-                continue;
-            }
-            let bytes = cell::bytes_at(self.map, at)?;
-            let unit = (at - HEAP) / LINE;
-            let marks = self.marks.get_mut((unit / 64) as usize);
-            match marks {
-                Some(marks) if *marks >> (unit % 64) & 1 == 1 => *marks &= !(1 << (unit % 64)),
-                _ => {
-                    let class = cell::class_at(self.map, at)?;
-                    let what = if class == CLASS_EXTENT { "segment" } else { "cell" };
-                    self.report.fault(format!("{what} {at:#x}: {bytes} bytes leaked"));
-                    self.report.bytes_leaked += bytes;
+        // The end of the last cell or range: it can lie in a later chunk.
+        let mut allocated_to = HEAP;
+        for chunk in chunks_with_tables(self.map)? {
+            let bitmap = Bitmap::load(chunk.bitmap(self.map)?);
+            self.chunk_word(chunk, &bitmap)?;
+            for unit in 0..CHUNK_UNITS as u32 {
+                let at = chunk.start() + LINE * u64::from(unit);
+                let is_set = bitmap.is_set(unit);
+                if is_set {
+                    self.report.bytes_taken += LINE;
+                } else {
+                    self.report.bytes_free += LINE;
+                }
+                if at < allocated_to {
+                    if !is_set {
+                        self.report.fault(format!("unit {at:#x}: free, and part of a cell"));
+                    }
+                } else if let Some((_, end)) = ranges.next_if(|(start, _)| *start == at) {
+                    self.report.bytes_free += end.saturating_sub(at);
+                    allocated_to = *end;
+                    self.unmark(at);
+                } else if self.unmark(at) {
+                    allocated_to = at.saturating_add(cell::bytes_at(self.map, at)?);
+                    if !is_set {
+                        self.report.fault(format!("cell {at:#x}: reached, and free"));
+                    }
+                } else if is_set {
+                    self.report.fault(format!("unit {at:#x}: {LINE} bytes leaked"));
+                    self.report.bytes_leaked += LINE;
                 }
             }
-            at += bytes;
+            let next = ChunkIndex(chunk.0 + 1);
+            if allocated_to > next.start() && self.mark_of(next.start()).is_none() {
+                self.report.fault("a cell or a bump range lies behind the last chunk in use");
+            }
         }
-        if at != frontier || ranges.next().is_some() {
-            self.report.fault("cells and bump ranges leave gaps in the heap or overlap");
+        if ranges.next().is_some() {
+            self.report.fault("a bump range lies inside a cell or behind the heap");
         }
         let lost: u64 = self.marks.iter().map(|marks| u64::from(marks.count_ones())).sum();
         if lost != 0 {
-            self.report.fault(format!("{lost} reachable cells do not begin where a cell ends"));
+            self.report.fault(format!("{lost} cells are reached that lie inside other cells"));
+        }
+        Ok(())
+    }
+
+    /// Removes the mark of a cell. False if no reachable cell begins there.
+    fn unmark(&mut self, at: u64) -> bool {
+        let Some((word, bit)) = self.mark_of(at) else { return false };
+        let Some(marks) = self.marks.get_mut(word) else { return false };
+        let was_set = *marks >> bit & 1 == 1;
+        *marks &= !(1 << bit);
+        was_set
+    }
+
+    /// A chunk's word says what its bitmap says.
+    fn chunk_word(&mut self, chunk: ChunkIndex, bitmap: &Bitmap) -> Result<(), Corruption> {
+        let word = self.map.word(chunk.word_at(self.map))?.load(Ordering::Acquire);
+        if owner_of(word) != 0 {
+            self.report.fault(format!("chunk {}: locked, and its owner is not alive", chunk.0));
+        }
+        let state = state_of(self.map, chunk)?;
+        let longest = bitmap.longest_run().map_or(0, |run| u64::from(run.units));
+        if state.used != u64::from(bitmap.used())
+            || state.longest < longest
+            || word & PAYLOAD != state.encode()
+        {
+            self.report.fault(format!("chunk {}: its word and its bitmap differ", chunk.0));
         }
         Ok(())
     }

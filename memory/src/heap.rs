@@ -1,6 +1,11 @@
 //! The heap: cells, their size classes, the queues of retired cells, and allocation.
 
 pub(crate) mod allocate;
+pub(crate) mod span;
+pub(crate) mod refill;
+pub(crate) mod free;
+pub(crate) mod chunk;
 pub(crate) mod queue;
 pub(crate) mod cell;
+pub(crate) mod bitmap;
 pub(crate) mod class;

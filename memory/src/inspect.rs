@@ -6,13 +6,15 @@ use std::path::PathBuf;
 use nearstate_model::{Holder, Result};
 
 use crate::atomic::Ordering;
+use crate::heap::chunk::{ChunkIndex, chunks_used, chunks_with_tables, state_of};
 use crate::layout::{
-    FORMAT, HEAP, LINE, MEMBER_PIN, MEMBER_SINCE, MEMBER_STATE, SUPER_CREATED, SUPER_EPOCH,
-    SUPER_FRONTIER, SUPER_ID, SUPER_PAGE, member_at, unseal,
+    CHUNK_BYTES, FORMAT, HEAP, LINE, MEMBER_PIN, MEMBER_SINCE, MEMBER_STATE, SUPER_CREATED,
+    SUPER_EPOCH, SUPER_ID, SUPER_PAGE, chunk_words_at, member_at, unseal,
 };
 use crate::member::is_dead;
 use crate::namespace::{self, NamespaceEntry};
 use crate::region::file::Region;
+use crate::region::map::Map;
 use crate::region::member_table::{identity_of, member_slots_used, state};
 
 /// The state of a region at one moment.
@@ -28,7 +30,7 @@ pub struct Inspection {
     pub created_ms: u64,
     /// The most bytes that records and index may fill.
     pub bytes_max: u64,
-    /// Bytes of the heap that were ever taken: records, index, free cells.
+    /// Bytes of the heap that are allocated: records, index, and what sessions keep for reuse.
     pub bytes_taken: u64,
     /// Bytes that the file occupies on its file system now.
     pub bytes_on_disk: u64,
@@ -59,6 +61,15 @@ pub struct MemberEntry {
     pub is_alive: bool,
 }
 
+/// Bytes of the heap whose bit is set, as the chunk words say.
+fn allocated_bytes(map: &Map) -> Result<u64> {
+    let mut units = 0;
+    for chunk in chunks_with_tables(map)? {
+        units += state_of(map, chunk)?.used;
+    }
+    Ok(units * LINE)
+}
+
 impl Region {
     /// Inspects the region.
     ///
@@ -67,14 +78,13 @@ impl Region {
     pub fn inspect(&self) -> Result<Inspection> {
         let map = &self.shared.map;
         let load = |at: u64| -> Result<u64> { Ok(map.word(at)?.load(Ordering::Acquire)) };
-        let frontier = unseal(load(SUPER_FRONTIER)?, "the heap's frontier has a flipped bit")?;
         Ok(Inspection {
             path: map.path().to_owned(),
             format: FORMAT,
             id: [load(SUPER_ID)?, load(SUPER_ID + 8)?],
             created_ms: load(SUPER_CREATED)?,
-            bytes_max: map.len() - HEAP,
-            bytes_taken: (frontier * LINE).saturating_sub(HEAP),
+            bytes_max: map.chunks() * CHUNK_BYTES,
+            bytes_taken: allocated_bytes(map)?,
             bytes_on_disk: map
                 .with_file(|file| Ok(file.metadata().map_or(0, |m| m.blocks() * 512)))?,
             page_bytes: load(SUPER_PAGE)?,
@@ -93,9 +103,8 @@ impl Region {
     /// `Damaged`, `System`.
     pub fn populate(&self) -> Result<u64> {
         let map = &self.shared.map;
-        let word = map.word(SUPER_FRONTIER)?.load(Ordering::Acquire);
-        let frontier = unseal(word, "the heap's frontier has a flipped bit")?;
-        map.populate(0, frontier * LINE)
+        let heap = map.populate(0, ChunkIndex(chunks_used(map)?).start())?;
+        Ok(heap + map.populate(chunk_words_at(map.chunks()), map.len())?)
     }
 
     /// Backs the allocated heap with 2 MiB pages (Linux 6.1 and later; tmpfs and memory files),
@@ -108,9 +117,7 @@ impl Region {
     /// `Damaged`.
     pub fn collapse(&self) -> Result<u64> {
         let map = &self.shared.map;
-        let word = map.word(SUPER_FRONTIER)?.load(Ordering::Acquire);
-        let frontier = unseal(word, "the heap's frontier has a flipped bit")?;
-        Ok(map.collapse(HEAP, frontier * LINE))
+        Ok(map.collapse(HEAP, ChunkIndex(chunks_used(map)?).start()))
     }
 
     /// All sessions that are attached, dead ones included.

@@ -32,10 +32,11 @@ pub(crate) const SUPER_SEED: u64 = 32;
 pub(crate) const SUPER_PAGE: u64 = 40;
 pub(crate) const SUPER_CREATED: u64 = 48;
 pub(crate) const SUPER_ID: u64 = 56;
+/// Number of chunks of the heap.
+pub(crate) const SUPER_CHUNKS: u64 = 72;
 pub(crate) const SUPER_CHECK: u64 = 120;
 pub(crate) const SUPER_EPOCH: u64 = 0x200;
 pub(crate) const SUPER_FRONTIER: u64 = 0x240;
-pub(crate) const SUPER_FRONTIER_LOCK: u64 = 0x280;
 pub(crate) const SUPER_MEMBERS: u64 = 0x2c0;
 pub(crate) const SUPER_NAMESPACES: u64 = 0x300;
 pub(crate) const SUPER_NAMESPACES_LOCK: u64 = 0x340;
@@ -43,15 +44,12 @@ pub(crate) const SUPER_NAMESPACES_LOCK: u64 = 0x340;
 pub(crate) const SUPER_DROP: u64 = 0x380;
 /// Words of the superblock that can be nonzero: static words, sealed words, locks.
 pub(crate) const SUPER_WORDS: &[u64] =
-    &[0, 8, 16, 24, 32, 40, 48, 56, 64, 120, 0x200, 0x240, 0x280, 0x2c0, 0x300, 0x340, 0x380];
+    &[0, 8, 16, 24, 32, 40, 48, 56, 64, 72, 120, 0x200, 0x240, 0x2c0, 0x300, 0x340, 0x380];
 pub(crate) const SUPER_BYTES: u64 = 4096;
+/// Bytes between the superblock and the member table that no build uses. They are zero.
+pub(crate) const RESERVED_BYTES: u64 = 4096;
 /// The region's file was removed: no session opens.
 pub(crate) const DROPPED: u64 = u64::MAX;
-
-// Pools: one per class, 32 bytes each.
-pub(crate) const POOLS: u64 = 0x1000;
-pub(crate) const POOL_BYTES: u64 = 32;
-pub(crate) const POOL_HEAD: u64 = 8;
 
 // Members.
 pub(crate) const MEMBERS: u64 = 0x2000;
@@ -87,6 +85,36 @@ pub(crate) const ARENA_WORDS: usize = 512;
 /// The offset of the heap.
 pub const HEAP: u64 = 0x480_0000;
 
+/// Bytes of a chunk: the part of the heap that one lock and one bitmap describe. Large enough that
+/// a session rarely needs another one (every 240 records of 1 KiB), small enough that a session
+/// that is stopped inside a claim keeps little from the others.
+pub(crate) const CHUNK_BYTES: u64 = 256 << 10;
+/// Units of a chunk: cells begin at units and are measured in them.
+pub(crate) const CHUNK_UNITS: u64 = CHUNK_BYTES / LINE;
+/// Bit of a chunk's word: all of the chunk has pages.
+pub(crate) const CHUNK_HAS_PAGES: u64 = 1 << 47;
+/// Bytes of a chunk's bitmap.
+pub(crate) const BITMAP_BYTES: u64 = CHUNK_UNITS / 8;
+
+/// The part of the heap that only operations which do not grow the region's content may use.
+const RESERVE_SHARE: u64 = 64;
+/// The least and the most chunks of the reserve: 1 MiB and 8 MiB. Its pages exist from creation on.
+const RESERVE_CHUNKS_MIN: u64 = 4;
+const RESERVE_CHUNKS_MAX: u64 = 32;
+
+/// The number of chunks that ordinary allocations use. The others, at the end, are the reserve.
+pub(crate) const fn ordinary_chunks(chunks: u64) -> u64 {
+    let share = chunks / RESERVE_SHARE;
+    let reserve = if share < RESERVE_CHUNKS_MIN {
+        RESERVE_CHUNKS_MIN
+    } else if share > RESERVE_CHUNKS_MAX {
+        RESERVE_CHUNKS_MAX
+    } else {
+        share
+    };
+    chunks.saturating_sub(reserve)
+}
+
 /// Queues of one arena: one for each class, the last for extents.
 pub(crate) const QUEUES: usize = 128;
 
@@ -96,7 +124,8 @@ pub(crate) const CLASS_EXTENT: u8 = 127;
 const _: () = assert!(MEMBERS + MEMBER_BYTES * MEMBERS_MAX as u64 <= CATALOG);
 const _: () = assert!(CATALOG + CATALOG_BYTES * NAMESPACES_MAX as u64 <= ARENAS);
 const _: () = assert!(ARENAS + ARENA_BYTES * MEMBERS_MAX as u64 <= HEAP);
-const _: () = assert!(POOLS + POOL_BYTES * QUEUES as u64 <= MEMBERS);
+const _: () = assert!(SUPER_BYTES + RESERVED_BYTES == MEMBERS);
+const _: () = assert!(HEAP.is_multiple_of(CHUNK_BYTES), "chunks are aligned");
 const _: () = assert!(CATALOG_SEGMENTS + 8 * SEGMENTS as u64 <= CATALOG_BYTES);
 const _: () = assert!(MEMBERS_MAX < u16::MAX as usize);
 const _: () = assert!(SUPER_CHECK.is_multiple_of(8) && SUPER_CHECK < SUPER_EPOCH);
@@ -105,10 +134,7 @@ const _: () =
     assert!(SUPER_NAMESPACES_LOCK.is_multiple_of(LINE) && SUPER_DROP.is_multiple_of(LINE));
 const _: () = assert!(SUPER_EPOCH.is_multiple_of(LINE), "pins read the epoch's line");
 const _: () = assert!(SUPER_FRONTIER.is_multiple_of(LINE));
-const _: () = assert!(SUPER_FRONTIER_LOCK.is_multiple_of(LINE));
 const _: () = assert!(SUPER_MEMBERS.is_multiple_of(LINE) && SUPER_NAMESPACES.is_multiple_of(LINE));
-const _: () = assert!(SUPER_BYTES <= POOLS, "pools follow the superblock");
-const _: () = assert!(POOL_HEAD + 8 <= POOL_BYTES, "a pool's head lies in its line");
 const _: () = assert!(MEMBER_BYTES.is_multiple_of(LINE), "members share no line");
 const _: () = assert!(MEMBER_STATE == LINE, "the pin has a line of its own");
 const _: () = assert!(MEMBER_SINCE + 8 <= MEMBER_BYTES);
@@ -176,10 +202,19 @@ pub(crate) const fn catalog_at(index: u32) -> u64 {
     CATALOG + CATALOG_BYTES * index as u64
 }
 
-/// Offset of the pool of a class.
-#[inline]
-pub(crate) const fn pool_at(class: u8) -> u64 {
-    POOLS + POOL_BYTES * class as u64
+/// Offset of the table of chunk words of a heap with this many chunks.
+pub(crate) const fn chunk_words_at(chunks: u64) -> u64 {
+    HEAP + CHUNK_BYTES * chunks
+}
+
+/// Offset of the table of bitmaps of a heap with this many chunks.
+pub(crate) const fn bitmaps_at(chunks: u64) -> u64 {
+    chunk_words_at(chunks) + (8 * chunks).next_multiple_of(4096)
+}
+
+/// Bytes of a region with this many chunks and pages of this size.
+pub(crate) const fn region_bytes(chunks: u64, page: u64) -> u64 {
+    (bitmaps_at(chunks) + (BITMAP_BYTES * chunks).next_multiple_of(4096)).next_multiple_of(page)
 }
 
 #[cfg(test)]

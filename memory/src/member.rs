@@ -76,6 +76,14 @@ pub struct Member {
     pub(crate) safe: Private<u64>,
     /// Cells retired, or requested in vain, since this member last advanced the epoch.
     pub(crate) pressure: Private<u64>,
+    /// The class of which this member freed cells last to get memory for another.
+    pub(crate) stale_class: Private<u8>,
+    /// True while an operation may use the reserve of the heap.
+    pub(crate) may_use_reserve: Private<bool>,
+    /// The chunk that this member took memory from last.
+    pub(crate) chunk: Private<u64>,
+    /// The chunk in which its last large cell ends.
+    pub(crate) span_chunk: Private<u64>,
 }
 
 // SAFETY: the words are shared memory or static, accessed through atomics only; `shared` keeps the
@@ -328,7 +336,7 @@ pub(crate) fn is_process_dead(shared: &Shared, number: u64) -> Result<bool> {
 }
 
 impl Drop for Member {
-    /// Detaches: free cells move to the pools, and the slot becomes free.
+    /// Detaches: frees the member's memory, and then its slot.
     fn drop(&mut self) {
         if self.map().is_forked() || self.health.get() == Health::Unrecovered {
             // A parent's member stays with the parent. An unrecovered one keeps its slot until this
@@ -340,7 +348,7 @@ impl Drop for Member {
             // panic in here must not end a process that is unwinding already.
             let moved = catch_unwind(AssertUnwindSafe(|| {
                 // An operation of the caller that panicked between two calls left pending cells.
-                self.operation(|| self.recover_stopped().and_then(|()| self.queues_to_pools()))
+                self.operation(|| self.recover_stopped().and_then(|()| self.free_all()))
             }));
             if moved.is_err() {
                 self.stop_session();

@@ -5,7 +5,8 @@ use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
-use crate::heap::allocate::{finish_batch, finish_chunk, undo_operation};
+use crate::heap::allocate::undo_operation;
+use crate::heap::free;
 use crate::heap::queue::finish_line;
 use crate::index::bucket::at_of;
 use crate::index::split;
@@ -46,6 +47,8 @@ pub(crate) enum RecoveryDecision {
     RollBackTransaction,
     /// The change happened: the line belongs to its chain. Other pending cells are freed.
     RollForwardLine,
+    /// The overflow lines are removed: each step of it can be repeated.
+    RollForwardCompact,
     /// The bytes contradict each other.
     ReportCorruption,
 }
@@ -63,6 +66,7 @@ pub(crate) const fn decision_for(operation: u64, word_state: WordState) -> Recov
         (op::TXN, WordState::New) => RecoveryDecision::RollForwardTransaction,
         (op::TXN, WordState::Old) => RecoveryDecision::RollBackTransaction,
         (op::LINE, WordState::New) => RecoveryDecision::RollForwardLine,
+        (op::COMPACT, _) => RecoveryDecision::RollForwardCompact,
         _ => RecoveryDecision::ReportCorruption,
     }
 }
@@ -206,9 +210,9 @@ impl Member {
         Ok(())
     }
 
-    /// Claims a free slot for a moment, and moves its free cells to the pools.
+    /// Claims a free slot for a moment, and frees its memory.
     pub(crate) fn drain_slot(&self, index: u32) -> Result<()> {
-        // Detaching moves all free cells to the pools.
+        // Detaching frees the memory of the slot.
         drop(claim_if_free(self.shared(), index)?);
         Ok(())
     }
@@ -218,10 +222,7 @@ impl Member {
 /// locks.
 fn finish_undo_record(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
     invariant!(owner != 0, "member slots are numbered from owner 1");
-    finish_chunk(arena)?;
-    crash_point!("recover.chunk");
-    finish_batch(arena, owner)?;
-    crash_point!("recover.batch");
+    free::recover(arena, owner)?;
     arena.finish_transit()?;
     crash_point!("recover.transit");
     finish_operation(arena, owner)?;
@@ -237,7 +238,7 @@ fn finish_operation(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
     let word_state = match operation {
         op::SPLIT if split::is_committed(arena)? => WordState::New,
         op::TXN if commit::is_committed(arena)? => WordState::New,
-        op::NONE | op::SPLIT | op::TXN => WordState::Old,
+        op::NONE | op::SPLIT | op::TXN | op::COMPACT => WordState::Old,
         _ => match arena.map.word(arena.get(undo::SLOT))?.load(Ordering::Acquire) {
             value if value == new => WordState::New,
             value if value == old => WordState::Old,
@@ -266,6 +267,11 @@ fn finish_operation(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
         RecoveryDecision::RollBackTransaction => {
             commit::undo(arena)?;
             crash_point!("recover.undone");
+            arena.roll_back()
+        }
+        RecoveryDecision::RollForwardCompact => {
+            split::finish_compaction(arena, owner)?;
+            crash_point!("recover.compacted");
             arena.roll_back()
         }
         RecoveryDecision::RollForwardLine => {
@@ -310,6 +316,7 @@ mod tests {
             ("split", op::SPLIT),
             ("txn", op::TXN),
             ("line", op::LINE),
+            ("compact", op::COMPACT),
             ("set_once", op::SET_ONCE),
             ("unknown", 9),
         ] {
@@ -330,6 +337,8 @@ mod tests {
              txn Old RollBackTransaction\ntxn New RollForwardTransaction\n\
              txn Neither ReportCorruption\n\
              line Old RollBack\nline New RollForwardLine\nline Neither ReportCorruption\n\
+             compact Old RollForwardCompact\ncompact New RollForwardCompact\n\
+             compact Neither RollForwardCompact\n\
              set_once Old RollBack\nset_once New RollForwardWord\nset_once Neither RollBack\n\
              unknown Old ReportCorruption\nunknown New ReportCorruption\n\
              unknown Neither ReportCorruption\n"

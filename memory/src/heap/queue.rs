@@ -110,7 +110,7 @@ impl Arena<'_> {
             let head = queue.head.load(Ordering::Acquire);
             // The end of a used-up range can be the beginning of another member's cell.
             let is_front = |which| {
-                let (cur, end, _) = self.bump(which);
+                let (cur, end) = self.bump(which);
                 cur == cell && cur < end
             };
             let is_still_there = head == cell || is_front(Bump::Small) || is_front(Bump::Large);
@@ -149,11 +149,10 @@ impl Arena<'_> {
         Ok(())
     }
 
-    /// Turns the content of a bump range into free cells, so that the range is empty. All of it has
-    /// pages.
+    /// Turns the content of a bump range into free cells, so that the range is empty.
     pub(crate) fn carve(&self, which: Bump) -> Result<(), Corruption> {
         loop {
-            let (cur, end, _) = self.bump(which);
+            let (cur, end) = self.bump(which);
             let Some(class) = class::class_within(end.saturating_sub(cur)) else {
                 return Ok(());
             };

@@ -27,6 +27,10 @@ const COMMIT_LINES: u64 = 4096;
 /// the lock instead of leaving the work to its holder.
 const CROWDED_WAIT_ENTRIES: u32 = 24;
 
+/// A bucket with at most this many entries loses its overflow lines: two less than its line holds,
+/// so that the next insert does not need a new one.
+const COMPACTED_MAX: u32 = LAST as u32 - 2;
+
 /// The most buckets that one insert adds when its own bucket is crowded.
 const SPLITS_MAX: u32 = 2;
 
@@ -34,6 +38,9 @@ impl Member {
     /// Grows the index after an insert that found `crowd` entries in its bucket. Without room to
     /// grow, chains get longer instead: that is slower, and not an error.
     pub(crate) fn split_some(&self, table: &IndexTable, crowd: u32) -> Result<()> {
+        if self.may_use_reserve.get() {
+            return Ok(()); // The reserve is not for the index.
+        }
         let times = if crowd > WORDS as u32 { SPLITS_MAX } else { 1 };
         for _ in 0..times {
             match self.split_once(table, crowd >= CROWDED_WAIT_ENTRIES) {
@@ -216,6 +223,53 @@ impl Member {
         }
         Ok(next)
     }
+}
+
+impl Member {
+    /// After a removal: removes the overflow lines of a bucket whose entries fit into its line with
+    /// room to spare. A bucket whose lock is busy keeps them until the next removal.
+    #[cold]
+    pub(crate) fn compact_bucket(&self, at: u64) -> Result<()> {
+        let Some(_) = self.try_acquire(at, LockSlot::Bucket)? else { return Ok(()) };
+        let done = self.compact_locked(at);
+        let payload = self.map().word(at)?.load(Ordering::Relaxed);
+        self.release(at, LockSlot::Bucket, payload)?;
+        Ok(done?)
+    }
+
+    fn compact_locked(&self, at: u64) -> Result<(), Corruption> {
+        let mut entries = 0;
+        walk_chain(self.map(), at, |_, entry| {
+            entries += u32::from(entry != 0);
+            Ok(true)
+        })?;
+        let last = load(self.map().word(link_slot(at))?);
+        if !is_link(last) || entries > COMPACTED_MAX {
+            return Ok(());
+        }
+        let arena = self.arena()?;
+        arena.set(undo::SPLIT_BUCKET, at);
+        write_undo(&arena, link_slot(at), last, 0, op::COMPACT);
+        crash_point!("compact.recorded");
+        finish_compaction(&arena, self.lock_owner())
+    }
+}
+
+/// Removes the overflow lines of the recorded bucket, which is locked. Idempotent: recovery runs it
+/// again.
+pub(crate) fn finish_compaction(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
+    let at = arena.get(undo::SPLIT_BUCKET);
+    let recorded = arena.get(undo::OLD);
+    let cut = arena.map.word(link_slot(at))?;
+    if load(cut) == recorded {
+        compact(arena, owner, at, recorded)?;
+    }
+    if load(cut) != recorded {
+        retire_lines(arena, recorded)?;
+    }
+    arena.set(undo::OP, op::NONE);
+    crash_point!("compact.done");
+    Ok(())
 }
 
 /// True if the record of this entry moves to the new bucket.

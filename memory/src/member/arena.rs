@@ -43,9 +43,13 @@ pub(crate) mod undo {
     pub(crate) const BATCH_LAST: ArenaWord = ArenaWord::new(9);
     pub(crate) const SPLIT_NAMESPACE: ArenaWord = ArenaWord::new(14);
     pub(crate) const SPLIT_BUCKET: ArenaWord = ArenaWord::new(15);
-    pub(crate) const BATCH_DIRECTION: ArenaWord = ArenaWord::new(24);
     /// The transaction cell whose lines name the locks that are held or about to be taken.
     pub(crate) const TXN: ArenaWord = ArenaWord::new(25);
+    /// The range that is being freed: its first byte that is not free yet, its end, and what it is
+    /// taken from. Valid if the first one is not 0.
+    pub(crate) const FREE_AT: ArenaWord = ArenaWord::new(26);
+    pub(crate) const FREE_TO: ArenaWord = ArenaWord::new(27);
+    pub(crate) const FREE_SOURCE: ArenaWord = ArenaWord::new(28);
     /// Follows the queues and is not part of the undo record: the ring of the member's commit
     /// stream.
     pub(crate) const STREAM: ArenaWord = ArenaWord::new(416);
@@ -72,16 +76,11 @@ pub(crate) mod op {
     pub(crate) const TXN: u64 = 4;
     /// A line is added to a chain. Only that line leaves the pending list.
     pub(crate) const LINE: u64 = 5;
+    /// The overflow lines of a bucket are removed. What is left of them stands in its line.
+    pub(crate) const COMPACT: u64 = 6;
     /// A word that is 0 is set once and for all by the first writer. If it holds another writer's
     /// value, this one was not published.
     pub(crate) const SET_ONCE: u64 = 8;
-}
-
-/// The direction in which a batch of cells moves.
-pub(crate) mod direction {
-    pub(crate) const NONE: u64 = 0;
-    pub(crate) const TO_POOL: u64 = 1;
-    pub(crate) const FROM_POOL: u64 = 2;
 }
 
 /// The place of a lock in the undo record. Locks are taken in this order.
@@ -100,12 +99,13 @@ impl LockSlot {
 const _: () = assert!(LockSlot::ALL.len() == 4 && undo::lock(LockSlot::Split).0 == 10);
 const _: () = assert!(undo::lock(LockSlot::Leaf).0 < undo::SPLIT_NAMESPACE.0);
 
-/// A bump range: cells are cut from its front.
+/// A bump range: cells are cut from its front. Its units are marked as allocated, and it has pages
+/// unless it becomes an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bump {
-    /// For cells up to [`BUMP_SMALL_CELL_MAX`]. Refilled in chunks.
+    /// For cells up to [`BUMP_SMALL_CELL_MAX`]. Refilled with a long run of units.
     Small = 16,
-    /// For larger cells. Refilled with exactly the bytes that are needed.
+    /// For larger cells. Refilled with exactly the units that are needed.
     Large = 20,
 }
 
@@ -118,19 +118,17 @@ impl Bump {
     const fn end(self) -> ArenaWord {
         ArenaWord::new(self as usize + 1)
     }
-
-    const fn committed(self) -> ArenaWord {
-        ArenaWord::new(self as usize + 2)
-    }
 }
 
-/// The largest cell that is cut from a chunk.
-pub(crate) const BUMP_SMALL_CELL_MAX: u64 = 32 << 10;
+/// The largest cell that is cut from the small bump range, which lies in one chunk: the end of a
+/// chunk that is too short for such a cell is at most 3 % of it. Larger cells can lie in two
+/// chunks.
+pub(crate) const BUMP_SMALL_CELL_MAX: u64 = 8 << 10;
 
 const QUEUE_FIRST: usize = 32;
 const QUEUE_WORDS: usize = 3;
 const _: () = assert!(QUEUE_FIRST + QUEUE_WORDS * QUEUES <= undo::STREAM.0);
-const _: () = assert!(Bump::Large.committed().0 < undo::BATCH_DIRECTION.0);
+const _: () = assert!(Bump::Large.end().0 < undo::TXN.0 && undo::FREE_SOURCE.0 < QUEUE_FIRST);
 
 /// One arena.
 #[derive(Clone, Copy, Debug)]
@@ -198,17 +196,37 @@ impl<'m> Arena<'m> {
         }
     }
 
-    /// `[front, end)` of a bump range, and the offset up to which it has pages.
+    /// `[front, end)` of a bump range.
     #[inline]
-    pub(crate) fn bump(&self, which: Bump) -> (u64, u64, u64) {
-        (self.get(which.front()), self.get(which.end()), self.get(which.committed()))
+    pub(crate) fn bump(&self, which: Bump) -> (u64, u64) {
+        (self.get(which.front()), self.get(which.end()))
     }
 
+    /// Bytes of a bump range.
     #[inline]
-    pub(crate) fn set_bump(&self, which: Bump, front: u64, end: u64, committed: u64) {
+    pub(crate) fn room(&self, which: Bump) -> u64 {
+        let (front, end) = self.bump(which);
+        end.saturating_sub(front)
+    }
+
+    /// True if no memory belongs to the arena.
+    pub(crate) fn is_empty(&self) -> Result<bool, Corruption> {
+        for class in 0..QUEUES as u8 {
+            if self.queue(class)?.head.load(Ordering::Acquire) != 0 {
+                return Ok(false);
+            }
+        }
+        Ok(self.room(Bump::Small) == 0
+            && self.room(Bump::Large) == 0
+            && self.get(undo::FREE_AT) == 0)
+    }
+
+    /// Sets an empty bump range. The end is stored while the range is still empty.
+    #[inline]
+    pub(crate) fn set_bump(&self, which: Bump, front: u64, end: u64) {
+        self.set(which.end(), 0);
         self.set(which.front(), front);
         self.set(which.end(), end);
-        self.set(which.committed(), committed);
     }
 }
 

@@ -192,5 +192,9 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         locks: Private::new(0),
         safe: Private::new(0),
         pressure: Private::new(0),
+        stale_class: Private::new(0),
+        may_use_reserve: Private::new(false),
+        chunk: Private::new(0),
+        span_chunk: Private::new(0),
     })
 }

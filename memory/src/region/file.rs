@@ -14,10 +14,11 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::atomic::{AtomicU64, Ordering, fence};
 use crate::layout::{
-    ARENA_BYTES, ARENAS, CATALOG, FLAG_FENCED, FORMAT, HEAP, MAGIC, MEMBER_BYTES, MEMBERS,
-    SUPER_BYTES, SUPER_CHECK, SUPER_CREATED, SUPER_EPOCH, SUPER_FORMAT, SUPER_FRONTIER, SUPER_HEAP,
-    SUPER_ID, SUPER_LENGTH, SUPER_MAGIC, SUPER_MEMBERS, SUPER_NAMESPACES, SUPER_PAGE, SUPER_SEED,
-    SUPER_WORDS, arena_at, member_at, seal,
+    ARENA_BYTES, ARENAS, CATALOG, CHUNK_BYTES, CHUNK_UNITS, FLAG_FENCED, FORMAT, HEAP, MAGIC,
+    MEMBER_BYTES, MEMBERS, SUPER_BYTES, SUPER_CHECK, SUPER_CHUNKS, SUPER_CREATED, SUPER_EPOCH,
+    SUPER_FORMAT, SUPER_FRONTIER, SUPER_HEAP, SUPER_ID, SUPER_LENGTH, SUPER_MAGIC, SUPER_MEMBERS,
+    SUPER_NAMESPACES, SUPER_PAGE, SUPER_SEED, SUPER_WORDS, arena_at, chunk_words_at, member_at,
+    region_bytes, seal,
 };
 use crate::region::creation_lock::{self, CreationLock, CreationWait};
 use crate::region::index_table::IndexTable;
@@ -115,6 +116,11 @@ impl Default for CreateOptions {
     }
 }
 
+/// The part of the heap that one session takes at once as its bump range.
+const CLAIM_SHARE: u64 = 1024;
+/// The least units of a bump range: 64 KiB.
+const CLAIM_UNITS_MIN: u64 = 1024;
+
 /// State that all sessions of one process share.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -140,6 +146,19 @@ impl Drop for Shared {
 }
 
 impl Shared {
+    /// Units that a session takes as its small bump range: a thousandth of the heap, so that many
+    /// sessions keep little of a small region from the others.
+    pub(crate) const fn claim_units(&self) -> u64 {
+        let units = self.map.chunks() * CHUNK_UNITS / CLAIM_SHARE;
+        if units < CLAIM_UNITS_MIN {
+            CLAIM_UNITS_MIN
+        } else if units > CHUNK_UNITS {
+            CHUNK_UNITS
+        } else {
+            units
+        }
+    }
+
     /// Calls `work` while it excludes all other callers, in this process and in others.
     ///
     /// # Errors
@@ -208,7 +227,7 @@ impl Region {
 
     fn open(path: &Path, create: Option<&CreateOptions>, any_owner: bool) -> Result<(Self, bool)> {
         // Validated before the file exists: a rejected creation leaves no file.
-        create.map(heap_bytes).transpose()?;
+        create.map(heap_chunks).transpose()?;
         create.map(|options| check_mode(options.mode)).transpose()?;
         let mode = create.map_or(0o600, |options| options.mode);
         let resolved = owner::resolve(path, any_owner)?;
@@ -262,7 +281,7 @@ impl Region {
 
     fn initialise(file: File, path: &Path, options: &CreateOptions) -> Result<Self> {
         let page = options.page.bytes();
-        let length = HEAP + heap_bytes(options)?;
+        let chunks = heap_chunks(options)?;
         set_mode(&file, path, options.mode)?;
         let block = file.metadata().map_err(|e| open_failure(path, &e))?.blksize();
         if page > 4096 && block != page {
@@ -274,6 +293,7 @@ impl Region {
             });
         }
         let page = if block >= 2 << 20 && page == 4096 { block } else { page };
+        let length = region_bytes(chunks, page);
         file.set_len(0).map_err(|e| open_failure(path, &e))?;
         file.set_len(length).map_err(|e| open_failure(path, &e))?;
         let has_barrier = register_barrier();
@@ -283,14 +303,19 @@ impl Region {
             PinMode::Asymmetric if has_barrier => false,
             PinMode::Asymmetric => return Err(no_barrier(path)),
         };
-        let map = Map::new(file, path, length, page)?;
+        let map = Map::new(file, path, length, page, chunks)?;
         match &options.numa {
             NumaPolicy::Default => {}
             NumaPolicy::Bind(nodes) => map.bind_memory(false, nodes)?,
             NumaPolicy::Interleave(nodes) => map.bind_memory(true, nodes)?,
         }
         map.commit(0, page.max(MEMBERS))?;
-        fill_superblock(&map, length, page, is_fenced)?;
+        if !map.try_commit(0, page)? {
+            // Pages come from writing zeros here: only before another process uses them.
+            map.commit(chunk_words_at(chunks), length - chunk_words_at(chunks))?;
+        }
+        fill_superblock(&map, page, is_fenced)?;
+        map.create_reserve()?;
         // One session can be opened, and the region checked, without a free page.
         map.commit(member_at(0), MEMBER_BYTES)?;
         map.commit(arena_at(0), ARENA_BYTES)?;
@@ -301,7 +326,7 @@ impl Region {
         }
         map.word(SUPER_MAGIC)?.store(MAGIC, Ordering::Release);
         if options.populate {
-            map.collapse(HEAP, length);
+            map.collapse(HEAP, chunk_words_at(chunks));
         }
         Self::share(map, None, is_fenced)
     }
@@ -332,7 +357,7 @@ impl Region {
         if !head.is_fenced && !has_barrier {
             return Err(no_barrier(path));
         }
-        let map = Map::new(file, path, head.length, head.page)?;
+        let map = Map::new(file, path, head.length, head.page, head.chunks)?;
         Self::share(map, liveness_file, head.is_fenced)
     }
 
@@ -370,7 +395,8 @@ impl Region {
     }
 }
 
-fn fill_superblock(map: &Map, length: u64, page: u64, is_fenced: bool) -> Result<()> {
+fn fill_superblock(map: &Map, page: u64, is_fenced: bool) -> Result<()> {
+    let length = map.len();
     invariant!(length > HEAP && length.is_multiple_of(4096), "a region of {length} bytes");
     invariant!(page.is_power_of_two() && page >= 4096, "a page of {page} bytes");
     let mut random = [0_u8; 24];
@@ -394,6 +420,7 @@ fn fill_superblock(map: &Map, length: u64, page: u64, is_fenced: bool) -> Result
     set(SUPER_CREATED, now_ms())?;
     set(SUPER_ID, random())?;
     set(SUPER_ID + 8, random())?;
+    set(SUPER_CHUNKS, map.chunks())?;
     set(SUPER_EPOCH, seal(2))?;
     set(SUPER_FRONTIER, seal(HEAP / 64))?;
     set(SUPER_MEMBERS, seal(0))?;
@@ -470,6 +497,8 @@ pub struct Superblock {
     pub length: u64,
     /// Page bytes.
     pub page: u64,
+    /// Number of chunks of the heap.
+    pub chunks: u64,
     /// Pins are fenced.
     pub is_fenced: bool,
 }
@@ -509,17 +538,18 @@ pub fn validate_superblock(page: &[u8]) -> std::result::Result<Superblock, Strin
         ));
     }
     let (length, page_bytes) = (word(SUPER_LENGTH), word(SUPER_PAGE));
+    let chunks = word(SUPER_CHUNKS);
     let is_sound = format == FORMAT
         && flags & !FLAG_FENCED == 0
         && word(SUPER_HEAP) == HEAP
         && page_bytes.is_power_of_two()
         && (4096..=1 << 30).contains(&page_bytes)
-        && length.is_multiple_of(4096)
-        && (HEAP + REGION_BYTES_MIN..=HEAP + REGION_BYTES_MAX + page_bytes).contains(&length);
+        && (REGION_BYTES_MIN / CHUNK_BYTES..=REGION_BYTES_MAX / CHUNK_BYTES).contains(&chunks)
+        && length == region_bytes(chunks, page_bytes);
     if !is_sound {
         return Err("the superblock has values that no build writes: restore the file".to_owned());
     }
-    Ok(Superblock { length, page: page_bytes, is_fenced: flags & FLAG_FENCED != 0 })
+    Ok(Superblock { length, page: page_bytes, chunks, is_fenced: flags & FLAG_FENCED != 0 })
 }
 
 fn read_superblock(file: &File, path: &Path) -> Result<Superblock> {
@@ -551,18 +581,17 @@ fn no_barrier(path: &Path) -> Error {
     }
 }
 
-/// Heap bytes of a region with these options.
-fn heap_bytes(options: &CreateOptions) -> Result<u64> {
-    let bytes = options.bytes_max.checked_next_multiple_of(options.page.bytes());
-    match bytes {
-        Some(bytes) if (REGION_BYTES_MIN..=REGION_BYTES_MAX).contains(&bytes) => Ok(bytes),
-        _ => Err(Error::BadArgument {
-            detail: format!(
-                "a region of {} bytes: give {REGION_BYTES_MIN} to {REGION_BYTES_MAX}",
-                options.bytes_max
-            ),
-        }),
+/// Chunks of a region with these options.
+fn heap_chunks(options: &CreateOptions) -> Result<u64> {
+    if (REGION_BYTES_MIN..=REGION_BYTES_MAX).contains(&options.bytes_max) {
+        return Ok(options.bytes_max.div_ceil(CHUNK_BYTES));
     }
+    Err(Error::BadArgument {
+        detail: format!(
+            "a region of {} bytes: give {REGION_BYTES_MIN} to {REGION_BYTES_MAX}",
+            options.bytes_max
+        ),
+    })
 }
 
 fn open_failure(path: &Path, error: &std::io::Error) -> Error {
@@ -583,6 +612,8 @@ fn open_failure(path: &Path, error: &std::io::Error) -> Error {
     Error::System { detail: format!("{}: {what}", path.display()), errno }
 }
 
+const _: () = assert!(REGION_BYTES_MIN.is_multiple_of(CHUNK_BYTES));
+const _: () = assert!(REGION_BYTES_MAX.is_multiple_of(CHUNK_BYTES));
 const _: () = assert!(
     CATALOG.is_multiple_of(2 << 20)
         && ARENAS.is_multiple_of(2 << 20)

@@ -8,7 +8,10 @@ use std::ptr::NonNull;
 use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::layout::{Corruption, LINE};
+use crate::layout::{
+    BITMAP_BYTES, CHUNK_BYTES, CHUNK_HAS_PAGES, Corruption, HEAP, LINE, bitmaps_at, chunk_words_at,
+    ordinary_chunks, region_bytes,
+};
 use crate::region::liveness;
 use crate::region::page_fault::{Guard, USABLE};
 use crate::system;
@@ -24,6 +27,8 @@ pub(crate) struct Map {
     words: u64,
     /// `bytes / 64`.
     lines: u64,
+    /// Chunks of the heap.
+    chunks: u64,
     // Dropped in this order: the SIGBUS handler forgets the address before it can be reused.
     guard: Guard,
     _mapped: OwnedMapping,
@@ -40,8 +45,9 @@ unsafe impl Send for Map {}
 unsafe impl Sync for Map {}
 
 impl Map {
-    /// Maps `bytes` of the file.
-    pub(crate) fn new(file: File, path: &Path, bytes: u64, page: u64) -> Result<Self> {
+    /// Maps a region: `bytes` of its file. Its heap has `chunks` chunks.
+    pub(crate) fn new(file: File, path: &Path, bytes: u64, page: u64, chunks: u64) -> Result<Self> {
+        invariant!(bytes >= region_bytes(chunks, page), "{chunks} chunks in {bytes} bytes");
         let base = system::map_shared(file.as_fd(), bytes)?;
         // From here on an error unmaps. A leaked mapping would keep the open file, and with it the
         // creation lock, until this process ends.
@@ -57,6 +63,7 @@ impl Map {
             bytes,
             words: bytes / 8,
             lines: bytes / LINE,
+            chunks,
             guard,
             _mapped: mapped,
             fork,
@@ -102,6 +109,12 @@ impl Map {
     #[inline]
     pub(crate) const fn len(&self) -> u64 {
         self.bytes
+    }
+
+    /// The number of chunks of the heap.
+    #[inline]
+    pub(crate) const fn chunks(&self) -> u64 {
+        self.chunks
     }
 
     /// Calls `work` with the region's file. A daemon that closes all descriptors may have closed
@@ -263,6 +276,23 @@ impl Map {
         }
         self.with_file(|file| system::commit(file.as_fd(), from, bytes))?;
         system::prefault(self.base, from, bytes);
+        Ok(())
+    }
+
+    /// Gives the reserve its tables and pages, so that deleting needs no more of the file system.
+    pub(crate) fn create_reserve(&self) -> Result<()> {
+        const TABLE_PAGE: u64 = 4096;
+        let (chunks, first) = (self.chunks, ordinary_chunks(self.chunks));
+        let words_at = (chunk_words_at(chunks) + 8 * first) & !(TABLE_PAGE - 1);
+        let bitmaps_from = (bitmaps_at(chunks) + BITMAP_BYTES * first) & !(TABLE_PAGE - 1);
+        let start = HEAP + CHUNK_BYTES * first;
+        self.commit(words_at, bitmaps_at(chunks) - words_at)?;
+        self.commit(bitmaps_from, self.len() - bitmaps_from)?;
+        self.commit(start, chunk_words_at(chunks) - start)?;
+        for chunk in first..chunks {
+            self.word(chunk_words_at(chunks) + 8 * chunk)?
+                .store(CHUNK_HAS_PAGES, Ordering::Release);
+        }
         Ok(())
     }
 

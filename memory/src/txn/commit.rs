@@ -9,12 +9,13 @@ use crate::crash::{crash_point, is_planted};
 use crate::heap::cell::{self, CellKind, WORD_HEAD, WORD_NEXT};
 use crate::heap::queue::finish_line;
 use crate::index::bucket::{
-    VERSION_MAX, at_of, control, decide, depth_of, hash_tag, intent, link, load, publish, stamp_of,
+    VERSION_MAX, at_of, control, decide, depth_of, hash_tag, intent, is_link, link, load, publish,
+    stamp_of,
 };
 use crate::index::intent::{
     EVENTS, LINE_LOCK, LINE_NEW, LINE_OLD, LINE_OWNER, LINE_SLOT, LINES, LINES_MAX, STATUS, TxnCell,
 };
-use crate::index::lookup::{ReadToken, find_bucket, walk_chain};
+use crate::index::lookup::{ReadToken, find_bucket, link_slot, walk_chain};
 use crate::layout::{CATALOG_FLAGS, Corruption, LINE, catalog_at};
 use crate::member::arena::{Arena, LockSlot, op, undo, write_undo};
 use crate::member::lock;
@@ -297,6 +298,9 @@ impl Member {
                 return Ok(Some(refused));
             }
         }
+        if self.may_use_reserve.get() {
+            self.check_plan_growth(plan)?;
+        }
         let (mut before, mut inserts, mut has_moved) = (0, 0, false);
         let CommitPlan { accesses, order, .. } = plan;
         for (lock_at, number) in &*order {
@@ -318,6 +322,28 @@ impl Member {
             self.locate_again(plan, keys)?;
         }
         Ok(None)
+    }
+
+    /// A transaction that uses the reserve replaces and deletes at least as much as it adds, index
+    /// entries included.
+    #[cold]
+    fn check_plan_growth(&self, plan: &CommitPlan) -> Result<()> {
+        let map = self.map();
+        let (mut bytes_before, mut bytes_after) = (0, 0);
+        for access in &plan.accesses {
+            let is_write = match access.change {
+                CellChange::Keep => false,
+                CellChange::Remove => true,
+                CellChange::Publish(draft) => {
+                    bytes_after += cell::Cell::new(map, draft.at)?.taken_bytes()?;
+                    true
+                }
+            };
+            if is_write && access.entry_at != 0 {
+                bytes_before += cell::Cell::new(map, at_of(access.entry))?.taken_bytes()?;
+            }
+        }
+        self.check_growth(bytes_before, bytes_after)
     }
 
     fn check_expectation(
@@ -498,6 +524,13 @@ impl Member {
         for access in &plan.accesses {
             if let Some(class) = access.retired {
                 self.trim_queue(arena, class)?;
+            }
+        }
+        for access in &plan.accesses {
+            if matches!(access.change, CellChange::Remove)
+                && is_link(load(self.map().word(link_slot(access.lock_at))?))
+            {
+                self.compact_bucket(access.lock_at)?;
             }
         }
         for access in &plan.accesses {

@@ -196,6 +196,11 @@ impl Member {
                 WriteDecision::Keep => self.free_pending()?,
                 WriteDecision::Publish | WriteDecision::Remove => {
                     let mut tidied = retired.map_or(Ok(()), |class| self.trim_queue(&arena, class));
+                    if changed.decision == WriteDecision::Remove
+                        && is_link(load(self.map().word(link_slot(bucket_at))?))
+                    {
+                        tidied = tidied.and_then(|()| self.compact_bucket(bucket_at));
+                    }
                     if crowd >= CROWDED_ENTRIES {
                         tidied = tidied.and_then(|()| self.split_some(table, crowd));
                     }
@@ -260,6 +265,11 @@ impl Member {
                     });
                 }
                 invariant!(version > before.unwrap_or(0), "version {version} does not increase");
+                if self.may_use_reserve.get() {
+                    let bytes_before = old.map_or(Ok(0), |cell| cell.taken_bytes())?;
+                    let bytes_after = Cell::new(map, draft.at)?.taken_bytes()?;
+                    self.check_growth(bytes_before, bytes_after)?;
+                }
                 cell::seal(map, draft.at, version, draft.body_crc)?;
                 crash_point!("publish.sealed");
                 done.1 = self.publish_entry(&place, entry(hash_tag(hash), draft.at))?;

@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn a_new_region_is_checked_and_dropped_on_a_full_file_system() {
         let _alone = alone();
-        let is_mounted = on_file_system(1 << 20, |folder| {
+        let is_mounted = on_file_system(4 << 20, |folder| {
             let path = folder.join("region");
             let region = Region::create(&path, &small()).unwrap();
             fill(folder);

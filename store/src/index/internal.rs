@@ -6,7 +6,7 @@
 //! u | namespace u32 BE | tag u8 | value            -> key of the record that has the value
 //! p | namespace u32 BE | tag u8 | part u32 BE | value -> keys of records that have it
 //! n | node u64 BE                                  -> node of an ordered index
-//! c | namespace u32 BE | tag u8 | stripe u8 | value -> how many records have the value, u64 LE
+//! c | namespace u32 BE | tag u8 | stripe u8 | value -> how many records have the value, i64 LE
 //! s | namespace u32 BE                             -> the namespace's tags
 //! ```
 

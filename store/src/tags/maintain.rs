@@ -423,15 +423,40 @@ impl<'s> WriteSet<'s> {
         scratch: &mut IndexScratch,
     ) -> Result<()> {
         invariant!(change == 1 || change == -1, "a value is counted once: {change}");
-        let [stripe, ..] = (self.session.member.index() % u32::from(STRIPES)).to_le_bytes();
+        let [own, ..] = (self.session.member.index() % u32::from(STRIPES)).to_le_bytes();
+        // A stripe that this session added to if there is one, so that sessions do not conflict.
+        // The session that removes a value may not be the one that added it: then it takes the
+        // value from another stripe, so that none stays behind below zero.
+        let mut stripe = own;
+        let mut before = self.stripe_count((table, tag), stripe, value, scratch)?;
+        for other in (1..STRIPES).map(|step| (own + step) % STRIPES) {
+            if change > 0 || before > 0 {
+                break;
+            }
+            let count = self.stripe_count((table, tag), other, value, scratch)?;
+            if count > 0 {
+                (stripe, before) = (other, count);
+            }
+        }
+        // A tag that is being declared may not have counted the record yet: only then a stripe
+        // falls below zero.
         count_key(table, tag, stripe, value, &mut scratch.key);
-        let before = self.internal_value(&scratch.key, read_count)?.unwrap_or(0);
-        // One stripe alone may be below zero: the session that removes a value may not be the one
-        // that added it.
         match before.wrapping_add(change) {
             0 => self.delete_internal(&scratch.key),
             after => self.put_internal(&scratch.key, &after.to_le_bytes()),
         }
+    }
+
+    /// The number in a stripe of a count, 0 if there is none.
+    fn stripe_count(
+        &mut self,
+        (table, tag): (u32, u8),
+        stripe: u8,
+        value: &[u8],
+        scratch: &mut IndexScratch,
+    ) -> Result<i64> {
+        count_key(table, tag, stripe, value, &mut scratch.key);
+        Ok(self.internal_value(&scratch.key, read_count)?.unwrap_or(0))
     }
 
     fn order_expiry(

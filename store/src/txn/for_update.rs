@@ -159,7 +159,7 @@ impl RecordForUpdate<'_> {
             return Err(wrong_kind(self.namespace.kind, "put a value", "patch its blocks"));
         }
         if self.flags()? & NEEDS_TXN == 0 {
-            let written = self.session.member.operation(|| {
+            let written = self.session.member.with_reserve(|| {
                 let lookup = self.key_lookup(Form::Value);
                 let draft = self.session.draft(lookup, &[], value, &[])?;
                 self.publish(draft, NEEDS_TXN)
@@ -183,7 +183,7 @@ impl RecordForUpdate<'_> {
             return Err(other_form(self.view.form()));
         }
         if self.flags()? & NOTIFIES == 0 {
-            let written = self.session.member.operation(|| {
+            let written = self.session.member.with_reserve(|| {
                 let lookup = self.key_lookup(Form::Blocks);
                 let mut splice = Splice::default();
                 let draft = if names.splice(self.record_blocks(), changes, &mut splice) {

@@ -40,7 +40,7 @@ impl Session {
         value: &[u8],
         condition: Condition<'_>,
     ) -> Result<Outcome> {
-        match self.member.operation(|| self.put_direct(namespace, key, value, condition))? {
+        match self.member.with_reserve(|| self.put_direct(namespace, key, value, condition))? {
             Some(outcome) => Ok(outcome),
             None => {
                 self.change_in_txn(namespace, key, condition, |txn| txn.put(namespace, key, value))
@@ -94,7 +94,7 @@ impl Session {
         condition: Condition<'_>,
     ) -> Result<Outcome> {
         let direct = || self.patch_direct(namespace, key, changes, condition);
-        if let Some(outcome) = self.member.operation(direct)? {
+        if let Some(outcome) = self.member.with_reserve(direct)? {
             return Ok(outcome);
         }
         self.change_in_txn(namespace, key, condition, |txn| txn.patch(namespace, key, changes))

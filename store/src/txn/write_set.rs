@@ -393,10 +393,14 @@ impl<'s> WriteSet<'s> {
         }
         // Before the first draft: a forked child has no arena of its own.
         self.session.member.check_usable()?;
-        let done = match self.buffers.entries.len() {
-            1 if self.buffers.plan.events.all.is_empty() => self.commit_one(),
-            _ => self.commit_many(),
-        };
+        let member = &self.session.member;
+        let done = member.with_reserve(|| {
+            self.buffers.plan.accesses.clear();
+            match self.buffers.entries.len() {
+                1 if self.buffers.plan.events.all.is_empty() => self.commit_one(),
+                _ => self.commit_many(),
+            }
+        });
         if done.is_err() {
             self.session.member.free_pending()?;
         }
@@ -435,7 +439,6 @@ impl<'s> WriteSet<'s> {
         let session = self.session;
         let forgotten = self.forgotten();
         let count = self.buffers.entries.len();
-        invariant!(self.buffers.plan.accesses.is_empty(), "a plan is made once");
         for place in 0..count {
             let change =
                 if forgotten == Some(place) { CellChange::Keep } else { self.change_of(place)? };

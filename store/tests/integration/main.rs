@@ -23,6 +23,7 @@ mod contention;
 mod counters;
 mod fixture;
 mod for_update;
+mod full_region;
 mod hostile;
 mod killed_tag_declaration;
 mod mixed_namespaces;

@@ -65,6 +65,9 @@ pub(crate) const SET_SECOND: u32 = 0b00_00_00_00_01_00;
 const SET_FIRST: u32 = 0b00_00_00_00_00_01;
 const TAKE_FIRST: u32 = 0b00_00_00_01_00_10;
 
+/// Pairs of records that fill a chunk.
+const HOLES: u32 = 1100;
+
 type FillScript = fn(&mut WriteScript);
 
 const fn scenario(name: &'static str, before: FillScript, work: FillScript) -> Scenario {
@@ -113,7 +116,7 @@ pub const SCENARIOS: &[Scenario] = &[
     ),
     scenario("grow", |_| {}, |s| s.each(WriteKind::Put, KeySpace::Grow, 0..400, 20)),
     scenario(
-        "pool",
+        "free",
         |s| s.each(WriteKind::Put, KeySpace::Own, 0..40, 60_000),
         |s| {
             s.each(WriteKind::Delete, KeySpace::Own, 0..36, 0);
@@ -126,6 +129,22 @@ pub const SCENARIOS: &[Scenario] = &[
         |s| {
             s.each(WriteKind::Put, KeySpace::Own, 0..8, 90_000);
             s.each(WriteKind::Put, KeySpace::Own, 8..40, 12_000);
+        },
+    ),
+    scenario(
+        "holes",
+        |s| {
+            // Every second cell of the first chunk is freed.
+            for number in 0..HOLES {
+                s.each(WriteKind::Put, KeySpace::Own, number..number + 1, 60);
+                s.each(WriteKind::Put, KeySpace::Grow, number..number + 1, 60);
+            }
+            s.each(WriteKind::Delete, KeySpace::Own, 0..HOLES, 0);
+        },
+        |s| {
+            s.each(WriteKind::Put, KeySpace::Own, 0..60, 60);
+            // Long chains of the index lose their lines.
+            s.each(WriteKind::Delete, KeySpace::Grow, 0..HOLES, 0);
         },
     ),
     scenario(
@@ -210,9 +229,9 @@ pub(crate) fn transactions(s: &mut WriteScript) {
     s.together(|s| s.each(WriteKind::Delete, KeySpace::Pair, 0..2, 0));
 }
 
-/// As "pool", with values that take fewer instructions to write. Used by single steps only.
+/// As "free", with values that take fewer instructions to write. Used by single steps only.
 const STEPPED: &[Scenario] = &[scenario(
-    "pool-4k",
+    "free-4k",
     |s| s.each(WriteKind::Put, KeySpace::Own, 0..400, 4000),
     |s| s.each(WriteKind::Put, KeySpace::Own, 380..400, 4000),
 )];

@@ -39,16 +39,16 @@ const fn operation(
     SteppedOperation { name, scenario, work }
 }
 
-/// All operations: a put of each kind, a deletion, a patch, a cell from the frontier, cells that
-/// move to a pool and from it, a transaction, a split.
+/// All operations: a put of each kind, a deletion, a patch, a cell of a fresh chunk, cells that
+/// are freed and allocated again, a transaction, a split.
 pub const OPERATIONS: &[SteppedOperation] = &[
     operation("insert", "insert", |s, _| s.each(WriteKind::PutAbsent, KeySpace::Own, 40..42, 300)),
     operation("replace", "replace", |s, _| s.each(WriteKind::PutVersion, KeySpace::Own, 0..3, 700)),
     operation("delete", "delete", |s, _| s.each(WriteKind::DeleteVersion, KeySpace::Own, 3..5, 0)),
     operation("patch", "patch", |s, _| s.patch(0, SET_SECOND)),
     operation("chunk", "chunk", |s, _| s.each(WriteKind::Put, KeySpace::Own, 0..1, 300)),
-    operation("give", "pool-4k", |s, _| s.each(WriteKind::Delete, KeySpace::Own, 0..385, 0)),
-    operation("take", "pool-4k", |s, _| {
+    operation("give", "free-4k", |s, _| s.each(WriteKind::Delete, KeySpace::Own, 0..385, 0)),
+    operation("take", "free-4k", |s, _| {
         s.each(WriteKind::Delete, KeySpace::Own, 0..385, 0);
         s.each(WriteKind::Put, KeySpace::Own, 450..451, 4000);
     }),

@@ -96,7 +96,7 @@ fn commit(member: &Member, table: &IndexTable, keys: [&[u8]; 3], ring_at: u64) -
 }
 
 /// Everything that a session does to a region, with enough records that the index grows, that
-/// queues overflow into pools and that chains get lines.
+/// queues overflow into chunks and that chains get lines.
 fn work(region: &Region, member: &Member) -> Result<()> {
     let table = member.namespace(b"work", 1)?;
     let ring_at = member.open_watch_ring(table, 1 << 14)?;
@@ -114,8 +114,8 @@ fn work(region: &Region, member: &Member) -> Result<()> {
         let new = [b"new-", &three[0][..]].concat();
         commit(member, table, [&three[0], &new, &three[2]], ring_at)?;
     }
-    // Removals fill the queue of one class until it moves to the pool, where the next session finds
-    // the cells.
+    // Removals fill the queue of one class until cells of it are freed, which the next session
+    // uses.
     for round in 0..2 {
         let many: Vec<Vec<u8>> =
             (0..1700_u32).map(|n| format!("{round}-{n}").into_bytes()).collect();
@@ -126,7 +126,24 @@ fn work(region: &Region, member: &Member) -> Result<()> {
     for n in 0..200_u32 {
         put(&other, table, format!("other-{n}").as_bytes(), b"short")?;
     }
+    drop(other);
+    refill_from_holes(region, member, table)?;
     member.drain_writers(table)
+}
+
+/// Another session leaves holes of two units in a chunk, and this one needs more cells of two units
+/// than its bump range has.
+fn refill_from_holes(region: &Region, member: &Member, table: &IndexTable) -> Result<()> {
+    let other = region.member()?;
+    let keys: Vec<Vec<u8>> = (0..4500_u32).map(|n| format!("unit-{n}").into_bytes()).collect();
+    keys.iter().try_for_each(|key| put(&other, table, key, &[1; 60]))?;
+    keys.iter().step_by(2).try_for_each(|key| remove(&other, table, key))?;
+    drop(other);
+    let more: Vec<Vec<u8>> = (0..4500_u32).map(|n| format!("more-{n}").into_bytes()).collect();
+    more.iter().try_for_each(|key| put(member, table, key, &[1; 60]))?;
+    // Buckets that lose their entries lose their overflow lines too.
+    more.iter().try_for_each(|key| remove(member, table, key))?;
+    keys.iter().skip(1).step_by(2).try_for_each(|key| remove(member, table, key))
 }
 
 /// Runs the work with a violation at one point. False if the work does not pass the point so often.

@@ -103,7 +103,12 @@ fn a_full_file_system_is_an_error_and_no_signal() {
     };
     assert!(matches!(error, Error::Full { .. }), "{error}");
     refused::<()>(Err(error), &["no room", "remount", "delete records"]);
-    assert!(count > 6500, "{count}");
+    // 8 MiB of the file system are the reserve of a region of 1 GiB.
+    assert!(count > 4900, "{count}");
+    // Some room for lines of the index, which change their places.
+    let last = count - 8..count;
+    assert!(last.into_iter().all(|number| session.delete(ns, &key(number)).unwrap()));
+    count -= 8;
     for round in 1..4_u8 {
         // A larger value that does not fit either leaves the region as it is.
         refused(session.put(ns, b"large", &vec![1; 30 << 20]), &["no room"]);

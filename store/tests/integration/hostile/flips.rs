@@ -15,7 +15,8 @@ use nearstate_store::{
 use crate::fixture::{TestFolder, checked, clean, open, small};
 
 const SUPERBLOCK: u64 = 4096;
-const POOLS: u64 = 0x1000;
+const RESERVED: u64 = 0x1000;
+const CHUNK_BYTES: u64 = 256 << 10;
 const MEMBERS: u64 = 0x2000;
 const CATALOG: u64 = 0x40_0000;
 const ARENAS: u64 = 0x80_0000;
@@ -279,11 +280,15 @@ fn region_with_everything(path: &Path) {
 
 /// Where the flips go: an offset, how many bytes, and a weight.
 fn parts(path: &Path) -> Vec<(u64, u64, u64)> {
-    let heap = Region::attach(path).unwrap().inspect().unwrap().bytes_taken;
+    let inspected = Region::attach(path).unwrap().inspect().unwrap();
+    let heap = inspected.bytes_taken;
+    let (tables, chunks) = (HEAP + inspected.bytes_max, inspected.bytes_max / CHUNK_BYTES);
     let catalog = fs::read(path).unwrap();
     let ring = catalog[usize::try_from(CATALOG).unwrap() + 24..].first_chunk().unwrap();
     vec![
-        (POOLS, 0x1000, 2),
+        (RESERVED, 0x1000, 1),
+        (tables, 8 * heap.div_ceil(CHUNK_BYTES), 2),
+        (tables + (8 * chunks).next_multiple_of(4096), heap.div_ceil(512), 3),
         (MEMBERS, 3 * 128, 1),
         (CATALOG, 3 * 1024, 3),
         (u64::from_le_bytes(*ring), 1024, 3),

@@ -162,12 +162,14 @@ fn work_beside_stopped(scenario: &str, plan: &str, len: usize) {
 }
 
 #[test]
-fn a_stopped_holder_of_a_pool_or_of_an_index_split_delays_no_other_process() {
+fn a_stopped_holder_of_a_chunk_or_of_an_index_split_delays_no_other_process() {
     for (scenario, plan, len) in [
         ("grow", "split.built:3:stop", 20),
         ("grow", "split.locked:5:stop", 20),
-        ("pool", "push_batch.cut:1:stop", 60_000),
-        ("pool", "pop_batch.cut:1:stop", 60_000),
+        ("free", "free.cut:1:stop", 60_000),
+        ("free", "span.extended:1:stop", 60_000),
+        ("grow", "chunk.marked:1:stop", 20),
+        ("holes", "harvest.marked:1:stop", 60),
     ] {
         work_beside_stopped(scenario, plan, len);
     }

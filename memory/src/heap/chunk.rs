@@ -1,0 +1,180 @@
+//! The chunks of the heap (`docs/decisions/013-heap.md`, `spec/region.md`, section 6): their words,
+//! their bitmaps and their locks.
+//!
+//! A chunk is 256 KiB with a lock word and a bitmap of its units. Every change of a bitmap is made
+//! under the lock. A member holds one such lock at a time.
+
+use nearstate_model::{Result, invariant};
+
+use crate::atomic::{AtomicU64, Ordering};
+use crate::crash::crash_point;
+use crate::heap::bitmap::{BITMAP_WORDS, Bitmap, UnitRun};
+use crate::layout::{
+    BITMAP_BYTES, CHUNK_BYTES, CHUNK_HAS_PAGES, CHUNK_UNITS, Corruption, HEAP, LINE,
+    SUPER_FRONTIER, bitmaps_at, chunk_words_at, ordinary_chunks, seal, unseal,
+};
+use crate::member::{Member, lock};
+use crate::region::map::Map;
+
+/// Bytes of the tables that get pages at once. Both tables begin at a multiple of it.
+const TABLE_PAGE: u64 = 4096;
+
+const NO_CHUNK: Corruption = Corruption("a cell lies outside the heap's chunks");
+
+/// The number of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ChunkIndex(pub(crate) u64);
+
+impl ChunkIndex {
+    /// The chunk of an offset.
+    pub(crate) fn of(map: &Map, at: u64) -> Result<Self, Corruption> {
+        let index = at.checked_sub(HEAP).ok_or(NO_CHUNK)? / CHUNK_BYTES;
+        if index < map.chunks() { Ok(Self(index)) } else { Err(NO_CHUNK) }
+    }
+
+    /// The offset of its first byte.
+    pub(crate) const fn start(self) -> u64 {
+        HEAP + CHUNK_BYTES * self.0
+    }
+
+    /// The offset behind its last byte.
+    pub(crate) const fn end(self) -> u64 {
+        self.start() + CHUNK_BYTES
+    }
+
+    /// The offset of its word.
+    pub(crate) const fn word_at(self, map: &Map) -> u64 {
+        chunk_words_at(map.chunks()) + 8 * self.0
+    }
+
+    /// Its bitmap.
+    pub(crate) fn bitmap(self, map: &Map) -> Result<&[AtomicU64; BITMAP_WORDS], Corruption> {
+        map.words(bitmaps_at(map.chunks()) + BITMAP_BYTES * self.0)
+    }
+
+    /// The part of `[at, to)` that lies in it. `at` does.
+    pub(crate) fn run(self, at: u64, to: u64) -> UnitRun {
+        invariant!(self.start() <= at && at < self.end() && at < to, "{at:#x} is not in {self:?}");
+        let end = to.min(self.end());
+        UnitRun { start: ((at - self.start()) / LINE) as u32, units: ((end - at) / LINE) as u32 }
+    }
+}
+
+/// The payload of a chunk's word. 0: every unit is free, and there may be no pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ChunkState {
+    /// All of it has pages.
+    pub(crate) has_pages: bool,
+    /// Allocated units.
+    pub(crate) used: u64,
+    /// No run of free units is longer.
+    pub(crate) longest: u64,
+}
+
+impl ChunkState {
+    pub(crate) const fn decode(payload: u64) -> Self {
+        let used = payload & 0xffff;
+        Self {
+            has_pages: payload & CHUNK_HAS_PAGES != 0,
+            // A flipped bit only misleads the search: the bitmap says what is free.
+            used: if used < CHUNK_UNITS { used } else { CHUNK_UNITS },
+            longest: CHUNK_UNITS.saturating_sub(payload >> 16 & 0xffff),
+        }
+    }
+
+    pub(crate) const fn encode(self) -> u64 {
+        let pages = if self.has_pages { CHUNK_HAS_PAGES } else { 0 };
+        pages | (CHUNK_UNITS - self.longest) << 16 | self.used
+    }
+
+    /// The payload that the bitmap says.
+    pub(crate) fn of(bitmap: &Bitmap, has_pages: bool) -> Self {
+        let longest = bitmap.longest_run().map_or(0, |run| u64::from(run.units));
+        Self { has_pages, used: u64::from(bitmap.used()), longest }
+    }
+
+    pub(crate) const fn free(self) -> u64 {
+        CHUNK_UNITS - self.used
+    }
+}
+
+/// The number of ordinary chunks that were ever used. Those behind them have no tables yet.
+pub(crate) fn chunks_used(map: &Map) -> Result<u64, Corruption> {
+    let at = unseal(
+        map.word(SUPER_FRONTIER)?.load(Ordering::Acquire),
+        "the heap's frontier has a flipped bit",
+    )? * LINE;
+    if at < HEAP
+        || !(at - HEAP).is_multiple_of(CHUNK_BYTES)
+        || at > HEAP + CHUNK_BYTES * ordinary_chunks(map.chunks())
+    {
+        return Err(Corruption("the heap's frontier lies outside the heap"));
+    }
+    Ok((at - HEAP) / CHUNK_BYTES)
+}
+
+/// Reads the payload of a chunk without its lock.
+pub(crate) fn state_of(map: &Map, chunk: ChunkIndex) -> Result<ChunkState, Corruption> {
+    let word = map.word(chunk.word_at(map))?.load(Ordering::Relaxed);
+    Ok(ChunkState::decode(word & lock::PAYLOAD))
+}
+
+/// The chunks of the reserve.
+pub(crate) fn reserve(map: &Map) -> impl Iterator<Item = ChunkIndex> + use<> {
+    (ordinary_chunks(map.chunks())..map.chunks()).map(ChunkIndex)
+}
+
+/// Every chunk that has tables: those that were ever used, and the reserve.
+pub(crate) fn chunks_with_tables(
+    map: &Map,
+) -> Result<impl Iterator<Item = ChunkIndex> + use<>, Corruption> {
+    Ok((0..chunks_used(map)?).map(ChunkIndex).chain(reserve(map)))
+}
+
+/// True if this owner holds the lock of a chunk.
+pub(crate) fn is_held_by(map: &Map, chunk: ChunkIndex, owner: u64) -> Result<bool, Corruption> {
+    let word = map.word(chunk.word_at(map))?.load(Ordering::Acquire);
+    Ok(lock::owner_of(word) == owner)
+}
+
+impl Member {
+    /// Makes one more chunk available. `None` if the heap has no more.
+    pub(crate) fn add_chunk(&self) -> Result<Option<ChunkIndex>> {
+        let map = self.map();
+        let word = map.word(SUPER_FRONTIER)?;
+        loop {
+            let used = chunks_used(map)?;
+            if used == ordinary_chunks(map.chunks()) {
+                return Ok(None);
+            }
+            let chunk = ChunkIndex(used);
+            // The tables have pages before any process can read them. Chunks are added one by one,
+            // so each page of a table begins with a chunk that is added.
+            let bitmap_at = bitmaps_at(map.chunks()) + BITMAP_BYTES * used;
+            for at in [chunk.word_at(map), bitmap_at] {
+                if at.is_multiple_of(TABLE_PAGE) {
+                    // Without `fallocate` the tables got their pages at creation.
+                    map.try_commit(at, TABLE_PAGE)?;
+                }
+            }
+            crash_point!("frontier.tables");
+            let (old, new) = (seal(chunk.start() / LINE), seal(chunk.end() / LINE));
+            if word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                crash_point!("frontier.raised");
+                return Ok(Some(chunk));
+            }
+        }
+    }
+
+    /// Gives a chunk its pages. The caller holds its lock.
+    pub(crate) fn commit_chunk(&self, chunk: ChunkIndex, state: &mut ChunkState) -> Result<()> {
+        if !state.has_pages {
+            self.map().commit(chunk.start(), CHUNK_BYTES)?;
+            state.has_pages = true;
+            let word = self.map().word(chunk.word_at(self.map()))?;
+            lock::hold_with(word, self.lock_owner(), state.encode());
+            crash_point!("chunk.paged");
+        }
+        Ok(())
+    }
+}

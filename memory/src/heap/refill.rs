@@ -1,0 +1,264 @@
+//! Takes small cells from the chunks: a new bump range, or cells of one class from the free runs of
+//! a fragmented chunk (`docs/decisions/013-heap.md`).
+
+use std::time::Duration;
+
+use nearstate_model::{Error, Result, invariant};
+
+use crate::atomic::Ordering;
+use crate::crash::crash_point;
+use crate::heap::bitmap::{Bitmap, UnitRun, mark};
+use crate::heap::cell::{self, WORD_HEAD, WORD_NEXT, WORD_RETIRED};
+use crate::heap::chunk::{ChunkIndex, ChunkState, chunks_used, reserve, state_of};
+use crate::heap::class;
+use crate::heap::free::{HARVEST_CELLS, link_batch, mark_batch};
+use crate::layout::{CHUNK_UNITS, Corruption, LINE, QUEUES, ordinary_chunks};
+use crate::member::arena::{BUMP_SMALL_CELL_MAX, Bump, LockSlot, undo};
+use crate::member::{LOCK_WAIT_SHORT, Member};
+
+/// A run that holds fewer cells than this is harvested together with other runs of its chunk.
+const BUMP_CELLS_MIN: u64 = 8;
+
+/// Chunk words that a search reads before it takes fresh memory: 64 lines. A search of the whole
+/// table follows only when there is no fresh memory.
+const SEARCH_WINDOW: u64 = 512;
+
+/// Cells of another class that one refill frees.
+const STALE_CELLS: u64 = 256;
+
+/// The epoch of a cell that no reader has seen: before the first epoch of a region.
+const NEVER_READ: u64 = 1;
+
+/// Which chunks a search accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    /// Partly used, with a run that may be long enough.
+    Partial,
+    /// No unit is allocated.
+    Empty,
+}
+
+/// What a search for one cell has met.
+#[derive(Debug, Default)]
+struct ChunkSearch {
+    /// How long the search waits for the lock of a chunk. `None`: not at all.
+    wait_max: Option<Duration>,
+    /// The file system has no pages for a chunk. Chunks with pages may still have room.
+    no_pages: Option<Error>,
+}
+
+impl Member {
+    /// Refills the small bump range, which is empty, or the queue of the class.
+    pub(crate) fn refill(&self, class: u8) -> Result<()> {
+        let bytes = class::bytes_of(class);
+        invariant!(bytes != 0 && bytes <= BUMP_SMALL_CELL_MAX, "cells of {bytes} bytes are small");
+        self.free_stale(class)?;
+        self.keep_reserve(bytes / LINE)?;
+        let mut search = ChunkSearch::default();
+        let hint = ChunkIndex(self.chunk.get());
+        if hint.0 < chunks_used(self.map())?
+            && self.suits(hint, Wanted::Partial, class)?
+            && self.take_from_chunk(hint, class, &mut search)?
+        {
+            return Ok(());
+        }
+        for wanted in [Wanted::Partial, Wanted::Empty] {
+            if self.search(SEARCH_WINDOW, wanted, class, &mut search)? {
+                return Ok(());
+            }
+        }
+        while let Some(chunk) = self.add_chunk()? {
+            if self.take_from_chunk(chunk, class, &mut search)? {
+                return Ok(());
+            }
+            if search.no_pages.is_some() {
+                break;
+            }
+        }
+        search.wait_max = Some(LOCK_WAIT_SHORT);
+        for wanted in [Wanted::Partial, Wanted::Empty] {
+            if self.search(u64::MAX, wanted, class, &mut search)? {
+                return Ok(());
+            }
+        }
+        if self.may_use_reserve.get() {
+            for chunk in reserve(self.map()) {
+                if state_of(self.map(), chunk)?.longest >= bytes / LINE
+                    && self.take_from_chunk(chunk, class, &mut search)?
+                {
+                    return Ok(());
+                }
+            }
+        }
+        Err(search.no_pages.unwrap_or_else(no_room))
+    }
+
+    /// Frees cells of another class that this member keeps: what it needs now is memory, and cells
+    /// that stay where they are make free runs short. Takes the classes in turn.
+    fn free_stale(&self, class: u8) -> Result<()> {
+        let arena = self.arena()?;
+        let last = self.stale_class.get();
+        let classes = (last + 1..QUEUES as u8).chain(0..=last);
+        for other in classes.filter(|other| *other != class) {
+            let head = arena.queue(other)?.head.load(Ordering::Relaxed);
+            if head != 0 && self.is_reusable(head)? {
+                self.stale_class.set(other);
+                return self.free_queue(other, STALE_CELLS);
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails if an ordinary allocation would leave fewer free units than the reserve has lent: what
+    /// frees memory must not run out of it.
+    pub(crate) fn keep_reserve(&self, units: u64) -> Result<()> {
+        if self.may_use_reserve.get() {
+            return Ok(());
+        }
+        let map = self.map();
+        let mut lent = 0;
+        for chunk in reserve(map) {
+            lent += state_of(map, chunk)?.used;
+        }
+        let used = chunks_used(map)?;
+        let mut free = (ordinary_chunks(map.chunks()) - used) * CHUNK_UNITS;
+        let mut chunks = (0..used).map(ChunkIndex);
+        while lent != 0 && free < lent + units {
+            let Some(chunk) = chunks.next() else { return Err(no_room()) };
+            free += state_of(map, chunk)?.free();
+        }
+        Ok(())
+    }
+
+    /// Tries at most `most` chunks in a circle, from behind the one used last. True if one had
+    /// room.
+    fn search(
+        &self,
+        most: u64,
+        wanted: Wanted,
+        class: u8,
+        search: &mut ChunkSearch,
+    ) -> Result<bool> {
+        let used = chunks_used(self.map())?;
+        let first = if self.chunk.get() + 1 < used { self.chunk.get() + 1 } else { 0 };
+        for chunk in (first..used).chain(0..first).take(most.min(used) as usize).map(ChunkIndex) {
+            if self.suits(chunk, wanted, class)? && self.take_from_chunk(chunk, class, search)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn suits(&self, chunk: ChunkIndex, wanted: Wanted, class: u8) -> Result<bool, Corruption> {
+        let state = state_of(self.map(), chunk)?;
+        Ok(match wanted {
+            Wanted::Partial => state.used != 0 && state.longest >= class::bytes_of(class) / LINE,
+            Wanted::Empty => state.used == 0,
+        })
+    }
+
+    /// Takes a run of a chunk as the small bump range, or cells of the class into its queue. False
+    /// if the chunk is busy or has no room.
+    fn take_from_chunk(
+        &self,
+        chunk: ChunkIndex,
+        class: u8,
+        search: &mut ChunkSearch,
+    ) -> Result<bool> {
+        let units = class::bytes_of(class) / LINE;
+        let taken = self.under_chunk(chunk, search.wait_max, |state| {
+            match self.commit_chunk(chunk, state) {
+                Err(error @ Error::Full { .. }) => {
+                    search.no_pages = Some(error);
+                    return Ok(false);
+                }
+                other => other?,
+            }
+            let words = chunk.bitmap(self.map())?;
+            let bitmap = Bitmap::load(words);
+            let longest = bitmap.longest_run().filter(|run| u64::from(run.units) >= units);
+            if let Some(longest) = longest {
+                if chunk.0 >= ordinary_chunks(self.map().chunks()) {
+                    // Exactly one cell: the reserve lends no more than is needed.
+                    self.harvest(chunk, class, &bitmap, 1)?;
+                } else if u64::from(longest.units) >= BUMP_CELLS_MIN * units {
+                    let most = longest.units.min(self.shared().claim_units() as u32);
+                    self.claim(chunk, UnitRun { units: most, ..longest })?;
+                } else {
+                    self.harvest(chunk, class, &bitmap, HARVEST_CELLS)?;
+                }
+            }
+            *state = ChunkState::of(&Bitmap::load(words), state.has_pages);
+            Ok(longest.is_some())
+        })?;
+        let is_taken = taken == Some(true);
+        if is_taken && chunk.0 < ordinary_chunks(self.map().chunks()) {
+            self.chunk.set(chunk.0);
+        }
+        Ok(is_taken)
+    }
+
+    /// Makes a run of a locked chunk the content of the small bump range, which is empty.
+    fn claim(&self, chunk: ChunkIndex, run: UnitRun) -> Result<()> {
+        let arena = self.arena()?;
+        invariant!(self.has_lock(LockSlot::Leaf), "a bitmap changes without its lock");
+        let (front, end) = arena.bump(Bump::Small);
+        invariant!(front >= end, "a bump range of {} bytes is lost", end - front);
+        let at = chunk.start() + LINE * u64::from(run.start);
+        let to = chunk.start() + LINE * u64::from(run.end());
+        arena.set(undo::CHUNK_AT, at);
+        arena.set(undo::CHUNK_TO, to);
+        crash_point!("chunk.recorded");
+        mark(chunk.bitmap(self.map())?, run, true);
+        crash_point!("chunk.marked");
+        arena.set_bump(Bump::Small, at, to);
+        crash_point!("chunk.bumped");
+        arena.set(undo::CHUNK_TO, 0);
+        crash_point!("chunk.done");
+        Ok(())
+    }
+
+    /// Takes cells of a class from the free runs of a locked chunk into the queue of the class.
+    fn harvest(&self, chunk: ChunkIndex, class: u8, bitmap: &Bitmap, most: u64) -> Result<()> {
+        let map = self.map();
+        let bytes = class::bytes_of(class);
+        let units = (bytes / LINE) as u32;
+        let starts = bitmap
+            .free_runs()
+            .flat_map(|run| (0..run.units / units).map(move |cell| run.start + cell * units));
+        let (mut first, mut last, mut count) = (0, 0, 0);
+        for start in starts.take(most as usize) {
+            let at = chunk.start() + LINE * u64::from(start);
+            cell::word(map, at, WORD_HEAD)?.store(u64::from(class), Ordering::Relaxed);
+            cell::word(map, at, WORD_RETIRED)?.store(NEVER_READ, Ordering::Relaxed);
+            if last == 0 {
+                first = at;
+            } else {
+                cell::word(map, last, WORD_NEXT)?.store(at, Ordering::Release);
+            }
+            (last, count) = (at, count + 1);
+        }
+        invariant!(self.has_lock(LockSlot::Leaf), "a bitmap changes without its lock");
+        invariant!(count > 0, "a harvest of a chunk without room");
+        let arena = self.arena()?;
+        arena.set(undo::BATCH_LAST, last);
+        arena.set(undo::BATCH_FIRST, first);
+        crash_point!("harvest.recorded");
+        mark_batch(&arena, first, last)?;
+        crash_point!("harvest.marked");
+        link_batch(&arena, class, first, last)?;
+        crash_point!("harvest.linked");
+        let queue = arena.queue(class)?;
+        let before = queue.count.load(Ordering::Relaxed);
+        queue.count.store(before.wrapping_add(count), Ordering::Relaxed);
+        arena.set(undo::BATCH_FIRST, 0);
+        crash_point!("harvest.done");
+        Ok(())
+    }
+}
+
+/// The answer of a heap without room, before it is known what could be reclaimed.
+#[cold]
+pub(crate) fn no_room() -> Error {
+    Error::Full { detail: "the region has reached the size it was created with".to_owned() }
+}

@@ -1,0 +1,160 @@
+//! Takes ranges of the heap that can reach over several chunks: large cells and segments of the
+//! index (`docs/decisions/013-heap.md`).
+
+use std::ops::Range;
+
+use nearstate_model::{Result, invariant};
+
+use crate::atomic::Ordering;
+use crate::crash::crash_point;
+use crate::heap::bitmap::{Bitmap, mark};
+use crate::heap::chunk::{ChunkIndex, ChunkState, chunks_used};
+use crate::heap::refill::no_room;
+use crate::layout::{CHUNK_UNITS, LINE, ordinary_chunks};
+use crate::member::arena::{Bump, undo};
+use crate::member::{LOCK_WAIT_SHORT, Member, lock};
+
+/// How often a claim starts again behind a chunk of which another member took a part. Each time
+/// that member made progress.
+const CLAIMS_MAX: u32 = 16;
+
+impl Member {
+    /// Takes a range as the large bump range, which is empty. It has pages, except the chunks that
+    /// an extent fills.
+    pub(crate) fn take_span(&self, bytes: u64, is_extent: bool) -> Result<()> {
+        invariant!(bytes != 0 && bytes.is_multiple_of(LINE), "a range of {bytes} bytes");
+        self.keep_reserve(bytes / LINE)?;
+        let ordinary = ordinary_chunks(self.map().chunks());
+        let hint = self.span_chunk.get();
+        // Chunks whose lock is busy come last: their holder may be stopped.
+        for skips_busy in [true, false] {
+            let reserve = if self.may_use_reserve.get() { self.map().chunks() } else { ordinary };
+            for chunks in [hint..ordinary, 0..ordinary, ordinary..reserve] {
+                if self.take_span_in(chunks, bytes, is_extent, skips_busy)? {
+                    return Ok(());
+                }
+            }
+        }
+        Err(no_room())
+    }
+
+    /// Takes a range in some chunks. False if there is none.
+    fn take_span_in(
+        &self,
+        mut chunks: Range<u64>,
+        bytes: u64,
+        is_extent: bool,
+        skips_busy: bool,
+    ) -> Result<bool> {
+        let ordinary = ordinary_chunks(self.map().chunks());
+        for _ in 0..CLAIMS_MAX {
+            let found = self.find_span(chunks.clone(), bytes / LINE, skips_busy)?;
+            let Some(start) = found else { return Ok(false) };
+            match self.claim_span(start, bytes, is_extent)? {
+                None => {
+                    let last = ChunkIndex::of(self.map(), start + bytes - LINE)?.0;
+                    self.span_chunk.set(if last < ordinary { last } else { 0 });
+                    return Ok(true);
+                }
+                Some(taken) => {
+                    self.empty_bump(Bump::Large)?;
+                    chunks.start = taken.0 + 1;
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// The first range of free units in some chunks. Reads without locks, so the claim tests it
+    /// again. Adds chunks to the heap where the last ones are free.
+    fn find_span(&self, chunks: Range<u64>, units: u64, skips_busy: bool) -> Result<Option<u64>> {
+        let (mut start, mut have) = (0, 0);
+        let ordinary = ordinary_chunks(self.map().chunks());
+        for chunk in chunks.map(ChunkIndex) {
+            let has_tables = chunk.0 >= ordinary || chunk.0 < chunks_used(self.map())?;
+            if !has_tables && self.add_chunk()?.is_none() {
+                return Ok(None);
+            }
+            let word = self.map().word(chunk.word_at(self.map()))?.load(Ordering::Relaxed);
+            let state = ChunkState::decode(word & lock::PAYLOAD);
+            if skips_busy && lock::owner_of(word) != 0 {
+                have = 0;
+            } else if state.used == 0 {
+                start = if have == 0 { chunk.start() } else { start };
+                have += CHUNK_UNITS;
+            } else if state.free() == 0 || have == 0 && state.longest == 0 {
+                have = 0;
+            } else {
+                let bitmap = Bitmap::load(chunk.bitmap(self.map())?);
+                for run in bitmap.free_runs() {
+                    // The first run can continue the one of the chunk before.
+                    if have == 0 || run.start != 0 {
+                        (start, have) = (chunk.start() + LINE * u64::from(run.start), 0);
+                    }
+                    have += u64::from(run.units);
+                    if have >= units {
+                        return Ok(Some(start));
+                    }
+                    if u64::from(run.end()) < CHUNK_UNITS {
+                        have = 0;
+                    }
+                }
+            }
+            if have >= units {
+                return Ok(Some(start));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes a range, chunk by chunk. `None`: the large bump range has it. Otherwise the chunk of
+    /// which a part is taken or busy: the chunks before it are the large bump range.
+    ///
+    /// After an error nothing is taken.
+    fn claim_span(&self, start: u64, bytes: u64, is_extent: bool) -> Result<Option<ChunkIndex>> {
+        let arena = self.arena()?;
+        let end = start + bytes;
+        arena.set(undo::CHUNK_AT, start | 1);
+        arena.set(undo::CHUNK_TO, start);
+        crash_point!("span.recorded");
+        let (mut at, mut missing) = (start, Ok(None));
+        while at < end && matches!(missing, Ok(None)) {
+            let chunk = ChunkIndex::of(self.map(), at)?;
+            let taken = self.claim_part(chunk, at, end, is_extent && at != start);
+            missing = taken.map(|is_taken| (!is_taken).then_some(chunk));
+            at = chunk.end();
+        }
+        let taken_to = arena.get(undo::CHUNK_TO);
+        // After an error under a chunk's lock the range is the bump range already.
+        if taken_to != 0 {
+            arena.set_bump(Bump::Large, start, taken_to);
+            crash_point!("span.bumped");
+            arena.set(undo::CHUNK_TO, 0);
+        }
+        if missing.is_err() {
+            self.empty_bump(Bump::Large)?;
+        }
+        missing
+    }
+
+    /// Takes the part of a range that lies in a chunk.
+    fn claim_part(&self, chunk: ChunkIndex, at: u64, end: u64, is_lazy: bool) -> Result<bool> {
+        let arena = self.arena()?;
+        let run = chunk.run(at, end);
+        let taken = self.under_chunk(chunk, Some(LOCK_WAIT_SHORT), |state| {
+            let words = chunk.bitmap(self.map())?;
+            if !Bitmap::load(words).is_free(run) {
+                return Ok(false);
+            }
+            if !is_lazy || u64::from(run.units) < CHUNK_UNITS {
+                self.commit_chunk(chunk, state)?;
+            }
+            arena.set(undo::CHUNK_TO, at + LINE * u64::from(run.units));
+            crash_point!("span.extended");
+            mark(words, run, true);
+            *state = ChunkState::of(&Bitmap::load(words), state.has_pages);
+            Ok(true)
+        });
+        Ok(taken? == Some(true))
+    }
+}

@@ -1,0 +1,252 @@
+//! A full region, and one that was full: freed memory serves every size, and what does not grow
+//! always succeeds.
+
+use nearstate_store::{
+    CreateOptions, Error, Metadata, Namespace, Region, Schema, Session, TagSchema,
+};
+
+use crate::fixture::{TestFolder, clean};
+
+/// The smallest region.
+const BYTES: u64 = 64 << 20;
+
+/// The reserve of a region of this size.
+const RESERVE: u64 = 1 << 20;
+
+fn create(folder: &TestFolder) -> Region {
+    Region::create(&folder.path, &CreateOptions { bytes_max: BYTES, ..CreateOptions::default() })
+        .unwrap()
+}
+
+fn open(region: &Region) -> (Session, Namespace) {
+    let session = region.session().unwrap();
+    let ns = session.namespace("ue", &Schema::default()).unwrap();
+    (session, ns)
+}
+
+fn key(number: u32) -> [u8; 20] {
+    let mut key = *b"imsi-999700000000000";
+    key[16..].copy_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// Puts records of this size until the region is full. Returns how many.
+fn fill(session: &Session, ns: Namespace, bytes: usize) -> u32 {
+    let value = vec![7; bytes];
+    for number in 0.. {
+        match session.put(ns, &key(number), &value) {
+            Ok(_) => {}
+            Err(Error::Full { .. }) => return number,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    unreachable!("the region is finite")
+}
+
+fn delete_all(session: &Session, ns: Namespace, count: u32) {
+    for number in 0..count {
+        assert!(session.delete(ns, &key(number)).unwrap(), "record {number}");
+    }
+}
+
+/// The bytes that ordinary records may use and do not.
+fn unused(region: &Region) -> u64 {
+    let seen = region.inspect().unwrap();
+    seen.bytes_max - RESERVE - seen.bytes_taken
+}
+
+#[test]
+fn memory_of_deleted_records_serves_any_other_size() {
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let (session, ns) = open(&region);
+    for bytes in [1000, 1100, 64, 300, 4096, 20_000, 64 << 10, 1 << 20, 1000, 64, 300 << 10] {
+        let count = fill(&session, ns, bytes);
+        // No further large cell fits into the runs between the few cells that stay: segments of the
+        // index and cells that a session keeps. A class is a quarter larger at the most.
+        let cells = if bytes < 64 << 10 { 1 } else { 12 };
+        let last = cells * (bytes + bytes / 4 + 128) as u64;
+        let unused = unused(&region);
+        assert!(unused < BYTES / 50 + last, "{unused} are unused after {count} x {bytes} bytes");
+        delete_all(&session, ns, count);
+    }
+    drop((session, region));
+    clean(&folder.path);
+}
+
+#[test]
+fn records_that_grow_use_what_they_leave() {
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let (session, ns) = open(&region);
+    for bytes in [400, 500, 600, 700, 800, 900] {
+        let value = vec![1; bytes];
+        for number in 0..30_000 {
+            session.put(ns, &key(number), &value).unwrap();
+        }
+    }
+    drop((session, region));
+    clean(&folder.path);
+}
+
+#[test]
+fn one_record_grows_to_a_third_of_the_region() {
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let (session, ns) = open(&region);
+    let mut bytes = 100;
+    while bytes < 20 << 20 {
+        session.put(ns, b"log", &vec![1; bytes]).unwrap_or_else(|error| panic!("{bytes}: {error}"));
+        bytes += bytes / 50 + 100;
+    }
+    drop((session, region));
+    clean(&folder.path);
+}
+
+#[test]
+fn a_full_region_takes_values_of_the_same_size_and_every_deletion() {
+    for bytes in [10, 300, 1000, 5000, 100_000] {
+        let folder = TestFolder::new();
+        let region = create(&folder);
+        let (session, ns) = open(&region);
+        let count = fill(&session, ns, bytes);
+        let (other, _) = open(&region);
+        let value = vec![8; bytes];
+        for number in 0..count {
+            other.put(ns, &key(number), &value).unwrap_or_else(|error| {
+                panic!("{bytes} bytes, record {number} of {count}: {error}")
+            });
+        }
+        // What grows is still refused, and says so.
+        let grown = (0..count)
+            .find_map(|number| other.put(ns, &key(number), &vec![9; 4 * bytes + 2000]).err());
+        assert!(matches!(grown, Some(Error::Full { .. })), "{grown:?}");
+        for first in (0..count.min(2000) / 4 * 4).step_by(4) {
+            let four = other.transact(|txn| {
+                (first..first + 4).try_for_each(|number| txn.delete(ns, &key(number)).map(drop))
+            });
+            four.unwrap_or_else(|error: Error| panic!("{bytes} bytes, from {first}: {error}"));
+        }
+        for number in count.min(2000) / 4 * 4..count {
+            assert!(other.delete(ns, &key(number)).unwrap());
+        }
+        drop((session, other, region));
+        clean(&folder.path);
+    }
+}
+
+fn tagged() -> Schema {
+    let tag = |name: &str| TagSchema { name: name.into(), ..TagSchema::default() };
+    Schema {
+        tags: vec![
+            TagSchema { is_unique: true, ..tag("guti") },
+            tag("cell"),
+            TagSchema { is_ordered: true, ..tag("since") },
+            TagSchema { is_counted: true, ..tag("slice") },
+        ],
+        ..Schema::default()
+    }
+}
+
+/// Puts tagged records that expire at this time until the region is full. Returns how many.
+fn fill_tagged(session: &Session, ns: Namespace, expires_ms: u64) -> u32 {
+    for number in 0_u32.. {
+        let unique = number.to_be_bytes();
+        let (cell, since) = ([number as u8 % 50], [number as u8, (number >> 8) as u8]);
+        let tags: &[(&str, &[u8])] =
+            &[("guti", &unique), ("cell", &cell), ("since", &since), ("slice", b"1")];
+        let metadata = Metadata { tags, expires_ms };
+        match session.transact(|txn| txn.put_with_metadata(ns, &key(number), &[1; 600], metadata)) {
+            Ok(()) => {}
+            Err(Error::Full { .. }) => return number,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    unreachable!("the region is finite")
+}
+
+#[test]
+fn tagged_records_of_a_full_region_are_deleted_by_any_session() {
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let session = region.session().unwrap();
+    let ns = session.namespace("ue", &tagged()).unwrap();
+    let count = fill_tagged(&session, ns, 0);
+    let other = region.session().unwrap();
+    for number in 0..count {
+        let deleted = other.delete(ns, &key(number));
+        assert!(deleted.unwrap_or_else(|error| panic!("{number} of {count}: {error}")));
+    }
+    assert!(fill_tagged(&other, ns, 0) >= count / 100 * 98);
+    drop((session, other, region));
+    clean(&folder.path);
+}
+
+#[test]
+fn expired_records_of_a_full_region_are_collected() {
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let session = region.session().unwrap();
+    let ns = session.namespace("ue", &tagged()).unwrap();
+    // Long enough to fill the region before the first record expires.
+    let end_ms = nearstate_store::now_ms_coarse() + 8000;
+    let count = fill_tagged(&session, ns, end_ms);
+    let mut collected = 0;
+    while collected < count as usize {
+        let records = session.collect_expired(1000).unwrap().records;
+        let is_early = nearstate_store::now_ms_coarse() <= end_ms + 10;
+        assert!(records > 0 || is_early, "{collected} of {count} records were collected");
+        collected += records;
+        std::thread::yield_now();
+    }
+    assert!(fill_tagged(&session, ns, 0) >= count / 100 * 98);
+    drop((session, region));
+    clean(&folder.path);
+}
+
+#[test]
+fn idle_sessions_keep_little_of_what_they_deleted() {
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let idle: Vec<_> = (0..100_u32)
+        .map(|number| {
+            let (session, ns) = open(&region);
+            for part in 0..500 {
+                session.put(ns, &key(number * 500 + part), &[1; 1000]).unwrap();
+            }
+            for part in 0..500 {
+                session.delete(ns, &key(number * 500 + part)).unwrap();
+            }
+            session
+        })
+        .collect();
+    let (session, ns) = open(&region);
+    let count = fill(&session, ns, 4096);
+    assert!(u64::from(count) * 4096 > BYTES / 3, "{count} records");
+    drop((idle, session, region));
+    clean(&folder.path);
+}
+
+#[test]
+fn a_counted_tag_leaves_nothing_behind() {
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let (one, other) = (region.session().unwrap(), region.session().unwrap());
+    let ns = one.namespace("ue", &tagged()).unwrap();
+    let mut taken = 0;
+    for round in 0..30_000_u32 {
+        let value = round.to_be_bytes();
+        let tags: &[(&str, &[u8])] =
+            &[("guti", b"1"), ("cell", b"1"), ("since", b"1"), ("slice", &value)];
+        let metadata = Metadata { tags, expires_ms: 0 };
+        one.transact(|txn| txn.put_with_metadata(ns, b"ue-1", b"v", metadata)).unwrap();
+        assert!(other.delete(ns, b"ue-1").unwrap());
+        if round == 5000 {
+            taken = region.inspect().unwrap().bytes_taken;
+        }
+    }
+    let grown = region.inspect().unwrap().bytes_taken.saturating_sub(taken);
+    assert!(grown < 1 << 20, "{grown} bytes more after 25,000 rounds");
+    drop((one, other, region));
+    clean(&folder.path);
+}
