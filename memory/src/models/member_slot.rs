@@ -25,8 +25,7 @@ pub(super) const MUTANTS: &[(&str, &str)] = &[
     ("open-no-fence", DROP),
 ];
 
-const RECOVERY: &str =
-    "member_slot::one_of_two_recoverers_wins_and_the_next_owner_is_never_recovered";
+const RECOVERY: &str = "member_slot::the_winner_recovers_alone_and_never_the_next_owner";
 const ADOPTION: &str = "member_slot::the_slot_of_a_dead_member_has_one_next_owner";
 const CLAIM: &str = "member_slot::a_free_slot_has_one_next_owner";
 const NUMBER: &str = "member_slot::a_number_that_a_slot_names_belongs_to_no_later_process";
