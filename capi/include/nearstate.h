@@ -980,6 +980,11 @@ typedef struct ns_create_options {
      * Allocates all memory now.
      */
     bool populate;
+    /**
+     * Also attaches a region, or follows a symbolic link, that belongs to another user than this
+     * one and root.
+     */
+    bool any_owner;
 } ns_create_options;
 
 /**

@@ -68,6 +68,9 @@ pub struct ns_create_options {
     pub nodes_len: usize,
     /// Allocates all memory now.
     pub populate: bool,
+    /// Also attaches a region, or follows a symbolic link, that belongs to another user than this
+    /// one and root.
+    pub any_owner: bool,
 }
 
 impl ns_create_options {
@@ -127,6 +130,7 @@ impl ns_create_options {
                 }
             },
             mode: self.mode,
+            any_owner: self.any_owner,
         })
     }
 }
@@ -151,6 +155,7 @@ pub unsafe extern "C" fn ns_create_options_default(options: *mut ns_create_optio
             nodes: std::ptr::null(),
             nodes_len: 0,
             populate: default.populate,
+            any_owner: default.any_owner,
         });
         Ok(ns_status::NS_OK)
     })

@@ -23,7 +23,7 @@ use crate::layout::{
 use crate::member::arena::{Arena, Bump, undo};
 use crate::member::lock::{PAYLOAD, owner_of};
 use crate::namespace;
-use crate::region::file::Region;
+use crate::region::file::{AttachOptions, Region};
 use crate::region::index_table::{IndexTable, segment_slot};
 use crate::region::linear_hash::bucket_of;
 use crate::region::map::Map;
@@ -85,7 +85,19 @@ pub fn check(
     path: &Path,
     validate: &mut dyn FnMut(u64, &Cell<'_>) -> std::result::Result<(), String>,
 ) -> Result<CheckReport> {
-    let region = Region::attach(path)?;
+    check_with(path, &AttachOptions::default(), validate)
+}
+
+/// As [`check`], with options.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_with(
+    path: &Path,
+    options: &AttachOptions,
+    validate: &mut dyn FnMut(u64, &Cell<'_>) -> std::result::Result<(), String>,
+) -> Result<CheckReport> {
+    let region = Region::attach_with(path, options)?;
     let mut report = CheckReport::default();
     match region.members() {
         Ok(members) => {

@@ -43,11 +43,12 @@ pub use member::{LOCK_WAIT_MAX, Member, Pin};
 pub use namespace::NamespaceEntry;
 pub use pipe::{PIPE_BYTES, PipeEnd, PipeInterest, PipeTransfer, RING_FORMAT};
 pub use region::file::{
-    CreateOptions, NumaPolicy, PageSize, PinMode, Region, RegionFiles, Superblock,
-    validate_superblock,
+    AttachOptions, CreateOptions, NumaPolicy, PageSize, PinMode, Region, RegionFiles,
 };
 pub use region::index_table::IndexTable;
 pub use region::map::prefetch;
+pub use region::superblock::{Superblock, validate_superblock};
+pub use removal::RemovedRegion;
 pub use ring::{RingRead, RingReader, RingStart, RingWaiter, wait_any};
 pub use system::{create_eventfd, now_ms_coarse, since_boot, with_signals_blocked};
 pub use txn::events::{TxnEvent, TxnEvents};

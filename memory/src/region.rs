@@ -11,4 +11,6 @@ pub(crate) mod map;
 pub(crate) mod liveness;
 pub(crate) mod lock_page;
 pub(crate) mod member_state;
+pub(crate) mod owner;
+pub(crate) mod superblock;
 pub(crate) mod page_fault;

@@ -322,6 +322,12 @@ fn flock(byte: u64) -> libc::flock {
     }
 }
 
+/// The user id that file permissions of this process depend on.
+pub(crate) fn effective_user() -> u32 {
+    // SAFETY: the call touches no memory and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
 /// Registers this process for [`barrier_everywhere`]. False if the kernel has no such barrier.
 pub(crate) fn register_barrier() -> bool {
     membarrier(MEMBARRIER_REGISTER_GLOBAL_EXPEDITED)

@@ -6,7 +6,7 @@ use std::fmt;
 use std::time::Duration;
 
 use nearstate_store::{
-    Condition, Form, Kind, Namespace, Outcome, Pattern, Region, Schema, Session,
+    AttachOptions, Condition, Form, Kind, Namespace, Outcome, Pattern, Region, Schema, Session,
 };
 
 use crate::error::Result;
@@ -37,7 +37,10 @@ impl RegionStorage {
         let location = region_url::parse(url)?;
         Self::on(match &location.create {
             Some(options) => Region::attach_or_create(&location.path, options)?,
-            None => Region::attach(&location.path)?,
+            None => {
+                let options = AttachOptions { any_owner: location.any_owner };
+                Region::attach_with(&location.path, &options)?
+            }
         })
     }
 

@@ -11,6 +11,8 @@ use crate::error::{Error, Result};
 pub(crate) struct RegionUrl {
     pub(crate) path: PathBuf,
     pub(crate) create: Option<CreateOptions>,
+    /// Also accept a region that belongs to another user.
+    pub(crate) any_owner: bool,
 }
 
 /// Parses `/path?option=value&..`.
@@ -32,14 +34,15 @@ pub(crate) fn parse(text: &str) -> Result<RegionUrl> {
             "numa" => create.numa = numa(value)?,
             "pin" => create.pin = pin(value)?,
             "mode" => create.mode = mode(value)?,
+            "any_owner" => create.any_owner = boolean(name, value)?,
             _ => {
                 return Err(Error::refused(format!(
                     "unknown option `{name}`; give create, max, page, populate, \
-                     numa, pin or mode"
+                     numa, pin, mode or any_owner"
                 )));
             }
         }
-        if name != "create" {
+        if !["create", "any_owner"].contains(&name) {
             named = Some(name);
         }
     }
@@ -48,7 +51,8 @@ pub(crate) fn parse(text: &str) -> Result<RegionUrl> {
             "`{name}` has an effect only on creation; add create=1"
         )));
     }
-    Ok(RegionUrl { path: PathBuf::from(path), create: is_creating.then_some(create) })
+    let any_owner = create.any_owner;
+    Ok(RegionUrl { path: PathBuf::from(path), create: is_creating.then_some(create), any_owner })
 }
 
 fn refused<T>(name: &str, value: &str, right: &str) -> Result<T> {
@@ -130,7 +134,7 @@ mod tests {
     #[test]
     fn every_option_is_parsed() {
         let text = "/dev/shm/ue?create=1&max=4GiB&page=2MiB&populate=1&numa=bind:0,3&pin=fenced\
-                    &mode=0660";
+                    &mode=0660&any_owner=1";
         let url = parse(text).unwrap();
         assert_eq!(url.path, PathBuf::from("/dev/shm/ue"));
         let expected = CreateOptions {
@@ -140,13 +144,16 @@ mod tests {
             numa: NumaPolicy::Bind(vec![0, 3]),
             pin: PinMode::Fenced,
             mode: 0o660,
+            any_owner: true,
         };
         assert_eq!(url.create, Some(expected));
     }
 
     #[test]
     fn without_create_a_region_is_only_attached() {
-        assert_eq!(parse("/x").unwrap(), RegionUrl { path: PathBuf::from("/x"), create: None });
+        let (path, create) = (PathBuf::from("/x"), None);
+        assert_eq!(parse("/x").unwrap(), RegionUrl { path, create, any_owner: false });
+        assert!(parse("/x?any_owner=1").unwrap().any_owner);
         assert_eq!(parse("/x?create=0").unwrap().create, None);
         assert!(parse("/x?max=1GiB").is_err(), "an option without effect is a mistake");
     }

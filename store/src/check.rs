@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use nearstate_memory::AttachOptions;
 use nearstate_memory::layout::namespace_flags;
 use nearstate_model::{Error, Result, invariant};
 
@@ -30,13 +31,21 @@ use crate::txn::write_set::WriteSet;
 /// `NotARegion`, `InUse` while a living process has a session, `System`. What is wrong inside is in
 /// the report.
 pub fn check(path: &Path) -> Result<CheckReport> {
-    let mut report = nearstate_memory::check::check(path, &mut |kind, record| {
+    check_with(path, &AttachOptions::default())
+}
+
+/// As [`check`], with options.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_with(path: &Path, options: &AttachOptions) -> Result<CheckReport> {
+    let mut report = nearstate_memory::check::check_with(path, options, &mut |kind, record| {
         check_record(kind, record).map_err(|error| {
             if let Error::Damaged { detail } = error { detail } else { error.to_string() }
         })
     })?;
     if report.is_clean() {
-        check_indexes(path, &mut report)?;
+        check_indexes(path, options, &mut report)?;
     }
     Ok(report)
 }
@@ -84,8 +93,8 @@ fn check_blocks(record: &nearstate_memory::Cell<'_>, value: &[u8]) -> Result<()>
     Ok(())
 }
 
-fn check_indexes(path: &Path, report: &mut CheckReport) -> Result<()> {
-    let region = Region::attach(path)?;
+fn check_indexes(path: &Path, options: &AttachOptions, report: &mut CheckReport) -> Result<()> {
+    let region = Region::attach_with(path, options)?;
     let session = region.session()?;
     if !region.has_internal(NAME)? {
         return Ok(());

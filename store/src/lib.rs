@@ -38,14 +38,15 @@ mod index;
 mod record;
 pub mod glob;
 
-pub use check::{CheckReport, check};
+pub use check::{CheckReport, check, check_with};
 pub use commit_stream::consumer::{CommitStream, StreamEntry, StreamItem, WhenFull};
 pub use commit_stream::entry::{StreamedChange, StreamedRecord};
 pub use index::schema::{Tag, TagSchema, TagState};
 pub use index::{ordered, search};
 pub use nearstate_memory::{
-    CreateOptions, Inspection, MemberEntry, NumaPolicy, PageSize, PinMode, RegionFiles, crash,
-    create_eventfd, now_ms_coarse, prefetch, since_boot, with_signals_blocked,
+    AttachOptions, CreateOptions, Inspection, MemberEntry, NumaPolicy, PageSize, PinMode,
+    RegionFiles, RemovedRegion, crash, create_eventfd, now_ms_coarse, prefetch, since_boot,
+    with_signals_blocked,
 };
 pub use nearstate_model::{Error, Holder, Result, limits};
 pub use prefetch::Prefetch;

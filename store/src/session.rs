@@ -5,7 +5,9 @@ pub(crate) mod copies;
 
 use std::path::Path;
 
-use nearstate_memory::{CreateOptions, IndexTable, Inspection, Member, RegionFiles};
+use nearstate_memory::{
+    AttachOptions, CreateOptions, IndexTable, Inspection, Member, RegionFiles, RemovedRegion,
+};
 use nearstate_model::limits::KEY_BYTES_MAX;
 use nearstate_model::{Error, Result};
 
@@ -38,6 +40,14 @@ impl Region {
         Ok(Self { memory: nearstate_memory::Region::attach(path)? })
     }
 
+    /// As [`Region::attach`], with options.
+    ///
+    /// # Errors
+    /// As [`Region::attach`].
+    pub fn attach_with(path: &Path, options: &AttachOptions) -> Result<Self> {
+        Ok(Self { memory: nearstate_memory::Region::attach_with(path, options)? })
+    }
+
     /// Attaches to a region, and creates it first if there is none.
     ///
     /// # Errors
@@ -64,12 +74,22 @@ impl Region {
         Ok(Self { memory: nearstate_memory::Region::attach_files(files, name)? })
     }
 
-    /// Drops a region: its file and all records are gone.
+    /// Drops a region: its file and all records are gone. If the path is a symbolic link, the link
+    /// is removed as well.
     ///
     /// # Errors
-    /// `InUse` while a living process is attached, `NotARegion`, `System`.
-    pub fn remove(path: &Path) -> Result<()> {
-        nearstate_memory::Region::remove(path)
+    /// `InUse` while a living process is attached, `Stalled`, `BadArgument` if it belongs to
+    /// another user, `NotARegion`, `System`.
+    pub fn remove(path: &Path) -> Result<RemovedRegion> {
+        Self::remove_with(path, &AttachOptions::default())
+    }
+
+    /// As [`Region::remove`], with options.
+    ///
+    /// # Errors
+    /// As [`Region::remove`].
+    pub fn remove_with(path: &Path, options: &AttachOptions) -> Result<RemovedRegion> {
+        nearstate_memory::Region::remove_with(path, options)
     }
 
     /// Opens a session for one thread. Cost: some microseconds.

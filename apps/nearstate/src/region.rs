@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use nearstate_model::{Error, Result};
 use nearstate_store::{
-    CheckReport, CreateOptions, Inspection, NumaPolicy, Objects, PageSize, PinMode, Region, check,
+    AttachOptions, CheckReport, CreateOptions, Inspection, NumaPolicy, Objects, PageSize, PinMode,
+    Region, RemovedRegion, check_with,
 };
 use serde_json::{Value, json};
 
@@ -30,9 +31,22 @@ pub(crate) enum RegionCommand {
 pub(crate) struct RegionArgs {
     /// The region's file
     path: PathBuf,
+    /// Also accept a region, or a symbolic link, that belongs to another user
+    #[arg(long)]
+    any_owner: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+impl RegionArgs {
+    const fn options(&self) -> AttachOptions {
+        AttachOptions { any_owner: self.any_owner }
+    }
+
+    fn attach(&self) -> Result<Region> {
+        Region::attach_with(&self.path, &self.options())
+    }
 }
 
 /// What `inspect` shows.
@@ -75,6 +89,9 @@ pub(crate) struct CreateArgs {
     /// File mode, in octal; it limits which users can attach
     #[arg(long, default_value = "600", value_parser = parse_mode)]
     mode: u32,
+    /// Also create the region through a symbolic link that belongs to another user
+    #[arg(long)]
+    any_owner: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -100,7 +117,7 @@ pub(crate) fn run(command: RegionCommand, out: &mut dyn Write) -> Result<()> {
     match command {
         RegionCommand::Create(args) => create(args, out),
         RegionCommand::Inspect(InspectArgs { region: args, objects }) => {
-            let region = Region::attach(&args.path)?;
+            let region = args.attach()?;
             let seen = region.inspect()?;
             let objects = if objects { Some(region.objects()?) } else { None };
             let text = if args.json {
@@ -111,7 +128,7 @@ pub(crate) fn run(command: RegionCommand, out: &mut dyn Write) -> Result<()> {
             print(out, &text)
         }
         RegionCommand::Check(args) => {
-            let report = check(&args.path)?;
+            let report = check_with(&args.path, &args.options())?;
             let text =
                 if args.json { report_json(&report).to_string() } else { report_text(&report) };
             print(out, &text)?;
@@ -122,19 +139,34 @@ pub(crate) fn run(command: RegionCommand, out: &mut dyn Write) -> Result<()> {
             Err(Error::Damaged { detail })
         }
         RegionCommand::Drop(args) => {
-            Region::remove(&args.path)?;
-            let path = args.path.display();
-            let json = json!({"path": path.to_string(), "is_deleted": true});
-            let text = if args.json { json.to_string() } else { format!("deleted {path}") };
-            print(out, &text)
+            let removed = Region::remove_with(&args.path, &args.options())?;
+            print(
+                out,
+                &if args.json { removal_json(&args, &removed) } else { removal_text(&removed) },
+            )
         }
         RegionCommand::Collapse(args) => {
-            let bytes = Region::attach(&args.path)?.collapse()?;
+            let bytes = args.attach()?.collapse()?;
             let json = json!({"path": args.path.display().to_string(), "bytes": bytes});
             let text = format!("{} MiB are on 2 MiB pages", bytes >> 20);
             print(out, &if args.json { json.to_string() } else { text })
         }
     }
+}
+
+fn removal_text(removed: &RemovedRegion) -> String {
+    let links =
+        removed.links.iter().map(|link| format!(" and the symbolic link {}", link.display()));
+    format!("deleted {}{}", removed.file.display(), links.collect::<String>())
+}
+
+fn removal_json(args: &RegionArgs, removed: &RemovedRegion) -> String {
+    let links: Vec<String> = removed.links.iter().map(|link| link.display().to_string()).collect();
+    json!({
+        "path": args.path.display().to_string(), "file": removed.file.display().to_string(),
+        "links": links, "is_deleted": true,
+    })
+    .to_string()
 }
 
 fn create(args: CreateArgs, out: &mut dyn Write) -> Result<()> {
@@ -182,6 +214,7 @@ impl CreateArgs {
                 PinModeArg::Fenced => PinMode::Fenced,
             },
             mode: self.mode,
+            any_owner: self.any_owner,
         }
     }
 }
@@ -336,6 +369,25 @@ mod tests {
         assert!(parse_bytes("99999999T").is_err());
         assert_eq!(parse_mode("660"), Ok(0o660));
         assert!(parse_mode("999").is_err());
+    }
+
+    #[test]
+    fn drop_of_a_link_removes_both_and_names_both() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("r"), folder.path().join("link"));
+        std::os::unix::fs::symlink("r", &link).unwrap();
+        let mut out = Vec::new();
+        for words in [["create", "--max=64MiB"], ["inspect", "--json"], ["drop", "--any-owner"]] {
+            out.clear();
+            let line = ["region", words[0], words[1], link.to_str().unwrap()];
+            run(TestCli::try_parse_from(line).unwrap().command, &mut out).unwrap();
+        }
+        let text = String::from_utf8(out).unwrap();
+        let file_name = std::fs::canonicalize(folder.path()).unwrap().join("r");
+        let link_name = file_name.with_file_name("link");
+        let (first, second) = (file_name.display(), link_name.display());
+        assert_eq!(text, format!("deleted {first} and the symbolic link {second}\n"));
+        assert!(!file.exists() && std::fs::symlink_metadata(&link).is_err());
     }
 
     #[test]

@@ -143,6 +143,7 @@ fn attach(settings: &Settings) -> Result<Region> {
     let options = CreateOptions {
         bytes_max: settings.region_max.0,
         mode: settings.region_mode.0,
+        any_owner: settings.is_any_owner,
         ..CreateOptions::default()
     };
     let region = Region::attach_or_create(&settings.region, &options)?;

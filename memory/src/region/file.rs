@@ -25,6 +25,8 @@ use crate::region::index_table::IndexTable;
 use crate::region::liveness::{LivenessLock, LockedFile, ProcessIdentity, now_ms};
 use crate::region::map::Map;
 use crate::region::member_table::is_number_named;
+use crate::region::owner;
+use crate::region::superblock::{Superblock, validate_superblock};
 use crate::system::register_barrier;
 
 /// Page size of a region's memory.
@@ -88,6 +90,16 @@ pub struct CreateOptions {
     pub pin: PinMode,
     /// File mode, as for `chmod`, independent of the process's umask.
     pub mode: u32,
+    /// Also attaches a region that belongs to another user.
+    pub any_owner: bool,
+}
+
+/// Options for attaching to a region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AttachOptions {
+    /// Accepts a file that belongs to another user than this one and root, and symbolic links of
+    /// such a user. That user can read and write the region.
+    pub any_owner: bool,
 }
 
 impl Default for CreateOptions {
@@ -100,6 +112,7 @@ impl Default for CreateOptions {
             numa: NumaPolicy::Default,
             pin: PinMode::Auto,
             mode: 0o600,
+            any_owner: false,
         }
     }
 }
@@ -178,9 +191,10 @@ impl Region {
     /// Creates a region and attaches to it.
     ///
     /// # Errors
-    /// `AlreadyExists`, `BadArgument` (size, page size, nodes), `Full` (file system), `System`.
+    /// `AlreadyExists`, `BadArgument` (size, page size, nodes, owner), `Full` (file system),
+    /// `System`.
     pub fn create(path: &Path, options: &CreateOptions) -> Result<Self> {
-        match Self::open(path, Some(options))? {
+        match Self::open(path, Some(options), options.any_owner)? {
             (region, true) => Ok(region),
             (_, false) => Err(Error::AlreadyExists { path: path.to_owned() }),
         }
@@ -189,9 +203,18 @@ impl Region {
     /// Attaches to a region.
     ///
     /// # Errors
-    /// `NotARegion` (other file, newer format, truncated, damaged), `System`.
+    /// `NotARegion` (other file, newer format, truncated, damaged), `BadArgument` if it belongs to
+    /// another user, `Stalled` while a process that creates it is stopped, `System`.
     pub fn attach(path: &Path) -> Result<Self> {
-        Self::open(path, None).map(|(region, _)| region)
+        Self::attach_with(path, &AttachOptions::default())
+    }
+
+    /// As [`Region::attach`], with options.
+    ///
+    /// # Errors
+    /// As [`Region::attach`].
+    pub fn attach_with(path: &Path, options: &AttachOptions) -> Result<Self> {
+        Self::open(path, None, options.any_owner).map(|(region, _)| region)
     }
 
     /// Attaches to a region, and creates it first if it does not exist. Of several concurrent
@@ -200,22 +223,26 @@ impl Region {
     /// # Errors
     /// As [`Region::create`] and [`Region::attach`].
     pub fn attach_or_create(path: &Path, options: &CreateOptions) -> Result<Self> {
-        Self::open(path, Some(options)).map(|(region, _)| region)
+        Self::open(path, Some(options), options.any_owner).map(|(region, _)| region)
     }
 
-    fn open(path: &Path, create: Option<&CreateOptions>) -> Result<(Self, bool)> {
+    fn open(path: &Path, create: Option<&CreateOptions>, any_owner: bool) -> Result<(Self, bool)> {
         // Validated before the file exists: a rejected creation leaves no file.
         create.map(heap_chunks).transpose()?;
         create.map(|options| check_mode(options.mode)).transpose()?;
         let mode = create.map_or(0o600, |options| options.mode);
+        let resolved = owner::resolve(path, any_owner)?;
         let file = OpenOptions::new()
             .read(true)
             .write(true)
             .create(create.is_some())
             .truncate(false)
             .mode(mode)
-            .open(path)
+            // A link that replaced the file meanwhile is not followed.
+            .custom_flags(if resolved.is_plain { libc::O_NOFOLLOW } else { 0 })
+            .open(&resolved.file)
             .map_err(|error| open_failure(path, &error))?;
+        owner::check_file(path, &file, any_owner)?;
         Self::take(file, None, path, create)
     }
 
@@ -462,68 +489,6 @@ fn is_creation_interrupted(file: &File) -> std::io::Result<bool> {
         first.copy_from_slice(&MAGIC.to_le_bytes());
     }
     Ok(is_ours && (has_superblock_only || validate_superblock(&page).is_ok()))
-}
-
-/// The content of a region's superblock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Superblock {
-    /// Bytes of the file.
-    pub length: u64,
-    /// Page bytes.
-    pub page: u64,
-    /// Number of chunks of the heap.
-    pub chunks: u64,
-    /// Pins are fenced.
-    pub is_fenced: bool,
-}
-
-/// Validates the first page of a file: magic, format and checksum.
-///
-/// # Errors
-/// What is wrong and what to do.
-pub fn validate_superblock(page: &[u8]) -> std::result::Result<Superblock, String> {
-    let word = |at: u64| -> u64 {
-        let at = usize::try_from(at).unwrap_or(usize::MAX);
-        page.get(at..)
-            .and_then(|rest| rest.first_chunk())
-            .map_or(0, |bytes: &[u8; 8]| u64::from_le_bytes(*bytes))
-    };
-    if page.len() < 4096 {
-        return Err("shorter than a region's first page: not a region, or truncated".to_owned());
-    }
-    if word(SUPER_MAGIC) != MAGIC {
-        return Err("not a region (wrong magic): give the path of one".to_owned());
-    }
-    let format = word(SUPER_FORMAT) as u32;
-    let flags = (word(SUPER_FORMAT) >> 32) as u32;
-    let sum = page.get(..120).map(xxh3_64);
-    if format > FORMAT && sum == Some(word(SUPER_CHECK)) {
-        return Err(format!(
-            "a region of format {format}, and this build knows up to {FORMAT}: use a newer build"
-        ));
-    }
-    if sum != Some(word(SUPER_CHECK)) {
-        return Err("the superblock is damaged (its checksum differs): restore the file".to_owned());
-    }
-    if (1..FORMAT).contains(&format) {
-        return Err(format!(
-            "a region of format {format}, of an older build, and this build reads format {FORMAT} \
-             only: use that build, or drop the region and create it again"
-        ));
-    }
-    let (length, page_bytes) = (word(SUPER_LENGTH), word(SUPER_PAGE));
-    let chunks = word(SUPER_CHUNKS);
-    let is_sound = format == FORMAT
-        && flags & !FLAG_FENCED == 0
-        && word(SUPER_HEAP) == HEAP
-        && page_bytes.is_power_of_two()
-        && (4096..=1 << 30).contains(&page_bytes)
-        && (REGION_BYTES_MIN / CHUNK_BYTES..=REGION_BYTES_MAX / CHUNK_BYTES).contains(&chunks)
-        && length == region_bytes(chunks, page_bytes);
-    if !is_sound {
-        return Err("the superblock has values that no build writes: restore the file".to_owned());
-    }
-    Ok(Superblock { length, page: page_bytes, chunks, is_fenced: flags & FLAG_FENCED != 0 })
 }
 
 fn read_superblock(file: &File, path: &Path) -> Result<Superblock> {

@@ -10,11 +10,11 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::{Duration, Instant};
 
-    use nearstate_memory::{CreateOptions, Member, Region, check};
+    use nearstate_memory::{AttachOptions, CreateOptions, Member, Region, check};
     use nearstate_model::Error;
     use nearstate_model::limits::MEMBERS_MAX;
 
-    use crate::fixture::{alone, ended, has, place, put, started};
+    use crate::fixture::{alone, ended, forked, has, place, put, started};
 
     const CREATION_BYTE: i64 = 1 << 61;
 
@@ -322,5 +322,61 @@ mod tests {
         if !is_mounted {
             println!("skipped: this process may not mount a file system");
         }
+    }
+
+    /// A user that owns files here and is neither root nor this user.
+    const OTHER: u32 = 65_534;
+
+    #[test]
+    fn a_region_or_a_link_of_another_user_is_refused_with_its_owner() {
+        // SAFETY: the call touches no memory.
+        if unsafe { libc::geteuid() } != 0 {
+            println!("skipped: only root can give files to other users");
+            return;
+        }
+        let _alone = alone();
+        let path = place("owner");
+        let any = AttachOptions { any_owner: true };
+        let is_refused = |result: Result<(), Error>| {
+            let is_named = matches!(&result, Err(Error::BadArgument { detail })
+                if detail.contains("65534"));
+            assert!(is_named, "{result:?}");
+        };
+        let open = CreateOptions { mode: 0o666, ..small() };
+        put(&Region::create(&path, &open).unwrap(), b"k").unwrap();
+        // Root's file is accepted by every user.
+        assert_eq!(
+            forked(|| as_user(OTHER) && has(&Region::attach(&path).unwrap(), b"k").unwrap()),
+            0
+        );
+        std::os::unix::fs::chown(&path, Some(OTHER), None).unwrap();
+        is_refused(Region::attach(&path).map(drop));
+        is_refused(Region::attach_or_create(&path, &small()).map(drop));
+        is_refused(Region::create(&path, &small()).map(drop));
+        is_refused(Region::remove(&path).map(drop));
+        is_refused(check::check(&path, &mut |_, _| Ok(())).map(drop));
+        assert!(has(&Region::attach_with(&path, &any).unwrap(), b"k").unwrap());
+        // Its owner attaches, and a third user does not.
+        assert_eq!(forked(|| as_user(OTHER) && Region::attach(&path).is_ok()), 0);
+        assert_eq!(forked(|| as_user(OTHER - 1) && Region::attach(&path).is_err()), 0);
+        Region::remove_with(&path, &any).unwrap();
+        // A link to a place where nothing is: no file is created there.
+        let target = path.with_extension("target");
+        std::os::unix::fs::symlink(&target, &path).unwrap();
+        std::os::unix::fs::lchown(&path, Some(OTHER), None).unwrap();
+        is_refused(Region::attach_or_create(&path, &small()).map(drop));
+        assert!(!target.exists(), "a file was created where another user wanted it");
+        drop(
+            Region::attach_or_create(&path, &CreateOptions { any_owner: true, ..small() }).unwrap(),
+        );
+        is_refused(Region::attach(&path).map(drop));
+        let removed = Region::remove_with(&path, &any).unwrap();
+        assert_eq!((removed.file, removed.links), (target, vec![path]));
+    }
+
+    /// Makes this process one of another user.
+    fn as_user(user: u32) -> bool {
+        // SAFETY: the call touches no memory.
+        unsafe { libc::setuid(user) == 0 }
     }
 }

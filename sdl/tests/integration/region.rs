@@ -13,7 +13,7 @@ fn two_instances_of_one_url_share_the_records() {
         ErrorKind::NotConnected,
         "the region does not exist yet"
     );
-    let mut one = open(&format!("{url}?create=1&max=64MiB&mode=0640")).unwrap();
+    let mut one = open(&format!("{url}?create=1&max=64MiB&mode=0660")).unwrap();
     let mut other = open(&url).unwrap();
     one.set("ns", &[(b"k", b"v")]).unwrap();
     assert_eq!(other.get("ns", &[b"k"]).unwrap().len(), 1);

@@ -448,5 +448,5 @@ pub fn attach(folder: &Path) -> Result<(), String> {
 /// # Errors
 /// The store's error.
 pub fn remove(folder: &Path) -> Result<(), String> {
-    Region::remove(&folder.join("region")).map_err(|e| format!("drop: {e}"))
+    Region::remove(&folder.join("region")).map(drop).map_err(|e| format!("drop: {e}"))
 }
