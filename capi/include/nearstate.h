@@ -19,6 +19,10 @@
  *    they return. They return true to continue and false to end the iteration, which is not an
  *    error. (The callback of ns_transact returns a status.) They may call this library. They must
  *    not throw or longjmp: that aborts the process.
+ * 5. Signal handlers may call ns_status_name and nothing else. A handler interrupts a call between
+ *    two stores, so another call through the same session would damage the operation in progress.
+ *    A handler must not leave a call by siglongjmp or by an exception, and a thread must not be
+ *    cancelled or ended within a call: the session would keep its locks until the process ends.
  *
  * Lengths above a limit and NULL are rejected before anything is read. Reading a record allocates
  * nothing. After a fork, the child must attach again; inherited handles return NS_FORKED.

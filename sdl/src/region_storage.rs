@@ -35,13 +35,13 @@ impl RegionStorage {
     /// As [`crate::open()`].
     pub fn open(url: &str) -> Result<Self> {
         let location = region_url::parse(url)?;
-        Self::on(match &location.create {
-            Some(options) => Region::attach_or_create(&location.path, options)?,
-            None => {
-                let options = AttachOptions { any_owner: location.any_owner };
-                Region::attach_with(&location.path, &options)?
-            }
-        })
+        let region = if let Some(options) = &location.create {
+            Region::attach_or_create(&location.path, options)?
+        } else {
+            let options = AttachOptions { any_owner: location.any_owner };
+            Region::attach_with(&location.path, &options)?
+        };
+        Self::on(region)
     }
 
     /// Uses an attached region.

@@ -379,8 +379,8 @@ mod tests {
         let mut out = Vec::new();
         for words in [["create", "--max=64MiB"], ["inspect", "--json"], ["drop", "--any-owner"]] {
             out.clear();
-            let line = ["region", words[0], words[1], link.to_str().unwrap()];
-            run(TestCli::try_parse_from(line).unwrap().command, &mut out).unwrap();
+            let arguments = ["region", words[0], words[1], link.to_str().unwrap()];
+            run(TestCli::try_parse_from(arguments).unwrap().command, &mut out).unwrap();
         }
         let text = String::from_utf8(out).unwrap();
         let file_name = std::fs::canonicalize(folder.path()).unwrap().join("r");

@@ -95,7 +95,7 @@ pub struct CreateOptions {
 }
 
 /// Options for attaching to a region.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AttachOptions {
     /// Accepts a file that belongs to another user than this one and root, and symbolic links of
     /// such a user. That user can read and write the region.

@@ -10,9 +10,9 @@
 //!   a table of its own. A fork copies the table of the thread that forks. In a process with one
 //!   thread no other thread can fork, so that thread does the work, with signals blocked.
 //! - **The mapping**: before `mmap`, the thread writes a private page, the canary; after
-//! `MADV_DONTFORK` it writes the page again. A fork that copied the mapping also made the canary
-//! copy-on-write, under the same lock of the kernel, so the second write faults. The kernel counts
-//! faults per thread. If the count grew, the mapping is removed and the work repeated.
+//!   `MADV_DONTFORK` it writes the page again. A fork that copied the mapping also made the canary
+//!   copy-on-write, under the same lock of the kernel, so the second write faults. The kernel
+//!   counts faults per thread. If the count grew, the mapping is removed and the work repeated.
 //!
 //! ```text
 //! this thread                          a fork in another thread

@@ -68,7 +68,7 @@ pub(crate) const fn incarnation(word: u64) -> u64 {
 pub(crate) fn claim(word: &AtomicU64, seen: u64, process: u64) -> Option<u64> {
     debug_assert!(process != NO_PROCESS, "a living process has a number");
     debug_assert!(of(seen) != RECOVERING, "a slot that is being recovered is not claimed");
-    let grown = if mutant("claim-same-incarnation") { 0 } else { 1 };
+    let grown = u64::from(!mutant("claim-same-incarnation"));
     let mine = make(CLAIMING, process, incarnation(seen) + grown);
     if mutant("claim-without-swap") {
         word.store(mine, Ordering::Relaxed);

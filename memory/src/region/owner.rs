@@ -33,9 +33,10 @@ pub(crate) struct ResolvedPath {
 /// # Errors
 /// `BadArgument` for a link of another user, unless `any_owner`.
 pub(crate) fn resolve(path: &Path, any_owner: bool) -> Result<ResolvedPath> {
-    let mut file = match path.is_absolute() {
-        true => PathBuf::from("/"),
-        false => std::env::current_dir().map_err(|_| failure("cannot find the current folder"))?,
+    let mut file = if path.is_absolute() {
+        PathBuf::from("/")
+    } else {
+        std::env::current_dir().map_err(|_| failure("cannot find the current folder"))?
     };
     let mut parts = parts_of(path);
     let (mut links, mut followed) = (Vec::new(), 0);

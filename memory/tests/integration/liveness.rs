@@ -155,6 +155,11 @@ mod tests {
         Region::remove(&path).unwrap();
     }
 
+    fn fork() -> i32 {
+        // SAFETY: the child only sleeps.
+        unsafe { libc::fork() }
+    }
+
     /// Forks a child without the C library, as a language runtime may.
     fn raw_fork() -> i32 {
         let flags = libc::SIGCHLD;
@@ -183,9 +188,7 @@ mod tests {
                         if is_done.load(Ordering::Relaxed) {
                             break;
                         }
-                        // SAFETY: the child only sleeps.
-                        let child =
-                            if number % 2 == 0 { unsafe { libc::fork() } } else { raw_fork() };
+                        let child = if number % 2 == 0 { fork() } else { raw_fork() };
                         if child == 0 {
                             sleep_for_ever();
                         }
@@ -303,7 +306,7 @@ mod tests {
             expect_clean(&path);
         });
         if !is_mounted {
-            println!("skipped: this process may not mount a file system");
+            skipped("this process may not mount a file system");
         }
     }
 
@@ -320,8 +323,12 @@ mod tests {
             Region::remove(&path).unwrap();
         });
         if !is_mounted {
-            println!("skipped: this process may not mount a file system");
+            skipped("this process may not mount a file system");
         }
+    }
+
+    fn skipped(reason: &str) {
+        writeln!(std::io::stderr(), "skipped: {reason}").unwrap();
     }
 
     /// A user that owns files here and is neither root nor this user.
@@ -331,7 +338,7 @@ mod tests {
     fn a_region_or_a_link_of_another_user_is_refused_with_its_owner() {
         // SAFETY: the call touches no memory.
         if unsafe { libc::geteuid() } != 0 {
-            println!("skipped: only root can give files to other users");
+            skipped("only root can give files to other users");
             return;
         }
         let _alone = alone();
