@@ -21,7 +21,7 @@ use nearstate_model::{Error, Holder, Result, invariant};
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
-use crate::layout::{Corruption, MEMBER_PIN, MEMBER_STATE, member_at, seal};
+use crate::layout::{Corruption, MEMBER_PIN, MEMBER_STATE, QUEUES, member_at, seal};
 use crate::member::arena::{Arena, undo};
 use crate::region::file::{Region, Shared};
 use crate::region::liveness::is_process_alive;
@@ -76,8 +76,10 @@ pub struct Member {
     pub(crate) safe: Private<u64>,
     /// Cells retired, or requested in vain, since this member last advanced the epoch.
     pub(crate) pressure: Private<u64>,
-    /// The class of which this member freed cells last to get memory for another.
+    /// The class that this member looked at last for cells that it does not need.
     pub(crate) stale_class: Private<u8>,
+    /// The heads of its queues when it looked at them.
+    pub(crate) queue_heads: Box<[Private<u64>; QUEUES]>,
     /// True while an operation may use the reserve of the heap.
     pub(crate) may_use_reserve: Private<bool>,
     /// The chunk that this member took memory from last.

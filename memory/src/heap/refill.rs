@@ -23,8 +23,11 @@ const BUMP_CELLS_MIN: u64 = 8;
 /// table follows only when there is no fresh memory.
 const SEARCH_WINDOW: u64 = 512;
 
-/// Cells of another class that one refill frees.
+/// Cells of another class that one refill frees at most.
 const STALE_CELLS: u64 = 256;
+
+/// Classes that one refill looks at: each class has its turn every 16 refills.
+const STALE_CLASSES: usize = QUEUES / 16;
 
 /// The epoch of a cell that no reader has seen: before the first epoch of a region.
 const NEVER_READ: u64 = 1;
@@ -93,16 +96,20 @@ impl Member {
         Err(search.no_pages.unwrap_or_else(no_room))
     }
 
-    /// Frees cells of another class that this member keeps: what it needs now is memory, and cells
-    /// that stay where they are make free runs short. Takes the classes in turn.
+    /// Frees cells of a class that this member keeps and has not used for some refills: what it
+    /// needs now is memory, and cells that stay where they are make free runs short. Looks at some
+    /// classes in turn.
     fn free_stale(&self, class: u8) -> Result<()> {
         let arena = self.arena()?;
-        let last = self.stale_class.get();
-        let classes = (last + 1..QUEUES as u8).chain(0..=last);
-        for other in classes.filter(|other| *other != class) {
+        for _ in 0..STALE_CLASSES {
+            let other = (self.stale_class.get() + 1) % QUEUES as u8;
+            self.stale_class.set(other);
             let head = arena.queue(other)?.head.load(Ordering::Relaxed);
-            if head != 0 && self.is_reusable(head)? {
-                self.stale_class.set(other);
+            let Some(seen) = self.queue_heads.get(other as usize) else {
+                invariant!("class {other} has no queue")
+            };
+            // A class in use loses its head to the next allocation.
+            if seen.replace(head) == head && head != 0 && other != class {
                 return self.free_queue(other, STALE_CELLS);
             }
         }

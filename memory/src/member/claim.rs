@@ -12,7 +12,7 @@ use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::{crash_point, is_planted};
 use crate::layout::{
     ARENA_BYTES, Corruption, MEMBER_BYTES, MEMBER_NAME, MEMBER_PID, MEMBER_PIN, MEMBER_SINCE,
-    SUPER_EPOCH, SUPER_MEMBERS, arena_at, member_at, seal,
+    QUEUES, SUPER_EPOCH, SUPER_MEMBERS, arena_at, member_at, seal,
 };
 use crate::member::{Health, Member, Private, is_process_dead};
 use crate::region::file::{Region, Shared};
@@ -193,6 +193,7 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         safe: Private::new(0),
         pressure: Private::new(0),
         stale_class: Private::new(0),
+        queue_heads: Box::new([const { Private::new(0) }; QUEUES]),
         may_use_reserve: Private::new(false),
         chunk: Private::new(0),
         span_chunk: Private::new(0),

@@ -9,7 +9,9 @@ use crate::check::check;
 use crate::crash::{POINTS, injected_panic};
 use crate::heap::cell::{CellHeader, CellKind};
 use crate::index::lookup::{LookupResult, hash};
+use crate::layout::{CATALOG_SPLIT, catalog_at};
 use crate::member::Member;
+use crate::member::arena::LockSlot;
 use crate::region::file::{CreateOptions, Region};
 use crate::region::index_table::IndexTable;
 use crate::txn::events::TxnEvent;
@@ -128,6 +130,7 @@ fn work(region: &Region, member: &Member) -> Result<()> {
     }
     drop(other);
     refill_from_holes(region, member, table)?;
+    remove_overflow_lines(region, member)?;
     member.drain_writers(table)
 }
 
@@ -141,9 +144,20 @@ fn refill_from_holes(region: &Region, member: &Member, table: &IndexTable) -> Re
     drop(other);
     let more: Vec<Vec<u8>> = (0..4500_u32).map(|n| format!("more-{n}").into_bytes()).collect();
     more.iter().try_for_each(|key| put(member, table, key, &[1; 60]))?;
-    // Buckets that lose their entries lose their overflow lines too.
-    more.iter().try_for_each(|key| remove(member, table, key))?;
-    keys.iter().skip(1).step_by(2).try_for_each(|key| remove(member, table, key))
+    more.iter().try_for_each(|key| remove(member, table, key))
+}
+
+/// While another session grows the index, its buckets get overflow lines. Buckets that lose their
+/// entries lose these lines too.
+fn remove_overflow_lines(region: &Region, member: &Member) -> Result<()> {
+    let table = member.namespace(b"chains", 1)?;
+    let keys: Vec<Vec<u8>> = (0..100_u32).map(|n| format!("chain-{n}").into_bytes()).collect();
+    let other = region.member()?;
+    let split_lock = catalog_at(table.index()) + CATALOG_SPLIT;
+    other.operation(|| other.acquire(split_lock, LockSlot::Split))?;
+    keys.iter().try_for_each(|key| put(member, table, key, b""))?;
+    other.operation(|| other.release(split_lock, LockSlot::Split, 0))?;
+    keys.iter().try_for_each(|key| remove(member, table, key))
 }
 
 /// Runs the work with a violation at one point. False if the work does not pass the point so often.
