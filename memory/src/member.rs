@@ -76,6 +76,8 @@ pub struct Member {
     pub(crate) safe: Private<u64>,
     /// Cells retired, or requested in vain, since this member last advanced the epoch.
     pub(crate) pressure: Private<u64>,
+    /// The class whose queue was looked at last by a write.
+    pub(crate) trimmed_class: Private<u8>,
     /// The class that this member looked at last for cells that it does not need.
     pub(crate) stale_class: Private<u8>,
     /// The heads of its queues when it looked at them.
@@ -350,7 +352,10 @@ impl Drop for Member {
             // panic in here must not end a process that is unwinding already.
             let moved = catch_unwind(AssertUnwindSafe(|| {
                 // An operation of the caller that panicked between two calls left pending cells.
-                self.operation(|| self.recover_stopped().and_then(|()| self.free_all()))
+                self.operation(|| {
+                    self.recover_stopped()?;
+                    if self.health.get() == Health::Running { self.free_all() } else { Ok(()) }
+                })
             }));
             if moved.is_err() {
                 self.stop_session();

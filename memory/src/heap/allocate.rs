@@ -142,7 +142,8 @@ impl Member {
 
     /// Allocates a pending extent: `bytes` of address space of which only the first line is
     /// guaranteed to have pages.
-    pub(crate) fn allocate_extent(&self, bytes: u64) -> Result<u64> {
+    /// `is_needed` is false for an extent that can wait until others have freed memory.
+    pub(crate) fn allocate_extent(&self, bytes: u64, is_needed: bool) -> Result<u64> {
         invariant!(bytes > LINE && bytes.is_multiple_of(LINE), "an extent of {bytes} bytes");
         let arena = self.arena()?;
         let take = || {
@@ -150,7 +151,7 @@ impl Member {
             self.take_span(bytes, true)
         };
         match take() {
-            Err(Error::Full { .. }) => {
+            Err(Error::Full { .. }) if is_needed => {
                 self.reclaim()?;
                 take()?;
             }
@@ -172,29 +173,35 @@ impl Member {
     /// Those of the operation. It must change nothing if it fails.
     #[inline]
     pub fn with_reserve<T>(&self, mut operation: impl FnMut() -> Result<T>) -> Result<T> {
-        match self.operation(&mut operation) {
-            Err(Error::Full { detail }) if !self.may_use_reserve.get() => {
-                self.repeat_with_reserve(&mut operation, detail)
+        let mut refusal = None;
+        // One call in a loop, so that it is part of its caller.
+        loop {
+            let done = self.operation(&mut operation);
+            if let Some(detail) = refusal {
+                return self.end_reserve(done, detail);
             }
-            other => other,
+            match done {
+                Err(Error::Full { detail }) if !self.may_use_reserve.get() => {
+                    self.free_pending()?;
+                    self.may_use_reserve.set(true);
+                    refusal = Some(detail);
+                }
+                other => return other,
+            }
         }
     }
 
+    /// Ends the use of the reserve. If the operation does not fit into the reserve either, its first
+    /// error tells why.
     #[cold]
-    fn repeat_with_reserve<T>(
-        &self,
-        operation: &mut impl FnMut() -> Result<T>,
-        detail: String,
-    ) -> Result<T> {
-        self.free_pending()?;
-        self.may_use_reserve.set(true);
-        let repeated = self.operation(operation);
+    fn end_reserve<T>(&self, repeated: Result<T>, detail: String) -> Result<T> {
         self.may_use_reserve.set(false);
         if repeated.is_err() {
             self.free_pending()?;
         }
-        // What was lent comes back at once, and what was replaced is free for others.
-        self.operation(|| self.free_all())?;
+        // What was lent comes back at once, and what was replaced is free for others. A failure does
+        // not change what the operation did: the next refill frees what is left.
+        let _ = self.operation(|| self.free_all());
         match repeated {
             Err(Error::Full { .. }) => Err(Error::Full { detail }),
             other => other,
@@ -224,15 +231,32 @@ impl Member {
     #[inline]
     pub(crate) fn trim_queue(&self, arena: &Arena<'_>, class: u8) -> Result<()> {
         self.pressure.set(self.pressure.get() + 1);
-        let count = arena.queue(class)?.count.load(Ordering::Relaxed);
-        if count > QUEUE_EXCESS * self.pressure_of(class) {
-            self.trim_long_queue(arena, class)?;
+        if self.is_too_long(class, arena.queue(class)?.count.load(Ordering::Relaxed)) {
+            self.trim_long_queue(arena, class, TRIM_CELLS)?;
+        }
+        // What a record owns and the lines of the index are retired with it: each class in turn.
+        let other = (self.trimmed_class.get() + 1) % QUEUES as u8;
+        self.trimmed_class.set(other);
+        if self.is_too_long(other, arena.queue(other)?.count.load(Ordering::Relaxed)) {
+            self.trim_long_queue(arena, other, TRIM_CELLS * QUEUES as u64)?;
         }
         Ok(())
     }
 
+    /// True if a queue keeps more than its member needs: some times what it collects before it
+    /// advances the epoch, and no more bytes of large cells than of small ones.
+    #[inline]
+    fn is_too_long(&self, class: u8, count: u64) -> bool {
+        if class >= CLASSES {
+            return count != 0;
+        }
+        count > QUEUE_EXCESS * PRESSURE_CELLS_MAX
+            || count.saturating_mul(class::bytes_of(class))
+                > QUEUE_EXCESS * self.shared().claim_units() * LINE
+    }
+
     #[cold]
-    fn trim_long_queue(&self, arena: &Arena<'_>, class: u8) -> Result<()> {
+    fn trim_long_queue(&self, arena: &Arena<'_>, class: u8, most: u64) -> Result<()> {
         let head = arena.queue(class)?.head.load(Ordering::Relaxed);
         if head == 0 {
             return Ok(());
@@ -240,15 +264,20 @@ impl Member {
         if !self.is_reusable(head)? && self.pressure.get() >= self.pressure_of(class) {
             self.advance()?;
         }
-        self.free_queue(class, TRIM_CELLS)
+        self.free_queue(class, most)
     }
 
     /// Frees everything that this member has and that no reader can hold: the last step of
     /// detaching.
     pub(crate) fn free_all(&self) -> Result<()> {
         let arena = self.arena()?;
-        self.empty_bump(Bump::Small)?;
-        self.empty_bump(Bump::Large)?;
+        for which in [Bump::Small, Bump::Large] {
+            match self.empty_bump(which) {
+                // Its chunk is busy: it stays for the next time.
+                Ok(()) | Err(Error::Stalled { .. } | Error::Full { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
         let has_cells = |class: &u8| {
             arena.queue(*class).is_ok_and(|queue| queue.head.load(Ordering::Relaxed) != 0)
         };

@@ -113,13 +113,10 @@ impl Member {
     /// Frees cells from the head of a queue that no reader can hold, at most `most`. Stops at a
     /// chunk that a living process has locked.
     pub(crate) fn free_queue(&self, class: u8, most: u64) -> Result<()> {
-        if !self.finish_free()? {
-            return Ok(());
-        }
         let arena = self.arena()?;
         let queue = arena.queue(class)?;
         let mut left = most;
-        while left > 0 {
+        while left > 0 && self.finish_free()? {
             let head = queue.head.load(Ordering::Relaxed);
             if head == 0 || !self.is_reusable(head)? {
                 return Ok(());
@@ -207,7 +204,7 @@ impl Member {
 
     /// Continues to free a range of several chunks. False if the lock of its next chunk is busy:
     /// then nothing else can be freed.
-    fn finish_free(&self) -> Result<bool> {
+    pub(crate) fn finish_free(&self) -> Result<bool> {
         let arena = self.arena()?;
         while arena.get(undo::FREE_AT) != 0 {
             let chunk = ChunkIndex::of(self.map(), arena.get(undo::FREE_AT))?;

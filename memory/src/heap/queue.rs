@@ -7,7 +7,7 @@ use nearstate_model::invariant;
 
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
-use crate::heap::cell::{self, WORD_HEAD, WORD_NEXT, WORD_RETIRED};
+use crate::heap::cell::{self, CellKind, WORD_HEAD, WORD_NEXT, WORD_RETIRED};
 use crate::heap::class;
 use crate::layout::{CLASS_EXTENT, Corruption, SUPER_EPOCH};
 use crate::member::arena::{Arena, Bump, Queue, op, undo};
@@ -73,17 +73,21 @@ impl Arena<'_> {
     pub(crate) fn append(&self, cell: u64) -> Result<(), Corruption> {
         self.set(undo::POP, cell);
         crash_point!("append.recorded");
-        self.link(cell)?;
+        self.link(cell, None)?;
         self.set(undo::POP, 0);
         crash_point!("append.done");
         Ok(())
     }
 
-    fn link(&self, cell: u64) -> Result<(), Corruption> {
+    /// Links a cell at the tail of its queue, with the current epoch or the given one.
+    fn link(&self, cell: u64, epoch: Option<u64>) -> Result<(), Corruption> {
         let queue = self.queue(cell::class_at(self.map, cell)?)?;
         cell::word(self.map, cell, WORD_NEXT)?.store(0, Ordering::Release);
         crash_point!("append.cleared");
-        let epoch = pin::retire_epoch(self.map.word(SUPER_EPOCH)?, self.is_fenced);
+        let epoch = match epoch {
+            Some(epoch) => epoch,
+            None => pin::retire_epoch(self.map.word(SUPER_EPOCH)?, self.is_fenced),
+        };
         cell::word(self.map, cell, WORD_RETIRED)?.store(epoch, Ordering::Release);
         crash_point!("append.stamped");
         if queue.head.load(Ordering::Relaxed) == 0 {
@@ -116,7 +120,7 @@ impl Arena<'_> {
             let is_still_there = head == cell || is_front(Bump::Small) || is_front(Bump::Large);
             let is_tail = head != 0 && queue.tail.load(Ordering::Acquire) == cell;
             if !is_still_there && !is_tail && self.get(undo::PENDING) != cell {
-                self.link(cell)?;
+                self.link(cell, None)?;
             }
             self.set(undo::POP, 0);
         }
@@ -131,10 +135,15 @@ impl Arena<'_> {
                 return Ok(());
             }
             let next = cell::word(self.map, cell, WORD_NEXT)?.load(Ordering::Acquire);
+            // No reader has seen an unpublished cell, except the lines of a transaction.
+            let kind =
+                cell::kind_of(cell::word(self.map, cell, WORD_HEAD)?.load(Ordering::Relaxed));
+            let is_seen = matches!(kind, Ok(CellKind::Transaction));
+            let epoch = if is_seen { None } else { Some(pin::NEVER_READ) };
             // Marked as in transit first, so that it is not lost between the two stores.
             self.set(undo::POP, cell);
             self.set(undo::PENDING, next);
-            self.link(cell)?;
+            self.link(cell, epoch)?;
             self.set(undo::POP, 0);
         }
         Err(Corruption("a member's list of pending cells has no end"))
@@ -162,7 +171,7 @@ impl Arena<'_> {
             // Only this cell is freed. What was pending stays pending.
             self.set(undo::POP, cell);
             self.set(undo::PENDING, pending);
-            self.link(cell)?;
+            self.link(cell, None)?;
             self.set(undo::POP, 0);
         }
     }

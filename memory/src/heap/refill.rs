@@ -14,6 +14,7 @@ use crate::heap::class;
 use crate::heap::free::{HARVEST_CELLS, link_batch, mark_batch};
 use crate::layout::{CHUNK_UNITS, Corruption, LINE, QUEUES, ordinary_chunks};
 use crate::member::arena::{BUMP_SMALL_CELL_MAX, Bump, LockSlot, undo};
+use crate::member::pin::NEVER_READ;
 use crate::member::{LOCK_WAIT_SHORT, Member};
 
 /// A run that holds fewer cells than this is harvested together with other runs of its chunk.
@@ -28,9 +29,6 @@ const STALE_CELLS: u64 = 256;
 
 /// Classes that one refill looks at: each class has its turn every 16 refills.
 const STALE_CLASSES: usize = QUEUES / 16;
-
-/// The epoch of a cell that no reader has seen: before the first epoch of a region.
-const NEVER_READ: u64 = 1;
 
 /// Which chunks a search accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,12 +53,13 @@ impl Member {
     pub(crate) fn refill(&self, class: u8) -> Result<()> {
         let bytes = class::bytes_of(class);
         invariant!(bytes != 0 && bytes <= BUMP_SMALL_CELL_MAX, "cells of {bytes} bytes are small");
+        self.finish_free()?;
         self.free_stale(class)?;
         self.keep_reserve(bytes / LINE)?;
         let mut search = ChunkSearch::default();
         let hint = ChunkIndex(self.chunk.get());
         if hint.0 < chunks_used(self.map())?
-            && self.suits(hint, Wanted::Partial, class)?
+            && self.suits(hint, Wanted::Partial, class, false)?
             && self.take_from_chunk(hint, class, &mut search)?
         {
             return Ok(());
@@ -70,12 +69,15 @@ impl Member {
                 return Ok(());
             }
         }
-        while let Some(chunk) = self.add_chunk()? {
-            if self.take_from_chunk(chunk, class, &mut search)? {
-                return Ok(());
-            }
-            if search.no_pages.is_some() {
-                break;
+        while search.no_pages.is_none() {
+            match self.add_chunk() {
+                Ok(Some(chunk)) if self.take_from_chunk(chunk, class, &mut search)? => {
+                    return Ok(());
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(error @ Error::Full { .. }) => search.no_pages = Some(error),
+                Err(error) => return Err(error),
             }
         }
         search.wait_max = Some(LOCK_WAIT_SHORT);
@@ -149,19 +151,31 @@ impl Member {
         let used = chunks_used(self.map())?;
         let first = if self.chunk.get() + 1 < used { self.chunk.get() + 1 } else { 0 };
         for chunk in (first..used).chain(0..first).take(most.min(used) as usize).map(ChunkIndex) {
-            if self.suits(chunk, wanted, class)? && self.take_from_chunk(chunk, class, search)? {
+            let needs_pages = search.no_pages.is_some();
+            if self.suits(chunk, wanted, class, needs_pages)?
+                && self.take_from_chunk(chunk, class, search)?
+            {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    fn suits(&self, chunk: ChunkIndex, wanted: Wanted, class: u8) -> Result<bool, Corruption> {
+    fn suits(
+        &self,
+        chunk: ChunkIndex,
+        wanted: Wanted,
+        class: u8,
+        needs_pages: bool,
+    ) -> Result<bool, Corruption> {
         let state = state_of(self.map(), chunk)?;
-        Ok(match wanted {
-            Wanted::Partial => state.used != 0 && state.longest >= class::bytes_of(class) / LINE,
-            Wanted::Empty => state.used == 0,
-        })
+        Ok((state.has_pages || !needs_pages)
+            && match wanted {
+                Wanted::Partial => {
+                    state.used != 0 && state.longest >= class::bytes_of(class) / LINE
+                }
+                Wanted::Empty => state.used == 0,
+            })
     }
 
     /// Takes a run of a chunk as the small bump range, or cells of the class into its queue. False
@@ -174,16 +188,19 @@ impl Member {
     ) -> Result<bool> {
         let units = class::bytes_of(class) / LINE;
         let taken = self.under_chunk(chunk, search.wait_max, |state| {
-            match self.commit_chunk(chunk, state) {
-                Err(error @ Error::Full { .. }) => {
-                    search.no_pages = Some(error);
-                    return Ok(false);
-                }
-                other => other?,
-            }
             let words = chunk.bitmap(self.map())?;
             let bitmap = Bitmap::load(words);
             let longest = bitmap.longest_run().filter(|run| u64::from(run.units) >= units);
+            // Only a chunk with room gets pages: an extent may fill it, and commits its own.
+            if longest.is_some() {
+                match self.commit_chunk(chunk, state) {
+                    Err(error @ Error::Full { .. }) => {
+                        search.no_pages = Some(error);
+                        return Ok(false);
+                    }
+                    other => other?,
+                }
+            }
             if let Some(longest) = longest {
                 if chunk.0 >= ordinary_chunks(self.map().chunks()) {
                     // Exactly one cell: the reserve lends no more than is needed.

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use nearstate_model::{Result, invariant};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
@@ -18,24 +18,40 @@ use crate::member::{LOCK_WAIT_SHORT, Member, lock};
 /// that member made progress.
 const CLAIMS_MAX: u32 = 16;
 
+/// Which chunks a search for a range skips.
+#[derive(Clone, Copy, Debug)]
+struct SpanSearch {
+    /// Those whose lock is held.
+    skips_busy: bool,
+    /// Those without pages.
+    needs_pages: bool,
+}
+
 impl Member {
     /// Takes a range as the large bump range, which is empty. It has pages, except the chunks that
     /// an extent fills.
     pub(crate) fn take_span(&self, bytes: u64, is_extent: bool) -> Result<()> {
         invariant!(bytes != 0 && bytes.is_multiple_of(LINE), "a range of {bytes} bytes");
+        self.finish_free()?;
         self.keep_reserve(bytes / LINE)?;
         let ordinary = ordinary_chunks(self.map().chunks());
         let hint = self.span_chunk.get();
         // Chunks whose lock is busy come last: their holder may be stopped.
+        let mut no_pages = None;
         for skips_busy in [true, false] {
             let reserve = if self.may_use_reserve.get() { self.map().chunks() } else { ordinary };
             for chunks in [hint..ordinary, 0..ordinary, ordinary..reserve] {
-                if self.take_span_in(chunks, bytes, is_extent, skips_busy)? {
-                    return Ok(());
+                let search = SpanSearch { skips_busy, needs_pages: no_pages.is_some() };
+                match self.take_span_in(chunks, bytes, is_extent, search) {
+                    Ok(true) => return Ok(()),
+                    Ok(false) => {}
+                    // The file system is full. Chunks with pages may still have room.
+                    Err(error @ Error::Full { .. }) => no_pages = Some(error),
+                    Err(error) => return Err(error),
                 }
             }
         }
-        Err(no_room())
+        Err(no_pages.unwrap_or_else(no_room))
     }
 
     /// Takes a range in some chunks. False if there is none.
@@ -44,11 +60,11 @@ impl Member {
         mut chunks: Range<u64>,
         bytes: u64,
         is_extent: bool,
-        skips_busy: bool,
+        search: SpanSearch,
     ) -> Result<bool> {
         let ordinary = ordinary_chunks(self.map().chunks());
         for _ in 0..CLAIMS_MAX {
-            let found = self.find_span(chunks.clone(), bytes / LINE, skips_busy)?;
+            let found = self.find_span(chunks.clone(), bytes / LINE, search)?;
             let Some(start) = found else { return Ok(false) };
             match self.claim_span(start, bytes, is_extent)? {
                 None => {
@@ -67,17 +83,18 @@ impl Member {
 
     /// The first range of free units in some chunks. Reads without locks, so the claim tests it
     /// again. Adds chunks to the heap where the last ones are free.
-    fn find_span(&self, chunks: Range<u64>, units: u64, skips_busy: bool) -> Result<Option<u64>> {
+    fn find_span(&self, chunks: Range<u64>, units: u64, search: SpanSearch) -> Result<Option<u64>> {
         let (mut start, mut have) = (0, 0);
         let ordinary = ordinary_chunks(self.map().chunks());
         for chunk in chunks.map(ChunkIndex) {
             let has_tables = chunk.0 >= ordinary || chunk.0 < chunks_used(self.map())?;
-            if !has_tables && self.add_chunk()?.is_none() {
+            if !has_tables && (search.needs_pages || self.add_chunk()?.is_none()) {
                 return Ok(None);
             }
             let word = self.map().word(chunk.word_at(self.map()))?.load(Ordering::Relaxed);
             let state = ChunkState::decode(word & lock::PAYLOAD);
-            if skips_busy && lock::owner_of(word) != 0 {
+            let is_busy = search.skips_busy && lock::owner_of(word) != 0;
+            if is_busy || search.needs_pages && !state.has_pages {
                 have = 0;
             } else if state.used == 0 {
                 start = if have == 0 { chunk.start() } else { start };
@@ -86,6 +103,9 @@ impl Member {
                 have = 0;
             } else {
                 let bitmap = Bitmap::load(chunk.bitmap(self.map())?);
+                if bitmap.longest_run().is_none() {
+                    have = 0;
+                }
                 for run in bitmap.free_runs() {
                     // The first run can continue the one of the chunk before.
                     if have == 0 || run.start != 0 {

@@ -124,7 +124,7 @@ impl Member {
     /// lock.
     pub(crate) fn add_segment(&self, index: u32, segment: usize) -> Result<()> {
         invariant!(segment < SEGMENTS, "an index has no segment {segment}");
-        let at = self.allocate_extent((buckets_of(segment) + 1) * LINE)?;
+        let at = self.allocate_extent((buckets_of(segment) + 1) * LINE, segment == 0)?;
         let word_at = segment_slot(index, segment);
         write_undo(&self.arena()?, word_at, 0, at, op::SET_ONCE);
         publish(self.map().word(word_at)?, at);
@@ -251,7 +251,7 @@ impl Member {
         arena.set(undo::SPLIT_BUCKET, at);
         write_undo(&arena, link_slot(at), last, 0, op::COMPACT);
         crash_point!("compact.recorded");
-        finish_compaction(&arena, self.lock_owner())
+        finish_compaction(&arena, self.lock_owner()).inspect_err(|_| arena.set(undo::OP, op::NONE))
     }
 }
 

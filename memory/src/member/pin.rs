@@ -21,6 +21,9 @@ use crate::layout::{Corruption, seal, unseal};
 
 const EPOCH: &str = "the epoch word has a flipped bit";
 
+/// The retirement epoch of a cell that no reader has seen: before the first epoch of a region.
+pub(crate) const NEVER_READ: u64 = 1;
+
 /// Pins the current epoch.
 #[inline]
 pub(crate) fn pin(epoch: &AtomicU64, pin: &AtomicU64, is_fenced: bool) {

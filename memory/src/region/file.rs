@@ -311,11 +311,11 @@ impl Region {
             NumaPolicy::Interleave(nodes) => map.bind_memory(true, nodes)?,
         }
         map.commit(0, page.max(MEMBERS))?;
+        fill_superblock(&map, page, is_fenced)?;
         if !map.try_commit(0, page)? {
             // Pages come from writing zeros here: only before another process uses them.
             map.commit(chunk_words_at(chunks), length - chunk_words_at(chunks))?;
         }
-        fill_superblock(&map, page, is_fenced)?;
         map.create_reserve()?;
         // One session can be opened, and the region checked, without a free page.
         map.commit(member_at(0), MEMBER_BYTES)?;
