@@ -191,16 +191,16 @@ impl Member {
         }
     }
 
-    /// Ends the use of the reserve. If the operation does not fit into the reserve either, its first
-    /// error tells why.
+    /// Ends the use of the reserve. If the operation does not fit into the reserve either, its
+    /// first error tells why.
     #[cold]
     fn end_reserve<T>(&self, repeated: Result<T>, detail: String) -> Result<T> {
         self.may_use_reserve.set(false);
         if repeated.is_err() {
             self.free_pending()?;
         }
-        // What was lent comes back at once, and what was replaced is free for others. A failure does
-        // not change what the operation did: the next refill frees what is left.
+        // What was lent comes back at once, and what was replaced is free for others. A failure
+        // does not change what the operation did: the next refill frees what is left.
         let _ = self.operation(|| self.free_all());
         match repeated {
             Err(Error::Full { .. }) => Err(Error::Full { detail }),
