@@ -62,7 +62,8 @@ const WHEN: ArgForm = OneOf(&["", "", "", "NX", "XX", "nx", "XX GET", "NX GET", 
 
 /// Conditions of EXPIRE that do not compare expiry times.
 const IF: ArgForm = OneOf(&["", "", "", "", "NX", "XX", "nx", "XX NX", "nonsense"]);
-/// Conditions that do, used only where no two expiry times are close to each other.
+/// Conditions that do. Used only with points in time: those that two relative times lead to differ
+/// by what the clock has moved, which is not the same for both servers.
 const IF_FAR: ArgForm = OneOf(&["", "", "GT", "LT", "gt", "LT GT", "NX GT", "XX LT", "XX GT"]);
 
 pub const STRINGS: &[CommandForm] = &[
@@ -153,7 +154,6 @@ pub const KEYS: &[CommandForm] = &[
     ("DEL", &[Keys]),
     ("EXISTS", &[Keys]),
     ("EXPIRE", &[Key, Seconds, IF]),
-    ("EXPIRE", &[Key, Seconds, IF_FAR]),
     ("EXPIREAT", &[Key, At, IF]),
     ("EXPIREAT", &[Key, At, IF_FAR]),
     ("EXPIRETIME", &[Key]),
@@ -161,7 +161,6 @@ pub const KEYS: &[CommandForm] = &[
     ("OBJECT", &[OneOf(&["ENCODING", "encoding"]), Key]),
     ("PERSIST", &[Key]),
     ("PEXPIRE", &[Key, Millis, IF]),
-    ("PEXPIRE", &[Key, Millis, IF_FAR]),
     ("PEXPIREAT", &[Key, AtMillis, IF]),
     ("PEXPIREAT", &[Key, AtMillis, IF_FAR]),
     ("PEXPIRETIME", &[Key]),
