@@ -283,7 +283,7 @@ pub struct ns_region_stats {
     pub created_ms: u64,
     /// Maximum size of records and index, in bytes.
     pub bytes_max: u64,
-    /// Bytes of the heap ever allocated: records, index, free cells.
+    /// Bytes of the heap that are allocated: records, index, and what sessions keep for reuse.
     pub bytes_taken: u64,
     /// Bytes that the file occupies on its file system.
     pub bytes_on_disk: u64,
@@ -412,7 +412,7 @@ pub struct ns_check_report {
     pub bytes_free: u64,
     /// Bytes that are neither in use nor free.
     pub bytes_leaked: u64,
-    /// Bytes of the heap ever allocated.
+    /// Bytes of the heap that are allocated.
     pub bytes_taken: u64,
 }
 

@@ -142,6 +142,7 @@ impl Member {
 
     /// Allocates a pending extent: `bytes` of address space of which only the first line is
     /// guaranteed to have pages.
+    ///
     /// `is_needed` is false for an extent that can wait until others have freed memory.
     pub(crate) fn allocate_extent(&self, bytes: u64, is_needed: bool) -> Result<u64> {
         invariant!(bytes > LINE && bytes.is_multiple_of(LINE), "an extent of {bytes} bytes");

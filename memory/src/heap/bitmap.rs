@@ -93,18 +93,35 @@ impl Bitmap {
     }
 }
 
+/// True if every unit of a run is allocated.
+pub(crate) fn is_allocated(words: &[AtomicU64; BITMAP_WORDS], run: UnitRun) -> bool {
+    masks(run).all(|(index, mask)| {
+        words.get(index).is_some_and(|word| word.load(Ordering::Relaxed) & mask == mask)
+    })
+}
+
+/// The words of a run, and the bits that it has in each.
+fn masks(run: UnitRun) -> impl Iterator<Item = (usize, u64)> {
+    let mut unit = run.start;
+    std::iter::from_fn(move || {
+        if unit >= run.end() {
+            return None;
+        }
+        let in_word = (64 - unit % 64).min(run.end() - unit);
+        let mask = (u64::MAX >> (64 - in_word)) << (unit % 64);
+        let index = (unit / 64) as usize;
+        unit += in_word;
+        Some((index, mask))
+    })
+}
+
 /// Marks a run as allocated or free. Idempotent.
 pub(crate) fn mark(words: &[AtomicU64; BITMAP_WORDS], run: UnitRun, is_allocated: bool) {
     invariant!(u64::from(run.end()) <= CHUNK_UNITS, "{run:?} lies outside its chunk");
-    let mut unit = run.start;
-    while unit < run.end() {
-        let index = (unit / 64) as usize;
-        let in_word = (64 - unit % 64).min(run.end() - unit);
-        let mask = (u64::MAX >> (64 - in_word)) << (unit % 64);
-        let Some(word) = words.get(index) else { invariant!("unit {unit} lies outside its chunk") };
+    for (index, mask) in masks(run) {
+        let Some(word) = words.get(index) else { invariant!("{run:?} lies outside its chunk") };
         let seen = word.load(Ordering::Relaxed);
         word.store(if is_allocated { seen | mask } else { seen & !mask }, Ordering::Release);
-        unit += in_word;
     }
 }
 
@@ -141,6 +158,8 @@ mod tests {
             let longest = map.longest_run().map_or(0, |run| run.units);
             assert_eq!((map.used(), longest), naive(&bits), "round {round}");
             assert_eq!(map.is_set(start), is_allocated);
+            let run = UnitRun { start, units };
+            assert_eq!(super::is_allocated(&words, run), is_allocated);
             let free: u32 = map.free_runs().map(|run| run.units).sum();
             assert_eq!(free + map.used(), CHUNK_UNITS as u32);
         }

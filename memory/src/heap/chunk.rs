@@ -19,6 +19,7 @@ use crate::region::map::Map;
 /// Bytes of the tables that get pages at once. Both tables begin at a multiple of it.
 const TABLE_PAGE: u64 = 4096;
 
+const NO_RANGE: Corruption = Corruption("a recorded range of the heap contradicts itself");
 const NO_CHUNK: Corruption = Corruption("a cell lies outside the heap's chunks");
 
 /// The number of a chunk.
@@ -50,6 +51,16 @@ impl ChunkIndex {
     /// Its bitmap.
     pub(crate) fn bitmap(self, map: &Map) -> Result<&[AtomicU64; BITMAP_WORDS], Corruption> {
         map.words(bitmaps_at(map.chunks()) + BITMAP_BYTES * self.0)
+    }
+
+    /// As [`ChunkIndex::run`], of a range that was read from shared memory.
+    pub(crate) fn checked_run(self, at: u64, to: u64) -> Result<UnitRun, Corruption> {
+        let is_run = self.start() <= at
+            && at < self.end()
+            && at < to
+            && at.is_multiple_of(LINE)
+            && to.is_multiple_of(LINE);
+        if is_run { Ok(self.run(at, to)) } else { Err(NO_RANGE) }
     }
 
     /// The part of `[at, to)` that lies in it. `at` does.

@@ -7,7 +7,7 @@ use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
-use crate::heap::bitmap::{Bitmap, UnitRun, mark};
+use crate::heap::bitmap::{Bitmap, UnitRun, is_allocated, mark};
 use crate::heap::cell::{self, WORD_NEXT};
 use crate::heap::chunk::{ChunkIndex, ChunkState, is_held_by};
 use crate::layout::{Corruption, chunk_words_at};
@@ -78,8 +78,8 @@ impl Member {
         let mut state = ChunkState::decode(payload);
         let done = work(&mut state);
         if done.is_err() {
-            // What was begun under the lock ends under it.
-            recover(&self.arena()?, self.lock_owner())?;
+            // What was begun under the lock ends under it. Damage that prevents it is in `done`.
+            let _ = recover(&self.arena()?, self.lock_owner());
             state = ChunkState::of(&Bitmap::load(chunk.bitmap(self.map())?), state.has_pages);
         }
         self.release(at, LockSlot::Leaf, state.encode())?;
@@ -182,6 +182,12 @@ impl Member {
         invariant!(self.has_lock(LockSlot::Leaf), "a bitmap changes without its lock");
         let arena = self.arena()?;
         invariant!(arena.get(undo::FREE_AT) == 0, "a range that is being freed is forgotten");
+        // The range comes from a list in shared memory. Units that are free have another owner
+        // soon.
+        let run = chunk.checked_run(at, to)?;
+        if !is_allocated(chunk.bitmap(self.map())?, run) {
+            return Err(Error::from(Corruption("a cell that is free already is freed")));
+        }
         arena.set(undo::FREE_TO, to);
         arena.set(undo::FREE_SOURCE, source.encode());
         arena.set(undo::FREE_AT, at);
@@ -191,11 +197,11 @@ impl Member {
             return Err(damage.into());
         }
         crash_point!("free.cut");
-        self.free_recorded(chunk, state)
+        self.free_recorded_part(chunk, state)
     }
 
-    fn free_recorded(&self, chunk: ChunkIndex, state: &mut ChunkState) -> Result<()> {
-        let freed = u64::from(free_recorded(&self.arena()?, chunk)?.units);
+    fn free_recorded_part(&self, chunk: ChunkIndex, state: &mut ChunkState) -> Result<()> {
+        let freed = u64::from(clear_recorded(&self.arena()?, chunk)?.units);
         state.used = state.used.saturating_sub(freed);
         // An upper bound: the run may have joined its neighbours.
         state.longest = state.free();
@@ -209,7 +215,7 @@ impl Member {
         while arena.get(undo::FREE_AT) != 0 {
             let chunk = ChunkIndex::of(self.map(), arena.get(undo::FREE_AT))?;
             let freed = self.under_chunk(chunk, Some(LOCK_WAIT_SHORT), |state| {
-                self.free_recorded(chunk, state)
+                self.free_recorded_part(chunk, state)
             })?;
             if freed.is_none() {
                 return Ok(false);
@@ -217,6 +223,12 @@ impl Member {
         }
         Ok(true)
     }
+}
+
+/// Closes the record of a range that is being taken. A flipped bit in `CHUNK_TO` leads to no range.
+pub(crate) fn close_claim(arena: &Arena<'_>) {
+    arena.set(undo::CHUNK_TO, 0);
+    arena.set(undo::CHUNK_AT, 0);
 }
 
 /// Removes a range from where it stands.
@@ -241,13 +253,19 @@ fn take_from_source(
 }
 
 /// Clears the bits of the recorded range in the chunk of its first byte, which is locked.
-fn free_recorded(arena: &Arena<'_>, chunk: ChunkIndex) -> Result<UnitRun, Corruption> {
+fn clear_recorded(arena: &Arena<'_>, chunk: ChunkIndex) -> Result<UnitRun, Corruption> {
     let (at, to) = (arena.get(undo::FREE_AT), arena.get(undo::FREE_TO));
-    let run = chunk.run(at, to);
+    let run = chunk.checked_run(at, to)?;
     mark(chunk.bitmap(arena.map)?, run, false);
     crash_point!("free.marked");
     arena.set(undo::FREE_SOURCE, FreeSource::Rest.encode());
-    arena.set(undo::FREE_AT, if to > chunk.end() { chunk.end() } else { 0 });
+    if to > chunk.end() {
+        arena.set(undo::FREE_AT, chunk.end());
+    } else {
+        arena.set(undo::FREE_AT, 0);
+        // A flipped bit in `FREE_AT` leads to no range.
+        arena.set(undo::FREE_TO, 0);
+    }
     crash_point!("free.done");
     Ok(run)
 }
@@ -282,10 +300,10 @@ pub(crate) fn mark_batch(arena: &Arena<'_>, first: u64, last: u64) -> Result<(),
     let mut cell = first;
     for _ in 0..HARVEST_CELLS {
         let end = cell.saturating_add(cell::bytes_at(arena.map, cell)?);
-        if cell < chunk.start() || end > chunk.end() {
+        if end > chunk.end() {
             return Err(Corruption("a batch of cells lies in several chunks"));
         }
-        mark(words, chunk.run(cell, end), true);
+        mark(words, chunk.checked_run(cell, end)?, true);
         if cell == last {
             return Ok(());
         }
@@ -297,17 +315,17 @@ pub(crate) fn mark_batch(arena: &Arena<'_>, first: u64, last: u64) -> Result<(),
 /// Recovery: completes what an undo record says about chunks. Only then do their locks have owners
 /// that can be released. `owner` is the dead member's.
 pub(crate) fn recover(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
-    finish_claim(arena, owner)?;
+    recover_claim(arena, owner)?;
     crash_point!("recover.chunk");
-    finish_batch(arena, owner)?;
+    recover_batch(arena, owner)?;
     crash_point!("recover.batch");
-    finish_free(arena, owner)?;
+    recover_free(arena, owner)?;
     crash_point!("recover.free");
     refresh_lock(arena, owner)
 }
 
 /// A recorded range belongs to the member: it becomes the bump range.
-fn finish_claim(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
+fn recover_claim(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
     let (word, to) = (arena.get(undo::CHUNK_AT), arena.get(undo::CHUNK_TO));
     if to == 0 {
         return Ok(());
@@ -318,17 +336,17 @@ fn finish_claim(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
         let chunk = ChunkIndex::of(arena.map, at)?;
         // A chunk whose lock was released is marked. Others may change its bitmap.
         if is_held_by(arena.map, chunk, owner)? {
-            mark(chunk.bitmap(arena.map)?, chunk.run(at, to), true);
+            mark(chunk.bitmap(arena.map)?, chunk.checked_run(at, to)?, true);
         }
         at = chunk.end();
     }
     arena.set_bump(which, start, to);
-    arena.set(undo::CHUNK_TO, 0);
+    close_claim(arena);
     Ok(())
 }
 
 /// A recorded batch belongs to the member: it stands in the queue.
-fn finish_batch(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
+fn recover_batch(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
     let (first, last) = (arena.get(undo::BATCH_FIRST), arena.get(undo::BATCH_LAST));
     if first != 0 {
         if !is_held_by(arena.map, ChunkIndex::of(arena.map, first)?, owner)? {
@@ -343,7 +361,7 @@ fn finish_batch(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
 
 /// A range that left its source is free. The rest of a range of several chunks, whose next chunk is
 /// not locked, stays recorded: the next member of this slot frees it.
-fn finish_free(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
+fn recover_free(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
     let at = arena.get(undo::FREE_AT);
     if at == 0 {
         return Ok(());
@@ -363,7 +381,7 @@ fn finish_free(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
     if is_still_there {
         arena.set(undo::FREE_AT, 0);
     } else {
-        free_recorded(arena, chunk)?;
+        clear_recorded(arena, chunk)?;
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use crate::heap::bitmap::{Bitmap, UnitRun, mark};
 use crate::heap::cell::{self, WORD_HEAD, WORD_NEXT, WORD_RETIRED};
 use crate::heap::chunk::{ChunkIndex, ChunkState, chunks_used, reserve, state_of};
 use crate::heap::class;
-use crate::heap::free::{HARVEST_CELLS, link_batch, mark_batch};
+use crate::heap::free::{HARVEST_CELLS, close_claim, link_batch, mark_batch};
 use crate::layout::{CHUNK_UNITS, Corruption, LINE, QUEUES, ordinary_chunks};
 use crate::member::arena::{BUMP_SMALL_CELL_MAX, Bump, LockSlot, undo};
 use crate::member::pin::NEVER_READ;
@@ -237,7 +237,7 @@ impl Member {
         crash_point!("chunk.marked");
         arena.set_bump(Bump::Small, at, to);
         crash_point!("chunk.bumped");
-        arena.set(undo::CHUNK_TO, 0);
+        close_claim(&arena);
         crash_point!("chunk.done");
         Ok(())
     }

@@ -9,6 +9,7 @@ use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::heap::bitmap::{Bitmap, mark};
 use crate::heap::chunk::{ChunkIndex, ChunkState, chunks_used};
+use crate::heap::free::close_claim;
 use crate::heap::refill::no_room;
 use crate::layout::{CHUNK_UNITS, LINE, ordinary_chunks};
 use crate::member::arena::{Bump, undo};
@@ -149,7 +150,7 @@ impl Member {
         if taken_to != 0 {
             arena.set_bump(Bump::Large, start, taken_to);
             crash_point!("span.bumped");
-            arena.set(undo::CHUNK_TO, 0);
+            close_claim(&arena);
         }
         if missing.is_err() {
             self.empty_bump(Bump::Large)?;

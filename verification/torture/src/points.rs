@@ -176,7 +176,7 @@ pub fn adoptions(
 ) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
     let is_second = |point: &&str| point.starts_with("recover.") || point.starts_with("attach.");
-    for scenario in ["replace", "grow", "pool", "transaction"].into_iter().filter_map(named) {
+    for scenario in ["replace", "grow", "free", "transaction"].map(scenario_of) {
         let first = POINTS.iter().copied().filter(|point| !is_second(point)).enumerate();
         let pairs = first.flat_map(|(row, first)| {
             let second = POINTS.iter().copied().filter(is_second).enumerate();
@@ -189,6 +189,10 @@ pub fn adoptions(
         }
     }
     Ok(reached)
+}
+
+fn scenario_of(name: &str) -> &'static Scenario {
+    named(name).unwrap_or_else(|| panic!("scenario {name} does not exist"))
 }
 
 fn adopt(

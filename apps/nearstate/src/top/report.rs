@@ -60,7 +60,7 @@ pub(super) struct CoreReport {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct RegionReport {
     pub(super) seen: RegionSnapshot,
-    /// The share of the maximum size that was ever allocated.
+    /// The share of the maximum size that is allocated.
     pub(super) fill: f64,
     /// Change of the number of records, per second.
     pub(super) growth: Option<f64>,

@@ -44,7 +44,7 @@ const HELP: &[&str] = &[
     "long polls  times that a task blocked the core for more than 1 ms",
     "oldest pin  epochs by which a reader that holds a view delays the reuse of memory",
     "bytes       bytes of a namespace, estimated from a sample of its records",
-    "fill        share of the heap ever allocated; freed bytes are reused",
+    "fill        share of the heap that is allocated",
 ];
 
 /// Minimum screen heights for a history graph of one line and of two lines.

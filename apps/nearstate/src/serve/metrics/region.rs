@@ -42,7 +42,7 @@ pub(super) fn region(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) ->
         ("bytes_max", "Maximum size of the heap, in bytes.", seen.bytes_max),
         (
             "bytes_taken",
-            "Bytes of the heap ever allocated. Freed bytes are reused and still counted.",
+            "Bytes of the heap that are allocated: records, index, what sessions keep for reuse.",
             seen.bytes_taken,
         ),
         ("bytes_on_disk", "Bytes that the file occupies on its file system.", seen.bytes_on_disk),
