@@ -1008,7 +1008,7 @@ typedef struct ns_region_stats {
      */
     uint64_t bytes_max;
     /**
-     * Bytes of the heap ever allocated: records, index, free cells.
+     * Bytes of the heap that are allocated: records, index, and what sessions keep for reuse.
      */
     uint64_t bytes_taken;
     /**
@@ -1114,7 +1114,7 @@ typedef struct ns_check_report {
      */
     uint64_t bytes_leaked;
     /**
-     * Bytes of the heap ever allocated.
+     * Bytes of the heap that are allocated.
      */
     uint64_t bytes_taken;
 } ns_check_report;
