@@ -287,8 +287,8 @@ impl Member {
         pin::is_within(self.epoch(), self.seen_epoch.get())
     }
 
-    /// Extends the pin, if there is one, to the current epoch. A caller without a pin holds the lock
-    /// of the bucket, which protects its cells.
+    /// Extends the pin, if there is one, to the current epoch. A caller without a pin holds the
+    /// lock of the bucket, which protects its cells.
     #[cold]
     pub(crate) fn extend_pin(&self) {
         let seen = if self.pins.get() == 0 {

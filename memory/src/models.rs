@@ -8,6 +8,7 @@
 //! `UnsafeCell`s of loom, which report every unordered access.
 
 mod member_slot;
+mod pin_interval;
 mod pipe;
 
 use std::process::Command;
@@ -68,7 +69,7 @@ const LOCK: &str = "a_lock_excludes_and_its_next_owner_sees_every_write";
 const PUBLISH: &str = "a_reader_that_sees_an_entry_sees_a_complete_cell";
 const REUSE: &str = "a_pinned_cell_is_not_reused";
 const MOVED: &str = "a_pinned_cell_is_not_reused_by_another_member";
-const INTERVAL: &str = "a_stopped_reader_keeps_only_what_it_may_use";
+const INTERVAL: &str = "pin_interval::a_stopped_reader_keeps_only_what_it_may_use";
 const SPLIT: &str = "a_split_hides_no_key";
 const DECISION: &str = "a_reader_sees_all_of_a_transaction_or_nothing";
 const RING: &str = "a_ring_reader_gets_complete_entries_in_order_or_learns_what_it_missed";
@@ -300,72 +301,6 @@ fn a_pinned_cell_is_not_reused_by_another_member() {
             }
         });
         wait_for([reading, giving, taking]);
-    });
-}
-
-/// The state of [`INTERVAL`]: an entry that leads to the first or to the second version of a record.
-struct Versions {
-    heap: Heap,
-    second: UnsafeCell<u64>,
-}
-
-const SECOND_AT: u64 = AT + 64;
-
-impl Versions {
-    fn look(&self) {
-        let Heap { epoch, word, pin, .. } = &self.heap;
-        let seen = std::cell::Cell::new(pin::pin(epoch, pin, true));
-        let found = pin::load_protected(
-            || load(word),
-            || pin::is_within(epoch, seen.get()),
-            || seen.set(pin::extend(epoch, pin, true)),
-        );
-        match found {
-            0 => {}
-            found if at_of(found) == AT => assert_eq!(read(&self.heap.cell), LIVE, "reused"),
-            _ => assert_eq!(read(&self.second), LIVE, "the second version was reused"),
-        }
-        pin::unpin(pin);
-    }
-
-    /// Replaces the first version in the epoch after that of the reader, and removes the second one.
-    /// Returns the words of both cells.
-    fn write(&self) -> [u64; 2] {
-        let Heap { epoch, word, .. } = &self.heap;
-        self.heap.advance();
-        let born = pin::birth_epoch(epoch);
-        write(&self.second, LIVE);
-        publish(word, entry(TAG, SECOND_AT));
-        let first = pin::retire(2, pin::retire_epoch(epoch, true));
-        publish(word, 0);
-        [first, pin::retire(born, pin::retire_epoch(epoch, true))]
-    }
-}
-
-#[test]
-fn a_stopped_reader_keeps_only_what_it_may_use() {
-    check(|| {
-        let shared = Arc::new(Versions {
-            heap: Arc::try_unwrap(heap()).ok().unwrap(),
-            second: UnsafeCell::new(0),
-        });
-        let reading = start(&shared, Versions::look);
-        let writing = start(&shared, |versions| {
-            let [first, second] = versions.write();
-            versions.heap.advance();
-            let heavy = || {
-                fence(Ordering::SeqCst);
-                true
-            };
-            let now = pin::advance(&versions.heap.epoch, heavy).unwrap();
-            let safe = pin::SafeEpochs::scan(now, std::iter::once(&versions.heap.pin));
-            for (retired, cell) in [(first, &versions.heap.cell), (second, &versions.second)] {
-                if pin::is_reusable(retired, safe.all) || safe.is_reusable(retired) {
-                    write(cell, REUSED);
-                }
-            }
-        });
-        wait_for([reading, writing]);
     });
 }
 

@@ -147,8 +147,8 @@ impl Arena<'_> {
         Ok(())
     }
 
-    /// Recovery: true if a cell in transit is in the queue of what stalled readers hold, or `is_last`
-    /// there. Its predecessor may lead to it already: then it must not be in another queue.
+    /// Recovery: true if a cell in transit is in the queue of what stalled readers hold, or is its
+    /// last cell. A predecessor may lead to it already: then it must not be in another queue.
     fn finish_set_aside(&self, cell: u64, is_last: bool) -> Result<bool, Corruption> {
         let queue = self.set_aside();
         let head = queue.head.load(Ordering::Acquire);

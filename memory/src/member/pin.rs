@@ -243,7 +243,7 @@ struct Life {
 /// Bit of the word `retired` of a cell that is retired. A live cell has its birth epoch there.
 const RETIRED: u64 = 1 << 63;
 
-/// Bits of the significand of an age. An age is rounded up by less than a thousandth.
+/// Bits of the significand of an age. An age is rounded up by less than a five-hundredth.
 const AGE_BITS: u32 = 10;
 /// The encoded age that means: older than the region's first epoch.
 const AGE_UNKNOWN: u64 = (RETIRED >> EPOCH_BITS) - 1;
@@ -324,7 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_age_is_never_rounded_down_and_by_less_than_a_thousandth_up() {
+    fn an_age_is_rounded_up_by_less_than_a_five_hundredth() {
         let mut age = 0_u64;
         while age < 1 << 40 {
             let retired = (1 << 41) + 7;
