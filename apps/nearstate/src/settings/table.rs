@@ -148,8 +148,8 @@ settings! {
     "region.max" as region_max: ByteSize = "1GiB", --"max";
     /// File mode of a region that is created, in octal. It limits which users can attach
     "region.mode" as region_mode: FileMode = "600", --"region-mode";
-    /// Also use a region, a Unix socket, a directory or a symbolic link that belongs to another user
-    /// than this one and root
+    /// Also use a region, a Unix socket, a directory or a symbolic link that belongs to another
+    /// user than this one and root
     "region.any_owner" as is_any_owner: bool = "false", --"any-owner";
 
     /// File that declares users, in the format of Redis ACL files: one `user NAME RULE...` per line
