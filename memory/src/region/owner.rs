@@ -143,7 +143,7 @@ pub fn create_user_directory(path: &Path) -> Result<()> {
     };
     if let Some(parent) = path.parent() {
         let found = fs::metadata(parent)
-            .map_err(|_| failure(&format!("cannot stat {}", parent.display())))?;
+            .map_err(|_| failure(format!("cannot stat {}", parent.display())))?;
         check(path, &format!("the directory {}", parent.display()), found.uid(), false)?;
         // Without the sticky bit every user can rename the directory and put another one there.
         if found.mode() & 0o022 != 0 && found.mode() & STICKY == 0 {
@@ -156,7 +156,7 @@ pub fn create_user_directory(path: &Path) -> Result<()> {
     }
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-            return Err(failure(&format!("cannot create the directory {}", path.display())));
+            return Err(failure(format!("cannot create the directory {}", path.display())));
         }
         Ok(()) | Err(_) => {}
     }
