@@ -130,7 +130,7 @@ impl Member {
     }
 
     /// Allocates from a bump range, which is refilled from a chunk.
-    fn allocate_fresh(&self, class: u8) -> Result<u64> {
+    pub(crate) fn allocate_fresh(&self, class: u8) -> Result<u64> {
         let bytes = class::bytes_of(class);
         let which = if bytes <= BUMP_SMALL_CELL_MAX { Bump::Small } else { Bump::Large };
         let arena = self.arena()?;
@@ -166,6 +166,7 @@ impl Member {
         };
         match take() {
             Err(Error::Full { .. }) if is_needed => {
+                self.wanted_units.set(bytes / LINE);
                 self.reclaim()?;
                 take()?;
             }
@@ -179,15 +180,17 @@ impl Member {
         Ok(cell)
     }
 
-    /// Runs an operation that changes the region. If the heap is full for it, the operation runs
-    /// once more and may use the reserve, provided that it does not make the content of the region
-    /// larger: deleting, collecting, and replacing by as much or less always succeed.
+    /// Runs an operation that changes the region. If the heap is full for it, live records are
+    /// moved together, as far as that makes room, and the operation runs again. If it is still
+    /// full, the operation runs once more and may use the reserve, provided that it does not make
+    /// the content of the region larger: deleting, collecting, and replacing by as much or less
+    /// always succeed.
     ///
     /// # Errors
     /// Those of the operation. It must change nothing if it fails.
     #[inline]
     pub fn with_reserve<T>(&self, mut operation: impl FnMut() -> Result<T>) -> Result<T> {
-        let mut refusal = None;
+        let (mut refusal, mut evacuations) = (None, 0);
         // One call in a loop, so that it is part of its caller.
         loop {
             let done = self.operation(&mut operation);
@@ -197,8 +200,11 @@ impl Member {
             match done {
                 Err(Error::Full { detail }) if !self.may_use_reserve.get() => {
                     self.free_pending()?;
-                    self.may_use_reserve.set(true);
-                    refusal = Some(detail);
+                    evacuations += 1;
+                    if !self.evacuate_after_full(evacuations)? {
+                        self.may_use_reserve.set(true);
+                        refusal = Some(detail);
+                    }
                 }
                 other => return other,
             }
@@ -309,6 +315,7 @@ impl Member {
     /// tries once more.
     #[cold]
     fn allocate_last_resort(&self, arena: &Arena<'_>, class: u8, detail: &str) -> Result<u64> {
+        self.wanted_units.set(class::bytes_of(class) / LINE);
         self.recover_the_dead()?;
         self.advance()?;
         self.advance()?;
@@ -325,7 +332,7 @@ impl Member {
     }
 
     /// Frees the memory of dead members, of free slots and of this member.
-    fn reclaim(&self) -> Result<()> {
+    pub(crate) fn reclaim(&self) -> Result<()> {
         self.recover_the_dead()?;
         self.drain_free_arenas()?;
         self.free_all()
@@ -381,6 +388,7 @@ pub(crate) fn undo_operation(arena: &Arena<'_>) -> Result<u64, Corruption> {
         | op::TXN
         | op::LINE
         | op::COMPACT
+        | op::LINES
         | op::SET_ONCE) => Ok(known),
         _ => Err(Corruption("an undo record names an operation that does not exist")),
     }

@@ -199,6 +199,10 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         stale_class: Private::new(0),
         queue_heads: Box::new([const { Private::new(0) }; QUEUES]),
         may_use_reserve: Private::new(false),
+        growth_pause: Private::new(0),
+        wanted_units: Private::new(0),
+        vain_units: Private::new(0),
+        is_evacuation_due: Private::new(false),
         chunk: Private::new(0),
         span_chunk: Private::new(0),
     })

@@ -44,7 +44,7 @@ pub fn writes(
 ) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
     for scenario in SCENARIOS {
-        for point in POINTS {
+        for point in POINTS.iter().filter(|point| scenario.has_point(point)) {
             let mut occurrence = 1_u32;
             for _ in 0..depth.occurrences {
                 let plan = format!("{point}:{occurrence}");
@@ -72,7 +72,7 @@ pub fn recoveries(
     depth: CrashDepth,
 ) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
-    for scenario in SCENARIOS.iter().filter(|scenario| scenario.name != "full") {
+    for scenario in SCENARIOS.iter().filter(|scenario| !scenario.is_full) {
         // Transactions have their own pairs below.
         let has_own_pairs = scenario.name.starts_with("transaction") || scenario.name == "streamed";
         for (first, second) in pairs(if has_own_pairs { 5 * depth.stride } else { depth.stride }) {

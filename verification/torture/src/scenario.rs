@@ -23,11 +23,20 @@ pub struct Scenario {
     /// Written by the child.
     work: FillScript,
     /// The region is filled completely first.
-    is_full: bool,
+    pub(crate) is_full: bool,
     /// The records are watched and streamed.
     is_streamed: bool,
+    /// The prefixes of the points at which it is killed; empty: at all points.
+    prefixes: &'static [&'static str],
     /// Another session holds a view during the first part of the work.
     has_stalled_reader: bool,
+}
+
+impl Scenario {
+    /// True if the scenario is killed at a point. One that takes long is only killed at its own.
+    pub(crate) fn has_point(&self, point: &str) -> bool {
+        self.prefixes.is_empty() || self.prefixes.iter().any(|prefix| point.starts_with(prefix))
+    }
 }
 
 /// Writes; those in one list are one transaction.
@@ -67,13 +76,24 @@ pub(crate) const SET_SECOND: u32 = 0b00_00_00_00_01_00;
 const SET_FIRST: u32 = 0b00_00_00_00_00_01;
 const TAKE_FIRST: u32 = 0b00_00_00_01_00_10;
 
+/// Pairs of records that fill what large ones leave of the region.
+const SCATTERED: u32 = 1600;
+
 /// Pairs of records that fill a chunk.
 const HOLES: u32 = 1100;
 
 type FillScript = fn(&mut WriteScript);
 
 const fn scenario(name: &'static str, before: FillScript, work: FillScript) -> Scenario {
-    Scenario { name, before, work, is_full: false, is_streamed: false, has_stalled_reader: false }
+    Scenario {
+        name,
+        before,
+        work,
+        is_full: false,
+        is_streamed: false,
+        has_stalled_reader: false,
+        prefixes: &[],
+    }
 }
 
 /// All scenarios. Together they reach every point.
@@ -199,6 +219,28 @@ pub const SCENARIOS: &[Scenario] = &[
                 s.each(WriteKind::Put, KeySpace::Own, 20..22, 300);
                 transactions(s);
                 s.each(WriteKind::Delete, KeySpace::Own, 20..21, 0);
+            },
+        )
+    },
+    Scenario {
+        is_full: true,
+        prefixes: &["evacuate.", "lines."],
+        ..scenario(
+            "scattered",
+            |s| {
+                s.each(WriteKind::Put, KeySpace::Hot, 0..14, 4 << 20);
+                // Every second record between small ones is deleted.
+                for number in 0..SCATTERED {
+                    s.each(WriteKind::Put, KeySpace::Own, 1000 + number..1001 + number, 2000);
+                    s.each(WriteKind::Put, KeySpace::Grow, number..number + 1, 2000);
+                    if number % 8 == 0 {
+                        s.patch(number, ALL);
+                    }
+                }
+                s.each(WriteKind::Delete, KeySpace::Own, 1000..1000 + SCATTERED, 0);
+            },
+            |s| {
+                s.each(WriteKind::Put, KeySpace::Own, 0..30, 60_000);
             },
         )
     },
