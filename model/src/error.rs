@@ -121,6 +121,8 @@ pub enum Error {
     Forked,
     /// An internal error stopped this session: close it, open another and report the error.
     SessionStopped,
+    /// Another thread is inside a call of this session: give each thread a session of its own.
+    SessionBusy,
     /// A system call failed.
     System {
         /// What failed, and what the caller can do about it.
@@ -214,6 +216,10 @@ impl fmt::Display for Error {
                  child",
             ),
             Self::SessionStopped => f.write_str(STOPPED),
+            Self::SessionBusy => f.write_str(
+                "another thread, or the call that a signal handler interrupted, uses this session: \
+                 open one session for each thread, and call nothing from signal handlers",
+            ),
             Self::System { detail, errno } => refused(f, detail, *errno),
             Self::Backend { detail } => write!(f, "back-end: {detail}"),
             Self::Behind { detail } | Self::BadArgument { detail } => f.write_str(detail),
