@@ -2148,8 +2148,8 @@ enum ns_status ns_get_batch(struct ns_session *session,
 
 /**
  * Releases a view. Its bytes must not be read afterwards. NULL and a view that was already
- * released are ignored. While another thread is inside a call of the session, the view is kept, and
- * `ns_last_error` says why.
+ * released are ignored. While another thread is inside a call of the session, the view is kept,
+ * and `ns_last_error` says why.
  *
  * # Safety
  * Rule 1: NULL, or a view that a call of this library has filled.

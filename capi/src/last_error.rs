@@ -11,8 +11,8 @@ thread_local! {
 
 /// The message of `Error::SessionBusy`.
 const SESSION_BUSY: &CStr = c"another thread, or the call that a signal handler interrupted, uses \
-                              this session: open one session for each thread, and call nothing from \
-                              signal handlers";
+                              this session: open one session for each thread, and call nothing \
+                              from signal handlers";
 
 /// Stores the message of `Error::SessionBusy`. A signal handler that interrupted the allocator can
 /// be the caller, so nothing is allocated and nothing is freed.

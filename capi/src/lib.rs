@@ -29,9 +29,9 @@
 //! 5. **Signal handlers** may call `ns_status_name` and nothing else. A handler interrupts a call
 //!    between two stores, so another call through the same session would damage the operation in
 //!    progress. It is refused with `NS_SESSION_BUSY` where the library can tell: not in handlers
-//!    that interrupt an iteration with callbacks. A handler must not leave a call by `siglongjmp` or
-//!    by an exception, and a thread must not be cancelled or ended within a call: the session keeps
-//!    its locks until the process ends, and every later call fails with `NS_SESSION_BUSY`.
+//!    that interrupt an iteration with callbacks. A handler must not leave a call by `siglongjmp`
+//!    or by an exception, and a thread must not be cancelled or ended within a call: the session
+//!    keeps its locks until the process ends, and every later call fails with `NS_SESSION_BUSY`.
 //!
 //! Lengths above a limit and NULL are rejected before anything is read. A panic in this library
 //! becomes `NS_BUG`. Reading a record allocates nothing. After a `fork`, the child must attach
