@@ -14,10 +14,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64 as StaticWord;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nearstate_model::limits::MEMBERS_MAX;
-use nearstate_model::{Error, Holder, Result, invariant};
+use nearstate_model::{Error, HeapUsage, Holder, Result, invariant};
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
@@ -92,6 +92,8 @@ pub struct Member {
     pub(crate) may_use_reserve: Private<bool>,
     /// The chunk that this member took memory from last.
     pub(crate) chunk: Private<u64>,
+    /// What the heap was used for when it was full, and when.
+    pub(crate) usage: RefCell<Option<(Instant, Box<HeapUsage>)>>,
     /// The chunk in which its last large cell ends.
     pub(crate) span_chunk: Private<u64>,
 }
@@ -168,7 +170,7 @@ impl Member {
         if count >> UNIQUE_ID_COUNT_BITS != 0 {
             let detail =
                 format!("session {} has no unique ids left: open another session", self.index);
-            return Err(Error::Full { detail });
+            return Err(Error::Full { detail, heap: None });
         }
         arena.set(undo::UNIQUE_IDS, seal(count));
         let id = count << UNIQUE_ID_MEMBER_BITS | u64::from(self.index);

@@ -5,6 +5,8 @@
 //! An allocated cell is *pending* until a record that contains it is published, or until it is
 //! freed.
 
+use std::time::{Duration, Instant};
+
 use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::Ordering;
@@ -12,13 +14,11 @@ use crate::crash::crash_point;
 use crate::heap::cell::{self, WORD_HEAD, WORD_RETIRED, WORD_VERSION};
 use crate::heap::class::{self, CLASSES};
 use crate::heap::refill::no_room;
-use crate::layout::{
-    CHUNK_BYTES, CLASS_EXTENT, Corruption, LINE, MEMBER_PIN, MEMBER_STATE, QUEUES, member_at,
-    unseal,
-};
+use crate::heap::usage::{CELLS_FOR_ERROR, CHUNKS_FOR_ERROR, heap_usage};
+use crate::layout::{CHUNK_BYTES, CLASS_EXTENT, Corruption, LINE, MEMBER_STATE, QUEUES, member_at};
 use crate::member::Member;
 use crate::member::arena::{Arena, BUMP_SMALL_CELL_MAX, Bump, SET_ASIDE, op, undo};
-use crate::member::pin::{self, PinInterval};
+use crate::member::pin;
 use crate::region::member_table::{member_slots_used, state};
 
 /// The most cells of one class that a member collects before it advances the epoch. The barrier
@@ -31,6 +31,9 @@ const QUEUE_EXCESS: u64 = 6;
 
 /// Cells that one write frees from a queue that is too long: its share of a microsecond.
 const TRIM_CELLS: u64 = 32;
+
+/// For how long errors of a full heap tell the same numbers: 100 times what it takes to read them.
+const USAGE_AGE_MAX: Duration = Duration::from_millis(100);
 
 /// Bytes of a new cell that are prefetched before the copy: what one core can have in flight. The
 /// processor's sequential prefetch loads the rest.
@@ -124,7 +127,7 @@ impl Member {
             }
         }
         match self.allocate_fresh(class) {
-            Err(Error::Full { detail }) => self.allocate_last_resort(arena, class, &detail),
+            Err(full @ Error::Full { .. }) => self.allocate_last_resort(arena, class, full),
             other => other,
         }
     }
@@ -167,7 +170,10 @@ impl Member {
         match take() {
             Err(Error::Full { .. }) if is_needed => {
                 self.reclaim()?;
-                take()?;
+                match take() {
+                    Err(full @ Error::Full { .. }) => return Err(self.describe_full(full)?),
+                    other => other?,
+                }
             }
             other => other?,
         }
@@ -191,14 +197,14 @@ impl Member {
         // One call in a loop, so that it is part of its caller.
         loop {
             let done = self.operation(&mut operation);
-            if let Some(detail) = refusal {
-                return self.end_reserve(done, detail);
+            if let Some(full) = refusal {
+                return self.end_reserve(done, full);
             }
             match done {
-                Err(Error::Full { detail }) if !self.may_use_reserve.get() => {
+                Err(full @ Error::Full { .. }) if !self.may_use_reserve.get() => {
                     self.free_pending()?;
                     self.may_use_reserve.set(true);
-                    refusal = Some(detail);
+                    refusal = Some(full);
                 }
                 other => return other,
             }
@@ -208,7 +214,7 @@ impl Member {
     /// Ends the use of the reserve. If the operation does not fit into the reserve either, its
     /// first error tells why.
     #[cold]
-    fn end_reserve<T>(&self, repeated: Result<T>, detail: String) -> Result<T> {
+    fn end_reserve<T>(&self, repeated: Result<T>, full: Error) -> Result<T> {
         self.may_use_reserve.set(false);
         if repeated.is_err() {
             self.free_pending()?;
@@ -217,7 +223,7 @@ impl Member {
         // does not change what the operation did: the next refill frees what is left.
         let _ = self.operation(|| self.free_all());
         match repeated {
-            Err(Error::Full { .. }) => Err(Error::Full { detail }),
+            Err(Error::Full { .. }) => Err(full),
             other => other,
         }
     }
@@ -308,7 +314,7 @@ impl Member {
     /// The heap has no run that is long enough: frees what others and this member have retired, and
     /// tries once more.
     #[cold]
-    fn allocate_last_resort(&self, arena: &Arena<'_>, class: u8, detail: &str) -> Result<u64> {
+    fn allocate_last_resort(&self, arena: &Arena<'_>, class: u8, full: Error) -> Result<u64> {
         self.recover_the_dead()?;
         self.advance()?;
         self.advance()?;
@@ -319,7 +325,7 @@ impl Member {
         }
         self.reclaim()?;
         match self.allocate_fresh(class) {
-            Err(Error::Full { .. }) => Err(Error::Full { detail: self.describe_full(detail)? }),
+            Err(Error::Full { .. }) => Err(self.describe_full(full)?),
             other => other,
         }
     }
@@ -346,28 +352,20 @@ impl Member {
         Ok(())
     }
 
-    /// Text of the error for a full heap. Names the member whose pin prevents reuse, if there is
-    /// one.
-    fn describe_full(&self, detail: &str) -> Result<String> {
-        let epoch = unseal(self.epoch().load(Ordering::Acquire), "the epoch")?;
-        let mut oldest = None;
-        for index in 0..member_slots_used(self.map())? {
-            let pin = self.map().word(member_at(index) + MEMBER_PIN)?.load(Ordering::Acquire);
-            if let Some(PinInterval { start, .. }) = PinInterval::decode(pin)
-                && start.saturating_add(2) < epoch
-                && oldest.is_none_or(|(least, _)| start < least)
-            {
-                oldest = Some((start, index));
+    /// Adds to the error of a full heap what the memory is used for.
+    fn describe_full(&self, full: Error) -> Result<Error> {
+        let Error::Full { detail, .. } = full else { return Ok(full) };
+        let heap = match self.usage.take() {
+            // A client that tries again and again must not make each refusal expensive.
+            Some((at, usage)) if at.elapsed() < USAGE_AGE_MAX => (at, usage),
+            _ => {
+                let usage = heap_usage(self.map(), CELLS_FOR_ERROR, CHUNKS_FOR_ERROR)?;
+                (Instant::now(), Box::new(usage))
             }
-        }
-        Ok(match oldest {
-            Some((_, index)) => format!(
-                "{detail}, and a view of {} prevents the reuse of deleted records: let it run or \
-                 end it",
-                self.holder(index)?
-            ),
-            None => format!("{detail}: delete records, or create a larger region"),
-        })
+        };
+        let usage = heap.1.clone();
+        self.usage.replace(Some(heap));
+        Ok(Error::Full { detail: format!("{detail}: {}", usage.describe()), heap: Some(usage) })
     }
 }
 

@@ -286,5 +286,8 @@ impl Member {
 /// The answer of a heap without room, before it is known what could be reclaimed.
 #[cold]
 pub(crate) fn no_room() -> Error {
-    Error::Full { detail: "the region has reached the size it was created with".to_owned() }
+    Error::Full {
+        detail: "the region has reached the size it was created with".to_owned(),
+        heap: None,
+    }
 }

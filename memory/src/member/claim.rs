@@ -3,6 +3,7 @@
 //! No step holds a lock that another process could need. A process that is stopped or killed
 //! between any two steps blocks at most the slot that it claimed.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use nearstate_model::limits::MEMBERS_MAX;
@@ -48,9 +49,10 @@ fn claim(shared: &Arc<Shared>) -> Result<Member> {
         }
         let full = match add_slot(shared) {
             Ok(true) => continue,
-            Ok(false) => {
-                Error::Full { detail: format!("{MEMBERS_MAX} sessions are attached: detach some") }
-            }
+            Ok(false) => Error::Full {
+                detail: format!("{MEMBERS_MAX} sessions are attached: detach some"),
+                heap: None,
+            },
             Err(error) => error,
         };
         return match claim_any_dead(shared)? {
@@ -191,7 +193,7 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         health: Private::new(Health::Running),
         locks: Private::new(0),
         safe: Private::new(0),
-        safe_epochs: std::cell::RefCell::default(),
+        safe_epochs: RefCell::default(),
         aside_to_revisit: Private::new(0),
         seen_epoch: Private::new(0),
         pressure: Private::new(0),
@@ -200,6 +202,7 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         queue_heads: Box::new([const { Private::new(0) }; QUEUES]),
         may_use_reserve: Private::new(false),
         chunk: Private::new(0),
+        usage: RefCell::new(None),
         span_chunk: Private::new(0),
     })
 }

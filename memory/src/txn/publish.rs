@@ -262,6 +262,7 @@ impl Member {
                 if version > VERSION_MAX {
                     return Err(Error::Full {
                         detail: format!("the record has changed {VERSION_MAX} times"),
+                        heap: None,
                     });
                 }
                 invariant!(version > before.unwrap_or(0), "version {version} does not increase");
@@ -337,6 +338,7 @@ impl Member {
             return Err(Error::Full {
                 detail: "the index has no room to grow: delete records, or create a larger region"
                     .to_owned(),
+                heap: None,
             });
         }
         let line = self.new_line(&[place.last, new])?;
