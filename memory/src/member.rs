@@ -76,6 +76,8 @@ pub struct Member {
     pub(crate) safe: Private<u64>,
     /// Cells retired, or requested in vain, since this member last advanced the epoch.
     pub(crate) pressure: Private<u64>,
+    /// The longest that each queue may become, once it is known. 0: not known.
+    pub(crate) queue_limits: Box<[Private<u64>; QUEUES]>,
     /// The class whose queue was looked at last by a write.
     pub(crate) trimmed_class: Private<u8>,
     /// The class that this member looked at last for cells that it does not need.

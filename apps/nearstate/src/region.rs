@@ -215,6 +215,7 @@ impl CreateArgs {
             },
             mode: self.mode,
             any_owner: self.any_owner,
+            hash_seed: None,
         }
     }
 }

@@ -5,6 +5,8 @@
 //! An allocated cell is *pending* until a record that contains it is published, or until it is
 //! freed.
 
+use std::cell::Cell as Private;
+
 use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::Ordering;
@@ -17,7 +19,7 @@ use crate::layout::{
     unseal,
 };
 use crate::member::Member;
-use crate::member::arena::{Arena, BUMP_SMALL_CELL_MAX, Bump, op, undo};
+use crate::member::arena::{Arena, BUMP_SMALL_CELL_MAX, Bump, Queue, op, undo};
 use crate::member::pin;
 use crate::region::member_table::{member_slots_used, state};
 
@@ -232,34 +234,45 @@ impl Member {
     #[inline]
     pub(crate) fn trim_queue(&self, arena: &Arena<'_>, class: u8) -> Result<()> {
         self.pressure.set(self.pressure.get() + 1);
-        if self.is_too_long(class, arena.queue(class)?.count.load(Ordering::Relaxed)) {
+        if self.may_be_too_long(arena, class) {
             self.trim_long_queue(arena, class, TRIM_CELLS)?;
         }
         // What a record owns and the lines of the index are retired with it: each class in turn.
         let other = (self.trimmed_class.get() + 1) % QUEUES as u8;
         self.trimmed_class.set(other);
-        if self.is_too_long(other, arena.queue(other)?.count.load(Ordering::Relaxed)) {
+        if self.may_be_too_long(arena, other) {
             self.trim_long_queue(arena, other, TRIM_CELLS * QUEUES as u64)?;
         }
         Ok(())
     }
 
-    /// True if a queue keeps more than its member needs: some times what it collects before it
-    /// advances the epoch, and no more bytes of large cells than of small ones.
+    /// False if a queue is not longer than its limit. True if it is, and while its limit is not
+    /// known.
     #[inline]
-    fn is_too_long(&self, class: u8, count: u64) -> bool {
+    fn may_be_too_long(&self, arena: &Arena<'_>, class: u8) -> bool {
+        let limit = self.queue_limits.get(class as usize).map_or(0, Private::get);
+        arena.queue_count(class) > limit
+    }
+
+    /// The cells that a queue may keep: some times what its member collects before it advances the
+    /// epoch, and no more bytes of large cells than of small ones.
+    fn queue_limit(&self, class: u8) -> u64 {
         if class >= CLASSES {
-            return count != 0;
+            return 0;
         }
-        count > QUEUE_EXCESS * PRESSURE_CELLS_MAX
-            || count.saturating_mul(class::bytes_of(class))
-                > QUEUE_EXCESS * self.shared().claim_units() * LINE
+        let bytes = QUEUE_EXCESS * self.shared().claim_units() * LINE;
+        (bytes / class::bytes_of(class)).min(QUEUE_EXCESS * PRESSURE_CELLS_MAX)
     }
 
     #[cold]
     fn trim_long_queue(&self, arena: &Arena<'_>, class: u8, most: u64) -> Result<()> {
-        let head = arena.queue(class)?.head.load(Ordering::Relaxed);
-        if head == 0 {
+        let limit = self.queue_limit(class);
+        if let Some(known) = self.queue_limits.get(class as usize) {
+            known.set(limit);
+        }
+        let Queue { head, count, .. } = arena.queue(class)?;
+        let head = head.load(Ordering::Relaxed);
+        if head == 0 || count.load(Ordering::Relaxed) <= limit {
             return Ok(());
         }
         if !self.is_reusable(head)? && self.pressure.get() >= self.pressure_of(class) {

@@ -196,6 +196,13 @@ impl<'m> Arena<'m> {
         }
     }
 
+    /// The number of cells in the queue of a class that exists, as [`Queue::count`].
+    #[inline]
+    pub(crate) fn queue_count(&self, class: u8) -> u64 {
+        let at = QUEUE_FIRST + QUEUE_WORDS * (class as usize % QUEUES) + 2;
+        self.words.get(at).map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+
     /// `[front, end)` of a bump range.
     #[inline]
     pub(crate) fn bump(&self, which: Bump) -> (u64, u64) {

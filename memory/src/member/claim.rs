@@ -192,6 +192,7 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         locks: Private::new(0),
         safe: Private::new(0),
         pressure: Private::new(0),
+        queue_limits: Box::new([const { Private::new(0) }; QUEUES]),
         trimmed_class: Private::new(0),
         stale_class: Private::new(0),
         queue_heads: Box::new([const { Private::new(0) }; QUEUES]),

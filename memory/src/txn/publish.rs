@@ -1,5 +1,6 @@
 //! Changes one record: the steps of `spec/region.md`, section 3, from the bucket's lock on.
 
+use nearstate_model::invariant::guaranteed;
 use nearstate_model::{Error, Result, invariant};
 
 use crate::crash::crash_point;
@@ -102,6 +103,39 @@ impl Member {
             self.map().write(at + cell::CELL_HEADER_BYTES + offset, bytes)?;
             crash_point!("fill.part");
             Ok(())
+        })
+    }
+
+    /// Allocates a cell and fills it with the parts of its body, which have the length that `head`
+    /// names. `table` is that of a record that was not read: the record that the cell replaces is
+    /// prefetched while the checksum is computed.
+    ///
+    /// # Errors
+    /// As [`Member::allocate_cell`].
+    pub fn fill_cell(
+        &self,
+        head: &CellHeader,
+        parts: &[&[u8]],
+        table: Option<&IndexTable>,
+    ) -> Result<PendingCell> {
+        let at = self.allocate_cell(head)?;
+        self.operation(|| {
+            let map = self.map();
+            let body_at = at + cell::CELL_HEADER_BYTES;
+            let mut end = body_at;
+            for part in parts {
+                if !part.is_empty() {
+                    map.write(end, part)?;
+                    crash_point!("fill.part");
+                    end += part.len() as u64;
+                }
+            }
+            let written = end - body_at;
+            invariant!(written == u64::from(head.body), "{written} bytes in a body of {}", head.body);
+            if let Some(table) = table {
+                self.prefetch_record(table, head.hash, 1);
+            }
+            Ok(PendingCell { at, body_crc: cell::checksum_of(map.bytes(body_at, written)?) })
         })
     }
 
@@ -377,7 +411,7 @@ impl Member {
 pub(crate) const ENTRIES_MAX: u32 = (CHAIN_MAX - 2) * (LINE_WORDS as u32 - 1);
 
 const _: () = assert!(ENTRIES_MAX > LAST as u32, "a full bucket can grow a chain");
-const _: () = assert!(ENTRY_INDEXES.len() == LAST && WORDS == LAST + 1);
+const _: () = assert!(ENTRIES_OF.len() == 128 && WORDS == LAST + 1);
 
 /// A bucket with this many entries after an insert is crowded: the index grows by one bucket.
 pub(crate) const CROWDED_ENTRIES: u32 = 6;
@@ -406,9 +440,6 @@ pub(crate) fn locate_target(
     }
     locate(map, bucket_at, of.hash, of.key)
 }
-
-/// Numbers of a bucket line's entries.
-const ENTRY_INDEXES: [u64; LAST] = [0, 1, 2, 3, 4, 5, 6];
 
 /// Finds the key in a locked bucket, or room for it.
 ///
@@ -449,14 +480,29 @@ pub(crate) fn locate(
 /// The place of a new key in a bucket without overflow lines.
 #[inline]
 fn room(bucket_at: u64, words: [u64; LAST]) -> SlotLookup {
-    let (mut empty_at, mut entries) = (0, 0);
-    for (place, word) in ENTRY_INDEXES.into_iter().zip(words).rev() {
-        empty_at = if word == 0 { bucket_at + 8 + 8 * place } else { empty_at };
-        entries += u32::from(word != 0);
+    // One bit for each empty word, and the number of entries that they leave.
+    let mut empty = 0_u32;
+    for (place, word) in words.into_iter().enumerate() {
+        empty |= u32::from(word == 0) << place;
     }
+    let entries = guaranteed(ENTRIES_OF.get(empty as usize).copied(), "a line has seven entries");
+    let place = u64::from(empty.trailing_zeros());
+    let empty_at = if empty == 0 { 0 } else { bucket_at + 8 + 8 * place };
     let [.., last] = words;
-    SlotLookup { entry_at: 0, entry: 0, empty_at, last_at: link_slot(bucket_at), last, entries }
+    let last_at = link_slot(bucket_at);
+    SlotLookup { entry_at: 0, entry: 0, empty_at, last_at, last, entries: u32::from(entries) }
 }
+
+/// The number of entries of a bucket line, by the set of its empty words.
+const ENTRIES_OF: [u8; 1 << LAST] = {
+    let mut entries = [0; 1 << LAST];
+    let mut set = 0;
+    while set < entries.len() {
+        entries[set] = (LAST as u32 - set.count_ones()) as u8;
+        set += 1;
+    }
+    entries
+};
 
 /// As [`locate`], if the key is absent, is in an overflow line, or shares its tag with another key.
 #[inline(never)]
