@@ -48,7 +48,7 @@ pub use region::file::{
     AttachOptions, CreateOptions, NumaPolicy, PageSize, PinMode, Region, RegionFiles,
 };
 pub use region::index_table::IndexTable;
-pub use region::map::prefetch;
+pub use region::map::{CellWriter, prefetch};
 pub use region::superblock::{Superblock, validate_superblock};
 pub use removal::RemovedRegion;
 pub use ring::{RingRead, RingReader, RingStart, RingWaiter, wait_any};

@@ -237,7 +237,13 @@ impl Member {
         if self.may_be_too_long(arena, class) {
             self.trim_long_queue(arena, class, TRIM_CELLS)?;
         }
-        // What a record owns and the lines of the index are retired with it: each class in turn.
+        Ok(())
+    }
+
+    /// As [`Member::trim_queue`], for what a record owns and the lines of the index, which are
+    /// retired with it: each class in turn.
+    #[inline]
+    pub(crate) fn trim_next_queue(&self, arena: &Arena<'_>) -> Result<()> {
         let other = (self.trimmed_class.get() + 1) % QUEUES as u8;
         self.trimmed_class.set(other);
         if self.may_be_too_long(arena, other) {

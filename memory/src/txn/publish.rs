@@ -16,7 +16,7 @@ use crate::member::arena::{Arena, LockSlot, finish_word, op, undo, write_undo};
 use crate::member::lock;
 use crate::region::index_table::IndexTable;
 use crate::region::linear_hash::step;
-use crate::region::map::Map;
+use crate::region::map::{CellWriter, Map};
 
 /// What the caller decides about the record that it sees under the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +75,8 @@ pub(crate) struct SlotLookup {
     pub(crate) entries: u32,
 }
 
+const SHORT: Corruption = Corruption("the parts of a record do not fill its cell");
+
 impl Member {
     /// Allocates a cell and fills its header. The caller writes the body.
     ///
@@ -118,24 +120,34 @@ impl Member {
         parts: &[&[u8]],
         table: Option<&IndexTable>,
     ) -> Result<PendingCell> {
+        self.fill_cell_with(head, table, |writer| {
+            parts.iter().try_for_each(|part| writer.write(part))
+        })
+    }
+
+    /// As [`Member::fill_cell`], with a function that writes the parts.
+    ///
+    /// # Errors
+    /// As [`Member::allocate_cell`]; `Damaged` if the parts have another length.
+    #[inline]
+    pub fn fill_cell_with(
+        &self,
+        head: &CellHeader,
+        table: Option<&IndexTable>,
+        fill: impl FnOnce(&mut CellWriter<'_>) -> Result<(), Corruption>,
+    ) -> Result<PendingCell> {
         let at = self.allocate_cell(head)?;
         self.operation(|| {
-            let map = self.map();
-            let body_at = at + cell::CELL_HEADER_BYTES;
-            let mut end = body_at;
-            for part in parts {
-                if !part.is_empty() {
-                    map.write(end, part)?;
-                    crash_point!("fill.part");
-                    end += part.len() as u64;
-                }
+            let (body_at, body) = (at + cell::CELL_HEADER_BYTES, u64::from(head.body));
+            let mut writer = self.map().writer(body_at, body)?;
+            fill(&mut writer)?;
+            if writer.room() != 0 {
+                return Err(SHORT.into());
             }
-            let written = end - body_at;
-            invariant!(written == u64::from(head.body), "{written} bytes in a body of {}", head.body);
             if let Some(table) = table {
                 self.prefetch_record(table, head.hash, 1);
             }
-            Ok(PendingCell { at, body_crc: cell::checksum_of(map.bytes(body_at, written)?) })
+            Ok(PendingCell { at, body_crc: cell::checksum_of(self.map().bytes(body_at, body)?) })
         })
     }
 
@@ -229,7 +241,12 @@ impl Member {
             match changed.decision {
                 WriteDecision::Keep => self.free_pending()?,
                 WriteDecision::Publish | WriteDecision::Remove => {
-                    let mut tidied = retired.map_or(Ok(()), |class| self.trim_queue(&arena, class));
+                    let mut tidied = match retired {
+                        Some(class) => self
+                            .trim_queue(&arena, class)
+                            .and_then(|()| self.trim_next_queue(&arena)),
+                        None => Ok(()),
+                    };
                     if changed.decision == WriteDecision::Remove
                         && is_link(load(self.map().word(link_slot(bucket_at))?))
                     {

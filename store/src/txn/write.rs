@@ -3,7 +3,7 @@
 
 use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{
-    Cell, CellHeader, FLAG_META, IndexTable, PendingCell, WriteDecision, WriteTarget, checksum_of,
+    Cell, CellHeader, FLAG_META, IndexTable, PendingCell, WriteDecision, WriteTarget,
 };
 use nearstate_model::limits::{BLOCKS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result, invariant};
@@ -241,30 +241,10 @@ impl Session {
         };
         let body = splice.bytes_of(kept.len()) + new.len();
         let head = head_of(lookup, old.children_bytes()?.len() / 8, body, has_meta)?;
-        let at = self.member.allocate_cell(&head)?;
-        let mut offset = 0;
-        let mut write = |part: &[u8]| {
-            if part.is_empty() {
-                return Ok(());
-            }
-            let done = self.member.write_body(at, offset, part);
-            offset += part.len() as u64;
-            done
-        };
-        splice.pieces(kept, table_at, &mut write)?;
-        write(new)?;
         // The old version is read from shared memory: its sizes are checked, not asserted.
-        if offset != body as u64 {
-            return Err(CUT.into());
-        }
-        for (size_at, size) in splice.sizes() {
-            self.member.write_body(at, (table_at + size_at) as u64, &size)?;
-        }
-        // What was written is in the cache: one sum costs less than one for each piece. Most of it
-        // came from the region anyway, where a stray write of another process is in either sum.
-        Ok(PendingCell {
-            at,
-            body_crc: checksum_of(self.member.pending_body(at, body as u64)?),
+        self.member.fill_cell_with(&head, None, |writer| {
+            splice.pieces(kept, table_at, |piece| writer.write(piece))?;
+            writer.write(new)
         })
     }
 

@@ -447,7 +447,7 @@ impl<'s> WriteSet<'s> {
             access.change = change;
             access.flags = entry.flags;
             access.expect = entry.seen.map_or(Expectation::Any, Expectation::Read);
-            invariant!(
+            debug_assert!(
                 !matches!(access.change, CellChange::Keep)
                     || entry.write.is_none()
                     || forgotten == Some(place),
@@ -493,6 +493,11 @@ impl<'s> WriteSet<'s> {
     /// The change of an entry, with the draft of its new version.
     fn change_of(&self, place: usize) -> Result<CellChange> {
         let entry = self.entry_at(place);
+        match entry.write {
+            Write::None => return Ok(CellChange::Keep),
+            Write::Delete => return Ok(CellChange::Remove),
+            Write::Put { .. } | Write::Object { .. } | Write::Patch { .. } => {}
+        }
         let session = self.session;
         let table = session.member.table(entry.table)?;
         let key = self.buffers.bytes(entry.key);
