@@ -21,7 +21,7 @@ use nearstate_model::{Error, Holder, Result, invariant};
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
-use crate::layout::{Corruption, MEMBER_PIN, MEMBER_STATE, QUEUES, member_at, seal};
+use crate::layout::{ARENA_WORDS, Corruption, MEMBER_PIN, MEMBER_STATE, QUEUES, member_at, seal};
 use crate::member::arena::{Arena, undo};
 use crate::region::file::{Region, Shared};
 use crate::region::liveness::is_process_alive;
@@ -65,6 +65,8 @@ pub struct Member {
     /// The words that every pin touches, resolved once.
     pin: NonNull<AtomicU64>,
     epoch: NonNull<AtomicU64>,
+    /// Its arena, which every write touches.
+    arena: NonNull<[AtomicU64; ARENA_WORDS]>,
     /// Holds [`USABLE`] while operations are allowed: the mapping's word, or [`STOPPED`].
     usable: Private<NonNull<AtomicU64>>,
     health: Private<Health>,
@@ -191,7 +193,9 @@ impl Member {
 
     #[inline]
     pub(crate) fn arena(&self) -> Result<Arena<'_>, Corruption> {
-        Arena::new(&self.shared.map, self.index, self.shared.is_fenced)
+        // SAFETY: words of the map, which `shared` keeps mapped while this member exists.
+        let words = unsafe { self.arena.as_ref() };
+        Ok(Arena::of_words(&self.shared.map, words, self.shared.is_fenced))
     }
 
     #[inline]

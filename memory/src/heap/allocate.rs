@@ -83,9 +83,10 @@ impl Member {
     /// ago, and the work until then hides the misses.
     #[inline]
     fn prefetch_cell(&self, at: u64, bytes: u64) {
-        let mut line = 0;
-        while line < bytes.min(PREFETCH_BYTES) {
-            self.map().prefetch(at + line);
+        let end = at.saturating_add(bytes.min(PREFETCH_BYTES));
+        let mut line = at;
+        while line < end {
+            self.map().prefetch(line);
             line += LINE;
         }
     }

@@ -150,7 +150,17 @@ pub(crate) struct Queue<'m> {
 impl<'m> Arena<'m> {
     #[inline]
     pub(crate) fn new(map: &'m Map, index: u32, is_fenced: bool) -> Result<Self, Corruption> {
-        Ok(Self { map, words: map.words(arena_at(index))?, is_fenced })
+        Ok(Self::of_words(map, map.words(arena_at(index))?, is_fenced))
+    }
+
+    /// The arena that has these words.
+    #[inline]
+    pub(crate) const fn of_words(
+        map: &'m Map,
+        words: &'m [AtomicU64; ARENA_WORDS],
+        is_fenced: bool,
+    ) -> Self {
+        Self { map, words, is_fenced }
     }
 
     #[inline]

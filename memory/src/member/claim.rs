@@ -3,6 +3,7 @@
 //! No step holds a lock that another process could need. A process that is stopped or killed
 //! between any two steps blocks at most the slot that it claimed.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use nearstate_model::limits::MEMBERS_MAX;
@@ -187,6 +188,7 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         lines: Private::new(1),
         pin: map.address(at + MEMBER_PIN)?,
         epoch: map.address(SUPER_EPOCH)?,
+        arena: NonNull::from(map.words(arena_at(index))?),
         usable: Private::new(map.usable_address()),
         health: Private::new(Health::Running),
         locks: Private::new(0),
