@@ -943,6 +943,23 @@ typedef struct ns_buffer {
 typedef bool (*ns_batch_fn)(void *context, size_t index, const struct ns_view *view);
 
 /**
+ * Options for attaching, checking and deleting a region. Initialize them with
+ * `ns_attach_options_default`, then change fields.
+ */
+typedef struct ns_attach_options {
+    /**
+     * The size of this structure. A later library uses it to detect which fields an older program
+     * knows.
+     */
+    size_t struct_bytes;
+    /**
+     * Also accepts a file, a directory or a symbolic link that belongs to a user other than this
+     * one and root. That user can read and write the region.
+     */
+    bool any_owner;
+} ns_attach_options;
+
+/**
  * Options of a new region. Initialize them with `ns_create_options_default`, then change fields.
  */
 typedef struct ns_create_options {
@@ -2207,6 +2224,14 @@ enum ns_status ns_namespace_open(struct ns_session *session,
                                  struct ns_namespace *out);
 
 /**
+ * Sets the default options: files of this user and root only.
+ *
+ * # Safety
+ * Rule 3.
+ */
+enum ns_status ns_attach_options_default(struct ns_attach_options *options);
+
+/**
  * Sets the default options: maximum 1 GiB, small pages, file mode 0600.
  *
  * # Safety
@@ -2241,15 +2266,18 @@ enum ns_status ns_region_attach_or_create(const char *path,
                                           struct ns_region **region);
 
 /**
- * Attaches a region.
+ * Attaches a region. `options` may be NULL for the defaults.
  *
- * Fails with `NS_NOT_A_REGION` (another file, a newer format, truncated, damaged), `NS_SYSTEM`
- * (the file does not exist, or permission is denied).
+ * Fails with `NS_NOT_A_REGION` (another file, a newer format, truncated, damaged),
+ * `NS_BAD_ARGUMENT` (it belongs to another user), `NS_SYSTEM` (the file does not exist, or
+ * permission is denied).
  *
  * # Safety
  * Rules 2 and 3.
  */
-enum ns_status ns_region_attach(const char *path, struct ns_region **region);
+enum ns_status ns_region_attach(const char *path,
+                                const struct ns_attach_options *options,
+                                struct ns_region **region);
 
 /**
  * Detaches a region. Its sessions remain usable; the memory is unmapped when the last one closes.
@@ -2261,14 +2289,15 @@ enum ns_status ns_region_attach(const char *path, struct ns_region **region);
 enum ns_status ns_region_detach(struct ns_region *region);
 
 /**
- * Deletes a region: its file and all records.
+ * Deletes a region: its file and all records. `options` may be NULL for the defaults.
  *
- * Fails with `NS_IN_USE` while a running process has a session, `NS_NOT_A_REGION`, `NS_SYSTEM`.
+ * Fails with `NS_IN_USE` while a running process has a session, `NS_NOT_A_REGION`,
+ * `NS_BAD_ARGUMENT` (it belongs to another user), `NS_SYSTEM`.
  *
  * # Safety
  * Rule 2.
  */
-enum ns_status ns_region_remove(const char *path);
+enum ns_status ns_region_remove(const char *path, const struct ns_attach_options *options);
 
 /**
  * Gets the statistics of a region. See also `ns_region_members`.
@@ -2293,15 +2322,17 @@ enum ns_status ns_region_members(const struct ns_region *region, ns_member_fn ea
 
 /**
  * Checks every byte of a region that no process has attached. `NS_OK` means that the check was
- * completed; `report` has its result. `each` receives the first hundred inconsistencies; it may be
- * NULL.
+ * completed; `report` has its result. `options` may be NULL for the defaults. `each` receives the
+ * first hundred inconsistencies; it may be NULL.
  *
- * Fails with `NS_NOT_A_REGION`, `NS_IN_USE` while a running process has a session, `NS_SYSTEM`.
+ * Fails with `NS_NOT_A_REGION`, `NS_IN_USE` while a running process has a session,
+ * `NS_BAD_ARGUMENT` (it belongs to another user), `NS_SYSTEM`.
  *
  * # Safety
  * Rules 2 to 4.
  */
 enum ns_status ns_region_check(const char *path,
+                               const struct ns_attach_options *options,
                                ns_check_error_fn each,
                                void *context,
                                struct ns_check_report *report);

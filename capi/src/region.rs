@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_void};
 use std::mem::size_of;
 
 use nearstate_model::{Error, Result};
-use nearstate_store::{CreateOptions, NumaPolicy, PageSize, PinMode, Region};
+use nearstate_store::{AttachOptions, CreateOptions, NumaPolicy, PageSize, PinMode, Region};
 
 use crate::bytes::{ns_bytes, null, path as read_path};
 use crate::ffi::{Out, borrow, guard};
@@ -78,14 +78,7 @@ impl ns_create_options {
     /// Rule 2 for `nodes`.
     unsafe fn read(&self) -> Result<CreateOptions> {
         let invalid = |detail: String| Error::BadArgument { detail };
-        if self.struct_bytes != size_of::<Self>() {
-            return Err(invalid(format!(
-                "options of {} bytes, expected {}: initialize them with ns_create_options_default, \
-                 and compile against the header of this library",
-                self.struct_bytes,
-                size_of::<Self>()
-            )));
-        }
+        check_struct_bytes::<Self>(self.struct_bytes, "ns_create_options_default")?;
         let nodes = match (self.nodes.is_null(), self.nodes_len) {
             (_, 0) => Vec::new(),
             (true, _) => return Err(null("the nodes")),
@@ -134,6 +127,61 @@ impl ns_create_options {
             hash_seed: None,
         })
     }
+}
+
+/// Options for attaching, checking and deleting a region. Initialize them with
+/// `ns_attach_options_default`, then change fields.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ns_attach_options {
+    /// The size of this structure. A later library uses it to detect which fields an older program
+    /// knows.
+    pub struct_bytes: usize,
+    /// Also accepts a file, a directory or a symbolic link that belongs to a user other than this
+    /// one and root. That user can read and write the region.
+    pub any_owner: bool,
+}
+
+/// Sets the default options: files of this user and root only.
+///
+/// # Safety
+/// Rule 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_attach_options_default(options: *mut ns_attach_options) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 3.
+        let out = unsafe { Out::new(options, "the options") }?;
+        let AttachOptions { any_owner } = AttachOptions::default();
+        out.put(ns_attach_options { struct_bytes: size_of::<ns_attach_options>(), any_owner });
+        Ok(ns_status::NS_OK)
+    })
+}
+
+/// Reads the options; NULL stands for the defaults.
+///
+/// # Safety
+/// Rule 2.
+unsafe fn attach_options(options: *const ns_attach_options) -> Result<AttachOptions> {
+    if options.is_null() {
+        return Ok(AttachOptions::default());
+    }
+    // SAFETY: rule 2.
+    let options = unsafe { borrow(options, "the options") }?;
+    check_struct_bytes::<ns_attach_options>(options.struct_bytes, "ns_attach_options_default")?;
+    Ok(AttachOptions { any_owner: options.any_owner })
+}
+
+fn check_struct_bytes<T>(struct_bytes: usize, initialize: &str) -> Result<()> {
+    if struct_bytes == size_of::<T>() {
+        return Ok(());
+    }
+    Err(Error::BadArgument {
+        detail: format!(
+            "options of {struct_bytes} bytes, expected {}: initialize them with {initialize}, and \
+             compile against the header of this library",
+            size_of::<T>()
+        ),
+    })
 }
 
 /// Sets the default options: maximum 1 GiB, small pages, file mode 0600.
@@ -220,16 +268,18 @@ pub unsafe extern "C" fn ns_region_attach_or_create(
     guard(|| unsafe { create(path, options, region, Region::attach_or_create) })
 }
 
-/// Attaches a region.
+/// Attaches a region. `options` may be NULL for the defaults.
 ///
-/// Fails with `NS_NOT_A_REGION` (another file, a newer format, truncated, damaged), `NS_SYSTEM`
-/// (the file does not exist, or permission is denied).
+/// Fails with `NS_NOT_A_REGION` (another file, a newer format, truncated, damaged),
+/// `NS_BAD_ARGUMENT` (it belongs to another user), `NS_SYSTEM` (the file does not exist, or
+/// permission is denied).
 ///
 /// # Safety
 /// Rules 2 and 3.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ns_region_attach(
     path: *const c_char,
+    options: *const ns_attach_options,
     region: *mut *mut ns_region,
 ) -> ns_status {
     guard(|| {
@@ -237,7 +287,10 @@ pub unsafe extern "C" fn ns_region_attach(
         let path = unsafe { read_path(path) }?;
         // SAFETY: rule 3.
         let out = unsafe { Out::new(region, "the region") }?;
-        out.put(Box::into_raw(Box::new(ns_region { region: Region::attach(path)? })));
+        // SAFETY: rule 2.
+        let options = unsafe { attach_options(options) }?;
+        let region = Region::attach_with(path, &options)?;
+        out.put(Box::into_raw(Box::new(ns_region { region })));
         Ok(ns_status::NS_OK)
     })
 }
@@ -259,17 +312,23 @@ pub unsafe extern "C" fn ns_region_detach(region: *mut ns_region) -> ns_status {
     })
 }
 
-/// Deletes a region: its file and all records.
+/// Deletes a region: its file and all records. `options` may be NULL for the defaults.
 ///
-/// Fails with `NS_IN_USE` while a running process has a session, `NS_NOT_A_REGION`, `NS_SYSTEM`.
+/// Fails with `NS_IN_USE` while a running process has a session, `NS_NOT_A_REGION`,
+/// `NS_BAD_ARGUMENT` (it belongs to another user), `NS_SYSTEM`.
 ///
 /// # Safety
 /// Rule 2.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ns_region_remove(path: *const c_char) -> ns_status {
+pub unsafe extern "C" fn ns_region_remove(
+    path: *const c_char,
+    options: *const ns_attach_options,
+) -> ns_status {
     guard(|| {
         // SAFETY: rule 2.
-        Region::remove(unsafe { read_path(path) }?)?;
+        let path = unsafe { read_path(path) }?;
+        // SAFETY: rule 2.
+        Region::remove_with(path, &unsafe { attach_options(options) }?)?;
         Ok(ns_status::NS_OK)
     })
 }
@@ -422,16 +481,18 @@ pub type ns_check_error_fn =
     Option<unsafe extern "C" fn(context: *mut c_void, error: ns_bytes) -> bool>;
 
 /// Checks every byte of a region that no process has attached. `NS_OK` means that the check was
-/// completed; `report` has its result. `each` receives the first hundred inconsistencies; it may be
-/// NULL.
+/// completed; `report` has its result. `options` may be NULL for the defaults. `each` receives the
+/// first hundred inconsistencies; it may be NULL.
 ///
-/// Fails with `NS_NOT_A_REGION`, `NS_IN_USE` while a running process has a session, `NS_SYSTEM`.
+/// Fails with `NS_NOT_A_REGION`, `NS_IN_USE` while a running process has a session,
+/// `NS_BAD_ARGUMENT` (it belongs to another user), `NS_SYSTEM`.
 ///
 /// # Safety
 /// Rules 2 to 4.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ns_region_check(
     path: *const c_char,
+    options: *const ns_attach_options,
     each: ns_check_error_fn,
     context: *mut c_void,
     report: *mut ns_check_report,
@@ -441,7 +502,9 @@ pub unsafe extern "C" fn ns_region_check(
         let path = unsafe { read_path(path) }?;
         // SAFETY: rule 3.
         let out = unsafe { Out::new(report, "the report") }?;
-        let result = nearstate_store::check(path)?;
+        // SAFETY: rule 2.
+        let options = unsafe { attach_options(options) }?;
+        let result = nearstate_store::check_with(path, &options)?;
         for fault in &result.faults {
             let Some(each) = each else { break };
             // SAFETY: rule 4: it takes these arguments and returns.

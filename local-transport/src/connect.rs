@@ -5,8 +5,12 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use nearstate_memory::{check_socket_path, check_socket_peer};
+use nearstate_model::{Error, Result};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with, sockopt::socket_peercred,
+};
 
 /// Connects. No wait is longer than `timeout`: this one, and each read and write on the socket.
 ///
@@ -14,9 +18,29 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 /// node does not accept, connecting waits as a write does, and without limit if no timeout is set
 /// before.
 ///
+/// A node of a user other than the effective user and root could give any region and read every
+/// request, so it is refused unless `any_owner`.
+///
 /// # Errors
-/// Errors of the kernel; `TimedOut`.
-pub fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
+/// `BadArgument` with the owner of the socket, of its directory or of a symbolic link; `System` for
+/// errors of the kernel, without a number if the timeout has passed.
+pub fn connect(path: &Path, timeout: Duration, any_owner: bool) -> Result<UnixStream> {
+    check_socket_path(path, any_owner)?;
+    let failed = |error: io::Error| {
+        let errno = error.raw_os_error();
+        let reason = if errno.is_none() { format!(": {error}") } else { String::new() };
+        Error::System {
+            detail: format!("{}: cannot connect{reason}", path.display()),
+            errno: errno.unwrap_or(0),
+        }
+    };
+    let socket = connect_within(path, timeout).map_err(failed)?;
+    let peer = socket_peercred(&socket).map_err(|error| failed(error.into()))?;
+    check_socket_peer(path, peer.uid.as_raw(), any_owner)?;
+    Ok(socket)
+}
+
+fn connect_within(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -56,7 +80,7 @@ mod tests {
         let mut queued = Vec::new();
         // The queue of the kernel has room for two or three.
         let error = loop {
-            match connect(&path, timeout) {
+            match connect_within(&path, timeout) {
                 Ok(socket) => queued.push(socket),
                 Err(error) => break error,
             }
@@ -64,7 +88,7 @@ mod tests {
         };
         assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
         drop(node);
-        let error = connect(&path, timeout).unwrap_err();
+        let error = connect_within(&path, timeout).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
     }
 
@@ -74,7 +98,7 @@ mod tests {
         let path = folder.path().join("s");
         let node = UnixListener::bind(&path).unwrap();
         let timeout = Duration::from_millis(30);
-        let mut client = connect(&path, timeout).unwrap();
+        let mut client = connect(&path, timeout, false).unwrap();
         let (mut served, _) = node.accept().unwrap();
         client.write_all(b"x").unwrap();
         let mut byte = [0];
@@ -83,6 +107,38 @@ mod tests {
         assert_eq!(client.read(&mut byte).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         assert!(client.write_timeout().unwrap().is_some_and(|set| set < timeout * 2));
         let long = folder.path().join("x".repeat(200));
-        assert!(connect(&long, timeout).is_err());
+        assert!(connect(&long, timeout, false).is_err());
+    }
+
+    #[test]
+    fn a_socket_of_another_user_is_refused_with_its_owner() {
+        use std::os::unix::fs::{chown, lchown, symlink};
+        if rustix::process::geteuid().as_raw() != 0 {
+            writeln!(io::stderr(), "skipped: only root can give files to other users").unwrap();
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("s"), folder.path().join("l"));
+        let _node = UnixListener::bind(&path).unwrap();
+        symlink(&path, &link).unwrap();
+        let timeout = Duration::from_millis(30);
+        let is_refused = |path: &Path, what: &str| {
+            let error = connect(path, timeout, false).unwrap_err();
+            assert!(
+                matches!(&error, Error::BadArgument { detail }
+                if detail.contains("65534") && detail.contains(what)),
+                "{what}: {error}"
+            );
+            connect(path, timeout, true).unwrap();
+        };
+        connect(&link, timeout, false).unwrap();
+        lchown(&link, Some(65_534), None).unwrap();
+        is_refused(&link, "the symbolic link");
+        connect(&path, timeout, false).unwrap();
+        chown(folder.path(), Some(65_534), None).unwrap();
+        is_refused(&path, "the directory");
+        chown(folder.path(), Some(0), None).unwrap();
+        chown(&path, Some(65_534), None).unwrap();
+        is_refused(&path, "the socket");
     }
 }

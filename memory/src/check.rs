@@ -16,12 +16,13 @@ use crate::heap::chunk::{ChunkIndex, chunks_used, chunks_with_tables, reserve, s
 use crate::index::bucket::{WORDS, at_of, depth_of, entry_tag, hash_tag, is_intent, is_link, load};
 use crate::index::lookup::{hash_of, link_slot, walk_chain};
 use crate::layout::{
-    CATALOG_RING, CHUNK_UNITS, Corruption, HEAP, LINE, MEMBER_STATE, QUEUES, RESERVED_BYTES,
-    SEGMENTS, SUPER_BYTES, SUPER_EPOCH, SUPER_NAMESPACES_LOCK, SUPER_WORDS, catalog_at, member_at,
+    CATALOG_RING, CHUNK_UNITS, Corruption, HEAP, LINE, MEMBER_STATE, RESERVED_BYTES, SEGMENTS,
+    SUPER_BYTES, SUPER_EPOCH, SUPER_NAMESPACES_LOCK, SUPER_WORDS, catalog_at, member_at,
     ordinary_chunks, unseal,
 };
-use crate::member::arena::{Arena, Bump, undo};
+use crate::member::arena::{Arena, Bump, SET_ASIDE, undo};
 use crate::member::lock::{PAYLOAD, owner_of};
+use crate::member::pin;
 use crate::namespace;
 use crate::region::file::{AttachOptions, Region};
 use crate::region::index_table::{IndexTable, segment_slot};
@@ -370,8 +371,12 @@ impl Checker<'_> {
         if cell.kind()? != kind {
             return Err(Corruption("a cell has another kind than its reference requires"));
         }
-        if cell::word(self.map, cell.at(), WORD_RETIRED)?.load(Ordering::Acquire) != 0 {
+        let birth = cell::word(self.map, cell.at(), WORD_RETIRED)?.load(Ordering::Acquire);
+        if pin::is_retired(birth) {
             return Err(Corruption("in use, and retired as well"));
+        }
+        if birth == 0 || birth > self.epoch {
+            return Err(Corruption("its birth epoch is not one of the region"));
         }
         if !cell.is_whole()? {
             return Err(Corruption("its bytes are not those that were published (checksum)"));
@@ -409,8 +414,8 @@ impl Checker<'_> {
         if arena.get(undo::FREE_AT) != 0 {
             ranges.push((arena.get(undo::FREE_AT), arena.get(undo::FREE_TO)));
         }
-        for class in 0..QUEUES as u8 {
-            let head = arena.queue(class)?.head.load(Ordering::Acquire);
+        for class in 0..=SET_ASIDE {
+            let head = arena.numbered_queue(class)?.head.load(Ordering::Acquire);
             self.free_list(class, head, "a queue")?;
         }
         Ok(())
@@ -422,12 +427,12 @@ impl Checker<'_> {
             if !self.mark(next, name) {
                 return Ok(());
             }
-            if cell::class_at(self.map, next)? != class {
+            if class != SET_ASIDE && cell::class_at(self.map, next)? != class {
                 self.report.fault(format!("cell {next:#x}: in {name} of another class"));
             }
             let retired = cell::word(self.map, next, WORD_RETIRED)?.load(Ordering::Acquire);
-            if retired == 0 || retired > self.epoch {
-                self.report.fault(format!("cell {next:#x}: in {name}, retired in {retired}"));
+            if !pin::is_retired(retired) || pin::epoch_of(retired) > self.epoch {
+                self.report.fault(format!("cell {next:#x}: in {name}, retired in {retired:#x}"));
             }
             self.report.bytes_free += cell::bytes_at(self.map, next)?;
             next = cell::word(self.map, next, WORD_NEXT)?.load(Ordering::Acquire);

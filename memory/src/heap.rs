@@ -3,6 +3,7 @@
 pub(crate) mod allocate;
 pub(crate) mod span;
 pub(crate) mod refill;
+pub(crate) mod set_aside;
 pub(crate) mod free;
 pub(crate) mod chunk;
 pub(crate) mod queue;

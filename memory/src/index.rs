@@ -1,6 +1,7 @@
 //! The index of a namespace: the words of a bucket, lookups, and growth by one bucket at a time.
 
 pub(crate) mod split;
+pub(crate) mod collect;
 pub(crate) mod lookup;
 pub(crate) mod intent;
 pub(crate) mod bucket;

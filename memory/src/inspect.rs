@@ -12,6 +12,7 @@ use crate::layout::{
     SUPER_EPOCH, SUPER_ID, SUPER_PAGE, chunk_words_at, member_at, unseal,
 };
 use crate::member::is_dead;
+use crate::member::pin::PinInterval;
 use crate::namespace::{self, NamespaceEntry};
 use crate::region::file::Region;
 use crate::region::map::Map;
@@ -139,7 +140,7 @@ impl Region {
                 index,
                 process: Holder { pid: identity.pid, name: identity.text() },
                 since_ms: load(MEMBER_SINCE)?,
-                pinned_epoch: Some(load(MEMBER_PIN)?).filter(|pin| *pin != 0),
+                pinned_epoch: PinInterval::decode(load(MEMBER_PIN)?).map(|pin| pin.start),
                 is_alive: !is_dead(&self.shared, index)?,
             });
         }

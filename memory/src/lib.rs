@@ -49,6 +49,9 @@ pub use region::file::{
 };
 pub use region::index_table::IndexTable;
 pub use region::map::{CellWriter, prefetch};
+pub use region::owner::{
+    check_socket_path, check_socket_peer, create_user_directory, user_directory,
+};
 pub use region::superblock::{Superblock, validate_superblock};
 pub use removal::RemovedRegion;
 pub use ring::{RingRead, RingReader, RingStart, RingWaiter, wait_any};

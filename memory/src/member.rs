@@ -9,7 +9,7 @@ pub(crate) mod arena;
 pub(crate) mod pin;
 pub(crate) mod lock;
 
-use std::cell::Cell as Private;
+use std::cell::{Cell as Private, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -23,6 +23,7 @@ use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
 use crate::layout::{ARENA_WORDS, Corruption, MEMBER_PIN, MEMBER_STATE, QUEUES, member_at, seal};
 use crate::member::arena::{Arena, undo};
+use crate::member::pin::{PinInterval, STALLED_EPOCHS, SafeEpochs};
 use crate::region::file::{Region, Shared};
 use crate::region::liveness::is_process_alive;
 use crate::region::map::Map;
@@ -35,9 +36,8 @@ use crate::system::barrier_everywhere;
 /// running.
 pub const LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// A pin that is this many epochs old is checked: its process may be dead. A correctly used view
-/// ends long before.
-const EPOCHS_HELD: u64 = 8;
+/// The stalled pins have changed: all cells that were set aside are to be looked at again.
+pub(crate) const ALL_ASIDE: u64 = u64::MAX;
 
 /// How long a writer waits for a lock that it can do without: ten probes.
 pub(crate) const LOCK_WAIT_SHORT: Duration = Duration::from_millis(2);
@@ -76,6 +76,12 @@ pub struct Member {
     pub(crate) lines: Private<u64>,
     /// Cells retired before this epoch may be reused, as far as this member knows.
     pub(crate) safe: Private<u64>,
+    /// What else may be reused, beside readers that have stalled.
+    pub(crate) safe_epochs: RefCell<SafeEpochs>,
+    /// Cells that were set aside and are to be looked at again, or [`ALL_ASIDE`].
+    pub(crate) aside_to_revisit: Private<u64>,
+    /// The epoch's word when this member last pinned it or extended its pin.
+    seen_epoch: Private<u64>,
     /// Cells retired, or requested in vain, since this member last advanced the epoch.
     pub(crate) pressure: Private<u64>,
     /// The longest that each queue may become, once it is known. 0: not known.
@@ -274,10 +280,29 @@ impl Member {
         self.check_usable()?;
         let pins = self.pins.get();
         if pins == 0 {
-            pin::pin(self.epoch(), self.pin_word(), self.shared.is_fenced);
+            self.seen_epoch.set(pin::pin(self.epoch(), self.pin_word(), self.shared.is_fenced));
         }
         self.pins.set(pins + 1);
         Ok(Pin { member: self })
+    }
+
+    /// True if the cells to which the entries loaded so far lead are protected by the pin. If not,
+    /// the pin must be extended, and the entries loaded again.
+    #[inline]
+    pub(crate) fn is_protected(&self) -> bool {
+        pin::is_within(self.epoch(), self.seen_epoch.get())
+    }
+
+    /// Extends the pin, if there is one, to the current epoch. A caller without a pin holds the
+    /// lock of the bucket, which protects its cells.
+    #[cold]
+    pub(crate) fn extend_pin(&self) {
+        let seen = if self.pins.get() == 0 {
+            self.epoch().load(Ordering::Acquire)
+        } else {
+            pin::extend(self.epoch(), self.pin_word(), self.shared.is_fenced)
+        };
+        self.seen_epoch.set(seen);
     }
 
     /// Advances the epoch and determines which cells are safe to reuse. Cost: one `membarrier(2)`
@@ -297,14 +322,19 @@ impl Member {
         let pins = (0..member_slots_used(map)?).filter_map(|index| {
             map.word(member_at(index) + MEMBER_PIN).map_err(|error| unreadable = Some(error)).ok()
         });
-        let safe = pin::safe(now, pins);
+        let safe = SafeEpochs::scan(now, pins);
         if let Some(error) = unreadable {
             return Err(error.into());
         }
-        invariant!(safe <= now, "epoch {safe} is safe before epoch {now} has begun");
-        self.safe.set(safe);
+        invariant!(safe.all <= now, "epoch {} is safe before epoch {now} has begun", safe.all);
+        self.safe.set(safe.all);
         self.pressure.set(0);
-        if self.safe.get().saturating_add(EPOCHS_HELD) < now {
+        let is_stalled = !safe.stalled.is_empty();
+        if self.safe_epochs.borrow().stalled != safe.stalled {
+            self.aside_to_revisit.set(ALL_ASIDE);
+        }
+        self.safe_epochs.replace(safe);
+        if is_stalled {
             self.recover_dead_readers(now)?;
         }
         Ok(())
@@ -316,7 +346,8 @@ impl Member {
     fn recover_dead_readers(&self, now: u64) -> Result<()> {
         for index in 0..member_slots_used(self.map())? {
             let pin = self.map().word(member_at(index) + MEMBER_PIN)?.load(Ordering::Acquire);
-            if pin != 0 && pin.saturating_add(EPOCHS_HELD) < now {
+            let is_stalled = |pin: PinInterval| pin.start.saturating_add(STALLED_EPOCHS) < now;
+            if PinInterval::decode(pin).is_some_and(is_stalled) {
                 self.recover_if_dead(index)?;
             }
         }

@@ -8,6 +8,7 @@
 //! `UnsafeCell`s of loom, which report every unordered access.
 
 mod member_slot;
+mod pin_interval;
 mod pipe;
 
 use std::process::Command;
@@ -41,6 +42,10 @@ const MUTANTS: &[(&str, &str)] = &[
     ("advance-no-barrier", MOVED),
     ("reuse-early", MOVED),
     ("retire-no-fence", MOVED),
+    ("birth-unchecked", INTERVAL),
+    ("extend-no-fence", INTERVAL),
+    ("extend-no-reload", INTERVAL),
+    ("pin-no-fence", INTERVAL),
     ("unpin-relaxed", REUSE),
     ("scan-relaxed", REUSE),
     ("miss-unchecked", SPLIT),
@@ -64,6 +69,7 @@ const LOCK: &str = "a_lock_excludes_and_its_next_owner_sees_every_write";
 const PUBLISH: &str = "a_reader_that_sees_an_entry_sees_a_complete_cell";
 const REUSE: &str = "a_pinned_cell_is_not_reused";
 const MOVED: &str = "a_pinned_cell_is_not_reused_by_another_member";
+const INTERVAL: &str = "pin_interval::a_stopped_reader_keeps_only_what_it_may_use";
 const SPLIT: &str = "a_split_hides_no_key";
 const DECISION: &str = "a_reader_sees_all_of_a_transaction_or_nothing";
 const RING: &str = "a_ring_reader_gets_complete_entries_in_order_or_learns_what_it_missed";
@@ -250,7 +256,7 @@ impl Heap {
             true
         };
         let now = pin::advance(&self.epoch, heavy).unwrap();
-        pin::safe(now, std::iter::once(&self.pin))
+        pin::SafeEpochs::scan(now, std::iter::once(&self.pin)).all
     }
 
     fn advance_twice(&self) -> u64 {

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nearstate_model::{Error, Result};
+use nearstate_store::check_socket_path;
 use socket2::{Domain, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
@@ -38,6 +39,9 @@ pub enum ListenAddress {
         path: PathBuf,
         /// The file mode: 0o600 admits the same user, 0o660 its group as well.
         mode: u32,
+        /// Also replaces a socket, and uses a directory or a symbolic link, that belongs to another
+        /// user than this one and root.
+        any_owner: bool,
     },
 }
 
@@ -152,7 +156,14 @@ impl Drop for SocketFile {
 }
 
 /// Binds a Unix socket.
-pub(crate) fn bind_unix(path: &Path, mode: u32, backlog: i32) -> Result<(BoundSocket, SocketFile)> {
+pub(crate) fn bind_unix(
+    path: &Path,
+    mode: u32,
+    backlog: i32,
+    any_owner: bool,
+) -> Result<(BoundSocket, SocketFile)> {
+    // The owner of the directory could replace the socket and read every request.
+    check_socket_path(path, any_owner)?;
     let shown = path.display();
     let failed = |e: io::Error| {
         system_error(
@@ -409,28 +420,62 @@ mod tests {
     fn a_stale_socket_is_replaced_and_a_live_one_or_a_file_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("node.sock");
-        let (bound, file) = bind_unix(&path, 0o640, 8).unwrap();
+        let (bound, file) = bind_unix(&path, 0o640, 8, false).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
-        let living = bind_unix(&path, 0o600, 8).unwrap_err().to_string();
+        let living = bind_unix(&path, 0o600, 8, false).unwrap_err().to_string();
         assert!(living.contains("living process"), "{living}");
         drop(bound); // as if the process had been killed: the file stays
-        let (again, new_file) = bind_unix(&path, 0o600, 8).unwrap();
+        let (again, new_file) = bind_unix(&path, 0o600, 8, false).unwrap();
         drop(file);
         assert!(path.exists(), "the first node does not remove the second one's socket");
         drop((again, new_file));
         assert!(!path.exists());
         fs::write(&path, "precious").unwrap();
-        let no_socket = bind_unix(&path, 0o600, 8).unwrap_err().to_string();
+        let no_socket = bind_unix(&path, 0o600, 8, false).unwrap_err().to_string();
         assert!(no_socket.contains("no socket"), "{no_socket}");
         assert_eq!(fs::read(&path).unwrap(), b"precious");
     }
 
     #[test]
+    fn a_socket_is_not_bound_where_another_user_could_replace_it() {
+        use std::os::unix::fs::{chown, lchown, symlink};
+        let folder = tempfile::tempdir().unwrap();
+        if fs::metadata(folder.path()).unwrap().uid() != 0 {
+            io::Write::write_all(&mut io::stderr(), b"skipped: only root can give files away\n")
+                .unwrap();
+            return;
+        }
+        let owned = folder.path().join("owned");
+        let path = owned.join("node.sock");
+        fs::create_dir(&owned).unwrap();
+        chown(&owned, Some(65_534), None).unwrap();
+        let refused = |path: &Path, what: &str| {
+            let error = bind_unix(path, 0o600, 8, false).unwrap_err().to_string();
+            assert!(error.contains("65534") && error.contains(what), "{error}");
+        };
+        refused(&path, "the directory");
+        drop(bind_unix(&path, 0o600, 8, true).unwrap());
+        chown(&owned, Some(0), None).unwrap();
+        // A stale socket that another user left.
+        let (bound, file) = bind_unix(&path, 0o600, 8, false).unwrap();
+        drop(bound);
+        std::mem::forget(file);
+        chown(&path, Some(65_534), None).unwrap();
+        refused(&path, "the socket");
+        drop(bind_unix(&path, 0o600, 8, true).unwrap());
+        let link = folder.path().join("link");
+        symlink(&owned, &link).unwrap();
+        lchown(&link, Some(65_534), None).unwrap();
+        refused(&link.join("node.sock"), "the symbolic link");
+    }
+
+    #[test]
     fn a_path_that_is_too_long_and_a_missing_folder_are_reported() {
         let long = "x".repeat(200);
-        let error = bind_unix(Path::new(&long), 0o600, 8).unwrap_err().to_string();
+        let error = bind_unix(Path::new(&long), 0o600, 8, false).unwrap_err().to_string();
         assert!(error.contains("107 bytes"), "{error}");
-        let error = bind_unix(Path::new("/nowhere/at/all"), 0o600, 8).unwrap_err().to_string();
+        let error =
+            bind_unix(Path::new("/nowhere/at/all"), 0o600, 8, false).unwrap_err().to_string();
         assert!(error.contains("folder"), "{error}");
     }
 

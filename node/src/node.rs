@@ -332,8 +332,8 @@ impl Sockets {
                     sockets.bound.push((number, bound));
                     sockets.addresses.push(ListenAddress::Tcp(local));
                 }
-                ListenAddress::Unix { path, mode } => {
-                    let (bound, file) = bind_unix(path, *mode, backlog)?;
+                ListenAddress::Unix { path, mode, any_owner } => {
+                    let (bound, file) = bind_unix(path, *mode, backlog, *any_owner)?;
                     sockets.bound.push((number, bound));
                     sockets.files.push(file);
                     sockets.addresses.push(endpoint.address.clone());

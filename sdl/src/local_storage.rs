@@ -16,11 +16,12 @@ use std::time::{Duration, Instant};
 
 use nearstate_local_transport::{LocalRing, Response, connect, request_region, request_ring};
 use nearstate_resp_client::{RespClient, RespReply};
-use nearstate_store::since_boot;
+use nearstate_store::{Error as StoreError, since_boot};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::redis_names::{TIMEOUT, WALK, duration, escaped, redis_key};
 use crate::region_storage::RegionStorage;
+use crate::region_url::boolean;
 use crate::storage::{KeySet, SyncStorage};
 use crate::validate;
 use mapped::{FileId, MappedRegion, MappedState};
@@ -53,6 +54,8 @@ pub struct LocalStorage {
     user: Option<Credentials>,
     /// The access that the URL requires; `None`: the region, and if that is refused, a ring.
     wanted: Option<LocalAccess>,
+    /// Also accept a socket or a region that belongs to another user.
+    any_owner: bool,
     open: LocalConnection,
 }
 
@@ -102,7 +105,7 @@ impl LocalStorage {
                 "the URL has no path; give local:/path of a node's Unix socket",
             ));
         }
-        let (mut timeout, mut wanted) = (TIMEOUT, None);
+        let (mut timeout, mut wanted, mut any_owner) = (TIMEOUT, None, false);
         let (mut name, mut password) = (None, None);
         for option in options.split('&').filter(|option| !option.is_empty()) {
             match option.split_once('=').unwrap_or((option, "")) {
@@ -116,9 +119,10 @@ impl LocalStorage {
                         "way={value} is not supported; give region or ring"
                     )));
                 }
+                ("any_owner", value) => any_owner = boolean("any_owner", value)?,
                 (name, _) => {
                     return Err(Error::refused(format!(
-                        "unknown option `{name}`; give timeout, user, password or way"
+                        "unknown option `{name}`; give timeout, user, password, way or any_owner"
                     )));
                 }
             }
@@ -132,7 +136,8 @@ impl LocalStorage {
                 return Err(Error::refused("the URL has a user without a password; add password="));
             }
         };
-        Ok(Self { path: PathBuf::from(path), timeout, user, wanted, open: LocalConnection::Closed })
+        let path = PathBuf::from(path);
+        Ok(Self { path, timeout, user, wanted, any_owner, open: LocalConnection::Closed })
     }
 
     /// How records are accessed; `None` while not connected.
@@ -189,7 +194,11 @@ impl LocalStorage {
     /// attached again.
     fn connect(&self, timeout: Duration, known: Option<FileId>) -> Result<ConnectResult> {
         let away = |error: io::Error| self.lost(ErrorKind::NotConnected, &error);
-        let socket = self.authenticate(connect(&self.path, timeout).map_err(away)?)?;
+        let socket = connect(&self.path, timeout, self.any_owner).map_err(|error| match error {
+            StoreError::BadArgument { detail } => Error::refused(detail),
+            error => Error::backend(ErrorKind::NotConnected, error.to_string()),
+        })?;
+        let socket = self.authenticate(socket)?;
         let mut refusal = String::new();
         if self.wanted != Some(LocalAccess::Ring) {
             match request_region(&socket).map_err(away)? {

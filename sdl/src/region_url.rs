@@ -59,7 +59,8 @@ fn refused<T>(name: &str, value: &str, right: &str) -> Result<T> {
     Err(Error::refused(format!("{name}={value} is not valid; give {right}")))
 }
 
-fn boolean(name: &str, value: &str) -> Result<bool> {
+/// Parses a switch.
+pub(crate) fn boolean(name: &str, value: &str) -> Result<bool> {
     match value {
         "1" => Ok(true),
         "0" => Ok(false),

@@ -146,13 +146,14 @@ fn attach(settings: &Settings) -> Result<Region> {
         any_owner: settings.is_any_owner,
         ..CreateOptions::default()
     };
-    let region = Region::attach_or_create(&settings.region, &options)?;
+    settings.region.prepare()?;
+    let region = Region::attach_or_create(&settings.region.path, &options)?;
     access_control::region(settings);
     let seen = region.inspect()?;
     log::emit(
         log::REGION_ATTACHED,
         &[
-            ("path", &settings.region.display()),
+            ("path", &settings.region.path.display()),
             ("bytes_taken", &seen.bytes_taken),
             ("bytes_max", &seen.bytes_max),
             ("sessions", &seen.members.len()),
@@ -167,9 +168,10 @@ fn config(settings: &Settings, tls: Option<&Tls>) -> NodeConfig {
     let mode = settings.unix_mode.0;
     let paths = settings.unix_paths();
     if paths.is_empty() && settings.is_unix_auto() {
-        log::emit(log::NO_UNIX_SOCKET, &[("region", &settings.region.display())]);
+        log::emit(log::NO_UNIX_SOCKET, &[("region", &settings.region.path.display())]);
     }
-    let unix = paths.into_iter().map(|path| ListenAddress::Unix { path, mode });
+    let any_owner = settings.is_any_owner;
+    let unix = paths.into_iter().map(|path| ListenAddress::Unix { path, mode, any_owner });
     let endpoint = |protocol: &str| {
         let protocol = protocol.to_owned();
         move |address| Endpoint { protocol: protocol.clone(), address, tls: None }

@@ -25,6 +25,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
 use nearstate_model::{Error, Result};
+use nearstate_store::AttachOptions;
 
 use crate::settings::{SettingFlags, Settings, parse_time};
 use report::{NamespaceOrder, TopReport};
@@ -57,6 +58,9 @@ pub(crate) struct TopArgs {
     /// A region's file; this process needs permission to attach it
     #[arg(long, value_name = "PATH")]
     region: Option<PathBuf>,
+    /// Also read a region, or follow a symbolic link, that belongs to another user
+    #[arg(long)]
+    any_owner: bool,
     /// The node's settings file (TOML), used without --node and --region [default:
     /// `$NEARSTATE_CONFIG`]
     #[arg(long, value_name = "FILE")]
@@ -106,14 +110,18 @@ fn now() -> f64 {
 }
 
 impl TopArgs {
+    const fn attach_options(&self) -> AttachOptions {
+        AttachOptions { any_owner: self.any_owner }
+    }
+
     fn sources(&self) -> Result<TopSources> {
         if self.node.is_some() || self.region.is_some() {
-            return Ok(TopSources::new(self.node, self.region.as_deref()));
+            return Ok(TopSources::new(self.node, self.region.as_deref(), self.attach_options()));
         }
         let layers = SettingFlags::of_file(self.config.clone()).layers(std::env::vars_os())?;
         let settings = Settings::parse(&layers)?;
         let node = settings.metrics.first().copied();
-        let region = Some(settings.region).filter(|path| path.exists());
+        let region = Some(settings.region.path).filter(|path| path.exists());
         if node.is_none() && region.is_none() {
             return Err(Error::BadArgument {
                 detail: format!(
@@ -125,7 +133,8 @@ impl TopArgs {
                 ),
             });
         }
-        Ok(TopSources::new(node, region.as_deref()))
+        let any_owner = self.any_owner || settings.is_any_owner;
+        Ok(TopSources::new(node, region.as_deref(), AttachOptions { any_owner }))
     }
 
     fn print_once(&self, mut sources: TopSources) -> Result<()> {

@@ -19,8 +19,8 @@ use crate::layout::{
     unseal,
 };
 use crate::member::Member;
-use crate::member::arena::{Arena, BUMP_SMALL_CELL_MAX, Bump, Queue, op, undo};
-use crate::member::pin;
+use crate::member::arena::{Arena, BUMP_SMALL_CELL_MAX, Bump, Queue, SET_ASIDE, op, undo};
+use crate::member::pin::{self, PinInterval};
 use crate::region::member_table::{member_slots_used, state};
 
 /// The most cells of one class that a member collects before it advances the epoch. The barrier
@@ -94,7 +94,20 @@ impl Member {
     #[inline]
     pub(crate) fn is_reusable(&self, cell: u64) -> Result<bool, Corruption> {
         let retired = cell::word(self.map(), cell, WORD_RETIRED)?.load(Ordering::Relaxed);
-        Ok(pin::is_reusable(retired, self.safe.get()))
+        Ok(pin::is_reusable(retired, self.safe.get()) || self.is_reusable_beside_stalled(retired))
+    }
+
+    /// As [`Member::is_reusable`], if a pin began before the cell was retired.
+    #[cold]
+    fn is_reusable_beside_stalled(&self, retired: u64) -> bool {
+        self.safe_epochs.borrow().is_reusable(retired)
+    }
+
+    /// True if only stalled readers hold a retired cell.
+    pub(crate) fn is_set_aside(&self, cell: u64) -> Result<bool, Corruption> {
+        let retired = cell::word(self.map(), cell, WORD_RETIRED)?.load(Ordering::Relaxed);
+        Ok(!pin::is_reusable(retired, self.safe.get())
+            && self.safe_epochs.borrow().is_set_aside(retired))
     }
 
     fn allocate_slowly(&self, arena: &Arena<'_>, class: u8) -> Result<u64> {
@@ -108,7 +121,7 @@ impl Member {
             if self.safe.get() == 0 || self.pressure.get() >= self.pressure_of(class) {
                 self.advance()?;
             }
-            if self.is_reusable(head)? {
+            if let Some(head) = self.reusable_head(arena, queue)? {
                 arena.pop(queue, head)?;
                 return Ok(head);
             }
@@ -299,16 +312,17 @@ impl Member {
                 Err(error) => return Err(error),
             }
         }
-        let has_cells = |class: &u8| {
-            arena.queue(*class).is_ok_and(|queue| queue.head.load(Ordering::Relaxed) != 0)
+        let has_cells = |number: &u8| {
+            arena.numbered_queue(*number).is_ok_and(|queue| queue.head.load(Ordering::Relaxed) != 0)
         };
-        let classes: Vec<u8> = (0..QUEUES as u8).filter(has_cells).collect();
-        if !classes.is_empty() {
+        let queues: Vec<u8> = (0..=SET_ASIDE).filter(has_cells).collect();
+        if !queues.is_empty() {
             // What was retired just now can be reused after two epochs.
             self.advance()?;
             self.advance()?;
         }
-        classes.into_iter().try_for_each(|class| self.free_queue(class, u64::MAX))
+        self.revisit_set_aside(u64::MAX)?;
+        queues.into_iter().try_for_each(|number| self.free_queue(number, u64::MAX))
     }
 
     /// The heap has no run that is long enough: frees what others and this member have retired, and
@@ -319,8 +333,7 @@ impl Member {
         self.advance()?;
         self.advance()?;
         let queue = arena.queue(class)?;
-        let head = queue.head.load(Ordering::Relaxed);
-        if head != 0 && self.is_reusable(head)? {
+        if let Some(head) = self.reusable_head(arena, queue)? {
             arena.pop(queue, head)?;
             return Ok(head);
         }
@@ -360,11 +373,11 @@ impl Member {
         let mut oldest = None;
         for index in 0..member_slots_used(self.map())? {
             let pin = self.map().word(member_at(index) + MEMBER_PIN)?.load(Ordering::Acquire);
-            if pin != 0
-                && pin.saturating_add(2) < epoch
-                && oldest.is_none_or(|(least, _)| pin < least)
+            if let Some(PinInterval { start, .. }) = PinInterval::decode(pin)
+                && start.saturating_add(2) < epoch
+                && oldest.is_none_or(|(least, _)| start < least)
             {
-                oldest = Some((pin, index));
+                oldest = Some((start, index));
             }
         }
         Ok(match oldest {

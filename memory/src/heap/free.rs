@@ -11,7 +11,7 @@ use crate::heap::bitmap::{Bitmap, UnitRun, is_allocated, mark};
 use crate::heap::cell::{self, WORD_NEXT};
 use crate::heap::chunk::{ChunkIndex, ChunkState, is_held_by};
 use crate::layout::{Corruption, chunk_words_at};
-use crate::member::arena::{Arena, Bump, LockSlot, undo};
+use crate::member::arena::{Arena, Bump, LockSlot, SET_ASIDE, undo};
 use crate::member::{LOCK_WAIT_SHORT, Member, lock};
 
 /// Cells that one harvest takes: enough that its lock and its search are a small part of their use.
@@ -20,7 +20,7 @@ pub(crate) const HARVEST_CELLS: u64 = 32;
 /// What a free range is taken from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FreeSource {
-    /// The head of the queue of a class.
+    /// The head of the queue of a class, or of the queue [`SET_ASIDE`].
     Queue(u8),
     /// The front of a bump range: all of it.
     Bump(Bump),
@@ -31,6 +31,7 @@ pub(crate) enum FreeSource {
 impl FreeSource {
     const fn encode(self) -> u64 {
         match self {
+            Self::Queue(SET_ASIDE) => 131,
             Self::Queue(class) => class as u64,
             Self::Bump(Bump::Small) => 128,
             Self::Bump(Bump::Large) => 129,
@@ -41,6 +42,7 @@ impl FreeSource {
     const fn decode(word: u64) -> Result<Self, Corruption> {
         match word {
             class @ 0..128 => Ok(Self::Queue(class as u8)),
+            131 => Ok(Self::Queue(SET_ASIDE)),
             128 => Ok(Self::Bump(Bump::Small)),
             129 => Ok(Self::Bump(Bump::Large)),
             130 => Ok(Self::Rest),
@@ -110,21 +112,25 @@ impl Member {
         }
     }
 
-    /// Frees cells from the head of a queue that no reader can hold, at most `most`. Stops at a
-    /// chunk that a living process has locked.
-    pub(crate) fn free_queue(&self, class: u8, most: u64) -> Result<()> {
+    /// Frees cells from the head of a queue that no reader can hold, at most `most`. Cells that a
+    /// stalled reader holds are set aside. Stops at a chunk that a living process has locked.
+    pub(crate) fn free_queue(&self, number: u8, most: u64) -> Result<()> {
         let arena = self.arena()?;
-        let queue = arena.queue(class)?;
+        let queue = arena.numbered_queue(number)?;
         let mut left = most;
         while left > 0 && self.finish_free()? {
             let head = queue.head.load(Ordering::Relaxed);
+            if head != 0 && number != SET_ASIDE && self.is_set_aside(head)? {
+                arena.requeue(queue, arena.set_aside(), head)?;
+                continue;
+            }
             if head == 0 || !self.is_reusable(head)? {
                 return Ok(());
             }
             let chunk = ChunkIndex::of(self.map(), head)?;
             let bytes = cell::bytes_at(self.map(), head)?;
             if head + bytes > chunk.end() {
-                if !self.free_range(None, FreeSource::Queue(class), head, head + bytes)? {
+                if !self.free_range(None, FreeSource::Queue(number), head, head + bytes)? {
                     return Ok(());
                 }
                 left -= 1;
@@ -133,7 +139,7 @@ impl Member {
             let freed = self.under_chunk(chunk, None, |state| {
                 let (mut cell, mut end, mut count) = (head, head + bytes, 0);
                 while count < left && cell >= chunk.start() && end <= chunk.end() {
-                    self.free_part(chunk, state, FreeSource::Queue(class), cell, end)?;
+                    self.free_part(chunk, state, FreeSource::Queue(number), cell, end)?;
                     count += 1;
                     cell = queue.head.load(Ordering::Relaxed);
                     if cell == 0 || !self.is_reusable(cell)? {
@@ -239,8 +245,8 @@ fn take_from_source(
     to: u64,
 ) -> Result<(), Corruption> {
     match source {
-        FreeSource::Queue(class) => {
-            let queue = arena.queue(class)?;
+        FreeSource::Queue(number) => {
+            let queue = arena.numbered_queue(number)?;
             let next = cell::word(arena.map, at, WORD_NEXT)?.load(Ordering::Relaxed);
             queue.head.store(next, Ordering::Release);
             let count = queue.count.load(Ordering::Relaxed);
@@ -371,7 +377,9 @@ fn recover_free(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
         return Ok(());
     }
     let is_still_there = match FreeSource::decode(arena.get(undo::FREE_SOURCE))? {
-        FreeSource::Queue(class) => arena.queue(class)?.head.load(Ordering::Acquire) == at,
+        FreeSource::Queue(number) => {
+            arena.numbered_queue(number)?.head.load(Ordering::Acquire) == at
+        }
         FreeSource::Bump(which) => {
             let (front, end) = arena.bump(which);
             front == at && front < end

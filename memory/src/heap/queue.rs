@@ -60,7 +60,8 @@ impl Arena<'_> {
         let pending = self.get(undo::PENDING);
         cell::word(self.map, cell, WORD_NEXT)?.store(pending, Ordering::Release);
         crash_point!("pop.chained");
-        cell::word(self.map, cell, WORD_RETIRED)?.store(0, Ordering::Release);
+        let birth = pin::birth_epoch(self.map.word(SUPER_EPOCH)?);
+        cell::word(self.map, cell, WORD_RETIRED)?.store(birth, Ordering::Release);
         crash_point!("pop.linked");
         self.set(undo::PENDING, cell);
         crash_point!("pop.pending");
@@ -79,17 +80,28 @@ impl Arena<'_> {
         Ok(())
     }
 
-    /// Links a cell at the tail of its queue, with the current epoch or the given one.
-    fn link(&self, cell: u64, epoch: Option<u64>) -> Result<(), Corruption> {
+    /// Links a cell at the tail of its queue: retired in the current epoch, or with the given word.
+    #[inline]
+    fn link(&self, cell: u64, retired: Option<u64>) -> Result<(), Corruption> {
         let queue = self.queue(cell::class_at(self.map, cell)?)?;
+        let word = cell::word(self.map, cell, WORD_RETIRED)?;
         cell::word(self.map, cell, WORD_NEXT)?.store(0, Ordering::Release);
         crash_point!("append.cleared");
-        let epoch = match epoch {
-            Some(epoch) => epoch,
-            None => pin::retire_epoch(self.map.word(SUPER_EPOCH)?, self.is_fenced),
+        let retired = match retired {
+            Some(retired) => retired,
+            None => {
+                let now = pin::retire_epoch(self.map.word(SUPER_EPOCH)?, self.is_fenced);
+                pin::retire(word.load(Ordering::Relaxed), now)
+            }
         };
-        cell::word(self.map, cell, WORD_RETIRED)?.store(epoch, Ordering::Release);
+        word.store(retired, Ordering::Release);
         crash_point!("append.stamped");
+        self.link_last(queue, cell)
+    }
+
+    /// Links a cell, which has no link yet, at the tail of a queue.
+    #[inline]
+    fn link_last(&self, queue: Queue<'_>, cell: u64) -> Result<(), Corruption> {
         if queue.head.load(Ordering::Relaxed) == 0 {
             queue.tail.store(cell, Ordering::Release);
             crash_point!("append.tail");
@@ -118,13 +130,37 @@ impl Arena<'_> {
                 cur == cell && cur < end
             };
             let is_still_there = head == cell || is_front(Bump::Small) || is_front(Bump::Large);
-            let is_tail = head != 0 && queue.tail.load(Ordering::Acquire) == cell;
-            if !is_still_there && !is_tail && self.get(undo::PENDING) != cell {
+            let is_last = |queue: Queue<'_>| {
+                queue.head.load(Ordering::Acquire) != 0
+                    && queue.tail.load(Ordering::Acquire) == cell
+            };
+            let is_pending = self.get(undo::PENDING) == cell;
+            if !is_still_there
+                && !is_last(queue)
+                && !is_pending
+                && !self.finish_set_aside(cell, is_last(self.set_aside()))?
+            {
                 self.link(cell, None)?;
             }
             self.set(undo::POP, 0);
         }
         Ok(())
+    }
+
+    /// Recovery: true if a cell in transit is in the queue of what stalled readers hold, or is its
+    /// last cell. A predecessor may lead to it already: then it must not be in another queue.
+    fn finish_set_aside(&self, cell: u64, is_last: bool) -> Result<bool, Corruption> {
+        let queue = self.set_aside();
+        let head = queue.head.load(Ordering::Acquire);
+        if head == 0 || head == cell || is_last {
+            return Ok(head != 0);
+        }
+        let tail = queue.tail.load(Ordering::Acquire);
+        let is_linked = cell::word(self.map, tail, WORD_NEXT)?.load(Ordering::Acquire) == cell;
+        if is_linked {
+            self.link_last(queue, cell)?;
+        }
+        Ok(is_linked)
     }
 
     /// Moves every pending cell to the queue of its class.
@@ -149,10 +185,32 @@ impl Arena<'_> {
         Err(Corruption("a member's list of pending cells has no end"))
     }
 
+    /// Moves the head of a queue to the tail of another one. It stays retired as it is.
+    pub(crate) fn requeue(
+        &self,
+        from: Queue<'_>,
+        to: Queue<'_>,
+        cell: u64,
+    ) -> Result<(), Corruption> {
+        let link = cell::word(self.map, cell, WORD_NEXT)?;
+        self.set(undo::POP, cell);
+        crash_point!("aside.recorded");
+        from.head.store(link.load(Ordering::Relaxed), Ordering::Release);
+        crash_point!("aside.unlinked");
+        let count = from.count.load(Ordering::Relaxed);
+        from.count.store(count.saturating_sub(1), Ordering::Relaxed);
+        link.store(0, Ordering::Release);
+        crash_point!("aside.cleared");
+        self.link_last(to, cell)?;
+        self.set(undo::POP, 0);
+        crash_point!("aside.done");
+        Ok(())
+    }
+
     /// Retires an unlinked cell, unless it is retired already.
     #[inline]
     pub(crate) fn retire(&self, cell: u64) -> Result<(), Corruption> {
-        if cell::word(self.map, cell, WORD_RETIRED)?.load(Ordering::Acquire) == 0 {
+        if !pin::is_retired(cell::word(self.map, cell, WORD_RETIRED)?.load(Ordering::Acquire)) {
             self.append(cell)?;
         }
         Ok(())

@@ -12,6 +12,7 @@ use crate::heap::cell::{self, WORD_HEAD, WORD_NEXT, WORD_RETIRED};
 use crate::heap::chunk::{ChunkIndex, ChunkState, chunks_used, reserve, state_of};
 use crate::heap::class;
 use crate::heap::free::{HARVEST_CELLS, close_claim, link_batch, mark_batch};
+use crate::heap::set_aside;
 use crate::layout::{CHUNK_UNITS, Corruption, LINE, QUEUES, ordinary_chunks};
 use crate::member::arena::{BUMP_SMALL_CELL_MAX, Bump, LockSlot, undo};
 use crate::member::pin::NEVER_READ;
@@ -55,6 +56,7 @@ impl Member {
         invariant!(bytes != 0 && bytes <= BUMP_SMALL_CELL_MAX, "cells of {bytes} bytes are small");
         self.finish_free()?;
         self.free_stale(class)?;
+        self.revisit_set_aside(set_aside::BATCH)?;
         self.keep_reserve(bytes / LINE)?;
         let mut search = ChunkSearch::default();
         let hint = ChunkIndex(self.chunk.get());

@@ -1,4 +1,5 @@
-//! Lookups: the path of every reader. No lock, no system call, no store to a shared line
+//! Lookups: the path of every reader. No lock, no system call, no store to a shared line. A cell is
+//! used only if the pin protects it: the epoch is compared after its entry was loaded
 //! (`spec/region.md`, "Index of a namespace"; orderings O1 to O4).
 
 use nearstate_model::Result;
@@ -12,7 +13,7 @@ use crate::index::bucket::{
 };
 use crate::index::intent::resolve;
 use crate::layout::{Corruption, LINE, SUPER_SEED};
-use crate::member::Member;
+use crate::member::{Member, pin};
 use crate::region::index_table::IndexTable;
 use crate::region::linear_hash::step;
 use crate::region::map::Map;
@@ -121,32 +122,6 @@ fn is_same(one: &[u8], other: &[u8]) -> bool {
     }
 }
 
-/// Searches some words of a chain for the key. Returns the record, or the target of the link in the
-/// last word.
-#[inline]
-fn search<'m>(
-    map: &'m Map,
-    words: &[AtomicU64],
-    hash: u64,
-    key: &[u8],
-) -> Result<std::result::Result<RecordAndValue<'m>, u64>, Corruption> {
-    let tag = hash_tag(hash);
-    let mut last = 0;
-    for word in words {
-        last = load(word);
-        if entry_tag(last) != tag {
-            continue;
-        }
-        let entry = decided(map, last)?;
-        if entry != 0
-            && let Some(found) = of_key(Cell::new(map, at_of(entry))?, hash, key)?
-        {
-            return Ok(Ok(found));
-        }
-    }
-    Ok(Err(if is_link(last) { at_of(last) } else { 0 }))
-}
-
 /// The entry that a word stands for: itself, or the entry of an intent. 0 if there is no record.
 #[inline]
 pub(crate) fn decided(map: &Map, word: u64) -> Result<u64, Corruption> {
@@ -200,77 +175,22 @@ const WHOLE_LINES: u64 = 16;
 /// The result of [`pick`] if no entry has the tag.
 const NONE: u64 = u64::MAX;
 
-/// Finds the record of a key. The caller holds a pin or the bucket's lock. `lines` is the line in
-/// which the record probably ends, counted from its first.
-#[inline(always)]
-#[expect(clippy::inline_always, reason = "its answer would travel through memory")]
-pub(crate) fn find<'m>(
-    map: &'m Map,
-    table: &IndexTable,
-    hash: u64,
-    key: &[u8],
-    lines: u64,
-) -> Result<Option<RecordAndValue<'m>>, Corruption> {
-    let bucket = table.bucket_of(hash);
-    let [first, entries @ ..] = map.line(table.bucket_at(map, bucket)? / LINE)?;
-    let control = begin(first);
-    if step(hash, bucket, depth_of(control)).is_none() {
-        let (units, last) = pick(entries, hash_tag(hash));
-        if is_units(units) {
-            // The header holds the record's length. The lines are prefetched before it arrives.
-            for line in 1..lines.min(READ_LINES) {
-                map.prefetch(LINE * (units + line));
-            }
-            map.prefetch(LINE * (units + lines));
-            if let Some(found) = of_key(Cell::at_units(map, units)?, hash, key)? {
-                return Ok(Some(found));
-            }
-        } else if units == NONE && !is_link(last) && is_unmoved(first, control) {
-            return Ok(None);
-        }
-    }
-    find_slowly(map, table, hash, key)
-}
-
-/// As [`find`], if the bucket was split, has overflow lines, is being changed, has two entries with
-/// one tag, or has an intent.
-#[inline(never)]
-fn find_slowly<'m>(
-    map: &'m Map,
-    table: &IndexTable,
-    hash: u64,
-    key: &[u8],
-) -> Result<Option<RecordAndValue<'m>>, Corruption> {
-    loop {
-        let (_, at, control) = find_bucket(map, table, hash)?;
-        let [first, entries @ ..] = map.words::<WORDS>(at)?;
-        let mut next = match search(map, entries, hash, key)? {
-            Ok(found) => return Ok(Some(found)),
-            Err(next) => next,
-        };
-        let mut lines = 0;
-        while next != 0 {
-            let words = map.words::<{ LINE_WORDS as usize }>(next + LINE_FIRST)?;
-            next = match search(map, words, hash, key)? {
-                Ok(found) => return Ok(Some(found)),
-                Err(next) => next,
-            };
-            lines += 1;
-            if lines > CHAIN_MAX {
-                return Err(CHAIN);
-            }
-        }
-        if is_unmoved(first, control) {
-            return Ok(None);
-        }
-    }
-}
-
 /// Calls `each` with the offset and the value of every word of a bucket's chain that can hold an
-/// entry, in order. Follows links and does not pass them on. Stops when `each` returns false.
+/// entry, in order. Follows links and does not pass them on. Stops when `each` returns false. The
+/// caller holds the lock of the bucket, or no other process uses the region.
 pub(crate) fn walk_chain(
     map: &Map,
     bucket_at: u64,
+    each: impl FnMut(u64, u64) -> Result<bool, Corruption>,
+) -> Result<(), Corruption> {
+    walk_chain_with(map, bucket_at, load, each)
+}
+
+/// As [`walk_chain`], with the function that loads the words.
+pub(crate) fn walk_chain_with(
+    map: &Map,
+    bucket_at: u64,
+    load: impl Fn(&AtomicU64) -> u64,
     mut each: impl FnMut(u64, u64) -> Result<bool, Corruption>,
 ) -> Result<(), Corruption> {
     let (mut at, mut words) = (bucket_at + 8, WORDS as u64 - 1);
@@ -298,6 +218,108 @@ pub(crate) const fn link_slot(bucket_at: u64) -> u64 {
 }
 
 impl Member {
+    /// Loads a word that leads to a cell, which is then protected.
+    #[inline]
+    pub(crate) fn load_protected(&self, word: &AtomicU64) -> u64 {
+        pin::load_protected(|| load(word), || self.is_protected(), || self.extend_pin())
+    }
+
+    /// Searches some words of a chain for the key. Returns the record, or the target of the link in
+    /// the last word.
+    #[inline]
+    fn search_words(
+        &self,
+        words: &[AtomicU64],
+        hash: u64,
+        key: &[u8],
+    ) -> Result<std::result::Result<RecordAndValue<'_>, u64>, Corruption> {
+        let (map, tag) = (self.map(), hash_tag(hash));
+        let mut last = 0;
+        for word in words {
+            last = self.load_protected(word);
+            if entry_tag(last) != tag {
+                continue;
+            }
+            let entry = decided(map, last)?;
+            if entry != 0
+                && let Some(found) = of_key(Cell::new(map, at_of(entry))?, hash, key)?
+            {
+                return Ok(Ok(found));
+            }
+        }
+        Ok(Err(if is_link(last) { at_of(last) } else { 0 }))
+    }
+
+    /// Finds the record of a key. `lines` is the line in which the record probably ends, counted
+    /// from its first.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
+    fn find_prefetching(
+        &self,
+        table: &IndexTable,
+        hash: u64,
+        key: &[u8],
+        lines: u64,
+    ) -> Result<Option<RecordAndValue<'_>>, Corruption> {
+        let map = self.map();
+        let bucket = table.bucket_of(hash);
+        let [first, entries @ ..] = map.line(table.bucket_at(map, bucket)? / LINE)?;
+        let control = begin(first);
+        if step(hash, bucket, depth_of(control)).is_none() {
+            let (units, last) = pick(entries, hash_tag(hash));
+            if is_units(units) {
+                // The header holds the record's length. The lines are prefetched before it arrives.
+                for line in 1..lines.min(READ_LINES) {
+                    map.prefetch(LINE * (units + line));
+                }
+                map.prefetch(LINE * (units + lines));
+                if self.is_protected()
+                    && let Some(found) = of_key(Cell::at_units(map, units)?, hash, key)?
+                {
+                    return Ok(Some(found));
+                }
+            } else if units == NONE && !is_link(last) && is_unmoved(first, control) {
+                return Ok(None);
+            }
+        }
+        self.find_slowly(table, hash, key)
+    }
+
+    /// As [`Member::find_prefetching`], if the bucket was split, has overflow lines, is being
+    /// changed, has two entries with one tag, or has an intent, or if the epoch has changed.
+    #[inline(never)]
+    fn find_slowly(
+        &self,
+        table: &IndexTable,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<Option<RecordAndValue<'_>>, Corruption> {
+        let map = self.map();
+        loop {
+            let (_, at, control) = find_bucket(map, table, hash)?;
+            let [first, entries @ ..] = map.words::<WORDS>(at)?;
+            let mut next = match self.search_words(entries, hash, key)? {
+                Ok(found) => return Ok(Some(found)),
+                Err(next) => next,
+            };
+            let mut lines = 0;
+            while next != 0 {
+                let words = map.words::<{ LINE_WORDS as usize }>(next + LINE_FIRST)?;
+                next = match self.search_words(words, hash, key)? {
+                    Ok(found) => return Ok(Some(found)),
+                    Err(next) => next,
+                };
+                lines += 1;
+                if lines > CHAIN_MAX {
+                    return Err(CHAIN);
+                }
+            }
+            if is_unmoved(first, control) {
+                return Ok(None);
+            }
+        }
+    }
+
     /// Finds the record of a key. The caller holds a pin for as long as it uses the cell.
     ///
     /// Cost: one line of the index and the lines of the record; no store.
@@ -312,7 +334,7 @@ impl Member {
         hash: u64,
         key: &[u8],
     ) -> Result<Option<(Cell<'_>, &[u8])>> {
-        match find(self.map(), table, hash, key, self.lines.get())? {
+        match self.find_prefetching(table, hash, key, self.lines.get())? {
             // A missing page reads as zeros, in which nothing is found.
             None => self.check_not_truncated().map(|()| None),
             Some((cell, value)) => {
@@ -388,7 +410,9 @@ impl Member {
                     map.prefetch(LINE * (units + line));
                 }
                 map.prefetch(LINE * (units + last));
-                if let Some(found) = of_key(Cell::at_units(map, units)?, hash, key)? {
+                if self.is_protected()
+                    && let Some(found) = of_key(Cell::at_units(map, units)?, hash, key)?
+                {
                     let slot_at = line_at + 8 + 8 * place;
                     let word = entry(hash_tag(hash), LINE * units);
                     let token = ReadToken { at: LINE * units, slot_at, word };
@@ -438,7 +462,7 @@ impl Member {
         key: &[u8],
         token: ReadToken,
     ) -> Result<bool> {
-        let found = find(self.map(), table, hash, key, 1)?;
+        let found = self.find_prefetching(table, hash, key, 1)?;
         if token.at != 0 || found.is_some() {
             return Ok(found.map_or(0, |(cell, _)| cell.at()) == token.at);
         }
@@ -482,118 +506,5 @@ impl Member {
     /// `Damaged`.
     pub fn bucket_count(&self, table: &IndexTable) -> Result<u64> {
         Ok(table.refresh(self.map())?)
-    }
-
-    /// Collects the offsets of all records that belonged to bucket `bucket` when the namespace had
-    /// `buckets` buckets, wherever splits have moved them since. A walk over all buckets below a
-    /// count that was read once visits every record that is not removed exactly once.
-    ///
-    /// # Errors
-    /// `Damaged`.
-    #[inline]
-    pub fn collect_bucket(
-        &self,
-        table: &IndexTable,
-        bucket: u64,
-        buckets: u64,
-        out: &mut Vec<u64>,
-    ) -> Result<()> {
-        let level = (buckets | 1).ilog2();
-        let is_split = bucket < buckets - (1 << level) || bucket >= 1 << level;
-        let depth = if is_split { level + 1 } else { level };
-        let at = table.bucket_at(self.map(), bucket)?;
-        let [word, entries @ ..] = self.map().words::<WORDS>(at)?;
-        let control = begin(word);
-        let before = out.len();
-        if depth_of(control) == depth {
-            let mut last = 0;
-            for entry in entries {
-                last = load(entry);
-                if entry_tag(last) == 0 {
-                    continue;
-                }
-                let entry = decided(self.map(), last)?;
-                if entry != 0 {
-                    out.push(at_of(entry));
-                }
-            }
-            if !is_link(last) && is_unmoved(word, control) {
-                return self.check_not_truncated();
-            }
-            out.truncate(before);
-        }
-        self.collect_split(table, bucket, depth, out)
-    }
-
-    #[cold]
-    fn collect_split(
-        &self,
-        table: &IndexTable,
-        bucket: u64,
-        depth: u32,
-        out: &mut Vec<u64>,
-    ) -> Result<()> {
-        let before = out.len();
-        loop {
-            let mut is_simple = true;
-            if self.collect_family(table, bucket, depth, out, &mut is_simple)? {
-                if !is_simple {
-                    let mut tail = out.split_off(before);
-                    tail.sort_unstable();
-                    tail.dedup();
-                    out.append(&mut tail);
-                }
-                return self.check_not_truncated();
-            }
-            out.truncate(before);
-        }
-    }
-
-    /// One bucket and those that were split from it since it had `depth`. False if anything moved
-    /// meanwhile.
-    fn collect_family(
-        &self,
-        table: &IndexTable,
-        bucket: u64,
-        depth: u32,
-        out: &mut Vec<u64>,
-        is_simple: &mut bool,
-    ) -> Result<bool> {
-        let at = table.bucket_at(self.map(), bucket)?;
-        let word = self.map().word(at)?;
-        let control = begin(word);
-        let now = depth_of(control);
-        *is_simple &= now == depth && !is_link(load(self.map().word(link_slot(at))?));
-        walk_chain(self.map(), at, |_, entry| {
-            let entry = decided(self.map(), entry)?;
-            if entry != 0 {
-                out.push(at_of(entry));
-            }
-            Ok(true)
-        })?;
-        if !is_unmoved(word, control) {
-            return Ok(false);
-        }
-        for bit in depth..now.min(48) {
-            if !self.collect_family(table, bucket | 1 << bit, bit + 1, out, is_simple)? {
-                return Ok(false);
-            }
-        }
-        Ok(is_unmoved(word, control))
-    }
-
-    /// Prefetches the first lines of a record's cell.
-    #[inline]
-    pub fn prefetch_cell_lines(&self, at: u64, lines: u64) {
-        (0..lines).for_each(|line| self.map().prefetch(at + LINE * line));
-    }
-
-    /// The cell at an offset that [`Member::collect_bucket`] returned under the same pin.
-    ///
-    /// # Errors
-    /// `Damaged`.
-    #[inline]
-    pub fn cell_at(&self, at: u64) -> Result<Cell<'_>> {
-        Ok(Cell::new(self.map(), at)?)
     }
 }

@@ -125,9 +125,17 @@ impl Bump {
 /// chunks.
 pub(crate) const BUMP_SMALL_CELL_MAX: u64 = 8 << 10;
 
+/// The number of the queue, of all classes, for cells that stalled readers hold
+/// (`heap/set_aside.rs`).
+pub(crate) const SET_ASIDE: u8 = QUEUES as u8;
+
 const QUEUE_FIRST: usize = 32;
+/// The words of the queue [`SET_ASIDE`] follow the last word of the arena that has a line.
+const SET_ASIDE_FIRST: usize = 432;
 const QUEUE_WORDS: usize = 3;
 const _: () = assert!(QUEUE_FIRST + QUEUE_WORDS * QUEUES <= undo::STREAM.0);
+const _: () = assert!(undo::UNIQUE_IDS.0 < SET_ASIDE_FIRST && QUEUES < u8::MAX as usize);
+const _: () = assert!(SET_ASIDE_FIRST + QUEUE_WORDS <= ARENA_WORDS);
 const _: () = assert!(Bump::Large.end().0 < undo::TXN.0 && undo::FREE_SOURCE.0 < QUEUE_FIRST);
 
 /// One arena.
@@ -213,6 +221,19 @@ impl<'m> Arena<'m> {
         self.words.get(at).map_or(0, |count| count.load(Ordering::Relaxed))
     }
 
+    /// The queue of a class, or the one with the number [`SET_ASIDE`].
+    pub(crate) fn numbered_queue(&self, number: u8) -> Result<Queue<'m>, Corruption> {
+        if number == SET_ASIDE { Ok(self.set_aside()) } else { self.queue(number) }
+    }
+
+    /// The queue of the cells that stalled readers hold.
+    pub(crate) fn set_aside(&self) -> Queue<'m> {
+        match self.words.get(SET_ASIDE_FIRST..SET_ASIDE_FIRST + QUEUE_WORDS) {
+            Some([head, tail, count]) => Queue { head, tail, count },
+            _ => invariant!("arena word {SET_ASIDE_FIRST} lies outside the arena"),
+        }
+    }
+
     /// `[front, end)` of a bump range.
     #[inline]
     pub(crate) fn bump(&self, which: Bump) -> (u64, u64) {
@@ -228,8 +249,8 @@ impl<'m> Arena<'m> {
 
     /// True if no memory belongs to the arena.
     pub(crate) fn is_empty(&self) -> Result<bool, Corruption> {
-        for class in 0..QUEUES as u8 {
-            if self.queue(class)?.head.load(Ordering::Acquire) != 0 {
+        for class in 0..=SET_ASIDE {
+            if self.numbered_queue(class)?.head.load(Ordering::Acquire) != 0 {
                 return Ok(false);
             }
         }

@@ -4,16 +4,23 @@
 //! ```text
 //! reader                              reclaimer
 //! P1  e = epoch        (acquire)      U1  unlink the cell
-//! P2  pin = e                         U2  r = epoch, kept in the cell
+//! P2  pin = [e, e]                    U2  r = epoch, kept in the cell
 //! P3  light barrier    pairs with A2  A1  e = epoch
-//! P4  load entries, cells             A2  heavy barrier            pairs with P3
-//! P5  pin = 0          (release)      A3  epoch: e -> e + 1  (CAS, release)
-//!                                     A4  safe = least pin, or e + 1
-//!                                     A5  reuse the cell if r + 2 <= safe
+//! P4  load an entry    (acquire)      A2  heavy barrier            pairs with P3
+//! P5  epoch is not the pin's end:     A3  epoch: e -> e + 1  (CAS, release)
+//!     pin = [.., epoch], P3, P4       A4  load the pins: safe = least start, or e + 1
+//! P6  load the cell                   A5  reuse the cell if r + 2 <= safe, or if r + 2 <= e + 1
+//! P7  pin = 0          (release)          and no pin with a start below r + 2 ends at its birth
+//!                                         or later
 //! ```
 //!
 //! The heavy barrier is `membarrier(2)`. The light barrier only prevents the compiler from moving
 //! P4 before P2. In a fenced region both are full fences.
+//!
+//! A pin is an interval of epochs. A cell has a birth epoch, loaded before it is published. P4 and
+//! P5 guarantee that a reader uses a cell only if its birth is not behind the end of the pin. A
+//! reader that is stopped therefore keeps what was live while it ran, and nothing that was written
+//! later.
 
 use crate::atomic::{AtomicU64, Ordering, compiler_fence, fence, mutant};
 use crate::crash::crash_point;
@@ -21,18 +28,68 @@ use crate::layout::{Corruption, seal, unseal};
 
 const EPOCH: &str = "the epoch word has a flipped bit";
 
-/// The retirement epoch of a cell that no reader has seen: before the first epoch of a region.
-pub(crate) const NEVER_READ: u64 = 1;
+/// Bits of an epoch in a pin, in a retired cell and in its sealed word.
+const EPOCH_BITS: u32 = 48;
+const EPOCH_MASK: u64 = (1 << EPOCH_BITS) - 1;
 
-/// Pins the current epoch.
+/// The largest distance from the start to the end of a pin that its word has room for. A pin with
+/// it has no end.
+const REACH_MAX: u64 = u64::MAX >> EPOCH_BITS;
+
+/// Pins the current epoch. Returns the epoch's word, for [`is_within`].
 #[inline]
-pub(crate) fn pin(epoch: &AtomicU64, pin: &AtomicU64, is_fenced: bool) {
-    let now = epoch.load(Ordering::Acquire) >> 16;
-    pin.store(now, Ordering::Relaxed);
+pub(crate) fn pin(epoch: &AtomicU64, pin: &AtomicU64, is_fenced: bool) -> u64 {
+    let seen = epoch.load(Ordering::Acquire);
+    pin.store(seen >> 16, Ordering::Relaxed);
     if is_fenced && !mutant("pin-no-fence") {
         full_fence();
     } else {
         compiler_fence(Ordering::SeqCst);
+    }
+    seen
+}
+
+/// True if the epoch's word is still `seen`: every entry that was loaded before leads to a cell
+/// that was born before the end of the pin.
+///
+/// Relaxed: the entry was loaded with acquire, and its writer loaded the birth epoch before it.
+#[inline]
+pub(crate) fn is_within(epoch: &AtomicU64, seen: u64) -> bool {
+    epoch.load(Ordering::Relaxed) == seen || mutant("birth-unchecked")
+}
+
+/// Moves the end of a pin to the current epoch. Returns the epoch's word. Entries that were loaded
+/// before are loaded again.
+#[cold]
+pub(crate) fn extend(epoch: &AtomicU64, pin: &AtomicU64, is_fenced: bool) -> u64 {
+    let seen = epoch.load(Ordering::Acquire);
+    let start = pin.load(Ordering::Relaxed) & EPOCH_MASK;
+    let reach = (seen >> 16).saturating_sub(start).min(REACH_MAX);
+    pin.store(start | reach << EPOCH_BITS, Ordering::Relaxed);
+    if is_fenced && !mutant("extend-no-fence") {
+        full_fence();
+    } else {
+        compiler_fence(Ordering::SeqCst);
+    }
+    seen
+}
+
+/// Loads a word that leads to a cell, until the pin protects the cell.
+#[inline]
+pub(crate) fn load_protected(
+    load: impl Fn() -> u64,
+    is_protected: impl Fn() -> bool,
+    extend: impl Fn(),
+) -> u64 {
+    loop {
+        let seen = load();
+        if is_protected() {
+            return seen;
+        }
+        extend();
+        if mutant("extend-no-reload") {
+            return seen;
+        }
     }
 }
 
@@ -48,6 +105,12 @@ fn full_fence() {
 pub(crate) fn unpin(pin: &AtomicU64) {
     let order = if mutant("unpin-relaxed") { Ordering::Relaxed } else { Ordering::Release };
     pin.store(0, order);
+}
+
+/// The birth epoch of a cell that is allocated now and published later.
+#[inline]
+pub(crate) fn birth_epoch(epoch: &AtomicU64) -> u64 {
+    epoch.load(Ordering::Relaxed) >> 16
 }
 
 /// The epoch to store in a cell that was unlinked just now.
@@ -82,15 +145,235 @@ pub(crate) fn advance(epoch: &AtomicU64, heavy: impl Fn() -> bool) -> Result<u64
     }
 }
 
-/// The epoch that is safe after an advance to `now`: the minimum of it and all pins.
-pub(crate) fn safe<'a>(now: u64, pins: impl Iterator<Item = &'a AtomicU64>) -> u64 {
-    let order = if mutant("scan-relaxed") { Ordering::Relaxed } else { Ordering::Acquire };
-    pins.map(|pin| pin.load(order)).filter(|pin| *pin != 0).fold(now, u64::min)
+/// The epochs that a pin holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PinInterval {
+    /// The epoch in which the reader began.
+    pub(crate) start: u64,
+    /// The epoch of the last entry that it loaded. `u64::MAX`: unknown.
+    pub(crate) end: u64,
 }
 
-/// True if a cell that was retired in epoch `retired` may be reused.
+impl PinInterval {
+    /// The interval of a pin's word. `None` if there is no pin.
+    #[inline]
+    pub(crate) const fn decode(word: u64) -> Option<Self> {
+        let (start, reach) = (word & EPOCH_MASK, word >> EPOCH_BITS);
+        match (word, reach) {
+            (0, _) => None,
+            (_, REACH_MAX) => Some(Self { start, end: u64::MAX }),
+            _ => Some(Self { start, end: start + reach }),
+        }
+    }
+
+    /// The smallest interval that contains both.
+    fn join(self, other: Self) -> Self {
+        Self { start: self.start.min(other.start), end: self.end.max(other.end) }
+    }
+
+    /// True if the reader may use a cell with this life.
+    const fn holds(self, life: Life) -> bool {
+        self.start < life.retired + DISTANCE && self.end >= life.born
+    }
+}
+
+/// Epochs between the retirement of a cell and its reuse.
+const DISTANCE: u64 = 2;
+
+/// A pin that is this many epochs old is *stalled*. A correctly used view ends long before.
+pub(crate) const STALLED_EPOCHS: u64 = if cfg!(loom) { 1 } else { 8 };
+
+/// Stalled pins that are told apart. The others count as one interval that contains them all.
+const STALLED_MAX: usize = 32;
+
+/// What the pins of all members allow to reuse.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SafeEpochs {
+    /// The least start of a pin, or the current epoch.
+    pub(crate) all: u64,
+    /// As `all`, without the stalled pins.
+    pub(crate) recent: u64,
+    /// The stalled pins.
+    pub(crate) stalled: Vec<PinInterval>,
+}
+
+impl SafeEpochs {
+    /// What is safe after an advance to `now`.
+    pub(crate) fn scan<'a>(now: u64, pins: impl Iterator<Item = &'a AtomicU64>) -> Self {
+        let order = if mutant("scan-relaxed") { Ordering::Relaxed } else { Ordering::Acquire };
+        let mut safe = Self { all: now, recent: now, stalled: Vec::new() };
+        for pin in pins.filter_map(|pin| PinInterval::decode(pin.load(order))) {
+            safe.all = safe.all.min(pin.start);
+            if pin.start.saturating_add(STALLED_EPOCHS) >= now {
+                safe.recent = safe.recent.min(pin.start);
+            } else if safe.stalled.len() < STALLED_MAX {
+                safe.stalled.push(pin);
+            } else if let Some(last) = safe.stalled.last_mut() {
+                *last = last.join(pin);
+            }
+        }
+        safe
+    }
+
+    /// True if a cell that was retired with this word may be reused although its retirement is not
+    /// before every pin: no stalled pin holds it.
+    pub(crate) fn is_reusable(&self, word: u64) -> bool {
+        let life = Life::decode(word);
+        is_before(life.retired, self.recent) && !self.is_held(life)
+    }
+
+    /// True if only a stalled pin prevents the reuse of a cell that was retired with this word.
+    pub(crate) fn is_set_aside(&self, word: u64) -> bool {
+        let life = Life::decode(word);
+        is_before(life.retired, self.recent) && self.is_held(life)
+    }
+
+    fn is_held(&self, life: Life) -> bool {
+        self.stalled.iter().any(|pin| pin.holds(life))
+    }
+}
+
+/// The epochs between which readers could find a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Life {
+    born: u64,
+    retired: u64,
+}
+
+/// Bit of the word `retired` of a cell that is retired. A live cell has its birth epoch there.
+const RETIRED: u64 = 1 << 63;
+
+/// Bits of the significand of an age. An age is rounded up by less than a five-hundredth.
+const AGE_BITS: u32 = 10;
+/// The encoded age that means: older than the region's first epoch.
+const AGE_UNKNOWN: u64 = (RETIRED >> EPOCH_BITS) - 1;
+
+/// The word of a cell that no reader has seen: retired before the first epoch of a region.
+pub(crate) const NEVER_READ: u64 = RETIRED | 1;
+
+/// True if a cell with this word is retired.
 #[inline]
-pub(crate) fn is_reusable(retired: u64, safe: u64) -> bool {
-    let distance = if mutant("reuse-early") { 1 } else { 2 };
-    retired.saturating_add(distance) <= safe
+pub(crate) const fn is_retired(word: u64) -> bool {
+    word & RETIRED != 0
+}
+
+/// The birth epoch of a live cell, or the epoch in which a cell was retired.
+#[inline]
+pub(crate) const fn epoch_of(word: u64) -> u64 {
+    word & EPOCH_MASK
+}
+
+/// The word of a cell that was retired in epoch `retired`, from its word until then. A birth epoch
+/// in the future is that of memory which was never a cell, so that its age is unknown.
+#[inline]
+pub(crate) const fn retire(word: u64, retired: u64) -> u64 {
+    let age = if is_retired(word) {
+        AGE_UNKNOWN
+    } else {
+        match retired.checked_sub(word) {
+            Some(age) => encode_age(age),
+            None => AGE_UNKNOWN,
+        }
+    };
+    RETIRED | age << EPOCH_BITS | retired & EPOCH_MASK
+}
+
+/// An age as a significand of ten bits and an exponent, rounded up.
+#[inline]
+const fn encode_age(age: u64) -> u64 {
+    if age >> AGE_BITS == 0 {
+        return age;
+    }
+    let exponent = u64::BITS - age.leading_zeros() - AGE_BITS;
+    let whole = age >> exponent;
+    let rounded = if whole << exponent == age { whole } else { whole + 1 };
+    let (significand, exponent) =
+        if rounded >> AGE_BITS == 0 { (rounded, exponent) } else { (rounded >> 1, exponent + 1) };
+    let encoded = (exponent as u64) << AGE_BITS | significand;
+    if encoded < AGE_UNKNOWN { encoded } else { AGE_UNKNOWN }
+}
+
+impl Life {
+    #[inline]
+    const fn decode(word: u64) -> Self {
+        let (age, retired) = ((word & !RETIRED) >> EPOCH_BITS, word & EPOCH_MASK);
+        if age == AGE_UNKNOWN {
+            return Self { born: 0, retired };
+        }
+        let significand = age & ((1 << AGE_BITS) - 1);
+        Self { born: retired.saturating_sub(significand << (age >> AGE_BITS)), retired }
+    }
+}
+
+#[inline]
+fn is_before(retired: u64, safe: u64) -> bool {
+    let distance = if mutant("reuse-early") { 1 } else { DISTANCE };
+    retired + distance <= safe
+}
+
+/// True if a cell that was retired with this word may be reused, because no pin began before the
+/// epoch `safe`.
+#[inline]
+pub(crate) fn is_reusable(word: u64, safe: u64) -> bool {
+    is_before(word & EPOCH_MASK, safe)
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_age_is_rounded_up_by_less_than_a_five_hundredth() {
+        let mut age = 0_u64;
+        while age < 1 << 40 {
+            let retired = (1 << 41) + 7;
+            let life = Life::decode(retire(retired - age, retired));
+            assert_eq!(life.retired, retired);
+            let found = retired - life.born;
+            assert!(found >= age && found - age <= age / 512, "{age} became {found}");
+            age += 1 + age / 3;
+        }
+        assert_eq!(Life::decode(retire(9, 7)).born, 0, "a birth in the future");
+        assert_eq!(Life::decode(retire(RETIRED | 5, 7)).born, 0, "retired twice");
+        assert_eq!(Life::decode(NEVER_READ).retired, 1);
+    }
+
+    #[test]
+    fn a_pin_keeps_what_was_live_between_its_ends() {
+        let pins: Vec<AtomicU64> = [(10, 12), (90, 95)]
+            .map(|(start, end): (u64, u64)| AtomicU64::new(start | (end - start) << EPOCH_BITS))
+            .into();
+        let safe = SafeEpochs::scan(100, pins.iter());
+        assert_eq!((safe.all, safe.recent, safe.stalled.len()), (10, 100, 2));
+        for (born, retired, is_free) in [
+            (5, 8, true),
+            (5, 9, false),
+            (12, 30, false),
+            (13, 30, true),
+            (13, 88, true),
+            (13, 89, false),
+            (96, 97, true),
+            (96, 99, false),
+        ] {
+            let word = retire(born, retired);
+            assert_eq!(safe.is_reusable(word), is_free, "{born} to {retired}");
+            assert_eq!(safe.is_set_aside(word), !is_free && retired <= 98);
+        }
+        // A reader without a known end keeps everything since its start.
+        let endless = [AtomicU64::new(10 | REACH_MAX << EPOCH_BITS)];
+        let safe = SafeEpochs::scan(100, endless.iter());
+        assert!(safe.is_set_aside(retire(50, 60)) && safe.is_reusable(retire(5, 8)));
+    }
+
+    #[test]
+    fn more_stalled_pins_than_are_told_apart_hold_as_one() {
+        let pins: Vec<AtomicU64> = (0..100).map(|pin| AtomicU64::new(10 + 2 * pin)).collect();
+        let safe = SafeEpochs::scan(1000, pins.iter());
+        assert_eq!(safe.stalled.len(), STALLED_MAX);
+        for start in 0..100 {
+            let word = retire(10 + 2 * start, 10 + 2 * start);
+            assert!(safe.is_set_aside(word), "what reader {start} may use");
+        }
+    }
 }

@@ -236,6 +236,7 @@ impl Region {
         create.map(|options| check_mode(options.mode)).transpose()?;
         let mode = create.map_or(0o600, |options| options.mode);
         let resolved = owner::resolve(path, any_owner)?;
+        owner::check_directory(path, &resolved, any_owner)?;
         let file = OpenOptions::new()
             .read(true)
             .write(true)

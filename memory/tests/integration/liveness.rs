@@ -379,6 +379,18 @@ mod tests {
         is_refused(Region::attach(&path).map(drop));
         let removed = Region::remove_with(&path, &any).unwrap();
         assert_eq!((removed.file, removed.links), (target, vec![path]));
+        // The owner of a directory can replace the files in it.
+        let directory = place("owner-directory");
+        std::fs::create_dir(&directory).unwrap();
+        std::os::unix::fs::chown(&directory, Some(OTHER), None).unwrap();
+        let path = directory.join("region");
+        is_refused(Region::attach_or_create(&path, &small()).map(drop));
+        assert!(!path.exists(), "a file was created in the directory of another user");
+        drop(Region::create(&path, &CreateOptions { any_owner: true, ..small() }).unwrap());
+        is_refused(Region::attach(&path).map(drop));
+        is_refused(Region::remove(&path).map(drop));
+        assert_eq!(Region::remove_with(&path, &any).unwrap().file, path);
+        std::fs::remove_dir(&directory).unwrap();
     }
 
     /// Makes this process one of another user.

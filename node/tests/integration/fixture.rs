@@ -183,7 +183,7 @@ pub(crate) fn serve(cores: usize, limits: ConnectionLimits) -> TestNode {
         cores,
         is_pinned: false,
         endpoints: vec![
-            endpoint(ListenAddress::Unix { path, mode: 0o600 }),
+            endpoint(ListenAddress::Unix { path, mode: 0o600, any_owner: false }),
             endpoint(ListenAddress::Tcp("127.0.0.1:0".parse().unwrap())),
         ],
         limits,

@@ -1,6 +1,6 @@
 //! Patching named blocks: a delta. Only what changes travels, only what is small is copied.
 
-use nearstate_memory::{Cell, CellHeader, WriteTarget};
+use nearstate_memory::{Cell, CellHeader, Corruption, WriteTarget};
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::{BLOCK_NAME_BYTES_MAX, BLOCKS_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result, invariant};
@@ -130,7 +130,10 @@ impl Session {
         let child_count = children.len() / 8;
         let named =
             blocks.iter().filter(|block| matches!(block.place, BlockPlace::Child(_))).count();
-        invariant!(named == child_count, "{named} blocks name {child_count} children");
+        if named != child_count {
+            // The old record lists children that none of its blocks name.
+            return Err(Corruption("a record owns cells that none of its blocks name").into());
+        }
         self.draft(lookup, &children, &encode(&blocks), meta.unwrap_or(kept))
     }
 

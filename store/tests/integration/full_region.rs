@@ -250,3 +250,71 @@ fn a_counted_tag_leaves_nothing_behind() {
     drop((one, other, region));
     clean(&folder.path);
 }
+
+/// Bytes that are allocated in the heap.
+fn taken(region: &Region) -> u64 {
+    region.inspect().unwrap().bytes_taken
+}
+
+#[test]
+fn a_stopped_reader_keeps_what_was_live_when_it_read_and_nothing_later() {
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let (session, ns) = open(&region);
+    let records = 8_000;
+    for number in 0..records {
+        session.put(ns, &key(number), &vec![1; 1000]).unwrap();
+    }
+    let live = taken(&region);
+    let (reader, _) = open(&region);
+    let view = reader.get(ns, &key(5)).unwrap().unwrap();
+    // Thirty times the region is written while the view is open.
+    for round in 0..250_u32 {
+        let value = vec![round as u8; 1000];
+        for number in 0..records {
+            session.put(ns, &key(number), &value).unwrap();
+        }
+    }
+    assert_eq!(view.bytes(), vec![1; 1000], "a record changed under a view");
+    let held = taken(&region);
+    assert!(held > 2 * live - live / 8, "the old versions were not kept: {held} of {live}");
+    assert!(held < 3 * live, "the view holds back {held} bytes of {live}");
+    drop(view);
+    // Everything that the view kept is free again.
+    drop(session);
+    let (session, ns) = open(&region);
+    delete_all(&session, ns, records);
+    drop((session, reader));
+    let (session, ns) = open(&region);
+    let count = fill(&session, ns, 1000);
+    let unused = unused(&region);
+    assert!(unused < BYTES / 50, "{unused} are unused after {count} records");
+    drop((session, region));
+    clean(&folder.path);
+}
+
+#[test]
+fn a_reader_that_goes_on_reads_what_is_written_while_it_holds_a_view() {
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let (session, ns) = open(&region);
+    session.put(ns, &key(0), b"first").unwrap();
+    let (reader, _) = open(&region);
+    let view = reader.get(ns, &key(0)).unwrap().unwrap();
+    let mut later = Vec::new();
+    for round in 0..100_u32 {
+        for number in 1..200 {
+            session.put(ns, &key(number), &round.to_be_bytes().repeat(250)).unwrap();
+        }
+        // Each of these reads moves the end of the pin that the first view began.
+        let value = reader.get(ns, &key(1 + round % 100)).unwrap().unwrap();
+        later.push((round, value));
+    }
+    assert_eq!(view.bytes(), b"first");
+    for (round, value) in &later {
+        assert_eq!(value.bytes(), round.to_be_bytes().repeat(250), "round {round}");
+    }
+    drop((view, later));
+    drop((session, reader, region));
+    clean(&folder.path);
+}

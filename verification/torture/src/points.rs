@@ -176,7 +176,7 @@ pub fn adoptions(
 ) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
     let is_second = |point: &&str| point.starts_with("recover.") || point.starts_with("attach.");
-    for scenario in ["replace", "grow", "free", "transaction"].map(scenario_of) {
+    for scenario in ["replace", "grow", "free", "stalled", "transaction"].map(scenario_of) {
         let first = POINTS.iter().copied().filter(|point| !is_second(point)).enumerate();
         let pairs = first.flat_map(|(row, first)| {
             let second = POINTS.iter().copied().filter(is_second).enumerate();

@@ -26,6 +26,8 @@ pub struct Scenario {
     is_full: bool,
     /// The records are watched and streamed.
     is_streamed: bool,
+    /// Another session holds a view during the first part of the work.
+    has_stalled_reader: bool,
 }
 
 /// Writes; those in one list are one transaction.
@@ -71,7 +73,7 @@ const HOLES: u32 = 1100;
 type FillScript = fn(&mut WriteScript);
 
 const fn scenario(name: &'static str, before: FillScript, work: FillScript) -> Scenario {
-    Scenario { name, before, work, is_full: false, is_streamed: false }
+    Scenario { name, before, work, is_full: false, is_streamed: false, has_stalled_reader: false }
 }
 
 /// All scenarios. Together they reach every point.
@@ -123,6 +125,18 @@ pub const SCENARIOS: &[Scenario] = &[
             s.each(WriteKind::Put, KeySpace::Own, 0..36, 60_000);
         },
     ),
+    Scenario {
+        has_stalled_reader: true,
+        ..scenario(
+            "stalled",
+            |s| s.each(WriteKind::Put, KeySpace::Own, 0..8, 60_000),
+            |s| {
+                for len in [60_000, 61_000, 60_000, 62_000, 60_000, 61_000, 60_000, 62_000] {
+                    s.each(WriteKind::Put, KeySpace::Own, 0..8, len);
+                }
+            },
+        )
+    },
     scenario(
         "chunk",
         |_| {},
@@ -322,6 +336,17 @@ pub fn play(folder: &Path, name: &str) -> Result<(), String> {
     writer.may_be_full = scenario.is_full;
     let mut script = WriteScript::default();
     (scenario.work)(&mut script);
+    if scenario.has_stalled_reader {
+        let last = script.0.split_off(script.0.len() * 3 / 4);
+        let reader = open_session(&folder.join("region"))?;
+        let spaces = KeySpaces::open(&reader, 0)?;
+        let key = TortureKey { space: KeySpace::Own, writer: WRITER, number: 0 };
+        let view = reader.get(spaces.of(key.space), &key.bytes()).map_err(|e| e.to_string())?;
+        for orders in std::mem::replace(&mut script.0, last) {
+            writer.work(&orders)?;
+        }
+        drop(view);
+    }
     for orders in script.0 {
         writer.work(&orders)?;
     }

@@ -154,10 +154,10 @@ pub(crate) fn addresses(settings: &Settings, users: &Users) -> Result<()> {
 
 /// Logs a warning if the mode of an existing region is wider than `region.mode`.
 pub(crate) fn region(settings: &Settings) {
-    let Ok(found) = std::fs::metadata(&settings.region) else { return };
+    let Ok(found) = std::fs::metadata(&settings.region.path) else { return };
     let mode = found.permissions().mode() & 0o777;
     if mode & !settings.region_mode.0 != 0 {
-        let path = settings.region.display();
+        let path = settings.region.path.display();
         let (mode, wanted) = (format!("{mode:o}"), format!("{:o}", settings.region_mode.0));
         log::emit(log::REGION_MODE_TOO_WIDE, &[("path", &path), ("mode", &mode), ("set", &wanted)]);
     }

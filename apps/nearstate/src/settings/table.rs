@@ -11,7 +11,7 @@ use nearstate_resp::keyspace_events::KeyspaceEvents;
 
 use super::values::{
     ByteSize, CountSetting, FileMode, ItemSeparator, LogFormat, LogLevel, PositiveCount,
-    SettingValue, SpinSetting, TextLines, TimeSpan, UnixPaths,
+    RegionPath, SettingValue, SpinSetting, TextLines, TimeSpan, UnixPaths,
 };
 
 /// One setting of the table.
@@ -141,13 +141,15 @@ settings! {
     /// work, `never` sleeps at once, a time polls for that long
     "spin" as spin: SpinSetting = "adaptive", --"spin";
 
-    /// The region's file. It is created if it does not exist
-    "region.path" as region: PathBuf = "/dev/shm/nearstate", --"region";
+    /// The region's file. It is created if it does not exist. `auto` is
+    /// `/dev/shm/nearstate-UID/region`, in a directory that only this user can use
+    "region.path" as region: RegionPath = "auto", --"region";
     /// Maximum size of a region that is created
     "region.max" as region_max: ByteSize = "1GiB", --"max";
     /// File mode of a region that is created, in octal. It limits which users can attach
     "region.mode" as region_mode: FileMode = "600", --"region-mode";
-    /// Also use a region, or a symbolic link, that belongs to another user than this one and root
+    /// Also use a region, a Unix socket, a directory or a symbolic link that belongs to another
+    /// user than this one and root
     "region.any_owner" as is_any_owner: bool = "false", --"any-owner";
 
     /// File that declares users, in the format of Redis ACL files: one `user NAME RULE...` per line
@@ -296,7 +298,7 @@ impl Settings {
     pub(crate) fn apply_to(&self, resp: &mut nearstate_resp::server::RespSettings) {
         resp.announced_host.clone_from(&self.sentinel_announce_host);
         resp.masters.clone_from(&self.sentinel_masters);
-        resp.region = self.region.display().to_string();
+        resp.region = self.region.path.display().to_string();
         resp.request_bytes_max = size(self.request_bytes_max);
         resp.mailbox_bytes_max = size(self.subscriber_bytes_max);
         resp.messages_bytes_max = size(self.pubsub_bytes_max);
@@ -321,7 +323,7 @@ impl Settings {
         match &self.unix {
             UnixPaths::At(paths) => paths.clone(),
             UnixPaths::Auto => {
-                let mut path = self.region.clone().into_os_string();
+                let mut path = self.region.path.clone().into_os_string();
                 path.push(".sock");
                 if path.len() > UNIX_PATH_MAX { Vec::new() } else { vec![path.into()] }
             }

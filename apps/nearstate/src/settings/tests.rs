@@ -322,3 +322,14 @@ fn arbitrary_bytes_are_rejected_without_a_panic() {
         }
     }
 }
+
+#[test]
+fn the_default_region_is_in_a_directory_of_its_user() {
+    let settings = Settings::parse(&layers(&[], &[]).unwrap()).unwrap();
+    let directory = nearstate_store::user_directory();
+    assert_eq!(settings.region.path, directory.join("region"));
+    assert_eq!(settings.unix_paths(), [directory.join("region.sock")]);
+    let given = layers(&["--region", "/dev/shm/amf"], &[]).unwrap();
+    assert_eq!(Settings::parse(&given).unwrap().region.path.to_str(), Some("/dev/shm/amf"));
+    assert!(rejection("[region]\npath = \"\"").contains("auto"));
+}

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use nearstate_store::{create_user_directory, user_directory};
+
 /// How the items of a setting are separated where there is only one text (environment, flag).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ItemSeparator {
@@ -81,6 +83,35 @@ impl SettingValue for TextLines {
         match items.iter().find(|line| line.contains(['\n', '\r'])) {
             Some(line) => Err(format!("{line:?} contains a line break: write one item per line")),
             None => Ok(Self(items.to_vec())),
+        }
+    }
+}
+
+/// The path of the region's file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RegionPath {
+    pub(crate) path: PathBuf,
+    /// It is the default path, whose directory is created.
+    is_auto: bool,
+}
+
+impl RegionPath {
+    /// Creates the directory of the default path.
+    ///
+    /// # Errors
+    /// `BadArgument` if another user could change what is in it, `System`.
+    pub(crate) fn prepare(&self) -> nearstate_model::Result<()> {
+        if self.is_auto { create_user_directory(&user_directory()) } else { Ok(()) }
+    }
+}
+
+impl SettingValue for RegionPath {
+    const WANTS: &'static str = "PATH";
+    fn parse(items: &[String]) -> Result<Self, String> {
+        match only(items) {
+            "" => Err("expected a path or \"auto\", got an empty value".to_owned()),
+            "auto" => Ok(Self { path: user_directory().join("region"), is_auto: true }),
+            path => Ok(Self { path: PathBuf::from(path), is_auto: false }),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use nearstate_store::{Inspection, Region, Result, Session};
+use nearstate_store::{AttachOptions, Inspection, Region, Result, Session};
 
 use super::snapshot::{NamespaceSnapshot, ProcessSnapshot, RegionSnapshot};
 use crate::record_counts::RecordCounter;
@@ -20,6 +20,7 @@ const NAMESPACES_MAX: usize = 256;
 #[derive(Debug)]
 pub(super) struct RegionSource {
     path: PathBuf,
+    options: AttachOptions,
     open: Option<AttachedRegion>,
 }
 
@@ -34,8 +35,8 @@ struct AttachedRegion {
 }
 
 impl RegionSource {
-    pub(super) const fn new(path: PathBuf) -> Self {
-        Self { path, open: None }
+    pub(super) const fn new(path: PathBuf, options: AttachOptions) -> Self {
+        Self { path, options, open: None }
     }
 
     /// Reads the region.
@@ -46,7 +47,8 @@ impl RegionSource {
         let file = file_at(&self.path)?;
         let open = match self.open.take().filter(|open| open.file == file) {
             Some(open) => open,
-            None => AttachedRegion::at(&self.path, file).map_err(|error| error.to_string())?,
+            None => AttachedRegion::at(&self.path, &self.options, file)
+                .map_err(|error| error.to_string())?,
         };
         let open = self.open.insert(open);
         let seen = open.poll(&self.path);
@@ -70,8 +72,8 @@ fn file_at(path: &Path) -> std::result::Result<(u64, u64), String> {
 }
 
 impl AttachedRegion {
-    fn at(path: &Path, file: (u64, u64)) -> Result<Self> {
-        let region = Region::attach(path)?;
+    fn at(path: &Path, options: &AttachOptions, file: (u64, u64)) -> Result<Self> {
+        let region = Region::attach_with(path, options)?;
         let session = region.session()?;
         Ok(Self { session, region, counter: RecordCounter::default(), file })
     }
@@ -132,7 +134,7 @@ mod tests {
     fn a_region_and_its_replacement_are_polled() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("r");
-        let mut source = RegionSource::new(path.clone());
+        let mut source = RegionSource::new(path.clone(), AttachOptions::default());
         let why = source.poll().unwrap_err();
         assert!(why.contains("nearstate region create"), "{why}");
         let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
@@ -168,7 +170,7 @@ mod tests {
         for number in 0..20_000_u32 {
             writer.put(ns, b"k", &number.to_le_bytes()).unwrap();
         }
-        let mut source = RegionSource::new(path);
+        let mut source = RegionSource::new(path, AttachOptions::default());
         let seen = source.poll().unwrap();
         assert!(seen.oldest_pin > 0, "{seen:?}");
         assert_eq!(seen.processes[0].oldest_pin, seen.oldest_pin);

@@ -4,6 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use nearstate_store::AttachOptions;
+
 use super::region_source::RegionSource;
 use super::snapshot::Snapshot;
 use super::{fetch, parse_metrics};
@@ -36,8 +38,12 @@ pub(super) fn connectable(mut address: SocketAddr) -> SocketAddr {
 
 impl TopSources {
     /// At least one source must be given.
-    pub(super) fn new(node: Option<SocketAddr>, region: Option<&Path>) -> Self {
-        let region = region.map(|path| RegionSource::new(PathBuf::from(path)));
+    pub(super) fn new(
+        node: Option<SocketAddr>,
+        region: Option<&Path>,
+        options: AttachOptions,
+    ) -> Self {
+        let region = region.map(|path| RegionSource::new(PathBuf::from(path), options));
         Self { node: node.map(connectable), region, start: Instant::now() }
     }
 
@@ -90,10 +96,10 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);
-        let poll = TopSources::new(Some(address), Some(&path)).poll();
+        let poll = TopSources::new(Some(address), Some(&path), AttachOptions::default()).poll();
         assert!(poll.snapshot.node.is_none() && poll.snapshot.region.is_some());
         assert_eq!(poll.faults.len(), 1, "{:?}", poll.faults);
-        let poll = TopSources::new(None, Some(&path)).poll();
+        let poll = TopSources::new(None, Some(&path), AttachOptions::default()).poll();
         assert!(poll.faults.is_empty() && poll.snapshot.region.is_some());
     }
 

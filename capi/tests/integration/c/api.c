@@ -326,15 +326,23 @@ static void null_is_rejected_everywhere(void)
     IS_WRONG(ns_region_create("", NULL, &other));
     IS_WRONG(ns_region_create(path, NULL, NULL));
     IS_WRONG(ns_region_attach_or_create(NULL, NULL, &other));
-    IS_WRONG(ns_region_attach(NULL, &other));
-    IS_WRONG(ns_region_attach(path, NULL));
-    IS_WRONG(ns_region_remove(NULL));
+    IS_WRONG(ns_region_attach(NULL, NULL, &other));
+    IS_WRONG(ns_region_attach(path, NULL, NULL));
+    ns_attach_options attach;
+    OK(ns_attach_options_default(&attach));
+    CHECK(!attach.any_owner);
+    attach.struct_bytes += 8;
+    IS_WRONG(ns_region_attach(path, &attach, &other));
+    IS_WRONG(ns_region_remove(path, &attach));
+    IS_WRONG(ns_region_check(path, &attach, NULL, NULL, &report));
+    IS_WRONG(ns_attach_options_default(NULL));
+    IS_WRONG(ns_region_remove(NULL, NULL));
     IS_WRONG(ns_region_get_stats(NULL, &inspection));
     IS_WRONG(ns_region_get_stats(region, NULL));
     IS_WRONG(ns_region_members(NULL, NULL, NULL));
     IS_WRONG(ns_region_members(region, NULL, NULL));
-    IS_WRONG(ns_region_check(NULL, NULL, NULL, &report));
-    IS_WRONG(ns_region_check(path, NULL, NULL, NULL));
+    IS_WRONG(ns_region_check(NULL, NULL, NULL, NULL, &report));
+    IS_WRONG(ns_region_check(path, NULL, NULL, NULL, NULL));
     IS_WRONG(ns_session_open(NULL, &opened));
     IS_WRONG(ns_session_open(region, NULL));
     IS_WRONG(ns_namespace_open(NULL, key, NS_KIND_VALUE, &space));
@@ -461,7 +469,7 @@ static void invalid_arguments_are_rejected(void)
 
     OK(ns_create_options_default(&options));
     CHECK(ns_region_create(path, &options, &made) == NS_ALREADY_EXISTS);
-    CHECK(ns_region_remove(path) == NS_IN_USE);
+    CHECK(ns_region_remove(path, NULL) == NS_IN_USE);
     options.struct_bytes = 8;
     CHECK(ns_region_create("/nowhere/region", &options, &made) == NS_BAD_ARGUMENT);
     OK(ns_create_options_default(&options));
@@ -478,9 +486,9 @@ static void invalid_arguments_are_rejected(void)
     for (int line = 0; line < 1000; line++)
         CHECK(fputs("Dear reader, this is no region.\n", file) >= 0);
     CHECK(fclose(file) == 0);
-    CHECK(ns_region_attach(sample, &made) == NS_NOT_A_REGION);
+    CHECK(ns_region_attach(sample, NULL, &made) == NS_NOT_A_REGION);
     CHECK(strstr(ns_last_error(), "sample") != NULL);
-    CHECK(ns_region_remove(sample) == NS_NOT_A_REGION);
+    CHECK(ns_region_remove(sample, NULL) == NS_NOT_A_REGION);
     CHECK(remove(sample) == 0);
     CHECK(strcmp(ns_status_name(NS_FULL), "NS_FULL") == 0);
     CHECK(strcmp(ns_status_name(4711), "?") == 0);
@@ -501,7 +509,10 @@ static void a_session_stays_open_while_a_view_is_held(void)
     /* A region may be detached before its sessions are closed. */
     OK(ns_region_detach(region));
     OK(ns_put(session, values, ns_text("k"), ns_text("w"), NULL));
-    OK(ns_region_attach(path, &region));
+    ns_attach_options any_owner;
+    OK(ns_attach_options_default(&any_owner));
+    any_owner.any_owner = true;
+    OK(ns_region_attach(path, &any_owner, &region));
 }
 
 static bool count_member(void *context, const ns_member *member)
@@ -522,7 +533,7 @@ static void a_region_reports_its_statistics(void)
     CHECK(seen.format >= 1 && seen.members_dead == 0 && seen.bytes_taken > 0);
     OK(ns_region_members(region, count_member, &met));
     CHECK(met.count == 1 && met.wrong == 0);
-    CHECK(ns_region_check(path, NULL, NULL, &report) == NS_IN_USE);
+    CHECK(ns_region_check(path, NULL, NULL, NULL, &report) == NS_IN_USE);
 }
 
 static void a_forked_child_must_attach_again(void)

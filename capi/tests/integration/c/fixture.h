@@ -56,10 +56,10 @@ static inline void stop_region(void)
         also_close();
     OK(ns_session_close(session));
     OK(ns_region_detach(region));
-    OK(ns_region_check(path, NULL, NULL, &report));
+    OK(ns_region_check(path, NULL, NULL, NULL, &report));
     CHECK(report.errors == 0);
-    OK(ns_region_remove(path));
-    CHECK(ns_region_attach(path, &region) == NS_SYSTEM);
+    OK(ns_region_remove(path, NULL));
+    CHECK(ns_region_attach(path, NULL, &region) == NS_SYSTEM);
 }
 
 struct promise {

@@ -182,7 +182,7 @@ static pid_t elsewhere(const char *name, uint32_t times)
     ns_region *own;
     ns_session *writer;
     ns_namespace namespace;
-    OK(ns_region_attach(path, &own));
+    OK(ns_region_attach(path, NULL, &own));
     OK(ns_session_open(own, &writer));
     OK(ns_namespace_open(writer, ns_text(name), NS_KIND_VALUE, &namespace));
     for (uint32_t time = 0; time < times; time++)

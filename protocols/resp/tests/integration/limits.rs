@@ -203,7 +203,7 @@ fn a_client_whose_subscriptions_exceed_the_memory_of_the_core_is_closed() {
     let folder = tempfile::tempdir().unwrap();
     let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
     let path = folder.path().join("s");
-    let address = ListenAddress::Unix { path: path.clone(), mode: 0o600 };
+    let address = ListenAddress::Unix { path: path.clone(), mode: 0o600, any_owner: false };
     let config = NodeConfig {
         cores: 1,
         is_pinned: false,

@@ -35,7 +35,8 @@ fn start(folder: &Path, users: &str, limits: ConnectionLimits) -> Node {
     let region = Region::attach_or_create(&folder.join("region"), &options).unwrap();
     let users = Users::parse(users, &TABLE).unwrap();
     let service = RespProtocol::new(Arc::new(RespServer::new(RespSettings::new(users))));
-    let address = ListenAddress::Unix { path: folder.join("node.sock"), mode: 0o600 };
+    let address =
+        ListenAddress::Unix { path: folder.join("node.sock"), mode: 0o600, any_owner: false };
     let tcp = ListenAddress::Tcp("127.0.0.1:0".parse().unwrap());
     let endpoint = |address| Endpoint { protocol: "resp".to_owned(), address, tls: None };
     let config = NodeConfig {

@@ -35,7 +35,7 @@ impl TestNode {
         let region = Region::create(&folder.path().join("region"), &options).unwrap();
         let service =
             RespProtocol::new(Arc::new(RespServer::new(RespSettings::new(Users::open(&TABLE)))));
-        let address = ListenAddress::Unix { path: socket.clone(), mode: 0o600 };
+        let address = ListenAddress::Unix { path: socket.clone(), mode: 0o600, any_owner: false };
         let config = NodeConfig {
             cores: 1,
             is_pinned: false,

@@ -1,0 +1,128 @@
+//! The walk over all records of a namespace: what belonged to a bucket, wherever splits have moved
+//! it since.
+
+use nearstate_model::Result;
+
+use crate::atomic::AtomicU64;
+use crate::heap::cell::Cell;
+use crate::index::bucket::{WORDS, at_of, begin, depth_of, entry_tag, is_link, is_unmoved, load};
+use crate::index::lookup::{decided, link_slot, walk_chain_with};
+use crate::layout::LINE;
+use crate::member::Member;
+use crate::region::index_table::IndexTable;
+
+impl Member {
+    /// Collects the offsets of all records that belonged to bucket `bucket` when the namespace had
+    /// `buckets` buckets, wherever splits have moved them since. A walk over all buckets below a
+    /// count that was read once visits every record that is not removed exactly once.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline]
+    pub fn collect_bucket(
+        &self,
+        table: &IndexTable,
+        bucket: u64,
+        buckets: u64,
+        out: &mut Vec<u64>,
+    ) -> Result<()> {
+        let level = (buckets | 1).ilog2();
+        let is_split = bucket < buckets - (1 << level) || bucket >= 1 << level;
+        let depth = if is_split { level + 1 } else { level };
+        let at = table.bucket_at(self.map(), bucket)?;
+        let [word, entries @ ..] = self.map().words::<WORDS>(at)?;
+        let control = begin(word);
+        let before = out.len();
+        if depth_of(control) == depth {
+            let mut last = 0;
+            for entry in entries {
+                last = self.load_protected(entry);
+                if entry_tag(last) == 0 {
+                    continue;
+                }
+                let entry = decided(self.map(), last)?;
+                if entry != 0 {
+                    out.push(at_of(entry));
+                }
+            }
+            if !is_link(last) && is_unmoved(word, control) {
+                return self.check_not_truncated();
+            }
+            out.truncate(before);
+        }
+        self.collect_split(table, bucket, depth, out)
+    }
+
+    #[cold]
+    fn collect_split(
+        &self,
+        table: &IndexTable,
+        bucket: u64,
+        depth: u32,
+        out: &mut Vec<u64>,
+    ) -> Result<()> {
+        let before = out.len();
+        loop {
+            let mut is_simple = true;
+            if self.collect_family(table, bucket, depth, out, &mut is_simple)? {
+                if !is_simple {
+                    let mut tail = out.split_off(before);
+                    tail.sort_unstable();
+                    tail.dedup();
+                    out.append(&mut tail);
+                }
+                return self.check_not_truncated();
+            }
+            out.truncate(before);
+        }
+    }
+
+    /// One bucket and those that were split from it since it had `depth`. False if anything moved
+    /// meanwhile.
+    fn collect_family(
+        &self,
+        table: &IndexTable,
+        bucket: u64,
+        depth: u32,
+        out: &mut Vec<u64>,
+        is_simple: &mut bool,
+    ) -> Result<bool> {
+        let at = table.bucket_at(self.map(), bucket)?;
+        let word = self.map().word(at)?;
+        let control = begin(word);
+        let now = depth_of(control);
+        *is_simple &= now == depth && !is_link(load(self.map().word(link_slot(at))?));
+        let load = |word: &AtomicU64| self.load_protected(word);
+        walk_chain_with(self.map(), at, load, |_, entry| {
+            let entry = decided(self.map(), entry)?;
+            if entry != 0 {
+                out.push(at_of(entry));
+            }
+            Ok(true)
+        })?;
+        if !is_unmoved(word, control) {
+            return Ok(false);
+        }
+        for bit in depth..now.min(48) {
+            if !self.collect_family(table, bucket | 1 << bit, bit + 1, out, is_simple)? {
+                return Ok(false);
+            }
+        }
+        Ok(is_unmoved(word, control))
+    }
+
+    /// Prefetches the first lines of a record's cell.
+    #[inline]
+    pub fn prefetch_cell_lines(&self, at: u64, lines: u64) {
+        (0..lines).for_each(|line| self.map().prefetch(at + LINE * line));
+    }
+
+    /// The cell at an offset that [`Member::collect_bucket`] returned under the same pin.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline]
+    pub fn cell_at(&self, at: u64) -> Result<Cell<'_>> {
+        Ok(Cell::new(self.map(), at)?)
+    }
+}

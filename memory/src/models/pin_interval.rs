@@ -1,0 +1,77 @@
+//! Model of a pin whose end moves: a reader uses a version that was born after its pin began only
+//! after it has moved the end, and a reclaimer sees that.
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+
+use super::{AT, Heap, LIVE, REUSED, TAG, check, heap, read, start, wait_for, write};
+use crate::atomic::Ordering;
+use crate::atomic::fence;
+use crate::index::bucket::{at_of, entry, load, publish};
+use crate::member::pin;
+
+/// An entry that leads to the first or to the second version of a record.
+struct TwoVersions {
+    heap: Heap,
+    second: UnsafeCell<u64>,
+}
+
+const SECOND_AT: u64 = AT + 64;
+
+impl TwoVersions {
+    fn look(&self) {
+        let Heap { epoch, word, pin, .. } = &self.heap;
+        let seen = std::cell::Cell::new(pin::pin(epoch, pin, true));
+        let found = pin::load_protected(
+            || load(word),
+            || pin::is_within(epoch, seen.get()),
+            || seen.set(pin::extend(epoch, pin, true)),
+        );
+        match found {
+            0 => {}
+            found if at_of(found) == AT => assert_eq!(read(&self.heap.cell), LIVE, "reused"),
+            _ => assert_eq!(read(&self.second), LIVE, "the second version was reused"),
+        }
+        pin::unpin(pin);
+    }
+
+    /// Replaces the first version in the epoch after that of the reader, and removes the second
+    /// one. Returns the words of both cells.
+    fn write(&self) -> [u64; 2] {
+        let Heap { epoch, word, .. } = &self.heap;
+        self.heap.advance();
+        let born = pin::birth_epoch(epoch);
+        write(&self.second, LIVE);
+        publish(word, entry(TAG, SECOND_AT));
+        let first = pin::retire(2, pin::retire_epoch(epoch, true));
+        publish(word, 0);
+        [first, pin::retire(born, pin::retire_epoch(epoch, true))]
+    }
+}
+
+#[test]
+fn a_stopped_reader_keeps_only_what_it_may_use() {
+    check(|| {
+        let shared = Arc::new(TwoVersions {
+            heap: Arc::try_unwrap(heap()).ok().unwrap(),
+            second: UnsafeCell::new(0),
+        });
+        let reading = start(&shared, TwoVersions::look);
+        let writing = start(&shared, |both| {
+            let [first, second] = both.write();
+            both.heap.advance();
+            let heavy = || {
+                fence(Ordering::SeqCst);
+                true
+            };
+            let now = pin::advance(&both.heap.epoch, heavy).unwrap();
+            let safe = pin::SafeEpochs::scan(now, std::iter::once(&both.heap.pin));
+            for (retired, cell) in [(first, &both.heap.cell), (second, &both.second)] {
+                if pin::is_reusable(retired, safe.all) || safe.is_reusable(retired) {
+                    write(cell, REUSED);
+                }
+            }
+        });
+        wait_for([reading, writing]);
+    });
+}
