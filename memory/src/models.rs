@@ -45,6 +45,8 @@ const MUTANTS: &[(&str, &str)] = &[
     ("birth-unchecked", INTERVAL),
     ("extend-no-fence", INTERVAL),
     ("extend-no-reload", INTERVAL),
+    ("extend-in-line", REMOVED_LINE),
+    ("birth-unchecked", REMOVED_LINE),
     ("pin-no-fence", INTERVAL),
     ("unpin-relaxed", REUSE),
     ("scan-relaxed", REUSE),
@@ -70,6 +72,7 @@ const PUBLISH: &str = "a_reader_that_sees_an_entry_sees_a_complete_cell";
 const REUSE: &str = "a_pinned_cell_is_not_reused";
 const MOVED: &str = "a_pinned_cell_is_not_reused_by_another_member";
 const INTERVAL: &str = "pin_interval::a_stopped_reader_keeps_only_what_it_may_use";
+const REMOVED_LINE: &str = "pin_interval::a_reader_of_a_removed_line_uses_no_reused_cell";
 const SPLIT: &str = "a_split_hides_no_key";
 const DECISION: &str = "a_reader_sees_all_of_a_transaction_or_nothing";
 const RING: &str = "a_ring_reader_gets_complete_entries_in_order_or_learns_what_it_missed";

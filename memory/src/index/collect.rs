@@ -92,15 +92,20 @@ impl Member {
         let control = begin(word);
         let now = depth_of(control);
         *is_simple &= now == depth && !is_link(load(self.map().word(link_slot(at))?));
-        let load = |word: &AtomicU64| self.load_protected(word);
-        walk_chain_with(self.map(), at, load, |_, entry| {
+        let is_protected = std::cell::Cell::new(true);
+        let load_or_end = |word: &AtomicU64| {
+            let seen = load(word);
+            is_protected.set(is_protected.get() && self.keep_protected());
+            if is_protected.get() { seen } else { 0 }
+        };
+        walk_chain_with(self.map(), at, load_or_end, |_, entry| {
             let entry = decided(self.map(), entry)?;
             if entry != 0 {
                 out.push(at_of(entry));
             }
             Ok(true)
         })?;
-        if !is_unmoved(word, control) {
+        if !is_protected.get() || !is_unmoved(word, control) {
             return Ok(false);
         }
         for bit in depth..now.min(48) {

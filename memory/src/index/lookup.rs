@@ -98,6 +98,18 @@ pub struct ReadToken {
     pub(crate) word: u64,
 }
 
+/// How a search continues after some words of a chain.
+enum SearchStep<'m> {
+    /// The record of the key.
+    Found(RecordAndValue<'m>),
+    /// In the overflow line at this offset.
+    Next(u64),
+    /// The chain has no more lines.
+    End,
+    /// At the line of the bucket: the pin was extended.
+    Again,
+}
+
 /// Equality of two keys.
 #[inline]
 pub(crate) fn is_equal(one: &[u8], other: &[u8]) -> bool {
@@ -218,36 +230,52 @@ pub(crate) const fn link_slot(bucket_at: u64) -> u64 {
 }
 
 impl Member {
-    /// Loads a word that leads to a cell, which is then protected.
+    /// Loads a word of the line of a bucket that leads to a cell, which is then protected.
+    ///
+    /// Not for an overflow line: one that was removed keeps its words, so loading them again would
+    /// not show that a record was removed since ([`Member::keep_protected`]).
     #[inline]
     pub(crate) fn load_protected(&self, word: &AtomicU64) -> u64 {
         pin::load_protected(|| load(word), || self.is_protected(), || self.extend_pin())
     }
 
-    /// Searches some words of a chain for the key. Returns the record, or the target of the link in
-    /// the last word.
+    /// True if what was loaded since the last call, from the line of a bucket on, is protected. If
+    /// not, the pin is extended, and the caller begins at the line of the bucket again.
+    #[inline]
+    pub(crate) fn keep_protected(&self) -> bool {
+        pin::keep_protected(|| self.is_protected(), || self.extend_pin())
+    }
+
+    /// Searches some words of a chain for the key.
     #[inline]
     fn search_words(
         &self,
         words: &[AtomicU64],
         hash: u64,
         key: &[u8],
-    ) -> Result<std::result::Result<RecordAndValue<'_>, u64>, Corruption> {
+    ) -> Result<SearchStep<'_>, Corruption> {
         let (map, tag) = (self.map(), hash_tag(hash));
         let mut last = 0;
         for word in words {
-            last = self.load_protected(word);
+            last = load(word);
             if entry_tag(last) != tag {
                 continue;
+            }
+            if !self.keep_protected() {
+                return Ok(SearchStep::Again);
             }
             let entry = decided(map, last)?;
             if entry != 0
                 && let Some(found) = of_key(Cell::new(map, at_of(entry))?, hash, key)?
             {
-                return Ok(Ok(found));
+                return Ok(SearchStep::Found(found));
             }
         }
-        Ok(Err(if is_link(last) { at_of(last) } else { 0 }))
+        Ok(match is_link(last) {
+            false => SearchStep::End,
+            true if self.keep_protected() => SearchStep::Next(at_of(last)),
+            true => SearchStep::Again,
+        })
     }
 
     /// Finds the record of a key. `lines` is the line in which the record probably ends, counted
@@ -298,24 +326,20 @@ impl Member {
         loop {
             let (_, at, control) = find_bucket(map, table, hash)?;
             let [first, entries @ ..] = map.words::<WORDS>(at)?;
-            let mut next = match self.search_words(entries, hash, key)? {
-                Ok(found) => return Ok(Some(found)),
-                Err(next) => next,
-            };
+            let mut step = self.search_words(entries, hash, key)?;
             let mut lines = 0;
-            while next != 0 {
-                let words = map.words::<{ LINE_WORDS as usize }>(next + LINE_FIRST)?;
-                next = match self.search_words(words, hash, key)? {
-                    Ok(found) => return Ok(Some(found)),
-                    Err(next) => next,
-                };
+            while let SearchStep::Next(line_at) = step {
+                let words = map.words::<{ LINE_WORDS as usize }>(line_at + LINE_FIRST)?;
+                step = self.search_words(words, hash, key)?;
                 lines += 1;
                 if lines > CHAIN_MAX {
                     return Err(CHAIN);
                 }
             }
-            if is_unmoved(first, control) {
-                return Ok(None);
+            match step {
+                SearchStep::Found(found) => return Ok(Some(found)),
+                SearchStep::End if is_unmoved(first, control) => return Ok(None),
+                SearchStep::End | SearchStep::Next(_) | SearchStep::Again => {}
             }
         }
     }

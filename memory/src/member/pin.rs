@@ -93,6 +93,16 @@ pub(crate) fn load_protected(
     }
 }
 
+/// True if the pin protects what was loaded. If not, it is extended, and all is loaded again.
+#[inline]
+pub(crate) fn keep_protected(is_protected: impl Fn() -> bool, extend: impl Fn()) -> bool {
+    let is_kept = is_protected();
+    if !is_kept {
+        extend();
+    }
+    is_kept || mutant("extend-in-line")
+}
+
 /// Out of line, so that the usual read path contains no locked instruction.
 #[cold]
 #[inline(never)]

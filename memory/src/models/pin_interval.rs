@@ -5,9 +5,8 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 
 use super::{AT, Heap, LIVE, REUSED, TAG, check, heap, read, start, wait_for, write};
-use crate::atomic::Ordering;
-use crate::atomic::fence;
-use crate::index::bucket::{at_of, entry, load, publish};
+use crate::atomic::{AtomicU64, fence};
+use crate::index::bucket::{at_of, entry, is_link, link, load, publish};
 use crate::member::pin;
 
 /// An entry that leads to the first or to the second version of a record.
@@ -61,7 +60,7 @@ fn a_stopped_reader_keeps_only_what_it_may_use() {
             let [first, second] = both.write();
             both.heap.advance();
             let heavy = || {
-                fence(Ordering::SeqCst);
+                fence(crate::atomic::Ordering::SeqCst);
                 true
             };
             let now = pin::advance(&both.heap.epoch, heavy).unwrap();
@@ -72,6 +71,81 @@ fn a_stopped_reader_keeps_only_what_it_may_use() {
                 }
             }
         });
+        wait_for([reading, writing]);
+    });
+}
+
+/// A bucket's word, which links to an overflow line of one entry, and the record that is moved from
+/// the line to the bucket.
+struct RemovedLine {
+    heap: Heap,
+    line: AtomicU64,
+}
+
+const LINE_AT: u64 = AT + 128;
+
+impl RemovedLine {
+    fn look(&self) {
+        let Heap { epoch, word, pin, cell, .. } = &self.heap;
+        let seen = std::cell::Cell::new(pin::pin(epoch, pin, true));
+        let keep = || {
+            pin::keep_protected(
+                || pin::is_within(epoch, seen.get()),
+                || seen.set(pin::extend(epoch, pin, true)),
+            )
+        };
+        loop {
+            let mut found = load(word);
+            if !keep() {
+                continue;
+            }
+            if is_link(found) {
+                found = load(&self.line);
+                if !keep() {
+                    continue;
+                }
+            }
+            if found != 0 {
+                assert_eq!(read(cell), LIVE, "the record of a removed line was reused");
+            }
+            break;
+        }
+        pin::unpin(pin);
+    }
+
+    /// Stores a record in the line, moves it to the bucket, removes the line and then the record.
+    fn write(&self) {
+        let Heap { epoch, word, cell, .. } = &self.heap;
+        self.heap.advance();
+        let born = pin::birth_epoch(epoch);
+        write(cell, LIVE);
+        publish(&self.line, entry(TAG, AT));
+        publish(word, entry(TAG, AT));
+        publish(word, 0);
+        let retired = pin::retire(born, pin::retire_epoch(epoch, true));
+        self.heap.advance();
+        let heavy = || {
+            fence(crate::atomic::Ordering::SeqCst);
+            true
+        };
+        let now = pin::advance(epoch, heavy).unwrap();
+        let safe = pin::SafeEpochs::scan(now, std::iter::once(&self.heap.pin));
+        if pin::is_reusable(retired, safe.all) || safe.is_reusable(retired) {
+            write(cell, REUSED);
+        }
+    }
+}
+
+#[test]
+fn a_reader_of_a_removed_line_uses_no_reused_cell() {
+    check(|| {
+        let shared = Arc::new(RemovedLine {
+            heap: Arc::try_unwrap(heap()).ok().unwrap(),
+            line: AtomicU64::new(0),
+        });
+        publish(&shared.heap.word, link(LINE_AT));
+        let reading = start(&shared, RemovedLine::look);
+        let writing = start(&shared, RemovedLine::write);
         wait_for([reading, writing]);
     });
 }

@@ -131,6 +131,7 @@ fn work(region: &Region, member: &Member) -> Result<()> {
     drop(other);
     refill_from_holes(region, member, table)?;
     remove_overflow_lines(region, member)?;
+    write_beside_a_stalled_reader(region, member, table)?;
     member.drain_writers(table)
 }
 
@@ -158,6 +159,22 @@ fn remove_overflow_lines(region: &Region, member: &Member) -> Result<()> {
     keys.iter().try_for_each(|key| put(member, table, key, b""))?;
     other.operation(|| other.release(split_lock, LockSlot::Split, 0))?;
     keys.iter().try_for_each(|key| remove(member, table, key))
+}
+
+/// Another session holds a view while records are replaced so often that the epoch advances.
+fn write_beside_a_stalled_reader(
+    region: &Region,
+    member: &Member,
+    table: &IndexTable,
+) -> Result<()> {
+    let reader = region.member()?;
+    let pin = reader.pin()?;
+    for n in 0..64_u32 {
+        put(member, table, format!("large-{}", n % 4).as_bytes(), &[1; 60_000])?;
+    }
+    drop(pin);
+    (0..64_u32)
+        .try_for_each(|n| put(member, table, format!("large-{}", n % 4).as_bytes(), &[1; 60_000]))
 }
 
 /// Runs the work with a violation at one point. False if the work does not pass the point so often.
