@@ -408,6 +408,10 @@ typedef enum ns_status {
      * An internal error stopped this session: close it, open another and report the error.
      */
     NS_SESSION_STOPPED = 37,
+    /**
+     * Another thread is inside a call of this session: give each thread a session of its own.
+     */
+    NS_SESSION_BUSY = 38,
 } ns_status;
 
 /**
@@ -423,7 +427,10 @@ typedef struct ns_block_layout ns_block_layout;
 typedef struct ns_region ns_region;
 
 /**
- * A session gives a thread access to a region. It is used by one thread at a time.
+ * A session gives a thread access to a region. It is used by one thread at a time: a call while
+ * another thread is inside a call of the same session, or from a signal handler that interrupted
+ * one, fails with `NS_SESSION_BUSY` and changes nothing. Between two calls a session may move to
+ * another thread, which costs some microseconds.
  */
 typedef struct ns_session ns_session;
 
@@ -2141,7 +2148,8 @@ enum ns_status ns_get_batch(struct ns_session *session,
 
 /**
  * Releases a view. Its bytes must not be read afterwards. NULL and a view that was already
- * released are ignored.
+ * released are ignored. While another thread is inside a call of the session, the view is kept,
+ * and `ns_last_error` says why.
  *
  * # Safety
  * Rule 1: NULL, or a view that a call of this library has filled.

@@ -25,6 +25,7 @@ mod pipe;
 mod member;
 mod region;
 pub mod crash;
+mod thread_guard;
 mod system;
 pub mod layout;
 mod atomic;
@@ -55,7 +56,10 @@ pub use region::owner::{
 pub use region::superblock::{Superblock, validate_superblock};
 pub use removal::RemovedRegion;
 pub use ring::{RingRead, RingReader, RingStart, RingWaiter, wait_any};
-pub use system::{create_eventfd, now_ms_coarse, since_boot, with_signals_blocked};
+pub use system::{
+    barrier_everywhere, create_eventfd, now_ms_coarse, since_boot, with_signals_blocked,
+};
+pub use thread_guard::{ThreadCall, ThreadGuard};
 pub use txn::events::{TxnEvent, TxnEvents};
 pub use txn::plan::{CellChange, CommitOutcome, CommitPlan, Expectation, RecordAccess};
 pub use txn::publish::{PendingCell, WriteDecision, WriteOutcome, WriteTarget};

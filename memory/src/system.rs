@@ -334,7 +334,7 @@ pub(crate) fn register_barrier() -> bool {
 }
 
 /// A full memory barrier on every processor that runs a thread of a registered process.
-pub(crate) fn barrier_everywhere() -> bool {
+pub fn barrier_everywhere() -> bool {
     membarrier(MEMBARRIER_GLOBAL_EXPEDITED)
 }
 

@@ -121,6 +121,8 @@ pub enum Error {
     Forked,
     /// An internal error stopped this session: close it, open another and report the error.
     SessionStopped,
+    /// Another thread is inside a call of this session: give each thread a session of its own.
+    SessionBusy,
     /// A system call failed.
     System {
         /// What failed, and what the caller can do about it.
@@ -147,6 +149,11 @@ const NO_OBJECT: &str = "it was freed, or this region never assigned it; use onl
 /// The reason and the remedy for a session that a violated invariant has stopped.
 const STOPPED: &str = "this session was stopped by an internal error (an invariant was violated, \
                        see the message on stderr): close it, open another and report the error";
+
+/// The reason and the remedy for a second thread in a session.
+const BUSY: &str = "another thread, or the call that a signal handler interrupted, uses this \
+                    session: open one session for each thread, and call nothing from signal \
+                    handlers";
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -214,6 +221,7 @@ impl fmt::Display for Error {
                  child",
             ),
             Self::SessionStopped => f.write_str(STOPPED),
+            Self::SessionBusy => f.write_str(BUSY),
             Self::System { detail, errno } => refused(f, detail, *errno),
             Self::Backend { detail } => write!(f, "back-end: {detail}"),
             Self::Behind { detail } | Self::BadArgument { detail } => f.write_str(detail),

@@ -395,6 +395,11 @@ impl Region {
         self.shared.seed
     }
 
+    /// True if readers execute a fence, because the region was created without `membarrier(2)`.
+    pub fn is_fenced(&self) -> bool {
+        self.shared.is_fenced
+    }
+
     /// The path by which the region was opened.
     pub fn path(&self) -> &Path {
         self.shared.map.path()
