@@ -61,5 +61,6 @@ pub use system::{
 };
 pub use thread_guard::{ThreadCall, ThreadGuard};
 pub use txn::events::{TxnEvent, TxnEvents};
+pub use txn::fill::PendingCell;
 pub use txn::plan::{CellChange, CommitOutcome, CommitPlan, Expectation, RecordAccess};
-pub use txn::publish::{PendingCell, WriteDecision, WriteOutcome, WriteTarget};
+pub use txn::publish::{WriteDecision, WriteOutcome, WriteTarget};

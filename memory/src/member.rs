@@ -167,7 +167,7 @@ impl Member {
     /// `Forked`, `SessionStopped`, `Damaged`, `Full` after 2^48 numbers.
     pub fn next_unique_id(&self) -> Result<u64> {
         self.check_usable()?;
-        let arena = self.arena()?;
+        let arena = self.arena();
         let count = arena.unique_ids()? + 1;
         if count >> UNIQUE_ID_COUNT_BITS != 0 {
             let detail =
@@ -198,10 +198,10 @@ impl Member {
     }
 
     #[inline]
-    pub(crate) fn arena(&self) -> Result<Arena<'_>, Corruption> {
+    pub(crate) fn arena(&self) -> Arena<'_> {
         // SAFETY: words of the map, which `shared` keeps mapped while this member exists.
         let words = unsafe { self.arena.as_ref() };
-        Ok(Arena::of_words(&self.shared.map, words, self.shared.is_fenced))
+        Arena::of_words(&self.shared.map, words, self.shared.is_fenced)
     }
 
     #[inline]

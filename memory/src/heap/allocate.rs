@@ -55,7 +55,7 @@ impl Member {
         let Some(class) = class::class_of(bytes) else {
             return Err(Error::ValueTooLarge { bytes: bytes as usize });
         };
-        let arena = self.arena()?;
+        let arena = self.arena();
         let queue = arena.queue(class)?;
         let head = queue.head.load(Ordering::Relaxed);
         if head != 0 && self.is_reusable(head)? {
@@ -136,7 +136,7 @@ impl Member {
     fn allocate_fresh(&self, class: u8) -> Result<u64> {
         let bytes = class::bytes_of(class);
         let which = if bytes <= BUMP_SMALL_CELL_MAX { Bump::Small } else { Bump::Large };
-        let arena = self.arena()?;
+        let arena = self.arena();
         if which == Bump::Large {
             // What is left there may have no pages.
             self.empty_bump(which)?;
@@ -162,7 +162,7 @@ impl Member {
     /// `is_needed` is false for an extent that can wait until others have freed memory.
     pub(crate) fn allocate_extent(&self, bytes: u64, is_needed: bool) -> Result<u64> {
         invariant!(bytes > LINE && bytes.is_multiple_of(LINE), "an extent of {bytes} bytes");
-        let arena = self.arena()?;
+        let arena = self.arena();
         let take = || {
             self.empty_bump(Bump::Large)?;
             self.take_span(bytes, true)
@@ -240,7 +240,7 @@ impl Member {
     pub fn free_pending(&self) -> Result<()> {
         // The pending cells of a forked child belong to its parent, which may be publishing them.
         self.check_usable()?;
-        self.operation(|| Ok(self.arena()?.roll_back()?))
+        self.operation(|| Ok(self.arena().roll_back()?))
     }
 
     /// Frees some cells of a queue that is too long. Never while the undo record names an
@@ -304,7 +304,7 @@ impl Member {
     /// Frees everything that this member has and that no reader can hold: the last step of
     /// detaching.
     pub(crate) fn free_all(&self) -> Result<()> {
-        let arena = self.arena()?;
+        let arena = self.arena();
         for which in [Bump::Small, Bump::Large] {
             match self.empty_bump(which) {
                 // Its chunk is busy: it stays for the next time.

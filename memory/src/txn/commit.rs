@@ -126,7 +126,7 @@ impl Member {
         self.check_usable()?;
         self.operation(|| match self.commit_in_order(plan, keys) {
             Ok(CommitOutcome::Committed) => {
-                let arena = self.arena()?;
+                let arena = self.arena();
                 let tidied = self.tidy(plan, &arena);
                 if tidied.is_err() && arena.get(undo::OP) == op::NONE {
                     self.free_pending()?;
@@ -148,7 +148,7 @@ impl Member {
         let txn = self.allocate_txn_cell(first + events, events)?;
         self.lock_all(plan, txn)?;
         crash_point!("txn.locked");
-        let arena = self.arena()?;
+        let arena = self.arena();
         let done = match self.validate(plan, keys) {
             Ok(None) => self
                 .prepare_events(&plan.events, txn, first)
@@ -190,7 +190,7 @@ impl Member {
     /// only briefly. It waits for a busy lock without holding any, for at most [`LOCK_WAIT_MAX`] in
     /// all.
     fn lock_all(&self, plan: &mut CommitPlan, txn: TxnCell<'_>) -> Result<()> {
-        let arena = self.arena()?;
+        let arena = self.arena();
         let mut since = None;
         loop {
             self.sort_locks(plan)?;
@@ -396,7 +396,7 @@ impl Member {
                 });
             }
             let line = self.new_line(&[last.1])?;
-            let arena = self.arena()?;
+            let arena = self.arena();
             write_undo(&arena, last.0, last.1, link(line), op::LINE);
             crash_point!("line.recorded");
             publish(self.map().word(last.0)?, link(line));

@@ -16,7 +16,8 @@ use crate::member::arena::{Arena, LockSlot, finish_word, op, undo, write_undo};
 use crate::member::lock;
 use crate::region::index_table::IndexTable;
 use crate::region::linear_hash::step;
-use crate::region::map::{CellWriter, Map};
+use crate::region::map::Map;
+use crate::txn::fill::PendingCell;
 
 /// What the caller decides about the record that it sees under the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,15 +39,6 @@ pub struct WriteOutcome {
     pub version_before: Option<u64>,
     /// Version of the record after, if one was published.
     pub version_after: Option<u64>,
-}
-
-/// A new record cell: filled and pending. No other member can reach it yet.
-#[derive(Clone, Copy, Debug)]
-pub struct PendingCell {
-    /// Offset of the cell.
-    pub at: u64,
-    /// CRC-32 of its body.
-    pub body_crc: u32,
 }
 
 /// The key of a record, and what its reader knows about it.
@@ -75,103 +67,7 @@ pub(crate) struct SlotLookup {
     pub(crate) entries: u32,
 }
 
-const SHORT: Corruption = Corruption("the parts of a record do not fill its cell");
-
 impl Member {
-    /// Allocates a cell and fills its header. The caller writes the body.
-    ///
-    /// # Errors
-    /// As [`Member::allocate`]; `Forked`, `Damaged`.
-    #[inline]
-    pub fn allocate_cell(&self, head: &CellHeader) -> Result<u64> {
-        // Every write begins here. A forked child has inherited what was read before, but the arena
-        // belongs to its parent: a cell that both allocate would have two owners.
-        self.check_usable()?;
-        self.operation(|| {
-            let at = self.allocate(cell::CELL_HEADER_BYTES + u64::from(head.body))?;
-            cell::begin(self.map(), at, head)?;
-            crash_point!("fill.header");
-            Ok(at)
-        })
-    }
-
-    /// Writes a part of a pending cell's body. `offset` counts from the end of the header.
-    ///
-    /// # Errors
-    /// `Damaged`.
-    #[inline]
-    pub fn write_body(&self, at: u64, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.operation(|| {
-            self.map().write(at + cell::CELL_HEADER_BYTES + offset, bytes)?;
-            crash_point!("fill.part");
-            Ok(())
-        })
-    }
-
-    /// Allocates a cell and fills it with the parts of its body, which have the length that `head`
-    /// names. `table` is that of a record that was not read: the record that the cell replaces is
-    /// prefetched while the checksum is computed.
-    ///
-    /// # Errors
-    /// As [`Member::allocate_cell`].
-    pub fn fill_cell(
-        &self,
-        head: &CellHeader,
-        parts: &[&[u8]],
-        table: Option<&IndexTable>,
-    ) -> Result<PendingCell> {
-        self.fill_cell_with(head, table, |writer| {
-            parts.iter().try_for_each(|part| writer.write(part))
-        })
-    }
-
-    /// As [`Member::fill_cell`], with a function that writes the parts.
-    ///
-    /// # Errors
-    /// As [`Member::allocate_cell`]; `Damaged` if the parts have another length.
-    #[inline]
-    pub fn fill_cell_with(
-        &self,
-        head: &CellHeader,
-        table: Option<&IndexTable>,
-        fill: impl FnOnce(&mut CellWriter<'_>) -> Result<(), Corruption>,
-    ) -> Result<PendingCell> {
-        let at = self.allocate_cell(head)?;
-        self.operation(|| {
-            let (body_at, body) = (at + cell::CELL_HEADER_BYTES, u64::from(head.body));
-            let mut writer = self.map().writer(body_at, body)?;
-            fill(&mut writer)?;
-            if writer.room() != 0 {
-                return Err(SHORT.into());
-            }
-            if let Some(table) = table {
-                self.prefetch_record(table, head.hash, 1);
-            }
-            Ok(PendingCell { at, body_crc: cell::checksum_of(self.map().bytes(body_at, body)?) })
-        })
-    }
-
-    /// The body of a pending cell, for a checksum of all its parts.
-    ///
-    /// # Errors
-    /// `Damaged`.
-    #[inline]
-    pub fn pending_body(&self, at: u64, bytes: u64) -> Result<&[u8]> {
-        Ok(self.map().bytes(at + cell::CELL_HEADER_BYTES, bytes)?)
-    }
-
-    /// Completes a block cell. Its version is 0 and it never changes.
-    ///
-    /// # Errors
-    /// `Damaged`.
-    pub fn seal_block(&self, at: u64, body_crc: u32) -> Result<()> {
-        self.operation(|| {
-            cell::seal(self.map(), at, 0, body_crc)?;
-            crash_point!("fill.block");
-            Ok(())
-        })
-    }
-
     /// Changes the record of a key. Under the bucket's lock `choose` gets the current record and
     /// returns a decision; `draft` is published if it says so. All cells that stay pending are
     /// freed.
@@ -219,7 +115,7 @@ impl Member {
             let done = self.write_locked((bucket_at, payload), target, draft, choose);
             // The stamp may have been raised: the lock word holds the current one.
             let payload = self.map().word(bucket_at)?.load(crate::atomic::Ordering::Relaxed);
-            let arena = self.arena()?;
+            let arena = self.arena();
             let (changed, retired, crowd) = match done {
                 Ok(done) => done,
                 Err(error) => {
@@ -358,7 +254,7 @@ impl Member {
     #[inline]
     fn publish_entry(&self, place: &SlotLookup, new: u64) -> Result<Option<u8>> {
         let map = self.map();
-        let arena = self.arena()?;
+        let arena = self.arena();
         if place.entry_at == 0 && place.empty_at == 0 {
             self.publish_in_new_line(&arena, place, new)?;
             return Ok(None);
@@ -511,6 +407,7 @@ fn room(bucket_at: u64, words: [u64; LAST]) -> SlotLookup {
 }
 
 /// The number of entries of a bucket line, by the set of its empty words.
+#[expect(clippy::indexing_slicing, reason = "evaluated at compile time")]
 const ENTRIES_OF: [u8; 1 << LAST] = {
     let mut entries = [0; 1 << LAST];
     let mut set = 0;

@@ -142,8 +142,8 @@ impl<'s> WriteSet<'s> {
         }
     }
 
-    /// Notes which values a record loses and gets, and asks for the lines that this will need: their
-    /// misses overlap.
+    /// Notes which values a record loses and gets, and asks for the lines that this will need:
+    /// their misses overlap.
     fn collect_changes(&mut self, place: usize, scratch: &mut IndexScratch) -> Result<()> {
         let Some((old, new)) = self.change_of_meta(place)? else { return Ok(()) };
         let TxnEntry { table, hash: record, .. } = self.entry_at(place);
