@@ -498,6 +498,11 @@ fn retire_some_children(arena: &Arena<'_>, old: Cell<'_>, new: u64) -> Result<()
     for index in 0..old.children() {
         let child = old.child(index)?;
         if kept.binary_search(&child).is_err() {
+            // The offset is read from the region: a stray one must not change another record.
+            let cell = Cell::new(arena.map, child)?;
+            if !matches!(cell.kind()?, CellKind::Block | CellKind::Counter) {
+                return Err(Corruption("a record owns a cell that is not a block"));
+            }
             arena.retire(child)?;
         }
     }
