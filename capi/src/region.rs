@@ -124,6 +124,7 @@ impl ns_create_options {
             },
             mode: self.mode,
             any_owner: self.any_owner,
+            hash_seed: None,
         })
     }
 }

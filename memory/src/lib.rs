@@ -35,7 +35,9 @@ mod atomic;
 mod models;
 
 pub use counter::Counter;
-pub use heap::cell::{CELL_HEADER_BYTES, Cell, CellHeader, CellKind, FLAG_META, FLAGS_FORM};
+pub use heap::cell::{
+    CELL_HEADER_BYTES, Cell, CellHeader, CellKind, FLAG_META, FLAGS_FORM, checksum_of,
+};
 pub use index::lookup::{LookupResult, ReadToken, hash};
 pub use inspect::{Inspection, MemberEntry};
 pub use layout::Corruption;
@@ -47,7 +49,7 @@ pub use region::file::{
     AttachOptions, CreateOptions, NumaPolicy, PageSize, PinMode, Region, RegionFiles,
 };
 pub use region::index_table::IndexTable;
-pub use region::map::prefetch;
+pub use region::map::{CellWriter, prefetch};
 pub use region::owner::{
     check_socket_path, check_socket_peer, create_user_directory, user_directory,
 };
@@ -59,5 +61,6 @@ pub use system::{
 };
 pub use thread_guard::{ThreadCall, ThreadGuard};
 pub use txn::events::{TxnEvent, TxnEvents};
+pub use txn::fill::PendingCell;
 pub use txn::plan::{CellChange, CommitOutcome, CommitPlan, Expectation, RecordAccess};
-pub use txn::publish::{PendingCell, WriteDecision, WriteOutcome, WriteTarget};
+pub use txn::publish::{WriteDecision, WriteOutcome, WriteTarget};

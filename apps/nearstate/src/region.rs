@@ -216,6 +216,7 @@ impl CreateArgs {
             },
             mode: self.mode,
             any_owner: self.any_owner,
+            hash_seed: None,
         }
     }
 }

@@ -5,6 +5,7 @@
 //! An allocated cell is *pending* until a record that contains it is published, or until it is
 //! freed.
 
+use std::cell::Cell as Private;
 use std::time::{Duration, Instant};
 
 use nearstate_model::{Error, Result, invariant};
@@ -17,7 +18,7 @@ use crate::heap::refill::no_room;
 use crate::heap::usage::{CELLS_FOR_ERROR, CHUNKS_FOR_ERROR, heap_usage};
 use crate::layout::{CHUNK_BYTES, CLASS_EXTENT, Corruption, LINE, MEMBER_STATE, QUEUES, member_at};
 use crate::member::Member;
-use crate::member::arena::{Arena, BUMP_SMALL_CELL_MAX, Bump, SET_ASIDE, op, undo};
+use crate::member::arena::{Arena, BUMP_SMALL_CELL_MAX, Bump, Queue, SET_ASIDE, op, undo};
 use crate::member::pin;
 use crate::region::member_table::{member_slots_used, state};
 
@@ -56,7 +57,7 @@ impl Member {
         let Some(class) = class::class_of(bytes) else {
             return Err(Error::ValueTooLarge { bytes: bytes as usize });
         };
-        let arena = self.arena()?;
+        let arena = self.arena();
         let queue = arena.queue(class)?;
         let head = queue.head.load(Ordering::Relaxed);
         if head != 0 && self.is_reusable(head)? {
@@ -84,9 +85,10 @@ impl Member {
     /// ago, and the work until then hides the misses.
     #[inline]
     fn prefetch_cell(&self, at: u64, bytes: u64) {
-        let mut line = 0;
-        while line < bytes.min(PREFETCH_BYTES) {
-            self.map().prefetch(at + line);
+        let end = at.saturating_add(bytes.min(PREFETCH_BYTES));
+        let mut line = at;
+        while line < end {
+            self.map().prefetch(line);
             line += LINE;
         }
     }
@@ -136,7 +138,7 @@ impl Member {
     fn allocate_fresh(&self, class: u8) -> Result<u64> {
         let bytes = class::bytes_of(class);
         let which = if bytes <= BUMP_SMALL_CELL_MAX { Bump::Small } else { Bump::Large };
-        let arena = self.arena()?;
+        let arena = self.arena();
         if which == Bump::Large {
             // What is left there may have no pages.
             self.empty_bump(which)?;
@@ -162,7 +164,7 @@ impl Member {
     /// `is_needed` is false for an extent that can wait until others have freed memory.
     pub(crate) fn allocate_extent(&self, bytes: u64, is_needed: bool) -> Result<u64> {
         invariant!(bytes > LINE && bytes.is_multiple_of(LINE), "an extent of {bytes} bytes");
-        let arena = self.arena()?;
+        let arena = self.arena();
         let take = || {
             self.empty_bump(Bump::Large)?;
             self.take_span(bytes, true)
@@ -243,7 +245,7 @@ impl Member {
     pub fn free_pending(&self) -> Result<()> {
         // The pending cells of a forked child belong to its parent, which may be publishing them.
         self.check_usable()?;
-        self.operation(|| Ok(self.arena()?.roll_back()?))
+        self.operation(|| Ok(self.arena().roll_back()?))
     }
 
     /// Frees some cells of a queue that is too long. Never while the undo record names an
@@ -251,34 +253,51 @@ impl Member {
     #[inline]
     pub(crate) fn trim_queue(&self, arena: &Arena<'_>, class: u8) -> Result<()> {
         self.pressure.set(self.pressure.get() + 1);
-        if self.is_too_long(class, arena.queue(class)?.count.load(Ordering::Relaxed)) {
+        if self.may_be_too_long(arena, class) {
             self.trim_long_queue(arena, class, TRIM_CELLS)?;
         }
-        // What a record owns and the lines of the index are retired with it: each class in turn.
+        Ok(())
+    }
+
+    /// As [`Member::trim_queue`], for what a record owns and the lines of the index, which are
+    /// retired with it: each class in turn.
+    #[inline]
+    pub(crate) fn trim_next_queue(&self, arena: &Arena<'_>) -> Result<()> {
         let other = (self.trimmed_class.get() + 1) % QUEUES as u8;
         self.trimmed_class.set(other);
-        if self.is_too_long(other, arena.queue(other)?.count.load(Ordering::Relaxed)) {
+        if self.may_be_too_long(arena, other) {
             self.trim_long_queue(arena, other, TRIM_CELLS * QUEUES as u64)?;
         }
         Ok(())
     }
 
-    /// True if a queue keeps more than its member needs: some times what it collects before it
-    /// advances the epoch, and no more bytes of large cells than of small ones.
+    /// False if a queue is not longer than its limit. True if it is, and while its limit is not
+    /// known.
     #[inline]
-    fn is_too_long(&self, class: u8, count: u64) -> bool {
+    fn may_be_too_long(&self, arena: &Arena<'_>, class: u8) -> bool {
+        let limit = self.queue_limits.get(class as usize).map_or(0, Private::get);
+        arena.queue_count(class) > limit
+    }
+
+    /// The cells that a queue may keep: some times what its member collects before it advances the
+    /// epoch, and no more bytes of large cells than of small ones.
+    fn queue_limit(&self, class: u8) -> u64 {
         if class >= CLASSES {
-            return count != 0;
+            return 0;
         }
-        count > QUEUE_EXCESS * PRESSURE_CELLS_MAX
-            || count.saturating_mul(class::bytes_of(class))
-                > QUEUE_EXCESS * self.shared().claim_units() * LINE
+        let bytes = QUEUE_EXCESS * self.shared().claim_units() * LINE;
+        (bytes / class::bytes_of(class)).min(QUEUE_EXCESS * PRESSURE_CELLS_MAX)
     }
 
     #[cold]
     fn trim_long_queue(&self, arena: &Arena<'_>, class: u8, most: u64) -> Result<()> {
-        let head = arena.queue(class)?.head.load(Ordering::Relaxed);
-        if head == 0 {
+        let limit = self.queue_limit(class);
+        if let Some(known) = self.queue_limits.get(class as usize) {
+            known.set(limit);
+        }
+        let Queue { head, count, .. } = arena.queue(class)?;
+        let head = head.load(Ordering::Relaxed);
+        if head == 0 || count.load(Ordering::Relaxed) <= limit {
             return Ok(());
         }
         if !self.is_reusable(head)? && self.pressure.get() >= self.pressure_of(class) {
@@ -290,7 +309,7 @@ impl Member {
     /// Frees everything that this member has and that no reader can hold: the last step of
     /// detaching.
     pub(crate) fn free_all(&self) -> Result<()> {
-        let arena = self.arena()?;
+        let arena = self.arena();
         for which in [Bump::Small, Bump::Large] {
             match self.empty_bump(which) {
                 // Its chunk is busy: it stays for the next time.

@@ -4,6 +4,7 @@
 //! between any two steps blocks at most the slot that it claimed.
 
 use std::cell::RefCell;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use nearstate_model::limits::MEMBERS_MAX;
@@ -189,6 +190,7 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         lines: Private::new(1),
         pin: map.address(at + MEMBER_PIN)?,
         epoch: map.address(SUPER_EPOCH)?,
+        arena: NonNull::from(map.words(arena_at(index))?),
         usable: Private::new(map.usable_address()),
         health: Private::new(Health::Running),
         locks: Private::new(0),
@@ -197,6 +199,7 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         aside_to_revisit: Private::new(0),
         seen_epoch: Private::new(0),
         pressure: Private::new(0),
+        queue_limits: Box::new([const { Private::new(0) }; QUEUES]),
         trimmed_class: Private::new(0),
         stale_class: Private::new(0),
         queue_heads: Box::new([const { Private::new(0) }; QUEUES]),
