@@ -408,6 +408,10 @@ typedef enum ns_status {
      * An internal error stopped this session: close it, open another and report the error.
      */
     NS_SESSION_STOPPED = 37,
+    /**
+     * Another thread is inside a call of this session: give each thread a session of its own.
+     */
+    NS_SESSION_BUSY = 38,
 } ns_status;
 
 /**
@@ -423,7 +427,10 @@ typedef struct ns_block_layout ns_block_layout;
 typedef struct ns_region ns_region;
 
 /**
- * A session gives a thread access to a region. It is used by one thread at a time.
+ * A session gives a thread access to a region. It is used by one thread at a time: a call while
+ * another thread is inside a call of the same session, or from a signal handler that interrupted
+ * one, fails with `NS_SESSION_BUSY` and changes nothing. Between two calls a session may move to
+ * another thread, which costs some microseconds.
  */
 typedef struct ns_session ns_session;
 
@@ -1029,6 +1036,26 @@ typedef struct ns_region_stats {
      */
     uint64_t bytes_taken;
     /**
+     * Bytes of records, blocks, indexes and rings.
+     */
+    uint64_t bytes_live;
+    /**
+     * Bytes of deleted and replaced records that are not free yet.
+     */
+    uint64_t bytes_retired;
+    /**
+     * Free bytes.
+     */
+    uint64_t bytes_free;
+    /**
+     * The largest range of free bytes.
+     */
+    uint64_t bytes_free_largest;
+    /**
+     * Retired bytes that the views of one session hold, if it holds the most. See `holder_pid`.
+     */
+    uint64_t bytes_held_back;
+    /**
      * Bytes that the file occupies on its file system.
      */
     uint64_t bytes_on_disk;
@@ -1056,6 +1083,10 @@ typedef struct ns_region_stats {
      * The number of sessions of dead processes that are not recovered yet.
      */
     uint32_t members_dead;
+    /**
+     * The process whose views hold `bytes_held_back`; 0 if no view holds retired memory.
+     */
+    uint32_t holder_pid;
     /**
      * Reads execute a fence.
      */
@@ -2141,7 +2172,8 @@ enum ns_status ns_get_batch(struct ns_session *session,
 
 /**
  * Releases a view. Its bytes must not be read afterwards. NULL and a view that was already
- * released are ignored.
+ * released are ignored. While another thread is inside a call of the session, the view is kept,
+ * and `ns_last_error` says why.
  *
  * # Safety
  * Rule 1: NULL, or a view that a call of this library has filled.

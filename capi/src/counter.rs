@@ -1,8 +1,8 @@
 //! Counters: numbers that several processes can add to concurrently.
 
 use crate::bytes::ns_bytes;
-use crate::ffi::{Out, borrow, guard};
-use crate::session::{ns_namespace, ns_session};
+use crate::ffi::{Out, guard};
+use crate::session::{enter, ns_namespace, ns_session};
 use crate::status::ns_status;
 
 /// Adds `delta` to a counter in a namespace of kind `NS_KIND_COUNTERS`. Creates the counter with
@@ -24,7 +24,8 @@ pub unsafe extern "C" fn ns_counter_add(
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let session = unsafe { borrow(session, "the session") }?;
+        let call = unsafe { enter(session) }?;
+        let session = call.session();
         // SAFETY: rule 2.
         let key = unsafe { key.key() }?;
         session.store().add(session.namespace(namespace)?, key, delta)?;
@@ -48,7 +49,8 @@ pub unsafe extern "C" fn ns_counter_read(
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let session = unsafe { borrow(session, "the session") }?;
+        let call = unsafe { enter(session) }?;
+        let session = call.session();
         // SAFETY: rule 2.
         let key = unsafe { key.key() }?;
         // SAFETY: rule 3.

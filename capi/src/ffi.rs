@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use nearstate_model::{Error, Result};
 
 use crate::bytes::null;
-use crate::last_error::remember;
+use crate::last_error::{remember, remember_session_busy};
 use crate::status::ns_status;
 
 /// Runs a call. An error becomes a status and a message; a panic becomes `NS_BUG`.
@@ -21,7 +21,10 @@ pub(crate) fn guard(call: impl FnOnce() -> Result<ns_status>) -> ns_status {
 
 #[cold]
 fn failed(error: &Error) -> ns_status {
-    remember(&error.to_string());
+    match error {
+        Error::SessionBusy => remember_session_busy(),
+        error => remember(&error.to_string()),
+    }
     ns_status::of(error)
 }
 

@@ -9,7 +9,7 @@ use nearstate_store::Values;
 use crate::bytes::{ns_bytes, null};
 use crate::ffi::{Out, borrow, guard};
 use crate::metadata::ns_tag;
-use crate::session::{ns_namespace, ns_session};
+use crate::session::{enter, ns_namespace, ns_session};
 use crate::status::ns_status;
 use crate::txn::ns_txn;
 use crate::view::ns_view;
@@ -122,7 +122,8 @@ pub unsafe extern "C" fn ns_find(
         let out = unsafe { Out::new(view, "the view") }?;
         out.put(ns_view::empty());
         // SAFETY: rule 1.
-        let session = unsafe { borrow(session, "the session") }?;
+        let call = unsafe { enter(session) }?;
+        let session = call.session();
         // SAFETY: rule 2.
         let (name, value) = unsafe { tag.read() }?;
         let namespace = session.namespace(namespace)?;
@@ -154,7 +155,8 @@ pub unsafe extern "C" fn ns_find_all(
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let session = unsafe { borrow(session, "the session") }?;
+        let call = unsafe { enter(session) }?;
+        let session = call.session();
         // SAFETY: rule 2.
         let (tag, values) = unsafe { lookup.read() }?;
         let each = each.ok_or_else(|| null("the callback"))?;
@@ -185,7 +187,8 @@ pub unsafe extern "C" fn ns_count_tagged(
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let session = unsafe { borrow(session, "the session") }?;
+        let call = unsafe { enter(session) }?;
+        let session = call.session();
         // SAFETY: rule 2.
         let (name, value) = unsafe { tag.read() }?;
         // SAFETY: rule 3.
@@ -218,6 +221,7 @@ pub unsafe extern "C" fn ns_txn_find(
     guard(|| {
         // SAFETY: rule 1.
         let txn = unsafe { borrow(txn, "the transaction") }?;
+        let _call = txn.session().enter()?;
         // SAFETY: rule 2.
         let (name, value) = unsafe { tag.read() }?;
         // SAFETY: rule 3.
@@ -253,6 +257,7 @@ pub unsafe extern "C" fn ns_txn_find_all(
     guard(|| {
         // SAFETY: rule 1.
         let txn = unsafe { borrow(txn, "the transaction") }?;
+        let _call = txn.session().enter()?;
         // SAFETY: rule 2.
         let (tag, values) = unsafe { lookup.read() }?;
         let each = each.ok_or_else(|| null("the callback"))?;

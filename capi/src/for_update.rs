@@ -11,7 +11,7 @@ use nearstate_store::{BlockLayout, RecordForUpdate, Session};
 
 use crate::bytes::{ns_bytes, null};
 use crate::ffi::{Out, borrow, guard};
-use crate::session::{ns_namespace, ns_session};
+use crate::session::{enter, ns_namespace, ns_session};
 use crate::status::ns_status;
 use crate::view::ns_view;
 use crate::write::status_of;
@@ -163,7 +163,7 @@ pub unsafe extern "C" fn ns_block_layout_open(
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let session = unsafe { borrow(session, "the session") }?.serial();
+        let session = unsafe { enter(session) }?.session().serial();
         // SAFETY: rule 2.
         let list = unsafe { list.read() }?;
         // SAFETY: rule 3.
@@ -225,7 +225,8 @@ unsafe fn get(
     key: ns_bytes,
 ) -> Result<Option<ns_record_for_update>> {
     // SAFETY: rule 1.
-    let session = unsafe { borrow(session, "the session") }?;
+    let call = unsafe { enter(session) }?;
+    let session = call.session();
     // SAFETY: rule 2.
     let key = unsafe { key.key() }?;
     let namespace = session.namespace(namespace)?;
@@ -247,15 +248,16 @@ pub unsafe extern "C" fn ns_record_for_update_release(record: *mut ns_record_for
         if let Some(record) = unsafe { record.as_mut() }
             && record.state == OWNED
         {
+            // SAFETY: the session stays open while it counts this record.
+            let call = unsafe { enter(record.session) }?;
             record.state = EMPTY;
             record.view = ns_view::empty();
-            let session = std::mem::replace(&mut record.session, ptr::null());
+            record.session = ptr::null();
             let record = record.held.get().cast::<RecordForUpdate<'static>>();
             // SAFETY: the state was OWNED, so there is a record; it is EMPTY now, so this happens
             // once.
             unsafe { record.drop_in_place() };
-            // SAFETY: the session stays open while it counts this record.
-            unsafe { borrow(session, "the record's session") }?.release();
+            call.session().release();
         }
         Ok(ns_status::NS_OK)
     });
@@ -283,6 +285,7 @@ pub unsafe extern "C" fn ns_record_for_update_blocks(
         // SAFETY: rule 1.
         let handle = unsafe { borrow(record, "the record") }?;
         let record = handle.record()?;
+        let _call = handle.session().enter()?;
         // SAFETY: rule 1.
         let names = unsafe { ns_block_layout::of(names, handle) }?;
         if len > names.len() {
@@ -333,7 +336,9 @@ pub unsafe extern "C" fn ns_record_for_update_put(
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let record = unsafe { borrow(record, "the record") }?.record()?;
+        let handle = unsafe { borrow(record, "the record") }?;
+        let record = handle.record()?;
+        let _call = handle.session().enter()?;
         // SAFETY: rule 2.
         let value = unsafe { value.value() }?;
         // SAFETY: rule 3.
@@ -385,6 +390,7 @@ pub unsafe extern "C" fn ns_record_for_update_patch(
         // SAFETY: rule 1.
         let handle = unsafe { borrow(record, "the record") }?;
         let record = handle.record()?;
+        let _call = handle.session().enter()?;
         // SAFETY: rule 1.
         let names = unsafe { ns_block_layout::of(names, handle) }?;
         // SAFETY: rule 2.

@@ -10,7 +10,8 @@
 //!    `release`, `commit` or `abort`. The library cannot detect the use of an invalid handle.
 //!    Several
 //!    threads may use a region concurrently. A session, with its views, records for update, block
-//!    layouts, transactions and streams, and a watch, are used by one thread at a time.
+//!    layouts, transactions and streams, and a watch, are used by one thread at a time. A second
+//!    thread in a session is noticed: its call fails with `NS_SESSION_BUSY` and changes nothing.
 //! 2. **Bytes.** `data` points to `len` bytes that do not change during the call. It is NULL only
 //!    if
 //!    `len` is 0. Text ends with a NUL.
@@ -27,9 +28,10 @@
 //!    not throw or `longjmp`: that aborts the process.
 //! 5. **Signal handlers** may call `ns_status_name` and nothing else. A handler interrupts a call
 //!    between two stores, so another call through the same session would damage the operation in
-//!    progress. A handler must not leave a call by `siglongjmp` or by an exception, and a thread
-//!    must not be cancelled or ended within a call: the session would keep its locks until the
-//!    process ends.
+//!    progress. It is refused with `NS_SESSION_BUSY` where the library can tell: not in handlers
+//!    that interrupt an iteration with callbacks. A handler must not leave a call by `siglongjmp`
+//!    or by an exception, and a thread must not be cancelled or ended within a call: the session
+//!    keeps its locks until the process ends, and every later call fails with `NS_SESSION_BUSY`.
 //!
 //! Lengths above a limit and NULL are rejected before anything is read. A panic in this library
 //! becomes `NS_BUG`. Reading a record allocates nothing. After a `fork`, the child must attach

@@ -6,7 +6,7 @@ use nearstate_store::Metadata;
 
 use crate::bytes::ns_bytes;
 use crate::ffi::{Out, borrow, guard};
-use crate::session::{ns_namespace, ns_session};
+use crate::session::{enter, ns_namespace, ns_session};
 use crate::status::ns_status;
 
 /// A tag: a name and one of its values.
@@ -87,7 +87,8 @@ pub unsafe extern "C" fn ns_put_with_metadata(
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let session = unsafe { borrow(session, "the session") }?;
+        let call = unsafe { enter(session) }?;
+        let session = call.session();
         // SAFETY: rule 2.
         let key = unsafe { key.key() }?;
         // SAFETY: rule 2.
@@ -127,7 +128,8 @@ pub unsafe extern "C" fn ns_collect_expired(
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let session = unsafe { borrow(session, "the session") }?;
+        let call = unsafe { enter(session) }?;
+        let session = call.session();
         // SAFETY: rule 3.
         let records = unsafe { Out::optional(records, "the number of records") }?;
         // SAFETY: rule 3.

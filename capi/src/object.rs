@@ -10,7 +10,7 @@ use nearstate_store::{Address, Objects};
 
 use crate::bytes::{ns_bytes, null};
 use crate::ffi::{Out, borrow, guard};
-use crate::session::ns_session;
+use crate::session::{enter, ns_session};
 use crate::status::ns_status;
 use crate::txn::ns_txn;
 
@@ -54,6 +54,7 @@ pub unsafe extern "C" fn ns_txn_alloc(
     guard(|| {
         // SAFETY: rule 1.
         let txn = unsafe { borrow(txn, "the transaction") }?;
+        let _call = txn.session().enter()?;
         // SAFETY: rule 3.
         let out = unsafe { Out::new(address, "the address") }?;
         out.put(txn.store().alloc(bytes)?.bits());
@@ -71,6 +72,7 @@ unsafe fn open_read(
 ) -> Result<ns_status> {
     // SAFETY: rule 1.
     let txn = unsafe { borrow(txn, "the transaction") }?;
+    let _call = txn.session().enter()?;
     // SAFETY: rule 3.
     let out = unsafe { Out::new(data, "the address of the bytes") }?;
     out.put(txn.store().lend_read(address(bits)?, part?)?.cast());
@@ -87,6 +89,7 @@ unsafe fn open_write(
 ) -> Result<ns_status> {
     // SAFETY: rule 1.
     let txn = unsafe { borrow(txn, "the transaction") }?;
+    let _call = txn.session().enter()?;
     // SAFETY: rule 3.
     let out = unsafe { Out::new(data, "the address of the bytes") }?;
     out.put(txn.store().lend_write(address(bits)?, part?)?.cast());
@@ -182,6 +185,7 @@ pub unsafe extern "C" fn ns_txn_object_size(
     guard(|| {
         // SAFETY: rule 1.
         let txn = unsafe { borrow(txn, "the transaction") }?;
+        let _call = txn.session().enter()?;
         // SAFETY: rule 3.
         let out = unsafe { Out::new(bytes, "the size") }?;
         out.put(txn.store().object_size(self::address(address)?)?);
@@ -202,6 +206,7 @@ pub unsafe extern "C" fn ns_txn_free(txn: *mut ns_txn, address: ns_address) -> n
     guard(|| {
         // SAFETY: rule 1.
         let txn = unsafe { borrow(txn, "the transaction") }?;
+        let _call = txn.session().enter()?;
         txn.store().free(self::address(address)?)?;
         Ok(ns_status::NS_OK)
     })
@@ -228,7 +233,8 @@ pub unsafe extern "C" fn ns_object_scan(
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let session = unsafe { borrow(session, "the session") }?;
+        let call = unsafe { enter(session) }?;
+        let session = call.session();
         let each = each.ok_or_else(|| null("the callback"))?;
         session.while_open(|| {
             session.store().walk_objects(|address, object| {
@@ -255,7 +261,8 @@ pub unsafe extern "C" fn ns_object_count(
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let session = unsafe { borrow(session, "the session") }?;
+        let call = unsafe { enter(session) }?;
+        let session = call.session();
         // SAFETY: rule 3.
         let out = unsafe { Out::new(objects, "the number of objects") }?;
         // SAFETY: rule 3.

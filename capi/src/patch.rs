@@ -6,7 +6,7 @@ use nearstate_store::{BlockChange, Condition};
 
 use crate::bytes::ns_bytes;
 use crate::ffi::{Out, borrow, guard};
-use crate::session::{ns_namespace, ns_session};
+use crate::session::{enter, ns_namespace, ns_session};
 use crate::status::ns_status;
 use crate::write::status_of;
 
@@ -72,7 +72,8 @@ unsafe fn patch(
     version: *mut u64,
 ) -> Result<ns_status> {
     // SAFETY: rule 1.
-    let session = unsafe { borrow(session, "the session") }?;
+    let call = unsafe { enter(session) }?;
+    let session = call.session();
     // SAFETY: rule 2.
     let key = unsafe { key.key() }?;
     // SAFETY: rule 2.

@@ -7,7 +7,7 @@ use nearstate_model::{Error, Result};
 
 use crate::bytes::{ns_bytes, null};
 use crate::ffi::{Out, borrow, guard};
-use crate::session::{ns_namespace, ns_session};
+use crate::session::{enter, ns_namespace, ns_session};
 use crate::status::ns_status;
 use crate::view::ns_view;
 
@@ -50,7 +50,8 @@ unsafe fn get(
     key: ns_bytes,
 ) -> Result<Option<ns_view>> {
     // SAFETY: rule 1.
-    let session = unsafe { borrow(session, "the session") }?;
+    let call = unsafe { enter(session) }?;
+    let session = call.session();
     // SAFETY: rule 2.
     let key = unsafe { key.key() }?;
     let namespace = session.namespace(namespace)?;
@@ -89,7 +90,8 @@ pub unsafe extern "C" fn ns_get_copy(
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let session = unsafe { borrow(session, "the session") }?;
+        let call = unsafe { enter(session) }?;
+        let session = call.session();
         // SAFETY: rule 2.
         let key = unsafe { key.key() }?;
         // SAFETY: rule 3.
@@ -149,7 +151,8 @@ pub unsafe extern "C" fn ns_get_batch(
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let session = unsafe { borrow(session, "the session") }?;
+        let call = unsafe { enter(session) }?;
+        let session = call.session();
         let each = each.ok_or_else(|| null("the callback"))?;
         // SAFETY: rule 2.
         let keys = unsafe { keys.slice() }?;

@@ -8,7 +8,7 @@ use nearstate_store::{Tag, TagSchema, TagState};
 
 use crate::bytes::{ns_bytes, null};
 use crate::ffi::{borrow, guard};
-use crate::session::{ns_namespace, ns_session};
+use crate::session::{enter, ns_namespace, ns_session};
 use crate::status::ns_status;
 
 /// No two records have the same value. A commit that violates this fails with `NS_TAG_TAKEN`.
@@ -129,7 +129,8 @@ pub unsafe extern "C" fn ns_namespace_add_tags(
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let session = unsafe { borrow(session, "the session") }?;
+        let call = unsafe { enter(session) }?;
+        let session = call.session();
         // SAFETY: rule 2.
         let tags = unsafe { tags.read() }?;
         session.store().add_tags(session.namespace(namespace)?, &tags)?;
@@ -157,7 +158,8 @@ pub unsafe extern "C" fn ns_namespace_tags(
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let session = unsafe { borrow(session, "the session") }?;
+        let call = unsafe { enter(session) }?;
+        let session = call.session();
         let each = each.ok_or_else(|| null("the callback"))?;
         let namespace = session.namespace(namespace)?;
         for tag in session.store().tags(namespace)? {

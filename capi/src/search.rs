@@ -10,7 +10,7 @@ use crate::bytes::{ns_bytes, null};
 use crate::ffi::{Out, borrow, guard};
 use crate::metadata::ns_tag;
 use crate::read::ns_key_list;
-use crate::session::{ns_namespace, ns_session};
+use crate::session::{enter, ns_namespace, ns_session};
 use crate::status::ns_status;
 use crate::walk::ns_key_fn;
 
@@ -184,7 +184,8 @@ pub unsafe extern "C" fn ns_search(
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let session = unsafe { borrow(session, "the session") }?;
+        let call = unsafe { enter(session) }?;
+        let session = call.session();
         // SAFETY: rule 2.
         let search = unsafe { read(condition) }?;
         let each = each.ok_or_else(|| null("the callback"))?;
@@ -212,7 +213,8 @@ pub unsafe extern "C" fn ns_search_count(
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let session = unsafe { borrow(session, "the session") }?;
+        let call = unsafe { enter(session) }?;
+        let session = call.session();
         // SAFETY: rule 2.
         let search = unsafe { read(condition) }?;
         // SAFETY: rule 3.

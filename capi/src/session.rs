@@ -4,7 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nearstate_model::{Error, Result};
-use nearstate_store::{Kind, Namespace, Schema, Session};
+use nearstate_store::{
+    Kind, Namespace, Schema, Session, ThreadCall, ThreadGuard, barrier_everywhere,
+};
 
 use crate::bytes::ns_bytes;
 use crate::ffi::{Out, borrow, guard};
@@ -18,10 +20,17 @@ pub const NS_KIND_BLOCKS: u32 = 2;
 /// Each record is a counter (`ns_counter_add`).
 pub const NS_KIND_COUNTERS: u32 = 3;
 
-/// A session gives a thread access to a region. It is used by one thread at a time.
+/// A session gives a thread access to a region. It is used by one thread at a time: a call while
+/// another thread is inside a call of the same session, or from a signal handler that interrupted
+/// one, fails with `NS_SESSION_BUSY` and changes nothing. Between two calls a session may move to
+/// another thread, which costs some microseconds.
 #[derive(Debug)]
 pub struct ns_session {
     session: Session,
+    /// Admits the calls of one thread at a time.
+    threads: ThreadGuard,
+    /// Iterations in progress, whose callbacks may call this library.
+    walks: Cell<u64>,
     /// Distinguishes the namespaces of this session from those of others.
     serial: u32,
     namespaces: RefCell<Vec<Namespace>>,
@@ -95,18 +104,66 @@ impl ns_session {
         self.held.set(self.held.get().saturating_sub(1));
     }
 
-    /// Keeps the session open during an iteration with callbacks.
+    /// Begins a call of this thread.
+    ///
+    /// # Errors
+    /// `SessionBusy` if another thread is inside a call, or if a call of this thread is in progress
+    /// and no callback runs: a signal handler interrupted it, or left it by `siglongjmp`.
+    #[inline]
+    pub(crate) fn enter(&self) -> Result<SessionCall<'_>> {
+        let call = self.threads.enter(this_thread(), barrier_everywhere)?;
+        if call.depth() > self.walks.get() + 1 {
+            return Err(Error::SessionBusy);
+        }
+        Ok(SessionCall { session: self, _call: call })
+    }
+
+    /// Keeps the session open during an iteration with callbacks, which may call this library.
     pub(crate) fn while_open<T>(&self, walk: impl FnOnce() -> T) -> T {
         struct HoldGuard<'s>(&'s ns_session);
         impl Drop for HoldGuard<'_> {
             fn drop(&mut self) {
+                self.0.walks.set(self.0.walks.get() - 1);
                 self.0.release();
             }
         }
+        self.walks.set(self.walks.get() + 1);
         self.hold();
         let _guard = HoldGuard(self);
         walk()
     }
+}
+
+/// A number that no other running thread of this process has.
+#[inline]
+fn this_thread() -> u64 {
+    // SAFETY: the function has no preconditions.
+    (unsafe { libc::pthread_self() }) as u64
+}
+
+/// A call that uses a session.
+#[derive(Debug)]
+pub(crate) struct SessionCall<'s> {
+    session: &'s ns_session,
+    _call: ThreadCall<'s>,
+}
+
+impl<'s> SessionCall<'s> {
+    /// The session.
+    #[inline]
+    pub(crate) const fn session(&self) -> &'s ns_session {
+        self.session
+    }
+}
+
+/// Begins a call that uses a session.
+///
+/// # Safety
+/// Rule 1.
+#[inline]
+pub(crate) unsafe fn enter<'s>(session: *const ns_session) -> Result<SessionCall<'s>> {
+    // SAFETY: rule 1.
+    unsafe { borrow(session, "the session") }?.enter()
 }
 
 #[cold]
@@ -138,6 +195,8 @@ pub unsafe extern "C" fn ns_session_open(
         let out = unsafe { Out::new(session, "the session") }?;
         let opened = ns_session {
             session: region.store().session()?,
+            threads: ThreadGuard::new(this_thread(), region.store().is_fenced()),
+            walks: Cell::new(0),
             serial: SERIAL.fetch_add(1, Ordering::Relaxed),
             namespaces: RefCell::new(Vec::new()),
             held: Cell::new(0),
@@ -161,7 +220,8 @@ pub unsafe extern "C" fn ns_session_close(session: *mut ns_session) -> ns_status
             return Ok(ns_status::NS_OK);
         }
         // SAFETY: rule 1.
-        let held = unsafe { borrow(session, "the session") }?.held.get();
+        let call = unsafe { enter(session) }?;
+        let held = call.session().held.get();
         if held != 0 {
             return Err(Error::BadArgument {
                 detail: format!(
@@ -170,6 +230,8 @@ pub unsafe extern "C" fn ns_session_close(session: *mut ns_session) -> ns_status
                 ),
             });
         }
+        // The call ends with the session.
+        std::mem::forget(call);
         // SAFETY: rule 1: `ns_session_open` created it from a box, and the caller no longer uses
         // it.
         drop(unsafe { Box::from_raw(session) });
@@ -195,7 +257,8 @@ pub unsafe extern "C" fn ns_namespace_open(
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let session = unsafe { borrow(session, "the session") }?;
+        let call = unsafe { enter(session) }?;
+        let session = call.session();
         // SAFETY: rule 2.
         let name = unsafe { name.name() }?;
         // SAFETY: rule 3.

@@ -66,6 +66,8 @@ pub enum ns_status {
     NS_BEHIND = 36,
     /// An internal error stopped this session: close it, open another and report the error.
     NS_SESSION_STOPPED = 37,
+    /// Another thread is inside a call of this session: give each thread a session of its own.
+    NS_SESSION_BUSY = 38,
 }
 
 /// All status codes with their names.
@@ -97,6 +99,7 @@ const NAMES: &[(ns_status, &CStr)] = &[
     (ns_status::NS_NO_OBJECT, c"NS_NO_OBJECT"),
     (ns_status::NS_BEHIND, c"NS_BEHIND"),
     (ns_status::NS_SESSION_STOPPED, c"NS_SESSION_STOPPED"),
+    (ns_status::NS_SESSION_BUSY, c"NS_SESSION_BUSY"),
 ];
 
 impl ns_status {
@@ -125,6 +128,7 @@ impl ns_status {
             Error::NoObject { .. } => Self::NS_NO_OBJECT,
             Error::Behind { .. } => Self::NS_BEHIND,
             Error::SessionStopped => Self::NS_SESSION_STOPPED,
+            Error::SessionBusy => Self::NS_SESSION_BUSY,
             // Variants added since this table was generated.
             _ => Self::NS_BUG,
         }

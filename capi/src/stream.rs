@@ -12,7 +12,7 @@ use nearstate_store::{
 
 use crate::bytes::{ns_bytes, null};
 use crate::ffi::{Out, borrow, guard};
-use crate::session::{ns_namespace, ns_session};
+use crate::session::{enter, ns_namespace, ns_session};
 use crate::status::ns_status;
 use crate::view::{call_each, ns_block_fn};
 
@@ -49,7 +49,8 @@ pub unsafe extern "C" fn ns_namespace_enable_stream(
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let session = unsafe { borrow(session, "the session") }?;
+        let call = unsafe { enter(session) }?;
+        let session = call.session();
         let when_full = match when_full {
             NS_STREAM_FULL_OVERWRITE => WhenFull::LoseOldest,
             NS_STREAM_FULL_REFUSE => WhenFull::Refuse,
@@ -116,7 +117,8 @@ pub unsafe extern "C" fn ns_stream_open(
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let session = unsafe { borrow(session, "the session") }?;
+        let call = unsafe { enter(session) }?;
+        let session = call.session();
         // SAFETY: rule 3.
         let out = unsafe { Out::new(stream, "the stream") }?;
         // SAFETY: the session is boxed and stays there while it counts this stream.
@@ -145,6 +147,8 @@ pub unsafe extern "C" fn ns_stream_next(
     guard(|| {
         // SAFETY: rule 1.
         let stream = unsafe { borrow(stream, "the stream") }?;
+        // SAFETY: the session stays open while it counts this stream.
+        let _call = unsafe { enter(stream.session) }?;
         // SAFETY: rule 3.
         let out = unsafe { Out::new(entry, "the transaction") }?;
         stream.check_idle()?;
@@ -272,7 +276,8 @@ pub unsafe extern "C" fn ns_stream_records(
             return Err(null("the stream has no current transaction (call ns_stream_next)"));
         };
         // SAFETY: the session stays open while it counts this stream.
-        let session = unsafe { borrow(stream.session, "the session") }?;
+        let session_call = unsafe { enter(stream.session) }?;
+        let session = session_call.session();
         stream.iterations.set(stream.iterations.get() + 1);
         let mut status = Ok(ns_status::NS_OK);
         for record in entry.records() {
@@ -280,7 +285,7 @@ pub unsafe extern "C" fn ns_stream_records(
                 let record = record?;
                 let lent = ns_stream_record::new(session, &record)?;
                 // SAFETY: rule 4: it takes these arguments and returns.
-                Ok(unsafe { each(context, &raw const lent) })
+                Ok(session.while_open(|| unsafe { each(context, &raw const lent) }))
             };
             match call() {
                 Ok(true) => {}
@@ -364,6 +369,8 @@ pub unsafe extern "C" fn ns_stream_acknowledge(stream: *mut ns_stream) -> ns_sta
     guard(|| {
         // SAFETY: rule 1.
         let stream = unsafe { borrow(stream, "the stream") }?;
+        // SAFETY: the session stays open while it counts this stream.
+        let _call = unsafe { enter(stream.session) }?;
         stream.stream.borrow().acknowledge()?;
         Ok(ns_status::NS_OK)
     })
@@ -381,13 +388,13 @@ pub unsafe extern "C" fn ns_stream_close(stream: *mut ns_stream) -> ns_status {
             return Ok(ns_status::NS_OK);
         }
         // SAFETY: rule 1.
-        unsafe { borrow(stream, "the stream") }?.check_idle()?;
+        let open = unsafe { borrow(stream, "the stream") }?;
+        open.check_idle()?;
+        // SAFETY: the session stays open while it counts this stream.
+        let call = unsafe { enter(open.session) }?;
         // SAFETY: rule 1: `ns_stream_open` created it from a box, and the caller no longer uses it.
-        let ended = unsafe { Box::from_raw(stream) };
-        let session = ended.session;
-        drop(ended);
-        // SAFETY: the session stayed open, because it counted this stream until now.
-        unsafe { borrow(session, "the session") }?.release();
+        drop(unsafe { Box::from_raw(stream) });
+        call.session().release();
         Ok(ns_status::NS_OK)
     })
 }

@@ -9,7 +9,7 @@ use nearstate_store::{Session, Txn, View};
 
 use crate::bytes::{ns_bytes, null};
 use crate::ffi::{Out, borrow, guard};
-use crate::session::ns_session;
+use crate::session::{SessionCall, enter, ns_session};
 use crate::status::ns_status;
 use crate::view::ns_view;
 
@@ -77,7 +77,7 @@ impl ns_txn {
     pub(crate) fn while_open<T>(&self, walk: impl FnOnce() -> T) -> T {
         self.iterations.set(self.iterations.get() + 1);
         // Callbacks do not unwind. After a panic of this library the transaction stays open.
-        let result = walk();
+        let result = self.session().while_open(walk);
         self.iterations.set(self.iterations.get() - 1);
         result
     }
@@ -92,7 +92,7 @@ impl ns_txn {
     ///
     /// # Safety
     /// Rule 1.
-    unsafe fn end(txn: *mut Self) -> Result<Txn<'static>> {
+    unsafe fn end<'s>(txn: *mut Self) -> Result<(Txn<'static>, SessionCall<'s>)> {
         // SAFETY: rule 1.
         let open = unsafe { borrow(txn, "the transaction") }?;
         if matches!(open.handle, TxnHandle::Borrowed(_)) {
@@ -102,18 +102,19 @@ impl ns_txn {
                     .to_owned(),
             });
         }
+        // SAFETY: the session stays open, because it counts this transaction.
+        let call = unsafe { enter(open.session) }?;
         if open.iterations.get() != 0 {
             return Err(Error::BadArgument {
                 detail: "an iteration of the transaction is in progress: end it first".to_owned(),
             });
         }
         // SAFETY: `ns_txn_begin` created it from a box, and the caller no longer uses it.
-        let Self { views, handle, session, .. } = *unsafe { Box::from_raw(txn) };
+        let Self { views, handle, .. } = *unsafe { Box::from_raw(txn) };
         drop(views);
-        // SAFETY: the session stayed open, because it counted this transaction until now.
-        unsafe { borrow(session, "the session") }?.release();
+        call.session().release();
         match handle {
-            TxnHandle::Owned(txn) => Ok(txn),
+            TxnHandle::Owned(txn) => Ok((txn, call)),
             TxnHandle::Borrowed(_) => Err(null("the transaction")),
         }
     }
@@ -133,7 +134,8 @@ pub unsafe extern "C" fn ns_txn_begin(
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let session = unsafe { borrow(session, "the session") }?;
+        let call = unsafe { enter(session) }?;
+        let session = call.session();
         // SAFETY: rule 3.
         let out = unsafe { Out::new(txn, "the transaction") }?;
         // SAFETY: the session is boxed and stays there while it counts this transaction.
@@ -160,7 +162,8 @@ pub unsafe extern "C" fn ns_txn_begin(
 pub unsafe extern "C" fn ns_txn_commit(txn: *mut ns_txn) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        unsafe { ns_txn::end(txn) }?.commit()?;
+        let (txn, _call) = unsafe { ns_txn::end(txn) }?;
+        txn.commit()?;
         Ok(ns_status::NS_OK)
     })
 }
@@ -175,7 +178,8 @@ pub unsafe extern "C" fn ns_txn_abort(txn: *mut ns_txn) -> ns_status {
     guard(|| {
         if !txn.is_null() {
             // SAFETY: rule 1.
-            unsafe { ns_txn::end(txn) }?.abort();
+            let (txn, _call) = unsafe { ns_txn::end(txn) }?;
+            txn.abort();
         }
         Ok(ns_status::NS_OK)
     })
@@ -204,7 +208,8 @@ pub unsafe extern "C" fn ns_transact(
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let session = unsafe { borrow(session, "the session") }?;
+        let call = unsafe { enter(session) }?;
+        let session = call.session();
         let body = body.ok_or_else(|| null("the function"))?;
         let mut aborted = None;
         let done = session.while_open(|| {

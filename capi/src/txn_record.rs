@@ -31,6 +31,7 @@ pub unsafe extern "C" fn ns_txn_get(
     guard(|| {
         // SAFETY: rule 1.
         let txn = unsafe { borrow(txn, "the transaction") }?;
+        let _call = txn.session().enter()?;
         // SAFETY: rule 2.
         let key = unsafe { key.key() }?;
         // SAFETY: rule 3.
@@ -79,6 +80,7 @@ pub unsafe extern "C" fn ns_txn_put_with_metadata(
     guard(|| {
         // SAFETY: rule 1.
         let txn = unsafe { borrow(txn, "the transaction") }?;
+        let _call = txn.session().enter()?;
         // SAFETY: rule 2.
         let key = unsafe { key.key() }?;
         // SAFETY: rule 2.
@@ -107,6 +109,7 @@ pub unsafe extern "C" fn ns_txn_set_metadata(
     guard(|| {
         // SAFETY: rule 1.
         let txn = unsafe { borrow(txn, "the transaction") }?;
+        let _call = txn.session().enter()?;
         // SAFETY: rule 2.
         let key = unsafe { key.key() }?;
         // SAFETY: rule 2.
@@ -137,6 +140,7 @@ pub unsafe extern "C" fn ns_txn_patch(
     guard(|| {
         // SAFETY: rule 1.
         let txn = unsafe { borrow(txn, "the transaction") }?;
+        let _call = txn.session().enter()?;
         // SAFETY: rule 2.
         let key = unsafe { key.key() }?;
         // SAFETY: rule 2.
@@ -160,6 +164,7 @@ pub unsafe extern "C" fn ns_txn_delete(
     guard(|| {
         // SAFETY: rule 1.
         let txn = unsafe { borrow(txn, "the transaction") }?;
+        let _call = txn.session().enter()?;
         // SAFETY: rule 2.
         let key = unsafe { key.key() }?;
         let namespace = txn.session().namespace(namespace)?;

@@ -9,7 +9,7 @@ use nearstate_store::View;
 
 use crate::bytes::{ns_bytes, null};
 use crate::ffi::{Out, borrow, guard};
-use crate::session::ns_session;
+use crate::session::{enter, ns_session};
 use crate::status::ns_status;
 
 /// Words that a view keeps for itself. (The generator of the header wants the number itself below.)
@@ -126,7 +126,8 @@ impl ns_view {
 }
 
 /// Releases a view. Its bytes must not be read afterwards. NULL and a view that was already
-/// released are ignored.
+/// released are ignored. While another thread is inside a call of the session, the view is kept,
+/// and `ns_last_error` says why.
 ///
 /// # Safety
 /// Rule 1: NULL, or a view that a call of this library has filled.
@@ -137,10 +138,11 @@ pub unsafe extern "C" fn ns_view_release(view: *mut ns_view) {
         if let Some(view) = unsafe { view.as_mut() }
             && view.state == OWNED
         {
-            let session = std::mem::replace(&mut view.session, ptr::null());
-            view.release_view();
             // SAFETY: the session stays open while it counts this view.
-            unsafe { borrow(session, "the view's session") }?.release();
+            let call = unsafe { enter(view.session) }?;
+            view.session = ptr::null();
+            view.release_view();
+            call.session().release();
         }
         Ok(ns_status::NS_OK)
     });

@@ -6,8 +6,8 @@ use nearstate_model::Result;
 use nearstate_store::glob;
 
 use crate::bytes::{ns_bytes, null};
-use crate::ffi::{Out, borrow, guard};
-use crate::session::{ns_namespace, ns_session};
+use crate::ffi::{Out, guard};
+use crate::session::{enter, ns_namespace, ns_session};
 use crate::status::ns_status;
 use crate::view::ns_view;
 
@@ -35,7 +35,8 @@ pub unsafe extern "C" fn ns_scan(
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let session = unsafe { borrow(session, "the session") }?;
+        let call = unsafe { enter(session) }?;
+        let session = call.session();
         let each = each.ok_or_else(|| null("the callback"))?;
         let namespace = session.namespace(namespace)?;
         session.while_open(|| {
@@ -61,7 +62,8 @@ unsafe fn list(
     context: *mut c_void,
 ) -> Result<ns_status> {
     // SAFETY: rule 1.
-    let session = unsafe { borrow(session, "the session") }?;
+    let call = unsafe { enter(session) }?;
+    let session = call.session();
     let each = each.ok_or_else(|| null("the callback"))?;
     let namespace = session.namespace(namespace)?;
     session.while_open(|| {
@@ -142,7 +144,8 @@ pub unsafe extern "C" fn ns_count(
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let session = unsafe { borrow(session, "the session") }?;
+        let call = unsafe { enter(session) }?;
+        let session = call.session();
         // SAFETY: rule 3.
         let out = unsafe { Out::new(records, "the number of records") }?;
         out.put(session.store().count(session.namespace(namespace)?)?);

@@ -12,7 +12,7 @@ use nearstate_store::{Event, EventKind, Filter, Notice, Watch};
 use crate::bytes::{ns_bytes, null};
 use crate::ffi::{Out, borrow, guard};
 use crate::metadata::ns_tag;
-use crate::session::{ns_namespace, ns_session};
+use crate::session::{enter, ns_namespace, ns_session};
 use crate::status::ns_status;
 use crate::view::{call_each, ns_block_fn};
 use crate::walk::ns_key_fn;
@@ -150,7 +150,8 @@ pub unsafe extern "C" fn ns_watch_open(
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let session = unsafe { borrow(session, "the session") }?;
+        let call = unsafe { enter(session) }?;
+        let session = call.session();
         // SAFETY: rule 2.
         let filter = unsafe { filter.read() }?;
         // SAFETY: rule 3.

@@ -4,8 +4,8 @@ use nearstate_model::Result;
 use nearstate_store::{Condition, Outcome};
 
 use crate::bytes::ns_bytes;
-use crate::ffi::{Out, borrow, guard};
-use crate::session::{ns_namespace, ns_session};
+use crate::ffi::{Out, guard};
+use crate::session::{enter, ns_namespace, ns_session};
 use crate::status::ns_status;
 
 /// Translates the outcome of a conditional change: the new version, or the current one (0: no
@@ -33,7 +33,8 @@ unsafe fn put(
     version: *mut u64,
 ) -> Result<ns_status> {
     // SAFETY: rule 1.
-    let session = unsafe { borrow(session, "the session") }?;
+    let call = unsafe { enter(session) }?;
+    let session = call.session();
     // SAFETY: rule 2.
     let key = unsafe { key.key() }?;
     // SAFETY: rule 2.
@@ -55,7 +56,8 @@ unsafe fn delete(
     version: *mut u64,
 ) -> Result<ns_status> {
     // SAFETY: rule 1.
-    let session = unsafe { borrow(session, "the session") }?;
+    let call = unsafe { enter(session) }?;
+    let session = call.session();
     // SAFETY: rule 2.
     let key = unsafe { key.key() }?;
     // SAFETY: rule 3.

@@ -1,10 +1,14 @@
 //! The standard library's atomics, or loom's when the small lock-free parts are model-checked.
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
+pub(crate) use loom::sync::Mutex;
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
 
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence};
+pub(crate) use std::sync::Mutex;
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, compiler_fence, fence};
 
 /// Loom explores one model of memory and knows no compiler: there is nothing to keep in order.
 #[cfg(loom)]

@@ -359,7 +359,7 @@ impl Member {
         });
         let done = found.and_then(|()| {
             if slot != 0 {
-                let arena = self.arena()?;
+                let arena = self.arena();
                 write_undo(&arena, slot, old, new, op::RECORD);
                 crash_point!("publish.recorded");
                 publish(map.word(slot)?, new);
@@ -414,7 +414,7 @@ impl Member {
         if class >= closing.full_class.get() {
             return Err(no_room()); // Without the search, which was in vain.
         }
-        let arena = self.arena()?;
+        let arena = self.arena();
         let queue = arena.queue(class)?;
         let head = queue.head.load(Ordering::Relaxed);
         // Cells that came from a fragmented chunk stand before those that were retired.
@@ -441,7 +441,7 @@ impl Member {
         let Some(payload) = self.try_acquire(bucket_at, LockSlot::Bucket)? else { return Ok(()) };
         let done = self.move_lines_locked(slot, closing);
         self.release(bucket_at, LockSlot::Bucket, payload)?;
-        if done.is_err() && self.arena()?.get(undo::OP) == op::NONE {
+        if done.is_err() && self.arena().get(undo::OP) == op::NONE {
             self.free_pending()?;
         }
         done
@@ -474,7 +474,7 @@ impl Member {
         }
         let new = self.build_chain(&entries)?;
         invariant!(is_link(new) && new != link(0), "a chain of {} entries", entries.len());
-        let arena = self.arena()?;
+        let arena = self.arena();
         write_undo(&arena, slot, old, new, op::LINES);
         crash_point!("lines.recorded");
         publish(map.word(slot)?, new);

@@ -26,6 +26,7 @@ mod pipe;
 mod member;
 mod region;
 pub mod crash;
+mod thread_guard;
 mod system;
 pub mod layout;
 mod atomic;
@@ -35,7 +36,9 @@ mod atomic;
 mod models;
 
 pub use counter::Counter;
-pub use heap::cell::{CELL_HEADER_BYTES, Cell, CellHeader, CellKind, FLAG_META, FLAGS_FORM};
+pub use heap::cell::{
+    CELL_HEADER_BYTES, Cell, CellHeader, CellKind, FLAG_META, FLAGS_FORM, checksum_of,
+};
 pub use index::lookup::{LookupResult, ReadToken, hash};
 pub use inspect::{Inspection, MemberEntry};
 pub use layout::Corruption;
@@ -47,14 +50,18 @@ pub use region::file::{
     AttachOptions, CreateOptions, NumaPolicy, PageSize, PinMode, Region, RegionFiles,
 };
 pub use region::index_table::IndexTable;
-pub use region::map::prefetch;
+pub use region::map::{CellWriter, prefetch};
 pub use region::owner::{
     check_socket_path, check_socket_peer, create_user_directory, user_directory,
 };
 pub use region::superblock::{Superblock, validate_superblock};
 pub use removal::RemovedRegion;
 pub use ring::{RingRead, RingReader, RingStart, RingWaiter, wait_any};
-pub use system::{create_eventfd, now_ms_coarse, since_boot, with_signals_blocked};
+pub use system::{
+    barrier_everywhere, create_eventfd, now_ms_coarse, since_boot, with_signals_blocked,
+};
+pub use thread_guard::{ThreadCall, ThreadGuard};
 pub use txn::events::{TxnEvent, TxnEvents};
+pub use txn::fill::PendingCell;
 pub use txn::plan::{CellChange, CommitOutcome, CommitPlan, Expectation, RecordAccess};
-pub use txn::publish::{PendingCell, WriteDecision, WriteOutcome, WriteTarget};
+pub use txn::publish::{WriteDecision, WriteOutcome, WriteTarget};

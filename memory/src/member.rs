@@ -14,14 +14,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64 as StaticWord;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nearstate_model::limits::MEMBERS_MAX;
-use nearstate_model::{Error, Holder, Result, invariant};
+use nearstate_model::{Error, HeapUsage, Holder, Result, invariant};
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
-use crate::layout::{Corruption, MEMBER_PIN, MEMBER_STATE, QUEUES, member_at, seal};
+use crate::layout::{ARENA_WORDS, Corruption, MEMBER_PIN, MEMBER_STATE, QUEUES, member_at, seal};
 use crate::member::arena::{Arena, undo};
 use crate::member::pin::{PinInterval, STALLED_EPOCHS, SafeEpochs};
 use crate::region::file::{Region, Shared};
@@ -65,6 +65,8 @@ pub struct Member {
     /// The words that every pin touches, resolved once.
     pin: NonNull<AtomicU64>,
     epoch: NonNull<AtomicU64>,
+    /// Its arena, which every write touches.
+    arena: NonNull<[AtomicU64; ARENA_WORDS]>,
     /// Holds [`USABLE`] while operations are allowed: the mapping's word, or [`STOPPED`].
     usable: Private<NonNull<AtomicU64>>,
     health: Private<Health>,
@@ -82,6 +84,8 @@ pub struct Member {
     seen_epoch: Private<u64>,
     /// Cells retired, or requested in vain, since this member last advanced the epoch.
     pub(crate) pressure: Private<u64>,
+    /// The longest that each queue may become, once it is known. 0: not known.
+    pub(crate) queue_limits: Box<[Private<u64>; QUEUES]>,
     /// The class whose queue was looked at last by a write.
     pub(crate) trimmed_class: Private<u8>,
     /// The class that this member looked at last for cells that it does not need.
@@ -100,6 +104,8 @@ pub struct Member {
     pub(crate) is_evacuation_due: Private<bool>,
     /// The chunk that this member took memory from last.
     pub(crate) chunk: Private<u64>,
+    /// What the heap was used for when it was full, and when.
+    pub(crate) usage: RefCell<Option<(Instant, Box<HeapUsage>)>>,
     /// The chunk in which its last large cell ends.
     pub(crate) span_chunk: Private<u64>,
 }
@@ -171,12 +177,12 @@ impl Member {
     /// `Forked`, `SessionStopped`, `Damaged`, `Full` after 2^48 numbers.
     pub fn next_unique_id(&self) -> Result<u64> {
         self.check_usable()?;
-        let arena = self.arena()?;
+        let arena = self.arena();
         let count = arena.unique_ids()? + 1;
         if count >> UNIQUE_ID_COUNT_BITS != 0 {
             let detail =
                 format!("session {} has no unique ids left: open another session", self.index);
-            return Err(Error::Full { detail });
+            return Err(Error::Full { detail, heap: None });
         }
         arena.set(undo::UNIQUE_IDS, seal(count));
         let id = count << UNIQUE_ID_MEMBER_BITS | u64::from(self.index);
@@ -202,8 +208,10 @@ impl Member {
     }
 
     #[inline]
-    pub(crate) fn arena(&self) -> Result<Arena<'_>, Corruption> {
-        Arena::new(&self.shared.map, self.index, self.shared.is_fenced)
+    pub(crate) fn arena(&self) -> Arena<'_> {
+        // SAFETY: words of the map, which `shared` keeps mapped while this member exists.
+        let words = unsafe { self.arena.as_ref() };
+        Arena::of_words(&self.shared.map, words, self.shared.is_fenced)
     }
 
     #[inline]

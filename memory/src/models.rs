@@ -10,6 +10,7 @@
 mod member_slot;
 mod pin_interval;
 mod pipe;
+mod thread_guard;
 
 use std::process::Command;
 
@@ -63,6 +64,9 @@ const MUTANTS: &[(&str, &str)] = &[
     ("reserve-no-fence", RING),
     ("intact-no-fence", RING),
     ("intact-unchecked", RING),
+    ("guard-leave-relaxed", GUARD),
+    ("guard-no-fence", GUARD),
+    ("guard-unchecked", GUARD),
     ("register_waiter-no-fence", SLEEP),
     ("wake-no-fence", SLEEP),
 ];
@@ -75,6 +79,7 @@ const INTERVAL: &str = "pin_interval::a_stopped_reader_keeps_only_what_it_may_us
 const REMOVED_LINE: &str = "pin_interval::a_reader_of_a_removed_line_uses_no_reused_cell";
 const SPLIT: &str = "a_split_hides_no_key";
 const DECISION: &str = "a_reader_sees_all_of_a_transaction_or_nothing";
+const GUARD: &str = "thread_guard::calls_of_two_threads_never_overlap";
 const RING: &str = "a_ring_reader_gets_complete_entries_in_order_or_learns_what_it_missed";
 const SLEEP: &str = "no_waiter_sleeps_while_there_is_an_entry";
 

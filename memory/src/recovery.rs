@@ -191,7 +191,7 @@ impl Member {
                 word.store(dead, Ordering::Release);
             }
         }
-        Ok(finish_undo_record(&self.arena()?, owner)?)
+        Ok(finish_undo_record(&self.arena(), owner)?)
     }
 
     /// Takes over the recoveries of a dead member. Its slot must not become free before.

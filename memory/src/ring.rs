@@ -275,7 +275,7 @@ impl Member {
         }
         invariant!(self.has_no_lock(), "a ring is created while this member holds a lock");
         self.operation(|| {
-            let arena = self.arena()?;
+            let arena = self.arena();
             let word = self.map().word(word_at)?;
             let at = match create(self, capacity_bytes) {
                 Ok(at) => at,

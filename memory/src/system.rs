@@ -186,6 +186,7 @@ pub(crate) fn allocate(fd: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<bool
                          it (tmpfs: mount -o remount,size=..., hugetlbfs: vm.nr_hugepages) or \
                          delete records"
                     ),
+                    heap: None,
                 });
             }
             Some(libc::EOPNOTSUPP | libc::ENOSYS) => return Ok(false),
@@ -334,7 +335,7 @@ pub(crate) fn register_barrier() -> bool {
 }
 
 /// A full memory barrier on every processor that runs a thread of a registered process.
-pub(crate) fn barrier_everywhere() -> bool {
+pub fn barrier_everywhere() -> bool {
     membarrier(MEMBARRIER_GLOBAL_EXPEDITED)
 }
 

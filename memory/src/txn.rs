@@ -4,3 +4,4 @@ pub(crate) mod commit;
 pub(crate) mod plan;
 pub(crate) mod events;
 pub(crate) mod publish;
+pub(crate) mod fill;

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::heap_usage::HeapUsage;
+
 /// The process that holds what a caller waits for, so that an operator can act.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
@@ -53,6 +55,8 @@ pub enum Error {
     Full {
         /// What is full, and what would help.
         detail: String,
+        /// What the memory is used for, if the heap is full.
+        heap: Option<Box<HeapUsage>>,
     },
     /// Another writer changed a record that the transaction has read: run the transaction again.
     Conflict {
@@ -121,6 +125,8 @@ pub enum Error {
     Forked,
     /// An internal error stopped this session: close it, open another and report the error.
     SessionStopped,
+    /// Another thread is inside a call of this session: give each thread a session of its own.
+    SessionBusy,
     /// A system call failed.
     System {
         /// What failed, and what the caller can do about it.
@@ -148,6 +154,11 @@ const NO_OBJECT: &str = "it was freed, or this region never assigned it; use onl
 const STOPPED: &str = "this session was stopped by an internal error (an invariant was violated, \
                        see the message on stderr): close it, open another and report the error";
 
+/// The reason and the remedy for a second thread in a session.
+const BUSY: &str = "another thread, or the call that a signal handler interrupted, uses this \
+                    session: open one session for each thread, and call nothing from signal \
+                    handlers";
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use crate::limits::{
@@ -170,7 +181,7 @@ impl fmt::Display for Error {
                  a block 1 to {BLOCK_NAME_BYTES_MAX}, neither with a NUL"
             ),
             Self::WrongKind { detail } => write!(f, "wrong kind: {detail}"),
-            Self::Full { detail } => write!(f, "full: {detail}"),
+            Self::Full { detail, .. } => write!(f, "full: {detail}"),
             Self::Conflict { detail } => {
                 write!(f, "{detail} was changed meanwhile: run the transaction again")
             }
@@ -214,6 +225,7 @@ impl fmt::Display for Error {
                  child",
             ),
             Self::SessionStopped => f.write_str(STOPPED),
+            Self::SessionBusy => f.write_str(BUSY),
             Self::System { detail, errno } => refused(f, detail, *errno),
             Self::Backend { detail } => write!(f, "back-end: {detail}"),
             Self::Behind { detail } | Self::BadArgument { detail } => f.write_str(detail),

@@ -146,6 +146,7 @@ mod tests {
             pin: PinMode::Fenced,
             mode: 0o660,
             any_owner: true,
+            hash_seed: None,
         };
         assert_eq!(url.create, Some(expected));
     }

@@ -45,10 +45,11 @@ pub use index::schema::{Tag, TagSchema, TagState};
 pub use index::{ordered, search};
 pub use nearstate_memory::{
     AttachOptions, CreateOptions, Inspection, MemberEntry, NumaPolicy, PageSize, PinMode,
-    RegionFiles, RemovedRegion, check_socket_path, crash, create_eventfd, create_user_directory,
-    now_ms_coarse, prefetch, since_boot, user_directory, with_signals_blocked,
+    RegionFiles, RemovedRegion, ThreadCall, ThreadGuard, barrier_everywhere, check_socket_path,
+    crash, create_eventfd, create_user_directory, now_ms_coarse, prefetch, since_boot,
+    user_directory, with_signals_blocked,
 };
-pub use nearstate_model::{Error, Holder, Result, limits};
+pub use nearstate_model::{Error, HeapUsage, HeldBack, Holder, Result, limits};
 pub use prefetch::Prefetch;
 pub use record::layout::BlockLayout;
 pub use record::members::Members;

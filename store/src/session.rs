@@ -133,6 +133,11 @@ impl Region {
         Ok(seen)
     }
 
+    /// True if readers execute a fence, because the region was created without `membarrier(2)`.
+    pub fn is_fenced(&self) -> bool {
+        self.memory.is_fenced()
+    }
+
     /// True if the internal namespace of this name exists.
     pub(crate) fn has_internal(&self, name: &[u8]) -> Result<bool> {
         let seen = self.memory.inspect()?;

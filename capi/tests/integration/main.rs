@@ -16,5 +16,6 @@ mod header;
 mod protocol_stack;
 mod sm_sessions;
 mod tags;
+mod threads;
 mod transactions;
 mod watches;

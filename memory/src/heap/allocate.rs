@@ -5,6 +5,9 @@
 //! An allocated cell is *pending* until a record that contains it is published, or until it is
 //! freed.
 
+use std::cell::Cell as Private;
+use std::time::{Duration, Instant};
+
 use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::Ordering;
@@ -12,13 +15,11 @@ use crate::crash::crash_point;
 use crate::heap::cell::{self, WORD_HEAD, WORD_RETIRED, WORD_VERSION};
 use crate::heap::class::{self, CLASSES};
 use crate::heap::refill::no_room;
-use crate::layout::{
-    CHUNK_BYTES, CLASS_EXTENT, Corruption, LINE, MEMBER_PIN, MEMBER_STATE, QUEUES, member_at,
-    unseal,
-};
+use crate::heap::usage::{CELLS_FOR_ERROR, CHUNKS_FOR_ERROR, heap_usage};
+use crate::layout::{CHUNK_BYTES, CLASS_EXTENT, Corruption, LINE, MEMBER_STATE, QUEUES, member_at};
 use crate::member::Member;
-use crate::member::arena::{Arena, BUMP_SMALL_CELL_MAX, Bump, SET_ASIDE, op, undo};
-use crate::member::pin::{self, PinInterval};
+use crate::member::arena::{Arena, BUMP_SMALL_CELL_MAX, Bump, Queue, SET_ASIDE, op, undo};
+use crate::member::pin;
 use crate::region::member_table::{member_slots_used, state};
 
 /// The most cells of one class that a member collects before it advances the epoch. The barrier
@@ -31,6 +32,9 @@ const QUEUE_EXCESS: u64 = 6;
 
 /// Cells that one write frees from a queue that is too long: its share of a microsecond.
 const TRIM_CELLS: u64 = 32;
+
+/// For how long errors of a full heap tell the same numbers: 100 times what it takes to read them.
+const USAGE_AGE_MAX: Duration = Duration::from_millis(100);
 
 /// Bytes of a new cell that are prefetched before the copy: what one core can have in flight. The
 /// processor's sequential prefetch loads the rest.
@@ -53,7 +57,7 @@ impl Member {
         let Some(class) = class::class_of(bytes) else {
             return Err(Error::ValueTooLarge { bytes: bytes as usize });
         };
-        let arena = self.arena()?;
+        let arena = self.arena();
         let queue = arena.queue(class)?;
         let head = queue.head.load(Ordering::Relaxed);
         if head != 0 && self.is_reusable(head)? {
@@ -81,9 +85,10 @@ impl Member {
     /// ago, and the work until then hides the misses.
     #[inline]
     fn prefetch_cell(&self, at: u64, bytes: u64) {
-        let mut line = 0;
-        while line < bytes.min(PREFETCH_BYTES) {
-            self.map().prefetch(at + line);
+        let end = at.saturating_add(bytes.min(PREFETCH_BYTES));
+        let mut line = at;
+        while line < end {
+            self.map().prefetch(line);
             line += LINE;
         }
     }
@@ -124,7 +129,7 @@ impl Member {
             }
         }
         match self.allocate_fresh(class) {
-            Err(Error::Full { detail }) => self.allocate_last_resort(arena, class, &detail),
+            Err(full @ Error::Full { .. }) => self.allocate_last_resort(arena, class, full),
             other => other,
         }
     }
@@ -133,7 +138,7 @@ impl Member {
     pub(crate) fn allocate_fresh(&self, class: u8) -> Result<u64> {
         let bytes = class::bytes_of(class);
         let which = if bytes <= BUMP_SMALL_CELL_MAX { Bump::Small } else { Bump::Large };
-        let arena = self.arena()?;
+        let arena = self.arena();
         if which == Bump::Large {
             // What is left there may have no pages.
             self.empty_bump(which)?;
@@ -159,7 +164,7 @@ impl Member {
     /// `is_needed` is false for an extent that can wait until others have freed memory.
     pub(crate) fn allocate_extent(&self, bytes: u64, is_needed: bool) -> Result<u64> {
         invariant!(bytes > LINE && bytes.is_multiple_of(LINE), "an extent of {bytes} bytes");
-        let arena = self.arena()?;
+        let arena = self.arena();
         let take = || {
             self.empty_bump(Bump::Large)?;
             self.take_span(bytes, true)
@@ -168,7 +173,10 @@ impl Member {
             Err(Error::Full { .. }) if is_needed => {
                 self.wanted_units.set(bytes / LINE);
                 self.reclaim()?;
-                take()?;
+                match take() {
+                    Err(full @ Error::Full { .. }) => return Err(self.describe_full(full)?),
+                    other => other?,
+                }
             }
             other => other?,
         }
@@ -194,16 +202,16 @@ impl Member {
         // One call in a loop, so that it is part of its caller.
         loop {
             let done = self.operation(&mut operation);
-            if let Some(detail) = refusal {
-                return self.end_reserve(done, detail);
+            if let Some(full) = refusal {
+                return self.end_reserve(done, full);
             }
             match done {
-                Err(Error::Full { detail }) if !self.may_use_reserve.get() => {
+                Err(full @ Error::Full { .. }) if !self.may_use_reserve.get() => {
                     self.free_pending()?;
                     evacuations += 1;
                     if !self.evacuate_after_full(evacuations)? {
                         self.may_use_reserve.set(true);
-                        refusal = Some(detail);
+                        refusal = Some(full);
                     }
                 }
                 other => return other,
@@ -214,7 +222,7 @@ impl Member {
     /// Ends the use of the reserve. If the operation does not fit into the reserve either, its
     /// first error tells why.
     #[cold]
-    fn end_reserve<T>(&self, repeated: Result<T>, detail: String) -> Result<T> {
+    fn end_reserve<T>(&self, repeated: Result<T>, full: Error) -> Result<T> {
         self.may_use_reserve.set(false);
         if repeated.is_err() {
             self.free_pending()?;
@@ -223,7 +231,7 @@ impl Member {
         // does not change what the operation did: the next refill frees what is left.
         let _ = self.operation(|| self.free_all());
         match repeated {
-            Err(Error::Full { .. }) => Err(Error::Full { detail }),
+            Err(Error::Full { .. }) => Err(full),
             other => other,
         }
     }
@@ -243,7 +251,7 @@ impl Member {
     pub fn free_pending(&self) -> Result<()> {
         // The pending cells of a forked child belong to its parent, which may be publishing them.
         self.check_usable()?;
-        self.operation(|| Ok(self.arena()?.roll_back()?))
+        self.operation(|| Ok(self.arena().roll_back()?))
     }
 
     /// Frees some cells of a queue that is too long. Never while the undo record names an
@@ -251,34 +259,51 @@ impl Member {
     #[inline]
     pub(crate) fn trim_queue(&self, arena: &Arena<'_>, class: u8) -> Result<()> {
         self.pressure.set(self.pressure.get() + 1);
-        if self.is_too_long(class, arena.queue(class)?.count.load(Ordering::Relaxed)) {
+        if self.may_be_too_long(arena, class) {
             self.trim_long_queue(arena, class, TRIM_CELLS)?;
         }
-        // What a record owns and the lines of the index are retired with it: each class in turn.
+        Ok(())
+    }
+
+    /// As [`Member::trim_queue`], for what a record owns and the lines of the index, which are
+    /// retired with it: each class in turn.
+    #[inline]
+    pub(crate) fn trim_next_queue(&self, arena: &Arena<'_>) -> Result<()> {
         let other = (self.trimmed_class.get() + 1) % QUEUES as u8;
         self.trimmed_class.set(other);
-        if self.is_too_long(other, arena.queue(other)?.count.load(Ordering::Relaxed)) {
+        if self.may_be_too_long(arena, other) {
             self.trim_long_queue(arena, other, TRIM_CELLS * QUEUES as u64)?;
         }
         Ok(())
     }
 
-    /// True if a queue keeps more than its member needs: some times what it collects before it
-    /// advances the epoch, and no more bytes of large cells than of small ones.
+    /// False if a queue is not longer than its limit. True if it is, and while its limit is not
+    /// known.
     #[inline]
-    fn is_too_long(&self, class: u8, count: u64) -> bool {
+    fn may_be_too_long(&self, arena: &Arena<'_>, class: u8) -> bool {
+        let limit = self.queue_limits.get(class as usize).map_or(0, Private::get);
+        arena.queue_count(class) > limit
+    }
+
+    /// The cells that a queue may keep: some times what its member collects before it advances the
+    /// epoch, and no more bytes of large cells than of small ones.
+    fn queue_limit(&self, class: u8) -> u64 {
         if class >= CLASSES {
-            return count != 0;
+            return 0;
         }
-        count > QUEUE_EXCESS * PRESSURE_CELLS_MAX
-            || count.saturating_mul(class::bytes_of(class))
-                > QUEUE_EXCESS * self.shared().claim_units() * LINE
+        let bytes = QUEUE_EXCESS * self.shared().claim_units() * LINE;
+        (bytes / class::bytes_of(class)).min(QUEUE_EXCESS * PRESSURE_CELLS_MAX)
     }
 
     #[cold]
     fn trim_long_queue(&self, arena: &Arena<'_>, class: u8, most: u64) -> Result<()> {
-        let head = arena.queue(class)?.head.load(Ordering::Relaxed);
-        if head == 0 {
+        let limit = self.queue_limit(class);
+        if let Some(known) = self.queue_limits.get(class as usize) {
+            known.set(limit);
+        }
+        let Queue { head, count, .. } = arena.queue(class)?;
+        let head = head.load(Ordering::Relaxed);
+        if head == 0 || count.load(Ordering::Relaxed) <= limit {
             return Ok(());
         }
         if !self.is_reusable(head)? && self.pressure.get() >= self.pressure_of(class) {
@@ -290,7 +315,7 @@ impl Member {
     /// Frees everything that this member has and that no reader can hold: the last step of
     /// detaching.
     pub(crate) fn free_all(&self) -> Result<()> {
-        let arena = self.arena()?;
+        let arena = self.arena();
         for which in [Bump::Small, Bump::Large] {
             match self.empty_bump(which) {
                 // Its chunk is busy: it stays for the next time.
@@ -314,7 +339,7 @@ impl Member {
     /// The heap has no run that is long enough: frees what others and this member have retired, and
     /// tries once more.
     #[cold]
-    fn allocate_last_resort(&self, arena: &Arena<'_>, class: u8, detail: &str) -> Result<u64> {
+    fn allocate_last_resort(&self, arena: &Arena<'_>, class: u8, full: Error) -> Result<u64> {
         self.wanted_units.set(class::bytes_of(class) / LINE);
         self.recover_the_dead()?;
         self.advance()?;
@@ -326,7 +351,7 @@ impl Member {
         }
         self.reclaim()?;
         match self.allocate_fresh(class) {
-            Err(Error::Full { .. }) => Err(Error::Full { detail: self.describe_full(detail)? }),
+            Err(Error::Full { .. }) => Err(self.describe_full(full)?),
             other => other,
         }
     }
@@ -353,28 +378,20 @@ impl Member {
         Ok(())
     }
 
-    /// Text of the error for a full heap. Names the member whose pin prevents reuse, if there is
-    /// one.
-    fn describe_full(&self, detail: &str) -> Result<String> {
-        let epoch = unseal(self.epoch().load(Ordering::Acquire), "the epoch")?;
-        let mut oldest = None;
-        for index in 0..member_slots_used(self.map())? {
-            let pin = self.map().word(member_at(index) + MEMBER_PIN)?.load(Ordering::Acquire);
-            if let Some(PinInterval { start, .. }) = PinInterval::decode(pin)
-                && start.saturating_add(2) < epoch
-                && oldest.is_none_or(|(least, _)| start < least)
-            {
-                oldest = Some((start, index));
+    /// Adds to the error of a full heap what the memory is used for.
+    fn describe_full(&self, full: Error) -> Result<Error> {
+        let Error::Full { detail, .. } = full else { return Ok(full) };
+        let heap = match self.usage.take() {
+            // A client that tries again and again must not make each refusal expensive.
+            Some((at, usage)) if at.elapsed() < USAGE_AGE_MAX => (at, usage),
+            _ => {
+                let usage = heap_usage(self.map(), CELLS_FOR_ERROR, CHUNKS_FOR_ERROR)?;
+                (Instant::now(), Box::new(usage))
             }
-        }
-        Ok(match oldest {
-            Some((_, index)) => format!(
-                "{detail}, and a view of {} prevents the reuse of deleted records: let it run or \
-                 end it",
-                self.holder(index)?
-            ),
-            None => format!("{detail}: delete records, or create a larger region"),
-        })
+        };
+        let usage = heap.1.clone();
+        self.usage.replace(Some(heap));
+        Ok(Error::Full { detail: format!("{detail}: {}", usage.describe()), heap: Some(usage) })
     }
 }
 

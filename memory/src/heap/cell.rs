@@ -1,6 +1,8 @@
 //! A cell and its header (`spec/region.md`, "Cell"). Readers access it under a pin. Its writer
 //! fills it before any other member can reach it.
 
+use std::sync::LazyLock;
+
 use nearstate_model::invariant;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -45,7 +47,6 @@ pub(crate) const WORD_HEAD: u64 = 0;
 pub(crate) const WORD_NEXT: u64 = 8;
 pub(crate) const WORD_RETIRED: u64 = 16;
 pub(crate) const WORD_VERSION: u64 = 24;
-pub(crate) const WORD_SIZES: u64 = 32;
 pub(crate) const WORD_KEY: u64 = 40;
 
 /// Entry words of an overflow line, and the offset of the first one.
@@ -299,9 +300,9 @@ impl<'m> Cell<'m> {
         let crc = if kind_of(head)?.is_changing() {
             0
         } else {
-            crc32fast::hash(self.map.bytes(self.at + CELL_HEADER_BYTES, self.body_bytes())?)
+            checksum_of(self.map.bytes(self.at + CELL_HEADER_BYTES, self.body_bytes())?)
         };
-        Ok(head >> 32 == u64::from(checksum(self.map, self.at, crc)?))
+        Ok(head >> 32 == u64::from(checksum(self.map.words(self.at)?, crc)))
     }
 }
 
@@ -334,46 +335,56 @@ pub(crate) fn begin(map: &Map, at: u64, head: &CellHeader) -> Result<(), Corrupt
     if u64::from(head.children) > CHILDREN || before_value > u64::from(head.body) {
         return Err(Corruption("a record's children and key do not fit into its body"));
     }
-    let first = map.word(at + WORD_HEAD)?;
+    let [first, _, _, version, sizes, key, ..] = map.line(at / LINE)?;
     let class = first.load(Ordering::Relaxed) & 0xff;
     let kind = (head.kind as u64) << 8 | u64::from(head.flags) << 16;
     first.store(class | kind, Ordering::Relaxed);
-    map.word(at + WORD_VERSION)?.store(0, Ordering::Relaxed);
-    let sizes = (head.hash & 0xffff_ffff) | u64::from(head.body) << 32;
-    map.word(at + WORD_SIZES)?.store(sizes, Ordering::Relaxed);
-    let [k0, k1] = head.key.to_le_bytes();
-    let meta = u16::from(head.flags & FLAG_META) << 15;
-    let form = u16::from(head.flags & FLAGS_FORM) << 12;
-    let [c0, c1] = (head.children | meta | form).to_le_bytes();
-    map.write(at + WORD_KEY, &[k0, k1, c0, c1])
+    version.store(0, Ordering::Relaxed);
+    sizes.store(head.hash & 0xffff_ffff | u64::from(head.body) << 32, Ordering::Relaxed);
+    let meta = u64::from(head.flags & FLAG_META) << 31;
+    let form = u64::from(head.flags & FLAGS_FORM) << (FORM_SHIFT - 1);
+    let children = u64::from(head.children) << 16;
+    // The high half is the beginning of the body, which is written later.
+    key.store(u64::from(head.key) | children | form | meta, Ordering::Relaxed);
+    Ok(())
 }
 
 /// Stores version and checksum: the last stores before a cell is published.
 #[inline]
 pub(crate) fn seal(map: &Map, at: u64, version: u64, body_crc: u32) -> Result<(), Corruption> {
-    map.word(at + WORD_VERSION)?.store(version, Ordering::Relaxed);
-    let first = map.word(at + WORD_HEAD)?;
-    let low = first.load(Ordering::Relaxed) & 0xffff_ffff;
-    let sum = u64::from(checksum(map, at, body_crc)?);
-    first.store(low | sum << 32, Ordering::Relaxed);
+    debug_assert!(at.is_multiple_of(LINE), "a cell begins at a line");
+    let words @ [head, _, _, its_version, ..] = map.line(at / LINE)?;
+    its_version.store(version, Ordering::Relaxed);
+    let low = head.load(Ordering::Relaxed) & 0xffff_ffff;
+    head.store(low | u64::from(checksum(words, body_crc)) << 32, Ordering::Relaxed);
     Ok(())
 }
 
 /// The checksum of the header's fixed part over that of the body.
 #[inline]
-fn checksum(map: &Map, at: u64, body_crc: u32) -> Result<u32, Corruption> {
-    let load = |word: u64| Ok(map.word(at + word)?.load(Ordering::Relaxed));
+fn checksum(words: &[AtomicU64; 8], body_crc: u32) -> u32 {
+    let [head, _, _, version, sizes, key, ..] = words.each_ref();
     let parts = [
-        load(WORD_HEAD)? & 0xffff_ffff | (load(WORD_KEY)? & 0xffff_ffff) << 32,
-        load(WORD_VERSION)?,
-        load(WORD_SIZES)?,
+        head.load(Ordering::Relaxed) & 0xffff_ffff | key.load(Ordering::Relaxed) << 32,
+        version.load(Ordering::Relaxed),
+        sizes.load(Ordering::Relaxed),
     ];
     let mut bytes = [0; 24];
     for (to, part) in bytes.chunks_exact_mut(8).zip(parts) {
         to.copy_from_slice(&part.to_le_bytes());
     }
     let sum = xxh3_64_with_seed(&bytes, u64::from(body_crc));
-    Ok((sum ^ sum >> 32) as u32)
+    (sum ^ sum >> 32) as u32
+}
+
+/// The checksum of a body: CRC-32.
+#[inline]
+pub fn checksum_of(body: &[u8]) -> u32 {
+    // The processor's features are looked up once.
+    static EMPTY: LazyLock<crc32fast::Hasher> = LazyLock::new(crc32fast::Hasher::new);
+    let mut hasher = EMPTY.clone();
+    hasher.update(body);
+    hasher.finalize()
 }
 
 /// A word of the header.

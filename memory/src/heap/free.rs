@@ -68,10 +68,10 @@ impl Member {
                 Err(error) => return Err(error),
             }
         } else {
-            self.name_lock(at, LockSlot::Leaf)?;
+            self.name_lock(at, LockSlot::Leaf);
             let taken = lock::try_take(self.map().word(at)?, self.lock_owner());
             let Ok(payload) = taken else {
-                self.unname_lock(LockSlot::Leaf)?;
+                self.unname_lock(LockSlot::Leaf);
                 return Ok(None);
             };
             payload
@@ -81,7 +81,7 @@ impl Member {
         let done = work(&mut state);
         if done.is_err() {
             // What was begun under the lock ends under it. Damage that prevents it is in `done`.
-            let _ = recover(&self.arena()?, self.lock_owner());
+            let _ = recover(&self.arena(), self.lock_owner());
             state = ChunkState::of(&Bitmap::load(chunk.bitmap(self.map())?), state.has_pages);
         }
         self.release(at, LockSlot::Leaf, state.encode())?;
@@ -90,7 +90,7 @@ impl Member {
 
     /// Frees what is left of a bump range.
     pub(crate) fn empty_bump(&self, which: Bump) -> Result<()> {
-        let arena = self.arena()?;
+        let arena = self.arena();
         let (front, end) = arena.bump(which);
         if front >= end {
             return Ok(());
@@ -107,7 +107,10 @@ impl Member {
         let chunk = ChunkIndex::of(self.map(), front)?;
         let word = self.map().word(chunk.word_at(self.map()))?.load(Ordering::Acquire);
         match lock::owner_of(word) {
-            0 => Err(Error::Full { detail: "a chunk of the heap is busy: try again".to_owned() }),
+            0 => Err(Error::Full {
+                detail: "a chunk of the heap is busy: try again".to_owned(),
+                heap: None,
+            }),
             owner => Err(Error::Stalled { holder: self.holder(lock::member_of(owner))? }),
         }
     }
@@ -115,7 +118,7 @@ impl Member {
     /// Frees cells from the head of a queue that no reader can hold, at most `most`. Cells that a
     /// stalled reader holds are set aside. Stops at a chunk that a living process has locked.
     pub(crate) fn free_queue(&self, number: u8, most: u64) -> Result<()> {
-        let arena = self.arena()?;
+        let arena = self.arena();
         let queue = arena.numbered_queue(number)?;
         let mut left = most;
         while left > 0 && self.finish_free()? {
@@ -186,7 +189,7 @@ impl Member {
         to: u64,
     ) -> Result<()> {
         invariant!(self.has_lock(LockSlot::Leaf), "a bitmap changes without its lock");
-        let arena = self.arena()?;
+        let arena = self.arena();
         invariant!(arena.get(undo::FREE_AT) == 0, "a range that is being freed is forgotten");
         // The range comes from a list in shared memory. Units that are free have another owner
         // soon.
@@ -207,7 +210,7 @@ impl Member {
     }
 
     fn free_recorded_part(&self, chunk: ChunkIndex, state: &mut ChunkState) -> Result<()> {
-        let freed = u64::from(clear_recorded(&self.arena()?, chunk)?.units);
+        let freed = u64::from(clear_recorded(&self.arena(), chunk)?.units);
         state.used = state.used.saturating_sub(freed);
         state.is_closing &= state.used != 0;
         // An upper bound: the run may have joined its neighbours.
@@ -218,7 +221,7 @@ impl Member {
     /// Continues to free a range of several chunks. False if the lock of its next chunk is busy:
     /// then nothing else can be freed.
     pub(crate) fn finish_free(&self) -> Result<bool> {
-        let arena = self.arena()?;
+        let arena = self.arena();
         while arena.get(undo::FREE_AT) != 0 {
             let chunk = ChunkIndex::of(self.map(), arena.get(undo::FREE_AT))?;
             let freed = self.under_chunk(chunk, Some(LOCK_WAIT_SHORT), |state| {

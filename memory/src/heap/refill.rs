@@ -111,7 +111,7 @@ impl Member {
     /// needs now is memory, and cells that stay where they are make free runs short. Looks at some
     /// classes in turn.
     fn free_stale(&self, class: u8) -> Result<()> {
-        let arena = self.arena()?;
+        let arena = self.arena();
         for _ in 0..STALE_CLASSES {
             let other = (self.stale_class.get() + 1) % QUEUES as u8;
             self.stale_class.set(other);
@@ -218,7 +218,7 @@ impl Member {
 
     /// Makes a run of a locked chunk the content of the small bump range, which is empty.
     fn claim(&self, chunk: ChunkIndex, run: UnitRun) -> Result<()> {
-        let arena = self.arena()?;
+        let arena = self.arena();
         invariant!(self.has_lock(LockSlot::Leaf), "a bitmap changes without its lock");
         let (front, end) = arena.bump(Bump::Small);
         invariant!(front >= end, "a bump range of {} bytes is lost", end - front);
@@ -258,7 +258,7 @@ impl Member {
         }
         invariant!(self.has_lock(LockSlot::Leaf), "a bitmap changes without its lock");
         invariant!(count > 0, "a harvest of a chunk without room");
-        let arena = self.arena()?;
+        let arena = self.arena();
         arena.set(undo::BATCH_LAST, last);
         arena.set(undo::BATCH_FIRST, first);
         crash_point!("harvest.recorded");
@@ -292,5 +292,8 @@ fn suits(state: ChunkState, wanted: Wanted, class: u8, needs_pages: bool) -> boo
 /// The answer of a heap without room, before it is known what could be reclaimed.
 #[cold]
 pub(crate) fn no_room() -> Error {
-    Error::Full { detail: "the region has reached the size it was created with".to_owned() }
+    Error::Full {
+        detail: "the region has reached the size it was created with".to_owned(),
+        heap: None,
+    }
 }

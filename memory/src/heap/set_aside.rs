@@ -42,7 +42,7 @@ impl Member {
         if self.aside_to_revisit.get() == 0 {
             return Ok(());
         }
-        let arena = self.arena()?;
+        let arena = self.arena();
         let queue = arena.set_aside();
         let left = match self.aside_to_revisit.get() {
             // The count is a hint: a kill can leave it too low.

@@ -144,7 +144,7 @@ impl Member {
     ///
     /// After an error nothing is taken.
     fn claim_span(&self, start: u64, bytes: u64, is_extent: bool) -> Result<Option<ChunkIndex>> {
-        let arena = self.arena()?;
+        let arena = self.arena();
         let end = start + bytes;
         arena.set(undo::CHUNK_AT, start | 1);
         arena.set(undo::CHUNK_TO, start);
@@ -171,7 +171,7 @@ impl Member {
 
     /// Takes the part of a range that lies in a chunk.
     fn claim_part(&self, chunk: ChunkIndex, at: u64, end: u64, is_lazy: bool) -> Result<bool> {
-        let arena = self.arena()?;
+        let arena = self.arena();
         let run = chunk.run(at, end);
         let taken = self.under_chunk(chunk, Some(LOCK_WAIT_SHORT), |state| {
             let words = chunk.bitmap(self.map())?;

@@ -72,10 +72,10 @@ impl Member {
         if is_pressing {
             self.acquire_within(at, LockSlot::Split, LOCK_WAIT_SHORT)?;
         } else {
-            self.name_lock(at, LockSlot::Split)?;
+            self.name_lock(at, LockSlot::Split);
             if lock::try_take(self.map().word(at)?, self.lock_owner()).is_err() {
                 // Another member grows this index.
-                self.unname_lock(LockSlot::Split)?;
+                self.unname_lock(LockSlot::Split);
                 return Ok(());
             }
         }
@@ -108,7 +108,7 @@ impl Member {
         let payload = self.map().word(p_at)?.load(Ordering::Relaxed);
         self.release(p_at, LockSlot::Bucket, payload)?;
         crash_point!("split.unlocked");
-        if done.is_err() && self.arena()?.get(undo::OP) == op::NONE {
+        if done.is_err() && self.arena().get(undo::OP) == op::NONE {
             self.free_pending()?;
         }
         done
@@ -140,10 +140,10 @@ impl Member {
         invariant!(segment < SEGMENTS, "an index has no segment {segment}");
         let at = self.allocate_extent((buckets_of(segment) + 1) * LINE, segment == 0)?;
         let word_at = segment_slot(index, segment);
-        write_undo(&self.arena()?, word_at, 0, at, op::SET_ONCE);
+        write_undo(&self.arena(), word_at, 0, at, op::SET_ONCE);
         publish(self.map().word(word_at)?, at);
         crash_point!("segment.published");
-        finish_word(&self.arena()?);
+        finish_word(&self.arena());
         Ok(())
     }
 
@@ -161,7 +161,7 @@ impl Member {
             return Err(Error::from(Corruption("a bucket's depth does not fit the bucket count")));
         }
         let map = self.map();
-        let arena = self.arena()?;
+        let arena = self.arena();
         let mut moving = Vec::new();
         walk_chain(map, p_at, |_, entry| {
             if entry != 0 && is_moving(map, entry, level)? {
@@ -170,10 +170,10 @@ impl Member {
             Ok(true)
         })?;
         let q_at = table.bucket_at(map, q)?;
-        self.name_lock(q_at, LockSlot::NewBucket)?;
+        self.name_lock(q_at, LockSlot::NewBucket);
         if let Err(error) = self.fill_bucket(q_at, control(level + 1, stamp_of(payload)), &moving) {
             // The new bucket is locked last, so it is not locked yet.
-            self.unname_lock(LockSlot::NewBucket)?;
+            self.unname_lock(LockSlot::NewBucket);
             return Err(error);
         }
         crash_point!("split.built");
@@ -261,7 +261,7 @@ impl Member {
         if !is_link(last) || entries > COMPACTED_MAX {
             return Ok(());
         }
-        let arena = self.arena()?;
+        let arena = self.arena();
         arena.set(undo::SPLIT_BUCKET, at);
         write_undo(&arena, link_slot(at), last, 0, op::COMPACT);
         crash_point!("compact.recorded");

@@ -160,7 +160,17 @@ pub(crate) struct Queue<'m> {
 impl<'m> Arena<'m> {
     #[inline]
     pub(crate) fn new(map: &'m Map, index: u32, is_fenced: bool) -> Result<Self, Corruption> {
-        Ok(Self { map, words: map.words(arena_at(index))?, is_fenced })
+        Ok(Self::of_words(map, map.words(arena_at(index))?, is_fenced))
+    }
+
+    /// The arena that has these words.
+    #[inline]
+    pub(crate) const fn of_words(
+        map: &'m Map,
+        words: &'m [AtomicU64; ARENA_WORDS],
+        is_fenced: bool,
+    ) -> Self {
+        Self { map, words, is_fenced }
     }
 
     #[inline]
@@ -204,6 +214,13 @@ impl<'m> Arena<'m> {
             // The class comes from a cell's header in shared memory.
             _ => Err(Corruption("a cell has a class that does not exist")),
         }
+    }
+
+    /// The number of cells in the queue of a class that exists, as [`Queue::count`].
+    #[inline]
+    pub(crate) fn queue_count(&self, class: u8) -> u64 {
+        let at = QUEUE_FIRST + QUEUE_WORDS * (class as usize % QUEUES) + 2;
+        self.words.get(at).map_or(0, |count| count.load(Ordering::Relaxed))
     }
 
     /// The queue of a class, or the one with the number [`SET_ASIDE`].

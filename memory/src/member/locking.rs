@@ -60,19 +60,17 @@ impl Member {
     /// Names a lock in the undo record. It must be named before it is taken, so that recovery finds
     /// it.
     #[inline]
-    pub(crate) fn name_lock(&self, at: u64, slot: LockSlot) -> Result<(), Corruption> {
+    pub(crate) fn name_lock(&self, at: u64, slot: LockSlot) {
         self.set_lock_named(slot);
         debug_assert!(at != 0, "0 stands for no lock in the undo record");
-        self.arena()?.set(undo::lock(slot), at);
-        Ok(())
+        self.arena().set(undo::lock(slot), at);
     }
 
     /// Removes a lock that is not held from the undo record.
     #[inline]
-    pub(crate) fn unname_lock(&self, slot: LockSlot) -> Result<(), Corruption> {
+    pub(crate) fn unname_lock(&self, slot: LockSlot) {
         self.set_lock_unnamed(slot);
-        self.arena()?.set(undo::lock(slot), 0);
-        Ok(())
+        self.arena().set(undo::lock(slot), 0);
     }
 
     /// Acquires a lock word and names it in the undo record. Returns the payload.
@@ -86,7 +84,7 @@ impl Member {
     #[inline]
     pub(crate) fn acquire_within(&self, at: u64, slot: LockSlot, bound: Duration) -> Result<u64> {
         let word = self.map().word(at)?;
-        self.name_lock(at, slot)?;
+        self.name_lock(at, slot);
         crash_point!("lock.recorded");
         match lock::try_take(word, self.lock_owner()) {
             Ok(payload) => {
@@ -96,7 +94,7 @@ impl Member {
             Err(_) => match self.wait_for(word, bound) {
                 Ok(payload) => Ok(payload),
                 Err(error) => {
-                    self.unname_lock(slot)?;
+                    self.unname_lock(slot);
                     Err(error)
                 }
             },
@@ -107,7 +105,7 @@ impl Member {
     /// well. Recovers a dead holder. Returns the payload.
     pub(crate) fn try_acquire(&self, at: u64, slot: LockSlot) -> Result<Option<u64>> {
         let word = self.map().word(at)?;
-        self.name_lock(at, slot)?;
+        self.name_lock(at, slot);
         for _ in 0..2 {
             match lock::try_take(word, self.lock_owner()) {
                 Ok(payload) => return Ok(Some(payload)),
@@ -118,13 +116,13 @@ impl Member {
                     // A living holder: the caller does without.
                     Ok(false) => break,
                     Err(error) => {
-                        self.unname_lock(slot)?;
+                        self.unname_lock(slot);
                         return Err(error);
                     }
                 },
             }
         }
-        self.unname_lock(slot)?;
+        self.unname_lock(slot);
         Ok(None)
     }
 
@@ -133,7 +131,8 @@ impl Member {
     pub(crate) fn release(&self, at: u64, slot: LockSlot, payload: u64) -> Result<(), Corruption> {
         lock::release(self.map().word(at)?, payload);
         crash_point!("lock.released");
-        self.unname_lock(slot)
+        self.unname_lock(slot);
+        Ok(())
     }
 
     /// As [`Member::release`], for a bucket after a commit (`lock::release_before_reads`).
@@ -141,7 +140,8 @@ impl Member {
     pub(crate) fn release_bucket(&self, at: u64, payload: u64) -> Result<(), Corruption> {
         lock::release_before_reads(self.map().word(at)?, payload);
         crash_point!("lock.released");
-        self.unname_lock(LockSlot::Bucket)
+        self.unname_lock(LockSlot::Bucket);
+        Ok(())
     }
 
     /// Waits for a lock word that another member holds, and takes it. The caller has named it in

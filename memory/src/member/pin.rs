@@ -181,6 +181,11 @@ impl PinInterval {
         Self { start: self.start.min(other.start), end: self.end.max(other.end) }
     }
 
+    /// True if the reader may use a cell that was retired with this word.
+    pub(crate) fn holds_word(self, word: u64) -> bool {
+        is_retired(word) && self.holds(Life::decode(word))
+    }
+
     /// True if the reader may use a cell with this life.
     const fn holds(self, life: Life) -> bool {
         self.start < life.retired + DISTANCE && self.end >= life.born

@@ -92,6 +92,9 @@ pub struct CreateOptions {
     pub mode: u32,
     /// Also attaches a region that belongs to another user.
     pub any_owner: bool,
+    /// The seed of the key hash, for runs that must repeat exactly. `None` is a random seed. With a
+    /// known seed a client can choose keys that all belong to one bucket.
+    pub hash_seed: Option<u64>,
 }
 
 /// Options for attaching to a region.
@@ -113,6 +116,7 @@ impl Default for CreateOptions {
             pin: PinMode::Auto,
             mode: 0o600,
             any_owner: false,
+            hash_seed: None,
         }
     }
 }
@@ -312,7 +316,7 @@ impl Region {
             NumaPolicy::Interleave(nodes) => map.bind_memory(true, nodes)?,
         }
         map.commit(0, page.max(MEMBERS))?;
-        fill_superblock(&map, page, is_fenced)?;
+        fill_superblock(&map, page, is_fenced, options.hash_seed)?;
         if !map.try_commit(0, page)? {
             // Pages come from writing zeros here: only before another process uses them.
             map.commit(chunk_words_at(chunks), length - chunk_words_at(chunks))?;
@@ -391,13 +395,18 @@ impl Region {
         self.shared.seed
     }
 
+    /// True if readers execute a fence, because the region was created without `membarrier(2)`.
+    pub fn is_fenced(&self) -> bool {
+        self.shared.is_fenced
+    }
+
     /// The path by which the region was opened.
     pub fn path(&self) -> &Path {
         self.shared.map.path()
     }
 }
 
-fn fill_superblock(map: &Map, page: u64, is_fenced: bool) -> Result<()> {
+fn fill_superblock(map: &Map, page: u64, is_fenced: bool, seed: Option<u64>) -> Result<()> {
     let length = map.len();
     invariant!(length > HEAP && length.is_multiple_of(4096), "a region of {length} bytes");
     invariant!(page.is_power_of_two() && page >= 4096, "a page of {page} bytes");
@@ -417,7 +426,7 @@ fn fill_superblock(map: &Map, page: u64, is_fenced: bool) -> Result<()> {
     set(SUPER_FORMAT, u64::from(FORMAT) | flags << 32)?;
     set(SUPER_LENGTH, length)?;
     set(SUPER_HEAP, HEAP)?;
-    set(SUPER_SEED, random())?;
+    set(SUPER_SEED, seed.unwrap_or_else(&mut random))?;
     set(SUPER_PAGE, page)?;
     set(SUPER_CREATED, now_ms())?;
     set(SUPER_ID, random())?;

@@ -1,6 +1,7 @@
 //! The mapped bytes of a region. Every access is checked against the length.
 
 use std::fs::{File, OpenOptions};
+use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
@@ -8,6 +9,7 @@ use std::ptr::NonNull;
 use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::{AtomicU64, Ordering};
+use crate::crash::crash_point;
 use crate::layout::{
     BITMAP_BYTES, CHUNK_BYTES, CHUNK_HAS_PAGES, Corruption, HEAP, LINE, bitmaps_at, chunk_words_at,
     ordinary_chunks, region_bytes,
@@ -17,6 +19,7 @@ use crate::region::page_fault::{Guard, USABLE};
 use crate::system;
 
 const OUTSIDE: Corruption = Corruption("an offset points outside the region");
+const OVERFULL: Corruption = Corruption("the parts of a record are longer than its cell");
 
 /// A file that is mapped as a whole and shared.
 #[derive(Debug)]
@@ -259,14 +262,21 @@ impl Map {
         Ok(())
     }
 
-    /// Prefetches the line at an offset. An invalid offset has no effect.
+    /// A writer of `bytes` bytes of a cell that no other member can reach.
+    #[inline]
+    pub(crate) fn writer(&self, at: u64, bytes: u64) -> Result<CellWriter<'_>, Corruption> {
+        if self.bytes.checked_sub(at).is_none_or(|room| bytes > room) {
+            return Err(OUTSIDE);
+        }
+        // SAFETY: inside the mapping.
+        let next = unsafe { self.base.add(at as usize) };
+        Ok(CellWriter { next, room: bytes as usize, map: PhantomData })
+    }
+
+    /// Prefetches the line at an offset. The offset is not checked: a hint cannot fault.
     #[inline]
     pub(crate) fn prefetch(&self, at: u64) {
-        if at < self.bytes {
-            // SAFETY: inside the mapping.
-            let address = unsafe { self.base.add(at as usize) };
-            hint(address.as_ptr());
-        }
+        hint(self.base.as_ptr().wrapping_add(at as usize));
     }
 
     /// Allocates pages for a range of the file and maps them.
@@ -342,6 +352,46 @@ impl Map {
     /// Applies a NUMA policy to the whole mapping.
     pub(crate) fn bind_memory(&self, interleave: bool, nodes: &[u32]) -> Result<()> {
         system::bind_memory(self.base, self.bytes, interleave, nodes)
+    }
+}
+
+/// Fills a cell that no other member can reach from front to back, and never beyond its end.
+#[derive(Debug)]
+pub struct CellWriter<'m> {
+    /// The first byte that is not written yet, with `room` bytes behind it.
+    next: NonNull<u8>,
+    room: usize,
+    map: PhantomData<&'m Map>,
+}
+
+impl CellWriter<'_> {
+    /// Appends bytes.
+    ///
+    /// # Errors
+    /// `Corruption`: more bytes than the cell was allocated for.
+    #[inline]
+    pub fn write(&mut self, part: &[u8]) -> Result<(), Corruption> {
+        if part.is_empty() {
+            return Ok(());
+        }
+        if part.len() > self.room {
+            return Err(OVERFULL);
+        }
+        // SAFETY: both ranges are valid for the length, because the cell has room for it; the
+        // target is an unpublished cell of this member, so no other code reads or writes it, and
+        // `part` cannot overlap it.
+        unsafe { std::ptr::copy(part.as_ptr(), self.next.as_ptr(), part.len()) };
+        crash_point!("fill.part");
+        // SAFETY: at most one byte behind the room, which is inside the mapping.
+        self.next = unsafe { self.next.add(part.len()) };
+        self.room -= part.len();
+        Ok(())
+    }
+
+    /// Bytes that are not written yet.
+    #[inline]
+    pub(crate) const fn room(&self) -> usize {
+        self.room
     }
 }
 

@@ -380,7 +380,7 @@ fn creator() {
     if order == "created" {
         std::process::abort();
     }
-    write_undo(&member.arena().unwrap(), word_at, 0, at, op::SET_ONCE);
+    write_undo(&member.arena(), word_at, 0, at, op::SET_ONCE);
     if order == "published" {
         member.map().word(word_at).unwrap().store(at, Ordering::Release);
     }

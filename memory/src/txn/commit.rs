@@ -126,7 +126,7 @@ impl Member {
         self.check_usable()?;
         self.operation(|| match self.commit_in_order(plan, keys) {
             Ok(CommitOutcome::Committed) => {
-                let arena = self.arena()?;
+                let arena = self.arena();
                 let tidied = self.tidy(plan, &arena);
                 if tidied.is_err() && arena.get(undo::OP) == op::NONE {
                     self.free_pending()?;
@@ -148,7 +148,7 @@ impl Member {
         let txn = self.allocate_txn_cell(first + events, events)?;
         self.lock_all(plan, txn)?;
         crash_point!("txn.locked");
-        let arena = self.arena()?;
+        let arena = self.arena();
         let done = match self.validate(plan, keys) {
             Ok(None) => self
                 .prepare_events(&plan.events, txn, first)
@@ -190,7 +190,7 @@ impl Member {
     /// only briefly. It waits for a busy lock without holding any, for at most [`LOCK_WAIT_MAX`] in
     /// all.
     fn lock_all(&self, plan: &mut CommitPlan, txn: TxnCell<'_>) -> Result<()> {
-        let arena = self.arena()?;
+        let arena = self.arena();
         let mut since = None;
         loop {
             self.sort_locks(plan)?;
@@ -235,7 +235,7 @@ impl Member {
 
     fn lock_in_order(&self, plan: &CommitPlan) -> Result<LockAttempt> {
         invariant!(plan.order.len() == plan.accesses.len(), "each access is locked");
-        invariant!(plan.order.is_sorted(), "locks are taken in the order of their offsets");
+        debug_assert!(plan.order.is_sorted(), "locks are taken in the order of their offsets");
         let (mut before, mut payload) = (0, 0);
         for (_, place) in &plan.order {
             let access = plan.access(*place);
@@ -393,10 +393,11 @@ impl Member {
                     detail: "the index has no room to grow: delete records, or create a larger \
                              region"
                         .to_owned(),
+                    heap: None,
                 });
             }
             let line = self.new_line(&[last.1])?;
-            let arena = self.arena()?;
+            let arena = self.arena();
             write_undo(&arena, last.0, last.1, link(line), op::LINE);
             crash_point!("line.recorded");
             publish(self.map().word(last.0)?, link(line));
@@ -426,6 +427,7 @@ impl Member {
                 if version > VERSION_MAX {
                     return Err(Error::Full {
                         detail: format!("the record has changed {VERSION_MAX} times"),
+                        heap: None,
                     });
                 }
                 invariant!(
@@ -460,7 +462,6 @@ impl Member {
     fn write_all(&self, plan: &CommitPlan, txn: TxnCell<'_>, arena: &Arena<'_>) -> Result<()> {
         invariant!(plan.order.len() == plan.accesses.len(), "each access is published");
         invariant!(self.has_no_lock(), "intents are published while a leaf lock is held");
-        let mut intents = 0;
         arena.set(undo::SLOT, txn.at);
         arena.set(undo::OP, op::TXN);
         crash_point!("txn.recorded");
@@ -468,11 +469,8 @@ impl Member {
             let access = plan.access(*place);
             if access.is_write() {
                 self.intend(access, txn, index)?;
-                intents += 1;
             }
         }
-        let writes = plan.accesses.iter().filter(|access| access.is_write()).count();
-        invariant!(intents == writes, "{intents} of {writes} writes have an intent");
         crash_point!("txn.intended");
         decide(txn.word(STATUS)?);
         crash_point!("txn.decided");
@@ -525,22 +523,25 @@ impl Member {
             if let Some(class) = access.retired {
                 self.trim_queue(arena, class)?;
             }
-        }
-        for access in &plan.accesses {
             if matches!(access.change, CellChange::Remove)
                 && is_link(load(self.map().word(link_slot(access.lock_at))?))
             {
                 self.compact_bucket(access.lock_at)?;
             }
-        }
-        for access in &plan.accesses {
             if access.crowd >= CROWDED_ENTRIES && access.entry_at == 0 && access.is_write() {
                 self.split_some(self.table(access.namespace)?, access.crowd)?;
             }
         }
+        // The lines of the transaction were retired too.
+        for _ in 0..=plan.accesses.len() / ACCESSES_PER_LOOK {
+            self.trim_next_queue(arena)?;
+        }
         Ok(())
     }
 }
+
+/// A commit looks at one more queue for each so many accesses.
+const ACCESSES_PER_LOOK: usize = 8;
 
 /// After an error. Before the decision the intents are replaced by the old entries. After it only
 /// corruption can have stopped the work, and published cells must not be freed.

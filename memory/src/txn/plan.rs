@@ -5,7 +5,8 @@ use nearstate_model::invariant;
 use crate::index::bucket::{entry, hash_tag};
 use crate::index::lookup::ReadToken;
 use crate::txn::events::TxnEvents;
-use crate::txn::publish::{PendingCell, SlotLookup, WriteTarget};
+use crate::txn::fill::PendingCell;
+use crate::txn::publish::{SlotLookup, WriteTarget};
 
 /// A condition that must hold for a transaction to commit.
 #[derive(Clone, Copy, Debug)]

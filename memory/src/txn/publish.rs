@@ -1,5 +1,6 @@
 //! Changes one record: the steps of `spec/region.md`, section 3, from the bucket's lock on.
 
+use nearstate_model::invariant::guaranteed;
 use nearstate_model::{Error, Result, invariant};
 
 use crate::crash::crash_point;
@@ -16,6 +17,7 @@ use crate::member::lock;
 use crate::region::index_table::IndexTable;
 use crate::region::linear_hash::step;
 use crate::region::map::Map;
+use crate::txn::fill::PendingCell;
 
 /// What the caller decides about the record that it sees under the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,15 +39,6 @@ pub struct WriteOutcome {
     pub version_before: Option<u64>,
     /// Version of the record after, if one was published.
     pub version_after: Option<u64>,
-}
-
-/// A new record cell: filled and pending. No other member can reach it yet.
-#[derive(Clone, Copy, Debug)]
-pub struct PendingCell {
-    /// Offset of the cell.
-    pub at: u64,
-    /// CRC-32 of its body.
-    pub body_crc: u32,
 }
 
 /// The key of a record, and what its reader knows about it.
@@ -75,57 +68,6 @@ pub(crate) struct SlotLookup {
 }
 
 impl Member {
-    /// Allocates a cell and fills its header. The caller writes the body.
-    ///
-    /// # Errors
-    /// As [`Member::allocate`]; `Forked`, `Damaged`.
-    #[inline]
-    pub fn allocate_cell(&self, head: &CellHeader) -> Result<u64> {
-        // Every write begins here. A forked child has inherited what was read before, but the arena
-        // belongs to its parent: a cell that both allocate would have two owners.
-        self.check_usable()?;
-        self.operation(|| {
-            let at = self.allocate(cell::CELL_HEADER_BYTES + u64::from(head.body))?;
-            cell::begin(self.map(), at, head)?;
-            crash_point!("fill.header");
-            Ok(at)
-        })
-    }
-
-    /// Writes a part of a pending cell's body. `offset` counts from the end of the header.
-    ///
-    /// # Errors
-    /// `Damaged`.
-    #[inline]
-    pub fn write_body(&self, at: u64, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.operation(|| {
-            self.map().write(at + cell::CELL_HEADER_BYTES + offset, bytes)?;
-            crash_point!("fill.part");
-            Ok(())
-        })
-    }
-
-    /// The body of a pending cell, for a checksum of all its parts.
-    ///
-    /// # Errors
-    /// `Damaged`.
-    #[inline]
-    pub fn pending_body(&self, at: u64, bytes: u64) -> Result<&[u8]> {
-        Ok(self.map().bytes(at + cell::CELL_HEADER_BYTES, bytes)?)
-    }
-
-    /// Completes a block cell. Its version is 0 and it never changes.
-    ///
-    /// # Errors
-    /// `Damaged`.
-    pub fn seal_block(&self, at: u64, body_crc: u32) -> Result<()> {
-        self.operation(|| {
-            cell::seal(self.map(), at, 0, body_crc)?;
-            crash_point!("fill.block");
-            Ok(())
-        })
-    }
-
     /// Changes the record of a key. Under the bucket's lock `choose` gets the current record and
     /// returns a decision; `draft` is published if it says so. All cells that stay pending are
     /// freed.
@@ -173,7 +115,7 @@ impl Member {
             let done = self.write_locked((bucket_at, payload), target, draft, choose);
             // The stamp may have been raised: the lock word holds the current one.
             let payload = self.map().word(bucket_at)?.load(crate::atomic::Ordering::Relaxed);
-            let arena = self.arena()?;
+            let arena = self.arena();
             let (changed, retired, crowd) = match done {
                 Ok(done) => done,
                 Err(error) => {
@@ -195,7 +137,12 @@ impl Member {
             match changed.decision {
                 WriteDecision::Keep => self.free_pending()?,
                 WriteDecision::Publish | WriteDecision::Remove => {
-                    let mut tidied = retired.map_or(Ok(()), |class| self.trim_queue(&arena, class));
+                    let mut tidied = match retired {
+                        Some(class) => self
+                            .trim_queue(&arena, class)
+                            .and_then(|()| self.trim_next_queue(&arena)),
+                        None => Ok(()),
+                    };
                     if changed.decision == WriteDecision::Remove
                         && is_link(load(self.map().word(link_slot(bucket_at))?))
                     {
@@ -262,6 +209,7 @@ impl Member {
                 if version > VERSION_MAX {
                     return Err(Error::Full {
                         detail: format!("the record has changed {VERSION_MAX} times"),
+                        heap: None,
                     });
                 }
                 invariant!(version > before.unwrap_or(0), "version {version} does not increase");
@@ -307,7 +255,7 @@ impl Member {
     #[inline]
     fn publish_entry(&self, place: &SlotLookup, new: u64) -> Result<Option<u8>> {
         let map = self.map();
-        let arena = self.arena()?;
+        let arena = self.arena();
         if place.entry_at == 0 && place.empty_at == 0 {
             self.publish_in_new_line(&arena, place, new)?;
             return Ok(None);
@@ -337,6 +285,7 @@ impl Member {
             return Err(Error::Full {
                 detail: "the index has no room to grow: delete records, or create a larger region"
                     .to_owned(),
+                heap: None,
             });
         }
         let line = self.new_line(&[place.last, new])?;
@@ -377,7 +326,7 @@ impl Member {
 pub(crate) const ENTRIES_MAX: u32 = (CHAIN_MAX - 2) * (LINE_WORDS as u32 - 1);
 
 const _: () = assert!(ENTRIES_MAX > LAST as u32, "a full bucket can grow a chain");
-const _: () = assert!(ENTRY_INDEXES.len() == LAST && WORDS == LAST + 1);
+const _: () = assert!(ENTRIES_OF.len() == 128 && WORDS == LAST + 1);
 
 /// A bucket with this many entries after an insert is crowded: the index grows by one bucket.
 pub(crate) const CROWDED_ENTRIES: u32 = 6;
@@ -406,9 +355,6 @@ pub(crate) fn locate_target(
     }
     locate(map, bucket_at, of.hash, of.key)
 }
-
-/// Numbers of a bucket line's entries.
-const ENTRY_INDEXES: [u64; LAST] = [0, 1, 2, 3, 4, 5, 6];
 
 /// Finds the key in a locked bucket, or room for it.
 ///
@@ -449,14 +395,30 @@ pub(crate) fn locate(
 /// The place of a new key in a bucket without overflow lines.
 #[inline]
 fn room(bucket_at: u64, words: [u64; LAST]) -> SlotLookup {
-    let (mut empty_at, mut entries) = (0, 0);
-    for (place, word) in ENTRY_INDEXES.into_iter().zip(words).rev() {
-        empty_at = if word == 0 { bucket_at + 8 + 8 * place } else { empty_at };
-        entries += u32::from(word != 0);
+    // One bit for each empty word, and the number of entries that they leave.
+    let mut empty = 0_u32;
+    for (place, word) in words.into_iter().enumerate() {
+        empty |= u32::from(word == 0) << place;
     }
+    let entries = guaranteed(ENTRIES_OF.get(empty as usize).copied(), "a line has seven entries");
+    let place = u64::from(empty.trailing_zeros());
+    let empty_at = if empty == 0 { 0 } else { bucket_at + 8 + 8 * place };
     let [.., last] = words;
-    SlotLookup { entry_at: 0, entry: 0, empty_at, last_at: link_slot(bucket_at), last, entries }
+    let last_at = link_slot(bucket_at);
+    SlotLookup { entry_at: 0, entry: 0, empty_at, last_at, last, entries: u32::from(entries) }
 }
+
+/// The number of entries of a bucket line, by the set of its empty words.
+#[expect(clippy::indexing_slicing, reason = "evaluated at compile time")]
+const ENTRIES_OF: [u8; 1 << LAST] = {
+    let mut entries = [0; 1 << LAST];
+    let mut set = 0;
+    while set < entries.len() {
+        entries[set] = (LAST as u32 - set.count_ones()) as u8;
+        set += 1;
+    }
+    entries
+};
 
 /// As [`locate`], if the key is absent, is in an overflow line, or shares its tag with another key.
 #[inline(never)]
@@ -538,6 +500,11 @@ fn retire_some_children(arena: &Arena<'_>, old: Cell<'_>, new: u64) -> Result<()
     for index in 0..old.children() {
         let child = old.child(index)?;
         if kept.binary_search(&child).is_err() {
+            // The offset is read from the region: a stray one must not change another record.
+            let cell = Cell::new(arena.map, child)?;
+            if !matches!(cell.kind()?, CellKind::Block | CellKind::Counter) {
+                return Err(Corruption("a record owns a cell that is not a block"));
+            }
             arena.retire(child)?;
         }
     }

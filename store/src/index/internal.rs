@@ -115,9 +115,15 @@ pub(crate) const fn expiry_root(tree: u64) -> u64 {
 /// The key of a unique tag's posting.
 pub(crate) fn posting_key(namespace: u32, tag: u8, value: &[u8], out: &mut Vec<u8>) {
     out.clear();
-    out.push(b'u');
-    out.extend_from_slice(&namespace.to_be_bytes());
-    out.push(tag);
+    append_posting_key(namespace, tag, value, out);
+}
+
+/// As [`posting_key`], behind what `out` has.
+#[inline]
+pub(crate) fn append_posting_key(namespace: u32, tag: u8, value: &[u8], out: &mut Vec<u8>) {
+    let [a, b, c, d] = namespace.to_be_bytes();
+    let prefix: [u8; POSTING_VALUE_AT] = [b'u', a, b, c, d, tag];
+    out.extend_from_slice(&prefix);
     out.extend_from_slice(value);
 }
 
@@ -148,6 +154,8 @@ pub(crate) fn name_part(number: u32, key: &mut [u8]) {
 
 /// Where the number of a part stands in its key, and the value behind it.
 const PART_AT: usize = 1 + 4 + 1;
+/// Where the value stands in the key of a unique tag's posting.
+pub(crate) const POSTING_VALUE_AT: usize = 1 + 4 + 1;
 pub(crate) const VALUE_AT: usize = PART_AT + 4;
 const _: () = assert!(
     VALUE_AT + TAG_VALUE_BYTES_MAX <= KEY_BYTES_MAX,

@@ -1,6 +1,11 @@
 //! Memory that the work on indexes needs again and again.
 
+use std::sync::Arc;
+
+use nearstate_model::invariant::guaranteed;
+
 use crate::index::ordered::Ordered;
+use crate::index::schema::TagSet;
 
 /// Kept by a session from one transaction to the next.
 #[derive(Debug, Default)]
@@ -9,18 +14,20 @@ pub(crate) struct IndexScratch {
     pub(crate) list: List,
     /// The key of an index entry.
     pub(crate) key: Vec<u8>,
-    /// What the record at hand is to carry.
-    pub(crate) meta: Vec<u8>,
     /// The key of the record at hand.
     pub(crate) record: Vec<u8>,
     /// The hash of that key.
     pub(crate) hash: u64,
     /// Records of which something changes beside their value.
     pub(crate) changes: Vec<MetaChange>,
-    /// What the records of the transaction are to get.
-    pub(crate) new_values: Vec<NewValue>,
-    /// Values and keys of these.
+    /// The values that the records of the transaction lose, in the order of `changes`.
+    pub(crate) old_values: Vec<CollectedValue>,
+    /// The values that they get.
+    pub(crate) new_values: Vec<CollectedValue>,
+    /// The bytes of both.
     pub(crate) collected: Vec<u8>,
+    /// The tags of the namespace at hand, and its number.
+    pub(crate) tags: Option<(u32, Arc<TagSet>)>,
 }
 
 /// A record of which something changes beside its value.
@@ -28,25 +35,40 @@ pub(crate) struct IndexScratch {
 pub(crate) struct MetaChange {
     /// Its entry in the transaction.
     pub(crate) place: usize,
-    /// True if it has tags or an end in the region.
-    pub(crate) has_old: bool,
     /// When it ends as the region has it; 0: never.
     pub(crate) was_ms: u64,
+    /// Its values in `old_values`, and in `new_values`: the first, and the one behind the last.
+    pub(crate) old: (usize, usize),
+    pub(crate) new: (usize, usize),
 }
 
-/// A value that a record is to get.
+/// A value that a record loses or gets.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct NewValue {
-    /// The record's entry in the transaction.
-    pub(crate) place: usize,
+pub(crate) struct CollectedValue {
     /// Number of the tag.
     pub(crate) tag: u8,
     /// The range of the value in `collected`.
     pub(crate) value: (usize, usize),
-    /// Where the key of its posting stands, and its hash.
-    pub(crate) key: (usize, usize),
+    /// Where the key of a unique tag's posting begins, which ends with the value, and its hash.
+    pub(crate) key_at: usize,
     pub(crate) hash: u64,
 }
+
+impl CollectedValue {
+    /// The value.
+    #[inline]
+    pub(crate) fn of<'c>(&self, collected: &'c [u8]) -> &'c [u8] {
+        guaranteed(collected.get(self.value.0..self.value.1), COLLECTED)
+    }
+
+    /// The key of the posting of a unique tag's value.
+    #[inline]
+    pub(crate) fn key<'c>(&self, collected: &'c [u8]) -> &'c [u8] {
+        guaranteed(collected.get(self.key_at..self.value.1), COLLECTED)
+    }
+}
+
+const COLLECTED: &str = "a collected value is kept until the commit";
 
 /// The list of one value's postings.
 #[derive(Debug, Default)]
@@ -72,7 +94,9 @@ impl IndexScratch {
     #[inline]
     pub(crate) fn begin(&mut self) {
         self.changes.clear();
+        self.old_values.clear();
         self.new_values.clear();
+        self.tags = None;
         self.collected.clear();
     }
 }

@@ -3,7 +3,6 @@
 
 use nearstate_memory::Corruption;
 use nearstate_model::invariant::guaranteed;
-use nearstate_model::{Result, invariant};
 
 use crate::record::{BLOCK_INLINE_MAX, BlockChange, CUT, ENTRY, NO_PLACE, NO_TEXT, is_name};
 
@@ -33,6 +32,8 @@ pub(crate) struct Splice<'a> {
 struct Cut<'a> {
     old: Span,
     new: &'a [u8],
+    /// The size of `new`, as an entry has it.
+    new_size: [u8; 4],
 }
 
 /// Where a block stands in a table. A record is far below 4 GiB.
@@ -109,20 +110,21 @@ impl<'a> Splice<'a> {
         if new.len() > BLOCK_INLINE_MAX || self.count >= CUTS_MAX {
             return false;
         }
-        invariant!(old.from <= old.to, "a block from {} to {}", old.from, old.to);
-        invariant!(old.size_at >= 4 + SIZE_IN_ENTRY, "a size at {} lies in no entry", old.size_at);
+        debug_assert!(old.from <= old.to, "a block from {} to {}", old.from, old.to);
+        debug_assert!(old.size_at >= 4 + SIZE_IN_ENTRY, "{} lies in no entry", old.size_at);
         // Most changes come in the order of the table.
         let behind = self.cuts().iter().rev().take_while(|cut| cut.old.size_at > old.size_at);
         let behind = behind.count();
-        invariant!(behind <= self.count, "{behind} of {} cuts lie behind", self.count);
+        let new_size = u32::try_from(new.len()).ok();
+        let new_size = guaranteed(new_size, "BLOCK_INLINE_MAX fits into 32 bits").to_le_bytes();
         *guaranteed(self.cuts.get_mut(self.count), "a splice has room for the cut") =
-            Cut { old, new };
+            Cut { old, new, new_size };
         if behind > 0 {
             let later = self.cuts.get_mut(self.count - behind..=self.count);
             guaranteed(later, "the cuts behind are among those made").rotate_right(1);
         }
         self.count += 1;
-        invariant!(
+        debug_assert!(
             self.cuts().is_sorted_by(|one, next| one.old.size_at < next.old.size_at),
             "each block is replaced once"
         );
@@ -140,12 +142,12 @@ impl<'a> Splice<'a> {
         (old + self.come).saturating_sub(self.gone)
     }
 
+    #[inline]
     fn cuts(&self) -> &[Cut<'a>] {
         guaranteed(self.cuts.get(..self.count), "a splice has at most CUTS_MAX cuts")
     }
 
-    /// Calls `each` with the new bytes in order. The table begins at `table_at`; the sizes of its
-    /// blocks are still the old ones.
+    /// Calls `each` with the new bytes in order. The table begins at `table_at`.
     ///
     /// A piece that `old` does not have is empty: `old` is shared memory. The caller compares the
     /// sum with [`Splice::bytes_of`].
@@ -154,26 +156,24 @@ impl<'a> Splice<'a> {
         &self,
         old: &[u8],
         table_at: usize,
-        mut each: impl FnMut(&[u8]) -> Result<()>,
-    ) -> Result<()> {
+        mut each: impl FnMut(&[u8]) -> Result<(), Corruption>,
+    ) -> Result<(), Corruption> {
         let mut end = 0;
+        // The entries stand before all blocks.
+        for cut in self.cuts() {
+            if cut.new.len() != (cut.old.to - cut.old.from) as usize {
+                let size_at = table_at + cut.old.size_at as usize;
+                each(old.get(end..size_at).unwrap_or_default())?;
+                each(&cut.new_size)?;
+                end = size_at + cut.new_size.len();
+            }
+        }
         for cut in self.cuts() {
             each(old.get(end..table_at + cut.old.from as usize).unwrap_or_default())?;
             each(cut.new)?;
             end = table_at + cut.old.to as usize;
         }
         each(old.get(end..).unwrap_or_default())
-    }
-
-    /// Sizes that differ from before: where they stand in the new table, and what they are.
-    #[inline]
-    pub(crate) fn sizes(&self) -> impl Iterator<Item = (usize, [u8; 4])> {
-        let other = |cut: &&Cut<'_>| cut.new.len() != (cut.old.to - cut.old.from) as usize;
-        self.cuts().iter().filter(other).map(|cut| {
-            let size = u32::try_from(cut.new.len()).ok();
-            let size = guaranteed(size, "BLOCK_INLINE_MAX fits into 32 bits");
-            (cut.old.size_at as usize, size.to_le_bytes())
-        })
     }
 }
 
@@ -207,9 +207,6 @@ mod tests {
                 Ok(())
             })
             .unwrap();
-        for (at, size) in splice.sizes() {
-            out[3 + at..3 + at + 4].copy_from_slice(&size);
-        }
         assert_eq!(out.len(), splice.bytes_of(old.len()));
         out.strip_prefix(b"key").unwrap().strip_suffix(b"tags").unwrap().to_vec()
     }

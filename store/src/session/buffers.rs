@@ -79,11 +79,11 @@ impl BufferSpan {
     }
 
     #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the bound fits into 32 bits")]
     fn new(from: usize, to: usize) -> Self {
-        invariant!(from <= to && to <= TRANSACTION_BYTES_MAX, "{from}..{to} is in the buffer");
-        // The bound fits into 32 bits.
-        let at = |at: usize| guaranteed(u32::try_from(at).ok(), "a span counts in 32 bits");
-        Self { from: at(from), to: at(to) }
+        debug_assert!(from <= to, "{from}..{to} is in the buffer");
+        invariant!(to <= TRANSACTION_BYTES_MAX, "{to} bytes are in the buffer");
+        Self { from: from as u32, to: to as u32 }
     }
 
     #[inline]
@@ -196,11 +196,9 @@ impl Buffers {
     #[inline]
     pub(crate) fn keep(&mut self, bytes: &[u8]) -> Result<BufferSpan> {
         let from = self.bytes.len();
-        let to = from + bytes.len();
         self.check_room(bytes.len())?;
         self.bytes.extend_from_slice(bytes);
-        invariant!(self.bytes.len() == to, "{to} bytes are kept");
-        Ok(BufferSpan::new(from, to))
+        Ok(BufferSpan::new(from, self.bytes.len()))
     }
 
     /// Appends encoded metadata; nothing if there is none.
@@ -231,14 +229,17 @@ impl Buffers {
     }
 
     /// Refuses bytes that make the transaction too large.
+    #[inline]
     pub(crate) fn check_room(&self, more: usize) -> Result<()> {
         let bytes = self.bytes.len() + self.copies.bytes + more;
-        if bytes > TRANSACTION_BYTES_MAX {
-            return Err(Error::TransactionTooLarge {
-                detail: format!("a transaction of {bytes} bytes (at most {TRANSACTION_BYTES_MAX})"),
-            });
-        }
-        Ok(())
+        if bytes > TRANSACTION_BYTES_MAX { Err(too_many(bytes)) } else { Ok(()) }
+    }
+}
+
+#[cold]
+fn too_many(bytes: usize) -> Error {
+    Error::TransactionTooLarge {
+        detail: format!("a transaction of {bytes} bytes (at most {TRANSACTION_BYTES_MAX})"),
     }
 }
 

@@ -2,6 +2,8 @@
 //! The postings and nodes are records of the same transaction, so an index always agrees with its
 //! records.
 
+use std::sync::Arc;
+
 use nearstate_memory::Corruption;
 use nearstate_memory::layout::namespace_flags;
 use nearstate_model::invariant::guaranteed;
@@ -10,16 +12,19 @@ use nearstate_model::limits::{
 };
 use nearstate_model::{Error, Result, invariant};
 
-use crate::index::internal::{STRIPES, count_key, expiry_root, posting_key, tag_root};
+use crate::index::internal::{
+    POSTING_VALUE_AT, STRIPES, append_posting_key, count_key, expiry_root, posting_key, tag_root,
+};
 use crate::index::ordered::composite;
 use crate::index::postings::Posting;
-use crate::index::schema::Tag;
-use crate::index::scratch::{IndexScratch, List, MetaChange, NewValue};
+use crate::index::schema::{Tag, TagSet};
+use crate::index::scratch::{CollectedValue, IndexScratch, MetaChange};
 use crate::record::meta::{Meta, Tags, is_past, split};
 use crate::session::buffers::{BufferSpan, TxnEntry};
 use crate::txn::write_set::WriteSet;
 
 const NO_CHANGE: &str = "a change of metadata is named by its index";
+const NO_VALUE: &str = "a change of metadata names its values";
 
 impl<'s> WriteSet<'s> {
     /// Adds to the transaction what the tags and the expiry of its records need. Returns how many
@@ -95,7 +100,7 @@ impl<'s> WriteSet<'s> {
         );
         // Tags are taken away from all records before any is given, so that a value can go from one
         // record to another.
-        if scratch.changes.iter().any(|change| change.has_old) {
+        if !scratch.old_values.is_empty() {
             for number in 0..scratch.changes.len() {
                 self.remove_old_values(number, scratch)?;
             }
@@ -104,6 +109,16 @@ impl<'s> WriteSet<'s> {
             self.add_new_values(number, scratch)?;
         }
         Ok(())
+    }
+
+    /// The tags of a namespace, which the scratch memory keeps for the next record of it. A schema
+    /// that changes meanwhile changes the flags of the namespace, and the commit is refused.
+    #[inline]
+    fn tag_set_of(&self, table: u32, scratch: &mut IndexScratch) -> Result<Arc<TagSet>> {
+        match scratch.tags.take() {
+            Some((known, tags)) if known == table => Ok(tags),
+            _ => self.session.tag_set(table),
+        }
     }
 
     /// What a written record has, and what it is to have, beside its value; `None` if all of it
@@ -127,109 +142,98 @@ impl<'s> WriteSet<'s> {
         }
     }
 
-    /// Notes which values a record is to get, and asks for the lines that this will need: their
-    /// misses overlap.
+    /// Notes which values a record loses and gets, and asks for the lines that this will need:
+    /// their misses overlap.
     fn collect_changes(&mut self, place: usize, scratch: &mut IndexScratch) -> Result<()> {
         let Some((old, new)) = self.change_of_meta(place)? else { return Ok(()) };
         let TxnEntry { table, hash: record, .. } = self.entry_at(place);
         let (table, record, new) = (*table, *record, self.buffers.bytes(new));
-        scratch.changes.push(MetaChange { place, has_old: !old.is_empty(), was_ms: ends(old) });
-        if new.is_empty() {
-            return Ok(());
-        }
-        let set = self.session.tag_set(table)?;
-        for (name, value) in pairs(new) {
-            // A tag that the namespace has not declared has no index.
-            let Some(tag) = set.named(name) else { continue };
-            invariant!(value.len() <= TAG_VALUE_BYTES_MAX, "a value of {} bytes", value.len());
-            if !old.is_empty() && pairs(old).any(|pair| pair == (name, value)) {
-                continue;
+        let from = (scratch.old_values.len(), scratch.new_values.len());
+        if !(old.is_empty() && new.is_empty()) {
+            let set = self.tag_set_of(table, scratch)?;
+            for (name, value) in pairs(old) {
+                // A tag that the namespace has not declared has no index.
+                let Some(tag) = set.named(name) else { continue };
+                if new.is_empty() || pairs(new).all(|kept| kept != (name, value)) {
+                    let lost = self.collect_value(record, (table, tag), value, scratch)?;
+                    scratch.old_values.push(lost);
+                }
             }
-            let from = scratch.collected.len();
-            scratch.collected.extend_from_slice(value);
-            let to = scratch.collected.len();
-            let hash = self.prefetch_posting(
-                table,
-                tag,
-                value,
-                (record, &mut scratch.key, &mut scratch.list),
-            )?;
-            let (tag, value) = (tag.id, (from, to));
-            scratch.collected.extend_from_slice(&scratch.key);
-            let key = (to, scratch.collected.len());
-            invariant!(from <= to && to <= key.1, "value {from}..{to} is followed by its key");
-            scratch.new_values.push(NewValue { place, tag, value, key, hash });
+            for (name, value) in pairs(new) {
+                let Some(tag) = set.named(name) else { continue };
+                invariant!(value.len() <= TAG_VALUE_BYTES_MAX, "a value of {} bytes", value.len());
+                if old.is_empty() || pairs(old).all(|pair| pair != (name, value)) {
+                    let gained = self.collect_value(record, (table, tag), value, scratch)?;
+                    scratch.new_values.push(gained);
+                }
+            }
+            scratch.tags = Some((table, set));
         }
+        scratch.changes.push(MetaChange {
+            place,
+            was_ms: ends(old),
+            old: (from.0, scratch.old_values.len()),
+            new: (from.1, scratch.new_values.len()),
+        });
         Ok(())
     }
 
-    /// Asks for the bucket of a value's posting, or of the part of its list that the record is
-    /// probably in. Returns the hash of the posting, whose key it leaves in `key`.
-    fn prefetch_posting(
+    /// Notes a value, and asks for the bucket of its posting, or of the part of its list that the
+    /// record is probably in.
+    fn collect_value(
         &self,
-        table: u32,
-        tag: &Tag,
+        record: u64,
+        (table, tag): (u32, &Tag),
         value: &[u8],
-        (record, key, list): (u64, &mut Vec<u8>, &mut List),
-    ) -> Result<u64> {
+        scratch: &mut IndexScratch,
+    ) -> Result<CollectedValue> {
+        let IndexScratch { collected, list, .. } = scratch;
         let member = &self.session.member;
         let index = member.table(self.session.internal_table()?)?;
-        key.clear();
+        let key_at = collected.len();
         if tag.is_unique {
-            posting_key(table, tag.id, value, key);
-            let hash = self.session.hash(key);
+            append_posting_key(table, tag.id, value, collected);
+            let hash = self.session.hash(collected.get(key_at..).unwrap_or_default());
             member.prefetch_bucket(index, hash);
-            return Ok(hash);
+            let value = (key_at + POSTING_VALUE_AT, collected.len());
+            return Ok(CollectedValue { tag: tag.id, value, key_at, hash });
         }
+        collected.extend_from_slice(value);
         if tag.has_lists() {
             list.begin(table, tag.id, value);
             let (_, key) = list.guess(self, record);
             member.prefetch_bucket(index, self.session.hash(key));
         }
-        Ok(0)
+        Ok(CollectedValue { tag: tag.id, value: (key_at, collected.len()), key_at, hash: 0 })
     }
 
     /// Takes away what a record has and is not to keep.
     fn remove_old_values(&mut self, number: usize, scratch: &mut IndexScratch) -> Result<()> {
-        let change = *guaranteed(scratch.changes.get(number), NO_CHANGE);
-        if !change.has_old {
+        let MetaChange { place, old: (from, to), .. } =
+            *guaranteed(scratch.changes.get(number), NO_CHANGE);
+        if from == to {
             return Ok(());
         }
-        let place = change.place;
-        // The old metadata is read from shared memory again. If damage has made it equal to the
-        // new, nothing is taken away.
-        let Some((old, new)) = self.change_of_meta(place)? else { return Ok(()) };
         let entry = self.entry_at(place);
         let table = entry.table;
         scratch.set_record(entry.hash, self.buffers.bytes(entry.key));
-        scratch.meta.clear();
-        scratch.meta.extend_from_slice(self.buffers.bytes(new));
-        let set = self.session.tag_set(table)?;
-        let new = std::mem::take(&mut scratch.meta);
-        let goes = |pair: &(&[u8], &[u8])| new.is_empty() || pairs(&new).all(|kept| kept != *pair);
-        let mut done = Ok(());
-        for (name, value) in pairs(old).filter(goes) {
-            if let Some(tag) = set.named(name) {
-                self.prefetch_posting(
-                    table,
-                    tag,
-                    value,
-                    (scratch.hash, &mut scratch.key, &mut scratch.list),
-                )?;
-            }
+        let set = self.tag_set_of(table, scratch)?;
+        let collected = std::mem::take(&mut scratch.collected);
+        for index in from..to {
+            let old = *guaranteed(scratch.old_values.get(index), NO_VALUE);
+            let Some(tag) = set.numbered(old.tag) else { continue };
+            let posting = (old.hash, old.key(&collected));
+            self.remove_value((table, tag), old.of(&collected), posting, scratch)?;
         }
-        for (name, value) in pairs(old).filter(goes) {
-            if let Some(tag) = set.named(name) {
-                done = done.and_then(|()| self.remove_value(table, tag, value, scratch));
-            }
-        }
-        scratch.meta = new;
-        done
+        scratch.collected = collected;
+        scratch.tags = Some((table, set));
+        Ok(())
     }
 
     /// Gives a record what it is to have and has not.
     fn add_new_values(&mut self, number: usize, scratch: &mut IndexScratch) -> Result<()> {
-        let MetaChange { place, was_ms, .. } = *guaranteed(scratch.changes.get(number), NO_CHANGE);
+        let MetaChange { place, was_ms, new: (from, to), .. } =
+            *guaranteed(scratch.changes.get(number), NO_CHANGE);
         let entry = self.entry_at(place);
         if entry.write.is_delete() {
             return Ok(());
@@ -238,7 +242,7 @@ impl<'s> WriteSet<'s> {
         scratch.set_record(entry.hash, self.buffers.bytes(entry.key));
         let new = self.buffers.bytes(entry.meta.unwrap_or_default());
         let is_ms = ends(new);
-        let set = self.session.tag_set(table)?;
+        let set = self.tag_set_of(table, scratch)?;
         for tag in set.required() {
             if !pairs(new).any(|(name, _)| name == tag.name.as_bytes()) {
                 return Err(Error::BadArgument {
@@ -249,39 +253,23 @@ impl<'s> WriteSet<'s> {
         if is_ms != 0 && (was_ms == 0 || was_ms > is_ms) {
             self.order_expiry(table, is_ms, scratch)?;
         }
-        let mut number = 0;
-        while let Some(new_value) = scratch.new_values.get(number).copied() {
-            number += 1;
-            if new_value.place == place {
-                // The declaration may have been given up meanwhile: then the commit is refused,
-                // because the flags of the namespace have changed.
-                let Some(tag) = set.numbered(new_value.tag) else { continue };
-                self.add_new_value(table, tag, &new_value, scratch)?;
+        let collected = std::mem::take(&mut scratch.collected);
+        for index in from..to {
+            let new = *guaranteed(scratch.new_values.get(index), NO_VALUE);
+            // The declaration may have been given up meanwhile: then the commit is refused,
+            // because the flags of the namespace have changed.
+            let Some(tag) = set.numbered(new.tag) else { continue };
+            let value = new.of(&collected);
+            if tag.is_unique && !tag.is_ordered && !tag.is_counted {
+                let posting = (new.hash, new.key(&collected));
+                self.add_posting((table, tag), value, posting, scratch)?;
+            } else {
+                self.add_value(table, tag, value, scratch)?;
             }
         }
-        Ok(())
-    }
-
-    fn add_new_value(
-        &mut self,
-        table: u32,
-        tag: &Tag,
-        new_value: &NewValue,
-        scratch: &mut IndexScratch,
-    ) -> Result<()> {
-        let collected = std::mem::take(&mut scratch.collected);
-        let value = collected.get(new_value.value.0..new_value.value.1);
-        let value = guaranteed(value, "a collected value is kept until the commit");
-        let done = if tag.is_unique && !tag.is_ordered && !tag.is_counted {
-            let key = collected.get(new_value.key.0..new_value.key.1);
-            let key = guaranteed(key, "a collected key is kept until the commit");
-            invariant!(!key.is_empty(), "the posting of a unique value has a key");
-            self.add_posting((table, tag), value, (new_value.hash, key), scratch).map(drop)
-        } else {
-            self.add_value(table, tag, value, scratch)
-        };
         scratch.collected = collected;
-        done
+        scratch.tags = Some((table, set));
+        Ok(())
     }
 
     /// What the record has beside its value as the region has it; empty if nothing or no record.
@@ -355,18 +343,18 @@ impl<'s> WriteSet<'s> {
         Ok(true)
     }
 
-    /// Takes a record's value of a tag away.
-    pub(crate) fn remove_value(
+    /// Takes a record's value of a tag away. `posting` is the hash and the key of the posting, if
+    /// the tag is unique.
+    fn remove_value(
         &mut self,
-        table: u32,
-        tag: &Tag,
+        (table, tag): (u32, &Tag),
         value: &[u8],
+        (hash, key): (u64, &[u8]),
         scratch: &mut IndexScratch,
     ) -> Result<()> {
         let mut is_there = true;
         if tag.is_unique {
-            posting_key(table, tag.id, value, &mut scratch.key);
-            let place = self.internal_place(&scratch.key)?;
+            let place = self.internal_place_of(hash, key)?;
             is_there = self.internal_at(place)? == Some(scratch.record.as_slice());
             if is_there {
                 self.delete(place);
@@ -408,7 +396,10 @@ impl<'s> WriteSet<'s> {
         let set = self.session.tag_set(table)?;
         for tag in set.tags().filter(|tag| tag.is_kept()) {
             for value in values(meta, &tag.name) {
-                self.remove_value(table, tag, value, scratch)?;
+                let mut key = Vec::new();
+                posting_key(table, tag.id, value, &mut key);
+                let posting = (self.session.hash(&key), key.as_slice());
+                self.remove_value((table, tag), value, posting, scratch)?;
             }
         }
         (scratch.record, scratch.hash) = (ours, our_hash);

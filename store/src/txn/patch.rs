@@ -170,10 +170,9 @@ impl Session {
             children: 0,
             hash: 0,
         };
-        let at = self.member.allocate_cell(&head)?;
-        self.member.write_body(at, 0, bytes)?;
-        self.member.seal_block(at, crc32fast::hash(bytes))?;
-        Ok(at)
+        let block = self.member.fill_cell(&head, &[bytes], None)?;
+        self.member.seal_block(block.at, block.body_crc)?;
+        Ok(block.at)
     }
 }
 

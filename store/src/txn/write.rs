@@ -195,7 +195,7 @@ impl Session {
     }
 
     /// Allocates and fills a record cell: children, key, value, metadata. The misses of the new
-    /// cell, of the bucket and of the old record overlap with the checksum and the copy.
+    /// cell and of the bucket overlap with the copy, that of the old record with the checksum.
     #[inline]
     pub(crate) fn draft(
         &self,
@@ -213,34 +213,10 @@ impl Session {
         );
         debug_assert!(hash == self.hash(key), "a draft has the hash of its key");
         let body = children.len() + key.len() + value.len() + meta.len();
-        let at = self.member.allocate_cell(&head_of(
-            lookup,
-            children.len() / 8,
-            body,
-            !meta.is_empty(),
-        )?)?;
-        let is_small = body <= BODY_SMALL;
-        let mut crc = crc32fast::Hasher::new();
-        if !is_small {
-            for part in [children, key, value, meta] {
-                crc.update(part);
-            }
-            if !is_seen {
-                self.member.prefetch_record(table, hash, 1);
-            }
-        }
-        let mut offset = 0;
-        for part in [children, key, value, meta] {
-            self.member.write_body(at, offset, part)?;
-            offset += part.len() as u64;
-        }
-        invariant!(offset == body as u64, "{offset} bytes were written to a body of {body}");
-        if is_small {
-            // The few lines were prefetched with the last cell of the class: one sum over all parts
-            // costs less than one for each.
-            crc.update(self.member.pending_body(at, offset)?);
-        }
-        Ok(PendingCell { at, body_crc: crc.finalize() })
+        let head = head_of(lookup, children.len() / 8, body, !meta.is_empty())?;
+        // A small record belongs to an index, and its bucket was read already.
+        let is_unseen = body > BODY_SMALL && !is_seen;
+        self.member.fill_cell(&head, &[children, key, value, meta], is_unseen.then_some(table))
     }
 
     /// As [`Session::draft`] of an old version with some bytes of its block table replaced: each
@@ -265,30 +241,10 @@ impl Session {
         };
         let body = splice.bytes_of(kept.len()) + new.len();
         let head = head_of(lookup, old.children_bytes()?.len() / 8, body, has_meta)?;
-        let at = self.member.allocate_cell(&head)?;
-        let mut offset = 0;
-        let mut write = |part: &[u8]| {
-            if part.is_empty() {
-                return Ok(());
-            }
-            let done = self.member.write_body(at, offset, part);
-            offset += part.len() as u64;
-            done
-        };
-        splice.pieces(kept, table_at, &mut write)?;
-        write(new)?;
         // The old version is read from shared memory: its sizes are checked, not asserted.
-        if offset != body as u64 {
-            return Err(CUT.into());
-        }
-        for (size_at, size) in splice.sizes() {
-            self.member.write_body(at, (table_at + size_at) as u64, &size)?;
-        }
-        // What was written is in the cache: one sum costs less than one for each piece. Most of it
-        // came from the region anyway, where a stray write of another process is in either sum.
-        Ok(PendingCell {
-            at,
-            body_crc: crc32fast::hash(self.member.pending_body(at, body as u64)?),
+        self.member.fill_cell_with(&head, None, |writer| {
+            splice.pieces(kept, table_at, |piece| writer.write(piece))?;
+            writer.write(new)
         })
     }
 
@@ -339,8 +295,7 @@ pub(crate) fn head_of(
     })
 }
 
-/// The checksum of a body up to this size is computed after it was written: a record of an index
-/// has two to five lines.
+/// Bytes of the body of a record of an index, which has two to five lines.
 const BODY_SMALL: usize = 320;
 
 const _: () = assert!(KEY_BYTES_MAX <= u16::MAX as usize, "a cell counts its key in 16 bits");

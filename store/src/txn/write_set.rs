@@ -447,7 +447,7 @@ impl<'s> WriteSet<'s> {
             access.change = change;
             access.flags = entry.flags;
             access.expect = entry.seen.map_or(Expectation::Any, Expectation::Read);
-            invariant!(
+            debug_assert!(
                 !matches!(access.change, CellChange::Keep)
                     || entry.write.is_none()
                     || forgotten == Some(place),
@@ -493,6 +493,11 @@ impl<'s> WriteSet<'s> {
     /// The change of an entry, with the draft of its new version.
     fn change_of(&self, place: usize) -> Result<CellChange> {
         let entry = self.entry_at(place);
+        match entry.write {
+            Write::None => return Ok(CellChange::Keep),
+            Write::Delete => return Ok(CellChange::Remove),
+            Write::Put { .. } | Write::Object { .. } | Write::Patch { .. } => {}
+        }
         let session = self.session;
         let table = session.member.table(entry.table)?;
         let key = self.buffers.bytes(entry.key);
@@ -585,15 +590,8 @@ impl Session {
         invariant!(Address::of_key(key).is_some(), "an object's key is its address");
         invariant!(lookup.form == Form::Value, "an object is a value");
         let body = key.len() + value.iter().map(|part| part.len()).sum::<usize>();
-        let at = self.member.allocate_cell(&head_of(lookup, 0, body, false)?)?;
-        let mut crc = crc32fast::Hasher::new();
-        let mut offset = 0;
-        for part in [key].iter().chain(value) {
-            crc.update(part);
-            self.member.write_body(at, offset, part)?;
-            offset += part.len() as u64;
-        }
-        invariant!(offset == body as u64, "{offset} bytes were written to a body of {body}");
-        Ok(PendingCell { at, body_crc: crc.finalize() })
+        let head = head_of(lookup, 0, body, false)?;
+        let parts: Vec<&[u8]> = [key].into_iter().chain(value.iter().copied()).collect();
+        self.member.fill_cell(&head, &parts, None)
     }
 }

@@ -1,40 +1,37 @@
 //! A full region, and one that was full: freed memory serves every size, and what does not grow
 //! always succeeds.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use nearstate_store::{
-    BlockChange, Condition, CreateOptions, Error, Kind, Metadata, Namespace, Region, Schema,
-    Session, TagSchema,
+    CreateOptions, Error, HeapUsage, Metadata, Namespace, Region, Schema, Session, TagSchema,
 };
 
 use crate::fixture::{TestFolder, clean};
 
 /// The smallest region.
-const BYTES: u64 = 64 << 20;
+pub(crate) const BYTES: u64 = 64 << 20;
 
 /// The reserve of a region of this size.
 const RESERVE: u64 = 1 << 20;
 
-fn create(folder: &TestFolder) -> Region {
+pub(crate) fn create(folder: &TestFolder) -> Region {
     Region::create(&folder.path, &CreateOptions { bytes_max: BYTES, ..CreateOptions::default() })
         .unwrap()
 }
 
-fn open(region: &Region) -> (Session, Namespace) {
+pub(crate) fn open(region: &Region) -> (Session, Namespace) {
     let session = region.session().unwrap();
     let ns = session.namespace("ue", &Schema::default()).unwrap();
     (session, ns)
 }
 
-fn key(number: u32) -> [u8; 20] {
+pub(crate) fn key(number: u32) -> [u8; 20] {
     let mut key = *b"imsi-999700000000000";
     key[16..].copy_from_slice(&number.to_be_bytes());
     key
 }
 
 /// Puts records of this size until the region is full. Returns how many.
-fn fill(session: &Session, ns: Namespace, bytes: usize) -> u32 {
+pub(crate) fn fill(session: &Session, ns: Namespace, bytes: usize) -> u32 {
     let value = vec![7; bytes];
     for number in 0.. {
         match session.put(ns, &key(number), &value) {
@@ -53,7 +50,7 @@ fn delete_all(session: &Session, ns: Namespace, count: u32) {
 }
 
 /// The bytes that ordinary records may use and do not.
-fn unused(region: &Region) -> u64 {
+pub(crate) fn unused(region: &Region) -> u64 {
     let seen = region.inspect().unwrap();
     seen.bytes_max - RESERVE - seen.bytes_taken
 }
@@ -138,7 +135,7 @@ fn a_full_region_takes_values_of_the_same_size_and_every_deletion() {
     }
 }
 
-fn tagged() -> Schema {
+pub(crate) fn tagged() -> Schema {
     let tag = |name: &str| TagSchema { name: name.into(), ..TagSchema::default() };
     Schema {
         tags: vec![
@@ -152,7 +149,7 @@ fn tagged() -> Schema {
 }
 
 /// Puts tagged records that expire at this time until the region is full. Returns how many.
-fn fill_tagged(session: &Session, ns: Namespace, expires_ms: u64) -> u32 {
+pub(crate) fn fill_tagged(session: &Session, ns: Namespace, expires_ms: u64) -> u32 {
     for number in 0_u32.. {
         let unique = number.to_be_bytes();
         let (cell, since) = ([number as u8 % 50], [number as u8, (number >> 8) as u8]);
@@ -180,7 +177,9 @@ fn tagged_records_of_a_full_region_are_deleted_by_any_session() {
         let deleted = other.delete(ns, &key(number));
         assert!(deleted.unwrap_or_else(|error| panic!("{number} of {count}: {error}")));
     }
-    assert!(fill_tagged(&other, ns, 0) >= count / 100 * 98);
+    // Where the entries of the indexes lie depends on the seed of the hash: 97.8 to 99 % fit again.
+    let again = fill_tagged(&other, ns, 0);
+    assert!(again >= count / 100 * 97, "{again} of {count} records fit again");
     drop((session, other, region));
     clean(&folder.path);
 }
@@ -322,164 +321,63 @@ fn a_reader_that_goes_on_reads_what_is_written_while_it_holds_a_view() {
     clean(&folder.path);
 }
 
-/// Random numbers with a seed.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, most: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (self.0 >> 33) % most
+/// The error of a put that the region has no room for.
+fn refusal(session: &Session, ns: Namespace, bytes: usize) -> (String, HeapUsage) {
+    let value = vec![8; bytes];
+    for number in 1 << 20.. {
+        match session.put(ns, &key(number), &value) {
+            Ok(_) => {}
+            Err(error @ Error::Full { heap: Some(_), .. }) => {
+                let text = error.to_string();
+                let Error::Full { heap: Some(usage), .. } = error else { unreachable!("a heap") };
+                return (text, *usage);
+            }
+            Err(error) => panic!("{error}"),
+        }
     }
+    unreachable!("the region is finite")
 }
 
 #[test]
-fn scattered_free_memory_is_usable_for_any_size() {
+fn a_full_heap_tells_what_its_memory_is_used_for() {
     let folder = TestFolder::new();
     let region = create(&folder);
     let (session, ns) = open(&region);
-    let sizes = [64, 300, 1000, 4096, 64 << 10];
-    let mut numbers = Numbers(7);
-    let mut records: Vec<(u32, usize)> = Vec::new();
-    let mut next = 0;
-    for round in 0..25 {
-        let bytes = sizes[numbers.below(sizes.len() as u64) as usize];
-        let value = vec![round as u8; bytes];
-        loop {
-            match session.put(ns, &key(next), &value) {
-                Ok(_) => records.push((next, bytes)),
-                Err(Error::Full { .. }) => break,
-                Err(error) => panic!("{error}"),
-            }
-            next += 1;
-        }
-        let unused = unused(&region);
-        assert!(unused < BYTES / 10, "round {round}, {bytes} bytes: {unused} bytes are unused");
-        for number in (0..records.len()).rev() {
-            if numbers.below(2) == 0 {
-                let (deleted, _) = records.swap_remove(number);
-                assert!(session.delete(ns, &key(deleted)).unwrap(), "record {deleted}");
-            }
-        }
+    let (text, usage) = refusal(&session, ns, 4000);
+    assert_eq!(usage.live + usage.retired + usage.kept + usage.free, usage.total, "{usage:?}");
+    assert!(usage.live > BYTES / 10 * 9 && usage.held_back.is_empty(), "{usage:?}");
+    assert!(usage.free_by_size[3] < 2 * RESERVE, "no ordinary chunk is free: {usage:?}");
+    assert!(text.contains("delete records, or create a larger region"), "{text}");
+    assert!(text.contains("64.0 MiB"), "{text}");
+    // Half of the records are deleted while a view is open: they are not free.
+    let (reader, _) = open(&region);
+    let view = reader.get(ns, &key(1 << 20)).unwrap().unwrap();
+    let mut deleted = 0;
+    for number in (1 << 20)..(1 << 20) + 8000 {
+        deleted += 4096 * u64::from(session.delete(ns, &key(number)).unwrap());
     }
-    for (number, bytes) in records.drain(..) {
-        assert_eq!(session.get(ns, &key(number)).unwrap().unwrap().bytes().len(), bytes);
-        assert!(session.delete(ns, &key(number)).unwrap(), "record {number}");
-    }
+    // A session tells the same numbers for a while.
+    let (other, _) = open(&region);
+    let (text, usage) = refusal(&other, ns, 4000);
+    drop(other);
+    let held = &usage.held_back[0];
+    assert_eq!(held.process.pid, std::process::id());
+    assert!(held.bytes > deleted / 10 * 9, "{held:?} of {deleted}");
+    assert!(usage.retired >= held.bytes && held.epochs > 2, "{usage:?}");
+    let named = format!("a view of process {}", std::process::id());
+    assert!(text.contains(&named) && text.contains("kill -CONT"), "{text}");
+    let seen = region.inspect().unwrap().heap;
+    assert!(seen.retired > deleted / 10 * 9 && seen.held_back.len() == 1, "{seen:?}");
+    drop(view);
+    drop(reader);
+    // Free memory is usable for the sizes of its ranges.
+    session.put(ns, &key(1), &[1]).unwrap();
+    let (again, _) = open(&region);
     drop(session);
-    let (session, ns) = open(&region);
-    let count = fill(&session, ns, 1000);
-    assert!(unused(&region) < BYTES / 50, "after {count} records: {}", unused(&region));
-    drop((session, region));
-    clean(&folder.path);
-}
-
-/// Fills the region with pairs of small records, of which the second ones are deleted.
-fn scatter(session: &Session, ns: Namespace) -> u32 {
-    let count = fill(session, ns, 500);
-    for number in (0..count).step_by(2) {
-        assert!(session.delete(ns, &key(number)).unwrap());
-    }
-    count
-}
-
-#[test]
-fn a_transaction_finds_room_between_scattered_records() {
-    let folder = TestFolder::new();
-    let region = create(&folder);
-    let (session, ns) = open(&region);
-    let count = scatter(&session, ns);
-    let large = vec![3; 50_000];
-    for number in 0..100 {
-        session
-            .transact(|txn| {
-                txn.put(ns, &key(count + 2 * number), &large)?;
-                txn.put(ns, &key(count + 2 * number + 1), &large)
-            })
-            .unwrap();
-    }
-    // A caller that commits its transactions itself finds the room in the next one.
-    let mut refusals = 0;
-    for number in 200..300 {
-        let run = || {
-            let txn = session.begin()?;
-            txn.put(ns, &key(count + 2 * number), &large)?;
-            txn.put(ns, &key(count + 2 * number + 1), &large)?;
-            txn.commit()
-        };
-        if matches!(run(), Err(Error::Full { .. })) {
-            refusals += 1;
-            run().unwrap();
-        }
-    }
-    assert!(refusals < 20, "{refusals} transactions found no room");
-    for number in (1..count).step_by(2) {
-        assert_eq!(session.get(ns, &key(number)).unwrap().unwrap().bytes(), [7; 500]);
-    }
-    drop((session, region));
-    clean(&folder.path);
-}
-
-/// Blocks above the size that a record keeps in its own cell.
-fn patch_blocks(session: &Session, ns: Namespace, number: u32, round: u8) {
-    let bytes = [number as u8 ^ round; 700];
-    let names = ["am", "sm", "mobility"];
-    let changes: Vec<BlockChange<'_>> =
-        names.iter().map(|name| BlockChange { name, bytes: Some(&bytes) }).collect();
-    session.patch(ns, &key(number), &changes, Condition::Always).unwrap();
-}
-
-#[test]
-fn records_with_blocks_and_tags_are_moved_under_readers_and_writers() {
-    const BLOCKS: u32 = 1000;
-    let folder = TestFolder::new();
-    let region = create(&folder);
-    let (session, plain) = open(&region);
-    let blocks = Schema { kind: Kind::Blocks, ..Schema::default() };
-    let blocks = session.namespace("blocks", &blocks).unwrap();
-    let with_tags = session.namespace("tagged", &tagged()).unwrap();
-    for number in 0..BLOCKS {
-        patch_blocks(&session, blocks, number, 0);
-    }
-    let count = fill_tagged(&session, with_tags, 0);
-    // Every third record stays, so that the rest has holes of all sizes.
-    for number in (0..count).filter(|number| number % 3 != 0) {
-        assert!(session.delete(with_tags, &key(number)).unwrap());
-    }
-    let is_over = AtomicBool::new(false);
-    let read = |seed: u64| {
-        let session = region.session().unwrap();
-        let mut numbers = Numbers(seed);
-        let mut reads = 0_u64;
-        while !is_over.load(Ordering::Relaxed) {
-            let number = numbers.below(u64::from(count) / 3) as u32 * 3;
-            let found = session.find(with_tags, "guti", &number.to_be_bytes()).unwrap();
-            assert_eq!(found.expect("a record that stays").bytes(), [1; 600], "record {number}");
-            let number = numbers.below(u64::from(BLOCKS)) as u32;
-            let record = session.get(blocks, &key(number)).unwrap().expect("it stays");
-            let [am, sm] = ["am", "sm"].map(|name| record.block(name).unwrap());
-            assert!(am == sm && am.len() == 700 && am.iter().all(|byte| *byte == am[0]));
-            reads += 1;
-        }
-        reads
-    };
-    let write = || {
-        let session = region.session().unwrap();
-        let mut numbers = Numbers(3);
-        while !is_over.load(Ordering::Relaxed) {
-            patch_blocks(&session, blocks, numbers.below(u64::from(BLOCKS)) as u32, 1);
-        }
-    };
-    std::thread::scope(|threads| {
-        let readers = [1, 2].map(|seed| threads.spawn(move || read(seed)));
-        let writer = threads.spawn(write);
-        let large = vec![9; 60_000];
-        let put = (0..200).filter(|number| session.put(plain, &key(*number), &large).is_ok());
-        let put = put.count();
-        is_over.store(true, Ordering::Relaxed);
-        writer.join().unwrap();
-        assert!(readers.into_iter().all(|reader| reader.join().unwrap() > 0));
-        assert!(put == 200, "{put} large records found room");
-    });
-    drop((session, region));
+    again.put(ns, &key(2), &[1; 8000]).unwrap();
+    let seen = region.inspect().unwrap().heap;
+    assert!(seen.free_by_size[0] >= seen.free_by_size[1], "{seen:?}");
+    assert!(seen.free_by_size[2] > deleted / 2 && seen.held_back.is_empty(), "{seen:?}");
+    drop((again, region));
     clean(&folder.path);
 }

@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn every_failure_is_told_once() {
-        let full = |what: &str| Error::Full { detail: what.to_owned() };
+        let full = |what: &str| Error::Full { detail: what.to_owned(), heap: None };
         assert_eq!(together(Vec::new()), Ok(()));
         assert_eq!(together(vec![full("a")]), Err(full("a")));
         let both = together(vec![full("a"), Error::Backend { detail: "b".to_owned() }]);

@@ -48,6 +48,7 @@ pub fn fits(dir: &Path, targets: &[(&str, u64)], records: u64, free: Option<u64>
             count_text(needed.div_ceil(1024)),
             count_text(records)
         ),
+        heap: None,
     })
 }
 

@@ -15,8 +15,9 @@ use crate::member::arena::LockSlot;
 use crate::region::file::{CreateOptions, Region};
 use crate::region::index_table::IndexTable;
 use crate::txn::events::TxnEvent;
+use crate::txn::fill::PendingCell;
 use crate::txn::plan::{CellChange, CommitOutcome, CommitPlan, Expectation, RecordAccess};
-use crate::txn::publish::{PendingCell, WriteDecision};
+use crate::txn::publish::WriteDecision;
 
 /// Points that the work below does not pass: those of recovery, attach, detach and drop, and those
 /// that only `store` passes.

@@ -1,0 +1,168 @@
+/* Tests of several threads and signal handlers in one session: `threads TEST PATH`, with the path
+ * of a region that does not exist. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <time.h>
+
+#include "fixture.h"
+
+static ns_status put(const char *key)
+{
+    return ns_put(session, values, ns_text(key), ns_text("value"), NULL);
+}
+
+static void *refused(void *view)
+{
+    CHECK(put("other") == NS_SESSION_BUSY);
+    CHECK(strstr(ns_last_error(), "one session for each thread") != NULL);
+    CHECK(ns_session_close(session) == NS_SESSION_BUSY);
+    ns_namespace again;
+    CHECK(ns_namespace_open(session, ns_text("n"), NS_KIND_VALUE, &again) == NS_SESSION_BUSY);
+    ns_txn *txn;
+    CHECK(ns_txn_begin(session, &txn) == NS_SESSION_BUSY);
+    ns_view_release(view);
+    return NULL;
+}
+
+static bool in_callback(void *held, const ns_view *shown)
+{
+    pthread_t thread;
+    (void)shown;
+    CHECK(pthread_create(&thread, NULL, refused, held) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    /* The thread that is inside may call. */
+    OK(put("nested"));
+    return false;
+}
+
+static void a_second_thread_is_refused_while_one_is_inside(void)
+{
+    ns_view held;
+    OK(put("key"));
+    OK(ns_get(session, values, ns_text("key"), &held));
+    OK(ns_scan(session, values, in_callback, &held));
+    /* The refused release kept the view. */
+    CHECK(ns_session_close(session) == NS_BAD_ARGUMENT);
+    CHECK(held.value.len == 5 && memcmp(held.value.data, "value", 5) == 0);
+    ns_view_release(&held);
+}
+
+static void *one_put(void *key)
+{
+    OK(put(key));
+    return NULL;
+}
+
+static void a_session_moves_between_threads(void)
+{
+    for (int round = 0; round < 100; round++) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, one_put, "moved") == 0);
+        CHECK(pthread_join(thread, NULL) == 0);
+        OK(put("back"));
+    }
+}
+
+static void *hammer(void *count)
+{
+    for (int round = 0; round < 20000; round++) {
+        char key[16];
+        snprintf(key, sizeof key, "k%d", round % 100);
+        ns_status status =
+            round % 3 == 0 ? ns_delete(session, values, ns_text(key)) : put(key);
+        CHECK(status == NS_OK || status == NS_NOT_FOUND || status == NS_SESSION_BUSY);
+        *(int *)count += status != NS_SESSION_BUSY;
+    }
+    return NULL;
+}
+
+static void four_threads_on_one_session_damage_nothing(void)
+{
+    pthread_t threads[4];
+    int done[4] = {0};
+    for (int thread = 0; thread < 4; thread++)
+        CHECK(pthread_create(&threads[thread], NULL, hammer, &done[thread]) == 0);
+    int all = 0;
+    for (int thread = 0; thread < 4; thread++) {
+        CHECK(pthread_join(threads[thread], NULL) == 0);
+        all += done[thread];
+    }
+    CHECK(all > 0);
+    OK(put("key"));
+}
+
+static sigjmp_buf out;
+static volatile sig_atomic_t busy, left;
+
+static void on_signal(int number)
+{
+    (void)number;
+    ns_status status = put("handler");
+    CHECK(status == NS_OK || status == NS_SESSION_BUSY);
+    busy += status == NS_SESSION_BUSY;
+}
+
+static void on_signal_leave(int number)
+{
+    (void)number;
+    left = 1;
+    siglongjmp(out, 1);
+}
+
+static void start_timer(timer_t *timer, void (*handler)(int))
+{
+    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
+    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1};
+    struct itimerspec every = {{0, 50000}, {0, 50000}};
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+    CHECK(timer_create(CLOCK_MONOTONIC, &event, timer) == 0);
+    CHECK(timer_settime(*timer, 0, &every, NULL) == 0);
+}
+
+static void a_handler_that_interrupts_a_call_is_refused(void)
+{
+    timer_t timer;
+    start_timer(&timer, on_signal);
+    for (long calls = 0; busy < 20; calls++) {
+        CHECK(calls < 100000000);
+        OK(put("key"));
+    }
+    CHECK(timer_delete(timer) == 0);
+}
+
+static void a_call_that_a_handler_left_stops_the_session_only(void)
+{
+    timer_t timer;
+    ns_session *own = session;
+    ns_status status = NS_OK;
+    OK(ns_session_open(region, &session));
+    OK(ns_namespace_open(session, ns_text("values"), NS_KIND_VALUE, &values));
+    start_timer(&timer, on_signal_leave);
+    /* The handler may also run between two calls: then the session goes on. */
+    for (long calls = 0; status == NS_OK; calls++) {
+        CHECK(calls < 100000000);
+        if (sigsetjmp(out, 1) == 0)
+            for (;;) {
+                status = put("left");
+                if (status != NS_OK)
+                    break;
+            }
+    }
+    CHECK(timer_delete(timer) == 0);
+    CHECK(left && status == NS_SESSION_BUSY);
+    session = own;
+    exit(0); /* The session keeps what it held until its process ends. */
+}
+
+int main(int argc, char **argv)
+{
+    const struct promise promises[] = {
+        TEST(a_second_thread_is_refused_while_one_is_inside),
+        TEST(a_session_moves_between_threads),
+        TEST(four_threads_on_one_session_damage_nothing),
+        TEST(a_handler_that_interrupts_a_call_is_refused),
+        TEST(a_call_that_a_handler_left_stops_the_session_only),
+    };
+    return keep(argc, argv, promises, LEN(promises));
+}

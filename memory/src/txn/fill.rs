@@ -1,0 +1,110 @@
+//! Fills new cells: the steps of `spec/region.md`, section 3, before the bucket's lock.
+//!
+//! A cell that is filled is pending. No other member can reach it.
+
+use nearstate_model::Result;
+
+use crate::crash::crash_point;
+use crate::heap::cell::{self, CellHeader};
+use crate::layout::Corruption;
+use crate::member::Member;
+use crate::region::index_table::IndexTable;
+use crate::region::map::CellWriter;
+
+const SHORT: Corruption = Corruption("the parts of a record do not fill its cell");
+
+/// A new record cell: filled and pending. No other member can reach it yet.
+#[derive(Clone, Copy, Debug)]
+pub struct PendingCell {
+    /// Offset of the cell.
+    pub at: u64,
+    /// CRC-32 of its body.
+    pub body_crc: u32,
+}
+
+impl Member {
+    /// Allocates a cell and fills its header. The caller writes the body.
+    ///
+    /// # Errors
+    /// As [`Member::allocate`]; `Forked`, `Damaged`.
+    #[inline]
+    pub fn allocate_cell(&self, head: &CellHeader) -> Result<u64> {
+        // Every write begins here. A forked child has inherited what was read before, but the arena
+        // belongs to its parent: a cell that both allocate would have two owners.
+        self.check_usable()?;
+        self.operation(|| {
+            let at = self.allocate(cell::CELL_HEADER_BYTES + u64::from(head.body))?;
+            cell::begin(self.map(), at, head)?;
+            crash_point!("fill.header");
+            Ok(at)
+        })
+    }
+
+    /// Writes a part of a pending cell's body. `offset` counts from the end of the header.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline]
+    pub fn write_body(&self, at: u64, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.operation(|| {
+            self.map().write(at + cell::CELL_HEADER_BYTES + offset, bytes)?;
+            crash_point!("fill.part");
+            Ok(())
+        })
+    }
+
+    /// Allocates a cell and fills it with the parts of its body, which have the length that `head`
+    /// names. `table` is that of a record that was not read: the record that the cell replaces is
+    /// prefetched while the checksum is computed.
+    ///
+    /// # Errors
+    /// As [`Member::allocate_cell`].
+    pub fn fill_cell(
+        &self,
+        head: &CellHeader,
+        parts: &[&[u8]],
+        table: Option<&IndexTable>,
+    ) -> Result<PendingCell> {
+        self.fill_cell_with(head, table, |writer| {
+            parts.iter().try_for_each(|part| writer.write(part))
+        })
+    }
+
+    /// As [`Member::fill_cell`], with a function that writes the parts.
+    ///
+    /// # Errors
+    /// As [`Member::allocate_cell`]; `Damaged` if the parts have another length.
+    #[inline]
+    pub fn fill_cell_with(
+        &self,
+        head: &CellHeader,
+        table: Option<&IndexTable>,
+        fill: impl FnOnce(&mut CellWriter<'_>) -> Result<(), Corruption>,
+    ) -> Result<PendingCell> {
+        let at = self.allocate_cell(head)?;
+        self.operation(|| {
+            let (body_at, body) = (at + cell::CELL_HEADER_BYTES, u64::from(head.body));
+            let mut writer = self.map().writer(body_at, body)?;
+            fill(&mut writer)?;
+            if writer.room() != 0 {
+                return Err(SHORT.into());
+            }
+            if let Some(table) = table {
+                self.prefetch_record(table, head.hash, 1);
+            }
+            Ok(PendingCell { at, body_crc: cell::checksum_of(self.map().bytes(body_at, body)?) })
+        })
+    }
+
+    /// Completes a block cell. Its version is 0 and it never changes.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn seal_block(&self, at: u64, body_crc: u32) -> Result<()> {
+        self.operation(|| {
+            cell::seal(self.map(), at, 0, body_crc)?;
+            crash_point!("fill.block");
+            Ok(())
+        })
+    }
+}
