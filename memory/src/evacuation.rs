@@ -43,7 +43,7 @@ const EVACUATIONS_MAX: u32 = 3;
 
 /// How long a caller waits for readers of what it has moved: longer than the time slice of a reader
 /// that is not running. What they hold after that comes free later.
-const READERS_WAIT_MAX: Duration = Duration::from_millis(20);
+const READERS_WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// Buckets of which records are collected before any is looked at, so that their headers arrive
 /// together.
@@ -54,6 +54,8 @@ const BUCKETS_AHEAD: u64 = 8;
 struct ClosingChunks {
     bits: Vec<u64>,
     chunks: Vec<ChunkIndex>,
+    /// The number of records that were moved.
+    moved: Private<u64>,
     /// The least class for which there was no room elsewhere.
     full_class: Private<u8>,
 }
@@ -67,7 +69,7 @@ impl ClosingChunks {
             };
             *word |= 1 << (chunk.0 % 64);
         }
-        Self { bits, chunks, full_class: Private::new(CLASSES) }
+        Self { bits, chunks, moved: Private::new(0), full_class: Private::new(CLASSES) }
     }
 
     /// True if an offset lies in one of them.
@@ -237,7 +239,7 @@ impl Member {
         }
         self.wait_for_readers()?;
         self.free_all()?;
-        Ok(self.units_of(&closing.chunks)? < before)
+        Ok(closing.moved.get() != 0 || self.units_of(&closing.chunks)? < before)
     }
 
     /// Waits until no reader can hold what was retired until now, except stalled ones.
@@ -365,6 +367,7 @@ impl Member {
                 publish(map.word(slot)?, new);
                 crash_point!("publish.committed");
                 finish_record(&arena, old, new)?;
+                closing.moved.set(closing.moved.get() + 1);
                 crash_point!("evacuate.moved");
             }
             Ok(())
