@@ -3,12 +3,12 @@
 
 use std::path::Path;
 
-use nearstate_store::{CreateOptions, Error, Filter, Region, WhenFull};
+use nearstate_store::{Error, Filter, Region, WhenFull};
 
 use crate::content::{KeySpace, TortureKey};
 use crate::journal::{self, WriteKind};
 use crate::oracle::Oracle;
-use crate::region_access::open_session;
+use crate::region_access::{create_region, open_session};
 use crate::spawn::{ChildCommand, EnvSetting, exit_error, was_killed};
 use crate::stream_check::{self, STREAMED};
 use crate::verify::{check_clean, compare};
@@ -181,17 +181,7 @@ pub const SCENARIOS: &[Scenario] = &[
             s.each(WriteKind::Delete, KeySpace::Grow, 0..HOLES, 0);
         },
     ),
-    scenario(
-        "transaction",
-        |s| {
-            s.each(WriteKind::Put, KeySpace::Own, 0..30, 300);
-            for number in 0..3 {
-                s.patch(number, ALL);
-            }
-            s.together(|s| s.each(WriteKind::Put, KeySpace::Pair, 0..2, 100));
-        },
-        transactions,
-    ),
+    scenario("transaction", before_transactions, transactions),
     scenario(
         "transaction-grow",
         |_| {},
@@ -206,21 +196,11 @@ pub const SCENARIOS: &[Scenario] = &[
     ),
     Scenario {
         is_streamed: true,
-        ..scenario(
-            "streamed",
-            |s| {
-                s.each(WriteKind::Put, KeySpace::Own, 0..30, 300);
-                for number in 0..3 {
-                    s.patch(number, ALL);
-                }
-                s.together(|s| s.each(WriteKind::Put, KeySpace::Pair, 0..2, 100));
-            },
-            |s| {
-                s.each(WriteKind::Put, KeySpace::Own, 20..22, 300);
-                transactions(s);
-                s.each(WriteKind::Delete, KeySpace::Own, 20..21, 0);
-            },
-        )
+        ..scenario("streamed", before_transactions, |s| {
+            s.each(WriteKind::Put, KeySpace::Own, 20..22, 300);
+            transactions(s);
+            s.each(WriteKind::Delete, KeySpace::Own, 20..21, 0);
+        })
     },
     Scenario {
         is_full: true,
@@ -262,6 +242,15 @@ pub const SCENARIOS: &[Scenario] = &[
     },
 ];
 
+/// The records that [`transactions`] replaces, deletes and patches.
+fn before_transactions(s: &mut WriteScript) {
+    s.each(WriteKind::Put, KeySpace::Own, 0..30, 300);
+    for number in 0..3 {
+        s.patch(number, ALL);
+    }
+    s.together(|s| s.each(WriteKind::Put, KeySpace::Pair, 0..2, 100));
+}
+
 /// Inserts, replacements, deletions and patches in transactions.
 pub(crate) fn transactions(s: &mut WriteScript) {
     s.together(|s| {
@@ -301,13 +290,7 @@ pub(crate) const WRITER: u16 = 0;
 
 /// Creates a region with the records that a scenario needs, and returns the oracle's knowledge.
 pub fn prepare(folder: &Path, scenario: &Scenario) -> Result<Oracle, String> {
-    std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let path = folder.join("region");
-    if path.exists() {
-        std::fs::remove_file(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-    }
-    let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
-    drop(Region::create(&path, &options).map_err(|e| format!("create: {e}"))?);
+    let path = create_region(folder)?;
     let mut oracle = Oracle::default();
     let mut script = WriteScript::default();
     (scenario.before)(&mut script);
