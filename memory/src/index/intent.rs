@@ -134,8 +134,8 @@ impl<'m> TxnCell<'m> {
         Ok(self.line(index)?.get(which))
     }
 
-    /// Aborts the transaction, unless it is committed. True if it is committed. The writer and every
-    /// process that finishes its work decide by the same compare-and-swap.
+    /// Aborts the transaction, unless it is committed. True if it is committed. The writer and
+    /// every process that finishes its work decide by the same compare-and-swap.
     pub(crate) fn is_committed_at_last(&self) -> Result<bool, Corruption> {
         match abort(self.word(STATUS)?) {
             ABORTED => Ok(false),
