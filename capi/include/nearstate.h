@@ -1036,6 +1036,26 @@ typedef struct ns_region_stats {
      */
     uint64_t bytes_taken;
     /**
+     * Bytes of records, blocks, indexes and rings.
+     */
+    uint64_t bytes_live;
+    /**
+     * Bytes of deleted and replaced records that are not free yet.
+     */
+    uint64_t bytes_retired;
+    /**
+     * Free bytes.
+     */
+    uint64_t bytes_free;
+    /**
+     * The largest range of free bytes.
+     */
+    uint64_t bytes_free_largest;
+    /**
+     * Retired bytes that the views of one session hold, if it holds the most. See `holder_pid`.
+     */
+    uint64_t bytes_held_back;
+    /**
      * Bytes that the file occupies on its file system.
      */
     uint64_t bytes_on_disk;
@@ -1063,6 +1083,10 @@ typedef struct ns_region_stats {
      * The number of sessions of dead processes that are not recovered yet.
      */
     uint32_t members_dead;
+    /**
+     * The process whose views hold `bytes_held_back`; 0 if no view holds retired memory.
+     */
+    uint32_t holder_pid;
     /**
      * Reads execute a fence.
      */

@@ -345,6 +345,16 @@ pub struct ns_region_stats {
     pub bytes_max: u64,
     /// Bytes of the heap that are allocated: records, index, and what sessions keep for reuse.
     pub bytes_taken: u64,
+    /// Bytes of records, blocks, indexes and rings.
+    pub bytes_live: u64,
+    /// Bytes of deleted and replaced records that are not free yet.
+    pub bytes_retired: u64,
+    /// Free bytes.
+    pub bytes_free: u64,
+    /// The largest range of free bytes.
+    pub bytes_free_largest: u64,
+    /// Retired bytes that the views of one session hold, if it holds the most. See `holder_pid`.
+    pub bytes_held_back: u64,
     /// Bytes that the file occupies on its file system.
     pub bytes_on_disk: u64,
     /// The page size, in bytes.
@@ -359,6 +369,8 @@ pub struct ns_region_stats {
     pub members_alive: u32,
     /// The number of sessions of dead processes that are not recovered yet.
     pub members_dead: u32,
+    /// The process whose views hold `bytes_held_back`; 0 if no view holds retired memory.
+    pub holder_pid: u32,
     /// Reads execute a fence.
     pub is_fenced: bool,
 }
@@ -381,12 +393,19 @@ pub unsafe extern "C" fn ns_region_get_stats(
         let out = unsafe { Out::new(stats, "the statistics") }?;
         let stats_now = region.region.inspect()?;
         let alive = stats_now.members.iter().filter(|member| member.is_alive).count();
+        let holder = stats_now.heap.held_back.first();
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         out.put(ns_region_stats {
             id: stats_now.id,
             created_ms: stats_now.created_ms,
             bytes_max: stats_now.bytes_max,
             bytes_taken: stats_now.bytes_taken,
+            bytes_live: stats_now.heap.live,
+            bytes_retired: stats_now.heap.retired,
+            bytes_free: stats_now.heap.free,
+            bytes_free_largest: stats_now.heap.free_largest,
+            bytes_held_back: holder.map_or(0, |held| held.bytes),
+            holder_pid: holder.map_or(0, |held| held.process.pid),
             bytes_on_disk: stats_now.bytes_on_disk,
             page_bytes: stats_now.page_bytes,
             epoch: stats_now.epoch,

@@ -1,6 +1,7 @@
 //! The heap: cells, their size classes, the queues of retired cells, and allocation.
 
 pub(crate) mod allocate;
+pub(crate) mod usage;
 pub(crate) mod span;
 pub(crate) mod refill;
 pub(crate) mod set_aside;

@@ -3,10 +3,11 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use nearstate_model::{Holder, Result};
+use nearstate_model::{HeapUsage, Holder, Result};
 
 use crate::atomic::Ordering;
 use crate::heap::chunk::{ChunkIndex, chunks_used, chunks_with_tables, state_of};
+use crate::heap::usage::heap_usage;
 use crate::layout::{
     CHUNK_BYTES, FORMAT, HEAP, LINE, MEMBER_PIN, MEMBER_SINCE, MEMBER_STATE, SUPER_CREATED,
     SUPER_EPOCH, SUPER_ID, SUPER_PAGE, chunk_words_at, member_at, unseal,
@@ -17,6 +18,9 @@ use crate::namespace::{self, NamespaceEntry};
 use crate::region::file::Region;
 use crate::region::map::Map;
 use crate::region::member_table::{identity_of, member_slots_used, state};
+
+/// Retired cells that an inspection looks at: about a second.
+const CELLS_MAX: u64 = 16 << 20;
 
 /// The state of a region at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +37,8 @@ pub struct Inspection {
     pub bytes_max: u64,
     /// Bytes of the heap that are allocated: records, index, and what sessions keep for reuse.
     pub bytes_taken: u64,
+    /// What the heap is used for.
+    pub heap: HeapUsage,
     /// Bytes that the file occupies on its file system now.
     pub bytes_on_disk: u64,
     /// Page bytes.
@@ -86,6 +92,7 @@ impl Region {
             created_ms: load(SUPER_CREATED)?,
             bytes_max: map.chunks() * CHUNK_BYTES,
             bytes_taken: allocated_bytes(map)?,
+            heap: heap_usage(map, CELLS_MAX, u64::MAX)?,
             bytes_on_disk: map
                 .with_file(|file| Ok(file.metadata().map_or(0, |m| m.blocks() * 512)))?,
             page_bytes: load(SUPER_PAGE)?,

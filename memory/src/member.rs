@@ -14,10 +14,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64 as StaticWord;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nearstate_model::limits::MEMBERS_MAX;
-use nearstate_model::{Error, Holder, Result, invariant};
+use nearstate_model::{Error, HeapUsage, Holder, Result, invariant};
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
@@ -94,8 +94,18 @@ pub struct Member {
     pub(crate) queue_heads: Box<[Private<u64>; QUEUES]>,
     /// True while an operation may use the reserve of the heap.
     pub(crate) may_use_reserve: Private<bool>,
+    /// Inserts during which this member does not try to grow an index.
+    pub(crate) growth_pause: Private<u32>,
+    /// Units of the cell for which there was no room last.
+    pub(crate) wanted_units: Private<u64>,
+    /// The free units when moving records made no room for the last time.
+    pub(crate) vain_units: Private<u64>,
+    /// Moving records would make room, and waits until this member has no pin.
+    pub(crate) is_evacuation_due: Private<bool>,
     /// The chunk that this member took memory from last.
     pub(crate) chunk: Private<u64>,
+    /// What the heap was used for when it was full, and when.
+    pub(crate) usage: RefCell<Option<(Instant, Box<HeapUsage>)>>,
     /// The chunk in which its last large cell ends.
     pub(crate) span_chunk: Private<u64>,
 }
@@ -172,7 +182,7 @@ impl Member {
         if count >> UNIQUE_ID_COUNT_BITS != 0 {
             let detail =
                 format!("session {} has no unique ids left: open another session", self.index);
-            return Err(Error::Full { detail });
+            return Err(Error::Full { detail, heap: None });
         }
         arena.set(undo::UNIQUE_IDS, seal(count));
         let id = count << UNIQUE_ID_MEMBER_BITS | u64::from(self.index);
@@ -208,6 +218,11 @@ impl Member {
     pub(crate) fn epoch(&self) -> &AtomicU64 {
         // SAFETY: a word of the map, which `shared` keeps mapped while this member exists.
         unsafe { self.epoch.as_ref() }
+    }
+
+    /// True if this member holds a pin.
+    pub(crate) fn has_pin(&self) -> bool {
+        self.pins.get() != 0
     }
 
     #[inline]

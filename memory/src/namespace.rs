@@ -255,6 +255,7 @@ impl Member {
         if index as usize >= NAMESPACES_MAX {
             return Err(Error::Full {
                 detail: format!("the region has {NAMESPACES_MAX} namespaces already: reuse one"),
+                heap: None,
             });
         }
         invariant!(index <= used, "namespace {index} is created before {used}");

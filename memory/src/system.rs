@@ -186,6 +186,7 @@ pub(crate) fn allocate(fd: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<bool
                          it (tmpfs: mount -o remount,size=..., hugetlbfs: vm.nr_hugepages) or \
                          delete records"
                     ),
+                    heap: None,
                 });
             }
             Some(libc::EOPNOTSUPP | libc::ENOSYS) => return Ok(false),

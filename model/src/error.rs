@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::heap_usage::HeapUsage;
+
 /// The process that holds what a caller waits for, so that an operator can act.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
@@ -53,6 +55,8 @@ pub enum Error {
     Full {
         /// What is full, and what would help.
         detail: String,
+        /// What the memory is used for, if the heap is full.
+        heap: Option<Box<HeapUsage>>,
     },
     /// Another writer changed a record that the transaction has read: run the transaction again.
     Conflict {
@@ -177,7 +181,7 @@ impl fmt::Display for Error {
                  a block 1 to {BLOCK_NAME_BYTES_MAX}, neither with a NUL"
             ),
             Self::WrongKind { detail } => write!(f, "wrong kind: {detail}"),
-            Self::Full { detail } => write!(f, "full: {detail}"),
+            Self::Full { detail, .. } => write!(f, "full: {detail}"),
             Self::Conflict { detail } => {
                 write!(f, "{detail} was changed meanwhile: run the transaction again")
             }

@@ -4,7 +4,9 @@
 #![forbid(unsafe_code)]
 
 pub mod error;
+pub mod heap_usage;
 pub mod invariant;
 pub mod limits;
 
 pub use error::{Error, Holder, Result};
+pub use heap_usage::{HeapUsage, HeldBack};

@@ -37,6 +37,7 @@ impl RingCount {
             detail: format!(
                 "the node has reached its limit of {max} rings (limits.rings_max); use the socket"
             ),
+            heap: None,
         })
     }
 }

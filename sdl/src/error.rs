@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn the_error_kind_tells_whether_records_may_have_changed() {
-        let full = Error::from(Cause::Full { detail: "the heap".to_owned() });
+        let full = Error::from(Cause::Full { detail: "the heap".to_owned(), heap: None });
         assert_eq!(full.kind, ErrorKind::RejectedByBackend);
         assert!(full.kind.is_unaltered());
         assert!(!full.after_partial_execution().kind.is_unaltered());

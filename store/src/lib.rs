@@ -49,7 +49,7 @@ pub use nearstate_memory::{
     crash, create_eventfd, create_user_directory, now_ms_coarse, prefetch, since_boot,
     user_directory, with_signals_blocked,
 };
-pub use nearstate_model::{Error, Holder, Result, limits};
+pub use nearstate_model::{Error, HeapUsage, HeldBack, Holder, Result, limits};
 pub use prefetch::Prefetch;
 pub use record::layout::BlockLayout;
 pub use record::members::Members;

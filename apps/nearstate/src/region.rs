@@ -4,7 +4,8 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use nearstate_model::{Error, Result};
+use nearstate_model::heap_usage::FREE_SIZES;
+use nearstate_model::{Error, HeapUsage, Result};
 use nearstate_store::{
     AttachOptions, CheckReport, CreateOptions, Inspection, NumaPolicy, Objects, PageSize, PinMode,
     Region, RemovedRegion, check_with,
@@ -266,6 +267,35 @@ const fn pin_mode(seen: &Inspection) -> &'static str {
     if seen.is_fenced { "fenced" } else { "asymmetric (membarrier)" }
 }
 
+/// How much of the free memory is usable for cells of some sizes.
+fn free_text(heap: &HeapUsage) -> String {
+    let sizes = FREE_SIZES.iter().zip(heap.free_by_size);
+    let usable: Vec<String> =
+        sizes.map(|(size, bytes)| format!("{} B: {}", size, mib(bytes))).collect();
+    format!("usable      {}; the largest range {}", usable.join(", "), mib(heap.free_largest))
+}
+
+fn heap_json(heap: &HeapUsage) -> Value {
+    let by_size: Vec<Value> = FREE_SIZES
+        .iter()
+        .zip(heap.free_by_size)
+        .map(|(size, bytes)| json!({"size": size, "bytes": bytes}))
+        .collect();
+    let held_back: Vec<Value> = heap
+        .held_back
+        .iter()
+        .map(|held| {
+            json!({"pid": held.process.pid, "name": held.process.name, "index": held.session,
+                   "bytes": held.bytes, "epochs": held.epochs})
+        })
+        .collect();
+    json!({
+        "bytes_total": heap.total, "bytes_live": heap.live, "bytes_retired": heap.retired,
+        "bytes_kept": heap.kept, "bytes_free": heap.free, "bytes_free_largest": heap.free_largest,
+        "free_by_size": by_size, "held_back": held_back,
+    })
+}
+
 fn inspection_text(seen: &Inspection, objects: Option<Objects>) -> String {
     let mut lines = vec![
         format!("region      {}", seen.path.display()),
@@ -276,6 +306,14 @@ fn inspection_text(seen: &Inspection, objects: Option<Objects>) -> String {
             pin_mode(seen)
         ),
         format!("size        {} used of {}", mib(seen.bytes_taken), mib(seen.bytes_max)),
+        format!(
+            "heap        {} live, {} retired, {} kept by sessions, {} free",
+            mib(seen.heap.live),
+            mib(seen.heap.retired),
+            mib(seen.heap.kept),
+            mib(seen.heap.free)
+        ),
+        free_text(&seen.heap),
         format!("on disk     {}", mib(seen.bytes_on_disk)),
         format!("epoch       {}", seen.epoch),
         format!("namespaces  {}", seen.namespaces.len()),
@@ -291,7 +329,15 @@ fn inspection_text(seen: &Inspection, objects: Option<Objects>) -> String {
     for member in &seen.members {
         let pin = member.pinned_epoch.map_or(String::new(), |e| format!(", holds epoch {e}"));
         let life = if member.is_alive { "" } else { ", dead: recovered at the next attach" };
-        lines.push(format!("            {}{pin}{life}", member.process));
+        let held = seen.heap.held_back.iter().find(|held| held.session == member.index);
+        let held = held.map_or(String::new(), |held| {
+            format!(
+                ", holds back {} of retired records for {} epochs",
+                mib(held.bytes),
+                held.epochs
+            )
+        });
+        lines.push(format!("            {}{pin}{held}{life}", member.process));
     }
     lines.join("\n")
 }
@@ -315,7 +361,7 @@ fn inspection_json(seen: &Inspection, objects: Option<Objects>) -> Value {
         "created_ms": seen.created_ms, "bytes_max": seen.bytes_max,
         "bytes_taken": seen.bytes_taken, "bytes_on_disk": seen.bytes_on_disk,
         "page_bytes": seen.page_bytes, "is_fenced": seen.is_fenced, "epoch": seen.epoch,
-        "namespaces": namespaces, "members": members,
+        "heap": heap_json(&seen.heap), "namespaces": namespaces, "members": members,
         "objects": objects.map(|all| json!({"count": all.count, "bytes": all.bytes})),
     })
 }

@@ -6,6 +6,7 @@
 //! freed.
 
 use std::cell::Cell as Private;
+use std::time::{Duration, Instant};
 
 use nearstate_model::{Error, Result, invariant};
 
@@ -14,13 +15,11 @@ use crate::crash::crash_point;
 use crate::heap::cell::{self, WORD_HEAD, WORD_RETIRED, WORD_VERSION};
 use crate::heap::class::{self, CLASSES};
 use crate::heap::refill::no_room;
-use crate::layout::{
-    CHUNK_BYTES, CLASS_EXTENT, Corruption, LINE, MEMBER_PIN, MEMBER_STATE, QUEUES, member_at,
-    unseal,
-};
+use crate::heap::usage::{CELLS_FOR_ERROR, CHUNKS_FOR_ERROR, heap_usage};
+use crate::layout::{CHUNK_BYTES, CLASS_EXTENT, Corruption, LINE, MEMBER_STATE, QUEUES, member_at};
 use crate::member::Member;
 use crate::member::arena::{Arena, BUMP_SMALL_CELL_MAX, Bump, Queue, SET_ASIDE, op, undo};
-use crate::member::pin::{self, PinInterval};
+use crate::member::pin;
 use crate::region::member_table::{member_slots_used, state};
 
 /// The most cells of one class that a member collects before it advances the epoch. The barrier
@@ -33,6 +32,9 @@ const QUEUE_EXCESS: u64 = 6;
 
 /// Cells that one write frees from a queue that is too long: its share of a microsecond.
 const TRIM_CELLS: u64 = 32;
+
+/// For how long errors of a full heap tell the same numbers: 100 times what it takes to read them.
+const USAGE_AGE_MAX: Duration = Duration::from_millis(100);
 
 /// Bytes of a new cell that are prefetched before the copy: what one core can have in flight. The
 /// processor's sequential prefetch loads the rest.
@@ -127,13 +129,13 @@ impl Member {
             }
         }
         match self.allocate_fresh(class) {
-            Err(Error::Full { detail }) => self.allocate_last_resort(arena, class, &detail),
+            Err(full @ Error::Full { .. }) => self.allocate_last_resort(arena, class, full),
             other => other,
         }
     }
 
     /// Allocates from a bump range, which is refilled from a chunk.
-    fn allocate_fresh(&self, class: u8) -> Result<u64> {
+    pub(crate) fn allocate_fresh(&self, class: u8) -> Result<u64> {
         let bytes = class::bytes_of(class);
         let which = if bytes <= BUMP_SMALL_CELL_MAX { Bump::Small } else { Bump::Large };
         let arena = self.arena();
@@ -169,8 +171,12 @@ impl Member {
         };
         match take() {
             Err(Error::Full { .. }) if is_needed => {
+                self.wanted_units.set(bytes / LINE);
                 self.reclaim()?;
-                take()?;
+                match take() {
+                    Err(full @ Error::Full { .. }) => return Err(self.describe_full(full)?),
+                    other => other?,
+                }
             }
             other => other?,
         }
@@ -182,26 +188,31 @@ impl Member {
         Ok(cell)
     }
 
-    /// Runs an operation that changes the region. If the heap is full for it, the operation runs
-    /// once more and may use the reserve, provided that it does not make the content of the region
-    /// larger: deleting, collecting, and replacing by as much or less always succeed.
+    /// Runs an operation that changes the region. If the heap is full for it, live records are
+    /// moved together, as far as that makes room, and the operation runs again. If it is still
+    /// full, the operation runs once more and may use the reserve, provided that it does not make
+    /// the content of the region larger: deleting, collecting, and replacing by as much or less
+    /// always succeed.
     ///
     /// # Errors
     /// Those of the operation. It must change nothing if it fails.
     #[inline]
     pub fn with_reserve<T>(&self, mut operation: impl FnMut() -> Result<T>) -> Result<T> {
-        let mut refusal = None;
+        let (mut refusal, mut evacuations) = (None, 0);
         // One call in a loop, so that it is part of its caller.
         loop {
             let done = self.operation(&mut operation);
-            if let Some(detail) = refusal {
-                return self.end_reserve(done, detail);
+            if let Some(full) = refusal {
+                return self.end_reserve(done, full);
             }
             match done {
-                Err(Error::Full { detail }) if !self.may_use_reserve.get() => {
+                Err(full @ Error::Full { .. }) if !self.may_use_reserve.get() => {
                     self.free_pending()?;
-                    self.may_use_reserve.set(true);
-                    refusal = Some(detail);
+                    evacuations += 1;
+                    if !self.evacuate_after_full(evacuations)? {
+                        self.may_use_reserve.set(true);
+                        refusal = Some(full);
+                    }
                 }
                 other => return other,
             }
@@ -211,7 +222,7 @@ impl Member {
     /// Ends the use of the reserve. If the operation does not fit into the reserve either, its
     /// first error tells why.
     #[cold]
-    fn end_reserve<T>(&self, repeated: Result<T>, detail: String) -> Result<T> {
+    fn end_reserve<T>(&self, repeated: Result<T>, full: Error) -> Result<T> {
         self.may_use_reserve.set(false);
         if repeated.is_err() {
             self.free_pending()?;
@@ -220,7 +231,7 @@ impl Member {
         // does not change what the operation did: the next refill frees what is left.
         let _ = self.operation(|| self.free_all());
         match repeated {
-            Err(Error::Full { .. }) => Err(Error::Full { detail }),
+            Err(Error::Full { .. }) => Err(full),
             other => other,
         }
     }
@@ -328,7 +339,8 @@ impl Member {
     /// The heap has no run that is long enough: frees what others and this member have retired, and
     /// tries once more.
     #[cold]
-    fn allocate_last_resort(&self, arena: &Arena<'_>, class: u8, detail: &str) -> Result<u64> {
+    fn allocate_last_resort(&self, arena: &Arena<'_>, class: u8, full: Error) -> Result<u64> {
+        self.wanted_units.set(class::bytes_of(class) / LINE);
         self.recover_the_dead()?;
         self.advance()?;
         self.advance()?;
@@ -339,13 +351,13 @@ impl Member {
         }
         self.reclaim()?;
         match self.allocate_fresh(class) {
-            Err(Error::Full { .. }) => Err(Error::Full { detail: self.describe_full(detail)? }),
+            Err(Error::Full { .. }) => Err(self.describe_full(full)?),
             other => other,
         }
     }
 
     /// Frees the memory of dead members, of free slots and of this member.
-    fn reclaim(&self) -> Result<()> {
+    pub(crate) fn reclaim(&self) -> Result<()> {
         self.recover_the_dead()?;
         self.drain_free_arenas()?;
         self.free_all()
@@ -366,28 +378,20 @@ impl Member {
         Ok(())
     }
 
-    /// Text of the error for a full heap. Names the member whose pin prevents reuse, if there is
-    /// one.
-    fn describe_full(&self, detail: &str) -> Result<String> {
-        let epoch = unseal(self.epoch().load(Ordering::Acquire), "the epoch")?;
-        let mut oldest = None;
-        for index in 0..member_slots_used(self.map())? {
-            let pin = self.map().word(member_at(index) + MEMBER_PIN)?.load(Ordering::Acquire);
-            if let Some(PinInterval { start, .. }) = PinInterval::decode(pin)
-                && start.saturating_add(2) < epoch
-                && oldest.is_none_or(|(least, _)| start < least)
-            {
-                oldest = Some((start, index));
+    /// Adds to the error of a full heap what the memory is used for.
+    fn describe_full(&self, full: Error) -> Result<Error> {
+        let Error::Full { detail, .. } = full else { return Ok(full) };
+        let heap = match self.usage.take() {
+            // A client that tries again and again must not make each refusal expensive.
+            Some((at, usage)) if at.elapsed() < USAGE_AGE_MAX => (at, usage),
+            _ => {
+                let usage = heap_usage(self.map(), CELLS_FOR_ERROR, CHUNKS_FOR_ERROR)?;
+                (Instant::now(), Box::new(usage))
             }
-        }
-        Ok(match oldest {
-            Some((_, index)) => format!(
-                "{detail}, and a view of {} prevents the reuse of deleted records: let it run or \
-                 end it",
-                self.holder(index)?
-            ),
-            None => format!("{detail}: delete records, or create a larger region"),
-        })
+        };
+        let usage = heap.1.clone();
+        self.usage.replace(Some(heap));
+        Ok(Error::Full { detail: format!("{detail}: {}", usage.describe()), heap: Some(usage) })
     }
 }
 
@@ -401,6 +405,7 @@ pub(crate) fn undo_operation(arena: &Arena<'_>) -> Result<u64, Corruption> {
         | op::TXN
         | op::LINE
         | op::COMPACT
+        | op::LINES
         | op::SET_ONCE) => Ok(known),
         _ => Err(Corruption("an undo record names an operation that does not exist")),
     }

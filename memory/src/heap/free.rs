@@ -107,7 +107,10 @@ impl Member {
         let chunk = ChunkIndex::of(self.map(), front)?;
         let word = self.map().word(chunk.word_at(self.map()))?.load(Ordering::Acquire);
         match lock::owner_of(word) {
-            0 => Err(Error::Full { detail: "a chunk of the heap is busy: try again".to_owned() }),
+            0 => Err(Error::Full {
+                detail: "a chunk of the heap is busy: try again".to_owned(),
+                heap: None,
+            }),
             owner => Err(Error::Stalled { holder: self.holder(lock::member_of(owner))? }),
         }
     }
@@ -209,6 +212,7 @@ impl Member {
     fn free_recorded_part(&self, chunk: ChunkIndex, state: &mut ChunkState) -> Result<()> {
         let freed = u64::from(clear_recorded(&self.arena(), chunk)?.units);
         state.used = state.used.saturating_sub(freed);
+        state.is_closing &= state.used != 0;
         // An upper bound: the run may have joined its neighbours.
         state.longest = state.free();
         Ok(())

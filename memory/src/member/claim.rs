@@ -3,6 +3,7 @@
 //! No step holds a lock that another process could need. A process that is stopped or killed
 //! between any two steps blocks at most the slot that it claimed.
 
+use std::cell::RefCell;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -49,9 +50,10 @@ fn claim(shared: &Arc<Shared>) -> Result<Member> {
         }
         let full = match add_slot(shared) {
             Ok(true) => continue,
-            Ok(false) => {
-                Error::Full { detail: format!("{MEMBERS_MAX} sessions are attached: detach some") }
-            }
+            Ok(false) => Error::Full {
+                detail: format!("{MEMBERS_MAX} sessions are attached: detach some"),
+                heap: None,
+            },
             Err(error) => error,
         };
         return match claim_any_dead(shared)? {
@@ -193,7 +195,7 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         health: Private::new(Health::Running),
         locks: Private::new(0),
         safe: Private::new(0),
-        safe_epochs: std::cell::RefCell::default(),
+        safe_epochs: RefCell::default(),
         aside_to_revisit: Private::new(0),
         seen_epoch: Private::new(0),
         pressure: Private::new(0),
@@ -202,7 +204,12 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         stale_class: Private::new(0),
         queue_heads: Box::new([const { Private::new(0) }; QUEUES]),
         may_use_reserve: Private::new(false),
+        growth_pause: Private::new(0),
+        wanted_units: Private::new(0),
+        vain_units: Private::new(0),
+        is_evacuation_due: Private::new(false),
         chunk: Private::new(0),
+        usage: RefCell::new(None),
         span_chunk: Private::new(0),
     })
 }

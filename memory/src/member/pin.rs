@@ -181,6 +181,11 @@ impl PinInterval {
         Self { start: self.start.min(other.start), end: self.end.max(other.end) }
     }
 
+    /// True if the reader may use a cell that was retired with this word.
+    pub(crate) fn holds_word(self, word: u64) -> bool {
+        is_retired(word) && self.holds(Life::decode(word))
+    }
+
     /// True if the reader may use a cell with this life.
     const fn holds(self, life: Life) -> bool {
         self.start < life.retired + DISTANCE && self.end >= life.born
@@ -352,7 +357,7 @@ mod tests {
     #[test]
     fn a_pin_keeps_what_was_live_between_its_ends() {
         let pins: Vec<AtomicU64> = [(10, 12), (90, 95)]
-            .map(|(start, end): (u64, u64)| AtomicU64::new(start | (end - start) << EPOCH_BITS))
+            .map(|(start, end): (u64, u64)| AtomicU64::new(start + ((end - start) << EPOCH_BITS)))
             .into();
         let safe = SafeEpochs::scan(100, pins.iter());
         assert_eq!((safe.all, safe.recent, safe.stalled.len()), (10, 100, 2));
@@ -371,7 +376,7 @@ mod tests {
             assert_eq!(safe.is_set_aside(word), !is_free && retired <= 98);
         }
         // A reader without a known end keeps everything since its start.
-        let endless = [AtomicU64::new(10 | REACH_MAX << EPOCH_BITS)];
+        let endless = [AtomicU64::new(10 + (REACH_MAX << EPOCH_BITS))];
         let safe = SafeEpochs::scan(100, endless.iter());
         assert!(safe.is_set_aside(retire(50, 60)) && safe.is_reusable(retire(5, 8)));
     }

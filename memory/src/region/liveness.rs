@@ -138,7 +138,7 @@ fn lock_number(own: &File, is_named: &impl Fn(u64) -> Result<bool>) -> Result<u6
         }
         lock_byte(own.as_fd(), LIVENESS_BYTE + number, LockMode::Release)?;
     }
-    Err(Error::Full { detail: format!("{NUMBERS_MAX} processes are attached") })
+    Err(Error::Full { detail: format!("{NUMBERS_MAX} processes are attached"), heap: None })
 }
 
 /// Refuses two received descriptors of one open file: a lock through it would last as long as the

@@ -86,6 +86,7 @@ impl Guard {
         }
         Err(Error::Full {
             detail: format!("this process has {GUARDED_MAX} regions mapped: detach from some"),
+            heap: None,
         })
     }
 

@@ -393,6 +393,7 @@ impl Member {
                     detail: "the index has no room to grow: delete records, or create a larger \
                              region"
                         .to_owned(),
+                    heap: None,
                 });
             }
             let line = self.new_line(&[last.1])?;
@@ -426,6 +427,7 @@ impl Member {
                 if version > VERSION_MAX {
                     return Err(Error::Full {
                         detail: format!("the record has changed {VERSION_MAX} times"),
+                        heap: None,
                     });
                 }
                 invariant!(

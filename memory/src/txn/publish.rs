@@ -166,7 +166,7 @@ impl Member {
 
     /// Locks the bucket that holds a hash. Returns the offset of its line and its payload.
     #[inline]
-    fn lock_bucket(&self, table: &IndexTable, hash: u64) -> Result<(u64, u64)> {
+    pub(crate) fn lock_bucket(&self, table: &IndexTable, hash: u64) -> Result<(u64, u64)> {
         loop {
             let (bucket, at, _) = find_bucket(self.map(), table, hash)?;
             let payload = self.acquire(at, LockSlot::Bucket)?;
@@ -209,6 +209,7 @@ impl Member {
                 if version > VERSION_MAX {
                     return Err(Error::Full {
                         detail: format!("the record has changed {VERSION_MAX} times"),
+                        heap: None,
                     });
                 }
                 invariant!(version > before.unwrap_or(0), "version {version} does not increase");
@@ -284,6 +285,7 @@ impl Member {
             return Err(Error::Full {
                 detail: "the index has no room to grow: delete records, or create a larger region"
                     .to_owned(),
+                heap: None,
             });
         }
         let line = self.new_line(&[place.last, new])?;

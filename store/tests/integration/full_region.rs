@@ -2,36 +2,36 @@
 //! always succeeds.
 
 use nearstate_store::{
-    CreateOptions, Error, Metadata, Namespace, Region, Schema, Session, TagSchema,
+    CreateOptions, Error, HeapUsage, Metadata, Namespace, Region, Schema, Session, TagSchema,
 };
 
 use crate::fixture::{TestFolder, clean};
 
 /// The smallest region.
-const BYTES: u64 = 64 << 20;
+pub(crate) const BYTES: u64 = 64 << 20;
 
 /// The reserve of a region of this size.
 const RESERVE: u64 = 1 << 20;
 
-fn create(folder: &TestFolder) -> Region {
+pub(crate) fn create(folder: &TestFolder) -> Region {
     Region::create(&folder.path, &CreateOptions { bytes_max: BYTES, ..CreateOptions::default() })
         .unwrap()
 }
 
-fn open(region: &Region) -> (Session, Namespace) {
+pub(crate) fn open(region: &Region) -> (Session, Namespace) {
     let session = region.session().unwrap();
     let ns = session.namespace("ue", &Schema::default()).unwrap();
     (session, ns)
 }
 
-fn key(number: u32) -> [u8; 20] {
+pub(crate) fn key(number: u32) -> [u8; 20] {
     let mut key = *b"imsi-999700000000000";
     key[16..].copy_from_slice(&number.to_be_bytes());
     key
 }
 
 /// Puts records of this size until the region is full. Returns how many.
-fn fill(session: &Session, ns: Namespace, bytes: usize) -> u32 {
+pub(crate) fn fill(session: &Session, ns: Namespace, bytes: usize) -> u32 {
     let value = vec![7; bytes];
     for number in 0.. {
         match session.put(ns, &key(number), &value) {
@@ -50,7 +50,7 @@ fn delete_all(session: &Session, ns: Namespace, count: u32) {
 }
 
 /// The bytes that ordinary records may use and do not.
-fn unused(region: &Region) -> u64 {
+pub(crate) fn unused(region: &Region) -> u64 {
     let seen = region.inspect().unwrap();
     seen.bytes_max - RESERVE - seen.bytes_taken
 }
@@ -135,7 +135,7 @@ fn a_full_region_takes_values_of_the_same_size_and_every_deletion() {
     }
 }
 
-fn tagged() -> Schema {
+pub(crate) fn tagged() -> Schema {
     let tag = |name: &str| TagSchema { name: name.into(), ..TagSchema::default() };
     Schema {
         tags: vec![
@@ -149,7 +149,7 @@ fn tagged() -> Schema {
 }
 
 /// Puts tagged records that expire at this time until the region is full. Returns how many.
-fn fill_tagged(session: &Session, ns: Namespace, expires_ms: u64) -> u32 {
+pub(crate) fn fill_tagged(session: &Session, ns: Namespace, expires_ms: u64) -> u32 {
     for number in 0_u32.. {
         let unique = number.to_be_bytes();
         let (cell, since) = ([number as u8 % 50], [number as u8, (number >> 8) as u8]);
@@ -318,5 +318,66 @@ fn a_reader_that_goes_on_reads_what_is_written_while_it_holds_a_view() {
     }
     drop((view, later));
     drop((session, reader, region));
+    clean(&folder.path);
+}
+
+/// The error of a put that the region has no room for.
+fn refusal(session: &Session, ns: Namespace, bytes: usize) -> (String, HeapUsage) {
+    let value = vec![8; bytes];
+    for number in 1 << 20.. {
+        match session.put(ns, &key(number), &value) {
+            Ok(_) => {}
+            Err(error @ Error::Full { heap: Some(_), .. }) => {
+                let text = error.to_string();
+                let Error::Full { heap: Some(usage), .. } = error else { unreachable!("a heap") };
+                return (text, *usage);
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    unreachable!("the region is finite")
+}
+
+#[test]
+fn a_full_heap_tells_what_its_memory_is_used_for() {
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let (session, ns) = open(&region);
+    let (text, usage) = refusal(&session, ns, 4000);
+    assert_eq!(usage.live + usage.retired + usage.kept + usage.free, usage.total, "{usage:?}");
+    assert!(usage.live > BYTES / 10 * 9 && usage.held_back.is_empty(), "{usage:?}");
+    assert!(usage.free_by_size[3] < 2 * RESERVE, "no ordinary chunk is free: {usage:?}");
+    assert!(text.contains("delete records, or create a larger region"), "{text}");
+    assert!(text.contains("64.0 MiB"), "{text}");
+    // Half of the records are deleted while a view is open: they are not free.
+    let (reader, _) = open(&region);
+    let view = reader.get(ns, &key(1 << 20)).unwrap().unwrap();
+    let mut deleted = 0;
+    for number in (1 << 20)..(1 << 20) + 8000 {
+        deleted += 4096 * u64::from(session.delete(ns, &key(number)).unwrap());
+    }
+    // A session tells the same numbers for a while.
+    let (other, _) = open(&region);
+    let (text, usage) = refusal(&other, ns, 4000);
+    drop(other);
+    let held = &usage.held_back[0];
+    assert_eq!(held.process.pid, std::process::id());
+    assert!(held.bytes > deleted / 10 * 9, "{held:?} of {deleted}");
+    assert!(usage.retired >= held.bytes && held.epochs > 2, "{usage:?}");
+    let named = format!("a view of process {}", std::process::id());
+    assert!(text.contains(&named) && text.contains("kill -CONT"), "{text}");
+    let seen = region.inspect().unwrap().heap;
+    assert!(seen.retired > deleted / 10 * 9 && seen.held_back.len() == 1, "{seen:?}");
+    drop(view);
+    drop(reader);
+    // Free memory is usable for the sizes of its ranges.
+    session.put(ns, &key(1), &[1]).unwrap();
+    let (again, _) = open(&region);
+    drop(session);
+    again.put(ns, &key(2), &[1; 8000]).unwrap();
+    let seen = region.inspect().unwrap().heap;
+    assert!(seen.free_by_size[0] >= seen.free_by_size[1], "{seen:?}");
+    assert!(seen.free_by_size[2] > deleted / 2 && seen.held_back.is_empty(), "{seen:?}");
+    drop((again, region));
     clean(&folder.path);
 }

@@ -85,7 +85,7 @@ pub enum Verdict {
     Same(Ground),
     /// No difference was found, but rounds lie so far apart that there may be one. How it was
     /// looked for.
-    NotToldApart(Ground),
+    Inconclusive(Ground),
     /// The other run is faster.
     Faster(Ground),
     /// The other run is slower.
@@ -286,7 +286,7 @@ fn chance(rows: &[Row]) -> Option<String> {
         matches!(
             row.verdict,
             Verdict::Same(Ground::Close)
-                | Verdict::NotToldApart(_)
+                | Verdict::Inconclusive(_)
                 | Verdict::Faster(_)
                 | Verdict::Slower(_)
         )
@@ -419,7 +419,7 @@ fn verdict(figure: Figure, a: &Spread, b: &Spread) -> Verdict {
     if !differs {
         let (least, most) = (a.least().min(b.least()), a.most().max(b.most()));
         let is_close = most <= CLOSE * least;
-        return if is_close { Verdict::Same(Ground::Close) } else { Verdict::NotToldApart(ground) };
+        return if is_close { Verdict::Same(Ground::Close) } else { Verdict::Inconclusive(ground) };
     }
     if !(ratio >= RATIO_MIN || ratio <= 1.0 / RATIO_MIN) {
         return Verdict::Same(Ground::TooSmall);

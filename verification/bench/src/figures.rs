@@ -3,6 +3,7 @@
 use crate::result::{Round, Run, Slice, TargetResult, Verdict};
 use crate::spread::Spread;
 use crate::stat::Latencies;
+pub(crate) use crate::stat::as_f64;
 use crate::table::{count_text, counted};
 
 /// Percentiles of every table, with their names.
@@ -292,11 +293,6 @@ pub fn tail(latencies: &Latencies) -> Vec<(f64, f64)> {
         .take_while(|one_in| *one_in <= count)
         .map(|one_in| (one_in, as_f64(latencies.percentile(100.0 - 100.0 / one_in))))
         .collect()
-}
-
-#[expect(clippy::cast_precision_loss, reason = "figures are shown with three digits")]
-pub(crate) fn as_f64(count: u64) -> f64 {
-    count as f64
 }
 
 #[cfg(test)]

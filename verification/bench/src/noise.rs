@@ -2,6 +2,7 @@
 //! its median, others took: a neighbour on the host, an interrupt, a change of frequency.
 
 use crate::result::Noise;
+use crate::stat::as_f64;
 use std::hint::black_box;
 
 /// Times that the work is done: with some 20 us each, half a second.
@@ -64,19 +65,18 @@ const P99_MAX: f64 = 1.5;
 const PAUSE_NS_MAX: u64 = 2_000_000;
 
 /// What a reader should be told of this noise, if anything.
-#[expect(clippy::cast_precision_loss, reason = "shown with three digits")]
 pub fn warning(noise: &Noise, processors: usize) -> Option<String> {
-    let ratio = noise.p99_ns as f64 / noise.p50_ns.max(1) as f64;
+    let ratio = as_f64(noise.p99_ns) / as_f64(noise.p50_ns.max(1));
     let mut words = Vec::new();
     if ratio > P99_MAX {
         words
             .push(format!("fixed work took {ratio:.1} times its median in one of a hundred times"));
     }
     if noise.max_ns > PAUSE_NS_MAX {
-        words.push(format!("once it was held up for {:.1} ms", noise.max_ns as f64 / 1e6));
+        words.push(format!("once it was held up for {:.1} ms", as_f64(noise.max_ns) / 1e6));
     }
     // A benchmark that shares its processors measures the scheduler. NaN is no load that is known.
-    if noise.load > processors as f64 * 0.5 {
+    if noise.load > as_f64(processors as u64) * 0.5 {
         words.push(format!("{:.1} processes wanted to run in the minute before", noise.load));
     }
     (!words.is_empty()).then(|| {

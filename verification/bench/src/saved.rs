@@ -142,6 +142,7 @@ fn refusal(path: &Path, e: &io::Error) -> Error {
                  another disk",
                 path.display()
             ),
+            heap: None,
         };
     }
     system(

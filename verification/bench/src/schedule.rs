@@ -3,6 +3,7 @@
 use crate::parameters::Arrivals;
 use crate::random::whole;
 use crate::random::{self, Distributions as _, Rng};
+use crate::stat::as_f64;
 
 /// Of all arrivals so many come in bursts.
 const BURST_SHARE: f64 = 0.3;
@@ -31,8 +32,7 @@ pub struct Phase {
 impl Phase {
     /// Of an interval, the share that has passed when this client begins.
     fn share(self) -> f64 {
-        let real = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
-        real(self.client) / real(self.clients.max(1))
+        as_f64(self.client as u64) / as_f64(self.clients.max(1) as u64)
     }
 }
 
@@ -64,7 +64,7 @@ impl Schedule {
     /// moment for all clients. Who comes to it later than [`LATE_NS`] leaves out what has passed.
     #[must_use]
     pub fn in_phase(mut self, phase: Phase, now_ns: u64) -> Self {
-        let late = f64_of(now_ns.saturating_sub(self.start_ns)) - LATE_NS;
+        let late = as_f64(now_ns.saturating_sub(self.start_ns)) - LATE_NS;
         let passed = (late / self.interval_ns - phase.share()).ceil().max(0.0);
         self.at = (passed + phase.share()) * self.interval_ns;
         self
@@ -108,11 +108,6 @@ impl Schedule {
         self.early -= back;
         self.rng.exponential(self.interval_ns) + back
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "nanoseconds since the machine's start")]
-const fn f64_of(ns: u64) -> f64 {
-    ns as f64
 }
 
 #[cfg(test)]

@@ -24,8 +24,7 @@ pub fn folder(dir: &Path) -> Result<PathBuf> {
 /// What may still be written in a folder; `None` where the file system has no bound of its own.
 pub fn free_bytes(dir: &Path) -> Result<Option<u64>> {
     let seen = statvfs(dir).map_err(|e| {
-        let e = std::io::Error::from_raw_os_error(e.raw_os_error());
-        system(&format!("looking at the room in --dir {}", dir.display()), &e)
+        system(&format!("looking at the room in --dir {}", dir.display()), &e.into())
     })?;
     Ok((seen.f_blocks > 0).then(|| seen.f_bavail.saturating_mul(seen.f_frsize)))
 }
@@ -48,6 +47,7 @@ pub fn fits(dir: &Path, targets: &[(&str, u64)], records: u64, free: Option<u64>
             count_text(needed.div_ceil(1024)),
             count_text(records)
         ),
+        heap: None,
     })
 }
 

@@ -201,7 +201,7 @@ impl JournaledWriter {
             Ok(version) => version,
             // A reader that is not scheduled keeps deleted cells from being reused: a refusal, not
             // a loss. Any other lack of space is a leak.
-            Err(Error::Full { detail }) if self.may_be_full || detail.contains("a view of") => {
+            Err(Error::Full { detail, .. }) if self.may_be_full || detail.contains("a view of") => {
                 let nothing = JournalEntry { op: WriteKind::PutStale, mask: FULL, ..intent };
                 return self.journal.acknowledge(&nothing, 0, now_ns());
             }

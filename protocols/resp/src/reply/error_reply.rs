@@ -139,7 +139,7 @@ mod tests {
         let holder = || Holder { pid: 7, name: "cu".to_owned() };
         for (error, begins) in [
             (Error::WrongKind { detail: detail() }, "WRONGTYPE Operation against a key holding"),
-            (Error::Full { detail: detail() }, "OOM full: x"),
+            (Error::Full { detail: detail(), heap: None }, "OOM full: x"),
             (Error::Conflict { detail: detail() }, "TRYAGAIN x was changed"),
             (Error::Deadline { tries: 3 }, "BUSY the transaction had conflicts in 3 attempts"),
             (Error::Stalled { holder: holder() }, "BUSY process 7 (cu) is alive but stopped"),

@@ -167,6 +167,7 @@ impl NodeSplit {
         if header.level >= LEVEL_MAX {
             return Err(Error::Full {
                 detail: "an ordered index is as high as one may be: remove keys".to_owned(),
+                heap: None,
             });
         }
         let left = nodes.create(&part)?;

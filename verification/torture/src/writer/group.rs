@@ -77,7 +77,7 @@ impl JournaledWriter {
         let (versions, refused) = match done {
             Ok(Some(versions)) => (versions, None),
             Ok(None) => (vec![0; intents.len()], Some(nothing(CONFLICT))),
-            Err(Error::Full { detail }) if self.may_be_full || detail.contains("a view of") => {
+            Err(Error::Full { detail, .. }) if self.may_be_full || detail.contains("a view of") => {
                 (vec![0; intents.len()], Some(nothing(FULL)))
             }
             Err(error) => return Err(format!("{intents:?}: {error}")),

@@ -1,0 +1,152 @@
+//! What the heap is used for: for errors of a full region, and for inspection.
+
+use nearstate_model::error::Holder;
+use nearstate_model::heap_usage::{FREE_SIZES, HeapUsage, HeldBack};
+
+use crate::atomic::Ordering;
+use crate::heap::bitmap::Bitmap;
+use crate::heap::cell::{self, WORD_NEXT, WORD_RETIRED};
+use crate::heap::chunk::{ChunkIndex, chunks_used, reserve, state_of};
+use crate::heap::class::{self, CLASSES};
+use crate::layout::{
+    CHUNK_BYTES, Corruption, LINE, MEMBER_PIN, SUPER_EPOCH, member_at, ordinary_chunks, unseal,
+};
+use crate::member::arena::{Arena, Bump, SET_ASIDE};
+use crate::member::pin::{NEVER_READ, PinInterval};
+use crate::region::map::Map;
+use crate::region::member_table::{identity_of, member_slots_used};
+
+/// Retired cells that are looked at for an error: about a millisecond. The other cells of a queue
+/// count as those that were looked at.
+pub(crate) const CELLS_FOR_ERROR: u64 = 1 << 14;
+
+/// Chunks whose bitmaps are read for an error: 16 GiB.
+pub(crate) const CHUNKS_FOR_ERROR: u64 = 1 << 16;
+
+/// A pin of a member.
+#[derive(Debug)]
+struct PinnedMember {
+    index: u32,
+    pin: PinInterval,
+    bytes: u64,
+}
+
+/// Reads what the heap is used for. Looks at no more retired cells and chunks than given; the rest
+/// is estimated. Concurrent changes make numbers inexact, and nothing else.
+pub(crate) fn heap_usage(map: &Map, cells: u64, chunks: u64) -> Result<HeapUsage, Corruption> {
+    let mut usage = HeapUsage { total: map.chunks() * CHUNK_BYTES, ..HeapUsage::default() };
+    add_free(map, chunks, &mut usage)?;
+    let epoch = unseal(map.word(SUPER_EPOCH)?.load(Ordering::Acquire), "the epoch")?;
+    let mut pinned = pinned_members(map, epoch)?;
+    let mut cells_left = cells;
+    for index in 0..member_slots_used(map)? {
+        let arena = Arena::new(map, index, false)?;
+        usage.kept += arena.room(Bump::Small) + arena.room(Bump::Large);
+        for queue in 0..=SET_ASIDE {
+            add_queue(&arena, queue, &mut cells_left, &mut pinned, &mut usage)?;
+        }
+    }
+    usage.live = usage.total.saturating_sub(usage.free + usage.retired + usage.kept);
+    pinned.retain(|member| member.bytes != 0);
+    pinned.sort_by_key(|member| std::cmp::Reverse(member.bytes));
+    for member in pinned {
+        let identity = identity_of(map, member.index)?;
+        usage.held_back.push(HeldBack {
+            process: Holder { pid: identity.pid, name: identity.text() },
+            session: member.index,
+            bytes: member.bytes,
+            epochs: epoch.saturating_sub(member.pin.start),
+        });
+    }
+    Ok(usage)
+}
+
+fn pinned_members(map: &Map, epoch: u64) -> Result<Vec<PinnedMember>, Corruption> {
+    let mut pinned = Vec::new();
+    for index in 0..member_slots_used(map)? {
+        let word = map.word(member_at(index) + MEMBER_PIN)?.load(Ordering::Acquire);
+        // A view that began now holds back only what is retired in this moment.
+        let pin = PinInterval::decode(word).filter(|pin| pin.start.saturating_add(2) < epoch);
+        pinned.extend(pin.map(|pin| PinnedMember { index, pin, bytes: 0 }));
+    }
+    Ok(pinned)
+}
+
+/// Adds the free ranges. A range can reach over chunks.
+fn add_free(map: &Map, most: u64, usage: &mut HeapUsage) -> Result<(), Corruption> {
+    let mut range = 0_u64;
+    let mut end_range = |range: &mut u64| {
+        usage.free += *range;
+        usage.free_largest = usage.free_largest.max(*range);
+        for (least, bytes) in FREE_SIZES.iter().zip(&mut usage.free_by_size) {
+            if *range >= *least {
+                *bytes += *range;
+            }
+        }
+        *range = 0;
+    };
+    let (used, ordinary) = (chunks_used(map)?, ordinary_chunks(map.chunks()));
+    for chunk in (0..used).take(most as usize).map(ChunkIndex).chain(reserve(map)) {
+        if chunk.0 == ordinary {
+            // Chunks that were never used precede the reserve, which ordinary records cannot use.
+            range += CHUNK_BYTES * (ordinary - used);
+            end_range(&mut range);
+        }
+        let bitmap = Bitmap::load(chunk.bitmap(map)?);
+        let mut from = 0;
+        for run in bitmap.free_runs() {
+            if run.start != 0 {
+                end_range(&mut range);
+            }
+            range += LINE * u64::from(run.units);
+            from = run.end();
+        }
+        if u64::from(from) * LINE != CHUNK_BYTES {
+            end_range(&mut range);
+        }
+    }
+    end_range(&mut range);
+    // The words of the other chunks tell how much is free, and not how long its ranges are.
+    for chunk in (most.min(used)..used).map(ChunkIndex) {
+        usage.free += LINE * state_of(map, chunk)?.free();
+    }
+    Ok(())
+}
+
+/// Adds the cells of a queue: retired, or kept for the next allocations.
+fn add_queue(
+    arena: &Arena<'_>,
+    number: u8,
+    cells_left: &mut u64,
+    pinned: &mut [PinnedMember],
+    usage: &mut HeapUsage,
+) -> Result<(), Corruption> {
+    let queue = arena.numbered_queue(number)?;
+    let count = queue.count.load(Ordering::Relaxed);
+    let mut cell = queue.head.load(Ordering::Acquire);
+    let (mut seen, mut bytes) = (0, 0);
+    // The owner changes the queue meanwhile: a link can lead to a cell that is in use again.
+    while cell != 0 && seen < count.saturating_add(1) && *cells_left > 0 {
+        let Ok(class) = cell::class_at(arena.map, cell) else { break };
+        let Ok(size) = cell::bytes_at(arena.map, cell) else { break };
+        if number != SET_ASIDE && class != number {
+            break;
+        }
+        let word = cell::word(arena.map, cell, WORD_RETIRED)?.load(Ordering::Relaxed);
+        if word != NEVER_READ {
+            for member in pinned.iter_mut().filter(|member| member.pin.holds_word(word)) {
+                member.bytes += size;
+            }
+            usage.retired += size;
+        } else {
+            usage.kept += size;
+        }
+        (seen, bytes, *cells_left) = (seen + 1, bytes + size, *cells_left - 1);
+        cell = cell::word(arena.map, cell, WORD_NEXT)?.load(Ordering::Relaxed);
+    }
+    if cell != 0 && seen < count {
+        let size = if number < CLASSES { class::bytes_of(number) } else { bytes / seen.max(1) };
+        usage.retired += (count - seen).saturating_mul(size).min(usage.total);
+    }
+    Ok(())
+}

@@ -1,0 +1,72 @@
+//! What the memory of a region is used for.
+
+use crate::error::Holder;
+
+/// Sizes for which [`HeapUsage::free_by_size`] tells how much memory is usable.
+pub const FREE_SIZES: [u64; 5] = [64, 1 << 10, 4 << 10, 64 << 10, 1 << 20];
+
+/// The heap of a region at one moment. Sessions change it meanwhile, so the parts can differ from
+/// the whole by what they change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeapUsage {
+    /// Bytes of the heap.
+    pub total: u64,
+    /// Bytes of records, blocks, indexes and rings.
+    pub live: u64,
+    /// Bytes of deleted and replaced records that are not free yet.
+    pub retired: u64,
+    /// Bytes that sessions keep to allocate from.
+    pub kept: u64,
+    /// Free bytes.
+    pub free: u64,
+    /// The largest range of free bytes.
+    pub free_largest: u64,
+    /// Free bytes in ranges of at least each of [`FREE_SIZES`]: what is usable for cells of that
+    /// size.
+    pub free_by_size: [u64; FREE_SIZES.len()],
+    /// Sessions whose views prevent the reuse of retired memory, the largest first.
+    pub held_back: Vec<HeldBack>,
+}
+
+/// A session whose views prevent the reuse of memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldBack {
+    /// The process of the session.
+    pub process: Holder,
+    /// The number of the session in the member table.
+    pub session: u32,
+    /// Retired bytes that its views hold. Other sessions may hold some of them as well.
+    pub bytes: u64,
+    /// Epochs since the first of its views began.
+    pub epochs: u64,
+}
+
+impl HeapUsage {
+    /// One sentence: what the memory is used for, and what would free some.
+    pub fn describe(&self) -> String {
+        let shown = |bytes: u64| match bytes {
+            0..0x400 => format!("{bytes} B"),
+            0x400..0x10_0000 => format!("{} KiB", bytes >> 10),
+            _ => format!("{}.{} MiB", bytes >> 20, (bytes >> 10 & 1023) * 10 / 1024),
+        };
+        let text = format!(
+            "of {}, {} are live, {} retired, {} kept by sessions, {} free (the largest range: {})",
+            shown(self.total),
+            shown(self.live),
+            shown(self.retired),
+            shown(self.kept),
+            shown(self.free),
+            shown(self.free_largest)
+        );
+        let remedy = match self.held_back.first() {
+            Some(held) => format!(
+                "a view of {} holds back {} of deleted and replaced records: let the process run \
+                 (kill -CONT) or end it",
+                held.process,
+                shown(held.bytes)
+            ),
+            None => "delete records, or create a larger region".to_owned(),
+        };
+        text + "; " + &remedy
+    }
+}
