@@ -1,8 +1,8 @@
 //! `cargo xtask instructions`: the instructions of single operations, counted by callgrind, against
 //! the checked-in table. A count does not depend on what else the machine does.
 
-mod callgrind;
 mod table;
+mod callgrind;
 
 use self::callgrind::Counts;
 use self::table::{Budgets, Operation};

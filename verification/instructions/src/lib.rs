@@ -9,10 +9,10 @@ use std::process::ExitCode;
 use nearstate_store::{CreateOptions, Region};
 
 /// The result of an operation that fails only if the program is wrong.
-pub type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
+pub type MeasuredResult<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
 /// An operation: its name, how often it is executed, and the run.
-pub type MeasuredOperation = (&'static str, u64, fn(u64) -> Outcome);
+pub type MeasuredOperation = (&'static str, u64, fn(u64) -> MeasuredResult);
 
 /// Records of a region.
 pub const RECORDS: u64 = 1000;
@@ -52,7 +52,7 @@ pub fn run(operations: &[MeasuredOperation]) -> ExitCode {
 /// # Errors
 /// That of `operation`.
 #[inline(never)]
-pub fn measured(times: u64, mut operation: impl FnMut(u64) -> Outcome) -> Outcome {
+pub fn measured(times: u64, mut operation: impl FnMut(u64) -> MeasuredResult) -> MeasuredResult {
     (0..times).try_for_each(&mut operation)
 }
 
@@ -60,7 +60,7 @@ pub fn measured(times: u64, mut operation: impl FnMut(u64) -> Outcome) -> Outcom
 ///
 /// # Errors
 /// Those of the file system.
-pub fn new_region() -> Outcome<(Region, tempfile::TempDir)> {
+pub fn new_region() -> MeasuredResult<(Region, tempfile::TempDir)> {
     let folder = tempfile::tempdir()?;
     let options = CreateOptions {
         bytes_max: 128 << 20,

@@ -96,11 +96,10 @@ impl Operation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
 
     fn counted(functions: &[(&str, u64)]) -> Operation {
         let functions = functions.iter().map(|(name, count)| ((*name).to_owned(), *count));
-        Operation::of("put", 10.0, &Counts { functions: BTreeMap::from_iter(functions) })
+        Operation::of("put", 10.0, &Counts { functions: functions.collect() })
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::process::ExitCode;
 
 use nearstate_instructions::{
-    MeasuredOperation, Outcome, RECORDS, VALUE, key, measured, new_region, run,
+    MeasuredOperation, MeasuredResult, RECORDS, VALUE, key, measured, new_region, run,
 };
 use nearstate_store::{
     BlockChange, BlockLayout, Condition, Kind, Metadata, Namespace, Schema, Session, TagSchema,
@@ -41,7 +41,7 @@ struct Loaded {
 }
 
 impl Loaded {
-    fn new() -> Outcome<Self> {
+    fn new() -> MeasuredResult<Self> {
         let (region, folder) = new_region()?;
         let session = region.session()?;
         let values = session.namespace("values", &Schema::default())?;
@@ -67,7 +67,7 @@ impl Loaded {
     }
 
     /// A namespace of records of eight blocks of 20 to 90 bytes.
-    fn blocks(&self) -> Outcome<Namespace> {
+    fn blocks(&self) -> MeasuredResult<Namespace> {
         let schema = Schema { kind: Kind::Blocks, ..Schema::default() };
         let blocks = self.session.namespace("blocks", &schema)?;
         let bytes = [1; 90];
@@ -86,7 +86,7 @@ impl Loaded {
     }
 
     /// A namespace with three tags, two of them unique.
-    fn tagged(&self) -> Outcome<Namespace> {
+    fn tagged(&self) -> MeasuredResult<Namespace> {
         let tag = |name: &str, is_unique| TagSchema {
             name: name.to_owned(),
             is_unique,
@@ -96,7 +96,7 @@ impl Loaded {
         Ok(self.session.namespace("tagged", &Schema { tags, ..Schema::default() })?)
     }
 
-    fn insert_tagged(&self, tagged: Namespace, number: u64) -> Outcome {
+    fn insert_tagged(&self, tagged: Namespace, number: u64) -> MeasuredResult {
         let (guti, ip) = (number.to_le_bytes(), (number ^ 0xffff_ffff).to_le_bytes());
         let tags: &[(&str, &[u8])] = &[("guti", &guti), ("ip", &ip), ("cell", b"c1")];
         let metadata = Metadata { tags, ..Metadata::default() };
@@ -107,7 +107,7 @@ impl Loaded {
 }
 
 /// A zero-copy read.
-fn view(times: u64) -> Outcome {
+fn view(times: u64) -> MeasuredResult {
     let mut loaded = Loaded::new()?;
     measured(times, |_| {
         let key = loaded.next_key();
@@ -118,7 +118,7 @@ fn view(times: u64) -> Outcome {
 }
 
 /// A read into a buffer.
-fn copy(times: u64) -> Outcome {
+fn copy(times: u64) -> MeasuredResult {
     let mut loaded = Loaded::new()?;
     let mut out = Vec::with_capacity(VALUE.len());
     measured(times, |_| {
@@ -129,7 +129,7 @@ fn copy(times: u64) -> Outcome {
 }
 
 /// A zero-copy read of 16 keys at once, counted for each key.
-fn batch_view(times: u64) -> Outcome {
+fn batch_view(times: u64) -> MeasuredResult {
     let mut loaded = Loaded::new()?;
     measured(times / BATCH as u64, |_| {
         let keys: [[u8; 20]; BATCH] = std::array::from_fn(|_| loaded.next_key());
@@ -142,7 +142,7 @@ fn batch_view(times: u64) -> Outcome {
 }
 
 /// A put that replaces a record.
-fn put(times: u64) -> Outcome {
+fn put(times: u64) -> MeasuredResult {
     let mut loaded = Loaded::new()?;
     measured(times, |_| {
         let key = loaded.next_key();
@@ -152,7 +152,7 @@ fn put(times: u64) -> Outcome {
 }
 
 /// A patch of two blocks of eight by their names.
-fn patch(times: u64) -> Outcome {
+fn patch(times: u64) -> MeasuredResult {
     let mut loaded = Loaded::new()?;
     let blocks = loaded.blocks()?;
     measured(times, |number| {
@@ -168,7 +168,7 @@ fn patch(times: u64) -> Outcome {
 }
 
 /// A read of four blocks of eight and a patch of two, as a signalling procedure does it.
-fn update(times: u64) -> Outcome {
+fn update(times: u64) -> MeasuredResult {
     let mut loaded = Loaded::new()?;
     let blocks = loaded.blocks()?;
     let layout = BlockLayout::new(&BLOCKS)?;
@@ -185,7 +185,7 @@ fn update(times: u64) -> Outcome {
 }
 
 /// A transaction that reads a record and writes it changed.
-fn read_modify_write(times: u64) -> Outcome {
+fn read_modify_write(times: u64) -> MeasuredResult {
     let mut loaded = Loaded::new()?;
     let mut value = Vec::with_capacity(VALUE.len());
     measured(times, |number| {
@@ -205,7 +205,7 @@ fn read_modify_write(times: u64) -> Outcome {
 }
 
 /// An insert of a record with three tags, two of them unique, into memory that is reused.
-fn tagged_insert(times: u64) -> Outcome {
+fn tagged_insert(times: u64) -> MeasuredResult {
     let loaded = Loaded::new()?;
     let tagged = loaded.tagged()?;
     for _ in 0..3 {
@@ -216,7 +216,7 @@ fn tagged_insert(times: u64) -> Outcome {
 }
 
 /// The delete of such a record.
-fn tagged_delete(times: u64) -> Outcome {
+fn tagged_delete(times: u64) -> MeasuredResult {
     let loaded = Loaded::new()?;
     let tagged = loaded.tagged()?;
     for _ in 0..3 {
@@ -226,7 +226,7 @@ fn tagged_delete(times: u64) -> Outcome {
     measured(times, |number| delete(&loaded, tagged, number))
 }
 
-fn delete(loaded: &Loaded, tagged: Namespace, number: u64) -> Outcome {
+fn delete(loaded: &Loaded, tagged: Namespace, number: u64) -> MeasuredResult {
     black_box(loaded.session.delete(tagged, &key(number))?);
     Ok(())
 }

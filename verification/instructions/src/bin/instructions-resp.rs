@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use nearstate_instructions::{
-    MeasuredOperation, Outcome, RECORDS, VALUE, key, measured, new_region, run,
+    MeasuredOperation, MeasuredResult, RECORDS, VALUE, key, measured, new_region, run,
 };
 use nearstate_node::clock::Clock;
 use nearstate_node::{
@@ -24,14 +24,14 @@ fn main() -> ExitCode {
 }
 
 /// A client's connection to a node of one core.
-struct Client {
+struct SocketlessClient {
     handler: Box<dyn ConnectionHandler>,
     output: Vec<u8>,
     _folder: tempfile::TempDir,
 }
 
-impl Client {
-    fn new() -> Outcome<Self> {
+impl SocketlessClient {
+    fn new() -> MeasuredResult<Self> {
         let (region, folder) = new_region()?;
         let core = Core::new(CoreParts {
             index: 0,
@@ -50,7 +50,7 @@ impl Client {
     }
 
     /// Handles one request. The length of the reply.
-    fn request(&mut self, request: &[u8]) -> Outcome<usize> {
+    fn request(&mut self, request: &[u8]) -> MeasuredResult<usize> {
         self.output.clear();
         let consumed = self.handler.on_input(request, &mut self.output);
         if consumed.bytes != request.len() || self.output.first() == Some(&b'-') {
@@ -59,7 +59,7 @@ impl Client {
         Ok(self.output.len())
     }
 
-    fn set(&mut self, number: u64) -> Outcome {
+    fn set(&mut self, number: u64) -> MeasuredResult {
         let request = request(&[b"SET", &key(number), &VALUE]);
         self.request(&request).map(drop)
     }
@@ -77,8 +77,8 @@ fn request(words: &[&[u8]]) -> Vec<u8> {
 }
 
 /// GET of a value of 1,000 bytes.
-fn get(times: u64) -> Outcome {
-    let mut client = Client::new()?;
+fn get(times: u64) -> MeasuredResult {
+    let mut client = SocketlessClient::new()?;
     (0..RECORDS).try_for_each(|number| client.set(number))?;
     let requests: Vec<Vec<u8>> =
         (0..times).map(|number| request(&[b"GET", &key(number % RECORDS)])).collect();
@@ -90,8 +90,8 @@ fn get(times: u64) -> Outcome {
 }
 
 /// SET that replaces a value of 1,000 bytes.
-fn set(times: u64) -> Outcome {
-    let mut client = Client::new()?;
+fn set(times: u64) -> MeasuredResult {
+    let mut client = SocketlessClient::new()?;
     for round in 0..9 {
         (0..RECORDS).try_for_each(|number| client.set(number * (round + 1) % RECORDS))?;
     }
