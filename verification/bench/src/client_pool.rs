@@ -16,15 +16,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A target whose clients report nothing for this time is stuck: they report progress ten times a
-/// second.
+/// A target whose clients report nothing for this time is stuck.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// The interval at which the orchestrator checks for a request to stop.
 const POLL: Duration = Duration::from_millis(100);
 
-/// The wait for the exit of a client that has closed its output, in polls: it exits when its input
-/// is closed.
+/// The wait for the exit of a client that has closed its output, in polls.
 const EXIT_POLLS: u32 = 50;
 const EXIT_POLL: Duration = Duration::from_millis(10);
 

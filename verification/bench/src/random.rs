@@ -12,7 +12,7 @@ use crate::stat::as_f64;
 use nearstate_model::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// How often each record is asked for.
+/// The distribution of accesses over the records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Spread {
@@ -54,9 +54,8 @@ pub fn draw(seed: u64, record: u64, number: u64) -> u64 {
     mix(seed ^ record.wrapping_mul(GOLDEN) ^ number.wrapping_mul(OTHER).rotate_left(32))
 }
 
-/// The seed of a client's draws in one round: no two pairs of client and round share it, nor does
-/// anything else that is drawn from the same seed. With a sum of the three, the first round of the
-/// second client would have the seed of the second round of the first.
+/// The seed of a client in one round, different for each pair of client and round. A sum would give
+/// the first round of the second client the seed of the second round of the first.
 pub fn seed_of(seed: u64, client: u64, round: u64) -> u64 {
     draw(mix(seed ^ OTHER), client, round)
 }
@@ -190,26 +189,25 @@ pub fn scatter(rank: u64) -> u64 {
     hash.cast_signed().unsigned_abs()
 }
 
-/// The share of all draws that the record asked for most has, by [`Spread::Zipfian`].
+/// The share of the most frequent record, by [`Spread::Zipfian`].
 pub fn top_share() -> f64 {
     Zipf::new(SCATTERED_ITEMS).top_share()
 }
 
-/// Records that are drawn beforehand: a power of two, so that going round is a mask. 4 MiB, read
-/// from front to back: what a processor fetches ahead by itself.
+/// Records that are drawn in advance: a power of two, for a mask; 4 MiB, read sequentially.
 const DRAWN: usize = 1 << 20;
 
-/// Records of a ring at the most: a draw is a word of 32 bits, one of which says whether it stays.
+/// The largest number of records: a draw has 32 bits, one of which marks draws that stay.
 pub const RECORDS_MAX: u64 = (1 << 31) - 1;
 
 /// Marks a draw that is not shifted.
 const STAYS: u32 = 1 << 31;
 
-/// Ranks that are the head of Zipf's law: they stay where they are on every pass. A thousand ranks
-/// have 29 % of all draws over 10^10 items; any one beyond has less than 0.004 %.
+/// The first ranks of Zipf's law, which stay the same on every pass: a thousand ranks have 29 % of
+/// all draws over 10^10 items, any other one less than 0.004 %.
 const HEAD: u64 = 1024;
 
-/// An endless sequence of records, drawn beforehand.
+/// An endless sequence of records, drawn in advance.
 #[derive(Clone, Debug)]
 pub struct Ring {
     drawn: Vec<u32>,
@@ -236,8 +234,7 @@ impl Ring {
         }
     }
 
-    /// Draws ages by Zipf's law, 0 most often and never shifted: for YCSB's `latest`, where the
-    /// newest record is asked for most.
+    /// Draws ages by Zipf's law, 0 most often and never shifted: for `latest` of YCSB.
     pub fn of_ages(records: u64, seed: u64) -> Result<Self> {
         let zipf = Zipf::new(records);
         Self::of(records, seed, |rng| (zipf.rank(rng), true))
@@ -294,7 +291,7 @@ impl Ring {
         }
     }
 
-    /// The record that is asked for most, by [`Spread::Zipfian`].
+    /// The most frequent record, by [`Spread::Zipfian`].
     pub const fn top(&self) -> u64 {
         self.top
     }

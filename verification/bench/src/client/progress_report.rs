@@ -4,9 +4,8 @@
 //! Workloads count completed work in batches, and a slow target may need minutes for one batch. The
 //! orchestrator must not take it for a stuck one. So progress can be reported at each reply.
 //!
-//! This reads the clock at each reply, which is a large part of an operation's time on a region. So
-//! while operations are measured, it is done only where it is small in comparison: after a step of
-//! [`SLOW_STEP_NS`] or more, and before the first step has shown how long steps take.
+//! This reads the clock at each reply, which takes a large part of an operation's time on a region.
+//! So while operations are measured, it is only done after a step of [`SLOW_STEP_NS`] or more.
 
 use crate::access::{
     BatchSink, Body, RecordRead, ReplySink, Request, ScanRange, ScanSink, StoreAccess,

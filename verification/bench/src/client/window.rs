@@ -1,8 +1,7 @@
 //! A closed loop whose steps overlap: while the replies to one are read, the store executes the
 //! others.
 //!
-//! With one step in flight, store and client alternate, and each sleeps while the other works: the
-//! rate then also depends on two wake-ups per step.
+//! With one step in flight, store and client alternate, with two wake-ups per step.
 
 use super::{Client, ProgressReporter, TrialClock};
 use crate::access::Connection;
@@ -14,13 +13,10 @@ use nearstate_model::Result;
 use std::collections::VecDeque;
 use std::io::Write;
 
-/// The smallest number of steps in flight. Of one, three, four, five, six and eight, four was the
-/// fastest with our node and Redis at depths of 16 and 64: with fewer the store waits for the
-/// client, with more each message is small and costs as much as a large one.
+/// The smallest number of steps in flight: the fastest with our node and Redis at depths 16 and 64.
 const STEPS: usize = 4;
 
-/// The largest number of operations of a step: at a depth of 256, eight steps were 10 % faster than
-/// four with both.
+/// The largest number of operations of a step: at a depth of 256, eight steps are faster than four.
 const OF_STEP_MAX: usize = 32;
 
 /// A step in flight.

@@ -17,8 +17,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// A server that sends nothing for this time has stalled, and is reported. Twenty times the longest
-/// pause observed in a healthy one (a garbage collection of a full heap).
+/// A server that sends nothing for this time has stalled: twenty times the longest observed pause.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// The longest valid reply, in bytes.
@@ -28,8 +27,7 @@ pub(crate) const ANSWER_BYTES_MAX: usize = 1 << 30;
 pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// The time that a client with several messages in flight busy-polls before it sleeps. A wake-up
-/// takes 10 to 20 us on a virtual machine, and costs the server as much as several requests. Pauses
-/// of a server that has work are shorter than this.
+/// takes 10 to 20 us, and costs the server as much as several requests.
 const BUSY_POLL: Duration = Duration::from_micros(50);
 
 /// The smallest size of a read, in bytes.

@@ -1,5 +1,4 @@
-//! Requests that are written down first and then sent, alone or together. Its memory is used again
-//! by the next ones, so that writing costs no allocation.
+//! A batch of requests. Its memory is reused, so that requests cost no allocation.
 
 use crate::access::{
     BatchSink, Connection, PartSet, PartWrite, PartsChange, RecordEntry, Request, StoreReply,
@@ -8,7 +7,7 @@ use crate::access::{
 use nearstate_model::Result;
 use std::ops::Range;
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchOp {
     /// Reads some parts.
@@ -20,7 +19,7 @@ pub enum BatchOp {
     Delete,
 }
 
-/// A request as ranges of what is written down.
+/// A request as ranges of the buffers.
 #[derive(Clone, Debug)]
 struct PreparedRequest {
     kind: BatchOp,
@@ -30,20 +29,20 @@ struct PreparedRequest {
     tags: Range<usize>,
 }
 
-/// Requests written down.
+/// A batch of requests.
 #[derive(Debug, Default)]
 pub struct Batch {
     bytes: Vec<u8>,
     spans: Vec<(usize, Range<usize>)>,
     prepared: Vec<PreparedRequest>,
-    /// Empty: kept for their room.
+    /// Empty, kept for their capacity.
     pieces: Vec<PartWrite<'static>>,
     requests: Vec<Request<'static>>,
     sent: u64,
 }
 
 impl Batch {
-    /// Forgets what was written.
+    /// Removes all requests.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.spans.clear();
@@ -96,7 +95,7 @@ impl Batch {
         std::mem::replace(&mut self.sent, 0)
     }
 
-    /// Hands the requests to `send`.
+    /// Calls `send` with the requests.
     #[inline]
     fn with<T>(&mut self, send: impl FnOnce(&[Request<'_>]) -> Result<T>) -> Result<T> {
         let bytes = &self.bytes;
@@ -126,7 +125,7 @@ impl Batch {
         answer
     }
 
-    /// Sends all of them together; a single one by the call that it stands for.
+    /// Sends the batch; a single request is sent alone.
     #[inline]
     pub fn send(&mut self, store: &mut Connection<'_>, receive: &mut BatchSink<'_>) -> Result<()> {
         self.with(|requests| match requests {
@@ -140,7 +139,7 @@ impl Batch {
         })
     }
 
-    /// Sends all of them as one transaction; the answer tells whether each of them met a record.
+    /// Sends the batch as one transaction; true if each request found its record.
     #[inline]
     pub fn transact(&mut self, store: &mut Connection<'_>) -> Result<bool> {
         self.with(|requests| {
@@ -157,8 +156,7 @@ impl Batch {
     }
 }
 
-/// An empty vector with the room of another, for items of another lifetime: collecting in place
-/// keeps the allocation.
+/// Empties a vector for items of another lifetime: collecting in place keeps the allocation.
 #[inline]
 fn emptied_parts<'b>(mut used: Vec<PartWrite<'_>>) -> Vec<PartWrite<'b>> {
     used.clear();

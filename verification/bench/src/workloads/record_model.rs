@@ -1,10 +1,9 @@
 //! The records of one client and the model of what they must be: what most workloads are made of.
 //!
-//! Each record has a life (how often it was created, and whether it is there) and for each part a
-//! count of its changes. Key, tags and contents follow from the seed, the record and these counts,
-//! so a record's model is a few bytes, and any answer can be compared with what it must be. Counts
-//! of changes go round at 2^16: a value that is exactly so many changes old would pass. And a lost
-//! write after which the same part was written again before it was read leaves no trace.
+//! The model of a record is its life (how often it was created, and whether it exists) and for each
+//! part a count of its changes. Key, tags and contents follow from the seed and these
+//! counts. Limits: the counts wrap at 2^16, and a lost write is not detected if the same part is
+//! written again before it is read.
 
 mod rule;
 
@@ -94,8 +93,7 @@ struct PendingWrite<const P: usize> {
     after: RecordState<P>,
 }
 
-/// Reads and writes that travel together while loading and comparing: enough to hide the way to a
-/// server, few enough for its buffers.
+/// Requests of a batch while loading and comparing.
 const TOGETHER: usize = 64;
 
 /// The records of one client.
@@ -108,8 +106,8 @@ pub struct RecordModel<F, const P: usize> {
     is_transaction: bool,
     batch: Batch,
     read_slots: Vec<usize>,
-    /// Replies of the run that contradict the model. They are reported with the verdict, not at
-    /// once: the null target returns arbitrary replies, and measures the cost of generating.
+    /// Replies that contradict the model, reported with the verdict: the null target returns
+    /// arbitrary ones.
     mismatches: Verdict,
 }
 

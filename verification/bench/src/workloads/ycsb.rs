@@ -10,11 +10,10 @@
 //! | `e` | 95 % scans of 1 to 100 records | 5 % insert | begins as in `a` |
 //! | `f` | 50 % | 50 % read and then update of one field | as in `a` |
 //!
-//! A record has ten fields of 100 bytes, read all together: its parts. `e` keeps them in one part,
-//! since a scan hands over one. Ours is that inserts end: when a client has as many records again
-//! as it began with, each insert takes the oldest away, so that a run can go on for hours; and that
-//! keys are scattered by a multiplication that can be undone, so that what a scan hands over can be
-//! compared with the model.
+//! A record has ten fields of 100 bytes, its parts, which are read together. `e` stores them in one
+//! part, since a scan returns one. Unlike YCSB, each insert deletes the oldest record once a client
+//! has twice its first number of records, and keys are scattered by an invertible multiplication,
+//! so that a scan can be compared with the model.
 
 use super::record_model::{Mutation, RecordForm, RecordModel};
 use super::share::{self, Share};
@@ -34,7 +33,7 @@ const FIELD_BYTES: usize = 100;
 /// Records of a scan at the most.
 const SCAN_MAX: u64 = 100;
 
-/// Records of which a scan is looked at one by one: comparing all would cost as much as the scan.
+/// Records of a scan that are compared: all would cost as much as the scan.
 const LOOKED_AT: usize = 4;
 
 const FIELD_NAMES: [&str; FIELDS] = [

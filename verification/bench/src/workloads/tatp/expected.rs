@@ -215,8 +215,8 @@ impl Model {
         let s_id = self.s_id(slot);
         let mut read = |table, key: &[u8], part| {
             let mut bytes = Vec::new();
-            let is_there = store.read(table, key, PartSet::one(part), &mut |part, some| {
-                if part == part {
+            let is_there = store.read(table, key, PartSet::one(part), &mut |found, some| {
+                if found == part {
                     bytes = some.to_vec();
                 }
             })?;

@@ -34,7 +34,7 @@ impl Ue {
 struct UeHistory {
     /// Procedures so far.
     count: u32,
-    /// SingleProcedure of the last procedure of each kind, from 1; 0: never.
+    /// Number of the last procedure of each kind, from 1; 0: never.
     last: [u32; KINDS],
     /// The hash of each block.
     marks: [u32; BLOCKS.len()],
