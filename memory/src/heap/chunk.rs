@@ -10,8 +10,8 @@ use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
 use crate::heap::bitmap::{BITMAP_WORDS, Bitmap, UnitRun};
 use crate::layout::{
-    BITMAP_BYTES, CHUNK_BYTES, CHUNK_HAS_PAGES, CHUNK_UNITS, Corruption, HEAP, LINE,
-    SUPER_FRONTIER, bitmaps_at, chunk_words_at, ordinary_chunks, seal, unseal,
+    BITMAP_BYTES, CHUNK_BYTES, CHUNK_HAS_PAGES, CHUNK_NEW_WITH_PAGES, CHUNK_UNITS, Corruption,
+    HEAP, LINE, SUPER_FRONTIER, bitmaps_at, chunk_words_at, ordinary_chunks, seal, unseal,
 };
 use crate::member::{Member, lock};
 use crate::region::map::Map;
@@ -95,7 +95,7 @@ impl ChunkState {
 
     pub(crate) const fn encode(self) -> u64 {
         let pages = if self.has_pages { CHUNK_HAS_PAGES } else { 0 };
-        pages | (CHUNK_UNITS - self.longest) << 16 | self.used
+        with_check(pages | (CHUNK_UNITS - self.longest) << 16 | self.used)
     }
 
     /// The payload that the bitmap says.
@@ -108,6 +108,21 @@ impl ChunkState {
         CHUNK_UNITS - self.used
     }
 }
+
+/// Adds the check bits to the payload of a chunk's word: the XOR of its other bytes. Any single
+/// flipped bit is found. The payload 0 has check bits 0.
+const fn with_check(payload: u64) -> u64 {
+    // The bit for pages (47) and the spare bits (32 to 38) make the fifth byte.
+    let low = payload & 0xffff_ffff;
+    let fifth = payload >> 32 & 0x7f | (payload >> 47 & 1) << 7;
+    let check = low ^ low >> 8 ^ low >> 16 ^ low >> 24 ^ fifth;
+    payload | (check & 0xff) << CHECK_SHIFT
+}
+
+/// The check bits are bits 39 to 46 of a chunk's word.
+const CHECK_SHIFT: u32 = 39;
+const _: () =
+    assert!(CHUNK_HAS_PAGES == 1 << 47 && with_check(CHUNK_HAS_PAGES) == CHUNK_NEW_WITH_PAGES);
 
 /// The number of ordinary chunks that were ever used. Those behind them have no tables yet.
 pub(crate) fn chunks_used(map: &Map) -> Result<u64, Corruption> {
