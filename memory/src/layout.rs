@@ -101,8 +101,10 @@ pub(crate) const CHUNK_BYTES: u64 = 256 << 10;
 pub(crate) const CHUNK_UNITS: u64 = CHUNK_BYTES / LINE;
 /// Bit of a chunk's word: all of the chunk has pages.
 pub(crate) const CHUNK_HAS_PAGES: u64 = 1 << 47;
+/// Bit of a chunk's word: its records are being moved elsewhere.
+pub(crate) const CHUNK_IS_CLOSING: u64 = 1 << 46;
 /// The word of a chunk of free units that has pages, with its check bits.
-pub(crate) const CHUNK_NEW_WITH_PAGES: u64 = CHUNK_HAS_PAGES | 0x80 << 39;
+pub(crate) const CHUNK_NEW_WITH_PAGES: u64 = CHUNK_HAS_PAGES | 0x80 << 38;
 /// Bytes of a chunk's bitmap.
 pub(crate) const BITMAP_BYTES: u64 = CHUNK_UNITS / 8;
 

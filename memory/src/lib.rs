@@ -16,6 +16,7 @@ mod removal;
 pub mod inspect;
 mod namespace;
 mod recovery;
+mod evacuation;
 mod txn;
 mod index;
 mod counter;

@@ -103,6 +103,14 @@ pub struct Member {
     pub(crate) queue_heads: Box<[Private<u64>; QUEUES]>,
     /// True while an operation may use the reserve of the heap.
     pub(crate) may_use_reserve: Private<bool>,
+    /// Inserts during which this member does not try to grow an index.
+    pub(crate) growth_pause: Private<u32>,
+    /// Units of the cell for which there was no room last.
+    pub(crate) wanted_units: Private<u64>,
+    /// The free units when moving records made no room for the last time.
+    pub(crate) vain_units: Private<u64>,
+    /// Moving records would make room, and waits until this member has no pin.
+    pub(crate) is_evacuation_due: Private<bool>,
     /// The chunk that this member took memory from last.
     pub(crate) chunk: Private<u64>,
     /// What the heap was used for when it was full.
@@ -219,6 +227,11 @@ impl Member {
     pub(crate) fn epoch(&self) -> &AtomicU64 {
         // SAFETY: a word of the map, which `shared` keeps mapped while this member exists.
         unsafe { self.epoch.as_ref() }
+    }
+
+    /// True if this member holds a pin.
+    pub(crate) fn has_pin(&self) -> bool {
+        self.pins.get() != 0
     }
 
     #[inline]

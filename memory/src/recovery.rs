@@ -49,6 +49,8 @@ pub(crate) enum RecoveryDecision {
     RollForwardLine,
     /// The overflow lines are removed: each step of it can be repeated.
     RollForwardCompact,
+    /// The change happened: the replaced overflow lines are retired.
+    RollForwardLines,
     /// The bytes contradict each other.
     ReportCorruption,
 }
@@ -58,7 +60,7 @@ pub(crate) enum RecoveryDecision {
 pub(crate) const fn decision_for(operation: u64, word_state: WordState) -> RecoveryDecision {
     match (operation, word_state) {
         (op::NONE, _)
-        | (op::RECORD | op::WORD | op::SPLIT | op::LINE, WordState::Old)
+        | (op::RECORD | op::WORD | op::SPLIT | op::LINE | op::LINES, WordState::Old)
         | (op::SET_ONCE, WordState::Old | WordState::Neither) => RecoveryDecision::RollBack,
         (op::RECORD, WordState::New) => RecoveryDecision::RollForwardRecord,
         (op::WORD | op::SET_ONCE, WordState::New) => RecoveryDecision::RollForwardWord,
@@ -67,6 +69,7 @@ pub(crate) const fn decision_for(operation: u64, word_state: WordState) -> Recov
         (op::TXN, WordState::Old) => RecoveryDecision::RollBackTransaction,
         (op::LINE, WordState::New) => RecoveryDecision::RollForwardLine,
         (op::COMPACT, _) => RecoveryDecision::RollForwardCompact,
+        (op::LINES, WordState::New) => RecoveryDecision::RollForwardLines,
         _ => RecoveryDecision::ReportCorruption,
     }
 }
@@ -279,6 +282,7 @@ fn finish_operation(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
             crash_point!("recover.line");
             arena.roll_back()
         }
+        RecoveryDecision::RollForwardLines => split::finish_lines(arena, old),
         RecoveryDecision::ReportCorruption => {
             Err(Corruption("a recorded word has neither its old nor its new value"))
         }
@@ -317,6 +321,7 @@ mod tests {
             ("txn", op::TXN),
             ("line", op::LINE),
             ("compact", op::COMPACT),
+            ("lines", op::LINES),
             ("set_once", op::SET_ONCE),
             ("unknown", 9),
         ] {
@@ -339,6 +344,7 @@ mod tests {
              line Old RollBack\nline New RollForwardLine\nline Neither ReportCorruption\n\
              compact Old RollForwardCompact\ncompact New RollForwardCompact\n\
              compact Neither RollForwardCompact\n\
+             lines Old RollBack\nlines New RollForwardLines\nlines Neither ReportCorruption\n\
              set_once Old RollBack\nset_once New RollForwardWord\nset_once Neither RollBack\n\
              unknown Old ReportCorruption\nunknown New ReportCorruption\n\
              unknown Neither ReportCorruption\n"

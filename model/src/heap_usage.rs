@@ -1,6 +1,6 @@
 //! What the memory of a region is used for.
 
-use crate::error::Holder;
+use crate::holder::Holder;
 
 /// Sizes for which [`HeapUsage::free_by_size`] tells how much memory is usable.
 pub const FREE_SIZES: [u64; 5] = [64, 1 << 10, 4 << 10, 64 << 10, 1 << 20];
@@ -49,7 +49,7 @@ impl HeapUsage {
             0x400..0x10_0000 => format!("{} KiB", bytes >> 10),
             _ => format!("{}.{} MiB", bytes >> 20, (bytes >> 10 & 1023) * 10 / 1024),
         };
-        let mut text = format!(
+        let text = format!(
             "of {}, {} are live, {} retired, {} kept by sessions, {} free (the largest range: {})",
             shown(self.total),
             shown(self.live),
@@ -58,16 +58,15 @@ impl HeapUsage {
             shown(self.free),
             shown(self.free_largest)
         );
-        text.push_str("; ");
-        match self.held_back.first() {
-            Some(held) => text.push_str(&format!(
+        let remedy = match self.held_back.first() {
+            Some(held) => format!(
                 "a view of {} holds back {} of deleted and replaced records: let the process run \
                  (kill -CONT) or end it",
                 held.process,
                 shown(held.bytes)
-            )),
-            None => text.push_str("delete records, or create a larger region"),
-        }
-        text
+            ),
+            None => "delete records, or create a larger region".to_owned(),
+        };
+        text + "; " + &remedy
     }
 }

@@ -1,8 +1,7 @@
-//! Counters that any number of sessions add to at once, without a lock and without a conflict.
+//! Counters to which many sessions add concurrently, without locks and without conflicts.
 //!
 //! A record of a namespace of counters has no value; it owns one cell of sixteen stripes, and each
-//! session adds to the stripe of its own number. A counter that is deleted and added to again
-//! begins at zero.
+//! session adds to the stripe of its own number. A deleted counter starts at zero again.
 
 use nearstate_memory::WriteDecision;
 use nearstate_model::{Error, Result, invariant};
@@ -11,14 +10,14 @@ use crate::record::Kind;
 use crate::session::{KeyLookup, Namespace, Session, check_key};
 
 impl Session {
-    /// Adds to a counter; creates it at zero first if there is none. Wraps round beyond 64 bits.
+    /// Adds to a counter; creates it at zero first if it does not exist. Wraps at 64 bits.
     ///
-    /// Once this has returned the add is in every later read, whatever becomes of this process; if
-    /// the process is killed before, it is in whole or not at all. If the counter is deleted
+    /// Once this has returned, the add is in every later read, also if this process is killed. If
+    /// the process is killed before, the add is complete or absent. If the counter is deleted
     /// meanwhile, the add counts as one before the deletion.
     ///
-    /// Cost: that of a read, and one atomic add to a line that only sessions with the same number
-    /// modulo 16 write to. Creating costs a put.
+    /// Cost: that of a read, and one atomic add to a cache line that only sessions with the same
+    /// number modulo 16 write to. The first add costs a put.
     ///
     /// # Errors
     /// `WrongKind` in a namespace of other records, `KeyTooLarge`, `Full` and `Stalled` (only when
@@ -31,7 +30,7 @@ impl Session {
             let held = self.member.pin()?;
             if let Some((cell, _)) = self.member.find(lookup.table, lookup.hash, key)? {
                 cell.counter(0)?.add(&self.member, delta)?;
-                // A page that went away meanwhile took the add with it.
+                // A page that was lost meanwhile contained the add.
                 return self.member.check_not_truncated();
             }
             drop(held);
@@ -42,12 +41,12 @@ impl Session {
         }
     }
 
-    /// What a counter stands at; `None` if there is none.
+    /// The value of a counter; `None` if it does not exist.
     ///
-    /// Every add that returned before this was called is in the sum, and none that began after it
-    /// returned. Of the adds that run at the same time some are in: the stripes are read one after
-    /// the other, so of two such adds of different sessions the later may be in and the earlier
-    /// not. Where adds are never negative, what one session reads never falls.
+    /// The sum includes every add that returned before this call, and none that started after it
+    /// returned. Of concurrent adds it includes some: the stripes are read one after the other, so
+    /// of two adds of different sessions it may include the later and not the earlier. If no add is
+    /// negative, the values that one session reads never decrease.
     ///
     /// # Errors
     /// `WrongKind` in a namespace of other records, `KeyTooLarge`, `Damaged`, `Forked`.
@@ -63,7 +62,7 @@ impl Session {
         Ok(Some(sum))
     }
 
-    /// False if there is one already.
+    /// False if it exists already.
     #[cold]
     fn create_counter(&self, lookup: KeyLookup<'_>, delta: i64) -> Result<bool> {
         let drafted = self.member.allocate_counter(delta).and_then(|counter| {

@@ -1,25 +1,26 @@
-//! Globs as Redis' KEYS has them (contracts of the SDL clients, `listKeys`): `*` any run, `?` any
-//! byte, `[abc]`, `[a-z]`, `[^a]`, `\x` the byte x. Bytes, not characters.
+//! Globs as of Redis' KEYS (contracts of the SDL clients, `listKeys`): `*` any bytes, `?` any byte,
+//! `[abc]`, `[a-z]`, `[^a]`, `\x` the byte x. Bytes, not characters.
 //!
-//! The stars cut a pattern into runs, each of which takes as many bytes as it has items. The first
-//! stands at the begin of the text, the last at its end; one between is where it is found first,
-//! because whatever follows it has the more room. So nothing is ever tried twice but within the
-//! search for one run, and that reads the text once.
+//! The stars divide a pattern into runs, each of which matches as many bytes as it has items. The
+//! first run matches at the start of the text, the last at its end, and each other one at its first
+//! occurrence, which leaves the most text for the runs behind it. So there is no backtracking
+//! except within the search for one run, which reads the text once.
 
 use memchr::memmem;
 use nearstate_model::invariant;
 use nearstate_model::invariant::guaranteed;
 
-/// The most items of a run that is searched for in one pass over the text: the bits of a word.
+/// The largest number of items of a run that is searched in one pass over the text: the bits of a
+/// word.
 pub const RUN_ITEMS_MAX: usize = 64;
 const _: () = assert!(RUN_ITEMS_MAX <= u64::BITS as usize, "a run's items are bits of one word");
 
-/// A run is searched for place by place if that takes at most so many steps: to prepare anything
-/// would take longer.
+/// A run is compared at each position if that takes at most so many steps: a table would take
+/// longer to build.
 const SIMPLE_STEPS_MAX: usize = 1024;
 
-/// Up to so many bytes of a run it is compared at every place, however long the text is: a table
-/// for each of a thousand short runs would cost more than all the text.
+/// A run of up to so many bytes is compared at each position of a text of any length: a table for
+/// each of a thousand short runs would cost more than the comparison.
 const SIMPLE_RUN_MAX: usize = 16;
 
 /// True if the whole of `text` matches `pattern`.
@@ -53,23 +54,23 @@ pub fn is_linear(pattern: &[u8]) -> bool {
     true
 }
 
-/// The bytes that every text that matches begins with; no more than the first `most` of them.
+/// The bytes with which every matching text starts; at most the first `most` of them.
 pub fn literal_begin(pattern: &[u8], most: usize) -> Vec<u8> {
     let (run, _) = cut(pattern);
     items(run).map_while(Item::literal).take(most).collect()
 }
 
-/// What takes one byte.
+/// An item of a pattern, which matches one byte.
 #[derive(Clone, Copy, Debug)]
 enum Item<'p> {
     Any,
     Byte(u8),
-    /// What stands between the brackets.
+    /// The content of the brackets.
     Class(&'p [u8]),
 }
 
 impl Item<'_> {
-    /// The one byte that it takes, if there is one.
+    /// The byte that it matches, if it matches only one.
     const fn literal(self) -> Option<u8> {
         match self {
             Self::Byte(byte) => Some(byte),
@@ -86,7 +87,7 @@ impl Item<'_> {
     }
 }
 
-/// The first item of a pattern that does not begin with a star, and what follows it.
+/// The first item of a pattern that does not start with a star, and the rest.
 fn first_item(pattern: &[u8]) -> Option<(Item<'_>, &[u8])> {
     let (byte, rest) = pattern.split_first()?;
     Some(match (byte, rest.split_first()) {
@@ -110,7 +111,7 @@ fn items(run: &[u8]) -> impl Iterator<Item = Item<'_>> {
     })
 }
 
-/// The run before the first star, and what follows that star; `None` if there is none.
+/// The run before the first star, and the rest behind that star; `None` without a star.
 fn cut(pattern: &[u8]) -> (&[u8], Option<&[u8]>) {
     let mut rest = pattern;
     while let Some((byte, after)) = rest.split_first() {
@@ -124,8 +125,8 @@ fn cut(pattern: &[u8]) -> (&[u8], Option<&[u8]>) {
     (pattern, None)
 }
 
-/// What stands between the brackets, and what follows them. A class that is not closed ends with
-/// the pattern, as in Redis.
+/// The content of the brackets, and the rest behind them. An unclosed class ends with the pattern,
+/// as in Redis.
 fn cut_class(pattern: &[u8]) -> (&[u8], &[u8]) {
     let mut rest = pattern.strip_prefix(b"^").unwrap_or(pattern);
     loop {
@@ -142,7 +143,7 @@ fn cut_class(pattern: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// The bytes that a class takes, a bit each.
+/// The bytes that a class matches, one bit each.
 #[derive(Clone, Copy, Debug, Default)]
 struct Class {
     words: [u64; 4],
@@ -194,7 +195,7 @@ impl Class {
     }
 }
 
-/// Takes a run off the begin of a text; what is left of it.
+/// Matches a run at the start of a text; returns the rest.
 fn consume<'t>(run: &[u8], text: &'t [u8]) -> Option<&'t [u8]> {
     let mut left = text;
     for item in items(run) {
@@ -218,7 +219,7 @@ fn is_wild(run: &[u8]) -> bool {
     items(run).any(|item| !matches!(item, Item::Byte(_)))
 }
 
-/// Finds the first place of a run in a text; what follows it there.
+/// Finds the first occurrence of a run in a text; returns the rest behind it.
 fn search<'t>(run: &[u8], text: &'t [u8]) -> Option<&'t [u8]> {
     if run.is_empty() {
         return Some(text);
@@ -235,10 +236,10 @@ fn search<'t>(run: &[u8], text: &'t [u8]) -> Option<&'t [u8]> {
     text.get(at + literal.len()..)
 }
 
-/// Reads the text once: a bit of a word says for each item whether the bytes until now end with the
-/// run up to it. Of a longer run the rest is compared wherever its begin is found.
+/// Reads the text once: for each item, a bit of a word is set if the bytes so far end with the run
+/// up to this item. The rest of a longer run is compared wherever its start is found.
 fn search_wild<'t>(run: &[u8], text: &'t [u8]) -> Option<&'t [u8]> {
-    // For each byte the items that take it.
+    // For each byte the items that match it.
     let mut takers = [0_u64; 256];
     let mut rest = run;
     let mut last = 0;
@@ -277,7 +278,7 @@ mod tests {
 
     use super::*;
 
-    /// The same in the plainest way: each star tried at each place. For short texts only.
+    /// The simplest implementation: each star is tried at each position. For short texts only.
     fn plainly(pattern: &[u8], text: &[u8]) -> bool {
         match pattern.split_first() {
             None => text.is_empty(),

@@ -6,24 +6,25 @@ use crate::record::Kind;
 use crate::record::view::View;
 use crate::session::{Namespace, Session, wrong_kind};
 
-/// Keys of a batch whose lines are asked for together: as many misses as a core has in flight.
+/// Keys of a batch that are prefetched together: about the number of cache misses that a core can
+/// have in flight.
 pub(crate) const BATCH: usize = 16;
 
-/// Lines of a record that a batch asks for: the header with a short key, and the start of the
-/// value.
+/// Cache lines of a record that a batch prefetches: the header with a short key, and the start of
+/// the value.
 pub(crate) const BATCH_LINES: u64 = 2;
 const _: () = assert!(BATCH > 0 && BATCH_LINES > 0, "a batch asks for the lines of its records");
 
 impl Session {
     /// The record of a key as a zero-copy view, or `None`.
     ///
-    /// No lock, no system call, no store to a line that another member reads or writes (but this
-    /// one's pin, which others only read when they reclaim). Linearizable: the answer held at one
-    /// moment of the call. Cost: two dependent cache misses at worst.
+    /// No lock, no system call, no store to a cache line that another member reads or writes
+    /// (except the pin of this one, which others only read when they reclaim). Linearizable. Cost:
+    /// at most two dependent cache misses.
     ///
     /// # Errors
-    /// `WrongKind` in a namespace of counters, `Damaged`, `Forked`. A key that is too long is
-    /// simply not there.
+    /// `WrongKind` in a namespace of counters, `Damaged`, `Forked`. A key that is too long has no
+    /// record.
     #[inline(always)]
     #[expect(
         clippy::inline_always,
@@ -62,13 +63,13 @@ impl Session {
         out.clear();
         let Some(view) = self.get(namespace, key)? else { return Ok(None) };
         out.extend_from_slice(view.bytes());
-        // A page that is gone reads as zeros: they are not the value.
+        // A lost page reads as zeros, which are not the value.
         self.member.check_not_truncated()?;
         Ok(Some(view.version()))
     }
 
-    /// Reads many keys: the cache misses of 16 keys at a time overlap. `each` gets the number of
-    /// the key and its record.
+    /// Reads many keys: the cache misses of 16 keys at a time overlap. Calls `each` with the number
+    /// of the key and its record.
     ///
     /// # Errors
     /// As [`Session::get`].

@@ -1,4 +1,4 @@
-//! Walking a namespace: record by record in slot order, keys by prefix or glob, and counting.
+//! Scans of a namespace: records in slot order, keys by prefix or glob, and counts.
 
 use nearstate_memory::IndexTable;
 use nearstate_memory::layout::namespace_flags;
@@ -10,14 +10,14 @@ use crate::record::meta::{Meta, is_past, is_past_cell, split};
 use crate::record::view::View;
 use crate::session::{Namespace, Session};
 
-/// Which keys a listing gives.
+/// The keys that a listing returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern<'a> {
-    /// All.
+    /// All keys.
     All,
-    /// Those that begin with these bytes, taken literally.
+    /// Keys that start with these bytes.
     Prefix(&'a [u8]),
-    /// Those that match this glob, as Redis' KEYS has it: `*`, `?`, `[a-z]`, `[^a]`, `\x`.
+    /// Keys that match this glob, as `KEYS` of Redis: `*`, `?`, `[a-z]`, `[^a]`, `\x`.
     Glob(&'a [u8]),
 }
 
@@ -31,11 +31,11 @@ impl Pattern<'_> {
     }
 }
 
-/// A walk over the records of a namespace, in the order of their slots in the index.
+/// An iterator over the records of a namespace, in the order of their slots in the index.
 ///
-/// A record that is there from the beginning to the end of the walk is met exactly once; one that
-/// is put or deleted meanwhile is met at most once. Writers are never blocked. Some twenty records
-/// are pinned at a time, so a long walk holds nothing back for long.
+/// A record that exists during the whole scan is returned exactly once; one that is put or deleted
+/// meanwhile at most once. Writers are never blocked. About twenty records are pinned at a time, so
+/// a long scan does not delay the reuse of memory for long.
 #[derive(Debug)]
 pub struct Scan<'s> {
     session: &'s Session,
@@ -43,24 +43,24 @@ pub struct Scan<'s> {
     buckets: u64,
     bucket: u64,
     cells: Vec<u64>,
-    /// The present record is `cells[next - 1]`.
+    /// The current record is `cells[next - 1]`.
     next: usize,
     pin: Option<nearstate_memory::Pin<'s>>,
 }
 
-/// How many records a part of a namespace has.
+/// Counts of the records of a part of a namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// All of them.
+    /// All records.
     pub records: u64,
-    /// Those that end by themselves.
+    /// Records with an expiry time.
     pub ending: u64,
 }
 
 impl Scan<'_> {
-    /// Steps to the next record without touching it. False at the end.
+    /// Moves to the next record without reading it. False at the end.
     ///
-    /// Cost: a line of the index for every three or four records.
+    /// Cost: one cache line of the index for every three or four records.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
@@ -73,8 +73,8 @@ impl Scan<'_> {
         self.fill(0)
     }
 
-    /// The record that the walk has stepped to; `None` before the first step and after the last.
-    /// The view borrows the walk.
+    /// The current record; `None` before the first step and after the last. The view borrows the
+    /// iterator.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
@@ -91,7 +91,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Steps, and views the record: `None` at the end.
+    /// Moves to the next record and returns it; `None` at the end.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
@@ -106,7 +106,7 @@ impl Scan<'_> {
         self.view()
     }
 
-    /// Adds the records of the next bucket that have not expired. Under a pin.
+    /// Adds the unexpired records of the next bucket. The caller holds a pin.
     fn collect_next_bucket(&mut self, table: &IndexTable) -> Result<()> {
         let (member, cells) = (&self.session.member, &mut self.cells);
         member.collect_bucket(table, self.bucket, self.buckets, cells)?;
@@ -128,7 +128,7 @@ impl Scan<'_> {
         let pin = self.session.member.pin()?;
         while self.bucket < self.buckets && self.cells.len() < BATCH {
             if let Err(error) = self.collect_next_bucket(table) {
-                // What was collected is not pinned once this returns.
+                // The collected records are not pinned after this returns.
                 self.cells.clear();
                 return Err(error);
             }
@@ -145,8 +145,8 @@ impl Scan<'_> {
     }
 }
 
-/// A walk that is done in parts, with anything between them: which buckets of the index are still
-/// to be looked at, of those that there were when it began. It holds nothing.
+/// A scan in parts: the buckets of the index that are left, of those that existed at its start. It
+/// holds no pin and no lock between parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buckets {
     next: u64,
@@ -154,12 +154,12 @@ pub struct Buckets {
 }
 
 impl Buckets {
-    /// How many there were.
+    /// The number of buckets at the start.
     pub const fn count(&self) -> u64 {
         self.all
     }
 
-    /// How many are still to be looked at.
+    /// The number of buckets that are left.
     pub const fn left(&self) -> u64 {
         debug_assert!(self.next <= self.all, "a walk ends at the last bucket");
         self.all - self.next
@@ -168,7 +168,7 @@ impl Buckets {
     /// The next ones, at most so many.
     fn take(&mut self, most: u64) -> std::ops::Range<u64> {
         let from = self.next;
-        // A caller may ask for as many as it likes: there are no more than all.
+        // A caller may request any number.
         self.next = from.saturating_add(most.max(1)).min(self.all);
         invariant!(from <= self.next, "a walk goes on from {from} to {}", self.next);
         from..self.next
@@ -176,7 +176,7 @@ impl Buckets {
 }
 
 impl Session {
-    /// Begins a walk in parts over a namespace.
+    /// Starts a scan in parts of a namespace.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
@@ -185,10 +185,10 @@ impl Session {
         Ok(Buckets { next: 0, all: self.member.bucket_count(self.table(namespace)?)? })
     }
 
-    /// The next part of such a walk: so many buckets. False once it was the last.
+    /// Scans the next part: so many buckets. False after the last.
     ///
-    /// A record that is there from the beginning to the end of the walk is met exactly once; one
-    /// that is put or deleted meanwhile is met at most once.
+    /// A record that exists during the whole scan is returned exactly once; one that is put or
+    /// deleted meanwhile at most once.
     ///
     /// # Errors
     /// `Damaged`, `Forked`; what `each` returns.
@@ -205,8 +205,8 @@ impl Session {
         Ok(buckets.next < buckets.all)
     }
 
-    /// As [`Session::walk_buckets`], and only counts: the records themselves are not touched,
-    /// unless some of them expire.
+    /// As [`Session::walk_buckets`], but only counts. The records are not read, unless some of them
+    /// expire.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
@@ -221,7 +221,7 @@ impl Session {
         self.count_range(namespace, part, buckets.all)
     }
 
-    /// A walk over all records of a namespace.
+    /// An iterator over all records of a namespace.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
@@ -232,11 +232,11 @@ impl Session {
         Ok(Scan { session: self, namespace, buckets, bucket: 0, cells, next, pin })
     }
 
-    /// A part of a walk over a namespace that others may continue, even another process: some
-    /// buckets of the index from number `from` on. The number to go on with, or `None` at the end.
+    /// Scans a part of a namespace: some buckets of the index from number `from`. Returns the
+    /// number for the next call, also by another process, or `None` at the end.
     ///
-    /// A record that is there from the first part to the last is met at least once; if the index
-    /// grows meanwhile, perhaps twice.
+    /// A record that exists from the first part to the last is returned at least once; at most
+    /// twice if the index grows meanwhile.
     ///
     /// # Errors
     /// `Damaged`, `Forked`; what `each` returns.
@@ -285,7 +285,7 @@ impl Session {
         Ok(())
     }
 
-    /// How many records some of `all` buckets have.
+    /// The number of records of some of `all` buckets.
     fn count_range(
         &self,
         namespace: Namespace,
@@ -327,7 +327,7 @@ impl Session {
         Ok(())
     }
 
-    /// How many records a namespace has. Walks the index, not the records (unless some of them
+    /// The number of records of a namespace. Reads the index, not the records (unless some of them
     /// expire): 10 million records take about 20 ms.
     ///
     /// # Errors
@@ -337,9 +337,9 @@ impl Session {
         self.count_range(namespace, 0..buckets, buckets)
     }
 
-    /// A part of a count that others may continue, as [`Session::walk_part`] is of a walk: how many
-    /// records so many buckets of the index have from number `from` on, and the number to go on
-    /// with, `None` at the end. Touches no record unless some of the namespace expire.
+    /// A part of a count, as [`Session::walk_part`] is of a scan: the records of so many buckets of
+    /// the index from number `from`, and the number for the next call, `None` at the end. Reads no
+    /// record unless some of the namespace expire.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
@@ -374,7 +374,7 @@ impl Session {
         Ok((counted, (to < all).then_some(to)))
     }
 
-    /// Whether a record's time has passed; counts those that have one ahead of them. Under a pin.
+    /// True if a record has expired; counts those that will expire. The caller holds a pin.
     fn count_expiry(&self, at: u64, counted: &mut Counted) -> Result<bool> {
         let cell = self.member.cell_at(at)?;
         if !cell.has_meta() {
@@ -387,8 +387,8 @@ impl Session {
         Ok(is_past)
     }
 
-    /// Calls `each` with every record of a namespace that no other session changes, also those
-    /// whose time has passed.
+    /// Calls `each` with every record of a namespace that no other session changes, also expired
+    /// ones.
     pub(crate) fn each_stored(
         &self,
         namespace: Namespace,
@@ -407,7 +407,7 @@ impl Session {
         Ok(())
     }
 
-    /// Takes the records whose time has passed out of what was collected under the caller's pin.
+    /// Removes expired records from those that were collected under the caller's pin.
     fn drop_past(&self, cells: &mut Vec<u64>) -> Result<()> {
         let mut failed = Ok(());
         cells.retain(|at| match self.member.cell_at(*at).and_then(is_past_cell) {

@@ -1,4 +1,4 @@
-//! Regions, sessions and namespaces, as an application meets them.
+//! Regions, sessions and namespaces: the API of an application.
 
 pub(crate) mod buffers;
 pub(crate) mod copies;
@@ -16,8 +16,8 @@ use crate::index::schema::TagSchema;
 use crate::record::{Form, Kind};
 use crate::session::buffers::BufferCache;
 
-/// An attached region: a file of shared memory that any number of processes read and write at once.
-/// Cheap to clone, may be shared by threads; each thread opens a [`Session`] of its own.
+/// An attached region: a file of shared memory that many processes read and write concurrently. It
+/// is cheap to clone and may be shared by threads; each thread opens its own [`Session`].
 #[derive(Clone, Debug)]
 pub struct Region {
     memory: nearstate_memory::Region,
@@ -56,17 +56,17 @@ impl Region {
         Ok(Self { memory: nearstate_memory::Region::attach_or_create(path, options)? })
     }
 
-    /// The region's file, opened anew for a process of this kernel that cannot or should not open
-    /// it by its path. Its holder can read and write every byte of the region.
+    /// The file of the region, opened again for a process that cannot or should not open it by its
+    /// path. Its holder can read and write every byte of the region.
     ///
     /// # Errors
-    /// `System` (no more files, the file is another's), `NotARegion` (it was replaced).
+    /// `System` (too many open files, no permission), `NotARegion` (the file was replaced).
     pub fn files(&self) -> Result<RegionFiles> {
         self.memory.files()
     }
 
-    /// Attaches to a region by descriptors that another process has opened. `name` is the path that
-    /// errors show.
+    /// Attaches to a region by descriptors that another process has opened. `name` is the path in
+    /// error texts.
     ///
     /// # Errors
     /// As [`Region::attach`]; `BadArgument` if the two descriptors are one open file.
@@ -74,8 +74,8 @@ impl Region {
         Ok(Self { memory: nearstate_memory::Region::attach_files(files, name)? })
     }
 
-    /// Drops a region: its file and all records are gone. If the path is a symbolic link, the link
-    /// is removed as well.
+    /// Deletes a region: its file with all records. If the path is a symbolic link, the link is
+    /// removed as well.
     ///
     /// # Errors
     /// `InUse` while a living process is attached, `Stalled`, `BadArgument` if it belongs to
@@ -95,7 +95,7 @@ impl Region {
     /// Opens a session for one thread. Cost: some microseconds.
     ///
     /// # Errors
-    /// `Full` above the most sessions, `Forked`, `Damaged`, `System`.
+    /// `Full` (too many sessions), `Forked`, `Damaged`, `System`.
     pub fn session(&self) -> Result<Session> {
         Ok(Session {
             member: self.memory.member()?,
@@ -104,8 +104,8 @@ impl Region {
         })
     }
 
-    /// Maps what was written so far into this process, so that its first reads do not fault page by
-    /// page. Worth it once after attaching. Returns the bytes mapped.
+    /// Maps the used pages into this process, so that its first reads cause no page faults. Useful
+    /// once after attaching. Returns the bytes mapped.
     ///
     /// # Errors
     /// `Damaged`, `System`.
@@ -113,8 +113,8 @@ impl Region {
         self.memory.populate()
     }
 
-    /// Backs what was written so far with 2 MiB pages where the kernel agrees: fewer page walks for
-    /// every read. Worth it once after a bulk load. Returns the bytes that have huge pages now.
+    /// Replaces the used pages with 2 MiB pages where the kernel allows it: fewer TLB misses.
+    /// Useful once after a bulk load. Returns the bytes that have huge pages now.
     ///
     /// # Errors
     /// `Damaged`.
@@ -122,8 +122,7 @@ impl Region {
         self.memory.collapse()
     }
 
-    /// What an operator wants to know of the region: sizes, namespaces, members. Namespaces that
-    /// the region keeps for itself are left out.
+    /// Information for an operator: sizes, namespaces, members. Internal namespaces are omitted.
     ///
     /// # Errors
     /// `Damaged`.
@@ -145,22 +144,22 @@ impl Region {
     }
 }
 
-/// One thread's way into a region. `Send`, not `Sync`.
+/// The access of one thread to a region. `Send`, not `Sync`.
 #[derive(Debug)]
 pub struct Session {
     pub(crate) member: Member,
-    /// The memory of the last transaction, for the next one.
+    /// The buffers of the last transaction, for the next one.
     pub(crate) buffer_cache: BufferCache,
     pub(crate) internal: InternalCache,
 }
 
-/// What the records of a namespace are.
+/// The schema of the records of a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schema {
-    /// One unnamed block, named ones, or counters; decided when the namespace is created.
+    /// One unnamed block, named blocks, or counters; fixed when the namespace is created.
     pub kind: Kind,
-    /// Tags by which records are found. Those that the namespace lacks are added when it is opened
-    /// with them ([`Session::add_tags`]); those that are left out here stay.
+    /// Tags by which records are found. New ones are added when the namespace is opened
+    /// ([`Session::add_tags`]); existing ones that are not listed here stay.
     pub tags: Vec<TagSchema>,
 }
 
@@ -172,30 +171,29 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// What its records are.
+    /// The kind of its records.
     pub const fn kind(self) -> Kind {
         self.kind
     }
 
-    /// Its number in the region, the same in every session: what a commit stream names it by.
+    /// Its number in the region, the same in every session, as in a commit stream.
     pub const fn number(self) -> u32 {
         self.index
     }
 }
 
-/// True for the name of a namespace in which the region keeps what is not records to people:
-/// objects, indexes.
+/// True for the name of an internal namespace: objects, indexes.
 pub(crate) fn is_internal(name: &[u8]) -> bool {
     name.first() == Some(&INTERNAL_PREFIX)
 }
 
 impl Session {
-    /// The region that it is a way into.
+    /// The region of this session.
     pub fn region(&self) -> Region {
         Region { memory: self.member.region() }
     }
 
-    /// Opens a namespace, and creates it first if there is none of this name.
+    /// Opens a namespace, and creates it first if it does not exist.
     pub(crate) fn open_namespace(&self, name: &str, schema: &Schema) -> Result<Namespace> {
         if is_internal(name.as_bytes()) {
             return Err(Error::BadArgument {
@@ -219,8 +217,8 @@ impl Session {
         }
     }
 
-    /// Makes sure of what was read through views until now: a page of the file that is gone reads
-    /// as zeros, and they are no values.
+    /// Validates what was read through views until now: a page of the file that was lost reads as
+    /// zeros, which are not values.
     ///
     /// # Errors
     /// `Damaged`.
@@ -229,9 +227,9 @@ impl Session {
         self.member.check_not_truncated()
     }
 
-    /// The namespace of this name, whatever its records are; `None` if there is none.
+    /// The namespace of this name, of any kind; `None` if it does not exist.
     ///
-    /// Complexity: linear in the number of namespaces; remember the answer.
+    /// Complexity: linear in the number of namespaces; keep the result.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
@@ -240,8 +238,8 @@ impl Session {
         Ok(all.into_iter().find(|(known, _)| known == name).map(|(_, namespace)| namespace))
     }
 
-    /// All namespaces with their names, in the order in which they were made, but for those that
-    /// the region keeps for itself and those whose names are not UTF-8.
+    /// All namespaces with their names, in the order of creation, except internal ones and those
+    /// whose names are not UTF-8.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
@@ -254,10 +252,10 @@ impl Session {
         Ok(known.collect())
     }
 
-    /// How many namespaces the region has, those that it keeps for itself included: it grows with
-    /// each that is made, so list the namespaces when it has changed.
+    /// The number of namespaces, with internal ones. It grows with each new one: list the
+    /// namespaces again when it has changed.
     ///
-    /// Complexity: a load for each.
+    /// Complexity: one load for each.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
@@ -270,7 +268,7 @@ impl Session {
         self.member.table(namespace.index)
     }
 
-    /// What an operation on a key needs.
+    /// The data that an operation on a key needs.
     #[inline]
     pub(crate) fn lookup<'a>(
         &'a self,
@@ -288,19 +286,19 @@ impl Session {
     }
 }
 
-/// A key, its hash, and the index in which it is looked for.
+/// A key, its hash, and the index of its namespace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyLookup<'a> {
     pub(crate) table: &'a IndexTable,
     pub(crate) hash: u64,
     pub(crate) key: &'a [u8],
-    /// What the record is to be.
+    /// The kind that the record must have.
     pub(crate) form: Form,
-    /// True if its record was read just now.
+    /// True if its record has just been read.
     pub(crate) is_seen: bool,
 }
 
-/// Refuses keys that no record can have.
+/// Returns an error for keys that no record can have.
 #[inline]
 pub(crate) fn check_key(key: &[u8]) -> Result<()> {
     if key.len() > KEY_BYTES_MAX {
@@ -309,7 +307,7 @@ pub(crate) fn check_key(key: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// What to do with a record of another kind than an operation needs.
+/// The error for a record of another kind than an operation needs.
 #[cold]
 pub(crate) fn wrong_kind(kind: Kind, what: &str, instead: &str) -> Error {
     let detail = match kind {

@@ -40,6 +40,10 @@ pub struct RetryPolicy {
     pub within: Option<Duration>,
 }
 
+/// How often moving records makes room for one transaction: a chunk for each of its cells, and one
+/// more time.
+const EVACUATIONS_MAX: u32 = 4;
+
 impl Default for RetryPolicy {
     fn default() -> Self {
         Self { tries: TRANSACTION_TRIES, within: None }
@@ -68,6 +72,9 @@ impl Session {
     /// `Forked`, `Damaged`.
     #[inline]
     pub fn begin(&self) -> Result<Txn<'_>> {
+        if self.member.is_evacuation_due() {
+            self.member.evacuate_if_due()?;
+        }
         let set = RefCell::new(WriteSet::new(self)?);
         Ok(Txn { set, written: WrittenRecords::default() })
     }
@@ -147,7 +154,7 @@ impl Session {
         retry_policy: RetryPolicy,
         mut body: impl FnMut(&Txn<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
-        let mut tries = 0;
+        let (mut tries, mut evacuations) = (0, 0);
         let start = retry_policy.within.map(|_| nearstate_memory::since_boot());
         loop {
             tries += 1;
@@ -157,6 +164,11 @@ impl Session {
                 Ok(done) => match txn.commit() {
                     Ok(()) => return Ok(done),
                     Err(Error::Conflict { .. }) => {}
+                    // The next run begins without a pin, and finds the room that is made then.
+                    Err(Error::Full { .. }) if self.may_evacuate(&mut evacuations) => {
+                        tries -= 1;
+                        continue;
+                    }
                     Err(error) => return Err(error.into()),
                 },
                 // The error may be of another type: the transaction knows what it has met.
@@ -185,6 +197,13 @@ impl Session {
     ) -> Result<()> {
         let metadata = Metadata { expires_ms, ..Metadata::default() };
         self.transact(|txn| txn.put_with_metadata(namespace, key, value, metadata))
+    }
+
+    /// True if moving records can make room for a transaction that found none.
+    #[cold]
+    pub(crate) fn may_evacuate(&self, evacuations: &mut u32) -> bool {
+        *evacuations += 1;
+        *evacuations <= EVACUATIONS_MAX && self.member.is_evacuation_due()
     }
 
     /// Between two tries: longer each time, and not as long as others wait.

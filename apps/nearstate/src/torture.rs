@@ -13,6 +13,7 @@ use nearstate_torture::run::{TortureOptions, run as torture};
 use nearstate_torture::spawn::ChildCommand;
 use nearstate_torture::tags::stress;
 use nearstate_torture::{child, step};
+use serde_json::json;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -122,7 +123,7 @@ fn kills(args: &Torture, starter: &ChildCommand) -> Result<String, String> {
     if args.histories > 0 {
         report.histories = Some(histories(args, seed, starter)?);
     }
-    Ok(if args.json { report.json().to_string() } else { report.table() })
+    Ok(if args.json { json!(report).to_string() } else { report.table() })
 }
 
 fn tag_stress(
@@ -145,7 +146,7 @@ fn tag_stress(
         bar.set_position(totals.kills);
         bar.set_message(format!(
             "kills, {} transactions with tags, {} events, {} checks clean",
-            totals.done, totals.events, totals.checks
+            totals.transactions_acknowledged, totals.events, totals.checks
         ));
     };
     let done = stress::run(&options, starter, &mut tick);
@@ -171,7 +172,7 @@ fn histories(args: &Torture, seed: u64, starter: &ChildCommand) -> Result<Histor
         bar.set_position(totals.rounds);
         bar.set_message(format!(
             "histories, {} operations, {} kills, {} snapshots checked",
-            totals.ops, totals.kills, totals.snapshots
+            totals.operations, totals.kills, totals.snapshots_checked
         ));
     };
     let done = play(&history_options, starter, &mut tick);
@@ -199,14 +200,14 @@ fn node_kills(args: &Torture, kills: u64, starter: &ChildCommand) -> Result<Stri
         bar.set_position(totals.kills);
         bar.set_message(format!(
             "kills of the node, {} requests answered, {} records read back, {} checks clean",
-            totals.answered,
+            totals.requests.answered,
             totals.records_by_socket + totals.records_by_session,
             totals.checks
         ));
     };
     let done = node_kills::run::run(&options, starter, &mut tick);
     bar.finish_and_clear();
-    done.map(|totals| if args.json { totals.json().to_string() } else { totals.table() })
+    done.map(|totals| if args.json { json!(totals).to_string() } else { totals.table() })
 }
 
 fn writers_and_readers(
@@ -228,7 +229,9 @@ fn writers_and_readers(
         bar.set_position(report.kills);
         bar.set_message(format!(
             "kills, {} writes verified, {} transactions, {} checks clean",
-            report.counts.verified, report.counts.transactions, report.checks
+            report.counts.acknowledged_states_verified,
+            report.counts.transactions_acknowledged,
+            report.checks
         ));
     };
     let done = torture(&options, starter, &mut tick);

@@ -125,8 +125,8 @@ pub(super) fn catalog(map: &Map, report: &mut CheckReport) -> Result<(), Corrupt
             _ => report.fault(format!("namespace {index}: its state has a flipped bit")),
         }
     }
-    // A killed creator can have left one more entry. Its kind was stored first, and the next creator
-    // stores every other word.
+    // A killed creator can have left one more entry. Its kind was stored first, and the next
+    // creator stores every other word.
     if used as usize == NAMESPACES_MAX || !map.is_allocated(catalog_at(used)) {
         return Ok(());
     }

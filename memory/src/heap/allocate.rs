@@ -15,7 +15,7 @@ use crate::crash::crash_point;
 use crate::heap::cell::{self, WORD_HEAD, WORD_RETIRED, WORD_VERSION};
 use crate::heap::class::{self, CLASSES};
 use crate::heap::refill::no_room;
-use crate::heap::usage::{CELLS_FOR_ERROR, CHUNKS_FOR_ERROR, KnownUsage, heap_usage, usage_state};
+use crate::heap::usage::{CELLS_FOR_ERROR, CHUNKS_FOR_ERROR, heap_usage, usage_state};
 use crate::layout::{CHUNK_BYTES, CLASS_EXTENT, Corruption, LINE, MEMBER_STATE, QUEUES, member_at};
 use crate::member::arena::{Arena, BUMP_SMALL_CELL_MAX, Bump, Queue, SET_ASIDE, op, undo};
 use crate::member::pin;
@@ -136,7 +136,7 @@ impl Member {
     }
 
     /// Allocates from a bump range, which is refilled from a chunk.
-    fn allocate_fresh(&self, class: u8) -> Result<u64> {
+    pub(crate) fn allocate_fresh(&self, class: u8) -> Result<u64> {
         let bytes = class::bytes_of(class);
         let which = if bytes <= BUMP_SMALL_CELL_MAX { Bump::Small } else { Bump::Large };
         let arena = self.arena();
@@ -172,6 +172,7 @@ impl Member {
         };
         match take() {
             Err(Error::Full { .. }) if is_needed => {
+                self.wanted_units.set(bytes / LINE);
                 self.reclaim()?;
                 match take() {
                     Err(full @ Error::Full { .. }) => return Err(self.describe_full(full)?),
@@ -188,15 +189,17 @@ impl Member {
         Ok(cell)
     }
 
-    /// Runs an operation that changes the region. If the heap is full for it, the operation runs
-    /// once more and may use the reserve, provided that it does not make the content of the region
-    /// larger: deleting, collecting, and replacing by as much or less always succeed.
+    /// Runs an operation that changes the region. If the heap is full for it, live records are
+    /// moved together, as far as that makes room, and the operation runs again. If it is still
+    /// full, the operation runs once more and may use the reserve, provided that it does not make
+    /// the content of the region larger: deleting, collecting, and replacing by as much or less
+    /// always succeed.
     ///
     /// # Errors
     /// Those of the operation. It must change nothing if it fails.
     #[inline]
     pub fn with_reserve<T>(&self, mut operation: impl FnMut() -> Result<T>) -> Result<T> {
-        let mut refusal = None;
+        let (mut refusal, mut evacuations) = (None, 0);
         // One call in a loop, so that it is part of its caller.
         loop {
             let done = self.operation(&mut operation);
@@ -206,8 +209,11 @@ impl Member {
             match done {
                 Err(full @ Error::Full { .. }) if !self.may_use_reserve.get() => {
                     self.free_pending()?;
-                    self.may_use_reserve.set(true);
-                    refusal = Some(full);
+                    evacuations += 1;
+                    if !self.evacuate_after_full(evacuations)? {
+                        self.may_use_reserve.set(true);
+                        refusal = Some(full);
+                    }
                 }
                 other => return other,
             }
@@ -335,6 +341,7 @@ impl Member {
     /// tries once more.
     #[cold]
     fn allocate_last_resort(&self, arena: &Arena<'_>, class: u8, full: Error) -> Result<u64> {
+        self.wanted_units.set(class::bytes_of(class) / LINE);
         self.recover_the_dead()?;
         self.advance()?;
         self.advance()?;
@@ -351,7 +358,7 @@ impl Member {
     }
 
     /// Frees the memory of dead members, of free slots and of this member.
-    fn reclaim(&self) -> Result<()> {
+    pub(crate) fn reclaim(&self) -> Result<()> {
         self.recover_the_dead()?;
         self.drain_free_arenas()?;
         self.free_all()
@@ -400,6 +407,7 @@ pub(crate) fn undo_operation(arena: &Arena<'_>) -> Result<u64, Corruption> {
         | op::TXN
         | op::LINE
         | op::COMPACT
+        | op::LINES
         | op::SET_ONCE) => Ok(known),
         _ => Err(Corruption("an undo record names an operation that does not exist")),
     }

@@ -72,6 +72,19 @@ impl Bitmap {
         })
     }
 
+    /// Free units before the first allocated one.
+    pub(crate) fn first_units(&self) -> u64 {
+        u64::from(self.next(0, true).unwrap_or(CHUNK_UNITS as u32))
+    }
+
+    /// Free units behind the last allocated one.
+    pub(crate) fn last_units(&self) -> u64 {
+        let whole = self.0.iter().rev().take_while(|word| **word == 0).count() as u64;
+        let part =
+            self.0.iter().rev().find(|word| **word != 0).map_or(0, |word| word.leading_zeros());
+        64 * whole + u64::from(part)
+    }
+
     /// The longest run of free units.
     pub(crate) fn longest_run(&self) -> Option<UnitRun> {
         // The first of equals: chunks fill from their start.
@@ -160,6 +173,9 @@ mod tests {
             assert_eq!(map.is_set(start), is_allocated);
             let run = UnitRun { start, units };
             assert_eq!(super::is_allocated(&words, run), is_allocated);
+            let first = bits.iter().take_while(|bit| !**bit).count() as u64;
+            let last = bits.iter().rev().take_while(|bit| !**bit).count() as u64;
+            assert_eq!((map.first_units(), map.last_units()), (first, last));
             let free: u32 = map.free_runs().map(|run| run.units).sum();
             assert_eq!(free + map.used(), CHUNK_UNITS as u32);
         }

@@ -10,8 +10,9 @@ use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
 use crate::heap::bitmap::{BITMAP_WORDS, Bitmap, UnitRun};
 use crate::layout::{
-    BITMAP_BYTES, CHUNK_BYTES, CHUNK_HAS_PAGES, CHUNK_NEW_WITH_PAGES, CHUNK_UNITS, Corruption,
-    HEAP, LINE, SUPER_FRONTIER, bitmaps_at, chunk_words_at, ordinary_chunks, seal, unseal,
+    BITMAP_BYTES, CHUNK_BYTES, CHUNK_HAS_PAGES, CHUNK_IS_CLOSING, CHUNK_NEW_WITH_PAGES,
+    CHUNK_UNITS, Corruption, HEAP, LINE, SUPER_FRONTIER, bitmaps_at, chunk_words_at,
+    ordinary_chunks, seal, unseal,
 };
 use crate::member::{Member, lock};
 use crate::region::map::Map;
@@ -76,6 +77,9 @@ impl ChunkIndex {
 pub(crate) struct ChunkState {
     /// All of it has pages.
     pub(crate) has_pages: bool,
+    /// Its records are being moved elsewhere: nothing is allocated in it if there is room
+    /// elsewhere.
+    pub(crate) is_closing: bool,
     /// Allocated units.
     pub(crate) used: u64,
     /// No run of free units is longer.
@@ -87,6 +91,7 @@ impl ChunkState {
         let used = payload & 0xffff;
         Self {
             has_pages: payload & CHUNK_HAS_PAGES != 0,
+            is_closing: payload & CHUNK_IS_CLOSING != 0,
             // A flipped bit only misleads the search: the bitmap says what is free.
             used: if used < CHUNK_UNITS { used } else { CHUNK_UNITS },
             longest: CHUNK_UNITS.saturating_sub(payload >> 16 & 0xffff),
@@ -95,13 +100,14 @@ impl ChunkState {
 
     pub(crate) const fn encode(self) -> u64 {
         let pages = if self.has_pages { CHUNK_HAS_PAGES } else { 0 };
-        with_check(pages | (CHUNK_UNITS - self.longest) << 16 | self.used)
+        let closing = if self.is_closing { CHUNK_IS_CLOSING } else { 0 };
+        with_check(pages | closing | (CHUNK_UNITS - self.longest) << 16 | self.used)
     }
 
-    /// The payload that the bitmap says.
+    /// The payload that the bitmap says, of a chunk that is not closing.
     pub(crate) fn of(bitmap: &Bitmap, has_pages: bool) -> Self {
         let longest = bitmap.longest_run().map_or(0, |run| u64::from(run.units));
-        Self { has_pages, used: u64::from(bitmap.used()), longest }
+        Self { has_pages, is_closing: false, used: u64::from(bitmap.used()), longest }
     }
 
     pub(crate) const fn free(self) -> u64 {
@@ -112,15 +118,15 @@ impl ChunkState {
 /// Adds the check bits to the payload of a chunk's word: the XOR of its other bytes. Any single
 /// flipped bit is found. The payload 0 has check bits 0.
 const fn with_check(payload: u64) -> u64 {
-    // The bit for pages (47) and the spare bits (32 to 38) make the fifth byte.
+    // The bits 46 and 47 and the spare bits (32 to 37) make the fifth byte.
     let low = payload & 0xffff_ffff;
-    let fifth = payload >> 32 & 0x7f | (payload >> 47 & 1) << 7;
+    let fifth = payload >> 32 & 0x3f | (payload >> 46 & 3) << 6;
     let check = low ^ low >> 8 ^ low >> 16 ^ low >> 24 ^ fifth;
     payload | (check & 0xff) << CHECK_SHIFT
 }
 
-/// The check bits are bits 39 to 46 of a chunk's word.
-const CHECK_SHIFT: u32 = 39;
+/// The check bits are bits 38 to 45 of a chunk's word.
+const CHECK_SHIFT: u32 = 38;
 const _: () =
     assert!(CHUNK_HAS_PAGES == 1 << 47 && with_check(CHUNK_HAS_PAGES) == CHUNK_NEW_WITH_PAGES);
 

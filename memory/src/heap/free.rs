@@ -212,6 +212,7 @@ impl Member {
     fn free_recorded_part(&self, chunk: ChunkIndex, state: &mut ChunkState) -> Result<()> {
         let freed = u64::from(clear_recorded(&self.arena(), chunk)?.units);
         state.used = state.used.saturating_sub(freed);
+        state.is_closing &= state.used != 0;
         // An upper bound: the run may have joined its neighbours.
         state.longest = state.free();
         Ok(())

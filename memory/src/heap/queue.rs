@@ -87,12 +87,11 @@ impl Arena<'_> {
         let word = cell::word(self.map, cell, WORD_RETIRED)?;
         cell::word(self.map, cell, WORD_NEXT)?.store(0, Ordering::Release);
         crash_point!("append.cleared");
-        let retired = match retired {
-            Some(retired) => retired,
-            None => {
-                let now = pin::retire_epoch(self.map.word(SUPER_EPOCH)?, self.is_fenced);
-                pin::retire(word.load(Ordering::Relaxed), now)
-            }
+        let retired = if let Some(retired) = retired {
+            retired
+        } else {
+            let now = pin::retire_epoch(self.map.word(SUPER_EPOCH)?, self.is_fenced);
+            pin::retire(word.load(Ordering::Relaxed), now)
         };
         word.store(retired, Ordering::Release);
         crash_point!("append.stamped");

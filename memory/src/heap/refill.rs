@@ -13,7 +13,7 @@ use crate::heap::chunk::{ChunkIndex, ChunkState, chunks_used, reserve, state_of}
 use crate::heap::class;
 use crate::heap::free::{HARVEST_CELLS, close_claim, link_batch, mark_batch};
 use crate::heap::set_aside;
-use crate::layout::{CHUNK_UNITS, Corruption, LINE, QUEUES, ordinary_chunks};
+use crate::layout::{CHUNK_UNITS, LINE, QUEUES, ordinary_chunks};
 use crate::member::arena::{BUMP_SMALL_CELL_MAX, Bump, LockSlot, undo};
 use crate::member::pin::NEVER_READ;
 use crate::member::{LOCK_WAIT_SHORT, Member};
@@ -38,6 +38,8 @@ enum Wanted {
     Partial,
     /// No unit is allocated.
     Empty,
+    /// As `Partial`, and its records are being moved elsewhere.
+    Closing,
 }
 
 /// What a search for one cell has met.
@@ -45,6 +47,8 @@ enum Wanted {
 struct ChunkSearch {
     /// How long the search waits for the lock of a chunk. `None`: not at all.
     wait_max: Option<Duration>,
+    /// A chunk is closing.
+    has_closing: bool,
     /// The file system has no pages for a chunk. Chunks with pages may still have room.
     no_pages: Option<Error>,
 }
@@ -61,7 +65,7 @@ impl Member {
         let mut search = ChunkSearch::default();
         let hint = ChunkIndex(self.chunk.get());
         if hint.0 < chunks_used(self.map())?
-            && self.suits(hint, Wanted::Partial, class, false)?
+            && suits(state_of(self.map(), hint)?, Wanted::Partial, class, false)
             && self.take_from_chunk(hint, class, &mut search)?
         {
             return Ok(());
@@ -83,7 +87,10 @@ impl Member {
             }
         }
         search.wait_max = Some(LOCK_WAIT_SHORT);
-        for wanted in [Wanted::Partial, Wanted::Empty] {
+        for wanted in [Wanted::Partial, Wanted::Empty, Wanted::Closing] {
+            if wanted == Wanted::Closing && !search.has_closing {
+                continue;
+            }
             if self.search(u64::MAX, wanted, class, &mut search)? {
                 return Ok(());
             }
@@ -153,31 +160,16 @@ impl Member {
         let used = chunks_used(self.map())?;
         let first = if self.chunk.get() + 1 < used { self.chunk.get() + 1 } else { 0 };
         for chunk in (first..used).chain(0..first).take(most.min(used) as usize).map(ChunkIndex) {
+            let state = state_of(self.map(), chunk)?;
+            search.has_closing |= state.is_closing;
             let needs_pages = search.no_pages.is_some();
-            if self.suits(chunk, wanted, class, needs_pages)?
+            if suits(state, wanted, class, needs_pages)
                 && self.take_from_chunk(chunk, class, search)?
             {
                 return Ok(true);
             }
         }
         Ok(false)
-    }
-
-    fn suits(
-        &self,
-        chunk: ChunkIndex,
-        wanted: Wanted,
-        class: u8,
-        needs_pages: bool,
-    ) -> Result<bool, Corruption> {
-        let state = state_of(self.map(), chunk)?;
-        Ok((state.has_pages || !needs_pages)
-            && match wanted {
-                Wanted::Partial => {
-                    state.used != 0 && state.longest >= class::bytes_of(class) / LINE
-                }
-                Wanted::Empty => state.used == 0,
-            })
     }
 
     /// Takes a run of a chunk as the small bump range, or cells of the class into its queue. False
@@ -281,6 +273,20 @@ impl Member {
         crash_point!("harvest.done");
         Ok(())
     }
+}
+
+/// True if a chunk is one that a search accepts for a class.
+#[inline]
+fn suits(state: ChunkState, wanted: Wanted, class: u8, needs_pages: bool) -> bool {
+    (state.has_pages || !needs_pages)
+        && match wanted {
+            Wanted::Partial | Wanted::Closing => {
+                state.used != 0
+                    && state.is_closing == (wanted == Wanted::Closing)
+                    && state.longest >= class::bytes_of(class) / LINE
+            }
+            Wanted::Empty => state.used == 0,
+        }
 }
 
 /// The answer of a heap without room, before it is known what could be reclaimed.

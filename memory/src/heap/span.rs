@@ -22,7 +22,7 @@ const CLAIMS_MAX: u32 = 16;
 /// Which chunks a search for a range skips.
 #[derive(Clone, Copy, Debug)]
 struct SpanSearch {
-    /// Those whose lock is held.
+    /// Those whose lock is held, and those that are closing.
     skips_busy: bool,
     /// Those without pages.
     needs_pages: bool,
@@ -37,7 +37,7 @@ impl Member {
         self.keep_reserve(bytes / LINE)?;
         let ordinary = ordinary_chunks(self.map().chunks());
         let hint = self.span_chunk.get();
-        // Chunks whose lock is busy come last: their holder may be stopped.
+        // Chunks whose lock is busy come last: their holder may be stopped. So do closing ones.
         let mut no_pages = None;
         for skips_busy in [true, false] {
             let reserve = if self.may_use_reserve.get() { self.map().chunks() } else { ordinary };
@@ -94,7 +94,7 @@ impl Member {
             }
             let word = self.map().word(chunk.word_at(self.map()))?.load(Ordering::Relaxed);
             let state = ChunkState::decode(word & lock::PAYLOAD);
-            let is_busy = search.skips_busy && lock::owner_of(word) != 0;
+            let is_busy = search.skips_busy && (lock::owner_of(word) != 0 || state.is_closing);
             if is_busy || search.needs_pages && !state.has_pages {
                 have = 0;
             } else if state.used == 0 {
@@ -104,28 +104,39 @@ impl Member {
                 have = 0;
             } else {
                 let bitmap = Bitmap::load(chunk.bitmap(self.map())?);
-                if bitmap.longest_run().is_none() {
-                    have = 0;
+                // The first run can continue the one of the chunk before, the last one that of the
+                // chunk behind.
+                let first = bitmap.first_units();
+                if have + first >= units && have != 0 {
+                    return Ok(Some(start));
                 }
-                for run in bitmap.free_runs() {
-                    // The first run can continue the one of the chunk before.
-                    if have == 0 || run.start != 0 {
-                        (start, have) = (chunk.start() + LINE * u64::from(run.start), 0);
+                if state.longest >= units {
+                    if let Some(run) = bitmap.free_runs().find(|run| u64::from(run.units) >= units)
+                    {
+                        return Ok(Some(chunk.start() + LINE * u64::from(run.start)));
                     }
-                    have += u64::from(run.units);
-                    if have >= units {
-                        return Ok(Some(start));
-                    }
-                    if u64::from(run.end()) < CHUNK_UNITS {
-                        have = 0;
-                    }
+                    self.note_longest_run(chunk)?;
                 }
+                have = bitmap.last_units();
+                start = chunk.end() - LINE * have;
             }
             if have >= units {
                 return Ok(Some(start));
             }
         }
         Ok(None)
+    }
+
+    /// The word of a chunk says how long its longest run can be at most. A search that found it
+    /// shorter corrects the word, unless the chunk is busy.
+    #[cold]
+    fn note_longest_run(&self, chunk: ChunkIndex) -> Result<()> {
+        self.under_chunk(chunk, None, |state| {
+            let bitmap = Bitmap::load(chunk.bitmap(self.map())?);
+            state.longest = bitmap.longest_run().map_or(0, |run| u64::from(run.units));
+            Ok(())
+        })?;
+        Ok(())
     }
 
     /// Takes a range, chunk by chunk. `None`: the large bump range has it. Otherwise the chunk of

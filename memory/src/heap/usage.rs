@@ -1,6 +1,6 @@
 //! What the heap is used for: for errors of a full region, and for inspection.
 
-use nearstate_model::error::Holder;
+use nearstate_model::Holder;
 use nearstate_model::heap_usage::{FREE_SIZES, HeapUsage, HeldBack};
 
 use crate::atomic::Ordering;

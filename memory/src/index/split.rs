@@ -33,6 +33,10 @@ const CROWDED_WAIT_ENTRIES: u32 = 24;
 /// so that the next insert does not need a new one.
 const COMPACTED_MAX: u32 = LAST as u32 - 2;
 
+/// Inserts into crowded buckets after which the index tries again to grow, when it found no room
+/// for a segment: the search reads the words of all chunks.
+const GROWTH_PAUSE: u32 = 256;
+
 /// The most buckets that one insert adds when its own bucket is crowded.
 const SPLITS_MAX: u32 = 2;
 
@@ -43,12 +47,22 @@ impl Member {
         if self.may_use_reserve.get() {
             return Ok(()); // The reserve is not for the index.
         }
+        let pause = self.growth_pause.get();
+        if pause != 0 {
+            self.growth_pause.set(pause - 1);
+            return Ok(());
+        }
         let times = if crowd > WORDS as u32 { SPLITS_MAX } else { 1 };
         for _ in 0..times {
             match self.split_once(table, crowd >= CROWDED_WAIT_ENTRIES) {
                 Ok(()) => {}
                 // A living process holds what this needs. A later insert grows the index.
-                Err(Error::Full { .. } | Error::Stalled { .. }) => return self.free_pending(),
+                Err(error @ (Error::Full { .. } | Error::Stalled { .. })) => {
+                    if matches!(error, Error::Full { .. }) {
+                        self.growth_pause.set(GROWTH_PAUSE);
+                    }
+                    return self.free_pending();
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -206,7 +220,7 @@ impl Member {
 
     /// Builds overflow lines for these entries, from the last to the first. Returns the link to the
     /// first.
-    fn build_chain(&self, entries: &[u64]) -> Result<u64> {
+    pub(crate) fn build_chain(&self, entries: &[u64]) -> Result<u64> {
         let room = LINE_WORDS as usize;
         let mut next = 0;
         let mut rest = entries;
@@ -273,6 +287,15 @@ pub(crate) fn finish_compaction(arena: &Arena<'_>, owner: u64) -> Result<(), Cor
     }
     arena.set(undo::OP, op::NONE);
     crash_point!("compact.done");
+    Ok(())
+}
+
+/// After the overflow lines of a bucket were replaced: retires the old ones. Idempotent: recovery
+/// runs it again.
+pub(crate) fn finish_lines(arena: &Arena<'_>, old: u64) -> Result<(), Corruption> {
+    retire_lines(arena, old)?;
+    crash_point!("lines.retired");
+    finish_word(arena);
     Ok(())
 }
 

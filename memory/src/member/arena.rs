@@ -78,6 +78,8 @@ pub(crate) mod op {
     pub(crate) const LINE: u64 = 5;
     /// The overflow lines of a bucket are removed. What is left of them stands in its line.
     pub(crate) const COMPACT: u64 = 6;
+    /// The overflow lines of a bucket are replaced by others with the same entries.
+    pub(crate) const LINES: u64 = 7;
     /// A word that is 0 is set once and for all by the first writer. If it holds another writer's
     /// value, this one was not published.
     pub(crate) const SET_ONCE: u64 = 8;

@@ -357,7 +357,7 @@ mod tests {
     #[test]
     fn a_pin_keeps_what_was_live_between_its_ends() {
         let pins: Vec<AtomicU64> = [(10, 12), (90, 95)]
-            .map(|(start, end): (u64, u64)| AtomicU64::new(start | (end - start) << EPOCH_BITS))
+            .map(|(start, end): (u64, u64)| AtomicU64::new(start + ((end - start) << EPOCH_BITS)))
             .into();
         let safe = SafeEpochs::scan(100, pins.iter());
         assert_eq!((safe.all, safe.recent, safe.stalled.len()), (10, 100, 2));
@@ -376,7 +376,7 @@ mod tests {
             assert_eq!(safe.is_set_aside(word), !is_free && retired <= 98);
         }
         // A reader without a known end keeps everything since its start.
-        let endless = [AtomicU64::new(10 | REACH_MAX << EPOCH_BITS)];
+        let endless = [AtomicU64::new(10 + (REACH_MAX << EPOCH_BITS))];
         let safe = SafeEpochs::scan(100, endless.iter());
         assert!(safe.is_set_aside(retire(50, 60)) && safe.is_reusable(retire(5, 8)));
     }

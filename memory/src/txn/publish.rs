@@ -166,7 +166,7 @@ impl Member {
 
     /// Locks the bucket that holds a hash. Returns the offset of its line and its payload.
     #[inline]
-    fn lock_bucket(&self, table: &IndexTable, hash: u64) -> Result<(u64, u64)> {
+    pub(crate) fn lock_bucket(&self, table: &IndexTable, hash: u64) -> Result<(u64, u64)> {
         loop {
             let (bucket, at, _) = find_bucket(self.map(), table, hash)?;
             let payload = self.acquire(at, LockSlot::Bucket)?;

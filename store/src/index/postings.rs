@@ -1,38 +1,39 @@
-//! The records of one value of a tag that is looked up by equality alone: their keys, hashed over
-//! parts that are small enough to be rewritten with each change.
+//! The records of one value of a tag with equality lookups only: their keys, distributed by hash
+//! over parts that are small enough to be rewritten with each change.
 //!
 //! ```text
 //! part of a value = a record of the internal namespace:   depth u8 | entries
 //! entry = bytes of the key u16 | mark u16 | key          (little-endian)
 //!
 //! part  0 ( depth 0 )      all keys; the only part of a value that few records have
-//! part  0 ( 1 ), 1 ( 1 )   it became too heavy: keys whose hash ends in 1 moved to part 1
+//! part  0 ( 1 ), 1 ( 1 )   it became too large: keys whose hash ends in 1 moved to part 1
 //! part  0 ( 1 ), 1 ( 2 ), 3 ( 2 )    and so on: part p of depth d has the keys with
 //!                                    hash mod 2^d == p
 //! ```
 //!
 //! The depth of a part states which keys it owns, as the fences of a leaf do in an ordered index.
-//! A reader that reaches a part by a guess can therefore validate it without reading another part,
-//! and two changes of different parts never conflict.
+//! A reader that guesses a part can therefore validate it without reading another part, and changes
+//! of different parts never conflict.
 //!
-//! - A part that does not exist was joined with the one that it came from: the number without its
-//!   top bit. Part 0 alone may be missing: then no record has the value.
-//! - In the order of the hashes' bits from the lowest on, each part has one run of keys. A walk
-//!   goes by that order, so it meets each key once, however parts are split and joined meanwhile.
-//! - Of two parts that could be joined, none is empty. So the last key takes the last part along.
+//! - A part that does not exist was joined with its origin: the number without its top bit. Part 0
+//!   may be missing only if no record has the value.
+//! - In the order of the reversed bits of the hashes, each part has one range of keys. An iteration
+//!   in that order returns each key once, even if parts are split and joined meanwhile.
+//! - Of two parts that could be joined, none is empty. So the last part is removed with the last
+//!   key.
 
 use nearstate_memory::Corruption;
 use nearstate_model::invariant;
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::KEY_BYTES_MAX;
 
-/// What the entries of a part may take before it is split: some ten keys of subscribers. A change
-/// copies its part, and two changes of one part conflict: both speak for small parts; the bytes
-/// around each record of the region, and its bucket, speak for large ones.
+/// The size of the entries above which a part is split: about ten keys of subscribers. A change
+/// copies its part, and changes of one part conflict: reasons for small parts. The overhead of each
+/// record and of its bucket is a reason for large ones.
 pub(crate) const PART_BYTES: usize = 256;
 
-/// The greatest depth. A part of it is not split: only keys that share 32 bits of a hash that is
-/// seeded by chance would fill it.
+/// The largest depth. A part of this depth is not split: only keys with 32 equal bits of a randomly
+/// seeded hash would fill it.
 pub(crate) const DEPTH_MAX: u8 = 32;
 
 const ENTRY_HEAD: usize = 4;
@@ -48,15 +49,15 @@ pub(crate) struct Posting<'a> {
 }
 
 impl Posting<'_> {
-    /// Tells most keys apart without comparing them: bits that say nothing of the part.
+    /// Distinguishes most keys without a comparison: bits that do not depend on the part.
     #[inline]
     const fn mark(&self) -> u16 {
         (self.hash >> 48) as u16
     }
 }
 
-/// A part as its bytes have it. Total: any bytes are a part or damage, here or when an entry is
-/// looked at.
+/// A part in its stored form. Any bytes are a part or damage, detected here or when an entry is
+/// read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part<'a> {
     pub(crate) depth: u8,
@@ -73,7 +74,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Where to look for a hash if part `number` is not its own.
+    /// The part of a hash if it is not part `number`.
     #[inline]
     pub(crate) fn step(&self, number: u32, hash: u64) -> Option<u32> {
         let own = low(hash, self.depth);
@@ -84,7 +85,7 @@ impl<'a> Part<'a> {
         })
     }
 
-    /// Where a record's entry begins and ends.
+    /// The range of a record's entry.
     #[inline]
     pub(crate) fn find(&self, posting: Posting<'_>) -> Result<Option<(usize, usize)>, Corruption> {
         let wanted = u32::from(posting.mark()) << 16 | u32::from(length(posting.key));
@@ -102,7 +103,7 @@ impl<'a> Part<'a> {
         if at == self.entries.len() { Ok(None) } else { Err(CUT) }
     }
 
-    /// Takes the next key from the front of entries.
+    /// Removes the next key from the front of entries.
     pub(crate) fn next(entries: &mut &'a [u8]) -> Result<Option<&'a [u8]>, Corruption> {
         if entries.is_empty() {
             return Ok(None);
@@ -115,7 +116,7 @@ impl<'a> Part<'a> {
         Ok(Some(key))
     }
 
-    /// Composes it with one entry more.
+    /// Encodes it with one more entry.
     #[inline]
     pub(crate) fn with(&self, posting: Posting<'_>, out: &mut Vec<u8>) {
         begin(self.depth, self.entries, out);
@@ -124,7 +125,7 @@ impl<'a> Part<'a> {
         invariant!(out.len() == bytes, "a part of {bytes} bytes is composed as {}", out.len());
     }
 
-    /// Composes it without an entry.
+    /// Encodes it without an entry.
     pub(crate) fn without(&self, (from, to): (usize, usize), out: &mut Vec<u8>) {
         invariant!(from < to && to <= self.entries.len(), "entry {from}..{to} was found");
         let (before, after) = (self.entries.get(..from), self.entries.get(to..));
@@ -132,7 +133,7 @@ impl<'a> Part<'a> {
         out.extend_from_slice(guaranteed(after, "the entry lies in its part"));
     }
 
-    /// Parts it by the next bit of the hashes; false if it is light enough, cannot be parted, or if
+    /// Splits it by the next bit of the hashes; false if it is small enough, cannot be split, or if
     /// one half would be empty.
     pub(crate) fn split(
         &self,
@@ -158,7 +159,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// The number of the part that a split of this one makes.
+/// The number of the part that a split of this one creates.
 pub(crate) const fn sibling(number: u32, depth: u8) -> u32 {
     assert!(depth < DEPTH_MAX, "a part of the greatest depth is not split");
     number | (1 << depth)
@@ -177,7 +178,7 @@ const fn low_32(all: u64) -> u32 {
     u32::from_le_bytes([a, b, c, d])
 }
 
-/// Where a part that is not there went: the number without its top bit.
+/// The part with which a missing part was joined: the number without its top bit.
 pub(crate) const fn above(number: u32) -> u32 {
     match number {
         0 => 0,
@@ -185,8 +186,8 @@ pub(crate) const fn above(number: u32) -> u32 {
     }
 }
 
-/// The part that a split of `number` made for what belongs to `own` by now: the lowest bit that is
-/// new in it was the first to take the key away.
+/// The part that a split of `number` created for the keys of `own`: by the lowest bit that is new
+/// in it.
 #[cold]
 const fn step_on(number: u32, own: u32) -> u32 {
     let known = 32 - number.leading_zeros();
@@ -204,7 +205,7 @@ fn begin(depth: u8, entries: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(entries);
 }
 
-/// Composes a part of these entries.
+/// Encodes a part with these entries.
 pub(crate) fn compose(depth: u8, entries: &[u8], out: &mut Vec<u8>) {
     debug_assert!(depth <= DEPTH_MAX, "no part is deeper");
     begin(depth, entries, out);
@@ -218,18 +219,18 @@ fn append(posting: Posting<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(posting.key);
 }
 
-/// The key is that of a record, or of an entry, which both count it in 16 bits.
+/// The key is that of a record or of an entry: both store its length in 16 bits.
 #[inline]
 fn length(key: &[u8]) -> u16 {
     guaranteed(u16::try_from(key.len()).ok(), "a key is at most KEY_BYTES_MAX bytes")
 }
 
-/// Where a part begins in the order of a walk.
+/// The start of a part in the order of an iteration.
 pub(crate) const fn place_of(number: u32) -> u64 {
     (number as u64).reverse_bits()
 }
 
-/// Where a part ends in the order of a walk: `None` for the last one.
+/// The end of a part in the order of an iteration: `None` for the last one.
 pub(crate) const fn end_of(number: u32, depth: u8) -> Option<u64> {
     debug_assert!(depth <= DEPTH_MAX, "no part is deeper");
     if depth == 0 { None } else { place_of(number).checked_add(1 << (64 - depth as u32)) }
@@ -305,7 +306,7 @@ mod tests {
 
         #[test]
         fn from_any_guess_the_part_of_a_key_is_found(count in 1_usize..400, seed: u64) {
-            // A list grown by splits, as the parts themselves ask for them.
+            // A list that grows by splits.
             let mut parts = BTreeMap::from([(0_u32, vec![0_u8])]);
             let seek = |parts: &BTreeMap<u32, Vec<u8>>, of: u64, mut number: u32| {
                 for _ in 0..4 * DEPTH_MAX {

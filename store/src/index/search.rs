@@ -1,6 +1,6 @@
-//! Finding records by what their tags say: the search expressions of TS 29.598.
+//! Searches for records by their tags: the search expressions of TS 29.598.
 //!
-//! A tag may have several values. A comparison asks:
+//! A tag may have several values. A comparison is defined as follows:
 //!
 //! | comparison | holds for a record if |
 //! |---|---|
@@ -8,11 +8,10 @@
 //! | `Neq` | it has the tag, and no value of it is equal |
 //!
 //! So `Eq` and `Neq` never hold together, and a record that lacks a tag satisfies no comparison of
-//! it. To include records without the tag, use `Not(Eq)`; were `Neq` the same as that,
-//! having the tag could not be asked for. `Gt 1 and Lt 5` may hold by two different values, 9 and
-//! 0: the comparisons of an `And` stand alone, and are not one range.
+//! it. To include records without the tag, use `Not(Eq)`. `Gt 1 and Lt 5` may hold by two different
+//! values, 9 and 0: the comparisons of an `And` are independent, not one range.
 //!
-//! Values compare as strings of bytes, as the public implementations have it: `"10" < "9"`.
+//! Values are compared as byte strings, as in the public implementations: `"10" < "9"`.
 //!
 //! A search is planned (`search/plan.rs`): some part of the expression that an index answers gives
 //! the *candidates*, which include all matching records. Each candidate is then checked against the
@@ -33,7 +32,7 @@ use nearstate_model::{Error, Result, invariant};
 
 use plan::{Source, plan};
 
-/// How a value is compared.
+/// A comparison operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Some value is equal.
@@ -50,16 +49,16 @@ pub enum Op {
     Lte,
 }
 
-/// What a record must be like.
+/// A search expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Search {
-    /// All of these; at least one.
+    /// All of these expressions; at least one.
     And(Vec<Search>),
-    /// One of these; at least one.
+    /// Any of these expressions; at least one.
     Or(Vec<Search>),
-    /// Not this.
+    /// Not this expression.
     Not(Box<Search>),
-    /// A tag's values compare so.
+    /// A comparison of a tag's values.
     Compare {
         /// How.
         op: Op,
@@ -73,15 +72,15 @@ pub enum Search {
 }
 
 impl Search {
-    /// Refuses what no search may be. [`find`] and [`count`] call it. Call it before
-    /// [`Search::matches`] on an expression from outside.
+    /// Validates an expression. [`find`] and [`count`] call it. Call it before [`Search::matches`]
+    /// on an expression from outside.
     ///
     /// # Errors
     /// `BadArgument`: too deep, too many units, none, a name, value or key that is too long.
     pub fn check(&self) -> Result<()> {
         let refused = |detail: String| Err(Error::BadArgument { detail });
         let mut units = 0;
-        // A list instead of calls in calls: this is what finds out that it is too deep.
+        // A list instead of recursion: the expression may be too deep.
         let mut open = vec![(self, 1)];
         while let Some((search, depth)) = open.pop() {
             units += 1;
@@ -156,7 +155,7 @@ fn check_comparison(tag: &str, value: &[u8]) -> Result<()> {
     Err(Error::BadArgument { detail })
 }
 
-/// A question that an index answers, or a walk over all records.
+/// A lookup in an index, or a scan of all records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lookup<'s> {
     /// All records.
@@ -172,14 +171,14 @@ pub enum Lookup<'s> {
     Range {
         /// The tag's name.
         tag: &'s str,
-        /// Where the range begins.
+        /// The start of the range.
         from: Bound<&'s [u8]>,
-        /// Where it ends.
+        /// The end of the range.
         to: Bound<&'s [u8]>,
     },
 }
 
-/// How a search gets from a tag's values to records.
+/// The kind of the index of a tag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     /// One value leads to at most one record, in one step.
@@ -195,10 +194,10 @@ pub struct Access {
 /// A search inside a transaction is consistent if `next` and `evaluate` track what they read.
 /// `estimate` need not.
 pub trait Candidates {
-    /// A lookup that was begun.
+    /// A lookup in progress.
     type Keys;
 
-    /// How a tag may be used now; nothing for a tag that is not indexed, or not ready.
+    /// The index of a tag; none for a tag that is not indexed, or not ready.
     fn access(&mut self, tag: &str) -> Access;
 
     /// Estimates the number of records of a lookup. Counting may stop at `up_to`.
@@ -207,14 +206,14 @@ pub trait Candidates {
     /// What the store answers.
     fn estimate(&mut self, lookup: &Lookup<'_>, up_to: u64) -> Result<u64>;
 
-    /// Begins a lookup.
+    /// Starts a lookup.
     ///
     /// # Errors
     /// What the store answers.
     fn open(&mut self, lookup: &Lookup<'_>) -> Result<Self::Keys>;
 
-    /// The key of the next record of a lookup replaces what is in `key`; false if there is none. A
-    /// record with several values in a range may come several times.
+    /// Writes the key of the next record of a lookup to `key`, cleared first; false at the end. A
+    /// record with several values in a range may be returned several times.
     ///
     /// # Errors
     /// What the store answers.
@@ -232,10 +231,10 @@ pub trait Candidates {
     ) -> Result<bool>;
 }
 
-/// Calls `each` once with the key of every record that matches, at most `limit` times and until it
-/// says false; in no promised order. Returns how many times.
+/// Calls `each` once with the key of every matching record, at most `limit` times and until it
+/// returns false, in no defined order. Returns the number of calls.
 ///
-/// Cost: one record looked at for each candidate; without an index that helps, for each record.
+/// Cost: one record is read for each candidate; without a suitable index, for each record.
 ///
 /// # Errors
 /// As [`Search::check`], and what the store and `each` answer.
@@ -272,7 +271,7 @@ pub fn find<C: Candidates>(
     Ok(run.found)
 }
 
-/// How many records match.
+/// The number of matching records.
 ///
 /// # Errors
 /// As [`find`].
@@ -292,7 +291,7 @@ struct SearchRun<'s, E> {
 }
 
 impl<E: FnMut(&[u8]) -> Result<bool>> SearchRun<'_, E> {
-    /// Judges a candidate. False: enough.
+    /// Evaluates a candidate. False: stop.
     fn consider<C: Candidates>(&mut self, candidates: &mut C, key: &[u8]) -> Result<bool> {
         if self.found >= self.limit {
             return Ok(false);

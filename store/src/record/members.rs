@@ -1,11 +1,10 @@
-//! The members of a set, as the value of a record of that form: in ascending order, so that one is
-//! found by halving.
+//! The members of a set, as the value of a record: in ascending order, for a binary search.
 //!
 //! ```text
-//! count u32 | count x end u32 | members, one behind the other
+//! count u32 | count x end u32 | members, concatenated
 //! ```
 //!
-//! An end counts from the first byte of the first member. All numbers are little-endian.
+//! An end is relative to the first byte of the first member. All numbers are little-endian.
 
 use nearstate_memory::Corruption;
 use nearstate_model::invariant::guaranteed;
@@ -28,7 +27,7 @@ impl<'a> Members<'a> {
     /// Reads the value of a record of this form.
     ///
     /// # Errors
-    /// Damage: it is cut short.
+    /// Damage: it is truncated.
     pub fn new(value: &'a [u8]) -> Result<Self, Corruption> {
         let (count, rest) = value.split_first_chunk::<4>().ok_or(CUT)?;
         let count = u32::from_le_bytes(*count) as usize;
@@ -36,17 +35,17 @@ impl<'a> Members<'a> {
         Ok(Self { ends, bytes, next: 0 })
     }
 
-    /// How many there are, those that were passed included.
+    /// The number of all members, also of those that were passed.
     pub const fn len(&self) -> usize {
         self.ends.len() / 4
     }
 
-    /// True if there are none, which no record in a region has.
+    /// True if the set is empty, which no record in a region is.
     pub const fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// The member at a place, from 0.
+    /// The member at an index, from 0.
     pub fn at(&self, place: usize) -> Option<&'a [u8]> {
         let end = |place: usize| {
             let bytes = self.ends.get(place * 4..)?.first_chunk::<4>()?;
@@ -74,7 +73,7 @@ impl<'a> Members<'a> {
         false
     }
 
-    /// Everything that a reader relies on.
+    /// Checks everything that a reader relies on.
     pub(crate) fn check(&self) -> Result<(), Corruption> {
         let all: Option<Vec<&[u8]>> = (0..self.len()).map(|place| self.at(place)).collect();
         let all = all.ok_or(CUT)?;

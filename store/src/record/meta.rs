@@ -1,16 +1,16 @@
-//! What a record carries beside its value: when it ends, and its tags.
+//! The metadata of a record: its expiry time and its tags.
 //!
-//! It stands behind the value in the record's cell, with its size last, so that it is found from
-//! the end and a reader of the value alone touches nothing but the last line:
+//! It follows the value in the record's cell, with its size last, so that it is found from the end
+//! and a reader of the value alone reads only the last cache line of it:
 //!
 //! ```text
 //! value | tags | expires u64 | bytes of all after the value u32
 //! tag = name bytes u8 | value bytes u16 | name | value        (little-endian)
 //! ```
 //!
-//! Tags are a set of (name, value) pairs, in ascending order and without doubles: a name that has
-//! several values (TS 29.598 `tags: {name: [values]}`) stands once for each of them. So two records
-//! with the same tags have the same bytes, and what changed between two versions is one merge.
+//! Tags are a set of (name, value) pairs, in ascending order and without duplicates: a name with
+//! several values (TS 29.598 `tags: {name: [values]}`) is stored once for each of them. So two
+//! records with the same tags have the same bytes, and two versions are compared in one merge.
 
 use nearstate_memory::Cell;
 use nearstate_memory::Corruption;
@@ -31,7 +31,7 @@ const _: () = assert!(META_BYTES_MAX <= u32::MAX as usize, "metadata counts in 3
 
 const CUT: Corruption = Corruption("a record's tags are cut short");
 
-/// What a record carries beside its value, as it lies in the cell.
+/// The metadata of a record, as it is stored in the cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meta<'a> {
     /// Expiry time of the record in milliseconds since 1970; 0: never.
@@ -40,10 +40,10 @@ pub struct Meta<'a> {
 }
 
 impl<'a> Meta<'a> {
-    /// Splits what stands in a cell into the value and what follows it. Does not look at the tags.
+    /// Splits the content of a cell into the value and the metadata. Does not check the tags.
     ///
     /// # Errors
-    /// Damage: sizes that do not fit. Any other bytes give an answer.
+    /// Damage: sizes that do not fit.
     #[inline]
     pub fn split(bytes: &'a [u8]) -> Result<(&'a [u8], Self), Corruption> {
         let (_, size) = bytes.split_last_chunk::<4>().ok_or(CUT)?;
@@ -69,7 +69,7 @@ impl<'a> Meta<'a> {
         })
     }
 
-    /// Looks at every tag: the check of a region calls it, no reader needs to.
+    /// Checks every tag, for the check of a region.
     ///
     /// # Errors
     /// Damage: anything that [`encode`] does not write.
@@ -90,7 +90,8 @@ impl<'a> Meta<'a> {
     }
 }
 
-/// Walks tags: (name, value) pairs. Total: any bytes give tags or damage, after which it ends.
+/// An iterator over tags: (name, value) pairs. Any bytes result in tags or damage, after which it
+/// ends.
 #[derive(Clone, Debug)]
 pub struct Tags<'a> {
     rest: &'a [u8],
@@ -118,8 +119,7 @@ impl<'a> Tags<'a> {
         Self { rest: &[] }
     }
 
-    /// The tags with the bytes of their names; it ends at damage. For
-    /// comparison with names that are known.
+    /// The tags with the bytes of their names, for comparison with known names; it ends at damage.
     #[inline]
     pub(crate) fn pairs(mut self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
         std::iter::from_fn(move || if self.rest.is_empty() { None } else { self.pair().ok() })
@@ -143,7 +143,7 @@ impl<'a> Tags<'a> {
     }
 }
 
-/// Splits what stands in a cell into the value and the bytes that follow it, if any do.
+/// Splits the content of a cell into the value and the bytes of the metadata, if any.
 ///
 /// # Errors
 /// Damage: sizes that do not fit.
@@ -159,7 +159,7 @@ pub(crate) fn split<'a>(
     Ok((value, bytes.get(value.len()..).unwrap_or_default()))
 }
 
-/// True if the time of a record that carries this has passed.
+/// True if a record with this metadata has expired.
 #[inline]
 pub(crate) fn is_past(meta: &[u8]) -> Result<bool> {
     if meta.is_empty() {
@@ -169,7 +169,7 @@ pub(crate) fn is_past(meta: &[u8]) -> Result<bool> {
     Ok(meta.expires_ms != 0 && meta.expires_ms <= nearstate_memory::now_ms_coarse())
 }
 
-/// True if a record's time has passed.
+/// True if a record has expired.
 #[inline]
 pub(crate) fn is_past_cell(cell: Cell<'_>) -> Result<bool> {
     if !cell.has_meta() {
@@ -178,8 +178,8 @@ pub(crate) fn is_past_cell(cell: Cell<'_>) -> Result<bool> {
     is_past(split(cell, cell.value()?)?.1)
 }
 
-/// Appends what stands behind a value: the tags in order and without doubles, however they are
-/// given. Cost: one pass over them; given out of order, they are copied and sorted first.
+/// Appends the metadata behind a value: the tags in order and without duplicates. Cost: one pass;
+/// unordered tags are copied and sorted first.
 ///
 /// # Errors
 /// `BadArgument`: too many tags, or one too long; nothing was appended then.
@@ -219,7 +219,7 @@ fn append(tags: &[(&str, &[u8])], out: &mut Vec<u8>) {
     }
 }
 
-/// Bytes that the meta takes at most; refuses what is beyond the limits.
+/// The largest size of the metadata; an error beyond the limits.
 #[inline]
 fn measure(tags: &[(&str, &[u8])]) -> Result<usize> {
     let mut bytes = TAIL;
@@ -308,7 +308,7 @@ mod tests {
                     let is_whole = meta.tags().all(|tag| tag.is_ok());
                     prop_assert!(is_whole || meta.check().is_err());
                 }
-                // Once more with a size that is believed.
+                // Again with a plausible size.
                 bytes.extend_from_slice(&claimed.to_le_bytes());
             }
         }

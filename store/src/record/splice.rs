@@ -1,16 +1,16 @@
-//! A patch that leaves the table of blocks as it is: new bytes of blocks between pieces of the old
-//! version, copied from cell to cell. What a procedure does to a UE's context again and again.
+//! A patch that keeps the table of blocks: new bytes of blocks between pieces of the old version,
+//! copied from cell to cell. This is the most frequent change of a UE's context.
 
 use nearstate_memory::Corruption;
 use nearstate_model::invariant::guaranteed;
 
 use crate::record::{BLOCK_INLINE_MAX, BlockChange, CUT, ENTRY, NO_PLACE, NO_TEXT, is_name};
 
-/// Changes that are spliced at the most. Beyond that most of a record is new, and it is as well
-/// encoded anew; room for the cuts is taken from the stack.
+/// The largest number of changes of a splice; they are on the stack. With more, most of a record is
+/// new and it is encoded again.
 const CUTS_MAX: usize = 8;
 
-/// Bytes of a block's entry, and where its size stands in it.
+/// Bytes of a block's entry, and the place of its size in it.
 pub(crate) const ENTRY_BYTES: u32 = 8;
 const _: () = assert!(ENTRY_BYTES as usize == ENTRY);
 pub(crate) const SIZE_IN_ENTRY: u32 = 4;
@@ -19,24 +19,24 @@ const _: () = assert!(SIZE_IN_ENTRY + 4 == ENTRY_BYTES, "the size ends an entry"
 /// An old version's block table with the bytes of some blocks replaced.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Splice<'a> {
-    /// In the order in which they stand.
+    /// In the order of the table.
     cuts: [Cut<'a>; CUTS_MAX],
     count: usize,
-    /// Old bytes that are left out, and new ones.
+    /// Old bytes that are replaced, and new ones.
     gone: usize,
     come: usize,
 }
 
-/// Old bytes that are left out, and the new ones in their place.
+/// Old bytes that are replaced, and the new ones.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cut<'a> {
     old: Span,
     new: &'a [u8],
-    /// The size of `new`, as an entry has it.
+    /// The size of `new`, as in an entry.
     new_size: [u8; 4],
 }
 
-/// Where a block stands in a table. A record is far below 4 GiB.
+/// The place of a block in a table. A record is far smaller than 4 GiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Span {
     /// Its first byte, and the one behind its last.
@@ -55,13 +55,13 @@ impl Span {
 }
 
 impl<'a> Splice<'a> {
-    /// `None` if the table does not stay as it is: a block comes or goes, or one of those that
-    /// change has a cell of its own, before or afterwards.
+    /// `None` if the table changes: a block is added or removed, or a changed block has a cell of
+    /// its own, before or afterwards.
     ///
-    /// Complexity: the blocks of the record times the changes; no byte of a block is looked at.
+    /// Complexity: the blocks of the record times the changes; no byte of a block is read.
     ///
     /// # Errors
-    /// Damage: a table that is cut short, or names what is not there. It would be sealed anew.
+    /// Damage: a table that is truncated, or refers to missing bytes. It would get a new checksum.
     #[inline]
     pub(crate) fn of(
         old: &'a [u8],
@@ -75,7 +75,7 @@ impl<'a> Splice<'a> {
         let (entries, _) = entries.as_chunks::<ENTRY>();
         let names_bytes = entries.iter().map(|[name_bytes, ..]| usize::from(*name_bytes)).sum();
         let (mut names, inline) = rest.split_at_checked(names_bytes).ok_or(CUT)?;
-        // All at once: a name by itself is compared as bytes.
+        // All bytes at once.
         str::from_utf8(names).map_err(|_| NO_TEXT)?;
         let mut splice = Self::default();
         let mut from = end - u32::try_from(inline.len()).map_err(|_| CUT)?;
@@ -112,7 +112,7 @@ impl<'a> Splice<'a> {
         }
         debug_assert!(old.from <= old.to, "a block from {} to {}", old.from, old.to);
         debug_assert!(old.size_at >= 4 + SIZE_IN_ENTRY, "{} lies in no entry", old.size_at);
-        // Most changes come in the order of the table.
+        // Most changes are in the order of the table.
         let behind = self.cuts().iter().rev().take_while(|cut| cut.old.size_at > old.size_at);
         let behind = behind.count();
         let new_size = u32::try_from(new.len()).ok();
@@ -149,7 +149,7 @@ impl<'a> Splice<'a> {
 
     /// Calls `each` with the new bytes in order. The table begins at `table_at`.
     ///
-    /// A piece that `old` does not have is empty: `old` is shared memory. The caller compares the
+    /// A piece that is missing in `old` is empty: `old` is shared memory. The caller compares the
     /// sum with [`Splice::bytes_of`].
     #[inline]
     pub(crate) fn pieces(
@@ -159,7 +159,7 @@ impl<'a> Splice<'a> {
         mut each: impl FnMut(&[u8]) -> Result<(), Corruption>,
     ) -> Result<(), Corruption> {
         let mut end = 0;
-        // The entries stand before all blocks.
+        // The entries precede all blocks.
         for cut in self.cuts() {
             if cut.new.len() != (cut.old.to - cut.old.from) as usize {
                 let size_at = table_at + cut.old.size_at as usize;
@@ -198,7 +198,7 @@ mod tests {
         encode(&all)
     }
 
-    /// What a splice makes, with something before the table and behind it.
+    /// The result of a splice, with bytes before and behind the table.
     fn spliced(splice: &Splice<'_>, old: &[u8]) -> Vec<u8> {
         let (mut out, old) = (Vec::new(), [b"key", old, b"tags"].concat());
         splice

@@ -57,8 +57,8 @@ use walk::BucketWalk;
 /// Buckets of a part when no other work waits for the thread.
 const PART_BUCKETS: u64 = 1024;
 
-/// Locks that are passed for each bucket whose records would be entered: that costs some hundred
-/// times as much.
+/// Locks that are passed instead of entering the records of one bucket, which takes about a hundred
+/// times as long.
 const LOCKS_FOR_EACH: u64 = 64;
 
 /// A declaration of tags that is carried out in parts, with anything between them
@@ -70,21 +70,21 @@ pub struct PendingTagDeclaration {
     namespace: Namespace,
     wanted: Vec<TagSchema>,
     retry_policy: RetryPolicy,
-    /// No other work waits for the thread: a transaction is tried again at once.
+    /// No other work waits for the thread: a transaction is retried at once.
     has_thread: bool,
     stage: Stage,
-    /// Tells others that these tags are worked on; from before it is decided which they are.
+    /// Marks these tags as busy for others; locked before the tags are read.
     presence: Option<AdvisoryLock>,
-    /// Those of them that were not there before.
+    /// The new ones of them.
     begun: TrackedTags,
     contention: Contention,
     is_contended: bool,
 }
 
-/// What is to be done next.
+/// The next step.
 #[derive(Debug)]
 enum Stage {
-    /// Tags that were given up are taken away.
+    /// Abandoned tags are removed.
     Clearing(Clearing),
     /// The tags are stored as being built.
     Announcing,
@@ -92,10 +92,10 @@ enum Stage {
     Passing(BucketWalk, TrackedTags),
     /// The records are entered.
     Entering(Entering),
-    /// Some of these tags are given up, because a record contradicts one.
+    /// Some of these tags are abandoned, because a record contradicts one.
     GivingUp(Contradiction, TrackedTags),
     Done,
-    /// It has met an error.
+    /// It has failed.
     Failed,
 }
 
@@ -111,22 +111,22 @@ struct Contradiction {
 #[derive(Debug, Default)]
 struct TrackedTags {
     ids: Vec<u8>,
-    /// The count of schema changes when they were looked at last.
+    /// The count of schema changes at the last check.
     generation: u64,
 }
 
-/// The fewest changes of a schema by which a number leaves a state and comes to it again, perhaps
-/// as another tag's: it is given up, freed and declared anew, in this or another order.
+/// The smallest number of schema changes after which a tag number can be in the same state again,
+/// perhaps for another tag: abandoned, freed and declared again.
 const CHANGES_AROUND: u64 = 3;
 
 impl TrackedTags {
-    /// Whether the tags have stayed in this state since the last check. Other declarations that
+    /// True if the tags have stayed in this state since the last check. Other declarations that
     /// start or abandon other tags meanwhile do not delay this one.
     fn are_unchanged(&self, tags: &TagSet, state: TagState) -> bool {
         self.is_recent(tags) && self.ids.iter().all(|id| is_in(tags, *id, state))
     }
 
-    /// Forgets those that may have left this state since they were looked at last.
+    /// Removes those that may have left this state since the last check.
     fn keep(&mut self, tags: &TagSet, state: TagState) {
         let is_recent = self.is_recent(tags);
         self.ids.retain(|id| is_recent && is_in(tags, *id, state));
@@ -152,10 +152,10 @@ impl PendingTagDeclaration {
 }
 
 impl Session {
-    /// Opens a namespace, and creates it first if there is none of this name. Tags of the schema
-    /// that the namespace does not have are added to it, as by [`Session::add_tags`].
+    /// Opens a namespace, and creates it first if it does not exist. New tags of the schema are
+    /// added to it, as by [`Session::add_tags`].
     ///
-    /// Complexity: linear in the number of namespaces; call it once and keep the answer.
+    /// Complexity: linear in the number of namespaces; call it once and keep the result.
     ///
     /// # Errors
     /// `WrongKind` if it was created with another schema, `BadName`, `Full`, `Damaged`, `System`;
@@ -168,12 +168,11 @@ impl Session {
         Ok(namespace)
     }
 
-    /// Adds tags to a namespace and enters the records that it has; writers go on meanwhile, and
-    /// keep the tags from the beginning. Lookups answer `BadArgument` until it is done. Tags that
-    /// are there already in the same form are left as they are; one that a process has left
-    /// unfinished is finished.
+    /// Adds tags to a namespace and indexes its records; writers continue meanwhile, and maintain
+    /// the tags from the start. Lookups return `BadArgument` until it is done. Tags that exist in
+    /// the same form stay as they are; one that another process has left unfinished is finished.
     ///
-    /// A tag is for good. A namespace has at most [`TAGS_DECLARED_MAX`].
+    /// A tag cannot be removed. A namespace has at most [`TAGS_DECLARED_MAX`].
     ///
     /// Complexity: linear in the records if a tag is new; each record costs a transaction.
     ///
@@ -193,9 +192,9 @@ impl Session {
         Ok(())
     }
 
-    /// Begins to add tags as [`Session::add_tags`] does, but a part with each call of
-    /// [`Session::continue_tag_declaration`]. Each transaction of it has this retry policy, over
-    /// all parts that it takes.
+    /// Starts to add tags as [`Session::add_tags`], but one part with each call of
+    /// [`Session::continue_tag_declaration`]. Each transaction has this retry policy, over all
+    /// parts that it takes.
     ///
     /// # Errors
     /// `WrongKind`: a namespace of counters; `Damaged`.
@@ -225,9 +224,9 @@ impl Session {
         })
     }
 
-    /// The next part of a declaration: the records of about so many buckets of the index, three or
-    /// four in each, or as much as takes as long. A conflict ends it early: the next one goes on
-    /// at the same record ([`PendingTagDeclaration::is_contended`]). False once all is done.
+    /// Runs the next part of a declaration: the records of about so many buckets of the index,
+    /// three or four in each, or work that takes as long. A conflict ends it early: the next part
+    /// continues at the same record ([`PendingTagDeclaration::is_contended`]). False at the end.
     ///
     /// # Errors
     /// As [`Session::add_tags`], `Deadline`. The declaration has then failed and cannot continue. A
@@ -242,7 +241,7 @@ impl Session {
         declaring.end_part(stage, done)
     }
 
-    /// After an error everything is as it was, or a part of it is done.
+    /// After an error, nothing or a part of it is done.
     fn step(
         &self,
         declaring: &mut PendingTagDeclaration,
@@ -309,8 +308,8 @@ impl Session {
         done
     }
 
-    /// Checks whether the tags in progress are still in this state. Frequent checks prevent a
-    /// restart because of other declarations.
+    /// Checks if the tags in progress are still in this state. Frequent checks prevent a restart
+    /// because of other declarations.
     fn is_unchanged(
         &self,
         declaring: &mut PendingTagDeclaration,
@@ -452,7 +451,7 @@ impl Session {
         Ok(self.tag_set(namespace.index)?.tags().filter(|tag| tag.is_kept()).cloned().collect())
     }
 
-    /// Changes what is declared, and lets every writer see it.
+    /// Changes the declared tags, and makes the change visible to every writer.
     fn change_tags(
         &self,
         declaring: &PendingTagDeclaration,
@@ -480,8 +479,8 @@ impl Session {
 }
 
 impl PendingTagDeclaration {
-    /// Ends a part. True if there is more to be done: also where it came no further, because others
-    /// were faster.
+    /// Ends a part. True if work is left, also if this part made no progress because others were
+    /// faster.
     fn end_part(&mut self, stage: Stage, mut done: Result<()>) -> Result<bool> {
         self.is_contended = false;
         if let Err(Error::Deadline { tries }) = done

@@ -1,5 +1,5 @@
-//! Lists of postings inside a transaction: finding the part that is responsible for a record,
-//! changing it, and walking over all of them (`postings.rs` has their bytes).
+//! Lists of postings inside a transaction: lookup of the part that is responsible for a record,
+//! its changes, and iteration over all parts (`postings.rs` defines their format).
 
 use nearstate_memory::Corruption;
 use nearstate_model::invariant::guaranteed;
@@ -14,9 +14,9 @@ use crate::index::scratch::List;
 use crate::tags::nodes::OwnWrite;
 use crate::txn::write_set::WriteSet;
 
-/// Looks at parts before a search for the responsible one is given up. Each look but the first
-/// follows a split or a join, of which there are as many as a part is deep; more of them mean that
-/// others change the list all the time, or that it contradicts itself.
+/// The largest number of parts that a search for the responsible one reads. Each access after the
+/// first follows a split or a join, at most one per level of depth; more of them mean that others
+/// change the list all the time, or that it is damaged.
 const LOOKS_MAX: usize = 4 * DEPTH_MAX as usize;
 
 const ASTRAY: Corruption = Corruption("no part of a tag's postings is responsible for a record");
@@ -47,8 +47,8 @@ impl List {
         (number, &self.key)
     }
 
-    /// Finds the part that is responsible for a hash, and hands its bytes to `read`. Only that one
-    /// is tracked, if any is to be.
+    /// Finds the part that is responsible for a hash, and calls `read` with its bytes. Only that
+    /// part is tracked, if requested.
     fn seek(
         &mut self,
         set: &mut WriteSet<'_>,
@@ -110,7 +110,7 @@ impl List {
         Err(set.buffers.conflict(detail))
     }
 
-    /// Enters a record. False if it is there already.
+    /// Adds a record. False if it is listed already.
     pub(crate) fn insert(&mut self, set: &mut WriteSet<'_>, posting: Posting<'_>) -> Result<bool> {
         let mut next = std::mem::take(&mut self.next);
         let (mut found, mut weight) = (Ok(None), 0);
@@ -138,7 +138,7 @@ impl List {
         done
     }
 
-    /// Splits a part that is too heavy. False if it stays as it is.
+    /// Splits a part that is too large. False if it stays as it is.
     #[inline]
     fn split(
         &mut self,
@@ -174,7 +174,7 @@ impl List {
         Ok(true)
     }
 
-    /// Takes a record out. False if it is not there.
+    /// Removes a record. False if it is not listed.
     pub(crate) fn remove(&mut self, set: &mut WriteSet<'_>, posting: Posting<'_>) -> Result<bool> {
         let mut next = std::mem::take(&mut self.next);
         let mut found = Ok(None);
@@ -201,7 +201,7 @@ impl List {
         done
     }
 
-    /// A part has become empty: it is joined with its other half, and so on upwards.
+    /// Joins an empty part with its other half, and so on upwards.
     fn join(
         &mut self,
         set: &mut WriteSet<'_>,
@@ -221,7 +221,7 @@ impl List {
             if entries.is_empty() {
                 entries.extend_from_slice(part.entries);
             }
-            // The lower number stays.
+            // The lower number remains.
             let (stays, goes) = if number & bit == 0 { (place, half) } else { (half, place) };
             invariant!(stays != goes, "two halves are two records");
             set.delete(goes);
@@ -236,17 +236,17 @@ impl List {
     }
 }
 
-/// A walk over the records of one value. It copies each part that it comes to.
+/// An iterator over the records of one value. It copies each part.
 #[derive(Debug)]
 pub(crate) struct ListWalk {
     list: List,
     mode: ReadMode,
-    /// Where the walk goes on, in the order of the hashes' reversed bits; `None` at the end.
+    /// The next position, in the order of the hashes' reversed bits; `None` at the end.
     from: Option<u64>,
-    /// Keys before this place were given out, of another part.
+    /// Keys before this position have been returned, from another part.
     begin: u64,
     entries: Vec<u8>,
-    /// How many bytes of the entries are done.
+    /// Bytes of the entries that have been returned.
     done: usize,
 }
 
@@ -257,7 +257,7 @@ impl ListWalk {
         Self { list, mode, from: Some(0), begin: 0, entries: Vec::new(), done: 0 }
     }
 
-    /// The key of the next record replaces what is in `out`. False at the end.
+    /// Writes the key of the next record to `out`, cleared first. False at the end.
     pub(crate) fn next(&mut self, set: &mut WriteSet<'_>, out: &mut Vec<u8>) -> Result<bool> {
         loop {
             let mut rest = guaranteed(self.entries.get(self.done..), "a walk stays in its part");
@@ -265,7 +265,7 @@ impl ListWalk {
                 let done = self.entries.len() - rest.len();
                 invariant!(done > self.done, "a walk advances from {} to {done}", self.done);
                 self.done = done;
-                // A part that was joined since has keys of the one before it again.
+                // A part that was joined meanwhile repeats keys of the one before it.
                 if self.begin == 0 || set.session.hash(key).reverse_bits() >= self.begin {
                     out.clear();
                     out.extend_from_slice(key);
@@ -372,7 +372,7 @@ mod tests {
         count
     }
 
-    /// Values with a few records and one with thousands; then all of them go, in another order.
+    /// Values with a few records and one with thousands; then all are removed, in another order.
     #[test]
     fn a_list_grows_and_shrinks_with_the_records_of_its_value_and_goes_with_the_last() {
         let dir = tempfile::tempdir().unwrap();
@@ -412,7 +412,7 @@ mod tests {
         assert!(report.is_clean(), "{report:?}");
     }
 
-    /// A posting that is lost, one too many, and a part that is lost are found.
+    /// A missing posting, an extra one, and a missing part are found.
     #[test]
     fn the_check_finds_missing_and_surplus_postings() {
         type Harm = fn(&mut WriteSet<'_>, u32);

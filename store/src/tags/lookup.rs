@@ -1,5 +1,5 @@
-//! Finding records by their tags, in shared memory, by any process: one more look into an index
-//! than finding them by their key.
+//! Lookups of records by their tags, in any process: one more access to an index than a lookup by
+//! key.
 
 use std::ops::Bound;
 
@@ -18,19 +18,19 @@ use crate::tags::maintain::{read_count, values};
 use crate::txn::Txn;
 use crate::txn::write_set::WriteSet;
 
-/// Which values of a tag are looked for.
+/// The values of a tag that a lookup accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values<'a> {
-    /// This one.
+    /// This value.
     Equal(&'a [u8]),
-    /// Those that begin with these bytes. The tag must be ordered.
+    /// Values that start with these bytes. The tag must be ordered.
     Prefix(&'a [u8]),
-    /// Those of a range, in the order of the bytes. The tag must be ordered.
+    /// Values in a range, in byte order. The tag must be ordered.
     Range(Bound<&'a [u8]>, Bound<&'a [u8]>),
 }
 
 impl Session {
-    /// Whether the namespace has a tag of this name, also one whose index is still being built.
+    /// True if the namespace has a tag of this name, also if its index is still being built.
     ///
     /// # Errors
     /// `Damaged`.
@@ -39,11 +39,11 @@ impl Session {
     }
 
     /// The record that has this value of a unique tag, as a zero-copy view, or `None`; also `None`
-    /// if its time has passed.
+    /// if it has expired.
     ///
-    /// Linearizable: the answer held at one moment of the call. Takes no lock. Cost: twice that of
-    /// [`Session::get`], and a small allocation; once more each time that the value moves between
-    /// the two looks, at most [`TRANSACTION_TRIES`] times.
+    /// Linearizable. Takes no lock. Cost: twice that of [`Session::get`], and a small allocation;
+    /// once more each time that the value moves to another record between the two accesses, at
+    /// most [`TRANSACTION_TRIES`] times.
     ///
     /// # Errors
     /// `BadArgument`: no such tag, not unique, or still being built; `Conflict` if the value has
@@ -74,12 +74,12 @@ impl Session {
             } else if self.has_ended(namespace, record, (tag, value))? {
                 return Ok(None);
             }
-            // The value went to another record, or away, between the two looks.
+            // The value moved to another record, or was removed, between the two accesses.
         }
         Err(Error::Conflict { detail: format!("the record with this value of {tag:?}") })
     }
 
-    /// True if a key has a record with this value whose time has passed.
+    /// True if a key has an expired record with this value.
     fn has_ended(
         &self,
         namespace: Namespace,
@@ -93,15 +93,15 @@ impl Session {
     }
 
     /// Calls `each` with every record that has such a value of a tag, in the order of the values,
-    /// until it says false. A record may be met once for each of its values. Records past their
-    /// time are left out. No lock is taken; a pin is held until the call returns.
+    /// until it returns false. A record may be returned once for each of its values. Expired
+    /// records are omitted. No lock is taken; a pin is held until the call returns.
     ///
-    /// A record that has the value during the whole call is met; what changes meanwhile may be met
-    /// or not. Each view is as the record was at one moment.
+    /// A record that has the value during the whole call is returned; one that changes meanwhile
+    /// may be omitted. Each view shows the record at one moment.
     ///
     /// # Errors
     /// `BadArgument`: no such tag, not ordered (for prefixes and ranges), or still being built;
-    /// `Conflict` if the index changes faster than it can be walked; `Damaged`, `Forked`.
+    /// `Conflict` if the index changes faster than it can be read; `Damaged`, `Forked`.
     pub fn find_all(
         &self,
         namespace: Namespace,
@@ -112,8 +112,8 @@ impl Session {
         self.find_some(namespace, (tag, values), u64::MAX, each).map(drop)
     }
 
-    /// As [`Session::find_all`], but goes over `most` entries of the index at the most: those of
-    /// records past their time are entries until they are collected. False if there are more.
+    /// As [`Session::find_all`], but reads at most `most` entries of the index: expired records
+    /// have entries until they are collected. False if there are more.
     ///
     /// # Errors
     /// As [`Session::find_all`].
@@ -149,9 +149,9 @@ impl Session {
         Ok(true)
     }
 
-    /// How many records have a value of a tag. A counted tag knows: eight records of the index are
-    /// read, at one moment, and one past its time counts until it is collected. Of another tag the
-    /// records are walked, and only those that are not past their time count.
+    /// The number of records that have a value of a tag. For a counted tag, eight records of the
+    /// index are read as one snapshot, and an expired record counts until it is collected. For
+    /// another tag, the records are read, and expired ones do not count.
     ///
     /// # Errors
     /// As [`Session::find_all`]; `Deadline` if the count changes faster than it can be read.
@@ -174,7 +174,7 @@ impl Session {
                 let mut set = txn.set.borrow_mut();
                 count += set.internal_value(&key, read_count)?.unwrap_or(0);
             }
-            // The stripes were read at one moment, so only damage makes their sum negative.
+            // The stripes are one snapshot, so only damage makes their sum negative.
             u64::try_from(count)
                 .map_err(|_| Corruption("the count of a tag's value is below zero").into())
         })
@@ -182,12 +182,12 @@ impl Session {
 }
 
 impl Txn<'_> {
-    /// The key and the record that has this value of a unique tag, or `None`. Both are part of what
-    /// the transaction has read.
+    /// The key and the record that has this value of a unique tag, or `None`. The result is part of
+    /// the read set of the transaction.
     ///
-    /// The index is kept by the commit: until then it is that of before. So a value that this
-    /// transaction itself has given is not found, and a record from which it has taken the value
-    /// still is; the record comes as the transaction has written it.
+    /// The commit updates the index: until then, a value that this transaction has set is not
+    /// found, and a record from which it has removed the value still is. The record is returned as
+    /// the transaction has written it.
     ///
     /// # Errors
     /// As [`Session::find`]; `Conflict`: what was read earlier is not so any more;
@@ -216,12 +216,12 @@ impl Txn<'_> {
     }
 
     /// Calls `each` with the key of every record that has such a value of a tag, in the order of
-    /// the values, until it says false. That there are these and no others is part of what the
-    /// transaction has read; a part of a list, or a leaf of the index, for some ten keys.
+    /// the values, until it returns false. The result as a whole is part of the read set of the
+    /// transaction: a part of a list, or a leaf of the index, for about ten keys.
     ///
-    /// Records past their time are left out; each record that is looked at, also one of those, is
-    /// part of what the transaction has read. What it has written itself is not in the index yet,
-    /// see [`Txn::find`]. To collect only the keys, call this within [`Txn::validated_once`].
+    /// Expired records are omitted; each record that is read, also an expired one, is part of the
+    /// read set. What the transaction has written itself is not in the index yet, see
+    /// [`Txn::find`]. To collect only the keys, call this within [`Txn::validated_once`].
     ///
     /// # Errors
     /// As [`Session::find_all`]; `Conflict`: what was read earlier is not so any more;
@@ -246,12 +246,12 @@ impl Txn<'_> {
         drop(set);
         let mut walk = IndexWalk::new(namespace, known, values, ReadMode::Tracked)?;
         loop {
-            // Not across the call: it may use the transaction.
+            // Not held during the call, which may use the transaction.
             let has_more = walk.step(&mut self.set.borrow_mut())?;
             if !has_more {
                 return Ok(());
             }
-            // Not one whose time has passed.
+            // Not an expired one.
             if self.get(namespace, &walk.record)?.is_some() && !each(&walk.record) {
                 return Ok(());
             }
@@ -259,7 +259,7 @@ impl Txn<'_> {
     }
 }
 
-/// The tag, if it can answer.
+/// The tag, if its index is ready.
 fn ready<'t>(known: Option<&'t Tag>, name: &str) -> Result<&'t Tag> {
     match known {
         Some(tag) if tag.state == TagState::Ready => Ok(tag),
@@ -275,18 +275,18 @@ fn ready<'t>(known: Option<&'t Tag>, name: &str) -> Result<&'t Tag> {
     }
 }
 
-/// The position of a walk in an index.
+/// The position of a scan in an index.
 #[derive(Debug)]
 enum IndexCursor {
     Ordered(Cursor),
     List(ListWalk),
 }
 
-/// A walk over the entries of an index.
+/// An iterator over the entries of an index.
 #[derive(Debug)]
 pub(crate) struct IndexWalk {
     cursor: IndexCursor,
-    /// The value of the present entry.
+    /// The value of the current entry.
     value: Vec<u8>,
     /// The key of its record.
     pub(crate) record: Vec<u8>,

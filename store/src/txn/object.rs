@@ -28,18 +28,18 @@ use crate::txn::write_set::WriteSet;
 
 const PART_IN_OBJECT: &str = "a checked part lies within its object";
 
-/// How many objects a region has, and their bytes.
+/// The number of objects of a region, and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Objects {
-    /// How many.
+    /// The number of objects.
     pub count: u64,
-    /// Their bytes, as they were asked for.
+    /// Their bytes, as requested.
     pub bytes: u64,
 }
 
 impl Region {
-    /// How many objects the transactional memory has, and their bytes. Complexity: linear, a cache
-    /// miss or two for each object.
+    /// The number of objects of the transactional memory, and their bytes. Complexity: linear, one
+    /// or two cache misses for each object.
     ///
     /// # Errors
     /// `Damaged`, `Full` (sessions), `System`.
@@ -66,9 +66,9 @@ impl Session {
         Ok(seen)
     }
 
-    /// Calls `each` with every object until it answers false: for operators, and for a search for
-    /// objects that nothing leads to. An object that is there from the beginning to the end is met
-    /// exactly once, one that comes or goes meanwhile at most once. Writers are not blocked.
+    /// Calls `each` with every object until it returns false: for operators, and for a search for
+    /// unreachable objects. An object that exists during the whole call is returned exactly once,
+    /// one that is allocated or freed meanwhile at most once. Writers are not blocked.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
@@ -85,7 +85,7 @@ impl Session {
     }
 
     /// Streams the commits of objects from now on, as [`Session::stream`] does those of a
-    /// namespace: each object that was written stands in the stream whole.
+    /// namespace: each object that was written is in the stream completely.
     ///
     /// # Errors
     /// As [`Session::stream`]; with the first object of a region what [`Session::namespace`]
@@ -94,7 +94,7 @@ impl Session {
         self.stream(self.object_namespace()?, when_full)
     }
 
-    /// The object that a record of the commit stream is; `None` if it is a record by key.
+    /// The object of a record of the commit stream; `None` if it is a record by key.
     ///
     /// # Errors
     /// `Damaged`, and with the first object of a region what [`Session::namespace`] returns.
@@ -114,7 +114,7 @@ impl Session {
     }
 }
 
-/// An object as a transaction has it.
+/// An object in a transaction.
 enum Opened<'s> {
     /// The bytes in the region: the transaction has not written it.
     Stored(&'s [u8]),
@@ -123,7 +123,7 @@ enum Opened<'s> {
 }
 
 impl<'s> Opened<'s> {
-    /// What the transaction has written, else what is in the region.
+    /// What the transaction has written, otherwise the bytes in the region.
     fn find(set: &mut WriteSet<'s>, address: Address) -> Result<(usize, Self)> {
         let session = set.session;
         let (table, key) = (session.object_namespace()?.index, address.key());
@@ -153,7 +153,7 @@ impl<'s> Opened<'s> {
         }
     }
 
-    /// The private copy, made if there is none, with this part filled.
+    /// The private copy, created if needed, with this part filled.
     fn copy(self, set: &mut WriteSet<'s>, place: usize, part: Range<usize>) -> Result<usize> {
         let (copy, old) = match self {
             Self::Copied { copy, old } => (copy, old),
@@ -172,7 +172,7 @@ impl<'s> Opened<'s> {
 }
 
 impl Txn<'_> {
-    /// Makes an object of `bytes` bytes, all of them 0. Other sessions see it after the commit.
+    /// Allocates an object of `bytes` zero bytes. Other sessions see it after the commit.
     /// Without a commit it does not exist; its address is never assigned again.
     ///
     /// ```
@@ -247,7 +247,7 @@ impl Txn<'_> {
         self.open_read_range(address, ..)
     }
 
-    /// The bytes of a part of an object. A conflict is still one about the whole object.
+    /// The bytes of a part of an object. A conflict still concerns the whole object.
     ///
     /// # Errors
     /// As [`Txn::open_read`]; `BadArgument` if the object ends before the part does.
@@ -266,8 +266,8 @@ impl Txn<'_> {
         Ok(Cow::Owned(set.buffers.copies.part(copy, &part)?.to_vec()))
     }
 
-    /// Hands the transaction's private copy of an object to `write`, which changes it in place. The
-    /// function may use the transaction, but for this very object.
+    /// Calls `write` with the transaction's private copy of an object, which it changes in place.
+    /// The function may use the transaction, except this object.
     ///
     /// # Errors
     /// `NoObject`, `Conflict`, `TransactionTooLarge`, `Damaged`; `BadArgument` from within a
@@ -276,8 +276,8 @@ impl Txn<'_> {
         self.open_write_range(address, .., write)
     }
 
-    /// As [`Txn::open_write`] for a part of an object: only that is copied, and the rest comes from
-    /// the region at the commit. A conflict is still one about the whole object.
+    /// As [`Txn::open_write`] for a part of an object: only that is copied, and the rest is taken
+    /// from the region at the commit. A conflict still concerns the whole object.
     ///
     /// # Errors
     /// As [`Txn::open_write`]; `BadArgument` if the object ends before the part does.
@@ -330,7 +330,7 @@ impl Txn<'_> {
         Ok(std::ptr::slice_from_raw_parts_mut(first, part.len()))
     }
 
-    /// The size of an object, as it was asked for.
+    /// The size of an object, as requested.
     ///
     /// # Errors
     /// `NoObject`, `Conflict`, `TransactionTooLarge`, `Damaged`.
@@ -340,7 +340,7 @@ impl Txn<'_> {
         Ok(opened.len(&set))
     }
 
-    /// Frees an object. Its address is never given again.
+    /// Frees an object. Its address is never assigned again.
     ///
     /// # Errors
     /// `NoObject`, `Conflict`, `TransactionTooLarge`, `Damaged`.
@@ -378,7 +378,7 @@ impl Drop for BorrowGuard<'_, '_> {
     }
 }
 
-/// The part of an object of `len` bytes that bounds mean.
+/// The range of bounds in an object of `len` bytes.
 fn check_part(
     address: Address,
     part: &impl RangeBounds<usize>,

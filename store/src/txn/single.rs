@@ -114,9 +114,11 @@ impl Session {
         }
         let tries = RetryPolicy::default().tries;
         invariant!(tries > 0, "a write is tried");
+        let mut evacuations = 0;
         for attempt in 1..=tries {
             match self.try_in_txn(namespace, key, condition, &change) {
                 Err(Error::Conflict { .. }) => self.pause(attempt),
+                Err(Error::Full { .. }) if self.may_evacuate(&mut evacuations) => {}
                 other => return other,
             }
         }

@@ -8,30 +8,30 @@ use nearstate_store::{
 use crate::fixture::{TestFolder, clean};
 
 /// The smallest region.
-const BYTES: u64 = 64 << 20;
+pub(crate) const BYTES: u64 = 64 << 20;
 
 /// The reserve of a region of this size.
 const RESERVE: u64 = 1 << 20;
 
-fn create(folder: &TestFolder) -> Region {
+pub(crate) fn create(folder: &TestFolder) -> Region {
     Region::create(&folder.path, &CreateOptions { bytes_max: BYTES, ..CreateOptions::default() })
         .unwrap()
 }
 
-fn open(region: &Region) -> (Session, Namespace) {
+pub(crate) fn open(region: &Region) -> (Session, Namespace) {
     let session = region.session().unwrap();
     let ns = session.namespace("ue", &Schema::default()).unwrap();
     (session, ns)
 }
 
-fn key(number: u32) -> [u8; 20] {
+pub(crate) fn key(number: u32) -> [u8; 20] {
     let mut key = *b"imsi-999700000000000";
     key[16..].copy_from_slice(&number.to_be_bytes());
     key
 }
 
 /// Puts records of this size until the region is full. Returns how many.
-fn fill(session: &Session, ns: Namespace, bytes: usize) -> u32 {
+pub(crate) fn fill(session: &Session, ns: Namespace, bytes: usize) -> u32 {
     let value = vec![7; bytes];
     for number in 0.. {
         match session.put(ns, &key(number), &value) {
@@ -50,7 +50,7 @@ fn delete_all(session: &Session, ns: Namespace, count: u32) {
 }
 
 /// The bytes that ordinary records may use and do not.
-fn unused(region: &Region) -> u64 {
+pub(crate) fn unused(region: &Region) -> u64 {
     let seen = region.inspect().unwrap();
     seen.bytes_max - RESERVE - seen.bytes_taken
 }
@@ -135,7 +135,7 @@ fn a_full_region_takes_values_of_the_same_size_and_every_deletion() {
     }
 }
 
-fn tagged() -> Schema {
+pub(crate) fn tagged() -> Schema {
     let tag = |name: &str| TagSchema { name: name.into(), ..TagSchema::default() };
     Schema {
         tags: vec![
@@ -149,7 +149,7 @@ fn tagged() -> Schema {
 }
 
 /// Puts tagged records that expire at this time until the region is full. Returns how many.
-fn fill_tagged(session: &Session, ns: Namespace, expires_ms: u64) -> u32 {
+pub(crate) fn fill_tagged(session: &Session, ns: Namespace, expires_ms: u64) -> u32 {
     for number in 0_u32.. {
         let unique = number.to_be_bytes();
         let (cell, since) = ([number as u8 % 50], [number as u8, (number >> 8) as u8]);

@@ -24,6 +24,7 @@ mod counters;
 mod fixture;
 mod for_update;
 mod full_region;
+mod scattered_memory;
 mod hostile;
 mod killed_tag_declaration;
 mod mixed_namespaces;

@@ -18,7 +18,7 @@ pub const PARTS_MAX: usize = 16;
 pub struct TableId(pub usize);
 
 /// What a workload stores.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct StoreSchema {
     pub tables: &'static [TableSchema],
 }
@@ -49,6 +49,13 @@ pub struct TableSchema {
     pub tags: &'static [TagRule],
     /// Whether [`StoreAccess::scan`] is asked of it.
     pub is_scanned: bool,
+}
+
+impl TableSchema {
+    /// A table without tags that is not scanned.
+    pub const fn new(name: &'static str, parts: &'static [&'static str]) -> Self {
+        Self { name, parts, tags: &[], is_scanned: false }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +113,13 @@ pub struct RecordEntry<'a> {
     pub tags_before: &'a [RecordTag<'a>],
 }
 
+impl<'a> RecordEntry<'a> {
+    /// A record without tags.
+    pub const fn new(key: &'a [u8], parts: &'a [PartWrite<'a>]) -> Self {
+        Self { key, parts, tags: &[], tags_before: &[] }
+    }
+}
+
 /// A change of some parts, and perhaps of the tags.
 #[derive(Clone, Copy, Debug)]
 pub struct PartsChange<'a> {
@@ -119,6 +133,14 @@ pub struct PartsChange<'a> {
 
 /// Hears the parts of a record, one call each.
 pub type PartReceiver<'h> = dyn FnMut(usize, &[u8]) + 'h;
+
+/// Which parts of which record are read.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordRead<'a> {
+    pub table: TableId,
+    pub key: &'a [u8],
+    pub wanted: PartSet,
+}
 
 /// What is done with a record between reading and writing it.
 pub trait Work {
@@ -224,13 +246,8 @@ pub trait StoreAccess {
     /// a transaction only if the store makes it one: clients that share records need
     /// [`StoreConnection::transact`].
     #[inline]
-    fn update(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        wanted: PartSet,
-        work: &mut dyn Work,
-    ) -> Result<bool> {
+    fn update(&mut self, read: RecordRead<'_>, work: &mut dyn Work) -> Result<bool> {
+        let RecordRead { table, key, wanted } = read;
         let exists = self.read(table, key, wanted, &mut |part, bytes| work.receive(part, bytes))?;
         if !exists {
             return Ok(false);
@@ -252,6 +269,12 @@ pub trait StoreAccess {
 /// The error of an operation that a target does not have.
 pub(crate) fn declined(why: &str) -> Error {
     Error::BadArgument { detail: why.to_owned() }
+}
+
+/// The bytes of the first part that is written, which is the value of a plain record.
+#[inline]
+pub(crate) fn first_part<'a>(parts: &[PartWrite<'a>]) -> &'a [u8] {
+    parts.first().map(|(_, bytes)| *bytes).unwrap_or_default()
 }
 
 /// Delivers parts as replies.
@@ -437,12 +460,8 @@ pub trait StoreConnection: StoreAccess {
 
     /// Takes the answers to the oldest requests that were sent ahead. Requests that were not are
     /// done now, as by [`StoreConnection::pipeline`].
-    fn receive_ahead(
-        &mut self,
-        requests: &[Request<'_>],
-        receive: &mut BatchSink<'_>,
-    ) -> Result<()> {
-        self.pipeline(requests, receive)
+    fn receive_ahead(&mut self, requests: &[Request<'_>], sink: &mut BatchSink<'_>) -> Result<()> {
+        self.pipeline(requests, sink)
     }
 }
 
@@ -456,7 +475,7 @@ pub const OPERATIONS: TableId = TableId(0);
 impl<C: StoreConnection + ?Sized> Store for ByCalls<'_, C> {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         let parts = [(0, value)];
-        self.0.put(OPERATIONS, &RecordEntry { key, parts: &parts, tags: &[], tags_before: &[] })
+        self.0.put(OPERATIONS, &RecordEntry::new(key, &parts))
     }
 
     fn view<T>(&mut self, key: &[u8], look: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
@@ -487,14 +506,8 @@ impl<T: StoreAccess + ?Sized> StoreAccess for Box<T> {
         (**self).perform(request, receive)
     }
 
-    fn update(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        wanted: PartSet,
-        work: &mut dyn Work,
-    ) -> Result<bool> {
-        (**self).update(table, key, wanted, work)
+    fn update(&mut self, read: RecordRead<'_>, work: &mut dyn Work) -> Result<bool> {
+        (**self).update(read, work)
     }
 
     fn scan(&mut self, range: &ScanRange<'_>, receive: &mut ScanSink<'_>) -> Result<usize> {

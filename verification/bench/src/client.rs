@@ -1,4 +1,4 @@
-//! A client process: connects to its target, loads its records, runs its turns, verifies.
+//! A client process: connects to its target, loads its records, runs its trials, verifies.
 
 mod window;
 mod progress_report;
@@ -6,62 +6,65 @@ mod fan;
 
 use crate::access::{Connection, StoreConnection};
 use crate::clock::monotonic_ns;
+use crate::cpus;
 use crate::meter::Meter;
-use crate::protocol::{ClientCommand, ClientReport, Plan, Ran, Turn, in_words, receive, say};
+use crate::protocol::{
+    ClientCommand, ClientReport, ClientResult, Plan, Trial, error_text, receive, send,
+};
 use crate::random::seed_of;
-use crate::result::CUT;
+use crate::reaper::system;
+use crate::result::{CUT, Round};
 use crate::schedule::{Phase, Schedule};
-use crate::targets::fault::Faulty;
+use crate::targets::fault::FaultyConnection;
 use crate::targets::{self, Target};
 use crate::wait::{Waits, thread_ns};
 use crate::workloads::{self, Tally, Workload, WorkloadKind};
 use fan::Fan;
 use nearstate_model::{Error, Result};
-use progress_report::{Answering, Pace, ProgressReporter, ReportedAccess, SLOW_STEP_NS};
+use progress_report::{ProgressReporter, ReportingStore, SLOW_STEP_NS, SharedProgress, StepPace};
 use quanta::Clock;
-use rustix::thread::{CpuSet, sched_setaffinity};
 use std::io::{BufRead, Write};
 use std::time::Duration;
 
-/// Tries to connect again after a lost connection, and the pause between two: ten seconds in all,
-/// many times what a warm restart of a node takes.
+/// Attempts to reconnect after a lost connection, and the pause between two: ten seconds in all,
+/// much longer than a warm restart of a node.
 const RECONNECT_TRIES: u32 = 1000;
 const RECONNECT_PAUSE: Duration = Duration::from_millis(10);
 
-/// Nanoseconds between two words about progress.
+/// Nanoseconds between two reports of progress.
 const PROGRESS_NS: u64 = 100_000_000;
 
 /// Runs a client: reads commands from `input` and writes reports to `output`.
 pub fn serve(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
-    let Err(e) = begin(&mut input, &mut output) else { return Ok(()) };
-    say(&mut output, &ClientReport::Failed(in_words(&e))).map_err(|_| e)
+    let Err(e) = run_commands(&mut input, &mut output) else { return Ok(()) };
+    send(&mut output, &ClientReport::Failed(error_text(&e))).map_err(|_| e)
 }
 
-fn begin(input: &mut impl BufRead, output: &mut impl Write) -> Result<()> {
+fn run_commands(input: &mut impl BufRead, output: &mut impl Write) -> Result<()> {
     let Some(ClientCommand::Plan(plan)) = receive(input)? else {
         return Err(Error::BadArgument {
-            detail: "this program's part is started by `nearstate bench run`".to_owned(),
+            detail: "this command is started by `nearstate bench run`".to_owned(),
         });
     };
     if let Some(cpu) = plan.cpu
-        && let Err(why) = stay_on(cpu)
+        && let Err(why) = bind_to_cpu(cpu)
     {
-        // The client runs all the same, but the report must say so.
-        say(output, &ClientReport::Unbound(why))?;
+        // The client still runs, but the report must mention it.
+        send(output, &ClientReport::Unbound(why))?;
     }
     let mut client = Client::new(plan)?;
-    say(output, &ClientReport::Ready)?;
-    while let Some(ask) = receive(input)? {
-        match ask {
+    send(output, &ClientReport::Ready)?;
+    while let Some(command) = receive(input)? {
+        match command {
             ClientCommand::Plan(_) => {
                 return Err(Error::BadArgument { detail: "a second plan".to_owned() });
             }
             ClientCommand::Load => client.load(output)?,
             ClientCommand::WarmUp(ops, depth) => client.warm_up(ops, depth, output)?,
-            ClientCommand::Run(turn) if client.is_background() => {
-                client.run_beside(&turn, output)?;
+            ClientCommand::Run(trial) if client.is_background() => {
+                client.run_in_background(&trial, output)?;
             }
-            ClientCommand::Run(turn) => client.run(&turn, output)?,
+            ClientCommand::Run(trial) => client.run(&trial, output)?,
             // The run that it ended is over.
             ClientCommand::Stop => {}
             ClientCommand::Verify => client.verify(output)?,
@@ -76,14 +79,11 @@ fn has_input() -> Result<bool> {
     let input = std::io::stdin();
     let mut descriptors = [PollFd::new(&input, PollFlags::IN)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let ready = poll(&mut descriptors, Some(&now)).map_err(|e| Error::System {
-        detail: "polling standard input".to_owned(),
-        errno: e.raw_os_error(),
-    })?;
-    Ok(ready > 0)
+    let ready = poll(&mut descriptors, Some(&now));
+    Ok(ready.map_err(|e| system("polling standard input", &e.into()))? > 0)
 }
 
-/// The connection of a client, or its connections as one.
+/// The connection of a client; several connections are used as one.
 fn connect(
     target: &dyn Target,
     kind: &dyn WorkloadKind,
@@ -97,17 +97,11 @@ fn connect(
     Ok(Box::new(all))
 }
 
-/// Keeps this thread on one processor; else says why it is not there.
-fn stay_on(cpu: usize) -> std::result::Result<(), String> {
-    let away = |why: &str| {
-        format!("not bound to processor {cpu} ({why}): it may have shared one with the servers")
-    };
-    if cpu >= CpuSet::MAX_CPU {
-        return Err(away("no machine has so many"));
-    }
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    sched_setaffinity(None, &set).map_err(|e| away(&e.to_string()))
+/// Binds this thread to one processor; returns why if it cannot.
+fn bind_to_cpu(cpu: usize) -> std::result::Result<(), String> {
+    cpus::bind(&[cpu]).map_err(|e| {
+        format!("not bound to processor {cpu} ({e}): it may have shared one with the servers")
+    })
 }
 
 struct Client {
@@ -120,21 +114,20 @@ struct Client {
     reconnects: u64,
     /// Operations of a block, [`WorkloadKind::block_ops`].
     block: usize,
-    /// Nanoseconds between two words about progress.
+    /// Nanoseconds between two reports of progress.
     progress_ns: u64,
-    pace: Pace,
+    pace: StepPace,
 }
 
-/// The monotonic clock, read by the processor's counter where it has a steady one: half of what a
-/// call of the kernel's page costs, and there is one reading for each operation. Set anew for each
-/// turn, because the kernel's clock is steered.
-struct AnswerWatch {
+/// The monotonic clock, read from the time stamp counter if that is constant: half the cost of
+/// `clock_gettime`. Synchronized at the start of each trial, because the kernel adjusts its clock.
+struct TrialClock {
     clock: Clock,
     start: u64,
     start_ns: u64,
 }
 
-impl AnswerWatch {
+impl TrialClock {
     fn new(clock: &Clock) -> Self {
         Self { start: clock.raw(), start_ns: monotonic_ns(), clock: clock.clone() }
     }
@@ -164,21 +157,21 @@ impl Client {
             reconnects: 0,
             block,
             progress_ns,
-            pace: Pace::new(SLOW_STEP_NS),
+            pace: StepPace::new(SLOW_STEP_NS),
         })
     }
 
     fn load(&mut self, output: &mut impl Write) -> Result<()> {
         let begin_ns = monotonic_ns();
-        let told = ReportedAccess::new(ProgressReporter::new(self.progress_ns), output);
+        let progress = SharedProgress::new(ProgressReporter::new(self.progress_ns), output);
         let mut records = 0;
-        let mut store = Answering::new(self.connection.as_mut(), &told);
+        let mut store = ReportingStore::new(self.connection.as_mut(), &progress);
         self.workload.load(&mut store, &mut |more| {
             records += more;
-            told.more(more);
+            progress.add(more);
         })?;
-        told.end()?;
-        say(output, &ClientReport::Loaded(records, monotonic_ns() - begin_ns))
+        progress.finish()?;
+        send(output, &ClientReport::Loaded(records, monotonic_ns() - begin_ns))
     }
 
     fn warm_up(&mut self, ops: u64, depth: usize, output: &mut impl Write) -> Result<()> {
@@ -191,15 +184,15 @@ impl Client {
             self.step(count, &mut tally, output)?;
             left = left.saturating_sub(count as u64);
             let now_ns = monotonic_ns();
-            self.pace.took(now_ns - begin_ns);
+            self.pace.update(now_ns - begin_ns);
             begin_ns = now_ns;
             // This part is not measured, but the orchestrator must see progress.
-            reporter.tell(output, || 0)?;
+            reporter.report(output, || 0)?;
         }
-        say(output, &ClientReport::Ready)
+        send(output, &ClientReport::Ready)
     }
 
-    /// A step, with the connection found again if it is lost and that is allowed.
+    /// A step. Reconnects if the connection is lost and the options allow it.
     #[inline]
     fn step(&mut self, count: usize, tally: &mut Tally, output: &mut impl Write) -> Result<()> {
         let outcome = if self.pace.is_slow() {
@@ -213,17 +206,17 @@ impl Client {
         }
     }
 
-    /// Does something with the store, each answer of which is told of when it is time.
+    /// Runs `work` on a store that reports progress after replies.
     #[cold]
     fn progress_report(
         &mut self,
         output: &mut impl Write,
         work: impl FnOnce(&mut dyn Workload, &mut Connection<'_>) -> Result<()>,
     ) -> Result<()> {
-        let told = ReportedAccess::new(ProgressReporter::new(self.progress_ns), output);
-        let mut store = Answering::new(self.connection.as_mut(), &told);
+        let progress = SharedProgress::new(ProgressReporter::new(self.progress_ns), output);
+        let mut store = ReportingStore::new(self.connection.as_mut(), &progress);
         let outcome = work(self.workload.as_mut(), &mut store);
-        outcome.and(told.end())
+        outcome.and(progress.finish())
     }
 
     #[cold]
@@ -233,7 +226,6 @@ impl Client {
         (count, tally): (usize, &mut Tally),
         output: &mut impl Write,
     ) -> Result<()> {
-        // A server that answers with an error is there, and has to be told of.
         if !self.connection.is_lost() || self.reconnects >= self.plan.reconnects {
             return Err(error);
         }
@@ -260,9 +252,8 @@ impl Client {
         Err(last)
     }
 
-    /// Every operation of a step that was cut counts once, with the time that it took to come back,
-    /// and apart: that time is not what an operation of its class takes, and workloads count some
-    /// before and some after they were answered.
+    /// Counts every operation of an interrupted step once, in a class of its own: its time includes
+    /// the reconnection.
     fn count_cut(&self, count: usize, tally: &mut Tally) {
         let apart = self.kind.spec().classes.len();
         let Tally { bytes_out, bytes_in, .. } = *tally;
@@ -270,132 +261,134 @@ impl Client {
         (0..count).for_each(|_| tally.count(apart));
     }
 
-    fn run(&mut self, turn: &Turn, output: &mut impl Write) -> Result<()> {
+    fn run(&mut self, trial: &Trial, output: &mut impl Write) -> Result<()> {
         if let Some(fault) = self.plan.fault.take() {
-            // Not while loading: what is lost there may be written over by all that follows.
+            // Not while loading: later writes may overwrite what is lost there.
             let connection = connect(self.target.as_ref(), self.kind.as_ref(), &self.plan)?;
-            self.connection = Box::new(Faulty::often(connection, fault));
+            self.connection = Box::new(FaultyConnection::periodic(connection, fault));
         }
-        // Its megabytes are asked for before the common begin, not after.
-        let mut meter = Meter::new(turn.at_ns.max(monotonic_ns()));
-        Waits::default().until(turn.at_ns);
+        // Its megabytes are allocated before the common start.
+        let mut meter = Meter::new(trial.at_ns.max(monotonic_ns()));
+        Waits::default().until(trial.at_ns);
         let reconnects = self.reconnects;
         let (began_ns, began_cpu_ns) = (monotonic_ns(), thread_ns());
-        let overlaps = self.overlaps(turn);
-        let waits = match turn.rate {
-            Some(rate) => self.open(turn, rate, &mut meter, output)?,
-            None if overlaps => self.overlapped(turn, &mut meter, output)?,
-            None => self.closed(turn, &mut meter, output)?,
+        let overlaps = self.overlaps(trial);
+        let waits = match trial.rate {
+            Some(rate) => self.run_open_loop(trial, rate, &mut meter, output)?,
+            None if overlaps => self.run_overlapped(trial, &mut meter, output)?,
+            None => self.run_closed_loop(trial, &mut meter, output)?,
         };
         let (ended_ns, cpu_ns) = (monotonic_ns(), thread_ns() - began_cpu_ns);
         let cpu_ns = cpu_ns.saturating_sub(waits.cpu_ns);
-        let mut ran = Ran {
+        let mut round = Round {
             ops: meter.ops,
-            began_ns,
-            ended_ns,
-            cpu_ns,
+            client_cpu_ns: cpu_ns,
             bytes_out: meter.bytes_out,
             bytes_in: meter.bytes_in,
             unsuccessful: meter.unsuccessful,
-            reconnects: self.reconnects - reconnects,
-            steps: Some(if overlaps { window::steps_of(turn.depth) } else { 1 }),
-            classes: Vec::new(),
-            slices: Vec::new(),
+            steps: Some(if overlaps { window::steps_of(trial.depth) } else { 1 }),
+            ..Round::default()
         };
         let names = self.kind.spec().classes;
         let names: Vec<&str> = names.iter().copied().chain([CUT]).collect();
-        (ran.classes, ran.slices) = meter.finish(&names, ended_ns);
-        say(output, &ClientReport::Ran(Box::new(ran)))
+        (round.classes, round.slices) = meter.finish(&names, ended_ns);
+        let reconnects = self.reconnects - reconnects;
+        let result = ClientResult { round, began_ns, ended_ns, reconnects };
+        send(output, &ClientReport::Finished(Box::new(result)))
     }
 
-    /// One operation after the other: the end of one is the begin of the next.
-    fn closed(&mut self, turn: &Turn, meter: &mut Meter, output: &mut impl Write) -> Result<Waits> {
+    /// One operation after the other: each starts when the one before ends.
+    fn run_closed_loop(
+        &mut self,
+        trial: &Trial,
+        meter: &mut Meter,
+        output: &mut impl Write,
+    ) -> Result<Waits> {
         let (mut reporter, mut waits) = (ProgressReporter::new(self.progress_ns), Waits::default());
-        let depth = turn.depth.max(self.block).max(1) as u64;
+        let depth = trial.depth.max(self.block).max(1) as u64;
         let mut done = 0;
-        let watch = AnswerWatch::new(&self.clock);
-        let mut begin_ns = watch.now_ns();
-        while done < turn.ops {
-            let count = depth.min(turn.ops - done);
+        let clock = TrialClock::new(&self.clock);
+        let mut begin_ns = clock.now_ns();
+        while done < trial.ops {
+            let count = depth.min(trial.ops - done);
             let mut tally = Tally::default();
             self.step(usize::try_from(count).unwrap_or(1), &mut tally, output)?;
-            let now_ns = watch.now_ns();
+            let now_ns = clock.now_ns();
             let took_ns = now_ns.saturating_sub(begin_ns);
-            self.pace.took(took_ns);
+            self.pace.update(took_ns);
             let of_block = if self.block > 1 { u64::from(tally.counted.max(1)) } else { 1 };
             meter.step(&tally, took_ns / of_block, now_ns);
-            // A block may end early, or be a whole walk.
             let count = if self.block > 1 { u64::from(tally.counted) } else { count };
             done += count;
             reporter.add(count);
             begin_ns = now_ns;
             if reporter.is_due(now_ns) {
-                reporter.tell(output, || meter.last_p99())?;
+                reporter.report(output, || meter.last_p99())?;
             }
-            if turn.think_us > 0 {
-                waits.pause(Duration::from_micros(turn.think_us));
-                begin_ns = watch.now_ns();
+            if trial.think_us > 0 {
+                waits.pause(Duration::from_micros(trial.think_us));
+                begin_ns = clock.now_ns();
             }
         }
         Ok(waits)
     }
 
-    /// Whether this client is not measured, and runs until the others have ended.
+    /// True if this client is not measured, and runs until the others have ended.
     const fn is_background(&self) -> bool {
         self.plan.client + self.plan.background >= self.plan.clients
     }
 
     /// Runs until the next request arrives on standard input, which is [`ClientCommand::Stop`].
-    fn run_beside(&mut self, turn: &Turn, output: &mut impl Write) -> Result<()> {
-        Waits::default().until(turn.at_ns);
-        let count = turn.depth.max(self.block).max(1);
+    fn run_in_background(&mut self, trial: &Trial, output: &mut impl Write) -> Result<()> {
+        Waits::default().until(trial.at_ns);
+        let count = trial.depth.max(self.block).max(1);
         while !has_input()? {
             self.step(count, &mut Tally::default(), output)?;
         }
-        say(output, &ClientReport::Ran(Box::default()))
+        send(output, &ClientReport::Finished(Box::default()))
     }
 
-    /// Operations begin when they are due, or as soon as the store lets them.
-    fn open(
+    /// Operations start when they are due, or as soon as the operations before have ended.
+    fn run_open_loop(
         &mut self,
-        turn: &Turn,
+        trial: &Trial,
         rate: f64,
         meter: &mut Meter,
         output: &mut impl Write,
     ) -> Result<Waits> {
         let (mut reporter, mut waits) = (ProgressReporter::new(self.progress_ns), Waits::default());
         let Plan { client, clients, .. } = self.plan;
-        let seed = seed_of(turn.seed, client as u64, turn.number);
-        let start_ns = if turn.at_ns == 0 { monotonic_ns() } else { turn.at_ns };
-        let mut schedule = Schedule::new(turn.arrivals, rate, seed, start_ns)
+        let seed = seed_of(trial.seed, client as u64, trial.number);
+        let start_ns = if trial.at_ns == 0 { monotonic_ns() } else { trial.at_ns };
+        let mut schedule = Schedule::new(trial.arrivals, rate, seed, start_ns)
             .in_phase(Phase { client, clients }, monotonic_ns());
         let mut done = 0;
-        let mut due = Vec::with_capacity(turn.depth);
-        while done < turn.ops {
+        let mut due = Vec::with_capacity(trial.depth);
+        while done < trial.ops {
             waits.until(schedule.next_ns());
-            let room = usize::try_from(turn.ops - done).unwrap_or(turn.depth).min(turn.depth);
+            let room = usize::try_from(trial.ops - done).unwrap_or(trial.depth).min(trial.depth);
             let begin_ns = monotonic_ns();
             schedule.take_due(begin_ns, room, &mut due);
             let mut tally = Tally::default();
             self.step(due.len(), &mut tally, output)?;
             let now_ns = monotonic_ns();
-            self.pace.took(now_ns.saturating_sub(begin_ns));
+            self.pace.update(now_ns.saturating_sub(begin_ns));
             meter.due_step(&tally, &due, now_ns);
             done += due.len() as u64;
             reporter.add(due.len() as u64);
             if reporter.is_due(now_ns) {
-                reporter.tell(output, || meter.last_p99())?;
+                reporter.report(output, || meter.last_p99())?;
             }
         }
         Ok(waits)
     }
 
     fn verify(&mut self, output: &mut impl Write) -> Result<()> {
-        let told = ReportedAccess::new(ProgressReporter::new(self.progress_ns), output);
-        let mut store = Answering::new(self.connection.as_mut(), &told);
-        let verdict = self.workload.verify(&mut store, &mut |more| told.more(more))?;
-        told.end()?;
-        say(output, &ClientReport::Verified(verdict, self.workload.checks()))
+        let progress = SharedProgress::new(ProgressReporter::new(self.progress_ns), output);
+        let mut store = ReportingStore::new(self.connection.as_mut(), &progress);
+        let verdict = self.workload.verify(&mut store, &mut |more| progress.add(more))?;
+        progress.finish()?;
+        send(output, &ClientReport::Verified(verdict, self.workload.checks()))
     }
 }
 

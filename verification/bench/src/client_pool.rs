@@ -1,9 +1,11 @@
-//! The client processes of one target: started, told what to do, listened to, and stopped whatever
-//! becomes of the orchestrator.
+//! The client processes of one target. They receive commands and return reports, and are stopped
+//! also if the orchestrator fails.
 
 use crate::clock::monotonic_ns;
-use crate::protocol::{ClientCommand, ClientReport, Plan, Ran, STOPPED, Turn, receive, say};
-use crate::reaper::{ended, own_program};
+use crate::protocol::{
+    ClientCommand, ClientReport, ClientResult, Plan, STOPPED, Trial, receive, send,
+};
+use crate::reaper::{exit_text, own_program, system};
 use crate::result::{Check, Verdict};
 use nearstate_model::{Error, Result};
 use std::io::BufReader;
@@ -14,63 +16,61 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// When no client of a target has said anything for so long, the target is stuck: clients tell of
-/// progress ten times a second.
+/// A target whose clients report nothing for this time is stuck.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
-/// How often the orchestrator looks whether it was asked to stop.
-const LOOK: Duration = Duration::from_millis(100);
+/// The interval at which the orchestrator checks for a request to stop.
+const POLL: Duration = Duration::from_millis(100);
 
-/// How long is waited until a client that says no more has ended: it does as soon as its pipe is
-/// closed.
-const DEATH_LOOKS: u32 = 50;
-const DEATH_LOOK: Duration = Duration::from_millis(10);
+/// The wait for the exit of a client that has closed its output, in polls.
+const EXIT_POLLS: u32 = 50;
+const EXIT_POLL: Duration = Duration::from_millis(10);
 
-/// Time for clients to receive when to begin: so much for all, and so much for each.
-const GO_NS: u64 = 20_000_000;
-const GO_NS_EACH: u64 = 200_000;
+/// The delay of the common start, so that all clients have received the command by then.
+const START_DELAY_NS: u64 = 20_000_000;
+const START_DELAY_PER_CLIENT_NS: u64 = 200_000;
 
-/// What the orchestrator hears while clients work.
-pub trait Listener {
-    /// So many more operations or records are done, the last of them with this p99.
+/// Receives the progress of clients while they work.
+pub trait ProgressListener {
+    /// `more` operations or records are done; their latest p99 is `p99_ns`.
     fn progress(&mut self, more: u64, p99_ns: u64);
 
-    /// Called now and then: may end the work by an error, or do something to the target.
-    fn look(&mut self) -> Result<()> {
+    /// Called at least every 100 ms: may end the work by an error, or kill the target.
+    fn poll(&mut self) -> Result<()> {
         Ok(())
     }
 }
 
-/// Client processes; those that still live are killed when this is dropped.
+/// Client processes. Those that still run are killed when this is dropped.
 #[derive(Debug)]
 pub struct ClientPool {
     processes: Vec<Child>,
     inputs: Vec<ChildStdin>,
-    ears: Vec<JoinHandle<()>>,
-    /// How many are not measured: the last ones.
+    reader_threads: Vec<JoinHandle<()>>,
+    /// The number of clients that are not measured: the last ones.
     background: usize,
-    message: Receiver<ClientMessage>,
+    reports: Receiver<ClientMessage>,
     stop: &'static AtomicBool,
-    /// Clients that run elsewhere than they were told to, and why.
+    /// Clients that could not be bound to their processor, and why.
     pub unbound: Vec<String>,
 }
 
 type ClientMessage = (usize, Result<ClientReport>);
 
 impl ClientPool {
-    /// Starts `plan.clients` clients, all after the same plan. `stop` is looked at while waiting.
+    /// Starts `plan.clients` clients with the same plan. `stop` is checked during every wait.
     pub fn start(
         plan: &Plan,
         (cpus, background_cpus): (&[usize], &[usize]),
         stop: &'static AtomicBool,
     ) -> Result<Self> {
-        let (tell, message) = channel();
+        let (sender, reports) = channel();
         let mut all = Self {
             processes: Vec::new(),
             inputs: Vec::new(),
-            ears: Vec::new(),
+            reader_threads: Vec::new(),
             background: plan.background,
-            message,
+            reports,
             stop,
             unbound: Vec::new(),
         };
@@ -78,57 +78,50 @@ impl ClientPool {
             let is_measured = client + plan.background < plan.clients;
             let cpus = if is_measured { cpus } else { background_cpus };
             let cpu = cpus.get(client % cpus.len().max(1)).copied();
-            all.start_one(&Plan { client, cpu, ..plan.clone() }, &tell)?;
+            all.start_one(&Plan { client, cpu, ..plan.clone() }, &sender)?;
         }
-        drop(tell);
-        all.until_ready(&mut Deaf)?;
+        drop(sender);
+        all.wait_until_ready(&mut NoProgress)?;
         Ok(all)
     }
 
-    fn start_one(&mut self, plan: &Plan, tell: &Sender<ClientMessage>) -> Result<()> {
+    fn start_one(&mut self, plan: &Plan, sender: &Sender<ClientMessage>) -> Result<()> {
         let mut command = Command::new(own_program()?);
-        // Its own group: the terminal's Ctrl-C is for the orchestrator, which then ends it.
+        // Its own process group: Ctrl-C reaches only the orchestrator, which then ends the client.
         command.args(["bench", "workload-client"]).process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        // Large pages for what the generator keeps of each record, whatever the target.
+        // Large pages for the generator's state of each record, with every target.
         if std::env::var_os(TUNABLES).is_none() {
             command.env(TUNABLES, LARGE_PAGES);
         }
-        let mut process = command.spawn().map_err(|e| Error::System {
-            detail: "starting a client of the benchmark".to_owned(),
-            errno: e.raw_os_error().unwrap_or(0),
-        })?;
+        let starting = "starting a client of the benchmark";
+        let mut process = command.spawn().map_err(|e| system(starting, &e))?;
         let (input, output) = (process.stdin.take(), process.stdout.take());
         self.processes.push(process);
         let (Some(mut input), Some(output)) = (input, output) else {
             return Err(Error::Backend { detail: "a client has no pipes".to_owned() });
         };
-        say(&mut input, &ClientCommand::Plan(plan.clone()))?;
+        send(&mut input, &ClientCommand::Plan(plan.clone()))?;
         self.inputs.push(input);
-        let (client, tell) = (plan.client, tell.clone());
-        self.ears.push(std::thread::spawn(move || listen(client, output, &tell)));
+        let (client, sender) = (plan.client, sender.clone());
+        self.reader_threads.push(std::thread::spawn(move || listen(client, output, &sender)));
         Ok(())
     }
 
-    /// Process ids of the clients.
-    pub fn processes(&self) -> Vec<u32> {
-        self.processes.iter().map(Child::id).collect()
+    fn broadcast(&mut self, command: &ClientCommand) -> Result<()> {
+        let send_to = |(client, input)| send(input, command).map_err(|e| (client, e));
+        let outcome = self.inputs.iter_mut().enumerate().try_for_each(send_to);
+        outcome.map_err(|(client, e)| self.exit_error(client, e))
     }
 
-    fn ask(&mut self, ask: &ClientCommand) -> Result<()> {
-        let said = |(client, input)| say(input, ask).map_err(|e| (client, e));
-        let outcome = self.inputs.iter_mut().enumerate().try_for_each(said);
-        outcome.map_err(|(client, e)| self.with_death(client, e))
-    }
-
-    /// What went wrong with a client, and how it ended if it has.
-    fn with_death(&mut self, client: usize, e: Error) -> Error {
+    /// The error of a client, or its exit status if it has exited.
+    fn exit_error(&mut self, client: usize, e: Error) -> Error {
         let Some(process) = self.processes.get_mut(client) else { return e };
-        for _ in 0..DEATH_LOOKS {
+        for _ in 0..EXIT_POLLS {
             match process.try_wait() {
-                Ok(None) => std::thread::sleep(DEATH_LOOK),
+                Ok(None) => std::thread::sleep(EXIT_POLL),
                 Ok(Some(status)) => {
-                    let how = ended(status.code(), status.signal());
+                    let how = exit_text(status.code(), status.signal());
                     let detail = format!("client {client} ended before its work did: {how}");
                     return Error::Backend { detail };
                 }
@@ -138,92 +131,108 @@ impl ClientPool {
         e
     }
 
-    /// Loads every client's records; how many, and the nanoseconds of the slowest.
-    pub fn load(&mut self, listener: &mut impl Listener) -> Result<(u64, u64)> {
-        self.ask(&ClientCommand::Load)?;
+    /// Loads the records of every client. Returns their number and the nanoseconds of the slowest.
+    pub fn load(&mut self, listener: &mut impl ProgressListener) -> Result<(u64, u64)> {
+        self.broadcast(&ClientCommand::Load)?;
         let (mut records, mut slowest_ns) = (0, 0);
-        self.until(listener, |said| {
-            let ClientReport::Loaded(more, ns) = said else { return unexpected(&said) };
+        self.wait_for_all(listener, |report| {
+            let ClientReport::Loaded(more, ns) = report else { return unexpected(&report) };
             records += more;
             slowest_ns = slowest_ns.max(ns);
-            Ok(true)
+            Ok(())
         })?;
         Ok((records, slowest_ns))
     }
 
-    /// Has every client do operations that are not measured.
-    pub fn warm_up(&mut self, ops: u64, depth: usize, listener: &mut impl Listener) -> Result<()> {
+    /// Runs operations of every client that are not measured.
+    pub fn warm_up(
+        &mut self,
+        ops: u64,
+        depth: usize,
+        listener: &mut impl ProgressListener,
+    ) -> Result<()> {
         if ops == 0 {
             return Ok(());
         }
-        self.ask(&ClientCommand::WarmUp(ops, depth))?;
-        self.until_ready(listener)
+        self.broadcast(&ClientCommand::WarmUp(ops, depth))?;
+        self.wait_until_ready(listener)
     }
 
-    fn until_ready(&mut self, listener: &mut impl Listener) -> Result<()> {
-        self.until(listener, |said| {
-            if matches!(said, ClientReport::Ready) { Ok(true) } else { unexpected(&said) }
+    fn wait_until_ready(&mut self, listener: &mut impl ProgressListener) -> Result<()> {
+        self.wait_for_all(listener, |report| {
+            if matches!(report, ClientReport::Ready) { Ok(()) } else { unexpected(&report) }
         })
     }
 
-    /// Has every client run, all from the same moment on.
-    pub fn run(&mut self, turn: &Turn, listener: &mut impl Listener) -> Result<Vec<Ran>> {
+    /// Runs a trial of every client; all start at the same time.
+    pub fn run(
+        &mut self,
+        trial: &Trial,
+        listener: &mut impl ProgressListener,
+    ) -> Result<Vec<ClientResult>> {
         let clients = self.inputs.len() as u64;
-        let at_ns = monotonic_ns() + GO_NS + clients * GO_NS_EACH;
-        self.ask(&ClientCommand::Run(Turn { at_ns, ..turn.clone() }))?;
+        let at_ns = monotonic_ns() + START_DELAY_NS + clients * START_DELAY_PER_CLIENT_NS;
+        self.broadcast(&ClientCommand::Run(Trial { at_ns, ..trial.clone() }))?;
         let mut all = Vec::new();
         let measured = self.inputs.len().saturating_sub(self.background);
-        self.until_all(measured, listener, |said| {
-            let ClientReport::Ran(ran) = said else { return unexpected(&said) };
-            all.push(*ran);
-            Ok(true)
+        self.wait_for(measured, listener, |report| {
+            let ClientReport::Finished(result) = report else { return unexpected(&report) };
+            all.push(*result);
+            Ok(())
         })?;
         if self.background > 0 {
             for input in self.inputs.iter_mut().skip(measured) {
-                say(input, &ClientCommand::Stop)?;
+                send(input, &ClientCommand::Stop)?;
             }
-            self.until_all(self.background, listener, |said| {
-                if matches!(said, ClientReport::Ran(_)) { Ok(true) } else { unexpected(&said) }
+            self.wait_for(self.background, listener, |report| {
+                if matches!(report, ClientReport::Finished(_)) {
+                    Ok(())
+                } else {
+                    unexpected(&report)
+                }
             })?;
         }
         Ok(all)
     }
 
-    /// Has every client compare its records with its model.
-    pub fn verify(&mut self, listener: &mut impl Listener) -> Result<(Verdict, Vec<Check>)> {
-        self.ask(&ClientCommand::Verify)?;
+    /// Compares the records of every client with its model.
+    pub fn verify(
+        &mut self,
+        listener: &mut impl ProgressListener,
+    ) -> Result<(Verdict, Vec<Check>)> {
+        self.broadcast(&ClientCommand::Verify)?;
         let (mut verdict, mut checks) = (Verdict::default(), Vec::new());
-        self.until(listener, |said| {
-            let ClientReport::Verified(more, some) = said else { return unexpected(&said) };
+        self.wait_for_all(listener, |report| {
+            let ClientReport::Verified(more, some) = report else { return unexpected(&report) };
             verdict.add(more);
             add_checks(&mut checks, some);
-            Ok(true)
+            Ok(())
         })?;
         Ok((verdict, checks))
     }
 
-    /// Hears all clients until each has said its last word on what it was asked.
-    fn until(
+    /// Receives reports until each client has sent its final one.
+    fn wait_for_all(
         &mut self,
-        listener: &mut impl Listener,
-        last: impl FnMut(ClientReport) -> Result<bool>,
+        listener: &mut impl ProgressListener,
+        last: impl FnMut(ClientReport) -> Result<()>,
     ) -> Result<()> {
-        self.until_all(self.inputs.len(), listener, last)
+        self.wait_for(self.inputs.len(), listener, last)
     }
 
-    /// Hears clients until so many of them have said their last word.
-    fn until_all(
+    /// Receives reports until `left` clients have sent their final one.
+    fn wait_for(
         &mut self,
         mut left: usize,
-        listener: &mut impl Listener,
-        mut last: impl FnMut(ClientReport) -> Result<bool>,
+        listener: &mut impl ProgressListener,
+        mut last: impl FnMut(ClientReport) -> Result<()>,
     ) -> Result<()> {
-        let mut silent_since = Instant::now();
+        let mut last_report_at = Instant::now();
         while left > 0 {
-            match self.message.recv_timeout(LOOK) {
-                Ok((client, said)) => {
-                    silent_since = Instant::now();
-                    match said.map_err(|e| self.with_death(client, e))? {
+            match self.reports.recv_timeout(POLL) {
+                Ok((client, report)) => {
+                    last_report_at = Instant::now();
+                    match report.map_err(|e| self.exit_error(client, e))? {
                         ClientReport::Progress(more, p99_ns) => listener.progress(more, p99_ns),
                         ClientReport::Unbound(why) => {
                             self.unbound.push(format!("client {client}: {why}"));
@@ -234,23 +243,31 @@ impl ClientPool {
                         }
                         other @ (ClientReport::Ready
                         | ClientReport::Loaded(..)
-                        | ClientReport::Ran(_)
-                        | ClientReport::Verified(..)) => left -= usize::from(last(other)?),
+                        | ClientReport::Finished(_)
+                        | ClientReport::Verified(..)) => {
+                            last(other)?;
+                            left -= 1;
+                        }
                     }
                 }
-                Err(RecvTimeoutError::Timeout) if silent_since.elapsed() > SILENCE_MAX => {
-                    return Err(silent());
+                Err(RecvTimeoutError::Timeout) if last_report_at.elapsed() > SILENCE_MAX => {
+                    let detail = format!(
+                        "no client has reported progress for {} s: the target is stuck, or much \
+                         slower than the others (give fewer --ops)",
+                        SILENCE_MAX.as_secs()
+                    );
+                    return Err(Error::Backend { detail });
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
-                    let detail = "all clients are gone".to_owned();
+                    let detail = "all clients have ended".to_owned();
                     return Err(Error::Backend { detail });
                 }
             }
             if self.stop.load(Ordering::Relaxed) {
                 return Err(Error::Backend { detail: STOPPED.to_owned() });
             }
-            listener.look()?;
+            listener.poll()?;
         }
         Ok(())
     }
@@ -263,20 +280,21 @@ impl Drop for ClientPool {
             let _ = process.kill();
             let _ = process.wait();
         }
-        for ear in self.ears.drain(..) {
-            let _ = ear.join();
+        for thread in self.reader_threads.drain(..) {
+            let _ = thread.join();
         }
     }
 }
 
 /// Ignores reports of progress.
-struct Deaf;
+#[derive(Debug)]
+pub struct NoProgress;
 
-impl Listener for Deaf {
+impl ProgressListener for NoProgress {
     fn progress(&mut self, _: u64, _: u64) {}
 }
 
-/// Figures of several clients: averages, each weighed by the draws that it was found of.
+/// Figures of several clients: averages, weighted by the number of draws.
 fn add_checks(all: &mut Vec<Check>, more: Vec<Check>) {
     for check in more {
         match all.iter_mut().find(|known| known.name == check.name) {
@@ -292,37 +310,27 @@ fn add_checks(all: &mut Vec<Check>, more: Vec<Check>) {
     }
 }
 
-fn unexpected(said: &ClientReport) -> Result<bool> {
-    Err(Error::Backend { detail: format!("a client said {said:?} when it was not asked for it") })
+fn unexpected(report: &ClientReport) -> Result<()> {
+    Err(Error::Backend { detail: format!("unexpected report of a client: {report:?}") })
 }
 
-fn silent() -> Error {
-    Error::Backend {
-        detail: format!(
-            "no client has said anything for {} s: the target is stuck, or much slower than the \
-             others (give fewer --ops)",
-            SILENCE_MAX.as_secs()
-        ),
-    }
-}
-
-/// How glibc's allocator is told to ask for large pages where the system gives them on request.
+/// The environment variable by which glibc's allocator requests large pages.
 const TUNABLES: &str = "GLIBC_TUNABLES";
 const LARGE_PAGES: &str = "glibc.malloc.hugetlb=1";
 
-/// Passes on what a client says, until it ends.
-fn listen(client: usize, output: ChildStdout, tell: &Sender<ClientMessage>) {
+/// Passes on the reports of a client, until it ends.
+fn listen(client: usize, output: ChildStdout, sender: &Sender<ClientMessage>) {
     let mut output = BufReader::new(output);
     loop {
-        let said = match receive(&mut output) {
-            Ok(Some(said)) => Ok(said),
+        let report = match receive(&mut output) {
+            Ok(Some(report)) => Ok(report),
             Ok(None) => {
                 Err(Error::Backend { detail: format!("client {client} ended before its work did") })
             }
             Err(e) => Err(e),
         };
-        let is_last = said.is_err() || matches!(said, Ok(ClientReport::Failed(_)));
-        if tell.send((client, said)).is_err() || is_last {
+        let is_last = report.is_err() || matches!(report, Ok(ClientReport::Failed(_)));
+        if sender.send((client, report)).is_err() || is_last {
             return;
         }
     }
@@ -333,7 +341,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_of_clients_are_weighed_by_their_draws() {
+    fn figures_of_clients_are_weighted_by_their_draws() {
         let check = |found, weight| Check {
             name: "share".to_owned(),
             expected: 0.5,

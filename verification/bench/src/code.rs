@@ -5,7 +5,8 @@ mod calls;
 mod listing;
 mod probes;
 
-use crate::reaper::{Reaper, system};
+use crate::outputs::print;
+use crate::reaper::Reaper;
 use crate::table::ReportTable;
 use clap::{Args, ValueHint};
 use nearstate_model::{Error, Result};
@@ -51,8 +52,7 @@ pub fn run(options: &Options, out: &mut impl Write) -> Result<()> {
         table.row(vec![rare, text(listing.others_locked + listing.others_fences)]);
         locked += listing.locked + listing.fences;
     }
-    let written = write!(out, "{}", table.text()).and_then(|()| out.flush());
-    written.map_err(|e| system("writing the results", &e))?;
+    print(out, &table.text())?;
     let calls = counts.twice.abs_diff(counts.once);
     if calls + locked == 0 {
         return Ok(());

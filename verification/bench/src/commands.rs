@@ -1,6 +1,6 @@
 //! `nearstate bench compare` and `nearstate bench render`: what is made of saved runs.
 
-use crate::reaper::system;
+use crate::outputs::{print, write_page};
 use crate::{compare, outputs, report, saved};
 use clap::Args;
 use nearstate_model::{Error, Result};
@@ -57,9 +57,10 @@ pub fn run_compare(options: &Compare, out: &mut impl Write) -> Result<()> {
     outputs::check(&[("--html", html)], &[&options.first, &options.second])?;
     let (first, second) = (saved::load(&options.first)?, saved::load(&options.second)?);
     let comparison = compare::compare(&first, &second);
+    // The page is written first: standard output may be closed.
     let is_written = write_page(html, || compare::page(&comparison).html());
-    let text = compare::text(&comparison) + &told(html, &is_written);
-    tell(is_written, print(out, &text))?;
+    let text = compare::text(&comparison) + &page_line(html, &is_written);
+    both_errors(is_written, print(out, &text))?;
     if comparison.obstacles.is_empty() {
         return Ok(());
     }
@@ -79,29 +80,19 @@ pub fn run_render(options: &Render, out: &mut impl Write) -> Result<()> {
         text.push_str(&report::classes(&run));
     }
     if !options.json {
-        text.push_str(&told(html, &is_written));
+        text.push_str(&page_line(html, &is_written));
     }
-    tell(is_written, print(out, &text))
+    both_errors(is_written, print(out, &text))
 }
 
 /// Both failures, if there are two.
-fn tell(is_written: Result<()>, is_printed: Result<()>) -> Result<()> {
+fn both_errors(is_written: Result<()>, is_printed: Result<()>) -> Result<()> {
     outputs::together([is_written, is_printed].into_iter().filter_map(Result::err).collect())
 }
 
-/// The page is written first: standard output may be closed.
-fn write_page(path: Option<&Path>, html: impl FnOnce() -> String) -> Result<()> {
-    path.map_or(Ok(()), |path| saved::write_file(path, html().as_bytes()))
-}
-
-fn told(path: Option<&Path>, is_written: &Result<()>) -> String {
+fn page_line(path: Option<&Path>, is_written: &Result<()>) -> String {
     let path = path.filter(|_| is_written.is_ok());
     path.map(|path| format!("\npage: {}\n", path.display())).unwrap_or_default()
-}
-
-fn print(out: &mut impl Write, text: &str) -> Result<()> {
-    let wrote = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    wrote.map_err(|e| system("writing the results", &e))
 }
 
 #[cfg(test)]

@@ -8,10 +8,9 @@
 //! | two or three | their means' 95 % confidence intervals (Student's t), which must not overlap |
 //! | one | nothing: it stays undecided |
 //!
-//! and a difference below [`RATIO_MIN`] is none, whatever the test says. To have found none is no
-//! proof that there is none: two figures are called the same only where no round of one run is far
-//! from any of the other ([`CLOSE`]). If the runs differ in anything that a figure depends on, no
-//! verdict is given at all.
+//! and a difference below [`RATIO_MIN`] is none. Two figures are called the same only if no round
+//! of one run is far from any of the other ([`CLOSE`]). There is no verdict if the runs differ in
+//! anything that a figure depends on.
 
 mod output;
 
@@ -22,18 +21,16 @@ use crate::result::{CUT, Drive, Run, TargetResult};
 use crate::spread::{RANKS_MIN, Spread, mann_whitney};
 use std::collections::BTreeSet;
 
-/// Differences below this factor count as none: another layout of the machine code, or other pages
-/// of memory, make a difference of two per cent without any change of the program.
+/// Differences below this factor are ignored: another layout of code or memory causes 2 %.
 pub const RATIO_MIN: f64 = 1.02;
 
-/// Rounds of both runs that lie no further apart than by this factor, the least and the most of
-/// all, are the same: whatever differs is less.
+/// The rounds of both runs are the same if the largest and the smallest are within this factor.
 pub const CLOSE: f64 = 1.05;
 
-/// A difference is one if chance alone would make it in fewer than this share of cases.
+/// The significance level.
 const SIGNIFICANCE: f64 = 0.05;
 
-/// The machine's fixed work may take longer in one run by this factor before it is told.
+/// A larger difference in the machine's fixed work is noted.
 const NOISE_RATIO_MAX: f64 = 1.05;
 
 /// Two runs side by side.
@@ -85,7 +82,7 @@ pub enum Verdict {
     Same(Ground),
     /// No difference was found, but rounds lie so far apart that there may be one. How it was
     /// looked for.
-    NotToldApart(Ground),
+    Inconclusive(Ground),
     /// The other run is faster.
     Faster(Ground),
     /// The other run is slower.
@@ -286,7 +283,7 @@ fn chance(rows: &[Row]) -> Option<String> {
         matches!(
             row.verdict,
             Verdict::Same(Ground::Close)
-                | Verdict::NotToldApart(_)
+                | Verdict::Inconclusive(_)
                 | Verdict::Faster(_)
                 | Verdict::Slower(_)
         )
@@ -419,7 +416,7 @@ fn verdict(figure: Figure, a: &Spread, b: &Spread) -> Verdict {
     if !differs {
         let (least, most) = (a.least().min(b.least()), a.most().max(b.most()));
         let is_close = most <= CLOSE * least;
-        return if is_close { Verdict::Same(Ground::Close) } else { Verdict::NotToldApart(ground) };
+        return if is_close { Verdict::Same(Ground::Close) } else { Verdict::Inconclusive(ground) };
     }
     if !(ratio >= RATIO_MIN || ratio <= 1.0 / RATIO_MIN) {
         return Verdict::Same(Ground::TooSmall);

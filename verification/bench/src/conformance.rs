@@ -10,8 +10,8 @@ mod together;
 mod life;
 
 use crate::access::{
-    PartSet, PartWrite, PartsChange, RecordEntry, RecordTag, StoreConnection, StoreSchema, TableId,
-    TableSchema, TagRule,
+    PartSet, PartWrite, PartsChange, RecordEntry, RecordTag, StoreAccess, StoreConnection,
+    StoreSchema, TableId, TableSchema, TagRule,
 };
 use crate::space;
 use crate::targets::{self, Capabilities, Database, Need, Support, Target};
@@ -56,34 +56,37 @@ static TABLES: [TableSchema; 5] = [
 const RECORDS: u64 = 20_000;
 const RECORD_BYTES: u64 = 8192;
 
-/// Why something does not hold.
+/// Why a check fails.
 #[derive(Debug)]
-pub(crate) struct Broken(String);
+pub(crate) struct CheckFailure(pub(crate) String);
 
-impl From<Error> for Broken {
+impl From<Error> for CheckFailure {
     fn from(e: Error) -> Self {
         Self(format!("unexpected: {e}"))
     }
 }
 
-pub(crate) type HeldRecord = Result<(), Broken>;
+pub(crate) type CheckResult = Result<(), CheckFailure>;
 
-/// Demands something.
-pub(crate) fn must(holds: bool, what: impl FnOnce() -> String) -> HeldRecord {
-    if holds { Ok(()) } else { Err(Broken(what())) }
+/// The result of a check: an error with this text unless a condition holds.
+macro_rules! ensure {
+    ($holds:expr, $($text:tt)+) => {
+        if $holds { Ok(()) } else { Err($crate::conformance::CheckFailure(format!($($text)+))) }
+    };
 }
+pub(crate) use ensure;
 
-/// What became of one promise.
+/// The outcome of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckOutcome {
     Holds,
-    /// The target does not give it. Why.
+    /// The target does not support it. Why.
     Declined(&'static str),
-    /// It does not hold. How that showed.
+    /// The check failed. How.
     Broken(String),
 }
 
-/// Which ability a promise is about.
+/// The capability that a check needs.
 #[derive(Clone, Copy)]
 enum About {
     All,
@@ -94,43 +97,43 @@ enum About {
     Servers,
 }
 
-type Check = fn(&TargetUnderTest<'_>) -> HeldRecord;
+type Check = fn(&TargetUnderTest<'_>) -> CheckResult;
 
-/// The promises: what, which ability it takes, and how it is tried.
-const PROMISES: &[(&str, About, Check)] = &[
-    ("what was put is read, and is replaced whole", About::All, records::put_and_read),
-    ("wanted parts are handed over", About::All, records::wanted_parts),
-    ("a change touches its parts and nothing else", About::All, records::change),
-    ("a change of no record leaves none", About::All, records::change_of_nothing),
-    ("an update writes what it makes of what it reads", About::All, update::update),
-    ("a record is deleted once", About::All, records::delete),
-    ("any bytes are a key, and parts are empty or large", About::All, records::hostile),
-    ("tables do not meet", About::All, records::tables_apart),
-    ("what one connection has written another reads", About::All, records::shared),
+/// The checks: title, needed capability, function.
+const CHECKS: &[(&str, About, Check)] = &[
+    ("a put replaces the whole record", About::All, records::put_and_read),
+    ("a read returns the requested parts", About::All, records::wanted_parts),
+    ("a change modifies its parts only", About::All, records::change),
+    ("a change of a missing record creates none", About::All, records::change_of_nothing),
+    ("an update reads, modifies and writes", About::All, update::update),
+    ("a second delete finds no record", About::All, records::delete),
+    ("keys of any bytes, empty and large parts", About::All, records::hostile),
+    ("tables are separate", About::All, records::tables_apart),
+    ("a connection reads what another has written", About::All, records::shared),
     ("a record is found by each unique tag", About::UniqueTag, tags::find),
-    ("a tag that is taken is refused and nothing has changed", About::UniqueTag, tags::taken),
-    ("a record is tagged anew", About::UniqueTag, tags::retag),
+    ("a taken tag is refused, without an effect", About::UniqueTag, tags::taken),
+    ("the tags of a record are replaced", About::UniqueTag, tags::retag),
     ("a change of parts keeps the tags", About::UniqueTag, tags::kept),
-    ("who deletes nothing takes no tag away", About::UniqueTag, tags::delete_of_nothing),
-    ("one of many wins a tag", About::UniqueTag, tags::race),
-    ("a transaction is done whole", About::Transaction, transactions::whole),
-    ("a transaction that fails leaves nothing", About::Transaction, transactions::aborted),
-    ("no update of two connections is lost", About::Transaction, transactions::counted),
-    ("two records are read at one instant", About::Transaction, transactions::instant),
+    ("a delete of a missing record removes no tag", About::UniqueTag, tags::delete_of_nothing),
+    ("of concurrent puts with one tag, one succeeds", About::UniqueTag, tags::race),
+    ("a transaction commits all of its writes", About::Transaction, transactions::whole),
+    ("a failed transaction has no effect", About::Transaction, transactions::aborted),
+    ("concurrent updates are not lost", About::Transaction, transactions::counted),
+    ("two records are read from one snapshot", About::Transaction, transactions::instant),
     ("tags in transactions", About::TagsInTransactions, transactions::tagged),
-    ("a scan goes in the order of keys", About::Scan, order::scan),
-    ("requests together are as one by one", About::All, together::as_one_by_one),
-    ("requests that are sent ahead are as one by one", About::All, together::ahead),
+    ("a scan returns keys in order", About::Scan, order::scan),
+    ("a batch equals single requests", About::All, together::as_one_by_one),
+    ("requests sent ahead equal single requests", About::All, together::ahead),
     ("more requests than fit in one message", About::All, together::many),
-    ("tagged requests together", About::UniqueTag, together::tagged),
-    ("finds together are as one by one", About::UniqueTag, together::finds),
-    ("finds travel with changes", About::UniqueTag, together::finds_and_changes),
-    ("processes and memory are told", About::All, life::told),
-    ("a second database is another one", About::All, life::second),
-    ("a server that is dead is an error and no wait", About::Servers, life::dead),
+    ("a batch of requests with tags", About::UniqueTag, together::tagged),
+    ("a batch of finds equals single finds", About::UniqueTag, together::finds),
+    ("a batch of finds and changes", About::UniqueTag, together::finds_and_changes),
+    ("processes and memory are reported", About::All, life::resources),
+    ("two databases are independent", About::All, life::second),
+    ("a killed server is an error at once", About::Servers, life::dead),
 ];
 
-/// A target, its database, and a way to connections.
+/// A target and its database.
 pub(crate) struct TargetUnderTest<'d> {
     pub(crate) target: Box<dyn Target>,
     pub(crate) database: &'d dyn Database,
@@ -157,10 +160,7 @@ fn need(schema: StoreSchema, folder: &Path) -> Need {
         record_bytes: RECORD_BYTES,
         clients: 16,
         folder: folder.to_owned(),
-        server_cpus: Vec::new(),
-        is_busy_polling: false,
-        stop: None,
-        layout: None,
+        ..Need::default()
     }
 }
 
@@ -192,17 +192,16 @@ fn declined(about: About, capabilities: &Capabilities, has_servers: bool) -> Opt
             refusal(&capabilities.transaction).or_else(|| refusal(&capabilities.unique_tag))
         }
         About::Scan => refusal(&capabilities.scan).or_else(|| refusal(&capabilities.unique_tag)),
-        About::Servers => (!has_servers).then_some("no server: it lives in its clients"),
+        About::Servers => (!has_servers).then_some("no server: it runs in its clients"),
     }
 }
 
-/// Tries every promise against the target of this name, started with `layout` below `folder`;
-/// `tell` hears each outcome as it is known.
+/// Runs every check against a target, started with `layout` below `folder`, and reports each.
 pub fn check(
     name: &str,
     layout: Option<&str>,
     folder: &Path,
-    tell: &mut dyn FnMut(&'static str, &CheckOutcome),
+    report: &mut dyn FnMut(&'static str, &CheckOutcome),
 ) -> Result<Vec<(&'static str, CheckOutcome)>> {
     targets::can_be_laid_out(layout, &[name])?;
     let target = targets::named(name)?;
@@ -216,15 +215,15 @@ pub fn check(
     let tested = TargetUnderTest { target, database: database.as_ref(), schema, folder };
     let has_servers = !database.processes().is_empty();
     let mut all = Vec::new();
-    for (what, about, hold) in PROMISES {
+    for (what, about, test) in CHECKS {
         let outcome = match declined(*about, &capabilities, has_servers) {
             Some(why) => CheckOutcome::Declined(why),
-            None => match hold(&tested) {
+            None => match test(&tested) {
                 Ok(()) => CheckOutcome::Holds,
-                Err(Broken(how)) => CheckOutcome::Broken(how),
+                Err(CheckFailure(how)) => CheckOutcome::Broken(how),
             },
         };
-        tell(what, &outcome);
+        report(what, &outcome);
         all.push((*what, outcome));
     }
     Ok(all)
@@ -235,7 +234,7 @@ pub(crate) type ReceivedParts = BTreeMap<usize, Vec<u8>>;
 
 /// Reads a record whole.
 pub(crate) fn read(
-    access: &mut (impl crate::access::StoreAccess + ?Sized),
+    access: &mut dyn StoreAccess,
     table: TableId,
     key: &[u8],
 ) -> Result<Option<ReceivedParts>> {
@@ -247,10 +246,7 @@ pub(crate) fn read(
 }
 
 /// The one part of a record of [`PLAIN`].
-pub(crate) fn value(
-    access: &mut (impl crate::access::StoreAccess + ?Sized),
-    key: &[u8],
-) -> Result<Option<Vec<u8>>> {
+pub(crate) fn value(access: &mut dyn StoreAccess, key: &[u8]) -> Result<Option<Vec<u8>>> {
     Ok(read(access, PLAIN, key)?.and_then(|mut received| received.remove(&0)))
 }
 
@@ -260,7 +256,7 @@ pub(crate) fn received(parts: &[&[u8]]) -> ReceivedParts {
 }
 
 pub(crate) const fn entry<'a>(key: &'a [u8], parts: &'a [PartWrite<'a>]) -> RecordEntry<'a> {
-    RecordEntry { key, parts, tags: &[], tags_before: &[] }
+    RecordEntry::new(key, parts)
 }
 
 pub(crate) const fn change<'a>(key: &'a [u8], parts: &'a [PartWrite<'a>]) -> PartsChange<'a> {
@@ -268,17 +264,13 @@ pub(crate) const fn change<'a>(key: &'a [u8], parts: &'a [PartWrite<'a>]) -> Par
 }
 
 /// Puts a record of [`PLAIN`].
-pub(crate) fn put_value(
-    access: &mut (impl crate::access::StoreAccess + ?Sized),
-    key: &[u8],
-    bytes: &[u8],
-) -> Result<()> {
+pub(crate) fn put_value(access: &mut dyn StoreAccess, key: &[u8], bytes: &[u8]) -> Result<()> {
     access.put(PLAIN, &entry(key, &[(0, bytes)]))
 }
 
 /// The key of the record with this unique tag.
 pub(crate) fn found(
-    access: &mut (impl crate::access::StoreAccess + ?Sized),
+    access: &mut dyn StoreAccess,
     table: TableId,
     tag: RecordTag<'_>,
 ) -> Result<Option<(Vec<u8>, ReceivedParts)>> {
@@ -299,15 +291,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let all = check("null", None, folder.path(), &mut |_, _| {}).unwrap();
         // It answers together what it answers one by one.
-        let is_same = [
-            "requests together are as one by one",
-            "requests that are sent ahead are as one by one",
-        ];
+        let is_same =
+            ["a batch equals single requests", "requests sent ahead equal single requests"];
         let holding: Vec<_> = all
             .iter()
             .filter(|(what, outcome)| *outcome == CheckOutcome::Holds && !is_same.contains(what))
             .collect();
         assert!(holding.is_empty(), "{holding:?}");
-        assert_eq!(all.len(), PROMISES.len());
+        assert_eq!(all.len(), CHECKS.len());
     }
 }

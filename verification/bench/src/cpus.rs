@@ -1,42 +1,23 @@
-//! Where processes run: the one that measures on the last processor, its companion on the first.
+//! The processors on which processes and threads may run.
 
+use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// The processors that this process may use.
-#[derive(Clone, Copy, Debug)]
-pub struct Places {
-    all: CpuSet,
-    /// Where is measured.
-    pub measuring: usize,
-    /// Where companions and servers run.
-    pub companion: usize,
+/// The processors on which this process may run, in ascending order; `None` if the kernel does not
+/// tell.
+pub fn allowed() -> Option<Vec<usize>> {
+    let set = sched_getaffinity(None).ok()?;
+    Some((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
 }
 
-impl Places {
-    /// What the kernel allows this process; `None` where it does not say.
-    pub fn look() -> Option<Self> {
-        let all = sched_getaffinity(None).ok()?;
-        let mut allowed = (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu));
-        let companion = allowed.next()?;
-        Some(Self { all, measuring: allowed.next_back().unwrap_or(companion), companion })
+/// Restricts this thread, and processes that it starts from now on, to these processors.
+pub fn bind(cpus: &[usize]) -> Result<(), Errno> {
+    let mut set = CpuSet::new();
+    for cpu in cpus {
+        if *cpu >= CpuSet::MAX_CPU {
+            return Err(Errno::INVAL);
+        }
+        set.set(*cpu);
     }
-
-    /// Every processor that this process may use, in ascending order.
-    pub fn all(&self) -> Vec<usize> {
-        (0..CpuSet::MAX_CPU).filter(|cpu| self.all.is_set(*cpu)).collect()
-    }
-
-    /// Lets this process, and those that it starts from now on, run anywhere again.
-    pub fn unpin(&self) {
-        // A refusal leaves it where it was, which costs accuracy only.
-        let _ = sched_setaffinity(None, &self.all);
-    }
-}
-
-/// Keeps this process, and those that it starts from now on, on one processor. False if the kernel
-/// refuses.
-pub fn pin(cpu: usize) -> bool {
-    let mut one = CpuSet::new();
-    one.set(cpu);
-    sched_setaffinity(None, &one).is_ok()
+    sched_setaffinity(None, &set)
 }

@@ -1,13 +1,16 @@
 //! `nearstate bench run`: a run, and what is told of it.
 
-use crate::options::Options;
+use crate::options::{Options, RunCommand};
+use crate::outputs::{print, write_page};
 use crate::presets::{self, Case, Measured, Preset};
-use crate::protocol::in_words;
-use crate::reaper::system;
+use crate::protocol::error_text;
+use crate::random::whole;
 use crate::result::Run;
+use crate::stat::as_f64;
 use crate::table::{ReportTable, wrapped};
 use crate::targets::{self, Support};
 use crate::{outputs, report, run, saved, workloads};
+use clap::Parser as _;
 use nearstate_model::{Error, Result};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -28,16 +31,9 @@ pub fn run(
     }
     outputs::check(&files(options), &[])?;
     let run = run::run(options, &command(words), stop)?;
-    let mut failures = tell(&run, options, out);
+    let mut failures = deliver(&run, options, out);
     failures.extend(judge(&run).err());
     outputs::together(failures)
-}
-
-/// A case of a preset, parsed from its command line.
-#[derive(clap::Parser)]
-struct CaseLine {
-    #[command(flatten)]
-    options: Options,
 }
 
 /// Runs all cases of a preset, then prints their figures and goals, or their runs as a JSON array.
@@ -74,14 +70,13 @@ fn run_preset(
             break;
         }
     }
-    let is_printed = preset_text(&measured, given.json)
-        .and_then(|text| write!(out, "{text}").and_then(|()| out.flush()).map_err(|e| wrote(&e)));
+    let is_printed = preset_text(&measured, given.json).and_then(|text| print(out, &text));
     failures.extend(is_printed.err());
     outputs::together(failures)
 }
 
 fn in_case(preset: &Preset, case: &Case, e: &Error) -> Error {
-    Error::Backend { detail: format!("{}/{}: {}", preset.name, case.name, in_words(e)) }
+    Error::Backend { detail: format!("{}/{}: {}", preset.name, case.name, error_text(e)) }
 }
 
 /// The options of a case: scaled, and with files of its own.
@@ -90,7 +85,7 @@ fn case_options(
     given: &Options,
     (preset, case): (&Preset, &Case),
 ) -> Result<Options> {
-    let parsed = <CaseLine as clap::Parser>::try_parse_from(line);
+    let parsed = RunCommand::try_parse_from(line);
     let mut options = parsed.map_err(|e| Error::BadArgument { detail: e.to_string() })?.options;
     if let Some(factor) = given.scale {
         let least = options.clients * options.depth;
@@ -111,11 +106,8 @@ fn case_options(
     Ok(options)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts far below 2^53")]
-#[expect(clippy::cast_possible_truncation, reason = "bounded by the options' limits")]
-#[expect(clippy::cast_sign_loss, reason = "a factor is positive")]
 fn scaled(count: u64, factor: f64) -> u64 {
-    (count as f64 * factor).round() as u64
+    whole((as_f64(count) * factor).round())
 }
 
 fn preset_text(measured: &[Measured], is_json: bool) -> Result<String> {
@@ -169,11 +161,10 @@ fn files(options: &Options) -> [(&'static str, Option<&Path>); 2] {
 
 /// What can be lost least comes first, and what fails keeps nothing else from being told: the
 /// failures.
-fn tell(run: &Run, options: &Options, out: &mut impl Write) -> Vec<Error> {
+fn deliver(run: &Run, options: &Options, out: &mut impl Write) -> Vec<Error> {
     let mut failures = write_files(run, options);
     let page = options.report.as_deref().filter(|page| !options.json && page.exists());
-    let is_printed = words(run, options, page)
-        .and_then(|text| write!(out, "{text}").and_then(|()| out.flush()).map_err(|e| wrote(&e)));
+    let is_printed = report_text(run, options, page).and_then(|text| print(out, &text));
     failures.extend(is_printed.err());
     failures
 }
@@ -181,13 +172,11 @@ fn tell(run: &Run, options: &Options, out: &mut impl Write) -> Vec<Error> {
 /// Writes the saved run and the page; returns the failures.
 fn write_files(run: &Run, options: &Options) -> Vec<Error> {
     let is_saved = options.save.as_deref().map_or(Ok(()), |path| saved::save(run, path));
-    let page = || report::page(run).html();
-    let reported = options.report.as_deref();
-    let is_reported = reported.map_or(Ok(()), |path| saved::write_file(path, page().as_bytes()));
+    let is_reported = write_page(options.report.as_deref(), || report::page(run).html());
     [is_saved, is_reported].into_iter().filter_map(Result::err).collect()
 }
 
-fn words(run: &Run, options: &Options, page: Option<&Path>) -> Result<String> {
+fn report_text(run: &Run, options: &Options, page: Option<&Path>) -> Result<String> {
     if options.json {
         return json(run);
     }
@@ -195,8 +184,8 @@ fn words(run: &Run, options: &Options, page: Option<&Path>) -> Result<String> {
     if options.classes {
         text.push_str(&report::classes(run));
     }
-    let told = page.map(|path| format!("\nreport: {}\n", path.display()));
-    Ok(text + told.as_deref().unwrap_or_default())
+    let page_line = page.map(|path| format!("\nreport: {}\n", path.display()));
+    Ok(text + page_line.as_deref().unwrap_or_default())
 }
 
 /// A run that does not count ends the program with an error, whatever was printed.
@@ -242,7 +231,7 @@ fn list(out: &mut impl Write) -> Result<()> {
         let here = target.version().unwrap_or_else(|e| e.to_string());
         text.push_str(&wrapped(&format!("{}: {here}", target.name()), "  ", "    "));
     }
-    write!(out, "{text}").map_err(|e| wrote(&e))
+    print(out, &text)
 }
 
 fn capabilities() -> ReportTable {
@@ -268,21 +257,10 @@ fn capabilities() -> ReportTable {
     table
 }
 
-fn wrote(e: &std::io::Error) -> Error {
-    system("writing the results", e)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::sample;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        options: Options,
-    }
 
     #[test]
     fn the_list_fits_a_terminal() {
@@ -295,7 +273,7 @@ mod tests {
 
     fn options(words: &[&str]) -> Options {
         let line = ["run", "ue-signalling"].iter().chain(words);
-        Line::try_parse_from(line).unwrap().options
+        RunCommand::try_parse_from(line).unwrap().options
     }
 
     #[test]
@@ -311,7 +289,7 @@ mod tests {
     #[test]
     fn a_run_that_finds_no_room_on_the_disk_is_still_told() {
         let mut out = Vec::new();
-        let failures = tell(&sample::run(), &options(&["--save", "/dev/full"]), &mut out);
+        let failures = deliver(&sample::run(), &options(&["--save", "/dev/full"]), &mut out);
         assert!(matches!(failures.as_slice(), [Error::Full { .. }]), "{failures:?}");
         assert!(String::from_utf8(out).unwrap().contains("Operations per second"));
     }
@@ -322,7 +300,7 @@ mod tests {
         let (save, page) = (folder.path().join("a.json"), folder.path().join("a.html"));
         let words = ["--save", save.to_str().unwrap(), "--report", page.to_str().unwrap()];
         let mut full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let failures = tell(&sample::run(), &options(&words), &mut full);
+        let failures = deliver(&sample::run(), &options(&words), &mut full);
         assert!(matches!(failures.as_slice(), [Error::System { .. }]), "{failures:?}");
         assert_eq!(failures[0].to_string().matches("28").count(), 1, "{failures:?}");
         assert!(saved::load(&save).is_ok());
@@ -334,7 +312,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let page = folder.path().join("nowhere/a.html");
         let words = ["--save", "/dev/full", "--report", page.to_str().unwrap()];
-        let failures = tell(&sample::run(), &options(&words), &mut Vec::new());
+        let failures = deliver(&sample::run(), &options(&words), &mut Vec::new());
         let all = outputs::together(failures).unwrap_err().to_string();
         assert!(all.contains("/dev/full") && all.contains("nowhere/a.html"), "{all}");
     }

@@ -1,48 +1,47 @@
-//! What is worked out from a target's rounds: the figures that tables, page and comparison share.
+//! The figures of a target, for tables, page and comparison.
 
 use crate::result::{Round, Run, Slice, TargetResult, Verdict};
 use crate::spread::Spread;
 use crate::stat::Latencies;
+pub(crate) use crate::stat::as_f64;
 use crate::table::{count_text, counted};
 
 /// Percentiles of every table, with their names.
 pub const PERCENTILES: [(&str, f64); 5] =
     [("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99.9", 99.9), ("p99.99", 99.99)];
 
-/// Moments of a chart over time at the most: more than there are pixels in it are not seen.
+/// The largest number of points of a chart over time.
 const MOMENTS_MAX: usize = 500;
 
-/// Of a slice that a turn ends in, this share is taken for its length at the least: clients do not
-/// end at one instant, and a rate over nearly no time says nothing.
+/// The smallest length of the last slice of a round, as a share of a slice.
 const SLICE_SHARE_MIN: f64 = 0.05;
 
-/// The target that keeps nothing: what generator and driver cost.
+/// The target without storage: the cost of generator and driver.
 pub const NULL: &str = "null";
 
-/// A target's part of a run, summed up.
+/// The figures of a target.
 #[derive(Clone, Debug)]
 pub struct Figures<'r> {
-    /// What it was worked out from.
+    /// Its results.
     pub target: &'r TargetResult,
     /// Operations per second of each round.
     pub rates: Spread,
     /// Latencies of all classes and rounds.
     pub latencies: Latencies,
-    /// Its classes, in the order in which they were met.
+    /// Its classes, in the order of their first operation.
     pub classes: Vec<LatencyClass>,
     /// Operations of all rounds, without those that a reconnect cut.
     pub ops: u64,
     pub cut: u64,
-    /// Operations of all rounds that did not do what they set out to do.
+    /// Unsuccessful operations of all rounds.
     pub unsuccessful: u64,
-    /// What one operation cost, over all rounds; `None` if there was none.
+    /// The cost of one operation, over all rounds; `None` without operations.
     pub cost: Option<Cost>,
-    /// Records at the end, as far as they were counted: those that were compared and must be there,
-    /// else those loaded.
+    /// Records at the end: those that were compared and exist, otherwise those loaded.
     pub records: u64,
 }
 
-/// What one operation cost.
+/// The cost of one operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
     /// Time of the clients' threads, in nanoseconds.
@@ -79,8 +78,8 @@ pub fn reference<'f, 'r>(all: &'f [Figures<'r>]) -> Option<&'f Figures<'r>> {
     all.iter().find(|figures| figures.rates.count() > 0)
 }
 
-/// What the null target takes of the cheapest other target's time for an operation: its name and
-/// the share. `None` without a null target, or where operations had a given rate.
+/// The cheapest other target, and the null target's time as a share of its time per operation.
+/// `None` without a null target, or with a given rate.
 pub fn generator_share(run: &Run, all: &[Figures<'_>]) -> Option<(String, f64)> {
     if run.drive.rate.is_some() || run.drive.think_us > 0 {
         return None;
@@ -125,7 +124,6 @@ impl<'r> Figures<'r> {
 
     /// All classes together, as if they were one.
     pub fn all_classes(&self) -> LatencyClass {
-        // One histogram at a time: each takes a quarter of a megabyte.
         let each = self.target.rounds.iter().filter(|r| r.ops > 0).map(|round| {
             let latencies = round.latencies();
             (as_f64(latencies.percentile(50.0)), as_f64(latencies.percentile(99.0)))
@@ -146,13 +144,12 @@ impl<'r> Figures<'r> {
         Some(as_f64(bytes) / as_f64(self.records))
     }
 
-    /// Whether its figures count: it took part, and nothing speaks against it.
+    /// True if its figures are valid: it was measured, without an error.
     pub fn counts(&self) -> bool {
         self.target.declined.is_none() && self.troubles().is_empty()
     }
 
-    /// Why its figures do not count: what the run said, or, of a file that says nothing, what its
-    /// comparison and its checks show.
+    /// Why its figures are invalid.
     pub fn troubles(&self) -> Vec<String> {
         let target = self.target;
         if !target.invalid.is_empty() {
@@ -205,7 +202,7 @@ fn class(target: &TargetResult, name: &str) -> LatencyClass {
     }
 }
 
-/// What a target did at one time of its measured turns, put one behind the other.
+/// The figures of a slice of time, of all measured rounds in sequence.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Moment {
     /// Measured nanoseconds before it.
@@ -220,8 +217,8 @@ pub struct Moment {
     pub max_ns: f64,
 }
 
-/// All turns of a target in sequence, and where each but the first begins. A time in which no
-/// operation ended is a moment of rate 0, so that a stall is seen.
+/// All rounds of a target in sequence, and the start of each except the first. A slice in which no
+/// operation ended has a rate of 0, so that a stall is visible.
 pub fn timeline(target: &TargetResult) -> (Vec<Moment>, Vec<f64>) {
     let slices: usize = target.rounds.iter().map(|round| round.slices.len()).sum();
     let together = slices.div_ceil(MOMENTS_MAX).max(1);
@@ -249,11 +246,8 @@ fn silence(before: f64, at_ms: u64) -> Moment {
     Moment { at_ns: begins, rate: 0.0, p50_ns: 0.0, p99_ns: 0.0, max_ns: 0.0 }
 }
 
-/// Neighbours as one: percentiles cannot be added up, so the highest p99 stands for all (a stall
-/// must not vanish), and the median is the mean of theirs.
-///
-/// The last slice of a turn ends with the turn, `wall_ns` after its begin: counted as a whole one,
-/// it would look like a stall.
+/// Merges neighbours: the largest p99, so that a stall stays visible, and the mean of the medians.
+/// The last slice of a round ends with the round, `wall_ns` after its start.
 fn merged(before: f64, group: &[Slice], wall_ns: f64) -> Moment {
     let start = group.first().map_or(0, |slice| slice.at_ms);
     let ops: f64 = group.iter().map(|slice| as_f64(slice.ops)).sum();
@@ -292,11 +286,6 @@ pub fn tail(latencies: &Latencies) -> Vec<(f64, f64)> {
         .take_while(|one_in| *one_in <= count)
         .map(|one_in| (one_in, as_f64(latencies.percentile(100.0 - 100.0 / one_in))))
         .collect()
-}
-
-#[expect(clippy::cast_precision_loss, reason = "figures are shown with three digits")]
-pub(crate) fn as_f64(count: u64) -> f64 {
-    count as f64
 }
 
 #[cfg(test)]

@@ -36,11 +36,9 @@ pub enum HtmlBlock {
     /// Names and their values.
     Facts(Vec<(String, String)>),
     Table(ReportTable),
-    /// Bars on one logarithmic scale, with a line at each power of ten.
-    Bars(Vec<BarGroup>),
     /// Bars with a scale for each group, which may count different things. It starts at zero, or
     /// is logarithmic, and says so, where amounts differ too much for that.
-    BarsApart(Vec<BarGroup>),
+    Bars(Vec<BarGroup>),
     /// Charts beside each other as far as there is room.
     Charts(Vec<Chart>),
     /// Blocks that are shown on demand, below a summary.
@@ -136,8 +134,7 @@ impl HtmlBlock {
                 format!("<dl>{}</dl>\n", joined(facts, fact))
             }
             Self::Table(table) => table_html(table),
-            Self::Bars(groups) => bars_html(groups, &Scale::of_decades(groups)),
-            Self::BarsApart(groups) => bars_apart_html(groups),
+            Self::Bars(groups) => bars_html(groups),
             Self::Charts(charts) => {
                 let chart = |c: &Chart| {
                     let caption = escaped(&c.caption);
@@ -208,7 +205,7 @@ fn table_html(table: &ReportTable) -> String {
 /// plain one, the shortest bar would not be seen.
 const PLAIN_FACTOR_MAX: f64 = 30.0;
 
-fn bars_apart_html(groups: &[BarGroup]) -> String {
+fn bars_html(groups: &[BarGroup]) -> String {
     let mut out = String::from("<div class=\"bars\">");
     for group in groups {
         let alone = std::slice::from_ref(group);
@@ -223,10 +220,6 @@ fn bars_apart_html(groups: &[BarGroup]) -> String {
     }
     out.push_str("</div>\n");
     out
-}
-
-fn bars_html(groups: &[BarGroup], scale: &Scale) -> String {
-    format!("<div class=\"bars\">{}</div>\n", joined(groups, |group| group_html(group, scale)))
 }
 
 fn extremes(groups: &[BarGroup]) -> (f64, f64) {
@@ -308,6 +301,14 @@ fn anchor(text: &str) -> String {
     text.chars().map(plain).collect()
 }
 
+/// Panics if a page needs anything from outside.
+#[cfg(test)]
+pub(crate) fn assert_offline(html: &str) {
+    for outside in ["http:", "https:", "src=", "@import", "url(", "<link", "<script"] {
+        assert!(!html.contains(outside), "the page contains {outside}");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -346,9 +347,8 @@ mod tests {
     #[test]
     fn a_page_needs_nothing_from_outside() {
         let html = page().html();
-        for outside in ["http:", "https:", "//", "src=", "@import", "url(", "<link", "<script"] {
-            assert!(!html.contains(outside), "the page contains {outside}");
-        }
+        assert_offline(&html);
+        assert!(!html.contains("//"));
     }
 
     #[test]
@@ -365,9 +365,9 @@ mod tests {
             title: "b".to_owned(),
             bars: amounts.map(bar).into_iter().collect(),
         };
-        let near = HtmlBlock::BarsApart(vec![group([1.0, 2.0])]).html();
+        let near = HtmlBlock::Bars(vec![group([1.0, 2.0])]).html();
         assert!(near.contains("width:50.0%") && !near.contains("logarithmic"));
-        let far = HtmlBlock::BarsApart(vec![group([1.0, 2000.0])]).html();
+        let far = HtmlBlock::Bars(vec![group([1.0, 2000.0])]).html();
         assert!(far.contains("b; logarithmic") && far.contains("--decade:25.000%"), "{far}");
     }
 

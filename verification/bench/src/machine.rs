@@ -11,8 +11,6 @@ pub struct Machine {
     pub cores: usize,
     /// Memory of the machine, in bytes.
     pub memory_bytes: u64,
-    /// Memory that could be used without swapping when the run began, in bytes.
-    pub memory_bytes_available: u64,
     pub numa_nodes: usize,
     /// Caches of the first processor, such as `L2 1 MiB`.
     pub caches: Vec<String>,
@@ -26,7 +24,7 @@ pub struct Machine {
 
 impl Machine {
     /// Looks at this machine. What cannot be read is said to be unknown.
-    pub fn look() -> Self {
+    pub fn detect() -> Self {
         let cpuinfo = text("/proc/cpuinfo");
         let meminfo = text("/proc/meminfo");
         let cpu = value_of(&cpuinfo, "model name", ':').unwrap_or_else(|| "unknown".to_owned());
@@ -34,7 +32,6 @@ impl Machine {
             cpu,
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             memory_bytes: kibibytes(&meminfo, "MemTotal"),
-            memory_bytes_available: kibibytes(&meminfo, "MemAvailable"),
             numa_nodes: numa_nodes(),
             caches: caches(),
             kernel: text("/proc/sys/kernel/osrelease").trim().to_owned(),
@@ -71,10 +68,9 @@ impl Machine {
 }
 
 /// A number of bytes in words, with one digit after the point where it helps.
-#[expect(clippy::cast_precision_loss, reason = "one digit after the point is shown")]
 pub fn bytes_text(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut amount = bytes as f64;
+    let mut amount = crate::stat::as_f64(bytes);
     let mut unit = "B";
     for next in UNITS {
         unit = next;
@@ -160,7 +156,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_a_core_and_memory() {
-        let machine = Machine::look();
+        let machine = Machine::detect();
         assert!(machine.cores >= 1 && machine.memory_bytes > 0 && !machine.kernel.is_empty());
     }
 }

@@ -1,33 +1,32 @@
-//! What a client measures while it runs: latencies of each class, and the turn in slices of time.
-//! Memory is constant, however long the turn is.
+//! The measurements of a client: latencies of each class, and slices of time. Memory is constant.
 
 use crate::result::{ClassResult, Slice};
 use crate::stat::Latencies;
 use crate::workloads::{CLASSES_MAX, Tally};
 
-/// Slices of a turn at the most; when there are more, each two become one.
+/// The largest number of slices of a trial; if there are more, each two are merged.
 pub const SLICES_MAX: usize = 512;
 
 /// Length of a slice at first, in milliseconds.
 const SLICE_MS: u64 = 50;
 
-/// Latencies and slices of one turn.
+/// Latencies and slices of one trial.
 #[derive(Debug)]
 pub struct Meter {
     classes: Vec<Latencies>,
     slices: Slices,
-    /// What steps have added up beside latencies.
+    /// Sums over the steps.
     pub bytes_out: u64,
     /// Bytes answered.
     pub bytes_in: u64,
-    /// Operations that did not do what they set out to do.
+    /// Unsuccessful operations.
     pub unsuccessful: u64,
     /// All operations.
     pub ops: u64,
 }
 
 impl Meter {
-    /// Nothing measured yet; the turn begins at `began_ns`.
+    /// Without measurements; the trial starts at `began_ns`.
     pub fn new(began_ns: u64) -> Self {
         Self {
             classes: (0..CLASSES_MAX).map(|_| Latencies::new()).collect(),
@@ -39,7 +38,7 @@ impl Meter {
         }
     }
 
-    /// Takes up a step whose operations all took `ns` and ended at `now_ns`.
+    /// Adds a step whose operations all took `ns` and ended at `now_ns`.
     #[inline]
     pub fn step(&mut self, tally: &Tally, ns: u64, now_ns: u64) {
         self.slices.until(now_ns);
@@ -61,8 +60,8 @@ impl Meter {
         }
     }
 
-    /// Takes up a step whose operations were to begin at these moments and all ended at `now_ns`.
-    /// Which of them was of which class is not known, so classes take them in their order.
+    /// Adds a step whose operations were to start at these times and all ended at `now_ns`. Their
+    /// classes are not known, and are assigned in order.
     pub fn due_step(&mut self, tally: &Tally, due_ns: &[u64], now_ns: u64) {
         self.slices.until(now_ns);
         let mut due = due_ns.iter();
@@ -89,7 +88,7 @@ impl Meter {
         self.slices.done.last().map_or(0, |slice| slice.p99_ns)
     }
 
-    /// What was measured: the classes that were met, by their names, and the slices.
+    /// The classes with operations, by name, and the slices.
     pub fn finish(mut self, names: &[&str], now_ns: u64) -> (Vec<ClassResult>, Vec<Slice>) {
         self.slices.close(now_ns);
         let classes = names
@@ -138,8 +137,7 @@ impl Slices {
     #[cold]
     fn pass(&mut self, now_ns: u64) {
         self.close(self.ends_ns);
-        // Slices in which nothing ended are there too: that is what a stall looks like. A stall
-        // longer than all slices together makes them longer first.
+        // A stall results in empty slices; a very long one makes all slices longer first.
         while now_ns >= self.ends_ns {
             if self.done.len() >= SLICES_MAX {
                 self.merge();
@@ -168,7 +166,7 @@ impl Slices {
         self.open.clear();
     }
 
-    /// Each two become one: the median weighed by operations, of the others the larger.
+    /// Merges each two: the mean of the medians, weighted by operations, and the larger others.
     fn merge(&mut self) {
         self.done = merged(&self.done);
         self.length_ns *= 2;
@@ -178,8 +176,7 @@ impl Slices {
 /// Buckets for each doubling of the latency: a percentile of a slice is at most 1/16 too large.
 const FINE: u32 = 16;
 
-/// Latencies of one slice: four kilobytes instead of a histogram's hundreds, because there are many
-/// and each operation is counted in one.
+/// Latencies of one slice, in four kilobytes instead of the hundreds of a histogram.
 #[derive(Debug)]
 struct Coarse {
     buckets: Box<[u32; 61 * FINE as usize]>,
@@ -242,7 +239,7 @@ const fn end_of(bucket: usize) -> u64 {
     ((bucket % fine + fine) << doubling) | ((1 << doubling) - 1)
 }
 
-/// Each two slices become one.
+/// Merges each two slices.
 pub fn merged(slices: &[Slice]) -> Vec<Slice> {
     slices
         .chunks(2)

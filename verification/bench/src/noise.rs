@@ -1,14 +1,14 @@
-//! How steady the machine is before a run: the same work done many times. What it takes longer than
-//! its median, others took: a neighbour on the host, an interrupt, a change of frequency.
+//! The noise of the machine before a run: the same work is done many times. Longer times are caused
+//! by other guests of the host, interrupts, or frequency changes.
 
 use crate::result::Noise;
+use crate::stat::as_f64;
 use std::hint::black_box;
 
 /// Times that the work is done: with some 20 us each, half a second.
 pub const LOOPS: u64 = 25_000;
 
-/// Steps of a chain that are the work: each needs the last one's outcome, which takes about five
-/// cycles, so some 20 us at 3 GHz.
+/// Dependent steps of the work, about five cycles each: 20 us at 3 GHz.
 const STEPS: u32 = 12_000;
 
 /// Times that the work is done before it is measured, for caches and frequency: some 20 ms.
@@ -40,14 +40,13 @@ fn measure_loops(loops: u64, mut now_ns: impl FnMut() -> u64, loadavg: &str) -> 
     }
 }
 
-/// A chain, nothing of which can be done before the last step is known. Multiplications alone would
-/// be folded together by the compiler; between shifts they cannot.
+/// A chain of dependent steps. The shifts prevent the compiler from merging the multiplications.
 #[inline(never)]
 fn work(seed: u64) -> u64 {
     (0..STEPS).fold(seed | 1, |state, _| (state ^ (state >> 29)).wrapping_mul(FACTOR))
 }
 
-/// An odd factor with bits all over, of Knuth's generator: the chain ends in no short circle.
+/// The odd factor of Knuth's generator.
 const FACTOR: u64 = 6_364_136_223_846_793_005;
 
 /// The first number of `/proc/loadavg`; no number if it says nothing.
@@ -55,28 +54,25 @@ fn load(loadavg: &str) -> f64 {
     loadavg.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(f64::NAN)
 }
 
-/// Above this, 99 of 100 loops being this much longer than the median, a run is unsteady enough to
-/// be told so.
+/// A warning is printed if the p99 exceeds the median by more than this factor.
 const P99_MAX: f64 = 1.5;
 
-/// After a delay longer than this, another process had the processor: an interrupt takes
-/// microseconds, a turn of the scheduler milliseconds.
+/// A longer delay is a time slice of another process: an interrupt takes microseconds.
 const PAUSE_NS_MAX: u64 = 2_000_000;
 
-/// What a reader should be told of this noise, if anything.
-#[expect(clippy::cast_precision_loss, reason = "shown with three digits")]
+/// A warning about this noise, if any.
 pub fn warning(noise: &Noise, processors: usize) -> Option<String> {
-    let ratio = noise.p99_ns as f64 / noise.p50_ns.max(1) as f64;
+    let ratio = as_f64(noise.p99_ns) / as_f64(noise.p50_ns.max(1));
     let mut words = Vec::new();
     if ratio > P99_MAX {
         words
             .push(format!("fixed work took {ratio:.1} times its median in one of a hundred times"));
     }
     if noise.max_ns > PAUSE_NS_MAX {
-        words.push(format!("once it was held up for {:.1} ms", noise.max_ns as f64 / 1e6));
+        words.push(format!("once it was held up for {:.1} ms", as_f64(noise.max_ns) / 1e6));
     }
     // A benchmark that shares its processors measures the scheduler. NaN is no load that is known.
-    if noise.load > processors as f64 * 0.5 {
+    if noise.load > as_f64(processors as u64) * 0.5 {
         words.push(format!("{:.1} processes wanted to run in the minute before", noise.load));
     }
     (!words.is_empty()).then(|| {

@@ -22,23 +22,23 @@ Examples:
   nearstate bench run tatp --targets region,lmdb --save a.json
   nearstate bench run ycsb --variant b --rate 2000 --ops 20000       # open loop
   nearstate bench run ue-signalling --targets node,redis --ramp 1ms  # highest rate with that p99
-  nearstate bench run ue-signalling --ramp 1ms --arrivals poisson    # with starts by chance
+  nearstate bench run ue-signalling --ramp 1ms --arrivals poisson    # random starts
   nearstate bench run --preset thesis --scale 0.1                    # several runs and their goals
 
-Ctrl-C ends a run: the turns that were over until then are verified no more, but shown and saved.
-The turn under way is not shown.")]
+Ctrl-C ends a run: completed rounds are reported and saved without verification. The interrupted
+round is not reported.")]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct Options {
     /// The workload
     #[arg(required_unless_present_any = ["list", "preset"])]
     pub workload: Option<String>,
 
-    /// Run the cases of a preset one after the other and show their figures beside each other and
-    /// against the goals; other options replace those of its cases. Names: --list
+    /// Run the cases of a preset one after the other and compare their figures with each other and
+    /// with the goals; other options replace those of its cases. Names: --list
     #[arg(long, value_name = "NAME")]
     pub preset: Option<String>,
 
-    /// Whether targets that are not installed are left out: those of a preset.
+    /// True if targets that are not installed are omitted: those of a preset.
     #[arg(skip)]
     pub leaves_out_missing: bool,
 
@@ -46,11 +46,11 @@ pub struct Options {
     #[arg(long, requires = "preset", value_name = "FACTOR", value_parser = factor)]
     pub scale: Option<f64>,
 
-    /// List workloads, their variants, and targets with what each needs
+    /// List workloads with their variants, and targets with their requirements
     #[arg(long)]
     pub list: bool,
 
-    /// Stores, the first is what the others are compared with [default: region, node, redis]
+    /// Stores; the others are compared with the first [default: region, node, redis]
     #[arg(long, value_delimiter = ',')]
     pub targets: Vec<String>,
 
@@ -62,7 +62,7 @@ pub struct Options {
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub records: Option<u64>,
 
-    /// Which records are asked for
+    /// Distribution of the accesses over the records
     #[arg(long, value_enum, default_value_t = Spread::Zipfian)]
     pub spread: Spread,
 
@@ -70,8 +70,8 @@ pub struct Options {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=512))]
     pub clients: u64,
 
-    /// Operations that a client lets travel together; over sockets in steps that overlap, where
-    /// the workload and the target can: the report says for which
+    /// Operations of a client in flight; over sockets in overlapping batches if the workload and
+    /// the target support it: the report lists which
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=16_384))]
     pub depth: u64,
 
@@ -80,11 +80,11 @@ pub struct Options {
     #[arg(value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub connections: u64,
 
-    /// Bytes of a value, where the workload has no size of its own [default: the workload's]
+    /// Bytes of a value, if the workload defines no size [default: the workload's]
     #[arg(long, value_name = "BYTES")]
     pub value_bytes: Option<u64>,
 
-    /// Each client reads and replaces records of its own only, where clients otherwise share them
+    /// Each client reads and replaces only its own records, instead of sharing them
     #[arg(long)]
     pub own_records: bool,
 
@@ -96,16 +96,16 @@ pub struct Options {
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub ops: u64,
 
-    /// Fewer operations for slow targets: each round of a target lasts about this long
+    /// Limit each round of a target to about this time: fewer operations for slow targets
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub round_time: Option<f64>,
 
-    /// Operations of each client before each round, not measured; with --round-time for no longer
-    /// than a round [default: a tenth of --ops]
+    /// Unmeasured operations of each client before each round; with --round-time at most as long
+    /// as a round [default: a tenth of --ops]
     #[arg(long)]
     pub warm_up: Option<u64>,
 
-    /// Rounds; in each, every target has its turn
+    /// Rounds; each measures every target once
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub rounds: u64,
 
@@ -113,7 +113,7 @@ pub struct Options {
     #[arg(long, value_parser = rate)]
     pub rate: Option<f64>,
 
-    /// How intended starts follow each other: those of --rate, those of --ramp
+    /// Distribution of the intended starts of --rate or --ramp
     #[arg(long, value_enum, default_value_t = Arrivals::Constant, requires = "open loop")]
     pub arrivals: Arrivals,
 
@@ -122,8 +122,8 @@ pub struct Options {
     #[arg(value_parser = clap::value_parser!(u64).range(..=THINK_US_MAX))]
     pub think_us: u64,
 
-    /// Afterwards find the highest rate whose p99 stays below this, such as 200us or 1ms; the
-    /// search begins at shares of what a closed loop without pauses does
+    /// Afterwards find the highest rate with a p99 below this, such as 200us or 1ms; the search
+    /// starts at fractions of the closed-loop rate
     #[arg(long, value_name = "P99", value_parser = duration_ns)]
     pub ramp: Option<u64>,
 
@@ -131,22 +131,22 @@ pub struct Options {
     #[arg(long)]
     pub layout: Option<String>,
 
-    /// Where all chance comes from
+    /// Seed of all random choices
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 
-    /// Times that a client may lose its connection and go on when it is back
+    /// Number of times that a client may lose its connection and reconnect
     #[arg(long, default_value_t = 0)]
     pub reconnects: u64,
 
-    /// Kill this target's server half way through the middle round (SIGKILL) and start it again;
-    /// clients reconnect and go on. For servers whose records outlive them: node, node-unix,
+    /// Kill this target's server in the middle of the middle round (SIGKILL) and restart it;
+    /// clients reconnect and continue. For servers whose records survive them: node, node-unix,
     /// node-ring
     #[arg(long, value_name = "TARGET")]
     pub kill: Option<String>,
 
-    /// Leave targets as they were loaded, also where their makers advise something after a bulk
-    /// load (the region's 2 MiB pages)
+    /// Skip what the documentation of a target advises after a bulk load (the region's 2 MiB
+    /// pages)
     #[arg(long)]
     pub no_settle: bool,
 
@@ -154,25 +154,24 @@ pub struct Options {
     #[arg(long)]
     pub unpinned: bool,
 
-    /// Processors for the servers of a target together, from the first one on; clients have the
-    /// others
+    /// Number of processors for the servers of a target, from the first; clients use the others
     #[arg(long, default_value_t = 1, conflicts_with = "unpinned")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub server_cpus: u64,
 
-    /// Plant a fault between clients and targets, to see it noticed
+    /// Inject a fault between clients and targets, to test its detection
     #[arg(long, value_enum)]
     pub fault: Option<Fault>,
 
-    /// Folder in memory for files and sockets
+    /// Folder for files and sockets, in memory
     #[arg(long, default_value = "/dev/shm")]
     pub dir: PathBuf,
 
-    /// Write a page that opens offline
+    /// Write the report as an HTML page
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 
-    /// Save everything for `bench compare` and `bench render`
+    /// Save the run for `bench compare` and `bench render`
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
 
@@ -180,9 +179,16 @@ pub struct Options {
     #[arg(long)]
     pub json: bool,
 
-    /// Print the latencies of each class of operations too
+    /// Also print the latencies of each class of operations
     #[arg(long)]
     pub classes: bool,
+}
+
+/// A command line of `bench run` by itself.
+#[derive(Debug, clap::Parser)]
+pub struct RunCommand {
+    #[command(flatten)]
+    pub options: Options,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -217,17 +223,11 @@ fn duration_ns(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        options: Options,
-    }
+    use clap::Parser as _;
 
     #[test]
     fn arrivals_are_for_an_open_loop_and_a_ramp_is_one() {
-        let parse = |words: &str| Line::try_parse_from(words.split(' '));
+        let parse = |words: &str| RunCommand::try_parse_from(words.split(' '));
         for words in ["--rate 100", "--ramp 1ms", "--rate 100 --ramp 1ms"] {
             let line = parse(&format!("run tatp {words} --arrivals poisson"));
             assert_eq!(line.ok().map(|line| line.options.arrivals), Some(Arrivals::Poisson));

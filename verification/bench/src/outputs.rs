@@ -1,9 +1,11 @@
 //! The files that a command writes beside what it prints: looked at before anything is started, so
 //! that hours of measuring do not end at a folder that is not there.
 
-use crate::protocol::in_words;
+use crate::protocol::error_text;
+use crate::reaper::system;
 use crate::saved;
 use nearstate_model::{Error, Result};
+use std::io::Write;
 use std::path::Path;
 
 /// Whether every one of `outputs` (an option of the command line, and its file) can be written, and
@@ -30,6 +32,17 @@ pub fn check(outputs: &[(&str, Option<&Path>)], inputs: &[&Path]) -> Result<()> 
     Ok(())
 }
 
+/// Prints the results of a command.
+pub fn print(out: &mut impl Write, text: &str) -> Result<()> {
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    written.map_err(|e| system("writing the results", &e))
+}
+
+/// Writes a page to a file, if one was asked for.
+pub fn write_page(path: Option<&Path>, html: impl FnOnce() -> String) -> Result<()> {
+    path.map_or(Ok(()), |path| saved::write_file(path, html().as_bytes()))
+}
+
 /// All that failed, as one error: what is told last must not hide what failed before it.
 pub fn together(mut failures: Vec<Error>) -> Result<()> {
     match failures.pop() {
@@ -37,7 +50,7 @@ pub fn together(mut failures: Vec<Error>) -> Result<()> {
         Some(only) if failures.is_empty() => Err(only),
         Some(last) => {
             failures.push(last);
-            let all: Vec<String> = failures.iter().map(in_words).collect();
+            let all: Vec<String> = failures.iter().map(error_text).collect();
             Err(Error::Backend { detail: all.join("; ") })
         }
     }

@@ -1,8 +1,8 @@
-//! The words behind `nearstate bench peers`.
+//! `nearstate bench peers`.
 
 use crate::conformance::{CheckOutcome, check};
+use crate::outputs::print;
 use crate::peers::named;
-use crate::reaper::system;
 use crate::targets;
 use clap::Subcommand;
 use nearstate_model::{Error, Result};
@@ -12,15 +12,15 @@ use std::path::PathBuf;
 /// What to do about peers.
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum PeersCommand {
-    /// Show which stores can be measured here, and what brings the others
+    /// List the stores, with their version or how to install them
     List,
-    /// Install peers: servers from the system's packages, Geode from a Maven repository
-    /// (`NEARSTATE_MAVEN`), each file checked against a digest
+    /// Install stores: servers from the packages of the system, Geode from a Maven repository
+    /// (`NEARSTATE_MAVEN`); each file is checked against a digest
     Install {
-        /// Which: redis, valkey, memcached, geode; all unless said otherwise
+        /// redis, valkey, memcached, geode [default: all]
         names: Vec<String>,
     },
-    /// Hold targets to the promises that workloads rely on, and show each
+    /// Check that targets behave as the workloads require, and print each result
     Check {
         /// Names of targets
         #[arg(required = true)]
@@ -34,46 +34,46 @@ pub enum PeersCommand {
     },
 }
 
-/// Does it, and tells on `out`.
+/// Executes a command, with its output on `out`.
 pub fn run(command: &PeersCommand, out: &mut impl Write) -> Result<()> {
     match command {
         PeersCommand::List => list(out),
         PeersCommand::Install { names } => install(names, out),
         PeersCommand::Check { names, layout, dir } => {
-            names.iter().try_for_each(|name| hold(name, layout.as_deref(), dir, out))
+            names.iter().try_for_each(|name| check_target(name, layout.as_deref(), dir, out))
         }
     }
 }
 
-fn tell(out: &mut impl Write, line: &str) -> Result<()> {
-    writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|e| system("writing", &e))
+fn write_line(out: &mut impl Write, line: &str) -> Result<()> {
+    print(out, &format!("{line}\n"))
 }
 
 fn list(out: &mut impl Write) -> Result<()> {
     for target in targets::all() {
         let about = target.version().unwrap_or_else(|e| format!("- {e}"));
-        tell(out, &format!("{:<12} {about}", target.name()))?;
+        write_line(out, &format!("{:<12} {about}", target.name()))?;
     }
     Ok(())
 }
 
-/// The others are brought even if one cannot be.
+/// Installs all even if one fails.
 fn install(names: &[String], out: &mut impl Write) -> Result<()> {
     let mut failed = Vec::new();
     for peer in named(names)? {
-        let mut told = Ok(());
+        let mut written = Ok(());
         let outcome = peer.is_here().or_else(|_| {
             peer.install(&mut |step| {
-                if told.is_ok() {
-                    told = tell(out, step);
+                if written.is_ok() {
+                    written = write_line(out, step);
                 }
             })
         });
-        told?;
+        written?;
         match outcome {
-            Ok(()) => tell(out, &format!("{:<10} is here: {}", peer.name, peer.what))?,
+            Ok(()) => write_line(out, &format!("{:<10} is installed: {}", peer.name, peer.what))?,
             Err(e) => {
-                tell(out, &format!("{:<10} is not here: {e}", peer.name))?;
+                write_line(out, &format!("{:<10} is not installed: {e}", peer.name))?;
                 failed.push(peer.name);
             }
         }
@@ -84,30 +84,30 @@ fn install(names: &[String], out: &mut impl Write) -> Result<()> {
     Err(Error::Backend { detail: format!("not installed: {}", failed.join(", ")) })
 }
 
-fn hold(
+fn check_target(
     name: &str,
     layout: Option<&str>,
     dir: &std::path::Path,
     out: &mut impl Write,
 ) -> Result<()> {
-    let mut told = Ok(());
+    let mut written = Ok(());
     let all = check(name, layout, dir, &mut |what, outcome| {
         let line = match outcome {
-            CheckOutcome::Holds => format!("{name}: holds: {what}"),
+            CheckOutcome::Holds => format!("{name}: passed: {what}"),
             CheckOutcome::Declined(why) => format!("{name}: declined: {what}: {why}"),
-            CheckOutcome::Broken(how) => format!("{name}: BROKEN: {what}: {how}"),
+            CheckOutcome::Broken(how) => format!("{name}: FAILED: {what}: {how}"),
         };
-        if told.is_ok() {
-            told = tell(out, &line);
+        if written.is_ok() {
+            written = write_line(out, &line);
         }
     })?;
-    told?;
+    written?;
     let broken =
         all.iter().filter(|(_, outcome)| matches!(outcome, CheckOutcome::Broken(_))).count();
     if broken == 0 {
         return Ok(());
     }
-    Err(Error::Backend { detail: format!("{name} breaks {broken} of {} promises", all.len()) })
+    Err(Error::Backend { detail: format!("{name} fails {broken} of {} checks", all.len()) })
 }
 
 #[cfg(test)]

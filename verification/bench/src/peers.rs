@@ -92,13 +92,13 @@ impl Peer {
     }
 
     /// Brings what is missing; `say` hears of each step.
-    pub fn install(&self, say: &mut dyn FnMut(&str)) -> Result<()> {
+    pub fn install(&self, report: &mut dyn FnMut(&str)) -> Result<()> {
         if program(self.program).is_none() {
-            say(&format!("{}: package {}", self.name, self.package));
+            report(&format!("{}: package {}", self.name, self.package));
             from_packages(self.package)?;
         }
         if self.name == "geode" {
-            Geode::fetch(say)?;
+            Geode::fetch(report)?;
         }
         self.is_here()
     }
@@ -208,7 +208,7 @@ impl Geode {
         Ok(Self { class_path })
     }
 
-    fn fetch(say: &mut dyn FnMut(&str)) -> Result<()> {
+    fn fetch(report: &mut dyn FnMut(&str)) -> Result<()> {
         let jars = Self::folder()?.join("jars");
         fs::create_dir_all(&jars).map_err(|e| system(&format!("making {}", jars.display()), &e))?;
         let base = std::env::var("NEARSTATE_MAVEN").unwrap_or_else(|_| MAVEN.to_owned());
@@ -217,7 +217,7 @@ impl Geode {
             if fs::read(&file).is_ok_and(|bytes| digest(&bytes) == wanted) {
                 continue;
             }
-            say(&format!("geode: {path}"));
+            report(&format!("geode: {path}"));
             fetch_one(&format!("{}/{path}", base.trim_end_matches('/')), wanted, &file)?;
         }
         compile(&jars)
@@ -254,10 +254,10 @@ fn fetch_one(url: &str, wanted: &str, file: &Path) -> Result<()> {
         .map_err(|e| system("starting curl, which fetches Geode's files: install it", &e))?;
     if !output.status.success() {
         let _ = fs::remove_file(&part);
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         return Err(Error::Backend {
             detail: format!(
-                "fetching {url}: {said} (NEARSTATE_MAVEN names another Maven repository)"
+                "fetching {url}: {message} (NEARSTATE_MAVEN names another Maven repository)"
             ),
         });
     }
@@ -290,8 +290,8 @@ fn compile(jars: &Path) -> Result<()> {
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    Err(Error::Backend { detail: format!("javac of {}: {said}", source.display()) })
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(Error::Backend { detail: format!("javac of {}: {message}", source.display()) })
 }
 
 #[cfg(test)]

@@ -133,14 +133,10 @@ fn without_preset(words: &[String]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::RunCommand;
     use crate::{targets, workloads};
+    use clap::Parser as _;
     use std::collections::BTreeSet;
-
-    #[derive(clap::Parser)]
-    struct Line {
-        #[command(flatten)]
-        options: crate::options::Options,
-    }
 
     fn words(text: &str) -> Vec<String> {
         text.split(' ').map(str::to_owned).collect()
@@ -164,7 +160,7 @@ mod tests {
             assert_eq!(names.len(), preset.cases.len(), "{}: names are unique", preset.name);
             for case in preset.cases {
                 let line = command_line(&preset, case, &[]);
-                let options = <Line as clap::Parser>::try_parse_from(&line)
+                let options = RunCommand::try_parse_from(&line)
                     .map_or_else(|e| panic!("{line:?}: {e}"), |line| line.options);
                 let variants = kind.variants();
                 if let Some(variant) = &options.variant {

@@ -26,7 +26,7 @@ impl Display {
     }
 
     /// A line that stays.
-    pub fn say(&self, line: &str) {
+    pub fn print(&self, line: &str) {
         if self.is_terminal {
             let _ = self.bars.println(line);
         } else {
@@ -75,12 +75,7 @@ impl ProgressStep<'_> {
         self.bar.finish_and_clear();
         self.display.overall.inc(1);
         let took = self.start.elapsed().as_secs_f64();
-        self.display.say(&format!("  {:44} {outcome} [{took:.1} s]", self.title));
-    }
-
-    /// It is over, and not worth a line.
-    pub fn finish(self) {
-        self.bar.finish_and_clear();
+        self.display.print(&format!("  {:44} {outcome} [{took:.1} s]", self.title));
     }
 }
 

@@ -4,7 +4,8 @@
 pub use crate::parameters::Fault;
 
 use crate::parameters::{Arrivals, Parameters};
-use crate::result::{Check, ClassResult, Slice, Verdict};
+use crate::reaper::system;
+use crate::result::{Check, Round, Verdict};
 use nearstate_model::{Error, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -24,8 +25,8 @@ pub enum ClientCommand {
     /// Do so many operations, so many of them together, without measuring them. The reply is
     /// [`ClientReport::Ready`].
     WarmUp(u64, usize),
-    /// Run; [`ClientReport::Ran`]. A background client runs until [`ClientCommand::Stop`].
-    Run(Turn),
+    /// Run; [`ClientReport::Finished`]. A background client runs until [`ClientCommand::Stop`].
+    Run(Trial),
     /// End the run; for background clients.
     Stop,
     /// Compare your records with your model; [`ClientReport::Verified`].
@@ -33,7 +34,7 @@ pub enum ClientCommand {
 }
 
 /// Who a client is.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// The workload's name.
     pub workload: String,
@@ -62,7 +63,7 @@ pub struct Plan {
 
 /// One turn of a client.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Turn {
+pub struct Trial {
     /// Operations.
     pub ops: u64,
     /// Operations that travel together at the most.
@@ -95,44 +96,28 @@ pub enum ClientReport {
     /// All records are in: how many, and nanoseconds.
     Loaded(u64, u64),
     /// The turn is over.
-    Ran(Box<Ran>),
+    Finished(Box<ClientResult>),
     /// What the comparison said, and the figures of the generator.
     Verified(Verdict, Vec<Check>),
     /// It cannot go on.
     Failed(String),
 }
 
-/// What a client did in its turn.
+/// What a client did in a trial.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Ran {
-    /// Operations.
-    pub ops: u64,
-    /// When the measured ones began, on the monotonic clock.
+pub struct ClientResult {
+    /// Its part of the round. The times of the wall and of the servers are 0.
+    pub round: Round,
+    /// When the measured operations began, on the monotonic clock.
     pub began_ns: u64,
     /// When they ended.
     pub ended_ns: u64,
-    /// Time of the thread, without its waits for intended starts and its pauses.
-    pub cpu_ns: u64,
-    /// Bytes sent.
-    pub bytes_out: u64,
-    /// Bytes answered.
-    pub bytes_in: u64,
-    /// Operations that did not do what they set out to do.
-    pub unsuccessful: u64,
-    /// Connections lost and found again.
+    /// Connections that were lost and restored.
     pub reconnects: u64,
-    /// Steps that were in flight at once; 1: one after the other. A client in another language may
-    /// not tell.
-    #[serde(default)]
-    pub steps: Option<usize>,
-    /// Latencies of each class.
-    pub classes: Vec<ClassResult>,
-    /// The turn in slices.
-    pub slices: Vec<Slice>,
 }
 
 /// Writes one line.
-pub fn say(output: &mut impl Write, word: &impl Serialize) -> Result<()> {
+pub fn send(output: &mut impl Write, word: &impl Serialize) -> Result<()> {
     let mut line = serde_json::to_string(word).map_err(|e| garbled(&e))?;
     line.push('\n');
     output.write_all(line.as_bytes()).and_then(|()| output.flush()).map_err(|e| lost(&e))
@@ -150,7 +135,7 @@ pub fn receive<T: DeserializeOwned>(input: &mut impl BufRead) -> Result<Option<T
 
 /// The text of an error in a report. That a target is a back-end of the bench is told by where it
 /// stands, once and not at each process that it passed.
-pub fn in_words(e: &Error) -> String {
+pub fn error_text(e: &Error) -> String {
     if let Error::Backend { detail } = e { detail.clone() } else { e.to_string() }
 }
 
@@ -162,8 +147,5 @@ fn garbled(e: &serde_json::Error) -> Error {
 }
 
 fn lost(e: &std::io::Error) -> Error {
-    Error::System {
-        detail: "talking with a process of the benchmark".to_owned(),
-        errno: e.raw_os_error().unwrap_or(0),
-    }
+    system("talking with a process of the benchmark", e)
 }

@@ -8,10 +8,11 @@
 
 pub use fastrand::Rng;
 
+use crate::stat::as_f64;
 use nearstate_model::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// How often each record is asked for.
+/// The distribution of accesses over the records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Spread {
@@ -53,9 +54,8 @@ pub fn draw(seed: u64, record: u64, number: u64) -> u64 {
     mix(seed ^ record.wrapping_mul(GOLDEN) ^ number.wrapping_mul(OTHER).rotate_left(32))
 }
 
-/// The seed of a client's draws in one round: no two pairs of client and round share it, nor does
-/// anything else that is drawn from the same seed. With a sum of the three, the first round of the
-/// second client would have the seed of the second round of the first.
+/// The seed of a client in one round, different for each pair of client and round. A sum would give
+/// the first round of the second client the seed of the second round of the first.
 pub fn seed_of(seed: u64, client: u64, round: u64) -> u64 {
     draw(mix(seed ^ OTHER), client, round)
 }
@@ -130,19 +130,14 @@ const SCATTERED_ITEMS: u64 = 10_000_000_000;
 /// Terms of a sum that are added one by one; the rest is integrated, to twelve digits.
 const TERMS: u64 = 1 << 16;
 
-#[expect(clippy::cast_precision_loss, reason = "ranks and counts of records are below 2^53")]
-const fn real(n: u64) -> f64 {
-    n as f64
-}
-
 /// The sum of 1 / i^0.99 for i from 1 to `items`.
 fn zeta(items: u64) -> f64 {
-    let first: f64 = (1..=items.min(TERMS)).rev().map(|i| real(i).powf(-THETA)).sum();
+    let first: f64 = (1..=items.min(TERMS)).rev().map(|i| as_f64(i).powf(-THETA)).sum();
     if items <= TERMS {
         return first;
     }
     // Euler and Maclaurin: the integral and half of what its ends differ.
-    let (low, high) = (real(TERMS), real(items));
+    let (low, high) = (as_f64(TERMS), as_f64(items));
     let whole = (high.powf(1.0 - THETA) - low.powf(1.0 - THETA)) / (1.0 - THETA);
     first + whole + f64::midpoint(high.powf(-THETA), -low.powf(-THETA))
 }
@@ -153,8 +148,8 @@ impl Zipf {
         let items = items.max(1);
         let zeta = zeta(items);
         let two = self::zeta(2);
-        let eta = (1.0 - (2.0 / real(items)).powf(1.0 - THETA)) / (1.0 - two / zeta);
-        Self { items: real(items), zeta, alpha: 1.0 / (1.0 - THETA), eta }
+        let eta = (1.0 - (2.0 / as_f64(items)).powf(1.0 - THETA)) / (1.0 - two / zeta);
+        Self { items: as_f64(items), zeta, alpha: 1.0 / (1.0 - THETA), eta }
     }
 
     /// A rank: 0 comes most often.
@@ -194,27 +189,26 @@ pub fn scatter(rank: u64) -> u64 {
     hash.cast_signed().unsigned_abs()
 }
 
-/// The share of all draws that the record asked for most has, by [`Spread::Zipfian`].
+/// The share of the most frequent record, by [`Spread::Zipfian`].
 pub fn top_share() -> f64 {
     Zipf::new(SCATTERED_ITEMS).top_share()
 }
 
-/// Records that are drawn beforehand: a power of two, so that going round is a mask. 4 MiB, read
-/// from front to back: what a processor fetches ahead by itself.
+/// Records that are drawn in advance: a power of two, for a mask; 4 MiB, read sequentially.
 const DRAWN: usize = 1 << 20;
 
-/// Records of a ring at the most: a draw is a word of 32 bits, one of which says whether it stays.
+/// The largest number of records: a draw has 32 bits, one of which marks draws that stay.
 pub const RECORDS_MAX: u64 = (1 << 31) - 1;
 
 /// Marks a draw that is not shifted.
 const STAYS: u32 = 1 << 31;
 
-/// Ranks that are the head of Zipf's law: they stay where they are on every pass. A thousand ranks
-/// have 29 % of all draws over 10^10 items; any one beyond has less than 0.004 %.
+/// The first ranks of Zipf's law, which stay the same on every pass: a thousand ranks have 29 % of
+/// all draws over 10^10 items, any other one less than 0.004 %.
 const HEAD: u64 = 1024;
 
-/// An endless sequence of records, drawn beforehand.
-#[derive(Clone)]
+/// An endless sequence of records, drawn in advance.
+#[derive(Clone, Debug)]
 pub struct Ring {
     drawn: Vec<u32>,
     at: usize,
@@ -223,15 +217,6 @@ pub struct Ring {
     rng: Rng,
     top: u64,
     displaced: u64,
-}
-
-impl std::fmt::Debug for Ring {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ring")
-            .field("records", &self.records)
-            .field("at", &self.at)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Ring {
@@ -249,8 +234,7 @@ impl Ring {
         }
     }
 
-    /// Draws ages by Zipf's law, 0 most often and never shifted: for YCSB's `latest`, where the
-    /// newest record is asked for most.
+    /// Draws ages by Zipf's law, 0 most often and never shifted: for `latest` of YCSB.
     pub fn of_ages(records: u64, seed: u64) -> Result<Self> {
         let zipf = Zipf::new(records);
         Self::of(records, seed, |rng| (zipf.rank(rng), true))
@@ -307,7 +291,7 @@ impl Ring {
         }
     }
 
-    /// The record that is asked for most, by [`Spread::Zipfian`].
+    /// The most frequent record, by [`Spread::Zipfian`].
     pub const fn top(&self) -> u64 {
         self.top
     }
@@ -331,8 +315,8 @@ mod tests {
     /// Mean and deviation of many draws.
     fn moments(count: u64, mut one: impl FnMut() -> f64) -> (f64, f64) {
         let draws: Vec<f64> = (0..count).map(|_| one()).collect();
-        let mean = draws.iter().sum::<f64>() / real(count);
-        let variance = draws.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / real(count);
+        let mean = draws.iter().sum::<f64>() / as_f64(count);
+        let variance = draws.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / as_f64(count);
         (mean, variance.sqrt())
     }
 
@@ -371,7 +355,7 @@ mod tests {
     fn the_sum_over_ten_thousand_million_items_is_the_one_that_ycsb_has_written_down() {
         assert!((zeta(SCATTERED_ITEMS) - 26.469_028_201_783_02).abs() < 1e-6);
         // And where terms are added one by one and where they are integrated, it is the same law.
-        let added: f64 = (1..=TERMS * 2).map(|i| real(i).powf(-THETA)).sum();
+        let added: f64 = (1..=TERMS * 2).map(|i| as_f64(i).powf(-THETA)).sum();
         assert!((zeta(TERMS * 2) - added).abs() < 1e-9);
     }
 
@@ -385,13 +369,13 @@ mod tests {
         }
         let all = zeta(1000);
         for rank in [0, 1] {
-            let expected = real(MANY) * real(rank as u64 + 1).powf(-THETA) / all;
-            within(real(seen[rank]), expected, 0.02);
+            let expected = as_f64(MANY) * as_f64(rank as u64 + 1).powf(-THETA) / all;
+            within(as_f64(seen[rank]), expected, 0.02);
         }
         // The algorithm of the rest is an approximation: within a tenth from the fourth rank on.
         for (from, to) in [(4, 10), (10, 100), (100, 1000)] {
-            let expected: f64 = (from..to).map(|r| real(r as u64 + 1).powf(-THETA)).sum();
-            within(real(seen[from..to].iter().sum()), expected * real(MANY) / all, 0.1);
+            let expected: f64 = (from..to).map(|r| as_f64(r as u64 + 1).powf(-THETA)).sum();
+            within(as_f64(seen[from..to].iter().sum()), expected * as_f64(MANY) / all, 0.1);
         }
     }
 
@@ -418,7 +402,7 @@ mod tests {
         }
         let top = usize::try_from(scatter(0) % RECORDS).unwrap();
         assert_eq!(seen.iter().max(), Some(&seen[top]), "the most frequent one stays so");
-        within(real(seen[top]) / real(3 * DRAWN as u64), top_share(), 0.02);
+        within(as_f64(seen[top]) / as_f64(3 * DRAWN as u64), top_share(), 0.02);
         assert!(seen.iter().all(|n| *n > 0), "every record is met");
     }
 
@@ -443,7 +427,7 @@ mod tests {
         let ages: Vec<u64> = (0..DRAWN * 2).map(|_| ring.next()).collect();
         assert!(ages.iter().all(|age| *age < 1000));
         let newest = ages.iter().filter(|age| **age == 0).count();
-        within(real(newest as u64) / real(ages.len() as u64), 1.0 / zeta(1000), 0.02);
+        within(as_f64(newest as u64) / as_f64(ages.len() as u64), 1.0 / zeta(1000), 0.02);
     }
 
     #[test]

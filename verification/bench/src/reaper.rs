@@ -22,31 +22,31 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use std::{env, fs};
 
-/// Of what a server says the last so many bytes are kept: a dozen lines, which an error can repeat.
-const WORDS_BYTES_MAX: usize = 1024;
+/// The last bytes of a server's output that are kept for an error: a dozen lines.
+const LOG_BYTES_MAX: usize = 1024;
 
 /// The line of a reaper: bytes that are no text become three each.
 const LINE_BYTES_MAX: u64 = 16 << 10;
 
-/// How long a reaper waits for the end of what its server said, and we for the reaper's word.
+/// The wait of a reaper for the end of its server's output, and of the caller for the reaper's
+/// message.
 const CLOSE_WAIT: Duration = Duration::from_millis(500);
-const WORDS_WAIT: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+const MESSAGE_WAIT: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
-/// The program that plays our roles, where it is not the one that runs.
+/// The program to start, if it is not this one.
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
-/// A folder in memory, and perhaps a server in it, that vanish when this is dropped.
+/// A folder in memory, with or without a server, that is removed when this is dropped.
 #[derive(Debug)]
 pub struct Reaper {
     process: Child,
     folder: PathBuf,
-    /// On which it tells what became of its server.
-    words: Option<ChildStdout>,
+    /// Receives a line when the server ends.
+    message: Option<ChildStdout>,
 }
 
 impl Reaper {
-    /// Makes a fresh folder below `parent` and has it kept, with `server` started beside it: its
-    /// arguments come from `arguments`, which is told the folder.
+    /// Creates a folder below `parent` and starts `server` with `arguments(folder)`.
     pub fn start(
         parent: &Path,
         server: Option<&str>,
@@ -63,18 +63,17 @@ impl Reaper {
             let _ = fs::remove_dir(&folder);
             system("starting the reaper of the benchmark's folder", &e)
         })?;
-        let words = process.stdout.take();
-        Ok(Self { process, folder, words })
+        let message = process.stdout.take();
+        Ok(Self { process, folder, message })
     }
 
-    /// How a server that has ended did so, and what it said last; once, and nothing if the reaper
-    /// does not know it soon.
-    pub fn last_words(&mut self) -> Option<String> {
-        let words = self.words.take()?;
-        let mut ready = [PollFd::new(&words, PollFlags::IN)];
-        poll(&mut ready, Some(&WORDS_WAIT)).ok().filter(|count| *count > 0)?;
+    /// How the server ended, and its last output, if the reaper reports it in time. Returned once.
+    pub fn exit_message(&mut self) -> Option<String> {
+        let message = self.message.take()?;
+        let mut ready = [PollFd::new(&message, PollFlags::IN)];
+        poll(&mut ready, Some(&MESSAGE_WAIT)).ok().filter(|count| *count > 0)?;
         let mut line = Vec::new();
-        BufReader::new(words).take(LINE_BYTES_MAX).read_until(b'\n', &mut line).ok()?;
+        BufReader::new(message).take(LINE_BYTES_MAX).read_until(b'\n', &mut line).ok()?;
         let line = String::from_utf8_lossy(&line).trim_end().to_owned();
         (!line.is_empty()).then_some(line)
     }
@@ -107,12 +106,12 @@ impl Drop for Reaper {
 /// The life of a reaper process: starts `server`, waits until its input ends, stops the server by
 /// its process id and removes the folder.
 pub fn serve(folder: &Path, server: &[OsString]) -> Result<()> {
-    let outcome = keep(server);
+    let outcome = run_server(server);
     let _ = fs::remove_dir_all(folder);
     outcome
 }
 
-fn keep(server: &[OsString]) -> Result<()> {
+fn run_server(server: &[OsString]) -> Result<()> {
     // A reaper ignores these signals: it acts when the orchestrator ends, and without it no process
     // would stop the server. `killall` with the program's name must not end it. The server gets the
     // default signal actions again once it runs.
@@ -162,12 +161,12 @@ fn listen(child: &mut Child) {
         let Ok(Some(status)) = waitid(WaitId::Pid(process), options) else { return };
         // Who inherited its output may keep it open.
         let _ = closed.recv_timeout(CLOSE_WAIT);
-        let mut line = ended(status.exit_status(), status.terminating_signal());
-        let said = last.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let said = as_line(&said);
-        if !said.is_empty() {
-            line.push_str(", after it had said: ");
-            line.push_str(&said);
+        let mut line = exit_text(status.exit_status(), status.terminating_signal());
+        let output = last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let output = single_line(&output);
+        if !output.is_empty() {
+            line.push_str(", last output: ");
+            line.push_str(&output);
         }
         line.push('\n');
         // Standard output may be closed.
@@ -176,7 +175,7 @@ fn listen(child: &mut Child) {
     });
 }
 
-/// Keeps the last of what is said, and passes it on. `_open` is dropped when it is over.
+/// Keeps the end of an output, and passes all of it on. `_open` is dropped at its end.
 fn read_input(mut from: impl Read, last: &Mutex<Vec<u8>>, mut to: impl Write, _open: Sender<()>) {
     let mut piece = [0; 4096];
     while let Ok(count @ 1..) = from.read(&mut piece) {
@@ -184,23 +183,22 @@ fn read_input(mut from: impl Read, last: &Mutex<Vec<u8>>, mut to: impl Write, _o
         let _ = to.write_all(piece);
         let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
         last.extend_from_slice(piece);
-        let too_many = last.len().saturating_sub(WORDS_BYTES_MAX);
+        let too_many = last.len().saturating_sub(LOG_BYTES_MAX);
         last.drain(..too_many);
     }
 }
 
-/// The last of what a log says, in one line for a sentence.
-pub fn as_line(log: &[u8]) -> String {
-    let text = String::from_utf8_lossy(
-        log.get(log.len().saturating_sub(WORDS_BYTES_MAX)..).unwrap_or(log),
-    );
+/// The end of a log as one line.
+pub fn single_line(log: &[u8]) -> String {
+    let text =
+        String::from_utf8_lossy(log.get(log.len().saturating_sub(LOG_BYTES_MAX)..).unwrap_or(log));
     let lines = text.split(['\n', '\r']).map(str::trim).filter(|line| !line.is_empty());
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     lines.map(|line| line.chars().map(plain).collect()).collect::<Vec<String>>().join(" | ")
 }
 
 /// How a process ended, in words.
-pub fn ended(code: Option<i32>, signal: Option<i32>) -> String {
+pub fn exit_text(code: Option<i32>, signal: Option<i32>) -> String {
     let Some(number) = signal else {
         return code.map_or_else(|| "it ended".to_owned(), |code| format!("it ended with {code}"));
     };
@@ -259,24 +257,24 @@ mod tests {
     fn only_the_last_of_what_is_said_is_kept_and_told_in_a_line() {
         let (open, closed) = channel();
         let last = Mutex::default();
-        let said = "much\n".repeat(1000) + "\x1b[31mno room\r\n\nport 7\n";
+        let output = "much\n".repeat(1000) + "\x1b[31mno room\r\n\nport 7\n";
         let mut passed_on = Vec::new();
-        read_input(said.as_bytes(), &last, &mut passed_on, open);
+        read_input(output.as_bytes(), &last, &mut passed_on, open);
         assert!(closed.recv().is_err(), "it is over");
-        assert_eq!(passed_on, said.as_bytes());
+        assert_eq!(passed_on, output.as_bytes());
         let last = last.into_inner().unwrap();
-        assert_eq!(last.len(), WORDS_BYTES_MAX);
-        let line = as_line(&last);
+        assert_eq!(last.len(), LOG_BYTES_MAX);
+        let line = single_line(&last);
         assert!(line.ends_with("much |  [31mno room | port 7"), "{line}");
-        assert_eq!(as_line(b""), "");
+        assert_eq!(single_line(b""), "");
     }
 
     #[test]
     fn the_end_of_a_process_is_told_with_what_would_help() {
-        assert_eq!(ended(Some(3), None), "it ended with 3");
-        let bus = ended(None, Some(SIGBUS));
+        assert_eq!(exit_text(Some(3), None), "it ended with 3");
+        let bus = exit_text(None, Some(SIGBUS));
         assert!(bus.contains("SIGBUS") && bus.contains("--dir"), "{bus}");
-        assert!(ended(None, Some(SIGKILL)).contains("SIGKILL"));
-        assert!(ended(None, Some(64)).starts_with("signal 64"));
+        assert!(exit_text(None, Some(SIGKILL)).contains("SIGKILL"));
+        assert!(exit_text(None, Some(64)).starts_with("signal 64"));
     }
 }

@@ -2,7 +2,7 @@
 //! [`FORMAT`] changes with their meaning.
 
 use crate::parameters::{Arrivals, Fault, Parameters};
-use crate::stat::Latencies;
+use crate::stat::{Latencies, as_f64};
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// The form of a saved run. A file of another form is refused.
@@ -57,23 +57,22 @@ pub struct About {
     pub foreign: Vec<Foreign>,
 }
 
-/// How operations were brought to the targets.
+/// How the operations were issued.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Drive {
     /// Client processes.
     pub clients: usize,
-    /// Operations that travel together.
+    /// Operations of a client in flight.
     pub depth: usize,
     /// Operations of each client and round.
     pub ops: u64,
     /// Operations before them that are not measured.
     pub warm_up: u64,
-    /// Rounds; in each one every target has its turn.
+    /// Rounds; each measures every target once.
     pub rounds: usize,
-    /// Operations per second of all clients together that were offered; `None`: each client begins
-    /// an operation when the last one has ended.
+    /// Offered operations per second of all clients together; `None`: a closed loop.
     pub rate: Option<f64>,
-    /// How intended starts of an open loop follow each other.
+    /// Distribution of the intended starts of an open loop.
     pub arrivals: Arrivals,
     /// Microseconds between two operations of a client, in a closed loop.
     pub think_us: u64,
@@ -129,7 +128,7 @@ pub struct Noise {
 }
 
 /// One target's part of a run.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct TargetResult {
     pub name: String,
     pub version: String,
@@ -159,8 +158,8 @@ pub struct TargetResult {
     pub invalid: Vec<String>,
 }
 
-/// One turn.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+/// One trial: the part of a round in which one target runs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Round {
     /// Operations of all clients, those among them that a reconnect cut.
     pub ops: u64,
@@ -236,37 +235,32 @@ fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Option::<f64>::deserialize(from).map(|number| number.unwrap_or(f64::NAN))
 }
 
-/// What the comparison of every record with the model said.
+/// The result of comparing every record with the model.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
     /// Records compared.
     pub records: u64,
-    /// Records that are not what they must be.
+    /// Wrong records.
     pub wrong: u64,
-    /// Those among the others that must not be there, and are not: room for records to come, or
-    /// what was deleted. Missing in older files.
+    /// Correct records that do not exist: not yet created, or deleted. Missing in older files.
     #[serde(default)]
     pub absent: u64,
-    /// Some of them, in words.
+    /// Descriptions of some wrong records.
     pub examples: Vec<String>,
 }
 
-/// Wrong records that are told in words at the most.
+/// The largest number of described wrong records.
 const EXAMPLES_MAX: usize = 8;
 
 impl Verdict {
-    /// Counts one more that is as it must be.
-    pub const fn right(&mut self) {
-        self.records += 1;
-    }
-
-    /// Counts one more that is as it must be: there, or not.
-    pub fn right_as(&mut self, is_there: bool) {
+    /// Counts a correct record, which exists or not.
+    pub fn right(&mut self, is_there: bool) {
         self.records += 1;
         self.absent += u64::from(!is_there);
     }
 
-    /// Counts one more that is not.
+    /// Counts a wrong record.
+    #[cold]
     pub fn wrong(&mut self, example: impl FnOnce() -> String) {
         self.records += 1;
         self.wrong += 1;
@@ -275,7 +269,7 @@ impl Verdict {
         }
     }
 
-    /// Adds another client's.
+    /// Adds the result of another client.
     pub fn add(&mut self, other: Self) {
         self.records += other.records;
         self.wrong += other.wrong;
@@ -285,26 +279,26 @@ impl Verdict {
     }
 }
 
-/// A figure of the generator that must come out as its source says.
+/// A figure of the generator and the value that its source requires.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Check {
     pub name: String,
-    /// What the source says.
+    /// The required value.
     #[serde(deserialize_with = "number")]
     pub expected: f64,
-    /// What came out.
+    /// The measured value.
     #[serde(deserialize_with = "number")]
     pub found: f64,
-    /// How far it may be off.
+    /// The largest allowed difference.
     #[serde(deserialize_with = "number")]
     pub tolerance: f64,
-    /// Of how many draws it was found: figures of clients are averaged with this as weight.
+    /// The number of draws: the weight in the average of several clients.
     #[serde(deserialize_with = "number")]
     pub weight: f64,
 }
 
 impl Check {
-    /// Whether it came out.
+    /// True if the difference is allowed.
     pub fn holds(&self) -> bool {
         self.weight == 0.0 || (self.found - self.expected).abs() <= self.tolerance
     }
@@ -322,10 +316,8 @@ pub struct Foreign {
 }
 
 impl Run {
-    /// Steps that each client of a target had in flight at once, as far as it is known: 1 where
-    /// one followed the other. A step is what travels together; in an older file that can only be
-    /// told where no version has ever let steps overlap, nor asked for UEs one by one within a
-    /// step.
+    /// Batches that each client of a target had in flight, if known; 1 if they did not overlap. In
+    /// an older file it is known only for options with which no version overlapped batches.
     pub fn steps_of(&self, target: &TargetResult) -> Option<usize> {
         let Drive { depth, rate, think_us, .. } = self.drive;
         let found_apart = depth > 1 && self.workload.parameters.variant == FOUND_APART;
@@ -338,8 +330,7 @@ impl Run {
 }
 
 impl Round {
-    /// Operations that a lost connection cut ([`CUT`]). Some of them were done and some were not,
-    /// and none was done at the target's pace.
+    /// Operations that a lost connection interrupted ([`CUT`]), executed or not.
     pub fn cut(&self) -> u64 {
         let cut = self.classes.iter().filter(|class| class.name == CUT);
         cut.flat_map(|class| &class.latencies).fold(0, |sum, (_, count)| sum.saturating_add(*count))
@@ -352,9 +343,7 @@ impl Round {
 
     /// Operations per second, without those that were cut.
     pub fn rate(&self) -> f64 {
-        #[expect(clippy::cast_precision_loss, reason = "counts of one run")]
-        let (ops, ns) = (self.done() as f64, self.wall_ns.max(1) as f64);
-        ops * 1e9 / ns
+        as_f64(self.done()) * 1e9 / as_f64(self.wall_ns.max(1))
     }
 
     /// Latencies of all classes together.

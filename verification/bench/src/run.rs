@@ -5,7 +5,7 @@ mod target_run;
 mod ramp;
 
 use crate::clock::monotonic_ns;
-use crate::cpus::Places;
+use crate::cpus;
 use crate::machine::Machine;
 use crate::noise;
 use crate::options::Options;
@@ -13,6 +13,7 @@ use crate::processes;
 use crate::progress::Display;
 use crate::result::{About, Drive, FORMAT, Run, TargetResult};
 use crate::space;
+use crate::stat::as_f64;
 use crate::table::counted;
 use crate::targets::{self, Capabilities, Need, Support, Target};
 use crate::workloads::{self, Parameters, Requirements, WorkloadKind};
@@ -42,7 +43,7 @@ pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Resul
         targets::can_be_killed(victim.target.as_ref())?;
     }
     let dir = space::folder(&options.dir)?;
-    let machine = Machine::look();
+    let machine = Machine::detect();
     let pinning = pinning(options)?;
     let drive = drive(options, pinning.clone());
     let display = Display::new(chosen.len() * (drive.rounds + 2));
@@ -51,7 +52,7 @@ pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Resul
     let block_ops = kind.block_ops(&context.parameters);
     let drive = Drive { background: context.background(), block_ops, ..drive };
     context.fits(&chosen)?;
-    context.display.say(&format!("{} on {}", kind.spec().title, machine.line()));
+    context.display.print(&format!("{} on {}", kind.spec().title, machine.line()));
     let began_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let mut run = Run {
         format: FORMAT,
@@ -73,9 +74,9 @@ pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Resul
         is_partial: false,
     };
     let (targets, unbound) = context.measure(&chosen, &run.drive);
-    for (target, unshown) in targets {
+    for (target, unfinished) in targets {
         run.targets.push(target);
-        run.caveats.extend(unshown);
+        run.caveats.extend(unfinished);
     }
     run.caveats.extend(missing);
     note_unbound(&mut run, unbound);
@@ -126,12 +127,12 @@ impl BenchContext<'_> {
         }
         for round in 0..drive.rounds {
             for target_run in &mut target_runs {
-                target_run.take_turn(round, drive);
+                target_run.run_trial(round, drive);
             }
         }
         if let Some(bound_ns) = self.options.ramp {
             for target_run in &mut target_runs {
-                target_run.climb(drive, bound_ns);
+                target_run.find_rate(drive, bound_ns);
             }
         }
         for target_run in &mut target_runs {
@@ -180,7 +181,7 @@ impl BenchContext<'_> {
     /// Why a target of these capabilities cannot take part.
     fn declined(&self, capabilities: &Capabilities) -> Option<String> {
         let requirements = self.kind.requirements(&self.parameters);
-        for (name, way) in wished(requirements, capabilities) {
+        for (name, way) in needed(requirements, capabilities) {
             if let Support::Declined(why) = way {
                 return Some(format!("{name}: {why}"));
             }
@@ -191,7 +192,7 @@ impl BenchContext<'_> {
     fn caveats(&self, machine: &Machine) -> Vec<String> {
         let mut out = Vec::new();
         if self.pinning.is_none() && !self.options.unpinned {
-            let why = if Places::look().is_some() {
+            let why = if cpus::allowed().is_some() {
                 "one processor: clients and servers share it"
             } else {
                 "the kernel does not say which processors may be used: no process is bound to one"
@@ -240,8 +241,8 @@ fn note_bound(run: &mut Run) {
     }
 }
 
-/// What a workload requirements for, and how a target has it.
-fn wished(requirements: Requirements, capabilities: &Capabilities) -> Vec<(&'static str, Support)> {
+/// The requirements of a workload, and how a target supports each.
+fn needed(requirements: Requirements, capabilities: &Capabilities) -> Vec<(&'static str, Support)> {
     [
         (requirements.delta, "changes of parts", &capabilities.delta),
         (requirements.unique_tag, "unique tags", &capabilities.unique_tag),
@@ -351,7 +352,7 @@ fn with_background(options: &Options, kind: &dyn WorkloadKind, parameters: &Para
 /// stuck.
 fn offers_enough(options: &Options) -> Result<()> {
     let clients = options.clients;
-    if options.rate.is_none_or(|rate| rate >= target_run::to_f64(clients)) {
+    if options.rate.is_none_or(|rate| rate >= as_f64(clients)) {
         return Ok(());
     }
     Err(Error::BadArgument {
@@ -387,9 +388,9 @@ fn drive(options: &Options, pinning: Option<(Vec<usize>, Vec<usize>)>) -> Drive 
 
 /// Processors of clients, and of servers; `None` if there is but one.
 fn pinning(options: &Options) -> Result<Option<(Vec<usize>, Vec<usize>)>> {
-    let places = Places::look().filter(|_| !options.unpinned);
-    let Some(places) = places else { return Ok(None) };
-    shared_out(&places.all(), usize::try_from(options.server_cpus).unwrap_or(usize::MAX))
+    let cpus = cpus::allowed().filter(|_| !options.unpinned);
+    let Some(cpus) = cpus else { return Ok(None) };
+    shared_out(&cpus, usize::try_from(options.server_cpus).unwrap_or(usize::MAX))
 }
 
 /// The first ones for servers, the others for clients.
@@ -421,18 +422,13 @@ fn memory_bytes(database: &mut dyn targets::Database) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::RunCommand;
     use clap::Parser as _;
-
-    #[derive(Debug, clap::Parser)]
-    struct Given {
-        #[command(flatten)]
-        options: Options,
-    }
 
     #[test]
     fn a_depth_that_nothing_travels_at_is_refused() {
         for (workload, is_refused) in [("micro-tx", true), ("tatp", false)] {
-            let given = Given::try_parse_from(["run", workload, "--depth", "16"]).unwrap();
+            let given = RunCommand::try_parse_from(["run", workload, "--depth", "16"]).unwrap();
             let kind = workloads::named(workload).unwrap();
             let found = parameters(&given.options, kind.as_ref());
             assert_eq!(found.is_err(), is_refused, "{workload}: {found:?}");

@@ -1,6 +1,6 @@
 //! A run made up for tests: five targets, each with something that a report has to tell.
 
-use crate::parameters::{Arrivals, Parameters};
+use crate::parameters::Parameters;
 use crate::random::Spread;
 use crate::result::{
     About, Check, ClassResult, Drive, FORMAT, Foreign, Noise, RampPoint, Round, Run, Slice,
@@ -28,12 +28,11 @@ pub(crate) fn run() -> Run {
             title: "signalling of UEs".to_owned(),
             source: "paper 2, Table II".to_owned(),
             parameters: Parameters {
-                value_bytes: None,
-                has_own_records: false,
                 records: 10_000,
                 variant: "delta".to_owned(),
                 spread: Spread::Zipfian,
                 seed: 7,
+                ..Parameters::default()
             },
             foreign: vec![Foreign {
                 source: "paper 2, Figure 6".to_owned(),
@@ -47,16 +46,8 @@ pub(crate) fn run() -> Run {
             ops: OPS,
             warm_up: 2_000,
             rounds: 5,
-            rate: None,
-            arrivals: Arrivals::default(),
-            think_us: 0,
             pinning: Some((vec![0], vec![1])),
-            layout: None,
-            kill: None,
-            fault: None,
-            round_time_s: None,
             ramp_p99_ns: Some(1_000_000),
-            is_unsettled: false,
             ..Drive::default()
         },
         targets: targets(),
@@ -80,16 +71,9 @@ fn targets() -> Vec<TargetResult> {
         }),
         ..target("geode", 2_600_000_000, 126_000)
     };
-    let memcached = TargetResult {
-        declined: Some("it has no unique tag".to_owned()),
-        rounds: Vec::new(),
-        ramp: Vec::new(),
-        memory_bytes: None,
-        verdict: None,
-        checks: Vec::new(),
-        loaded: (0, 0),
-        ..target("memcached", 1, 1)
-    };
+    let TargetResult { name, version, ways, .. } = target("memcached", 1, 1);
+    let declined = Some("it has no unique tag".to_owned());
+    let memcached = TargetResult { name, version, ways, declined, ..TargetResult::default() };
     let null = TargetResult { verdict: None, ..target("null", 1_000_000, 45) };
     vec![region, redis, geode, memcached, null]
 }
@@ -103,7 +87,6 @@ fn target(name: &str, wall_ns: u64, ns: u64) -> TargetResult {
             ("delta".to_owned(), "native".to_owned()),
             ("unique tag".to_owned(), format!("emulated: as {name} has it")),
         ],
-        declined: None,
         loaded: (10_000, wall_ns),
         rounds: (0..ROUNDS).map(|number| round(number, wall_ns, ns)).collect(),
         ramp: (0..6_u32).map(|step| ramp_point(f64::from(step), wall_ns, ns)).collect(),
@@ -116,8 +99,7 @@ fn target(name: &str, wall_ns: u64, ns: u64) -> TargetResult {
             tolerance: 0.01,
             weight: 1e5,
         }],
-        reconnects: 0,
-        invalid: Vec::new(),
+        ..TargetResult::default()
     }
 }
 

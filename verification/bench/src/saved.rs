@@ -9,8 +9,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Read as _, Write};
 use std::path::{Path, PathBuf};
 
-/// The longest file that is read or written. Ten rounds of eight targets with sixteen full
-/// histograms each take some 60 MB; numbers need up to three times their text in memory.
+/// The largest file that is read or written. Ten rounds of eight targets with sixteen full
+/// histograms each take about 60 MB, and three times that in memory.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
 /// Targets of a run at the most: more than there are stores to compare.
@@ -22,15 +22,14 @@ const ROWS_MAX: usize = 10_000;
 /// Slices of a turn: the driver keeps some hundred.
 const SLICES_MAX: usize = 100_000;
 
-/// Operations and nanoseconds of one round at the most, and memory in bytes: sums of as many rounds
-/// as there may be still fit into 64 bits, and a floating-point number tells each of them apart.
+/// The largest operations, nanoseconds and bytes of one round: sums of all rounds fit into 64 bits,
+/// and a floating-point number is exact.
 const AMOUNT_MAX: u64 = 1 << 50;
 
-/// Operations of a target over all rounds and classes: a histogram of all of them adds its counts
-/// up in 64 bits.
+/// The largest number of operations of a target: a histogram has 64-bit counts.
 const OPS_MAX: u64 = 1 << 62;
 
-/// Saves a run at `path`. What was there before stays until all of the new one is on the disk.
+/// Saves a run at `path`. An older file stays until all of the new one is on the disk.
 pub fn save(run: &Run, path: &Path) -> Result<()> {
     check(run).map_err(|detail| Error::BadArgument {
         detail: format!("this run could not be loaded again, so it is not saved: {detail}"),
@@ -51,8 +50,7 @@ pub fn save(run: &Run, path: &Path) -> Result<()> {
     write_file(path, &json)
 }
 
-/// Writes a file whole or not at all. What is no ordinary file (a pipe, a terminal) is written to
-/// as it is.
+/// Writes a file completely or not at all. Pipes and terminals are written directly.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     write_with(path, |file| {
         let mut out = BufWriter::new(file);
@@ -79,14 +77,13 @@ fn write_with(path: &Path, write: impl FnOnce(&File) -> io::Result<()>) -> Resul
         let _ = fs::remove_file(&beside);
         return Err(failed(&e));
     }
-    // The name is as lasting as its folder. Not all file systems let a folder be synchronised, and
-    // the file itself is whole already.
+    // Makes the name durable. Not all file systems support this for a folder.
     let _ = File::open(folder(&place)).and_then(|folder| folder.sync_all());
     Ok(())
 }
 
-/// Whether [`write_file`] could write here now: a file beside it is made and removed. What is no
-/// ordinary file is not tried: a pipe would wait for its reader.
+/// Checks that [`write_file`] can write here: creates and removes a file in the folder. Not for
+/// pipes, which would wait for a reader.
 pub fn can_write(path: &Path) -> Result<()> {
     let place = place(path);
     if is_device(&place) {
@@ -100,8 +97,7 @@ pub fn can_write(path: &Path) -> Result<()> {
     tried.map(drop).map_err(|e| refusal(path, &e))
 }
 
-/// Which file a path means, if two may mean the same. A link stays one: what it leads to is
-/// replaced.
+/// The file of a path. A link stays, and its target is replaced.
 pub fn place(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| {
         match (fs::canonicalize(folder(path)), path.file_name()) {
@@ -191,7 +187,7 @@ fn parse(bytes: &[u8]) -> Result<Run, String> {
     Ok(run)
 }
 
-/// What everything that is made of a run relies on. Says what is wrong.
+/// Checks what all users of a run rely on.
 fn check(run: &Run) -> Result<(), String> {
     at_most("targets", run.targets.len(), TARGETS_MAX)?;
     for target in &run.targets {

@@ -1,8 +1,9 @@
-//! When the operations of an open loop are to begin, whatever the store does meanwhile.
+//! The intended starts of the operations of an open loop, independent of the store.
 
 use crate::parameters::Arrivals;
 use crate::random::whole;
 use crate::random::{self, Distributions as _, Rng};
+use crate::stat::as_f64;
 
 /// Of all arrivals so many come in bursts.
 const BURST_SHARE: f64 = 0.3;
@@ -15,12 +16,10 @@ const BURST_MAX: f64 = 2_000.0;
 /// Within a burst arrivals follow each other so many times faster than on average.
 const BURST_SPEED: f64 = 20.0;
 
-/// So late after the common begin a client still takes up its first start: it spins for that
-/// moment, and is later only if another process had the processor, which is no store's fault.
+/// The largest delay after the common start, unless another process had the processor.
 const LATE_NS: f64 = 1e5;
 
-/// A client's place among those that offer a rate together: without it all of them would begin at
-/// the same instants, and the store would be idle between.
+/// The phase of a client: without it, all clients would start operations at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Phase {
     /// Which client, from 0.
@@ -29,10 +28,9 @@ pub struct Phase {
 }
 
 impl Phase {
-    /// Of an interval, the share that has passed when this client begins.
+    /// The share of an interval before the first start of this client.
     fn share(self) -> f64 {
-        let real = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
-        real(self.client) / real(self.clients.max(1))
+        as_f64(self.client as u64) / as_f64(self.clients.max(1) as u64)
     }
 }
 
@@ -43,10 +41,9 @@ pub struct Schedule {
     interval_ns: f64,
     rng: Rng,
     start_ns: u64,
-    /// Nanoseconds from the start to the next one. A float keeps a tenth of a microsecond over
-    /// days, and thirds of nanoseconds that would add up.
+    /// Nanoseconds from the start to the next one, with fractions, which would add up.
     at: f64,
-    /// Arrivals left of the burst that is on.
+    /// Arrivals left in the current burst.
     burst: f64,
     /// Debts of time: a burst comes early, so gaps after it are longer.
     early: f64,
@@ -60,11 +57,11 @@ impl Schedule {
         Self { arrivals, interval_ns, rng, start_ns, at: 0.0, burst: 0.0, early: 0.0 }
     }
 
-    /// The same in a phase of its own: intervals are counted from `start_ns`, which is the same
-    /// moment for all clients. Who comes to it later than [`LATE_NS`] leaves out what has passed.
+    /// The same with the phase of a client: intervals are counted from `start_ns`, the same for all
+    /// clients. A client that is later than [`LATE_NS`] skips the starts that have passed.
     #[must_use]
     pub fn in_phase(mut self, phase: Phase, now_ns: u64) -> Self {
-        let late = f64_of(now_ns.saturating_sub(self.start_ns)) - LATE_NS;
+        let late = as_f64(now_ns.saturating_sub(self.start_ns)) - LATE_NS;
         let passed = (late / self.interval_ns - phase.share()).ceil().max(0.0);
         self.at = (passed + phase.share()) * self.interval_ns;
         self
@@ -75,7 +72,7 @@ impl Schedule {
         self.start_ns.saturating_add(whole(self.at))
     }
 
-    /// Replaces `due` by the starts that have come by `now_ns`, at least one and at most `room`.
+    /// Writes the starts until `now_ns` to `due`, at least one and at most `room`.
     pub fn take_due(&mut self, now_ns: u64, room: usize, due: &mut Vec<u64>) {
         due.clear();
         while due.len() < room.max(1) && (due.is_empty() || self.next_ns() <= now_ns) {
@@ -108,11 +105,6 @@ impl Schedule {
         self.early -= back;
         self.rng.exponential(self.interval_ns) + back
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "nanoseconds since the machine's start")]
-const fn f64_of(ns: u64) -> f64 {
-    ns as f64
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
-//! Room in the folder in memory where targets keep their files. A file that is mapped and has no
-//! room for its next page gives no error: a process that touches the page is killed (SIGBUS). So
-//! the free space is checked before anything is started.
+//! Free space in the folder in memory for the files of targets. A process that touches a page of a
+//! mapped file without space is killed (SIGBUS), so the free space is checked before the start.
 
 use crate::reaper::system;
 use crate::table::count_text;
@@ -8,8 +7,7 @@ use nearstate_model::{Error, Result};
 use rustix::fs::statvfs;
 use std::path::{Path, PathBuf};
 
-/// The folder of `--dir` by its full name: servers and clients may work in other folders than we
-/// do.
+/// The folder of `--dir` as an absolute path.
 pub fn folder(dir: &Path) -> Result<PathBuf> {
     let whole = dir.canonicalize().map_err(|e| {
         system(&format!("--dir {}: give a folder that is there", dir.display()), &e)
@@ -21,17 +19,15 @@ pub fn folder(dir: &Path) -> Result<PathBuf> {
     Err(Error::BadArgument { detail })
 }
 
-/// What may still be written in a folder; `None` where the file system has no bound of its own.
+/// Free bytes in a folder; `None` if the file system has no limit.
 pub fn free_bytes(dir: &Path) -> Result<Option<u64>> {
     let seen = statvfs(dir).map_err(|e| {
-        let e = std::io::Error::from_raw_os_error(e.raw_os_error());
-        system(&format!("looking at the room in --dir {}", dir.display()), &e)
+        system(&format!("looking at the room in --dir {}", dir.display()), &e.into())
     })?;
     Ok((seen.f_blocks > 0).then(|| seen.f_bavail.saturating_mul(seen.f_frsize)))
 }
 
-/// Whether the files of these targets, each with the bytes that it will take, fit into what is
-/// free.
+/// Checks that the files of these targets, each with its size, fit into the free space.
 pub fn fits(dir: &Path, targets: &[(&str, u64)], records: u64, free: Option<u64>) -> Result<()> {
     let needed = targets.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
     let Some(free) = free.filter(|free| *free < needed) else { return Ok(()) };

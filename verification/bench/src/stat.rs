@@ -5,10 +5,16 @@ use hdrhistogram::Histogram;
 /// The longest latency that is told apart, in nanoseconds: one hour.
 const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
 
+/// A count as a floating-point number; exact below 2^53.
+#[expect(clippy::cast_precision_loss, reason = "counts of one run, and figures of three digits")]
+pub(crate) const fn as_f64(count: u64) -> f64 {
+    count as f64
+}
+
 /// The arithmetic mean; 0 without samples.
-#[expect(clippy::cast_precision_loss, reason = "a count of samples is far below 2^53")]
 pub fn mean(samples: &[f64]) -> f64 {
-    if samples.is_empty() { 0.0 } else { samples.iter().sum::<f64>() / samples.len() as f64 }
+    let count = as_f64(samples.len() as u64);
+    if samples.is_empty() { 0.0 } else { samples.iter().sum::<f64>() / count }
 }
 
 /// The middle of `samples`; 0 without samples.
@@ -68,11 +74,6 @@ impl Latencies {
     /// The longest one, in nanoseconds.
     pub fn max(&self) -> u64 {
         self.0.max()
-    }
-
-    /// The mean of all, in nanoseconds.
-    pub fn mean(&self) -> f64 {
-        self.0.mean()
     }
 
     /// What was recorded as pairs of latency in nanoseconds and count, for a wire or a file.

@@ -156,29 +156,29 @@ pub fn counted(count: u64, what: &str) -> String {
 
 /// A latency in words: three significant digits and the unit that fits.
 pub fn latency_text(ns: f64) -> String {
-    let (amount, unit) = match ns {
-        n if n < 1e3 => (n, "ns"),
-        n if n < 1e6 => (n / 1e3, "us"),
-        n if n < 1e9 => (n / 1e6, "ms"),
-        n => (n / 1e9, "s"),
-    };
+    let (amount, unit) = scaled(ns, ["ns", "us", "ms", "s"]);
     format!("{} {unit}", three_digits(amount))
 }
 
 /// Operations per second in words.
 pub fn rate_text(per_s: f64) -> String {
-    let (amount, unit) = match per_s {
-        n if n < 1e3 => (n, ""),
-        n if n < 1e6 => (n / 1e3, " k"),
-        n if n < 1e9 => (n / 1e6, " M"),
-        n => (n / 1e9, " G"),
-    };
+    let (amount, unit) = scaled(per_s, ["", " k", " M", " G"]);
     format!("{}{unit}", three_digits(amount))
 }
 
 /// How many times longer, such as `1.00 x` or `310 x`.
 pub fn ratio_text(ratio: f64) -> String {
     if ratio.is_finite() { format!("{} x", three_digits(ratio)) } else { "-".to_owned() }
+}
+
+/// An amount in the unit of four that suits it; each is 1000 times the one before.
+pub fn scaled(amount: f64, [one, kilo, mega, giga]: [&str; 4]) -> (f64, &str) {
+    match amount {
+        n if n < 999.5 => (n, one),
+        n if n < 999.5e3 => (n / 1e3, kilo),
+        n if n < 999.5e6 => (n / 1e6, mega),
+        n => (n / 1e9, giga),
+    }
 }
 
 fn three_digits(amount: f64) -> String {

@@ -26,7 +26,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 /// What a database has to hold, and where it is to lie.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Need {
     /// The workload's tables.
     pub schema: StoreSchema,
@@ -81,8 +81,6 @@ pub struct Capabilities {
     pub transaction: Support,
     /// Records in the order of their keys.
     pub scan: Support,
-    /// Several requests in one message.
-    pub pipeline: Support,
     /// Readers of other processes see a change as soon as it is acknowledged.
     pub shared: Support,
     /// All records in storage order.
@@ -91,8 +89,18 @@ pub struct Capabilities {
     pub counter: Support,
 }
 
-/// Why a target declines workloads of counters.
-pub(super) const NO_COUNTERS: &str = "only counters of the region are measured";
+impl Capabilities {
+    /// Those that a target has unless it says otherwise.
+    const DEFAULT: Self = Self {
+        delta: Support::Native,
+        unique_tag: Support::Native,
+        transaction: Support::Native,
+        scan: Support::Native,
+        shared: Support::Native,
+        walk: Support::Native,
+        counter: Support::Declined("only counters of the region are measured"),
+    };
+}
 
 /// A store that can be measured.
 pub trait Target: fmt::Debug {
@@ -281,21 +289,20 @@ mod tests {
 
     #[test]
     fn a_layout_is_for_targets_that_know_it() {
-        let said = |layout, names: &[&str]| {
+        let refusal = |layout, names: &[&str]| {
             can_be_laid_out(layout, names).err().map(|e| e.to_string()).unwrap_or_default()
         };
-        assert_eq!(said(None, &["region"]), "");
-        assert_eq!(said(Some("zones:3"), &["region", "geode"]), "");
-        assert!(said(Some("foo"), &["region", "geode"]).contains("no layout of geode"));
-        assert!(said(Some("zones"), &["region", "redis"]).contains("region, redis has layouts"));
+        assert_eq!(refusal(None, &["region"]), "");
+        assert_eq!(refusal(Some("zones:3"), &["region", "geode"]), "");
+        assert!(refusal(Some("foo"), &["region", "geode"]).contains("no layout of geode"));
+        assert!(refusal(Some("zones"), &["region", "redis"]).contains("region, redis has layouts"));
     }
 
     /// Bytes that were measured after 100,000 operations, for each of 100,000 UEs, sessions and
     /// records: it must not be less, or a run would die where it was let in, nor much more.
     #[test]
     fn files_are_thought_to_be_somewhat_larger_than_they_become() {
-        const ONE: TableSchema =
-            TableSchema { name: "t", parts: &["a"], tags: &[], is_scanned: false };
+        const ONE: TableSchema = TableSchema::new("t", &["a"]);
         static TABLES: [TableSchema; 1] = [ONE];
         let measured = [(1024, "region", 737), (1000, "region", 1251), (150, "region", 283)];
         let more = [(1024, "lmdb", 826), (1000, "lmdb", 2641), (150, "lmdb", 180)];
@@ -304,12 +311,7 @@ mod tests {
                 schema: StoreSchema { tables: &TABLES },
                 records: 100_000,
                 record_bytes,
-                clients: 1,
-                folder: PathBuf::new(),
-                server_cpus: Vec::new(),
-                is_busy_polling: false,
-                layout: None,
-                stop: None,
+                ..Need::default()
             };
             named(name).unwrap().folder_bytes(&need)
         };

@@ -12,7 +12,7 @@ pub mod micro_tx;
 pub mod txn;
 pub mod ycsb;
 pub mod record_model;
-pub mod outbox;
+pub mod batch;
 pub mod contents;
 mod identity;
 pub mod share;
@@ -203,9 +203,7 @@ impl Tally {
             self.counted += 1;
         }
     }
-}
 
-impl Tally {
     /// Counts `count` operations of a class.
     pub fn count_many(&mut self, class: usize, count: u64) {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
@@ -217,18 +215,17 @@ impl Tally {
     }
 }
 
-/// A client's part of a workload: a generator of operations and the model of what they must leave
-/// behind.
+/// A client of a workload: a generator of operations and the model of their results.
 pub trait Workload: fmt::Debug {
-    /// Puts this client's records into an empty store; `done` hears how many more there are.
+    /// Loads this client's records into an empty store; calls `done` with the number of new ones.
     fn load(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<()>;
 
-    /// Does `count` operations, which may travel together, on `count` different records. `tally`
-    /// comes with zeros.
+    /// Runs `count` operations on `count` different records, as one batch if possible. `tally` is
+    /// zero.
     fn step(&mut self, store: &mut Connection<'_>, count: usize, tally: &mut Tally) -> Result<()>;
 
-    /// After a lost connection: looks at the records whose operations were not answered, and takes
-    /// up in the model what became of them. Each must be as before or as after.
+    /// After a lost connection: reads the records of unanswered operations and updates the model.
+    /// Each must be in the state before or after its operation.
     fn settle(&mut self, _: &mut Connection<'_>) -> Result<()> {
         Ok(())
     }
@@ -236,28 +233,28 @@ pub trait Workload: fmt::Debug {
     /// Compares every record of this client with the model.
     fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict>;
 
-    /// Figures of what was generated beside what they must be.
+    /// Figures of the generator and their expected values.
     fn checks(&self) -> Vec<Check> {
         Vec::new()
     }
 
-    /// The same operations with several steps in flight, if it can.
+    /// The same operations with several steps in flight, if supported.
     fn overlapped(&mut self) -> Option<&mut dyn Overlapped> {
         None
     }
 }
 
 /// A workload whose steps overlap, on a connection that sends ahead. Steps in flight are on
-/// different records. After an error [`Workload::settle`] looks at all of them.
+/// different records. After an error [`Workload::settle`] checks all of them.
 pub trait Overlapped {
-    /// Begins a step of `count` operations.
+    /// Starts a step of `count` operations.
     fn begin_step(&mut self, store: &mut Connection<'_>, count: usize) -> Result<()>;
 
-    /// Ends the oldest step. `tally` comes with zeros.
+    /// Ends the oldest step. `tally` is zero.
     fn end_step(&mut self, store: &mut Connection<'_>, tally: &mut Tally) -> Result<()>;
 }
 
-/// How the text of a [`wrong_answer`] begins.
+/// The start of the text of a [`wrong_answer`].
 pub const ANSWERED_WRONGLY: &str = "the target answered wrongly";
 
 /// What a target answered is not what it must be. It is not `Damaged`: that speaks of a region of

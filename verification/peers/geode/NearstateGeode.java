@@ -1,6 +1,6 @@
-// Apache Geode for `nearstate bench run`: a locator, or a server with a front door.
+// Apache Geode for `nearstate bench run`: a locator, or a server with a gateway.
 //
-// The front door is a socket of the loopback interface. It takes small frames and does what they
+// The gateway is a socket of the loopback interface. It takes small frames and does what they
 // say with Geode's regions in this process, so that a client in another language measures Geode and
 // not a second client library. `ping` does nothing but pass the door: what that costs is in every
 // figure of this target, and can be measured alone.
@@ -267,7 +267,7 @@ public final class NearstateGeode {
       for (;;) {
         Socket client = door.accept();
         client.setTcpNoDelay(true);
-        Thread thread = new Thread(() -> geode.talk(client), "front door");
+        Thread thread = new Thread(() -> geode.talk(client), "gateway");
         thread.setDaemon(true);
         thread.start();
       }
@@ -355,7 +355,7 @@ public final class NearstateGeode {
     } catch (EOFException gone) {
       // The client has ended.
     } catch (IOException | IllegalArgumentException broken) {
-      System.err.println("front door: " + broken);
+      System.err.println("gateway: " + broken);
     } finally {
       if (transactions.exists()) {
         transactions.rollback();

@@ -9,6 +9,7 @@
 //! - Of a transaction that was cut short, the first record that shows whether it happened decides
 //!   for all others.
 
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 use crate::content::{ContentStamp, KeySpace, TortureKey, count_in, verify};
@@ -207,27 +208,28 @@ fn is_shared(key: TortureKey) -> bool {
 }
 
 /// Counts from the journals.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct OracleCounts {
     /// Acknowledged operations.
-    pub acks: u64,
+    pub writes_acknowledged: u64,
     /// Operations that a kill cut short.
-    pub cut_short: u64,
+    pub writes_cut_short: u64,
     /// Processes that attached.
+    #[serde(skip)]
     pub attached: u64,
     /// Acknowledged states that were read back and compared, by a writer before its next change or
     /// at a check.
-    pub verified: u64,
+    pub acknowledged_states_verified: u64,
     /// Writes refused because a view kept free cells from being reused.
-    pub full: u64,
+    pub writes_refused_for_a_held_view: u64,
     /// Acknowledged transactions.
-    pub transactions: u64,
+    pub transactions_acknowledged: u64,
     /// Transactions that a kill cut short.
     pub transactions_cut_short: u64,
     /// Of these, transactions whose outcome one record revealed.
-    pub transactions_resolved: u64,
+    pub transactions_cut_short_resolved: u64,
     /// Transactions whose every attempt ended in a conflict.
-    pub conflicts: u64,
+    pub transactions_given_up: u64,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -274,11 +276,11 @@ impl Oracle {
 
     fn count_ack(&mut self, entry: &JournalEntry, is_last_of_many: bool) {
         let is_nothing = entry.op == WriteKind::PutStale && entry.mask >= CONFLICT;
-        self.counts.acks += u64::from(!is_nothing);
-        self.counts.full += u64::from(is_nothing && entry.mask == FULL);
+        self.counts.writes_acknowledged += u64::from(!is_nothing);
+        self.counts.writes_refused_for_a_held_view += u64::from(is_nothing && entry.mask == FULL);
         if is_last_of_many {
-            self.counts.transactions += u64::from(!is_nothing);
-            self.counts.conflicts += u64::from(is_nothing && entry.mask == CONFLICT);
+            self.counts.transactions_acknowledged += u64::from(!is_nothing);
+            self.counts.transactions_given_up += u64::from(is_nothing && entry.mask == CONFLICT);
         }
     }
 
@@ -301,7 +303,7 @@ impl Oracle {
                 entry.key, entry.op, entry.seq, entry.old
             ));
         }
-        self.counts.verified += 1;
+        self.counts.acknowledged_states_verified += 1;
         Ok(())
     }
 
@@ -361,7 +363,7 @@ impl Oracle {
             (Some(last), None) if last.left > 0 => return,
             (Some(_), None) => {}
         }
-        self.counts.cut_short += open.len() as u64;
+        self.counts.writes_cut_short += open.len() as u64;
         let mut members = Vec::new();
         for entry in open {
             if is_shared(entry.key) {
@@ -420,7 +422,7 @@ impl Oracle {
         };
         let members = self.torn.swap_remove(place);
         let is_done = members.iter().any(|member| decides(member) && member.new == fingerprint);
-        self.counts.transactions_resolved += 1;
+        self.counts.transactions_cut_short_resolved += 1;
         for member in members {
             let other = member.entry.key;
             if is_shared(other) {
@@ -475,11 +477,11 @@ impl Oracle {
                 }
                 own.version = actual.version;
             }
-            self.counts.verified += 1;
+            self.counts.acknowledged_states_verified += 1;
         }
         for (key, shared) in &mut self.shared {
             shared.compare(*key, observed.get(key))?;
-            self.counts.verified += 1;
+            self.counts.acknowledged_states_verified += 1;
         }
         self.own.retain(|_, own| own.version != 0 || own.states != [None]);
         Ok(())

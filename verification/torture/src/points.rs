@@ -7,6 +7,7 @@ use std::path::Path;
 use nearstate_store::Region;
 use nearstate_store::crash::POINTS;
 
+use crate::oracle::Oracle;
 use crate::scenario::{ChildEnd, SCENARIOS, Scenario, child, child_with, named, prepare, verify};
 use crate::spawn::ChildCommand;
 
@@ -27,36 +28,40 @@ impl ReachedPoints {
     }
 }
 
-/// How thoroughly points are tested.
+/// Where regions are created, how children are started, and how thoroughly points are tested.
 #[derive(Clone, Copy, Debug)]
-pub struct CrashDepth {
+pub struct CrashTest<'t> {
+    pub folder: &'t Path,
+    pub starter: &'t ChildCommand,
     /// Occurrences of a point that are tested in one scenario, at most.
     pub occurrences: u32,
     /// Of the pairs of a crash point and a point of its recovery, one in this many is tested.
     pub stride: usize,
 }
 
+impl CrashTest<'_> {
+    /// Lets a child run a scenario until it is killed as planned; `None` if it finishes.
+    fn killed_writer(&self, scenario: &Scenario, plan: &str) -> Result<Option<Oracle>, String> {
+        let oracle = prepare(self.folder, scenario)?;
+        let words = ["scenario", scenario.name];
+        let end = child(self.starter, self.folder, words, Some(plan))?;
+        Ok((end == ChildEnd::Killed).then_some(oracle))
+    }
+}
+
 /// Kills at every point in every scenario, at several occurrences with increasing distance.
-pub fn writes(
-    folder: &Path,
-    starter: &ChildCommand,
-    depth: CrashDepth,
-) -> Result<ReachedPoints, String> {
+pub fn writes(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
     for scenario in SCENARIOS {
-        for point in POINTS {
+        for point in POINTS.iter().filter(|point| scenario.has_point(point)) {
             let mut occurrence = 1_u32;
-            for _ in 0..depth.occurrences {
+            for _ in 0..test.occurrences {
                 let plan = format!("{point}:{occurrence}");
                 let context = |e| format!("{} killed at {plan}: {e}", scenario.name);
-                let mut oracle = prepare(folder, scenario).map_err(context)?;
-                let words = ["scenario", scenario.name];
-                let end = child(starter, folder, words, Some(&plan)).map_err(context)?;
-                if end == ChildEnd::Finished {
-                    break;
-                }
+                let killed = test.killed_writer(scenario, &plan).map_err(context)?;
+                let Some(mut oracle) = killed else { break };
                 reached.count(point);
-                verify(folder, scenario, &mut oracle).map_err(context)?;
+                verify(test.folder, scenario, &mut oracle).map_err(context)?;
                 occurrence += 1 + occurrence / 2;
             }
         }
@@ -66,17 +71,13 @@ pub fn writes(
 
 /// Leaves a child dead at a point, kills the next process, which recovers it, at every point of the
 /// recovery, and lets another verify.
-pub fn recoveries(
-    folder: &Path,
-    starter: &ChildCommand,
-    depth: CrashDepth,
-) -> Result<ReachedPoints, String> {
+pub fn recoveries(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
-    for scenario in SCENARIOS.iter().filter(|scenario| scenario.name != "full") {
+    for scenario in SCENARIOS.iter().filter(|scenario| !scenario.is_full) {
         // Transactions have their own pairs below.
         let has_own_pairs = scenario.name.starts_with("transaction") || scenario.name == "streamed";
-        for (first, second) in pairs(if has_own_pairs { 5 * depth.stride } else { depth.stride }) {
-            two_deaths(folder, starter, scenario, [first, second], &mut reached)?;
+        for (first, second) in pairs(if has_own_pairs { 5 * test.stride } else { test.stride }) {
+            two_deaths(test, scenario, [first, second], &mut reached)?;
         }
     }
     for (first, second) in pairs_of_transactions() {
@@ -86,7 +87,7 @@ pub fn recoveries(
             _ => "transaction",
         };
         let scenario = named(name).ok_or("no scenario of transactions")?;
-        two_deaths(folder, starter, scenario, [first, second], &mut reached)?;
+        two_deaths(test, scenario, [first, second], &mut reached)?;
     }
     Ok(reached)
 }
@@ -134,20 +135,16 @@ fn pairs(stride: usize) -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 fn two_deaths(
-    folder: &Path,
-    starter: &ChildCommand,
+    test: &CrashTest<'_>,
     scenario: &Scenario,
     [first, second]: [&'static str; 2],
     reached: &mut ReachedPoints,
 ) -> Result<(), String> {
     let context = |e| format!("{} killed at {first}, then {second}: {e}", scenario.name);
-    let mut oracle = prepare(folder, scenario).map_err(context)?;
-    let words = ["scenario", scenario.name];
-    let plan = format!("{first}:2");
-    if child(starter, folder, words, Some(&plan)).map_err(context)? == ChildEnd::Finished {
-        return Ok(());
-    }
+    let killed = test.killed_writer(scenario, &format!("{first}:2")).map_err(context)?;
+    let Some(mut oracle) = killed else { return Ok(()) };
     reached.count(first);
+    let CrashTest { folder, starter, .. } = *test;
     let plan = format!("{second}:1");
     let end = child(starter, folder, ["attach", ""], Some(&plan)).map_err(context)?;
     if end == ChildEnd::Killed {
@@ -169,11 +166,7 @@ fn two_deaths(
 ///
 /// # Errors
 /// The violation that was found, with the points and the scenario.
-pub fn adoptions(
-    folder: &Path,
-    starter: &ChildCommand,
-    depth: CrashDepth,
-) -> Result<ReachedPoints, String> {
+pub fn adoptions(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
     let is_second = |point: &&str| point.starts_with("recover.") || point.starts_with("attach.");
     for scenario in ["replace", "grow", "free", "stalled", "transaction"].map(scenario_of) {
@@ -181,11 +174,11 @@ pub fn adoptions(
         let pairs = first.flat_map(|(row, first)| {
             let second = POINTS.iter().copied().filter(is_second).enumerate();
             second
-                .filter(move |(column, _)| (row + column) % depth.stride == 0)
+                .filter(move |(column, _)| (row + column) % test.stride == 0)
                 .map(move |(_, second)| (first, second))
         });
         for (first, second) in pairs {
-            adopt(folder, starter, scenario, [first, second], &mut reached)?;
+            adopt(test, scenario, [first, second], &mut reached)?;
         }
     }
     Ok(reached)
@@ -196,19 +189,15 @@ fn scenario_of(name: &str) -> &'static Scenario {
 }
 
 fn adopt(
-    folder: &Path,
-    starter: &ChildCommand,
+    test: &CrashTest<'_>,
     scenario: &Scenario,
     [first, second]: [&'static str; 2],
     reached: &mut ReachedPoints,
 ) -> Result<(), String> {
     let context = |e| format!("{} killed at {first}, adopted until {second}: {e}", scenario.name);
-    let mut oracle = prepare(folder, scenario).map_err(context)?;
-    let words = ["scenario", scenario.name];
-    let plan = format!("{first}:2");
-    if child(starter, folder, words, Some(&plan)).map_err(context)? == ChildEnd::Finished {
-        return Ok(());
-    }
+    let killed = test.killed_writer(scenario, &format!("{first}:2")).map_err(context)?;
+    let Some(mut oracle) = killed else { return Ok(()) };
+    let CrashTest { folder, starter, .. } = *test;
     let no_slot = ("NEARSTATE_PLANT", "no-new-slot");
     let plan = format!("{second}:1");
     let settings = [no_slot, ("NEARSTATE_CRASH_AT", &plan)];

@@ -1,7 +1,7 @@
 //! The torture run: writers, readers, random kills, and an oracle that knows the acknowledged
 //! writes.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -14,8 +14,8 @@ use crate::content::KeySpace;
 use crate::journal::{self, EntryKind, JournalEntry};
 use crate::oracle::Oracle;
 use crate::reader;
-use crate::region_access::open_session;
-use crate::report::TortureReport;
+use crate::region_access::{clean_up, create_folder, open_session};
+use crate::report::{HAS_POINTS, TortureReport};
 use crate::rng::{Rng, percent, seeded};
 use crate::spawn::{ChildCommand, errors_path, exit_error, kill};
 use crate::verify::{check_clean, compare};
@@ -74,8 +74,7 @@ pub fn run(
     tick: &mut dyn FnMut(&TortureReport),
 ) -> Result<TortureReport, String> {
     let begin = Instant::now();
-    fs::create_dir_all(&options.folder)
-        .map_err(|e| format!("{}: {e}", options.folder.display()))?;
+    create_folder(&options.folder)?;
     let log = File::create(options.folder.join("log")).map_err(|e| format!("log: {e}"))?;
     let mut run = TortureRun {
         options,
@@ -84,6 +83,7 @@ pub fn run(
         oracle: Oracle::default(),
         report: TortureReport {
             seed: options.seed,
+            has_crash_points: HAS_POINTS,
             bytes_taken_bound: BYTES_MAX,
             ..TortureReport::default()
         },
@@ -98,23 +98,15 @@ pub fn run(
         let _ = slot.child.wait();
     }
     run.report.seconds = begin.elapsed().as_secs_f64();
-    match done {
-        Ok(()) => {
-            fs::remove_dir_all(&options.folder).map_err(|e| format!("cannot clean up: {e}"))?;
-            Ok(run.report)
-        }
-        Err(error) => {
-            let text = format!(
-                "{error}\n(after {} kills, round {}, seed {}; region, journals and log: {})",
-                run.report.kills,
-                run.round,
-                options.seed,
-                options.folder.display()
-            );
-            let _ = writeln!(run.log, "{text}");
-            Err(text)
-        }
-    }
+    clean_up(done, &options.folder, |error| {
+        let (kills, round, seed) = (run.report.kills, run.round, options.seed);
+        let folder = options.folder.display();
+        let text =
+            format!("{error}\n(after {kills} kills, round {round}, seed {seed}; files: {folder})");
+        let _ = writeln!(run.log, "{text}");
+        text
+    })?;
+    Ok(run.report)
 }
 
 impl TortureRun<'_> {
@@ -208,7 +200,7 @@ impl TortureRun<'_> {
     fn stop_all(&mut self) -> Result<(), String> {
         for mut slot in std::mem::take(&mut self.slots) {
             slot.kill(&self.options.folder)?;
-            self.report.stops += 1;
+            self.report.stops_before_checks += 1;
         }
         Ok(())
     }
@@ -223,7 +215,7 @@ impl TortureRun<'_> {
         self.report.recoveries_by_check += inspection.members.len() as u64;
         let checked = check_clean(&path)?;
         self.report.checks += 1;
-        self.report.records += checked.records;
+        self.report.records_compared += checked.records;
         self.report.bytes_leaked += checked.bytes_leaked;
         self.report.bytes_taken_max = self.report.bytes_taken_max.max(checked.bytes_taken);
         let used = checked.bytes_live + checked.bytes_index;
@@ -238,7 +230,7 @@ impl TortureRun<'_> {
             self.begin_journal(writer, base)?;
         }
         for ns in worst.into_iter().filter(|ns| *ns > 0) {
-            self.report.after_kill_ns.0.saturating_record(ns);
+            self.report.longest_write_after_a_kill.0.saturating_record(ns);
         }
         self.kills_ns.clear();
         compare(&path, self.round, &mut self.oracle)?;
@@ -251,13 +243,17 @@ impl TortureRun<'_> {
     fn sum_up(&mut self) {
         self.report.counts = self.oracle.counts;
         self.report.recoveries = self.oracle.counts.attached;
-        (self.report.views, self.report.pairs, self.report.pair_snapshots) = (0, 0, 0);
+        (
+            self.report.views_verified,
+            self.report.pairs_verified,
+            self.report.pairs_verified_in_transactions,
+        ) = (0, 0, 0);
         for number in 0..self.options.readers {
             let read = reader::counts(&reader::path_of(&self.options.folder, number));
-            self.report.views += read.views;
+            self.report.views_verified += read.views;
             self.report.recoveries += read.attached;
-            self.report.pairs += read.pairs;
-            self.report.pair_snapshots += read.snapshots;
+            self.report.pairs_verified += read.pairs;
+            self.report.pairs_verified_in_transactions += read.snapshots;
         }
     }
 
@@ -271,7 +267,7 @@ impl TortureRun<'_> {
                 EntryKind::Ack => {
                     let Some(from) = started.take() else { continue };
                     let took = entry.at_ns.saturating_sub(from);
-                    self.report.writes_ns.0.saturating_record(took);
+                    self.report.writes.0.saturating_record(took);
                     let first = from.saturating_sub(AFTER_KILL_NS);
                     let start = self.kills_ns.partition_point(|kill| *kill < first);
                     let kills = self.kills_ns.iter().zip(worst.iter_mut()).skip(start);

@@ -3,12 +3,12 @@
 
 use std::path::Path;
 
-use nearstate_store::{CreateOptions, Error, Filter, Region, WhenFull};
+use nearstate_store::{Error, Filter, Region, WhenFull};
 
 use crate::content::{KeySpace, TortureKey};
 use crate::journal::{self, WriteKind};
 use crate::oracle::Oracle;
-use crate::region_access::open_session;
+use crate::region_access::{create_region, open_session};
 use crate::spawn::{ChildCommand, EnvSetting, exit_error, was_killed};
 use crate::stream_check::{self, STREAMED};
 use crate::verify::{check_clean, compare};
@@ -23,11 +23,20 @@ pub struct Scenario {
     /// Written by the child.
     work: FillScript,
     /// The region is filled completely first.
-    is_full: bool,
+    pub(crate) is_full: bool,
     /// The records are watched and streamed.
     is_streamed: bool,
+    /// The prefixes of the points at which it is killed; empty: at all points.
+    prefixes: &'static [&'static str],
     /// Another session holds a view during the first part of the work.
     has_stalled_reader: bool,
+}
+
+impl Scenario {
+    /// True if the scenario is killed at a point. One that takes long is only killed at its own.
+    pub(crate) fn has_point(&self, point: &str) -> bool {
+        self.prefixes.is_empty() || self.prefixes.iter().any(|prefix| point.starts_with(prefix))
+    }
 }
 
 /// Writes; those in one list are one transaction.
@@ -67,13 +76,24 @@ pub(crate) const SET_SECOND: u32 = 0b00_00_00_00_01_00;
 const SET_FIRST: u32 = 0b00_00_00_00_00_01;
 const TAKE_FIRST: u32 = 0b00_00_00_01_00_10;
 
+/// Pairs of records that fill what large ones leave of the region.
+const SCATTERED: u32 = 1600;
+
 /// Pairs of records that fill a chunk.
 const HOLES: u32 = 1100;
 
 type FillScript = fn(&mut WriteScript);
 
 const fn scenario(name: &'static str, before: FillScript, work: FillScript) -> Scenario {
-    Scenario { name, before, work, is_full: false, is_streamed: false, has_stalled_reader: false }
+    Scenario {
+        name,
+        before,
+        work,
+        is_full: false,
+        is_streamed: false,
+        has_stalled_reader: false,
+        prefixes: &[],
+    }
 }
 
 /// All scenarios. Together they reach every point.
@@ -161,17 +181,7 @@ pub const SCENARIOS: &[Scenario] = &[
             s.each(WriteKind::Delete, KeySpace::Grow, 0..HOLES, 0);
         },
     ),
-    scenario(
-        "transaction",
-        |s| {
-            s.each(WriteKind::Put, KeySpace::Own, 0..30, 300);
-            for number in 0..3 {
-                s.patch(number, ALL);
-            }
-            s.together(|s| s.each(WriteKind::Put, KeySpace::Pair, 0..2, 100));
-        },
-        transactions,
-    ),
+    scenario("transaction", before_transactions, transactions),
     scenario(
         "transaction-grow",
         |_| {},
@@ -186,19 +196,31 @@ pub const SCENARIOS: &[Scenario] = &[
     ),
     Scenario {
         is_streamed: true,
+        ..scenario("streamed", before_transactions, |s| {
+            s.each(WriteKind::Put, KeySpace::Own, 20..22, 300);
+            transactions(s);
+            s.each(WriteKind::Delete, KeySpace::Own, 20..21, 0);
+        })
+    },
+    Scenario {
+        is_full: true,
+        prefixes: &["evacuate.", "lines."],
         ..scenario(
-            "streamed",
+            "scattered",
             |s| {
-                s.each(WriteKind::Put, KeySpace::Own, 0..30, 300);
-                for number in 0..3 {
-                    s.patch(number, ALL);
+                s.each(WriteKind::Put, KeySpace::Hot, 0..14, 4 << 20);
+                // Every second record between small ones is deleted.
+                for number in 0..SCATTERED {
+                    s.each(WriteKind::Put, KeySpace::Own, 1000 + number..1001 + number, 2000);
+                    s.each(WriteKind::Put, KeySpace::Grow, number..number + 1, 2000);
+                    if number % 8 == 0 {
+                        s.patch(number, ALL);
+                    }
                 }
-                s.together(|s| s.each(WriteKind::Put, KeySpace::Pair, 0..2, 100));
+                s.each(WriteKind::Delete, KeySpace::Own, 1000..1000 + SCATTERED, 0);
             },
             |s| {
-                s.each(WriteKind::Put, KeySpace::Own, 20..22, 300);
-                transactions(s);
-                s.each(WriteKind::Delete, KeySpace::Own, 20..21, 0);
+                s.each(WriteKind::Put, KeySpace::Own, 0..30, 60_000);
             },
         )
     },
@@ -219,6 +241,15 @@ pub const SCENARIOS: &[Scenario] = &[
         )
     },
 ];
+
+/// The records that [`transactions`] replaces, deletes and patches.
+fn before_transactions(s: &mut WriteScript) {
+    s.each(WriteKind::Put, KeySpace::Own, 0..30, 300);
+    for number in 0..3 {
+        s.patch(number, ALL);
+    }
+    s.together(|s| s.each(WriteKind::Put, KeySpace::Pair, 0..2, 100));
+}
 
 /// Inserts, replacements, deletions and patches in transactions.
 pub(crate) fn transactions(s: &mut WriteScript) {
@@ -259,13 +290,7 @@ pub(crate) const WRITER: u16 = 0;
 
 /// Creates a region with the records that a scenario needs, and returns the oracle's knowledge.
 pub fn prepare(folder: &Path, scenario: &Scenario) -> Result<Oracle, String> {
-    std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let path = folder.join("region");
-    if path.exists() {
-        std::fs::remove_file(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-    }
-    let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
-    drop(Region::create(&path, &options).map_err(|e| format!("create: {e}"))?);
+    let path = create_region(folder)?;
     let mut oracle = Oracle::default();
     let mut script = WriteScript::default();
     (scenario.before)(&mut script);

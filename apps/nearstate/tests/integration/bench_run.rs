@@ -179,7 +179,7 @@ fn an_interrupted_run_reports_partial_results_and_cleans_up() {
     let run = parsed(&text);
     assert_eq!(run["is_partial"], true);
     let caveats = run["caveats"].to_string();
-    assert!(caveats.contains("region: round 1 was not over"), "{caveats}");
+    assert!(caveats.contains("region: round 1 was interrupted"), "{caveats}");
     is_clean("stopped");
 }
 
@@ -332,7 +332,7 @@ fn a_reaper_reports_the_last_output_of_its_server() {
         .expect("the reaper starts");
     let mut line = String::new();
     BufReader::new(reaper.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert!(line.starts_with("it ended with 3, after it had said: "), "{line}");
+    assert!(line.starts_with("it ended with 3, last output: "), "{line}");
     assert!(line.contains("the port") && line.contains("is taken"), "{line}");
     drop(reaper.stdin.take());
     assert!(reaper.wait().expect("the process exits").success());

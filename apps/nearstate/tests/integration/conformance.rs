@@ -27,7 +27,7 @@ fn holds(name: &str, layout: Option<&str>) {
     let all = check(name, layout, folder.path(), &mut |what, outcome| match outcome {
         CheckOutcome::Holds => report(&format!("{name}: {what}")),
         CheckOutcome::Declined(why) => report(&format!("{name}: declined: {what}: {why}")),
-        CheckOutcome::Broken(how) => report(&format!("{name}: BROKEN: {what}: {how}")),
+        CheckOutcome::Broken(how) => report(&format!("{name}: FAILED: {what}: {how}")),
     })
     .unwrap();
     let broken: Vec<_> =
@@ -104,8 +104,7 @@ fn geode_conforms() {
     }
 }
 
-static TABLES: [TableSchema; 1] =
-    [TableSchema { name: "t", parts: &["value"], tags: &[], is_scanned: false }];
+static TABLES: [TableSchema; 1] = [TableSchema::new("t", &["value"])];
 
 fn need(folder: &Path) -> Need {
     Need {
@@ -122,8 +121,7 @@ fn need(folder: &Path) -> Need {
 }
 
 fn put(access: &mut (impl nearstate_bench::access::StoreAccess + ?Sized), key: &[u8], value: u8) {
-    let entry = RecordEntry { key, parts: &[(0, &[value])], tags: &[], tags_before: &[] };
-    access.put(TableId(0), &entry).unwrap();
+    access.put(TableId(0), &RecordEntry::new(key, &[(0, &[value])])).unwrap();
 }
 
 fn value(

@@ -44,8 +44,10 @@ fn a_node_killed_under_clients_and_embedded_writers_loses_and_splits_nothing() {
     let totals = run(&options, &starter(), &mut |_| {}).unwrap_or_else(|error| panic!("{error}"));
     eprintln!("{}", totals.table());
     assert_eq!((totals.kills, totals.bytes_leaked), (10, 0));
-    assert!(totals.checks >= 2 && totals.answered > 100 && totals.transactions > 10);
-    assert!(totals.cut > 0 && totals.embedded_while_down >= 100);
+    assert!(
+        totals.checks >= 2 && totals.requests.answered > 100 && totals.requests.transactions > 10
+    );
+    assert!(totals.requests.cut_short > 0 && totals.embedded_while_down >= 100);
     assert!(totals.records_by_socket > 100 && totals.records_by_session > 100);
 }
 

@@ -159,6 +159,8 @@ fn remove_overflow_lines(region: &Region, member: &Member) -> Result<()> {
     other.operation(|| other.acquire(split_lock, LockSlot::Split))?;
     keys.iter().try_for_each(|key| put(member, table, key, b""))?;
     other.operation(|| other.release(split_lock, LockSlot::Split, 0))?;
+    drop(other);
+    member.defragment(0)?;
     keys.iter().try_for_each(|key| remove(member, table, key))
 }
 
@@ -169,13 +171,13 @@ fn write_beside_a_stalled_reader(
     table: &IndexTable,
 ) -> Result<()> {
     let reader = region.member()?;
+    let large = vec![1; 60_000];
     let pin = reader.pin()?;
     for n in 0..64_u32 {
-        put(member, table, format!("large-{}", n % 4).as_bytes(), &[1; 60_000])?;
+        put(member, table, format!("large-{}", n % 4).as_bytes(), &large)?;
     }
     drop(pin);
-    (0..64_u32)
-        .try_for_each(|n| put(member, table, format!("large-{}", n % 4).as_bytes(), &[1; 60_000]))
+    (0..64_u32).try_for_each(|n| put(member, table, format!("large-{}", n % 4).as_bytes(), &large))
 }
 
 /// Runs the work with a violation at one point. False if the work does not pass the point so often.

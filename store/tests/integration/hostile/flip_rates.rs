@@ -222,7 +222,7 @@ fn measure(step: u64) -> (String, u64, u64) {
         let missed = &rate.missed[..rate.missed.len().min(20)];
         writeln!(
             text,
-            "{area:14} {:7} flips, {:6} excepted, {:7} of {matters:7} found: {share:.2} % {missed:?}",
+            "{area:14} {:7} flips, {:6} excepted, {:7} of {matters:7}: {share:.2} % {missed:?}",
             rate.flips, rate.excepted, rate.found
         )
         .unwrap();

@@ -5,7 +5,7 @@
 //! step, and never waits for one answer while other requests could be sent.
 
 use crate::access::{
-    BatchSink, Body, PartSet, ReplySink, Request, ScanRange, ScanSink, StoreAccess,
+    BatchSink, Body, RecordRead, ReplySink, Request, ScanRange, ScanSink, StoreAccess,
     StoreConnection, TableId, Work,
 };
 use crate::operations::{KeyBlock, Operation};
@@ -42,14 +42,8 @@ impl StoreAccess for Fan {
         self.first()?.perform(request, receive)
     }
 
-    fn update(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        wanted: PartSet,
-        work: &mut dyn Work,
-    ) -> Result<bool> {
-        self.first()?.update(table, key, wanted, work)
+    fn update(&mut self, read: RecordRead<'_>, work: &mut dyn Work) -> Result<bool> {
+        self.first()?.update(read, work)
     }
 
     fn scan(&mut self, range: &ScanRange<'_>, receive: &mut ScanSink<'_>) -> Result<usize> {

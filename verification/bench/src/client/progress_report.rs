@@ -1,46 +1,42 @@
 //! Reports progress, however long the target takes: while records are loaded or verified, and
 //! within a step that takes long.
 //!
-//! Workloads count what they have done in batches, and a slow target may need minutes for one: a
-//! store that searches a whole table for each tag, say. The orchestrator must not take
-//! that for a target that is stuck. So progress may be reported at each answer of the store.
+//! Workloads count completed work in batches, and a slow target may need minutes for one batch. The
+//! orchestrator must not take it for a stuck one. So progress can be reported at each reply.
 //!
-//! That reads the clock for each answer, which is much of what an operation of a region takes. So
-//! while operations are measured it is done only where it is small beside them: after a step that
-//! took [`SLOW_STEP_NS`], and until one has told how long they take.
+//! This reads the clock at each reply, which takes a large part of an operation's time on a region.
+//! So while operations are measured, it is only done after a step of [`SLOW_STEP_NS`] or more.
 
 use crate::access::{
-    BatchSink, Body, PartSet, ReplySink, Request, ScanRange, ScanSink, StoreAccess,
+    BatchSink, Body, RecordRead, ReplySink, Request, ScanRange, ScanSink, StoreAccess,
     StoreConnection, StoreReply, TableId, Work,
 };
 use crate::clock::monotonic_ns;
 use crate::operations::{KeyBlock, Operation};
-use crate::protocol::{ClientReport, say};
+use crate::protocol::{ClientReport, send};
 use nearstate_model::Result;
 use std::cell::RefCell;
 use std::io::Write;
 
-/// During steps that last so long, progress is reported at each answer. The next one would have to
-/// last six thousand times as long to be silent for the minute that ends a target's part; and a
-/// progress report costs less than a thousandth of it, with as many answers as a step of 256
-/// operations has.
+/// During steps of this length and more, progress is reported at each reply, at a cost of less than
+/// a thousandth of a step of 256 operations. Shorter steps are far from the limit of a minute.
 pub(super) const SLOW_STEP_NS: u64 = 10_000_000;
 
-/// Whether progress is reported at each answer of the next step.
-pub(super) struct Pace {
+/// Whether progress is reported at each reply of the next step.
+pub(super) struct StepPace {
     slow_ns: u64,
     is_slow: bool,
 }
 
-impl Pace {
-    /// Nothing is known yet: as if it were slow.
+impl StepPace {
+    /// The first step counts as slow.
     pub(super) const fn new(slow_ns: u64) -> Self {
         Self { slow_ns, is_slow: true }
     }
 
-    /// A step took so long.
+    /// Takes the duration of the last step.
     #[inline]
-    pub(super) const fn took(&mut self, ns: u64) {
+    pub(super) const fn update(&mut self, ns: u64) {
         self.is_slow = ns >= self.slow_ns;
     }
 
@@ -50,22 +46,22 @@ impl Pace {
     }
 }
 
-/// Tells of progress now and then.
+/// Reports progress at most once per interval.
 pub(super) struct ProgressReporter {
-    every_ns: u64,
+    interval_ns: u64,
     next_ns: u64,
-    more: u64,
+    /// Completed since the last report.
+    completed: u64,
 }
 
 impl ProgressReporter {
-    /// Tells no more often than this.
-    pub(super) fn new(every_ns: u64) -> Self {
-        Self { every_ns, next_ns: monotonic_ns() + every_ns, more: 0 }
+    pub(super) fn new(interval_ns: u64) -> Self {
+        Self { interval_ns, next_ns: monotonic_ns() + interval_ns, completed: 0 }
     }
 
     #[inline]
-    pub(super) const fn add(&mut self, more: u64) {
-        self.more += more;
+    pub(super) const fn add(&mut self, completed: u64) {
+        self.completed += completed;
     }
 
     #[inline]
@@ -73,22 +69,25 @@ impl ProgressReporter {
         now_ns >= self.next_ns
     }
 
-    pub(super) fn tell(
+    /// Writes a report if one is due.
+    pub(super) fn report(
         &mut self,
         output: &mut impl Write,
         p99_ns: impl FnOnce() -> u64,
     ) -> Result<()> {
         let now_ns = monotonic_ns();
         if self.is_due(now_ns) {
-            say(output, &ClientReport::Progress(std::mem::take(&mut self.more), p99_ns()))?;
-            self.next_ns = now_ns + self.every_ns;
+            let completed = std::mem::take(&mut self.completed);
+            send(output, &ClientReport::Progress(completed, p99_ns()))?;
+            self.next_ns = now_ns + self.interval_ns;
         }
         Ok(())
     }
 }
 
-/// A reporter that several hold: the workload counts records, the connection answers.
-pub(super) struct ReportedAccess<'o>(RefCell<ReportState<'o>>);
+/// A reporter that the workload and the connection share: the workload counts records, the
+/// connection replies.
+pub(super) struct SharedProgress<'o>(RefCell<ReportState<'o>>);
 
 struct ReportState<'o> {
     reporter: ProgressReporter,
@@ -96,72 +95,79 @@ struct ReportState<'o> {
     outcome: Result<()>,
 }
 
-impl<'o> ReportedAccess<'o> {
+impl<'o> SharedProgress<'o> {
     pub(super) fn new(reporter: ProgressReporter, output: &'o mut dyn Write) -> Self {
         Self(RefCell::new(ReportState { reporter, output, outcome: Ok(()) }))
     }
 
-    /// So many more records are done: none, if it is only known that the target still answers.
-    pub(super) fn more(&self, more: u64) {
-        // Nothing that is called below comes back to here.
+    /// Adds completed records; 0 if only a reply arrived.
+    pub(super) fn add(&self, completed: u64) {
+        // Nothing that is called below calls this method.
         let ReportState { reporter, output, outcome } = &mut *self.0.borrow_mut();
-        reporter.add(more);
+        reporter.add(completed);
         if outcome.is_ok() {
-            *outcome = reporter.tell(output, || 0);
+            *outcome = reporter.report(output, || 0);
         }
     }
 
-    /// Whether all of it could be told.
-    pub(super) fn end(self) -> Result<()> {
+    /// The first error of a report, if any.
+    pub(super) fn finish(self) -> Result<()> {
         self.0.into_inner().outcome
     }
 }
 
-/// A store each answer of which is an occasion to tell.
-pub(super) struct Answering<'t, 'o, A: ?Sized> {
+/// A store that reports progress at each of its replies.
+pub(super) struct ReportingStore<'t, 'o, A: ?Sized> {
     inner: &'t mut A,
-    told: &'t ReportedAccess<'o>,
+    progress: &'t SharedProgress<'o>,
 }
 
-impl<'t, 'o, A: ?Sized> Answering<'t, 'o, A> {
-    pub(super) const fn new(inner: &'t mut A, told: &'t ReportedAccess<'o>) -> Self {
-        Self { inner, told }
+impl<'t, 'o, A: ?Sized> ReportingStore<'t, 'o, A> {
+    pub(super) const fn new(inner: &'t mut A, progress: &'t SharedProgress<'o>) -> Self {
+        Self { inner, progress }
     }
 
-    fn answered<T>(&self, answer: T) -> T {
-        self.told.more(0);
-        answer
+    fn call<T>(&mut self, call: impl FnOnce(&mut A) -> T) -> T {
+        let reply = call(self.inner);
+        self.progress.add(0);
+        reply
     }
 }
 
-impl<A: StoreAccess + ?Sized> StoreAccess for Answering<'_, '_, A> {
+/// Reports progress at the end of each request of a batch.
+fn reporting<'s>(
+    progress: &'s SharedProgress<'_>,
+    sink: &'s mut BatchSink<'_>,
+) -> impl FnMut(usize, StoreReply<'_>) + 's {
+    move |number, reply| {
+        if matches!(reply, StoreReply::Done(_)) {
+            progress.add(0);
+        }
+        sink(number, reply);
+    }
+}
+
+impl<A: StoreAccess + ?Sized> StoreAccess for ReportingStore<'_, '_, A> {
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
-        let answer = self.inner.perform(request, receive);
-        self.answered(answer)
+        self.call(|inner| inner.perform(request, receive))
     }
 
-    fn update(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        wanted: PartSet,
-        work: &mut dyn Work,
-    ) -> Result<bool> {
-        let answer = self.inner.update(table, key, wanted, work);
-        self.answered(answer)
+    fn update(&mut self, read: RecordRead<'_>, work: &mut dyn Work) -> Result<bool> {
+        self.call(|inner| inner.update(read, work))
     }
 
     fn scan(&mut self, range: &ScanRange<'_>, receive: &mut ScanSink<'_>) -> Result<usize> {
-        let told = self.told;
-        let answer = self.inner.scan(range, &mut |key, bytes| {
-            told.more(0);
-            receive(key, bytes);
-        });
-        self.answered(answer)
+        let progress = self.progress;
+        self.call(|inner| {
+            inner.scan(range, &mut |key, bytes| {
+                progress.add(0);
+                receive(key, bytes);
+            })
+        })
     }
 }
 
-impl StoreConnection for Answering<'_, '_, dyn StoreConnection + '_> {
+impl StoreConnection for ReportingStore<'_, '_, dyn StoreConnection + '_> {
     fn is_null(&self) -> bool {
         self.inner.is_null()
     }
@@ -171,40 +177,31 @@ impl StoreConnection for Answering<'_, '_, dyn StoreConnection + '_> {
     }
 
     fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
-        let answer = self.inner.run_block(operation, block);
-        self.answered(answer)
+        self.call(|inner| inner.run_block(operation, block))
     }
 
     fn walk(&mut self, table: TableId) -> Result<u64> {
-        let answer = self.inner.walk(table);
-        self.answered(answer)
+        self.call(|inner| inner.walk(table))
     }
 
     fn add(&mut self, counter: &[u8], times: u64) -> Result<()> {
-        let answer = self.inner.add(counter, times);
-        self.answered(answer)
+        self.call(|inner| inner.add(counter, times))
     }
 
     fn counter(&mut self, counter: &[u8]) -> Result<i64> {
-        let answer = self.inner.counter(counter);
-        self.answered(answer)
+        self.call(|inner| inner.counter(counter))
     }
 
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
-        let told = self.told;
-        let answer = self.inner.transact(&mut |access| body(&mut Answering::new(access, told)));
-        self.answered(answer)
+        let progress = self.progress;
+        self.call(|inner| {
+            inner.transact(&mut |access| body(&mut ReportingStore::new(access, progress)))
+        })
     }
 
-    fn pipeline(&mut self, requests: &[Request<'_>], receive: &mut BatchSink<'_>) -> Result<()> {
-        let told = self.told;
-        let answer = self.inner.pipeline(requests, &mut |number, reply| {
-            if matches!(reply, StoreReply::Done(_)) {
-                told.more(0);
-            }
-            receive(number, reply);
-        });
-        self.answered(answer)
+    fn pipeline(&mut self, requests: &[Request<'_>], sink: &mut BatchSink<'_>) -> Result<()> {
+        let progress = self.progress;
+        self.call(|inner| inner.pipeline(requests, &mut reporting(progress, sink)))
     }
 
     fn sends_ahead(&self) -> bool {
@@ -215,18 +212,8 @@ impl StoreConnection for Answering<'_, '_, dyn StoreConnection + '_> {
         self.inner.send_ahead(requests)
     }
 
-    fn receive_ahead(
-        &mut self,
-        requests: &[Request<'_>],
-        receive: &mut BatchSink<'_>,
-    ) -> Result<()> {
-        let told = self.told;
-        let answer = self.inner.receive_ahead(requests, &mut |number, reply| {
-            if matches!(reply, StoreReply::Done(_)) {
-                told.more(0);
-            }
-            receive(number, reply);
-        });
-        self.answered(answer)
+    fn receive_ahead(&mut self, requests: &[Request<'_>], sink: &mut BatchSink<'_>) -> Result<()> {
+        let progress = self.progress;
+        self.call(|inner| inner.receive_ahead(requests, &mut reporting(progress, sink)))
     }
 }

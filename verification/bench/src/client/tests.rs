@@ -1,4 +1,4 @@
-//! A client whose connections break, beside a region that does not.
+//! A client whose connections break, on a region that keeps working.
 
 use super::*;
 use crate::access::{BatchSink, Body, OwnedReply, ReplySink, Request, StoreAccess, StoreSchema};
@@ -13,19 +13,19 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// A region whose connections break, or answer with an error, when so many writes more have come.
+/// A region whose connections break, or return an error, after `left` more writes.
 #[derive(Clone, Debug)]
-struct Frail {
+struct BreakingTarget {
     path: String,
     left: Rc<Cell<u64>>,
     answers: Rc<Cell<bool>>,
-    /// Whether requests leave ahead.
-    leaves: Rc<Cell<bool>>,
+    /// Whether requests are sent before the replies to earlier ones are read.
+    ahead: Rc<Cell<bool>>,
 }
 
-impl Target for Frail {
+impl Target for BreakingTarget {
     fn name(&self) -> &'static str {
-        "frail"
+        "breaking"
     }
 
     fn version(&self) -> Result<String> {
@@ -42,25 +42,25 @@ impl Target for Frail {
 
     fn connect(&self, _: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
         let inner = RegionConnection::open(&self.path, schema)?;
-        Ok(Box::new(FrailConnection {
+        Ok(Box::new(BreakingStore {
             inner,
             of: self.clone(),
             is_broken: false,
-            away: VecDeque::new(),
+            queued: VecDeque::new(),
         }))
     }
 }
 
 #[derive(Debug)]
-struct FrailConnection {
+struct BreakingStore {
     inner: RegionConnection,
-    of: Frail,
+    of: BreakingTarget,
     is_broken: bool,
-    /// What is answered to messages that were sent ahead.
-    away: VecDeque<Vec<(usize, OwnedReply)>>,
+    /// Replies to messages that were sent ahead.
+    queued: VecDeque<Vec<(usize, OwnedReply)>>,
 }
 
-impl StoreAccess for FrailConnection {
+impl StoreAccess for BreakingStore {
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         let left = &self.of.left;
         if !matches!(request, Request::Read { .. } | Request::Find { .. }) {
@@ -74,7 +74,7 @@ impl StoreAccess for FrailConnection {
     }
 }
 
-impl StoreConnection for FrailConnection {
+impl StoreConnection for BreakingStore {
     fn is_lost(&self) -> bool {
         self.is_broken && !self.of.answers.get()
     }
@@ -84,49 +84,45 @@ impl StoreConnection for FrailConnection {
     }
 
     fn sends_ahead(&self) -> bool {
-        self.of.leaves.get()
+        self.of.ahead.get()
     }
 
-    /// Done when it is sent, as soon as a store can.
+    /// Executed when it is sent: the earliest moment.
     fn send_ahead(&mut self, requests: &[Request<'_>]) -> Result<()> {
         let mut answers = Vec::new();
         self.pipeline(requests, &mut |number, reply| {
             answers.push((number, OwnedReply::from(reply)));
         })?;
-        self.away.push_back(answers);
+        self.queued.push_back(answers);
         Ok(())
     }
 
-    fn receive_ahead(
-        &mut self,
-        requests: &[Request<'_>],
-        receive: &mut BatchSink<'_>,
-    ) -> Result<()> {
-        let Some(answers) = self.away.pop_front() else { return self.pipeline(requests, receive) };
+    fn receive_ahead(&mut self, requests: &[Request<'_>], sink: &mut BatchSink<'_>) -> Result<()> {
+        let Some(answers) = self.queued.pop_front() else { return self.pipeline(requests, sink) };
         for (number, reply) in &answers {
-            receive(*number, reply.reply());
+            sink(*number, reply.reply());
         }
         Ok(())
     }
 }
 
-/// A client with its records loaded, and what makes its connection break.
-struct Stage {
+/// A client with its records loaded, and the control over its connection.
+struct Fixture {
     _folder: tempfile::TempDir,
     client: Client,
-    frail: Frail,
+    faults: BreakingTarget,
 }
 
-impl Stage {
+impl Fixture {
     fn new(workload: &str, records: u64) -> Self {
         Self::of(workload, None, records)
     }
 
     /// The same in a variant.
     fn of(workload: &str, variant: Option<&str>, records: u64) -> Self {
-        let mut stage = Self::unloaded(workload, variant, records);
-        stage.client.load(&mut Vec::new()).unwrap();
-        stage
+        let mut test = Self::unloaded(workload, variant, records);
+        test.client.load(&mut Vec::new()).unwrap();
+        test
     }
 
     /// The same with no record yet, in this variant or the first.
@@ -143,28 +139,25 @@ impl Stage {
             seed: 5,
             ..Parameters::default()
         };
-        let frail = Frail {
+        let faults = BreakingTarget {
             path: path.display().to_string(),
             left: Rc::default(),
             answers: Rc::default(),
-            leaves: Rc::default(),
+            ahead: Rc::default(),
         };
-        let target = frail.clone();
+        let target = faults.clone();
         let schema = kind.schema(&parameters);
         let connection = target.connect("", &schema).unwrap();
         let generator = kind.client(&parameters, 0, 1).unwrap();
+        let workload = workload.to_owned();
+        let (target_name, reconnects) = ("breaking".to_owned(), 1);
         let plan = Plan {
-            background: 0,
-            connections: 1,
-            workload: workload.to_owned(),
+            workload,
             parameters,
-            target: "frail".to_owned(),
-            address: String::new(),
-            client: 0,
+            target: target_name,
             clients: 1,
-            cpu: None,
-            reconnects: 1,
-            fault: None,
+            reconnects,
+            ..Plan::default()
         };
         let client = Client {
             block: 1,
@@ -176,18 +169,18 @@ impl Stage {
             clock: Clock::new(),
             reconnects: 0,
             progress_ns: PROGRESS_NS,
-            pace: Pace::new(SLOW_STEP_NS),
+            pace: StepPace::new(SLOW_STEP_NS),
         };
-        Self { _folder: folder, client, frail }
+        Self { _folder: folder, client, faults }
     }
 
-    fn run(&mut self, turn: &Turn) -> Result<Ran> {
+    fn run(&mut self, trial: &Trial) -> Result<ClientResult> {
         let mut output = Vec::new();
-        self.client.run(turn, &mut output)?;
+        self.client.run(trial, &mut output)?;
         let mut input = output.as_slice();
         loop {
             match receive(&mut input)? {
-                Some(ClientReport::Ran(ran)) => return Ok(*ran),
+                Some(ClientReport::Finished(ran)) => return Ok(*ran),
                 Some(_) => {}
                 None => return Err(Error::Backend { detail: "no result of the turn".to_owned() }),
             }
@@ -195,9 +188,9 @@ impl Stage {
     }
 }
 
-fn turn(ops: u64, depth: usize) -> Turn {
+fn trial(ops: u64, depth: usize) -> Trial {
     let arrivals = Arrivals::Constant;
-    Turn { ops, depth, rate: None, arrivals, seed: 1, number: 0, think_us: 0, at_ns: 0 }
+    Trial { ops, depth, rate: None, arrivals, seed: 1, number: 0, think_us: 0, at_ns: 0 }
 }
 
 fn operations(class: &ClassResult) -> u64 {
@@ -210,15 +203,15 @@ fn operations(class: &ClassResult) -> u64 {
 fn operations_that_a_reconnect_cuts_are_a_class_of_their_own() {
     for workload in ["ue-signalling", "sgw-session", "mme-update"] {
         for depth in [1, 8] {
-            let mut stage = Stage::new(workload, 200);
-            stage.frail.left.set(50);
-            let ran = stage.run(&turn(400, depth)).unwrap();
-            assert_eq!((ran.ops, ran.reconnects), (400, 1), "{workload}");
-            let cut: Vec<_> = ran.classes.iter().filter(|class| class.name == CUT).collect();
+            let mut test = Fixture::new(workload, 200);
+            test.faults.left.set(50);
+            let ran = test.run(&trial(400, depth)).unwrap();
+            assert_eq!((ran.round.ops, ran.reconnects), (400, 1), "{workload}");
+            let cut: Vec<_> = ran.round.classes.iter().filter(|class| class.name == CUT).collect();
             assert_eq!(cut.len(), 1, "{workload}");
             assert_eq!(operations(cut[0]), depth as u64, "{workload}");
-            assert_eq!(ran.classes.iter().map(operations).sum::<u64>(), 400, "{workload}");
-            assert_eq!(ran.classes.last().map(|class| class.name.as_str()), Some(CUT));
+            assert_eq!(ran.round.classes.iter().map(operations).sum::<u64>(), 400, "{workload}");
+            assert_eq!(ran.round.classes.last().map(|class| class.name.as_str()), Some(CUT));
         }
     }
 }
@@ -231,14 +224,14 @@ fn steps_overlap_and_no_ue_has_two_procedures_at_once() {
     let variants = ["full", "delta", "blind-delta", "tagged"];
     for (variant, (ops, depth)) in variants.iter().flat_map(|one| drives.map(|drive| (one, drive)))
     {
-        let mut stage = Stage::of("ue-signalling", Some(variant), 70);
-        stage.frail.leaves.set(true);
-        assert!(stage.client.overlaps(&turn(ops, depth)));
-        let ran = stage.run(&turn(ops, depth)).unwrap();
-        assert_eq!((ran.ops, ran.steps), (ops, Some(4)), "{depth}");
-        assert_eq!(ran.classes.iter().map(operations).sum::<u64>(), ops, "{depth}");
-        let connection = stage.client.connection.as_mut();
-        let verdict = stage.client.workload.verify(connection, &mut |_| {}).unwrap();
+        let mut test = Fixture::of("ue-signalling", Some(variant), 70);
+        test.faults.ahead.set(true);
+        assert!(test.client.overlaps(&trial(ops, depth)));
+        let ran = test.run(&trial(ops, depth)).unwrap();
+        assert_eq!((ran.round.ops, ran.round.steps), (ops, Some(4)), "{depth}");
+        assert_eq!(ran.round.classes.iter().map(operations).sum::<u64>(), ops, "{depth}");
+        let connection = test.client.connection.as_mut();
+        let verdict = test.client.workload.verify(connection, &mut |_| {}).unwrap();
         assert_eq!((verdict.records, verdict.wrong), (70, 0), "{variant}, {depth}: {verdict:?}");
     }
 }
@@ -247,54 +240,55 @@ fn steps_overlap_and_no_ue_has_two_procedures_at_once() {
 fn all_that_was_on_the_way_is_cut_with_its_connection() {
     let lefts = [40, 41, 45, 50, 57];
     for (variant, left) in lefts.iter().flat_map(|left| [("full", left), ("tagged", left)]) {
-        let mut stage = Stage::of("ue-signalling", Some(variant), 200);
-        stage.frail.leaves.set(true);
-        stage.frail.left.set(*left);
-        let ran = stage.run(&turn(400, 16)).unwrap();
-        assert_eq!((ran.ops, ran.reconnects), (400, 1), "{variant}");
-        let cut: u64 = ran.classes.iter().filter(|class| class.name == CUT).map(operations).sum();
+        let mut test = Fixture::of("ue-signalling", Some(variant), 200);
+        test.faults.ahead.set(true);
+        test.faults.left.set(*left);
+        let ran = test.run(&trial(400, 16)).unwrap();
+        assert_eq!((ran.round.ops, ran.reconnects), (400, 1), "{variant}");
+        let cut: u64 =
+            ran.round.classes.iter().filter(|class| class.name == CUT).map(operations).sum();
         assert_eq!(cut, 16);
-        assert_eq!(ran.classes.iter().map(operations).sum::<u64>(), 400);
-        let connection = stage.client.connection.as_mut();
-        let verdict = stage.client.workload.verify(connection, &mut |_| {}).unwrap();
+        assert_eq!(ran.round.classes.iter().map(operations).sum::<u64>(), 400);
+        let connection = test.client.connection.as_mut();
+        let verdict = test.client.workload.verify(connection, &mut |_| {}).unwrap();
         assert_eq!(verdict.wrong, 0, "{verdict:?}");
     }
 }
 
 #[test]
 fn steps_overlap_only_where_that_changes_no_figure_s_meaning() {
-    let mut stage = Stage::new("ue-signalling", 70);
-    assert!(!stage.client.overlaps(&turn(10, 8)), "nothing leaves ahead");
-    stage.frail.leaves.set(true);
-    assert!(stage.client.overlaps(&turn(10, 8)));
-    assert!(!stage.client.overlaps(&turn(10, 3)), "too few for so many steps");
-    assert!(!stage.client.overlaps(&Turn { think_us: 5, ..turn(10, 8) }), "pauses between steps");
-    let open = Turn { rate: Some(1e5), ..turn(10, 8) };
-    assert!(!stage.client.overlaps(&open), "intended starts");
-    assert_eq!(stage.run(&open).unwrap().steps, Some(1));
-    assert_eq!(stage.run(&turn(10, 8)).unwrap().steps, Some(4));
+    let mut test = Fixture::new("ue-signalling", 70);
+    assert!(!test.client.overlaps(&trial(10, 8)), "requests are not sent ahead");
+    test.faults.ahead.set(true);
+    assert!(test.client.overlaps(&trial(10, 8)));
+    assert!(!test.client.overlaps(&trial(10, 3)), "too few operations");
+    assert!(!test.client.overlaps(&Trial { think_us: 5, ..trial(10, 8) }), "pauses between steps");
+    let open = Trial { rate: Some(1e5), ..trial(10, 8) };
+    assert!(!test.client.overlaps(&open), "intended starts");
+    assert_eq!(test.run(&open).unwrap().round.steps, Some(1));
+    assert_eq!(test.run(&trial(10, 8)).unwrap().round.steps, Some(4));
 }
 
 #[test]
 fn an_answer_that_is_an_error_is_no_lost_connection() {
-    let mut stage = Stage::new("ue-signalling", 200);
-    stage.frail.answers.set(true);
-    stage.frail.left.set(50);
-    let e = stage.run(&turn(400, 1)).unwrap_err();
+    let mut test = Fixture::new("ue-signalling", 200);
+    test.faults.answers.set(true);
+    test.faults.left.set(50);
+    let e = test.run(&trial(400, 1)).unwrap_err();
     assert!(e.to_string().contains("it breaks now"), "{e}");
-    assert_eq!(stage.client.reconnects, 0);
+    assert_eq!(test.client.reconnects, 0);
 }
 
 /// A planted fault happens every 300 writes: its first time here is after the reconnect.
 #[test]
 fn a_planted_fault_is_still_there_after_a_reconnect() {
-    let mut stage = Stage::new("sgw-session", 200);
-    stage.client.plan.fault = Some(Fault::LostUpdate);
-    stage.frail.left.set(200);
-    let ran = stage.run(&turn(1_000, 1)).unwrap();
+    let mut test = Fixture::new("sgw-session", 200);
+    test.client.plan.fault = Some(Fault::LostUpdate);
+    test.faults.left.set(200);
+    let ran = test.run(&trial(1_000, 1)).unwrap();
     assert_eq!(ran.reconnects, 1);
-    let connection = stage.client.connection.as_mut();
-    let verdict = stage.client.workload.verify(connection, &mut |_| {}).unwrap();
+    let connection = test.client.connection.as_mut();
+    let verdict = test.client.workload.verify(connection, &mut |_| {}).unwrap();
     assert!(verdict.wrong > 0, "the fault went with the connection");
 }
 
@@ -302,12 +296,12 @@ fn a_planted_fault_is_still_there_after_a_reconnect() {
 fn a_planted_fault_is_noticed_where_steps_overlap() {
     let faults = [Fault::LostUpdate, Fault::WrongAnswer];
     for (variant, fault) in faults.iter().flat_map(|fault| [("full", *fault), ("tagged", *fault)]) {
-        let mut stage = Stage::of("ue-signalling", Some(variant), 200);
-        stage.frail.leaves.set(true);
-        stage.client.plan.fault = Some(fault);
-        let e = stage.run(&turn(4_000, 16)).unwrap_err().to_string();
+        let mut test = Fixture::of("ue-signalling", Some(variant), 200);
+        test.faults.ahead.set(true);
+        test.client.plan.fault = Some(fault);
+        let e = test.run(&trial(4_000, 16)).unwrap_err().to_string();
         assert!(e.contains(workloads::ANSWERED_WRONGLY), "{fault}: {e}");
-        assert!(stage.client.overlaps(&turn(4_000, 16)), "{fault}: another path was looked at");
+        assert!(test.client.overlaps(&trial(4_000, 16)), "{fault}: another path was tested");
     }
 }
 
@@ -318,12 +312,12 @@ fn a_slow_target_is_told_of_at_each_of_its_answers() {
     for (workload, variant) in
         [("ue-signalling", "tagged"), ("ue-signalling", "full"), ("sgw-session", "keyed")]
     {
-        let mut stage = Stage::unloaded(workload, Some(variant), RECORDS);
+        let mut test = Fixture::unloaded(workload, Some(variant), RECORDS);
         // As if each answer took longer than what lies between two words.
-        stage.client.progress_ns = 0;
+        test.client.progress_ns = 0;
         for (what, work) in [("load", Client::load as Work), ("verify", Client::verify)] {
             let mut output = Vec::new();
-            work(&mut stage.client, &mut output).unwrap();
+            work(&mut test.client, &mut output).unwrap();
             let words = progress(&output);
             let answers = words.iter().filter(|more| **more == 0).count() as u64;
             let records: u64 = words.iter().sum();
@@ -336,37 +330,36 @@ fn a_slow_target_is_told_of_at_each_of_its_answers() {
 #[test]
 fn a_slow_target_is_told_of_within_a_step() {
     const OPS: u64 = 640;
-    for (variant, leaves) in [("tagged", false), ("tagged", true), ("full", false), ("full", true)]
-    {
-        let told = |slow_ns: u64| {
-            let mut stage = Stage::of("ue-signalling", Some(variant), 150);
-            stage.frail.leaves.set(leaves);
-            stage.client.progress_ns = 0;
-            stage.client.pace = Pace::new(slow_ns);
+    for (variant, ahead) in [("tagged", false), ("tagged", true), ("full", false), ("full", true)] {
+        let reports = |slow_ns: u64| {
+            let mut test = Fixture::of("ue-signalling", Some(variant), 150);
+            test.faults.ahead.set(ahead);
+            test.client.progress_ns = 0;
+            test.client.pace = StepPace::new(slow_ns);
             let (mut warming, mut running) = (Vec::new(), Vec::new());
-            stage.client.warm_up(OPS, 64, &mut warming).unwrap();
-            stage.client.run(&turn(OPS, 64), &mut running).unwrap();
+            test.client.warm_up(OPS, 64, &mut warming).unwrap();
+            test.client.run(&trial(OPS, 64), &mut running).unwrap();
             [warming, running].map(|output| {
                 let silent = progress(&output).into_iter().filter(|more| *more == 0);
                 silent.count() as u64
             })
         };
         // As if each step were slow: a context is read or found, and most are written.
-        let [warming, running] = told(0);
-        assert!(warming > OPS && running > OPS, "{variant}, {leaves}: {warming}, {running}");
+        let [warming, running] = reports(0);
+        assert!(warming > OPS && running > OPS, "{variant}, {ahead}: {warming}, {running}");
         // Steps that are not cost the clock no more than one look each.
-        let [warming, running] = told(u64::MAX);
-        assert!(warming + running < OPS, "{variant}, {leaves}: {warming}, {running}");
+        let [warming, running] = reports(u64::MAX);
+        assert!(warming + running < OPS, "{variant}, {ahead}: {warming}, {running}");
     }
 }
 
 #[test]
 fn each_answer_is_told_of_after_a_slow_step_and_before_the_first() {
-    let mut pace = Pace::new(SLOW_STEP_NS);
+    let mut pace = StepPace::new(SLOW_STEP_NS);
     assert!(pace.is_slow(), "nothing is known");
-    pace.took(SLOW_STEP_NS - 1);
+    pace.update(SLOW_STEP_NS - 1);
     assert!(!pace.is_slow());
-    pace.took(SLOW_STEP_NS);
+    pace.update(SLOW_STEP_NS);
     assert!(pace.is_slow());
 }
 
@@ -377,37 +370,41 @@ fn progress(mut output: &[u8]) -> Vec<u64> {
     let words = std::iter::from_fn(|| receive(&mut output).unwrap());
     words
         .filter_map(
-            |said| if let ClientReport::Progress(more, _) = said { Some(more) } else { None },
+            |report| if let ClientReport::Progress(more, _) = report { Some(more) } else { None },
         )
         .collect()
 }
 
-/// Three quarters of such a turn are spun.
+/// Three quarters of such a trial are spun.
 #[test]
 fn the_wait_for_intended_starts_is_no_time_of_operations() {
-    let mut stage = Stage::new("ue-signalling", 200);
-    let ran = stage.run(&Turn { rate: Some(5_000.0), ..turn(1_000, 1) }).unwrap();
+    let mut test = Fixture::new("ue-signalling", 200);
+    let ran = test.run(&Trial { rate: Some(5_000.0), ..trial(1_000, 1) }).unwrap();
     let wall_ns = ran.ended_ns - ran.began_ns;
-    assert!(ran.cpu_ns > 0 && ran.cpu_ns < wall_ns / 2, "{} of {wall_ns} ns", ran.cpu_ns);
+    assert!(
+        ran.round.client_cpu_ns > 0 && ran.round.client_cpu_ns < wall_ns / 2,
+        "{} of {wall_ns} ns",
+        ran.round.client_cpu_ns
+    );
 }
 
 /// What a client of the null target says first if it is to run on this processor.
 fn first_words(cpu: Option<usize>) -> Vec<ClientReport> {
-    let stage = Stage::new("ue-signalling", 10);
-    let plan = Plan { target: "null".to_owned(), cpu, ..stage.client.plan.clone() };
+    let test = Fixture::new("ue-signalling", 10);
+    let plan = Plan { target: "null".to_owned(), cpu, ..test.client.plan.clone() };
     let (mut input, mut output) = (Vec::new(), Vec::new());
-    say(&mut input, &ClientCommand::Plan(plan)).unwrap();
+    send(&mut input, &ClientCommand::Plan(plan)).unwrap();
     serve(input.as_slice(), &mut output).unwrap();
-    let mut heard = output.as_slice();
-    std::iter::from_fn(|| receive(&mut heard).unwrap()).collect()
+    let mut input = output.as_slice();
+    std::iter::from_fn(|| receive(&mut input).unwrap()).collect()
 }
 
 #[test]
 fn what_goes_wrong_is_told_once() {
     let mut output = Vec::new();
     serve(&b"{\"load\":1}\n"[..], &mut output).unwrap();
-    let told = receive(&mut output.as_slice()).unwrap();
-    assert!(matches!(told, Some(ClientReport::Failed(_))), "{told:?}");
+    let reports = receive(&mut output.as_slice()).unwrap();
+    assert!(matches!(reports, Some(ClientReport::Failed(_))), "{reports:?}");
     // The error cannot be written: then it is the program's own error.
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     assert!(serve(&b"{\"load\":1}\n"[..], full).is_err());
@@ -417,7 +414,7 @@ fn what_goes_wrong_is_told_once() {
 fn a_client_that_cannot_be_bound_to_its_processor_says_so_and_goes_on() {
     assert_eq!(first_words(None), [ClientReport::Ready]);
     // A processor that no machine has, and one that this one has not.
-    for cpu in [usize::MAX, CpuSet::MAX_CPU - 1] {
+    for cpu in [usize::MAX, rustix::thread::CpuSet::MAX_CPU - 1] {
         let words = first_words(Some(cpu));
         let [ClientReport::Unbound(why), ClientReport::Ready] = words.as_slice() else {
             panic!("{words:?}")

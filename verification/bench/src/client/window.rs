@@ -1,38 +1,34 @@
-//! A closed loop whose steps overlap: while the answers to one are taken, the store works on the
+//! A closed loop whose steps overlap: while the replies to one are read, the store executes the
 //! others.
 //!
-//! With one step in flight, store and client take turns, and each sleeps while the other works: a
-//! rate is then what both take together, and what it costs to wake them twice for each step.
+//! With one step in flight, store and client alternate, with two wake-ups per step.
 
-use super::{AnswerWatch, Client, ProgressReporter};
+use super::{Client, ProgressReporter, TrialClock};
 use crate::access::Connection;
 use crate::meter::Meter;
-use crate::protocol::Turn;
+use crate::protocol::Trial;
 use crate::wait::Waits;
 use crate::workloads::{Tally, Workload};
 use nearstate_model::Result;
 use std::collections::VecDeque;
 use std::io::Write;
 
-/// The smallest number of steps in flight, each of a share of the operations. Of one, three, four,
-/// five, six and eight, four served our node and Redis best at depths of 16 and 64: with fewer the
-/// store waits for the client, with more each message is small and costs as much as a large one.
+/// The smallest number of steps in flight: the fastest with our node and Redis at depths 16 and 64.
 const STEPS: usize = 4;
 
-/// Operations of a step at the most: at a depth of 256, eight steps served both a tenth better than
-/// four.
+/// The largest number of operations of a step: at a depth of 256, eight steps are faster than four.
 const OF_STEP_MAX: usize = 32;
 
-/// A step on its way.
-struct Away {
+/// A step in flight.
+struct StepInFlight {
     count: usize,
     began_ns: u64,
 }
 
-/// Steps on their way, the oldest first.
+/// Steps in flight, the oldest first.
 #[derive(Default)]
 struct Window {
-    steps: VecDeque<Away>,
+    steps: VecDeque<StepInFlight>,
     count: usize,
 }
 
@@ -47,7 +43,7 @@ pub(super) fn steps_of(depth: usize) -> usize {
 }
 
 impl Window {
-    /// How many operations may begin now, of so many that are left.
+    /// The number of operations that may start now, if `left` are left.
     fn room(&self, depth: usize, left: u64) -> usize {
         let left = usize::try_from(left).unwrap_or(depth);
         let share = share_of(depth);
@@ -55,12 +51,12 @@ impl Window {
     }
 
     fn push(&mut self, count: usize, began_ns: u64) {
-        self.steps.push_back(Away { count, began_ns });
+        self.steps.push_back(StepInFlight { count, began_ns });
         self.count += count;
     }
 
-    /// The oldest is over; when it began.
-    fn pop(&mut self) -> Option<Away> {
+    /// Removes the oldest step.
+    fn pop(&mut self) -> Option<StepInFlight> {
         let step = self.steps.pop_front()?;
         self.count -= step.count;
         Some(step)
@@ -68,41 +64,41 @@ impl Window {
 }
 
 impl Client {
-    /// Whether the operations of a turn are to overlap, and can.
-    pub(super) fn overlaps(&mut self, turn: &Turn) -> bool {
-        turn.depth >= STEPS
-            && turn.rate.is_none()
-            && turn.think_us == 0
+    /// True if the steps of a trial overlap.
+    pub(super) fn overlaps(&mut self, trial: &Trial) -> bool {
+        trial.depth >= STEPS
+            && trial.rate.is_none()
+            && trial.think_us == 0
             && self.connection.sends_ahead()
             && self.workload.overlapped().is_some()
     }
 
-    /// A turn: a step begins when the oldest has ended, and lasts from its own begin to its own
-    /// end.
-    pub(super) fn overlapped(
+    /// A trial: a step starts when the oldest has ended. Its latency is from its own start to its
+    /// own end.
+    pub(super) fn run_overlapped(
         &mut self,
-        turn: &Turn,
+        trial: &Trial,
         meter: &mut Meter,
         output: &mut impl Write,
     ) -> Result<Waits> {
         let mut reporter = ProgressReporter::new(self.progress_ns);
-        let watch = AnswerWatch::new(&self.clock);
+        let clock = TrialClock::new(&self.clock);
         let mut window = Window::default();
         let (mut begun, mut done) = (0, 0);
-        let mut now_ns = watch.now_ns();
-        while done < turn.ops {
+        let mut now_ns = clock.now_ns();
+        while done < trial.ops {
             let mut tally = Tally::default();
             let count_before = window.count;
             let place = (&mut window, now_ns);
             let outcome = if self.pace.is_slow() {
                 self.progress_report(output, |workload, store| {
-                    turn_window((workload, store), turn, place, begun, &mut tally)
+                    advance_window((workload, store), trial, place, begun, &mut tally)
                 })
             } else {
                 let Self { workload, connection, .. } = self;
-                turn_window(
+                advance_window(
                     (workload.as_mut(), connection.as_mut()),
-                    turn,
+                    trial,
                     place,
                     begun,
                     &mut tally,
@@ -110,38 +106,38 @@ impl Client {
             };
             begun += (window.count - count_before) as u64;
             if let Err(e) = outcome {
-                // All that was in flight is settled, and counts as cut.
+                // All steps in flight are recovered together, and count as interrupted.
                 let began_ns = window.steps.front().map_or(now_ns, |step| step.began_ns);
                 self.recover(e, (window.count, &mut tally), output)?;
                 let count = std::mem::take(&mut window).count;
                 window.push(count, began_ns);
             }
-            now_ns = watch.now_ns();
+            now_ns = clock.now_ns();
             let Some(step) = window.pop() else { break };
             let took_ns = now_ns.saturating_sub(step.began_ns);
-            self.pace.took(took_ns);
+            self.pace.update(took_ns);
             meter.step(&tally, took_ns, now_ns);
             done += step.count as u64;
             reporter.add(step.count as u64);
             if reporter.is_due(now_ns) {
-                reporter.tell(output, || meter.last_p99())?;
+                reporter.report(output, || meter.last_p99())?;
             }
         }
         Ok(Waits::default())
     }
 }
 
-/// Begins what may begin, and ends the oldest step.
-fn turn_window(
+/// Starts the steps that may start, and ends the oldest.
+fn advance_window(
     (workload, store): (&mut dyn Workload, &mut Connection<'_>),
-    turn: &Turn,
+    trial: &Trial,
     (window, now_ns): (&mut Window, u64),
     mut begun: u64,
     tally: &mut Tally,
 ) -> Result<()> {
     let Some(workload) = workload.overlapped() else { return Ok(()) };
     loop {
-        let room = window.room(turn.depth, turn.ops - begun);
+        let room = window.room(trial.depth, trial.ops - begun);
         if room == 0 {
             break;
         }
@@ -170,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_are_on_the_way_as_are_to_be_and_in_steps_of_a_share() {
+    fn the_window_is_filled_with_steps_of_equal_size() {
         assert_eq!(steps(64, 1000), [16; 4]);
         assert_eq!(steps(256, 1000), [32; 8]);
         assert_eq!(steps(10, 1000), [3, 3, 3, 1]);
@@ -183,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_is_over_makes_room_for_one_of_its_size() {
+    fn a_step_that_has_ended_makes_room_for_one_of_its_size() {
         let mut window = Window::default();
         for began_ns in 0..4 {
             window.push(window.room(10, 100), began_ns);

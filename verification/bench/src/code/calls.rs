@@ -2,7 +2,7 @@
 //! second time with twice as many reads. The difference is what the reads cost.
 
 use crate::parameters::Parameters;
-use crate::protocol::{ClientCommand, Plan, Turn, say};
+use crate::protocol::{ClientCommand, Plan, Trial, send};
 use crate::reaper::{own_program, system};
 use crate::targets::{self, Need};
 use crate::workloads;
@@ -38,10 +38,7 @@ pub(super) fn count(dir: &Path, folder: &Path, reads: u64) -> Result<SyscallCoun
         record_bytes,
         clients: 1,
         folder: dir.to_owned(),
-        server_cpus: Vec::new(),
-        is_busy_polling: false,
-        layout: None,
-        stop: None,
+        ..Need::default()
     };
     let database = targets::named("region")?.start(&need)?;
     let plan = Plan {
@@ -49,13 +46,8 @@ pub(super) fn count(dir: &Path, folder: &Path, reads: u64) -> Result<SyscallCoun
         parameters,
         target: "region".to_owned(),
         address: database.address(),
-        client: 0,
         clients: 1,
-        background: 0,
-        connections: 1,
-        cpu: None,
-        reconnects: 0,
-        fault: None,
+        ..Plan::default()
     };
     let of = |ops| traced(&plan, &folder.join(format!("calls-{ops}")), ops);
     // The first client gives the region's table of members a page.
@@ -69,10 +61,11 @@ pub(super) fn count(dir: &Path, folder: &Path, reads: u64) -> Result<SyscallCoun
 
 /// System calls of one client that makes so many reads.
 fn traced(plan: &Plan, summary: &Path, ops: u64) -> Result<u64> {
-    let run = Turn { ops, depth: 1, ..Turn::default() };
+    let run = Trial { ops, depth: 1, ..Trial::default() };
     let mut script = Vec::new();
-    for ask in [ClientCommand::Plan(plan.clone()), ClientCommand::Load, ClientCommand::Run(run)] {
-        say(&mut script, &ask)?;
+    for command in [ClientCommand::Plan(plan.clone()), ClientCommand::Load, ClientCommand::Run(run)]
+    {
+        send(&mut script, &command)?;
     }
     let words = summary.with_extension("in");
     std::fs::write(&words, script).map_err(|e| system("writing a script", &e))?;
@@ -86,7 +79,7 @@ fn traced(plan: &Plan, summary: &Path, ops: u64) -> Result<u64> {
         .output()
         .map_err(|_| Error::BadArgument { detail: INSTALL.to_owned() })?;
     let text = String::from_utf8_lossy(&output.stdout);
-    if !output.status.success() || !text.contains(r#"{"ran":"#) {
+    if !output.status.success() || !text.contains(r#"{"finished":"#) {
         let why = String::from_utf8_lossy(&output.stderr);
         let detail = format!("the reader under strace failed: {} {}", why.trim(), text.trim());
         return Err(Error::Backend { detail });

@@ -194,7 +194,7 @@ fn what_lies_within_the_spread_is_no_difference() {
         let comparison = compare(&a, &b);
         let verdict = of(&comparison, "redis", Figure::Rate);
         assert_eq!(matches!(verdict, Verdict::Same(Ground::Close)), is_same, "{verdict:?}");
-        assert_eq!(matches!(verdict, Verdict::NotToldApart(_)), !is_same, "{verdict:?}");
+        assert_eq!(matches!(verdict, Verdict::Inconclusive(_)), !is_same, "{verdict:?}");
     }
 }
 
@@ -203,7 +203,7 @@ fn what_lies_within_the_spread_is_no_difference() {
 fn what_rounds_do_not_tell_apart_is_not_called_the_same() {
     let of = |values: &[f64]| Spread::new(values.iter().copied());
     let (one, other) = (of(&[5.0, 6.0, 6.0, 9.0]), of(&[5.5, 9.9, 10.0, 12.0]));
-    let Verdict::NotToldApart(Ground::Ranks(chance)) = verdict(Figure::P99, &one, &other) else {
+    let Verdict::Inconclusive(Ground::Ranks(chance)) = verdict(Figure::P99, &one, &other) else {
         panic!("{:?}", verdict(Figure::P99, &one, &other))
     };
     assert!(chance > SIGNIFICANCE, "{chance}");
@@ -220,7 +220,7 @@ fn a_certain_but_tiny_difference_is_none() {
 fn few_rounds_need_intervals_apart_and_one_is_never_enough() {
     let of = |values: &[f64]| Spread::new(values.iter().copied());
     let near = verdict(Figure::P99, &of(&[100.0, 103.0, 101.0]), &of(&[106.0, 104.0, 109.0]));
-    assert_eq!(near, Verdict::NotToldApart(Ground::Intervals));
+    assert_eq!(near, Verdict::Inconclusive(Ground::Intervals));
     let close = verdict(Figure::P99, &of(&[100.0, 103.0, 101.0]), &of(&[102.0, 101.0, 104.9]));
     assert_eq!(close, Verdict::Same(Ground::Close));
     let far = verdict(Figure::P99, &of(&[100.0, 103.0, 101.0]), &of(&[206.0, 204.0, 209.0]));

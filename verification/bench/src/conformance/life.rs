@@ -1,43 +1,41 @@
 //! Databases: what they tell of themselves, and their end.
 
-use super::{HeldRecord, TargetUnderTest, must, put_value, value};
+use super::{CheckResult, TargetUnderTest, ensure, put_value, value};
 use crate::targets::Support;
 use nearstate_model::Error;
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::Path;
 use std::time::Duration;
 
-pub(super) fn told(tested: &TargetUnderTest<'_>) -> HeldRecord {
+pub(super) fn resources(tested: &TargetUnderTest<'_>) -> CheckResult {
     for process in tested.database.processes() {
         let is_there = Path::new(&format!("/proc/{process}")).exists();
-        must(is_there, || format!("process {process} is not there"))?;
+        ensure!(is_there, "process {process} is not there")?;
     }
     let mut other = tested.target.start(&tested.need())?;
     other.alive()?;
     let memory = other.memory_bytes();
     let is_in_clients = matches!(tested.target.capabilities().shared, Support::Declined(_));
-    must(is_in_clients || memory.is_some_and(|bytes| bytes > 4096), || {
-        format!("memory: {memory:?}")
-    })
+    ensure!(is_in_clients || memory.is_some_and(|bytes| bytes > 4096), "memory: {memory:?}")
 }
 
-pub(super) fn second(tested: &TargetUnderTest<'_>) -> HeldRecord {
+pub(super) fn second(tested: &TargetUnderTest<'_>) -> CheckResult {
     let other = tested.target.start(&tested.need())?;
     let address = other.address();
-    must(address != tested.database.address(), || format!("both at {address}"))?;
+    ensure!(address != tested.database.address(), "both at {address}")?;
     let mut one = tested.connect()?;
     let mut two = tested.target.connect(&address, &tested.schema)?;
     put_value(&mut one, b"l1", b"first")?;
-    must(value(&mut two, b"l1")?.is_none(), || "a record of the first".to_owned())?;
+    ensure!(value(&mut two, b"l1")?.is_none(), "a record of the first")?;
     put_value(&mut two, b"l1", b"second")?;
-    must(value(&mut one, b"l1")?.as_deref() == Some(b"first"), || "of the second".to_owned())?;
+    ensure!(value(&mut one, b"l1")?.as_deref() == Some(b"first"), "of the second")?;
     let processes = other.processes();
     drop(other);
     for process in processes {
         let is_there = Path::new(&format!("/proc/{process}")).exists();
-        must(!is_there, || format!("process {process} outlives its database"))?;
+        ensure!(!is_there, "process {process} outlives its database")?;
     }
-    must(value(&mut one, b"l1")?.as_deref() == Some(b"first"), || "the first lives on".to_owned())
+    ensure!(value(&mut one, b"l1")?.as_deref() == Some(b"first"), "the first lives on")
 }
 
 /// How long a killed process may take to end: its memory is given back first.
@@ -45,7 +43,7 @@ const END_PAUSES: u32 = 1000;
 const END_PAUSE: Duration = Duration::from_millis(10);
 
 /// The server is killed: open connections, new connections and a status check all fail.
-pub(super) fn dead(tested: &TargetUnderTest<'_>) -> HeldRecord {
+pub(super) fn dead(tested: &TargetUnderTest<'_>) -> CheckResult {
     let mut other = tested.target.start(&tested.need())?;
     let mut one = tested.target.connect(&other.address(), &tested.schema)?;
     put_value(&mut one, b"x", b"x")?;
@@ -62,12 +60,13 @@ pub(super) fn dead(tested: &TargetUnderTest<'_>) -> HeldRecord {
     }
     for attempt in ["the first", "the second"] {
         let answer = value(&mut one, b"x");
-        must(matches!(answer, Err(Error::Backend { .. })), || {
-            format!("{attempt} read of a dead server: {answer:?}")
-        })?;
+        ensure!(
+            matches!(answer, Err(Error::Backend { .. })),
+            "{attempt} read of a dead server: {answer:?}"
+        )?;
     }
     let alive = other.alive();
-    must(matches!(alive, Err(Error::Backend { .. })), || format!("alive: {alive:?}"))?;
+    ensure!(matches!(alive, Err(Error::Backend { .. })), "alive: {alive:?}")?;
     let again = tested.target.connect(&other.address(), &tested.schema).map(drop);
-    must(matches!(again, Err(Error::Backend { .. })), || format!("a new connection: {again:?}"))
+    ensure!(matches!(again, Err(Error::Backend { .. })), "a new connection: {again:?}")
 }

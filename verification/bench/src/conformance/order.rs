@@ -1,6 +1,6 @@
 //! Scans.
 
-use super::{HeldRecord, ORDERED, TargetUnderTest, entry, must};
+use super::{CheckResult, ORDERED, TargetUnderTest, ensure, entry};
 use crate::access::Connection;
 use crate::access::ScanRange;
 use nearstate_model::Result;
@@ -9,19 +9,19 @@ type Met = Vec<(Vec<u8>, Vec<u8>)>;
 
 fn scanned(one: &mut Connection<'_>, from: &[u8], count: usize) -> Result<(usize, Met)> {
     let mut met = Met::new();
-    let told = one.scan(&ScanRange { table: ORDERED, from, count }, &mut |key, first| {
+    let returned = one.scan(&ScanRange { table: ORDERED, from, count }, &mut |key, first| {
         met.push((key.to_vec(), first.to_vec()));
     })?;
-    Ok((told, met))
+    Ok((returned, met))
 }
 
 /// Records that are scanned.
 const RECORDS: u16 = 300;
 
-pub(super) fn scan(tested: &TargetUnderTest<'_>) -> HeldRecord {
+pub(super) fn scan(tested: &TargetUnderTest<'_>) -> CheckResult {
     let mut one = tested.connect()?;
-    let (told, met) = scanned(one.as_mut(), b"", 10)?;
-    must(told == 0 && met.is_empty(), || format!("of nothing: {met:?}"))?;
+    let (returned, met) = scanned(one.as_mut(), b"", 10)?;
+    ensure!(returned == 0 && met.is_empty(), "of nothing: {met:?}")?;
     // 7 has no divisor in common with 300: each is met once, out of order.
     for step in 0..RECORDS {
         let number = step * 7 % RECORDS;
@@ -33,7 +33,7 @@ pub(super) fn scan(tested: &TargetUnderTest<'_>) -> HeldRecord {
     }
     for gone in (0..RECORDS).filter(|number| number % 10 == 0) {
         let key = [b"o".as_slice(), &gone.to_be_bytes()].concat();
-        must(one.delete(ORDERED, &key, &[])?, || format!("{gone} is there"))?;
+        ensure!(one.delete(ORDERED, &key, &[])?, "{gone} is there")?;
     }
     let left: Met = (0..RECORDS)
         .filter(|number| number % 10 != 0)
@@ -41,14 +41,16 @@ pub(super) fn scan(tested: &TargetUnderTest<'_>) -> HeldRecord {
         .collect();
     for (from, count) in [(0_u16, 1), (0, 100), (100, 50), (255, 20), (280, 100), (0, 1000)] {
         let key = [b"o".as_slice(), &from.to_be_bytes()].concat();
-        let (told, met) = scanned(one.as_mut(), &key, count)?;
+        let (returned, met) = scanned(one.as_mut(), &key, count)?;
         let wanted: Met = left.iter().filter(|(k, _)| *k >= key).take(count).cloned().collect();
-        must(told == met.len() && met == wanted, || {
-            format!("{count} from {from}: {told} told, {} received: {met:?}", met.len())
-        })?;
+        ensure!(
+            returned == met.len() && met == wanted,
+            "{count} from {from}: {returned} scanned, {} received: {met:?}",
+            met.len()
+        )?;
     }
     let (_, met) = scanned(one.as_mut(), b"", 3)?;
-    must(met.as_slice() == left.get(..3).unwrap_or_default(), || format!("from nothing: {met:?}"))?;
-    let (told, _) = scanned(one.as_mut(), b"p", 3)?;
-    must(told == 0, || "behind the last".to_owned())
+    ensure!(met.as_slice() == left.get(..3).unwrap_or_default(), "from nothing: {met:?}")?;
+    let (returned, _) = scanned(one.as_mut(), b"p", 3)?;
+    ensure!(returned == 0, "behind the last")
 }

@@ -1,6 +1,6 @@
 //! Unique tags.
 
-use super::{HeldRecord, NUMBERED, TAGGED, TargetUnderTest, entry, found, must, read, received};
+use super::{CheckResult, NUMBERED, TAGGED, TargetUnderTest, ensure, entry, found, read, received};
 use crate::access::{Connection, PartsChange, RecordEntry, RecordTag, Request};
 use crate::targets;
 use nearstate_model::{Error, Result};
@@ -20,65 +20,65 @@ fn key_of(one: &mut Connection<'_>, tag: RecordTag<'_>) -> Result<Option<Vec<u8>
     Ok(found(one, TAGGED, tag)?.map(|(key, _)| key))
 }
 
-pub(super) fn find(tested: &TargetUnderTest<'_>) -> HeldRecord {
+pub(super) fn find(tested: &TargetUnderTest<'_>) -> CheckResult {
     let mut one = tested.connect()?;
     // Of a tag that is not unique a record may have several values.
     let tags: [RecordTag<'_>; 4] =
         [(0, b"f-id"), (1, b"f alias\r\n"), (2, b"f-group"), (2, b"f-other")];
-    must(found(&mut one, TAGGED, (0, b"f-id"))?.is_none(), || "before it is put".to_owned())?;
+    ensure!(found(&mut one, TAGGED, (0, b"f-id"))?.is_none(), "before it is put")?;
     put(one.as_mut(), b"f1", &tags, &[])?;
     put(one.as_mut(), b"f2", &[(0, b"f-id2"), (1, b"f-alias2"), (2, b"f-group")], &[])?;
     for tag in [(0, &b"f-id"[..]), (1, b"f alias\r\n")] {
         let there = found(&mut one, TAGGED, tag)?;
         let wanted = Some((b"f1".to_vec(), received(&[b"one", b"f1"])));
-        must(there == wanted, || format!("{tag:?} leads to {there:?}"))?;
+        ensure!(there == wanted, "{tag:?} leads to {there:?}")?;
     }
-    must(key_of(one.as_mut(), (0, b"f alias\r\n"))?.is_none(), || "another tag".to_owned())?;
-    must(key_of(one.as_mut(), (0, b"f"))?.is_none(), || "half a value".to_owned())?;
+    ensure!(key_of(one.as_mut(), (0, b"f alias\r\n"))?.is_none(), "another tag")?;
+    ensure!(key_of(one.as_mut(), (0, b"f"))?.is_none(), "half a value")?;
     let number = RecordEntry { tags: &[(0, b"f-id")], ..entry(b"n1", &[(0, b"x")]) };
     one.put(NUMBERED, &number)?;
     let there = found(&mut one, NUMBERED, (0, b"f-id"))?;
-    must(there == Some((b"n1".to_vec(), received(&[b"x"]))), || format!("one part: {there:?}"))?;
-    must(one.delete(TAGGED, b"f1", &tags)?, || "it is there".to_owned())?;
+    ensure!(there == Some((b"n1".to_vec(), received(&[b"x"]))), "one part: {there:?}")?;
+    ensure!(one.delete(TAGGED, b"f1", &tags)?, "it is there")?;
     for tag in [(0, &b"f-id"[..]), (1, b"f alias\r\n")] {
-        must(key_of(one.as_mut(), tag)?.is_none(), || format!("{tag:?} outlives its record"))?;
+        ensure!(key_of(one.as_mut(), tag)?.is_none(), "{tag:?} outlives its record")?;
     }
-    must(found(&mut one, NUMBERED, (0, b"f-id"))?.is_some(), || "another table's".to_owned())?;
+    ensure!(found(&mut one, NUMBERED, (0, b"f-id"))?.is_some(), "another table's")?;
     let kept =
         one.change(NUMBERED, &PartsChange { key: b"n1", parts: &[(0, b"y")], tags: None })?;
     let there = found(&mut one, NUMBERED, (0, b"f-id"))?;
-    must(kept && there.is_some(), || "a change keeps the tags that it does not name".to_owned())
+    ensure!(kept && there.is_some(), "a change keeps the tags that it does not name")
 }
 
-pub(super) fn taken(tested: &TargetUnderTest<'_>) -> HeldRecord {
+pub(super) fn taken(tested: &TargetUnderTest<'_>) -> CheckResult {
     let mut one = tested.connect()?;
     put(one.as_mut(), b"k1", &[(0, b"k-id1"), (1, b"k-alias1")], &[])?;
     put(one.as_mut(), b"k2", &[(0, b"k-id2"), (1, b"k-alias2")], &[])?;
     let refused = put(one.as_mut(), b"k3", &[(0, b"k-id3"), (1, b"k-alias1")], &[]);
     let Err(Error::TagTaken { tag, .. }) = &refused else {
-        return must(false, || format!("a taken tag: {refused:?}"));
+        return ensure!(false, "a taken tag: {refused:?}");
     };
-    must(tag == "alias", || format!("the tag that is taken is called {tag}"))?;
-    must(read(&mut one, TAGGED, b"k3")?.is_none(), || "the refused record".to_owned())?;
-    must(key_of(one.as_mut(), (0, b"k-id3"))?.is_none(), || "its other tag".to_owned())?;
+    ensure!(tag == "alias", "the tag that is taken is called {tag}")?;
+    ensure!(read(&mut one, TAGGED, b"k3")?.is_none(), "the refused record")?;
+    ensure!(key_of(one.as_mut(), (0, b"k-id3"))?.is_none(), "its other tag")?;
     let parts: [(usize, &[u8]); 1] = [(0, b"changed")];
     let (before, after) =
         ([(0, &b"k-id2"[..]), (1, b"k-alias2")], [(0, &b"k-id1"[..]), (1, b"k-alias2")]);
     let tags = Some((&before[..], &after[..]));
     let refused = one.change(TAGGED, &PartsChange { key: b"k2", parts: &parts, tags });
-    must(matches!(refused, Err(Error::TagTaken { .. })), || format!("a change: {refused:?}"))?;
+    ensure!(matches!(refused, Err(Error::TagTaken { .. })), "a change: {refused:?}")?;
     let whole = read(&mut one, TAGGED, b"k2")?;
-    must(whole == Some(received(&[b"one", b"k2"])), || format!("a refused change: {whole:?}"))?;
+    ensure!(whole == Some(received(&[b"one", b"k2"])), "a refused change: {whole:?}")?;
     for (id, key) in [(&b"k-id1"[..], &b"k1"[..]), (b"k-id2", b"k2")] {
         let there = key_of(one.as_mut(), (0, id))?;
-        must(there.as_deref() == Some(key), || format!("{id:?} leads to {there:?}"))?;
+        ensure!(there.as_deref() == Some(key), "{id:?} leads to {there:?}")?;
     }
     // The same record may keep what it has.
     put(one.as_mut(), b"k1", &[(0, b"k-id1"), (1, b"k-alias1")], &[])?;
     Ok(())
 }
 
-pub(super) fn retag(tested: &TargetUnderTest<'_>) -> HeldRecord {
+pub(super) fn retag(tested: &TargetUnderTest<'_>) -> CheckResult {
     let mut one = tested.connect()?;
     let first: [RecordTag<'_>; 3] = [(0, b"t-id"), (1, b"t-old"), (2, b"t-g1")];
     let second: [RecordTag<'_>; 3] = [(0, b"t-id"), (1, b"t-new"), (2, b"t-g2")];
@@ -86,25 +86,25 @@ pub(super) fn retag(tested: &TargetUnderTest<'_>) -> HeldRecord {
     put(one.as_mut(), b"t1", &first, &[])?;
     let parts: [(usize, &[u8]); 1] = [(1, b"changed")];
     let to_second = PartsChange { key: b"t1", parts: &parts, tags: Some((&first, &second)) };
-    must(one.change(TAGGED, &to_second)?, || "it is there".to_owned())?;
+    ensure!(one.change(TAGGED, &to_second)?, "it is there")?;
     let there = found(&mut one, TAGGED, (1, b"t-new"))?;
     let wanted = Some((b"t1".to_vec(), received(&[b"one", b"changed"])));
-    must(there == wanted, || format!("by the new tag: {there:?}"))?;
-    must(key_of(one.as_mut(), (1, b"t-old"))?.is_none(), || "by the old tag".to_owned())?;
+    ensure!(there == wanted, "by the new tag: {there:?}")?;
+    ensure!(key_of(one.as_mut(), (1, b"t-old"))?.is_none(), "by the old tag")?;
     put(one.as_mut(), b"t2", &[(0, b"t-id2"), (1, b"t-old")], &[])?;
     put(one.as_mut(), b"t1", &third, &second)?;
-    must(key_of(one.as_mut(), (1, b"t-new"))?.is_none(), || "by the tag before".to_owned())?;
+    ensure!(key_of(one.as_mut(), (1, b"t-new"))?.is_none(), "by the tag before")?;
     for (tag, key) in [((1, &b"t-newer"[..]), b"t1"), ((0, b"t-id"), b"t1"), ((1, b"t-old"), b"t2")]
     {
         let there = key_of(one.as_mut(), tag)?;
-        must(there.as_deref() == Some(key), || format!("{tag:?} leads to {there:?}"))?;
+        ensure!(there.as_deref() == Some(key), "{tag:?} leads to {there:?}")?;
     }
     let of_none = PartsChange { key: b"t9", parts: &parts, tags: Some((&[], &[(1, b"t-9")])) };
-    must(!one.change(TAGGED, &of_none)?, || "no record was changed".to_owned())?;
-    must(key_of(one.as_mut(), (1, b"t-9"))?.is_none(), || "no record has a tag".to_owned())
+    ensure!(!one.change(TAGGED, &of_none)?, "no record was changed")?;
+    ensure!(key_of(one.as_mut(), (1, b"t-9"))?.is_none(), "no record has a tag")
 }
 
-pub(super) fn kept(tested: &TargetUnderTest<'_>) -> HeldRecord {
+pub(super) fn kept(tested: &TargetUnderTest<'_>) -> CheckResult {
     let mut one = tested.connect()?;
     let tags: [RecordTag<'_>; 3] = [(0, b"c-id"), (1, b"c-alias"), (2, b"c-group")];
     put(one.as_mut(), b"c1", &tags, &[])?;
@@ -118,8 +118,8 @@ pub(super) fn kept(tested: &TargetUnderTest<'_>) -> HeldRecord {
         let value: [(usize, &[u8]); 1] = [(0, round)];
         let of_number = PartsChange { key: b"c3", parts: &value, tags: None };
         if round == b"first" {
-            must(one.change(TAGGED, &of(b"c1"))?, || "it is there".to_owned())?;
-            must(one.change(NUMBERED, &of_number)?, || "it is there".to_owned())?;
+            ensure!(one.change(TAGGED, &of(b"c1"))?, "it is there")?;
+            ensure!(one.change(NUMBERED, &of_number)?, "it is there")?;
         } else {
             let changes = [(TAGGED, of(b"c1")), (TAGGED, of(b"c2")), (NUMBERED, of_number)];
             let requests = changes.map(|(table, change)| Request::Change { table, change });
@@ -128,31 +128,31 @@ pub(super) fn kept(tested: &TargetUnderTest<'_>) -> HeldRecord {
         for tag in [(0, &b"c-id"[..]), (1, b"c-alias")] {
             let there = found(&mut one, TAGGED, tag)?;
             let wanted = Some((b"c1".to_vec(), received(&[b"one", round])));
-            must(there == wanted, || format!("{tag:?} leads to {there:?}"))?;
+            ensure!(there == wanted, "{tag:?} leads to {there:?}")?;
         }
         let there = found(&mut one, NUMBERED, (0, b"c-id"))?;
         let wanted = Some((b"c3".to_vec(), received(&[round])));
-        must(there == wanted, || format!("one part: {there:?}"))?;
+        ensure!(there == wanted, "one part: {there:?}")?;
     }
     Ok(())
 }
 
-pub(super) fn delete_of_nothing(tested: &TargetUnderTest<'_>) -> HeldRecord {
+pub(super) fn delete_of_nothing(tested: &TargetUnderTest<'_>) -> CheckResult {
     let mut one = tested.connect()?;
     let tags: [RecordTag<'_>; 2] = [(0, b"x-id"), (1, b"x-alias")];
     put(one.as_mut(), b"x1", &tags, &[])?;
-    must(one.delete(TAGGED, b"x1", &tags)?, || "it is there".to_owned())?;
+    ensure!(one.delete(TAGGED, b"x1", &tags)?, "it is there")?;
     put(one.as_mut(), b"x2", &tags, &[])?;
-    must(!one.delete(TAGGED, b"x1", &tags)?, || "it was gone".to_owned())?;
+    ensure!(!one.delete(TAGGED, b"x1", &tags)?, "it was gone")?;
     let there = key_of(one.as_mut(), (0, b"x-id"))?;
-    must(there.as_deref() == Some(b"x2"), || format!("the new holder: {there:?}"))
+    ensure!(there.as_deref() == Some(b"x2"), "the new holder: {there:?}")
 }
 
 /// Records that race for a tag, and how often.
 const RACERS: u8 = 3;
 const RACES: u8 = 30;
 
-pub(super) fn race(tested: &TargetUnderTest<'_>) -> HeldRecord {
+pub(super) fn race(tested: &TargetUnderTest<'_>) -> CheckResult {
     let (name, address, schema) = (tested.target.name(), tested.database.address(), tested.schema);
     let won = AtomicUsize::new(0);
     let run = |racer: u8| -> Result<()> {
@@ -183,17 +183,17 @@ pub(super) fn race(tested: &TargetUnderTest<'_>) -> HeldRecord {
         })
     })?;
     let won = won.load(Ordering::Relaxed);
-    must(won == usize::from(RACES), || format!("{won} puts won {RACES} tags"))?;
+    ensure!(won == usize::from(RACES), "{won} puts won {RACES} tags")?;
     let mut one = tested.connect()?;
     for race in 0..RACES {
         let Some(key) = key_of(one.as_mut(), (0, &[b'v', race]))? else {
-            return must(false, || format!("no record has tag {race}"));
+            return ensure!(false, "no record has tag {race}");
         };
         let mut others = 0;
         for racer in 0..RACERS {
             others += usize::from(read(&mut one, TAGGED, &[b'v', racer, race])?.is_some());
         }
-        must(others == 1, || format!("tag {race} is {key:?}'s, and {others} records are there"))?;
+        ensure!(others == 1, "tag {race} is {key:?}'s, and {others} records are there")?;
     }
     Ok(())
 }

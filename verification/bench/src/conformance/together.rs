@@ -1,7 +1,8 @@
 //! Requests that travel together.
 
 use super::{
-    BLOCKS, HeldRecord, NUMBERED, PLAIN, TAGGED, TargetUnderTest, change, entry, found, must, read,
+    BLOCKS, CheckResult, NUMBERED, PLAIN, TAGGED, TargetUnderTest, change, ensure, entry, found,
+    read,
 };
 use crate::access::{
     Connection, OwnedReply, PartSet, PartsChange, RecordEntry, RecordTag, Request, TableId,
@@ -44,9 +45,9 @@ fn request<'a>(at: usize, key: &'a [u8], parts: &'a [(usize, &'a [u8])]) -> Requ
 }
 
 /// How one connection is asked what another one is asked one by one.
-type Asking = fn(&mut Connection<'_>, &[Request<'_>]) -> Result<Vec<(usize, OwnedReply)>>;
+type SendFn = fn(&mut Connection<'_>, &[Request<'_>]) -> Result<Vec<(usize, OwnedReply)>>;
 
-pub(super) fn as_one_by_one(tested: &TargetUnderTest<'_>) -> HeldRecord {
+pub(super) fn as_one_by_one(tested: &TargetUnderTest<'_>) -> CheckResult {
     are_the_same(tested, [b'p', b'q'], together)
 }
 
@@ -76,43 +77,43 @@ fn sent_ahead(
     Ok(all)
 }
 
-pub(super) fn ahead(tested: &TargetUnderTest<'_>) -> HeldRecord {
+pub(super) fn ahead(tested: &TargetUnderTest<'_>) -> CheckResult {
     are_the_same(tested, [b'u', b'w'], sent_ahead)
 }
 
 /// The same requests in four rounds, so that some find a record and some do not; one connection is
 /// asked in this way, the other one by one.
-fn are_the_same(tested: &TargetUnderTest<'_>, firsts: [u8; 2], ask: Asking) -> HeldRecord {
+fn are_the_same(tested: &TargetUnderTest<'_>, firsts: [u8; 2], send: SendFn) -> CheckResult {
     let (mut one, mut two) = (tested.connect()?, tested.connect()?);
     for round in 0..4_usize {
         let keys: [Vec<Vec<u8>>; 2] =
             firsts.map(|first| (0..90_u8).map(|at| vec![first, at, b'\r', b'\n']).collect());
         let value = vec![u8::try_from(round).unwrap_or_default(); 10 + 400 * round];
         let parts: [(usize, &[u8]); 3] = [(0, &value), (1, b""), (2, b"c\r\n")];
-        let asked = |keys: &'_ [Vec<u8>]| -> Vec<(usize, Vec<u8>)> {
+        let requests_of = |keys: &'_ [Vec<u8>]| -> Vec<(usize, Vec<u8>)> {
             keys.iter()
                 .enumerate()
                 .map(|(at, key)| (at * (round + 1) + round, key.clone()))
                 .collect()
         };
         let [left, right] = &keys;
-        let (left, right) = (asked(left), asked(right));
+        let (left, right) = (requests_of(left), requests_of(right));
         let ours: Vec<_> = left.iter().map(|(at, key)| request(*at, key, &parts)).collect();
         let others: Vec<_> = right.iter().map(|(at, key)| request(*at, key, &parts)).collect();
-        let (answers, wanted) = (ask(one.as_mut(), &ours)?, one_by_one(two.as_mut(), &others)?);
+        let (answers, wanted) = (send(one.as_mut(), &ours)?, one_by_one(two.as_mut(), &others)?);
         if let Some(at) = (0..wanted.len()).find(|at| answers.get(*at) != wanted.get(*at)) {
             let (is, should) = (answers.get(at), wanted.get(at));
-            return must(false, || format!("round {round}: {is:?}, one by one {should:?}"));
+            ensure!(false, "round {round}: {is:?}, one by one {should:?}")?;
         }
-        must(answers.len() == wanted.len(), || format!("{} answers", answers.len()))?;
+        ensure!(answers.len() == wanted.len(), "{} answers", answers.len())?;
         for ((_, left), (_, right)) in left.iter().zip(&right) {
             for table in [BLOCKS, PLAIN] {
                 let is_same = read(&mut one, table, left)? == read(&mut two, table, right)?;
-                must(is_same, || format!("round {round}: {left:?} and {right:?} differ"))?;
+                ensure!(is_same, "round {round}: {left:?} and {right:?} differ")?;
             }
         }
     }
-    must(ask(one.as_mut(), &[])?.is_empty(), || "answers to nothing".to_owned())
+    ensure!(send(one.as_mut(), &[])?.is_empty(), "answers to nothing")
 }
 
 /// Records that are found, and each how.
@@ -120,8 +121,8 @@ const FOUND: u8 = 40;
 
 /// Asked for by each of the unique tags and in every width, among reads of other records; every
 /// fifth is not there.
-pub(super) fn finds(tested: &TargetUnderTest<'_>) -> HeldRecord {
-    for (of, ask) in [(b'1', together as Asking), (b'2', sent_ahead)] {
+pub(super) fn finds(tested: &TargetUnderTest<'_>) -> CheckResult {
+    for (of, send) in [(b'1', together as SendFn), (b'2', sent_ahead)] {
         let mut one = tested.connect()?;
         let keys: Vec<[u8; 3]> = (0..FOUND).map(|at| [b'e', of, at]).collect();
         let aliases: Vec<[u8; 4]> = keys.iter().map(|[a, b, c]| [b'\r', *a, *b, *c]).collect();
@@ -151,12 +152,12 @@ pub(super) fn finds(tested: &TargetUnderTest<'_>) -> HeldRecord {
             requests.push(Request::Find { table, tag, wanted });
             requests.push(Request::Read { table: PLAIN, key, wanted: PartSet::ALL });
         }
-        let (answers, wanted) = (ask(one.as_mut(), &requests)?, one_by_one(&mut *one, &requests)?);
+        let (answers, wanted) = (send(one.as_mut(), &requests)?, one_by_one(&mut *one, &requests)?);
         if let Some(at) = (0..wanted.len()).find(|at| answers.get(*at) != wanted.get(*at)) {
             let (is, should) = (answers.get(at), wanted.get(at));
-            return must(false, || format!("{is:?}, one by one {should:?}"));
+            ensure!(false, "{is:?}, one by one {should:?}")?;
         }
-        must(answers.len() == wanted.len(), || format!("{} answers", answers.len()))?;
+        ensure!(answers.len() == wanted.len(), "{} answers", answers.len())?;
         for (at, key) in keys.iter().enumerate() {
             let own: Vec<&OwnedReply> =
                 answers.iter().filter(|(number, _)| *number == 2 * at).map(|(_, k)| k).collect();
@@ -167,7 +168,7 @@ pub(super) fn finds(tested: &TargetUnderTest<'_>) -> HeldRecord {
                 [OwnedReply::Done(false)] => !is_there(at),
                 _ => false,
             };
-            must(is_right, || format!("the find of number {at}: {own:?}"))?;
+            ensure!(is_right, "the find of number {at}: {own:?}")?;
         }
     }
     Ok(())
@@ -175,8 +176,8 @@ pub(super) fn finds(tested: &TargetUnderTest<'_>) -> HeldRecord {
 
 /// Who is found while others get another tag is found by the tag of before, and afterwards by the
 /// new one: writes and finds of different records travel together.
-pub(super) fn finds_and_changes(tested: &TargetUnderTest<'_>) -> HeldRecord {
-    for (of, ask) in [(b'3', together as Asking), (b'4', sent_ahead)] {
+pub(super) fn finds_and_changes(tested: &TargetUnderTest<'_>) -> CheckResult {
+    for (of, send) in [(b'3', together as SendFn), (b'4', sent_ahead)] {
         let mut one = tested.connect()?;
         let key_of = |kind: u8| move |at: u8| [kind, of, at];
         let [keys, olds, news] =
@@ -204,18 +205,18 @@ pub(super) fn finds_and_changes(tested: &TargetUnderTest<'_>) -> HeldRecord {
                     Request::Find { table: TAGGED, tag: found, wanted: PartSet(0) }
                 });
             }
-            let answers = ask(one.as_mut(), &requests)?;
+            let answers = send(one.as_mut(), &requests)?;
             for (at, (key, request)) in keys.iter().zip(&requests).enumerate() {
                 let is_find = matches!(request, Request::Find { .. });
                 let own = |kept: OwnedReply| answers.contains(&(at, kept));
                 let is_right =
                     own(OwnedReply::Done(true)) && is_find == own(OwnedReply::Key(key.to_vec()));
-                must(is_right, || format!("turn {turn}, number {at} among {answers:?}"))?;
+                ensure!(is_right, "turn {turn}, number {at} among {answers:?}")?;
             }
         }
         for (old, new) in olds.iter().zip(&news) {
-            must(found(&mut one, TAGGED, (1, old))?.is_none(), || format!("{old:?}"))?;
-            must(found(&mut one, TAGGED, (1, new))?.is_some(), || format!("{new:?}"))?;
+            ensure!(found(&mut one, TAGGED, (1, old))?.is_none(), "{old:?}")?;
+            ensure!(found(&mut one, TAGGED, (1, new))?.is_some(), "{new:?}")?;
         }
     }
     Ok(())
@@ -224,7 +225,7 @@ pub(super) fn finds_and_changes(tested: &TargetUnderTest<'_>) -> HeldRecord {
 /// Requests that are more than a message has.
 const MANY: u16 = 3000;
 
-pub(super) fn many(tested: &TargetUnderTest<'_>) -> HeldRecord {
+pub(super) fn many(tested: &TargetUnderTest<'_>) -> CheckResult {
     let mut one = tested.connect()?;
     let keys: Vec<[u8; 3]> = (0..MANY).map(u16::to_be_bytes).map(|[a, b]| [b'm', a, b]).collect();
     let value = vec![b'v'; 2000];
@@ -234,29 +235,31 @@ pub(super) fn many(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let answers = together(one.as_mut(), &puts)?;
     let is_done =
         |(at, answer): (usize, &(usize, OwnedReply))| *answer == (at, OwnedReply::Done(true));
-    must(answers.len() == puts.len() && answers.iter().enumerate().all(is_done), || {
-        "puts are answered one after the other".to_owned()
-    })?;
+    ensure!(
+        answers.len() == puts.len() && answers.iter().enumerate().all(is_done),
+        "puts are answered one after the other"
+    )?;
     let reads: Vec<_> =
         keys.iter().map(|key| Request::Read { table: PLAIN, key, wanted: PartSet::ALL }).collect();
     let answers = together(one.as_mut(), &reads)?;
-    must(answers.len() == 2 * reads.len(), || format!("{} answers", answers.len()))?;
+    ensure!(answers.len() == 2 * reads.len(), "{} answers", answers.len())?;
     for (at, pair) in answers.chunks(2).enumerate() {
         let wanted = [(at, OwnedReply::Part(0, value.clone())), (at, OwnedReply::Done(true))];
-        must(pair == wanted, || format!("the answer to number {at}"))?;
+        ensure!(pair == wanted, "the answer to number {at}")?;
     }
     let deletes: Vec<_> =
         keys.iter().map(|key| Request::Delete { table: PLAIN, key, tags: &[] }).collect();
-    must(together(one.as_mut(), &deletes)?.len() == deletes.len(), || "deletes".to_owned())?;
+    ensure!(together(one.as_mut(), &deletes)?.len() == deletes.len(), "deletes")?;
     let answers = together(one.as_mut(), &reads)?;
     let was_deleted =
         |(at, answer): (usize, &(usize, OwnedReply))| *answer == (at, OwnedReply::Done(false));
-    must(answers.len() == reads.len() && answers.iter().enumerate().all(was_deleted), || {
-        "records are there after they were deleted together".to_owned()
-    })
+    ensure!(
+        answers.len() == reads.len() && answers.iter().enumerate().all(was_deleted),
+        "records are there after they were deleted together"
+    )
 }
 
-pub(super) fn tagged(tested: &TargetUnderTest<'_>) -> HeldRecord {
+pub(super) fn tagged(tested: &TargetUnderTest<'_>) -> CheckResult {
     let mut one = tested.connect()?;
     let keys: Vec<[u8; 2]> = (0..40).map(|at| [b'z', at]).collect();
     let news: Vec<[u8; 2]> = (0..40).map(|at| [b'Z', at]).collect();
@@ -274,7 +277,7 @@ pub(super) fn tagged(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let answers = together(one.as_mut(), &requests)?;
     let wanted: Vec<_> =
         (0..requests.len()).map(|at| (at, OwnedReply::Done(at % 2 == 0))).collect();
-    must(answers == wanted, || format!("puts among reads: {answers:?}"))?;
+    ensure!(answers == wanted, "puts among reads: {answers:?}")?;
     let changes: Vec<Request<'_>> = keys
         .iter()
         .zip(tags.iter().zip(&afters))
@@ -291,13 +294,13 @@ pub(super) fn tagged(tested: &TargetUnderTest<'_>) -> HeldRecord {
         let answers = together(one.as_mut(), &changes)?;
         for (at, answer) in answers.iter().enumerate() {
             let wanted = (at, OwnedReply::Done(is_done || at % 3 != 0));
-            must(*answer == wanted, || format!("{answer:?}, not {wanted:?}"))?;
+            ensure!(*answer == wanted, "{answer:?}, not {wanted:?}")?;
         }
     }
     for (at, (key, new)) in keys.iter().zip(&news).enumerate() {
-        must(found(&mut one, TAGGED, (0, key))?.is_none(), || format!("old tag {at}"))?;
+        ensure!(found(&mut one, TAGGED, (0, key))?.is_none(), "old tag {at}")?;
         let is_there = found(&mut one, TAGGED, (0, new))?.is_some();
-        must(is_there == (at % 3 != 0), || format!("new tag {at}"))?;
+        ensure!(is_there == (at % 3 != 0), "new tag {at}")?;
     }
     let refused = together(
         one.as_mut(),
@@ -315,6 +318,6 @@ pub(super) fn tagged(tested: &TargetUnderTest<'_>) -> HeldRecord {
             Request::Read { table: PLAIN, key: b"z", wanted: PartSet::ALL },
         ],
     );
-    must(matches!(refused, Err(Error::TagTaken { .. })), || format!("a taken tag: {refused:?}"))?;
-    must(read(&mut one, TAGGED, b"other")?.is_none(), || "the refused record".to_owned())
+    ensure!(matches!(refused, Err(Error::TagTaken { .. })), "a taken tag: {refused:?}")?;
+    ensure!(read(&mut one, TAGGED, b"other")?.is_none(), "the refused record")
 }

@@ -1,7 +1,7 @@
 //! Several records at one instant.
 
 use super::{
-    BLOCKS, HeldRecord, NUMBERED, PLAIN, TAGGED, TargetUnderTest, change, entry, found, must,
+    BLOCKS, CheckResult, NUMBERED, PLAIN, TAGGED, TargetUnderTest, change, ensure, entry, found,
     put_value, read, received, value,
 };
 use crate::access::{Connection, PartsChange, RecordEntry, StoreAccess};
@@ -9,7 +9,7 @@ use crate::targets;
 use crate::workloads::wrong_answer;
 use nearstate_model::{Error, Result};
 
-pub(super) fn whole(tested: &TargetUnderTest<'_>) -> HeldRecord {
+pub(super) fn whole(tested: &TargetUnderTest<'_>) -> CheckResult {
     let mut one = tested.connect()?;
     put_value(&mut one, b"a1", b"1")?;
     put_value(&mut one, b"a2", b"2")?;
@@ -28,18 +28,18 @@ pub(super) fn whole(tested: &TargetUnderTest<'_>) -> HeldRecord {
     })?;
     let wanted =
         [Some(b"1".to_vec()), None, Some(vec![1]), Some(vec![0]), Some(vec![1]), Some(vec![0])];
-    must(seen == wanted, || format!("in the transaction: {seen:?}"))?;
-    must(value(&mut one, b"a3")?.as_deref() == Some(b"3"), || "what was put".to_owned())?;
-    must(value(&mut one, b"a2")?.is_none(), || "what was deleted".to_owned())?;
-    must(read(&mut one, BLOCKS, b"a9")?.is_none(), || "a change of nothing".to_owned())?;
+    ensure!(seen == wanted, "in the transaction: {seen:?}")?;
+    ensure!(value(&mut one, b"a3")?.as_deref() == Some(b"3"), "what was put")?;
+    ensure!(value(&mut one, b"a2")?.is_none(), "what was deleted")?;
+    ensure!(read(&mut one, BLOCKS, b"a9")?.is_none(), "a change of nothing")?;
     let parts = read(&mut one, BLOCKS, b"a1")?;
-    must(parts == Some(received(&[b"a", b"B", b"c"])), || format!("what was changed: {parts:?}"))?;
+    ensure!(parts == Some(received(&[b"a", b"B", b"c"])), "what was changed: {parts:?}")?;
     one.transact(&mut |_| Ok(()))?;
     one.transact(&mut |access| put_value(access, b"a4", b"4"))?;
-    must(value(&mut one, b"a4")?.as_deref() == Some(b"4"), || "a write alone".to_owned())
+    ensure!(value(&mut one, b"a4")?.as_deref() == Some(b"4"), "a write alone")
 }
 
-pub(super) fn aborted(tested: &TargetUnderTest<'_>) -> HeldRecord {
+pub(super) fn aborted(tested: &TargetUnderTest<'_>) -> CheckResult {
     let mut one = tested.connect()?;
     put_value(&mut one, b"b1", b"before")?;
     let refused = one.transact(&mut |access| {
@@ -50,11 +50,11 @@ pub(super) fn aborted(tested: &TargetUnderTest<'_>) -> HeldRecord {
         Err(Error::BadArgument { detail: "enough".to_owned() })
     });
     let is_ours = matches!(&refused, Err(Error::BadArgument { detail }) if detail == "enough");
-    must(is_ours, || format!("what the body returned: {refused:?}"))?;
-    must(value(&mut one, b"b1")?.as_deref() == Some(b"before"), || "it was changed".to_owned())?;
-    must(value(&mut one, b"b2")?.is_none(), || "it was made".to_owned())?;
+    ensure!(is_ours, "what the body returned: {refused:?}")?;
+    ensure!(value(&mut one, b"b1")?.as_deref() == Some(b"before"), "it was changed")?;
+    ensure!(value(&mut one, b"b2")?.is_none(), "it was made")?;
     put_value(&mut one, b"b1", b"later")?;
-    must(value(&mut one, b"b1")?.as_deref() == Some(b"later"), || "it goes on".to_owned())
+    ensure!(value(&mut one, b"b1")?.as_deref() == Some(b"later"), "it goes on")
 }
 
 /// Connections that count, and how often each does.
@@ -66,7 +66,7 @@ fn number(bytes: Option<&[u8]>) -> u64 {
 }
 
 /// Each adds to two counters, one of which is a part of a record; no addition is lost.
-pub(super) fn counted(tested: &TargetUnderTest<'_>) -> HeldRecord {
+pub(super) fn counted(tested: &TargetUnderTest<'_>) -> CheckResult {
     let (name, address, schema) = (tested.target.name(), tested.database.address(), tested.schema);
     let mut one = tested.connect()?;
     one.put(BLOCKS, &entry(b"count", &[(0, &[0; 8]), (1, b"b"), (2, b"c")]))?;
@@ -88,13 +88,14 @@ pub(super) fn counted(tested: &TargetUnderTest<'_>) -> HeldRecord {
     let plain = number(value(&mut one, b"count")?.as_deref());
     let part = read(&mut one, BLOCKS, b"count")?.and_then(|mut parts| parts.remove(&0));
     let part = number(part.as_deref());
-    must(plain == wanted && part == wanted, || {
-        format!("{COUNTERS} connections have counted to {plain} and {part}, not to {wanted}")
-    })
+    ensure!(
+        plain == wanted && part == wanted,
+        "{COUNTERS} connections have counted to {plain} and {part}, not to {wanted}"
+    )
 }
 
 /// One connection moves between two records, the other looks: the sum is always the same.
-pub(super) fn instant(tested: &TargetUnderTest<'_>) -> HeldRecord {
+pub(super) fn instant(tested: &TargetUnderTest<'_>) -> CheckResult {
     let (name, address, schema) = (tested.target.name(), tested.database.address(), tested.schema);
     let mut one = tested.connect()?;
     put_value(&mut one, b"i1", &1000_u64.to_be_bytes())?;
@@ -126,7 +127,7 @@ pub(super) fn instant(tested: &TargetUnderTest<'_>) -> HeldRecord {
     };
     together(2, &run)?;
     let (left, right) = sums(one.as_mut())?;
-    must((left, right) == (1000 - COUNTS, 1000 + COUNTS), || format!("{left} and {right}"))
+    ensure!((left, right) == (1000 - COUNTS, 1000 + COUNTS), "{left} and {right}")
 }
 
 fn together(threads: usize, run: &(dyn Fn() -> Result<()> + Sync)) -> Result<()> {
@@ -140,7 +141,7 @@ fn together(threads: usize, run: &(dyn Fn() -> Result<()> + Sync)) -> Result<()>
     })
 }
 
-pub(super) fn tagged(tested: &TargetUnderTest<'_>) -> HeldRecord {
+pub(super) fn tagged(tested: &TargetUnderTest<'_>) -> CheckResult {
     let mut one = tested.connect()?;
     let before = [(0, &b"y-id"[..]), (1, &b"y-a"[..])];
     let after = [(0, &b"y-id"[..]), (1, &b"y-b"[..])];
@@ -162,23 +163,23 @@ pub(super) fn tagged(tested: &TargetUnderTest<'_>) -> HeldRecord {
         Ok(())
     })?;
     let wanted = [Some(b"y1".to_vec()), Some(b"y1".to_vec()), None, Some(Vec::new())];
-    must(met == wanted, || format!("met in the transaction: {met:?}"))?;
-    must(found(&mut one, TAGGED, (1, b"y-a"))?.is_none(), || "the old tag".to_owned())?;
-    must(found(&mut one, TAGGED, (1, b"y-b"))?.is_some(), || "the new tag".to_owned())?;
+    ensure!(met == wanted, "met in the transaction: {met:?}")?;
+    ensure!(found(&mut one, TAGGED, (1, b"y-a"))?.is_none(), "the old tag")?;
+    ensure!(found(&mut one, TAGGED, (1, b"y-b"))?.is_some(), "the new tag")?;
     taken_inside(one.as_mut())?;
     one.transact(&mut |access| access.delete(TAGGED, b"y1", &after).map(drop))?;
-    must(found(&mut one, TAGGED, (0, b"y-id"))?.is_none(), || "a deleted tag".to_owned())?;
-    must(found(&mut one, NUMBERED, (0, b"y-id"))?.is_some(), || "another table's".to_owned())
+    ensure!(found(&mut one, TAGGED, (0, b"y-id"))?.is_none(), "a deleted tag")?;
+    ensure!(found(&mut one, NUMBERED, (0, b"y-id"))?.is_some(), "another table's")
 }
 
 /// A taken tag ends the transaction, whichever call says so.
-fn taken_inside(one: &mut Connection<'_>) -> HeldRecord {
+fn taken_inside(one: &mut Connection<'_>) -> CheckResult {
     let refused = one.transact(&mut |access| {
         put_value(access, b"y2", b"left over")?;
         let tags = [(0, &b"y-id"[..])];
         access.put(NUMBERED, &RecordEntry { tags: &tags, ..entry(b"y2", &[(0, b"n")]) })
     });
-    must(matches!(refused, Err(Error::TagTaken { .. })), || format!("a taken tag: {refused:?}"))?;
-    must(value(one, b"y2")?.is_none(), || "what went before it".to_owned())?;
-    must(read(one, NUMBERED, b"y2")?.is_none(), || "the refused record".to_owned())
+    ensure!(matches!(refused, Err(Error::TagTaken { .. })), "a taken tag: {refused:?}")?;
+    ensure!(value(one, b"y2")?.is_none(), "what went before it")?;
+    ensure!(read(one, NUMBERED, b"y2")?.is_none(), "the refused record")
 }

@@ -1,10 +1,10 @@
 //! Reading a record and changing it by what was read.
 
 use super::{
-    BLOCKS, HeldRecord, PLAIN, ReceivedParts, TargetUnderTest, change, entry, must, put_value,
+    BLOCKS, CheckResult, PLAIN, ReceivedParts, TargetUnderTest, change, ensure, entry, put_value,
     read, received, value,
 };
-use crate::access::{PartSet, RecordWrite, TableId, Work};
+use crate::access::{PartSet, RecordRead, RecordWrite, TableId, Work};
 use nearstate_model::{Error, Result};
 
 /// Adds `more` behind each part that it received; changes nothing if there are no bytes to add.
@@ -36,41 +36,42 @@ impl Work for Longer<'_> {
     }
 }
 
-pub(super) fn update(tested: &TargetUnderTest<'_>) -> HeldRecord {
+pub(super) fn update(tested: &TargetUnderTest<'_>) -> CheckResult {
     let mut one = tested.connect()?;
     let mut go = |table: TableId, key: &[u8], wanted: PartSet, more: &[u8], is_unwilling: bool| {
         let mut work = Longer { key, more, received: ReceivedParts::new(), is_unwilling };
-        let done = one.update(table, key, wanted, &mut work);
+        let done = one.update(RecordRead { table, key, wanted }, &mut work);
         (done, read(&mut one, table, key))
     };
     let (done, left) = go(BLOCKS, b"u1", PartSet::ALL, b"x", false);
-    must(!done? && left?.is_none(), || "an update of no record".to_owned())?;
+    ensure!(!done? && left?.is_none(), "an update of no record")?;
     tested.connect()?.put(BLOCKS, &entry(b"u1", &[(0, b"a"), (1, b""), (2, b"c")]))?;
     let (done, left) = go(BLOCKS, b"u1", PartSet::ALL, b"x", false);
-    must(done?, || "it is there".to_owned())?;
+    ensure!(done?, "it is there")?;
     let found = left?;
-    must(found == Some(received(&[b"ax", b"x", b"cx"])), || format!("all parts: {found:?}"))?;
+    ensure!(found == Some(received(&[b"ax", b"x", b"cx"])), "all parts: {found:?}")?;
     for (more, is_unwilling) in [(&b""[..], false), (b"x", true)] {
         let (done, left) = go(BLOCKS, b"u1", PartSet::ALL, more, is_unwilling);
-        must(done.is_err() == is_unwilling, || format!("unwilling: {is_unwilling}"))?;
+        ensure!(done.is_err() == is_unwilling, "unwilling: {is_unwilling}")?;
         let found = left?;
-        must(found == Some(received(&[b"ax", b"x", b"cx"])), || format!("no change: {found:?}"))?;
+        ensure!(found == Some(received(&[b"ax", b"x", b"cx"])), "no change: {found:?}")?;
     }
     // A part that is wanted is changed; more may be received, and then it is changed as well.
     let (done, left) = go(BLOCKS, b"u1", PartSet::one(2), b"y", false);
     let found = left?;
     let last = found.as_ref().and_then(|parts| parts.get(&2));
-    must(done? && last.is_some_and(|bytes| bytes == b"cxy"), || format!("one part: {found:?}"))?;
+    ensure!(done? && last.is_some_and(|bytes| bytes == b"cxy"), "one part: {found:?}")?;
     for round in 0..20_usize {
         let more = vec![b'z'; round * 40];
         let (done, _) = go(BLOCKS, b"u1", PartSet::one(1), &more, false);
-        must(done?, || format!("round {round}"))?;
+        ensure!(done?, "round {round}")?;
     }
     let grown = read(&mut one, BLOCKS, b"u1")?.and_then(|parts| parts.get(&1).map(Vec::len));
-    must(grown == Some(1 + 40 * 190), || format!("a part that grows: {grown:?}"))?;
+    ensure!(grown == Some(1 + 40 * 190), "a part that grows: {grown:?}")?;
     put_value(&mut one, b"u1", b"v")?;
+    let read = RecordRead { table: PLAIN, key: b"u1", wanted: PartSet::ALL };
     let mut work =
         Longer { key: b"u1", more: b"w", received: ReceivedParts::new(), is_unwilling: false };
-    must(one.update(PLAIN, b"u1", PartSet::ALL, &mut work)?, || "a plain value".to_owned())?;
-    must(value(&mut one, b"u1")?.as_deref() == Some(b"vw"), || "a plain value's bytes".to_owned())
+    ensure!(one.update(read, &mut work)?, "a plain value")?;
+    ensure!(value(&mut one, b"u1")?.as_deref() == Some(b"vw"), "a plain value's bytes")
 }

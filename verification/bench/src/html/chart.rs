@@ -8,6 +8,8 @@
 pub mod lines;
 
 use self::lines::{Axis, Line, Lines, Stroke, Unit};
+use crate::stat::as_f64;
+use crate::table::scaled;
 use plotters::drawing::DrawingArea;
 use plotters::prelude::{
     ChartBuilder, IntoDrawingArea, IntoFont, RGBColor, Rectangle, SVGBackend, ShapeStyle, TextStyle,
@@ -83,7 +85,7 @@ pub fn histogram((_, colour, samples): &Series) -> String {
         let columns = bins.percent.iter().enumerate().filter(|(_, p)| **p > 0.0);
         chart
             .draw_series(columns.map(|(i, percent)| {
-                let left = bins.least + bins.width * as_f64(i);
+                let left = bins.least + bins.width * as_f64(i as u64);
                 Rectangle::new([(left, 0.0), (left + bins.width * 0.93, *percent)], style)
             }))
             .ok()?;
@@ -153,17 +155,16 @@ impl Bins {
         };
         let spread = (longest - shortest).max(longest * 0.02).max(0.1);
         let least = ((shortest - spread * 0.04) / scale).max(0.0);
-        let width = (longest + spread * 0.04 - least * scale) / scale / as_f64(BINS);
+        let width = (longest + spread * 0.04 - least * scale) / scale / as_f64(BINS as u64);
         let mut counts = [0_u64; BINS];
         for ns in &sorted {
             if let Some(count) = counts.get_mut(bin((ns / scale - least) / width)) {
                 *count += 1;
             }
         }
-        let share = 100.0 / as_f64(sorted.len());
-        #[expect(clippy::cast_precision_loss, reason = "a count of samples")]
-        let percent = counts.iter().map(|c| *c as f64 * share).collect();
-        Some(Self { least, most: least + width * as_f64(BINS), width, percent, unit })
+        let share = 100.0 / as_f64(sorted.len() as u64);
+        let percent = counts.iter().map(|count| as_f64(*count) * share).collect();
+        Some(Self { least, most: least + width * as_f64(BINS as u64), width, percent, unit })
     }
 }
 
@@ -173,12 +174,7 @@ impl Bins {
     reason = "clamped to the bins there are"
 )]
 fn bin(at: f64) -> usize {
-    at.clamp(0.0, as_f64(BINS - 1)) as usize
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a count of samples or of bins")]
-fn as_f64(count: usize) -> f64 {
-    count as f64
+    at.clamp(0.0, as_f64(BINS as u64 - 1)) as usize
 }
 
 /// The corners of the distribution's stairs, at most a few hundred of them.
@@ -186,12 +182,12 @@ fn steps(samples: &[f64], most: f64) -> Vec<(f64, f64)> {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
     let every = sorted.len().div_ceil(400).max(1);
-    let share = 100.0 / as_f64(sorted.len().max(1));
+    let share = 100.0 / as_f64(sorted.len().max(1) as u64);
     let mut out = Vec::new();
     let mut below = 0.0;
     for (i, ns) in sorted.iter().enumerate() {
         if i % every == 0 || i + 1 == sorted.len() {
-            let percent = as_f64(i + 1) * share;
+            let percent = as_f64(i as u64 + 1) * share;
             out.extend([(ns.max(1.0), below), (ns.max(1.0), percent)]);
             below = percent;
         }
@@ -201,24 +197,16 @@ fn steps(samples: &[f64], most: f64) -> Vec<(f64, f64)> {
 }
 
 fn short(ns: f64) -> String {
-    let (amount, unit) = match ns {
-        n if n < 999.5 => (n, "ns"),
-        n if n < 999.5e3 => (n / 1e3, "us"),
-        n if n < 999.5e6 => (n / 1e6, "ms"),
-        n => (n / 1e9, "s"),
-    };
-    let digits = usize::from(amount < 9.95 && (amount - amount.round()).abs() > 0.05);
-    format!("{amount:.digits$} {unit}")
+    two_digits(ns, [" ns", " us", " ms", " s"])
 }
 
 /// A number with k, M or G.
 fn count(amount: f64) -> String {
-    let (amount, unit) = match amount {
-        n if n < 999.5 => (n, ""),
-        n if n < 999.5e3 => (n / 1e3, " k"),
-        n if n < 999.5e6 => (n / 1e6, " M"),
-        n => (n / 1e9, " G"),
-    };
+    two_digits(amount, ["", " k", " M", " G"])
+}
+
+fn two_digits(amount: f64, units: [&str; 4]) -> String {
+    let (amount, unit) = scaled(amount, units);
     let digits = usize::from(amount < 9.95 && (amount - amount.round()).abs() > 0.05);
     format!("{amount:.digits$}{unit}")
 }

@@ -312,16 +312,18 @@ mod tests {
         let mut run = run();
         let (targets, settled) = (&mut run.targets, Some("2 MiB pages after collapse()"));
         targets[1].settled = settled.map(str::to_owned);
-        let told = flat(&text(&run));
-        assert!(told.contains("region: region 1.2; after loading: 2 MiB pages"), "{told}");
-        let mind = told.split_once("Keep in mind").unwrap().1;
-        assert!(mind.contains("done after loading to region, redis, as makers advise: 2 MiB"));
+        let shown = flat(&text(&run));
+        assert!(shown.contains("region: region 1.2; after loading: 2 MiB pages"), "{shown}");
+        let notes = shown.split_once("Keep in mind").unwrap().1;
+        assert!(notes.contains("done after loading to region, redis, as makers advise: 2 MiB"));
         run.drive.is_unsettled = true;
         run.targets.iter_mut().for_each(|target| target.settled = None);
-        let told = flat(&text(&run));
-        assert!(!told.contains("after loading: ") && told.contains("; targets left as they were"));
-        let mind = told.split_once("Keep in mind").unwrap().1;
-        assert!(mind.contains("targets were left as they were loaded (--no-settle)"), "{mind}");
+        let shown = flat(&text(&run));
+        assert!(
+            !shown.contains("after loading: ") && shown.contains("; targets left as they were")
+        );
+        let notes = shown.split_once("Keep in mind").unwrap().1;
+        assert!(notes.contains("targets were left as they were loaded (--no-settle)"), "{notes}");
     }
 
     #[test]
@@ -331,10 +333,10 @@ mod tests {
         run.targets[1].rounds[2].classes.push(ClassResult { name: CUT.to_owned(), latencies });
         let line =
             "redis: what was on its way when a connection was lost, 3 operations in all, is a";
-        let told = text(&run);
-        let words = flat(&told);
-        assert!(words.contains(line) && words.contains("nothing of it is in a rate"), "{told}");
-        let trust = row(&told, "Whether the figures", "redis");
+        let shown = text(&run);
+        let words = flat(&shown);
+        assert!(words.contains(line) && words.contains("nothing of it is in a rate"), "{shown}");
+        let trust = row(&shown, "Whether the figures", "redis");
         assert!(trust.split('│').any(|cell| cell.trim() == "3"), "{trust}");
         assert!(row(&classes(&run), "redis by class", CUT).contains('3'));
     }
@@ -344,12 +346,12 @@ mod tests {
     fn a_target_behind_its_offered_rate_is_told() {
         let mut run = run();
         run.drive.rate = Some(1.9e6);
-        let told = text(&run);
-        let redis = row(&told, "Operations per second", "redis");
+        let shown = text(&run);
+        let redis = row(&shown, "Operations per second", "redis");
         assert!(redis.contains("0.9 %") && !redis.contains(" x "), "{redis}");
-        let mind = flat(&told);
-        assert!(mind.contains("redis: it did 1 % of the offered rate"), "{told}");
-        assert!(!mind.contains("region: it did"), "{told}");
+        let notes = flat(&shown);
+        assert!(notes.contains("redis: it did 1 % of the offered rate"), "{shown}");
+        assert!(!notes.contains("region: it did"), "{shown}");
         run.drive.rate = None;
         assert!(!text(&run).contains("of the offered"));
     }

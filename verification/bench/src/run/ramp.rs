@@ -1,11 +1,11 @@
-//! Finding the highest rate that keeps a stated p99: first up in large steps, then by halves
-//! between the last rate that was kept and the first that was not.
+//! The search for the highest rate with a given p99: first in large steps, then by bisection
+//! between the highest sustained rate and the lowest that was not.
 
 use crate::random::whole;
 use crate::result::{Drive, RampPoint, Round};
 use nearstate_model::Result;
 
-/// Points of a curve at the most.
+/// The largest number of points of a curve.
 pub(super) const POINTS_MAX: usize = 16;
 
 /// Shares of the closed loop's rate that are tried first: the flat part and the bend of the curve.
@@ -14,7 +14,7 @@ const SHARES: [f64; 9] = [0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0, 1.15];
 /// Halvings after that.
 const HALVINGS: usize = 5;
 
-/// A rate counts as reached if so much of it was done.
+/// A rate counts as reached if this share of it was achieved.
 const REACHED: f64 = 0.97;
 
 /// Operations of a point: so many seconds of its rate, within these bounds. A p99 needs a thousand;
@@ -24,8 +24,7 @@ const POINT_OPS: (u64, u64) = (1_000, 1_000_000);
 const POINT_S_MAX: f64 = 10.0;
 const OPS_LEAST: f64 = 1_000.0;
 
-/// What a closed loop without pauses does, if the rounds were one: the fastest of them. Rounds that
-/// were offered a rate, or paused, say nothing of what the store can do.
+/// The rate of the fastest round, if the rounds were a closed loop without pauses.
 pub(super) fn closed_rate(drive: &Drive, rounds: &[Round]) -> Option<f64> {
     let is_known = drive.rate.is_none() && drive.think_us == 0;
     is_known.then(|| rounds.iter().map(Round::rate).fold(0.0, f64::max))
@@ -49,14 +48,14 @@ pub(super) struct RampStep {
 
 /// The state of the search.
 #[derive(Debug)]
-pub(super) struct Climb {
+pub(super) struct RampSearch {
     closed: f64,
     bound_ns: u64,
     points: Vec<RampPoint>,
     offered: f64,
 }
 
-impl Climb {
+impl RampSearch {
     /// A search on a target that did `closed` operations per second in a closed loop.
     pub(super) const fn new(closed: f64, bound_ns: u64) -> Self {
         Self { closed, bound_ns, points: Vec::new(), offered: 0.0 }
@@ -85,8 +84,8 @@ impl Climb {
         Some(RampStep { offered: self.offered, ops })
     }
 
-    /// What was measured at the rate that was asked for last.
-    pub(super) fn met(&mut self, round: &Round) {
+    /// Adds the measurement at the rate that was requested last.
+    pub(super) fn add(&mut self, round: &Round) {
         let latencies = round.latencies();
         let p99_ns = latencies.percentile(99.0);
         let is_sustained = p99_ns <= self.bound_ns && round.rate() >= self.offered * REACHED;
@@ -100,8 +99,7 @@ impl Climb {
         });
     }
 
-    /// Measures one rate after the other. The curve until then comes back as well if one cannot be
-    /// measured: its points are worth as much as if it had gone on.
+    /// Measures one rate after the other. Returns the curve also if a measurement fails.
     pub(super) fn all(
         mut self,
         mut measure: impl FnMut(RampStep) -> Result<Round>,
@@ -109,7 +107,7 @@ impl Climb {
         let mut outcome = Ok(());
         while let Some(step) = self.next() {
             match measure(step) {
-                Ok(round) => self.met(&round),
+                Ok(round) => self.add(&round),
                 Err(e) => {
                     outcome = Err(e);
                     break;
@@ -145,12 +143,12 @@ mod tests {
     #[test]
     fn the_bend_is_found_from_below_and_from_above() {
         for capacity in [3_000.0, 7_700.0, 9_990.0, 12_000.0] {
-            let mut climb = Climb::new(10_000.0, 1_000_000);
-            while let Some(step) = climb.next() {
+            let mut search = RampSearch::new(10_000.0, 1_000_000);
+            while let Some(step) = search.next() {
                 assert!((POINT_OPS.0..=POINT_OPS.1).contains(&step.ops));
-                climb.met(&round(step.offered, capacity));
+                search.add(&round(step.offered, capacity));
             }
-            let points = climb.points();
+            let points = search.points();
             assert!(points.windows(2).all(|pair| pair[0].offered <= pair[1].offered));
             let best = points.iter().filter(|point| point.is_sustained).map(|point| point.offered);
             let best = best.fold(0.0, f64::max);
@@ -161,7 +159,7 @@ mod tests {
     #[test]
     fn points_are_kept_when_the_search_is_stopped() {
         let mut left = 3;
-        let (points, outcome) = Climb::new(10_000.0, 1_000_000).all(|step| {
+        let (points, outcome) = RampSearch::new(10_000.0, 1_000_000).all(|step| {
             left -= 1;
             let stopped = || Error::Backend { detail: "stopped".to_owned() };
             (left >= 0).then(|| round(step.offered, 7_700.0)).ok_or_else(stopped)
@@ -173,17 +171,17 @@ mod tests {
 
     #[test]
     fn a_store_that_keeps_no_rate_is_given_up() {
-        let mut climb = Climb::new(2_000.0, 1_000);
-        while let Some(step) = climb.next() {
+        let mut search = RampSearch::new(2_000.0, 1_000);
+        while let Some(step) = search.next() {
             assert!(step.offered >= 100.0, "{step:?}");
-            climb.met(&round(step.offered, 1.0));
+            search.add(&round(step.offered, 1.0));
         }
-        assert!(climb.points().len() < POINTS_MAX);
+        assert!(search.points().len() < POINTS_MAX);
     }
 
     #[test]
     fn without_a_rate_there_is_nothing_to_climb() {
-        assert_eq!(Climb::new(0.0, 1).next(), None);
+        assert_eq!(RampSearch::new(0.0, 1).next(), None);
     }
 
     #[test]
@@ -201,7 +199,7 @@ mod tests {
 
     #[test]
     fn the_first_point_is_a_share_of_the_closed_loop() {
-        let step = Climb::new(1e6, 1).next().unwrap();
+        let step = RampSearch::new(1e6, 1).next().unwrap();
         assert!((step.offered - 1e5).abs() < 1.0);
     }
 }

@@ -1,13 +1,14 @@
 //! One target in a run: its database, its clients, its result.
 
 use super::ramp::{self, RampStep};
-use super::{BenchContext, TargetOutcome, memory_bytes, wished};
-use crate::client_pool::{ClientPool, Listener};
+use super::{BenchContext, TargetOutcome, memory_bytes, needed};
+use crate::client_pool::{ClientPool, NoProgress, ProgressListener};
 use crate::processes;
-use crate::protocol::{Fault, Plan, Ran, STOPPED, Turn, in_words};
+use crate::progress::ProgressStep;
+use crate::protocol::{ClientResult, Fault, Plan, STOPPED, Trial, error_text};
 use crate::result::{ClassResult, Drive, Round, Slice, TargetResult};
 use crate::space;
-use crate::stat::Latencies;
+use crate::stat::{Latencies, as_f64};
 use crate::table::{count_text, counted, latency_text, rate_text};
 use crate::targets::{Database, Need, Support, Target};
 use crate::workloads::Requirements;
@@ -18,17 +19,17 @@ use std::time::Instant;
 /// Operations of a client in a round at the least, when rounds are measured by time.
 const ROUND_OPS_MIN: u64 = 200;
 
-/// A target's place in a run. After a fault only [`TargetRun::close`] does anything.
+/// A target in a run. After an error only [`TargetRun::close`] has an effect.
 pub(super) struct TargetRun<'a> {
     context: &'a BenchContext<'a>,
     target: &'a dyn Target,
     running: Option<Running>,
-    /// Turns that its clients had.
-    turns: u64,
-    /// Clients that run elsewhere than they were to.
+    /// Trials of its clients.
+    trials: u64,
+    /// Clients that could not be bound to their processor.
     pub(super) unbound: Vec<String>,
-    /// The turn that was under way when its part ended: what was measured in it is lost.
-    unshown: Option<String>,
+    /// The round that was interrupted and is not reported.
+    unfinished: Option<String>,
     pub(super) result: TargetResult,
 }
 
@@ -50,37 +51,28 @@ impl<'a> TargetRun<'a> {
         let result = TargetResult {
             name: target.name().to_owned(),
             version: version.to_owned(),
-            settled: None,
-            ways: ways_of(target.as_ref(), requirements, layout),
-            declined: None,
-            loaded: (0, 0),
-            rounds: Vec::new(),
-            ramp: Vec::new(),
-            memory_bytes: None,
-            verdict: None,
-            checks: Vec::new(),
-            reconnects: 0,
-            invalid: Vec::new(),
+            ways: support_of(target.as_ref(), requirements, layout),
+            ..TargetResult::default()
         };
         let target = target.as_ref();
-        let (unbound, unshown) = (Vec::new(), None);
-        Self { context, target, running: None, turns: 0, unbound, unshown, result }
+        let (unbound, unfinished) = (Vec::new(), None);
+        Self { context, target, running: None, trials: 0, unbound, unfinished, result }
     }
 
-    /// Starts the database and its clients; says which of these are not where they were to run.
+    /// Starts the database and its clients; prints which of these are not bound to a processor.
     pub(super) fn start(&mut self, need: &Need) {
         match self.try_start(need) {
             Ok(mut running) => {
                 let name = self.target.name();
                 for why in running.pool.unbound.drain(..) {
-                    self.context.display.say(&format!("  {name}: {why}"));
+                    self.context.display.print(&format!("  {name}: {why}"));
                     self.unbound.push(format!("{name}: {why}"));
                 }
                 self.running = Some(running);
             }
             // Stopping a run is not a fault of a target.
             Err(e) if e.to_string().contains(STOPPED) => {}
-            Err(e) => self.result.invalid.push(format!("could not be started: {}", in_words(&e))),
+            Err(e) => self.result.invalid.push(format!("could not be started: {}", error_text(&e))),
         }
     }
 
@@ -95,13 +87,12 @@ impl<'a> TargetRun<'a> {
             parameters: context.parameters.clone(),
             target: self.target.name().to_owned(),
             address: database.address(),
-            client: 0,
             clients: usize::try_from(context.options.clients).unwrap_or(1),
             background: context.background(),
             connections: usize::try_from(context.options.connections).unwrap_or(1),
-            cpu: None,
             reconnects: context.options.reconnects.max(u64::from(self.is_to_be_killed())),
             fault: context.options.fault,
+            ..Plan::default()
         };
         let (clients, servers) = context.pinning.clone().unwrap_or_default();
         // A store in the clients' processes leaves the servers' processor to background clients.
@@ -114,7 +105,7 @@ impl<'a> TargetRun<'a> {
         self.context.options.kill.as_deref() == Some(self.target.name())
     }
 
-    /// Does something with the running target; what goes wrong ends its part.
+    /// Runs `work` on the running target; an error ends its part of the run.
     fn attempt(&mut self, what: &str, work: impl FnOnce(&mut Self, &mut Running) -> Result<()>) {
         let Some(mut running) = self.running.take() else { return };
         let outcome = work(self, &mut running).and_then(|()| running.database.alive());
@@ -122,13 +113,13 @@ impl<'a> TargetRun<'a> {
             Ok(()) => self.running = Some(running),
             Err(e) if e.to_string().contains(STOPPED) => {}
             Err(e) => {
-                let e = in_words(&e);
-                let death = running.database.alive().err().map(|death| in_words(&death));
+                let e = error_text(&e);
+                let death = running.database.alive().err().map(|death| error_text(&death));
                 let why = match death.filter(|death| !e.contains(death)) {
                     Some(death) => format!("{what}: {e} ({death})"),
                     None => format!("{what}: {e}"),
                 };
-                self.context.display.say(&format!("  {}: INVALID, {why}", self.target.name()));
+                self.context.display.print(&format!("  {}: INVALID, {why}", self.target.name()));
                 self.result.invalid.push(why);
             }
         }
@@ -138,115 +129,113 @@ impl<'a> TargetRun<'a> {
         self.attempt("loading", |target_run, running| {
             let title = format!("{}, loading", target_run.target.name());
             let (records, _) = target_run.context.kind.size(&target_run.context.parameters);
-            let mut bar = Bar(target_run.context.display.begin(title, records));
+            let mut bar = target_run.context.display.begin(title, records);
             target_run.result.loaded = running.pool.load(&mut bar)?;
             if !target_run.context.options.no_settle {
                 target_run.result.settled = running.database.settle()?;
             }
             let (records, ns) = target_run.result.loaded;
             let rate = rate_text(per_second(records, ns));
-            bar.0.finish_run(&format!("{}, {rate}/s", counted(records, "record")));
+            bar.finish_run(&format!("{}, {rate}/s", counted(records, "record")));
             Ok(())
         });
     }
 
-    pub(super) fn take_turn(&mut self, round: usize, drive: &Drive) {
+    pub(super) fn run_trial(&mut self, round: usize, drive: &Drive) {
         if self.running.is_none() {
             return;
         }
-        self.try_turn(round, drive);
+        self.try_trial(round, drive);
         if self.running.is_none() && self.result.rounds.len() <= round {
-            self.unshown = Some(format!(
-                "{}: round {} was not over; what was done in it is not shown",
+            self.unfinished = Some(format!(
+                "{}: round {} was interrupted and is not reported",
                 self.target.name(),
                 round + 1
             ));
         }
     }
 
-    fn try_turn(&mut self, round: usize, drive: &Drive) {
+    fn try_trial(&mut self, round: usize, drive: &Drive) {
         self.attempt("running", |target_run, running| {
             let title = format!("{}, round {}", target_run.target.name(), round + 1);
             let clients = drive.clients as u64;
-            let mut bar = Bar(target_run.context.display.begin(title, drive.ops * clients));
-            bar.0.phase("warming up");
+            let mut bar = target_run.context.display.begin(title, drive.ops * clients);
+            bar.phase("warming up");
             let warmed = target_run.warm_up(running, drive)?;
             let ops = target_run.ops(drive, warmed);
-            bar.0.phase("running");
-            let turn = target_run.turn(drive, ops);
+            bar.phase("running");
+            let trial = target_run.trial(drive, ops);
             let is_middle = round == drive.rounds / 2;
             let left = (is_middle && target_run.is_to_be_killed()).then_some(ops * clients / 2);
-            let done = measured(running, &turn, left, &mut bar)?;
+            let done = measured(running, &trial, left, &mut bar)?;
             target_run.result.reconnects += done.1;
             let latencies = done.0.latencies();
-            bar.0.finish_run(&format!(
+            bar.finish_run(&format!(
                 "{:>9}/s  p50 {:>9}  p99 {:>9}",
                 rate_text(done.0.rate()),
-                latency_text(to_f64(latencies.percentile(50.0))),
-                latency_text(to_f64(latencies.percentile(99.0)))
+                latency_text(as_f64(latencies.percentile(50.0))),
+                latency_text(as_f64(latencies.percentile(99.0)))
             ));
             target_run.result.rounds.push(done.0);
             Ok(())
         });
     }
 
-    /// The next turn, of so many operations of each client, driven as the rounds are.
-    fn turn(&mut self, drive: &Drive, ops: u64) -> Turn {
-        self.turns += 1;
-        Turn {
+    /// The next trial, of so many operations of each client, driven as the rounds are.
+    fn trial(&mut self, drive: &Drive, ops: u64) -> Trial {
+        self.trials += 1;
+        Trial {
             ops,
             depth: drive.depth,
-            rate: drive.rate.map(|rate| rate / to_f64(drive.clients as u64)),
+            rate: drive.rate.map(|rate| rate / as_f64(drive.clients as u64)),
             arrivals: drive.arrivals,
             seed: self.context.parameters.seed,
-            number: self.turns - 1,
+            number: self.trials - 1,
             think_us: drive.think_us,
             at_ns: 0,
         }
     }
 
-    /// Operations that are not measured: all, or as many as are done in the time of a round. How
-    /// many each client did, and the seconds that they took.
+    /// Runs unmeasured operations, at most for the time of a round; returns number and seconds.
     fn warm_up(&self, running: &mut Running, drive: &Drive) -> Result<(u64, f64)> {
         let round_s = self.context.options.round_time;
         let (mut done, mut took_s) = (0, 0.0);
         let before = Instant::now();
         while let Some(more) = warm_up_step(drive.warm_up, round_s, done, took_s) {
-            running.pool.warm_up(more, drive.depth, &mut Quiet)?;
+            running.pool.warm_up(more, drive.depth, &mut NoProgress)?;
             done += more;
             took_s = before.elapsed().as_secs_f64();
         }
         Ok((done, took_s))
     }
 
-    /// Operations of each client: as many as were asked for, or as fit into the time of a round at
-    /// the rate of the warm-up.
+    /// Operations of each client: `drive.ops`, or as many as fit into the time of a round.
     fn ops(&self, drive: &Drive, (warmed, warmed_s): (u64, f64)) -> u64 {
         let Some(round_s) = self.context.options.round_time else { return drive.ops };
         if warmed == 0 {
             return drive.ops;
         }
-        let took_s = warmed_s.max(1e-9) / to_f64(warmed) + to_f64(drive.think_us) / 1e6;
-        let offered = drive.rate.map_or(f64::INFINITY, |rate| rate / to_f64(drive.clients as u64));
+        let took_s = warmed_s.max(1e-9) / as_f64(warmed) + as_f64(drive.think_us) / 1e6;
+        let offered = drive.rate.map_or(f64::INFINITY, |rate| rate / as_f64(drive.clients as u64));
         let fits = (1.0 / took_s).min(offered) * round_s;
         crate::random::whole(fits).clamp(ROUND_OPS_MIN.min(drive.ops), drive.ops)
     }
 
-    /// What a closed loop without pauses does: the rounds have told it, or one more turn does.
+    /// The rate of a closed loop without pauses, from the rounds or from one more trial.
     fn closed_rate(&mut self, running: &mut Running, drive: &Drive) -> Result<f64> {
         if let Some(rate) = ramp::closed_rate(drive, &self.result.rounds) {
             return Ok(rate);
         }
         let ops = ramp::closed_ops(drive, &self.result.rounds);
-        let turn = self.turn(drive, ops);
-        let turn = Turn { rate: None, think_us: 0, ..turn };
-        let (round, reconnects) = measured(running, &turn, None, &mut Quiet)?;
+        let trial = self.trial(drive, ops);
+        let trial = Trial { rate: None, think_us: 0, ..trial };
+        let (round, reconnects) = measured(running, &trial, None, &mut NoProgress)?;
         self.result.reconnects += reconnects;
         Ok(round.rate())
     }
 
-    /// Finds the highest rate whose p99 stays below a bound.
-    pub(super) fn climb(&mut self, drive: &Drive, bound_ns: u64) {
+    /// Finds the highest rate with a p99 below a bound.
+    pub(super) fn find_rate(&mut self, drive: &Drive, bound_ns: u64) {
         self.attempt("climbing", |target_run, running| {
             let title = format!("{}, ramp", target_run.target.name());
             let bar = target_run.context.display.begin(title, ramp::POINTS_MAX as u64);
@@ -254,16 +243,16 @@ impl<'a> TargetRun<'a> {
             let closed = target_run.closed_rate(running, drive)?;
             let measure = |RampStep { offered, ops }| {
                 bar.phase(&format!("{}/s", rate_text(offered)));
-                let clients = to_f64(drive.clients as u64);
+                let clients = as_f64(drive.clients as u64);
                 let ops = (ops / drive.clients as u64).max(1);
                 let rate = Some(offered / clients);
-                let turn = Turn { rate, think_us: 0, ..target_run.turn(drive, ops) };
-                let (round, reconnects) = measured(running, &turn, None, &mut Quiet)?;
+                let trial = Trial { rate, think_us: 0, ..target_run.trial(drive, ops) };
+                let (round, reconnects) = measured(running, &trial, None, &mut NoProgress)?;
                 target_run.result.reconnects += reconnects;
                 bar.done(1);
                 Ok(round)
             };
-            let (points, outcome) = ramp::Climb::new(closed, bound_ns).all(measure);
+            let (points, outcome) = ramp::RampSearch::new(closed, bound_ns).all(measure);
             target_run.result.ramp = points;
             outcome?;
             let best = target_run.result.ramp.iter().filter(|point| point.is_sustained);
@@ -271,7 +260,7 @@ impl<'a> TargetRun<'a> {
             bar.finish_run(&format!(
                 "{}/s with a p99 below {}",
                 rate_text(best),
-                latency_text(to_f64(bound_ns))
+                latency_text(as_f64(bound_ns))
             ));
             Ok(())
         });
@@ -284,10 +273,10 @@ impl<'a> TargetRun<'a> {
         self.attempt("verifying", |target_run, running| {
             let title = format!("{}, verifying", target_run.target.name());
             let (records, _) = target_run.context.kind.size(&target_run.context.parameters);
-            let mut bar = Bar(target_run.context.display.begin(title, records));
+            let mut bar = target_run.context.display.begin(title, records);
             target_run.result.memory_bytes = memory_bytes(running.database.as_mut());
             let (verdict, checks) = running.pool.verify(&mut bar)?;
-            bar.0.finish_run(&format!(
+            bar.finish_run(&format!(
                 "{}, {} wrong",
                 counted(verdict.records, "record"),
                 count_text(verdict.wrong)
@@ -301,7 +290,7 @@ impl<'a> TargetRun<'a> {
                 let why = format!("{wrong} not what was written and acknowledged: {examples}");
                 target_run.result.invalid.push(why);
             }
-            target_run.result.invalid.extend(target_run.unnoticed());
+            target_run.result.invalid.extend(target_run.unnoticed_fault());
             for check in checks.iter().filter(|check| !check.holds()) {
                 target_run.result.invalid.push(format!(
                     "the generator is off: {} is {:.4}, not {:.4}",
@@ -314,7 +303,7 @@ impl<'a> TargetRun<'a> {
     }
 
     /// Reports a planted fault that no client has met.
-    fn unnoticed(&self) -> Option<String> {
+    fn unnoticed_fault(&self) -> Option<String> {
         let fault = self.context.options.fault.filter(|fault| *fault != Fault::Stall)?;
         self.result.invalid.is_empty().then(|| {
             format!(
@@ -327,12 +316,12 @@ impl<'a> TargetRun<'a> {
     /// Stops clients and database.
     pub(super) fn close(self) -> TargetOutcome {
         drop(self.running);
-        (self.result, self.unshown)
+        (self.result, self.unfinished)
     }
 }
 
-/// How a target has what a workload requirements for, in words.
-fn ways_of(
+/// How a target supports the requirements of a workload.
+fn support_of(
     target: &dyn Target,
     requirements: Requirements,
     layout: Option<&str>,
@@ -342,73 +331,72 @@ fn ways_of(
         Support::Emulated(how) => format!("emulated: {how}"),
         Support::Declined(why) => format!("no: {why}"),
     };
-    let ways = wished(requirements, &target.capabilities_in(layout));
+    let ways = needed(requirements, &target.capabilities_in(layout));
     ways.iter().map(|(name, way)| ((*name).to_owned(), words(way))).collect()
 }
 
-/// One turn, with the time that the target's processes took; and the reconnects. After `kill_after`
-/// operations the target's server is killed and started again.
+/// One trial, and its reconnects. After `kill_after` operations the server is killed and restarted.
 fn measured(
     running: &mut Running,
-    turn: &Turn,
+    trial: &Trial,
     kill_after: Option<u64>,
-    listener: &mut impl Listener,
+    listener: &mut impl ProgressListener,
 ) -> Result<(Round, u64)> {
     let Running { pool, database } = running;
     let begin_ns = processes::cpu_ns(&database.processes());
     let mut watcher =
         Watcher { listener, database: database.as_mut(), kill_after, begin_ns, ns: 0 };
-    let ran = pool.run(turn, &mut watcher)?;
+    let ran = pool.run(trial, &mut watcher)?;
     if watcher.kill_after.is_some() {
-        // The turn ended before the report of its half: the kill then happens between two turns.
+        // The trial ended before the report of its half: the kill then happens between two turns.
         watcher.kill_after = Some(0);
-        watcher.look()?;
+        watcher.poll()?;
     }
     let server_cpu_ns = watcher.server_ns();
     let reconnects = ran.iter().map(|ran| ran.reconnects).sum();
-    Ok((together(ran, server_cpu_ns), reconnects))
+    Ok((combined(ran, server_cpu_ns), reconnects))
 }
 
-/// Passes progress on, and kills the target's server when it is time.
+/// Passes progress on, and kills the server after `kill_after` operations.
 struct Watcher<'w, L> {
     listener: &'w mut L,
     database: &'w mut dyn Database,
     kill_after: Option<u64>,
-    /// What the server's processes had taken when the turn, or their life, began.
+    /// Processor time of the server at its start, or at the start of the trial.
     begin_ns: u64,
-    /// What those that were killed have taken in this turn.
+    /// Processor time of killed processes in this trial.
     ns: u64,
 }
 
-impl<L: Listener> Watcher<'_, L> {
+impl<L: ProgressListener> Watcher<'_, L> {
     fn server_ns(&self) -> u64 {
         let now_ns = processes::cpu_ns(&self.database.processes());
         self.ns + now_ns.saturating_sub(self.begin_ns)
     }
 }
 
-impl<L: Listener> Listener for Watcher<'_, L> {
+impl<L: ProgressListener> ProgressListener for Watcher<'_, L> {
     fn progress(&mut self, more: u64, p99_ns: u64) {
         self.listener.progress(more, p99_ns);
         self.kill_after = self.kill_after.map(|left| left.saturating_sub(more));
     }
 
-    fn look(&mut self) -> Result<()> {
+    fn poll(&mut self) -> Result<()> {
         if self.kill_after == Some(0) {
             self.kill_after = None;
             self.ns = self.server_ns();
             self.begin_ns = 0;
             self.database.crash()?;
         }
-        self.listener.look()
+        self.listener.poll()
     }
 }
 
-/// What all clients did, as one.
-fn together(ran: Vec<Ran>, server_cpu_ns: u64) -> Round {
+/// The results of all clients as one round.
+fn combined(ran: Vec<ClientResult>, server_cpu_ns: u64) -> Round {
     let began_ns = ran.iter().map(|ran| ran.began_ns).min().unwrap_or(0);
     let ended_ns = ran.iter().map(|ran| ran.ended_ns).max().unwrap_or(0);
-    let mut steps = ran.iter().map(|ran| ran.steps);
+    let mut steps = ran.iter().map(|ran| ran.round.steps);
     let first = steps.next().flatten();
     let mut round = Round {
         wall_ns: ended_ns.saturating_sub(began_ns),
@@ -419,9 +407,9 @@ fn together(ran: Vec<Ran>, server_cpu_ns: u64) -> Round {
     let mut classes: BTreeMap<String, Latencies> = BTreeMap::new();
     let mut order = Vec::new();
     let mut slices: Vec<Slice> = Vec::new();
-    for one in ran {
+    for one in ran.into_iter().map(|ran| ran.round) {
         round.ops += one.ops;
-        round.client_cpu_ns += one.cpu_ns;
+        round.client_cpu_ns += one.client_cpu_ns;
         round.bytes_out += one.bytes_out;
         round.bytes_in += one.bytes_in;
         round.unsuccessful += one.unsuccessful;
@@ -434,7 +422,7 @@ fn together(ran: Vec<Ran>, server_cpu_ns: u64) -> Round {
                 all.record(ns, count);
             }
         }
-        slices = side_by_side(&slices, &one.slices);
+        slices = merged_slices(&slices, &one.slices);
     }
     let result = |name: String| {
         let latencies = classes.get(&name).map(|all| all.pairs().collect());
@@ -445,8 +433,8 @@ fn together(ran: Vec<Ran>, server_cpu_ns: u64) -> Round {
     round
 }
 
-/// Slices of two clients: brought to the same length, then added one by one.
-fn side_by_side(first: &[Slice], second: &[Slice]) -> Vec<Slice> {
+/// The sums of the slices of two clients, after they have been brought to the same length.
+fn merged_slices(first: &[Slice], second: &[Slice]) -> Vec<Slice> {
     let length = |slices: &[Slice]| slices.first().map_or(0, |slice| slice.ms);
     let (mut first, mut second) = (first.to_vec(), second.to_vec());
     while !first.is_empty() && !second.is_empty() && length(&first) != length(&second) {
@@ -469,8 +457,7 @@ fn side_by_side(first: &[Slice], second: &[Slice]) -> Vec<Slice> {
     long
 }
 
-/// Operations of the next piece of a warm-up that may take so many seconds, after so many that took
-/// so long; `None` when it is over.
+/// Operations of the next part of a warm-up of at most `bound_s`; `None` at its end.
 fn warm_up_step(all: u64, bound_s: Option<f64>, done: u64, took_s: f64) -> Option<u64> {
     let left = all.checked_sub(done).filter(|left| *left > 0)?;
     let Some(bound_s) = bound_s else { return Some(left) };
@@ -478,36 +465,21 @@ fn warm_up_step(all: u64, bound_s: Option<f64>, done: u64, took_s: f64) -> Optio
         return Some(left.min(ROUND_OPS_MIN));
     }
     let left_s = bound_s - took_s;
-    let fits = to_f64(done) / took_s.max(1e-9) * left_s.max(0.0);
+    let fits = as_f64(done) / took_s.max(1e-9) * left_s.max(0.0);
     (left_s > 0.0).then(|| left.min(crate::random::whole(fits).max(1)))
 }
 
 fn per_second(count: u64, ns: u64) -> f64 {
-    to_f64(count) * 1e9 / to_f64(ns.max(1))
+    as_f64(count) * 1e9 / as_f64(ns.max(1))
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts and times of one run, shown with digits")]
-pub(super) const fn to_f64(count: u64) -> f64 {
-    count as f64
-}
-
-/// Progress as a bar.
-struct Bar<'d>(crate::progress::ProgressStep<'d>);
-
-impl Listener for Bar<'_> {
+impl ProgressListener for ProgressStep<'_> {
     fn progress(&mut self, more: u64, p99_ns: u64) {
-        self.0.done(more);
+        self.done(more);
         if p99_ns > 0 {
-            self.0.phase(&format!("p99 {}", latency_text(to_f64(p99_ns))));
+            self.phase(&format!("p99 {}", latency_text(as_f64(p99_ns))));
         }
     }
-}
-
-/// Discards progress.
-struct Quiet;
-
-impl Listener for Quiet {
-    fn progress(&mut self, _: u64, _: u64) {}
 }
 
 #[cfg(test)]
@@ -516,10 +488,11 @@ mod tests {
     use crate::targets::geode::GeodeTarget;
 
     #[test]
-    fn a_round_tells_how_steps_travelled_if_all_clients_drove_alike() {
+    fn a_round_has_the_number_of_steps_if_it_is_the_same_for_all_clients() {
         let of = |steps: [Option<usize>; 2]| {
-            let ran = steps.map(|steps| Ran { steps, ..Ran::default() });
-            together(ran.to_vec(), 0).steps
+            let round = |steps| Round { steps, ..Round::default() };
+            let ran = steps.map(|steps| ClientResult { round: round(steps), ..Default::default() });
+            combined(ran.to_vec(), 0).steps
         };
         assert_eq!(of([Some(4), Some(4)]), Some(4));
         assert_eq!(of([Some(4), Some(1)]), None);
@@ -539,9 +512,9 @@ mod tests {
     }
 
     #[test]
-    fn what_a_target_can_do_is_told_of_the_layout_it_runs_in() {
+    fn the_support_of_a_target_depends_on_its_layout() {
         let requirements = Requirements { transaction: true, ..Requirements::default() };
-        let of = |layout| ways_of(&GeodeTarget, requirements, layout).remove(0);
+        let of = |layout| support_of(&GeodeTarget, requirements, layout).remove(0);
         let (name, one) = of(None);
         assert_eq!(name, "transactions");
         assert!(!one.starts_with("no: "), "one server: {one}");

@@ -39,10 +39,8 @@ impl Target for DashMapTarget {
             unique_tag: Support::Declined("a map has no tags"),
             transaction: Support::Declined("a map has no transactions"),
             scan: Support::Declined("a hash map has no order"),
-            pipeline: Support::Emulated("one by one"),
             shared: Support::Declined("each process has a map of its own"),
-            walk: Support::Native,
-            counter: Support::Declined(super::NO_COUNTERS),
+            ..Capabilities::DEFAULT
         }
     }
 

@@ -1,4 +1,4 @@
-//! Faults of a store, planted between a client and its target, to see whether they are noticed.
+//! Faults of a store, planted between a client and its target, to prove that they are detected.
 
 use crate::access::{
     BatchSink, Body, PartSet, ReplySink, Request, ScanRange, ScanSink, StoreAccess,
@@ -8,46 +8,59 @@ use crate::protocol::Fault;
 use nearstate_model::Result;
 use std::time::Duration;
 
-/// Operations of the planted kind before the one that goes wrong: past warming up, and within a
-/// short run.
+/// Operations of the affected kind up to the fault: after the warm-up, and within a short run.
 const AFTER: u64 = 300;
 
 /// How long a stall lasts.
 const STALL: Duration = Duration::from_millis(400);
 
-/// A connection with a fault.
-pub struct Faulty {
-    inner: Box<dyn StoreConnection>,
+/// A fault, and when it happens.
+#[derive(Clone, Copy, Debug)]
+struct FaultPlan {
     fault: Fault,
+    /// Operations until the fault happens; 0 if it does not happen again.
     left: u64,
-    again: u64,
+    /// What `left` becomes after the fault; 0 for a fault that happens once.
+    period: u64,
 }
 
-impl std::fmt::Debug for Faulty {
+impl FaultPlan {
+    /// Counts an operation down; true if the fault happens at this one.
+    const fn is_now(&mut self) -> bool {
+        let is_now = self.left == 1;
+        self.left = self.left.saturating_sub(1);
+        is_now
+    }
+}
+
+/// A connection with a fault.
+pub struct FaultyConnection {
+    inner: Box<dyn StoreConnection>,
+    plan: FaultPlan,
+}
+
+impl std::fmt::Debug for FaultyConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Faulty").field("fault", &self.fault).finish_non_exhaustive()
+        f.debug_struct("FaultyConnection").field("plan", &self.plan).finish_non_exhaustive()
     }
 }
 
-impl Faulty {
+impl FaultyConnection {
     /// Plants a fault that happens once.
-    pub const fn new(inner: Box<dyn StoreConnection>, fault: Fault) -> Self {
-        Self { inner, fault, left: AFTER, again: 0 }
+    pub const fn once(inner: Box<dyn StoreConnection>, fault: Fault) -> Self {
+        Self { inner, plan: FaultPlan { fault, left: AFTER, period: 0 } }
     }
 
-    /// Plants a fault that happens again and again, but for a stall: in a long run a single lost
-    /// update may be written over before any client could see that it was lost.
-    pub const fn often(inner: Box<dyn StoreConnection>, fault: Fault) -> Self {
-        let again = if matches!(fault, Fault::Stall) { 0 } else { AFTER };
-        Self { inner, fault, left: AFTER, again }
+    /// Plants a fault that happens periodically, except for a stall: in a long run, a single lost
+    /// update may be overwritten before any client could detect it.
+    pub const fn periodic(inner: Box<dyn StoreConnection>, fault: Fault) -> Self {
+        let period = if matches!(fault, Fault::Stall) { 0 } else { AFTER };
+        Self { inner, plan: FaultPlan { fault, left: AFTER, period } }
     }
-}
 
-/// Counts down; true once.
-fn is_now(left: &mut u64) -> bool {
-    let is_now = *left == 1;
-    *left = left.saturating_sub(1);
-    is_now
+    fn access(&mut self) -> FaultyAccess<'_> {
+        FaultyAccess { inner: &mut *self.inner, plan: &mut self.plan }
+    }
 }
 
 /// Bytes that no client wrote.
@@ -55,32 +68,29 @@ fn garbled(bytes: &[u8]) -> Vec<u8> {
     bytes.iter().map(|byte| byte ^ 0x55).collect()
 }
 
-/// A store whose operations go wrong when their time has come.
-struct Bent<'a> {
+/// A store that applies the fault to its operations.
+struct FaultyAccess<'a> {
     inner: &'a mut dyn StoreAccess,
-    fault: Fault,
-    left: &'a mut u64,
-    again: u64,
+    plan: &'a mut FaultPlan,
 }
 
-impl Bent<'_> {
-    /// Whether this write is to be answered but not done. One that would change nothing cannot be
-    /// lost: then it is the next one's turn.
+impl FaultyAccess<'_> {
+    /// True if this write is acknowledged but not executed. A write without an effect is not lost.
     fn loses(
         &mut self,
         changes: impl FnOnce(&mut dyn StoreAccess) -> Result<bool>,
     ) -> Result<bool> {
-        Ok(match self.fault {
-            Fault::LostUpdate if *self.left == 1 => {
+        Ok(match self.plan.fault {
+            Fault::LostUpdate if self.plan.left == 1 => {
                 let loses = changes(self.inner)?;
                 if loses {
-                    *self.left = self.again;
+                    self.plan.left = self.plan.period;
                 }
                 loses
             }
-            Fault::LostUpdate => is_now(self.left),
+            Fault::LostUpdate => self.plan.is_now(),
             Fault::Stall => {
-                if is_now(self.left) {
+                if self.plan.is_now() {
                     std::thread::sleep(STALL);
                 }
                 false
@@ -88,9 +98,26 @@ impl Bent<'_> {
             Fault::WrongAnswer => false,
         })
     }
+
+    /// A read, with wrong bytes when the fault happens. If the record does not exist, the next read
+    /// delivers wrong bytes.
+    fn read_wrongly(&mut self, read: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
+        if self.plan.left != 1 {
+            self.plan.left = self.plan.left.saturating_sub(1);
+            return self.inner.perform(read, receive);
+        }
+        let plan = &mut *self.plan;
+        self.inner.perform(read, &mut |reply| match reply {
+            StoreReply::Part(part, bytes) => {
+                plan.left = plan.period;
+                receive(StoreReply::Part(part, &garbled(bytes)));
+            }
+            StoreReply::Key(_) | StoreReply::Done(_) => receive(reply),
+        })
+    }
 }
 
-/// Whether a record has other parts than these, or is not there.
+/// Whether a record has other parts than these, or does not exist.
 fn differs(
     access: &mut dyn StoreAccess,
     table: TableId,
@@ -104,11 +131,11 @@ fn differs(
     Ok(same != parts.len())
 }
 
-impl StoreAccess for Bent<'_> {
+impl StoreAccess for FaultyAccess<'_> {
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         let is_lost = match request {
             Request::Read { .. } => {
-                if self.fault == Fault::WrongAnswer {
+                if self.plan.fault == Fault::WrongAnswer {
                     return self.read_wrongly(request, receive);
                 }
                 false
@@ -132,35 +159,9 @@ impl StoreAccess for Bent<'_> {
     }
 }
 
-impl Bent<'_> {
-    /// A read, with wrong bytes when its time has come. If the record does not exist, the next read
-    /// delivers wrong bytes.
-    fn read_wrongly(&mut self, read: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
-        if *self.left != 1 {
-            *self.left = self.left.saturating_sub(1);
-            return self.inner.perform(read, receive);
-        }
-        let (left, again) = (&mut *self.left, self.again);
-        self.inner.perform(read, &mut |reply| match reply {
-            StoreReply::Part(part, bytes) => {
-                *left = again;
-                receive(StoreReply::Part(part, &garbled(bytes)));
-            }
-            StoreReply::Key(_) | StoreReply::Done(_) => receive(reply),
-        })
-    }
-}
-
-impl Faulty {
-    fn bent(&mut self) -> Bent<'_> {
-        let Self { inner, fault, left, again } = self;
-        Bent { inner: &mut **inner, fault: *fault, left, again: *again }
-    }
-}
-
-impl StoreAccess for Faulty {
+impl StoreAccess for FaultyConnection {
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
-        self.bent().perform(request, receive)
+        self.access().perform(request, receive)
     }
 
     fn scan(&mut self, range: &ScanRange<'_>, receive: &mut ScanSink<'_>) -> Result<usize> {
@@ -168,7 +169,7 @@ impl StoreAccess for Faulty {
     }
 }
 
-impl StoreConnection for Faulty {
+impl StoreConnection for FaultyConnection {
     fn is_null(&self) -> bool {
         self.inner.is_null()
     }
@@ -177,15 +178,13 @@ impl StoreConnection for Faulty {
         self.inner.is_lost()
     }
 
-    /// A fault is the store's: it goes on where it was.
+    /// The fault belongs to the store: its plan continues.
     fn renewed(&mut self, fresh: Box<dyn StoreConnection>) -> Box<dyn StoreConnection> {
-        let Self { inner, fault, left, again } = self;
-        let inner = inner.renewed(fresh);
-        Box::new(Faulty { inner, fault: *fault, left: *left, again: *again })
+        Box::new(Self { inner: self.inner.renewed(fresh), plan: self.plan })
     }
 
-    /// Steps overlap as they do without a fault, so that what notices it is the same. Nothing
-    /// leaves before its turn: then each request is done by itself, and may meet the fault.
+    /// Steps overlap as they do without a fault, so that the same checks detect it. No request is
+    /// sent ahead: each is executed by itself, and may meet the fault.
     fn sends_ahead(&self) -> bool {
         self.inner.sends_ahead()
     }
@@ -203,20 +202,20 @@ impl StoreConnection for Faulty {
     }
 
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
-        let Self { inner, fault, left, again } = self;
-        let before = *left;
+        let Self { inner, plan } = self;
+        let before = *plan;
         inner.transact(&mut |access| {
             // A body that is run again meets the same fault.
-            *left = before;
-            body(&mut Bent { inner: access, fault: *fault, left, again: *again })
+            *plan = before;
+            body(&mut FaultyAccess { inner: access, plan })
         })
     }
 
-    /// One by one while the fault is still to come, so that it meets a single request.
+    /// One by one until the fault has happened, so that it meets a single request.
     fn pipeline(&mut self, requests: &[Request<'_>], receive: &mut BatchSink<'_>) -> Result<()> {
-        if self.left == 0 {
+        if self.plan.left == 0 {
             return self.inner.pipeline(requests, receive);
         }
-        perform_each(&mut self.bent(), requests, receive)
+        perform_each(&mut self.access(), requests, receive)
     }
 }

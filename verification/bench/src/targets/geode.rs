@@ -1,5 +1,5 @@
 //! Apache Geode, paper 2's store: a locator and servers, each a Java process of its own, and our
-//! program's front door in the first of them (`verification/peers/geode`).
+//! program's gateway in the first of them (`verification/peers/geode`).
 //!
 //! Layouts: `partitioned[:SERVERS[:COPIES]]` (one server, no copies), `replicated[:SERVERS]` (two),
 //! `zones[:SERVERS[:COPIES]]` (two, one copy): each server holds its zone's records in a replicated
@@ -34,7 +34,7 @@ impl Target for GeodeTarget {
     fn version(&self) -> Result<String> {
         installed("java", "geode")?;
         Geode::here()?;
-        Ok("Apache Geode 1.15.1, asked through our front door in a server's process".to_owned())
+        Ok("Apache Geode 1.15.1, accessed through our gateway in a server's process".to_owned())
     }
 
     fn when_bound(&self, server_cpus: usize) -> Option<String> {
@@ -43,16 +43,12 @@ impl Target for GeodeTarget {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            delta: Support::Native,
             unique_tag: Support::Emulated(
                 "a second region: putIfAbsent, then the record; given back if another is taken",
             ),
-            transaction: Support::Native,
             scan: Support::Declined(NO_ORDER),
-            pipeline: Support::Emulated("frames in one message, which the front door does in turn"),
-            shared: Support::Native,
-            walk: Support::Declined("its front door has no walk"),
-            counter: Support::Declined(super::NO_COUNTERS),
+            walk: Support::Declined("its gateway has no walk"),
+            ..Capabilities::DEFAULT
         }
     }
 
@@ -85,12 +81,12 @@ impl Target for GeodeTarget {
     }
 }
 
-/// The process behind a front door, and how many members it knows.
-fn who_answers(address: &str) -> Result<(i64, usize)> {
+/// The process behind a gateway, and how many members it knows.
+fn cluster_state(address: &str) -> Result<(i64, usize)> {
     GeodeConnection::new(address, StoreSchema { tables: &[] })?.ping()
 }
 
-/// Operations of the front door.
+/// Operations of the gateway.
 const PING: u8 = 0;
 const READ: u8 = 1;
 const PUT: u8 = 2;
@@ -183,7 +179,7 @@ impl GeodeConnection {
                 let text = String::from_utf8_lossy(self.bytes()?).into_owned();
                 Err(Error::Backend { detail: format!("geode: {text}") })
             }
-            other => Err(self.wire.strange(&format!("with status {other}"))),
+            other => Err(self.wire.invalid_reply(&format!("with status {other}"))),
         }
     }
 
@@ -204,13 +200,13 @@ impl GeodeConnection {
     ) -> Vec<(&'static str, &'a [u8])> {
         let rules = self.schema.tables.get(table.0).map_or(&[][..], |table| table.tags);
         let value = |number: usize| tags.iter().find(|(tag, _)| *tag == number);
-        let told = |(number, rule): (usize, &crate::access::TagRule)| {
+        let tag_name = |(number, rule): (usize, &crate::access::TagRule)| {
             (rule.name, value(number).map_or(&[][..], |(_, value)| *value))
         };
-        rules.iter().enumerate().map(told).collect()
+        rules.iter().enumerate().map(tag_name).collect()
     }
 
-    fn ask(&mut self, request: &Request<'_>) -> Result<()> {
+    fn send_request(&mut self, request: &Request<'_>) -> Result<()> {
         match request {
             Request::Read { table, key, wanted } => self.frame(READ, |out| {
                 table_and_key(out, *table, key)?;
@@ -341,7 +337,7 @@ fn write_tags(out: &mut Vec<u8>, tags: &[RecordTag<'_>]) -> Result<()> {
 
 impl StoreAccess for GeodeConnection {
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
-        self.ask(request)?;
+        self.send_request(request)?;
         self.send()?;
         self.receive(request, receive)
     }
@@ -354,7 +350,7 @@ impl StoreAccess for InTransaction<'_> {
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         match request {
             Request::Put { entry, .. } if entry.tags.is_empty() => {
-                self.0.ask(request)?;
+                self.0.send_request(request)?;
                 self.0.owed += 1;
                 Ok(true)
             }
@@ -385,7 +381,7 @@ impl StoreConnection for GeodeConnection {
             match self.order(COMMIT)? {
                 Status::Yes => return Ok(()),
                 Status::Conflict => {}
-                Status::No => return Err(self.wire.strange("a commit with no")),
+                Status::No => return Err(self.wire.invalid_reply("a commit with no")),
             }
         }
         Err(Error::Deadline { tries: TRANSACTION_TRIES })
@@ -393,7 +389,7 @@ impl StoreConnection for GeodeConnection {
 
     fn pipeline(&mut self, requests: &[Request<'_>], receive: &mut BatchSink<'_>) -> Result<()> {
         for (round, some) in requests.chunks(TOGETHER).enumerate() {
-            some.iter().try_for_each(|request| self.ask(request))?;
+            some.iter().try_for_each(|request| self.send_request(request))?;
             self.send()?;
             self.receive_all((round * TOGETHER, some), receive)?;
         }
@@ -405,22 +401,18 @@ impl StoreConnection for GeodeConnection {
     }
 
     fn send_ahead(&mut self, requests: &[Request<'_>]) -> Result<()> {
-        requests.iter().try_for_each(|request| self.ask(request))?;
-        self.ahead.note(true);
-        if self.owed > 0 { self.send() } else { self.wire.leave() }
+        requests.iter().try_for_each(|request| self.send_request(request))?;
+        self.ahead.push(true);
+        if self.owed > 0 { self.send() } else { self.wire.send_or_hold() }
     }
 
-    fn receive_ahead(
-        &mut self,
-        requests: &[Request<'_>],
-        receive: &mut BatchSink<'_>,
-    ) -> Result<()> {
-        if self.ahead.forget() {
-            self.wire.look(self.ahead.is_owed());
-            let heard = self.receive_all((0, requests), receive);
-            self.wire.look(false);
-            return heard;
+    fn receive_ahead(&mut self, requests: &[Request<'_>], sink: &mut BatchSink<'_>) -> Result<()> {
+        if self.ahead.pop() {
+            self.wire.set_busy_poll(self.ahead.is_owed());
+            let received = self.receive_all((0, requests), sink);
+            self.wire.set_busy_poll(false);
+            return received;
         }
-        self.pipeline(requests, receive)
+        self.pipeline(requests, sink)
     }
 }

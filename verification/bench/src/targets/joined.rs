@@ -73,8 +73,7 @@ pub(super) fn joined(
 mod tests {
     use super::*;
 
-    const TABLE: TableSchema =
-        TableSchema { name: "t", parts: &["a", "b", "c"], tags: &[], is_scanned: false };
+    const TABLE: TableSchema = TableSchema::new("t", &["a", "b", "c"]);
 
     fn parts_of(value: &[u8]) -> Result<Vec<Vec<u8>>> {
         let mut all = Vec::new();

@@ -15,7 +15,7 @@ use self::writing::Writing;
 use super::joined::hand_over;
 use super::{Capabilities, Database as Running, FileDatabase, Need, Support, Target};
 use crate::access::{
-    BatchSink, Body, PartSet, ReplySink, Request, ScanRange, ScanSink, StoreAccess,
+    BatchSink, Body, PartSet, RecordRead, ReplySink, Request, ScanRange, ScanSink, StoreAccess,
     StoreConnection, StoreReply, StoreSchema, TableId, TableSchema, Work, declined, parts,
     perform_each,
 };
@@ -61,12 +61,7 @@ impl Target for LmdbTarget {
         Capabilities {
             delta: Support::Emulated("the whole record is read and written in a write transaction"),
             unique_tag: Support::Emulated("a second database, written in the same transaction"),
-            transaction: Support::Native,
-            scan: Support::Native,
-            pipeline: Support::Emulated("one transaction for all of them"),
-            shared: Support::Native,
-            walk: Support::Native,
-            counter: Support::Declined(super::NO_COUNTERS),
+            ..Capabilities::DEFAULT
         }
     }
 
@@ -90,14 +85,14 @@ impl Target for LmdbTarget {
     fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
         let environment = attached(Path::new(address))?;
         let tables = Tables::open(environment, schema)?;
-        let idle = environment.begin_ro_txn().map_err(said)?.reset();
+        let idle = environment.begin_ro_txn().map_err(backend)?.reset();
         let (idle, scratch, before) = (Some(idle), Vec::new(), Vec::new());
         let is_writer = false;
         Ok(Box::new(LmdbConnection { environment, tables, idle, scratch, before, is_writer }))
     }
 }
 
-fn said(e: lmdb::Error) -> Error {
+fn backend(e: lmdb::Error) -> Error {
     Error::Backend { detail: format!("lmdb: {e}") }
 }
 
@@ -117,7 +112,7 @@ fn open(path: &Path, map_bytes: u64, clients: usize) -> Result<Environment> {
         // A size of 0 takes the one in the file.
         .set_map_size(usize::try_from(map_bytes).unwrap_or(usize::MAX))
         .open(path)
-        .map_err(said)
+        .map_err(backend)
 }
 
 /// The environments of this process: LMDB allows one for a file, and it stays until the end.
@@ -145,7 +140,7 @@ struct Tables(Vec<ItemPlace>);
 
 impl Tables {
     fn open(environment: &Environment, schema: &StoreSchema) -> Result<Self> {
-        let open = |name: String, flags| environment.create_db(Some(&name), flags).map_err(said);
+        let open = |name: String, flags| environment.create_db(Some(&name), flags).map_err(backend);
         let place = |table: &'static TableSchema| {
             let tag = |rule: &crate::access::TagRule| {
                 let flags =
@@ -184,7 +179,7 @@ fn found<'t>(
     match txn.get(database, &key) {
         Ok(value) => Ok(Some(value)),
         Err(lmdb::Error::NotFound) => Ok(None),
-        Err(e) => Err(said(e)),
+        Err(e) => Err(backend(e)),
     }
 }
 
@@ -231,13 +226,13 @@ fn scan_in(
     receive: &mut ScanSink<'_>,
 ) -> Result<usize> {
     let place = tables.at(range.table)?;
-    let mut cursor = txn.open_ro_cursor(place.records).map_err(said)?;
+    let mut cursor = txn.open_ro_cursor(place.records).map_err(backend)?;
     let mut met = 0;
     // A key of no bytes is none to LMDB.
     let records =
         if range.from.is_empty() { cursor.iter_start() } else { cursor.iter_from(range.from) };
     for record in records.take(range.count) {
-        let (key, value) = record.map_err(said)?;
+        let (key, value) = record.map_err(backend)?;
         let mut first = |_: usize, bytes: &[u8]| receive(key, bytes);
         hand_over(place.schema, value, PartSet::one(0), &mut first)?;
         met += 1;
@@ -275,7 +270,7 @@ impl LmdbConnection {
             Some(idle) => idle.renew(),
             None => self.environment.begin_ro_txn(),
         }
-        .map_err(said)?;
+        .map_err(backend)?;
         let done = work(&reader, &self.tables);
         self.idle = Some(reader.reset());
         done
@@ -284,11 +279,11 @@ impl LmdbConnection {
     /// Does something in a write transaction, all of it or, after an error, nothing.
     #[inline]
     fn writing<T>(&mut self, work: impl FnOnce(&mut Writing<'_>) -> Result<T>) -> Result<T> {
-        let txn = self.environment.begin_rw_txn().map_err(said)?;
+        let txn = self.environment.begin_rw_txn().map_err(backend)?;
         let Self { tables, scratch, before, .. } = self;
         let mut writing = Writing { txn, tables, scratch, before, has_written: false };
         let done = work(&mut writing)?;
-        writing.txn.commit().map_err(said)?;
+        writing.txn.commit().map_err(backend)?;
         Ok(done)
     }
 }
@@ -302,14 +297,8 @@ impl StoreAccess for LmdbConnection {
     }
 
     /// One write transaction: a read by itself would be a transaction more.
-    fn update(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        wanted: PartSet,
-        work: &mut dyn Work,
-    ) -> Result<bool> {
-        self.writing(|access| access.update(table, key, wanted, work))
+    fn update(&mut self, read: RecordRead<'_>, work: &mut dyn Work) -> Result<bool> {
+        self.writing(|access| access.update(read, work))
     }
 
     fn scan(&mut self, range: &ScanRange<'_>, receive: &mut ScanSink<'_>) -> Result<usize> {

@@ -6,7 +6,7 @@
 //! digits as `TABLE#HEX`.
 
 use super::joined::{hand_over, joined};
-use super::started::{Started, first_line, free_port};
+use super::started::{ServerProcess, first_line, free_port};
 use super::wire::{SentAhead, Socket, Wire, digits, number};
 use super::{Capabilities, Database, Need, Support, Target};
 use crate::access::{
@@ -58,17 +58,15 @@ impl Target for MemcachedTarget {
             unique_tag: Support::Declined(NO_TAGS),
             transaction: Support::Declined(NO_TRANSACTIONS),
             scan: Support::Declined(NO_ORDER),
-            pipeline: Support::Native,
-            shared: Support::Native,
             walk: Support::Declined("memcached has no walk"),
-            counter: Support::Declined(super::NO_COUNTERS),
+            ..Capabilities::DEFAULT
         }
     }
 
     fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
         let file = installed("memcached", "memcached")?;
         let port = free_port()?;
-        let mut started = Started::new("memcached", need, &file, |_| words(port, need))?;
+        let mut started = ServerProcess::new("memcached", need, &file, |_| words(port, need))?;
         let process = i64::from(started.process());
         let address = format!("127.0.0.1:{port}");
         // At a port that is taken, another process would answer.
@@ -122,7 +120,7 @@ fn process_at(address: &str) -> Result<i64> {
 
 #[derive(Debug)]
 struct Server {
-    started: Started,
+    started: ServerProcess,
     address: String,
 }
 
@@ -202,19 +200,19 @@ impl Memcached {
         if self.wire.line()?.starts_with(b"VERSION ") {
             return Ok(());
         }
-        Err(self.wire.strange("a greeting with something else: is that a memcached?"))
+        Err(self.wire.invalid_reply("a greeting with something else: is that a memcached?"))
     }
 
     /// `mg`: the value, and the number that it has if asked for.
     fn ask_value(&mut self, table: &TableSchema, key: &[u8], flags: &[u8]) -> Result<()> {
-        self.ask(b"mg ", table, key)?;
+        self.send_key(b"mg ", table, key)?;
         self.wire.out.extend_from_slice(flags);
         self.wire.out.extend_from_slice(b"\r\n");
         Ok(())
     }
 
     /// Begins a request; what is not sent is taken back after an error.
-    fn ask(&mut self, command: &[u8], table: &TableSchema, key: &[u8]) -> Result<()> {
+    fn send_key(&mut self, command: &[u8], table: &TableSchema, key: &[u8]) -> Result<()> {
         let begin = self.wire.out.len();
         self.wire.out.extend_from_slice(command);
         key_of(table, key, &mut self.wire.out).inspect_err(|_| self.wire.out.truncate(begin))
@@ -239,7 +237,7 @@ impl Memcached {
 
     /// `ms` of what was put together in `value`.
     fn ask_set(&mut self, table: &TableSchema, key: &[u8], when: When) -> Result<()> {
-        self.ask(b"ms ", table, key)?;
+        self.send_key(b"ms ", table, key)?;
         let out = &mut self.wire.out;
         out.push(b' ');
         digits(self.value.len(), out);
@@ -314,22 +312,22 @@ impl Memcached {
             return Ok(done);
         }
         self.wire.send()?;
-        let mut asked = Vec::new();
+        let mut changes = Vec::new();
         for (at, table, change) in &whole {
             match self.changed(table, change)? {
                 None => set(&mut done, *at, false),
                 Some(version) => {
                     self.ask_set(table, change.key, When::IsStill(version))?;
-                    asked.push((*at, *table, *change));
+                    changes.push((*at, *table, *change));
                 }
             }
         }
-        if asked.is_empty() {
+        if changes.is_empty() {
             return Ok(done);
         }
         self.wire.send()?;
         let mut again = Vec::new();
-        for (at, table, change) in asked {
+        for (at, table, change) in changes {
             match self.receive_set()? {
                 MemcachedStored::Done => set(&mut done, at, true),
                 MemcachedStored::NotThere => set(&mut done, at, false),
@@ -361,7 +359,7 @@ impl Memcached {
                 self.ask_set(table, change.key, When::IsThere)
             }
             Request::Delete { table, key, .. } => {
-                self.ask(b"md ", self.schema.table(*table)?, key)?;
+                self.send_key(b"md ", self.schema.table(*table)?, key)?;
                 self.wire.out.extend_from_slice(b"\r\n");
                 Ok(())
             }
@@ -378,7 +376,7 @@ impl Memcached {
                 Ok(true)
             }
             Request::Put { .. } if self.receive_set()? != MemcachedStored::Done => {
-                Err(self.wire.strange("a set with a refusal"))
+                Err(self.wire.invalid_reply("a set with a refusal"))
             }
             Request::Put { .. } => Ok(true),
             Request::Change { .. } | Request::Delete { .. } => {
@@ -475,30 +473,26 @@ impl StoreConnection for Memcached {
     }
 
     fn send_ahead(&mut self, requests: &[Request<'_>]) -> Result<()> {
-        let mut leaves = self.ahead.may_leave();
+        let mut leaves = self.ahead.may_send();
         for request in requests {
             leaves = leaves && !self.reads_first(request)?;
         }
         if leaves {
             requests.iter().try_for_each(|request| self.ask_one(request))?;
-            self.wire.leave()?;
+            self.wire.send_or_hold()?;
         }
-        self.ahead.note(leaves);
+        self.ahead.push(leaves);
         Ok(())
     }
 
-    fn receive_ahead(
-        &mut self,
-        requests: &[Request<'_>],
-        receive: &mut BatchSink<'_>,
-    ) -> Result<()> {
-        if self.ahead.forget() {
-            self.wire.look(self.ahead.is_owed());
-            self.receive_all((0, requests), &[], receive)?;
-            self.wire.look(false);
+    fn receive_ahead(&mut self, requests: &[Request<'_>], sink: &mut BatchSink<'_>) -> Result<()> {
+        if self.ahead.pop() {
+            self.wire.set_busy_poll(self.ahead.is_owed());
+            self.receive_all((0, requests), &[], sink)?;
+            self.wire.set_busy_poll(false);
             return Ok(());
         }
-        self.pipeline(requests, receive)
+        self.pipeline(requests, sink)
     }
 }
 

@@ -28,16 +28,7 @@ impl Target for NullTarget {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            delta: Support::Native,
-            unique_tag: Support::Native,
-            transaction: Support::Native,
-            scan: Support::Native,
-            pipeline: Support::Native,
-            shared: Support::Native,
-            walk: Support::Native,
-            counter: Support::Native,
-        }
+        Capabilities { counter: Support::Native, ..Capabilities::DEFAULT }
     }
 
     fn start(&self, _: &Need) -> Result<Box<dyn Database>> {

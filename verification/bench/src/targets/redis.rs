@@ -3,7 +3,7 @@
 
 use super::region::{collapsed, file_bytes};
 use super::resp::{Dialect, Resp};
-use super::started::{Started, first_line, free_port};
+use super::started::{ServerProcess, first_line, free_port};
 use super::wire::Socket;
 use super::{Capabilities, Database, Need, Support, Target};
 use crate::access::{StoreConnection, StoreSchema};
@@ -146,7 +146,6 @@ pub(crate) fn folder_bytes(program: Program, need: &Need) -> u64 {
 pub(crate) const fn capabilities(program: Program) -> Capabilities {
     let is_node = matches!(program, Program::Node);
     Capabilities {
-        delta: Support::Native,
         unique_tag: if is_node {
             Support::Native
         } else {
@@ -164,10 +163,7 @@ pub(crate) const fn capabilities(program: Program) -> Capabilities {
                 "ZRANGEBYLEX of a sorted set of keys, then the records in one message",
             )
         },
-        pipeline: Support::Native,
-        shared: Support::Native,
-        walk: Support::Native,
-        counter: Support::Declined(super::NO_COUNTERS),
+        ..Capabilities::DEFAULT
     }
 }
 
@@ -175,11 +171,11 @@ pub(crate) const fn capabilities(program: Program) -> Capabilities {
 #[derive(Debug)]
 pub(crate) struct Server {
     program: Program,
-    started: Started,
+    started: ServerProcess,
     port: u16,
     need: Need,
     /// The first one's reaper, which owns the folder, after the server was killed.
-    before: Option<Started>,
+    before: Option<ServerProcess>,
 }
 
 impl Server {
@@ -201,7 +197,7 @@ impl Server {
     fn start_at(program: Program, need: &Need, port: u16) -> Result<Self> {
         let file = program.file()?;
         socket_fits(need)?;
-        let started = Started::new(program.name(), need, &file, |folder| match program {
+        let started = ServerProcess::new(program.name(), need, &file, |folder| match program {
             Program::Redis | Program::Valkey => redis_words(folder, port),
             Program::Node => node_words(folder, port, need),
         })?;
@@ -228,7 +224,7 @@ impl Server {
     fn crash(&mut self) -> Result<()> {
         self.started.kill()?;
         let (folder, file) = (self.folder().to_owned(), self.program.file()?);
-        let again = Started::new(self.program.name(), &self.need, &file, |_| {
+        let again = ServerProcess::new(self.program.name(), &self.need, &file, |_| {
             node_words(&folder, self.port, &self.need)
         })?;
         let killed = std::mem::replace(&mut self.started, again);

@@ -7,8 +7,8 @@ use self::transaction::InTransaction;
 use super::{Capabilities, Database, FileDatabase, Need, Support, Target};
 use crate::access::{
     BatchSink, Body, OPERATIONS, PARTS_MAX, PartReceiver, PartSet, PartsChange, RecordEntry,
-    RecordTag, ReplySink, Request, ScanRange, ScanSink, StoreAccess, StoreConnection, StoreReply,
-    StoreSchema, TAGS_MAX, TableId, TableSchema, Work, parts,
+    RecordRead, RecordTag, ReplySink, Request, ScanRange, ScanSink, StoreAccess, StoreConnection,
+    StoreReply, StoreSchema, TAGS_MAX, TableId, TableSchema, Work, first_part, parts,
 };
 use crate::operations::{self, KeyBlock, Operation, Store};
 use crate::reaper::Reaper;
@@ -49,14 +49,9 @@ impl Target for RegionTarget {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            delta: Support::Native,
-            unique_tag: Support::Native,
-            transaction: Support::Native,
             scan: Support::Emulated("an ordered tag holds the key of each record"),
-            pipeline: Support::Emulated("reads overlap their cache misses, writes come one by one"),
-            shared: Support::Native,
-            walk: Support::Native,
             counter: Support::Native,
+            ..Capabilities::DEFAULT
         }
     }
 
@@ -192,7 +187,7 @@ impl RegionConnection {
         }
         let outcome = match self.names.get(table.0) {
             Some(names) if names.len() > 1 => record.patch(names, change.parts)?,
-            _ => record.put(first(change.parts))?,
+            _ => record.put(first_part(change.parts))?,
         };
         Ok(matches!(outcome, Outcome::Done { .. }))
     }
@@ -259,11 +254,6 @@ fn blocks_of<'a, 'b>(
     blocks.get(..count).unwrap_or_default()
 }
 
-#[inline]
-fn first<'a>(parts: &[(usize, &'a [u8])]) -> &'a [u8] {
-    parts.first().map(|(_, bytes)| *bytes).unwrap_or_default()
-}
-
 /// Whether a change has to do with tags: it changes them, or is a put, which takes away those that
 /// it does not name.
 #[inline]
@@ -295,7 +285,7 @@ impl RegionConnection {
     fn put_record(&self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
         let (namespace, schema) = self.tables.at(table)?;
         if schema.parts.len() == 1 {
-            return self.session.put(namespace, entry.key, first(entry.parts)).map(drop);
+            return self.session.put(namespace, entry.key, first_part(entry.parts)).map(drop);
         }
         let mut blocks = NO_BLOCKS;
         let blocks = blocks_of(schema, entry.parts, &mut blocks);
@@ -306,7 +296,7 @@ impl RegionConnection {
     fn change_record(&self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
         let (namespace, schema) = self.tables.at(table)?;
         if schema.parts.len() == 1 {
-            let bytes = first(change.parts);
+            let bytes = first_part(change.parts);
             let outcome = self.session.put_if(namespace, change.key, bytes, Condition::Present)?;
             return Ok(matches!(outcome, Outcome::Done { .. }));
         }
@@ -350,13 +340,8 @@ impl StoreAccess for RegionConnection {
         }
     }
 
-    fn update(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        wanted: PartSet,
-        work: &mut dyn Work,
-    ) -> Result<bool> {
+    fn update(&mut self, read: RecordRead<'_>, work: &mut dyn Work) -> Result<bool> {
+        let RecordRead { table, key, wanted } = read;
         let (namespace, _) = self.tables.at(table)?;
         loop {
             let Some(record) = self.session.get_for_update(namespace, key)? else {

@@ -26,8 +26,8 @@ mod commands;
 use self::answers::NIL;
 use self::commands::{RespCommands, RespForm};
 use self::finds::FIND;
-use self::guard::ReplyGuard;
-use self::tagged::Native;
+use self::guard::WriteGuard;
+use self::tagged::TagCommand;
 use self::transaction::InTransaction;
 use super::wire::{SentAhead, Stream, Wire};
 use crate::access::{
@@ -121,7 +121,7 @@ pub(crate) enum Dialect {
 
 /// A change that met no record: how many fields it has made, which are to be taken back.
 #[derive(Debug)]
-struct Made {
+struct ExtraFields {
     table: TableId,
     key: Vec<u8>,
     count: i64,
@@ -142,7 +142,7 @@ pub(crate) struct Resp<S> {
     /// next request.
     is_watching: bool,
     ahead: SentAhead,
-    made: Vec<Made>,
+    extra_fields: Vec<ExtraFields>,
 }
 
 impl<S: Stream> Resp<S> {
@@ -157,7 +157,7 @@ impl<S: Stream> Resp<S> {
             seen: Vec::new(),
             is_watching: false,
             ahead: SentAhead::default(),
-            made: Vec::new(),
+            extra_fields: Vec::new(),
         };
         match dialect {
             Dialect::Lua if !schema.tables.is_empty() => {
@@ -191,13 +191,13 @@ impl<S: Stream> Resp<S> {
     }
 
     /// How the server does a request by itself that takes more than a command elsewhere.
-    fn native(&self, request: &Request<'_>) -> Result<Option<Native>> {
+    fn native(&self, request: &Request<'_>) -> Result<Option<TagCommand>> {
         let place = self.place(request.table())?;
-        Ok(if self.dialect == Dialect::Tags { Native::of(place, request) } else { None })
+        Ok(if self.dialect == Dialect::Tags { TagCommand::of(place, request) } else { None })
     }
 
     /// Writes it behind what is to be sent.
-    fn ask_natively(&mut self, native: Native, request: &Request<'_>) -> Result<()> {
+    fn send_tag_command(&mut self, native: TagCommand, request: &Request<'_>) -> Result<()> {
         let place = place(&self.places, request.table())?;
         self.queue.begin(RespForm::Requests);
         native.write(place, request, &mut self.queue);
@@ -219,7 +219,7 @@ impl<S: Stream> Resp<S> {
     fn send(&mut self) -> Result<()> {
         if self.ahead.is_owed() {
             let detail = "answers are owed to what was sent ahead: take them first".to_owned();
-            self.wire.unwrite();
+            self.wire.discard_output();
             return Err(Error::BadArgument { detail });
         }
         if self.is_watching {
@@ -255,7 +255,7 @@ impl<S: Stream> Resp<S> {
 
     /// After a HSET that made fields: there was no record, so they go again, unless another client
     /// has put one meanwhile.
-    fn take_back(&mut self, table: TableId, key: &[u8], made: i64) -> Result<()> {
+    fn remove_fields(&mut self, table: TableId, key: &[u8], made: i64) -> Result<()> {
         let prefix = place(&self.places, table)?.prefix.as_slice();
         commands::key_request(&mut self.wire.out, b"WATCH", prefix, key);
         commands::key_request(&mut self.wire.out, b"HLEN", prefix, key);
@@ -276,7 +276,7 @@ impl<S: Stream> Resp<S> {
         self.wire.skip()
     }
 
-    fn ask_script(&mut self, guard: &ReplyGuard<'_>, write: &RecordWrite<'_>) -> Result<()> {
+    fn ask_script(&mut self, guard: &WriteGuard<'_>, write: &RecordWrite<'_>) -> Result<()> {
         let place = place(&self.places, guard.table)?;
         self.queue.begin(RespForm::Words);
         write(place, &mut self.queue);
@@ -286,7 +286,7 @@ impl<S: Stream> Resp<S> {
         Ok(())
     }
 
-    fn receive_script(&mut self, guard: &ReplyGuard<'_>) -> Result<bool> {
+    fn receive_script(&mut self, guard: &WriteGuard<'_>) -> Result<bool> {
         match self.wire.head()? {
             (b':', done) => Ok(done == 1),
             (b'*', 2) => {
@@ -298,12 +298,12 @@ impl<S: Stream> Resp<S> {
         }
     }
 
-    /// What [`ReplyGuard::watch_request`] is answered: whether the record is there if it must be.
-    fn receive_guard(&mut self, guard: &ReplyGuard<'_>) -> Result<bool> {
+    /// What [`WriteGuard::watch_request`] is answered: whether the record is there if it must be.
+    fn receive_guard(&mut self, guard: &WriteGuard<'_>) -> Result<bool> {
         self.wire.simple()?;
         let is_there = if guard.must_exist { self.wire.int()? > 0 } else { true };
         let mut taken = None;
-        for (number, _) in guard.claims.iter().enumerate() {
+        for (number, _) in guard.unique_tags.iter().enumerate() {
             if let Some(holder) = self.wire.maybe_bulk()?
                 && holder != guard.key
             {
@@ -448,18 +448,14 @@ impl<S: Stream> StoreConnection for Resp<S> {
     }
 
     fn sends_ahead(&self) -> bool {
-        S::TELLS
+        S::IS_NON_BLOCKING
     }
 
     fn send_ahead(&mut self, requests: &[Request<'_>]) -> Result<()> {
-        self.leave(requests)
+        self.send_requests(requests)
     }
 
-    fn receive_ahead(
-        &mut self,
-        requests: &[Request<'_>],
-        receive: &mut BatchSink<'_>,
-    ) -> Result<()> {
-        self.arrive(requests, receive)
+    fn receive_ahead(&mut self, requests: &[Request<'_>], sink: &mut BatchSink<'_>) -> Result<()> {
+        self.receive_requests(requests, sink)
     }
 }

@@ -33,10 +33,8 @@ impl Target for SdlTarget {
             unique_tag: Support::Declined(NO_TAGS),
             transaction: Support::Declined(NO_TRANSACTIONS),
             scan: Support::Declined("SDL has no order of keys"),
-            pipeline: Support::Emulated("one after the other"),
-            shared: Support::Native,
             walk: Support::Declined("the SDL has no walk"),
-            counter: Support::Declined(super::NO_COUNTERS),
+            ..Capabilities::DEFAULT
         }
     }
 
@@ -51,12 +49,12 @@ impl Target for SdlTarget {
     }
 
     fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
-        let storage = nearstate_sdl::open(&format!("region:{address}")).map_err(|e| said(&e))?;
+        let storage = nearstate_sdl::open(&format!("region:{address}")).map_err(|e| backend(&e))?;
         Ok(Box::new(SdlConnection { storage, schema: *schema, whole: Vec::new() }))
     }
 }
 
-fn said(e: &nearstate_sdl::Error) -> Error {
+fn backend(e: &nearstate_sdl::Error) -> Error {
     Error::Backend { detail: e.to_string() }
 }
 
@@ -79,12 +77,12 @@ impl SdlConnection {
         let mut outcome = None;
         self.storage
             .visit(schema.name, &[key], &mut |_, value| outcome = Some(receive(value)))
-            .map_err(|e| said(&e))?;
+            .map_err(|e| backend(&e))?;
         outcome.transpose().map(|found| found.is_some())
     }
 
     fn set(&mut self, schema: &TableSchema, key: &[u8], value: &[u8]) -> Result<()> {
-        self.storage.set(schema.name, &[(key, value)]).map_err(|e| said(&e))
+        self.storage.set(schema.name, &[(key, value)]).map_err(|e| backend(&e))
     }
 }
 
@@ -112,7 +110,7 @@ impl StoreAccess for SdlConnection {
                     Ok(exists)
                 }),
             Request::Delete { key, .. } => self.visit(schema, key, |_| Ok(())).and_then(|exists| {
-                self.storage.remove(schema.name, &[key]).map_err(|e| said(&e))?;
+                self.storage.remove(schema.name, &[key]).map_err(|e| backend(&e))?;
                 Ok(exists)
             }),
             Request::Put { .. } | Request::Change { .. } | Request::Find { .. } => {

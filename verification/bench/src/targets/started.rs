@@ -3,10 +3,10 @@
 
 use crate::processes::{children, descendants, memory_bytes, own_memory_bytes};
 use crate::protocol::STOPPED;
-use crate::reaper::{Reaper, as_line, system};
+use crate::reaper::{Reaper, single_line, system};
 use nearstate_model::{Error, Result};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{sched_getaffinity, sched_setaffinity};
 use std::ffi::OsString;
 use std::fs;
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -24,14 +24,14 @@ const START_PAUSES: u32 = 6000;
 const START_PAUSE: Duration = Duration::from_millis(10);
 
 /// Bytes of a log that are told.
-const WORDS_BYTES_MAX: u64 = 1024;
+const LOG_BYTES_MAX: u64 = 1024;
 
 /// Logs that servers write in their folders, as Geode does.
 const LOGS: [&str; 3] = ["log", "locator.log", "server.log"];
 
 /// A server process and its reaper.
 #[derive(Debug)]
-pub(crate) struct Started {
+pub(crate) struct ServerProcess {
     name: &'static str,
     reaper: Reaper,
     process: u32,
@@ -42,7 +42,7 @@ pub(crate) struct Started {
     stop: Option<&'static AtomicBool>,
 }
 
-impl Drop for Started {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         // A reaper that was killed no longer stops the server.
         if self.reaper.has_ended()
@@ -53,7 +53,7 @@ impl Drop for Started {
     }
 }
 
-impl Started {
+impl ServerProcess {
     /// Starts `program` with the words that `words` makes of the folder that it is given.
     pub(crate) fn new(
         name: &'static str,
@@ -61,7 +61,7 @@ impl Started {
         program: &Path,
         words: impl FnOnce(&Path) -> Vec<OsString>,
     ) -> Result<Self> {
-        go_on(need.stop)?;
+        check_stop(need.stop)?;
         let program = program.to_string_lossy().into_owned();
         let mut reaper =
             on_cpus(&need.server_cpus, || Reaper::start(&need.folder, Some(&program), words))?;
@@ -87,7 +87,7 @@ impl Started {
     /// Waits until `is_there` says so; no longer than until the run is to stop.
     pub(crate) fn wait(&mut self, mut is_there: impl FnMut() -> bool) -> Result<()> {
         for _ in 0..START_PAUSES {
-            go_on(self.stop)?;
+            check_stop(self.stop)?;
             if is_there() {
                 return self.alive();
             }
@@ -127,7 +127,7 @@ impl Started {
             pid.map_or(Err(rustix::io::Errno::SRCH), |pid| kill_process(pid, Signal::KILL));
         killed.map_err(|e| {
             let detail = format!("killing {} (process {})", self.name, self.process);
-            system(&detail, &std::io::Error::from_raw_os_error(e.raw_os_error()))
+            system(&detail, &e.into())
         })?;
         for _ in 0..START_PAUSES {
             if !self.runs() {
@@ -146,15 +146,15 @@ impl Started {
         }
         let how = match self.end.take() {
             Some(known) => known,
-            None => self.look_at_end(),
+            None => self.find_exit_reason(),
         };
         let detail = format!("{} (process {}) has ended: {how}", self.name, self.process);
         self.end = Some(how);
         Err(Error::Backend { detail })
     }
 
-    fn look_at_end(&mut self) -> String {
-        let mut how = match self.reaper.last_words() {
+    fn find_exit_reason(&mut self) -> String {
+        let mut how = match self.reaper.exit_message() {
             Some(words) => words,
             None if self.reaper.has_ended() => {
                 "its reaper (`nearstate bench reaper`) was ended, and it has to be stopped \
@@ -185,15 +185,15 @@ impl Started {
 /// The last lines of a log, if there is one.
 fn end_of(log: &Path) -> std::io::Result<String> {
     let mut file = fs::File::open(log)?;
-    let begin = file.metadata()?.len().saturating_sub(WORDS_BYTES_MAX);
+    let begin = file.metadata()?.len().saturating_sub(LOG_BYTES_MAX);
     file.seek(SeekFrom::Start(begin))?;
     let mut last = Vec::new();
-    file.take(WORDS_BYTES_MAX).read_to_end(&mut last)?;
-    Ok(as_line(&last))
+    file.take(LOG_BYTES_MAX).read_to_end(&mut last)?;
+    Ok(single_line(&last))
 }
 
 /// An error if the run is to stop.
-fn go_on(stop: Option<&'static AtomicBool>) -> Result<()> {
+fn check_stop(stop: Option<&'static AtomicBool>) -> Result<()> {
     if stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
         return Err(Error::Backend { detail: STOPPED.to_owned() });
     }
@@ -207,20 +207,12 @@ fn on_cpus<T>(cpus: &[usize], start: impl FnOnce() -> Result<T>) -> Result<T> {
         return start();
     }
     let refused = |e: rustix::io::Errno| {
-        let detail = format!("moving servers to the processors {cpus:?}: give some that are there");
-        system(&detail, &std::io::Error::from_raw_os_error(e.raw_os_error()))
+        let detail =
+            format!("moving servers to the processors {cpus:?}: give processors that exist");
+        system(&detail, &e.into())
     };
     let before = sched_getaffinity(None).map_err(refused)?;
-    let mut set = CpuSet::new();
-    for cpu in cpus {
-        if *cpu >= CpuSet::MAX_CPU {
-            return Err(Error::BadArgument {
-                detail: format!("no machine has a processor of number {cpu}"),
-            });
-        }
-        set.set(*cpu);
-    }
-    sched_setaffinity(None, &set).map_err(refused)?;
+    crate::cpus::bind(cpus).map_err(refused)?;
     let started = start();
     sched_setaffinity(None, &before).map_err(refused)?;
     started
@@ -256,7 +248,7 @@ mod tests {
     #[test]
     fn what_is_started_on_a_processor_stays_there_and_we_come_back() {
         let before = sched_getaffinity(None).unwrap();
-        let cpu = (0..CpuSet::MAX_CPU).find(|cpu| before.is_set(*cpu)).unwrap();
+        let cpu = crate::cpus::allowed().unwrap()[0];
         let text = on_cpus(&[cpu], || {
             let line = "grep Cpus_allowed_list /proc/self/status";
             let output = std::process::Command::new("sh").args(["-c", line]).output();
@@ -264,6 +256,6 @@ mod tests {
         });
         assert_eq!(text.unwrap().split_whitespace().nth(1), Some(cpu.to_string().as_str()));
         assert_eq!(sched_getaffinity(None).unwrap(), before);
-        assert!(on_cpus(&[CpuSet::MAX_CPU], || Ok(())).is_err());
+        assert!(on_cpus(&[usize::MAX], || Ok(())).is_err());
     }
 }

@@ -8,6 +8,7 @@
 use super::{Capabilities, Database, Need, Support, Target};
 use crate::access::{
     ReplySink, Request, StoreAccess, StoreConnection, StoreReply, StoreSchema, TableId, declined,
+    first_part,
 };
 use crate::operations::{KeyBlock, Operation};
 use crate::reaper::{own_program, system};
@@ -60,10 +61,7 @@ impl Target for WhiteDbTarget {
             unique_tag: Support::Declined(PLAIN),
             transaction: Support::Declined("its lock covers the database, and it cannot abort"),
             scan: Support::Declined("no cursor in the order of keys that inserts do not disturb"),
-            pipeline: Support::Native,
-            shared: Support::Native,
-            walk: Support::Native,
-            counter: Support::Declined(super::NO_COUNTERS),
+            ..Capabilities::DEFAULT
         }
     }
 
@@ -215,7 +213,7 @@ impl StoreAccess for WhiteDbConnection {
                 Ok(true)
             }
             Request::Put { entry, .. } => {
-                let value = entry.parts.first().map_or(&[][..], |(_, bytes)| bytes);
+                let value = first_part(entry.parts);
                 self.pipes.request(b'P', entry.key.len())?;
                 self.pipes.send(entry.key)?;
                 self.pipes.count(value.len())?;

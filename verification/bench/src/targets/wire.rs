@@ -1,8 +1,8 @@
-//! A stream with a buffer on either side: what is asked is written at once, what is answered is
-//! looked at where it was read to. Nothing is allocated for a request once the buffers have grown.
+//! A buffered stream to a server. Requests are written at once, replies are parsed in the input
+//! buffer. Nothing is allocated for a request once the buffers have grown.
 //!
-//! The other side is not trusted: no length of an answer makes us take memory before its bytes have
-//! come, and after any error the stream is given up, because answers may be out of step.
+//! The server is not trusted: memory is allocated for received bytes only, not for an announced
+//! length, and any error closes the stream, because replies may be out of order.
 
 use nearstate_local_transport::LocalRing;
 use nearstate_model::{Error, Result};
@@ -17,45 +17,42 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// A server that says nothing for so long has stalled, and is reported. Twenty times the longest
-/// pause that a healthy one was seen to make (a collection of garbage in a full heap).
+/// A server that sends nothing for this time has stalled: twenty times the longest observed pause.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// Bytes of one answer: above it a length is nonsense.
+/// The longest valid reply, in bytes.
 pub(crate) const ANSWER_BYTES_MAX: usize = 1 << 30;
 
-/// A line of a head or of an error: longer ones are nonsense.
+/// The longest valid line of a header or of an error, in bytes.
 pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// How long a client with several messages in flight looks for answers before it sleeps. To be
-/// woken takes some 10 to 20 us on a virtual machine, in which the server does all that is in
-/// flight, and it costs the server as much as several requests to wake it. Several times that, as
-/// pauses of a server that has work are shorter.
-const LOOK: Duration = Duration::from_micros(50);
+/// The time that a client with several messages in flight busy-polls before it sleeps. A wake-up
+/// takes 10 to 20 us, and costs the server as much as several requests.
+const BUSY_POLL: Duration = Duration::from_micros(50);
 
-/// Bytes that are read at once at the least.
+/// The smallest size of a read, in bytes.
 const READ_BYTES: usize = 64 << 10;
 
 /// A stream to a server.
 ///
-/// A client with several messages in flight must read when it cannot write: the server may not take
-/// the next request before its answers are read. A stream that cannot tell which of the two is
-/// possible keeps the default methods, and nothing is sent ahead over it.
+/// A client with several messages in flight must read when it cannot write: the server may not
+/// accept the next request before its replies are read. A stream that cannot report which of the
+/// two is possible keeps the default methods, and nothing is sent ahead over it.
 pub(crate) trait Stream: Read + Write {
-    /// Whether [`Stream::write_now`] never waits.
-    const TELLS: bool = false;
+    /// True if [`Stream::write_now`] never waits.
+    const IS_NON_BLOCKING: bool = false;
 
-    /// Writes what is taken at once; `WouldBlock` if nothing is.
+    /// Writes what fits without a wait; `WouldBlock` if nothing does.
     fn write_now(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.write(bytes)
     }
 
-    /// Reads, and looks for a while before it sleeps; who else is on the processor goes first.
+    /// Reads; busy-polls before it sleeps, and yields the processor to other threads.
     fn read_soon(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         self.read(into)
     }
 
-    /// Waits until bytes have come or are taken; whether some have come.
+    /// Waits until bytes can be read or written; true if they can be read.
     fn wait(&mut self) -> std::io::Result<bool> {
         Err(ErrorKind::TimedOut.into())
     }
@@ -147,7 +144,7 @@ impl Socket {
 }
 
 impl Stream for Socket {
-    const TELLS: bool = true;
+    const IS_NON_BLOCKING: bool = true;
 
     #[inline]
     fn write_now(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -159,7 +156,7 @@ impl Stream for Socket {
         loop {
             match recv(self.fd(), &mut *into, RecvFlags::DONTWAIT) {
                 Ok((bytes, _)) => return Ok(bytes),
-                Err(Errno::WOULDBLOCK) if begin.elapsed() < LOOK => std::thread::yield_now(),
+                Err(Errno::WOULDBLOCK) if begin.elapsed() < BUSY_POLL => std::thread::yield_now(),
                 Err(Errno::WOULDBLOCK) => return self.read(into),
                 Err(e) => return Err(e.into()),
             }
@@ -178,29 +175,29 @@ impl Stream for Socket {
     }
 }
 
-/// Messages of a connection that were sent ahead, the oldest first: whether each has left. One that
-/// needs answers before it can be written has not, and none has that comes behind such a one.
+/// Messages of a connection that were to be sent ahead, the oldest first: true if one was sent. One
+/// that needs replies before it can be written was not, nor are those behind it.
 #[derive(Debug, Default)]
 pub(crate) struct SentAhead(VecDeque<bool>);
 
 impl SentAhead {
-    /// Whether the next one may leave.
-    pub(crate) fn may_leave(&self) -> bool {
+    /// True if the next one may be sent.
+    pub(crate) fn may_send(&self) -> bool {
         self.0.back() != Some(&false)
     }
 
-    /// Whether answers are outstanding.
+    /// True if replies are outstanding.
     pub(crate) fn is_owed(&self) -> bool {
         self.0.front() == Some(&true)
     }
 
-    /// Notes the next one.
-    pub(crate) fn note(&mut self, has_left: bool) {
+    /// Adds the next one.
+    pub(crate) fn push(&mut self, has_left: bool) {
         self.0.push_back(has_left);
     }
 
-    /// Forgets the oldest; whether it has left. One that was never noted has not.
-    pub(crate) fn forget(&mut self) -> bool {
+    /// Removes the oldest; true if it was sent.
+    pub(crate) fn pop(&mut self) -> bool {
         self.0.pop_front().unwrap_or(false)
     }
 }
@@ -209,19 +206,19 @@ impl SentAhead {
 #[derive(Debug)]
 pub(crate) struct Wire<S> {
     stream: S,
-    /// What is to be sent, behind what is held.
+    /// Output, behind the message that is held back.
     pub(crate) out: Vec<u8>,
-    /// Bytes of the message that is held.
+    /// Bytes of the message that is held back.
     held: usize,
     input: Vec<u8>,
     at: usize,
     end: usize,
-    /// Given up, for whatever reason.
+    /// Closed, for any reason.
     is_lost: bool,
-    /// Given up because the stream broke.
+    /// Closed because the connection broke.
     is_cut: bool,
-    /// Whether it looks for answers before it sleeps.
-    is_looking: bool,
+    /// True if it busy-polls before it sleeps.
+    is_busy_polling: bool,
 }
 
 impl<S: Stream> Wire<S> {
@@ -235,17 +232,16 @@ impl<S: Stream> Wire<S> {
             end: 0,
             is_lost: false,
             is_cut: false,
-            is_looking: false,
+            is_busy_polling: false,
         }
     }
 
-    /// Whether to look for answers for a while before sleeping: worth it while answers to further
-    /// messages are in flight.
-    pub(crate) const fn look(&mut self, is_looking: bool) {
-        self.is_looking = is_looking;
+    /// Sets busy-polling before a sleep: useful while further messages are in flight.
+    pub(crate) const fn set_busy_poll(&mut self, is_busy_polling: bool) {
+        self.is_busy_polling = is_busy_polling;
     }
 
-    /// Whether the stream broke: not if the server stalled, or answered what it must not.
+    /// True if the connection broke; not if the server stalled or sent an invalid reply.
     pub(crate) const fn is_cut(&self) -> bool {
         self.is_cut
     }
@@ -255,11 +251,10 @@ impl<S: Stream> Wire<S> {
         &mut self.stream
     }
 
-    /// Sends a message whose answers are taken later. While received answers to others are not
-    /// taken yet, it is held until they are taken, or until there is one more: so a client that has
-    /// more to do than its server sends half as often, and one that waits for its server sends at
-    /// once.
-    pub(crate) fn leave(&mut self) -> Result<()> {
+    /// Sends a message whose replies are read later. While received replies are unread, it is held
+    /// back until they are read, or until the next message: a client that is slower than its server
+    /// sends half as often, and one that waits for its server sends at once.
+    pub(crate) fn send_or_hold(&mut self) -> Result<()> {
         if self.held == 0 && self.at < self.end {
             self.held = self.out.len();
             return Ok(());
@@ -267,12 +262,12 @@ impl<S: Stream> Wire<S> {
         self.send()
     }
 
-    /// Forgets what was written behind the message that is held.
-    pub(crate) fn unwrite(&mut self) {
+    /// Removes the output behind the message that is held back.
+    pub(crate) fn discard_output(&mut self) {
         self.out.truncate(self.held);
     }
 
-    /// Sends what was written to `out`. A stream that was given up says so.
+    /// Sends `out`. Fails if the stream is closed.
     pub(crate) fn send(&mut self) -> Result<()> {
         self.held = 0;
         if self.is_lost {
@@ -303,7 +298,7 @@ impl<S: Stream> Wire<S> {
             };
             if comes.map_err(|e| self.lost(ASKING, &e))? {
                 if self.end - self.at > ANSWER_BYTES_MAX {
-                    return Err(self.strange("more than was asked"));
+                    return Err(self.invalid_reply("more than was requested"));
                 }
                 self.read()?;
             }
@@ -311,7 +306,7 @@ impl<S: Stream> Wire<S> {
         self.stream.flush().map_err(|e| self.lost(ASKING, &e))
     }
 
-    /// The next `bytes` of the answer.
+    /// The next `bytes` of the reply.
     #[inline]
     pub(crate) fn take(&mut self, bytes: usize) -> Result<&[u8]> {
         self.need(bytes)?;
@@ -320,11 +315,11 @@ impl<S: Stream> Wire<S> {
         Ok(self.input.get(from..self.at).unwrap_or_default())
     }
 
-    /// Makes sure that so many bytes can be taken.
+    /// Reads until `bytes` bytes are in the buffer.
     #[inline]
     pub(crate) fn need(&mut self, bytes: usize) -> Result<()> {
         if bytes > ANSWER_BYTES_MAX {
-            return Err(self.strange("an answer of more bytes than any answer has"));
+            return Err(self.invalid_reply("a reply that is too long"));
         }
         while self.end - self.at < bytes {
             self.read()?;
@@ -346,20 +341,20 @@ impl<S: Stream> Wire<S> {
             }
             looked = self.end - self.at;
             if looked > LINE_BYTES_MAX {
-                return Err(self.strange("a line that does not end"));
+                return Err(self.invalid_reply("a line that does not end"));
             }
             self.read()?;
         }
     }
 
-    /// Gives the stream up: it answered what it must not.
+    /// Closes the stream after an invalid reply.
     #[cold]
-    pub(crate) fn strange(&mut self, what: &str) -> Error {
+    pub(crate) fn invalid_reply(&mut self, what: &str) -> Error {
         self.is_lost = true;
         Error::Backend { detail: format!("the server answered {what}") }
     }
 
-    /// Gives the stream up for a reason that the server gave.
+    /// Closes the stream after an error of the server.
     #[cold]
     pub(crate) fn refused(&mut self, text: &str) -> Error {
         self.is_lost = true;
@@ -372,7 +367,7 @@ impl<S: Stream> Wire<S> {
         // A server that stalls is there: connecting again would hide it.
         (self.is_lost, self.is_cut) = (true, !is_late);
         let detail = if is_late {
-            format!("{doing}: no sign of it for {} s", ANSWER_MAX.as_secs())
+            format!("{doing}: no reply for {} s", ANSWER_MAX.as_secs())
         } else if e.kind() == ErrorKind::UnexpectedEof {
             format!("{doing}: it has closed the connection")
         } else {
@@ -388,7 +383,7 @@ impl<S: Stream> Wire<S> {
         self.make_room();
         let room = self.input.get_mut(self.end..).unwrap_or_default();
         let read =
-            if self.is_looking { self.stream.read_soon(room) } else { self.stream.read(room) };
+            if self.is_busy_polling { self.stream.read_soon(room) } else { self.stream.read(room) };
         match read {
             Ok(0) => {
                 let e = std::io::Error::from(ErrorKind::UnexpectedEof);

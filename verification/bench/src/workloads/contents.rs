@@ -16,18 +16,13 @@ pub const BYTES_MAX: usize = 4096;
 const HEAD: usize = 8;
 
 /// The pool.
+#[derive(Debug)]
 pub struct Contents {
     pool: Vec<u8>,
 }
 
 /// The longest value of a workload whose values have a size of their own, in bytes.
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
-
-impl std::fmt::Debug for Contents {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Contents").finish_non_exhaustive()
-    }
-}
 
 impl Contents {
     /// A pool that follows from a seed, for up to [`BYTES_MAX`] bytes.

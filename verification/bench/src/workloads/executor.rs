@@ -3,11 +3,11 @@
 //!
 //! The target is not used. `bench run executor` measures it beside the target `null`.
 
-#![expect(clippy::indexing_slicing, reason = "names are indexed at compile time")]
-
 use super::share;
 use super::{ClientPart, Parameters, Tally, Workload, WorkloadKind, WorkloadSpec};
 use crate::access::{Connection, StoreSchema};
+use crate::cpus;
+use crate::reaper::system;
 use crate::result::Verdict;
 use nearstate_model::{Error, Result};
 use nearstate_node::clock::Clock;
@@ -31,38 +31,38 @@ pub struct ExecutorCosts;
 /// Runs so many operations.
 type Measure = fn(u64) -> Result<()>;
 
-/// Name, meaning, operations of a block, the loop.
-const VARIANTS: [(&str, &str, u64, Measure); 10] = [
-    ("yield", "yields of one task", 100_000, |ops| yields(ops, 1)),
-    ("yield-1000", "yields of 1,000 tasks", 100_000, |ops| yields(ops, TASKS)),
-    ("suspend-1000", "1,000 tasks, each suspended and resumed by the last", 100_000, suspend),
-    ("deadline", "a deadline set and cancelled", 100_000, deadlines),
-    ("spawn", "a task started and ended", 10_000, spawns),
-    ("clock", "readings of the node's clock", 100_000, clock),
-    ("tokio-yield", "yields of one task of tokio", 100_000, |ops| tokio_yields(ops, 1)),
-    ("tokio-yield-1000", "yields of 1,000 tasks of tokio", 100_000, |ops| tokio_yields(ops, TASKS)),
-    ("cross-core", "a message to another thread and back, both busy-polling", 10_000, |ops| {
-        round_trips(SpinPolicy::Always { time: BUSY_POLL }, ops)
-    }),
-    ("cross-core-asleep", "a message to another thread and back, both sleeping", 1_000, |ops| {
-        round_trips(SpinPolicy::Never, ops)
-    }),
+const VARIANTS: [(&str, &str); 10] = [
+    ("yield", "yields of one task"),
+    ("yield-1000", "yields of 1,000 tasks"),
+    ("suspend-1000", "1,000 tasks, each suspended and resumed by the last"),
+    ("deadline", "a deadline set and cancelled"),
+    ("spawn", "a task started and ended"),
+    ("clock", "readings of the node's clock"),
+    ("tokio-yield", "yields of one task of tokio"),
+    ("tokio-yield-1000", "yields of 1,000 tasks of tokio"),
+    ("cross-core", "a message to another thread and back, both busy-polling"),
+    ("cross-core-asleep", "a message to another thread and back, both sleeping"),
+];
+
+/// Operations of a block and the loop, for each variant.
+const LOOPS: [(u64, Measure); VARIANTS.len()] = [
+    (100_000, |ops| yields(ops, 1)),
+    (100_000, |ops| yields(ops, TASKS)),
+    (100_000, suspend),
+    (100_000, deadlines),
+    (10_000, spawns),
+    (100_000, clock),
+    (100_000, |ops| tokio_yields(ops, 1)),
+    (100_000, |ops| tokio_yields(ops, TASKS)),
+    (10_000, |ops| round_trips(SpinPolicy::Always { time: BUSY_POLL }, ops)),
+    (1_000, |ops| round_trips(SpinPolicy::Never, ops)),
 ];
 
 static SPEC: WorkloadSpec = WorkloadSpec {
     name: "executor",
     title: "the executor of a node's core, without a store",
     source: "this project",
-    variants: &{
-        let mut names = [("", ""); VARIANTS.len()];
-        let mut at = 0;
-        while at < VARIANTS.len() {
-            let (name, meaning, ..) = VARIANTS[at];
-            names[at] = (name, meaning);
-            at += 1;
-        }
-        names
-    },
+    variants: &VARIANTS,
     records: 512,
     classes: &["operation"],
     foreign: &[],
@@ -89,7 +89,7 @@ impl WorkloadKind for ExecutorCosts {
 
     fn block_ops(&self, parameters: &Parameters) -> u64 {
         let number = share::variant(self, parameters);
-        VARIANTS.get(number).map_or(1, |(_, _, ops, _)| *ops)
+        LOOPS.get(number).map_or(1, |(ops, _)| *ops)
     }
 
     fn caveats(&self, parameters: &Parameters) -> Vec<String> {
@@ -101,7 +101,7 @@ impl WorkloadKind for ExecutorCosts {
 
     fn new_client(&self, _: &Parameters, part: ClientPart) -> Result<Box<dyn Workload>> {
         let number = part.variant;
-        let measure = VARIANTS.get(number).map_or(clock as Measure, |(.., measure)| *measure);
+        let measure = LOOPS.get(number).map_or(clock as Measure, |(_, measure)| *measure);
         Ok(Box::new(Client { measure }))
     }
 }
@@ -257,14 +257,14 @@ fn round_trips(spin: SpinPolicy, ops: u64) -> Result<()> {
 /// Answers so many messages.
 fn exchange(
     spin: SpinPolicy,
-    outbox: InboxSender<()>,
+    batch: InboxSender<()>,
     mut inbox: Inbox<()>,
     ops: u64,
 ) -> Result<()> {
     let executor = Executor::new(&ExecutorConfig { spin, ..ExecutorConfig::default() })?;
     executor.run(async move {
         for _ in 0..ops {
-            if inbox.receive().await.is_none() || outbox.send(()).is_err() {
+            if inbox.receive().await.is_none() || batch.send(()).is_err() {
                 break;
             }
         }
@@ -272,22 +272,14 @@ fn exchange(
     Ok(())
 }
 
-fn system(what: &str, e: &std::io::Error) -> Error {
-    Error::System { detail: what.to_owned(), errno: e.raw_os_error().unwrap_or(0) }
-}
-
 /// Lets this thread run on any processor but the one that it was started on, if there is another.
 fn unpin() {
-    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-    let Ok(own) = sched_getaffinity(None) else { return };
-    let mut others = CpuSet::new();
+    let Some(own) = cpus::allowed() else { return };
     let all = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     let last = all.trim().rsplit(['-', ',']).next().and_then(|text| text.parse().ok()).unwrap_or(0);
-    (0..=last).filter(|cpu| *cpu < CpuSet::MAX_CPU && !own.is_set(*cpu)).for_each(|cpu| {
-        others.set(cpu);
-    });
+    let others: Vec<usize> = (0..=last).filter(|cpu| !own.contains(cpu)).collect();
     // A refusal leaves the thread where it is, which costs accuracy only.
-    let _ = sched_setaffinity(None, &others);
+    let _ = cpus::bind(&others);
 }
 
 #[cfg(test)]
@@ -296,7 +288,7 @@ mod tests {
 
     #[test]
     fn every_variant_runs_the_operations_of_a_block() {
-        for (name, _, _, measure) in VARIANTS {
+        for ((name, _), (_, measure)) in VARIANTS.iter().zip(LOOPS) {
             assert!(measure(2_000).is_ok(), "{name}");
         }
     }

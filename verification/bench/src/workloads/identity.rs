@@ -1,25 +1,26 @@
 //! Keys that look like a subscriber's identity.
 
-/// Bytes of a key that [`key`] writes: `imsi-` and fifteen digits.
-pub(super) const KEY_BYTES: usize = 20;
+use crate::operations::{KEY_BYTES, RecordKey};
 
-/// Writes the key of `record`: a SUPI of fixed length.
+/// The key of `record`: a SUPI of type IMSI with a fixed length (TS 23.003).
 #[inline]
-pub(super) fn key(record: u64, out: &mut [u8; KEY_BYTES]) {
+pub(super) fn key(record: u64) -> RecordKey {
+    let mut out = [0; KEY_BYTES];
     let (high, low) = (record / 100_000_000, record % 100_000_000);
     // Seven digits of the higher half: its eighth is beyond what a key has.
     let high = eight_digits(high % 10_000_000) >> 8;
     let first = u64::from_le_bytes(*b"imsi-\0\0\0") | (high << 40);
     let end = eight_digits(low).to_le_bytes();
     // In words, not byte by byte: readers of a key read words.
-    let Some((begin, rest)) = out.split_first_chunk_mut::<8>() else { return };
+    let Some((begin, rest)) = out.split_first_chunk_mut::<8>() else { return out };
     *begin = first.to_le_bytes();
-    let Some((middle, rest)) = rest.split_first_chunk_mut::<4>() else { return };
+    let Some((middle, rest)) = rest.split_first_chunk_mut::<4>() else { return out };
     let [a, b, c, d, ..] = (high >> 24).to_le_bytes();
     *middle = [a, b, c, d];
     if let Some((last, _)) = rest.split_first_chunk_mut::<8>() {
         *last = end;
     }
+    out
 }
 
 /// The decimal digits of a number below 10^8, the first in the lowest byte: two numbers of four
@@ -42,10 +43,8 @@ mod tests {
 
     #[test]
     fn a_key_is_fifteen_digits() {
-        let mut out = [0; KEY_BYTES];
         for record in [0, 7, 99_999_999, 100_000_000, 123_456_789_012_345, 999_999_999_999_999] {
-            key(record, &mut out);
-            assert_eq!(out.as_slice(), format!("imsi-{record:015}").as_bytes());
+            assert_eq!(key(record).as_slice(), format!("imsi-{record:015}").as_bytes());
         }
     }
 }

@@ -13,17 +13,13 @@ use super::{ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind,
 use crate::access::{Connection, PartSet, StoreSchema, TableId, TableSchema};
 use crate::random::{Ring, draw};
 use crate::result::Verdict;
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use std::time::Duration;
-
-/// Bytes of a value, unless the command line gives another size.
-const VALUE_BYTES: u64 = 1024;
 
 /// What one operation of the variant `idle` waits.
 const IDLE: Duration = Duration::from_millis(1);
 
-const TABLE: TableSchema =
-    TableSchema { name: "record", parts: &["value"], tags: &[], is_scanned: false };
+const TABLE: TableSchema = TableSchema::new("record", &["value"]);
 
 /// The workload.
 #[derive(Clone, Copy, Debug)]
@@ -56,10 +52,6 @@ impl Role {
     }
 }
 
-fn value_bytes(parameters: &Parameters) -> u64 {
-    parameters.value_bytes.unwrap_or(VALUE_BYTES)
-}
-
 static SPEC: WorkloadSpec = WorkloadSpec {
     name: "kv",
     title: "GET and SET of records of one value",
@@ -78,7 +70,7 @@ impl WorkloadKind for Kv {
     }
 
     fn size(&self, parameters: &Parameters) -> (u64, u64) {
-        (parameters.records, value_bytes(parameters))
+        (parameters.records, share::value_bytes(parameters))
     }
 
     fn background_clients(&self, parameters: &Parameters, clients: usize) -> usize {
@@ -92,12 +84,7 @@ impl WorkloadKind for Kv {
 
     fn new_client(&self, parameters: &Parameters, part: ClientPart) -> Result<Box<dyn Workload>> {
         let role = Role::of(part.variant, part.client);
-        let bytes = value_bytes(parameters);
-        let value_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        if !(8..=BYTES_MAX).contains(&value_bytes) {
-            let detail = format!("--value-bytes {bytes}: give 8 to {BYTES_MAX}");
-            return Err(Error::BadArgument { detail });
-        }
+        let value_bytes = share::checked_value_bytes(parameters, BYTES_MAX)?;
         let share = part.share;
         let seed = draw(parameters.seed, share.first, 1);
         Ok(Box::new(Client {
@@ -119,7 +106,7 @@ struct KvRecord {
 impl RecordForm for KvRecord {
     fn key(&self, record: u64, _: u32, out: &mut Vec<u8>) {
         out.extend_from_slice(b"key:");
-        share::digits::<12>(record, out);
+        out.extend_from_slice(&share::digits::<12>(record));
     }
 
     fn part_bytes(&self, _: u64, _: usize) -> usize {

@@ -15,13 +15,10 @@
 //!
 //! All clients read and replace all records, unless `--own-records` gives each a share of them.
 
-#![expect(
-    clippy::wildcard_enum_match_arm,
-    clippy::indexing_slicing,
-    reason = "few operations differ from the rest; names are indexed at compile time"
-)]
+#![expect(clippy::wildcard_enum_match_arm, reason = "few operations differ from the rest")]
 
 use super::contents::{Contents, VALUE_BYTES_MAX};
+use super::identity::key as key_of;
 use super::share::{self, Share};
 use super::{
     ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec, wrong_answer,
@@ -37,9 +34,6 @@ use nearstate_model::{Error, Result};
 /// Operations of a block: the two clock readings around it are below a hundredth of its time.
 const BLOCK_OPS: u64 = 256;
 
-/// Bytes of a value, unless the command line gives another size.
-const VALUE_BYTES: u64 = 1024;
-
 /// Different values: at most so many, and so many bytes together. Those of the default size stay in
 /// the first two levels of the cache.
 const VALUES_MAX: usize = 64;
@@ -48,8 +42,7 @@ const VALUES_BYTES: usize = 4 << 20;
 /// Requests of one message while loading and verifying.
 const TOGETHER: usize = 64;
 
-const TABLE: TableSchema =
-    TableSchema { name: "record", parts: &["value"], tags: &[], is_scanned: false };
+const TABLE: TableSchema = TableSchema::new("record", &["value"]);
 
 /// The workload.
 #[derive(Clone, Copy, Debug)]
@@ -64,62 +57,47 @@ enum Role {
     Memory,
 }
 
-/// Name, meaning, role of the measured clients, and of the others if there are background clients.
-type Variant = (&'static str, &'static str, Role, Option<Role>);
-
-const VARIANTS: [Variant; 11] = [
-    ("view", "read by key, the value touched in place", Role::Do(Operation::View), None),
-    ("copy", "read by key, the value copied", Role::Do(Operation::Copy), None),
-    ("batch", "sixteen keys at once, in place", Role::Do(Operation::BatchView), None),
-    ("batch-copy", "sixteen keys at once, copied", Role::Do(Operation::BatchCopy), None),
-    ("chain", "in place, each key depends on the last value", Role::Do(Operation::Chain), None),
-    ("put", "replace a record", Role::Do(Operation::Put), None),
-    ("walk", "step to the next record in storage order", Role::Do(Operation::Walk), None),
-    ("insert", "add a record; clients have keys of their own", Role::Insert, None),
-    (
-        "put-beside-reader",
-        "replace a record while another process reads",
-        Role::Do(Operation::Put),
-        Some(Role::Do(Operation::View)),
-    ),
-    (
-        "view-beside-writer",
-        "read in place while another process replaces the same records",
-        Role::Do(Operation::View),
-        Some(Role::Do(Operation::Put)),
-    ),
-    (
-        "view-beside-memory",
-        "read in place while another process writes memory of its own",
-        Role::Do(Operation::View),
-        Some(Role::Memory),
-    ),
+const VARIANTS: [(&str, &str); 11] = [
+    ("view", "read by key, the value touched in place"),
+    ("copy", "read by key, the value copied"),
+    ("batch", "sixteen keys at once, in place"),
+    ("batch-copy", "sixteen keys at once, copied"),
+    ("chain", "in place, each key depends on the last value"),
+    ("put", "replace a record"),
+    ("walk", "step to the next record in storage order"),
+    ("insert", "add a record; clients have keys of their own"),
+    ("put-beside-reader", "replace a record while another process reads"),
+    ("view-beside-writer", "read in place while another process replaces the same records"),
+    ("view-beside-memory", "read in place while another process writes memory of its own"),
 ];
 
-fn variant_of(parameters: &Parameters) -> Variant {
-    let number = share::variant(&Micro, parameters);
-    let [first, ..] = VARIANTS;
-    VARIANTS.get(number).copied().unwrap_or(first)
-}
+/// The role of the measured clients, and that of the background clients if there are any.
+type Roles = (Role, Option<Role>);
 
-fn value_bytes(parameters: &Parameters) -> u64 {
-    parameters.value_bytes.unwrap_or(VALUE_BYTES)
+const ROLES: [Roles; VARIANTS.len()] = [
+    (Role::Do(Operation::View), None),
+    (Role::Do(Operation::Copy), None),
+    (Role::Do(Operation::BatchView), None),
+    (Role::Do(Operation::BatchCopy), None),
+    (Role::Do(Operation::Chain), None),
+    (Role::Do(Operation::Put), None),
+    (Role::Do(Operation::Walk), None),
+    (Role::Insert, None),
+    (Role::Do(Operation::Put), Some(Role::Do(Operation::View))),
+    (Role::Do(Operation::View), Some(Role::Do(Operation::Put))),
+    (Role::Do(Operation::View), Some(Role::Memory)),
+];
+
+fn roles_of(parameters: &Parameters) -> Roles {
+    let [first, ..] = ROLES;
+    ROLES.get(share::variant(&Micro, parameters)).copied().unwrap_or(first)
 }
 
 static SPEC: WorkloadSpec = WorkloadSpec {
     name: "micro",
     title: "single operations on records of one value, in blocks",
     source: "this project; keys of 20 bytes, uniform random order",
-    variants: &{
-        let mut names = [("", ""); VARIANTS.len()];
-        let mut at = 0;
-        while at < VARIANTS.len() {
-            let (name, meaning, ..) = VARIANTS[at];
-            names[at] = (name, meaning);
-            at += 1;
-        }
-        names
-    },
+    variants: &VARIANTS,
     records: 100_000,
     classes: &["operation"],
     foreign: &[],
@@ -133,7 +111,7 @@ impl WorkloadKind for Micro {
     }
 
     fn size(&self, parameters: &Parameters) -> (u64, u64) {
-        (parameters.records, value_bytes(parameters) + KEY_BYTES as u64)
+        (parameters.records, share::value_bytes(parameters) + KEY_BYTES as u64)
     }
 
     fn travels_together(&self) -> bool {
@@ -141,18 +119,18 @@ impl WorkloadKind for Micro {
     }
 
     fn block_ops(&self, parameters: &Parameters) -> u64 {
-        match variant_of(parameters).2 {
+        match roles_of(parameters).0 {
             Role::Do(Operation::Walk) => parameters.records,
             Role::Do(_) | Role::Insert | Role::Memory => BLOCK_OPS,
         }
     }
 
     fn background_clients(&self, parameters: &Parameters, clients: usize) -> usize {
-        variant_of(parameters).3.map_or(0, |_| clients.saturating_sub(1).max(1))
+        roles_of(parameters).1.map_or(0, |_| clients.saturating_sub(1).max(1))
     }
 
     fn requirements(&self, parameters: &Parameters) -> Requirements {
-        let walk = variant_of(parameters).2 == Role::Do(Operation::Walk);
+        let walk = roles_of(parameters).0 == Role::Do(Operation::Walk);
         Requirements { walk, ..Requirements::default() }
     }
 
@@ -165,18 +143,10 @@ impl WorkloadKind for Micro {
     }
 
     fn new_client(&self, parameters: &Parameters, part: ClientPart) -> Result<Box<dyn Workload>> {
-        let (.., measured, background) = variant_of(parameters);
+        let (measured, background) = roles_of(parameters);
         let role = if part.client == 0 { measured } else { background.unwrap_or(measured) };
         Ok(Box::new(Client::new(parameters, role, part.share)?))
     }
-}
-
-/// The key of a record.
-fn key_of(record: u64) -> RecordKey {
-    let mut text = Vec::with_capacity(KEY_BYTES);
-    text.extend_from_slice(b"imsi-");
-    share::digits::<15>(record, &mut text);
-    text.try_into().unwrap_or([0; KEY_BYTES])
 }
 
 /// The keys of these records in a random order. They lie in the order in which they are used, so
@@ -208,12 +178,7 @@ struct Client {
 
 impl Client {
     fn new(parameters: &Parameters, role: Role, share: Share) -> Result<Self> {
-        let bytes = value_bytes(parameters);
-        let value_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        if !(8..=VALUE_BYTES_MAX).contains(&value_bytes) {
-            let detail = format!("--value-bytes {bytes}: give 8 to {VALUE_BYTES_MAX}");
-            return Err(Error::BadArgument { detail });
-        }
+        let value_bytes = share::checked_value_bytes(parameters, VALUE_BYTES_MAX)?;
         let contents = Contents::of_bytes(parameters.seed, value_bytes);
         let value = |number| {
             let mut value = Vec::with_capacity(value_bytes);
@@ -314,7 +279,7 @@ impl Workload for Client {
             let parts: Vec<[(usize, &[u8]); 1]> = values.map(|(_, v)| [(0, &v[..])]).collect();
             let mut requests = Vec::with_capacity(TOGETHER);
             for (key, parts) in keys.iter().zip(&parts) {
-                let entry = RecordEntry { key, parts, tags: &[], tags_before: &[] };
+                let entry = RecordEntry::new(key, parts);
                 requests.push(Request::Put { table: OPERATIONS, entry });
             }
             store.pipeline(&requests, &mut |_, _| ())?;
@@ -359,7 +324,7 @@ impl Workload for Client {
             })?;
             for (record, is_right) in some.iter().zip(right) {
                 if is_right {
-                    verdict.right();
+                    verdict.right(true);
                 } else {
                     verdict.wrong(|| format!("record {record} has no value of this workload"));
                 }

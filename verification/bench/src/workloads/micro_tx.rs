@@ -9,6 +9,7 @@ use super::{ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind,
 use crate::access::{Connection, StoreSchema, TableSchema};
 use crate::random::{Ring, Spread, draw, top_share};
 use crate::result::{Check, Verdict};
+use crate::stat::as_f64;
 use nearstate_model::{Error, Result};
 
 const OBJECT_BYTES: usize = 150;
@@ -16,8 +17,7 @@ const OBJECT_BYTES: usize = 150;
 /// Objects of a transaction, by variant.
 const OBJECTS: [usize; 4] = [1, 5, 10, 20];
 
-const TABLE: TableSchema =
-    TableSchema { name: "object", parts: &["value"], tags: &[], is_scanned: false };
+const TABLE: TableSchema = TableSchema::new("object", &["value"]);
 
 /// The workload.
 #[derive(Clone, Copy, Debug)]
@@ -157,15 +157,14 @@ impl Workload for Client {
         self.model.verify(store, done)
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "counts of one run are far below 2^53")]
     fn checks(&self) -> Vec<Check> {
         let (transactions, objects) = self.counts;
         let mut checks = vec![Check {
             name: "objects of a transaction".to_owned(),
-            expected: self.objects as f64,
-            found: objects as f64 / (transactions as f64).max(1.0),
+            expected: as_f64(self.objects as u64),
+            found: as_f64(objects) / as_f64(transactions).max(1.0),
             tolerance: 1e-9,
-            weight: transactions as f64,
+            weight: as_f64(transactions),
         }];
         if let Some(count) = self.top {
             let expected = 100.0 * top_share();

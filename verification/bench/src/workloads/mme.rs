@@ -29,6 +29,7 @@ use super::{
 use crate::access::{Connection, PartSet, StoreSchema, TableSchema, TagRule};
 use crate::random::{self, Distributions as _, Ring, Rng, draw};
 use crate::result::{Check, Verdict};
+use crate::stat::as_f64;
 use nearstate_model::Result;
 
 /// The smallest object, in bytes.
@@ -199,7 +200,7 @@ impl MmeSession {
 impl RecordForm for MmeSession {
     fn key(&self, record: u64, _: u32, out: &mut Vec<u8>) {
         out.extend_from_slice(b"001010");
-        share::digits::<9>(record, out);
+        out.extend_from_slice(&share::digits::<9>(record));
     }
 
     /// The last section has what rounding leaves.
@@ -217,7 +218,7 @@ impl RecordForm for MmeSession {
         match tag {
             0 => {
                 out.extend_from_slice(b"888");
-                share::digits::<9>(record, out);
+                out.extend_from_slice(&share::digits::<9>(record));
             }
             1 => {
                 // The group of the MME, and the identity that it gives anew.
@@ -303,13 +304,12 @@ impl Workload for Client {
         self.model.verify(store, done)
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "counts of one run are far below 2^53")]
     fn checks(&self) -> Vec<Check> {
         let [first, second] = self.counts;
         match self.does {
             Mme::Update => {
                 let sections = SESSIONS.parts.iter().zip(self.sections);
-                let expected = 100.0 / (SECTIONS as f64 - UNINDEXED as f64);
+                let expected = 100.0 / as_f64(SECTIONS as u64 - UNINDEXED);
                 sections
                     .skip(usize::try_from(UNINDEXED).unwrap_or(0))
                     .map(|(name, count)| {
@@ -318,17 +318,18 @@ impl Workload for Client {
                     .collect()
             }
             Mme::Insert => {
-                let (bytes, objects) = (self.bytes.0 as f64, self.bytes.1 as f64);
-                let span = (OBJECT_BYTES_MAX - OBJECT_BYTES_MIN) as f64;
+                let (bytes, objects) = (as_f64(self.bytes.0), as_f64(self.bytes.1));
+                let (least, most) =
+                    (as_f64(OBJECT_BYTES_MIN as u64), as_f64(OBJECT_BYTES_MAX as u64));
                 // Sizes belong to subscribers: no more draws than there are of them.
-                let draws = objects.min(self.share.count as f64 / 4.0).max(1.0);
+                let draws = objects.min(as_f64(self.share.count) / 4.0).max(1.0);
                 vec![
                     share::percent("attach, % of operations", 50.0, first, first + second),
                     Check {
                         name: "object, mean bytes".to_owned(),
-                        expected: f64::midpoint(OBJECT_BYTES_MIN as f64, OBJECT_BYTES_MAX as f64),
+                        expected: f64::midpoint(least, most),
                         found: bytes / objects.max(1.0),
-                        tolerance: 5.0 * span / 12_f64.sqrt() / draws.sqrt(),
+                        tolerance: 5.0 * (most - least) / 12_f64.sqrt() / draws.sqrt(),
                         weight: objects,
                     },
                 ]

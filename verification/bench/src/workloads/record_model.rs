@@ -1,17 +1,16 @@
 //! The records of one client and the model of what they must be: what most workloads are made of.
 //!
-//! Each record has a life (how often it was created, and whether it is there) and for each part a
-//! count of its changes. Key, tags and contents follow from the seed, the record and these counts,
-//! so a record's model is a few bytes, and any answer can be compared with what it must be. Counts
-//! of changes go round at 2^16: a value that is exactly so many changes old would pass. And a lost
-//! write after which the same part was written again before it was read leaves no trace.
+//! The model of a record is its life (how often it was created, and whether it exists) and for each
+//! part a count of its changes. Key, tags and contents follow from the seed and these
+//! counts. Limits: the counts wrap at 2^16, and a lost write is not detected if the same part is
+//! written again before it is read.
 
 mod rule;
 
 use self::rule::{ReceivedRecord, Rule};
+use super::batch::{Batch, BatchOp};
 use super::contents::Contents;
-use super::outbox::{Outbox, Verb};
-use super::share::{Astray, Share};
+use super::share::Share;
 use super::{Parameters, Tally, wrong_answer};
 use crate::access::{Connection, PARTS_MAX, PartSet, StoreReply, TableSchema};
 use crate::result::Verdict;
@@ -88,14 +87,13 @@ pub enum Mutation {
 
 /// A write that is not answered yet.
 #[derive(Clone, Copy, Debug)]
-struct Flight<const P: usize> {
+struct PendingWrite<const P: usize> {
     slot: usize,
     before: RecordState<P>,
     after: RecordState<P>,
 }
 
-/// Reads and writes that travel together while loading and comparing: enough to hide the way to a
-/// server, few enough for its buffers.
+/// Requests of a batch while loading and comparing.
 const TOGETHER: usize = 64;
 
 /// The records of one client.
@@ -103,12 +101,14 @@ const TOGETHER: usize = 64;
 pub struct RecordModel<F, const P: usize> {
     rule: Rule<F>,
     states: Vec<RecordState<P>>,
-    flying: Vec<Flight<P>>,
+    pending_writes: Vec<PendingWrite<P>>,
     /// Whether what flies is one transaction.
-    is_one: bool,
-    outbox: Outbox,
-    asked: Vec<usize>,
-    astray: Astray,
+    is_transaction: bool,
+    batch: Batch,
+    read_slots: Vec<usize>,
+    /// Replies that contradict the model, reported with the verdict: the null target returns
+    /// arbitrary ones.
+    mismatches: Verdict,
 }
 
 impl<F: RecordForm, const P: usize> RecordModel<F, P> {
@@ -129,11 +129,11 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
         Ok(Self {
             rule,
             states: vec![RecordState::NEVER; count],
-            flying: Vec::new(),
-            is_one: false,
-            outbox: Outbox::default(),
-            asked: Vec::new(),
-            astray: Astray::default(),
+            pending_writes: Vec::new(),
+            is_transaction: false,
+            batch: Batch::default(),
+            read_slots: Vec::new(),
+            mismatches: Verdict::default(),
         })
     }
 
@@ -156,10 +156,10 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
         state.is_there() && self.rule.is((slot, &state), part, bytes)
     }
 
-    /// Counts an answer that is not what the model says.
+    /// Counts a reply that contradicts the model.
     #[cold]
-    pub fn astray(&mut self, example: impl FnOnce() -> String) {
-        self.astray.add(example);
+    pub fn mismatch(&mut self, example: impl FnOnce() -> String) {
+        self.mismatches.wrong(example);
     }
 
     /// Puts the records for which `is_wanted` says so.
@@ -194,36 +194,30 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
         wanted: PartSet,
         tally: &mut Tally,
     ) -> Result<()> {
-        let Self { rule, states, outbox, asked, astray, .. } = self;
-        outbox.clear();
-        asked.clear();
+        let Self { rule, states, batch, read_slots, mismatches, .. } = self;
+        batch.clear();
+        read_slots.clear();
         for slot in slots {
             let slot = usize::try_from(*slot).unwrap_or(usize::MAX);
             if let Some(state) = states.get(slot) {
-                asked.push(slot);
-                rule.begin(outbox, Verb::Read(wanted), (slot, state));
+                read_slots.push(slot);
+                rule.begin(batch, BatchOp::Read(wanted), (slot, state));
             }
         }
         let (mut received, mut bytes_in) = (ReceivedRecord::default(), 0);
-        outbox.send(store, &mut |number, reply| {
-            let Some(slot) = asked.get(number) else { return };
+        batch.send(store, &mut |number, reply| {
+            let Some(slot) = read_slots.get(number) else { return };
             let Some(state) = states.get(*slot) else { return };
-            match reply {
-                StoreReply::Part(part, bytes) => {
-                    bytes_in += bytes.len() as u64;
-                    received.add(part, rule.is((*slot, state), part, bytes));
-                }
-                StoreReply::Key(_) => {}
-                StoreReply::Done(is_found) => {
-                    let is_whole = std::mem::take(&mut received).is_whole(wanted, P);
-                    if is_found != state.is_there() || is_found && !is_whole {
-                        astray.add(|| rule.in_words("read", (*slot, state), is_found));
-                    }
-                }
+            if let StoreReply::Part(_, bytes) = reply {
+                bytes_in += bytes.len() as u64;
+            }
+            if rule.check(reply, (*slot, state), wanted, &mut received) == Some(false) {
+                let is_found = reply == StoreReply::Done(true);
+                mismatches.wrong(|| rule.describe("read", (*slot, state), is_found));
             }
         })?;
         tally.bytes_in += bytes_in;
-        tally.bytes_out += outbox.take_sent();
+        tally.bytes_out += batch.take_sent();
         Ok(())
     }
 
@@ -239,7 +233,7 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
         let at = (usize::try_from(slot).unwrap_or(usize::MAX), &state);
         let (is_found, bytes) = self.rule.find(store, at, tag, PartSet::ALL)?;
         if is_found != state.is_there() {
-            self.astray.add(|| self.rule.in_words("find", at, is_found));
+            self.mismatches.wrong(|| self.rule.describe("find", at, is_found));
         }
         tally.bytes_out += bytes.0;
         tally.bytes_in += bytes.1;
@@ -257,18 +251,18 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
         if mutations.is_empty() {
             return Ok(());
         }
-        self.note(mutations);
-        self.is_one = false;
-        let Self { rule, outbox, flying, astray, .. } = self;
-        outbox.send(store, &mut |number, reply| {
+        self.prepare(mutations);
+        self.is_transaction = false;
+        let Self { rule, batch, pending_writes, mismatches, .. } = self;
+        batch.send(store, &mut |number, reply| {
             if reply == StoreReply::Done(false)
-                && let Some(flight) = flying.get(number)
+                && let Some(pending) = pending_writes.get(number)
             {
-                astray.add(|| rule.in_words("write", (flight.slot, &flight.before), false));
+                mismatches.wrong(|| rule.describe("write", (pending.slot, &pending.before), false));
             }
         })?;
-        tally.bytes_out += outbox.take_sent();
-        self.land();
+        tally.bytes_out += batch.take_sent();
+        self.complete();
         Ok(())
     }
 
@@ -280,53 +274,53 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
         mutations: &[(u64, Mutation)],
         tally: &mut Tally,
     ) -> Result<()> {
-        self.note(mutations);
-        self.is_one = true;
-        if !self.outbox.transact(store)? {
-            self.astray.add(|| "a transaction met no record where there is one".to_owned());
+        self.prepare(mutations);
+        self.is_transaction = true;
+        if !self.batch.transact(store)? {
+            self.mismatches.wrong(|| "a transaction met no record where there is one".to_owned());
         }
-        tally.bytes_out += self.outbox.take_sent();
-        self.land();
+        tally.bytes_out += self.batch.take_sent();
+        self.complete();
         Ok(())
     }
 
     #[inline]
-    fn note(&mut self, mutations: &[(u64, Mutation)]) {
-        self.outbox.clear();
-        self.flying.clear();
+    fn prepare(&mut self, mutations: &[(u64, Mutation)]) {
+        self.batch.clear();
+        self.pending_writes.clear();
         for (slot, mutation) in mutations {
             let slot = usize::try_from(*slot).unwrap_or(usize::MAX);
             let Some(before) = self.states.get(slot) else { continue };
-            let flight = Flight { slot, before: *before, after: before.after(*mutation) };
-            self.rule.note(&mut self.outbox, &flight, *mutation);
-            self.flying.push(flight);
+            let pending = PendingWrite { slot, before: *before, after: before.after(*mutation) };
+            self.rule.prepare(&mut self.batch, &pending, *mutation);
+            self.pending_writes.push(pending);
         }
     }
 
     /// Takes up all that flew.
     #[inline]
-    fn land(&mut self) {
-        for flight in self.flying.drain(..) {
-            if let Some(state) = self.states.get_mut(flight.slot) {
-                *state = flight.after;
+    fn complete(&mut self) {
+        for pending in self.pending_writes.drain(..) {
+            if let Some(state) = self.states.get_mut(pending.slot) {
+                *state = pending.after;
             }
         }
     }
 
     /// After a lost connection: takes up those of the last writes that were done.
     pub fn settle(&mut self, store: &mut Connection<'_>) -> Result<()> {
-        let flights = self.flying.iter();
+        let pending = self.pending_writes.iter();
         let done: Vec<bool> =
-            flights.map(|flight| self.rule.was_done(store, flight)).collect::<Result<_>>()?;
+            pending.map(|pending| self.rule.was_done(store, pending)).collect::<Result<_>>()?;
         let count = done.iter().filter(|is_done| **is_done).count();
-        if self.is_one && count != 0 && count != done.len() {
+        if self.is_transaction && count != 0 && count != done.len() {
             let all = done.len();
             let what = format_args!("{count} of {all} writes of one transaction were done");
             return Err(wrong_answer(what));
         }
-        for (flight, is_done) in self.flying.drain(..).zip(done) {
-            if is_done && let Some(state) = self.states.get_mut(flight.slot) {
-                *state = flight.after;
+        for (pending, is_done) in self.pending_writes.drain(..).zip(done) {
+            if is_done && let Some(state) = self.states.get_mut(pending.slot) {
+                *state = pending.after;
             }
         }
         Ok(())
@@ -338,7 +332,7 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
         store: &mut Connection<'_>,
         done: &mut dyn FnMut(u64),
     ) -> Result<Verdict> {
-        let mut verdict = self.astray.verdict();
+        let mut verdict = self.mismatches.clone();
         for begin in (0..self.states.len()).step_by(TOGETHER) {
             let end = self.states.len().min(begin + TOGETHER);
             let slots: Vec<usize> = (begin..end).collect();
@@ -354,33 +348,26 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
         slots: &[usize],
         verdict: &mut Verdict,
     ) -> Result<()> {
-        let Self { rule, states, outbox, .. } = self;
-        outbox.clear();
+        let Self { rule, states, batch, .. } = self;
+        batch.clear();
         for slot in slots {
             if let Some(state) = states.get(*slot) {
-                rule.begin(outbox, Verb::Read(PartSet::ALL), (*slot, state));
+                rule.begin(batch, BatchOp::Read(PartSet::ALL), (*slot, state));
             }
         }
         let mut received = ReceivedRecord::default();
         let mut is_right = vec![false; slots.len()];
-        outbox.send(store, &mut |number, reply| {
+        batch.send(store, &mut |number, reply| {
             let Some(slot) = slots.get(number) else { return };
             let (Some(state), Some(is_right)) = (states.get(*slot), is_right.get_mut(number))
             else {
                 return;
             };
-            match reply {
-                StoreReply::Part(part, bytes) => {
-                    received.add(part, rule.is((*slot, state), part, bytes));
-                }
-                StoreReply::Key(_) => {}
-                StoreReply::Done(is_found) => {
-                    let is_whole = std::mem::take(&mut received).is_whole(PartSet::ALL, P);
-                    *is_right = is_found == state.is_there() && (!is_found || is_whole);
-                }
+            if let Some(right) = rule.check(reply, (*slot, state), PartSet::ALL, &mut received) {
+                *is_right = right;
             }
         })?;
-        outbox.take_sent();
+        batch.take_sent();
         for (slot, mut is_right) in slots.iter().zip(is_right) {
             let Some(state) = states.get(*slot) else { continue };
             for (tag, of_tag) in rule.schema.tags.iter().enumerate() {
@@ -390,9 +377,9 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
                 }
             }
             if is_right {
-                verdict.right_as(state.is_there());
+                verdict.right(state.is_there());
             } else {
-                verdict.wrong(|| rule.in_words("comparison", (*slot, state), false));
+                verdict.wrong(|| rule.describe("comparison", (*slot, state), false));
             }
         }
         Ok(())

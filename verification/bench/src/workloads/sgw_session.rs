@@ -37,8 +37,7 @@ const INDEXED: TableSchema = TableSchema {
     is_scanned: false,
 };
 
-const KEYED: TableSchema =
-    TableSchema { name: "session", parts: &PART_NAMES, tags: &[], is_scanned: false };
+const KEYED: TableSchema = TableSchema::new("session", &PART_NAMES);
 
 /// The workload.
 #[derive(Clone, Copy, Debug)]
@@ -154,7 +153,7 @@ impl RecordForm for SgwRecord {
     fn key(&self, record: u64, generation: u32, out: &mut Vec<u8>) {
         if self.is_indexed {
             out.extend_from_slice(b"001010");
-            share::digits::<9>(record, out);
+            out.extend_from_slice(&share::digits::<9>(record));
         } else {
             out.extend_from_slice(&self.teid(record, generation));
         }

@@ -1,7 +1,8 @@
 //! What of a workload is one client's own, and small things that all workloads say alike.
 
 use super::{Parameters, WorkloadKind};
-use crate::result::{Check, Verdict};
+use crate::result::Check;
+use crate::stat::as_f64;
 use nearstate_model::{Error, Result};
 
 /// The records of one client: `count` of them from `first` on.
@@ -40,24 +41,21 @@ pub fn variant(kind: &dyn WorkloadKind, parameters: &Parameters) -> usize {
     variants.iter().position(|(name, _)| *name == parameters.variant).unwrap_or(0)
 }
 
-/// Answers met in a run that are not what the model says. They are told with the verdict, not at
-/// once: the null target answers as it likes, and what generating costs is measured with it.
-#[derive(Clone, Debug, Default)]
-pub struct Astray {
-    found: Verdict,
+/// Bytes of a value, unless the command line gives another size.
+const VALUE_BYTES: u64 = 1024;
+
+/// Bytes of a value, where the workload has no size of its own.
+pub fn value_bytes(parameters: &Parameters) -> u64 {
+    parameters.value_bytes.unwrap_or(VALUE_BYTES)
 }
 
-impl Astray {
-    /// Counts one.
-    #[cold]
-    pub fn add(&mut self, example: impl FnOnce() -> String) {
-        self.found.wrong(example);
-    }
-
-    /// What to say of them, as the begin of a verdict.
-    pub fn verdict(&self) -> Verdict {
-        self.found.clone()
-    }
+/// The same, checked: the number of a value takes 8 bytes.
+pub fn checked_value_bytes(parameters: &Parameters, bytes_max: usize) -> Result<usize> {
+    let bytes = value_bytes(parameters);
+    let checked = usize::try_from(bytes).ok().filter(|bytes| (8..=bytes_max).contains(bytes));
+    checked.ok_or_else(|| Error::BadArgument {
+        detail: format!("--value-bytes {bytes}: give 8 to {bytes_max}"),
+    })
 }
 
 /// A share in percent that was found, beside what it must be: within five deviations of so many
@@ -67,7 +65,6 @@ pub fn percent(name: impl Into<String>, expected: f64, hits: u64, draws: u64) ->
 }
 
 /// The same where draws depend on which of so many records they meet.
-#[expect(clippy::cast_precision_loss, reason = "counts of one run are far below 2^53")]
 pub fn check_of(
     name: impl Into<String>,
     expected: f64,
@@ -75,12 +72,12 @@ pub fn check_of(
     draws: u64,
     records: f64,
 ) -> Check {
-    let (share, weight) = (expected / 100.0, draws as f64);
+    let (share, weight) = (expected / 100.0, as_f64(draws));
     let variance = share * (1.0 - share) * (1.0 / weight.max(1.0) + 1.0 / records.max(1.0));
     Check {
         name: name.into(),
         expected,
-        found: 100.0 * hits as f64 / weight.max(1.0),
+        found: 100.0 * as_f64(hits) / weight.max(1.0),
         tolerance: 100.0 * DEVIATIONS * variance.sqrt() + ROUNDING,
         weight,
     }
@@ -103,15 +100,15 @@ pub fn unique_32(record: u64, generation: u32, records: u64) -> u32 {
     (high | record).wrapping_mul(ODD)
 }
 
-/// Appends a number in so many decimal digits.
-pub fn digits<const N: usize>(number: u64, out: &mut Vec<u8>) {
+/// A number in so many decimal digits.
+pub fn digits<const N: usize>(number: u64) -> [u8; N] {
     let mut text = [b'0'; N];
     let mut rest = number;
     for digit in text.iter_mut().rev() {
         *digit = b'0' + u8::try_from(rest % 10).unwrap_or(0);
         rest /= 10;
     }
-    out.extend_from_slice(&text);
+    text
 }
 
 #[cfg(test)]
@@ -167,8 +164,6 @@ mod tests {
 
     #[test]
     fn digits_are_filled_up_with_zeros() {
-        let mut out = Vec::new();
-        digits::<6>(1234, &mut out);
-        assert_eq!(out, b"001234");
+        assert_eq!(&digits::<6>(1234), b"001234");
     }
 }

@@ -37,18 +37,11 @@ const SUBSCRIBER: TableSchema = TableSchema {
     is_scanned: false,
 };
 
-const ACCESS_INFO: TableSchema =
-    TableSchema { name: "access-info", parts: &["row"], tags: &[], is_scanned: false };
+const ACCESS_INFO: TableSchema = TableSchema::new("access-info", &["row"]);
 
-const SPECIAL_FACILITY: TableSchema = TableSchema {
-    name: "special-facility",
-    parts: &["row", "data-a"],
-    tags: &[],
-    is_scanned: false,
-};
+const SPECIAL_FACILITY: TableSchema = TableSchema::new("special-facility", &["row", "data-a"]);
 
-const CALL_FORWARDING: TableSchema =
-    TableSchema { name: "call-forwarding", parts: &["row"], tags: &[], is_scanned: false };
+const CALL_FORWARDING: TableSchema = TableSchema::new("call-forwarding", &["row"]);
 
 /// Rows of a subscriber at the most: itself, four of access, four facilities with three
 /// forwardings each.

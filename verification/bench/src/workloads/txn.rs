@@ -25,8 +25,8 @@ use super::{
 };
 use crate::access::RecordWrite as WriteChange;
 use crate::access::{
-    Connection, PartSet, PartsChange, RecordEntry, StoreAccess, StoreSchema, TableId, TableSchema,
-    Work,
+    Connection, PartSet, PartsChange, RecordEntry, RecordRead, StoreAccess, StoreSchema, TableId,
+    TableSchema, Work,
 };
 use crate::random::{self, Distributions as _, Rng, draw};
 use crate::result::Verdict;
@@ -47,8 +47,7 @@ const ADDS: u64 = 256;
 /// Slots of a shared record: as many as a run has clients at most.
 const SLOTS: usize = 512;
 
-const TABLE: TableSchema =
-    TableSchema { name: "context", parts: &["value"], tags: &[], is_scanned: false };
+const TABLE: TableSchema = TableSchema::new("context", &["value"]);
 
 const CONTEXTS: TableId = TableId(0);
 
@@ -257,13 +256,14 @@ impl Client {
         self.make(slot, before + 1);
         self.pending = Some(slot);
         let parts = [(0, self.value.as_slice())];
-        let entry = RecordEntry { key: &key, parts: &parts, tags: &[], tags_before: &[] };
+        let entry = RecordEntry::new(&key, &parts);
         match self.operation {
             Operation::Put => store.put(CONTEXTS, &entry)?,
             Operation::PutInTxn => store.transact(&mut |access| access.put(CONTEXTS, &entry))?,
             Operation::UpdateAlone => {
+                let read = RecordRead { table: CONTEXTS, key: &key, wanted: PartSet::ALL };
                 let mut work = Replace { key: &key, value: &self.value, before: None };
-                let exists = store.update(CONTEXTS, &key, PartSet::ALL, &mut work)?;
+                let exists = store.update(read, &mut work)?;
                 check_count(exists, work.before, before)?;
             }
             _ => store.transact(&mut |access| {
@@ -275,11 +275,11 @@ impl Client {
                 access.put(CONTEXTS, &entry)
             })?,
         }
-        self.land(before + 1);
+        self.complete(before + 1);
         Ok(())
     }
 
-    fn land(&mut self, changes: u64) {
+    fn complete(&mut self, changes: u64) {
         if let Some(slot) = self.pending.take()
             && let Some(own) = self.changes.get_mut(slot)
         {
@@ -314,7 +314,7 @@ impl Client {
                     slot.copy_from_slice(&next.to_le_bytes());
                 }
                 let parts = [(0, value.as_slice())];
-                let entry = RecordEntry { key: &key, parts: &parts, tags: &[], tags_before: &[] };
+                let entry = RecordEntry::new(&key, &parts);
                 access.put(CONTEXTS, &entry)?;
             }
             Ok(())
@@ -402,8 +402,7 @@ impl Workload for Client {
                 for record in (0..records).filter(|_| is_first) {
                     let (key, value) = (shared_key(record), [0; SLOTS * COUNT_BYTES]);
                     let parts = [(0, value.as_slice())];
-                    let entry =
-                        RecordEntry { key: &key, parts: &parts, tags: &[], tags_before: &[] };
+                    let entry = RecordEntry::new(&key, &parts);
                     store.put(CONTEXTS, &entry)?;
                     done(1);
                 }
@@ -415,7 +414,7 @@ impl Workload for Client {
             self.make(slot, 0);
             let key = self.key(slot);
             let parts = [(0, self.value.as_slice())];
-            let entry = RecordEntry { key: &key, parts: &parts, tags: &[], tags_before: &[] };
+            let entry = RecordEntry::new(&key, &parts);
             store.put(CONTEXTS, &entry)?;
             done(1);
         }
@@ -441,7 +440,7 @@ impl Workload for Client {
         if !is_done && !self.is_right(slot, before, &value) {
             return Err(wrong_answer("a context is neither as before nor as after its change"));
         }
-        self.land(before + u64::from(is_done));
+        self.complete(before + u64::from(is_done));
         Ok(())
     }
 
@@ -449,7 +448,7 @@ impl Workload for Client {
         let mut verdict = Verdict::default();
         let mut hold = |is_right: bool, what: String| {
             if is_right {
-                verdict.right();
+                verdict.right(true);
             } else {
                 verdict.wrong(|| what);
             }
@@ -535,7 +534,7 @@ mod tests {
             let wrong = wrong_after(variant, 50, |connection| {
                 let (value, parts) = ([0; CONTEXT_BYTES], 0);
                 let parts = [(parts, value.as_slice())];
-                let entry = RecordEntry { key: &key, parts: &parts, tags: &[], tags_before: &[] };
+                let entry = RecordEntry::new(&key, &parts);
                 connection.put(CONTEXTS, &entry).unwrap();
             });
             assert!(wrong > 0, "{variant}");

@@ -1,18 +1,19 @@
 //! `ue-signalling`: the procedures of paper 2 (§IV, Tables I and II) on the contexts of UEs.
 //!
-//! Each operation is a procedure of one UE: its context is read, the procedure's variables change,
-//! and it is written back. The variants say how much of it travels, and where procedures come from:
-//! drawn by Table II's shares whatever the UE's state, as in the paper, or by a state machine.
+//! Each operation is a procedure of one UE: it reads the context, changes variables and writes it
+//! back. The variants define which parts are transferred, and the source of the procedures: the
+//! shares of Table II independent of the state of the UE, as in the paper, or a state machine.
 
 mod pipelined;
 mod single;
-mod party;
+mod batch;
 mod compare;
-mod names;
+mod gutis;
 mod transfer;
 mod machine;
 mod model;
 
+use super::identity::key as key_of;
 use super::{
     ClientPart, Overlapped, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec,
     wrong_answer,
@@ -21,44 +22,41 @@ use crate::access::{
     Connection, PartSet, RecordEntry, Request, StoreReply, StoreSchema, TableId, TableSchema,
     TagRule,
 };
+use crate::operations::KEY_BYTES;
 use crate::random::{self, Distributions as _, Ring, Rng};
 use crate::result::{Check, Verdict};
+use crate::stat::as_f64;
+use batch::Batches;
+use gutis::{Gutis, by_guti_share, is_by_guti};
 use machine::Machine;
 use model::{Model, Ue};
-use names::{Names, is_named, named_share};
 use nearstate_model::Result;
 use nearstate_ue::{
     BLOCKS, Block, BlockSet, CONTEXT_BYTES, Context, Procedure, UeState, apply, blocks_touched,
     draw_for,
 };
-use party::Parties;
-use single::Turn;
-use transfer::{Landing, Tagging, TransferMode, parts_of, stale, whole};
+use single::SingleProcedure;
+use transfer::{ReceivedContext, Tagging, TransferMode, parts_of, stale_context, whole};
 
-/// UEs unless told otherwise: a tenth of the paper's million.
+/// The default number of UEs: a tenth of the million of the paper.
 const UES: u64 = 100_000;
 
-/// What a region or a server keeps for one context at the most, tags included.
+/// The largest size of a stored context, with tags.
 const CONTEXT_ROOM: u64 = 1024;
 
-/// UEs that are drawn before their procedures: what the model knows of them is in the cache when it
-/// is needed.
+/// UEs that are drawn ahead, to prefetch their history.
 const AHEAD: usize = 16;
 
-/// Records that travel together while loading and verifying.
+/// Records per batch while loading and verifying.
 const BATCH: usize = 64;
 
 const CONTEXTS: TableId = TableId(0);
 
-const WHOLE: StoreSchema = StoreSchema {
-    tables: &[TableSchema { name: "ue", parts: &["context"], tags: &[], is_scanned: false }],
-};
+const WHOLE: StoreSchema = StoreSchema { tables: &[TableSchema::new("ue", &["context"])] };
 
 const BLOCK_NAMES: &[&str] = &["profile", "registration", "location", "bearer", "tunnel", "radio"];
 
-const IN_BLOCKS: StoreSchema = StoreSchema {
-    tables: &[TableSchema { name: "ue", parts: BLOCK_NAMES, tags: &[], is_scanned: false }],
-};
+const IN_BLOCKS: StoreSchema = StoreSchema { tables: &[TableSchema::new("ue", BLOCK_NAMES)] };
 
 const TAGGED: StoreSchema = StoreSchema {
     tables: &[TableSchema {
@@ -180,8 +178,8 @@ impl WorkloadKind for UeSignalling {
         if parameters.variant.starts_with("machine") {
             out.push(
                 "sojourn times of the state machine are ours: log-normal and Pareto, chosen so \
-                 that Table II's shares come out; whose turn it is says its clock, and --spread \
-                 nothing"
+                 that they result in the shares of Table II; the next UE follows from its clock, \
+                 not from --spread"
                     .to_owned(),
             );
         }
@@ -193,7 +191,7 @@ impl WorkloadKind for UeSignalling {
     }
 }
 
-/// Where procedures come from.
+/// The source of procedures.
 #[derive(Debug)]
 enum ProcedureSource {
     /// Table II's shares, UEs by the spread.
@@ -202,7 +200,7 @@ enum ProcedureSource {
     Machine(Box<Machine>),
 }
 
-/// The next UEs of procedures that come one by one.
+/// The next UEs of single procedures.
 #[derive(Debug)]
 struct PreparedProcedures {
     ues: [Ue; AHEAD],
@@ -214,20 +212,20 @@ impl PreparedProcedures {
         Self { ues: std::array::from_fn(|_| Ue::of(ring.next())), at: 0 }
     }
 
-    /// The next, and another behind the last.
+    /// Returns the next UE and draws another.
     #[inline]
     fn next(&mut self, ring: &mut Ring, model: &Model) -> Option<Ue> {
         self.at = (self.at + 1) % AHEAD;
         let place = self.ues.get_mut(self.at)?;
         let drawn = Ue::of(ring.next());
-        model.warm(drawn);
+        model.prefetch(drawn);
         Some(std::mem::replace(place, drawn))
     }
 }
 
-/// A procedure that is on its way.
+/// A procedure in flight.
 #[derive(Clone, Copy, Debug)]
-struct Flight {
+struct PendingProcedure {
     ue: Ue,
     procedure: Procedure,
     draw: u64,
@@ -239,26 +237,16 @@ struct Client {
     model: Model,
     mode: TransferMode,
     source: ProcedureSource,
-    flights: Vec<Flight>,
+    procedures: Vec<PendingProcedure>,
     picked: Vec<u64>,
-    /// Of the procedure that is on its way alone.
+    /// The context of a single procedure.
     context: Context,
-    parties: Parties,
+    batches: Batches,
     counts: [u64; 8],
-    /// Of UEs with tags.
-    names: Names,
-    /// Whether the store answers with something else on purpose.
-    is_unkept: bool,
-}
-
-/// `imsi-` and fifteen digits (TS 23.003, SUPI of type IMSI).
-const KEY_BYTES: usize = super::identity::KEY_BYTES;
-
-#[inline]
-fn key_of(ue: u64) -> [u8; KEY_BYTES] {
-    let mut key = [0; KEY_BYTES];
-    super::identity::key(ue, &mut key);
-    key
+    /// GUTIs of UEs with tags.
+    gutis: Gutis,
+    /// True for the null target, which returns arbitrary replies.
+    is_null_store: bool,
 }
 
 impl Client {
@@ -277,41 +265,41 @@ impl Client {
             model,
             mode: UeSignalling::mode(parameters),
             source,
-            flights: Vec::new(),
+            procedures: Vec::new(),
             picked: Vec::new(),
             context: Context::EMPTY,
-            parties: Parties::default(),
+            batches: Batches::default(),
             counts: [0; 8],
-            names: Names::default(),
-            is_unkept: false,
+            gutis: Gutis::default(),
+            is_null_store: false,
         })
     }
 
-    /// Decides on the next procedures, on different UEs.
+    /// Draws the next procedures, of different UEs.
     #[inline]
-    fn depart(&mut self, count: usize) {
-        self.flights.clear();
+    fn draw_next(&mut self, count: usize) {
+        self.procedures.clear();
         match &mut self.source {
             ProcedureSource::Shares { ring, rng, ahead } => {
-                if count == 1 && self.parties.taken.is_empty() {
+                if count == 1 && self.batches.busy.is_empty() {
                     let Some(ue) = ahead.next(ring, &self.model) else { return };
                     let procedure = by_shares(rng);
                     let draw = self.model.draw(ue);
-                    self.flights.push(Flight { ue, procedure, draw });
+                    self.procedures.push(PendingProcedure { ue, procedure, draw });
                     return;
                 }
-                ring.pick_beside(count, &self.parties.taken, &mut self.picked);
-                self.picked.iter().for_each(|local| self.model.warm(Ue::of(*local)));
+                ring.pick_beside(count, &self.batches.busy, &mut self.picked);
+                self.picked.iter().for_each(|local| self.model.prefetch(Ue::of(*local)));
                 for local in &self.picked {
                     let (ue, procedure) = (Ue::of(*local), by_shares(rng));
                     let draw = self.model.draw(ue);
-                    self.flights.push(Flight { ue, procedure, draw });
+                    self.procedures.push(PendingProcedure { ue, procedure, draw });
                 }
             }
             ProcedureSource::Machine(machine) => machine.next(count, |local, procedure| {
                 let ue = Ue::of(local);
                 let draw = self.model.draw(ue);
-                self.flights.push(Flight { ue, procedure, draw });
+                self.procedures.push(PendingProcedure { ue, procedure, draw });
             }),
         }
     }
@@ -320,8 +308,8 @@ impl Client {
     #[inline]
     fn wanted(&self, procedure: Procedure) -> PartSet {
         let blocks = match self.mode {
-            // These are found by their names.
-            TransferMode::Tagged if is_named(procedure) => return PartSet(0),
+            // These are found by their GUTI.
+            TransferMode::Tagged if is_by_guti(procedure) => return PartSet(0),
             TransferMode::Full | TransferMode::Tagged => return PartSet::ALL,
             _ if procedure == Procedure::CellReselection => return PartSet::one(RADIO),
             TransferMode::Delta => blocks_touched(procedure),
@@ -339,36 +327,36 @@ impl Client {
         parts_of(blocks)
     }
 
-    /// One procedure by itself: what a network function does with each message.
+    /// A single procedure, as a network function runs it for each message.
     #[inline]
-    fn fly(&mut self, store: &mut Connection<'_>, tally: &mut Tally) -> Result<()> {
-        let Some(flight) = self.flights.first().copied() else { return Ok(()) };
-        let key = key_of(self.model.global(flight.ue));
-        Turn::new(self, (flight, &key), tally).go(store)?;
-        self.flights.clear();
-        self.land(flight, None, tally);
+    fn run_one(&mut self, store: &mut Connection<'_>, tally: &mut Tally) -> Result<()> {
+        let Some(pending) = self.procedures.first().copied() else { return Ok(()) };
+        let key = key_of(self.model.global(pending.ue));
+        SingleProcedure::new(self, (pending, &key), tally).run(store)?;
+        self.procedures.clear();
+        self.complete(pending, None, tally);
         Ok(())
     }
 
-    /// The model takes up what has been done.
+    /// Records a completed procedure in the model.
     #[inline]
-    fn land(&mut self, flight: Flight, after: Option<&Context>, tally: &mut Tally) {
-        let class = flight.procedure as usize;
+    fn complete(&mut self, pending: PendingProcedure, after: Option<&Context>, tally: &mut Tally) {
+        let class = pending.procedure as usize;
         tally.count(class);
         if let Some(count) = self.counts.get_mut(class) {
             *count += 1;
         }
-        self.model.took(flight.ue, flight.procedure, after.unwrap_or(&self.context));
+        self.model.completed(pending.ue, pending.procedure, after.unwrap_or(&self.context));
     }
 
-    /// Each answer is held against the marks that the last procedures left.
+    /// Compares a received context with the hashes of the model.
     #[inline]
-    fn compare(&self, flight: Flight, read: PartSet, context: &Context) -> Result<()> {
-        let touched = blocks_touched(flight.procedure);
-        let is_right = self.model.agrees(flight.ue, context, touched, |block| {
+    fn compare(&self, pending: PendingProcedure, read: PartSet, context: &Context) -> Result<()> {
+        let touched = blocks_touched(pending.procedure);
+        let is_right = self.model.matches_marks(pending.ue, context, touched, |block| {
             self.mode == TransferMode::Full || read.has(block as usize)
         });
-        if is_right || self.is_unkept { Ok(()) } else { Err(stale(flight)) }
+        if is_right || self.is_null_store { Ok(()) } else { Err(stale_context(pending)) }
     }
 }
 
@@ -408,7 +396,7 @@ const fn shares() -> [u8; 1000] {
 impl Workload for Client {
     fn load(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<()> {
         let mode = self.mode;
-        self.is_unkept = store.is_null();
+        self.is_null_store = store.is_null();
         for first in (0..self.model.len()).step_by(BATCH) {
             let locals = first..self.model.len().min(first + BATCH as u64);
             let mut keys = Vec::with_capacity(BATCH);
@@ -419,11 +407,11 @@ impl Workload for Client {
                     ProcedureSource::Shares { .. } => UeState::Connected,
                     ProcedureSource::Machine(machine) => machine.state(local),
                 };
-                self.model.provide(ue, state);
+                self.model.set_loaded(ue, state);
                 keys.push(key_of(self.model.global(ue)));
                 let context = self.model.expected(ue);
                 if mode == TransferMode::Tagged {
-                    self.names.took(ue, &context);
+                    self.gutis.update(ue, &context);
                 }
                 contexts.push(context);
             }
@@ -446,44 +434,44 @@ impl Workload for Client {
     }
 
     fn step(&mut self, store: &mut Connection<'_>, count: usize, tally: &mut Tally) -> Result<()> {
-        self.depart(count);
-        if count == 1 { self.fly(store, tally) } else { self.fly_together(store, tally) }
+        self.draw_next(count);
+        if count == 1 { self.run_one(store, tally) } else { self.run_batch(store, tally) }
     }
 
-    /// Not where a UE may have its next procedure before its last is over.
+    /// Not with a state machine: a UE may have its next procedure before its last has ended.
     fn overlapped(&mut self) -> Option<&mut dyn Overlapped> {
         let is_drawn = matches!(self.source, ProcedureSource::Shares { .. });
         if is_drawn { Some(self) } else { None }
     }
 
     fn settle(&mut self, store: &mut Connection<'_>) -> Result<()> {
-        self.scatter();
-        while let Some(flight) = self.flights.last().copied() {
-            let found = self.look(store, flight.ue)?;
-            let before = self.model.expected(flight.ue);
+        self.unbatch();
+        while let Some(pending) = self.procedures.last().copied() {
+            let found = self.read_ue(store, pending.ue)?;
+            let before = self.model.expected(pending.ue);
             let mut after = before;
-            apply(flight.procedure, &mut after, flight.draw);
+            apply(pending.procedure, &mut after, pending.draw);
             if found.as_ref() == Some(&after) {
-                self.model.took(flight.ue, flight.procedure, &after);
+                self.model.completed(pending.ue, pending.procedure, &after);
                 if self.mode == TransferMode::Tagged {
-                    self.names.took(flight.ue, &after);
+                    self.gutis.update(pending.ue, &after);
                 }
             } else if found.as_ref() != Some(&before) {
                 return Err(wrong_answer(format_args!(
                     "after a lost connection the context of {} is neither as before nor as after \
                      its {}: an acknowledged procedure is lost",
-                    self.name_of(flight.ue),
-                    flight.procedure
+                    self.name_of(pending.ue),
+                    pending.procedure
                 )));
             }
-            self.flights.pop();
+            self.procedures.pop();
         }
         Ok(())
     }
 
     fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
         let mut verdict = Verdict::default();
-        if self.is_unkept {
+        if self.is_null_store {
             return Ok(verdict);
         }
         for first in (0..self.model.len()).step_by(BATCH) {
@@ -493,11 +481,11 @@ impl Workload for Client {
             let read = |key| Request::Read { table: CONTEXTS, key, wanted: PartSet::ALL };
             let requests: Vec<Request<'_>> = keys.iter().map(|key| read(key.as_slice())).collect();
             let mut found = vec![(Context::EMPTY, false); locals.len()];
-            let mut landing = Landing::new(self.mode);
+            let mut received = ReceivedContext::new(self.mode);
             store.pipeline(&requests, &mut |number, reply| {
                 let Some((context, is_there)) = found.get_mut(number) else { return };
                 match reply {
-                    StoreReply::Part(part, bytes) => landing.take(context, part, bytes),
+                    StoreReply::Part(part, bytes) => received.add(context, part, bytes),
                     StoreReply::Key(_) => {}
                     StoreReply::Done(there) => *is_there = there,
                 }
@@ -506,13 +494,13 @@ impl Workload for Client {
                 let ue = Ue::of(*local);
                 let expected = self.model.expected(ue);
                 if !*is_there || *context != expected {
-                    verdict.wrong(|| self.differs(ue, context, *is_there));
+                    verdict.wrong(|| self.difference(ue, context, *is_there));
                 } else if self.mode == TransferMode::Tagged
-                    && let Some(why) = self.names_are_right(store, ue, &expected)?
+                    && let Some(why) = self.check_tags(store, ue, &expected)?
                 {
                     verdict.wrong(|| format!("{}: {why}", self.name_of(ue)));
                 } else {
-                    verdict.right();
+                    verdict.right(true);
                 }
             }
             done(locals.len() as u64);
@@ -523,14 +511,14 @@ impl Workload for Client {
     fn checks(&self) -> Vec<Check> {
         let all: u64 = self.counts.iter().sum();
         let check = |name: String, expected: f64, count: u64| {
-            let deviation = (expected * (1.0 - expected) / real(all.max(1))).sqrt();
+            let deviation = (expected * (1.0 - expected) / as_f64(all.max(1))).sqrt();
             Check {
                 name,
                 expected,
-                found: real(count) / real(all.max(1)),
+                found: as_f64(count) / as_f64(all.max(1)),
                 // Draws are independent but for those of a UE of the state machine.
                 tolerance: 5.0 * deviation + 0.001 + self.drift(),
-                weight: real(all),
+                weight: as_f64(all),
             }
         };
         let shares = Procedure::ALL.into_iter().zip(self.counts).map(|(procedure, count)| {
@@ -539,7 +527,7 @@ impl Workload for Client {
         let mut checks: Vec<Check> = shares.collect();
         if self.mode == TransferMode::Tagged {
             let name = "share of UEs found by GUTI".to_owned();
-            checks.push(check(name, named_share(), self.names.finds));
+            checks.push(check(name, by_guti_share(), self.gutis.finds));
         }
         checks
     }
@@ -554,11 +542,6 @@ impl Client {
             ProcedureSource::Machine(_) => 0.002,
         }
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts of one run")]
-const fn real(count: u64) -> f64 {
-    count as f64
 }
 
 const _: () = assert!(BLOCKS.len() == BLOCK_NAMES.len(), "each block has a part");

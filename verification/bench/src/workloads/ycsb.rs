@@ -10,11 +10,10 @@
 //! | `e` | 95 % scans of 1 to 100 records | 5 % insert | begins as in `a` |
 //! | `f` | 50 % | 50 % read and then update of one field | as in `a` |
 //!
-//! A record has ten fields of 100 bytes, read all together: its parts. `e` keeps them in one part,
-//! since a scan hands over one. Ours is that inserts end: when a client has as many records again
-//! as it began with, each insert takes the oldest away, so that a run can go on for hours; and that
-//! keys are scattered by a multiplication that can be undone, so that what a scan hands over can be
-//! compared with the model.
+//! A record has ten fields of 100 bytes, its parts, which are read together. `e` stores them in one
+//! part, since a scan returns one. Unlike YCSB, each insert deletes the oldest record once a client
+//! has twice its first number of records, and keys are scattered by an invertible multiplication,
+//! so that a scan can be compared with the model.
 
 use super::record_model::{Mutation, RecordForm, RecordModel};
 use super::share::{self, Share};
@@ -22,6 +21,7 @@ use super::{ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind,
 use crate::access::{Connection, PartSet, ScanRange, StoreSchema, TableId, TableSchema};
 use crate::random::{self, Distributions as _, Ring, Rng, Spread, top_share};
 use crate::result::{Check, Verdict};
+use crate::stat::as_f64;
 use crate::table::counted;
 use nearstate_model::Result;
 
@@ -33,7 +33,7 @@ const FIELD_BYTES: usize = 100;
 /// Records of a scan at the most.
 const SCAN_MAX: u64 = 100;
 
-/// Records of which a scan is looked at one by one: comparing all would cost as much as the scan.
+/// Records of a scan that are compared: all would cost as much as the scan.
 const LOOKED_AT: usize = 4;
 
 const FIELD_NAMES: [&str; FIELDS] = [
@@ -41,8 +41,7 @@ const FIELD_NAMES: [&str; FIELDS] = [
     "field9",
 ];
 
-const FIELDED: TableSchema =
-    TableSchema { name: "usertable", parts: &FIELD_NAMES, tags: &[], is_scanned: false };
+const FIELDED: TableSchema = TableSchema::new("usertable", &FIELD_NAMES);
 
 const SCANNED: TableSchema =
     TableSchema { name: "usertable", parts: &["fields"], tags: &[], is_scanned: true };
@@ -204,7 +203,7 @@ impl RecordForm for Row {
     fn key(&self, record: u64, generation: u32, out: &mut Vec<u8>) {
         out.extend_from_slice(b"user");
         let number = record << GENERATION_BITS | u64::from(generation);
-        share::digits::<20>(number.wrapping_mul(SCATTER), out);
+        out.extend_from_slice(&share::digits::<20>(number.wrapping_mul(SCATTER)));
     }
 
     fn part_bytes(&self, _: u64, _: usize) -> usize {
@@ -213,7 +212,7 @@ impl RecordForm for Row {
 }
 
 /// The record and its generation whose key this is.
-fn told_by(key: &[u8]) -> Option<(u64, u32)> {
+fn parse_key(key: &[u8]) -> Option<(u64, u32)> {
     let text = std::str::from_utf8(key.strip_prefix(b"user")?).ok()?;
     let number = text.parse::<u64>().ok()?.wrapping_mul(GATHER);
     let generation = u32::try_from(number & u64::from(u32::MAX)).ok()?;
@@ -367,30 +366,30 @@ impl<const P: usize> Client<P> {
         let mut key = Vec::with_capacity(24);
         model.form().key(*first + from, state.generation(), &mut key);
         tally.bytes_out += key.len() as u64;
-        let (mut heard, mut wrong, mut last) = (0_usize, 0, key.clone());
+        let (mut received, mut wrong, mut last) = (0_usize, 0, key.clone());
         let (mut is_first_right, mut bytes_in) = (true, 0);
         let range = ScanRange { table: TableId(0), from: &key, count: length };
         let met = store.scan(&range, &mut |found, bytes| {
             bytes_in += (found.len() + bytes.len()) as u64;
-            heard += 1;
-            if heard == 1 {
+            received += 1;
+            if received == 1 {
                 is_first_right = found == key || !state.is_there();
             } else if found <= last.as_slice() {
                 wrong += 1;
             }
             last.clear();
             last.extend_from_slice(found);
-            if heard <= LOOKED_AT
-                && let Some((record, generation)) = told_by(found)
+            if received <= LOOKED_AT
+                && let Some((record, generation)) = parse_key(found)
                 && let Some(slot) = record.checked_sub(*first).filter(|slot| slot < slots)
             {
                 let is_known = model.state(slot).generation() == generation;
                 wrong += usize::from(!is_known || !model.is_part(slot, 0, bytes));
             }
         })?;
-        if wrong > 0 || !is_first_right || heard != met || met > length {
+        if wrong > 0 || !is_first_right || received != met || met > length {
             let length = counted(length as u64, "record");
-            model.astray(|| format!("scan: {heard} of {length} heard, {wrong} wrong"));
+            model.mismatch(|| format!("scan: {received} of {length} received, {wrong} wrong"));
         }
         self.scanned += count;
         tally.bytes_in += bytes_in;
@@ -411,7 +410,7 @@ impl<const P: usize> Client<P> {
                 last.clear();
                 last.extend_from_slice(found);
                 if !is_again
-                    && let Some((record, generation)) = told_by(found)
+                    && let Some((record, generation)) = parse_key(found)
                     && let Some(slot) = record.checked_sub(*first).filter(|slot| slot < slots)
                     && model.state(slot).generation() == generation
                 {
@@ -481,7 +480,6 @@ impl<const P: usize> Workload for Client<P> {
         Ok(verdict)
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "counts of one run are far below 2^53")]
     fn checks(&self) -> Vec<Check> {
         let all: u64 = self.counts.iter().sum();
         let mut checks: Vec<Check> = CLASSES
@@ -490,7 +488,7 @@ impl<const P: usize> Workload for Client<P> {
             .enumerate()
             .filter(|(class, _)| self.variant.percent(*class) > 0)
             .map(|(class, (name, count))| {
-                let expected = self.variant.percent(class) as f64;
+                let expected = as_f64(self.variant.percent(class));
                 share::percent(format!("{name}, % of operations"), expected, count, all)
             })
             .collect();
@@ -505,12 +503,12 @@ impl<const P: usize> Workload for Client<P> {
             checks.push(share::percent(name, expected, self.top + self.ring.displaced(), all));
         }
         if let (true, Some(scans)) = (self.variant.has_scans(), self.counts.get(SCAN)) {
-            let weight = *scans as f64;
+            let weight = as_f64(*scans);
             // The deviation of an even choice from 1 to 100 is 28.9.
             checks.push(Check {
                 name: "records of a scan, mean".to_owned(),
                 expected: 50.5,
-                found: self.scanned as f64 / weight.max(1.0),
+                found: as_f64(self.scanned) / weight.max(1.0),
                 tolerance: 5.0 * 28.9 / weight.max(1.0).sqrt(),
                 weight,
             });
@@ -530,9 +528,9 @@ mod tests {
             let mut key = Vec::new();
             Row { part_bytes: 1 }.key(record, generation, &mut key);
             assert_eq!(key.len(), 24);
-            assert_eq!(told_by(&key), Some((record, generation)));
+            assert_eq!(parse_key(&key), Some((record, generation)));
         }
-        assert_eq!(told_by(b"user12x"), None);
-        assert_eq!(told_by(b"someone"), None);
+        assert_eq!(parse_key(b"user12x"), None);
+        assert_eq!(parse_key(b"someone"), None);
     }
 }

@@ -1,16 +1,14 @@
 //! A change of a region's record is retried if another client was faster.
 
 use nearstate_bench::access::{
-    Connection, PartSet, PartsChange, RecordEntry, RecordWrite, StoreSchema, TableId, TableSchema,
-    Work,
+    Connection, PartSet, PartsChange, RecordEntry, RecordRead, RecordWrite, StoreSchema, TableId,
+    TableSchema, Work,
 };
 use nearstate_bench::targets::{self, Need};
 use nearstate_model::Result;
 
-static TABLES: [TableSchema; 2] = [
-    TableSchema { name: "plain", parts: &["value"], tags: &[], is_scanned: false },
-    TableSchema { name: "blocks", parts: &["a", "b"], tags: &[], is_scanned: false },
-];
+static TABLES: [TableSchema; 2] =
+    [TableSchema::new("plain", &["value"]), TableSchema::new("blocks", &["a", "b"])];
 
 /// Adds a byte to part 0; before its first change another connection changes both parts.
 struct Beaten<'c> {
@@ -49,10 +47,7 @@ fn who_was_beaten_reads_again() {
         record_bytes: 100,
         clients: 2,
         folder: dir.path().to_owned(),
-        server_cpus: Vec::new(),
-        is_busy_polling: false,
-        stop: None,
-        layout: None,
+        ..Need::default()
     };
     let database = target.start(&need).unwrap();
     let connect = || target.connect(&database.address(), &schema).unwrap();
@@ -61,13 +56,16 @@ fn who_was_beaten_reads_again() {
         let table = TableId(place);
         let first: &[(usize, &[u8])] = &[(0, b"a"), (1, b"b")];
         let parts = &first[..expected.len()];
-        let entry = RecordEntry { key: b"k", parts, tags: &[], tags_before: &[] };
+        let entry = RecordEntry::new(b"k", parts);
         one.put(table, &entry).unwrap();
         let (heard, tries) = (Vec::new(), 0);
         let theirs: &[(usize, &[u8])] = &[(0, b"theirs"), (1, b"B")];
         let theirs = &theirs[..expected.len()];
         let mut work = Beaten { other: Some(other.as_mut()), theirs, table, heard, tries };
-        assert!(one.update(table, b"k", PartSet::one(0), &mut work).unwrap());
+        assert!(
+            one.update(RecordRead { table, key: b"k", wanted: PartSet::one(0) }, &mut work)
+                .unwrap()
+        );
         assert_eq!(work.tries, 2);
         let mut found = Vec::new();
         let mut receive = |_, bytes: &[u8]| found.push(String::from_utf8(bytes.to_vec()).unwrap());

@@ -6,7 +6,7 @@ use nearstate_bench::access::{
 };
 use nearstate_bench::protocol::Fault;
 use nearstate_bench::random::Spread;
-use nearstate_bench::targets::fault::Faulty;
+use nearstate_bench::targets::fault::FaultyConnection;
 use nearstate_bench::targets::region::RegionConnection;
 use nearstate_bench::targets::{self};
 use nearstate_bench::workloads::{self, CLASSES_MAX, Parameters, Tally, Workload, WorkloadKind};
@@ -89,6 +89,18 @@ fn load(workload: &mut dyn Workload, store: &mut Connection<'_>) -> u64 {
     loaded
 }
 
+/// A store with the records of the workload's only client.
+fn loaded(
+    kind: &dyn WorkloadKind,
+    parameters: &Parameters,
+) -> (Store, Box<dyn Workload>, RegionConnection) {
+    let store = Store::new();
+    let mut workload = kind.client(parameters, 0, 1).unwrap();
+    let mut connection = store.connect(kind, parameters);
+    load(workload.as_mut(), &mut connection);
+    (store, workload, connection)
+}
+
 #[test]
 fn what_is_generated_is_what_the_sources_say() {
     each(20_000, |kind, parameters| {
@@ -153,10 +165,7 @@ fn ues_are_found_by_the_tags_that_their_changes_left() {
     let kind = workloads::named("ue-signalling").unwrap();
     let parameters = parameters(kind.as_ref(), "tagged", 600);
     for depth in [1, 7] {
-        let store = Store::new();
-        let mut connection = store.connect(kind.as_ref(), &parameters);
-        let mut workload = kind.client(&parameters, 0, 1).unwrap();
-        load(workload.as_mut(), &mut connection);
+        let (_store, mut workload, mut connection) = loaded(kind.as_ref(), &parameters);
         run(workload.as_mut(), &mut connection, 3500, depth);
         let verdict = workload.verify(&mut connection, &mut |_| {}).unwrap();
         assert_eq!((verdict.records, verdict.wrong), (600, 0), "{:?}", verdict.examples);
@@ -177,7 +186,7 @@ fn a_lost_update_is_found_by_every_workload_that_writes() {
         let connection = store.connect(kind, parameters);
         // Who only writes cannot notice a loss that is written over: one of the last is not.
         let is_blind = kind.name() == "micro-tx";
-        let plant = if is_blind { Faulty::often } else { Faulty::new };
+        let plant = if is_blind { FaultyConnection::periodic } else { FaultyConnection::once };
         let mut faulty = plant(Box::new(connection), Fault::LostUpdate);
         load(workload.as_mut(), &mut faulty);
         run(workload.as_mut(), &mut faulty, 8000, 4);
@@ -194,10 +203,7 @@ fn the_very_last_update_that_is_lost_is_found_too() {
         if name == "ycsb c" {
             return;
         }
-        let store = Store::new();
-        let mut workload = kind.client(parameters, 0, 1).unwrap();
-        let mut connection = store.connect(kind, parameters);
-        load(workload.as_mut(), &mut connection);
+        let (_store, mut workload, mut connection) = loaded(kind, parameters);
         run(workload.as_mut(), &mut connection, 500, 1);
         let mut losing = Broken::new(&mut connection, 1, Loss::Silent);
         while !losing.plan.is_over {
@@ -217,11 +223,8 @@ fn a_wrong_answer_is_noticed_where_workloads_read() {
         if !reads.contains(&name.as_str()) {
             return;
         }
-        let store = Store::new();
-        let mut workload = kind.client(parameters, 0, 1).unwrap();
-        let mut connection = store.connect(kind, parameters);
-        load(workload.as_mut(), &mut connection);
-        let mut faulty = Faulty::new(Box::new(connection), Fault::WrongAnswer);
+        let (_store, mut workload, connection) = loaded(kind, parameters);
+        let mut faulty = FaultyConnection::once(Box::new(connection), Fault::WrongAnswer);
         run(workload.as_mut(), &mut faulty, 4000, 1);
         let verdict = workload.verify(&mut faulty, &mut |_| {}).unwrap();
         assert_eq!(verdict.wrong, 1, "{name}: {:?}", verdict.examples);
@@ -234,10 +237,7 @@ fn after_a_lost_connection_each_operation_was_done_or_not_and_the_model_knows() 
     {
         each(600, |kind, parameters| {
             let name = format!("{} {} {loss:?} {depth}", kind.name(), parameters.variant);
-            let store = Store::new();
-            let mut workload = kind.client(parameters, 0, 1).unwrap();
-            let mut connection = store.connect(kind, parameters);
-            load(workload.as_mut(), &mut connection);
+            let (_store, mut workload, mut connection) = loaded(kind, parameters);
             for round in 1..40 {
                 let mut broken = Broken::new(&mut connection, round, loss);
                 let mut lost = 0;

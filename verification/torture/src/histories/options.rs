@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use super::model::HistoryModel;
 
@@ -46,52 +46,38 @@ pub enum Detector {
 }
 
 /// Results.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct HistoryTotals {
     pub rounds: u64,
     /// Histories that the checker decided.
-    pub histories: u64,
+    pub histories_checked: u64,
     /// Histories that it did not decide in time.
-    pub undecided: u64,
+    pub histories_undecided: u64,
     /// Operations in them.
-    pub ops: u64,
+    pub operations: u64,
     /// Committed transactions and completed writes.
-    pub done: u64,
+    pub transactions_and_writes_done: u64,
     /// Refused: conflicts, and conditions that did not hold.
     pub refused: u64,
     /// Operations that a kill cut short.
-    pub unknown: u64,
+    pub cut_short: u64,
     /// Processes killed.
     pub kills: u64,
     /// Snapshots of all keys whose invariant was checked.
-    pub snapshots: u64,
+    pub snapshots_checked: u64,
     /// Offline checks.
     pub checks: u64,
     /// Violations, in a survey.
+    #[serde(skip)]
     pub caught: BTreeMap<Detector, u64>,
     /// The first violation of each kind.
+    #[serde(skip)]
     pub first: BTreeMap<Detector, String>,
     /// Duration of the run.
     pub seconds: f64,
 }
 
 impl HistoryTotals {
-    pub fn json(&self) -> Value {
-        json!({
-            "rounds": self.rounds,
-            "histories_checked": self.histories,
-            "histories_undecided": self.undecided,
-            "operations": self.ops,
-            "transactions_and_writes_done": self.done,
-            "refused": self.refused,
-            "cut_short": self.unknown,
-            "kills": self.kills,
-            "snapshots_judged": self.snapshots,
-            "checks": self.checks,
-            "seconds": self.seconds,
-        })
-    }
-
     /// As a table.
     pub fn lines(&self) -> [(&'static str, String); 5] {
         [
@@ -99,18 +85,21 @@ impl HistoryTotals {
                 "histories checked",
                 format!(
                     "{} of {} rounds ({} undecided)",
-                    self.histories, self.rounds, self.undecided
+                    self.histories_checked, self.rounds, self.histories_undecided
                 ),
             ),
             (
                 "operations in them",
                 format!(
                     "{} ({} writes done, {} refused, {} cut short)",
-                    self.ops, self.done, self.refused, self.unknown
+                    self.operations,
+                    self.transactions_and_writes_done,
+                    self.refused,
+                    self.cut_short
                 ),
             ),
             ("processes killed in them", self.kills.to_string()),
-            ("snapshots checked in them", self.snapshots.to_string()),
+            ("snapshots checked in them", self.snapshots_checked.to_string()),
             (
                 "offline checks after them",
                 format!("{}, in {:.1} seconds", self.checks, self.seconds),

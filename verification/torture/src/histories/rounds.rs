@@ -13,6 +13,7 @@ use super::options::{Detector, HistoryOptions, HistoryTotals, Violation, first_v
 use super::process_group::{ProcessGroup, ProcessRecord};
 use super::recorded_txn::{KeyMap, OperationError, RecordedTxn, RoundContext};
 use crate::clock::now_ns;
+use crate::region_access::{clean_up, create_folder};
 use crate::rng::{Rng, percent, seeded};
 use crate::spawn::ChildCommand;
 use crate::verify::check_clean;
@@ -37,7 +38,7 @@ pub fn play(
 ) -> Result<HistoryTotals, String> {
     let begin = Instant::now();
     let folder = &options.folder;
-    fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    create_folder(folder)?;
     let mut rounds = HistoryRun {
         options,
         checker: HistoryChecker::start()?,
@@ -50,18 +51,11 @@ pub fn play(
     let HistoryRun { mut totals, group, .. } = rounds;
     drop(group);
     totals.seconds = begin.elapsed().as_secs_f64();
-    match done {
-        Ok(()) => {
-            fs::remove_dir_all(folder).map_err(|e| format!("cannot clean up: {e}"))?;
-            Ok(totals)
-        }
-        Err(Violation(by, text)) => Err(format!(
-            "{by:?}: {text}\n(round {} of seed {}; everything is in {})",
-            totals.rounds,
-            options.seed,
-            folder.display()
-        )),
-    }
+    clean_up(done, folder, |Violation(by, text)| {
+        let (round, seed) = (totals.rounds, options.seed);
+        format!("{by:?}: {text}\n(round {round} of seed {seed}; files: {})", folder.display())
+    })?;
+    Ok(totals)
 }
 
 impl HistoryRun<'_> {
@@ -213,12 +207,12 @@ impl HistoryRun<'_> {
             let counted = history
                 .take(u32::from(process), &text, &deaths)
                 .map_err(|e| Violation(Detector::Process, e))?;
-            self.totals.ops += counted.ops;
-            self.totals.done += counted.done;
+            self.totals.operations += counted.ops;
+            self.totals.transactions_and_writes_done += counted.done;
             self.totals.refused += counted.refused;
-            self.totals.unknown += counted.unknown;
+            self.totals.cut_short += counted.unknown;
         }
-        self.totals.ops += last.len() as u64;
+        self.totals.operations += last.len() as u64;
         history.ops.extend(last);
         history.bound_unknown();
         Ok(())
@@ -234,9 +228,9 @@ impl HistoryRun<'_> {
             .ask(history, &page)
             .map_err(|error| Violation(Detector::Process, error))?;
         let snapshots = history.check_snapshots();
-        self.totals.histories += u64::from(ruling != CheckerVerdict::Undecided);
-        self.totals.undecided += u64::from(ruling == CheckerVerdict::Undecided);
-        self.totals.snapshots += snapshots.as_ref().copied().unwrap_or(0);
+        self.totals.histories_checked += u64::from(ruling != CheckerVerdict::Undecided);
+        self.totals.histories_undecided += u64::from(ruling == CheckerVerdict::Undecided);
+        self.totals.snapshots_checked += snapshots.as_ref().copied().unwrap_or(0);
         if ruling != CheckerVerdict::Illegal && snapshots.is_ok() {
             return Ok(());
         }

@@ -7,6 +7,7 @@ use super::connection::{NodeConnection, NodeConnectionEnd};
 use super::injected_fault::InjectedFault;
 use super::requests::{ClientRequest, Records};
 use super::shared_counters::Increments;
+use super::totals::ClientCounts;
 use crate::rng::{Rng, percent, seeded};
 
 /// Requests and transactions that are sent together, at most.
@@ -17,17 +18,6 @@ struct PendingRequest {
     request: ClientRequest,
     /// An injected fault has counted it as acknowledged already.
     is_counted: bool,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ClientCounts {
-    /// Requests and transactions with a reply.
-    pub(super) answered: u64,
-    pub(super) transactions: u64,
-    /// Requests without a reply when the node was killed.
-    pub(super) cut: u64,
-    /// Of these, requests that were executed.
-    pub(super) cut_done: u64,
 }
 
 /// Bounds of the shared counters.
@@ -141,7 +131,7 @@ impl PipelinedClient {
     pub(super) fn resolve(&mut self, records_read: Records) -> Result<CounterBounds, String> {
         let in_flight: Vec<PendingRequest> =
             self.in_flight.drain(..).filter(|pending| !pending.is_counted).collect();
-        self.counts.cut += in_flight.len() as u64;
+        self.counts.cut_short += in_flight.len() as u64;
         let mut records = self.records_acked.clone();
         let mut increments = std::mem::take(&mut self.increments);
         // Some requests do not change the records: several prefixes may match.
@@ -169,7 +159,7 @@ impl PipelinedClient {
                 in_flight.len(),
             ));
         };
-        self.counts.cut_done += done as u64;
+        self.counts.cut_short_done += done as u64;
         self.records_acked = records_read;
         Ok(bounds)
     }
@@ -219,8 +209,8 @@ mod tests {
         for (done, state) in states.iter().enumerate() {
             let (mut client, _) = client_in_flight();
             client.resolve(state.clone()).unwrap();
-            assert_eq!(client.counts.cut, 20);
-            assert!(client.counts.cut_done <= done as u64);
+            assert_eq!(client.counts.cut_short, 20);
+            assert!(client.counts.cut_short_done <= done as u64);
             assert_eq!(client.records_acked, *state);
         }
         // The last state without one of its records is none of the states.

@@ -1,7 +1,6 @@
 //! The run: clients and embedded writers write, the node is killed and restarted, and all records
 //! are read back and checked.
 
-use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -14,7 +13,8 @@ use super::injected_fault::InjectedFault;
 use super::node_process::NodeProcess;
 use super::readback;
 use super::shared_counters::{Increments, SharedCounter};
-use super::totals::NodeKillTotals;
+use super::totals::{ClientCounts, NodeKillTotals};
+use crate::region_access::{clean_up, create_folder};
 use crate::rng::{Rng, percent, seeded};
 use crate::spawn::{ChildCommand, errors_path, exit_error};
 use crate::verify::check_clean;
@@ -79,7 +79,7 @@ pub fn run(
 ) -> Result<NodeKillTotals, String> {
     let begin = Instant::now();
     let folder = &options.folder;
-    fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    create_folder(folder)?;
     let clients = 0..usize::from(options.clients);
     let mut run = NodeKillRun {
         options,
@@ -100,18 +100,11 @@ pub fn run(
     }
     run.totals.seconds = begin.elapsed().as_secs_f64();
     run.totals.starts_us.sort_unstable();
-    match done {
-        Ok(()) => {
-            fs::remove_dir_all(folder).map_err(|e| format!("cannot clean up: {e}"))?;
-            Ok(run.totals)
-        }
-        Err(error) => Err(format!(
-            "{error}\n(after {} kills of seed {}; everything is in {})",
-            run.totals.kills,
-            options.seed,
-            folder.display()
-        )),
-    }
+    clean_up(done, folder, |error| {
+        let (kills, seed) = (run.totals.kills, options.seed);
+        format!("{error}\n(after {kills} kills of seed {seed}; files: {})", folder.display())
+    })?;
+    Ok(run.totals)
 }
 
 impl NodeKillRun<'_> {
@@ -351,14 +344,14 @@ impl NodeKillRun<'_> {
     }
 
     fn sum_up(&mut self) -> Result<(), String> {
-        let totals = &mut self.totals;
-        (totals.answered, totals.transactions, totals.cut, totals.cut_done) = (0, 0, 0, 0);
+        let mut sum = ClientCounts::default();
         for client in &self.clients {
-            totals.answered += client.counts.answered;
-            totals.transactions += client.counts.transactions;
-            totals.cut += client.counts.cut;
-            totals.cut_done += client.counts.cut_done;
+            sum.answered += client.counts.answered;
+            sum.transactions += client.counts.transactions;
+            sum.cut_short += client.counts.cut_short;
+            sum.cut_short_done += client.counts.cut_short_done;
         }
+        self.totals.requests = sum;
         self.totals.embedded = self.progress()?.iter().map(|writer| writer.acked).sum();
         Ok(())
     }

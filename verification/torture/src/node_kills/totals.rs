@@ -1,11 +1,24 @@
 //! The results of a run that kills the node, as a table and as JSON.
 
-use std::fmt::Write as _;
+use serde::{Serialize, Serializer};
+use serde_json::json;
 
-use serde_json::{Value, json};
+use crate::report::table;
+
+/// Counts of the requests of one client, or of all.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct ClientCounts {
+    /// Requests and transactions with a correct reply.
+    pub answered: u64,
+    pub transactions: u64,
+    /// Requests without a reply when the node was killed.
+    pub cut_short: u64,
+    /// Of these, requests that were executed, each completely.
+    pub cut_short_done: u64,
+}
 
 /// Results.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct NodeKillTotals {
     /// Seed of all random choices.
     pub seed: u64,
@@ -13,13 +26,8 @@ pub struct NodeKillTotals {
     pub kills: u64,
     /// Of these, before they served.
     pub kills_starting: u64,
-    /// Requests and transactions with a correct reply.
-    pub answered: u64,
-    pub transactions: u64,
-    /// Requests in flight at a kill.
-    pub cut: u64,
-    /// Of these, requests that were executed, each completely.
-    pub cut_done: u64,
+    #[serde(flatten)]
+    pub requests: ClientCounts,
     /// Acknowledged operations of embedded writers.
     pub embedded: u64,
     /// Of these, operations while no node was running.
@@ -35,47 +43,31 @@ pub struct NodeKillTotals {
     /// Allocated bytes of the region at the last check.
     pub bytes_taken: u64,
     /// From the start of a node to its first reply, in microseconds, ascending at the end.
+    #[serde(serialize_with = "start_times")]
     pub starts_us: Vec<u64>,
     /// Duration of the run.
     pub seconds: f64,
 }
 
+fn start_times<S: Serializer>(sorted: &[u64], serializer: S) -> Result<S::Ok, S::Error> {
+    json!({
+        "count": sorted.len(),
+        "p50": percentile(sorted, 50),
+        "p99": percentile(sorted, 99),
+        "max": percentile(sorted, 100),
+    })
+    .serialize(serializer)
+}
+
+fn percentile(sorted: &[u64], percent: usize) -> u64 {
+    let last = sorted.len().saturating_sub(1);
+    sorted.get(last * percent / 100).copied().unwrap_or(0)
+}
+
 impl NodeKillTotals {
-    /// This percentile of the start times, in microseconds.
-    fn start_us(&self, percent: usize) -> u64 {
-        let last = self.starts_us.len().saturating_sub(1);
-        self.starts_us.get(last * percent / 100).copied().unwrap_or(0)
-    }
-
-    pub fn json(&self) -> Value {
-        json!({
-            "seed": self.seed,
-            "kills_of_the_node": self.kills,
-            "kills_while_it_starts": self.kills_starting,
-            "requests_answered": self.answered,
-            "transactions_answered": self.transactions,
-            "requests_cut_short": self.cut,
-            "requests_cut_short_done": self.cut_done,
-            "embedded_operations": self.embedded,
-            "embedded_operations_while_down": self.embedded_while_down,
-            "records_verified_by_socket": self.records_by_socket,
-            "records_verified_embedded": self.records_by_session,
-            "checks": self.checks,
-            "bytes_leaked": self.bytes_leaked,
-            "bytes_taken": self.bytes_taken,
-            "start_to_pong_us": {
-                "count": self.starts_us.len(),
-                "p50": self.start_us(50),
-                "p99": self.start_us(99),
-                "max": self.start_us(100),
-            },
-            "seconds": self.seconds,
-        })
-    }
-
     pub fn table(&self) -> String {
         let ms = |percent| {
-            let us = self.start_us(percent);
+            let us = percentile(&self.starts_us, percent);
             format!("{}.{} ms", us / 1000, us % 1000 / 100)
         };
         let lines = [
@@ -86,13 +78,16 @@ impl NodeKillTotals {
             ),
             (
                 "requests answered",
-                format!("{} ({} transactions), none lost", self.answered, self.transactions),
+                format!(
+                    "{} ({} transactions), none lost",
+                    self.requests.answered, self.requests.transactions
+                ),
             ),
             (
                 "requests cut short by a kill",
                 format!(
                     "{}, none executed partially; {} of them executed",
-                    self.cut, self.cut_done
+                    self.requests.cut_short, self.requests.cut_short_done
                 ),
             ),
             (
@@ -114,10 +109,6 @@ impl NodeKillTotals {
             ("bytes taken", format!("{} MiB", self.bytes_taken >> 20)),
             ("seconds", format!("{:.1}", self.seconds)),
         ];
-        let mut text = String::new();
-        for (name, value) in lines {
-            let _ = writeln!(text, "{name:<30} {value}");
-        }
-        text
+        table(lines)
     }
 }

@@ -1,13 +1,13 @@
 //! Every crash point that a script reaches: a child kills itself there, another process verifies
 //! the region, a second child executes the rest of the script, and the result is verified again.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nearstate_store::crash::POINTS;
-use nearstate_store::{CreateOptions, Pattern, Region, Schema, StreamItem, WhenFull};
+use nearstate_store::{Pattern, Region, Schema, StreamItem, WhenFull};
 
-use crate::points::{CrashDepth, ReachedPoints};
-use crate::region_access::open_session;
+use crate::points::{CrashTest, ReachedPoints};
+use crate::region_access::{create_region, open_session};
 use crate::scenario::{ChildEnd, child_from};
 use crate::spawn::ChildCommand;
 use crate::tags::model::TagModel;
@@ -15,18 +15,6 @@ use crate::tags::script_process::{KEPT, ScriptProgress, forget_progress, progres
 use crate::tags::scripts::{SCRIPTS, TagScript};
 use crate::tags::verifier::ScriptVerifier;
 use crate::verify::check_clean;
-
-/// Creates a region in a folder.
-fn create(folder: &Path) -> Result<PathBuf, String> {
-    std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let path = folder.join("region");
-    if path.exists() {
-        std::fs::remove_file(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-    }
-    let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
-    drop(Region::create(&path, &options).map_err(|e| format!("create: {e}"))?);
-    Ok(path)
-}
 
 /// A region at the beginning of a script.
 struct CrashCase<'c> {
@@ -38,12 +26,9 @@ struct CrashCase<'c> {
 }
 
 impl<'c> CrashCase<'c> {
-    fn new(
-        folder: &'c Path,
-        starter: &'c ChildCommand,
-        script: &'c TagScript,
-    ) -> Result<Self, String> {
-        let path = create(folder)?;
+    fn new(test: &CrashTest<'c>, script: &'c TagScript) -> Result<Self, String> {
+        let CrashTest { folder, starter, .. } = *test;
+        let path = create_region(folder)?;
         forget_progress(folder)?;
         let mut model = TagModel::default();
         if let Some(before) = script.before {
@@ -91,25 +76,21 @@ impl<'c> CrashCase<'c> {
 }
 
 /// Kills at every point in every script, at several of its occurrences.
-pub fn writes(
-    folder: &Path,
-    starter: &ChildCommand,
-    depth: CrashDepth,
-) -> Result<ReachedPoints, String> {
+pub fn writes(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
     for script in SCRIPTS {
         for point in POINTS {
             let mut occurrence = 1_u32;
-            for _ in 0..depth.occurrences {
+            for _ in 0..test.occurrences {
                 let plan = format!("{point}:{occurrence}");
                 let context = |e| format!("{} killed at {plan}: {e}", script.name);
-                let case = CrashCase::new(folder, starter, script).map_err(context)?;
-                if case.play(&plan).map_err(context)? == ChildEnd::Finished {
-                    case.verify().map_err(context)?;
+                let case = CrashCase::new(test, script).map_err(context)?;
+                let end = case.play(&plan).map_err(context)?;
+                case.verify().map_err(context)?;
+                if end == ChildEnd::Finished {
                     break;
                 }
                 reached.count(point);
-                case.verify().map_err(context)?;
                 occurrence = 2 * occurrence + 1;
             }
         }
@@ -119,11 +100,7 @@ pub fn writes(
 
 /// Leaves a child dead at a point of a commit with events or of a ring's creation, kills the next
 /// process, which recovers it, at every point of the recovery, and lets another verify.
-pub fn recoveries(
-    folder: &Path,
-    starter: &ChildCommand,
-    depth: CrashDepth,
-) -> Result<ReachedPoints, String> {
+pub fn recoveries(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
     let of_recovery = |point: &str| {
         ["recover.", "entry.", "event.retired", "txn.repl", "txn.un", "txn.retired", "txn.appended"]
@@ -140,8 +117,8 @@ pub fn recoveries(
         for first in POINTS.iter().copied().filter(|point| is_first(point)) {
             for second in POINTS.iter().copied().filter(|point| of_recovery(point)) {
                 pair += 1;
-                if pair.is_multiple_of(depth.stride) {
-                    two_deaths(folder, starter, script, [first, second], &mut reached)?;
+                if pair.is_multiple_of(test.stride) {
+                    two_deaths(test, script, [first, second], &mut reached)?;
                 }
             }
         }
@@ -150,20 +127,20 @@ pub fn recoveries(
 }
 
 fn two_deaths(
-    folder: &Path,
-    starter: &ChildCommand,
+    test: &CrashTest<'_>,
     script: &TagScript,
     [first, second]: [&'static str; 2],
     reached: &mut ReachedPoints,
 ) -> Result<(), String> {
     let context = |e| format!("{} killed at {first}, then {second}: {e}", script.name);
-    let case = CrashCase::new(folder, starter, script).map_err(context)?;
+    let case = CrashCase::new(test, script).map_err(context)?;
     if case.play(&format!("{first}:3")).map_err(context)? == ChildEnd::Finished {
         return Ok(());
     }
     reached.count(first);
     let plan = format!("{second}:1");
-    let end = child_from(starter, folder, ("attach", 0, ""), Some(&plan)).map_err(context)?;
+    let end = child_from(test.starter, test.folder, ("attach", 0, ""), Some(&plan));
+    let end = end.map_err(context)?;
     if end == ChildEnd::Killed {
         reached.count(second);
     }
@@ -180,7 +157,7 @@ pub fn kept(folder: &Path, starter: &ChildCommand) -> Result<u64, String> {
     for point in POINTS.iter().filter(of_rings) {
         for occurrence in [1, 3] {
             let context = |e| format!("filling killed at {point}:{occurrence}: {e}");
-            let path = create(folder).map_err(context)?;
+            let path = create_region(folder).map_err(context)?;
             stream_kept(&path).map_err(|e| context(e.to_string()))?;
             let plan = format!("{point}:{occurrence}");
             let end = child_from(starter, folder, ("fill", 0, ""), Some(&plan));

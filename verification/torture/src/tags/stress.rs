@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use nearstate_store::{
     CommitStream, CreateOptions, Filter, Notice, Region, StreamItem, Watch, WhenFull,
 };
-use serde_json::{Value, json};
+use serde::Serialize;
 
+use crate::region_access::{clean_up, create_folder};
 use crate::rng::{Rng, seeded};
 use crate::spawn::{ChildCommand, errors_path, kill};
 use crate::tags::stress::replay::StreamReplay;
@@ -46,64 +47,50 @@ pub struct TagStressOptions {
 }
 
 /// Results.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct TagStressTotals {
     /// Processes killed.
     pub kills: u64,
     /// Acknowledged transactions, each found in the stream once.
-    pub done: u64,
+    pub transactions_acknowledged: u64,
     /// Transactions refused because another record had the unique value.
-    pub taken: u64,
+    pub transactions_refused_for_a_tag: u64,
     /// Transactions that a kill cut short.
-    pub cut: u64,
+    pub transactions_cut_short: u64,
     /// Of these, transactions that committed.
-    pub cut_done: u64,
+    pub transactions_cut_short_committed: u64,
     /// Expired records that were collected, each once.
-    pub collected: u64,
+    pub records_collected: u64,
     /// Lookups by tag.
     pub lookups: u64,
     /// Events, each delivered once.
     pub events: u64,
     /// True if watchers lost events.
-    pub has_lost_events: bool,
+    pub events_were_lost: bool,
     /// Offline checks.
     pub checks: u64,
     /// Records compared.
-    pub records: u64,
+    pub records_compared: u64,
     /// Duration of the run.
     pub seconds: f64,
 }
 
 impl TagStressTotals {
-    pub fn json(&self) -> Value {
-        json!({
-            "kills": self.kills,
-            "transactions_acknowledged": self.done,
-            "transactions_refused_for_a_tag": self.taken,
-            "transactions_cut_short": self.cut,
-            "transactions_cut_short_committed": self.cut_done,
-            "records_collected": self.collected,
-            "lookups": self.lookups,
-            "events": self.events,
-            "events_were_lost": self.has_lost_events,
-            "checks": self.checks,
-            "records_compared": self.records,
-            "seconds": self.seconds,
-        })
-    }
-
     /// As a table.
     pub fn lines(&self) -> [(&'static str, String); 4] {
-        let lost = if self.has_lost_events { "; some lost by a slow watcher" } else { "" };
+        let lost = if self.events_were_lost { "; some lost by a slow watcher" } else { "" };
         [
             (
                 "transactions with tags",
                 format!(
                     "{} ({} refused for a tag; {} cut short, {} of them committed)",
-                    self.done, self.taken, self.cut, self.cut_done
+                    self.transactions_acknowledged,
+                    self.transactions_refused_for_a_tag,
+                    self.transactions_cut_short,
+                    self.transactions_cut_short_committed
                 ),
             ),
-            ("records collected", self.collected.to_string()),
+            ("records collected", self.records_collected.to_string()),
             ("lookups by tag", self.lookups.to_string()),
             (
                 "events delivered once each",
@@ -139,7 +126,7 @@ pub fn run(
 ) -> Result<TagStressTotals, String> {
     let begin = Instant::now();
     let folder = &options.folder;
-    fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    create_folder(folder)?;
     let mut stress = TagStress {
         options,
         starter,
@@ -154,18 +141,11 @@ pub fn run(
         let _ = slot.child.wait();
     }
     stress.totals.seconds = begin.elapsed().as_secs_f64();
-    match done {
-        Ok(()) => {
-            fs::remove_dir_all(folder).map_err(|e| format!("cannot clean up: {e}"))?;
-            Ok(stress.totals)
-        }
-        Err(error) => Err(format!(
-            "{error}\n(after {} kills of a stress, seed {}; {})",
-            stress.totals.kills,
-            options.seed,
-            folder.display()
-        )),
-    }
+    clean_up(done, folder, |error| {
+        let (kills, seed) = (stress.totals.kills, options.seed);
+        format!("{error}\n(after {kills} kills, seed {seed}; files: {})", folder.display())
+    })?;
+    Ok(stress.totals)
 }
 
 impl TagStress<'_> {
@@ -304,7 +284,7 @@ impl TagStress<'_> {
                 self.drain(&mut stream, watch)?;
             }
             self.replay.apply_round()?;
-            self.totals.records += self.replay.compare(&session, ns)?;
+            self.totals.records_compared += self.replay.compare(&session, ns)?;
         }
         let mut sums = [0; 4];
         for writer in 0..self.options.writers {
@@ -316,10 +296,15 @@ impl TagStress<'_> {
             }
         }
         let totals = &mut self.totals;
-        [totals.done, totals.taken, totals.cut, totals.cut_done] = sums;
-        totals.collected = self.replay.collected;
+        [
+            totals.transactions_acknowledged,
+            totals.transactions_refused_for_a_tag,
+            totals.transactions_cut_short,
+            totals.transactions_cut_short_committed,
+        ] = sums;
+        totals.records_collected = self.replay.collected;
         totals.events = self.replay.events;
-        totals.has_lost_events = self.replay.has_lost_events;
+        totals.events_were_lost = self.replay.has_lost_events;
         totals.lookups = 0;
         for reader in 0..self.options.readers {
             let text = fs::read_to_string(path_of(&self.options.folder, "reader", reader));

@@ -1,13 +1,16 @@
 //! Every named crash point: a process kills itself there, another verifies the region.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use nearstate_torture::points::{CrashDepth, adoptions, drops, recoveries, writes};
+use nearstate_torture::points::{CrashTest, adoptions, drops, recoveries, writes};
+use nearstate_torture::spawn::ChildCommand;
 use nearstate_torture::tags;
 
 use crate::fixture::{folder, starter};
 
-const DEPTH: CrashDepth = CrashDepth { occurrences: 3, stride: 9 };
+const fn crash_test<'t>(folder: &'t Path, starter: &'t ChildCommand) -> CrashTest<'t> {
+    CrashTest { folder, starter, occurrences: 3, stride: 9 }
+}
 
 /// Also covers tags, expiry, watchers, the commit stream, counters and objects: only all scenarios
 /// and scripts together reach every point.
@@ -15,12 +18,13 @@ const DEPTH: CrashDepth = CrashDepth { occurrences: 3, stride: 9 };
 fn a_kill_at_any_named_point_loses_tears_and_leaks_nothing() {
     let folders = ["points", "point-recoveries", "tagged-points", "adoptions"].map(folder);
     let [first, second, third, fourth] = folders.each_ref().map(PathBuf::as_path);
+    let starter = starter();
+    let test = |folder| crash_test(folder, &starter);
     let (plain, recovered, tagged, adopted) = std::thread::scope(|scope| {
-        let plain = scope.spawn(|| writes(first, &starter(), DEPTH));
-        let recovered = scope.spawn(|| recoveries(second, &starter(), DEPTH));
-        let depth = CrashDepth { occurrences: 4, ..DEPTH };
-        let tagged = tags::points::writes(third, &starter(), depth);
-        let adopted = adoptions(fourth, &starter(), DEPTH);
+        let plain = scope.spawn(|| writes(&test(first)));
+        let recovered = scope.spawn(|| recoveries(&test(second)));
+        let tagged = tags::points::writes(&CrashTest { occurrences: 4, ..test(third) });
+        let adopted = adoptions(&test(fourth));
         (plain.join().unwrap(), recovered.join().unwrap(), tagged, adopted)
     });
     let mut reached = plain.unwrap_or_else(|e| panic!("{e}"));
@@ -31,7 +35,7 @@ fn a_kill_at_any_named_point_loses_tears_and_leaks_nothing() {
     let adopted = adopted.unwrap_or_else(|e| panic!("{e}"));
     let of_adoption = ["attach.adopted", "attach.recovered", "attach.released", "recover.record"];
     assert!(of_adoption.iter().all(|point| adopted.kills.contains_key(point)), "{adopted:?}");
-    let dropped = drops(fourth, &starter()).unwrap_or_else(|e| panic!("{e}"));
+    let dropped = drops(fourth, &starter).unwrap_or_else(|e| panic!("{e}"));
     let more = [recovered, tagged, adopted, dropped].into_iter().flat_map(|part| part.kills);
     for (point, kills) in more {
         *reached.kills.entry(point).or_default() += kills;
@@ -51,8 +55,9 @@ fn a_kill_at_any_named_point_loses_tears_and_leaks_nothing() {
 #[test]
 fn a_kill_during_recovery_of_a_commit_delivers_each_event_once() {
     let folder = folder("tagged-recoveries");
-    let depth = CrashDepth { occurrences: 4, ..DEPTH };
-    let reached = tags::points::recoveries(&folder, &starter(), depth);
+    let starter = starter();
+    let test = CrashTest { occurrences: 4, ..crash_test(&folder, &starter) };
+    let reached = tags::points::recoveries(&test);
     let reached = reached.unwrap_or_else(|e| panic!("{e}"));
     println!("{:#?}", reached.kills);
     assert!(reached.kills.contains_key("entry.numbered"));

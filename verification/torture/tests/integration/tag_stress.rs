@@ -26,8 +26,12 @@ fn random_kills_leave_indexes_right_and_deliver_each_event_once() {
         println!("{name:<30} {value}");
     }
     assert_eq!((totals.kills, totals.checks), (150, 6));
-    assert!(totals.done > 500 && totals.taken > 50 && totals.cut > 10);
-    assert!(totals.collected > 50 && totals.lookups > 500 && totals.events > 500);
+    assert!(
+        totals.transactions_acknowledged > 500
+            && totals.transactions_refused_for_a_tag > 50
+            && totals.transactions_cut_short > 10
+    );
+    assert!(totals.records_collected > 50 && totals.lookups > 500 && totals.events > 500);
 }
 
 /// The check or the next process that searches the index finds a posting that was not written.

@@ -33,6 +33,12 @@ fn start(folder: &Path, role: &str, number: u32, what: &str, plan: &str) -> Chil
     starter().start(&words.map(str::to_owned), &settings, &folder.join("errors")).unwrap()
 }
 
+/// The region of a folder, with the content that a scenario expects.
+fn prepared(folder: &Path, scenario: &str) -> Region {
+    prepare(folder, named(scenario).unwrap()).unwrap();
+    Region::attach(&folder.join("region")).unwrap()
+}
+
 fn pid(child: &Child) -> Pid {
     Pid::from_raw(child.id().cast_signed())
 }
@@ -75,8 +81,7 @@ fn fastest(name: &str, mut waits: Vec<Duration>) -> Duration {
 fn a_writer_that_meets_a_dead_holder_of_its_lock_continues_within_ten_milliseconds() {
     let folder = folder("dead-holder");
     let mut waits = Vec::new();
-    prepare(&folder, named("insert").unwrap()).unwrap();
-    let region = Region::attach(&folder.join("region")).unwrap();
+    let region = prepared(&folder, "insert");
     let session = region.session().unwrap();
     let own = open(&session, "own");
     for round in 0..60 {
@@ -102,8 +107,7 @@ fn a_writer_that_meets_a_dead_holder_of_its_lock_continues_within_ten_millisecon
 fn a_writer_that_waits_when_the_holder_dies_continues_within_ten_milliseconds() {
     let folder = folder("dying-holder");
     let mut waits = Vec::new();
-    prepare(&folder, named("insert").unwrap()).unwrap();
-    let region = Region::attach(&folder.join("region")).unwrap();
+    let region = prepared(&folder, "insert");
     for _ in 0..30 {
         let mut child = start(&folder, "put", 5, "", "publish.recorded:1:stop");
         wait_until_stopped(&child);
@@ -135,8 +139,7 @@ fn a_writer_that_waits_when_the_holder_dies_continues_within_ten_milliseconds() 
 /// keys: none is refused, and at most two take as long as a wait for the child would.
 fn work_beside_stopped(scenario: &str, plan: &str, len: usize) {
     let folder = folder(&format!("stopped-{}", plan.replace([':', '.'], "-")));
-    prepare(&folder, named(scenario).unwrap()).unwrap();
-    let region = Region::attach(&folder.join("region")).unwrap();
+    let region = prepared(&folder, scenario);
     let session = region.session().unwrap();
     let other = open(&session, "own");
     let mut child = start(&folder, "scenario", 0, scenario, plan);
@@ -178,8 +181,7 @@ fn a_stopped_holder_of_a_chunk_or_of_an_index_split_delays_no_other_process() {
 #[test]
 fn a_stopped_holder_of_one_bucket_delays_that_bucket_only_and_is_named() {
     let folder = folder("stopped-bucket");
-    prepare(&folder, named("insert").unwrap()).unwrap();
-    let region = Region::attach(&folder.join("region")).unwrap();
+    let region = prepared(&folder, "insert");
     let session = region.session().unwrap();
     let own = open(&session, "own");
     let before = session.get(own, &key(5)).unwrap().unwrap().version();
@@ -233,8 +235,7 @@ fn a_process_that_is_stopped_while_it_attaches_delays_no_other() {
     let of_dead = ["attach.adopted", "attach.recovered", "attach.released"];
     for point in points.filter(|point| !of_dead.contains(point)) {
         let folder = folder(&format!("stopped-{}", point.replace('.', "-")));
-        prepare(&folder, named("grow").unwrap()).unwrap();
-        let region = Region::attach(&folder.join("region")).unwrap();
+        let region = prepared(&folder, "grow");
         let session = region.session().unwrap();
         let known = open(&session, "known");
         let mut child = start(&folder, "put", 5, "", &format!("{point}:1:stop"));

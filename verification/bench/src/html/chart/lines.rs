@@ -310,12 +310,12 @@ fn log_ticks(least: f64, most: f64) -> Vec<f64> {
 
 /// Round numbers at equal distances.
 fn plain_ticks(least: f64, most: f64) -> Vec<f64> {
-    let rough = (most - least) / as_f64(TICKS_MAX - 1);
+    let rough = (most - least) / as_f64(TICKS_MAX as u64 - 1);
     let ten = 10_f64.powf(rough.log10().floor());
     let step = [1.0, 2.0, 5.0, 10.0].map(|f| f * ten).into_iter().find(|s| *s >= rough);
     let Some(step) = step.filter(|s| s.is_finite() && *s > 0.0) else { return vec![least, most] };
     let first = (least / step).ceil();
-    let tick = |i: usize| (first + as_f64(i)) * step;
+    let tick = |i: usize| (first + as_f64(i as u64)) * step;
     (0..=TICKS_MAX).map(tick).filter(|at| (least..=most).contains(at)).collect()
 }
 

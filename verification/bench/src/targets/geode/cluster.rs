@@ -1,8 +1,8 @@
 //! The processes of a Geode: which, with what heap, and when they are ready.
 
-use super::super::started::{Started, free_port};
+use super::super::started::{ServerProcess, free_port};
 use super::super::{Database, Need};
-use super::who_answers;
+use super::cluster_state;
 use crate::peers::{Geode, installed};
 use nearstate_model::{Error, Result};
 use std::ffi::OsString;
@@ -68,7 +68,7 @@ pub(super) fn layout(text: Option<&str>) -> Result<GeodeLayout> {
 #[derive(Debug)]
 pub(super) struct Cluster {
     address: String,
-    all: Vec<Started>,
+    all: Vec<ServerProcess>,
 }
 
 impl Cluster {
@@ -79,7 +79,7 @@ impl Cluster {
         let (env, java) = (installed("env", "coreutils")?, java.to_string_lossy().into_owned());
         let locator = free_port()?;
         let port = locator.to_string();
-        let mut first = Started::new("geode's locator", need, &env, |folder| {
+        let mut first = ServerProcess::new("geode's locator", need, &env, |folder| {
             let role = ["locator", &port, &folder.to_string_lossy()].map(str::to_owned);
             there(folder, &java, words(&geode, &[LOCATOR_HEAP.to_owned()], &role))
         })?;
@@ -92,14 +92,14 @@ impl Cluster {
                 let ports = (number, door, locator);
                 there(folder, &java, server_words(&geode, need, &layout, ports, folder))
             };
-            all.push(Started::new("geode's server", need, &env, server)?);
+            all.push(ServerProcess::new("geode's server", need, &env, server)?);
             doors.push(format!("127.0.0.1:{door}"));
         }
         // Each server knows its locator and all other servers. The first one is asked last: then
         // all regions are there, and it gives their buckets homes.
         for (started, door) in all.iter_mut().skip(1).zip(&doors).rev() {
             let wanted = (i64::from(started.process()), layout.servers);
-            started.wait(|| who_answers(door).is_ok_and(|there| there == wanted))?;
+            started.wait(|| cluster_state(door).is_ok_and(|there| there == wanted))?;
         }
         let address = doors.into_iter().next().unwrap_or_default();
         Ok(Self { address, all })
@@ -152,15 +152,15 @@ impl Database for Cluster {
     }
 
     fn processes(&self) -> Vec<u32> {
-        self.all.iter().flat_map(Started::processes).collect()
+        self.all.iter().flat_map(ServerProcess::processes).collect()
     }
 
     fn memory_bytes(&mut self) -> Option<u64> {
-        Some(self.all.iter().map(Started::memory_bytes).sum())
+        Some(self.all.iter().map(ServerProcess::memory_bytes).sum())
     }
 
     fn alive(&mut self) -> Result<()> {
-        self.all.iter_mut().try_for_each(Started::alive)
+        self.all.iter_mut().try_for_each(ServerProcess::alive)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Loops of single operations on LMDB.
 
-use super::{LmdbConnection, found, said};
+use super::{LmdbConnection, backend, found};
 use crate::access::OPERATIONS;
 use crate::operations::Store;
 use lmdb::{Cursor as _, Transaction as _};
@@ -37,10 +37,10 @@ impl Store for LmdbConnection {
 
     fn walk(&mut self) -> Result<u64> {
         self.reading(|txn, tables| {
-            let mut cursor = txn.open_ro_cursor(tables.at(OPERATIONS)?.records).map_err(said)?;
+            let mut cursor = txn.open_ro_cursor(tables.at(OPERATIONS)?.records).map_err(backend)?;
             let mut count = 0;
             for record in cursor.iter_start() {
-                record.map_err(said)?;
+                record.map_err(backend)?;
                 count += 1;
             }
             Ok(count)

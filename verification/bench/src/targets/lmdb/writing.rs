@@ -1,8 +1,8 @@
 //! Reads and writes within one write transaction.
 
-use super::{Tables, found, read_in, said, scan_in};
+use super::{Tables, backend, found, read_in, scan_in};
 use crate::access::{
-    PartSet, PartsChange, RecordEntry, RecordTag, ReplySink, Request, ScanRange, ScanSink,
+    PartsChange, RecordEntry, RecordRead, RecordTag, ReplySink, Request, ScanRange, ScanSink,
     StoreAccess, TableId, Work,
 };
 use crate::targets::joined::{hand_over, joined};
@@ -23,14 +23,14 @@ impl Writing<'_> {
     #[inline]
     pub(super) fn set(&mut self, database: Database, key: &[u8], value: &[u8]) -> Result<()> {
         self.has_written = true;
-        self.txn.put(database, &key, &value, WriteFlags::empty()).map_err(said)
+        self.txn.put(database, &key, &value, WriteFlags::empty()).map_err(backend)
     }
 
     /// Writes what was joined.
     fn set_joined(&mut self, database: Database, key: &[u8]) -> Result<()> {
         self.has_written = true;
         let value = self.scratch.as_slice();
-        self.txn.put(database, &key, &value, WriteFlags::empty()).map_err(said)
+        self.txn.put(database, &key, &value, WriteFlags::empty()).map_err(backend)
     }
 
     /// Takes an entry of a database away; of several to a key only this one.
@@ -39,7 +39,7 @@ impl Writing<'_> {
         match self.txn.del(database, &key, value) {
             Ok(()) => Ok(true),
             Err(lmdb::Error::NotFound) => Ok(false),
-            Err(e) => Err(said(e)),
+            Err(e) => Err(backend(e)),
         }
     }
 
@@ -129,13 +129,8 @@ impl StoreAccess for Writing<'_> {
 
     /// Searches for the record once: a write ends what a search has found, so its bytes are copied
     /// where some of them stay.
-    fn update(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        wanted: PartSet,
-        work: &mut dyn Work,
-    ) -> Result<bool> {
+    fn update(&mut self, read: RecordRead<'_>, work: &mut dyn Work) -> Result<bool> {
+        let RecordRead { table, key, wanted } = read;
         let schema = self.tables.at(table)?.schema;
         let Some(value) = found(&self.txn, self.tables.at(table)?.records, key)? else {
             return Ok(false);

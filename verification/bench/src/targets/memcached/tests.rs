@@ -3,8 +3,7 @@
 use super::*;
 use crate::access::TableId;
 
-const TABLE: TableSchema =
-    TableSchema { name: "t", parts: &["value"], tags: &[], is_scanned: false };
+const TABLE: TableSchema = TableSchema::new("t", &["value"]);
 const IN_PARTS: TableSchema = TableSchema { parts: &["a", "b"], ..TABLE };
 
 #[test]
@@ -22,7 +21,7 @@ fn steps_overlap_only_where_every_change_can_leave_ahead() {
             let request = Request::Change { table: TableId(place), change };
             connection.send_ahead(&[request]).unwrap();
         }
-        assert_eq!(connection.ahead.may_leave(), expected);
+        assert_eq!(connection.ahead.may_send(), expected);
     }
 }
 

@@ -1,9 +1,9 @@
 //! Reads and writes of the region's records within one transaction.
 
-use super::{NO_BLOCKS, ORDER, Tables, Tagged, blocks_of, first, hand_view};
+use super::{NO_BLOCKS, ORDER, Tables, Tagged, blocks_of, hand_view};
 use crate::access::{
     PartSet, PartsChange, RecordEntry, ReplySink, Request, ScanRange, ScanSink, StoreAccess,
-    StoreReply, TableId, parts,
+    StoreReply, TableId, first_part, parts,
 };
 use nearstate_model::Result;
 use nearstate_store::{Metadata, Txn, Values};
@@ -21,7 +21,7 @@ impl InTransaction<'_, '_> {
         let (namespace, schema) = self.tables.at(table)?;
         let tagged = Tagged::of(schema, entry.tags, entry.key);
         if schema.parts.len() == 1 {
-            let value = first(entry.parts);
+            let value = first_part(entry.parts);
             return self.txn.put_with_metadata(namespace, entry.key, value, tagged.metadata());
         }
         let mut blocks = NO_BLOCKS;
@@ -38,7 +38,7 @@ impl InTransaction<'_, '_> {
         let (namespace, schema) = self.tables.at(table)?;
         let Some(record) = self.txn.get(namespace, change.key)? else { return Ok(false) };
         if schema.parts.len() == 1 {
-            let value = first(change.parts);
+            let value = first_part(change.parts);
             let Some((_, after)) = change.tags else {
                 let kept: Vec<_> = record.tags().collect();
                 let metadata = Metadata { tags: &kept, expires_ms: record.expires_ms() };

@@ -18,7 +18,7 @@ impl<S: Stream> Wire<S> {
     pub(super) fn head(&mut self) -> Result<Head> {
         let line = self.line()?;
         let Some((kind, rest)) = line.split_first() else {
-            return Err(self.strange("an empty line"));
+            return Err(self.invalid_reply("an empty line"));
         };
         let kind = *kind;
         let head = match kind {
@@ -32,12 +32,12 @@ impl<S: Stream> Wire<S> {
             b'$' | b'*' => number(rest).filter(|n| *n >= NIL).map(|length| (kind, length)),
             _ => None,
         };
-        head.ok_or_else(|| self.strange("what is no answer of Redis"))
+        head.ok_or_else(|| self.invalid_reply("what is no answer of Redis"))
     }
 
     #[cold]
     pub(super) fn other(&mut self, (kind, value): Head, wanted: &str) -> Error {
-        self.strange(&format!("{:?} and {value} instead of {wanted}", char::from(kind)))
+        self.invalid_reply(&format!("{:?} and {value} instead of {wanted}", char::from(kind)))
     }
 
     /// The bytes of a string whose head was read.
@@ -75,7 +75,7 @@ impl<S: Stream> Wire<S> {
     pub(super) fn bulk(&mut self) -> Result<Vec<u8>> {
         match self.maybe_bulk()? {
             Some(bytes) => Ok(bytes),
-            None => Err(self.strange("nothing instead of a string")),
+            None => Err(self.invalid_reply("nothing instead of a string")),
         }
     }
 
@@ -197,9 +197,9 @@ mod tests {
     #[test]
     fn a_taken_tag_is_read_out_of_what_the_node_says() {
         let text = |text: &str| text.to_owned();
-        let said = Error::TagTaken { tag: text("imsi"), value: text("7"), holder: text("a") };
-        let heard = taken(&format!("TAGTAKEN {said}")).map(|error| error.to_string());
-        assert_eq!(heard, Some(said.to_string()));
+        let error = Error::TagTaken { tag: text("imsi"), value: text("7"), holder: text("a") };
+        let parsed = taken(&format!("TAGTAKEN {error}")).map(|error| error.to_string());
+        assert_eq!(parsed, Some(error.to_string()));
         assert!(taken("ERR the unique tag").is_none());
     }
 }

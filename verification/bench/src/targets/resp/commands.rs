@@ -1,7 +1,7 @@
 //! Requests as bytes.
 
 use super::RespTable;
-use crate::access::{PartSet, PartWrite, PartsChange, RecordTag};
+use crate::access::{PartSet, PartWrite, PartsChange, RecordTag, first_part};
 use crate::targets::wire::digits;
 
 /// How commands are kept until they are sent.
@@ -167,7 +167,7 @@ pub(super) fn parts_write(
         head(out, if condition.is_empty() { 3 } else { 4 });
         word(out, b"SET");
         two(out, &place.prefix, key);
-        word(out, first(parts));
+        word(out, first_part(parts));
         if !condition.is_empty() {
             word(out, condition);
         }
@@ -193,7 +193,7 @@ pub(super) fn parts_command(
         out.command(3);
         out.word(b"SET");
         out.key(&place.prefix, key);
-        out.word(first(parts));
+        out.word(first_part(parts));
         return;
     }
     if parts.is_empty() {
@@ -241,9 +241,4 @@ pub(super) fn scan_request(out: &mut Vec<u8>, place: &RespTable, from: &[u8], co
     word(out, b"LIMIT");
     word(out, b"0");
     word_of_number(out, count);
-}
-
-#[inline]
-fn first<'a>(parts: &[PartWrite<'a>]) -> &'a [u8] {
-    parts.first().map(|(_, bytes)| *bytes).unwrap_or_default()
 }

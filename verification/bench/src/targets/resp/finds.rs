@@ -3,12 +3,12 @@
 
 use super::answers::{NIL, receive_parts};
 use super::guard::must_be_unique;
-use super::{Resp, RespTable, commands, tagged};
+use super::{Resp, commands, tagged};
 use crate::access::{PartReceiver, PartSet, RecordTag, TableId};
 use crate::targets::wire::{Stream, Wire};
 use nearstate_model::Result;
 
-/// The record that a tag leads to: its key, then what a command says of it.
+/// The record that has a tag: its key, then the reply to a command with that key.
 pub(super) const FIND: &[u8] = b"local key = redis.call('GET', KEYS[1])
 if not key then return false end
 return {key, redis.call(ARGV[2], ARGV[1] .. key, unpack(ARGV, 3))}";
@@ -31,7 +31,7 @@ impl<S: Stream> Resp<S> {
         Ok(())
     }
 
-    /// Reads its answer; the key of what was found goes to `key`.
+    /// Receives its reply; writes the key of the record to `key`.
     pub(super) fn receive_find(
         &mut self,
         (table, wanted): (TableId, PartSet),
@@ -39,29 +39,31 @@ impl<S: Stream> Resp<S> {
         receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
         let place = super::place(&self.places, table)?;
-        if self.scripts.is_some() {
-            receive_script(&mut self.wire, place, wanted, key, receive)
-        } else {
-            tagged::receive_find(&mut self.wire, place, wanted, key, receive)
+        if self.scripts.is_none() {
+            return tagged::receive_find(&mut self.wire, place, wanted, key, receive);
         }
+        let is_found = receive_key(&mut self.wire, b"", key)?;
+        Ok(is_found && receive_parts(&mut self.wire, place, wanted, receive)?)
     }
 }
 
-/// Reads what the script that finds a record says: its key, then its parts.
-fn receive_script<S: Stream>(
+/// Receives the key of a found record, without its prefix; the record follows. False if there is
+/// no record.
+pub(super) fn receive_key<S: Stream>(
     wire: &mut Wire<S>,
-    place: &RespTable,
-    wanted: PartSet,
+    prefix: &[u8],
     key: &mut Vec<u8>,
-    receive: &mut PartReceiver<'_>,
 ) -> Result<bool> {
     match wire.head()? {
         (b'$' | b'*', NIL) => return Ok(false),
         (b'*', 2) => {}
-        other => return Err(wire.other(other, "a key and its parts")),
+        other => return Err(wire.other(other, "a key and its record")),
     }
     let found = wire.bulk()?;
+    let Some(found) = found.strip_prefix(prefix) else {
+        return Err(wire.invalid_reply("a key of another namespace"));
+    };
     key.clear();
-    key.extend_from_slice(&found);
-    receive_parts(wire, place, wanted, receive)
+    key.extend_from_slice(found);
+    Ok(true)
 }

@@ -7,36 +7,36 @@ use nearstate_model::{Error, Result};
 
 /// What has to hold.
 #[derive(Debug)]
-pub(super) struct ReplyGuard<'a> {
+pub(super) struct WriteGuard<'a> {
     pub(super) table: TableId,
     /// The record.
     pub(super) key: &'a [u8],
     pub(super) must_exist: bool,
     /// Unique tags that no other record may have.
-    pub(super) claims: Claims<'a>,
+    pub(super) unique_tags: UniqueTags<'a>,
     /// More is written than the record.
     pub(super) has_more: bool,
 }
 
 /// Some tags.
 #[derive(Debug)]
-pub(super) struct Claims<'a> {
+pub(super) struct UniqueTags<'a> {
     tags: [RecordTag<'a>; TAGS_MAX],
     count: usize,
 }
 
-impl<'a> Claims<'a> {
+impl<'a> UniqueTags<'a> {
     const NONE: Self = Self { tags: [(0, &[]); TAGS_MAX], count: 0 };
 
     /// The unique ones among `after` that are not in `before`.
     fn new(place: &RespTable, after: &[RecordTag<'a>], before: &[RecordTag<'a>]) -> Self {
-        let mut claims = Self::NONE;
+        let mut unique_tags = Self::NONE;
         let new = after.iter().filter(|tag| place.is_unique(tag.0) && !before.contains(tag));
-        for (slot, tag) in claims.tags.iter_mut().zip(new) {
+        for (slot, tag) in unique_tags.tags.iter_mut().zip(new) {
             *slot = *tag;
-            claims.count += 1;
+            unique_tags.count += 1;
         }
-        claims
+        unique_tags
     }
 
     pub(super) fn iter(&self) -> std::slice::Iter<'_, RecordTag<'a>> {
@@ -44,7 +44,7 @@ impl<'a> Claims<'a> {
     }
 }
 
-impl<'a> ReplyGuard<'a> {
+impl<'a> WriteGuard<'a> {
     pub(super) fn of_put(place: &RespTable, table: TableId, entry: &RecordEntry<'a>) -> Self {
         let is_same = entry.tags.len() == entry.tags_before.len()
             && entry.tags.iter().all(|tag| entry.tags_before.contains(tag));
@@ -52,40 +52,40 @@ impl<'a> ReplyGuard<'a> {
             table,
             key: entry.key,
             must_exist: false,
-            claims: Claims::new(place, entry.tags, entry.tags_before),
+            unique_tags: UniqueTags::new(place, entry.tags, entry.tags_before),
             has_more: !is_same || place.schema.is_scanned,
         }
     }
 
     pub(super) fn of_change(place: &RespTable, table: TableId, change: &PartsChange<'a>) -> Self {
         let (before, after) = change.tags.unwrap_or_default();
-        let claims = Claims::new(place, after, before);
-        Self { table, key: change.key, must_exist: true, claims, has_more: true }
+        let unique_tags = UniqueTags::new(place, after, before);
+        Self { table, key: change.key, must_exist: true, unique_tags, has_more: true }
     }
 
     pub(super) fn of_delete(table: TableId, key: &'a [u8]) -> Self {
-        Self { table, key, must_exist: true, claims: Claims::NONE, has_more: true }
+        Self { table, key, must_exist: true, unique_tags: UniqueTags::NONE, has_more: true }
     }
 
     /// Nothing has to hold.
     pub(super) const fn is_open(&self) -> bool {
-        !self.must_exist && self.claims.count == 0
+        !self.must_exist && self.unique_tags.count == 0
     }
 
     /// WATCH of all that is looked at, and the looks.
     pub(super) fn watch_request(&self, place: &RespTable, out: &mut Vec<u8>) {
-        commands::head(out, 1 + usize::from(self.must_exist) + self.claims.count);
+        commands::head(out, 1 + usize::from(self.must_exist) + self.unique_tags.count);
         commands::word(out, b"WATCH");
         if self.must_exist {
             commands::two(out, &place.prefix, self.key);
         }
-        for (tag, value) in self.claims.iter() {
+        for (tag, value) in self.unique_tags.iter() {
             commands::two(out, place.tag(*tag), value);
         }
         if self.must_exist {
             commands::key_request(out, b"EXISTS", &place.prefix, self.key);
         }
-        for (tag, value) in self.claims.iter() {
+        for (tag, value) in self.unique_tags.iter() {
             commands::key_request(out, b"GET", place.tag(*tag), value);
         }
     }
@@ -98,16 +98,16 @@ impl<'a> ReplyGuard<'a> {
         writes: &RespCommands,
         out: &mut Vec<u8>,
     ) {
-        let keys = 1 + self.claims.count;
+        let keys = 1 + self.unique_tags.count;
         commands::head(out, 3 + keys + 3 + writes.words());
         commands::word(out, b"EVALSHA");
         commands::word(out, script);
         commands::word_of_number(out, keys);
         commands::two(out, &place.prefix, self.key);
-        for (tag, value) in self.claims.iter() {
+        for (tag, value) in self.unique_tags.iter() {
             commands::two(out, place.tag(*tag), value);
         }
-        commands::word_of_number(out, self.claims.count);
+        commands::word_of_number(out, self.unique_tags.count);
         commands::word(out, if self.must_exist { b"1" } else { b"0" });
         commands::word(out, self.key);
         out.extend_from_slice(writes.bytes());
@@ -116,7 +116,7 @@ impl<'a> ReplyGuard<'a> {
     /// The refusal for a claim of this number.
     #[cold]
     pub(super) fn taken(&self, place: &RespTable, claim: Option<usize>, holder: &[u8]) -> Error {
-        let tag = claim.and_then(|claim| self.claims.iter().nth(claim)).copied();
+        let tag = claim.and_then(|claim| self.unique_tags.iter().nth(claim)).copied();
         taken(place, tag.unwrap_or_default(), holder)
     }
 }

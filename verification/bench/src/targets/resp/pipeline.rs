@@ -1,8 +1,8 @@
 //! Several requests in one message.
 
 use super::commands::{self, RespForm};
-use super::guard::{self, ReplyGuard, must_be_unique, needs_guard};
-use super::{Dialect, Made, Resp, RespTable, must_be_whole, place};
+use super::guard::{self, WriteGuard, must_be_unique, needs_guard};
+use super::{Dialect, ExtraFields, Resp, RespTable, must_be_whole, place};
 use crate::access::{BatchSink, Request, StoreReply};
 use crate::targets::wire::Stream;
 use nearstate_model::limits::TRANSACTION_TRIES;
@@ -12,15 +12,15 @@ use nearstate_model::{Error, Result};
 /// not read while it writes.
 const TOGETHER: usize = 256;
 
-fn guard_of<'a>(place: &RespTable, request: &Request<'a>) -> Option<ReplyGuard<'a>> {
+fn guard_of<'a>(place: &RespTable, request: &Request<'a>) -> Option<WriteGuard<'a>> {
     match request {
         Request::Read { .. } | Request::Find { .. } => None,
-        Request::Put { table, entry } => Some(ReplyGuard::of_put(place, *table, entry)),
+        Request::Put { table, entry } => Some(WriteGuard::of_put(place, *table, entry)),
         Request::Change { table, change } => {
-            needs_guard(change).then(|| ReplyGuard::of_change(place, *table, change))
+            needs_guard(change).then(|| WriteGuard::of_change(place, *table, change))
         }
         Request::Delete { table, key, tags } => (!tags.is_empty() || place.schema.is_scanned)
-            .then(|| ReplyGuard::of_delete(*table, key)),
+            .then(|| WriteGuard::of_delete(*table, key)),
     }
 }
 
@@ -42,37 +42,38 @@ impl<S: Stream> Resp<S> {
                 self.send()?;
             }
             let refused = self.receive_all((round * TOGETHER, some), &early, receive)?;
-            self.take_all_back()?;
+            self.remove_extra_fields()?;
             refused.map_or(Ok(()), Err)?;
         }
         Ok(())
     }
 
     /// Sends requests ahead of others' answers, if none of them needs a look first.
-    pub(super) fn leave(&mut self, requests: &[Request<'_>]) -> Result<()> {
-        let leaves = S::TELLS && self.ahead.may_leave() && !self.any_is_watched(requests)?;
+    pub(super) fn send_requests(&mut self, requests: &[Request<'_>]) -> Result<()> {
+        let leaves =
+            S::IS_NON_BLOCKING && self.ahead.may_send() && !self.any_is_watched(requests)?;
         if leaves && !requests.is_empty() {
             requests.iter().try_for_each(|request| self.ask_one(request))?;
-            if self.ahead.is_owed() { self.wire.leave()? } else { self.send()? }
+            if self.ahead.is_owed() { self.wire.send_or_hold()? } else { self.send()? }
         }
-        self.ahead.note(leaves);
+        self.ahead.push(leaves);
         Ok(())
     }
 
     /// The answers to the oldest requests that were sent ahead.
-    pub(super) fn arrive(
+    pub(super) fn receive_requests(
         &mut self,
         requests: &[Request<'_>],
         receive: &mut BatchSink<'_>,
     ) -> Result<()> {
-        if !self.ahead.forget() {
+        if !self.ahead.pop() {
             return self.pipelined(requests, receive);
         }
-        self.wire.look(self.ahead.is_owed());
+        self.wire.set_busy_poll(self.ahead.is_owed());
         let refused = self.receive_all((0, requests), &[], receive)?;
-        self.wire.look(false);
+        self.wire.set_busy_poll(false);
         if !self.ahead.is_owed() {
-            self.take_all_back()?;
+            self.remove_extra_fields()?;
         }
         refused.map_or(Ok(()), Err)
     }
@@ -107,9 +108,9 @@ impl<S: Stream> Resp<S> {
         Ok(refused)
     }
 
-    fn take_all_back(&mut self) -> Result<()> {
-        for Made { table, key, count } in std::mem::take(&mut self.made) {
-            self.take_back(table, &key, count)?;
+    fn remove_extra_fields(&mut self) -> Result<()> {
+        for ExtraFields { table, key, count } in std::mem::take(&mut self.extra_fields) {
+            self.remove_fields(table, &key, count)?;
         }
         Ok(())
     }
@@ -126,13 +127,13 @@ impl<S: Stream> Resp<S> {
     }
 
     /// With scripts nothing needs a watch.
-    const fn is_watched(&self, guard: &ReplyGuard<'_>) -> bool {
+    const fn is_watched(&self, guard: &WriteGuard<'_>) -> bool {
         self.scripts.is_none() || guard.is_open()
     }
 
     /// What needs more than one command, and which: all that are guarded, and those that write
     /// beside the record.
-    fn needs<'a>(&self, request: &Request<'a>) -> Result<Option<ReplyGuard<'a>>> {
+    fn needs<'a>(&self, request: &Request<'a>) -> Result<Option<WriteGuard<'a>>> {
         let place = place(&self.places, request.table())?;
         match request {
             Request::Put { entry, .. } => must_be_whole(place, entry.parts)?,
@@ -162,7 +163,7 @@ impl<S: Stream> Resp<S> {
         let mut done = vec![None; some.len()];
         let mut queue = std::mem::take(&mut self.queue);
         for _ in 0..TRANSACTION_TRIES {
-            self.look(&guards, &mut done)?;
+            self.check_guards(&guards, &mut done)?;
             queue.begin(RespForm::Requests);
             for (at, request, guard) in &guards {
                 if done.get(*at) == Some(&Some(true)) {
@@ -178,12 +179,12 @@ impl<S: Stream> Resp<S> {
     }
 
     /// Watches and looks at what all of these need, in one message.
-    fn look(
+    fn check_guards(
         &mut self,
-        guards: &[(usize, &Request<'_>, ReplyGuard<'_>)],
+        guards: &[(usize, &Request<'_>, WriteGuard<'_>)],
         done: &mut [Option<bool>],
     ) -> Result<()> {
-        let closed = |guard: &&(usize, &Request<'_>, ReplyGuard<'_>)| !guard.2.is_open();
+        let closed = |guard: &&(usize, &Request<'_>, WriteGuard<'_>)| !guard.2.is_open();
         for (_, _, guard) in guards.iter().filter(closed) {
             guard.watch_request(place(&self.places, guard.table)?, &mut self.wire.out);
         }
@@ -209,7 +210,7 @@ impl<S: Stream> Resp<S> {
 
     fn ask_one(&mut self, request: &Request<'_>) -> Result<()> {
         if let Some(native) = self.native(request)? {
-            return self.ask_natively(native, request);
+            return self.send_tag_command(native, request);
         }
         if let Some(guard) = self.needs(request)? {
             return self.ask_script(&guard, &|place, out| guard::writes_of(place, request, out));
@@ -249,7 +250,8 @@ impl<S: Stream> Resp<S> {
             Request::Change { table, change } => {
                 let count = self.receive_change(*table)?;
                 if count > 0 {
-                    self.made.push(Made { table: *table, key: change.key.to_vec(), count });
+                    let key = change.key.to_vec();
+                    self.extra_fields.push(ExtraFields { table: *table, key, count });
                 }
                 Ok(count == 0)
             }
@@ -276,15 +278,15 @@ mod tests {
     /// Answers with these bytes in pieces of so many, but not before it was asked.
     #[derive(Debug)]
     struct Scripted {
-        asked: Vec<Vec<u8>>,
-        told: Vec<u8>,
+        sent: Vec<Vec<u8>>,
+        replies: Vec<u8>,
         at: usize,
         step: usize,
     }
 
     impl Read for Scripted {
         fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-            let rest = &self.told[self.at..];
+            let rest = &self.replies[self.at..];
             let bytes = rest.len().min(self.step).min(into.len());
             into[..bytes].copy_from_slice(&rest[..bytes]);
             self.at += bytes;
@@ -294,7 +296,7 @@ mod tests {
 
     impl Write for Scripted {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.asked.push(bytes.to_vec());
+            self.sent.push(bytes.to_vec());
             Ok(bytes.len())
         }
 
@@ -304,13 +306,12 @@ mod tests {
     }
 
     impl Stream for Scripted {
-        const TELLS: bool = true;
+        const IS_NON_BLOCKING: bool = true;
     }
 
     const ID: TagRule = TagRule { name: "id", is_unique: true };
 
-    static TABLES: [TableSchema; 1] =
-        [TableSchema { name: "t", parts: &["value"], tags: &[], is_scanned: false }];
+    static TABLES: [TableSchema; 1] = [TableSchema::new("t", &["value"])];
     static TAGGED: [TableSchema; 1] =
         [TableSchema { name: "t", parts: &["value"], tags: &[ID], is_scanned: false }];
 
@@ -328,9 +329,9 @@ mod tests {
             Dialect::Lua => b"$1\r\na\r\n$1\r\nb\r\n+PONG\r\n",
             Dialect::Tags => b"+OK\r\n+PONG\r\n",
         };
-        let stream = Scripted { asked: Vec::new(), told: [first, answers].concat(), at: 0, step };
+        let stream = Scripted { sent: Vec::new(), replies: [first, answers].concat(), at: 0, step };
         let mut resp = Resp::new(stream, &StoreSchema { tables }, dialect).unwrap();
-        resp.wire.stream_mut().asked.clear();
+        resp.wire.stream_mut().sent.clear();
         resp
     }
 
@@ -342,7 +343,7 @@ mod tests {
         Request::Change { table: TableId(0), change: PartsChange { key, parts, tags: None } }
     }
 
-    fn heard(resp: &mut Resp<Scripted>, requests: &[Request<'_>]) -> Result<Vec<String>> {
+    fn replies_of(resp: &mut Resp<Scripted>, requests: &[Request<'_>]) -> Result<Vec<String>> {
         let mut all = Vec::new();
         resp.receive_ahead(requests, &mut |number, reply| {
             all.push(match reply {
@@ -364,7 +365,7 @@ mod tests {
             vec![change(b"c", &parts), change(b"d", &parts)],
             vec![read(b"e")],
         ];
-        let mut asked = None;
+        let mut sent = None;
         for step in 1..answers.len() {
             let mut resp = connection(step, answers);
             assert!(resp.sends_ahead());
@@ -381,14 +382,14 @@ mod tests {
                 &["0 $3", "0 true"],
             ];
             for (message, wanted) in messages.iter().zip(wanted) {
-                assert_eq!(heard(&mut resp, message).unwrap(), wanted, "{step}");
+                assert_eq!(replies_of(&mut resp, message).unwrap(), wanted, "{step}");
             }
             // One message each where no answer was there before it was asked for; else two may
             // leave as one, but the same.
-            let messages = &resp.wire.stream_mut().asked;
+            let messages = &resp.wire.stream_mut().sent;
             assert!(messages.len() == 3 || (step > 1 && messages.len() == 2), "{step}");
             let all = messages.concat();
-            assert_eq!(&all, asked.get_or_insert_with(|| all.clone()), "{step}");
+            assert_eq!(&all, sent.get_or_insert_with(|| all.clone()), "{step}");
         }
     }
 
@@ -404,7 +405,7 @@ mod tests {
         let mut client = MicroTx.client(&parameters, 0, 1).unwrap();
         client.step(&mut resp, 1, &mut Tally::default()).unwrap();
         let stream = resp.wire.stream_mut();
-        assert_eq!((stream.asked.len(), stream.at), (1, stream.told.len()));
+        assert_eq!((stream.sent.len(), stream.at), (1, stream.replies.len()));
     }
 
     #[test]
@@ -425,10 +426,10 @@ mod tests {
             for step in 1..answers.len() {
                 let mut resp = connected(&TAGGED, dialect, step, answers);
                 resp.send_ahead(&message).unwrap();
-                let asked = resp.wire.stream_mut().asked.concat();
-                let count = asked.windows(command.len()).filter(|some| *some == command).count();
-                assert_eq!((resp.wire.stream_mut().asked.len(), count), (1, 3), "{dialect:?}");
-                assert_eq!(heard(&mut resp, &message).unwrap(), wanted, "{dialect:?}, {step}");
+                let sent = resp.wire.stream_mut().sent.concat();
+                let count = sent.windows(command.len()).filter(|some| *some == command).count();
+                assert_eq!((resp.wire.stream_mut().sent.len(), count), (1, 3), "{dialect:?}");
+                assert_eq!(replies_of(&mut resp, &message).unwrap(), wanted, "{dialect:?}, {step}");
             }
         }
     }
@@ -439,9 +440,9 @@ mod tests {
         resp.send_ahead(&[read(b"a")]).unwrap();
         let refused = resp.pipeline(&[read(b"b")], &mut |_, _| {}).unwrap_err();
         assert!(refused.to_string().contains("take them first"), "{refused}");
-        assert_eq!(heard(&mut resp, &[read(b"a")]).unwrap(), ["0 false"]);
+        assert_eq!(replies_of(&mut resp, &[read(b"a")]).unwrap(), ["0 false"]);
         // And what was refused has left nothing behind.
-        assert_eq!(heard(&mut resp, &[read(b"b")]).unwrap(), ["0 x", "0 true"]);
-        assert_eq!(resp.wire.stream_mut().asked.len(), 2);
+        assert_eq!(replies_of(&mut resp, &[read(b"b")]).unwrap(), ["0 x", "0 true"]);
+        assert_eq!(resp.wire.stream_mut().sent.len(), 2);
     }
 }

@@ -4,13 +4,13 @@
 use super::RespTable;
 use super::answers::NIL;
 use super::commands::{self, RespCommands};
-use crate::access::{PartReceiver, PartSet, PartWrite, PartsChange, RecordTag, Request};
+use crate::access::{PartReceiver, PartSet, PartsChange, RecordTag, Request, first_part};
 use crate::targets::wire::{Stream, Wire};
 use nearstate_model::Result;
 
 /// Which command does a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Native {
+pub(super) enum TagCommand {
     /// `TAG SET` or `TAG HSET`; the record must be there or not.
     Write { must_exist: bool },
     /// `TAG SET .. KEEP XX`: SET would take the tags away.
@@ -18,12 +18,12 @@ pub(super) enum Native {
     /// `TAG CHANGE`.
     Retag,
     /// `EXISTS`: nothing changes.
-    Look,
+    Exists,
     /// `DEL`, which takes the tags along.
     Delete,
 }
 
-impl Native {
+impl TagCommand {
     /// `None`: the commands of Redis do it.
     pub(super) fn of(place: &RespTable, request: &Request<'_>) -> Option<Self> {
         if place.schema.tags.is_empty() {
@@ -37,7 +37,7 @@ impl Native {
                 match (tags.is_some(), parts.is_empty()) {
                     (true, false) => Some(Self::Write { must_exist: true }),
                     (true, true) => Some(Self::Retag),
-                    (false, true) => Some(Self::Look),
+                    (false, true) => Some(Self::Exists),
                     (false, false) => place.is_plain().then_some(Self::Value),
                 }
             }
@@ -59,7 +59,7 @@ impl Native {
                 let condition = usize::from(must_exist);
                 if place.is_plain() {
                     head(out, (b"SET", 3 + 2 * tags.len() + condition), place, key);
-                    out.word(first(parts));
+                    out.word(first_part(parts));
                 } else {
                     let words = 3 + 2 * parts.len() + 2 * tags.len() + condition;
                     head(out, (b"HSET", words), place, key);
@@ -76,7 +76,7 @@ impl Native {
             }
             Self::Value => {
                 head(out, (b"SET", 4), place, key);
-                out.word(first(parts));
+                out.word(first_part(parts));
                 out.word(b"KEEP");
                 out.word(b"XX");
             }
@@ -84,9 +84,9 @@ impl Native {
                 head(out, (b"CHANGE", 2 + 2 * tags.len()), place, key);
                 write_tags(place, tags, out);
             }
-            Self::Look | Self::Delete => {
+            Self::Exists | Self::Delete => {
                 out.command(2);
-                out.word(if self == Self::Look { b"EXISTS" } else { b"DEL" });
+                out.word(if self == Self::Exists { b"EXISTS" } else { b"DEL" });
                 out.key(&place.prefix, key);
             }
         }
@@ -99,7 +99,7 @@ impl Native {
             ((b'+', _), Self::Write { .. } | Self::Value) | ((b':', _), Self::Write { .. }) => {
                 Ok(true)
             }
-            ((b':', count), Self::Retag | Self::Look | Self::Delete) => Ok(count > 0),
+            ((b':', count), Self::Retag | Self::Exists | Self::Delete) => Ok(count > 0),
             (other, _) => Err(wire.other(other, "what the node says of a record with tags")),
         }
     }
@@ -119,10 +119,6 @@ fn write_tags(place: &RespTable, tags: &[RecordTag<'_>], out: &mut RespCommands)
         out.word(place.tag_name(*tag));
         out.word(value);
     }
-}
-
-fn first<'a>(parts: &[PartWrite<'a>]) -> &'a [u8] {
-    parts.first().map(|(_, bytes)| *bytes).unwrap_or_default()
 }
 
 /// Declares the tags of a table; returns how many answers come.
@@ -158,7 +154,7 @@ pub(super) fn find(
     commands::field_names(out, place, wanted, fields);
 }
 
-/// What it answers: false if there is none.
+/// Receives the reply to `FIND`; false if no record has the tag.
 pub(super) fn receive_find<S: Stream>(
     wire: &mut Wire<S>,
     place: &RespTable,
@@ -166,17 +162,9 @@ pub(super) fn receive_find<S: Stream>(
     key: &mut Vec<u8>,
     receive: &mut PartReceiver<'_>,
 ) -> Result<bool> {
-    match wire.head()? {
-        (b'*', NIL) => return Ok(false),
-        (b'*', 2) => {}
-        other => return Err(wire.other(other, "a key and its record")),
+    if !super::finds::receive_key(wire, &place.prefix, key)? {
+        return Ok(false);
     }
-    let said = wire.bulk()?;
-    let Some(found) = said.strip_prefix(place.prefix.as_slice()) else {
-        return Err(wire.strange("a key of another namespace"));
-    };
-    key.clear();
-    key.extend_from_slice(found);
     if wanted.is_empty() {
         return wire.skip().map(|()| true);
     }

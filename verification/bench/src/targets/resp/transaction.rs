@@ -1,7 +1,7 @@
 //! A transaction: reads watch what they read, writes wait for EXEC.
 
 use super::commands::{self, RespCommands};
-use super::guard::{ReplyGuard, must_be_unique, writes_of};
+use super::guard::{WriteGuard, must_be_unique, writes_of};
 use super::{Dialect, Resp, must_be_whole, place, tagged};
 use crate::access::{
     PartReceiver, PartSet, RecordTag, ReplySink, Request, StoreAccess, StoreReply, TableId, parts,
@@ -43,13 +43,13 @@ impl<'c, S: Stream> InTransaction<'c, S> {
         let guard = match request {
             Request::Put { table, entry } => {
                 must_be_whole(place, entry.parts)?;
-                native.is_none().then(|| ReplyGuard::of_put(place, *table, entry))
+                native.is_none().then(|| WriteGuard::of_put(place, *table, entry))
             }
             Request::Change { table, change } if native.is_none() => {
-                Some(ReplyGuard::of_change(place, *table, change))
+                Some(WriteGuard::of_change(place, *table, change))
             }
-            Request::Change { table, change } => Some(ReplyGuard::of_delete(*table, change.key)),
-            Request::Delete { table, key, .. } => Some(ReplyGuard::of_delete(*table, key)),
+            Request::Change { table, change } => Some(WriteGuard::of_delete(*table, change.key)),
+            Request::Delete { table, key, .. } => Some(WriteGuard::of_delete(*table, key)),
             Request::Read { .. } | Request::Find { .. } => None,
         };
         if let Some(guard) = guard
@@ -96,7 +96,7 @@ impl<'c, S: Stream> InTransaction<'c, S> {
         let place = place(&self.resp.places, table)?;
         must_be_unique(place, tag)?;
         if self.resp.dialect == Dialect::Tags {
-            return self.find_natively(table, tag, wanted, (key, receive));
+            return self.find_by_command(table, tag, wanted, (key, receive));
         }
         commands::key_request(&mut self.resp.wire.out, b"WATCH", place.tag(tag.0), tag.1);
         commands::key_request(&mut self.resp.wire.out, b"GET", place.tag(tag.0), tag.1);
@@ -109,7 +109,7 @@ impl<'c, S: Stream> InTransaction<'c, S> {
     }
 
     /// Watches a tag with its record, and reads it.
-    fn find_natively(
+    fn find_by_command(
         &mut self,
         table: TableId,
         tag: RecordTag<'_>,
@@ -137,7 +137,7 @@ impl<'c, S: Stream> InTransaction<'c, S> {
     }
 
     /// Watches what a guard needs and looks at it; false if the record is not there but must be.
-    fn holds(&mut self, mut guard: ReplyGuard<'_>) -> Result<bool> {
+    fn holds(&mut self, mut guard: WriteGuard<'_>) -> Result<bool> {
         if guard.must_exist && self.has_seen(guard.table, guard.key)? {
             guard.must_exist = false;
         }

@@ -57,7 +57,7 @@ impl Write for Stubborn {
 }
 
 impl Stream for Stubborn {
-    const TELLS: bool = true;
+    const IS_NON_BLOCKING: bool = true;
 
     fn write_now(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         if self.waiting.len() > 64 {
@@ -112,7 +112,7 @@ fn a_message_is_held_while_answers_are_there_to_be_taken() {
     let mut wire = Wire::new(Stubborn::default());
     let leave = |wire: &mut Wire<Stubborn>, byte: u8| {
         wire.out.push(byte);
-        wire.leave().unwrap();
+        wire.send_or_hold().unwrap();
         wire.stream_mut().waiting.len()
     };
     // Nothing has been answered yet as far as the client knows.
@@ -122,7 +122,7 @@ fn a_message_is_held_while_answers_are_there_to_be_taken() {
     // The second answer has come with the first: what leaves now has time until the next leaves.
     assert_eq!(leave(&mut wire, 3), 0);
     wire.out.push(9);
-    wire.unwrite();
+    wire.discard_output();
     assert_eq!(wire.out, [3]);
     assert_eq!(leave(&mut wire, 4), 16);
     assert_eq!(wire.take(8).unwrap(), [2; 8]);
@@ -137,16 +137,16 @@ fn a_message_is_held_while_answers_are_there_to_be_taken() {
 #[test]
 fn what_cannot_leave_holds_back_what_follows() {
     let mut ahead = SentAhead::default();
-    assert!(!ahead.forget() && !ahead.is_owed() && ahead.may_leave());
+    assert!(!ahead.pop() && !ahead.is_owed() && ahead.may_send());
     for leaves in [true, true, false] {
-        assert!(ahead.may_leave());
-        ahead.note(leaves);
+        assert!(ahead.may_send());
+        ahead.push(leaves);
     }
-    assert!(!ahead.may_leave());
-    ahead.note(false);
-    assert!(ahead.is_owed() && ahead.forget() && ahead.is_owed() && ahead.forget());
-    assert!(!ahead.is_owed() && !ahead.forget() && !ahead.may_leave());
-    assert!(!ahead.forget() && ahead.may_leave());
+    assert!(!ahead.may_send());
+    ahead.push(false);
+    assert!(ahead.is_owed() && ahead.pop() && ahead.is_owed() && ahead.pop());
+    assert!(!ahead.is_owed() && !ahead.pop() && !ahead.may_send());
+    assert!(!ahead.pop() && ahead.may_send());
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn a_server_that_stalls_is_reported_and_not_waited_for() {
     ours.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     let mut wire = Wire::new(Socket::Unix(ours));
     let error = wire.line().unwrap_err();
-    assert!(matches!(&error, Error::Backend { detail } if detail.contains("no sign of it")));
+    assert!(matches!(&error, Error::Backend { detail } if detail.contains("no reply for")));
     drop(theirs);
     assert!(matches!(wire.send(), Err(Error::Backend { .. })));
     for away in ["unix:/no/such/folder/socket", "127.0.0.1:1", "not an address"] {
@@ -198,15 +198,15 @@ fn a_socket_is_looked_at_and_then_waited_for() {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     ours.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     let mut wire = Wire::new(Socket::Unix(ours));
-    wire.look(true);
+    wire.set_busy_poll(true);
     theirs.write_all(b"there\nnot whole").unwrap();
     assert_eq!(wire.line().unwrap(), b"there");
     // It does not look for ever, and says the same as one that sleeps at once.
-    assert!(wire.line().unwrap_err().to_string().contains("no sign of it"));
+    assert!(wire.line().unwrap_err().to_string().contains("no reply for"));
     assert!(!wire.is_cut());
     let (ours, theirs) = UnixStream::pair().unwrap();
     let mut wire = Wire::new(Socket::Unix(ours));
-    wire.look(true);
+    wire.set_busy_poll(true);
     drop(theirs);
     assert!(wire.line().unwrap_err().to_string().contains("closed the connection"));
     assert!(wire.is_cut());

@@ -1,12 +1,12 @@
 //! What a record must be: key, tags and contents, derived from its number and its state; and the
 //! comparison of answers with them.
 
-use super::{Flight, Mutation, RecordForm, RecordState};
-use crate::access::{Connection, PARTS_MAX, PartSet, TableId, TableSchema};
+use super::{Mutation, PendingWrite, RecordForm, RecordState};
+use crate::access::{Connection, PARTS_MAX, PartSet, StoreReply, TableId, TableSchema};
 use crate::random::draw;
 use crate::table::counted;
+use crate::workloads::batch::{Batch, BatchOp};
 use crate::workloads::contents::Contents;
-use crate::workloads::outbox::{Outbox, Verb};
 use crate::workloads::wrong_answer;
 use nearstate_model::Result;
 
@@ -41,57 +41,57 @@ impl<F: RecordForm> Rule<F> {
     #[inline]
     pub(super) fn begin<const P: usize>(
         &self,
-        outbox: &mut Outbox,
-        verb: Verb,
+        batch: &mut Batch,
+        kind: BatchOp,
         at: (usize, &RecordState<P>),
     ) {
         let (record, generation) = (self.record(at.0), at.1.generation());
-        outbox.begin(verb, TableId(0), |out| self.form.key(record, generation, out));
+        batch.begin(kind, TableId(0), |out| self.form.key(record, generation, out));
     }
 
     #[inline]
     pub(super) fn parts<const P: usize>(
         &self,
-        outbox: &mut Outbox,
+        batch: &mut Batch,
         at: (usize, &RecordState<P>),
         parts: PartSet,
     ) {
         for part in (0..P).filter(|part| parts.has(*part)) {
             let bytes = self.form.part_bytes(self.record(at.0), part);
             let number = self.number(at.0, at.1, part);
-            outbox.part(part, |out| self.contents.append(number, bytes, out));
+            batch.part(part, |out| self.contents.append(number, bytes, out));
         }
     }
 
     #[inline]
-    pub(super) fn tags<const P: usize>(&self, outbox: &mut Outbox, at: (usize, &RecordState<P>)) {
+    pub(super) fn tags<const P: usize>(&self, batch: &mut Batch, at: (usize, &RecordState<P>)) {
         let (record, generation) = (self.record(at.0), at.1.generation());
         for tag in 0..self.schema.tags.len() {
-            outbox.tag(tag, |out| self.form.tag(tag, record, generation, out));
+            batch.tag(tag, |out| self.form.tag(tag, record, generation, out));
         }
     }
 
     #[inline]
-    pub(super) fn note<const P: usize>(
+    pub(super) fn prepare<const P: usize>(
         &self,
-        outbox: &mut Outbox,
-        flight: &Flight<P>,
+        batch: &mut Batch,
+        pending: &PendingWrite<P>,
         mutation: Mutation,
     ) {
-        let after = (flight.slot, &flight.after);
+        let after = (pending.slot, &pending.after);
         match mutation {
             Mutation::Create | Mutation::Write => {
-                self.begin(outbox, Verb::Put, after);
-                self.parts(outbox, after, PartSet::ALL);
-                self.tags(outbox, after);
+                self.begin(batch, BatchOp::Put, after);
+                self.parts(batch, after, PartSet::ALL);
+                self.tags(batch, after);
             }
             Mutation::Remove => {
-                self.begin(outbox, Verb::Delete, after);
-                self.tags(outbox, after);
+                self.begin(batch, BatchOp::Delete, after);
+                self.tags(batch, after);
             }
             Mutation::Update(parts) => {
-                self.begin(outbox, Verb::Change, after);
-                self.parts(outbox, after, parts);
+                self.begin(batch, BatchOp::Change, after);
+                self.parts(batch, after, parts);
             }
         }
     }
@@ -106,6 +106,28 @@ impl<F: RecordForm> Rule<F> {
     ) -> bool {
         let expected = self.form.part_bytes(self.record(at.0), part);
         part < P && self.contents.are(self.number(at.0, at.1, part), expected, bytes)
+    }
+
+    /// Collects the replies to a read; after the last, returns whether all of them were right.
+    #[inline]
+    pub(super) fn check<const P: usize>(
+        &self,
+        reply: StoreReply<'_>,
+        at: (usize, &RecordState<P>),
+        wanted: PartSet,
+        received: &mut ReceivedRecord,
+    ) -> Option<bool> {
+        match reply {
+            StoreReply::Part(part, bytes) => {
+                received.add(part, self.is(at, part, bytes));
+                None
+            }
+            StoreReply::Key(_) => None,
+            StoreReply::Done(is_found) => {
+                let is_whole = std::mem::take(received).is_whole(wanted, P);
+                Some(is_found == at.1.is_there() && (!is_found || is_whole))
+            }
+        }
     }
 
     pub(super) fn key_of<const P: usize>(&self, at: (usize, &RecordState<P>)) -> Vec<u8> {
@@ -165,12 +187,12 @@ impl<F: RecordForm> Rule<F> {
     pub(super) fn was_done<const P: usize>(
         &self,
         store: &mut Connection<'_>,
-        flight: &Flight<P>,
+        pending: &PendingWrite<P>,
     ) -> Result<bool> {
         let mut as_before = ReceivedRecord::default();
         let mut as_after = ReceivedRecord::default();
-        let after = (flight.slot, &flight.after);
-        let before = (flight.slot, &flight.before);
+        let after = (pending.slot, &pending.after);
+        let before = (pending.slot, &pending.before);
         let key = self.key_of(after);
         let is_found = store.read(TableId(0), &key, PartSet::ALL, &mut |part, bytes| {
             as_after.add(part, self.is(after, part, bytes));
@@ -179,19 +201,19 @@ impl<F: RecordForm> Rule<F> {
         let is = |state: &RecordState<P>, received: ReceivedRecord| {
             is_found == state.is_there() && (!is_found || received.is_whole(PartSet::ALL, P))
         };
-        if is(&flight.after, as_after) {
+        if is(&pending.after, as_after) {
             return Ok(true);
         }
         // Where keys are new ones, the key of a record to come is not there before.
-        if is(&flight.before, as_before) {
+        if is(&pending.before, as_before) {
             return Ok(false);
         }
-        let words = self.in_words("lost connection", before, is_found);
+        let words = self.describe("lost connection", before, is_found);
         Err(wrong_answer(format_args!("{words}: neither as before nor as after")))
     }
 
     #[cold]
-    pub(super) fn in_words<const P: usize>(
+    pub(super) fn describe<const P: usize>(
         &self,
         what: &str,
         at: (usize, &RecordState<P>),

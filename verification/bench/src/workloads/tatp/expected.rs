@@ -50,7 +50,7 @@ pub struct Request {
 
 /// A write that is not answered yet.
 #[derive(Clone, Copy, Debug)]
-pub enum Flight {
+pub enum PendingUpdate {
     /// A subscriber's location becomes this.
     Location(u32),
     /// A subscriber's bit and a facility's byte become these.
@@ -79,9 +79,9 @@ pub enum Flight {
     },
 }
 
-impl Flight {
+impl PendingUpdate {
     /// Takes it up.
-    pub fn land(self, subscriber: &mut Subscriber) {
+    pub fn complete(self, subscriber: &mut Subscriber) {
         match self {
             Self::Location(location) => subscriber.location = location,
             Self::Update { sf_type, bit_1, data_a } => {
@@ -209,27 +209,27 @@ impl Model {
         &self,
         store: &mut Connection<'_>,
         slot: u32,
-        flight: Flight,
+        pending: PendingUpdate,
     ) -> Result<Option<bool>> {
         let Some(subscriber) = self.of(slot) else { return Ok(Some(false)) };
         let s_id = self.s_id(slot);
         let mut read = |table, key: &[u8], part| {
             let mut bytes = Vec::new();
-            let is_there = store.read(table, key, PartSet::one(part), &mut |heard, some| {
-                if heard == part {
+            let is_there = store.read(table, key, PartSet::one(part), &mut |found, some| {
+                if found == part {
                     bytes = some.to_vec();
                 }
             })?;
             Ok::<_, Error>(is_there.then_some(bytes))
         };
         let is = |found: &Option<Vec<u8>>, bytes: &[u8]| found.as_deref() == Some(bytes);
-        Ok(match flight {
-            Flight::Location(location) => {
+        Ok(match pending {
+            PendingUpdate::Location(location) => {
                 let found = read(SUBSCRIBER, &subscriber_key(s_id), LOCATION)?;
                 let before = is(&found, &subscriber.location.to_le_bytes());
                 is(&found, &location.to_le_bytes()).then_some(true).or(before.then_some(false))
             }
-            Flight::Update { sf_type, bit_1, data_a } => {
+            PendingUpdate::Update { sf_type, bit_1, data_a } => {
                 let bit = read(SUBSCRIBER, &subscriber_key(s_id), BIT)?;
                 let data = read(FACILITY, &typed_key(s_id, sf_type), DATA)?;
                 let old = subscriber.data_a.get(usize::from(sf_type - 1)).copied().unwrap_or(0);
@@ -237,12 +237,12 @@ impl Model {
                 let after = is(&bit, &[bit_1]) && is(&data, &[data_a]);
                 after.then_some(true).or(before.then_some(false))
             }
-            Flight::Insert { sf_type, start, times } => {
+            PendingUpdate::Insert { sf_type, start, times } => {
                 let found = read(FORWARDING, &forwarding_key(s_id, sf_type, start), 0)?;
                 let row = self.forwarding_row(slot, (sf_type, start), times);
                 is(&found, &row).then_some(true).or(found.is_none().then_some(false))
             }
-            Flight::Delete { sf_type, start } => {
+            PendingUpdate::Delete { sf_type, start } => {
                 let found = read(FORWARDING, &forwarding_key(s_id, sf_type, start), 0)?;
                 match found {
                     None => Some(true),

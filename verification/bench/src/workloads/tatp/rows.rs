@@ -12,6 +12,7 @@
 //!
 //! Numbers in keys are big-endian, so that keys stand in the order of the numbers.
 
+use super::super::share::digits;
 use crate::random::Rng;
 
 /// A subscriber's number: `s_id` in fifteen digits.
@@ -41,13 +42,7 @@ pub const TYPES: std::ops::RangeInclusive<u8> = 1..=4;
 
 /// A number of fifteen digits.
 pub fn number(n: u64) -> Number {
-    let mut out = [b'0'; 15];
-    let mut rest = n;
-    for digit in out.iter_mut().rev() {
-        *digit = b'0' + u8::try_from(rest % 10).unwrap_or(0);
-        rest /= 10;
-    }
-    out
+    digits(n)
 }
 
 pub const fn subscriber_key(s_id: u32) -> [u8; 4] {
@@ -77,9 +72,6 @@ pub trait FieldDraws {
     /// Fifteen random digits.
     fn number(&mut self) -> Number;
 
-    /// A random hour of [`STARTS`].
-    fn start(&mut self) -> u8;
-
     /// Some of the items, `count` of them, each set of so many with the same probability.
     fn choose<const N: usize>(&mut self, items: [u8; N], count: u8) -> Vec<u8>;
 }
@@ -87,10 +79,6 @@ pub trait FieldDraws {
 impl FieldDraws for Rng {
     fn number(&mut self) -> Number {
         number(self.u64(..1_000_000_000_000_000))
-    }
-
-    fn start(&mut self) -> u8 {
-        self.u8(0..=2) * 8
     }
 
     fn choose<const N: usize>(&mut self, mut items: [u8; N], count: u8) -> Vec<u8> {

@@ -1,10 +1,10 @@
 //! A client of TATP: draws transactions, runs them, and compares answers with the model.
 
-use super::super::outbox::{Outbox, Verb};
-use super::super::share::{self, Astray, Share};
+use super::super::batch::{Batch, BatchOp};
+use super::super::share::{self, Share};
 use super::super::{Tally, Workload, wrong_answer};
 use super::expected::{
-    ACCESS, BIT, DATA, FACILITY, FORWARDING, Flight, LOCATION, ROW, Request, SUBSCRIBER,
+    ACCESS, BIT, DATA, FACILITY, FORWARDING, LOCATION, PendingUpdate, ROW, Request, SUBSCRIBER,
 };
 use super::model::Model;
 use super::requests::{KINDS, RequestKind, fold, reach};
@@ -15,6 +15,7 @@ use crate::access::{
 };
 use crate::random::{self, Distributions as _, Rng, draw};
 use crate::result::{Check, Verdict};
+use crate::stat::as_f64;
 use nearstate_model::{Error, Result};
 
 /// Rows that are loaded or compared together.
@@ -25,13 +26,14 @@ const TOGETHER: usize = 64;
 pub struct Client {
     model: Model,
     rng: Rng,
-    outbox: Outbox,
-    astray: Astray,
-    flying: Option<(u32, Flight)>,
+    batch: Batch,
+    /// Replies of the run that contradict the model.
+    mismatches: Verdict,
+    pending: Option<(u32, PendingUpdate)>,
     key: Vec<u8>,
     requests: Vec<Request>,
     /// Reads that travel together.
-    asked: Vec<Request>,
+    requested: Vec<Request>,
     runs: [u64; 7],
     successes: [u64; 7],
 }
@@ -45,12 +47,12 @@ impl Client {
         Ok(Self {
             model: Model::fresh(seed, share),
             rng: random::rng(draw(seed, share.first, 1)),
-            outbox: Outbox::default(),
-            astray: Astray::default(),
-            flying: None,
+            batch: Batch::default(),
+            mismatches: Verdict::default(),
+            pending: None,
             key: Vec::new(),
             requests: Vec::new(),
-            asked: Vec::new(),
+            requested: Vec::new(),
             runs: [0; 7],
             successes: [0; 7],
         })
@@ -142,8 +144,8 @@ impl Client {
     #[cold]
     fn wrong(&mut self, request: &Request) {
         let s_id = self.model.s_id(request.slot);
-        self.astray
-            .add(|| format!("{} of subscriber {s_id}: not as it must be", request.kind.name()));
+        self.mismatches
+            .wrong(|| format!("{} of subscriber {s_id}: not as it must be", request.kind.name()));
     }
 
     /// A read of one row, alone.
@@ -175,23 +177,23 @@ impl Client {
 
     /// Reads of one row, together.
     fn read_rows(&mut self, store: &mut Connection<'_>, tally: &mut Tally) -> Result<()> {
-        let Self { model, outbox, asked, astray, .. } = self;
-        outbox.clear();
-        for request in asked.iter() {
+        let Self { model, batch, requested, mismatches, .. } = self;
+        batch.clear();
+        for request in requested.iter() {
             let s_id = model.s_id(request.slot);
             if request.kind == RequestKind::GetSubscriberData {
-                outbox.begin(Verb::Read(PartSet::ALL), SUBSCRIBER, |out| {
+                batch.begin(BatchOp::Read(PartSet::ALL), SUBSCRIBER, |out| {
                     out.extend_from_slice(&subscriber_key(s_id));
                 });
             } else {
-                outbox.begin(Verb::Read(PartSet::ALL), ACCESS, |out| {
+                batch.begin(BatchOp::Read(PartSet::ALL), ACCESS, |out| {
                     out.extend_from_slice(&typed_key(s_id, request.row_type));
                 });
             }
         }
         let (mut right, mut bytes_in) = (0, 0);
-        outbox.send(store, &mut |number, reply| {
-            let Some(request) = asked.get(number) else { return };
+        batch.send(store, &mut |number, reply| {
+            let Some(request) = requested.get(number) else { return };
             match reply {
                 StoreReply::Part(part, bytes) => {
                     bytes_in += bytes.len() as u64;
@@ -202,13 +204,14 @@ impl Client {
                 StoreReply::Done(is_found) => {
                     if !model.is_answer(request, is_found, std::mem::take(&mut right)) {
                         let s_id = model.s_id(request.slot);
-                        astray.add(|| format!("{} of subscriber {s_id}", request.kind.name()));
+                        mismatches
+                            .wrong(|| format!("{} of subscriber {s_id}", request.kind.name()));
                     }
                 }
             }
         })?;
         tally.bytes_in += bytes_in;
-        tally.bytes_out += outbox.take_sent();
+        tally.bytes_out += batch.take_sent();
         Ok(())
     }
 
@@ -266,8 +269,8 @@ impl Client {
     ) -> Result<()> {
         let [bit_1, data_a, ..] = request.value.to_le_bytes();
         let bit_1 = bit_1 & 1;
-        let flight = Flight::Update { sf_type: request.row_type, bit_1, data_a };
-        self.flying = will.then_some((request.slot, flight));
+        let pending = PendingUpdate::Update { sf_type: request.row_type, bit_1, data_a };
+        self.pending = will.then_some((request.slot, pending));
         let s_id = self.model.s_id(request.slot);
         let (key, facility) = (subscriber_key(s_id), typed_key(s_id, request.row_type));
         let (bits, data) = ([bit_1], [data_a]);
@@ -282,7 +285,7 @@ impl Client {
             Ok(())
         })?;
         tally.bytes_out += (facility.len() + key.len() + 2) as u64;
-        self.land(request, did == will);
+        self.complete(request, did == will);
         Ok(())
     }
 
@@ -303,12 +306,12 @@ impl Client {
     ) -> Result<()> {
         let is_right = self.find(store, request)?;
         let location = request.value.to_le_bytes();
-        self.flying = Some((request.slot, Flight::Location(request.value)));
+        self.pending = Some((request.slot, PendingUpdate::Location(request.value)));
         let change = PartsChange { key: &self.key, parts: &[(LOCATION, &location)], tags: None };
         let did = store.change(SUBSCRIBER, &change)?;
         tally.bytes_out += (15 + self.key.len() + location.len()) as u64;
         tally.bytes_in += self.key.len() as u64;
-        self.land(request, is_right && did);
+        self.complete(request, is_right && did);
         Ok(())
     }
 
@@ -320,13 +323,13 @@ impl Client {
         (will, tally): (bool, &mut Tally),
     ) -> Result<()> {
         let is_right = self.find(store, request)?;
-        let flight = Flight::Delete { sf_type: request.row_type, start: request.start };
-        self.flying = will.then_some((request.slot, flight));
+        let pending = PendingUpdate::Delete { sf_type: request.row_type, start: request.start };
+        self.pending = will.then_some((request.slot, pending));
         self.key.extend_from_slice(&[request.row_type, request.start]);
         let did = store.delete(FORWARDING, &self.key, &[])?;
         tally.bytes_out += (15 + self.key.len()) as u64;
         tally.bytes_in += 4;
-        self.land(request, is_right && did == will);
+        self.complete(request, is_right && did == will);
         Ok(())
     }
 
@@ -340,7 +343,8 @@ impl Client {
         let place @ (sf_type, start) = (request.row_type, request.start);
         let times = self.model.of(request.slot).map_or(1, |s| s.next_insert(sf_type, start));
         let row = self.model.forwarding_row(request.slot, place, times);
-        self.flying = will.then_some((request.slot, Flight::Insert { sf_type, start, times }));
+        self.pending =
+            will.then_some((request.slot, PendingUpdate::Insert { sf_type, start, times }));
         let s_id = self.model.s_id(request.slot);
         let tag: RecordTag<'_> = (0, &number(u64::from(s_id)));
         let Self { model, key, .. } = self;
@@ -352,24 +356,24 @@ impl Client {
             if *key != expected {
                 return Ok(());
             }
-            did = insert(access, s_id, (place, &row), &mut |sf_type, heard| {
-                wrong += u32::from(!model.is_facility(request.slot, sf_type, heard));
+            did = insert(access, s_id, (place, &row), &mut |sf_type, part| {
+                wrong += u32::from(!model.is_facility(request.slot, sf_type, part));
             })?;
             Ok(())
         })?;
         let keys = 15 + TYPES.len() * 5 + 6;
         tally.bytes_out += (keys + if did { 6 + row.len() } else { 0 }) as u64;
         tally.bytes_in += 4;
-        self.land(request, did == will && wrong == 0);
+        self.complete(request, did == will && wrong == 0);
         Ok(())
     }
 
     /// Takes up the write that was answered, as the model says that it must have ended.
-    fn land(&mut self, request: &Request, is_right: bool) {
-        if let Some((slot, flight)) = self.flying.take()
+    fn complete(&mut self, request: &Request, is_right: bool) {
+        if let Some((slot, pending)) = self.pending.take()
             && let Some(subscriber) = self.model.of_mut(slot)
         {
-            flight.land(subscriber);
+            pending.complete(subscriber);
         }
         if !is_right {
             self.wrong(request);
@@ -378,7 +382,7 @@ impl Client {
 }
 
 /// Hears a facility's type, and a part of it.
-type HearFacility<'h> = dyn FnMut(u8, PartWrite<'_>) + 'h;
+type FacilityReceiver<'h> = dyn FnMut(u8, PartWrite<'_>) + 'h;
 
 /// Inserts a forwarding of a facility that there is, where there is none; whether it did. `receive`
 /// gets what the facilities are.
@@ -386,7 +390,7 @@ fn insert(
     access: &mut dyn StoreAccess,
     s_id: u32,
     ((wanted, start), row): ((u8, u8), &[u8]),
-    receive: &mut HearFacility<'_>,
+    receive: &mut FacilityReceiver<'_>,
 ) -> Result<bool> {
     let mut is_known = false;
     for sf_type in TYPES {
@@ -401,39 +405,38 @@ fn insert(
         return Ok(false);
     }
     let parts: [PartWrite<'_>; 1] = [(0, row)];
-    access
-        .put(FORWARDING, &RecordEntry { key: &key, parts: &parts, tags: &[], tags_before: &[] })?;
+    access.put(FORWARDING, &RecordEntry::new(&key, &parts))?;
     Ok(true)
 }
 
 impl Workload for Client {
     fn load(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<()> {
         for slot in 0..self.model.count() {
-            let Self { model, outbox, .. } = self;
+            let Self { model, batch, .. } = self;
             model.rows(slot, |table, key, parts| {
                 let Some(parts) = parts else { return };
-                outbox.begin(Verb::Put, table, |out| out.extend_from_slice(key));
+                batch.begin(BatchOp::Put, table, |out| out.extend_from_slice(key));
                 for (part, bytes) in parts {
-                    outbox.part(*part, |out| out.extend_from_slice(bytes));
+                    batch.part(*part, |out| out.extend_from_slice(bytes));
                 }
                 if table == SUBSCRIBER {
                     let tag = number(u64::from(model.s_id(slot)));
-                    outbox.tag(0, |out| out.extend_from_slice(&tag));
+                    batch.tag(0, |out| out.extend_from_slice(&tag));
                 }
             });
-            if outbox.count() >= TOGETHER || slot + 1 == model.count() {
-                outbox.send(store, &mut |_, _| {})?;
-                done(outbox.count() as u64);
-                outbox.clear();
+            if batch.count() >= TOGETHER || slot + 1 == model.count() {
+                batch.send(store, &mut |_, _| {})?;
+                done(batch.count() as u64);
+                batch.clear();
             }
         }
-        self.outbox.take_sent();
+        self.batch.take_sent();
         Ok(())
     }
 
     fn step(&mut self, store: &mut Connection<'_>, count: usize, tally: &mut Tally) -> Result<()> {
         self.draw_all(count);
-        self.asked.clear();
+        self.requested.clear();
         if let [
             request @ Request {
                 kind: RequestKind::GetSubscriberData | RequestKind::GetAccessData,
@@ -451,7 +454,7 @@ impl Workload for Client {
             let will = found > 0;
             match request.kind {
                 RequestKind::GetSubscriberData | RequestKind::GetAccessData => {
-                    self.asked.push(*request);
+                    self.requested.push(*request);
                 }
                 RequestKind::GetNewDestination => {
                     self.destination(store, request, (found, tally))?;
@@ -463,28 +466,28 @@ impl Workload for Client {
             }
         }
         self.requests = requests;
-        if self.asked.is_empty() { Ok(()) } else { self.read_rows(store, tally) }
+        if self.requested.is_empty() { Ok(()) } else { self.read_rows(store, tally) }
     }
 
     fn settle(&mut self, store: &mut Connection<'_>) -> Result<()> {
-        let Some((slot, flight)) = self.flying else { return Ok(()) };
-        match self.model.was_done(store, slot, flight)? {
+        let Some((slot, pending)) = self.pending else { return Ok(()) };
+        match self.model.was_done(store, slot, pending)? {
             Some(is_done) => {
                 if let Some(subscriber) = self.model.of_mut(slot).filter(|_| is_done) {
-                    flight.land(subscriber);
+                    pending.complete(subscriber);
                 }
-                self.flying = None;
+                self.pending = None;
                 Ok(())
             }
             None => Err(wrong_answer(format_args!(
-                "subscriber {} is neither as before nor as after {flight:?}",
+                "subscriber {} is neither as before nor as after {pending:?}",
                 self.model.s_id(slot)
             ))),
         }
     }
 
     fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
-        let mut verdict = self.astray.verdict();
+        let mut verdict = self.mismatches.clone();
         for slot in 0..self.model.count() {
             self.compare(store, slot, &mut verdict)?;
             done(1);
@@ -496,14 +499,12 @@ impl Workload for Client {
         let all: u64 = self.runs.iter().sum();
         // The rule meets few subscribers often: so many even ones would vary as much.
         let subscribers = f64::from(self.model.count());
-        #[expect(clippy::cast_precision_loss, reason = "at most 2^21")]
-        let reach = (reach(self.model.count()) + 1) as f64;
+        let reach = as_f64(reach(self.model.count()) + 1);
         let records = subscribers.min(reach).powf(ORED) * (subscribers / reach).max(1.0);
         let mut checks = Vec::new();
         for (kind, (runs, successes)) in KINDS.iter().zip(self.runs.iter().zip(self.successes)) {
             let name = kind.name();
-            #[expect(clippy::cast_precision_loss, reason = "percent")]
-            let share = kind.percent() as f64;
+            let share = as_f64(kind.percent());
             checks.push(share::percent(format!("{name}, % of operations"), share, *runs, all));
             let name = format!("{name}, % successful");
             let mut check = share::check_of(name, kind.by_the_rules(), successes, *runs, records);
@@ -532,39 +533,39 @@ impl Client {
         slot: u32,
         verdict: &mut Verdict,
     ) -> Result<()> {
-        let Self { model, outbox, key, .. } = self;
-        outbox.clear();
+        let Self { model, batch, key, .. } = self;
+        batch.clear();
         let mut expected: Vec<Option<Vec<Vec<u8>>>> = Vec::new();
         model.rows(slot, |table, key, parts| {
-            outbox.begin(Verb::Read(PartSet::ALL), table, |out| out.extend_from_slice(key));
+            batch.begin(BatchOp::Read(PartSet::ALL), table, |out| out.extend_from_slice(key));
             expected.push(parts.map(|parts| parts.iter().map(|(_, b)| b.to_vec()).collect()));
         });
-        let mut heard: [Option<Vec<u8>>; PARTS_MAX] = Default::default();
+        let mut found: [Option<Vec<u8>>; PARTS_MAX] = Default::default();
         let s_id = model.s_id(slot);
-        outbox.send(store, &mut |number, reply| match reply {
+        batch.send(store, &mut |number, reply| match reply {
             StoreReply::Part(part, bytes) => {
-                if let Some(place) = heard.get_mut(part) {
+                if let Some(place) = found.get_mut(part) {
                     *place = Some(bytes.to_vec());
                 }
             }
             StoreReply::Key(_) => {}
             StoreReply::Done(is_found) => {
-                let heard = std::mem::take(&mut heard);
+                let found = std::mem::take(&mut found);
                 let is_right = match expected.get(number) {
                     Some(Some(parts)) => {
-                        let heard = heard.into_iter().flatten();
-                        is_found && heard.eq(parts.iter().cloned())
+                        let found = found.into_iter().flatten();
+                        is_found && found.eq(parts.iter().cloned())
                     }
                     Some(None) | None => !is_found,
                 };
                 if is_right {
-                    verdict.right_as(is_found);
+                    verdict.right(is_found);
                 } else {
                     verdict.wrong(|| format!("row {number} of subscriber {s_id}"));
                 }
             }
         })?;
-        outbox.take_sent();
+        batch.take_sent();
         let tag: RecordTag<'_> = (0, &number(u64::from(s_id)));
         let is_found = store.find(SUBSCRIBER, tag, PartSet::one(BIT), key, &mut |_, _| {})?;
         if !is_found || *key != subscriber_key(s_id) {

@@ -1,19 +1,19 @@
-//! What a store has of a UE, beside what it must have.
+//! Comparison of stored contexts with the model.
 
 use super::model::Ue;
-use super::transfer::Landing;
+use super::transfer::ReceivedContext;
 use super::{BLOCKS, CONTEXTS, Client, Context, key_of};
 use crate::access::{Connection, PartSet};
 use nearstate_model::Result;
 
 impl Client {
-    /// What the store has of a UE.
-    pub(super) fn look(&self, store: &mut Connection<'_>, ue: Ue) -> Result<Option<Context>> {
+    /// The stored context of a UE.
+    pub(super) fn read_ue(&self, store: &mut Connection<'_>, ue: Ue) -> Result<Option<Context>> {
         let mut context = Context::EMPTY;
-        let mut landing = Landing::new(self.mode);
+        let mut received = ReceivedContext::new(self.mode);
         let key = key_of(self.model.global(ue));
         let is_there = store.read(CONTEXTS, &key, PartSet::ALL, &mut |part, bytes| {
-            landing.take(&mut context, part, bytes);
+            received.add(&mut context, part, bytes);
         })?;
         Ok(is_there.then_some(context))
     }
@@ -22,8 +22,8 @@ impl Client {
         String::from_utf8_lossy(&key_of(self.model.global(ue))).into_owned()
     }
 
-    /// In what a context is not what it must be.
-    pub(super) fn differs(&self, ue: Ue, found: &Context, is_there: bool) -> String {
+    /// Describes how a context differs from the expected one.
+    pub(super) fn difference(&self, ue: Ue, found: &Context, is_there: bool) -> String {
         let name = self.name_of(ue);
         if !is_there {
             return format!("{name} is not there");

@@ -1,16 +1,15 @@
-//! What every context must be: for each UE the number of its last procedure of each kind.
+//! The expected contexts: for each UE the number of its last procedure of each kind.
 //!
-//! A procedure sets its variables from its own draw alone. So the last one of each kind, applied in
-//! their order to the subscriber's context, gives the same bytes as all of them. That is for the
-//! comparison at the end; for answers during the run there is a mark of each block: its bytes
-//! folded to 32 bits, which takes some nanoseconds.
+//! A procedure sets its variables from its own random number only. So the last one of each kind,
+//! applied in order, results in the same bytes as all of them. This serves the comparison at the
+//! end. Replies during the run are compared with a 32-bit hash of each block, in nanoseconds.
 
 use super::{
     BLOCKS, Block, BlockSet, Context, Parameters, Procedure, UeState, apply, blocks_touched,
     draw_for,
 };
 
-/// Kinds of procedures that leave something behind.
+/// Kinds of procedures that modify the context.
 const KINDS: usize = 7;
 
 /// A client's own UE, by its place among the client's.
@@ -32,12 +31,12 @@ impl Ue {
 /// 56 bytes for each UE, in a cache line of their own.
 #[repr(align(64))]
 #[derive(Clone, Copy, Debug, Default)]
-struct Past {
-    /// Turns so far.
-    turns: u32,
-    /// Turn of the last procedure of each kind, from 1; 0: never.
+struct UeHistory {
+    /// Procedures so far.
+    count: u32,
+    /// Number of the last procedure of each kind, from 1; 0: never.
     last: [u32; KINDS],
-    /// What each block is, folded.
+    /// The hash of each block.
     marks: [u32; BLOCKS.len()],
 }
 
@@ -86,10 +85,10 @@ pub(super) struct Model {
     seed: u64,
     client: u64,
     clients: u64,
-    past: Vec<Past>,
+    history: Vec<UeHistory>,
 }
 
-/// The place of a procedure in [`Past::last`].
+/// The place of a procedure in [`UeHistory::last`].
 #[inline]
 const fn kind_of(procedure: Procedure) -> Option<usize> {
     match procedure {
@@ -109,12 +108,12 @@ impl Model {
     pub(super) fn new(parameters: &Parameters, client: usize, clients: usize) -> Self {
         let (client, clients) = (client as u64, clients.max(1) as u64);
         let own = parameters.records.saturating_sub(client).div_ceil(clients);
-        let past = vec![Past::default(); usize::try_from(own).unwrap_or(0)];
-        Self { seed: parameters.seed, client, clients, past }
+        let history = vec![UeHistory::default(); usize::try_from(own).unwrap_or(0)];
+        Self { seed: parameters.seed, client, clients, history }
     }
 
     pub(super) const fn len(&self) -> u64 {
-        self.past.len() as u64
+        self.history.len() as u64
     }
 
     /// The number of a UE among all of them.
@@ -123,63 +122,63 @@ impl Model {
         self.client + ue.0 as u64 * self.clients
     }
 
-    /// Asks for what is known of a UE, long before it is needed.
+    /// Prefetches the history of a UE.
     #[inline]
-    pub(super) fn warm(&self, ue: Ue) {
-        if let Some(past) = self.past.get(ue.0) {
-            nearstate_store::prefetch(past);
+    pub(super) fn prefetch(&self, ue: Ue) {
+        if let Some(history) = self.history.get(ue.0) {
+            nearstate_store::prefetch(history);
         }
     }
 
-    /// What the next procedure of a UE draws from.
+    /// The random number of the next procedure of a UE.
     #[inline]
     pub(super) fn draw(&self, ue: Ue) -> u64 {
-        let turn = self.past.get(ue.0).map_or(0, |past| past.turns) + 1;
+        let turn = self.history.get(ue.0).map_or(0, |history| history.count) + 1;
         draw_for(self.seed, self.global(ue), turn.into())
     }
 
-    /// A procedure has been done, and the blocks that it touches are as in `after`.
+    /// Records a completed procedure; `after` is the context after it.
     #[inline]
-    pub(super) fn took(&mut self, ue: Ue, procedure: Procedure, after: &Context) {
+    pub(super) fn completed(&mut self, ue: Ue, procedure: Procedure, after: &Context) {
         self.count(ue, procedure);
-        if let Some(past) = self.past.get_mut(ue.0) {
+        if let Some(history) = self.history.get_mut(ue.0) {
             for block in blocks_touched(procedure).iter() {
-                if let Some(mark) = past.marks.get_mut(block as usize) {
+                if let Some(mark) = history.marks.get_mut(block as usize) {
                     *mark = fold(after.view().block(block));
                 }
             }
         }
     }
 
-    /// Whether those of some blocks that were read are what they must be, by their marks.
+    /// True if the blocks that were read have the expected hashes.
     #[inline]
-    pub(super) fn agrees(
+    pub(super) fn matches_marks(
         &self,
         ue: Ue,
         context: &Context,
         blocks: BlockSet,
         is_read: impl Fn(Block) -> bool,
     ) -> bool {
-        let Some(past) = self.past.get(ue.0) else { return false };
+        let Some(history) = self.history.get(ue.0) else { return false };
         blocks.iter().filter(|block| is_read(*block)).all(|block| {
-            past.marks.get(block as usize).copied() == Some(fold(context.view().block(block)))
+            history.marks.get(block as usize).copied() == Some(fold(context.view().block(block)))
         })
     }
 
     #[inline]
     fn count(&mut self, ue: Ue, procedure: Procedure) {
-        if let Some(past) = self.past.get_mut(ue.0) {
-            past.turns += 1;
-            if let Some(last) = kind_of(procedure).and_then(|kind| past.last.get_mut(kind)) {
-                *last = past.turns;
+        if let Some(history) = self.history.get_mut(ue.0) {
+            history.count += 1;
+            if let Some(last) = kind_of(procedure).and_then(|kind| history.last.get_mut(kind)) {
+                *last = history.count;
             }
         }
     }
 
-    /// A UE as it is loaded: attached, and then what brings it into this state.
-    pub(super) fn provide(&mut self, ue: Ue, state: UeState) {
-        if let Some(past) = self.past.get_mut(ue.0) {
-            *past = Past::default();
+    /// Sets the history of a loaded UE: attached, and the procedure that leads to this state.
+    pub(super) fn set_loaded(&mut self, ue: Ue, state: UeState) {
+        if let Some(history) = self.history.get_mut(ue.0) {
+            *history = UeHistory::default();
         }
         self.count(ue, Procedure::InitialAttach);
         match state {
@@ -188,22 +187,22 @@ impl Model {
             UeState::Deregistered => self.count(ue, Procedure::Detach),
         }
         let context = self.expected(ue);
-        if let Some(past) = self.past.get_mut(ue.0) {
-            for (mark, block) in past.marks.iter_mut().zip(BLOCKS) {
+        if let Some(history) = self.history.get_mut(ue.0) {
+            for (mark, block) in history.marks.iter_mut().zip(BLOCKS) {
                 *mark = fold(context.view().block(*block));
             }
         }
     }
 
-    /// The context that a UE must have.
+    /// The expected context of a UE.
     pub(super) fn expected(&self, ue: Ue) -> Context {
         let number = self.global(ue);
         let mut context = Context::provisioned(number, self.seed);
-        let Some(past) = self.past.get(ue.0) else { return context };
+        let Some(history) = self.history.get(ue.0) else { return context };
         let mut order: [(u32, Option<Procedure>); Procedure::ALL.len()] =
             [(0, None); Procedure::ALL.len()];
         for (place, procedure) in order.iter_mut().zip(Procedure::ALL) {
-            let last = kind_of(procedure).and_then(|kind| past.last.get(kind));
+            let last = kind_of(procedure).and_then(|kind| history.last.get(kind));
             *place = (last.copied().unwrap_or(0), Some(procedure));
         }
         order.sort_unstable_by_key(|(turn, _)| *turn);
@@ -221,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_sees_every_byte_and_where_it_stands() {
+    fn a_hash_depends_on_every_byte_and_its_place() {
         for length in [1, 7, 8, 15, 16, 17, 31, 32, 33, 63, 100, 200] {
             let bytes: Vec<u8> = (0..length).map(|at| u8::try_from(at).unwrap() ^ 0x5a).collect();
             let mark = fold(&bytes);

@@ -1,56 +1,57 @@
-//! A procedure by itself, from what the store answers to what it is told.
+//! A single procedure: read, change, write.
 
-use super::transfer::{Landing, Tagging, TransferMode, bytes_of, gone, written};
-use super::{BLOCKS, CONTEXTS, Client, Flight, KEY_BYTES, apply};
-use crate::access::{Connection, PartSet, PartsChange, RecordTag, RecordWrite, Work};
+use super::transfer::{ReceivedContext, Tagging, TransferMode, bytes_of, missing_context, written};
+use super::{BLOCKS, CONTEXTS, Client, KEY_BYTES, PendingProcedure, apply};
+use crate::access::{Connection, PartSet, PartsChange, RecordRead, RecordTag, RecordWrite, Work};
 use crate::workloads::Tally;
 use nearstate_model::Result;
 use nearstate_ue::{Context, Procedure};
 
-/// A procedure that is on its way alone.
-pub(super) struct Turn<'c> {
+/// A procedure in flight alone.
+pub(super) struct SingleProcedure<'c> {
     client: &'c mut Client,
-    flight: Flight,
+    pending: PendingProcedure,
     key: &'c [u8; KEY_BYTES],
     wanted: PartSet,
-    landing: Landing,
+    received: ReceivedContext,
     tally: &'c mut Tally,
 }
 
-impl<'c> Turn<'c> {
+impl<'c> SingleProcedure<'c> {
     #[inline]
     pub(super) fn new(
         client: &'c mut Client,
-        (flight, key): (Flight, &'c [u8; KEY_BYTES]),
+        (pending, key): (PendingProcedure, &'c [u8; KEY_BYTES]),
         tally: &'c mut Tally,
     ) -> Self {
-        let (wanted, landing) = (client.wanted(flight.procedure), Landing::new(client.mode));
-        Self { client, flight, key, wanted, landing, tally }
+        let (wanted, received) =
+            (client.wanted(pending.procedure), ReceivedContext::new(client.mode));
+        Self { client, pending, key, wanted, received, tally }
     }
 
-    /// From the read to the write.
+    /// Reads, applies the procedure and writes.
     #[inline]
-    pub(super) fn go(mut self, store: &mut Connection<'_>) -> Result<()> {
+    pub(super) fn run(mut self, store: &mut Connection<'_>) -> Result<()> {
         let (key, wanted) = (self.key, self.wanted);
         let is_there = if wanted.is_empty() {
-            self.go_blindly(store)?
-        } else if self.flight.procedure == Procedure::CellReselection {
+            self.write_unread(store)?
+        } else if self.pending.procedure == Procedure::CellReselection {
             let is_there = store.read(CONTEXTS, key, wanted, &mut |part, bytes| {
                 self.receive(part, bytes);
             })?;
-            self.take(is_there)?;
+            self.check_found(is_there)?;
             is_there
         } else {
-            store.update(CONTEXTS, key, wanted, &mut self)?
+            store.update(RecordRead { table: CONTEXTS, key, wanted }, &mut self)?
         };
-        if is_there { Ok(()) } else { Err(gone(self.flight)) }
+        if is_there { Ok(()) } else { Err(missing_context(self.pending)) }
     }
 
-    /// Writes without having read, or after having found the context by its name.
+    /// Writes without a read, or after the context was found by its GUTI.
     #[inline]
-    fn go_blindly(&mut self, store: &mut Connection<'_>) -> Result<bool> {
+    fn write_unread(&mut self, store: &mut Connection<'_>) -> Result<bool> {
         if self.client.mode == TransferMode::Tagged {
-            self.client.find_alone(store, self.flight, self.tally)?;
+            self.client.find_single(store, self.pending, self.tally)?;
         }
         let mut is_there = true;
         self.apply(&mut |change| {
@@ -60,38 +61,38 @@ impl<'c> Turn<'c> {
         Ok(is_there)
     }
 
-    /// What was heard is judged.
+    /// Checks the received context.
     #[inline]
-    fn take(&mut self, is_there: bool) -> Result<()> {
+    fn check_found(&mut self, is_there: bool) -> Result<()> {
         self.tally.bytes_out += KEY_BYTES as u64;
-        self.tally.bytes_in += self.landing.bytes;
-        self.landing.judge(is_there, self.flight)?;
-        // It may be read once more.
-        self.landing = Landing::new(self.client.mode);
-        self.client.compare(self.flight, self.wanted, &self.client.context)
+        self.tally.bytes_in += self.received.bytes;
+        self.received.check(is_there, self.pending)?;
+        // The store may repeat the read.
+        self.received = ReceivedContext::new(self.client.mode);
+        self.client.compare(self.pending, self.wanted, &self.client.context)
     }
 
-    /// Does the procedure and writes what it changes.
+    /// Applies the procedure and writes what it changes.
     #[inline]
     fn apply(&mut self, write: &mut RecordWrite<'_>) -> Result<()> {
         let key = self.key.as_slice();
-        let Self { client, flight, tally, .. } = self;
+        let Self { client, pending, tally, .. } = self;
         let before = (client.mode == TransferMode::Tagged).then_some(client.context);
-        apply(flight.procedure, &mut client.context, flight.draw);
+        apply(pending.procedure, &mut client.context, pending.draw);
         let mut parts = [(0, &[][..]); BLOCKS.len()];
-        let parts = written(client.mode, &client.context, flight.procedure, &mut parts);
+        let parts = written(client.mode, &client.context, pending.procedure, &mut parts);
         tally.bytes_out += key.len() as u64 + bytes_of(parts);
         let Some(before) = before else {
             return write(&PartsChange { key, parts, tags: None });
         };
         let after = client.context;
         tagged(&before, &after, |tags| write(&PartsChange { key, parts, tags }))?;
-        client.names.took(flight.ue, &after);
+        client.gutis.update(pending.ue, &after);
         Ok(())
     }
 }
 
-/// The tags of before and after, where they change.
+/// Writes with the tags before and after, if they change.
 #[cold]
 fn tagged(
     before: &Context,
@@ -105,15 +106,15 @@ fn tagged(
     write((tags.0 != tags.1).then_some(tags))
 }
 
-impl Work for Turn<'_> {
+impl Work for SingleProcedure<'_> {
     #[inline]
     fn receive(&mut self, part: usize, bytes: &[u8]) {
-        self.landing.take(&mut self.client.context, part, bytes);
+        self.received.add(&mut self.client.context, part, bytes);
     }
 
     #[inline]
     fn change(&mut self, write: &mut RecordWrite<'_>) -> Result<()> {
-        self.take(true)?;
+        self.check_found(true)?;
         self.apply(write)
     }
 }

@@ -7,7 +7,7 @@ use crate::access::{
 };
 use crate::protocol::Fault;
 use crate::targets::Target as _;
-use crate::targets::fault::Faulty;
+use crate::targets::fault::FaultyConnection;
 use crate::targets::null::NullTarget;
 use crate::targets::region::RegionConnection;
 use crate::workloads::ANSWERED_WRONGLY;
@@ -15,14 +15,7 @@ use nearstate_model::Error;
 use nearstate_store::{CreateOptions, Region};
 
 fn parameters(variant: &str) -> Parameters {
-    Parameters {
-        value_bytes: None,
-        has_own_records: false,
-        records: 3000,
-        variant: variant.to_owned(),
-        spread: random::Spread::Zipfian,
-        seed: 11,
-    }
+    Parameters { records: 3000, variant: variant.to_owned(), seed: 11, ..Parameters::default() }
 }
 
 fn region(parameters: &Parameters) -> (tempfile::TempDir, RegionConnection) {
@@ -32,6 +25,14 @@ fn region(parameters: &Parameters) -> (tempfile::TempDir, RegionConnection) {
     let schema = UeSignalling.schema(parameters);
     let connection = RegionConnection::open(path.to_str().unwrap(), &schema).unwrap();
     (folder, connection)
+}
+
+/// A region with the UEs of the workload's only client.
+fn loaded(parameters: &Parameters) -> (tempfile::TempDir, RegionConnection, Client) {
+    let (folder, mut store) = region(parameters);
+    let mut client = Client::new(parameters, 0, 1).unwrap();
+    client.load(&mut store, &mut |_| {}).unwrap();
+    (folder, store, client)
 }
 
 fn run(client: &mut dyn Workload, store: &mut Connection<'_>, ops: u64, depth: usize) -> Tally {
@@ -61,9 +62,9 @@ fn every_variant_leaves_what_the_model_says_in_a_region() {
             let parameters = parameters(variant);
             let (_folder, mut store) = region(&parameters);
             for number in 0..2 {
-                let mut client = UeSignalling.client(&parameters, number, 2).unwrap();
+                let mut client = Client::new(&parameters, number, 2).unwrap();
                 client.load(&mut store, &mut |_| {}).unwrap();
-                run(client.as_mut(), &mut store, 20_000, depth);
+                run(&mut client, &mut store, 20_000, depth);
                 let verdict = client.verify(&mut store, &mut |_| {}).unwrap();
                 assert_eq!((verdict.records, verdict.wrong), (1500, 0), "{variant}: {verdict:?}");
                 for check in client.checks() {
@@ -79,12 +80,10 @@ fn a_lost_update_is_found_in_every_variant() {
     for (variant, _) in UeSignalling.variants() {
         for depth in [1, 16] {
             let parameters = parameters(variant);
-            let (_folder, mut store) = region(&parameters);
-            let mut client = UeSignalling.client(&parameters, 0, 1).unwrap();
-            client.load(&mut store, &mut |_| {}).unwrap();
-            let mut faulty = Faulty::new(Box::new(store), Fault::LostUpdate);
+            let (_folder, store, mut client) = loaded(&parameters);
+            let mut faulty = FaultyConnection::once(Box::new(store), Fault::LostUpdate);
             // Few enough that the UE of the lost procedure has none of the same kind afterwards.
-            run(client.as_mut(), &mut faulty, 384, depth);
+            run(&mut client, &mut faulty, 384, depth);
             let verdict = client.verify(&mut faulty, &mut |_| {}).unwrap();
             assert!((1..=2).contains(&verdict.wrong), "{variant}, {depth}: {verdict:?}");
             assert!(!verdict.examples.is_empty());
@@ -96,10 +95,8 @@ fn a_lost_update_is_found_in_every_variant() {
 fn the_next_reader_of_a_lost_update_notices_it() {
     for variant in ["full", "delta", "tagged"] {
         let parameters = Parameters { records: 40, ..parameters(variant) };
-        let (_folder, mut store) = region(&parameters);
-        let mut client = UeSignalling.client(&parameters, 0, 1).unwrap();
-        client.load(&mut store, &mut |_| {}).unwrap();
-        let mut faulty = Faulty::new(Box::new(store), Fault::LostUpdate);
+        let (_folder, store, mut client) = loaded(&parameters);
+        let mut faulty = FaultyConnection::once(Box::new(store), Fault::LostUpdate);
         let outcome: Result<()> =
             (0..5_000).try_for_each(|_| client.step(&mut faulty, 1, &mut Tally::default()));
         assert_wrong(&outcome.unwrap_err(), variant);
@@ -109,10 +106,8 @@ fn the_next_reader_of_a_lost_update_notices_it() {
 #[test]
 fn a_wrong_answer_is_not_taken_for_a_context() {
     let parameters = parameters("full");
-    let (_folder, mut store) = region(&parameters);
-    let mut client = UeSignalling.client(&parameters, 0, 1).unwrap();
-    client.load(&mut store, &mut |_| {}).unwrap();
-    let mut faulty = Faulty::new(Box::new(store), Fault::WrongAnswer);
+    let (_folder, store, mut client) = loaded(&parameters);
+    let mut faulty = FaultyConnection::once(Box::new(store), Fault::WrongAnswer);
     let outcome: Result<()> =
         (0..400).try_for_each(|_| client.step(&mut faulty, 1, &mut Tally::default()));
     assert_wrong(&outcome.unwrap_err(), "full");
@@ -122,10 +117,8 @@ fn a_wrong_answer_is_not_taken_for_a_context() {
 fn deltas_move_a_third_of_the_bytes_of_whole_contexts() {
     let moved = |variant| {
         let parameters = parameters(variant);
-        let (_folder, mut store) = region(&parameters);
-        let mut client = UeSignalling.client(&parameters, 0, 1).unwrap();
-        client.load(&mut store, &mut |_| {}).unwrap();
-        let tally = run(client.as_mut(), &mut store, 20_000, 1);
+        let (_folder, mut store, mut client) = loaded(&parameters);
+        let tally = run(&mut client, &mut store, 20_000, 1);
         tally.bytes_in + tally.bytes_out
     };
     let (full, delta, blind) = (moved("full"), moved("delta"), moved("blind-delta"));
@@ -141,12 +134,12 @@ fn the_mix_is_table_two_s_without_a_store() {
             let parameters = Parameters { records, ..parameters(variant) };
             let schema = UeSignalling.schema(&parameters);
             let mut store = NullTarget.connect("", &schema).unwrap();
-            let mut client = UeSignalling.client(&parameters, 0, 1).unwrap();
+            let mut client = Client::new(&parameters, 0, 1).unwrap();
             client.load(store.as_mut(), &mut |_| {}).unwrap();
-            run(client.as_mut(), store.as_mut(), ops, 1);
+            run(&mut client, store.as_mut(), ops, 1);
             for check in client.checks() {
                 assert!(check.holds(), "{variant}, {records} UEs, {ops} procedures: {check:?}");
-                assert!(check.weight >= real(ops));
+                assert!(check.weight >= as_f64(ops));
             }
         }
     }
@@ -165,7 +158,7 @@ fn a_machine_begins_as_it_goes_on() {
             panic!("a machine's variant")
         };
         let of_state = (0..parameters.records).filter(|ue| machine.state(*ue) == wanted);
-        real(of_state.count() as u64) / real(parameters.records)
+        as_f64(of_state.count() as u64) / as_f64(parameters.records)
     };
     let before = UeState::ALL.map(|state| share(&client, state));
     for ue in (0..parameters.records).step_by(97) {
@@ -173,7 +166,7 @@ fn a_machine_begins_as_it_goes_on() {
             panic!("a machine's variant")
         };
         let state = machine.state(ue);
-        let found = client.look(&mut store, Ue::of(ue)).unwrap().unwrap();
+        let found = client.read_ue(&mut store, Ue::of(ue)).unwrap().unwrap();
         assert_eq!(nearstate_ue::state_of(&found), state, "{ue}");
     }
     run(&mut client, &mut store, 300_000, 1);
@@ -205,78 +198,76 @@ fn the_machine_emits_only_legal_procedures_of_different_ues() {
 fn write(
     client: &Client,
     store: &mut RegionConnection,
-    flight: Flight,
+    pending: PendingProcedure,
     (before, after): (&Context, &Context),
 ) {
     let mut parts = [(0, &[][..]); BLOCKS.len()];
-    let parts = transfer::written(client.mode, after, flight.procedure, &mut parts);
+    let parts = transfer::written(client.mode, after, pending.procedure, &mut parts);
     let (mut old, mut new) = (Tagging::default(), Tagging::default());
     old.fill(before);
     new.fill(after);
     let tags = (client.mode == TransferMode::Tagged).then_some((old.tags(), new.tags()));
-    let key = key_of(client.model.global(flight.ue));
+    let key = key_of(client.model.global(pending.ue));
     assert!(store.change(CONTEXTS, &PartsChange { key: &key, parts, tags }).unwrap());
 }
 
 #[test]
 fn what_was_in_flight_is_settled_as_it_turned_out() {
     let parameters = parameters("delta");
-    let (_folder, mut store) = region(&parameters);
-    let mut client = Client::new(&parameters, 0, 1).unwrap();
-    client.load(&mut store, &mut |_| {}).unwrap();
+    let (_folder, mut store, mut client) = loaded(&parameters);
     // One that was done, and one that was not, both unanswered.
     for is_done in [true, false] {
         let ue = Ue::of(if is_done { 5 } else { 6 });
         let procedure = Procedure::TrackingAreaUpdate;
-        let flight = Flight { ue, procedure, draw: client.model.draw(ue) };
+        let pending = PendingProcedure { ue, procedure, draw: client.model.draw(ue) };
         if is_done {
             let mut context = client.model.expected(ue);
             let before = context;
-            apply(procedure, &mut context, flight.draw);
-            write(&client, &mut store, flight, (&before, &context));
+            apply(procedure, &mut context, pending.draw);
+            write(&client, &mut store, pending, (&before, &context));
         }
-        client.flights.push(flight);
+        client.procedures.push(pending);
     }
     client.settle(&mut store).unwrap();
-    assert!(client.flights.is_empty());
+    assert!(client.procedures.is_empty());
     assert_eq!(client.verify(&mut store, &mut |_| {}).unwrap().wrong, 0);
     // And one whose earlier, acknowledged procedure is gone.
     let ue = Ue::of(7);
     let mut lost = client.model.expected(ue);
     apply(Procedure::Handover, &mut lost, client.model.draw(ue));
-    client.model.took(ue, Procedure::Handover, &lost);
+    client.model.completed(ue, Procedure::Handover, &lost);
     let draw = client.model.draw(ue);
-    client.flights.push(Flight { ue, procedure: Procedure::Detach, draw });
+    client.procedures.push(PendingProcedure { ue, procedure: Procedure::Detach, draw });
     assert_wrong(&client.settle(&mut store).unwrap_err(), "delta");
 }
 
 /// How a store goes wrong with the tags of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Slip {
+enum TagFault {
     /// It leaves them as they were.
-    Ignores,
+    KeepsOld,
     /// It keeps the old ones beside the new.
-    Hoards,
+    KeepsBoth,
     /// It finds another record.
-    Confuses,
+    FindsOther,
 }
 
 /// A region that does so, from its hundredth change of tags, or find, on.
 #[derive(Debug)]
-struct Slipping {
+struct FaultyTagStore {
     inner: RegionConnection,
-    slip: Slip,
+    fault: TagFault,
     left: u32,
 }
 
-impl Slipping {
+impl FaultyTagStore {
     fn is_now(&mut self) -> bool {
         self.left = self.left.saturating_sub(1);
         self.left == 0
     }
 }
 
-impl StoreAccess for Slipping {
+impl StoreAccess for FaultyTagStore {
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         match request {
             Request::Change { table, change: change @ PartsChange { tags: Some(tags), .. } } => {
@@ -287,17 +278,17 @@ impl StoreAccess for Slipping {
                 let both: Vec<RecordTag<'_>> =
                     new.iter().chain(gutis).copied().take(TAGS_MAX).collect();
                 // A record with all of its tags in use has no room for an old GUTI.
-                let can_slip = is_new_guti && both.len() > new.len();
-                if self.slip == Slip::Confuses || !can_slip || !self.is_now() {
+                let is_possible = is_new_guti && both.len() > new.len();
+                if self.fault == TagFault::FindsOther || !is_possible || !self.is_now() {
                     return self.inner.perform(request, receive);
                 }
-                let tags = (self.slip == Slip::Hoards).then_some((*old, both.as_slice()));
+                let tags = (self.fault == TagFault::KeepsBoth).then_some((*old, both.as_slice()));
                 self.inner.change(*table, &PartsChange { tags, ..*change })
             }
             Request::Find { .. } => {
-                let is_confused = self.slip == Slip::Confuses && self.is_now();
+                let is_wrong = self.fault == TagFault::FindsOther && self.is_now();
                 self.inner.perform(request, &mut |reply| match reply {
-                    StoreReply::Key(key) if is_confused => {
+                    StoreReply::Key(key) if is_wrong => {
                         let mut key = key.to_vec();
                         let last = key.last_mut().unwrap();
                         *last = if *last == b'0' { b'1' } else { b'0' };
@@ -316,7 +307,7 @@ impl StoreAccess for Slipping {
     }
 }
 
-impl StoreConnection for Slipping {
+impl StoreConnection for FaultyTagStore {
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
         self.inner.transact(body)
     }
@@ -324,11 +315,11 @@ impl StoreConnection for Slipping {
 
 #[test]
 fn a_store_whose_tags_lead_elsewhere_is_noticed() {
-    for slip in [Slip::Ignores, Slip::Hoards, Slip::Confuses] {
+    for fault in [TagFault::KeepsOld, TagFault::KeepsBoth, TagFault::FindsOther] {
         for depth in [1, 16] {
             let parameters = Parameters { records: 200, ..parameters("tagged") };
             let (_folder, inner) = region(&parameters);
-            let mut store = Slipping { inner, slip, left: 100 };
+            let mut store = FaultyTagStore { inner, fault, left: 100 };
             let mut client = UeSignalling.client(&parameters, 0, 1).unwrap();
             client.load(&mut store, &mut |_| {}).unwrap();
             // Until the slip has been made, and not long enough that a client must find it.
@@ -337,11 +328,11 @@ fn a_store_whose_tags_lead_elsewhere_is_noticed() {
                 outcome = client.step(&mut store, depth, &mut Tally::default());
             }
             if let Err(e) = outcome {
-                assert_wrong(&e, &format!("{slip:?}, {depth}"));
+                assert_wrong(&e, &format!("{fault:?}, {depth}"));
                 continue;
             }
             let verdict = client.verify(&mut store, &mut |_| {}).unwrap();
-            assert!(verdict.wrong > 0, "{slip:?}, {depth}: {verdict:?}");
+            assert!(verdict.wrong > 0, "{fault:?}, {depth}: {verdict:?}");
             assert!(verdict.examples[0].contains("leads to"), "{:?}", verdict.examples);
         }
     }
@@ -350,20 +341,18 @@ fn a_store_whose_tags_lead_elsewhere_is_noticed() {
 #[test]
 fn what_was_in_flight_when_tags_changed_is_found_by_its_new_name() {
     let parameters = parameters("tagged");
-    let (_folder, mut store) = region(&parameters);
-    let mut client = Client::new(&parameters, 0, 1).unwrap();
-    client.load(&mut store, &mut |_| {}).unwrap();
+    let (_folder, mut store, mut client) = loaded(&parameters);
     let ue = Ue::of(5);
-    let flight =
-        Flight { ue, procedure: Procedure::TrackingAreaUpdate, draw: client.model.draw(ue) };
+    let procedure = Procedure::TrackingAreaUpdate;
+    let pending = PendingProcedure { ue, procedure, draw: client.model.draw(ue) };
     let before = client.model.expected(ue);
     let mut after = before;
-    apply(flight.procedure, &mut after, flight.draw);
-    write(&client, &mut store, flight, (&before, &after));
-    client.flights.push(flight);
+    apply(pending.procedure, &mut after, pending.draw);
+    write(&client, &mut store, pending, (&before, &after));
+    client.procedures.push(pending);
     client.settle(&mut store).unwrap();
     let procedure = Procedure::ServiceRequest;
-    let next = Flight { ue, procedure, draw: client.model.draw(ue) };
+    let next = PendingProcedure { ue, procedure, draw: client.model.draw(ue) };
     let found = client.find(&mut store, next, &mut Tally::default()).unwrap();
     assert_eq!(found, after);
     assert_eq!(client.verify(&mut store, &mut |_| {}).unwrap().wrong, 0);
@@ -371,21 +360,21 @@ fn what_was_in_flight_when_tags_changed_is_found_by_its_new_name() {
 
 /// A region that counts what is asked of it.
 #[derive(Debug)]
-struct Counting {
+struct CountingStore {
     inner: RegionConnection,
     finds_alone: u64,
     finds_together: u64,
     messages: usize,
 }
 
-impl StoreAccess for Counting {
+impl StoreAccess for CountingStore {
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         self.finds_alone += u64::from(matches!(request, Request::Find { .. }));
         self.inner.perform(request, receive)
     }
 }
 
-impl StoreConnection for Counting {
+impl StoreConnection for CountingStore {
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
         self.inner.transact(body)
     }
@@ -403,19 +392,19 @@ fn ues_that_name_themselves_are_found_together_with_the_reads_of_others() {
     const STEPS: usize = 40;
     let parameters = parameters("tagged");
     let (_folder, inner) = region(&parameters);
-    let mut store = Counting { inner, finds_alone: 0, finds_together: 0, messages: 0 };
+    let mut store = CountingStore { inner, finds_alone: 0, finds_together: 0, messages: 0 };
     let mut client = Client::new(&parameters, 0, 1).unwrap();
     client.load(&mut store, &mut |_| {}).unwrap();
     store.messages = 0;
     run(&mut client, &mut store, 16 * STEPS as u64, 16);
     let named: u64 = Procedure::ALL
         .iter()
-        .filter(|procedure| is_named(**procedure))
+        .filter(|procedure| is_by_guti(**procedure))
         .filter_map(|procedure| client.counts.get(*procedure as usize))
         .sum();
     assert!(named > 0);
     assert_eq!((store.finds_alone, store.finds_together), (0, named));
-    assert_eq!(client.names.finds, named);
+    assert_eq!(client.gutis.finds, named);
     // One for what is read or found, one for what is written.
     assert_eq!(store.messages, 2 * STEPS);
 }

@@ -1,20 +1,19 @@
-//! How much of a context travels, and how its bytes come and go.
+//! Transfer of contexts, whole or in blocks.
 
-use super::{Flight, TAGGED};
+use super::{PendingProcedure, TAGGED};
 use crate::access::{PartSet, PartWrite, RecordTag, TAGS_MAX};
 use crate::workloads::wrong_answer;
 use nearstate_model::{Error, Result};
 use nearstate_ue::{BLOCKS, BlockSet, Context, Procedure, blocks_touched, tags};
 
-/// How much of a context travels.
+/// The parts of a context that are transferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TransferMode {
     /// All of it, read and written.
     Full,
     /// The blocks that the procedure touches, read and written.
     Delta,
-    /// The blocks that it touches are written; of those that it overwrites from end to end nothing
-    /// is read.
+    /// As [`TransferMode::Delta`], but blocks that it overwrites completely are not read.
     BlindDelta,
     /// As [`TransferMode::Delta`], but the whole context is read, for its old tags, and is found by
     /// the GUTI where the UE identifies itself. Tags are written where they change.
@@ -31,7 +30,7 @@ pub(super) fn parts_of(blocks: BlockSet) -> PartSet {
     parts
 }
 
-/// What is written of a context after a procedure.
+/// The parts that are written after a procedure.
 #[inline]
 pub(super) fn written<'p, 'c>(
     mode: TransferMode,
@@ -74,25 +73,25 @@ pub(super) fn whole<'p, 'c>(
     parts
 }
 
-/// What a store answered with, on its way into a context. It is not checked to be one: it is held
-/// against the model's marks, which no other bytes meet.
+/// Receives a context. Its content is not validated here: it is compared with the marks of the
+/// model.
 #[derive(Clone, Copy)]
-pub(super) struct Landing {
+pub(super) struct ReceivedContext {
     mode: TransferMode,
     pub(super) bytes: u64,
-    /// A part that was no part of a context, and its bytes.
+    /// A part that is invalid, and its length.
     fault: Option<(usize, usize)>,
 }
 
-impl Landing {
+impl ReceivedContext {
     pub(super) const fn new(mode: TransferMode) -> Self {
         Self { mode, bytes: 0, fault: None }
     }
 
     #[inline]
-    pub(super) fn take(&mut self, context: &mut Context, part: usize, bytes: &[u8]) {
+    pub(super) fn add(&mut self, context: &mut Context, part: usize, bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
-        let taken = if self.mode == TransferMode::Full {
+        let result = if self.mode == TransferMode::Full {
             context.place(bytes)
         } else {
             match BLOCKS.get(part) {
@@ -100,43 +99,43 @@ impl Landing {
                 None => Ok(()),
             }
         };
-        if taken.is_err() {
+        if result.is_err() {
             self.fault = self.fault.or(Some((part, bytes.len())));
         }
     }
 
     #[inline]
-    pub(super) fn judge(self, is_there: bool, flight: Flight) -> Result<()> {
+    pub(super) fn check(self, is_there: bool, pending: PendingProcedure) -> Result<()> {
         match self.fault {
-            Some((part, bytes)) => Err(no_context(flight, (part, bytes))),
+            Some((part, bytes)) => Err(malformed_context(pending, (part, bytes))),
             None if is_there => Ok(()),
-            None => Err(gone(flight)),
+            None => Err(missing_context(pending)),
         }
     }
 }
 
 #[cold]
-fn no_context(flight: Flight, (part, bytes): (usize, usize)) -> Error {
-    let procedure = flight.procedure;
+fn malformed_context(pending: PendingProcedure, (part, bytes): (usize, usize)) -> Error {
+    let procedure = pending.procedure;
     wrong_answer(format_args!("{procedure}: part {part}, of length {bytes}, is no context's"))
 }
 
 #[cold]
-pub(super) fn gone(flight: Flight) -> Error {
-    let (ue, procedure) = (flight.ue.place(), flight.procedure);
+pub(super) fn missing_context(pending: PendingProcedure) -> Error {
+    let (ue, procedure) = (pending.ue.place(), pending.procedure);
     wrong_answer(format_args!("{procedure}: it has no context of this client's UE {ue}"))
 }
 
 #[cold]
-pub(super) fn stale(flight: Flight) -> Error {
-    let (ue, procedure) = (flight.ue.place(), flight.procedure);
+pub(super) fn stale_context(pending: PendingProcedure) -> Error {
+    let (ue, procedure) = (pending.ue.place(), pending.procedure);
     wrong_answer(format_args!(
         "{procedure}: its context of this client's UE {ue} is not what the last procedure left: an \
          acknowledged write is lost, or another record was answered"
     ))
 }
 
-/// Tags of a context in the workload's words.
+/// The tags of a context, numbered as in the schema.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tagging<'c> {
     tags: [RecordTag<'c>; TAGS_MAX],

@@ -1,67 +1,66 @@
-//! UEs whose procedures travel together.
+//! A batch of procedures of different UEs.
 
-use super::names::{GUTI, Guti};
+use super::gutis::{GUTI, Guti};
 use super::transfer::{Tagging, TransferMode, written};
-use super::{CONTEXTS, Flight, KEY_BYTES};
+use super::{CONTEXTS, KEY_BYTES, PendingProcedure};
 use crate::access::{PartSet, PartsChange, Request};
 use crate::workloads::Tally;
 use nearstate_ue::{BLOCKS, Context, Procedure, apply};
 use std::collections::VecDeque;
 
 #[derive(Debug, Default)]
-pub(super) struct Parties {
-    /// Those that are on their way, the oldest first.
-    pub(super) away: VecDeque<Party>,
-    /// UEs of these, while others are picked.
-    pub(super) taken: Vec<u64>,
-    /// One that has arrived, for its memory.
-    pub(super) spare: Party,
+pub(super) struct Batches {
+    /// Batches in flight, the oldest first.
+    pub(super) in_flight: VecDeque<UeBatch>,
+    /// Their UEs, which are not drawn again.
+    pub(super) busy: Vec<u64>,
+    /// A completed batch, whose memory is reused.
+    pub(super) spare: UeBatch,
 }
 
-/// UEs, and how far they are.
+/// Procedures of different UEs.
 #[derive(Debug, Default)]
-pub(super) struct Party {
-    pub(super) flights: Vec<Flight>,
+pub(super) struct UeBatch {
+    pub(super) procedures: Vec<PendingProcedure>,
     pub(super) keys: Vec<[u8; KEY_BYTES]>,
-    /// The name by which each UE that names itself is found; empty where none does.
-    pub(super) names: Vec<Option<Guti>>,
+    /// The GUTI of each UE that is found by it; empty if no UE is.
+    pub(super) gutis: Vec<Option<Guti>>,
     pub(super) contexts: Vec<Context>,
-    /// What the contexts were, where their tags are kept.
+    /// The contexts before the procedures, if they have tags.
     before: Vec<Context>,
-    /// The procedures are done, and their writes have been sent or are next.
+    /// True once the procedures have been applied.
     pub(super) is_changed: bool,
-    /// Of bytes alone.
+    /// Only its bytes are used.
     pub(super) tally: Tally,
 }
 
-impl Party {
-    /// Takes all these on board.
-    pub(super) fn board(
+impl UeBatch {
+    /// Moves all procedures into this batch.
+    pub(super) fn fill(
         &mut self,
-        flights: &mut Vec<Flight>,
-        key: impl Fn(&Flight) -> [u8; KEY_BYTES],
+        procedures: &mut Vec<PendingProcedure>,
+        key: impl Fn(&PendingProcedure) -> [u8; KEY_BYTES],
     ) {
-        self.flights.clear();
-        self.flights.append(flights);
+        self.procedures.clear();
+        self.procedures.append(procedures);
         self.keys.clear();
-        self.keys.extend(self.flights.iter().map(key));
-        self.names.clear();
+        self.keys.extend(self.procedures.iter().map(key));
+        self.gutis.clear();
         self.contexts.clear();
-        self.contexts.resize(self.flights.len(), Context::EMPTY);
+        self.contexts.resize(self.procedures.len(), Context::EMPTY);
         (self.is_changed, self.tally) = (false, Tally::default());
     }
 
-    /// Reads of what each procedure wants, by its name where the UE names itself; and whose they
-    /// are.
+    /// The reads of the procedures, by GUTI or by key, and the place of each.
     pub(super) fn reads(
         &self,
         wanted: impl Fn(Procedure) -> PartSet,
     ) -> (Vec<Request<'_>>, Vec<usize>) {
-        let mut requests = Vec::with_capacity(self.flights.len());
-        let mut places = Vec::with_capacity(self.flights.len());
-        for (place, (flight, key)) in self.flights.iter().zip(&self.keys).enumerate() {
-            let wanted = wanted(flight.procedure);
-            if let Some(Some(guti)) = self.names.get(place) {
+        let mut requests = Vec::with_capacity(self.procedures.len());
+        let mut places = Vec::with_capacity(self.procedures.len());
+        for (place, (pending, key)) in self.procedures.iter().zip(&self.keys).enumerate() {
+            let wanted = wanted(pending.procedure);
+            if let Some(Some(guti)) = self.gutis.get(place) {
                 let (tag, wanted) = ((GUTI, guti.as_slice()), PartSet::ALL);
                 requests.push(Request::Find { table: CONTEXTS, tag, wanted });
                 places.push(place);
@@ -73,24 +72,24 @@ impl Party {
         (requests, places)
     }
 
-    /// Does the procedures.
+    /// Applies the procedures.
     pub(super) fn change(&mut self, mode: TransferMode) {
         if mode == TransferMode::Tagged {
             self.before.clone_from(&self.contexts);
         }
-        for (flight, context) in self.flights.iter().zip(&mut self.contexts) {
-            apply(flight.procedure, context, flight.draw);
+        for (pending, context) in self.procedures.iter().zip(&mut self.contexts) {
+            apply(pending.procedure, context, pending.draw);
         }
         self.is_changed = true;
     }
 
-    /// Hands over the writes of what the procedures have changed.
+    /// Calls `take` with the writes of all changed contexts.
     pub(super) fn with_changes<T>(
         &self,
         mode: TransferMode,
         take: impl FnOnce(&[Request<'_>]) -> T,
     ) -> T {
-        let count = self.flights.len();
+        let count = self.procedures.len();
         let mut parts = vec![[(0, &[][..]); BLOCKS.len()]; count];
         let has_tags = mode == TransferMode::Tagged;
         let mut tagging =
@@ -102,10 +101,10 @@ impl Party {
             new.fill(after);
         }
         let mut requests = Vec::with_capacity(count);
-        let each = self.flights.iter().zip(&self.keys).zip(self.contexts.iter().zip(&mut parts));
-        for (place, ((flight, key), (after, parts))) in each.enumerate() {
-            if flight.procedure != Procedure::CellReselection {
-                let parts = written(mode, after, flight.procedure, parts);
+        let each = self.procedures.iter().zip(&self.keys).zip(self.contexts.iter().zip(&mut parts));
+        for (place, ((pending, key), (after, parts))) in each.enumerate() {
+            if pending.procedure != Procedure::CellReselection {
+                let parts = written(mode, after, pending.procedure, parts);
                 let tags = tagging.get(place).map(|(old, new)| (old.tags(), new.tags()));
                 let tags = tags.filter(|(old, new)| old != new);
                 requests.push(Request::Change {

@@ -1,5 +1,4 @@
-//! Requests that are written down first and then sent, alone or together. Its memory is used again
-//! by the next ones, so that writing costs no allocation.
+//! A batch of requests. Its memory is reused, so that requests cost no allocation.
 
 use crate::access::{
     BatchSink, Connection, PartSet, PartWrite, PartsChange, RecordEntry, Request, StoreReply,
@@ -8,9 +7,9 @@ use crate::access::{
 use nearstate_model::Result;
 use std::ops::Range;
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
+pub enum BatchOp {
     /// Reads some parts.
     Read(PartSet),
     /// Puts a whole record where there is none.
@@ -20,45 +19,45 @@ pub enum Verb {
     Delete,
 }
 
-/// A request as ranges of what is written down.
+/// A request as ranges of the buffers.
 #[derive(Clone, Debug)]
-struct Noted {
-    verb: Verb,
+struct PreparedRequest {
+    kind: BatchOp,
     table: TableId,
     key: Range<usize>,
     parts: Range<usize>,
     tags: Range<usize>,
 }
 
-/// Requests written down.
+/// A batch of requests.
 #[derive(Debug, Default)]
-pub struct Outbox {
+pub struct Batch {
     bytes: Vec<u8>,
     spans: Vec<(usize, Range<usize>)>,
-    noted: Vec<Noted>,
-    /// Empty: kept for their room.
+    prepared: Vec<PreparedRequest>,
+    /// Empty, kept for their capacity.
     pieces: Vec<PartWrite<'static>>,
     requests: Vec<Request<'static>>,
     sent: u64,
 }
 
-impl Outbox {
-    /// Forgets what was written.
+impl Batch {
+    /// Removes all requests.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.spans.clear();
-        self.noted.clear();
+        self.prepared.clear();
     }
 
     /// Begins a request: `key` writes the record's key.
     #[inline]
-    pub fn begin(&mut self, verb: Verb, table: TableId, key: impl FnOnce(&mut Vec<u8>)) {
+    pub fn begin(&mut self, kind: BatchOp, table: TableId, key: impl FnOnce(&mut Vec<u8>)) {
         let begin = self.bytes.len();
         key(&mut self.bytes);
         let (end, spans) = (self.bytes.len(), self.spans.len());
         self.sent += (end - begin) as u64;
         let (parts, tags) = (spans..spans, spans..spans);
-        self.noted.push(Noted { verb, table, key: begin..end, parts, tags });
+        self.prepared.push(PreparedRequest { kind, table, key: begin..end, parts, tags });
     }
 
     /// Adds a part to the request that was begun last, before any of its tags.
@@ -68,9 +67,9 @@ impl Outbox {
         write(&mut self.bytes);
         self.sent += (self.bytes.len() - begin) as u64;
         self.spans.push((part, begin..self.bytes.len()));
-        if let Some(noted) = self.noted.last_mut() {
-            noted.parts.end = self.spans.len();
-            noted.tags = self.spans.len()..self.spans.len();
+        if let Some(prepared) = self.prepared.last_mut() {
+            prepared.parts.end = self.spans.len();
+            prepared.tags = self.spans.len()..self.spans.len();
         }
     }
 
@@ -80,14 +79,14 @@ impl Outbox {
         let begin = self.bytes.len();
         write(&mut self.bytes);
         self.spans.push((tag, begin..self.bytes.len()));
-        if let Some(noted) = self.noted.last_mut() {
-            noted.tags.end = self.spans.len();
+        if let Some(prepared) = self.prepared.last_mut() {
+            prepared.tags.end = self.spans.len();
         }
     }
 
     /// Requests that are written down.
     pub fn count(&self) -> usize {
-        self.noted.len()
+        self.prepared.len()
     }
 
     /// Bytes of keys and parts that were written since this was asked last.
@@ -96,7 +95,7 @@ impl Outbox {
         std::mem::replace(&mut self.sent, 0)
     }
 
-    /// Hands the requests to `send`.
+    /// Calls `send` with the requests.
     #[inline]
     fn with<T>(&mut self, send: impl FnOnce(&[Request<'_>]) -> Result<T>) -> Result<T> {
         let bytes = &self.bytes;
@@ -105,19 +104,19 @@ impl Outbox {
         pieces.extend(self.spans.iter().map(|(number, range)| (*number, at(range))));
         let some = |range: &Range<usize>| pieces.get(range.clone()).unwrap_or_default();
         let mut requests = emptied_requests(std::mem::take(&mut self.requests));
-        requests.extend(self.noted.iter().map(|noted| {
-            let (table, key) = (noted.table, at(&noted.key));
-            let (parts, tags) = (some(&noted.parts), some(&noted.tags));
-            match noted.verb {
-                Verb::Read(wanted) => Request::Read { table, key, wanted },
-                Verb::Put => Request::Put {
+        requests.extend(self.prepared.iter().map(|prepared| {
+            let (table, key) = (prepared.table, at(&prepared.key));
+            let (parts, tags) = (some(&prepared.parts), some(&prepared.tags));
+            match prepared.kind {
+                BatchOp::Read(wanted) => Request::Read { table, key, wanted },
+                BatchOp::Put => Request::Put {
                     table,
                     entry: RecordEntry { key, parts, tags, tags_before: &[] },
                 },
-                Verb::Change => {
+                BatchOp::Change => {
                     Request::Change { table, change: PartsChange { key, parts, tags: None } }
                 }
-                Verb::Delete => Request::Delete { table, key, tags },
+                BatchOp::Delete => Request::Delete { table, key, tags },
             }
         }));
         let answer = send(&requests);
@@ -126,7 +125,7 @@ impl Outbox {
         answer
     }
 
-    /// Sends all of them together; a single one by the call that it stands for.
+    /// Sends the batch; a single request is sent alone.
     #[inline]
     pub fn send(&mut self, store: &mut Connection<'_>, receive: &mut BatchSink<'_>) -> Result<()> {
         self.with(|requests| match requests {
@@ -140,7 +139,7 @@ impl Outbox {
         })
     }
 
-    /// Sends all of them as one transaction; the answer tells whether each of them met a record.
+    /// Sends the batch as one transaction; true if each request found its record.
     #[inline]
     pub fn transact(&mut self, store: &mut Connection<'_>) -> Result<bool> {
         self.with(|requests| {
@@ -157,8 +156,7 @@ impl Outbox {
     }
 }
 
-/// An empty vector with the room of another, for items of another lifetime: collecting in place
-/// keeps the allocation.
+/// Empties a vector for items of another lifetime: collecting in place keeps the allocation.
 #[inline]
 fn emptied_parts<'b>(mut used: Vec<PartWrite<'_>>) -> Vec<PartWrite<'b>> {
     used.clear();
@@ -188,16 +186,16 @@ mod tests {
 
     #[test]
     fn requests_are_what_was_written_down() {
-        let mut outbox = Outbox::default();
+        let mut batch = Batch::default();
         for round in 0..2 {
-            outbox.clear();
-            outbox.begin(Verb::Put, TableId(1), |out| out.extend_from_slice(b"key"));
-            outbox.part(0, |out| out.extend_from_slice(b"first"));
-            outbox.part(2, |out| out.push(round));
-            outbox.tag(1, |out| out.extend_from_slice(b"tag"));
-            outbox.begin(Verb::Delete, TableId(0), |out| out.extend_from_slice(b"gone"));
-            outbox.tag(0, |out| out.extend_from_slice(b"old"));
-            let seen = outbox.with(|requests| Ok(format!("{requests:?}"))).unwrap();
+            batch.clear();
+            batch.begin(BatchOp::Put, TableId(1), |out| out.extend_from_slice(b"key"));
+            batch.part(0, |out| out.extend_from_slice(b"first"));
+            batch.part(2, |out| out.push(round));
+            batch.tag(1, |out| out.extend_from_slice(b"tag"));
+            batch.begin(BatchOp::Delete, TableId(0), |out| out.extend_from_slice(b"gone"));
+            batch.tag(0, |out| out.extend_from_slice(b"old"));
+            let seen = batch.with(|requests| Ok(format!("{requests:?}"))).unwrap();
             let parts: [PartWrite<'_>; 2] = [(0, b"first"), (2, &[round])];
             let entry =
                 RecordEntry { key: b"key", parts: &parts, tags: &[(1, b"tag")], tags_before: &[] };
@@ -206,7 +204,7 @@ mod tests {
                 Request::Delete { table: TableId(0), key: b"gone", tags: &[(0, b"old")] },
             ];
             assert_eq!(seen, format!("{expected:?}"));
-            assert_eq!((outbox.count(), outbox.take_sent()), (2, 3 + 5 + 1 + 4));
+            assert_eq!((batch.count(), batch.take_sent()), (2, 3 + 5 + 1 + 4));
         }
     }
 }

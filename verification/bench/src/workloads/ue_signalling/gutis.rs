@@ -1,18 +1,17 @@
-//! By what a UE names itself, where its tags are kept.
+//! Contexts that are found by their GUTI.
 //!
-//! | procedure | its message comes | the context is found by |
+//! | procedure | its message is sent | the context is found by |
 //! |---|---|---|
 //! | initial attach, service request, TA update | as the first of a connection | its GUTI |
-//! | all others | on a connection that is there, or from the network | the context's key |
+//! | all others | on an existing connection, or by the network | its key |
 //!
-//! The first message of a connection is an initial NAS message, and tells who sends it (TS 36.413
-//! clause 8.6.2; the identity in it: TS 24.301 clauses 8.2.4, 8.2.25 and 8.2.29).
-//! A TA update gives the UE another GUTI, by which the next such message must find it, and nothing
-//! may be found by the old one.
+//! The first message of a connection is an initial NAS message, with the identity of its sender (TS
+//! 36.413 clause 8.6.2; TS 24.301 clauses 8.2.4, 8.2.25 and 8.2.29). A TA update assigns another
+//! GUTI: the next such message must find the context by it, and the old one must find nothing.
 
 use super::model::Ue;
-use super::transfer::{Landing, Tagging};
-use super::{CONTEXTS, Client, Context, Flight, KEY_BYTES, TAGGED, key_of};
+use super::transfer::{ReceivedContext, Tagging};
+use super::{CONTEXTS, Client, Context, KEY_BYTES, PendingProcedure, TAGGED, key_of};
 use crate::access::{Connection, PartSet, RecordTag};
 use crate::workloads::{Tally, wrong_answer};
 use nearstate_model::{Error, Result};
@@ -26,36 +25,36 @@ pub(super) const GUTI: usize = 1;
 
 pub(super) type Guti = [u8; GUTI_BYTES];
 
-/// What a UE and its network call each other: what a UE remembers.
+/// The GUTIs of a UE.
 #[derive(Clone, Copy, Debug, Default)]
-struct Name {
+struct KnownGuti {
     now: Guti,
-    /// The last other one that it had, also where it had none in between.
+    /// The last different one, even if it had none in between.
     before: Option<Guti>,
 }
 
-impl Name {
-    fn became(&mut self, now: Guti) {
+impl KnownGuti {
+    fn set(&mut self, now: Guti) {
         if self.now != now && self.now != Guti::default() {
             self.before = Some(self.now);
         }
-        // Who has its old name again is found by it.
+        // A UE that has its old GUTI again is found by it.
         self.before = self.before.filter(|before| *before != now);
         self.now = now;
     }
 }
 
-/// The names of a client's UEs, and how often one was asked for.
+/// The GUTIs of a client's UEs.
 #[derive(Debug, Default)]
-pub(super) struct Names {
-    all: Vec<Name>,
+pub(super) struct Gutis {
+    all: Vec<KnownGuti>,
     /// Contexts that were found by a GUTI.
     pub(super) finds: u64,
 }
 
-/// Whether a procedure begins with a message in which the UE names itself.
+/// True if the context is found by its GUTI.
 #[inline]
-pub(super) const fn is_named(procedure: Procedure) -> bool {
+pub(super) const fn is_by_guti(procedure: Procedure) -> bool {
     match procedure {
         Procedure::InitialAttach | Procedure::ServiceRequest | Procedure::TrackingAreaUpdate => {
             true
@@ -68,9 +67,9 @@ pub(super) const fn is_named(procedure: Procedure) -> bool {
     }
 }
 
-/// The share of procedures that [`is_named`].
-pub(super) fn named_share() -> f64 {
-    Procedure::ALL.into_iter().filter(|one| is_named(*one)).map(Procedure::share).sum()
+/// The share of procedures whose context is found by its GUTI.
+pub(super) fn by_guti_share() -> f64 {
+    Procedure::ALL.into_iter().filter(|one| is_by_guti(*one)).map(Procedure::share).sum()
 }
 
 fn guti_of(context: &Context) -> Guti {
@@ -80,71 +79,69 @@ fn guti_of(context: &Context) -> Guti {
     found.and_then(|(_, value)| (*value).try_into().ok()).unwrap_or_default()
 }
 
-impl Names {
-    /// Takes up the GUTI that a UE has after a procedure, or after it was loaded. Never inlined:
-    /// the variants without tags are measured in nanoseconds.
+impl Gutis {
+    /// Records the GUTI of a UE. Never inlined: the variants without tags take nanoseconds.
     #[cold]
-    pub(super) fn took(&mut self, ue: Ue, after: &Context) {
+    pub(super) fn update(&mut self, ue: Ue, after: &Context) {
         let now = guti_of(after);
         if self.all.len() <= ue.place() {
-            self.all.resize(ue.place() + 1, Name::default());
+            self.all.resize(ue.place() + 1, KnownGuti::default());
         }
         if let Some(name) = self.all.get_mut(ue.place()) {
-            name.became(now);
+            name.set(now);
         }
     }
 
-    /// What a UE names itself now. It has no other name before its procedure is over.
-    pub(super) fn now(&self, ue: Ue) -> Guti {
+    /// The GUTI of a UE. It does not change before its procedure has ended.
+    pub(super) fn current(&self, ue: Ue) -> Guti {
         self.of(ue).now
     }
 
-    fn of(&self, ue: Ue) -> Name {
+    fn of(&self, ue: Ue) -> KnownGuti {
         self.all.get(ue.place()).copied().unwrap_or_default()
     }
 }
 
 impl Client {
-    /// Finds the context of a UE that names itself, and makes it the one that is on its way alone.
+    /// Finds the context of a single procedure by its GUTI.
     #[cold]
-    pub(super) fn find_alone(
+    pub(super) fn find_single(
         &mut self,
         store: &mut Connection<'_>,
-        flight: Flight,
+        pending: PendingProcedure,
         tally: &mut Tally,
     ) -> Result<()> {
-        self.context = self.find(store, flight, tally)?;
+        self.context = self.find(store, pending, tally)?;
         Ok(())
     }
 
-    /// Finds the context of a UE that names itself.
+    /// Finds a context by its GUTI.
     pub(super) fn find(
         &mut self,
         store: &mut Connection<'_>,
-        flight: Flight,
+        pending: PendingProcedure,
         tally: &mut Tally,
     ) -> Result<Context> {
-        let guti = self.names.now(flight.ue);
-        let (mut context, mut landing) = (Context::EMPTY, Landing::new(self.mode));
+        let guti = self.gutis.current(pending.ue);
+        let (mut context, mut received) = (Context::EMPTY, ReceivedContext::new(self.mode));
         let mut key = Vec::with_capacity(KEY_BYTES);
         let tag = (GUTI, guti.as_slice());
         let is_there = store.find(CONTEXTS, tag, PartSet::ALL, &mut key, &mut |part, bytes| {
-            landing.take(&mut context, part, bytes);
+            received.add(&mut context, part, bytes);
         })?;
-        self.names.finds += 1;
+        self.gutis.finds += 1;
         tally.bytes_out += guti.len() as u64;
-        tally.bytes_in += landing.bytes + key.len() as u64;
-        landing.judge(is_there, flight)?;
-        if !self.is_unkept && key != key_of(self.model.global(flight.ue)) {
-            return Err(astray(flight, &key));
+        tally.bytes_in += received.bytes + key.len() as u64;
+        received.check(is_there, pending)?;
+        if !self.is_null_store && key != key_of(self.model.global(pending.ue)) {
+            return Err(wrong_record(pending, &key));
         }
-        self.compare(flight, PartSet::ALL, &context)?;
+        self.compare(pending, PartSet::ALL, &context)?;
         Ok(context)
     }
 
-    /// Whether each unique tag leads to this UE, and to nothing the GUTI that it had before; else
-    /// what is wrong.
-    pub(super) fn names_are_right(
+    /// Returns an error text unless each unique tag finds this UE and its former GUTI nothing.
+    pub(super) fn check_tags(
         &self,
         store: &mut Connection<'_>,
         ue: Ue,
@@ -156,32 +153,32 @@ impl Client {
         let key = key_of(self.model.global(ue));
         for (tag, value) in tagging.tags() {
             let Some(rule) = rules.get(*tag).filter(|rule| rule.is_unique) else { continue };
-            let found = key_by(store, (*tag, *value))?;
+            let found = key_of_tag(store, (*tag, *value))?;
             if found.as_deref() != Some(key.as_slice()) {
-                return Ok(Some(format!("its {} leads to {}", rule.name, in_words(found))));
+                return Ok(Some(format!("its {} leads to {}", rule.name, key_text(found))));
             }
         }
-        let Some(before) = self.names.of(ue).before else { return Ok(None) };
-        let found = key_by(store, (GUTI, before.as_slice()))?;
+        let Some(before) = self.gutis.of(ue).before else { return Ok(None) };
+        let found = key_of_tag(store, (GUTI, before.as_slice()))?;
         let is_kept = found.is_some();
-        Ok(is_kept.then(|| format!("the GUTI before its last leads to {}", in_words(found))))
+        Ok(is_kept.then(|| format!("the GUTI before its last leads to {}", key_text(found))))
     }
 }
 
-/// The key of the record that a tag leads to.
-fn key_by(store: &mut Connection<'_>, tag: RecordTag<'_>) -> Result<Option<Vec<u8>>> {
+/// The key of the record with this tag.
+fn key_of_tag(store: &mut Connection<'_>, tag: RecordTag<'_>) -> Result<Option<Vec<u8>>> {
     let mut key = Vec::new();
     let is_there = store.find(CONTEXTS, tag, PartSet::one(0), &mut key, &mut |_, _| {})?;
     Ok(is_there.then_some(key))
 }
 
-fn in_words(found: Option<Vec<u8>>) -> String {
+fn key_text(found: Option<Vec<u8>>) -> String {
     found.map_or_else(|| "nothing".to_owned(), |key| String::from_utf8_lossy(&key).into_owned())
 }
 
 #[cold]
-pub(super) fn astray(flight: Flight, key: &[u8]) -> Error {
-    let (ue, procedure) = (flight.ue.place(), flight.procedure);
+pub(super) fn wrong_record(pending: PendingProcedure, key: &[u8]) -> Error {
+    let (ue, procedure) = (pending.ue.place(), pending.procedure);
     let key = String::from_utf8_lossy(key);
     wrong_answer(format_args!("{procedure}: the GUTI of this client's UE {ue} leads to {key}"))
 }
@@ -190,18 +187,18 @@ pub(super) fn astray(flight: Flight, key: &[u8]) -> Error {
 mod tests {
     use super::*;
 
-    /// What a UE is called after these procedures, and what it was called before.
+    /// The GUTI of a UE after these updates, and its former one.
     fn after(gutis: &[u64]) -> (Guti, Option<Guti>) {
-        let (ue, mut names) = (Ue::of(3), Names::default());
+        let (ue, mut all) = (Ue::of(3), Gutis::default());
         for number in gutis {
-            names.took(ue, &called(*number));
+            all.update(ue, &with_guti(*number));
         }
-        let Name { now, before } = names.of(ue);
+        let KnownGuti { now, before } = all.of(ue);
         (now, before)
     }
 
     /// A context with this GUTI; 0: with none.
-    fn called(number: u64) -> Context {
+    fn with_guti(number: u64) -> Context {
         let mut context = Context::EMPTY;
         if number > 0 {
             context.set_guti(nearstate_ue::value::identity::Guti::provisioned(number));
@@ -210,14 +207,14 @@ mod tests {
     }
 
     #[test]
-    fn the_name_before_stays_known_also_where_there_was_none_in_between() {
-        let [none, a, b, c] = [0, 1, 2, 3].map(|number| guti_of(&called(number)));
+    fn the_former_guti_stays_known_if_there_was_none_in_between() {
+        let [none, a, b, c] = [0, 1, 2, 3].map(|number| guti_of(&with_guti(number)));
         assert_eq!(none, Guti::default());
         assert_eq!(after(&[1]), (a, None));
         assert_eq!(after(&[1, 1, 2, 2]), (b, Some(a)));
         assert_eq!(after(&[1, 0]), (none, Some(a)));
         assert_eq!(after(&[1, 0, 2]), (b, Some(a)), "it had none in between");
         assert_eq!(after(&[1, 2, 0, 0, 3]), (c, Some(b)));
-        assert_eq!(after(&[1, 0, 1]), (a, None), "it is found by that name again");
+        assert_eq!(after(&[1, 0, 1]), (a, None), "it is found by that GUTI again");
     }
 }

@@ -1,0 +1,175 @@
+//! Free memory that is scattered between live records is usable for any size: they are moved.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use nearstate_store::{BlockChange, Condition, Error, Kind, Namespace, Schema, Session};
+
+use crate::fixture::{TestFolder, clean};
+use crate::full_region::{BYTES, create, fill, fill_tagged, key, open, tagged, unused};
+
+/// Random numbers with a seed.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.0 >> 33) % most
+    }
+}
+
+#[test]
+fn scattered_free_memory_is_usable_for_any_size() {
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let (session, ns) = open(&region);
+    let sizes = [64, 300, 1000, 4096, 64 << 10];
+    let mut numbers = Numbers(7);
+    let mut records: Vec<(u32, usize)> = Vec::new();
+    let mut next = 0;
+    for round in 0..25 {
+        let bytes = sizes[numbers.below(sizes.len() as u64) as usize];
+        let value = vec![round as u8; bytes];
+        loop {
+            match session.put(ns, &key(next), &value) {
+                Ok(_) => records.push((next, bytes)),
+                Err(Error::Full { .. }) => break,
+                Err(error) => panic!("{error}"),
+            }
+            next += 1;
+        }
+        let unused = unused(&region);
+        assert!(unused < BYTES / 10, "round {round}, {bytes} bytes: {unused} bytes are unused");
+        for number in (0..records.len()).rev() {
+            if numbers.below(2) == 0 {
+                let (deleted, _) = records.swap_remove(number);
+                assert!(session.delete(ns, &key(deleted)).unwrap(), "record {deleted}");
+            }
+        }
+    }
+    for (number, bytes) in records.drain(..) {
+        assert_eq!(session.get(ns, &key(number)).unwrap().unwrap().bytes().len(), bytes);
+        assert!(session.delete(ns, &key(number)).unwrap(), "record {number}");
+    }
+    drop(session);
+    let (session, ns) = open(&region);
+    let count = fill(&session, ns, 1000);
+    assert!(unused(&region) < BYTES / 50, "after {count} records: {}", unused(&region));
+    drop((session, region));
+    clean(&folder.path);
+}
+
+/// Fills the region with pairs of small records, of which the second ones are deleted.
+fn scatter(session: &Session, ns: Namespace) -> u32 {
+    let count = fill(session, ns, 500);
+    for number in (0..count).step_by(2) {
+        assert!(session.delete(ns, &key(number)).unwrap());
+    }
+    count
+}
+
+#[test]
+fn a_transaction_finds_room_between_scattered_records() {
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let (session, ns) = open(&region);
+    let count = scatter(&session, ns);
+    let large = vec![3; 50_000];
+    for number in 0..100 {
+        session
+            .transact(|txn| {
+                txn.put(ns, &key(count + 2 * number), &large)?;
+                txn.put(ns, &key(count + 2 * number + 1), &large)
+            })
+            .unwrap();
+    }
+    // A caller that commits its transactions itself finds the room in the next one.
+    let mut refusals = 0;
+    for number in 200..300 {
+        let run = || {
+            let txn = session.begin()?;
+            txn.put(ns, &key(count + 2 * number), &large)?;
+            txn.put(ns, &key(count + 2 * number + 1), &large)?;
+            txn.commit()
+        };
+        if matches!(run(), Err(Error::Full { .. })) {
+            refusals += 1;
+            run().unwrap();
+        }
+    }
+    assert!(refusals < 20, "{refusals} transactions found no room");
+    for number in (1..count).step_by(2) {
+        assert_eq!(session.get(ns, &key(number)).unwrap().unwrap().bytes(), [7; 500]);
+    }
+    drop((session, region));
+    clean(&folder.path);
+}
+
+/// Blocks above the size that a record keeps in its own cell.
+fn patch_blocks(session: &Session, ns: Namespace, number: u32, round: u8) {
+    let bytes = [number as u8 ^ round; 700];
+    let names = ["am", "sm", "mobility"];
+    let changes: Vec<BlockChange<'_>> =
+        names.iter().map(|name| BlockChange { name, bytes: Some(&bytes) }).collect();
+    session.patch(ns, &key(number), &changes, Condition::Always).unwrap();
+}
+
+#[test]
+fn records_with_blocks_and_tags_are_moved_under_readers_and_writers() {
+    const BLOCKS: u32 = 1000;
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let (session, plain) = open(&region);
+    let blocks = Schema { kind: Kind::Blocks, ..Schema::default() };
+    let blocks = session.namespace("blocks", &blocks).unwrap();
+    let with_tags = session.namespace("tagged", &tagged()).unwrap();
+    for number in 0..BLOCKS {
+        patch_blocks(&session, blocks, number, 0);
+    }
+    let count = fill_tagged(&session, with_tags, 0);
+    // Every third record stays, so that the rest has holes of all sizes.
+    for number in (0..count).filter(|number| number % 3 != 0) {
+        assert!(session.delete(with_tags, &key(number)).unwrap());
+    }
+    let is_over = AtomicBool::new(false);
+    let read = |seed: u64| {
+        let session = region.session().unwrap();
+        let mut numbers = Numbers(seed);
+        let mut reads = 0_u64;
+        while !is_over.load(Ordering::Relaxed) {
+            let number = numbers.below(u64::from(count) / 3) as u32 * 3;
+            let found = session.find(with_tags, "guti", &number.to_be_bytes()).unwrap();
+            assert_eq!(found.expect("a record that stays").bytes(), [1; 600], "record {number}");
+            let number = numbers.below(u64::from(BLOCKS)) as u32;
+            let record = session.get(blocks, &key(number)).unwrap().expect("it stays");
+            let [am, sm] = ["am", "sm"].map(|name| record.block(name).unwrap());
+            assert!(am == sm && am.len() == 700 && am.iter().all(|byte| *byte == am[0]));
+            reads += 1;
+        }
+        reads
+    };
+    let write = || {
+        let session = region.session().unwrap();
+        let mut numbers = Numbers(3);
+        while !is_over.load(Ordering::Relaxed) {
+            patch_blocks(&session, blocks, numbers.below(u64::from(BLOCKS)) as u32, 1);
+        }
+    };
+    std::thread::scope(|threads| {
+        let readers = [1, 2].map(|seed| threads.spawn(move || read(seed)));
+        let writer = threads.spawn(write);
+        let large = vec![9; 60_000];
+        // A reader that the scheduler keeps from running can hold what was moved for a while.
+        let since = Instant::now();
+        for number in 0..200 {
+            while let Err(error) = session.put(plain, &key(number), &large) {
+                assert!(since.elapsed().as_secs() < 60, "{number} large records: {error}");
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+        writer.join().unwrap();
+        assert!(readers.into_iter().all(|reader| reader.join().unwrap() > 0));
+    });
+    drop((session, region));
+    clean(&folder.path);
+}
