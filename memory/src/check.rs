@@ -15,7 +15,9 @@ use crate::atomic::Ordering;
 use crate::heap::bitmap::Bitmap;
 use crate::heap::cell::{self, Cell, CellKind, WORD_HEAD, WORD_NEXT, WORD_RETIRED};
 use crate::heap::chunk::{ChunkIndex, chunks_used, chunks_with_tables, reserve, state_of};
-use crate::index::bucket::{self, WORDS, at_of, depth_of, hash_tag, is_intent, is_link, load};
+use crate::index::bucket::{
+    self, WORDS, at_of, depth_of, hash_tag, is_intent, is_link, is_version, load,
+};
 use crate::index::lookup::{hash_of, link_slot, walk_chain};
 use crate::layout::{
     CATALOG_RING, CHUNK_UNITS, Corruption, HEAP, LINE, MEMBER_STATE, SEGMENTS, SUPER_EPOCH,
@@ -340,6 +342,9 @@ impl Checker<'_> {
     ) -> Result<u64, Corruption> {
         self.report.records += 1;
         self.live(record, CellKind::Record)?;
+        if !is_version(record.version()) {
+            return Err(Corruption("its version has bits that no version has"));
+        }
         let key = record.key()?;
         let hash = hash_of(self.map, key)?;
         let expected = bucket::entry(hash_tag(hash), record.at());

@@ -20,7 +20,7 @@ use loom::thread;
 
 use crate::atomic::{AtomicU64, Ordering, fence, mutant};
 use crate::index::bucket::{
-    COMMITTED, at_of, begin, control, decide, depth_of, entry, entry_tag, intent, is_intent,
+    COMMITTED, abort, at_of, begin, control, decide, depth_of, entry, entry_tag, intent, is_intent,
     is_link, is_unmoved, link, load, publish, stamp_of, status_of,
 };
 use crate::layout::{HEAP, seal};
@@ -58,6 +58,7 @@ const MUTANTS: &[(&str, &str)] = &[
     ("status-relaxed", DECISION),
     ("decide-early", DECISION),
     ("publish-relaxed", DECISION),
+    ("decide-store", ABORT),
     ("tail-relaxed", RING),
     ("read-relaxed", RING),
     ("reserve-late", RING),
@@ -80,6 +81,7 @@ const REMOVED_LINE: &str = "pin_interval::a_reader_of_a_removed_line_uses_no_reu
 const SPLIT: &str = "a_split_hides_no_key";
 const DECISION: &str = "a_reader_sees_all_of_a_transaction_or_nothing";
 const GUARD: &str = "thread_guard::calls_of_two_threads_never_overlap";
+const ABORT: &str = "a_transaction_is_committed_or_aborted_and_all_see_which";
 const RING: &str = "a_ring_reader_gets_complete_entries_in_order_or_learns_what_it_missed";
 const SLEEP: &str = "no_waiter_sleeps_while_there_is_an_entry";
 
@@ -203,10 +205,10 @@ fn a_reader_sees_all_of_a_transaction_or_nothing() {
         let writing = start(&shared, |records| {
             records.cells.iter().for_each(|cell| write(cell, LIVE));
             if mutant("decide-early") {
-                decide(&records.status);
+                let _ = decide(&records.status);
             }
             records.words.iter().for_each(|word| publish(word, intent(TAG, AT)));
-            decide(&records.status);
+            assert!(decide(&records.status), "no other thread aborts");
             records.words.iter().for_each(|word| publish(word, entry(TAG, AT)));
         });
         let reading = start(&shared, |records| {
@@ -218,6 +220,39 @@ fn a_reader_sees_all_of_a_transaction_or_nothing() {
             assert!(records.version(1) >= first, "the second record is older than the first");
         });
         wait_for([writing, reading, other]);
+    });
+}
+
+#[test]
+fn a_transaction_is_committed_or_aborted_and_all_see_which() {
+    check(|| {
+        let shared = Arc::new(TwoRecords {
+            words: [AtomicU64::new(0), AtomicU64::new(0)],
+            cells: [UnsafeCell::new(0), UnsafeCell::new(0)],
+            status: AtomicU64::new(0),
+        });
+        let writing = start(&shared, |records| {
+            records.cells.iter().for_each(|cell| write(cell, LIVE));
+            records.words.iter().for_each(|word| publish(word, intent(TAG, AT)));
+            let new = if decide(&records.status) { entry(TAG, AT) } else { 0 };
+            records.words.iter().for_each(|word| publish(word, new));
+        });
+        let aborting = start(&shared, |records| {
+            // A helper acts on what it has found. A second look at the status agrees.
+            if is_intent(load(&records.words[1])) {
+                let first = abort(&records.status);
+                assert_eq!(abort(&records.status), first, "the decision has changed");
+                assert_eq!(u64::from(records.version(0) == 1), u64::from(first == COMMITTED));
+            }
+        });
+        let reading = start(&shared, |records| {
+            let first = records.version(1);
+            assert!(records.version(0) >= first, "the second record is older than the first");
+        });
+        wait_for([writing, aborting, reading]);
+        let versions = [shared.version(0), shared.version(1)];
+        let is_committed = status_of(&shared.status) == COMMITTED;
+        assert_eq!(versions, [u64::from(is_committed); 2], "the records and the status differ");
     });
 }
 

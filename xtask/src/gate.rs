@@ -2,7 +2,7 @@
 //! alone.
 
 use crate::finding::Finding;
-use crate::{deny, header, layers, run, tidy};
+use crate::{deny, header, instructions, layers, run, tidy};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,11 @@ pub(crate) const CHECKS: &[Check] = &[
         run: deny::check,
     },
     Check { name: "header", what: "the C header matches the code", run: header::check },
+    Check {
+        name: "instructions",
+        what: "operations on a region take no more instructions than in the table",
+        run: instructions::check,
+    },
     Check { name: "lints", what: "clippy, with the lint set of Cargo.toml", run: lints },
     Check { name: "docs", what: "the documentation builds and its links resolve", run: docs },
 ];
@@ -53,13 +58,13 @@ struct Line {
 pub(crate) fn all(root: &Path) -> bool {
     let lines: Vec<Line> = CHECKS.iter().map(|check| run_one(root, check)).collect();
     let total: Duration = lines.iter().map(|line| line.took).sum();
-    println!("\n{:<8} {:>8}  result", "check", "seconds");
+    println!("\n{:<12} {:>8}  result", "check", "seconds");
     for line in &lines {
-        println!("{:<8} {:>8.1}  {}", line.name, line.took.as_secs_f64(), line.result);
+        println!("{:<12} {:>8.1}  {}", line.name, line.took.as_secs_f64(), line.result);
     }
     let bad = lines.iter().filter(|line| !line.is_good).count();
     println!(
-        "{:<8} {:>8.1}  {} passed, {bad} failed",
+        "{:<12} {:>8.1}  {} passed, {bad} failed",
         "gate",
         total.as_secs_f64(),
         lines.len() - bad

@@ -11,6 +11,7 @@ mod gate;
 mod demo;
 mod soak;
 mod suites;
+mod instructions;
 mod packages;
 mod header;
 mod deny;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         "test" => run::root().and_then(|root| suites::all(&root, rest)),
         "soak" => run::root().and_then(|root| soak::all(&root, rest)),
         "demo" => run::root().and_then(|root| demo::run(&root, rest)),
+        "instructions" => run::root().and_then(|root| instructions::all(&root, rest)),
         "packages" => packages::install_missing(packages::ALL).map(|()| true),
         "header" if rest.iter().any(|word| word == "--write") => {
             run::root().and_then(|root| header::write(&root)).map(|()| true)

@@ -83,6 +83,11 @@ pub(crate) const ALL: &[Package] = &[
         why: "counts the system calls of a read in `nearstate bench code`",
     },
     Package {
+        name: "valgrind",
+        probe: PackageProbe::Program("valgrind"),
+        why: "counts the instructions of single operations, which the gate compares",
+    },
+    Package {
         name: "whitedb",
         probe: PackageProbe::Program("wgdb"),
         why: "frees the segments of the WhiteDB target",

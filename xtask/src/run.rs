@@ -25,6 +25,11 @@ pub(crate) fn root() -> Result<PathBuf, String> {
         .ok_or_else(|| "no workspace here: start `cargo xtask` inside the checkout".to_owned())
 }
 
+/// Cargo's build folder.
+pub(crate) fn build_folder(root: &Path) -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
+}
+
 /// The words of a command, for a person to repeat.
 pub(crate) fn words(command: &Command) -> String {
     let name = Path::new(command.get_program()).file_name().unwrap_or_default();

@@ -111,7 +111,7 @@ fn run_one(root: &Path, suite: &Suite) -> SuiteOutput {
     let mut command = run::cargo();
     command.args(suite.args).envs(suite.environment.iter().copied()).current_dir(root);
     if suite.is_built_apart {
-        command.env("CARGO_TARGET_DIR", build_folder(root).join(suite.name));
+        command.env("CARGO_TARGET_DIR", run::build_folder(root).join(suite.name));
     } else {
         // The build of this command. Tests that start the program must not build it again with
         // other features.
@@ -166,12 +166,7 @@ impl SuiteOutput {
 
 /// The `nearstate` that is built for the tests.
 pub(crate) fn program(root: &Path) -> PathBuf {
-    build_folder(root).join("debug/nearstate")
-}
-
-/// Cargo's build folder.
-fn build_folder(root: &Path) -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
+    run::build_folder(root).join("debug/nearstate")
 }
 
 /// The counts in the last line of a test program:

@@ -15,7 +15,10 @@
 //! or a later value, and the reader starts again, now at q. The same holds for S6 and S5. So a hit
 //! needs no check, and a miss is always correct.
 
+use nearstate_model::{Error, Result};
+
 use crate::atomic::{AtomicU64, Ordering, mutant};
+use crate::layout::Corruption;
 use crate::member::lock::PAYLOAD;
 
 /// Words of a bucket line.
@@ -37,9 +40,44 @@ const _: () = assert!(UNITS < INTENT && INTENT < LINK && LINK < 1 << TAG_SHIFT);
 const _: () = assert!(STAMP >> DEPTH_SHIFT == 0, "stamp and depth share no bit");
 const _: () = assert!(VERSION_MAX < STAMP, "a version fits into a stamp");
 
-/// The highest stamp, and so the highest version of a record. At a million changes per second of
-/// one record it lasts 50 days. The next change is rejected.
+/// The highest stamp, and so the highest count in the version of a record. At a million changes per
+/// second of one record it lasts 50 days. The next change is rejected.
 pub(crate) const VERSION_MAX: u64 = STAMP - (1 << 20);
+
+/// Bits of a version above its count: the epoch of the record's slot, 0 without a cluster.
+const VERSION_EPOCH_BITS: u32 = 16;
+const _: () = assert!(DEPTH_SHIFT + VERSION_EPOCH_BITS < u64::BITS);
+
+/// The count in a version: `epoch:16 | count:42`.
+#[inline]
+pub(crate) const fn version_count(version: u64) -> u64 {
+    version & STAMP
+}
+
+/// True if the word is a version: no bit above its epoch is set.
+pub(crate) const fn is_version(word: u64) -> bool {
+    word != 0 && word >> (DEPTH_SHIFT + VERSION_EPOCH_BITS) == 0
+}
+
+/// The version after `before`, or the first one of a record in a bucket with this stamp.
+///
+/// # Errors
+/// `Full` if the record has changed [`VERSION_MAX`] times, `Damaged`.
+#[inline]
+pub(crate) fn next_version(before: Option<u64>, stamp: u64) -> Result<u64> {
+    let last = before.unwrap_or(stamp);
+    if version_count(last) >= VERSION_MAX {
+        return Err(Error::Full {
+            detail: format!("the record has changed {VERSION_MAX} times"),
+            heap: None,
+        });
+    }
+    match last.checked_add(1) {
+        Some(next) if is_version(next) => Ok(next),
+        // The version comes from a header in shared memory.
+        _ => Err(Corruption("a record has a version with bits that none has").into()),
+    }
+}
 
 /// The tag of a hash: its top 16 bits, never 0, so that an empty word matches none.
 #[inline]
@@ -138,14 +176,32 @@ pub(crate) fn publish(word: &AtomicU64, value: u64) {
     word.store(value, order);
 }
 
-/// The status of a decided transaction. Before the decision it is 0.
+/// The status of a committed transaction. Before the decision it is 0.
 pub(crate) const COMMITTED: u64 = 1;
 
-/// Decides a transaction: from here on all its intents stand for their new entries.
+/// The status of an aborted transaction.
+pub(crate) const ABORTED: u64 = 2;
+
+/// Commits a transaction, unless it was aborted: from here on all its intents stand for their new
+/// entries. True if it is committed.
 #[inline]
-pub(crate) fn decide(status: &AtomicU64) {
-    let order = if mutant("decide-relaxed") { Ordering::Relaxed } else { Ordering::Release };
-    status.store(COMMITTED, order);
+pub(crate) fn decide(status: &AtomicU64) -> bool {
+    if mutant("decide-store") {
+        status.store(COMMITTED, Ordering::Release);
+        return true;
+    }
+    let order = if mutant("decide-relaxed") { Ordering::Relaxed } else { Ordering::AcqRel };
+    status.compare_exchange(0, COMMITTED, order, Ordering::Acquire).is_ok()
+}
+
+/// Aborts a transaction, unless it was committed: from here on all its intents stand for their old
+/// entries. Returns its status.
+#[inline]
+pub(crate) fn abort(status: &AtomicU64) -> u64 {
+    match status.compare_exchange(0, ABORTED, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => ABORTED,
+        Err(decided) => decided,
+    }
 }
 
 /// The status of a transaction, for a reader of one of its intents. Acquire: a reader that sees the

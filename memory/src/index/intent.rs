@@ -19,7 +19,8 @@ use nearstate_model::limits::TRANSACTION_RECORDS_MAX;
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
 use crate::index::bucket::{
-    COMMITTED, at_of, control, depth_of, is_intent, load, publish, stamp_of, status_of,
+    ABORTED, COMMITTED, abort, at_of, control, depth_of, is_intent, load, publish, stamp_of,
+    status_of,
 };
 use crate::layout::{Corruption, LINE};
 use crate::member::lock;
@@ -133,9 +134,11 @@ impl<'m> TxnCell<'m> {
         Ok(self.line(index)?.get(which))
     }
 
-    pub(crate) fn is_committed(&self) -> Result<bool, Corruption> {
-        match status_of(self.word(STATUS)?) {
-            0 => Ok(false),
+    /// Aborts the transaction, unless it is committed. True if it is committed. The writer and
+    /// every process that finishes its work decide by the same compare-and-swap.
+    pub(crate) fn is_committed_at_last(&self) -> Result<bool, Corruption> {
+        match abort(self.word(STATUS)?) {
+            ABORTED => Ok(false),
             COMMITTED => Ok(true),
             _ => Err(Corruption("a transaction has a status that does not exist")),
         }

@@ -9,8 +9,8 @@ use crate::crash::{crash_point, is_planted};
 use crate::heap::cell::{self, CellKind, WORD_HEAD, WORD_NEXT};
 use crate::heap::queue::finish_line;
 use crate::index::bucket::{
-    VERSION_MAX, at_of, control, decide, depth_of, hash_tag, intent, is_link, link, load, publish,
-    stamp_of,
+    at_of, control, decide, depth_of, hash_tag, intent, is_link, link, load, next_version, publish,
+    stamp_of, version_count,
 };
 use crate::index::intent::{
     EVENTS, LINE_LOCK, LINE_NEW, LINE_OLD, LINE_OWNER, LINE_SLOT, LINES, LINES_MAX, STATUS, TxnCell,
@@ -38,9 +38,9 @@ enum LockAttempt {
     Busy(u64),
 }
 
-/// True if the transaction in the undo record is committed.
+/// Aborts the transaction in the undo record, unless it is committed. True if it is committed.
 pub(crate) fn is_committed(arena: &Arena<'_>) -> Result<bool, Corruption> {
-    TxnCell::of(arena.map, arena.get(undo::SLOT)).is_committed()
+    TxnCell::of(arena.map, arena.get(undo::SLOT)).is_committed_at_last()
 }
 
 /// Replaces the intents of an undecided transaction by the old entries. Idempotent. Recovery calls
@@ -153,7 +153,10 @@ impl Member {
             Ok(None) => self
                 .prepare_events(&plan.events, txn, first)
                 .and_then(|()| self.write_all(plan, txn, &arena))
-                .map(|()| CommitOutcome::Committed),
+                .map(|is_committed| match is_committed {
+                    true => CommitOutcome::Committed,
+                    false => CommitOutcome::Conflict(0),
+                }),
             Ok(Some(refused)) => Ok(refused),
             Err(error) => Err(error),
         };
@@ -422,24 +425,13 @@ impl Member {
         match access.change {
             CellChange::Keep => access.retired = None,
             CellChange::Publish(draft) => {
-                let version =
-                    access.version_before.unwrap_or_else(|| stamp_of(payload)).saturating_add(1);
-                if version > VERSION_MAX {
-                    return Err(Error::Full {
-                        detail: format!("the record has changed {VERSION_MAX} times"),
-                        heap: None,
-                    });
-                }
-                invariant!(
-                    version > access.version_before.unwrap_or(0),
-                    "version {version} does not increase"
-                );
+                let version = next_version(access.version_before, stamp_of(payload))?;
                 cell::seal(map, draft.at, version, draft.body_crc)?;
                 access.version_after = Some(version);
             }
             CellChange::Remove => {
                 if let Some(before) = access.version_before {
-                    let stamp = (stamp_of(payload) + 1).max(before);
+                    let stamp = (stamp_of(payload) + 1).max(version_count(before));
                     lock::hold_with(word, self.lock_owner(), control(depth_of(payload), stamp));
                 }
             }
@@ -458,8 +450,9 @@ impl Member {
         Ok(())
     }
 
-    /// After validation: publishes the intents, decides and finishes.
-    fn write_all(&self, plan: &CommitPlan, txn: TxnCell<'_>, arena: &Arena<'_>) -> Result<()> {
+    /// After validation: publishes the intents, decides and finishes. False if another process has
+    /// aborted the transaction.
+    fn write_all(&self, plan: &CommitPlan, txn: TxnCell<'_>, arena: &Arena<'_>) -> Result<bool> {
         invariant!(plan.order.len() == plan.accesses.len(), "each access is published");
         invariant!(self.has_no_lock(), "intents are published while a leaf lock is held");
         arena.set(undo::SLOT, txn.at);
@@ -472,9 +465,13 @@ impl Member {
             }
         }
         crash_point!("txn.intended");
-        decide(txn.word(STATUS)?);
+        if !decide(txn.word(STATUS)?) {
+            undo(arena)?;
+            return Ok(false);
+        }
         crash_point!("txn.decided");
-        Ok(finish(arena)?)
+        finish(arena)?;
+        Ok(true)
     }
 
     fn intend(&self, access: &RecordAccess, txn: TxnCell<'_>, index: u64) -> Result<()> {
@@ -550,7 +547,7 @@ fn abandon(arena: &Arena<'_>, txn: TxnCell<'_>) {
     if arena.get(undo::OP) != op::TXN {
         return;
     }
-    let is_undone = matches!(txn.is_committed(), Ok(false)) && undo(arena).is_ok();
+    let is_undone = matches!(txn.is_committed_at_last(), Ok(false)) && undo(arena).is_ok();
     if !is_undone {
         arena.set(undo::PENDING, 0);
         arena.set(undo::OP, op::NONE);

@@ -6,8 +6,8 @@ use nearstate_model::{Error, Result, invariant};
 use crate::crash::crash_point;
 use crate::heap::cell::{self, Cell, CellHeader, CellKind, LINE_FIRST, LINE_WORDS};
 use crate::index::bucket::{
-    LAST, VERSION_MAX, WORDS, at_of, control, depth_of, entry, entry_tag, hash_tag, is_intent,
-    is_link, link, load, publish, stamp_of,
+    LAST, WORDS, at_of, control, depth_of, entry, entry_tag, hash_tag, is_intent, is_link, link,
+    load, next_version, publish, stamp_of, version_count,
 };
 use crate::index::lookup::{CHAIN_MAX, ReadToken, find_bucket, is_equal, link_slot, walk_chain};
 use crate::layout::{Corruption, LINE};
@@ -205,14 +205,7 @@ impl Member {
                 invariant!("a caller publishes a record without a pending cell")
             }
             (WriteDecision::Publish, _, Some(draft)) => {
-                let version = before.unwrap_or_else(|| stamp_of(payload)).saturating_add(1);
-                if version > VERSION_MAX {
-                    return Err(Error::Full {
-                        detail: format!("the record has changed {VERSION_MAX} times"),
-                        heap: None,
-                    });
-                }
-                invariant!(version > before.unwrap_or(0), "version {version} does not increase");
+                let version = next_version(before, stamp_of(payload))?;
                 if self.may_use_reserve.get() {
                     let bytes_before = old.map_or(Ok(0), |cell| cell.taken_bytes())?;
                     let bytes_after = Cell::new(map, draft.at)?.taken_bytes()?;
@@ -226,7 +219,7 @@ impl Member {
             }
             (WriteDecision::Remove, Some(_), _) => {
                 // Each removal changes the stamp, so that a walk detects it.
-                let stamp = (stamp_of(payload) + 1).max(before.unwrap_or(0));
+                let stamp = (stamp_of(payload) + 1).max(version_count(before.unwrap_or(0)));
                 let raised = control(depth_of(payload), stamp);
                 lock::hold_with(map.word(bucket_at)?, self.lock_owner(), raised);
                 crash_point!("remove.stamped");

@@ -1,0 +1,232 @@
+//! Operations on a region: 1,000 records with keys of 20 bytes and values of 1,000.
+
+#![forbid(unsafe_code)]
+
+use std::hint::black_box;
+use std::process::ExitCode;
+
+use nearstate_instructions::{
+    MeasuredOperation, MeasuredResult, RECORDS, VALUE, key, measured, new_region, run,
+};
+use nearstate_store::{
+    BlockChange, BlockLayout, Condition, Kind, Metadata, Namespace, Schema, Session, TagSchema,
+};
+
+const OPERATIONS: &[MeasuredOperation] = &[
+    ("view", 8000, view),
+    ("copy", 8000, copy),
+    ("batch-view", 8000, batch_view),
+    ("put", 8000, put),
+    ("patch", 8000, patch),
+    ("update", 8000, update),
+    ("read-modify-write", 8000, read_modify_write),
+    ("tagged-insert", 1000, tagged_insert),
+    ("tagged-delete", 1000, tagged_delete),
+];
+
+fn main() -> ExitCode {
+    run(OPERATIONS)
+}
+
+/// Keys of a batch.
+const BATCH: usize = 16;
+const BLOCKS: [&str; 8] = ["b0", "b1", "b2", "b3", "b4", "b5", "b6", "b7"];
+
+/// A region with records, and keys in an order that looks random.
+struct Loaded {
+    session: Session,
+    values: Namespace,
+    random: u64,
+    _folder: tempfile::TempDir,
+}
+
+impl Loaded {
+    fn new() -> MeasuredResult<Self> {
+        let (region, folder) = new_region()?;
+        let session = region.session()?;
+        let values = session.namespace("values", &Schema::default())?;
+        let mut loaded = Self { session, values, random: 88_172_645_463_325_252, _folder: folder };
+        for number in 0..RECORDS {
+            loaded.session.put(values, &key(number), &VALUE)?;
+        }
+        // Queues of retired cells are filled: each put reuses a cell.
+        for _ in 0..8 * RECORDS {
+            let key = loaded.next_key();
+            loaded.session.put(values, &key, &VALUE)?;
+        }
+        Ok(loaded)
+    }
+
+    /// A key of a record (Marsaglia, Xorshift RNGs).
+    #[inline]
+    fn next_key(&mut self) -> [u8; 20] {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        key(self.random % RECORDS)
+    }
+
+    /// A namespace of records of eight blocks of 20 to 90 bytes.
+    fn blocks(&self) -> MeasuredResult<Namespace> {
+        let schema = Schema { kind: Kind::Blocks, ..Schema::default() };
+        let blocks = self.session.namespace("blocks", &schema)?;
+        let bytes = [1; 90];
+        let sizes = [90, 20, 90, 40, 90, 90, 90, 90];
+        let changes: Vec<BlockChange<'_>> = BLOCKS
+            .iter()
+            .zip(sizes)
+            .map(|(name, size)| BlockChange { name, bytes: bytes.get(..size) })
+            .collect();
+        for _ in 0..4 {
+            for number in 0..RECORDS {
+                self.session.patch(blocks, &key(number), &changes, Condition::Always)?;
+            }
+        }
+        Ok(blocks)
+    }
+
+    /// A namespace with three tags, two of them unique.
+    fn tagged(&self) -> MeasuredResult<Namespace> {
+        let tag = |name: &str, is_unique| TagSchema {
+            name: name.to_owned(),
+            is_unique,
+            ..TagSchema::default()
+        };
+        let tags = vec![tag("guti", true), tag("ip", true), tag("cell", false)];
+        Ok(self.session.namespace("tagged", &Schema { tags, ..Schema::default() })?)
+    }
+
+    fn insert_tagged(&self, tagged: Namespace, number: u64) -> MeasuredResult {
+        let (guti, ip) = (number.to_le_bytes(), (number ^ 0xffff_ffff).to_le_bytes());
+        let tags: &[(&str, &[u8])] = &[("guti", &guti), ("ip", &ip), ("cell", b"c1")];
+        let metadata = Metadata { tags, ..Metadata::default() };
+        self.session
+            .transact(|txn| txn.put_with_metadata(tagged, &key(number), &VALUE, metadata))?;
+        Ok(())
+    }
+}
+
+/// A zero-copy read.
+fn view(times: u64) -> MeasuredResult {
+    let mut loaded = Loaded::new()?;
+    measured(times, |_| {
+        let key = loaded.next_key();
+        let view = loaded.session.get(loaded.values, &key)?.ok_or("no record")?;
+        black_box(view.bytes().first());
+        Ok(())
+    })
+}
+
+/// A read into a buffer.
+fn copy(times: u64) -> MeasuredResult {
+    let mut loaded = Loaded::new()?;
+    let mut out = Vec::with_capacity(VALUE.len());
+    measured(times, |_| {
+        let key = loaded.next_key();
+        black_box(loaded.session.get_copy(loaded.values, &key, &mut out)?);
+        Ok(())
+    })
+}
+
+/// A zero-copy read of 16 keys at once, counted for each key.
+fn batch_view(times: u64) -> MeasuredResult {
+    let mut loaded = Loaded::new()?;
+    measured(times / BATCH as u64, |_| {
+        let keys: [[u8; 20]; BATCH] = std::array::from_fn(|_| loaded.next_key());
+        let keys = keys.each_ref().map(<[u8; 20]>::as_slice);
+        loaded.session.get_batch(loaded.values, &keys, |_, view| {
+            black_box(view.map(|view| view.bytes().first().copied()));
+        })?;
+        Ok(())
+    })
+}
+
+/// A put that replaces a record.
+fn put(times: u64) -> MeasuredResult {
+    let mut loaded = Loaded::new()?;
+    measured(times, |_| {
+        let key = loaded.next_key();
+        black_box(loaded.session.put(loaded.values, &key, &VALUE)?);
+        Ok(())
+    })
+}
+
+/// A patch of two blocks of eight by their names.
+fn patch(times: u64) -> MeasuredResult {
+    let mut loaded = Loaded::new()?;
+    let blocks = loaded.blocks()?;
+    measured(times, |number| {
+        let (key, bytes) = (loaded.next_key(), [number.to_le_bytes(); 5]);
+        let bytes = bytes.as_flattened();
+        let changes = [
+            BlockChange { name: "b1", bytes: bytes.get(..20) },
+            BlockChange { name: "b3", bytes: Some(bytes) },
+        ];
+        black_box(loaded.session.patch(blocks, &key, &changes, Condition::Always)?);
+        Ok(())
+    })
+}
+
+/// A read of four blocks of eight and a patch of two, as a signalling procedure does it.
+fn update(times: u64) -> MeasuredResult {
+    let mut loaded = Loaded::new()?;
+    let blocks = loaded.blocks()?;
+    let layout = BlockLayout::new(&BLOCKS)?;
+    measured(times, |number| {
+        let (key, bytes) = (loaded.next_key(), [number.to_le_bytes(); 5]);
+        let bytes = bytes.as_flattened();
+        let record = loaded.session.get_for_update(blocks, &key)?.ok_or("no record")?;
+        let mut sum = 0;
+        record.blocks_of(&layout, |block| block % 2 == 0, |_, bytes| sum += bytes.len());
+        let changes = [(1, bytes.get(..20).unwrap_or_default()), (3, bytes)];
+        black_box((sum, record.patch(&layout, &changes)?));
+        Ok(())
+    })
+}
+
+/// A transaction that reads a record and writes it changed.
+fn read_modify_write(times: u64) -> MeasuredResult {
+    let mut loaded = Loaded::new()?;
+    let mut value = Vec::with_capacity(VALUE.len());
+    measured(times, |number| {
+        let (key, values) = (loaded.next_key(), loaded.values);
+        loaded.session.transact(|txn| {
+            value.clear();
+            if let Some(view) = txn.get(values, &key)? {
+                value.extend_from_slice(view.bytes());
+            }
+            if let Some(byte) = value.get_mut(5) {
+                *byte ^= number.to_le_bytes()[0];
+            }
+            txn.put(values, &key, &value)
+        })?;
+        Ok(())
+    })
+}
+
+/// An insert of a record with three tags, two of them unique, into memory that is reused.
+fn tagged_insert(times: u64) -> MeasuredResult {
+    let loaded = Loaded::new()?;
+    let tagged = loaded.tagged()?;
+    for _ in 0..3 {
+        (0..times).try_for_each(|number| loaded.insert_tagged(tagged, number))?;
+        (0..times).try_for_each(|number| delete(&loaded, tagged, number))?;
+    }
+    measured(times, |number| loaded.insert_tagged(tagged, number))
+}
+
+/// The delete of such a record.
+fn tagged_delete(times: u64) -> MeasuredResult {
+    let loaded = Loaded::new()?;
+    let tagged = loaded.tagged()?;
+    for _ in 0..3 {
+        (0..times).try_for_each(|number| delete(&loaded, tagged, number))?;
+        (0..times).try_for_each(|number| loaded.insert_tagged(tagged, number))?;
+    }
+    measured(times, |number| delete(&loaded, tagged, number))
+}
+
+fn delete(loaded: &Loaded, tagged: Namespace, number: u64) -> MeasuredResult {
+    black_box(loaded.session.delete(tagged, &key(number))?);
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! `cargo xtask instructions`: the instructions of single operations, counted by callgrind, against
+//! the checked-in table. A count does not depend on what else the machine does.
+
+mod table;
+mod callgrind;
+
+use self::callgrind::Counts;
+use self::table::{Budgets, Operation};
+use crate::finding::{Finding, line_where};
+use crate::{packages, run};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// The table.
+const TABLE: &str = "verification/instructions/instructions.txt";
+
+/// The programs, and the arguments with which cargo builds each.
+const REGION: (&str, &[&str]) = ("instructions-region", &["--no-default-features"]);
+const RESP: (&str, &[&str]) = ("instructions-resp", &[]);
+
+/// An operation may take this share more than in the table: functions move between inlined and not.
+const GROWTH_MAX: f64 = 0.02;
+
+/// The same for a compiler other than that of the table.
+const GROWTH_MAX_OTHER_COMPILER: f64 = 0.10;
+
+/// The check of the gate: the operations on a region. The program of the requests takes a minute to
+/// build.
+pub(crate) fn check(root: &Path) -> Result<(Vec<Finding>, String), String> {
+    compare(root, &[REGION])
+}
+
+/// The command: every operation. With `--write` the table gets the counts.
+pub(crate) fn all(root: &Path, words: &[String]) -> Result<bool, String> {
+    let programs = [REGION, RESP];
+    match words {
+        [] => {
+            let (findings, seen) = compare(root, &programs)?;
+            for finding in &findings {
+                println!("{finding}");
+            }
+            println!("instructions: {} findings in {seen}", findings.len());
+            Ok(findings.is_empty())
+        }
+        [word] if word == "--write" => {
+            let counted = Budgets { compiler: compiler()?, operations: count(root, &programs)? };
+            let path = root.join(TABLE);
+            fs::write(&path, counted.to_text())
+                .map_err(|error| format!("{}: {error}", path.display()))?;
+            println!("written: {TABLE}");
+            Ok(true)
+        }
+        _ => Err("the only option is `--write`".to_owned()),
+    }
+}
+
+/// Counts, prints a line for each operation, and returns what grew.
+fn compare(root: &Path, programs: &[(&str, &[&str])]) -> Result<(Vec<Finding>, String), String> {
+    let path = root.join(TABLE);
+    let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let budgets = Budgets::parse(&text)?;
+    let is_same = budgets.compiler == compiler()?;
+    let growth_max = if is_same { GROWTH_MAX } else { GROWTH_MAX_OTHER_COMPILER };
+    if !is_same {
+        println!("the table is of {}: the limit is 10 % here", budgets.compiler);
+    }
+    let counted = count(root, programs)?;
+    let mut findings = Vec::new();
+    for operation in &counted {
+        let Some(budget) = budgets.operation(&operation.name) else {
+            let what = format!("the operation {} has no line", operation.name);
+            findings.push(Finding::new(TABLE, 1, what, "run `cargo xtask instructions --write`"));
+            continue;
+        };
+        let growth = operation.total / budget.total - 1.0;
+        println!(
+            "  {:<18} {:>9.1} {:>+6.1} % of {:.1}",
+            operation.name,
+            operation.total,
+            100.0 * growth,
+            budget.total
+        );
+        if growth > growth_max {
+            let line = line_where(&text, |line| line.starts_with(&format!("{} ", budget.name)));
+            findings.push(grown(operation, budget, line));
+        }
+    }
+    Ok((findings, format!("{} operations", counted.len())))
+}
+
+fn grown(operation: &Operation, budget: &Operation, line: usize) -> Finding {
+    let (function, before, now) = operation.grown_most(budget);
+    let what = format!(
+        "{} takes {:.1} instructions, {:.1} in the table; `{function}` has grown most, from \
+         {before:.1} to {now:.1}",
+        operation.name, operation.total, budget.total
+    );
+    let advice = "make it cheaper; or run `cargo xtask instructions --write`, and give the reason \
+                  in the commit";
+    Finding::new(TABLE, line, what, advice)
+}
+
+/// Builds the programs, and counts each of their operations.
+fn count(root: &Path, programs: &[(&str, &[&str])]) -> Result<Vec<Operation>, String> {
+    if !run::is_program("valgrind") {
+        packages::install_missing(packages::ALL)?;
+    }
+    let mut counted = Vec::new();
+    for (program, features) in programs {
+        let words = ["build", "--release", "--quiet", "--package", "nearstate-instructions"];
+        let mut build = run::cargo();
+        build.args(words).args(["--bin", program]).args(*features).current_dir(root);
+        run::show(&mut build)?;
+        let binary = run::build_folder(root).join("release").join(program);
+        for line in run::read(&mut Command::new(&binary))?.lines() {
+            let (name, times) = line.split_once(' ').ok_or("an operation without a number")?;
+            let times: f64 = times.parse().map_err(|_| format!("{name} {times}: no number"))?;
+            counted.push(Operation::of(name, times, &run_counted(&binary, name)?));
+        }
+    }
+    Ok(counted)
+}
+
+/// Runs an operation under callgrind.
+fn run_counted(binary: &Path, operation: &str) -> Result<Counts, String> {
+    let out = std::env::temp_dir().join(format!("callgrind.{}.{operation}", std::process::id()));
+    let mut command = Command::new("valgrind");
+    command
+        .args(["--quiet", "--tool=callgrind", "--collect-atstart=no"])
+        .arg("--toggle-collect=nearstate_instructions::measured*")
+        .arg(format!("--callgrind-out-file={}", out.display()))
+        .arg(binary)
+        .arg(operation);
+    run::read(&mut command)?;
+    let text = fs::read_to_string(&out).map_err(|error| format!("{}: {error}", out.display()))?;
+    fs::remove_file(&out).map_err(|error| format!("{}: {error}", out.display()))?;
+    Counts::parse(&text, &binary.to_string_lossy())
+}
+
+/// The compiler, in the words of the table.
+fn compiler() -> Result<String, String> {
+    let version = run::read(Command::new("rustc").arg("--version"))?;
+    Ok(version.split_whitespace().take(2).collect::<Vec<_>>().join(" "))
+}
