@@ -11,8 +11,8 @@ use nearstate_model::{Error, Result, invariant};
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
 use crate::layout::{
-    BITMAP_BYTES, CHUNK_BYTES, CHUNK_HAS_PAGES, Corruption, HEAP, LINE, bitmaps_at, chunk_words_at,
-    ordinary_chunks, region_bytes,
+    BITMAP_BYTES, CHUNK_BYTES, CHUNK_NEW_WITH_PAGES, Corruption, HEAP, LINE, bitmaps_at,
+    chunk_words_at, ordinary_chunks, region_bytes,
 };
 use crate::region::liveness;
 use crate::region::page_fault::{Guard, USABLE};
@@ -320,7 +320,7 @@ impl Map {
         self.commit(start, chunk_words_at(chunks) - start)?;
         for chunk in first..chunks {
             self.word(chunk_words_at(chunks) + 8 * chunk)?
-                .store(CHUNK_HAS_PAGES, Ordering::Release);
+                .store(CHUNK_NEW_WITH_PAGES, Ordering::Release);
         }
         Ok(())
     }
