@@ -34,8 +34,8 @@ impl TwoVersions {
         pin::unpin(pin);
     }
 
-    /// A batch: all entries are loaded, then the epoch, then the cells, also if the pin was extended
-    /// in between.
+    /// A batch: all entries are loaded, then the epoch, then the cells, also if the pin was
+    /// extended in between.
     fn look_in_batch(&self) {
         let Heap { epoch, word, pin, .. } = &self.heap;
         let seen = pin::pin(epoch, pin, true);
