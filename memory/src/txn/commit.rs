@@ -363,7 +363,7 @@ impl Member {
         }
         if !matches!(access.change, CellChange::Keep) {
             let word = self.map().word(catalog_at(access.namespace) + CATALOG_FLAGS)?;
-            if word.load(Ordering::Acquire) != access.flags {
+            if word.load(Ordering::Acquire) >> 16 != access.flags {
                 return Ok(Some(CommitOutcome::FlagsChanged(number)));
             }
         }
