@@ -36,6 +36,7 @@ mod atomic;
 mod models;
 
 pub use counter::Counter;
+pub use evacuation::Evacuation;
 pub use heap::cell::{
     CELL_HEADER_BYTES, Cell, CellHeader, CellKind, FLAG_META, FLAGS_FORM, checksum_of,
 };

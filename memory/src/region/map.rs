@@ -338,6 +338,15 @@ impl Map {
         Ok(is_done)
     }
 
+    /// Gives the pages of a range back to the host; the range reads as zeros. False if the file
+    /// system has no holes.
+    pub(crate) fn release(&self, from: u64, bytes: u64) -> Result<bool> {
+        if from > self.bytes || bytes > self.bytes - from {
+            return Err(Error::from(OUTSIDE));
+        }
+        self.with_file(|file| system::release(file.as_fd(), from, bytes))
+    }
+
     /// True if the file has the page of an offset. To read a page that it does not have allocates
     /// the page, which fails on a full file system.
     pub(crate) fn is_allocated(&self, at: u64) -> bool {
