@@ -26,6 +26,7 @@
 
 pub mod repair;
 pub mod check;
+mod defragmentation;
 mod tags;
 mod watch;
 mod txn;
@@ -42,6 +43,7 @@ pub mod glob;
 pub use check::{CheckReport, check, check_with};
 pub use commit_stream::consumer::{CommitStream, StreamEntry, StreamItem, WhenFull};
 pub use commit_stream::entry::{StreamedChange, StreamedRecord};
+pub use defragmentation::Defragmentation;
 pub use index::schema::{Tag, TagSchema, TagState};
 pub use index::{ordered, search};
 pub use nearstate_memory::{

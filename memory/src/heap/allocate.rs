@@ -86,12 +86,7 @@ impl Member {
     /// ago, and the work until then hides the misses.
     #[inline]
     fn prefetch_cell(&self, at: u64, bytes: u64) {
-        let end = at.saturating_add(bytes.min(PREFETCH_BYTES));
-        let mut line = at;
-        while line < end {
-            self.map().prefetch(line);
-            line += LINE;
-        }
+        self.map().prefetch_lines(at, bytes.min(PREFETCH_BYTES).div_ceil(LINE));
     }
 
     #[inline]

@@ -147,13 +147,13 @@ fn add_queue(
             break;
         }
         let word = cell::word(arena.map, cell, WORD_RETIRED)?.load(Ordering::Relaxed);
-        if word != NEVER_READ {
+        if word == NEVER_READ {
+            usage.kept += size;
+        } else {
             for member in pinned.iter_mut().filter(|member| member.pin.holds_word(word)) {
                 member.bytes += size;
             }
             usage.retired += size;
-        } else {
-            usage.kept += size;
         }
         (seen, bytes, *cells_left) = (seen + 1, bytes + size, *cells_left - 1);
         cell = cell::word(arena.map, cell, WORD_NEXT)?.load(Ordering::Relaxed);

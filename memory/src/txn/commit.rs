@@ -153,9 +153,8 @@ impl Member {
             Ok(None) => self
                 .prepare_events(&plan.events, txn, first)
                 .and_then(|()| self.write_all(plan, txn, &arena))
-                .map(|is_committed| match is_committed {
-                    true => CommitOutcome::Committed,
-                    false => CommitOutcome::Conflict(0),
+                .map(|is_committed| {
+                    if is_committed { CommitOutcome::Committed } else { CommitOutcome::Conflict(0) }
                 }),
             Ok(Some(refused)) => Ok(refused),
             Err(error) => Err(error),

@@ -43,7 +43,7 @@ pub(crate) fn fill(session: &Session, ns: Namespace, bytes: usize) -> u32 {
     unreachable!("the region is finite")
 }
 
-fn delete_all(session: &Session, ns: Namespace, count: u32) {
+pub(crate) fn delete_all(session: &Session, ns: Namespace, count: u32) {
     for number in 0..count {
         assert!(session.delete(ns, &key(number)).unwrap(), "record {number}");
     }
