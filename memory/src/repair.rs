@@ -1,5 +1,5 @@
-//! The offline repair: rebuilds what is derived from the records, and corrects words with check bits
-//! (`spec/region.md`, "Repair").
+//! The offline repair: rebuilds what is derived from the records, and corrects words with check
+//! bits (`spec/region.md`, "Repair").
 //!
 //! Derived are the bitmaps and words of chunks, the queues and bump ranges of arenas, closed undo
 //! records, and the states of member slots. A flipped bit of a word with check bits, of an entry or

@@ -97,7 +97,12 @@ fn members(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> {
             }
         }
         let ids = arena_at(index) + undo::UNIQUE_IDS.offset();
-        if map.word(ids)?.load(Ordering::Acquire) != 0 {
+        let seen = map.word(ids)?.load(Ordering::Acquire);
+        if seen.is_power_of_two() {
+            // A flipped bit where no number was assigned.
+            set(map, ids, 0)?;
+            report.add_repaired(format!("unique ids of slot {index}"));
+        } else if seen != 0 {
             correct_sealed(map, ids, &format!("unique ids of slot {index}"), |_| true, report)?;
         }
     }
