@@ -16,14 +16,15 @@ use crate::heap::cell::{CELL_HEADER_BYTES, WORD_VERSION};
 use crate::heap::chunk::{ChunkIndex, chunks_used, reserve, state_of};
 use crate::heap::class::CLASSES;
 use crate::heap::refill::no_room;
-use crate::index::bucket::{at_of, entry, hash_tag, is_link, link, load, publish};
-use crate::index::lookup::{CHAIN_MAX, hash_of, link_slot, walk_chain};
+use crate::index::bucket::{at_of, depth_of, entry, hash_tag, is_link, link, load, publish};
+use crate::index::lookup::{CHAIN_MAX, find_bucket, hash_of, link_slot, walk_chain};
 use crate::index::split::finish_lines;
-use crate::layout::{CHUNK_UNITS, Corruption, ordinary_chunks};
+use crate::layout::{CHUNK_UNITS, Corruption, LINE, ordinary_chunks};
 use crate::member::Member;
-use crate::member::arena::{LockSlot, op, undo, write_undo};
+use crate::member::arena::{LockSlot, finish_word, op, undo, write_undo};
 use crate::member::pin::{self, NEVER_READ};
 use crate::region::index_table::IndexTable;
+use crate::region::linear_hash::step;
 use crate::txn::publish::finish_record;
 
 /// The most chunks that one evacuation empties, as a share of the heap: a walk over the index then
@@ -44,6 +45,10 @@ const EVACUATIONS_MAX: u32 = 3;
 /// How long a caller waits for readers of what it has moved: longer than the time slice of a reader
 /// that is not running. What they hold after that comes free later.
 const READERS_WAIT_MAX: Duration = Duration::from_millis(100);
+
+/// The pause between two looks at the pins. Each look advances the epoch, and a reader that many
+/// epochs have passed counts as stalled.
+const READERS_PAUSE: Duration = Duration::from_micros(100);
 
 /// Buckets of which records are collected before any is looked at, so that their headers arrive
 /// together.
@@ -105,13 +110,36 @@ impl ClosingChunks {
 }
 
 impl Member {
+    /// As [`Member::evacuate_after_full`]. A region that is damaged somewhere has no room; what the
+    /// operation needs may be sound.
+    #[cold]
+    pub(crate) fn makes_room(&self, evacuations: u32) -> Result<bool> {
+        if self.wanted_units.get() == 0 {
+            return Ok(false); // It is not the heap that is full.
+        }
+        match self.evacuate_after_full(evacuations) {
+            Ok(has_room) => {
+                if !self.has_pin() {
+                    self.wanted_units.set(0);
+                }
+                Ok(has_room)
+            }
+            Err(_) => {
+                self.check_usable()?;
+                self.check_not_truncated()?;
+                self.free_pending()?;
+                Ok(false)
+            }
+        }
+    }
+
     /// After `Full`: moves live records together if that makes room for what was wanted. True if
     /// the operation should run again. `evacuations` counts the calls for one operation.
     ///
     /// While this member has a pin, nothing that it moves could be reused.
     /// [`Member::evacuate_if_due`] does the work later.
     #[cold]
-    pub(crate) fn evacuate_after_full(&self, evacuations: u32) -> Result<bool> {
+    fn evacuate_after_full(&self, evacuations: u32) -> Result<bool> {
         invariant!(self.has_no_lock(), "records are moved while this member holds a lock");
         if self.has_pin() {
             self.is_evacuation_due.set(!self.chunks_to_empty(self.wanted_units.get())?.is_empty());
@@ -131,22 +159,35 @@ impl Member {
     /// some.
     #[inline]
     pub fn is_evacuation_due(&self) -> bool {
-        self.is_evacuation_due.get()
+        self.is_evacuation_due.get() && !self.has_pin()
     }
 
-    /// Moves the records that [`Member::is_evacuation_due`] tells of, if this member has no pin
-    /// now.
+    /// Moves the records that [`Member::is_evacuation_due`] tells of. A failure makes no room and is
+    /// no failure of the caller.
     ///
     /// Cost: a walk over all records, and copies of at most an eighth of the heap.
     ///
     /// # Errors
-    /// `Forked`, `SessionStopped`, `Stalled`, `Damaged`, `System`. Nothing was lost then.
+    /// `Forked`, `SessionStopped`, `Damaged` (the file is truncated). Nothing was lost then.
     #[cold]
     pub fn evacuate_if_due(&self) -> Result<()> {
         self.check_usable()?;
-        if !self.has_pin() {
-            self.evacuate_after_full(1)?;
+        if self.is_evacuation_due() {
+            self.makes_room(1)?;
         }
+        self.is_evacuation_due.set(false);
+        Ok(())
+    }
+
+    /// Moving records has not made room for a transaction that was run again after it: it is not
+    /// tried again until more is free.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[cold]
+    pub fn note_vain_evacuation(&self) -> Result<()> {
+        self.is_evacuation_due.set(false);
+        self.vain_units.set(self.free_units()?);
         Ok(())
     }
 
@@ -177,9 +218,8 @@ impl Member {
         self.operation(|| self.begin(chunks)).map(Some)
     }
 
-    /// Moves the records of some more buckets. True if nothing is left to do: then the chunks are
-    /// open again, and what was moved out of them comes free. Does nothing while this member has a
-    /// pin.
+    /// Moves the records of some more buckets. True if nothing is left to do, or if this member has
+    /// a pin: then the chunks are open again, and what was moved out of them comes free.
     ///
     /// Cost: for each bucket 0.1 to 1 us, and the copies of the records that are moved.
     ///
@@ -187,11 +227,8 @@ impl Member {
     /// `Forked`, `SessionStopped`, `Stalled`, `Damaged`, `System`. The evacuation is over then.
     pub fn continue_evacuation(&self, evacuation: &mut Evacuation, buckets: u64) -> Result<bool> {
         self.check_usable()?;
-        if self.has_pin() {
-            return Ok(false);
-        }
         self.operation(|| {
-            let done = self.move_some(evacuation, buckets);
+            let done = if self.has_pin() { Ok(true) } else { self.move_some(evacuation, buckets) };
             if matches!(done, Ok(false)) {
                 return done;
             }
@@ -284,20 +321,26 @@ impl Member {
         let before = self.units_of(&chunks)?;
         // What this member and others keep in these chunks comes free first.
         self.reclaim()?;
-        for chunk in &chunks {
-            self.set_closing(*chunk, true)?;
+        let closing = ClosingChunks::new(chunks, self.map().chunks());
+        let evacuation = Evacuation { closing, before, namespace: 0, bucket: 0 };
+        let mut closed = Ok(());
+        for chunk in &evacuation.closing.chunks {
+            closed = closed.and_then(|()| self.set_closing(*chunk, true));
         }
         crash_point!("evacuate.closed");
-        let closing = ClosingChunks::new(chunks, self.map().chunks());
-        Ok(Evacuation { closing, before, namespace: 0, bucket: 0 })
+        if closed.is_err() {
+            self.end(&evacuation, Ok(()))?;
+        }
+        closed.map(|()| evacuation)
     }
 
     fn end(&self, evacuation: &Evacuation, done: Result<()>) -> Result<()> {
+        let mut opened = Ok(());
         for chunk in &evacuation.closing.chunks {
-            self.set_closing(*chunk, false)?;
+            opened = opened.and(self.set_closing(*chunk, false));
         }
         crash_point!("evacuate.opened");
-        match done {
+        match done.and(opened) {
             // No room is left elsewhere. What was moved is moved.
             Err(Error::Full { .. } | Error::Stalled { .. }) => self.free_pending(),
             other => other,
@@ -308,13 +351,16 @@ impl Member {
     fn wait_for_readers(&self) -> Result<()> {
         let since = Instant::now();
         let retired = pin::birth_epoch(self.epoch());
+        self.advance()?;
+        let stalled = self.safe_epochs.borrow().stalled.clone();
         loop {
             self.advance()?;
-            let is_safe = self.safe_epochs.borrow().recent >= retired + 2;
-            if is_safe || since.elapsed() > READERS_WAIT_MAX {
+            if self.safe_epochs.borrow().is_safe_but_for(retired, &stalled)
+                || since.elapsed() > READERS_WAIT_MAX
+            {
                 return Ok(());
             }
-            std::thread::yield_now();
+            std::thread::park_timeout(READERS_PAUSE);
         }
     }
 
@@ -374,14 +420,19 @@ impl Member {
         let mut records = closing.records.take();
         records.clear();
         for bucket in first..end {
-            self.collect_bucket(table, bucket, count, &mut records)?;
+            let collected = records.len();
+            if self.collect_bucket(table, bucket, count, &mut records).is_err() {
+                records.truncate(collected); // The check reports a damaged bucket.
+            }
         }
+        self.check_not_truncated()?;
         for at in &records {
             self.map().prefetch(*at);
         }
         for at in &records {
             let record = self.cell_at(*at)?;
-            if self.is_in(closing, &record)? {
+            // A damaged record stays where it is.
+            if self.is_in(closing, &record).unwrap_or(false) {
                 self.move_record(table, &record, closing)?;
             }
         }
@@ -395,11 +446,18 @@ impl Member {
 
     /// True if a record or a block of it lies in a closing chunk.
     fn is_in(&self, closing: &ClosingChunks, record: &Cell<'_>) -> Result<bool, Corruption> {
-        let mut is_in = closing.contains(self.map(), record.at())?;
-        for index in 0..record.children() {
-            is_in |= closing.contains(self.map(), record.child(index)?)?;
+        let map = self.map();
+        if closing.contains(map, record.at())? {
+            return Ok(true);
         }
-        Ok(is_in)
+        for index in 0..record.children() {
+            let child = record.child(index)?;
+            // A counter stays where it is.
+            if closing.contains(map, child)? && Cell::new(map, child)?.kind()? == CellKind::Block {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Replaces a record by a copy with the same version, if it is still the current one.
@@ -415,9 +473,9 @@ impl Member {
         let map = self.map();
         let hash = hash_of(map, record.key()?)?;
         let copy = match self.copy_record(record, closing) {
-            Ok(copy) => copy,
-            // The records of other sizes may find room.
-            Err(Error::Full { .. }) => return self.free_pending(),
+            Ok(Some(copy)) => copy,
+            // A damaged block. Or no room: the records of other sizes may find some.
+            Ok(None) | Err(Error::Full { .. }) => return self.free_pending(),
             Err(error) => {
                 self.free_pending()?;
                 return Err(error);
@@ -425,12 +483,8 @@ impl Member {
         };
         crash_point!("evacuate.copied");
         let (old, new) = (entry(hash_tag(hash), record.at()), entry(hash_tag(hash), copy));
-        let (bucket_at, payload) = match self.lock_bucket(table, hash) {
-            Ok(locked) => locked,
-            Err(error) => {
-                self.free_pending()?;
-                return Err(error);
-            }
+        let Some((bucket_at, payload)) = self.try_lock_bucket(table, hash)? else {
+            return self.free_pending(); // Its writer is faster, or stopped.
         };
         let mut slot = 0;
         let found = walk_chain(map, bucket_at, |at, word| {
@@ -450,6 +504,7 @@ impl Member {
             }
             Ok(())
         });
+        self.close_after(&done);
         self.release(bucket_at, LockSlot::Bucket, payload)?;
         if slot == 0 {
             self.free_pending()?;
@@ -460,8 +515,28 @@ impl Member {
         self.trim_queue(&self.arena(), cell::class_at(map, record.at())?)
     }
 
-    /// A pending copy of a record. Its blocks in closing chunks are copied too.
-    fn copy_record(&self, record: &Cell<'_>, closing: &ClosingChunks) -> Result<u64> {
+    /// Locks the bucket that holds a hash. `None` if a living process has locked it.
+    fn try_lock_bucket(&self, table: &IndexTable, hash: u64) -> Result<Option<(u64, u64)>> {
+        loop {
+            let (bucket, at, _) = find_bucket(self.map(), table, hash)?;
+            let Some(payload) = self.try_acquire(at, LockSlot::Bucket)? else { return Ok(None) };
+            if step(hash, bucket, depth_of(payload)).is_none() {
+                return Ok(Some((at, payload)));
+            }
+            self.release(at, LockSlot::Bucket, payload)?;
+        }
+    }
+
+    /// After the commit only corruption can stop the work. Published cells must not be freed.
+    fn close_after(&self, done: &Result<(), Corruption>) {
+        if done.is_err() && self.arena().get(undo::OP) != op::NONE {
+            finish_word(&self.arena());
+        }
+    }
+
+    /// A pending copy of a record. Its blocks in closing chunks are copied too. `None` if one of
+    /// them is damaged.
+    fn copy_record(&self, record: &Cell<'_>, closing: &ClosingChunks) -> Result<Option<u64>> {
         let map = self.map();
         let copy = self.copy_cell(record, closing)?;
         let mut has_moved_blocks = false;
@@ -469,6 +544,9 @@ impl Member {
             let child = Cell::new(map, record.child(index)?)?;
             // The stripes of a counter change in place, at any time.
             if child.kind()? == CellKind::Block && closing.contains(map, child.at())? {
+                if !child.is_whole()? {
+                    return Ok(None); // Its size may be wrong.
+                }
                 let block = self.copy_cell(&child, closing)?;
                 let offset_at = copy + CELL_HEADER_BYTES + 8 * index;
                 map.write(offset_at, &block.to_le_bytes())?;
@@ -479,7 +557,7 @@ impl Member {
             let body_crc = crc32fast::hash(Cell::new(map, copy)?.body()?);
             cell::seal(map, copy, record.version(), body_crc)?;
         }
-        Ok(copy)
+        Ok(Some(copy))
     }
 
     /// A pending copy of a cell.
@@ -523,12 +601,22 @@ impl Member {
             return Ok(());
         }
         let Some(payload) = self.try_acquire(bucket_at, LockSlot::Bucket)? else { return Ok(()) };
+        // No other member waits for what a full heap needs to be described and searched again.
+        self.is_brief.set(true);
         let done = self.move_lines_locked(slot, closing);
+        self.is_brief.set(false);
+        if done.is_err() && self.arena().get(undo::OP) != op::NONE {
+            finish_word(&self.arena());
+        }
         self.release(bucket_at, LockSlot::Bucket, payload)?;
-        if done.is_err() && self.arena().get(undo::OP) == op::NONE {
+        if done.is_err() {
             self.free_pending()?;
         }
-        done
+        match done {
+            // No room for its lines, or a damaged one: they stay where they are.
+            Err(Error::Full { .. } | Error::Damaged { .. }) => self.check_not_truncated(),
+            other => other,
+        }
     }
 
     fn move_lines_locked(&self, slot: u64, closing: &ClosingChunks) -> Result<()> {
@@ -539,6 +627,11 @@ impl Member {
         while is_link(next) {
             let line_at = at_of(next);
             is_in |= closing.contains(map, line_at)?;
+            if cell::kind_of(map.word(line_at)?.load(Ordering::Relaxed))? != CellKind::OverflowLine
+                || cell::bytes_at(map, line_at)? != LINE
+            {
+                return Err(Error::from(Corruption("an overflow line has another kind or size")));
+            }
             let words = map.words::<{ LINE_WORDS as usize }>(line_at + LINE_FIRST)?;
             next = 0;
             for word in words.iter().map(load) {
@@ -574,6 +667,17 @@ fn neighbours(chunks: &[(u64, ChunkIndex)], count: usize) -> Vec<(u64, ChunkInde
     if count < 2 {
         return Vec::new();
     }
-    let used = |window: &[(u64, ChunkIndex)]| window.iter().map(|(used, _)| *used).sum::<u64>();
-    chunks.windows(count).min_by_key(|window| used(window)).unwrap_or_default().to_vec()
+    let Some(last) = chunks.len().checked_sub(count) else { return Vec::new() };
+    let used = |place: usize| chunks.get(place).map_or(0, |(used, _)| *used);
+    let mut sum: u64 = (0..count).map(used).sum();
+    let mut best = (sum, 0);
+    for first in 1..=last {
+        sum = sum - used(first - 1) + used(first + count - 1);
+        best = best.min((sum, first));
+    }
+    chunks.iter().skip(best.1).take(count).copied().collect()
 }
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests;
