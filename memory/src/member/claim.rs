@@ -16,7 +16,7 @@ use crate::layout::{
     ARENA_BYTES, Corruption, MEMBER_BYTES, MEMBER_NAME, MEMBER_PID, MEMBER_PIN, MEMBER_SINCE,
     QUEUES, SUPER_EPOCH, SUPER_MEMBERS, arena_at, member_at, seal,
 };
-use crate::member::{ALL_ASIDE, Health, Member, Private, is_process_dead};
+use crate::member::{ALL_ASIDE, Health, Member, Private, TABLES_KNOWN, is_process_dead};
 use crate::region::file::{Region, Shared};
 use crate::region::liveness::now_ms;
 use crate::region::member_table::{member_slots_used, state, state_of};
@@ -191,6 +191,7 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         pin: map.address(at + MEMBER_PIN)?,
         epoch: map.address(SUPER_EPOCH)?,
         arena: NonNull::from(map.words(arena_at(index))?),
+        known_tables: [const { Private::new(None) }; TABLES_KNOWN],
         usable: Private::new(map.usable_address()),
         health: Private::new(Health::Running),
         locks: Private::new(0),
