@@ -109,6 +109,8 @@ pub struct Member {
     pub(crate) queue_heads: Box<[Private<u64>; QUEUES]>,
     /// True while an operation may use the reserve of the heap.
     pub(crate) may_use_reserve: Private<bool>,
+    /// True while others may wait for a lock of this member: a full heap is not searched again.
+    pub(crate) is_brief: Private<bool>,
     /// Inserts during which this member does not try to grow an index.
     pub(crate) growth_pause: Private<u32>,
     /// Units of the cell for which there was no room last.
