@@ -28,6 +28,8 @@ pub struct Scenario {
     is_streamed: bool,
     /// The prefixes of the points at which it is killed; empty: at all points.
     prefixes: &'static [&'static str],
+    /// Memory that is free goes back to the host first.
+    releases: bool,
     /// Another session holds a view during the first part of the work.
     has_stalled_reader: bool,
 }
@@ -92,6 +94,7 @@ const fn scenario(name: &'static str, before: FillScript, work: FillScript) -> S
         is_full: false,
         is_streamed: false,
         has_stalled_reader: false,
+        releases: false,
         prefixes: &[],
     }
 }
@@ -155,6 +158,17 @@ pub const SCENARIOS: &[Scenario] = &[
                     s.each(WriteKind::Put, KeySpace::Own, 0..8, len);
                 }
             },
+        )
+    },
+    Scenario {
+        releases: true,
+        ..scenario(
+            "released",
+            |s| {
+                s.each(WriteKind::Put, KeySpace::Own, 0..40, 60_000);
+                s.each(WriteKind::Delete, KeySpace::Own, 0..40, 0);
+            },
+            |s| s.each(WriteKind::Put, KeySpace::Own, 0..10, 60_000),
         )
     },
     scenario(
@@ -361,6 +375,10 @@ pub fn play(folder: &Path, name: &str) -> Result<(), String> {
     writer.may_be_full = scenario.is_full;
     let mut script = WriteScript::default();
     (scenario.work)(&mut script);
+    if scenario.releases {
+        let session = open_session(&folder.join("region"))?;
+        session.release_free_memory(0, u64::MAX).map_err(|e| format!("release: {e}"))?;
+    }
     if scenario.has_stalled_reader {
         let last = script.0.split_off(script.0.len() * 3 / 4);
         let reader = open_session(&folder.join("region"))?;
