@@ -27,11 +27,13 @@ pub struct Scenario {
     /// The records are watched and streamed.
     is_streamed: bool,
     /// The prefixes of the points at which it is killed; empty: at all points.
+    #[cfg(feature = "crash-points")]
     prefixes: &'static [&'static str],
     /// Another session holds a view during the first part of the work.
     has_stalled_reader: bool,
 }
 
+#[cfg(feature = "crash-points")]
 impl Scenario {
     /// True if the scenario is killed at a point. One that takes long is only killed at its own.
     pub(crate) fn has_point(&self, point: &str) -> bool {
@@ -92,6 +94,7 @@ const fn scenario(name: &'static str, before: FillScript, work: FillScript) -> S
         is_full: false,
         is_streamed: false,
         has_stalled_reader: false,
+        #[cfg(feature = "crash-points")]
         prefixes: &[],
     }
 }
@@ -204,6 +207,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         is_full: true,
+        #[cfg(feature = "crash-points")]
         prefixes: &["evacuate.", "lines."],
         ..scenario(
             "scattered",

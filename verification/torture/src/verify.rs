@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use nearstate_store::{CheckReport, Session, check};
+use nearstate_store::{CheckReport, HeapUsage, Region, Session, check};
 
 use crate::content::{KeySpace, TortureKey};
 use crate::oracle::{ObservedRecord, Oracle, observe};
@@ -23,6 +23,19 @@ pub fn check_clean(path: &Path) -> Result<CheckReport, String> {
         ));
     }
     Ok(report)
+}
+
+/// Compares the bytes in use and the free bytes, which the check found by a walk over everything
+/// that is reachable, with what the bitmaps of the heap say. No session is open.
+pub(crate) fn free_and_used(path: &Path, checked: &CheckReport) -> Result<HeapUsage, String> {
+    let region = Region::attach(path).map_err(|e| format!("attach: {e}"))?;
+    let heap = region.inspect().map_err(|e| format!("inspect: {e}"))?.heap;
+    let free = heap.free + heap.retired + heap.kept;
+    let live = checked.bytes_live + checked.bytes_index;
+    if live + free != heap.total {
+        return Err(format!("{live} bytes in use and {free} free bytes are not all: {heap:?}"));
+    }
+    Ok(heap)
 }
 
 /// Reads every record of every space.
