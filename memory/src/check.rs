@@ -5,29 +5,30 @@
 //! it, or from a queue. A cell that is not reachable is a leak; a cell that is reachable twice is
 //! corruption. The cells and the bump ranges are exactly the allocated units of the heap.
 
+mod metadata;
+
 use std::path::Path;
 
 use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::Ordering;
 use crate::heap::bitmap::Bitmap;
-use crate::heap::cell::{self, Cell, CellKind, WORD_NEXT, WORD_RETIRED};
+use crate::heap::cell::{self, Cell, CellKind, WORD_HEAD, WORD_NEXT, WORD_RETIRED};
 use crate::heap::chunk::{ChunkIndex, chunks_used, chunks_with_tables, reserve, state_of};
 use crate::index::bucket::{
-    WORDS, at_of, depth_of, entry_tag, hash_tag, is_intent, is_link, is_version, load,
+    self, WORDS, at_of, depth_of, hash_tag, is_intent, is_link, is_version, load,
 };
 use crate::index::lookup::{hash_of, link_slot, walk_chain};
 use crate::layout::{
-    CATALOG_RING, CHUNK_UNITS, Corruption, HEAP, LINE, MEMBER_STATE, RESERVED_BYTES, SEGMENTS,
-    SUPER_BYTES, SUPER_EPOCH, SUPER_NAMESPACES_LOCK, SUPER_WORDS, catalog_at, member_at,
-    ordinary_chunks, unseal,
+    CATALOG_RING, CHUNK_UNITS, Corruption, HEAP, LINE, MEMBER_STATE, SEGMENTS, SUPER_EPOCH,
+    catalog_at, member_at, ordinary_chunks, unseal,
 };
 use crate::member::arena::{Arena, Bump, SET_ASIDE, undo};
 use crate::member::lock::{PAYLOAD, owner_of};
 use crate::member::pin;
 use crate::namespace;
 use crate::region::file::{AttachOptions, Region};
-use crate::region::index_table::{IndexTable, segment_slot};
+use crate::region::index_table::{IndexTable, segment_of_word, segment_slot};
 use crate::region::linear_hash::bucket_of;
 use crate::region::map::Map;
 use crate::region::member_table::{member_slots_used, state};
@@ -111,14 +112,24 @@ pub fn check_with(
         Err(error @ Error::Damaged { .. }) => report.fault(format!("members: {error}")),
         Err(error) => return Err(error),
     }
-    // This session only recovers dead members.
-    match region.member() {
-        Ok(member) => drop(member),
-        Err(error @ Error::Damaged { .. }) => report.fault(format!("recovery: {error}")),
-        Err(error) => return Err(error),
+    let mut was_recovered = false;
+    match metadata::free_slots(&region.shared.map, &mut report) {
+        // A session acts on what its slot and its arena contain, so none is opened in a region with
+        // a fault there, and none without need.
+        Ok(true) if report.is_clean() => match region.member() {
+            Ok(member) => {
+                was_recovered = true;
+                drop(member);
+            }
+            Err(error @ Error::Damaged { .. }) => report.fault(format!("recovery: {error}")),
+            Err(error) => return Err(error),
+        },
+        Ok(_) => {}
+        Err(Corruption(what)) => report.fault(what),
     }
+    let map = &region.shared.map;
     let mut walk =
-        Checker { map: &region.shared.map, report, marks: Vec::new(), chunks_used: 0, epoch: 0 };
+        Checker { map, report, was_recovered, marks: Vec::new(), chunks_used: 0, epoch: 0 };
     if let Err(Corruption(what)) = walk.all(region.shared.is_fenced, validate) {
         walk.report.fault(what);
     }
@@ -131,6 +142,8 @@ pub fn check_with(
 struct Checker<'m> {
     map: &'m Map,
     report: CheckReport,
+    /// A session has recovered dead members.
+    was_recovered: bool,
     /// A bit for each unit at which a reachable cell begins: of the ordinary chunks that were used,
     /// then of the reserve.
     marks: Vec<u64>,
@@ -142,8 +155,10 @@ type RecordValidator<'j> = &'j mut dyn FnMut(u64, &Cell<'_>) -> std::result::Res
 
 impl Checker<'_> {
     fn all(&mut self, is_fenced: bool, validate: RecordValidator<'_>) -> Result<(), Corruption> {
-        self.superblock()?;
+        metadata::superblock(self.map, &mut self.report)?;
+        metadata::catalog(self.map, &mut self.report)?;
         self.chunks_used = chunks_used(self.map)?;
+        metadata::unused_chunks(self.map, self.chunks_used, &mut self.report)?;
         let chunks = self.chunks_used + reserve(self.map).count() as u64;
         self.marks = vec![0; (chunks * CHUNK_UNITS / 64) as usize];
         let word = self.map.word(SUPER_EPOCH)?.load(Ordering::Acquire);
@@ -164,25 +179,6 @@ impl Checker<'_> {
         }
         ranges.sort_unstable();
         self.tiles(&ranges)
-    }
-
-    /// Words that no build writes must be zero.
-    fn superblock(&mut self) -> Result<(), Corruption> {
-        for at in (0..SUPER_BYTES).step_by(8).filter(|at| !SUPER_WORDS.contains(at)) {
-            if self.map.word(at)?.load(Ordering::Acquire) != 0 {
-                self.report.fault(format!("superblock: byte {at} is not zero"));
-            }
-        }
-        if self.map.word(SUPER_NAMESPACES_LOCK)?.load(Ordering::Acquire) != 0 {
-            let what = "superblock: the namespaces lock is held, and its owner is not alive";
-            self.report.fault(what);
-        }
-        for at in (SUPER_BYTES..SUPER_BYTES + RESERVED_BYTES).step_by(8) {
-            if self.map.word(at)?.load(Ordering::Acquire) != 0 {
-                self.report.fault(format!("reserved page: byte {at:#x} is not zero"));
-            }
-        }
-        Ok(())
     }
 
     /// The place of a unit's mark; `None` if no chunk with tables has the unit.
@@ -245,7 +241,11 @@ impl Checker<'_> {
     fn segments(&mut self, index: u32) -> Result<(), Corruption> {
         for segment in 0..SEGMENTS {
             let at = self.map.word(segment_slot(index, segment))?.load(Ordering::Acquire);
-            if at != 0 && self.mark(at, "a segment") {
+            if at == 0 {
+                continue;
+            }
+            let at = segment_of_word(at)?;
+            if self.mark(at, "a segment") {
                 self.report.bytes_index += cell::bytes_at(self.map, at)?;
             }
         }
@@ -311,11 +311,20 @@ impl Checker<'_> {
         let mut next = load(self.map.word(link_slot(bucket_at))?);
         while is_link(next) {
             let at = at_of(next);
+            if next != bucket::link(at) {
+                self.report.fault(format!("link to {at:#x}: it has bits that no link has"));
+            }
             if !self.mark(at, "a link") {
                 return Ok(());
             }
-            if Cell::new(self.map, at)?.kind()? != CellKind::OverflowLine {
+            let head = cell::word(self.map, at, WORD_HEAD)?.load(Ordering::Acquire);
+            // A line is a cell of the lowest class, without flags and without a checksum.
+            if head != (CellKind::OverflowLine as u64) << 8 {
                 self.report.fault(format!("cell {at:#x}: linked, but not an overflow line"));
+            }
+            let birth = cell::word(self.map, at, WORD_RETIRED)?.load(Ordering::Acquire);
+            if pin::is_retired(birth) || birth == 0 || birth > self.epoch {
+                self.report.fault(format!("cell {at:#x}: linked, with birth epoch {birth:#x}"));
             }
             self.report.bytes_index += cell::bytes_at(self.map, at)?;
             let last = at + cell::LINE_FIRST + 8 * (cell::LINE_WORDS - 1);
@@ -338,7 +347,8 @@ impl Checker<'_> {
         }
         let key = record.key()?;
         let hash = hash_of(self.map, key)?;
-        if hash as u32 != record.hash_low() || hash_tag(hash) != entry_tag(entry) {
+        let expected = bucket::entry(hash_tag(hash), record.at());
+        if hash as u32 != record.hash_low() || entry != expected {
             return Err(Corruption("its key has another hash than its entry"));
         }
         // The link of a record refers to its newest block, its neighbour on the pending list. No
@@ -400,10 +410,8 @@ impl Checker<'_> {
         if state::of(word) != state::FREE {
             self.report.fault(format!("member {index}: not recovered"));
         }
-        let recorded =
-            [undo::OP, undo::POP, undo::PENDING, undo::CHUNK_TO, undo::BATCH_FIRST, undo::TXN];
-        if recorded.iter().any(|which| arena.get(*which) != 0) {
-            self.report.fault(format!("member {index}: its undo record is open"));
+        if self.was_recovered {
+            metadata::undo_record(self.map, index, &mut self.report)?;
         }
         if let Err(Corruption(what)) = arena.unique_ids() {
             self.report.fault(format!("member {index}: {what}"));
@@ -420,18 +428,24 @@ impl Checker<'_> {
             ranges.push((arena.get(undo::FREE_AT), arena.get(undo::FREE_TO)));
         }
         for class in 0..=SET_ASIDE {
-            let head = arena.numbered_queue(class)?.head.load(Ordering::Acquire);
-            self.free_list(class, head, "a queue")?;
+            let queue = arena.numbered_queue(class)?;
+            let head = queue.head.load(Ordering::Acquire);
+            let last = self.free_list(class, head, "a queue")?;
+            if head != 0 && last != queue.tail.load(Ordering::Acquire) {
+                self.report.fault(format!("member {index}: queue {class} has another tail"));
+            }
         }
         Ok(())
     }
 
-    fn free_list(&mut self, class: u8, head: u64, name: &str) -> Result<(), Corruption> {
-        let mut next = head;
+    /// Marks the cells of a queue. Returns the last one.
+    fn free_list(&mut self, class: u8, head: u64, name: &str) -> Result<u64, Corruption> {
+        let (mut next, mut last) = (head, 0);
         while next != 0 {
             if !self.mark(next, name) {
-                return Ok(());
+                return Ok(last);
             }
+            last = next;
             if class != SET_ASIDE && cell::class_at(self.map, next)? != class {
                 self.report.fault(format!("cell {next:#x}: in {name} of another class"));
             }
@@ -442,7 +456,7 @@ impl Checker<'_> {
             self.report.bytes_free += cell::bytes_at(self.map, next)?;
             next = cell::word(self.map, next, WORD_NEXT)?.load(Ordering::Acquire);
         }
-        Ok(())
+        Ok(last)
     }
 
     /// Walks the heap unit by unit: each allocated unit belongs to a cell that was reached or to a
@@ -468,6 +482,9 @@ impl Checker<'_> {
                         self.report.fault(format!("unit {at:#x}: free, and part of a cell"));
                     }
                 } else if let Some((_, end)) = ranges.next_if(|(start, _)| *start == at) {
+                    if !is_set || !end.is_multiple_of(LINE) {
+                        self.report.fault(format!("bump range {at:#x} to {end:#x}: not allocated"));
+                    }
                     self.report.bytes_free += end.saturating_sub(at);
                     allocated_to = *end;
                     self.unmark(at);

@@ -120,6 +120,8 @@ pub const POINTS: &[&str] = &[
     "lines.replaced",
     "lines.retired",
     "evacuate.opened",
+    "release.noted",
+    "release.done",
     "split.locked",
     "split.recorded",
     "split.filling",

@@ -4,7 +4,7 @@
 //! A move is a put of the same bytes with the same version. It needs no step that a put does not
 //! have, except that a chain of overflow lines is replaced as a whole.
 
-use std::cell::Cell as Private;
+use std::cell::{Cell as Private, RefCell};
 use std::time::{Duration, Instant};
 
 use nearstate_model::{Error, Result, invariant};
@@ -19,7 +19,7 @@ use crate::heap::refill::no_room;
 use crate::index::bucket::{at_of, entry, hash_tag, is_link, link, load, publish};
 use crate::index::lookup::{CHAIN_MAX, hash_of, link_slot, walk_chain};
 use crate::index::split::finish_lines;
-use crate::layout::{CHUNK_UNITS, Corruption, LINE, ordinary_chunks};
+use crate::layout::{CHUNK_UNITS, Corruption, ordinary_chunks};
 use crate::member::Member;
 use crate::member::arena::{LockSlot, op, undo, write_undo};
 use crate::member::pin::{self, NEVER_READ};
@@ -49,11 +49,30 @@ const READERS_WAIT_MAX: Duration = Duration::from_millis(100);
 /// together.
 const BUCKETS_AHEAD: u64 = 8;
 
+/// An evacuation that goes on: which chunks are being emptied, and how far the walk is.
+#[derive(Debug)]
+pub struct Evacuation {
+    closing: ClosingChunks,
+    /// The allocated units of the chunks when it began.
+    before: u64,
+    namespace: usize,
+    bucket: u64,
+}
+
+impl Evacuation {
+    /// The number of records that it has moved.
+    pub fn moved(&self) -> u64 {
+        self.closing.moved.get()
+    }
+}
+
 /// The chunks that are being emptied: one bit for each chunk of the heap.
 #[derive(Debug)]
 struct ClosingChunks {
     bits: Vec<u64>,
     chunks: Vec<ChunkIndex>,
+    /// The records of some buckets, to reuse its memory.
+    records: RefCell<Vec<u64>>,
     /// The number of records that were moved.
     moved: Private<u64>,
     /// The least class for which there was no room elsewhere.
@@ -69,7 +88,13 @@ impl ClosingChunks {
             };
             *word |= 1 << (chunk.0 % 64);
         }
-        Self { bits, chunks, moved: Private::new(0), full_class: Private::new(CLASSES) }
+        Self {
+            bits,
+            chunks,
+            records: RefCell::default(),
+            moved: Private::new(0),
+            full_class: Private::new(CLASSES),
+        }
     }
 
     /// True if an offset lies in one of them.
@@ -125,15 +150,15 @@ impl Member {
         Ok(())
     }
 
-    /// Moves the records out of the chunks with the fewest allocated units, if at least `share_min`
-    /// percent of the memory in partly used chunks is free. Returns the bytes of the chunks that
-    /// are empty now.
+    /// Begins to move the records out of the chunks with the fewest allocated units, if at least
+    /// `share_min` percent of the memory in partly used chunks is free. `None` if less is free, or
+    /// if this member has a pin. [`Member::continue_evacuation`] does the work.
     ///
-    /// Cost: as [`Member::evacuate_if_due`]; nothing if too little is free.
+    /// Cost: the words of all chunks, 32 bytes for each MiB of the heap.
     ///
     /// # Errors
-    /// As [`Member::evacuate_if_due`].
-    pub fn defragment(&self, share_min: u64) -> Result<u64> {
+    /// `Forked`, `SessionStopped`, `Damaged`, `System`.
+    pub fn begin_evacuation(&self, share_min: u64) -> Result<Option<Evacuation>> {
         self.check_usable()?;
         let (mut free, mut units) = (0, 0);
         for chunk in (0..chunks_used(self.map())?).map(ChunkIndex) {
@@ -142,20 +167,47 @@ impl Member {
                 (free, units) = (free + state.free(), units + CHUNK_UNITS);
             }
         }
-        if self.has_pin() || free * 100 < units * share_min {
-            return Ok(0);
+        if self.has_pin() || free < CHUNK_UNITS || free * 100 < units * share_min {
+            return Ok(None);
         }
         let chunks = self.chunks_to_empty(1)?;
         if chunks.is_empty() {
-            return Ok(0);
+            return Ok(None);
         }
-        let before = chunks.clone();
-        self.evacuate(chunks)?;
-        let mut bytes = 0;
-        for chunk in before {
-            bytes += if state_of(self.map(), chunk)?.used == 0 { CHUNK_UNITS * LINE } else { 0 };
+        self.operation(|| self.begin(chunks)).map(Some)
+    }
+
+    /// Moves the records of some more buckets. True if nothing is left to do: then the chunks are
+    /// open again, and what was moved out of them comes free. Does nothing while this member has a
+    /// pin.
+    ///
+    /// Cost: for each bucket 0.1 to 1 us, and the copies of the records that are moved.
+    ///
+    /// # Errors
+    /// `Forked`, `SessionStopped`, `Stalled`, `Damaged`, `System`. The evacuation is over then.
+    pub fn continue_evacuation(&self, evacuation: &mut Evacuation, buckets: u64) -> Result<bool> {
+        self.check_usable()?;
+        if self.has_pin() {
+            return Ok(false);
         }
-        Ok(bytes)
+        self.operation(|| {
+            let done = self.move_some(evacuation, buckets);
+            if matches!(done, Ok(false)) {
+                return done;
+            }
+            self.end(evacuation, done.map(drop))?;
+            self.free_all()?;
+            Ok(true)
+        })
+    }
+
+    /// Ends an evacuation that is not over: its chunks are open again.
+    ///
+    /// # Errors
+    /// As [`Member::continue_evacuation`].
+    pub fn give_up_evacuation(&self, evacuation: &Evacuation) -> Result<()> {
+        self.check_usable()?;
+        self.operation(|| self.end(evacuation, Ok(())))
     }
 
     /// The free units that ordinary allocations may use.
@@ -219,6 +271,16 @@ impl Member {
 
     fn evacuate_chunks(&self, chunks: Vec<ChunkIndex>) -> Result<bool> {
         invariant!(!self.has_pin(), "records are moved under a pin, so none of them comes free");
+        let mut evacuation = self.begin(chunks)?;
+        let done = self.move_some(&mut evacuation, u64::MAX);
+        self.end(&evacuation, done.map(drop))?;
+        self.wait_for_readers()?;
+        self.free_all()?;
+        let Evacuation { closing, before, .. } = evacuation;
+        Ok(closing.moved.get() != 0 || self.units_of(&closing.chunks)? < before)
+    }
+
+    fn begin(&self, chunks: Vec<ChunkIndex>) -> Result<Evacuation> {
         let before = self.units_of(&chunks)?;
         // What this member and others keep in these chunks comes free first.
         self.reclaim()?;
@@ -227,19 +289,19 @@ impl Member {
         }
         crash_point!("evacuate.closed");
         let closing = ClosingChunks::new(chunks, self.map().chunks());
-        let done = self.move_records(&closing);
-        for chunk in &closing.chunks {
+        Ok(Evacuation { closing, before, namespace: 0, bucket: 0 })
+    }
+
+    fn end(&self, evacuation: &Evacuation, done: Result<()>) -> Result<()> {
+        for chunk in &evacuation.closing.chunks {
             self.set_closing(*chunk, false)?;
         }
         crash_point!("evacuate.opened");
         match done {
             // No room is left elsewhere. What was moved is moved.
-            Err(Error::Full { .. } | Error::Stalled { .. }) => self.free_pending()?,
-            other => other?,
+            Err(Error::Full { .. } | Error::Stalled { .. }) => self.free_pending(),
+            other => other,
         }
-        self.wait_for_readers()?;
-        self.free_all()?;
-        Ok(closing.moved.get() != 0 || self.units_of(&closing.chunks)? < before)
     }
 
     /// Waits until no reader can hold what was retired until now, except stalled ones.
@@ -274,43 +336,59 @@ impl Member {
         done.map(drop)
     }
 
-    fn move_records(&self, closing: &ClosingChunks) -> Result<()> {
-        for index in 0..self.namespace_count()? {
-            let index = u32::try_from(index).map_err(|_| Corruption("too many namespaces"))?;
+    /// Moves the records of some buckets. True if no bucket is left.
+    fn move_some(&self, evacuation: &mut Evacuation, buckets: u64) -> Result<bool> {
+        let mut left = buckets;
+        while left != 0 {
+            if evacuation.namespace >= self.namespace_count()? {
+                return Ok(true);
+            }
+            let index = u32::try_from(evacuation.namespace)
+                .map_err(|_| Corruption("too many namespaces"))?;
             let table = self.table(index)?;
-            self.move_records_of(table, closing)?;
+            let count = self.bucket_count(table)?;
+            let first = evacuation.bucket;
+            let end = count.min(first + BUCKETS_AHEAD.min(left));
+            if first >= end {
+                (evacuation.namespace, evacuation.bucket) = (evacuation.namespace + 1, 0);
+                continue;
+            }
+            self.move_buckets(table, (first, end, count), &evacuation.closing)?;
+            evacuation.bucket = end;
+            left -= end - first;
+            if evacuation.closing.full_class.get() == 0 {
+                return Ok(true); // No room for any cell.
+            }
         }
-        Ok(())
+        Ok(false)
     }
 
-    fn move_records_of(&self, table: &IndexTable, closing: &ClosingChunks) -> Result<()> {
-        let buckets = self.bucket_count(table)?;
-        let mut records = Vec::new();
-        let mut first = 0;
-        while first < buckets {
-            let end = buckets.min(first + BUCKETS_AHEAD);
-            let pin = self.pin()?;
-            records.clear();
-            for bucket in first..end {
-                self.collect_bucket(table, bucket, buckets, &mut records)?;
+    /// Moves the records and the overflow lines of the buckets from `first` to `end`.
+    fn move_buckets(
+        &self,
+        table: &IndexTable,
+        (first, end, count): (u64, u64, u64),
+        closing: &ClosingChunks,
+    ) -> Result<()> {
+        let pin = self.pin()?;
+        let mut records = closing.records.take();
+        records.clear();
+        for bucket in first..end {
+            self.collect_bucket(table, bucket, count, &mut records)?;
+        }
+        for at in &records {
+            self.map().prefetch(*at);
+        }
+        for at in &records {
+            let record = self.cell_at(*at)?;
+            if self.is_in(closing, &record)? {
+                self.move_record(table, &record, closing)?;
             }
-            for at in &records {
-                self.map().prefetch(*at);
-            }
-            for at in &records {
-                let record = self.cell_at(*at)?;
-                if self.is_in(closing, &record)? {
-                    self.move_record(table, &record, closing)?;
-                }
-            }
-            drop(pin);
-            for bucket in first..end {
-                self.move_lines(table.bucket_at(self.map(), bucket)?, closing)?;
-            }
-            first = end;
-            if closing.full_class.get() == 0 {
-                return Ok(()); // No room for any cell.
-            }
+        }
+        closing.records.replace(records);
+        drop(pin);
+        for bucket in first..end {
+            self.move_lines(table.bucket_at(self.map(), bucket)?, closing)?;
         }
         Ok(())
     }
@@ -376,7 +454,10 @@ impl Member {
         if slot == 0 {
             self.free_pending()?;
         }
-        Ok(done?)
+        done?;
+        // The old cells come free during the walk, so that its end takes no longer than any other
+        // part of it.
+        self.trim_queue(&self.arena(), cell::class_at(map, record.at())?)
     }
 
     /// A pending copy of a record. Its blocks in closing chunks are copied too.

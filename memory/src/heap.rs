@@ -2,6 +2,7 @@
 
 pub(crate) mod allocate;
 pub(crate) mod usage;
+pub(crate) mod release;
 pub(crate) mod span;
 pub(crate) mod refill;
 pub(crate) mod set_aside;

@@ -65,25 +65,33 @@ pub(crate) const CATALOG: u64 = 0x40_0000;
 pub(crate) const CATALOG_BYTES: u64 = 1024;
 pub(crate) const CATALOG_STATE: u64 = 0;
 pub(crate) const CATALOG_KIND: u64 = 8;
-/// Flags that the writers of the namespace handle; see [`namespace_flags`].
+/// Flags that the writers of the namespace handle, sealed; see [`namespace_flags`].
 pub(crate) const CATALOG_FLAGS: u64 = 16;
 pub(crate) const CATALOG_RING: u64 = 24;
+/// For the cluster: number of the namespace in it, policy and granule rule. Two words, 0 now.
+pub(crate) const CATALOG_CLUSTER: u64 = 32;
+/// For the cluster: epoch of the namespace's versions. 0 now.
+pub(crate) const CATALOG_VERSION_EPOCH: u64 = 48;
 pub(crate) const CATALOG_BUCKETS: u64 = 64;
 pub(crate) const CATALOG_SPLIT: u64 = 128;
+/// Number of buckets that have pages, sealed.
 pub(crate) const CATALOG_COMMITTED: u64 = 136;
 pub(crate) const CATALOG_NAME_BYTES: u64 = 192;
 pub(crate) const CATALOG_NAME: u64 = 200;
+/// Check value of the fields that never change: number, kind and name.
+pub(crate) const CATALOG_CHECK: u64 = 464;
 pub(crate) const CATALOG_SEGMENTS: u64 = 512;
 pub(crate) const SEGMENTS: usize = 40;
-pub(crate) const NAMESPACE_LIVE: u64 = 1;
+/// The state of a catalog entry in use. No single flipped bit makes it or 0 of the other.
+pub(crate) const NAMESPACE_LIVE: u64 = seal(1);
 
 // Arenas.
-pub(crate) const ARENAS: u64 = 0x80_0000;
+pub(crate) const ARENAS: u64 = 0x440_0000;
 pub(crate) const ARENA_BYTES: u64 = 4096;
 pub(crate) const ARENA_WORDS: usize = 512;
 
 /// The offset of the heap.
-pub const HEAP: u64 = 0x480_0000;
+pub const HEAP: u64 = 0x840_0000;
 
 /// Bytes of a chunk: the part of the heap that one lock and one bitmap describe. Large enough that
 /// a session rarely needs another one (every 240 records of 1 KiB), small enough that a session
@@ -95,6 +103,8 @@ pub(crate) const CHUNK_UNITS: u64 = CHUNK_BYTES / LINE;
 pub(crate) const CHUNK_HAS_PAGES: u64 = 1 << 47;
 /// Bit of a chunk's word: its records are being moved elsewhere.
 pub(crate) const CHUNK_IS_CLOSING: u64 = 1 << 46;
+/// The word of a chunk of free units that has pages, with its check bits.
+pub(crate) const CHUNK_NEW_WITH_PAGES: u64 = CHUNK_HAS_PAGES | 0x80 << 38;
 /// Bytes of a chunk's bitmap.
 pub(crate) const BITMAP_BYTES: u64 = CHUNK_UNITS / 8;
 
@@ -141,7 +151,9 @@ const _: () = assert!(MEMBER_BYTES.is_multiple_of(LINE), "members share no line"
 const _: () = assert!(MEMBER_STATE == LINE, "the pin has a line of its own");
 const _: () = assert!(MEMBER_SINCE + 8 <= MEMBER_BYTES);
 const _: () = assert!(MEMBER_NAME + 16 <= MEMBER_SINCE, "a name has 16 bytes");
-const _: () = assert!(CATALOG_NAME + 255 <= CATALOG_SEGMENTS, "a name has 255 bytes");
+const _: () = assert!(CATALOG_NAME + 256 <= CATALOG_CHECK, "a name has 255 bytes");
+const _: () =
+    assert!(CATALOG_CHECK < CATALOG_SEGMENTS && CATALOG_CLUSTER + 16 == CATALOG_VERSION_EPOCH);
 const _: () = assert!(CATALOG_SPLIT.is_multiple_of(LINE) && CATALOG_BUCKETS.is_multiple_of(LINE));
 const _: () = assert!(ARENA_BYTES == 8 * ARENA_WORDS as u64);
 const _: () = assert!((CLASS_EXTENT as usize) < QUEUES, "extents have a queue");

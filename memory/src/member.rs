@@ -56,6 +56,15 @@ enum Health {
     Unrecovered,
 }
 
+/// What the heap was used for when it was full.
+#[derive(Debug)]
+pub(crate) struct KnownUsage {
+    pub(crate) at: Instant,
+    /// Numbers that change when the usage does.
+    pub(crate) state: [u64; 3],
+    pub(crate) usage: Box<HeapUsage>,
+}
+
 /// One session in the region. Not `Sync`: each thread has its own.
 #[derive(Debug)]
 pub struct Member {
@@ -104,8 +113,8 @@ pub struct Member {
     pub(crate) is_evacuation_due: Private<bool>,
     /// The chunk that this member took memory from last.
     pub(crate) chunk: Private<u64>,
-    /// What the heap was used for when it was full, and when.
-    pub(crate) usage: RefCell<Option<(Instant, Box<HeapUsage>)>>,
+    /// What the heap was used for when it was full.
+    pub(crate) usage: RefCell<Option<KnownUsage>>,
     /// The chunk in which its last large cell ends.
     pub(crate) span_chunk: Private<u64>,
 }

@@ -44,6 +44,7 @@ const MUTANTS: &[(&str, &str)] = &[
     ("reuse-early", MOVED),
     ("retire-no-fence", MOVED),
     ("birth-unchecked", INTERVAL),
+    ("birth-unchecked", BATCH),
     ("extend-no-fence", INTERVAL),
     ("extend-no-reload", INTERVAL),
     ("extend-in-line", REMOVED_LINE),
@@ -77,6 +78,7 @@ const PUBLISH: &str = "a_reader_that_sees_an_entry_sees_a_complete_cell";
 const REUSE: &str = "a_pinned_cell_is_not_reused";
 const MOVED: &str = "a_pinned_cell_is_not_reused_by_another_member";
 const INTERVAL: &str = "pin_interval::a_stopped_reader_keeps_only_what_it_may_use";
+const BATCH: &str = "pin_interval::a_batch_uses_only_what_its_pin_holds";
 const REMOVED_LINE: &str = "pin_interval::a_reader_of_a_removed_line_uses_no_reused_cell";
 const SPLIT: &str = "a_split_hides_no_key";
 const DECISION: &str = "a_reader_sees_all_of_a_transaction_or_nothing";

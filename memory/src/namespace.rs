@@ -1,5 +1,7 @@
 //! Namespaces: the catalog of the region.
 
+use std::sync::OnceLock;
+
 use nearstate_model::limits::{NAMESPACE_NAME_BYTES_MAX, NAMESPACES_MAX};
 use nearstate_model::{Error, Result, invariant};
 
@@ -7,13 +9,17 @@ use crate::atomic::{Ordering, fence};
 use crate::crash::crash_point;
 use crate::index::bucket::{WORDS, control};
 use crate::layout::{
-    CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_COMMITTED, CATALOG_FLAGS, CATALOG_KIND, CATALOG_NAME,
-    CATALOG_NAME_BYTES, CATALOG_SPLIT, CATALOG_STATE, Corruption, LINE, NAMESPACE_LIVE,
-    SUPER_NAMESPACES, SUPER_NAMESPACES_LOCK, catalog_at, namespace_flags, seal, unseal,
+    CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK, CATALOG_COMMITTED, CATALOG_FLAGS, CATALOG_KIND,
+    CATALOG_NAME, CATALOG_NAME_BYTES, CATALOG_SEGMENTS, CATALOG_SPLIT, CATALOG_STATE, Corruption,
+    LINE, NAMESPACE_LIVE, SUPER_NAMESPACES, SUPER_NAMESPACES_LOCK, catalog_at, namespace_flags,
+    seal, unseal,
 };
 use crate::member::Member;
 use crate::member::arena::LockSlot;
-use crate::region::index_table::{BUCKETS_FIRST, IndexTable, segment_slot};
+use crate::region::file::TABLE_PAGE;
+use crate::region::index_table::{
+    BUCKETS_FIRST, IndexTable, NamespaceIdentity, segment_of_word, segment_slot,
+};
 use crate::region::linear_hash::DEPTH_FIRST;
 use crate::region::map::Map;
 
@@ -39,18 +45,17 @@ pub(crate) fn list(map: &Map) -> Result<Vec<NamespaceEntry>, Corruption> {
     let mut all = Vec::new();
     for index in 0..used {
         let at = catalog_at(index);
-        if map.word(at + CATALOG_STATE)?.load(Ordering::Acquire) != NAMESPACE_LIVE {
-            continue;
+        match map.word(at + CATALOG_STATE)?.load(Ordering::Acquire) {
+            NAMESPACE_LIVE => {}
+            0 => continue,
+            _ => return Err(Corruption("the state of a namespace has a flipped bit")),
         }
-        let bytes = map.word(at + CATALOG_NAME_BYTES)?.load(Ordering::Relaxed);
-        if bytes > NAMESPACE_NAME_BYTES_MAX as u64 {
-            return Err(Corruption("a namespace's name is too long"));
-        }
+        let NamespaceIdentity { name, kind } = NamespaceIdentity::load(map, index)?;
         let buckets = map.word(at + CATALOG_BUCKETS)?.load(Ordering::Acquire);
         all.push(NamespaceEntry {
             index,
-            name: map.bytes(at + CATALOG_NAME, bytes)?.to_vec(),
-            kind: map.word(at + CATALOG_KIND)?.load(Ordering::Relaxed),
+            name,
+            kind,
             buckets: unseal(buckets, "a namespace's bucket count has a flipped bit")?,
         });
     }
@@ -69,7 +74,7 @@ pub(crate) fn unfinished(map: &Map) -> Result<Vec<u32>, Corruption> {
     Ok(unfinished)
 }
 
-fn used(map: &Map) -> Result<u32, Corruption> {
+pub(crate) fn used(map: &Map) -> Result<u32, Corruption> {
     let word = map.word(SUPER_NAMESPACES)?.load(Ordering::Acquire);
     let used = unseal(word, "the count of namespaces has a flipped bit")?;
     match u32::try_from(used) {
@@ -137,9 +142,7 @@ impl Member {
     /// `Damaged`.
     pub fn set_namespace_flag(&self, table: &IndexTable, bit: u64) -> Result<()> {
         invariant!(bit < namespace_flags::GENERATION, "{bit:#x} is no flag of a namespace");
-        let word = self.map().word(catalog_at(table.index()) + CATALOG_FLAGS)?;
-        word.fetch_or(bit, Ordering::AcqRel);
-        crash_point!("flags.raised");
+        self.update_namespace_flags(table.index(), |flags| flags | bit)?;
         self.check_not_truncated()
     }
 
@@ -150,7 +153,7 @@ impl Member {
     /// `Damaged`.
     #[inline]
     pub fn namespace_flags(&self, table: u32) -> Result<u64> {
-        Ok(self.map().word(catalog_at(table) + CATALOG_FLAGS)?.load(Ordering::Acquire))
+        Ok(self.map().word(catalog_at(table) + CATALOG_FLAGS)?.load(Ordering::Acquire) >> 16)
     }
 
     /// Waits for every writer that locked a bucket of the namespace before this call. Later writers
@@ -203,12 +206,13 @@ impl Member {
         let word = self.map().word(catalog_at(table) + CATALOG_FLAGS)?;
         let mut seen = word.load(Ordering::Acquire);
         loop {
-            let wanted = change(seen);
+            let flags = unseal(seen, "the flags of a namespace have a flipped bit")?;
+            let wanted = change(flags);
             invariant!(
-                wanted / namespace_flags::GENERATION >= seen / namespace_flags::GENERATION,
-                "the count of schema changes falls from {seen:#x} to {wanted:#x}"
+                wanted / namespace_flags::GENERATION >= flags / namespace_flags::GENERATION,
+                "the count of schema changes falls from {flags:#x} to {wanted:#x}"
             );
-            match word.compare_exchange(seen, wanted, Ordering::AcqRel, Ordering::Acquire) {
+            match word.compare_exchange(seen, seal(wanted), Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
                     crash_point!("flags.changed");
                     return Ok(wanted);
@@ -224,7 +228,9 @@ impl Member {
     /// `Damaged`; `BadArgument` for a number that is not in use.
     #[inline]
     pub fn table(&self, index: u32) -> Result<&IndexTable> {
-        match self.shared().tables.get(index as usize).and_then(|slot| slot.get()) {
+        let page = self.shared().tables.get(index as usize / TABLE_PAGE);
+        let slots = page.and_then(OnceLock::get);
+        match slots.and_then(|slots| slots.get(index as usize % TABLE_PAGE)?.get()) {
             Some(table) => Ok(table),
             None => self.load_table(index),
         }
@@ -236,7 +242,9 @@ impl Member {
         if index >= used(self.map())? {
             return Err(unknown());
         }
-        let slot = self.shared().tables.get(index as usize).ok_or_else(unknown)?;
+        let page = self.shared().tables.get(index as usize / TABLE_PAGE).ok_or_else(unknown)?;
+        let slots = page.get_or_init(|| (0..TABLE_PAGE).map(|_| OnceLock::new()).collect());
+        let slot = slots.get(index as usize % TABLE_PAGE).ok_or_else(unknown)?;
         let table = Box::new(IndexTable::new(self.map(), index)?);
         Ok(slot.get_or_init(|| table))
     }
@@ -265,16 +273,24 @@ impl Member {
             map.word(at + which)?.store(value, Ordering::Release);
             Ok(())
         };
+        // The first segment of an interrupted creation is used.
+        for which in (8..CATALOG_BYTES).step_by(8).filter(|which| *which != CATALOG_SEGMENTS) {
+            set(which, 0)?;
+        }
         set(CATALOG_KIND, kind)?;
+        set(CATALOG_FLAGS, seal(0))?;
         set(CATALOG_SPLIT, 0)?;
         invariant!(name.len() <= NAMESPACE_NAME_BYTES_MAX, "a name of {} bytes", name.len());
         set(CATALOG_NAME_BYTES, name.len() as u64)?;
         map.write(at + CATALOG_NAME, name)?;
+        let identity = NamespaceIdentity { name: name.to_vec(), kind };
+        set(CATALOG_CHECK, identity.check(index))?;
         crash_point!("namespace.named");
         if map.word(segment_slot(index, 0))?.load(Ordering::Relaxed) == 0 {
             self.add_segment(index, 0)?;
         }
-        let first = map.word(segment_slot(index, 0))?.load(Ordering::Relaxed) + LINE;
+        let first = segment_of_word(map.word(segment_slot(index, 0))?.load(Ordering::Relaxed))?;
+        let first = first + LINE;
         map.commit(first, BUCKETS_FIRST * LINE)?;
         for bucket in 0..BUCKETS_FIRST {
             let line = map.words::<WORDS>(first + bucket * LINE)?;
@@ -282,7 +298,7 @@ impl Member {
                 word.store(value, Ordering::Relaxed);
             }
         }
-        set(CATALOG_COMMITTED, BUCKETS_FIRST)?;
+        set(CATALOG_COMMITTED, seal(BUCKETS_FIRST))?;
         set(CATALOG_BUCKETS, seal(BUCKETS_FIRST))?;
         crash_point!("namespace.filled");
         set(CATALOG_STATE, NAMESPACE_LIVE)?;

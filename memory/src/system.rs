@@ -164,33 +164,44 @@ const COMMIT_PIECE: u64 = 2 << 20;
 
 /// Allocates pages for a range, and changes no byte. False if the file system has no `fallocate`.
 pub(crate) fn allocate(fd: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<bool> {
+    match fallocate(fd, libc::FALLOC_FL_KEEP_SIZE, from, bytes) {
+        Some(libc::ENOSPC | libc::EDQUOT | libc::ENOMEM) => Err(Error::Full {
+            detail: format!(
+                "the file system of the region has no room for {bytes} more bytes: enlarge it \
+                 (tmpfs: mount -o remount,size=..., hugetlbfs: vm.nr_hugepages) or delete records"
+            ),
+            heap: None,
+        }),
+        other => is_supported(other, "cannot reserve space for the region"),
+    }
+}
+
+/// Removes the pages of a range from a file: it reads as zeros. False if the file system has no
+/// holes.
+pub(crate) fn release(fd: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<bool> {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    is_supported(fallocate(fd, mode, from, bytes), "cannot release memory of the region")
+}
+
+fn is_supported(error: Option<i32>, what: &str) -> Result<bool> {
+    match error {
+        None => Ok(true),
+        Some(libc::EOPNOTSUPP | libc::ENOSYS) => Ok(false),
+        Some(_) => Err(failure(what)),
+    }
+}
+
+/// Calls `fallocate(2)` until no signal interrupts it. Returns its error.
+fn fallocate(fd: BorrowedFd<'_>, mode: i32, from: u64, bytes: u64) -> Option<i32> {
     loop {
-        // SAFETY: the call accesses no memory, and the descriptor is open.
+        // SAFETY: the call accesses no memory of this process, and the descriptor is open.
         let done = unsafe {
-            libc::fallocate(
-                fd.as_raw_fd(),
-                libc::FALLOC_FL_KEEP_SIZE,
-                from.cast_signed(),
-                bytes.cast_signed(),
-            )
+            libc::fallocate(fd.as_raw_fd(), mode, from.cast_signed(), bytes.cast_signed())
         };
-        if done == 0 {
-            return Ok(true);
-        }
-        match io::Error::last_os_error().raw_os_error() {
-            Some(libc::EINTR) => {}
-            Some(libc::ENOSPC | libc::EDQUOT | libc::ENOMEM) => {
-                return Err(Error::Full {
-                    detail: format!(
-                        "the file system of the region has no room for {bytes} more bytes: enlarge \
-                         it (tmpfs: mount -o remount,size=..., hugetlbfs: vm.nr_hugepages) or \
-                         delete records"
-                    ),
-                    heap: None,
-                });
-            }
-            Some(libc::EOPNOTSUPP | libc::ENOSYS) => return Ok(false),
-            _ => return Err(failure("cannot reserve space for the region")),
+        match (done, io::Error::last_os_error().raw_os_error()) {
+            (0, _) => return None,
+            (_, Some(libc::EINTR)) => {}
+            (_, error) => return error,
         }
     }
 }

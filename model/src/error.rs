@@ -4,21 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use crate::heap_usage::HeapUsage;
-
-/// The process that holds what a caller waits for, so that an operator can act.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
-    /// Process id in the pid namespace of the holder.
-    pub pid: u32,
-    /// Command name of the holder (`/proc/PID/comm`) at the time when it attached.
-    pub name: String,
-}
-
-impl fmt::Display for Holder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "process {} ({})", self.pid, self.name)
-    }
-}
+use crate::holder::Holder;
 
 /// Why an operation was not executed. Callers can react to each variant in a different way. Unless
 /// a variant says otherwise, nothing was changed.

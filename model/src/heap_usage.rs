@@ -1,6 +1,6 @@
 //! What the memory of a region is used for.
 
-use crate::error::Holder;
+use crate::holder::Holder;
 
 /// Sizes for which [`HeapUsage::free_by_size`] tells how much memory is usable.
 pub const FREE_SIZES: [u64; 5] = [64, 1 << 10, 4 << 10, 64 << 10, 1 << 20];

@@ -5,8 +5,10 @@
 
 pub mod error;
 pub mod heap_usage;
+pub mod holder;
 pub mod invariant;
 pub mod limits;
 
-pub use error::{Error, Holder, Result};
+pub use error::{Error, Result};
 pub use heap_usage::{HeapUsage, HeldBack};
+pub use holder::Holder;

@@ -22,7 +22,7 @@ pub const NAMESPACE_NAME_BYTES_MAX: usize = 255;
 
 /// The most namespaces of a region. The catalog is a fixed array, and unused entries need no
 /// memory.
-pub const NAMESPACES_MAX: usize = 4096;
+pub const NAMESPACES_MAX: usize = 65_536;
 
 /// The most sessions that are attached to a region at the same time, in all processes. A lock word
 /// has 16 bits for its owner, and 0 means no owner.

@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
+mod defragmentation;
 mod tags;
 mod watch;
 mod txn;
@@ -41,6 +42,7 @@ pub mod glob;
 pub use check::{CheckReport, check, check_with};
 pub use commit_stream::consumer::{CommitStream, StreamEntry, StreamItem, WhenFull};
 pub use commit_stream::entry::{StreamedChange, StreamedRecord};
+pub use defragmentation::Defragmentation;
 pub use index::schema::{Tag, TagSchema, TagState};
 pub use index::{ordered, search};
 pub use nearstate_memory::{

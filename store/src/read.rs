@@ -1,5 +1,6 @@
 //! Reading a record, alone and in batches: the hot path of every reader.
 
+use nearstate_memory::Probe;
 use nearstate_model::{Error, Result};
 
 use crate::record::Kind;
@@ -91,11 +92,22 @@ impl Session {
                 *hash = self.hash(key);
                 self.member.prefetch_bucket(table, *hash);
             }
-            for hash in hashes.iter().take(keys.len()) {
-                self.member.prefetch_record(table, *hash, BATCH_LINES);
+            let mut probes = [Probe::NOWHERE; BATCH];
+            for (probe, hash) in probes.iter_mut().zip(hashes).take(keys.len()) {
+                *probe = self.member.probe(table, hash, BATCH_LINES);
             }
-            for (index, (key, hash)) in keys.iter().zip(hashes).enumerate() {
-                let view = match self.member.find(table, hash, key)? {
+            // Before `each`, which may read other records.
+            if !self.member.protects_probes() {
+                probes = [Probe::NOWHERE; BATCH];
+            }
+            for (index, (key, (hash, probe))) in
+                keys.iter().zip(hashes.into_iter().zip(probes)).enumerate()
+            {
+                let found = match self.member.find_probed(probe, hash, key)? {
+                    None => self.member.find(table, hash, key)?,
+                    found => found,
+                };
+                let view = match found {
                     Some((cell, value)) if !cell.has_meta() => {
                         Some(View::new(self.member.pin()?, cell, value, namespace.kind))
                     }

@@ -15,11 +15,11 @@ use crate::crash::crash_point;
 use crate::heap::cell::{self, WORD_HEAD, WORD_RETIRED, WORD_VERSION};
 use crate::heap::class::{self, CLASSES};
 use crate::heap::refill::no_room;
-use crate::heap::usage::{CELLS_FOR_ERROR, CHUNKS_FOR_ERROR, heap_usage};
+use crate::heap::usage::{CELLS_FOR_ERROR, CHUNKS_FOR_ERROR, heap_usage, usage_state};
 use crate::layout::{CHUNK_BYTES, CLASS_EXTENT, Corruption, LINE, MEMBER_STATE, QUEUES, member_at};
-use crate::member::Member;
 use crate::member::arena::{Arena, BUMP_SMALL_CELL_MAX, Bump, Queue, SET_ASIDE, op, undo};
 use crate::member::pin;
+use crate::member::{KnownUsage, Member};
 use crate::region::member_table::{member_slots_used, state};
 
 /// The most cells of one class that a member collects before it advances the epoch. The barrier
@@ -33,7 +33,8 @@ const QUEUE_EXCESS: u64 = 6;
 /// Cells that one write frees from a queue that is too long: its share of a microsecond.
 const TRIM_CELLS: u64 = 32;
 
-/// For how long errors of a full heap tell the same numbers: 100 times what it takes to read them.
+/// For how long errors of a full heap tell the same numbers if no pin and no chunk has changed: 100
+/// times what it takes to read them.
 const USAGE_AGE_MAX: Duration = Duration::from_millis(100);
 
 /// Bytes of a new cell that are prefetched before the copy: what one core can have in flight. The
@@ -85,12 +86,7 @@ impl Member {
     /// ago, and the work until then hides the misses.
     #[inline]
     fn prefetch_cell(&self, at: u64, bytes: u64) {
-        let end = at.saturating_add(bytes.min(PREFETCH_BYTES));
-        let mut line = at;
-        while line < end {
-            self.map().prefetch(line);
-            line += LINE;
-        }
+        self.map().prefetch_lines(at, bytes.min(PREFETCH_BYTES).div_ceil(LINE));
     }
 
     #[inline]
@@ -381,16 +377,17 @@ impl Member {
     /// Adds to the error of a full heap what the memory is used for.
     fn describe_full(&self, full: Error) -> Result<Error> {
         let Error::Full { detail, .. } = full else { return Ok(full) };
-        let heap = match self.usage.take() {
+        let state = usage_state(self.map())?;
+        let known = match self.usage.take() {
             // A client that tries again and again must not make each refusal expensive.
-            Some((at, usage)) if at.elapsed() < USAGE_AGE_MAX => (at, usage),
+            Some(known) if known.state == state && known.at.elapsed() < USAGE_AGE_MAX => known,
             _ => {
                 let usage = heap_usage(self.map(), CELLS_FOR_ERROR, CHUNKS_FOR_ERROR)?;
-                (Instant::now(), Box::new(usage))
+                KnownUsage { at: Instant::now(), state, usage: Box::new(usage) }
             }
         };
-        let usage = heap.1.clone();
-        self.usage.replace(Some(heap));
+        let usage = known.usage.clone();
+        self.usage.replace(Some(known));
         Ok(Error::Full { detail: format!("{detail}: {}", usage.describe()), heap: Some(usage) })
     }
 }

@@ -10,8 +10,9 @@ use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
 use crate::heap::bitmap::{BITMAP_WORDS, Bitmap, UnitRun};
 use crate::layout::{
-    BITMAP_BYTES, CHUNK_BYTES, CHUNK_HAS_PAGES, CHUNK_IS_CLOSING, CHUNK_UNITS, Corruption, HEAP,
-    LINE, SUPER_FRONTIER, bitmaps_at, chunk_words_at, ordinary_chunks, seal, unseal,
+    BITMAP_BYTES, CHUNK_BYTES, CHUNK_HAS_PAGES, CHUNK_IS_CLOSING, CHUNK_NEW_WITH_PAGES,
+    CHUNK_UNITS, Corruption, HEAP, LINE, SUPER_FRONTIER, bitmaps_at, chunk_words_at,
+    ordinary_chunks, seal, unseal,
 };
 use crate::member::{Member, lock};
 use crate::region::map::Map;
@@ -100,7 +101,7 @@ impl ChunkState {
     pub(crate) const fn encode(self) -> u64 {
         let pages = if self.has_pages { CHUNK_HAS_PAGES } else { 0 };
         let closing = if self.is_closing { CHUNK_IS_CLOSING } else { 0 };
-        pages | closing | (CHUNK_UNITS - self.longest) << 16 | self.used
+        with_check(pages | closing | (CHUNK_UNITS - self.longest) << 16 | self.used)
     }
 
     /// The payload that the bitmap says, of a chunk that is not closing.
@@ -113,6 +114,21 @@ impl ChunkState {
         CHUNK_UNITS - self.used
     }
 }
+
+/// Adds the check bits to the payload of a chunk's word: the XOR of its other bytes. Any single
+/// flipped bit is found. The payload 0 has check bits 0.
+const fn with_check(payload: u64) -> u64 {
+    // The bits 46 and 47 and the spare bits (32 to 37) make the fifth byte.
+    let low = payload & 0xffff_ffff;
+    let fifth = payload >> 32 & 0x3f | (payload >> 46 & 3) << 6;
+    let check = low ^ low >> 8 ^ low >> 16 ^ low >> 24 ^ fifth;
+    payload | (check & 0xff) << CHECK_SHIFT
+}
+
+/// The check bits are bits 38 to 45 of a chunk's word.
+const CHECK_SHIFT: u32 = 38;
+const _: () =
+    assert!(CHUNK_HAS_PAGES == 1 << 47 && with_check(CHUNK_HAS_PAGES) == CHUNK_NEW_WITH_PAGES);
 
 /// The number of ordinary chunks that were ever used. Those behind them have no tables yet.
 pub(crate) fn chunks_used(map: &Map) -> Result<u64, Corruption> {

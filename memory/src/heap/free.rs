@@ -338,6 +338,8 @@ pub(crate) fn recover(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
 fn recover_claim(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
     let (word, to) = (arena.get(undo::CHUNK_AT), arena.get(undo::CHUNK_TO));
     if to == 0 {
+        // Not opened yet, or not closed completely.
+        close_claim(arena);
         return Ok(());
     }
     let (start, which) = (word & !1, if word & 1 != 0 { Bump::Large } else { Bump::Small });
@@ -374,6 +376,7 @@ fn recover_batch(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
 fn recover_free(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
     let at = arena.get(undo::FREE_AT);
     if at == 0 {
+        arena.set(undo::FREE_TO, 0);
         return Ok(());
     }
     let chunk = ChunkIndex::of(arena.map, at)?;
@@ -392,6 +395,7 @@ fn recover_free(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
     };
     if is_still_there {
         arena.set(undo::FREE_AT, 0);
+        arena.set(undo::FREE_TO, 0);
     } else {
         clear_recorded(arena, chunk)?;
     }

@@ -1,6 +1,6 @@
 //! What the heap is used for: for errors of a full region, and for inspection.
 
-use nearstate_model::error::Holder;
+use nearstate_model::Holder;
 use nearstate_model::heap_usage::{FREE_SIZES, HeapUsage, HeldBack};
 
 use crate::atomic::Ordering;
@@ -22,6 +22,20 @@ pub(crate) const CELLS_FOR_ERROR: u64 = 1 << 14;
 
 /// Chunks whose bitmaps are read for an error: 16 GiB.
 pub(crate) const CHUNKS_FOR_ERROR: u64 = 1 << 16;
+
+/// Numbers that change when the usage of the heap does, except for what is retired: allocated
+/// units, members with old pins, and the sum of the starts of their pins. Reads a word of each
+/// chunk and of each member.
+pub(crate) fn usage_state(map: &Map) -> Result<[u64; 3], Corruption> {
+    let mut used = 0;
+    for chunk in (0..chunks_used(map)?).map(ChunkIndex) {
+        used += state_of(map, chunk)?.used;
+    }
+    let epoch = unseal(map.word(SUPER_EPOCH)?.load(Ordering::Acquire), "the epoch")?;
+    let pinned = pinned_members(map, epoch)?;
+    let starts = pinned.iter().fold(0, |sum: u64, member| sum.wrapping_add(member.pin.start));
+    Ok([used, pinned.len() as u64, starts])
+}
 
 /// A pin of a member.
 #[derive(Debug)]
@@ -133,13 +147,13 @@ fn add_queue(
             break;
         }
         let word = cell::word(arena.map, cell, WORD_RETIRED)?.load(Ordering::Relaxed);
-        if word != NEVER_READ {
+        if word == NEVER_READ {
+            usage.kept += size;
+        } else {
             for member in pinned.iter_mut().filter(|member| member.pin.holds_word(word)) {
                 member.bytes += size;
             }
             usage.retired += size;
-        } else {
-            usage.kept += size;
         }
         (seen, bytes, *cells_left) = (seen + 1, bytes + size, *cells_left - 1);
         cell = cell::word(arena.map, cell, WORD_NEXT)?.load(Ordering::Relaxed);

@@ -37,6 +37,15 @@ const _: () = assert!(WORDS == LAST + 1 && READ_LINES <= WHOLE_LINES);
 
 const CHAIN: Corruption = Corruption("a bucket's chain has no end");
 
+/// Where a bucket's line led for a hash, without a comparison of the key.
+#[derive(Clone, Copy, Debug)]
+pub struct Probe(u64);
+
+impl Probe {
+    /// Nowhere.
+    pub const NOWHERE: Self = Self(NONE);
+}
+
 /// Finds the bucket of a hash, starting from a bucket count that may be out of date. Returns the
 /// bucket, the offset of its line and the control word that was read.
 #[inline]
@@ -297,9 +306,7 @@ impl Member {
             let (units, last) = pick(entries, hash_tag(hash));
             if is_units(units) {
                 // The header holds the record's length. The lines are prefetched before it arrives.
-                for line in 1..lines.min(READ_LINES) {
-                    map.prefetch(LINE * (units + line));
-                }
+                map.prefetch_lines(LINE * (units + 1), lines.min(READ_LINES).saturating_sub(1));
                 map.prefetch(LINE * (units + lines));
                 if self.is_protected()
                     && let Some(found) = of_key(Cell::at_units(map, units)?, hash, key)?
@@ -430,9 +437,7 @@ impl Member {
         if step(hash, bucket, depth_of(control)).is_none() {
             let (units, place, last_word) = pick_placed(entries, hash_tag(hash));
             if is_units(units) {
-                for line in 1..=lines {
-                    map.prefetch(LINE * (units + line));
-                }
+                map.prefetch_lines(LINE * (units + 1), lines);
                 map.prefetch(LINE * (units + last));
                 if self.is_protected()
                     && let Some(found) = of_key(Cell::at_units(map, units)?, hash, key)?
@@ -514,14 +519,56 @@ impl Member {
     /// probably ends: the second half.
     #[inline]
     pub fn prefetch_record(&self, table: &IndexTable, hash: u64, lines: u64) {
-        let Ok(at) = table.bucket_at(self.map(), table.bucket_of(hash)) else { return };
-        let Ok([_, entries @ ..]) = self.map().line(at / LINE) else { return };
+        self.probe(table, hash, lines);
+    }
+
+    /// As [`Member::prefetch_record`]. Returns the record that the bucket's line leads to, for
+    /// [`Member::find_probed`].
+    #[inline]
+    pub fn probe(&self, table: &IndexTable, hash: u64, lines: u64) -> Probe {
+        let bucket = table.bucket_of(hash);
+        let Ok(at) = table.bucket_at(self.map(), bucket) else { return Probe(NONE) };
+        let Ok([first, entries @ ..]) = self.map().line(at / LINE) else { return Probe(NONE) };
+        let control = begin(first);
         let (units, _) = pick(entries, hash_tag(hash));
-        if is_units(units) {
-            for index in (0..lines).chain([self.lines.get()]) {
-                self.map().prefetch(LINE * (units + index));
-            }
+        if !is_units(units) || step(hash, bucket, depth_of(control)).is_some() {
+            return Probe(NONE);
         }
+        self.map().prefetch_lines(LINE * units, lines);
+        self.map().prefetch(LINE * (units + self.lines.get()));
+        Probe(units)
+    }
+
+    /// True if the pin protects the cells to which all probes since its begin have led. Then they
+    /// may be used as long as it is held. If not, the records are searched again.
+    ///
+    /// The order is that of P4 to P6 (`member/pin.rs`) with several entries: all of them are loaded
+    /// before the epoch. What extends the pin afterwards does not weaken it.
+    #[inline]
+    pub fn protects_probes(&self) -> bool {
+        self.is_protected()
+    }
+
+    /// The record that a probe has led to, if it has this key. `None` decides nothing.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
+    pub fn find_probed(
+        &self,
+        probe: Probe,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<Option<(Cell<'_>, &[u8])>> {
+        if probe.0 == NONE {
+            return Ok(None);
+        }
+        let found = of_key(Cell::at_units(self.map(), probe.0)?, hash, key)?;
+        if let Some((cell, _)) = found {
+            self.lines.set(cell.last_line());
+        }
+        Ok(found)
     }
 
     /// The current number of buckets of a namespace.

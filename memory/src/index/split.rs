@@ -17,7 +17,9 @@ use crate::layout::{
 use crate::member::arena::{Arena, LockSlot, finish_word, op, undo, write_undo};
 use crate::member::lock;
 use crate::member::{LOCK_WAIT_SHORT, Member};
-use crate::region::index_table::{IndexTable, buckets_of, first_of, segment_of, segment_slot};
+use crate::region::index_table::{
+    IndexTable, buckets_of, first_of, segment_of, segment_slot, segment_word,
+};
 use crate::region::map::Map;
 
 /// Lines of a segment that get pages at once: 256 KiB.
@@ -122,13 +124,14 @@ impl Member {
             self.add_segment(index, segment)?;
         }
         let word = self.map().word(catalog_at(index) + CATALOG_COMMITTED)?;
-        if q >= word.load(Ordering::Acquire) {
+        let committed = word.load(Ordering::Acquire);
+        if q >= unseal(committed, "the count of buckets with pages has a flipped bit")? {
             invariant!(first_of(segment) <= q, "bucket {q} lies before its segment {segment}");
             let left = first_of(segment) + buckets_of(segment) - q;
             invariant!(left > 0, "bucket {q} lies behind its segment {segment}");
             let lines = left.min(COMMIT_LINES);
             self.map().commit(table.bucket_at(self.map(), q)?, lines * LINE)?;
-            word.store(q + lines, Ordering::Release);
+            word.store(seal(q + lines), Ordering::Release);
             crash_point!("segment.committed");
         }
         Ok(())
@@ -140,8 +143,9 @@ impl Member {
         invariant!(segment < SEGMENTS, "an index has no segment {segment}");
         let at = self.allocate_extent((buckets_of(segment) + 1) * LINE, segment == 0)?;
         let word_at = segment_slot(index, segment);
-        write_undo(&self.arena(), word_at, 0, at, op::SET_ONCE);
-        publish(self.map().word(word_at)?, at);
+        let sealed = segment_word(at);
+        write_undo(&self.arena(), word_at, 0, sealed, op::SET_ONCE);
+        publish(self.map().word(word_at)?, sealed);
         crash_point!("segment.published");
         finish_word(&self.arena());
         Ok(())

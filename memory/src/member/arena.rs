@@ -140,6 +140,18 @@ const _: () = assert!(undo::UNIQUE_IDS.0 < SET_ASIDE_FIRST && QUEUES < u8::MAX a
 const _: () = assert!(SET_ASIDE_FIRST + QUEUE_WORDS <= ARENA_WORDS);
 const _: () = assert!(Bump::Large.end().0 < undo::TXN.0 && undo::FREE_SOURCE.0 < QUEUE_FIRST);
 
+/// True if a member uses this word of its arena. The others are zero.
+pub(crate) const fn is_arena_word(word: usize) -> bool {
+    matches!(word, 0..18 | 20..22 | 25..29)
+        || word >= QUEUE_FIRST && word < QUEUE_FIRST + QUEUE_WORDS * QUEUES
+        || word >= SET_ASIDE_FIRST && word < SET_ASIDE_FIRST + QUEUE_WORDS
+        || word == undo::STREAM.0
+        || word == undo::UNIQUE_IDS.0
+}
+
+const _: () = assert!(Bump::Small.end().0 == 17 && Bump::Large.end().0 == 21);
+const _: () = assert!(undo::TXN.0 == 25 && undo::FREE_SOURCE.0 == 28 && undo::SPLIT_BUCKET.0 < 18);
+
 /// One arena.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arena<'m> {

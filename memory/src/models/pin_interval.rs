@@ -34,6 +34,22 @@ impl TwoVersions {
         pin::unpin(pin);
     }
 
+    /// A batch: all entries are loaded, then the epoch, then the cells, also if the pin was
+    /// extended in between.
+    fn look_in_batch(&self) {
+        let Heap { epoch, word, pin, .. } = &self.heap;
+        let seen = pin::pin(epoch, pin, true);
+        let probes = [load(word), load(word)];
+        if pin::is_within(epoch, seen) {
+            pin::extend(epoch, pin, true);
+            for probe in probes.into_iter().filter(|probe| *probe != 0) {
+                let cell = if at_of(probe) == AT { &self.heap.cell } else { &self.second };
+                assert_eq!(read(cell), LIVE, "a probed cell was reused");
+            }
+        }
+        pin::unpin(pin);
+    }
+
     /// Replaces the first version in the epoch after that of the reader, and removes the second
     /// one. Returns the words of both cells.
     fn write(&self) -> [u64; 2] {
@@ -50,12 +66,21 @@ impl TwoVersions {
 
 #[test]
 fn a_stopped_reader_keeps_only_what_it_may_use() {
-    check(|| {
+    check_reader(TwoVersions::look);
+}
+
+#[test]
+fn a_batch_uses_only_what_its_pin_holds() {
+    check_reader(TwoVersions::look_in_batch);
+}
+
+fn check_reader(look: fn(&TwoVersions)) {
+    check(move || {
         let shared = Arc::new(TwoVersions {
             heap: Arc::try_unwrap(heap()).ok().unwrap(),
             second: UnsafeCell::new(0),
         });
-        let reading = start(&shared, TwoVersions::look);
+        let reading = start(&shared, look);
         let writing = start(&shared, |both| {
             let [first, second] = both.write();
             both.heap.advance();

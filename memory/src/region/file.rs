@@ -126,6 +126,13 @@ const CLAIM_SHARE: u64 = 1024;
 /// The least units of a bump range: 64 KiB.
 const CLAIM_UNITS_MIN: u64 = 1024;
 
+/// Handles of namespaces with adjacent numbers. They are made when one of them is opened.
+pub(crate) type TablePage = Box<[OnceLock<Box<IndexTable>>]>;
+
+/// Handles of a page.
+pub(crate) const TABLE_PAGE: usize = 256;
+const _: () = assert!(NAMESPACES_MAX.is_multiple_of(TABLE_PAGE), "pages are complete");
+
 /// State that all sessions of one process share.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -137,7 +144,8 @@ pub(crate) struct Shared {
     pub(crate) liveness: LivenessLock,
     /// Excludes other threads of this process where the creation lock excludes other processes.
     creation: Mutex<()>,
-    pub(crate) tables: Box<[OnceLock<Box<IndexTable>>]>,
+    /// Handles of namespaces, by the high and by the low byte of their numbers.
+    pub(crate) tables: Box<[OnceLock<TablePage>]>,
     /// Lowest member index that may be free, as far as this process knows.
     pub(crate) hint: AtomicU64,
 }
@@ -374,7 +382,8 @@ impl Region {
             let target = LockedFile { path: map.path(), file, received: liveness_file, page };
             LivenessLock::acquire(target, |number| Ok(is_number_named(&map, number)?))
         })?;
-        let tables = (0..NAMESPACES_MAX).map(|_| OnceLock::new()).collect();
+        let pages = NAMESPACES_MAX / TABLE_PAGE;
+        let tables = (0..pages).map(|_| OnceLock::new()).collect();
         Ok(Self {
             shared: Arc::new(Shared {
                 map,

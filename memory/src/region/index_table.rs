@@ -1,8 +1,12 @@
 //! A process's handle of a namespace's index: where its buckets are.
 
+use nearstate_model::limits::NAMESPACE_NAME_BYTES_MAX;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
 use crate::atomic::{AtomicU64, Ordering};
 use crate::layout::{
-    CATALOG_BUCKETS, CATALOG_KIND, CATALOG_SEGMENTS, Corruption, LINE, SEGMENTS, catalog_at, unseal,
+    CATALOG_BUCKETS, CATALOG_CHECK, CATALOG_KIND, CATALOG_NAME, CATALOG_NAME_BYTES,
+    CATALOG_SEGMENTS, Corruption, LINE, SEGMENTS, catalog_at, seal, unseal,
 };
 use crate::region::linear_hash::{DEPTH_FIRST, bucket_among, wide_mask};
 use crate::region::map::Map;
@@ -30,7 +34,7 @@ pub struct IndexTable {
 
 impl IndexTable {
     pub(crate) fn new(map: &Map, index: u32) -> Result<Self, Corruption> {
-        let kind = map.word(catalog_at(index) + CATALOG_KIND)?.load(Ordering::Relaxed);
+        let kind = NamespaceIdentity::load(map, index)?.kind;
         let table = Self {
             index,
             kind,
@@ -99,6 +103,7 @@ impl IndexTable {
         if at == 0 {
             return Err(none);
         }
+        let at = segment_of_word(at)?;
         let base = at.wrapping_add(LINE).wrapping_sub(first_of(segment) * LINE);
         slot.store(base, Ordering::Release);
         Ok(base.wrapping_add(bucket * LINE))
@@ -106,6 +111,51 @@ impl IndexTable {
 }
 
 /// Offset of the word that holds a segment's offset.
+/// The word of a catalog entry for a segment at this offset.
+pub(crate) const fn segment_word(at: u64) -> u64 {
+    seal(at / LINE)
+}
+
+/// The offset of a segment, from its word, which is not 0.
+pub(crate) fn segment_of_word(word: u64) -> Result<u64, Corruption> {
+    Ok(unseal(word, "the word of a segment has a flipped bit")? * LINE)
+}
+
+/// What never changes in a catalog entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NamespaceIdentity {
+    pub(crate) name: Vec<u8>,
+    pub(crate) kind: u64,
+}
+
+impl NamespaceIdentity {
+    /// Reads and verifies it.
+    pub(crate) fn load(map: &Map, index: u32) -> Result<Self, Corruption> {
+        let at = catalog_at(index);
+        let load = |which: u64| -> Result<u64, Corruption> {
+            Ok(map.word(at + which)?.load(Ordering::Relaxed))
+        };
+        let bytes = load(CATALOG_NAME_BYTES)?;
+        if bytes > NAMESPACE_NAME_BYTES_MAX as u64 {
+            return Err(Corruption("a namespace's name is too long"));
+        }
+        let name = map.bytes(at + CATALOG_NAME, bytes)?.to_vec();
+        let found = Self { name, kind: load(CATALOG_KIND)? };
+        if found.check(index) != load(CATALOG_CHECK)? {
+            return Err(Corruption("the name or the kind of a namespace has a flipped bit"));
+        }
+        Ok(found)
+    }
+
+    /// Its check value in the entry with this number.
+    pub(crate) fn check(&self, index: u32) -> u64 {
+        let mut bytes = self.kind.to_le_bytes().to_vec();
+        bytes.extend_from_slice(&self.name);
+        xxh3_64_with_seed(&bytes, u64::from(index) + 1)
+    }
+}
+
+/// Offset of the word for a segment.
 pub(crate) const fn segment_slot(index: u32, segment: usize) -> u64 {
     catalog_at(index) + CATALOG_SEGMENTS + 8 * segment as u64
 }

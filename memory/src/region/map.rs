@@ -11,8 +11,8 @@ use nearstate_model::{Error, Result, invariant};
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
 use crate::layout::{
-    BITMAP_BYTES, CHUNK_BYTES, CHUNK_HAS_PAGES, Corruption, HEAP, LINE, bitmaps_at, chunk_words_at,
-    ordinary_chunks, region_bytes,
+    BITMAP_BYTES, CHUNK_BYTES, CHUNK_NEW_WITH_PAGES, Corruption, HEAP, LINE, bitmaps_at,
+    chunk_words_at, ordinary_chunks, region_bytes,
 };
 use crate::region::liveness;
 use crate::region::page_fault::{Guard, USABLE};
@@ -279,6 +279,25 @@ impl Map {
         hint(self.base.as_ptr().wrapping_add(at as usize));
     }
 
+    /// Prefetches lines that follow each other, from the line at an offset on.
+    #[inline]
+    pub(crate) fn prefetch_lines(&self, at: u64, lines: u64) {
+        const STEP: u64 = 4;
+        let mut next = self.base.as_ptr().wrapping_add(at as usize);
+        let mut left = lines;
+        // A loop over single lines would take more instructions than the rest of a read.
+        while left >= STEP {
+            for line in 0..STEP {
+                hint(next.wrapping_add((LINE * line) as usize));
+            }
+            next = next.wrapping_add((LINE * STEP) as usize);
+            left -= STEP;
+        }
+        for line in 0..left {
+            hint(next.wrapping_add((LINE * line) as usize));
+        }
+    }
+
     /// Allocates pages for a range of the file and maps them.
     pub(crate) fn commit(&self, from: u64, bytes: u64) -> Result<()> {
         if from > self.bytes || bytes > self.bytes - from {
@@ -301,7 +320,7 @@ impl Map {
         self.commit(start, chunk_words_at(chunks) - start)?;
         for chunk in first..chunks {
             self.word(chunk_words_at(chunks) + 8 * chunk)?
-                .store(CHUNK_HAS_PAGES, Ordering::Release);
+                .store(CHUNK_NEW_WITH_PAGES, Ordering::Release);
         }
         Ok(())
     }
@@ -317,6 +336,15 @@ impl Map {
             system::prefault(self.base, from, bytes);
         }
         Ok(is_done)
+    }
+
+    /// Gives the pages of a range back to the host; the range reads as zeros. False if the file
+    /// system has no holes.
+    pub(crate) fn release(&self, from: u64, bytes: u64) -> Result<bool> {
+        if from > self.bytes || bytes > self.bytes - from {
+            return Err(Error::from(OUTSIDE));
+        }
+        self.with_file(|file| system::release(file.as_fd(), from, bytes))
     }
 
     /// True if the file has the page of an offset. To read a page that it does not have allocates

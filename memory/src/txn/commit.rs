@@ -153,9 +153,8 @@ impl Member {
             Ok(None) => self
                 .prepare_events(&plan.events, txn, first)
                 .and_then(|()| self.write_all(plan, txn, &arena))
-                .map(|is_committed| match is_committed {
-                    true => CommitOutcome::Committed,
-                    false => CommitOutcome::Conflict(0),
+                .map(|is_committed| {
+                    if is_committed { CommitOutcome::Committed } else { CommitOutcome::Conflict(0) }
                 }),
             Ok(Some(refused)) => Ok(refused),
             Err(error) => Err(error),
@@ -364,7 +363,7 @@ impl Member {
         }
         if !matches!(access.change, CellChange::Keep) {
             let word = self.map().word(catalog_at(access.namespace) + CATALOG_FLAGS)?;
-            if word.load(Ordering::Acquire) != access.flags {
+            if word.load(Ordering::Acquire) >> 16 != access.flags {
                 return Ok(Some(CommitOutcome::FlagsChanged(number)));
             }
         }

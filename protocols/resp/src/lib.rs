@@ -10,6 +10,7 @@
 
 mod protocol;
 mod keyspace_notifier;
+mod memory_upkeep;
 mod connection;
 pub mod table;
 mod commands;

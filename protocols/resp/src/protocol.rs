@@ -4,6 +4,7 @@ use crate::command::stats::RespCoreStats;
 use crate::connection::RespConnection;
 use crate::core_context::CoreContext;
 use crate::keyspace_notifier;
+use crate::memory_upkeep;
 use crate::reply::{ReplyWriter, RespVersion};
 use crate::server::RespServer;
 use crate::table::TABLE;
@@ -71,6 +72,9 @@ impl CoreService for RespCoreService {
                 Rc::clone(self.0.core.session()),
             );
             spawn(TaskClass::Background, "keyspace events", run_notifier);
+            let keep_memory_usable =
+                memory_upkeep::run(Arc::clone(&self.0.server), Rc::clone(self.0.core.session()));
+            spawn(TaskClass::Background, "memory", keep_memory_usable);
         }
     }
 

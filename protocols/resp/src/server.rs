@@ -9,7 +9,7 @@ use crate::pubsub::mailbox::Mailbox;
 use nearstate_node::metrics::Distribution;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -111,6 +111,8 @@ pub struct RespServer {
     pub keyspace: KeyspaceWatches,
     /// Statistics of requests.
     pub stats: ServerStats,
+    /// `MEMORY PURGE` was called, and the memory upkeep has not looked since.
+    pub(crate) purge_requested: AtomicBool,
     clients: Mutex<BTreeMap<u64, ClientEntry>>,
     slow: Mutex<SlowLog>,
 }
@@ -170,6 +172,7 @@ impl RespServer {
             settings,
             stats: ServerStats::default(),
             clients: Mutex::default(),
+            purge_requested: AtomicBool::new(false),
             slow: Mutex::default(),
         }
     }

@@ -152,10 +152,11 @@ impl Session {
     pub(crate) fn put_direct(
         &self,
         namespace: Namespace,
-        key: &[u8],
+        lookup: KeyLookup<'_>,
         value: &[u8],
         condition: Condition<'_>,
     ) -> Result<Option<Outcome>> {
+        let key = lookup.key;
         check_key(key)?;
         if value.len() > VALUE_BYTES_MAX {
             return Err(Error::ValueTooLarge { bytes: value.len() });
@@ -166,8 +167,9 @@ impl Session {
         if self.member.namespace_flags(namespace.index)? & NEEDS_TXN != 0 {
             return Ok(None);
         }
-        let lookup = self.lookup(namespace, key)?;
-        self.member.prefetch_bucket(lookup.table, lookup.hash);
+        if !lookup.is_seen {
+            self.member.prefetch_bucket(lookup.table, lookup.hash);
+        }
         let draft = self.draft(lookup, &[], value, &[])?;
         let target = WriteTarget { hash: lookup.hash, key, token: None };
         let flags = FlagCheck {

@@ -4,5 +4,6 @@
 mod bad_files;
 mod creation;
 mod exhaustion;
+mod flip_rates;
 mod flips;
 mod truncated;

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use nearstate_store::{
-    BlockChange, Condition, CreateOptions, Error, Kind, Outcome, Pattern, Region, Schema, View,
+    BlockChange, Condition, CreateOptions, Error, Kind, Outcome, Pattern, Region, Schema,
+    TagSchema, View,
 };
 use proptest::prelude::*;
 
@@ -169,6 +170,36 @@ fn a_hundred_thousand_records_are_walked_listed_counted_and_batched() {
     }
     assert_eq!(session.count(ns).unwrap(), 0);
     drop(scan);
+    drop((session, region));
+    clean(&folder.path);
+}
+
+#[test]
+fn a_batch_puts_each_record_in_order_up_to_the_first_that_fails() {
+    let folder = TestFolder::new();
+    let region = Region::create(&folder.path, &options(64 << 20)).unwrap();
+    let session = region.session().unwrap();
+    let plain = session.namespace("plain", &Schema::default()).unwrap();
+    let tag = TagSchema { name: "guti".to_owned(), ..TagSchema::default() };
+    let tagged = session.namespace("tagged", &Schema { tags: vec![tag], ..Schema::default() });
+    let keys: Vec<Vec<u8>> = (0..50_u32).map(|n| format!("key-{}", n % 40).into_bytes()).collect();
+    let values: Vec<Vec<u8>> = (0..50_u32).map(|n| vec![n as u8; n as usize * 7]).collect();
+    let long = vec![b'k'; 5000];
+    for ns in [plain, tagged.unwrap()] {
+        let mut records: Vec<(&[u8], &[u8])> = Vec::new();
+        records.extend(keys.iter().zip(&values).map(|(key, value)| (&key[..], &value[..])));
+        session.put_batch(ns, &records).unwrap();
+        for (n, key) in keys.iter().enumerate().take(40) {
+            let last = if n < 10 { n + 40 } else { n };
+            assert_eq!(session.get(ns, key).unwrap().unwrap().bytes(), values[last]);
+        }
+        let new: [(&[u8], &[u8]); 3] = [(b"before", b"1"), (&long, b"2"), (b"after", b"3")];
+        let failed = session.put_batch(ns, &new);
+        assert!(matches!(failed, Err(Error::KeyTooLarge { .. })), "{failed:?}");
+        assert!(session.get(ns, b"before").unwrap().is_some());
+        assert!(session.get(ns, b"after").unwrap().is_none());
+        session.put_batch(ns, &[]).unwrap();
+    }
     drop((session, region));
     clean(&folder.path);
 }

@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use nearstate_store::{BlockChange, Condition, Error, Kind, Namespace, Schema, Session};
+use nearstate_store::{BlockChange, Condition, Error, Kind, Namespace, Region, Schema, Session};
 
 use crate::fixture::{TestFolder, clean};
-use crate::full_region::{BYTES, create, fill, fill_tagged, key, open, tagged, unused};
+use crate::full_region::{BYTES, create, delete_all, fill, fill_tagged, key, open, tagged, unused};
 
 /// Random numbers with a seed.
 struct Numbers(u64);
@@ -170,6 +170,49 @@ fn records_with_blocks_and_tags_are_moved_under_readers_and_writers() {
         writer.join().unwrap();
         assert!(readers.into_iter().all(|reader| reader.join().unwrap() > 0));
     });
+    drop((session, region));
+    clean(&folder.path);
+}
+
+/// Bytes of the file that have pages.
+fn on_disk(region: &Region) -> u64 {
+    region.inspect().unwrap().bytes_on_disk
+}
+
+#[test]
+fn memory_that_is_free_as_a_whole_goes_back_to_the_host() {
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let (session, ns) = open(&region);
+    let count = scatter(&session, ns);
+    for number in (1..count).step_by(2).filter(|number| number % 8 != 1) {
+        assert!(session.delete(ns, &key(number)).unwrap());
+    }
+    let full = on_disk(&region);
+    let mut moved = 0;
+    while let Some(mut work) = session.defragment(50).unwrap() {
+        while !work.step(16).unwrap() {}
+        moved += work.moved();
+        assert!(work.step(1).unwrap(), "the work is over");
+    }
+    assert!(moved > u64::from(count) / 20, "{moved} of {count} records were moved");
+    let free = session.free_chunk_bytes().unwrap();
+    assert!(free > BYTES / 2, "{free} bytes are free as a whole");
+    assert_eq!(session.release_free_memory(8 << 20, 3).unwrap(), 3 * (256 << 10));
+    while session.release_free_memory(8 << 20, 64).unwrap() != 0 {}
+    assert_eq!(session.free_chunk_bytes().unwrap(), 8 << 20);
+    assert!(on_disk(&region) <= full - (free - (8 << 20)), "{full} - {free}");
+    for number in (1..count).step_by(8) {
+        assert_eq!(session.get(ns, &key(number)).unwrap().unwrap().bytes(), [7; 500]);
+    }
+    // It gets pages again.
+    let refilled = fill(&session, ns, 400);
+    assert!(unused(&region) < BYTES / 20, "after {refilled} records: {}", unused(&region));
+    // Work that is given up leaves nothing behind, and none is begun under a view.
+    delete_all(&session, ns, refilled);
+    let view_of = session.put(ns, &key(0), b"one").and_then(|_| session.get(ns, &key(0))).unwrap();
+    assert!(session.defragment(0).unwrap().is_none());
+    drop(view_of);
     drop((session, region));
     clean(&folder.path);
 }

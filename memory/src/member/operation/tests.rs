@@ -160,7 +160,9 @@ fn remove_overflow_lines(region: &Region, member: &Member) -> Result<()> {
     keys.iter().try_for_each(|key| put(member, table, key, b""))?;
     other.operation(|| other.release(split_lock, LockSlot::Split, 0))?;
     drop(other);
-    member.defragment(0)?;
+    let mut evacuation = member.begin_evacuation(0)?.expect("partly used chunks");
+    while !member.continue_evacuation(&mut evacuation, 3)? {}
+    member.release_free_chunks(0, 8)?;
     keys.iter().try_for_each(|key| remove(member, table, key))
 }
 

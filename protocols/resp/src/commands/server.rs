@@ -158,6 +158,17 @@ pub(crate) fn slowlog_reset(
 const RECORD_HEAD: usize = 44;
 const LINE: usize = 64;
 
+/// `MEMORY PURGE`
+pub(crate) fn memory_purge(
+    ctx: &mut CommandContext<'_>,
+    _: Args<'_>,
+    reply: &mut ReplyWriter<'_>,
+) -> CommandResult {
+    ctx.server.purge_requested.store(true, std::sync::atomic::Ordering::Relaxed);
+    reply.ok();
+    Ok(())
+}
+
 /// `MEMORY USAGE key [SAMPLES count]`
 pub(crate) fn memory_usage(
     ctx: &mut CommandContext<'_>,

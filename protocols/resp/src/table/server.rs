@@ -377,7 +377,18 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         arity: -2,
         flags: CommandFlags::CONTAINER,
         summary: "Contains commands for memory usage.",
-        differs: "USAGE is the only subcommand.",
+        differs: "Supports PURGE and USAGE.",
+        ..ROW
+    },
+    RespCommand {
+        name: "memory|purge",
+        arity: 2,
+        flags: ANY_TIME,
+        summary: "Asks the server to return free memory to the operating system.",
+        differs: "The work is done in the background: records are moved together first, and a \
+                  sixteenth of the region stays allocated. Without the command the server does the \
+                  same for memory that stays free for a minute.",
+        run: server::memory_purge,
         ..ROW
     },
     RespCommand {

@@ -10,6 +10,7 @@ mod keyspace_notifications;
 mod limits;
 mod local_transport;
 mod local_transport_sdl;
+mod memory_upkeep;
 mod models;
 mod pubsub;
 mod rejected_requests;

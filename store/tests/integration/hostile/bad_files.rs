@@ -82,7 +82,7 @@ fn a_half_created_region_is_created_again() {
     }
     // Killed before the first word of the superblock was there.
     let file = File::create(&folder.path).unwrap();
-    file.set_len(136 << 20).unwrap();
+    file.set_len(256 << 20).unwrap();
     Region::create(&folder.path, &small()).unwrap();
 }
 
@@ -114,7 +114,7 @@ fn a_truncated_region_is_refused_at_any_length() {
     drop((session, region));
     let file = OpenOptions::new().write(true).open(&folder.path).unwrap();
     let full = file.metadata().unwrap().len();
-    for length in [full - 1, full - 4096, full / 2, 0x480_0000, 0x40_0000, 0x2000, 4096] {
+    for length in [full - 1, full - 4096, full / 2, 0x840_0000, 0x40_0000, 0x2000, 4096] {
         file.set_len(length).unwrap();
         refused(Region::attach(&folder.path), &["truncated", "restore the file"]);
         refused(Region::create(&folder.path, &small()), &["truncated"]);

@@ -19,8 +19,8 @@ const RESERVED: u64 = 0x1000;
 const CHUNK_BYTES: u64 = 256 << 10;
 const MEMBERS: u64 = 0x2000;
 const CATALOG: u64 = 0x40_0000;
-const ARENAS: u64 = 0x80_0000;
-const HEAP: u64 = 0x480_0000;
+const ARENAS: u64 = 0x440_0000;
+const HEAP: u64 = 0x840_0000;
 
 /// The parts of a file that are not zero, so that it can be put back as it was.
 struct Copy {

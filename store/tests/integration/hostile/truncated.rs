@@ -10,7 +10,7 @@ use crate::fixture::{TestFolder, open, refused, small};
 
 /// Where the file is cut: in the superblock, the members, the catalog, the arenas, the heap.
 const LENGTHS: &[u64] =
-    &[0, 100, 0x1000, 0x2000, 0x40_0000, 0x80_0000, 0x80_1000, 0x480_0000, 0x480_8000];
+    &[0, 100, 0x1000, 0x2000, 0x40_0000, 0x440_0000, 0x440_1000, 0x840_0000, 0x840_8000];
 
 fn key(number: u32) -> [u8; 4] {
     number.to_le_bytes()
@@ -97,7 +97,7 @@ fn a_truncation_after_all_records_is_detected_when_the_region_grows() {
     session.put(ns, b"before", b"v").unwrap();
     let taken = region.inspect().unwrap().bytes_taken;
     let file = OpenOptions::new().write(true).open(&folder.path).unwrap();
-    file.set_len(0x480_0000 + taken).unwrap();
+    file.set_len(0x840_0000 + taken).unwrap();
     assert_eq!(session.get(ns, b"before").unwrap().unwrap().bytes(), b"v");
     let mut acknowledged = 0_u32;
     let error = loop {

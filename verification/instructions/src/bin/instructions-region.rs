@@ -17,6 +17,7 @@ const OPERATIONS: &[MeasuredOperation] = &[
     ("copy", 8000, copy),
     ("batch-view", 8000, batch_view),
     ("put", 8000, put),
+    ("batch-put", 8000, batch_put),
     ("patch", 8000, patch),
     ("update", 8000, update),
     ("read-modify-write", 8000, read_modify_write),
@@ -148,6 +149,16 @@ fn put(times: u64) -> MeasuredResult {
         let key = loaded.next_key();
         black_box(loaded.session.put(loaded.values, &key, &VALUE)?);
         Ok(())
+    })
+}
+
+/// A put of 16 records at once, counted for each record.
+fn batch_put(times: u64) -> MeasuredResult {
+    let mut loaded = Loaded::new()?;
+    measured(times / BATCH as u64, |_| {
+        let keys: [[u8; 20]; BATCH] = std::array::from_fn(|_| loaded.next_key());
+        let records = keys.each_ref().map(|key| (key.as_slice(), VALUE.as_slice()));
+        Ok(loaded.session.put_batch(loaded.values, &records)?)
     })
 }
 

@@ -14,7 +14,7 @@ use crate::record_counts::NamespaceCounts;
 /// Maximum number of processes listed: those with the lowest pids.
 const PROCESSES_MAX: usize = 256;
 
-/// Maximum number of namespaces listed: those with the most records. A region can have 4,096; some
+/// Maximum number of namespaces listed: those with the most records. A region can have 65,536; some
 /// hundred bytes each in four families would make a page of megabytes.
 const NAMESPACES_MAX: usize = 256;
 

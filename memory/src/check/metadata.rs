@@ -1,0 +1,224 @@
+//! The offline check of words that no walk over the cells reaches: free member slots, closed undo
+//! records, catalog entries, and words that no build uses.
+
+use nearstate_model::limits::{MEMBERS_MAX, NAMESPACES_MAX};
+
+use crate::atomic::Ordering;
+use crate::check::CheckReport;
+use crate::layout::{
+    ARENA_BYTES, ARENA_WORDS, BITMAP_BYTES, CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK,
+    CATALOG_COMMITTED, CATALOG_FLAGS, CATALOG_KIND, CATALOG_NAME, CATALOG_NAME_BYTES, CATALOG_RING,
+    CATALOG_SEGMENTS, CATALOG_SPLIT, CATALOG_STATE, Corruption, MEMBER_BYTES, MEMBER_NAME,
+    MEMBER_PID, MEMBER_PIN, MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE, RESERVED_BYTES, SEGMENTS,
+    SUPER_BYTES, SUPER_NAMESPACES_LOCK, SUPER_WORDS, arena_at, bitmaps_at, catalog_at,
+    chunk_words_at, member_at, ordinary_chunks, unseal,
+};
+use crate::member::arena::{Arena, LockSlot, is_arena_word, undo};
+use crate::namespace;
+use crate::region::index_table::{NamespaceIdentity, buckets_of, first_of, segment_of};
+use crate::region::map::Map;
+use crate::region::member_table::{member_slots_used, state};
+
+/// Bytes of a page, which the tables get at once.
+const PAGE: u64 = 4096;
+
+/// Words that no build writes must be zero.
+pub(super) fn superblock(map: &Map, report: &mut CheckReport) -> Result<(), Corruption> {
+    for at in (0..SUPER_BYTES).step_by(8).filter(|at| !SUPER_WORDS.contains(at)) {
+        if load(map, at)? != 0 {
+            report.fault(format!("superblock: byte {at} is not zero"));
+        }
+    }
+    if load(map, SUPER_NAMESPACES_LOCK)? != 0 {
+        report.fault("superblock: the namespaces lock is held, and its owner is not alive");
+    }
+    zeros(map, SUPER_BYTES, RESERVED_BYTES, "reserved page", report)
+}
+
+/// The slots that no session owns, and their undo records. Before the recovery of dead members,
+/// which takes a free slot and would overwrite a flipped bit, or act on it. True if a slot is not
+/// free.
+pub(super) fn free_slots(map: &Map, report: &mut CheckReport) -> Result<bool, Corruption> {
+    let used = member_slots_used(map)?;
+    let mut is_in_use = false;
+    for index in 0..used {
+        let at = member_at(index);
+        let word = load(map, at + MEMBER_STATE)?;
+        let known = [MEMBER_PIN, MEMBER_STATE, MEMBER_PID, MEMBER_NAME, MEMBER_NAME + 8];
+        for which in (0..MEMBER_BYTES).step_by(8) {
+            if !known.contains(&which) && which != MEMBER_SINCE && load(map, at + which)? != 0 {
+                report.fault(format!("member {index}: byte {which} of its slot is not zero"));
+            }
+        }
+        if state::of(word) != state::FREE {
+            if state::of(word) > state::CLAIMING {
+                report.fault(format!("member {index}: its slot has an unknown state"));
+            }
+            is_in_use = true;
+            continue;
+        }
+        if load(map, at + MEMBER_PIN)? != 0 {
+            report.fault(format!("member {index}: its slot is free, and has a pin"));
+        }
+        if state::process(word) != 0 {
+            report.fault(format!("member {index}: its slot is free, and names a process"));
+        }
+        undo_record(map, index, report)?;
+    }
+    if used as usize == MEMBERS_MAX {
+        return Ok(is_in_use);
+    }
+    // What follows the last slot in its page was never written.
+    let end = member_at(used);
+    if map.is_allocated(end) {
+        zeros(map, end, end.next_multiple_of(PAGE) - end, "unused member slots", report)?;
+    }
+    if map.is_allocated(arena_at(used)) {
+        zeros(map, arena_at(used), ARENA_BYTES, "the arena of an unused slot", report)?;
+    }
+    Ok(is_in_use)
+}
+
+/// The undo record of a free slot is closed, except for a range that is being freed.
+pub(super) fn undo_record(
+    map: &Map,
+    index: u32,
+    report: &mut CheckReport,
+) -> Result<(), Corruption> {
+    let arena = Arena::new(map, index, false)?;
+    let closed = [
+        undo::OP,
+        undo::POP,
+        undo::PENDING,
+        undo::CHUNK_AT,
+        undo::CHUNK_TO,
+        undo::BATCH_FIRST,
+        undo::TXN,
+    ];
+    let locks = LockSlot::ALL.map(undo::lock);
+    if closed.iter().chain(&locks).any(|which| arena.get(*which) != 0) {
+        report.fault(format!("member {index}: its undo record is open"));
+    }
+    if arena.get(undo::FREE_AT) == 0 && arena.get(undo::FREE_TO) != 0 {
+        report.fault(format!("member {index}: its undo record has half a range"));
+    }
+    for word in (0..ARENA_WORDS).filter(|word| !is_arena_word(*word)) {
+        if load(map, arena_at(index) + 8 * word as u64)? != 0 {
+            report.fault(format!("member {index}: byte {} of its arena is not zero", 8 * word));
+        }
+    }
+    Ok(())
+}
+
+/// The catalog: each entry is in use and correct, or left by a killed creator, or zero.
+pub(super) fn catalog(map: &Map, report: &mut CheckReport) -> Result<(), Corruption> {
+    let used = namespace::used(map)?;
+    for index in 0..used {
+        match load(map, catalog_at(index) + CATALOG_STATE)? {
+            // Its creation was interrupted.
+            0 => {}
+            NAMESPACE_LIVE => {
+                if let Err(Corruption(what)) = entry(map, index, report) {
+                    report.fault(format!("namespace {index}: {what}"));
+                }
+            }
+            _ => report.fault(format!("namespace {index}: its state has a flipped bit")),
+        }
+    }
+    // A killed creator can have left one more entry. Its kind was stored first, and the next
+    // creator stores every other word.
+    if used as usize == NAMESPACES_MAX || !map.is_allocated(catalog_at(used)) {
+        return Ok(());
+    }
+    let begun = u32::from(load(map, catalog_at(used) + CATALOG_KIND)? != 0);
+    let end = catalog_at(used + begun);
+    let page_end = (catalog_at(used) + CATALOG_BYTES).next_multiple_of(PAGE);
+    zeros(map, end, page_end - end, "unused catalog entries", report)
+}
+
+fn entry(map: &Map, index: u32, report: &mut CheckReport) -> Result<(), Corruption> {
+    let at = catalog_at(index);
+    let NamespaceIdentity { name, .. } = NamespaceIdentity::load(map, index)?;
+    unseal(load(map, at + CATALOG_FLAGS)?, "its flags have a flipped bit")?;
+    if load(map, at + CATALOG_SPLIT)? != 0 {
+        report.fault(format!("namespace {index}: its split lock is held"));
+    }
+    let buckets = unseal(load(map, at + CATALOG_BUCKETS)?, "its bucket count has a flipped bit")?;
+    let what = "its count of buckets with pages has a flipped bit";
+    let committed = unseal(load(map, at + CATALOG_COMMITTED)?, what)?;
+    let last = segment_of(buckets.max(1) - 1);
+    let is_possible = committed >= buckets
+        && last + 1 < SEGMENTS
+        && committed <= first_of(last + 1) + buckets_of(last + 1);
+    if !is_possible {
+        report.fault(format!("namespace {index}: {committed} of {buckets} buckets have pages"));
+    }
+    let known = [
+        CATALOG_STATE,
+        CATALOG_KIND,
+        CATALOG_FLAGS,
+        CATALOG_RING,
+        CATALOG_BUCKETS,
+        CATALOG_SPLIT,
+        CATALOG_COMMITTED,
+        CATALOG_NAME_BYTES,
+        CATALOG_CHECK,
+    ];
+    let name_end = CATALOG_NAME + name.len() as u64;
+    let segments = CATALOG_SEGMENTS..CATALOG_SEGMENTS + 8 * SEGMENTS as u64;
+    for which in (0..CATALOG_BYTES).step_by(8) {
+        let is_known = known.contains(&which)
+            || segments.contains(&which)
+            || (CATALOG_NAME..name_end).contains(&which);
+        // Behind the end of the name its last word is zero.
+        let in_name = name_end.saturating_sub(which).min(8);
+        let rest = match which {
+            which if which >= CATALOG_NAME && which < name_end && in_name < 8 => {
+                load(map, at + which)? >> (8 * in_name)
+            }
+            _ if is_known => 0,
+            _ => load(map, at + which)?,
+        };
+        if rest != 0 {
+            report.fault(format!("namespace {index}: byte {which} of its entry is not zero"));
+        }
+    }
+    Ok(())
+}
+
+/// The words and the bitmaps of chunks that were never used.
+pub(super) fn unused_chunks(
+    map: &Map,
+    used: u64,
+    report: &mut CheckReport,
+) -> Result<(), Corruption> {
+    let (chunks, ordinary) = (map.chunks(), ordinary_chunks(map.chunks()));
+    let words = |chunk| chunk_words_at(chunks) + 8 * chunk;
+    let bitmaps = |chunk| bitmaps_at(chunks) + BITMAP_BYTES * chunk;
+    for (from, to) in [(words(used), words(ordinary)), (bitmaps(used), bitmaps(ordinary))] {
+        let end = from.next_multiple_of(PAGE).min(to);
+        if from < end && map.is_allocated(from) {
+            zeros(map, from, end - from, "tables of unused chunks", report)?;
+        }
+    }
+    Ok(())
+}
+
+fn zeros(
+    map: &Map,
+    from: u64,
+    bytes: u64,
+    what: &str,
+    report: &mut CheckReport,
+) -> Result<(), Corruption> {
+    for at in (from..from + bytes).step_by(8) {
+        if load(map, at)? != 0 {
+            report.fault(format!("{what}: byte {at:#x} is not zero"));
+        }
+    }
+    Ok(())
+}
+
+fn load(map: &Map, at: u64) -> Result<u64, Corruption> {
+    Ok(map.word(at)?.load(Ordering::Acquire))
+}

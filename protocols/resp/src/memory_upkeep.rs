@@ -1,0 +1,110 @@
+//! Background task that keeps the memory of the region usable for any size: it moves scattered
+//! records together, and gives memory that stays free back to the host. It runs on one core, in
+//! parts of some microseconds, and takes at most [`BUSY_SHARE`] of its time.
+//!
+//! A region without scattered or free memory costs a look at the words of its chunks every
+//! [`LOOK_INTERVAL`].
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use nearstate_model::Result;
+use nearstate_node::executor::{is_due, sleep, yield_now};
+use nearstate_store::Session;
+
+use crate::server::RespServer;
+
+/// How often the task looks at the region.
+const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How often it looks whether `MEMORY PURGE` was called.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The percentage of free memory in partly used chunks from which records are moved. Below it a
+/// move would free less than it copies.
+const FREE_SHARE_MIN: u64 = 50;
+
+/// As [`FREE_SHARE_MIN`], after `MEMORY PURGE`.
+const FREE_SHARE_MIN_PURGE: u64 = 10;
+
+/// Buckets between two looks at the clock: some tens of microseconds.
+const BUCKETS_AT_ONCE: u64 = 16;
+
+/// Work after which the task pauses, and the pause: 2 % of a core.
+const BUSY_MAX: Duration = Duration::from_millis(1);
+const BUSY_SHARE: u32 = 50;
+
+/// The share of the region that stays with it, so that a burst of writes needs no pages.
+const KEPT_SHARE: u64 = 16;
+
+/// Looks after which memory that was free at each of them goes back to the host: a minute.
+const LOOKS_FREE: u32 = 6;
+
+/// Chunks that one call releases: about a millisecond.
+const CHUNKS_AT_ONCE: u64 = 16;
+
+/// Keeps the memory usable for the lifetime of the core.
+pub(crate) async fn run(server: Arc<RespServer>, session: Rc<Session>) {
+    let mut upkeep = MemoryUpkeep { session: &session, free_least: u64::MAX, looks: 0 };
+    let mut looked_at = Instant::now();
+    loop {
+        sleep(POLL_INTERVAL).await;
+        let is_purge = server.purge_requested.swap(false, Ordering::Relaxed);
+        if is_purge || looked_at.elapsed() >= LOOK_INTERVAL {
+            // What fails now is tried again at the next look. A damaged region is reported by the
+            // commands of clients.
+            let _ = upkeep.look(is_purge).await;
+            looked_at = Instant::now();
+        }
+    }
+}
+
+struct MemoryUpkeep<'s> {
+    session: &'s Session,
+    /// The least number of bytes that were free as a whole since memory was given back.
+    free_least: u64,
+    looks: u32,
+}
+
+impl MemoryUpkeep<'_> {
+    async fn look(&mut self, is_purge: bool) -> Result<()> {
+        let share = if is_purge { FREE_SHARE_MIN_PURGE } else { FREE_SHARE_MIN };
+        self.defragment(share).await?;
+        let free = self.session.free_chunk_bytes()?;
+        (self.free_least, self.looks) = (self.free_least.min(free), self.looks + 1);
+        if is_purge || self.looks >= LOOKS_FREE {
+            let kept = self.session.region().inspect()?.bytes_max / KEPT_SHARE;
+            // What was used in between may be used again soon.
+            let keep = if is_purge { kept } else { kept.max(free - self.free_least) };
+            self.release(keep).await?;
+            (self.free_least, self.looks) = (u64::MAX, 0);
+        }
+        Ok(())
+    }
+
+    async fn defragment(&self, share: u64) -> Result<()> {
+        let Some(mut work) = self.session.defragment(share)? else { return Ok(()) };
+        let mut since = Instant::now();
+        while !work.step(BUCKETS_AT_ONCE)? {
+            if since.elapsed() >= BUSY_MAX {
+                sleep(since.elapsed() * BUSY_SHARE).await;
+                since = Instant::now();
+            } else if is_due() {
+                yield_now().await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn release(&self, keep: u64) -> Result<()> {
+        loop {
+            let since = Instant::now();
+            if self.session.release_free_memory(keep, CHUNKS_AT_ONCE)? == 0 {
+                return Ok(());
+            }
+            sleep(since.elapsed() * BUSY_SHARE).await;
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Background work that keeps free memory usable for any size and returns it to the host
+//! (`docs/decisions/015-evacuation.md`).
+
+use nearstate_memory::Evacuation;
+use nearstate_model::Result;
+
+use crate::session::Session;
+
+/// Moves live records together, a part at a time, so that the chunks that they leave are free as a
+/// whole. Dropping it ends the work; what was moved stays moved.
+#[derive(Debug)]
+pub struct Defragmentation<'s> {
+    session: &'s Session,
+    evacuation: Option<Evacuation>,
+    moved: u64,
+}
+
+impl Session {
+    /// Begins to move records out of the chunks of 256 KiB with the fewest live bytes, at most an
+    /// eighth of the region, if at least `share_min` percent of the memory in partly used chunks is
+    /// free. `None` if less is free, and while this session has a view or a transaction.
+    ///
+    /// The write path does the same work at once when it finds no room, so calling this is never
+    /// necessary: it keeps writers from waiting. Other sessions read and write meanwhile.
+    ///
+    /// Complexity: linear in the number of chunks.
+    ///
+    /// # Errors
+    /// `Forked`, `SessionStopped`, `Damaged`, `System`.
+    pub fn defragment(&self, share_min: u64) -> Result<Option<Defragmentation<'_>>> {
+        let begun = self.member.begin_evacuation(share_min)?;
+        Ok(begun.map(|begun| Defragmentation { session: self, evacuation: Some(begun), moved: 0 }))
+    }
+
+    /// The bytes of memory that no record uses, in chunks of 256 KiB that are free as a whole and
+    /// that the host has not got back.
+    ///
+    /// Complexity: linear in the number of chunks.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn free_chunk_bytes(&self) -> Result<u64> {
+        self.member.free_chunk_bytes()
+    }
+
+    /// Gives memory of free chunks back to the host (`fallocate(2)` with `FALLOC_FL_PUNCH_HOLE`),
+    /// except `keep` bytes, and at most `most` chunks of 256 KiB. Returns the bytes. The region
+    /// gets pages again when it needs them; if the host has none then, the error is `Full`.
+    ///
+    /// Complexity: a system call of 20 to 100 us for each chunk.
+    ///
+    /// # Errors
+    /// `Forked`, `SessionStopped`, `Damaged`, `System`.
+    pub fn release_free_memory(&self, keep: u64, most: u64) -> Result<u64> {
+        self.member.release_free_chunks(keep, most)
+    }
+}
+
+impl Defragmentation<'_> {
+    /// Moves the records of some more buckets. True if nothing is left to do.
+    ///
+    /// Complexity: 0.1 to 1 us for each bucket, which has three records on average, and the copies
+    /// of what is moved.
+    ///
+    /// # Errors
+    /// `Forked`, `SessionStopped`, `Stalled`, `Damaged`, `System`. The work is over then.
+    pub fn step(&mut self, buckets: u64) -> Result<bool> {
+        let Some(evacuation) = &mut self.evacuation else { return Ok(true) };
+        let done = self.session.member.continue_evacuation(evacuation, buckets);
+        self.moved = evacuation.moved();
+        if !matches!(done, Ok(false)) {
+            self.evacuation = None;
+        }
+        done
+    }
+
+    /// The number of records that were moved.
+    pub const fn moved(&self) -> u64 {
+        self.moved
+    }
+}
+
+impl Drop for Defragmentation<'_> {
+    fn drop(&mut self) {
+        if let Some(evacuation) = &self.evacuation {
+            // What is left are hints for other sessions, which a failure leaves as they are.
+            let _ = self.session.member.give_up_evacuation(evacuation);
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Every bit of the metadata of a region that is not attached: which flips the offline check finds.
+//! `spec/region.md`, "What the check covers", lists the bits that it need not find.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use nearstate_store::{
+    BlockChange, Condition, Error, Filter, Kind, Metadata, Region, Schema, TagSchema, WhenFull,
+};
+
+use crate::fixture::{TestFolder, checked, clean, small};
+
+const MEMBERS: u64 = 0x2000;
+const CATALOG: u64 = 0x40_0000;
+const ARENAS: u64 = 0x440_0000;
+const HEAP: u64 = 0x840_0000;
+const CHUNK_BYTES: u64 = 256 << 10;
+
+/// The bytes of the file, as they were.
+struct Snapshot {
+    file: File,
+    bytes: Vec<u8>,
+    /// The pages that are not zero.
+    used: Vec<u64>,
+}
+
+impl Snapshot {
+    fn of(path: &Path) -> Self {
+        let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+        let mut bytes = vec![0; usize::try_from(file.metadata().unwrap().len()).unwrap()];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        let pages = (0..).zip(bytes.chunks(4096));
+        let used = pages.filter(|(_, page)| page.iter().any(|byte| *byte != 0));
+        let used = used.map(|(page, _)| page).collect();
+        Self { file, bytes, used }
+    }
+
+    fn word(&self, at: u64) -> u64 {
+        let at = usize::try_from(at).unwrap();
+        u64::from_le_bytes(*self.bytes[at..].first_chunk().unwrap())
+    }
+
+    /// Writes the pages again that had content, and the one with the flipped bit. A session that a
+    /// check opens uses no others.
+    fn restore(&self, bit: u64) {
+        for page in self.used.iter().copied().chain([bit / 8 / 4096]) {
+            let at = usize::try_from(page * 4096).unwrap();
+            self.file.write_all_at(&self.bytes[at..at + 4096], page * 4096).unwrap();
+        }
+    }
+
+    fn flip(&self, bit: u64) {
+        let byte = self.bytes[usize::try_from(bit / 8).unwrap()] ^ 1 << (bit % 8);
+        self.file.write_all_at(&[byte], bit / 8).unwrap();
+    }
+
+    fn unflip(&self, bit: u64) {
+        let byte = self.bytes[usize::try_from(bit / 8).unwrap()];
+        self.file.write_all_at(&[byte], bit / 8).unwrap();
+    }
+}
+
+/// A region with records of all kinds, tags, expiry, rings, retired cells and used slots.
+fn populate(path: &Path) {
+    let region = Region::create(path, &small()).unwrap();
+    let others: Vec<_> = (0..6).map(|_| region.session().unwrap()).collect();
+    let session = region.session().unwrap();
+    let tag = |name: &str| TagSchema { name: name.to_owned(), ..TagSchema::default() };
+    let tags = vec![
+        TagSchema { is_unique: true, ..tag("guti") },
+        TagSchema { is_ordered: true, ..tag("age") },
+        TagSchema { is_counted: true, ..tag("cell") },
+        tag("slice"),
+    ];
+    let tagged = session.namespace("tagged", &Schema { tags, ..Schema::default() }).unwrap();
+    let plain = session.namespace("plain", &Schema::default()).unwrap();
+    let of = |kind| Schema { kind, ..Schema::default() };
+    let blocks = session.namespace("blocks", &of(Kind::Blocks)).unwrap();
+    let counters = session.namespace("counters", &of(Kind::Counters)).unwrap();
+    for number in 0..300_u32 {
+        let key = number.to_be_bytes();
+        let words = [format!("g{number}"), format!("{}", number % 70), format!("{}", number % 9)];
+        let tags: [(&str, &[u8]); 4] = [
+            ("guti", words[0].as_bytes()),
+            ("age", words[1].as_bytes()),
+            ("cell", words[2].as_bytes()),
+            ("slice", words[2].as_bytes()),
+        ];
+        let metadata = Metadata { tags: &tags, expires_ms: 1 << 45 };
+        session.transact(|txn| txn.put_with_metadata(tagged, &key, b"value", metadata)).unwrap();
+        session.put(plain, &key, &vec![1; 20 * number as usize]).unwrap();
+        let change = [BlockChange { name: "b", bytes: Some(&[2; 900]) }];
+        session.patch(blocks, &key, &change, Condition::Always).unwrap();
+        session.add(counters, &(number % 20).to_be_bytes(), 1).unwrap();
+    }
+    session.stream(plain, WhenFull::LoseOldest).unwrap();
+    drop(session.watch(tagged, Filter::Namespace).unwrap());
+    for (other, session) in (0_u32..).zip(&others) {
+        for number in (other..300).step_by(11) {
+            session.put(plain, &number.to_be_bytes(), &[3; 700]).unwrap();
+            session.delete(blocks, &number.to_be_bytes()).unwrap();
+        }
+    }
+}
+
+/// The parts of the metadata: name, offset and bytes.
+fn areas(file: &Snapshot) -> Vec<(&'static str, u64, u64)> {
+    let members = file.word(0x2c0) >> 16;
+    let namespaces = file.word(0x300) >> 16;
+    let used = ((file.word(0x240) >> 16) * 64 - HEAP) / CHUNK_BYTES;
+    let chunks = file.word(72);
+    let words = HEAP + CHUNK_BYTES * chunks;
+    let bitmaps = words + (8 * chunks).next_multiple_of(4096);
+    let mut areas = vec![
+        ("superblock", 0, 4096),
+        ("reserved page", 4096, 4096),
+        ("member slots", MEMBERS, (128 * members).next_multiple_of(4096)),
+        ("catalog", CATALOG, (1024 * namespaces).next_multiple_of(4096)),
+        ("arenas", ARENAS, 4096 * members),
+        ("chunk words", words, 8 * chunks),
+        ("bitmaps", bitmaps, (512 * used).next_multiple_of(4096)),
+    ];
+    for namespace in 0..namespaces {
+        let entry = CATALOG + 1024 * namespace;
+        let mut left = file.word(entry + 64) >> 16;
+        for segment in 0..40 {
+            let buckets = (8 << u64::max(segment, 1) >> 1).min(left);
+            let at = (file.word(entry + 512 + 8 * segment) >> 16) * 64;
+            if buckets != 0 {
+                areas.push(("index", at + 64, 64 * buckets));
+            }
+            left -= buckets;
+        }
+    }
+    areas
+}
+
+/// Why a flip need not be found, as the specification lists it.
+fn exception(file: &Snapshot, area: &str, from: u64, bit: u64) -> Option<&'static str> {
+    let (at, word_bit) = (bit / 64 * 8, bit % 64);
+    let flipped = |at: u64| file.word(at) ^ u64::from(at == bit / 64 * 8) << word_bit;
+    match area {
+        "member slots" => match (at - from) % 128 {
+            64 if word_bit < 40 => Some("incarnation of a slot"),
+            64 if word_bit == 56 => Some("a free slot that looks dead is recovered"),
+            72 | 96 | 104 | 112 => Some("identity in a free slot"),
+            _ => None,
+        },
+        "arenas" => {
+            let arena = at - (at - from) % 4096;
+            let is_empty = |front: u64| flipped(arena + front) >= flipped(arena + front + 8);
+            let queue = |first: u64| match (at - arena - first) % 24 {
+                8 if file.word(at - 8) == 0 => Some("tail of an empty queue"),
+                16 => Some("length of a queue"),
+                _ => None,
+            };
+            match at - arena {
+                8..32 | 72..80 | 112..128 | 224..232 => Some("closed undo record"),
+                128 | 136 if is_empty(128) => Some("empty bump range"),
+                160 | 168 if is_empty(160) => Some("empty bump range"),
+                256..3328 => queue(256),
+                3456..3480 => queue(3456),
+                _ => None,
+            }
+        }
+        "index" if at.is_multiple_of(64) && word_bit < 42 => Some("stamp of a bucket"),
+        _ => None,
+    }
+}
+
+#[derive(Default)]
+struct Rate {
+    flips: u64,
+    excepted: u64,
+    found: u64,
+    missed: Vec<(u64, u64)>,
+}
+
+/// Flips every `step`-th bit, and returns the report and the number of flips that were missed.
+fn measure(step: u64) -> (String, u64, u64) {
+    let folder = TestFolder::new();
+    populate(&folder.path);
+    let file = Snapshot::of(&folder.path);
+    let mut rates = BTreeMap::<&str, Rate>::new();
+    let mut turn = 0;
+    for (area, from, bytes) in areas(&file) {
+        let rate = rates.entry(area).or_default();
+        for bit in from * 8..(from + bytes) * 8 {
+            turn += 1;
+            if turn % step != 0 {
+                continue;
+            }
+            rate.flips += 1;
+            file.flip(bit);
+            let is_found = match checked(&folder.path) {
+                Ok(report) => !report.is_clean(),
+                Err(Error::NotARegion { .. } | Error::Damaged { .. }) => true,
+                Err(error) => panic!("neither refused nor verified: {error}"),
+            };
+            if is_found {
+                rate.found += 1;
+                file.unflip(bit);
+            } else {
+                if exception(&file, area, from, bit).is_some() {
+                    rate.excepted += 1;
+                } else {
+                    rate.missed.push((bit / 8 - from, bit % 8));
+                }
+                file.restore(bit);
+            }
+        }
+    }
+    clean(&folder.path);
+    let (mut text, mut found, mut matter) = (String::new(), 0, 0);
+    for (area, rate) in rates {
+        let matters = rate.flips - rate.excepted;
+        let share = 100.0 * rate.found as f64 / matters.max(1) as f64;
+        let missed = &rate.missed[..rate.missed.len().min(20)];
+        writeln!(
+            text,
+            "{area:14} {:7} flips, {:6} excepted, {:7} of {matters:7}: {share:.2} % {missed:?}",
+            rate.flips, rate.excepted, rate.found
+        )
+        .unwrap();
+        (found, matter) = (found + rate.found, matter + matters);
+    }
+    (text, found, matter)
+}
+
+fn expect(step: u64) {
+    let (text, found, matter) = measure(step);
+    writeln!(std::io::stderr(), "{text}{found} of {matter} found").unwrap();
+    assert!(found * 100 >= matter * 99, "{text}");
+}
+
+#[test]
+fn a_sample_of_flips_in_the_metadata_is_found() {
+    // A prime, so that every bit of a word has its turn.
+    expect(701);
+}
+
+/// `cargo test -p nearstate-store --test integration -- --ignored every_flip --nocapture`
+#[test]
+#[ignore = "some hundred thousand checks"]
+fn every_flip_in_the_metadata_is_found() {
+    expect(1);
+}
