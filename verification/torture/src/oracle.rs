@@ -235,7 +235,7 @@ pub struct OracleCounts {
     pub writes_refused_as_full: u64,
     /// Of these, deletions, and transactions of nothing but deletions.
     pub deletions_refused: u64,
-    /// Writes refused because a stopped process held a lock.
+    /// Writes refused because another process held a lock for too long.
     pub writes_refused_as_stalled: u64,
     /// Acknowledged transactions.
     pub transactions_acknowledged: u64,

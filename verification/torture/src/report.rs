@@ -77,6 +77,8 @@ pub struct TortureReport {
 pub struct FullRegionTotals {
     /// Processes stopped for a while.
     pub stops: u64,
+    /// Refusals that name a process which was not stopped during the call.
+    pub refused_for_a_running_process: u64,
     /// Checks after all processes were killed: used and free bytes are all bytes.
     pub checks: u64,
     /// The smallest share of free memory at a check.
@@ -194,11 +196,13 @@ impl FullRegionTotals {
             (
                 "refused in a full region",
                 format!(
-                    "{} full ({} deletions), {} for a held view, {} for a stopped process",
+                    "{} full ({} deletions), {} for a held view, {} for a process that held a lock ({} \
+                     of which were not stopped)",
                     counts.writes_refused_as_full,
                     counts.deletions_refused,
                     counts.writes_refused_for_a_held_view,
-                    counts.writes_refused_as_stalled
+                    counts.writes_refused_as_stalled,
+                    self.refused_for_a_running_process
                 ),
             ),
             (

@@ -1,5 +1,5 @@
-//! Processes that are stopped for a while, and what others may answer because of them: a writer is
-//! refused with `Stalled` only if the process that it names was stopped during the call.
+//! Processes that are stopped for a while, and whether a refusal of another process with `Stalled`
+//! names one of them.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -62,9 +62,10 @@ impl StopLog {
         self.0.clear();
     }
 
-    /// Verifies that every refusal in a journal names a process that was stopped during the call.
-    pub(crate) fn verify(&self, entries: &[JournalEntry]) -> Result<(), String> {
-        let mut started = 0;
+    /// The number of refusals in a journal that name a process which was not stopped during the
+    /// call. A lock can be held for a second by several processes in turn, if few of them run.
+    pub(crate) fn unexplained(&self, entries: &[JournalEntry]) -> u64 {
+        let (mut started, mut unexplained) = (0, 0);
         for entry in entries {
             if entry.tag == EntryKind::Intent {
                 started = entry.at_ns;
@@ -77,10 +78,8 @@ impl StopLog {
                 let is_at_that_time = stop.from_ns <= entry.at_ns && stop.to_ns >= started;
                 u64::from(stop.pid) == entry.old && is_at_that_time
             });
-            if !was_stopped {
-                return Err(format!("{entry:?}: refused for a process that was not stopped"));
-            }
+            unexplained += u64::from(!was_stopped);
         }
-        Ok(())
+        unexplained
     }
 }

@@ -11,7 +11,8 @@ use crate::oracle::{ObservedRecord, Oracle, observe};
 use crate::region_access::open_session;
 use crate::writer::KeySpaces;
 
-/// Runs the offline check.
+/// Runs the offline check. The bytes that it reached, and the bytes that are free according to the
+/// bitmaps and queues, must be all bytes.
 pub fn check_clean(path: &Path) -> Result<CheckReport, String> {
     let report = check(path).map_err(|e| format!("check: {e}"))?;
     if !report.is_clean() || report.bytes_leaked != 0 {
@@ -22,20 +23,19 @@ pub fn check_clean(path: &Path) -> Result<CheckReport, String> {
             report.faults.join("; ")
         ));
     }
-    Ok(report)
-}
-
-/// Compares the bytes in use and the free bytes, which the check found by a walk over everything
-/// that is reachable, with what the bitmaps of the heap say. No session is open.
-pub(crate) fn free_and_used(path: &Path, checked: &CheckReport) -> Result<HeapUsage, String> {
-    let region = Region::attach(path).map_err(|e| format!("attach: {e}"))?;
-    let heap = region.inspect().map_err(|e| format!("inspect: {e}"))?.heap;
+    let heap = heap_usage(path)?;
     let free = heap.free + heap.retired + heap.kept;
-    let live = checked.bytes_live + checked.bytes_index;
+    let live = report.bytes_live + report.bytes_index;
     if live + free != heap.total {
         return Err(format!("{live} bytes in use and {free} free bytes are not all: {heap:?}"));
     }
-    Ok(heap)
+    Ok(report)
+}
+
+/// What the bitmaps and the queues of the heap say. No session is open.
+pub(crate) fn heap_usage(path: &Path) -> Result<HeapUsage, String> {
+    let region = Region::attach(path).map_err(|e| format!("attach: {e}"))?;
+    Ok(region.inspect().map_err(|e| format!("inspect: {e}"))?.heap)
 }
 
 /// Reads every record of every space.
