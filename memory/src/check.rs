@@ -5,7 +5,7 @@
 //! it, or from a queue. A cell that is not reachable is a leak; a cell that is reachable twice is
 //! corruption. The cells and the bump ranges are exactly the allocated units of the heap.
 
-mod metadata;
+pub(crate) mod metadata;
 
 use std::path::Path;
 
@@ -151,10 +151,11 @@ struct Checker<'m> {
     epoch: u64,
 }
 
-type RecordValidator<'j> = &'j mut dyn FnMut(u64, &Cell<'_>) -> std::result::Result<(), String>;
+/// Validates the format of a record in a namespace of some kind.
+pub type RecordCheck<'j> = &'j mut dyn FnMut(u64, &Cell<'_>) -> std::result::Result<(), String>;
 
 impl Checker<'_> {
-    fn all(&mut self, is_fenced: bool, validate: RecordValidator<'_>) -> Result<(), Corruption> {
+    fn all(&mut self, is_fenced: bool, validate: RecordCheck<'_>) -> Result<(), Corruption> {
         metadata::superblock(self.map, &mut self.report)?;
         metadata::catalog(self.map, &mut self.report)?;
         self.chunks_used = chunks_used(self.map)?;
@@ -212,7 +213,7 @@ impl Checker<'_> {
         true
     }
 
-    fn namespace(&mut self, index: u32, validate: RecordValidator<'_>) -> Result<(), Corruption> {
+    fn namespace(&mut self, index: u32, validate: RecordCheck<'_>) -> Result<(), Corruption> {
         let table = IndexTable::new(self.map, index)?;
         let n = table.buckets();
         self.segments(index)?;
@@ -257,7 +258,7 @@ impl Checker<'_> {
         table: &IndexTable,
         bucket: u64,
         n: u64,
-        validate: RecordValidator<'_>,
+        validate: RecordCheck<'_>,
     ) -> Result<(), Corruption> {
         let at = table.bucket_at(self.map, bucket)?;
         let [control, ..] = self.map.words::<WORDS>(at)?;
@@ -338,7 +339,7 @@ impl Checker<'_> {
         table: &IndexTable,
         record: &Cell<'_>,
         entry: u64,
-        validate: RecordValidator<'_>,
+        validate: RecordCheck<'_>,
     ) -> Result<u64, Corruption> {
         self.report.records += 1;
         self.live(record, CellKind::Record)?;

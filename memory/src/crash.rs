@@ -84,7 +84,6 @@ pub const POINTS: &[&str] = &[
     "counter.sealed",
     "counter.adding",
     "counter.added",
-    "flags.raised",
     "flags.changed",
     "flags.drained",
     "ring.sealed",

@@ -11,6 +11,7 @@
 
 const _: () = assert!(usize::BITS == 64, "a region is mapped whole: a 64-bit machine is needed");
 
+pub mod repair;
 pub mod check;
 mod removal;
 pub mod inspect;

@@ -11,7 +11,8 @@ use nearstate_model::{Error, Result, invariant};
 pub use nearstate_memory::check::CheckReport;
 
 use crate::index::internal::{
-    EXPIRY_TREES, NAME, VALUE_AT, count_key, expiry_root, list_prefix, posting_key, tag_root,
+    EXPIRY_TREES, NAME, REPAIRING, VALUE_AT, count_key, expiry_root, list_prefix, posting_key,
+    tag_root,
 };
 use crate::index::ordered::{self, composite, split_composite};
 use crate::index::schema::{Tag, TagState};
@@ -55,7 +56,7 @@ fn damaged(detail: impl Into<String>) -> Error {
 }
 
 /// The format of a record.
-fn check_record(kind: u64, record: &nearstate_memory::Cell<'_>) -> Result<()> {
+pub(crate) fn check_record(kind: u64, record: &nearstate_memory::Cell<'_>) -> Result<()> {
     let (value, meta) = split(*record, record.value()?)?;
     if !meta.is_empty() {
         Meta::split(meta)?.1.check()?;
@@ -93,11 +94,20 @@ fn check_blocks(record: &nearstate_memory::Cell<'_>, value: &[u8]) -> Result<()>
     Ok(())
 }
 
-fn check_indexes(path: &Path, options: &AttachOptions, report: &mut CheckReport) -> Result<()> {
+/// That the indexes of tags say what the records say.
+pub(crate) fn check_indexes(
+    path: &Path,
+    options: &AttachOptions,
+    report: &mut CheckReport,
+) -> Result<()> {
     let region = Region::attach_with(path, options)?;
     let session = region.session()?;
     if !region.has_internal(NAME)? {
         return Ok(());
+    }
+    let internal = session.member.table(session.internal_table()?)?;
+    if session.member.find(internal, session.hash(REPAIRING), REPAIRING)?.is_some() {
+        report.add_fault("a repair was interrupted: run `nearstate region check --repair` again");
     }
     let namespaces = region.inspect()?.namespaces;
     for entry in &namespaces {

@@ -24,6 +24,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod repair;
 pub mod check;
 mod defragmentation;
 mod tags;
@@ -58,6 +59,7 @@ pub use record::members::Members;
 pub use record::meta;
 pub use record::view::{Blocks, View};
 pub use record::{BlockChange, Form, Kind};
+pub use repair::{RepairReport, repair_with};
 pub use scan::{Buckets, Counted, Pattern, Scan};
 pub use session::buffers::Metadata;
 pub use session::{Namespace, Region, Schema, Session};

@@ -8,7 +8,7 @@ use nearstate_model::heap_usage::FREE_SIZES;
 use nearstate_model::{Error, HeapUsage, Result};
 use nearstate_store::{
     AttachOptions, CheckReport, CreateOptions, Inspection, NumaPolicy, Objects, PageSize, PinMode,
-    Region, RemovedRegion, check_with,
+    Region, RemovedRegion, RepairReport, check_with, repair_with,
 };
 use serde_json::{Value, json};
 
@@ -19,8 +19,8 @@ pub(crate) enum RegionCommand {
     Create(CreateArgs),
     /// Show sizes, namespaces and attached sessions
     Inspect(InspectArgs),
-    /// Verify every byte of a region; no process may be attached
-    Check(RegionArgs),
+    /// Verify every byte of a region, or repair it; no process may be attached
+    Check(CheckArgs),
     /// Delete a region and all its records; fails while a process is attached
     Drop(RegionArgs),
     /// Move the memory in use to 2 MiB pages, for faster reads (Linux 6.1 or later)
@@ -48,6 +48,17 @@ impl RegionArgs {
     fn attach(&self) -> Result<Region> {
         Region::attach_with(&self.path, &self.options())
     }
+}
+
+/// What `check` does.
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    #[command(flatten)]
+    region: RegionArgs,
+    /// Correct flipped bits in metadata, rebuild free memory and the indexes of tags from the
+    /// records, and report what is lost. It can be interrupted and run again
+    #[arg(long)]
+    repair: bool,
 }
 
 /// What `inspect` shows.
@@ -128,17 +139,7 @@ pub(crate) fn run(command: RegionCommand, out: &mut dyn Write) -> Result<()> {
             };
             print(out, &text)
         }
-        RegionCommand::Check(args) => {
-            let report = check_with(&args.path, &args.options())?;
-            let text =
-                if args.json { report_json(&report).to_string() } else { report_text(&report) };
-            print(out, &text)?;
-            if report.is_clean() {
-                return Ok(());
-            }
-            let detail = format!("the check found {} faults", report.faults_count);
-            Err(Error::Damaged { detail })
-        }
+        RegionCommand::Check(args) => check(&args, out),
         RegionCommand::Drop(args) => {
             let removed = Region::remove_with(&args.path, &args.options())?;
             print(
@@ -153,6 +154,48 @@ pub(crate) fn run(command: RegionCommand, out: &mut dyn Write) -> Result<()> {
             print(out, &if args.json { json.to_string() } else { text })
         }
     }
+}
+
+fn check(args: &CheckArgs, out: &mut dyn Write) -> Result<()> {
+    let (path, options) = (&args.region.path, args.region.options());
+    let repair = args.repair.then(|| repair_with(path, &options)).transpose()?;
+    let report = check_with(path, &options)?;
+    let text = if args.region.json {
+        let mut json = report_json(&report);
+        if let (Some(repair), Some(object)) = (&repair, json.as_object_mut()) {
+            object.insert("repaired".to_owned(), json!(repair.repaired));
+            object.insert("repaired_count".to_owned(), json!(repair.repaired_count));
+            object.insert("lost".to_owned(), json!(repair.lost));
+            object.insert("lost_count".to_owned(), json!(repair.lost_count));
+        }
+        json.to_string()
+    } else {
+        let repair = repair.as_ref().map_or(String::new(), |repair| repair_text(repair) + "\n");
+        repair + &report_text(&report)
+    };
+    print(out, &text)?;
+    let lost = repair.map_or(0, |repair| repair.lost_count);
+    if report.is_clean() && lost == 0 {
+        return Ok(());
+    }
+    let detail = match (report.faults_count, lost) {
+        (0, lost) => format!("{lost} records or parts of the region are lost, see above"),
+        (faults, _) => format!("the check found {faults} faults"),
+    };
+    Err(Error::Damaged { detail })
+}
+
+fn repair_text(report: &RepairReport) -> String {
+    let lines = |word: &str, texts: &[String], count: u64| {
+        let mut lines: Vec<String> = texts.iter().map(|text| format!("{word}: {text}")).collect();
+        let named = texts.len() as u64;
+        lines.extend((count > named).then(|| format!("... and {} more", count - named)));
+        lines
+    };
+    let mut all = lines("repaired", &report.repaired, report.repaired_count);
+    all.extend(lines("lost", &report.lost, report.lost_count));
+    all.push(format!("{} repairs, {} losses", report.repaired_count, report.lost_count));
+    all.join("\n")
 }
 
 fn removal_text(removed: &RemovedRegion) -> String {

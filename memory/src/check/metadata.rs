@@ -38,7 +38,7 @@ pub(super) fn superblock(map: &Map, report: &mut CheckReport) -> Result<(), Corr
 /// The slots that no session owns, and their undo records. Before the recovery of dead members,
 /// which takes a free slot and would overwrite a flipped bit, or act on it. True if a slot is not
 /// free.
-pub(super) fn free_slots(map: &Map, report: &mut CheckReport) -> Result<bool, Corruption> {
+pub(crate) fn free_slots(map: &Map, report: &mut CheckReport) -> Result<bool, Corruption> {
     let used = member_slots_used(map)?;
     let mut is_in_use = false;
     for index in 0..used {
@@ -153,7 +153,23 @@ fn entry(map: &Map, index: u32, report: &mut CheckReport) -> Result<(), Corrupti
     if !is_possible {
         report.fault(format!("namespace {index}: {committed} of {buckets} buckets have pages"));
     }
-    let known = [
+    for which in unused_entry_words(name.len() as u64) {
+        if load(map, at + which)? != 0 {
+            report.fault(format!("namespace {index}: byte {which} of its entry is not zero"));
+        }
+    }
+    // Behind the end of the name its last word is zero.
+    let end = CATALOG_NAME + name.len() as u64;
+    let in_word = end % 8;
+    if in_word != 0 && load(map, at + end - in_word)? >> (8 * in_word) != 0 {
+        report.fault(format!("namespace {index}: its name has more bytes than its length"));
+    }
+    Ok(())
+}
+
+/// The words of a catalog entry that no build writes. The name has so many bytes.
+pub(crate) fn unused_entry_words(name_bytes: u64) -> impl Iterator<Item = u64> {
+    const KNOWN: [u64; 9] = [
         CATALOG_STATE,
         CATALOG_KIND,
         CATALOG_FLAGS,
@@ -164,26 +180,11 @@ fn entry(map: &Map, index: u32, report: &mut CheckReport) -> Result<(), Corrupti
         CATALOG_NAME_BYTES,
         CATALOG_CHECK,
     ];
-    let name_end = CATALOG_NAME + name.len() as u64;
+    let name = CATALOG_NAME..CATALOG_NAME + name_bytes;
     let segments = CATALOG_SEGMENTS..CATALOG_SEGMENTS + 8 * SEGMENTS as u64;
-    for which in (0..CATALOG_BYTES).step_by(8) {
-        let is_known = known.contains(&which)
-            || segments.contains(&which)
-            || (CATALOG_NAME..name_end).contains(&which);
-        // Behind the end of the name its last word is zero.
-        let in_name = name_end.saturating_sub(which).min(8);
-        let rest = match which {
-            which if which >= CATALOG_NAME && which < name_end && in_name < 8 => {
-                load(map, at + which)? >> (8 * in_name)
-            }
-            _ if is_known => 0,
-            _ => load(map, at + which)?,
-        };
-        if rest != 0 {
-            report.fault(format!("namespace {index}: byte {which} of its entry is not zero"));
-        }
-    }
-    Ok(())
+    (0..CATALOG_BYTES).step_by(8).filter(move |which| {
+        !KNOWN.contains(which) && !name.contains(which) && !segments.contains(which)
+    })
 }
 
 /// The words and the bitmaps of chunks that were never used.

@@ -81,7 +81,7 @@ impl Shared {
             let (pid, number) = process_of(seen)?;
             if self.is_alive(number)? {
                 if since.elapsed() > WAIT_MAX {
-                    let name = "drops the region".to_owned();
+                    let name = "drops or repairs the region".to_owned();
                     return Err(Error::Stalled { holder: Holder { pid, name } });
                 }
                 std::thread::sleep(POLL_EVERY);
@@ -115,6 +115,25 @@ impl Shared {
         }
         word.store(if removed.is_ok() { DROPPED } else { 0 }, Ordering::Release);
         removed
+    }
+
+    /// Calls `work` while no session opens, if `is_unused` returns without an error.
+    pub(crate) fn while_closed<T>(
+        &self,
+        is_unused: impl FnOnce() -> Result<()>,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let word = self.map.word(SUPER_DROP)?;
+        let mine = mark_of(self.identity.pid, self.liveness.number());
+        loop {
+            self.wait_until_kept()?;
+            if close(word, mine) {
+                break;
+            }
+        }
+        let done = is_unused().and_then(|()| work());
+        word.store(0, Ordering::Release);
+        done
     }
 
     /// No process takes a number that the mark names, so it is not that of a later process.

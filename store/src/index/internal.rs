@@ -8,6 +8,7 @@
 //! n | node u64 BE                                  -> node of an ordered index
 //! c | namespace u32 BE | tag u8 | stripe u8 | value -> how many records have the value, i64 LE
 //! s | namespace u32 BE                             -> the namespace's tags
+//! r                                                -> a repair builds the indexes again
 //! ```
 
 use std::cell::{Cell, RefCell};
@@ -25,6 +26,9 @@ use crate::index::schema::TagSet;
 pub(crate) const INTERNAL_PREFIX: u8 = 1;
 /// Its name.
 pub(crate) const NAME: &[u8] = b"\x01index";
+
+/// The record that exists while a repair builds the indexes again.
+pub(crate) const REPAIRING: &[u8] = b"r";
 
 /// The namespace of the transactional memory's objects.
 pub(crate) const OBJECTS: &[u8] = b"\x01objects";

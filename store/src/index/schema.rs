@@ -222,6 +222,13 @@ impl TagSet {
         }
     }
 
+    /// Every tag in use becomes one that is being built: its index was removed by a repair.
+    pub(crate) fn build_again(&mut self) {
+        for tag in self.tags.iter_mut().filter(|tag| tag.state == TagState::Ready) {
+            tag.state = TagState::Building;
+        }
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = self.generation.to_le_bytes().to_vec();
         // Decoded tags are counted in 8 bits, and tags are added up to TAGS_DECLARED_MAX.

@@ -450,6 +450,12 @@ impl<'s> WriteSet<'s> {
         Ok(self.internal_value(&scratch.key, read_count)?.unwrap_or(0))
     }
 
+    /// Enters a record into the order of expiry.
+    pub(crate) fn enter_expiry(&mut self, table: u32, key: &[u8], expires_ms: u64) -> Result<()> {
+        let mut scratch = IndexScratch { record: key.to_vec(), ..IndexScratch::default() };
+        self.order_expiry(table, expires_ms, &mut scratch)
+    }
+
     fn order_expiry(
         &mut self,
         table: u32,

@@ -6,4 +6,5 @@ mod creation;
 mod exhaustion;
 mod flip_rates;
 mod flips;
+mod repairs;
 mod truncated;

@@ -182,7 +182,7 @@ impl JournaledWriter {
     /// Reads and verifies a record. Every second one that has tags is found by them.
     fn read(&self, key: TortureKey) -> Result<Option<ObservedRecord>, String> {
         let (namespace, bytes) = (self.spaces.of(key.space), key.bytes());
-        let view = if self.has_tags(key) && key.number % 2 == 0 {
+        let view = if self.has_tags(key) && key.number.is_multiple_of(2) {
             self.session.find(namespace, UNIQUE_TAG, &bytes)
         } else {
             self.session.get(namespace, &bytes)
@@ -259,35 +259,26 @@ impl JournaledWriter {
         }
     }
 
+    /// Gives all free memory back to the host.
+    pub(crate) fn release_free_memory(&self) -> Result<(), String> {
+        let released = self.session.release_free_memory(0, u64::MAX);
+        released.map(drop).map_err(|e| format!("release: {e}"))
+    }
+
     /// How an expected refusal is recorded: its mask, and the process or the call that it is about.
     fn refusal(&self, error: &Error, op: WriteKind) -> Option<(u32, u64)> {
-        match error {
+        if let Error::Full { detail, .. } = error {
             // A reader that is not scheduled keeps deleted cells from being reused: a refusal, not
             // a loss. Any other lack of space is a leak.
-            Error::Full { detail, .. } if detail.contains("a view of") => {
-                Some((HELD_BACK, op as u64))
-            }
-            Error::Full { .. } if self.may_be_full => Some((FULL, op as u64)),
-            Error::Stalled { holder } if self.spaces.is_full => {
-                Some((STALLED, u64::from(holder.pid)))
-            }
-            Error::Deadline { .. } if self.spaces.is_full => Some((CONFLICT, 0)),
-            _ => None,
+            let is_held_back = detail.contains("a view of");
+            let mask = if is_held_back { HELD_BACK } else { FULL };
+            return (is_held_back || self.may_be_full).then_some((mask, op as u64));
         }
-    }
-
-    /// Executes one write, or several in one transaction.
-    pub(crate) fn work(&mut self, orders: &[PlannedWrite]) -> Result<(), String> {
-        match orders {
-            [order] => self.order(*order),
-            orders => self.group(orders),
+        if let Error::Stalled { holder } = error {
+            return self.spaces.is_full.then_some((STALLED, u64::from(holder.pid)));
         }
-    }
-
-    /// Reads a record and changes it.
-    pub(crate) fn order(&mut self, order: PlannedWrite) -> Result<(), String> {
-        let observed = self.read(order.key)?;
-        self.execute(order, observed.as_ref())
+        let is_contended = matches!(error, Error::Deadline { .. });
+        (is_contended && self.spaces.is_full).then_some((CONFLICT, 0))
     }
 
     fn execute(

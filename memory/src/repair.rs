@@ -1,0 +1,143 @@
+//! The offline repair: rebuilds what is derived from the records, and corrects words with check
+//! bits (`spec/region.md`, "Repair").
+//!
+//! Derived are the bitmaps and words of chunks, the queues and bump ranges of arenas, closed undo
+//! records, and the states of member slots. A flipped bit of a word with check bits, of an entry or
+//! of a link is corrected: exactly one bit leads to a word that fits.
+//!
+//! Each word is replaced by one store, a cell becomes free only after no queue contains it, and
+//! bits of bitmaps are set before others are cleared. A repair that was killed can be run again,
+//! and sessions that open in between see a region that is no more damaged than before.
+
+mod metadata;
+mod walk;
+
+use std::path::Path;
+
+use nearstate_model::{Error, Result};
+
+use crate::atomic::Ordering;
+use crate::check::metadata::free_slots;
+use crate::check::{CheckReport, RecordCheck};
+use crate::layout::{Corruption, SUPER_DROP, unseal};
+use crate::region::file::{AttachOptions, Region};
+use crate::region::map::Map;
+
+/// Changes and losses that a report lists. Further ones are only counted.
+const NAMED_MAX: usize = 1000;
+
+/// The result of a repair.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RepairReport {
+    /// What was repaired, one sentence each; the first thousand.
+    pub repaired: Vec<String>,
+    /// Number of repairs.
+    pub repaired_count: u64,
+    /// What could not be saved: records, rings, namespaces; the first thousand.
+    pub lost: Vec<String>,
+    /// Number of losses.
+    pub lost_count: u64,
+}
+
+impl RepairReport {
+    /// Adds a repair.
+    pub fn add_repaired(&mut self, text: impl Into<String>) {
+        self.repaired_count += 1;
+        if self.repaired.len() < NAMED_MAX {
+            self.repaired.push(text.into());
+        }
+    }
+
+    /// Adds a loss.
+    pub fn add_lost(&mut self, text: impl Into<String>) {
+        self.lost_count += 1;
+        if self.lost.len() < NAMED_MAX {
+            self.lost.push(text.into());
+        }
+    }
+}
+
+/// Repairs a region that no living process has a session in. `validate` is as for
+/// [`crate::check::check`]: a record that it refuses is removed.
+///
+/// # Errors
+/// `NotARegion` if the superblock is damaged, `InUse`, `System`, and `Damaged` for what cannot be
+/// repaired.
+pub fn repair_with(
+    path: &Path,
+    options: &AttachOptions,
+    validate: RecordCheck<'_>,
+) -> Result<RepairReport> {
+    let region = Region::attach_with(path, options)?;
+    let mut report = RepairReport::default();
+    let mark = region.shared.map.word(SUPER_DROP)?.load(Ordering::Acquire);
+    if mark.is_power_of_two() && set(&region.shared.map, SUPER_DROP, 0)? {
+        report.add_repaired("superblock: the drop mark");
+    }
+    recover(&region)?;
+    region.shared.while_closed(
+        || match region.members().unwrap_or_default().into_iter().find(|member| member.is_alive) {
+            Some(member) => Err(Error::InUse { holder: member.process }),
+            None => Ok(()),
+        },
+        || {
+            let map = &region.shared.map;
+            metadata::repair(map, &mut report)?;
+            walk::repair(map, &mut report, validate)
+        },
+    )?;
+    Ok(report)
+}
+
+/// Recovers dead members in the usual way, if no free slot has a fault on which a session would
+/// act.
+fn recover(region: &Region) -> Result<()> {
+    let mut faults = CheckReport::default();
+    let is_in_use = free_slots(&region.shared.map, &mut faults);
+    if is_in_use != Ok(true) || !faults.is_clean() {
+        return Ok(());
+    }
+    match region.member() {
+        Ok(member) => drop(member),
+        // What is left of it is reported with its slot.
+        Err(Error::Damaged { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    Ok(())
+}
+
+/// Stores a word if it differs. True if it did.
+fn set(map: &Map, at: u64, value: u64) -> Result<bool, Corruption> {
+    let word = map.word(at)?;
+    let differs = word.load(Ordering::Acquire) != value;
+    if differs {
+        word.store(value, Ordering::Release);
+    }
+    Ok(differs)
+}
+
+/// The only word that differs from this one in at most one bit and fits.
+fn correct(word: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
+    if fits(word) {
+        return Some(word);
+    }
+    let mut found = (0..u64::BITS).map(|bit| word ^ 1 << bit).filter(|candidate| fits(*candidate));
+    found.next().filter(|_| found.next().is_none())
+}
+
+/// Corrects a sealed word whose value fits.
+fn correct_sealed(
+    map: &Map,
+    at: u64,
+    what: &str,
+    fits: impl Fn(u64) -> bool,
+    report: &mut RepairReport,
+) -> Result<(), Corruption> {
+    let seen = map.word(at)?.load(Ordering::Acquire);
+    match correct(seen, |word| unseal(word, "").is_ok_and(&fits)) {
+        Some(word) if set(map, at, word)? => report.add_repaired(format!("{what}: a flipped bit")),
+        Some(_) => {}
+        None => report.add_lost(format!("{what}: {seen:#x} cannot be corrected")),
+    }
+    Ok(())
+}

@@ -1,0 +1,212 @@
+//! Repairs superblock, member slots, arenas and the catalog.
+
+use nearstate_model::limits::{MEMBERS_MAX, NAMESPACE_NAME_BYTES_MAX, NAMESPACES_MAX};
+
+use super::{RepairReport, correct, correct_sealed, set};
+use crate::atomic::Ordering;
+use crate::check::metadata::unused_entry_words;
+use crate::heap::chunk::chunks_used;
+use crate::layout::{
+    ARENA_BYTES, BITMAP_BYTES, CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK, CATALOG_COMMITTED,
+    CATALOG_FLAGS, CATALOG_KIND, CATALOG_NAME, CATALOG_NAME_BYTES, CATALOG_SPLIT, CATALOG_STATE,
+    CHUNK_BYTES, Corruption, HEAP, LINE, MEMBER_BYTES, MEMBER_NAME, MEMBER_PID, MEMBER_SINCE,
+    MEMBER_STATE, NAMESPACE_LIVE, RESERVED_BYTES, SEGMENTS, SUPER_BYTES, SUPER_EPOCH,
+    SUPER_FRONTIER, SUPER_MEMBERS, SUPER_NAMESPACES, SUPER_NAMESPACES_LOCK, SUPER_WORDS, arena_at,
+    bitmaps_at, catalog_at, chunk_words_at, member_at, ordinary_chunks,
+};
+use crate::member::arena::{Arena, undo};
+use crate::namespace;
+use crate::region::index_table::{BUCKETS_FIRST, NamespaceIdentity, segment_slot};
+use crate::region::map::Map;
+use crate::region::member_table::{member_slots_used, state};
+
+const PAGE: u64 = 4096;
+
+/// Repairs the words that no walk over the cells reaches. Afterwards the catalog can be read, every
+/// member slot is free, and no arena has memory.
+pub(super) fn repair(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> {
+    superblock(map, report)?;
+    members(map, report)?;
+    let used = namespace::used(map)?;
+    for index in 0..used {
+        entry(map, index, report)?;
+    }
+    if (used as usize) < NAMESPACES_MAX && map.is_allocated(catalog_at(used)) {
+        // A killed creator's entry: its segment becomes free.
+        let end = (catalog_at(used) + CATALOG_BYTES).next_multiple_of(PAGE);
+        zero(map, catalog_at(used), end, "unused catalog entries", report)?;
+    }
+    Ok(())
+}
+
+fn superblock(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> {
+    for at in (0..SUPER_BYTES).step_by(8).filter(|at| !SUPER_WORDS.contains(at)) {
+        if set(map, at, 0)? {
+            report.add_repaired(format!("superblock: byte {at}"));
+        }
+    }
+    zero(map, SUPER_BYTES, SUPER_BYTES + RESERVED_BYTES, "reserved page", report)?;
+    if set(map, SUPER_NAMESPACES_LOCK, 0)? {
+        report.add_repaired("the namespaces lock");
+    }
+    let units = |chunks: u64| (HEAP + CHUNK_BYTES * chunks) / LINE;
+    let (least, most) = (units(0), units(ordinary_chunks(map.chunks())));
+    let frontier = |units: u64| (least..=most).contains(&units);
+    correct_sealed(map, SUPER_EPOCH, "the epoch", |epoch| epoch >= 2, report)?;
+    correct_sealed(map, SUPER_FRONTIER, "the frontier", frontier, report)?;
+    correct_sealed(map, SUPER_MEMBERS, "member slots", |n| n <= MEMBERS_MAX as u64, report)?;
+    let is_count = |count| count <= NAMESPACES_MAX as u64;
+    correct_sealed(map, SUPER_NAMESPACES, "the count of namespaces", is_count, report)?;
+    let used = chunks_used(map)?;
+    let (chunks, ordinary) = (map.chunks(), ordinary_chunks(map.chunks()));
+    let words = |chunk| chunk_words_at(chunks) + 8 * chunk;
+    let bitmaps = |chunk| bitmaps_at(chunks) + BITMAP_BYTES * chunk;
+    for (from, to) in [(words(used), words(ordinary)), (bitmaps(used), bitmaps(ordinary))] {
+        let end = from.next_multiple_of(PAGE).min(to);
+        if from < end && map.is_allocated(from) {
+            zero(map, from, end, "tables of unused chunks", report)?;
+        }
+    }
+    Ok(())
+}
+
+/// Every slot becomes free, and its arena empty: its cells become free with the bitmaps.
+fn members(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> {
+    let used = member_slots_used(map)?;
+    for index in 0..used {
+        let at = member_at(index);
+        let word = map.word(at + MEMBER_STATE)?.load(Ordering::Acquire);
+        let arena = Arena::new(map, index, false)?;
+        let open = [undo::OP, undo::POP, undo::PENDING, undo::TXN];
+        if state::of(word) != state::FREE && open.iter().any(|which| arena.get(*which) != 0) {
+            report.add_lost(format!("the unfinished operation of member slot {index}"));
+        }
+        let free = state::make(state::FREE, 0, state::incarnation(word));
+        let mut is_changed = set(map, at + MEMBER_STATE, free)?;
+        let kept = [MEMBER_STATE, MEMBER_PID, MEMBER_NAME, MEMBER_NAME + 8, MEMBER_SINCE];
+        for which in (0..MEMBER_BYTES).step_by(8).filter(|which| !kept.contains(which)) {
+            is_changed |= set(map, at + which, 0)?;
+        }
+        if is_changed {
+            report.add_repaired(format!("member slot {index}"));
+        }
+        for which in (0..ARENA_BYTES).step_by(8) {
+            if which != undo::STREAM.offset() && which != undo::UNIQUE_IDS.offset() {
+                // What a session keeps for reuse is rebuilt in every repair.
+                set(map, arena_at(index) + which, 0)?;
+            }
+        }
+        let ids = arena_at(index) + undo::UNIQUE_IDS.offset();
+        let seen = map.word(ids)?.load(Ordering::Acquire);
+        if seen.is_power_of_two() {
+            // A flipped bit where no number was assigned.
+            set(map, ids, 0)?;
+            report.add_repaired(format!("unique ids of slot {index}"));
+        } else if seen != 0 {
+            correct_sealed(map, ids, &format!("unique ids of slot {index}"), |_| true, report)?;
+        }
+    }
+    if (used as usize) < MEMBERS_MAX {
+        let end = member_at(used);
+        if map.is_allocated(end) {
+            zero(map, end, end.next_multiple_of(PAGE), "unused member slots", report)?;
+        }
+        let arena = arena_at(used);
+        if map.is_allocated(arena) {
+            zero(map, arena, arena + ARENA_BYTES, "the arena of an unused slot", report)?;
+        }
+    }
+    Ok(())
+}
+
+fn entry(map: &Map, index: u32, report: &mut RepairReport) -> Result<(), Corruption> {
+    let at = catalog_at(index);
+    let seen = map.word(at + CATALOG_STATE)?.load(Ordering::Acquire);
+    let state = correct(seen, |word| word == 0 || word == NAMESPACE_LIVE);
+    let name = format!("namespace {index}");
+    if state != Some(NAMESPACE_LIVE) {
+        return Ok(()); // Its creation was interrupted: the next creator takes the entry.
+    }
+    if set(map, at + CATALOG_STATE, NAMESPACE_LIVE)? {
+        report.add_repaired(format!("{name}: its state"));
+    }
+    if NamespaceIdentity::load(map, index).is_err() {
+        identity(map, index, report)?;
+    }
+    if set(map, at + CATALOG_SPLIT, 0)? {
+        report.add_repaired(format!("{name}: its split lock"));
+    }
+    correct_sealed(map, at + CATALOG_FLAGS, &format!("{name}: its flags"), |_| true, report)?;
+    let is_count = |count| (BUCKETS_FIRST..1 << 42).contains(&count);
+    let what = format!("{name}: its bucket count");
+    correct_sealed(map, at + CATALOG_BUCKETS, &what, is_count, report)?;
+    let what = format!("{name}: its count of buckets with pages");
+    correct_sealed(map, at + CATALOG_COMMITTED, &what, is_count, report)?;
+    for segment in 0..SEGMENTS {
+        let slot = segment_slot(index, segment);
+        let word = map.word(slot)?.load(Ordering::Acquire);
+        // A single bit in a segment that does not exist.
+        if word.is_power_of_two() {
+            set(map, slot, 0)?;
+            report.add_repaired(format!("{name}: the word of segment {segment}"));
+        } else if word != 0 {
+            let what = format!("{name}: the word of segment {segment}");
+            correct_sealed(map, slot, &what, |units| units * LINE >= HEAP, report)?;
+        }
+    }
+    let bytes = NamespaceIdentity::load(map, index)?.name.len() as u64;
+    for which in unused_entry_words(bytes) {
+        if set(map, at + which, 0)? {
+            report.add_repaired(format!("{name}: byte {which} of its entry"));
+        }
+    }
+    Ok(())
+}
+
+/// Corrects the flipped bit of a name, of its length, of a kind or of the check value.
+fn identity(map: &Map, index: u32, report: &mut RepairReport) -> Result<(), Corruption> {
+    let at = catalog_at(index);
+    let name = CATALOG_NAME..CATALOG_NAME + NAMESPACE_NAME_BYTES_MAX as u64 + 1;
+    let places: Vec<u64> = [CATALOG_KIND, CATALOG_NAME_BYTES, CATALOG_CHECK]
+        .into_iter()
+        .chain(name.step_by(8))
+        .collect();
+    let mut words = Vec::new();
+    for which in &places {
+        words.push(map.word(at + which)?.load(Ordering::Acquire));
+    }
+    for (place, which) in places.iter().enumerate() {
+        for bit in 0..u64::BITS {
+            let mut tried = words.clone();
+            let Some(word) = tried.get_mut(place) else { continue };
+            *word ^= 1 << bit;
+            let fixed = *word;
+            let [kind, bytes, check, name @ ..] = tried.as_slice() else { continue };
+            let name: Vec<u8> = name.iter().flat_map(|word| word.to_le_bytes()).collect();
+            let Some(name) = name.get(..*bytes as usize) else { continue };
+            let found = NamespaceIdentity { name: name.to_vec(), kind: *kind };
+            if name.len() <= NAMESPACE_NAME_BYTES_MAX && found.check(index) == *check {
+                set(map, at + which, fixed)?;
+                report.add_repaired(format!("namespace {index}: its name or its kind"));
+                return Ok(());
+            }
+        }
+    }
+    report.add_lost(format!("namespace {index}: its name and kind cannot be corrected"));
+    Err(Corruption("the name or the kind of a namespace cannot be corrected"))
+}
+
+fn zero(
+    map: &Map,
+    from: u64,
+    to: u64,
+    what: &str,
+    report: &mut RepairReport,
+) -> Result<(), Corruption> {
+    for at in (from..to).step_by(8) {
+        if set(map, at, 0)? {
+            report.add_repaired(format!("{what}: byte {at:#x}"));
+        }
+    }
+    Ok(())
+}

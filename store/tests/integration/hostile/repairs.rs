@@ -1,0 +1,180 @@
+//! The offline repair: what is derived is built again, what is lost is named, and a repair that was
+//! killed can be run again.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use nearstate_store::{
+    AttachOptions, Metadata, Region, RepairReport, Schema, TagSchema, repair_with,
+};
+
+use crate::fixture::{
+    KilledOnDrop, TestFolder, checked, child, clean, open, region_path, small, spawn,
+};
+
+const CATALOG: u64 = 0x40_0000;
+const ARENAS: u64 = 0x440_0000;
+const HEAP: u64 = 0x840_0000;
+const RECORDS: u32 = 400;
+
+fn repair(path: &Path) -> RepairReport {
+    repair_with(path, &AttachOptions::default()).unwrap()
+}
+
+fn key(number: u32) -> String {
+    format!("imsi-{number:010}")
+}
+
+/// A region of tagged and plain records.
+fn populate(path: &Path) {
+    let region = Region::create(path, &small()).unwrap();
+    let (session, ns) = open(&region);
+    let tag = |name: &str| TagSchema { name: name.to_owned(), ..TagSchema::default() };
+    let tags = vec![
+        TagSchema { is_unique: true, ..tag("guti") },
+        TagSchema { is_ordered: true, ..tag("age") },
+        TagSchema { is_counted: true, ..tag("cell") },
+    ];
+    let tagged = session.namespace("tagged", &Schema { tags, ..Schema::default() }).unwrap();
+    for number in 0..RECORDS {
+        let words =
+            [format!("g{number}"), format!("{:03}", number % 70), format!("{}", number % 9)];
+        let tags: [(&str, &[u8]); 3] = [
+            ("guti", words[0].as_bytes()),
+            ("age", words[1].as_bytes()),
+            ("cell", words[2].as_bytes()),
+        ];
+        let metadata = Metadata { tags: &tags, expires_ms: (1 << 45) + u64::from(number) };
+        let key = key(number);
+        session
+            .transact(|txn| txn.put_with_metadata(tagged, key.as_bytes(), b"value", metadata))
+            .unwrap();
+        session.put(ns, key.as_bytes(), &vec![7; number as usize]).unwrap();
+    }
+}
+
+/// Everything is there and found, except the records with these numbers in each namespace.
+fn expect_content(path: &Path, lost: [&[u32]; 2]) {
+    let report = checked(path).unwrap();
+    assert!(report.is_clean(), "{report:?}");
+    let region = Region::attach(path).unwrap();
+    let (session, ns) = open(&region);
+    let tagged = session.namespace("tagged", &Schema::default()).unwrap();
+    for number in 0..RECORDS {
+        let key = key(number);
+        let view = session.get(ns, key.as_bytes()).unwrap();
+        let is_kept = !lost[0].contains(&number);
+        assert_eq!(view.map(|view| view.bytes().len()), is_kept.then_some(number as usize));
+        let is_kept = !lost[1].contains(&number);
+        assert_eq!(session.get(tagged, key.as_bytes()).unwrap().is_some(), is_kept);
+        let found = session.find(tagged, "guti", format!("g{number}").as_bytes()).unwrap();
+        assert_eq!(found.map(|view| view.key().to_vec()), is_kept.then(|| key.into_bytes()));
+    }
+    session.put(ns, b"new", &[1; 3000]).unwrap();
+    session.delete(ns, b"new").unwrap();
+    drop((session, region));
+    clean(path);
+}
+
+fn position(path: &Path, pattern: &[u8]) -> u64 {
+    let bytes = std::fs::read(path).unwrap();
+    let heap = usize::try_from(HEAP).unwrap();
+    let found = bytes[heap..].windows(pattern.len()).position(|window| window == pattern);
+    HEAP + found.expect("the pattern is in the heap") as u64
+}
+
+fn write(path: &Path, at: u64, bytes: &[u8]) {
+    OpenOptions::new().write(true).open(path).unwrap().write_all_at(bytes, at).unwrap();
+}
+
+#[test]
+fn a_sound_region_needs_no_repair_and_keeps_its_records() {
+    let folder = TestFolder::new();
+    populate(&folder.path);
+    assert_eq!(repair(&folder.path), RepairReport::default());
+    expect_content(&folder.path, [&[], &[]]);
+}
+
+#[test]
+fn bitmaps_queues_and_locks_are_built_again() {
+    let folder = TestFolder::new();
+    populate(&folder.path);
+    let mut chunks = [0; 8];
+    let file = std::fs::File::open(&folder.path).unwrap();
+    file.read_exact_at(&mut chunks, 72).unwrap();
+    let chunks = u64::from_le_bytes(chunks);
+    let words = HEAP + (256 << 10) * chunks;
+    let bitmaps = words + (8 * chunks).next_multiple_of(4096);
+    write(&folder.path, words, &[0xff; 32]);
+    write(&folder.path, bitmaps, &[0x55; 700]);
+    write(&folder.path, ARENAS, &[0x77; 900]);
+    write(&folder.path, CATALOG + 128, &[3]);
+    assert!(!checked(&folder.path).unwrap().is_clean());
+    let report = repair(&folder.path);
+    assert!(report.repaired_count > 0 && report.lost_count == 0, "{report:?}");
+    expect_content(&folder.path, [&[], &[]]);
+}
+
+#[test]
+fn a_damaged_record_is_removed_and_named() {
+    let folder = TestFolder::new();
+    populate(&folder.path);
+    // The value of a plain record: its checksum does not hold.
+    let at = position(&folder.path, &[key(300).as_bytes(), &[7; 300]].concat());
+    write(&folder.path, at + 100, &[8]);
+    let report = repair(&folder.path);
+    let named = report.lost.iter().any(|text| text.contains("ue") && text.contains(&key(300)));
+    assert!(report.lost_count == 1 && named && report.repaired_count == 0, "{report:?}");
+    expect_content(&folder.path, [&[300], &[]]);
+}
+
+#[test]
+fn indexes_of_tags_are_built_again_from_the_records() {
+    let folder = TestFolder::new();
+    populate(&folder.path);
+    // The value of a tagged record, and a posting of another one.
+    let at = position(&folder.path, &[key(200).as_bytes(), b"value"].concat());
+    write(&folder.path, at + 16, b"V");
+    let at = position(&folder.path, b"g201imsi-");
+    write(&folder.path, at + 5, b"I");
+    let report = repair(&folder.path);
+    let is_named = |word: &str| report.lost.iter().any(|text| text.contains(word));
+    assert!(is_named(&key(200)) && is_named("index"), "{report:?}");
+    assert!(report.repaired.iter().any(|text| text.contains("\"guti\"")), "{report:?}");
+    expect_content(&folder.path, [&[], &[200]]);
+}
+
+#[test]
+#[ignore = "a process that is killed"]
+fn child_that_repairs() {
+    loop {
+        drop(repair_with(&region_path(), &AttachOptions::default()));
+    }
+}
+
+#[test]
+fn a_repair_that_is_killed_is_finished_by_the_next() {
+    let folder = TestFolder::new();
+    let made = folder.dir().join("made");
+    populate(&made);
+    let at = position(&made, b"g201imsi-");
+    write(&made, at + 5, b"I");
+    let at = position(&made, &[key(300).as_bytes(), &[7; 300]].concat());
+    write(&made, at + 100, &[8]);
+    write(&made, ARENAS, &[0x77; 900]);
+    for kill in 0..40_u64 {
+        std::fs::copy(&made, &folder.path).unwrap();
+        let mut command = child("hostile::repairs::child_that_repairs", &folder.path);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let repairing = KilledOnDrop(spawn(&mut command).unwrap());
+        // From the start of the process to the end of the first repair.
+        std::thread::sleep(Duration::from_micros(2000 + 1500 * kill));
+        drop(repairing);
+        let report = repair(&folder.path);
+        assert!(report.lost_count <= 2, "{report:?}");
+        expect_content(&folder.path, [&[300], &[]]);
+    }
+}
