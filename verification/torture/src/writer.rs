@@ -281,6 +281,20 @@ impl JournaledWriter {
         (is_contended && self.spaces.is_full).then_some((CONFLICT, 0))
     }
 
+    /// Executes one write, or several in one transaction.
+    pub(crate) fn work(&mut self, orders: &[PlannedWrite]) -> Result<(), String> {
+        match orders {
+            [order] => self.order(*order),
+            orders => self.group(orders),
+        }
+    }
+
+    /// Reads a record and changes it.
+    pub(crate) fn order(&mut self, order: PlannedWrite) -> Result<(), String> {
+        let observed = self.read(order.key)?;
+        self.execute(order, observed.as_ref())
+    }
+
     fn execute(
         &mut self,
         order: PlannedWrite,
