@@ -194,9 +194,11 @@ impl LocalStorage {
     /// attached again.
     fn connect(&self, timeout: Duration, known: Option<FileId>) -> Result<ConnectResult> {
         let away = |error: io::Error| self.lost(ErrorKind::NotConnected, &error);
-        let socket = connect(&self.path, timeout, self.any_owner).map_err(|error| match error {
-            StoreError::BadArgument { detail } => Error::refused(detail),
-            error => Error::backend(ErrorKind::NotConnected, error.to_string()),
+        let socket = connect(&self.path, timeout, self.any_owner).map_err(|error| {
+            if let StoreError::BadArgument { detail } = error {
+                return Error::refused(detail);
+            }
+            Error::backend(ErrorKind::NotConnected, error.to_string())
         })?;
         let socket = self.authenticate(socket)?;
         let mut refusal = String::new();
