@@ -4,27 +4,19 @@
 //! A move is a put of the same bytes with the same version. It needs no step that a put does not
 //! have, except that a chain of overflow lines is replaced as a whole.
 
+mod moving;
+
 use std::cell::{Cell as Private, RefCell};
 use std::time::{Duration, Instant};
 
 use nearstate_model::{Error, Result, invariant};
 
-use crate::atomic::Ordering;
 use crate::crash::crash_point;
-use crate::heap::cell::{self, Cell, CellKind, LINE_FIRST, LINE_WORDS, WORD_HEAD, WORD_RETIRED};
-use crate::heap::cell::{CELL_HEADER_BYTES, WORD_VERSION};
 use crate::heap::chunk::{ChunkIndex, chunks_used, reserve, state_of};
 use crate::heap::class::CLASSES;
-use crate::heap::refill::no_room;
-use crate::index::bucket::{at_of, entry, hash_tag, is_link, link, load, publish};
-use crate::index::lookup::{CHAIN_MAX, hash_of, link_slot, walk_chain};
-use crate::index::split::finish_lines;
 use crate::layout::{CHUNK_UNITS, Corruption, ordinary_chunks};
 use crate::member::Member;
-use crate::member::arena::{LockSlot, op, undo, write_undo};
-use crate::member::pin::{self, NEVER_READ};
-use crate::region::index_table::IndexTable;
-use crate::txn::publish::finish_record;
+use crate::member::pin::{self};
 
 /// The most chunks that one evacuation empties, as a share of the heap: a walk over the index then
 /// costs less than the moves that it leads to, and a caller waits for no more than that.
@@ -45,9 +37,9 @@ const EVACUATIONS_MAX: u32 = 3;
 /// that is not running. What they hold after that comes free later.
 const READERS_WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// Buckets of which records are collected before any is looked at, so that their headers arrive
-/// together.
-const BUCKETS_AHEAD: u64 = 8;
+/// The pause between two looks at the pins. Each look advances the epoch, and a reader that many
+/// epochs have passed counts as stalled.
+const READERS_PAUSE: Duration = Duration::from_micros(100);
 
 /// An evacuation that goes on: which chunks are being emptied, and how far the walk is.
 #[derive(Debug)]
@@ -105,13 +97,36 @@ impl ClosingChunks {
 }
 
 impl Member {
+    /// As [`Member::evacuate_after_full`]. A region that is damaged somewhere has no room; what the
+    /// operation needs may be sound.
+    #[cold]
+    pub(crate) fn makes_room(&self, evacuations: u32) -> Result<bool> {
+        if self.wanted_units.get() == 0 {
+            return Ok(false); // It is not the heap that is full.
+        }
+        match self.evacuate_after_full(evacuations) {
+            Ok(has_room) => {
+                if !self.has_pin() {
+                    self.wanted_units.set(0);
+                }
+                Ok(has_room)
+            }
+            Err(_) => {
+                self.check_usable()?;
+                self.check_not_truncated()?;
+                self.free_pending()?;
+                Ok(false)
+            }
+        }
+    }
+
     /// After `Full`: moves live records together if that makes room for what was wanted. True if
     /// the operation should run again. `evacuations` counts the calls for one operation.
     ///
     /// While this member has a pin, nothing that it moves could be reused.
     /// [`Member::evacuate_if_due`] does the work later.
     #[cold]
-    pub(crate) fn evacuate_after_full(&self, evacuations: u32) -> Result<bool> {
+    fn evacuate_after_full(&self, evacuations: u32) -> Result<bool> {
         invariant!(self.has_no_lock(), "records are moved while this member holds a lock");
         if self.has_pin() {
             self.is_evacuation_due.set(!self.chunks_to_empty(self.wanted_units.get())?.is_empty());
@@ -131,22 +146,35 @@ impl Member {
     /// some.
     #[inline]
     pub fn is_evacuation_due(&self) -> bool {
-        self.is_evacuation_due.get()
+        self.is_evacuation_due.get() && !self.has_pin()
     }
 
-    /// Moves the records that [`Member::is_evacuation_due`] tells of, if this member has no pin
-    /// now.
+    /// Moves the records that [`Member::is_evacuation_due`] tells of. A failure makes no room and
+    /// is no failure of the caller.
     ///
     /// Cost: a walk over all records, and copies of at most an eighth of the heap.
     ///
     /// # Errors
-    /// `Forked`, `SessionStopped`, `Stalled`, `Damaged`, `System`. Nothing was lost then.
+    /// `Forked`, `SessionStopped`, `Damaged` (the file is truncated). Nothing was lost then.
     #[cold]
     pub fn evacuate_if_due(&self) -> Result<()> {
         self.check_usable()?;
-        if !self.has_pin() {
-            self.evacuate_after_full(1)?;
+        if self.is_evacuation_due() {
+            self.makes_room(1)?;
         }
+        self.is_evacuation_due.set(false);
+        Ok(())
+    }
+
+    /// Moving records has not made room for a transaction that was run again after it: it is not
+    /// tried again until more is free.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[cold]
+    pub fn note_vain_evacuation(&self) -> Result<()> {
+        self.is_evacuation_due.set(false);
+        self.vain_units.set(self.free_units()?);
         Ok(())
     }
 
@@ -177,9 +205,8 @@ impl Member {
         self.operation(|| self.begin(chunks)).map(Some)
     }
 
-    /// Moves the records of some more buckets. True if nothing is left to do: then the chunks are
-    /// open again, and what was moved out of them comes free. Does nothing while this member has a
-    /// pin.
+    /// Moves the records of some more buckets. True if nothing is left to do, or if this member has
+    /// a pin: then the chunks are open again, and what was moved out of them comes free.
     ///
     /// Cost: for each bucket 0.1 to 1 us, and the copies of the records that are moved.
     ///
@@ -187,11 +214,8 @@ impl Member {
     /// `Forked`, `SessionStopped`, `Stalled`, `Damaged`, `System`. The evacuation is over then.
     pub fn continue_evacuation(&self, evacuation: &mut Evacuation, buckets: u64) -> Result<bool> {
         self.check_usable()?;
-        if self.has_pin() {
-            return Ok(false);
-        }
         self.operation(|| {
-            let done = self.move_some(evacuation, buckets);
+            let done = if self.has_pin() { Ok(true) } else { self.move_some(evacuation, buckets) };
             if matches!(done, Ok(false)) {
                 return done;
             }
@@ -284,20 +308,26 @@ impl Member {
         let before = self.units_of(&chunks)?;
         // What this member and others keep in these chunks comes free first.
         self.reclaim()?;
-        for chunk in &chunks {
-            self.set_closing(*chunk, true)?;
+        let closing = ClosingChunks::new(chunks, self.map().chunks());
+        let evacuation = Evacuation { closing, before, namespace: 0, bucket: 0 };
+        let mut closed = Ok(());
+        for chunk in &evacuation.closing.chunks {
+            closed = closed.and_then(|()| self.set_closing(*chunk, true));
         }
         crash_point!("evacuate.closed");
-        let closing = ClosingChunks::new(chunks, self.map().chunks());
-        Ok(Evacuation { closing, before, namespace: 0, bucket: 0 })
+        if closed.is_err() {
+            self.end(&evacuation, Ok(()))?;
+        }
+        closed.map(|()| evacuation)
     }
 
     fn end(&self, evacuation: &Evacuation, done: Result<()>) -> Result<()> {
+        let mut opened = Ok(());
         for chunk in &evacuation.closing.chunks {
-            self.set_closing(*chunk, false)?;
+            opened = opened.and(self.set_closing(*chunk, false));
         }
         crash_point!("evacuate.opened");
-        match done {
+        match done.and(opened) {
             // No room is left elsewhere. What was moved is moved.
             Err(Error::Full { .. } | Error::Stalled { .. }) => self.free_pending(),
             other => other,
@@ -308,13 +338,16 @@ impl Member {
     fn wait_for_readers(&self) -> Result<()> {
         let since = Instant::now();
         let retired = pin::birth_epoch(self.epoch());
+        self.advance()?;
+        let stalled = self.safe_epochs.borrow().stalled.clone();
         loop {
             self.advance()?;
-            let is_safe = self.safe_epochs.borrow().recent >= retired + 2;
-            if is_safe || since.elapsed() > READERS_WAIT_MAX {
+            if self.safe_epochs.borrow().is_safe_but_for(retired, &stalled)
+                || since.elapsed() > READERS_WAIT_MAX
+            {
                 return Ok(());
             }
-            std::thread::yield_now();
+            std::thread::park_timeout(READERS_PAUSE);
         }
     }
 
@@ -335,237 +368,6 @@ impl Member {
         });
         done.map(drop)
     }
-
-    /// Moves the records of some buckets. True if no bucket is left.
-    fn move_some(&self, evacuation: &mut Evacuation, buckets: u64) -> Result<bool> {
-        let mut left = buckets;
-        while left != 0 {
-            if evacuation.namespace >= self.namespace_count()? {
-                return Ok(true);
-            }
-            let index = u32::try_from(evacuation.namespace)
-                .map_err(|_| Corruption("too many namespaces"))?;
-            let table = self.table(index)?;
-            let count = self.bucket_count(table)?;
-            let first = evacuation.bucket;
-            let end = count.min(first + BUCKETS_AHEAD.min(left));
-            if first >= end {
-                (evacuation.namespace, evacuation.bucket) = (evacuation.namespace + 1, 0);
-                continue;
-            }
-            self.move_buckets(table, (first, end, count), &evacuation.closing)?;
-            evacuation.bucket = end;
-            left -= end - first;
-            if evacuation.closing.full_class.get() == 0 {
-                return Ok(true); // No room for any cell.
-            }
-        }
-        Ok(false)
-    }
-
-    /// Moves the records and the overflow lines of the buckets from `first` to `end`.
-    fn move_buckets(
-        &self,
-        table: &IndexTable,
-        (first, end, count): (u64, u64, u64),
-        closing: &ClosingChunks,
-    ) -> Result<()> {
-        let pin = self.pin()?;
-        let mut records = closing.records.take();
-        records.clear();
-        for bucket in first..end {
-            self.collect_bucket(table, bucket, count, &mut records)?;
-        }
-        for at in &records {
-            self.map().prefetch(*at);
-        }
-        for at in &records {
-            let record = self.cell_at(*at)?;
-            if self.is_in(closing, &record)? {
-                self.move_record(table, &record, closing)?;
-            }
-        }
-        closing.records.replace(records);
-        drop(pin);
-        for bucket in first..end {
-            self.move_lines(table.bucket_at(self.map(), bucket)?, closing)?;
-        }
-        Ok(())
-    }
-
-    /// True if a record or a block of it lies in a closing chunk.
-    fn is_in(&self, closing: &ClosingChunks, record: &Cell<'_>) -> Result<bool, Corruption> {
-        let mut is_in = closing.contains(self.map(), record.at())?;
-        for index in 0..record.children() {
-            is_in |= closing.contains(self.map(), record.child(index)?)?;
-        }
-        Ok(is_in)
-    }
-
-    /// Replaces a record by a copy with the same version, if it is still the current one.
-    fn move_record(
-        &self,
-        table: &IndexTable,
-        record: &Cell<'_>,
-        closing: &ClosingChunks,
-    ) -> Result<()> {
-        if !record.is_whole()? {
-            return Ok(()); // The check reports it where it is.
-        }
-        let map = self.map();
-        let hash = hash_of(map, record.key()?)?;
-        let copy = match self.copy_record(record, closing) {
-            Ok(copy) => copy,
-            // The records of other sizes may find room.
-            Err(Error::Full { .. }) => return self.free_pending(),
-            Err(error) => {
-                self.free_pending()?;
-                return Err(error);
-            }
-        };
-        crash_point!("evacuate.copied");
-        let (old, new) = (entry(hash_tag(hash), record.at()), entry(hash_tag(hash), copy));
-        let (bucket_at, payload) = match self.lock_bucket(table, hash) {
-            Ok(locked) => locked,
-            Err(error) => {
-                self.free_pending()?;
-                return Err(error);
-            }
-        };
-        let mut slot = 0;
-        let found = walk_chain(map, bucket_at, |at, word| {
-            slot = if word == old { at } else { slot };
-            Ok(slot == 0)
-        });
-        let done = found.and_then(|()| {
-            if slot != 0 {
-                let arena = self.arena();
-                write_undo(&arena, slot, old, new, op::RECORD);
-                crash_point!("publish.recorded");
-                publish(map.word(slot)?, new);
-                crash_point!("publish.committed");
-                finish_record(&arena, old, new)?;
-                closing.moved.set(closing.moved.get() + 1);
-                crash_point!("evacuate.moved");
-            }
-            Ok(())
-        });
-        self.release(bucket_at, LockSlot::Bucket, payload)?;
-        if slot == 0 {
-            self.free_pending()?;
-        }
-        done?;
-        // The old cells come free during the walk, so that its end takes no longer than any other
-        // part of it.
-        self.trim_queue(&self.arena(), cell::class_at(map, record.at())?)
-    }
-
-    /// A pending copy of a record. Its blocks in closing chunks are copied too.
-    fn copy_record(&self, record: &Cell<'_>, closing: &ClosingChunks) -> Result<u64> {
-        let map = self.map();
-        let copy = self.copy_cell(record, closing)?;
-        let mut has_moved_blocks = false;
-        for index in 0..record.children() {
-            let child = Cell::new(map, record.child(index)?)?;
-            // The stripes of a counter change in place, at any time.
-            if child.kind()? == CellKind::Block && closing.contains(map, child.at())? {
-                let block = self.copy_cell(&child, closing)?;
-                let offset_at = copy + CELL_HEADER_BYTES + 8 * index;
-                map.write(offset_at, &block.to_le_bytes())?;
-                has_moved_blocks = true;
-            }
-        }
-        if has_moved_blocks {
-            let body_crc = crc32fast::hash(Cell::new(map, copy)?.body()?);
-            cell::seal(map, copy, record.version(), body_crc)?;
-        }
-        Ok(copy)
-    }
-
-    /// A pending copy of a cell.
-    fn copy_cell(&self, from: &Cell<'_>, closing: &ClosingChunks) -> Result<u64> {
-        let map = self.map();
-        let bytes = from.body()?.len() as u64 + CELL_HEADER_BYTES - WORD_VERSION;
-        let to = self.allocate_elsewhere(cell::class_at(map, from.at())?, closing)?;
-        map.write(to + WORD_VERSION, map.bytes(from.at() + WORD_VERSION, bytes)?)?;
-        let head = cell::word(map, from.at(), WORD_HEAD)?.load(Ordering::Relaxed);
-        cell::word(map, to, WORD_HEAD)?.store(head, Ordering::Relaxed);
-        Ok(to)
-    }
-
-    /// Allocates a cell that this member has not retired: such a one may lie in a closing chunk.
-    fn allocate_elsewhere(&self, class: u8, closing: &ClosingChunks) -> Result<u64> {
-        if class >= closing.full_class.get() {
-            return Err(no_room()); // Without the search, which was in vain.
-        }
-        let arena = self.arena();
-        let queue = arena.queue(class)?;
-        let head = queue.head.load(Ordering::Relaxed);
-        // Cells that came from a fragmented chunk stand before those that were retired.
-        if head != 0
-            && cell::word(self.map(), head, WORD_RETIRED)?.load(Ordering::Relaxed) == NEVER_READ
-        {
-            arena.pop(queue, head)?;
-            return Ok(head);
-        }
-        self.allocate_fresh(class).inspect_err(|error| {
-            if matches!(error, Error::Full { .. }) {
-                closing.full_class.set(class);
-            }
-        })
-    }
-
-    /// Builds the overflow lines of a bucket anew if one of them lies in a closing chunk. A bucket
-    /// whose lock is busy keeps its lines.
-    fn move_lines(&self, bucket_at: u64, closing: &ClosingChunks) -> Result<()> {
-        let slot = link_slot(bucket_at);
-        if !is_link(load(self.map().word(slot)?)) {
-            return Ok(());
-        }
-        let Some(payload) = self.try_acquire(bucket_at, LockSlot::Bucket)? else { return Ok(()) };
-        let done = self.move_lines_locked(slot, closing);
-        self.release(bucket_at, LockSlot::Bucket, payload)?;
-        if done.is_err() && self.arena().get(undo::OP) == op::NONE {
-            self.free_pending()?;
-        }
-        done
-    }
-
-    fn move_lines_locked(&self, slot: u64, closing: &ClosingChunks) -> Result<()> {
-        let map = self.map();
-        let old = load(map.word(slot)?);
-        let (mut next, mut entries, mut is_in) = (old, Vec::new(), false);
-        let mut lines = 0;
-        while is_link(next) {
-            let line_at = at_of(next);
-            is_in |= closing.contains(map, line_at)?;
-            let words = map.words::<{ LINE_WORDS as usize }>(line_at + LINE_FIRST)?;
-            next = 0;
-            for word in words.iter().map(load) {
-                if is_link(word) {
-                    next = word;
-                } else if word != 0 {
-                    entries.push(word);
-                }
-            }
-            lines += 1;
-            if lines > CHAIN_MAX {
-                return Err(Error::from(Corruption("a bucket's chain has no end")));
-            }
-        }
-        if !is_in || entries.is_empty() {
-            return Ok(());
-        }
-        let new = self.build_chain(&entries)?;
-        invariant!(is_link(new) && new != link(0), "a chain of {} entries", entries.len());
-        let arena = self.arena();
-        write_undo(&arena, slot, old, new, op::LINES);
-        crash_point!("lines.recorded");
-        publish(map.word(slot)?, new);
-        crash_point!("lines.replaced");
-        finish_lines(&arena, old)?;
-        Ok(())
-    }
 }
 
 /// As many neighbours as a large cell needs, with the fewest allocated units among all such. None
@@ -574,6 +376,17 @@ fn neighbours(chunks: &[(u64, ChunkIndex)], count: usize) -> Vec<(u64, ChunkInde
     if count < 2 {
         return Vec::new();
     }
-    let used = |window: &[(u64, ChunkIndex)]| window.iter().map(|(used, _)| *used).sum::<u64>();
-    chunks.windows(count).min_by_key(|window| used(window)).unwrap_or_default().to_vec()
+    let Some(last) = chunks.len().checked_sub(count) else { return Vec::new() };
+    let used = |place: usize| chunks.get(place).map_or(0, |(used, _)| *used);
+    let mut sum: u64 = (0..count).map(used).sum();
+    let mut best = (sum, 0);
+    for first in 1..=last {
+        sum = sum - used(first - 1) + used(first + count - 1);
+        best = best.min((sum, first));
+    }
+    chunks.iter().skip(best.1).take(count).copied().collect()
 }
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests;

@@ -25,6 +25,7 @@ use crate::layout::{ARENA_WORDS, Corruption, MEMBER_PIN, MEMBER_STATE, QUEUES, m
 use crate::member::arena::{Arena, undo};
 use crate::member::pin::{PinInterval, STALLED_EPOCHS, SafeEpochs};
 use crate::region::file::{Region, Shared};
+use crate::region::index_table::IndexTable;
 use crate::region::liveness::is_process_alive;
 use crate::region::map::Map;
 use crate::region::member_table::{identity_of, member_slots_used, state, state_of};
@@ -65,6 +66,9 @@ pub(crate) struct KnownUsage {
     pub(crate) usage: Box<HeapUsage>,
 }
 
+/// Handles of namespaces that a member finds without a search: a session uses a few namespaces.
+const TABLES_KNOWN: usize = 16;
+
 /// One session in the region. Not `Sync`: each thread has its own.
 #[derive(Debug)]
 pub struct Member {
@@ -76,6 +80,8 @@ pub struct Member {
     epoch: NonNull<AtomicU64>,
     /// Its arena, which every write touches.
     arena: NonNull<[AtomicU64; ARENA_WORDS]>,
+    /// The handles of the namespaces that were used last, by the low bits of their numbers.
+    known_tables: [Private<Option<NonNull<IndexTable>>>; TABLES_KNOWN],
     /// Holds [`USABLE`] while operations are allowed: the mapping's word, or [`STOPPED`].
     usable: Private<NonNull<AtomicU64>>,
     health: Private<Health>,
@@ -103,6 +109,8 @@ pub struct Member {
     pub(crate) queue_heads: Box<[Private<u64>; QUEUES]>,
     /// True while an operation may use the reserve of the heap.
     pub(crate) may_use_reserve: Private<bool>,
+    /// True while others may wait for a lock of this member: a full heap is not searched again.
+    pub(crate) is_brief: Private<bool>,
     /// Inserts during which this member does not try to grow an index.
     pub(crate) growth_pause: Private<u32>,
     /// Units of the cell for which there was no room last.
@@ -221,6 +229,23 @@ impl Member {
         // SAFETY: words of the map, which `shared` keeps mapped while this member exists.
         let words = unsafe { self.arena.as_ref() };
         Arena::of_words(&self.shared.map, words, self.shared.is_fenced)
+    }
+
+    /// The handle of a namespace, if this member has used it lately.
+    #[inline]
+    pub(crate) fn known_table(&self, index: u32) -> Option<&IndexTable> {
+        let table = self.known_tables.get(index as usize % TABLES_KNOWN)?.get()?;
+        // SAFETY: a boxed handle of `shared`, which this member keeps, and which never drops or
+        // replaces a handle before its own end.
+        let table = unsafe { table.as_ref() };
+        (table.index() == index).then_some(table)
+    }
+
+    /// Remembers the handle of a namespace, which is one of `shared`.
+    pub(crate) fn remember_table(&self, table: &IndexTable) {
+        if let Some(known) = self.known_tables.get(table.index() as usize % TABLES_KNOWN) {
+            known.set(Some(NonNull::from(table)));
+        }
     }
 
     #[inline]

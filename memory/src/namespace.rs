@@ -228,9 +228,7 @@ impl Member {
     /// `Damaged`; `BadArgument` for a number that is not in use.
     #[inline]
     pub fn table(&self, index: u32) -> Result<&IndexTable> {
-        let page = self.shared().tables.get(index as usize / TABLE_PAGE);
-        let slots = page.and_then(OnceLock::get);
-        match slots.and_then(|slots| slots.get(index as usize % TABLE_PAGE)?.get()) {
+        match self.known_table(index) {
             Some(table) => Ok(table),
             None => self.load_table(index),
         }
@@ -238,6 +236,17 @@ impl Member {
 
     #[cold]
     fn load_table(&self, index: u32) -> Result<&IndexTable> {
+        let page = self.shared().tables.get(index as usize / TABLE_PAGE);
+        let slots = page.and_then(OnceLock::get);
+        let table = match slots.and_then(|slots| slots.get(index as usize % TABLE_PAGE)?.get()) {
+            Some(table) => table,
+            None => self.create_table(index)?,
+        };
+        self.remember_table(table);
+        Ok(table)
+    }
+
+    fn create_table(&self, index: u32) -> Result<&IndexTable> {
         let unknown = || Error::BadArgument { detail: format!("no namespace {index}: open it") };
         if index >= used(self.map())? {
             return Err(unknown());

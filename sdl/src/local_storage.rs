@@ -196,9 +196,10 @@ impl LocalStorage {
         let away = |error: io::Error| self.lost(ErrorKind::NotConnected, &error);
         let socket = connect(&self.path, timeout, self.any_owner).map_err(|error| {
             if let StoreError::BadArgument { detail } = error {
-                return Error::refused(detail);
+                Error::refused(detail)
+            } else {
+                Error::backend(ErrorKind::NotConnected, error.to_string())
             }
-            Error::backend(ErrorKind::NotConnected, error.to_string())
         })?;
         let socket = self.authenticate(socket)?;
         let mut refusal = String::new();

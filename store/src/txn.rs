@@ -101,8 +101,9 @@ impl Session {
     /// ```
     ///
     /// `body` returns any error type into which the store's converts. Only a conflict that the
-    /// store has reported to `body` or at the commit makes it run again; every other error ends the
-    /// transaction and is returned as it is.
+    /// store has reported to `body` or at the commit makes it run again, and a commit that finds no
+    /// room (`Full`) if moving live records can make some. Every other error ends the transaction
+    /// and is returned as it is.
     ///
     /// ```
     /// use nearstate_store::{CreateOptions, Error, Region, Schema};
@@ -164,9 +165,12 @@ impl Session {
                 Ok(done) => match txn.commit() {
                     Ok(()) => return Ok(done),
                     Err(Error::Conflict { .. }) => {}
-                    // The next run begins without a pin, and finds the room that is made then.
-                    Err(Error::Full { .. }) if self.may_evacuate(&mut evacuations) => {
-                        tries -= 1;
+                    Err(full @ Error::Full { .. }) => {
+                        // The next run begins without a pin, and finds the room that is made then.
+                        let has_tries = tries < retry_policy.tries && retry_policy.within.is_none();
+                        if !has_tries || !self.may_evacuate(&mut evacuations)? {
+                            return Err(full.into());
+                        }
                         continue;
                     }
                     Err(error) => return Err(error.into()),
@@ -201,9 +205,16 @@ impl Session {
 
     /// True if moving records can make room for a transaction that found none.
     #[cold]
-    pub(crate) fn may_evacuate(&self, evacuations: &mut u32) -> bool {
+    pub(crate) fn may_evacuate(&self, evacuations: &mut u32) -> Result<bool> {
+        if !self.member.is_evacuation_due() {
+            return Ok(false);
+        }
         *evacuations += 1;
-        *evacuations <= EVACUATIONS_MAX && self.member.is_evacuation_due()
+        if *evacuations > EVACUATIONS_MAX {
+            self.member.note_vain_evacuation()?;
+            return Ok(false);
+        }
+        Ok(true)
     }
 
     /// Between two tries: longer each time, and not as long as others wait.

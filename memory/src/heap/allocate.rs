@@ -125,7 +125,9 @@ impl Member {
             }
         }
         match self.allocate_fresh(class) {
-            Err(full @ Error::Full { .. }) => self.allocate_last_resort(arena, class, full),
+            Err(full @ Error::Full { .. }) if !self.is_brief.get() => {
+                self.allocate_last_resort(arena, class, full)
+            }
             other => other,
         }
     }
@@ -205,7 +207,7 @@ impl Member {
                 Err(full @ Error::Full { .. }) if !self.may_use_reserve.get() => {
                     self.free_pending()?;
                     evacuations += 1;
-                    if !self.evacuate_after_full(evacuations)? {
+                    if !self.makes_room(evacuations)? {
                         self.may_use_reserve.set(true);
                         refusal = Some(full);
                     }
@@ -265,6 +267,9 @@ impl Member {
     /// retired with it: each class in turn.
     #[inline]
     pub(crate) fn trim_next_queue(&self, arena: &Arena<'_>) -> Result<()> {
+        if self.aside_to_revisit.get() != 0 {
+            self.revisit_set_aside(TRIM_CELLS)?;
+        }
         let other = (self.trimmed_class.get() + 1) % QUEUES as u8;
         self.trimmed_class.set(other);
         if self.may_be_too_long(arena, other) {

@@ -10,7 +10,7 @@ use crate::crash::crash_point;
 use crate::heap::bitmap::{Bitmap, UnitRun, is_allocated, mark};
 use crate::heap::cell::{self, WORD_NEXT};
 use crate::heap::chunk::{ChunkIndex, ChunkState, is_held_by};
-use crate::layout::{Corruption, chunk_words_at};
+use crate::layout::{Corruption, LINE, chunk_words_at};
 use crate::member::arena::{Arena, Bump, LockSlot, SET_ASIDE, undo};
 use crate::member::{LOCK_WAIT_SHORT, Member, lock};
 
@@ -120,10 +120,15 @@ impl Member {
     pub(crate) fn free_queue(&self, number: u8, most: u64) -> Result<()> {
         let arena = self.arena();
         let queue = arena.numbered_queue(number)?;
-        let mut left = most;
+        let (mut left, mut set_aside) = (most, 0);
         while left > 0 && self.finish_free()? {
             let head = queue.head.load(Ordering::Relaxed);
             if head != 0 && number != SET_ASIDE && self.is_set_aside(head)? {
+                // A queue of more cells than the heap has units is a cycle.
+                set_aside += 1;
+                if set_aside > self.map().len() / LINE {
+                    return Err(Corruption("a queue of retired cells has no end").into());
+                }
                 arena.requeue(queue, arena.set_aside(), head)?;
                 continue;
             }

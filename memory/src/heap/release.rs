@@ -4,6 +4,7 @@ use nearstate_model::Result;
 
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
+use crate::heap::bitmap::Bitmap;
 use crate::heap::chunk::{ChunkIndex, chunks_used, state_of};
 use crate::layout::{CHUNK_BYTES, SUPER_PAGE};
 use crate::member::{Member, lock};
@@ -62,7 +63,10 @@ impl Member {
     fn release_chunk(&self, chunk: ChunkIndex) -> Result<Option<bool>> {
         let map = self.map();
         let done = self.under_chunk(chunk, None, |state| {
-            if state.used != 0 || !state.has_pages {
+            // The bitmap decides: a flipped bit of the word must not free what is in use.
+            let used = u64::from(Bitmap::load(chunk.bitmap(map)?).used());
+            if used != 0 || !state.has_pages {
+                state.used = used;
                 return Ok(None);
             }
             // First the word: a chunk that is said to have no pages gets them before it is used. A

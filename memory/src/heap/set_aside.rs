@@ -50,20 +50,23 @@ impl Member {
             left => left,
         };
         let count = left.min(most);
+        // All that stay are looked at once: a count in shared memory can be wrong.
+        let mut first_kept = None;
         for _ in 0..count {
             let head = queue.head.load(Ordering::Relaxed);
-            if head == 0 {
+            if head == 0 || first_kept == Some(head) {
                 self.aside_to_revisit.set(0);
                 return Ok(());
             }
             if self.is_reusable(head)? {
                 self.free_queue(SET_ASIDE, 1)?;
-                if queue.head.load(Ordering::Relaxed) == head {
-                    return Ok(()); // Its chunk is busy: later.
+                if queue.head.load(Ordering::Relaxed) != head {
+                    continue;
                 }
-            } else {
-                arena.requeue(queue, queue, head)?;
             }
+            // A reader holds it, or its chunk is busy.
+            first_kept = first_kept.or(Some(head));
+            arena.requeue(queue, queue, head)?;
         }
         invariant!(count <= left, "{count} of {left} cells were looked at");
         self.aside_to_revisit.set(left - count);

@@ -11,6 +11,7 @@ use crate::heap::bitmap::{Bitmap, mark};
 use crate::heap::chunk::{ChunkIndex, ChunkState, chunks_used};
 use crate::heap::free::close_claim;
 use crate::heap::refill::no_room;
+use crate::heap::set_aside;
 use crate::layout::{CHUNK_UNITS, LINE, ordinary_chunks};
 use crate::member::arena::{Bump, undo};
 use crate::member::{LOCK_WAIT_SHORT, Member, lock};
@@ -34,6 +35,7 @@ impl Member {
     pub(crate) fn take_span(&self, bytes: u64, is_extent: bool) -> Result<()> {
         invariant!(bytes != 0 && bytes.is_multiple_of(LINE), "a range of {bytes} bytes");
         self.finish_free()?;
+        self.revisit_set_aside(set_aside::BATCH)?;
         self.keep_reserve(bytes / LINE)?;
         let ordinary = ordinary_chunks(self.map().chunks());
         let hint = self.span_chunk.get();

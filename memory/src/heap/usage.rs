@@ -4,7 +4,7 @@ use nearstate_model::Holder;
 use nearstate_model::heap_usage::{FREE_SIZES, HeapUsage, HeldBack};
 
 use crate::atomic::Ordering;
-use crate::heap::bitmap::Bitmap;
+use crate::heap::bitmap::{Bitmap, is_allocated};
 use crate::heap::cell::{self, WORD_NEXT, WORD_RETIRED};
 use crate::heap::chunk::{ChunkIndex, chunks_used, reserve, state_of};
 use crate::heap::class::{self, CLASSES};
@@ -127,6 +127,14 @@ fn add_free(map: &Map, most: u64, usage: &mut HeapUsage) -> Result<(), Corruptio
     Ok(())
 }
 
+/// True if the unit at an offset is allocated and has a page. To read a page that the file does not
+/// have allocates it, which fails on a full file system.
+fn is_in_use(map: &Map, at: u64) -> Result<bool, Corruption> {
+    let chunk = ChunkIndex::of(map, at)?;
+    let has_pages = state_of(map, chunk)?.has_pages;
+    Ok(has_pages && is_allocated(chunk.bitmap(map)?, chunk.checked_run(at, at + LINE)?))
+}
+
 /// Adds the cells of a queue: retired, or kept for the next allocations.
 fn add_queue(
     arena: &Arena<'_>,
@@ -141,6 +149,9 @@ fn add_queue(
     let (mut seen, mut bytes) = (0, 0);
     // The owner changes the queue meanwhile: a link can lead to a cell that is in use again.
     while cell != 0 && seen < count.saturating_add(1) && *cells_left > 0 {
+        if !is_in_use(arena.map, cell)? {
+            break;
+        }
         let Ok(class) = cell::class_at(arena.map, cell) else { break };
         let Ok(size) = cell::bytes_at(arena.map, cell) else { break };
         if number != SET_ASIDE && class != number {

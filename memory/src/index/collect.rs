@@ -1,10 +1,12 @@
 //! The walk over all records of a namespace: what belonged to a bucket, wherever splits have moved
 //! it since.
 
+use std::cell::Cell;
+
 use nearstate_model::Result;
 
 use crate::atomic::AtomicU64;
-use crate::heap::cell::Cell;
+use crate::heap::cell;
 use crate::index::bucket::{WORDS, at_of, begin, depth_of, entry_tag, is_link, is_unmoved, load};
 use crate::index::lookup::{decided, link_slot, walk_chain_with};
 use crate::layout::LINE;
@@ -92,20 +94,29 @@ impl Member {
         let control = begin(word);
         let now = depth_of(control);
         *is_simple &= now == depth && !is_link(load(self.map().word(link_slot(at))?));
-        let is_protected = std::cell::Cell::new(true);
-        let load_or_end = |word: &AtomicU64| {
-            let seen = load(word);
-            is_protected.set(is_protected.get() && self.keep_protected());
-            if is_protected.get() { seen } else { 0 }
-        };
-        walk_chain_with(self.map(), at, load_or_end, |_, entry| {
-            let entry = decided(self.map(), entry)?;
-            if entry != 0 {
-                out.push(at_of(entry));
+        // Only this chain is walked again when the pin is extended: what was collected before stays
+        // protected.
+        let before = out.len();
+        loop {
+            let is_protected = Cell::new(true);
+            let load_or_end = |word: &AtomicU64| {
+                let seen = load(word);
+                is_protected.set(is_protected.get() && self.keep_protected());
+                if is_protected.get() { seen } else { 0 }
+            };
+            walk_chain_with(self.map(), at, load_or_end, |_, entry| {
+                let entry = decided(self.map(), entry)?;
+                if entry != 0 {
+                    out.push(at_of(entry));
+                }
+                Ok(true)
+            })?;
+            if is_protected.get() {
+                break;
             }
-            Ok(true)
-        })?;
-        if !is_protected.get() || !is_unmoved(word, control) {
+            out.truncate(before);
+        }
+        if !is_unmoved(word, control) {
             return Ok(false);
         }
         for bit in depth..now.min(48) {
@@ -127,7 +138,7 @@ impl Member {
     /// # Errors
     /// `Damaged`.
     #[inline]
-    pub fn cell_at(&self, at: u64) -> Result<Cell<'_>> {
-        Ok(Cell::new(self.map(), at)?)
+    pub fn cell_at(&self, at: u64) -> Result<cell::Cell<'_>> {
+        Ok(cell::Cell::new(self.map(), at)?)
     }
 }

@@ -16,7 +16,7 @@ use crate::layout::{
     ARENA_BYTES, Corruption, MEMBER_BYTES, MEMBER_NAME, MEMBER_PID, MEMBER_PIN, MEMBER_SINCE,
     QUEUES, SUPER_EPOCH, SUPER_MEMBERS, arena_at, member_at, seal,
 };
-use crate::member::{Health, Member, Private, is_process_dead};
+use crate::member::{ALL_ASIDE, Health, Member, Private, TABLES_KNOWN, is_process_dead};
 use crate::region::file::{Region, Shared};
 use crate::region::liveness::now_ms;
 use crate::region::member_table::{member_slots_used, state, state_of};
@@ -191,12 +191,13 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         pin: map.address(at + MEMBER_PIN)?,
         epoch: map.address(SUPER_EPOCH)?,
         arena: NonNull::from(map.words(arena_at(index))?),
+        known_tables: [const { Private::new(None) }; TABLES_KNOWN],
         usable: Private::new(map.usable_address()),
         health: Private::new(Health::Running),
         locks: Private::new(0),
         safe: Private::new(0),
         safe_epochs: RefCell::default(),
-        aside_to_revisit: Private::new(0),
+        aside_to_revisit: Private::new(ALL_ASIDE),
         seen_epoch: Private::new(0),
         pressure: Private::new(0),
         queue_limits: Box::new([const { Private::new(0) }; QUEUES]),
@@ -204,6 +205,7 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         stale_class: Private::new(0),
         queue_heads: Box::new([const { Private::new(0) }; QUEUES]),
         may_use_reserve: Private::new(false),
+        is_brief: Private::new(false),
         growth_pause: Private::new(0),
         wanted_units: Private::new(0),
         vain_units: Private::new(0),

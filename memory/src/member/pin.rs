@@ -243,6 +243,13 @@ impl SafeEpochs {
         is_before(life.retired, self.recent) && self.is_held(life)
     }
 
+    /// True if no pin began before epoch `retired` + 2, except those that had stalled already.
+    pub(crate) fn is_safe_but_for(&self, retired: u64, stalled: &[PinInterval]) -> bool {
+        let is_old = |pin: &PinInterval| stalled.iter().any(|other| other.start == pin.start);
+        self.recent >= retired + DISTANCE
+            && self.stalled.iter().all(|pin| pin.start >= retired + DISTANCE || is_old(pin))
+    }
+
     fn is_held(&self, life: Life) -> bool {
         self.stalled.iter().any(|pin| pin.holds(life))
     }
@@ -263,8 +270,9 @@ const AGE_BITS: u32 = 10;
 /// The encoded age that means: older than the region's first epoch.
 const AGE_UNKNOWN: u64 = (RETIRED >> EPOCH_BITS) - 1;
 
-/// The word of a cell that no reader has seen: retired before the first epoch of a region.
-pub(crate) const NEVER_READ: u64 = RETIRED | 1;
+/// The word of a cell that no reader has seen: retired in epoch 0. The first pin of a region begins
+/// in epoch 2 and holds nothing that was retired before epoch 1.
+pub(crate) const NEVER_READ: u64 = RETIRED;
 
 /// True if a cell with this word is retired.
 #[inline]
@@ -351,7 +359,7 @@ mod tests {
         }
         assert_eq!(Life::decode(retire(9, 7)).born, 0, "a birth in the future");
         assert_eq!(Life::decode(retire(RETIRED | 5, 7)).born, 0, "retired twice");
-        assert_eq!(Life::decode(NEVER_READ).retired, 1);
+        assert!(is_reusable(NEVER_READ, 2), "the first pin of a region holds it");
     }
 
     #[test]

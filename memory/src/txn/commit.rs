@@ -230,14 +230,17 @@ impl Member {
             (access.bucket, access.lock_at) = (bucket, at);
             order.push((at, place));
         }
-        order.sort_unstable();
+        order.sort_unstable_by_key(|(at, _)| *at);
         invariant!(order.len() == accesses.len(), "each access has one lock");
         Ok(())
     }
 
     fn lock_in_order(&self, plan: &CommitPlan) -> Result<LockAttempt> {
         invariant!(plan.order.len() == plan.accesses.len(), "each access is locked");
-        debug_assert!(plan.order.is_sorted(), "locks are taken in the order of their offsets");
+        debug_assert!(
+            plan.order.is_sorted_by_key(|(at, _)| *at),
+            "locks are taken in the order of their offsets"
+        );
         let (mut before, mut payload) = (0, 0);
         for (_, place) in &plan.order {
             let access = plan.access(*place);

@@ -2,25 +2,26 @@
 //! records together, and gives memory that stays free back to the host. It runs on one core, in
 //! parts of some microseconds, and takes at most [`BUSY_SHARE`] of its time.
 //!
-//! A region without scattered or free memory costs a look at the words of its chunks every
-//! [`LOOK_INTERVAL`].
+//! A region without scattered or free memory costs a look at the words of its chunks every ten
+//! seconds.
 
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nearstate_model::Result;
+use nearstate_node::clock::Clock;
 use nearstate_node::executor::{is_due, sleep, yield_now};
 use nearstate_store::Session;
 
 use crate::server::RespServer;
 
-/// How often the task looks at the region.
-const LOOK_INTERVAL: Duration = Duration::from_secs(10);
-
-/// How often it looks whether `MEMORY PURGE` was called.
+/// How often the task looks whether `MEMORY PURGE` was called.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// After so many of these it looks at the region: every ten seconds.
+const LOOK_POLLS: u32 = 10;
 
 /// The percentage of free memory in partly used chunks from which records are moved. Below it a
 /// move would free less than it copies.
@@ -46,23 +47,25 @@ const LOOKS_FREE: u32 = 6;
 const CHUNKS_AT_ONCE: u64 = 16;
 
 /// Keeps the memory usable for the lifetime of the core.
-pub(crate) async fn run(server: Arc<RespServer>, session: Rc<Session>) {
-    let mut upkeep = MemoryUpkeep { session: &session, free_least: u64::MAX, looks: 0 };
-    let mut looked_at = Instant::now();
+pub(crate) async fn run(server: Arc<RespServer>, session: Rc<Session>, clock: Clock) {
+    let mut upkeep = MemoryUpkeep { session: &session, clock, free_least: u64::MAX, looks: 0 };
+    let mut polls = 0;
     loop {
         sleep(POLL_INTERVAL).await;
+        polls += 1;
         let is_purge = server.purge_requested.swap(false, Ordering::Relaxed);
-        if is_purge || looked_at.elapsed() >= LOOK_INTERVAL {
+        if is_purge || polls >= LOOK_POLLS {
             // What fails now is tried again at the next look. A damaged region is reported by the
             // commands of clients.
             let _ = upkeep.look(is_purge).await;
-            looked_at = Instant::now();
+            polls = 0;
         }
     }
 }
 
 struct MemoryUpkeep<'s> {
     session: &'s Session,
+    clock: Clock,
     /// The least number of bytes that were free as a whole since memory was given back.
     free_least: u64,
     looks: u32,
@@ -86,11 +89,12 @@ impl MemoryUpkeep<'_> {
 
     async fn defragment(&self, share: u64) -> Result<()> {
         let Some(mut work) = self.session.defragment(share)? else { return Ok(()) };
-        let mut since = Instant::now();
+        let mut since = self.clock.now();
         while !work.step(BUCKETS_AT_ONCE)? {
-            if since.elapsed() >= BUSY_MAX {
-                sleep(since.elapsed() * BUSY_SHARE).await;
-                since = Instant::now();
+            let busy = self.since(since);
+            if busy >= BUSY_MAX {
+                sleep(busy * BUSY_SHARE).await;
+                since = self.clock.now();
             } else if is_due() {
                 yield_now().await;
             }
@@ -100,11 +104,15 @@ impl MemoryUpkeep<'_> {
 
     async fn release(&self, keep: u64) -> Result<()> {
         loop {
-            let since = Instant::now();
+            let since = self.clock.now();
             if self.session.release_free_memory(keep, CHUNKS_AT_ONCE)? == 0 {
                 return Ok(());
             }
-            sleep(since.elapsed() * BUSY_SHARE).await;
+            sleep(self.since(since) * BUSY_SHARE).await;
         }
+    }
+
+    fn since(&self, ticks: u64) -> Duration {
+        self.clock.time(self.clock.now().saturating_sub(ticks))
     }
 }

@@ -72,8 +72,11 @@ impl CoreService for RespCoreService {
                 Rc::clone(self.0.core.session()),
             );
             spawn(TaskClass::Background, "keyspace events", run_notifier);
-            let keep_memory_usable =
-                memory_upkeep::run(Arc::clone(&self.0.server), Rc::clone(self.0.core.session()));
+            let keep_memory_usable = memory_upkeep::run(
+                Arc::clone(&self.0.server),
+                Rc::clone(self.0.core.session()),
+                self.0.core.clock().clone(),
+            );
             spawn(TaskClass::Background, "memory", keep_memory_usable);
         }
     }

@@ -167,7 +167,11 @@ impl Session {
         for attempt in 1..=tries {
             match self.try_in_txn(namespace, key, condition, &change) {
                 Err(Error::Conflict { .. }) => self.pause(attempt),
-                Err(Error::Full { .. }) if self.may_evacuate(&mut evacuations) => {}
+                Err(full @ Error::Full { .. }) => {
+                    if !self.may_evacuate(&mut evacuations)? {
+                        return Err(full);
+                    }
+                }
                 other => return other,
             }
         }

@@ -378,3 +378,35 @@ fn a_full_heap_tells_what_its_memory_is_used_for() {
     drop((again, region));
     clean(&folder.path);
 }
+
+#[test]
+fn what_a_view_has_kept_comes_free_while_its_writer_goes_on() {
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let (session, ns) = open(&region);
+    let put_all = |rounds: u8, bytes: usize| {
+        for round in 0..rounds {
+            for number in 0..(10 << 20) / bytes as u32 {
+                session.put(ns, &key(number), &vec![round; bytes]).unwrap();
+            }
+        }
+    };
+    // The second size is that of cells that no small range holds.
+    for bytes in [1000, 20_000] {
+        put_all(2, bytes);
+        let live = taken(&region);
+        let (reader, _) = open(&region);
+        let view = reader.get(ns, &key(0)).unwrap().unwrap();
+        put_all(3, bytes);
+        let held = taken(&region);
+        assert!(held > live + (8 << 20), "nothing was kept: {held} of {live}");
+        drop(view);
+        // The session neither ends nor runs out of memory.
+        put_all(3, bytes);
+        let after = taken(&region);
+        assert!(after < live + (3 << 20), "{after} bytes are taken, {live} were");
+        delete_all(&session, ns, (10 << 20) / bytes as u32);
+    }
+    drop((session, region));
+    clean(&folder.path);
+}

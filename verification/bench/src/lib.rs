@@ -46,7 +46,7 @@ pub mod html;
 pub mod reaper;
 pub mod progress;
 pub mod table;
-pub mod stat;
 pub mod machine;
+pub mod stat;
 pub mod cpus;
 pub mod clock;

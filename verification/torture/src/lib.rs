@@ -17,9 +17,9 @@
 )]
 
 pub mod run;
-pub mod report;
 pub mod child;
 pub mod node_kills;
+pub mod report;
 pub mod tags;
 #[cfg(feature = "crash-points")]
 pub mod points;

@@ -10,9 +10,9 @@
 //! A module uses only modules that are listed below it.
 
 pub mod run;
-pub mod totals;
 mod readback;
 mod client;
+pub mod totals;
 pub(crate) mod node_process;
 pub(crate) mod embedded;
 mod requests;

@@ -203,3 +203,24 @@ mod tests {
         assert!(taken("ERR the unique tag").is_none());
     }
 }
+
+/// Receives the key of a found record, without its prefix; the record follows. False if there is
+/// no record.
+pub(super) fn receive_key<S: Stream>(
+    wire: &mut Wire<S>,
+    prefix: &[u8],
+    key: &mut Vec<u8>,
+) -> Result<bool> {
+    match wire.head()? {
+        (b'$' | b'*', NIL) => return Ok(false),
+        (b'*', 2) => {}
+        other => return Err(wire.other(other, "a key and its record")),
+    }
+    let found = wire.bulk()?;
+    let Some(found) = found.strip_prefix(prefix) else {
+        return Err(wire.invalid_reply("a key of another namespace"));
+    };
+    key.clear();
+    key.extend_from_slice(found);
+    Ok(true)
+}

@@ -1,11 +1,11 @@
 //! Records that are found by unique tags, in one round trip: by the node's own command, elsewhere
 //! by a script.
 
-use super::answers::{NIL, receive_parts};
+use super::answers::{receive_key, receive_parts};
 use super::guard::must_be_unique;
 use super::{Resp, commands, tagged};
 use crate::access::{PartReceiver, PartSet, RecordTag, TableId};
-use crate::targets::wire::{Stream, Wire};
+use crate::targets::wire::Stream;
 use nearstate_model::Result;
 
 /// The record that has a tag: its key, then the reply to a command with that key.
@@ -45,25 +45,4 @@ impl<S: Stream> Resp<S> {
         let is_found = receive_key(&mut self.wire, b"", key)?;
         Ok(is_found && receive_parts(&mut self.wire, place, wanted, receive)?)
     }
-}
-
-/// Receives the key of a found record, without its prefix; the record follows. False if there is
-/// no record.
-pub(super) fn receive_key<S: Stream>(
-    wire: &mut Wire<S>,
-    prefix: &[u8],
-    key: &mut Vec<u8>,
-) -> Result<bool> {
-    match wire.head()? {
-        (b'$' | b'*', NIL) => return Ok(false),
-        (b'*', 2) => {}
-        other => return Err(wire.other(other, "a key and its record")),
-    }
-    let found = wire.bulk()?;
-    let Some(found) = found.strip_prefix(prefix) else {
-        return Err(wire.invalid_reply("a key of another namespace"));
-    };
-    key.clear();
-    key.extend_from_slice(found);
-    Ok(true)
 }

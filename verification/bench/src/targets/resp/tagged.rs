@@ -162,7 +162,7 @@ pub(super) fn receive_find<S: Stream>(
     key: &mut Vec<u8>,
     receive: &mut PartReceiver<'_>,
 ) -> Result<bool> {
-    if !super::finds::receive_key(wire, &place.prefix, key)? {
+    if !super::answers::receive_key(wire, &place.prefix, key)? {
         return Ok(false);
     }
     if wanted.is_empty() {

@@ -1,0 +1,126 @@
+//! Evacuation and the release of chunks in a damaged region do no further damage.
+
+use std::path::{Path, PathBuf};
+
+use nearstate_model::Result;
+
+use crate::atomic::Ordering;
+use crate::check::check;
+use crate::heap::cell::{self, CellHeader, CellKind};
+use crate::heap::chunk::ChunkIndex;
+use crate::index::lookup::hash;
+use crate::member::Member;
+use crate::region::file::{CreateOptions, Region};
+use crate::region::index_table::IndexTable;
+use crate::txn::fill::PendingCell;
+use crate::txn::publish::WriteDecision;
+
+struct RegionPath(PathBuf);
+
+impl RegionPath {
+    fn new(name: &str) -> Self {
+        let base = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
+        Self(Path::new(base).join(format!("nearstate-{name}-{}", std::process::id())))
+    }
+}
+
+impl Drop for RegionPath {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn key(number: u32) -> Vec<u8> {
+    format!("key-{number}").into_bytes()
+}
+
+/// Puts a record that owns one block.
+fn put(member: &Member, table: &IndexTable, number: u32, block: &[u8]) -> Result<()> {
+    let key = key(number);
+    let hash = hash(member.seed(), &key);
+    let head = |kind, body: usize, key: usize, children| CellHeader {
+        kind,
+        flags: 0,
+        body: u32::try_from(body).unwrap(),
+        key: u16::try_from(key).unwrap(),
+        children,
+        hash,
+    };
+    let child = member.allocate_cell(&head(CellKind::Block, block.len(), 0, 0))?;
+    member.write_body(child, 0, block)?;
+    member.seal_block(child, crc32fast::hash(block))?;
+    let body = [&child.to_le_bytes()[..], &key].concat();
+    let at = member.allocate_cell(&head(CellKind::Record, body.len(), key.len(), 1))?;
+    member.write_body(at, 0, &body)?;
+    let draft = PendingCell { at, body_crc: crc32fast::hash(&body) };
+    member.write_record(table, hash, &key, Some(draft), |_| Ok(WriteDecision::Publish)).map(drop)
+}
+
+/// The block of a record, and the offset of its cell.
+fn block(member: &Member, table: &IndexTable, number: u32) -> (Vec<u8>, u64) {
+    let _pin = member.pin().unwrap();
+    let key = key(number);
+    let (record, _) = member.find(table, hash(member.seed(), &key), &key).unwrap().unwrap();
+    (record.block(0).unwrap().to_vec(), record.child(0).unwrap())
+}
+
+/// A region with records whose blocks are scattered over several chunks.
+fn scattered(path: &Path) -> Region {
+    let region = Region::create(path, &CreateOptions::default()).unwrap();
+    let member = region.member().unwrap();
+    let table = member.namespace(b"blocks", 2).unwrap();
+    for number in 0..6000 {
+        put(&member, table, number, &[number as u8; 300]).unwrap();
+    }
+    for number in (0..6000).filter(|number| number % 4 != 0) {
+        let key = key(number);
+        let hash = hash(member.seed(), &key);
+        member.write_record(table, hash, &key, None, |_| Ok(WriteDecision::Remove)).unwrap();
+    }
+    drop(member);
+    region
+}
+
+fn evacuate(member: &Member) -> u64 {
+    let mut evacuation = member.begin_evacuation(0).unwrap().expect("partly used chunks");
+    while !member.continue_evacuation(&mut evacuation, 100).unwrap() {}
+    evacuation.moved()
+}
+
+#[test]
+fn a_block_with_a_wrong_size_is_not_copied_over_its_neighbours() {
+    let path = RegionPath::new("wrong-size");
+    let region = scattered(&path.0);
+    let member = region.member().unwrap();
+    let table = member.namespace(b"blocks", 2).unwrap();
+    let (_, damaged) = block(&member, table, 400);
+    // Its size becomes a megabyte larger.
+    let word = cell::word(member.map(), damaged, cell::WORD_VERSION + 8).unwrap();
+    word.fetch_xor(1 << (32 + 20), Ordering::Relaxed);
+    assert!(evacuate(&member) > 100);
+    for number in (0..6000).step_by(4).filter(|number| *number != 400) {
+        assert_eq!(block(&member, table, number).0, [number as u8; 300], "record {number}");
+    }
+    assert_eq!(block(&member, table, 400).1, damaged, "it was moved");
+    word.fetch_xor(1 << (32 + 20), Ordering::Relaxed);
+    drop((member, region));
+    let report = check(&path.0, &mut |_, _| Ok(())).unwrap();
+    assert!(report.is_clean(), "{report:#?}");
+}
+
+#[test]
+fn a_chunk_whose_word_is_wrong_keeps_its_pages() {
+    let path = RegionPath::new("wrong-word");
+    let region = scattered(&path.0);
+    let member = region.member().unwrap();
+    let table = member.namespace(b"blocks", 2).unwrap();
+    let (_, at) = block(&member, table, 400);
+    let chunk = ChunkIndex::of(member.map(), at).unwrap();
+    let word = member.map().word(chunk.word_at(member.map())).unwrap();
+    // The word says that no unit is used.
+    word.fetch_and(!0xffff, Ordering::Relaxed);
+    member.release_free_chunks(0, u64::MAX).unwrap();
+    for number in (0..6000).step_by(4) {
+        assert_eq!(block(&member, table, number).0, [number as u8; 300], "record {number}");
+    }
+}
