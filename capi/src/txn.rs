@@ -194,6 +194,8 @@ pub type ns_txn_fn = Option<unsafe extern "C" fn(context: *mut c_void, txn: *mut
 /// transaction committed. `body` must therefore have no side effects except through the
 /// transaction. Addresses and records from an earlier run are invalid.
 ///
+/// A commit that finds no room also makes it run again, if moving live records can make some.
+///
 /// Returns the status of `body` if that is neither `NS_OK` nor `NS_CONFLICT`; nothing was changed
 /// then. Fails with `NS_DEADLINE` after the last run, as `ns_txn_begin` and `ns_txn_commit`, and
 /// with `NS_BAD_ARGUMENT` if the result of `body` is not an `ns_status`.

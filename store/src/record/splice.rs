@@ -32,8 +32,6 @@ pub(crate) struct Splice<'a> {
 struct Cut<'a> {
     old: Span,
     new: &'a [u8],
-    /// The size of `new`, as in an entry.
-    new_size: [u8; 4],
 }
 
 /// The place of a block in a table. A record is far smaller than 4 GiB.
@@ -115,10 +113,8 @@ impl<'a> Splice<'a> {
         // Most changes are in the order of the table.
         let behind = self.cuts().iter().rev().take_while(|cut| cut.old.size_at > old.size_at);
         let behind = behind.count();
-        let new_size = u32::try_from(new.len()).ok();
-        let new_size = guaranteed(new_size, "BLOCK_INLINE_MAX fits into 32 bits").to_le_bytes();
         *guaranteed(self.cuts.get_mut(self.count), "a splice has room for the cut") =
-            Cut { old, new, new_size };
+            Cut { old, new };
         if behind > 0 {
             let later = self.cuts.get_mut(self.count - behind..=self.count);
             guaranteed(later, "the cuts behind are among those made").rotate_right(1);
@@ -163,9 +159,11 @@ impl<'a> Splice<'a> {
         for cut in self.cuts() {
             if cut.new.len() != (cut.old.to - cut.old.from) as usize {
                 let size_at = table_at + cut.old.size_at as usize;
+                let size = u32::try_from(cut.new.len()).ok();
+                let size = guaranteed(size, "BLOCK_INLINE_MAX fits into 32 bits").to_le_bytes();
                 each(old.get(end..size_at).unwrap_or_default())?;
-                each(&cut.new_size)?;
-                end = size_at + cut.new_size.len();
+                each(&size)?;
+                end = size_at + size.len();
             }
         }
         for cut in self.cuts() {
