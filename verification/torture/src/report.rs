@@ -196,8 +196,8 @@ impl FullRegionTotals {
             (
                 "refused in a full region",
                 format!(
-                    "{} full ({} deletions), {} for a held view, {} for a process that held a lock ({} \
-                     of which were not stopped)",
+                    "{} full ({} deletions), {} for a held view, {} for a process that held a \
+                     lock ({} of which were not stopped)",
                     counts.writes_refused_as_full,
                     counts.deletions_refused,
                     counts.writes_refused_for_a_held_view,
