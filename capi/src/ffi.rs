@@ -21,9 +21,10 @@ pub(crate) fn guard(call: impl FnOnce() -> Result<ns_status>) -> ns_status {
 
 #[cold]
 fn failed(error: &Error) -> ns_status {
-    match error {
-        Error::SessionBusy => remember_session_busy(),
-        error => remember(&error.to_string()),
+    if matches!(error, Error::SessionBusy) {
+        remember_session_busy();
+    } else {
+        remember(&error.to_string());
     }
     ns_status::of(error)
 }

@@ -72,13 +72,15 @@ pub(crate) const CATALOG_RING: u64 = 24;
 pub(crate) const CATALOG_CLUSTER: u64 = 32;
 /// For the cluster: epoch of the namespace's versions. 0 now.
 pub(crate) const CATALOG_VERSION_EPOCH: u64 = 48;
+/// Counts the namespaces that have used the entry. 0 now.
+pub(crate) const CATALOG_GENERATION: u64 = 56;
 pub(crate) const CATALOG_BUCKETS: u64 = 64;
 pub(crate) const CATALOG_SPLIT: u64 = 128;
 /// Number of buckets that have pages, sealed.
 pub(crate) const CATALOG_COMMITTED: u64 = 136;
 pub(crate) const CATALOG_NAME_BYTES: u64 = 192;
 pub(crate) const CATALOG_NAME: u64 = 200;
-/// Check value of the fields that never change: number, kind and name.
+/// Check value of the fields that never change: number, kind, generation and name.
 pub(crate) const CATALOG_CHECK: u64 = 464;
 pub(crate) const CATALOG_SEGMENTS: u64 = 512;
 pub(crate) const SEGMENTS: usize = 40;

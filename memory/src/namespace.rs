@@ -50,7 +50,7 @@ pub(crate) fn list(map: &Map) -> Result<Vec<NamespaceEntry>, Corruption> {
             0 => continue,
             _ => return Err(Corruption("the state of a namespace has a flipped bit")),
         }
-        let NamespaceIdentity { name, kind } = NamespaceIdentity::load(map, index)?;
+        let NamespaceIdentity { name, kind, .. } = NamespaceIdentity::load(map, index)?;
         let buckets = map.word(at + CATALOG_BUCKETS)?.load(Ordering::Acquire);
         all.push(NamespaceEntry {
             index,
@@ -292,7 +292,7 @@ impl Member {
         invariant!(name.len() <= NAMESPACE_NAME_BYTES_MAX, "a name of {} bytes", name.len());
         set(CATALOG_NAME_BYTES, name.len() as u64)?;
         map.write(at + CATALOG_NAME, name)?;
-        let identity = NamespaceIdentity { name: name.to_vec(), kind };
+        let identity = NamespaceIdentity { name: name.to_vec(), kind, generation: 0 };
         set(CATALOG_CHECK, identity.check(index))?;
         crash_point!("namespace.named");
         if map.word(segment_slot(index, 0))?.load(Ordering::Relaxed) == 0 {

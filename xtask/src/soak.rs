@@ -1,7 +1,7 @@
-//! `cargo xtask soak`: the proofs of `cargo xtask test`, for longer: more kills, more single steps,
-//! more histories, more random commands and more random input.
+//! `cargo xtask soak`: the proofs of `cargo xtask test`, for longer: more kills and stops, more
+//! single steps, more histories, more random commands and more random input.
 //!
-//! At scale 1 it takes about two hours and steps after every 20th instruction. At scale 20, it
+//! At scale 1 it takes about three hours and steps after every 20th instruction. At scale 20, it
 //! kills after every single instruction.
 
 use crate::{packages, run};
@@ -33,7 +33,7 @@ enum LastArg {
     Distance(u64),
 }
 
-/// All parts, in about two hours.
+/// All parts, in about three hours.
 const PARTS: &[Part] = &[
     Part {
         what: "random kills of writers and readers, of sessions with tags, and histories",
@@ -48,6 +48,13 @@ const PARTS: &[Part] = &[
         args: &["torture", "--node-kills"],
         environment: &[],
         last: LastArg::Count(2000),
+    },
+    Part {
+        what: "kills and stops in a full region",
+        minutes: 60,
+        args: &["torture", "--full-minutes", "60", "--full-kills"],
+        environment: &[],
+        last: LastArg::Count(10_000),
     },
     Part {
         what: "kills after single instructions of each kind of write",

@@ -9,7 +9,7 @@ use nearstate_torture::histories::rounds::play;
 use nearstate_torture::node_kills;
 use nearstate_torture::node_kills::injected_fault::InjectedFault;
 use nearstate_torture::report::TortureReport;
-use nearstate_torture::run::{TortureOptions, run as torture};
+use nearstate_torture::run::{FullRegion, TortureOptions, run as torture};
 use nearstate_torture::spawn::ChildCommand;
 use nearstate_torture::tags::stress;
 use nearstate_torture::{child, step};
@@ -64,6 +64,12 @@ pub(crate) struct Torture {
     #[arg(long, default_value_t = 768, value_name = "MIB")]
     #[arg(value_parser = clap::value_parser!(u64).range(0..=800))]
     node_fill_mib: u64,
+    /// Kill and stop so many processes instead that keep a region of 64 MiB full
+    #[arg(long, value_name = "N", conflicts_with_all = ["step", "node_kills"])]
+    full_kills: Option<u64>,
+    /// With --full-kills: continue for at least so many minutes
+    #[arg(long, default_value_t = 0, value_name = "MIN", requires = "full_kills")]
+    full_minutes: u64,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -83,6 +89,7 @@ pub(crate) fn run_child(child: &Child) -> ExitCode {
 /// Runs, shows the progress, and prints the result.
 pub(crate) fn run(args: &Torture) -> ExitCode {
     let done = ChildCommand::own(CHILD).and_then(|starter| match (args.step, args.node_kills) {
+        _ if args.full_kills.is_some() => full_region(args, &starter),
         (Some(stride), _) => steps(args, stride, &starter),
         (None, Some(count)) => node_kills(args, count, &starter),
         (None, None) => kills(args, &starter),
@@ -116,7 +123,17 @@ fn kills(args: &Torture, starter: &ChildCommand) -> Result<String, String> {
         // A missing program is reported before the first part runs.
         drop(HistoryChecker::start()?);
     }
-    let mut report = writers_and_readers(args, seed, starter)?;
+    let options = TortureOptions {
+        kills: args.kills,
+        kills_per_check: args.kills_per_check,
+        writers: args.writers,
+        readers: args.readers,
+        folder: folder(args),
+        seed,
+        pause_us_max: args.pause_us_max,
+        full_region: None,
+    };
+    let mut report = writers_and_readers(&options, starter)?;
     if args.tagged_kills > 0 {
         report.tag_stress = Some(tag_stress(args, seed, starter)?);
     }
@@ -210,21 +227,36 @@ fn node_kills(args: &Torture, kills: u64, starter: &ChildCommand) -> Result<Stri
     done.map(|totals| if args.json { json!(totals).to_string() } else { totals.table() })
 }
 
-fn writers_and_readers(
-    args: &Torture,
-    seed: u64,
-    starter: &ChildCommand,
-) -> Result<TortureReport, String> {
+/// The longest stop of a process in a full region.
+const STOP_MS_MAX: u64 = 10_000;
+
+/// The longest pause between two kills in a full region: long enough that a part of the run
+/// contains long stops.
+const FULL_PAUSE_US_MAX: u64 = 200_000;
+
+fn full_region(args: &Torture, starter: &ChildCommand) -> Result<String, String> {
     let options = TortureOptions {
-        kills: args.kills,
+        kills: args.full_kills.unwrap_or(args.kills),
         kills_per_check: args.kills_per_check,
         writers: args.writers,
         readers: args.readers,
         folder: folder(args),
-        seed,
-        pause_us_max: args.pause_us_max,
+        seed: args.seed.unwrap_or_else(nearstate_torture::clock::now_ns),
+        pause_us_max: args.pause_us_max.max(FULL_PAUSE_US_MAX),
+        full_region: Some(FullRegion {
+            stop_ms_max: STOP_MS_MAX,
+            seconds_min: 60 * args.full_minutes,
+        }),
     };
-    let bar = bar(args.kills);
+    let report = writers_and_readers(&options, starter)?;
+    Ok(if args.json { json!(report).to_string() } else { report.table() })
+}
+
+fn writers_and_readers(
+    options: &TortureOptions,
+    starter: &ChildCommand,
+) -> Result<TortureReport, String> {
+    let bar = bar(options.kills);
     let mut tick = |report: &TortureReport| {
         bar.set_position(report.kills);
         bar.set_message(format!(
@@ -234,7 +266,7 @@ fn writers_and_readers(
             report.checks
         ));
     };
-    let done = torture(&options, starter, &mut tick);
+    let done = torture(options, starter, &mut tick);
     bar.finish_and_clear();
     done
 }

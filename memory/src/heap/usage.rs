@@ -11,10 +11,10 @@ use crate::heap::class::{self, CLASSES};
 use crate::layout::{
     CHUNK_BYTES, Corruption, LINE, MEMBER_PIN, SUPER_EPOCH, member_at, ordinary_chunks, unseal,
 };
-use crate::member::arena::{Arena, Bump, SET_ASIDE};
+use crate::member::arena::{Arena, Bump, SET_ASIDE, undo};
 use crate::member::pin::{NEVER_READ, PinInterval};
 use crate::region::map::Map;
-use crate::region::member_table::{identity_of, member_slots_used};
+use crate::region::member_table::{self, identity_of, member_slots_used, state};
 
 /// Retired cells that are looked at for an error: about a millisecond. The other cells of a queue
 /// count as those that were looked at.
@@ -56,8 +56,13 @@ pub(crate) fn heap_usage(map: &Map, cells: u64, chunks: u64) -> Result<HeapUsage
     for index in 0..member_slots_used(map)? {
         let arena = Arena::new(map, index, false)?;
         usage.kept += arena.room(Bump::Small) + arena.room(Bump::Large);
+        let word = member_table::state_of(map, index)?.load(Ordering::Acquire);
+        let is_idle = state::of(word) == state::FREE;
+        if is_idle && arena.get(undo::FREE_AT) != 0 {
+            usage.kept += arena.get(undo::FREE_TO).saturating_sub(arena.get(undo::FREE_AT));
+        }
         for queue in 0..=SET_ASIDE {
-            add_queue(&arena, queue, &mut cells_left, &mut pinned, &mut usage)?;
+            add_queue(&arena, (queue, is_idle), &mut cells_left, &mut pinned, &mut usage)?;
         }
     }
     usage.live = usage.total.saturating_sub(usage.free + usage.retired + usage.kept);
@@ -138,7 +143,7 @@ fn is_in_use(map: &Map, at: u64) -> Result<bool, Corruption> {
 /// Adds the cells of a queue: retired, or kept for the next allocations.
 fn add_queue(
     arena: &Arena<'_>,
-    number: u8,
+    (number, is_idle): (u8, bool),
     cells_left: &mut u64,
     pinned: &mut [PinnedMember],
     usage: &mut HeapUsage,
@@ -147,8 +152,10 @@ fn add_queue(
     let count = queue.count.load(Ordering::Relaxed);
     let mut cell = queue.head.load(Ordering::Acquire);
     let (mut seen, mut bytes) = (0, 0);
-    // The owner changes the queue meanwhile: a link can lead to a cell that is in use again.
-    while cell != 0 && seen < count.saturating_add(1) && *cells_left > 0 {
+    // The owner changes the queue meanwhile: a link can lead to a cell that is in use again. The
+    // queue of a free slot does not change. A killed session can have left its count too low.
+    let most = if is_idle { usage.total / LINE } else { count.saturating_add(1) };
+    while cell != 0 && seen < most && *cells_left > 0 {
         if !is_in_use(arena.map, cell)? {
             break;
         }

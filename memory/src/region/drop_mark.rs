@@ -123,16 +123,16 @@ impl Shared {
         is_unused: impl FnOnce() -> Result<()>,
         work: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        let word = self.map.word(SUPER_DROP)?;
+        let mark = self.map.word(SUPER_DROP)?;
         let mine = mark_of(self.identity.pid, self.liveness.number());
         loop {
             self.wait_until_kept()?;
-            if close(word, mine) {
+            if close(mark, mine) {
                 break;
             }
         }
         let done = is_unused().and_then(|()| work());
-        word.store(0, Ordering::Release);
+        mark.store(0, Ordering::Release);
         done
     }
 

@@ -5,8 +5,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::layout::{
-    CATALOG_BUCKETS, CATALOG_CHECK, CATALOG_KIND, CATALOG_NAME, CATALOG_NAME_BYTES,
-    CATALOG_SEGMENTS, Corruption, LINE, SEGMENTS, catalog_at, seal, unseal,
+    CATALOG_BUCKETS, CATALOG_CHECK, CATALOG_GENERATION, CATALOG_KIND, CATALOG_NAME,
+    CATALOG_NAME_BYTES, CATALOG_SEGMENTS, Corruption, LINE, SEGMENTS, catalog_at, seal, unseal,
 };
 use crate::region::linear_hash::{DEPTH_FIRST, bucket_among, wide_mask};
 use crate::region::map::Map;
@@ -126,6 +126,7 @@ pub(crate) fn segment_of_word(word: u64) -> Result<u64, Corruption> {
 pub(crate) struct NamespaceIdentity {
     pub(crate) name: Vec<u8>,
     pub(crate) kind: u64,
+    pub(crate) generation: u64,
 }
 
 impl NamespaceIdentity {
@@ -140,7 +141,8 @@ impl NamespaceIdentity {
             return Err(Corruption("a namespace's name is too long"));
         }
         let name = map.bytes(at + CATALOG_NAME, bytes)?.to_vec();
-        let found = Self { name, kind: load(CATALOG_KIND)? };
+        let (kind, generation) = (load(CATALOG_KIND)?, load(CATALOG_GENERATION)?);
+        let found = Self { name, kind, generation };
         if found.check(index) != load(CATALOG_CHECK)? {
             return Err(Corruption("the name or the kind of a namespace has a flipped bit"));
         }
@@ -150,6 +152,7 @@ impl NamespaceIdentity {
     /// Its check value in the entry with this number.
     pub(crate) fn check(&self, index: u32) -> u64 {
         let mut bytes = self.kind.to_le_bytes().to_vec();
+        bytes.extend_from_slice(&self.generation.to_le_bytes());
         bytes.extend_from_slice(&self.name);
         xxh3_64_with_seed(&bytes, u64::from(index) + 1)
     }

@@ -184,7 +184,7 @@ fn identity(map: &Map, index: u32, report: &mut RepairReport) -> Result<(), Corr
             let [kind, bytes, check, name @ ..] = tried.as_slice() else { continue };
             let name: Vec<u8> = name.iter().flat_map(|word| word.to_le_bytes()).collect();
             let Some(name) = name.get(..*bytes as usize) else { continue };
-            let found = NamespaceIdentity { name: name.to_vec(), kind: *kind };
+            let found = NamespaceIdentity { name: name.to_vec(), kind: *kind, generation: 0 };
             if name.len() <= NAMESPACE_NAME_BYTES_MAX && found.check(index) == *check {
                 set(map, at + which, fixed)?;
                 report.add_repaired(format!("namespace {index}: its name or its kind"));

@@ -42,7 +42,15 @@ pub struct TortureKey {
 
 const LETTERS: [&str; 6] = ["own", "blocks", "grow", "hot", "count", "pair"];
 
+/// Keys of the growing namespace with greater numbers have records that expire.
+pub(crate) const EXPIRING: u32 = 1 << 20;
+
 impl TortureKey {
+    /// True if each record of this key expires soon after it was written.
+    pub fn expires(self) -> bool {
+        self.space == KeySpace::Grow && self.number >= EXPIRING
+    }
+
     /// The key's bytes: 12 to 220, depending on the number.
     pub fn bytes(self) -> Vec<u8> {
         let name = LETTERS.get(self.space as usize).copied().unwrap_or_default();

@@ -71,6 +71,12 @@ pub const FULL: u32 = u32::MAX;
 /// The mask of an acknowledgement that means: every attempt ended in a conflict.
 pub const CONFLICT: u32 = u32::MAX - 1;
 
+/// The mask of an acknowledgement that means: the region was full, and a view held back memory.
+pub const HELD_BACK: u32 = u32::MAX - 2;
+
+/// The mask of an acknowledgement that means: another process held a lock for too long.
+pub const STALLED: u32 = u32::MAX - 3;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalEntry {
     /// The kind.
@@ -87,7 +93,8 @@ pub struct JournalEntry {
     pub len: u32,
     /// Patch: two bits for each block. 1 sets the block, 2 deletes it.
     pub mask: u32,
-    /// Fingerprint of the content that the writer read before; 0 means none.
+    /// Fingerprint of the content that the writer read before; 0 means none. In a refusal: the
+    /// process that holds the lock, or the number of the call that found no room.
     pub old: u64,
     /// Acknowledgement: the version. 0 means that there was nothing to delete, or a refusal.
     pub version: u64,

@@ -13,7 +13,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 
 use crate::content::{ContentStamp, KeySpace, TortureKey, count_in, verify};
-use crate::journal::{CONFLICT, EntryKind, FULL, JournalEntry, WriteKind};
+use crate::journal::{CONFLICT, EntryKind, FULL, HELD_BACK, JournalEntry, STALLED, WriteKind};
 use crate::rng::{mix, seeded};
 
 /// The number of blocks of a record.
@@ -179,6 +179,15 @@ struct OwnedKey {
     version: u64,
 }
 
+impl OwnedKey {
+    /// A record that expires may be absent at any time.
+    fn allow_expiry(&mut self, key: TortureKey) {
+        if key.expires() && !self.states.contains(&None) {
+            self.states.push(None);
+        }
+    }
+}
+
 /// A key that all writers write.
 #[derive(Clone, Debug, Default)]
 struct SharedKey {
@@ -222,6 +231,12 @@ pub struct OracleCounts {
     pub acknowledged_states_verified: u64,
     /// Writes refused because a view kept free cells from being reused.
     pub writes_refused_for_a_held_view: u64,
+    /// Writes refused because the region was full.
+    pub writes_refused_as_full: u64,
+    /// Of these, deletions, and transactions of nothing but deletions.
+    pub deletions_refused: u64,
+    /// Writes refused because another process held a lock for too long.
+    pub writes_refused_as_stalled: u64,
     /// Acknowledged transactions.
     pub transactions_acknowledged: u64,
     /// Transactions that a kill cut short.
@@ -275,9 +290,15 @@ impl Oracle {
     }
 
     fn count_ack(&mut self, entry: &JournalEntry, is_last_of_many: bool) {
-        let is_nothing = entry.op == WriteKind::PutStale && entry.mask >= CONFLICT;
+        let is_nothing = entry.op == WriteKind::PutStale && entry.mask >= STALLED;
+        let is_refused = |mask| u64::from(is_nothing && entry.mask == mask);
+        let is_deletion = entry.old == WriteKind::Delete as u64;
         self.counts.writes_acknowledged += u64::from(!is_nothing);
-        self.counts.writes_refused_for_a_held_view += u64::from(is_nothing && entry.mask == FULL);
+        let (no_room, held_back) = (is_refused(FULL), is_refused(HELD_BACK));
+        self.counts.writes_refused_as_full += no_room;
+        self.counts.writes_refused_for_a_held_view += held_back;
+        self.counts.deletions_refused += no_room * u64::from(is_deletion);
+        self.counts.writes_refused_as_stalled += is_refused(STALLED);
         if is_last_of_many {
             self.counts.transactions_acknowledged += u64::from(!is_nothing);
             self.counts.transactions_given_up += u64::from(is_nothing && entry.mask == CONFLICT);
@@ -303,6 +324,7 @@ impl Oracle {
                 entry.key, entry.op, entry.seq, entry.old
             ));
         }
+        own.allow_expiry(entry.key);
         self.counts.acknowledged_states_verified += 1;
         Ok(())
     }
@@ -315,6 +337,7 @@ impl Oracle {
         for state in &mut own.states {
             *state = after(entry, writer, state.as_ref());
         }
+        own.allow_expiry(entry.key);
         let is_change = entry.version != 0 && entry.op != WriteKind::PutStale;
         let is_delete = matches!(entry.op, WriteKind::Delete | WriteKind::DeleteVersion);
         if is_change && !is_delete && entry.version <= own.version {
@@ -377,6 +400,10 @@ impl Oracle {
             let own = self.owned_key(entry.key);
             for state in own.states.clone() {
                 let next = after(&entry, writer, state.as_ref());
+                if entry.key.expires() {
+                    own.states.push(next); // It is the only record of its transaction.
+                    continue;
+                }
                 members.push(UncertainWrite {
                     entry,
                     old: fingerprint_of(state.as_ref()),

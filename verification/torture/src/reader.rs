@@ -13,7 +13,7 @@ use crate::content::{KeySpace, TortureKey, words_of};
 use crate::oracle::{ObservedRecord, observe};
 use crate::region_access::open_session;
 use crate::rng::{Rng, percent};
-use crate::writer::{BLOCKS_KEYS, COUNT_KEYS, GROW_KEYS, HOT_KEYS, KeySpaces, OWN_KEYS, PAIR_KEYS};
+use crate::writer::{HOT_KEYS, KeySpaces, PAIR_KEYS};
 
 /// Views that a reader holds at the same time.
 const HELD: usize = 6;
@@ -111,14 +111,14 @@ impl VerifyingReader {
 
     fn random_key(&self, rng: &mut Rng) -> TortureKey {
         let writer = rng.u16(..self.writers);
-        let (space, writer, bound) = match rng.u64(..10) {
-            0..=3 => (KeySpace::Own, writer, OWN_KEYS),
-            4 => (KeySpace::Blocks, writer, BLOCKS_KEYS),
-            5 => (KeySpace::Grow, writer, GROW_KEYS),
-            6..=8 => (KeySpace::Hot, 0, HOT_KEYS),
-            _ => (KeySpace::Count, 0, COUNT_KEYS),
+        let (space, writer) = match rng.u64(..10) {
+            0..=3 => (KeySpace::Own, writer),
+            4 => (KeySpace::Blocks, writer),
+            5 => (KeySpace::Grow, writer),
+            6..=8 => (KeySpace::Hot, 0),
+            _ => (KeySpace::Count, 0),
         };
-        TortureKey { space, writer, number: rng.u32(..bound) }
+        TortureKey { space, writer, number: rng.u32(..self.spaces.keys(space)) }
     }
 
     /// Verifies a view and returns its fingerprint.

@@ -47,6 +47,8 @@ pub struct TortureReport {
     pub tag_stress: Option<stress::TagStressTotals>,
     /// Results of the histories, if any ran.
     pub histories: Option<HistoryTotals>,
+    /// Results of a full region, if the run kept one.
+    pub full_region: Option<FullRegionTotals>,
     /// Recovered sessions of dead processes.
     pub recoveries: u64,
     /// Of these, sessions that the check recovered.
@@ -68,6 +70,23 @@ pub struct TortureReport {
     pub writes: WriteLatencies,
     /// Duration of the run.
     pub seconds: f64,
+}
+
+/// What a run in a full region adds.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct FullRegionTotals {
+    /// Processes stopped for a while.
+    pub stops: u64,
+    /// Refusals that name a process which was not stopped during the call.
+    pub refused_for_a_running_process: u64,
+    /// Checks after all processes were killed: used and free bytes are all bytes.
+    pub checks: u64,
+    /// The smallest share of free memory at a check.
+    pub free_percent_min: u64,
+    /// Free bytes at the last check.
+    pub free: u64,
+    /// The largest range of free bytes at the last check.
+    pub free_largest: u64,
 }
 
 /// Latencies of writes.
@@ -161,9 +180,43 @@ impl TortureReport {
             ("bytes taken at most", format!("{taken} (used {used}, bound {bound})")),
             ("seconds", format!("{:.1}", self.seconds)),
         ];
+        let full_region = self.full_region.iter().flat_map(|full| full.lines(counts));
         let tag_stress = self.tag_stress.iter().flat_map(stress::TagStressTotals::lines);
-        let more = tag_stress.chain(self.histories.iter().flat_map(HistoryTotals::lines));
+        let more = full_region
+            .chain(tag_stress)
+            .chain(self.histories.iter().flat_map(HistoryTotals::lines));
         table(lines.into_iter().chain(more))
+    }
+}
+
+impl FullRegionTotals {
+    fn lines(&self, counts: &OracleCounts) -> [(&'static str, String); 3] {
+        [
+            ("processes stopped", self.stops.to_string()),
+            (
+                "refused in a full region",
+                format!(
+                    "{} full ({} deletions), {} for a held view, {} for a process that held a \
+                     lock ({} of which were not stopped)",
+                    counts.writes_refused_as_full,
+                    counts.deletions_refused,
+                    counts.writes_refused_for_a_held_view,
+                    counts.writes_refused_as_stalled,
+                    self.refused_for_a_running_process
+                ),
+            ),
+            (
+                "free memory",
+                format!(
+                    "at least {} %; last {} KiB, largest range {} KiB ({} times live + free = \
+                     total)",
+                    self.free_percent_min,
+                    self.free >> 10,
+                    self.free_largest >> 10,
+                    self.checks
+                ),
+            ),
+        ]
     }
 }
 

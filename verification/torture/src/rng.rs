@@ -21,6 +21,21 @@ pub fn percent(rng: &mut Rng, percent: u64) -> bool {
     rng.u64(..100) < percent
 }
 
+/// Sizes of values in a full region, each with its share in percent.
+const MIXED: [(u32, u32); 5] = [(64, 40), (300, 25), (1000, 15), (4096, 15), (64 << 10, 5)];
+
+/// The size of a value in a full region.
+pub fn mixed_size(rng: &mut Rng) -> u32 {
+    let mut draw = rng.u32(..100);
+    for (bytes, share) in MIXED {
+        if draw < share {
+            return bytes;
+        }
+        draw -= share;
+    }
+    unreachable!("the shares are 100 percent together")
+}
+
 /// The size of a value: mostly small, sometimes up to 100 KiB, sometimes nearly empty.
 pub fn value_size(rng: &mut Rng) -> u32 {
     match rng.u32(..100) {

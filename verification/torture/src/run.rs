@@ -15,15 +15,22 @@ use crate::journal::{self, EntryKind, JournalEntry};
 use crate::oracle::Oracle;
 use crate::reader;
 use crate::region_access::{clean_up, create_folder, open_session};
-use crate::report::{HAS_POINTS, TortureReport};
+use crate::report::{FullRegionTotals, HAS_POINTS, TortureReport};
 use crate::rng::{Rng, percent, seeded};
 use crate::spawn::{ChildCommand, errors_path, exit_error, kill};
-use crate::verify::{check_clean, compare};
-use crate::writer::KeySpaces;
+use crate::stops::{StopLog, StoppedProcess};
+use crate::verify::{check_clean, compare, heap_usage};
+use crate::writer::{EXPIRES_MS_MAX, FULL_ROUND, KeySpaces};
 
 /// The size of the region, including the arenas of dead members: a leak ends in `Full`, which ends
 /// the run.
 const BYTES_MAX: u64 = 1 << 30;
+
+/// The size of a region that the writers keep full.
+const FULL_BYTES_MAX: u64 = 64 << 20;
+
+/// Stops in a full region, as a share of all events in percent; the others are kills.
+const STOPS_PERCENT: u64 = 30;
 
 /// A write is attributed to a kill if it was in flight, or began this soon after it.
 const AFTER_KILL_NS: u64 = 5_000_000;
@@ -46,12 +53,25 @@ pub struct TortureOptions {
     pub seed: u64,
     /// The longest pause between two kills.
     pub pause_us_max: u64,
+    /// A small region that is kept full, and processes that are also stopped.
+    pub full_region: Option<FullRegion>,
+}
+
+/// A run in a region that is nearly full all the time. Free memory is scattered, records are moved,
+/// and reserves are used while processes are killed and stopped.
+#[derive(Clone, Copy, Debug)]
+pub struct FullRegion {
+    /// The longest stop of a process. The shortest is a fiftieth of it.
+    pub stop_ms_max: u64,
+    /// The run continues for so long, also after the last of its kills.
+    pub seconds_min: u64,
 }
 
 struct ChildSlot {
     is_writer: bool,
     number: u16,
     child: Child,
+    stopped: Option<StoppedProcess>,
 }
 
 /// A run in progress.
@@ -65,6 +85,8 @@ struct TortureRun<'r> {
     slots: Vec<ChildSlot>,
     round: u64,
     kills_ns: Vec<u64>,
+    stops: StopLog,
+    begin: Instant,
 }
 
 /// Runs, and calls `tick` after every kill.
@@ -73,7 +95,6 @@ pub fn run(
     starter: &ChildCommand,
     tick: &mut dyn FnMut(&TortureReport),
 ) -> Result<TortureReport, String> {
-    let begin = Instant::now();
     create_folder(&options.folder)?;
     let log = File::create(options.folder.join("log")).map_err(|e| format!("log: {e}"))?;
     let mut run = TortureRun {
@@ -84,20 +105,23 @@ pub fn run(
         report: TortureReport {
             seed: options.seed,
             has_crash_points: HAS_POINTS,
-            bytes_taken_bound: BYTES_MAX,
+            bytes_taken_bound: options.full_region.map_or(BYTES_MAX, |_| FULL_BYTES_MAX),
+            full_region: options.full_region.map(|_| FullRegionTotals::default()),
             ..TortureReport::default()
         },
         log,
         slots: Vec::new(),
         round: 0,
         kills_ns: Vec::new(),
+        stops: StopLog::default(),
+        begin: Instant::now(),
     };
     let done = run.all(tick);
     for slot in &mut run.slots {
         let _ = slot.child.kill();
         let _ = slot.child.wait();
     }
-    run.report.seconds = begin.elapsed().as_secs_f64();
+    run.report.seconds = run.begin.elapsed().as_secs_f64();
     clean_up(done, &options.folder, |error| {
         let (kills, round, seed) = (run.report.kills, run.round, options.seed);
         let folder = options.folder.display();
@@ -112,18 +136,25 @@ pub fn run(
 impl TortureRun<'_> {
     fn all(&mut self, tick: &mut dyn FnMut(&TortureReport)) -> Result<(), String> {
         let path = self.region();
-        let options = CreateOptions { bytes_max: BYTES_MAX, ..CreateOptions::default() };
+        let bytes_max = self.report.bytes_taken_bound;
+        let options = CreateOptions { bytes_max, ..CreateOptions::default() };
         drop(Region::create(&path, &options).map_err(|e| format!("create: {e}"))?);
         for writer in 0..self.options.writers {
             self.begin_journal(writer, 0)?;
         }
-        while self.report.kills < self.options.kills {
+        let seconds_min = self.options.full_region.map_or(0, |full| full.seconds_min);
+        let kills = self.options.kills;
+        while self.report.kills < kills || self.begin.elapsed().as_secs() < seconds_min {
             self.start_all()?;
-            let until = self.options.kills.min(self.report.kills + self.options.kills_per_check);
+            let part = self.options.kills_per_check;
+            let left = kills.saturating_sub(self.report.kills);
+            let until = self.report.kills + if left == 0 { part } else { part.min(left) };
             while self.report.kills < until {
                 let pause = self.rng.u64(..=self.options.pause_us_max);
                 std::thread::sleep(Duration::from_micros(pause));
-                self.kill_one()?;
+                if !self.stop_or_resume()? {
+                    self.kill_one()?;
+                }
                 tick(&self.report);
             }
             self.stop_all()?;
@@ -138,6 +169,11 @@ impl TortureRun<'_> {
         self.options.folder.join("region")
     }
 
+    /// The round that determines the growing namespace.
+    const fn name_of_round(&self) -> u64 {
+        if self.options.full_region.is_some() { FULL_ROUND } else { self.round }
+    }
+
     fn begin_journal(&self, writer: u16, base: u64) -> Result<(), String> {
         journal::begin(&journal::path_of(&self.options.folder, writer), base)
             .map_err(|e| format!("journal: {e}"))
@@ -150,7 +186,7 @@ impl TortureRun<'_> {
             self.options.folder.display().to_string(),
             number.to_string(),
             self.rng.u64(..).to_string(),
-            self.round.to_string(),
+            self.name_of_round().to_string(),
             self.options.writers.to_string(),
         ];
         let errors = errors_path(&self.options.folder, &format!("{role}-{number}"));
@@ -165,16 +201,47 @@ impl TortureRun<'_> {
         let readers = (0..self.options.readers).map(|number| (false, number));
         for (is_writer, number) in writers.chain(readers) {
             let child = self.start(is_writer, number)?;
-            self.slots.push(ChildSlot { is_writer, number, child });
+            self.slots.push(ChildSlot { is_writer, number, child, stopped: None });
         }
         Ok(())
+    }
+
+    /// In a full region: lets processes continue whose time is over, and sometimes stops one. At
+    /// least half of the processes run. False if a process should be killed instead.
+    fn stop_or_resume(&mut self) -> Result<bool, String> {
+        let Some(full) = self.options.full_region else { return Ok(false) };
+        for slot in &mut self.slots {
+            if let Some(stopped) = slot.stopped.take_if(|stopped| stopped.is_due()) {
+                stopped.resume(&mut self.stops)?;
+            }
+        }
+        if !percent(&mut self.rng, STOPS_PERCENT) {
+            return Ok(false);
+        }
+        let stopped = self.slots.iter().filter(|slot| slot.stopped.is_some()).count();
+        let victim = self.rng.usize(..self.slots.len());
+        let ms =
+            (self.rng.u64(..=full.stop_ms_max) >> self.rng.u32(..5)).max(full.stop_ms_max / 50);
+        if let Some(slot) = self.slots.get_mut(victim)
+            && slot.stopped.is_none()
+            && stopped < self.options.writers.midpoint(self.options.readers).into()
+        {
+            let pid = slot.child.id();
+            slot.stopped = Some(StoppedProcess::stop(pid, ms)?);
+            writeln!(self.log, "{} stop {} pid {pid} for {ms} ms", now_ns(), slot.name())
+                .map_err(|e| format!("log: {e}"))?;
+            if let Some(totals) = &mut self.report.full_region {
+                totals.stops += 1;
+            }
+        }
+        Ok(true)
     }
 
     fn kill_one(&mut self) -> Result<(), String> {
         let victim = self.rng.usize(..self.slots.len());
         for (index, slot) in self.slots.iter_mut().enumerate() {
             if index == victim {
-                slot.kill(&self.options.folder)?;
+                slot.kill(&self.options.folder, &mut self.stops)?;
             } else if let Ok(Some(status)) = slot.child.try_wait() {
                 let name = slot.name();
                 let errors = errors_path(&self.options.folder, &name);
@@ -199,7 +266,7 @@ impl TortureRun<'_> {
 
     fn stop_all(&mut self) -> Result<(), String> {
         for mut slot in std::mem::take(&mut self.slots) {
-            slot.kill(&self.options.folder)?;
+            slot.kill(&self.options.folder, &mut self.stops)?;
             self.report.stops_before_checks += 1;
         }
         Ok(())
@@ -226,6 +293,9 @@ impl TortureRun<'_> {
             let entries = journal::read(&file).map_err(|e| format!("journal: {e}"))?;
             self.oracle.replay(writer, &entries)?;
             self.measure(&entries, &mut worst);
+            if let Some(totals) = &mut self.report.full_region {
+                totals.refused_for_a_running_process += self.stops.unexplained(&entries);
+            }
             let base = journal::next_base(&entries);
             self.begin_journal(writer, base)?;
         }
@@ -233,10 +303,32 @@ impl TortureRun<'_> {
             self.report.longest_write_after_a_kill.0.saturating_record(ns);
         }
         self.kills_ns.clear();
-        compare(&path, self.round, &mut self.oracle)?;
+        self.stops.clear();
+        if self.options.full_region.is_some() {
+            self.measure_memory()?;
+            // Whatever can expire has expired. Any process must be able to collect it.
+            std::thread::sleep(Duration::from_millis(EXPIRES_MS_MAX));
+            let collected = open_session(&path)?.collect_expired(usize::MAX);
+            collected.map_err(|e| format!("collect: {e}"))?;
+        }
+        compare(&path, self.name_of_round(), &mut self.oracle)?;
         self.delete_grown()?;
         check_clean(&path)?;
         self.sum_up();
+        Ok(())
+    }
+
+    /// All processes were killed, and their sessions recovered.
+    fn measure_memory(&mut self) -> Result<(), String> {
+        let heap = heap_usage(&self.region())?;
+        if let Some(totals) = &mut self.report.full_region {
+            let least = &mut totals.free_percent_min;
+            let percent = (heap.total - heap.live) * 100 / heap.total;
+            *least = if totals.checks == 0 { percent } else { percent.min(*least) };
+            totals.checks += 1;
+            totals.free_largest = heap.free_largest;
+            totals.free = heap.total - heap.live;
+        }
         Ok(())
     }
 
@@ -282,7 +374,7 @@ impl TortureRun<'_> {
     /// Deletes the records of this round's growing namespace. The next round uses another one.
     fn delete_grown(&mut self) -> Result<(), String> {
         let session = open_session(&self.region())?;
-        let spaces = KeySpaces::open(&session, self.round)?;
+        let spaces = KeySpaces::open(&session, self.name_of_round())?;
         for key in self.oracle.keys(KeySpace::Grow) {
             session
                 .delete(spaces.of(KeySpace::Grow), &key.bytes())
@@ -302,8 +394,11 @@ impl ChildSlot {
         format!("{}-{}", if self.is_writer { "writer" } else { "reader" }, self.number)
     }
 
-    fn kill(&mut self, folder: &Path) -> Result<(), String> {
+    fn kill(&mut self, folder: &Path, stops: &mut StopLog) -> Result<(), String> {
         let name = self.name();
+        if let Some(stopped) = self.stopped.take() {
+            stops.add(stopped);
+        }
         kill(&mut self.child, &name, &errors_path(folder, &name))
     }
 }

@@ -27,13 +27,22 @@ pub struct Scenario {
     /// The records are watched and streamed.
     is_streamed: bool,
     /// The prefixes of the points at which it is killed; empty: at all points.
+    #[cfg(feature = "crash-points")]
     prefixes: &'static [&'static str],
-    /// Memory that is free goes back to the host first.
-    releases: bool,
-    /// Another session holds a view during the first part of the work.
-    has_stalled_reader: bool,
+    event: ScenarioEvent,
 }
 
+/// What happens during a workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ScenarioEvent {
+    Nothing,
+    /// Another session holds a view during the first three quarters of the work.
+    StalledReader,
+    /// Free memory is given back to the host after half of the work.
+    Release,
+}
+
+#[cfg(feature = "crash-points")]
 impl Scenario {
     /// True if the scenario is killed at a point. One that takes long is only killed at its own.
     pub(crate) fn has_point(&self, point: &str) -> bool {
@@ -93,8 +102,8 @@ const fn scenario(name: &'static str, before: FillScript, work: FillScript) -> S
         work,
         is_full: false,
         is_streamed: false,
-        has_stalled_reader: false,
-        releases: false,
+        event: ScenarioEvent::Nothing,
+        #[cfg(feature = "crash-points")]
         prefixes: &[],
     }
 }
@@ -140,16 +149,19 @@ pub const SCENARIOS: &[Scenario] = &[
         },
     ),
     scenario("grow", |_| {}, |s| s.each(WriteKind::Put, KeySpace::Grow, 0..400, 20)),
-    scenario(
-        "free",
-        |s| s.each(WriteKind::Put, KeySpace::Own, 0..40, 60_000),
-        |s| {
-            s.each(WriteKind::Delete, KeySpace::Own, 0..36, 0);
-            s.each(WriteKind::Put, KeySpace::Own, 0..36, 60_000);
-        },
-    ),
     Scenario {
-        has_stalled_reader: true,
+        event: ScenarioEvent::Release,
+        ..scenario(
+            "free",
+            |s| s.each(WriteKind::Put, KeySpace::Own, 0..40, 60_000),
+            |s| {
+                s.each(WriteKind::Delete, KeySpace::Own, 0..36, 0);
+                s.each(WriteKind::Put, KeySpace::Own, 0..36, 60_000);
+            },
+        )
+    },
+    Scenario {
+        event: ScenarioEvent::StalledReader,
         ..scenario(
             "stalled",
             |s| s.each(WriteKind::Put, KeySpace::Own, 0..8, 60_000),
@@ -158,17 +170,6 @@ pub const SCENARIOS: &[Scenario] = &[
                     s.each(WriteKind::Put, KeySpace::Own, 0..8, len);
                 }
             },
-        )
-    },
-    Scenario {
-        releases: true,
-        ..scenario(
-            "released",
-            |s| {
-                s.each(WriteKind::Put, KeySpace::Own, 0..40, 60_000);
-                s.each(WriteKind::Delete, KeySpace::Own, 0..40, 0);
-            },
-            |s| s.each(WriteKind::Put, KeySpace::Own, 0..10, 60_000),
         )
     },
     scenario(
@@ -218,6 +219,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         is_full: true,
+        #[cfg(feature = "crash-points")]
         prefixes: &["evacuate.", "lines."],
         ..scenario(
             "scattered",
@@ -375,11 +377,7 @@ pub fn play(folder: &Path, name: &str) -> Result<(), String> {
     writer.may_be_full = scenario.is_full;
     let mut script = WriteScript::default();
     (scenario.work)(&mut script);
-    if scenario.releases {
-        let session = open_session(&folder.join("region"))?;
-        session.release_free_memory(0, u64::MAX).map_err(|e| format!("release: {e}"))?;
-    }
-    if scenario.has_stalled_reader {
+    if scenario.event == ScenarioEvent::StalledReader {
         let last = script.0.split_off(script.0.len() * 3 / 4);
         let reader = open_session(&folder.join("region"))?;
         let spaces = KeySpaces::open(&reader, 0)?;
@@ -389,6 +387,13 @@ pub fn play(folder: &Path, name: &str) -> Result<(), String> {
             writer.work(&orders)?;
         }
         drop(view);
+    }
+    if scenario.event == ScenarioEvent::Release {
+        let last = script.0.split_off(script.0.len() / 2);
+        for orders in std::mem::replace(&mut script.0, last) {
+            writer.work(&orders)?;
+        }
+        writer.release_free_memory()?;
     }
     for orders in script.0 {
         writer.work(&orders)?;

@@ -4,14 +4,15 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use nearstate_store::{CheckReport, Session, check};
+use nearstate_store::{CheckReport, HeapUsage, Region, Session, check};
 
 use crate::content::{KeySpace, TortureKey};
 use crate::oracle::{ObservedRecord, Oracle, observe};
 use crate::region_access::open_session;
 use crate::writer::KeySpaces;
 
-/// Runs the offline check.
+/// Runs the offline check. The bytes that it reached, and the bytes that are free according to the
+/// bitmaps and queues, must be all bytes.
 pub fn check_clean(path: &Path) -> Result<CheckReport, String> {
     let report = check(path).map_err(|e| format!("check: {e}"))?;
     if !report.is_clean() || report.bytes_leaked != 0 {
@@ -22,7 +23,19 @@ pub fn check_clean(path: &Path) -> Result<CheckReport, String> {
             report.faults.join("; ")
         ));
     }
+    let heap = heap_usage(path)?;
+    let free = heap.free + heap.retired + heap.kept;
+    let live = report.bytes_live + report.bytes_index;
+    if live + free != heap.total {
+        return Err(format!("{live} bytes in use and {free} free bytes are not all: {heap:?}"));
+    }
     Ok(report)
+}
+
+/// What the bitmaps and the queues of the heap say. No session is open.
+pub(crate) fn heap_usage(path: &Path) -> Result<HeapUsage, String> {
+    let region = Region::attach(path).map_err(|e| format!("attach: {e}"))?;
+    Ok(region.inspect().map_err(|e| format!("inspect: {e}"))?.heap)
 }
 
 /// Reads every record of every space.

@@ -7,21 +7,23 @@ use std::path::Path;
 
 use nearstate_store::{
     BlockChange, BlockLayout, Condition, Error, Kind, Namespace, Outcome, Schema, Session,
+    TagSchema,
 };
 
 use crate::clock::now_ns;
-use crate::content::{ContentStamp, KeySpace, TortureKey, counter};
-use crate::journal::{self, EntryKind, FULL, Journal, JournalEntry, WriteKind};
+use crate::content::{ContentStamp, EXPIRING, KeySpace, TortureKey, counter};
+use crate::journal::{
+    self, CONFLICT, EntryKind, FULL, HELD_BACK, Journal, JournalEntry, STALLED, WriteKind,
+};
 use crate::oracle::{BLOCKS, ObservedRecord, block_change, block_len, block_name, observe};
 use crate::region_access::open_session;
-use crate::rng::{Rng, percent, value_size};
+use crate::rng::{Rng, mixed_size, percent, value_size};
 
-/// Keys of one writer's own values.
-pub(crate) const OWN_KEYS: u32 = 1500;
-/// Records of named blocks of one writer.
-pub(crate) const BLOCKS_KEYS: u32 = 24;
-/// Keys that one writer may insert into the growing namespace.
-pub(crate) const GROW_KEYS: u32 = 30_000;
+/// Keys of one writer's own values, records of named blocks of one writer, and keys that one
+/// writer may insert into the growing namespace.
+const KEYS: [u32; 3] = [1500, 24, 30_000];
+/// As [`KEYS`], in a region of 64 MiB that four writers keep full.
+const FULL_KEYS: [u32; 3] = [8000, 200, 4000];
 /// Keys that all writers write.
 pub(crate) const HOT_KEYS: u32 = 16;
 pub(crate) const COUNT_KEYS: u32 = 4;
@@ -30,33 +32,69 @@ pub(crate) const PAIR_KEYS: u32 = 16;
 
 /// The namespaces of a run.
 #[derive(Clone, Copy, Debug)]
-pub struct KeySpaces([Namespace; 6]);
+pub struct KeySpaces {
+    namespaces: [Namespace; 6],
+    /// The region is kept full.
+    is_full: bool,
+}
 
 /// The number of growing namespaces that rounds use in turn.
 const GROWING: u64 = 1000;
 
+/// The round of all processes that keep a region full. The growing namespace has tags then.
+pub(crate) const FULL_ROUND: u64 = u64::MAX;
+
+/// The unique tag of a record in the growing namespace: its key.
+const UNIQUE_TAG: &str = "key";
+
+/// A tag that many records have in common.
+const COUNTED_TAG: &str = "cell";
+
+/// How long a record that expires exists at most.
+pub(crate) const EXPIRES_MS_MAX: u64 = 200;
+
 impl KeySpaces {
     /// Opens the namespaces; the growing one belongs to the round.
     pub fn open(session: &Session, round: u64) -> Result<Self, String> {
-        let open = |name: &str, kind: Kind| {
-            session
-                .namespace(name, &Schema { kind, ..Schema::default() })
-                .map_err(|e| format!("namespace {name}: {e}"))
+        let open_with = |name: &str, schema: &Schema| {
+            session.namespace(name, schema).map_err(|e| format!("namespace {name}: {e}"))
         };
+        let open = |name: &str, kind: Kind| open_with(name, &Schema { kind, ..Schema::default() });
+        let is_full = round == FULL_ROUND;
+        let mut tags = Vec::new();
+        if is_full {
+            let tag = |name: &str| TagSchema { name: name.to_owned(), ..TagSchema::default() };
+            tags.push(TagSchema { is_unique: true, ..tag(UNIQUE_TAG) });
+            tags.push(TagSchema { is_counted: true, is_ordered: true, ..tag(COUNTED_TAG) });
+        }
         let grow = format!("grow-{}", round % GROWING);
-        Ok(Self([
+        let namespaces = [
             open("own", Kind::Value)?,
             open("blocks", Kind::Blocks)?,
-            open(&grow, Kind::Value)?,
+            open_with(&grow, &Schema { tags, ..Schema::default() })?,
             open("hot", Kind::Value)?,
             open("count", Kind::Value)?,
             open("pair", Kind::Value)?,
-        ]))
+        ];
+        Ok(Self { namespaces, is_full })
+    }
+
+    /// The number of keys of a space that one writer uses, or all writers of a shared space.
+    pub(crate) const fn keys(&self, space: KeySpace) -> u32 {
+        let [own, blocks, grow] = if self.is_full { FULL_KEYS } else { KEYS };
+        match space {
+            KeySpace::Own => own,
+            KeySpace::Blocks => blocks,
+            KeySpace::Grow => grow,
+            KeySpace::Hot => HOT_KEYS,
+            KeySpace::Count => COUNT_KEYS,
+            KeySpace::Pair => PAIR_KEYS,
+        }
     }
 
     /// The namespace of a space.
     pub const fn of(&self, space: KeySpace) -> Namespace {
-        let [own, blocks, grow, hot, count, pair] = self.0;
+        let [own, blocks, grow, hot, count, pair] = self.namespaces;
         match space {
             KeySpace::Own => own,
             KeySpace::Blocks => blocks,
@@ -81,6 +119,8 @@ pub(crate) struct JournaledWriter {
     names: BlockLayout,
     /// A full region is an expected refusal.
     pub(crate) may_be_full: bool,
+    /// The size of half of the values in a full region.
+    favourite: u32,
     /// Stops itself immediately before and after the call, for single steps.
     pub(crate) is_stepped: bool,
 }
@@ -92,6 +132,22 @@ pub(crate) struct PlannedWrite {
     pub(crate) key: TortureKey,
     pub(crate) len: u32,
     pub(crate) mask: u32,
+}
+
+impl PlannedWrite {
+    /// The same write without a condition.
+    const fn unconditional(self) -> Self {
+        let op = match self.op {
+            WriteKind::PutAbsent
+            | WriteKind::PutPresent
+            | WriteKind::PutVersion
+            | WriteKind::PutValue
+            | WriteKind::PutStale => WriteKind::Put,
+            WriteKind::DeleteVersion => WriteKind::Delete,
+            op @ (WriteKind::Put | WriteKind::Delete | WriteKind::Patch | WriteKind::Raise) => op,
+        };
+        Self { op, ..self }
+    }
 }
 
 impl JournaledWriter {
@@ -112,14 +168,25 @@ impl JournaledWriter {
             me,
             buffer,
             names,
-            may_be_full: false,
+            may_be_full: spaces.is_full,
+            favourite: 0,
             is_stepped: false,
         })
     }
 
-    /// Reads and verifies a record.
+    /// True for records that are written with tags, in transactions.
+    const fn has_tags(&self, key: TortureKey) -> bool {
+        self.spaces.is_full && matches!(key.space, KeySpace::Grow)
+    }
+
+    /// Reads and verifies a record. Every second one that has tags is found by them.
     fn read(&self, key: TortureKey) -> Result<Option<ObservedRecord>, String> {
-        let view = self.session.get(self.spaces.of(key.space), &key.bytes());
+        let (namespace, bytes) = (self.spaces.of(key.space), key.bytes());
+        let view = if self.has_tags(key) && key.number.is_multiple_of(2) {
+            self.session.find(namespace, UNIQUE_TAG, &bytes)
+        } else {
+            self.session.get(namespace, &bytes)
+        };
         match view.map_err(|e| format!("{key:?}: get: {e}"))? {
             Some(view) => observe(key, &view).map(Some),
             None => Ok(None),
@@ -128,6 +195,7 @@ impl JournaledWriter {
 
     /// Writes at random until it is killed. First it reads what its predecessor left incomplete.
     pub(crate) fn run(&mut self, rng: &mut Rng) -> Result<(), String> {
+        self.favourite = mixed_size(rng);
         if let Some(last) = self.last.take() {
             if last.key.space == KeySpace::Pair {
                 self.random_group(rng)?;
@@ -136,7 +204,9 @@ impl JournaledWriter {
             }
         }
         loop {
-            if percent(rng, 40) {
+            if self.spaces.is_full && percent(rng, 1) {
+                self.collect()?;
+            } else if percent(rng, 40) {
                 self.random_group(rng)?;
             } else {
                 let key = self.random_key(rng);
@@ -146,20 +216,69 @@ impl JournaledWriter {
     }
 
     fn random_key(&self, rng: &mut Rng) -> TortureKey {
-        let (space, writer, bound) = match rng.u64(..100) {
-            0..=39 => (KeySpace::Own, self.me, OWN_KEYS),
-            40..=49 => (KeySpace::Blocks, self.me, BLOCKS_KEYS),
-            50..=79 => (KeySpace::Grow, self.me, GROW_KEYS),
-            80..=93 => (KeySpace::Hot, 0, HOT_KEYS),
-            _ => (KeySpace::Count, 0, COUNT_KEYS),
+        let (space, writer) = match rng.u64(..100) {
+            0..=39 => (KeySpace::Own, self.me),
+            40..=49 => (KeySpace::Blocks, self.me),
+            50..=79 => (KeySpace::Grow, self.me),
+            80..=93 => (KeySpace::Hot, 0),
+            _ => (KeySpace::Count, 0),
         };
-        TortureKey { space, writer, number: rng.u32(..bound) }
+        let mut number = rng.u32(..self.spaces.keys(space));
+        if self.spaces.is_full && space == KeySpace::Grow && percent(rng, 20) {
+            number += EXPIRING;
+        }
+        TortureKey { space, writer, number }
     }
 
     fn random_on(&mut self, key: TortureKey, rng: &mut Rng) -> Result<(), String> {
         let observed = self.read(key)?;
-        let order = choose(key, observed.is_some(), rng);
+        let order = self.choose(key, observed.is_some(), rng);
+        if self.has_tags(key) {
+            return self.group(&[order.unconditional()]);
+        }
         self.execute(order, observed.as_ref())
+    }
+
+    /// Chooses a write that fits the record's state.
+    fn choose(&self, key: TortureKey, is_present: bool, rng: &mut Rng) -> PlannedWrite {
+        let mut order = choose(key, is_present, rng);
+        let is_sized = matches!(key.space, KeySpace::Own | KeySpace::Grow | KeySpace::Hot);
+        if self.spaces.is_full && is_sized && order.len != 0 {
+            order.len = if percent(rng, 50) { self.favourite } else { mixed_size(rng) };
+        }
+        order
+    }
+
+    /// Collects expired records. A full region must permit it, unless a view holds back what it
+    /// frees.
+    fn collect(&self) -> Result<(), String> {
+        let Err(error) = self.session.collect_expired(100) else { return Ok(()) };
+        match self.refusal(&error, WriteKind::Delete) {
+            Some((HELD_BACK | STALLED, _)) => Ok(()),
+            _ => Err(format!("collect: {error}")),
+        }
+    }
+
+    /// Gives all free memory back to the host.
+    pub(crate) fn release_free_memory(&self) -> Result<(), String> {
+        let released = self.session.release_free_memory(0, u64::MAX);
+        released.map(drop).map_err(|e| format!("release: {e}"))
+    }
+
+    /// How an expected refusal is recorded: its mask, and the process or the call that it is about.
+    fn refusal(&self, error: &Error, op: WriteKind) -> Option<(u32, u64)> {
+        if let Error::Full { detail, .. } = error {
+            // A reader that is not scheduled keeps deleted cells from being reused: a refusal, not
+            // a loss. Any other lack of space is a leak.
+            let is_held_back = detail.contains("a view of");
+            let mask = if is_held_back { HELD_BACK } else { FULL };
+            return (is_held_back || self.may_be_full).then_some((mask, op as u64));
+        }
+        if let Error::Stalled { holder } = error {
+            return self.spaces.is_full.then_some((STALLED, u64::from(holder.pid)));
+        }
+        let is_contended = matches!(error, Error::Deadline { .. });
+        (is_contended && self.spaces.is_full).then_some((CONFLICT, 0))
     }
 
     /// Executes one write, or several in one transaction.
@@ -199,13 +318,13 @@ impl JournaledWriter {
         self.stop_if_stepped();
         let version = match done {
             Ok(version) => version,
-            // A reader that is not scheduled keeps deleted cells from being reused: a refusal, not
-            // a loss. Any other lack of space is a leak.
-            Err(Error::Full { detail, .. }) if self.may_be_full || detail.contains("a view of") => {
-                let nothing = JournalEntry { op: WriteKind::PutStale, mask: FULL, ..intent };
+            Err(error) => {
+                let Some((mask, old)) = self.refusal(&error, intent.op) else {
+                    return Err(format!("{intent:?}: {error}"));
+                };
+                let nothing = JournalEntry { op: WriteKind::PutStale, mask, old, ..intent };
                 return self.journal.acknowledge(&nothing, 0, now_ns());
             }
-            Err(error) => return Err(format!("{intent:?}: {error}")),
         };
         self.journal.acknowledge(&intent, version, now_ns())?;
         let is_shared = matches!(order.key.space, KeySpace::Hot | KeySpace::Count);

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
-use std::io::Write as _;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -152,14 +151,14 @@ fn exception(file: &Snapshot, area: &str, from: u64, bit: u64) -> Option<&'stati
             _ => None,
         },
         "arenas" => {
-            let arena = at - (at - from) % 4096;
-            let is_empty = |front: u64| flipped(arena + front) >= flipped(arena + front + 8);
-            let queue = |first: u64| match (at - arena - first) % 24 {
+            let start = at - (at - from) % 4096;
+            let is_empty = |front: u64| flipped(start + front) >= flipped(start + front + 8);
+            let queue = |first: u64| match (at - start - first) % 24 {
                 8 if file.word(at - 8) == 0 => Some("tail of an empty queue"),
                 16 => Some("length of a queue"),
                 _ => None,
             };
-            match at - arena {
+            match at - start {
                 8..32 | 72..80 | 112..128 | 224..232 => Some("closed undo record"),
                 128 | 136 if is_empty(128) => Some("empty bump range"),
                 160 | 168 if is_empty(160) => Some("empty bump range"),
@@ -222,11 +221,12 @@ fn measure(step: u64) -> (String, u64, u64) {
     let (mut text, mut found, mut matter) = (String::new(), 0, 0);
     for (area, rate) in rates {
         let matters = rate.flips - rate.excepted;
-        let share = 100.0 * rate.found as f64 / matters.max(1) as f64;
+        let hundredths = 10_000 * rate.found / matters.max(1);
+        let share = format!("{}.{:02}", hundredths / 100, hundredths % 100);
         let missed = &rate.missed[..rate.missed.len().min(20)];
         writeln!(
             text,
-            "{area:14} {:7} flips, {:6} excepted, {:7} of {matters:7}: {share:.2} % {missed:?}",
+            "{area:14} {:7} flips, {:6} excepted, {:7} of {matters:7}: {share} % {missed:?}",
             rate.flips, rate.excepted, rate.found
         )
         .unwrap();
@@ -237,7 +237,7 @@ fn measure(step: u64) -> (String, u64, u64) {
 
 fn expect(step: u64) {
     let (text, found, matter) = measure(step);
-    writeln!(std::io::stderr(), "{text}{found} of {matter} found").unwrap();
+    eprintln!("{text}{found} of {matter} found");
     assert!(found * 100 >= matter * 99, "{text}");
 }
 

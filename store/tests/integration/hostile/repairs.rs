@@ -2,10 +2,10 @@
 //! killed can be run again.
 
 use std::fs::OpenOptions;
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
 
 use nearstate_store::{
     AttachOptions, Metadata, Region, RepairReport, Schema, TagSchema, repair_with,
@@ -19,6 +19,12 @@ const CATALOG: u64 = 0x40_0000;
 const ARENAS: u64 = 0x440_0000;
 const HEAP: u64 = 0x840_0000;
 const RECORDS: u32 = 400;
+
+/// Printed by the child before its first repair.
+const READY: &[u8] = b"ready";
+
+/// Spins by which each kill comes later than the one before.
+const SPINS: u64 = 40_000;
 
 fn repair(path: &Path) -> RepairReport {
     repair_with(path, &AttachOptions::default()).unwrap()
@@ -150,6 +156,8 @@ fn indexes_of_tags_are_built_again_from_the_records() {
 #[test]
 #[ignore = "a process that is killed"]
 fn child_that_repairs() {
+    let mut out = std::io::stdout();
+    out.write_all(READY).and_then(|()| out.flush()).unwrap();
     loop {
         drop(repair_with(&region_path(), &AttachOptions::default()));
     }
@@ -165,13 +173,22 @@ fn a_repair_that_is_killed_is_finished_by_the_next() {
     let at = position(&made, &[key(300).as_bytes(), &[7; 300]].concat());
     write(&made, at + 100, &[8]);
     write(&made, ARENAS, &[0x77; 900]);
-    for kill in 0..40_u64 {
+    for kill in 0..12_u64 {
         std::fs::copy(&made, &folder.path).unwrap();
         let mut command = child("hostile::repairs::child_that_repairs", &folder.path);
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        let repairing = KilledOnDrop(spawn(&mut command).unwrap());
-        // From the start of the process to the end of the first repair.
-        std::thread::sleep(Duration::from_micros(2000 + 1500 * kill));
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut repairing = KilledOnDrop(spawn(&mut command).unwrap());
+        let mut output = repairing.0.stdout.take().unwrap();
+        let mut said = Vec::new();
+        while !said.ends_with(READY) {
+            let mut byte = [0];
+            output.read_exact(&mut byte).unwrap();
+            said.push(byte[0]);
+        }
+        // From the start to the end of the first repair.
+        for _ in 0..kill * SPINS {
+            std::hint::spin_loop();
+        }
         drop(repairing);
         let report = repair(&folder.path);
         assert!(report.lost_count <= 2, "{report:?}");

@@ -1,12 +1,14 @@
 //! Transactions of a writer: several records, recorded in the journal before the commit and
 //! acknowledged together after it.
 
-use nearstate_store::{BlockChange, Error};
+use nearstate_store::{BlockChange, Error, Metadata, now_ms_coarse};
 
-use super::{JournaledWriter, PAIR_KEYS, PlannedWrite, choose, contents};
+use super::{
+    COUNTED_TAG, EXPIRES_MS_MAX, JournaledWriter, PAIR_KEYS, PlannedWrite, UNIQUE_TAG, contents,
+};
 use crate::clock::now_ns;
 use crate::content::{ContentStamp, KeySpace, TortureKey, counter};
-use crate::journal::{CONFLICT, EntryKind, FULL, JournalEntry, WriteKind};
+use crate::journal::{CONFLICT, EntryKind, JournalEntry, WriteKind};
 use crate::oracle::{ObservedRecord, block_name, observe};
 use crate::rng::{Rng, percent};
 
@@ -25,7 +27,7 @@ impl JournaledWriter {
         let mut keys = Vec::new();
         for _ in 0..2 + rng.u64(..RECORDS - 1) {
             let key = self.random_key(rng);
-            if !keys.contains(&key) && key.space != KeySpace::Pair {
+            if !keys.contains(&key) && !key.expires() {
                 keys.push(key);
             }
         }
@@ -34,19 +36,7 @@ impl JournaledWriter {
             orders.extend(self.random_pair(rng)?);
         }
         for key in keys {
-            let order = choose(key, self.read(key)?.is_some(), rng);
-            let op = match order.op {
-                WriteKind::PutAbsent
-                | WriteKind::PutPresent
-                | WriteKind::PutVersion
-                | WriteKind::PutValue
-                | WriteKind::PutStale => WriteKind::Put,
-                WriteKind::DeleteVersion => WriteKind::Delete,
-                op @ (WriteKind::Put | WriteKind::Delete | WriteKind::Patch | WriteKind::Raise) => {
-                    op
-                }
-            };
-            orders.push(PlannedWrite { op, ..order });
+            orders.push(self.choose(key, self.read(key)?.is_some(), rng).unconditional());
         }
         if percent(rng, 5) {
             return self.abort_group(&orders);
@@ -73,22 +63,25 @@ impl JournaledWriter {
         self.stop_if_stepped();
         let done = self.commit(&intents);
         self.stop_if_stepped();
-        let nothing = |mask| (WriteKind::PutStale, mask);
+        let mut ops = intents.iter().map(|intent| intent.op);
+        let op = ops.find(|op| *op != WriteKind::Delete).unwrap_or(WriteKind::Delete);
         let (versions, refused) = match done {
             Ok(Some(versions)) => (versions, None),
-            Ok(None) => (vec![0; intents.len()], Some(nothing(CONFLICT))),
-            Err(Error::Full { detail, .. }) if self.may_be_full || detail.contains("a view of") => {
-                (vec![0; intents.len()], Some(nothing(FULL)))
-            }
-            Err(error) => return Err(format!("{intents:?}: {error}")),
+            Ok(None) => (vec![0; intents.len()], Some((CONFLICT, 0))),
+            Err(error) => match self.refusal(&error, op) {
+                Some(refused) => (vec![0; intents.len()], Some(refused)),
+                None => return Err(format!("{intents:?}: {error}")),
+            },
         };
         let at_ns = now_ns();
         let acks: Vec<JournalEntry> = intents
             .iter()
             .zip(versions)
             .map(|(intent, version)| {
-                let (op, mask) = refused.unwrap_or((intent.op, intent.mask));
-                JournalEntry { tag: EntryKind::Ack, op, mask, version, at_ns, ..*intent }
+                let ack = JournalEntry { tag: EntryKind::Ack, version, at_ns, ..*intent };
+                let refuse =
+                    |(mask, old)| JournalEntry { op: WriteKind::PutStale, mask, old, ..ack };
+                refused.map_or(ack, refuse)
             })
             .collect();
         self.journal.acknowledge_all(&acks)
@@ -123,6 +116,7 @@ impl JournaledWriter {
             match self.change(&txn, intent) {
                 Ok(_) => {}
                 Err(Error::Conflict { .. }) => break,
+                Err(error) if self.refusal(&error, intent.op).is_some() => break,
                 Err(error) => return Err(format!("{intent:?}: {error}")),
             }
         }
@@ -182,7 +176,7 @@ impl JournaledWriter {
         match intent.op {
             WriteKind::Delete => {
                 let was_there = txn.delete(namespace, &key)?;
-                if was_there != observed.is_some() {
+                if was_there != observed.is_some() && !intent.key.expires() {
                     let detail = format!("{intent:?}: deleted {was_there}, observed {observed:?}");
                     return Err(Error::Damaged { detail });
                 }
@@ -219,7 +213,16 @@ impl JournaledWriter {
                     len: intent.len,
                 };
                 stamp.fill(&mut value);
-                txn.put(namespace, &key, &value)?;
+                let cell = [b'0' + (intent.seq % 8) as u8];
+                let tags: [(&str, &[u8]); 2] = [(UNIQUE_TAG, &key), (COUNTED_TAG, &cell)];
+                let mut metadata = Metadata::default();
+                if self.has_tags(key_of) {
+                    metadata.tags = &tags;
+                }
+                if key_of.expires() {
+                    metadata.expires_ms = now_ms_coarse() + 1 + intent.seq % EXPIRES_MS_MAX;
+                }
+                txn.put_with_metadata(namespace, &key, &value, metadata)?;
             }
         }
         Ok(observed.map_or(0, |record| record.version))

@@ -89,6 +89,7 @@ fn a_commit_that_publishes_before_its_decision_is_detected_by_readers_of_pairs()
         folder: folder("pairs"),
         seed: 1,
         pause_us_max: 60_000,
+        full_region: None,
     };
     let error = nearstate_torture::run::run(&options, &starter, &mut |_| {}).unwrap_err();
     println!("{error}");

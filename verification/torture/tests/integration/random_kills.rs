@@ -1,6 +1,6 @@
 //! A short torture run: real processes, killed at random instants.
 
-use nearstate_torture::run::{TortureOptions, run};
+use nearstate_torture::run::{FullRegion, TortureOptions, run};
 
 use crate::fixture::{folder, starter};
 
@@ -14,6 +14,7 @@ fn three_hundred_kills_lose_tear_and_leak_nothing() {
         folder: folder("torture"),
         seed: 1,
         pause_us_max: 6000,
+        full_region: None,
     };
     let report = run(&options, &starter(), &mut |_| {}).unwrap_or_else(|error| panic!("{error}"));
     println!("{}", report.table());
@@ -28,4 +29,28 @@ fn three_hundred_kills_lose_tear_and_leak_nothing() {
             && report.counts.transactions_cut_short_resolved > 0
             && report.pairs_verified > 1000
     );
+}
+
+/// Records of mixed sizes are moved, replaced and deleted in a region without room, by processes
+/// that are killed and stopped.
+#[test]
+fn kills_and_stops_in_a_full_region_lose_tear_and_leak_nothing() {
+    let options = TortureOptions {
+        kills: 80,
+        kills_per_check: 20,
+        writers: 4,
+        readers: 2,
+        folder: folder("full-region"),
+        seed: 1,
+        pause_us_max: 60_000,
+        full_region: Some(FullRegion { stop_ms_max: 1500, seconds_min: 0 }),
+    };
+    let report = run(&options, &starter(), &mut |_| {}).unwrap_or_else(|error| panic!("{error}"));
+    println!("{}", report.table());
+    assert_eq!((report.kills, report.checks, report.bytes_leaked), (80, 4, 0));
+    let full = report.full_region.unwrap();
+    assert!(full.stops > 5 && full.checks == 4 && full.free_percent_min < 25);
+    let counts = report.counts;
+    assert!(counts.writes_refused_as_full + counts.writes_refused_for_a_held_view > 0);
+    assert!(report.counts.acknowledged_states_verified > 1000);
 }
