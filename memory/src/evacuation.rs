@@ -104,20 +104,16 @@ impl Member {
         if self.wanted_units.get() == 0 {
             return Ok(false); // It is not the heap that is full.
         }
-        match self.evacuate_after_full(evacuations) {
-            Ok(has_room) => {
-                if !self.has_pin() {
-                    self.wanted_units.set(0);
-                }
-                Ok(has_room)
-            }
-            Err(_) => {
-                self.check_usable()?;
-                self.check_not_truncated()?;
-                self.free_pending()?;
-                Ok(false)
-            }
+        let Ok(has_room) = self.evacuate_after_full(evacuations) else {
+            self.check_usable()?;
+            self.check_not_truncated()?;
+            self.free_pending()?;
+            return Ok(false);
+        };
+        if !self.has_pin() {
+            self.wanted_units.set(0);
         }
+        Ok(has_room)
     }
 
     /// After `Full`: moves live records together if that makes room for what was wanted. True if

@@ -38,7 +38,7 @@ enum ScenarioEvent {
     Nothing,
     /// Another session holds a view during the first three quarters of the work.
     StalledReader,
-    /// Free memory is given back to the host after half of the work.
+    /// Free memory is given back to the host before the work.
     Release,
 }
 
@@ -149,15 +149,24 @@ pub const SCENARIOS: &[Scenario] = &[
         },
     ),
     scenario("grow", |_| {}, |s| s.each(WriteKind::Put, KeySpace::Grow, 0..400, 20)),
+    scenario(
+        "free",
+        |s| s.each(WriteKind::Put, KeySpace::Own, 0..40, 60_000),
+        |s| {
+            s.each(WriteKind::Delete, KeySpace::Own, 0..36, 0);
+            s.each(WriteKind::Put, KeySpace::Own, 0..36, 60_000);
+        },
+    ),
     Scenario {
         event: ScenarioEvent::Release,
         ..scenario(
-            "free",
-            |s| s.each(WriteKind::Put, KeySpace::Own, 0..40, 60_000),
+            "released",
             |s| {
-                s.each(WriteKind::Delete, KeySpace::Own, 0..36, 0);
-                s.each(WriteKind::Put, KeySpace::Own, 0..36, 60_000);
+                // The process that deletes them ends, so that their chunks are free.
+                s.each(WriteKind::Put, KeySpace::Own, 0..40, 60_000);
+                s.each(WriteKind::Delete, KeySpace::Own, 0..40, 0);
             },
+            |s| s.each(WriteKind::Put, KeySpace::Own, 0..10, 60_000),
         )
     },
     Scenario {
@@ -389,10 +398,6 @@ pub fn play(folder: &Path, name: &str) -> Result<(), String> {
         drop(view);
     }
     if scenario.event == ScenarioEvent::Release {
-        let last = script.0.split_off(script.0.len() / 2);
-        for orders in std::mem::replace(&mut script.0, last) {
-            writer.work(&orders)?;
-        }
         writer.release_free_memory()?;
     }
     for orders in script.0 {

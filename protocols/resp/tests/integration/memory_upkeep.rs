@@ -1,7 +1,5 @@
 //! The background task that keeps memory usable and gives free memory back.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
-
 use std::time::Duration;
 
 use crate::fixture::node_in;

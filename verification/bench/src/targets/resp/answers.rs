@@ -190,20 +190,6 @@ fn taken(text: &str) -> Option<Error> {
     Some(Error::TagTaken { tag: next(), value: next(), holder: next() })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_taken_tag_is_read_out_of_what_the_node_says() {
-        let text = |text: &str| text.to_owned();
-        let error = Error::TagTaken { tag: text("imsi"), value: text("7"), holder: text("a") };
-        let parsed = taken(&format!("TAGTAKEN {error}")).map(|error| error.to_string());
-        assert_eq!(parsed, Some(error.to_string()));
-        assert!(taken("ERR the unique tag").is_none());
-    }
-}
-
 /// Receives the key of a found record, without its prefix; the record follows. False if there is
 /// no record.
 pub(super) fn receive_key<S: Stream>(
@@ -223,4 +209,18 @@ pub(super) fn receive_key<S: Stream>(
     key.clear();
     key.extend_from_slice(found);
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_taken_tag_is_read_out_of_what_the_node_says() {
+        let text = |text: &str| text.to_owned();
+        let error = Error::TagTaken { tag: text("imsi"), value: text("7"), holder: text("a") };
+        let parsed = taken(&format!("TAGTAKEN {error}")).map(|error| error.to_string());
+        assert_eq!(parsed, Some(error.to_string()));
+        assert!(taken("ERR the unique tag").is_none());
+    }
 }
