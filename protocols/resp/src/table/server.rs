@@ -383,7 +383,6 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
     RespCommand {
         name: "memory|purge",
         arity: 2,
-        flags: ANY_TIME,
         summary: "Asks the server to return free memory to the operating system.",
         differs: "The work is done in the background: records are moved together first, and a \
                   sixteenth of the region stays allocated. Without the command the server does the \
