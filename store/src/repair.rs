@@ -22,7 +22,7 @@ use crate::tags::maintain::ends;
 const REMOVED_AT_ONCE: usize = 500;
 
 /// Repairs a region that no process is attached to, and reports what was repaired and what is lost.
-/// It can be killed and run again. Run [`crate::check`] afterwards.
+/// It can be killed and run again. Run [`crate::check()`] afterwards.
 ///
 /// # Errors
 /// `NotARegion` if the superblock is damaged, `InUse`, `Full` if the indexes have no room,
