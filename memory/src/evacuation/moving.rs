@@ -73,9 +73,12 @@ impl Member {
         }
         for at in &records {
             let record = self.cell_at(*at)?;
-            // A damaged record stays where it is.
+            // A damaged record stays where it is, and the others are moved.
             if self.is_in(closing, &record).unwrap_or(false) {
-                self.move_record(table, &record, closing)?;
+                match self.move_record(table, &record, closing) {
+                    Err(Error::Damaged { .. }) => self.check_not_truncated()?,
+                    other => other?,
+                }
             }
         }
         closing.records.replace(records);

@@ -109,6 +109,27 @@ fn a_block_with_a_wrong_size_is_not_copied_over_its_neighbours() {
 }
 
 #[test]
+fn a_record_of_no_kind_stays_and_the_others_are_moved() {
+    let path = RegionPath::new("no-kind");
+    let region = scattered(&path.0);
+    let member = region.member().unwrap();
+    let table = member.namespace(b"blocks", 2).unwrap();
+    let damaged = {
+        let _pin = member.pin().unwrap();
+        let key = key(0);
+        member.find(table, hash(member.seed(), &key), &key).unwrap().unwrap().0.at()
+    };
+    // A kind that does not exist.
+    let head = cell::word(member.map(), damaged, cell::WORD_HEAD).unwrap();
+    head.fetch_xor(0x80 << 8, Ordering::Relaxed);
+    assert!(evacuate(&member) > 100, "the damaged record ended the evacuation");
+    head.fetch_xor(0x80 << 8, Ordering::Relaxed);
+    drop((member, region));
+    let report = check(&path.0, &mut |_, _| Ok(())).unwrap();
+    assert!(report.is_clean(), "{report:#?}");
+}
+
+#[test]
 fn a_chunk_whose_word_is_wrong_keeps_its_pages() {
     let path = RegionPath::new("wrong-word");
     let region = scattered(&path.0);
