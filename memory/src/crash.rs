@@ -168,6 +168,11 @@ pub const POINTS: &[&str] = &[
     "namespace.named",
     "namespace.live",
     "namespace.counted",
+    "namespace.reused",
+    "removal.begun",
+    "removal.walked",
+    "removal.committed",
+    "removal.finished",
 ];
 
 /// True if `NEARSTATE_PLANT` names this fault. Tests inject faults to check that they detect them.

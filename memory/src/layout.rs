@@ -72,7 +72,7 @@ pub(crate) const CATALOG_RING: u64 = 24;
 pub(crate) const CATALOG_CLUSTER: u64 = 32;
 /// For the cluster: epoch of the namespace's versions. 0 now.
 pub(crate) const CATALOG_VERSION_EPOCH: u64 = 48;
-/// Counts the namespaces that have used the entry. 0 now.
+/// Which of the namespaces that have used the entry it belongs to: `region/catalog_use.rs`.
 pub(crate) const CATALOG_GENERATION: u64 = 56;
 pub(crate) const CATALOG_BUCKETS: u64 = 64;
 pub(crate) const CATALOG_SPLIT: u64 = 128;
@@ -142,6 +142,7 @@ const _: () = assert!(SUPER_BYTES + RESERVED_BYTES == MEMBERS);
 const _: () = assert!(HEAP.is_multiple_of(CHUNK_BYTES), "chunks are aligned");
 const _: () = assert!(CATALOG_SEGMENTS + 8 * SEGMENTS as u64 <= CATALOG_BYTES);
 const _: () = assert!(MEMBERS_MAX < u16::MAX as usize);
+const _: () = assert!(NAMESPACES_MAX == 1 << NAMESPACE_NUMBER_BITS);
 const _: () = assert!(SUPER_CHECK.is_multiple_of(8) && SUPER_CHECK < SUPER_EPOCH);
 const _: () = assert!(SUPER_DROP + LINE <= SUPER_BYTES, "the superblock is one page");
 const _: () =
@@ -212,10 +213,20 @@ pub(crate) const fn arena_at(index: u32) -> u64 {
     ARENAS + ARENA_BYTES * index as u64
 }
 
-/// Offset of a namespace's descriptor.
+/// Bits of a namespace's number that are the number of its catalog entry. Those above are the
+/// generation of the entry, so that no two namespaces of a region have one number.
+pub(crate) const NAMESPACE_NUMBER_BITS: u32 = 16;
+
+/// The number of the catalog entry of a namespace.
 #[inline]
-pub(crate) const fn catalog_at(index: u32) -> u64 {
-    CATALOG + CATALOG_BYTES * index as u64
+pub(crate) const fn entry_of(namespace: u32) -> u32 {
+    namespace & ((1 << NAMESPACE_NUMBER_BITS) - 1)
+}
+
+/// Offset of a namespace's catalog entry.
+#[inline]
+pub(crate) const fn catalog_at(namespace: u32) -> u64 {
+    CATALOG + CATALOG_BYTES * entry_of(namespace) as u64
 }
 
 /// Offset of the table of chunk words of a heap with this many chunks.

@@ -238,7 +238,7 @@ impl Member {
         // SAFETY: a boxed handle of `shared`, which this member keeps, and which never drops or
         // replaces a handle before its own end.
         let table = unsafe { table.as_ref() };
-        (table.index() == index).then_some(table)
+        (table.number() == index).then_some(table)
     }
 
     /// Remembers the handle of a namespace, which is one of `shared`.

@@ -28,6 +28,7 @@ pub mod repair;
 pub mod check;
 mod defragmentation;
 mod tags;
+mod removal;
 mod watch;
 mod txn;
 mod scan;

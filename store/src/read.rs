@@ -5,7 +5,7 @@ use nearstate_model::{Error, Result};
 
 use crate::record::Kind;
 use crate::record::view::View;
-use crate::session::{Namespace, Session, wrong_kind};
+use crate::session::{Namespace, Session, removed, wrong_kind};
 
 /// Keys of a batch that are prefetched together: about the number of cache misses that a core can
 /// have in flight.
@@ -37,7 +37,11 @@ impl Session {
         }
         let table = self.table(namespace)?;
         let pin = self.member.pin()?;
-        match self.member.find(table, self.hash(key), key)? {
+        let found = self.member.find(table, self.hash(key), key)?;
+        if !table.is_current(namespace.index) {
+            return Err(removed(namespace));
+        }
+        match found {
             Some((cell, value)) if !cell.has_meta() => {
                 Ok(Some(View::new(pin, cell, value, namespace.kind)))
             }
@@ -107,6 +111,9 @@ impl Session {
                     None => self.member.find(table, hash, key)?,
                     found => found,
                 };
+                if !table.is_current(namespace.index) {
+                    return Err(removed(namespace));
+                }
                 let view = match found {
                     Some((cell, value)) if !cell.has_meta() => {
                         Some(View::new(self.member.pin()?, cell, value, namespace.kind))

@@ -110,6 +110,7 @@ impl Scan<'_> {
     fn collect_next_bucket(&mut self, table: &IndexTable) -> Result<()> {
         let (member, cells) = (&self.session.member, &mut self.cells);
         member.collect_bucket(table, self.bucket, self.buckets, cells)?;
+        member.check_namespace(self.namespace.index)?;
         self.bucket += 1;
         if member.namespace_flags(self.namespace.index)? & namespace_flags::EXPIRING != 0 {
             self.session.drop_past(cells)?;
@@ -270,6 +271,7 @@ impl Session {
             debug_assert!(cells.is_empty(), "the cells of the last bucket were read");
             let _held = self.member.pin()?;
             self.member.collect_bucket(table, bucket, all, &mut cells)?;
+            self.member.check_namespace(namespace.index)?;
             for at in &cells {
                 self.member.prefetch_cell_lines(*at, BATCH_LINES);
             }
@@ -299,6 +301,7 @@ impl Session {
         for bucket in part {
             let _held = self.member.pin()?;
             self.member.collect_bucket(table, bucket, all, &mut cells)?;
+            self.member.check_namespace(namespace.index)?;
             if self.member.namespace_flags(namespace.index)? & namespace_flags::EXPIRING != 0 {
                 self.drop_past(&mut cells)?;
             }
@@ -358,6 +361,7 @@ impl Session {
         for bucket in from..to {
             let _held = self.member.pin()?;
             self.member.collect_bucket(table, bucket, all, &mut cells)?;
+            self.member.check_namespace(namespace.index)?;
             let may_end =
                 self.member.namespace_flags(namespace.index)? & namespace_flags::EXPIRING != 0;
             for at in cells.drain(..) {

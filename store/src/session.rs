@@ -176,7 +176,8 @@ impl Namespace {
         self.kind
     }
 
-    /// Its number in the region, the same in every session, as in a commit stream.
+    /// Its number in the region, the same in every session, as in a commit stream. A namespace that
+    /// is created after this one was removed has another number, also if it has the same name.
     pub const fn number(self) -> u32 {
         self.index
     }
@@ -203,9 +204,10 @@ impl Session {
                 ),
             });
         }
-        let table = self.member.namespace(name.as_bytes(), schema.kind.code())?;
-        match Kind::of(table.kind()) {
-            Some(kind) if kind == schema.kind => Ok(Namespace { index: table.index(), kind }),
+        let code = schema.kind.code();
+        let (index, kind) = self.member.open_namespace(name.as_bytes(), code)?;
+        match Kind::of(kind) {
+            Some(kind) if kind == schema.kind => Ok(Namespace { index, kind }),
             Some(kind) => Err(Error::WrongKind {
                 detail: format!(
                     "namespace {name:?} has records of kind {kind:?}, not {:?}: open it with that \
@@ -252,15 +254,31 @@ impl Session {
         Ok(known.collect())
     }
 
-    /// The number of namespaces, with internal ones. It grows with each new one: list the
-    /// namespaces again when it has changed.
-    ///
-    /// Complexity: one load for each.
+    /// The number of namespaces, with internal ones.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
     pub fn namespace_count(&self) -> Result<usize> {
         self.member.namespace_count()
+    }
+
+    /// A number that grows whenever a namespace is created or removed: list the namespaces again
+    /// when it has changed.
+    ///
+    /// Complexity: some loads for each.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn namespace_changes(&self) -> Result<u64> {
+        self.member.namespace_changes()
+    }
+
+    /// True if the namespace was not removed ([`Session::remove_namespace`]).
+    ///
+    /// Cost: one load.
+    #[inline]
+    pub fn has_namespace(&self, namespace: Namespace) -> bool {
+        self.member.check_namespace(namespace.index).is_ok()
     }
 
     #[inline]
@@ -305,6 +323,12 @@ pub(crate) fn check_key(key: &[u8]) -> Result<()> {
         return Err(Error::KeyTooLarge { bytes: key.len() });
     }
     Ok(())
+}
+
+/// The error for a handle of a namespace that was removed.
+#[cold]
+pub(crate) fn removed(namespace: Namespace) -> Error {
+    nearstate_memory::namespace_removed(namespace.index)
 }
 
 /// The error for a record of another kind than an operation needs.

@@ -89,6 +89,7 @@ pub enum Notice<'w> {
 #[derive(Clone, Debug)]
 pub struct Watch {
     reader: RingReader,
+    namespace: u32,
     filter: Filter,
     bytes: Vec<u8>,
 }
@@ -123,7 +124,8 @@ impl Session {
         // Writers that had checked the flags before are done after this.
         self.member.drain_writers(table)?;
         let reader = self.member.ring_reader(ring, RingStart::Tail)?;
-        Ok(Watch { reader, filter, bytes: Vec::new() })
+        self.member.check_namespace(namespace.index)?;
+        Ok(Watch { reader, namespace: namespace.index, filter, bytes: Vec::new() })
     }
 }
 
@@ -132,7 +134,8 @@ impl Watch {
     /// watch.
     ///
     /// # Errors
-    /// `Damaged`, `Forked`. After damage open a new watch, and read what is watched anew.
+    /// `BadArgument`: the namespace was removed; `Damaged`, `Forked`. After damage open a new
+    /// watch, and read what is watched anew.
     #[expect(clippy::should_implement_trait, reason = "it lends: a notice ends before the next")]
     pub fn next(&mut self) -> Result<Option<Notice<'_>>> {
         self.next_or(|_| Ok(()))
@@ -148,7 +151,10 @@ impl Watch {
         none: impl FnOnce(WatchPosition) -> Result<()>,
     ) -> Result<Option<Notice<'_>>> {
         for _ in 0..PASSED_MAX {
-            match self.reader.next(&mut self.bytes)? {
+            let read = self.reader.next(&mut self.bytes)?;
+            // After the read: the ring of a removed namespace serves the next one of its entry.
+            self.reader.check_namespace(self.namespace)?;
+            match read {
                 RingRead::Empty => break,
                 RingRead::Lost { entries } => return Ok(Some(Notice::Lost { events: entries })),
                 RingRead::Entry { .. } => {}

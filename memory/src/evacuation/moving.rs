@@ -28,12 +28,15 @@ impl Member {
     pub(super) fn move_some(&self, evacuation: &mut Evacuation, buckets: u64) -> Result<bool> {
         let mut left = buckets;
         while left != 0 {
-            if evacuation.namespace >= self.namespace_count()? {
-                return Ok(true);
-            }
             let index = u32::try_from(evacuation.namespace)
                 .map_err(|_| Corruption("too many namespaces"))?;
-            let table = self.table(index)?;
+            if index >= self.catalog_entries()? {
+                return Ok(true);
+            }
+            let Some(table) = self.entry_table(index)? else {
+                (evacuation.namespace, evacuation.bucket) = (evacuation.namespace + 1, 0);
+                continue;
+            };
             let count = self.bucket_count(table)?;
             let first = evacuation.bucket;
             let end = count.min(first + BUCKETS_AHEAD.min(left));

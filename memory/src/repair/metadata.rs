@@ -8,7 +8,8 @@ use crate::check::metadata::unused_entry_words;
 use crate::heap::chunk::chunks_used;
 use crate::layout::{
     ARENA_BYTES, BITMAP_BYTES, CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK, CATALOG_COMMITTED,
-    CATALOG_FLAGS, CATALOG_KIND, CATALOG_NAME, CATALOG_NAME_BYTES, CATALOG_SPLIT, CATALOG_STATE,
+    CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_KIND, CATALOG_NAME, CATALOG_NAME_BYTES,
+    CATALOG_SPLIT, CATALOG_STATE,
     CHUNK_BYTES, Corruption, HEAP, LINE, MEMBER_BYTES, MEMBER_NAME, MEMBER_PID, MEMBER_SINCE,
     MEMBER_STATE, NAMESPACE_LIVE, RESERVED_BYTES, SEGMENTS, SUPER_BYTES, SUPER_EPOCH,
     SUPER_FRONTIER, SUPER_MEMBERS, SUPER_NAMESPACES, SUPER_NAMESPACES_LOCK, SUPER_WORDS, arena_at,
@@ -16,6 +17,7 @@ use crate::layout::{
 };
 use crate::member::arena::{Arena, undo};
 use crate::namespace;
+use crate::region::catalog_use::{EntryUse, parse_use, use_word};
 use crate::region::index_table::{BUCKETS_FIRST, NamespaceIdentity, segment_slot};
 use crate::region::map::Map;
 use crate::region::member_table::{member_slots_used, state};
@@ -130,8 +132,20 @@ fn entry(map: &Map, index: u32, report: &mut RepairReport) -> Result<(), Corrupt
     if set(map, at + CATALOG_STATE, NAMESPACE_LIVE)? {
         report.add_repaired(format!("{name}: its state"));
     }
+    let word = map.word(at + CATALOG_GENERATION)?.load(Ordering::Acquire);
+    let Some(word) = correct(word, |word| parse_use(word).is_ok()) else {
+        report.add_lost(format!("{name}: its generation cannot be corrected"));
+        return Err(Corruption("the generation of a namespace cannot be corrected"));
+    };
+    let (generation, is) = parse_use(word)?;
+    if set(map, at + CATALOG_GENERATION, word)? {
+        report.add_repaired(format!("{name}: its generation"));
+    }
+    if matches!(is, EntryUse::Removed | EntryUse::Free) {
+        return free_entry(map, index, generation);
+    }
     if NamespaceIdentity::load(map, index).is_err() {
-        identity(map, index, report)?;
+        identity(map, (index, generation), report)?;
     }
     if set(map, at + CATALOG_SPLIT, 0)? {
         report.add_repaired(format!("{name}: its split lock"));
@@ -163,8 +177,23 @@ fn entry(map: &Map, index: u32, report: &mut RepairReport) -> Result<(), Corrupt
     Ok(())
 }
 
+/// An entry whose namespace was removed keeps only its generation: its index and its ring become
+/// free, and the next creator begins with an empty entry.
+fn free_entry(map: &Map, index: u32, generation: u32) -> Result<(), Corruption> {
+    let at = catalog_at(index);
+    for which in (0..CATALOG_BYTES).step_by(8).filter(|which| *which != CATALOG_GENERATION) {
+        set(map, at + which, 0)?;
+    }
+    set(map, at + CATALOG_GENERATION, use_word(generation, EntryUse::Free))?;
+    Ok(())
+}
+
 /// Corrects the flipped bit of a name, of its length, of a kind or of the check value.
-fn identity(map: &Map, index: u32, report: &mut RepairReport) -> Result<(), Corruption> {
+fn identity(
+    map: &Map,
+    (index, generation): (u32, u32),
+    report: &mut RepairReport,
+) -> Result<(), Corruption> {
     let at = catalog_at(index);
     let name = CATALOG_NAME..CATALOG_NAME + NAMESPACE_NAME_BYTES_MAX as u64 + 1;
     let places: Vec<u64> = [CATALOG_KIND, CATALOG_NAME_BYTES, CATALOG_CHECK]
@@ -184,8 +213,9 @@ fn identity(map: &Map, index: u32, report: &mut RepairReport) -> Result<(), Corr
             let [kind, bytes, check, name @ ..] = tried.as_slice() else { continue };
             let name: Vec<u8> = name.iter().flat_map(|word| word.to_le_bytes()).collect();
             let Some(name) = name.get(..*bytes as usize) else { continue };
-            let found = NamespaceIdentity { name: name.to_vec(), kind: *kind, generation: 0 };
-            if name.len() <= NAMESPACE_NAME_BYTES_MAX && found.check(index) == *check {
+            let (name, generation) = (name.to_vec(), u64::from(generation));
+            let found = NamespaceIdentity { name, kind: *kind, generation };
+            if found.name.len() <= NAMESPACE_NAME_BYTES_MAX && found.check(index) == *check {
                 set(map, at + which, fixed)?;
                 report.add_repaired(format!("namespace {index}: its name or its kind"));
                 return Ok(());

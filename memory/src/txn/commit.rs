@@ -369,6 +369,7 @@ impl Member {
             if word.load(Ordering::Acquire) >> 16 != access.flags {
                 return Ok(Some(CommitOutcome::FlagsChanged(number)));
             }
+            self.keep_namespace(access.namespace)?;
         }
         Ok(None)
     }

@@ -150,6 +150,7 @@ impl KeyedRecords {
     pub fn namespace(&self, name: &str) -> Result<Option<Namespace>> {
         if let Some(last) = self.last_namespace.get()
             && *self.last.borrow() == name
+            && self.session.has_namespace(last)
         {
             return Ok(Some(last));
         }
@@ -157,7 +158,9 @@ impl KeyedRecords {
     }
 
     fn lookup_namespace(&self, name: &str) -> Result<Option<Namespace>> {
+        // A namespace that was empty may have been removed, also by another process.
         let known = self.known.borrow().get(name).copied();
+        let known = known.filter(|known| self.session.has_namespace(*known));
         let namespace = match known {
             Some(namespace) => namespace,
             None => match self.session.known_namespace(name)? {

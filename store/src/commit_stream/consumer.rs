@@ -118,13 +118,10 @@ impl Session {
     }
 
     fn is_any_lossless(&self) -> Result<bool> {
-        // They are numbered one after the other, and never dropped.
-        let mut index = 0;
-        while self.member.table(index).is_ok() {
-            if self.member.namespace_flags(index)? & namespace_flags::LOSSLESS != 0 {
+        for entry in self.member.namespaces()? {
+            if self.member.namespace_flags(entry.index)? & namespace_flags::LOSSLESS != 0 {
                 return Ok(true);
             }
-            index += 1;
         }
         Ok(false)
     }

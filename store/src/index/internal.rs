@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use nearstate_model::invariant;
 use nearstate_model::invariant::guaranteed;
-use nearstate_model::limits::{KEY_BYTES_MAX, NAMESPACES_MAX, TAG_VALUE_BYTES_MAX};
+use nearstate_model::limits::{KEY_BYTES_MAX, TAG_VALUE_BYTES_MAX};
 
 use crate::index::postings::DEPTH_MAX;
 use crate::index::schema::TagSet;
@@ -47,7 +47,7 @@ const ROOT_EXPIRY: u64 = 1 << 62;
 const _: () = assert!(EXPIRY_TREES.is_power_of_two(), "sessions share the trees evenly");
 const _: () = assert!(ROOT & ROOT_EXPIRY == 0, "the roots of expiry have a bit of their own");
 const _: () =
-    assert!((NAMESPACES_MAX as u64) << 8 < ROOT_EXPIRY, "a tag's root is no tree of expiry");
+    assert!((u32::MAX as u64) << 8 < ROOT_EXPIRY, "a tag's root is no tree of expiry");
 
 /// What a session caches of the internal namespaces.
 #[derive(Debug, Default)]
@@ -107,7 +107,6 @@ pub(crate) fn memory_of(key: &[u8]) -> usize {
 
 /// The root of a tag's ordered index.
 pub(crate) const fn tag_root(namespace: u32, tag: u8) -> u64 {
-    debug_assert!((namespace as usize) < NAMESPACES_MAX, "a namespace has a number");
     ROOT | (namespace as u64) << 8 | tag as u64
 }
 

@@ -47,6 +47,7 @@ use nearstate_model::{Error, Result, invariant};
 use crate::index::internal::schema_key;
 use crate::index::schema::{Tag, TagSchema, TagSet, TagState};
 use crate::record::Kind;
+use crate::removal::REMOVED_AT_ONCE;
 use crate::session::{Namespace, Schema, Session, wrong_kind};
 use crate::txn::{RetryPolicy, Txn};
 use clearing::Clearing;
@@ -157,11 +158,20 @@ impl Session {
     ///
     /// Complexity: linear in the number of namespaces; call it once and keep the result.
     ///
+    /// If there is no room for another namespace, empty ones are removed first
+    /// ([`Session::remove_empty_namespaces`]): their handles then answer `BadArgument`.
+    ///
     /// # Errors
     /// `WrongKind` if it was created with another schema, `BadName`, `Full`, `Damaged`, `System`;
     /// and as [`Session::add_tags`].
     pub fn namespace(&self, name: &str, schema: &Schema) -> Result<Namespace> {
-        let namespace = self.open_namespace(name, schema)?;
+        let namespace = match self.open_namespace(name, schema) {
+            // The catalog or the heap is full. An empty namespace has an entry and an index.
+            Err(Error::Full { .. }) if self.remove_empty_namespaces(REMOVED_AT_ONCE)? > 0 => {
+                self.open_namespace(name, schema)?
+            }
+            other => other?,
+        };
         if !schema.tags.is_empty() {
             self.add_tags(namespace, &schema.tags)?;
         }

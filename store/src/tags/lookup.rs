@@ -87,6 +87,7 @@ impl Session {
         (tag, value): (&str, &[u8]),
     ) -> Result<bool> {
         let found = self.member.find(self.table(namespace)?, self.hash(key), key)?;
+        self.member.check_namespace(namespace.index)?;
         let Some((cell, bytes)) = found else { return Ok(false) };
         let (_, meta) = split(cell, bytes)?;
         Ok(is_past(meta)? && values(meta, tag).any(|found| found == value))

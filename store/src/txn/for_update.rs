@@ -10,7 +10,7 @@ use crate::record::meta::is_past_cell;
 use crate::record::splice::Splice;
 use crate::record::view::View;
 use crate::record::{BlockChange, Form, Kind};
-use crate::session::{KeyLookup, Namespace, Session, wrong_kind};
+use crate::session::{KeyLookup, Namespace, Session, removed, wrong_kind};
 use crate::txn::patch::other_form;
 use crate::txn::write::{Condition, FlagCheck, NEEDS_TXN, NOTIFIES, Outcome, SingleWrite, present};
 
@@ -85,6 +85,9 @@ impl Session {
         let (table, hash) = (self.table(namespace)?, self.hash(key));
         let pin = self.member.pin()?;
         let placed = self.member.lookup(table, hash, key)?;
+        if !table.is_current(namespace.index) {
+            return Err(removed(namespace));
+        }
         let Some((cell, value)) = placed.record else { return Ok(None) };
         let view = if cell.has_meta() {
             let Some(view) = View::with_meta(pin, cell, value, namespace.kind)? else {

@@ -35,6 +35,7 @@ impl Session {
             // The pin keeps the blocks that we read, and the old cell's place, from reuse.
             let _held = self.member.pin()?;
             let placed = self.member.lookup(lookup.table, lookup.hash, key)?;
+            self.member.check_namespace(namespace.index)?;
             let seen = present(placed.record.map(|(cell, _)| cell))?;
             if !condition.holds(seen)? {
                 let current = seen.map(|cell| cell.version());
@@ -80,9 +81,10 @@ impl Session {
         changes: &[BlockChange<'_>],
         meta: Option<&[u8]>,
     ) -> Result<nearstate_memory::PendingCell> {
+        let kind = self.member.namespace_kind(lookup.table.index())?;
         let (value, kept) = match old {
-            Some(cell) if Form::of_record(lookup.table.kind(), &cell) != Form::Blocks => {
-                return Err(other_form(Form::of_record(lookup.table.kind(), &cell)));
+            Some(cell) if Form::of_record(kind, &cell) != Form::Blocks => {
+                return Err(other_form(Form::of_record(kind, &cell)));
             }
             Some(cell) => split(cell, cell.value()?)?,
             None => (&[][..], &[][..]),

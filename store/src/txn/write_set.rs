@@ -146,7 +146,11 @@ impl<'s> WriteSet<'s> {
         if let Some(seen) = self.entry_at(place).seen {
             return session.stored(seen).map(|stored| (place, stored));
         }
-        let placed = session.member.lookup(session.member.table(table)?, hash, key)?;
+        let index = session.member.table(table)?;
+        let placed = session.member.lookup(index, hash, key)?;
+        if !index.is_current(table) {
+            return Err(nearstate_memory::namespace_removed(table));
+        }
         if !self.buffers.is_validated_later {
             self.check()?;
         }
@@ -200,6 +204,7 @@ impl<'s> WriteSet<'s> {
             Some(place) => place,
             None => self.push(table, hash, key)?,
         };
+        self.session.member.check_namespace(table)?;
         if !self.buffers.is_validated_later {
             self.check()?;
         }
@@ -223,6 +228,7 @@ impl<'s> WriteSet<'s> {
         let table = session.member.table(entry.table)?;
         let key = self.buffers.bytes(entry.key);
         let placed = session.member.lookup(table, entry.hash, key)?;
+        session.member.check_namespace(entry.table)?;
         self.entry_mut(place).seen = Some(placed.token);
         Ok(placed.record)
     }

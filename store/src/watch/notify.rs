@@ -56,10 +56,12 @@ impl<'s> WriteSet<'s> {
             if entry.write.is_none() || entry.flags & namespace_flags::WATCHED == 0 {
                 continue;
             }
-            let table = self.session.member.table(entry.table)?;
+            let number = entry.table;
+            let table = self.session.member.table(number)?;
             let ring_at = self.session.member.watch_ring(table)?.ok_or(NO_RING)?;
             let old = self.read_again(place)?;
-            let form = old.map(|(cell, _)| Form::of_record(table.kind(), &cell));
+            let kind = self.session.member.namespace_kind(number)?;
+            let form = old.map(|(cell, _)| Form::of_record(kind, &cell));
             self.add_events(place, ring_at, old, form.unwrap_or_default())?;
         }
         Ok(())

@@ -123,6 +123,13 @@ impl KeyspaceWatches {
         self.counts.failed.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// A namespace was removed. Its number never occurs again.
+    pub(crate) fn unwatch_removed(&self, number: u32) {
+        let mut state = self.lock();
+        state.numbers.remove(&number);
+        self.counts.watched.store(state.numbers.len(), Ordering::Relaxed);
+    }
+
     /// All watches of a generation ended: their namespaces may be watched again.
     pub(crate) fn end_generation(&self, generation: u64) {
         let mut state = self.lock();
