@@ -10,6 +10,7 @@
 mod member_slot;
 mod pin_interval;
 mod pipe;
+mod removal;
 mod thread_guard;
 
 use std::process::Command;
@@ -586,6 +587,7 @@ fn every_mutant_makes_its_model_fail() {
         .iter()
         .chain(member_slot::MUTANTS)
         .chain(pipe::MUTANTS)
+        .chain(removal::MUTANTS)
         .filter(|(mutant, model)| holds(model, mutant))
         .map(|(mutant, model)| format!("{mutant} in {model}"))
         .collect();

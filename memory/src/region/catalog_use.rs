@@ -82,8 +82,8 @@ pub(crate) const fn generation_of(word: u64) -> u32 {
 /// R2: true if the entry still belongs to the namespace with this generation.
 #[inline]
 pub(crate) fn is_current(word: &AtomicU64, generation: u32) -> bool {
-    let order = if mutant("generation-relaxed") { Ordering::Relaxed } else { Ordering::Acquire };
-    generation_of(word.load(order)) == generation
+    // R1 orders this load after the stores that preceded the publication of what it has found.
+    generation_of(word.load(Ordering::Relaxed)) == generation
 }
 
 /// W1 to W3: keeps the namespace with this generation from being removed before the record of the
