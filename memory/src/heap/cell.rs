@@ -379,7 +379,6 @@ fn checksum(words: &[AtomicU64; 8], body_crc: u32) -> u32 {
 
 /// The checksum of a body in parts: CRC-32.
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "for a body in one part the loop disappears")]
 pub fn checksum_of(parts: &[&[u8]]) -> u32 {
     // The processor's features are looked up once.
     static EMPTY: LazyLock<crc32fast::Hasher> = LazyLock::new(crc32fast::Hasher::new);
