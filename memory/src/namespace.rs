@@ -525,9 +525,11 @@ impl Member {
         invariant!(index <= used, "namespace {index} is created before {used}");
         let at = catalog_at(index);
         map.commit(at, CATALOG_BYTES)?;
-        let is_complete = map.word(at + CATALOG_STATE)?.load(Ordering::Acquire) == NAMESPACE_LIVE;
-        let (generation, _) = parse_use(self.use_word(index)?.load(Ordering::Acquire))?;
-        invariant!(!is_complete || generation > 0, "entry {index} is used for two namespaces");
+        let state = map.word(at + CATALOG_STATE)?.load(Ordering::Acquire);
+        let (generation, is) = parse_use(self.use_word(index)?.load(Ordering::Acquire))?;
+        // A creator that was killed before it counted its entry has left it live.
+        let is_complete = index < used && state == NAMESPACE_LIVE;
+        invariant!(!is_complete || is == EntryUse::Free, "entry {index} has two namespaces");
         if !is_complete {
             // The first segment of an interrupted creation is used, and the generation goes on.
             let kept = [CATALOG_SEGMENTS, CATALOG_GENERATION];
