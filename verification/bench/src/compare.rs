@@ -215,13 +215,13 @@ fn notes(a: &Run, b: &Run) -> Vec<String> {
         let other = b.targets.iter().find(|other| other.name == one.name);
         out.extend(other.and_then(|other| note_of_steps((a, one), (b, other))));
     }
-    for (place, run) in [("first", a), ("second", b)] {
+    for (run_name, run) in [("first", a), ("second", b)] {
         if run.is_partial {
-            out.push(format!("the {place} run was stopped before its end"));
+            out.push(format!("the {run_name} run was stopped before its end"));
         }
     }
-    for (place, run) in [("first", a), ("second", b)] {
-        out.extend(figures::of(run).iter().flat_map(|figures| reasons(figures, place)));
+    for (run_name, run) in [("first", a), ("second", b)] {
+        out.extend(figures::of(run).iter().flat_map(|figures| reasons(figures, run_name)));
     }
     out.extend(noise(a, b));
     out
@@ -241,12 +241,13 @@ fn settled(target: &TargetResult) -> String {
 }
 
 /// Why a target's figures are not compared.
-fn reasons(figures: &Figures<'_>, place: &str) -> Vec<String> {
+fn reasons(figures: &Figures<'_>, run_name: &str) -> Vec<String> {
     let name = &figures.target.name;
     let declined = figures.target.declined.iter();
-    let declined = declined.map(|why| format!("{name} declined in the {place} run: {why}"));
+    let declined = declined.map(|why| format!("{name} declined in the {run_name} run: {why}"));
     let troubles = figures.troubles();
-    let invalid = troubles.iter().map(|why| format!("{name} is invalid in the {place} run: {why}"));
+    let invalid =
+        troubles.iter().map(|why| format!("{name} is invalid in the {run_name} run: {why}"));
     declined.chain(invalid).collect()
 }
 
@@ -270,11 +271,11 @@ fn noise(a: &Run, b: &Run) -> Option<String> {
     })
 }
 
-fn missing(of: &[Figures<'_>], other: &[Figures<'_>], place: &str) -> Vec<String> {
+fn missing(of: &[Figures<'_>], other: &[Figures<'_>], run_name: &str) -> Vec<String> {
     let there: BTreeSet<&str> = other.iter().map(|figures| figures.target.name.as_str()).collect();
     let names = of.iter().map(|figures| &figures.target.name);
     let lacking = names.filter(|name| !there.contains(name.as_str()));
-    lacking.map(|name| format!("{name} is not in {place} run")).collect()
+    lacking.map(|name| format!("{name} is not in {run_name} run")).collect()
 }
 
 /// Who asks often enough is answered wrongly once.
@@ -336,15 +337,15 @@ fn not_comparable(a: &Figures<'_>, b: &Figures<'_>, obstacles: &[String]) -> Opt
     if !obstacles.is_empty() {
         return Some("the runs differ".to_owned());
     }
-    for (place, figures) in [("first", a), ("second", b)] {
+    for (run_name, figures) in [("first", a), ("second", b)] {
         if figures.target.declined.is_some() {
-            return Some(format!("declined in the {place} run"));
+            return Some(format!("declined in the {run_name} run"));
         }
         if !figures.counts() {
-            return Some(format!("invalid in the {place} run"));
+            return Some(format!("invalid in the {run_name} run"));
         }
         if figures.rates.count() == 0 {
-            return Some(format!("not measured in the {place} run"));
+            return Some(format!("not measured in the {run_name} run"));
         }
     }
     None

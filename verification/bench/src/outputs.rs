@@ -13,12 +13,12 @@ use std::path::Path;
 pub fn check(outputs: &[(&str, Option<&Path>)], inputs: &[&Path]) -> Result<()> {
     let mut taken: Vec<_> = inputs
         .iter()
-        .map(|path| (saved::place(path), "is the run that is read".to_owned()))
+        .map(|path| (saved::resolved(path), "is the run that is read".to_owned()))
         .collect();
     for (option, path) in outputs {
         let Some(path) = path else { continue };
-        let place = saved::place(path);
-        if let Some((_, what)) = taken.iter().find(|(there, _)| *there == place) {
+        let resolved = saved::resolved(path);
+        if let Some((_, what)) = taken.iter().find(|(there, _)| *there == resolved) {
             return Err(Error::BadArgument {
                 detail: format!(
                     "{option} {}: it {what}, and would be replaced: give another file",
@@ -27,7 +27,7 @@ pub fn check(outputs: &[(&str, Option<&Path>)], inputs: &[&Path]) -> Result<()> 
             });
         }
         saved::can_write(path)?;
-        taken.push((place, format!("is the file of {option}")));
+        taken.push((resolved, format!("is the file of {option}")));
     }
     Ok(())
 }

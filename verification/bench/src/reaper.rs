@@ -224,7 +224,7 @@ pub fn own_program() -> Result<PathBuf> {
 
 /// Names the program that plays our roles from now on. For tests, whose own program knows none; the
 /// first word counts.
-pub fn play_roles_with(program: &Path) {
+pub fn set_role_program(program: &Path) {
     let _ = PROGRAM.set(program.to_owned());
 }
 

@@ -165,7 +165,7 @@ pub trait Database: fmt::Debug {
 
     /// Does what its makers advise after a bulk load, before anything is measured; what that was,
     /// for the report, if anything.
-    fn settle(&mut self) -> Result<Option<String>> {
+    fn after_load(&mut self) -> Result<Option<String>> {
         Ok(None)
     }
 
@@ -197,7 +197,7 @@ impl Database for FileDatabase {
         self.reaper.folder().join(self.file).display().to_string()
     }
 
-    fn settle(&mut self) -> Result<Option<String>> {
+    fn after_load(&mut self) -> Result<Option<String>> {
         if self.is_collapsed {
             region::collapsed(&self.reaper.folder().join(self.file))
         } else {

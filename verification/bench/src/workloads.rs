@@ -226,7 +226,7 @@ pub trait Workload: fmt::Debug {
 
     /// After a lost connection: reads the records of unanswered operations and updates the model.
     /// Each must be in the state before or after its operation.
-    fn settle(&mut self, _: &mut Connection<'_>) -> Result<()> {
+    fn resolve_unanswered(&mut self, _: &mut Connection<'_>) -> Result<()> {
         Ok(())
     }
 
@@ -245,7 +245,7 @@ pub trait Workload: fmt::Debug {
 }
 
 /// A workload whose steps overlap, on a connection that sends ahead. Steps in flight are on
-/// different records. After an error [`Workload::settle`] checks all of them.
+/// different records. After an error [`Workload::resolve_unanswered`] checks all of them.
 pub trait Overlapped {
     /// Starts a step of `count` operations.
     fn begin_step(&mut self, store: &mut Connection<'_>, count: usize) -> Result<()>;

@@ -79,7 +79,7 @@ fn how() -> String {
          more of each run, Mann and Whitney's U test (two-sided, 5 %) decides whether they differ; \
          with two or three, the 95 % confidence intervals of the means (Student's t) must not \
          overlap; one round decides nothing. Below {:.0} % a difference is called none. The same \
-         is what has no round further than {:.0} % from any other; what was not told apart may \
+         is what has no round further than {:.0} % from any other; what was inconclusive may \
          differ as far as its rounds do.",
         100.0 * (RATIO_MIN - 1.0),
         100.0 * (CLOSE - 1.0)
@@ -90,7 +90,7 @@ fn counted(comparison: &Comparison<'_>) -> String {
     let count =
         |is: fn(&Verdict) -> bool| comparison.rows.iter().filter(|row| is(&row.verdict)).count();
     format!(
-        "{} faster, {} slower, {} the same, {} not told apart, {} undecided, {} not comparable, \
+        "{} faster, {} slower, {} the same, {} inconclusive, {} undecided, {} not comparable, \
          of {} figures.",
         count(|v| matches!(v, Verdict::Faster(_))),
         count(|v| matches!(v, Verdict::Slower(_))),
@@ -163,9 +163,9 @@ fn verdict_text(verdict: &Verdict) -> String {
     match verdict {
         Verdict::Same(ground) => format!("same ({})", ground_text(*ground)),
         Verdict::Inconclusive(Ground::Ranks(chance)) => {
-            format!("not told apart (p = {chance:.3})")
+            format!("inconclusive (p = {chance:.3})")
         }
-        Verdict::Inconclusive(_) => "not told apart".to_owned(),
+        Verdict::Inconclusive(_) => "inconclusive".to_owned(),
         Verdict::Faster(ground) => format!("FASTER ({})", ground_text(*ground)),
         Verdict::Slower(ground) => format!("SLOWER ({})", ground_text(*ground)),
         Verdict::Undecided => "undecided: one round".to_owned(),
@@ -197,7 +197,7 @@ fn glance(comparison: &Comparison<'_>) -> Vec<BarGroup> {
         };
         let word = match row.verdict {
             Verdict::Same(_) => "the same",
-            Verdict::Inconclusive(_) => "not told apart",
+            Verdict::Inconclusive(_) => "inconclusive",
             Verdict::Faster(_) => "faster",
             Verdict::Slower(_) => "slower",
             Verdict::Undecided => "undecided",
@@ -248,10 +248,10 @@ mod tests {
         let text = text(&compare(&a, &b));
         let line = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap();
         assert!(line("region").contains("│      - │ not comparable"), "{}", line("region"));
-        assert!(line("redis").contains("not told apart (p = 0."), "{}", line("redis"));
+        assert!(line("redis").contains("inconclusive (p = 0."), "{}", line("redis"));
         let is_wide = |line: &&str| line.chars().count() > WIDTH && !line.contains("nearstate");
         assert_eq!(text.lines().find(is_wide), None, "{text}");
-        assert!(!text.contains(" 0 not told apart, "), "{text}");
+        assert!(!text.contains(" 0 inconclusive, "), "{text}");
     }
 
     #[test]

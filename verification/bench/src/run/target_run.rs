@@ -132,7 +132,7 @@ impl<'a> TargetRun<'a> {
             let mut bar = target_run.context.display.begin(title, records);
             target_run.result.loaded = running.pool.load(&mut bar)?;
             if !target_run.context.options.no_settle {
-                target_run.result.settled = running.database.settle()?;
+                target_run.result.settled = running.database.after_load()?;
             }
             let (records, ns) = target_run.result.loaded;
             let rate = rate_text(per_second(records, ns));

@@ -129,39 +129,39 @@ fn attached(path: &Path) -> Result<&'static Environment> {
 }
 
 #[derive(Debug)]
-struct ItemPlace {
+struct TableDatabases {
     schema: &'static TableSchema,
     records: Database,
     tags: Vec<Database>,
 }
 
 #[derive(Debug)]
-struct Tables(Vec<ItemPlace>);
+struct Tables(Vec<TableDatabases>);
 
 impl Tables {
     fn open(environment: &Environment, schema: &StoreSchema) -> Result<Self> {
         let open = |name: String, flags| environment.create_db(Some(&name), flags).map_err(backend);
-        let place = |table: &'static TableSchema| {
+        let databases = |table: &'static TableSchema| {
             let tag = |rule: &crate::access::TagRule| {
                 let flags =
                     if rule.is_unique { DatabaseFlags::empty() } else { DatabaseFlags::DUP_SORT };
                 open(format!("{}:{}", table.name, rule.name), flags)
             };
-            Ok(ItemPlace {
+            Ok(TableDatabases {
                 schema: table,
                 records: open(table.name.to_owned(), DatabaseFlags::empty())?,
                 tags: table.tags.iter().map(tag).collect::<Result<_>>()?,
             })
         };
-        schema.tables.iter().map(place).collect::<Result<_>>().map(Self)
+        schema.tables.iter().map(databases).collect::<Result<_>>().map(Self)
     }
 
-    fn at(&self, table: TableId) -> Result<&ItemPlace> {
+    fn at(&self, table: TableId) -> Result<&TableDatabases> {
         self.0.get(table.0).ok_or_else(|| table.unknown())
     }
 }
 
-impl ItemPlace {
+impl TableDatabases {
     fn tag(&self, tag: usize) -> Result<(Database, &'static str, bool)> {
         let rule = self.schema.tags.get(tag).zip(self.tags.get(tag));
         rule.map(|(rule, database)| (*database, rule.name, rule.is_unique)).ok_or_else(|| {
@@ -191,13 +191,13 @@ fn read_in(
     request: &Request<'_>,
     receive: &mut ReplySink<'_>,
 ) -> Result<bool> {
-    let place = tables.at(request.table())?;
+    let databases = tables.at(request.table())?;
     let (key, wanted) = match request {
         Request::Read { key, wanted, .. } => (*key, *wanted),
         Request::Find { tag, wanted, .. } => {
-            let (database, name, is_unique) = place.tag(tag.0)?;
+            let (database, name, is_unique) = databases.tag(tag.0)?;
             if !is_unique {
-                let table = place.schema.name;
+                let table = databases.schema.name;
                 return Err(declined(&format!("tag {name} of table {table} is not unique")));
             }
             match found(txn, database, tag.1)? {
@@ -207,8 +207,8 @@ fn read_in(
         }
         Request::Put { .. } | Request::Change { .. } | Request::Delete { .. } => return Ok(false),
     };
-    let Some(value) = found(txn, place.records, key)? else { return Ok(false) };
-    hand_over(place.schema, value, wanted, &mut parts(receive))?;
+    let Some(value) = found(txn, databases.records, key)? else { return Ok(false) };
+    hand_over(databases.schema, value, wanted, &mut parts(receive))?;
     if matches!(request, Request::Find { .. }) {
         receive(StoreReply::Key(key));
     }
@@ -225,8 +225,8 @@ fn scan_in(
     range: &ScanRange<'_>,
     receive: &mut ScanSink<'_>,
 ) -> Result<usize> {
-    let place = tables.at(range.table)?;
-    let mut cursor = txn.open_ro_cursor(place.records).map_err(backend)?;
+    let databases = tables.at(range.table)?;
+    let mut cursor = txn.open_ro_cursor(databases.records).map_err(backend)?;
     let mut met = 0;
     // A key of no bytes is none to LMDB.
     let records =
@@ -234,7 +234,7 @@ fn scan_in(
     for record in records.take(range.count) {
         let (key, value) = record.map_err(backend)?;
         let mut first = |_: usize, bytes: &[u8]| receive(key, bytes);
-        hand_over(place.schema, value, PartSet::one(0), &mut first)?;
+        hand_over(databases.schema, value, PartSet::one(0), &mut first)?;
         met += 1;
     }
     Ok(met)

@@ -280,7 +280,7 @@ impl Database for Running {
         self.server.started.processes()
     }
 
-    fn settle(&mut self) -> Result<Option<String>> {
+    fn after_load(&mut self) -> Result<Option<String>> {
         if self.server.program != Program::Node {
             return Ok(None);
         }

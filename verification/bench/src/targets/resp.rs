@@ -181,8 +181,8 @@ impl<S: Stream> Resp<S> {
     /// Declares the tags of all tables.
     fn declare(&mut self) -> Result<()> {
         let mut answers = 0;
-        for place in &self.places {
-            answers += tagged::declare(place, &mut self.wire.out);
+        for resp_table in &self.places {
+            answers += tagged::declare(resp_table, &mut self.wire.out);
         }
         if answers > 0 {
             self.wire.send()?;
@@ -192,15 +192,15 @@ impl<S: Stream> Resp<S> {
 
     /// How the server does a request by itself that takes more than a command elsewhere.
     fn native(&self, request: &Request<'_>) -> Result<Option<TagCommand>> {
-        let place = self.place(request.table())?;
-        Ok(if self.dialect == Dialect::Tags { TagCommand::of(place, request) } else { None })
+        let resp_table = self.resp_table(request.table())?;
+        Ok(if self.dialect == Dialect::Tags { TagCommand::of(resp_table, request) } else { None })
     }
 
     /// Writes it behind what is to be sent.
     fn send_tag_command(&mut self, native: TagCommand, request: &Request<'_>) -> Result<()> {
-        let place = place(&self.places, request.table())?;
+        let resp_table = resp_table(&self.places, request.table())?;
         self.queue.begin(RespForm::Requests);
-        native.write(place, request, &mut self.queue);
+        native.write(resp_table, request, &mut self.queue);
         self.wire.out.extend_from_slice(self.queue.bytes());
         Ok(())
     }
@@ -211,8 +211,8 @@ impl<S: Stream> Resp<S> {
         self.wire.simple()
     }
 
-    fn place(&self, table: TableId) -> Result<&RespTable> {
-        place(&self.places, table)
+    fn resp_table(&self, table: TableId) -> Result<&RespTable> {
+        resp_table(&self.places, table)
     }
 
     /// Sends what was written; the watch that a transaction left goes before it.
@@ -236,8 +236,8 @@ impl<S: Stream> Resp<S> {
 
     /// Writes the request for wanted parts.
     fn ask_parts(&mut self, table: TableId, key: &[u8], wanted: PartSet) -> Result<()> {
-        let place = place(&self.places, table)?;
-        commands::parts_request(&mut self.wire.out, place, key, wanted);
+        let resp_table = resp_table(&self.places, table)?;
+        commands::parts_request(&mut self.wire.out, resp_table, key, wanted);
         Ok(())
     }
 
@@ -249,14 +249,14 @@ impl<S: Stream> Resp<S> {
         wanted: PartSet,
         receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        let place = place(&self.places, table)?;
-        answers::receive_parts(&mut self.wire, place, wanted, receive)
+        let resp_table = resp_table(&self.places, table)?;
+        answers::receive_parts(&mut self.wire, resp_table, wanted, receive)
     }
 
     /// After a HSET that made fields: there was no record, so they go again, unless another client
     /// has put one meanwhile.
     fn remove_fields(&mut self, table: TableId, key: &[u8], made: i64) -> Result<()> {
-        let prefix = place(&self.places, table)?.prefix.as_slice();
+        let prefix = resp_table(&self.places, table)?.prefix.as_slice();
         commands::key_request(&mut self.wire.out, b"WATCH", prefix, key);
         commands::key_request(&mut self.wire.out, b"HLEN", prefix, key);
         self.send()?;
@@ -265,7 +265,7 @@ impl<S: Stream> Resp<S> {
         if self.wire.int()? != made {
             return Ok(());
         }
-        let prefix = place(&self.places, table)?.prefix.as_slice();
+        let prefix = resp_table(&self.places, table)?.prefix.as_slice();
         commands::request(&mut self.wire.out, &[b"MULTI"]);
         commands::key_request(&mut self.wire.out, b"DEL", prefix, key);
         commands::request(&mut self.wire.out, &[b"EXEC"]);
@@ -277,11 +277,11 @@ impl<S: Stream> Resp<S> {
     }
 
     fn ask_script(&mut self, guard: &WriteGuard<'_>, write: &RecordWrite<'_>) -> Result<()> {
-        let place = place(&self.places, guard.table)?;
+        let resp_table = resp_table(&self.places, guard.table)?;
         self.queue.begin(RespForm::Words);
-        write(place, &mut self.queue);
+        write(resp_table, &mut self.queue);
         if let Some(scripts) = &self.scripts {
-            guard.script_request(place, &scripts.write, &self.queue, &mut self.wire.out);
+            guard.script_request(resp_table, &scripts.write, &self.queue, &mut self.wire.out);
         }
         Ok(())
     }
@@ -292,7 +292,11 @@ impl<S: Stream> Resp<S> {
             (b'*', 2) => {
                 let claim = self.wire.int()?;
                 let holder = self.wire.bulk()?;
-                Err(guard.taken(self.place(guard.table)?, usize::try_from(claim).ok(), &holder))
+                Err(guard.taken(
+                    self.resp_table(guard.table)?,
+                    usize::try_from(claim).ok(),
+                    &holder,
+                ))
             }
             other => Err(self.wire.other(other, "what the script says")),
         }
@@ -312,7 +316,7 @@ impl<S: Stream> Resp<S> {
         }
         match taken {
             Some((number, holder)) if is_there => {
-                Err(guard.taken(self.place(guard.table)?, Some(number), &holder))
+                Err(guard.taken(self.resp_table(guard.table)?, Some(number), &holder))
             }
             _ => Ok(is_there),
         }
@@ -342,20 +346,20 @@ impl<S: Stream> Resp<S> {
     }
 }
 
-fn place(places: &[RespTable], table: TableId) -> Result<&RespTable> {
+fn resp_table(places: &[RespTable], table: TableId) -> Result<&RespTable> {
     places.get(table.0).ok_or_else(|| table.unknown())
 }
 
 /// A record is put whole: otherwise the answer of HSET would not tell whether it exists.
-fn must_be_whole(place: &RespTable, parts: &[PartWrite<'_>]) -> Result<()> {
-    if parts.len() == place.schema.parts.len() {
+fn must_be_whole(resp_table: &RespTable, parts: &[PartWrite<'_>]) -> Result<()> {
+    if parts.len() == resp_table.schema.parts.len() {
         return Ok(());
     }
     Err(Error::BadArgument {
         detail: format!(
             "a record of table {} has {} parts, and {} were put: give all of them",
-            place.schema.name,
-            place.schema.parts.len(),
+            resp_table.schema.name,
+            resp_table.schema.parts.len(),
             parts.len()
         ),
     })
@@ -373,11 +377,11 @@ impl<S: Stream> StoreAccess for Resp<S> {
 
     fn scan(&mut self, range: &ScanRange<'_>, receive: &mut ScanSink<'_>) -> Result<usize> {
         let ScanRange { table, from, count } = *range;
-        let place = place(&self.places, table)?;
-        if !place.schema.is_scanned || count == 0 {
+        let resp_table = resp_table(&self.places, table)?;
+        if !resp_table.schema.is_scanned || count == 0 {
             return Ok(0);
         }
-        commands::scan_request(&mut self.wire.out, place, from, count);
+        commands::scan_request(&mut self.wire.out, resp_table, from, count);
         self.send()?;
         let found = self.wire.array()?;
         let keys = (0..found).map(|_| self.wire.bulk()).collect::<Result<Vec<_>>>()?;
@@ -401,7 +405,7 @@ impl<S: Stream> Resp<S> {
     /// How many fields a change has made: none, where a record was.
     #[inline]
     fn receive_change(&mut self, table: TableId) -> Result<i64> {
-        if !self.place(table)?.is_plain() {
+        if !self.resp_table(table)?.is_plain() {
             return self.wire.int();
         }
         match self.wire.head()? {

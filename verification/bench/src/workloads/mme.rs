@@ -27,7 +27,7 @@ use super::{
     WorkloadSpec,
 };
 use crate::access::{Connection, PartSet, StoreSchema, TableSchema, TagRule};
-use crate::random::{self, Distributions as _, Ring, Rng, draw};
+use crate::random::{self, Distributions as _, RecordSequence, Rng, draw};
 use crate::result::{Check, Verdict};
 use crate::stat::as_f64;
 use nearstate_model::Result;
@@ -142,7 +142,7 @@ impl WorkloadKind for Mme {
         let form = MmeSession { seed: parameters.seed, records: share.all };
         Ok(Box::new(Client {
             model: RecordModel::new(form, &SESSIONS, parameters, share)?,
-            ring: Ring::new(parameters.spread, share.count, seed)?,
+            sequence: RecordSequence::new(parameters.spread, share.count, seed)?,
             rng: random::rng(seed ^ 1),
             does: *self,
             share,
@@ -240,7 +240,7 @@ impl RecordForm for MmeSession {
 #[derive(Debug)]
 struct Client {
     model: RecordModel<MmeSession, SECTIONS>,
-    ring: Ring,
+    sequence: RecordSequence,
     rng: Rng,
     does: Mme,
     share: Share,
@@ -282,7 +282,7 @@ impl Workload for Client {
 
     fn step(&mut self, store: &mut Connection<'_>, count: usize, tally: &mut Tally) -> Result<()> {
         let mut picked = std::mem::take(&mut self.picked);
-        self.ring.pick(count, &mut picked);
+        self.sequence.pick(count, &mut picked);
         self.mutations.clear();
         for slot in &picked {
             let (mutation, class) = self.mutation(*slot);
@@ -296,8 +296,8 @@ impl Workload for Client {
         self.model.write(store, &self.mutations, tally)
     }
 
-    fn settle(&mut self, store: &mut Connection<'_>) -> Result<()> {
-        self.model.settle(store)
+    fn resolve_unanswered(&mut self, store: &mut Connection<'_>) -> Result<()> {
+        self.model.resolve_unanswered(store)
     }
 
     fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {

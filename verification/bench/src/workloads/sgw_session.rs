@@ -17,7 +17,7 @@ use super::record_model::{Mutation, RecordForm, RecordModel};
 use super::share;
 use super::{ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec};
 use crate::access::{Connection, PartSet, StoreSchema, TableSchema, TagRule};
-use crate::random::{Ring, draw};
+use crate::random::{RecordSequence, draw};
 use crate::result::{Check, Verdict};
 use nearstate_model::Result;
 
@@ -126,7 +126,7 @@ impl WorkloadKind for SgwSession {
                 parameters,
                 share,
             )?,
-            ring: Ring::new(parameters.spread, share.count, seed)?,
+            sequence: RecordSequence::new(parameters.spread, share.count, seed)?,
             is_indexed,
             picked: Vec::new(),
             found: Vec::new(),
@@ -171,7 +171,7 @@ impl RecordForm for SgwRecord {
 #[derive(Debug)]
 struct Client {
     model: RecordModel<SgwRecord, PARTS>,
-    ring: Ring,
+    sequence: RecordSequence,
     is_indexed: bool,
     picked: Vec<u64>,
     /// Sessions that are looked up before they are deleted.
@@ -186,7 +186,7 @@ impl Workload for Client {
     }
 
     fn step(&mut self, store: &mut Connection<'_>, count: usize, tally: &mut Tally) -> Result<()> {
-        self.ring.pick(count, &mut self.picked);
+        self.sequence.pick(count, &mut self.picked);
         self.mutations.clear();
         self.found.clear();
         for slot in &self.picked {
@@ -212,8 +212,8 @@ impl Workload for Client {
         self.model.write(store, &self.mutations, tally)
     }
 
-    fn settle(&mut self, store: &mut Connection<'_>) -> Result<()> {
-        self.model.settle(store)
+    fn resolve_unanswered(&mut self, store: &mut Connection<'_>) -> Result<()> {
+        self.model.resolve_unanswered(store)
     }
 
     fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {

@@ -425,7 +425,7 @@ impl Workload for Client {
         (0..count).try_for_each(|_| self.one(store, tally))
     }
 
-    fn settle(&mut self, store: &mut Connection<'_>) -> Result<()> {
+    fn resolve_unanswered(&mut self, store: &mut Connection<'_>) -> Result<()> {
         let Some(slot) = self.pending else { return Ok(()) };
         if let Operation::Contend(_) = self.operation {
             let value = Self::read_own(store, &shared_key(0))?.unwrap_or_default();

@@ -108,14 +108,14 @@ impl<S: Stream> Wire<S> {
 #[inline]
 pub(super) fn receive_parts<S: Stream>(
     wire: &mut Wire<S>,
-    place: &RespTable,
+    resp_table: &RespTable,
     wanted: PartSet,
     receive: &mut PartReceiver<'_>,
 ) -> Result<bool> {
     if wanted.is_empty() {
         return Ok(wire.int()? > 0);
     }
-    if place.is_plain() {
+    if resp_table.is_plain() {
         return match wire.head()? {
             (b'$', NIL) => Ok(false),
             (b'$', length) => {
@@ -127,19 +127,19 @@ pub(super) fn receive_parts<S: Stream>(
     }
     match wire.array()? {
         0 => Ok(false),
-        count if place.is_all(wanted) => receive_all(wire, place, count, receive),
-        _ => receive_some(wire, place, wanted, receive),
+        count if resp_table.is_all(wanted) => receive_all(wire, resp_table, count, receive),
+        _ => receive_some(wire, resp_table, wanted, receive),
     }
 }
 
 /// HGETALL: names and values, in the order in which they were set.
 fn receive_all<S: Stream>(
     wire: &mut Wire<S>,
-    place: &RespTable,
+    resp_table: &RespTable,
     count: i64,
     receive: &mut PartReceiver<'_>,
 ) -> Result<bool> {
-    let parts = place.schema.parts;
+    let parts = resp_table.schema.parts;
     for at in 0..usize::try_from(count / 2).unwrap_or_default() {
         let name = field(wire)?;
         let part = match parts.get(at) {
@@ -165,12 +165,12 @@ fn field<S: Stream>(wire: &mut Wire<S>) -> Result<&[u8]> {
 /// HMGET: values in the order in which they were asked for. Records have all of their parts.
 fn receive_some<S: Stream>(
     wire: &mut Wire<S>,
-    place: &RespTable,
+    resp_table: &RespTable,
     wanted: PartSet,
     receive: &mut PartReceiver<'_>,
 ) -> Result<bool> {
     let mut is_there = false;
-    for part in (0..place.schema.parts.len()).filter(|part| wanted.has(*part)) {
+    for part in (0..resp_table.schema.parts.len()).filter(|part| wanted.has(*part)) {
         match wire.head()? {
             (b'$', NIL) => {}
             (b'$', length) => {

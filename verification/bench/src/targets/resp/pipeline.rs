@@ -2,7 +2,7 @@
 
 use super::commands::{self, RespForm};
 use super::guard::{self, WriteGuard, must_be_unique, needs_guard};
-use super::{Dialect, ExtraFields, Resp, RespTable, must_be_whole, place};
+use super::{Dialect, ExtraFields, Resp, RespTable, must_be_whole, resp_table};
 use crate::access::{BatchSink, Request, StoreReply};
 use crate::targets::wire::Stream;
 use nearstate_model::limits::TRANSACTION_TRIES;
@@ -12,14 +12,14 @@ use nearstate_model::{Error, Result};
 /// not read while it writes.
 const TOGETHER: usize = 256;
 
-fn guard_of<'a>(place: &RespTable, request: &Request<'a>) -> Option<WriteGuard<'a>> {
+fn guard_of<'a>(resp_table: &RespTable, request: &Request<'a>) -> Option<WriteGuard<'a>> {
     match request {
         Request::Read { .. } | Request::Find { .. } => None,
-        Request::Put { table, entry } => Some(WriteGuard::of_put(place, *table, entry)),
+        Request::Put { table, entry } => Some(WriteGuard::of_put(resp_table, *table, entry)),
         Request::Change { table, change } => {
-            needs_guard(change).then(|| WriteGuard::of_change(place, *table, change))
+            needs_guard(change).then(|| WriteGuard::of_change(resp_table, *table, change))
         }
-        Request::Delete { table, key, tags } => (!tags.is_empty() || place.schema.is_scanned)
+        Request::Delete { table, key, tags } => (!tags.is_empty() || resp_table.schema.is_scanned)
             .then(|| WriteGuard::of_delete(*table, key)),
     }
 }
@@ -134,16 +134,16 @@ impl<S: Stream> Resp<S> {
     /// What needs more than one command, and which: all that are guarded, and those that write
     /// beside the record.
     fn needs<'a>(&self, request: &Request<'a>) -> Result<Option<WriteGuard<'a>>> {
-        let place = place(&self.places, request.table())?;
+        let resp_table = resp_table(&self.places, request.table())?;
         match request {
-            Request::Put { entry, .. } => must_be_whole(place, entry.parts)?,
-            Request::Find { tag, .. } => must_be_unique(place, *tag)?,
+            Request::Put { entry, .. } => must_be_whole(resp_table, entry.parts)?,
+            Request::Find { tag, .. } => must_be_unique(resp_table, *tag)?,
             Request::Read { .. } | Request::Change { .. } | Request::Delete { .. } => {}
         }
-        if self.dialect == Dialect::Tags && !place.schema.tags.is_empty() {
+        if self.dialect == Dialect::Tags && !resp_table.schema.tags.is_empty() {
             return Ok(None);
         }
-        Ok(guard_of(place, request).filter(|guard| !guard.is_open() || guard.has_more))
+        Ok(guard_of(resp_table, request).filter(|guard| !guard.is_open() || guard.has_more))
     }
 
     /// Those that need a watch, all in one transaction before the others: whether each is done.
@@ -167,7 +167,7 @@ impl<S: Stream> Resp<S> {
             queue.begin(RespForm::Requests);
             for (at, request, guard) in &guards {
                 if done.get(*at) == Some(&Some(true)) {
-                    guard::writes_of(place(&self.places, guard.table)?, request, &mut queue);
+                    guard::writes_of(resp_table(&self.places, guard.table)?, request, &mut queue);
                 }
             }
             if self.execute(&queue)? {
@@ -186,7 +186,7 @@ impl<S: Stream> Resp<S> {
     ) -> Result<()> {
         let closed = |guard: &&(usize, &Request<'_>, WriteGuard<'_>)| !guard.2.is_open();
         for (_, _, guard) in guards.iter().filter(closed) {
-            guard.watch_request(place(&self.places, guard.table)?, &mut self.wire.out);
+            guard.watch_request(resp_table(&self.places, guard.table)?, &mut self.wire.out);
         }
         if !self.wire.out.is_empty() {
             self.send()?;
@@ -213,18 +213,21 @@ impl<S: Stream> Resp<S> {
             return self.send_tag_command(native, request);
         }
         if let Some(guard) = self.needs(request)? {
-            return self.ask_script(&guard, &|place, out| guard::writes_of(place, request, out));
+            return self
+                .ask_script(&guard, &|resp_table, out| guard::writes_of(resp_table, request, out));
         }
-        let place = place(&self.places, request.table())?;
+        let resp_table = resp_table(&self.places, request.table())?;
         let out = &mut self.wire.out;
         match request {
-            Request::Read { key, wanted, .. } => commands::parts_request(out, place, key, *wanted),
-            Request::Put { entry, .. } => {
-                commands::parts_write(out, place, entry.key, entry.parts, b"");
+            Request::Read { key, wanted, .. } => {
+                commands::parts_request(out, resp_table, key, *wanted)
             }
-            Request::Change { change, .. } => commands::change_request(out, place, change),
+            Request::Put { entry, .. } => {
+                commands::parts_write(out, resp_table, entry.key, entry.parts, b"");
+            }
+            Request::Change { change, .. } => commands::change_request(out, resp_table, change),
             Request::Delete { key, .. } => {
-                commands::key_request(out, b"DEL", &place.prefix, key);
+                commands::key_request(out, b"DEL", &resp_table.prefix, key);
             }
             Request::Find { table, tag, wanted } => return self.ask_find(*table, *tag, *wanted),
         }

@@ -469,7 +469,7 @@ impl Workload for Client {
         if self.requested.is_empty() { Ok(()) } else { self.read_rows(store, tally) }
     }
 
-    fn settle(&mut self, store: &mut Connection<'_>) -> Result<()> {
+    fn resolve_unanswered(&mut self, store: &mut Connection<'_>) -> Result<()> {
         let Some((slot, pending)) = self.pending else { return Ok(()) };
         match self.model.was_done(store, slot, pending)? {
             Some(is_done) => {
