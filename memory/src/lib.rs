@@ -36,6 +36,10 @@ mod atomic;
 #[cfg(test)]
 mod models;
 
+#[cfg(not(loom))]
+#[cfg(test)]
+mod fixture;
+
 pub use counter::Counter;
 pub use evacuation::Evacuation;
 pub use heap::cell::{

@@ -20,7 +20,7 @@ pub fn text(comparison: &Comparison<'_>) -> String {
             out.push_str(&wrapped(obstacle, "!!! ", "!!!   "));
         }
     }
-    // The page has room for the least and the most of each.
+    // Only the page shows the least and the most of each.
     let figures = table(comparison, |_| true).without(&[SPREAD]);
     let _ = write!(out, "\n{}", figures.text());
     let _ = write!(out, "\n{}", wrapped(&counted(comparison), "", ""));
@@ -61,9 +61,10 @@ pub fn page(comparison: &Comparison<'_>) -> Page {
     blocks.push(HtmlBlock::Facts(comparison.a.machine.clone()));
     Page {
         title: title(comparison),
-        lead: "The second run beside the first: what got faster, what got slower, and how sure \
+        lead:
+            "The second run compared with the first: what is faster, what is slower, and how sure \
                that is."
-            .to_owned(),
+                .to_owned(),
         blocks,
     }
 }
@@ -129,7 +130,7 @@ fn table(comparison: &Comparison<'_>, wanted: impl Fn(&Row) -> bool) -> ReportTa
     table
 }
 
-/// Of the second to the first, where there are both.
+/// The ratio of the second to the first, if both exist.
 fn ratio(row: &Row) -> String {
     let is_there = row.a.count() > 0 && row.b.count() > 0;
     if is_there { ratio_text(row.b.median() / row.a.median()) } else { "-".to_owned() }
@@ -169,7 +170,7 @@ fn verdict_text(verdict: &Verdict) -> String {
         Verdict::Faster(ground) => format!("FASTER ({})", ground_text(*ground)),
         Verdict::Slower(ground) => format!("SLOWER ({})", ground_text(*ground)),
         Verdict::Undecided => "undecided: one round".to_owned(),
-        // Why stands among the obstacles and the notes.
+        // The obstacles and notes give the reason.
         Verdict::NotComparable(_) => "not comparable".to_owned(),
     }
 }
@@ -183,7 +184,7 @@ fn ground_text(ground: Ground) -> String {
     }
 }
 
-/// Rate and p99 of each target, the two runs below each other.
+/// Rate and p99 of each target, one run below the other.
 fn glance(comparison: &Comparison<'_>) -> Vec<BarGroup> {
     let rows = comparison.rows.iter().filter(|row| row.class == "all" && row.a.count() > 0);
     let rows = rows.filter(|row| row.figure != Figure::P50 && row.b.count() > 0);

@@ -1,5 +1,5 @@
-//! Paper 4's transactions ("rVNF", section 6.3, Figure 11): each writes a number of objects of 150
-//! bytes, "comparable to the size of a typical small state", up to 3 KB together.
+//! Paper 4's transactions ("rVNF", section 6.3, Figure 11): each writes several objects of 150
+//! bytes, "comparable to the size of a typical small state", at most 3 KB in total.
 //!
 //! The variant is the number of objects: 1, 5, 10 or 20.
 
@@ -94,7 +94,7 @@ impl WorkloadKind for MicroTx {
     }
 }
 
-/// What an object looks like.
+/// The layout of an object.
 #[derive(Clone, Copy, Debug)]
 struct Object;
 
@@ -125,7 +125,7 @@ impl Client {
     fn one(&mut self, store: &mut Connection<'_>, tally: &mut Tally) -> Result<()> {
         self.sequence.pick(self.objects, &mut self.picked);
         self.mutations.clear();
-        // Nothing is asked of what was there: a store that can needs one message for all of them.
+        // The writes have no conditions, so that a store can receive all of them in one message.
         self.mutations.extend(self.picked.iter().map(|slot| (*slot, Mutation::Write)));
         if let Some(count) = &mut self.top {
             *count += u64::from(self.picked.contains(&self.sequence.top()));
