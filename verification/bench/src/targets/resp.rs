@@ -6,13 +6,13 @@
 //! string `{t:TAG},VALUE` that holds the record's key, any other tag a set of keys. A table that is
 //! scanned has a sorted set `{t:},` of its keys.
 //!
-//! Our node has records with tags: there `TAG SET`, `TAG HSET` and `TAG FIND` do what follows, one
-//! command each, and tags are not keys.
+//! Our node has records with tags: `TAG SET`, `TAG HSET` and `TAG FIND` need one command each
+//! instead of the following, and tags are not keys.
 //!
-//! Elsewhere what has to be looked at before it may be written (is a tag taken, is the record
-//! there) is done by a script where the server has scripts: one round trip. Else WATCH and GET go
-//! first, and MULTI, the writes and EXEC second. A change of parts alone is a plain HSET: it says
-//! how many fields are new, and none is where a record was; if some are, they are taken back.
+//! On other servers, a write with conditions (the tag is free, the record exists) is a script: one
+//! round trip. Without scripts it takes two: WATCH and GET, then MULTI, the writes and EXEC. A
+//! change of parts alone is a plain HSET. Its reply is the number of new fields, which is 0 if the
+//! record existed; otherwise the new fields are removed again.
 
 mod pipeline;
 mod transaction;
@@ -37,13 +37,13 @@ use crate::access::{
 use nearstate_model::limits::TRANSACTION_TRIES;
 use nearstate_model::{Error, Result};
 
-/// What a guard stands before.
+/// A guarded write.
 type RecordWrite<'w> = dyn Fn(&RespTable, &mut RespCommands) + 'w;
 
-/// Writes if no claimed tag belongs to another record, and the record is there if it has to be.
+/// Writes if no claimed tag belongs to another record, and if the record exists or need not.
 ///
-/// Keys: the record, then the tags that it claims. Words: how many those are; `1` if it must be
-/// there; its key, which the tags hold; then commands, each with its count of words before it.
+/// Keys: the record, then the tags that it claims. Arguments: the number of these tags; `1` if the
+/// record must exist; its key, which the tags contain; then commands, each after its word count.
 const WRITE: &[u8] = b"local n = tonumber(ARGV[1])
 if ARGV[2] == '1' and redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
 for i = 2, n + 1 do
@@ -58,7 +58,7 @@ while at <= #ARGV do
 end
 return 1";
 
-/// A table, as its keys are written.
+/// A table with the prefixes of its keys.
 #[derive(Debug)]
 struct RespTable {
     schema: &'static TableSchema,
@@ -103,14 +103,14 @@ impl RespTable {
     }
 }
 
-/// The digests of [`WRITE`] and of what finds a record, as the server said them.
+/// The digests of [`WRITE`] and of the script that finds a record, as the server returned them.
 #[derive(Debug)]
 struct Scripts {
     write: Vec<u8>,
     find: Vec<u8>,
 }
 
-/// What a server has beside the commands that all have.
+/// What a server offers in addition to the common commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     /// Scripts in Lua.
@@ -119,7 +119,7 @@ pub(crate) enum Dialect {
     Tags,
 }
 
-/// A change that met no record: how many fields it has made, which are to be taken back.
+/// A change of a missing record: the number of fields that it created, which must be removed.
 #[derive(Debug)]
 struct ExtraFields {
     table: TableId,
@@ -134,19 +134,18 @@ pub(crate) struct Resp<S> {
     places: Vec<RespTable>,
     dialect: Dialect,
     scripts: Option<Scripts>,
-    /// For what a transaction writes, kept from one to the next.
+    /// A buffer for a transaction's writes, reused by the next transaction.
     queue: RespCommands,
-    /// Keys that a transaction knows to be there.
+    /// Keys of which the transaction knows that they exist.
     seen: Vec<Vec<u8>>,
-    /// A transaction has left keys watched that are no longer needed: UNWATCH is sent before the
-    /// next request.
+    /// True if a transaction left keys watched: UNWATCH is sent before the next request.
     is_watching: bool,
     ahead: SentAhead,
     extra_fields: Vec<ExtraFields>,
 }
 
 impl<S: Stream> Resp<S> {
-    /// Over a stream whose server answers.
+    /// A connection over a stream whose server replies.
     pub(crate) fn new(stream: S, schema: &StoreSchema, dialect: Dialect) -> Result<Self> {
         let mut resp = Self {
             wire: Wire::new(stream),
@@ -167,7 +166,7 @@ impl<S: Stream> Resp<S> {
             Dialect::Tags => resp.declare()?,
             Dialect::Lua => {}
         }
-        // A dying server's socket still takes connections.
+        // The socket of a terminating server still accepts connections.
         resp.ping()?;
         Ok(resp)
     }
@@ -190,13 +189,13 @@ impl<S: Stream> Resp<S> {
         (0..answers).try_for_each(|_| self.wire.simple())
     }
 
-    /// How the server does a request by itself that takes more than a command elsewhere.
+    /// The server's own command for a request that needs several commands elsewhere.
     fn native(&self, request: &Request<'_>) -> Result<Option<TagCommand>> {
         let resp_table = self.resp_table(request.table())?;
         Ok(if self.dialect == Dialect::Tags { TagCommand::of(resp_table, request) } else { None })
     }
 
-    /// Writes it behind what is to be sent.
+    /// Appends it to the output.
     fn send_tag_command(&mut self, native: TagCommand, request: &Request<'_>) -> Result<()> {
         let resp_table = resp_table(&self.places, request.table())?;
         self.queue.begin(RespForm::Requests);
@@ -215,17 +214,18 @@ impl<S: Stream> Resp<S> {
         resp_table(&self.places, table)
     }
 
-    /// Sends what was written; the watch that a transaction left goes before it.
+    /// Sends the output, after UNWATCH if a transaction left keys watched.
     fn send(&mut self) -> Result<()> {
         if self.ahead.is_owed() {
-            let detail = "answers are owed to what was sent ahead: take them first".to_owned();
+            let detail =
+                "requests that were sent ahead have no replies yet: receive them first".to_owned();
             self.wire.discard_output();
             return Err(Error::BadArgument { detail });
         }
         if self.is_watching {
             self.is_watching = false;
             commands::request(&mut self.wire.out, &[b"UNWATCH"]);
-            // It was written behind, and its answer must come first.
+            // UNWATCH was appended at the end, but must be sent first.
             let bytes = b"*1\r\n$7\r\nUNWATCH\r\n".len();
             self.wire.out.rotate_right(bytes);
             self.wire.send()?;
@@ -241,7 +241,7 @@ impl<S: Stream> Resp<S> {
         Ok(())
     }
 
-    /// Reads its answer.
+    /// Reads its reply.
     #[inline]
     fn receive_parts(
         &mut self,
@@ -253,7 +253,7 @@ impl<S: Stream> Resp<S> {
         answers::receive_parts(&mut self.wire, resp_table, wanted, receive)
     }
 
-    /// After a HSET that made fields: there was no record, so they go again, unless another client
+    /// Removes the fields that HSET created because the record did not exist, unless another client
     /// has put one meanwhile.
     fn remove_fields(&mut self, table: TableId, key: &[u8], made: i64) -> Result<()> {
         let prefix = resp_table(&self.places, table)?.prefix.as_slice();
@@ -302,7 +302,7 @@ impl<S: Stream> Resp<S> {
         }
     }
 
-    /// What [`WriteGuard::watch_request`] is answered: whether the record is there if it must be.
+    /// The reply to [`WriteGuard::watch_request`]: true if the record exists or need not.
     fn receive_guard(&mut self, guard: &WriteGuard<'_>) -> Result<bool> {
         self.wire.simple()?;
         let is_there = if guard.must_exist { self.wire.int()? > 0 } else { true };
@@ -322,12 +322,12 @@ impl<S: Stream> Resp<S> {
         }
     }
 
-    /// MULTI, these, EXEC; false if something that is watched has changed.
+    /// MULTI, `commands`, EXEC; false if a watched key has changed.
     fn execute(&mut self, queue: &RespCommands) -> Result<bool> {
         commands::request(&mut self.wire.out, &[b"MULTI"]);
         self.wire.out.extend_from_slice(queue.bytes());
         commands::request(&mut self.wire.out, &[b"EXEC"]);
-        // EXEC ends the watch, whatever becomes of it.
+        // EXEC ends the watch in any case.
         self.is_watching = false;
         self.send()?;
         for _ in 0..=queue.count() {
@@ -350,14 +350,14 @@ fn resp_table(places: &[RespTable], table: TableId) -> Result<&RespTable> {
     places.get(table.0).ok_or_else(|| table.unknown())
 }
 
-/// A record is put whole: otherwise the answer of HSET would not tell whether it exists.
+/// A record is put whole: otherwise the reply of HSET would not show whether it exists.
 fn must_be_whole(resp_table: &RespTable, parts: &[PartWrite<'_>]) -> Result<()> {
     if parts.len() == resp_table.schema.parts.len() {
         return Ok(());
     }
     Err(Error::BadArgument {
         detail: format!(
-            "a record of table {} has {} parts, and {} were put: give all of them",
+            "a record of table {} has {} parts, but {} were given: give all of them",
             resp_table.schema.name,
             resp_table.schema.parts.len(),
             parts.len()
@@ -402,7 +402,7 @@ impl<S: Stream> StoreAccess for Resp<S> {
 }
 
 impl<S: Stream> Resp<S> {
-    /// How many fields a change has made: none, where a record was.
+    /// The number of fields that a change created: 0 if the record existed.
     #[inline]
     fn receive_change(&mut self, table: TableId) -> Result<i64> {
         if !self.resp_table(table)?.is_plain() {
@@ -435,7 +435,7 @@ impl<S: Stream> StoreConnection for Resp<S> {
             let (queue, reads) = inside.into_parts();
             let done = match outcome {
                 Err(e) => Err(e),
-                // One read alone is at one instant anyway.
+                // A single read always shows one instant.
                 Ok(()) if queue.count() == 0 && reads < 2 => Ok(true),
                 Ok(()) => self.execute(&queue),
             };

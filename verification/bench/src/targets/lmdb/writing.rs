@@ -26,14 +26,14 @@ impl Writing<'_> {
         self.txn.put(database, &key, &value, WriteFlags::empty()).map_err(backend)
     }
 
-    /// Writes what was joined.
+    /// Writes the joined parts.
     fn set_joined(&mut self, database: Database, key: &[u8]) -> Result<()> {
         self.has_written = true;
         let value = self.scratch.as_slice();
         self.txn.put(database, &key, &value, WriteFlags::empty()).map_err(backend)
     }
 
-    /// Takes an entry of a database away; of several to a key only this one.
+    /// Removes one entry of a database. Other entries of the same key stay.
     fn unset(&mut self, database: Database, key: &[u8], value: Option<&[u8]>) -> Result<bool> {
         self.has_written = true;
         match self.txn.del(database, &key, value) {
@@ -43,7 +43,7 @@ impl Writing<'_> {
         }
     }
 
-    /// Writes what was joined of a changed record, and its tags.
+    /// Writes the joined parts of a changed record, and its tags.
     #[inline]
     fn set_changed(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<()> {
         if !change.parts.is_empty() {

@@ -4,17 +4,17 @@ use super::RespTable;
 use crate::access::{PartSet, PartWrite, PartsChange, RecordTag, first_part};
 use crate::targets::wire::digits;
 
-/// How commands are kept until they are sent.
+/// The form of commands until they are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum RespForm {
-    /// Each a request of its own.
+    /// Separate requests.
     #[default]
     Requests,
-    /// Words of one request: each command's count of words is one of them.
+    /// Words of one request, in which each command follows its word count.
     Words,
 }
 
-/// Some commands.
+/// A sequence of commands.
 #[derive(Debug, Default)]
 pub(super) struct RespCommands {
     bytes: Vec<u8>,
@@ -24,7 +24,7 @@ pub(super) struct RespCommands {
 }
 
 impl RespCommands {
-    /// Begins anew.
+    /// Removes all commands.
     pub(super) fn begin(&mut self, form: RespForm) {
         self.bytes.clear();
         (self.form, self.count, self.words) = (form, 0, 0);
@@ -34,17 +34,17 @@ impl RespCommands {
         &self.bytes
     }
 
-    /// How many commands.
+    /// The number of commands.
     pub(super) const fn count(&self) -> usize {
         self.count
     }
 
-    /// How many words of a request they are.
+    /// The number of words that they add to a request.
     pub(super) const fn words(&self) -> usize {
         self.words
     }
 
-    /// Begins a command of so many words, which have to follow.
+    /// Begins a command of `words` words, which must follow.
     pub(super) fn command(&mut self, words: usize) {
         self.count += 1;
         self.words += words + 1;
@@ -68,7 +68,7 @@ impl RespCommands {
     }
 }
 
-/// Begins a request of so many words.
+/// Begins a request of `words` words.
 #[inline]
 pub(super) fn head(out: &mut Vec<u8>, words: usize) {
     out.push(b'*');
@@ -114,7 +114,7 @@ pub(super) fn key_request(out: &mut Vec<u8>, command: &[u8], prefix: &[u8], key:
     two(out, prefix, key);
 }
 
-/// The parts that are wanted of a record.
+/// Requests parts of a record.
 #[inline]
 pub(super) fn parts_request(
     out: &mut Vec<u8>,
@@ -129,7 +129,7 @@ pub(super) fn parts_request(
     field_names(out, resp_table, wanted, fields);
 }
 
-/// With which command, and how many names behind the key.
+/// The command, and the number of names after the key.
 fn reading(resp_table: &RespTable, wanted: PartSet) -> (&'static [u8], usize) {
     if wanted.is_empty() {
         (b"EXISTS", 0)
@@ -142,7 +142,7 @@ fn reading(resp_table: &RespTable, wanted: PartSet) -> (&'static [u8], usize) {
     }
 }
 
-/// How many fields have to be named for these parts: none where the whole record is asked for.
+/// The number of fields to name for these parts: 0 for the whole record.
 pub(super) fn fields_of(resp_table: &RespTable, wanted: PartSet) -> usize {
     if wanted.is_empty() || resp_table.is_plain() || resp_table.is_all(wanted) {
         return 0;
@@ -164,7 +164,7 @@ pub(super) fn field_names(
     }
 }
 
-/// SET or HSET of parts; a SET may have a condition behind it.
+/// SET or HSET of parts. SET may end with a condition.
 #[inline]
 pub(super) fn parts_write(
     out: &mut Vec<u8>,
@@ -192,7 +192,7 @@ pub(super) fn parts_write(
     }
 }
 
-/// The same among other commands.
+/// The same within a sequence of commands.
 pub(super) fn parts_command(
     out: &mut RespCommands,
     resp_table: &RespTable,

@@ -1,5 +1,4 @@
-//! Records that are found by unique tags, in one round trip: by the node's own command, elsewhere
-//! by a script.
+//! Searches by unique tags in one round trip: by the node's own command, or by a script.
 
 use super::answers::{receive_key, receive_parts};
 use super::guard::must_be_unique;

@@ -1,24 +1,24 @@
-//! What has to hold before a write, and the writes that a record's tags and order bring with them.
+//! Conditions of a write, and the additional writes for a record's tags and order.
 
 use super::RespTable;
 use super::commands::{self, RespCommands, parts_command};
 use crate::access::{PartsChange, RecordEntry, RecordTag, Request, TAGS_MAX, TableId};
 use nearstate_model::{Error, Result};
 
-/// What has to hold.
+/// The conditions of a write.
 #[derive(Debug)]
 pub(super) struct WriteGuard<'a> {
     pub(super) table: TableId,
     /// The record.
     pub(super) key: &'a [u8],
     pub(super) must_exist: bool,
-    /// Unique tags that no other record may have.
+    /// Unique tags that must not belong to another record.
     pub(super) unique_tags: UniqueTags<'a>,
-    /// More is written than the record.
+    /// True if more than the record is written.
     pub(super) has_more: bool,
 }
 
-/// Some tags.
+/// A list of tags.
 #[derive(Debug)]
 pub(super) struct UniqueTags<'a> {
     tags: [RecordTag<'a>; TAGS_MAX],
@@ -71,12 +71,12 @@ impl<'a> WriteGuard<'a> {
         Self { table, key, must_exist: true, unique_tags: UniqueTags::NONE, has_more: true }
     }
 
-    /// Nothing has to hold.
+    /// True without conditions.
     pub(super) const fn is_open(&self) -> bool {
         !self.must_exist && self.unique_tags.count == 0
     }
 
-    /// WATCH of all that is looked at, and the looks.
+    /// WATCH of all keys that the conditions read, and the reads.
     pub(super) fn watch_request(&self, resp_table: &RespTable, out: &mut Vec<u8>) {
         commands::head(out, 1 + usize::from(self.must_exist) + self.unique_tags.count);
         commands::word(out, b"WATCH");
@@ -94,7 +94,7 @@ impl<'a> WriteGuard<'a> {
         }
     }
 
-    /// The script that looks and writes.
+    /// Calls the script that checks the conditions and writes.
     pub(super) fn script_request(
         &self,
         resp_table: &RespTable,
@@ -117,7 +117,7 @@ impl<'a> WriteGuard<'a> {
         out.extend_from_slice(writes.bytes());
     }
 
-    /// The refusal for a claim of this number.
+    /// The error for the claimed tag with this index.
     #[cold]
     pub(super) fn taken(
         &self,
@@ -137,12 +137,12 @@ fn taken(resp_table: &RespTable, (tag, value): RecordTag<'_>, holder: &[u8]) -> 
     Error::TagTaken { tag, value: text(value), holder: text(holder) }
 }
 
-/// A change of parts alone says itself whether there was a record.
+/// The reply to a change of parts alone shows whether the record existed, so it needs no guard.
 pub(super) const fn needs_guard(change: &PartsChange<'_>) -> bool {
     change.tags.is_some() || change.parts.is_empty()
 }
 
-/// Only what leads to one record can be found by.
+/// Only unique tags can be searched.
 pub(super) fn must_be_unique(resp_table: &RespTable, tag: RecordTag<'_>) -> Result<()> {
     if resp_table.is_unique(tag.0) {
         return Ok(());
@@ -151,7 +151,7 @@ pub(super) fn must_be_unique(resp_table: &RespTable, tag: RecordTag<'_>) -> Resu
     Err(Error::BadArgument { detail })
 }
 
-/// What a request writes.
+/// The commands of a writing request.
 pub(super) fn writes_of(resp_table: &RespTable, request: &Request<'_>, out: &mut RespCommands) {
     match request {
         Request::Read { .. } | Request::Find { .. } => {}
@@ -161,7 +161,7 @@ pub(super) fn writes_of(resp_table: &RespTable, request: &Request<'_>, out: &mut
     }
 }
 
-/// The record, and what changes beside it.
+/// The record, its tags and its order.
 fn writes_of_put(resp_table: &RespTable, entry: &RecordEntry<'_>, out: &mut RespCommands) {
     parts_command(out, resp_table, entry.key, entry.parts);
     retag(resp_table, entry.key, entry.tags_before, entry.tags, out);
@@ -201,7 +201,7 @@ fn writes_of_delete(
     }
 }
 
-/// Takes the old tags away and gives the new ones, as far as they differ.
+/// Removes the old tags and adds the new ones, where they differ.
 fn retag(
     resp_table: &RespTable,
     key: &[u8],

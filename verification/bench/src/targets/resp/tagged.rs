@@ -1,5 +1,4 @@
-//! What the node does with one command of its own (`TAG`), where others need a script or a watch:
-//! records with tags, in tables that have some.
+//! Records with tags by the node's own command (`TAG`). Other servers need a script or a watch.
 
 use super::RespTable;
 use super::answers::NIL;
@@ -8,23 +7,23 @@ use crate::access::{PartReceiver, PartSet, PartsChange, RecordTag, Request, firs
 use crate::targets::wire::{Stream, Wire};
 use nearstate_model::Result;
 
-/// Which command does a request.
+/// The command for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TagCommand {
-    /// `TAG SET` or `TAG HSET`; the record must be there or not.
+    /// `TAG SET` or `TAG HSET`, with the condition that the record exists or does not.
     Write { must_exist: bool },
-    /// `TAG SET .. KEEP XX`: SET would take the tags away.
+    /// `TAG SET .. KEEP XX`: SET would remove the tags.
     Value,
     /// `TAG CHANGE`.
     Retag,
     /// `EXISTS`: nothing changes.
     Exists,
-    /// `DEL`, which takes the tags along.
+    /// `DEL`, which also removes the tags.
     Delete,
 }
 
 impl TagCommand {
-    /// `None`: the commands of Redis do it.
+    /// `None` if commands of Redis suffice.
     pub(super) fn of(resp_table: &RespTable, request: &Request<'_>) -> Option<Self> {
         if resp_table.schema.tags.is_empty() {
             return None;
@@ -97,7 +96,7 @@ impl TagCommand {
         }
     }
 
-    /// Whether it is done: there was a record, or none was needed.
+    /// True if it was done: the record existed, or need not exist.
     pub(super) fn receive<S: Stream>(self, wire: &mut Wire<S>) -> Result<bool> {
         match (wire.head()?, self) {
             ((b'$', NIL), Self::Write { must_exist: true } | Self::Value) => Ok(false),
@@ -105,12 +104,12 @@ impl TagCommand {
                 Ok(true)
             }
             ((b':', count), Self::Retag | Self::Exists | Self::Delete) => Ok(count > 0),
-            (other, _) => Err(wire.other(other, "what the node says of a record with tags")),
+            (other, _) => Err(wire.other(other, "a reply to a command on a record with tags")),
         }
     }
 }
 
-/// `TAG name key`, and how many words follow `TAG name`.
+/// `TAG name key`, with the number of words after `TAG name`.
 fn head(out: &mut RespCommands, (name, words): (&[u8], usize), resp_table: &RespTable, key: &[u8]) {
     out.command(2 + words);
     out.word(b"TAG");
@@ -126,7 +125,7 @@ fn write_tags(resp_table: &RespTable, tags: &[RecordTag<'_>], out: &mut RespComm
     }
 }
 
-/// Declares the tags of a table; returns how many answers come.
+/// Declares the tags of a table; returns the number of replies.
 pub(super) fn declare(resp_table: &RespTable, out: &mut Vec<u8>) -> usize {
     for rule in resp_table.schema.tags {
         commands::head(out, if rule.is_unique { 5 } else { 4 });

@@ -1,4 +1,4 @@
-//! A transaction: reads watch what they read, writes wait for EXEC.
+//! Transactions: reads watch their keys, writes are buffered until EXEC.
 
 use super::commands::{self, RespCommands};
 use super::guard::{WriteGuard, must_be_unique, writes_of};
@@ -22,14 +22,14 @@ impl<'c, S: Stream> InTransaction<'c, S> {
         Self { resp, queue, reads: 0 }
     }
 
-    /// What is to be executed, and how much was read.
+    /// The commands to execute, and the number of reads.
     pub(super) fn into_parts(self) -> (RespCommands, usize) {
-        // Whatever was watched is so until the next EXEC or UNWATCH.
+        // Keys stay watched until the next EXEC or UNWATCH.
         self.resp.is_watching |= self.reads > 0;
         (self.queue, self.reads)
     }
 
-    /// Whether this transaction has read the record, and it is there.
+    /// True if this transaction has read the record and it exists.
     fn has_seen(&self, table: TableId, key: &[u8]) -> Result<bool> {
         let prefix = resp_table(&self.resp.places, table)?.prefix.as_slice();
         let is_it = |seen: &Vec<u8>| seen.strip_prefix(prefix) == Some(key);
@@ -136,7 +136,7 @@ impl<'c, S: Stream> InTransaction<'c, S> {
         Ok(())
     }
 
-    /// Watches what a guard needs and looks at it; false if the record is not there but must be.
+    /// Watches and reads the keys that a guard needs; false if the record must exist and does not.
     fn holds(&mut self, mut guard: WriteGuard<'_>) -> Result<bool> {
         if guard.must_exist && self.has_seen(guard.table, guard.key)? {
             guard.must_exist = false;
@@ -151,7 +151,7 @@ impl<'c, S: Stream> InTransaction<'c, S> {
     }
 }
 
-/// Has no scan: WATCH knows keys, not ranges.
+/// Scans are not possible: WATCH covers keys, not ranges.
 impl<S: Stream> StoreAccess for InTransaction<'_, S> {
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         match request {
