@@ -8,8 +8,8 @@ use nearstate_model::{Error, Result};
 use std::io::Write;
 use std::path::Path;
 
-/// Whether every one of `outputs` (an option of the command line, and its file) can be written, and
-/// none of them would replace another, or one of `inputs`. Nothing that is there is touched.
+/// Checks that each of `outputs` (an option of the command line, and its file) can be written, and
+/// that none would replace another or one of `inputs`. Existing files stay untouched.
 pub fn check(outputs: &[(&str, Option<&Path>)], inputs: &[&Path]) -> Result<()> {
     let mut taken: Vec<_> = inputs
         .iter()
@@ -38,12 +38,12 @@ pub fn print(out: &mut impl Write, text: &str) -> Result<()> {
     written.map_err(|e| system("writing the results", &e))
 }
 
-/// Writes a page to a file, if one was asked for.
+/// Writes a page to a file, if one was requested.
 pub fn write_page(path: Option<&Path>, html: impl FnOnce() -> String) -> Result<()> {
     path.map_or(Ok(()), |path| saved::write_file(path, html().as_bytes()))
 }
 
-/// All that failed, as one error: what is told last must not hide what failed before it.
+/// All failures as one error: a later failure must not hide an earlier one.
 pub fn together(mut failures: Vec<Error>) -> Result<()> {
     match failures.pop() {
         None => Ok(()),

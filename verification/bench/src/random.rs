@@ -23,7 +23,7 @@ pub enum Spread {
     Zipfian,
 }
 
-/// A number that was computed, cut to a whole one; what is negative becomes 0.
+/// A number truncated to an integer. Negative numbers become 0.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -48,7 +48,7 @@ pub const fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// One number that depends on all bits of three: what a record's contents are drawn from.
+/// One number that depends on all bits of three: the seed of a record's contents.
 #[inline]
 pub fn draw(seed: u64, record: u64, number: u64) -> u64 {
     mix(seed ^ record.wrapping_mul(GOLDEN) ^ number.wrapping_mul(OTHER).rotate_left(32))
@@ -143,7 +143,7 @@ fn zeta(items: u64) -> f64 {
 }
 
 impl Zipf {
-    /// The law over so many items, at least one.
+    /// The law over `items` items, at least one.
     pub fn new(items: u64) -> Self {
         let items = items.max(1);
         let zeta = zeta(items);
@@ -220,7 +220,7 @@ pub struct RecordSequence {
 }
 
 impl RecordSequence {
-    /// Draws from so many records.
+    /// Draws from `records` records.
     pub fn new(spread: Spread, records: u64, seed: u64) -> Result<Self> {
         match spread {
             Spread::Uniform => Self::of(records, seed, |rng| (rng.below(records), false)),
@@ -296,7 +296,7 @@ impl RecordSequence {
         self.top
     }
 
-    /// How often it was drawn by [`RecordSequence::pick`] once more, and another took its place.
+    /// How often [`RecordSequence::pick`] drew it again and used another record instead.
     pub const fn displaced(&self) -> u64 {
         self.displaced
     }

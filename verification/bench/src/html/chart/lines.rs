@@ -202,7 +202,7 @@ fn mark(
 }
 
 impl Axis {
-    /// Where an amount stands on the axis; `None` if it has no position.
+    /// The position of an amount on the axis; `None` if it has none.
     fn position(&self, amount: f64) -> Option<f64> {
         let at = if self.is_log { amount.log10() } else { amount };
         at.is_finite().then_some(at)

@@ -25,11 +25,11 @@ const CONNECTED: (f64, f64) = (4.0, 1.2);
 const IDLE: (f64, f64) = (8.0, 1.4);
 const DETACHED: (f64, f64) = (120.0, 1.2);
 
-/// Longest time in a state, in ticks: almost an hour, what the wheel turns in one round.
+/// Longest time in a state, in ticks: almost an hour, one round of the wheel.
 const TICKS_MAX: u32 = (1 << 16) - 1;
 
-/// Stays that are drawn to know where UEs are met. Those of detached UEs are the fewest, some
-/// 2,900, and the longest: their share of the time is then right by some hundredths of itself.
+/// Stays that are drawn for the initial states. Stays of detached UEs are the fewest, some 2,900,
+/// and the longest: their share of the time is accurate to a few per cent.
 const STAYS_SAMPLED: u32 = 1 << 18;
 
 const NO_UE: u32 = u32::MAX;
@@ -42,7 +42,7 @@ struct UeEntry {
     state: UeState,
 }
 
-/// The machine: a wheel of ticks, in each a list of the UEs whose time comes then.
+/// The machine: a timer wheel; each tick has a list of the UEs that leave their state then.
 #[derive(Debug)]
 pub(super) struct Machine {
     entries: Vec<UeEntry>,
@@ -53,7 +53,7 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// UEs as they are met at any moment.
+    /// UEs in the stationary distribution of states.
     pub(super) fn new(ues: u64, seed: u64) -> Result<Self> {
         let count = u32::try_from(ues).ok().filter(|count| *count < NO_UE);
         let count = count.ok_or_else(|| Error::BadArgument {
@@ -138,8 +138,8 @@ impl Machine {
     }
 }
 
-/// Stays one after the other on a line of time, as long as they are: a moment of it meets a long
-/// one as much oftener as it is longer.
+/// A sample of stays on one time line, so that a random moment hits a stay with a probability
+/// proportional to its duration.
 #[derive(Debug)]
 struct StaySample {
     /// State and end of each, in ticks.
