@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 /// The path of a region in memory, which dropping removes.
-pub(crate) struct RegionPath(PathBuf);
+pub(crate) struct TestRegionPath(PathBuf);
 
-impl RegionPath {
+impl TestRegionPath {
     /// A path of this process with `name` in it, on `/dev/shm` if there is one.
     pub(crate) fn new(name: &str) -> Self {
         let base = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
@@ -18,7 +18,7 @@ impl RegionPath {
     }
 }
 
-impl Drop for RegionPath {
+impl Drop for TestRegionPath {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }

@@ -6,7 +6,7 @@ use nearstate_model::Result;
 
 use crate::atomic::Ordering;
 use crate::check::check;
-use crate::fixture::RegionPath;
+use crate::fixture::TestRegionPath;
 use crate::heap::cell::{self, CellHeader, CellKind};
 use crate::heap::chunk::ChunkIndex;
 use crate::index::lookup::hash;
@@ -75,7 +75,7 @@ fn evacuate(member: &Member) -> u64 {
 
 #[test]
 fn a_block_with_a_wrong_size_is_not_copied_over_its_neighbours() {
-    let path = RegionPath::new("wrong-size");
+    let path = TestRegionPath::new("wrong-size");
     let region = scattered(path.path());
     let member = region.member().unwrap();
     let table = member.namespace(b"blocks", 2).unwrap();
@@ -96,7 +96,7 @@ fn a_block_with_a_wrong_size_is_not_copied_over_its_neighbours() {
 
 #[test]
 fn a_record_of_no_kind_stays_and_the_others_are_moved() {
-    let path = RegionPath::new("no-kind");
+    let path = TestRegionPath::new("no-kind");
     let region = scattered(path.path());
     let member = region.member().unwrap();
     let table = member.namespace(b"blocks", 2).unwrap();
@@ -117,7 +117,7 @@ fn a_record_of_no_kind_stays_and_the_others_are_moved() {
 
 #[test]
 fn a_chunk_whose_word_is_wrong_keeps_its_pages() {
-    let path = RegionPath::new("wrong-word");
+    let path = TestRegionPath::new("wrong-word");
     let region = scattered(path.path());
     let member = region.member().unwrap();
     let table = member.namespace(b"blocks", 2).unwrap();

@@ -7,7 +7,7 @@ use nearstate_model::{Error, Result, invariant};
 
 use crate::check::check;
 use crate::crash::{POINTS, injected_panic};
-use crate::fixture::RegionPath;
+use crate::fixture::TestRegionPath;
 use crate::heap::cell::{CellHeader, CellKind};
 use crate::index::lookup::{LookupResult, hash};
 use crate::layout::{CATALOG_SPLIT, catalog_at};
@@ -209,7 +209,7 @@ fn a_violated_invariant_at_any_point_stops_its_session_and_harms_no_other() {
             hook(panic);
         }
     }));
-    let path = RegionPath::new("violated");
+    let path = TestRegionPath::new("violated");
     let mut missed = Vec::new();
     for point in POINTS.iter().filter(|point| !is_not_passed(point)) {
         let mut stopped = 0;

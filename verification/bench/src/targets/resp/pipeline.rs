@@ -438,11 +438,11 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_asked_while_answers_are_owed() {
+    fn nothing_else_is_requested_while_replies_are_outstanding() {
         let mut resp = connection(100, b"$-1\r\n$1\r\nx\r\n");
         resp.send_ahead(&[read(b"a")]).unwrap();
         let refused = resp.pipeline(&[read(b"b")], &mut |_, _| {}).unwrap_err();
-        assert!(refused.to_string().contains("take them first"), "{refused}");
+        assert!(refused.to_string().contains("receive them first"), "{refused}");
         assert_eq!(replies_of(&mut resp, &[read(b"a")]).unwrap(), ["0 false"]);
         // The refused request left nothing behind.
         assert_eq!(replies_of(&mut resp, &[read(b"b")]).unwrap(), ["0 x", "0 true"]);
