@@ -220,7 +220,7 @@ impl<S: Stream> Resp<S> {
         let out = &mut self.wire.out;
         match request {
             Request::Read { key, wanted, .. } => {
-                commands::parts_request(out, resp_table, key, *wanted)
+                commands::parts_request(out, resp_table, key, *wanted);
             }
             Request::Put { entry, .. } => {
                 commands::parts_write(out, resp_table, entry.key, entry.parts, b"");
