@@ -60,7 +60,7 @@ pub use region::superblock::{Superblock, validate_superblock};
 pub use removal::RemovedRegion;
 pub use ring::{RingRead, RingReader, RingStart, RingWaiter, wait_any};
 pub use system::{
-    barrier_everywhere, create_eventfd, now_ms_coarse, since_boot, with_signals_blocked,
+    barrier_everywhere, create_eventfd, now_ms, now_ms_coarse, since_boot, with_signals_blocked,
 };
 pub use thread_guard::{ThreadCall, ThreadGuard};
 pub use txn::events::{TxnEvent, TxnEvents};

@@ -594,6 +594,15 @@ pub fn now_ms_coarse() -> u64 {
     now
 }
 
+/// Milliseconds since 1970. Slower than [`now_ms_coarse`], and never behind the clock of another
+/// process of the host: an expiry time that a client computed is not further away than it requested.
+pub fn now_ms() -> u64 {
+    let now = u64::try_from(clock(libc::CLOCK_REALTIME).as_millis()).unwrap_or(u64::MAX);
+    #[cfg(feature = "crash-points")]
+    let now = now.saturating_add_signed(CLOCK_SHIFT_MS.load(std::sync::atomic::Ordering::Relaxed));
+    now
+}
+
 /// The time since the machine was started, at the last tick of the clock. It never jumps.
 pub fn since_boot() -> Duration {
     clock(libc::CLOCK_MONOTONIC_COARSE)

@@ -22,12 +22,12 @@ use crate::layout::{
 };
 use crate::region::creation_lock::{self, CreationLock, CreationWait};
 use crate::region::index_table::IndexTable;
-use crate::region::liveness::{LivenessLock, LockedFile, ProcessIdentity, now_ms};
+use crate::region::liveness::{LivenessLock, LockedFile, ProcessIdentity};
 use crate::region::map::Map;
 use crate::region::member_table::is_number_named;
 use crate::region::owner;
 use crate::region::superblock::{Superblock, validate_superblock};
-use crate::system::register_barrier;
+use crate::system::{now_ms, register_barrier};
 
 /// Page size of a region's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
