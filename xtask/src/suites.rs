@@ -1,4 +1,4 @@
-//! `cargo xtask test`: every suite of tests, one after the other, then a table with their times and
+//! `cargo xtask test`: every suite of tests, side by side, then a table with their times and
 //! the slowest test programs.
 
 use crate::{packages, run};
@@ -62,6 +62,8 @@ struct SuiteOutput {
     programs: Vec<(String, f64)>,
     /// The program whose tests are running.
     running: String,
+    /// How long the suite took, with its build.
+    seconds: f64,
 }
 
 /// Installs missing packages and runs the suites, or only the named ones. Returns whether every
@@ -82,12 +84,8 @@ pub(crate) fn all(root: &Path, only: &[String]) -> Result<bool, String> {
         total.failed += 1;
     }
     let (mut table, mut programs) = (String::new(), Vec::new());
-    for (index, suite) in chosen.iter().enumerate() {
-        println!("\n── {}/{} {}: {}", index + 1, chosen.len(), suite.name, suite.what);
-        let begun = Instant::now();
-        let output = run_one(root, suite);
-        let TestCount { passed, failed } = output.count;
-        let seconds = begun.elapsed().as_secs_f64();
+    for (suite, output) in chosen.iter().zip(run_side_by_side(root, &chosen)) {
+        let SuiteOutput { count: TestCount { passed, failed }, seconds, .. } = output;
         let _ = writeln!(table, "{:<12} {seconds:>8.1} {passed:>8} {failed:>8}", suite.name);
         programs.extend(output.programs);
         total = TestCount { passed: total.passed + passed, failed: total.failed + failed };
@@ -107,7 +105,47 @@ fn print_slowest(mut programs: Vec<(String, f64)>) {
     }
 }
 
-fn run_one(root: &Path, suite: &Suite) -> SuiteOutput {
+/// Runs suites at the same time: many tests wait for processes, and a build ends with one program
+/// after the other. The output of the first appears as it comes, that of each other one when all
+/// before it are complete.
+fn run_side_by_side(root: &Path, chosen: &[&Suite]) -> Vec<SuiteOutput> {
+    let title = |index: usize, suite: &Suite| {
+        println!("\n── {}/{} {}: {}", index + 1, chosen.len(), suite.name, suite.what);
+    };
+    std::thread::scope(|scope| {
+        let mut outputs = Vec::new();
+        let others: Vec<_> = chosen
+            .iter()
+            .skip(1)
+            .map(|suite| {
+                scope.spawn(|| {
+                    let mut lines = Vec::new();
+                    (run_one(root, suite, |line| lines.push(line.to_owned())), lines)
+                })
+            })
+            .collect();
+        if let Some(first) = chosen.first() {
+            title(0, first);
+            outputs.push(run_one(root, first, |line| println!("{line}")));
+        }
+        for (index, other) in others.into_iter().enumerate() {
+            let joined = other.join();
+            let (output, lines) = joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            if let Some(suite) = chosen.get(index + 1) {
+                title(index + 1, suite);
+            }
+            for line in lines {
+                println!("{line}");
+            }
+            outputs.push(output);
+        }
+        outputs
+    })
+}
+
+/// Runs a suite. `print` takes each line of its output.
+fn run_one(root: &Path, suite: &Suite, mut print: impl FnMut(&str)) -> SuiteOutput {
+    let begun = Instant::now();
     let mut command = run::cargo();
     command.args(suite.args).envs(suite.environment.iter().copied()).current_dir(root);
     if suite.is_built_apart {
@@ -117,7 +155,7 @@ fn run_one(root: &Path, suite: &Suite) -> SuiteOutput {
         // other features.
         command.env("NEARSTATE_PROGRAM", program(root));
     }
-    println!("$ {}", run::words(&command));
+    print(&format!("$ {}", run::words(&command)));
     let mut output = SuiteOutput::default();
     // One pipe for both streams: the names of the test programs are on standard error, their
     // results on standard output, and only their order connects them.
@@ -129,7 +167,7 @@ fn run_one(root: &Path, suite: &Suite) -> SuiteOutput {
     let (mut child, reader) = match started {
         Ok(started) => started,
         Err(error) => {
-            println!("FAIL  {}", run::not_started(&command, &error));
+            print(&format!("FAIL  {}", run::not_started(&command, &error)));
             output.count.failed = 1;
             return output;
         }
@@ -138,12 +176,17 @@ fn run_one(root: &Path, suite: &Suite) -> SuiteOutput {
     drop(command);
     for line in BufReader::new(reader).split(b'\n').map_while(Result::ok) {
         let line = String::from_utf8_lossy(&line);
-        println!("{line}");
+        print(&line);
         output.take_line(&line);
     }
     std::io::stdout().flush().unwrap_or_default();
     let is_success = child.wait().is_ok_and(|status| status.success());
+    let is_silent = is_success && output.count == TestCount::default();
+    if is_silent {
+        print("FAIL  no test ran: check the names in the suite's command");
+    }
     output.count = checked(output.count, is_success);
+    output.seconds = begun.elapsed().as_secs_f64();
     output
 }
 
@@ -190,9 +233,6 @@ fn seconds_of(line: &str) -> Option<f64> {
 /// was killed), and if no test ran at all.
 fn checked(count: TestCount, is_success: bool) -> TestCount {
     let is_silent = count.failed == 0 && (!is_success || count.passed == 0);
-    if is_silent && is_success {
-        println!("FAIL  no test ran: check the names in the suite's command");
-    }
     TestCount { failed: count.failed + u64::from(is_silent), ..count }
 }
 

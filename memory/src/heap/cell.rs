@@ -300,7 +300,7 @@ impl<'m> Cell<'m> {
         let crc = if kind_of(head)?.is_changing() {
             0
         } else {
-            checksum_of(self.map.bytes(self.at + CELL_HEADER_BYTES, self.body_bytes())?)
+            checksum_of(&[self.map.bytes(self.at + CELL_HEADER_BYTES, self.body_bytes())?])
         };
         Ok(head >> 32 == u64::from(checksum(self.map.words(self.at)?, crc)))
     }
@@ -377,13 +377,15 @@ fn checksum(words: &[AtomicU64; 8], body_crc: u32) -> u32 {
     (sum ^ sum >> 32) as u32
 }
 
-/// The checksum of a body: CRC-32.
-#[inline]
-pub fn checksum_of(body: &[u8]) -> u32 {
+/// The checksum of a body in parts: CRC-32.
+#[inline(always)]
+pub fn checksum_of(parts: &[&[u8]]) -> u32 {
     // The processor's features are looked up once.
     static EMPTY: LazyLock<crc32fast::Hasher> = LazyLock::new(crc32fast::Hasher::new);
     let mut hasher = EMPTY.clone();
-    hasher.update(body);
+    for part in parts {
+        hasher.update(part);
+    }
     hasher.finalize()
 }
 

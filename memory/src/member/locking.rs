@@ -22,6 +22,11 @@ const PROBE_EVERY: Duration = Duration::from_micros(200);
 /// lock is held.
 const SPINS: u32 = 64;
 
+/// A wait for a lock that changes hands ends after this many times the bound for one holder: the
+/// caller must answer some time. A lock is held for some microseconds, so a fair share of it comes
+/// much earlier unless several holders are stopped in turn.
+const HOLDERS_MAX: u32 = 4;
+
 const _: () = assert!(PROBE_EVERY.as_micros() * 5 <= LOCK_WAIT_MAX.as_micros());
 
 impl Member {
@@ -150,6 +155,7 @@ impl Member {
     pub(crate) fn wait_for(&self, word: &AtomicU64, bound: Duration) -> Result<u64> {
         invariant!(bound <= LOCK_WAIT_MAX, "a lock wait of {bound:?} exceeds the bound");
         let since = Instant::now();
+        let mut wait = LockWait::new(since, bound);
         let mut probed = since;
         let mut spins = 0;
         loop {
@@ -179,7 +185,7 @@ impl Member {
                 self.check_lock_owner(word, owner)?;
                 continue;
             }
-            if now.duration_since(since) > bound {
+            if wait.is_over(word.load(Ordering::Relaxed), now) {
                 return Err(Error::Stalled { holder: self.holder(index)? });
             }
         }
@@ -197,5 +203,67 @@ impl Member {
             return Err(Corruption("a lock is held by a member that does not exist"));
         }
         Ok(())
+    }
+}
+
+/// How long a member waits for a lock: a word that changes is a lock in
+/// use, one that does not change may belong to a process that was stopped.
+#[derive(Debug)]
+struct LockWait {
+    since: Instant,
+    /// The longest wait for a word that does not change.
+    bound: Duration,
+    /// The word at the last look, and since when it has been that.
+    word: u64,
+    unchanged_since: Instant,
+}
+
+impl LockWait {
+    const fn new(since: Instant, bound: Duration) -> Self {
+        Self { since, bound, word: 0, unchanged_since: since }
+    }
+
+    /// True if the wait is over: one holder has kept the lock for the bound, or several for
+    /// [`HOLDERS_MAX`] times the bound. `word` is the lock's word at `now`.
+    fn is_over(&mut self, word: u64, now: Instant) -> bool {
+        if word != self.word {
+            (self.word, self.unchanged_since) = (word, now);
+        }
+        now.duration_since(self.unchanged_since) > self.bound
+            || now.duration_since(self.since) > self.bound * HOLDERS_MAX
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const BOUND: Duration = Duration::from_millis(100);
+
+    /// Milliseconds after the begin at which a wait is over. `word_at` is the lock's word at a
+    /// time.
+    fn over_after(word_at: impl Fn(u64) -> u64) -> u64 {
+        let since = Instant::now();
+        let mut wait = LockWait::new(since, BOUND);
+        let mut times = 0..;
+        times
+            .find(|&ms| wait.is_over(word_at(ms), since + Duration::from_millis(ms)))
+            .unwrap_or_default()
+    }
+
+    #[test]
+    fn a_wait_for_one_holder_ends_at_the_bound() {
+        assert_eq!(over_after(|_| 7), 101);
+    }
+
+    #[test]
+    fn a_holder_is_named_only_if_it_kept_the_lock_for_the_bound() {
+        // Until 250 ms the lock changes hands, then one holder is stopped.
+        assert_eq!(over_after(|ms| (ms / 50).min(5)), 351);
+    }
+
+    #[test]
+    fn a_wait_for_many_holders_ends() {
+        assert_eq!(over_after(|ms| ms), 100 * u64::from(HOLDERS_MAX) + 1);
     }
 }

@@ -22,6 +22,12 @@ pub struct PendingCell {
     pub body_crc: u32,
 }
 
+/// Bytes of a body whose checksum is computed over the new cell and not over its parts. In a
+/// longer one the parts are read: the processor cannot read bytes back that it has just written to
+/// lines that are still on their way, so the checksum would wait for them. In a shorter one that
+/// wait costs less than a sum over each part.
+const CHECKED_AS_A_WHOLE_MAX: u32 = 256;
+
 impl Member {
     /// Allocates a cell and fills its header. The caller writes the body.
     ///
@@ -55,7 +61,7 @@ impl Member {
 
     /// Allocates a cell and fills it with the parts of its body, which have the length that `head`
     /// names. `table` is that of a record that was not read: the record that the cell replaces is
-    /// prefetched while the checksum is computed.
+    /// prefetched while the checksum is computed over the new cell.
     ///
     /// # Errors
     /// As [`Member::allocate_cell`].
@@ -65,9 +71,30 @@ impl Member {
         parts: &[&[u8]],
         table: Option<&IndexTable>,
     ) -> Result<PendingCell> {
-        self.fill_cell_with(head, table, |writer| {
-            parts.iter().try_for_each(|part| writer.write(part))
+        let write_all =
+            |writer: &mut CellWriter<'_>| parts.iter().try_for_each(|part| writer.write(part));
+        if table.is_some() || head.body <= CHECKED_AS_A_WHOLE_MAX {
+            return self.fill_cell_with(head, table, write_all);
+        }
+        let at = self.allocate_cell(head)?;
+        self.operation(|| {
+            let body_crc = cell::checksum_of(parts);
+            self.write_all_of(at, head, write_all)?;
+            Ok(PendingCell { at, body_crc })
         })
+    }
+
+    /// Writes the whole body of a cell.
+    #[inline]
+    fn write_all_of(
+        &self,
+        at: u64,
+        head: &CellHeader,
+        fill: impl FnOnce(&mut CellWriter<'_>) -> Result<(), Corruption>,
+    ) -> Result<(), Corruption> {
+        let mut writer = self.map().writer(at + cell::CELL_HEADER_BYTES, u64::from(head.body))?;
+        fill(&mut writer)?;
+        if writer.room() == 0 { Ok(()) } else { Err(SHORT) }
     }
 
     /// As [`Member::fill_cell`], with a function that writes the parts.
@@ -83,16 +110,12 @@ impl Member {
     ) -> Result<PendingCell> {
         let at = self.allocate_cell(head)?;
         self.operation(|| {
-            let (body_at, body) = (at + cell::CELL_HEADER_BYTES, u64::from(head.body));
-            let mut writer = self.map().writer(body_at, body)?;
-            fill(&mut writer)?;
-            if writer.room() != 0 {
-                return Err(SHORT.into());
-            }
+            self.write_all_of(at, head, fill)?;
             if let Some(table) = table {
                 self.prefetch_record(table, head.hash, 1);
             }
-            Ok(PendingCell { at, body_crc: cell::checksum_of(self.map().bytes(body_at, body)?) })
+            let body = self.map().bytes(at + cell::CELL_HEADER_BYTES, u64::from(head.body))?;
+            Ok(PendingCell { at, body_crc: cell::checksum_of(&[body]) })
         })
     }
 
