@@ -176,7 +176,7 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         let name = chunk.iter().rev().fold(0, |name, byte| name << 8 | u64::from(*byte));
         set(MEMBER_NAME + 8 * half, name)?;
     }
-    set(MEMBER_SINCE, crate::system::now_ms())?;
+    set(MEMBER_SINCE, crate::clock::now_ms())?;
     crash_point!("attach.identity");
     if !state::set_alive(word, claimed) {
         return Err(Error::from(Corruption("a slot was taken from a living process")));

@@ -7,7 +7,8 @@ use crate::settings::LogLevel;
 macro_rules! events {
     (@rate) => { LogRate::TenPerSecond };
     (@rate $rate:ident) => { LogRate::$rate };
-    ($($name:ident = $id:literal $level:ident $($rate:ident)? $message:literal, $advice:literal;)+) => {
+    ($($name:ident = $id:literal $level:ident $($rate:ident)?
+        $message:literal, $advice:literal;)+) => {
         $(pub(crate) const $name: &LogEvent = &LogEvent {
             id: $id,
             level: LogLevel::$level,

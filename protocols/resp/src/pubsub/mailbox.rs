@@ -13,14 +13,17 @@ use std::task::{Context, Poll, Waker};
 #[derive(Debug)]
 pub struct MessageBudget {
     bytes: AtomicUsize,
+    /// The most bytes since [`MessageBudget::take_peak`].
+    bytes_peak: AtomicUsize,
     bytes_max: usize,
     overruns: AtomicU64,
 }
 
 impl MessageBudget {
     /// A budget of `bytes_max` bytes.
-    pub const fn new(bytes_max: usize) -> Self {
-        Self { bytes: AtomicUsize::new(0), bytes_max, overruns: AtomicU64::new(0) }
+    pub fn new(bytes_max: usize) -> Self {
+        let zero = || AtomicUsize::new(0);
+        Self { bytes: zero(), bytes_peak: zero(), bytes_max, overruns: AtomicU64::new(0) }
     }
 
     /// Bytes queued.
@@ -34,7 +37,16 @@ impl MessageBudget {
     }
 
     fn take(&self, bytes: usize) {
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let total = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if total > self.bytes_peak.load(Ordering::Relaxed) {
+            self.bytes_peak.store(total, Ordering::Relaxed);
+        }
+    }
+
+    /// The most bytes that were queued since the last call. A short peak at the time of the call
+    /// may be missing.
+    pub(crate) fn take_peak(&self) -> usize {
+        self.bytes_peak.swap(0, Ordering::Relaxed)
     }
 
     fn give_back(&self, bytes: usize) {
