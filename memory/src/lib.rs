@@ -38,6 +38,10 @@ mod atomic;
 #[cfg(test)]
 mod models;
 
+#[cfg(not(loom))]
+#[cfg(test)]
+mod fixture;
+
 pub use allocator::release_allocator_memory;
 pub use clock::{now_ms, now_ms_coarse, since_boot};
 pub use counter::Counter;

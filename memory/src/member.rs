@@ -101,6 +101,10 @@ pub struct Member {
     pub(crate) pressure: Private<u64>,
     /// The longest that each queue may become, once it is known. 0: not known.
     pub(crate) queue_limits: Box<[Private<u64>; QUEUES]>,
+    /// Cells that it has retired since it last allocated one.
+    pub(crate) retired_in_a_row: Private<u64>,
+    /// True while it retires cells and allocates none.
+    pub(crate) only_retires: Private<bool>,
     /// The class whose queue was looked at last by a write.
     pub(crate) trimmed_class: Private<u8>,
     /// The class that this member looked at last for cells that it does not need.

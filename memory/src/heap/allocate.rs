@@ -33,6 +33,14 @@ const QUEUE_EXCESS: u64 = 6;
 /// Cells that one write frees from a queue that is too long: its share of a microsecond.
 const TRIM_CELLS: u64 = 32;
 
+/// A member that retires this many cells in a row and allocates none probably only deletes: it
+/// needs no cells for its next writes.
+const ONLY_RETIRES_AFTER: u64 = 64;
+
+/// The share of a queue's usual limit that a member keeps while it only deletes: it may be idle
+/// soon, and no other member can take what is in its queues.
+const ONLY_RETIRES_SHARE: u64 = 16;
+
 /// For how long errors of a full heap tell the same numbers if no pin and no chunk has changed: 100
 /// times what it takes to read them.
 const USAGE_AGE_MAX: Duration = Duration::from_millis(100);
@@ -61,6 +69,7 @@ impl Member {
         let arena = self.arena();
         let queue = arena.queue(class)?;
         let head = queue.head.load(Ordering::Relaxed);
+        self.retired_in_a_row.set(0);
         if head != 0 && self.is_reusable(head)? {
             arena.pop(queue, head)?;
             self.prefetch_cell(queue.head.load(Ordering::Relaxed), bytes);
@@ -257,6 +266,11 @@ impl Member {
     #[inline]
     pub(crate) fn trim_queue(&self, arena: &Arena<'_>, class: u8) -> Result<()> {
         self.pressure.set(self.pressure.get() + 1);
+        let in_a_row = self.retired_in_a_row.get() + 1;
+        self.retired_in_a_row.set(in_a_row);
+        if in_a_row == ONLY_RETIRES_AFTER {
+            self.begin_to_keep_little()?;
+        }
         if self.may_be_too_long(arena, class) {
             self.trim_long_queue(arena, class, TRIM_CELLS)?;
         }
@@ -278,6 +292,25 @@ impl Member {
         Ok(())
     }
 
+    /// Lowers the limits of the queues of a member that only deletes, and frees the rest of its
+    /// bump range.
+    #[cold]
+    fn begin_to_keep_little(&self) -> Result<()> {
+        self.set_only_retires(true);
+        match self.empty_bump(Bump::Small) {
+            // Its chunk is busy: the range stays for the next write.
+            Ok(()) | Err(Error::Stalled { .. } | Error::Full { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn set_only_retires(&self, only_retires: bool) {
+        self.only_retires.set(only_retires);
+        for limit in &*self.queue_limits {
+            limit.set(0); // It is computed anew.
+        }
+    }
+
     /// False if a queue is not longer than its limit. True if it is, and while its limit is not
     /// known.
     #[inline]
@@ -292,12 +325,16 @@ impl Member {
         if class >= CLASSES {
             return 0;
         }
-        let bytes = QUEUE_EXCESS * self.shared().claim_units() * LINE;
+        let share = if self.only_retires.get() { ONLY_RETIRES_SHARE } else { 1 };
+        let bytes = QUEUE_EXCESS * self.shared().claim_units() * LINE / share;
         (bytes / class::bytes_of(class)).min(QUEUE_EXCESS * PRESSURE_CELLS_MAX)
     }
 
     #[cold]
     fn trim_long_queue(&self, arena: &Arena<'_>, class: u8, most: u64) -> Result<()> {
+        if self.only_retires.get() && self.retired_in_a_row.get() < ONLY_RETIRES_AFTER {
+            self.set_only_retires(false);
+        }
         let limit = self.queue_limit(class);
         if let Some(known) = self.queue_limits.get(class as usize) {
             known.set(limit);

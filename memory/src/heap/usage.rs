@@ -152,11 +152,12 @@ fn add_queue(
     let count = queue.count.load(Ordering::Relaxed);
     let mut cell = queue.head.load(Ordering::Acquire);
     let (mut seen, mut bytes) = (0, 0);
-    // The owner changes the queue meanwhile: a link can lead to a cell that is in use again. The
-    // queue of a free slot does not change. A killed session can have left its count too low.
+    // The owner changes the queue meanwhile: a link can lead to a cell that is in use again, and
+    // from there to anything, because the word of the link belongs to a record now. The queue of a
+    // free slot does not change. A killed session can have left its count too low.
     let most = if is_idle { usage.total / LINE } else { count.saturating_add(1) };
     while cell != 0 && seen < most && *cells_left > 0 {
-        if !is_in_use(arena.map, cell)? {
+        if !is_in_use(arena.map, cell).unwrap_or(false) {
             break;
         }
         let Ok(class) = cell::class_at(arena.map, cell) else { break };
@@ -181,4 +182,48 @@ fn add_queue(
         usage.retired += (count - seen).saturating_mul(size).min(usage.total);
     }
     Ok(())
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::heap::cell::{CellHeader, CellKind};
+    use crate::region::file::{CreateOptions, Region};
+
+    #[test]
+    fn a_link_that_its_owner_overwrites_is_not_corruption() {
+        let path = std::env::temp_dir().join(format!("nearstate-usage-{}", std::process::id()));
+        let region = Region::create(&path, &CreateOptions::default()).unwrap();
+        let member = region.member().unwrap();
+        let head = CellHeader {
+            kind: CellKind::Block,
+            flags: 0,
+            body: 1000,
+            key: 0,
+            children: 0,
+            hash: 0,
+        };
+        let cells: Vec<u64> = (0..3).map(|_| member.allocate_cell(&head).unwrap()).collect();
+        member.free_pending().unwrap();
+        let (map, arena) = (member.map(), member.arena());
+        let queue = arena.queue(cell::class_at(map, cells[0]).unwrap()).unwrap();
+        let first = queue.head.load(Ordering::Relaxed);
+        assert!(cells.contains(&first), "the cells wait in a queue");
+        let link = cell::word(map, first, WORD_NEXT).unwrap();
+        let next = link.load(Ordering::Relaxed);
+        let sound = heap_usage(map, u64::MAX, u64::MAX).unwrap();
+        let end = crate::layout::HEAP + sound.total;
+        // Before the heap, behind it, in it and misaligned.
+        for other in [1, crate::layout::HEAP - LINE, end, u64::MAX, first + 1] {
+            link.store(other, Ordering::Relaxed);
+            let usage = heap_usage(map, u64::MAX, u64::MAX).unwrap();
+            assert!(
+                usage.live <= usage.total && usage.total == sound.total,
+                "{other:#x}: {usage:?}"
+            );
+        }
+        link.store(next, Ordering::Relaxed);
+        drop((member, region));
+        std::fs::remove_file(&path).unwrap();
+    }
 }

@@ -200,6 +200,8 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         seen_epoch: Private::new(0),
         pressure: Private::new(0),
         queue_limits: Box::new([const { Private::new(0) }; QUEUES]),
+        retired_in_a_row: Private::new(0),
+        only_retires: Private::new(false),
         trimmed_class: Private::new(0),
         stale_class: Private::new(0),
         queue_heads: Box::new([const { Private::new(0) }; QUEUES]),

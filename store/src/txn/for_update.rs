@@ -101,7 +101,7 @@ impl Session {
 }
 
 impl RecordForUpdate<'_> {
-    /// What was read.
+    /// The record that was read.
     #[inline]
     pub const fn view(&self) -> &View<'_> {
         &self.view
