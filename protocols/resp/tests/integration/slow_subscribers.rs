@@ -23,7 +23,7 @@ fn ask(stream: &mut UnixStream, words: &[&[u8]], ending: &str) -> String {
     while !reply.ends_with(ending.as_bytes()) {
         let bytes = stream.read(&mut part).unwrap();
         assert!(bytes > 0, "the connection is closed");
-        reply.extend_from_slice(&part[..bytes]);
+        reply.extend_from_slice(part.get(..bytes).unwrap());
     }
     String::from_utf8(reply).unwrap()
 }

@@ -203,10 +203,7 @@ fn requests_in_pieces_and_in_batches_are_answered_in_order() {
 fn a_remaining_time_is_not_longer_than_the_requested_time() {
     let node = node();
     let mut client = node.client();
-    let now = || {
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        since.expect("after 1970").as_millis()
-    };
+    let now = || u128::from(nearstate_store::now_ms());
     for round in 0..2000 {
         let begun = now();
         let answer = client.ask(&format!("SET k v PXAT {}", begun + 100_000));
