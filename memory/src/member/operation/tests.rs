@@ -213,7 +213,12 @@ fn a_violated_invariant_at_any_point_stops_its_session_and_harms_no_other() {
     let mut missed = Vec::new();
     for point in POINTS.iter().filter(|point| !is_not_passed(point)) {
         let mut stopped = 0;
-        for nth in [1, 2, 7, 40] {
+        // Whether a chunk comes free in time to be released depends on the scheduler: a point that
+        // was not passed is tried again.
+        for nth in [1, 2, 7, 40].into_iter().chain([1; 16]) {
+            if stopped != 0 && nth == 1 {
+                break;
+            }
             stopped += u32::from(violate(path.path(), point, nth));
             std::fs::remove_file(path.path()).unwrap();
         }
