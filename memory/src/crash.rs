@@ -197,7 +197,7 @@ pub fn is_planted(fault: &str) -> bool {
 /// difference to the machine's clock.
 #[cfg(feature = "crash-points")]
 pub fn shift_clock(ms: i64) {
-    crate::system::CLOCK_SHIFT_MS.store(ms, std::sync::atomic::Ordering::Relaxed);
+    crate::clock::CLOCK_SHIFT_MS.store(ms, std::sync::atomic::Ordering::Relaxed);
 }
 
 /// Kills this process with SIGKILL if `NEARSTATE_CRASH_AT=name:n` names this point and it is passed

@@ -16,7 +16,7 @@ use crate::heap::chunk::{ChunkIndex, chunks_used, reserve, state_of};
 use crate::heap::class::CLASSES;
 use crate::layout::{CHUNK_UNITS, Corruption, ordinary_chunks};
 use crate::member::Member;
-use crate::member::pin::{self};
+use crate::member::pin;
 
 /// The most chunks that one evacuation empties, as a share of the heap: a walk over the index then
 /// costs less than the moves that it leads to, and a caller waits for no more than that.

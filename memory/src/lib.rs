@@ -29,6 +29,8 @@ mod region;
 pub mod crash;
 mod thread_guard;
 mod system;
+mod clock;
+mod allocator;
 pub mod layout;
 mod atomic;
 
@@ -36,6 +38,12 @@ mod atomic;
 #[cfg(test)]
 mod models;
 
+#[cfg(not(loom))]
+#[cfg(test)]
+mod fixture;
+
+pub use allocator::release_allocator_memory;
+pub use clock::{now_ms, now_ms_coarse, since_boot};
 pub use counter::Counter;
 pub use evacuation::Evacuation;
 pub use heap::cell::{
@@ -60,9 +68,7 @@ pub use region::owner::{
 pub use region::superblock::{Superblock, validate_superblock};
 pub use removal::RemovedRegion;
 pub use ring::{RingRead, RingReader, RingStart, RingWaiter, wait_any};
-pub use system::{
-    barrier_everywhere, create_eventfd, now_ms_coarse, since_boot, with_signals_blocked,
-};
+pub use system::{barrier_everywhere, create_eventfd, with_signals_blocked};
 pub use thread_guard::{ThreadCall, ThreadGuard};
 pub use txn::events::{TxnEvent, TxnEvents};
 pub use txn::fill::PendingCell;

@@ -32,9 +32,9 @@ use crate::region::member_table::{identity_of, member_slots_used, state, state_o
 use crate::region::page_fault::USABLE;
 use crate::system::barrier_everywhere;
 
-/// How long a writer waits for a lock that a living process holds before it reports `Stalled`. A
+/// How long a writer waits for a lock that one living process keeps before it reports `Stalled`. A
 /// lock is held for less than a microsecond of running time, so after a second its holder is not
-/// running.
+/// running. A lock that several processes keep in turn is waited for at most four times as long.
 pub const LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The stalled pins have changed: all cells that were set aside are to be looked at again.

@@ -23,9 +23,10 @@
 //!
 //! - `Closed` in any phase, when the client closes its side or the stream fails; in Reading also
 //!   when the node drains and the connection is idle; in Lingering after [`LINGER`].
-//! - `SlowReader` in any phase, when the client reads nothing for `reply_timeout`, or the output
-//!   exceeds its limit.
-//! - `RequestTimeout` in Reading, when an incomplete request lasts longer than its time limit.
+//! - `SlowReader` in any phase, when the client reads nothing for `reply_timeout`, the output
+//!   exceeds its limit, or the handler ends the connection while output waits.
+//! - `RequestTimeout` in Reading, when too few bytes of an incomplete request arrive in a period of
+//!   `request_timeout`.
 //!
 //! While the client does not read, the connection reads nothing either. In Reading the handler is
 //! polled nevertheless, so that messages of other clients are delivered up to the limit.
@@ -485,6 +486,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ServedConnection<S> {
     /// output; requests and work wait.
     fn wait_for_reader(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionEnd> {
         self.input.request_timer = None;
+        if self.handler.poll_end(cx).is_ready() {
+            return Poll::Ready(ConnectionEnd::SlowReader);
+        }
         if self.phase == ConnectionPhase::Reading {
             self.output.compact();
             match self.poll_handler(cx) {
@@ -502,7 +506,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ServedConnection<S> {
         Pin::new(self.output.write_timer(timeout)).poll(cx).map(|()| ConnectionEnd::SlowReader)
     }
 
-    /// The client has sent nothing, or an incomplete request, which has a time limit.
+    /// The client has sent nothing, or an incomplete request, which must make progress.
     fn wait_for_request(&mut self, cx: &mut Context<'_>) -> Poll<Option<ConnectionEnd>> {
         if self.input.is_empty() {
             self.input.request_timer = None;
@@ -511,18 +515,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ServedConnection<S> {
             }
             return Poll::Pending;
         }
-        let core = self.endpoint.core();
-        let max = core.limits().request_timeout_for(self.input.len());
-        let now = core.clock().now();
-        let start = || RequestTimer { started_at: now, sleep: sleep(max) };
-        let timer = self.input.request_timer.get_or_insert_with(start);
+        let limits = self.endpoint.core().limits();
+        let arrived = self.input.unconsumed();
+        let start =
+            |bytes_before| RequestTimer { bytes_before, sleep: sleep(limits.request_timeout) };
+        let timer = self.input.request_timer.get_or_insert_with(|| start(0));
         while Pin::new(&mut timer.sleep).poll(cx).is_ready() {
-            // The limit grows with the bytes that have arrived since the timer was set.
-            let left = max.saturating_sub(core.clock().time(now.saturating_sub(timer.started_at)));
-            if left.is_zero() {
+            if arrived.saturating_sub(timer.bytes_before) < limits.request_progress_min() {
                 return Poll::Ready(Some(ConnectionEnd::RequestTimeout));
             }
-            timer.sleep = sleep(left);
+            *timer = start(arrived);
         }
         Poll::Pending
     }

@@ -9,7 +9,7 @@ use nearstate_store::{Region, Session};
 
 use crate::clock::Clock;
 use crate::limits::ConnectionLimits;
-use crate::metrics::{CoreCounter, Distribution, Histogram};
+use crate::metrics::{CoreCounter, CoreGauge, Distribution, Histogram};
 
 /// The resources of a core for its protocols. Cheap to clone. It stays on its thread.
 /// [`crate::executor::spawn`] starts tasks on the core.
@@ -106,6 +106,8 @@ macro_rules! core_counters {
         #[derive(Debug, Default)]
         pub struct CoreMetrics {
             $(#[doc = $doc] pub $name: CoreCounter,)*
+            /// Bytes that the connections of the core buffer now.
+            pub bytes_buffered: CoreGauge,
             /// Time from a read to the written replies, in nanoseconds.
             pub response_nanos: Histogram,
         }
@@ -114,6 +116,8 @@ macro_rules! core_counters {
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct CoreStats {
             $(#[doc = $doc] pub $name: u64,)*
+            /// Bytes that the connections of the core buffer now.
+            pub bytes_buffered: u64,
             /// Time from a read to the written replies, in nanoseconds.
             pub response_nanos: Distribution,
         }
@@ -122,7 +126,8 @@ macro_rules! core_counters {
             /// Reads all counters.
             pub fn snapshot(&self) -> CoreStats {
                 let response_nanos = self.response_nanos.snapshot();
-                CoreStats { $($name: self.$name.get(),)* response_nanos }
+                let bytes_buffered = self.bytes_buffered.get();
+                CoreStats { $($name: self.$name.get(),)* bytes_buffered, response_nanos }
             }
         }
 
@@ -130,6 +135,7 @@ macro_rules! core_counters {
             /// Adds the counters of another core.
             pub fn merge(&mut self, other: &Self) {
                 $(self.$name += other.$name;)*
+                self.bytes_buffered += other.bytes_buffered;
                 self.response_nanos.merge(&other.response_nanos);
             }
 

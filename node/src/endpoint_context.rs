@@ -147,7 +147,10 @@ impl EndpointContext {
         let buffered = &self.connections.bytes_buffered;
         invariant!(before <= buffered.get(), "a connection's bytes are part of the total");
         let total = buffered.get() - before + after;
-        buffered.set(total);
+        if before != after {
+            buffered.set(total);
+            self.core.metrics().bytes_buffered.set(total as u64);
+        }
         total
     }
 }

@@ -26,12 +26,14 @@ pub struct ConnectionLimits {
     /// buffers of handlers. The connection that exceeds it is closed. Without it, thousands of
     /// clients within their own limits could exhaust the memory of the machine.
     pub core_bytes_max: usize,
-    /// Time limit of an incomplete request, before
-    /// [`ConnectionLimits::request_bytes_per_second_min`] applies. Clients send a request at once;
-    /// one that sends it byte by byte is closed.
+    /// Time limit of an incomplete request. Clients send a request at once; one that sends it byte
+    /// by byte is closed. A large request gets a further period of this length as long as bytes
+    /// arrive at [`ConnectionLimits::request_bytes_per_second_min`]. A request of which nothing
+    /// further arrives therefore ends after at most two periods, regardless of its size.
     pub request_timeout: Duration,
-    /// A large incomplete request gets an additional second for each of these many received bytes.
-    /// A single connection over a poor radio backhaul reaches this rate.
+    /// The least rate at which a large request must arrive in each period of
+    /// [`ConnectionLimits::request_timeout`]. A single connection over a poor radio backhaul
+    /// reaches this rate.
     pub request_bytes_per_second_min: usize,
     /// How long a client may read nothing while a reply waits. Then the connection is closed as a
     /// slow reader.
@@ -86,10 +88,11 @@ impl ConnectionLimits {
         self
     }
 
-    /// The time limit of an incomplete request of which `bytes` bytes have been received.
-    pub(crate) fn request_timeout_for(&self, bytes: usize) -> Duration {
-        let seconds = bytes / self.request_bytes_per_second_min.max(1);
-        self.request_timeout.saturating_add(Duration::from_secs(seconds as u64))
+    /// The bytes of an incomplete request that must arrive in a period of
+    /// [`ConnectionLimits::request_timeout`], at least one.
+    pub(crate) fn request_progress_min(&self) -> usize {
+        let millis = usize::try_from(self.request_timeout.as_millis()).unwrap_or(usize::MAX);
+        (self.request_bytes_per_second_min.saturating_mul(millis) / 1000).max(1)
     }
 }
 
@@ -106,9 +109,12 @@ mod tests {
     }
 
     #[test]
-    fn a_large_request_may_take_longer_than_a_small_one() {
+    fn a_request_must_arrive_at_the_least_rate_in_each_period() {
         let limits = ConnectionLimits::default();
-        assert_eq!(limits.request_timeout_for(10), Duration::from_secs(30));
-        assert_eq!(limits.request_timeout_for(640 << 10), Duration::from_secs(40));
+        assert_eq!(limits.request_progress_min(), 30 * (64 << 10));
+        let short = ConnectionLimits { request_timeout: Duration::from_millis(500), ..limits };
+        assert_eq!(short.request_progress_min(), 32 << 10);
+        let any = ConnectionLimits { request_bytes_per_second_min: 0, ..short };
+        assert_eq!(any.request_progress_min(), 1, "without progress a request ends");
     }
 }

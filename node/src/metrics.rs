@@ -22,6 +22,35 @@ impl CoreCounter {
     }
 }
 
+/// A number that only its core sets, and its highest value.
+#[derive(Debug, Default)]
+pub struct CoreGauge {
+    value: AtomicU64,
+    peak: AtomicU64,
+}
+
+impl CoreGauge {
+    /// Replaces the value. For the single writer only.
+    #[inline]
+    pub fn set(&self, value: u64) {
+        self.value.store(value, Ordering::Relaxed);
+        if value > self.peak.load(Ordering::Relaxed) {
+            self.peak.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// The current value.
+    pub fn get(&self) -> u64 {
+        self.value.load(Ordering::Relaxed)
+    }
+
+    /// The highest value since the last call. A value that is set at the same time may be missing;
+    /// the next higher one is not.
+    pub fn take_peak(&self) -> u64 {
+        self.peak.swap(0, Ordering::Relaxed)
+    }
+}
+
 /// Parts of each power of two (as a power of two): values are known to an eighth.
 const PARTS_LOG2: u32 = 3;
 const PARTS: u64 = 1 << PARTS_LOG2;

@@ -97,6 +97,14 @@ pub trait ConnectionHandler {
     /// has read, and does not continue work before.
     fn poll_progress(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<NextAction>;
 
+    /// `Ready` if the connection must end although its client reads nothing: another client closed
+    /// it, or its messages exceeded their limit. Polled in every phase while replies wait for the
+    /// client, when [`ConnectionHandler::poll_progress`] may add nothing. The handler wakes the
+    /// task when the answer changes.
+    fn poll_end(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
+        Poll::Pending
+    }
+
     /// Completes a request that returned [`NextAction::SendDescriptors`], after all earlier output
     /// was sent. Appends the reply to `output`, and returns the descriptors that travel with its
     /// first byte; `None` if the request failed.

@@ -10,8 +10,12 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::executor::{ExecutorMetrics, PollStamp};
 
-/// A poll that lasts longer is reported as stuck.
-pub(crate) const STUCK: Duration = Duration::from_millis(50);
+/// Interval of the samples.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
+
+/// A poll that lasts longer is reported as stuck. The largest request that the limits allow, of 128
+/// MiB, takes some hundred milliseconds on a slow machine and is only a long poll.
+pub(crate) const STUCK: Duration = Duration::from_secs(1);
 
 /// After this many samples of sleeping cores the sampler sleeps, too. A core that works once a
 /// second does not pay for a wakeup of the sampler each time.
@@ -91,7 +95,7 @@ impl Sampler {
                 report(&stuck);
             }
             if self.idle_samples < IDLE_SAMPLES {
-                std::thread::park_timeout(STUCK);
+                std::thread::park_timeout(SAMPLE_INTERVAL);
                 continue;
             }
             let me = std::thread::current();
@@ -120,19 +124,19 @@ mod tests {
         let hog = executor.spawn(TaskClass::Request, "hog", async move {
             let mut reported = Vec::new();
             for _ in 0..5 {
-                clock.advance(Duration::from_millis(30));
+                clock.advance(STUCK * 3 / 5);
                 reported.extend(look.borrow_mut().sample());
                 crate::executor::yield_now().await;
             }
             assert_eq!(reported, [], "each poll is short");
             for _ in 0..5 {
-                clock.advance(Duration::from_millis(30));
+                clock.advance(STUCK * 3 / 5);
                 reported.extend(look.borrow_mut().sample());
             }
             reported
         });
         let reported = executor.run(hog).unwrap();
-        assert_eq!(reported, [StuckTask { core: 0, task: "hog", time: Duration::from_millis(60) }]);
+        assert_eq!(reported, [StuckTask { core: 0, task: "hog", time: STUCK * 6 / 5 }]);
         assert!(sampler.borrow_mut().sample().is_empty());
     }
 }

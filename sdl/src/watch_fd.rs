@@ -5,7 +5,7 @@
 //! makes the descriptor readable.
 //!
 //! ```text
-//!           WatchFd::next: nothing left         an event beyond what was looked at
+//!           WatchFd::next: nothing left         an event beyond the last position
 //!   armed <--------------------- signalled <-------------------------------- armed
 //!   the thread sleeps at the ring    the thread sleeps until it is armed again
 //! ```

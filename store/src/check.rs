@@ -1,5 +1,5 @@
 //! The offline verifier: `nearstate-memory`'s walk over every byte, the format of each record, and
-//! that the indexes of tags say what the records say.
+//! that the indexes of tags agree with the records.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -94,7 +94,7 @@ fn check_blocks(record: &nearstate_memory::Cell<'_>, value: &[u8]) -> Result<()>
     Ok(())
 }
 
-/// That the indexes of tags say what the records say.
+/// Checks that the indexes of tags agree with the records.
 pub(crate) fn check_indexes(
     path: &Path,
     options: &AttachOptions,
@@ -150,7 +150,7 @@ fn check_tag(session: &Session, namespace: Namespace, tag: &Tag) -> Result<()> {
         check_lists(&mut set, namespace, tag, &mut entries)?;
         entries.sort_unstable();
         if entries.windows(2).any(|pair| matches!(pair, [one, other] if one == other)) {
-            return Err(damaged("a record stands twice among the postings of one value"));
+            return Err(damaged("a record occurs twice among the postings of one value"));
         }
     }
     let has_entries = tag.is_ordered || tag.has_lists();

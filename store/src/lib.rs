@@ -50,8 +50,8 @@ pub use index::{ordered, search};
 pub use nearstate_memory::{
     AttachOptions, CreateOptions, Inspection, MemberEntry, NumaPolicy, PageSize, PinMode,
     RegionFiles, RemovedRegion, ThreadCall, ThreadGuard, barrier_everywhere, check_socket_path,
-    crash, create_eventfd, create_user_directory, now_ms_coarse, prefetch, since_boot,
-    user_directory, with_signals_blocked,
+    crash, create_eventfd, create_user_directory, now_ms, now_ms_coarse, prefetch,
+    release_allocator_memory, since_boot, user_directory, with_signals_blocked,
 };
 pub use nearstate_model::{Error, HeapUsage, HeldBack, Holder, Result, limits};
 pub use prefetch::Prefetch;

@@ -1,4 +1,4 @@
-//! Asking the processor for what is about to be read or written, so that the cache misses of
+//! Prefetches cache lines that are read or written next, so that the cache misses of
 //! records that come one after the other overlap. Changes nothing and promises nothing: each look
 //! is a guess, which does not bind the read that follows.
 
@@ -22,7 +22,7 @@ pub enum Prefetch<'a> {
 const READ_LINES_MAX: u64 = 17;
 const _: () = assert!(READ_LINES_MAX >= BATCH_LINES, "a whole record is no less than its start");
 
-/// A record that is asked for.
+/// A record that is prefetched.
 #[derive(Clone, Copy)]
 struct PrefetchTarget {
     table: u32,

@@ -35,10 +35,10 @@ pub(crate) const ENTRY: usize = 8;
 const _: () = assert!(ENTRY == 1 + 1 + 2 + 4, "name bytes, place, child, bytes");
 const _: () = assert!(BLOCK_INLINE_MAX <= u32::MAX as usize, "an entry counts in 32 bits");
 pub(crate) const NO_TEXT: Corruption = Corruption("a block's name is not UTF-8");
-pub(crate) const NO_PLACE: Corruption = Corruption("a block stands in a place that does not exist");
+pub(crate) const NO_PLACE: Corruption = Corruption("a block has a position that does not exist");
 pub(crate) const CUT: Corruption = Corruption("a record's block table is cut short");
 
-/// What the records of a namespace are.
+/// The kind of a namespace: the form of its records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
     /// One unnamed block: a value (SDL, RESP strings).
@@ -54,7 +54,7 @@ pub enum Kind {
     Mixed,
 }
 
-/// What a record is.
+/// The form of a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Form {
     /// One unnamed block.
@@ -82,7 +82,7 @@ impl Form {
         Self::of(Kind::of(kind).unwrap_or_default(), cell)
     }
 
-    /// As it stands in the flags of a cell.
+    /// The encoding in the flags of a cell.
     pub(crate) const fn flags(self) -> u8 {
         match self {
             Self::Value => 0,
@@ -91,7 +91,7 @@ impl Form {
         }
     }
 
-    /// The form that stands in those flags, if one does.
+    /// The form in the flags of a cell, if they are valid.
     pub(crate) const fn of_flags(flags: u8) -> Option<Self> {
         match flags >> 1 {
             0 => Some(Self::Value),

@@ -30,7 +30,7 @@ use crate::txn::txn_record::{WrittenRecords, written_record};
 use crate::txn::write::Condition;
 use crate::txn::write_set::WriteSet;
 
-/// How long a transaction is tried again when others change what it has read.
+/// How long a transaction is retried while others change the records that it reads.
 #[derive(Clone, Copy, Debug)]
 pub struct RetryPolicy {
     /// The most runs, the first one included.
@@ -53,7 +53,7 @@ impl Default for RetryPolicy {
 /// An open transaction. Dropping it aborts it: nothing was written yet.
 ///
 /// Transactions are strictly serializable, together with every operation on one record: there is
-/// one order of all of them, and one that began after another had ended stands behind it.
+/// one order of all of them, and one that began after another had ended comes after it.
 ///
 /// Its reads are a consistent snapshot: every read checks that all earlier reads are still valid
 /// and returns `Conflict` if they are not. It holds a pin, as a view does, so keep it short.
@@ -175,7 +175,7 @@ impl Session {
                     }
                     Err(error) => return Err(error.into()),
                 },
-                // The error may be of another type: the transaction knows what it has met.
+                // The error may have another type; the transaction records its own errors.
                 Err(_) if txn.has_conflict() => {}
                 Err(error) => return Err(error),
             }
@@ -234,7 +234,7 @@ impl Session {
 const SPINS_LOG_MAX: u32 = 10;
 
 impl Txn<'_> {
-    /// The record of a key: what this transaction has written, else what is in the region.
+    /// The record of a key: the transaction's own write, otherwise the record in the region.
     ///
     /// Cost: that of [`Session::get`], and a load for each record that was read before (of one that
     /// was not there a search): the square of the reads, in all.
@@ -301,8 +301,7 @@ impl Txn<'_> {
         set.put_with_metadata(place, value, metadata)
     }
 
-    /// Puts a set of members, in any order; what is given twice counts once. Whatever the record
-    /// was before is gone.
+    /// Puts a set of members, in any order; duplicates count once. Replaces a record of any form.
     ///
     /// Cost: linear in the bytes of all members, as is each change of a set.
     ///
@@ -370,7 +369,7 @@ impl Txn<'_> {
         set.patch(place, changes)
     }
 
-    /// Gives a record these tags and this expiry instead of what it had; its value or its blocks
+    /// Replaces the tags and the expiry of a record; its value or its blocks
     /// stay as they are. False if there is no such record.
     ///
     /// Cost: a copy of the value; of blocks above 512 bytes none.

@@ -70,7 +70,7 @@ impl Filter {
     }
 }
 
-/// What a watch gives.
+/// An item of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice<'w> {
     /// A change of a record that the filter lets through.
@@ -432,7 +432,7 @@ mod tests {
             .unwrap();
         let refused = session.watch(counters, Filter::Namespace).unwrap_err();
         assert!(refused.to_string().contains("read_counter"), "{refused}");
-        // A heap without room for a ring says so, and goes on.
+        // A heap without space for a ring returns an error and stays usable.
         let (mut number, value) = (0_u64, vec![0; 60_000]);
         while session.put(ns, &number.to_le_bytes(), &value).is_ok() {
             number += 1;

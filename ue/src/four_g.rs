@@ -58,7 +58,8 @@ schema! {
         Bearer "bearer",
         /// Tunnels of the core: attach, detach, session management.
         Tunnel "tunnel",
-        /// All that goes when the radio goes: every procedure but the tracking area update.
+        /// Variables that are removed with the radio connection: every procedure except the
+        /// tracking area update.
         Radio "radio",
     }
     variables {
@@ -158,7 +159,7 @@ schema! {
         ue_ambr set_ue_ambr UeAmbr: Ambr,
             "UE-AMBR (UL/DL)" "ueAmbr" QosParameters Registration,
             64 "TS 36.413 clause 9.2.1.20" [+ - - - - - - -];
-        /// What the subscriber has bought.
+        /// The subscription.
         subscriber_profile set_subscriber_profile SubscriberProfile: SubscriberProfile,
             "Subscriber profile" "subscriberProfile" QosParameters Profile,
             164 "TS 29.272 clause 7.3.2" [- - - - - - - -];

@@ -8,7 +8,7 @@
 
 use crate::effect::Effect;
 
-/// What the layout needs to know of one variable.
+/// The properties of one variable that the layout needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct VariableRow {
     /// Bytes of its slot.
@@ -113,7 +113,7 @@ pub(crate) const fn place(rows: &[VariableRow], number: usize) -> VariableSlot {
     }
 }
 
-/// What the procedure with this number does to the variable with that number.
+/// The effect of a procedure on a variable, both by number.
 pub(crate) const fn effect(rows: &[VariableRow], number: usize, procedure: usize) -> Effect {
     let (_, from) = rows.split_at(number);
     let [row, ..] = from else { panic!("a variable has a row") };

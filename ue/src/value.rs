@@ -72,7 +72,7 @@ pub trait Value: Copy + PartialEq + fmt::Debug {
     /// Those of the formatter.
     fn text(&self, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 
-    /// As JSON: what the text says where that is one word or number, else an object.
+    /// As JSON: the text if it is one word or number, otherwise an object.
     fn json(&self, keys: KeyText) -> Json;
 
     /// The reverse of [`Value::json`] with whole keys.

@@ -3,7 +3,7 @@
 //!
 //! A separate thread writes the lines, so that no core waits for the reader of standard error.
 //! Lines that do not fit into its queue are dropped and counted; a later line reports the count.
-//! The number of lines per second and kind is limited.
+//! The number of lines of each kind is limited ([`LogRate`]).
 
 mod events;
 
@@ -22,8 +22,24 @@ use crate::settings::{LogFormat, LogLevel};
 /// Lines queued for standard error: 200 KB at 200 bytes each. Further lines are dropped.
 const QUEUED_MAX: usize = 1024;
 
-/// Lines of one kind per second. More than that is a malfunction or an attack.
-const LINES_PER_SECOND_MAX: u32 = 10;
+/// How many lines of one kind are written in a period. Further ones are counted, and the next line
+/// that is written reports the count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogRate {
+    /// Ten per second. More than that is a malfunction or an attack.
+    TenPerSecond,
+    /// One per minute: an event that a busy machine causes all the time.
+    OnePerMinute,
+}
+
+impl LogRate {
+    const fn lines_and_period(self) -> (u32, Duration) {
+        match self {
+            Self::TenPerSecond => (10, Duration::from_secs(1)),
+            Self::OnePerMinute => (1, Duration::from_secs(60)),
+        }
+    }
+}
 
 /// How long the end of the process waits for the last lines.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
@@ -35,6 +51,8 @@ pub(crate) struct LogEvent {
     pub(crate) id: &'static str,
     /// Its severity.
     pub(crate) level: LogLevel,
+    /// How often it is written.
+    pub(crate) rate: LogRate,
     /// What happened.
     pub(crate) message: &'static str,
     /// What an operator can do about it, for the documentation.
@@ -58,7 +76,7 @@ struct Logger {
     lost: AtomicU64,
 }
 
-/// The number of lines of one kind in the current second.
+/// The number of lines of one kind in the current period.
 struct EventRate {
     since: Instant,
     written: u32,
@@ -96,7 +114,7 @@ pub(crate) fn emit(event: &'static LogEvent, fields: &LogFields<'_>) {
     if event.level > logger.level {
         return;
     }
-    let Some(suppressed) = logger.check_rate(event.id, Instant::now()) else { return };
+    let Some(suppressed) = logger.check_rate(event, Instant::now()) else { return };
     let mut fields = fields.to_vec();
     if suppressed > 0 {
         fields.push(("suppressed", &suppressed));
@@ -126,14 +144,18 @@ pub(crate) fn flush() {
 impl Logger {
     /// Returns the number of lines of this kind that were suppressed since the last one, or `None`
     /// if this one is to be suppressed too.
-    fn check_rate(&self, id: &'static str, now: Instant) -> Option<u64> {
+    fn check_rate(&self, event: &'static LogEvent, now: Instant) -> Option<u64> {
+        let (lines_max, period) = event.rate.lines_and_period();
         let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
-        let rate =
-            rates.entry(id).or_insert_with(|| EventRate { since: now, written: 0, suppressed: 0 });
-        if now.saturating_duration_since(rate.since) >= Duration::from_secs(1) {
+        let rate = rates.entry(event.id).or_insert_with(|| EventRate {
+            since: now,
+            written: 0,
+            suppressed: 0,
+        });
+        if now.saturating_duration_since(rate.since) >= period {
             (rate.since, rate.written) = (now, 0);
         }
-        if rate.written >= LINES_PER_SECOND_MAX {
+        if rate.written >= lines_max {
             rate.suppressed += 1;
             return None;
         }

@@ -5,14 +5,13 @@ use nearstate_model::limits::{MEMBERS_MAX, NAMESPACE_NAME_BYTES_MAX, NAMESPACES_
 
 use crate::atomic::Ordering;
 use crate::check::CheckReport;
+use crate::heap::chunk::unused_table_bytes;
 use crate::layout::{
-    ARENA_BYTES, ARENA_WORDS, BITMAP_BYTES, CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK,
-    CATALOG_COMMITTED, CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_KIND, CATALOG_NAME,
-    CATALOG_NAME_BYTES, CATALOG_RING,
-    CATALOG_SEGMENTS, CATALOG_SPLIT, CATALOG_STATE, Corruption, MEMBER_BYTES, MEMBER_NAME,
-    MEMBER_PID, MEMBER_PIN, MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE, RESERVED_BYTES, SEGMENTS,
-    SUPER_BYTES, SUPER_NAMESPACES_LOCK, SUPER_WORDS, arena_at, bitmaps_at, catalog_at,
-    chunk_words_at, member_at, ordinary_chunks, unseal,
+    ARENA_BYTES, ARENA_WORDS, CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK, CATALOG_COMMITTED,
+    CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_KIND, CATALOG_NAME, CATALOG_NAME_BYTES, CATALOG_RING, CATALOG_SEGMENTS,
+    CATALOG_SPLIT, CATALOG_STATE, Corruption, MEMBER_BYTES, MEMBER_NAME, MEMBER_PID, MEMBER_PIN,
+    MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE, RESERVED_BYTES, SEGMENTS, SUPER_BYTES,
+    SUPER_NAMESPACES_LOCK, SUPER_WORDS, arena_at, catalog_at, member_at, unseal,
 };
 use crate::member::arena::{Arena, LockSlot, is_arena_word, undo};
 use crate::namespace;
@@ -205,14 +204,8 @@ pub(super) fn unused_chunks(
     used: u64,
     report: &mut CheckReport,
 ) -> Result<(), Corruption> {
-    let (chunks, ordinary) = (map.chunks(), ordinary_chunks(map.chunks()));
-    let words = |chunk| chunk_words_at(chunks) + 8 * chunk;
-    let bitmaps = |chunk| bitmaps_at(chunks) + BITMAP_BYTES * chunk;
-    for (from, to) in [(words(used), words(ordinary)), (bitmaps(used), bitmaps(ordinary))] {
-        let end = from.next_multiple_of(PAGE).min(to);
-        if from < end && map.is_allocated(from) {
-            zeros(map, from, end - from, "tables of unused chunks", report)?;
-        }
+    for range in unused_table_bytes(map, used) {
+        zeros(map, range.start, range.end - range.start, "tables of unused chunks", report)?;
     }
     Ok(())
 }

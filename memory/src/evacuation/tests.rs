@@ -1,11 +1,12 @@
 //! Evacuation and the release of chunks in a damaged region do no further damage.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nearstate_model::Result;
 
 use crate::atomic::Ordering;
 use crate::check::check;
+use crate::fixture::TestRegionPath;
 use crate::heap::cell::{self, CellHeader, CellKind};
 use crate::heap::chunk::ChunkIndex;
 use crate::index::lookup::hash;
@@ -14,21 +15,6 @@ use crate::region::file::{CreateOptions, Region};
 use crate::region::index_table::IndexTable;
 use crate::txn::fill::PendingCell;
 use crate::txn::publish::WriteDecision;
-
-struct RegionPath(PathBuf);
-
-impl RegionPath {
-    fn new(name: &str) -> Self {
-        let base = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
-        Self(Path::new(base).join(format!("nearstate-{name}-{}", std::process::id())))
-    }
-}
-
-impl Drop for RegionPath {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
 
 fn key(number: u32) -> Vec<u8> {
     format!("key-{number}").into_bytes()
@@ -89,8 +75,8 @@ fn evacuate(member: &Member) -> u64 {
 
 #[test]
 fn a_block_with_a_wrong_size_is_not_copied_over_its_neighbours() {
-    let path = RegionPath::new("wrong-size");
-    let region = scattered(&path.0);
+    let path = TestRegionPath::new("wrong-size");
+    let region = scattered(path.path());
     let member = region.member().unwrap();
     let table = member.namespace(b"blocks", 2).unwrap();
     let (_, damaged) = block(&member, table, 400);
@@ -104,14 +90,14 @@ fn a_block_with_a_wrong_size_is_not_copied_over_its_neighbours() {
     assert_eq!(block(&member, table, 400).1, damaged, "it was moved");
     word.fetch_xor(1 << (32 + 20), Ordering::Relaxed);
     drop((member, region));
-    let report = check(&path.0, &mut |_, _| Ok(())).unwrap();
+    let report = check(path.path(), &mut |_, _| Ok(())).unwrap();
     assert!(report.is_clean(), "{report:#?}");
 }
 
 #[test]
 fn a_record_of_no_kind_stays_and_the_others_are_moved() {
-    let path = RegionPath::new("no-kind");
-    let region = scattered(&path.0);
+    let path = TestRegionPath::new("no-kind");
+    let region = scattered(path.path());
     let member = region.member().unwrap();
     let table = member.namespace(b"blocks", 2).unwrap();
     let damaged = {
@@ -125,14 +111,14 @@ fn a_record_of_no_kind_stays_and_the_others_are_moved() {
     assert!(evacuate(&member) > 100, "the damaged record ended the evacuation");
     head.fetch_xor(0x80 << 8, Ordering::Relaxed);
     drop((member, region));
-    let report = check(&path.0, &mut |_, _| Ok(())).unwrap();
+    let report = check(path.path(), &mut |_, _| Ok(())).unwrap();
     assert!(report.is_clean(), "{report:#?}");
 }
 
 #[test]
 fn a_chunk_whose_word_is_wrong_keeps_its_pages() {
-    let path = RegionPath::new("wrong-word");
-    let region = scattered(&path.0);
+    let path = TestRegionPath::new("wrong-word");
+    let region = scattered(path.path());
     let member = region.member().unwrap();
     let table = member.namespace(b"blocks", 2).unwrap();
     let (_, at) = block(&member, table, 400);

@@ -269,7 +269,7 @@ impl Member {
         let in_a_row = self.retired_in_a_row.get() + 1;
         self.retired_in_a_row.set(in_a_row);
         if in_a_row == ONLY_RETIRES_AFTER {
-            self.begin_to_keep_little()?;
+            self.shorten_queues()?;
         }
         if self.may_be_too_long(arena, class) {
             self.trim_long_queue(arena, class, TRIM_CELLS)?;
@@ -295,7 +295,7 @@ impl Member {
     /// Lowers the limits of the queues of a member that only deletes, and frees the rest of its
     /// bump range.
     #[cold]
-    fn begin_to_keep_little(&self) -> Result<()> {
+    fn shorten_queues(&self) -> Result<()> {
         self.set_only_retires(true);
         match self.empty_bump(Bump::Small) {
             // Its chunk is busy: the range stays for the next write.

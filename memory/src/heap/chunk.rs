@@ -4,6 +4,8 @@
 //! A chunk is 256 KiB with a lock word and a bitmap of its units. Every change of a bitmap is made
 //! under the lock. A member holds one such lock at a time.
 
+use std::ops::Range;
+
 use nearstate_model::{Result, invariant};
 
 use crate::atomic::{AtomicU64, Ordering};
@@ -143,6 +145,18 @@ pub(crate) fn chunks_used(map: &Map) -> Result<u64, Corruption> {
         return Err(Corruption("the heap's frontier lies outside the heap"));
     }
     Ok((at - HEAP) / CHUNK_BYTES)
+}
+
+/// The bytes behind the used part of the two tables, of words and of bitmaps, up to the end of the
+/// page, if that page is allocated. They are zero: chunks from `used` on were never used.
+pub(crate) fn unused_table_bytes(map: &Map, used: u64) -> impl Iterator<Item = Range<u64>> {
+    let (chunks, ordinary) = (map.chunks(), ordinary_chunks(map.chunks()));
+    let words = |chunk| chunk_words_at(chunks) + 8 * chunk;
+    let bitmaps = |chunk| bitmaps_at(chunks) + BITMAP_BYTES * chunk;
+    [words(used)..words(ordinary), bitmaps(used)..bitmaps(ordinary)]
+        .map(|table| table.start..table.start.next_multiple_of(TABLE_PAGE).min(table.end))
+        .into_iter()
+        .filter(|page| !page.is_empty() && map.is_allocated(page.start))
 }
 
 /// Reads the payload of a chunk without its lock.

@@ -18,7 +18,6 @@ use crate::layout::{
 };
 use crate::member::{ALL_ASIDE, Health, Member, Private, TABLES_KNOWN, is_process_dead};
 use crate::region::file::{Region, Shared};
-use crate::region::liveness::now_ms;
 use crate::region::member_table::{member_slots_used, state, state_of};
 
 impl Region {
@@ -177,7 +176,7 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         let name = chunk.iter().rev().fold(0, |name, byte| name << 8 | u64::from(*byte));
         set(MEMBER_NAME + 8 * half, name)?;
     }
-    set(MEMBER_SINCE, now_ms())?;
+    set(MEMBER_SINCE, crate::clock::now_ms())?;
     crash_point!("attach.identity");
     if !state::set_alive(word, claimed) {
         return Err(Error::from(Corruption("a slot was taken from a living process")));

@@ -13,6 +13,7 @@ use nearstate_model::{Error, Result, invariant};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::atomic::{AtomicU64, Ordering, fence};
+use crate::clock::now_ms;
 use crate::layout::{
     ARENA_BYTES, ARENAS, CATALOG, CHUNK_BYTES, CHUNK_UNITS, FLAG_FENCED, FORMAT, HEAP, MAGIC,
     MEMBER_BYTES, MEMBERS, SUPER_BYTES, SUPER_CHECK, SUPER_CHUNKS, SUPER_CREATED, SUPER_EPOCH,
@@ -22,7 +23,7 @@ use crate::layout::{
 };
 use crate::region::creation_lock::{self, CreationLock, CreationWait};
 use crate::region::index_table::IndexTable;
-use crate::region::liveness::{LivenessLock, LockedFile, ProcessIdentity, now_ms};
+use crate::region::liveness::{LivenessLock, LockedFile, ProcessIdentity};
 use crate::region::map::Map;
 use crate::region::member_table::is_number_named;
 use crate::region::owner;

@@ -4,7 +4,6 @@ use std::fs::{self, File, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use nearstate_model::{Error, Result};
 
@@ -186,11 +185,4 @@ pub(crate) fn is_process_alive(file: &File, number: u64) -> Result<bool> {
 pub(crate) fn file_key(file: &File) -> Result<(u64, u64)> {
     let data = file.metadata().map_err(|_| failure("cannot stat the region's file"))?;
     Ok((data.dev(), data.ino()))
-}
-
-/// Milliseconds since 1970.
-pub(crate) fn now_ms() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
 }

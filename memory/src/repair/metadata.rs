@@ -5,15 +5,14 @@ use nearstate_model::limits::{MEMBERS_MAX, NAMESPACE_NAME_BYTES_MAX, NAMESPACES_
 use super::{RepairReport, correct, correct_sealed, set};
 use crate::atomic::Ordering;
 use crate::check::metadata::unused_entry_words;
-use crate::heap::chunk::chunks_used;
+use crate::heap::chunk::{chunks_used, unused_table_bytes};
 use crate::layout::{
-    ARENA_BYTES, BITMAP_BYTES, CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK, CATALOG_COMMITTED,
-    CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_KIND, CATALOG_NAME, CATALOG_NAME_BYTES,
-    CATALOG_SPLIT, CATALOG_STATE,
-    CHUNK_BYTES, Corruption, HEAP, LINE, MEMBER_BYTES, MEMBER_NAME, MEMBER_PID, MEMBER_SINCE,
-    MEMBER_STATE, NAMESPACE_LIVE, RESERVED_BYTES, SEGMENTS, SUPER_BYTES, SUPER_EPOCH,
-    SUPER_FRONTIER, SUPER_MEMBERS, SUPER_NAMESPACES, SUPER_NAMESPACES_LOCK, SUPER_WORDS, arena_at,
-    bitmaps_at, catalog_at, chunk_words_at, member_at, ordinary_chunks,
+    ARENA_BYTES, CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK, CATALOG_COMMITTED, CATALOG_FLAGS, CATALOG_GENERATION,
+    CATALOG_KIND, CATALOG_NAME, CATALOG_NAME_BYTES, CATALOG_SPLIT, CATALOG_STATE, CHUNK_BYTES,
+    Corruption, HEAP, LINE, MEMBER_BYTES, MEMBER_NAME, MEMBER_PID, MEMBER_SINCE, MEMBER_STATE,
+    NAMESPACE_LIVE, RESERVED_BYTES, SEGMENTS, SUPER_BYTES, SUPER_EPOCH, SUPER_FRONTIER,
+    SUPER_MEMBERS, SUPER_NAMESPACES, SUPER_NAMESPACES_LOCK, SUPER_WORDS, arena_at, catalog_at,
+    member_at, ordinary_chunks,
 };
 use crate::member::arena::{Arena, undo};
 use crate::namespace;
@@ -60,14 +59,8 @@ fn superblock(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> {
     let is_count = |count| count <= NAMESPACES_MAX as u64;
     correct_sealed(map, SUPER_NAMESPACES, "the count of namespaces", is_count, report)?;
     let used = chunks_used(map)?;
-    let (chunks, ordinary) = (map.chunks(), ordinary_chunks(map.chunks()));
-    let words = |chunk| chunk_words_at(chunks) + 8 * chunk;
-    let bitmaps = |chunk| bitmaps_at(chunks) + BITMAP_BYTES * chunk;
-    for (from, to) in [(words(used), words(ordinary)), (bitmaps(used), bitmaps(ordinary))] {
-        let end = from.next_multiple_of(PAGE).min(to);
-        if from < end && map.is_allocated(from) {
-            zero(map, from, end, "tables of unused chunks", report)?;
-        }
+    for range in unused_table_bytes(map, used) {
+        zero(map, range.start, range.end, "tables of unused chunks", report)?;
     }
     Ok(())
 }

@@ -189,8 +189,8 @@ impl Member {
     }
 
     /// Takes the locks of all buckets, in the order of their offsets. While it holds locks it waits
-    /// only briefly. It waits for a busy lock without holding any, for at most [`LOCK_WAIT_MAX`] in
-    /// all.
+    /// only briefly. It waits for a busy lock without holding any: in all for [`LOCK_WAIT_MAX`] if
+    /// one holder keeps it, and a few times as long if several do.
     fn lock_all(&self, plan: &mut CommitPlan, txn: TxnCell<'_>) -> Result<()> {
         let arena = self.arena();
         let mut since = None;

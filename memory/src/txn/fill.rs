@@ -79,14 +79,14 @@ impl Member {
         let at = self.allocate_cell(head)?;
         self.operation(|| {
             let body_crc = cell::checksum_of(parts);
-            self.write_all_of(at, head, write_all)?;
+            self.fill_body(at, head, write_all)?;
             Ok(PendingCell { at, body_crc })
         })
     }
 
     /// Writes the whole body of a cell.
     #[inline]
-    fn write_all_of(
+    fn fill_body(
         &self,
         at: u64,
         head: &CellHeader,
@@ -110,7 +110,7 @@ impl Member {
     ) -> Result<PendingCell> {
         let at = self.allocate_cell(head)?;
         self.operation(|| {
-            self.write_all_of(at, head, fill)?;
+            self.fill_body(at, head, fill)?;
             if let Some(table) = table {
                 self.prefetch_record(table, head.hash, 1);
             }

@@ -20,21 +20,16 @@ pub(super) struct InputBuffer {
     pub(super) request_timer: Option<RequestTimer>,
 }
 
-/// The time limit of an incomplete request.
+/// The current period of an incomplete request, in which enough bytes must arrive.
 pub(super) struct RequestTimer {
-    /// The reading of the clock when the incomplete request was first seen.
-    pub(super) started_at: u64,
+    /// The bytes of the request that had arrived when the period began.
+    pub(super) bytes_before: usize,
     pub(super) sleep: Sleep,
 }
 
 impl InputBuffer {
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
-    }
-
-    /// The size of the bytes in memory, including those that are consumed but not removed yet.
-    pub(super) fn len(&self) -> usize {
-        self.bytes.len()
     }
 
     /// The number of bytes that are not consumed.

@@ -138,6 +138,20 @@ fn an_incomplete_request_times_out_and_an_idle_connection_does_not() {
 }
 
 #[test]
+fn a_large_incomplete_request_does_not_prolong_its_own_time_limit() {
+    let limits = ConnectionLimits {
+        request_timeout: Duration::from_millis(100),
+        ..ConnectionLimits::default()
+    };
+    let served = serve(1, limits);
+    let mut half = served.unix();
+    // At the least rate these bytes would take two minutes, but they arrive at once and then
+    // nothing follows.
+    half.send(&"l".repeat(8 << 20));
+    served.until(|seen| seen.request_timeouts == 1 && seen.open() == 0);
+}
+
+#[test]
 fn a_request_that_is_too_large_gets_an_error() {
     let limits = ConnectionLimits { input_bytes_max: 100_000, ..ConnectionLimits::default() };
     let served = serve(1, limits);

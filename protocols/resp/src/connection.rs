@@ -191,6 +191,10 @@ impl ConnectionHandler for RespConnection {
         Poll::Pending
     }
 
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.connection.mailbox.poll_end(cx)
+    }
+
     fn send_descriptors(
         &mut self,
         peer: nearstate_model::Result<&LocalPeer<'_>>,

@@ -45,6 +45,6 @@ impl ExpiryUnit {
         if self.is_absolute {
             return Some(ms);
         }
-        ms.checked_add(i64::try_from(nearstate_store::now_ms_coarse()).ok()?)
+        ms.checked_add(i64::try_from(nearstate_store::now_ms()).ok()?)
     }
 }

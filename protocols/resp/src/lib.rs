@@ -11,6 +11,7 @@
 mod protocol;
 mod keyspace_notifier;
 mod memory_upkeep;
+mod allocator_upkeep;
 mod connection;
 pub mod table;
 mod commands;

@@ -1,5 +1,6 @@
 //! Entry point of the crate: the node's [`Protocol`] for RESP.
 
+use crate::allocator_upkeep;
 use crate::command::stats::RespCoreStats;
 use crate::connection::RespConnection;
 use crate::core_context::CoreContext;
@@ -42,7 +43,7 @@ impl Protocol for RespProtocol {
         }
         let commands = TABLE.commands().iter().map(|command| (command.name, command.flags));
         let counts = Arc::new(RespCoreStats::new(commands));
-        self.server.stats.add_core(Arc::clone(&counts));
+        self.server.stats.add_core(Arc::clone(&counts), Arc::clone(core.metrics()));
         Ok(Rc::new(RespCoreService(Rc::new(CoreContext::new(&self.server, core, counts)))))
     }
 
@@ -78,6 +79,8 @@ impl CoreService for RespCoreService {
                 self.0.core.clock().clone(),
             );
             spawn(TaskClass::Background, "memory", keep_memory_usable);
+            let release = allocator_upkeep::run(Arc::clone(&self.0.server));
+            spawn(TaskClass::Background, "allocator", release);
         }
     }
 

@@ -209,14 +209,14 @@ impl PubSub {
         let (state, matching) = self.matching_patterns(channel);
         let mut sent = 0;
         for mailbox in state.channels.get(channel).into_iter().flat_map(BTreeMap::values) {
-            mailbox.put(Delivery { message: Arc::clone(&message), pattern: None });
-            sent += 1;
+            let delivery = Delivery { message: Arc::clone(&message), pattern: None };
+            sent += usize::from(mailbox.put(delivery));
         }
         for entry in &matching {
             for mailbox in entry.subscribers().values() {
                 let pattern = Some(Arc::clone(&entry.pattern));
-                mailbox.put(Delivery { message: Arc::clone(&message), pattern });
-                sent += 1;
+                let delivery = Delivery { message: Arc::clone(&message), pattern };
+                sent += usize::from(mailbox.put(delivery));
             }
         }
         sent

@@ -6,6 +6,7 @@ use crate::keyspace_events::KeyspaceEvents;
 use crate::keyspace_events::watches::KeyspaceWatches;
 use crate::pubsub::PubSub;
 use crate::pubsub::mailbox::Mailbox;
+use nearstate_node::CoreMetrics;
 use nearstate_node::metrics::Distribution;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -290,6 +291,8 @@ pub struct ServerStats {
     pub published: AtomicU64,
     /// Statistics of requests, by core.
     cores: Mutex<Vec<Arc<RespCoreStats>>>,
+    /// Metrics of connections, by core.
+    connection_metrics: Mutex<Vec<Arc<CoreMetrics>>>,
 }
 
 impl ServerStats {
@@ -303,8 +306,23 @@ impl ServerStats {
     }
 
     /// Adds the statistics of a core.
-    pub(crate) fn add_core(&self, core: Arc<RespCoreStats>) {
+    pub(crate) fn add_core(&self, core: Arc<RespCoreStats>, metrics: Arc<CoreMetrics>) {
         self.cores().push(core);
+        self.connection_metrics().push(metrics);
+    }
+
+    fn connection_metrics(&self) -> MutexGuard<'_, Vec<Arc<CoreMetrics>>> {
+        self.connection_metrics.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes that connections of all cores buffer.
+    pub(crate) fn bytes_buffered(&self) -> u64 {
+        self.connection_metrics().iter().map(|core| core.bytes_buffered.get()).sum()
+    }
+
+    /// The sum of the most bytes that connections of each core buffered since the last call.
+    pub(crate) fn take_bytes_buffered_peak(&self) -> u64 {
+        self.connection_metrics().iter().map(|core| core.bytes_buffered.take_peak()).sum()
     }
 
     /// Hits and misses of reads.

@@ -37,7 +37,7 @@ pub enum WhenFull {
 pub enum StreamItem<'c> {
     /// A committed transaction.
     Transaction(StreamEntry<'c>),
-    /// So many transactions of this writer are lost: read anew what they may have changed.
+    /// This number of the writer's transactions is lost: read the affected records again.
     Lost {
         /// Number of the writer's session.
         writer: u32,
@@ -74,7 +74,7 @@ impl<'c> StreamEntry<'c> {
 #[derive(Debug)]
 pub struct CommitStream<'s> {
     session: &'s Session,
-    /// The reader of each session's stream, where there is one.
+    /// The reader of each session's stream, if it exists.
     readers: Vec<Option<RingReader>>,
     next: usize,
     bytes: Vec<u8>,

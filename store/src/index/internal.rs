@@ -49,7 +49,7 @@ const _: () = assert!(ROOT & ROOT_EXPIRY == 0, "the roots of expiry have a bit o
 const _: () =
     assert!((u32::MAX as u64) << 8 < ROOT_EXPIRY, "a tag's root is no tree of expiry");
 
-/// What a session caches of the internal namespaces.
+/// A session's cache of the internal namespaces.
 #[derive(Debug, Default)]
 pub(crate) struct InternalCache {
     pub(crate) table: Cell<Option<u32>>,
@@ -140,7 +140,7 @@ pub(crate) fn list_key(namespace: u32, tag: u8, value: &[u8], out: &mut Vec<u8>)
     out.extend_from_slice(value);
 }
 
-/// What the keys of all lists of a tag begin with.
+/// The common prefix of the keys of all lists of a tag.
 pub(crate) fn list_prefix(namespace: u32, tag: u8, out: &mut Vec<u8>) {
     list_key(namespace, tag, &[], out);
     invariant!(out.len() == VALUE_AT, "a list's key without a value has {} bytes", out.len());
@@ -155,9 +155,9 @@ pub(crate) fn name_part(number: u32, key: &mut [u8]) {
     guaranteed(place, "the key of a part has its number").copy_from_slice(&number.to_be_bytes());
 }
 
-/// Where the number of a part stands in its key, and the value behind it.
+/// The offset of the part's number in the key of a part; [`VALUE_AT`] is that of the value.
 const PART_AT: usize = 1 + 4 + 1;
-/// Where the value stands in the key of a unique tag's posting.
+/// The offset of the value in the key of a unique tag's posting.
 pub(crate) const POSTING_VALUE_AT: usize = 1 + 4 + 1;
 pub(crate) const VALUE_AT: usize = PART_AT + 4;
 const _: () = assert!(

@@ -1,4 +1,5 @@
-//! The tags of a namespace: what each is, and how far its index is.
+//! The tags of a namespace: the properties of each, and the state of its index. A new property of
+//! tags starts here, in [`TagSchema`].
 //!
 //! ```text
 //! count of schema changes u64 | count u8
@@ -15,7 +16,7 @@ const UNIQUE: u8 = 1;
 const ORDERED: u8 = 2;
 const COUNTED: u8 = 4;
 const REQUIRED: u8 = 8;
-/// Its records are in lists of postings: every tag that is neither unique nor ordered says so.
+/// Its records are in posting lists. Set for every tag that is neither unique nor ordered.
 const LISTED: u8 = 16;
 const _: () = assert!(
     (UNIQUE | ORDERED | COUNTED | REQUIRED | LISTED).count_ones() == 5,
@@ -34,34 +35,35 @@ const _: () = assert!(TAG_NAME_BYTES_MAX <= u8::MAX as usize, "a tag counts its 
 pub struct TagSchema {
     /// Its name.
     pub name: String,
-    /// A value stands in one record of the namespace at the most (`UNIQUE_KEY`): a commit that
-    /// gives it to a second one is refused with `TagTaken`. Costs each record a posting.
+    /// At most one record of the namespace has a value (`UNIQUE_KEY`): a commit that gives it to a
+    /// second one is refused with `TagTaken`. Costs one posting for each record.
     pub is_unique: bool,
-    /// Ranges and prefixes can be asked for, in the order of the bytes (`sort`). Costs a change of
-    /// a tag twice of what equality alone does.
+    /// The tag can be searched by range and prefix, in the order of the bytes (`sort`). A change of
+    /// the tag costs twice as much as with equality alone.
     pub is_ordered: bool,
-    /// How many records have a value is known without looking at them (`COUNT_KEY`). Writers that
-    /// give and take the same value meet at its count only if their numbers are equal modulo 8.
+    /// The number of records with a value is known without reading them (`COUNT_KEY`). Writers that
+    /// add and remove the same value conflict at its count only if their numbers are equal modulo
+    /// 8.
     pub is_counted: bool,
-    /// A record must have it (`presence`): a commit that leaves one without is refused with
-    /// `BadArgument`. It holds for writers from the declaration on.
+    /// Each record must have the tag (`presence`): a commit that leaves one without it is refused
+    /// with `BadArgument`. Applies to writers after the declaration.
     pub is_required: bool,
 }
 
-/// How far the index of a tag is.
+/// The state of a tag's index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TagState {
-    /// Writers keep it; records from before are being entered.
+    /// Writers maintain it; older records are being added.
     Building,
     /// Complete.
     Ready,
-    /// Given up because of what the records hold; its entries are being taken away.
+    /// Rejected because of existing records; its entries are being removed.
     Leaving,
-    /// Gone. Its number is free.
+    /// Removed. Its number is free.
     Gone,
 }
 
-/// A tag as the region has it.
+/// A declared tag.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "four properties that exclude none of each other"
@@ -80,7 +82,7 @@ pub struct Tag {
     pub is_counted: bool,
     /// See [`TagSchema`].
     pub is_required: bool,
-    /// How far its index is.
+    /// The state of its index.
     pub state: TagState,
 }
 
@@ -96,7 +98,7 @@ impl Tag {
         !self.is_unique && !self.is_ordered
     }
 
-    fn is_as(&self, wanted: &TagSchema) -> bool {
+    fn has_properties_of(&self, wanted: &TagSchema) -> bool {
         (self.is_unique, self.is_ordered, self.is_counted, self.is_required)
             == (wanted.is_unique, wanted.is_ordered, wanted.is_counted, wanted.is_required)
     }
@@ -134,12 +136,12 @@ impl TagSet {
         self.tags.iter().find(|tag| tag.name.as_bytes() == name && tag.is_kept())
     }
 
-    /// The tag with this name, unless it is gone.
+    /// The tag with this name, unless it was removed.
     pub(crate) fn tag(&self, name: &str) -> Option<&Tag> {
         self.named(name.as_bytes())
     }
 
-    /// Adds what is not there yet. True if anything is new or not complete yet.
+    /// Adds the tags that do not exist yet. True if a tag is new or not complete yet.
     ///
     /// # Errors
     /// `BadName`; `BadArgument` for too many tags and for one that is there in another form.
@@ -159,7 +161,7 @@ impl TagSet {
                 return Err(Error::BadName { bytes });
             }
             if let Some(known) = self.tag(&tag.name) {
-                if !known.is_as(tag) {
+                if !known.has_properties_of(tag) {
                     return Err(Error::BadArgument {
                         detail: format!(
                             "the tag {:?} is declared in another form already: open the \

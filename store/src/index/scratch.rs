@@ -18,7 +18,7 @@ pub(crate) struct IndexScratch {
     pub(crate) record: Vec<u8>,
     /// The hash of that key.
     pub(crate) hash: u64,
-    /// Records of which something changes beside their value.
+    /// Records whose metadata changes.
     pub(crate) changes: Vec<MetaChange>,
     /// The values that the records of the transaction lose, in the order of `changes`.
     pub(crate) old_values: Vec<CollectedValue>,
@@ -30,7 +30,7 @@ pub(crate) struct IndexScratch {
     pub(crate) tags: Option<(u32, Arc<TagSet>)>,
 }
 
-/// A record of which something changes beside its value.
+/// A record whose metadata changes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MetaChange {
     /// Its entry in the transaction.

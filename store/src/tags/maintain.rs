@@ -1,4 +1,4 @@
-//! Keeping the indexes of tags: what the commit of a transaction adds for the tags of its records.
+//! Maintains the indexes of tags: the changes that a commit adds for the tags of its records.
 //! The postings and nodes are records of the same transaction, so an index always agrees with its
 //! records.
 
@@ -50,7 +50,7 @@ impl<'s> WriteSet<'s> {
         match done {
             Ok(()) => Ok(written),
             Err(error @ Error::Conflict { .. }) => Err(error),
-            // What was read for the indexes was not of one moment: the answer may be wrong.
+            // The reads for the indexes do not show one instant: the result may be wrong.
             Err(error) => Err(self.torn_or(error)?),
         }
     }

@@ -76,7 +76,7 @@ impl Session {
     }
 }
 
-/// What a transaction has of a record of the internal namespace.
+/// The state of a record of the internal namespace within a transaction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum OwnWrite {
     /// It was deleted in this transaction.

@@ -104,7 +104,7 @@ impl Session {
 }
 
 impl RecordForUpdate<'_> {
-    /// What was read.
+    /// The record that was read.
     #[inline]
     pub const fn view(&self) -> &View<'_> {
         &self.view
@@ -230,8 +230,8 @@ impl RecordForUpdate<'_> {
         KeyLookup { table: self.table, hash: self.hash, key: self.key, form, is_seen: true }
     }
 
-    /// Publishes a draft if the record is still the one that was read; `None` if the namespace
-    /// needs a transaction now.
+    /// Publishes a draft if the record is still the one that was read; `None` if the write needs a
+    /// transaction: the namespace does now, or an evacuation has moved the record.
     #[inline]
     fn publish(&self, draft: PendingCell, mask: u64) -> Result<Option<Outcome>> {
         invariant!(self.seen.at == self.cell.at(), "the token of a record names its cell");
@@ -251,6 +251,8 @@ impl RecordForUpdate<'_> {
         })?;
         Ok(match written {
             SingleWrite::Made { version } => Some(Outcome::Done { version }),
+            // It was moved to another cell, with its blocks: a transaction finds it again.
+            SingleWrite::Refused if current == Some(self.view.version()) => None,
             SingleWrite::Refused => Some(Outcome::Refused { current }),
             SingleWrite::FlagsChanged => None,
         })

@@ -123,7 +123,7 @@ enum Opened<'s> {
 }
 
 impl<'s> Opened<'s> {
-    /// What the transaction has written, otherwise the bytes in the region.
+    /// The transaction's own write, otherwise the bytes in the region.
     fn find(set: &mut WriteSet<'s>, address: Address) -> Result<(usize, Self)> {
         let session = set.session;
         let (table, key) = (session.object_namespace()?.index, address.key());

@@ -1,4 +1,4 @@
-//! Patching named blocks: a delta. Only what changes travels, only what is small is copied.
+//! Patches of named blocks (deltas). Only changed blocks are written, only small blocks are copied.
 
 use nearstate_memory::{Cell, CellHeader, Corruption, WriteTarget};
 use nearstate_model::invariant::guaranteed;
@@ -73,7 +73,7 @@ impl Session {
 
     /// The record with the changes made, as a draft.
     ///
-    /// `meta` is what follows the blocks; `None` keeps what there was.
+    /// `meta` follows the blocks; `None` keeps the current metadata.
     pub(crate) fn patched(
         &self,
         lookup: KeyLookup<'_>,

@@ -89,7 +89,7 @@ impl Session {
                 self.member.prefetch_record(table, *hash, 1);
             }
             for ((key, value), hash) in records.iter().zip(hashes) {
-                // What the put would prefetch is on its way.
+                // The lines that the put would prefetch are already being loaded.
                 let lookup = KeyLookup { table, hash, key, form: Form::Value, is_seen: true };
                 self.put_at(namespace, lookup, value, Condition::Always)?;
             }

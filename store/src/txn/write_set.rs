@@ -281,7 +281,7 @@ impl<'s> WriteSet<'s> {
         self.push(table, hash, key)
     }
 
-    /// As [`WriteSet::put`], with what is to follow the value.
+    /// As [`WriteSet::put`], with metadata after the value.
     #[inline]
     pub(crate) fn put_with_metadata(
         &mut self,
@@ -386,7 +386,7 @@ impl<'s> WriteSet<'s> {
         Ok(written)
     }
 
-    /// Commits what is buffered.
+    /// Commits the buffered changes.
     ///
     /// # Errors
     /// `Conflict`, `Full`, `Stalled`, `Damaged`; nothing was changed then.
@@ -563,7 +563,7 @@ const NO_ENTRY: &str = "an entry of the transaction is named by its index";
 
 #[cold]
 fn torn() -> Error {
-    Error::Conflict { detail: "what the transaction had read".to_owned() }
+    Error::Conflict { detail: "a record that the transaction had read".to_owned() }
 }
 
 /// A record as the region has it: its cell, and what follows its key.

@@ -17,7 +17,7 @@ use nearstate_model::limits::{EVENT_BYTES_MAX, KEY_BYTES_MAX};
 
 use crate::record::Form;
 
-/// Where in an event's bytes its version stands.
+/// The offset of the version in an event's bytes.
 pub(crate) const VERSION_AT: usize = 10;
 const HEAD: usize = VERSION_AT + 8;
 const _: () = assert!(VERSION_AT == 1 + 1 + 2 + 3 * 2, "kind, flags, key bytes, three counts");
@@ -78,12 +78,12 @@ impl EventKind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change<'a> {
     pub(crate) kind: EventKind,
-    /// What the record is; what it was, if it is gone.
+    /// The form of the record; its last form if it was deleted.
     pub(crate) form: Form,
-    /// The record's version after the change; the last one it had, if it is gone.
+    /// The record's version after the change; its last version if it was deleted.
     pub(crate) version: u64,
     pub(crate) key: &'a [u8],
-    /// Names of the blocks that changed; none where a record has one block without a name.
+    /// Names of the changed blocks; none for a record with one unnamed block.
     pub(crate) blocks: &'a [&'a str],
     pub(crate) before: &'a [TagValue<'a>],
     pub(crate) after: &'a [TagValue<'a>],
@@ -142,11 +142,11 @@ impl Change<'_> {
 pub struct Event<'a> {
     /// What happened.
     pub kind: EventKind,
-    /// What the record is; what it was, if it is gone.
+    /// The form of the record; its last form if it was deleted.
     pub form: Form,
     /// The record's key.
     pub key: &'a [u8],
-    /// Its version after the change; the last one it had, if it is gone.
+    /// Its version after the change; its last version if it was deleted.
     pub version: u64,
     /// True if the names of blocks and the tags were too much for an event: read the record.
     pub is_cut: bool,
@@ -189,7 +189,7 @@ impl<'a> Event<'a> {
         each(self.before, tag)
     }
 
-    /// The tags that it has now: none if it is gone.
+    /// Its current tags; none if it was deleted.
     pub fn tags_after(&self) -> impl Iterator<Item = TagValue<'a>> {
         each(self.after, tag)
     }
@@ -198,7 +198,7 @@ impl<'a> Event<'a> {
 /// Takes one item from the front of some bytes.
 type Take<'a, T> = fn(&'a [u8]) -> Result<(T, &'a [u8]), Corruption>;
 
-/// Cuts off so many items, after looking at each of them.
+/// Splits off `count` items after checking each of them.
 fn split<'a, T>(
     bytes: &'a [u8],
     count: [u8; 2],

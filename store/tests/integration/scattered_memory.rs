@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearstate_store::{
-    BlockChange, Condition, Error, Kind, Namespace, Region, Schema, Session, now_ms_coarse,
+    BlockChange, BlockLayout, Condition, Error, Kind, Namespace, Outcome, Region, Schema, Session,
+    now_ms_coarse,
 };
 
 use crate::fixture::{TestFolder, clean};
@@ -215,5 +216,66 @@ fn memory_that_is_free_as_a_whole_goes_back_to_the_host() {
     assert!(session.defragment(0).unwrap().is_none());
     drop(view_of);
     drop((session, region));
+    clean(&folder.path);
+}
+
+#[test]
+fn a_record_that_was_read_for_an_update_may_be_moved_before_it() {
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let (session, _) = open(&region);
+    let schema = Schema { kind: Kind::Mixed, ..Schema::default() };
+    let ns = session.namespace("mixed", &schema).unwrap();
+    let blocks = BlockLayout::new(&["large", "small"]).unwrap();
+    let put = |number: u32| {
+        if number.is_multiple_of(2) {
+            return session.put(ns, &key(number), &[1; 900]).map(drop);
+        }
+        let changes = [
+            BlockChange { name: "large", bytes: Some(&[2; 3000]) },
+            BlockChange { name: "small", bytes: Some(&[3; 20]) },
+        ];
+        session.patch(ns, &key(number), &changes, Condition::Always).map(drop)
+    };
+    for number in 0..8000 {
+        put(number).unwrap();
+    }
+    for number in (0..8000).filter(|number| number % 10 > 1) {
+        assert!(session.delete(ns, &key(number)).unwrap(), "record {number}");
+    }
+    let kept = || (0..8000).filter(|number| number % 10 <= 1);
+    let keys: Vec<Vec<u8>> = kept().map(|number| key(number).to_vec()).collect();
+    let read: Vec<_> =
+        keys.iter().map(|key| session.get_for_update(ns, key).unwrap().unwrap()).collect();
+    let (other, _) = open(&region);
+    let mut moved = 0;
+    for _ in 0..20 {
+        let Some(mut work) = other.defragment(20).unwrap() else { break };
+        while !work.step(64).unwrap() {}
+        moved += work.moved();
+    }
+    assert!(moved > 100, "{moved} of {} records were moved", keys.len());
+    for (number, record) in kept().zip(&read) {
+        let done = if number.is_multiple_of(2) {
+            record.put(&[4; 900]).unwrap()
+        } else {
+            record.patch(&blocks, &[(1, &[5; 20])]).unwrap()
+        };
+        assert!(matches!(done, Outcome::Done { .. }), "record {number}: {done:?}");
+    }
+    for (number, record) in kept().zip(&read) {
+        let again = record.patch(&blocks, &[(1, &[6; 20])]);
+        let is_refused = matches!(again, Ok(Outcome::Refused { .. }));
+        assert!(number.is_multiple_of(2) || is_refused, "record {number}: {again:?}");
+        let now = session.get(ns, &key(number)).unwrap().unwrap();
+        if number.is_multiple_of(2) {
+            assert_eq!(now.bytes(), [4; 900]);
+        } else {
+            assert_eq!(now.block("large"), Some(&[2; 3000][..]));
+            assert_eq!(now.block("small"), Some(&[5; 20][..]));
+        }
+    }
+    drop(read);
+    drop((other, session, region));
     clean(&folder.path);
 }

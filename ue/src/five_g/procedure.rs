@@ -238,7 +238,7 @@ pub fn apply(procedure: Procedure, context: &mut Context, draw: u64) {
     for_each!(procedure, |COLUMN, BLOCKS| context.change::<COLUMN, BLOCKS>(draw));
 }
 
-/// What the subscriber's block is drawn with.
+/// The draw of the subscriber's block.
 const SUBSCRIBER_SALT: u64 = 0x5b5c_215a;
 
 impl Context {

@@ -6,7 +6,7 @@ use crate::state::UeState;
 
 impl Procedure {
     /// The state after this procedure in that one; `None`: it does not happen there. Whether the
-    /// session that it is about is there is another question: [`Procedure::is_legal`] asks both.
+    /// session exists is a separate condition: [`Procedure::is_legal`] checks both.
     pub const fn next_state(self, state: UeState) -> Option<UeState> {
         use UeState::{Connected, Deregistered, Idle};
         match (self, state) {

@@ -27,7 +27,7 @@ pub enum Procedure {
     Handover,
     /// The UE camps on another cell of its areas. The core receives no message.
     CellReselection,
-    /// The default bearer is set up anew: TS 23.401 clause 5.4.
+    /// The default bearer is set up again: TS 23.401 clause 5.4.
     SessionManagement,
 }
 
@@ -168,7 +168,7 @@ pub fn apply(procedure: Procedure, context: &mut Context, draw: u64) {
     }
 }
 
-/// What the subscriber's profile is drawn with.
+/// The draw of the subscriber's profile.
 const PROFILE_SALT: u64 = 0x5b5c_21be;
 
 impl Context {

@@ -137,11 +137,11 @@ impl Value for TaiList {
             no_digit |= is_more & !is_filler;
         }
         if no_digit != 0 {
-            Err("has a PLMN with what is no digit")
+            Err("has a PLMN with a nibble that is not a digit")
         } else if is_zero(unused) {
             Ok(())
         } else {
-            Err("has bytes behind its last area")
+            Err("has bytes after its last area")
         }
     }
 

@@ -78,7 +78,7 @@ fn check_template(bytes: &[u8]) -> std::result::Result<(), &'static str> {
         }
         rest = after;
     }
-    if rest.is_empty() { Ok(()) } else { Err("has bytes behind its last filter") }
+    if rest.is_empty() { Ok(()) } else { Err("has bytes after its last filter") }
 }
 
 impl Tft {
@@ -136,7 +136,7 @@ impl Value for Tft {
         let (used, unused) =
             body.split_at_checked(usize::from(length)).ok_or("is longer than its place")?;
         check_template(used)?;
-        if is_zero(unused) { Ok(()) } else { Err("has bytes behind its end") }
+        if is_zero(unused) { Ok(()) } else { Err("has bytes after its end") }
     }
 
     #[inline]

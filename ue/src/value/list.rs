@@ -20,7 +20,7 @@ pub(crate) fn check<T: Value>(slot: &[u8], most: usize) -> Result<(), &'static s
     for item in used.chunks_exact(T::BYTES) {
         T::check(item)?;
     }
-    if is_zero(unused) { Ok(()) } else { Err("has bytes behind its last item") }
+    if is_zero(unused) { Ok(()) } else { Err("has bytes after its last item") }
 }
 
 /// The bytes of each item.

@@ -75,7 +75,7 @@ impl Value for Plmn {
         if are_digits(u64::from(u32::from_le_bytes([one, two, three, 0]))) {
             Ok(())
         } else {
-            Err("has a PLMN with what is no digit")
+            Err("has a PLMN with a nibble that is not a digit")
         }
     }
 

@@ -1,4 +1,4 @@
-//! What a workload asks of a store, in words that every store can be held to.
+//! The interface between a workload and a store, with one contract for all stores.
 //!
 //! A workload sees tables of records. A record has a key, one or more parts (named blocks: what a
 //! procedure changes is a few of them) and tags by which it is found. A target turns these calls
@@ -7,7 +7,7 @@
 use crate::operations::{self, KeyBlock, Operation, Store};
 use nearstate_model::{Error, Result};
 
-/// Tags of a record at the most: what one call has room for.
+/// The largest number of tags of a record in one call.
 pub const TAGS_MAX: usize = 8;
 
 /// The largest number of parts of a record: a set of them fits in [`PartSet`].
@@ -17,7 +17,7 @@ pub const PARTS_MAX: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableId(pub usize);
 
-/// What a workload stores.
+/// The tables of a workload.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StoreSchema {
     pub tables: &'static [TableSchema],
@@ -45,9 +45,9 @@ pub struct TableSchema {
     pub name: &'static str,
     /// Names of a record's parts. A table of one part holds plain values.
     pub parts: &'static [&'static str],
-    /// By what its records are found beside their key.
+    /// The tags by which records are found.
     pub tags: &'static [TagRule],
-    /// Whether [`StoreAccess::scan`] is asked of it.
+    /// True if the workload calls [`StoreAccess::scan`] on it.
     pub is_scanned: bool,
 }
 
@@ -61,7 +61,7 @@ impl TableSchema {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TagRule {
     pub name: &'static str,
-    /// Whether a value belongs to one record at the most.
+    /// True if a value belongs to at most one record.
     pub is_unique: bool,
 }
 
@@ -70,7 +70,7 @@ pub struct TagRule {
 pub struct PartSet(pub u16);
 
 impl PartSet {
-    /// Every part there is.
+    /// All parts.
     pub const ALL: Self = Self(u16::MAX);
 
     /// Only this part.
@@ -78,7 +78,7 @@ impl PartSet {
         Self(1 << part)
     }
 
-    /// Whether a part belongs to it.
+    /// True if it contains a part.
     #[inline]
     pub const fn has(self, part: usize) -> bool {
         self.0 & (1 << part) != 0
@@ -90,7 +90,7 @@ impl PartSet {
         Self(self.0 | other.0)
     }
 
-    /// Whether there are none.
+    /// True if it is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -108,8 +108,8 @@ pub struct RecordEntry<'a> {
     pub key: &'a [u8],
     pub parts: &'a [PartWrite<'a>],
     pub tags: &'a [RecordTag<'a>],
-    /// The tags of the record that it takes the place of, none if there is none: for stores without
-    /// indexes, whose user has to take the old ones away.
+    /// The tags of the record that it replaces, none if there is no such record: for stores without
+    /// indexes, where the user must remove the old tags.
     pub tags_before: &'a [RecordTag<'a>],
 }
 
@@ -142,7 +142,7 @@ pub struct RecordRead<'a> {
     pub wanted: PartSet,
 }
 
-/// What is done with a record between reading and writing it.
+/// The work on a record between reading and writing it.
 pub trait Work {
     /// Receives a wanted part.
     fn receive(&mut self, part: usize, bytes: &[u8]);
@@ -346,14 +346,14 @@ impl Request<'_> {
     }
 }
 
-/// What became of a request.
+/// A reply to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreReply<'a> {
-    /// A part that was asked for. Comes before the request's [`StoreReply::Done`].
+    /// A requested part. It precedes the request's [`StoreReply::Done`].
     Part(usize, &'a [u8]),
     /// The key of the record that was found. Comes between the parts and [`StoreReply::Done`].
     Key(&'a [u8]),
-    /// It is done; whether there was a record.
+    /// The request is done; true if the record existed.
     Done(bool),
 }
 
@@ -386,13 +386,13 @@ impl OwnedReply {
     }
 }
 
-/// What a transaction is made of. May be run several times; must end the same way for the same
+/// The body of a transaction. It may run several times, and must have the same result for the same
 /// records, and reads nothing that it wrote.
 pub type Body<'b> = dyn FnMut(&mut dyn StoreAccess) -> Result<()> + 'b;
 
 /// One client's way to a store.
 pub trait StoreConnection: StoreAccess {
-    /// Whether it keeps nothing, on purpose: then answers are not held against a model.
+    /// True if it stores nothing by design: replies are then not compared with a model.
     fn is_null(&self) -> bool {
         false
     }
@@ -444,7 +444,7 @@ pub trait StoreConnection: StoreAccess {
         perform_each(self, requests, receive)
     }
 
-    /// Whether requests leave with [`StoreConnection::send_ahead`].
+    /// True if requests are sent by [`StoreConnection::send_ahead`].
     fn sends_ahead(&self) -> bool {
         false
     }

@@ -235,9 +235,11 @@ impl Client {
             match connect(self.target.as_ref(), self.kind.as_ref(), &self.plan) {
                 Ok(fresh) => {
                     self.connection = self.connection.renewed(fresh);
-                    match self.progress_report(output, |workload, store| workload.settle(store)) {
+                    match self.progress_report(output, |workload, store| {
+                        workload.resolve_unanswered(store)
+                    }) {
                         Ok(()) => {
-                            self.count_cut(count, tally);
+                            self.count_interrupted(count, tally);
                             return Ok(());
                         }
                         Err(e) if self.connection.is_lost() => last = e,
@@ -254,7 +256,7 @@ impl Client {
 
     /// Counts every operation of an interrupted step once, in a class of its own: its time includes
     /// the reconnection.
-    fn count_cut(&self, count: usize, tally: &mut Tally) {
+    fn count_interrupted(&self, count: usize, tally: &mut Tally) {
         let apart = self.kind.spec().classes.len();
         let Tally { bytes_out, bytes_in, .. } = *tally;
         *tally = Tally { bytes_out, bytes_in, ..Tally::default() };

@@ -1,4 +1,4 @@
-//! `nearstate bench compare` and `nearstate bench render`: what is made of saved runs.
+//! `nearstate bench compare` and `nearstate bench render`: reports on saved runs.
 
 use crate::outputs::{print, write_page};
 use crate::{compare, outputs, report, saved};
@@ -64,7 +64,7 @@ pub fn run_compare(options: &Compare, out: &mut impl Write) -> Result<()> {
     if comparison.obstacles.is_empty() {
         return Ok(());
     }
-    let detail = "the runs cannot be compared: what they differ in stands above".to_owned();
+    let detail = "the runs cannot be compared: the differences are listed above".to_owned();
     Err(Error::BadArgument { detail })
 }
 
@@ -134,7 +134,7 @@ mod tests {
         run_compare(&options, &mut out).unwrap();
         assert!(String::from_utf8(out).unwrap().contains("0 faster, 0 slower, 27 the same"));
         assert!(page.is_file());
-        // What a script must not take for sameness.
+        // A script must not read this as equality.
         let other = folder.path().join("b.json");
         let mut run = sample::run();
         run.drive.clients += 1;

@@ -1,4 +1,4 @@
-//! Two runs side by side, with a verdict for each figure that claims no more than the rounds allow.
+//! Compares two runs, with a verdict for each figure that claims no more than the rounds allow.
 //!
 //! A figure has one value for each round of each run. Whether the two groups differ is decided
 //!
@@ -6,10 +6,10 @@
 //! |---|---|
 //! | four and more | Mann and Whitney's U test, two-sided, at 5 % |
 //! | two or three | their means' 95 % confidence intervals (Student's t), which must not overlap |
-//! | one | nothing: it stays undecided |
+//! | one | nothing: the figure stays undecided |
 //!
-//! and a difference below [`RATIO_MIN`] is none. Two figures are called the same only if no round
-//! of one run is far from any of the other ([`CLOSE`]). There is no verdict if the runs differ in
+//! Differences below [`RATIO_MIN`] are ignored. Two figures are called the same only if all rounds
+//! of both runs are close to each other ([`CLOSE`]). There is no verdict if the runs differ in
 //! anything that a figure depends on.
 
 mod output;
@@ -33,22 +33,22 @@ const SIGNIFICANCE: f64 = 0.05;
 /// A larger difference in the machine's fixed work is noted.
 const NOISE_RATIO_MAX: f64 = 1.05;
 
-/// Two runs side by side.
+/// The comparison of two runs.
 #[derive(Clone, Debug)]
 pub struct Comparison<'r> {
-    /// The first run, with which the other is compared.
+    /// The first run, the base of the comparison.
     pub a: &'r Run,
-    /// The other.
+    /// The second run.
     pub b: &'r Run,
-    /// Why no figure of them can be compared; empty if they can.
+    /// Reasons why no figure can be compared; empty if they can.
     pub obstacles: Vec<String>,
-    /// What else differs, or has to be kept in mind.
+    /// Other differences, and caveats.
     pub notes: Vec<String>,
     /// The figures.
     pub rows: Vec<Row>,
 }
 
-/// What is compared.
+/// A quantity that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Figure {
     /// Operations per second.
@@ -63,42 +63,42 @@ pub enum Figure {
 #[derive(Clone, Debug)]
 pub struct Row {
     pub target: String,
-    /// The class of operations; `all` for all of them.
+    /// The class of operations, or `all`.
     pub class: String,
-    /// What is compared.
+    /// A quantity that is compared.
     pub figure: Figure,
-    /// Of each round of the first run.
+    /// One value for each round of the first run.
     pub a: Spread,
-    /// Of each round of the other.
+    /// One value for each round of the second run.
     pub b: Spread,
-    /// What came of it.
+    /// The result.
     pub verdict: Verdict,
 }
 
-/// What came of the comparison of one figure.
+/// The result of comparing one figure.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// There is no difference of a size that is one. What that rests on.
+    /// There is no difference above [`RATIO_MIN`], with the ground of this verdict.
     Same(Ground),
-    /// No difference was found, but rounds lie so far apart that there may be one. How it was
-    /// looked for.
+    /// No difference was found, but rounds lie so far apart that one may exist. With the test that
+    /// was used.
     Inconclusive(Ground),
-    /// The other run is faster.
+    /// The second run is faster.
     Faster(Ground),
-    /// The other run is slower.
+    /// The second run is slower.
     Slower(Ground),
-    /// There are too few rounds to say.
+    /// There are too few rounds to decide.
     Undecided,
-    /// They must not be compared. Why.
+    /// The figures must not be compared, with the reason.
     NotComparable(String),
 }
 
-/// What a verdict rests on.
+/// The ground of a verdict.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Ground {
-    /// Mann and Whitney's U: how likely such an order is by chance.
+    /// Mann and Whitney's U test: the probability of such an order by chance.
     Ranks(f64),
-    /// Confidence intervals, which overlap or do not.
+    /// Confidence intervals, which overlap or are disjoint.
     Intervals,
     /// All rounds lie within [`CLOSE`].
     Close,
@@ -126,7 +126,7 @@ pub fn compare<'r>(a: &'r Run, b: &'r Run) -> Comparison<'r> {
     Comparison { a, b, obstacles, notes, rows }
 }
 
-/// What both runs must have in common, as name and text of each.
+/// The settings that must be equal in both runs: name and text of each.
 fn conditions(run: &Run) -> Vec<(String, String)> {
     let (workload, drive) = (&run.workload, &run.drive);
     let parameters = &workload.parameters;
@@ -144,7 +144,7 @@ fn conditions(run: &Run) -> Vec<(String, String)> {
         ("records", parameters.records.to_string()),
         ("spread", format!("{:?}", parameters.spread).to_lowercase()),
         ("client processes", drive.clients.to_string()),
-        ("operations travelling together", drive.depth.to_string()),
+        ("operations sent together", drive.depth.to_string()),
         ("offered rate", rate),
         ("microseconds between operations", drive.think_us.to_string()),
         ("bound to processors", pinning),
@@ -184,7 +184,7 @@ fn obstacles(a: &Run, b: &Run) -> Vec<String> {
     names.into_iter().filter_map(differs).collect()
 }
 
-/// What does not forbid a comparison but may explain a difference.
+/// Differences that do not prevent a comparison but may explain a result.
 fn notes(a: &Run, b: &Run) -> Vec<String> {
     let mut out = Vec::new();
     let mut differs = |name: &str, of_a: String, of_b: String| {
@@ -215,13 +215,13 @@ fn notes(a: &Run, b: &Run) -> Vec<String> {
         let other = b.targets.iter().find(|other| other.name == one.name);
         out.extend(other.and_then(|other| note_of_steps((a, one), (b, other))));
     }
-    for (place, run) in [("first", a), ("second", b)] {
+    for (run_name, run) in [("first", a), ("second", b)] {
         if run.is_partial {
-            out.push(format!("the {place} run was stopped before its end"));
+            out.push(format!("the {run_name} run was stopped before its end"));
         }
     }
-    for (place, run) in [("first", a), ("second", b)] {
-        out.extend(figures::of(run).iter().flat_map(|figures| reasons(figures, place)));
+    for (run_name, run) in [("first", a), ("second", b)] {
+        out.extend(figures::of(run).iter().flat_map(|figures| reasons(figures, run_name)));
     }
     out.extend(noise(a, b));
     out
@@ -240,13 +240,14 @@ fn settled(target: &TargetResult) -> String {
     target.settled.clone().unwrap_or_else(|| "nothing told".to_owned())
 }
 
-/// Why a target's figures are not compared.
-fn reasons(figures: &Figures<'_>, place: &str) -> Vec<String> {
+/// The reasons why a target's figures are not compared.
+fn reasons(figures: &Figures<'_>, run_name: &str) -> Vec<String> {
     let name = &figures.target.name;
     let declined = figures.target.declined.iter();
-    let declined = declined.map(|why| format!("{name} declined in the {place} run: {why}"));
+    let declined = declined.map(|why| format!("{name} declined in the {run_name} run: {why}"));
     let troubles = figures.troubles();
-    let invalid = troubles.iter().map(|why| format!("{name} is invalid in the {place} run: {why}"));
+    let invalid =
+        troubles.iter().map(|why| format!("{name} is invalid in the {run_name} run: {why}"));
     declined.chain(invalid).collect()
 }
 
@@ -255,7 +256,7 @@ fn ways(ways: &[(String, String)]) -> String {
     each.join("; ")
 }
 
-/// Fixed work that took longer: then the machine was another, whatever its name is.
+/// A change in the time of the fixed work: the machine itself was faster or slower.
 fn noise(a: &Run, b: &Run) -> Option<String> {
     let (of_a, of_b) = (figures::as_f64(a.noise.p50_ns), figures::as_f64(b.noise.p50_ns));
     let ratio = of_b / of_a;
@@ -270,14 +271,14 @@ fn noise(a: &Run, b: &Run) -> Option<String> {
     })
 }
 
-fn missing(of: &[Figures<'_>], other: &[Figures<'_>], place: &str) -> Vec<String> {
+fn missing(of: &[Figures<'_>], other: &[Figures<'_>], run_name: &str) -> Vec<String> {
     let there: BTreeSet<&str> = other.iter().map(|figures| figures.target.name.as_str()).collect();
     let names = of.iter().map(|figures| &figures.target.name);
     let lacking = names.filter(|name| !there.contains(name.as_str()));
-    lacking.map(|name| format!("{name} is not in {place} run")).collect()
+    lacking.map(|name| format!("{name} is not in {run_name} run")).collect()
 }
 
-/// Who asks often enough is answered wrongly once.
+/// A note on multiple testing: at 5 %, some of many tests are significant by chance.
 fn chance(rows: &[Row]) -> Option<String> {
     let tests = rows.iter().filter(|row| {
         matches!(
@@ -322,7 +323,7 @@ fn compare_target(a: &Figures<'_>, b: &Figures<'_>, not: Option<&str>) -> Vec<Ro
         }
     };
     push(&a.all_classes(), &b.all_classes());
-    // What is not compared as a whole would not be in parts.
+    // If the target is not compared, its classes are not compared either.
     let of_workload = a.classes.iter().filter(|class| class.name != CUT);
     for one in of_workload.filter(|_| not.is_none()) {
         if let Some(other) = b.classes.iter().find(|other| other.name == one.name) {
@@ -336,23 +337,24 @@ fn not_comparable(a: &Figures<'_>, b: &Figures<'_>, obstacles: &[String]) -> Opt
     if !obstacles.is_empty() {
         return Some("the runs differ".to_owned());
     }
-    for (place, figures) in [("first", a), ("second", b)] {
+    for (run_name, figures) in [("first", a), ("second", b)] {
         if figures.target.declined.is_some() {
-            return Some(format!("declined in the {place} run"));
+            return Some(format!("declined in the {run_name} run"));
         }
         if !figures.counts() {
-            return Some(format!("invalid in the {place} run"));
+            return Some(format!("invalid in the {run_name} run"));
         }
         if figures.rates.count() == 0 {
-            return Some(format!("not measured in the {place} run"));
+            return Some(format!("not measured in the {run_name} run"));
         }
     }
     None
 }
 
-/// Why a target that was driven otherwise is not compared: an operation among several steps waits
-/// for those before it, and a store that always has work is another store than one that takes turns
-/// with its client. Not a matter of the whole run, as not every target lets steps overlap.
+/// The reason why a target whose steps overlapped in only one run is not compared. An operation
+/// among several overlapping steps waits for the earlier ones, and a store that always has work
+/// behaves differently from one that alternates with its client. This is decided for each target,
+/// because not every target lets steps overlap.
 fn steps_differ(a: (&Run, &TargetResult), b: (&Run, &TargetResult)) -> Option<String> {
     let [of_a, of_b] = [a, b].map(|(run, target)| run.steps_of(target));
     let is_known = !a.1.rounds.is_empty() && !b.1.rounds.is_empty();
@@ -373,8 +375,7 @@ fn travelled(steps: Option<usize>) -> String {
     }
 }
 
-/// What has to be said of how steps travelled: why no verdict is given, or that two older files do
-/// not say it.
+/// A note on overlapping steps: why no verdict is given, or that two older files lack this fact.
 fn note_of_steps(a: (&Run, &TargetResult), b: (&Run, &TargetResult)) -> Option<String> {
     let name = &a.1.name;
     if let Some(why) = steps_differ(a, b) {

@@ -1,5 +1,5 @@
-//! What every target is held to by the tests and by `bench peers check`: the promises of
-//! [`crate::access`], tried one after the other against a database of its own.
+//! The conformance suite of targets, for the tests and for `bench peers check`: checks each promise
+//! of [`crate::access`] against a separate database.
 
 mod update;
 mod records;
@@ -52,7 +52,7 @@ static TABLES: [TableSchema; 5] = [
     table("ordered", &["first", "second"], &[], true),
 ];
 
-/// Records of a conformance run at the most, and bytes of the largest.
+/// The largest number of records of a conformance run, and the bytes of the largest record.
 const RECORDS: u64 = 20_000;
 const RECORD_BYTES: u64 = 8192;
 
@@ -147,7 +147,7 @@ impl TargetUnderTest<'_> {
         self.target.connect(&self.database.address(), &self.schema)
     }
 
-    /// What another database would need.
+    /// The requirements of another database.
     pub(crate) fn need(&self) -> Need {
         need(self.schema, self.folder)
     }
@@ -290,7 +290,7 @@ mod tests {
     fn a_store_that_keeps_nothing_breaks_nearly_every_promise() {
         let folder = tempfile::tempdir().unwrap();
         let all = check("null", None, folder.path(), &mut |_, _| {}).unwrap();
-        // It answers together what it answers one by one.
+        // Requests sent together get the same replies as single ones.
         let is_same =
             ["a batch equals single requests", "requests sent ahead equal single requests"];
         let holding: Vec<_> = all

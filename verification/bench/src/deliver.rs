@@ -1,4 +1,4 @@
-//! `nearstate bench run`: a run, and what is told of it.
+//! `nearstate bench run`: executes a run, saves it and prints its report.
 
 use crate::options::{Options, RunCommand};
 use crate::outputs::{print, write_page};
@@ -159,8 +159,8 @@ fn files(options: &Options) -> [(&'static str, Option<&Path>); 2] {
     [("--save", options.save.as_deref()), ("--report", options.report.as_deref())]
 }
 
-/// What can be lost least comes first, and what fails keeps nothing else from being told: the
-/// failures.
+/// Writes the outputs, the most valuable first. A failure does not prevent the later outputs;
+/// returns all failures.
 fn deliver(run: &Run, options: &Options, out: &mut impl Write) -> Vec<Error> {
     let mut failures = write_files(run, options);
     let page = options.report.as_deref().filter(|page| !options.json && page.exists());
@@ -188,7 +188,7 @@ fn report_text(run: &Run, options: &Options, page: Option<&Path>) -> Result<Stri
     Ok(text + page_line.as_deref().unwrap_or_default())
 }
 
-/// A run that does not count ends the program with an error, whatever was printed.
+/// The error with which a run that does not count ends the program, after its report was printed.
 fn judge(run: &Run) -> Result<()> {
     if run.is_partial {
         return Err(Error::Backend { detail: "the run was stopped before its end".to_owned() });

@@ -126,7 +126,7 @@ impl Slices {
         self.open.record(ns, count);
     }
 
-    /// Closes what ends before `now_ns`.
+    /// Closes the intervals that end before `now_ns`.
     #[inline]
     fn until(&mut self, now_ns: u64) {
         if now_ns >= self.ends_ns {
@@ -203,7 +203,7 @@ impl Coarse {
         self.max_ns = self.max_ns.max(ns);
     }
 
-    /// The latency that so many of a hundred did not pass.
+    /// A percentile of the latency.
     fn at_share(&self, percent: u64) -> u64 {
         let wanted = (self.count * percent).div_ceil(100).max(1);
         let mut seen = 0;

@@ -18,15 +18,15 @@ pub const BATCH: usize = 16;
 /// A measured operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// By key; the value is looked at where it lies.
+    /// By key; the value is read in place.
     View,
     /// By key; the value is copied.
     Copy,
-    /// Sixteen keys at once; the values are looked at where they lie.
+    /// Sixteen keys at once; the values are read in place.
     BatchView,
     /// Sixteen keys at once; the values are copied.
     BatchCopy,
-    /// By key; the next key is not known before the value is read.
+    /// By key; the next key depends on the value.
     Chain,
     /// By key; another value of the same size.
     Put,
@@ -43,7 +43,7 @@ pub struct KeyBlock<'a> {
     pub values: &'a [Vec<u8>],
 }
 
-/// The operations of a store. Closures get the value where it lies.
+/// The operations of a store. Closures get the value in place.
 pub trait Store {
     /// Puts a record.
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()>;

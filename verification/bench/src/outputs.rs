@@ -8,17 +8,17 @@ use nearstate_model::{Error, Result};
 use std::io::Write;
 use std::path::Path;
 
-/// Whether every one of `outputs` (an option of the command line, and its file) can be written, and
-/// none of them would replace another, or one of `inputs`. Nothing that is there is touched.
+/// Checks that each of `outputs` (an option of the command line, and its file) can be written, and
+/// that none would replace another or one of `inputs`. Existing files stay untouched.
 pub fn check(outputs: &[(&str, Option<&Path>)], inputs: &[&Path]) -> Result<()> {
     let mut taken: Vec<_> = inputs
         .iter()
-        .map(|path| (saved::place(path), "is the run that is read".to_owned()))
+        .map(|path| (saved::resolved(path), "is the run that is read".to_owned()))
         .collect();
     for (option, path) in outputs {
         let Some(path) = path else { continue };
-        let place = saved::place(path);
-        if let Some((_, what)) = taken.iter().find(|(there, _)| *there == place) {
+        let resolved = saved::resolved(path);
+        if let Some((_, what)) = taken.iter().find(|(there, _)| *there == resolved) {
             return Err(Error::BadArgument {
                 detail: format!(
                     "{option} {}: it {what}, and would be replaced: give another file",
@@ -27,7 +27,7 @@ pub fn check(outputs: &[(&str, Option<&Path>)], inputs: &[&Path]) -> Result<()> 
             });
         }
         saved::can_write(path)?;
-        taken.push((place, format!("is the file of {option}")));
+        taken.push((resolved, format!("is the file of {option}")));
     }
     Ok(())
 }
@@ -38,12 +38,12 @@ pub fn print(out: &mut impl Write, text: &str) -> Result<()> {
     written.map_err(|e| system("writing the results", &e))
 }
 
-/// Writes a page to a file, if one was asked for.
+/// Writes a page to a file, if one was requested.
 pub fn write_page(path: Option<&Path>, html: impl FnOnce() -> String) -> Result<()> {
     path.map_or(Ok(()), |path| saved::write_file(path, html().as_bytes()))
 }
 
-/// All that failed, as one error: what is told last must not hide what failed before it.
+/// All failures as one error: a later failure must not hide an earlier one.
 pub fn together(mut failures: Vec<Error>) -> Result<()> {
     match failures.pop() {
         None => Ok(()),

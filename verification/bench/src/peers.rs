@@ -1,4 +1,4 @@
-//! `nearstate bench peers`: which stores are here to be compared with, and how they come here.
+//! `nearstate bench peers`: lists and installs the stores that a benchmark compares with.
 //!
 //! Servers come from the system's packages. Apache Geode comes from a Maven repository: every file
 //! is listed with its digest in `verification/peers/geode/jars.txt`, and one that differs is
@@ -15,16 +15,16 @@ use std::process::Command;
 /// The files of Geode.
 const JARS: &str = include_str!("../../peers/geode/jars.txt");
 
-/// Our program beside it.
+/// Our program for Geode.
 const PROGRAM: &str = include_str!("../../peers/geode/NearstateGeode.java");
 
-/// Where Maven's files come from, unless `NEARSTATE_MAVEN` says otherwise.
+/// The default Maven repository, which `NEARSTATE_MAVEN` replaces.
 const MAVEN: &str = "https://repo1.maven.org/maven2";
 
-/// Seconds that one file may take.
+/// Limit for the download of one file, in seconds.
 const FETCH_SECONDS: &str = "300";
 
-/// A store that is compared with ours.
+/// A store of others that can be installed for a comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
     /// The word of the command line.
@@ -34,10 +34,10 @@ pub struct Peer {
     package: &'static str,
 }
 
-/// What to do where the package cannot be installed.
+/// Advice if the package cannot be installed.
 const BY_HAND: &str = "install it by hand and repeat the command";
 
-/// All that can be installed.
+/// All peers.
 pub const ALL: [Peer; 4] = [
     Peer {
         name: "redis",
@@ -65,7 +65,7 @@ pub const ALL: [Peer; 4] = [
     },
 ];
 
-/// The peers of these names; all of them if there are none.
+/// The peers with these names; all peers if there are no names.
 pub fn named(names: &[String]) -> Result<Vec<Peer>> {
     if names.is_empty() {
         return Ok(ALL.to_vec());
@@ -82,7 +82,7 @@ pub fn named(names: &[String]) -> Result<Vec<Peer>> {
 }
 
 impl Peer {
-    /// Whether all of it is here; if not, what is missing.
+    /// An error that names what is missing, if the peer is not completely installed.
     pub fn is_here(&self) -> Result<()> {
         installed(self.program, self.name)?;
         if self.name == "geode" {
@@ -91,7 +91,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Brings what is missing; `say` hears of each step.
+    /// Installs what is missing. `report` receives a line for each step.
     pub fn install(&self, report: &mut dyn FnMut(&str)) -> Result<()> {
         if program(self.program).is_none() {
             report(&format!("{}: package {}", self.name, self.package));
@@ -104,24 +104,24 @@ impl Peer {
     }
 }
 
-/// Where a program is, by `PATH`; and where servers are that no user calls.
+/// The path of a program, from `PATH` and from the folders of system services.
 pub fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let more = ["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from);
     std::env::split_paths(&path).chain(more).map(|folder| folder.join(name)).find(|p| p.is_file())
 }
 
-/// A program that has to be there.
+/// The path of a required program.
 pub fn installed(name: &str, peer: &str) -> Result<PathBuf> {
     program(name).ok_or_else(|| Error::BadArgument {
         detail: format!("{name} is not installed: `nearstate bench peers install {peer}`"),
     })
 }
 
-/// Debian asks this program whether a package may start its service.
+/// Debian runs this program to decide whether a package may start its service.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
-/// Installs a package and starts nothing of it: the servers that we measure are our own.
+/// Installs a package without starting its service: benchmarks start their own servers.
 fn from_packages(package: &str) -> Result<()> {
     let by_hand = |why: &str| Error::BadArgument { detail: format!("{package}: {why}; {BY_HAND}") };
     if program("apt-get").is_none() {
@@ -156,7 +156,7 @@ fn from_packages(package: &str) -> Result<()> {
     outcome
 }
 
-/// The folder of peers that no package brings.
+/// The folder of peers without a system package.
 fn folder() -> Result<PathBuf> {
     let given = std::env::var_os("NEARSTATE_PEERS").map(PathBuf::from);
     let cache = || {
@@ -166,14 +166,14 @@ fn folder() -> Result<PathBuf> {
         cache.map(|cache| cache.join("nearstate/peers"))
     };
     given.or_else(cache).ok_or_else(|| Error::BadArgument {
-        detail: "neither NEARSTATE_PEERS nor HOME says where peers are kept".to_owned(),
+        detail: "no folder for peers: set NEARSTATE_PEERS or HOME".to_owned(),
     })
 }
 
 /// Geode's files on this machine.
 #[derive(Clone, Debug)]
 pub struct Geode {
-    /// What Java is to be given as its class path.
+    /// The class path for Java.
     pub class_path: String,
 }
 
@@ -182,14 +182,14 @@ impl Geode {
         Ok(folder()?.join("geode-1.15.1"))
     }
 
-    /// Our program's classes: another text of it has another folder.
+    /// Our program's classes. The folder depends on the program's text.
     fn classes() -> Result<PathBuf> {
         let digest = digest(PROGRAM.as_bytes());
         let short = digest.get(..16).unwrap_or_default();
         Ok(Self::folder()?.join(format!("classes-{short}")))
     }
 
-    /// Where they are.
+    /// The paths of the files; an error if one is missing.
     pub fn here() -> Result<Self> {
         let missing = |what: &Path| Error::BadArgument {
             detail: format!("{} is missing: `nearstate bench peers install geode`", what.display()),
@@ -236,13 +236,13 @@ fn file_name(path: &str) -> &str {
 fn digest(bytes: &[u8]) -> String {
     let mut text = String::new();
     for byte in Sha256::digest(bytes) {
-        // A string takes everything.
+        // Writing to a string cannot fail.
         let _ = write!(text, "{byte:02x}");
     }
     text
 }
 
-/// Fetches a file beside its place, and moves it there if it is the one that was listed.
+/// Downloads a file under a temporary name, and renames it if its digest is the listed one.
 fn fetch_one(url: &str, wanted: &str, file: &Path) -> Result<()> {
     let part = file.with_extension("part");
     let output = Command::new("curl")

@@ -21,7 +21,7 @@ pub struct Preset {
     pub name: &'static str,
     /// The workload of all of its cases.
     pub workload: &'static str,
-    /// What it measures, in a sentence.
+    /// Its purpose, in one sentence.
     pub about: &'static str,
     /// Its runs, in order.
     pub cases: &'static [Case],
@@ -34,7 +34,7 @@ pub struct Case {
     pub name: &'static str,
     /// Options of `bench run`, as `--name value` or `--name`, separated by spaces.
     pub words: &'static str,
-    /// What its figures must reach.
+    /// The goals for its figures.
     pub goals: &'static [Goal],
 }
 
@@ -45,19 +45,19 @@ const fn case(name: &'static str, words: &'static str, goals: &'static [Goal]) -
 /// A bound on a figure of a target.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
-    /// The target needs at most so many nanoseconds for an operation of one client.
+    /// The largest time of an operation of one client on the target, in nanoseconds.
     NsAtMost(&'static str, f64),
-    /// The target does at least so many operations per second, over all clients.
+    /// The smallest rate of the target over all clients, in operations per second.
     RateAtLeast(&'static str, f64),
-    /// The target does at least so many times the rate of a peer.
+    /// The smallest ratio of the target's rate to a peer's.
     TimesPeer(&'static str, &'static str, f64),
-    /// The target needs at most so many times what it needs in another case of the preset.
+    /// The largest ratio of the target's time to its time in another case of the preset.
     TimesCase(&'static str, &'static str, f64),
-    /// The target's servers need at most so many times the processor time of a peer's servers.
+    /// The largest ratio of the processor time of the target's servers to that of a peer's servers.
     ServerTimePeer(&'static str, &'static str, f64),
-    /// The target's servers need at most so many nanoseconds of processor time for an operation.
+    /// The largest processor time of the target's servers for an operation, in nanoseconds.
     ServerNsAtMost(&'static str, f64),
-    /// A record takes at most so many bytes.
+    /// The largest memory of a record, in bytes.
     BytesAtMost(&'static str, f64),
 }
 

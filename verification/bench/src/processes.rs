@@ -1,12 +1,12 @@
-//! What the kernel says of the processes of a target: their time and their memory.
+//! Processor time and memory of a target's processes, from `/proc`.
 
-/// Nanoseconds of processor time of these processes so far, user and system.
+/// Processor time of these processes so far, user and system, in nanoseconds.
 pub fn cpu_ns(processes: &[u32]) -> u64 {
     processes.iter().filter_map(|process| cpu_ns_of(*process)).sum()
 }
 
-/// What its threads that live say, in nanoseconds, or what `/proc/PID/stat` says, in hundredths of
-/// a second but with the threads that have ended: whichever is more.
+/// The larger of two sources: the sum over living threads, in nanoseconds, and `/proc/PID/stat`,
+/// in hundredths of a second but with the threads that have ended.
 fn cpu_ns_of(process: u32) -> Option<u64> {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).ok()?;
     let ran = |path: std::path::PathBuf| -> Option<u64> {
@@ -17,11 +17,11 @@ fn cpu_ns_of(process: u32) -> Option<u64> {
     Some(all_threads_ns(process).unwrap_or(0).max(living))
 }
 
-/// Nanoseconds of a tick of `/proc/PID/stat`: `USER_HZ` is 100 on every architecture that we know.
+/// Nanoseconds of a tick of `/proc/PID/stat`: `USER_HZ` is 100 on all supported architectures.
 const TICK_NS: u64 = 10_000_000;
 
-/// User and system time of a process in `/proc/PID/stat`: the twelfth and thirteenth word behind
-/// the name, which may hold anything.
+/// User and system time of a process in `/proc/PID/stat`: the twelfth and thirteenth word after the
+/// name, which may contain any characters.
 fn all_threads_ns(process: u32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let mut words = text.rsplit(") ").next()?.split_whitespace().skip(11);
@@ -29,12 +29,12 @@ fn all_threads_ns(process: u32) -> Option<u64> {
     Some((user + system) * TICK_NS)
 }
 
-/// Memory of these processes that is theirs alone or shared, in bytes (`VmRSS`).
+/// Private and shared memory of these processes, in bytes (`VmRSS`).
 pub fn memory_bytes(processes: &[u32]) -> u64 {
     processes.iter().filter_map(|process| memory_of(*process)).sum()
 }
 
-/// The same without what is mapped from memory that has a name, as a region is.
+/// The same without shared memory (`RssShmem`), such as a region.
 pub fn own_memory_bytes(processes: &[u32]) -> u64 {
     let own = |process| {
         Some(status_of(process, "VmRSS:")?.saturating_sub(status_of(process, "RssShmem:")?))
@@ -53,7 +53,7 @@ fn status_of(process: u32, name: &str) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// The processes that a process has started.
+/// The child processes of a process.
 pub fn children(process: u32) -> Vec<u32> {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{process}/task")) else { return Vec::new() };
     let mut all = Vec::new();
@@ -64,7 +64,7 @@ pub fn children(process: u32) -> Vec<u32> {
     all
 }
 
-/// The processes that a process has started, and those that these have started.
+/// The descendants of a process.
 pub fn descendants(process: u32) -> Vec<u32> {
     let mut all = Vec::new();
     let mut left = vec![process];

@@ -44,7 +44,7 @@ impl Display {
         ProgressStep { display: self, bar, title, start: Instant::now() }
     }
 
-    /// All is done: the bars go, what was said stays.
+    /// Removes the bars at the end. Printed lines stay.
     pub fn finish(&self) {
         self.overall.finish_and_clear();
     }
@@ -65,12 +65,12 @@ impl ProgressStep<'_> {
         self.bar.inc(parts);
     }
 
-    /// What is going on right now.
+    /// Shows the current activity.
     pub fn phase(&self, phase: &str) {
         self.bar.set_message(format!("{} ({phase})", self.title));
     }
 
-    /// A run is over; `outcome` says in a few words how it went.
+    /// Prints the end of a run with a short `outcome`.
     pub fn finish_run(self, outcome: &str) {
         self.bar.finish_and_clear();
         self.display.overall.inc(1);

@@ -1,4 +1,4 @@
-//! What the orchestrator and a client process say to each other: one JSON object a line, over the
+//! Messages between the orchestrator and a client process: one JSON object per line, over the
 //! client's standard input and output. So a client may be a program in another language.
 
 pub use crate::parameters::Fault;
@@ -14,11 +14,12 @@ use std::io::{BufRead, Read as _, Write};
 /// The longest line, in bytes: a result has sixteen histograms of some thousand pairs each.
 const LINE_BYTES_MAX: u64 = 64 << 20;
 
-/// What a client is told.
+/// A command to a client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClientCommand {
-    /// First: who it is. It connects and answers [`ClientReport::Ready`].
+    /// The first command: the client's plan. The client connects and replies
+    /// [`ClientReport::Ready`].
     Plan(Plan),
     /// Load your records; [`ClientReport::Loaded`].
     Load,
@@ -55,9 +56,9 @@ pub struct Plan {
     pub connections: usize,
     /// The processor to stay on.
     pub cpu: Option<usize>,
-    /// Times that a lost connection is sought again before the client gives up.
+    /// Number of reconnections after which the client gives up.
     pub reconnects: u64,
-    /// A fault that is planted to see whether it is noticed.
+    /// An injected fault, which the run must detect.
     pub fault: Option<Fault>,
 }
 
@@ -66,13 +67,13 @@ pub struct Plan {
 pub struct Trial {
     /// Operations.
     pub ops: u64,
-    /// Operations that travel together at the most.
+    /// The largest number of operations that are sent together.
     pub depth: usize,
     /// Operations per second that this client offers; `None`: a closed loop.
     pub rate: Option<f64>,
     /// How the intended starts of an open loop follow each other.
     pub arrivals: Arrivals,
-    /// Where their chance comes from, with the client's number and the turn's.
+    /// The seed, which is combined with the numbers of the client and of the trial.
     pub seed: u64,
     /// Which turn of the target this is, from 0: rounds first, then what a ramp tries.
     pub number: u64,
@@ -83,7 +84,7 @@ pub struct Trial {
     pub at_ns: u64,
 }
 
-/// What a client says.
+/// A report of a client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClientReport {
@@ -97,13 +98,13 @@ pub enum ClientReport {
     Loaded(u64, u64),
     /// The turn is over.
     Finished(Box<ClientResult>),
-    /// What the comparison said, and the figures of the generator.
+    /// The result of the comparison, and the figures of the generator.
     Verified(Verdict, Vec<Check>),
     /// It cannot go on.
     Failed(String),
 }
 
-/// What a client did in a trial.
+/// A client's results in a trial.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClientResult {
     /// Its part of the round. The times of the wall and of the servers are 0.

@@ -2,9 +2,9 @@
 //! two targets receive the same draws. The generator is that of `fastrand`, at a fixed version.
 //!
 //! A draw of Zipf's law computes a power, which costs as much as a cheap operation of the region.
-//! [`Ring`] therefore draws a million records in advance and repeats them. On each pass the records
-//! that are seldom drawn are shifted, so that a long run draws all of them. The records at the head
-//! of the law stay: which records are drawn most does not depend on the pass.
+//! [`RecordSequence`] therefore draws a million records in advance and repeats them. On each pass
+//! the records that are seldom drawn are shifted, so that a long run draws all of them. The records
+//! at the head of the law stay: which records are drawn most does not depend on the pass.
 
 pub use fastrand::Rng;
 
@@ -23,7 +23,7 @@ pub enum Spread {
     Zipfian,
 }
 
-/// A number that was computed, cut to a whole one; what is negative becomes 0.
+/// A number truncated to an integer. Negative numbers become 0.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -48,7 +48,7 @@ pub const fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// One number that depends on all bits of three: what a record's contents are drawn from.
+/// One number that depends on all bits of three: the seed of a record's contents.
 #[inline]
 pub fn draw(seed: u64, record: u64, number: u64) -> u64 {
     mix(seed ^ record.wrapping_mul(GOLDEN) ^ number.wrapping_mul(OTHER).rotate_left(32))
@@ -143,7 +143,7 @@ fn zeta(items: u64) -> f64 {
 }
 
 impl Zipf {
-    /// The law over so many items, at least one.
+    /// The law over `items` items, at least one.
     pub fn new(items: u64) -> Self {
         let items = items.max(1);
         let zeta = zeta(items);
@@ -201,7 +201,7 @@ const DRAWN: usize = 1 << 20;
 pub const RECORDS_MAX: u64 = (1 << 31) - 1;
 
 /// Marks a draw that is not shifted.
-const STAYS: u32 = 1 << 31;
+const UNSHIFTED: u32 = 1 << 31;
 
 /// The first ranks of Zipf's law, which stay the same on every pass: a thousand ranks have 29 % of
 /// all draws over 10^10 items, any other one less than 0.004 %.
@@ -209,7 +209,7 @@ const HEAD: u64 = 1024;
 
 /// An endless sequence of records, drawn in advance.
 #[derive(Clone, Debug)]
-pub struct Ring {
+pub struct RecordSequence {
     drawn: Vec<u32>,
     at: usize,
     shift: u32,
@@ -219,8 +219,8 @@ pub struct Ring {
     displaced: u64,
 }
 
-impl Ring {
-    /// Draws from so many records.
+impl RecordSequence {
+    /// Draws from `records` records.
     pub fn new(spread: Spread, records: u64, seed: u64) -> Result<Self> {
         match spread {
             Spread::Uniform => Self::of(records, seed, |rng| (rng.below(records), false)),
@@ -247,8 +247,8 @@ impl Ring {
         })?;
         let mut rng = rng(seed);
         let drawn = std::iter::repeat_with(|| {
-            let (record, stays) = one(&mut rng);
-            u32::try_from(record).unwrap_or(0) | if stays { STAYS } else { 0 }
+            let (record, is_unshifted) = one(&mut rng);
+            u32::try_from(record).unwrap_or(0) | if is_unshifted { UNSHIFTED } else { 0 }
         });
         let drawn = drawn.take(DRAWN).collect();
         let top = scatter(0) % u64::from(records);
@@ -264,8 +264,8 @@ impl Ring {
         if self.at == 0 {
             self.pass();
         }
-        if drawn & STAYS != 0 {
-            return u64::from(drawn & !STAYS);
+        if drawn & UNSHIFTED != 0 {
+            return u64::from(drawn & !UNSHIFTED);
         }
         let shifted = drawn + self.shift;
         u64::from(if shifted >= self.records { shifted - self.records } else { shifted })
@@ -296,7 +296,7 @@ impl Ring {
         self.top
     }
 
-    /// How often it was drawn by [`Ring::pick`] once more, and another took its place.
+    /// How often [`RecordSequence::pick`] drew it again and used another record instead.
     pub const fn displaced(&self) -> u64 {
         self.displaced
     }
@@ -395,10 +395,10 @@ mod tests {
     #[test]
     fn a_ring_keeps_its_law_over_several_passes() {
         const RECORDS: u64 = 5000;
-        let mut ring = Ring::new(Spread::Zipfian, RECORDS, 5).unwrap();
+        let mut sequence = RecordSequence::new(Spread::Zipfian, RECORDS, 5).unwrap();
         let mut seen = vec![0_u64; 5000];
         for _ in 0..3 * DRAWN {
-            seen[usize::try_from(ring.next()).unwrap()] += 1;
+            seen[usize::try_from(sequence.next()).unwrap()] += 1;
         }
         let top = usize::try_from(scatter(0) % RECORDS).unwrap();
         assert_eq!(seen.iter().max(), Some(&seen[top]), "the most frequent one stays so");
@@ -409,22 +409,22 @@ mod tests {
     #[test]
     fn a_uniform_ring_meets_more_records_than_it_has_places() {
         const RECORDS: u64 = 4 * DRAWN as u64;
-        let mut ring = Ring::new(Spread::Uniform, RECORDS, 6).unwrap();
+        let mut sequence = RecordSequence::new(Spread::Uniform, RECORDS, 6).unwrap();
         let mut seen = vec![false; 4 * DRAWN];
         for _ in 0..8 * DRAWN {
-            seen[usize::try_from(ring.next()).unwrap()] = true;
+            seen[usize::try_from(sequence.next()).unwrap()] = true;
         }
-        // 1 - e^-2 of them, were every draw a new one: one ring alone would give 22 %.
+        // 1 - e^-2 of them, were every draw a new one: one sequence alone would give 22 %.
         let met = seen.iter().filter(|s| **s).count();
         assert!(met > 3 * DRAWN, "{met}");
-        assert!(Ring::new(Spread::Uniform, 0, 1).is_err());
-        assert!(Ring::new(Spread::Uniform, RECORDS_MAX + 1, 1).is_err());
+        assert!(RecordSequence::new(Spread::Uniform, 0, 1).is_err());
+        assert!(RecordSequence::new(Spread::Uniform, RECORDS_MAX + 1, 1).is_err());
     }
 
     #[test]
     fn ages_are_small_most_often_and_below_the_number_of_records() {
-        let mut ring = Ring::of_ages(1000, 7).unwrap();
-        let ages: Vec<u64> = (0..DRAWN * 2).map(|_| ring.next()).collect();
+        let mut sequence = RecordSequence::of_ages(1000, 7).unwrap();
+        let ages: Vec<u64> = (0..DRAWN * 2).map(|_| sequence.next()).collect();
         assert!(ages.iter().all(|age| *age < 1000));
         let newest = ages.iter().filter(|age| **age == 0).count();
         within(as_f64(newest as u64) / as_f64(ages.len() as u64), 1.0 / zeta(1000), 0.02);
@@ -432,10 +432,10 @@ mod tests {
 
     #[test]
     fn picked_records_are_different_even_if_all_are_picked() {
-        let mut ring = Ring::new(Spread::Zipfian, 20, 8).unwrap();
+        let mut sequence = RecordSequence::new(Spread::Zipfian, 20, 8).unwrap();
         let mut picked = Vec::new();
         for count in [1, 16, 20, 50] {
-            ring.pick(count, &mut picked);
+            sequence.pick(count, &mut picked);
             let different: std::collections::BTreeSet<u64> = picked.iter().copied().collect();
             assert_eq!((picked.len(), different.len()), (count.min(20), count.min(20)));
             assert!(picked.iter().all(|record| *record < 20));
@@ -444,10 +444,10 @@ mod tests {
 
     #[test]
     fn what_is_taken_is_not_picked() {
-        let mut ring = Ring::new(Spread::Zipfian, 20, 8).unwrap();
+        let mut sequence = RecordSequence::new(Spread::Zipfian, 20, 8).unwrap();
         let (mut taken, mut picked) = (Vec::new(), Vec::new());
         for count in [5, 5, 9, 9] {
-            ring.pick_beside(count, &taken, &mut picked);
+            sequence.pick_beside(count, &taken, &mut picked);
             assert_eq!(picked.len(), count.min(20 - taken.len()));
             taken.extend(&picked);
         }

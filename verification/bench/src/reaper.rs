@@ -1,4 +1,4 @@
-//! A small process that cleans up after the orchestrator, whatever became of it.
+//! A small process that cleans up after the orchestrator, however the orchestrator ends.
 //!
 //! The orchestrator may be interrupted or killed; then no process would stop the Redis that it
 //! started or remove the gigabyte that it left in memory. So a reaper owns them. It is this same
@@ -88,7 +88,7 @@ impl Reaper {
         self.process.id()
     }
 
-    /// Whether the reaper, and with it the server, has ended by itself.
+    /// True if the reaper, and with it the server, has ended by itself.
     pub fn has_ended(&mut self) -> bool {
         !matches!(self.process.try_wait(), Ok(None))
     }
@@ -175,7 +175,7 @@ fn listen(child: &mut Child) {
     });
 }
 
-/// Keeps the end of an output, and passes all of it on. `_open` is dropped at its end.
+/// Forwards an output and keeps its last bytes. `_open` is dropped at the end.
 fn read_input(mut from: impl Read, last: &Mutex<Vec<u8>>, mut to: impl Write, _open: Sender<()>) {
     let mut piece = [0; 4096];
     while let Ok(count @ 1..) = from.read(&mut piece) {
@@ -222,9 +222,9 @@ pub fn own_program() -> Result<PathBuf> {
     env::current_exe().map_err(|e| system("finding this program's own file", &e))
 }
 
-/// Names the program that plays our roles from now on. For tests, whose own program knows none; the
-/// first word counts.
-pub fn play_roles_with(program: &Path) {
+/// Sets the program that is started in the roles of this one. For tests, whose own program has no
+/// roles. Only the first call has an effect.
+pub fn set_role_program(program: &Path) {
     let _ = PROGRAM.set(program.to_owned());
 }
 
@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_last_of_what_is_said_is_kept_and_told_in_a_line() {
+    fn only_the_end_of_an_output_is_kept_and_reported_in_one_line() {
         let (open, closed) = channel();
         let last = Mutex::default();
         let output = "much\n".repeat(1000) + "\x1b[31mno room\r\n\nport 7\n";
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_process_is_told_with_what_would_help() {
+    fn the_end_of_a_process_is_reported_with_advice() {
         assert_eq!(exit_text(Some(3), None), "it ended with 3");
         let bus = exit_text(None, Some(SIGBUS));
         assert!(bus.contains("SIGBUS") && bus.contains("--dir"), "{bus}");

@@ -1,4 +1,4 @@
-//! What a run found out, as it is saved, compared and shown. The fields are the file's format:
+//! The result of a run, as it is saved, compared and shown. The fields are the file's format:
 //! [`FORMAT`] changes with their meaning.
 
 use crate::parameters::{Arrivals, Fault, Parameters};
@@ -29,19 +29,19 @@ pub struct Run {
     pub command: String,
     /// Seconds since 1970 when it began.
     pub began_s: u64,
-    /// Name and value of what is known of the machine.
+    /// Properties of the machine: name and value.
     pub machine: Vec<(String, String)>,
     /// How steady the machine was before the run.
     pub noise: Noise,
     pub workload: About,
     pub drive: Drive,
-    /// What each target did, in the order in which they were given.
+    /// The results of each target, in the order in which they were given.
     pub targets: Vec<TargetResult>,
-    /// What is to be kept in mind.
+    /// Caveats.
     pub caveats: Vec<String>,
-    /// Why the run does not count; empty if it does. Each also stands with its target.
+    /// Reasons why the run does not count; empty if it does. Each target also has its own reasons.
     pub invalid: Vec<String>,
-    /// Whether it was stopped before its end.
+    /// True if it was stopped before its end.
     pub is_partial: bool,
 }
 
@@ -53,7 +53,7 @@ pub struct About {
     /// Where it is defined.
     pub source: String,
     pub parameters: Parameters,
-    /// What papers measured, on their machines.
+    /// Figures that papers measured on their machines.
     pub foreign: Vec<Foreign>,
 }
 
@@ -79,22 +79,22 @@ pub struct Drive {
     /// Processors of the clients and of the servers, where they were kept apart.
     pub pinning: Option<(Vec<usize>, Vec<usize>)>,
     /// How targets that have several layouts keep their records; `None`: as each does by itself.
-    /// This and what follows is missing in older files, which knew nothing of it.
+    /// This field and the following ones are missing in older files.
     #[serde(default)]
     pub layout: Option<String>,
     /// The target whose server was killed in the middle round.
     #[serde(default)]
     pub kill: Option<String>,
-    /// What was planted between clients and targets.
+    /// The fault that was injected between clients and targets.
     #[serde(default)]
     pub fault: Option<Fault>,
-    /// Seconds that a round was to last at the most, with fewer operations for slow targets.
+    /// The longest duration of a round in seconds. Slow targets get fewer operations.
     #[serde(default)]
     pub round_time_s: Option<f64>,
     /// The bound of the ramp's p99, in nanoseconds.
     #[serde(default)]
     pub ramp_p99_ns: Option<u64>,
-    /// Whether targets were left as they were loaded, also where their makers advise otherwise.
+    /// True if targets were left as loaded, without their vendors' advice (`--no-settle`).
     #[serde(default)]
     pub is_unsettled: bool,
     /// Connections of each client; 0 and 1 are one.
@@ -106,7 +106,7 @@ pub struct Drive {
     /// Operations that were measured together; 0 and 1 are one.
     #[serde(default)]
     pub block_ops: u64,
-    /// Whether nodes and rings were told to busy-poll.
+    /// True if nodes and rings busy-polled.
     #[serde(default)]
     pub is_busy_polling: bool,
 }
@@ -132,7 +132,7 @@ pub struct Noise {
 pub struct TargetResult {
     pub name: String,
     pub version: String,
-    /// What was done to it between loading and the first turn, if anything. Missing in older
+    /// The work between loading and the first trial, if any. Missing in older
     /// files, whose version ends with it.
     #[serde(default)]
     pub settled: Option<String>,
@@ -140,17 +140,17 @@ pub struct TargetResult {
     pub ways: Vec<(String, String)>,
     /// Why it does not take part.
     pub declined: Option<String>,
-    /// Records loaded, and how long that took in nanoseconds.
+    /// The number of loaded records, and the duration of loading in nanoseconds.
     pub loaded: (u64, u64),
     /// Its turns.
     pub rounds: Vec<Round>,
-    /// Rate against latency, if a ramp was asked for, in ascending order of the offered rate.
+    /// Rate against latency, if a ramp was requested, in ascending order of the offered rate.
     pub ramp: Vec<RampPoint>,
     /// Memory after the run, in bytes.
     pub memory_bytes: Option<u64>,
-    /// What the comparison with the model said.
+    /// The result of the comparison with the model.
     pub verdict: Option<Verdict>,
-    /// Figures of the generator beside what they must be.
+    /// Figures of the generator, with their expected values.
     pub checks: Vec<Check>,
     /// Times that a client lost its connection and got it back.
     pub reconnects: u64,
@@ -173,7 +173,7 @@ pub struct Round {
     pub bytes_out: u64,
     /// Bytes of keys and parts that they were answered with.
     pub bytes_in: u64,
-    /// Operations that did not do what they set out to do, as the workload allows.
+    /// Operations without effect, as the workload allows.
     pub unsuccessful: u64,
     /// Steps that each client had in flight at once; 1: one after the other. Missing in older
     /// files, see [`Run::steps_of`].
@@ -225,7 +225,7 @@ pub struct RampPoint {
     pub p99_ns: u64,
     /// 99.9th percentile.
     pub p999_ns: u64,
-    /// Whether the p99 stayed below what was asked, and the rate was reached.
+    /// True if the p99 stayed below the bound and the rate was reached.
     pub is_sustained: bool,
 }
 

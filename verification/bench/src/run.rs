@@ -23,12 +23,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use target_run::TargetRun;
 
-/// Targets unless told otherwise, as far as they are installed.
+/// The default targets, as far as they are installed.
 const DEFAULT_TARGETS: [&str; 3] = ["region", "node", "redis"];
 
-/// Runs what the options ask for. Whatever goes wrong with one target marks that target's results,
-/// and the run, as invalid; the others go on. `stop` ends the run early: what was measured until
-/// then comes back, marked as partial.
+/// Executes the run that the options describe. A failure of one target marks its results and the
+/// run as invalid; the other targets continue. `stop` ends the run early: the trials that were
+/// complete by then are returned, marked as partial.
 pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Result<Run> {
     let kind = workloads::named(options.workload.as_deref().unwrap_or_default())?;
     let parameters = parameters(options, kind.as_ref())?;
@@ -91,7 +91,7 @@ pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Resul
     Ok(run)
 }
 
-/// What a run needs at every step.
+/// The state that all steps of a run need.
 struct BenchContext<'a> {
     options: &'a Options,
     kind: &'a dyn WorkloadKind,
@@ -105,7 +105,7 @@ struct BenchContext<'a> {
 }
 
 impl BenchContext<'_> {
-    /// Whether there is room for the files of all targets: they are loaded before the first round.
+    /// Checks the space for the files of all targets, which are loaded before the first round.
     fn fits(&self, chosen: &[Chosen]) -> Result<()> {
         let need = self.need();
         let layout = self.options.layout.as_deref();
@@ -223,7 +223,7 @@ impl BenchContext<'_> {
     }
 }
 
-/// A run of which one client was not bound is none whose clients and servers were kept apart.
+/// If one client was not bound, the clients and servers of the run were not separated.
 fn note_unbound(run: &mut Run, unbound: Vec<String>) {
     if !unbound.is_empty() {
         run.drive.pinning = None;
@@ -231,7 +231,7 @@ fn note_unbound(run: &mut Run, unbound: Vec<String>) {
     }
 }
 
-/// What being bound to processors does to those that took part.
+/// Caveats of binding the participants to processors.
 fn note_bound(run: &mut Run) {
     let Some((_, servers)) = &run.drive.pinning else { return };
     for result in run.targets.iter().filter(|result| result.declined.is_none()) {
@@ -257,7 +257,7 @@ fn needed(requirements: Requirements, capabilities: &Capabilities) -> Vec<(&'sta
     .collect()
 }
 
-/// What a target did, and which turn of it is not shown.
+/// The results of a target, and its trial that is not shown.
 type TargetOutcome = (TargetResult, Option<String>);
 
 struct Chosen {
@@ -386,7 +386,7 @@ fn drive(options: &Options, pinning: Option<(Vec<usize>, Vec<usize>)>) -> Drive 
     }
 }
 
-/// Processors of clients, and of servers; `None` if there is but one.
+/// Processors of clients, and of servers; `None` if the machine has only one.
 fn pinning(options: &Options) -> Result<Option<(Vec<usize>, Vec<usize>)>> {
     let cpus = cpus::allowed().filter(|_| !options.unpinned);
     let Some(cpus) = cpus else { return Ok(None) };
@@ -411,7 +411,7 @@ fn shared_out(cpus: &[usize], servers: usize) -> Result<Option<(Vec<usize>, Vec<
     })
 }
 
-/// Memory that a target takes: what it says itself, else that of its processes.
+/// Memory of a target: its own report, otherwise that of its processes.
 fn memory_bytes(database: &mut dyn targets::Database) -> Option<u64> {
     database.memory_bytes().or_else(|| {
         let own = database.processes();

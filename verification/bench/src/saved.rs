@@ -60,17 +60,17 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
 
 fn write_with(path: &Path, write: impl FnOnce(&File) -> io::Result<()>) -> Result<()> {
     let failed = |e: &io::Error| refusal(path, e);
-    let place = place(path);
-    if is_device(&place) {
-        let file = OpenOptions::new().write(true).open(&place).map_err(|e| failed(&e))?;
+    let resolved = resolved(path);
+    if is_device(&resolved) {
+        let file = OpenOptions::new().write(true).open(&resolved).map_err(|e| failed(&e))?;
         return write(&file).map_err(|e| failed(&e));
     }
-    let beside = beside(path, &place)?;
+    let beside = beside(path, &resolved)?;
     let outcome = (|| {
         let file = OpenOptions::new().write(true).create_new(true).open(&beside)?;
         write(&file)?;
         file.sync_all()?;
-        fs::rename(&beside, &place)
+        fs::rename(&beside, &resolved)
     })();
     if let Err(e) = outcome {
         // If even this fails, there is nothing more that could be done about it.
@@ -78,18 +78,18 @@ fn write_with(path: &Path, write: impl FnOnce(&File) -> io::Result<()>) -> Resul
         return Err(failed(&e));
     }
     // Makes the name durable. Not all file systems support this for a folder.
-    let _ = File::open(folder(&place)).and_then(|folder| folder.sync_all());
+    let _ = File::open(folder(&resolved)).and_then(|folder| folder.sync_all());
     Ok(())
 }
 
 /// Checks that [`write_file`] can write here: creates and removes a file in the folder. Not for
 /// pipes, which would wait for a reader.
 pub fn can_write(path: &Path) -> Result<()> {
-    let place = place(path);
-    if is_device(&place) {
+    let resolved = resolved(path);
+    if is_device(&resolved) {
         return Ok(());
     }
-    let beside = beside(path, &place)?;
+    let beside = beside(path, &resolved)?;
     // One that a killed process of this number has left, of another container perhaps.
     let _ = fs::remove_file(&beside);
     let tried = OpenOptions::new().write(true).create_new(true).open(&beside);
@@ -98,7 +98,7 @@ pub fn can_write(path: &Path) -> Result<()> {
 }
 
 /// The file of a path. A link stays, and its target is replaced.
-pub fn place(path: &Path) -> PathBuf {
+pub fn resolved(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| {
         match (fs::canonicalize(folder(path)), path.file_name()) {
             (Ok(folder), Some(name)) => folder.join(name),
@@ -107,26 +107,26 @@ pub fn place(path: &Path) -> PathBuf {
     })
 }
 
-fn is_device(place: &Path) -> bool {
-    fs::metadata(place).is_ok_and(|m| !m.is_file() && !m.is_dir())
+fn is_device(resolved: &Path) -> bool {
+    fs::metadata(resolved).is_ok_and(|m| !m.is_file() && !m.is_dir())
 }
 
-fn folder(place: &Path) -> &Path {
-    place.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+fn folder(resolved: &Path) -> &Path {
+    resolved.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// A name in the same folder, and so on the same file system, that no other process writes to.
-fn beside(path: &Path, place: &Path) -> Result<PathBuf> {
-    if place.is_dir() {
+fn beside(path: &Path, resolved: &Path) -> Result<PathBuf> {
+    if resolved.is_dir() {
         return Err(Error::BadArgument {
             detail: format!("{} is a folder: give the name of a file in it", path.display()),
         });
     }
-    let name = place.file_name().ok_or_else(|| Error::BadArgument {
+    let name = resolved.file_name().ok_or_else(|| Error::BadArgument {
         detail: format!("{} names no file: give one", path.display()),
     })?;
     let name = format!(".{}.{}.part", name.to_string_lossy(), std::process::id());
-    Ok(folder(place).join(name))
+    Ok(folder(resolved).join(name))
 }
 
 fn refusal(path: &Path, e: &io::Error) -> Error {

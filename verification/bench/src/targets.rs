@@ -1,5 +1,5 @@
-//! The stores that a workload runs against, behind two small traits: what the orchestrator asks of
-//! a target, and ([`crate::access`]) what a client asks of its connection.
+//! The stores that a workload runs against, behind two small traits: the orchestrator's interface
+//! to a target, and ([`crate::access`]) a client's interface to its connection.
 
 pub mod fault;
 pub mod null;
@@ -25,32 +25,32 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
-/// What a database has to hold, and where it is to lie.
+/// The content of a database, and where to store it.
 #[derive(Clone, Debug, Default)]
 pub struct Need {
     /// The workload's tables.
     pub schema: StoreSchema,
-    /// Records that will be in it at the most, over all tables.
+    /// The largest number of records, over all tables.
     pub records: u64,
     /// Bytes of the largest of them.
     pub record_bytes: u64,
-    /// Connections at the most.
+    /// The largest number of connections.
     pub clients: usize,
-    /// A folder in memory for files and sockets: below it a target makes its own.
+    /// A memory-backed folder for files and sockets, in which a target creates its own.
     pub folder: PathBuf,
     /// The processors on which servers may run; all if empty.
     pub server_cpus: Vec<usize>,
-    /// Whether nodes are to busy-poll for requests.
+    /// True if nodes busy-poll for requests.
     pub is_busy_polling: bool,
     /// Layout, where a target has several (`partitioned`, `replicated`, `zones`).
     pub layout: Option<String>,
-    /// Set when the run is to stop: a server that is not ready yet is then no longer waited for.
+    /// Set when the run must stop: waiting for a server that is not ready ends.
     pub stop: Option<&'static AtomicBool>,
 }
 
 impl Need {
-    /// So much for each record in a hundredth of its bytes, and beside them so many bytes for each
-    /// and for each of its tags.
+    /// The size of all records: `percent` of their bytes, plus `beside` bytes for each record and
+    /// each tag.
     pub(crate) fn all_bytes(&self, percent: u64, beside: u64) -> u64 {
         let tables = self.schema.tables;
         let tags: usize = tables.iter().map(|table| table.tags.len()).sum();
@@ -60,24 +60,24 @@ impl Need {
     }
 }
 
-/// How a target does what not every store has.
+/// How a target provides a feature that not every store has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Support {
-    /// The store itself does it.
+    /// By the store itself.
     Native,
-    /// In this way, which the report repeats.
+    /// By this emulation, which the report names.
     Emulated(&'static str),
-    /// Not at all: workloads that need it are declined. Why.
+    /// Not at all, with the reason: workloads that need it are declined.
     Declined(&'static str),
 }
 
-/// What a target does with the requirements that stores differ in.
+/// How a target provides the features in which stores differ.
 #[derive(Clone, Debug)]
 pub struct Capabilities {
     /// A change sends only the parts that change.
     pub delta: Support,
     pub unique_tag: Support,
-    /// Several records at one instant.
+    /// Several records are read and written at one instant.
     pub transaction: Support,
     /// Records in the order of their keys.
     pub scan: Support,
@@ -90,7 +90,7 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Those that a target has unless it says otherwise.
+    /// The default capabilities.
     const DEFAULT: Self = Self {
         delta: Support::Native,
         unique_tag: Support::Native,
@@ -109,7 +109,7 @@ pub trait Target: fmt::Debug {
 
     fn version(&self) -> Result<String>;
 
-    /// What it does natively, and what it emulates.
+    /// The features that it has, emulates or lacks.
     fn capabilities(&self) -> Capabilities;
 
     /// The same for one of its layouts.
@@ -117,35 +117,35 @@ pub trait Target: fmt::Debug {
         self.capabilities()
     }
 
-    /// Whether it can be laid out like this.
+    /// True if it supports this layout.
     fn has_layout(&self, _layout: &str) -> Result<bool> {
         Ok(false)
     }
 
-    /// Bytes that its files take in [`Need::folder`] with all records in, by experience and rather
-    /// too many; nothing where records are in a server's own memory.
+    /// Bytes of its files in [`Need::folder`] with all records, as a measured upper estimate; 0 if
+    /// records are in a server's own memory.
     fn folder_bytes(&self, _need: &Need) -> u64 {
         0
     }
 
-    /// What a reader of its figures has to know where its servers share so many processors, and
-    /// each client has one.
+    /// A caveat of its figures if its servers share this number of processors and each client has
+    /// its own.
     fn when_bound(&self, _server_cpus: usize) -> Option<String> {
         None
     }
 
-    /// Whether it keeps what is written, so that it can be verified.
+    /// True if it stores what is written, so that records can be verified.
     fn keeps(&self) -> bool {
         true
     }
 
-    /// Whether its server, killed and started again, comes back with its records
+    /// True if its server keeps its records when it is killed and started again
     /// ([`Database::crash`]).
     fn comes_back(&self) -> bool {
         false
     }
 
-    /// Starts an empty database. Whatever was started is stopped when the answer is dropped.
+    /// Starts an empty database. Dropping it stops all of its processes.
     fn start(&self, need: &Need) -> Result<Box<dyn Database>>;
 
     /// Connects to the database at an address that [`Database::address`] gave; used in client
@@ -153,31 +153,31 @@ pub trait Target: fmt::Debug {
     fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>>;
 }
 
-/// A running database that vanishes when it is dropped.
+/// A running database, which dropping removes.
 pub trait Database: fmt::Debug {
-    /// Where clients find it.
+    /// The address for clients.
     fn address(&self) -> String;
 
-    /// The processes that do its work, beside the clients: their time is counted.
+    /// Its processes besides the clients. Their processor time is counted.
     fn processes(&self) -> Vec<u32> {
         Vec::new()
     }
 
-    /// Does what its makers advise after a bulk load, before anything is measured; what that was,
-    /// for the report, if anything.
-    fn settle(&mut self) -> Result<Option<String>> {
+    /// Applies the vendor's advice for the time after a bulk load. Returns its description for the
+    /// report, `None` if there is no such advice.
+    fn after_load(&mut self) -> Result<Option<String>> {
         Ok(None)
     }
 
-    /// Memory that it takes now, in bytes, as far as it can be told.
+    /// Its current memory in bytes, `None` if unknown.
     fn memory_bytes(&mut self) -> Option<u64>;
 
-    /// Kills the server (SIGKILL) and starts it again on what it left, at the same address.
+    /// Kills the server (SIGKILL) and starts it again on its files, at the same address.
     fn crash(&mut self) -> Result<()> {
         Err(Error::BadArgument { detail: "no server that comes back with its records".to_owned() })
     }
 
-    /// Whether it still runs.
+    /// True if it still runs.
     fn alive(&mut self) -> Result<()> {
         Ok(())
     }
@@ -188,7 +188,7 @@ pub trait Database: fmt::Debug {
 struct FileDatabase {
     reaper: Reaper,
     file: &'static str,
-    /// Whether large pages are asked for after loading.
+    /// True if large pages are requested after loading.
     is_collapsed: bool,
 }
 
@@ -197,7 +197,7 @@ impl Database for FileDatabase {
         self.reaper.folder().join(self.file).display().to_string()
     }
 
-    fn settle(&mut self) -> Result<Option<String>> {
+    fn after_load(&mut self) -> Result<Option<String>> {
         if self.is_collapsed {
             region::collapsed(&self.reaper.folder().join(self.file))
         } else {
@@ -205,14 +205,14 @@ impl Database for FileDatabase {
         }
     }
 
-    /// What its file takes in memory.
+    /// Memory of its file.
     fn memory_bytes(&mut self) -> Option<u64> {
         let file = std::fs::metadata(self.reaper.folder().join(self.file)).ok()?;
         Some(file.blocks() * 512)
     }
 }
 
-/// What is to be known of a server that uses more processors than it was given.
+/// The caveat of a server that starts more threads than it has processors.
 fn many_threads(server_cpus: usize) -> String {
     let processors = match server_cpus {
         1 => "one processor".to_owned(),
@@ -247,7 +247,8 @@ pub fn named(name: &str) -> Result<Box<dyn Target>> {
     })
 }
 
-/// Whether a layout can be had of these targets; those without may stand beside one that has it.
+/// An error if none of these targets has the layout. Targets without layouts may run with one that
+/// has it.
 pub fn can_be_laid_out(layout: Option<&str>, names: &[&str]) -> Result<()> {
     let Some(layout) = layout else { return Ok(()) };
     let mut is_known = false;
@@ -265,7 +266,7 @@ pub fn can_be_laid_out(layout: Option<&str>, names: &[&str]) -> Result<()> {
     })
 }
 
-/// Whether this target can be killed in a run.
+/// An error if this target cannot be killed in a run.
 pub fn can_be_killed(target: &dyn Target) -> Result<()> {
     if target.comes_back() {
         return Ok(());
@@ -299,7 +300,7 @@ mod tests {
     }
 
     /// Bytes that were measured after 100,000 operations, for each of 100,000 UEs, sessions and
-    /// records: it must not be less, or a run would die where it was let in, nor much more.
+    /// records. The estimate must not be lower, or a run would fail later, nor much higher.
     #[test]
     fn files_are_thought_to_be_somewhat_larger_than_they_become() {
         const ONE: TableSchema = TableSchema::new("t", &["a"]);

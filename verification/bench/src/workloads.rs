@@ -44,7 +44,7 @@ pub struct Requirements {
     pub counter: bool,
 }
 
-/// A figure that a paper measured: the place in the paper, what was measured, the figure.
+/// A figure that a paper measured: its source, what was measured, the figure.
 pub type ForeignFigure = (&'static str, &'static str, &'static str);
 
 /// What is fixed about a workload.
@@ -76,7 +76,7 @@ pub struct ClientPart {
     /// Its number, below `clients`.
     pub client: usize,
     pub clients: usize,
-    /// The place of the run's variant in [`WorkloadSpec::variants`].
+    /// The index of the run's variant in [`WorkloadSpec::variants`].
     pub variant: usize,
     /// Its own records.
     pub share: Share,
@@ -106,7 +106,7 @@ pub trait WorkloadKind: fmt::Debug {
     /// room for.
     fn size(&self, parameters: &Parameters) -> (u64, u64);
 
-    /// Whether operations of a step gain anything by travelling together, on any store.
+    /// True if some store executes operations of a step faster when they are sent together.
     fn travels_together(&self) -> bool {
         true
     }
@@ -226,7 +226,7 @@ pub trait Workload: fmt::Debug {
 
     /// After a lost connection: reads the records of unanswered operations and updates the model.
     /// Each must be in the state before or after its operation.
-    fn settle(&mut self, _: &mut Connection<'_>) -> Result<()> {
+    fn resolve_unanswered(&mut self, _: &mut Connection<'_>) -> Result<()> {
         Ok(())
     }
 
@@ -245,7 +245,7 @@ pub trait Workload: fmt::Debug {
 }
 
 /// A workload whose steps overlap, on a connection that sends ahead. Steps in flight are on
-/// different records. After an error [`Workload::settle`] checks all of them.
+/// different records. After an error [`Workload::resolve_unanswered`] checks all of them.
 pub trait Overlapped {
     /// Starts a step of `count` operations.
     fn begin_step(&mut self, store: &mut Connection<'_>, count: usize) -> Result<()>;

@@ -152,9 +152,9 @@ const fn next(word: u64) -> u64 {
     mix(word.wrapping_add(0x9e37_79b9_7f4a_7c15))
 }
 
-fn short_bytes(place: u64, len: usize, first: u8) -> impl Iterator<Item = u8> {
+fn short_bytes(location: u64, len: usize, first: u8) -> impl Iterator<Item = u8> {
     (0_u64..).take(len).map(move |index| {
-        let [byte, ..] = mix(place ^ index << 24 ^ (len as u64) << 40).to_le_bytes();
+        let [byte, ..] = mix(location ^ index << 24 ^ (len as u64) << 40).to_le_bytes();
         byte ^ first
     })
 }
@@ -174,11 +174,11 @@ pub fn verify(
     block: u8,
     bytes: &[u8],
 ) -> Result<(u64, Option<ContentStamp>), String> {
-    let place = ContentStamp { key, block, writer: 0, seq: 0, len: 0 }.location();
+    let location = ContentStamp { key, block, writer: 0, seq: 0, len: 0 }.location();
     if bytes.len() < HEADER {
-        let zero = short_bytes(place, bytes.len(), 0).next().unwrap_or(0);
+        let zero = short_bytes(location, bytes.len(), 0).next().unwrap_or(0);
         let first = bytes.first().map_or(0, |byte| byte ^ zero);
-        if !short_bytes(place, bytes.len(), first).eq(bytes.iter().copied()) {
+        if !short_bytes(location, bytes.len(), first).eq(bytes.iter().copied()) {
             return Err(format!(
                 "{key:?}.{block}: {} short bytes are torn: {bytes:x?}",
                 bytes.len()
@@ -189,8 +189,8 @@ pub fn verify(
     let mut words = words_of(bytes);
     let mut word = || words.next().unwrap_or(0);
     let head = [word(), word(), word(), word(), word()];
-    let [magic, place_there, writer, seq, len] = head;
-    if magic != MAGIC || place_there != place || len != bytes.len() as u64 {
+    let [magic, stored_location, writer, seq, len] = head;
+    if magic != MAGIC || stored_location != location || len != bytes.len() as u64 {
         return Err(format!("{key:?}.{block}: {} bytes with the header {head:x?}", bytes.len()));
     }
     let stamp = ContentStamp {

@@ -1,14 +1,18 @@
 //! Every kind of event that is logged. An id is never reused for another kind. 1xxx: life cycle of
 //! the node; 2xxx: access control; 3xxx: problems while serving.
 
-use super::LogEvent;
+use super::{LogEvent, LogRate};
 use crate::settings::LogLevel;
 
 macro_rules! events {
-    ($($name:ident = $id:literal $level:ident $message:literal, $advice:literal;)+) => {
+    (@rate) => { LogRate::TenPerSecond };
+    (@rate $rate:ident) => { LogRate::$rate };
+    ($($name:ident = $id:literal $level:ident $($rate:ident)?
+        $message:literal, $advice:literal;)+) => {
         $(pub(crate) const $name: &LogEvent = &LogEvent {
             id: $id,
             level: LogLevel::$level,
+            rate: events!(@rate $($rate)?),
             message: $message,
             advice: $advice,
         };)+
@@ -54,9 +58,10 @@ events! {
     CERTIFICATES_NOT_RELOADED = "NS-2006" Warn "certificates not reloaded, the old ones are kept",
         "After SIGHUP. `reason` names the invalid file. Correct it, and send SIGHUP again.";
 
-    LONG_POLL = "NS-3001" Warn "a task blocked its core",
-        "Other clients of the core waited. Occasional events are caused by a busy machine or a \
-         debugger. Repeated events of one task are a bug: report it.";
+    LONG_POLL = "NS-3001" Warn OnePerMinute "a task blocked its core",
+        "Other clients of the core waited. At most one line per minute; `suppressed` counts the \
+         events since the last one. Occasional events are caused by a busy machine, a \
+         large request or a debugger. Repeated events of one task are a bug: report it.";
     STUCK_POLL = "NS-3002" Error "a task does not return",
         "One core serves no clients. Save a stack trace (`gdb -p`), report it, restart.";
     CLIENT_DISCONNECTED = "NS-3003" Warn "a client was disconnected",

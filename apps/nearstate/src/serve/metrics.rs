@@ -185,6 +185,9 @@ fn connections(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::
     };
     let open = of_cores(&CoreStats::open);
     gauges(to, "core_connections", "Open connections.", open)?;
+    let buffered = of_cores(&|core| core.bytes_buffered);
+    let help = "Bytes buffered for connections: incomplete requests, unread replies, queues.";
+    gauges(to, "core_bytes_buffered", help, buffered)?;
     for (at, (name, doc)) in CoreStats::DESCRIPTIONS.iter().enumerate() {
         let count = |core: &CoreStats| core.named().get(at).map_or(0, |(_, count)| *count);
         counters(to, &format!("core_{name}"), doc.trim(), of_cores(&count))?;

@@ -306,7 +306,7 @@ pub(crate) fn read(path: &Path) -> Result<String> {
     String::from_utf8(bytes).map_err(not_text)
 }
 
-/// The items that a TOML value stands for.
+/// The items of a TOML value.
 fn items(spec: &SettingSpec, value: &DeValue<'_>) -> std::result::Result<Vec<String>, String> {
     let item = |value: &DeValue<'_>| match value {
         DeValue::String(text) => Ok(text.to_string()),

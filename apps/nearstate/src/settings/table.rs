@@ -189,9 +189,10 @@ settings! {
     /// Maximum bytes that one core keeps for its connections: incomplete requests, unread replies,
     /// queued commands, subscriptions and scan results
     "limits.core_bytes_max" as core_bytes_max: ByteSize = "2GiB", --"limits-core-bytes-max";
-    /// Maximum time between the first and the last byte of a request
+    /// Maximum time between the first and the last byte of a request. A larger request must arrive
+    /// at the minimum rate in each period of this length
     "limits.request_timeout" as request_timeout: TimeSpan = "30s", --"limits-request-timeout";
-    /// Each time this many bytes arrive, the request timeout grows by one second
+    /// Minimum bytes per second of a request that takes longer than the request timeout
     "limits.request_bytes_per_second_min" as request_bytes_per_second_min: ByteSize = "64KiB",
         --"limits-request-bytes-per-second-min";
     /// Maximum time that a client may leave a reply unread

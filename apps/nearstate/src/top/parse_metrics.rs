@@ -124,7 +124,7 @@ impl Sample {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "saturates, and what is below nothing is nothing"
+    reason = "saturates, and negative numbers become 0"
 )]
 const fn whole(value: f64) -> u64 {
     value as u64

@@ -6,7 +6,7 @@ use nearstate_bench::access::{
     PartSet, RecordEntry, StoreConnection, StoreSchema, TableId, TableSchema,
 };
 use nearstate_bench::conformance::{CheckOutcome, check};
-use nearstate_bench::reaper::play_roles_with;
+use nearstate_bench::reaper::set_role_program;
 use nearstate_bench::targets::{self, Need, Target as _, redis};
 use nearstate_model::Error;
 use std::io::Write as _;
@@ -22,7 +22,7 @@ fn report(text: &str) {
 }
 
 fn holds(name: &str, layout: Option<&str>) {
-    play_roles_with(Path::new(NEARSTATE));
+    set_role_program(Path::new(NEARSTATE));
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let all = check(name, layout, folder.path(), &mut |what, outcome| match outcome {
         CheckOutcome::Holds => report(&format!("{name}: {what}")),
@@ -137,7 +137,7 @@ fn value(
 
 /// Another connection changes the records that a transaction has read, before it commits.
 fn is_run_again(name: &str) {
-    play_roles_with(Path::new(NEARSTATE));
+    set_role_program(Path::new(NEARSTATE));
     let target = targets::named(name).unwrap();
     if let Err(why) = target.version() {
         return report(&format!("skipped: {name}: {why}"));
@@ -179,7 +179,7 @@ fn a_transaction_with_a_conflict_is_retried() {
 
 #[test]
 fn a_port_in_use_is_an_error_for_any_listener() {
-    play_roles_with(Path::new(NEARSTATE));
+    set_role_program(Path::new(NEARSTATE));
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let need = need(folder.path());
     for target in redis::ALL.into_iter().filter(|target| target.version().is_ok()) {

@@ -1,12 +1,13 @@
 //! A violated invariant at any crash point stops its session, and only its session.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nearstate_model::{Error, Result, invariant};
 
 use crate::check::check;
 use crate::crash::{POINTS, injected_panic};
+use crate::fixture::TestRegionPath;
 use crate::heap::cell::{CellHeader, CellKind};
 use crate::index::lookup::{LookupResult, hash};
 use crate::layout::{CATALOG_SPLIT, catalog_at};
@@ -23,21 +24,6 @@ use crate::txn::publish::WriteDecision;
 /// that only `store` passes.
 fn is_not_passed(point: &str) -> bool {
     ["recover.", "attach.", "detach.", "drop."].iter().any(|prefix| point.starts_with(prefix))
-}
-
-struct RegionPath(PathBuf);
-
-impl RegionPath {
-    fn new(name: &str) -> Self {
-        let base = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
-        Self(Path::new(base).join(format!("nearstate-{name}-{}", std::process::id())))
-    }
-}
-
-impl Drop for RegionPath {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
 }
 
 fn pending(member: &Member, hash: u64, key: &[u8], value: &[u8]) -> Result<PendingCell> {
@@ -223,13 +209,18 @@ fn a_violated_invariant_at_any_point_stops_its_session_and_harms_no_other() {
             hook(panic);
         }
     }));
-    let path = RegionPath::new("violated");
+    let path = TestRegionPath::new("violated");
     let mut missed = Vec::new();
     for point in POINTS.iter().filter(|point| !is_not_passed(point)) {
         let mut stopped = 0;
-        for nth in [1, 2, 7, 40] {
-            stopped += u32::from(violate(&path.0, point, nth));
-            std::fs::remove_file(&path.0).unwrap();
+        // Whether a chunk comes free in time to be released depends on the scheduler: a point that
+        // was not passed is tried again.
+        for nth in [1, 2, 7, 40].into_iter().chain([1; 16]) {
+            if stopped != 0 && nth == 1 {
+                break;
+            }
+            stopped += u32::from(violate(path.path(), point, nth));
+            std::fs::remove_file(path.path()).unwrap();
         }
         if stopped == 0 {
             missed.push(*point);

@@ -8,7 +8,7 @@ use crate::parse::Args;
 use crate::records::KeptMetadata;
 use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
-use nearstate_store::now_ms_coarse;
+use nearstate_store::now_ms;
 
 const AFTER_SECONDS: ExpiryUnit = ExpiryUnit { is_seconds: true, is_absolute: false };
 const AFTER_MS: ExpiryUnit = ExpiryUnit { is_seconds: false, is_absolute: false };
@@ -81,7 +81,7 @@ fn end(
         }
         let mut kept = KeptMetadata::of(&found);
         drop(found);
-        match u64::try_from(new).ok().filter(|new| *new > now_ms_coarse()) {
+        match u64::try_from(new).ok().filter(|new| *new > now_ms()) {
             Some(new) => {
                 kept.expires_ms = new;
                 let tags = kept.tags();
@@ -178,7 +178,7 @@ const fn seconds(ms: u64) -> u64 {
 }
 
 fn left(end: u64) -> u64 {
-    end.saturating_sub(now_ms_coarse())
+    end.saturating_sub(now_ms())
 }
 
 /// `TTL key`

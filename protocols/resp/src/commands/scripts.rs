@@ -11,7 +11,7 @@ use crate::records::{ChangeError, KeptMetadata, RecordRef};
 use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::script::Script;
-use nearstate_store::now_ms_coarse;
+use nearstate_store::now_ms;
 
 const UNKNOWN: ErrorReply = ErrorReply::fixed(
     "ERR unsupported script: only the lock scripts of redis-py, ricsdl and sdlgo are supported. \
@@ -205,7 +205,7 @@ impl<'a> ScriptCall<'a> {
 fn left_ms(found: &RecordRef<'_>) -> i64 {
     match found.expires_ms() {
         0 => -1,
-        end => i64::try_from(end.saturating_sub(now_ms_coarse())).unwrap_or(i64::MAX),
+        end => i64::try_from(end.saturating_sub(now_ms())).unwrap_or(i64::MAX),
     }
 }
 
@@ -220,7 +220,7 @@ fn end_in(
     let end =
         ms.and_then(|ms| unit.end_of(ms)).ok_or_else(|| ErrorReply::expire_time("pexpire"))?;
     match u64::try_from(end) {
-        Ok(end) if end > now_ms_coarse() => {
+        Ok(end) if end > now_ms() => {
             kept.expires_ms = end;
             let resolved = change.resolved(key, 0)?;
             let tags = kept.tags();

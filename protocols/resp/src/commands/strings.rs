@@ -10,7 +10,7 @@ use crate::records::{ChangeError, KeptMetadata, RecordRef, ResolvedKey, put_stri
 use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use nearstate_model::limits::VALUE_BYTES_MAX;
-use nearstate_store::{Condition, Outcome, now_ms_coarse};
+use nearstate_store::{Condition, Outcome, now_ms};
 
 /// Redis' error for a string that is too long, with the limit of the region.
 const TOO_LONG: ErrorReply =
@@ -121,7 +121,7 @@ impl<'a> ExpiryOption<'a> {
 
 /// Whether a time has passed; 0 never passes.
 fn has_passed(expires_ms: u64) -> bool {
-    expires_ms != 0 && expires_ms <= now_ms_coarse()
+    expires_ms != 0 && expires_ms <= now_ms()
 }
 
 /// Options of SET.

@@ -13,14 +13,17 @@ use std::task::{Context, Poll, Waker};
 #[derive(Debug)]
 pub struct MessageBudget {
     bytes: AtomicUsize,
+    /// The most bytes since [`MessageBudget::take_peak`].
+    bytes_peak: AtomicUsize,
     bytes_max: usize,
     overruns: AtomicU64,
 }
 
 impl MessageBudget {
     /// A budget of `bytes_max` bytes.
-    pub const fn new(bytes_max: usize) -> Self {
-        Self { bytes: AtomicUsize::new(0), bytes_max, overruns: AtomicU64::new(0) }
+    pub fn new(bytes_max: usize) -> Self {
+        let zero = || AtomicUsize::new(0);
+        Self { bytes: zero(), bytes_peak: zero(), bytes_max, overruns: AtomicU64::new(0) }
     }
 
     /// Bytes queued.
@@ -34,7 +37,16 @@ impl MessageBudget {
     }
 
     fn take(&self, bytes: usize) {
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let total = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if total > self.bytes_peak.load(Ordering::Relaxed) {
+            self.bytes_peak.store(total, Ordering::Relaxed);
+        }
+    }
+
+    /// The most bytes that were queued since the last call. A short peak at the time of the call
+    /// may be missing.
+    pub(crate) fn take_peak(&self) -> usize {
+        self.bytes_peak.swap(0, Ordering::Relaxed)
     }
 
     fn give_back(&self, bytes: usize) {
@@ -134,6 +146,12 @@ struct MailboxState {
 }
 
 impl MailboxState {
+    fn wake_later(&mut self, cx: &Context<'_>) {
+        if !self.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            self.waker = Some(cx.waker().clone());
+        }
+    }
+
     /// Discards the queue. The connection will be closed.
     fn overrun(&mut self, budget: &MessageBudget) {
         self.is_over = true;
@@ -162,25 +180,28 @@ impl Mailbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a delivery. A mailbox that exceeded its limit ignores it.
-    pub fn put(&self, delivery: Delivery) {
+    /// Queues a delivery. Returns false if the mailbox exceeds its limit, now or before, or is
+    /// closed: its client does not receive the message.
+    pub fn put(&self, delivery: Delivery) -> bool {
         let mut state = self.lock();
-        if state.is_over {
-            return;
+        if state.is_over || state.is_closed {
+            return false;
         }
         state.bytes += delivery.bytes();
-        if state.bytes > self.bytes_max {
-            state.overrun(&self.budget);
-        } else {
+        let is_queued = state.bytes <= self.bytes_max;
+        if is_queued {
             delivery.message.count();
             self.budget.take(DELIVERY_BYTES);
             state.deliveries.push_back(delivery);
+        } else {
+            state.overrun(&self.budget);
         }
         let waker = state.waker.take();
         drop(state);
         if let Some(waker) = waker {
             waker.wake();
         }
+        is_queued
     }
 
     /// Bytes queued, including bytes shared with other mailboxes; 0 after an overrun.
@@ -229,9 +250,17 @@ impl Mailbox {
             }
             return Poll::Ready(Some(delivery));
         }
-        if !state.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-            state.waker = Some(cx.waker().clone());
+        state.wake_later(cx);
+        Poll::Pending
+    }
+
+    /// `Ready`: the connection must close, after an overrun or on request. Takes no delivery.
+    pub fn poll_end(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.lock();
+        if state.is_over || state.is_closed {
+            return Poll::Ready(());
         }
+        state.wake_later(cx);
         Poll::Pending
     }
 
@@ -315,10 +344,10 @@ mod tests {
             assert_eq!(delivery.message.payload.len(), bytes);
         }
         assert!(mailbox.poll(&mut cx).is_pending());
-        (0..9).for_each(|_| mailbox.put(delivery(4)));
+        assert!((0..9).all(|_| mailbox.put(delivery(4))));
         assert_eq!(mailbox.take_all().len(), 9);
         assert!(mailbox.poll(&mut cx).is_pending());
-        (0..20).for_each(|_| mailbox.put(delivery(40)));
+        assert!(!(0..20).all(|_| mailbox.put(delivery(40))));
         assert!(mailbox.is_over());
         assert!(matches!(mailbox.poll(&mut cx), Poll::Ready(None)));
     }

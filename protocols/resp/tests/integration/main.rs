@@ -18,6 +18,7 @@ mod scripts;
 mod sdl;
 mod sentinel;
 mod server;
+mod slow_subscribers;
 mod strings;
 mod tags;
 mod transactions;

@@ -25,7 +25,7 @@ fn a_lock_is_changed_only_with_its_token() {
     let left_ms = || {
         let namespace = session.known_namespace("ns").unwrap().unwrap();
         let end = session.get(namespace, b"lock").unwrap().unwrap().expires_ms();
-        if end == 0 { -1 } else { i64::try_from(end - nearstate_store::now_ms_coarse()).unwrap() }
+        if end == 0 { -1 } else { i64::try_from(end - nearstate_store::now_ms()).unwrap() }
     };
     let mut run =
         |sha: &str, rest: &str| client.ask(&format!("EVALSHA {sha} 1 {{ns}},lock {rest}"));

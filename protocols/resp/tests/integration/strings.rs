@@ -198,3 +198,22 @@ fn requests_in_pieces_and_in_batches_are_answered_in_order() {
     let view = session.get(namespace, b"count").expect("no damage").expect("there");
     assert_eq!(view.bytes(), b"10", "an embedded process sees the same record");
 }
+
+#[test]
+fn a_remaining_time_is_not_longer_than_the_requested_time() {
+    let node = node();
+    let mut client = node.client();
+    let now = || u128::from(nearstate_store::now_ms());
+    for round in 0..2000 {
+        let begun = now();
+        let answer = client.ask(&format!("SET k v PXAT {}", begun + 100_000));
+        assert_eq!(answer, "+OK|");
+        let left = client.ask("PTTL k");
+        let left: u128 = left.trim_matches([':', '|']).parse().expect("a number");
+        assert!(left <= 100_000, "round {round}: {left} ms");
+        client.ask("SET k v PX 50000");
+        let end = client.ask("PEXPIRETIME k");
+        let end: u128 = end.trim_matches([':', '|']).parse().expect("a number");
+        assert!((begun + 50_000..=now() + 50_000).contains(&end), "round {round}: {end}");
+    }
+}

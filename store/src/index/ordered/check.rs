@@ -6,7 +6,7 @@ use nearstate_model::Result;
 use super::descent::Nodes;
 use super::node::{IndexNode, LEVEL_MAX};
 
-/// What a tree consists of.
+/// The size of a tree: keys, nodes and height.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Keys.
@@ -43,7 +43,7 @@ pub fn check<N: Nodes>(
     Ok(counts)
 }
 
-/// What a node's parent says of it.
+/// The bounds of a node according to its parent.
 struct NodePlace {
     root: u64,
     level: u8,

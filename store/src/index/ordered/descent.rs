@@ -1,4 +1,4 @@
-//! The descent from the root to a leaf, and what it guarantees.
+//! The descent from the root to a leaf, and its guarantees.
 
 use nearstate_memory::Corruption;
 use nearstate_model::invariant::guaranteed;
@@ -10,7 +10,7 @@ use super::node::{IndexNode, LEVEL_MAX};
 ///
 /// A transaction sees its own writes, whether it peeks or reads.
 pub trait Nodes {
-    /// Untracked: what is seen may have changed since, and the transaction does not rest on it.
+    /// Untracked: the node may change afterwards, and the transaction does not depend on it.
     /// `None`: there is no such node now.
     ///
     /// # Errors
@@ -46,7 +46,7 @@ pub trait Nodes {
 /// How nodes are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadMode {
-    /// What is read becomes part of the read set: a later change of it is a conflict.
+    /// Nodes become part of the read set: a later change is a conflict.
     #[default]
     Tracked,
     /// What is read may change before the commit.

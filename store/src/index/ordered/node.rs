@@ -49,7 +49,7 @@ const _: () = assert!(
 const CUT: Corruption = Corruption("an index node is cut short");
 const LARGE: Corruption = Corruption("an index node is larger than any that is written");
 
-/// What a node says of itself besides its entries.
+/// The header of a node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeHeader<'a> {
     pub(super) root: u64,
@@ -211,7 +211,7 @@ impl<'a> IndexNode<'a> {
     }
 }
 
-/// What a new node is composed of.
+/// A piece of a new node.
 #[derive(Clone, Debug)]
 pub(super) enum Piece<'a> {
     /// Entries of a node, as they are.

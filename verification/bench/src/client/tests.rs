@@ -19,7 +19,7 @@ struct BreakingTarget {
     path: String,
     left: Rc<Cell<u64>>,
     answers: Rc<Cell<bool>>,
-    /// Whether requests are sent before the replies to earlier ones are read.
+    /// True if requests are sent before the replies to earlier ones are read.
     ahead: Rc<Cell<bool>>,
 }
 
@@ -305,15 +305,15 @@ fn a_planted_fault_is_noticed_where_steps_overlap() {
     }
 }
 
-/// What a target answers is told when it is time, whatever a workload does together.
+/// Progress is reported in time, also if a workload sends requests together.
 #[test]
-fn a_slow_target_is_told_of_at_each_of_its_answers() {
+fn progress_is_reported_at_each_reply_of_a_slow_target() {
     const RECORDS: u64 = 150;
     for (workload, variant) in
         [("ue-signalling", "tagged"), ("ue-signalling", "full"), ("sgw-session", "keyed")]
     {
         let mut test = Fixture::unloaded(workload, Some(variant), RECORDS);
-        // As if each answer took longer than what lies between two words.
+        // As if each reply took longer than the interval between two reports.
         test.client.progress_ns = 0;
         for (what, work) in [("load", Client::load as Work), ("verify", Client::verify)] {
             let mut output = Vec::new();
@@ -326,9 +326,9 @@ fn a_slow_target_is_told_of_at_each_of_its_answers() {
     }
 }
 
-/// A step of many operations on such a target may take minutes too, whether steps overlap or not.
+/// A step of many operations on such a target may take minutes, with and without overlapping steps.
 #[test]
-fn a_slow_target_is_told_of_within_a_step() {
+fn progress_is_reported_within_a_step_of_a_slow_target() {
     const OPS: u64 = 640;
     for (variant, ahead) in [("tagged", false), ("tagged", true), ("full", false), ("full", true)] {
         let reports = |slow_ns: u64| {
@@ -354,7 +354,7 @@ fn a_slow_target_is_told_of_within_a_step() {
 }
 
 #[test]
-fn each_answer_is_told_of_after_a_slow_step_and_before_the_first() {
+fn progress_is_reported_at_each_reply_after_a_slow_step_and_before_the_first() {
     let mut pace = StepPace::new(SLOW_STEP_NS);
     assert!(pace.is_slow(), "nothing is known");
     pace.update(SLOW_STEP_NS - 1);
@@ -365,7 +365,7 @@ fn each_answer_is_told_of_after_a_slow_step_and_before_the_first() {
 
 type Work = fn(&mut Client, &mut Vec<u8>) -> Result<()>;
 
-/// What words about progress told.
+/// The contents of the progress reports.
 fn progress(mut output: &[u8]) -> Vec<u64> {
     let words = std::iter::from_fn(|| receive(&mut output).unwrap());
     words
@@ -388,7 +388,7 @@ fn the_wait_for_intended_starts_is_no_time_of_operations() {
     );
 }
 
-/// What a client of the null target says first if it is to run on this processor.
+/// The first report of a client of the null target that is bound to this processor.
 fn first_words(cpu: Option<usize>) -> Vec<ClientReport> {
     let test = Fixture::new("ue-signalling", 10);
     let plan = Plan { target: "null".to_owned(), cpu, ..test.client.plan.clone() };
@@ -400,7 +400,7 @@ fn first_words(cpu: Option<usize>) -> Vec<ClientReport> {
 }
 
 #[test]
-fn what_goes_wrong_is_told_once() {
+fn an_error_is_reported_once() {
     let mut output = Vec::new();
     serve(&b"{\"load\":1}\n"[..], &mut output).unwrap();
     let reports = receive(&mut output.as_slice()).unwrap();
@@ -411,7 +411,7 @@ fn what_goes_wrong_is_told_once() {
 }
 
 #[test]
-fn a_client_that_cannot_be_bound_to_its_processor_says_so_and_goes_on() {
+fn a_client_that_cannot_be_bound_to_its_processor_reports_it_and_continues() {
     assert_eq!(first_words(None), [ClientReport::Ready]);
     // A processor that no machine has, and one that this one has not.
     for cpu in [usize::MAX, rustix::thread::CpuSet::MAX_CPU - 1] {

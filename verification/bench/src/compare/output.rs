@@ -20,7 +20,7 @@ pub fn text(comparison: &Comparison<'_>) -> String {
             out.push_str(&wrapped(obstacle, "!!! ", "!!!   "));
         }
     }
-    // The page has room for the least and the most of each.
+    // Only the page shows the least and the most of each.
     let figures = table(comparison, |_| true).without(&[SPREAD]);
     let _ = write!(out, "\n{}", figures.text());
     let _ = write!(out, "\n{}", wrapped(&counted(comparison), "", ""));
@@ -61,9 +61,10 @@ pub fn page(comparison: &Comparison<'_>) -> Page {
     blocks.push(HtmlBlock::Facts(comparison.a.machine.clone()));
     Page {
         title: title(comparison),
-        lead: "The second run beside the first: what got faster, what got slower, and how sure \
+        lead:
+            "The second run compared with the first: what is faster, what is slower, and how sure \
                that is."
-            .to_owned(),
+                .to_owned(),
         blocks,
     }
 }
@@ -79,7 +80,7 @@ fn how() -> String {
          more of each run, Mann and Whitney's U test (two-sided, 5 %) decides whether they differ; \
          with two or three, the 95 % confidence intervals of the means (Student's t) must not \
          overlap; one round decides nothing. Below {:.0} % a difference is called none. The same \
-         is what has no round further than {:.0} % from any other; what was not told apart may \
+         is what has no round further than {:.0} % from any other; what was inconclusive may \
          differ as far as its rounds do.",
         100.0 * (RATIO_MIN - 1.0),
         100.0 * (CLOSE - 1.0)
@@ -90,7 +91,7 @@ fn counted(comparison: &Comparison<'_>) -> String {
     let count =
         |is: fn(&Verdict) -> bool| comparison.rows.iter().filter(|row| is(&row.verdict)).count();
     format!(
-        "{} faster, {} slower, {} the same, {} not told apart, {} undecided, {} not comparable, \
+        "{} faster, {} slower, {} the same, {} inconclusive, {} undecided, {} not comparable, \
          of {} figures.",
         count(|v| matches!(v, Verdict::Faster(_))),
         count(|v| matches!(v, Verdict::Slower(_))),
@@ -129,7 +130,7 @@ fn table(comparison: &Comparison<'_>, wanted: impl Fn(&Row) -> bool) -> ReportTa
     table
 }
 
-/// Of the second to the first, where there are both.
+/// The ratio of the second to the first, if both exist.
 fn ratio(row: &Row) -> String {
     let is_there = row.a.count() > 0 && row.b.count() > 0;
     if is_there { ratio_text(row.b.median() / row.a.median()) } else { "-".to_owned() }
@@ -163,13 +164,13 @@ fn verdict_text(verdict: &Verdict) -> String {
     match verdict {
         Verdict::Same(ground) => format!("same ({})", ground_text(*ground)),
         Verdict::Inconclusive(Ground::Ranks(chance)) => {
-            format!("not told apart (p = {chance:.3})")
+            format!("inconclusive (p = {chance:.3})")
         }
-        Verdict::Inconclusive(_) => "not told apart".to_owned(),
+        Verdict::Inconclusive(_) => "inconclusive".to_owned(),
         Verdict::Faster(ground) => format!("FASTER ({})", ground_text(*ground)),
         Verdict::Slower(ground) => format!("SLOWER ({})", ground_text(*ground)),
         Verdict::Undecided => "undecided: one round".to_owned(),
-        // Why stands among the obstacles and the notes.
+        // The obstacles and notes give the reason.
         Verdict::NotComparable(_) => "not comparable".to_owned(),
     }
 }
@@ -183,7 +184,7 @@ fn ground_text(ground: Ground) -> String {
     }
 }
 
-/// Rate and p99 of each target, the two runs below each other.
+/// Rate and p99 of each target, one run below the other.
 fn glance(comparison: &Comparison<'_>) -> Vec<BarGroup> {
     let rows = comparison.rows.iter().filter(|row| row.class == "all" && row.a.count() > 0);
     let rows = rows.filter(|row| row.figure != Figure::P50 && row.b.count() > 0);
@@ -197,7 +198,7 @@ fn glance(comparison: &Comparison<'_>) -> Vec<BarGroup> {
         };
         let word = match row.verdict {
             Verdict::Same(_) => "the same",
-            Verdict::Inconclusive(_) => "not told apart",
+            Verdict::Inconclusive(_) => "inconclusive",
             Verdict::Faster(_) => "faster",
             Verdict::Slower(_) => "slower",
             Verdict::Undecided => "undecided",
@@ -248,10 +249,10 @@ mod tests {
         let text = text(&compare(&a, &b));
         let line = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap();
         assert!(line("region").contains("│      - │ not comparable"), "{}", line("region"));
-        assert!(line("redis").contains("not told apart (p = 0."), "{}", line("redis"));
+        assert!(line("redis").contains("inconclusive (p = 0."), "{}", line("redis"));
         let is_wide = |line: &&str| line.chars().count() > WIDTH && !line.contains("nearstate");
         assert_eq!(text.lines().find(is_wide), None, "{text}");
-        assert!(!text.contains(" 0 not told apart, "), "{text}");
+        assert!(!text.contains(" 0 inconclusive, "), "{text}");
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! Runs made up, side by side.
+//! Comparisons of synthetic runs.
 
 use super::*;
 use crate::parameters::Fault;
 use crate::result::{ClassResult, Round};
 use crate::sample::run;
 
-/// The sample with its targets this many times slower.
+/// The sample with slower targets.
 fn slower(percent: u64) -> Run {
     let mut run = run();
     for target in &mut run.targets {
@@ -32,7 +32,7 @@ fn of<'c>(comparison: &'c Comparison<'_>, target: &str, figure: Figure) -> &'c V
 }
 
 #[test]
-fn runs_that_were_driven_otherwise_are_not_compared_and_the_difference_is_named() {
+fn runs_with_different_settings_are_not_compared_and_the_difference_is_named() {
     let drive = || run().drive;
     let (layout, kill) = (Some("zones".to_owned()), Some("node".to_owned()));
     let changes = [
@@ -47,7 +47,7 @@ fn runs_that_were_driven_otherwise_are_not_compared_and_the_difference_is_named(
         let is_refused = |row: &Row| matches!(row.verdict, Verdict::NotComparable(_));
         assert!(comparison.rows.iter().all(is_refused), "{words}");
     }
-    // How long rounds are explains something, but forbids nothing.
+    // The length of rounds may explain a difference, but does not prevent a comparison.
     let (a, mut b) = (run(), run());
     b.drive.round_time_s = Some(2.5);
     let comparison = compare(&a, &b);
@@ -56,7 +56,7 @@ fn runs_that_were_driven_otherwise_are_not_compared_and_the_difference_is_named(
     assert!(comparison.notes.iter().any(|note| note.contains(words)));
 }
 
-/// The sample at a depth, the steps of its second target, redis, so many at once.
+/// The sample at a depth, with `steps` overlapping steps of its second target, redis.
 fn with_steps(depth: usize, steps: Option<usize>) -> Run {
     let mut run = run();
     run.drive.depth = depth;
@@ -67,7 +67,7 @@ fn with_steps(depth: usize, steps: Option<usize>) -> Run {
 }
 
 #[test]
-fn a_target_whose_steps_overlapped_in_one_run_alone_is_not_compared() {
+fn a_target_whose_steps_overlapped_in_only_one_run_is_not_compared() {
     let told = |comparison: &Comparison<'_>, words: &str| {
         comparison.notes.iter().any(|note| note.starts_with(words))
     };
@@ -116,9 +116,9 @@ fn an_older_run_is_compared_where_no_version_let_steps_overlap() {
     }
 }
 
-/// A step of theirs was a message for each UE that names itself.
+/// In such a run a step sent one message for each UE that identifies itself.
 #[test]
-fn an_older_run_whose_ues_were_found_one_by_one_is_not_compared() {
+fn an_older_run_that_looked_up_ues_one_by_one_is_not_compared() {
     let of_depth = |depth, steps| {
         let mut run = with_steps(depth, steps);
         run.workload.parameters.variant = "tagged".to_owned();
@@ -134,7 +134,7 @@ fn an_older_run_whose_ues_were_found_one_by_one_is_not_compared() {
 
 /// Runs that differ in large pages are compared, and the difference is reported.
 #[test]
-fn what_was_done_after_loading_is_a_difference_of_its_own_name() {
+fn a_difference_in_the_work_after_loading_is_named() {
     let (a, mut b) = (run(), run());
     b.targets[0].settled = None;
     b.drive.is_unsettled = true;
@@ -152,7 +152,7 @@ fn what_was_done_after_loading_is_a_difference_of_its_own_name() {
 }
 
 #[test]
-fn what_a_reconnect_cut_is_no_class_that_is_compared() {
+fn operations_interrupted_by_a_reconnection_are_not_compared() {
     let mut run = run();
     let cut = ClassResult { name: CUT.to_owned(), latencies: vec![(2_000_000_000, 3)] };
     for round in &mut run.targets[0].rounds {
@@ -163,7 +163,7 @@ fn what_a_reconnect_cut_is_no_class_that_is_compared() {
 }
 
 #[test]
-fn a_run_is_the_same_as_itself() {
+fn a_run_compared_with_itself_is_the_same() {
     let run = run();
     let comparison = compare(&run, &run);
     assert!(comparison.obstacles.is_empty());
@@ -181,14 +181,14 @@ fn ten_per_cent_beyond_the_spread_are_slower_one_way_and_faster_the_other() {
         let Verdict::Slower(Ground::Ranks(p)) = of(&forth, "region", figure) else {
             panic!("{:?}", of(&forth, "region", figure))
         };
-        assert!((p - 2.0 / 252.0).abs() < 1e-9, "five rounds beside five, in perfect order");
+        assert!((p - 2.0 / 252.0).abs() < 1e-9, "five rounds against five, in perfect order");
         assert!(matches!(of(&back, "region", figure), Verdict::Faster(Ground::Ranks(_))));
     }
 }
 
 #[test]
-fn what_lies_within_the_spread_is_no_difference() {
-    // Rounds lie four percent apart: together with one more that is within five.
+fn a_difference_within_the_spread_is_none() {
+    // Rounds lie 4 % apart; 1 % more is still within 5 %.
     for (percent, is_same) in [(100, true), (101, false)] {
         let (a, b) = (run(), slower(percent));
         let comparison = compare(&a, &b);
@@ -198,9 +198,9 @@ fn what_lies_within_the_spread_is_no_difference() {
     }
 }
 
-/// Two thirds more may be chance, and is no sameness.
+/// A difference of two thirds may be chance, but the runs are not called the same.
 #[test]
-fn what_rounds_do_not_tell_apart_is_not_called_the_same() {
+fn an_inconclusive_difference_is_not_called_the_same() {
     let of = |values: &[f64]| Spread::new(values.iter().copied());
     let (one, other) = (of(&[5.0, 6.0, 6.0, 9.0]), of(&[5.5, 9.9, 10.0, 12.0]));
     let Verdict::Inconclusive(Ground::Ranks(chance)) = verdict(Figure::P99, &one, &other) else {
@@ -217,7 +217,7 @@ fn a_certain_but_tiny_difference_is_none() {
 }
 
 #[test]
-fn few_rounds_need_intervals_apart_and_one_is_never_enough() {
+fn few_rounds_need_disjoint_intervals_and_one_round_is_never_enough() {
     let of = |values: &[f64]| Spread::new(values.iter().copied());
     let near = verdict(Figure::P99, &of(&[100.0, 103.0, 101.0]), &of(&[106.0, 104.0, 109.0]));
     assert_eq!(near, Verdict::Inconclusive(Ground::Intervals));
@@ -230,7 +230,7 @@ fn few_rounds_need_intervals_apart_and_one_is_never_enough() {
 }
 
 #[test]
-fn other_parameters_machines_or_forms_are_not_compared() {
+fn runs_with_other_parameters_machines_or_formats_are_not_compared() {
     type RunChange = fn(&mut Run);
     let a = run();
     let changes: [(&str, RunChange); 6] = [
@@ -266,7 +266,7 @@ fn invalid_and_declined_targets_are_not_compared() {
 }
 
 #[test]
-fn what_may_explain_a_difference_is_noted() {
+fn possible_explanations_of_a_difference_are_noted() {
     let (a, mut b) = (run(), run());
     b.workload.parameters.seed = 8;
     b.targets[1].version = "redis 2".to_owned();

@@ -1,4 +1,4 @@
-//! Databases: what they tell of themselves, and their end.
+//! Databases: the facts that they report, and their end.
 
 use super::{CheckResult, TargetUnderTest, ensure, put_value, value};
 use crate::targets::Support;
@@ -52,7 +52,7 @@ pub(super) fn dead(tested: &TargetUnderTest<'_>) -> CheckResult {
             let _ = kill_process(process, Signal::KILL);
         }
     }
-    // The kernel takes a moment to end a process, and its sockets are taken down with it.
+    // The kernel needs some time to end a process and to close its sockets.
     let mut pauses = 0;
     while other.alive().is_ok() && pauses < END_PAUSES {
         std::thread::sleep(END_PAUSE);

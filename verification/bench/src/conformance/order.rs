@@ -22,7 +22,7 @@ pub(super) fn scan(tested: &TargetUnderTest<'_>) -> CheckResult {
     let mut one = tested.connect()?;
     let (returned, met) = scanned(one.as_mut(), b"", 10)?;
     ensure!(returned == 0 && met.is_empty(), "of nothing: {met:?}")?;
-    // 7 has no divisor in common with 300: each is met once, out of order.
+    // 7 and 300 are coprime: each key occurs once, out of order.
     for step in 0..RECORDS {
         let number = step * 7 % RECORDS;
         let key = [b"o".as_slice(), &number.to_be_bytes()].concat();

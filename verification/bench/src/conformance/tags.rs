@@ -73,7 +73,7 @@ pub(super) fn taken(tested: &TargetUnderTest<'_>) -> CheckResult {
         let there = key_of(one.as_mut(), (0, id))?;
         ensure!(there.as_deref() == Some(key), "{id:?} leads to {there:?}")?;
     }
-    // The same record may keep what it has.
+    // The same record may keep its tags.
     put(one.as_mut(), b"k1", &[(0, b"k-id1"), (1, b"k-alias1")], &[])?;
     Ok(())
 }
@@ -111,7 +111,7 @@ pub(super) fn kept(tested: &TargetUnderTest<'_>) -> CheckResult {
     put(one.as_mut(), b"c2", &[(0, b"c-id2"), (1, b"c-alias2")], &[])?;
     let number = RecordEntry { tags: &[(0, b"c-id")], ..entry(b"c3", &[(0, b"x")]) };
     one.put(NUMBERED, &number)?;
-    // Alone, and with another change beside it.
+    // Alone, and together with another change.
     for round in [&b"first"[..], b"second"] {
         let parts: [(usize, &[u8]); 1] = [(1, round)];
         let of = |key| PartsChange { key, parts: &parts, tags: None };

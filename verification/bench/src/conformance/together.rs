@@ -1,4 +1,4 @@
-//! Requests that travel together.
+//! Requests that are sent together.
 
 use super::{
     BLOCKS, CheckResult, NUMBERED, PLAIN, TAGGED, TargetUnderTest, change, ensure, entry, found,
@@ -28,7 +28,7 @@ fn one_by_one(
     Ok(all)
 }
 
-/// What the `at`th request is.
+/// The `at`th request.
 fn request<'a>(at: usize, key: &'a [u8], parts: &'a [(usize, &'a [u8])]) -> Request<'a> {
     let first = parts.get(..1).unwrap_or_default();
     let read = |table: TableId| Request::Read { table, key, wanted: PartSet::ALL };
@@ -44,7 +44,7 @@ fn request<'a>(at: usize, key: &'a [u8], parts: &'a [(usize, &'a [u8])]) -> Requ
     }
 }
 
-/// How one connection is asked what another one is asked one by one.
+/// How one connection sends the requests that another one sends one by one.
 type SendFn = fn(&mut Connection<'_>, &[Request<'_>]) -> Result<Vec<(usize, OwnedReply)>>;
 
 pub(super) fn as_one_by_one(tested: &TargetUnderTest<'_>) -> CheckResult {

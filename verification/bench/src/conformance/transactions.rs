@@ -172,7 +172,7 @@ pub(super) fn tagged(tested: &TargetUnderTest<'_>) -> CheckResult {
     ensure!(found(&mut one, NUMBERED, (0, b"y-id"))?.is_some(), "another table's")
 }
 
-/// A taken tag ends the transaction, whichever call says so.
+/// A taken tag ends the transaction, whichever call reports it.
 fn taken_inside(one: &mut Connection<'_>) -> CheckResult {
     let refused = one.transact(&mut |access| {
         put_value(access, b"y2", b"left over")?;

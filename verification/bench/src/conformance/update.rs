@@ -1,4 +1,4 @@
-//! Reading a record and changing it by what was read.
+//! Changes of a record that depend on its content.
 
 use super::{
     BLOCKS, CheckResult, PLAIN, ReceivedParts, TargetUnderTest, change, ensure, entry, put_value,

@@ -1,4 +1,4 @@
-//! What the cases of a preset measured, beside each other and against the goals.
+//! The results of a preset's cases, in one table and against the goals.
 
 use super::{Case, Goal, Preset};
 use crate::figures::{self, Figures};
@@ -87,7 +87,7 @@ fn row(title: String, measured: &Measured, one: &Figures<'_>, first: f64) -> Vec
     ]
 }
 
-/// Each goal with what was reached; `None` if the cases have none.
+/// Each goal with the figure that was reached; `None` if the cases have no goals.
 pub fn goals(all: &[Measured]) -> Option<ReportTable> {
     let mut table = ReportTable::new("case|goal|>reached|");
     for measured in all {

@@ -1,5 +1,4 @@
-//! What has to be said of a run in sentences: what it was, what speaks against it, what to keep in
-//! mind.
+//! The sentences of a report: what was run, reasons why its figures do not count, and caveats.
 
 use super::tables::NONE;
 use crate::figures::{Figures, as_f64, generator_share};
@@ -10,17 +9,17 @@ use crate::result::{About, CUT, Drive, Noise, Run, TargetResult};
 use crate::table::{count_text, counted, latency_text, rate_text};
 use std::fmt::Write as _;
 
-/// What the end of the run was, if it was not the planned one.
+/// The alarm of a run that was stopped early.
 pub(super) const PARTIAL: &str =
-    "This run was stopped before its end: the turns that were over until then are shown.";
+    "This run was stopped before its end: the trials that were complete by then are shown.";
 
-/// What stands above the alarms.
+/// The heading of the alarms.
 pub(super) const INVALID: &str = "INVALID: figures of this run do not count";
 
 /// Operations below which the 99.99th percentile rests on fewer than ten of them.
 const OPS_FOR_P9999: u64 = 100_000;
 
-/// What runs, in a line.
+/// The workload with its parameters, in one line.
 pub(super) fn heading(run: &Run) -> String {
     let About { name, title, parameters, .. } = &run.workload;
     let name = match parameters.variant.as_str() {
@@ -35,13 +34,13 @@ pub(super) fn heading(run: &Run) -> String {
     format!("{title} ({name}); {records}, {spread}, seed {}", parameters.seed)
 }
 
-/// How it was driven, in a line.
+/// How the workload was driven, in one line.
 pub(super) fn drive(run: &Run) -> String {
     let drive = &run.drive;
     let count = |count: usize| count_text(count as u64);
     let together = match drive.depth {
         0 | 1 => "one operation at a time".to_owned(),
-        depth => format!("{} operations travelling together", count(depth)),
+        depth => format!("{} operations sent together", count(depth)),
     };
     let mut out = format!(
         "{} client process{}, {together}; {} of {} for each client, after {} to warm up",
@@ -73,7 +72,7 @@ pub(super) fn drive(run: &Run) -> String {
     out
 }
 
-/// How many steps of each client were in flight at once, with the targets of which that is true.
+/// How many steps of each client were in flight at once, with the targets it applies to.
 fn steps(run: &Run) -> Option<String> {
     if run.drive.depth < 2 {
         return None;
@@ -103,9 +102,9 @@ fn processors(all: &[usize]) -> String {
     format!("processor{} {}", if all.len() == 1 { "" } else { "s" }, numbers.join(", "))
 }
 
-/// When it began, on the calendar (H. Hinnant's `civil_from_days`).
+/// The date and time when the run began (H. Hinnant's `civil_from_days`).
 pub(super) fn began(began_s: u64) -> String {
-    // Days from the first of March of the year 0, which makes the leap day the last of its year.
+    // Days since March 1 of the year 0, so that the leap day is the last day of a year.
     let days = began_s / 86_400 + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
@@ -125,7 +124,7 @@ const fn arrivals(arrivals: Arrivals) -> &'static str {
     }
 }
 
-/// What most runs have not.
+/// Settings that differ from the defaults.
 fn further(drive: &Drive) -> Vec<String> {
     let ramp = drive.ramp_p99_ns.map(|bound_ns| {
         let bound = latency_text(as_f64(bound_ns));
@@ -147,13 +146,13 @@ fn further(drive: &Drive) -> Vec<String> {
         .collect()
 }
 
-/// What speaks against the whole run.
+/// Reasons why the whole run does not count.
 pub(super) fn alarms(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
     let mut out = run.invalid.clone();
     for figures in all {
         let name = &figures.target.name;
         for trouble in figures.troubles() {
-            // The run repeats what its targets say.
+            // The reasons of the run include those of its targets.
             if !out.iter().any(|line| line.contains(name) && line.contains(&trouble)) {
                 out.push(format!("{name}: {trouble}"));
             }
@@ -162,7 +161,7 @@ pub(super) fn alarms(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
     out
 }
 
-/// The machine's unsteadiness in a sentence.
+/// The machine's noise in one sentence.
 pub(super) fn noise(noise: &Noise) -> String {
     if noise.loops == 0 {
         return "not measured".to_owned();
@@ -177,7 +176,7 @@ pub(super) fn noise(noise: &Noise) -> String {
     )
 }
 
-/// What has to be kept in mind: what the run says, and what follows from its figures.
+/// Caveats: those that the run recorded, and those that follow from its figures.
 pub(super) fn caveats(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
     let mut out = run.caveats.clone();
     let known = run.machine.iter().find(|(name, _)| name == "cores online");
@@ -195,7 +194,7 @@ pub(super) fn caveats(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
     out.extend(all.iter().filter_map(cut));
     if run.drive.depth > 1 && run.drive.rate.is_none() {
         out.push(
-            "operations that travel together are counted with the time of all of them: from the \
+            "operations that are sent together count with the time of all of them: from the \
              begin of their step to its end"
                 .to_owned(),
         );
@@ -218,7 +217,7 @@ pub(super) fn caveats(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
     out
 }
 
-/// What a target is, and what was done to it after it was loaded.
+/// A target's version, and what was done to it after loading.
 pub(super) fn about(target: &TargetResult) -> String {
     match &target.settled {
         Some(settled) => format!("{}; after loading: {settled}", target.version),
@@ -226,7 +225,7 @@ pub(super) fn about(target: &TargetResult) -> String {
     }
 }
 
-/// What was done to targets after loading: the same words once for all targets that they are for.
+/// What was done to targets after loading. Targets with the same text share one sentence.
 fn settled(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
     if run.drive.is_unsettled {
         let all = "targets were left as they were loaded (--no-settle), also where their makers \
@@ -251,11 +250,11 @@ fn settled(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
     groups.into_iter().map(line).collect()
 }
 
-/// Of an offered rate, what a target does at the least if it keeps up with it. A round's last
-/// operations end behind it, and starts by chance come to some per cent more or fewer.
+/// The least share of an offered rate that counts as keeping up. The last operations of a round
+/// end after it, and random starts vary by a few per cent.
 const KEPT_UP: f64 = 0.9;
 
-/// A target that was offered more than it does: its latencies are those of a queue.
+/// A target that did not reach the offered rate: its latencies are those of a queue.
 fn behind(run: &Run, figures: &Figures<'_>) -> Option<String> {
     let share = figures.rates.median() / run.drive.rate.filter(|_| figures.ops > 0)?;
     (share < KEPT_UP).then(|| {
@@ -269,7 +268,7 @@ fn behind(run: &Run, figures: &Figures<'_>) -> Option<String> {
     })
 }
 
-/// What a lost connection did to the latencies.
+/// The effect of a lost connection on the latencies.
 fn cut(figures: &Figures<'_>) -> Option<String> {
     let class = figures.classes.iter().find(|class| class.name == CUT)?;
     Some(format!(
@@ -283,7 +282,7 @@ fn cut(figures: &Figures<'_>) -> Option<String> {
     ))
 }
 
-/// What is not native, of those that took part.
+/// The emulated features of the measured targets.
 pub(super) fn emulations(all: &[Figures<'_>]) -> Vec<String> {
     let took_part = all.iter().filter(|figures| figures.target.declined.is_none());
     let each = took_part.flat_map(|figures| {

@@ -1,4 +1,4 @@
-//! The whole run as one page that opens without a network.
+//! The report of a run as one self-contained HTML page.
 
 use super::{notes, tables};
 use crate::figures::{self, Figures, NULL, as_f64, quantiles, tail, timeline};
@@ -8,14 +8,14 @@ use crate::html::{Bar, BarGroup, Chart, HtmlBlock, Page};
 use crate::result::Run;
 use crate::table::{latency_text, rate_text};
 
-/// Points of a distribution that is drawn.
+/// Points in the chart of a distribution.
 const QUANTILES: u32 = 400;
 
 /// Samples of a histogram: some hundred for each of its columns.
 const HISTOGRAM_SAMPLES: u32 = 2000;
 
-/// Those of them that are shown: on a plain axis, a long tail would squeeze all others into one
-/// column; the other charts have it.
+/// The samples that the histogram shows. On a linear axis a long tail would squeeze all others
+/// into one column; the other charts show the tail.
 const HISTOGRAM_SHOWN: usize = 1900;
 
 /// The page of a run.
@@ -47,7 +47,8 @@ fn alarm(run: &Run, all: &[Figures<'_>]) -> Vec<HtmlBlock> {
     out
 }
 
-/// Targets with figures, each with its colour and marker, the same in all charts.
+/// Targets with figures, with their positions: these select a colour and a marker, the same in all
+/// charts.
 fn drawn<'f, 'r>(all: &'f [Figures<'r>]) -> impl Iterator<Item = (usize, &'f Figures<'r>)> {
     all.iter().filter(|figures| figures.ops > 0).enumerate()
 }
@@ -72,7 +73,7 @@ fn glance(run: &Run, all: &[Figures<'_>]) -> Vec<HtmlBlock> {
                 is_foreign: !figures.counts(),
             })
         };
-        // The null target would stretch every scale and is no store.
+        // The null target stores nothing and would stretch every scale.
         let stores = drawn(all).filter(|(_, figures)| figures.target.name != NULL);
         let bars = stores.filter_map(|(_, figures)| bar(figures)).collect();
         BarGroup { title: title.to_owned(), bars }
@@ -125,7 +126,7 @@ fn bars_note(all: &[Figures<'_>]) -> String {
         out.push_str(" Pale ones are of targets whose figures do not count.");
     }
     if drawn(all).any(|(_, figures)| figures.target.name == NULL) {
-        out.push_str(" The null target has none: it is no store.");
+        out.push_str(" The null target has none: it stores nothing.");
     }
     out
 }
@@ -255,7 +256,7 @@ fn over_time(all: &[Figures<'_>]) -> Vec<HtmlBlock> {
     ]
 }
 
-/// The colour of what belongs to no target.
+/// The colour of elements that belong to no target.
 const GREY: Colour = Colour { 0: 0x8A, 1: 0x93, 2: 0x9C };
 
 fn ramp(all: &[Figures<'_>]) -> Vec<HtmlBlock> {
@@ -313,7 +314,7 @@ fn costs(all: &[Figures<'_>]) -> Vec<HtmlBlock> {
     ]
 }
 
-/// Whose records were compared.
+/// States of which targets the records were compared with the model.
 fn verified(all: &[Figures<'_>]) -> String {
     const MODEL: &str = "compared with the model of what it must hold";
     let keeps = |figures: &&Figures<'_>| figures.target.name != NULL;

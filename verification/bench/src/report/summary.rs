@@ -1,4 +1,4 @@
-//! The figures of the tables for a program.
+//! The figures of the tables as JSON, for programs.
 
 use super::notes;
 use crate::figures::{self, Figures, LatencyClass, PERCENTILES, generator_share, reference};
@@ -7,7 +7,7 @@ use crate::spread::Spread;
 use crate::stat::Latencies;
 use serde_json::{Map, Value, json};
 
-/// What [`super::text`] shows, as JSON. The saved run itself has the whole histograms.
+/// The content of [`super::text`] as JSON. The saved run itself contains the whole histograms.
 pub fn summary(run: &Run) -> Value {
     let all = figures::of(run);
     let first = reference(&all).map(|first| first.rates.median());

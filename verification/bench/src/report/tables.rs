@@ -1,4 +1,4 @@
-//! The tables, for a terminal and for the page.
+//! The tables of the terminal report and of the HTML page.
 
 use crate::figures::{self, Cost, Figures, LatencyClass, NULL, PERCENTILES, as_f64, reference};
 use crate::machine::bytes_text;
@@ -7,25 +7,25 @@ use crate::spread::Spread;
 use crate::stat::Latencies;
 use crate::table::{ReportTable, count_text, latency_text, rate_text, ratio_text};
 
-/// Where there is no figure.
+/// The text of a cell without a figure.
 pub(super) const NONE: &str = "-";
 
-/// What stands above figures of others.
+/// The heading of figures that papers measured.
 pub(super) const FOREIGN_TITLE: &str =
     "The papers' own figures: from their machines, not measured here";
 
-/// A target's name, with a word where its figures do not count.
+/// A target's name, marked if its figures do not count.
 pub(super) fn name(figures: &Figures<'_>) -> String {
     let name = &figures.target.name;
     if figures.counts() { name.clone() } else { format!("{name} (INVALID)") }
 }
 
-/// Those that took part: of the others there is nothing but why.
+/// The targets that took part. The others have only a reason.
 fn measured<'f, 'r>(all: &'f [Figures<'r>]) -> impl Iterator<Item = &'f Figures<'r>> {
     all.iter().filter(|figures| figures.target.declined.is_none())
 }
 
-/// What the columns of [`rates`] are.
+/// Describes the columns of [`rates`].
 pub(super) fn rates_note(all: &[Figures<'_>]) -> String {
     match all.iter().map(|figures| figures.rates.count()).max().unwrap_or(0) {
         0 => "no round was measured".to_owned(),
@@ -37,8 +37,8 @@ pub(super) fn rates_note(all: &[Figures<'_>]) -> String {
     }
 }
 
-/// Rate of every target, its spread, and its ratio to the first; where a rate was offered, its
-/// share of that, as two that did what was offered say nothing of each other.
+/// The rate of every target, its spread, and its ratio to the first target's. At a fixed offered
+/// rate, the share of that rate instead of the ratio: two targets that reach it cannot be compared.
 pub(super) fn rates(run: &Run, all: &[Figures<'_>]) -> ReportTable {
     let first = reference(all);
     let versus = match (run.drive.rate, first) {
@@ -74,7 +74,7 @@ pub(super) fn rates(run: &Run, all: &[Figures<'_>]) -> ReportTable {
     table
 }
 
-/// A ratio; a small one as a fraction, which is easier to read than zeros.
+/// A ratio. A small one is written as a fraction, which is easier to read than leading zeros.
 pub(crate) fn share_text(ratio: f64) -> String {
     if ratio > 0.0 && ratio < 0.095 {
         format!("1/{}", ratio_text(1.0 / ratio))
@@ -125,7 +125,7 @@ pub(super) fn classes_of(figures: &Figures<'_>) -> ReportTable {
         let count = class.latencies.count();
         let share = 100.0 * as_f64(count) / as_f64(all);
         let mut cells = vec![class.name.clone(), count_text(count), format!("{share:.2} %")];
-        // What a reconnect cut has no pace of its own.
+        // Operations that a reconnection interrupted have no rate.
         let is_cut = class.name == CUT;
         cells.push(if is_cut { NONE.to_owned() } else { rate_text(class.rates.median()) });
         cells.extend(percentile_cells(&class.latencies));
@@ -136,7 +136,7 @@ pub(super) fn classes_of(figures: &Figures<'_>) -> ReportTable {
     table
 }
 
-/// What stands above [`costs`].
+/// The heading of [`costs`].
 pub(super) const COSTS_TITLE: &str = "What it costs: processor time, and bytes of keys and parts, \
                                       of each operation; memory, in all and of a record; records \
                                       loaded";
@@ -152,7 +152,7 @@ pub(super) fn costs(all: &[Figures<'_>]) -> ReportTable {
         table.row(vec![
             name(figures),
             cost(&|cost| latency_text(cost.client_ns)),
-            // A target without processes of its own has its work done by the clients.
+            // The work of a target without processes is done by the clients.
             cost(&|c| if c.server_ns > 0.0 { latency_text(c.server_ns) } else { none() }),
             cost(&|cost| format!("{:.0} B", cost.bytes_out)),
             cost(&|cost| format!("{:.0} B", cost.bytes_in)),
@@ -171,8 +171,8 @@ fn loading_text(target: &TargetResult) -> String {
     }
 }
 
-/// What was verified of every target, and what came of it. Columns of what did not happen to any of
-/// them are left out.
+/// What was verified of every target, and the result. Columns that are empty for all targets are
+/// omitted.
 pub(super) fn trust(all: &[Figures<'_>]) -> ReportTable {
     let mut table = ReportTable::new(&format!(
         "target|>records verified|>wrong|>{NO_EFFECT}|>{RECONNECTS}|>{CUT_BY_THEM}|outcome"
@@ -207,7 +207,7 @@ const NO_EFFECT: &str = "without effect";
 const RECONNECTS: &str = "reconnects";
 const CUT_BY_THEM: &str = "cut by them";
 
-/// Records that are there, and those that must not be and are not.
+/// The records that were found, and the keys that were verified to be absent.
 fn verified_text(verdict: &Verdict) -> String {
     let there = count_text(verdict.records.saturating_sub(verdict.absent));
     match verdict.absent {
@@ -249,11 +249,11 @@ pub(super) fn declined(all: &[Figures<'_>]) -> Vec<String> {
     each.collect()
 }
 
-/// What stands above [`checks`].
-pub(super) const CHECKS_TITLE: &str = "What the generator drew, beside what its source says";
+/// The heading of [`checks`].
+pub(super) const CHECKS_TITLE: &str = "What the generator drew, and what its source specifies";
 
-/// The generator's figures: all of the first target, and of the others what is off. They draw the
-/// same, so that more would be repetition.
+/// The generator's figures: all of the first target, and of the others only those that are off. All
+/// targets get the same draws.
 pub(super) fn checks(all: &[Figures<'_>]) -> ReportTable {
     let mut table = ReportTable::new("target|figure|>expected|>found|>may be off|>draws|ok");
     let with_checks = all.iter().map(|f| f.target).filter(|target| !target.checks.is_empty());
@@ -276,8 +276,7 @@ pub(super) fn checks(all: &[Figures<'_>]) -> ReportTable {
     table
 }
 
-/// A figure that may be off by more than this share of what is expected proves nothing if it holds:
-/// none at all might hold.
+/// A figure whose tolerance exceeds this share of the expected value proves nothing.
 const LOOSE: f64 = 0.5;
 
 fn check_cells(target: &str, check: &Check) -> Vec<String> {
@@ -335,7 +334,7 @@ pub(super) fn ramp(all: &[Figures<'_>]) -> ReportTable {
     table
 }
 
-/// What papers measured.
+/// Figures that papers measured.
 pub(super) fn foreign(run: &Run) -> ReportTable {
     let mut table = ReportTable::new("source|what|figure");
     let mut before = "";
@@ -348,7 +347,7 @@ pub(super) fn foreign(run: &Run) -> ReportTable {
     table
 }
 
-/// How every target provides what stores differ in.
+/// How every target provides the features in which stores differ.
 pub(super) fn ways(all: &[Figures<'_>]) -> ReportTable {
     let mut table = ReportTable::new("target|ability|how");
     for target in all.iter().map(|figures| figures.target) {

@@ -1,4 +1,4 @@
-//! The whole run for a terminal.
+//! The report of a run for a terminal.
 
 use super::{notes, tables};
 use crate::figures::{self, Figures};
@@ -6,7 +6,7 @@ use crate::result::Run;
 use crate::table::{ReportTable, printable, wrapped};
 use std::fmt::Write as _;
 
-/// The whole run for a terminal.
+/// The report of a run for a terminal.
 pub fn text(run: &Run) -> String {
     let all = figures::of(run);
     let mut out = String::from("\n");
@@ -27,7 +27,7 @@ pub fn text(run: &Run) -> String {
     }
     out.push_str(&foreign(run));
     out.push_str(&notes(run, &all));
-    // Who only sees the end must see it as well.
+    // Repeated at the end, which is what stays visible.
     out.push_str(&alarm(run, &all));
     printable(&out)
 }
@@ -68,7 +68,7 @@ fn alarm(run: &Run, all: &[Figures<'_>]) -> String {
     out
 }
 
-/// What papers measured, by their sources: their words are too long for a table.
+/// Figures that papers measured, by source. Their texts are too long for a table.
 fn foreign(run: &Run) -> String {
     let mut out = String::new();
     let mut before = "";
@@ -104,7 +104,7 @@ fn notes(run: &Run, all: &[Figures<'_>]) -> String {
             }
         }
     }
-    // In one piece, so that it can be copied.
+    // On one line, so that it can be copied.
     let _ = writeln!(out, "\nCommand\n  {}", run.command);
     out
 }
@@ -130,12 +130,12 @@ mod tests {
         section.lines().find(is_it).expect("the target stands below the title")
     }
 
-    /// Without the breaks of lines.
+    /// The text without line breaks.
     fn flat(text: &str) -> String {
         text.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
-    /// Whatever workload, with the longest names of targets that did not count.
+    /// Any workload, with the longest names of targets that did not count.
     #[test]
     fn nothing_but_the_command_is_wider_than_a_terminal() {
         for kind in workloads::all() {
@@ -149,7 +149,7 @@ mod tests {
             for (target, name_of) in run.targets.iter_mut().zip(["valkey-unix", "redis-unix"]) {
                 name_of.clone_into(&mut target.name);
                 target.settled = Some("2 MiB pages after collapse()".to_owned());
-                target.invalid = vec!["a reason with so many words ".repeat(20)];
+                target.invalid = vec!["a reason with many words ".repeat(20)];
                 (target.reconnects, target.memory_bytes) = (12_345, Some(1000 << 20));
                 for round in &mut target.rounds {
                     (*name.unwrap()).clone_into(&mut round.classes[0].name);
@@ -341,7 +341,9 @@ mod tests {
         assert!(row(&classes(&run), "redis by class", CUT).contains('3'));
     }
 
-    /// Who did less than was offered has latencies of a queue, and who did all is no faster for it.
+    /// A target below the offered rate has the latencies of a queue. Reaching it does not make a
+    /// target
+    /// faster.
     #[test]
     fn a_target_behind_its_offered_rate_is_told() {
         let mut run = run();

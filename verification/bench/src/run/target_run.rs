@@ -16,7 +16,7 @@ use nearstate_model::Result;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// Operations of a client in a round at the least, when rounds are measured by time.
+/// The smallest number of operations of a client in a round that is limited by time.
 const ROUND_OPS_MIN: u64 = 200;
 
 /// A target in a run. After an error only [`TargetRun::close`] has an effect.
@@ -132,7 +132,7 @@ impl<'a> TargetRun<'a> {
             let mut bar = target_run.context.display.begin(title, records);
             target_run.result.loaded = running.pool.load(&mut bar)?;
             if !target_run.context.options.no_settle {
-                target_run.result.settled = running.database.settle()?;
+                target_run.result.settled = running.database.after_load()?;
             }
             let (records, ns) = target_run.result.loaded;
             let rate = rate_text(per_second(records, ns));
@@ -181,7 +181,7 @@ impl<'a> TargetRun<'a> {
         });
     }
 
-    /// The next trial, of so many operations of each client, driven as the rounds are.
+    /// The next trial with this number of operations of each client, driven as the rounds are.
     fn trial(&mut self, drive: &Drive, ops: u64) -> Trial {
         self.trials += 1;
         Trial {
@@ -348,7 +348,7 @@ fn measured(
         Watcher { listener, database: database.as_mut(), kill_after, begin_ns, ns: 0 };
     let ran = pool.run(trial, &mut watcher)?;
     if watcher.kill_after.is_some() {
-        // The trial ended before the report of its half: the kill then happens between two turns.
+        // The trial ended before the report of its half: the kill then happens between two trials.
         watcher.kill_after = Some(0);
         watcher.poll()?;
     }

@@ -1,5 +1,5 @@
-//! LMDB with its fastest settings, on a folder in memory: no flush to disk, a writable map. It
-//! lives in its clients, as our region does.
+//! LMDB with its fastest settings, in a memory-backed folder: no flush to disk, a writable map. It
+//! runs inside its clients, as our region does.
 //!
 //! Each table is a database of records; a record of several parts is one value with their lengths
 //! before them. Each unique tag is a database from values to keys, any other tag one with several
@@ -33,14 +33,14 @@ use std::sync::{Mutex, PoisonError};
 /// Databases of a file: each table has one, and one for each tag.
 const DATABASES_MAX: u32 = 128;
 
-/// Readers that are registered beside the clients: those of a run that was killed keep their place.
+/// Reader slots besides the clients': slots of a killed run stay occupied.
 const READERS_MORE: usize = 126;
 
-/// What a record takes beside its bytes at the most, and so does each of its tags.
+/// Overhead in bytes of a record, and of each of its tags, at most.
 const RECORD_ROOM: u64 = 256;
 
-/// What its file was seen to take: pages are half full and written anew elsewhere, so for each
-/// record these hundredths of its bytes, and so much beside it and for each of its tags.
+/// Measured size of its file: pages are half full and copied on write. For each record this
+/// percentage of its bytes, plus an overhead for it and for each of its tags.
 const FILE_PERCENT: u64 = 275;
 const FILE_BESIDE: u64 = 32;
 const FILE_BYTES_MIN: u64 = 256 << 10;
@@ -75,7 +75,7 @@ impl Target for LmdbTarget {
         let tags = need.schema.tables.iter().map(|table| table.tags.len()).max().unwrap_or(0);
         let heads = RECORD_ROOM.saturating_mul(1 + tags as u64);
         let records = need.records.saturating_mul(need.record_bytes.saturating_add(heads));
-        // Pages that a reader holds back are written elsewhere.
+        // Pages that a reader still uses are not reused.
         let room = records.saturating_mul(4).saturating_add(1 << 30);
         let environment = open(&path, room, need.clients)?;
         Tables::open(&environment, &need.schema)?;
@@ -129,39 +129,39 @@ fn attached(path: &Path) -> Result<&'static Environment> {
 }
 
 #[derive(Debug)]
-struct ItemPlace {
+struct TableDatabases {
     schema: &'static TableSchema,
     records: Database,
     tags: Vec<Database>,
 }
 
 #[derive(Debug)]
-struct Tables(Vec<ItemPlace>);
+struct Tables(Vec<TableDatabases>);
 
 impl Tables {
     fn open(environment: &Environment, schema: &StoreSchema) -> Result<Self> {
         let open = |name: String, flags| environment.create_db(Some(&name), flags).map_err(backend);
-        let place = |table: &'static TableSchema| {
+        let databases = |table: &'static TableSchema| {
             let tag = |rule: &crate::access::TagRule| {
                 let flags =
                     if rule.is_unique { DatabaseFlags::empty() } else { DatabaseFlags::DUP_SORT };
                 open(format!("{}:{}", table.name, rule.name), flags)
             };
-            Ok(ItemPlace {
+            Ok(TableDatabases {
                 schema: table,
                 records: open(table.name.to_owned(), DatabaseFlags::empty())?,
                 tags: table.tags.iter().map(tag).collect::<Result<_>>()?,
             })
         };
-        schema.tables.iter().map(place).collect::<Result<_>>().map(Self)
+        schema.tables.iter().map(databases).collect::<Result<_>>().map(Self)
     }
 
-    fn at(&self, table: TableId) -> Result<&ItemPlace> {
+    fn at(&self, table: TableId) -> Result<&TableDatabases> {
         self.0.get(table.0).ok_or_else(|| table.unknown())
     }
 }
 
-impl ItemPlace {
+impl TableDatabases {
     fn tag(&self, tag: usize) -> Result<(Database, &'static str, bool)> {
         let rule = self.schema.tags.get(tag).zip(self.tags.get(tag));
         rule.map(|(rule, database)| (*database, rule.name, rule.is_unique)).ok_or_else(|| {
@@ -191,13 +191,13 @@ fn read_in(
     request: &Request<'_>,
     receive: &mut ReplySink<'_>,
 ) -> Result<bool> {
-    let place = tables.at(request.table())?;
+    let databases = tables.at(request.table())?;
     let (key, wanted) = match request {
         Request::Read { key, wanted, .. } => (*key, *wanted),
         Request::Find { tag, wanted, .. } => {
-            let (database, name, is_unique) = place.tag(tag.0)?;
+            let (database, name, is_unique) = databases.tag(tag.0)?;
             if !is_unique {
-                let table = place.schema.name;
+                let table = databases.schema.name;
                 return Err(declined(&format!("tag {name} of table {table} is not unique")));
             }
             match found(txn, database, tag.1)? {
@@ -207,8 +207,8 @@ fn read_in(
         }
         Request::Put { .. } | Request::Change { .. } | Request::Delete { .. } => return Ok(false),
     };
-    let Some(value) = found(txn, place.records, key)? else { return Ok(false) };
-    hand_over(place.schema, value, wanted, &mut parts(receive))?;
+    let Some(value) = found(txn, databases.records, key)? else { return Ok(false) };
+    hand_over(databases.schema, value, wanted, &mut parts(receive))?;
     if matches!(request, Request::Find { .. }) {
         receive(StoreReply::Key(key));
     }
@@ -225,31 +225,31 @@ fn scan_in(
     range: &ScanRange<'_>,
     receive: &mut ScanSink<'_>,
 ) -> Result<usize> {
-    let place = tables.at(range.table)?;
-    let mut cursor = txn.open_ro_cursor(place.records).map_err(backend)?;
+    let databases = tables.at(range.table)?;
+    let mut cursor = txn.open_ro_cursor(databases.records).map_err(backend)?;
     let mut met = 0;
-    // A key of no bytes is none to LMDB.
+    // LMDB has no empty keys.
     let records =
         if range.from.is_empty() { cursor.iter_start() } else { cursor.iter_from(range.from) };
     for record in records.take(range.count) {
         let (key, value) = record.map_err(backend)?;
         let mut first = |_: usize, bytes: &[u8]| receive(key, bytes);
-        hand_over(place.schema, value, PartSet::one(0), &mut first)?;
+        hand_over(databases.schema, value, PartSet::one(0), &mut first)?;
         met += 1;
     }
     Ok(met)
 }
 
-/// A client's way in.
+/// A client's connection.
 struct LmdbConnection {
     environment: &'static Environment,
     tables: Tables,
-    /// A read transaction that waits to be renewed: that is what makes the latest writes visible.
+    /// A reset read transaction. Renewing it makes the latest writes visible.
     idle: Option<InactiveTransaction<'static>>,
     scratch: Vec<u8>,
-    /// A record of several parts that is about to change.
+    /// A record of several parts, while it is changed.
     before: Vec<u8>,
-    /// Whether the last transaction has written.
+    /// True if the last transaction wrote.
     is_writer: bool,
 }
 
@@ -260,7 +260,7 @@ impl std::fmt::Debug for LmdbConnection {
 }
 
 impl LmdbConnection {
-    /// Does something in the renewed read transaction.
+    /// Runs `body` in the renewed read transaction.
     #[inline]
     fn reading<T>(
         &mut self,
@@ -276,7 +276,7 @@ impl LmdbConnection {
         done
     }
 
-    /// Does something in a write transaction, all of it or, after an error, nothing.
+    /// Runs `body` in a write transaction, which an error aborts.
     #[inline]
     fn writing<T>(&mut self, work: impl FnOnce(&mut Writing<'_>) -> Result<T>) -> Result<T> {
         let txn = self.environment.begin_rw_txn().map_err(backend)?;
@@ -296,7 +296,7 @@ impl StoreAccess for LmdbConnection {
         self.reading(|txn, tables| read_in(txn, tables, request, receive))
     }
 
-    /// One write transaction: a read by itself would be a transaction more.
+    /// One write transaction: a separate read would need a second transaction.
     fn update(&mut self, read: RecordRead<'_>, work: &mut dyn Work) -> Result<bool> {
         self.writing(|access| access.update(read, work))
     }
@@ -315,8 +315,8 @@ impl StoreConnection for LmdbConnection {
         Store::walk(self)
     }
 
-    /// A reader cannot become the writer. So it is tried as what the last one was; a reader that
-    /// wants to write is run again.
+    /// A reader cannot become the writer. The transaction starts as what the last one was, and a
+    /// reader that writes runs again as the writer.
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
         if !self.is_writer {
             let (mut outcome, mut wants_to_write) = (Ok(()), false);
@@ -340,7 +340,7 @@ impl StoreConnection for LmdbConnection {
         outcome
     }
 
-    /// All in one transaction, for reading only if that is all that is asked.
+    /// All requests run in one transaction, which is read-only if no request writes.
     fn pipeline(&mut self, requests: &[Request<'_>], receive: &mut BatchSink<'_>) -> Result<()> {
         if requests.iter().any(is_write) {
             return self.writing(|access| perform_each(access, requests, receive));

@@ -1,5 +1,5 @@
-//! Redis, Valkey and our node, each over TCP and over a Unix socket: a server of our own on a free
-//! port of the loopback interface, in memory alone, with one thread for requests.
+//! Redis, Valkey and our node, each over TCP and over a Unix socket. The run starts the server on a
+//! free port of the loopback interface, without persistence, with one thread for requests.
 
 use super::region::{collapsed, file_bytes};
 use super::resp::{Dialect, Resp};
@@ -15,14 +15,14 @@ use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// What a record takes in a node's region beside its bytes at the most, and so does each of its
-/// tags, which are records too. Regions are made twice as large as that, for what is replaced.
+/// Overhead in bytes of a record in a node's region, and of each of its tags (which are records
+/// too), at most. Regions are twice as large, for replaced cells.
 const RECORD_ROOM: u64 = 512;
 
-/// Ports that are tried: another program may take one between our look and the server's start.
+/// Number of ports to try: another program may take a port before the server starts.
 const PORT_TRIES: usize = 3;
 
-/// Which server.
+/// A server program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
     Redis,
@@ -49,13 +49,13 @@ impl Program {
         }
     }
 
-    /// Whether it finds its records again after it was killed: the others have them in their own
-    /// memory, and are started without persistence.
+    /// True if its records survive a kill. The others keep records in their own memory and are
+    /// started without persistence.
     pub(crate) const fn comes_back(self) -> bool {
         matches!(self, Self::Node)
     }
 
-    /// What it has beside what all have.
+    /// The commands that it has in addition to the common ones.
     pub(crate) const fn dialect(self) -> Dialect {
         match self {
             Self::Redis | Self::Valkey => Dialect::Lua,
@@ -134,7 +134,7 @@ pub(crate) fn version(program: Program) -> Result<String> {
     Ok(format!("{} {}", program.name(), version.unwrap_or("?")))
 }
 
-/// What a server's files take in its folder.
+/// Bytes of a server's files in its folder.
 pub(crate) fn folder_bytes(program: Program, need: &Need) -> u64 {
     match program {
         Program::Redis | Program::Valkey => 0,
@@ -142,7 +142,7 @@ pub(crate) fn folder_bytes(program: Program, need: &Need) -> u64 {
     }
 }
 
-/// What RESP offers for what a workload asks.
+/// How RESP provides the features that a workload needs.
 pub(crate) const fn capabilities(program: Program) -> Capabilities {
     let is_node = matches!(program, Program::Node);
     Capabilities {
@@ -154,7 +154,7 @@ pub(crate) const fn capabilities(program: Program) -> Capabilities {
             )
         },
         transaction: Support::Emulated(
-            "WATCH what is read, buffer writes, MULTI and EXEC, again if something has changed",
+            "WATCH each key that is read, buffer writes, MULTI and EXEC, retry after a change",
         ),
         scan: if is_node {
             Support::Declined("the node's RESP has no sorted sets")
@@ -167,19 +167,19 @@ pub(crate) const fn capabilities(program: Program) -> Capabilities {
     }
 }
 
-/// A server that runs.
+/// A running server.
 #[derive(Debug)]
 pub(crate) struct Server {
     program: Program,
     started: ServerProcess,
     port: u16,
     need: Need,
-    /// The first one's reaper, which owns the folder, after the server was killed.
+    /// The reaper of the first server, which owns the folder, after that server was killed.
     before: Option<ServerProcess>,
 }
 
 impl Server {
-    /// Starts one on a free port.
+    /// Starts a server on a free port.
     pub(crate) fn start(program: Program, need: &Need) -> Result<Self> {
         let mut last = Err(Error::Backend { detail: "no port was tried".to_owned() });
         for _ in 0..PORT_TRIES {
@@ -191,9 +191,9 @@ impl Server {
         last
     }
 
-    /// Starts one on this port.
+    /// Starts a server on this port.
     ///
-    /// Its own Unix socket is asked first: at a port that is taken, another process would answer.
+    /// The start is confirmed over its own Unix socket: another process may answer on the port.
     fn start_at(program: Program, need: &Need, port: u16) -> Result<Self> {
         let file = program.file()?;
         socket_fits(need)?;
@@ -215,7 +215,7 @@ impl Server {
         format!("unix:{}", self.folder().join("socket").display())
     }
 
-    /// Where its socket and its region are.
+    /// The folder of its socket and its region.
     fn folder(&self) -> &Path {
         self.before.as_ref().unwrap_or(&self.started).folder()
     }
@@ -228,7 +228,7 @@ impl Server {
             node_words(&folder, self.port, &self.need)
         })?;
         let killed = std::mem::replace(&mut self.started, again);
-        // The one that owns the folder stays; of later ones nothing is needed.
+        // The reaper that owns the folder is kept; later ones are not needed.
         self.before.get_or_insert(killed);
         let addresses = [self.unix(), self.tcp()];
         self.started.wait(|| addresses.iter().all(|address| answers(address).is_ok()))
@@ -239,8 +239,8 @@ impl Server {
     }
 }
 
-/// The longest path of a Unix socket, in bytes (`sockaddr_un` with its last zero), and what stands
-/// behind `--dir` in ours at the most.
+/// The longest path of a Unix socket, in bytes (`sockaddr_un` with the final zero), and the longest
+/// part after `--dir` in our paths.
 const SOCKET_BYTES_MAX: usize = 107;
 const SOCKET_NAME_BYTES: usize = "/nearstate-bench-4194304-9999/socket".len();
 
@@ -280,14 +280,14 @@ impl Database for Running {
         self.server.started.processes()
     }
 
-    fn settle(&mut self) -> Result<Option<String>> {
+    fn after_load(&mut self) -> Result<Option<String>> {
         if self.server.program != Program::Node {
             return Ok(None);
         }
         collapsed(&self.server.folder().join("region"))
     }
 
-    /// For a node: what it takes itself, and its region.
+    /// For a node: its own memory, and that of its region.
     fn memory_bytes(&mut self) -> Option<u64> {
         if self.server.program != Program::Node {
             return Some(self.server.started.memory_bytes());

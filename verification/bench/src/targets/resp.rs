@@ -6,13 +6,13 @@
 //! string `{t:TAG},VALUE` that holds the record's key, any other tag a set of keys. A table that is
 //! scanned has a sorted set `{t:},` of its keys.
 //!
-//! Our node has records with tags: there `TAG SET`, `TAG HSET` and `TAG FIND` do what follows, one
-//! command each, and tags are not keys.
+//! Our node has records with tags: `TAG SET`, `TAG HSET` and `TAG FIND` need one command each
+//! instead of the following, and tags are not keys.
 //!
-//! Elsewhere what has to be looked at before it may be written (is a tag taken, is the record
-//! there) is done by a script where the server has scripts: one round trip. Else WATCH and GET go
-//! first, and MULTI, the writes and EXEC second. A change of parts alone is a plain HSET: it says
-//! how many fields are new, and none is where a record was; if some are, they are taken back.
+//! On other servers, a write with conditions (the tag is free, the record exists) is a script: one
+//! round trip. Without scripts it takes two: WATCH and GET, then MULTI, the writes and EXEC. A
+//! change of parts alone is a plain HSET. Its reply is the number of new fields, which is 0 if the
+//! record existed; otherwise the new fields are removed again.
 
 mod pipeline;
 mod transaction;
@@ -37,13 +37,13 @@ use crate::access::{
 use nearstate_model::limits::TRANSACTION_TRIES;
 use nearstate_model::{Error, Result};
 
-/// What a guard stands before.
+/// A guarded write.
 type RecordWrite<'w> = dyn Fn(&RespTable, &mut RespCommands) + 'w;
 
-/// Writes if no claimed tag belongs to another record, and the record is there if it has to be.
+/// Writes if no claimed tag belongs to another record, and if the record exists or need not.
 ///
-/// Keys: the record, then the tags that it claims. Words: how many those are; `1` if it must be
-/// there; its key, which the tags hold; then commands, each with its count of words before it.
+/// Keys: the record, then the tags that it claims. Arguments: the number of these tags; `1` if the
+/// record must exist; its key, which the tags contain; then commands, each after its word count.
 const WRITE: &[u8] = b"local n = tonumber(ARGV[1])
 if ARGV[2] == '1' and redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
 for i = 2, n + 1 do
@@ -58,7 +58,7 @@ while at <= #ARGV do
 end
 return 1";
 
-/// A table, as its keys are written.
+/// A table with the prefixes of its keys.
 #[derive(Debug)]
 struct RespTable {
     schema: &'static TableSchema,
@@ -103,14 +103,14 @@ impl RespTable {
     }
 }
 
-/// The digests of [`WRITE`] and of what finds a record, as the server said them.
+/// The digests of [`WRITE`] and of the script that finds a record, as the server returned them.
 #[derive(Debug)]
 struct Scripts {
     write: Vec<u8>,
     find: Vec<u8>,
 }
 
-/// What a server has beside the commands that all have.
+/// What a server offers in addition to the common commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     /// Scripts in Lua.
@@ -119,7 +119,7 @@ pub(crate) enum Dialect {
     Tags,
 }
 
-/// A change that met no record: how many fields it has made, which are to be taken back.
+/// A change of a missing record: the number of fields that it created, which must be removed.
 #[derive(Debug)]
 struct ExtraFields {
     table: TableId,
@@ -134,19 +134,18 @@ pub(crate) struct Resp<S> {
     places: Vec<RespTable>,
     dialect: Dialect,
     scripts: Option<Scripts>,
-    /// For what a transaction writes, kept from one to the next.
+    /// A buffer for a transaction's writes, reused by the next transaction.
     queue: RespCommands,
-    /// Keys that a transaction knows to be there.
+    /// Keys of which the transaction knows that they exist.
     seen: Vec<Vec<u8>>,
-    /// A transaction has left keys watched that are no longer needed: UNWATCH is sent before the
-    /// next request.
+    /// True if a transaction left keys watched: UNWATCH is sent before the next request.
     is_watching: bool,
     ahead: SentAhead,
     extra_fields: Vec<ExtraFields>,
 }
 
 impl<S: Stream> Resp<S> {
-    /// Over a stream whose server answers.
+    /// A connection over a stream whose server replies.
     pub(crate) fn new(stream: S, schema: &StoreSchema, dialect: Dialect) -> Result<Self> {
         let mut resp = Self {
             wire: Wire::new(stream),
@@ -167,7 +166,7 @@ impl<S: Stream> Resp<S> {
             Dialect::Tags => resp.declare()?,
             Dialect::Lua => {}
         }
-        // A dying server's socket still takes connections.
+        // The socket of a terminating server still accepts connections.
         resp.ping()?;
         Ok(resp)
     }
@@ -181,8 +180,8 @@ impl<S: Stream> Resp<S> {
     /// Declares the tags of all tables.
     fn declare(&mut self) -> Result<()> {
         let mut answers = 0;
-        for place in &self.places {
-            answers += tagged::declare(place, &mut self.wire.out);
+        for resp_table in &self.places {
+            answers += tagged::declare(resp_table, &mut self.wire.out);
         }
         if answers > 0 {
             self.wire.send()?;
@@ -190,17 +189,17 @@ impl<S: Stream> Resp<S> {
         (0..answers).try_for_each(|_| self.wire.simple())
     }
 
-    /// How the server does a request by itself that takes more than a command elsewhere.
+    /// The server's own command for a request that needs several commands elsewhere.
     fn native(&self, request: &Request<'_>) -> Result<Option<TagCommand>> {
-        let place = self.place(request.table())?;
-        Ok(if self.dialect == Dialect::Tags { TagCommand::of(place, request) } else { None })
+        let resp_table = self.resp_table(request.table())?;
+        Ok(if self.dialect == Dialect::Tags { TagCommand::of(resp_table, request) } else { None })
     }
 
-    /// Writes it behind what is to be sent.
+    /// Appends it to the output.
     fn send_tag_command(&mut self, native: TagCommand, request: &Request<'_>) -> Result<()> {
-        let place = place(&self.places, request.table())?;
+        let resp_table = resp_table(&self.places, request.table())?;
         self.queue.begin(RespForm::Requests);
-        native.write(place, request, &mut self.queue);
+        native.write(resp_table, request, &mut self.queue);
         self.wire.out.extend_from_slice(self.queue.bytes());
         Ok(())
     }
@@ -211,21 +210,22 @@ impl<S: Stream> Resp<S> {
         self.wire.simple()
     }
 
-    fn place(&self, table: TableId) -> Result<&RespTable> {
-        place(&self.places, table)
+    fn resp_table(&self, table: TableId) -> Result<&RespTable> {
+        resp_table(&self.places, table)
     }
 
-    /// Sends what was written; the watch that a transaction left goes before it.
+    /// Sends the output, after UNWATCH if a transaction left keys watched.
     fn send(&mut self) -> Result<()> {
         if self.ahead.is_owed() {
-            let detail = "answers are owed to what was sent ahead: take them first".to_owned();
+            let detail =
+                "requests that were sent ahead have no replies yet: receive them first".to_owned();
             self.wire.discard_output();
             return Err(Error::BadArgument { detail });
         }
         if self.is_watching {
             self.is_watching = false;
             commands::request(&mut self.wire.out, &[b"UNWATCH"]);
-            // It was written behind, and its answer must come first.
+            // UNWATCH was appended at the end, but must be sent first.
             let bytes = b"*1\r\n$7\r\nUNWATCH\r\n".len();
             self.wire.out.rotate_right(bytes);
             self.wire.send()?;
@@ -236,12 +236,12 @@ impl<S: Stream> Resp<S> {
 
     /// Writes the request for wanted parts.
     fn ask_parts(&mut self, table: TableId, key: &[u8], wanted: PartSet) -> Result<()> {
-        let place = place(&self.places, table)?;
-        commands::parts_request(&mut self.wire.out, place, key, wanted);
+        let resp_table = resp_table(&self.places, table)?;
+        commands::parts_request(&mut self.wire.out, resp_table, key, wanted);
         Ok(())
     }
 
-    /// Reads its answer.
+    /// Reads its reply.
     #[inline]
     fn receive_parts(
         &mut self,
@@ -249,14 +249,14 @@ impl<S: Stream> Resp<S> {
         wanted: PartSet,
         receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        let place = place(&self.places, table)?;
-        answers::receive_parts(&mut self.wire, place, wanted, receive)
+        let resp_table = resp_table(&self.places, table)?;
+        answers::receive_parts(&mut self.wire, resp_table, wanted, receive)
     }
 
-    /// After a HSET that made fields: there was no record, so they go again, unless another client
+    /// Removes the fields that HSET created because the record did not exist, unless another client
     /// has put one meanwhile.
     fn remove_fields(&mut self, table: TableId, key: &[u8], made: i64) -> Result<()> {
-        let prefix = place(&self.places, table)?.prefix.as_slice();
+        let prefix = resp_table(&self.places, table)?.prefix.as_slice();
         commands::key_request(&mut self.wire.out, b"WATCH", prefix, key);
         commands::key_request(&mut self.wire.out, b"HLEN", prefix, key);
         self.send()?;
@@ -265,7 +265,7 @@ impl<S: Stream> Resp<S> {
         if self.wire.int()? != made {
             return Ok(());
         }
-        let prefix = place(&self.places, table)?.prefix.as_slice();
+        let prefix = resp_table(&self.places, table)?.prefix.as_slice();
         commands::request(&mut self.wire.out, &[b"MULTI"]);
         commands::key_request(&mut self.wire.out, b"DEL", prefix, key);
         commands::request(&mut self.wire.out, &[b"EXEC"]);
@@ -277,11 +277,11 @@ impl<S: Stream> Resp<S> {
     }
 
     fn ask_script(&mut self, guard: &WriteGuard<'_>, write: &RecordWrite<'_>) -> Result<()> {
-        let place = place(&self.places, guard.table)?;
+        let resp_table = resp_table(&self.places, guard.table)?;
         self.queue.begin(RespForm::Words);
-        write(place, &mut self.queue);
+        write(resp_table, &mut self.queue);
         if let Some(scripts) = &self.scripts {
-            guard.script_request(place, &scripts.write, &self.queue, &mut self.wire.out);
+            guard.script_request(resp_table, &scripts.write, &self.queue, &mut self.wire.out);
         }
         Ok(())
     }
@@ -292,13 +292,17 @@ impl<S: Stream> Resp<S> {
             (b'*', 2) => {
                 let claim = self.wire.int()?;
                 let holder = self.wire.bulk()?;
-                Err(guard.taken(self.place(guard.table)?, usize::try_from(claim).ok(), &holder))
+                Err(guard.taken(
+                    self.resp_table(guard.table)?,
+                    usize::try_from(claim).ok(),
+                    &holder,
+                ))
             }
             other => Err(self.wire.other(other, "what the script says")),
         }
     }
 
-    /// What [`WriteGuard::watch_request`] is answered: whether the record is there if it must be.
+    /// The reply to [`WriteGuard::watch_request`]: true if the record exists or need not.
     fn receive_guard(&mut self, guard: &WriteGuard<'_>) -> Result<bool> {
         self.wire.simple()?;
         let is_there = if guard.must_exist { self.wire.int()? > 0 } else { true };
@@ -312,18 +316,18 @@ impl<S: Stream> Resp<S> {
         }
         match taken {
             Some((number, holder)) if is_there => {
-                Err(guard.taken(self.place(guard.table)?, Some(number), &holder))
+                Err(guard.taken(self.resp_table(guard.table)?, Some(number), &holder))
             }
             _ => Ok(is_there),
         }
     }
 
-    /// MULTI, these, EXEC; false if something that is watched has changed.
+    /// MULTI, `commands`, EXEC; false if a watched key has changed.
     fn execute(&mut self, queue: &RespCommands) -> Result<bool> {
         commands::request(&mut self.wire.out, &[b"MULTI"]);
         self.wire.out.extend_from_slice(queue.bytes());
         commands::request(&mut self.wire.out, &[b"EXEC"]);
-        // EXEC ends the watch, whatever becomes of it.
+        // EXEC ends the watch in any case.
         self.is_watching = false;
         self.send()?;
         for _ in 0..=queue.count() {
@@ -342,20 +346,20 @@ impl<S: Stream> Resp<S> {
     }
 }
 
-fn place(places: &[RespTable], table: TableId) -> Result<&RespTable> {
+fn resp_table(places: &[RespTable], table: TableId) -> Result<&RespTable> {
     places.get(table.0).ok_or_else(|| table.unknown())
 }
 
-/// A record is put whole: otherwise the answer of HSET would not tell whether it exists.
-fn must_be_whole(place: &RespTable, parts: &[PartWrite<'_>]) -> Result<()> {
-    if parts.len() == place.schema.parts.len() {
+/// A record is put whole: otherwise the reply of HSET would not show whether it exists.
+fn must_be_whole(resp_table: &RespTable, parts: &[PartWrite<'_>]) -> Result<()> {
+    if parts.len() == resp_table.schema.parts.len() {
         return Ok(());
     }
     Err(Error::BadArgument {
         detail: format!(
-            "a record of table {} has {} parts, and {} were put: give all of them",
-            place.schema.name,
-            place.schema.parts.len(),
+            "a record of table {} has {} parts, but {} were given: give all of them",
+            resp_table.schema.name,
+            resp_table.schema.parts.len(),
             parts.len()
         ),
     })
@@ -373,11 +377,11 @@ impl<S: Stream> StoreAccess for Resp<S> {
 
     fn scan(&mut self, range: &ScanRange<'_>, receive: &mut ScanSink<'_>) -> Result<usize> {
         let ScanRange { table, from, count } = *range;
-        let place = place(&self.places, table)?;
-        if !place.schema.is_scanned || count == 0 {
+        let resp_table = resp_table(&self.places, table)?;
+        if !resp_table.schema.is_scanned || count == 0 {
             return Ok(0);
         }
-        commands::scan_request(&mut self.wire.out, place, from, count);
+        commands::scan_request(&mut self.wire.out, resp_table, from, count);
         self.send()?;
         let found = self.wire.array()?;
         let keys = (0..found).map(|_| self.wire.bulk()).collect::<Result<Vec<_>>>()?;
@@ -398,10 +402,10 @@ impl<S: Stream> StoreAccess for Resp<S> {
 }
 
 impl<S: Stream> Resp<S> {
-    /// How many fields a change has made: none, where a record was.
+    /// The number of fields that a change created: 0 if the record existed.
     #[inline]
     fn receive_change(&mut self, table: TableId) -> Result<i64> {
-        if !self.place(table)?.is_plain() {
+        if !self.resp_table(table)?.is_plain() {
             return self.wire.int();
         }
         match self.wire.head()? {
@@ -431,7 +435,7 @@ impl<S: Stream> StoreConnection for Resp<S> {
             let (queue, reads) = inside.into_parts();
             let done = match outcome {
                 Err(e) => Err(e),
-                // One read alone is at one instant anyway.
+                // A single read always shows one instant.
                 Ok(()) if queue.count() == 0 && reads < 2 => Ok(true),
                 Ok(()) => self.execute(&queue),
             };

@@ -11,7 +11,7 @@ use super::record_model::{Mutation, RecordForm, RecordModel};
 use super::share;
 use super::{ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec};
 use crate::access::{Connection, PartSet, StoreSchema, TableId, TableSchema};
-use crate::random::{Ring, draw};
+use crate::random::{RecordSequence, draw};
 use crate::result::Verdict;
 use nearstate_model::Result;
 use std::time::Duration;
@@ -90,7 +90,7 @@ impl WorkloadKind for Kv {
         Ok(Box::new(Client {
             role,
             model: RecordModel::new(KvRecord { value_bytes }, &TABLE, parameters, share)?,
-            ring: Ring::new(parameters.spread, share.count, seed)?,
+            sequence: RecordSequence::new(parameters.spread, share.count, seed)?,
             picked: Vec::new(),
             mutations: Vec::new(),
         }))
@@ -118,7 +118,7 @@ impl RecordForm for KvRecord {
 struct Client {
     role: Role,
     model: RecordModel<KvRecord, 1>,
-    ring: Ring,
+    sequence: RecordSequence,
     picked: Vec<u64>,
     mutations: Vec<(u64, Mutation)>,
 }
@@ -131,11 +131,11 @@ impl Workload for Client {
     fn step(&mut self, store: &mut Connection<'_>, count: usize, tally: &mut Tally) -> Result<()> {
         match self.role {
             Role::Get => {
-                self.ring.pick(count, &mut self.picked);
+                self.sequence.pick(count, &mut self.picked);
                 self.model.read(store, &self.picked, PartSet::ALL, tally)?;
             }
             Role::Set => {
-                self.ring.pick(count, &mut self.picked);
+                self.sequence.pick(count, &mut self.picked);
                 self.mutations.clear();
                 self.mutations.extend(self.picked.iter().map(|slot| (*slot, Mutation::Write)));
                 self.model.write(store, &self.mutations, tally)?;
@@ -147,8 +147,8 @@ impl Workload for Client {
         Ok(())
     }
 
-    fn settle(&mut self, store: &mut Connection<'_>) -> Result<()> {
-        self.model.settle(store)
+    fn resolve_unanswered(&mut self, store: &mut Connection<'_>) -> Result<()> {
+        self.model.resolve_unanswered(store)
     }
 
     fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {

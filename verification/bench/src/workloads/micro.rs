@@ -34,12 +34,12 @@ use nearstate_model::{Error, Result};
 /// Operations of a block: the two clock readings around it are below a hundredth of its time.
 const BLOCK_OPS: u64 = 256;
 
-/// Different values: at most so many, and so many bytes together. Those of the default size stay in
-/// the first two levels of the cache.
+/// Limits on the number of different values and on their total bytes. Values of the default size
+/// stay in the first two levels of the cache.
 const VALUES_MAX: usize = 64;
 const VALUES_BYTES: usize = 4 << 20;
 
-/// Requests of one message while loading and verifying.
+/// Requests in one message during loading and verification.
 const TOGETHER: usize = 64;
 
 const TABLE: TableSchema = TableSchema::new("record", &["value"]);
@@ -149,8 +149,8 @@ impl WorkloadKind for Micro {
     }
 }
 
-/// The keys of these records in a random order. They lie in the order in which they are used, so
-/// that reading the list of keys is sequential.
+/// The keys of these records in a random order. They are stored in the order of use, so that the
+/// list of keys is read sequentially.
 fn shuffled(first: u64, count: u64, seed: u64) -> Vec<RecordKey> {
     let mut keys: Vec<RecordKey> = (first..first + count).map(key_of).collect();
     for last in (1..keys.len()).rev() {
@@ -172,7 +172,7 @@ struct Client {
     share: Share,
     /// Where the next block begins in `keys`.
     at: usize,
-    /// Memory of its own, for [`Role::Memory`].
+    /// Private memory, for [`Role::Memory`].
     memory: Vec<u8>,
 }
 
@@ -203,7 +203,7 @@ impl Client {
         Ok(Self { role, keys, values, contents, value_bytes, share, at: 0, memory })
     }
 
-    /// The next keys: at most `count`, fewer at the end of the order, from where it starts again.
+    /// The next keys: at most `count`, fewer at the end of the order, which then starts again.
     fn next_keys(&mut self, count: usize) -> std::ops::Range<usize> {
         if self.at >= self.keys.len() {
             self.at = 0;
@@ -227,7 +227,7 @@ impl Client {
         };
         let met = store.run_block(operation, KeyBlock { keys, values: &self.values })?;
         if met != expected && !store.is_null() {
-            return Err(wrong_answer(format_args!("{met} records where {expected} exist")));
+            return Err(wrong_answer(format_args!("{met} records instead of {expected}")));
         }
         Ok(expected)
     }
@@ -245,7 +245,7 @@ impl Client {
         self.block(store, Operation::Put, count)
     }
 
-    /// Copies `count` values to random places of memory of its own.
+    /// Copies `count` values to random positions in private memory.
     fn write_memory(&mut self, count: usize) -> u64 {
         let records = (self.memory.len() / self.value_bytes).max(1) as u64;
         for (number, value) in self.values.iter().cycle().take(count).enumerate() {
@@ -303,8 +303,7 @@ impl Workload for Client {
         tally.count_many(0, done);
         Ok(())
     }
-    // Puts are idempotent for the comparison, so nothing is settled: each value that a put may
-    // write is accepted.
+    // Unanswered puts need no resolution: each value that a put may write is accepted.
 
     fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
         let mut verdict = Verdict::default();

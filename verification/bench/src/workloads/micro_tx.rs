@@ -1,5 +1,5 @@
-//! Paper 4's transactions ("rVNF", section 6.3, Figure 11): each writes a number of objects of 150
-//! bytes, "comparable to the size of a typical small state", up to 3 KB together.
+//! Paper 4's transactions ("rVNF", section 6.3, Figure 11): each writes several objects of 150
+//! bytes, "comparable to the size of a typical small state", at most 3 KB in total.
 //!
 //! The variant is the number of objects: 1, 5, 10 or 20.
 
@@ -7,7 +7,7 @@ use super::record_model::{Mutation, RecordForm, RecordModel};
 use super::share;
 use super::{ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec};
 use crate::access::{Connection, StoreSchema, TableSchema};
-use crate::random::{Ring, Spread, draw, top_share};
+use crate::random::{RecordSequence, Spread, draw, top_share};
 use crate::result::{Check, Verdict};
 use crate::stat::as_f64;
 use nearstate_model::{Error, Result};
@@ -84,7 +84,7 @@ impl WorkloadKind for MicroTx {
         let top = (parameters.spread == Spread::Zipfian).then_some(0);
         Ok(Box::new(Client {
             model: RecordModel::new(Object, &TABLE, parameters, share)?,
-            ring: Ring::new(parameters.spread, share.count, seed)?,
+            sequence: RecordSequence::new(parameters.spread, share.count, seed)?,
             objects,
             picked: Vec::new(),
             mutations: Vec::new(),
@@ -94,7 +94,7 @@ impl WorkloadKind for MicroTx {
     }
 }
 
-/// What an object looks like.
+/// The layout of an object.
 #[derive(Clone, Copy, Debug)]
 struct Object;
 
@@ -111,7 +111,7 @@ impl RecordForm for Object {
 #[derive(Debug)]
 struct Client {
     model: RecordModel<Object, 1>,
-    ring: Ring,
+    sequence: RecordSequence,
     objects: usize,
     picked: Vec<u64>,
     mutations: Vec<(u64, Mutation)>,
@@ -123,12 +123,12 @@ struct Client {
 
 impl Client {
     fn one(&mut self, store: &mut Connection<'_>, tally: &mut Tally) -> Result<()> {
-        self.ring.pick(self.objects, &mut self.picked);
+        self.sequence.pick(self.objects, &mut self.picked);
         self.mutations.clear();
-        // Nothing is asked of what was there: a store that can needs one message for all of them.
+        // The writes have no conditions, so that a store can receive all of them in one message.
         self.mutations.extend(self.picked.iter().map(|slot| (*slot, Mutation::Write)));
         if let Some(count) = &mut self.top {
-            *count += u64::from(self.picked.contains(&self.ring.top()));
+            *count += u64::from(self.picked.contains(&self.sequence.top()));
         }
         self.counts = (self.counts.0 + 1, self.counts.1 + self.mutations.len() as u64);
         self.model.transact(store, &self.mutations, tally)?;
@@ -149,8 +149,8 @@ impl Workload for Client {
         Ok(())
     }
 
-    fn settle(&mut self, store: &mut Connection<'_>) -> Result<()> {
-        self.model.settle(store)
+    fn resolve_unanswered(&mut self, store: &mut Connection<'_>) -> Result<()> {
+        self.model.resolve_unanswered(store)
     }
 
     fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
@@ -169,7 +169,7 @@ impl Workload for Client {
         if let Some(count) = self.top {
             let expected = 100.0 * top_share();
             let name = "most frequent object, % of draws";
-            checks.push(share::percent(name, expected, count + self.ring.displaced(), objects));
+            checks.push(share::percent(name, expected, count + self.sequence.displaced(), objects));
         }
         checks
     }

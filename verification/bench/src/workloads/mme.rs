@@ -1,15 +1,16 @@
 //! Paper 3's database of an MME (Gasiunas and others, "Fiber-based Architecture for NFV Cloud
 //! Databases", PVLDB 10, 2017, section 4): one session object for each subscriber.
 //!
-//! What the paper tells: an object is a tree of 1 to 4 KB; it has a primary key and three indexed
+//! From the paper: an object is a tree of 1 to 4 KB; it has a primary key and three indexed
 //! fields, two of them unique over the whole database; the application caches what it reads, so
-//! there are next to no reads. `mme-insert` attaches subscribers and detaches them, each of which
+//! there are almost no reads. `mme-insert` attaches subscribers and detaches them, each of which
 //! modifies the object and all three indexes. `mme-update` modifies sections of the tree that are
 //! not indexed.
 //!
-//! What is ours, since it does not: the sections and their sizes, which fields are indexed (MSISDN
-//! and GUTI are unique, the tracking area is not), that sizes are even from 1 to 4 KB, that an
-//! update changes one of five sections, and that half of the subscribers are attached.
+//! Our choice, because the paper leaves it open: the sections and their sizes, which fields are
+//! indexed (MSISDN and GUTI are unique, the tracking area is not), that sizes are uniform from 1 to
+//! 4 KB, that an update changes one of five sections, and that half of the subscribers are
+//! attached.
 //!
 //! ```text
 //! key  IMSI, 15 digits          tags  MSISDN 12 digits, GUTI 10 bytes (new on each attach), TAI 5
@@ -27,7 +28,7 @@ use super::{
     WorkloadSpec,
 };
 use crate::access::{Connection, PartSet, StoreSchema, TableSchema, TagRule};
-use crate::random::{self, Distributions as _, Ring, Rng, draw};
+use crate::random::{self, Distributions as _, RecordSequence, Rng, draw};
 use crate::result::{Check, Verdict};
 use crate::stat::as_f64;
 use nearstate_model::Result;
@@ -47,7 +48,7 @@ const SECTIONS: usize = 8;
 /// Share of each in an object, in 64ths.
 const SHARES: [usize; SECTIONS] = [20, 6, 4, 6, 10, 10, 2, 6];
 
-/// The first section that no index depends on; all after it neither.
+/// The first section that no index depends on. No index depends on the later ones either.
 const UNINDEXED: u64 = 3;
 
 const SESSIONS: TableSchema = TableSchema {
@@ -70,7 +71,7 @@ const SESSIONS: TableSchema = TableSchema {
     is_scanned: false,
 };
 
-/// Which of the two.
+/// One of the two workloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mme {
     /// `mme-insert`.
@@ -142,7 +143,7 @@ impl WorkloadKind for Mme {
         let form = MmeSession { seed: parameters.seed, records: share.all };
         Ok(Box::new(Client {
             model: RecordModel::new(form, &SESSIONS, parameters, share)?,
-            ring: Ring::new(parameters.spread, share.count, seed)?,
+            sequence: RecordSequence::new(parameters.spread, share.count, seed)?,
             rng: random::rng(seed ^ 1),
             does: *self,
             share,
@@ -158,7 +159,7 @@ impl WorkloadKind for Mme {
 const SCALE_UP: &str = "paper 3, section 4.1 (Figures 3 to 5)";
 const SCALE_OUT: &str = "paper 3, section 4.2 (Figures 6 to 8)";
 
-/// Figures of both workloads.
+/// The paper's figures for both workloads.
 const FIBERS: ForeignFigure = (
     SCALE_UP,
     "fibers on 1 to 11 cores of a Xeon E5-2690 v3: throughput, and use of each core",
@@ -177,19 +178,19 @@ const LATENCY: ForeignFigure = (
 const TAIL: ForeignFigure =
     (SCALE_OUT, "90th percentile of latency at half load", "below 1 ms for most");
 
-/// What a session looks like.
+/// The layout of a session.
 #[derive(Clone, Copy, Debug)]
 struct MmeSession {
     seed: u64,
     records: u64,
 }
 
-/// Draws that follow from the record alone, apart from those of contents.
+/// The stream of draws that depend only on the record, separate from those of contents.
 const SIZE: u64 = u64::MAX;
 const AREA: u64 = u64::MAX - 1;
 
 impl MmeSession {
-    /// Bytes of a subscriber's object: even from 1 to 4 KB.
+    /// Bytes of a subscriber's object: uniform from 1 to 4 KB.
     fn object_bytes(&self, record: u64) -> usize {
         let choices = (OBJECT_BYTES_MAX - OBJECT_BYTES_MIN + 1) as u64;
         let drawn = random::rng(draw(self.seed, record, SIZE)).below(choices);
@@ -221,7 +222,7 @@ impl RecordForm for MmeSession {
                 out.extend_from_slice(&share::digits::<9>(record));
             }
             1 => {
-                // The group of the MME, and the identity that it gives anew.
+                // The group of the MME, and the new temporary identity.
                 out.extend_from_slice(&[0x00, 0xF1, 0x10, 0x80, 0x01, 0x01]);
                 let identity = share::unique_32(record, generation, self.records);
                 out.extend_from_slice(&identity.to_be_bytes());
@@ -236,11 +237,11 @@ impl RecordForm for MmeSession {
     }
 }
 
-/// A client of either.
+/// A client of either workload.
 #[derive(Debug)]
 struct Client {
     model: RecordModel<MmeSession, SECTIONS>,
-    ring: Ring,
+    sequence: RecordSequence,
     rng: Rng,
     does: Mme,
     share: Share,
@@ -253,7 +254,7 @@ struct Client {
 }
 
 impl Client {
-    /// What is done to a subscriber, and its class.
+    /// The operation on a subscriber, and its class.
     fn mutation(&mut self, slot: u64) -> (Mutation, usize) {
         match self.does {
             Mme::Update => {
@@ -282,7 +283,7 @@ impl Workload for Client {
 
     fn step(&mut self, store: &mut Connection<'_>, count: usize, tally: &mut Tally) -> Result<()> {
         let mut picked = std::mem::take(&mut self.picked);
-        self.ring.pick(count, &mut picked);
+        self.sequence.pick(count, &mut picked);
         self.mutations.clear();
         for slot in &picked {
             let (mutation, class) = self.mutation(*slot);
@@ -296,8 +297,8 @@ impl Workload for Client {
         self.model.write(store, &self.mutations, tally)
     }
 
-    fn settle(&mut self, store: &mut Connection<'_>) -> Result<()> {
-        self.model.settle(store)
+    fn resolve_unanswered(&mut self, store: &mut Connection<'_>) -> Result<()> {
+        self.model.resolve_unanswered(store)
     }
 
     fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
@@ -321,7 +322,7 @@ impl Workload for Client {
                 let (bytes, objects) = (as_f64(self.bytes.0), as_f64(self.bytes.1));
                 let (least, most) =
                     (as_f64(OBJECT_BYTES_MIN as u64), as_f64(OBJECT_BYTES_MAX as u64));
-                // Sizes belong to subscribers: no more draws than there are of them.
+                // A subscriber's size is fixed: there are at most as many draws as subscribers.
                 let draws = objects.min(as_f64(self.share.count) / 4.0).max(1.0);
                 vec![
                     share::percent("attach, % of operations", 50.0, first, first + second),

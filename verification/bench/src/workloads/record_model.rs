@@ -308,7 +308,7 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
     }
 
     /// After a lost connection: takes up those of the last writes that were done.
-    pub fn settle(&mut self, store: &mut Connection<'_>) -> Result<()> {
+    pub fn resolve_unanswered(&mut self, store: &mut Connection<'_>) -> Result<()> {
         let pending = self.pending_writes.iter();
         let done: Vec<bool> =
             pending.map(|pending| self.rule.was_done(store, pending)).collect::<Result<_>>()?;

@@ -1,23 +1,23 @@
 //! Paper 4's serving gateway ("rVNF: Reliable, scalable and performant cellular VNFs in the cloud",
-//! section 6.1): Create Session and Delete Session requests, so many that it is always loaded.
+//! section 6.1): Create Session and Delete Session requests at full load.
 //!
-//! The paper's point (section 2.1): a session is asked for by a key that only exists once it has
-//! been created. Create Session names the subscriber; the gateway answers with a tunnel's end
-//! (TEID), new each time, by which Delete Session then finds the session.
+//! The paper's point (section 2.1): the key of later requests exists only after the session was
+//! created. Create Session names the subscriber; the gateway answers with a new tunnel endpoint
+//! identifier (TEID), and Delete Session finds the session by it.
 //!
 //! | variant | Create Session | Delete Session |
 //! |---|---|---|
-//! | `indexed` | put below the IMSI, TEID as a unique tag | find by the TEID, delete |
-//! | `keyed` | put below the TEID | read by the TEID, delete |
+//! | `indexed` | put under the IMSI, TEID as a unique tag | find by the TEID, delete |
+//! | `keyed` | put under the TEID | read by the TEID, delete |
 //!
-//! `keyed` is for stores without indexes. What is ours, since the paper does not tell it: the parts
+//! `keyed` is for stores without indexes. Our choice, because the paper leaves it open: the parts
 //! of a session and their sizes (448 bytes together), and that half of the sessions exist.
 
 use super::record_model::{Mutation, RecordForm, RecordModel};
 use super::share;
 use super::{ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec};
 use crate::access::{Connection, PartSet, StoreSchema, TableSchema, TagRule};
-use crate::random::{Ring, draw};
+use crate::random::{RecordSequence, draw};
 use crate::result::{Check, Verdict};
 use nearstate_model::Result;
 
@@ -53,7 +53,7 @@ const DELETE: usize = 1;
 
 static SPEC: WorkloadSpec = WorkloadSpec {
     name: "sgw-session",
-    title: "a serving gateway creates sessions, and deletes them by a key that creating them gave",
+    title: "a serving gateway creates sessions, and deletes them by the key that creation returned",
     source: "paper 4, sections 2.1 and 6.1: rVNF, reliable cellular VNFs",
     variants: &[
         ("indexed", "key is the IMSI, the TEID is a unique tag by which sessions are found"),
@@ -126,7 +126,7 @@ impl WorkloadKind for SgwSession {
                 parameters,
                 share,
             )?,
-            ring: Ring::new(parameters.spread, share.count, seed)?,
+            sequence: RecordSequence::new(parameters.spread, share.count, seed)?,
             is_indexed,
             picked: Vec::new(),
             found: Vec::new(),
@@ -136,7 +136,7 @@ impl WorkloadKind for SgwSession {
     }
 }
 
-/// What a session looks like.
+/// The layout of a session.
 #[derive(Clone, Copy, Debug)]
 struct SgwRecord {
     is_indexed: bool,
@@ -171,7 +171,7 @@ impl RecordForm for SgwRecord {
 #[derive(Debug)]
 struct Client {
     model: RecordModel<SgwRecord, PARTS>,
-    ring: Ring,
+    sequence: RecordSequence,
     is_indexed: bool,
     picked: Vec<u64>,
     /// Sessions that are looked up before they are deleted.
@@ -186,7 +186,7 @@ impl Workload for Client {
     }
 
     fn step(&mut self, store: &mut Connection<'_>, count: usize, tally: &mut Tally) -> Result<()> {
-        self.ring.pick(count, &mut self.picked);
+        self.sequence.pick(count, &mut self.picked);
         self.mutations.clear();
         self.found.clear();
         for slot in &self.picked {
@@ -212,8 +212,8 @@ impl Workload for Client {
         self.model.write(store, &self.mutations, tally)
     }
 
-    fn settle(&mut self, store: &mut Connection<'_>) -> Result<()> {
-        self.model.settle(store)
+    fn resolve_unanswered(&mut self, store: &mut Connection<'_>) -> Result<()> {
+        self.model.resolve_unanswered(store)
     }
 
     fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {

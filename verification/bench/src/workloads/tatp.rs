@@ -1,6 +1,6 @@
 //! Telecom Application Transaction Processing (IBM, 2009; <http://tatpbenchmark.sourceforge.net>):
-//! seven transactions on the database of a home location register, by the published mix and the
-//! published rule for which subscribers are met.
+//! seven transactions on the database of a home location register, with the published mix and the
+//! published rule for drawing subscribers.
 //!
 //! | transaction | share | what it does here |
 //! |---|---|---|
@@ -12,10 +12,10 @@
 //! | `INSERT_CALL_FORWARDING` | 2 % | finds by number, reads, inserts, in a transaction |
 //! | `DELETE_CALL_FORWARDING` | 2 % | finds by number, deletes a forwarding |
 //!
-//! A transaction of one write or one read is one operation: it is atomic by itself. Finding by
-//! number and writing one row is two, which nothing can come between, since numbers never change.
-//! Fields that change are parts of their own. Each client has its own subscribers, and draws from
-//! them by the rule; what must come of each transaction follows from the model, and answers are
+//! A transaction of one write or one read is one operation, which is atomic. Finding a row by
+//! number and writing it are two operations without a transaction, because numbers never change.
+//! Fields that change are separate parts. Each client has its own subscribers and draws from
+//! them by the rule. The model predicts the result of each transaction, and each reply is
 //! compared with it.
 
 pub mod run;
@@ -43,7 +43,7 @@ const SPECIAL_FACILITY: TableSchema = TableSchema::new("special-facility", &["ro
 
 const CALL_FORWARDING: TableSchema = TableSchema::new("call-forwarding", &["row"]);
 
-/// Rows of a subscriber at the most: itself, four of access, four facilities with three
+/// The largest number of rows of a subscriber: itself, four access rows, four facilities with three
 /// forwardings each.
 const ROWS_MAX: u64 = 1 + 4 + 4 + 4 * 3;
 

@@ -1,5 +1,5 @@
-//! Small transactions: what a transaction adds to plain operations on the same records, and how
-//! writers of the same record get on.
+//! Small transactions: the cost that a transaction adds to plain operations on the same records,
+//! and contention between writers of the same record.
 //!
 //! | variant | operation |
 //! |---|---|
@@ -15,7 +15,7 @@
 
 #![expect(
     clippy::wildcard_enum_match_arm,
-    reason = "few operations differ from the rest, and a new one behaves like the rest"
+    reason = "few operations need their own arm, and a new one behaves like the others"
 )]
 
 use super::contents::Contents;
@@ -147,7 +147,7 @@ impl WorkloadKind for TxnWorkload {
         match operation_of(parameters) {
             Operation::Count { .. } => vec![format!("an operation is {ADDS} adds")],
             Operation::Contend(_) => vec![
-                "clients do the same number of commits: a client that is starved shows in the \
+                "all clients do the same number of commits: a starved client shows in the \
                  longest latency"
                     .to_owned(),
             ],
@@ -175,7 +175,7 @@ impl WorkloadKind for TxnWorkload {
 #[derive(Debug)]
 struct Client {
     operation: Operation,
-    /// Of this client, and how many there are.
+    /// The number of this client, and the number of clients.
     numbers: (usize, usize),
     rng: Rng,
     contents: Contents,
@@ -194,7 +194,7 @@ impl Client {
         (self.share.first + slot as u64).to_be_bytes()
     }
 
-    /// Writes the context with so many changes into `value`.
+    /// Writes the context after this number of changes to `value`.
     fn make(&mut self, slot: usize, changes: u64) {
         self.value.clear();
         self.value.extend_from_slice(&changes.to_le_bytes());
@@ -425,7 +425,7 @@ impl Workload for Client {
         (0..count).try_for_each(|_| self.one(store, tally))
     }
 
-    fn settle(&mut self, store: &mut Connection<'_>) -> Result<()> {
+    fn resolve_unanswered(&mut self, store: &mut Connection<'_>) -> Result<()> {
         let Some(slot) = self.pending else { return Ok(()) };
         if let Operation::Contend(_) = self.operation {
             let value = Self::read_own(store, &shared_key(0))?.unwrap_or_default();

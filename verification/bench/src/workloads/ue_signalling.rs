@@ -23,7 +23,7 @@ use crate::access::{
     TagRule,
 };
 use crate::operations::KEY_BYTES;
-use crate::random::{self, Distributions as _, Ring, Rng};
+use crate::random::{self, Distributions as _, RecordSequence, Rng};
 use crate::result::{Check, Verdict};
 use crate::stat::as_f64;
 use batch::Batches;
@@ -195,7 +195,7 @@ impl WorkloadKind for UeSignalling {
 #[derive(Debug)]
 enum ProcedureSource {
     /// Table II's shares, UEs by the spread.
-    Shares { ring: Ring, rng: Rng, ahead: PreparedProcedures },
+    Shares { sequence: RecordSequence, rng: Rng, ahead: PreparedProcedures },
     /// The state machine.
     Machine(Box<Machine>),
 }
@@ -208,16 +208,16 @@ struct PreparedProcedures {
 }
 
 impl PreparedProcedures {
-    fn new(ring: &mut Ring) -> Self {
-        Self { ues: std::array::from_fn(|_| Ue::of(ring.next())), at: 0 }
+    fn new(sequence: &mut RecordSequence) -> Self {
+        Self { ues: std::array::from_fn(|_| Ue::of(sequence.next())), at: 0 }
     }
 
     /// Returns the next UE and draws another.
     #[inline]
-    fn next(&mut self, ring: &mut Ring, model: &Model) -> Option<Ue> {
+    fn next(&mut self, sequence: &mut RecordSequence, model: &Model) -> Option<Ue> {
         self.at = (self.at + 1) % AHEAD;
         let place = self.ues.get_mut(self.at)?;
-        let drawn = Ue::of(ring.next());
+        let drawn = Ue::of(sequence.next());
         model.prefetch(drawn);
         Some(std::mem::replace(place, drawn))
     }
@@ -257,9 +257,9 @@ impl Client {
         let source = if parameters.variant.starts_with("machine") {
             ProcedureSource::Machine(Box::new(Machine::new(own, seed)?))
         } else {
-            let mut ring = Ring::new(parameters.spread, own, seed)?;
-            let ahead = PreparedProcedures::new(&mut ring);
-            ProcedureSource::Shares { ring, rng: random::rng(seed ^ 0x5eed), ahead }
+            let mut sequence = RecordSequence::new(parameters.spread, own, seed)?;
+            let ahead = PreparedProcedures::new(&mut sequence);
+            ProcedureSource::Shares { sequence, rng: random::rng(seed ^ 0x5eed), ahead }
         };
         Ok(Self {
             model,
@@ -280,15 +280,15 @@ impl Client {
     fn draw_next(&mut self, count: usize) {
         self.procedures.clear();
         match &mut self.source {
-            ProcedureSource::Shares { ring, rng, ahead } => {
+            ProcedureSource::Shares { sequence, rng, ahead } => {
                 if count == 1 && self.batches.busy.is_empty() {
-                    let Some(ue) = ahead.next(ring, &self.model) else { return };
+                    let Some(ue) = ahead.next(sequence, &self.model) else { return };
                     let procedure = by_shares(rng);
                     let draw = self.model.draw(ue);
                     self.procedures.push(PendingProcedure { ue, procedure, draw });
                     return;
                 }
-                ring.pick_beside(count, &self.batches.busy, &mut self.picked);
+                sequence.pick_beside(count, &self.batches.busy, &mut self.picked);
                 self.picked.iter().for_each(|local| self.model.prefetch(Ue::of(*local)));
                 for local in &self.picked {
                     let (ue, procedure) = (Ue::of(*local), by_shares(rng));
@@ -444,7 +444,7 @@ impl Workload for Client {
         if is_drawn { Some(self) } else { None }
     }
 
-    fn settle(&mut self, store: &mut Connection<'_>) -> Result<()> {
+    fn resolve_unanswered(&mut self, store: &mut Connection<'_>) -> Result<()> {
         self.unbatch();
         while let Some(pending) = self.procedures.last().copied() {
             let found = self.read_ue(store, pending.ue)?;

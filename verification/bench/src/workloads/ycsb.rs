@@ -19,7 +19,7 @@ use super::record_model::{Mutation, RecordForm, RecordModel};
 use super::share::{self, Share};
 use super::{ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec};
 use crate::access::{Connection, PartSet, ScanRange, StoreSchema, TableId, TableSchema};
-use crate::random::{self, Distributions as _, Ring, Rng, Spread, top_share};
+use crate::random::{self, Distributions as _, RecordSequence, Rng, Spread, top_share};
 use crate::result::{Check, Verdict};
 use crate::stat::as_f64;
 use crate::table::counted;
@@ -224,7 +224,7 @@ fn parse_key(key: &[u8]) -> Option<(u64, u32)> {
 struct Client<const P: usize> {
     variant: Variant,
     model: RecordModel<Row, P>,
-    ring: Ring,
+    sequence: RecordSequence,
     rng: Rng,
     /// The first record of this client, and how many it began with.
     first: u64,
@@ -253,15 +253,15 @@ impl<const P: usize> Client<P> {
         let room = Share { first: share.first * grows, count: share.count * grows, all: share.all };
         let row = Row { part_bytes: FIELDS * FIELD_BYTES / P };
         let seed = random::draw(parameters.seed, share.first, 1);
-        let ring = if variant.has_inserts() && !variant.has_scans() {
-            Ring::of_ages(share.count, seed)?
+        let sequence = if variant.has_inserts() && !variant.has_scans() {
+            RecordSequence::of_ages(share.count, seed)?
         } else {
-            Ring::new(parameters.spread, share.count, seed)?
+            RecordSequence::new(parameters.spread, share.count, seed)?
         };
         Ok(Self {
             variant,
             model: RecordModel::new(row, schema, parameters, room)?,
-            ring,
+            sequence,
             rng: random::rng(seed ^ 1),
             first: room.first,
             loaded: share.count,
@@ -303,12 +303,12 @@ impl<const P: usize> Client<P> {
     /// Draws what is done to the picked records.
     fn draw(&mut self, count: usize, tally: &mut Tally) {
         let mut picked = std::mem::take(&mut self.picked);
-        self.ring.pick(count, &mut picked);
+        self.sequence.pick(count, &mut picked);
         self.reads.clear();
         self.mutations.clear();
         let mut inserts = 0;
         for drawn in &picked {
-            self.top += u64::from(*drawn == self.ring.top());
+            self.top += u64::from(*drawn == self.sequence.top());
             let is_rare = self.rng.below(100) < self.variant.percent;
             let class = if is_rare { self.variant.rare } else { self.variant.common };
             let slot = self.slot(*drawn);
@@ -465,8 +465,8 @@ impl<const P: usize> Workload for Client<P> {
         Ok(())
     }
 
-    fn settle(&mut self, store: &mut Connection<'_>) -> Result<()> {
-        self.model.settle(store)?;
+    fn resolve_unanswered(&mut self, store: &mut Connection<'_>) -> Result<()> {
+        self.model.resolve_unanswered(store)?;
         // Those that were not done stay away, and the model knows it.
         self.next += std::mem::take(&mut self.inserting);
         Ok(())
@@ -500,7 +500,7 @@ impl<const P: usize> Workload for Client<P> {
         if self.spread == Spread::Zipfian && !self.variant.has_inserts() {
             let expected = 100.0 * top_share();
             let name = "most frequent record, % of draws";
-            checks.push(share::percent(name, expected, self.top + self.ring.displaced(), all));
+            checks.push(share::percent(name, expected, self.top + self.sequence.displaced(), all));
         }
         if let (true, Some(scans)) = (self.variant.has_scans(), self.counts.get(SCAN)) {
             let weight = as_f64(*scans);

@@ -246,8 +246,8 @@ fn after_a_lost_connection_each_operation_was_done_or_not_and_the_model_knows() 
                         assert!(matches!(e, Error::Backend { .. }), "{name}: {e}");
                         lost += 1;
                         // The first way back breaks off as well.
-                        let _ = workload.settle(&mut Broken::dead(&mut broken));
-                        workload.settle(&mut broken).unwrap();
+                        let _ = workload.resolve_unanswered(&mut Broken::dead(&mut broken));
+                        workload.resolve_unanswered(&mut broken).unwrap();
                     }
                 }
                 let is_writing = parameters.variant != "c";

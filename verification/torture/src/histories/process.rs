@@ -383,8 +383,8 @@ impl<'g> RoundWorker<'g> {
         value: u64,
     ) -> Result<HistoryLine, OperationError> {
         let payload: Payload = 0;
-        let place = self.context.place(key);
-        let (namespace, name) = (place.namespace, &place.key);
+        let location = self.context.location(key);
+        let (namespace, name) = (location.namespace, &location.key);
         let bytes = encode(value, payload);
         let none = Vec::new();
         if is_record {
@@ -392,7 +392,7 @@ impl<'g> RoundWorker<'g> {
             self.session.delete(namespace, name)?;
             return Ok(HistoryLine::Done { op, ret: now_ns(), reads: none });
         }
-        if let Some(block) = place.block {
+        if let Some(block) = location.block {
             let bytes = (write == PlainWrite::Put).then_some(&bytes[..]);
             let change = BlockChange { name: block, bytes };
             self.session.patch(namespace, name, &[change], Condition::Always)?;

@@ -125,17 +125,17 @@ pub(crate) struct RoundContext<'s> {
 }
 
 impl RoundContext<'_> {
-    pub(crate) fn place(&self, key: u32) -> KeyLocation {
+    pub(crate) fn location(&self, key: u32) -> KeyLocation {
         self.places.of(self.model, self.round, key)
     }
 
     /// A read outside of any transaction.
     pub(crate) fn get(&self, key: u32) -> Result<ReadValue, OperationError> {
-        let place = self.place(key);
-        let Some(view) = self.session.get(place.namespace, &place.key)? else {
+        let location = self.location(key);
+        let Some(view) = self.session.get(location.namespace, &location.key)? else {
             return Ok(ReadValue::Exactly(0));
         };
-        let bytes = match place.block {
+        let bytes = match location.block {
             Some(block) => view.block(block),
             None => Some(view.bytes()),
         };
@@ -169,9 +169,9 @@ impl<'g> RecordedTxn<'g> {
 
     /// Reads a key. A key that the transaction has written must have that value.
     pub(crate) fn get(&mut self, key: u32) -> Result<Option<Payload>, OperationError> {
-        let place = self.context.place(key);
-        let record = self.txn.get(place.namespace, &place.key)?;
-        let bytes = record.as_ref().and_then(|record| match place.block {
+        let location = self.context.location(key);
+        let record = self.txn.get(location.namespace, &location.key)?;
+        let bytes = record.as_ref().and_then(|record| match location.block {
             Some(block) => record.block(block),
             None => Some(record.bytes()),
         });
@@ -203,15 +203,15 @@ impl<'g> RecordedTxn<'g> {
 
     /// Writes a key.
     pub(crate) fn put(&mut self, key: u32, payload: Payload) -> Result<(), OperationError> {
-        let place = self.context.place(key);
+        let location = self.context.location(key);
         let value = self.next;
         let bytes = encode(value, payload);
-        match place.block {
+        match location.block {
             Some(name) => {
                 let change = BlockChange { name, bytes: Some(&bytes) };
-                self.txn.patch(place.namespace, &place.key, &[change])?;
+                self.txn.patch(location.namespace, &location.key, &[change])?;
             }
-            None => self.txn.put(place.namespace, &place.key, &bytes)?,
+            None => self.txn.put(location.namespace, &location.key, &bytes)?,
         }
         self.next += 1;
         self.record(WrittenValue { key, value, payload });
@@ -220,13 +220,13 @@ impl<'g> RecordedTxn<'g> {
 
     /// Deletes a key. The result of `delete` counts as a read.
     pub(crate) fn delete(&mut self, key: u32) -> Result<(), OperationError> {
-        let place = self.context.place(key);
-        if let Some(name) = place.block {
+        let location = self.context.location(key);
+        if let Some(name) = location.block {
             let change = BlockChange { name, bytes: None };
-            self.txn.patch(place.namespace, &place.key, &[change])?;
+            self.txn.patch(location.namespace, &location.key, &[change])?;
         } else {
             let was_there = self.get(key)?.is_some();
-            if self.txn.delete(place.namespace, &place.key)? != was_there {
+            if self.txn.delete(location.namespace, &location.key)? != was_there {
                 return Err(OperationError::Violation(format!(
                     "key {key}: the deletion contradicts the read: existed: {was_there}"
                 )));
@@ -239,8 +239,8 @@ impl<'g> RecordedTxn<'g> {
     /// Deletes a whole record of blocks.
     pub(crate) fn delete_record(&mut self, record: u32) -> Result<(), OperationError> {
         let first = PLAIN + record * BLOCKS;
-        let place = self.context.place(first);
-        self.txn.delete(place.namespace, &place.key)?;
+        let location = self.context.location(first);
+        self.txn.delete(location.namespace, &location.key)?;
         for key in first..first + BLOCKS {
             self.record(WrittenValue { key, value: 0, payload: 0 });
         }

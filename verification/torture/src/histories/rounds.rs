@@ -191,8 +191,8 @@ impl HistoryRun<'_> {
     fn clean(&self, model: HistoryModel, round: u64) -> Result<(), OperationError> {
         let context = self.context(model, round)?;
         for key in 0..model.keys() {
-            let place = context.place(key);
-            context.session.delete(place.namespace, &place.key)?;
+            let location = context.location(key);
+            context.session.delete(location.namespace, &location.key)?;
         }
         Ok(())
     }

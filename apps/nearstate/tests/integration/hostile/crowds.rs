@@ -227,3 +227,24 @@ fn silent_tcp_clients_receive_keepalive_probes() {
     drop(silent);
     target.is_as_before(LEFT_OVER);
 }
+
+/// The messages of stalled subscribers lie between each other in the allocator's memory.
+#[test]
+fn stalled_subscribers_leave_no_memory_behind() {
+    const SUBSCRIBERS: usize = 8;
+    let target = target(&[]);
+    let mut stalled = Vec::new();
+    for number in 0..SUBSCRIBERS {
+        let mut client = target.client();
+        client.ask(&["SUBSCRIBE", &number.to_string()]);
+        stalled.push(client);
+    }
+    let mut sender = target.client();
+    let message = "m".repeat(10_000);
+    for number in 0..3000 * SUBSCRIBERS {
+        assert_eq!(sender.ask(&["PUBLISH", &(number % SUBSCRIBERS).to_string(), &message]), ":1");
+    }
+    assert!(target.memory_more() > 200 << 20, "{} bytes", target.memory_more());
+    drop((stalled, sender));
+    target.is_as_before(LEFT_OVER);
+}

@@ -1,4 +1,4 @@
-//! Nodes in memory, whose peeks may show what was, and who remembers what was done to them.
+//! Nodes in memory, with peeks that may return older content and a log of all operations.
 
 use std::collections::{BTreeMap, BTreeSet};
 

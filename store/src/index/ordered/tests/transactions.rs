@@ -125,7 +125,7 @@ impl Nodes for Transaction<'_> {
     }
 }
 
-/// What a transaction did, and what it was told.
+/// The operations of a transaction, with their results.
 #[derive(Clone, Debug)]
 enum Done {
     Inserted(u16, bool),

@@ -98,7 +98,7 @@ pub fn lines(chart: &Lines) -> String {
     let Some(across) = Scale::of(x, points().map(|p| p.0), None) else { return String::new() };
     let upright = Scale::of(y, points().map(|p| p.1), chart.y_range);
     let Some(upright) = upright else { return String::new() };
-    let rules = chart.rules.iter().filter_map(|at| x.place(*at));
+    let rules = chart.rules.iter().filter_map(|at| x.position(*at));
     let rules: Vec<f64> = rules.filter(|at| (across.least..=across.most).contains(at)).collect();
     picture(SIZE, |area| draw(area, chart, (&across, &upright), &lines, &rules))
 }
@@ -202,8 +202,8 @@ fn mark(
 }
 
 impl Axis {
-    /// Where an amount stands on the axis; `None` if it has no place.
-    fn place(&self, amount: f64) -> Option<f64> {
+    /// The position of an amount on the axis; `None` if it has none.
+    fn position(&self, amount: f64) -> Option<f64> {
         let at = if self.is_log { amount.log10() } else { amount };
         at.is_finite().then_some(at)
     }
@@ -231,8 +231,8 @@ fn percentile_text(one_in: f64) -> String {
 }
 
 fn placed(line: &Line, x: &Axis, y: &Axis) -> Line {
-    let place = |(a, b): &(f64, f64)| Some((x.place(*a)?, y.place(*b)?));
-    Line { points: line.points.iter().filter_map(place).collect(), ..line.clone() }
+    let position = |(a, b): &(f64, f64)| Some((x.position(*a)?, y.position(*b)?));
+    Line { points: line.points.iter().filter_map(position).collect(), ..line.clone() }
 }
 
 /// An axis's range and ticks, in its own coordinates.
@@ -252,8 +252,8 @@ impl Scale {
         let (mut least, mut most) =
             places.fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), at| (a.min(at), b.max(at)));
         if let Some((low, high)) = range {
-            least = axis.place(low).unwrap_or(least);
-            most = axis.place(high).unwrap_or(most);
+            least = axis.position(low).unwrap_or(least);
+            most = axis.position(high).unwrap_or(most);
         }
         if !least.is_finite() || !most.is_finite() || most < least {
             return None;

@@ -1,4 +1,4 @@
-//! The processes of a Geode: which, with what heap, and when they are ready.
+//! The processes of a Geode cluster: their roles, heaps and readiness.
 
 use super::super::started::{ServerProcess, free_port};
 use super::super::{Database, Need};
@@ -9,19 +9,19 @@ use std::ffi::OsString;
 use std::net::TcpStream;
 use std::path::Path;
 
-/// Heap of a server in MiB at the least, and of all that it may hold.
+/// The smallest and the largest heap of a server, in MiB.
 const HEAP_MIB_MIN: u64 = 1024;
 
-/// Heap of the locator, which holds nothing.
+/// Heap of the locator, which stores nothing.
 const LOCATOR_HEAP: &str = "-Xmx256m";
 
-/// What a record takes beside its bytes on Java's heap, and so does each of its tags.
+/// Overhead in bytes of a record on Java's heap, and of each of its tags.
 const RECORD_ROOM: u64 = 1024;
 
-/// Servers of a layout at the most.
+/// The largest number of servers of a layout.
 const SERVERS_MAX: usize = 16;
 
-/// What Geode 1.15 has to be let into on Java 17, as its manual says.
+/// Modules that Geode 1.15 must be able to access on Java 17, from its manual.
 const OPENINGS: [&str; 6] = [
     "--add-exports=java.management/com.sun.jmx.remote.security=ALL-UNNAMED",
     "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
@@ -31,7 +31,7 @@ const OPENINGS: [&str; 6] = [
     "--add-opens=java.base/java.net=ALL-UNNAMED",
 ];
 
-/// A layout, as it was asked for.
+/// A layout of servers and copies.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct GeodeLayout {
     pub(super) name: &'static str,
@@ -75,7 +75,7 @@ impl Cluster {
     pub(super) fn start(need: &Need) -> Result<Self> {
         let layout = layout(need.layout.as_deref())?;
         let (java, geode) = (installed("java", "geode")?, Geode::here()?);
-        // A locator writes a file to where it is started.
+        // A locator writes a file to its working directory.
         let (env, java) = (installed("env", "coreutils")?, java.to_string_lossy().into_owned());
         let locator = free_port()?;
         let port = locator.to_string();
@@ -96,7 +96,7 @@ impl Cluster {
             doors.push(format!("127.0.0.1:{door}"));
         }
         // Each server knows its locator and all other servers. The first one is asked last: then
-        // all regions are there, and it gives their buckets homes.
+        // all regions exist, and it assigns their buckets.
         for (started, door) in all.iter_mut().skip(1).zip(&doors).rev() {
             let wanted = (i64::from(started.process()), layout.servers);
             started.wait(|| cluster_state(door).is_ok_and(|there| there == wanted))?;
@@ -131,9 +131,9 @@ fn server_words(
     let tags = need.schema.tables.iter().map(|table| table.tags.len()).max().unwrap_or(0);
     let heads = RECORD_ROOM.saturating_mul(1 + tags as u64);
     let bytes = need.records.saturating_mul(need.record_bytes.saturating_add(heads));
-    // Half of a heap is left to the collector.
+    // Half of a heap is reserved for the garbage collector.
     let heap = (bytes >> 20).saturating_mul(2).max(HEAP_MIB_MIN);
-    // Without it a transaction would not notice that what it has read was changed.
+    // Without it a transaction would not detect changes of the records that it read.
     let machine = [format!("-Xmx{heap}m"), "-Dgemfire.detectReadConflicts=true".to_owned()];
     let mut role: Vec<String> = vec!["server".to_owned(), number.to_string(), door.to_string()];
     role.extend([locator.to_string(), folder.to_string_lossy().into_owned()]);

@@ -1,11 +1,11 @@
-//! What is tried as a reader, because most that comes from it is: LMDB has one writer at a time.
+//! Transactions that start as readers, because LMDB has one writer at a time and most only read.
 
 use super::{Tables, is_write, read_in, scan_in};
 use crate::access::{ReplySink, Request, ScanRange, ScanSink, StoreAccess};
 use lmdb::RoTransaction;
 use nearstate_model::{Error, Result};
 
-/// A read transaction whose body may turn out to need a write.
+/// A read transaction whose body may write.
 pub(super) struct Reading<'c> {
     pub(super) txn: &'c RoTransaction<'static>,
     pub(super) tables: &'c Tables,

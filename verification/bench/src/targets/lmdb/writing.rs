@@ -26,14 +26,14 @@ impl Writing<'_> {
         self.txn.put(database, &key, &value, WriteFlags::empty()).map_err(backend)
     }
 
-    /// Writes what was joined.
+    /// Writes the joined parts.
     fn set_joined(&mut self, database: Database, key: &[u8]) -> Result<()> {
         self.has_written = true;
         let value = self.scratch.as_slice();
         self.txn.put(database, &key, &value, WriteFlags::empty()).map_err(backend)
     }
 
-    /// Takes an entry of a database away; of several to a key only this one.
+    /// Removes one entry of a database. Other entries of the same key stay.
     fn unset(&mut self, database: Database, key: &[u8], value: Option<&[u8]>) -> Result<bool> {
         self.has_written = true;
         match self.txn.del(database, &key, value) {
@@ -43,7 +43,7 @@ impl Writing<'_> {
         }
     }
 
-    /// Writes what was joined of a changed record, and its tags.
+    /// Writes the joined parts of a changed record, and its tags.
     #[inline]
     fn set_changed(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<()> {
         if !change.parts.is_empty() {
@@ -62,13 +62,13 @@ impl Writing<'_> {
         before: &[RecordTag<'_>],
         after: &[RecordTag<'_>],
     ) -> Result<()> {
-        let place = self.tables.at(table)?;
+        let databases = self.tables.at(table)?;
         for (tag, value) in before.iter().filter(|tag| !after.contains(tag)) {
-            let (database, _, is_unique) = place.tag(*tag)?;
+            let (database, _, is_unique) = databases.tag(*tag)?;
             self.unset(database, value, (!is_unique).then_some(key))?;
         }
         for (tag, value) in after.iter().filter(|tag| !before.contains(tag)) {
-            let (database, name, is_unique) = place.tag(*tag)?;
+            let (database, name, is_unique) = databases.tag(*tag)?;
             if is_unique
                 && let Some(holder) = found(&self.txn, database, value)?
                 && holder != key
@@ -85,24 +85,26 @@ impl Writing<'_> {
 
 impl Writing<'_> {
     fn put_record(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
-        let place = self.tables.at(table)?;
+        let databases = self.tables.at(table)?;
         match entry.parts {
-            [(0, bytes)] if place.schema.parts.len() == 1 => {
-                self.set(place.records, entry.key, bytes)?;
+            [(0, bytes)] if databases.schema.parts.len() == 1 => {
+                self.set(databases.records, entry.key, bytes)?;
             }
             parts => {
-                joined(place.schema, None, parts, self.scratch)?;
-                self.set_joined(place.records, entry.key)?;
+                joined(databases.schema, None, parts, self.scratch)?;
+                self.set_joined(databases.records, entry.key)?;
             }
         }
         self.retag(table, entry.key, entry.tags_before, entry.tags)
     }
 
     fn change_record(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
-        let place = self.tables.at(table)?;
-        let Some(before) = found(&self.txn, place.records, change.key)? else { return Ok(false) };
+        let databases = self.tables.at(table)?;
+        let Some(before) = found(&self.txn, databases.records, change.key)? else {
+            return Ok(false);
+        };
         if !change.parts.is_empty() {
-            joined(place.schema, Some(before), change.parts, self.scratch)?;
+            joined(databases.schema, Some(before), change.parts, self.scratch)?;
         }
         self.set_changed(table, change)?;
         Ok(true)

@@ -1,4 +1,4 @@
-//! What can be said of it without a server.
+//! Properties that need no server.
 
 use super::*;
 use crate::access::TableId;

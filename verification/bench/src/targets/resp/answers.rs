@@ -1,19 +1,19 @@
-//! Answers of RESP2, read where they lie.
+//! Replies of RESP2, parsed in the receive buffer.
 
 use super::super::wire::{Stream, Wire, number};
 use super::RespTable;
 use crate::access::{PartReceiver, PartSet};
 use nearstate_model::{Error, Result};
 
-/// What an answer begins with: its kind and its number, which is a length where one follows. An
-/// answer that is an error never becomes a head.
+/// The first line of a reply: its kind and its number, which is a length for strings and lists. An
+/// error reply never becomes a head.
 pub(super) type Head = (u8, i64);
 
-/// The length of a string or a list that is not there.
+/// The length of a null string or list.
 pub(super) const NIL: i64 = -1;
 
 impl<S: Stream> Wire<S> {
-    /// The next answer's head.
+    /// The next reply's head.
     #[inline]
     pub(super) fn head(&mut self) -> Result<Head> {
         let line = self.line()?;
@@ -25,14 +25,14 @@ impl<S: Stream> Wire<S> {
             b'+' => Some((kind, 0)),
             b'-' => {
                 let text = String::from_utf8_lossy(rest).into_owned();
-                // That is an answer like others: the next one follows.
+                // An error is a reply like others: the next one follows.
                 return Err(taken(&text).unwrap_or_else(|| self.refused(&text)));
             }
             b':' => number(rest).map(|value| (kind, value)),
             b'$' | b'*' => number(rest).filter(|n| *n >= NIL).map(|length| (kind, length)),
             _ => None,
         };
-        head.ok_or_else(|| self.invalid_reply("what is no answer of Redis"))
+        head.ok_or_else(|| self.invalid_reply("a byte that begins no RESP reply"))
     }
 
     #[cold]
@@ -48,7 +48,7 @@ impl<S: Stream> Wire<S> {
         Ok(whole.get(..length).unwrap_or_default())
     }
 
-    /// `+OK`, `+QUEUED` and their like.
+    /// A simple string such as `+OK` or `+QUEUED`.
     pub(super) fn simple(&mut self) -> Result<()> {
         match self.head()? {
             (b'+', _) => Ok(()),
@@ -64,7 +64,7 @@ impl<S: Stream> Wire<S> {
         }
     }
 
-    /// How many answers a list has.
+    /// The number of elements of a list.
     pub(super) fn array(&mut self) -> Result<i64> {
         match self.head()? {
             (b'*', count) => Ok(count),
@@ -79,7 +79,7 @@ impl<S: Stream> Wire<S> {
         }
     }
 
-    /// A string, or that there is none.
+    /// A string or null.
     pub(super) fn maybe_bulk(&mut self) -> Result<Option<Vec<u8>>> {
         match self.head()? {
             (b'$', NIL) => Ok(None),
@@ -88,7 +88,7 @@ impl<S: Stream> Wire<S> {
         }
     }
 
-    /// Any answer, whole: an error in it is an error.
+    /// Any complete reply. An error inside it is returned as an error.
     pub(super) fn skip(&mut self) -> Result<()> {
         let mut left = 1_i64;
         while left > 0 {
@@ -104,18 +104,18 @@ impl<S: Stream> Wire<S> {
     }
 }
 
-/// Reads what was answered to a request for parts.
+/// Reads the reply to a request for parts.
 #[inline]
 pub(super) fn receive_parts<S: Stream>(
     wire: &mut Wire<S>,
-    place: &RespTable,
+    resp_table: &RespTable,
     wanted: PartSet,
     receive: &mut PartReceiver<'_>,
 ) -> Result<bool> {
     if wanted.is_empty() {
         return Ok(wire.int()? > 0);
     }
-    if place.is_plain() {
+    if resp_table.is_plain() {
         return match wire.head()? {
             (b'$', NIL) => Ok(false),
             (b'$', length) => {
@@ -127,19 +127,19 @@ pub(super) fn receive_parts<S: Stream>(
     }
     match wire.array()? {
         0 => Ok(false),
-        count if place.is_all(wanted) => receive_all(wire, place, count, receive),
-        _ => receive_some(wire, place, wanted, receive),
+        count if resp_table.is_all(wanted) => receive_all(wire, resp_table, count, receive),
+        _ => receive_some(wire, resp_table, wanted, receive),
     }
 }
 
 /// HGETALL: names and values, in the order in which they were set.
 fn receive_all<S: Stream>(
     wire: &mut Wire<S>,
-    place: &RespTable,
+    resp_table: &RespTable,
     count: i64,
     receive: &mut PartReceiver<'_>,
 ) -> Result<bool> {
-    let parts = place.schema.parts;
+    let parts = resp_table.schema.parts;
     for at in 0..usize::try_from(count / 2).unwrap_or_default() {
         let name = field(wire)?;
         let part = match parts.get(at) {
@@ -162,15 +162,15 @@ fn field<S: Stream>(wire: &mut Wire<S>) -> Result<&[u8]> {
     }
 }
 
-/// HMGET: values in the order in which they were asked for. Records have all of their parts.
+/// HMGET: values in the order of the request. Records have all of their parts.
 fn receive_some<S: Stream>(
     wire: &mut Wire<S>,
-    place: &RespTable,
+    resp_table: &RespTable,
     wanted: PartSet,
     receive: &mut PartReceiver<'_>,
 ) -> Result<bool> {
     let mut is_there = false;
-    for part in (0..place.schema.parts.len()).filter(|part| wanted.has(*part)) {
+    for part in (0..resp_table.schema.parts.len()).filter(|part| wanted.has(*part)) {
         match wire.head()? {
             (b'$', NIL) => {}
             (b'$', length) => {
@@ -183,7 +183,7 @@ fn receive_some<S: Stream>(
     Ok(is_there)
 }
 
-/// What the node says of a taken value: `TAGTAKEN the unique tag "imsi" has the value ..`.
+/// The node's error for a taken value: `TAGTAKEN the unique tag "imsi" has the value ..`.
 fn taken(text: &str) -> Option<Error> {
     let mut quoted = text.strip_prefix("TAGTAKEN ")?.split('"').skip(1).step_by(2);
     let mut next = || quoted.next().unwrap_or("?").to_owned();

@@ -4,17 +4,17 @@ use super::RespTable;
 use crate::access::{PartSet, PartWrite, PartsChange, RecordTag, first_part};
 use crate::targets::wire::digits;
 
-/// How commands are kept until they are sent.
+/// The form of commands until they are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum RespForm {
-    /// Each a request of its own.
+    /// Separate requests.
     #[default]
     Requests,
-    /// Words of one request: each command's count of words is one of them.
+    /// Words of one request, in which each command follows its word count.
     Words,
 }
 
-/// Some commands.
+/// A sequence of commands.
 #[derive(Debug, Default)]
 pub(super) struct RespCommands {
     bytes: Vec<u8>,
@@ -24,7 +24,7 @@ pub(super) struct RespCommands {
 }
 
 impl RespCommands {
-    /// Begins anew.
+    /// Removes all commands.
     pub(super) fn begin(&mut self, form: RespForm) {
         self.bytes.clear();
         (self.form, self.count, self.words) = (form, 0, 0);
@@ -34,17 +34,17 @@ impl RespCommands {
         &self.bytes
     }
 
-    /// How many commands.
+    /// The number of commands.
     pub(super) const fn count(&self) -> usize {
         self.count
     }
 
-    /// How many words of a request they are.
+    /// The number of words that they add to a request.
     pub(super) const fn words(&self) -> usize {
         self.words
     }
 
-    /// Begins a command of so many words, which have to follow.
+    /// Begins a command of `words` words, which must follow.
     pub(super) fn command(&mut self, words: usize) {
         self.count += 1;
         self.words += words + 1;
@@ -68,7 +68,7 @@ impl RespCommands {
     }
 }
 
-/// Begins a request of so many words.
+/// Begins a request of `words` words.
 #[inline]
 pub(super) fn head(out: &mut Vec<u8>, words: usize) {
     out.push(b'*');
@@ -114,59 +114,69 @@ pub(super) fn key_request(out: &mut Vec<u8>, command: &[u8], prefix: &[u8], key:
     two(out, prefix, key);
 }
 
-/// The parts that are wanted of a record.
+/// Requests parts of a record.
 #[inline]
-pub(super) fn parts_request(out: &mut Vec<u8>, place: &RespTable, key: &[u8], wanted: PartSet) {
-    let (command, fields) = reading(place, wanted);
+pub(super) fn parts_request(
+    out: &mut Vec<u8>,
+    resp_table: &RespTable,
+    key: &[u8],
+    wanted: PartSet,
+) {
+    let (command, fields) = reading(resp_table, wanted);
     head(out, 2 + fields);
     word(out, command);
-    two(out, &place.prefix, key);
-    field_names(out, place, wanted, fields);
+    two(out, &resp_table.prefix, key);
+    field_names(out, resp_table, wanted, fields);
 }
 
-/// With which command, and how many names behind the key.
-fn reading(place: &RespTable, wanted: PartSet) -> (&'static [u8], usize) {
+/// The command, and the number of names after the key.
+fn reading(resp_table: &RespTable, wanted: PartSet) -> (&'static [u8], usize) {
     if wanted.is_empty() {
         (b"EXISTS", 0)
-    } else if place.is_plain() {
+    } else if resp_table.is_plain() {
         (b"GET", 0)
-    } else if place.is_all(wanted) {
+    } else if resp_table.is_all(wanted) {
         (b"HGETALL", 0)
     } else {
-        (b"HMGET", fields_of(place, wanted))
+        (b"HMGET", fields_of(resp_table, wanted))
     }
 }
 
-/// How many fields have to be named for these parts: none where the whole record is asked for.
-pub(super) fn fields_of(place: &RespTable, wanted: PartSet) -> usize {
-    if wanted.is_empty() || place.is_plain() || place.is_all(wanted) {
+/// The number of fields to name for these parts: 0 for the whole record.
+pub(super) fn fields_of(resp_table: &RespTable, wanted: PartSet) -> usize {
+    if wanted.is_empty() || resp_table.is_plain() || resp_table.is_all(wanted) {
         return 0;
     }
-    (0..place.schema.parts.len()).filter(|part| wanted.has(*part)).count()
+    (0..resp_table.schema.parts.len()).filter(|part| wanted.has(*part)).count()
 }
 
-pub(super) fn field_names(out: &mut Vec<u8>, place: &RespTable, wanted: PartSet, fields: usize) {
+pub(super) fn field_names(
+    out: &mut Vec<u8>,
+    resp_table: &RespTable,
+    wanted: PartSet,
+    fields: usize,
+) {
     if fields > 0 {
-        let parts = place.schema.parts.iter().enumerate();
+        let parts = resp_table.schema.parts.iter().enumerate();
         for (_, name) in parts.filter(|(part, _)| wanted.has(*part)) {
             word(out, name.as_bytes());
         }
     }
 }
 
-/// SET or HSET of parts; a SET may have a condition behind it.
+/// SET or HSET of parts. SET may end with a condition.
 #[inline]
 pub(super) fn parts_write(
     out: &mut Vec<u8>,
-    place: &RespTable,
+    resp_table: &RespTable,
     key: &[u8],
     parts: &[PartWrite<'_>],
     condition: &[u8],
 ) {
-    if place.is_plain() {
+    if resp_table.is_plain() {
         head(out, if condition.is_empty() { 3 } else { 4 });
         word(out, b"SET");
-        two(out, &place.prefix, key);
+        two(out, &resp_table.prefix, key);
         word(out, first_part(parts));
         if !condition.is_empty() {
             word(out, condition);
@@ -175,24 +185,24 @@ pub(super) fn parts_write(
     }
     head(out, 2 + 2 * parts.len());
     word(out, b"HSET");
-    two(out, &place.prefix, key);
+    two(out, &resp_table.prefix, key);
     for (part, bytes) in parts {
-        word(out, place.part(*part));
+        word(out, resp_table.part(*part));
         word(out, bytes);
     }
 }
 
-/// The same among other commands.
+/// The same within a sequence of commands.
 pub(super) fn parts_command(
     out: &mut RespCommands,
-    place: &RespTable,
+    resp_table: &RespTable,
     key: &[u8],
     parts: &[PartWrite<'_>],
 ) {
-    if place.is_plain() {
+    if resp_table.is_plain() {
         out.command(3);
         out.word(b"SET");
-        out.key(&place.prefix, key);
+        out.key(&resp_table.prefix, key);
         out.word(first_part(parts));
         return;
     }
@@ -201,41 +211,41 @@ pub(super) fn parts_command(
     }
     out.command(2 + 2 * parts.len());
     out.word(b"HSET");
-    out.key(&place.prefix, key);
+    out.key(&resp_table.prefix, key);
     for (part, bytes) in parts {
-        out.word(place.part(*part));
+        out.word(resp_table.part(*part));
         out.word(bytes);
     }
 }
 
 /// A change of parts alone.
 #[inline]
-pub(super) fn change_request(out: &mut Vec<u8>, place: &RespTable, change: &PartsChange<'_>) {
-    parts_write(out, place, change.key, change.parts, b"XX");
+pub(super) fn change_request(out: &mut Vec<u8>, resp_table: &RespTable, change: &PartsChange<'_>) {
+    parts_write(out, resp_table, change.key, change.parts, b"XX");
 }
 
 pub(super) fn find_request(
     out: &mut Vec<u8>,
     script: &[u8],
-    place: &RespTable,
+    resp_table: &RespTable,
     tag: RecordTag<'_>,
     wanted: PartSet,
 ) {
-    let (command, fields) = reading(place, wanted);
+    let (command, fields) = reading(resp_table, wanted);
     head(out, 6 + fields);
     word(out, b"EVALSHA");
     word(out, script);
     word(out, b"1");
-    two(out, place.tag(tag.0), tag.1);
-    word(out, &place.prefix);
+    two(out, resp_table.tag(tag.0), tag.1);
+    word(out, &resp_table.prefix);
     word(out, command);
-    field_names(out, place, wanted, fields);
+    field_names(out, resp_table, wanted, fields);
 }
 
-pub(super) fn scan_request(out: &mut Vec<u8>, place: &RespTable, from: &[u8], count: usize) {
+pub(super) fn scan_request(out: &mut Vec<u8>, resp_table: &RespTable, from: &[u8], count: usize) {
     head(out, 7);
     word(out, b"ZRANGEBYLEX");
-    word(out, &place.order);
+    word(out, &resp_table.order);
     two(out, b"[", from);
     word(out, b"+");
     word(out, b"LIMIT");

@@ -1,5 +1,4 @@
-//! Records that are found by unique tags, in one round trip: by the node's own command, elsewhere
-//! by a script.
+//! Searches by unique tags in one round trip: by the node's own command, or by a script.
 
 use super::answers::{receive_key, receive_parts};
 use super::guard::must_be_unique;
@@ -21,12 +20,12 @@ impl<S: Stream> Resp<S> {
         tag: RecordTag<'_>,
         wanted: PartSet,
     ) -> Result<()> {
-        let place = super::place(&self.places, table)?;
-        must_be_unique(place, tag)?;
+        let resp_table = super::resp_table(&self.places, table)?;
+        must_be_unique(resp_table, tag)?;
         let out = &mut self.wire.out;
         match &self.scripts {
-            Some(scripts) => commands::find_request(out, &scripts.find, place, tag, wanted),
-            None => tagged::find(out, b"FIND", place, tag, wanted),
+            Some(scripts) => commands::find_request(out, &scripts.find, resp_table, tag, wanted),
+            None => tagged::find(out, b"FIND", resp_table, tag, wanted),
         }
         Ok(())
     }
@@ -38,11 +37,11 @@ impl<S: Stream> Resp<S> {
         key: &mut Vec<u8>,
         receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        let place = super::place(&self.places, table)?;
+        let resp_table = super::resp_table(&self.places, table)?;
         if self.scripts.is_none() {
-            return tagged::receive_find(&mut self.wire, place, wanted, key, receive);
+            return tagged::receive_find(&mut self.wire, resp_table, wanted, key, receive);
         }
         let is_found = receive_key(&mut self.wire, b"", key)?;
-        Ok(is_found && receive_parts(&mut self.wire, place, wanted, receive)?)
+        Ok(is_found && receive_parts(&mut self.wire, resp_table, wanted, receive)?)
     }
 }

@@ -2,24 +2,24 @@
 
 use super::commands::{self, RespForm};
 use super::guard::{self, WriteGuard, must_be_unique, needs_guard};
-use super::{Dialect, ExtraFields, Resp, RespTable, must_be_whole, place};
+use super::{Dialect, ExtraFields, Resp, RespTable, must_be_whole, resp_table};
 use crate::access::{BatchSink, Request, StoreReply};
 use crate::targets::wire::Stream;
 use nearstate_model::limits::TRANSACTION_TRIES;
 use nearstate_model::{Error, Result};
 
-/// Requests of one message: their answers have to fit in what a server keeps for a client that does
-/// not read while it writes.
+/// Requests in one message: the replies must fit into the server's output buffer, because the
+/// client does not read while it writes.
 const TOGETHER: usize = 256;
 
-fn guard_of<'a>(place: &RespTable, request: &Request<'a>) -> Option<WriteGuard<'a>> {
+fn guard_of<'a>(resp_table: &RespTable, request: &Request<'a>) -> Option<WriteGuard<'a>> {
     match request {
         Request::Read { .. } | Request::Find { .. } => None,
-        Request::Put { table, entry } => Some(WriteGuard::of_put(place, *table, entry)),
+        Request::Put { table, entry } => Some(WriteGuard::of_put(resp_table, *table, entry)),
         Request::Change { table, change } => {
-            needs_guard(change).then(|| WriteGuard::of_change(place, *table, change))
+            needs_guard(change).then(|| WriteGuard::of_change(resp_table, *table, change))
         }
-        Request::Delete { table, key, tags } => (!tags.is_empty() || place.schema.is_scanned)
+        Request::Delete { table, key, tags } => (!tags.is_empty() || resp_table.schema.is_scanned)
             .then(|| WriteGuard::of_delete(*table, key)),
     }
 }
@@ -48,7 +48,7 @@ impl<S: Stream> Resp<S> {
         Ok(())
     }
 
-    /// Sends requests ahead of others' answers, if none of them needs a look first.
+    /// Sends requests before earlier ones were answered, if none of them needs a read first.
     pub(super) fn send_requests(&mut self, requests: &[Request<'_>]) -> Result<()> {
         let leaves =
             S::IS_NON_BLOCKING && self.ahead.may_send() && !self.any_is_watched(requests)?;
@@ -60,7 +60,7 @@ impl<S: Stream> Resp<S> {
         Ok(())
     }
 
-    /// The answers to the oldest requests that were sent ahead.
+    /// The replies to the oldest requests that were sent ahead.
     pub(super) fn receive_requests(
         &mut self,
         requests: &[Request<'_>],
@@ -78,7 +78,7 @@ impl<S: Stream> Resp<S> {
         refused.map_or(Ok(()), Err)
     }
 
-    /// The answers to a message whose first request has this number; a refusal of one of them.
+    /// The replies to a message whose first request has this number; returns the first error.
     fn receive_all(
         &mut self,
         (first, some): (usize, &[Request<'_>]),
@@ -100,7 +100,7 @@ impl<S: Stream> Resp<S> {
                     }
                     receive(number, StoreReply::Done(done));
                 }
-                // The answers behind it have to be read all the same.
+                // The later replies must be read in any case.
                 Err(e @ Error::TagTaken { .. }) => refused = refused.or(Some(e)),
                 Err(e) => return Err(e),
             }
@@ -126,28 +126,28 @@ impl<S: Stream> Resp<S> {
         Ok(false)
     }
 
-    /// With scripts nothing needs a watch.
+    /// True if the guard needs WATCH. With scripts it does not.
     const fn is_watched(&self, guard: &WriteGuard<'_>) -> bool {
         self.scripts.is_none() || guard.is_open()
     }
 
-    /// What needs more than one command, and which: all that are guarded, and those that write
-    /// beside the record.
+    /// The commands of requests that need more than one: guarded requests, and those that write
+    /// more than the record.
     fn needs<'a>(&self, request: &Request<'a>) -> Result<Option<WriteGuard<'a>>> {
-        let place = place(&self.places, request.table())?;
+        let resp_table = resp_table(&self.places, request.table())?;
         match request {
-            Request::Put { entry, .. } => must_be_whole(place, entry.parts)?,
-            Request::Find { tag, .. } => must_be_unique(place, *tag)?,
+            Request::Put { entry, .. } => must_be_whole(resp_table, entry.parts)?,
+            Request::Find { tag, .. } => must_be_unique(resp_table, *tag)?,
             Request::Read { .. } | Request::Change { .. } | Request::Delete { .. } => {}
         }
-        if self.dialect == Dialect::Tags && !place.schema.tags.is_empty() {
+        if self.dialect == Dialect::Tags && !resp_table.schema.tags.is_empty() {
             return Ok(None);
         }
-        Ok(guard_of(place, request).filter(|guard| !guard.is_open() || guard.has_more))
+        Ok(guard_of(resp_table, request).filter(|guard| !guard.is_open() || guard.has_more))
     }
 
-    /// Those that need a watch, all in one transaction before the others: whether each is done.
-    /// `None` for the others; empty if none needs a watch.
+    /// Executes the requests that need a watch, in one transaction before the others: true for each
+    /// one that was done, `None` for the others. Empty if none needs a watch.
     fn watched_ones(&mut self, some: &[Request<'_>]) -> Result<Vec<Option<bool>>> {
         let mut guards = Vec::new();
         for (at, request) in some.iter().enumerate() {
@@ -167,7 +167,7 @@ impl<S: Stream> Resp<S> {
             queue.begin(RespForm::Requests);
             for (at, request, guard) in &guards {
                 if done.get(*at) == Some(&Some(true)) {
-                    guard::writes_of(place(&self.places, guard.table)?, request, &mut queue);
+                    guard::writes_of(resp_table(&self.places, guard.table)?, request, &mut queue);
                 }
             }
             if self.execute(&queue)? {
@@ -178,7 +178,7 @@ impl<S: Stream> Resp<S> {
         Err(Error::Deadline { tries: TRANSACTION_TRIES })
     }
 
-    /// Watches and looks at what all of these need, in one message.
+    /// Watches and reads the keys that these guards need, in one message.
     fn check_guards(
         &mut self,
         guards: &[(usize, &Request<'_>, WriteGuard<'_>)],
@@ -186,7 +186,7 @@ impl<S: Stream> Resp<S> {
     ) -> Result<()> {
         let closed = |guard: &&(usize, &Request<'_>, WriteGuard<'_>)| !guard.2.is_open();
         for (_, _, guard) in guards.iter().filter(closed) {
-            guard.watch_request(place(&self.places, guard.table)?, &mut self.wire.out);
+            guard.watch_request(resp_table(&self.places, guard.table)?, &mut self.wire.out);
         }
         if !self.wire.out.is_empty() {
             self.send()?;
@@ -213,25 +213,28 @@ impl<S: Stream> Resp<S> {
             return self.send_tag_command(native, request);
         }
         if let Some(guard) = self.needs(request)? {
-            return self.ask_script(&guard, &|place, out| guard::writes_of(place, request, out));
+            return self
+                .ask_script(&guard, &|resp_table, out| guard::writes_of(resp_table, request, out));
         }
-        let place = place(&self.places, request.table())?;
+        let resp_table = resp_table(&self.places, request.table())?;
         let out = &mut self.wire.out;
         match request {
-            Request::Read { key, wanted, .. } => commands::parts_request(out, place, key, *wanted),
-            Request::Put { entry, .. } => {
-                commands::parts_write(out, place, entry.key, entry.parts, b"");
+            Request::Read { key, wanted, .. } => {
+                commands::parts_request(out, resp_table, key, *wanted);
             }
-            Request::Change { change, .. } => commands::change_request(out, place, change),
+            Request::Put { entry, .. } => {
+                commands::parts_write(out, resp_table, entry.key, entry.parts, b"");
+            }
+            Request::Change { change, .. } => commands::change_request(out, resp_table, change),
             Request::Delete { key, .. } => {
-                commands::key_request(out, b"DEL", &place.prefix, key);
+                commands::key_request(out, b"DEL", &resp_table.prefix, key);
             }
             Request::Find { table, tag, wanted } => return self.ask_find(*table, *tag, *wanted),
         }
         Ok(())
     }
 
-    /// What is answered to a request. What is found has its key put in `found`.
+    /// The reply to a request. The key of a found record is written to `found`.
     fn receive_one(
         &mut self,
         request: &Request<'_>,
@@ -275,7 +278,7 @@ mod tests {
     use crate::workloads::{Tally, WorkloadKind as _};
     use std::io::{Read, Write};
 
-    /// Answers with these bytes in pieces of so many, but not before it was asked.
+    /// Replies with these bytes in pieces of `step` bytes, but not before a request.
     #[derive(Debug)]
     struct Scripted {
         sent: Vec<Vec<u8>>,
@@ -373,7 +376,7 @@ mod tests {
             for message in &messages {
                 resp.send_ahead(message).unwrap();
             }
-            // Nothing is waited for in between.
+            // The client does not wait in between.
             assert_eq!(resp.wire.stream_mut().at, heard_before, "{step}");
             let wanted: [&[&str]; 4] = [
                 &["0 1\\r\\n", "0 true", "1 false"],
@@ -384,8 +387,8 @@ mod tests {
             for (message, wanted) in messages.iter().zip(wanted) {
                 assert_eq!(replies_of(&mut resp, message).unwrap(), wanted, "{step}");
             }
-            // One message each where no answer was there before it was asked for; else two may
-            // leave as one, but the same.
+            // One message each if no reply existed before its request. Otherwise two may be sent
+            // as one, with the same content.
             let messages = &resp.wire.stream_mut().sent;
             assert!(messages.len() == 3 || (step > 1 && messages.len() == 2), "{step}");
             let all = messages.concat();
@@ -435,13 +438,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_asked_while_answers_are_owed() {
+    fn nothing_else_is_requested_while_replies_are_outstanding() {
         let mut resp = connection(100, b"$-1\r\n$1\r\nx\r\n");
         resp.send_ahead(&[read(b"a")]).unwrap();
         let refused = resp.pipeline(&[read(b"b")], &mut |_, _| {}).unwrap_err();
-        assert!(refused.to_string().contains("take them first"), "{refused}");
+        assert!(refused.to_string().contains("receive them first"), "{refused}");
         assert_eq!(replies_of(&mut resp, &[read(b"a")]).unwrap(), ["0 false"]);
-        // And what was refused has left nothing behind.
+        // The refused request left nothing behind.
         assert_eq!(replies_of(&mut resp, &[read(b"b")]).unwrap(), ["0 x", "0 true"]);
         assert_eq!(resp.wire.stream_mut().sent.len(), 2);
     }

@@ -1,5 +1,4 @@
-//! What the node does with one command of its own (`TAG`), where others need a script or a watch:
-//! records with tags, in tables that have some.
+//! Records with tags by the node's own command (`TAG`). Other servers need a script or a watch.
 
 use super::RespTable;
 use super::answers::NIL;
@@ -8,25 +7,25 @@ use crate::access::{PartReceiver, PartSet, PartsChange, RecordTag, Request, firs
 use crate::targets::wire::{Stream, Wire};
 use nearstate_model::Result;
 
-/// Which command does a request.
+/// The command for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TagCommand {
-    /// `TAG SET` or `TAG HSET`; the record must be there or not.
+    /// `TAG SET` or `TAG HSET`, with the condition that the record exists or does not.
     Write { must_exist: bool },
-    /// `TAG SET .. KEEP XX`: SET would take the tags away.
+    /// `TAG SET .. KEEP XX`: SET would remove the tags.
     Value,
     /// `TAG CHANGE`.
     Retag,
     /// `EXISTS`: nothing changes.
     Exists,
-    /// `DEL`, which takes the tags along.
+    /// `DEL`, which also removes the tags.
     Delete,
 }
 
 impl TagCommand {
-    /// `None`: the commands of Redis do it.
-    pub(super) fn of(place: &RespTable, request: &Request<'_>) -> Option<Self> {
-        if place.schema.tags.is_empty() {
+    /// `None` if commands of Redis suffice.
+    pub(super) fn of(resp_table: &RespTable, request: &Request<'_>) -> Option<Self> {
+        if resp_table.schema.tags.is_empty() {
             return None;
         }
         match request {
@@ -38,14 +37,19 @@ impl TagCommand {
                     (true, false) => Some(Self::Write { must_exist: true }),
                     (true, true) => Some(Self::Retag),
                     (false, true) => Some(Self::Exists),
-                    (false, false) => place.is_plain().then_some(Self::Value),
+                    (false, false) => resp_table.is_plain().then_some(Self::Value),
                 }
             }
         }
     }
 
     /// Appends the command.
-    pub(super) fn write(self, place: &RespTable, request: &Request<'_>, out: &mut RespCommands) {
+    pub(super) fn write(
+        self,
+        resp_table: &RespTable,
+        request: &Request<'_>,
+        out: &mut RespCommands,
+    ) {
         let (key, parts, tags) = match request {
             Request::Read { key, .. } | Request::Delete { key, .. } => (*key, &[][..], &[][..]),
             Request::Find { .. } => (&[][..], &[][..], &[][..]),
@@ -57,42 +61,42 @@ impl TagCommand {
         match self {
             Self::Write { must_exist } => {
                 let condition = usize::from(must_exist);
-                if place.is_plain() {
-                    head(out, (b"SET", 3 + 2 * tags.len() + condition), place, key);
+                if resp_table.is_plain() {
+                    head(out, (b"SET", 3 + 2 * tags.len() + condition), resp_table, key);
                     out.word(first_part(parts));
                 } else {
                     let words = 3 + 2 * parts.len() + 2 * tags.len() + condition;
-                    head(out, (b"HSET", words), place, key);
+                    head(out, (b"HSET", words), resp_table, key);
                     out.number(parts.len());
                     for (part, bytes) in parts {
-                        out.word(place.part(*part));
+                        out.word(resp_table.part(*part));
                         out.word(bytes);
                     }
                 }
-                write_tags(place, tags, out);
+                write_tags(resp_table, tags, out);
                 if must_exist {
                     out.word(b"XX");
                 }
             }
             Self::Value => {
-                head(out, (b"SET", 4), place, key);
+                head(out, (b"SET", 4), resp_table, key);
                 out.word(first_part(parts));
                 out.word(b"KEEP");
                 out.word(b"XX");
             }
             Self::Retag => {
-                head(out, (b"CHANGE", 2 + 2 * tags.len()), place, key);
-                write_tags(place, tags, out);
+                head(out, (b"CHANGE", 2 + 2 * tags.len()), resp_table, key);
+                write_tags(resp_table, tags, out);
             }
             Self::Exists | Self::Delete => {
                 out.command(2);
                 out.word(if self == Self::Exists { b"EXISTS" } else { b"DEL" });
-                out.key(&place.prefix, key);
+                out.key(&resp_table.prefix, key);
             }
         }
     }
 
-    /// Whether it is done: there was a record, or none was needed.
+    /// True if it was done: the record existed, or need not exist.
     pub(super) fn receive<S: Stream>(self, wire: &mut Wire<S>) -> Result<bool> {
         match (wire.head()?, self) {
             ((b'$', NIL), Self::Write { must_exist: true } | Self::Value) => Ok(false),
@@ -100,73 +104,73 @@ impl TagCommand {
                 Ok(true)
             }
             ((b':', count), Self::Retag | Self::Exists | Self::Delete) => Ok(count > 0),
-            (other, _) => Err(wire.other(other, "what the node says of a record with tags")),
+            (other, _) => Err(wire.other(other, "a reply to a command on a record with tags")),
         }
     }
 }
 
-/// `TAG name key`, and how many words follow `TAG name`.
-fn head(out: &mut RespCommands, (name, words): (&[u8], usize), place: &RespTable, key: &[u8]) {
+/// `TAG name key`, with the number of words after `TAG name`.
+fn head(out: &mut RespCommands, (name, words): (&[u8], usize), resp_table: &RespTable, key: &[u8]) {
     out.command(2 + words);
     out.word(b"TAG");
     out.word(name);
-    out.key(&place.prefix, key);
+    out.key(&resp_table.prefix, key);
 }
 
-fn write_tags(place: &RespTable, tags: &[RecordTag<'_>], out: &mut RespCommands) {
+fn write_tags(resp_table: &RespTable, tags: &[RecordTag<'_>], out: &mut RespCommands) {
     out.number(tags.len());
     for (tag, value) in tags {
-        out.word(place.tag_name(*tag));
+        out.word(resp_table.tag_name(*tag));
         out.word(value);
     }
 }
 
-/// Declares the tags of a table; returns how many answers come.
-pub(super) fn declare(place: &RespTable, out: &mut Vec<u8>) -> usize {
-    for rule in place.schema.tags {
+/// Declares the tags of a table; returns the number of replies.
+pub(super) fn declare(resp_table: &RespTable, out: &mut Vec<u8>) -> usize {
+    for rule in resp_table.schema.tags {
         commands::head(out, if rule.is_unique { 5 } else { 4 });
         commands::word(out, b"TAG");
         commands::word(out, b"DECLARE");
-        commands::two(out, &place.prefix, b"*");
+        commands::two(out, &resp_table.prefix, b"*");
         commands::word(out, rule.name.as_bytes());
         if rule.is_unique {
             commands::word(out, b"UNIQUE");
         }
     }
-    place.schema.tags.len()
+    resp_table.schema.tags.len()
 }
 
 /// `TAG FIND`, or a command with the same first arguments.
 pub(super) fn find(
     out: &mut Vec<u8>,
     command: &[u8],
-    place: &RespTable,
+    resp_table: &RespTable,
     (tag, value): RecordTag<'_>,
     wanted: PartSet,
 ) {
-    let fields = commands::fields_of(place, wanted);
+    let fields = commands::fields_of(resp_table, wanted);
     commands::head(out, 5 + fields);
     commands::word(out, b"TAG");
     commands::word(out, command);
-    commands::two(out, &place.prefix, b"*");
-    commands::word(out, place.tag_name(tag));
+    commands::two(out, &resp_table.prefix, b"*");
+    commands::word(out, resp_table.tag_name(tag));
     commands::word(out, value);
-    commands::field_names(out, place, wanted, fields);
+    commands::field_names(out, resp_table, wanted, fields);
 }
 
 /// Receives the reply to `FIND`; false if no record has the tag.
 pub(super) fn receive_find<S: Stream>(
     wire: &mut Wire<S>,
-    place: &RespTable,
+    resp_table: &RespTable,
     wanted: PartSet,
     key: &mut Vec<u8>,
     receive: &mut PartReceiver<'_>,
 ) -> Result<bool> {
-    if !super::answers::receive_key(wire, &place.prefix, key)? {
+    if !super::answers::receive_key(wire, &resp_table.prefix, key)? {
         return Ok(false);
     }
     if wanted.is_empty() {
         return wire.skip().map(|()| true);
     }
-    super::answers::receive_parts(wire, place, wanted, receive)
+    super::answers::receive_parts(wire, resp_table, wanted, receive)
 }

@@ -1,8 +1,8 @@
-//! A transaction: reads watch what they read, writes wait for EXEC.
+//! Transactions: reads watch their keys, writes are buffered until EXEC.
 
 use super::commands::{self, RespCommands};
 use super::guard::{WriteGuard, must_be_unique, writes_of};
-use super::{Dialect, Resp, must_be_whole, place, tagged};
+use super::{Dialect, Resp, must_be_whole, resp_table, tagged};
 use crate::access::{
     PartReceiver, PartSet, RecordTag, ReplySink, Request, StoreAccess, StoreReply, TableId, parts,
 };
@@ -22,31 +22,31 @@ impl<'c, S: Stream> InTransaction<'c, S> {
         Self { resp, queue, reads: 0 }
     }
 
-    /// What is to be executed, and how much was read.
+    /// The commands to execute, and the number of reads.
     pub(super) fn into_parts(self) -> (RespCommands, usize) {
-        // Whatever was watched is so until the next EXEC or UNWATCH.
+        // Keys stay watched until the next EXEC or UNWATCH.
         self.resp.is_watching |= self.reads > 0;
         (self.queue, self.reads)
     }
 
-    /// Whether this transaction has read the record, and it is there.
+    /// True if this transaction has read the record and it exists.
     fn has_seen(&self, table: TableId, key: &[u8]) -> Result<bool> {
-        let prefix = place(&self.resp.places, table)?.prefix.as_slice();
+        let prefix = resp_table(&self.resp.places, table)?.prefix.as_slice();
         let is_it = |seen: &Vec<u8>| seen.strip_prefix(prefix) == Some(key);
         Ok(self.resp.seen.iter().any(is_it))
     }
 
     /// Queues a write; false if the record must exist and does not.
     fn write(&mut self, request: &Request<'_>) -> Result<bool> {
-        let place = place(&self.resp.places, request.table())?;
+        let resp_table = resp_table(&self.resp.places, request.table())?;
         let native = self.resp.native(request)?;
         let guard = match request {
             Request::Put { table, entry } => {
-                must_be_whole(place, entry.parts)?;
-                native.is_none().then(|| WriteGuard::of_put(place, *table, entry))
+                must_be_whole(resp_table, entry.parts)?;
+                native.is_none().then(|| WriteGuard::of_put(resp_table, *table, entry))
             }
             Request::Change { table, change } if native.is_none() => {
-                Some(WriteGuard::of_change(place, *table, change))
+                Some(WriteGuard::of_change(resp_table, *table, change))
             }
             Request::Change { table, change } => Some(WriteGuard::of_delete(*table, change.key)),
             Request::Delete { table, key, .. } => Some(WriteGuard::of_delete(*table, key)),
@@ -57,10 +57,10 @@ impl<'c, S: Stream> InTransaction<'c, S> {
         {
             return Ok(false);
         }
-        let place = super::place(&self.resp.places, request.table())?;
+        let resp_table = super::resp_table(&self.resp.places, request.table())?;
         match native {
-            Some(native) => native.write(place, request, &mut self.queue),
-            None => writes_of(place, request, &mut self.queue),
+            Some(native) => native.write(resp_table, request, &mut self.queue),
+            None => writes_of(resp_table, request, &mut self.queue),
         }
         Ok(true)
     }
@@ -72,8 +72,8 @@ impl<'c, S: Stream> InTransaction<'c, S> {
         wanted: PartSet,
         receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        let place = place(&self.resp.places, table)?;
-        commands::key_request(&mut self.resp.wire.out, b"WATCH", &place.prefix, key);
+        let resp_table = resp_table(&self.resp.places, table)?;
+        commands::key_request(&mut self.resp.wire.out, b"WATCH", &resp_table.prefix, key);
         self.resp.ask_parts(table, key, wanted)?;
         self.reads += 1;
         self.resp.send()?;
@@ -93,13 +93,13 @@ impl<'c, S: Stream> InTransaction<'c, S> {
         wanted: PartSet,
         (key, receive): (&mut Vec<u8>, &mut PartReceiver<'_>),
     ) -> Result<bool> {
-        let place = place(&self.resp.places, table)?;
-        must_be_unique(place, tag)?;
+        let resp_table = resp_table(&self.resp.places, table)?;
+        must_be_unique(resp_table, tag)?;
         if self.resp.dialect == Dialect::Tags {
             return self.find_by_command(table, tag, wanted, (key, receive));
         }
-        commands::key_request(&mut self.resp.wire.out, b"WATCH", place.tag(tag.0), tag.1);
-        commands::key_request(&mut self.resp.wire.out, b"GET", place.tag(tag.0), tag.1);
+        commands::key_request(&mut self.resp.wire.out, b"WATCH", resp_table.tag(tag.0), tag.1);
+        commands::key_request(&mut self.resp.wire.out, b"GET", resp_table.tag(tag.0), tag.1);
         self.reads += 1;
         self.resp.send()?;
         self.resp.wire.simple()?;
@@ -116,14 +116,14 @@ impl<'c, S: Stream> InTransaction<'c, S> {
         wanted: PartSet,
         (key, receive): (&mut Vec<u8>, &mut PartReceiver<'_>),
     ) -> Result<bool> {
-        let place = place(&self.resp.places, table)?;
-        tagged::find(&mut self.resp.wire.out, b"WATCH", place, tag, PartSet(0));
-        tagged::find(&mut self.resp.wire.out, b"FIND", place, tag, wanted);
+        let resp_table = resp_table(&self.resp.places, table)?;
+        tagged::find(&mut self.resp.wire.out, b"WATCH", resp_table, tag, PartSet(0));
+        tagged::find(&mut self.resp.wire.out, b"FIND", resp_table, tag, wanted);
         self.reads += 1;
         self.resp.send()?;
         self.resp.wire.simple()?;
-        let place = super::place(&self.resp.places, table)?;
-        let is_there = tagged::receive_find(&mut self.resp.wire, place, wanted, key, receive)?;
+        let resp_table = super::resp_table(&self.resp.places, table)?;
+        let is_there = tagged::receive_find(&mut self.resp.wire, resp_table, wanted, key, receive)?;
         if is_there {
             self.remember(table, key)?;
         }
@@ -131,12 +131,12 @@ impl<'c, S: Stream> InTransaction<'c, S> {
     }
 
     fn remember(&mut self, table: TableId, key: &[u8]) -> Result<()> {
-        let place = place(&self.resp.places, table)?;
-        self.resp.seen.push([place.prefix.as_slice(), key].concat());
+        let resp_table = resp_table(&self.resp.places, table)?;
+        self.resp.seen.push([resp_table.prefix.as_slice(), key].concat());
         Ok(())
     }
 
-    /// Watches what a guard needs and looks at it; false if the record is not there but must be.
+    /// Watches and reads the keys that a guard needs; false if the record must exist and does not.
     fn holds(&mut self, mut guard: WriteGuard<'_>) -> Result<bool> {
         if guard.must_exist && self.has_seen(guard.table, guard.key)? {
             guard.must_exist = false;
@@ -144,14 +144,14 @@ impl<'c, S: Stream> InTransaction<'c, S> {
         if guard.is_open() {
             return Ok(true);
         }
-        guard.watch_request(place(&self.resp.places, guard.table)?, &mut self.resp.wire.out);
+        guard.watch_request(resp_table(&self.resp.places, guard.table)?, &mut self.resp.wire.out);
         self.reads += 1;
         self.resp.send()?;
         self.resp.receive_guard(&guard)
     }
 }
 
-/// Has no scan: WATCH knows keys, not ranges.
+/// Scans are not possible: WATCH covers keys, not ranges.
 impl<S: Stream> StoreAccess for InTransaction<'_, S> {
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         match request {

@@ -1,8 +1,8 @@
-//! Streams that answer in pieces, stall, break, or take nothing before they are read from.
+//! Streams that reply in pieces, stall, break, or accept nothing until their replies are read.
 
 use super::*;
 
-/// Answers in pieces of `step` bytes.
+/// Replies in pieces of `step` bytes.
 struct Fixed(Vec<u8>, usize, usize);
 
 impl Read for Fixed {
@@ -27,8 +27,8 @@ impl Write for Fixed {
 
 impl Stream for Fixed {}
 
-/// A server that answers each byte with eight, and takes nothing while more than a few of them
-/// wait to be read.
+/// A server that replies to each byte with eight, and accepts nothing while more than a few of them
+/// are unread.
 #[derive(Default)]
 struct Stubborn {
     waiting: VecDeque<u8>,
@@ -39,7 +39,7 @@ impl Read for Stubborn {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         let bytes = into.len().min(self.waiting.len()).min(100);
         if bytes == 0 {
-            unreachable!("all that was asked is answered: it would wait here for ever");
+            unreachable!("every request has its reply: the client would wait forever");
         }
         into.iter_mut().zip(self.waiting.drain(..bytes)).for_each(|(to, byte)| *to = byte);
         Ok(bytes)
@@ -48,7 +48,7 @@ impl Read for Stubborn {
 
 impl Write for Stubborn {
     fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
-        unreachable!("it would wait here for ever, as its answers fill its buffer")
+        unreachable!("the replies fill the buffer: the client would wait forever")
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
@@ -75,20 +75,20 @@ impl Stream for Stubborn {
 }
 
 #[test]
-fn a_server_that_takes_nothing_before_it_is_read_from_is_read_from() {
+fn the_client_reads_from_a_server_that_accepts_nothing_until_then() {
     let mut wire = Wire::new(Stubborn::default());
     let asked: Vec<u8> = (0..10_000_usize).map(|at| at.to_le_bytes()[0]).collect();
     wire.out.extend_from_slice(&asked);
     wire.send().unwrap();
     assert!(wire.out.is_empty());
-    assert!(wire.stream.waits > 100, "it was never in the way: {}", wire.stream.waits);
+    assert!(wire.stream.waits > 100, "the server never blocked: {}", wire.stream.waits);
     let answers: Vec<u8> = asked.iter().flat_map(|byte| [*byte; 8]).collect();
     assert!(wire.take(answers.len()).unwrap() == answers.as_slice());
 }
 
-/// As the one above, but sockets and their buffers: the echo reads nothing while it writes.
+/// The same with sockets and their buffers: the echo server does not read while it writes.
 #[test]
-fn neither_side_of_a_socket_waits_for_the_other_to_read() {
+fn the_two_sides_of_a_socket_do_not_deadlock() {
     const BYTES: usize = 16 << 20;
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     let echo = std::thread::spawn(move || {
@@ -108,25 +108,25 @@ fn neither_side_of_a_socket_waits_for_the_other_to_read() {
 }
 
 #[test]
-fn a_message_is_held_while_answers_are_there_to_be_taken() {
+fn a_message_is_held_while_replies_are_available() {
     let mut wire = Wire::new(Stubborn::default());
     let leave = |wire: &mut Wire<Stubborn>, byte: u8| {
         wire.out.push(byte);
         wire.send_or_hold().unwrap();
         wire.stream_mut().waiting.len()
     };
-    // Nothing has been answered yet as far as the client knows.
+    // The client has not received a reply yet.
     assert_eq!(leave(&mut wire, 1), 8);
     assert_eq!(leave(&mut wire, 2), 16);
     assert_eq!(wire.take(8).unwrap(), [1; 8]);
-    // The second answer has come with the first: what leaves now has time until the next leaves.
+    // The second reply has arrived with the first: the message may wait until the next one is sent.
     assert_eq!(leave(&mut wire, 3), 0);
     wire.out.push(9);
     wire.discard_output();
     assert_eq!(wire.out, [3]);
     assert_eq!(leave(&mut wire, 4), 16);
     assert_eq!(wire.take(8).unwrap(), [2; 8]);
-    // Or until the client would have to wait.
+    // Or until the client would wait.
     assert_eq!(wire.take(4).unwrap(), [3; 4]);
     assert_eq!(leave(&mut wire, 5), 0);
     assert_eq!(wire.take(12).unwrap(), [3, 3, 3, 3, 4, 4, 4, 4, 4, 4, 4, 4]);
@@ -135,7 +135,7 @@ fn a_message_is_held_while_answers_are_there_to_be_taken() {
 }
 
 #[test]
-fn what_cannot_leave_holds_back_what_follows() {
+fn a_message_that_cannot_be_sent_delays_later_ones() {
     let mut ahead = SentAhead::default();
     assert!(!ahead.pop() && !ahead.is_owed() && ahead.may_send());
     for leaves in [true, true, false] {
@@ -150,7 +150,7 @@ fn what_cannot_leave_holds_back_what_follows() {
 }
 
 #[test]
-fn lines_and_bytes_come_out_in_whatever_pieces_they_went_in() {
+fn lines_and_bytes_are_parsed_from_pieces_of_any_size() {
     for step in [1, 2, 3, 7, 100_000] {
         let long = vec![b'x'; 200_000];
         let answer = [b"first\r\n\r\n", long.as_slice(), b"third\n"].concat();
@@ -164,7 +164,7 @@ fn lines_and_bytes_come_out_in_whatever_pieces_they_went_in() {
 }
 
 #[test]
-fn after_an_error_nothing_is_asked_any_more() {
+fn after_an_error_no_request_is_sent() {
     let mut wire = Wire::new(Fixed(b"no end".to_vec(), 0, 2));
     wire.send().unwrap();
     let error = wire.line().unwrap_err().to_string();
@@ -173,14 +173,14 @@ fn after_an_error_nothing_is_asked_any_more() {
     assert!(wire.is_cut());
     let mut wire = Wire::new(Fixed(vec![b'x'; 200_000], 0, 5000));
     assert!(wire.line().unwrap_err().to_string().contains("does not end"));
-    assert!(!wire.is_cut(), "it is there, but says something strange");
+    assert!(!wire.is_cut(), "the connection is open, but the reply is invalid");
     let mut wire = Wire::new(Fixed(vec![], 0, 1));
     assert!(wire.take(usize::MAX).is_err());
-    assert!(wire.input.capacity() == 0, "a length alone takes no memory");
+    assert!(wire.input.capacity() == 0, "a length alone allocates no memory");
 }
 
 #[test]
-fn a_server_that_stalls_is_reported_and_not_waited_for() {
+fn a_stalled_server_is_reported() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     let mut wire = Wire::new(Socket::Unix(ours));
@@ -194,14 +194,14 @@ fn a_server_that_stalls_is_reported_and_not_waited_for() {
 }
 
 #[test]
-fn a_socket_is_looked_at_and_then_waited_for() {
+fn a_socket_is_polled_before_the_client_sleeps() {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     ours.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     let mut wire = Wire::new(Socket::Unix(ours));
     wire.set_busy_poll(true);
     theirs.write_all(b"there\nnot whole").unwrap();
     assert_eq!(wire.line().unwrap(), b"there");
-    // It does not look for ever, and says the same as one that sleeps at once.
+    // Polling is limited, and its result is the same as that of a client that sleeps at once.
     assert!(wire.line().unwrap_err().to_string().contains("no reply for"));
     assert!(!wire.is_cut());
     let (ours, theirs) = UnixStream::pair().unwrap();

@@ -1,4 +1,4 @@
-//! What TATP's transactions must answer, and what the rows of a subscriber must be.
+//! The expected replies of TATP's transactions, and the expected rows of a subscriber.
 
 use super::model::{Model, Subscriber};
 use super::requests::RequestKind;
@@ -36,24 +36,24 @@ pub const PROFILE_BYTES: usize = SUBSCRIBER_BYTES - 5;
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     pub kind: RequestKind,
-    /// Which of the client's subscribers.
+    /// The index of the subscriber among the client's.
     pub slot: u32,
     /// Type of the access row or facility.
     pub row_type: u8,
-    /// When a forwarding begins.
+    /// The start hour of a forwarding.
     pub start: u8,
-    /// The hour that a forwarding has to last for.
+    /// The hour until which a forwarding must last.
     pub end: u8,
     /// The new bit, `data_a` above it, or the new location.
     pub value: u32,
 }
 
-/// A write that is not answered yet.
+/// A write without a reply yet.
 #[derive(Clone, Copy, Debug)]
 pub enum PendingUpdate {
-    /// A subscriber's location becomes this.
+    /// Sets a subscriber's location.
     Location(u32),
-    /// A subscriber's bit and a facility's byte become these.
+    /// Sets a subscriber's bit and a facility's byte.
     Update {
         /// The facility.
         sf_type: u8,
@@ -61,26 +61,26 @@ pub enum PendingUpdate {
         /// The byte.
         data_a: u8,
     },
-    /// A forwarding is inserted for the `times`th time.
+    /// Inserts a forwarding for the `times`th time.
     Insert {
         /// The facility.
         sf_type: u8,
-        /// When it begins.
+        /// Its start hour.
         start: u8,
-        /// How often.
+        /// The number of inserts, with this one.
         times: u16,
     },
-    /// A forwarding is deleted.
+    /// Deletes a forwarding.
     Delete {
         /// The facility.
         sf_type: u8,
-        /// When it begins.
+        /// Its start hour.
         start: u8,
     },
 }
 
 impl PendingUpdate {
-    /// Takes it up.
+    /// Applies the write to the model.
     pub fn complete(self, subscriber: &mut Subscriber) {
         match self {
             Self::Location(location) => subscriber.location = location,
@@ -119,8 +119,8 @@ impl Model {
         found
     }
 
-    /// Whether these are the bytes of a subscriber's part, as far as they can be told at once: its
-    /// number, and all that changes.
+    /// True if these are the bytes of a subscriber's part, as far as they are checked at once: its
+    /// number, and all fields that change.
     pub fn is_subscriber_part(&self, slot: u32, part: usize, bytes: &[u8]) -> bool {
         let Some(subscriber) = self.of(slot) else { return false };
         match part {
@@ -134,7 +134,7 @@ impl Model {
         }
     }
 
-    /// Whether these are the bytes of a part of what a read of one row asks for.
+    /// True if these are the bytes of a part that a read of one row requests.
     pub fn is_row(&self, request: &Request, part: usize, bytes: &[u8]) -> bool {
         if request.kind == RequestKind::GetSubscriberData {
             self.is_subscriber_part(request.slot, part, bytes)
@@ -143,7 +143,8 @@ impl Model {
         }
     }
 
-    /// Whether a read of one row was to end so: with a row or without, and so many right parts.
+    /// True if a read of one row has the expected result: a row or none, with this number of right
+    /// parts.
     pub fn is_answer(&self, request: &Request, is_found: bool, right: u32) -> bool {
         if request.kind == RequestKind::GetSubscriberData {
             return is_found && right == 3;
@@ -152,7 +153,7 @@ impl Model {
         is_found == self.of(request.slot).is_some_and(has) && right == u32::from(is_found)
     }
 
-    /// Whether these are the bytes of a facility's part, as far as they can be told at once.
+    /// True if these are the bytes of a facility's part, as far as they are checked immediately.
     pub fn is_facility(&self, slot: u32, sf_type: u8, (part, bytes): (usize, &[u8])) -> bool {
         let Some(subscriber) = self.of(slot) else { return false };
         match part {
@@ -162,13 +163,13 @@ impl Model {
         }
     }
 
-    /// Whether this is the row of a forwarding.
+    /// True if this is the row of a forwarding.
     pub fn is_forwarding(&self, slot: u32, place: (u8, u8), row: &[u8]) -> bool {
         let times = self.of(slot).and_then(|s| s.forwarding(place.0, place.1));
         times.is_some_and(|times| self.forwarding_row(slot, place, times) == *row)
     }
 
-    /// Every row that a subscriber may have: its table, its key, and its parts if it is there.
+    /// Every row that a subscriber may have: its table, its key, and its parts if it exists.
     pub fn rows(&self, slot: u32, mut each: impl FnMut(TableId, &[u8], Option<&[PartWrite<'_>]>)) {
         let (Some(subscriber), fresh) = (self.of(slot), self.drawn(slot)) else { return };
         let s_id = self.s_id(slot);
@@ -203,8 +204,8 @@ impl Model {
         }
     }
 
-    /// Whether a write was done: the store holds what it wrote. `None`: neither that nor what was
-    /// there before.
+    /// True if a write took effect, false if the store contains the state before it. `None` if it
+    /// contains neither.
     pub fn was_done(
         &self,
         store: &mut Connection<'_>,

@@ -1,5 +1,5 @@
-//! What each of a client's subscribers must hold, in 36 bytes each: what changes, and which rows
-//! there are. All else follows from the seed.
+//! The expected state of each of a client's subscribers, in 36 bytes each: the fields that change,
+//! and which rows exist. Everything else follows from the seed.
 
 use super::super::share::Share;
 use super::population::{Fresh, fresh_access, fresh_forwarding};
@@ -15,29 +15,29 @@ const ACCESS: u32 = 0;
 const FACILITY: u32 = 4;
 const ACTIVE: u32 = 8;
 
-/// Forwardings of a subscriber at the most.
+/// The largest number of forwardings of a subscriber.
 const FORWARDINGS: usize = 12;
 
-/// What the model knows of a subscriber.
+/// The model of a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subscriber {
     pub location: u32,
     /// Its facilities' `data_a`, by type.
     pub data_a: [u8; 4],
     flags: u16,
-    /// For each twice the number of times that it was inserted, and one more if it is there.
+    /// For each forwarding twice the number of its inserts, plus one if it exists.
     forwardings: [u16; FORWARDINGS],
     /// Its `bit_1`.
     pub bit_1: u8,
 }
 
-/// The place of a forwarding among a subscriber's.
+/// The index of a forwarding among a subscriber's.
 pub const fn place(sf_type: u8, start: u8) -> usize {
     (sf_type.wrapping_sub(1) & 3) as usize * 3 + (start / 8 % 3) as usize
 }
 
 impl Subscriber {
-    /// As the fresh database has it.
+    /// The state in the fresh database.
     pub fn fresh(fresh: &Fresh) -> Self {
         let row = fresh.row();
         let location = row.get(VLR_LOCATION).and_then(|bytes| bytes.first_chunk());
@@ -71,7 +71,7 @@ impl Subscriber {
         self.flags >> what >> (row_type.wrapping_sub(1) & 3) & 1 == 1
     }
 
-    /// Whether it has an access row of this type.
+    /// True if it has an access row of this type.
     pub const fn has_access(&self, ai_type: u8) -> bool {
         self.has(ai_type, ACCESS)
     }
@@ -80,25 +80,25 @@ impl Subscriber {
         self.has(sf_type, FACILITY)
     }
 
-    /// Whether it has this facility, and it is active.
+    /// True if it has this facility, and the facility is active.
     pub const fn is_active(&self, sf_type: u8) -> bool {
         self.has(sf_type, ACTIVE)
     }
 
-    /// A forwarding: how often it was inserted, if it is there.
+    /// The number of inserts of a forwarding, if it exists.
     pub fn forwarding(&self, sf_type: u8, start: u8) -> Option<u16> {
         let forwarding = self.forwardings.get(place(sf_type, start)).copied().unwrap_or(0);
         (forwarding & 1 == 1).then_some(forwarding >> 1)
     }
 
-    /// How often a forwarding will have been inserted with the next time. Goes round at 2^15, but
-    /// never to the row that the fresh database has.
+    /// The number of inserts of a forwarding after the next one. Wraps at 2^15, but never to the
+    /// row of the fresh database.
     pub fn next_insert(&self, sf_type: u8, start: u8) -> u16 {
         let times = self.forwardings.get(place(sf_type, start)).copied().unwrap_or(0) >> 1;
         if times >= u16::MAX >> 1 { 1 } else { times + 1 }
     }
 
-    /// Takes up a forwarding that was inserted so often, or deleted.
+    /// Records that a forwarding was inserted for this time, or deleted.
     pub fn set_forwarding(&mut self, sf_type: u8, start: u8, inserted: Option<u16>) {
         if let Some(forwarding) = self.forwardings.get_mut(place(sf_type, start)) {
             *forwarding = match inserted {
@@ -133,12 +133,12 @@ impl Model {
         self.first + slot
     }
 
-    /// What is known of a subscriber: the first, should there be none.
+    /// The model of a subscriber; the first one's if the index is out of range.
     pub fn of(&self, slot: u32) -> Option<&Subscriber> {
         self.subscribers.get(usize::try_from(slot).unwrap_or(usize::MAX))
     }
 
-    /// The same, to be changed.
+    /// The model of a subscriber, for a change.
     pub fn of_mut(&mut self, slot: u32) -> Option<&mut Subscriber> {
         self.subscribers.get_mut(usize::try_from(slot).unwrap_or(usize::MAX))
     }
@@ -147,17 +147,17 @@ impl Model {
         u32::try_from(self.subscribers.len()).unwrap_or(u32::MAX)
     }
 
-    /// What the fresh database has of a subscriber.
+    /// A subscriber of the fresh database.
     pub fn drawn(&self, slot: u32) -> Fresh {
         Fresh::of(self.seed, self.s_id(slot))
     }
 
-    /// The access row of a type, where there is one.
+    /// The access row of a type, if it exists.
     pub fn access_row(&self, slot: u32, ai_type: u8) -> [u8; ACCESS_BYTES] {
         fresh_access(self.seed, self.s_id(slot), ai_type)
     }
 
-    /// A forwarding's row when it was inserted so often: end and number follow from all of it.
+    /// A forwarding's row after this number of inserts, which determines its end and number.
     pub fn forwarding_row(&self, slot: u32, place: (u8, u8), times: u16) -> [u8; FORWARDING_BYTES] {
         let ((sf_type, start), s_id) = (place, self.s_id(slot));
         if times == 0 {

@@ -6,8 +6,8 @@ use super::rows::{
 };
 use crate::random::{self, Rng, draw};
 
-/// What belongs to a subscriber of the fresh database, and its rows: each follows from the seed and
-/// its key alone, so that one row can be had without all that come before it.
+/// A subscriber of the fresh database and its rows. Each row depends only on the seed and its key,
+/// so that one row can be generated without the earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fresh {
     seed: u64,
@@ -32,12 +32,12 @@ fn rng(seed: u64, s_id: u32, what: u64) -> Rng {
     random::rng(draw(seed, u64::from(s_id), what))
 }
 
-/// The access row of a type, if there is one.
+/// The access row of a type, if it exists.
 pub(super) fn fresh_access(seed: u64, s_id: u32, ai_type: u8) -> [u8; ACCESS_BYTES] {
     access_row(&mut rng(seed, s_id, 16 + u64::from(ai_type)))
 }
 
-/// The row of a forwarding, if there is one.
+/// The row of a forwarding, if it exists.
 pub(super) fn fresh_forwarding(
     seed: u64,
     s_id: u32,
@@ -49,7 +49,7 @@ pub(super) fn fresh_forwarding(
 }
 
 impl Fresh {
-    /// What belongs to this subscriber.
+    /// The rows of this subscriber.
     pub fn of(seed: u64, s_id: u32) -> Self {
         let mut fresh = Self { seed, s_id, access: 0, facilities: 0, forwardings: [0; 4] };
         let mut rng = fresh.rng(0);
@@ -76,7 +76,7 @@ impl Fresh {
         rng(self.seed, self.s_id, what)
     }
 
-    /// Whether it has an access row of this type.
+    /// True if it has an access row of this type.
     pub const fn has_access(&self, ai_type: u8) -> bool {
         self.access & bit_of(ai_type) != 0
     }
@@ -85,7 +85,7 @@ impl Fresh {
         self.facilities & bit_of(sf_type) != 0
     }
 
-    /// Whether a facility of it has a forwarding that begins then.
+    /// True if a facility of it has a forwarding with this start hour.
     pub fn has_forwarding(&self, sf_type: u8, start: u8) -> bool {
         let forwardings = self.forwardings.get(usize::from(sf_type.wrapping_sub(1)));
         forwardings.is_some_and(|forwardings| forwardings & bit_of_start(start) != 0)
@@ -95,18 +95,18 @@ impl Fresh {
         subscriber_row(self.s_id, &mut self.rng(1))
     }
 
-    /// The access row of a type, if there is one.
+    /// The access row of a type, if it exists.
     pub fn access(&self, ai_type: u8) -> Option<[u8; ACCESS_BYTES]> {
         self.has_access(ai_type).then(|| fresh_access(self.seed, self.s_id, ai_type))
     }
 
-    /// A facility's row, if there is one.
+    /// A facility's row, if it exists.
     pub fn facility(&self, sf_type: u8) -> Option<[u8; FACILITY_BYTES]> {
         let row = || facility_row(&mut self.rng(32 + u64::from(sf_type)));
         self.has_facility(sf_type).then(row)
     }
 
-    /// A forwarding's row, if there is one.
+    /// A forwarding's row, if it exists.
     pub fn forwarding(&self, sf_type: u8, start: u8) -> Option<[u8; FORWARDING_BYTES]> {
         let row = || fresh_forwarding(self.seed, self.s_id, sf_type, start);
         self.has_forwarding(sf_type, start).then(row)
@@ -138,7 +138,7 @@ mod tests {
         assert!((of(facilities, SUBSCRIBERS) - 2.5).abs() < 0.03, "{facilities}");
         assert!((of(forwardings, facilities) - 1.5).abs() < 0.03, "{forwardings}");
         assert!((of(active, facilities) - 0.85).abs() < 0.01, "{active}");
-        // A quarter each with one, two, three and four access rows.
+        // A quarter of the subscribers each has one, two, three and four access rows.
         assert_eq!(with_rows[0], 0);
         for rows in with_rows.into_iter().skip(1) {
             assert!((of(rows, SUBSCRIBERS) - 0.25).abs() < 0.02, "{with_rows:?}");

@@ -1,5 +1,4 @@
-//! TATP's seven transactions: how often each comes, with which parameters, and how often it finds
-//! what it looks for.
+//! TATP's seven transactions: their shares, parameters, and rates of success.
 
 /// A transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +15,7 @@ pub enum RequestKind {
     UpdateLocation,
     /// Finds a subscriber by its number and adds a forwarding.
     InsertCallForwarding,
-    /// Finds a subscriber by its number and takes a forwarding away.
+    /// Finds a subscriber by its number and deletes a forwarding.
     DeleteCallForwarding,
 }
 
@@ -32,12 +31,12 @@ pub const KINDS: [RequestKind; 7] = [
 ];
 
 impl RequestKind {
-    /// Its place in [`KINDS`].
+    /// Its index in [`KINDS`].
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// Its name in the description of the benchmark.
+    /// Its name in the benchmark's description.
     pub const fn name(self) -> &'static str {
         match self {
             Self::GetSubscriberData => "GET_SUBSCRIBER_DATA",
@@ -50,7 +49,7 @@ impl RequestKind {
         }
     }
 
-    /// Of a hundred transactions so many are of this kind.
+    /// The share of this kind among all transactions, in per cent.
     pub const fn percent(self) -> u64 {
         match self {
             Self::GetSubscriberData | Self::GetAccessData => 35,
@@ -62,7 +61,7 @@ impl RequestKind {
         }
     }
 
-    /// Of a hundred so many succeed, as it is published.
+    /// The published rate of success, in per cent.
     pub const fn published(self) -> f64 {
         match self {
             Self::GetSubscriberData | Self::UpdateLocation => 100.0,
@@ -72,13 +71,13 @@ impl RequestKind {
         }
     }
 
-    /// Of a hundred so many succeed on a fresh database, as it follows from the rules by which rows
-    /// and parameters are drawn.
+    /// The rate of success on a fresh database, in per cent. It follows from the rules by which
+    /// rows and parameters are drawn.
     ///
-    /// It is the published share but for `GET_NEW_DESTINATION`: 5/8 for the facility, 85 % that it
-    /// is active, and 0.2784 that a forwarding of it begins at or before the hour drawn from 0, 8,
-    /// 16 and ends after the one drawn from 1 to 24 (all cases counted). The published share would
-    /// need 0.45 in the place of the last factor; which rule gives that is not told.
+    /// It is the published share except for `GET_NEW_DESTINATION`: 5/8 for the facility, 85 % that
+    /// it is active, and 0.2784 that a forwarding of it begins at or before the hour drawn from 0,
+    /// 8, 16 and ends after the one drawn from 1 to 24 (all cases counted). The published share
+    /// would need 0.45 instead of the last factor; the description names no rule that gives it.
     pub const fn by_the_rules(self) -> f64 {
         if matches!(self, Self::GetNewDestination) { 14.79 } else { self.published() }
     }
@@ -131,7 +130,8 @@ mod tests {
     fn the_rules_give_the_share_that_is_told() {
         let (mut hits, mut cases) = (0.0, 0.0);
         for set in 0_u32..8 {
-            // So many forwardings in 1 of 4 cases; each set of so many with the same chance.
+            // Each number of forwardings has a probability of 1/4; all sets of one size are equally
+            // probable.
             let sets = [1.0, 3.0, 3.0, 1.0][set.count_ones() as usize];
             for ends in 0..512_u32 {
                 for (start, end) in (0..3_u32).flat_map(|s| (1..=24).map(move |e| (s, e))) {

@@ -10,7 +10,7 @@
 //! (secondary lookup)  sub_nbr 15                         s_id u32
 //! ```
 //!
-//! Numbers in keys are big-endian, so that keys stand in the order of the numbers.
+//! Numbers in keys are big-endian, so that keys sort in the order of the numbers.
 
 use super::super::share::digits;
 use crate::random::Rng;
@@ -72,7 +72,7 @@ pub trait FieldDraws {
     /// Fifteen random digits.
     fn number(&mut self) -> Number;
 
-    /// Some of the items, `count` of them, each set of so many with the same probability.
+    /// A random subset of `count` items; all subsets of this size are equally probable.
     fn choose<const N: usize>(&mut self, items: [u8; N], count: u8) -> Vec<u8>;
 }
 

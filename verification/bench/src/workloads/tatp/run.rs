@@ -32,7 +32,7 @@ pub struct Client {
     pending: Option<(u32, PendingUpdate)>,
     key: Vec<u8>,
     requests: Vec<Request>,
-    /// Reads that travel together.
+    /// Reads that are sent together.
     requested: Vec<Request>,
     runs: [u64; 7],
     successes: [u64; 7],
@@ -104,7 +104,7 @@ impl Client {
         }
     }
 
-    /// How much it will find of what it looks for (none: it does not succeed), and counts it.
+    /// The number of rows that the transaction must find (`None`: it fails); counts the outcome.
     fn count(&mut self, request: &Request, tally: &mut Tally) -> u32 {
         let Request { kind, row_type, start, .. } = *request;
         let Some(subscriber) = self.model.of(request.slot) else { return 0 };
@@ -199,7 +199,7 @@ impl Client {
                     bytes_in += bytes.len() as u64;
                     right += u32::from(model.is_row(request, part, bytes));
                 }
-                // Rows are asked for by their keys.
+                // Rows are requested by key.
                 StoreReply::Key(_) => {}
                 StoreReply::Done(is_found) => {
                     if !model.is_answer(request, is_found, std::mem::take(&mut right)) {
@@ -215,7 +215,7 @@ impl Client {
         Ok(())
     }
 
-    /// `GET_NEW_DESTINATION`: all of it as it was at one instant.
+    /// `GET_NEW_DESTINATION`: all reads show the same instant.
     fn destination(
         &mut self,
         store: &mut Connection<'_>,
@@ -368,7 +368,7 @@ impl Client {
         Ok(())
     }
 
-    /// Takes up the write that was answered, as the model says that it must have ended.
+    /// Applies the write that was answered to the model.
     fn complete(&mut self, request: &Request, is_right: bool) {
         if let Some((slot, pending)) = self.pending.take()
             && let Some(subscriber) = self.model.of_mut(slot)
@@ -381,11 +381,11 @@ impl Client {
     }
 }
 
-/// Hears a facility's type, and a part of it.
+/// Receives a facility's type and one of its parts.
 type FacilityReceiver<'h> = dyn FnMut(u8, PartWrite<'_>) + 'h;
 
-/// Inserts a forwarding of a facility that there is, where there is none; whether it did. `receive`
-/// gets what the facilities are.
+/// Inserts a forwarding if its facility exists and the forwarding does not; returns true if it was
+/// inserted. `receive` gets the facilities.
 fn insert(
     access: &mut dyn StoreAccess,
     s_id: u32,
@@ -469,7 +469,7 @@ impl Workload for Client {
         if self.requested.is_empty() { Ok(()) } else { self.read_rows(store, tally) }
     }
 
-    fn settle(&mut self, store: &mut Connection<'_>) -> Result<()> {
+    fn resolve_unanswered(&mut self, store: &mut Connection<'_>) -> Result<()> {
         let Some((slot, pending)) = self.pending else { return Ok(()) };
         match self.model.was_done(store, slot, pending)? {
             Some(is_done) => {
@@ -497,7 +497,7 @@ impl Workload for Client {
 
     fn checks(&self) -> Vec<Check> {
         let all: u64 = self.runs.iter().sum();
-        // The rule meets few subscribers often: so many even ones would vary as much.
+        // The rule draws few subscribers often: this number of uniform ones would vary as much.
         let subscribers = f64::from(self.model.count());
         let reach = as_f64(reach(self.model.count()) + 1);
         let records = subscribers.min(reach).powf(ORED) * (subscribers / reach).max(1.0);
@@ -517,12 +517,12 @@ impl Workload for Client {
     }
 }
 
-/// Of `n` records (a power of two) met by or-ing two even numbers, n^0.678 even ones would give the
-/// same variance: the sum of squares is (1/16 + 9/16) for each bit, and 0.678 is its logarithm.
+/// `n` records (a power of two), drawn by or-ing two uniform numbers, vary as much as n^0.678
+/// uniform ones: the sum of squares is (1/16 + 9/16) for each bit, and 0.678 is its logarithm.
 const ORED: f64 = 0.678;
 
-/// `GET_NEW_DESTINATION` succeeds in 15.82 % of all cases when each forwarding is there or not for
-/// itself, as inserting and deleting leave it, and in 14.79 % of them on a fresh database.
+/// `GET_NEW_DESTINATION` succeeds in 15.82 % of all cases if forwardings exist independently of
+/// each other, as after inserts and deletes, and in 14.79 % on a fresh database.
 const EVENED_OUT: f64 = 1.03;
 
 impl Client {

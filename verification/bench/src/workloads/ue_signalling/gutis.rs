@@ -20,7 +20,7 @@ use nearstate_ue::Procedure;
 /// Bytes of a GUTI (TS 23.003 clause 2.8.1).
 const GUTI_BYTES: usize = 10;
 
-/// Its place among the table's tags.
+/// Its index among the table's tags.
 pub(super) const GUTI: usize = 1;
 
 pub(super) type Guti = [u8; GUTI_BYTES];
@@ -84,10 +84,10 @@ impl Gutis {
     #[cold]
     pub(super) fn update(&mut self, ue: Ue, after: &Context) {
         let now = guti_of(after);
-        if self.all.len() <= ue.place() {
-            self.all.resize(ue.place() + 1, KnownGuti::default());
+        if self.all.len() <= ue.index() {
+            self.all.resize(ue.index() + 1, KnownGuti::default());
         }
-        if let Some(name) = self.all.get_mut(ue.place()) {
+        if let Some(name) = self.all.get_mut(ue.index()) {
             name.set(now);
         }
     }
@@ -98,7 +98,7 @@ impl Gutis {
     }
 
     fn of(&self, ue: Ue) -> KnownGuti {
-        self.all.get(ue.place()).copied().unwrap_or_default()
+        self.all.get(ue.index()).copied().unwrap_or_default()
     }
 }
 
@@ -178,7 +178,7 @@ fn key_text(found: Option<Vec<u8>>) -> String {
 
 #[cold]
 pub(super) fn wrong_record(pending: PendingProcedure, key: &[u8]) -> Error {
-    let (ue, procedure) = (pending.ue.place(), pending.procedure);
+    let (ue, procedure) = (pending.ue.index(), pending.procedure);
     let key = String::from_utf8_lossy(key);
     wrong_answer(format_args!("{procedure}: the GUTI of this client's UE {ue} leads to {key}"))
 }

@@ -25,27 +25,27 @@ const CONNECTED: (f64, f64) = (4.0, 1.2);
 const IDLE: (f64, f64) = (8.0, 1.4);
 const DETACHED: (f64, f64) = (120.0, 1.2);
 
-/// Longest time in a state, in ticks: almost an hour, what the wheel turns in one round.
+/// Longest time in a state, in ticks: almost an hour, one round of the wheel.
 const TICKS_MAX: u32 = (1 << 16) - 1;
 
-/// Stays that are drawn to know where UEs are met. Those of detached UEs are the fewest, some
-/// 2,900, and the longest: their share of the time is then right by some hundredths of itself.
-const STAYS: u32 = 1 << 18;
+/// Stays that are drawn for the initial states. Stays of detached UEs are the fewest, some 2,900,
+/// and the longest: their share of the time is accurate to a few per cent.
+const STAYS_SAMPLED: u32 = 1 << 18;
 
 const NO_UE: u32 = u32::MAX;
 
 /// One UE of the machine.
 #[derive(Clone, Copy, Debug)]
-struct UePlace {
+struct UeEntry {
     /// The next UE of the same slot.
     next: u32,
     state: UeState,
 }
 
-/// The machine: a wheel of ticks, in each a list of the UEs whose time comes then.
+/// The machine: a timer wheel; each tick has a list of the UEs that leave their state then.
 #[derive(Debug)]
 pub(super) struct Machine {
-    places: Vec<UePlace>,
+    entries: Vec<UeEntry>,
     slots: Vec<u32>,
     now: usize,
     rng: Rng,
@@ -53,21 +53,21 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// UEs as they are met at any moment.
+    /// UEs in the stationary distribution of states.
     pub(super) fn new(ues: u64, seed: u64) -> Result<Self> {
         let count = u32::try_from(ues).ok().filter(|count| *count < NO_UE);
         let count = count.ok_or_else(|| Error::BadArgument {
             detail: format!("{ues} UEs of one client: give fewer, or more clients"),
         })?;
-        let place = UePlace { next: NO_UE, state: UeState::Idle };
-        let places = vec![place; usize::try_from(count).unwrap_or(0)];
+        let entry = UeEntry { next: NO_UE, state: UeState::Idle };
+        let entries = vec![entry; usize::try_from(count).unwrap_or(0)];
         let slots = vec![NO_UE; SLOTS];
-        let mut all = Self { places, slots, now: 0, rng: random::rng(seed), due: Vec::new() };
-        let moments = Moments::new(&mut all.rng);
+        let mut all = Self { entries, slots, now: 0, rng: random::rng(seed), due: Vec::new() };
+        let sample = StaySample::new(&mut all.rng);
         for ue in 0..count {
-            let (state, left) = moments.meet(&mut all.rng);
-            if let Some(place) = all.places.get_mut(ue as usize) {
-                place.state = state;
+            let (state, left) = sample.meet(&mut all.rng);
+            if let Some(entry) = all.entries.get_mut(ue as usize) {
+                entry.state = state;
             }
             all.schedule(ue, left);
         }
@@ -76,8 +76,8 @@ impl Machine {
 
     /// The state of a UE, before its next procedure.
     pub(super) fn state(&self, ue: u64) -> UeState {
-        let place = usize::try_from(ue).ok().and_then(|ue| self.places.get(ue));
-        place.map_or(UeState::Idle, |place| place.state)
+        let entry = usize::try_from(ue).ok().and_then(|ue| self.entries.get(ue));
+        entry.map_or(UeState::Idle, |entry| entry.state)
     }
 
     /// The next `count` procedures, of different UEs, in the order of the machine's clock; fewer if
@@ -85,7 +85,7 @@ impl Machine {
     #[inline]
     pub(super) fn next(&mut self, count: usize, mut each: impl FnMut(u64, Procedure)) {
         self.due.clear();
-        let count = count.min(self.places.len());
+        let count = count.min(self.entries.len());
         while self.due.len() < count {
             let ue = self.pop();
             self.due.push(ue);
@@ -104,8 +104,8 @@ impl Machine {
         loop {
             let Some(slot) = self.slots.get_mut(self.now) else { return 0 };
             let ue = *slot;
-            if let Some(place) = self.places.get(ue as usize) {
-                *slot = place.next;
+            if let Some(entry) = self.entries.get(ue as usize) {
+                *slot = entry.next;
                 return ue;
             }
             self.now = (self.now + 1) % SLOTS;
@@ -115,11 +115,11 @@ impl Machine {
     /// A UE takes its next procedure, and waits for the one after.
     #[inline]
     fn advance(&mut self, ue: u32) -> Procedure {
-        let state = self.places.get(ue as usize).map_or(UeState::Idle, |place| place.state);
+        let state = self.entries.get(ue as usize).map_or(UeState::Idle, |entry| entry.state);
         let procedure = next_of(state, &mut self.rng);
         let after = procedure.next_state(state).unwrap_or(state);
-        if let Some(place) = self.places.get_mut(ue as usize) {
-            place.state = after;
+        if let Some(entry) = self.entries.get_mut(ue as usize) {
+            entry.state = after;
         }
         let ticks = stay(after, &mut self.rng);
         self.schedule(ue, ticks);
@@ -129,29 +129,29 @@ impl Machine {
     #[inline]
     fn schedule(&mut self, ue: u32, ticks: u32) {
         let at = (self.now + ticks as usize) % SLOTS;
-        let (Some(slot), Some(place)) = (self.slots.get_mut(at), self.places.get_mut(ue as usize))
+        let (Some(slot), Some(entry)) = (self.slots.get_mut(at), self.entries.get_mut(ue as usize))
         else {
             return;
         };
-        place.next = *slot;
+        entry.next = *slot;
         *slot = ue;
     }
 }
 
-/// Stays one after the other on a line of time, as long as they are: a moment of it meets a long
-/// one as much oftener as it is longer.
+/// A sample of stays on one time line, so that a random moment hits a stay with a probability
+/// proportional to its duration.
 #[derive(Debug)]
-struct Moments {
+struct StaySample {
     /// State and end of each, in ticks.
     stays: Vec<(UeState, u64)>,
     end: u64,
 }
 
-impl Moments {
+impl StaySample {
     fn new(rng: &mut Rng) -> Self {
-        let mut stays = Vec::with_capacity(STAYS as usize);
+        let mut stays = Vec::with_capacity(STAYS_SAMPLED as usize);
         let mut end = 0;
-        for _ in 0..STAYS {
+        for _ in 0..STAYS_SAMPLED {
             let state = left_by(rng);
             end += u64::from(stay(state, rng));
             stays.push((state, end));

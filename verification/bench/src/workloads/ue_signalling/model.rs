@@ -23,7 +23,7 @@ impl Ue {
     }
 
     #[inline]
-    pub(super) const fn place(self) -> usize {
+    pub(super) const fn index(self) -> usize {
         self.0
     }
 }

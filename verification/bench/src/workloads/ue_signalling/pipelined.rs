@@ -174,7 +174,7 @@ impl Overlapped for Client {
     fn begin_step(&mut self, store: &mut Connection<'_>, count: usize) -> Result<()> {
         let in_flight = self.batches.in_flight.iter().flat_map(|batch| &batch.procedures);
         self.batches.busy.clear();
-        self.batches.busy.extend(in_flight.map(|pending| pending.ue.place() as u64));
+        self.batches.busy.extend(in_flight.map(|pending| pending.ue.index() as u64));
         self.draw_next(count);
         self.batches.busy.clear();
         self.start_batch();

@@ -228,7 +228,7 @@ fn what_was_in_flight_is_settled_as_it_turned_out() {
         }
         client.procedures.push(pending);
     }
-    client.settle(&mut store).unwrap();
+    client.resolve_unanswered(&mut store).unwrap();
     assert!(client.procedures.is_empty());
     assert_eq!(client.verify(&mut store, &mut |_| {}).unwrap().wrong, 0);
     // And one whose earlier, acknowledged procedure is gone.
@@ -238,7 +238,7 @@ fn what_was_in_flight_is_settled_as_it_turned_out() {
     client.model.completed(ue, Procedure::Handover, &lost);
     let draw = client.model.draw(ue);
     client.procedures.push(PendingProcedure { ue, procedure: Procedure::Detach, draw });
-    assert_wrong(&client.settle(&mut store).unwrap_err(), "delta");
+    assert_wrong(&client.resolve_unanswered(&mut store).unwrap_err(), "delta");
 }
 
 /// How a store goes wrong with the tags of a change.
@@ -350,7 +350,7 @@ fn what_was_in_flight_when_tags_changed_is_found_by_its_new_name() {
     apply(pending.procedure, &mut after, pending.draw);
     write(&client, &mut store, pending, (&before, &after));
     client.procedures.push(pending);
-    client.settle(&mut store).unwrap();
+    client.resolve_unanswered(&mut store).unwrap();
     let procedure = Procedure::ServiceRequest;
     let next = PendingProcedure { ue, procedure, draw: client.model.draw(ue) };
     let found = client.find(&mut store, next, &mut Tally::default()).unwrap();

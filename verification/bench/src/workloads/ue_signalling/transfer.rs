@@ -122,13 +122,13 @@ fn malformed_context(pending: PendingProcedure, (part, bytes): (usize, usize)) -
 
 #[cold]
 pub(super) fn missing_context(pending: PendingProcedure) -> Error {
-    let (ue, procedure) = (pending.ue.place(), pending.procedure);
+    let (ue, procedure) = (pending.ue.index(), pending.procedure);
     wrong_answer(format_args!("{procedure}: it has no context of this client's UE {ue}"))
 }
 
 #[cold]
 pub(super) fn stale_context(pending: PendingProcedure) -> Error {
-    let (ue, procedure) = (pending.ue.place(), pending.procedure);
+    let (ue, procedure) = (pending.ue.index(), pending.procedure);
     wrong_answer(format_args!(
         "{procedure}: its context of this client's UE {ue} is not what the last procedure left: an \
          acknowledged write is lost, or another record was answered"

@@ -1,0 +1,44 @@
+//! The clocks of the kernel.
+
+use std::time::Duration;
+
+/// The time of a kernel clock. Takes some nanoseconds and no system call. Zero if the clock does
+/// not exist.
+fn clock(which: libc::clockid_t) -> Duration {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel fills `now`, which outlives the call.
+    let failed = unsafe { libc::clock_gettime(which, &raw mut now) };
+    if failed != 0 {
+        return Duration::ZERO;
+    }
+    let nanos = u32::try_from(now.tv_nsec).unwrap_or(0);
+    Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), nanos)
+}
+
+/// The shift of the clock of this process in milliseconds, for tests of clocks that jump.
+#[cfg(feature = "crash-points")]
+pub(crate) static CLOCK_SHIFT_MS: std::sync::atomic::AtomicI64 =
+    std::sync::atomic::AtomicI64::new(0);
+
+/// Milliseconds since 1970 at the last tick of the system clock (1 to 4 ms ago).
+pub fn now_ms_coarse() -> u64 {
+    let now = u64::try_from(clock(libc::CLOCK_REALTIME_COARSE).as_millis()).unwrap_or(u64::MAX);
+    #[cfg(feature = "crash-points")]
+    let now = now.saturating_add_signed(CLOCK_SHIFT_MS.load(std::sync::atomic::Ordering::Relaxed));
+    now
+}
+
+/// Milliseconds since 1970. Slower than [`now_ms_coarse`], and never behind the clock of another
+/// process of the host: an expiry time that a client computed is not further away than the
+/// client requested.
+pub fn now_ms() -> u64 {
+    let now = u64::try_from(clock(libc::CLOCK_REALTIME).as_millis()).unwrap_or(u64::MAX);
+    #[cfg(feature = "crash-points")]
+    let now = now.saturating_add_signed(CLOCK_SHIFT_MS.load(std::sync::atomic::Ordering::Relaxed));
+    now
+}
+
+/// The time since the machine was started, at the last tick of the clock. It never jumps.
+pub fn since_boot() -> Duration {
+    clock(libc::CLOCK_MONOTONIC_COARSE)
+}
