@@ -20,8 +20,8 @@ use crate::index::bucket::{
 };
 use crate::index::lookup::{hash_of, link_slot, walk_chain};
 use crate::layout::{
-    CATALOG_RING, CHUNK_UNITS, Corruption, HEAP, LINE, MEMBER_STATE, SEGMENTS, SUPER_EPOCH,
-    CATALOG_KIND, catalog_at, member_at, ordinary_chunks, unseal,
+    CATALOG_KIND, CATALOG_RING, CHUNK_UNITS, Corruption, HEAP, LINE, MEMBER_STATE, SEGMENTS,
+    SUPER_EPOCH, catalog_at, member_at, ordinary_chunks, unseal,
 };
 use crate::member::arena::{Arena, Bump, SET_ASIDE, undo};
 use crate::member::lock::{PAYLOAD, owner_of};
@@ -384,7 +384,8 @@ impl Checker<'_> {
                 self.live(&child, kind)?;
             }
         }
-        if let Err(what) = validate(self.map.word(catalog_at(table.index()) + CATALOG_KIND)?.load(Ordering::Relaxed), record) {
+        let kind = self.map.word(catalog_at(table.index()) + CATALOG_KIND)?.load(Ordering::Relaxed);
+        if let Err(what) = validate(kind, record) {
             self.report.fault(format!("record {:#x}: {what}", record.at()));
         }
         Ok(hash)

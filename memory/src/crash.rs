@@ -169,6 +169,8 @@ pub const POINTS: &[&str] = &[
     "namespace.live",
     "namespace.counted",
     "namespace.reused",
+    "namespace.changing",
+    "namespace.changed",
     "removal.begun",
     "removal.walked",
     "removal.committed",

@@ -39,12 +39,18 @@ pub(crate) const SUPER_EPOCH: u64 = 0x200;
 pub(crate) const SUPER_FRONTIER: u64 = 0x240;
 pub(crate) const SUPER_MEMBERS: u64 = 0x2c0;
 pub(crate) const SUPER_NAMESPACES: u64 = 0x300;
+/// Number of changes of the catalog: `region/catalog.rs`.
+pub(crate) const SUPER_CATALOG_CHANGES: u64 = 0x308;
+/// The highest stamp of a removed namespace's index: `region/catalog.rs`.
+pub(crate) const SUPER_STAMP_FLOOR: u64 = 0x310;
 pub(crate) const SUPER_NAMESPACES_LOCK: u64 = 0x340;
 /// The drop mark: the process that drops the region, sealed, or [`DROPPED`].
 pub(crate) const SUPER_DROP: u64 = 0x380;
 /// Words of the superblock that can be nonzero: static words, sealed words, locks.
-pub(crate) const SUPER_WORDS: &[u64] =
-    &[0, 8, 16, 24, 32, 40, 48, 56, 64, 72, 120, 0x200, 0x240, 0x2c0, 0x300, 0x340, 0x380];
+pub(crate) const SUPER_WORDS: &[u64] = &[
+    0, 8, 16, 24, 32, 40, 48, 56, 64, 72, 120, 0x200, 0x240, 0x2c0, 0x300, 0x308, 0x310, 0x340,
+    0x380,
+];
 pub(crate) const SUPER_BYTES: u64 = 4096;
 /// Bytes between the superblock and the member table that no build uses. They are zero.
 pub(crate) const RESERVED_BYTES: u64 = 4096;

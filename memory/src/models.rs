@@ -8,6 +8,7 @@
 //! `UnsafeCell`s of loom, which report every unordered access.
 
 mod member_slot;
+mod name_table;
 mod pin_interval;
 mod pipe;
 mod removal;
@@ -586,6 +587,7 @@ fn every_mutant_makes_its_model_fail() {
     let survivors: Vec<_> = MUTANTS
         .iter()
         .chain(member_slot::MUTANTS)
+        .chain(name_table::MUTANTS)
         .chain(pipe::MUTANTS)
         .chain(removal::MUTANTS)
         .filter(|(mutant, model)| holds(model, mutant))

@@ -2,30 +2,26 @@
 
 use std::sync::OnceLock;
 
-use nearstate_model::limits::{NAMESPACE_NAME_BYTES_MAX, NAMESPACES_MAX};
-use nearstate_model::{Error, Result, invariant};
+use nearstate_model::limits::NAMESPACES_MAX;
+use nearstate_model::{Result, invariant};
 
 use crate::atomic::{AtomicU64, Ordering, fence};
 use crate::crash::crash_point;
-use crate::index::bucket::{WORDS, control};
-use crate::index::lookup::walk_chain;
 use crate::layout::{
-    CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK, CATALOG_COMMITTED, CATALOG_FLAGS,
-    CATALOG_GENERATION, CATALOG_KIND, CATALOG_NAME, CATALOG_NAME_BYTES, CATALOG_SEGMENTS,
-    CATALOG_STATE, Corruption, LINE, NAMESPACE_LIVE, NAMESPACE_NUMBER_BITS, SUPER_NAMESPACES,
-    SUPER_NAMESPACES_LOCK, catalog_at, entry_of, namespace_flags, seal, unseal,
+    CATALOG_BUCKETS, CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_KIND, CATALOG_STATE, Corruption,
+    NAMESPACE_LIVE, NAMESPACE_NUMBER_BITS, SUPER_CATALOG_CHANGES, catalog_at, entry_of,
+    namespace_flags, seal, unseal,
 };
 use crate::member::Member;
 use crate::member::arena::LockSlot;
-use crate::region::catalog_use::{
-    self, EntryUse, GENERATION_MAX, namespace_removed, parse_use, use_word,
-};
+use crate::region::catalog::{self, EntryState, entries_used, entry_state};
+use crate::region::catalog_use::{self, namespace_removed};
 use crate::region::file::TABLE_PAGE;
-use crate::region::index_table::{
-    BUCKETS_FIRST, IndexTable, NamespaceIdentity, number_in, segment_of_word, segment_slot,
-};
-use crate::region::linear_hash::DEPTH_FIRST;
+use crate::region::index_table::{IndexTable, NamespaceIdentity, number_in};
 use crate::region::map::Map;
+
+mod creation;
+mod removal;
 
 /// A namespace, as listed in the catalog.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,56 +42,28 @@ pub struct NamespaceEntry {
 /// `Corruption`: a flipped bit in a count or a name that is too long.
 pub(crate) fn list(map: &Map) -> Result<Vec<NamespaceEntry>, Corruption> {
     let mut all = Vec::new();
-    each(map, |index, identity| {
-        let buckets = map.word(catalog_at(index) + CATALOG_BUCKETS)?.load(Ordering::Acquire);
-        all.push(NamespaceEntry {
-            index,
-            name: identity.name.to_vec(),
-            kind: identity.kind,
-            buckets: unseal(buckets, "a namespace's bucket count has a flipped bit")?,
-        });
-        Ok(())
-    })?;
-    Ok(all)
-}
-
-/// Calls `each` with the number and the identity of every namespace.
-fn each(
-    map: &Map,
-    mut each: impl FnMut(u32, &NamespaceIdentity) -> Result<(), Corruption>,
-) -> Result<(), Corruption> {
-    for index in 0..used(map)? {
+    for index in 0..entries_used(map)? {
         let Some(number) = number_in(map, index)? else { continue };
         let identity = NamespaceIdentity::load(map, number);
         // If the namespace was removed meanwhile, the name of the next one may be half written.
         fence(Ordering::Acquire);
-        if number_in(map, index)? == Some(number) {
-            each(number, &identity?)?;
+        if number_in(map, index)? != Some(number) {
+            continue;
         }
+        let NamespaceIdentity { name, kind, .. } = identity?;
+        let buckets = map.word(catalog_at(index) + CATALOG_BUCKETS)?.load(Ordering::Acquire);
+        let buckets = unseal(buckets, "a namespace's bucket count has a flipped bit")?;
+        all.push(NamespaceEntry { index: number, name, kind, buckets });
     }
-    Ok(())
-}
-
-/// The number and the kind of the namespace with a name.
-fn find(map: &Map, name: &[u8]) -> Result<Option<(u32, u64)>, Corruption> {
-    let mut found = None;
-    each(map, |number, identity| {
-        if identity.name == name {
-            found = Some((number, identity.kind));
-        }
-        Ok(())
-    })?;
-    Ok(found)
+    Ok(all)
 }
 
 /// The entries whose namespaces were removed. They keep their indexes and their rings for the next
 /// namespaces.
 pub(crate) fn removed(map: &Map) -> Result<Vec<u32>, Corruption> {
     let mut removed = Vec::new();
-    for index in 0..used(map)? {
-        if map.word(catalog_at(index) + CATALOG_STATE)?.load(Ordering::Acquire) == NAMESPACE_LIVE
-            && number_in(map, index)?.is_none()
-        {
+    for index in 0..entries_used(map)? {
+        if matches!(entry_state(map, index)?, EntryState::Removed(_) | EntryState::Free(_)) {
             removed.push(index);
         }
     }
@@ -105,10 +73,10 @@ pub(crate) fn removed(map: &Map) -> Result<Vec<u32>, Corruption> {
 /// Entries whose creation was interrupted. The next creator takes the first of them, and finds its
 /// segment.
 pub(crate) fn unfinished(map: &Map) -> Result<Vec<u32>, Corruption> {
-    let used = used(map)?;
+    let used = entries_used(map)?;
     let mut unfinished = Vec::new();
     for index in 0..used {
-        if map.word(catalog_at(index) + CATALOG_STATE)?.load(Ordering::Acquire) == 0 {
+        if entry_state(map, index)? == EntryState::Interrupted {
             unfinished.push(index);
         }
     }
@@ -118,49 +86,7 @@ pub(crate) fn unfinished(map: &Map) -> Result<Vec<u32>, Corruption> {
     Ok(unfinished)
 }
 
-pub(crate) fn used(map: &Map) -> Result<u32, Corruption> {
-    let word = map.word(SUPER_NAMESPACES)?.load(Ordering::Acquire);
-    let used = unseal(word, "the count of namespaces has a flipped bit")?;
-    match u32::try_from(used) {
-        Ok(used) if used as usize <= NAMESPACES_MAX => Ok(used),
-        _ => Err(Corruption("more namespaces than a region can have")),
-    }
-}
-
 impl Member {
-    /// The index of a namespace that is found or created as by [`Member::open_namespace`].
-    ///
-    /// # Errors
-    /// As [`Member::open_namespace`].
-    pub fn namespace(&self, name: &[u8], kind: u64) -> Result<&IndexTable> {
-        self.table(self.open_namespace(name, kind)?.0)
-    }
-
-    /// Finds a namespace by name, or creates it with this kind. If two callers create it at once,
-    /// both get the same one. Returns its number and its kind.
-    ///
-    /// Complexity: linear in the number of namespaces. Meant to be called once, at start.
-    ///
-    /// # Errors
-    /// `BadName`, `Full` (catalog, heap), `Stalled` if another process is stopped while it creates
-    /// a namespace, `Damaged`, `System`.
-    pub fn open_namespace(&self, name: &[u8], kind: u64) -> Result<(u32, u64)> {
-        if name.is_empty() || name.len() > NAMESPACE_NAME_BYTES_MAX || name.contains(&0) {
-            return Err(Error::BadName { bytes: name.len() });
-        }
-        self.check_usable()?;
-        let map = self.map();
-        if let Some(found) = find(map, name)? {
-            return Ok(found);
-        }
-        self.operation(|| {
-            let payload = self.acquire(SUPER_NAMESPACES_LOCK, LockSlot::Split)?;
-            let created = self.create_namespace(name, kind);
-            self.release(SUPER_NAMESPACES_LOCK, LockSlot::Split, payload)?;
-            created
-        })
-    }
-
     /// All namespaces, in the order of their numbers.
     ///
     /// # Errors
@@ -178,35 +104,30 @@ impl Member {
         self.check_usable()?;
         let map = self.map();
         let mut count = 0;
-        for index in 0..used(map)? {
+        for index in 0..entries_used(map)? {
             count += usize::from(number_in(map, index)?.is_some());
         }
         self.check_not_truncated()?;
         Ok(count)
     }
 
-    /// A number that grows whenever a namespace is created or removed. Reads one line of each entry
-    /// and no name, so that it can be called often to detect new namespaces.
+    /// A number that grows whenever a namespace is created or removed; `None` while a process does
+    /// that, and after it was killed there.
+    ///
+    /// Cost: one load.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
-    pub fn namespace_changes(&self) -> Result<u64> {
+    pub fn namespace_changes(&self) -> Result<Option<u64>> {
         self.check_usable()?;
-        let map = self.map();
-        let mut changes = 0;
-        for index in 0..used(map)? {
-            let word = map.word(catalog_at(index) + CATALOG_GENERATION)?.load(Ordering::Acquire);
-            let (generation, _) = parse_use(word)?;
-            // A removal raises the generation, and a creation afterwards adds one.
-            changes += 2 * u64::from(generation) + u64::from(number_in(map, index)?.is_some());
-        }
+        let changes = catalog::changes(self.map().word(SUPER_CATALOG_CHANGES)?)?;
         self.check_not_truncated()?;
-        Ok(changes)
+        Ok(catalog::is_settled(changes).then_some(changes))
     }
 
     /// The number of catalog entries that were ever used. Some may have no namespace.
     pub(crate) fn catalog_entries(&self) -> Result<u32> {
-        Ok(used(self.map())?)
+        Ok(entries_used(self.map())?)
     }
 
     /// The index of a catalog entry, also of one whose namespace was removed. `None`: its creation
@@ -223,10 +144,10 @@ impl Member {
     /// may not see it.
     ///
     /// # Errors
-    /// `Damaged`.
-    pub fn set_namespace_flag(&self, table: &IndexTable, bit: u64) -> Result<()> {
+    /// As [`Member::update_namespace_flags`].
+    pub fn set_namespace_flag(&self, number: u32, bit: u64) -> Result<()> {
         invariant!(bit < namespace_flags::GENERATION, "{bit:#x} is no flag of a namespace");
-        self.update_namespace_flags(table.index(), |flags| flags | bit)?;
+        self.update_namespace_flags(number, |flags| flags | bit)?;
         self.check_not_truncated()
     }
 
@@ -284,10 +205,27 @@ impl Member {
     /// Changes the flags of a namespace. Writers validate them under their locks.
     /// [`Member::drain_writers`] waits for those that validated them before.
     ///
+    /// Holds the lock of one bucket, so that the namespace is not removed meanwhile, and its next
+    /// one does not get the flags. May be called with a pin, not with a lock.
+    ///
     /// # Errors
-    /// `Damaged`.
-    pub fn update_namespace_flags(&self, table: u32, change: impl Fn(u64) -> u64) -> Result<u64> {
-        let word = self.map().word(catalog_at(table) + CATALOG_FLAGS)?;
+    /// `BadArgument`: the namespace was removed; `Stalled`, `Damaged`.
+    pub fn update_namespace_flags(&self, number: u32, change: impl Fn(u64) -> u64) -> Result<u64> {
+        self.check_usable()?;
+        invariant!(self.has_no_lock(), "a member changes flags while it holds a lock");
+        let at = self.table(number)?.bucket_at(self.map(), 0)?;
+        self.operation(|| {
+            let payload = self.acquire(at, LockSlot::Bucket)?;
+            let changed =
+                self.keep_namespace(number).and_then(|()| self.change_flags(number, change));
+            self.release(at, LockSlot::Bucket, payload)?;
+            changed
+        })
+    }
+
+    fn change_flags(&self, number: u32, change: impl Fn(u64) -> u64) -> Result<u64> {
+        invariant!(self.has_lock(LockSlot::Bucket), "the namespace may be removed");
+        let word = self.map().word(catalog_at(number) + CATALOG_FLAGS)?;
         let mut seen = word.load(Ordering::Acquire);
         loop {
             let flags = unseal(seen, "the flags of a namespace have a flipped bit")?;
@@ -320,7 +258,7 @@ impl Member {
 
     #[cold]
     fn load_table(&self, number: u32) -> Result<&IndexTable> {
-        if entry_of(number) >= used(self.map())? {
+        if entry_of(number) >= entries_used(self.map())? {
             return Err(namespace_removed(number));
         }
         let table = self.shared_table(number)?;
@@ -334,7 +272,8 @@ impl Member {
     /// The handle of an entry that all sessions of this process share.
     fn shared_table(&self, number: u32) -> Result<&IndexTable> {
         let index = entry_of(number) as usize;
-        let page = self.shared().tables.get(index / TABLE_PAGE).ok_or_else(|| namespace_removed(number))?;
+        let page = self.shared().tables.get(index / TABLE_PAGE);
+        let page = page.ok_or_else(|| namespace_removed(number))?;
         let slots = page.get_or_init(|| (0..TABLE_PAGE).map(|_| OnceLock::new()).collect());
         let slot = slots.get(index % TABLE_PAGE).ok_or_else(|| namespace_removed(number))?;
         if let Some(table) = slot.get() {
@@ -381,221 +320,5 @@ impl Member {
             return Ok(());
         }
         Err(namespace_removed(number))
-    }
-
-    /// Removes a namespace that has no record. Its number is never used again. False if it has a
-    /// record or was written to meanwhile; nothing has changed then.
-    ///
-    /// `has_index`: records of its indexes may be left. The entry serves no other namespace until
-    /// [`Member::finish_removal`].
-    ///
-    /// Complexity: linear in the number of buckets, about 30 ns each.
-    ///
-    /// # Errors
-    /// `BadArgument`: it was removed before, or its entry was used too often; `Stalled`, `Damaged`.
-    pub fn remove_namespace(&self, number: u32, has_index: bool) -> Result<bool> {
-        self.check_usable()?;
-        let generation = number >> NAMESPACE_NUMBER_BITS;
-        if generation >= GENERATION_MAX {
-            return Err(Error::BadArgument {
-                detail: format!("namespace {number}: its catalog entry was used too often: keep it"),
-            });
-        }
-        let table = self.table(number)?;
-        let is = if has_index { EntryUse::Removed } else { EntryUse::Free };
-        self.operation(|| {
-            let payload = self.acquire(SUPER_NAMESPACES_LOCK, LockSlot::Split)?;
-            let done = self.remove_locked(table, number, is);
-            self.release(SUPER_NAMESPACES_LOCK, LockSlot::Split, payload)?;
-            done
-        })
-    }
-
-    fn remove_locked(&self, table: &IndexTable, number: u32, is: EntryUse) -> Result<bool> {
-        invariant!(self.has_lock(LockSlot::Split), "a namespace is removed without a lock");
-        let (word, generation) = (self.use_word(number)?, number >> NAMESPACE_NUMBER_BITS);
-        if !catalog_use::begin_removal(word, generation)? {
-            return Err(namespace_removed(number));
-        }
-        crash_point!("removal.begun");
-        match self.has_entries(table) {
-            Ok(false) => {}
-            other => {
-                catalog_use::cancel_removal(word, generation);
-                return other.map(|_| false);
-            }
-        }
-        let is_removed = catalog_use::commit_removal(word, generation, is);
-        crash_point!("removal.committed");
-        Ok(is_removed)
-    }
-
-    /// True if a bucket of the index has an entry. Passes each bucket's lock. A split moves entries
-    /// only to a bucket with a higher number, which is visited later.
-    fn has_entries(&self, table: &IndexTable) -> Result<bool> {
-        let mut bucket = 0;
-        while bucket < table.refresh(self.map())? {
-            let at = table.bucket_at(self.map(), bucket)?;
-            let payload = self.acquire(at, LockSlot::Bucket)?;
-            let mut has_entry = false;
-            let walked = walk_chain(self.map(), at, |_, entry| {
-                has_entry = entry != 0;
-                Ok(!has_entry)
-            });
-            self.release(at, LockSlot::Bucket, payload)?;
-            crash_point!("removal.walked");
-            walked?;
-            if has_entry {
-                return Ok(true);
-            }
-            bucket += 1;
-        }
-        Ok(false)
-    }
-
-    /// The numbers of removed namespaces that may have left records in indexes.
-    ///
-    /// # Errors
-    /// `Damaged`, `Forked`.
-    pub fn unfinished_removals(&self) -> Result<Vec<u32>> {
-        self.check_usable()?;
-        let mut numbers = Vec::new();
-        for index in removed(self.map())? {
-            let (generation, is) = parse_use(self.use_word(index)?.load(Ordering::Acquire))?;
-            if is == EntryUse::Removed && generation > 0 {
-                numbers.push((generation - 1) << NAMESPACE_NUMBER_BITS | index);
-            }
-        }
-        Ok(numbers)
-    }
-
-    /// After the records of a removed namespace's indexes were removed: the entry can serve the
-    /// next namespace.
-    ///
-    /// # Errors
-    /// `Damaged`.
-    pub fn finish_removal(&self, number: u32) -> Result<()> {
-        let next = (number >> NAMESPACE_NUMBER_BITS) + 1;
-        let (seen, free) = (use_word(next, EntryUse::Removed), use_word(next, EntryUse::Free));
-        // Another session may have been faster.
-        let word = self.use_word(number)?;
-        let _ = word.compare_exchange(seen, free, Ordering::AcqRel, Ordering::Acquire);
-        crash_point!("removal.finished");
-        Ok(())
-    }
-
-    /// The entry for a new namespace with this name: one that is free and had the name, so that the
-    /// versions of its keys go on; else one whose creation was interrupted; else another free one;
-    /// else the next one.
-    fn entry_for(&self, name: &[u8]) -> Result<u32> {
-        let map = self.map();
-        let used = used(map)?;
-        let (mut free, mut interrupted) = (None, None);
-        for index in 0..used {
-            if map.word(catalog_at(index) + CATALOG_STATE)?.load(Ordering::Acquire) == 0 {
-                interrupted = interrupted.or(Some(index));
-                continue;
-            }
-            let (_, is) = parse_use(self.use_word(index)?.load(Ordering::Acquire))?;
-            if is == EntryUse::Free {
-                if NamespaceIdentity::name_in(map, index).is_ok_and(|known| known == name) {
-                    return Ok(index);
-                }
-                free = free.or(Some(index));
-            }
-        }
-        let index = interrupted.or(free).unwrap_or(used);
-        if index as usize >= NAMESPACES_MAX {
-            return Err(Error::Full {
-                detail: format!("the region has {NAMESPACES_MAX} namespaces: delete one's records"),
-                heap: None,
-            });
-        }
-        Ok(index)
-    }
-
-    /// The caller holds the namespaces lock.
-    fn create_namespace(&self, name: &[u8], kind: u64) -> Result<(u32, u64)> {
-        let map = self.map();
-        if let Some(found) = find(map, name)? {
-            return Ok(found);
-        }
-        let index = self.entry_for(name)?;
-        let used = used(map)?;
-        invariant!(index <= used, "namespace {index} is created before {used}");
-        let at = catalog_at(index);
-        map.commit(at, CATALOG_BYTES)?;
-        let state = map.word(at + CATALOG_STATE)?.load(Ordering::Acquire);
-        let (generation, is) = parse_use(self.use_word(index)?.load(Ordering::Acquire))?;
-        // A creator that was killed before it counted its entry has left it live.
-        let is_complete = index < used && state == NAMESPACE_LIVE;
-        invariant!(!is_complete || is == EntryUse::Free, "entry {index} has two namespaces");
-        if !is_complete {
-            // The first segment of an interrupted creation is used, and the generation goes on.
-            let kept = [CATALOG_SEGMENTS, CATALOG_GENERATION];
-            for which in (8..CATALOG_BYTES).step_by(8).filter(|which| !kept.contains(which)) {
-                map.word(at + which)?.store(0, Ordering::Release);
-            }
-        }
-        let (name, generation_word) = (name.to_vec(), u64::from(generation));
-        self.name_entry(index, &NamespaceIdentity { name, kind, generation: generation_word })?;
-        crash_point!("namespace.named");
-        if !is_complete {
-            self.fill_entry(index)?;
-        }
-        // Whichever of the two is stored last makes the entry the namespace's.
-        self.use_word(index)?.store(use_word(generation, EntryUse::Live), Ordering::Release);
-        crash_point!("namespace.reused");
-        map.word(at + CATALOG_STATE)?.store(NAMESPACE_LIVE, Ordering::Release);
-        crash_point!("namespace.live");
-        if index == used {
-            map.word(SUPER_NAMESPACES)?.store(seal(u64::from(index) + 1), Ordering::Release);
-            crash_point!("namespace.counted");
-        }
-        Ok((generation << NAMESPACE_NUMBER_BITS | index, kind))
-    }
-
-    /// Stores the name and the kind of an entry that has no namespace, and clears its flags.
-    fn name_entry(&self, index: u32, identity: &NamespaceIdentity) -> Result<(), Corruption> {
-        let (map, at) = (self.map(), catalog_at(index));
-        let set = |which: u64, value: u64| -> Result<(), Corruption> {
-            map.word(at + which)?.store(value, Ordering::Release);
-            Ok(())
-        };
-        let NamespaceIdentity { name, kind, .. } = identity;
-        invariant!(name.len() <= NAMESPACE_NAME_BYTES_MAX, "a name of {} bytes", name.len());
-        set(CATALOG_KIND, *kind)?;
-        set(CATALOG_FLAGS, seal(0))?;
-        set(CATALOG_NAME_BYTES, name.len() as u64)?;
-        let mut bytes = name.chunks(8);
-        for which in (CATALOG_NAME..CATALOG_CHECK).step_by(8) {
-            let mut word = [0; 8];
-            for (to, from) in word.iter_mut().zip(bytes.next().unwrap_or_default()) {
-                *to = *from;
-            }
-            set(which, u64::from_le_bytes(word))?;
-        }
-        set(CATALOG_CHECK, identity.check(index))
-    }
-
-    /// Gives an entry its first segment of buckets.
-    fn fill_entry(&self, index: u32) -> Result<()> {
-        let (map, at) = (self.map(), catalog_at(index));
-        if map.word(segment_slot(index, 0))?.load(Ordering::Relaxed) == 0 {
-            self.add_segment(index, 0)?;
-        }
-        let first = segment_of_word(map.word(segment_slot(index, 0))?.load(Ordering::Relaxed))?;
-        let first = first + LINE;
-        map.commit(first, BUCKETS_FIRST * LINE)?;
-        for bucket in 0..BUCKETS_FIRST {
-            let line = map.words::<WORDS>(first + bucket * LINE)?;
-            for (word, value) in line.iter().zip([control(DEPTH_FIRST, 0), 0, 0, 0, 0, 0, 0, 0]) {
-                word.store(value, Ordering::Relaxed);
-            }
-        }
-        map.word(at + CATALOG_COMMITTED)?.store(seal(BUCKETS_FIRST), Ordering::Release);
-        map.word(at + CATALOG_BUCKETS)?.store(seal(BUCKETS_FIRST), Ordering::Release);
-        crash_point!("namespace.filled");
-        Ok(())
     }
 }

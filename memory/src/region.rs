@@ -3,6 +3,7 @@
 
 pub(crate) mod drop_mark;
 pub(crate) mod file;
+pub(crate) mod catalog;
 pub(crate) mod index_table;
 pub(crate) mod linear_hash;
 pub(crate) mod catalog_use;

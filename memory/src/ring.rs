@@ -21,9 +21,9 @@ use crate::layout::{
     ARENA_BYTES, CATALOG_GENERATION, CATALOG_RING, Corruption, LINE, NAMESPACE_NUMBER_BITS,
     arena_at, catalog_at,
 };
-use crate::region::catalog_use::{self, namespace_removed};
 use crate::member::Member;
 use crate::member::arena::{LockSlot, finish_word, op, undo, write_undo};
+use crate::region::catalog_use::{self, namespace_removed};
 use crate::region::file::Shared;
 use crate::region::index_table::IndexTable;
 use crate::region::map::Map;

@@ -110,6 +110,9 @@ pub(crate) fn check_indexes(
         report.add_fault("a repair was interrupted: run `nearstate region check --repair` again");
     }
     let namespaces = region.inspect()?.namespaces;
+    if let Some(number) = session.orphaned_numbers(&namespaces)?.first() {
+        report.add_fault(format!("the indexes of namespace {number}, which does not exist"));
+    }
     for entry in &namespaces {
         if session.member.namespace_flags(entry.index)? & namespace_flags::TAGGED == 0 {
             continue;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use nearstate_memory::NamespaceEntry;
 use nearstate_memory::layout::namespace_flags;
 use nearstate_model::{Error, Result, invariant};
 
@@ -20,33 +21,52 @@ const KEYS_AT_ONCE: usize = 32;
 /// Flags of namespaces that are only removed on request: their tags or their stream were declared.
 const DECLARED: u64 = namespace_flags::TAGGED | namespace_flags::STREAMED;
 
+/// The number of the namespace to which a record of the internal index belongs. The nodes of ordered
+/// indexes have names of their own.
+fn number_in(key: &[u8]) -> Option<u32> {
+    match key {
+        [b'u' | b'p' | b'c' | b's', a, b, c, d, ..] => Some(u32::from_be_bytes([*a, *b, *c, *d])),
+        _ => None,
+    }
+}
+
 impl Session {
     /// Removes a namespace that has no record, with its tags. Handles of it answer `BadArgument`
     /// from then on, in every process; a namespace that is created with its name is another one. Its
     /// watches end with an error. False if it has a record, also an expired one that was not
     /// collected, or is written to meanwhile; nothing has changed then.
     ///
-    /// The memory of its index serves the next namespace that is created. If that one has another
-    /// name, versions of keys start again when this name is created again.
+    /// The memory of its index serves the next namespace that is created. If its name is created
+    /// again, the versions of its keys go on.
     ///
     /// Complexity: linear in the buckets of its index; if it has tags, also in the records of all
     /// indexes.
     ///
     /// # Errors
-    /// `BadArgument`: it was removed before; `Stalled`, `Full`, `Damaged`, `Forked`.
+    /// `BadArgument`: it was removed before, or no number or too few versions would be left for the
+    /// next one (after 65,534 removals in one catalog entry, or 2 * 10^12 changes of one record);
+    /// `Stalled`, `Full`, `Damaged`, `Forked`.
     pub fn remove_namespace(&self, namespace: Namespace) -> Result<bool> {
         self.finish_removals()?;
         self.member.check_namespace(namespace.index)?;
         let flags = self.member.namespace_flags(namespace.index)?;
-        let has_index = flags & namespace_flags::TAGGED != 0;
-        if !self.member.remove_namespace(namespace.index, has_index)? {
+        if !self.member.remove_namespace(namespace.index, || self.has_schema(namespace.index))? {
             return Ok(false);
         }
         self.internal.tags.borrow_mut().remove(&namespace.index);
-        if has_index {
-            self.finish_removals()?;
+        self.finish_removals()?;
+        if flags & namespace_flags::LOSSLESS != 0 {
+            self.relax_streams()?;
         }
         Ok(true)
+    }
+
+    /// True if a namespace has declared tags, and so perhaps records in indexes.
+    fn has_schema(&self, number: u32) -> Result<bool> {
+        let Some((internal, _)) = self.member.find_namespace(NAME)? else { return Ok(false) };
+        let (table, key) = (self.member.table(internal)?, schema_key(number));
+        let _held = self.member.pin()?;
+        Ok(self.member.find(table, self.hash(&key), &key)?.is_some())
     }
 
     /// Removes empty namespaces, at most so many, except those that have tags or a commit stream.
@@ -56,15 +76,17 @@ impl Session {
     /// As [`Session::remove_namespace`].
     pub fn remove_empty_namespaces(&self, most: usize) -> Result<usize> {
         let mut count = self.finish_removals()?;
-        for entry in self.member.namespaces()? {
+        for entry in self.member.removal_candidates()? {
             if count >= most {
                 break;
             }
             let is_candidate = !is_internal(&entry.name)
                 && self.member.namespace_flags(entry.index)? & DECLARED == 0;
-            if let Some(kind) = Kind::of(entry.kind).filter(|_| is_candidate) {
-                let namespace = Namespace { index: entry.index, kind };
-                count += usize::from(self.is_empty(namespace)? && self.remove_unless_gone(namespace)?);
+            let Some(kind) = Kind::of(entry.kind).filter(|_| is_candidate) else { continue };
+            let namespace = Namespace { index: entry.index, kind };
+            if self.is_empty(namespace)? && self.remove_unless_gone(namespace)? {
+                count += 1;
+                self.member.set_removal_cursor(entry.index);
             }
         }
         Ok(count)
@@ -72,7 +94,8 @@ impl Session {
 
     /// As [`Session::remove_namespace`]; false if another session was faster.
     fn remove_unless_gone(&self, namespace: Namespace) -> Result<bool> {
-        match self.member.remove_namespace(namespace.index, false) {
+        let has_schema = || self.has_schema(namespace.index);
+        match self.member.remove_namespace(namespace.index, has_schema) {
             Err(Error::BadArgument { .. }) => Ok(false),
             other => other,
         }
@@ -100,7 +123,7 @@ impl Session {
         if numbers.is_empty() {
             return Ok(0);
         }
-        if self.region().has_internal(NAME)? {
+        if self.member.find_namespace(NAME)?.is_some() {
             numbers.iter().try_for_each(|number| self.empty_trees(*number))?;
             let keys = self.keys_of(&numbers)?;
             for keys in keys.chunks(KEYS_AT_ONCE) {
@@ -130,14 +153,28 @@ impl Session {
                 let set = &mut *txn.set.borrow_mut();
                 let mut ordered = std::mem::take(&mut set.buffers.scratch.ordered);
                 let mut key = Vec::new();
-                let is_removed = ordered.first(set, root, &mut key).and_then(|is_there| {
-                    Ok(is_there && ordered.remove(set, root, &key)?)
-                });
+                let is_removed = ordered
+                    .first(set, root, &mut key)
+                    .and_then(|is_there| Ok(is_there && ordered.remove(set, root, &key)?));
                 set.buffers.scratch.ordered = ordered;
                 is_removed
             })? {}
         }
         Ok(())
+    }
+
+    /// The numbers of namespaces that do not exist, whose removal is complete, and that still have
+    /// records in indexes.
+    pub(crate) fn orphaned_numbers(&self, namespaces: &[NamespaceEntry]) -> Result<Vec<u32>> {
+        let mut known: BTreeSet<u32> = namespaces.iter().map(|entry| entry.index).collect();
+        known.extend(self.member.unfinished_removals()?);
+        let internal = Namespace { index: self.internal_table()?, kind: Kind::Value };
+        let mut orphaned = BTreeSet::new();
+        self.each_stored(internal, &mut |cell| {
+            orphaned.extend(number_in(cell.key()?).filter(|number| !known.contains(number)));
+            Ok(())
+        })?;
+        Ok(orphaned.into_iter().collect())
     }
 
     /// The keys of all records of the internal namespace that belong to these namespaces.
@@ -147,9 +184,7 @@ impl Session {
         let mut keys = Vec::new();
         self.each_stored(internal, &mut |cell| {
             let key = cell.key()?;
-            if let [b'u' | b'p' | b'c' | b's', a, b, c, d, ..] = key
-                && numbers.contains(&u32::from_be_bytes([*a, *b, *c, *d]))
-            {
+            if number_in(key).is_some_and(|number| numbers.contains(&number)) {
                 keys.push(key.to_vec());
             }
             Ok(())

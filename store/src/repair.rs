@@ -66,7 +66,10 @@ impl Session {
             let tags = self.reset_tags(namespace)?;
             declared.extend((!tags.is_empty()).then_some((namespace, tags)));
         }
-        self.remove_entries()?;
+        // A repair makes the entry of a removed namespace free, and leaves what its removal had not
+        // yet taken out of the indexes.
+        let orphaned = self.orphaned_numbers(&region.inspect()?.namespaces)?;
+        self.remove_entries(&orphaned)?;
         for entry in region.inspect()?.namespaces {
             let Some(kind) = Kind::of(entry.kind) else { continue };
             self.order_all(Namespace { index: entry.index, kind })?;
@@ -108,9 +111,9 @@ impl Session {
         Ok(kept.into_iter().map(schema).collect())
     }
 
-    fn remove_entries(&self) -> Result<()> {
+    fn remove_entries(&self, orphaned: &[u32]) -> Result<()> {
         let internal = Namespace { index: self.internal_table()?, kind: Kind::Value };
-        let mut keys = Vec::new();
+        let mut keys: Vec<_> = orphaned.iter().map(|one| schema_key(*one).to_vec()).collect();
         self.each_stored(internal, &mut |cell| {
             if matches!(cell.key()?.first(), Some(b'u' | b'p' | b'n' | b'c')) {
                 keys.push(cell.key()?.to_vec());

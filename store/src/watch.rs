@@ -108,7 +108,7 @@ impl Session {
     ///
     /// # Errors
     /// `WrongKind` in a namespace of counters, `KeyTooLarge`, `BadArgument` for a tag without a
-    /// name, `Full`, `Damaged`, `Forked`.
+    /// name or a namespace that was removed, `Full`, `Stalled`, `Damaged`, `Forked`.
     pub fn watch(&self, namespace: Namespace, filter: Filter) -> Result<Watch> {
         filter.check()?;
         if namespace.kind == Kind::Counters {
@@ -120,7 +120,7 @@ impl Session {
         let table = self.table(namespace)?;
         let ring = self.member.open_watch_ring(table, WATCH_RING_BYTES)?;
         // The ring first: a writer that sees the flag finds the ring.
-        self.member.set_namespace_flag(table, namespace_flags::WATCHED)?;
+        self.member.set_namespace_flag(namespace.index, namespace_flags::WATCHED)?;
         // Writers that had checked the flags before are done after this.
         self.member.drain_writers(table)?;
         let reader = self.member.ring_reader(ring, RingStart::Tail)?;

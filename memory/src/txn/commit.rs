@@ -364,12 +364,13 @@ impl Member {
         if !is_expected && !is_planted("skip-validation") {
             return Ok(Some(CommitOutcome::Conflict(number)));
         }
+        // Also of a record that is only read: the result of the transaction may depend on it.
+        self.keep_namespace(access.namespace)?;
         if !matches!(access.change, CellChange::Keep) {
             let word = self.map().word(catalog_at(access.namespace) + CATALOG_FLAGS)?;
             if word.load(Ordering::Acquire) >> 16 != access.flags {
                 return Ok(Some(CommitOutcome::FlagsChanged(number)));
             }
-            self.keep_namespace(access.namespace)?;
         }
         Ok(None)
     }

@@ -140,7 +140,7 @@ impl<'s> KeyspaceNotifier<'s> {
     /// Watches the namespaces that are new, and ends the watches of those that were removed.
     fn watch_new_namespaces(&mut self) -> Result<()> {
         let changes = self.session.namespace_changes()?;
-        if self.known_changes == Some(changes) {
+        if changes.is_some() && self.known_changes == changes {
             return Ok(());
         }
         let mut is_whole = true;
@@ -161,7 +161,7 @@ impl<'s> KeyspaceNotifier<'s> {
                 is_whole = false;
             }
         }
-        self.known_changes = is_whole.then_some(changes);
+        self.known_changes = changes.filter(|_| is_whole);
         Ok(())
     }
 

@@ -27,6 +27,9 @@ pub struct KeyedRecords {
     hits_and_misses: [Cell<u64>; 2],
 }
 
+/// From this number of cached namespaces on, removed ones are dropped.
+const KNOWN_MIN: usize = 1024;
+
 /// A key in its namespace.
 #[derive(Clone, Copy, Debug)]
 pub struct ResolvedKey<'a> {
@@ -88,7 +91,9 @@ impl KeyedRecords {
     /// parsing the key.
     #[inline]
     fn resolve_last<'a>(&self, key: &'a [u8]) -> Option<ResolvedKey<'a>> {
-        let namespace = self.last_namespace.get()?;
+        let last = self.last_namespace.get();
+        // An empty namespace may have been removed, also by another process.
+        let namespace = last.filter(|last| self.session.has_namespace(*last))?;
         let prefix = self.last_prefix.borrow();
         let own = key.strip_prefix(prefix.as_slice()).filter(|_| !prefix.is_empty())?;
         Some(ResolvedKey { namespace, key: own })
@@ -107,8 +112,8 @@ impl KeyedRecords {
     }
 
     /// Resolves a key that is about to be written with a value of `bytes` bytes. Creates its
-    /// namespace if necessary. Namespaces are never removed, so keys and values that are too large
-    /// are rejected before.
+    /// namespace if necessary. Keys and values that are too large are rejected before, so that they
+    /// leave no empty namespace behind.
     ///
     /// # Errors
     /// Those of [`validate`] and of the store.
@@ -166,7 +171,7 @@ impl KeyedRecords {
             None => match self.session.known_namespace(name)? {
                 Some(namespace) => {
                     self.server.keyspace.watch_namespace(&self.session, name, namespace);
-                    self.known.borrow_mut().insert(name.to_owned(), namespace);
+                    self.remember(name, namespace);
                     namespace
                 }
                 None => return Ok(None),
@@ -184,6 +189,15 @@ impl KeyedRecords {
         }
         self.last_namespace.set(Some(namespace));
         Ok(Some(namespace))
+    }
+
+    fn remember(&self, name: &str, namespace: Namespace) {
+        let mut known = self.known.borrow_mut();
+        // Clients may create names without end, whose namespaces are removed when the region is full.
+        if known.len() >= KNOWN_MIN && known.len().is_power_of_two() {
+            known.retain(|_, known| self.session.has_namespace(*known));
+        }
+        known.insert(name.to_owned(), namespace);
     }
 
     /// All namespaces whose keys clients can name, with their key prefixes.

@@ -46,8 +46,7 @@ pub(crate) const ROOT: u64 = 1 << 63;
 const ROOT_EXPIRY: u64 = 1 << 62;
 const _: () = assert!(EXPIRY_TREES.is_power_of_two(), "sessions share the trees evenly");
 const _: () = assert!(ROOT & ROOT_EXPIRY == 0, "the roots of expiry have a bit of their own");
-const _: () =
-    assert!((u32::MAX as u64) << 8 < ROOT_EXPIRY, "a tag's root is no tree of expiry");
+const _: () = assert!((u32::MAX as u64) << 8 < ROOT_EXPIRY, "a tag's root is no tree of expiry");
 
 /// A session's cache of the internal namespaces.
 #[derive(Debug, Default)]

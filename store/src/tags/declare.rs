@@ -471,6 +471,8 @@ impl Session {
         let key = schema_key(namespace.index);
         let changed = self.run(declaring, |txn| {
             let mut set = txn.set.borrow_mut();
+            // A read in the namespace itself: its removal and this commit exclude each other.
+            set.read(namespace.index, self.hash(&key), &key)?;
             let mut tags = match set.internal_value(&key, TagSet::decode)? {
                 Some(tags) => tags?,
                 None => TagSet::default(),

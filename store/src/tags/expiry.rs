@@ -78,6 +78,12 @@ impl Session {
                         Ok(is_ended) => collected.records += usize::from(is_ended),
                         // Another session deletes it, or this one fails: continue with the others.
                         Err(Error::Conflict { .. }) => collected.has_more = true,
+                        // Its namespace was removed in this moment: the next collection finds that.
+                        Err(Error::BadArgument { .. })
+                            if self.member.check_namespace(entry.namespace).is_err() =>
+                        {
+                            collected.has_more = true;
+                        }
                         Err(error) => failed = failed.or(Some(error)),
                     }
                 }
@@ -123,6 +129,9 @@ impl Session {
         let ended = is_there.and_then(|is_there| {
             if !is_there {
                 return Ok(false); // Another session was faster.
+            }
+            if self.member.check_namespace(due.namespace).is_err() {
+                return Ok(false); // Its namespace was removed, and the number is not used again.
             }
             let hash = self.hash(&due.key);
             let (place, stored) = set.read(due.namespace, hash, &due.key)?;

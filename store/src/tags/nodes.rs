@@ -16,19 +16,24 @@ use crate::session::Session;
 use crate::session::buffers::Write;
 use crate::txn::write_set::WriteSet;
 
+/// From this number of cached schemas on, those of removed namespaces are dropped.
+const KNOWN_MIN: usize = 64;
+
 impl Session {
     /// Number of the internal namespace. Nothing may be pending.
     pub(crate) fn internal_table(&self) -> Result<u32> {
         if let Some(table) = self.internal.table.get() {
             return Ok(table);
         }
-        let table = self.member.namespace(NAME, Kind::Value.code())?.index();
+        let table = self.member.open_namespace(NAME, Kind::Value.code())?.0;
         self.internal.table.set(Some(table));
         Ok(table)
     }
 
-    /// The tags of a namespace at the generation that its flags have now.
+    /// The tags of a namespace at the generation that its flags have now. `BadArgument` if it was
+    /// removed.
     pub(crate) fn tag_set(&self, namespace: u32) -> Result<Arc<TagSet>> {
+        self.member.check_namespace(namespace)?;
         let now = self.member.namespace_flags(namespace)? / namespace_flags::GENERATION;
         if let Some((seen, tags)) = self.internal.tags.borrow().get(&namespace)
             && *seen == now
@@ -44,7 +49,11 @@ impl Session {
         };
         // Raising the generation keeps every session from committing by older tags.
         let now = if now < tags.generation { self.raise_to(namespace, &tags)? } else { now };
-        self.internal.tags.borrow_mut().insert(namespace, (now, Arc::clone(&tags)));
+        let mut known = self.internal.tags.borrow_mut();
+        if known.len() >= KNOWN_MIN && known.len().is_power_of_two() {
+            known.retain(|number, _| self.member.check_namespace(*number).is_ok());
+        }
+        known.insert(namespace, (now, Arc::clone(&tags)));
         Ok(tags)
     }
 

@@ -107,7 +107,7 @@ impl Session {
     fn object_namespace(&self) -> Result<Namespace> {
         let index = match self.internal.objects.get() {
             Some(index) => index,
-            None => self.member.namespace(OBJECTS, Kind::Value.code())?.index(),
+            None => self.member.open_namespace(OBJECTS, Kind::Value.code())?.0,
         };
         self.internal.objects.set(Some(index));
         Ok(Namespace { index, kind: Kind::Value })

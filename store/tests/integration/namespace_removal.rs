@@ -1,7 +1,8 @@
 //! Empty namespaces are removed, and what had them says so.
 
 use nearstate_store::{
-    Condition, Error, Filter, Kind, Metadata, Namespace, Region, Schema, Session, TagSchema, Values,
+    Condition, Error, Filter, Kind, Metadata, Namespace, Region, Schema, Session, TagSchema,
+    Values, WhenFull,
 };
 
 use crate::fixture::TestRegion;
@@ -35,6 +36,15 @@ fn assert_every_operation_is_refused(session: &Session, old: Namespace) {
     assert_removed(session.transact(|txn| txn.get(old, b"k").map(|view| view.is_some())));
     assert_removed(session.watch(old, Filter::Namespace).map(drop));
     assert_removed(session.remove_namespace(old));
+    assert_removed(session.tags(old));
+    assert_removed(session.has_tag(old, "t"));
+    assert_removed(session.find(old, "t", b"v").map(|view| view.is_some()));
+    assert_removed(session.find_all(old, "t", Values::Equal(b"v"), |_| true));
+    assert_removed(session.count_tagged(old, "t", b"v"));
+    assert_removed(
+        session.add_tags(old, &[TagSchema { name: "t".into(), ..TagSchema::default() }]),
+    );
+    assert_removed(session.stream(old, WhenFull::Refuse));
 }
 
 #[test]
@@ -47,10 +57,10 @@ fn a_handle_of_a_removed_namespace_never_reaches_its_successor() {
     session.put(old, b"k", b"v").unwrap();
     assert!(!session.remove_namespace(old).unwrap(), "it has a record");
     assert_eq!(session.get(old, b"k").unwrap().unwrap().bytes(), b"v");
-    let before = session.namespace_changes().unwrap();
+    let before = session.namespace_changes().unwrap().unwrap();
     session.delete(old, b"k").unwrap();
     assert!(session.remove_namespace(old).unwrap());
-    assert!(session.namespace_changes().unwrap() > before);
+    assert!(session.namespace_changes().unwrap().unwrap() > before);
     assert!(session.known_namespace("first").unwrap().is_none());
     for session in [&session, &other, &far] {
         assert_every_operation_is_refused(session, old);
@@ -90,18 +100,31 @@ fn a_namespace_of_another_kind_can_have_the_entry() {
 }
 
 #[test]
-fn versions_go_on_if_a_removed_namespace_is_created_again() {
+fn versions_of_a_key_go_on_in_any_namespace_of_the_same_name() {
     let test = TestRegion::new();
     let session = test.region.session().unwrap();
-    open(&session, "other");
     let old = open(&session, "again");
     let last = (0..10).map(|_| session.put(old, b"k", b"v").unwrap()).last().unwrap();
     session.delete(old, b"k").unwrap();
-    let others = session.known_namespace("other").unwrap().unwrap();
-    assert!(session.remove_namespace(others).unwrap());
     assert!(session.remove_namespace(old).unwrap());
+    // Another name takes the entry, so this one gets a new entry.
+    let other = open(&session, "other");
+    assert!(session.put(other, b"k", b"v").unwrap() > last);
     let new = open(&session, "again");
-    assert!(session.put(new, b"k", b"v").unwrap() > last);
+    assert_ne!(new.number() & 0xffff, old.number() & 0xffff);
+    let next = session.put(new, b"k", b"v").unwrap();
+    assert!(next > last);
+    // A used entry whose index has lower stamps.
+    session.put(new, b"k", &[1; 100]).unwrap();
+    let last = session.put(new, b"k", b"v").unwrap();
+    session.delete(new, b"k").unwrap();
+    session.delete(other, b"k").unwrap();
+    assert!(session.remove_namespace(new).unwrap() && session.remove_namespace(other).unwrap());
+    let first = open(&session, "first");
+    assert_eq!(first.number() & 0xffff, other.number() & 0xffff, "the first free entry");
+    assert!(session.put(first, b"k", b"v").unwrap() > last);
+    drop(session);
+    test.close_and_check();
 }
 
 #[test]
@@ -125,7 +148,7 @@ fn a_removal_takes_the_indexes_of_tags_along() {
         session.transact(|txn| txn.put_with_metadata(namespace, &key, b"v", metadata)).unwrap();
     };
     put(kept, 1);
-        for round in 0..3 {
+    for round in 0..3 {
         let old = session.namespace("going", &schema).unwrap();
         assert_eq!(session.tags(old).unwrap().len(), names.len());
         (0..200).for_each(|number| put(old, number));

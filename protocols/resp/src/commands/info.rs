@@ -238,8 +238,12 @@ impl SlicedTask for KeyspaceSection {
         reply: &mut ReplyWriter<'_>,
     ) -> Result<TaskProgress, ErrorReply> {
         if let Some(namespace) = self.namespaces.last() {
-            let (more, next) =
-                records.session().count_part(*namespace, self.from, COUNTED_BUCKETS)?;
+            let session = records.session();
+            let (more, next) = match session.count_part(*namespace, self.from, COUNTED_BUCKETS) {
+                // It was removed meanwhile, and has no keys.
+                Err(_) if !session.has_namespace(*namespace) => (Counted::default(), None),
+                part => part?,
+            };
             self.counted.records += more.records;
             self.counted.ending += more.ending;
             self.from = next.unwrap_or_default();

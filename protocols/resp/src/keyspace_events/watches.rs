@@ -107,7 +107,11 @@ impl KeyspaceWatches {
         if !self.events().is_any() || state.numbers.contains(&number) {
             return Ok(());
         }
-        let watch = session.watch(namespace, Filter::Namespace)?;
+        let watch = match session.watch(namespace, Filter::Namespace) {
+            // It was removed meanwhile, and has no events.
+            Err(_) if !session.has_namespace(namespace) => return Ok(()),
+            watch => watch?,
+        };
         state.numbers.insert(number);
         state.new_watches.push(WatchedNamespace { number, prefix, watch });
         self.counts.watched.store(state.numbers.len(), Ordering::Relaxed);

@@ -92,6 +92,7 @@ impl Session {
             invariant!(cells.is_empty(), "the cells of the last bucket were read");
             let held = self.member.pin()?;
             self.member.collect_bucket(table, part.next, part.all, &mut cells)?;
+            self.member.check_namespace(namespace.index)?;
             for at in &cells {
                 self.member.prefetch_cell_lines(*at, 1);
             }
