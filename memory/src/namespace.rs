@@ -8,9 +8,9 @@ use nearstate_model::{Result, invariant};
 use crate::atomic::{AtomicU64, Ordering, fence};
 use crate::crash::crash_point;
 use crate::layout::{
-    CATALOG_BUCKETS, CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_KIND, CATALOG_STATE, Corruption,
-    NAMESPACE_LIVE, NAMESPACE_NUMBER_BITS, SUPER_CATALOG_CHANGES, catalog_at, entry_of,
-    namespace_flags, seal, unseal,
+    CATALOG_BUCKETS, CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_STATE, Corruption, NAMESPACE_LIVE,
+    NAMESPACE_NUMBER_BITS, SUPER_CATALOG_CHANGES, catalog_at, entry_of, namespace_flags, seal,
+    unseal,
 };
 use crate::member::Member;
 use crate::member::arena::LockSlot;
@@ -244,6 +244,15 @@ impl Member {
         }
     }
 
+    /// True if a namespace was not removed.
+    ///
+    /// Cost: one load.
+    #[inline]
+    pub fn has_namespace(&self, number: u32) -> bool {
+        let generation = number >> NAMESPACE_NUMBER_BITS;
+        self.use_word(number).is_ok_and(|word| catalog_use::is_current(word, generation))
+    }
+
     /// This process's handle of the namespace with this number.
     ///
     /// # Errors
@@ -283,15 +292,7 @@ impl Member {
         Ok(slot.get_or_init(|| table))
     }
 
-    /// The kind of a namespace's records.
-    ///
-    /// # Errors
-    /// `Damaged`.
     #[inline]
-    pub fn namespace_kind(&self, number: u32) -> Result<u64> {
-        Ok(self.map().word(catalog_at(number) + CATALOG_KIND)?.load(Ordering::Relaxed))
-    }
-
     fn use_word(&self, number: u32) -> Result<&AtomicU64, Corruption> {
         self.map().word(catalog_at(number) + CATALOG_GENERATION)
     }
@@ -316,9 +317,6 @@ impl Member {
     /// `BadArgument`: it was removed; `Damaged`.
     #[inline]
     pub fn check_namespace(&self, number: u32) -> Result<()> {
-        if catalog_use::is_current(self.use_word(number)?, number >> NAMESPACE_NUMBER_BITS) {
-            return Ok(());
-        }
-        Err(namespace_removed(number))
+        if self.has_namespace(number) { Ok(()) } else { Err(namespace_removed(number)) }
     }
 }

@@ -88,7 +88,7 @@ impl Session {
             lookup.key,
             Some(draft),
             |record| {
-                self.member.keep_namespace(namespace.index)?;
+                lookup.table.keep_namespace(namespace.index)?;
                 Ok(if record.is_none() { WriteDecision::Publish } else { WriteDecision::Keep })
             },
         )?;

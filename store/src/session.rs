@@ -283,12 +283,12 @@ impl Session {
     /// Cost: one load.
     #[inline]
     pub fn has_namespace(&self, namespace: Namespace) -> bool {
-        self.member.check_namespace(namespace.index).is_ok()
+        self.member.has_namespace(namespace.index)
     }
 
     /// As [`Session::has_namespace`], by [`Namespace::number`].
     pub fn has_namespace_number(&self, number: u32) -> bool {
-        self.member.check_namespace(number).is_ok()
+        self.member.has_namespace(number)
     }
 
     #[inline]

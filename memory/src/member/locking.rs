@@ -79,7 +79,8 @@ impl Member {
     }
 
     /// Acquires a lock word and names it in the undo record. Returns the payload.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the path of every write has one use of it")]
     pub(crate) fn acquire(&self, at: u64, slot: LockSlot) -> Result<u64> {
         self.acquire_within(at, slot, LOCK_WAIT_MAX)
     }

@@ -1,5 +1,6 @@
 //! A process's handle of a namespace's index: where its buckets are.
 
+use nearstate_model::Result;
 use nearstate_model::limits::NAMESPACE_NAME_BYTES_MAX;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -11,7 +12,7 @@ use crate::layout::{
     CATALOG_NAME_BYTES, CATALOG_SEGMENTS, CATALOG_STATE, Corruption, LINE, NAMESPACE_LIVE,
     NAMESPACE_NUMBER_BITS, SEGMENTS, catalog_at, entry_of, seal, unseal,
 };
-use crate::region::catalog_use::{EntryUse, is_current, parse_use};
+use crate::region::catalog_use::{EntryUse, is_current, keep, namespace_removed, parse_use};
 use crate::region::linear_hash::{DEPTH_FIRST, bucket_among, wide_mask};
 use crate::region::map::Map;
 
@@ -29,6 +30,8 @@ pub struct IndexTable {
     index: u32,
     /// The namespace that this process last opened in the entry; [`NO_NAMESPACE`]: none.
     number: AtomicU32,
+    /// The kind of its records.
+    kind: AtomicU64,
     /// The word of the entry that `region/catalog_use.rs` describes.
     generation: AtomicPtr<AtomicU64>,
     buckets: AtomicU64,
@@ -47,6 +50,7 @@ impl IndexTable {
         let table = Self {
             index,
             number: AtomicU32::new(NO_NAMESPACE),
+            kind: AtomicU64::new(0),
             generation: AtomicPtr::new(generation.as_ptr()),
             buckets: AtomicU64::new(BUCKETS_FIRST),
             wide: AtomicU64::new(wide_mask(BUCKETS_FIRST)),
@@ -65,14 +69,23 @@ impl IndexTable {
     /// The number of the namespace that this process last opened in the entry.
     #[inline]
     pub(crate) fn number(&self) -> u32 {
-        self.number.load(Ordering::Relaxed)
+        self.number.load(Ordering::Acquire)
     }
 
     /// Determines the number of the namespace that the entry has now.
     pub(crate) fn renew(&self, map: &Map) -> Result<u32, Corruption> {
         let number = number_in(map, self.index)?.unwrap_or(NO_NAMESPACE);
-        self.number.store(number, Ordering::Relaxed);
+        let kind = map.word(catalog_at(self.index) + CATALOG_KIND)?.load(Ordering::Relaxed);
+        self.kind.store(kind, Ordering::Relaxed);
+        self.number.store(number, Ordering::Release);
         Ok(number)
+    }
+
+    /// The kind of its records. Another thread may have opened another namespace in the entry: then
+    /// the caller's namespace is not [current](Self::is_current).
+    #[inline]
+    pub fn kind(&self) -> u64 {
+        self.kind.load(Ordering::Relaxed)
     }
 
     /// True if the entry still belongs to this namespace. A caller that has read from its buckets
@@ -81,10 +94,27 @@ impl IndexTable {
     /// Cost: one load of a line that changes when a namespace is created, removed or declared.
     #[inline]
     pub fn is_current(&self, namespace: u32) -> bool {
+        is_current(self.use_word(), namespace >> NAMESPACE_NUMBER_BITS)
+    }
+
+    /// Keeps the namespace from being removed before a record of the caller is published. The
+    /// caller holds the lock of the record's bucket.
+    ///
+    /// # Errors
+    /// `BadArgument`: the namespace was removed; `Damaged`.
+    #[inline]
+    pub fn keep_namespace(&self, namespace: u32) -> Result<()> {
+        if keep(self.use_word(), namespace >> NAMESPACE_NUMBER_BITS)? {
+            return Ok(());
+        }
+        Err(namespace_removed(namespace))
+    }
+
+    #[inline]
+    fn use_word(&self) -> &AtomicU64 {
         let word = self.generation.load(Ordering::Relaxed);
         // SAFETY: a word of the map. The members that reach this handle keep it mapped.
-        let word = unsafe { &*word };
-        is_current(word, namespace >> NAMESPACE_NUMBER_BITS)
+        unsafe { &*word }
     }
 
     #[inline]

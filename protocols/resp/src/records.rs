@@ -89,7 +89,8 @@ impl KeyedRecords {
 
     /// As [`KeyedRecords::resolve`] for the last namespace, by comparing the prefix instead of
     /// parsing the key.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the path of every request with a key")]
     fn resolve_last<'a>(&self, key: &'a [u8]) -> Option<ResolvedKey<'a>> {
         let last = self.last_namespace.get();
         // An empty namespace may have been removed, also by another process.

@@ -10,7 +10,7 @@ use crate::record::splice::Splice;
 use crate::record::{
     BLOCK_INLINE_MAX, Block, BlockChange, BlockPlace, BlockTable, Form, Kind, encode, is_name,
 };
-use crate::session::{KeyLookup, Namespace, Session, check_key, wrong_kind};
+use crate::session::{KeyLookup, Namespace, Session, check_key, removed, wrong_kind};
 use crate::txn::write::{Condition, FlagCheck, NEEDS_TXN, NOTIFIES, Outcome, SingleWrite, present};
 
 /// How often a patch is retried because another session has changed the record in the meantime.
@@ -35,7 +35,9 @@ impl Session {
             // The pin keeps the blocks that we read, and the old cell's place, from reuse.
             let _held = self.member.pin()?;
             let placed = self.member.lookup(lookup.table, lookup.hash, key)?;
-            self.member.check_namespace(namespace.index)?;
+            if !lookup.table.is_current(namespace.index) {
+                return Err(removed(namespace));
+            }
             let seen = present(placed.record.map(|(cell, _)| cell))?;
             if !condition.holds(seen)? {
                 let current = seen.map(|cell| cell.version());
@@ -81,7 +83,7 @@ impl Session {
         changes: &[BlockChange<'_>],
         meta: Option<&[u8]>,
     ) -> Result<nearstate_memory::PendingCell> {
-        let kind = self.member.namespace_kind(lookup.table.index())?;
+        let kind = lookup.table.kind();
         let (value, kept) = match old {
             Some(cell) if Form::of_record(kind, &cell) != Form::Blocks => {
                 return Err(other_form(Form::of_record(kind, &cell)));

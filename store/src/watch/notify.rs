@@ -60,7 +60,7 @@ impl<'s> WriteSet<'s> {
             let table = self.session.member.table(number)?;
             let ring_at = self.session.member.watch_ring(table)?.ok_or(NO_RING)?;
             let old = self.read_again(place)?;
-            let kind = self.session.member.namespace_kind(number)?;
+            let kind = table.kind();
             let form = old.map(|(cell, _)| Form::of_record(kind, &cell));
             self.add_events(place, ring_at, old, form.unwrap_or_default())?;
         }

@@ -6,11 +6,11 @@
 use std::collections::BTreeSet;
 
 use crate::fixture::{TestClient, TestNode, node, node_in, request};
+use nearstate_store::limits::NAMESPACES_MAX;
 use nearstate_store::{
     BlockChange, Condition, CreateOptions, Kind, Metadata, Schema, TagSchema, WhenFull,
     now_ms_coarse,
 };
-use nearstate_store::limits::NAMESPACES_MAX;
 
 /// The bulk strings of a reply, in any aggregates.
 fn bulks(answer: &str) -> Vec<String> {
