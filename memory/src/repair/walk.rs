@@ -1,7 +1,13 @@
 //! Repairs the index and the free memory: walks from the catalog to every cell, corrects what leads
-//! to the cells, and makes free what was not reached.
+//! to the cells, finds records to which nothing leads, and makes free what was not reached.
+
+mod orphans;
+
+use std::collections::HashMap;
 
 use nearstate_model::Result;
+
+use self::orphans::LostWord;
 
 use super::{RepairReport, correct, set};
 use crate::atomic::Ordering;
@@ -37,6 +43,7 @@ pub(super) fn repair(
     map: &Map,
     report: &mut RepairReport,
     validate: RecordCheck<'_>,
+    is_recovered: bool,
 ) -> Result<()> {
     let epoch = map.word(SUPER_EPOCH)?.load(Ordering::Acquire);
     let chunks = ordinary_chunks(map.chunks());
@@ -47,12 +54,15 @@ pub(super) fn repair(
         chunks_used: chunks_used(map)?,
         reached: vec![0; (map.chunks() - chunks + chunks_used(map)?) as usize * BITMAP_WORDS],
         damaged: Vec::new(),
+        lost: Vec::new(),
+        orphan_keys: HashMap::new(),
     };
     let namespaces = namespace::list(map)?;
     for entry in &namespaces {
         walk.namespace(entry, validate)?;
     }
     walk.correct_damaged(&namespaces, validate)?;
+    walk.restore_orphans(&namespaces, validate, is_recovered)?;
     for index in 0..member_slots_used(map)? {
         walk.ring(arena_at(index) + undo::STREAM.offset(), &format!("the stream of slot {index}"))?;
     }
@@ -67,6 +77,9 @@ struct Walk<'m, 'r> {
     /// The bitmaps of the chunks that were used and of the reserve: what was reached.
     reached: Vec<u64>,
     damaged: Vec<DamagedWord>,
+    lost: Vec<LostWord>,
+    /// The keys of each bucket that were found without an entry.
+    orphan_keys: HashMap<(u32, u64), Vec<Vec<u8>>>,
 }
 
 /// A word of a bucket or of an overflow line that leads to nothing.
@@ -422,9 +435,8 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Reports a record that is not reached any more, with its key if that can be trusted.
+    /// Notes a word that led to a record, with its key if that can be trusted.
     fn lose(&mut self, word: u64, place: &BucketPlace<'_>) {
-        let name = String::from_utf8_lossy(&place.entry.name).into_owned();
         let record = Cell::new(self.map, at_of(word));
         let key = record.and_then(|record| record.key()).ok().filter(|key| {
             hash_of(self.map, key).is_ok_and(|hash| {
@@ -432,13 +444,19 @@ impl Walk<'_, '_> {
                     && word == entry(hash_tag(hash), at_of(word))
             })
         });
-        let what = match key {
-            Some(key) if place.keys.iter().any(|known| known == key) => return,
-            Some(key) => format!("record {:?}", String::from_utf8_lossy(key)),
-            None if is_link(word) => "the records of an overflow line".to_owned(),
-            None => "a record with an unknown key".to_owned(),
-        };
-        self.report.add_lost(format!("namespace {name:?}, bucket {}: {what}", place.bucket));
+        if key.is_some_and(|key| place.keys.iter().any(|known| known == key)) {
+            return;
+        }
+        self.lost.push(LostWord {
+            namespace: place.entry.index,
+            bucket: place.bucket,
+            key: key.map(<[u8]>::to_vec),
+            what: if is_link(word) {
+                "the records of an overflow line"
+            } else {
+                "a record with an unknown key"
+            },
+        });
     }
 
     /// Makes the bitmaps what was reached, and the words of the chunks what the bitmaps say.
