@@ -36,6 +36,13 @@ pub struct NamespaceEntry {
     pub buckets: u64,
 }
 
+impl NamespaceEntry {
+    /// The number of its catalog entry.
+    pub(crate) const fn entry(&self) -> u32 {
+        entry_of(self.index)
+    }
+}
+
 /// All namespaces of a region.
 ///
 /// # Errors

@@ -178,7 +178,7 @@ impl Member {
     pub fn removal_candidates(&self) -> Result<Vec<NamespaceEntry>> {
         let cursor = self.shared().removal_cursor.load(Ordering::Relaxed);
         let mut all = self.namespaces()?;
-        let first = all.partition_point(|entry| u64::from(entry_of(entry.index)) < cursor);
+        let first = all.partition_point(|entry| u64::from(entry.entry()) < cursor);
         all.rotate_left(first);
         Ok(all)
     }
