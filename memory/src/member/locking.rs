@@ -87,7 +87,8 @@ impl Member {
 
     /// As [`Member::acquire`], but waits at most `bound` for a living holder: for work that can be
     /// skipped.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as above")]
     pub(crate) fn acquire_within(&self, at: u64, slot: LockSlot, bound: Duration) -> Result<u64> {
         let word = self.map().word(at)?;
         self.name_lock(at, slot);

@@ -20,6 +20,7 @@ use crate::layout::{CATALOG_FLAGS, Corruption, LINE, catalog_at};
 use crate::member::arena::{Arena, LockSlot, op, undo, write_undo};
 use crate::member::lock;
 use crate::member::{LOCK_WAIT_MAX, LOCK_WAIT_SHORT, Member};
+use crate::region::index_table::NO_NAMESPACE;
 use crate::region::linear_hash::step;
 use crate::ring;
 use crate::txn::events::{self, TxnEvents};
@@ -297,7 +298,13 @@ impl Member {
     /// means that the commit continues.
     fn validate(&self, plan: &mut CommitPlan, keys: &[u8]) -> Result<Option<CommitOutcome>> {
         let map = self.map();
+        let mut kept = NO_NAMESPACE;
         for (number, access) in plan.accesses.iter_mut().enumerate() {
+            // Also that of a record that is only read: what the transaction writes may depend on it.
+            if access.namespace != kept {
+                kept = access.namespace;
+                self.keep_namespace(kept)?;
+            }
             access.set_slot(locate_target(map, access.lock_at, access.target(keys))?);
             if let Some(refused) = self.check_expectation(access, number)? {
                 return Ok(Some(refused));
@@ -364,8 +371,6 @@ impl Member {
         if !is_expected && !is_planted("skip-validation") {
             return Ok(Some(CommitOutcome::Conflict(number)));
         }
-        // Also of a record that is only read: the result of the transaction may depend on it.
-        self.keep_namespace(access.namespace)?;
         if !matches!(access.change, CellChange::Keep) {
             let word = self.map().word(catalog_at(access.namespace) + CATALOG_FLAGS)?;
             if word.load(Ordering::Acquire) >> 16 != access.flags {

@@ -92,12 +92,12 @@ impl KeyedRecords {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the path of every request with a key")]
     fn resolve_last<'a>(&self, key: &'a [u8]) -> Option<ResolvedKey<'a>> {
-        let last = self.last_namespace.get();
-        // An empty namespace may have been removed, also by another process.
-        let namespace = last.filter(|last| self.session.has_namespace(*last))?;
+        let namespace = self.last_namespace.get()?;
         let prefix = self.last_prefix.borrow();
         let own = key.strip_prefix(prefix.as_slice()).filter(|_| !prefix.is_empty())?;
-        Some(ResolvedKey { namespace, key: own })
+        // An empty namespace may have been removed, also by another process.
+        let is_current = self.session.has_namespace(namespace);
+        is_current.then_some(ResolvedKey { namespace, key: own })
     }
 
     /// As [`KeyedRecords::resolve`] for namespaces in the cache, without access to the region.

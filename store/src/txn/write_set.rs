@@ -177,6 +177,7 @@ impl<'s> WriteSet<'s> {
             return self.read_again(place).map(|stored| (place, stored));
         }
         let placed = session.member.lookup_ends(session.member.table(table)?, hash, key)?;
+        session.member.check_namespace(table)?;
         let place = self.track(place, (table, hash, key), placed.token)?;
         Ok((place, placed.record))
     }
@@ -192,7 +193,8 @@ impl<'s> WriteSet<'s> {
         self.entry_at(place).write.is_delete()
     }
 
-    /// The entry of a record that was read just now, which becomes part of the read set.
+    /// The entry of a record that was read just now, which becomes part of the read set. Its
+    /// namespace is internal, or was checked after the read.
     #[inline]
     pub(crate) fn track(
         &mut self,
@@ -204,7 +206,6 @@ impl<'s> WriteSet<'s> {
             Some(place) => place,
             None => self.push(table, hash, key)?,
         };
-        self.session.member.check_namespace(table)?;
         if !self.buffers.is_validated_later {
             self.check()?;
         }
