@@ -197,3 +197,6 @@ impl Session {
         Ok(keys)
     }
 }
+
+#[cfg(test)]
+mod tests;
