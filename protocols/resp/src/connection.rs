@@ -5,7 +5,7 @@ mod prefetch;
 use crate::command::{ArgPositions, CommandFlags};
 use crate::command_context::{CommandContext, RespCommand};
 use crate::commands::{local, pubsub};
-use crate::connection_state::{CommandQueue, ConnectionState};
+use crate::connection_state::{CommandQueue, ConnectionState, PostponedRequest};
 use crate::core_context::CoreContext;
 use crate::parse::{Args, ParseResult, RequestParser};
 
@@ -16,10 +16,11 @@ use crate::sliced_task::TaskProgress;
 use crate::table::TABLE;
 use nearstate_local_transport::response_line;
 use nearstate_model::limits::CHANNEL_BYTES_MAX;
-use nearstate_node::executor::is_due;
+use nearstate_node::executor::{is_due, sleep};
 use nearstate_node::{
     ConnectionHandler, Consumed, DescriptorReply, LocalPeer, NextAction, OUTPUT_HIGH_WATER_BYTES,
 };
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -86,17 +87,57 @@ impl RespConnection {
         if reply.is_over() && done.is_ok() {
             done = Err(too_long(max, command));
         }
+        if connection.postponed.is_some() {
+            // It has changed nothing, and counts when it runs.
+            reply.rewind(mark);
+            return;
+        }
         let is_refused = done.is_err();
         if let Err(error) = done {
             reply.rewind(mark);
             reply.error(error.text());
-            if command.is_none()
-                && let Some(queue) = &mut connection.queue
-            {
-                queue.is_dirty = true;
+            if command.is_none() {
+                if let Some(queue) = &mut connection.queue {
+                    queue.is_dirty = true;
+                }
+                core.count_rejected(TABLE.find_requested(args));
             }
         }
         core.count(command, is_refused, |micros| slow_request(connection, command, args, micros));
+    }
+
+    /// Runs the postponed request, if there is one, once its wait is over.
+    fn resume(
+        &mut self,
+        cx: &mut Context<'_>,
+        output: &mut Vec<u8>,
+    ) -> Option<Poll<NextAction>> {
+        let postponed = self.connection.postponed.as_mut()?;
+        let timer = postponed.timer.get_or_insert_with(|| sleep(postponed.wait));
+        if Pin::new(timer).poll(cx).is_pending() {
+            return Some(Poll::Pending);
+        }
+        let PostponedRequest { request, .. } = self.connection.postponed.take()?;
+        self.core.begin();
+        self.connection.is_auth_due = true;
+        Self::answer(&self.core, &mut self.connection, request.args(), output);
+        self.connection.is_auth_due = false;
+        self.core.count_lookups();
+        Some(Poll::Ready(self.next_action().unwrap_or(NextAction::Read)))
+    }
+
+    /// What the last request asks for, if it is not the next request.
+    #[inline]
+    fn next_action(&mut self) -> Option<NextAction> {
+        let connection = &self.connection;
+        self.parser.set_unauthenticated(connection.user.is_none());
+        if connection.is_closing {
+            return Some(NextAction::Close);
+        }
+        if connection.local_request.is_some() {
+            return Some(NextAction::SendDescriptors);
+        }
+        (connection.task.is_some() || connection.postponed.is_some()).then_some(NextAction::Work)
     }
 
     fn finish(&mut self, output: &mut Vec<u8>) -> Option<Poll<NextAction>> {
@@ -150,19 +191,11 @@ impl ConnectionHandler for RespConnection {
                     break NextAction::Close;
                 }
             }
-            self.parser.set_unauthenticated(self.connection.user.is_none());
-            if self.connection.is_closing {
-                break NextAction::Close;
+            if let Some(next) = self.next_action() {
+                break next;
             }
             // The remaining input is read later, after other connections were served.
-            let is_due = self.requests.is_multiple_of(REQUESTS_PER_CLOCK_CHECK) && is_due();
-            if self.connection.local_request.is_some() {
-                break NextAction::SendDescriptors;
-            }
-            if self.connection.task.is_some() {
-                break NextAction::Work;
-            }
-            if is_due {
+            if self.requests.is_multiple_of(REQUESTS_PER_CLOCK_CHECK) && is_due() {
                 break NextAction::Read;
             }
         };
@@ -170,11 +203,18 @@ impl ConnectionHandler for RespConnection {
         Consumed { bytes: taken, next: then }
     }
 
+    fn is_unauthenticated(&self) -> bool {
+        self.connection.user.is_none()
+    }
+
     fn buffered_bytes(&self) -> usize {
         self.parser.memory_bytes() + self.connection.memory_bytes()
     }
 
     fn poll_progress(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<NextAction> {
+        if let Some(then) = self.resume(cx, output) {
+            return then;
+        }
         if let Some(then) = self.finish(output) {
             return then;
         }

@@ -1,11 +1,13 @@
 //! State of one connection: user, subscriptions, queued commands, watched keys.
 
 use crate::acl::User;
+use crate::auth_limit::AuthSource;
 use crate::parse::OwnedArgs;
 use crate::pubsub::mailbox::Mailbox;
 use crate::reply::RespVersion;
 use crate::sliced_task::SlicedTask;
 use nearstate_model::invariant;
+use nearstate_node::executor::Sleep;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +21,17 @@ pub struct ConnectionState {
     pub protocol: RespVersion,
     /// The user, once authenticated or if no authentication is required.
     pub user: Option<Arc<User>>,
+    /// The user of a new connection, to which `RESET` returns: that of the client's certificate, or
+    /// the default user if it needs no password.
+    pub initial_user: Option<Arc<User>>,
+    /// Where failed authentications are counted.
+    pub auth_source: AuthSource,
+    /// Failed authentications of this connection.
+    pub auth_failures: u32,
+    /// True while a request runs whose delay of authentication is over.
+    pub is_auth_due: bool,
+    /// A request that runs later. Later requests of the connection wait.
+    pub postponed: Option<PostponedRequest>,
     /// `CLIENT SETNAME`.
     pub name: Vec<u8>,
     /// The client's address, as `CLIENT LIST` shows it.
@@ -27,6 +40,8 @@ pub struct ConnectionState {
     pub local_host: String,
     /// The local port of the connection, 0 for a Unix socket.
     pub local_port: u16,
+    /// True if the client connected to an address of the Sentinel.
+    pub is_sentinel: bool,
     /// Receives published messages.
     pub mailbox: Arc<Mailbox>,
     /// Subscribed channels.
@@ -45,6 +60,17 @@ pub struct ConnectionState {
     pub is_closing: bool,
     /// Resource of the local transport that the client requested and has not received yet.
     pub local_request: Option<nearstate_local_transport::LocalResource>,
+}
+
+/// A request that runs later.
+#[derive(Debug)]
+pub struct PostponedRequest {
+    /// The request.
+    pub request: OwnedArgs,
+    /// How long it waits.
+    pub wait: Duration,
+    /// Set once it waits.
+    pub timer: Option<Sleep>,
 }
 
 /// Names of subscribed channels or patterns, with their memory.
@@ -243,10 +269,16 @@ impl WatchedRecords {
 }
 
 impl ConnectionState {
+    /// The mode of the server in `HELLO` and `INFO`.
+    pub const fn mode(&self) -> &'static str {
+        if self.is_sentinel { "sentinel" } else { "standalone" }
+    }
+
     /// Memory in bytes, without the mailbox.
     pub fn memory_bytes(&self) -> usize {
         let queued = self.queue.as_ref().map_or(0, |queue| queue.bytes);
         let task = self.task.as_ref().map_or(0, |task| task.memory_bytes());
+        let task = task + self.postponed.as_ref().map_or(0, |one| one.request.bytes());
         queued + self.watched.bytes() + task + self.channels.bytes() + self.patterns.bytes()
     }
 

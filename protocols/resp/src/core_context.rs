@@ -1,5 +1,6 @@
 //! State of the protocol on one core.
 
+use crate::auth_limit::AuthSource;
 use crate::command::stats::RespCoreStats;
 use crate::command_context::RespCommand;
 use crate::connection_state::{ConnectionState, DeferredMessages, Subscriptions, WatchedRecords};
@@ -18,6 +19,8 @@ pub(crate) struct CoreContext {
     pub(crate) server: Arc<RespServer>,
     pub(crate) records: KeyedRecords,
     pub(crate) core: Core,
+    /// Its connections are used as a Sentinel.
+    pub(crate) is_sentinel: bool,
     counts: Arc<RespCoreStats>,
     /// Start of the current request, which is the end of the previous one, in ticks.
     request_start: Cell<u64>,
@@ -29,9 +32,15 @@ impl CoreContext {
             server: Arc::clone(server),
             records: KeyedRecords::new(Rc::clone(core.session()), Arc::clone(server)),
             core: core.clone(),
+            is_sentinel: false,
             counts,
             request_start: Cell::new(0),
         }
+    }
+
+    /// The same for connections that are used as a Sentinel.
+    pub(crate) fn for_sentinels(self) -> Self {
+        Self { is_sentinel: true, ..self }
     }
 
     /// The state of a new connection. Registers it with the server.
@@ -51,7 +60,7 @@ impl CoreContext {
             }
             PeerAddress::Unix { pid, .. } => {
                 let path = format!("unix:{}", pid.unwrap_or_default());
-                (path.clone(), path, "127.0.0.1".to_owned(), settings.port)
+                (path.clone(), path, "127.0.0.1".to_owned(), self.server.port())
             }
         };
         ServerStats::add(&self.server.stats.connections, 1);
@@ -72,11 +81,17 @@ impl CoreContext {
         ConnectionState {
             id: peer.id,
             protocol: RespVersion::default(),
+            initial_user: user.clone(),
             user,
+            auth_source: AuthSource::of(&peer.address),
+            auth_failures: 0,
+            is_auth_due: false,
+            postponed: None,
             name: Vec::new(),
             address,
             local_host,
             local_port,
+            is_sentinel: self.is_sentinel,
             mailbox,
             channels: Subscriptions::default(),
             patterns: Subscriptions::default(),
@@ -107,6 +122,14 @@ impl CoreContext {
     /// Starts the clock for the first request of an input.
     pub(crate) fn begin(&self) {
         self.request_start.set(self.core.clock().now());
+    }
+
+    /// Counts a request that was rejected before its command was called.
+    #[cold]
+    pub(crate) fn count_rejected(&self, command: Option<&'static RespCommand>) {
+        if let Some(command) = command {
+            self.counts.count_rejected(command.number);
+        }
     }
 
     /// Counts an executed request, and adds it to the slow log if it was slow.

@@ -21,6 +21,7 @@ pub mod connection_state;
 pub mod sliced_task;
 pub mod records;
 pub mod server;
+pub mod auth_limit;
 pub mod keyspace_events;
 pub mod pubsub;
 pub mod acl;

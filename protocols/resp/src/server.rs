@@ -1,6 +1,7 @@
 //! State of all clients on all cores: users, subscriptions, connections, settings, statistics.
 
 use crate::acl::Users;
+use crate::auth_limit::AuthLimit;
 use crate::command::stats::{CommandClass, CommandStats, RespCoreStats};
 use crate::keyspace_events::KeyspaceEvents;
 use crate::keyspace_events::watches::KeyspaceWatches;
@@ -10,7 +11,7 @@ use nearstate_node::CoreMetrics;
 use nearstate_node::metrics::Distribution;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,7 +20,8 @@ use std::time::Duration;
 pub struct RespSettings {
     /// The users; `Users::open` if none is declared.
     pub users: Users,
-    /// The announced port (`CONFIG GET port`, `SENTINEL`), 0 for none.
+    /// The announced port (`CONFIG GET port`, `SENTINEL`), 0 for none. [`RespServer::set_port`]
+    /// replaces it.
     pub port: u16,
     /// The host in replies of `SENTINEL`; by default the local address of the connection.
     pub announced_host: Option<String>,
@@ -48,6 +50,21 @@ pub struct RespSettings {
     pub started_ms: u64,
     /// Process id.
     pub pid: u32,
+    /// Called on the core after an authentication that failed or was refused.
+    pub on_auth_failure: fn(&AuthFailure<'_>),
+}
+
+/// An authentication that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AuthFailure<'a> {
+    /// The client's address.
+    pub client: &'a str,
+    /// The user, if one with this name is declared. Other names may be mistyped passwords.
+    pub user: Option<&'a str>,
+    /// Failures of the same source that are not forgotten.
+    pub failures: u32,
+    /// True if the password was not checked because of earlier failures.
+    pub is_refused: bool,
 }
 
 /// The Redis release whose commands and replies are implemented. Clients depend on it.
@@ -97,6 +114,7 @@ impl RespSettings {
             keyspace_events: KeyspaceEvents::NONE,
             started_ms: nearstate_store::now_ms_coarse(),
             pid: std::process::id(),
+            on_auth_failure: |_| (),
         }
     }
 }
@@ -112,8 +130,11 @@ pub struct RespServer {
     pub keyspace: KeyspaceWatches,
     /// Statistics of requests.
     pub stats: ServerStats,
+    /// Failed authentications.
+    pub auth_limit: AuthLimit,
     /// `MEMORY PURGE` was called, and the memory upkeep has not looked since.
     pub(crate) purge_requested: AtomicBool,
+    port: AtomicU16,
     clients: Mutex<BTreeMap<u64, ClientEntry>>,
     slow: Mutex<SlowLog>,
 }
@@ -170,12 +191,24 @@ impl RespServer {
         Self {
             keyspace: KeyspaceWatches::new(settings.keyspace_events),
             pubsub: PubSub::new(settings.messages_bytes_max),
+            port: AtomicU16::new(settings.port),
             settings,
             stats: ServerStats::default(),
+            auth_limit: AuthLimit::default(),
             clients: Mutex::default(),
             purge_requested: AtomicBool::new(false),
             slow: Mutex::default(),
         }
+    }
+
+    /// The announced port.
+    pub fn port(&self) -> u16 {
+        self.port.load(Ordering::Relaxed)
+    }
+
+    /// Sets the announced port, once the kernel has chosen one.
+    pub fn set_port(&self, port: u16) {
+        self.port.store(port, Ordering::Relaxed);
     }
 
     fn lock_clients(&self) -> MutexGuard<'_, BTreeMap<u64, ClientEntry>> {
@@ -305,9 +338,13 @@ impl ServerStats {
         self.cores.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the statistics of a core.
-    pub(crate) fn add_core(&self, core: Arc<RespCoreStats>, metrics: Arc<CoreMetrics>) {
+    /// Adds the statistics of requests of a core.
+    pub(crate) fn add_core(&self, core: Arc<RespCoreStats>) {
         self.cores().push(core);
+    }
+
+    /// Adds the metrics of the connections of a core.
+    pub(crate) fn add_connection_metrics(&self, metrics: Arc<CoreMetrics>) {
         self.connection_metrics().push(metrics);
     }
 
@@ -350,7 +387,7 @@ impl ServerStats {
         all
     }
 
-    /// Statistics of the commands that were called, by name.
+    /// Statistics of the commands that were called or rejected, by name.
     pub fn commands(&self) -> BTreeMap<&'static str, CommandStats> {
         let mut all: BTreeMap<&'static str, CommandStats> = BTreeMap::new();
         for core in self.cores().iter() {
@@ -359,6 +396,7 @@ impl ServerStats {
                 tally.calls += more.calls;
                 tally.micros += more.micros;
                 tally.failed += more.failed;
+                tally.rejected += more.rejected;
             }
         }
         all

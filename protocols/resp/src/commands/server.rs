@@ -3,6 +3,7 @@
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
 use super::arg;
+use super::sentinel;
 use crate::command_context::CommandContext;
 use crate::number::{integer, integer_or_refuse};
 use crate::parse::Args;
@@ -83,7 +84,7 @@ pub(super) fn settings(
         ("dir", folder.to_owned()),
         (NOTIFY, ctx.server.keyspace.events().flags()),
         ("maxmemory", seen.bytes_max.to_string()),
-        ("port", settings.port.to_string()),
+        ("port", ctx.server.port().to_string()),
         ("proto-max-bulk-len", VALUE_BYTES_MAX.to_string()),
         ("slowlog-log-slower-than", settings.slow_micros.to_string()),
         ("slowlog-max-len", settings.slow_entries_max.to_string()),
@@ -253,10 +254,14 @@ pub(crate) fn wait(
 
 /// `ROLE`
 pub(crate) fn role(
-    _: &mut CommandContext<'_>,
+    ctx: &mut CommandContext<'_>,
     _: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
+    if ctx.connection.is_sentinel {
+        sentinel::role(ctx, reply);
+        return Ok(());
+    }
     reply.array(3);
     reply.bulk(b"master");
     reply.int(0);

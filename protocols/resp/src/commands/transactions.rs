@@ -7,7 +7,6 @@
 
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
-use super::arg;
 use crate::command::CommandFlags;
 use crate::command_context::{CommandContext, DeadlineTxn, ExecTxn, RespCommand};
 use crate::connection_state::{
@@ -366,7 +365,8 @@ pub(crate) fn reject_in_exec(ctx: &CommandContext<'_>, args: Args<'_>) -> Comman
     if ctx.txn.is_none() {
         return Ok(());
     }
-    let name = String::from_utf8_lossy(arg(args, 0)).to_ascii_uppercase();
+    let name = ctx.table.find_requested(args).map_or("", |command| command.name);
+    let name = name.replace('|', " ").to_ascii_uppercase();
     Err(ErrorReply::new(format!("ERR {name} is not allowed between MULTI and EXEC")))
 }
 #[cfg(test)]

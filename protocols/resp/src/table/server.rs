@@ -432,6 +432,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         flags: CONNECTION.and(CommandFlags::FAST),
         also: AclCategories::ADMIN.and(AclCategories::DANGEROUS),
         summary: "Returns the replication role.",
+        differs: "Always `master`, and `sentinel` at an address of `resp.sentinel_listen`.",
         run: server::role,
         ..ROW
     },

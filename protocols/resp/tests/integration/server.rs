@@ -2,8 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::sync::Mutex;
+
 use crate::fixture::{TestClient, TestNode, node, node_with};
+use nearstate_node::NextAction;
 use nearstate_resp::acl::Users;
+use nearstate_resp::auth_limit::FREE_FAILURES;
 use nearstate_resp::server::RespSettings;
 use nearstate_resp::table::TABLE;
 use nearstate_store::{Metadata, now_ms_coarse};
@@ -407,4 +411,110 @@ fn info_counts_hits_and_misses_of_reads() {
     for line in ["keyspace_hits:2", "keyspace_misses:2"] {
         assert!(reply.contains(line), "{line}: {reply}");
     }
+}
+
+#[test]
+fn info_counts_rejected_and_failed_requests_of_each_command() {
+    let node = guarded();
+    let mut client = node.client();
+    client.ask("GET {ns},a");
+    client.ask("AUTH reader hunter2");
+    for request in ["GET {ns},a", "GET", "GET a", "GET {ns},a b", "SET {ns},a v", "nonsense"] {
+        client.ask(request);
+    }
+    client.ask("AUTH letmein");
+    client.ask("SADD {ns},s m");
+    client.ask("GET {ns},s");
+    client.ask("CLIENT SETNAME");
+    let info = client.ask("INFO commandstats");
+    let counts = |name: &str| {
+        let (_, counts) = fact(&info, name).split_once(",rejected_calls=").unwrap();
+        counts.to_owned()
+    };
+    // Without authentication, twice a wrong number of arguments, a key without permission.
+    assert_eq!(counts("cmdstat_get"), "4,failed_calls=1", "{info}");
+    assert!(fact(&info, "cmdstat_get").starts_with("calls=2,usec="), "{info}");
+    assert_eq!(counts("cmdstat_set"), "1,failed_calls=0", "{info}");
+    assert!(fact(&info, "cmdstat_set").starts_with("calls=0,usec=0,usec_per_call=0.00,"));
+    assert_eq!(counts("cmdstat_client|setname"), "1,failed_calls=0", "{info}");
+    assert!(!info.contains("nonsense"));
+}
+
+#[test]
+fn settings_can_be_read_and_not_changed_between_multi_and_exec() {
+    let mut client = node().client();
+    client.ask("MULTI");
+    assert_eq!(client.ask("CONFIG GET databases"), "+QUEUED|");
+    assert_eq!(client.ask("CONFIG SET notify-keyspace-events KEA"), "+QUEUED|");
+    let refused = "-ERR CONFIG SET is not allowed between MULTI and EXEC|";
+    assert_eq!(client.ask("EXEC"), format!("*2|*2|$9|databases|$1|1|{refused}"));
+}
+
+/// The source of all clients is 127.0.0.1.
+#[test]
+fn after_failures_a_password_is_not_checked_before_a_delay() {
+    let node = guarded();
+    let mut early = node.client();
+    assert_eq!(early.ask("AUTH letmein"), "+OK|");
+    let mut guessing = node.client();
+    for number in 0..=FREE_FAILURES {
+        let reply = guessing.ask(&format!("AUTH reader guess{number}"));
+        assert!(reply.starts_with("-WRONGPASS "), "{reply}");
+    }
+    assert_eq!(node.server.auth_limit.failures(), u64::from(FREE_FAILURES) + 1);
+    // A right password has no reply either: a late reply tells nothing about the password.
+    for password in ["guess", "hunter2"] {
+        let words: [&[u8]; 3] = [b"AUTH", b"reader", password.as_bytes()];
+        assert_eq!(guessing.begin(&words), (Vec::new(), NextAction::Work));
+        guessing = node.client();
+    }
+    let words: [&[u8]; 5] = [b"HELLO", b"3", b"AUTH", b"reader", b"hunter2"];
+    assert_eq!(node.client().begin(&words), (Vec::new(), NextAction::Work));
+    assert!(guessing.ask("GET a").starts_with("-NOAUTH"));
+    // EXEC cannot wait, and would be a way to try a thousand passwords at once.
+    for request in ["MULTI", "AUTH reader hunter2", "SET k v"] {
+        early.ask(request);
+    }
+    let reply = early.ask("EXEC");
+    assert!(reply.starts_with("*2|-ERR too many failed authentications"), "{reply}");
+    assert_eq!(early.ask("ACL WHOAMI"), "$7|default|");
+    // Until the queue of the source is longer than the limit.
+    let mut replies = (0..1000).map(|_| node.client().begin(&words).0);
+    let refused = replies.find(|reply| !reply.is_empty()).unwrap();
+    let refused = String::from_utf8(refused).unwrap();
+    assert!(refused.contains("the password was not checked, try again in "), "{refused}");
+    let info = early.ask("INFO stats");
+    let failures = node.server.auth_limit.failures().to_string();
+    assert_eq!(fact(&info, "acl_access_denied_auth"), failures);
+}
+
+#[test]
+fn a_hello_request_checks_one_password() {
+    let node = guarded();
+    let mut client = node.client();
+    let hello = "HELLO 3 AUTH reader a AUTH reader b AUTH reader hunter2";
+    assert!(client.ask(hello).starts_with("%7|"), "the last one counts");
+    assert_eq!(node.server.auth_limit.failures(), 0);
+}
+
+#[test]
+fn failed_authentications_are_reported_without_unknown_names() {
+    static REPORTED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let lines = "user reader on >hunter2 +get ~*";
+    let node = node_with(RespSettings {
+        on_auth_failure: |failure| REPORTED.lock().unwrap().push(format!("{failure:?}")),
+        ..RespSettings::new(Users::parse(lines, &TABLE).unwrap())
+    });
+    let mut client = node.client();
+    client.ask("AUTH reader wrong");
+    client.ask("AUTH hunter2 reader");
+    client.ask("AUTH reader hunter2");
+    let reported = REPORTED.lock().unwrap();
+    let expected = |user: &str, failures| {
+        format!(
+            "AuthFailure {{ client: \"127.0.0.1:40001\", user: {user}, failures: {failures}, \
+             is_refused: false }}"
+        )
+    };
+    assert_eq!(*reported, [expected("Some(\"reader\")", 1), expected("None", 2)]);
 }
