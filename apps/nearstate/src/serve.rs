@@ -16,13 +16,14 @@ use nearstate_node::{Endpoint, ListenAddress, Node, NodeConfig, Protocol, Tls};
 use nearstate_observe::ObserveProtocol;
 use nearstate_resp::RespProtocol;
 use nearstate_resp::acl::Users;
+use nearstate_resp::runtime_settings::ServerLogLevel;
 use nearstate_resp::server::{AuthFailure, RespServer};
 use nearstate_store::{CreateOptions, Region};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::log;
-use crate::settings::{MemoryMax, SettingFlags, Settings, print};
+use crate::settings::{LogLevel, MemoryMax, SettingFlags, Settings, print};
 use memory_budget::{MemoryBudget, MemoryDemand};
 use memory_limit::MemoryLimit;
 use metrics::ServerMetrics;
@@ -85,6 +86,18 @@ fn serve_until_signal(
     let first = settings.listen.first().or(settings.tls_listen.first());
     resp.port = first.map_or(0, std::net::SocketAddr::port);
     resp.on_auth_failure = log_auth_failure;
+    resp.log_level = match settings.log_level {
+        LogLevel::Error | LogLevel::Warn => ServerLogLevel::Warning,
+        LogLevel::Info => ServerLogLevel::Notice,
+        LogLevel::Debug => ServerLogLevel::Debug,
+    };
+    resp.on_log_level = |level| {
+        log::set_level(match level {
+            ServerLogLevel::Warning => LogLevel::Warn,
+            ServerLogLevel::Notice | ServerLogLevel::Verbose => LogLevel::Info,
+            ServerLogLevel::Debug => LogLevel::Debug,
+        });
+    };
     let server = Arc::new(RespServer::new(resp));
     let metrics = ServerMetrics::new(region.clone(), Arc::clone(&server));
     let protocols: [Arc<dyn Protocol>; 3] = [

@@ -109,9 +109,9 @@ struct SourceFailures {
 fn delay_after(failures: u32) -> Duration {
     match failures.checked_sub(FREE_FAILURES + 1) {
         None => Duration::ZERO,
-        Some(doublings) => {
-            DELAY_FIRST.saturating_mul(1_u32.checked_shl(doublings).unwrap_or(u32::MAX)).min(DELAY_MAX)
-        }
+        Some(doublings) => DELAY_FIRST
+            .saturating_mul(1_u32.checked_shl(doublings).unwrap_or(u32::MAX))
+            .min(DELAY_MAX),
     }
 }
 
@@ -222,7 +222,9 @@ mod tests {
     const TWO: AuthSource = AuthSource::User(2);
 
     fn fail(limit: &AuthLimit, source: AuthSource, count: u32, now: Duration) {
-        (0..count).for_each(|_| drop(limit.count_failure(source, now)));
+        for _ in 0..count {
+            limit.count_failure(source, now);
+        }
     }
 
     #[test]

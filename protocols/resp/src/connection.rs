@@ -4,8 +4,8 @@ mod prefetch;
 
 use crate::command::{ArgPositions, CommandFlags};
 use crate::command_context::{CommandContext, RespCommand};
-use crate::commands::{local, pubsub};
-use crate::connection_state::{CommandQueue, ConnectionState, PostponedRequest};
+use crate::commands::{local, monitor, pubsub};
+use crate::connection_state::{CommandQueue, ConnectionState, PostponeCause, PostponedRequest};
 use crate::core_context::CoreContext;
 use crate::parse::{Args, ParseResult, RequestParser};
 
@@ -20,6 +20,7 @@ use nearstate_node::executor::{is_due, sleep};
 use nearstate_node::{
     ConnectionHandler, Consumed, DescriptorReply, LocalPeer, NextAction, OUTPUT_HIGH_WATER_BYTES,
 };
+use nearstate_store::since_boot;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -70,9 +71,14 @@ impl RespConnection {
         let mut reply = ReplyWriter::new(output, connection.protocol).within(max);
         let mark = reply.mark();
         let mut command = None;
+        let mut is_queueing = false;
         let mut done = check_request(connection, args).and_then(|requested| {
             command = Some(requested);
-            if is_queued(connection, requested) {
+            if core.server.pause.is_set() {
+                pause(core, connection, requested, args)?;
+            }
+            is_queueing = is_queued(connection, requested);
+            if is_queueing {
                 return queue(connection, requested, args, &mut reply);
             }
             let mut client = CommandContext {
@@ -92,6 +98,9 @@ impl RespConnection {
             reply.rewind(mark);
             return;
         }
+        if core.server.monitors.is_any() && !is_queueing && command.is_some_and(monitor::is_shown) {
+            core.server.monitor(&connection.address, args);
+        }
         let is_refused = done.is_err();
         if let Err(error) = done {
             reply.rewind(mark);
@@ -107,19 +116,27 @@ impl RespConnection {
     }
 
     /// Runs the postponed request, if there is one, once its wait is over.
-    fn resume(
-        &mut self,
-        cx: &mut Context<'_>,
-        output: &mut Vec<u8>,
-    ) -> Option<Poll<NextAction>> {
+    fn resume(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Option<Poll<NextAction>> {
         let postponed = self.connection.postponed.as_mut()?;
-        let timer = postponed.timer.get_or_insert_with(|| sleep(postponed.wait));
-        if Pin::new(timer).poll(cx).is_pending() {
-            return Some(Poll::Pending);
+        if self.connection.mailbox.poll_end(cx).is_ready() {
+            return Some(Poll::Ready(NextAction::Close));
         }
-        let PostponedRequest { request, .. } = self.connection.postponed.take()?;
+        let is_over = match postponed.cause {
+            PostponeCause::Auth => false,
+            PostponeCause::Pause(is_write) => {
+                let pause = &self.core.server.pause;
+                pause.poll(cx, self.connection.id, is_write, since_boot()).is_ready()
+            }
+        };
+        if !is_over {
+            let timer = postponed.timer.get_or_insert_with(|| sleep(postponed.wait));
+            if Pin::new(timer).poll(cx).is_pending() {
+                return Some(Poll::Pending);
+            }
+        }
+        let PostponedRequest { request, cause, .. } = self.connection.postponed.take()?;
         self.core.begin();
-        self.connection.is_auth_due = true;
+        self.connection.is_auth_due = cause == PostponeCause::Auth;
         Self::answer(&self.core, &mut self.connection, request.args(), output);
         self.connection.is_auth_due = false;
         self.core.count_lookups();
@@ -142,6 +159,9 @@ impl RespConnection {
 
     fn finish(&mut self, output: &mut Vec<u8>) -> Option<Poll<NextAction>> {
         let task = self.connection.task.as_mut()?;
+        if self.connection.mailbox.is_ended() {
+            return Some(Poll::Ready(NextAction::Close));
+        }
         let max = self.core.answer_bytes_max();
         let mut reply = ReplyWriter::new(output, self.connection.protocol).within(max);
         let mark = reply.mark();
@@ -258,6 +278,10 @@ impl ConnectionHandler for RespConnection {
 impl Drop for RespConnection {
     fn drop(&mut self) {
         pubsub::unsubscribe_all(&self.core.server, &mut self.connection);
+        self.core.server.monitors.remove(self.connection.id);
+        if self.connection.postponed.is_some() {
+            self.core.server.pause.forget(self.connection.id);
+        }
         self.core.server.remove_client(self.connection.id);
     }
 }
@@ -311,6 +335,36 @@ fn check_channel_names(command: &RespCommand, args: Args<'_>) -> Result<(), Erro
         ))),
         None => Ok(()),
     }
+}
+
+/// Postpones a request that `CLIENT PAUSE` concerns. Requests that authenticate or end the
+/// connection run, and so does the one that ends the pause.
+#[cold]
+fn pause(
+    core: &CoreContext,
+    connection: &mut ConnectionState,
+    command: &RespCommand,
+    args: Args<'_>,
+) -> Result<(), ErrorReply> {
+    if command.flags.has(CommandFlags::NO_AUTH) || command.name == "client|unpause" {
+        return Ok(());
+    }
+    let is_write = |command: &RespCommand| {
+        // A script and a message change something as well.
+        command.flags.has(CommandFlags::WRITE) || matches!(command.name, "publish")
+    };
+    let is_writing = match &connection.queue {
+        Some(queue) if command.name == "exec" => queue
+            .requests
+            .iter()
+            .any(|(number, _)| TABLE.commands().get(usize::from(*number)).is_some_and(is_write)),
+        _ => is_write(command),
+    };
+    let Some(wait) = core.server.pause.left(is_writing, since_boot()) else { return Ok(()) };
+    let cause = PostponeCause::Pause(is_writing);
+    connection.postponed =
+        Some(PostponedRequest { request: args.keep(), cause, wait, timer: None });
+    Err(ErrorReply::fixed("ERR the request is postponed"))
 }
 
 /// Between MULTI and EXEC all commands are queued except those that control the transaction.

@@ -67,10 +67,21 @@ pub struct ConnectionState {
 pub struct PostponedRequest {
     /// The request.
     pub request: OwnedArgs,
+    /// What it waits for.
+    pub cause: PostponeCause,
     /// How long it waits.
     pub wait: Duration,
     /// Set once it waits.
     pub timer: Option<Sleep>,
+}
+
+/// Why a request runs later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PostponeCause {
+    /// Earlier authentications failed.
+    Auth,
+    /// `CLIENT PAUSE`. True if the request writes.
+    Pause(bool),
 }
 
 /// Names of subscribed channels or patterns, with their memory.

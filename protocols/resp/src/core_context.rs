@@ -52,8 +52,10 @@ impl CoreContext {
             .as_ref()
             .and_then(|name| settings.users.find(name.as_bytes()).filter(|user| user.is_on()));
         let user = proven.or_else(|| settings.users.initial_user()).cloned();
-        let mailbox =
-            Arc::new(Mailbox::new(settings.mailbox_bytes_max, &self.server.pubsub.budget));
+        let mailbox = Arc::new(Mailbox::new(
+            self.server.runtime.mailbox_bytes_max(),
+            &self.server.pubsub.budget,
+        ));
         let (address, local, local_host, local_port) = match &peer.address {
             PeerAddress::Tcp { remote, local } => {
                 (remote.to_string(), local.to_string(), local.ip().to_string(), local.port())
@@ -75,6 +77,8 @@ impl CoreContext {
                 since_ms: nearstate_store::now_ms_coarse(),
                 subscription_count: [0; 2],
                 protocol: 2,
+                is_no_evict: false,
+                is_monitor: false,
                 mailbox: Arc::clone(&mailbox),
             },
         );
@@ -145,7 +149,7 @@ impl CoreContext {
         self.core.metrics().requests.add(1);
         self.counts.count(command.map(|command| command.number), nanos, is_refused);
         let micros = nanos / 1000;
-        if micros >= self.server.settings.slow_micros {
+        if micros >= self.server.runtime.slow_micros() {
             self.server.log_slow(slow(micros));
         }
     }

@@ -2,11 +2,15 @@
 
 use crate::acl::Users;
 use crate::auth_limit::AuthLimit;
+use crate::client_pause::ClientPause;
 use crate::command::stats::{CommandClass, CommandStats, RespCoreStats};
 use crate::keyspace_events::KeyspaceEvents;
 use crate::keyspace_events::watches::KeyspaceWatches;
+use crate::monitors::Monitors;
+use crate::parse::Args;
 use crate::pubsub::PubSub;
 use crate::pubsub::mailbox::Mailbox;
+use crate::runtime_settings::{RuntimeSettings, ServerLogLevel};
 use nearstate_node::CoreMetrics;
 use nearstate_node::metrics::Distribution;
 use std::cmp::Reverse;
@@ -50,6 +54,10 @@ pub struct RespSettings {
     pub started_ms: u64,
     /// Process id.
     pub pid: u32,
+    /// The log level at start.
+    pub log_level: ServerLogLevel,
+    /// Called after `CONFIG SET loglevel`.
+    pub on_log_level: fn(ServerLogLevel),
     /// Called on the core after an authentication that failed or was refused.
     pub on_auth_failure: fn(&AuthFailure<'_>),
 }
@@ -114,6 +122,8 @@ impl RespSettings {
             keyspace_events: KeyspaceEvents::NONE,
             started_ms: nearstate_store::now_ms_coarse(),
             pid: std::process::id(),
+            log_level: ServerLogLevel::Notice,
+            on_log_level: |_| (),
             on_auth_failure: |_| (),
         }
     }
@@ -122,8 +132,10 @@ impl RespSettings {
 /// State of all clients.
 #[derive(Debug)]
 pub struct RespServer {
-    /// The settings.
+    /// The settings, as the server was started.
     pub settings: RespSettings,
+    /// The settings that `CONFIG SET` changes.
+    pub runtime: RuntimeSettings,
     /// Channels and patterns.
     pub pubsub: PubSub,
     /// Namespaces watched for keyspace notifications.
@@ -132,6 +144,10 @@ pub struct RespServer {
     pub stats: ServerStats,
     /// Failed authentications.
     pub auth_limit: AuthLimit,
+    /// `CLIENT PAUSE`.
+    pub pause: ClientPause,
+    /// `MONITOR`.
+    pub monitors: Monitors,
     /// `MEMORY PURGE` was called, and the memory upkeep has not looked since.
     pub(crate) purge_requested: AtomicBool,
     port: AtomicU16,
@@ -158,6 +174,10 @@ pub struct ClientEntry {
     pub subscription_count: [usize; 2],
     /// 2 or 3.
     pub protocol: u8,
+    /// `CLIENT NO-EVICT ON`.
+    pub is_no_evict: bool,
+    /// `MONITOR`.
+    pub is_monitor: bool,
     /// Receives published messages.
     pub mailbox: Arc<Mailbox>,
 }
@@ -188,17 +208,27 @@ struct SlowLog {
 impl RespServer {
     /// A server without connections.
     pub fn new(settings: RespSettings) -> Self {
-        Self {
+        let log_level = settings.log_level;
+        let server = Self {
             keyspace: KeyspaceWatches::new(settings.keyspace_events),
             pubsub: PubSub::new(settings.messages_bytes_max),
             port: AtomicU16::new(settings.port),
+            runtime: RuntimeSettings::new(
+                settings.slow_micros,
+                settings.slow_entries_max,
+                settings.mailbox_bytes_max,
+            ),
             settings,
             stats: ServerStats::default(),
             auth_limit: AuthLimit::default(),
+            pause: ClientPause::default(),
+            monitors: Monitors::default(),
             clients: Mutex::default(),
             purge_requested: AtomicBool::new(false),
             slow: Mutex::default(),
-        }
+        };
+        server.runtime.set_log_level(log_level);
+        server
     }
 
     /// The announced port.
@@ -257,6 +287,16 @@ impl RespServer {
         deliveries
     }
 
+    /// Sends a request to the clients that monitor.
+    #[cold]
+    pub(crate) fn monitor(&self, address: &str, args: Args<'_>) {
+        let at_micros = nearstate_store::now_ms() * 1000;
+        self.monitors.send(&self.pubsub.budget, at_micros, address, args);
+        if self.pubsub.budget.is_full() {
+            self.enforce_message_budget();
+        }
+    }
+
     /// Closes the clients with the most queued bytes until the total is within the limit. Closing
     /// one may release little, because messages are shared with other clients. If the mailboxes
     /// together are within the limit, the excess is in messages being written, and no client is
@@ -296,7 +336,12 @@ impl RespServer {
         request.id = slow.next;
         slow.next += 1;
         slow.entries.push_front(request);
-        slow.entries.truncate(self.settings.slow_entries_max);
+        slow.entries.truncate(self.runtime.slow_entries_max());
+    }
+
+    /// Removes the oldest slow log entries above the limit.
+    pub(crate) fn truncate_slow_log(&self) {
+        self.slow().entries.truncate(self.runtime.slow_entries_max());
     }
 
     /// Entries of the slow log, newest first.

@@ -9,7 +9,7 @@ use super::transactions::reject_in_exec;
 use crate::acl::{DEFAULT_USER, User};
 use crate::auth_limit::AuthDecision;
 use crate::command_context::CommandContext;
-use crate::connection_state::{PostponedRequest, WatchedRecords};
+use crate::connection_state::{PostponeCause, PostponedRequest, WatchedRecords};
 use crate::number::integer;
 use crate::parse::Args;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
@@ -86,10 +86,13 @@ pub(crate) fn reset(
     connection.protocol = RespVersion::Resp2;
     connection.user.clone_from(&connection.initial_user);
     let user = connection.user.as_ref().map(|user| user.name().to_owned()).unwrap_or_default();
+    ctx.server.monitors.remove(connection.id);
     ctx.server.update_client(connection.id, |client_entry| {
         client_entry.user = user;
         client_entry.name = String::new();
         client_entry.protocol = 2;
+        client_entry.is_no_evict = false;
+        client_entry.is_monitor = false;
     });
     update_client_list(ctx);
     reply.set_protocol(RespVersion::Resp2);
@@ -149,8 +152,7 @@ fn authenticate(
         (server.settings.on_auth_failure)(&failure);
     };
     if !std::mem::take(&mut connection.is_auth_due) {
-        let decision =
-            limit.decide(connection.auth_source, connection.auth_failures, since_boot());
+        let decision = limit.decide(connection.auth_source, connection.auth_failures, since_boot());
         let refused = match decision {
             AuthDecision::Check => None,
             // EXEC runs at once.
@@ -160,7 +162,9 @@ fn authenticate(
             }
             AuthDecision::CheckAfter(wait) => {
                 let request = args.keep();
-                connection.postponed = Some(PostponedRequest { request, wait, timer: None });
+                let cause = PostponeCause::Auth;
+                let postponed = PostponedRequest { request, cause, wait, timer: None };
+                connection.postponed = Some(postponed);
                 return Err(POSTPONED);
             }
             AuthDecision::Refuse(wait) => Some(wait),

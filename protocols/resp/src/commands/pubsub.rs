@@ -10,7 +10,7 @@ use crate::command_context::{CommandContext, RespCommand};
 use crate::connection_state::{ConnectionState, Subscriptions};
 use crate::parse::Args;
 use crate::pattern;
-use crate::pubsub::mailbox::Delivery;
+use crate::pubsub::mailbox::{Delivery, MessageKind};
 use crate::pubsub::{self, PatternShareExceeded, PubSub};
 use crate::records::KeyedRecords;
 use crate::reply::ReplyWriter;
@@ -55,6 +55,13 @@ pub(crate) fn unsubscribe_all(server: &RespServer, connection: &mut ConnectionSt
 
 /// Writes a message.
 pub(crate) fn write_delivery(delivery: &Delivery, reply: &mut ReplyWriter<'_>) {
+    match delivery.message.kind {
+        MessageKind::Published => write_published(delivery, reply),
+        MessageKind::Monitor => reply.simple_bytes(&delivery.message.payload),
+    }
+}
+
+fn write_published(delivery: &Delivery, reply: &mut ReplyWriter<'_>) {
     match &delivery.pattern {
         None => {
             reply.push(3);

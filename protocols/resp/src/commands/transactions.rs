@@ -7,6 +7,7 @@
 
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
+use super::monitor;
 use crate::command::CommandFlags;
 use crate::command_context::{CommandContext, DeadlineTxn, ExecTxn, RespCommand};
 use crate::connection_state::{
@@ -130,6 +131,9 @@ pub(crate) fn exec(
     let done = execution.carry_out(ctx, reply);
     let deferred_messages = std::mem::take(&mut ctx.connection.deferred_messages);
     done?;
+    if ctx.server.monitors.is_any() {
+        execution.monitor(ctx);
+    }
     for (channel, payload) in deferred_messages.messages {
         ctx.server.publish(&channel, &payload);
     }
@@ -155,6 +159,16 @@ enum ExecEnd {
 }
 
 impl ExecRun {
+    /// Shows the executed commands to `MONITOR`.
+    #[cold]
+    fn monitor(&self, ctx: &CommandContext<'_>) {
+        for (number, kept) in &self.queue.requests {
+            if ctx.table.commands().get(usize::from(*number)).is_some_and(monitor::is_shown) {
+                ctx.server.monitor(&ctx.connection.address, kept.args());
+            }
+        }
+    }
+
     fn carry_out(
         &mut self,
         ctx: &mut CommandContext<'_>,

@@ -3,7 +3,7 @@
 use super::{ANY_TIME, CONNECTION, OPERATOR, READ};
 use crate::command::{AclCategories, ArgPositions, CommandFlags, CommandGroup};
 use crate::command_context::RespCommand;
-use crate::commands::{clients, command, config, connection, info, server, users};
+use crate::commands::{clients, command, config, connection, info, monitor, server, users};
 
 const ROW: RespCommand = RespCommand { group: CommandGroup::Server, ..super::ROW };
 
@@ -152,7 +152,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         flags: CommandFlags::CONTAINER,
         group: CommandGroup::Connection,
         summary: "Contains commands for connections.",
-        differs: "KILL, PAUSE, REPLY, TRACKING, UNBLOCK and NO-EVICT are not supported.",
+        differs: "REPLY, TRACKING and UNBLOCK are not supported.",
         ..ROW
     },
     RespCommand {
@@ -209,9 +209,51 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         group: CommandGroup::Connection,
         summary: "Lists open connections.",
         complexity: "O(N), N connections",
-        differs: "As CLIENT INFO; `multi` is shown for the own connection only. MAXAGE is not \
-                  supported.",
+        differs: "As CLIENT INFO; `multi` is shown for the own connection only.",
         run: clients::list,
+        ..ROW
+    },
+    RespCommand {
+        name: "client|kill",
+        arity: -3,
+        flags: OPERATOR,
+        group: CommandGroup::Connection,
+        summary: "Closes connections, by address or by filters.",
+        complexity: "O(N), N connections",
+        differs: "MAXAGE as in Redis 7.4. Replies that the client has not read are sent first. The \
+                  clients of other nodes and embedded processes are not affected.",
+        run: clients::kill,
+        ..ROW
+    },
+    RespCommand {
+        name: "client|no-evict",
+        arity: 3,
+        flags: OPERATOR,
+        group: CommandGroup::Connection,
+        summary: "Sets the flag that excludes the connection from client eviction.",
+        differs: "CLIENT LIST shows the flag. It has no other effect: there is no client eviction.",
+        run: clients::no_evict,
+        ..ROW
+    },
+    RespCommand {
+        name: "client|pause",
+        arity: -3,
+        flags: OPERATOR,
+        group: CommandGroup::Connection,
+        summary: "Suspends the requests of all clients, or those that write, for a time.",
+        differs: "Requests of AUTH, HELLO, QUIT, RESET and CLIENT UNPAUSE are not suspended. \
+                  Embedded processes and the expiration of keys are not affected.",
+        run: clients::pause,
+        ..ROW
+    },
+    RespCommand {
+        name: "client|unpause",
+        arity: 2,
+        flags: OPERATOR,
+        group: CommandGroup::Connection,
+        summary: "Resumes the requests that CLIENT PAUSE suspended.",
+        complexity: "O(N), N suspended clients",
+        run: clients::unpause,
         ..ROW
     },
     RespCommand {
@@ -304,7 +346,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         arity: -2,
         flags: CommandFlags::CONTAINER,
         summary: "Contains commands for the configuration.",
-        differs: "Supports GET, and SET of one setting. All other settings are in the \
+        differs: "Supports GET and SET. REWRITE is not supported: all settings are in the \
                   configuration file.",
         ..ROW
     },
@@ -322,10 +364,13 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         name: "config|set",
         arity: -4,
         flags: OPERATOR,
-        summary: "Sets `notify-keyspace-events`, which selects the keyspace notifications.",
+        summary: "Sets `slowlog-log-slower-than`, `slowlog-max-len`, `latency-monitor-threshold`, \
+                  `loglevel`, `client-output-buffer-limit` of pubsub clients, or \
+                  `notify-keyspace-events`, which selects the keyspace notifications.",
         complexity: "O(N+B), N namespaces, B buckets of them, in slices",
-        differs: "Sets no other setting. The value is lost when the node ends. Rejected between \
-                  MULTI and EXEC. The events come from the region, so changes by embedded \
+        differs: "Other settings can only be set to the value that they have. Values are lost when \
+                  the node ends. `client-output-buffer-limit` concerns new connections. Rejected \
+                  between MULTI and EXEC. The events come from the region, so changes by embedded \
                   processes are published as well. The event name depends on the record after the \
                   change: `new`, `set`, `hset` or `sadd` (EXPIRE of a string is `set`, SREM is \
                   `sadd`, RENAME is `del` and `set`), `del` (FLUSHALL: one for each key), \
@@ -398,6 +443,16 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         summary: "Returns the memory usage of a key in bytes.",
         differs: "Memory in the region. SAMPLES has no effect.",
         run: server::memory_usage,
+        ..ROW
+    },
+    RespCommand {
+        name: "monitor",
+        flags: OPERATOR,
+        summary: "Sends every request of all clients to the connection.",
+        differs: "A line has at most 64 KiB; the rest of a longer request is left out. A client \
+                  that reads too slowly is closed, as a subscriber. Commands of EXEC are shown \
+                  after the commit. Rejected between MULTI and EXEC.",
+        run: monitor::monitor,
         ..ROW
     },
     RespCommand {

@@ -70,8 +70,7 @@ fn build_node(
     })
     .unwrap();
     let service = RespProtocol::new(Arc::clone(&server)).on_core(&core).unwrap();
-    let sentinel_service =
-        RespProtocol::sentinel(Arc::clone(&server)).on_core(&core).unwrap();
+    let sentinel_service = RespProtocol::sentinel(Arc::clone(&server)).on_core(&core).unwrap();
     let next = std::cell::Cell::new(1);
     TestNode { server, region, service, sentinel_service, next, _dir: dir }
 }

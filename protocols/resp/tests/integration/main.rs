@@ -2,8 +2,10 @@
 //! and the clients of the local transport.
 
 mod fixture;
+mod clients;
 mod command_reference;
 mod command_table;
+mod dump;
 mod golden;
 mod keyspace;
 mod keyspace_notifications;

@@ -436,7 +436,7 @@ fn info_counts_rejected_and_failed_requests_of_each_command() {
     assert!(fact(&info, "cmdstat_get").starts_with("calls=2,usec="), "{info}");
     assert_eq!(counts("cmdstat_set"), "1,failed_calls=0", "{info}");
     assert!(fact(&info, "cmdstat_set").starts_with("calls=0,usec=0,usec_per_call=0.00,"));
-    assert_eq!(counts("cmdstat_client|setname"), "1,failed_calls=0", "{info}");
+    assert!(info.contains("|setname:calls=0,usec=0,usec_per_call=0.00,rejected_calls=1,"));
     assert!(!info.contains("nonsense"));
 }
 
@@ -492,7 +492,7 @@ fn after_failures_a_password_is_not_checked_before_a_delay() {
 fn a_hello_request_checks_one_password() {
     let node = guarded();
     let mut client = node.client();
-    let hello = "HELLO 3 AUTH reader a AUTH reader b AUTH reader hunter2";
+    let hello = "HELLO 3 AUTH reader wrong AUTH reader hunter2";
     assert!(client.ask(hello).starts_with("%7|"), "the last one counts");
     assert_eq!(node.server.auth_limit.failures(), 0);
 }
@@ -517,4 +517,90 @@ fn failed_authentications_are_reported_without_unknown_names() {
         )
     };
     assert_eq!(*reported, [expected("Some(\"reader\")", 1), expected("None", 2)]);
+}
+
+#[test]
+fn config_set_changes_all_settings_of_a_request_or_none() {
+    let node = node();
+    let mut client = node.client();
+    client.ask("SLOWLOG RESET");
+    let failed = |name: &str, why: &str| {
+        format!("-ERR CONFIG SET failed (possibly related to argument '{name}') - {why}|")
+    };
+    let integer = "argument couldn't be parsed into an integer";
+    for (request, answer) in [
+        ("CONFIG SET slowlog-log-slower-than 0 slowlog-max-len 2", "+OK|".to_owned()),
+        ("CONFIG GET slowlog-max-len", "*2|$15|slowlog-max-len|$1|2|".to_owned()),
+        (
+            "CONFIG SET slowlog-max-len 9 loglevel loud",
+            failed(
+                "loglevel",
+                "argument must be one of the following: debug, verbose, notice, warning",
+            ),
+        ),
+        ("CONFIG GET slowlog-max-len", "*2|$15|slowlog-max-len|$1|2|".to_owned()),
+        ("SLOWLOG LEN", ":2|".to_owned()),
+        ("CONFIG SET slowlog-max-len 1", "+OK|".to_owned()),
+        ("SLOWLOG LEN", ":1|".to_owned()),
+        ("CONFIG SET slowlog-log-slower-than -1", "+OK|".to_owned()),
+        ("CONFIG GET slowlog-log-slower-than", "*2|$23|slowlog-log-slower-than|$2|-1|".to_owned()),
+        ("CONFIG SET slowlog-max-len x", failed("slowlog-max-len", integer)),
+        (
+            "CONFIG SET slowlog-max-len -1",
+            failed("slowlog-max-len", "argument must be between 0 and 100000 inclusive"),
+        ),
+        (
+            "CONFIG SET slowlog-max-len 1 SLOWLOG-max-len 1",
+            failed("slowlog-max-len", "duplicate parameter"),
+        ),
+        ("CONFIG SET latency-monitor-threshold 5", "+OK|".to_owned()),
+        ("CONFIG GET latency-*", "*2|$25|latency-monitor-threshold|$1|5|".to_owned()),
+        ("CONFIG SET databases 2", failed("databases", "can't set immutable config")),
+        ("CONFIG SET databases 1 appendonly no", "+OK|".to_owned()),
+        (
+            "CONFIG SET nonsense 1",
+            "-ERR Unknown option or number of arguments for CONFIG SET - 'nonsense'|".to_owned(),
+        ),
+        ("CONFIG SET slowlog-max-len 1 x", "-ERR syntax error|".to_owned()),
+    ] {
+        assert_eq!(client.ask(request), answer, "{request}");
+    }
+    assert_eq!(client.ask_bytes(&[b"CONFIG", b"SET", b"save", b""]), "+OK|");
+}
+
+#[test]
+fn the_limit_of_messages_and_the_log_level_change_at_run_time() {
+    static LEVELS: Mutex<Vec<&str>> = Mutex::new(Vec::new());
+    let settings = RespSettings {
+        on_log_level: |level| LEVELS.lock().unwrap().push(level.name()),
+        ..RespSettings::new(Users::open(&TABLE))
+    };
+    let node = node_with(settings);
+    let mut client = node.client();
+    assert_eq!(client.ask("CONFIG SET loglevel WARNING"), "+OK|");
+    assert_eq!(client.ask("CONFIG GET loglevel"), "*2|$8|loglevel|$7|warning|");
+    assert_eq!(*LEVELS.lock().unwrap(), ["warning"]);
+    let name = &b"client-output-buffer-limit"[..];
+    let mut set = |value: &str| client.ask_bytes(&[b"CONFIG", b"SET", name, value.as_bytes()]);
+    for wrong in [
+        "",
+        "pubsub 1mb 0",
+        "pubsub 1mb 1 0",
+        "pubsub 0 0 0",
+        "pubsub 99999999999999999999 0 0",
+        "pubsub 17179869184gb 0 0",
+        "normal 1mb 0 0",
+        "x 0 0 0",
+        "pubsub é 0 0",
+    ] {
+        assert!(set(wrong).starts_with("-ERR CONFIG SET failed"), "{wrong}");
+    }
+    assert_eq!(set("normal 0 0 0 pubsub 64kb 0 0"), "+OK|");
+    assert_eq!(node.server.runtime.mailbox_bytes_max(), 64 << 10);
+    let mut subscriber = node.client();
+    subscriber.ask("SUBSCRIBE c");
+    let message = "m".repeat(30_000);
+    let mut sender = node.client();
+    let deliveries = [(); 4].map(|()| sender.ask(&format!("PUBLISH c {message}")));
+    assert_eq!(deliveries, [":1|", ":1|", ":0|", ":0|"]);
 }
