@@ -2,6 +2,7 @@
 
 pub(crate) mod clients;
 pub(crate) mod command;
+pub(crate) mod tracking;
 pub(crate) mod config;
 pub(crate) mod connection;
 pub(crate) mod dump;
@@ -22,6 +23,7 @@ pub(crate) mod transactions;
 pub(crate) mod users;
 pub(crate) mod keyspace;
 pub(crate) mod keys;
+mod watch_namespaces;
 mod keyspace_walk;
 mod deferred_array;
 mod scan_options;

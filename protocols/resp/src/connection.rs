@@ -4,8 +4,10 @@ mod prefetch;
 
 use crate::command::{ArgPositions, CommandFlags};
 use crate::command_context::{CommandContext, RespCommand};
-use crate::commands::{local, monitor, pubsub};
-use crate::connection_state::{CommandQueue, ConnectionState, PostponeCause, PostponedRequest};
+use crate::commands::{local, pubsub};
+use crate::connection_state::{
+    CachingMode, CommandQueue, ConnectionState, PostponeCause, PostponedRequest,
+};
 use crate::core_context::CoreContext;
 use crate::parse::{Args, ParseResult, RequestParser};
 
@@ -81,6 +83,9 @@ impl RespConnection {
             if is_queueing {
                 return queue(connection, requested, args, &mut reply);
             }
+            if connection.tracking.is_some() {
+                connection.track_keys(&core.server, requested, args);
+            }
             let mut client = CommandContext {
                 table: &TABLE,
                 server: &core.server,
@@ -98,8 +103,17 @@ impl RespConnection {
             reply.rewind(mark);
             return;
         }
-        if core.server.monitors.is_any() && !is_queueing && command.is_some_and(monitor::is_shown) {
+        if core.server.monitors.is_any()
+            && !is_queueing
+            && command.is_some_and(RespCommand::is_monitored)
+        {
             core.server.monitor(&connection.address, args);
+        }
+        if let Some(options) = &mut connection.tracking
+            && connection.queue.is_none()
+            && command.is_none_or(|command| command.name != "client|caching")
+        {
+            options.caching = CachingMode::Unset;
         }
         let is_refused = done.is_err();
         if let Err(error) = done {
@@ -175,7 +189,13 @@ impl RespConnection {
             Err(error) => {
                 reply.rewind(mark);
                 reply.error(error.text());
+                if self.connection.tracking.as_ref().is_some_and(|options| options.is_starting) {
+                    self.connection.stop_tracking(&self.core.server);
+                }
             }
+        }
+        if let Some(options) = &mut self.connection.tracking {
+            options.is_starting = false;
         }
         self.connection.task = None;
         Some(Poll::Ready(NextAction::Read))
@@ -242,7 +262,7 @@ impl ConnectionHandler for RespConnection {
             match self.connection.mailbox.poll(cx) {
                 Poll::Ready(Some(delivery)) => {
                     let mut reply = ReplyWriter::new(output, self.connection.protocol);
-                    pubsub::write_delivery(&delivery, &mut reply);
+                    pubsub::write_delivery(&delivery, &self.connection, &mut reply);
                 }
                 Poll::Ready(None) => return Poll::Ready(NextAction::Close),
                 Poll::Pending => return Poll::Pending,
@@ -279,10 +299,15 @@ impl Drop for RespConnection {
     fn drop(&mut self) {
         pubsub::unsubscribe_all(&self.core.server, &mut self.connection);
         self.core.server.monitors.remove(self.connection.id);
+        self.connection.stop_tracking(&self.core.server);
         if self.connection.postponed.is_some() {
             self.core.server.pause.forget(self.connection.id);
         }
         self.core.server.remove_client(self.connection.id);
+        if self.core.server.tracking.is_any() {
+            let budget = &self.core.server.pubsub.budget;
+            self.core.server.tracking.close_redirections(self.connection.id, budget);
+        }
     }
 }
 

@@ -2,9 +2,11 @@
 
 use crate::acl::User;
 use crate::auth_limit::AuthSource;
-use crate::parse::OwnedArgs;
+use crate::command::{CommandFlags, CommandSpec};
+use crate::parse::{Args, OwnedArgs};
 use crate::pubsub::mailbox::Mailbox;
 use crate::reply::RespVersion;
+use crate::server::RespServer;
 use crate::sliced_task::SlicedTask;
 use nearstate_model::invariant;
 use nearstate_node::executor::Sleep;
@@ -30,6 +32,8 @@ pub struct ConnectionState {
     pub auth_failures: u32,
     /// True while a request runs whose delay of authentication is over.
     pub is_auth_due: bool,
+    /// `CLIENT TRACKING`.
+    pub tracking: Option<TrackingOptions>,
     /// A request that runs later. Later requests of the connection wait.
     pub postponed: Option<PostponedRequest>,
     /// `CLIENT SETNAME`.
@@ -60,6 +64,49 @@ pub struct ConnectionState {
     pub is_closing: bool,
     /// Resource of the local transport that the client requested and has not received yet.
     pub local_request: Option<nearstate_local_transport::LocalResource>,
+}
+
+/// `CLIENT TRACKING` of a connection.
+#[expect(clippy::struct_excessive_bools, reason = "words that a client may give together")]
+#[derive(Clone, Debug, Default)]
+pub struct TrackingOptions {
+    /// `BCAST`.
+    pub is_broadcast: bool,
+    /// `OPTIN`.
+    pub is_opt_in: bool,
+    /// `OPTOUT`.
+    pub is_opt_out: bool,
+    /// `NOLOOP`.
+    pub is_no_loop: bool,
+    /// `REDIRECT`.
+    pub redirect: Option<u64>,
+    /// `PREFIX`; the empty one without a prefix in broadcasting mode.
+    pub prefixes: BTreeSet<Vec<u8>>,
+    /// `CLIENT CACHING`, for the next request.
+    pub caching: CachingMode,
+    /// True until all namespaces are watched.
+    pub is_starting: bool,
+}
+
+/// `CLIENT CACHING`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CachingMode {
+    /// Not given.
+    #[default]
+    Unset,
+    /// `YES`
+    Yes,
+    /// `NO`
+    No,
+}
+
+impl TrackingOptions {
+    /// Whether keys that the next request reads are tracked.
+    pub fn is_tracking_reads(&self) -> bool {
+        !self.is_broadcast
+            && (!self.is_opt_in || self.caching == CachingMode::Yes)
+            && self.caching != CachingMode::No
+    }
 }
 
 /// A request that runs later.
@@ -280,6 +327,27 @@ impl WatchedRecords {
 }
 
 impl ConnectionState {
+    /// Tracks the keys of a request that reads, before it reads them.
+    #[cold]
+    pub fn track_keys<R>(&self, server: &RespServer, command: &CommandSpec<R>, args: Args<'_>) {
+        let is_tracked = self.tracking.as_ref().is_some_and(TrackingOptions::is_tracking_reads);
+        if is_tracked && command.flags.has(CommandFlags::READONLY) && !command.keys.is_none() {
+            let keys = command.keys.of(args).filter_map(|at| args.get(at));
+            server.tracking.track(self.id, keys, &server.pubsub.budget);
+        }
+    }
+
+    /// Ends `CLIENT TRACKING`.
+    pub fn stop_tracking(&mut self, server: &RespServer) {
+        if self.tracking.take().is_none() {
+            return;
+        }
+        server.update_client(self.id, |client_entry| client_entry.tracking = None);
+        if server.tracking.remove(self.id) {
+            server.keyspace.update_tracking(|| server.tracking.is_any());
+        }
+    }
+
     /// The mode of the server in `HELLO` and `INFO`.
     pub const fn mode(&self) -> &'static str {
         if self.is_sentinel { "sentinel" } else { "standalone" }
@@ -290,6 +358,8 @@ impl ConnectionState {
         let queued = self.queue.as_ref().map_or(0, |queue| queue.bytes);
         let task = self.task.as_ref().map_or(0, |task| task.memory_bytes());
         let task = task + self.postponed.as_ref().map_or(0, |one| one.request.bytes());
+        let prefixes = self.tracking.iter().flat_map(|options| &options.prefixes);
+        let task = task + prefixes.map(|prefix| 2 * prefix.len() + NAME_COST).sum::<usize>();
         queued + self.watched.bytes() + task + self.channels.bytes() + self.patterns.bytes()
     }
 

@@ -79,6 +79,7 @@ impl CoreContext {
                 protocol: 2,
                 is_no_evict: false,
                 is_monitor: false,
+                tracking: None,
                 mailbox: Arc::clone(&mailbox),
             },
         );
@@ -90,6 +91,7 @@ impl CoreContext {
             auth_source: AuthSource::of(&peer.address),
             auth_failures: 0,
             is_auth_due: false,
+            tracking: None,
             postponed: None,
             name: Vec::new(),
             address,

@@ -25,6 +25,7 @@ pub mod runtime_settings;
 pub mod auth_limit;
 pub mod client_pause;
 pub mod monitors;
+pub mod tracking;
 pub mod keyspace_events;
 pub mod pubsub;
 pub mod acl;

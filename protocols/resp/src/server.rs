@@ -11,6 +11,7 @@ use crate::parse::Args;
 use crate::pubsub::PubSub;
 use crate::pubsub::mailbox::Mailbox;
 use crate::runtime_settings::{RuntimeSettings, ServerLogLevel};
+use crate::tracking::Tracking;
 use nearstate_node::CoreMetrics;
 use nearstate_node::metrics::Distribution;
 use std::cmp::Reverse;
@@ -148,6 +149,8 @@ pub struct RespServer {
     pub pause: ClientPause,
     /// `MONITOR`.
     pub monitors: Monitors,
+    /// `CLIENT TRACKING`.
+    pub tracking: Tracking,
     /// `MEMORY PURGE` was called, and the memory upkeep has not looked since.
     pub(crate) purge_requested: AtomicBool,
     port: AtomicU16,
@@ -178,6 +181,8 @@ pub struct ClientEntry {
     pub is_no_evict: bool,
     /// `MONITOR`.
     pub is_monitor: bool,
+    /// `CLIENT TRACKING`: broadcasting, and the connection that receives the messages, 0 for none.
+    pub tracking: Option<(bool, u64)>,
     /// Receives published messages.
     pub mailbox: Arc<Mailbox>,
 }
@@ -223,6 +228,7 @@ impl RespServer {
             auth_limit: AuthLimit::default(),
             pause: ClientPause::default(),
             monitors: Monitors::default(),
+            tracking: Tracking::default(),
             clients: Mutex::default(),
             purge_requested: AtomicBool::new(false),
             slow: Mutex::default(),

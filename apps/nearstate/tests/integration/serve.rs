@@ -78,6 +78,7 @@ fn other_hosts_can_connect_only_with_authentication() {
 
     let insecure = start(serve(&folder.path("r")).args(wide).arg("--insecure"));
     assert!(insecure.log().contains("warn NS-2001"), "{}", insecure.log());
+    drop(insecure);
 
     let users = folder.path("users");
     fs::write(&users, "user xapp on >secret ~* +@all\n").unwrap();
@@ -212,27 +213,28 @@ fn a_second_node_on_a_region_is_rejected_unless_both_permit_it() {
 #[test]
 fn limits_are_derived_from_the_memory_limit_or_rejected() {
     let folder = Folder::new();
-    let command = |region: &str, more: &[&str]| {
-        let mut command = serve(&folder.path(region));
-        command.args(["--listen", "127.0.0.1:0", "--unix", "", "--cores", "2", "--max", "64MiB"]);
+    let command = |max: &str, more: &[&str]| {
+        let mut command = serve(&folder.path("r"));
+        command.args(["--listen", "127.0.0.1:0", "--unix", "", "--cores", "2", "--max", max]);
         command.args(more);
         command
     };
-    let output = rejected(&mut command("r", &["--limits-memory-max", "300MiB"]));
+    let little = ["--limits-memory-max", "300MiB"];
+    let output = rejected(&mut command("64MiB", &little));
     assert!(output.contains("the memory limit of 300 MiB (limits.memory_max)"), "{output}");
     assert!(output.contains("region 64 MiB, 2 cores with 32 MiB each"), "{output}");
     assert!(!folder.path("r").exists(), "a rejected start creates nothing");
     let more = ["--limits-memory-max", "1GiB", "--limits-core-bytes-max", "1GiB"];
-    assert!(rejected(&mut command("r", &more)).contains("limits.core_bytes_max"));
-    let node = start(&mut command("r", &["--limits-memory-max", "600MiB"]));
+    assert!(rejected(&mut command("64MiB", &more)).contains("limits.core_bytes_max"));
+    let node = start(&mut command("64MiB", &["--limits-memory-max", "600MiB"]));
     assert!(node.log().contains("info NS-1010"), "{}", node.log());
     assert!(node.log().contains("memory_max=629145600 origin=limits.memory_max"), "{}", node.log());
     assert_eq!(node.tcp().ask(&["PING"]), "+PONG");
     drop(node);
     // The region keeps its size.
-    let output = rejected(&mut command("r", &["--limits-memory-max", "300MiB", "--max", "4MiB"]));
+    let output = rejected(&mut command("4MiB", &little));
     assert!(output.contains("region 64 MiB"), "{output}");
-    let node = start(&mut command("r", &["--limits-memory-max", "none"]));
+    let node = start(&mut command("64MiB", &["--limits-memory-max", "none"]));
     assert!(!node.log().contains("NS-1010"), "{}", node.log());
 }
 

@@ -263,6 +263,8 @@ fn flags(client_entry: &ClientEntry) -> String {
     let letters = [
         (client_entry.is_monitor, 'O'),
         (client_entry.subscription_count != [0; 2], 'P'),
+        (client_entry.tracking.is_some(), 't'),
+        (client_entry.tracking.is_some_and(|(is_broadcast, _)| is_broadcast), 'B'),
         (client_entry.is_no_evict, 'e'),
     ];
     let mut flags: String =
@@ -282,12 +284,13 @@ fn line(ctx: &CommandContext<'_>, id: u64, client_entry: &ClientEntry, lines: &m
     let mine = if id == ctx.connection.id { ctx.connection.queue.as_ref() } else { None };
     let multi = mine.map_or(-1, |queue| i64::try_from(queue.requests.len()).unwrap_or(i64::MAX));
     let [library, version] = &client_entry.library;
+    let redirect = client_entry.tracking.map_or("-1".to_owned(), |(_, id)| id.to_string());
     let ClientEntry { address, local, name, user, protocol, .. } = client_entry;
     // Writing to a String cannot fail.
     let _ = writeln!(
         lines,
         "id={id} addr={address} laddr={local} name={name} age={age} flags={flags} db=0 sub={sub} \
-         psub={psub} ssub=0 multi={multi} user={user} redir=-1 resp={protocol} \
+         psub={psub} ssub=0 multi={multi} user={user} redir={redirect} resp={protocol} \
          lib-name={library} lib-ver={version}"
     );
 }

@@ -3,18 +3,15 @@
 
 use super::server::{NOTIFY, settings};
 use super::transactions::reject_in_exec;
+use super::watch_namespaces::WatchNamespacesTask;
 use crate::command_context::CommandContext;
 use crate::keyspace_events::KeyspaceEvents;
 use crate::number::integer;
 use crate::parse::Args;
-use crate::records::KeyedRecords;
 use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::runtime_settings::ServerLogLevel;
-use crate::server::RespServer;
-use crate::sliced_task::{SlicedTask, TaskProgress};
 use nearstate_model::Error;
-use nearstate_store::Namespace;
 use std::collections::BTreeMap;
 
 /// Limit of `slowlog-max-len`: some hundred megabytes of entries.
@@ -204,6 +201,7 @@ fn set_events(
     // All namespaces are watched before the reply: later changes are published.
     let mut namespaces = ctx.session().namespaces()?;
     namespaces.reverse();
+    let before = Some(before);
     ctx.connection.task = Some(Box::new(WatchNamespacesTask { before, namespaces }));
     Ok(())
 }
@@ -212,38 +210,4 @@ fn failed(name: &str, why: &str) -> ErrorReply {
     ErrorReply::new(format!(
         "ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"
     ))
-}
-
-/// Watches the existing namespaces, one per slice.
-#[derive(Debug)]
-struct WatchNamespacesTask {
-    /// The previous value, restored if a namespace cannot be watched.
-    before: KeyspaceEvents,
-    /// Remaining namespaces, the next one last.
-    namespaces: Vec<(String, Namespace)>,
-}
-
-impl SlicedTask for WatchNamespacesTask {
-    fn step(
-        &mut self,
-        records: &KeyedRecords,
-        server: &RespServer,
-        reply: &mut ReplyWriter<'_>,
-    ) -> Result<TaskProgress, ErrorReply> {
-        let Some((name, namespace)) = self.namespaces.pop() else {
-            reply.ok();
-            return Ok(TaskProgress::Done);
-        };
-        match server.keyspace.try_watch(records.session(), &name, namespace) {
-            Ok(()) => Ok(TaskProgress::More),
-            Err(error) => {
-                server.keyspace.set_events(self.before);
-                Err(failed(NOTIFY, &error.to_string()))
-            }
-        }
-    }
-
-    fn memory_bytes(&self) -> usize {
-        self.namespaces.iter().map(|(name, _)| name.len() + size_of::<(String, Namespace)>()).sum()
-    }
 }

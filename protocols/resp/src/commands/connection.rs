@@ -87,6 +87,7 @@ pub(crate) fn reset(
     connection.user.clone_from(&connection.initial_user);
     let user = connection.user.as_ref().map(|user| user.name().to_owned()).unwrap_or_default();
     ctx.server.monitors.remove(connection.id);
+    connection.stop_tracking(ctx.server);
     ctx.server.update_client(connection.id, |client_entry| {
         client_entry.user = user;
         client_entry.name = String::new();
@@ -200,6 +201,9 @@ fn set_user(ctx: &mut CommandContext<'_>, user: Option<Arc<User>>, name: Vec<u8>
     ctx.connection.name = name;
     if user.is_some() {
         ctx.connection.user = user;
+        if ctx.connection.tracking.is_some() {
+            ctx.server.tracking.set_user(ctx.connection.id, ctx.connection.user.as_ref());
+        }
     }
 }
 

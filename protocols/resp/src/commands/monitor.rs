@@ -1,8 +1,7 @@
 //! `MONITOR`.
 
 use super::transactions::reject_in_exec;
-use crate::command::CommandFlags;
-use crate::command_context::{CommandContext, RespCommand};
+use crate::command_context::CommandContext;
 use crate::parse::Args;
 use crate::reply::ReplyWriter;
 use crate::reply::error_reply::CommandResult;
@@ -19,10 +18,4 @@ pub(crate) fn monitor(
     ctx.server.update_client(connection.id, |client_entry| client_entry.is_monitor = true);
     reply.ok();
     Ok(())
-}
-
-/// Whether `MONITOR` shows a command: no administrative ones, as in Redis, and no passwords.
-pub(crate) fn is_shown(command: &RespCommand) -> bool {
-    let hidden = [CommandFlags::SKIP_MONITOR, CommandFlags::ADMIN, CommandFlags::SECRET];
-    !hidden.iter().any(|flag| command.flags.has(*flag))
 }

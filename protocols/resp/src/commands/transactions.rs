@@ -7,7 +7,6 @@
 
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
-use super::monitor;
 use crate::command::CommandFlags;
 use crate::command_context::{CommandContext, DeadlineTxn, ExecTxn, RespCommand};
 use crate::connection_state::{
@@ -127,6 +126,13 @@ pub(crate) fn exec(
     if queue.is_dirty {
         return Err(ABORTED);
     }
+    if ctx.connection.tracking.is_some() {
+        for (number, kept) in &queue.requests {
+            if let Some(command) = ctx.table.commands().get(usize::from(*number)) {
+                ctx.connection.track_keys(ctx.server, command, kept.args());
+            }
+        }
+    }
     let mut execution = ExecRun { queue, watched, refused: BTreeMap::new() };
     let done = execution.carry_out(ctx, reply);
     let deferred_messages = std::mem::take(&mut ctx.connection.deferred_messages);
@@ -163,7 +169,8 @@ impl ExecRun {
     #[cold]
     fn monitor(&self, ctx: &CommandContext<'_>) {
         for (number, kept) in &self.queue.requests {
-            if ctx.table.commands().get(usize::from(*number)).is_some_and(monitor::is_shown) {
+            if ctx.table.commands().get(usize::from(*number)).is_some_and(RespCommand::is_monitored)
+            {
                 ctx.server.monitor(&ctx.connection.address, kept.args());
             }
         }

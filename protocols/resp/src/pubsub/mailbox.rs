@@ -71,6 +71,12 @@ pub enum MessageKind {
     Published,
     /// A line of `MONITOR`.
     Monitor,
+    /// A key that a tracking client may have cached has changed.
+    Invalidate,
+    /// All keys may have changed.
+    InvalidateAll,
+    /// The connection that receives the invalidations of this client is closed.
+    RedirectBroken,
 }
 
 /// A message, shared by all its receivers. Its bytes count from the first delivery until it is

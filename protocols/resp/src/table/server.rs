@@ -3,7 +3,9 @@
 use super::{ANY_TIME, CONNECTION, OPERATOR, READ};
 use crate::command::{AclCategories, ArgPositions, CommandFlags, CommandGroup};
 use crate::command_context::RespCommand;
-use crate::commands::{clients, command, config, connection, info, monitor, server, users};
+use crate::commands::{
+    clients, command, config, connection, info, monitor, server, tracking, users,
+};
 
 const ROW: RespCommand = RespCommand { group: CommandGroup::Server, ..super::ROW };
 
@@ -152,7 +154,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         flags: CommandFlags::CONTAINER,
         group: CommandGroup::Connection,
         summary: "Contains commands for connections.",
-        differs: "REPLY, TRACKING and UNBLOCK are not supported.",
+        differs: "REPLY and UNBLOCK are not supported.",
         ..ROW
     },
     RespCommand {
@@ -264,6 +266,52 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         summary: "Returns OK.",
         differs: "As in Redis 7.2, without effect: there is no eviction.",
         run: connection::no_touch,
+        ..ROW
+    },
+    RespCommand {
+        name: "client|tracking",
+        arity: -3,
+        flags: CONNECTION,
+        group: CommandGroup::Connection,
+        summary: "Enables or disables messages about changed keys, for client-side caches.",
+        complexity: "O(N), N namespaces, in slices",
+        differs: "Changes by embedded processes and other nodes are reported as well. The messages \
+                  follow the change within about a millisecond, and within 100 ms for keys that \
+                  expire. NOLOOP is accepted, and own changes are reported as well: the region \
+                  does not tell the client that made a change. A message has one key, or null if \
+                  changes may have been missed; then discard all. At most 131072 keys are tracked \
+                  in default mode, and 1024 prefixes of all clients in BCAST mode. Prefixes must \
+                  be of allowed namespaces. REDIRECT requires a connection of the same user. \
+                  While a client tracks, each namespace permanently uses 1 MiB, as with \
+                  notify-keyspace-events. Rejected between MULTI and EXEC.",
+        run: tracking::tracking,
+        ..ROW
+    },
+    RespCommand {
+        name: "client|caching",
+        arity: 3,
+        flags: CONNECTION,
+        group: CommandGroup::Connection,
+        summary: "Decides whether the keys of the next request are tracked.",
+        run: tracking::caching,
+        ..ROW
+    },
+    RespCommand {
+        name: "client|getredir",
+        arity: 2,
+        flags: CONNECTION,
+        group: CommandGroup::Connection,
+        summary: "Returns the ID of the connection to which messages about keys are redirected.",
+        run: tracking::getredir,
+        ..ROW
+    },
+    RespCommand {
+        name: "client|trackinginfo",
+        arity: 2,
+        flags: CONNECTION,
+        group: CommandGroup::Connection,
+        summary: "Returns how CLIENT TRACKING is used by the connection.",
+        run: tracking::trackinginfo,
         ..ROW
     },
     RespCommand {

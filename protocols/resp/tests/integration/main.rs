@@ -23,4 +23,5 @@ mod server;
 mod slow_subscribers;
 mod strings;
 mod tags;
+mod tracking;
 mod transactions;
