@@ -19,7 +19,8 @@
 //! ```
 //!
 //! A limit that is exceeded (`limit_exceeded`), and a client that does not authenticate in time,
-//! lead from each of the first three phases to Closing, with an error reply as the last output. The connection ends with a [`ConnectionEnd`]:
+//! lead from each of the first three phases to Closing, with an error reply as the last output. The
+//! connection ends with a [`ConnectionEnd`]:
 //!
 //! - `Closed` in any phase, when the client closes its side or the stream fails; in Reading also
 //!   when the node drains and the connection is idle; in Lingering after [`LINGER`].

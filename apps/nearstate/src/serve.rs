@@ -17,7 +17,7 @@ use nearstate_observe::ObserveProtocol;
 use nearstate_resp::RespProtocol;
 use nearstate_resp::acl::Users;
 use nearstate_resp::runtime_settings::ServerLogLevel;
-use nearstate_resp::server::{AuthFailure, RespServer};
+use nearstate_resp::server::{AuthFailure, RespServer, RespSettings};
 use nearstate_store::{CreateOptions, Region};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -80,25 +80,7 @@ fn serve_until_signal(
     let _lock = region_lock::acquire(&settings.region.path, settings.is_region_shared)?;
     let budget = memory_budget(settings, region.inspect()?.bytes_max)?;
     report_memory(settings, budget);
-    let mut resp = nearstate_resp::server::RespSettings::new(users);
-    settings.apply_to(&mut resp);
-    resp.messages_bytes_max = usize::try_from(budget.pubsub_bytes_max).unwrap_or(usize::MAX);
-    let first = settings.listen.first().or(settings.tls_listen.first());
-    resp.port = first.map_or(0, std::net::SocketAddr::port);
-    resp.on_auth_failure = log_auth_failure;
-    resp.log_level = match settings.log_level {
-        LogLevel::Error | LogLevel::Warn => ServerLogLevel::Warning,
-        LogLevel::Info => ServerLogLevel::Notice,
-        LogLevel::Debug => ServerLogLevel::Debug,
-    };
-    resp.on_log_level = |level| {
-        log::set_level(match level {
-            ServerLogLevel::Warning => LogLevel::Warn,
-            ServerLogLevel::Notice | ServerLogLevel::Verbose => LogLevel::Info,
-            ServerLogLevel::Debug => LogLevel::Debug,
-        });
-    };
-    let server = Arc::new(RespServer::new(resp));
+    let server = Arc::new(RespServer::new(resp_settings(settings, users, budget)));
     let metrics = ServerMetrics::new(region.clone(), Arc::clone(&server));
     let protocols: [Arc<dyn Protocol>; 3] = [
         Arc::new(RespProtocol::new(Arc::clone(&server))),
@@ -149,6 +131,29 @@ fn serve_until_signal(
         Err(error) => log::emit(log::CORE_FAILED, &[("reason", error)]),
     }
     outcome
+}
+
+/// The settings of the RESP protocol.
+fn resp_settings(settings: &Settings, users: Users, budget: MemoryBudget) -> RespSettings {
+    let mut resp = RespSettings::new(users);
+    settings.apply_to(&mut resp);
+    resp.messages_bytes_max = usize::try_from(budget.pubsub_bytes_max).unwrap_or(usize::MAX);
+    let first = settings.listen.first().or(settings.tls_listen.first());
+    resp.port = first.map_or(0, std::net::SocketAddr::port);
+    resp.on_auth_failure = log_auth_failure;
+    resp.log_level = match settings.log_level {
+        LogLevel::Error | LogLevel::Warn => ServerLogLevel::Warning,
+        LogLevel::Info => ServerLogLevel::Notice,
+        LogLevel::Debug => ServerLogLevel::Debug,
+    };
+    resp.on_log_level = |level| {
+        log::set_level(match level {
+            ServerLogLevel::Warning => LogLevel::Warn,
+            ServerLogLevel::Notice | ServerLogLevel::Verbose => LogLevel::Info,
+            ServerLogLevel::Debug => LogLevel::Debug,
+        });
+    };
+    resp
 }
 
 /// The memory limit, if there is one.

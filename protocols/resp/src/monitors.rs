@@ -65,7 +65,9 @@ fn line(at_micros: u64, address: &str, args: Args<'_>) -> Vec<u8> {
         line.extend_from_slice(b" \"");
         let room = LINE_BYTES_MAX.saturating_sub(line.len()) / 4;
         let shown = arg.get(..room).unwrap_or(arg);
-        shown.iter().for_each(|byte| escape(*byte, &mut line));
+        for byte in shown {
+            escape(*byte, &mut line);
+        }
         line.push(b'"');
         if shown.len() < arg.len() {
             let bytes = arg.len() - shown.len();

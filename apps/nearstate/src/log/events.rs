@@ -66,8 +66,9 @@ events! {
         "After SIGHUP. `reason` names the invalid file. Correct it, and send SIGHUP again.";
     AUTH_FAILED = "NS-2007" Warn "an authentication failed",
         "`failures` counts those of the client's address that are not forgotten; \
-         `checked=false`: the password was not checked because of them. Correct the password of the \
-         client. Many failures of unknown clients are an attack: restrict access to the address.";
+         `checked=false`: the password was not checked because of them. Correct the password of \
+         the client. Many failures of unknown clients are an attack: restrict access to the \
+         address.";
 
     LONG_POLL = "NS-3001" Warn OnePerMinute "a task blocked its core",
         "Other clients of the core waited. At most one line per minute; `suppressed` counts the \

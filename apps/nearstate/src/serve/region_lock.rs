@@ -2,8 +2,8 @@
 //!
 //! Keys, watches and keyspace notifications are in the region and reach the clients of every node.
 //! Messages of `PUBLISH` are not: with two nodes, a subscriber would silently miss the messages of
-//! the other node's clients. The lock belongs to the region's file (`flock`). The kernel releases it
-//! with the process.
+//! the other node's clients. The lock belongs to the region's file (`flock`). The kernel releases
+//! it with the process.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::os::unix::fs::MetadataExt as _;

@@ -190,8 +190,8 @@ settings! {
     "limits.output_bytes_max" as output_bytes_max: ByteSize = "160MiB",
         --"limits-output-bytes-max";
     /// Maximum bytes that one core keeps for its connections: incomplete requests, unread replies,
-    /// queued commands, subscriptions and scan results. `auto` is a share of `limits.memory_max`, at
-    /// most 2 GiB
+    /// queued commands, subscriptions and scan results. `auto` is a share of `limits.memory_max`,
+    /// at most 2 GiB
     "limits.core_bytes_max" as core_bytes_max: AutoSize = "auto", --"limits-core-bytes-max";
     /// Memory that the node and a region in memory may use. `auto` is the limit of the control
     /// group, if it has one. The node does not start if its other limits together exceed it
@@ -224,8 +224,8 @@ settings! {
     /// to
     "resp.sentinel_announce_host" as sentinel_announce_host: Option<String> = "",
         --"resp-sentinel-announce-host";
-    /// Master names that SENTINEL answers. Empty: all names; lists then contain the names that O-RAN's
-    /// SDL uses by default
+    /// Master names that SENTINEL answers. Empty: all names; lists then contain the names that
+    /// O-RAN's SDL uses by default
     "resp.sentinel_masters" as sentinel_masters: Vec<String> = "", --"resp-sentinel-masters";
     /// Maximum bytes of one request
     "resp.request_bytes_max" as request_bytes_max: ByteSize = "256MiB",

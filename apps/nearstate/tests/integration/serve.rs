@@ -220,21 +220,21 @@ fn limits_are_derived_from_the_memory_limit_or_rejected() {
         command
     };
     let little = ["--limits-memory-max", "300MiB"];
-    let output = rejected(&mut command("64MiB", &little));
+    let output = rejected(&mut command("128MiB", &little));
     assert!(output.contains("the memory limit of 300 MiB (limits.memory_max)"), "{output}");
-    assert!(output.contains("region 64 MiB, 2 cores with 32 MiB each"), "{output}");
+    assert!(output.contains("region 128 MiB, 2 cores with 32 MiB each"), "{output}");
     assert!(!folder.path("r").exists(), "a rejected start creates nothing");
     let more = ["--limits-memory-max", "1GiB", "--limits-core-bytes-max", "1GiB"];
-    assert!(rejected(&mut command("64MiB", &more)).contains("limits.core_bytes_max"));
-    let node = start(&mut command("64MiB", &["--limits-memory-max", "600MiB"]));
+    assert!(rejected(&mut command("128MiB", &more)).contains("limits.core_bytes_max"));
+    let node = start(&mut command("128MiB", &["--limits-memory-max", "600MiB"]));
     assert!(node.log().contains("info NS-1010"), "{}", node.log());
     assert!(node.log().contains("memory_max=629145600 origin=limits.memory_max"), "{}", node.log());
     assert_eq!(node.tcp().ask(&["PING"]), "+PONG");
     drop(node);
     // The region keeps its size.
-    let output = rejected(&mut command("4MiB", &little));
-    assert!(output.contains("region 64 MiB"), "{output}");
-    let node = start(&mut command("64MiB", &["--limits-memory-max", "none"]));
+    let output = rejected(&mut command("64MiB", &little));
+    assert!(output.contains("region 128 MiB"), "{output}");
+    let node = start(&mut command("128MiB", &["--limits-memory-max", "none"]));
     assert!(!node.log().contains("NS-1010"), "{}", node.log());
 }
 

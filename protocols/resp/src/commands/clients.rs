@@ -218,13 +218,13 @@ impl ClientFilter {
                 b"type" => filter.client_type = Some(ClientType::of(value)?),
                 b"addr" => filter.address = text(value),
                 b"laddr" => filter.local = text(value),
-                b"user" => match ctx.server.settings.users.find(value) {
-                    Some(user) => filter.user = Some(user.name().to_owned()),
-                    None => {
+                b"user" => {
+                    let user = ctx.server.settings.users.find(value).ok_or_else(|| {
                         let shown = String::from_utf8_lossy(value.get(..64).unwrap_or(value));
-                        return Err(ErrorReply::new(format!("ERR No such user '{shown}'")));
-                    }
-                },
+                        ErrorReply::new(format!("ERR No such user '{shown}'"))
+                    })?;
+                    filter.user = Some(user.name().to_owned());
+                }
                 b"maxage" => {
                     let wrong = ErrorReply::fixed("ERR maxage should be greater than 0");
                     filter.age_min = Some(positive(value).ok_or(wrong)?);

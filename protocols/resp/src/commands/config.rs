@@ -1,5 +1,5 @@
-//! `CONFIG SET`: the settings that change while the server runs. All others are in the configuration
-//! file.
+//! `CONFIG SET`: the settings that change while the server runs. All others are in the
+//! configuration file.
 
 use super::server::{NOTIFY, settings};
 use super::transactions::reject_in_exec;
@@ -62,18 +62,17 @@ pub(crate) fn set(
     }
     let mut events = None;
     for change in changes.into_values() {
-        match change {
-            SettingChange::Events(new) => events = Some(new),
-            other => apply(ctx, other),
+        if let SettingChange::Events(new) = change {
+            events = Some(new);
+        } else {
+            apply(ctx, change);
         }
     }
-    match events {
-        Some(events) => set_events(ctx, events, reply),
-        None => {
-            reply.ok();
-            Ok(())
-        }
+    if let Some(events) = events {
+        return set_events(ctx, events, reply);
     }
+    reply.ok();
+    Ok(())
 }
 
 /// Reads the new value of a setting with this current value.

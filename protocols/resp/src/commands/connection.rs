@@ -179,15 +179,13 @@ fn authenticate(
             )));
         }
     }
-    match users.authenticate(name, password) {
-        Some(user) => Ok(Arc::clone(user)),
-        None => {
-            connection.auth_failures = connection.auth_failures.saturating_add(1);
-            let failures = limit.count_failure(connection.auth_source, since_boot());
-            report(&connection.address, failures, false);
-            Err(ErrorReply::WRONG_PASS)
-        }
+    if let Some(user) = users.authenticate(name, password) {
+        return Ok(Arc::clone(user));
     }
+    connection.auth_failures = connection.auth_failures.saturating_add(1);
+    let failures = limit.count_failure(connection.auth_source, since_boot());
+    report(&connection.address, failures, false);
+    Err(ErrorReply::WRONG_PASS)
 }
 
 /// Publishes user and name of the connection in `CLIENT LIST`.

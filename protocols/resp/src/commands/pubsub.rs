@@ -125,7 +125,9 @@ fn write_published(delivery: &Delivery, reply: &mut ReplyWriter<'_>) {
 /// replies.
 pub(crate) fn write_deliveries(connection: &ConnectionState, reply: &mut ReplyWriter<'_>) {
     let deliveries = connection.mailbox.take_all();
-    deliveries.iter().for_each(|delivery| write_delivery(delivery, connection, reply));
+    for delivery in &deliveries {
+        write_delivery(delivery, connection, reply);
+    }
 }
 
 /// Kind of a subscription: channel or pattern.

@@ -66,7 +66,9 @@ pub(super) fn role(ctx: &CommandContext<'_>, reply: &mut ReplyWriter<'_>) {
     reply.array(2);
     reply.bulk(b"sentinel");
     reply.array(names.len());
-    names.iter().for_each(|name| reply.bulk(name.as_bytes()));
+    for name in names {
+        reply.bulk(name.as_bytes());
+    }
 }
 
 /// `SENTINEL MASTER name`

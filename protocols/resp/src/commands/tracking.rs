@@ -270,7 +270,9 @@ pub(crate) fn trackinginfo(
     reply.map(3);
     reply.bulk(b"flags");
     reply.set(flags.len());
-    flags.iter().for_each(|name| reply.bulk(name.as_bytes()));
+    for name in flags {
+        reply.bulk(name.as_bytes());
+    }
     reply.bulk(b"redirect");
     reply.int(redirection(options));
     reply.bulk(b"prefixes");
@@ -281,6 +283,8 @@ pub(crate) fn trackinginfo(
         .filter(|one| !one.is_empty())
         .collect();
     reply.array(prefixes.len());
-    prefixes.iter().for_each(|prefix| reply.bulk(prefix));
+    for prefix in prefixes {
+        reply.bulk(prefix);
+    }
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Namespaces watched for keyspace notifications and tracking clients: state shared by all cores and the notifier task.
+//! Namespaces watched for keyspace notifications and tracking clients: state shared by all cores
+//! and the notifier task.
 //!
 //! A namespace is watched before its creator writes to it, so that its first change is published.
 //! Nothing is watched while no event is enabled.

@@ -261,7 +261,8 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         summary: "Creates a key from a payload of DUMP.",
         complexity: "O(N), N bytes of the record",
         differs: "Restores payloads of this server only. Tags that the namespace does \
-                  not declare are stored without an index. IDLETIME and FREQ are checked and have no effect.",
+                  not declare are stored without an index. IDLETIME and FREQ are checked and have \
+                  no effect.",
         run: dump::restore,
         ..ROW
     },

@@ -2,6 +2,7 @@
 //! and the clients of the local transport.
 
 mod fixture;
+mod authentication;
 mod clients;
 mod command_reference;
 mod command_table;
