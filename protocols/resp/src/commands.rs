@@ -10,6 +10,7 @@ pub(crate) mod expiry;
 pub(crate) mod info;
 pub(crate) mod tags;
 pub(crate) mod hashes;
+pub(crate) mod latency;
 pub(crate) mod local;
 pub(crate) mod monitor;
 pub(crate) mod pubsub;

@@ -1,6 +1,7 @@
 //! State of the protocol on one core.
 
 use crate::auth_limit::AuthSource;
+use crate::command::CommandFlags;
 use crate::command::stats::RespCoreStats;
 use crate::command_context::RespCommand;
 use crate::connection_state::{ConnectionState, DeferredMessages, Subscriptions, WatchedRecords};
@@ -12,6 +13,8 @@ use nearstate_node::{Core, PeerAddress, PeerIdentity};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
+
+const MICROS_PER_MILLI: u64 = 1000;
 
 /// State of the protocol on one core.
 #[derive(Debug)]
@@ -154,5 +157,64 @@ impl CoreContext {
         if micros >= self.server.runtime.slow_micros() {
             self.server.log_slow(slow(micros));
         }
+        if micros >= MICROS_PER_MILLI {
+            self.count_latency(command, micros / MICROS_PER_MILLI);
+        }
+    }
+
+    /// Adds a request of some milliseconds to the events of `LATENCY`.
+    #[cold]
+    fn count_latency(&self, command: Option<&'static RespCommand>, millis: u64) {
+        let threshold = self.server.runtime.latency_threshold_ms();
+        if threshold == 0 || millis < threshold {
+            return;
+        }
+        let is_fast = command.is_some_and(|command| command.flags.has(CommandFlags::FAST));
+        let event = if is_fast { "fast-command" } else { "command" };
+        self.server.latency.add(event, nearstate_store::now_ms_coarse() / 1000, millis);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::acl::Users;
+    use crate::server::RespSettings;
+    use crate::table::TABLE;
+    use nearstate_node::CoreParts;
+    use nearstate_node::clock::Clock;
+    use nearstate_store::{CreateOptions, Region};
+    use std::time::Duration;
+
+    #[test]
+    fn a_slow_request_is_an_event_of_latency_above_the_threshold() {
+        let folder = tempfile::tempdir().unwrap();
+        let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
+        let server = Arc::new(RespServer::new(RespSettings::new(Users::open(&TABLE))));
+        let clock = Clock::new_virtual();
+        let core = Core::new(CoreParts {
+            index: 0,
+            count: 1,
+            region,
+            limits: Arc::default(),
+            metrics: Arc::default(),
+            clock: clock.clone(),
+        });
+        let counts = Arc::new(RespCoreStats::new(std::iter::empty()));
+        let core = CoreContext::new(&server, &core.unwrap(), counts);
+        let request = |name: &str, millis: u64| {
+            core.begin();
+            clock.advance(Duration::from_millis(millis));
+            core.count(TABLE.find(name.as_bytes()), false, |_| unreachable!("below 10 ms"));
+        };
+        request("set", 9);
+        server.runtime.set_latency_threshold_ms(5);
+        request("set", 4);
+        assert!(server.latency.all().is_empty(), "disabled, then below the threshold");
+        request("set", 7);
+        request("get", 5);
+        let seen: Vec<_> = server.latency.all();
+        let longest: Vec<_> = seen.iter().map(|(event, all)| (*event, all.millis_max)).collect();
+        assert_eq!(longest, [("command", 7), ("fast-command", 5)]);
     }
 }

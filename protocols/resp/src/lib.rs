@@ -26,6 +26,7 @@ pub mod auth_limit;
 pub mod client_pause;
 pub mod monitors;
 pub mod tracking;
+pub mod latency;
 pub mod keyspace_events;
 pub mod pubsub;
 pub mod acl;

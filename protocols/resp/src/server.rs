@@ -6,6 +6,7 @@ use crate::client_pause::ClientPause;
 use crate::command::stats::{CommandClass, CommandStats, RespCoreStats};
 use crate::keyspace_events::KeyspaceEvents;
 use crate::keyspace_events::watches::KeyspaceWatches;
+use crate::latency::LatencyMonitor;
 use crate::monitors::Monitors;
 use crate::parse::Args;
 use crate::pubsub::PubSub;
@@ -151,6 +152,8 @@ pub struct RespServer {
     pub monitors: Monitors,
     /// `CLIENT TRACKING`.
     pub tracking: Tracking,
+    /// `LATENCY`.
+    pub latency: LatencyMonitor,
     /// `MEMORY PURGE` was called, and the memory upkeep has not looked since.
     pub(crate) purge_requested: AtomicBool,
     port: AtomicU16,
@@ -229,6 +232,7 @@ impl RespServer {
             pause: ClientPause::default(),
             monitors: Monitors::default(),
             tracking: Tracking::default(),
+            latency: LatencyMonitor::default(),
             clients: Mutex::default(),
             purge_requested: AtomicBool::new(false),
             slow: Mutex::default(),

@@ -4,7 +4,7 @@ use super::{ANY_TIME, CONNECTION, OPERATOR, READ};
 use crate::command::{AclCategories, ArgPositions, CommandFlags, CommandGroup};
 use crate::command_context::RespCommand;
 use crate::commands::{
-    clients, command, config, connection, info, monitor, server, tracking, users,
+    clients, command, config, connection, info, latency, monitor, server, tracking, users,
 };
 
 const ROW: RespCommand = RespCommand { group: CommandGroup::Server, ..super::ROW };
@@ -429,6 +429,48 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
                   uses 1 MiB and its writers record each change, even after notifications are \
                   disabled. `INFO stats` counts lost events.",
         run: config::set,
+        ..ROW
+    },
+    RespCommand {
+        name: "latency",
+        arity: -2,
+        flags: CommandFlags::CONTAINER,
+        summary: "Contains commands for the latency of requests.",
+        differs: "GRAPH and HISTOGRAM are not supported: `/metrics` has histograms by class of \
+                  command. The events are `command` and `fast-command`.",
+        ..ROW
+    },
+    RespCommand {
+        name: "latency|doctor",
+        arity: 2,
+        flags: OPERATOR,
+        summary: "Returns a text about the latency of requests.",
+        differs: "An own text.",
+        run: latency::doctor,
+        ..ROW
+    },
+    RespCommand {
+        name: "latency|history",
+        arity: 3,
+        flags: OPERATOR,
+        summary: "Returns the times of an event, one for each second with slow requests.",
+        run: latency::history,
+        ..ROW
+    },
+    RespCommand {
+        name: "latency|latest",
+        arity: 2,
+        flags: OPERATOR,
+        summary: "Returns the latest and the longest time of each event.",
+        run: latency::latest,
+        ..ROW
+    },
+    RespCommand {
+        name: "latency|reset",
+        arity: -2,
+        flags: OPERATOR,
+        summary: "Removes the times of events.",
+        run: latency::reset,
         ..ROW
     },
     RespCommand {

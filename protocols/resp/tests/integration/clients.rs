@@ -279,3 +279,26 @@ fn users_need_the_admin_category_for_other_connections() {
         assert!(reply.starts_with("-NOPERM"), "{request}: {reply}");
     }
 }
+
+#[test]
+fn latency_reports_requests_above_the_threshold() {
+    let node = node();
+    let mut client = node.client();
+    assert_eq!(client.ask("LATENCY LATEST"), "*0|");
+    assert!(client.ask("LATENCY DOCTOR").contains("Latency monitoring is disabled"));
+    client.ask("CONFIG SET latency-monitor-threshold 5");
+    assert!(client.ask("LATENCY DOCTOR").contains("No request was slow"));
+    node.server.latency.add("command", 1_700_000_000, 7);
+    node.server.latency.add("command", 1_700_000_001, 5);
+    for (request, answer) in [
+        ("LATENCY LATEST", "*1|*4|$7|command|:1700000001|:5|:7|"),
+        ("LATENCY HISTORY command", "*2|*2|:1700000000|:7|*2|:1700000001|:5|"),
+        ("LATENCY HISTORY other", "*0|"),
+        ("LATENCY RESET other", ":0|"),
+        ("LATENCY RESET command other", ":1|"),
+        ("LATENCY RESET", ":0|"),
+        ("LATENCY LATEST", "*0|"),
+    ] {
+        assert_eq!(client.ask(request), answer, "{request}");
+    }
+}
