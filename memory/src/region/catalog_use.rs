@@ -91,7 +91,7 @@ pub(crate) fn is_current(word: &AtomicU64, generation: u32) -> bool {
 #[inline]
 pub(crate) fn keep(word: &AtomicU64, generation: u32) -> Result<bool, Corruption> {
     let seen = word.load(Ordering::Acquire);
-    if seen >> 16 == (generation as u64) << GENERATION_SHIFT || mutant("leaving-ignored") {
+    if seen >> 16 == u64::from(generation) << GENERATION_SHIFT || mutant("leaving-ignored") {
         return Ok(true);
     }
     keep_leaving(word, generation, seen)
