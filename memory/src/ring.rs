@@ -17,13 +17,10 @@ use nearstate_model::{Error, Result, invariant};
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::heap::cell::{self, Cell, CellHeader, CellKind};
-use crate::layout::{
-    ARENA_BYTES, CATALOG_GENERATION, CATALOG_RING, Corruption, LINE, NAMESPACE_NUMBER_BITS,
-    arena_at, catalog_at,
-};
+use crate::layout::{ARENA_BYTES, CATALOG_RING, Corruption, LINE, arena_at, catalog_at};
 use crate::member::Member;
 use crate::member::arena::{LockSlot, finish_word, op, undo, write_undo};
-use crate::region::catalog_use::{self, namespace_removed};
+use crate::region::catalog::check_namespace;
 use crate::region::file::Shared;
 use crate::region::index_table::IndexTable;
 use crate::region::map::Map;
@@ -443,11 +440,7 @@ impl RingReader {
     /// # Errors
     /// `BadArgument`: it was removed; `Damaged`.
     pub fn check_namespace(&self, namespace: u32) -> Result<()> {
-        let word = self.shared.map.word(catalog_at(namespace) + CATALOG_GENERATION)?;
-        if catalog_use::is_current(word, namespace >> NAMESPACE_NUMBER_BITS) {
-            return Ok(());
-        }
-        Err(namespace_removed(namespace))
+        check_namespace(&self.shared.map, namespace)
     }
 
     /// Waits until there is an entry to read, for at most `timeout`. True if there is one. Any

@@ -21,8 +21,8 @@ const KEYS_AT_ONCE: usize = 32;
 /// Flags of namespaces that are only removed on request: their tags or their stream were declared.
 const DECLARED: u64 = namespace_flags::TAGGED | namespace_flags::STREAMED;
 
-/// The number of the namespace to which a record of the internal index belongs. The nodes of ordered
-/// indexes have names of their own.
+/// The number of the namespace to which a record of the internal index belongs. The nodes of
+/// ordered indexes have names of their own.
 fn number_in(key: &[u8]) -> Option<u32> {
     match key {
         [b'u' | b'p' | b'c' | b's', a, b, c, d, ..] => Some(u32::from_be_bytes([*a, *b, *c, *d])),
@@ -32,8 +32,8 @@ fn number_in(key: &[u8]) -> Option<u32> {
 
 impl Session {
     /// Removes a namespace that has no record, with its tags. Handles of it answer `BadArgument`
-    /// from then on, in every process; a namespace that is created with its name is another one. Its
-    /// watches end with an error. False if it has a record, also an expired one that was not
+    /// from then on, in every process; a namespace that is created with its name is another one.
+    /// Its watches end with an error. False if it has a record, also an expired one that was not
     /// collected, or is written to meanwhile; nothing has changed then.
     ///
     /// The memory of its index serves the next namespace that is created. If its name is created
@@ -139,8 +139,8 @@ impl Session {
         Ok(numbers.len())
     }
 
-    /// Removes the keys of the ordered indexes of a namespace. Those of a tag that was being removed
-    /// may be left.
+    /// Removes the keys of the ordered indexes of a namespace. Those of a tag that was being
+    /// removed may be left.
     fn empty_trees(&self, number: u32) -> Result<()> {
         let tags = self.transact(|txn| {
             let mut set = txn.set.borrow_mut();

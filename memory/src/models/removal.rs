@@ -1,5 +1,5 @@
-//! Model of the removal of a namespace (`region/catalog_use.rs`) against writers and readers with an
-//! old handle.
+//! Model of the removal of a namespace (`region/catalog_use.rs`) against writers and readers with
+//! an old handle.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;

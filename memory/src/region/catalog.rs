@@ -16,15 +16,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use nearstate_model::invariant;
 use nearstate_model::limits::NAMESPACES_MAX;
+use nearstate_model::{Error, invariant};
 
 use crate::atomic::{AtomicU64, Ordering, fence, mutant};
 use crate::layout::{
     CATALOG_GENERATION, CATALOG_STATE, Corruption, NAMESPACE_LIVE, NAMESPACE_NUMBER_BITS,
     SUPER_CATALOG_CHANGES, SUPER_NAMESPACES, SUPER_STAMP_FLOOR, catalog_at, seal, unseal,
 };
-use crate::region::catalog_use::{EntryUse, parse_use};
+use crate::region::catalog_use::{EntryUse, is_current, namespace_removed, parse_use};
 use crate::region::index_table::{NamespaceIdentity, number_in};
 use crate::region::map::Map;
 
@@ -116,6 +116,19 @@ pub(crate) fn entry_state(map: &Map, index: u32) -> Result<EntryState, Corruptio
         EntryUse::Removed => EntryState::Removed(generation),
         EntryUse::Free => EntryState::Free(generation),
     })
+}
+
+/// Checks that a namespace was not removed. After that, what the caller has read before is of this
+/// namespace.
+///
+/// # Errors
+/// `BadArgument`: it was removed; `Damaged`.
+pub(crate) fn check_namespace(map: &Map, number: u32) -> Result<(), Error> {
+    let word = map.word(catalog_at(number) + CATALOG_GENERATION)?;
+    if is_current(word, number >> NAMESPACE_NUMBER_BITS) {
+        return Ok(());
+    }
+    Err(namespace_removed(number))
 }
 
 /// An entry as a process has read it.

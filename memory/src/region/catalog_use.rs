@@ -39,8 +39,8 @@ pub(crate) enum EntryUse {
     Free = 3,
 }
 
-/// The largest generation: a namespace that has it is never removed, so that no number is used twice.
-/// A handle without a namespace has the next one.
+/// The largest generation: a namespace that has it is never removed, so that no number is used
+/// twice. A handle without a namespace has the next one.
 pub(crate) const GENERATION_MAX: u32 = u16::MAX as u32 - 1;
 
 const GENERATION_SHIFT: u32 = 32;

@@ -23,8 +23,8 @@ const _: () = assert!(first_of(0) == 0 && first_of(1) == BUCKETS_FIRST);
 const _: () = assert!(first_of(2) == first_of(1) + buckets_of(1), "segments follow each other");
 const _: () = assert!(segment_of(0) == 0 && segment_of(BUCKETS_FIRST) == 1);
 
-/// A process's handle of a namespace's index, which is that of its catalog entry. Both counts may be
-/// out of date; the buckets' depths lead on.
+/// A process's handle of a namespace's index, which is that of its catalog entry. Both counts may
+/// be out of date; the buckets' depths lead on.
 #[derive(Debug)]
 pub struct IndexTable {
     index: u32,
@@ -95,6 +95,15 @@ impl IndexTable {
     #[inline]
     pub fn is_current(&self, namespace: u32) -> bool {
         is_current(self.use_word(), namespace >> NAMESPACE_NUMBER_BITS)
+    }
+
+    /// As [`IndexTable::is_current`].
+    ///
+    /// # Errors
+    /// `BadArgument`: the namespace was removed.
+    #[inline]
+    pub fn check_current(&self, namespace: u32) -> Result<()> {
+        if self.is_current(namespace) { Ok(()) } else { Err(namespace_removed(namespace)) }
     }
 
     /// Keeps the namespace from being removed before a record of the caller is published. The

@@ -300,7 +300,8 @@ impl Member {
         let map = self.map();
         let mut kept = NO_NAMESPACE;
         for (number, access) in plan.accesses.iter_mut().enumerate() {
-            // Also that of a record that is only read: what the transaction writes may depend on it.
+            // Also that of a record that is only read: what the transaction writes may depend on
+            // it.
             if access.namespace != kept {
                 kept = access.namespace;
                 self.keep_namespace(kept)?;

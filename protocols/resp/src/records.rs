@@ -194,7 +194,8 @@ impl KeyedRecords {
 
     fn remember(&self, name: &str, namespace: Namespace) {
         let mut known = self.known.borrow_mut();
-        // Clients may create names without end, whose namespaces are removed when the region is full.
+        // Clients may create names without end, whose namespaces are removed when the region is
+        // full.
         if known.len() >= KNOWN_MIN && known.len().is_power_of_two() {
             known.retain(|_, known| self.session.has_namespace(*known));
         }

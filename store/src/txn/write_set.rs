@@ -148,9 +148,7 @@ impl<'s> WriteSet<'s> {
         }
         let index = session.member.table(table)?;
         let placed = session.member.lookup(index, hash, key)?;
-        if !index.is_current(table) {
-            return Err(nearstate_memory::namespace_removed(table));
-        }
+        index.check_current(table)?;
         if !self.buffers.is_validated_later {
             self.check()?;
         }
@@ -193,8 +191,7 @@ impl<'s> WriteSet<'s> {
         self.entry_at(place).write.is_delete()
     }
 
-    /// The entry of a record that was read just now, which becomes part of the read set. Its
-    /// namespace is internal, or was checked after the read.
+    /// The entry of a record that was read just now, which becomes part of the read set.
     #[inline]
     pub(crate) fn track(
         &mut self,
@@ -229,7 +226,6 @@ impl<'s> WriteSet<'s> {
         let table = session.member.table(entry.table)?;
         let key = self.buffers.bytes(entry.key);
         let placed = session.member.lookup(table, entry.hash, key)?;
-        session.member.check_namespace(entry.table)?;
         self.entry_mut(place).seen = Some(placed.token);
         Ok(placed.record)
     }

@@ -215,9 +215,9 @@ fn adopt(
     verify(folder, scenario, &mut oracle).map_err(context)
 }
 
-/// Kills a process at every point that the removal of namespaces reaches. The next process completes
-/// what was begun. In every second case this process is attached the whole time, with handles of the
-/// namespaces that are removed.
+/// Kills a process at every point that the removal of namespaces reaches. The next process
+/// completes what was begun. In every second case this process is attached the whole time, with
+/// handles of the namespaces that are removed.
 ///
 /// # Errors
 /// The violation that was found, with the point.

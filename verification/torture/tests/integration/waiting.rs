@@ -293,8 +293,8 @@ fn a_process_that_is_stopped_while_it_attaches_delays_no_other() {
 }
 
 /// A process is stopped at each step of a removal. Others write to the namespace, which ends the
-/// removal, or learn at once that it is removed. Only creating and removing namespaces needs what the
-/// stopped process holds, and names it.
+/// removal, or learn at once that it is removed. Only creating and removing namespaces needs what
+/// the stopped process holds, and names it.
 #[test]
 fn a_process_that_is_stopped_while_it_removes_a_namespace_delays_no_writer() {
     let points = nearstate_store::crash::POINTS.iter();
