@@ -243,9 +243,9 @@ fn search_wild<'t>(run: &[u8], text: &'t [u8]) -> Option<&'t [u8]> {
     let mut takers = [0_u64; 256];
     let mut rest = run;
     let mut last = 0;
-    for place in 0..RUN_ITEMS_MAX {
+    for number in 0..RUN_ITEMS_MAX {
         let Some((item, after)) = first_item(rest) else { break };
-        (rest, last) = (after, 1_u64 << place);
+        (rest, last) = (after, 1_u64 << number);
         match item {
             Item::Any => takers.iter_mut().for_each(|taker| *taker |= last),
             Item::Byte(byte) => {

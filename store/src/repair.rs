@@ -16,7 +16,7 @@ use crate::index::schema::{TagSchema, TagState};
 use crate::record::Kind;
 use crate::record::meta::split;
 use crate::session::{Namespace, Region, Session};
-use crate::tags::maintain::ends;
+use crate::tags::maintain::expires_ms;
 
 /// Index records that one transaction removes.
 const REMOVED_AT_ONCE: usize = 500;
@@ -131,8 +131,8 @@ impl Session {
         let mut expiring = Vec::new();
         self.each_stored(namespace, &mut |cell| {
             let (_, meta) = split(cell, cell.value()?)?;
-            if ends(meta) != 0 {
-                expiring.push((ends(meta), cell.key()?.to_vec()));
+            if expires_ms(meta) != 0 {
+                expiring.push((expires_ms(meta), cell.key()?.to_vec()));
             }
             Ok(())
         })?;

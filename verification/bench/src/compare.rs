@@ -245,9 +245,9 @@ fn reasons(figures: &Figures<'_>, run_name: &str) -> Vec<String> {
     let name = &figures.target.name;
     let declined = figures.target.declined.iter();
     let declined = declined.map(|why| format!("{name} declined in the {run_name} run: {why}"));
-    let troubles = figures.troubles();
+    let errors = figures.errors();
     let invalid =
-        troubles.iter().map(|why| format!("{name} is invalid in the {run_name} run: {why}"));
+        errors.iter().map(|why| format!("{name} is invalid in the {run_name} run: {why}"));
     declined.chain(invalid).collect()
 }
 
@@ -341,7 +341,7 @@ fn not_comparable(a: &Figures<'_>, b: &Figures<'_>, obstacles: &[String]) -> Opt
         if figures.target.declined.is_some() {
             return Some(format!("declined in the {run_name} run"));
         }
-        if !figures.counts() {
+        if !figures.is_valid() {
             return Some(format!("invalid in the {run_name} run"));
         }
         if figures.rates.count() == 0 {
@@ -406,8 +406,8 @@ fn verdict(figure: Figure, a: &Spread, b: &Spread) -> Verdict {
         return Verdict::Undecided;
     }
     let (differs, ground) = if fewest >= RANKS_MIN {
-        let chance = mann_whitney(a, b);
-        (chance < SIGNIFICANCE, Ground::Ranks(chance))
+        let p = mann_whitney(a, b);
+        (p < SIGNIFICANCE, Ground::Ranks(p))
     } else {
         let apart = a.interval_95().zip(b.interval_95());
         let apart = apart.is_some_and(|(a, b)| a.1 < b.0 || b.1 < a.0);
@@ -415,8 +415,8 @@ fn verdict(figure: Figure, a: &Spread, b: &Spread) -> Verdict {
     };
     let ratio = b.median() / a.median();
     if !differs {
-        let (least, most) = (a.least().min(b.least()), a.most().max(b.most()));
-        let is_close = most <= CLOSE * least;
+        let (min, max) = (a.min().min(b.min()), a.max().max(b.max()));
+        let is_close = max <= CLOSE * min;
         return if is_close { Verdict::Same(Ground::Close) } else { Verdict::Inconclusive(ground) };
     }
     if !(ratio >= RATIO_MIN || ratio <= 1.0 / RATIO_MIN) {

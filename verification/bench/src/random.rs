@@ -273,11 +273,11 @@ impl RecordSequence {
 
     /// Replaces `picked` by `count` different records, or by all if there are fewer.
     pub fn pick(&mut self, count: usize, picked: &mut Vec<u64>) {
-        self.pick_beside(count, &[], picked);
+        self.pick_except(count, &[], picked);
     }
 
     /// The same, but none of those that are taken, which are different ones.
-    pub fn pick_beside(&mut self, count: usize, taken: &[u64], picked: &mut Vec<u64>) {
+    pub fn pick_except(&mut self, count: usize, taken: &[u64], picked: &mut Vec<u64>) {
         let records = usize::try_from(self.records).unwrap_or(usize::MAX);
         picked.clear();
         for _ in 0..count.min(records.saturating_sub(taken.len())) {
@@ -447,7 +447,7 @@ mod tests {
         let mut sequence = RecordSequence::new(Spread::Zipfian, 20, 8).unwrap();
         let (mut taken, mut picked) = (Vec::new(), Vec::new());
         for count in [5, 5, 9, 9] {
-            sequence.pick_beside(count, &taken, &mut picked);
+            sequence.pick_except(count, &taken, &mut picked);
             assert_eq!(picked.len(), count.min(20 - taken.len()));
             taken.extend(&picked);
         }

@@ -157,7 +157,7 @@ fn spread_text(figure: Figure, spread: &Spread) -> String {
         return "-".to_owned();
     }
     let of = |of| figure_text(figure, spread, of);
-    format!("{} .. {}", of(Spread::least), of(Spread::most))
+    format!("{} .. {}", of(Spread::min), of(Spread::max))
 }
 
 fn verdict_text(verdict: &Verdict) -> String {

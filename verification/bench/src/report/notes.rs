@@ -151,10 +151,10 @@ pub(super) fn alarms(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
     let mut out = run.invalid.clone();
     for figures in all {
         let name = &figures.target.name;
-        for trouble in figures.troubles() {
+        for error in figures.errors() {
             // The reasons of the run include those of its targets.
-            if !out.iter().any(|line| line.contains(name) && line.contains(&trouble)) {
-                out.push(format!("{name}: {trouble}"));
+            if !out.iter().any(|line| line.contains(name) && line.contains(&error)) {
+                out.push(format!("{name}: {error}"));
             }
         }
     }

@@ -70,7 +70,7 @@ fn glance(run: &Run, all: &[Figures<'_>]) -> Vec<HtmlBlock> {
                 amount,
                 text,
                 colour: colour(&figures.target.name),
-                is_foreign: !figures.counts(),
+                is_foreign: !figures.is_valid(),
             })
         };
         // The null target stores nothing and would stretch every scale.
@@ -122,7 +122,7 @@ fn glance(run: &Run, all: &[Figures<'_>]) -> Vec<HtmlBlock> {
 
 fn bars_note(all: &[Figures<'_>]) -> String {
     let mut out = String::from("Bars start at zero unless a title says otherwise.");
-    if drawn(all).any(|(_, figures)| !figures.counts()) {
+    if drawn(all).any(|(_, figures)| !figures.is_valid()) {
         out.push_str(" Pale ones are of targets whose figures do not count.");
     }
     if drawn(all).any(|(_, figures)| figures.target.name == NULL) {

@@ -17,7 +17,7 @@ pub(super) const FOREIGN_TITLE: &str =
 /// A target's name, marked if its figures do not count.
 pub(super) fn name(figures: &Figures<'_>) -> String {
     let name = &figures.target.name;
-    if figures.counts() { name.clone() } else { format!("{name} (INVALID)") }
+    if figures.is_valid() { name.clone() } else { format!("{name} (INVALID)") }
 }
 
 /// The targets that took part. The others have only a reason.
@@ -63,8 +63,8 @@ pub(super) fn rates(run: &Run, all: &[Figures<'_>]) -> ReportTable {
         row.extend(per_op.then(|| some(latency_text(clients * 1e9 / rates.median()))));
         row.extend([
             some(rate_text(rates.median())),
-            some(rate_text(rates.least())),
-            some(rate_text(rates.most())),
+            some(rate_text(rates.min())),
+            some(rate_text(rates.max())),
             interval_text(rates),
             rates.count().to_string(),
             some(ratio.unwrap_or_else(|| NONE.to_owned())),
@@ -232,7 +232,7 @@ fn outcome(figures: &Figures<'_>) -> &'static str {
         return "declined";
     }
     match target.verdict {
-        _ if !figures.counts() => "INVALID",
+        _ if !figures.is_valid() => "INVALID",
         _ if figures.ops == 0 => "not measured",
         None if target.name == NULL => "keeps nothing",
         None => "not verified",

@@ -221,10 +221,7 @@ mod tests {
         run.invalid.clear();
         run.targets[2].invalid.clear();
         let text = text(&run);
-        assert!(
-            text.contains("!!! geode: 3 of 10,000 records are not what they must be"),
-            "{text}"
-        );
+        assert!(text.contains("!!! geode: 3 of 10,000 records are wrong"), "{text}");
         assert!(text.contains("geode (INVALID)"));
     }
 

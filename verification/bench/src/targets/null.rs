@@ -79,7 +79,7 @@ impl StoreAccess for NullConnection {
         match request {
             Request::Read { table, wanted, .. } | Request::Find { table, wanted, .. } => {
                 let kept = self.tables.get(table.0).into_iter().flatten();
-                for (part, bytes) in kept.enumerate().filter(|(part, _)| wanted.has(*part)) {
+                for (part, bytes) in kept.enumerate().filter(|(part, _)| wanted.contains(*part)) {
                     if !bytes.is_empty() {
                         receive(StoreReply::Part(part, bytes));
                     }

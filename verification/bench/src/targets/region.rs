@@ -164,7 +164,7 @@ impl RegionConnection {
             Some(names) if names.len() > 1 => {
                 record.blocks_of(
                     names,
-                    |part| wanted.has(part),
+                    |part| wanted.contains(part),
                     |part, bytes| work.receive(part, bytes),
                 );
             }
@@ -273,7 +273,7 @@ fn hand_view(
         receive(0, view.bytes());
     } else {
         view.blocks_among(schema.parts, |part, bytes| {
-            if wanted.has(part) {
+            if wanted.contains(part) {
                 receive(part, bytes);
             }
         });

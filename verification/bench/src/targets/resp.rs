@@ -99,7 +99,7 @@ impl RespTable {
     }
 
     fn is_all(&self, wanted: PartSet) -> bool {
-        (0..self.schema.parts.len()).all(|part| wanted.has(part))
+        (0..self.schema.parts.len()).all(|part| wanted.contains(part))
     }
 }
 
