@@ -320,7 +320,7 @@ impl Checker<'_> {
             }
             let head = cell::word(self.map, at, WORD_HEAD)?.load(Ordering::Acquire);
             // A line is a cell of the lowest class, without flags and without a checksum.
-            if head != (CellKind::OverflowLine as u64) << 8 {
+            if head != cell::kind_in_head(CellKind::OverflowLine) {
                 self.report.fault(format!("cell {at:#x}: linked, but not an overflow line"));
             }
             let birth = cell::word(self.map, at, WORD_RETIRED)?.load(Ordering::Acquire);
@@ -345,6 +345,9 @@ impl Checker<'_> {
         self.live(record, CellKind::Record)?;
         if !is_version(record.version()) {
             return Err(Corruption("its version has bits that no version has"));
+        }
+        if record.namespace()? != table.index() {
+            return Err(Corruption("it belongs to another namespace"));
         }
         let key = record.key()?;
         let hash = hash_of(self.map, key)?;
@@ -373,6 +376,11 @@ impl Checker<'_> {
                     CellKind::Block
                 };
                 self.live(&child, kind)?;
+                if kind == CellKind::Block
+                    && (child.namespace()?, child.hash_low()) != (table.index(), hash as u32)
+                {
+                    return Err(Corruption("a block of it names another record"));
+                }
             }
         }
         if let Err(what) = validate(table.kind(), record) {

@@ -95,6 +95,7 @@ impl Member {
             let head = CellHeader {
                 kind: CellKind::Counter,
                 flags: 0,
+                namespace: 0,
                 body: (BYTES - CELL_HEADER_BYTES) as u32,
                 key: 0,
                 children: 0,

@@ -6,7 +6,7 @@
 
 mod moving;
 
-use std::cell::{Cell as Private, RefCell};
+use std::cell::Cell as Private;
 use std::time::{Duration, Instant};
 
 use nearstate_model::{Error, Result, invariant};
@@ -18,13 +18,12 @@ use crate::layout::{CHUNK_UNITS, Corruption, ordinary_chunks};
 use crate::member::Member;
 use crate::member::pin;
 
-/// The most chunks that one evacuation empties, as a share of the heap: a walk over the index then
-/// costs less than the moves that it leads to, and a caller waits for no more than that.
-const CHUNKS_SHARE: u64 = 8;
+/// The most chunks that an evacuation empties in the background, as a share of the heap.
+const BACKGROUND_SHARE: u64 = 8;
 
-/// The fewest chunks that one evacuation may empty: one in a small heap would not be worth the
-/// walk.
-const CHUNKS_MIN: usize = 4;
+/// The most chunks that an operation empties before it runs again, unless its cell needs more
+/// neighbours: 2 MiB, 30 ms if all of it are records of 64 bytes.
+const CHUNKS_AT_ONCE: usize = 8;
 
 /// The share of the heap by which its free units must grow before an evacuation that made no room
 /// is tried again.
@@ -41,14 +40,16 @@ const READERS_WAIT_MAX: Duration = Duration::from_millis(100);
 /// epochs have passed counts as stalled.
 const READERS_PAUSE: Duration = Duration::from_micros(100);
 
-/// An evacuation that goes on: which chunks are being emptied, and how far the walk is.
+/// An evacuation that goes on: which chunks are being emptied, and how far it is.
 #[derive(Debug)]
 pub struct Evacuation {
     closing: ClosingChunks,
     /// The allocated units of the chunks when it began.
     before: u64,
-    namespace: usize,
-    bucket: u64,
+    /// The place of the current chunk among the closing ones.
+    chunk: usize,
+    /// The first unit of it that was not looked at.
+    unit: u64,
 }
 
 impl Evacuation {
@@ -63,8 +64,6 @@ impl Evacuation {
 struct ClosingChunks {
     bits: Vec<u64>,
     chunks: Vec<ChunkIndex>,
-    /// The records of some buckets, to reuse its memory.
-    records: RefCell<Vec<u64>>,
     /// The number of records that were moved.
     moved: Private<u64>,
     /// The least class for which there was no room elsewhere.
@@ -80,13 +79,7 @@ impl ClosingChunks {
             };
             *word |= 1 << (chunk.0 % 64);
         }
-        Self {
-            bits,
-            chunks,
-            records: RefCell::default(),
-            moved: Private::new(0),
-            full_class: Private::new(CLASSES),
-        }
+        Self { bits, chunks, moved: Private::new(0), full_class: Private::new(CLASSES) }
     }
 
     /// True if an offset lies in one of them.
@@ -125,11 +118,12 @@ impl Member {
     fn evacuate_after_full(&self, evacuations: u32) -> Result<bool> {
         invariant!(self.has_no_lock(), "records are moved while this member holds a lock");
         if self.has_pin() {
-            self.is_evacuation_due.set(!self.chunks_to_empty(self.wanted_units.get())?.is_empty());
+            let chunks = self.chunks_to_empty(self.wanted_units.get(), CHUNKS_AT_ONCE)?;
+            self.is_evacuation_due.set(!chunks.is_empty());
             return Ok(false);
         }
         self.is_evacuation_due.set(false);
-        let chunks = self.chunks_to_empty(self.wanted_units.get())?;
+        let chunks = self.chunks_to_empty(self.wanted_units.get(), CHUNKS_AT_ONCE)?;
         let has_room =
             evacuations <= EVACUATIONS_MAX && !chunks.is_empty() && self.evacuate(chunks)?;
         if !has_room {
@@ -148,7 +142,7 @@ impl Member {
     /// Moves the records that [`Member::is_evacuation_due`] tells of. A failure makes no room and
     /// is no failure of the caller.
     ///
-    /// Cost: a walk over all records, and copies of at most an eighth of the heap.
+    /// Cost: that of emptying [`CHUNKS_AT_ONCE`] chunks.
     ///
     /// # Errors
     /// `Forked`, `SessionStopped`, `Damaged` (the file is truncated). Nothing was lost then.
@@ -194,24 +188,25 @@ impl Member {
         if self.has_pin() || free < CHUNK_UNITS || free * 100 < units * share_min {
             return Ok(None);
         }
-        let chunks = self.chunks_to_empty(1)?;
+        let most = ordinary_chunks(self.map().chunks()) / BACKGROUND_SHARE;
+        let chunks = self.chunks_to_empty(1, CHUNKS_AT_ONCE.max(most as usize))?;
         if chunks.is_empty() {
             return Ok(None);
         }
         self.operation(|| self.begin(chunks)).map(Some)
     }
 
-    /// Moves the records of some more buckets. True if nothing is left to do, or if this member has
-    /// a pin: then the chunks are open again, and what was moved out of them comes free.
+    /// Moves what is live in some more units of 64 bytes. True if nothing is left to do, or if this
+    /// member has a pin: then the chunks are open again, and what was moved out of them comes free.
     ///
-    /// Cost: for each bucket 0.1 to 1 us, and the copies of the records that are moved.
+    /// Cost: for each allocated unit 10 to 100 ns, and the copies of the records that are moved.
     ///
     /// # Errors
     /// `Forked`, `SessionStopped`, `Stalled`, `Damaged`, `System`. The evacuation is over then.
-    pub fn continue_evacuation(&self, evacuation: &mut Evacuation, buckets: u64) -> Result<bool> {
+    pub fn continue_evacuation(&self, evacuation: &mut Evacuation, units: u64) -> Result<bool> {
         self.check_usable()?;
         self.operation(|| {
-            let done = if self.has_pin() { Ok(true) } else { self.move_some(evacuation, buckets) };
+            let done = if self.has_pin() { Ok(true) } else { self.move_some(evacuation, units) };
             if matches!(done, Ok(false)) {
                 return done;
             }
@@ -244,9 +239,10 @@ impl Member {
         Ok(free)
     }
 
-    /// The chunks whose records are worth moving to make room for a cell of this many units. None
-    /// if they do not fit elsewhere, or if that was tried with as little free memory.
-    fn chunks_to_empty(&self, units: u64) -> Result<Vec<ChunkIndex>> {
+    /// The chunks whose records are worth moving to make room for a cell of this many units: not
+    /// more than `most`, or as many as the cell needs. None if they do not fit elsewhere, or if
+    /// that was tried with as little free memory.
+    fn chunks_to_empty(&self, units: u64, most: usize) -> Result<Vec<ChunkIndex>> {
         let map = self.map();
         let ordinary = ordinary_chunks(map.chunks());
         let free = self.free_units()?;
@@ -268,7 +264,7 @@ impl Member {
         });
         candidates.sort_unstable();
         chosen.append(&mut candidates);
-        let most = ((ordinary / CHUNKS_SHARE) as usize).max(CHUNKS_MIN);
+        let most = most.max(units.div_ceil(CHUNK_UNITS) as usize);
         let (mut moved, mut room) = (0, free);
         let mut chunks = Vec::new();
         for (used, chunk) in chosen.into_iter().take(most) {
@@ -305,7 +301,7 @@ impl Member {
         // What this member and others keep in these chunks comes free first.
         self.reclaim()?;
         let closing = ClosingChunks::new(chunks, self.map().chunks());
-        let evacuation = Evacuation { closing, before, namespace: 0, bucket: 0 };
+        let evacuation = Evacuation { closing, before, chunk: 0, unit: 0 };
         let mut closed = Ok(());
         for chunk in &evacuation.closing.chunks {
             closed = closed.and_then(|()| self.set_closing(*chunk, true));

@@ -2,7 +2,7 @@
 //! bits (`spec/region.md`, "Repair").
 //!
 //! Derived are the bitmaps and words of chunks, the queues and bump ranges of arenas, closed undo
-//! records, and the states of member slots. A flipped bit of a word with check bits, of an entry or
+//! records, the states of member slots, and the entries of the index. A flipped bit of a word with check bits, of an entry or
 //! of a link is corrected: exactly one bit leads to a word that fits.
 //!
 //! Each word is replaced by one store, a cell becomes free only after no queue contains it, and
@@ -74,7 +74,7 @@ pub fn repair_with(
     if mark.is_power_of_two() && set(&region.shared.map, SUPER_DROP, 0)? {
         report.add_repaired("superblock: the drop mark");
     }
-    recover(&region)?;
+    let is_recovered = recover(&region)?;
     region.shared.while_closed(
         || match region.members().unwrap_or_default().into_iter().find(|member| member.is_alive) {
             Some(member) => Err(Error::InUse { holder: member.process }),
@@ -83,27 +83,27 @@ pub fn repair_with(
         || {
             let map = &region.shared.map;
             metadata::repair(map, &mut report)?;
-            walk::repair(map, &mut report, validate)
+            walk::repair(map, &mut report, validate, is_recovered)
         },
     )?;
     Ok(report)
 }
 
 /// Recovers dead members in the usual way, if no free slot has a fault on which a session would
-/// act.
-fn recover(region: &Region) -> Result<()> {
+/// act. True if no cell of a dead member is left.
+fn recover(region: &Region) -> Result<bool> {
     let mut faults = CheckReport::default();
     let is_in_use = free_slots(&region.shared.map, &mut faults);
     if is_in_use != Ok(true) || !faults.is_clean() {
-        return Ok(());
+        return Ok(is_in_use == Ok(false) && faults.is_clean());
     }
     match region.member() {
         Ok(member) => drop(member),
         // What is left of it is reported with its slot.
-        Err(Error::Damaged { .. }) => {}
+        Err(Error::Damaged { .. }) => return Ok(false),
         Err(error) => return Err(error),
     }
-    Ok(())
+    Ok(region.members()?.is_empty())
 }
 
 /// Stores a word if it differs. True if it did.

@@ -106,7 +106,15 @@ fn fill(map: &Map, at: u64) -> Result<(), Corruption> {
     cell::begin(
         map,
         at,
-        &CellHeader { kind: CellKind::Ring, flags: 0, body, key: 0, children: 0, hash: 0 },
+        &CellHeader {
+            kind: CellKind::Ring,
+            flags: 0,
+            namespace: 0,
+            body,
+            key: 0,
+            children: 0,
+            hash: 0,
+        },
     )?;
     for which in (LINE..RING_WORDS + 2 * 8).step_by(8) {
         map.word(at + which)?.store(0, Ordering::Relaxed);

@@ -57,16 +57,15 @@ impl Session {
 }
 
 impl Defragmentation<'_> {
-    /// Moves the records of some more buckets. True if nothing is left to do.
+    /// Moves what is live in some more units of 64 bytes. True if nothing is left to do.
     ///
-    /// Complexity: 0.1 to 1 us for each bucket, which has three records on average, and the copies
-    /// of what is moved.
+    /// Complexity: 10 to 100 ns for each unit that is in use, and the copies of what is moved.
     ///
     /// # Errors
     /// `Forked`, `SessionStopped`, `Stalled`, `Damaged`, `System`. The work is over then.
-    pub fn step(&mut self, buckets: u64) -> Result<bool> {
+    pub fn step(&mut self, units: u64) -> Result<bool> {
         let Some(evacuation) = &mut self.evacuation else { return Ok(true) };
-        let done = self.session.member.continue_evacuation(evacuation, buckets);
+        let done = self.session.member.continue_evacuation(evacuation, units);
         self.moved = evacuation.moved();
         if !matches!(done, Ok(false)) {
             self.evacuation = None;

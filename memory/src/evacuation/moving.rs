@@ -1,108 +1,210 @@
-//! Moves the records and the overflow lines of some buckets out of closing chunks.
+//! Moves the records, blocks and overflow lines of some units out of closing chunks.
+
+use std::cell::Cell as Private;
 
 use nearstate_model::{Error, Result, invariant};
 
 use super::{ClosingChunks, Evacuation};
-use crate::atomic::Ordering;
+use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
 use crate::heap::cell::{self, Cell, CellKind, LINE_FIRST, LINE_WORDS, WORD_HEAD, WORD_RETIRED};
 use crate::heap::cell::{CELL_HEADER_BYTES, WORD_VERSION};
 use crate::heap::refill::no_room;
-use crate::index::bucket::{at_of, depth_of, entry, hash_tag, is_link, link, load, publish};
-use crate::index::lookup::{CHAIN_MAX, find_bucket, hash_of, link_slot, walk_chain};
+use crate::index::bucket::{
+    WORDS, at_of, depth_of, entry, hash_tag, is_intent, is_link, link, load, publish,
+};
+use crate::index::lookup::{
+    CHAIN_MAX, find_bucket, hash_of, link_slot, walk_chain, walk_chain_with,
+};
 use crate::index::split::finish_lines;
-use crate::layout::{Corruption, LINE};
+use crate::layout::{CHUNK_UNITS, Corruption, LINE};
 use crate::member::Member;
 use crate::member::arena::{LockSlot, finish_word, op, undo, write_undo};
-use crate::member::pin::NEVER_READ;
+use crate::member::pin::{self, NEVER_READ};
 use crate::region::index_table::IndexTable;
 use crate::region::linear_hash::step;
 use crate::txn::publish::finish_record;
 
-/// Buckets of which records are collected before any is looked at, so that their headers arrive
-/// together.
-const BUCKETS_AHEAD: u64 = 8;
+/// What is live at a unit, and where the index leads to it.
+enum LiveCell<'a> {
+    /// A record.
+    Record(&'a IndexTable, Cell<'a>),
+    /// An overflow line of the bucket at this offset.
+    Line(u64),
+}
 
 impl Member {
-    /// Moves the records of some buckets. True if no bucket is left.
-    pub(super) fn move_some(&self, evacuation: &mut Evacuation, buckets: u64) -> Result<bool> {
-        let mut left = buckets;
-        while left != 0 {
-            if evacuation.namespace >= self.namespace_count()? {
-                return Ok(true);
-            }
-            let index = u32::try_from(evacuation.namespace)
-                .map_err(|_| Corruption("too many namespaces"))?;
-            let table = self.table(index)?;
-            let count = self.bucket_count(table)?;
-            let first = evacuation.bucket;
-            let end = count.min(first + BUCKETS_AHEAD.min(left));
-            if first >= end {
-                (evacuation.namespace, evacuation.bucket) = (evacuation.namespace + 1, 0);
+    /// Moves what is live in some units of the closing chunks. True if no unit is left.
+    ///
+    /// Only the index says what is live: the memory of queues and of bump ranges, and the bodies of
+    /// large cells, contain bytes that look like headers. Such a header leads to a bucket that does
+    /// not lead back.
+    pub(super) fn move_some(&self, evacuation: &mut Evacuation, units: u64) -> Result<bool> {
+        let mut left = units.div_ceil(u64::from(u64::BITS));
+        while let Some(chunk) = evacuation.closing.chunks.get(evacuation.chunk).copied() {
+            if evacuation.unit >= CHUNK_UNITS {
+                (evacuation.chunk, evacuation.unit) = (evacuation.chunk + 1, 0);
                 continue;
             }
-            self.move_buckets(table, (first, end, count), &evacuation.closing)?;
-            evacuation.bucket = end;
-            left -= end - first;
+            if left == 0 {
+                return Ok(false);
+            }
+            let word = evacuation.unit / u64::from(u64::BITS);
+            let first = chunk.start() + word * u64::from(u64::BITS) * LINE;
+            let allocated = chunk.bitmap(self.map())?.get(word as usize).map_or(0, load);
+            self.move_units(first, allocated, &evacuation.closing)?;
+            evacuation.unit = (word + 1) * u64::from(u64::BITS);
+            left -= 1;
             if evacuation.closing.full_class.get() == 0 {
                 return Ok(true); // No room for any cell.
             }
         }
-        Ok(false)
+        Ok(true)
     }
 
-    /// Moves the records and the overflow lines of the buckets from `first` to `end`.
-    fn move_buckets(
-        &self,
-        table: &IndexTable,
-        (first, end, count): (u64, u64, u64),
-        closing: &ClosingChunks,
-    ) -> Result<()> {
+    /// Moves what is live in 64 units, of which these are allocated.
+    fn move_units(&self, first: u64, allocated: u64, closing: &ClosingChunks) -> Result<()> {
+        let map = self.map();
+        let units = (0..u64::from(u64::BITS)).filter(|unit| allocated >> unit & 1 == 1);
+        for unit in units.clone() {
+            map.prefetch(first + unit * LINE);
+        }
         let pin = self.pin()?;
-        let mut records = closing.records.take();
-        records.clear();
-        for bucket in first..end {
-            let collected = records.len();
-            if self.collect_bucket(table, bucket, count, &mut records).is_err() {
-                records.truncate(collected); // The check reports a damaged bucket.
-            }
-        }
-        self.check_not_truncated()?;
-        for at in &records {
-            self.map().prefetch(*at);
-        }
-        for at in &records {
-            let record = self.cell_at(*at)?;
-            // A damaged record stays where it is, and the others are moved.
-            if self.is_in(closing, &record).unwrap_or(false) {
-                match self.move_record(table, &record, closing) {
-                    Err(Error::Damaged { .. }) => self.check_not_truncated()?,
-                    other => other?,
+        let mut lines = Vec::new();
+        for at in units.map(|unit| first + unit * LINE) {
+            self.check_not_truncated()?;
+            // A damaged cell or bucket stays as it is, and the others are moved.
+            match self.live_cell(at) {
+                Ok(Some(LiveCell::Record(table, record))) => {
+                    match self.move_record(table, &record, closing) {
+                        Err(Error::Damaged { .. }) => self.check_not_truncated()?,
+                        other => other?,
+                    }
                 }
+                Ok(Some(LiveCell::Line(bucket_at))) if !lines.contains(&bucket_at) => {
+                    lines.push(bucket_at);
+                }
+                Ok(_) => {}
+                Err(Error::Damaged { .. }) => self.check_not_truncated()?,
+                Err(error) => return Err(error),
             }
         }
-        closing.records.replace(records);
         drop(pin);
-        for bucket in first..end {
-            self.move_lines(table.bucket_at(self.map(), bucket)?, closing)?;
+        for bucket_at in lines {
+            self.move_lines(bucket_at, closing)?;
         }
         Ok(())
     }
 
-    /// True if a record or a block of it lies in a closing chunk.
-    fn is_in(&self, closing: &ClosingChunks, record: &Cell<'_>) -> Result<bool, Corruption> {
+    /// What the index leads to at an offset: a record, the record of a block, or an overflow line.
+    /// The caller has a pin.
+    fn live_cell(&self, at: u64) -> Result<Option<LiveCell<'_>>> {
         let map = self.map();
-        if closing.contains(map, record.at())? {
-            return Ok(true);
+        let birth = cell::word(map, at, WORD_RETIRED)?.load(Ordering::Relaxed);
+        if birth == 0 || pin::is_retired(birth) {
+            return Ok(None);
         }
-        for index in 0..record.children() {
-            let child = record.child(index)?;
-            // A counter stays where it is.
-            if closing.contains(map, child)? && Cell::new(map, child)?.kind()? == CellKind::Block {
-                return Ok(true);
+        let Ok(kind) = cell::kind_of(cell::word(map, at, WORD_HEAD)?.load(Ordering::Relaxed))
+        else {
+            return Ok(None); // Bytes of a body.
+        };
+        match kind {
+            CellKind::Record | CellKind::Block => self.record_of(at, kind),
+            CellKind::OverflowLine => self.bucket_of_line(at),
+            // The stripes of a counter change in place, and so do rings and the segments of an
+            // index. A transaction ends soon.
+            CellKind::Counter
+            | CellKind::Ring
+            | CellKind::Extent
+            | CellKind::Transaction
+            | CellKind::Free => Ok(None),
+        }
+    }
+
+    /// The record that a cell is, or of which it is a block.
+    fn record_of(&self, at: u64, kind: CellKind) -> Result<Option<LiveCell<'_>>> {
+        let cell = self.cell_at(at)?;
+        let Some((table, bucket_at)) = self.bucket_of_cell(&cell)? else { return Ok(None) };
+        let records = self.protected_records(bucket_at)?;
+        if kind == CellKind::Record {
+            if !records.contains(&at) {
+                return Ok(None);
+            }
+            // Its header was read before it was protected.
+            return Ok(Some(LiveCell::Record(table, self.cell_at(at)?)));
+        }
+        for record_at in records {
+            let record = self.cell_at(record_at)?;
+            if record.hash_low() == cell.hash_low() {
+                for index in 0..record.children() {
+                    if record.child(index)? == at {
+                        return Ok(Some(LiveCell::Record(table, record)));
+                    }
+                }
             }
         }
-        Ok(false)
+        Ok(None)
+    }
+
+    /// The records of a bucket, except those that a transaction is changing. The caller's pin
+    /// protects them.
+    fn protected_records(&self, bucket_at: u64) -> Result<Vec<u64>, Corruption> {
+        let mut records = Vec::with_capacity(WORDS);
+        loop {
+            let is_protected = Private::new(true);
+            let load_or_end = |word: &AtomicU64| {
+                let seen = load(word);
+                is_protected.set(is_protected.get() && self.keep_protected());
+                if is_protected.get() { seen } else { 0 }
+            };
+            walk_chain_with(self.map(), bucket_at, load_or_end, |_, word| {
+                if word != 0 && !is_intent(word) {
+                    records.push(at_of(word));
+                }
+                Ok(true)
+            })?;
+            if is_protected.get() {
+                return Ok(records);
+            }
+            records.clear();
+        }
+    }
+
+    /// The bucket in which the index leads to a record, if this is one, or to the record of this
+    /// block. `None`: it is neither.
+    fn bucket_of_cell(&self, cell: &Cell<'_>) -> Result<Option<(&IndexTable, u64)>> {
+        let namespace = cell.namespace()?;
+        if namespace as usize >= self.namespace_count()? {
+            return Ok(None);
+        }
+        let table = self.table(namespace)?;
+        // A bucket's number consists of the lowest bits of the hash.
+        let (_, bucket_at, _) = find_bucket(self.map(), table, u64::from(cell.hash_low()))?;
+        Ok(Some((table, bucket_at)))
+    }
+
+    /// The bucket that leads to an overflow line: that of the records to which the line leads.
+    fn bucket_of_line(&self, at: u64) -> Result<Option<LiveCell<'_>>> {
+        let map = self.map();
+        let words = map.words::<{ LINE_WORDS as usize }>(at + LINE_FIRST)?;
+        let entry = words.iter().map(load).find(|word| *word != 0 && !is_link(*word));
+        let Some(entry) = entry.filter(|word| !is_intent(*word)) else { return Ok(None) };
+        let record = self.cell_at(at_of(entry))?;
+        if record.kind()? != CellKind::Record {
+            return Ok(None);
+        }
+        let Some((_, bucket_at)) = self.bucket_of_cell(&record)? else { return Ok(None) };
+        let mut next = load(map.word(link_slot(bucket_at))?);
+        for _ in 0..CHAIN_MAX {
+            if !is_link(next) {
+                return Ok(None);
+            }
+            if at_of(next) == at {
+                return Ok(Some(LiveCell::Line(bucket_at)));
+            }
+            next = load(map.word(at_of(next) + LINE_FIRST + 8 * (LINE_WORDS - 1))?);
+        }
+        Ok(None)
     }
 
     /// Replaces a record by a copy with the same version, if it is still the current one.

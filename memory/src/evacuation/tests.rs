@@ -4,12 +4,14 @@ use std::path::Path;
 
 use nearstate_model::Result;
 
+use super::CHUNKS_AT_ONCE;
 use crate::atomic::Ordering;
 use crate::check::check;
 use crate::fixture::TestRegionPath;
 use crate::heap::cell::{self, CellHeader, CellKind};
-use crate::heap::chunk::ChunkIndex;
+use crate::heap::chunk::{ChunkIndex, chunks_used};
 use crate::index::lookup::hash;
+use crate::layout::CHUNK_UNITS;
 use crate::member::Member;
 use crate::region::file::{CreateOptions, Region};
 use crate::region::index_table::IndexTable;
@@ -27,6 +29,7 @@ fn put(member: &Member, table: &IndexTable, number: u32, block: &[u8]) -> Result
     let head = |kind, body: usize, key: usize, children| CellHeader {
         kind,
         flags: 0,
+        namespace: table.index(),
         body: u32::try_from(body).unwrap(),
         key: u16::try_from(key).unwrap(),
         children,
@@ -52,13 +55,17 @@ fn block(member: &Member, table: &IndexTable, number: u32) -> (Vec<u8>, u64) {
 
 /// A region with records whose blocks are scattered over several chunks.
 fn scattered(path: &Path) -> Region {
+    scattered_records(path, 6000)
+}
+
+fn scattered_records(path: &Path, count: u32) -> Region {
     let region = Region::create(path, &CreateOptions::default()).unwrap();
     let member = region.member().unwrap();
     let table = member.namespace(b"blocks", 2).unwrap();
-    for number in 0..6000 {
+    for number in 0..count {
         put(&member, table, number, &[number as u8; 300]).unwrap();
     }
-    for number in (0..6000).filter(|number| number % 4 != 0) {
+    for number in (0..count).filter(|number| number % 4 != 0) {
         let key = key(number);
         let hash = hash(member.seed(), &key);
         member.write_record(table, hash, &key, None, |_| Ok(WriteDecision::Remove)).unwrap();
@@ -71,6 +78,68 @@ fn evacuate(member: &Member) -> u64 {
     let mut evacuation = member.begin_evacuation(0).unwrap().expect("partly used chunks");
     while !member.continue_evacuation(&mut evacuation, 100).unwrap() {}
     evacuation.moved()
+}
+
+/// A block whose units look like headers of live cells: of its own record, of a block of it, and of
+/// an overflow line that leads to it.
+fn bytes_like_headers(table: &IndexTable, record_at: u64, hash: u64) -> Vec<u8> {
+    // The first unit of the cell ends after 20 bytes of the body.
+    let mut bytes = vec![0; 20];
+    for kind in [CellKind::Record, CellKind::Block, CellKind::OverflowLine] {
+        let head = cell::kind_in_head(kind) | u64::from(table.index()) << 16;
+        let sizes = hash & 0xffff_ffff | 100 << 32;
+        let entry = crate::index::bucket::entry(crate::index::bucket::hash_tag(hash), record_at);
+        let words = if kind == CellKind::OverflowLine {
+            [head, 0, 2, entry, entry, 0, 0, 0]
+        } else {
+            [head, 0, 2, 1, sizes, 10, 0, 0]
+        };
+        bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+    }
+    bytes
+}
+
+#[test]
+fn bytes_that_look_like_headers_of_live_cells_are_not_moved() {
+    let path = TestRegionPath::new("like-headers");
+    let region = scattered(path.path());
+    let member = region.member().unwrap();
+    let table = member.namespace(b"blocks", 2).unwrap();
+    let numbers = || (0..6000).step_by(4);
+    let mut written = Vec::new();
+    for number in numbers() {
+        let key = key(number);
+        let hash = hash(member.seed(), &key);
+        let at = {
+            let _pin = member.pin().unwrap();
+            member.find(table, hash, &key).unwrap().unwrap().0.at()
+        };
+        // The record is replaced: the place of the former one is as good as its own.
+        let bytes = bytes_like_headers(table, at, hash);
+        put(&member, table, number, &bytes).unwrap();
+        written.push(bytes);
+    }
+    assert!(evacuate(&member) > 100);
+    for (number, bytes) in numbers().zip(&written) {
+        assert_eq!(block(&member, table, number).0, *bytes, "record {number}");
+    }
+    drop((member, region));
+    let report = check(path.path(), &mut |_, _| Ok(())).unwrap();
+    assert!(report.is_clean(), "{report:#?}");
+}
+
+/// However large the region is, an operation waits for few chunks.
+#[test]
+fn an_operation_empties_few_chunks_at_once() {
+    let path = TestRegionPath::new("few-chunks");
+    let region = scattered_records(path.path(), 15_000);
+    let member = region.member().unwrap();
+    assert!(chunks_used(member.map()).unwrap() > 2 * CHUNKS_AT_ONCE as u64);
+    let chunks = member.chunks_to_empty(1, CHUNKS_AT_ONCE).unwrap();
+    assert_eq!(chunks.len(), CHUNKS_AT_ONCE);
+    let neighbours = 2 * CHUNKS_AT_ONCE;
+    let chunks = member.chunks_to_empty(neighbours as u64 * CHUNK_UNITS, CHUNKS_AT_ONCE).unwrap();
+    assert!(chunks.len() <= neighbours, "{chunks:?}");
 }
 
 #[test]
@@ -107,9 +176,9 @@ fn a_record_of_no_kind_stays_and_the_others_are_moved() {
     };
     // A kind that does not exist.
     let head = cell::word(member.map(), damaged, cell::WORD_HEAD).unwrap();
-    head.fetch_xor(0x80 << 8, Ordering::Relaxed);
+    head.fetch_xor(0x8 << 8, Ordering::Relaxed);
     assert!(evacuate(&member) > 100, "the damaged record ended the evacuation");
-    head.fetch_xor(0x80 << 8, Ordering::Relaxed);
+    head.fetch_xor(0x8 << 8, Ordering::Relaxed);
     drop((member, region));
     let report = check(path.path(), &mut |_, _| Ok(())).unwrap();
     assert!(report.is_clean(), "{report:#?}");

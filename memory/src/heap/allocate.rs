@@ -190,7 +190,7 @@ impl Member {
         let at = arena.get(Bump::Large.front());
         cell::word(self.map(), at, WORD_VERSION)?.store(bytes / LINE, Ordering::Relaxed);
         let cell = arena.cut(Bump::Large, CLASS_EXTENT, bytes)?;
-        let head = u64::from(CLASS_EXTENT) | (cell::CellKind::Extent as u64) << 8;
+        let head = u64::from(CLASS_EXTENT) | cell::kind_in_head(cell::CellKind::Extent);
         cell::word(self.map(), cell, WORD_HEAD)?.store(head, Ordering::Relaxed);
         Ok(cell)
     }

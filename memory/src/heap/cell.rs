@@ -4,6 +4,7 @@
 use std::sync::LazyLock;
 
 use nearstate_model::invariant;
+use nearstate_model::limits::NAMESPACES_MAX;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::atomic::{AtomicU64, Ordering};
@@ -58,15 +59,18 @@ pub(crate) const LINE_FIRST: u64 = 24;
 pub struct CellHeader {
     /// Kind of the cell.
     pub kind: CellKind,
-    /// Flags of the record format.
+    /// Flags of the record format, in four bits.
     pub flags: u8,
+    /// The catalog entry of a record's or block's namespace ([`crate::IndexTable::index`]); 0 for
+    /// other kinds.
+    pub namespace: u32,
     /// Bytes after the header.
     pub body: u32,
     /// Bytes of the key.
     pub key: u16,
     /// Block cells owned.
     pub children: u16,
-    /// Hash of the key.
+    /// Hash of the key of the record that it is, or of which it is a block; 0 for other kinds.
     pub hash: u64,
 }
 
@@ -79,10 +83,21 @@ pub const FLAGS_FORM: u8 = 0b110;
 const FORM_SHIFT: u32 = 29;
 const CHILDREN: u64 = 0x1fff;
 
+/// Fields of the first word: `checksum:32 | namespace:16 | flags:4 | kind:4 | class:8`.
+const KIND_SHIFT: u32 = 8;
+const FLAGS_SHIFT: u32 = 12;
+const NAMESPACE_SHIFT: u32 = 16;
+/// Values of the kind and of the flags.
+const NIBBLE: u64 = 0xf;
+
 const _: () = assert!(WORD_KEY + 4 == CELL_HEADER_BYTES, "the header ends with the child count");
 const _: () = assert!(LINE_FIRST + 8 * LINE_WORDS == LINE, "an overflow line fills its line");
 const _: () = assert!(CELL_HEADER_BYTES < LINE, "the header lies in the first line of a cell");
 const _: () = assert!(META >> 16 > CHILDREN && CHILDREN >> 13 == 0, "flags and count are apart");
+
+const _: () = assert!((FLAG_META | FLAGS_FORM) as u64 <= NIBBLE, "flags have four bits");
+const _: () = assert!(CellKind::Transaction as u64 <= NIBBLE, "a kind has four bits");
+const _: () = assert!(NAMESPACES_MAX <= 1 << 16, "a namespace's number has 16 bits");
 
 const _: () = assert!(FORM_SHIFT == 16 + 13 && FLAG_META & FLAGS_FORM == 0, "form and metadata");
 
@@ -276,7 +291,12 @@ impl<'m> Cell<'m> {
     /// `Corruption`: outside the region.
     #[inline]
     pub fn flags(&self) -> Result<u8, Corruption> {
-        Ok((self.head()? >> 16) as u8)
+        Ok((self.head()? >> FLAGS_SHIFT & NIBBLE) as u8)
+    }
+
+    /// The catalog entry of a record's or block's namespace.
+    pub(crate) fn namespace(&self) -> Result<u32, Corruption> {
+        Ok(u32::from((self.head()? >> NAMESPACE_SHIFT) as u16))
     }
 
     /// The kind.
@@ -309,7 +329,7 @@ impl<'m> Cell<'m> {
 /// The kind in a header's first word.
 #[inline]
 pub(crate) fn kind_of(head: u64) -> Result<CellKind, Corruption> {
-    match (head >> 8) as u8 {
+    match head >> KIND_SHIFT & NIBBLE {
         0 => Ok(CellKind::Free),
         1 => Ok(CellKind::Record),
         2 => Ok(CellKind::Block),
@@ -322,6 +342,11 @@ pub(crate) fn kind_of(head: u64) -> Result<CellKind, Corruption> {
     }
 }
 
+/// A kind as the first word contains it.
+pub(crate) const fn kind_in_head(kind: CellKind) -> u64 {
+    (kind as u64) << KIND_SHIFT
+}
+
 /// Fills the header of a new cell. The caller writes the body, and [`seal`] the checksum.
 #[inline]
 pub(crate) fn begin(map: &Map, at: u64, head: &CellHeader) -> Result<(), Corruption> {
@@ -331,14 +356,16 @@ pub(crate) fn begin(map: &Map, at: u64, head: &CellHeader) -> Result<(), Corrupt
     }
     debug_assert!(head.flags & !(FLAG_META | FLAGS_FORM) == 0, "a flag that no reader knows");
     debug_assert!(head.kind != CellKind::Free, "an allocated cell has a kind");
+    debug_assert!(head.namespace >> 16 == 0, "the number of a catalog entry has 16 bits");
     let before_value = 8 * u64::from(head.children) + u64::from(head.key);
     if u64::from(head.children) > CHILDREN || before_value > u64::from(head.body) {
         return Err(Corruption("a record's children and key do not fit into its body"));
     }
     let [first, _, _, version, sizes, key, ..] = map.line(at / LINE)?;
     let class = first.load(Ordering::Relaxed) & 0xff;
-    let kind = (head.kind as u64) << 8 | u64::from(head.flags) << 16;
-    first.store(class | kind, Ordering::Relaxed);
+    let flags = u64::from(head.flags) << FLAGS_SHIFT;
+    let namespace = u64::from(head.namespace) << NAMESPACE_SHIFT;
+    first.store(kind_in_head(head.kind) | class | flags | namespace, Ordering::Relaxed);
     version.store(0, Ordering::Relaxed);
     sizes.store(head.hash & 0xffff_ffff | u64::from(head.body) << 32, Ordering::Relaxed);
     let meta = u64::from(head.flags & FLAG_META) << 31;

@@ -198,6 +198,7 @@ mod tests {
         let head = CellHeader {
             kind: CellKind::Block,
             flags: 0,
+            namespace: 0,
             body: 1000,
             key: 0,
             children: 0,

@@ -1,7 +1,13 @@
 //! Repairs the index and the free memory: walks from the catalog to every cell, corrects what leads
-//! to the cells, and makes free what was not reached.
+//! to the cells, finds records to which nothing leads, and makes free what was not reached.
+
+mod orphans;
+
+use std::collections::HashMap;
 
 use nearstate_model::Result;
+
+use self::orphans::LostWord;
 
 use super::{RepairReport, correct, set};
 use crate::atomic::Ordering;
@@ -31,12 +37,13 @@ use crate::ring;
 const BIRTH: u64 = 2;
 
 /// A head word of an overflow line.
-const LINE_HEAD: u64 = (CellKind::OverflowLine as u64) << 8;
+const LINE_HEAD: u64 = cell::kind_in_head(CellKind::OverflowLine);
 
 pub(super) fn repair(
     map: &Map,
     report: &mut RepairReport,
     validate: RecordCheck<'_>,
+    is_recovered: bool,
 ) -> Result<()> {
     let epoch = map.word(SUPER_EPOCH)?.load(Ordering::Acquire);
     let chunks = ordinary_chunks(map.chunks());
@@ -47,12 +54,15 @@ pub(super) fn repair(
         chunks_used: chunks_used(map)?,
         reached: vec![0; (map.chunks() - chunks + chunks_used(map)?) as usize * BITMAP_WORDS],
         damaged: Vec::new(),
+        lost: Vec::new(),
+        orphan_keys: HashMap::new(),
     };
     let namespaces = namespace::list(map)?;
     for entry in &namespaces {
         walk.namespace(entry, validate)?;
     }
     walk.correct_damaged(&namespaces, validate)?;
+    walk.restore_orphans(&namespaces, validate, is_recovered)?;
     for index in 0..member_slots_used(map)? {
         walk.ring(arena_at(index) + undo::STREAM.offset(), &format!("the stream of slot {index}"))?;
     }
@@ -67,6 +77,9 @@ struct Walk<'m, 'r> {
     /// The bitmaps of the chunks that were used and of the reserve: what was reached.
     reached: Vec<u64>,
     damaged: Vec<DamagedWord>,
+    lost: Vec<LostWord>,
+    /// The keys of each bucket that were found without an entry.
+    orphan_keys: HashMap<(u32, u64), Vec<Vec<u8>>>,
 }
 
 /// A word of a bucket or of an overflow line that leads to nothing.
@@ -149,7 +162,7 @@ impl Walk<'_, '_> {
                 self.report.add_lost(format!("namespace {name:?}: segment {segment} of its index"));
                 return Err(Corruption("a segment of an index lies in another cell"));
             }
-            let head = u64::from(CLASS_EXTENT) | (CellKind::Extent as u64) << 8;
+            let head = u64::from(CLASS_EXTENT) | cell::kind_in_head(CellKind::Extent);
             if set(self.map, at + WORD_HEAD, head)? | set(self.map, at + WORD_VERSION, units)? {
                 self.report.add_repaired(format!("namespace {name:?}: segment {segment}"));
             }
@@ -164,9 +177,13 @@ impl Walk<'_, '_> {
         if at == 0 {
             return Ok(());
         }
-        let found = correct_with(at, |at| self.is_sound_ring(at).unwrap_or(false));
+        let found = correct_with(at, |at| self.is_sound_ring(at).unwrap_or(false))
+            // Only itself: no other ring is as certain as one whose header says that it is in use.
+            .or_else(|| self.is_whole_ring(at).unwrap_or(false).then_some(at));
         match found {
             Some(ring) => {
+                set(self.map, ring::lock_at(ring), 0)?;
+                self.revive(ring)?;
                 self.reach(ring, cell::bytes_at(self.map, ring)?);
                 if ring != at {
                     self.report.add_repaired(format!("the word of {what}"));
@@ -181,21 +198,27 @@ impl Walk<'_, '_> {
     }
 
     fn is_sound_ring(&self, at: u64) -> Result<bool, Corruption> {
+        Ok(self.is_whole_ring(at)? && self.is_in_use(at)?)
+    }
+
+    fn is_whole_ring(&self, at: u64) -> Result<bool, Corruption> {
         let cell = Cell::new(self.map, at)?;
-        if cell.kind()? != CellKind::Ring || !cell.is_whole()? {
-            return Ok(false);
-        }
-        set(self.map, ring::lock_at(at), 0)?;
-        self.revive(at)?;
-        Ok(self.is_unreached(at, cell::bytes_at(self.map, at)?)
+        Ok(cell.kind()? == CellKind::Ring
+            && cell.is_whole()?
+            && self.is_unreached(at, cell::bytes_at(self.map, at)?)
             && ring::validate(self.map, at).is_ok())
+    }
+
+    /// True if a cell's header says that it is in use: it has a birth epoch. That of an old version
+    /// does not, and neither does that of a free cell, whose bytes may be whole otherwise.
+    fn is_in_use(&self, at: u64) -> Result<bool, Corruption> {
+        let birth = cell::word(self.map, at, WORD_RETIRED)?.load(Ordering::Acquire);
+        Ok(!pin::is_retired(birth) && birth != 0 && birth <= self.epoch)
     }
 
     /// Repairs the birth epoch of a cell in use. True if it was damaged.
     fn revive(&self, at: u64) -> Result<bool, Corruption> {
-        let birth = cell::word(self.map, at, WORD_RETIRED)?.load(Ordering::Acquire);
-        let is_sound = !pin::is_retired(birth) && birth != 0 && birth <= self.epoch;
-        if is_sound { Ok(false) } else { set(self.map, at + WORD_RETIRED, BIRTH) }
+        if self.is_in_use(at)? { Ok(false) } else { set(self.map, at + WORD_RETIRED, BIRTH) }
     }
 
     fn bucket(
@@ -230,7 +253,7 @@ impl Walk<'_, '_> {
                 }
                 if is_last && self.is_sound_link(seen) {
                     next = at_of(seen);
-                } else if self.is_sound_entry(seen, place, validate).unwrap_or(false) {
+                } else if self.is_certain_entry(seen, place, validate).unwrap_or(false) {
                     self.keep(seen, place)?;
                 } else {
                     let (namespace, bucket) = (place.entry.index, place.bucket);
@@ -281,12 +304,18 @@ impl Walk<'_, '_> {
         for damaged in entries {
             let Some(mut place) = self.place_of(namespaces, &damaged)? else { continue };
             let seen = self.load(damaged.slot)?;
-            let fits = |word| self.is_sound_entry(word, &place, validate).unwrap_or(false);
-            let found = correct_with(seen, fits);
+            let is_certain = |word| self.is_certain_entry(word, &place, validate).unwrap_or(false);
+            // If no flipped bit leads to a record in use, the header of its own record is damaged.
+            let found = correct_with(seen, is_certain).or_else(|| {
+                let is_sound = self.is_sound_entry(seen, &place, validate).unwrap_or(false);
+                is_sound.then_some(seen)
+            });
             match found {
                 Some(word) => {
                     self.keep(word, &mut place)?;
-                    self.repaired(&place, "an entry");
+                    if word != seen {
+                        self.repaired(&place, "an entry");
+                    }
                 }
                 // A flipped bit in an empty word.
                 None if seen.is_power_of_two() => self.repaired(&place, "an empty word"),
@@ -332,6 +361,25 @@ impl Walk<'_, '_> {
             && self.load(at).is_ok_and(|head| (head ^ LINE_HEAD).count_ones() <= 1)
     }
 
+    /// As [`Walk::is_sound_entry`], and the headers of the record and of its cells say that they
+    /// are in use. A record has no other version of which this is true.
+    fn is_certain_entry(
+        &self,
+        word: u64,
+        place: &BucketPlace<'_>,
+        validate: RecordCheck<'_>,
+    ) -> Result<bool, Corruption> {
+        if !self.is_sound_entry(word, place, validate)? {
+            return Ok(false);
+        }
+        let record = Cell::new(self.map, at_of(word))?;
+        let mut is_certain = self.is_in_use(record.at())?;
+        for index in 0..record.children() {
+            is_certain = is_certain && self.is_in_use(record.child(index)?)?;
+        }
+        Ok(is_certain)
+    }
+
     /// True if a word is the entry of a record that belongs here.
     fn is_sound_entry(
         &self,
@@ -349,7 +397,8 @@ impl Walk<'_, '_> {
         }
         let key = record.key()?;
         let hash = hash_of(self.map, key)?;
-        let mut is_sound = word == entry(hash_tag(hash), at)
+        let mut is_sound = record.namespace()? == place.entry.index
+            && word == entry(hash_tag(hash), at)
             && hash as u32 == record.hash_low()
             && bucket_of(hash, place.count) == place.bucket
             && self.is_unreached(at, cell::bytes_at(self.map, at)?)
@@ -386,9 +435,8 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Reports a record that is not reached any more, with its key if that can be trusted.
+    /// Notes a word that led to a record, with its key if that can be trusted.
     fn lose(&mut self, word: u64, place: &BucketPlace<'_>) {
-        let name = String::from_utf8_lossy(&place.entry.name).into_owned();
         let record = Cell::new(self.map, at_of(word));
         let key = record.and_then(|record| record.key()).ok().filter(|key| {
             hash_of(self.map, key).is_ok_and(|hash| {
@@ -396,13 +444,19 @@ impl Walk<'_, '_> {
                     && word == entry(hash_tag(hash), at_of(word))
             })
         });
-        let what = match key {
-            Some(key) if place.keys.iter().any(|known| known == key) => return,
-            Some(key) => format!("record {:?}", String::from_utf8_lossy(key)),
-            None if is_link(word) => "the records of an overflow line".to_owned(),
-            None => "a record with an unknown key".to_owned(),
-        };
-        self.report.add_lost(format!("namespace {name:?}, bucket {}: {what}", place.bucket));
+        if key.is_some_and(|key| place.keys.iter().any(|known| known == key)) {
+            return;
+        }
+        self.lost.push(LostWord {
+            namespace: place.entry.index,
+            bucket: place.bucket,
+            key: key.map(<[u8]>::to_vec),
+            what: if is_link(word) {
+                "the records of an overflow line"
+            } else {
+                "a record with an unknown key"
+            },
+        });
     }
 
     /// Makes the bitmaps what was reached, and the words of the chunks what the bitmaps say.

@@ -181,7 +181,7 @@ impl Member {
         let txn = TxnCell::of(self.map(), at);
         let head = txn.word(WORD_HEAD)?;
         let class = head.load(Ordering::Relaxed) & 0xff;
-        head.store(class | (CellKind::Transaction as u64) << 8, Ordering::Relaxed);
+        head.store(class | cell::kind_in_head(CellKind::Transaction), Ordering::Relaxed);
         txn.word(STATUS)?.store(0, Ordering::Relaxed);
         txn.word(LINES)?.store(lines, Ordering::Relaxed);
         txn.word(EVENTS)?.store(events, Ordering::Relaxed);

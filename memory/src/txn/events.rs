@@ -109,8 +109,9 @@ impl Member {
     fn event_cell(&self, bytes: &[u8]) -> Result<u64> {
         let body =
             u32::try_from(bytes.len()).map_err(|_| Error::ValueTooLarge { bytes: bytes.len() })?;
-        let (kind, flags, key, children, hash) = (CellKind::Block, 0, 0, 0, 0);
-        let at = self.allocate_cell(&CellHeader { kind, flags, body, key, children, hash })?;
+        let (kind, flags, namespace, key, children, hash) = (CellKind::Block, 0, 0, 0, 0, 0);
+        let at =
+            self.allocate_cell(&CellHeader { kind, flags, namespace, body, key, children, hash })?;
         self.write_body(at, 0, bytes)?;
         self.seal_block(at, 0)?;
         crash_point!("event.sealed");

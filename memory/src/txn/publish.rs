@@ -296,6 +296,7 @@ impl Member {
         let head = CellHeader {
             kind: CellKind::OverflowLine,
             flags: 0,
+            namespace: 0,
             body: 0,
             key: 0,
             children: 0,
@@ -304,7 +305,7 @@ impl Member {
         let at = self.allocate(LINE)?;
         let word = self.map().word(at)?;
         let class = word.load(crate::atomic::Ordering::Relaxed) & 0xff;
-        word.store(class | (head.kind as u64) << 8, crate::atomic::Ordering::Relaxed);
+        word.store(class | cell::kind_in_head(head.kind), crate::atomic::Ordering::Relaxed);
         for index in 0..LINE_WORDS {
             let value = entries.get(index as usize).copied().unwrap_or(0);
             self.map()

@@ -56,6 +56,7 @@ pub(crate) fn put(region: &Region, key: &[u8]) -> Result<(), Error> {
     let at = member.allocate_cell(&CellHeader {
         kind,
         flags: 0,
+        namespace: table.index(),
         body,
         key: length,
         children: 0,

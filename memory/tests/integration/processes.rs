@@ -23,7 +23,8 @@ mod tests {
         // The parent has begun a write: its cell is pending.
         let hash = nearstate_memory::hash(region.seed(), b"drafted");
         let (kind, body, key) = (CellKind::Record, 7, 7);
-        let head = CellHeader { kind, flags: 0, body, key, children: 0, hash };
+        let head =
+            CellHeader { kind, flags: 0, namespace: table.index(), body, key, children: 0, hash };
         let at = member.allocate_cell(&head).unwrap();
         let status = forked(|| {
             let refused = [

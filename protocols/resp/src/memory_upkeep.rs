@@ -30,8 +30,8 @@ const FREE_SHARE_MIN: u64 = 50;
 /// As [`FREE_SHARE_MIN`], after `MEMORY PURGE`.
 const FREE_SHARE_MIN_PURGE: u64 = 10;
 
-/// Buckets between two looks at the clock: some tens of microseconds.
-const BUCKETS_AT_ONCE: u64 = 16;
+/// Units of 64 bytes between two looks at the clock: some tens of microseconds.
+const UNITS_AT_ONCE: u64 = 64;
 
 /// Work after which the task pauses, and the pause: 2 % of a core.
 const BUSY_MAX: Duration = Duration::from_millis(1);
@@ -90,7 +90,7 @@ impl MemoryUpkeep<'_> {
     async fn defragment(&self, share: u64) -> Result<()> {
         let Some(mut work) = self.session.defragment(share)? else { return Ok(()) };
         let mut since = self.clock.now();
-        while !work.step(BUCKETS_AT_ONCE)? {
+        while !work.step(UNITS_AT_ONCE)? {
             let busy = self.since(since);
             if busy >= BUSY_MAX {
                 sleep(busy * BUSY_SHARE).await;

@@ -98,7 +98,7 @@ impl Session {
             // A changed block keeps its position: blocks are in the order of their first write.
             if let Some(change) = changes.iter().find(|change| change.name == block.name) {
                 if let Some(bytes) = change.bytes {
-                    blocks.push(self.changed(change.name, bytes, &mut children)?);
+                    blocks.push(self.changed(lookup, (change.name, bytes), &mut children)?);
                 }
                 continue;
             }
@@ -117,7 +117,7 @@ impl Session {
             let known = guaranteed(blocks.get(..kept_count), "blocks are only appended");
             match change.bytes {
                 Some(bytes) if known.iter().all(|block| block.name != change.name) => {
-                    blocks.push(self.changed(change.name, bytes, &mut children)?);
+                    blocks.push(self.changed(lookup, (change.name, bytes), &mut children)?);
                 }
                 Some(_) | None => {}
             }
@@ -138,14 +138,14 @@ impl Session {
     /// A block with new bytes: in the record's cell, or in a separate cell.
     fn changed<'a>(
         &self,
-        name: &'a str,
-        bytes: &'a [u8],
+        lookup: KeyLookup<'_>,
+        (name, bytes): (&'a str, &'a [u8]),
         children: &mut Vec<u8>,
     ) -> Result<Block<'a>> {
         let content = if bytes.len() <= BLOCK_INLINE_MAX {
             BlockContent::Inline(bytes)
         } else {
-            let at = self.block_cell(bytes)?;
+            let at = self.block_cell(lookup, bytes)?;
             invariant!(at != 0, "a block of {} bytes has a cell", bytes.len());
             children.extend_from_slice(&at.to_le_bytes());
             invariant!(children.len().is_multiple_of(8), "children are offsets of 8 bytes");
@@ -156,17 +156,19 @@ impl Session {
         Ok(Block { name, content, bytes })
     }
 
-    fn block_cell(&self, bytes: &[u8]) -> Result<u64> {
+    /// A cell for a block of the record with this key.
+    fn block_cell(&self, lookup: KeyLookup<'_>, bytes: &[u8]) -> Result<u64> {
         invariant!(bytes.len() > BLOCK_INLINE_MAX, "a cell for a block of {} bytes", bytes.len());
         invariant!(bytes.len() <= VALUE_BYTES_MAX, "a cell for a block of {} bytes", bytes.len());
         let head = CellHeader {
             kind: nearstate_memory::CellKind::Block,
             flags: 0,
+            namespace: lookup.table.index(),
             body: u32::try_from(bytes.len())
                 .map_err(|_| Error::ValueTooLarge { bytes: bytes.len() })?,
             key: 0,
             children: 0,
-            hash: 0,
+            hash: lookup.hash,
         };
         let block = self.member.fill_cell(&head, &[bytes], None)?;
         self.member.seal_block(block.at, block.body_crc)?;

@@ -282,7 +282,7 @@ impl Session {
 /// The header of a record's cell with this body.
 #[inline]
 pub(crate) fn head_of(
-    KeyLookup { hash, key, form, .. }: KeyLookup<'_>,
+    KeyLookup { table, hash, key, form, .. }: KeyLookup<'_>,
     children: usize,
     body: usize,
     has_meta: bool,
@@ -290,6 +290,7 @@ pub(crate) fn head_of(
     Ok(CellHeader {
         kind: nearstate_memory::CellKind::Record,
         flags: form.flags() | if has_meta { FLAG_META } else { 0 },
+        namespace: table.index(),
         body: u32::try_from(body).map_err(|_| Error::ValueTooLarge { bytes: body })?,
         key: u16::try_from(key.len()).map_err(|_| Error::KeyTooLarge { bytes: key.len() })?,
         children: u16::try_from(children).map_err(|_| Error::TooManyBlocks { blocks: children })?,

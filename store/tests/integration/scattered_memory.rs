@@ -193,7 +193,7 @@ fn memory_that_is_free_as_a_whole_goes_back_to_the_host() {
     let full = on_disk(&region);
     let mut moved = 0;
     while let Some(mut work) = session.defragment(50).unwrap() {
-        while !work.step(16).unwrap() {}
+        while !work.step(64).unwrap() {}
         moved += work.moved();
         assert!(work.step(1).unwrap(), "the work is over");
     }

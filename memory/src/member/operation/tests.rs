@@ -26,11 +26,18 @@ fn is_not_passed(point: &str) -> bool {
     ["recover.", "attach.", "detach.", "drop."].iter().any(|prefix| point.starts_with(prefix))
 }
 
-fn pending(member: &Member, hash: u64, key: &[u8], value: &[u8]) -> Result<PendingCell> {
+fn pending(
+    member: &Member,
+    table: &IndexTable,
+    hash: u64,
+    key: &[u8],
+    value: &[u8],
+) -> Result<PendingCell> {
     let body: Vec<u8> = [key, value].concat();
     let at = member.allocate_cell(&CellHeader {
         kind: CellKind::Record,
         flags: 0,
+        namespace: table.index(),
         body: u32::try_from(body.len()).unwrap(),
         key: u16::try_from(key.len()).unwrap(),
         children: 0,
@@ -42,7 +49,7 @@ fn pending(member: &Member, hash: u64, key: &[u8], value: &[u8]) -> Result<Pendi
 
 fn put(member: &Member, table: &IndexTable, key: &[u8], value: &[u8]) -> Result<()> {
     let hash = hash(member.seed(), key);
-    let cell = pending(member, hash, key, value)?;
+    let cell = pending(member, table, hash, key, value)?;
     member.write_record(table, hash, key, Some(cell), |_| Ok(WriteDecision::Publish)).map(drop)
 }
 
@@ -68,7 +75,7 @@ fn commit(member: &Member, table: &IndexTable, keys: [&[u8]; 3], ring_at: u64) -
         access.change = if number == 2 {
             CellChange::Remove
         } else {
-            CellChange::Publish(pending(member, hash, key, b"committed")?)
+            CellChange::Publish(pending(member, table, hash, key, b"committed")?)
         };
         plan.accesses.push(access);
     }
@@ -147,7 +154,7 @@ fn remove_overflow_lines(region: &Region, member: &Member) -> Result<()> {
     other.operation(|| other.release(split_lock, LockSlot::Split, 0))?;
     drop(other);
     let mut evacuation = member.begin_evacuation(0)?.expect("partly used chunks");
-    while !member.continue_evacuation(&mut evacuation, 3)? {}
+    while !member.continue_evacuation(&mut evacuation, 64)? {}
     member.release_free_chunks(0, 8)?;
     keys.iter().try_for_each(|key| remove(member, table, key))
 }

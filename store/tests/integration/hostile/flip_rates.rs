@@ -311,6 +311,51 @@ fn flips_in_the_metadata_are_repaired_without_a_loss() {
     expect_repaired(5003);
 }
 
+/// A flipped bit of an entry that leads to an old version of the record, or to a record of another
+/// namespace with the same key, is not taken for a damaged header.
+#[test]
+fn an_entry_is_repaired_to_the_current_record_of_its_own_namespace() {
+    const KEY: &[u8] = b"the-same-key";
+    let folder = TestFolder::new();
+    {
+        let region = Region::create(&folder.path, &small()).unwrap();
+        let session = region.session().unwrap();
+        let namespaces = ["a", "b", "c"].map(|name| session.namespace(name, &Schema::default()));
+        for round in 0..100 {
+            for namespace in &namespaces {
+                session.put(*namespace.as_ref().unwrap(), KEY, &[round]).unwrap();
+            }
+        }
+    }
+    let before = content(&folder.path);
+    let file = Snapshot::of(&folder.path);
+    let has_key = |units: u64| {
+        let at = usize::try_from(units * 64 + 44).unwrap();
+        file.bytes.get(at..).is_some_and(|bytes| bytes.starts_with(KEY))
+    };
+    let mut versions = 0;
+    for (_, from, bytes) in areas(&file).into_iter().filter(|(area, ..)| *area == "index") {
+        for at in (from..from + bytes).step_by(8).filter(|at| at % 64 != 0) {
+            let units = file.word(at) & ((1 << 42) - 1);
+            if file.word(at) == 0 || !has_key(units) {
+                continue;
+            }
+            for bit in (0..42).filter(|bit| has_key(units ^ 1 << bit)) {
+                versions += 1;
+                file.flip(at * 8 + bit);
+                let checked_first = checked(&folder.path).unwrap();
+                assert!(!checked_first.is_clean(), "bit {bit}: the check did not find the flip");
+                let report = repair_with(&folder.path, &AttachOptions::default()).unwrap();
+                assert_eq!(report.lost, [] as [String; 0], "bit {bit}: {report:?}");
+                assert!(content(&folder.path) == before, "bit {bit}: {report:?}");
+                file.restore(at * 8 + bit);
+            }
+        }
+    }
+    assert!(versions > 3, "flips lead to {versions} other cells with the same key");
+    clean(&folder.path);
+}
+
 /// `NEARSTATE_FLIP_STEP` as above.
 #[test]
 #[ignore = "thousands of repairs"]

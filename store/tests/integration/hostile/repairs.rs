@@ -137,6 +137,99 @@ fn a_damaged_record_is_removed_and_named() {
     expect_content(&folder.path, [&[300], &[]]);
 }
 
+/// Offsets of the buckets of each namespace.
+fn buckets(path: &Path) -> Vec<u64> {
+    let bytes = std::fs::read(path).unwrap();
+    let word = |at: u64| {
+        let at = usize::try_from(at).unwrap();
+        u64::from_le_bytes(*bytes[at..].first_chunk().unwrap())
+    };
+    let mut buckets = Vec::new();
+    for entry in (0..word(0x300) >> 16).map(|namespace| CATALOG + 1024 * namespace) {
+        let mut left = word(entry + 64) >> 16;
+        for segment in 0..40_u64 {
+            let count = (8 << segment.max(1) >> 1).min(left);
+            let at = (word(entry + 512 + 8 * segment) >> 16) * 64;
+            buckets.extend((1..=count).map(|bucket| at + 64 * bucket));
+            left -= count;
+        }
+    }
+    buckets
+}
+
+/// Without any entry, and so without any link to an overflow line.
+#[test]
+fn an_index_without_entries_is_built_again_from_the_records() {
+    let folder = TestFolder::new();
+    populate(&folder.path);
+    for bucket in buckets(&folder.path) {
+        write(&folder.path, bucket + 8, &[0; 56]);
+    }
+    assert!(!checked(&folder.path).unwrap().is_clean());
+    let report = repair(&folder.path);
+    assert_eq!(report.lost, [] as [String; 0]);
+    assert!(report.repaired_count >= 2 * u64::from(RECORDS), "{report:?}");
+    expect_content(&folder.path, [&[], &[]]);
+}
+
+/// Links that lead nowhere and cannot be corrected. The other words of their buckets are in use, so
+/// the records behind them need new overflow lines.
+#[test]
+fn records_behind_a_lost_link_are_found_again() {
+    let folder = TestFolder::new();
+    populate(&folder.path);
+    let bytes = std::fs::read(&folder.path).unwrap();
+    let mut links = 0;
+    for bucket in buckets(&folder.path) {
+        let at = usize::try_from(bucket + 56).unwrap();
+        let last = u64::from_le_bytes(*bytes[at..].first_chunk().unwrap());
+        if last >> 47 == 1 {
+            links += 1;
+            // Still a link, to an offset behind the heap.
+            write(&folder.path, bucket + 56, &(1_u64 << 47 | 0x3_0303_0303).to_le_bytes());
+        }
+    }
+    assert!(links > 0);
+    let report = repair(&folder.path);
+    assert_eq!(report.lost, [] as [String; 0]);
+    assert!(report.repaired_count >= links, "{report:?}");
+    expect_content(&folder.path, [&[], &[]]);
+}
+
+/// A record that was removed, and an old version, are no records without an entry.
+#[test]
+fn a_repair_brings_no_removed_record_back() {
+    let folder = TestFolder::new();
+    populate(&folder.path);
+    {
+        let region = Region::attach(&folder.path).unwrap();
+        let (session, ns) = open(&region);
+        for number in 0..RECORDS {
+            let value = vec![7; number as usize];
+            session.put(ns, key(number).as_bytes(), b"old").unwrap();
+            session.put(ns, key(number).as_bytes(), &value).unwrap();
+            session.put(ns, format!("removed-{number}").as_bytes(), &value).unwrap();
+        }
+        for number in 0..RECORDS {
+            session.delete(ns, format!("removed-{number}").as_bytes()).unwrap();
+        }
+    }
+    for bucket in buckets(&folder.path) {
+        write(&folder.path, bucket + 8, &[0; 56]);
+    }
+    let report = repair(&folder.path);
+    assert_eq!(report.lost, [] as [String; 0]);
+    {
+        let region = Region::attach(&folder.path).unwrap();
+        let (session, ns) = open(&region);
+        for number in 0..RECORDS {
+            let removed = format!("removed-{number}");
+            assert!(session.get(ns, removed.as_bytes()).unwrap().is_none(), "{removed}");
+        }
+    }
+    expect_content(&folder.path, [&[], &[]]);
+}
+
 #[test]
 fn indexes_of_tags_are_built_again_from_the_records() {
     let folder = TestFolder::new();

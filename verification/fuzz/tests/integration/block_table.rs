@@ -99,6 +99,7 @@ fn put_raw(path: &Path, region: &Region, body: &Body) {
     let head = CellHeader {
         kind: CellKind::Record,
         flags: 0,
+        namespace: table.index(),
         body: u32::try_from(bytes.len()).expect("small"),
         key: u16::try_from(KEY.len()).expect("small"),
         children: u16::try_from(body.children.len()).expect("few"),
