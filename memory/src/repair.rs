@@ -2,8 +2,8 @@
 //! bits (`spec/region.md`, "Repair").
 //!
 //! Derived are the bitmaps and words of chunks, the queues and bump ranges of arenas, closed undo
-//! records, the states of member slots, and the entries of the index. A flipped bit of a word with check bits, of an entry or
-//! of a link is corrected: exactly one bit leads to a word that fits.
+//! records, the states of member slots, and the entries of the index. A flipped bit of a word with
+//! check bits, of an entry or of a link is corrected: exactly one bit leads to a word that fits.
 //!
 //! Each word is replaced by one store, a cell becomes free only after no queue contains it, and
 //! bits of bitmaps are set before others are cleared. A repair that was killed can be run again,

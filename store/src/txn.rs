@@ -490,9 +490,9 @@ impl Txn<'_> {
     ///
     /// Cost: the changes of indexes (a record for each unique value, a part of a list or a leaf for
     /// each other value); then the lock of each record that was read or written, in one order for
-    /// all sessions. It waits for locks two seconds at most, and a few milliseconds at most while it
-    /// holds some. It ends with a full memory fence, so that the caller's next reads are not older
-    /// than the commit. Afterwards it may collect some expired records.
+    /// all sessions. It waits for locks two seconds at most, and a few milliseconds at most while
+    /// it holds some. It ends with a full memory fence, so that the caller's next reads are not
+    /// older than the commit. Afterwards it may collect some expired records.
     ///
     /// # Errors
     /// `Conflict`: a record that was read has changed since, or the flags of a namespace;

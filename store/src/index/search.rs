@@ -8,8 +8,9 @@
 //! | `Neq` | it has the tag, and no value of it is equal |
 //!
 //! `Eq` and `Neq` exclude each other, and a record without a tag satisfies no comparison of it. To
-//! include records without the tag, use `Not(Eq)`. `Gt 1 and Lt 5` may hold because of two different
-//! values, such as 9 and 0: the comparisons of an `And` are independent and do not form a range.
+//! include records without the tag, use `Not(Eq)`. `Gt 1 and Lt 5` may hold because of two
+//! different values, such as 9 and 0: the comparisons of an `And` are independent and do not form a
+//! range.
 //!
 //! Values are compared as byte strings, as in the public implementations: `"10" < "9"`.
 //!

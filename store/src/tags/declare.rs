@@ -180,10 +180,10 @@ impl Session {
     ///
     /// # Errors
     /// `TagTaken`: two records have the same value of a unique tag; `BadArgument`: a record lacks a
-    /// required tag, or the declaration is invalid. Then none of the new tags exists, unless another
-    /// declaration is busy with it. Tags that others had started stay as they are. `BadName`,
-    /// `Full`, `Stalled`, `Damaged`, `System`; `Deadline`: other sessions changed a record or its
-    /// values all the time.
+    /// required tag, or the declaration is invalid. Then none of the new tags exists, unless
+    /// another declaration is busy with it. Tags that others had started stay as they are.
+    /// `BadName`, `Full`, `Stalled`, `Damaged`, `System`; `Deadline`: other sessions changed a
+    /// record or its values all the time.
     pub fn add_tags(&self, namespace: Namespace, wanted: &[TagSchema]) -> Result<()> {
         let mut declaring =
             self.begin_tag_declaration(namespace, wanted, RetryPolicy::default())?;

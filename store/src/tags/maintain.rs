@@ -27,8 +27,8 @@ const NO_CHANGE: &str = "a change of metadata is named by its index";
 const NO_VALUE: &str = "a change of metadata names its values";
 
 impl<'s> WriteSet<'s> {
-    /// Adds the changes of indexes for the tags and the expiry of the transaction's records. Returns
-    /// the number of records before that.
+    /// Adds the changes of indexes for the tags and the expiry of the transaction's records.
+    /// Returns the number of records before that.
     ///
     /// # Errors
     /// `TagTaken`, `BadArgument` (a required tag is missing), `TransactionTooLarge`, `Conflict`.

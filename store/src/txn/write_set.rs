@@ -575,7 +575,8 @@ impl Session {
         Ok(Some((cell, cell.value()?)))
     }
 
-    /// The bytes of an object after the commit, in parts: from its private copy and from the region.
+    /// The bytes of an object after the commit, in parts: from its private copy and from the
+    /// region.
     pub(crate) fn object_parts<'a>(
         &'a self,
         entry: &TxnEntry,

@@ -1,8 +1,8 @@
 //! Records to which no word of the index leads any more: their entries were lost, and they are
 //! inserted again.
 //!
-//! The word *retired* of a cell that is not in use says so, and its units come free in the bitmap. A
-//! complete record that both call in use, and that has no entry, was published and never removed,
+//! The word *retired* of a cell that is not in use says so, and its units come free in the bitmap.
+//! A complete record that both call in use, and that has no entry, was published and never removed,
 //! if every killed member was recovered. The number of its namespace and the hash of its key, whose
 //! seed no client knows, are under its checksum.
 
@@ -52,8 +52,8 @@ struct Restored {
 }
 
 impl Walk<'_, '_> {
-    /// Inserts the records again that nothing leads to, unless cells of a killed member may be among
-    /// them, and reports what is lost after that.
+    /// Inserts the records again that nothing leads to, unless cells of a killed member may be
+    /// among them, and reports what is lost after that.
     pub(super) fn restore_orphans(
         &mut self,
         namespaces: &[NamespaceEntry],

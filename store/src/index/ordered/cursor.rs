@@ -107,8 +107,8 @@ impl Cursor {
             if entry < node.count() {
                 return Ok(Some(entry));
             }
-            // The next leaf starts at this leaf's high fence. If the range ends there, the next leaf
-            // is not read, so that a change of it is no conflict.
+            // The next leaf starts at this leaf's high fence. If the range ends there, the next
+            // leaf is not read, so that a change of it is no conflict.
             let high = node.header.high;
             if high.is_empty() || self.to.is_before(high) {
                 return Ok(None);

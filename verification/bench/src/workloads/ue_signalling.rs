@@ -171,8 +171,8 @@ impl WorkloadKind for UeSignalling {
 
     fn caveats(&self, parameters: &Parameters) -> Vec<String> {
         let mut out = vec![format!(
-            "a context has {CONTEXT_BYTES} bytes here (the paper: 574.5); paper 2's Figure 6 has no \
-             numbers, so none are repeated here"
+            "a context has {CONTEXT_BYTES} bytes here (the paper: 574.5); paper 2's Figure 6 has \
+             no numbers, so none are repeated here"
         )];
         if parameters.variant.starts_with("machine") {
             out.push(

@@ -10,10 +10,10 @@
 //! | `e` | 95 % scans of 1 to 100 records | 5 % insert | first record of a scan: as `a` |
 //! | `f` | 50 % | 50 % read, then update of one field | as `a` |
 //!
-//! A record has ten fields of 100 bytes. Each field is a part; a read reads all of them. In `e` they
-//! are one part, because a scan returns one. Differences from YCSB: each insert deletes the oldest
-//! record once a client has twice its initial number of records; and keys are scattered by an
-//! invertible multiplication, so that the results of a scan can be compared with the model.
+//! A record has ten fields of 100 bytes. Each field is a part; a read reads all of them. In `e`
+//! they are one part, because a scan returns one. Differences from YCSB: each insert deletes the
+//! oldest record once a client has twice its initial number of records; and keys are scattered by
+//! an invertible multiplication, so that the results of a scan can be compared with the model.
 
 use super::record_model::{Mutation, RecordForm, RecordModel};
 use super::share::{self, Share};

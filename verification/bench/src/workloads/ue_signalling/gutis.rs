@@ -140,7 +140,8 @@ impl Client {
         Ok(context)
     }
 
-    /// Returns an error text unless each unique tag finds this UE and its former GUTI finds nothing.
+    /// Returns an error text unless each unique tag finds this UE and its former GUTI finds
+    /// nothing.
     pub(super) fn check_tags(
         &self,
         store: &mut Connection<'_>,
