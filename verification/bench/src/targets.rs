@@ -295,7 +295,7 @@ mod tests {
         };
         assert_eq!(refusal(None, &["region"]), "");
         assert_eq!(refusal(Some("zones:3"), &["region", "geode"]), "");
-        assert!(refusal(Some("foo"), &["region", "geode"]).contains("no layout of geode"));
+        assert!(refusal(Some("foo"), &["region", "geode"]).contains("not a layout of geode"));
         assert!(refusal(Some("zones"), &["region", "redis"]).contains("region, redis has layouts"));
     }
 

@@ -184,7 +184,7 @@ impl Txn<'_> {
 fn missing_tag(key: &[u8], tag: &Tag) -> Error {
     Error::BadArgument {
         detail: format!(
-            "record {:?} lacks the tag {:?}, which the declaration requires: give it one first",
+            "record {:?} lacks the required tag {:?}: give it one first",
             String::from_utf8_lossy(key),
             tag.name
         ),

@@ -92,10 +92,10 @@ impl ReceivedContext {
     pub(super) fn add(&mut self, context: &mut Context, part: usize, bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
         let result = if self.mode == TransferMode::Full {
-            context.place(bytes)
+            context.load_trusted(bytes)
         } else {
             match BLOCKS.get(part) {
-                Some(block) => context.place_block(*block, bytes),
+                Some(block) => context.load_trusted_block(*block, bytes),
                 None => Ok(()),
             }
         };
