@@ -1,8 +1,8 @@
 //! Single operations in blocks: loops with one clock reading around many operations.
 //!
 //! An operation of some nanoseconds cannot be measured alone, since reading the clock costs as
-//! much. The loops are compiled once for each store, so that nothing stands between the operation
-//! and its caller. Each loop counts the records that it meets, and the caller checks the count.
+//! much. The loops are compiled once for each store, so that the compiler can inline the operation.
+//! Each loop counts the records that it finds, and the caller checks the count.
 
 use nearstate_model::Result;
 use std::hint::black_box;

@@ -1,5 +1,5 @@
-//! The files that a command writes beside what it prints: looked at before anything is started, so
-//! that hours of measuring do not end at a folder that is not there.
+//! The output files of a command. They are checked before anything is started, so that hours of
+//! measuring do not end at a missing directory.
 
 use crate::protocol::error_text;
 use crate::reaper::system;

@@ -28,7 +28,7 @@ pub struct Parameters {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Arrivals {
-    /// One every so many nanoseconds.
+    /// Equal gaps.
     #[default]
     Constant,
     /// Independent of each other: gaps are exponential.

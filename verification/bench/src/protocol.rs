@@ -23,7 +23,7 @@ pub enum ClientCommand {
     Plan(Plan),
     /// Load your records; [`ClientReport::Loaded`].
     Load,
-    /// Do so many operations, so many of them together, without measuring them. The reply is
+    /// Do a number of operations at a depth, without measuring them. The reply is
     /// [`ClientReport::Ready`].
     WarmUp(u64, usize),
     /// Run; [`ClientReport::Finished`]. A background client runs until [`ClientCommand::Stop`].
@@ -134,8 +134,7 @@ pub fn receive<T: DeserializeOwned>(input: &mut impl BufRead) -> Result<Option<T
     serde_json::from_slice(&line).map(Some).map_err(|e| garbled(&e))
 }
 
-/// The text of an error in a report. That a target is a back-end of the bench is told by where it
-/// stands, once and not at each process that it passed.
+/// The text of an error in a report, without the prefix that each process on its way would add.
 pub fn error_text(e: &Error) -> String {
     if let Error::Backend { detail } = e { detail.clone() } else { e.to_string() }
 }

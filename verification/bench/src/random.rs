@@ -179,8 +179,7 @@ impl Zipf {
     }
 }
 
-/// YCSB's hash of a rank (FNV-1 over its eight bytes, the sign taken off): where it lies among the
-/// records.
+/// YCSB's hash of a rank (FNV-1a over its eight bytes, absolute value), which selects the record.
 #[inline]
 pub fn scatter(rank: u64) -> u64 {
     let hash = rank.to_le_bytes().iter().fold(0xCBF2_9CE4_8422_2325_u64, |hash, byte| {

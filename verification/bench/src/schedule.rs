@@ -5,7 +5,7 @@ use crate::random::whole;
 use crate::random::{self, Distributions as _, Rng};
 use crate::stat::as_f64;
 
-/// Of all arrivals so many come in bursts.
+/// Share of the arrivals that belong to bursts.
 const BURST_SHARE: f64 = 0.3;
 
 /// Arrivals of a burst: Pareto from this number on, with this shape, at most [`BURST_MAX`].
@@ -13,7 +13,7 @@ const BURST_LEAST: f64 = 8.0;
 const BURST_SHAPE: f64 = 1.5;
 const BURST_MAX: f64 = 2_000.0;
 
-/// Within a burst arrivals follow each other so many times faster than on average.
+/// Arrival rate within a burst, as a multiple of the average rate.
 const BURST_SPEED: f64 = 20.0;
 
 /// The largest delay after the common start, unless another process had the processor.

@@ -1,14 +1,14 @@
-//! Waiting for the intended start of an operation without being late, and without what that costs
-//! in processor time being taken for the operation's.
+//! Waiting for the intended start of an operation without being late, and without counting the
+//! processor time of the wait as the operation's.
 
 use crate::clock::monotonic_ns;
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
-/// Below this the wait is spun: waking from a sleep takes some tens of microseconds.
+/// Shorter waits busy-poll: waking from a sleep takes some tens of microseconds.
 const SPIN_NS: u64 = 150_000;
 
-/// The processor's time is read so long before the wait ends: a reading is a call of the kernel,
+/// The processor time is read this long before the end of the wait: a reading is a system call of
 /// some hundred nanoseconds, which would make the operation late.
 const READ_NS: u64 = 2_000;
 

@@ -66,9 +66,9 @@ impl NullConnection {
         let Some(kept) = self.tables.get_mut(table.0) else { return };
         for (part, bytes) in parts {
             // A copy of each would be counted as the generator's work.
-            if let Some(place) = kept.get_mut(*part).filter(|kept| kept.len() != bytes.len()) {
-                place.clear();
-                place.extend_from_slice(bytes);
+            if let Some(entry) = kept.get_mut(*part).filter(|kept| kept.len() != bytes.len()) {
+                entry.clear();
+                entry.extend_from_slice(bytes);
             }
         }
     }

@@ -21,15 +21,15 @@ use nearstate_store::{
 use std::ops::Bound;
 use std::path::Path;
 
-/// What a record takes beside its bytes at the most: key, head, index, and a share of what is not
-/// in use yet. Regions are made twice as large as that, for what is replaced.
+/// Maximum overhead of a record: key, header, index, and a share of memory that is not in use yet.
+/// Regions are created twice as large, for replaced records.
 const RECORD_ROOM: u64 = 512;
 
-/// What a region's file was seen to take: for each record these hundredths of its bytes, as cells
-/// have sizes of their own and some are free, and so much beside it and for each of its tags; and
+/// Measured size of a region's file: this percentage of the bytes of the records (cell sizes are
+/// rounded up, and some cells are free), this overhead for each record and each of its tags, and
 /// its tables, in pages of 2 MiB.
 const FILE_PERCENT: u64 = 125;
-const FILE_BESIDE: u64 = 96;
+const FILE_OVERHEAD: u64 = 96;
 const FILE_BYTES_MIN: u64 = 2 << 20;
 
 /// The tag by which a table that is scanned keeps its keys in order.
@@ -82,7 +82,7 @@ impl Target for RegionTarget {
 
 /// What a region's file takes on the whole, as far as it is touched: much less than it may become.
 pub(super) fn file_bytes(need: &Need) -> u64 {
-    need.all_bytes(FILE_PERCENT, FILE_BESIDE).saturating_add(FILE_BYTES_MIN)
+    need.all_bytes(FILE_PERCENT, FILE_OVERHEAD).saturating_add(FILE_BYTES_MIN)
 }
 
 fn schema_of(table: &TableSchema) -> nearstate_store::Schema {
@@ -222,8 +222,8 @@ impl<'a> Tagged<'a> {
 
     #[inline]
     fn add(&mut self, name: &'static str, value: &'a [u8]) {
-        if let Some(place) = self.tags.get_mut(self.count) {
-            *place = (name, value);
+        if let Some(entry) = self.tags.get_mut(self.count) {
+            *entry = (name, value);
             self.count += 1;
         }
     }
@@ -246,9 +246,9 @@ fn blocks_of<'a, 'b>(
     blocks: &'b mut [BlockChange<'a>; PARTS_MAX],
 ) -> &'b [BlockChange<'a>] {
     let mut count = 0;
-    for ((part, bytes), place) in parts.iter().zip(blocks.iter_mut()) {
+    for ((part, bytes), change) in parts.iter().zip(blocks.iter_mut()) {
         let name = schema.parts.get(*part).copied().unwrap_or_default();
-        *place = BlockChange { name, bytes: Some(bytes) };
+        *change = BlockChange { name, bytes: Some(bytes) };
         count += 1;
     }
     blocks.get(..count).unwrap_or_default()
@@ -405,8 +405,8 @@ impl StoreConnection for RegionConnection {
         for (round, some) in requests.chunks(AHEAD).enumerate() {
             let mut keys = [(self.tables.at(TableId(0))?.0, &[][..]); AHEAD];
             let mut known = 0;
-            for (place, (table, key)) in keys.iter_mut().zip(some.iter().filter_map(where_of)) {
-                *place = (self.tables.at(table)?.0, key);
+            for (entry, (table, key)) in keys.iter_mut().zip(some.iter().filter_map(where_of)) {
+                *entry = (self.tables.at(table)?.0, key);
                 known += 1;
             }
             self.session.prefetch(keys.get(..known).unwrap_or_default());

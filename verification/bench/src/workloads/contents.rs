@@ -1,13 +1,13 @@
-//! Bytes of any length that follow from a number, made and compared at the speed of a copy.
+//! Bytes of any length that derive from a number, generated and compared at the speed of a copy.
 //!
-//! The number itself comes first, so that no two are alike for long; the rest is a piece of a pool
-//! of random bytes, and which piece follows from the number. A store that mixes two values up, or
-//! parts of them, does not get by.
+//! They start with the number, so that all values differ. The rest is a slice of a pool of random
+//! bytes, at an offset that the number selects. So a store that confuses two values, or parts of
+//! them, is detected.
 
 use crate::random::{self};
 
-/// Places at which a piece can begin: the pool stays in the second-level cache.
-const PLACES: usize = 1 << 16;
+/// Offsets at which a slice can start: the pool stays in the second-level cache.
+const OFFSETS: usize = 1 << 16;
 
 /// The longest that is made by [`Contents::new`], in bytes.
 pub const BYTES_MAX: usize = 4096;
@@ -30,11 +30,11 @@ impl Contents {
         Self::of_bytes(seed, BYTES_MAX)
     }
 
-    /// A pool for up to so many bytes.
+    /// A pool for up to `bytes_max` bytes.
     pub fn of_bytes(seed: u64, bytes_max: usize) -> Self {
         let mut rng = random::rng(seed);
-        let mut pool = Vec::with_capacity(PLACES + bytes_max + HEAD);
-        while pool.len() < PLACES + bytes_max {
+        let mut pool = Vec::with_capacity(OFFSETS + bytes_max + HEAD);
+        while pool.len() < OFFSETS + bytes_max {
             pool.extend_from_slice(&rng.u64(..).to_le_bytes());
         }
         Self { pool }
@@ -43,7 +43,7 @@ impl Contents {
     /// The piece of a number, `bytes` long: at most as many as the pool was made for.
     #[inline]
     fn piece(&self, number: u64, bytes: usize) -> &[u8] {
-        let at = usize::try_from(number & (PLACES as u64 - 1)).unwrap_or(0);
+        let at = usize::try_from(number & (OFFSETS as u64 - 1)).unwrap_or(0);
         self.pool.get(at..at + bytes).unwrap_or_default()
     }
 
@@ -106,7 +106,7 @@ mod tests {
             assert!(all[..at].iter().all(|other| one[..8] != other[..8]));
             same_ends += all[..at].iter().filter(|other| one[92..] == other[92..]).count();
         }
-        // Of 19,900 pairs; two pieces begin at the same one of 65,536 places now and then.
+        // Of 19,900 pairs. A few start at the same one of the 65,536 offsets.
         assert!(same_ends < 5, "{same_ends}");
     }
 }
