@@ -12,6 +12,7 @@
 mod metadata;
 mod walk;
 
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use nearstate_model::{Error, Result};
@@ -19,9 +20,10 @@ use nearstate_model::{Error, Result};
 use crate::atomic::Ordering;
 use crate::check::metadata::free_slots;
 use crate::check::{CheckReport, RecordCheck};
-use crate::layout::{Corruption, SUPER_DROP, unseal};
-use crate::region::file::{AttachOptions, Region};
+use crate::layout::{Corruption, SUPER_BYTES, SUPER_DROP, unseal};
+use crate::region::file::{AttachOptions, Region, open_file};
 use crate::region::map::Map;
+use crate::region::superblock::corrected_byte;
 
 /// Changes and losses that a report lists. Further ones are only counted.
 const NAMED_MAX: usize = 1000;
@@ -61,15 +63,16 @@ impl RepairReport {
 /// [`crate::check::check`]: a record that it refuses is removed.
 ///
 /// # Errors
-/// `NotARegion` if the superblock is damaged, `InUse`, `System`, and `Damaged` for what cannot be
+/// `NotARegion` if more than one bit of the superblock is damaged, `InUse`, `System`, and `Damaged` for what cannot be
 /// repaired.
 pub fn repair_with(
     path: &Path,
     options: &AttachOptions,
     validate: RecordCheck<'_>,
 ) -> Result<RepairReport> {
-    let region = Region::attach_with(path, options)?;
     let mut report = RepairReport::default();
+    correct_superblock(path, options, &mut report)?;
+    let region = Region::attach_with(path, options)?;
     let mark = region.shared.map.word(SUPER_DROP)?.load(Ordering::Acquire);
     if mark.is_power_of_two() && set(&region.shared.map, SUPER_DROP, 0)? {
         report.add_repaired("superblock: the drop mark");
@@ -87,6 +90,29 @@ pub fn repair_with(
         },
     )?;
     Ok(report)
+}
+
+/// Corrects the only flipped bit in the fields of the superblock that never change, without which
+/// the region cannot be attached. Processes that are attached have read them before.
+fn correct_superblock(
+    path: &Path,
+    options: &AttachOptions,
+    report: &mut RepairReport,
+) -> Result<()> {
+    let file = open_file(path, None, options.any_owner)?;
+    let mut page = [0; SUPER_BYTES as usize];
+    // Attaching says what is wrong with a file that is too short.
+    if file.read_exact_at(&mut page, 0).is_err() {
+        return Ok(());
+    }
+    if let Some((at, byte)) = corrected_byte(&page) {
+        file.write_all_at(&[byte], at as u64).map_err(|error| Error::System {
+            detail: format!("{}: cannot write the superblock", path.display()),
+            errno: error.raw_os_error().unwrap_or(0),
+        })?;
+        report.add_repaired(format!("superblock: a flipped bit in byte {at}"));
+    }
+    Ok(())
 }
 
 /// Recovers dead members in the usual way, if no free slot has a fault on which a session would

@@ -14,7 +14,8 @@ The tasks of this workspace. New here? Run `cargo xtask demo`, then `cargo xtask
   cargo xtask test [SUITE ..]      installs missing packages, runs all suites or the named ones;
                                    ends with `N passed, N failed`
   cargo xtask soak [SCALE]         runs the same proofs for longer: about two hours at scale 1
-  cargo xtask gate                 runs every check below, and prints a table with their times
+  cargo xtask gate                 runs every check below, and prints a table with their times;
+                                   `--without CHECK ..` leaves some out
   cargo xtask packages             installs missing system packages (apt-get); starts no service
 
 The checks of the gate, each also a command:

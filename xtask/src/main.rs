@@ -37,7 +37,7 @@ fn main() -> ExitCode {
             help::print();
             Ok(true)
         }
-        "gate" => run::root().map(|root| gate::all(&root)),
+        "gate" => run::root().and_then(|root| gate::all(&root, rest)),
         "test" => run::root().and_then(|root| suites::all(&root, rest)),
         "soak" => run::root().and_then(|root| soak::all(&root, rest)),
         "demo" => run::root().and_then(|root| demo::run(&root, rest)),

@@ -243,20 +243,7 @@ impl Region {
         // Validated before the file exists: a rejected creation leaves no file.
         create.map(heap_chunks).transpose()?;
         create.map(|options| check_mode(options.mode)).transpose()?;
-        let mode = create.map_or(0o600, |options| options.mode);
-        let resolved = owner::resolve(path, any_owner)?;
-        owner::check_directory(path, &resolved, any_owner)?;
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(create.is_some())
-            .truncate(false)
-            .mode(mode)
-            // A link that replaced the file meanwhile is not followed.
-            .custom_flags(if resolved.is_plain { libc::O_NOFOLLOW } else { 0 })
-            .open(&resolved.file)
-            .map_err(|error| open_failure(path, &error))?;
-        owner::check_file(path, &file, any_owner)?;
+        let file = open_file(path, create.map(|options| options.mode), any_owner)?;
         Self::take(file, None, path, create)
     }
 
@@ -482,6 +469,24 @@ fn set_mode(file: &File, path: &Path, mode: u32) -> Result<()> {
         }
         Ok(()) | Err(_) => Ok(()),
     }
+}
+
+/// Opens a file that may be a region, and creates it if a mode is given.
+pub(crate) fn open_file(path: &Path, create: Option<u32>, any_owner: bool) -> Result<File> {
+    let resolved = owner::resolve(path, any_owner)?;
+    owner::check_directory(path, &resolved, any_owner)?;
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(create.is_some())
+        .truncate(false)
+        .mode(create.unwrap_or(0o600))
+        // A link that replaced the file meanwhile is not followed.
+        .custom_flags(if resolved.is_plain { libc::O_NOFOLLOW } else { 0 })
+        .open(&resolved.file)
+        .map_err(|error| open_failure(path, &error))?;
+    owner::check_file(path, &file, any_owner)?;
+    Ok(file)
 }
 
 /// True if the file holds no region yet.

@@ -47,7 +47,9 @@ pub fn validate_superblock(page: &[u8]) -> Result<Superblock, String> {
         ));
     }
     if sum != Some(word(SUPER_CHECK)) {
-        return Err("the superblock is damaged (its checksum differs): restore the file".to_owned());
+        return Err("the superblock is damaged (its checksum differs): repair the region \
+                    (region check --repair), or restore the file"
+            .to_owned());
     }
     if (1..FORMAT).contains(&format) {
         return Err(format!(
@@ -68,4 +70,27 @@ pub fn validate_superblock(page: &[u8]) -> Result<Superblock, String> {
         return Err("the superblock has values that no build writes: restore the file".to_owned());
     }
     Ok(Superblock { length, page: page_bytes, chunks, is_fenced: flags & FLAG_FENCED != 0 })
+}
+
+/// The byte whose single flipped bit made a superblock invalid, and its value without the flip.
+/// `None` if the superblock is valid, or if no flip or several make it so.
+pub(crate) fn corrected_byte(page: &[u8]) -> Option<(usize, u8)> {
+    if validate_superblock(page).is_ok() {
+        return None;
+    }
+    let mut tried = page.to_vec();
+    let mut found = None;
+    for at in 0..SUPER_CHECK as usize + 8 {
+        for bit in 0..u8::BITS {
+            *tried.get_mut(at)? ^= 1 << bit;
+            if validate_superblock(&tried).is_ok() {
+                if found.is_some() {
+                    return None;
+                }
+                found = Some((at, *tried.get(at)?));
+            }
+            *tried.get_mut(at)? ^= 1 << bit;
+        }
+    }
+    found
 }
