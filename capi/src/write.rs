@@ -72,9 +72,8 @@ unsafe fn delete(
     condition: Condition<'_>,
     version: *mut u64,
 ) -> Result<ns_status> {
-    let delete = |session: &Session, namespace, key: &[u8]| {
-        session.delete_if(namespace, key, condition)
-    };
+    let delete =
+        |session: &Session, namespace, key: &[u8]| session.delete_if(namespace, key, condition);
     // SAFETY: the same rules.
     unsafe { change_record(session, namespace, key, version, delete) }
 }

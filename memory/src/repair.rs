@@ -63,8 +63,8 @@ impl RepairReport {
 /// [`crate::check::check`]: a record that it refuses is removed.
 ///
 /// # Errors
-/// `NotARegion` if more than one bit of the superblock is damaged, `InUse`, `System`, and `Damaged` for what cannot be
-/// repaired.
+/// `NotARegion` if more than one bit of the superblock is damaged, `InUse`, `System`, and `Damaged`
+/// for what cannot be repaired.
 pub fn repair_with(
     path: &Path,
     options: &AttachOptions,

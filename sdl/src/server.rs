@@ -58,9 +58,9 @@ pub(crate) fn remove_in_batches(
 ) -> Result<()> {
     let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
     for (index, batch) in keys.chunks(BATCH_KEYS).enumerate() {
-        storage.remove(namespace, batch).map_err(|error| {
-            if index == 0 { error } else { error.after_partial_execution() }
-        })?;
+        storage
+            .remove(namespace, batch)
+            .map_err(|error| if index == 0 { error } else { error.after_partial_execution() })?;
     }
     Ok(())
 }

@@ -25,8 +25,8 @@ const REMOVED_AT_ONCE: usize = 500;
 /// It can be killed and run again. Run [`crate::check()`] afterwards.
 ///
 /// # Errors
-/// `NotARegion` if more than one bit of the superblock is damaged, `InUse`, `Full` if the indexes have no room,
-/// `System`, and `Damaged` for what cannot be repaired.
+/// `NotARegion` if more than one bit of the superblock is damaged, `InUse`, `Full` if the indexes
+/// have no room, `System`, and `Damaged` for what cannot be repaired.
 pub fn repair_with(path: &Path, options: &AttachOptions) -> Result<RepairReport> {
     let mut report = nearstate_memory::repair::repair_with(path, options, &mut |kind, record| {
         check_record(kind, record).map_err(|error| error.to_string())

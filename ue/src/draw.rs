@@ -60,8 +60,8 @@ impl Draw {
     }
 }
 
-/// The finaliser of `SplitMix64` (Stafford's mix 13): a bijection in which each input bit flips each
-/// output bit about half of the time.
+/// The finaliser of `SplitMix64` (Stafford's mix 13): a bijection in which each input bit flips
+/// each output bit about half of the time.
 #[inline]
 const fn mix(mut word: u64) -> u64 {
     word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -66,8 +66,8 @@ fn reallocated_guti(draw: Draw) -> Guti {
     Guti::of_number(mix_identity(draw.whole()), REALLOCATED)
 }
 
-/// Set in the group of a GUTI that a procedure assigned, clear in one from [`Guti::provisioned`], so
-/// that these always differ.
+/// Set in the group of a GUTI that a procedure assigned, clear in one from [`Guti::provisioned`],
+/// so that these always differ.
 const REALLOCATED: u16 = 0x4000;
 
 impl Guti {

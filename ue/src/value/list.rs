@@ -66,7 +66,8 @@ pub(crate) fn from_json<T: Value>(json: &Json, max: usize) -> Result<Vec<T>, Str
     list.iter().map(T::from_json).collect()
 }
 
-/// A list: its name, the type of its items, their largest number, the number that a draw gives, its salt.
+/// A list: its name, the type of its items, their largest number, the number that a draw gives, its
+/// salt.
 macro_rules! list {
     (
         $(#[$doc:meta])*

@@ -85,8 +85,8 @@ macro_rules! bounds {
 }
 pub(crate) use bounds;
 
-/// Defines a number type: name, integer, bytes, bounds, notation; optionally the bounds of draws, if
-/// not all valid values are usual.
+/// Defines a number type: name, integer, bytes, bounds, notation; optionally the bounds of draws,
+/// if not all valid values are usual.
 macro_rules! number {
     (
         $(#[$doc:meta])*

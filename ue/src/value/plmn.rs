@@ -11,8 +11,8 @@ use super::number::are_digits;
 use super::{KeyText, Value, fill, front, refused, string, text_impls};
 use crate::draw::Draw;
 
-/// MCC and MNC in three bytes (TS 24.008 clause 10.5.1.13): one digit per half byte; the third digit
-/// of the MNC is `f` if it has two.
+/// MCC and MNC in three bytes (TS 24.008 clause 10.5.1.13): one digit per half byte; the third
+/// digit of the MNC is `f` if it has two.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Plmn([u8; 3]);
 

@@ -74,7 +74,7 @@ fn student_95(freedom: usize) -> f64 {
     tabled.unwrap_or_else(|| 1.960 + 2.372 / as_f64(freedom) + 2.823 / as_f64(freedom).powi(2))
 }
 
-/// The two-sided p-value of Mann and Whitney's U test: the probability that two groups from one
+/// The two-sided p-value of the Mann-Whitney U test: the probability that two groups from one
 /// distribution are at least as far apart in rank. Ties share their ranks.
 pub fn mann_whitney(a: &Spread, b: &Spread) -> f64 {
     let (ranks, in_a) = doubled_ranks(a, b);

@@ -1,8 +1,8 @@
-//! The numbers that sum up a measurement: means, medians, and percentiles over single operations.
+//! Means, medians, and percentiles over single operations.
 
 use hdrhistogram::Histogram;
 
-/// The longest latency that is told apart, in nanoseconds: one hour.
+/// The longest latency that is recorded exactly, in nanoseconds: one hour.
 const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
 
 /// A count as a floating-point number; exact below 2^53.

@@ -101,12 +101,11 @@ pub trait WorkloadKind: fmt::Debug {
         self.spec().schema
     }
 
-    /// Records over all tables and the bytes of the largest, at any time: what a database needs
-    /// room for.
+    /// The largest number of records of all tables, and the bytes of the largest record.
     fn size(&self, parameters: &Parameters) -> (u64, u64);
 
-    /// True if some store executes operations of a step faster when they are sent together.
-    fn travels_together(&self) -> bool {
+    /// True if operations can be sent together.
+    fn is_pipelined(&self) -> bool {
         true
     }
 

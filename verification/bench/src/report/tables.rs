@@ -308,8 +308,7 @@ fn number_text(number: f64) -> String {
 
 /// The curve of every target.
 pub(super) fn ramp(all: &[Figures<'_>]) -> ReportTable {
-    let columns = "target|>offered op/s|>achieved op/s|>p50|>p99|>p99.9|sustained";
-    let mut table = ReportTable::new(columns);
+    let mut table = ReportTable::new("target|>offered op/s|>achieved|>p50|>p99|>p99.9|sustained");
     for figures in all.iter().filter(|figures| !figures.target.ramp.is_empty()) {
         table.rule();
         let mut label = name(figures);

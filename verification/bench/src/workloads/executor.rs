@@ -83,7 +83,7 @@ impl WorkloadKind for ExecutorCosts {
         (0, 0)
     }
 
-    fn travels_together(&self) -> bool {
+    fn is_pipelined(&self) -> bool {
         false
     }
 

@@ -59,7 +59,9 @@ impl Subscriber {
                 *data_a = row.get(DATA_A).copied().unwrap_or(0);
             }
             for start in STARTS {
-                if let Some(forwarding) = subscriber.forwardings.get_mut(forwarding_index(row_type, start)) {
+                if let Some(forwarding) =
+                    subscriber.forwardings.get_mut(forwarding_index(row_type, start))
+                {
                     *forwarding = u16::from(fresh.has_forwarding(row_type, start));
                 }
             }
@@ -87,14 +89,16 @@ impl Subscriber {
 
     /// The number of inserts of a forwarding, if it exists.
     pub fn forwarding(&self, sf_type: u8, start: u8) -> Option<u16> {
-        let forwarding = self.forwardings.get(forwarding_index(sf_type, start)).copied().unwrap_or(0);
+        let forwarding =
+            self.forwardings.get(forwarding_index(sf_type, start)).copied().unwrap_or(0);
         (forwarding & 1 == 1).then_some(forwarding >> 1)
     }
 
     /// The number of inserts of a forwarding after the next one. Wraps at 2^15, but never to the
     /// row of the fresh database.
     pub fn next_insert(&self, sf_type: u8, start: u8) -> u16 {
-        let times = self.forwardings.get(forwarding_index(sf_type, start)).copied().unwrap_or(0) >> 1;
+        let times =
+            self.forwardings.get(forwarding_index(sf_type, start)).copied().unwrap_or(0) >> 1;
         if times >= u16::MAX >> 1 { 1 } else { times + 1 }
     }
 
