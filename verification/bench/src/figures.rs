@@ -242,8 +242,7 @@ pub fn timeline(target: &TargetResult) -> (Vec<Moment>, Vec<f64>) {
 }
 
 fn idle_moment(before: f64, at_ms: u64) -> Moment {
-    let at_ns = before + as_f64(at_ms) * 1e6;
-    Moment { at_ns, rate: 0.0, p50_ns: 0.0, p99_ns: 0.0, max_ns: 0.0 }
+    Moment { at_ns: before + as_f64(at_ms) * 1e6, rate: 0.0, p50_ns: 0.0, p99_ns: 0.0, max_ns: 0.0 }
 }
 
 /// Merges neighbouring slices: takes the largest p99, so that a stall stays visible, and the mean

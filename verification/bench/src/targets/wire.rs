@@ -378,10 +378,10 @@ impl<S: Stream> Wire<S> {
     }
 
     fn read(&mut self) -> Result<()> {
+        const READING: &str = "reading a reply";
         if self.held > 0 {
             self.send()?;
         }
-        const READING: &str = "reading a reply";
         self.reserve();
         let free = self.input.get_mut(self.end..).unwrap_or_default();
         let read =
