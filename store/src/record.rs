@@ -50,7 +50,7 @@ pub enum Kind {
     /// Numbers that many add to at once ([`Session::add`](crate::Session::add)). They have no tags
     /// and no expiry, make no events, and are no part of a transaction.
     Counters,
-    /// Values, named blocks and sets beside each other: each record has a [`Form`] of its own, and
+    /// Values, named blocks and sets: each record has a [`Form`] of its own, and
     /// may be replaced by one of another. What a server for Redis' clients needs.
     Mixed,
 }

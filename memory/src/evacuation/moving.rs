@@ -340,7 +340,7 @@ impl Member {
         })
     }
 
-    /// Builds the overflow lines of a bucket anew if one of them lies in a closing chunk. A bucket
+    /// Rebuilds the overflow lines of a bucket if one of them is in a closing chunk. A bucket
     /// whose lock is busy keeps its lines.
     fn move_lines(&self, bucket_at: u64, closing: &ClosingChunks) -> Result<()> {
         let slot = link_slot(bucket_at);

@@ -368,7 +368,7 @@ fn impossible_options_are_rejected_with_advice() {
         (&["--targets", "region,geode", "--layout", "foo"], "is not a layout of geode"),
         (&["--targets", "region,null,region"], "region is named twice"),
         (&["--targets", "region", "--think-us", "70000000"], "10000000"),
-        (&["--targets", "region", "--clients", "3", "--rate", "2"], "one operation a second"),
+        (&["--targets", "region", "--clients", "3", "--rate", "2"], "one operation per second"),
         // Some terabytes.
         (
             &["--targets", "region,node,lmdb", "--variant", "tagged", "--records", "100000000"],

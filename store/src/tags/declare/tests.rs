@@ -149,7 +149,7 @@ fn a_tag_that_may_have_left_its_state_is_not_owned() {
     assert_eq!((begun.ids.as_slice(), begun.generation), (&[0][..], tags.generation));
     tags.generation += CHANGES_OF_CYCLE;
     begun.keep(&tags, TagState::Building);
-    assert!(begun.ids.is_empty(), "it may have been gone in between");
+    assert!(begun.ids.is_empty(), "the tag may have been removed in between");
 }
 
 /// A part retried each record for up to 100 ms, and its thread did no other work meanwhile.
