@@ -18,8 +18,9 @@
 //! Lingering            discard input                             (ends)
 //! ```
 //!
-//! A limit that is exceeded (`limit_exceeded`) leads from each of the first three phases to
-//! Closing, with an error reply as the last output. The connection ends with a [`ConnectionEnd`]:
+//! A limit that is exceeded (`limit_exceeded`), and a client that does not authenticate in time,
+//! lead from each of the first three phases to Closing, with an error reply as the last output. The
+//! connection ends with a [`ConnectionEnd`]:
 //!
 //! - `Closed` in any phase, when the client closes its side or the stream fails; in Reading also
 //!   when the node drains and the connection is idle; in Lingering after [`LINGER`].
@@ -84,6 +85,8 @@ struct ServedConnection<S> {
     descriptor_reply: Option<(Vec<u8>, DescriptorReply)>,
     /// The timer of the phases Closing and Lingering.
     close_timer: Option<Sleep>,
+    /// Set while the client has to authenticate.
+    auth_timer: Option<Sleep>,
     /// The limit that the client exceeded, to be reported at the end.
     close_reason: Option<CloseReason>,
     /// The bytes of this connection in the core's total.
@@ -126,6 +129,7 @@ async fn serve_stream<S>(
         output: OutputBuffer::default(),
         descriptor_reply: None,
         close_timer: None,
+        auth_timer: None,
         close_reason: None,
         bytes_buffered: 0,
     };
@@ -159,7 +163,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ServedConnection<S> {
         let end = self.run(cx);
         if end.is_pending() {
             self.release_buffers();
-            if self.account_buffers() {
+            if self.account_buffers() && self.check_authentication(cx) {
                 return end;
             }
             // The next poll sends the error reply.
@@ -450,6 +454,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ServedConnection<S> {
             LimitExceeded::TooManyConnections { .. } => None,
             LimitExceeded::RequestTooLarge { .. } => Some(CloseReason::TooLarge),
             LimitExceeded::OutOfMemory { .. } => Some(CloseReason::OutOfMemory),
+            LimitExceeded::AuthTimeout { .. } => Some(CloseReason::Unauthenticated),
         };
     }
 
@@ -554,8 +559,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ServedConnection<S> {
         let total = self.endpoint.update_buffered(self.bytes_buffered, bytes);
         self.bytes_buffered = bytes;
         let max = self.endpoint.core().limits().core_bytes_max;
-        let is_ending = matches!(self.phase, ConnectionPhase::Closing | ConnectionPhase::Lingering);
-        if !has_grown || total <= max || is_ending {
+        if !has_grown || total <= max || self.is_ending() {
             return true;
         }
         self.endpoint.core().metrics().out_of_memory.add(1);
@@ -564,6 +568,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ServedConnection<S> {
             // The replies themselves are too large: they are dropped, with the error reply.
             self.output.discard();
         }
+        false
+    }
+
+    fn is_ending(&self) -> bool {
+        matches!(self.phase, ConnectionPhase::Closing | ConnectionPhase::Lingering)
+    }
+
+    /// `false`: the client has to authenticate and did not in time, and the connection is about to
+    /// be closed.
+    fn check_authentication(&mut self, cx: &mut Context<'_>) -> bool {
+        if !self.handler.is_unauthenticated() || self.is_ending() {
+            self.auth_timer = None;
+            return true;
+        }
+        let max = self.endpoint.core().limits().auth_timeout;
+        let timer = self.auth_timer.get_or_insert_with(|| sleep(max));
+        if Pin::new(timer).poll(cx).is_pending() {
+            return true;
+        }
+        self.endpoint.core().metrics().auth_timeouts.add(1);
+        self.exceed(&LimitExceeded::AuthTimeout { max });
         false
     }
 }

@@ -164,6 +164,8 @@ core_counters! {
     slow_clients,
     /// Connections closed because a request did not arrive completely in time.
     request_timeouts,
+    /// Connections closed because the client did not authenticate in time.
+    auth_timeouts,
     /// Connections closed because a request exceeded the size limit.
     too_large,
     /// Connections closed because the core's buffers exceeded their limit.

@@ -35,6 +35,10 @@ pub struct ConnectionLimits {
     /// [`ConnectionLimits::request_timeout`]. A single connection over a poor radio backhaul
     /// reaches this rate.
     pub request_bytes_per_second_min: usize,
+    /// How long a client that has to authenticate may stay connected without. Client libraries
+    /// authenticate in their first request. Then the connection gets an error and is closed:
+    /// without this limit, clients without a password could use up all connections.
+    pub auth_timeout: Duration,
     /// How long a client may read nothing while a reply waits. Then the connection is closed as a
     /// slow reader.
     pub reply_timeout: Duration,
@@ -61,6 +65,7 @@ impl Default for ConnectionLimits {
             core_bytes_max: 2 << 30,
             request_timeout: Duration::from_secs(30),
             request_bytes_per_second_min: 64 << 10,
+            auth_timeout: Duration::from_secs(30),
             reply_timeout: Duration::from_secs(60),
             tcp_keepalive: Duration::from_secs(300),
             shutdown_timeout: Duration::from_secs(5),
@@ -77,15 +82,25 @@ const FILES_KEPT: u64 = 64;
 /// Files of each core: event loop and wakeups.
 const FILES_KEPT_PER_CORE: u64 = 8;
 
+fn files_kept(cores: usize) -> u64 {
+    FILES_KEPT + FILES_KEPT_PER_CORE * cores as u64
+}
+
 impl ConnectionLimits {
     /// Limits the connections to the files that the process may open. Beyond that, the kernel would
     /// leave the next client waiting without an answer.
     #[must_use]
     pub(crate) fn within_files(mut self, files: u64, cores: usize) -> Self {
-        let kept = FILES_KEPT + FILES_KEPT_PER_CORE * cores as u64;
-        let left = usize::try_from(files.saturating_sub(kept)).unwrap_or(usize::MAX);
+        let left = files.saturating_sub(files_kept(cores));
+        let left = usize::try_from(left).unwrap_or(usize::MAX);
         self.connections_max = self.connections_max.min(left.max(1));
         self
+    }
+
+    /// The limit of open files with which a node with this many cores serves
+    /// [`ConnectionLimits::connections_max`] connections.
+    pub fn files_needed(&self, cores: usize) -> u64 {
+        (self.connections_max as u64).saturating_add(files_kept(cores))
     }
 
     /// The bytes of an incomplete request that must arrive in a period of
@@ -105,6 +120,9 @@ mod tests {
         let limits = ConnectionLimits { connections_max: 1000, ..ConnectionLimits::default() };
         assert_eq!(limits.clone().within_files(u64::MAX, 2).connections_max, 1000);
         assert_eq!(limits.clone().within_files(1024, 2).connections_max, 944);
+        let files = limits.files_needed(2);
+        assert_eq!(limits.clone().within_files(files, 2).connections_max, 1000);
+        assert_eq!(limits.clone().within_files(files - 1, 2).connections_max, 999);
         assert_eq!(limits.within_files(10, 2).connections_max, 1);
     }
 

@@ -85,6 +85,7 @@ pub struct Node {
     sampler: Option<JoinHandle<()>>,
     is_stopped: Arc<AtomicBool>,
     metrics: NodeMetrics,
+    connections_max: usize,
     socket_files: Vec<SocketFile>,
 }
 
@@ -194,10 +195,19 @@ impl Node {
             sampler: None,
             is_stopped: Arc::default(),
             metrics: NodeMetrics::default(),
+            connections_max: limits.connections_max,
         };
         node.start_workers(workers)?;
         node.start_sampler(clock, config.on_stuck_task)?;
         Ok(node)
+    }
+
+    /// The number of cores of a node with this [`NodeConfig::cores`].
+    ///
+    /// # Errors
+    /// `BadArgument`: too many. `System`: the processors are unknown.
+    pub fn core_count(configured: usize) -> Result<usize> {
+        core_count(configured, placement::processors()?.len())
     }
 
     /// Starts the threads of the cores and waits until each of them serves. On an error the caller
@@ -232,6 +242,12 @@ impl Node {
     /// port that the kernel chose.
     pub fn addresses(&self) -> &[ListenAddress] {
         &self.addresses
+    }
+
+    /// The number of connections that the node accepts:
+    /// [`ConnectionLimits::connections_max`], or fewer if the process may open too few files.
+    pub fn connections_max(&self) -> usize {
+        self.connections_max
     }
 
     /// Reads all metrics.

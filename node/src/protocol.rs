@@ -33,6 +33,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use nearstate_model::Result;
 
@@ -120,6 +121,12 @@ pub trait ConnectionHandler {
         None
     }
 
+    /// True while the client has not authenticated although it has to. The node closes a connection
+    /// of which this is true for [`crate::ConnectionLimits::auth_timeout`].
+    fn is_unauthenticated(&self) -> bool {
+        false
+    }
+
     /// Bytes that the handler buffers for its client between calls. They count towards
     /// [`crate::ConnectionLimits::core_bytes_max`], as incomplete requests do.
     fn buffered_bytes(&self) -> usize {
@@ -203,6 +210,8 @@ pub enum CloseReason {
     OutOfMemory,
     /// The TLS handshake failed.
     Handshake,
+    /// The client did not authenticate in time.
+    Unauthenticated,
 }
 
 impl CloseReason {
@@ -214,6 +223,7 @@ impl CloseReason {
             Self::TooLarge => "too_large",
             Self::OutOfMemory => "out_of_memory",
             Self::Handshake => "tls_handshake",
+            Self::Unauthenticated => "auth_timeout",
         }
     }
 }
@@ -246,6 +256,11 @@ pub enum LimitExceeded {
         /// The limit in bytes.
         max: usize,
     },
+    /// The time without authentication.
+    AuthTimeout {
+        /// The limit.
+        max: Duration,
+    },
 }
 
 impl fmt::Display for LimitExceeded {
@@ -266,6 +281,11 @@ impl fmt::Display for LimitExceeded {
                 "incomplete requests, unread replies, subscriptions, queues and scans of this \
                  core's clients exceed {max} bytes; request less at once, or raise \
                  limits.core_bytes_max"
+            ),
+            Self::AuthTimeout { max } => write!(
+                f,
+                "the client did not authenticate within {max:?}; authenticate after connecting, \
+                 or raise limits.auth_timeout"
             ),
         }
     }

@@ -18,7 +18,7 @@ use crate::listener::{
     BoundSocket, ConnectionStats, CoreListener, MigratedConnection, accept_tcp, accept_unix,
 };
 use crate::placement;
-use crate::protocol::{ForcedClose, Protocol};
+use crate::protocol::{CoreService, ForcedClose, Protocol};
 use crate::tls::Tls;
 
 /// Everything that a core's thread is started with.
@@ -126,9 +126,9 @@ impl Worker {
         })?;
         let connections = Rc::<ConnectionTable>::default();
         let mut listeners = Vec::new();
+        let mut services = CoreServices::default();
         for (endpoint, (protocol, tls)) in self.protocols.into_iter().zip(self.tls).enumerate() {
-            let (name, service) = (protocol.name(), protocol.on_core(&core)?);
-            service.begin();
+            let (name, service) = (protocol.name(), services.of(&protocol, &core)?);
             let connections = Rc::clone(&connections);
             let on_forced_close = self.on_forced_close;
             let context =
@@ -155,6 +155,23 @@ impl Worker {
         }
         let (migrated, stop) = (self.migrated, self.stop);
         Ok(PreparedWorker { connections, listeners, accept_tasks, migrated, stop })
+    }
+}
+
+/// The services of a core, one for each protocol: several endpoints may have the same protocol.
+#[derive(Default)]
+struct CoreServices(Vec<(Arc<dyn Protocol>, Rc<dyn CoreService>)>);
+
+impl CoreServices {
+    /// The service of a protocol. Creates and starts it at the first call.
+    fn of(&mut self, protocol: &Arc<dyn Protocol>, core: &Core) -> Result<Rc<dyn CoreService>> {
+        if let Some((_, service)) = self.0.iter().find(|(known, _)| Arc::ptr_eq(known, protocol)) {
+            return Ok(Rc::clone(service));
+        }
+        let service = protocol.on_core(core)?;
+        service.begin();
+        self.0.push((Arc::clone(protocol), Rc::clone(&service)));
+        Ok(service)
     }
 }
 

@@ -12,7 +12,7 @@ pub(crate) use events::*;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 use std::io::Write as _;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -69,7 +69,8 @@ enum WriterMessage {
 }
 
 struct Logger {
-    level: LogLevel,
+    /// A [`LogLevel`], which may change.
+    level: AtomicU8,
     format: LogFormat,
     lines: SyncSender<WriterMessage>,
     rates: Mutex<BTreeMap<&'static str, EventRate>>,
@@ -91,7 +92,13 @@ pub(crate) fn start(level: LogLevel, format: LogFormat) {
     let writer = std::thread::Builder::new().name("ns-log".to_owned());
     if writer.spawn(move || write_lines(&written)).is_ok() {
         let rates = Mutex::default();
-        let _ = LOGGER.set(Logger { level, format, lines, rates, lost: AtomicU64::new(0) });
+        let _ = LOGGER.set(Logger {
+            level: AtomicU8::new(level as u8),
+            format,
+            lines,
+            rates,
+            lost: AtomicU64::new(0),
+        });
     }
 }
 
@@ -111,7 +118,7 @@ fn write_lines(messages: &Receiver<WriterMessage>) {
 /// Logs an event. Never blocks.
 pub(crate) fn emit(event: &'static LogEvent, fields: &LogFields<'_>) {
     let Some(logger) = LOGGER.get() else { return };
-    if event.level > logger.level {
+    if event.level as u8 > logger.level.load(Ordering::Relaxed) {
         return;
     }
     let Some(suppressed) = logger.check_rate(event, Instant::now()) else { return };
@@ -129,6 +136,13 @@ pub(crate) fn emit(event: &'static LogEvent, fields: &LogFields<'_>) {
     };
     if logger.lines.try_send(WriterMessage::Line(text)).is_err() {
         logger.lost.fetch_add(lost + 1, Ordering::Relaxed);
+    }
+}
+
+/// Changes the least severe level that is logged.
+pub(crate) fn set_level(level: LogLevel) {
+    if let Some(logger) = LOGGER.get() {
+        logger.level.store(level as u8, Ordering::Relaxed);
     }
 }
 

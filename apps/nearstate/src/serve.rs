@@ -2,6 +2,9 @@
 
 mod metrics;
 mod access_control;
+mod region_lock;
+mod memory_budget;
+mod memory_limit;
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -13,13 +16,16 @@ use nearstate_node::{Endpoint, ListenAddress, Node, NodeConfig, Protocol, Tls};
 use nearstate_observe::ObserveProtocol;
 use nearstate_resp::RespProtocol;
 use nearstate_resp::acl::Users;
-use nearstate_resp::server::RespServer;
+use nearstate_resp::runtime_settings::ServerLogLevel;
+use nearstate_resp::server::{AuthFailure, RespServer, RespSettings};
 use nearstate_store::{CreateOptions, Region};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::log;
-use crate::settings::{SettingFlags, Settings, print};
+use crate::settings::{LogLevel, MemoryMax, SettingFlags, Settings, print};
+use memory_budget::{MemoryBudget, MemoryDemand};
+use memory_limit::MemoryLimit;
 use metrics::ServerMetrics;
 
 /// The options of `nearstate serve`.
@@ -66,15 +72,19 @@ fn serve_until_signal(
     tls: Option<&Tls>,
     begin: Instant,
 ) -> Result<()> {
+    if !settings.region.path.exists() {
+        // Limits that do not fit create no region.
+        memory_budget(settings, settings.region_max.0)?;
+    }
     let region = attach(settings)?;
-    let mut resp = nearstate_resp::server::RespSettings::new(users);
-    settings.apply_to(&mut resp);
-    let first = settings.listen.first().or(settings.tls_listen.first());
-    resp.port = first.map_or(0, std::net::SocketAddr::port);
-    let server = Arc::new(RespServer::new(resp));
+    let _lock = region_lock::acquire(&settings.region.path, settings.is_region_shared)?;
+    let budget = memory_budget(settings, region.inspect()?.bytes_max)?;
+    report_memory(settings, budget);
+    let server = Arc::new(RespServer::new(resp_settings(settings, users, budget)));
     let metrics = ServerMetrics::new(region.clone(), Arc::clone(&server));
-    let protocols: [Arc<dyn Protocol>; 2] = [
-        Arc::new(RespProtocol::new(server)),
+    let protocols: [Arc<dyn Protocol>; 3] = [
+        Arc::new(RespProtocol::new(Arc::clone(&server))),
+        Arc::new(RespProtocol::sentinel(Arc::clone(&server))),
         Arc::new(ObserveProtocol::new(Arc::new(metrics.clone()))),
     ];
     // Before the node starts, so that no signal is lost once clients can connect.
@@ -82,15 +92,19 @@ fn serve_until_signal(
         detail: "cannot wait for signals".to_owned(),
         errno: error.raw_os_error().unwrap_or_default(),
     })?;
-    let config = config(settings, tls);
+    let config = config(settings, tls, budget.core_bytes_max);
     let node = Node::start(&config, &region, &protocols)?;
     metrics.begin(node.metrics());
+    if let Some(port) = announced_port(&config, &node) {
+        server.set_port(port);
+    }
     for (address, endpoint) in node.addresses().iter().zip(&config.endpoints) {
         let (protocol, is_tls) = (&endpoint.protocol, endpoint.tls.is_some());
         let fields: [(&str, &dyn std::fmt::Display); 3] =
             [("address", address), ("protocol", protocol), ("tls", &is_tls)];
         log::emit(log::LISTENING, fields.get(..if is_tls { 3 } else { 2 }).unwrap_or(&fields));
     }
+    report_open_files(&config, &node);
     let ms = begin.elapsed().as_millis();
     log::emit(log::READY, &[("cores", &node.stats().cores.len()), ("ms", &ms)]);
     let signals_handle = signals.handle();
@@ -117,6 +131,103 @@ fn serve_until_signal(
         Err(error) => log::emit(log::CORE_FAILED, &[("reason", error)]),
     }
     outcome
+}
+
+/// The settings of the RESP protocol.
+fn resp_settings(settings: &Settings, users: Users, budget: MemoryBudget) -> RespSettings {
+    let mut resp = RespSettings::new(users);
+    settings.apply_to(&mut resp);
+    resp.messages_bytes_max = usize::try_from(budget.pubsub_bytes_max).unwrap_or(usize::MAX);
+    let first = settings.listen.first().or(settings.tls_listen.first());
+    resp.port = first.map_or(0, std::net::SocketAddr::port);
+    resp.on_auth_failure = log_auth_failure;
+    resp.log_level = match settings.log_level {
+        LogLevel::Error | LogLevel::Warn => ServerLogLevel::Warning,
+        LogLevel::Info => ServerLogLevel::Notice,
+        LogLevel::Debug => ServerLogLevel::Debug,
+    };
+    resp.on_log_level = |level| {
+        log::set_level(match level {
+            ServerLogLevel::Warning => LogLevel::Warn,
+            ServerLogLevel::Notice | ServerLogLevel::Verbose => LogLevel::Info,
+            ServerLogLevel::Debug => LogLevel::Debug,
+        });
+    };
+    resp
+}
+
+/// The memory limit, if there is one.
+fn memory_limit(settings: &Settings) -> Option<MemoryLimit> {
+    match settings.memory_max {
+        MemoryMax::Auto => memory_limit::of_this_process(),
+        MemoryMax::None => None,
+        MemoryMax::Bytes(bytes) => {
+            Some(MemoryLimit { bytes, origin: "limits.memory_max".to_owned() })
+        }
+    }
+}
+
+/// Divides the memory limit, if there is one, among the limits of the node.
+fn memory_budget(settings: &Settings, region_bytes: u64) -> Result<MemoryBudget> {
+    let is_in_memory = memory_limit::is_in_memory(&settings.region.path);
+    let demand = MemoryDemand {
+        region: if is_in_memory { region_bytes } else { 0 },
+        cores: Node::core_count(settings.cores.0)? as u64,
+        connections_max: settings.connections_max.0.into(),
+        rings_max: settings.rings_max.0 as u64,
+        output_bytes_max: settings.output_bytes_max.0,
+        core_bytes_max: settings.core_bytes_max.0,
+        pubsub_bytes_max: settings.pubsub_bytes_max.0,
+    };
+    demand.divide(memory_limit(settings).as_ref())
+}
+
+fn report_memory(settings: &Settings, budget: MemoryBudget) {
+    let Some(limit) = memory_limit(settings) else { return };
+    let fields: &log::LogFields<'_> = &[
+        ("memory_max", &limit.bytes),
+        ("origin", &limit.origin),
+        ("core_bytes_max", &budget.core_bytes_max),
+        ("pubsub_bytes_max", &budget.pubsub_bytes_max),
+    ];
+    log::emit(log::MEMORY_LIMITED, fields);
+}
+
+/// The port of the first TCP address of RESP clients, which the kernel may have chosen.
+fn announced_port(config: &NodeConfig, node: &Node) -> Option<u16> {
+    let endpoints = node.addresses().iter().zip(&config.endpoints);
+    let mut ports = endpoints.filter_map(|(address, endpoint)| match address {
+        ListenAddress::Tcp(address) if endpoint.protocol == RespProtocol::NAME => {
+            Some(address.port())
+        }
+        ListenAddress::Tcp(_) | ListenAddress::Unix { .. } => None,
+    });
+    ports.next()
+}
+
+fn log_auth_failure(failure: &AuthFailure<'_>) {
+    let (user, is_checked) = (failure.user.unwrap_or("unknown"), !failure.is_refused);
+    let fields: &log::LogFields<'_> = &[
+        ("client", &failure.client),
+        ("user", &user),
+        ("failures", &failure.failures),
+        ("checked", &is_checked),
+    ];
+    log::emit(log::AUTH_FAILED, fields);
+}
+
+/// Reports that the process may open too few files for the configured number of connections.
+fn report_open_files(config: &NodeConfig, node: &Node) {
+    let (wanted, connections) = (config.limits.connections_max, node.connections_max());
+    if connections < wanted {
+        let needed = config.limits.files_needed(node.stats().cores.len());
+        let fields: &log::LogFields<'_> = &[
+            ("connections", &connections),
+            ("connections_max", &wanted),
+            ("files_needed", &needed),
+        ];
+        log::emit(log::FEWER_CONNECTIONS, fields);
+    }
 }
 
 /// Waits for the signal that stops the node. SIGHUP reloads the certificates.
@@ -163,7 +274,7 @@ fn attach(settings: &Settings) -> Result<Region> {
     Ok(region)
 }
 
-fn config(settings: &Settings, tls: Option<&Tls>) -> NodeConfig {
+fn config(settings: &Settings, tls: Option<&Tls>, core_bytes_max: u64) -> NodeConfig {
     let tcp = settings.listen.iter().map(|address| ListenAddress::Tcp(*address));
     let mode = settings.unix_mode.0;
     let paths = settings.unix_paths();
@@ -177,9 +288,10 @@ fn config(settings: &Settings, tls: Option<&Tls>) -> NodeConfig {
         move |address| Endpoint { protocol: protocol.clone(), address, tls: None }
     };
     let observe = settings.metrics.iter().map(|address| ListenAddress::Tcp(*address));
-    let endpoints = tcp.chain(unix).map(endpoint("resp"));
+    let sentinel = settings.sentinel_listen.iter().map(|address| ListenAddress::Tcp(*address));
+    let endpoints = tcp.chain(unix).map(endpoint(RespProtocol::NAME));
     let over_tls = settings.tls_listen.iter().map(|address| ListenAddress::Tcp(*address));
-    let over_tls_endpoints = over_tls.map(endpoint("resp"));
+    let over_tls_endpoints = over_tls.map(endpoint(RespProtocol::NAME));
     let over_tls_endpoints =
         over_tls_endpoints.map(|endpoint| Endpoint { tls: tls.cloned(), ..endpoint });
     NodeConfig {
@@ -187,9 +299,10 @@ fn config(settings: &Settings, tls: Option<&Tls>) -> NodeConfig {
         is_pinned: settings.pin_cores,
         endpoints: endpoints
             .chain(over_tls_endpoints)
+            .chain(sentinel.map(endpoint(RespProtocol::SENTINEL)))
             .chain(observe.map(endpoint(ObserveProtocol::NAME)))
             .collect(),
-        limits: settings.limits(),
+        limits: settings.limits(core_bytes_max),
         spin: settings.spin(),
         on_long_poll: |poll| {
             let class = format!("{:?}", poll.class).to_ascii_lowercase();

@@ -69,6 +69,16 @@ fn clients_of_the_unix_socket_are_distributed_round_robin() {
 }
 
 #[test]
+fn endpoints_of_one_protocol_share_its_service_on_a_core() {
+    let served = serve(1, ConnectionLimits::default());
+    let mut working = served.unix();
+    // The work ends when another client of the same service asks for it.
+    working.send("work\n");
+    assert_eq!(served.tcp().ask("stop"), "");
+    assert_eq!(working.receive(), "done");
+}
+
+#[test]
 fn a_client_that_never_reads_is_no_longer_read_and_then_closed() {
     let limits = ConnectionLimits {
         reply_timeout: Duration::from_millis(200),

@@ -47,6 +47,7 @@ impl Protocol for ObserveProtocol {
                 "503 Service Unavailable"
             }
             LimitExceeded::RequestTooLarge { .. } => "413 Content Too Large",
+            LimitExceeded::AuthTimeout { .. } => "408 Request Timeout",
         };
         let mut output = Vec::new();
         let body = &format!("{why}\n");

@@ -52,6 +52,12 @@ impl<R> CommandSpec<R> {
         self.flags.has(CommandFlags::CONTAINER)
     }
 
+    /// Whether `MONITOR` shows it: no administrative ones, as in Redis, and no passwords.
+    pub fn is_monitored(&self) -> bool {
+        let hidden = [CommandFlags::SKIP_MONITOR, CommandFlags::ADMIN, CommandFlags::SECRET];
+        !hidden.iter().any(|flag| self.flags.has(*flag))
+    }
+
     /// All ACL categories.
     pub fn categories(&self) -> AclCategories {
         // A container that is never executed is in no category of its group, as in Redis.

@@ -5,7 +5,9 @@ mod prefetch;
 use crate::command::{ArgPositions, CommandFlags};
 use crate::command_context::{CommandContext, RespCommand};
 use crate::commands::{local, pubsub};
-use crate::connection_state::{CommandQueue, ConnectionState};
+use crate::connection_state::{
+    CachingMode, CommandQueue, ConnectionState, PostponeCause, PostponedRequest,
+};
 use crate::core_context::CoreContext;
 use crate::parse::{Args, ParseResult, RequestParser};
 
@@ -16,10 +18,12 @@ use crate::sliced_task::TaskProgress;
 use crate::table::TABLE;
 use nearstate_local_transport::response_line;
 use nearstate_model::limits::CHANNEL_BYTES_MAX;
-use nearstate_node::executor::is_due;
+use nearstate_node::executor::{is_due, sleep};
 use nearstate_node::{
     ConnectionHandler, Consumed, DescriptorReply, LocalPeer, NextAction, OUTPUT_HIGH_WATER_BYTES,
 };
+use nearstate_store::since_boot;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -69,10 +73,18 @@ impl RespConnection {
         let mut reply = ReplyWriter::new(output, connection.protocol).within(max);
         let mark = reply.mark();
         let mut command = None;
+        let mut is_queueing = false;
         let mut done = check_request(connection, args).and_then(|requested| {
             command = Some(requested);
-            if is_queued(connection, requested) {
+            if core.server.pause.is_set() {
+                pause(core, connection, requested, args)?;
+            }
+            is_queueing = is_queued(connection, requested);
+            if is_queueing {
                 return queue(connection, requested, args, &mut reply);
+            }
+            if connection.tracking.is_some() {
+                connection.track_keys(&core.server, requested, args);
             }
             let mut client = CommandContext {
                 table: &TABLE,
@@ -86,21 +98,84 @@ impl RespConnection {
         if reply.is_over() && done.is_ok() {
             done = Err(too_long(max, command));
         }
+        if connection.postponed.is_some() {
+            // It has changed nothing, and counts when it runs.
+            reply.rewind(mark);
+            return;
+        }
+        if core.server.monitors.is_any()
+            && !is_queueing
+            && command.is_some_and(RespCommand::is_monitored)
+        {
+            core.server.monitor(&connection.address, args);
+        }
+        if let Some(options) = &mut connection.tracking
+            && connection.queue.is_none()
+            && command.is_none_or(|command| command.name != "client|caching")
+        {
+            options.caching = CachingMode::Unset;
+        }
         let is_refused = done.is_err();
         if let Err(error) = done {
             reply.rewind(mark);
             reply.error(error.text());
-            if command.is_none()
-                && let Some(queue) = &mut connection.queue
-            {
-                queue.is_dirty = true;
+            if command.is_none() {
+                if let Some(queue) = &mut connection.queue {
+                    queue.is_dirty = true;
+                }
+                core.count_rejected(TABLE.find_requested(args));
             }
         }
         core.count(command, is_refused, |micros| slow_request(connection, command, args, micros));
     }
 
+    /// Runs the postponed request, if there is one, once its wait is over.
+    fn resume(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Option<Poll<NextAction>> {
+        let postponed = self.connection.postponed.as_mut()?;
+        if self.connection.mailbox.poll_end(cx).is_ready() {
+            return Some(Poll::Ready(NextAction::Close));
+        }
+        let is_over = match postponed.cause {
+            PostponeCause::Auth => false,
+            PostponeCause::Pause(is_write) => {
+                let pause = &self.core.server.pause;
+                pause.poll(cx, self.connection.id, is_write, since_boot()).is_ready()
+            }
+        };
+        if !is_over {
+            let timer = postponed.timer.get_or_insert_with(|| sleep(postponed.wait));
+            if Pin::new(timer).poll(cx).is_pending() {
+                return Some(Poll::Pending);
+            }
+        }
+        let PostponedRequest { request, cause, .. } = self.connection.postponed.take()?;
+        self.core.begin();
+        self.connection.is_auth_due = cause == PostponeCause::Auth;
+        Self::answer(&self.core, &mut self.connection, request.args(), output);
+        self.connection.is_auth_due = false;
+        self.core.count_lookups();
+        Some(Poll::Ready(self.next_action().unwrap_or(NextAction::Read)))
+    }
+
+    /// What the last request asks for, if it is not the next request.
+    #[inline]
+    fn next_action(&mut self) -> Option<NextAction> {
+        let connection = &self.connection;
+        self.parser.set_unauthenticated(connection.user.is_none());
+        if connection.is_closing {
+            return Some(NextAction::Close);
+        }
+        if connection.local_request.is_some() {
+            return Some(NextAction::SendDescriptors);
+        }
+        (connection.task.is_some() || connection.postponed.is_some()).then_some(NextAction::Work)
+    }
+
     fn finish(&mut self, output: &mut Vec<u8>) -> Option<Poll<NextAction>> {
         let task = self.connection.task.as_mut()?;
+        if self.connection.mailbox.is_ended() {
+            return Some(Poll::Ready(NextAction::Close));
+        }
         let max = self.core.answer_bytes_max();
         let mut reply = ReplyWriter::new(output, self.connection.protocol).within(max);
         let mark = reply.mark();
@@ -114,7 +189,13 @@ impl RespConnection {
             Err(error) => {
                 reply.rewind(mark);
                 reply.error(error.text());
+                if self.connection.tracking.as_ref().is_some_and(|options| options.is_starting) {
+                    self.connection.stop_tracking(&self.core.server);
+                }
             }
+        }
+        if let Some(options) = &mut self.connection.tracking {
+            options.is_starting = false;
         }
         self.connection.task = None;
         Some(Poll::Ready(NextAction::Read))
@@ -150,19 +231,11 @@ impl ConnectionHandler for RespConnection {
                     break NextAction::Close;
                 }
             }
-            self.parser.set_unauthenticated(self.connection.user.is_none());
-            if self.connection.is_closing {
-                break NextAction::Close;
+            if let Some(next) = self.next_action() {
+                break next;
             }
             // The remaining input is read later, after other connections were served.
-            let is_due = self.requests.is_multiple_of(REQUESTS_PER_CLOCK_CHECK) && is_due();
-            if self.connection.local_request.is_some() {
-                break NextAction::SendDescriptors;
-            }
-            if self.connection.task.is_some() {
-                break NextAction::Work;
-            }
-            if is_due {
+            if self.requests.is_multiple_of(REQUESTS_PER_CLOCK_CHECK) && is_due() {
                 break NextAction::Read;
             }
         };
@@ -170,11 +243,18 @@ impl ConnectionHandler for RespConnection {
         Consumed { bytes: taken, next: then }
     }
 
+    fn is_unauthenticated(&self) -> bool {
+        self.connection.user.is_none()
+    }
+
     fn buffered_bytes(&self) -> usize {
         self.parser.memory_bytes() + self.connection.memory_bytes()
     }
 
     fn poll_progress(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<NextAction> {
+        if let Some(then) = self.resume(cx, output) {
+            return then;
+        }
         if let Some(then) = self.finish(output) {
             return then;
         }
@@ -182,7 +262,7 @@ impl ConnectionHandler for RespConnection {
             match self.connection.mailbox.poll(cx) {
                 Poll::Ready(Some(delivery)) => {
                     let mut reply = ReplyWriter::new(output, self.connection.protocol);
-                    pubsub::write_delivery(&delivery, &mut reply);
+                    pubsub::write_delivery(&delivery, &self.connection, &mut reply);
                 }
                 Poll::Ready(None) => return Poll::Ready(NextAction::Close),
                 Poll::Pending => return Poll::Pending,
@@ -218,7 +298,16 @@ impl ConnectionHandler for RespConnection {
 impl Drop for RespConnection {
     fn drop(&mut self) {
         pubsub::unsubscribe_all(&self.core.server, &mut self.connection);
+        self.core.server.monitors.remove(self.connection.id);
+        self.connection.stop_tracking(&self.core.server);
+        if self.connection.postponed.is_some() {
+            self.core.server.pause.forget(self.connection.id);
+        }
         self.core.server.remove_client(self.connection.id);
+        if self.core.server.tracking.is_any() {
+            let budget = &self.core.server.pubsub.budget;
+            self.core.server.tracking.close_redirections(self.connection.id, budget);
+        }
     }
 }
 
@@ -271,6 +360,36 @@ fn check_channel_names(command: &RespCommand, args: Args<'_>) -> Result<(), Erro
         ))),
         None => Ok(()),
     }
+}
+
+/// Postpones a request that `CLIENT PAUSE` concerns. Requests that authenticate or end the
+/// connection run, and so does the one that ends the pause.
+#[cold]
+fn pause(
+    core: &CoreContext,
+    connection: &mut ConnectionState,
+    command: &RespCommand,
+    args: Args<'_>,
+) -> Result<(), ErrorReply> {
+    if command.flags.has(CommandFlags::NO_AUTH) || command.name == "client|unpause" {
+        return Ok(());
+    }
+    let is_write = |command: &RespCommand| {
+        // A script and a message change something as well.
+        command.flags.has(CommandFlags::WRITE) || matches!(command.name, "publish")
+    };
+    let is_writing = match &connection.queue {
+        Some(queue) if command.name == "exec" => queue
+            .requests
+            .iter()
+            .any(|(number, _)| TABLE.commands().get(usize::from(*number)).is_some_and(is_write)),
+        _ => is_write(command),
+    };
+    let Some(wait) = core.server.pause.left(is_writing, since_boot()) else { return Ok(()) };
+    let cause = PostponeCause::Pause(is_writing);
+    connection.postponed =
+        Some(PostponedRequest { request: args.keep(), cause, wait, timer: None });
+    Err(ErrorReply::fixed("ERR the request is postponed"))
 }
 
 /// Between MULTI and EXEC all commands are queued except those that control the transaction.

@@ -1,11 +1,15 @@
 //! State of one connection: user, subscriptions, queued commands, watched keys.
 
 use crate::acl::User;
-use crate::parse::OwnedArgs;
+use crate::auth_limit::AuthSource;
+use crate::command::{CommandFlags, CommandSpec};
+use crate::parse::{Args, OwnedArgs};
 use crate::pubsub::mailbox::Mailbox;
 use crate::reply::RespVersion;
+use crate::server::RespServer;
 use crate::sliced_task::SlicedTask;
 use nearstate_model::invariant;
+use nearstate_node::executor::Sleep;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +23,19 @@ pub struct ConnectionState {
     pub protocol: RespVersion,
     /// The user, once authenticated or if no authentication is required.
     pub user: Option<Arc<User>>,
+    /// The user of a new connection, to which `RESET` returns: that of the client's certificate, or
+    /// the default user if it needs no password.
+    pub initial_user: Option<Arc<User>>,
+    /// Where failed authentications are counted.
+    pub auth_source: AuthSource,
+    /// Failed authentications of this connection.
+    pub auth_failures: u32,
+    /// True while a request runs whose delay of authentication is over.
+    pub is_auth_due: bool,
+    /// `CLIENT TRACKING`.
+    pub tracking: Option<TrackingOptions>,
+    /// A request that runs later. Later requests of the connection wait.
+    pub postponed: Option<PostponedRequest>,
     /// `CLIENT SETNAME`.
     pub name: Vec<u8>,
     /// The client's address, as `CLIENT LIST` shows it.
@@ -27,6 +44,8 @@ pub struct ConnectionState {
     pub local_host: String,
     /// The local port of the connection, 0 for a Unix socket.
     pub local_port: u16,
+    /// True if the client connected to an address of the Sentinel.
+    pub is_sentinel: bool,
     /// Receives published messages.
     pub mailbox: Arc<Mailbox>,
     /// Subscribed channels.
@@ -45,6 +64,71 @@ pub struct ConnectionState {
     pub is_closing: bool,
     /// Resource of the local transport that the client requested and has not received yet.
     pub local_request: Option<nearstate_local_transport::LocalResource>,
+}
+
+/// `CLIENT TRACKING` of a connection.
+#[expect(clippy::struct_excessive_bools, reason = "words that a client may give together")]
+#[derive(Clone, Debug, Default)]
+pub struct TrackingOptions {
+    /// `BCAST`.
+    pub is_broadcast: bool,
+    /// `OPTIN`.
+    pub is_opt_in: bool,
+    /// `OPTOUT`.
+    pub is_opt_out: bool,
+    /// `NOLOOP`.
+    pub is_no_loop: bool,
+    /// `REDIRECT`.
+    pub redirect: Option<u64>,
+    /// `PREFIX`; the empty one without a prefix in broadcasting mode.
+    pub prefixes: BTreeSet<Vec<u8>>,
+    /// `CLIENT CACHING`, for the next request.
+    pub caching: CachingMode,
+    /// True until all namespaces are watched.
+    pub is_starting: bool,
+}
+
+/// `CLIENT CACHING`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CachingMode {
+    /// Not given.
+    #[default]
+    Unset,
+    /// `YES`
+    Yes,
+    /// `NO`
+    No,
+}
+
+impl TrackingOptions {
+    /// Whether keys that the next request reads are tracked.
+    pub fn is_tracking_reads(&self) -> bool {
+        !self.is_broadcast
+            && (!self.is_opt_in || self.caching == CachingMode::Yes)
+            && self.caching != CachingMode::No
+    }
+}
+
+/// A request that runs later.
+#[derive(Debug)]
+pub struct PostponedRequest {
+    /// The request.
+    pub request: OwnedArgs,
+    /// What it waits for.
+    pub cause: PostponeCause,
+    /// How long it waits.
+    pub wait: Duration,
+    /// Set once it waits.
+    pub timer: Option<Sleep>,
+}
+
+/// Why a request runs later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PostponeCause {
+    /// Earlier authentications failed.
+    Auth,
+    /// `CLIENT PAUSE`. True if the request writes.
+    Pause(bool),
 }
 
 /// Names of subscribed channels or patterns, with their memory.
@@ -243,10 +327,39 @@ impl WatchedRecords {
 }
 
 impl ConnectionState {
+    /// Tracks the keys of a request that reads, before it reads them.
+    #[cold]
+    pub fn track_keys<R>(&self, server: &RespServer, command: &CommandSpec<R>, args: Args<'_>) {
+        let is_tracked = self.tracking.as_ref().is_some_and(TrackingOptions::is_tracking_reads);
+        if is_tracked && command.flags.has(CommandFlags::READONLY) && !command.keys.is_none() {
+            let keys = command.keys.of(args).filter_map(|at| args.get(at));
+            server.tracking.track(self.id, keys, &server.pubsub.budget);
+        }
+    }
+
+    /// Ends `CLIENT TRACKING`.
+    pub fn stop_tracking(&mut self, server: &RespServer) {
+        if self.tracking.take().is_none() {
+            return;
+        }
+        server.update_client(self.id, |client_entry| client_entry.tracking = None);
+        if server.tracking.remove(self.id) {
+            server.keyspace.update_tracking(|| server.tracking.is_any());
+        }
+    }
+
+    /// The mode of the server in `HELLO` and `INFO`.
+    pub const fn mode(&self) -> &'static str {
+        if self.is_sentinel { "sentinel" } else { "standalone" }
+    }
+
     /// Memory in bytes, without the mailbox.
     pub fn memory_bytes(&self) -> usize {
         let queued = self.queue.as_ref().map_or(0, |queue| queue.bytes);
         let task = self.task.as_ref().map_or(0, |task| task.memory_bytes());
+        let task = task + self.postponed.as_ref().map_or(0, |one| one.request.bytes());
+        let prefixes = self.tracking.iter().flat_map(|options| &options.prefixes);
+        let task = task + prefixes.map(|prefix| 2 * prefix.len() + NAME_COST).sum::<usize>();
         queued + self.watched.bytes() + task + self.channels.bytes() + self.patterns.bytes()
     }
 

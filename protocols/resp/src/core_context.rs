@@ -1,5 +1,7 @@
 //! State of the protocol on one core.
 
+use crate::auth_limit::AuthSource;
+use crate::command::CommandFlags;
 use crate::command::stats::RespCoreStats;
 use crate::command_context::RespCommand;
 use crate::connection_state::{ConnectionState, DeferredMessages, Subscriptions, WatchedRecords};
@@ -12,12 +14,16 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+const MICROS_PER_MILLI: u64 = 1000;
+
 /// State of the protocol on one core.
 #[derive(Debug)]
 pub(crate) struct CoreContext {
     pub(crate) server: Arc<RespServer>,
     pub(crate) records: KeyedRecords,
     pub(crate) core: Core,
+    /// Its connections are used as a Sentinel.
+    pub(crate) is_sentinel: bool,
     counts: Arc<RespCoreStats>,
     /// Start of the current request, which is the end of the previous one, in ticks.
     request_start: Cell<u64>,
@@ -29,9 +35,15 @@ impl CoreContext {
             server: Arc::clone(server),
             records: KeyedRecords::new(Rc::clone(core.session()), Arc::clone(server)),
             core: core.clone(),
+            is_sentinel: false,
             counts,
             request_start: Cell::new(0),
         }
+    }
+
+    /// The same for connections that are used as a Sentinel.
+    pub(crate) fn for_sentinels(self) -> Self {
+        Self { is_sentinel: true, ..self }
     }
 
     /// The state of a new connection. Registers it with the server.
@@ -43,15 +55,17 @@ impl CoreContext {
             .as_ref()
             .and_then(|name| settings.users.find(name.as_bytes()).filter(|user| user.is_on()));
         let user = proven.or_else(|| settings.users.initial_user()).cloned();
-        let mailbox =
-            Arc::new(Mailbox::new(settings.mailbox_bytes_max, &self.server.pubsub.budget));
+        let mailbox = Arc::new(Mailbox::new(
+            self.server.runtime.mailbox_bytes_max(),
+            &self.server.pubsub.budget,
+        ));
         let (address, local, local_host, local_port) = match &peer.address {
             PeerAddress::Tcp { remote, local } => {
                 (remote.to_string(), local.to_string(), local.ip().to_string(), local.port())
             }
             PeerAddress::Unix { pid, .. } => {
                 let path = format!("unix:{}", pid.unwrap_or_default());
-                (path.clone(), path, "127.0.0.1".to_owned(), settings.port)
+                (path.clone(), path, "127.0.0.1".to_owned(), self.server.port())
             }
         };
         ServerStats::add(&self.server.stats.connections, 1);
@@ -66,17 +80,27 @@ impl CoreContext {
                 since_ms: nearstate_store::now_ms_coarse(),
                 subscription_count: [0; 2],
                 protocol: 2,
+                is_no_evict: false,
+                is_monitor: false,
+                tracking: None,
                 mailbox: Arc::clone(&mailbox),
             },
         );
         ConnectionState {
             id: peer.id,
             protocol: RespVersion::default(),
+            initial_user: user.clone(),
             user,
+            auth_source: AuthSource::of(&peer.address),
+            auth_failures: 0,
+            is_auth_due: false,
+            tracking: None,
+            postponed: None,
             name: Vec::new(),
             address,
             local_host,
             local_port,
+            is_sentinel: self.is_sentinel,
             mailbox,
             channels: Subscriptions::default(),
             patterns: Subscriptions::default(),
@@ -109,6 +133,14 @@ impl CoreContext {
         self.request_start.set(self.core.clock().now());
     }
 
+    /// Counts a request that was rejected before its command was called.
+    #[cold]
+    pub(crate) fn count_rejected(&self, command: Option<&'static RespCommand>) {
+        if let Some(command) = command {
+            self.counts.count_rejected(command.number);
+        }
+    }
+
     /// Counts an executed request, and adds it to the slow log if it was slow.
     #[inline]
     pub(crate) fn count(
@@ -122,8 +154,67 @@ impl CoreContext {
         self.core.metrics().requests.add(1);
         self.counts.count(command.map(|command| command.number), nanos, is_refused);
         let micros = nanos / 1000;
-        if micros >= self.server.settings.slow_micros {
+        if micros >= self.server.runtime.slow_micros() {
             self.server.log_slow(slow(micros));
         }
+        if micros >= MICROS_PER_MILLI {
+            self.count_latency(command, micros / MICROS_PER_MILLI);
+        }
+    }
+
+    /// Adds a request of some milliseconds to the events of `LATENCY`.
+    #[cold]
+    fn count_latency(&self, command: Option<&'static RespCommand>, millis: u64) {
+        let threshold = self.server.runtime.latency_threshold_ms();
+        if threshold == 0 || millis < threshold {
+            return;
+        }
+        let is_fast = command.is_some_and(|command| command.flags.has(CommandFlags::FAST));
+        let event = if is_fast { "fast-command" } else { "command" };
+        self.server.latency.add(event, nearstate_store::now_ms_coarse() / 1000, millis);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::acl::Users;
+    use crate::server::RespSettings;
+    use crate::table::TABLE;
+    use nearstate_node::CoreParts;
+    use nearstate_node::clock::Clock;
+    use nearstate_store::{CreateOptions, Region};
+    use std::time::Duration;
+
+    #[test]
+    fn a_slow_request_is_an_event_of_latency_above_the_threshold() {
+        let folder = tempfile::tempdir().unwrap();
+        let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
+        let server = Arc::new(RespServer::new(RespSettings::new(Users::open(&TABLE))));
+        let clock = Clock::new_virtual();
+        let core = Core::new(CoreParts {
+            index: 0,
+            count: 1,
+            region,
+            limits: Arc::default(),
+            metrics: Arc::default(),
+            clock: clock.clone(),
+        });
+        let counts = Arc::new(RespCoreStats::new(std::iter::empty()));
+        let core = CoreContext::new(&server, &core.unwrap(), counts);
+        let request = |name: &str, millis: u64| {
+            core.begin();
+            clock.advance(Duration::from_millis(millis));
+            core.count(TABLE.find(name.as_bytes()), false, |_| unreachable!("below 10 ms"));
+        };
+        request("set", 9);
+        server.runtime.set_latency_threshold_ms(5);
+        request("set", 4);
+        assert!(server.latency.all().is_empty(), "disabled, then below the threshold");
+        request("set", 7);
+        request("get", 5);
+        let seen: Vec<_> = server.latency.all();
+        let longest: Vec<_> = seen.iter().map(|(event, all)| (*event, all.millis_max)).collect();
+        assert_eq!(longest, [("command", 7), ("fast-command", 5)]);
     }
 }

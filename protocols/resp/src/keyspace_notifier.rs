@@ -1,4 +1,5 @@
-//! Background task that publishes keyspace notifications. It runs on one core and reads watches of
+//! Background task that publishes keyspace notifications and tells tracking clients what has
+//! changed. It runs on one core and reads watches of
 //! the region, so that changes by embedded processes are published as well.
 //!
 //! Without an enabled event there is no watch, thread or timer. With enabled events the task sleeps
@@ -48,6 +49,7 @@ pub(crate) async fn run_notifier(server: Arc<RespServer>, session: Rc<Session>) 
             // The notifier and its watches are dropped. The task starts again; events in between
             // are lost.
             server.keyspace.end_generation(generation);
+            invalidate_all(&server);
             sleep(POLL_INTERVAL).await;
         }
     }
@@ -95,6 +97,10 @@ impl<'s> KeyspaceNotifier<'s> {
             let Some(new_watches) = self.server.keyspace.take_new(self.generation) else {
                 return Ok(());
             };
+            if !new_watches.is_empty() {
+                // Their first records may be older than the watches.
+                invalidate_all(self.server);
+            }
             for watched in new_watches {
                 self.ready.push(self.watched.len());
                 self.watched.push(watched);
@@ -169,6 +175,7 @@ impl<'s> KeyspaceNotifier<'s> {
                 }
                 Ok(Some(Notice::Lost { events })) => {
                     self.server.keyspace.counts.lost.fetch_add(events, Ordering::Relaxed);
+                    invalidate_all(self.server);
                 }
                 Err(_) => {
                     self.failed.push(*number);
@@ -187,6 +194,7 @@ impl<'s> KeyspaceNotifier<'s> {
     fn drop_failed(&mut self) {
         for number in std::mem::take(&mut self.failed) {
             self.server.keyspace.unwatch_failed(number);
+            invalidate_all(self.server);
             self.watched.retain(|one| one.number != number);
             // Indices have changed: read all namespaces.
             self.ready = (0..self.watched.len()).collect();
@@ -196,7 +204,8 @@ impl<'s> KeyspaceNotifier<'s> {
 
     /// Deletes expired records, which creates their events.
     async fn collect(&self) {
-        if !self.server.keyspace.events().has(EventClass::EXPIRED) {
+        let keyspace = &self.server.keyspace;
+        if !keyspace.events().has(EventClass::EXPIRED) && !keyspace.is_tracking() {
             return;
         }
         for _ in 0..COLLECTIONS {
@@ -209,7 +218,14 @@ impl<'s> KeyspaceNotifier<'s> {
     }
 }
 
-/// Publishes one event.
+/// Changes may have been missed: tracking clients discard what they have cached.
+fn invalidate_all(server: &RespServer) {
+    if server.tracking.is_any() {
+        server.tracking.invalidate_all(&server.pubsub.budget);
+    }
+}
+
+/// Publishes one event, and tells tracking clients.
 fn publish_event(
     server: &RespServer,
     events: KeyspaceEvents,
@@ -217,10 +233,14 @@ fn publish_event(
     channel: &mut Vec<u8>,
 ) {
     server.keyspace.counts.seen.fetch_add(1, Ordering::Relaxed);
-    if !server.pubsub.has_subscribers() {
+    let is_tracking = server.tracking.is_any();
+    if !is_tracking && !server.pubsub.has_subscribers() {
         return;
     }
     let key = [prefix, event.key].concat();
+    if is_tracking {
+        server.tracking.invalidate(&key, &server.pubsub.budget);
+    }
     for (class, name) in names_of(event.kind, event.form) {
         if !events.has(class) {
             continue;

@@ -19,22 +19,36 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct RespProtocol {
     server: Arc<RespServer>,
+    is_sentinel: bool,
 }
 
 impl RespProtocol {
+    /// Name of the protocol in an endpoint.
+    pub const NAME: &'static str = "resp";
+    /// Name of [`RespProtocol::sentinel`] in an endpoint.
+    pub const SENTINEL: &'static str = "sentinel";
+
     /// The protocol on the state of `server`.
     pub const fn new(server: Arc<RespServer>) -> Self {
-        Self { server }
+        Self { server, is_sentinel: false }
+    }
+
+    /// The same for addresses that clients use as a Sentinel. `ROLE`, `HELLO` and `INFO` reply as a
+    /// Sentinel does: some clients ask for the role of a Sentinel before they use it, and for that
+    /// of the master on the other address. A node that serves this also serves
+    /// [`RespProtocol::new`].
+    pub const fn sentinel(server: Arc<RespServer>) -> Self {
+        Self { server, is_sentinel: true }
     }
 }
 
 impl Protocol for RespProtocol {
     fn name(&self) -> &'static str {
-        "resp"
+        if self.is_sentinel { Self::SENTINEL } else { Self::NAME }
     }
 
     fn on_core(&self, core: &Core) -> Result<Rc<dyn CoreService>> {
-        if self.server.keyspace.events().is_any() {
+        if !self.is_sentinel && self.server.keyspace.events().is_any() {
             // Watches start before the first client connects, so that every change by a client is
             // published.
             for (name, namespace) in core.session().namespaces()? {
@@ -43,8 +57,13 @@ impl Protocol for RespProtocol {
         }
         let commands = TABLE.commands().iter().map(|command| (command.name, command.flags));
         let counts = Arc::new(RespCoreStats::new(commands));
-        self.server.stats.add_core(Arc::clone(&counts), Arc::clone(core.metrics()));
-        Ok(Rc::new(RespCoreService(Rc::new(CoreContext::new(&self.server, core, counts)))))
+        self.server.stats.add_core(Arc::clone(&counts));
+        let context = CoreContext::new(&self.server, core, counts);
+        if self.is_sentinel {
+            return Ok(Rc::new(RespCoreService(Rc::new(context.for_sentinels()))));
+        }
+        self.server.stats.add_connection_metrics(Arc::clone(core.metrics()));
+        Ok(Rc::new(RespCoreService(Rc::new(context))))
     }
 
     fn limit_error(&self, why: &nearstate_node::LimitExceeded) -> Vec<u8> {
@@ -56,6 +75,7 @@ impl Protocol for RespProtocol {
             }
             nearstate_node::LimitExceeded::RequestTooLarge { .. } => "ERR Protocol error: ",
             nearstate_node::LimitExceeded::OutOfMemory { .. } => "OOM ",
+            nearstate_node::LimitExceeded::AuthTimeout { .. } => "NOAUTH ",
         };
         ReplyWriter::new(&mut output, RespVersion::Resp2).error(&format!("{code}{why}"));
         output
@@ -67,7 +87,7 @@ struct RespCoreService(Rc<CoreContext>);
 impl CoreService for RespCoreService {
     fn begin(&self) {
         // One task for the process, because events are ordered.
-        if self.0.core.index() == 0 {
+        if self.0.core.index() == 0 && !self.0.is_sentinel {
             let run_notifier = keyspace_notifier::run_notifier(
                 Arc::clone(&self.0.server),
                 Rc::clone(self.0.core.session()),

@@ -91,12 +91,17 @@ impl<'o> ReplyWriter<'o> {
     /// A simple string. Line ends are replaced by spaces.
     #[inline]
     pub fn simple(&mut self, text: &str) {
-        self.line(b'+', text);
+        self.line(b'+', text.as_bytes());
+    }
+
+    /// As [`Self::simple`], for bytes.
+    pub fn simple_bytes(&mut self, bytes: &[u8]) {
+        self.line(b'+', bytes);
     }
 
     /// An error that starts with its code (`ERR`, `WRONGTYPE`). Line ends are replaced by spaces.
     pub fn error(&mut self, text: &str) {
-        self.line(b'-', text);
+        self.line(b'-', text.as_bytes());
     }
 
     /// An integer.
@@ -177,7 +182,7 @@ impl<'o> ReplyWriter<'o> {
         write_float(&mut text, number);
         match self.protocol {
             RespVersion::Resp2 => self.bulk(text.as_bytes()),
-            RespVersion::Resp3 => self.line(b',', &text),
+            RespVersion::Resp3 => self.line(b',', text.as_bytes()),
         }
     }
 
@@ -313,11 +318,11 @@ impl<'o> ReplyWriter<'o> {
     }
 
     /// A type byte, a text without line ends and a line end.
-    fn line(&mut self, mark: u8, text: &str) {
+    fn line(&mut self, mark: u8, text: &[u8]) {
         self.out.reserve(text.len() + 3);
         self.out.push(mark);
         let from = self.out.len();
-        self.out.extend_from_slice(text.as_bytes());
+        self.out.extend_from_slice(text);
         for byte in self.out.get_mut(from..).unwrap_or_default() {
             if matches!(byte, b'\r' | b'\n') {
                 *byte = b' ';

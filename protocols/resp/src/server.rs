@@ -1,16 +1,23 @@
 //! State of all clients on all cores: users, subscriptions, connections, settings, statistics.
 
 use crate::acl::Users;
+use crate::auth_limit::AuthLimit;
+use crate::client_pause::ClientPause;
 use crate::command::stats::{CommandClass, CommandStats, RespCoreStats};
 use crate::keyspace_events::KeyspaceEvents;
 use crate::keyspace_events::watches::KeyspaceWatches;
+use crate::latency::LatencyMonitor;
+use crate::monitors::Monitors;
+use crate::parse::Args;
 use crate::pubsub::PubSub;
 use crate::pubsub::mailbox::Mailbox;
+use crate::runtime_settings::{RuntimeSettings, ServerLogLevel};
+use crate::tracking::Tracking;
 use nearstate_node::CoreMetrics;
 use nearstate_node::metrics::Distribution;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,7 +26,8 @@ use std::time::Duration;
 pub struct RespSettings {
     /// The users; `Users::open` if none is declared.
     pub users: Users,
-    /// The announced port (`CONFIG GET port`, `SENTINEL`), 0 for none.
+    /// The announced port (`CONFIG GET port`, `SENTINEL`), 0 for none. [`RespServer::set_port`]
+    /// replaces it.
     pub port: u16,
     /// The host in replies of `SENTINEL`; by default the local address of the connection.
     pub announced_host: Option<String>,
@@ -48,6 +56,25 @@ pub struct RespSettings {
     pub started_ms: u64,
     /// Process id.
     pub pid: u32,
+    /// The log level at start.
+    pub log_level: ServerLogLevel,
+    /// Called after `CONFIG SET loglevel`.
+    pub on_log_level: fn(ServerLogLevel),
+    /// Called on the core after an authentication that failed or was refused.
+    pub on_auth_failure: fn(&AuthFailure<'_>),
+}
+
+/// An authentication that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AuthFailure<'a> {
+    /// The client's address.
+    pub client: &'a str,
+    /// The user, if one with this name is declared. Other names may be mistyped passwords.
+    pub user: Option<&'a str>,
+    /// Failures of the same source that are not forgotten.
+    pub failures: u32,
+    /// True if the password was not checked because of earlier failures.
+    pub is_refused: bool,
 }
 
 /// The Redis release whose commands and replies are implemented. Clients depend on it.
@@ -97,6 +124,9 @@ impl RespSettings {
             keyspace_events: KeyspaceEvents::NONE,
             started_ms: nearstate_store::now_ms_coarse(),
             pid: std::process::id(),
+            log_level: ServerLogLevel::Notice,
+            on_log_level: |_| (),
+            on_auth_failure: |_| (),
         }
     }
 }
@@ -104,16 +134,29 @@ impl RespSettings {
 /// State of all clients.
 #[derive(Debug)]
 pub struct RespServer {
-    /// The settings.
+    /// The settings, as the server was started.
     pub settings: RespSettings,
+    /// The settings that `CONFIG SET` changes.
+    pub runtime: RuntimeSettings,
     /// Channels and patterns.
     pub pubsub: PubSub,
     /// Namespaces watched for keyspace notifications.
     pub keyspace: KeyspaceWatches,
     /// Statistics of requests.
     pub stats: ServerStats,
+    /// Failed authentications.
+    pub auth_limit: AuthLimit,
+    /// `CLIENT PAUSE`.
+    pub pause: ClientPause,
+    /// `MONITOR`.
+    pub monitors: Monitors,
+    /// `CLIENT TRACKING`.
+    pub tracking: Tracking,
+    /// `LATENCY`.
+    pub latency: LatencyMonitor,
     /// `MEMORY PURGE` was called, and the memory upkeep has not looked since.
     pub(crate) purge_requested: AtomicBool,
+    port: AtomicU16,
     clients: Mutex<BTreeMap<u64, ClientEntry>>,
     slow: Mutex<SlowLog>,
 }
@@ -137,6 +180,12 @@ pub struct ClientEntry {
     pub subscription_count: [usize; 2],
     /// 2 or 3.
     pub protocol: u8,
+    /// `CLIENT NO-EVICT ON`.
+    pub is_no_evict: bool,
+    /// `MONITOR`.
+    pub is_monitor: bool,
+    /// `CLIENT TRACKING`: broadcasting, and the connection that receives the messages, 0 for none.
+    pub tracking: Option<(bool, u64)>,
     /// Receives published messages.
     pub mailbox: Arc<Mailbox>,
 }
@@ -167,15 +216,39 @@ struct SlowLog {
 impl RespServer {
     /// A server without connections.
     pub fn new(settings: RespSettings) -> Self {
-        Self {
+        let log_level = settings.log_level;
+        let server = Self {
             keyspace: KeyspaceWatches::new(settings.keyspace_events),
             pubsub: PubSub::new(settings.messages_bytes_max),
+            port: AtomicU16::new(settings.port),
+            runtime: RuntimeSettings::new(
+                settings.slow_micros,
+                settings.slow_entries_max,
+                settings.mailbox_bytes_max,
+            ),
             settings,
             stats: ServerStats::default(),
+            auth_limit: AuthLimit::default(),
+            pause: ClientPause::default(),
+            monitors: Monitors::default(),
+            tracking: Tracking::default(),
+            latency: LatencyMonitor::default(),
             clients: Mutex::default(),
             purge_requested: AtomicBool::new(false),
             slow: Mutex::default(),
-        }
+        };
+        server.runtime.set_log_level(log_level);
+        server
+    }
+
+    /// The announced port.
+    pub fn port(&self) -> u16 {
+        self.port.load(Ordering::Relaxed)
+    }
+
+    /// Sets the announced port, once the kernel has chosen one.
+    pub fn set_port(&self, port: u16) {
+        self.port.store(port, Ordering::Relaxed);
     }
 
     fn lock_clients(&self) -> MutexGuard<'_, BTreeMap<u64, ClientEntry>> {
@@ -224,6 +297,16 @@ impl RespServer {
         deliveries
     }
 
+    /// Sends a request to the clients that monitor.
+    #[cold]
+    pub(crate) fn monitor(&self, address: &str, args: Args<'_>) {
+        let at_micros = nearstate_store::now_ms() * 1000;
+        self.monitors.send(&self.pubsub.budget, at_micros, address, args);
+        if self.pubsub.budget.is_full() {
+            self.enforce_message_budget();
+        }
+    }
+
     /// Closes the clients with the most queued bytes until the total is within the limit. Closing
     /// one may release little, because messages are shared with other clients. If the mailboxes
     /// together are within the limit, the excess is in messages being written, and no client is
@@ -263,7 +346,12 @@ impl RespServer {
         request.id = slow.next;
         slow.next += 1;
         slow.entries.push_front(request);
-        slow.entries.truncate(self.settings.slow_entries_max);
+        slow.entries.truncate(self.runtime.slow_entries_max());
+    }
+
+    /// Removes the oldest slow log entries above the limit.
+    pub(crate) fn truncate_slow_log(&self) {
+        self.slow().entries.truncate(self.runtime.slow_entries_max());
     }
 
     /// Entries of the slow log, newest first.
@@ -305,9 +393,13 @@ impl ServerStats {
         self.cores.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the statistics of a core.
-    pub(crate) fn add_core(&self, core: Arc<RespCoreStats>, metrics: Arc<CoreMetrics>) {
+    /// Adds the statistics of requests of a core.
+    pub(crate) fn add_core(&self, core: Arc<RespCoreStats>) {
         self.cores().push(core);
+    }
+
+    /// Adds the metrics of the connections of a core.
+    pub(crate) fn add_connection_metrics(&self, metrics: Arc<CoreMetrics>) {
         self.connection_metrics().push(metrics);
     }
 
@@ -350,7 +442,7 @@ impl ServerStats {
         all
     }
 
-    /// Statistics of the commands that were called, by name.
+    /// Statistics of the commands that were called or rejected, by name.
     pub fn commands(&self) -> BTreeMap<&'static str, CommandStats> {
         let mut all: BTreeMap<&'static str, CommandStats> = BTreeMap::new();
         for core in self.cores().iter() {
@@ -359,6 +451,7 @@ impl ServerStats {
                 tally.calls += more.calls;
                 tally.micros += more.micros;
                 tally.failed += more.failed;
+                tally.rejected += more.rejected;
             }
         }
         all

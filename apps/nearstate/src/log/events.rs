@@ -43,6 +43,13 @@ events! {
          connect without a certificate.";
     CERTIFICATES_RELOADED = "NS-1008" Info "certificates reloaded",
         "After SIGHUP. New connections use the new certificate; open ones are not affected.";
+    FEWER_CONNECTIONS = "NS-1009" Warn "fewer connections than limits.connections_max",
+        "The process may open too few files: `connections` clients can connect. Raise the hard \
+         limit (`LimitNOFILE=` in systemd, `ulimit -Hn`) to at least `files_needed`, or lower \
+         `limits.connections_max`.";
+    MEMORY_LIMITED = "NS-1010" Info "memory is limited",
+        "The limit of the control group, or `limits.memory_max`, and the limits that were derived \
+         from it.";
 
     UNAUTHENTICATED = "NS-2001" Warn "clients at this address are not authenticated",
         "`insecure` is set. Declare users, or restrict access to the address by other means.";
@@ -57,6 +64,11 @@ events! {
         "Set `unix` to a shorter path, or to an empty list if no Unix socket is needed.";
     CERTIFICATES_NOT_RELOADED = "NS-2006" Warn "certificates not reloaded, the old ones are kept",
         "After SIGHUP. `reason` names the invalid file. Correct it, and send SIGHUP again.";
+    AUTH_FAILED = "NS-2007" Warn "an authentication failed",
+        "`failures` counts those of the client's address that are not forgotten; \
+         `checked=false`: the password was not checked because of them. Correct the password of \
+         the client. Many failures of unknown clients are an attack: restrict access to the \
+         address.";
 
     LONG_POLL = "NS-3001" Warn OnePerMinute "a task blocked its core",
         "Other clients of the core waited. At most one line per minute; `suppressed` counts the \
@@ -65,8 +77,8 @@ events! {
     STUCK_POLL = "NS-3002" Error "a task does not return",
         "One core serves no clients. Save a stack trace (`gdb -p`), report it, restart.";
     CLIENT_DISCONNECTED = "NS-3003" Warn "a client was disconnected",
-        "`reason`: slow_reader, request_timeout, too_large, out_of_memory, tls_handshake. Check \
-         that client; the limits are in `[limits]`.";
+        "`reason`: slow_reader, request_timeout, too_large, out_of_memory, tls_handshake, \
+         auth_timeout. Check that client; the limits are in `[limits]`.";
     CORE_FAILED = "NS-3004" Error "a core failed",
         "Its last message precedes this line. The node exits. Start it again; the region recovers.";
 }

@@ -30,7 +30,7 @@ fn a_text_line_is_one_line_for_any_field_value() {
 fn lines_above_the_rate_limit_are_suppressed_and_counted() {
     let (lines, _kept) = sync_channel(1);
     let logger = Logger {
-        level: LogLevel::Info,
+        level: AtomicU8::new(LogLevel::Info as u8),
         format: LogFormat::Text,
         lines,
         rates: Mutex::default(),

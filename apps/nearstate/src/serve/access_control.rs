@@ -120,7 +120,8 @@ pub(crate) fn addresses(settings: &Settings, users: &Users) -> Result<()> {
                 .to_owned(),
         ));
     }
-    let plain = settings.listen.iter().map(|address| (address, false));
+    let plain = settings.listen.iter().chain(&settings.sentinel_listen);
+    let plain = plain.map(|address| (address, false));
     let requires_certificate = settings.tls_client_ca.is_some();
     let tls = settings.tls_listen.iter().map(|address| (address, true));
     for (address, is_tls) in plain.chain(tls).filter(|(address, _)| is_wide(address)) {

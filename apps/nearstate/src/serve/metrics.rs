@@ -254,6 +254,16 @@ fn requests(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Res
         ("keyspace_hits", "Key reads that found a record.", hits),
         ("keyspace_misses", "Key reads that found no record.", misses),
         (
+            "auth_failures",
+            "Authentications with a wrong user or password.",
+            server.auth_limit.failures(),
+        ),
+        (
+            "auth_refusals",
+            "Authentications refused without a check because of earlier failures.",
+            server.auth_limit.refused(),
+        ),
+        (
             "slow_subscribers",
             "Subscribers disconnected because too many bytes were queued.",
             server.pubsub.budget.overruns(),
@@ -276,6 +286,9 @@ fn commands(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Res
     counters(to, "resp_command_calls", "Calls, by command.", values)?;
     let values = all.iter().map(|(name, tally)| (label(name), tally.failed));
     counters(to, "resp_command_errors", "Calls with an error reply, by command.", values)?;
+    let values = all.iter().map(|(name, tally)| (label(name), tally.rejected));
+    let help = "Requests that were rejected before the call, by command.";
+    counters(to, "resp_command_rejections", help, values)?;
     let values = all.iter().map(|(name, tally)| (label(name), tally.micros));
     counters(
         to,

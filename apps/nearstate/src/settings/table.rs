@@ -10,8 +10,8 @@ use nearstate_node::executor::SpinPolicy;
 use nearstate_resp::keyspace_events::KeyspaceEvents;
 
 use super::values::{
-    ByteSize, CountSetting, FileMode, ItemSeparator, LogFormat, LogLevel, PositiveCount,
-    RegionPath, SettingValue, SpinSetting, TextLines, TimeSpan, UnixPaths,
+    AutoSize, ByteSize, CountSetting, FileMode, ItemSeparator, LogFormat, LogLevel, MemoryMax,
+    PositiveCount, RegionPath, SettingValue, SpinSetting, TextLines, TimeSpan, UnixPaths,
 };
 
 /// One setting of the table.
@@ -148,6 +148,9 @@ settings! {
     "region.max" as region_max: ByteSize = "1GiB", --"max";
     /// File mode of a region that is created, in octal. It limits which users can attach
     "region.mode" as region_mode: FileMode = "600", --"region-mode";
+    /// Allow other nodes with this setting to serve the same region. Messages of PUBLISH reach the
+    /// clients of one node only
+    "region.several_nodes" as is_region_shared: bool = "false", --"region-several-nodes";
     /// Also use a region, a Unix socket, a directory or a symbolic link that belongs to another
     /// user than this one and root
     "region.any_owner" as is_any_owner: bool = "false", --"any-owner";
@@ -187,14 +190,21 @@ settings! {
     "limits.output_bytes_max" as output_bytes_max: ByteSize = "160MiB",
         --"limits-output-bytes-max";
     /// Maximum bytes that one core keeps for its connections: incomplete requests, unread replies,
-    /// queued commands, subscriptions and scan results
-    "limits.core_bytes_max" as core_bytes_max: ByteSize = "2GiB", --"limits-core-bytes-max";
+    /// queued commands, subscriptions and scan results. `auto` is a share of `limits.memory_max`,
+    /// at most 2 GiB
+    "limits.core_bytes_max" as core_bytes_max: AutoSize = "auto", --"limits-core-bytes-max";
+    /// Memory that the node and a region in memory may use. `auto` is the limit of the control
+    /// group, if it has one. The node does not start if its other limits together exceed it
+    "limits.memory_max" as memory_max: MemoryMax = "auto", --"limits-memory-max";
     /// Maximum time between the first and the last byte of a request. A larger request must arrive
     /// at the minimum rate in each period of this length
     "limits.request_timeout" as request_timeout: TimeSpan = "30s", --"limits-request-timeout";
     /// Minimum bytes per second of a request that takes longer than the request timeout
     "limits.request_bytes_per_second_min" as request_bytes_per_second_min: ByteSize = "64KiB",
         --"limits-request-bytes-per-second-min";
+    /// Maximum time that a client may stay connected without authentication, if it has to
+    /// authenticate
+    "limits.auth_timeout" as auth_timeout: TimeSpan = "30s", --"limits-auth-timeout";
     /// Maximum time that a client may leave a reply unread
     "limits.reply_timeout" as reply_timeout: TimeSpan = "1min", --"limits-reply-timeout";
     /// Idle time after which TCP keepalive probes are sent
@@ -207,11 +217,15 @@ settings! {
     /// clients continue over their socket
     "limits.rings_max" as rings_max: CountSetting = "1024", --"limits-rings-max";
 
+    /// TCP addresses that accept clients of Redis Sentinel, for clients that check the ROLE of a
+    /// Sentinel. All other addresses answer SENTINEL as well
+    "resp.sentinel_listen" as sentinel_listen: Vec<SocketAddr> = "", --"resp-sentinel-listen";
     /// Host name that SENTINEL reports. By default it reports the address that the client connected
     /// to
     "resp.sentinel_announce_host" as sentinel_announce_host: Option<String> = "",
         --"resp-sentinel-announce-host";
-    /// Master names that SENTINEL answers. Empty: all names
+    /// Master names that SENTINEL answers. Empty: all names; lists then contain the names that
+    /// O-RAN's SDL uses by default
     "resp.sentinel_masters" as sentinel_masters: Vec<String> = "", --"resp-sentinel-masters";
     /// Maximum bytes of one request
     "resp.request_bytes_max" as request_bytes_max: ByteSize = "256MiB",
@@ -220,8 +234,8 @@ settings! {
     "resp.subscriber_bytes_max" as subscriber_bytes_max: ByteSize = "32MiB",
         --"resp-subscriber-bytes-max";
     /// Maximum bytes of messages queued for all subscribers. Above it, the subscriber with the
-    /// longest queue is disconnected
-    "resp.pubsub_bytes_max" as pubsub_bytes_max: ByteSize = "1GiB", --"resp-pubsub-bytes-max";
+    /// longest queue is disconnected. `auto` is a share of `limits.memory_max`, at most 1 GiB
+    "resp.pubsub_bytes_max" as pubsub_bytes_max: AutoSize = "auto", --"resp-pubsub-bytes-max";
     /// Maximum number of channels and patterns of one client
     "resp.subscriptions_max" as subscriptions_max: PositiveCount = "100000",
         --"resp-subscriptions-max";
@@ -278,15 +292,17 @@ fn size(ByteSize(bytes): ByteSize) -> usize {
 }
 
 impl Settings {
-    /// The limits of connections.
-    pub(crate) fn limits(&self) -> ConnectionLimits {
+    /// The limits of connections. `core_bytes_max` is the one that was derived from the memory
+    /// limit.
+    pub(crate) fn limits(&self, core_bytes_max: u64) -> ConnectionLimits {
         ConnectionLimits {
             connections_max: self.connections_max.0 as usize,
             input_bytes_max: size(self.input_bytes_max),
             output_bytes_max: size(self.output_bytes_max),
-            core_bytes_max: size(self.core_bytes_max),
+            core_bytes_max: size(ByteSize(core_bytes_max)),
             request_timeout: self.request_timeout.0,
             request_bytes_per_second_min: size(self.request_bytes_per_second_min),
+            auth_timeout: self.auth_timeout.0,
             reply_timeout: self.reply_timeout.0,
             tcp_keepalive: self.tcp_keepalive.0,
             shutdown_timeout: self.shutdown_timeout.0,
@@ -295,14 +311,13 @@ impl Settings {
         }
     }
 
-    /// Sets the settings of the RESP protocol, except users and port.
+    /// Sets the settings of the RESP protocol, except users, port and the limit of messages.
     pub(crate) fn apply_to(&self, resp: &mut nearstate_resp::server::RespSettings) {
         resp.announced_host.clone_from(&self.sentinel_announce_host);
         resp.masters.clone_from(&self.sentinel_masters);
         resp.region = self.region.path.display().to_string();
         resp.request_bytes_max = size(self.request_bytes_max);
         resp.mailbox_bytes_max = size(self.subscriber_bytes_max);
-        resp.messages_bytes_max = size(self.pubsub_bytes_max);
         resp.subscriptions_max = self.subscriptions_max.0 as usize;
         resp.keyspace_events = self.keyspace_events;
         resp.exec_max = self.exec_max.0;

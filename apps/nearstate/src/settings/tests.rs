@@ -47,9 +47,9 @@ fn a_flag_overrides_the_environment_overrides_the_file_overrides_the_default() {
     let layers = layers(&["--limits-tcp-backlog", "9", "--insecure"], &environment).unwrap();
     let settings = Settings::parse(&layers).unwrap();
     assert_eq!(settings.listen, ["127.0.0.1:1".parse().unwrap(), "127.0.0.1:2".parse().unwrap()]);
-    assert_eq!((settings.cores.0, settings.limits().tcp_backlog), (4, 9));
-    assert_eq!(settings.limits().reply_timeout.as_secs(), 120);
-    assert_eq!(settings.limits().connections_max, 20_000);
+    assert_eq!((settings.cores.0, settings.limits(1 << 30).tcp_backlog), (4, 9));
+    assert_eq!(settings.limits(1 << 30).reply_timeout.as_secs(), 120);
+    assert_eq!(settings.limits(1 << 30).connections_max, 20_000);
     assert!(settings.is_insecure);
     let shown = print(&layers);
     for (key, source) in [
@@ -85,7 +85,7 @@ fn with_client_certificates_plain_tcp_is_closed_unless_listen_is_set() {
 #[test]
 fn the_defaults_are_those_of_the_libraries() {
     let settings = Settings::parse(&SettingLayers::default()).unwrap();
-    assert_eq!(settings.limits(), nearstate_node::ConnectionLimits::default());
+    assert_eq!(settings.limits(2 << 30), nearstate_node::ConnectionLimits::default());
     let users = || nearstate_resp::acl::Users::open(&nearstate_resp::table::TABLE);
     let mut resp = nearstate_resp::server::RespSettings::new(users());
     settings.apply_to(&mut resp);

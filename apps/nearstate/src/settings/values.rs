@@ -227,6 +227,42 @@ impl SettingValue for ByteSize {
     }
 }
 
+/// A size in bytes that is derived if it is not set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AutoSize(pub(crate) Option<u64>);
+
+impl SettingValue for AutoSize {
+    const WANTS: &'static str = "auto|SIZE";
+    fn parse(items: &[String]) -> Result<Self, String> {
+        match only(items) {
+            "auto" => Ok(Self(None)),
+            _ => ByteSize::parse(items).map(|ByteSize(bytes)| Self(Some(bytes))),
+        }
+    }
+}
+
+/// The memory that the node and its region may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MemoryMax {
+    /// The limit of the control group.
+    Auto,
+    /// Not limited.
+    None,
+    /// This many bytes.
+    Bytes(u64),
+}
+
+impl SettingValue for MemoryMax {
+    const WANTS: &'static str = "auto|none|SIZE";
+    fn parse(items: &[String]) -> Result<Self, String> {
+        match only(items) {
+            "auto" => Ok(Self::Auto),
+            "none" => Ok(Self::None),
+            _ => ByteSize::parse(items).map(|ByteSize(bytes)| Self::Bytes(bytes)),
+        }
+    }
+}
+
 /// A time: a number with us, ms, s, min or h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TimeSpan(pub(crate) Duration);

@@ -78,6 +78,7 @@ fn other_hosts_can_connect_only_with_authentication() {
 
     let insecure = start(serve(&folder.path("r")).args(wide).arg("--insecure"));
     assert!(insecure.log().contains("warn NS-2001"), "{}", insecure.log());
+    drop(insecure);
 
     let users = folder.path("users");
     fs::write(&users, "user xapp on >secret ~* +@all\n").unwrap();
@@ -183,4 +184,77 @@ fn a_disconnected_client_is_logged_as_json() {
         serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {output}"));
     assert_eq!(line["reason"], "too_large", "{output}");
     assert!(line["client"].as_str().unwrap().starts_with("unix:pid="), "{output}");
+}
+
+#[test]
+fn a_second_node_on_a_region_is_rejected_unless_both_permit_it() {
+    let folder = Folder::new();
+    let region = folder.path("r");
+    let command = |more: &[&str]| {
+        let mut command = serve(&region);
+        command.args(["--listen", "127.0.0.1:0", "--unix", "", "--cores", "1", "--max", "64MiB"]);
+        command.args(more);
+        command
+    };
+    let mut first = start(&mut command(&[]));
+    for more in [&[][..], &["--region-several-nodes"]] {
+        let output = rejected(&mut command(more));
+        let wanted = format!("process {} already serves", first.pid());
+        assert!(output.contains(&wanted) && output.contains("PUBLISH"), "{output}");
+    }
+    assert_eq!(first.tcp().ask(&["SET", "k", "v"]), "+OK", "it is not disturbed");
+    first.kill();
+    let both = ["--region-several-nodes"];
+    let nodes = [start(&mut command(&both)), start(&mut command(&both))];
+    assert!(rejected(&mut command(&[])).contains("already serves"));
+    assert_eq!(nodes.map(|node| node.tcp().ask(&["GET", "k"])), ["v", "v"]);
+}
+
+#[test]
+fn limits_are_derived_from_the_memory_limit_or_rejected() {
+    let folder = Folder::new();
+    let command = |max: &str, more: &[&str]| {
+        let mut command = serve(&folder.path("r"));
+        command.args(["--listen", "127.0.0.1:0", "--unix", "", "--cores", "2", "--max", max]);
+        command.args(more);
+        command
+    };
+    let little = ["--limits-memory-max", "300MiB"];
+    let output = rejected(&mut command("128MiB", &little));
+    assert!(output.contains("the memory limit of 300 MiB (limits.memory_max)"), "{output}");
+    assert!(output.contains("region 128 MiB, 2 cores with 32 MiB each"), "{output}");
+    assert!(!folder.path("r").exists(), "a rejected start creates nothing");
+    let more = ["--limits-memory-max", "1GiB", "--limits-core-bytes-max", "1GiB"];
+    assert!(rejected(&mut command("128MiB", &more)).contains("limits.core_bytes_max"));
+    let node = start(&mut command("128MiB", &["--limits-memory-max", "600MiB"]));
+    assert!(node.log().contains("info NS-1010"), "{}", node.log());
+    assert!(node.log().contains("memory_max=629145600 origin=limits.memory_max"), "{}", node.log());
+    assert_eq!(node.tcp().ask(&["PING"]), "+PONG");
+    drop(node);
+    // The region keeps its size.
+    let output = rejected(&mut command("64MiB", &little));
+    assert!(output.contains("region 128 MiB"), "{output}");
+    let node = start(&mut command("128MiB", &["--limits-memory-max", "none"]));
+    assert!(!node.log().contains("NS-1010"), "{}", node.log());
+}
+
+#[test]
+fn clients_of_a_sentinel_address_find_the_port_of_the_master() {
+    let folder = Folder::new();
+    let mut command = serve(&folder.path("r"));
+    command.args(["--listen", "127.0.0.1:0", "--unix", "", "--cores", "2", "--max", "64MiB"]);
+    let node = start(command.args(["--resp-sentinel-listen", "127.0.0.1:0"]));
+    assert!(node.log().contains("protocol=sentinel"), "{}", node.log());
+    let [master, sentinel] = node.addresses.as_slice() else { panic!("{:?}", node.addresses) };
+    let mut client = Client::tcp(sentinel);
+    assert_eq!(client.ask(&["ROLE"]), "*2");
+    assert_eq!(client.receive().unwrap(), b"sentinel");
+    let mut client = Client::tcp(sentinel);
+    let request = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "dbaasmaster-cluster-3"];
+    assert_eq!(client.ask(&request), "*2");
+    let [host, port] = [(); 2].map(|()| String::from_utf8(client.receive().unwrap()).unwrap());
+    assert_eq!(format!("{host}:{port}"), *master);
+    let mut client = Client::tcp(master);
+    assert_eq!(client.ask(&["ROLE"]), "*3");
+    assert_eq!(client.receive().unwrap(), b"master");
 }

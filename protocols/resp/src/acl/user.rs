@@ -159,6 +159,14 @@ impl User {
         }
     }
 
+    /// Whether all keys of a pattern are allowed; `None`: the pattern concerns all namespaces.
+    pub fn may_walk_pattern(&self, namespace: Option<KeyName<'_>>) -> bool {
+        self.may_walk(match namespace {
+            Some(name) => ScopedNamespaces::Namespace(name.namespace),
+            None => ScopedNamespaces::All,
+        })
+    }
+
     fn may_walk(&self, scoped_namespaces: ScopedNamespaces<'_>) -> bool {
         match (&self.namespaces, scoped_namespaces) {
             (NamespaceRule::All, _) | (_, ScopedNamespaces::Nothing) => true,

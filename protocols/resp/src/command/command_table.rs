@@ -89,6 +89,16 @@ impl<R> CommandTable<R> {
         }
     }
 
+    /// As [`Self::lookup_any_arity`], without an error.
+    pub fn find_requested(&self, args: Args<'_>) -> Option<&CommandSpec<R>> {
+        let name = args.get(0).unwrap_or_default();
+        let command = self.find(name).filter(|_| !name.contains(&b'|'))?;
+        match args.get(1) {
+            Some(part) if command.has_subcommands() => self.part(name, part),
+            _ => Some(command),
+        }
+    }
+
     fn part(&self, name: &[u8], part: &[u8]) -> Option<&CommandSpec<R>> {
         if part.len() > NAME_BYTES_MAX {
             return None;

@@ -23,6 +23,7 @@ struct CommandCounters {
     calls: AtomicU64,
     nanos: AtomicU64,
     failed: AtomicU64,
+    rejected: AtomicU64,
 }
 
 /// Class of a command in latency statistics.
@@ -73,8 +74,11 @@ pub struct CommandStats {
     pub calls: u64,
     /// Total duration in microseconds.
     pub micros: u64,
-    /// Number of error replies.
+    /// Number of calls with an error reply.
     pub failed: u64,
+    /// Number of requests that were rejected before a call: wrong number of arguments, missing
+    /// authentication or permission, or not allowed while the client is subscribed.
+    pub rejected: u64,
 }
 
 impl RespCoreStats {
@@ -87,6 +91,7 @@ impl RespCoreStats {
             calls: none(),
             nanos: none(),
             failed: none(),
+            rejected: none(),
         };
         Self {
             commands: commands.map(count).collect(),
@@ -117,6 +122,14 @@ impl RespCoreStats {
         }
     }
 
+    /// Counts a request that was rejected before this command was called, in addition to
+    /// [`RespCoreStats::count`] without a command.
+    pub(crate) fn count_rejected(&self, command: u16) {
+        if let Some(count) = self.commands.get(usize::from(command)) {
+            add(&count.rejected, 1);
+        }
+    }
+
     /// Number of requests, and of those with error replies.
     pub fn totals(&self) -> (u64, u64) {
         (self.requests.load(Ordering::Relaxed), self.errors.load(Ordering::Relaxed))
@@ -140,15 +153,16 @@ impl RespCoreStats {
         self.latencies.each_ref().map(Histogram::snapshot)
     }
 
-    /// Statistics of the commands that were called, by name.
+    /// Statistics of the commands that were called or rejected, by name.
     pub fn commands(&self) -> impl Iterator<Item = (&'static str, CommandStats)> {
         self.commands.iter().filter_map(|count| {
             let tally = CommandStats {
                 calls: count.calls.load(Ordering::Relaxed),
                 micros: count.nanos.load(Ordering::Relaxed) / 1000,
                 failed: count.failed.load(Ordering::Relaxed),
+                rejected: count.rejected.load(Ordering::Relaxed),
             };
-            (tally.calls > 0).then_some((count.name, tally))
+            (tally.calls > 0 || tally.rejected > 0).then_some((count.name, tally))
         })
     }
 }
@@ -177,7 +191,9 @@ mod tests {
         assert_eq!((read.total(), read.sum, write.total()), (2, 5_000, 1));
         assert_eq!((pubsub.total(), other.total()), (0, 0));
         let stats: Vec<_> = counts.commands().collect();
-        let get = CommandStats { calls: 2, micros: 5, failed: 1 };
+        let get = CommandStats { calls: 2, micros: 5, failed: 1, rejected: 0 };
         assert_eq!(stats.first(), Some(&("get", get)));
+        counts.count_rejected(1);
+        assert_eq!(counts.commands().map(|(_, stats)| stats.rejected).sum::<u64>(), 1);
     }
 }

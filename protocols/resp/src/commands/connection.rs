@@ -7,17 +7,22 @@ use super::keys::check_database;
 use super::pubsub::{unsubscribe_all, update_client_list, write_deliveries};
 use super::transactions::reject_in_exec;
 use crate::acl::{DEFAULT_USER, User};
+use crate::auth_limit::AuthDecision;
 use crate::command_context::CommandContext;
-use crate::connection_state::WatchedRecords;
+use crate::connection_state::{PostponeCause, PostponedRequest, WatchedRecords};
 use crate::number::integer;
 use crate::parse::Args;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::reply::{ReplyWriter, RespVersion};
-use crate::server::REDIS_VERSION;
+use crate::server::{AuthFailure, REDIS_VERSION};
+use nearstate_store::since_boot;
 use std::sync::Arc;
 
 const NO_NAME: ErrorReply =
     ErrorReply::fixed("ERR Client names cannot contain spaces, newlines or special characters.");
+
+/// The result of a request that is postponed. It is not sent.
+const POSTPONED: ErrorReply = ErrorReply::fixed("ERR the request is postponed");
 
 /// Maximum bytes of a connection's name, which is stored per connection and shown in `CLIENT LIST`.
 const NAME_BYTES_MAX: usize = 1024;
@@ -79,12 +84,16 @@ pub(crate) fn reset(
     connection.watched = WatchedRecords::default();
     connection.name = Vec::new();
     connection.protocol = RespVersion::Resp2;
-    connection.user = ctx.server.settings.users.initial_user().cloned();
+    connection.user.clone_from(&connection.initial_user);
     let user = connection.user.as_ref().map(|user| user.name().to_owned()).unwrap_or_default();
+    ctx.server.monitors.remove(connection.id);
+    connection.stop_tracking(ctx.server);
     ctx.server.update_client(connection.id, |client_entry| {
         client_entry.user = user;
         client_entry.name = String::new();
         client_entry.protocol = 2;
+        client_entry.is_no_evict = false;
+        client_entry.is_monitor = false;
     });
     update_client_list(ctx);
     reply.set_protocol(RespVersion::Resp2);
@@ -122,19 +131,61 @@ pub(crate) fn auth(
         3 => (arg(args, 1), arg(args, 2)),
         _ => return Err(ErrorReply::SYNTAX),
     };
-    let user = authenticate(ctx, name, password)?;
+    let user = authenticate(ctx, args, name, password)?;
     let called = ctx.connection.name.clone();
     set_user(ctx, Some(user), called);
     reply.ok();
     Ok(())
 }
 
+/// Checks a password, unless earlier failures postpone or refuse the request.
 fn authenticate(
-    ctx: &CommandContext<'_>,
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
     name: &[u8],
     password: &[u8],
 ) -> Result<Arc<User>, ErrorReply> {
-    ctx.server.settings.users.authenticate(name, password).cloned().ok_or(ErrorReply::WRONG_PASS)
+    let (server, connection) = (ctx.server, &mut *ctx.connection);
+    let (limit, users) = (&server.auth_limit, &server.settings.users);
+    let report = |address: &str, failures, is_refused| {
+        let user = users.find(name).map(|user| user.name());
+        let failure = AuthFailure { client: address, user, failures, is_refused };
+        (server.settings.on_auth_failure)(&failure);
+    };
+    if !std::mem::take(&mut connection.is_auth_due) {
+        let decision = limit.decide(connection.auth_source, connection.auth_failures, since_boot());
+        let refused = match decision {
+            AuthDecision::Check => None,
+            // EXEC runs at once.
+            AuthDecision::CheckAfter(wait) if ctx.txn.is_some() => {
+                limit.count_refusal();
+                Some(wait)
+            }
+            AuthDecision::CheckAfter(wait) => {
+                let request = args.keep();
+                let cause = PostponeCause::Auth;
+                let postponed = PostponedRequest { request, cause, wait, timer: None };
+                connection.postponed = Some(postponed);
+                return Err(POSTPONED);
+            }
+            AuthDecision::Refuse(wait) => Some(wait),
+        };
+        if let Some(wait) = refused {
+            report(&connection.address, connection.auth_failures, true);
+            return Err(ErrorReply::new(format!(
+                "ERR too many failed authentications of this client: the password was not \
+                 checked, try again in {} s",
+                wait.as_secs() + 1
+            )));
+        }
+    }
+    if let Some(user) = users.authenticate(name, password) {
+        return Ok(Arc::clone(user));
+    }
+    connection.auth_failures = connection.auth_failures.saturating_add(1);
+    let failures = limit.count_failure(connection.auth_source, since_boot());
+    report(&connection.address, failures, false);
+    Err(ErrorReply::WRONG_PASS)
 }
 
 /// Publishes user and name of the connection in `CLIENT LIST`.
@@ -148,6 +199,9 @@ fn set_user(ctx: &mut CommandContext<'_>, user: Option<Arc<User>>, name: Vec<u8>
     ctx.connection.name = name;
     if user.is_some() {
         ctx.connection.user = user;
+        if ctx.connection.tracking.is_some() {
+            ctx.server.tracking.set_user(ctx.connection.id, ctx.connection.user.as_ref());
+        }
     }
 }
 
@@ -168,13 +222,13 @@ pub(crate) fn hello(
             return Err(ErrorReply::fixed(text));
         }
     };
-    let (mut user, mut name) = (None, ctx.connection.name.clone());
+    let (mut credentials, mut name) = (None, ctx.connection.name.clone());
     let mut at = 2;
     while let Some(option) = args.get(at) {
         let is = |word: &str| option.eq_ignore_ascii_case(word.as_bytes());
         match (args.get(at + 1), args.get(at + 2)) {
             (Some(who), Some(password)) if is("auth") => {
-                user = Some(authenticate(ctx, who, password)?);
+                credentials = Some((who, password));
                 at += 3;
             }
             (Some(given), _) if is("setname") => {
@@ -182,7 +236,7 @@ pub(crate) fn hello(
                 at += 2;
             }
             // Words after AUTH may be parts of a password with spaces, so they are not shown.
-            _ if user.is_some() => {
+            _ if credentials.is_some() => {
                 return Err(ErrorReply::fixed("ERR Syntax error in HELLO option"));
             }
             _ => {
@@ -192,6 +246,11 @@ pub(crate) fn hello(
             }
         }
     }
+    // One check for each request, as for AUTH. The last user and password count, as in Redis.
+    let user = match credentials {
+        Some((who, password)) => Some(authenticate(ctx, args, who, password)?),
+        None => None,
+    };
     if user.is_none() && ctx.connection.user.is_none() {
         return Err(ErrorReply::fixed(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the \
@@ -209,7 +268,9 @@ pub(crate) fn hello(
 }
 
 fn write_hello(ctx: &CommandContext<'_>, version: u8, reply: &mut ReplyWriter<'_>) {
-    reply.map(7);
+    // As Redis, a Sentinel has no role.
+    let role: &[&str] = if ctx.connection.is_sentinel { &[] } else { &["role", "master"] };
+    reply.map(6 + role.len() / 2);
     for word in ["server", "redis", "version", REDIS_VERSION] {
         reply.bulk(word.as_bytes());
     }
@@ -217,7 +278,7 @@ fn write_hello(ctx: &CommandContext<'_>, version: u8, reply: &mut ReplyWriter<'_
     reply.int(version.into());
     reply.bulk(b"id");
     reply.int(i64::try_from(ctx.connection.id).unwrap_or(i64::MAX));
-    for word in ["mode", "standalone", "role", "master", "modules"] {
+    for word in ["mode", ctx.connection.mode()].iter().chain(role).chain(&["modules"]) {
         reply.bulk(word.as_bytes());
     }
     reply.array(0);

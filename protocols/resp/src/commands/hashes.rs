@@ -4,6 +4,7 @@ use super::arg;
 use super::random::{RandomCount, below, bounded};
 use super::scan_options::{self, ScanOptions};
 use crate::command_context::{CommandContext, CommandTxn};
+use crate::dump_payload::BytesPair;
 use crate::number::long_double::LongDouble;
 use crate::number::{integer, integer_or_refuse};
 use crate::parse::Args;
@@ -99,6 +100,19 @@ pub(super) fn pairs(args: Args<'_>) -> Result<Vec<BlockChange<'_>>, ErrorReply> 
         }
     }
     Ok(changes)
+}
+
+/// The fields of a payload of `RESTORE`, which a client may have made up.
+pub(super) fn pairs_of<'a>(fields: &[BytesPair<'a>]) -> Result<Vec<BlockChange<'a>>, ErrorReply> {
+    let mut names = BTreeSet::new();
+    let changes = fields.iter().map(|(name, value)| {
+        let name = name_of(name)?;
+        let is_new = names.insert(name);
+        let repeated = ErrorReply::fixed("ERR Bad data format");
+        if is_new { Ok(BlockChange { name, bytes: Some(value) }) } else { Err(repeated) }
+    });
+    let changes = changes.collect::<Result<Vec<_>, ErrorReply>>()?;
+    if changes.is_empty() { Err(ErrorReply::fixed("ERR Bad data format")) } else { Ok(changes) }
 }
 
 fn set_pairs(ctx: &CommandContext<'_>, args: Args<'_>, name: &str) -> Result<usize, ErrorReply> {

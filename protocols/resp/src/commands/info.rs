@@ -85,7 +85,7 @@ fn begin(text: &mut String, name: &str) {
 fn section(ctx: &CommandContext<'_>, seen: &Inspection, name: &str, text: &mut String) {
     let mut facts = InfoText(text);
     match name {
-        "server" => server(ctx.server, seen, &mut facts),
+        "server" => server(ctx, seen, &mut facts),
         "clients" => {
             facts.field("connected_clients", ctx.server.client_count());
             facts.field("blocked_clients", 0);
@@ -139,19 +139,19 @@ fn human(bytes: u64) -> String {
     if unit == "B" { format!("{bytes}B") } else { format!("{size:.2}{unit}") }
 }
 
-fn server(server: &RespServer, seen: &Inspection, facts: &mut InfoText<'_>) {
-    let settings = &server.settings;
+fn server(ctx: &CommandContext<'_>, seen: &Inspection, facts: &mut InfoText<'_>) {
+    let (server, settings) = (ctx.server, &ctx.server.settings);
     let now = now_ms_coarse();
     let up = now.saturating_sub(settings.started_ms) / 1000;
     let [one, two] = seen.id;
     facts.field("redis_version", REDIS_VERSION);
     facts.field("nearstate_version", env!("CARGO_PKG_VERSION"));
-    facts.field("redis_mode", "standalone");
+    facts.field("redis_mode", ctx.connection.mode());
     facts.field("os", std::env::consts::OS);
     facts.field("arch_bits", usize::BITS);
     facts.field("process_id", settings.pid);
     facts.field("run_id", format_args!("{one:016x}{two:016x}{:08x}", settings.pid));
-    facts.field("tcp_port", settings.port);
+    facts.field("tcp_port", server.port());
     facts.field("server_time_usec", now * 1000);
     facts.field("uptime_in_seconds", up);
     facts.field("uptime_in_days", up / (24 * 60 * 60));
@@ -195,6 +195,7 @@ fn stats(server: &RespServer, facts: &mut InfoText<'_>) {
     let [hits, misses] = stats.hits_and_misses();
     facts.field("keyspace_hits", hits);
     facts.field("keyspace_misses", misses);
+    facts.field("acl_access_denied_auth", server.auth_limit.failures());
     facts.field("messages_published", stats.published.load(Ordering::Relaxed));
     facts.field("pubsub_channels", server.pubsub.channel_count());
     facts.field("pubsub_patterns", server.pubsub.patterns());
@@ -217,8 +218,8 @@ fn commands(server: &RespServer, facts: &mut InfoText<'_>) {
         facts.field(
             &format!("cmdstat_{name}"),
             format_args!(
-                "calls={},usec={},usec_per_call={each:.2},failed_calls={}",
-                tally.calls, tally.micros, tally.failed
+                "calls={},usec={},usec_per_call={each:.2},rejected_calls={},failed_calls={}",
+                tally.calls, tally.micros, tally.rejected, tally.failed
             ),
         );
     }

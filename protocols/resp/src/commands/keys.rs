@@ -329,6 +329,54 @@ pub(crate) fn encoding(
     Ok(())
 }
 
+/// `OBJECT FREQ key`
+pub(crate) fn freq(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut ReplyWriter<'_>,
+) -> CommandResult {
+    if ctx.read(arg(args, 2))?.is_none() {
+        reply.nil();
+        return Ok(());
+    }
+    Err(ErrorReply::fixed(
+        "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note \
+         that when switching between policies at runtime LRU and LFU data will take some time to \
+         adjust.",
+    ))
+}
+
+/// `OBJECT IDLETIME key`
+pub(crate) fn idletime(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut ReplyWriter<'_>,
+) -> CommandResult {
+    number_if_exists(ctx, arg(args, 2), 0, reply)
+}
+
+/// `OBJECT REFCOUNT key`
+pub(crate) fn refcount(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut ReplyWriter<'_>,
+) -> CommandResult {
+    number_if_exists(ctx, arg(args, 2), 1, reply)
+}
+
+fn number_if_exists(
+    ctx: &CommandContext<'_>,
+    key: &[u8],
+    number: i64,
+    reply: &mut ReplyWriter<'_>,
+) -> CommandResult {
+    match ctx.read(key)? {
+        Some(_) => reply.int(number),
+        None => reply.nil(),
+    }
+    Ok(())
+}
+
 /// The encoding that Redis would use.
 fn encoding_of(found: &RecordRef<'_>) -> Result<&'static str, ErrorReply> {
     let is_short = |bytes: &[u8]| bytes.len() <= PACKED_BYTES_MAX;

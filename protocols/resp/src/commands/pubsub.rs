@@ -8,13 +8,14 @@ use super::transactions::reject_in_exec;
 use crate::command::CommandFlags;
 use crate::command_context::{CommandContext, RespCommand};
 use crate::connection_state::{ConnectionState, Subscriptions};
+use crate::number::integer;
 use crate::parse::Args;
 use crate::pattern;
-use crate::pubsub::mailbox::Delivery;
+use crate::pubsub::mailbox::{Delivery, MessageKind};
 use crate::pubsub::{self, PatternShareExceeded, PubSub};
 use crate::records::KeyedRecords;
-use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
+use crate::reply::{ReplyWriter, RespVersion};
 use crate::server::RespServer;
 use crate::sliced_task::{SlicedTask, TaskProgress};
 use nearstate_store::glob;
@@ -54,7 +55,57 @@ pub(crate) fn unsubscribe_all(server: &RespServer, connection: &mut ConnectionSt
 }
 
 /// Writes a message.
-pub(crate) fn write_delivery(delivery: &Delivery, reply: &mut ReplyWriter<'_>) {
+pub(crate) fn write_delivery(
+    delivery: &Delivery,
+    connection: &ConnectionState,
+    reply: &mut ReplyWriter<'_>,
+) {
+    let payload = &delivery.message.payload;
+    match delivery.message.kind {
+        MessageKind::Published => write_published(delivery, reply),
+        MessageKind::Monitor => reply.simple_bytes(payload),
+        MessageKind::Invalidate => write_invalidation(Some(payload), connection, reply),
+        MessageKind::InvalidateAll => write_invalidation(None, connection, reply),
+        MessageKind::RedirectBroken if connection.protocol == RespVersion::Resp3 => {
+            reply.push(2);
+            reply.bulk(b"tracking-redir-broken");
+            reply.int(integer(payload).unwrap_or_default());
+        }
+        // RESP2 has no form for it.
+        MessageKind::RedirectBroken => {}
+    }
+}
+
+/// The channel on which a RESP2 client receives the invalidations of another connection.
+const INVALIDATE_CHANNEL: &[u8] = b"__redis__:invalidate";
+
+/// Writes the key that has changed, or null for all. A RESP2 client that is not subscribed to the
+/// channel could not distinguish it from a reply.
+fn write_invalidation(
+    key: Option<&[u8]>,
+    connection: &ConnectionState,
+    reply: &mut ReplyWriter<'_>,
+) {
+    if connection.protocol == RespVersion::Resp3 {
+        reply.push(2);
+        reply.bulk(b"invalidate");
+    } else if connection.channels.contains(INVALIDATE_CHANNEL) {
+        reply.push(3);
+        reply.bulk(b"message");
+        reply.bulk(INVALIDATE_CHANNEL);
+    } else {
+        return;
+    }
+    match key {
+        Some(key) => {
+            reply.array(1);
+            reply.bulk(key);
+        }
+        None => reply.nil(),
+    }
+}
+
+fn write_published(delivery: &Delivery, reply: &mut ReplyWriter<'_>) {
     match &delivery.pattern {
         None => {
             reply.push(3);
@@ -73,7 +124,10 @@ pub(crate) fn write_delivery(delivery: &Delivery, reply: &mut ReplyWriter<'_>) {
 /// Writes the queued messages. A RESP2 client without subscriptions could not distinguish them from
 /// replies.
 pub(crate) fn write_deliveries(connection: &ConnectionState, reply: &mut ReplyWriter<'_>) {
-    connection.mailbox.take_all().iter().for_each(|delivery| write_delivery(delivery, reply));
+    let deliveries = connection.mailbox.take_all();
+    for delivery in &deliveries {
+        write_delivery(delivery, connection, reply);
+    }
 }
 
 /// Kind of a subscription: channel or pattern.

@@ -8,8 +8,13 @@ use crate::parse::Args;
 use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 
-/// Default master names: those of O-RAN's Helm chart and of Redis' example.
+/// Master names without configuration: that of O-RAN's Helm chart and that of Redis' example.
 const USUAL_MASTERS: [&str; 2] = ["dbaasmaster", "mymaster"];
+
+/// With several databases in `DBAAS_CLUSTER_ADDR_LIST`, O-RAN's Helm chart names their masters
+/// `dbaasmaster-cluster-0`, `dbaasmaster-cluster-1` and so on, and ricsdl searches its own in the
+/// list of all masters. A deployment has a few databases.
+const CLUSTER_MASTERS: usize = 16;
 
 const NO_MASTER: ErrorReply = ErrorReply::fixed("ERR No such master with that name");
 
@@ -36,17 +41,34 @@ pub(crate) fn masters(
     _: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    let masters = &ctx.server.settings.masters;
-    let names: Vec<&str> = if masters.is_empty() {
-        USUAL_MASTERS.to_vec()
-    } else {
-        masters.iter().map(String::as_str).collect()
-    };
+    let names = master_names(ctx);
     reply.array(names.len());
     for name in &names {
         record(ctx, name.as_bytes(), reply);
     }
     Ok(())
+}
+
+/// The names in lists of masters. Other names are answered as well if none is configured.
+fn master_names(ctx: &CommandContext<'_>) -> Vec<String> {
+    let masters = &ctx.server.settings.masters;
+    if !masters.is_empty() {
+        return masters.clone();
+    }
+    let [usual, ..] = USUAL_MASTERS;
+    let clusters = (0..CLUSTER_MASTERS).map(|number| format!("{usual}-cluster-{number}"));
+    USUAL_MASTERS.map(str::to_owned).into_iter().chain(clusters).collect()
+}
+
+/// `ROLE` of a client that connected to an address of the Sentinel.
+pub(super) fn role(ctx: &CommandContext<'_>, reply: &mut ReplyWriter<'_>) {
+    let names = master_names(ctx);
+    reply.array(2);
+    reply.bulk(b"sentinel");
+    reply.array(names.len());
+    for name in names {
+        reply.bulk(name.as_bytes());
+    }
 }
 
 /// `SENTINEL MASTER name`
@@ -80,15 +102,15 @@ fn check(ctx: &CommandContext<'_>, name: &[u8]) -> CommandResult {
 
 /// Address for clients: the local address of the connection, unless configured.
 fn address(ctx: &CommandContext<'_>) -> (String, u16) {
-    let settings = &ctx.server.settings;
-    if let Some(host) = &settings.announced_host {
-        return (host.clone(), settings.port);
+    let announced_port = ctx.server.port();
+    if let Some(host) = &ctx.server.settings.announced_host {
+        return (host.clone(), announced_port);
     }
     let host = &ctx.connection.local_host;
     // An IPv4-mapped IPv6 address, which not every client can parse.
     let host = host.strip_prefix("::ffff:").filter(|rest| rest.contains('.')).unwrap_or(host);
-    let port =
-        if ctx.connection.local_port == 0 { settings.port } else { ctx.connection.local_port };
+    let is_own = !ctx.connection.is_sentinel && ctx.connection.local_port != 0;
+    let port = if is_own { ctx.connection.local_port } else { announced_port };
     (host.to_owned(), port)
 }
 

@@ -3,6 +3,7 @@
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
 use super::arg;
+use super::sentinel;
 use crate::command_context::CommandContext;
 use crate::number::{integer, integer_or_refuse};
 use crate::parse::Args;
@@ -20,7 +21,7 @@ const SLOW_ENTRIES: usize = 10;
 /// Limit of patterns of one `CONFIG GET`, each of which is compared with about thirty names.
 const PATTERNS_MAX: usize = 128;
 
-/// The setting of `CONFIG SET`.
+/// The setting that selects the keyspace notifications.
 pub(super) const NOTIFY: &str = "notify-keyspace-events";
 
 /// `CONFIG GET pattern ..`
@@ -55,7 +56,10 @@ pub(super) fn settings(
     let settings = &ctx.server.settings;
     let seen = ctx.session().region().inspect()?;
     let (folder, file) = settings.region.rsplit_once('/').unwrap_or((".", &settings.region));
-    let pubsub = settings.mailbox_bytes_max;
+    let runtime = &ctx.server.runtime;
+    let pubsub = runtime.mailbox_bytes_max();
+    // As Redis writes "never".
+    let slow = i64::try_from(runtime.slow_micros()).unwrap_or(-1);
     let fixed = [
         ("acllog-max-len", "0"),
         ("aclfile", ""),
@@ -81,12 +85,14 @@ pub(super) fn settings(
         ("client-query-buffer-limit", settings.request_bytes_max.to_string()),
         ("dbfilename", file.to_owned()),
         ("dir", folder.to_owned()),
+        ("latency-monitor-threshold", runtime.latency_threshold_ms().to_string()),
+        ("loglevel", runtime.log_level().name().to_owned()),
         (NOTIFY, ctx.server.keyspace.events().flags()),
         ("maxmemory", seen.bytes_max.to_string()),
-        ("port", settings.port.to_string()),
+        ("port", ctx.server.port().to_string()),
         ("proto-max-bulk-len", VALUE_BYTES_MAX.to_string()),
-        ("slowlog-log-slower-than", settings.slow_micros.to_string()),
-        ("slowlog-max-len", settings.slow_entries_max.to_string()),
+        ("slowlog-log-slower-than", slow.to_string()),
+        ("slowlog-max-len", runtime.slow_entries_max().to_string()),
     ]);
     all.sort_unstable();
     Ok(all)
@@ -253,10 +259,14 @@ pub(crate) fn wait(
 
 /// `ROLE`
 pub(crate) fn role(
-    _: &mut CommandContext<'_>,
+    ctx: &mut CommandContext<'_>,
     _: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
+    if ctx.connection.is_sentinel {
+        sentinel::role(ctx, reply);
+        return Ok(());
+    }
     reply.array(3);
     reply.bulk(b"master");
     reply.int(0);

@@ -7,7 +7,6 @@
 
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
-use super::arg;
 use crate::command::CommandFlags;
 use crate::command_context::{CommandContext, DeadlineTxn, ExecTxn, RespCommand};
 use crate::connection_state::{
@@ -127,10 +126,20 @@ pub(crate) fn exec(
     if queue.is_dirty {
         return Err(ABORTED);
     }
+    if ctx.connection.tracking.is_some() {
+        for (number, kept) in &queue.requests {
+            if let Some(command) = ctx.table.commands().get(usize::from(*number)) {
+                ctx.connection.track_keys(ctx.server, command, kept.args());
+            }
+        }
+    }
     let mut execution = ExecRun { queue, watched, refused: BTreeMap::new() };
     let done = execution.carry_out(ctx, reply);
     let deferred_messages = std::mem::take(&mut ctx.connection.deferred_messages);
     done?;
+    if ctx.server.monitors.is_any() {
+        execution.monitor(ctx);
+    }
     for (channel, payload) in deferred_messages.messages {
         ctx.server.publish(&channel, &payload);
     }
@@ -156,6 +165,17 @@ enum ExecEnd {
 }
 
 impl ExecRun {
+    /// Shows the executed commands to `MONITOR`.
+    #[cold]
+    fn monitor(&self, ctx: &CommandContext<'_>) {
+        for (number, kept) in &self.queue.requests {
+            if ctx.table.commands().get(usize::from(*number)).is_some_and(RespCommand::is_monitored)
+            {
+                ctx.server.monitor(&ctx.connection.address, kept.args());
+            }
+        }
+    }
+
     fn carry_out(
         &mut self,
         ctx: &mut CommandContext<'_>,
@@ -366,7 +386,8 @@ pub(crate) fn reject_in_exec(ctx: &CommandContext<'_>, args: Args<'_>) -> Comman
     if ctx.txn.is_none() {
         return Ok(());
     }
-    let name = String::from_utf8_lossy(arg(args, 0)).to_ascii_uppercase();
+    let name = ctx.table.find_requested(args).map_or("", |command| command.name);
+    let name = name.replace('|', " ").to_ascii_uppercase();
     Err(ErrorReply::new(format!("ERR {name} is not allowed between MULTI and EXEC")))
 }
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Namespaces watched for keyspace notifications: state shared by all cores and the notifier task.
+//! Namespaces watched for keyspace notifications and tracking clients: state shared by all cores
+//! and the notifier task.
 //!
 //! A namespace is watched before its creator writes to it, so that its first change is published.
 //! Nothing is watched while no event is enabled.
@@ -8,7 +9,7 @@ use crate::keyspace_events::KeyspaceEvents;
 use nearstate_model::Result;
 use nearstate_store::{Filter, Kind, Namespace, Session, Watch};
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -17,6 +18,8 @@ use std::task::{Context, Poll, Waker};
 pub struct KeyspaceWatches {
     /// Enabled events. Written under the lock.
     events: AtomicU16,
+    /// True if clients track keys, which needs all changes. Written under the lock.
+    is_tracking: AtomicBool,
     /// Statistics of notifications.
     pub counts: KeyspaceStats,
     state: Mutex<WatchState>,
@@ -70,22 +73,46 @@ impl KeyspaceWatches {
         KeyspaceEvents::of_bits(self.events.load(Ordering::Acquire))
     }
 
+    /// True if namespaces are watched, for events or for tracking clients.
+    pub fn is_watching(&self) -> bool {
+        self.events().is_any() || self.is_tracking()
+    }
+
+    /// True if clients track keys.
+    pub fn is_tracking(&self) -> bool {
+        self.is_tracking.load(Ordering::Acquire)
+    }
+
+    /// Starts or ends the watches of tracking clients. The caller
+    /// [watches](Self::watch_namespace) the existing namespaces. `is_any` is called under the lock:
+    /// of two clients, one that begins and one that ends, the last call sees both.
+    pub fn update_tracking(&self, is_any: impl FnOnce() -> bool) {
+        let mut state = self.lock();
+        self.is_tracking.store(is_any(), Ordering::Release);
+        self.end_if_unused(&mut state);
+        wake(state);
+    }
+
+    fn end_if_unused(&self, state: &mut WatchState) {
+        if !self.is_watching() {
+            state.end();
+            self.counts.watched.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Enables events. Without any, all watches end. If none was enabled before, the caller
     /// [watches](Self::watch_namespace) the existing namespaces.
     pub fn set_events(&self, events: KeyspaceEvents) {
         let mut state = self.lock();
         self.events.store(events.bits(), Ordering::Release);
-        if !events.is_any() {
-            state.end();
-            self.counts.watched.store(0, Ordering::Relaxed);
-        }
+        self.end_if_unused(&mut state);
         wake(state);
     }
 
     /// Watches a namespace if events are enabled. A failure is counted and the next call retries: a
     /// write does not fail because its event cannot be published.
     pub fn watch_namespace(&self, session: &Session, name: &str, namespace: Namespace) {
-        if !self.events().is_any() {
+        if !self.is_watching() {
             return;
         }
         if self.try_watch(session, name, namespace).is_err() {
@@ -104,7 +131,7 @@ impl KeyspaceWatches {
         // Held until the watch exists, so that other callers can rely on it.
         let mut state = self.lock();
         let number = namespace.number();
-        if !self.events().is_any() || state.numbers.contains(&number) {
+        if !self.is_watching() || state.numbers.contains(&number) {
             return Ok(());
         }
         let watch = session.watch(namespace, Filter::Namespace)?;
@@ -136,7 +163,7 @@ impl KeyspaceWatches {
     /// Ready with the current generation once events are enabled.
     pub(crate) fn poll_enabled(&self, cx: &mut Context<'_>) -> Poll<u64> {
         let mut state = self.lock();
-        if self.events().is_any() {
+        if self.is_watching() {
             return Poll::Ready(state.generation);
         }
         state.store_waker(cx);

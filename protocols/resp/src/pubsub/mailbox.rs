@@ -64,6 +64,21 @@ impl MessageBudget {
     }
 }
 
+/// What a client receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageKind {
+    /// A message of a channel.
+    Published,
+    /// A line of `MONITOR`.
+    Monitor,
+    /// A key that a tracking client may have cached has changed.
+    Invalidate,
+    /// All keys may have changed.
+    InvalidateAll,
+    /// The connection that receives the invalidations of this client is closed.
+    RedirectBroken,
+}
+
 /// A message, shared by all its receivers. Its bytes count from the first delivery until it is
 /// dropped.
 #[derive(Debug)]
@@ -72,6 +87,8 @@ pub struct Message {
     pub channel: Vec<u8>,
     /// Payload.
     pub payload: Vec<u8>,
+    /// How it is written.
+    pub kind: MessageKind,
     budget: Arc<MessageBudget>,
     /// True once the bytes count. A message without subscribers, or too large for every mailbox,
     /// does not count: no client may be closed because of it.
@@ -81,8 +98,23 @@ pub struct Message {
 impl Message {
     /// A message that counts in `budget` once it is delivered to a mailbox.
     pub fn new(budget: &Arc<MessageBudget>, channel: &[u8], payload: &[u8]) -> Self {
+        Self::with_channel(budget, MessageKind::Published, channel, payload)
+    }
+
+    /// A message without a channel, as [`Message::new`].
+    pub fn of_kind(budget: &Arc<MessageBudget>, kind: MessageKind, payload: &[u8]) -> Self {
+        Self::with_channel(budget, kind, b"", payload)
+    }
+
+    fn with_channel(
+        budget: &Arc<MessageBudget>,
+        kind: MessageKind,
+        channel: &[u8],
+        payload: &[u8],
+    ) -> Self {
         let (channel, payload) = (channel.to_vec(), payload.to_vec());
-        Self { channel, payload, budget: Arc::clone(budget), is_counted: AtomicBool::new(false) }
+        let is_counted = AtomicBool::new(false);
+        Self { channel, payload, kind, budget: Arc::clone(budget), is_counted }
     }
 
     fn bytes(&self) -> usize {
@@ -274,6 +306,12 @@ impl Mailbox {
         state.bytes = 0;
         self.budget.give_back(state.deliveries.len() * DELIVERY_BYTES);
         std::mem::take(&mut state.deliveries).into()
+    }
+
+    /// True if the connection must close, after an overrun or on request.
+    pub fn is_ended(&self) -> bool {
+        let state = self.lock();
+        state.is_over || state.is_closed
     }
 
     /// True if it was closed because the client read too slowly.

@@ -3,7 +3,7 @@
 use super::{GROW, READ, READ_FAST, WRITE, WRITE_FAST};
 use crate::command::{AclCategories, ArgPositions, CommandFlags, CommandGroup, KeyspaceScope};
 use crate::command_context::RespCommand;
-use crate::commands::{expiry, keys, keyspace};
+use crate::commands::{dump, expiry, keys, keyspace};
 
 const ROW: RespCommand =
     RespCommand { keys: ArgPositions::ONE, group: CommandGroup::Keys, ..super::ROW };
@@ -242,12 +242,66 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         ..ROW
     },
     RespCommand {
+        name: "dump",
+        arity: 2,
+        flags: READ,
+        summary: "Returns a payload of the value of a key, for RESTORE.",
+        complexity: "O(N), N bytes of the record",
+        differs: "An own format with a version and a checksum, described in \
+                  `protocols/resp/src/dump_payload.rs`. It includes the tags. Redis cannot restore \
+                  it.",
+        run: dump::dump,
+        ..ROW
+    },
+    RespCommand {
+        name: "restore",
+        arity: -4,
+        flags: GROW,
+        also: AclCategories::DANGEROUS,
+        summary: "Creates a key from a payload of DUMP.",
+        complexity: "O(N), N bytes of the record",
+        differs: "Restores payloads of this server only. Tags that the namespace does \
+                  not declare are stored without an index. IDLETIME and FREQ are checked and have \
+                  no effect.",
+        run: dump::restore,
+        ..ROW
+    },
+    RespCommand {
         name: "object",
         arity: -2,
         flags: CommandFlags::CONTAINER,
         keys: ArgPositions::None,
         summary: "Contains commands that inspect the value of a key.",
-        differs: "ENCODING is the only subcommand.",
+        ..ROW
+    },
+    RespCommand {
+        name: "object|freq",
+        arity: 3,
+        flags: READ,
+        keys: ArgPositions::span(2, 2, 1),
+        summary: "Returns the access frequency of a key.",
+        differs: "Always an error, as in Redis without an LFU policy: there is no eviction.",
+        run: keys::freq,
+        ..ROW
+    },
+    RespCommand {
+        name: "object|idletime",
+        arity: 3,
+        flags: READ,
+        keys: ArgPositions::span(2, 2, 1),
+        summary: "Returns the seconds since the last access of a key.",
+        differs: "Always 0: accesses by embedded processes leave no trace.",
+        run: keys::idletime,
+        ..ROW
+    },
+    RespCommand {
+        name: "object|refcount",
+        arity: 3,
+        flags: READ,
+        keys: ArgPositions::span(2, 2, 1),
+        summary: "Returns the reference count of the value of a key.",
+        differs: "Always 1: values are not shared.",
+        run: keys::refcount,
         ..ROW
     },
     RespCommand {

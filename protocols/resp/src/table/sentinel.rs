@@ -14,7 +14,9 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         flags: CommandFlags::CONTAINER,
         summary: "Contains commands of Redis Sentinel.",
         differs: "This server is the only master, under every name or under the configured names. \
-                  Without configured names, MASTERS returns `dbaasmaster` and `mymaster`.",
+                  Without configured names, MASTERS returns `dbaasmaster`, `mymaster`, and \
+                  `dbaasmaster-cluster-0` to `dbaasmaster-cluster-15`. Clients that check the ROLE \
+                  of a Sentinel (redis-rs) need an address of `resp.sentinel_listen`.",
         ..ROW
     },
     RespCommand {

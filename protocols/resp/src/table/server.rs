@@ -3,7 +3,9 @@
 use super::{ANY_TIME, CONNECTION, OPERATOR, READ};
 use crate::command::{AclCategories, ArgPositions, CommandFlags, CommandGroup};
 use crate::command_context::RespCommand;
-use crate::commands::{clients, command, config, connection, info, server, users};
+use crate::commands::{
+    clients, command, config, connection, info, latency, monitor, server, tracking, users,
+};
 
 const ROW: RespCommand = RespCommand { group: CommandGroup::Server, ..super::ROW };
 
@@ -152,7 +154,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         flags: CommandFlags::CONTAINER,
         group: CommandGroup::Connection,
         summary: "Contains commands for connections.",
-        differs: "KILL, PAUSE, REPLY, TRACKING, UNBLOCK and NO-EVICT are not supported.",
+        differs: "REPLY and UNBLOCK are not supported.",
         ..ROW
     },
     RespCommand {
@@ -209,9 +211,51 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         group: CommandGroup::Connection,
         summary: "Lists open connections.",
         complexity: "O(N), N connections",
-        differs: "As CLIENT INFO; `multi` is shown for the own connection only. MAXAGE is not \
-                  supported.",
+        differs: "As CLIENT INFO; `multi` is shown for the own connection only.",
         run: clients::list,
+        ..ROW
+    },
+    RespCommand {
+        name: "client|kill",
+        arity: -3,
+        flags: OPERATOR,
+        group: CommandGroup::Connection,
+        summary: "Closes connections, by address or by filters.",
+        complexity: "O(N), N connections",
+        differs: "MAXAGE as in Redis 7.4. Replies that the client has not read are sent first. The \
+                  clients of other nodes and embedded processes are not affected.",
+        run: clients::kill,
+        ..ROW
+    },
+    RespCommand {
+        name: "client|no-evict",
+        arity: 3,
+        flags: OPERATOR,
+        group: CommandGroup::Connection,
+        summary: "Sets the flag that excludes the connection from client eviction.",
+        differs: "CLIENT LIST shows the flag. It has no other effect: there is no client eviction.",
+        run: clients::no_evict,
+        ..ROW
+    },
+    RespCommand {
+        name: "client|pause",
+        arity: -3,
+        flags: OPERATOR,
+        group: CommandGroup::Connection,
+        summary: "Suspends the requests of all clients, or those that write, for a time.",
+        differs: "Requests of AUTH, HELLO, QUIT, RESET and CLIENT UNPAUSE are not suspended. \
+                  Embedded processes and the expiration of keys are not affected.",
+        run: clients::pause,
+        ..ROW
+    },
+    RespCommand {
+        name: "client|unpause",
+        arity: 2,
+        flags: OPERATOR,
+        group: CommandGroup::Connection,
+        summary: "Resumes the requests that CLIENT PAUSE suspended.",
+        complexity: "O(N), N suspended clients",
+        run: clients::unpause,
         ..ROW
     },
     RespCommand {
@@ -222,6 +266,52 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         summary: "Returns OK.",
         differs: "As in Redis 7.2, without effect: there is no eviction.",
         run: connection::no_touch,
+        ..ROW
+    },
+    RespCommand {
+        name: "client|tracking",
+        arity: -3,
+        flags: CONNECTION,
+        group: CommandGroup::Connection,
+        summary: "Enables or disables messages about changed keys, for client-side caches.",
+        complexity: "O(N), N namespaces, in slices",
+        differs: "Changes by embedded processes and other nodes are reported as well. The messages \
+                  follow the change within about a millisecond, and within 100 ms for keys that \
+                  expire. NOLOOP is accepted, and own changes are reported as well: the region \
+                  does not tell the client that made a change. A message has one key, or null if \
+                  changes may have been missed; then discard all. At most 131072 keys are tracked \
+                  in default mode, and 1024 prefixes of all clients in BCAST mode. Prefixes must \
+                  be of allowed namespaces. REDIRECT requires a connection of the same user. \
+                  While a client tracks, each namespace permanently uses 1 MiB, as with \
+                  notify-keyspace-events. Rejected between MULTI and EXEC.",
+        run: tracking::tracking,
+        ..ROW
+    },
+    RespCommand {
+        name: "client|caching",
+        arity: 3,
+        flags: CONNECTION,
+        group: CommandGroup::Connection,
+        summary: "Decides whether the keys of the next request are tracked.",
+        run: tracking::caching,
+        ..ROW
+    },
+    RespCommand {
+        name: "client|getredir",
+        arity: 2,
+        flags: CONNECTION,
+        group: CommandGroup::Connection,
+        summary: "Returns the ID of the connection to which messages about keys are redirected.",
+        run: tracking::getredir,
+        ..ROW
+    },
+    RespCommand {
+        name: "client|trackinginfo",
+        arity: 2,
+        flags: CONNECTION,
+        group: CommandGroup::Connection,
+        summary: "Returns how CLIENT TRACKING is used by the connection.",
+        run: tracking::trackinginfo,
         ..ROW
     },
     RespCommand {
@@ -304,7 +394,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         arity: -2,
         flags: CommandFlags::CONTAINER,
         summary: "Contains commands for the configuration.",
-        differs: "Supports GET, and SET of one setting. All other settings are in the \
+        differs: "Supports GET and SET. REWRITE is not supported: all settings are in the \
                   configuration file.",
         ..ROW
     },
@@ -322,10 +412,13 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         name: "config|set",
         arity: -4,
         flags: OPERATOR,
-        summary: "Sets `notify-keyspace-events`, which selects the keyspace notifications.",
+        summary: "Sets `slowlog-log-slower-than`, `slowlog-max-len`, `latency-monitor-threshold`, \
+                  `loglevel`, `client-output-buffer-limit` of pubsub clients, or \
+                  `notify-keyspace-events`, which selects the keyspace notifications.",
         complexity: "O(N+B), N namespaces, B buckets of them, in slices",
-        differs: "Sets no other setting. The value is lost when the node ends. Rejected between \
-                  MULTI and EXEC. The events come from the region, so changes by embedded \
+        differs: "Other settings can only be set to the value that they have. Values are lost when \
+                  the node ends. `client-output-buffer-limit` concerns new connections. Rejected \
+                  between MULTI and EXEC. The events come from the region, so changes by embedded \
                   processes are published as well. The event name depends on the record after the \
                   change: `new`, `set`, `hset` or `sadd` (EXPIRE of a string is `set`, SREM is \
                   `sadd`, RENAME is `del` and `set`), `del` (FLUSHALL: one for each key), \
@@ -336,6 +429,48 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
                   uses 1 MiB and its writers record each change, even after notifications are \
                   disabled. `INFO stats` counts lost events.",
         run: config::set,
+        ..ROW
+    },
+    RespCommand {
+        name: "latency",
+        arity: -2,
+        flags: CommandFlags::CONTAINER,
+        summary: "Contains commands for the latency of requests.",
+        differs: "GRAPH and HISTOGRAM are not supported: `/metrics` has histograms by class of \
+                  command. The events are `command` and `fast-command`.",
+        ..ROW
+    },
+    RespCommand {
+        name: "latency|doctor",
+        arity: 2,
+        flags: OPERATOR,
+        summary: "Returns a text about the latency of requests.",
+        differs: "An own text.",
+        run: latency::doctor,
+        ..ROW
+    },
+    RespCommand {
+        name: "latency|history",
+        arity: 3,
+        flags: OPERATOR,
+        summary: "Returns the times of an event, one for each second with slow requests.",
+        run: latency::history,
+        ..ROW
+    },
+    RespCommand {
+        name: "latency|latest",
+        arity: 2,
+        flags: OPERATOR,
+        summary: "Returns the latest and the longest time of each event.",
+        run: latency::latest,
+        ..ROW
+    },
+    RespCommand {
+        name: "latency|reset",
+        arity: -2,
+        flags: OPERATOR,
+        summary: "Removes the times of events.",
+        run: latency::reset,
         ..ROW
     },
     RespCommand {
@@ -401,6 +536,16 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         ..ROW
     },
     RespCommand {
+        name: "monitor",
+        flags: OPERATOR,
+        summary: "Sends every request of all clients to the connection.",
+        differs: "A line has at most 64 KiB; the rest of a longer request is left out. A client \
+                  that reads too slowly is closed, as a subscriber. Commands of EXEC are shown \
+                  after the commit. Rejected between MULTI and EXEC.",
+        run: monitor::monitor,
+        ..ROW
+    },
+    RespCommand {
         name: "time",
         flags: ANY_TIME.and(CommandFlags::FAST),
         summary: "Returns the server time.",
@@ -432,6 +577,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         flags: CONNECTION.and(CommandFlags::FAST),
         also: AclCategories::ADMIN.and(AclCategories::DANGEROUS),
         summary: "Returns the replication role.",
+        differs: "Always `master`, and `sentinel` at an address of `resp.sentinel_listen`.",
         run: server::role,
         ..ROW
     },

@@ -22,6 +22,7 @@ pub(crate) struct TestNode {
     pub(crate) server: Arc<RespServer>,
     pub(crate) region: Region,
     service: Rc<dyn CoreService>,
+    sentinel_service: Rc<dyn CoreService>,
     next: std::cell::Cell<u64>,
     _dir: tempfile::TempDir,
 }
@@ -69,7 +70,9 @@ fn build_node(
     })
     .unwrap();
     let service = RespProtocol::new(Arc::clone(&server)).on_core(&core).unwrap();
-    TestNode { server, region, service, next: std::cell::Cell::new(1), _dir: dir }
+    let sentinel_service = RespProtocol::sentinel(Arc::clone(&server)).on_core(&core).unwrap();
+    let next = std::cell::Cell::new(1);
+    TestNode { server, region, service, sentinel_service, next, _dir: dir }
 }
 
 impl TestNode {
@@ -79,12 +82,21 @@ impl TestNode {
     }
 
     pub(crate) fn client(&self) -> TestClient {
+        self.client_of(&*self.service)
+    }
+
+    /// A client that connected to an address of the Sentinel.
+    pub(crate) fn sentinel_client(&self) -> TestClient {
+        self.client_of(&*self.sentinel_service)
+    }
+
+    fn client_of(&self, service: &dyn CoreService) -> TestClient {
         let id = self.next.replace(self.next.get() + 1);
         let remote = format!("127.0.0.1:{}", 40_000 + id).parse().unwrap();
         let local = "127.0.0.1:6379".parse().unwrap();
         let peer =
             PeerIdentity { id, address: PeerAddress::Tcp { remote, local }, certificate: None };
-        TestClient { handler: self.service.accept(&peer), unconsumed: Vec::new(), is_closed: false }
+        TestClient { handler: service.accept(&peer), unconsumed: Vec::new(), is_closed: false }
     }
 }
 

@@ -402,5 +402,5 @@ fn notify_keyspace_events_is_configured_like_in_redis() {
     client.ask("MULTI");
     client.ask("CONFIG SET notify-keyspace-events KEA");
     let refused = client.ask("EXEC");
-    assert!(refused.contains("CONFIG is not allowed between MULTI and EXEC"), "{refused}");
+    assert!(refused.contains("CONFIG SET is not allowed between MULTI and EXEC"), "{refused}");
 }

@@ -2,8 +2,11 @@
 //! and the clients of the local transport.
 
 mod fixture;
+mod authentication;
+mod clients;
 mod command_reference;
 mod command_table;
+mod dump;
 mod golden;
 mod keyspace;
 mod keyspace_notifications;
@@ -21,4 +24,5 @@ mod server;
 mod slow_subscribers;
 mod strings;
 mod tags;
+mod tracking;
 mod transactions;

@@ -50,10 +50,16 @@ fn without_configured_names_every_name_is_a_master() {
         assert_eq!(fields.get(name), Some(&value), "{name}");
     }
     let masters = client.ask("SENTINEL MASTERS");
-    assert!(masters.starts_with("*2|*18|$4|name|$11|dbaasmaster|"), "{masters}");
+    assert!(masters.starts_with("*18|*18|$4|name|$11|dbaasmaster|"), "{masters}");
     assert!(masters.contains("|*18|$4|name|$8|mymaster|"), "{masters}");
+    // The names in O-RAN's Helm chart with several databases.
+    for number in 0..16 {
+        let name = format!("dbaasmaster-cluster-{number}");
+        let found = masters.contains(&format!("|*18|$4|name|${}|{name}|", name.len()));
+        assert!(found, "{name}: {masters}");
+    }
     client.ask("HELLO 3");
-    assert!(client.ask("SENTINEL masters").starts_with("*2|%9|$4|name|"));
+    assert!(client.ask("SENTINEL masters").starts_with("*18|%9|$4|name|"));
 }
 
 #[test]
@@ -80,4 +86,26 @@ fn configured_master_names_and_the_announced_host_are_used() {
     assert!(masters.starts_with("*2|*18|$4|name|$2|ue|$2|ip|$8|10.0.0.7|$4|port|$4|7000|"));
     client.ask("HELLO 3");
     assert_eq!(client.ask("SENTINEL get-master-addr-by-name mymaster"), "_|");
+}
+
+/// redis-rs asks for the role at the address of the Sentinel, and at that of the master.
+#[test]
+fn the_role_is_sentinel_at_the_addresses_of_the_sentinel_only() {
+    let node = node();
+    let mut master = node.client();
+    let mut sentinel = node.sentinel_client();
+    assert_eq!(master.ask("ROLE"), "*3|$6|master|:0|*0|");
+    let role = sentinel.ask("ROLE");
+    assert!(role.starts_with("*2|$8|sentinel|*18|$11|dbaasmaster|$8|mymaster|"), "{role}");
+    let hello = sentinel.ask("HELLO 2");
+    assert!(hello.contains("|$4|mode|$8|sentinel|$7|modules|"), "{hello}");
+    assert!(sentinel.ask("INFO server").contains("|redis_mode:sentinel|"));
+    assert!(master.ask("INFO server").contains("|redis_mode:standalone|"));
+    // The address is that of the master, not that of this connection.
+    node.server.set_port(7000);
+    let address = sentinel.ask("SENTINEL GET-MASTER-ADDR-BY-NAME any");
+    assert_eq!(address, "*2|$9|127.0.0.1|$4|7000|");
+    assert_eq!(master.ask("SENTINEL GET-MASTER-ADDR-BY-NAME any"), "*2|$9|127.0.0.1|$4|6379|");
+    assert_eq!(sentinel.ask("SET k v"), "+OK|", "all commands are served");
+    assert_eq!(master.ask("GET k"), "$1|v|");
 }

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::sync::Mutex;
+
 use crate::fixture::{TestClient, TestNode, node, node_with};
 use nearstate_resp::acl::Users;
 use nearstate_resp::server::RespSettings;
@@ -15,7 +17,7 @@ fn all(client: &mut TestClient, script: &[(&str, &str)]) {
 }
 
 /// A node with an operator, a reader, and a default user with a password.
-fn guarded() -> TestNode {
+pub(crate) fn guarded() -> TestNode {
     let lines = "user default on >letmein +@all ~* &*\n\
                  user reader on >hunter2 +get +client +acl +hello +info ~{ns},*\n\
                  user gone off >away +@all\n";
@@ -134,86 +136,6 @@ fn client_list_lists_connections() {
     assert!(info.starts_with('=') && info.contains("|txt:id=1 ") && info.contains(" resp=3 "));
     drop(two);
     assert!(!one.ask("CLIENT LIST").contains("id=2 "));
-}
-
-#[test]
-fn unauthenticated_clients_must_authenticate_first() {
-    let node = guarded();
-    let mut client = node.client();
-    let no_auth = "-NOAUTH Authentication required.|";
-    let wrong = "-WRONGPASS invalid username-password pair or user is disabled.|";
-    all(
-        &mut client,
-        &[
-            ("GET {ns},a", no_auth),
-            ("PING", no_auth),
-            ("MULTI", no_auth),
-            ("AUTH wrong", wrong),
-            ("AUTH reader letmein", wrong),
-            ("AUTH gone away", wrong),
-        ],
-    );
-    let refused = client.ask("HELLO 3");
-    assert!(refused.starts_with("-NOAUTH HELLO must be called with the client already"));
-    assert!(client.ask("HELLO 3 AUTH reader wrong").starts_with("-WRONGPASS "));
-    assert_eq!(client.ask("GET {ns},a"), no_auth);
-    assert!(client.ask("HELLO 3 AUTH reader hunter2 SETNAME r").starts_with("%7|"));
-    all(
-        &mut client,
-        &[
-            ("ACL WHOAMI", "$6|reader|"),
-            ("CLIENT GETNAME", "$1|r|"),
-            ("GET {ns},a", "_|"),
-            (
-                "GET a",
-                "-NOPERM this user has no permissions to access one of the keys used as \
-                 arguments|",
-            ),
-            ("SET {ns},a 1", "-NOPERM this user has no permissions to run the 'set' command|"),
-            ("AUTH letmein", "+OK|"),
-            ("ACL WHOAMI", "$7|default|"),
-            ("RESET", "+RESET|"),
-            ("GET {ns},a", no_auth),
-        ],
-    );
-    assert!(client.ask("CLIENT INFO").starts_with("-NOAUTH"));
-}
-
-/// Every request enters the slow log. No password appears anywhere.
-#[test]
-fn passwords_appear_in_no_log_and_no_reply() {
-    let node = guarded();
-    let mut client = node.client();
-    let mut reply = String::new();
-    for request in [
-        "AUTH default wrongsecret",
-        "AUTH wrongsecret",
-        "HELLO 3 AUTH default wrongsecret",
-        "HELLO 2 AUTH default letmein wrongsecret",
-        "HELLO 2 AUTH default letmein",
-        "AUTH reader hunter2 wrongsecret",
-        "AUTH reader hunter2",
-        "AUTH letmein",
-        "MULTI",
-        "AUTH reader hunter2",
-        "AUTH default letmein",
-        "AUTH default wrongsecret",
-        "EXEC",
-        "SET k v",
-        "SLOWLOG GET -1",
-        "SLOWLOG LEN",
-        "INFO everything",
-        "CLIENT LIST",
-        "CONFIG GET *",
-        "ACL LIST",
-        "ACL GETUSER reader",
-    ] {
-        reply.push_str(&client.ask(request));
-    }
-    assert!(reply.contains("$4|AUTH|") && reply.contains("$3|SET|$1|k|$1|v|"), "{reply}");
-    for secret in ["letmein", "hunter2", "wrongsecret"] {
-        assert!(!reply.contains(secret), "{secret} is printed: {reply}");
-    }
 }
 
 #[test]
@@ -407,4 +329,127 @@ fn info_counts_hits_and_misses_of_reads() {
     for line in ["keyspace_hits:2", "keyspace_misses:2"] {
         assert!(reply.contains(line), "{line}: {reply}");
     }
+}
+
+#[test]
+fn info_counts_rejected_and_failed_requests_of_each_command() {
+    let node = guarded();
+    let mut client = node.client();
+    client.ask("GET {ns},a");
+    client.ask("AUTH reader hunter2");
+    for request in ["GET {ns},a", "GET", "GET a", "GET {ns},a b", "SET {ns},a v", "nonsense"] {
+        client.ask(request);
+    }
+    client.ask("AUTH letmein");
+    client.ask("SADD {ns},s m");
+    client.ask("GET {ns},s");
+    client.ask("CLIENT SETNAME");
+    let info = client.ask("INFO commandstats");
+    let counts = |name: &str| {
+        let (_, counts) = fact(&info, name).split_once(",rejected_calls=").unwrap();
+        counts.to_owned()
+    };
+    // Without authentication, twice a wrong number of arguments, a key without permission.
+    assert_eq!(counts("cmdstat_get"), "4,failed_calls=1", "{info}");
+    assert!(fact(&info, "cmdstat_get").starts_with("calls=2,usec="), "{info}");
+    assert_eq!(counts("cmdstat_set"), "1,failed_calls=0", "{info}");
+    assert!(fact(&info, "cmdstat_set").starts_with("calls=0,usec=0,usec_per_call=0.00,"));
+    assert!(info.contains("|setname:calls=0,usec=0,usec_per_call=0.00,rejected_calls=1,"));
+    assert!(!info.contains("nonsense"));
+}
+
+#[test]
+fn settings_can_be_read_and_not_changed_between_multi_and_exec() {
+    let mut client = node().client();
+    client.ask("MULTI");
+    assert_eq!(client.ask("CONFIG GET databases"), "+QUEUED|");
+    assert_eq!(client.ask("CONFIG SET notify-keyspace-events KEA"), "+QUEUED|");
+    let refused = "-ERR CONFIG SET is not allowed between MULTI and EXEC|";
+    assert_eq!(client.ask("EXEC"), format!("*2|*2|$9|databases|$1|1|{refused}"));
+}
+
+#[test]
+fn config_set_changes_all_settings_of_a_request_or_none() {
+    let node = node();
+    let mut client = node.client();
+    client.ask("SLOWLOG RESET");
+    let failed = |name: &str, why: &str| {
+        format!("-ERR CONFIG SET failed (possibly related to argument '{name}') - {why}|")
+    };
+    let integer = "argument couldn't be parsed into an integer";
+    for (request, answer) in [
+        ("CONFIG SET slowlog-log-slower-than 0 slowlog-max-len 2", "+OK|".to_owned()),
+        ("CONFIG GET slowlog-max-len", "*2|$15|slowlog-max-len|$1|2|".to_owned()),
+        (
+            "CONFIG SET slowlog-max-len 9 loglevel loud",
+            failed(
+                "loglevel",
+                "argument must be one of the following: debug, verbose, notice, warning",
+            ),
+        ),
+        ("CONFIG GET slowlog-max-len", "*2|$15|slowlog-max-len|$1|2|".to_owned()),
+        ("SLOWLOG LEN", ":2|".to_owned()),
+        ("CONFIG SET slowlog-max-len 1", "+OK|".to_owned()),
+        ("SLOWLOG LEN", ":1|".to_owned()),
+        ("CONFIG SET slowlog-log-slower-than -1", "+OK|".to_owned()),
+        ("CONFIG GET slowlog-log-slower-than", "*2|$23|slowlog-log-slower-than|$2|-1|".to_owned()),
+        ("CONFIG SET slowlog-max-len x", failed("slowlog-max-len", integer)),
+        (
+            "CONFIG SET slowlog-max-len -1",
+            failed("slowlog-max-len", "argument must be between 0 and 100000 inclusive"),
+        ),
+        (
+            "CONFIG SET slowlog-max-len 1 SLOWLOG-max-len 1",
+            failed("slowlog-max-len", "duplicate parameter"),
+        ),
+        ("CONFIG SET latency-monitor-threshold 5", "+OK|".to_owned()),
+        ("CONFIG GET latency-*", "*2|$25|latency-monitor-threshold|$1|5|".to_owned()),
+        ("CONFIG SET databases 2", failed("databases", "can't set immutable config")),
+        ("CONFIG SET databases 1 appendonly no", "+OK|".to_owned()),
+        (
+            "CONFIG SET nonsense 1",
+            "-ERR Unknown option or number of arguments for CONFIG SET - 'nonsense'|".to_owned(),
+        ),
+        ("CONFIG SET slowlog-max-len 1 x", "-ERR syntax error|".to_owned()),
+    ] {
+        assert_eq!(client.ask(request), answer, "{request}");
+    }
+    assert_eq!(client.ask_bytes(&[b"CONFIG", b"SET", b"save", b""]), "+OK|");
+}
+
+#[test]
+fn the_limit_of_messages_and_the_log_level_change_at_run_time() {
+    static LEVELS: Mutex<Vec<&str>> = Mutex::new(Vec::new());
+    let settings = RespSettings {
+        on_log_level: |level| LEVELS.lock().unwrap().push(level.name()),
+        ..RespSettings::new(Users::open(&TABLE))
+    };
+    let node = node_with(settings);
+    let mut client = node.client();
+    assert_eq!(client.ask("CONFIG SET loglevel WARNING"), "+OK|");
+    assert_eq!(client.ask("CONFIG GET loglevel"), "*2|$8|loglevel|$7|warning|");
+    assert_eq!(*LEVELS.lock().unwrap(), ["warning"]);
+    let name = &b"client-output-buffer-limit"[..];
+    let mut set = |value: &str| client.ask_bytes(&[b"CONFIG", b"SET", name, value.as_bytes()]);
+    for wrong in [
+        "",
+        "pubsub 1mb 0",
+        "pubsub 1mb 1 0",
+        "pubsub 0 0 0",
+        "pubsub 99999999999999999999 0 0",
+        "pubsub 17179869184gb 0 0",
+        "normal 1mb 0 0",
+        "x 0 0 0",
+        "pubsub é 0 0",
+    ] {
+        assert!(set(wrong).starts_with("-ERR CONFIG SET failed"), "{wrong}");
+    }
+    assert_eq!(set("normal 0 0 0 pubsub 64kb 0 0"), "+OK|");
+    assert_eq!(node.server.runtime.mailbox_bytes_max(), 64 << 10);
+    let mut subscriber = node.client();
+    subscriber.ask("SUBSCRIBE c");
+    let message = "m".repeat(30_000);
+    let mut sender = node.client();
+    let deliveries = [(); 4].map(|()| sender.ask(&format!("PUBLISH c {message}")));
+    assert_eq!(deliveries, [":1|", ":1|", ":0|", ":0|"]);
 }

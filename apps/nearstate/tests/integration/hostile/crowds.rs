@@ -159,6 +159,8 @@ fn all_of_ping(target: &Target) -> Vec<u8> {
 #[test]
 fn with_a_low_file_limit_the_next_client_receives_an_error() {
     let target = target_with_files(300);
+    assert!(target.node.log().contains("warn NS-1009"), "{}", target.node.log());
+    assert!(target.node.log().contains("connections_max=20000 files_needed=20080"));
     let mut streams: Vec<_> = (0..400).map(|_| target.tcp()).collect();
     for stream in &mut streams {
         let _ = stream.write_all(b"PING\r\n");

@@ -1,9 +1,10 @@
 //! Access control of `nearstate serve`: addresses, users, file modes, and masked passwords.
 
-use crate::fixture::{Client, Folder, NEARSTATE, rejected, serve, start};
+use crate::fixture::{Client, Folder, NEARSTATE, Node, http, rejected, serve, start, until};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
+use std::time::Instant;
 
 #[test]
 fn every_notation_of_a_public_address_is_rejected_and_loopback_is_accepted() {
@@ -119,4 +120,78 @@ fn files_have_the_configured_modes_and_a_wider_region_is_logged() {
     assert!(node.log().contains("mode=660 set=600"), "{}", node.log());
     assert_eq!((mode("r"), mode("r.sock")), (0o660, 0o600));
     assert_eq!(Client::unix(&folder.path("r.sock")).ask(&["PING"]), "+PONG");
+}
+
+/// The metric with this name, summed over its labels.
+fn metric(node: &Node, name: &str) -> u64 {
+    let page = http(node.addresses.last().unwrap(), "/metrics").1;
+    let lines = page.lines().filter(|line| line.starts_with(name));
+    lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+}
+
+#[test]
+fn passwords_cannot_be_guessed_at_the_speed_of_the_network() {
+    const GUESSES: u64 = 120;
+    let folder = Folder::new();
+    let mut command = serve(&folder.path("r"));
+    command.args(["--listen", "127.0.0.1:0", "--unix", "", "--cores", "2", "--max", "64MiB"]);
+    command.args(["--metrics-listen", "127.0.0.1:0", "--users-lines"]);
+    let node = start(command.arg("user xapp on >hunter2 ~* &* +@all"));
+    let mut early = node.tcp();
+    assert_eq!(early.ask(&["AUTH", "xapp", "hunter2"]), "+OK");
+    let begin = Instant::now();
+    let mut attackers: Vec<_> = (0..GUESSES).map(|_| node.tcp()).collect();
+    for (number, attacker) in attackers.iter_mut().enumerate() {
+        attacker.send(&[b"AUTH", b"xapp", format!("guess{number}").as_bytes()]).unwrap();
+    }
+    let mut refused = 0;
+    for attacker in &mut attackers {
+        let reply = String::from_utf8(attacker.receive().unwrap()).unwrap();
+        assert!(reply.starts_with("-WRONGPASS") || reply.contains("not checked"), "{reply}");
+        refused += u64::from(reply.contains("not checked"));
+    }
+    // Each core may check one more before it sees the failures of the other.
+    let checked = GUESSES - refused;
+    let most = 9 + begin.elapsed().as_millis() / 100;
+    assert!(u128::from(checked) <= most, "{checked} checks, at most {most}");
+    assert!(refused > 0);
+    assert_eq!(metric(&node, "nearstate_resp_auth_failures_total"), checked);
+    assert_eq!(metric(&node, "nearstate_resp_auth_refusals_total"), refused);
+    assert_eq!(early.ask(&["PING"]), "+PONG", "authenticated clients are not affected");
+    let log = node.log();
+    assert!(log.contains("warn NS-2007") && log.contains("user=xapp failures="), "{log}");
+    assert!(!log.contains("guess"), "{log}");
+    until("the right password is accepted", || {
+        node.tcp().ask(&["AUTH", "xapp", "hunter2"]) == "+OK"
+    });
+}
+
+#[test]
+fn clients_that_do_not_authenticate_are_disconnected() {
+    let folder = Folder::new();
+    let mut command = serve(&folder.path("r"));
+    command.args(["--listen", "127.0.0.1:0", "--unix", "", "--cores", "2", "--max", "64MiB"]);
+    command.args(["--metrics-listen", "127.0.0.1:0", "--limits-auth-timeout", "300ms"]);
+    let node = start(command.args(["--users-lines", "user xapp on >hunter2 ~* &* +@all"]));
+    let mut xapp = node.tcp();
+    assert_eq!(xapp.ask(&["AUTH", "xapp", "hunter2"]), "+OK");
+    let mut silent: Vec<_> = (0..20).map(|_| node.tcp()).collect();
+    let mut asking = node.tcp();
+    let mut resetting = node.tcp();
+    assert_eq!(resetting.ask(&["AUTH", "xapp", "hunter2"]), "+OK");
+    assert_eq!(resetting.ask(&["RESET"]), "+RESET");
+    // Requests do not prolong the time.
+    while asking.send(&[b"PING"]).is_ok() {
+        let Ok(reply) = asking.receive() else { break };
+        assert!(reply.starts_with(b"-NOAUTH"), "{reply:?}");
+    }
+    for client in silent.iter_mut().chain([&mut resetting]) {
+        let reply = String::from_utf8(client.receive().unwrap()).unwrap();
+        let wanted = "-NOAUTH the client did not authenticate within 300ms";
+        assert!(reply.starts_with(wanted), "{reply}");
+        assert!(client.receive().is_err());
+    }
+    until("all are counted", || metric(&node, "nearstate_core_auth_timeouts_total") == 22);
+    until("the log has the reason", || node.log().contains("reason=auth_timeout"));
+    assert_eq!(xapp.ask(&["PING"]), "+PONG");
 }

@@ -188,6 +188,8 @@ fn a_certificate_authenticates_a_client_and_is_required() {
     assert_eq!(xapp.ask(&["ACL", "WHOAMI"]), "xapp");
     assert_eq!(xapp.ask(&["SET", "{mine},k", "v"]), "+OK");
     assert!(xapp.ask(&["GET", "{other},k"]).starts_with("-NOPERM"));
+    assert_eq!(xapp.ask(&["RESET"]), "+RESET");
+    assert_eq!(xapp.ask(&["ACL", "WHOAMI"]), "xapp", "RESET returns to the certificate's user");
     // An unknown user and a disabled one must authenticate.
     for name in ["unknown", "gone"] {
         let mut other = Client::over(tls_node.connect(&node, Some(clients.sign(name))));

@@ -70,7 +70,7 @@ fn command_docs_is_a_map_of_maps() {
     );
     assert_eq!(two("command docs echo"), format!("*2|$4|echo|*8|{echo}{rest}"));
     let object = answer(RespVersion::Resp3, "command docs object");
-    assert!(object.contains("|$11|subcommands|%1|$15|object|encoding|%5|"), "{object}");
+    assert!(object.contains("|$11|subcommands|%4|$15|object|encoding|%5|"), "{object}");
     assert!(object.contains("|$7|differs|"));
     assert!(two("command docs").len() > 10_000);
 }

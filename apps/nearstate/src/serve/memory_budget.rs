@@ -1,0 +1,215 @@
+//! Division of a memory limit among the limits of the node, so that they cannot exceed it together.
+//!
+//! ```text
+//! limit  >=  region (if it is in memory) + connections + rings + process
+//!            + cores x (core_bytes_max + one request or reply) + pubsub_bytes_max
+//! ```
+//!
+//! The first line is fixed by the settings. Of the rest, messages of subscribers get a quarter and
+//! the cores three quarters, unless these are set as well.
+
+use nearstate_model::{Error, Result};
+
+use super::memory_limit::MemoryLimit;
+
+/// Limit of a core without a memory limit.
+const CORE_BYTES: u64 = 2 << 30;
+
+/// Limit of messages without a memory limit.
+const PUBSUB_BYTES: u64 = nearstate_resp::server::MESSAGES_BYTES_MAX as u64;
+
+/// The least derived limit of a core. With less, ordinary requests of a few clients at the same
+/// time would be refused.
+const CORE_BYTES_MIN: u64 = 16 << 20;
+
+/// The least derived limit of messages.
+const PUBSUB_BYTES_MIN: u64 = 8 << 20;
+
+/// Memory of an idle connection, with that of the kernel's socket.
+const CONNECTION_BYTES: u64 = 4 << 10;
+
+/// Memory of a ring.
+const RING_BYTES: u64 = 132 << 10;
+
+/// Memory of the process besides: code, stacks, tables of subscriptions, metrics.
+const PROCESS_BYTES: u64 = 64 << 20;
+
+/// What the settings say about memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemoryDemand {
+    /// The region's size, 0 if it is not in memory.
+    pub(crate) region: u64,
+    pub(crate) cores: u64,
+    pub(crate) connections_max: u64,
+    pub(crate) rings_max: u64,
+    pub(crate) output_bytes_max: u64,
+    /// `None`: to be derived.
+    pub(crate) core_bytes_max: Option<u64>,
+    /// `None`: to be derived.
+    pub(crate) pubsub_bytes_max: Option<u64>,
+}
+
+/// The limits of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MemoryBudget {
+    pub(crate) core_bytes_max: u64,
+    pub(crate) pubsub_bytes_max: u64,
+}
+
+impl MemoryDemand {
+    /// What does not depend on the derived limits.
+    fn fixed(&self) -> u64 {
+        let connections = self.connections_max.saturating_mul(CONNECTION_BYTES);
+        let rings = self.rings_max.saturating_mul(RING_BYTES);
+        [self.region, connections, rings].into_iter().fold(PROCESS_BYTES, u64::saturating_add)
+    }
+
+    /// What all cores may use with this limit: the limit, and one request or reply that exceeds it
+    /// while it is handled.
+    fn of_cores(&self, core_bytes_max: u64) -> u64 {
+        let each = core_bytes_max.saturating_add(core_bytes_max.min(self.output_bytes_max));
+        each.saturating_mul(self.cores)
+    }
+
+    /// The largest limit of a core with which all cores use at most `bytes`.
+    fn core_limit(&self, bytes: u64) -> u64 {
+        let each = bytes / self.cores.max(1);
+        let limit = (each / 2).max(each.saturating_sub(self.output_bytes_max));
+        limit.min(CORE_BYTES)
+    }
+
+    /// Divides the memory.
+    ///
+    /// # Errors
+    /// `BadArgument`: the limits that are set exceed the memory limit, or too little is left for
+    /// the others.
+    pub(crate) fn divide(&self, limit: Option<&MemoryLimit>) -> Result<MemoryBudget> {
+        let Some(limit) = limit else {
+            return Ok(MemoryBudget {
+                core_bytes_max: self.core_bytes_max.unwrap_or(CORE_BYTES),
+                pubsub_bytes_max: self.pubsub_bytes_max.unwrap_or(PUBSUB_BYTES),
+            });
+        };
+        let left = limit.bytes.saturating_sub(self.fixed());
+        let (core, pubsub) = match (self.core_bytes_max, self.pubsub_bytes_max) {
+            (Some(core), Some(pubsub)) => (core, pubsub),
+            (Some(core), None) => {
+                let rest = left.saturating_sub(self.of_cores(core));
+                (core, rest.min(PUBSUB_BYTES).max(PUBSUB_BYTES_MIN))
+            }
+            (None, pubsub) => {
+                let pubsub = pubsub.unwrap_or((left / 4).min(PUBSUB_BYTES).max(PUBSUB_BYTES_MIN));
+                (self.core_limit(left.saturating_sub(pubsub)).max(CORE_BYTES_MIN), pubsub)
+            }
+        };
+        let needed = self.of_cores(core).saturating_add(pubsub).saturating_add(self.fixed());
+        if needed > limit.bytes {
+            return Err(self.too_little(limit, needed, (core, pubsub)));
+        }
+        Ok(MemoryBudget { core_bytes_max: core, pubsub_bytes_max: pubsub })
+    }
+
+    fn too_little(&self, limit: &MemoryLimit, needed: u64, (core, pubsub): (u64, u64)) -> Error {
+        let mib = |bytes: u64| format!("{} MiB", bytes.div_ceil(1 << 20));
+        let Self { region, cores, connections_max, rings_max, .. } = self;
+        Error::BadArgument {
+            detail: format!(
+                "the memory limit of {} ({}) is less than the {} that this node may use: region \
+                 {}, {cores} cores with {} each, messages {}, {connections_max} connections {}, \
+                 {rings_max} rings {}, process {}; raise the memory limit, or lower region.max, \
+                 cores, limits.core_bytes_max, resp.pubsub_bytes_max or limits.connections_max, or \
+                 set limits.memory_max",
+                mib(limit.bytes),
+                limit.origin,
+                mib(needed),
+                mib(*region),
+                mib(self.of_cores(core) / (*cores).max(1)),
+                mib(pubsub),
+                mib(connections_max.saturating_mul(CONNECTION_BYTES)),
+                mib(rings_max.saturating_mul(RING_BYTES)),
+                mib(PROCESS_BYTES),
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// The defaults with two cores.
+    const DEMAND: MemoryDemand = MemoryDemand {
+        region: 1024 * MIB,
+        cores: 2,
+        connections_max: 20_000,
+        rings_max: 1024,
+        output_bytes_max: 160 * MIB,
+        core_bytes_max: None,
+        pubsub_bytes_max: None,
+    };
+
+    fn limit(bytes: u64) -> MemoryLimit {
+        MemoryLimit { bytes, origin: "memory.max".to_owned() }
+    }
+
+    fn used(demand: &MemoryDemand, budget: MemoryBudget) -> u64 {
+        demand.fixed() + demand.of_cores(budget.core_bytes_max) + budget.pubsub_bytes_max
+    }
+
+    #[test]
+    fn without_a_limit_the_defaults_hold() {
+        let budget = DEMAND.divide(None).unwrap();
+        assert_eq!(budget.core_bytes_max, CORE_BYTES);
+        assert_eq!(budget.pubsub_bytes_max, PUBSUB_BYTES);
+        assert_eq!(DEMAND.divide(Some(&limit(64 << 30))).unwrap(), budget, "nor with a large one");
+    }
+
+    #[test]
+    fn derived_limits_fit_into_any_limit_that_is_accepted() {
+        let mut accepted = 0;
+        for mib in (64..16_384).step_by(37) {
+            for cores in [1, 2, 16, 64] {
+                for region in [0, 64 * MIB, 1024 * MIB] {
+                    let demand = MemoryDemand { cores, region, ..DEMAND };
+                    let Ok(budget) = demand.divide(Some(&limit(mib * MIB))) else { continue };
+                    accepted += 1;
+                    assert!(used(&demand, budget) <= mib * MIB, "{mib} MiB, {demand:?}");
+                    assert!(budget.core_bytes_max >= CORE_BYTES_MIN);
+                    assert!(budget.pubsub_bytes_max >= PUBSUB_BYTES_MIN);
+                    let more = demand.divide(Some(&limit((mib + 100) * MIB))).unwrap();
+                    assert!(more.core_bytes_max >= budget.core_bytes_max, "{mib} MiB");
+                }
+            }
+        }
+        assert!(accepted > 3000, "{accepted}");
+    }
+
+    /// The pod in docs/operate/serve.md.
+    #[test]
+    fn the_example_for_kubernetes_fits() {
+        let budget = DEMAND.divide(Some(&limit(2048 * MIB))).unwrap();
+        assert!(budget.core_bytes_max >= 129 * MIB, "the largest value is stored: {budget:?}");
+        assert!(budget.pubsub_bytes_max >= 128 * MIB, "{budget:?}");
+    }
+
+    #[test]
+    fn limits_that_are_set_are_kept_or_refused() {
+        let set = MemoryDemand { core_bytes_max: Some(500 * MIB), ..DEMAND };
+        let budget = set.divide(Some(&limit(3 << 30))).unwrap();
+        assert_eq!(budget.core_bytes_max, 500 * MIB);
+        assert!(used(&set, budget) <= 3 << 30);
+        for demand in [
+            set,
+            MemoryDemand { pubsub_bytes_max: Some(1 << 30), ..DEMAND },
+            MemoryDemand { region: 2 << 30, ..DEMAND },
+            MemoryDemand { connections_max: 1_000_000, ..DEMAND },
+            MemoryDemand { region: u64::MAX, connections_max: u64::MAX, ..DEMAND },
+        ] {
+            let error = demand.divide(Some(&limit(2 << 30))).unwrap_err().to_string();
+            assert!(error.contains("the memory limit of 2048 MiB (memory.max)"), "{error}");
+            assert!(error.contains("limits.memory_max"), "{error}");
+        }
+    }
+}

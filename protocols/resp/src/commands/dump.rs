@@ -1,0 +1,174 @@
+//! `DUMP` and `RESTORE`: moving keys between nodes.
+
+use super::arg;
+use super::hashes::{pairs_of, resolve_hash};
+use crate::command_context::{CommandContext, CommandTxn};
+use crate::dump_payload::{DumpError, DumpedRecord, DumpedValue};
+use crate::number::integer;
+use crate::parse::Args;
+use crate::records::{ChangeError, KeptMetadata, RecordRef, put_set, put_string};
+use crate::reply::ReplyWriter;
+use crate::reply::error_reply::{CommandResult, ErrorReply};
+use nearstate_store::{BlockChange, Form, now_ms};
+
+const BAD_FORMAT: ErrorReply = ErrorReply::fixed("ERR Bad data format");
+
+/// `DUMP key`
+pub(crate) fn dump(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut ReplyWriter<'_>,
+) -> CommandResult {
+    let Some(found) = ctx.read(arg(args, 1))? else {
+        reply.nil();
+        return Ok(());
+    };
+    let tags = found.tags();
+    let value = match found.record_type() {
+        Form::Value => DumpedValue::String(found.string()?),
+        Form::Blocks => {
+            let fields = found.fields()?.into_iter();
+            DumpedValue::Hash(fields.map(|(name, value)| (name.as_bytes(), value)).collect())
+        }
+        Form::Set => DumpedValue::Set(found.members()?.collect()),
+    };
+    let tags = tags.iter().map(|(name, value)| (name.as_bytes(), value.as_slice())).collect();
+    let record = DumpedRecord { tags, value };
+    reply.check_room_for(record.encoded_bytes());
+    if !reply.is_over() {
+        reply.bulk(&record.encode());
+    }
+    ctx.session().check_not_truncated()?;
+    Ok(())
+}
+
+/// Options of `RESTORE`.
+#[derive(Debug, Default)]
+struct RestoreOptions {
+    is_replacing: bool,
+    is_absolute: bool,
+}
+
+impl RestoreOptions {
+    fn read(args: Args<'_>) -> Result<Self, ErrorReply> {
+        let mut options = Self::default();
+        let mut rest = args;
+        while let Some(word) = rest.get(0) {
+            let number = rest.get(1).and_then(integer);
+            let taken = match word.to_ascii_lowercase().as_slice() {
+                b"replace" => {
+                    options.is_replacing = true;
+                    1
+                }
+                b"absttl" => {
+                    options.is_absolute = true;
+                    1
+                }
+                // Without eviction there are neither access times nor frequencies.
+                b"idletime" if rest.len() > 1 => {
+                    if number.ok_or(ErrorReply::NOT_INTEGER)? < 0 {
+                        let text = "ERR Invalid IDLETIME value, must be >= 0";
+                        return Err(ErrorReply::fixed(text));
+                    }
+                    2
+                }
+                b"freq" if rest.len() > 1 => {
+                    if !(0..=255).contains(&number.ok_or(ErrorReply::NOT_INTEGER)?) {
+                        let text = "ERR Invalid FREQ value, must be >= 0 and <= 255";
+                        return Err(ErrorReply::fixed(text));
+                    }
+                    2
+                }
+                _ => return Err(ErrorReply::SYNTAX),
+            };
+            rest = rest.from(taken);
+        }
+        Ok(options)
+    }
+}
+
+/// `RESTORE key ttl payload [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]`
+pub(crate) fn restore(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut ReplyWriter<'_>,
+) -> CommandResult {
+    let key = arg(args, 1);
+    let options = RestoreOptions::read(args.from(4))?;
+    let ttl = integer(arg(args, 2)).ok_or(ErrorReply::NOT_INTEGER)?;
+    let busy = ErrorReply::fixed("BUSYKEY Target key name already exists.");
+    if !options.is_replacing && ctx.read(key)?.is_some() {
+        return Err(busy);
+    }
+    let ttl =
+        u64::try_from(ttl).map_err(|_| ErrorReply::fixed("ERR Invalid TTL value, must be >= 0"))?;
+    let record = DumpedRecord::decode(arg(args, 3)).map_err(|error| match error {
+        DumpError::Checksum => ErrorReply::fixed("ERR DUMP payload version or checksum are wrong"),
+        DumpError::Format => BAD_FORMAT,
+    })?;
+    let now = now_ms();
+    let expires_ms = match (ttl, options.is_absolute) {
+        (0, _) => 0,
+        (ttl, true) => ttl,
+        (ttl, false) => now.checked_add(ttl).ok_or_else(|| ErrorReply::expire_time("restore"))?,
+    };
+    let kept = KeptMetadata { expires_ms, tags: tags_of(&record)? };
+    let fields = match &record.value {
+        DumpedValue::Hash(fields) => pairs_of(fields)?,
+        DumpedValue::String(_) | DumpedValue::Set(_) => Vec::new(),
+    };
+    ctx.change(|change| {
+        let found = change.read(key)?;
+        if found.is_some() && !options.is_replacing {
+            return Err(busy.clone().into());
+        }
+        if expires_ms != 0 && expires_ms <= now {
+            change.delete(key)?;
+            return Ok(());
+        }
+        put(change, key, (&record, &fields), &kept, found.as_ref())
+    })?;
+    reply.ok();
+    Ok(())
+}
+
+fn tags_of(record: &DumpedRecord<'_>) -> Result<Vec<(String, Vec<u8>)>, ErrorReply> {
+    let tags = record.tags.iter().map(|(name, value)| {
+        let name = str::from_utf8(name).map_err(|_| BAD_FORMAT)?;
+        Ok((name.to_owned(), value.to_vec()))
+    });
+    tags.collect()
+}
+
+/// Writes the record. Everything that can be refused is checked before the first change, because
+/// nothing is undone between MULTI and EXEC.
+fn put(
+    change: &CommandTxn<'_, '_>,
+    key: &[u8],
+    (record, fields): (&DumpedRecord<'_>, &[BlockChange<'_>]),
+    kept: &KeptMetadata,
+    found: Option<&RecordRef<'_>>,
+) -> Result<(), ChangeError> {
+    match &record.value {
+        DumpedValue::String(bytes) => {
+            put_string(change.txn, change.resolved(key, bytes.len())?, bytes, kept)?;
+        }
+        DumpedValue::Set(members) => {
+            let bytes = members.iter().map(|member| member.len()).sum();
+            put_set(change.txn, change.resolved(key, bytes)?, members, kept)?;
+        }
+        DumpedValue::Hash(_) => {
+            let resolved = resolve_hash(change, key, fields)?;
+            if found.is_some() {
+                change.txn.delete(resolved.namespace, resolved.key)?;
+            }
+            change.txn.patch(resolved.namespace, resolved.key, fields)?;
+            let tags = kept.tags();
+            if kept.expires_ms != 0 || !tags.is_empty() {
+                let metadata = kept.metadata(&tags);
+                change.txn.set_metadata(resolved.namespace, resolved.key, metadata)?;
+            }
+        }
+    }
+    Ok(())
+}
