@@ -121,6 +121,8 @@ pub struct Member {
     pub(crate) wanted_units: Private<u64>,
     /// The free units when moving records made no room for the last time.
     pub(crate) vain_units: Private<u64>,
+    /// The chunks that evacuations for the current operation have emptied as far as possible.
+    pub(crate) tried_chunks: RefCell<Vec<u64>>,
     /// Moving records would make room, and waits until this member has no pin.
     pub(crate) is_evacuation_due: Private<bool>,
     /// The chunk that this member took memory from last.

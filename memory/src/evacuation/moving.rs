@@ -9,6 +9,7 @@ use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
 use crate::heap::cell::{self, Cell, CellKind, LINE_FIRST, LINE_WORDS, WORD_HEAD, WORD_RETIRED};
 use crate::heap::cell::{CELL_HEADER_BYTES, WORD_VERSION};
+use crate::heap::chunk::{ChunkIndex, chunks_used, state_of};
 use crate::heap::refill::no_room;
 use crate::index::bucket::{
     WORDS, at_of, depth_of, entry, hash_tag, is_intent, is_link, link, load, publish,
@@ -17,7 +18,7 @@ use crate::index::lookup::{
     CHAIN_MAX, find_bucket, hash_of, link_slot, walk_chain, walk_chain_with,
 };
 use crate::index::split::finish_lines;
-use crate::layout::{CHUNK_UNITS, Corruption, LINE};
+use crate::layout::{CHUNK_UNITS, Corruption, LINE, ordinary_chunks};
 use crate::member::Member;
 use crate::member::arena::{LockSlot, finish_word, op, undo, write_undo};
 use crate::member::pin::{self, NEVER_READ};
@@ -38,7 +39,7 @@ impl Member {
     ///
     /// Only the index says what is live: the memory of queues and of bump ranges, and the bodies of
     /// large cells, contain bytes that look like headers. Such a header leads to a bucket that does
-    /// not lead back.
+    /// not lead back. Until then, what it says is used only where the file has pages.
     pub(super) fn move_some(&self, evacuation: &mut Evacuation, units: u64) -> Result<bool> {
         let mut left = units.div_ceil(u64::from(u64::BITS));
         while let Some(chunk) = evacuation.closing.chunks.get(evacuation.chunk).copied() {
@@ -48,6 +49,11 @@ impl Member {
             }
             if left == 0 {
                 return Ok(false);
+            }
+            if !state_of(self.map(), chunk)?.has_pages {
+                // A segment of an index fills it: there is no cell, and not all of it has pages.
+                evacuation.unit = CHUNK_UNITS;
+                continue;
             }
             let word = evacuation.unit / u64::from(u64::BITS);
             let first = chunk.start() + word * u64::from(u64::BITS) * LINE;
@@ -76,9 +82,17 @@ impl Member {
             // A damaged cell or bucket stays as it is, and the others are moved.
             match self.live_cell(at) {
                 Ok(Some(LiveCell::Record(table, record))) => {
+                    // A record with many blocks here is tried once.
+                    if closing.kept.borrow().contains(&record.at()) {
+                        continue;
+                    }
+                    let moved = closing.moved.get();
                     match self.move_record(table, &record, closing) {
                         Err(Error::Damaged { .. }) => self.check_not_truncated()?,
                         other => other?,
+                    }
+                    if closing.moved.get() == moved {
+                        closing.kept.borrow_mut().insert(record.at());
                     }
                 }
                 Ok(Some(LiveCell::Line(bucket_at))) if !lines.contains(&bucket_at) => {
@@ -189,6 +203,12 @@ impl Member {
         let words = map.words::<{ LINE_WORDS as usize }>(at + LINE_FIRST)?;
         let entry = words.iter().map(load).find(|word| *word != 0 && !is_link(*word));
         let Some(entry) = entry.filter(|word| !is_intent(*word)) else { return Ok(None) };
+        // Bytes of a value could lead to a page that the file does not have.
+        let chunk = ChunkIndex::of(map, at_of(entry))?;
+        let is_used = chunk.0 < chunks_used(map)? || chunk.0 >= ordinary_chunks(map.chunks());
+        if !is_used || !state_of(map, chunk)?.has_pages {
+            return Ok(None);
+        }
         let record = self.cell_at(at_of(entry))?;
         if record.kind()? != CellKind::Record {
             return Ok(None);

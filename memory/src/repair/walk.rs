@@ -62,10 +62,10 @@ pub(super) fn repair(
         walk.namespace(entry, validate)?;
     }
     walk.correct_damaged(&namespaces, validate)?;
-    walk.restore_orphans(&namespaces, validate, is_recovered)?;
     for index in 0..member_slots_used(map)? {
         walk.ring(arena_at(index) + undo::STREAM.offset(), &format!("the stream of slot {index}"))?;
     }
+    walk.restore_orphans(&namespaces, validate, is_recovered)?;
     Ok(walk.free_the_rest()?)
 }
 

@@ -155,8 +155,18 @@ fn remove_overflow_lines(region: &Region, member: &Member) -> Result<()> {
     drop(other);
     let mut evacuation = member.begin_evacuation(0)?.expect("partly used chunks");
     while !member.continue_evacuation(&mut evacuation, 64)? {}
+    free_whole_chunks(region, table)?;
     member.release_free_chunks(0, 8)?;
     keys.iter().try_for_each(|key| remove(member, table, key))
+}
+
+/// A session that ends leaves chunks in which nothing is allocated.
+fn free_whole_chunks(region: &Region, table: &IndexTable) -> Result<()> {
+    let other = region.member()?;
+    let keys: Vec<Vec<u8>> = (0..32_u32).map(|n| format!("whole-{n}").into_bytes()).collect();
+    let large = vec![1; 60_000];
+    keys.iter().try_for_each(|key| put(&other, table, key, &large))?;
+    keys.iter().try_for_each(|key| remove(&other, table, key))
 }
 
 /// Another session holds a view while records are replaced so often that the epoch advances.
