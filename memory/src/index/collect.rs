@@ -106,9 +106,9 @@ impl Member {
         Ok(is_unmoved(word, control))
     }
 
-    /// Appends the cells of a bucket's chain, which the caller's pin then protects. `cell_of` returns
-    /// the cell of a word, or 0. When the pin is extended, only this chain is walked again: what was
-    /// collected before stays protected.
+    /// Appends the cells of a bucket's chain, which the caller's pin then protects. `cell_of`
+    /// returns the cell of a word, or 0. When the pin is extended, only this chain is walked again:
+    /// what was collected before stays protected.
     pub(crate) fn collect_chain(
         &self,
         bucket_at: u64,
