@@ -41,7 +41,7 @@ const READERS_WAIT_MAX: Duration = Duration::from_millis(100);
 /// epochs have passed counts as stalled.
 const READERS_PAUSE: Duration = Duration::from_micros(100);
 
-/// An evacuation that goes on: which chunks are being emptied, and how far it is.
+/// An evacuation in progress: its chunks, and how far it is.
 #[derive(Debug)]
 pub struct Evacuation {
     closing: ClosingChunks,

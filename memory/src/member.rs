@@ -91,7 +91,7 @@ pub struct Member {
     pub(crate) lines: Private<u64>,
     /// Cells retired before this epoch may be reused, as far as this member knows.
     pub(crate) safe: Private<u64>,
-    /// What else may be reused, beside readers that have stalled.
+    /// What else may be reused if stalled readers are left out.
     pub(crate) safe_epochs: RefCell<SafeEpochs>,
     /// Cells that were set aside and are to be looked at again, or [`ALL_ASIDE`].
     pub(crate) aside_to_revisit: Private<u64>,

@@ -84,7 +84,7 @@ pub enum RingRead {
     },
 }
 
-/// Allocates and fills a ring for at least so many bytes: a pending cell that no other member can
+/// Allocates and fills a ring of at least `capacity_bytes`: a pending cell that no other member can
 /// reach yet.
 pub(crate) fn create(member: &Member, capacity_bytes: u64) -> Result<u64> {
     if !(RING_BYTES_MIN..=RING_BYTES_MAX).contains(&capacity_bytes) {

@@ -61,7 +61,7 @@ pub use record::meta;
 pub use record::view::{Blocks, View};
 pub use record::{BlockChange, Form, Kind};
 pub use repair::{RepairReport, repair_with};
-pub use scan::{Buckets, Counted, Pattern, Scan};
+pub use scan::{Buckets, Pattern, RecordCounts, Scan};
 pub use session::buffers::Metadata;
 pub use session::{Namespace, Region, Schema, Session};
 pub use tags::declare::PendingTagDeclaration;

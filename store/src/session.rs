@@ -6,7 +6,8 @@ pub(crate) mod copies;
 use std::path::Path;
 
 use nearstate_memory::{
-    AttachOptions, CreateOptions, IndexTable, Inspection, Member, RegionFiles, RemovedRegion,
+    AttachOptions, CreateOptions, IndexTable, Inspection, LookupResult, Member, RegionFiles,
+    RemovedRegion,
 };
 use nearstate_model::limits::KEY_BYTES_MAX;
 use nearstate_model::{Error, Result};
@@ -306,6 +307,34 @@ impl Session {
         let form = Form::Value;
         let (table, hash) = (self.table(namespace)?, self.hash(key));
         Ok(KeyLookup { table, hash, key, form, is_seen: false })
+    }
+
+    /// The record of a key, in a namespace that was not removed before.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
+    pub(crate) fn lookup_current(
+        &self,
+        namespace: u32,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<LookupResult<'_>> {
+        let table = self.member.table(namespace)?;
+        let found = self.member.lookup(table, hash, key)?;
+        table.check_current(namespace)?;
+        Ok(found)
+    }
+
+    /// As [`Session::lookup_current`], of which only the beginning and the end are read.
+    pub(crate) fn lookup_ends_current(
+        &self,
+        namespace: u32,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<LookupResult<'_>> {
+        let table = self.member.table(namespace)?;
+        let found = self.member.lookup_ends(table, hash, key)?;
+        table.check_current(namespace)?;
+        Ok(found)
     }
 
     #[inline]

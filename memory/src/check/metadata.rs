@@ -185,7 +185,7 @@ fn entry(map: &Map, index: u32, report: &mut CheckReport) -> Result<(), Corrupti
     Ok(())
 }
 
-/// The words of a catalog entry that no build writes. The name has so many bytes.
+/// The words of a catalog entry that no version writes. The name has `name_bytes` bytes.
 pub(crate) fn unused_entry_words(name_bytes: u64) -> impl Iterator<Item = u64> {
     const KNOWN: [u64; 10] = [
         CATALOG_STATE,

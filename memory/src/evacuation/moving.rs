@@ -1,11 +1,9 @@
 //! Moves the records, blocks and overflow lines of some units out of closing chunks.
 
-use std::cell::Cell as Private;
-
 use nearstate_model::{Error, Result, invariant};
 
 use super::{ClosingChunks, Evacuation};
-use crate::atomic::{AtomicU64, Ordering};
+use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::heap::cell::{self, Cell, CellKind, LINE_FIRST, LINE_WORDS, WORD_HEAD, WORD_RETIRED};
 use crate::heap::cell::{CELL_HEADER_BYTES, WORD_VERSION};
@@ -14,9 +12,7 @@ use crate::heap::refill::no_room;
 use crate::index::bucket::{
     WORDS, at_of, depth_of, entry, hash_tag, is_intent, is_link, link, load, publish,
 };
-use crate::index::lookup::{
-    CHAIN_MAX, find_bucket, hash_of, link_slot, walk_chain, walk_chain_with,
-};
+use crate::index::lookup::{CHAIN_MAX, find_bucket, hash_of, link_slot, walk_chain};
 use crate::index::split::finish_lines;
 use crate::layout::{CHUNK_UNITS, Corruption, LINE, ordinary_chunks};
 use crate::member::Member;
@@ -139,7 +135,11 @@ impl Member {
     fn record_of(&self, at: u64, kind: CellKind) -> Result<Option<LiveCell<'_>>> {
         let cell = self.cell_at(at)?;
         let Some((table, bucket_at)) = self.bucket_of_cell(&cell)? else { return Ok(None) };
-        let records = self.protected_records(bucket_at)?;
+        let mut records = Vec::with_capacity(WORDS);
+        // Not those that a transaction is changing.
+        self.collect_chain(bucket_at, &mut records, |word| {
+            Ok(if is_intent(word) { 0 } else { at_of(word) })
+        })?;
         if kind == CellKind::Record {
             if !records.contains(&at) {
                 return Ok(None);
@@ -158,30 +158,6 @@ impl Member {
             }
         }
         Ok(None)
-    }
-
-    /// The records of a bucket, except those that a transaction is changing. The caller's pin
-    /// protects them.
-    fn protected_records(&self, bucket_at: u64) -> Result<Vec<u64>, Corruption> {
-        let mut records = Vec::with_capacity(WORDS);
-        loop {
-            let is_protected = Private::new(true);
-            let load_or_end = |word: &AtomicU64| {
-                let seen = load(word);
-                is_protected.set(is_protected.get() && self.keep_protected());
-                if is_protected.get() { seen } else { 0 }
-            };
-            walk_chain_with(self.map(), bucket_at, load_or_end, |_, word| {
-                if word != 0 && !is_intent(word) {
-                    records.push(at_of(word));
-                }
-                Ok(true)
-            })?;
-            if is_protected.get() {
-                return Ok(records);
-            }
-            records.clear();
-        }
     }
 
     /// The bucket in which the index leads to a record, if this is one, or to the record of this
@@ -360,7 +336,7 @@ impl Member {
         })
     }
 
-    /// Builds the overflow lines of a bucket anew if one of them lies in a closing chunk. A bucket
+    /// Rebuilds the overflow lines of a bucket if one of them is in a closing chunk. A bucket
     /// whose lock is busy keeps its lines.
     fn move_lines(&self, bucket_at: u64, closing: &ClosingChunks) -> Result<()> {
         let slot = link_slot(bucket_at);

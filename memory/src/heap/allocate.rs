@@ -313,7 +313,7 @@ impl Member {
     fn set_only_retires(&self, only_retires: bool) {
         self.only_retires.set(only_retires);
         for limit in &*self.queue_limits {
-            limit.set(0); // It is computed anew.
+            limit.set(0); // It is recomputed.
         }
     }
 

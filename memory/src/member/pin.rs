@@ -270,7 +270,7 @@ const AGE_BITS: u32 = 10;
 /// The encoded age that means: older than the region's first epoch.
 const AGE_UNKNOWN: u64 = (RETIRED >> EPOCH_BITS) - 1;
 
-/// The word of a cell that no reader has seen: retired in epoch 0. The first pin of a region begins
+/// The word of a cell that no reader has seen: retired in epoch 0. The first pin of a region starts
 /// in epoch 2 and holds nothing that was retired before epoch 1.
 pub(crate) const NEVER_READ: u64 = RETIRED;
 

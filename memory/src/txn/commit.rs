@@ -547,7 +547,7 @@ impl Member {
     }
 }
 
-/// A commit looks at one more queue for each so many accesses.
+/// A commit examines one more queue for each of this many accesses.
 const ACCESSES_PER_LOOK: usize = 8;
 
 /// After an error. Before the decision the intents are replaced by the old entries. After it only
