@@ -31,7 +31,8 @@ impl Session {
         Ok(table)
     }
 
-    /// The tags of a namespace at the current generation of its flags. `BadArgument` if it was removed.
+    /// The tags of a namespace at the current generation of its flags. `BadArgument` if it was
+    /// removed.
     pub(crate) fn tag_set(&self, namespace: u32) -> Result<Arc<TagSet>> {
         self.member.check_namespace(namespace)?;
         let now = self.member.namespace_flags(namespace)? / namespace_flags::GENERATION;
