@@ -46,7 +46,7 @@ impl LockWatch {
     }
 
     fn has_stalled(&self) -> bool {
-        self.begun.elapsed() > STALL && cpu_time() - self.cpu > STALL_CPU
+        self.begun.elapsed() > STALL && cpu_time().saturating_sub(self.cpu) > STALL_CPU
     }
 }
 
