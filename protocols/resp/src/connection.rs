@@ -388,7 +388,7 @@ fn after_request(
     }
     if let Some(options) = &mut connection.tracking
         && connection.queue.is_none()
-        && command.is_none_or(|command| command.name != "client|caching")
+        && command.is_none_or(|command| !command.name.starts_with("client|"))
     {
         options.caching = CachingMode::Unset;
     }

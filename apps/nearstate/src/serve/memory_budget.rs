@@ -31,8 +31,8 @@ const CONNECTION_BYTES: u64 = 4 << 10;
 /// Memory of a ring.
 const RING_BYTES: u64 = 132 << 10;
 
-/// Memory of the process besides: code, stacks, tables of subscriptions, metrics.
-const PROCESS_BYTES: u64 = 64 << 20;
+/// Memory of the process besides: code, stacks, metrics, tracked keys, failed authentications.
+const PROCESS_BYTES: u64 = 96 << 20;
 
 /// What the settings say about memory.
 #[derive(Clone, Copy, Debug)]

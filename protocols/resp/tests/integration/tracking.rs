@@ -279,6 +279,9 @@ fn invalid_options_are_rejected_as_by_redis() {
     let info = client.ask("CLIENT TRACKINGINFO");
     assert!(info.contains("|*4|$2|on|$5|optin|$11|caching-yes|$6|noloop|"), "{info}");
     assert!(client.ask("CLIENT INFO").contains(" flags=t "));
+    assert_eq!(other.ask("CLIENT TRACKING ON BCAST"), "+OK|");
+    assert!(other.ask("CLIENT TRACKINGINFO").ends_with("|$8|prefixes|*1|$0||"));
+    assert_eq!(other.ask("CLIENT TRACKING OFF"), "+OK|");
     assert_eq!(other.ask("CLIENT TRACKING ON BCAST PREFIX a PREFIX b"), "+OK|");
     assert_eq!(other.ask("CLIENT TRACKING ON BCAST PREFIX c"), "+OK|");
     assert!(other.ask("CLIENT TRACKINGINFO").ends_with("|*3|$1|a|$1|b|$1|c|"));
