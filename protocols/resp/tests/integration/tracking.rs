@@ -287,6 +287,10 @@ fn invalid_options_are_rejected_as_by_redis() {
     assert!(other.ask("CLIENT TRACKINGINFO").ends_with("|*3|$1|a|$1|b|$1|c|"));
     assert!(other.ask("CLIENT TRACKING ON BCAST PREFIX ab").contains("overlaps"));
     assert_eq!(node.server.tracking.counts(), [2, 0, 3]);
+    let info = other.ask("INFO clients stats");
+    for line in ["|tracking_clients:2|", "|tracking_total_keys:0|", "|tracking_total_prefixes:3|"] {
+        assert!(info.contains(line), "{line}: {info}");
+    }
     client.ask("MULTI");
     client.ask("CLIENT TRACKING OFF");
     assert!(client.ask("EXEC").contains("CLIENT TRACKING is not allowed between MULTI"));
